@@ -1,0 +1,28 @@
+// simulator/machine/settings.h: how a launch is simulated.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+
+namespace hipkittens::simulator {
+
+// How MFMA adds up products; the rules are in execute/matrix_arithmetic.h.
+//   fast    the host's widest instructions
+//   strict  k-sequential f32 fused multiply-add, denormals kept
+//   exact   the published CDNA3 rule (for gfx950 an assumption)
+enum class Arithmetic : uint8_t { fast, strict, exact };
+
+// The host's instruction sets, weakest first. Every execute/ source is compiled once per entry.
+enum class HostLevel : uint8_t { portable, avx2, avx512, avx512_bf16 };
+
+struct Settings {
+    Arithmetic arithmetic = Arithmetic::fast;
+    HostLevel host_level = HostLevel::portable;
+    uint32_t threads = 0;                 // 0: one per core
+    uint64_t wave_order_seed = 0;         // 0: waves of a workgroup run in index order up to the next barrier
+    bool poison = false;                  // destinations of loads in flight, fresh registers and LDS hold NaN patterns
+    bool count_lds_conflicts = false;     // fill Counters::lds_conflict_cycles from the real addresses
+    uint64_t instruction_limit = 0;       // watchdog: wave instructions per workgroup before the launch fails; 0: default
+};
+
+}  // namespace hipkittens::simulator

@@ -1,0 +1,55 @@
+// simulator/machine/workgroup.h: what the waves of one workgroup share, and what the workgroups of one launch share.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "simulator/machine/settings.h"
+#include "simulator/machine/wave.h"
+
+namespace hipkittens::simulator {
+
+struct Program;
+
+// Memory that a launch may touch. Guest addresses are host addresses.
+struct Region {
+    uint64_t begin = 0, end = 0;
+    const char* name = "";
+    bool writable = true;
+};
+
+struct Counters {
+    uint64_t instructions = 0;           // wave instructions executed
+    uint64_t lds_conflict_cycles = 0;    // modelled: phases beyond the conflict-free number
+    uint64_t lds_accesses = 0;           // wave instructions that went to LDS
+    uint64_t global_bytes_loaded = 0, global_bytes_stored = 0;
+};
+
+// One launch. Regions are sorted by begin and do not overlap.
+struct Dispatch {
+    const Program* program = nullptr;
+    Settings settings;
+    uint32_t grid_workgroups[3] = {1, 1, 1};
+    uint32_t workgroup_size[3] = {1, 1, 1};
+    uint32_t lds_bytes = 0;              // static + dynamic
+    const uint8_t* kernel_arguments = nullptr;
+    std::vector<Region> regions;
+};
+
+struct Workgroup {
+    const Dispatch* dispatch = nullptr;
+    uint32_t id[3] = {0, 0, 0};
+    uint32_t linear_id = 0;
+    std::vector<Wave*> waves;
+    uint8_t* lds = nullptr;
+    Counters counters;
+};
+
+// Marks the wave as faulted at `step` and returns nullptr, for `return fault(...)` in a handler. `reason` is a literal.
+const Step* fault(Wave* wave, const Step* step, const char* reason, uint64_t address = 0, uint32_t lane = 0);
+
+// The region that contains [address, address + bytes), or nullptr. Remembers the hit in wave->last_region.
+const Region* find_region(Wave* wave, uint64_t address, uint64_t bytes);
+
+}  // namespace hipkittens::simulator

@@ -1,0 +1,28 @@
+// simulator/memory/pending.h: memory operations that were issued and land only when a wait says so.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+
+#include "simulator/machine/wave.h"
+
+namespace hipkittens::simulator {
+
+// Every memory instruction captures its addresses (and a store its data) when it is issued and is queued here; the
+// access itself happens when it lands. It lands as late as the hardware allows:
+//   vector memory  in issue order, when s_waitcnt vmcnt(n) leaves it outside the n youngest
+//   LDS            in issue order, when lgkmcnt(n) leaves it outside the n youngest (scalar loads may be the ones that
+//                  returned first, so they do not help)
+//   scalar loads   in any order, so only lgkmcnt(0) lands them
+//   flat           counts on both
+// Barriers do not land anything. s_endpgm lands everything. A full counter (vmcnt 63, lgkmcnt 15) lands the oldest.
+PendingOperations* create_pending_operations();
+void destroy_pending_operations(PendingOperations* pending);
+
+void land_vector_memory(Wave* wave, uint32_t keep);
+void land_lgkm(Wave* wave, uint32_t keep);
+void land_all(Wave* wave);
+bool has_pending(const Wave* wave);
+void drop_pending(Wave* wave);   // after a fault: forget without performing
+
+}  // namespace hipkittens::simulator

@@ -1,0 +1,61 @@
+/* simulator/simulator.h: what libhipkittens_simulator.so offers beside the HIP driver API. Plain C.
+   SPDX-License-Identifier: MIT
+
+   The library exports the functions of hip/hip_functions.def with HIP's own ABI. Its devices are simulated: device 0 is
+   a gfx942 (MI300X, 304 CUs), device 1 a gfx950 (MI355X, 256 CUs). Guest addresses are host addresses. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Memory a launch may touch, with the name that an error shall call it. */
+typedef struct {
+    const void* begin;
+    uint64_t bytes;
+    const char* name;
+    int writable;
+} HipkittensRegion;
+
+/* hipModuleLaunchKernel with HIP_LAUNCH_PARAM_BUFFER, restricted to exactly these regions (and the code object's own).
+   hipModuleLaunchKernel itself allows everything that hipMalloc returned and hipHostRegister named. */
+int hipkittens_launch_bounded(void* function, const unsigned int grid[3], const unsigned int block[3],
+                              unsigned int shared_bytes, void* stream, const void* arguments, size_t argument_bytes,
+                              const HipkittensRegion* regions, size_t region_count);
+
+/* Settings of later launches of the calling thread. Values: see simulator/machine/settings.h. */
+typedef struct {
+    int arithmetic;            /* 0 fast, 1 strict, 2 exact */
+    int host_level;            /* -1 best, 0 portable, 1 avx2, 2 avx512, 3 avx512_bf16 */
+    uint32_t threads;          /* 0: one per core */
+    uint64_t wave_order_seed;
+    int poison;
+    int count_lds_conflicts;
+    uint64_t instruction_limit;
+} HipkittensSettings;
+void hipkittens_get_settings(HipkittensSettings* settings);
+int hipkittens_set_settings(const HipkittensSettings* settings);   /* 0, or hipErrorInvalidValue with the reason in last_error */
+int hipkittens_best_host_level(void);
+
+/* The full text of the calling thread's last failure: kernel, workgroup, wave, lane, instruction, address, nearest region. */
+const char* hipkittens_last_error(void);
+
+/* Counters of the calling thread's last launch. */
+typedef struct {
+    uint64_t instructions, workgroups, waves;
+    uint64_t mfma_instructions, valu_instructions, salu_instructions, lds_instructions, vector_memory_instructions;
+    uint64_t other_instructions;
+    uint64_t lds_conflict_cycles;
+    double seconds;
+} HipkittensReport;
+void hipkittens_last_report(HipkittensReport* report);
+
+/* Text of the instruction at bytes[0]. target: 942 or 950. Returns its length in bytes, 0 if it is none. */
+int hipkittens_disassemble(int target, const uint8_t* bytes, size_t size, char* text, size_t text_size);
+
+#ifdef __cplusplus
+}
+#endif
