@@ -28,7 +28,7 @@ struct alignas(64) Step {
 static_assert(sizeof(Step) == 64, "one step is one cache line");
 
 // The second register of a 64-bit operand.
-inline constexpr uint32_t next_register(uint32_t offset, uint8_t stride, uint32_t count = 1) {
+static constexpr uint32_t next_register(uint32_t offset, uint8_t stride, uint32_t count = 1) {
     return offset + count * (stride ? layout::vector_row_bytes : layout::scalar_row_bytes);
 }
 

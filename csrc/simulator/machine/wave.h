@@ -55,25 +55,26 @@ constexpr uint32_t scalar(uint32_t code) { return scalars + code * scalar_row_by
 inline constexpr uint32_t vcc = scalar(isa::code::vcc_lo), m0 = scalar(isa::code::m0), exec = scalar(isa::code::exec_lo);
 }  // namespace layout
 
-inline uint8_t* at(Wave* wave, uint32_t offset) { return reinterpret_cast<uint8_t*>(wave) + offset; }
-inline const uint8_t* at(const Wave* wave, uint32_t offset) { return reinterpret_cast<const uint8_t*>(wave) + offset; }
+// static: this header is compiled at several host levels, and the linker must not share one copy between them.
+static inline uint8_t* at(Wave* wave, uint32_t offset) { return reinterpret_cast<uint8_t*>(wave) + offset; }
+static inline const uint8_t* at(const Wave* wave, uint32_t offset) { return reinterpret_cast<const uint8_t*>(wave) + offset; }
 
-inline uint32_t read_scalar(const Wave* wave, uint32_t offset) {
+static inline uint32_t read_scalar(const Wave* wave, uint32_t offset) {
     return *reinterpret_cast<const uint32_t*>(at(wave, offset));
 }
-inline uint64_t read_scalar64(const Wave* wave, uint32_t offset) {
+static inline uint64_t read_scalar64(const Wave* wave, uint32_t offset) {
     return read_scalar(wave, offset) | uint64_t{read_scalar(wave, offset + layout::scalar_row_bytes)} << 32;
 }
-inline void write_scalar(Wave* wave, uint32_t offset, uint32_t value) {
+static inline void write_scalar(Wave* wave, uint32_t offset, uint32_t value) {
     uint32_t* row = reinterpret_cast<uint32_t*>(at(wave, offset));
     for (int lane = 0; lane < 16; ++lane) row[lane] = value;
 }
-inline void write_scalar64(Wave* wave, uint32_t offset, uint64_t value) {
+static inline void write_scalar64(Wave* wave, uint32_t offset, uint64_t value) {
     write_scalar(wave, offset, static_cast<uint32_t>(value));
     write_scalar(wave, offset + layout::scalar_row_bytes, static_cast<uint32_t>(value >> 32));
 }
 // EXEC is kept twice: as a number for masks, as rows for instructions that read it as an operand.
-inline void write_exec(Wave* wave, uint64_t value) {
+static inline void write_exec(Wave* wave, uint64_t value) {
     wave->exec = value;
     write_scalar64(wave, layout::exec, value);
 }
