@@ -20,7 +20,6 @@ struct Region {
 };
 
 struct Counters {
-    uint64_t instructions = 0;           // wave instructions executed
     uint64_t lds_conflict_cycles = 0;    // modelled: phases beyond the conflict-free number
     uint64_t lds_accesses = 0;           // wave instructions that went to LDS
     uint64_t global_bytes_loaded = 0, global_bytes_stored = 0;
@@ -43,6 +42,7 @@ struct Workgroup {
     uint32_t linear_id = 0;
     std::vector<Wave*> waves;
     uint8_t* lds = nullptr;
+    uint64_t* block_counts = nullptr;    // executions of each block of the program, by all workgroups of a worker
     Counters counters;
 };
 

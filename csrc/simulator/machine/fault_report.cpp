@@ -1,0 +1,80 @@
+// simulator/machine/fault_report.cpp: a wave's fault as text for the person who has to fix it.
+// SPDX-License-Identifier: MIT
+#include "simulator/machine/fault_report.h"
+
+#include <cinttypes>
+#include <cstdio>
+
+#include "isa/disassemble.h"
+#include "simulator/machine/program.h"
+
+namespace hipkittens::simulator {
+
+namespace {
+
+template <class... Arguments>
+std::string format(const char* pattern, Arguments... arguments) {
+    char text[512];
+    std::snprintf(text, sizeof text, pattern, arguments...);
+    return text;
+}
+
+std::string instruction_text(const Program& program, const isa::Instruction& instruction) {
+    if (instruction.row) return isa::disassemble(instruction);
+    std::string text = "bytes";
+    for (uint32_t at = instruction.address; at < instruction.address + 8 && at < program.text.size(); ++at) {
+        text += format(" %02x", program.text[at]);
+    }
+    return text;
+}
+
+// How far `address` is from the region that lies nearest to it.
+std::string nearest_region(const Dispatch& dispatch, uint64_t address) {
+    const Region* nearest = nullptr;
+    uint64_t best = UINT64_MAX;
+    bool before = false;
+    for (const Region& region : dispatch.regions) {
+        const bool is_before = address < region.begin;
+        const uint64_t distance = is_before ? region.begin - address : address < region.end ? 0 : address - region.end;
+        if (distance < best) {
+            best = distance;
+            nearest = &region;
+            before = is_before;
+        }
+    }
+    if (!nearest) return "the launch was given no memory at all";
+    const std::string name = format("'%s' (%" PRIu64 " bytes at 0x%" PRIx64 "%s)", nearest->name, nearest->end - nearest->begin,
+                                    nearest->begin, nearest->writable ? "" : ", read-only");
+    if (best == 0 && !before && address < nearest->end) return format("inside %s, %" PRIu64 " bytes before its end", name.c_str(), nearest->end - address);
+    return format("nearest allocation %s: %" PRIu64 " bytes %s", name.c_str(), best, before ? "before its begin" : "past its end");
+}
+
+}  // namespace
+
+std::string describe_place(const Wave& wave, const Step* step) {
+    const Workgroup& workgroup = *wave.workgroup;
+    const Program& program = *workgroup.dispatch->program;
+    std::string text = format("kernel %s, workgroup (%u, %u, %u), wave %u", program.kernel_name.c_str(), workgroup.id[0],
+                              workgroup.id[1], workgroup.id[2], wave.index_in_workgroup);
+    if (step) {
+        const isa::Instruction& instruction = program.instructions[step->instruction];
+        const uint64_t from_entry = program.address_of(step) - program.address_of(program.entry);
+        text += format(", at entry+0x%" PRIx64 ": `%s`", from_entry, instruction_text(program, instruction).c_str());
+    }
+    return text;
+}
+
+std::string describe_fault(const Wave& wave) {
+    std::string text = describe_place(wave, wave.fault_step);
+    text += std::string(": ") + wave.fault_reason;
+    if (wave.fault_address) {
+        text += format("; lane %u, address 0x%" PRIx64 "; ", wave.fault_lane, wave.fault_address);
+        // LDS addresses are offsets; nothing global lies in the first page.
+        text += wave.fault_address < (1u << 20) ? format("LDS of the workgroup is %u bytes", wave.lds_bytes)
+                                                : nearest_region(*wave.workgroup->dispatch, wave.fault_address);
+    }
+    text += format("; exec 0x%016" PRIx64, wave.exec);
+    return text;
+}
+
+}  // namespace hipkittens::simulator

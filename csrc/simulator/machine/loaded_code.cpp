@@ -1,0 +1,51 @@
+// simulator/machine/loaded_code.cpp: a code object in the machine's memory, and its kernels as programs.
+// SPDX-License-Identifier: MIT
+#include "simulator/machine/loaded_code.h"
+
+#include <sys/mman.h>
+
+#include <new>
+#include <stdexcept>
+
+namespace hipkittens::simulator {
+
+LoadedCode::LoadedCode(std::span<const uint8_t> file) : object_(code_object::parse(file)) {
+    mapped_bytes_ = (object_.image_bytes + 4095) / 4096 * 4096;
+    void* memory = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    image_ = static_cast<uint8_t*>(memory);
+    code_object::load_image(object_, file, image(), reinterpret_cast<uint64_t>(image_));
+}
+
+LoadedCode::~LoadedCode() { munmap(image_, mapped_bytes_); }
+
+const Program& LoadedCode::program(const code_object::Kernel& kernel, const Settings& settings) {
+    std::lock_guard lock(mutex_);
+    for (const auto& program : programs_) {
+        const Settings& have = program->settings;
+        if (program->kernel_name == kernel.name && have.arithmetic == settings.arithmetic && have.host_level == settings.host_level &&
+            have.poison == settings.poison && have.count_lds_conflicts == settings.count_lds_conflicts) {
+            return *program;
+        }
+    }
+    const code_object::Segment* text = nullptr;
+    for (const auto& segment : object_.segments) {
+        const uint64_t end = segment.address + segment.memory_bytes;
+        if (segment.is_executable && kernel.start_address >= segment.address && kernel.start_address < end) text = &segment;
+    }
+    if (!text) throw std::runtime_error("kernel " + kernel.name + ": its entry lies in no executable segment");
+
+    TranslateRequest request;
+    request.target = object_.target == code_object::Target::gfx942 ? isa::Target::gfx942 : isa::Target::gfx950;
+    request.kernel_name = kernel.name;
+    request.text = image().subspan(text->address - object_.image_address, text->memory_bytes);
+    request.text_address = run_address(text->address);
+    request.entry_address = run_address(kernel.start_address);
+    request.vgprs = kernel.allocated_vgprs;
+    request.accum_offset = kernel.accum_offset;
+    request.settings = settings;
+    programs_.push_back(translate(request));
+    return *programs_.back();
+}
+
+}  // namespace hipkittens::simulator

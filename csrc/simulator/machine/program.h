@@ -1,0 +1,55 @@
+// simulator/machine/program.h: a kernel translated into steps.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "isa/instruction.h"
+#include "simulator/machine/settings.h"
+#include "simulator/machine/step.h"
+
+namespace hipkittens::simulator {
+
+// Instructions that are always executed together: a wave that enters at `first` runs `count` of them.
+struct Block {
+    uint32_t first = 0, count = 0;
+};
+
+struct Program {
+    isa::Target target = isa::Target::gfx942;
+    std::string kernel_name;
+    Settings settings;
+    uint64_t text_address = 0;                  // guest address of the first translated byte
+    std::vector<isa::Instruction> instructions; // Instruction::address counts from text_address
+    std::vector<Step> steps;
+    std::vector<Block> blocks;
+    std::vector<int32_t> step_at;               // step of the instruction at each dword of the text, -1 inside one
+    std::vector<uint32_t> constant_values;
+    uint32_t wave_bytes = 0;
+    const Step* entry = nullptr;
+    std::vector<uint8_t> text;                  // for messages about bytes that are no instruction
+
+    // The step of the instruction at a guest address, nullptr when there is none.
+    const Step* step_for_address(uint64_t address) const;
+    uint64_t address_of(const Step* step) const;
+};
+
+struct TranslateRequest {
+    isa::Target target;
+    std::string kernel_name;
+    std::span<const uint8_t> text;              // the whole executable section: calls may leave the kernel
+    uint64_t text_address;
+    uint64_t entry_address;
+    uint32_t vgprs;                             // registers allocated per lane, AGPRs included
+    uint32_t accum_offset;                      // first AGPR in that allocation
+    Settings settings;
+};
+
+// Bytes without a row or a meaning become a step that faults when it is reached, naming bytes and text.
+std::unique_ptr<const Program> translate(const TranslateRequest& request);
+
+}  // namespace hipkittens::simulator
