@@ -1,0 +1,73 @@
+// isa/table.h: the rows of table/*.def as data, and what their columns mean.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "isa/instruction.h"
+
+namespace hipkittens::isa {
+
+// ROW(mnemonic, encoding, number, targets, "operands", modifiers)
+//   encoding   the shortest encoding of the mnemonic; number is its opcode there. A vop1, vop2 or vopc row also exists
+//              as vop3 (or vop3_sdst, if it writes a mask beside a VGPR) with number + 0x140, 0x100 or 0.
+//   targets    both, gfx942 or gfx950
+//   operands   "destinations = sources | implicit registers", in assembly order
+//                f32 i16 b64 pk_f16 ...   a register (or constant) of that OperandType; `:4` after it: dwords covered
+//                mask                     64-bit lane mask in an SGPR pair; vcc in the vop2 and vopc encodings
+//                agpr, sgpr               b32, always in an accumulation / a scalar register
+//                +                        a destination that is also read (or a source that is also written)
+//                ?                        a destination that is there only when sc0 (SMEM: glc) is set
+//                !                        read, and also written when sc0 is set (buffer atomics)
+//                literal                  a 32-bit literal that is always there
+//                imm uimm label waitcnt hwreg sendmsg gpr_idx probe    the immediate field, and how LLVM prints it
+//                addr                     LDS byte address, one VGPR
+//                vaddr saddr srsrc soffset    see below
+//              after the bar: a register that is read; `=` before it: written
+//   modifiers  what LLVM lets one write after or around the operands, see Modifier; nothing: none
+//
+// Operands of memory instructions, by position (what is missing from an instruction stands there with code::none):
+//   smem                load   sdata, sbase, soffset      the immediate is Instruction::offset; soffset may be none
+//   ds                  read   vdst, addr                 write   addr, data0[, data1]     rtn   vdst, addr, data0[, data1]
+//   flat                load   vdst, vaddr                store   vaddr, vdata             atomic   [vdst,] vaddr, vdata
+//   global, scratch     as flat, then saddr (none: `off`); scratch: vaddr may be none too
+//   mubuf, mtbuf        vdata, vaddr, srsrc, soffset      vaddr is none if neither offen nor idxen; two VGPRs if both
+//   direct to LDS       as the load without its vdst/vdata; M0 is implicit
+// An atomic's vdst is there only if sc0 is set. A buffer atomic has one vdata, read, and written if sc0 is set (by
+// cmpswap: its first half).
+enum class Kind : uint8_t {
+    vector_or_scalar, mask, agpr, sgpr, literal,
+    imm, uimm, label, waitcnt, hwreg, sendmsg, gpr_idx, probe,
+    addr, vaddr, saddr, srsrc, soffset,
+    implicit_vcc, implicit_exec, implicit_m0,
+};
+
+struct OperandForm {
+    Kind kind = Kind::vector_or_scalar;
+    OperandType type = OperandType::none;
+    uint8_t dwords = 0;
+    bool is_read = false, is_written = false;
+    bool only_if_returning = false;      // `?`
+    bool written_if_returning = false;   // `!`
+};
+
+struct Row {
+    const char* mnemonic = nullptr;
+    Opcode opcode = Opcode::invalid;
+    Encoding encoding = Encoding::sopp;
+    uint16_t number = 0;
+    bool on_gfx942 = false, on_gfx950 = false;
+    uint32_t modifiers = 0;
+    uint8_t form_count = 0;
+    uint8_t destination_count = 0;
+    OperandForm forms[8];
+
+    bool is_on(Target target) const { return target == Target::gfx942 ? on_gfx942 : on_gfx950; }
+};
+
+// All rows, in the order of Opcode (row i has opcode i + 1).
+std::span<const Row> rows();
+const Row& row_of(Opcode opcode);
+
+}  // namespace hipkittens::isa
