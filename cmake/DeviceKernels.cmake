@@ -1,0 +1,60 @@
+# hipkittens_add_device_kernels(): one ninja edge per variant and target, then one pack per target.
+# tools/build_kernels.py reads csrc/kernels/*/variants.def and does the work of each edge.
+# SPDX-License-Identifier: MIT
+
+set(HIPKITTENS_DEVICE_COMPILER "" CACHE STRING "clang with the amdgcn target; empty: the one inside the ziglang wheel")
+
+function(hipkittens_add_device_kernels)
+  set(tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/build_kernels.py)
+  set(pack_tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/pack_kernels.py)
+  set(variants_tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/kernel_variants.py)
+  file(GLOB variant_lists CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/csrc/kernels/*/variants.def)
+  if(NOT variant_lists)
+    message(FATAL_ERROR "no csrc/kernels/*/variants.def")
+  endif()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${variant_lists} ${variants_tool})
+  execute_process(COMMAND ${Python_EXECUTABLE} ${variants_tool} RESULT_VARIABLE status OUTPUT_VARIABLE rows
+                  OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "kernel variants cannot be listed")
+  endif()
+  string(REPLACE "\n" ";" rows "${rows}")
+
+  set(packs)
+  foreach(target gfx942 gfx950)
+    set(objects)
+    foreach(row IN LISTS rows)
+      string(REPLACE " " ";" row "${row}")
+      list(GET row 0 row_target)
+      list(GET row 1 operation)
+      list(GET row 2 variant)
+      if(NOT row_target STREQUAL target)
+        continue()
+      endif()
+      set(object ${CMAKE_CURRENT_BINARY_DIR}/kernels/${target}/${operation}.${variant}.co)
+      add_custom_command(
+        OUTPUT ${object}
+        COMMAND ${CMAKE_COMMAND} -E env "HIPKITTENS_DEVICE_COMPILER=${HIPKITTENS_DEVICE_COMPILER}"
+                ${Python_EXECUTABLE} ${tool} --target ${target} --operation ${operation} --variant ${variant}
+                --output ${object} --depfile ${object}.d
+        DEPENDS ${tool} ${CMAKE_CURRENT_SOURCE_DIR}/csrc/kernels/${operation}/device.cpp
+        DEPFILE ${object}.d
+        COMMENT "Kernel ${operation}.${variant} for ${target}"
+        VERBATIM)
+      list(APPEND objects ${object})
+    endforeach()
+    set(pack ${HIPKITTENS_PACKAGE_DIR}/_kernels/${target}.hkpack)
+    set(object_list ${CMAKE_CURRENT_BINARY_DIR}/kernels/${target}.list)
+    string(REPLACE ";" "\n" lines "${objects}")
+    file(CONFIGURE OUTPUT ${object_list} CONTENT "${lines}\n")
+    add_custom_command(
+      OUTPUT ${pack}
+      COMMAND ${Python_EXECUTABLE} ${pack_tool} --target ${target} --objects ${object_list} --output ${pack}
+      DEPENDS ${pack_tool} ${object_list} ${objects}
+      COMMENT "Pack ${target}"
+      VERBATIM)
+    list(APPEND packs ${pack})
+  endforeach()
+  add_custom_target(hipkittens_kernels ALL DEPENDS ${packs})
+  install(FILES ${packs} DESTINATION hipkittens/_kernels)
+endfunction()

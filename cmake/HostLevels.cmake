@@ -1,0 +1,21 @@
+# hipkittens_add_host_levels(<target> <source>...): compiles the sources once per host instruction set, so that one
+# library holds them all and picks by CPUID. No -march: the flags name exactly what each level may use.
+# SPDX-License-Identifier: MIT
+
+set(HIPKITTENS_HOST_LEVELS portable avx2 avx512 avx512_bf16)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(HIPKITTENS_FLAGS_portable)
+  set(HIPKITTENS_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi -mbmi2)
+  set(HIPKITTENS_FLAGS_avx512 ${HIPKITTENS_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+  set(HIPKITTENS_FLAGS_avx512_bf16 ${HIPKITTENS_FLAGS_avx512} -mavx512bf16)
+endif()
+
+function(hipkittens_add_host_levels target)
+  foreach(level IN LISTS HIPKITTENS_HOST_LEVELS)
+    add_library(${target}_${level} OBJECT ${ARGN})
+    target_compile_definitions(${target}_${level} PRIVATE HIPKITTENS_HOST_LEVEL=${level})
+    target_compile_options(${target}_${level} PRIVATE ${HIPKITTENS_FLAGS_${level}})
+    target_link_libraries(${target}_${level} PRIVATE hipkittens_host_options)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${level}>)
+  endforeach()
+endfunction()
