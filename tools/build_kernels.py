@@ -55,6 +55,11 @@ class DeviceCompiler:
 FLAGS = ["-std=c++20", "-O3", "-Wall", "-Wextra", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off"]
 
 
+def as_frontend(*words: str) -> list[str]:
+    """Past the driver, which writes no dependencies when it compiles for the device only."""
+    return [part for word in words for part in ("-Xclang", word)]
+
+
 def run(command: list[str]) -> None:
     result = subprocess.run(command, capture_output=True, text=True)
     if result.stderr:
@@ -75,7 +80,7 @@ def compile_kernel(
             *compiler.compile, "-x", "hip", f"--offload-arch={target}", "--cuda-device-only", "-nogpulib", "-nogpuinc",
             *FLAGS, f"-ffile-prefix-map={ROOT}=.", f"-I{ROOT / 'csrc'}",
             *(f"-D{name}={value}" for name, value in defines.items()),
-            "-MD", "-MF", str(rule), "-MT", "kernel", "-S", "-o", str(listing), str(source),
+            *as_frontend("-dependency-file", str(rule), "-MT", "kernel"), "-S", "-o", str(listing), str(source),
         ]
     )  # fmt: skip
     run([*compiler.compile, "-target", "amdgcn-amd-amdhsa", f"-mcpu={target}", "-c", str(listing), "-o", str(obj)])
