@@ -65,7 +65,7 @@ struct Kernel {
 
     std::vector<UserSgprRange> user_sgprs;
     uint8_t user_sgpr_count = 0;           // workgroup ids follow from here
-    uint8_t preload_dwords = 0, preload_offset = 0;    // dwords of the kernarg segment
+    uint16_t preload_dwords = 0, preload_offset = 0;   // dwords of the kernarg segment
     bool workgroup_id_x = false, workgroup_id_y = false, workgroup_id_z = false, workgroup_info = false;
     bool private_segment = false;
     uint8_t workitem_id_mode = 0;          // v0 holds x (0), x,y (1) or x,y,z (2), ten bits each
