@@ -1,0 +1,198 @@
+// simulator/machine/launch.cpp: runs a grid of workgroups and says what happened.
+// SPDX-License-Identifier: MIT
+#include "simulator/machine/launch.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <thread>
+
+#include "isa/effects.h"
+#include "simulator/machine/worker.h"
+
+namespace hipkittens::simulator {
+
+namespace {
+
+// hsa_kernel_dispatch_packet_t (HSA runtime specification 1.2, section 2.9.6).
+struct alignas(64) DispatchPacket {
+    uint16_t header = 0, setup = 3;
+    uint16_t workgroup_size[3] = {};
+    uint16_t reserved0 = 0;
+    uint32_t grid_size[3] = {};
+    uint32_t private_segment_bytes = 0, group_segment_bytes = 0;
+    uint64_t kernel_object = 0, kernel_arguments = 0, reserved1 = 0, completion_signal = 0;
+};
+static_assert(sizeof(DispatchPacket) == 64);
+
+// MODE's f32 bits act on the host through MXCSR. MODE has separate bits for f64 and f16: f16 handlers work in f32 and
+// do not depend on them, f64 follows the f32 setting, which is how every compiler sets them apart from flushing f32.
+class HostFloatMode {
+   public:
+    explicit HostFloatMode(uint8_t float_mode) : before_(_mm_getcsr()) {
+        constexpr unsigned flush_to_zero = 1u << 15, denormals_are_zero = 1u << 6, all_masked = 0x1f80;
+        // MODE.round: 0 nearest even, 1 up, 2 down, 3 zero; MXCSR.RC: 0 nearest even, 1 down, 2 up, 3 zero.
+        constexpr unsigned rounding[4] = {0, 2, 1, 3};
+        unsigned csr = all_masked | rounding[float_mode & 3] << 13;
+        const unsigned denormals = float_mode >> 4 & 3;
+        if (!(denormals & 1)) csr |= denormals_are_zero;
+        if (!(denormals & 2)) csr |= flush_to_zero;
+        _mm_setcsr(csr);
+    }
+    ~HostFloatMode() { _mm_setcsr(before_); }
+
+   private:
+    unsigned before_;
+};
+
+std::string check(const code_object::Kernel& kernel, const LaunchRequest& request) {
+    const uint32_t* size = request.workgroup_size;
+    const uint64_t items = uint64_t{size[0]} * size[1] * size[2];
+    const auto text = [&](const std::string& what) { return "kernel " + kernel.name + ": " + what; };
+    if (items == 0) return text("a workgroup of 0 work-items");
+    if (items > kernel.max_flat_workgroup_size) {
+        return text("workgroup of " + std::to_string(items) + " work-items, compiled for at most " + std::to_string(kernel.max_flat_workgroup_size));
+    }
+    if (!kernel.reqd_workgroup_size.empty() && !std::equal(size, size + 3, kernel.reqd_workgroup_size.begin())) {
+        return text("compiled for one workgroup size only, launched with another");
+    }
+    const uint64_t lds = uint64_t{kernel.lds_bytes} + request.dynamic_lds_bytes;
+    if (lds > request.lds_bytes_per_compute_unit) {
+        return text(std::to_string(lds) + " bytes of LDS, this device has " + std::to_string(request.lds_bytes_per_compute_unit));
+    }
+    if (request.argument_bytes < kernel.explicit_kernarg_bytes) {
+        return text(std::to_string(request.argument_bytes) + " bytes of arguments, the kernel reads " + std::to_string(kernel.explicit_kernarg_bytes));
+    }
+    const uint64_t workgroups = uint64_t{request.grid_workgroups[0]} * request.grid_workgroups[1] * request.grid_workgroups[2];
+    if (workgroups > UINT32_MAX / 2) return text(std::to_string(workgroups) + " workgroups in one launch, at most 2^31 - 1 are simulated");
+    return "";
+}
+
+// Sorts, and makes one region of those that overlap: two arguments may be views of one tensor.
+void merge_overlaps(std::vector<Region>& regions) {
+    std::erase_if(regions, [](const Region& region) { return region.begin >= region.end; });
+    std::sort(regions.begin(), regions.end(), [](const Region& a, const Region& b) { return a.begin < b.begin; });
+    size_t kept = 0;
+    for (size_t index = 1; index < regions.size(); ++index) {
+        if (regions[index].begin < regions[kept].end) {
+            regions[kept].end = std::max(regions[kept].end, regions[index].end);
+            regions[kept].writable |= regions[index].writable;
+        } else {
+            regions[++kept] = regions[index];
+        }
+    }
+    if (!regions.empty()) regions.resize(kept + 1);
+}
+
+// How many workgroups of this kernel the chip holds: registers, LDS and wave slots bound it.
+uint32_t resident_limit(const code_object::Kernel& kernel, const LaunchRequest& request, uint32_t lds_bytes) {
+    const uint32_t* size = request.workgroup_size;
+    const uint32_t waves = (size[0] * size[1] * size[2] + 63) / 64;
+    const uint32_t waves_by_registers = 4 * std::min<uint32_t>(8, 512 / std::max<uint32_t>(kernel.allocated_vgprs, 8));
+    uint32_t per_unit = std::max<uint32_t>(1, waves_by_registers / waves);
+    if (lds_bytes) per_unit = std::min(per_unit, std::max<uint32_t>(1, request.lds_bytes_per_compute_unit / lds_bytes));
+    return per_unit * request.compute_units;
+}
+
+void fill_report(const Grid& grid, Report& report) {
+    const Program& program = *grid.dispatch.program;
+    for (size_t index = 0; index < program.blocks.size(); ++index) {
+        const Block& block = program.blocks[index];
+        const uint64_t times = grid.block_counts[index];
+        if (times == 0) continue;
+        for (uint32_t i = block.first; i < block.first + block.count; ++i) {
+            if (!program.instructions[i].row) continue;
+            report.instructions += times;
+            switch (isa::effects(program.instructions[i]).unit) {
+                case isa::Unit::matrix: report.mfma += times; break;
+                case isa::Unit::valu: case isa::Unit::transcendental: report.valu += times; break;
+                case isa::Unit::salu: case isa::Unit::branch: report.salu += times; break;
+                case isa::Unit::lds: report.lds += times; break;
+                case isa::Unit::vector_memory: case isa::Unit::flat: report.vector_memory += times; break;
+                default: report.other += times;
+            }
+        }
+    }
+    report.counters = grid.counters;
+}
+
+}  // namespace
+
+LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const LaunchRequest& request) {
+    LaunchResult result;
+    result.error = check(kernel, request);
+    if (!result.error.empty()) return result;
+    const auto start = std::chrono::steady_clock::now();
+
+    Dispatch dispatch;
+    dispatch.program = &code.program(kernel, request.settings);
+    dispatch.settings = request.settings;
+    std::copy_n(request.grid_workgroups, 3, dispatch.grid_workgroups);
+    std::copy_n(request.workgroup_size, 3, dispatch.workgroup_size);
+    dispatch.lds_bytes = kernel.lds_bytes + request.dynamic_lds_bytes;
+    if (!dispatch.program->entry) {
+        result.error = "kernel " + kernel.name + ": its entry point holds no instruction";
+        return result;
+    }
+
+    // The compiler may load the argument segment in 16-dword pieces, past its last argument.
+    std::vector<uint64_t> arguments((std::max<size_t>(request.argument_bytes, kernel.kernarg_bytes) + 71) / 8 + 8);
+    uint8_t* aligned = reinterpret_cast<uint8_t*>((reinterpret_cast<uint64_t>(arguments.data()) + 63) / 64 * 64);
+    if (request.argument_bytes) std::memcpy(aligned, request.arguments, request.argument_bytes);
+    dispatch.kernel_arguments = aligned;
+
+    DispatchPacket packet;
+    for (int axis = 0; axis < 3; ++axis) {
+        packet.workgroup_size[axis] = static_cast<uint16_t>(request.workgroup_size[axis]);
+        packet.grid_size[axis] = request.workgroup_size[axis] * request.grid_workgroups[axis];
+    }
+    packet.private_segment_bytes = kernel.private_bytes;
+    packet.group_segment_bytes = dispatch.lds_bytes;
+    packet.kernel_arguments = reinterpret_cast<uint64_t>(aligned);
+
+    dispatch.regions = request.regions;
+    const auto image = code.image();
+    const auto region = [](const void* begin, size_t bytes, const char* name, bool writable) {
+        return Region{reinterpret_cast<uint64_t>(begin), reinterpret_cast<uint64_t>(begin) + bytes, name, writable};
+    };
+    dispatch.regions.push_back(region(image.data(), image.size(), "code object", true));
+    dispatch.regions.push_back(region(aligned, std::max<size_t>(request.argument_bytes, kernel.kernarg_bytes), "kernel arguments", false));
+    dispatch.regions.push_back(region(&packet, sizeof packet, "dispatch packet", false));
+    merge_overlaps(dispatch.regions);
+
+    const uint32_t* counts = request.grid_workgroups;
+    Grid grid(dispatch, kernel, &packet, counts[0] * counts[1] * counts[2], resident_limit(kernel, request, dispatch.lds_bytes));
+
+    uint32_t threads = request.settings.threads ? request.settings.threads : std::max(1u, std::thread::hardware_concurrency());
+    threads = std::max(1u, std::min(threads, grid.workgroup_count));
+    std::vector<std::exception_ptr> failures(threads);
+    const auto work = [&](uint32_t index) {
+        HostFloatMode float_mode(kernel.float_mode);
+        try {
+            run_worker(grid);
+        } catch (...) {
+            failures[index] = std::current_exception();
+            grid.stopping = true;
+        }
+    };
+    std::vector<std::thread> others;
+    for (uint32_t index = 1; index < threads; ++index) others.emplace_back(work, index);
+    work(0);
+    for (std::thread& thread : others) thread.join();
+    for (const auto& failure : failures) {
+        if (failure) std::rethrow_exception(failure);
+    }
+
+    result.error = grid.error;
+    result.report.workgroups = grid.workgroup_count;
+    const uint32_t* size = request.workgroup_size;
+    result.report.waves = uint64_t{grid.workgroup_count} * ((size[0] * size[1] * size[2] + 63) / 64);
+    fill_report(grid, result.report);
+    result.report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return result;
+}
+
+}  // namespace hipkittens::simulator

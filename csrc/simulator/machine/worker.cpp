@@ -1,0 +1,212 @@
+// simulator/machine/worker.cpp: one host thread that runs workgroups until the grid is done.
+// SPDX-License-Identifier: MIT
+#include "simulator/machine/worker.h"
+
+#include <algorithm>
+
+#include "simulator/machine/fault_report.h"
+#include "simulator/memory/pending.h"
+
+namespace hipkittens::simulator {
+
+namespace {
+
+// Backward branches before a wave has to let others run. Memory has long answered by then.
+constexpr int64_t branch_budget = 1 << 16;
+// Wave instructions of one workgroup before the launch is given up: minutes of simulation, far beyond any real kernel.
+constexpr uint64_t default_instruction_limit = uint64_t{1} << 31;
+
+uint64_t next_random(uint64_t& state) {   // splitmix64
+    uint64_t z = state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+void run_wave(Wave* wave) {
+    const Step* step = wave->next;
+    while (step) step = step->handler(wave, step);
+}
+
+void run_wave(Wave* wave, uint64_t steps) {
+    const Step* step = wave->next;
+    while (step && steps--) step = step->handler(wave, step);
+    if (step) wave->next = step;
+}
+
+enum class Outcome { finished, yielded, faulted };
+
+Wave* find_faulted(const Workgroup& workgroup) {
+    for (Wave* wave : workgroup.waves) {
+        if (wave->status == WaveStatus::faulted) return wave;
+    }
+    return nullptr;
+}
+
+// One pass over the waves in the order asked for. Every ready wave runs to its next barrier, yield or end.
+void run_waves_once(Seat& seat) {
+    const auto& waves = seat.workgroup.waves;
+    const uint64_t seed = seat.workgroup.dispatch->settings.wave_order_seed;
+    if (seed == 0) {
+        for (Wave* wave : waves) {
+            if (wave->status != WaveStatus::ready) continue;
+            wave->budget = branch_budget;
+            run_wave(wave);
+            if (wave->status == WaveStatus::faulted) return;
+        }
+        return;
+    }
+    Wave* ready[64];
+    for (;;) {
+        size_t count = 0;
+        for (Wave* wave : waves) {
+            if (wave->status == WaveStatus::ready) ready[count++] = wave;
+        }
+        if (count == 0) return;
+        Wave* wave = ready[next_random(seat.order_state) % count];
+        wave->budget = branch_budget;
+        run_wave(wave, 1 + next_random(seat.order_state) % 64);
+        if (wave->status == WaveStatus::faulted) return;
+        if (wave->status == WaveStatus::yielded) return;
+    }
+}
+
+Outcome run_workgroup(Seat& seat) {
+    const auto& waves = seat.workgroup.waves;
+    for (Wave* wave : waves) {
+        if (wave->status == WaveStatus::yielded) wave->status = WaveStatus::ready;
+    }
+    for (;;) {
+        run_waves_once(seat);
+        size_t at_barrier = 0, ended = 0, yielded = 0;
+        for (Wave* wave : waves) {
+            if (wave->status == WaveStatus::faulted) return Outcome::faulted;
+            at_barrier += wave->status == WaveStatus::at_barrier;
+            ended += wave->status == WaveStatus::ended;
+            yielded += wave->status == WaveStatus::yielded;
+        }
+        if (ended == waves.size()) return Outcome::finished;
+        if (yielded) {
+            // So long after it was issued, memory has answered whether or not anyone waits: a wave that stores a flag
+            // and then spins on another one must be seen by the other side.
+            for (Wave* wave : waves) {
+                if (wave->status == WaveStatus::yielded || wave->status == WaveStatus::at_barrier) land_all(wave);
+            }
+            return Outcome::yielded;
+        }
+        if (at_barrier + ended == waves.size()) {
+            for (Wave* wave : waves) {
+                if (wave->status == WaveStatus::at_barrier) wave->status = WaveStatus::ready;
+            }
+        }
+    }
+}
+
+uint64_t instructions_executed(const Seat& seat) {
+    const auto& blocks = seat.workgroup.dispatch->program->blocks;
+    uint64_t sum = 0;
+    for (size_t block = 0; block < blocks.size(); ++block) sum += seat.block_counts[block] * blocks[block].count;
+    return sum;
+}
+
+void stop_grid(Grid& grid, uint32_t workgroup, std::string error) {
+    std::lock_guard lock(grid.mutex);
+    grid.stopping = true;
+    if (workgroup < grid.error_workgroup) {
+        grid.error_workgroup = workgroup;
+        grid.error = std::move(error);
+    }
+}
+
+std::string describe_endless(const Seat& seat, uint64_t executed) {
+    std::string text = "stopped by the watchdog after " + std::to_string(executed) +
+                       " wave instructions of one workgroup (raise instruction_limit if the kernel is meant to run longer)";
+    for (const Wave* wave : seat.workgroup.waves) {
+        if (wave->status == WaveStatus::ended) continue;
+        text += "\n  " + describe_place(*wave, wave->next) + (wave->status == WaveStatus::at_barrier ? " (waits at a barrier before it)" : "");
+    }
+    return text;
+}
+
+class Worker {
+   public:
+    explicit Worker(Grid& grid) : grid_(grid), block_counts_(grid.block_counts.size()) {}
+
+    void run() {
+        while (!grid_.stopping && (!running_.empty() || start_next(true))) {
+            for (size_t index = 0; index < running_.size() && !grid_.stopping;) {
+                const Outcome outcome = run_workgroup(*running_[index]);
+                if (outcome == Outcome::yielded) {
+                    if (!check_limit(*running_[index])) break;
+                    ++index;
+                    continue;
+                }
+                if (outcome == Outcome::faulted) {
+                    const Workgroup& workgroup = running_[index]->workgroup;
+                    stop_grid(grid_, workgroup.linear_id, describe_fault(*find_faulted(workgroup)));
+                }
+                finish(index);
+            }
+            // Everything here waits for something: perhaps for a workgroup that has not started yet.
+            if (!running_.empty() && !grid_.stopping) start_next(false);
+        }
+        while (!running_.empty()) finish(running_.size() - 1);
+        publish();
+    }
+
+   private:
+    bool start_next(bool must) {
+        if (!must && grid_.resident.load() >= grid_.resident_limit) return false;
+        const uint32_t id = grid_.next_workgroup.fetch_add(1);
+        if (id >= grid_.workgroup_count) {
+            grid_.next_workgroup = grid_.workgroup_count;
+            return false;
+        }
+        ++grid_.resident;
+        if (idle_.empty()) idle_.push_back(std::make_unique<Seat>(grid_.dispatch, grid_.kernel, grid_.dispatch_packet));
+        running_.push_back(std::move(idle_.back()));
+        idle_.pop_back();
+        running_.back()->begin(id);
+        return true;
+    }
+
+    void finish(size_t index) {
+        Seat& seat = *running_[index];
+        for (size_t block = 0; block < block_counts_.size(); ++block) block_counts_[block] += seat.block_counts[block];
+        counters_.lds_conflict_cycles += seat.workgroup.counters.lds_conflict_cycles;
+        counters_.lds_accesses += seat.workgroup.counters.lds_accesses;
+        counters_.global_bytes_loaded += seat.workgroup.counters.global_bytes_loaded;
+        counters_.global_bytes_stored += seat.workgroup.counters.global_bytes_stored;
+        idle_.push_back(std::move(running_[index]));
+        running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
+        --grid_.resident;
+    }
+
+    bool check_limit(const Seat& seat) {
+        const uint64_t limit = grid_.dispatch.settings.instruction_limit;
+        const uint64_t executed = instructions_executed(seat);
+        if (executed <= (limit ? limit : default_instruction_limit)) return true;
+        stop_grid(grid_, seat.workgroup.linear_id, describe_endless(seat, executed));
+        return false;
+    }
+
+    void publish() {
+        std::lock_guard lock(grid_.mutex);
+        for (size_t block = 0; block < block_counts_.size(); ++block) grid_.block_counts[block] += block_counts_[block];
+        grid_.counters.lds_conflict_cycles += counters_.lds_conflict_cycles;
+        grid_.counters.lds_accesses += counters_.lds_accesses;
+        grid_.counters.global_bytes_loaded += counters_.global_bytes_loaded;
+        grid_.counters.global_bytes_stored += counters_.global_bytes_stored;
+    }
+
+    Grid& grid_;
+    std::vector<std::unique_ptr<Seat>> running_, idle_;
+    std::vector<uint64_t> block_counts_;
+    Counters counters_;
+};
+
+}  // namespace
+
+void run_worker(Grid& grid) { Worker(grid).run(); }
+
+}  // namespace hipkittens::simulator
