@@ -52,7 +52,7 @@ class DeviceCompiler:
         return text.splitlines()[0].split(" (")[0]
 
 
-FLAGS = ["-std=c++20", "-O3", "-Wall", "-Wextra", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off"]
+FLAGS = ["-std=c++20", "-O3", "-Wall", "-Wextra", "-fno-exceptions", "-fno-rtti", "-fuse-cuid=none", "-ffp-contract=off"]
 
 
 def as_frontend(*words: str) -> list[str]:

@@ -1,0 +1,155 @@
+// torch/tensor.cpp: torch/tensor.h over the C functions.
+// SPDX-License-Identifier: MIT
+#include "torch/tensor.h"
+
+#include <dlfcn.h>
+
+#include <stdexcept>
+
+namespace hipkittens::torch_door {
+
+void fail(const std::string& message) {
+    throw std::runtime_error("hipkittens: " + message);
+}
+
+void check(AOTITorchError status, const char* what) {
+    if (status != 0) fail(std::string("torch refused ") + what);
+}
+
+const char* name(Dtype dtype) {
+    switch (dtype) {
+        case Dtype::bfloat16: return "bfloat16";
+        case Dtype::float16: return "float16";
+        case Dtype::float32: return "float32";
+    }
+    return "?";
+}
+
+uint32_t bytes_of(Dtype dtype) {
+    return dtype == Dtype::float32 ? 4 : 2;
+}
+
+Dtype dtype_from_torch(int32_t number, const std::string& argument) {
+    if (number == aoti_torch_dtype_bfloat16()) return Dtype::bfloat16;
+    if (number == aoti_torch_dtype_float16()) return Dtype::float16;
+    if (number == aoti_torch_dtype_float32()) return Dtype::float32;
+    fail(argument + ": dtype number " + std::to_string(number) + " of torch, allowed: bfloat16, float16, float32");
+}
+
+Tensor::~Tensor() {
+    if (handle_ != nullptr) aoti_torch_delete_tensor_object(handle_);
+}
+
+Tensor Tensor::empty(std::span<const int64_t> sizes, Dtype dtype, Device device) {
+    std::vector<int64_t> strides(sizes.size());
+    int64_t stride = 1;
+    for (size_t axis = sizes.size(); axis-- > 0;) {
+        strides[axis] = stride;
+        stride *= sizes[axis] > 0 ? sizes[axis] : 1;
+    }
+    const int32_t number = dtype == Dtype::bfloat16  ? aoti_torch_dtype_bfloat16()
+                           : dtype == Dtype::float16 ? aoti_torch_dtype_float16()
+                                                     : aoti_torch_dtype_float32();
+    AtenTensorHandle handle = nullptr;
+    check(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), number,
+                                   device.cpu ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda(),
+                                   device.index, &handle),
+          "to allocate the result");
+    return Tensor(handle);
+}
+
+void* Tensor::data() const {
+    void* pointer = nullptr;
+    check(aoti_torch_get_data_ptr(handle_, &pointer), "a tensor's address");
+    return pointer;
+}
+
+int64_t Tensor::dimensions() const {
+    int64_t count = 0;
+    check(aoti_torch_get_dim(handle_, &count), "a tensor's dimensions");
+    return count;
+}
+
+std::span<const int64_t> Tensor::sizes() const {
+    int64_t* values = nullptr;
+    check(aoti_torch_get_sizes(handle_, &values), "a tensor's sizes");
+    return {values, static_cast<size_t>(dimensions())};
+}
+
+std::span<const int64_t> Tensor::strides() const {
+    int64_t* values = nullptr;
+    check(aoti_torch_get_strides(handle_, &values), "a tensor's strides");
+    return {values, static_cast<size_t>(dimensions())};
+}
+
+int64_t Tensor::element_count() const {
+    int64_t count = 1;
+    for (const int64_t size : sizes()) count *= size;
+    return count;
+}
+
+Dtype Tensor::dtype(const std::string& argument) const {
+    int32_t layout = 0;
+    check(aoti_torch_get_layout(handle_, &layout), "a tensor's layout");
+    if (layout != aoti_torch_layout_strided()) fail(argument + ": a dense tensor is needed, this one is sparse");
+    int32_t number = 0;
+    check(aoti_torch_get_dtype(handle_, &number), "a tensor's dtype");
+    return dtype_from_torch(number, argument);
+}
+
+Device Tensor::device() const {
+    int32_t type = 0, index = 0;
+    check(aoti_torch_get_device_type(handle_, &type), "a tensor's device");
+    check(aoti_torch_get_device_index(handle_, &index), "a tensor's device");
+    return {type == aoti_torch_device_type_cpu(), index};
+}
+
+void Tensor::set_zero() const {
+    check(aoti_torch_zero_(handle_), "to set the result to zero");
+}
+
+uint64_t Tensor::extent_bytes(Dtype dtype) const {
+    if (element_count() == 0) return 0;
+    const auto size = sizes(), stride = strides();
+    uint64_t last = 0;
+    for (size_t axis = 0; axis < size.size(); ++axis) {
+        last += static_cast<uint64_t>(size[axis] - 1) * static_cast<uint64_t>(stride[axis]);
+    }
+    return (last + 1) * bytes_of(dtype);
+}
+
+StableIValue Arguments::next() {
+    if (position_ == count_) fail("an operator was called with " + std::to_string(count_) + " arguments");
+    return stack_[position_++];
+}
+
+Tensor Arguments::tensor() {
+    return Tensor(reinterpret_cast<AtenTensorHandle>(next()));
+}
+
+std::optional<Tensor> Arguments::optional_tensor() {
+    auto* box = reinterpret_cast<StableIValue*>(next());
+    if (box == nullptr) return std::nullopt;
+    const StableIValue value = *box;
+    delete box;  // torch allocated it with new, and leaves it to the reader
+    return Tensor(reinterpret_cast<AtenTensorHandle>(value));
+}
+
+bool Arguments::boolean() {
+    return (next() & 0xff) != 0;
+}
+
+int32_t Arguments::dtype() {
+    return static_cast<int32_t>(next());
+}
+
+void* current_stream(Device device) {
+    if (device.cpu) return nullptr;
+    static const auto function = reinterpret_cast<GetCurrentCudaStream>(dlsym(RTLD_DEFAULT, get_current_cuda_stream_name));
+    if (function == nullptr) fail("this torch has no GPU support (no " + std::string(get_current_cuda_stream_name) + ")");
+    void* stream = nullptr;
+    check(function(device.index, &stream), "its current stream");
+    return stream;
+}
+
+}  // namespace hipkittens::torch_door

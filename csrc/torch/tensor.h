@@ -1,0 +1,87 @@
+// torch/tensor.h: an owned tensor of torch's stable ABI, with what a launch wants to know of it.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "torch/stable_abi.h"
+
+namespace hipkittens::torch_door {
+
+enum class Dtype { bfloat16, float16, float32 };
+
+const char* name(Dtype dtype);
+uint32_t bytes_of(Dtype dtype);
+// Throws when torch's dtype number is none of ours; `argument` is who to blame.
+Dtype dtype_from_torch(int32_t number, const std::string& argument);
+
+struct Device {
+    bool cpu;
+    int32_t index;
+    bool operator==(const Device&) const = default;
+};
+
+class Tensor {
+  public:
+    explicit Tensor(AtenTensorHandle owned) : handle_(owned) {}
+    Tensor(Tensor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    Tensor& operator=(Tensor&& other) noexcept {
+        std::swap(handle_, other.handle_);
+        return *this;
+    }
+    ~Tensor();
+
+    static Tensor empty(std::span<const int64_t> sizes, Dtype dtype, Device device);  // contiguous
+
+    void* data() const;
+    std::span<const int64_t> sizes() const;
+    std::span<const int64_t> strides() const;
+    int64_t dimensions() const;
+    int64_t element_count() const;
+    Dtype dtype(const std::string& argument) const;
+    Device device() const;
+    void set_zero() const;
+    AtenTensorHandle release() { return std::exchange(handle_, nullptr); }
+
+    // Bytes from data() to the end of the last element: what a kernel may touch.
+    uint64_t extent_bytes(Dtype dtype) const;
+
+  private:
+    AtenTensorHandle handle_;
+};
+
+// Reads the arguments of a boxed operator call from left to right, taking ownership of what they own.
+class Arguments {
+  public:
+    Arguments(StableIValue* stack, uint64_t count) : stack_(stack), count_(count) {}
+
+    Tensor tensor();
+    std::optional<Tensor> optional_tensor();
+    bool boolean();
+    int32_t dtype();
+
+  private:
+    StableIValue next();
+
+    StableIValue* stack_;
+    uint64_t count_;
+    uint64_t position_ = 0;
+};
+
+inline StableIValue to_result(Tensor tensor) {
+    return reinterpret_cast<StableIValue>(tensor.release());
+}
+
+// The stream torch queues work on, for a tensor that lives on a GPU.
+void* current_stream(Device device);
+
+// Throws std::runtime_error, which torch turns into a RuntimeError.
+[[noreturn]] void fail(const std::string& message);
+void check(AOTITorchError status, const char* what);
+
+}  // namespace hipkittens::torch_door
