@@ -1,0 +1,57 @@
+"""Device code for tests: HIP C++ or assembly text to a code object, with the pinned device compiler."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+PREAMBLE = """
+#define __device__ __attribute__((device))
+#define __global__ __attribute__((global))
+#define __shared__ __attribute__((shared))
+typedef unsigned int uint;
+typedef unsigned long ulong;
+#define lane_id() (__builtin_amdgcn_workitem_id_x() & 63)
+#define thread_id() __builtin_amdgcn_workitem_id_x()
+#define workgroup_id() __builtin_amdgcn_workgroup_id_x()
+"""
+
+
+class CompileError(Exception):
+    """The device compiler refused its input; the text is what it printed."""
+
+
+def _zig(*arguments: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "ziglang", *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise CompileError(done.stderr)
+
+
+def _link(directory: pathlib.Path, assembly: pathlib.Path, target: str) -> bytes:
+    objects, linked = directory / "kernel.o", directory / "kernel.co"
+    _zig("clang", "-target", "amdgcn-amd-amdhsa", f"-mcpu={target}", "-c", str(assembly), "-o", str(objects))
+    _zig("ld.lld", "-shared", "-o", str(linked), str(objects))
+    return linked.read_bytes()
+
+
+@functools.cache
+def compile_hip(source: str, target: str, options: tuple[str, ...] = ()) -> bytes:
+    """The code object of HIP C++ `source` (without HIP's headers; PREAMBLE is put in front of it)."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = pathlib.Path(name)
+        (directory / "kernel.cpp").write_text(PREAMBLE + source)
+        _zig("clang", "-x", "hip", f"--offload-arch={target}", "--cuda-device-only", "-nogpulib", "-nogpuinc", "-std=c++20",
+             "-O3", *options, "-S", "-o", str(directory / "kernel.s"), str(directory / "kernel.cpp"))  # fmt: skip
+        return _link(directory, directory / "kernel.s", target)
+
+
+@functools.cache
+def assemble(text: str, target: str) -> bytes:
+    """The code object of a complete assembly file (with its .amdhsa_kernel and .amdgpu_metadata)."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = pathlib.Path(name)
+        (directory / "kernel.s").write_text(text)
+        return _link(directory, directory / "kernel.s", target)

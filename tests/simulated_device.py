@@ -1,0 +1,139 @@
+"""The simulator as tests see it: libhipkittens_simulator.so through ctypes, with no package code in between."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import importlib.util
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+TARGETS = ("gfx942", "gfx950")
+ARITHMETIC = {"fast": 0, "strict": 1, "exact": 2}
+HOST_LEVELS = {"best": -1, "portable": 0, "avx2": 1, "avx512": 2, "avx512_bf16": 3}
+
+
+class Region(ctypes.Structure):
+    _fields_ = [("begin", ctypes.c_void_p), ("bytes", ctypes.c_uint64), ("name", ctypes.c_char_p), ("writable", ctypes.c_int)]
+
+
+class Settings(ctypes.Structure):
+    _fields_ = [("arithmetic", ctypes.c_int), ("host_level", ctypes.c_int), ("threads", ctypes.c_uint32),
+                ("wave_order_seed", ctypes.c_uint64), ("poison", ctypes.c_int), ("count_lds_conflicts", ctypes.c_int),
+                ("instruction_limit", ctypes.c_uint64)]  # fmt: skip
+
+
+class Report(ctypes.Structure):
+    _fields_ = [*((name, ctypes.c_uint64) for name in (
+        "instructions", "workgroups", "waves", "mfma_instructions", "valu_instructions", "salu_instructions",
+        "lds_instructions", "vector_memory_instructions", "other_instructions", "lds_conflict_cycles")),
+        ("seconds", ctypes.c_double)]  # fmt: skip
+
+
+class SimulatorError(Exception):
+    """A launch or a load failed; the text is the simulator's own."""
+
+
+def library_path() -> pathlib.Path:
+    if override := os.environ.get("HIPKITTENS_SIMULATOR_LIBRARY"):
+        return pathlib.Path(override)
+    spec = importlib.util.find_spec("hipkittens")
+    assert spec and spec.origin, "hipkittens is not installed"
+    return pathlib.Path(spec.origin).parent / "lib" / "libhipkittens_simulator.so"
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    handle = ctypes.CDLL(str(library_path()))
+    handle.hipkittens_last_error.restype = ctypes.c_char_p
+    handle.hipkittens_last_report.restype = None
+    handle.hipkittens_get_settings.restype = None
+    return handle
+
+
+def _check(status: int, what: str) -> None:
+    if status != 0:
+        raise SimulatorError(f"{what}: hip error {status}: {library().hipkittens_last_error().decode()}")
+
+
+@dataclasses.dataclass
+class Kernel:
+    """One kernel of a loaded code object."""
+
+    function: ctypes.c_void_p
+    module: Module
+
+    def launch(
+        self,
+        arguments: bytes,
+        regions: Mapping[str, np.ndarray] | None = None,
+        *,
+        grid: Sequence[int] = (1, 1, 1),
+        block: Sequence[int] = (64, 1, 1),
+        shared_bytes: int = 0,
+        read_only: Sequence[str] = (),
+        **settings,
+    ) -> Report:
+        """Runs the kernel; it may touch exactly `regions`. Settings by name: arithmetic, host_level, threads, ..."""
+        lib = library()
+        chosen = Settings()
+        lib.hipkittens_get_settings(ctypes.byref(chosen))
+        before = Settings.from_buffer_copy(chosen)
+        for name, value in settings.items():
+            value = ARITHMETIC.get(value, value) if name == "arithmetic" else value
+            value = HOST_LEVELS.get(value, value) if name == "host_level" else value
+            setattr(chosen, name, value)
+        regions = regions or {}
+        table = (Region * max(1, len(regions)))()
+        for row, (name, array) in zip(table, regions.items(), strict=False):
+            row.begin, row.bytes = array.ctypes.data, array.nbytes
+            row.name, row.writable = name.encode(), name not in read_only
+        triple = ctypes.c_uint * 3
+        _check(lib.hipSetDevice(self.module.device), "hipSetDevice")
+        _check(lib.hipkittens_set_settings(ctypes.byref(chosen)), "settings")
+        try:
+            _check(lib.hipkittens_launch_bounded(
+                self.function, triple(*(*grid, 1, 1)[:3]), triple(*(*block, 1, 1)[:3]), ctypes.c_uint(shared_bytes), None,
+                arguments, ctypes.c_size_t(len(arguments)), table, ctypes.c_size_t(len(regions))), "launch")  # fmt: skip
+        finally:
+            lib.hipkittens_set_settings(ctypes.byref(before))
+        report = Report()
+        lib.hipkittens_last_report(ctypes.byref(report))
+        return report
+
+
+class Module:
+    """A code object loaded into the simulated device of `target`."""
+
+    def __init__(self, code: bytes, target: str):
+        self.device = TARGETS.index(target)
+        self._handle = ctypes.c_void_p()
+        _check(library().hipSetDevice(self.device), "hipSetDevice")
+        _check(library().hipModuleLoadData(ctypes.byref(self._handle), code), "hipModuleLoadData")
+
+    def kernel(self, name: str) -> Kernel:
+        function = ctypes.c_void_p()
+        _check(library().hipModuleGetFunction(ctypes.byref(function), self._handle, name.encode()), "hipModuleGetFunction")
+        return Kernel(function, self)
+
+    def __del__(self):
+        if self._handle:
+            library().hipModuleUnload(self._handle)
+
+
+def pointers(*values: np.ndarray | int | float) -> bytes:
+    """Kernel arguments: arrays as 64-bit pointers, ints as 32 bits, floats as f32, each naturally aligned."""
+    packed = b""
+    for value in values:
+        if isinstance(value, np.ndarray):
+            piece = int(value.ctypes.data).to_bytes(8, "little")
+        elif isinstance(value, float):
+            piece = np.float32(value).tobytes()
+        else:
+            piece = (value & 0xFFFFFFFF).to_bytes(4, "little")
+        packed += b"\0" * (-len(packed) % len(piece)) + piece
+    return packed
