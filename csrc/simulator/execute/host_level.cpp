@@ -1,0 +1,33 @@
+// simulator/execute/host_level.cpp: which of the host levels this CPU can run. Compiled once, for the baseline.
+// SPDX-License-Identifier: MIT
+#include "simulator/execute/families.h"
+
+namespace hipkittens::simulator {
+
+const Families& families(HostLevel level) {
+    switch (level) {
+#if defined(__x86_64__)
+        case HostLevel::avx512_bf16: return avx512_bf16::families();
+        case HostLevel::avx512: return avx512::families();
+        case HostLevel::avx2: return avx2::families();
+#endif
+        default: return portable::families();
+    }
+}
+
+// Each level asks for everything its sources are compiled with (CMakeLists.txt).
+HostLevel best_host_level() {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+                          __builtin_cpu_supports("bmi2");
+    const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (has_avx512 && __builtin_cpu_supports("avx512bf16")) return HostLevel::avx512_bf16;
+    if (has_avx512) return HostLevel::avx512;
+    if (has_avx2) return HostLevel::avx2;
+#endif
+    return HostLevel::portable;
+}
+
+}  // namespace hipkittens::simulator
