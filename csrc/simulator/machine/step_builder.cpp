@@ -114,7 +114,7 @@ StepBuilder::Source StepBuilder::source(const isa::Instruction& instruction, con
     if (code == isa::code::literal) {
         if (!wide) return {constant(instruction.literal), 0};
         if (operand.type == T::f64) return {constant64(uint64_t{instruction.literal} << 32), 0};
-        if (operand.type == T::u64 || operand.type == T::pk_f32) return {constant64(instruction.literal), 0};
+        if (operand.type == T::u64 || operand.type == T::b64 || operand.type == T::pk_f32) return {constant64(instruction.literal), 0};
         return {constant64(static_cast<uint64_t>(int64_t{static_cast<int32_t>(instruction.literal)})), 0};
     }
     if (code >= isa::code::shared_base && code <= isa::code::private_limit) {
