@@ -36,6 +36,30 @@ namespace hipkittens::isa {
 //   direct to LDS       as the load without its vdst/vdata; M0 is implicit
 // An atomic's vdst is there only if sc0 is set. A buffer atomic has one vdata, read, and written if sc0 is set (by
 // cmpswap: its first half).
+enum Modifier : uint32_t {
+    dpp = 1 << 0,
+    dpp_broadcast = 1 << 1,   // DPP with row_newbcast only (64-bit operands)
+    sdwa = 1 << 2,
+    sdwa_source = 1 << 3,     // SDWA that selects in the source, not in the destination
+    no_vop3 = 1 << 4,         // a vop1/vop2/vopc row that does not exist as vop3
+    clamp = 1 << 5,
+    omod = 1 << 6,
+    op_sel = 1 << 7,          // vop3: halves of sources and destination; vop3p: op_sel and op_sel_hi
+    op_sel_bytes = 1 << 8,    // vop3: op_sel's upper two bits select a destination byte; printed with four entries
+    no_signs = 1 << 9,        // vop3: no neg and abs; without it every source of a floating-point type takes them
+    neg = 1 << 10,            // vop3p: neg_lo and neg_hi; mai: neg in the place of blgp
+    mix = 1 << 11,            // vop3p: neg and abs; op_sel_hi says which source is f16
+    bitop3 = 1 << 12,         // truth table in the bits of abs, neg and omod
+    fetch = 1 << 13,          // vop3: op_sel bits 0 and 1 are fi and bound_ctrl
+    cbsz = 1 << 14,
+    abid = 1 << 15,
+    blgp = 1 << 16,
+    lds = 1 << 17,            // mubuf: has a direct-to-LDS form
+    gds = 1 << 18,            // ds: only with gds set
+    offset_pair = 1 << 19,    // ds: two 8-bit offsets in place of one of 16 bits
+    swizzle = 1 << 20,        // ds: the offset is a lane pattern
+};
+
 enum class Kind : uint8_t {
     vector_or_scalar, mask, agpr, sgpr, literal,
     imm, uimm, label, waitcnt, hwreg, sendmsg, gpr_idx, probe,
@@ -58,12 +82,13 @@ struct Row {
     Encoding encoding = Encoding::sopp;
     uint16_t number = 0;
     bool on_gfx942 = false, on_gfx950 = false;
-    uint32_t modifiers = 0;
+    uint32_t modifiers = 0;              // of enum Modifier
     uint8_t form_count = 0;
     uint8_t destination_count = 0;
     OperandForm forms[8];
 
     bool is_on(Target target) const { return target == Target::gfx942 ? on_gfx942 : on_gfx950; }
+    bool has(Modifier modifier) const { return modifiers & modifier; }
 };
 
 // All rows, in the order of Opcode (row i has opcode i + 1).
