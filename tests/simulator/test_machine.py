@@ -1,0 +1,183 @@
+"""Launching grids: ids, barriers, calls, scratch, and what happens when a kernel misbehaves."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.device_compiler import assemble, compile_hip
+from tests.simulated_device import TARGETS, Module, SimulatorError, pointers
+
+SOURCE = r"""
+extern "C" __global__ void add(const float* a, const float* b, float* c, uint n) {
+    uint i = workgroup_id() * 256 + thread_id();
+    if (i < n) c[i] = a[i] + b[i];
+}
+
+extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(1, 1024))) void ids(uint* out) {
+    uint gx = __builtin_amdgcn_workgroup_id_x(), gy = __builtin_amdgcn_workgroup_id_y(), gz = __builtin_amdgcn_workgroup_id_z();
+    uint x = __builtin_amdgcn_workitem_id_x(), y = __builtin_amdgcn_workitem_id_y(), z = __builtin_amdgcn_workitem_id_z();
+    uint group = gx + 2 * (gy + 3 * gz), item = x + 5 * (y + 6 * z);
+    out[group * 210 + item] = x | y << 4 | z << 8 | gx << 12 | gy << 16 | gz << 20;
+}
+
+extern "C" __global__ void reverse_in_lds(const uint* in, uint* out) {
+    __shared__ uint values[512];
+    uint i = thread_id();
+    values[i] = in[workgroup_id() * 512 + i];
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+    out[workgroup_id() * 512 + i] = values[511 - i];
+}
+
+// Workgroup 0 waits for the last one: with one thread and in-order workgroups this needs workgroups that make way.
+extern "C" __global__ void wait_for_last(uint* flag, uint* out, uint count) {
+    uint group = workgroup_id();
+    if (group == count - 1) __hip_atomic_store(flag, 7u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+    if (group == 0) while (__hip_atomic_load(flag, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT) != 7u) {}
+    out[group * 64 + thread_id()] = group + 1;
+}
+
+extern "C" __global__ void never_ends(volatile uint* flag) { while (*flag == 0) {} }
+
+__device__ __attribute__((noinline)) uint collatz(uint n, uint depth) {
+    return n == 1 || depth == 0 ? depth : collatz(n & 1 ? 3 * n + 1 : n >> 1, depth - 1);
+}
+extern "C" __global__ void calls(uint* out) { out[thread_id()] = collatz(thread_id() + 1, 12); }
+
+extern "C" __global__ void scratch(const uint* order, uint* out) {
+    volatile uint table[32];
+    for (uint i = 0; i < 32; ++i) table[i] = i * i + thread_id();
+    out[thread_id()] = table[order[thread_id()] & 31];
+}
+"""
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def module(request):
+    return Module(compile_hip(SOURCE, request.param), request.param)
+
+
+@pytest.mark.parametrize("settings", [{"threads": 1}, {"threads": 2}, {"poison": 1}, {"wave_order_seed": 5, "threads": 2, "poison": 1}])
+def test_result_does_not_depend_on_threads_or_wave_order(module, settings):
+    n = 10_000
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, n), dtype=np.float32)
+    c = np.full(n, np.nan, np.float32)
+    report = module.kernel("add").launch(pointers(a, b, c, n), {"a": a, "b": b, "c": c}, grid=[40], block=[256], **settings)
+    np.testing.assert_array_equal(c, a + b)
+    assert (report.workgroups, report.waves) == (40, 160)
+    assert report.instructions > 160 * 5
+
+
+def test_ids_of_a_three_dimensional_grid(module):
+    out = np.zeros((4, 3, 2, 7, 6, 5), np.uint32)
+    module.kernel("ids").launch(pointers(out), {"out": out}, grid=[2, 3, 4], block=[5, 6, 7])
+    gz, gy, gx, z, y, x = np.indices(out.shape, dtype=np.uint32)
+    np.testing.assert_array_equal(out, x | y << 4 | z << 8 | gx << 12 | gy << 16 | gz << 20)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_barrier_orders_lds_accesses(module, seed):
+    data = np.arange(3 * 512, dtype=np.uint32) * 2654435761 % 1000003
+    data = data.astype(np.uint32)
+    out = np.zeros_like(data)
+    module.kernel("reverse_in_lds").launch(
+        pointers(data, out), {"in": data, "out": out}, grid=[3], block=[512], wave_order_seed=seed, poison=1
+    )
+    np.testing.assert_array_equal(out.reshape(3, 512), data.reshape(3, 512)[:, ::-1])
+
+
+def test_workgroups_that_wait_for_each_other_make_progress(module):
+    flag, out = np.zeros(1, np.uint32), np.zeros((50, 64), np.uint32)
+    module.kernel("wait_for_last").launch(pointers(flag, out, 50), {"flag": flag, "out": out}, grid=[50], threads=1)
+    np.testing.assert_array_equal(out, np.arange(1, 51, dtype=np.uint32)[:, None] * np.ones(64, np.uint32))
+
+
+def test_watchdog_ends_an_endless_kernel_with_a_report(module):
+    flag = np.zeros(1, np.uint32)
+    with pytest.raises(SimulatorError, match=r"(?s)watchdog.*kernel never_ends, workgroup \(0, 0, 0\), wave 0, at entry\+0x"):
+        module.kernel("never_ends").launch(pointers(flag), {"flag": flag}, instruction_limit=100_000)
+    flag[0] = 1
+    module.kernel("never_ends").launch(pointers(flag), {"flag": flag})
+
+
+def test_calls_and_returns(module):
+    def collatz(n, depth):
+        return depth if n == 1 or depth == 0 else collatz(3 * n + 1 if n & 1 else n >> 1, depth - 1)
+
+    out = np.zeros(64, np.uint32)
+    module.kernel("calls").launch(pointers(out), {"out": out}, poison=1)
+    np.testing.assert_array_equal(out, [collatz(i + 1, 12) for i in range(64)])
+
+
+def test_scratch_memory_is_private_to_a_lane(module):
+    order = np.random.default_rng(1).integers(0, 32, 64, dtype=np.uint32)
+    out = np.zeros(64, np.uint32)
+    module.kernel("scratch").launch(pointers(order, out), {"order": order, "out": out}, poison=1)
+    np.testing.assert_array_equal(out, order * order + np.arange(64, dtype=np.uint32))
+
+
+def test_access_outside_is_reported_with_its_place_and_the_next_launch_works(module):
+    n = 1000
+    a, b, c = (np.ones(n, np.float32) for _ in range(3))
+    short = c[: n - 8]
+    regions = {"a": a, "b": b, "c": short}
+    with pytest.raises(SimulatorError) as caught:
+        module.kernel("add").launch(pointers(a, b, c, n), regions, grid=[4], block=[256], threads=1)
+    text = str(caught.value)
+    assert re.search(r"kernel add, workgroup \(3, 0, 0\), wave 3, at entry\+0x[0-9a-f]+: `(global|flat|buffer)_store_dword ", text), text
+    assert "lane 32" in text and "'c'" in text and "0 bytes past its end" in text, text
+    assert (c[n - 8 :] == 1).all()
+    c[:] = 0
+    module.kernel("add").launch(pointers(a, b, c, n), {"a": a, "b": b, "c": c}, grid=[4], block=[256])
+    assert (c == 2).all()
+
+
+def test_store_to_a_read_only_argument_is_refused(module):
+    a, b, c = (np.ones(64, np.float32) for _ in range(3))
+    with pytest.raises(SimulatorError, match="read-only"):
+        module.kernel("add").launch(pointers(a, b, c, 64), {"a": a, "b": b, "c": c}, block=[256], read_only=["c"])
+
+
+def test_too_few_argument_bytes_are_refused(module):
+    with pytest.raises(SimulatorError, match="bytes of arguments"):
+        module.kernel("add").launch(b"\0" * 8, {}, block=[256])
+
+
+def test_an_instruction_without_meaning_stops_with_its_text_and_place():
+    text = """
+    .amdgcn_target "amdgcn-amd-amdhsa--gfx942"
+    .text
+    .globl refused
+    .type refused,@function
+    refused:
+      s_nop 0
+      ds_gws_barrier v0 gds
+      s_endpgm
+    .rodata
+    .p2align 6
+    .amdhsa_kernel refused
+      .amdhsa_next_free_vgpr 8
+      .amdhsa_next_free_sgpr 8
+      .amdhsa_accum_offset 8
+    .end_amdhsa_kernel
+    .amdgpu_metadata
+    amdhsa.version: [1, 2]
+    amdhsa.kernels:
+      - .name: refused
+        .symbol: refused.kd
+        .kernarg_segment_size: 0
+        .kernarg_segment_align: 8
+        .group_segment_fixed_size: 0
+        .private_segment_fixed_size: 0
+        .wavefront_size: 64
+        .sgpr_count: 8
+        .vgpr_count: 8
+        .max_flat_workgroup_size: 64
+    .end_amdgpu_metadata
+    """
+    module = Module(assemble(text, "gfx942"), "gfx942")
+    with pytest.raises(SimulatorError, match=r"kernel refused.*at entry\+0x4: `ds_gws_barrier"):
+        module.kernel("refused").launch(b"")
