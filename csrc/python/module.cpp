@@ -1,15 +1,15 @@
-// torch/python_module.cpp: hipkittens._C, the simulator's controls and the disassembler for Python.
+// python/module.cpp: hipkittens._C, the simulator's controls and the disassembler for Python.
 // SPDX-License-Identifier: MIT
 #include <pybind11/pybind11.h>
 
-#include <stdexcept>
+#include <mutex>
 #include <string>
 
 #include "simulator/simulator.h"
 
 namespace py = pybind11;
 
-namespace hipkittens::torch_door {
+namespace hipkittens::python {
 namespace {
 
 py::dict settings_to_dict(const HipkittensSettings& settings) {
@@ -24,9 +24,7 @@ py::dict settings_to_dict(const HipkittensSettings& settings) {
     return result;
 }
 
-HipkittensSettings settings_from_dict(const py::dict& values) {
-    HipkittensSettings settings;
-    hipkittens_get_settings(&settings);
+HipkittensSettings settings_from_dict(const py::dict& values, HipkittensSettings settings) {
     for (const auto& [key, value] : values) {
         const auto name = key.cast<std::string>();
         if (name == "arithmetic") {
@@ -48,6 +46,23 @@ HipkittensSettings settings_from_dict(const py::dict& values) {
         }
     }
     return settings;
+}
+
+// The simulator keeps settings per thread, and autograd may launch from threads of its own: these hold for the process,
+// and apply_settings, which the operators call before a simulated launch, hands them to the launching thread.
+std::mutex settings_mutex;
+HipkittensSettings process_settings;
+
+void apply_settings() {
+    const std::lock_guard lock(settings_mutex);
+    hipkittens_set_settings(&process_settings);
+}
+
+void set_settings(const py::dict& values) {
+    const std::lock_guard lock(settings_mutex);
+    const HipkittensSettings settings = settings_from_dict(values, process_settings);
+    if (hipkittens_set_settings(&settings) != 0) throw py::value_error(hipkittens_last_error());
+    process_settings = settings;
 }
 
 py::dict last_report() {
@@ -78,26 +93,18 @@ py::tuple disassemble(int target, const py::bytes& code) {
 }
 
 }  // namespace
-}  // namespace hipkittens::torch_door
+}  // namespace hipkittens::python
 
 PYBIND11_MODULE(_C, module) {
-    namespace door = hipkittens::torch_door;
+    namespace door = hipkittens::python;
     module.doc() = "Controls of the simulator that libhipkittens_simulator.so holds.";
+    hipkittens_get_settings(&door::process_settings);
     module.def(
-        "get_settings",
-        [] {
-            HipkittensSettings settings;
-            hipkittens_get_settings(&settings);
-            return door::settings_to_dict(settings);
-        },
-        "Settings of this thread's later launches.");
-    module.def(
-        "set_settings",
-        [](const py::dict& values) {
-            const HipkittensSettings settings = door::settings_from_dict(values);
-            if (hipkittens_set_settings(&settings) != 0) throw py::value_error(hipkittens_last_error());
-        },
-        py::arg("values"), "Changes the named settings of this thread's later launches.");
+        "get_settings", [] { return door::settings_to_dict(door::process_settings); },
+        "Settings of this process's later launches.");
+    module.def("set_settings", &door::set_settings, py::arg("values"),
+               "Changes the named settings of this process's later launches.");
+    module.attr("apply_settings_address") = reinterpret_cast<uintptr_t>(&door::apply_settings);
     module.def("best_host_level", &hipkittens_best_host_level, "0 portable, 1 avx2, 2 avx512, 3 avx512_bf16.");
     module.def("last_error", [] { return std::string(hipkittens_last_error()); });
     module.def("last_report", &door::last_report, "Counters of this thread's last launch.");
