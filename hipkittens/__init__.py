@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: MIT
+"""Prebuilt AMD GPU kernels for PyTorch. CPU tensors run in the simulated GPU, GPU tensors on the GPU.
+
+Importing registers the operators under torch.ops.hipkittens. It starts no device, writes no file, and opens no network.
+"""
+
+from __future__ import annotations
+
+import logging
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError("hipkittens needs PyTorch 2.10 or later: pip install torch") from error
+
+from . import _ops as _ops
+from ._backend import simulate
+from .gemm import linear, matmul
+
+logging.getLogger("hipkittens").addHandler(logging.NullHandler())
+
+__version__ = "0.1.0"
+__all__ = ["info", "linear", "matmul", "simulate"]
+
+
+def info() -> dict:
+    """What is installed here and where calls would run, as `hipkittens info --json` prints it."""
+    from ._info import collect
+
+    return collect()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""Where calls run: the policy HIPKITTENS_BACKEND, the simulated target HIPKITTENS_ARCH, and `simulate`."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from typing import Any
+
+import torch
+
+from . import _library
+
+log = logging.getLogger("hipkittens")
+
+BACKENDS = ("auto", "hip", "sim", "torch")
+ARITHMETIC = {"fast": 0, "strict": 1, "exact": 2}
+HOST_LEVELS = {"best": -1, "portable": 0, "avx2": 1, "avx512": 2, "avx512_bf16": 3}
+DEFAULT_ARCH = "gfx942"
+
+
+def _one_of(variable: str, allowed: tuple[str, ...], default: str) -> str:
+    value = os.environ.get(variable, default)
+    if value not in allowed:
+        raise ValueError(f"hipkittens: {variable} is '{value}'; allowed: {', '.join(allowed)}")
+    return value
+
+
+class _State:
+    """Process-wide, since autograd may run a backward in another thread than its forward."""
+
+    backend = _one_of("HIPKITTENS_BACKEND", BACKENDS, "auto")
+    arch = _one_of("HIPKITTENS_ARCH", _library.TARGETS, DEFAULT_ARCH)
+    forced = False  # inside `simulate`
+
+
+def uses_torch() -> bool:
+    return _State.backend == "torch" and not _State.forced
+
+
+@functools.cache
+def hip_device_count() -> int:
+    """GPUs that torch sees through HIP. Asked at the first call that needs to know, never at import."""
+    return torch.cuda.device_count() if torch.version.hip and torch.cuda.is_available() else 0
+
+
+def check_device(where: str, name: str, tensor: torch.Tensor) -> None:
+    """Raises when the policy sends a tensor on this device nowhere."""
+    kind = tensor.device.type
+    if kind == "meta" or uses_torch():
+        return
+    if kind == "cpu":
+        if _State.forced or _State.backend == "sim":
+            return
+        if _State.backend == "hip":
+            raise ValueError(
+                f"{where}: {name} is on the CPU and HIPKITTENS_BACKEND=hip wants GPU tensors; move it with .to('cuda')"
+            )
+        if hip_device_count():
+            raise ValueError(
+                f"{where}: {name} is on the CPU, and this machine has an AMD GPU; move it with .to('cuda'), "
+                "or simulate one with `with hipkittens.simulate():` or HIPKITTENS_BACKEND=sim"
+            )
+        return
+    if kind == "cuda" and torch.version.hip:
+        if _State.forced or _State.backend == "sim":
+            raise ValueError(
+                f"{where}: {name} is on {tensor.device}, and the simulator takes CPU tensors; move it with .cpu()"
+            )
+        return
+    raise ValueError(f"{where}: {name} is on {tensor.device}; allowed: a CPU tensor (simulated), or one on an AMD GPU")
+
+
+class simulate:
+    """Sends calls on CPU tensors to a simulated GPU while the context is open, for the whole process.
+
+    arch        "gfx942" or "gfx950" (default: HIPKITTENS_ARCH, or else gfx942)
+    checks      True: fresh registers, LDS, loads in flight and results hold NaN patterns until they are written, and
+                LDS bank conflicts are counted
+    arithmetic  "fast" (default), "strict" (f32 fused multiply-adds in order of k), "exact" (the published CDNA3 rule)
+    threads     host threads; 0 is one per core
+    host_level  the host instructions to use: "best" (default), "portable", "avx2", "avx512", "avx512_bf16"
+    seed        order in which the waves of a workgroup take turns; 0 is index order
+    """
+
+    def __init__(
+        self,
+        arch: str | None = None,
+        *,
+        checks: bool = False,
+        arithmetic: str = "fast",
+        threads: int = 0,
+        host_level: str = "best",
+        seed: int = 0,
+    ) -> None:
+        self.arch = _State.arch if arch is None else arch
+        if self.arch not in _library.TARGETS:
+            raise ValueError(f"hipkittens.simulate: arch is {arch!r}; allowed: {', '.join(_library.TARGETS)}")
+        if arithmetic not in ARITHMETIC:
+            raise ValueError(f"hipkittens.simulate: arithmetic is {arithmetic!r}; allowed: {', '.join(ARITHMETIC)}")
+        if host_level not in HOST_LEVELS:
+            raise ValueError(f"hipkittens.simulate: host_level is {host_level!r}; allowed: {', '.join(HOST_LEVELS)}")
+        if not isinstance(threads, int) or threads < 0:
+            raise ValueError(f"hipkittens.simulate: threads is {threads!r}; allowed: 0 (one per core) or a count")
+        self.settings: dict[str, Any] = {
+            "arithmetic": ARITHMETIC[arithmetic],
+            "host_level": HOST_LEVELS[host_level],
+            "threads": threads,
+            "wave_order_seed": seed,
+            "poison": bool(checks),
+            "count_lds_conflicts": bool(checks),
+        }
+
+    def __enter__(self) -> simulate:
+        self._before = (_State.arch, _State.forced, _library.simulator_settings())
+        _library.configure_simulator(self.arch, self.settings)
+        _State.arch, _State.forced = self.arch, True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _State.arch, _State.forced, settings = self._before
+        _library.configure_simulator(_State.arch, settings)
+
+    @staticmethod
+    def report() -> dict[str, Any]:
+        """Counters of the last launch: instructions by kind, workgroups, seconds."""
+        return _library.last_report()

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: MIT
+"""Matrix products: bfloat16 or float16 in, summed in float32, rounded once."""
+
+from __future__ import annotations
+
+import torch
+
+from . import _backend
+
+INPUT_DTYPES = (torch.bfloat16, torch.float16)
+OUTPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """a @ b + bias for a of (..., M, K) and b of (..., K, N); leading dimensions broadcast as in torch.matmul.
+
+    bias has N elements and is added before the one rounding to out_dtype (default: the inputs' dtype). Transposed
+    views, row strides and expanded leading dimensions cost no copy. Copied first: a matrix in which neither rows nor
+    columns are contiguous, and an `a` with leading dimensions against a 2-D `b` when all its rows are not one stride
+    apart.
+    """
+    a, b, bias = _autocast("matmul", a, b, bias)
+    out_dtype = _check("matmul", a, b, bias, out_dtype, "b", b.shape[-1] if b.dim() else 0)
+    if a.shape[-1] != b.shape[-2]:
+        raise ValueError(
+            f"hipkittens.matmul: a has {a.shape[-1]} columns and b has {b.shape[-2]} rows (a: {tuple(a.shape)}, "
+            f"b: {tuple(b.shape)}); they must be equal"
+        )
+    if _backend.uses_torch():
+        return _in_torch(a, b, bias, out_dtype)
+    if b.dim() == 2 and a.dim() > 2:  # one product with more rows
+        rows = a.reshape(-1, a.shape[-1])
+        return _product(rows, b, bias, out_dtype).reshape(*a.shape[:-1], b.shape[-1])
+    if a.shape[:-2] != b.shape[:-2]:
+        try:
+            batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        except RuntimeError:
+            raise ValueError(
+                f"hipkittens.matmul: leading dimensions {tuple(a.shape[:-2])} of a and {tuple(b.shape[:-2])} of b "
+                "do not broadcast"
+            ) from None
+        a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
+    return _product(a, b, bias, out_dtype)
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x @ weight.T + bias, with the shapes of torch.nn.functional.linear: x (..., K), weight (N, K), bias (N)."""
+    x, weight, bias = _autocast("linear", x, weight, bias)
+    if isinstance(weight, torch.Tensor) and weight.dim() != 2:
+        raise ValueError(f"hipkittens.linear: weight has shape {tuple(weight.shape)}; it must be (out, in)")
+    if isinstance(x, torch.Tensor) and x.dim() == 1:
+        return linear(x.unsqueeze(0), weight, bias).squeeze(0)
+    out_dtype = _check("linear", x, weight, bias, None, "weight", weight.shape[0])
+    if x.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            f"hipkittens.linear: x has {x.shape[-1]} features and weight takes {weight.shape[1]} (x: {tuple(x.shape)}, "
+            f"weight: {tuple(weight.shape)}); they must be equal"
+        )
+    if _backend.uses_torch():
+        return _in_torch(x, weight.t(), bias, out_dtype)
+    rows = x.reshape(-1, x.shape[-1])
+    return _product(rows, weight.t(), bias, out_dtype).reshape(*x.shape[:-1], weight.shape[0])
+
+
+def _product(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out_dtype: torch.dtype
+) -> torch.Tensor:
+    return torch.ops.hipkittens.gemm(a, b, bias, out_dtype, torch.are_deterministic_algorithms_enabled())
+
+
+def _in_torch(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out_dtype: torch.dtype
+) -> torch.Tensor:
+    product = torch.matmul(a.float(), b.float())
+    return (product if bias is None else product + bias.float()).to(out_dtype)
+
+
+def _autocast(function: str, *tensors: torch.Tensor | None) -> tuple:
+    first = tensors[0]
+    if not isinstance(first, torch.Tensor) or not torch.is_autocast_enabled(first.device.type):
+        return tensors
+    dtype = torch.get_autocast_dtype(first.device.type)
+    return tuple(
+        value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in tensors
+    )
+
+
+def _check(
+    function: str,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+    second: str,
+    columns: int,
+) -> torch.dtype:
+    """Raises for arguments no kernel takes; returns the result's dtype."""
+    first = "x" if function == "linear" else "a"
+    where = f"hipkittens.{function}"
+    for name, value in ((first, a), (second, b), *([("bias", bias)] if bias is not None else [])):
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{where}: {name} is {type(value).__name__}; it must be a torch.Tensor")
+        if value.layout != torch.strided:
+            raise TypeError(f"{where}: {name} is sparse ({value.layout}); call .to_dense() first")
+    for name, value in ((first, a), (second, b)):
+        if value.dim() < 2:
+            raise ValueError(
+                f"{where}: {name} has shape {tuple(value.shape)}; it needs at least 2 dimensions "
+                "(unsqueeze a vector into a matrix)"
+            )
+        if value.dtype not in INPUT_DTYPES:
+            raise TypeError(
+                f"{where}: {name} is {value.dtype}; allowed: torch.bfloat16, torch.float16 "
+                "(convert it, or run under torch.autocast)"
+            )
+    if a.dtype != b.dtype:
+        raise TypeError(f"{where}: {first} is {a.dtype} and {second} is {b.dtype}; convert one to the other")
+    if a.device != b.device:
+        raise ValueError(f"{where}: {first} is on {a.device} and {second} on {b.device}; move one to the other")
+    if bias is not None:
+        if bias.dim() != 1 or bias.shape[0] != columns:
+            raise ValueError(f"{where}: bias has shape {tuple(bias.shape)}; it must be ({columns},)")
+        if bias.dtype not in (a.dtype, torch.float32):
+            raise TypeError(f"{where}: bias is {bias.dtype}; allowed: {a.dtype}, torch.float32")
+        if bias.device != a.device:
+            raise ValueError(f"{where}: bias is on {bias.device} and {first} on {a.device}; move one to the other")
+    if out_dtype is None:
+        out_dtype = a.dtype
+    elif out_dtype not in OUTPUT_DTYPES:
+        raise TypeError(f"{where}: out_dtype is {out_dtype}; allowed: torch.bfloat16, torch.float16, torch.float32")
+    _backend.check_device(where, first, a)
+    return out_dtype
