@@ -302,7 +302,41 @@ class Parser {
     bool has_metadata_ = false;
 };
 
+constexpr uint64_t max_file_bytes = uint64_t{1} << 30;
+
 }  // namespace
+
+uint64_t extent(const uint8_t* file) {
+    if (std::memcmp(file, "\x7f" "ELF", 4) != 0) {
+        const bool is_bundle = std::memcmp(file, "__CL", 4) == 0 || std::memcmp(file, "CCOB", 4) == 0;
+        throw Error(is_bundle ? "this is an offload bundle" : "this is no ELF file", 0,
+                    "pass the raw code object (clang-offload-bundler --unbundle extracts it)");
+    }
+    elf::Header header;
+    std::memcpy(&header, file, sizeof header);
+    uint64_t end = sizeof header;
+    const auto include = [&](uint64_t offset, uint64_t bytes) {
+        if (offset > max_file_bytes || bytes > max_file_bytes) {
+            throw Error("the headers name a part at " + hexadecimal(offset) + " of " + std::to_string(bytes) + " bytes",
+                        offset, damaged);
+        }
+        end = std::max(end, offset + bytes);
+    };
+    include(header.program_header_offset, uint64_t{header.program_headers} * sizeof(elf::ProgramHeader));
+    include(header.section_header_offset, uint64_t{header.section_headers} * sizeof(elf::SectionHeader));
+    for (uint64_t i = 0; i < header.program_headers; ++i) {
+        elf::ProgramHeader record;
+        std::memcpy(&record, file + header.program_header_offset + i * sizeof record, sizeof record);
+        include(record.offset, record.file_bytes);
+    }
+    constexpr uint32_t section_without_bytes = 8;   // SHT_NOBITS
+    for (uint64_t i = 0; i < header.section_headers; ++i) {
+        elf::SectionHeader record;
+        std::memcpy(&record, file + header.section_header_offset + i * sizeof record, sizeof record);
+        if (record.type != section_without_bytes) include(record.offset, record.bytes);
+    }
+    return end;
+}
 
 const char* target_name(Target target) { return target == Target::gfx942 ? "gfx942" : "gfx950"; }
 

@@ -74,6 +74,10 @@ struct CodeObject {
 // result has been checked against the file and the image.
 CodeObject parse(std::span<const uint8_t> file);
 
+// The size of the file that begins at `file`, from its headers: HIP passes code objects without one. Throws Error for
+// what cannot be a code object; memory that is not the size its headers say cannot be noticed here.
+uint64_t extent(const uint8_t* file);
+
 // Copies the segments to `image` (object.image_bytes long; gaps and .bss become zero) and relocates them for an image
 // that runs at `run_address`, normally the address of `image` itself.
 void load_image(const CodeObject& object, std::span<const uint8_t> file, std::span<uint8_t> image, uint64_t run_address);

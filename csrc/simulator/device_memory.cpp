@@ -1,0 +1,139 @@
+// simulator/device_memory.cpp: what hipMalloc returned and hipHostRegister named.
+// SPDX-License-Identifier: MIT
+#include "simulator/device_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "simulator/hip_call.h"
+
+namespace hipkittens::simulator {
+namespace {
+
+constexpr size_t page = 4096, granule = 256;
+
+std::string text_of(const void* pointer) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%p", pointer);
+    return text;
+}
+
+}  // namespace
+
+void* DeviceMemory::allocate(size_t bytes, bool poison) {
+    if (bytes > size_t{1} << 46) {
+        throw HipError(hip::hipErrorOutOfMemory, std::to_string(bytes) + " bytes is more than any device has");
+    }
+    const size_t usable = (bytes + granule - 1) / granule * granule;
+    const size_t pages = (usable + page - 1) / page * page, total = pages + 2 * page;
+    void* mapping = mmap(nullptr, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapping == MAP_FAILED) {
+        throw HipError(hip::hipErrorOutOfMemory, "the host has no " + std::to_string(bytes) + " bytes to give");
+    }
+    uint8_t* const first = static_cast<uint8_t*>(mapping) + page;
+    if (mprotect(first, pages, PROT_READ | PROT_WRITE) != 0) {
+        munmap(mapping, total);
+        throw HipError(hip::hipErrorOutOfMemory, "the host has no " + std::to_string(bytes) + " bytes to give");
+    }
+    uint8_t* const begin = first + (pages - usable);
+    if (poison) std::fill_n(reinterpret_cast<uint32_t*>(begin), usable / 4, 0x7fa5a5a5u);   // a NaN as f32 and as bf16
+    std::lock_guard lock(mutex_);
+    ++count_;
+    allocated_bytes_ += bytes;
+    auto name = std::make_shared<const std::string>("hipMalloc #" + std::to_string(count_) + " of " +
+                                                    std::to_string(bytes) + " bytes");
+    blocks_[reinterpret_cast<uintptr_t>(begin)] = {bytes, mapping, total, std::move(name)};
+    return begin;
+}
+
+void DeviceMemory::free(void* pointer) {
+    std::unique_lock no_launch(launches);
+    std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(reinterpret_cast<uintptr_t>(pointer));
+    if (found == blocks_.end() || !found->second.mapping) {
+        throw HipError(hip::hipErrorInvalidValue, text_of(pointer) + " did not come from hipMalloc, or was freed before");
+    }
+    munmap(found->second.mapping, found->second.mapping_bytes);
+    allocated_bytes_ -= found->second.bytes;
+    blocks_.erase(found);
+}
+
+void DeviceMemory::register_host(void* pointer, size_t bytes) {
+    std::lock_guard lock(mutex_);
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(pointer);
+    const auto* before = find(begin + bytes - 1);
+    if (before && before->first + before->second.bytes > begin) {
+        throw HipError(hip::hipErrorHostMemoryAlreadyRegistered, text_of(pointer) + " overlaps " + *before->second.name);
+    }
+    ++count_;
+    auto name = std::make_shared<const std::string>("hipHostRegister #" + std::to_string(count_) + " of " +
+                                                    std::to_string(bytes) + " bytes");
+    blocks_[begin] = {bytes, nullptr, 0, std::move(name)};
+}
+
+void DeviceMemory::unregister_host(void* pointer) {
+    std::unique_lock no_launch(launches);
+    std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(reinterpret_cast<uintptr_t>(pointer));
+    if (found == blocks_.end() || found->second.mapping) {
+        throw HipError(hip::hipErrorHostMemoryNotRegistered, text_of(pointer) + " was not registered");
+    }
+    blocks_.erase(found);
+}
+
+const std::pair<const uintptr_t, DeviceMemory::Block>* DeviceMemory::find(uintptr_t address) const {
+    auto after = blocks_.upper_bound(address);
+    return after == blocks_.begin() ? nullptr : &*std::prev(after);
+}
+
+void DeviceMemory::check_device_range(const void* pointer, size_t bytes, const char* what) {
+    check_any_range(pointer, bytes, what);
+    if (bytes && !holds(pointer)) {
+        throw HipError(hip::hipErrorInvalidValue, std::string(what) + " " + text_of(pointer) + " is no device memory");
+    }
+}
+
+void DeviceMemory::check_any_range(const void* pointer, size_t bytes, const char* what) {
+    std::lock_guard lock(mutex_);
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(pointer);
+    const auto* block = bytes ? find(begin) : nullptr;
+    if (!block || begin >= block->first + block->second.bytes) return;
+    const size_t left = block->first + block->second.bytes - begin;
+    if (bytes > left) {
+        throw HipError(hip::hipErrorInvalidValue, std::string(what) + " " + text_of(pointer) + " of " + std::to_string(bytes) +
+                                                      " bytes leaves " + *block->second.name + ", which has " +
+                                                      std::to_string(left) + " bytes from there");
+    }
+}
+
+bool DeviceMemory::holds(const void* pointer) {
+    std::lock_guard lock(mutex_);
+    const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+    const auto* block = find(address);
+    return block && address < block->first + block->second.bytes;
+}
+
+size_t DeviceMemory::allocated_bytes() {
+    std::lock_guard lock(mutex_);
+    return allocated_bytes_;
+}
+
+DeviceMemory::Regions DeviceMemory::regions() {
+    std::lock_guard lock(mutex_);
+    Regions result;
+    for (const auto& [begin, block] : blocks_) {
+        result.regions.push_back({begin, begin + block.bytes, block.name->c_str(), true});
+        result.names.push_back(block.name);
+    }
+    return result;
+}
+
+// Never destroyed: threads may still be inside the library while the process ends.
+DeviceMemory& device_memory() {
+    static DeviceMemory& memory = *new DeviceMemory;
+    return memory;
+}
+
+}  // namespace hipkittens::simulator

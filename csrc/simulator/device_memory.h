@@ -1,0 +1,61 @@
+// simulator/device_memory.h: what hipMalloc returned and hipHostRegister named.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "simulator/machine/workgroup.h"
+
+namespace hipkittens::simulator {
+
+// All simulated devices share it: guest addresses are host addresses.
+class DeviceMemory {
+   public:
+    // The last byte, rounded up to 256, is followed by a page that nobody may touch; so is the first preceded by one.
+    void* allocate(size_t bytes, bool poison);
+    void free(void* pointer);                          // throws HipError for what allocate did not return
+    void register_host(void* pointer, size_t bytes);
+    void unregister_host(void* pointer);
+
+    // Throws unless [pointer, pointer + bytes) lies in one allocation or registered range.
+    void check_device_range(const void* pointer, size_t bytes, const char* what);
+    // Throws if the range begins in an allocation and ends beyond it. Other host memory passes.
+    void check_any_range(const void* pointer, size_t bytes, const char* what);
+    bool holds(const void* pointer);
+    size_t allocated_bytes();
+
+    // What a launch may touch, and the names in it, which live as long as the result.
+    struct Regions {
+        std::vector<Region> regions;
+        std::vector<std::shared_ptr<const std::string>> names;
+    };
+    Regions regions();
+
+    // A launch holds this shared: hipFree waits for running kernels, as it does on a device.
+    std::shared_mutex launches;
+
+   private:
+    struct Block {
+        size_t bytes = 0;
+        void* mapping = nullptr;                       // null: registered host memory
+        size_t mapping_bytes = 0;
+        std::shared_ptr<const std::string> name;
+    };
+    const std::pair<const uintptr_t, Block>* find(uintptr_t address) const;   // the block that begins at or below
+
+    std::mutex mutex_;
+    std::map<uintptr_t, Block> blocks_;
+    size_t allocated_bytes_ = 0;
+    uint64_t count_ = 0;
+};
+
+DeviceMemory& device_memory();
+
+}  // namespace hipkittens::simulator

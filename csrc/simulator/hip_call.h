@@ -1,0 +1,64 @@
+// simulator/hip_call.h: what every exported function does around its work.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "code_object/error.h"
+#include "hip/hip_abi.h"
+#include "simulator/machine/launch.h"
+#include "simulator/simulator.h"
+
+// Exported, but bound inside this library: in a process that also has a real libamdhip64, calls and addresses taken
+// here must not reach that one.
+#define HIPKITTENS_EXPORT extern "C" __attribute__((visibility("protected")))
+
+namespace hipkittens::simulator {
+
+struct HipError : std::runtime_error {
+    HipError(hip::hipError_t which, const std::string& text) : std::runtime_error(text), code(which) {}
+    hip::hipError_t code;
+};
+
+struct ThreadState {
+    int device = 0;
+    hip::hipError_t last_error = hip::hipSuccess;   // until hipGetLastError asks
+    std::string last_text;
+    HipkittensSettings settings{0, -1, 0, 0, 0, 0, 0};
+    HipkittensReport report{};
+};
+ThreadState& thread_state();
+
+// Runs `body`, turns what it throws into an error code, and keeps the text for hipkittens_last_error.
+template <class Body>
+hip::hipError_t call(const char* function, Body body) {
+    const auto fail = [&](hip::hipError_t code, const std::string& text) {
+        ThreadState& state = thread_state();
+        state.last_error = code;
+        state.last_text = std::string(function) + ": " + text;
+        return code;
+    };
+    try {
+        body();
+        return hip::hipSuccess;
+    } catch (const HipError& error) {
+        return fail(error.code, error.what());
+    } catch (const code_object::Error& error) {
+        return fail(hip::hipErrorInvalidImage, error.what());
+    } catch (const std::bad_alloc&) {
+        return fail(hip::hipErrorOutOfMemory, "the host is out of memory");
+    } catch (const std::exception& error) {
+        return fail(hip::hipErrorUnknown, error.what());
+    }
+}
+
+inline void require(bool condition, hip::hipError_t code, const char* text) {
+    if (!condition) throw HipError(code, text);
+}
+inline void require_pointer(const void* pointer, const char* name) {
+    if (!pointer) throw HipError(hip::hipErrorInvalidValue, std::string(name) + " is a null pointer");
+}
+
+}  // namespace hipkittens::simulator

@@ -1,0 +1,289 @@
+// simulator/hip_module.cpp: HIP's functions for modules, kernels and launches, on simulated devices.
+// SPDX-License-Identifier: MIT
+#include <algorithm>
+#include <mutex>
+#include <shared_mutex>
+
+#include "simulator/device_memory.h"
+#include "simulator/devices.h"
+#include "simulator/execute/families.h"
+#include "simulator/hip_objects.h"
+#include "simulator/kernel_arguments.h"
+
+namespace hipkittens::simulator {
+
+using namespace hip;
+
+namespace {
+
+Settings machine_settings(const HipkittensSettings& from) {
+    Settings settings;
+    settings.arithmetic = static_cast<Arithmetic>(from.arithmetic);
+    settings.host_level = from.host_level < 0 ? best_host_level() : static_cast<HostLevel>(from.host_level);
+    settings.threads = from.threads;
+    settings.wave_order_seed = from.wave_order_seed;
+    settings.poison = from.poison != 0;
+    settings.count_lds_conflicts = from.count_lds_conflicts != 0;
+    settings.instruction_limit = from.instruction_limit;
+    return settings;
+}
+
+HipkittensReport public_report(const Report& report) {
+    return {report.instructions,  report.workgroups, report.waves,         report.mfma,  report.valu,
+            report.salu,          report.lds,        report.vector_memory, report.other, report.counters.lds_conflict_cycles,
+            report.seconds};
+}
+
+void check_shape(const Function& function, const LaunchShape& shape) {
+    const code_object::Kernel& kernel = *function.kernel;
+    const DeviceFacts& device = devices[function.module->device];
+    const auto refuse = [&](hipError_t code, const std::string& text) {
+        throw HipError(code, "kernel " + kernel.name + ": " + text);
+    };
+    const auto triple = [](const uint32_t* of) {
+        return std::to_string(of[0]) + " x " + std::to_string(of[1]) + " x " + std::to_string(of[2]);
+    };
+    for (int i = 0; i < 3; ++i) {
+        if (shape.grid[i] == 0 || shape.grid[i] > (i == 0 ? max_grid_x : max_grid_yz)) {
+            refuse(hipErrorInvalidConfiguration, "a grid of " + triple(shape.grid) + " workgroups; allowed are 1 to " +
+                                                     std::to_string(max_grid_x) + ", " + std::to_string(max_grid_yz) +
+                                                     ", " + std::to_string(max_grid_yz));
+        }
+        // The dispatch packet counts work-items in 32 bits.
+        if (uint64_t{shape.grid[i]} * shape.block[i] > 0xffffffff) {
+            refuse(hipErrorInvalidConfiguration, "more than 2^32 - 1 work-items in one dimension");
+        }
+    }
+    const uint64_t items = uint64_t{shape.block[0]} * shape.block[1] * shape.block[2];
+    const uint64_t limit = std::min<uint64_t>(kernel.max_flat_workgroup_size, max_workgroup_size);
+    if (items == 0 || shape.block[0] > 1024 || shape.block[1] > 1024 || shape.block[2] > 1024 || items > limit) {
+        refuse(hipErrorInvalidConfiguration, "a workgroup of " + triple(shape.block) + " work-items; the kernel allows 1 to " +
+                                                 std::to_string(limit));
+    }
+    const auto& required = kernel.reqd_workgroup_size;
+    if (!required.empty() && !std::equal(required.begin(), required.end(), shape.block)) {
+        refuse(hipErrorInvalidConfiguration, "a workgroup of " + triple(shape.block) + "; the kernel was compiled for " +
+                                                 triple(required.data()) + " only");
+    }
+    const uint64_t lds = uint64_t{kernel.lds_bytes} + shape.dynamic_lds_bytes;
+    if (lds > device.lds_bytes) {
+        refuse(hipErrorLaunchOutOfResources, std::to_string(kernel.lds_bytes) + " bytes of static and " +
+                                                 std::to_string(shape.dynamic_lds_bytes) + " of dynamic LDS; " +
+                                                 code_object::target_name(device.target) + " has " +
+                                                 std::to_string(device.lds_bytes));
+    }
+    if (kernel.allocated_vgprs > static_cast<uint32_t>(vgprs_per_simd_lane)) {
+        refuse(hipErrorLaunchOutOfResources, std::to_string(kernel.allocated_vgprs) + " VGPRs; there are 512");
+    }
+}
+
+void check_device(const Function& function) {
+    if (function.module->device != thread_state().device) {
+        throw HipError(hipErrorInvalidDeviceFunction,
+                       "kernel " + function.kernel->name + " was loaded on device " + std::to_string(function.module->device) +
+                           ", the current device is " + std::to_string(thread_state().device));
+    }
+}
+
+void run(const Function& function, const LaunchShape& shape, const std::vector<uint8_t>& arguments,
+         std::vector<Region> regions) {
+    ThreadState& state = thread_state();
+    const DeviceFacts& device = devices[function.module->device];
+    LaunchRequest request;
+    std::copy_n(shape.grid, 3, request.grid_workgroups);
+    std::copy_n(shape.block, 3, request.workgroup_size);
+    request.dynamic_lds_bytes = shape.dynamic_lds_bytes;
+    request.arguments = arguments.data();
+    request.argument_bytes = arguments.size();
+    request.regions = std::move(regions);
+    request.settings = machine_settings(state.settings);
+    request.compute_units = static_cast<uint32_t>(device.compute_units);
+    request.lds_bytes_per_compute_unit = device.lds_bytes;
+    state.report = {};
+    const LaunchResult result = launch(function.module->code, *function.kernel, request);
+    state.report = public_report(result.report);
+    if (!result.error.empty()) throw HipError(hipErrorLaunchFailure, result.error);
+}
+
+std::vector<uint8_t> segment_of(const code_object::Kernel& kernel, void** arguments, void** extra, const LaunchShape& shape) {
+    if (!extra) return arguments_from_pointers(kernel, arguments, shape);
+    require(!arguments, hipErrorInvalidValue, "both kernelParams and extra are given");
+    const void* buffer = nullptr;
+    const size_t* bytes = nullptr;
+    for (; *extra != launch_param_end; extra += 2) {
+        if (*extra == launch_param_buffer_pointer) {
+            buffer = extra[1];
+        } else if (*extra == launch_param_buffer_size) {
+            bytes = static_cast<const size_t*>(extra[1]);
+        } else {
+            throw HipError(hipErrorInvalidValue, "extra holds a word that is none of HIP_LAUNCH_PARAM_*");
+        }
+    }
+    require(bytes, hipErrorInvalidValue, "extra has no HIP_LAUNCH_PARAM_BUFFER_SIZE");
+    return arguments_from_buffer(kernel, buffer, *bytes, shape);
+}
+
+hipModule_t load_module(const void* image) {
+    const uint64_t bytes = code_object::extent(static_cast<const uint8_t*>(image));
+    auto module = std::make_shared<Module>(std::span(static_cast<const uint8_t*>(image), bytes));
+    module->device = thread_state().device;
+    const code_object::Target have = module->code.object().target, want = devices[module->device].target;
+    if (have != want) {
+        throw HipError(hipErrorNoBinaryForGpu, std::string("the code object is for ") + code_object::target_name(have) +
+                                                   ", device " + std::to_string(module->device) + " is a " +
+                                                   code_object::target_name(want));
+    }
+    return objects().modules.add(std::move(module));
+}
+
+}  // namespace
+
+HIPKITTENS_EXPORT hipError_t hipModuleLoadData(hipModule_t* module, const void* image) {
+    return call("hipModuleLoadData", [&] {
+        require_pointer(module, "module");
+        require_pointer(image, "image");
+        *module = load_module(image);
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipModuleLoadDataEx(hipModule_t* module, const void* image, unsigned int option_count,
+                                                 int* options, void** option_values) {
+    return call("hipModuleLoadDataEx", [&] {
+        require_pointer(module, "module");
+        require_pointer(image, "image");
+        // The options steer a compiler that turns PTX or bitcode into code; a code object is code already.
+        require(option_count == 0 || (options && option_values), hipErrorInvalidValue, "options are missing");
+        *module = load_module(image);
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipModuleUnload(hipModule_t module) {
+    return call("hipModuleUnload", [&] {
+        const auto object = objects().modules.get(module);
+        objects().modules.remove(module);
+        std::lock_guard lock(object->mutex);
+        for (const auto& [name, function] : object->functions) objects().functions.remove(function);
+        object->functions.clear();
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipModuleGetFunction(hipFunction_t* function, hipModule_t module, const char* name) {
+    return call("hipModuleGetFunction", [&] {
+        require_pointer(function, "function");
+        require_pointer(name, "name");
+        const auto object = objects().modules.get(module);
+        const code_object::Kernel* kernel = object->code.object().find_kernel(name);
+        if (!kernel) {
+            std::string known;
+            for (const auto& other : object->code.object().kernels) known += (known.empty() ? "" : ", ") + other.name;
+            throw HipError(hipErrorNotFound, std::string("the module has no kernel ") + name + "; it has: " + known);
+        }
+        std::lock_guard lock(object->mutex);
+        hipFunction_t& handle = object->functions[name];
+        if (!handle) {
+            auto made = std::make_shared<Function>();
+            made->module = object;
+            made->kernel = kernel;
+            made->max_dynamic_lds_bytes =
+                static_cast<int>(devices[object->device].lds_bytes) - static_cast<int>(kernel->lds_bytes);
+            handle = objects().functions.add(std::move(made));
+        }
+        *function = handle;
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipModuleGetGlobal(void** pointer, size_t* bytes, hipModule_t module, const char* name) {
+    return call("hipModuleGetGlobal", [&] {
+        require_pointer(name, "name");
+        const auto object = objects().modules.get(module);
+        const code_object::Symbol* symbol = object->code.object().find_symbol(name);
+        if (!symbol || symbol->type != code_object::SymbolType::object || !symbol->is_dynamic) {
+            throw HipError(hipErrorNotFound, std::string("the module has no variable ") + name);
+        }
+        if (pointer) *pointer = reinterpret_cast<void*>(object->code.run_address(symbol->address));
+        if (bytes) *bytes = symbol->bytes;
+    });
+}
+
+HIPKITTENS_EXPORT hipError_t hipFuncGetAttribute(int* value, int attribute, hipFunction_t function) {
+    return call("hipFuncGetAttribute", [&] {
+        require_pointer(value, "value");
+        const auto object = objects().functions.get(function);
+        const code_object::Kernel& kernel = *object->kernel;
+        switch (attribute) {
+            case HIP_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = static_cast<int>(kernel.max_flat_workgroup_size); break;
+            case HIP_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = static_cast<int>(kernel.lds_bytes); break;
+            case HIP_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: *value = 0; break;
+            case HIP_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = static_cast<int>(kernel.private_bytes); break;
+            case HIP_FUNC_ATTRIBUTE_NUM_REGS: *value = static_cast<int>(kernel.vgprs); break;
+            case HIP_FUNC_ATTRIBUTE_BINARY_VERSION:
+                *value = devices[object->module->device].major * 10 + devices[object->module->device].minor;
+                break;
+            case HIP_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = object->max_dynamic_lds_bytes; break;
+            default:
+                throw HipError(hipErrorInvalidValue, "attribute " + std::to_string(attribute) + " is not answered here");
+        }
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, hipFunction_t function,
+                                                                                int block_size, size_t dynamic_lds_bytes) {
+    return call("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor", [&] {
+        require_pointer(blocks, "blocks");
+        require(block_size > 0 && block_size <= max_workgroup_size, hipErrorInvalidValue, "block size must be 1 to 1024");
+        const auto object = objects().functions.get(function);
+        const DeviceFacts& device = devices[object->module->device];
+        const uint32_t vgprs = std::max(object->kernel->allocated_vgprs, 8u);
+        const int waves_per_simd = std::min<int>(max_waves_per_simd, vgprs_per_simd_lane / static_cast<int>(vgprs));
+        const int waves = (block_size + wave_size - 1) / wave_size;
+        // A workgroup's waves are dealt to the SIMDs in turn.
+        const int per_simd = (waves + simds_per_compute_unit - 1) / simds_per_compute_unit;
+        int result = waves >= simds_per_compute_unit ? waves_per_simd / per_simd
+                                                     : waves_per_simd * simds_per_compute_unit / waves;
+        const uint64_t lds = object->kernel->lds_bytes + dynamic_lds_bytes;
+        if (lds) {
+            const uint64_t granules = (lds + device.lds_granule - 1) / device.lds_granule;
+            result = std::min<int>(result, static_cast<int>(device.lds_bytes / (granules * device.lds_granule)));
+        }
+        *blocks = result;
+    });
+}
+
+HIPKITTENS_EXPORT hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned int grid_x, unsigned int grid_y,
+                                                   unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                                                   unsigned int block_z, unsigned int shared_bytes, hipStream_t stream,
+                                                   void** arguments, void** extra) {
+    return call("hipModuleLaunchKernel", [&] {
+        const auto object = objects().functions.get(function);
+        check_stream(stream);
+        check_device(*object);
+        const LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
+        check_shape(*object, shape);
+        const auto segment = segment_of(*object->kernel, arguments, extra, shape);
+        std::shared_lock running(device_memory().launches);
+        DeviceMemory::Regions memory = device_memory().regions();
+        run(*object, shape, segment, std::move(memory.regions));
+    });
+}
+
+extern "C" __attribute__((visibility("protected"))) int hipkittens_launch_bounded(
+    void* function, const unsigned int grid[3], const unsigned int block[3], unsigned int shared_bytes, void* stream,
+    const void* arguments, size_t argument_bytes, const HipkittensRegion* regions, size_t region_count) {
+    return call("hipkittens_launch_bounded", [&] {
+        require_pointer(grid, "grid");
+        require_pointer(block, "block");
+        require(regions || region_count == 0, hipErrorInvalidValue, "regions is a null pointer");
+        const auto object = objects().functions.get(static_cast<hipFunction_t>(function));
+        check_stream(static_cast<hipStream_t>(stream));
+        check_device(*object);
+        const LaunchShape shape{{grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared_bytes};
+        check_shape(*object, shape);
+        const auto segment = arguments_from_buffer(*object->kernel, arguments, argument_bytes, shape);
+        std::vector<Region> bounds;
+        for (size_t i = 0; i < region_count; ++i) {
+            const uint64_t begin = reinterpret_cast<uint64_t>(regions[i].begin);
+            require(regions[i].bytes <= UINT64_MAX - begin, hipErrorInvalidValue, "a region wraps around");
+            bounds.push_back({begin, begin + regions[i].bytes, regions[i].name ? regions[i].name : "",
+                              regions[i].writable != 0});
+        }
+        std::shared_lock running(device_memory().launches);
+        run(*object, shape, segment, std::move(bounds));
+    });
+}
+
+}  // namespace hipkittens::simulator

@@ -1,0 +1,87 @@
+// simulator/hip_objects.h: the things behind HIP's handles.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "simulator/hip_call.h"
+#include "simulator/machine/loaded_code.h"
+
+namespace hipkittens::simulator {
+
+// Handles are numbers that are never used twice, so that a stale one is recognised instead of followed.
+template <class T, class Handle>
+class HandleTable {
+   public:
+    explicit HandleTable(const char* name, uintptr_t tag) : name_(name), next_(tag << 48) {}
+
+    Handle add(std::shared_ptr<T> object) {
+        std::lock_guard lock(mutex_);
+        next_ += 16;
+        objects_[next_] = std::move(object);
+        return reinterpret_cast<Handle>(next_);
+    }
+    std::shared_ptr<T> get(Handle handle) {
+        std::lock_guard lock(mutex_);
+        const auto found = objects_.find(reinterpret_cast<uintptr_t>(handle));
+        if (found == objects_.end()) refuse();
+        return found->second;
+    }
+    void remove(Handle handle) {
+        std::lock_guard lock(mutex_);
+        if (!objects_.erase(reinterpret_cast<uintptr_t>(handle))) refuse();
+    }
+
+   private:
+    [[noreturn]] void refuse() const {
+        throw HipError(hip::hipErrorInvalidHandle, std::string("the ") + name_ + " handle is unknown or was destroyed");
+    }
+    const char* name_;
+    std::mutex mutex_;
+    uintptr_t next_;
+    std::map<uintptr_t, std::shared_ptr<T>> objects_;
+};
+
+struct Module {
+    explicit Module(std::span<const uint8_t> file) : code(file) {}
+    int device = 0;
+    LoadedCode code;
+    std::mutex mutex;
+    std::map<std::string, hip::hipFunction_t> functions;   // handles given out
+};
+
+struct Function {
+    std::shared_ptr<Module> module;
+    const code_object::Kernel* kernel = nullptr;
+    int max_dynamic_lds_bytes = 0;
+};
+
+struct Stream {
+    int device = 0;
+};
+
+struct Event {
+    std::mutex mutex;
+    bool is_recorded = false;
+    std::chrono::steady_clock::time_point time;
+};
+
+struct Objects {
+    HandleTable<Module, hip::hipModule_t> modules{"module", 0x1001};
+    HandleTable<Function, hip::hipFunction_t> functions{"function", 0x1002};
+    HandleTable<Stream, hip::hipStream_t> streams{"stream", 0x1003};
+    HandleTable<Event, hip::hipEvent_t> events{"event", 0x1004};
+};
+Objects& objects();
+
+// The default streams exist without being created. Everything runs when it is called, so a stream only has to be real.
+void check_stream(hip::hipStream_t stream);
+int checked_device(int device);
+
+}  // namespace hipkittens::simulator
