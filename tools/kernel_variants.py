@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """The rows of csrc/kernels/*/variants.def, read the way the build needs them.
 
-A row is `SOMETHING_VARIANT(name, column, ...)`. The names of the columns stand in the list itself, in the comment
-`// columns: name, targets, ...`; a column `targets` holds `both`, `gfx942` or `gfx950` (both, when there is none).
+A row is `MACRO(name, targets, ...)`. The names of its columns stand in the list itself, in a comment of the same form;
+the column `targets` holds `both`, `gfx942` or `gfx950`.
 Run as a program, prints one line `target operation variant` per code object.
 """
 
@@ -15,26 +15,27 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = ("gfx942", "gfx950")
 
-_ROW = re.compile(r"^\s*([A-Z][A-Z0-9_]*)\(([^()]*)\)\s*(?://.*)?$")
-_COLUMNS = re.compile(r"^//\s*columns:\s*(.*)$")
+_ROW = re.compile(r"^([A-Z][A-Z0-9_]*)\(([^()]*)\)$")
+_COLUMNS = re.compile(r"^//\s*([A-Z][A-Z0-9_]*)\((name, targets[^()]*)\)")
 
 
 def read(path: Path) -> list[dict[str, str]]:
     """Each row as {column: text}, in file order."""
-    columns: list[str] | None = None
+    columns: dict[str, list[str]] = {}
     rows: list[dict[str, str]] = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
-        if match := _COLUMNS.match(line.strip()):
-            columns = [name.strip() for name in match[1].split(",")]
+        where, line = f"{path}:{number}", line.strip()
+        if match := _COLUMNS.match(line):
+            columns[match[1]] = [name.strip() for name in match[2].split(",")]
         elif match := _ROW.match(line):
             cells = [cell.strip() for cell in match[2].split(",")]
-            if columns is None:
-                raise SystemExit(f"{path}:{number}: a row before the comment '// columns: name, ...'")
-            if len(cells) != len(columns):
-                raise SystemExit(f"{path}:{number}: {len(cells)} cells for {len(columns)} columns")
-            rows.append(dict(zip(columns, cells, strict=True)))
-        elif line.strip() and not line.strip().startswith(("//", "#")):
-            raise SystemExit(f"{path}:{number}: neither a row nor a comment: {line.strip()}")
+            if match[1] not in columns:
+                raise SystemExit(f"{where}: no comment '// {match[1]}(name, targets, ...)' before this row")
+            if len(cells) != len(columns[match[1]]):
+                raise SystemExit(f"{where}: {len(cells)} cells for {len(columns[match[1]])} columns")
+            rows.append(dict(zip(columns[match[1]], cells, strict=True)))
+        elif line and not line.startswith("//"):
+            raise SystemExit(f"{where}: neither a row nor a comment: {line}")
     names = [row["name"] for row in rows]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise SystemExit(f"{path}: name used twice: {', '.join(sorted(repeated))}")
@@ -46,7 +47,7 @@ def all_variants(root: Path = ROOT) -> list[tuple[str, str, dict[str, str]]]:
     result = []
     for path in sorted((root / "csrc" / "kernels").glob("*/variants.def")):
         for row in read(path):
-            wanted = row.get("targets", "both")
+            wanted = row["targets"]
             if wanted not in (*TARGETS, "both"):
                 raise SystemExit(f"{path}: {row['name']}: targets is '{wanted}', allowed: both, gfx942, gfx950")
             for target in TARGETS:

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: MIT
+"""What `hipkittens info` reports."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+import torch
+
+from . import __version__, _backend, _library
+
+VARIABLES = {
+    "HIPKITTENS_BACKEND": "auto, hip, sim or torch",
+    "HIPKITTENS_ARCH": "simulated target: gfx942 or gfx950",
+    "HIPKITTENS_LIBHIP_PATH": "the libamdhip64 to open",
+}
+
+
+def collect() -> dict[str, Any]:
+    from . import _C
+
+    packs = {}
+    for target in _library.TARGETS:
+        index = _library.pack(target).index
+        packs[target] = {
+            "code_objects": len(index["objects"]),
+            "bytes": index["stream_bytes"],
+            "packed_bytes": _library.pack(target).path.stat().st_size,
+            "compiler": sorted({entry["compiler"] for entry in index["objects"]}),
+            "run_on_silicon": False,
+        }
+    return {
+        "hipkittens": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_hip": torch.version.hip,
+        "gpus": [torch.cuda.get_device_properties(i).gcnArchName for i in range(_backend.hip_device_count())],
+        "backend": _backend._State.backend,
+        "arch": _backend._State.arch,
+        "simulator": {
+            "library": str(_library.SIMULATOR),
+            "host_level": ("portable", "avx2", "avx512", "avx512_bf16")[_C.best_host_level()],
+            "cores": os.cpu_count(),
+        },
+        "kernels": packs,
+        "environment": {name: os.environ.get(name) for name in VARIABLES},
+    }

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: MIT
+"""Loads the operators of torch.ops.hipkittens, and gives them shapes, derivatives and FLOP counts."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+from . import _library
+
+torch.ops.load_library(str(_library.OPERATORS))
+_library.connect()
+
+_gemm = torch.ops.hipkittens.gemm
+
+
+@torch.library.register_fake("hipkittens::gemm")
+def _gemm_fake(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out_dtype: torch.dtype, deterministic: bool
+) -> torch.Tensor:
+    torch._check(a.shape[-1] == b.shape[-2], lambda: f"hipkittens::gemm: {tuple(a.shape)} @ {tuple(b.shape)}")
+    return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=out_dtype)
+
+
+def _gemm_setup(ctx, inputs, output) -> None:
+    a, b, bias, _, deterministic = inputs
+    ctx.save_for_backward(a, b)
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.deterministic = deterministic
+
+
+def _gemm_backward(ctx, grad):
+    # Built from the operator itself, so that it can be differentiated again; transposed views are orientations of the
+    # kernel and not copies.
+    a, b = ctx.saved_tensors
+    grad_a = grad_b = grad_bias = None
+    rounded = grad.to(a.dtype)
+    if ctx.needs_input_grad[0]:
+        grad_a = _gemm(rounded, b.mT, None, a.dtype, ctx.deterministic)
+    if ctx.needs_input_grad[1]:
+        grad_b = _gemm(a.mT, rounded, None, b.dtype, ctx.deterministic)
+    if ctx.needs_input_grad[2]:
+        grad_bias = grad.sum(dim=tuple(range(grad.dim() - 1)), dtype=torch.float32).to(ctx.bias_dtype)
+    return grad_a, grad_b, grad_bias, None, None
+
+
+torch.library.register_autograd("hipkittens::gemm", _gemm_backward, setup_context=_gemm_setup)
+
+
+@register_flop_formula(torch.ops.hipkittens.gemm)
+def _gemm_flops(a_shape, b_shape, *_args, out_shape=None, **_kwargs) -> int:
+    flops = 2 * b_shape[-1]
+    for size in a_shape:
+        flops *= size
+    return flops

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: MIT
+"""The command `hipkittens`, also `python -m hipkittens`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+TARGETS = ("gfx942", "gfx950")
+
+
+def _print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=2)
+    print()
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from . import _demo
+
+    return _demo.main(arguments.json, arguments.target)
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    from ._info import VARIABLES, collect
+
+    report = collect()
+    if arguments.json:
+        _print_json(report)
+        return 0
+    console = Console()
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("hipkittens", report["hipkittens"])
+    table.add_row("python", report["python"])
+    table.add_row("torch", f"{report['torch']} (HIP {report['torch_hip'] or 'no'})")
+    table.add_row("GPUs", ", ".join(report["gpus"]) or "none: CPU tensors run in the simulator")
+    table.add_row("backend", report["backend"])
+    table.add_row("simulated target", report["arch"])
+    simulator = report["simulator"]
+    table.add_row("simulator", f"{simulator['host_level']} host code, {simulator['cores']} cores")
+    for target, pack in report["kernels"].items():
+        table.add_row(
+            f"{target} kernels",
+            f"{pack['code_objects']} code objects, {pack['bytes'] / 1e6:.1f} MB ({pack['packed_bytes'] / 1e6:.2f} MB packed), "
+            f"{', '.join(pack['compiler'])}; never run on silicon",
+        )
+    for name, meaning in VARIABLES.items():
+        table.add_row(name, f"{report['environment'][name] or '-'} ({meaning})")
+    console.print(table, soft_wrap=True)
+    return 0
+
+
+def _kernels_list(arguments: argparse.Namespace) -> int:
+    from . import _library
+
+    rows = [
+        {
+            "target": target,
+            "name": entry["name"],
+            "symbol": kernel["symbol"],
+            "vgprs": kernel["vgprs"],
+            "agprs": kernel["agprs"],
+            "sgprs": kernel["sgprs"],
+            "lds_bytes": kernel["lds_bytes"],
+            "scratch_bytes": kernel["scratch_bytes"],
+            "bytes": entry["bytes"],
+            "sha256": entry["sha256"],
+        }
+        for target in _chosen(arguments)
+        for entry in _library.pack(target).entries
+        for kernel in entry["kernels"]
+    ]
+    if arguments.json:
+        _print_json(rows)
+        return 0
+    table = Table()
+    for heading in ("target", "name", "VGPRs", "AGPRs", "SGPRs", "LDS", "scratch", "bytes"):
+        table.add_column(heading, justify="left" if heading in ("target", "name") else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            *(
+                str(row[key])
+                for key in ("target", "name", "vgprs", "agprs", "sgprs", "lds_bytes", "scratch_bytes", "bytes")
+            )
+        )
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    return 0
+
+
+def _chosen(arguments: argparse.Namespace) -> tuple[str, ...]:
+    return (arguments.target,) if arguments.target else TARGETS
+
+
+def _find(arguments: argparse.Namespace):
+    from . import _library
+
+    found = []
+    for target in _chosen(arguments):
+        try:
+            found.append((_library.pack(target), _library.pack(target).entry(arguments.name)))
+        except KeyError:
+            continue
+    if not found:
+        raise SystemExit(f"hipkittens: no kernel is called {arguments.name}; `hipkittens kernels list` names them")
+    return found
+
+
+def _kernels_show(arguments: argparse.Namespace) -> int:
+    entries = [entry for _, entry in _find(arguments)]
+    if arguments.json:
+        _print_json(entries)
+        return 0
+    for entry in entries:
+        Console(soft_wrap=True).print_json(json.dumps(entry))
+    return 0
+
+
+def _kernels_disassemble(arguments: argparse.Namespace) -> int:
+    from . import _C, _library
+
+    listings = []
+    for pack, entry in _find(arguments):
+        lines = []
+        for offset, code in _library.code(pack.image(entry)):
+            at = 0
+            while at < len(code):
+                length, text = _C.disassemble(int(entry["target"][3:]), code[at : at + 16])
+                if length == 0:
+                    length, text = 4, f".long 0x{int.from_bytes(code[at : at + 4], 'little'):08x}"
+                lines.append({"address": offset + at, "bytes": code[at : at + length].hex(), "text": text})
+                at += length
+        listings.append({"target": entry["target"], "name": entry["name"], "instructions": lines})
+    if arguments.json:
+        _print_json(listings)
+        return 0
+    for listing in listings:
+        print(f"{listing['name']} for {listing['target']}")
+        for line in listing["instructions"]:
+            print(f"  {line['address']:06x}  {line['bytes']:<24}  {line['text']}")
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from . import _library
+    from ._pack import PackError
+
+    rows = []
+    for target in TARGETS:
+        try:
+            rows.append({"target": target, "code_objects": _library.pack(target).verify(), "error": None})
+        except PackError as error:
+            rows.append({"target": target, "code_objects": 0, "error": str(error)})
+    if arguments.json:
+        _print_json(rows)
+    else:
+        for row in rows:
+            print(f"{row['target']}: {row['error'] or str(row['code_objects']) + ' code objects, every sha256 as built'}")
+    return int(any(row["error"] for row in rows))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="hipkittens", description="AMD GPU kernels for PyTorch, and their simulator")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(group, name: str, function, help: str) -> argparse.ArgumentParser:
+        added = group.add_parser(name, help=help, description=help)
+        added.add_argument("--json", action="store_true", help="print JSON")
+        added.set_defaults(function=function)
+        return added
+
+    demo = command(commands, "demo", _demo, "run the kernels on real tensors in the simulator and compare with PyTorch")
+    demo.add_argument("--target", choices=TARGETS, help="only this one")
+    command(commands, "info", _info, "what is installed and where calls run")
+    command(commands, "verify", _verify, "check the sha256 of every code object")
+    kernels = commands.add_parser("kernels", help="the kernels in this installation").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    listing = command(kernels, "list", _kernels_list, "one line per kernel")
+    show = command(kernels, "show", _kernels_show, "what the index says of one kernel")
+    disassemble = command(kernels, "disasm", _kernels_disassemble, "the instructions of one kernel")
+    for added in (listing, show, disassemble):
+        added.add_argument("--target", choices=TARGETS, help="only this one")
+    for added in (show, disassemble):
+        added.add_argument("name", metavar="NAME")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parsed = _parser().parse_args(arguments)
+    try:
+        return parsed.function(parsed)
+    except BrokenPipeError:
+        return 0
