@@ -105,6 +105,7 @@ struct Instruction {
 
     // Matrix instructions.
     uint8_t cbsz = 0, abid = 0, blgp = 0;
+    uint8_t bitop3 = 0;                     // v_bitop3: truth table
 
     const Operand* begin() const { return operands; }
     const Operand* end() const { return operands + operand_count; }

@@ -16,19 +16,19 @@ namespace hipkittens::isa {
 //   operands   "destinations = sources | implicit registers", in assembly order
 //                f32 i16 b64 pk_f16 ...   a register (or constant) of that OperandType; `:4` after it: dwords covered
 //                mask                     64-bit lane mask in an SGPR pair; vcc in the vop2 and vopc encodings
-//                agpr, sgpr               b32, always in an accumulation / a scalar register
+//                vgpr, agpr, sgpr         b32, always in a vector / an accumulation / a scalar register
 //                +                        a destination that is also read (or a source that is also written)
-//                ?                        a destination that is there only when sc0 (SMEM: glc) is set
-//                !                        read, and also written when sc0 is set (buffer atomics)
+//                ?                        a destination that is there only when sc0 is set
+//                !                        read, and also written when sc0 (smem: glc) is set (buffer and scalar atomics)
 //                literal                  a 32-bit literal that is always there
 //                imm uimm label waitcnt hwreg sendmsg gpr_idx probe    the immediate field, and how LLVM prints it
 //                addr                     LDS byte address, one VGPR
-//                vaddr saddr srsrc soffset    see below
+//                vaddr saddr sbase srsrc soffset    see below
 //              after the bar: a register that is read; `=` before it: written
 //   modifiers  what LLVM lets one write after or around the operands, see Modifier; nothing: none
 //
 // Operands of memory instructions, by position (what is missing from an instruction stands there with code::none):
-//   smem                load   sdata, sbase, soffset      the immediate is Instruction::offset; soffset may be none
+//   smem                sdata, sbase or srsrc, soffset    the immediate is Instruction::offset; soffset may be none
 //   ds                  read   vdst, addr                 write   addr, data0[, data1]     rtn   vdst, addr, data0[, data1]
 //   flat                load   vdst, vaddr                store   vaddr, vdata             atomic   [vdst,] vaddr, vdata
 //   global, scratch     as flat, then saddr (none: `off`); scratch: vaddr may be none too
@@ -61,9 +61,9 @@ enum Modifier : uint32_t {
 };
 
 enum class Kind : uint8_t {
-    vector_or_scalar, mask, agpr, sgpr, literal,
+    vector_or_scalar, mask, vgpr, agpr, sgpr, literal,
     imm, uimm, label, waitcnt, hwreg, sendmsg, gpr_idx, probe,
-    addr, vaddr, saddr, srsrc, soffset,
+    addr, vaddr, saddr, sbase, srsrc, soffset,
     implicit_vcc, implicit_exec, implicit_m0,
 };
 
