@@ -1,0 +1,35 @@
+// runtime/kernel_library.h: which code object holds a kernel, and the kernel as a device's loaded function.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "runtime/device.h"
+
+namespace hipkittens::runtime {
+
+// The kernel loaded on the device: its code object is asked for and loaded on the first call, then kept.
+// Throws Error.
+hipFunction_t kernel_function(const Device& device, const std::string& kernel);
+
+// Makes the bytes of a code object known as the one that holds `kernel` for `target` ("gfx942").
+// Adding the same bytes twice is fine; others for the same kernel throw Error.
+void add_code_object(const std::string& target, const std::string& kernel, std::span<const uint8_t> bytes);
+
+}  // namespace hipkittens::runtime
+
+// The door for Python, which keeps the packs of code objects. Plain C, exported.
+extern "C" {
+// Called, without any lock held, when a kernel is needed for the first time. It adds the code object with
+// hipkittens_runtime_add_code_object and returns 0; or leaves a text with hipkittens_runtime_refuse and returns 1.
+typedef int (*hipkittens_runtime_code_object_source)(const char* target, const char* kernel);
+void hipkittens_runtime_set_code_object_source(hipkittens_runtime_code_object_source source);
+// 0, or 1 with the reason in hipkittens_runtime_last_error.
+int hipkittens_runtime_add_code_object(const char* target, const char* kernel, const uint8_t* bytes, uint64_t size);
+void hipkittens_runtime_refuse(const char* reason);
+const char* hipkittens_runtime_last_error(void);   // of the calling thread
+// What was found of HIP: JSON {"path", "device_count", "message", "candidates"}. Good until the thread's next call.
+const char* hipkittens_runtime_hip_status(void);
+}
