@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+"""How far a result is from float64, beside how far PyTorch's own result in the same dtype is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+BAR = 2.0
+FLOAT32_UNIT_ROUNDOFF = 2.0**-24
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Errors of ours and of PyTorch's against one float64 reference, and ours over PyTorch's."""
+
+    max_ours: float
+    max_torch: float
+    rms_ours: float
+    rms_torch: float
+    ratio_max: float
+    ratio_rms: float
+
+    @property
+    def passes(self) -> bool:
+        return self.ratio_max <= BAR and self.ratio_rms <= BAR
+
+
+def compare(ours: torch.Tensor, theirs: torch.Tensor, reference: torch.Tensor, magnitude: float) -> Comparison:
+    """The bar: error(ours) <= 2 error(PyTorch's) + 2^-24 magnitude, for the largest error and for the RMS.
+
+    magnitude is the largest sum of |a| |b| over k. The term is one float32 rounding of such a sum: without it, a result
+    that PyTorch hits exactly by luck (a 1 x 1 product, say) would leave no room for any other order of summation.
+    """
+    if ours.shape != reference.shape:
+        raise AssertionError(f"the result has shape {tuple(ours.shape)}, the reference {tuple(reference.shape)}")
+    if not reference.numel():
+        return Comparison(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    error_ours, error_torch = (value.double() - reference for value in (ours, theirs))
+    infinite = float("inf")
+    max_torch, rms_torch = error_torch.abs().max().item(), error_torch.square().mean().sqrt().item()
+    if not torch.isfinite(error_ours).all():
+        return Comparison(infinite, max_torch, infinite, rms_torch, infinite, infinite)
+    max_ours, rms_ours = error_ours.abs().max().item(), error_ours.square().mean().sqrt().item()
+    allowance = FLOAT32_UNIT_ROUNDOFF * magnitude
+    return Comparison(
+        max_ours,
+        max_torch,
+        rms_ours,
+        rms_torch,
+        _ratio(max_ours, max_torch, allowance),
+        _ratio(rms_ours, rms_torch, allowance),
+    )
+
+
+def _ratio(ours: float, theirs: float, allowance: float) -> float:
+    if ours <= allowance:
+        return min(ours / theirs, 1.0) if theirs else 0.0
+    return (ours - allowance) / theirs if theirs else float("inf")
