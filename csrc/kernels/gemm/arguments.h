@@ -1,0 +1,41 @@
+// kernels/gemm/arguments.h: what the host hands to a GEMM kernel, by value.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <stdint.h>
+
+#include "../workgroup_order.h"
+
+namespace hipkittens::gemm {
+
+enum class ElementType : int32_t { bf16, f16, f32 };
+
+// One operand: rows of unit stride. Strides in elements.
+struct MatrixArgument {
+    const void* data;
+    int64_t leading_stride;
+    int64_t batch_stride;
+};
+
+struct GemmArguments {
+    MatrixArgument a, b, c;  // c is written
+    int64_t c_split_stride;  // between the partial sums of successive splits
+    const void* bias;        // n elements or null
+    int32_t m, n, k;
+    int32_t k_tiles, k_tiles_per_split;
+    ElementType output, bias_type;
+    int32_t vector_stores;   // four neighbouring outputs lie in one row and begin on 4 bytes
+    TileOrder order;
+};
+
+// Adds the splits in ascending order, then bias, then one rounding.
+struct ReduceArguments {
+    const float* partial;    // [splits][batch][m][n]
+    int64_t split_stride;
+    MatrixArgument c;
+    const void* bias;
+    int32_t m, n, splits;
+    ElementType output, bias_type;
+    int32_t padding;
+};
+
+}  // namespace hipkittens::gemm

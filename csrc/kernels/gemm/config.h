@@ -1,0 +1,59 @@
+// kernels/gemm/config.h: what is fixed when a GEMM kernel is compiled.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+namespace hipkittens::gemm {
+
+// First letter A, second B, as in BLAS: n is stored as in C = A B, t transposed.
+enum class Orientation { nn, nt, tn, tt };
+enum class Input { bf16, f16 };
+// vector: rows begin on 4 bytes and hold whole dwords, operands move 16 bytes at a time. element: anything else.
+enum class RowStart { vector, element };
+enum class Schedule {
+    simple,     // load the next K tile, multiply this one, meet
+    ping_pong,  // two wave groups half a phase apart (tiles/schedule.h)
+};
+enum class Targets { both, gfx942, gfx950 };
+
+struct GemmConfig {
+    Orientation orientation;
+    Input input;
+    int tile_m, tile_n, tile_k;
+    int waves_m, waves_n;
+    RowStart row_start;
+    Schedule schedule;
+
+    constexpr bool a_is_transposed() const { return orientation == Orientation::tn || orientation == Orientation::tt; }
+    constexpr bool b_is_transposed() const { return orientation == Orientation::nt || orientation == Orientation::tt; }
+    constexpr int threads() const { return waves_m * waves_n * 64; }
+    constexpr int wave_m() const { return tile_m / waves_m; }
+    constexpr int wave_n() const { return tile_n / waves_n; }
+};
+
+struct GemmVariant {
+    const char* name;
+    Targets targets;
+    GemmConfig config;
+};
+
+// The rows of variants.def as constants variant_<name>, and all of them in order.
+#define GEMM(name, targets, orientation, input, tile_m, tile_n, tile_k, waves_m, waves_n, row_start, schedule) \
+    inline constexpr GemmVariant variant_##name{                                                               \
+        #name,                                                                                                 \
+        Targets::targets,                                                                                      \
+        {Orientation::orientation, Input::input, tile_m, tile_n, tile_k, waves_m, waves_n,                     \
+         RowStart::row_start, Schedule::schedule}};
+#define GEMM_REDUCE(name, targets)
+#include "variants.def"
+#undef GEMM
+#undef GEMM_REDUCE
+
+inline constexpr GemmVariant gemm_variants[] = {
+#define GEMM(name, ...) variant_##name,
+#define GEMM_REDUCE(name, targets)
+#include "variants.def"
+#undef GEMM
+#undef GEMM_REDUCE
+};
+
+}  // namespace hipkittens::gemm

@@ -1,0 +1,271 @@
+// kernels/gemm/plan.cpp: which variant, how many splits, which order.
+// SPDX-License-Identifier: MIT
+#include "plan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "../../tiles/target.h"
+
+namespace hipkittens::gemm {
+namespace {
+
+constexpr int64_t largest_extent = 0x7ffffe00;  // a tile beyond it still counts in 32 bits
+constexpr int64_t largest_batches_per_launch = 65535;  // grid z
+constexpr int reduce_threads = 256;
+// Lane offsets inside a tile stay below this (tiles/global_layout.h, out_of_range).
+constexpr int64_t reach_bytes = 0x80000000;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int size_of(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
+
+const kittens::Target& target_of(const Problem& problem) {
+    return problem.target == kittens::gfx942.number ? kittens::gfx942 : kittens::gfx950;
+}
+
+struct Stored {
+    int64_t rows, cols;
+};
+Stored stored_a(const Problem& p) { return p.a.transposed ? Stored{p.k, p.m} : Stored{p.m, p.k}; }
+Stored stored_b(const Problem& p) { return p.b.transposed ? Stored{p.n, p.k} : Stored{p.k, p.n}; }
+
+// A single row's stride says nothing (PyTorch leaves any number there); the kernels want one that covers the row.
+Matrix normalized(Matrix matrix, Stored stored) {
+    if (stored.rows == 1) matrix.leading_stride = stored.cols;
+    return matrix;
+}
+
+void check(const Problem& p) {
+    auto refuse = [](const std::string& text) { throw std::invalid_argument("gemm: " + text); };
+    if (p.target != 942 && p.target != 950)
+        refuse("target gfx" + std::to_string(p.target) + " has no kernels; gfx942 and gfx950 have");
+    if (p.input == ElementType::f32) refuse("operands are bf16 or f16");
+    auto extent = [&](const char* name, int64_t value) {
+        if (value < 1 || value > largest_extent)
+            refuse(std::string(name) + " = " + std::to_string(value) + " is not in 1 .. 2147483136");
+    };
+    extent("m", p.m);
+    extent("n", p.n);
+    extent("k", p.k);
+    extent("batch", p.batch);
+    auto matrix = [&](const char* name, const Matrix& m, Stored stored) {
+        if (!m.data) refuse(std::string(name) + " has no data");
+        if (stored.rows > 1 && m.leading_stride < 0)
+            refuse(std::string(name) + " has a negative leading stride " + std::to_string(m.leading_stride));
+        if (m.batch_stride < 0) refuse(std::string(name) + " has a negative batch stride");
+    };
+    matrix("a", p.a, stored_a(p));
+    matrix("b", p.b, stored_b(p));
+    matrix("c", p.c, {p.m, p.n});
+    if (p.c.transposed) refuse("c is written row by row; compute the transposed product instead");
+    if (p.m > 1 && p.c.leading_stride < p.n)
+        refuse("rows of c overlap: leading stride " + std::to_string(p.c.leading_stride) + " < n = " +
+               std::to_string(p.n));
+    if (p.batch > 1 && p.c.batch_stride == 0) refuse("batches of c overlap: batch stride 0");
+}
+
+// Loads of 16 bytes need rows that begin on 4 bytes and hold whole dwords (CDNA3 ISA manual 9.1: buffer dwords are aligned).
+bool rows_are_dwords(const Matrix& m, Stored stored, int64_t batch) {
+    return reinterpret_cast<uintptr_t>(m.data) % 4 == 0 && stored.cols % 2 == 0 &&
+           (stored.rows == 1 || m.leading_stride % 2 == 0) && (batch == 1 || m.batch_stride % 2 == 0);
+}
+
+Orientation orientation_of(const Problem& p) {
+    return p.a.transposed ? (p.b.transposed ? Orientation::tt : Orientation::tn)
+                          : (p.b.transposed ? Orientation::nt : Orientation::nn);
+}
+
+// Windows of rows and chunks of an XCD after HipKittens' measurements (8 rows and 64 tiles at 8192^3), never wider than the
+// grid is high.
+TileOrder order_of(const Problem& p, const GemmConfig& config) {
+    TileOrder order{};
+    order.tiles_m = static_cast<uint32_t>(divide_up(p.m, config.tile_m));
+    order.tiles_n = static_cast<uint32_t>(divide_up(p.n, config.tile_n));
+    order.xcds = target_of(p).xcds;
+    const uint32_t tiles = order.tiles_m * order.tiles_n;
+    order.window_rows = std::min(order.tiles_m, tiles >= 1024 ? 8u : 4u);
+    order.xcd_chunk = std::max(1u, std::min(order.window_rows * order.window_rows, tiles / order.xcds));
+    return order;
+}
+
+template <class T>
+std::vector<unsigned char> bytes_of(const T& value) {
+    std::vector<unsigned char> bytes(sizeof(T));
+    std::memcpy(bytes.data(), &value, sizeof(T));
+    return bytes;
+}
+
+std::string symbol(const std::string& variant, int target) {
+    return "hipkittens_gemm_" + variant + "_gfx" + std::to_string(target);
+}
+
+const void* advanced(const void* data, int64_t elements, int size) {
+    return static_cast<const char*>(data) + elements * size;
+}
+
+// Predicted clocks of the whole device for a choice. The constants are rates of CDNA3/CDNA4 per compute unit; only the order
+// of choices matters, and tests/kernels/test_gemm_plan.py holds it to known cases.
+double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) {
+    const kittens::Target& target = target_of(p);
+    const int units = p.compute_units ? p.compute_units : target.compute_units;
+    const int64_t tiles = divide_up(p.m, config.tile_m) * divide_up(p.n, config.tile_n) * p.batch * splits;
+    const int64_t k_tiles = divide_up(divide_up(p.k, config.tile_k), splits);
+    const double flops_per_clock = target.number == 950 ? 4096 : 2048;  // dense 16-bit matrix rate of a unit
+    const double multiply = 2.0 * config.tile_m * config.tile_n * config.tile_k / flops_per_clock;
+    const double bytes = 2.0 * (config.tile_m + config.tile_n) * config.tile_k;
+    const double load = bytes / 24;  // a unit's share of L2 bandwidth
+    const double element_penalty = config.row_start == RowStart::element ? 6 : 1;
+    const double step = std::max(multiply / 0.85, load * element_penalty) + 60;  // waits and barriers between K tiles
+    // Small tiles leave room for a second workgroup, which hides latency; large ones do not.
+    const double latency = 2500;
+    const double store = config.tile_m * config.tile_n * (splits > 1 ? 4.0 : size_of(p.output)) / 32;
+    const double rounds = static_cast<double>(divide_up(tiles, units));
+    double clocks = rounds * (k_tiles * step + store) + latency;
+    if (splits > 1)  // the second launch and its traffic
+        clocks += 6000 + static_cast<double>(p.m) * p.n * p.batch * (4.0 * splits + 2) / (units * 16.0);
+    return clocks;
+}
+
+int64_t largest_stride_bytes(const Problem& p, const GemmConfig& config) {
+    const int64_t a = (config.a_is_transposed() ? config.tile_k : config.tile_m) * p.a.leading_stride * 2;
+    const int64_t b = (config.b_is_transposed() ? config.tile_n : config.tile_k) * p.b.leading_stride * 2;
+    const int64_t c = config.tile_m * std::max(p.c.leading_stride, p.n) * 4;
+    return std::max({a, b, c});
+}
+
+}  // namespace
+
+bool suits(const GemmVariant& variant, const Problem& p) {
+    const GemmConfig& config = variant.config;
+    if (variant.targets == Targets::gfx942 && p.target != 942) return false;
+    if (variant.targets == Targets::gfx950 && p.target != 950) return false;
+    if (config.orientation != orientation_of(p)) return false;
+    if ((config.input == Input::bf16) != (p.input == ElementType::bf16)) return false;
+    Problem q = p;
+    q.a = normalized(p.a, stored_a(p));
+    q.b = normalized(p.b, stored_b(p));
+    q.c = normalized(p.c, {p.m, p.n});
+    if (largest_stride_bytes(q, config) >= reach_bytes) return false;
+    // HIP counts the threads of a grid dimension in 32 bits.
+    if (divide_up(p.m, config.tile_m) * divide_up(p.n, config.tile_n) * config.threads() > 0xffffffffll) return false;
+    return config.row_start == RowStart::element ||
+           (rows_are_dwords(q.a, stored_a(p), p.batch) && rows_are_dwords(q.b, stored_b(p), p.batch));
+}
+
+Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits) {
+    check(problem);
+    if (!suits(variant, problem)) throw std::invalid_argument(std::string("gemm: ") + variant.name + " cannot run this problem");
+    const GemmConfig& config = variant.config;
+    const int64_t k_tiles = divide_up(problem.k, config.tile_k);
+    if (splits < 1 || splits > k_tiles)
+        throw std::invalid_argument("gemm: " + std::to_string(splits) + " splits of " + std::to_string(k_tiles) + " K tiles");
+    const int64_t k_tiles_per_split = divide_up(k_tiles, splits);
+    splits = static_cast<int>(divide_up(k_tiles, k_tiles_per_split));  // none empty
+
+    const Matrix a = normalized(problem.a, stored_a(problem)), b = normalized(problem.b, stored_b(problem)),
+                 c = normalized(problem.c, {problem.m, problem.n});
+    const bool split = splits > 1;
+    const int64_t plane = problem.m * problem.n;
+    Plan result;
+    result.variant = variant.name;
+    result.splits = splits;
+    if (split) result.workspace_bytes = static_cast<uint64_t>(plane) * 4 * problem.batch * splits;
+
+    GemmArguments arguments{};
+    arguments.a = {a.data, a.leading_stride, a.batch_stride};
+    arguments.b = {b.data, b.leading_stride, b.batch_stride};
+    arguments.c = split ? MatrixArgument{nullptr, problem.n, plane} : MatrixArgument{c.data, c.leading_stride, c.batch_stride};
+    arguments.c_split_stride = split ? plane * problem.batch : 0;
+    arguments.bias = split ? nullptr : problem.bias;
+    arguments.m = static_cast<int32_t>(problem.m);
+    arguments.n = static_cast<int32_t>(problem.n);
+    arguments.k = static_cast<int32_t>(problem.k);
+    arguments.k_tiles = static_cast<int32_t>(k_tiles);
+    arguments.k_tiles_per_split = static_cast<int32_t>(k_tiles_per_split);
+    arguments.output = split ? ElementType::f32 : problem.output;
+    arguments.bias_type = problem.bias_type;
+    arguments.vector_stores =
+        problem.n % 4 == 0 && (arguments.output == ElementType::f32 || split ||
+                               rows_are_dwords(c, {problem.m, problem.n}, problem.batch));
+    arguments.order = order_of(problem, config);
+
+    const int out_size = size_of(problem.output);
+    for (int64_t first = 0; first < problem.batch; first += largest_batches_per_launch) {
+        const int64_t batches = std::min(problem.batch - first, largest_batches_per_launch);
+        GemmArguments part = arguments;
+        part.a.data = advanced(a.data, first * a.batch_stride, 2);
+        part.b.data = advanced(b.data, first * b.batch_stride, 2);
+        part.c.data = split ? advanced(nullptr, first * plane, 4) : advanced(c.data, first * c.batch_stride, out_size);
+        Launch launch{symbol(variant.name, problem.target), variant.name, {}, {}, bytes_of(part), -1};
+        launch.grid[0] = part.order.tiles_m * part.order.tiles_n;
+        launch.grid[1] = static_cast<uint32_t>(splits);
+        launch.grid[2] = static_cast<uint32_t>(batches);
+        launch.block[0] = static_cast<uint32_t>(config.threads());
+        launch.block[1] = launch.block[2] = 1;
+        if (split) launch.workspace_at = offsetof(GemmArguments, c) + offsetof(MatrixArgument, data);
+        result.launches.push_back(std::move(launch));
+    }
+    if (!split) return result;
+
+    for (int64_t first = 0; first < problem.batch; first += largest_batches_per_launch) {
+        ReduceArguments reduce{};
+        reduce.partial = static_cast<const float*>(advanced(nullptr, first * plane, 4));
+        reduce.split_stride = plane * problem.batch;
+        reduce.c = {advanced(c.data, first * c.batch_stride, out_size), c.leading_stride, c.batch_stride};
+        reduce.bias = problem.bias;
+        reduce.m = arguments.m;
+        reduce.n = arguments.n;
+        reduce.splits = splits;
+        reduce.output = problem.output;
+        reduce.bias_type = problem.bias_type;
+        Launch launch{symbol("reduce", problem.target), "reduce", {}, {}, bytes_of(reduce), -1};
+        launch.grid[0] = static_cast<uint32_t>(divide_up(problem.n, reduce_threads));
+        launch.grid[1] = static_cast<uint32_t>(problem.m);
+        launch.grid[2] = static_cast<uint32_t>(std::min(problem.batch - first, largest_batches_per_launch));
+        launch.block[0] = reduce_threads;
+        launch.block[1] = launch.block[2] = 1;
+        launch.workspace_at = offsetof(ReduceArguments, partial);
+        result.launches.push_back(std::move(launch));
+    }
+    return result;
+}
+
+Plan plan(const Problem& problem) {
+    check(problem);
+    const GemmVariant* best = nullptr;
+    int best_splits = 1;
+    double best_clocks = 0;
+    for (const GemmVariant& variant : gemm_variants) {
+        if (!suits(variant, problem)) continue;
+        const int64_t k_tiles = divide_up(problem.k, variant.config.tile_k);
+        for (int splits = 1; splits <= 32 && splits <= k_tiles; splits *= 2) {
+            // The reduction has one row of workgroups per row of C (grid y), and pays only for small products.
+            if (splits > 1 && (problem.m > 65535 || k_tiles / splits < 4)) break;
+            const double clocks = predicted_clocks(problem, variant.config, splits);
+            if (!best || clocks < best_clocks) {
+                best = &variant;
+                best_splits = splits;
+                best_clocks = clocks;
+            }
+        }
+    }
+    if (!best)
+        throw std::invalid_argument("gemm: no variant reaches this far: the rows of a tile must lie within 2 GiB and the grid "
+                                    "have fewer than 2^32 threads");
+    return plan_variant(problem, *best, best_splits);
+}
+
+void bind_workspace(Plan& plan, void* workspace) {
+    if (plan.workspace_bytes && !workspace) throw std::invalid_argument("gemm: this plan needs a workspace");
+    for (Launch& launch : plan.launches) {
+        if (launch.workspace_at < 0) continue;
+        uint64_t address;
+        std::memcpy(&address, launch.arguments.data() + launch.workspace_at, sizeof address);
+        address += reinterpret_cast<uintptr_t>(workspace);
+        std::memcpy(launch.arguments.data() + launch.workspace_at, &address, sizeof address);
+        launch.workspace_at = -1;
+    }
+}
+
+}  // namespace hipkittens::gemm

@@ -1,0 +1,62 @@
+// kernels/gemm/plan.h: from a problem to launches. Pure: no device, no library, nothing remembered.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "config.h"
+
+namespace hipkittens::gemm {
+
+// A matrix as it lies in memory: strides in elements, unit stride along the last dimension. A transposed operand is described
+// by the rows it is stored in: a of "t" orientation has k rows of m elements.
+struct Matrix {
+    const void* data = nullptr;
+    int64_t leading_stride = 0;
+    int64_t batch_stride = 0;
+    bool transposed = false;
+};
+
+// C[batch, m, n] = A[batch, m, k] B[batch, k, n] (+ bias[n])
+struct Problem {
+    int target = 0;         // 942 or 950
+    int compute_units = 0;  // of the device; 0: the target's usual count
+    ElementType input = ElementType::bf16, output = ElementType::bf16;
+    int64_t m = 0, n = 0, k = 0, batch = 1;
+    Matrix a, b, c;
+    const void* bias = nullptr;
+    ElementType bias_type = ElementType::bf16;
+};
+
+struct Launch {
+    std::string kernel;  // symbol
+    std::string variant; // row of variants.def
+    uint32_t grid[3];    // workgroups
+    uint32_t block[3];   // threads
+    std::vector<unsigned char> arguments;
+    // Where in arguments the workspace's address is added, or -1.
+    int workspace_at = -1;
+};
+
+struct Plan {
+    std::string variant;
+    int splits = 1;
+    uint64_t workspace_bytes = 0;
+    std::vector<Launch> launches;  // in order, on one stream
+};
+
+// Throws std::invalid_argument with what is wrong and what would be right.
+Plan plan(const Problem& problem);
+
+// The plan with every choice forced but the arguments: for tests and tuning. splits >= 1.
+Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits);
+
+// May this variant run this problem at all?
+bool suits(const GemmVariant& variant, const Problem& problem);
+
+// Must be called with workspace_bytes of device memory (aligned to 16) when workspace_bytes is not zero.
+void bind_workspace(Plan& plan, void* workspace);
+
+}  // namespace hipkittens::gemm

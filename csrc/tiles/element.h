@@ -1,0 +1,33 @@
+// tiles/element.h: element types, vectors of them, and the address spaces they live in.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <stdint.h>
+
+#define KITTENS_DEVICE __attribute__((device, always_inline)) inline
+
+namespace kittens {
+
+using bf16 = __bf16;
+using half = _Float16;
+
+template <class T, int Count>
+using vec = T __attribute__((ext_vector_type(Count)));
+
+template <class T>
+inline constexpr bool is_16bit = sizeof(T) == 2;
+
+using shared_byte = __attribute__((address_space(3))) char;
+template <class T>
+using shared_pointer = __attribute__((address_space(3))) T*;
+
+inline constexpr int wave_lanes = 64;
+// The widest LDS and buffer access of one lane.
+inline constexpr int chunk_bytes = 16;
+using chunk = vec<uint32_t, 4>;
+
+template <class A, class B>
+inline constexpr bool same_type = false;
+template <class A>
+inline constexpr bool same_type<A, A> = true;
+
+}  // namespace kittens

@@ -1,0 +1,55 @@
+// tiles/global_layout.h: gl, a tensor in device memory, and the buffer windows that tiles are loaded through.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "intrinsics.h"
+
+namespace kittens {
+
+// Lane offsets reach less far than this; a lane that must not load uses it as its offset, and the hardware returns zero.
+inline constexpr uint32_t out_of_range = 0x80000000u;
+
+// The part of a matrix from one element on. Its base is 64 bits wide; only offsets inside a tile are 32 bits. The buffer
+// ends exactly where the matrix ends, so rows below it read zero and stores to them vanish.
+struct global_window {
+    const char* base;
+    int64_t remaining;
+
+    KITTENS_DEVICE void advance(int64_t bytes) {
+        base += bytes;
+        remaining -= bytes;
+    }
+    KITTENS_DEVICE buffer view() const {
+        // Compared as 32 bits: gfx9 has no scalar 64-bit order comparison, and the loop shall not use the vector one.
+        const int32_t above = static_cast<int32_t>(remaining >> 31);
+        return {base, above < 0 ? 0 : above > 0 ? out_of_range : static_cast<uint32_t>(remaining)};
+    }
+};
+
+// One matrix: unit stride along its columns, any stride along its rows (in elements).
+template <class T>
+struct global_matrix {
+    T* data;
+    int64_t row_stride;
+    int rows, cols;
+
+    KITTENS_DEVICE int64_t row_bytes() const { return row_stride * static_cast<int64_t>(sizeof(T)); }
+    KITTENS_DEVICE global_window window(int64_t row, int64_t col) const {
+        const int64_t begin = (row * row_stride + col) * static_cast<int64_t>(sizeof(T));
+        const int64_t end = ((rows - 1) * row_stride + cols) * static_cast<int64_t>(sizeof(T));
+        return {reinterpret_cast<const char*>(data) + begin, end - begin};
+    }
+};
+
+// A tensor of up to four dimensions with run-time extents and strides (in elements).
+template <class T>
+struct gl {
+    T* data;
+    int batch, depth, rows, cols;
+    int64_t batch_stride, depth_stride, row_stride;
+
+    KITTENS_DEVICE global_matrix<T> matrix(int64_t batch_index, int64_t depth_index) const {
+        return {data + batch_index * batch_stride + depth_index * depth_stride, row_stride, rows, cols};
+    }
+};
+
+}  // namespace kittens

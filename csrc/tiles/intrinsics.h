@@ -1,0 +1,192 @@
+// tiles/intrinsics.h: the only file with compiler builtins and inline assembly.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "element.h"
+#include "target.h"
+
+namespace kittens {
+
+KITTENS_DEVICE int lane_id() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)); }
+KITTENS_DEVICE int thread_id() { return __builtin_amdgcn_workitem_id_x(); }
+KITTENS_DEVICE int wave_id() { return __builtin_amdgcn_readfirstlane(thread_id() / wave_lanes); }
+KITTENS_DEVICE uint32_t workgroup_id_x() { return __builtin_amdgcn_workgroup_id_x(); }
+KITTENS_DEVICE uint32_t workgroup_id_y() { return __builtin_amdgcn_workgroup_id_y(); }
+KITTENS_DEVICE uint32_t workgroup_id_z() { return __builtin_amdgcn_workgroup_id_z(); }
+KITTENS_DEVICE uint32_t uniform(uint32_t value) { return __builtin_amdgcn_readfirstlane(value); }
+
+// --- waits, barriers, scheduling -------------------------------------------------------------------------------------
+
+// s_waitcnt of gfx9: vmcnt in bits 3:0 and 15:14, expcnt in 6:4, lgkmcnt in 11:8.
+constexpr int wait_immediate(int vector_memory, int lds) {
+    return (vector_memory & 15) | (vector_memory >> 4 & 3) << 14 | 7 << 4 | (lds & 15) << 8;
+}
+inline constexpr int any_vector_memory = 63, any_lds = 15;
+
+KITTENS_DEVICE void compiler_fence() { asm volatile("" ::: "memory"); }
+
+template <int Outstanding>
+KITTENS_DEVICE void wait_vector_memory() {
+    static_assert(Outstanding >= 0 && Outstanding < 63, "vmcnt has 6 bits");
+    compiler_fence();
+    __builtin_amdgcn_s_waitcnt(wait_immediate(Outstanding, any_lds));
+    compiler_fence();
+}
+template <int Outstanding>
+KITTENS_DEVICE void wait_lds() {
+    static_assert(Outstanding >= 0 && Outstanding < 15, "lgkmcnt has 4 bits");
+    compiler_fence();
+    __builtin_amdgcn_s_waitcnt(wait_immediate(any_vector_memory, Outstanding));
+    compiler_fence();
+}
+
+// All LDS accesses of the workgroup before it are visible after it.
+KITTENS_DEVICE void barrier() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
+}
+// The bare instruction: waves meet, nothing is waited for.
+KITTENS_DEVICE void meet() {
+    compiler_fence();
+    __builtin_amdgcn_s_barrier();
+    compiler_fence();
+}
+template <int Priority>
+KITTENS_DEVICE void set_priority() {
+    __builtin_amdgcn_s_setprio(Priority);
+}
+// Nothing is scheduled across it.
+KITTENS_DEVICE void schedule_fence() { __builtin_amdgcn_sched_barrier(0); }
+
+// --- buffers ---------------------------------------------------------------------------------------------------------
+
+// Raw 32-bit data, no swizzling: dword 3 of a gfx9 descriptor (LLVM AMDGPUUsage, buffer resources).
+inline constexpr uint32_t buffer_flags = 0x00020000;
+
+struct buffer {
+    const char* base;
+    uint32_t bytes;
+    KITTENS_DEVICE __amdgpu_buffer_rsrc_t descriptor() const {
+        return __builtin_amdgcn_make_buffer_rsrc(const_cast<char*>(base), 0, bytes, buffer_flags);
+    }
+    KITTENS_DEVICE vec<uint32_t, 4> words() const {
+        const uint64_t address = reinterpret_cast<uint64_t>(base);
+        return {uniform(static_cast<uint32_t>(address)), uniform(static_cast<uint32_t>(address >> 32) & 0xffff),
+                uniform(bytes), buffer_flags};
+    }
+};
+
+template <class V>
+KITTENS_DEVICE V buffer_load(buffer source, uint32_t offset) {
+    if constexpr (sizeof(V) == 16)
+        return __builtin_bit_cast(V, __builtin_amdgcn_raw_buffer_load_b128(source.descriptor(), offset, 0, 0));
+    else if constexpr (sizeof(V) == 8)
+        return __builtin_bit_cast(V, __builtin_amdgcn_raw_buffer_load_b64(source.descriptor(), offset, 0, 0));
+    else if constexpr (sizeof(V) == 4)
+        return __builtin_bit_cast(V, __builtin_amdgcn_raw_buffer_load_b32(source.descriptor(), offset, 0, 0));
+    else
+        return __builtin_bit_cast(V, __builtin_amdgcn_raw_buffer_load_b16(source.descriptor(), offset, 0, 0));
+}
+
+template <class V>
+KITTENS_DEVICE void buffer_store(V value, buffer destination, uint32_t offset) {
+    if constexpr (sizeof(V) == 16)
+        __builtin_amdgcn_raw_buffer_store_b128(__builtin_bit_cast(chunk, value), destination.descriptor(), offset, 0, 0);
+    else if constexpr (sizeof(V) == 8)
+        __builtin_amdgcn_raw_buffer_store_b64(__builtin_bit_cast(vec<uint32_t, 2>, value), destination.descriptor(),
+                                              offset, 0, 0);
+    else if constexpr (sizeof(V) == 4)
+        __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(uint32_t, value), destination.descriptor(), offset, 0,
+                                              0);
+    else
+        __builtin_amdgcn_raw_buffer_store_b16(__builtin_bit_cast(uint16_t, value), destination.descriptor(), offset, 0,
+                                              0);
+}
+
+// 16 bytes per lane from memory to LDS, to `destination` + 16 x lane. Assembly, not the builtin: behind the builtin the
+// compiler waits for all of vmcnt before every later LDS read it cannot tell apart (SIInsertWaitcnts, LDS DMA). The caller
+// waits with wait_vector_memory. m0 is reserved: the compiler sets it anew wherever it needs it.
+KITTENS_DEVICE void buffer_load_to_lds(vec<uint32_t, 4> source, uint32_t offset, shared_byte* destination) {
+    const uint32_t address = uniform(reinterpret_cast<uint32_t>(destination));
+    asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\tbuffer_load_dwordx4 %1, %2, 0 offen lds" ::"s"(address), "v"(offset),
+                 "s"(source)
+                 : "memory");
+}
+
+// --- LDS -------------------------------------------------------------------------------------------------------------
+
+// Four 16-bit elements down a column: within every 16 lanes, lane l reads row l/4, columns 4(l%4)..+3 of a 4x16 block and
+// receives column l (CDNA4 ISA manual, transposed LDS reads).
+template <class T>
+KITTENS_DEVICE vec<T, 4> lds_read_transposed(shared_byte* address) {
+    static_assert(is_16bit<T>, "ds_read_b64_tr_b16 moves 16-bit elements");
+    using four = vec<short, 4>;
+    return __builtin_bit_cast(vec<T, 4>, __builtin_amdgcn_ds_read_tr16_b64_v4i16((shared_pointer<four>)address));
+}
+
+template <class V>
+KITTENS_DEVICE V lds_read(shared_byte* address) {
+    return *(shared_pointer<V>)address;
+}
+template <class V>
+KITTENS_DEVICE void lds_write(V value, shared_byte* address) {
+    *(shared_pointer<V>)address = value;
+}
+
+// --- lanes -----------------------------------------------------------------------------------------------------------
+
+// Bytes chosen from low (selectors 0-3) and high (4-7); a selector per result byte.
+KITTENS_DEVICE uint32_t permute_bytes(uint32_t high, uint32_t low, uint32_t selectors) {
+    return __builtin_amdgcn_perm(high, low, selectors);
+}
+
+// --- matrix ----------------------------------------------------------------------------------------------------------
+
+// D += A B^T over one base tile. Operands of 8 elements hold K = 32 (16 rows) or 16 (32 rows); gfx942's instructions take
+// half of that, so there the product is two of them.
+template <class T>
+KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 8> a, vec<T, 8> b, vec<float, 4> c) {
+    if constexpr (target.matrix_k_16bit == 32) {
+        if constexpr (same_type<T, bf16>)
+            return __builtin_amdgcn_mfma_f32_16x16x32_bf16(a, b, c, 0, 0, 0);
+        else
+            return __builtin_amdgcn_mfma_f32_16x16x32_f16(a, b, c, 0, 0, 0);
+    } else if constexpr (same_type<T, bf16>) {
+        using four = vec<short, 4>;
+        c = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(four, vec<T, 4>(a.lo)),
+                                                      __builtin_bit_cast(four, vec<T, 4>(b.lo)), c, 0, 0, 0);
+        return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(four, vec<T, 4>(a.hi)),
+                                                         __builtin_bit_cast(four, vec<T, 4>(b.hi)), c, 0, 0, 0);
+    } else {
+        c = __builtin_amdgcn_mfma_f32_16x16x16f16(a.lo, b.lo, c, 0, 0, 0);
+        return __builtin_amdgcn_mfma_f32_16x16x16f16(a.hi, b.hi, c, 0, 0, 0);
+    }
+}
+
+template <class T>
+KITTENS_DEVICE vec<float, 16> matrix_32x32(vec<T, 8> a, vec<T, 8> b, vec<float, 16> c) {
+    if constexpr (target.matrix_k_16bit == 32) {
+        if constexpr (same_type<T, bf16>)
+            return __builtin_amdgcn_mfma_f32_32x32x16_bf16(a, b, c, 0, 0, 0);
+        else
+            return __builtin_amdgcn_mfma_f32_32x32x16_f16(a, b, c, 0, 0, 0);
+    } else if constexpr (same_type<T, bf16>) {
+        using four = vec<short, 4>;
+        c = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(four, vec<T, 4>(a.lo)),
+                                                     __builtin_bit_cast(four, vec<T, 4>(b.lo)), c, 0, 0, 0);
+        return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(four, vec<T, 4>(a.hi)),
+                                                        __builtin_bit_cast(four, vec<T, 4>(b.hi)), c, 0, 0, 0);
+    } else {
+        c = __builtin_amdgcn_mfma_f32_32x32x8f16(a.lo, b.lo, c, 0, 0, 0);
+        return __builtin_amdgcn_mfma_f32_32x32x8f16(a.hi, b.hi, c, 0, 0, 0);
+    }
+}
+
+KITTENS_DEVICE vec<float, 4> matrix_16x16(float a, float b, vec<float, 4> c) {
+    return __builtin_amdgcn_mfma_f32_16x16x4f32(a, b, c, 0, 0, 0);
+}
+KITTENS_DEVICE vec<float, 16> matrix_32x32(float a, float b, vec<float, 16> c) {
+    return __builtin_amdgcn_mfma_f32_32x32x2f32(a, b, c, 0, 0, 0);
+}
+
+}  // namespace kittens

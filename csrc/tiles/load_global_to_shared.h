@@ -1,0 +1,174 @@
+// tiles/load_global_to_shared.h: a workgroup fills a shared tile from a window of a matrix.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "global_layout.h"
+#include "shared_tile.h"
+
+namespace kittens {
+
+enum class Fill {
+    direct,     // memory to LDS, no registers (gfx950)
+    registers,  // 16-byte loads, 16-byte LDS writes
+    elements,   // one load per element, for rows that do not begin on 4 bytes
+};
+
+template <class T, Fill fill>
+KITTENS_DEVICE chunk load_chunk(buffer source, uint32_t offset) {
+    if constexpr (fill == Fill::elements) {
+        constexpr int count = chunk_bytes / sizeof(T);
+        vec<T, count> elements;
+#pragma unroll
+        for (int i = 0; i < count; ++i) elements[i] = buffer_load<T>(source, offset + i * sizeof(T));
+        return __builtin_bit_cast(chunk, elements);
+    } else {
+        return buffer_load<chunk>(source, offset);
+    }
+}
+
+// Offsets are computed once (aim) and used for every window of the same row stride. Lanes write LDS in linear order, as the
+// direct load must; the swizzle is therefore applied, inverted, to the global side.
+template <class Tile, int Threads, Fill fill>
+struct global_to_shared {
+    using T = typename Tile::element;
+    static constexpr int pass_bytes = Threads * chunk_bytes;
+    static constexpr int passes = (Tile::bytes + pass_bytes - 1) / pass_bytes;
+    static constexpr int loads_per_wave = passes;  // what one fill adds to vmcnt
+    static_assert(Tile::bytes % (wave_lanes * chunk_bytes) == 0, "a tile is filled by whole waves");
+    static_assert(fill != Fill::direct || Tile::bytes % pass_bytes == 0,
+                  "every wave issues the same number of direct loads, or their waits differ");
+
+    int wave;
+    uint32_t offsets[passes];
+    chunk data[fill == Fill::direct ? 1 : passes];
+
+    KITTENS_DEVICE bool active(int pass, int thread) const {
+        return (pass + 1) * pass_bytes <= Tile::bytes || pass * pass_bytes + thread * chunk_bytes < Tile::bytes;
+    }
+
+    // Rows from valid_rows and chunks from valid_cols on read as zero. A chunk that valid_cols cuts is loaded whole:
+    // see zero_columns.
+    KITTENS_DEVICE void aim(int64_t row_bytes, int valid_rows = Tile::rows, int valid_cols = Tile::cols) {
+        const int thread = thread_id();
+        wave = wave_id();
+#pragma unroll
+        for (int pass = 0; pass < passes; ++pass) {
+            const int linear = pass * pass_bytes + thread * chunk_bytes;
+            const int row = linear / Tile::row_bytes;
+            const int col = Tile::col_at(row, linear % Tile::row_bytes);
+            const uint32_t offset = row * static_cast<uint32_t>(row_bytes) + col * sizeof(T);
+            offsets[pass] = row < valid_rows && col < valid_cols ? offset : out_of_range;
+        }
+    }
+
+    // Direct: starts the loads into tile. Otherwise: starts loads into registers, place() writes them.
+    KITTENS_DEVICE void fetch(global_window from, Tile tile) {
+        const int thread = thread_id();
+        const buffer source = from.view();
+        if constexpr (fill == Fill::direct) {
+            const vec<uint32_t, 4> words = source.words();
+            shared_byte* wave_begin = tile.data + wave * wave_lanes * chunk_bytes;
+#pragma unroll
+            for (int pass = 0; pass < passes; ++pass)
+                buffer_load_to_lds(words, offsets[pass], wave_begin + pass * pass_bytes);
+        } else {
+#pragma unroll
+            for (int pass = 0; pass < passes; ++pass)
+                if (active(pass, thread)) data[pass] = load_chunk<T, fill>(source, offsets[pass]);
+        }
+    }
+    KITTENS_DEVICE void place(Tile tile) const {
+        if constexpr (fill != Fill::direct) {
+            const int thread = thread_id();
+#pragma unroll
+            for (int pass = 0; pass < passes; ++pass)
+                if (active(pass, thread))
+                    lds_write(data[pass], tile.data + pass * pass_bytes + thread * chunk_bytes);
+        }
+    }
+};
+
+// The same for a tile that is the transpose of its window: a thread takes 8 columns of 4 rows of the window and writes 8 runs
+// of 4. gfx942 reads transposed operands this way; gfx950 has ds_read_b64_tr_b16 instead.
+template <class Tile, int Threads, Fill fill>
+struct global_to_shared_transposed {
+    using T = typename Tile::element;
+    static_assert(is_16bit<T> && fill != Fill::direct, "16-bit elements through registers");
+    static constexpr int block_rows = 4, block_cols = 8;
+    static constexpr int row_blocks = Tile::cols / block_rows, col_blocks = Tile::rows / block_cols;
+    static constexpr int blocks = row_blocks * col_blocks;
+    static constexpr int passes = (blocks + Threads - 1) / Threads;
+    static_assert(blocks % wave_lanes == 0, "a tile is filled by whole waves");
+
+    uint32_t offsets[passes][block_rows];
+    chunk data[passes][block_rows];
+
+    // Sixteen neighbouring lanes, one phase of ds_write_b64, take 8 column blocks and two neighbouring row blocks: with the
+    // swizzle rows_written_in_runs they meet all 32 banks, and memory is read in lines of 128 bytes.
+    static constexpr int lane_cols = col_blocks < 8 ? col_blocks : 8;
+    struct Block {
+        int row, col;
+    };
+    KITTENS_DEVICE static Block block_of(int index) {
+        const int rest = index / (lane_cols * 2);
+        return {(rest / (col_blocks / lane_cols) * 2 + index / lane_cols % 2) * block_rows,
+                (rest % (col_blocks / lane_cols) * lane_cols + index % lane_cols) * block_cols};
+    }
+    KITTENS_DEVICE bool active(int pass, int thread) const {
+        return (pass + 1) * Threads <= blocks || pass * Threads + thread < blocks;
+    }
+
+    KITTENS_DEVICE void aim(int64_t row_bytes, int valid_rows = Tile::cols, int valid_cols = Tile::rows) {
+        const int thread = thread_id();
+#pragma unroll
+        for (int pass = 0; pass < passes; ++pass) {
+            const Block block = block_of(pass * Threads + thread);
+#pragma unroll
+            for (int i = 0; i < block_rows; ++i) {
+                const uint32_t offset = (block.row + i) * static_cast<uint32_t>(row_bytes) + block.col * sizeof(T);
+                offsets[pass][i] = block.row + i < valid_rows && block.col < valid_cols ? offset : out_of_range;
+            }
+        }
+    }
+    KITTENS_DEVICE void fetch(global_window from, Tile) {
+        const int thread = thread_id();
+        const buffer source = from.view();
+#pragma unroll
+        for (int pass = 0; pass < passes; ++pass)
+            if (active(pass, thread))
+#pragma unroll
+                for (int i = 0; i < block_rows; ++i)
+                    data[pass][i] = load_chunk<T, fill>(source, offsets[pass][i]);
+    }
+    KITTENS_DEVICE void place(Tile tile) const {
+        const int thread = thread_id();
+#pragma unroll
+        for (int pass = 0; pass < passes; ++pass) {
+            if (!active(pass, thread)) continue;
+            const Block block = block_of(pass * Threads + thread);
+            const int lane_offset = Tile::offset(block.col, block.row);
+#pragma unroll
+            for (int j = 0; j < block_cols; ++j) {
+                const uint32_t halves = j % 2 ? 0x07060302 : 0x05040100;
+                const vec<uint32_t, 2> run = {
+                    permute_bytes(data[pass][1][j / 2], data[pass][0][j / 2], halves),
+                    permute_bytes(data[pass][3][j / 2], data[pass][2][j / 2], halves)};
+                lds_write(run, tile.data + stepped_offset<Tile>(lane_offset, j, 0));
+            }
+        }
+    }
+};
+
+// Clears what a chunk cut by the end of the matrix brought along: columns first.. of the chunk that holds column `first`.
+template <int Threads, class Tile>
+KITTENS_DEVICE void zero_columns(Tile tile, int first) {
+    using T = typename Tile::element;
+    constexpr int per_chunk = chunk_bytes / sizeof(T);
+    const int chunk_begin = first / per_chunk * per_chunk;
+#pragma clang loop unroll(disable) vectorize(disable)
+    for (int index = thread_id(); index < Tile::rows * per_chunk; index += Threads) {
+        const int row = index / per_chunk, col = chunk_begin + index % per_chunk;
+        if (col >= first) lds_write(T(0), tile.data + Tile::offset(row, col));
+    }
+}
+
+}  // namespace kittens

@@ -1,0 +1,77 @@
+// tiles/load_shared_to_register.h: a wave reads a register tile from a shared tile.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "intrinsics.h"
+#include "register_tile.h"
+#include "shared_tile.h"
+
+namespace kittens {
+
+// Row layout: runs of neighbouring columns. (row, col) must be a multiple of the register tile's extents rounded up to powers
+// of two, so that steps inside the tile never carry into the lane's own bits.
+template <class T, int R, int C, class Shape, class Tile>
+KITTENS_DEVICE void load(rt<T, R, C, row_l, Shape>& destination, Tile source, int row, int col) {
+    using Register = rt<T, R, C, row_l, Shape>;
+    static_assert(same_type<T, typename Tile::element>, "a load does not convert");
+    static_assert(Tile::access == Access::linear || Tile::access == Access::rows ||
+                      Tile::access == Access::rows_written_in_runs,
+                  "row-layout registers are read from tiles swizzled for rows");
+    using Run = vec<T, Shape::run>;
+    constexpr int groups = Register::per_lane / Shape::run;
+    const int lane = lane_id();
+    const Coordinate own = row_layout(Shape::value(), lane, 0);
+    const int lane_offset = Tile::offset(row + own.row, col + own.col);
+#pragma unroll
+    for (int i = 0; i < Register::height; ++i)
+#pragma unroll
+        for (int j = 0; j < Register::width; ++j)
+#pragma unroll
+            for (int g = 0; g < groups; ++g) {
+                const int group_col = j * Shape::cols + g * Shape::run * (wave_lanes / Shape::rows);
+                const Run run = lds_read<Run>(
+                    source.data + stepped_offset<Tile>(lane_offset, i * Shape::rows, group_col));
+#pragma unroll
+                for (int e = 0; e < Shape::run; ++e) destination.tiles[i][j][g * Shape::run + e] = run[e];
+            }
+}
+
+// Column layout: runs of neighbouring rows, so the read transposes. gfx950 does it in the LDS read; gfx942 gathers elements
+// (its GEMM fills the tile transposed instead: load_global_to_shared.h).
+template <class T, int R, int C, class Shape, class Tile>
+KITTENS_DEVICE void load(rt<T, R, C, col_l, Shape>& destination, Tile source, int row, int col) {
+    using Register = rt<T, R, C, col_l, Shape>;
+    static_assert(same_type<T, typename Tile::element>, "a load does not convert");
+    const int lane = lane_id();
+    const Coordinate own = col_layout(Shape::value(), lane, 0);
+    if constexpr (target.transposed_lds_read && is_16bit<T> && Shape::run % 4 == 0) {
+        static_assert(Tile::access == Access::linear || Tile::access == Access::columns_16 ||
+                          Tile::access == Access::columns_32,
+                      "column-layout registers are read from tiles swizzled for columns");
+        const int inside = lane % 16;
+        const int lane_offset = Tile::offset(row + own.row + inside / 4, col + own.col / 16 * 16 + inside % 4 * 4);
+#pragma unroll
+        for (int i = 0; i < Register::height; ++i)
+#pragma unroll
+            for (int j = 0; j < Register::width; ++j)
+#pragma unroll
+                for (int e = 0; e < Register::per_lane; e += 4) {
+                    const int element_row = col_layout(Shape::value(), 0, e).row;
+                    const vec<T, 4> run = lds_read_transposed<T>(
+                        source.data + stepped_offset<Tile>(lane_offset, i * Shape::rows + element_row, j * Shape::cols));
+#pragma unroll
+                    for (int n = 0; n < 4; ++n) destination.tiles[i][j][e + n] = run[n];
+                }
+    } else {
+#pragma unroll
+        for (int i = 0; i < Register::height; ++i)
+#pragma unroll
+            for (int j = 0; j < Register::width; ++j)
+#pragma unroll
+                for (int e = 0; e < Register::per_lane; ++e)
+                    destination.tiles[i][j][e] = lds_read<T>(
+                        source.data + Tile::offset(row + own.row + i * Shape::rows + col_layout(Shape::value(), 0, e).row,
+                                                   col + own.col + j * Shape::cols));
+    }
+}
+
+}  // namespace kittens

@@ -1,0 +1,34 @@
+// tiles/register_tile.h: rt, a matrix spread over the registers of one wave.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "element.h"
+#include "lane_layout.h"
+
+namespace kittens {
+
+// A grid of base tiles. Which lane holds what: lane_layout.h.
+template <class T, int Rows, int Cols, class Layout = row_l, class Shape = rt_16x32>
+struct rt {
+    using element = T;
+    using layout = Layout;
+    using shape = Shape;
+    static constexpr int rows = Rows, cols = Cols;
+    static constexpr int height = Rows / Shape::rows, width = Cols / Shape::cols;
+    static constexpr int per_lane = Shape::rows * Shape::cols / wave_lanes;
+    static_assert(Rows % Shape::rows == 0 && Cols % Shape::cols == 0, "a register tile is a whole number of base tiles");
+
+    using fragment = vec<T, per_lane>;
+    fragment tiles[height][width];
+
+    static constexpr Coordinate at(int lane, int tile_row, int tile_col, int index) {
+        const Coordinate inside = Layout::at(Shape::value(), lane, index);
+        return {tile_row * Shape::rows + inside.row, tile_col * Shape::cols + inside.col};
+    }
+};
+
+template <class T>
+inline constexpr bool is_register_tile = false;
+template <class T, int R, int C, class L, class S>
+inline constexpr bool is_register_tile<rt<T, R, C, L, S>> = true;
+
+}  // namespace kittens

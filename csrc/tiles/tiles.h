@@ -1,0 +1,19 @@
+// tiles/tiles.h: the whole vocabulary; its list of includes is the table of contents.
+// SPDX-License-Identifier: MIT
+#pragma once
+// Facts and words.
+#include "element.h"
+#include "intrinsics.h"
+#include "lane_layout.h"
+#include "swizzle.h"
+#include "target.h"
+// Places.
+#include "global_layout.h"
+#include "register_tile.h"
+#include "shared_tile.h"
+// Movements.
+#include "load_global_to_shared.h"
+#include "load_shared_to_register.h"
+// Verbs.
+#include "elementwise.h"
+#include "multiply_accumulate.h"
