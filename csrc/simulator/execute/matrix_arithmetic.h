@@ -1,0 +1,108 @@
+// simulator/execute/matrix_arithmetic.h: how a matrix instruction adds up its products; vectors as wide as the host's.
+// SPDX-License-Identifier: MIT
+//
+//   strict  D = fma(A[k], B[k], D) for k = 0, 1, ..., starting from C: one rounding to nearest even per k, denormals kept,
+//           every NaN result is 0x7fc00000. The same bits at every host level.
+//   fast    as strict, except at avx512_bf16 with bf16 operands: there the host's vdpbf16ps adds k in pairs, the odd k of
+//           a pair first, each with one rounding, and takes denormal inputs and results as zero.
+//   exact   the CDNA3 rule that MMA-Sim derived from hardware (arXiv 2511.10909): see matrix_exact.h. f32 and f64 are
+//           k-sequential fused multiply-adds there too. For gfx950 an assumption: no rule is published.
+#pragma once
+
+#include "simulator/execute/lanes.h"
+
+namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
+
+// Without 512-bit registers a 64-byte vector would go through memory, so accumulators are as wide as the host.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+inline constexpr int matrix_width = 8;
+#else
+inline constexpr int matrix_width = 16;
+#endif
+typedef float MatrixFloats __attribute__((vector_size(4 * matrix_width)));
+typedef int32_t MatrixInts __attribute__((vector_size(4 * matrix_width)));
+
+template <class Vector>
+HIPKITTENS_INLINE Vector load_vector(const void* place) {
+    Vector value;
+    memcpy(&value, __builtin_assume_aligned(place, sizeof(Vector)), sizeof(Vector));
+    return value;
+}
+template <class Vector>
+HIPKITTENS_INLINE void store_vector(void* place, Vector value) {
+    memcpy(__builtin_assume_aligned(place, sizeof(Vector)), &value, sizeof(Vector));
+}
+
+#if defined(__AVX512F__)
+HIPKITTENS_INLINE MatrixFloats fused_multiply_add(MatrixFloats a, MatrixFloats b, MatrixFloats c) { return fma(a, b, c); }
+#elif defined(__AVX2__)
+HIPKITTENS_INLINE MatrixFloats fused_multiply_add(MatrixFloats a, MatrixFloats b, MatrixFloats c) {
+    return (MatrixFloats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+#else
+// A hundred instructions without the host's help: not worth unrolling.
+static __attribute__((noinline)) MatrixFloats fused_multiply_add(MatrixFloats a, MatrixFloats b, MatrixFloats c) {
+    return fma(a, b, c);
+}
+#endif
+HIPKITTENS_INLINE MatrixFloats fused_multiply_add(float a, MatrixFloats b, MatrixFloats c) {
+    return fused_multiply_add(a - MatrixFloats{}, b, c);   // a - 0 keeps the sign of a zero
+}
+
+HIPKITTENS_INLINE MatrixFloats canonical_nan(MatrixFloats value) {
+    return value == value ? value : (MatrixFloats)(MatrixInts{} + 0x7fc00000);
+}
+
+// The multiplicand formats. `unpack` gives element `e` of sixteen dwords as f32 (all conversions are exact); `exponent`
+// is the exponent the exact rule aligns by: that of the significand's leading place, for denormals the smallest normal one.
+struct Bf16 {
+    static constexpr bool is_bf16 = true;
+    static constexpr int per_dword = 2;
+    static constexpr int group = 8;
+    HIPKITTENS_INLINE f32x16 unpack(u32x16 dwords, int e) { return (f32x16)(e ? dwords & 0xffff0000u : dwords << 16); }
+    HIPKITTENS_INLINE i32x16 smallest_exponent() { return i32x16{} - 126; }
+};
+
+struct F16 {
+    static constexpr bool is_bf16 = false;
+    static constexpr int per_dword = 2;
+    static constexpr int group = 8;
+    HIPKITTENS_INLINE f32x16 unpack(u32x16 dwords, int e) {
+        const u32x16 half = e ? dwords >> 16 : dwords & 0xffffu;
+#if defined(__AVX512F__)
+        // Zero-masked forms: g++ 12 warns about the undefined value inside the others.
+        return (f32x16)_mm512_maskz_cvtph_ps(0xffff, _mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)half));
+#else
+        // Exponent and fraction as those of an f32, which is 2^112 too small: one exact multiplication mends it.
+        const f32x16 magnitude = (f32x16)((half & 0x7fffu) << 13) * 0x1p112f;
+        const u32x16 special = (half & 0x7c00u) == 0x7c00u ? u32x16{} + 0x7f800000u : u32x16{};
+        return (f32x16)((u32x16)magnitude | special | (half & 0x8000u) << 16);
+#endif
+    }
+    HIPKITTENS_INLINE i32x16 smallest_exponent() { return i32x16{} - 14; }
+};
+
+struct F32 {
+    static constexpr bool is_bf16 = false;
+    static constexpr int per_dword = 1;
+    static constexpr int group = 1;
+    HIPKITTENS_INLINE f32x16 unpack(u32x16 dwords, int) { return (f32x16)dwords; }
+    HIPKITTENS_INLINE i32x16 smallest_exponent() { return i32x16{} - 126; }
+};
+
+// xf32 (TF32): an f32 of which the multiplier takes 10 bits of fraction; the others are cut off.
+struct Xf32 {
+    static constexpr bool is_bf16 = false;
+    static constexpr int per_dword = 1;
+    static constexpr int group = 4;
+    HIPKITTENS_INLINE f32x16 unpack(u32x16 dwords, int) { return (f32x16)(dwords & 0xffffe000u); }
+    HIPKITTENS_INLINE i32x16 smallest_exponent() { return i32x16{} - 126; }
+};
+
+// Signed bytes; products and sums are integers modulo 2^32.
+struct I8 {
+    static constexpr int per_dword = 4;
+    HIPKITTENS_INLINE i32x16 unpack(u32x16 dwords, int e) { return (i32x16)(dwords << (24 - 8 * e)) >> 24; }
+};
+
+}  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL
