@@ -1,0 +1,92 @@
+// runtime/device.cpp: one device of a HIP library.
+// SPDX-License-Identifier: MIT
+#include "runtime/device.h"
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace hipkittens::runtime {
+namespace {
+
+// ROCm's structure has grown before: room for more than the members known here.
+struct alignas(16) Properties {
+    char bytes[hip::device_properties::bytes + 4096] = {};
+
+    std::string text(size_t offset) const {
+        return std::string(bytes + offset, strnlen(bytes + offset, hip::device_properties::name_bytes));
+    }
+};
+
+Device read_device(HipLibrary& library, int ordinal) {
+    const std::string place = "device " + std::to_string(ordinal) + " of " + library.path();
+    Properties properties;
+    library.check(library.functions.hipGetDevicePropertiesR0600(properties.bytes, ordinal), "reading the properties of " + place);
+    Device device;
+    device.library = &library;
+    device.ordinal = ordinal;
+    device.name = properties.text(hip::device_properties::name);
+    // "gfx942:sramecc+:xnack-": the features do not matter, our objects accept either setting.
+    const std::string arch = properties.text(hip::device_properties::gcn_arch_name);
+    device.arch = arch.substr(0, arch.find(':'));
+    const auto attribute = [&](hip::hipDeviceAttribute_t which) {
+        int value = 0;
+        library.check(library.functions.hipDeviceGetAttribute(&value, which, ordinal), "reading an attribute of " + place);
+        return value;
+    };
+    device.compute_units = attribute(hip::hipDeviceAttributeMultiprocessorCount);
+    device.lds_bytes = attribute(hip::hipDeviceAttributeMaxSharedMemoryPerBlock);
+    return device;
+}
+
+const Device& cached_device(HipLibrary& library, int ordinal) {
+    static std::mutex mutex;
+    static auto& devices = *new std::map<std::pair<HipLibrary*, int>, std::unique_ptr<const Device>>;
+    std::lock_guard lock(mutex);
+    auto& slot = devices[{&library, ordinal}];
+    if (!slot) slot = std::make_unique<const Device>(read_device(library, ordinal));
+    return *slot;
+}
+
+}  // namespace
+
+const Device& hip_device(int ordinal) {
+    const SystemHip& hip = system_hip();
+    if (hip.device_count == 0) throw Error(hip.message);
+    if (ordinal < 0 || ordinal >= hip.device_count) {
+        throw Error("HIP device " + std::to_string(ordinal) + " does not exist; " + hip.library->path() + " has " +
+                    std::to_string(hip.device_count));
+    }
+    const Device& device = cached_device(*hip.library, ordinal);
+    if (device.arch != "gfx942" && device.arch != "gfx950") {
+        throw Error("HIP device " + std::to_string(ordinal) + " (" + device.name + ") is a " + device.arch +
+                    "; hipkittens has kernels for gfx942 (MI300X, MI325X) and gfx950 (MI350X, MI355X)");
+    }
+    return device;
+}
+
+const Device& simulated_device(std::string_view arch) {
+    HipLibrary& library = simulator();
+    int count = 0;
+    library.check(library.functions.hipGetDeviceCount(&count), "counting simulated devices");
+    for (int ordinal = 0; ordinal < count; ++ordinal) {
+        const Device& device = cached_device(library, ordinal);
+        if (device.arch == arch) return device;
+    }
+    throw Error("there is no simulated " + std::string(arch) + "; choose gfx942 or gfx950");
+}
+
+CurrentDevice::CurrentDevice(const Device& device) : device_(device) {
+    const HipFunctions& functions = device.library->functions;
+    device.library->check(functions.hipGetDevice(&before_), "asking for the current device");
+    if (before_ != device.ordinal) {
+        device.library->check(functions.hipSetDevice(device.ordinal), "selecting device " + std::to_string(device.ordinal));
+    }
+}
+
+CurrentDevice::~CurrentDevice() {
+    if (before_ != device_.ordinal) device_.library->functions.hipSetDevice(before_);
+}
+
+}  // namespace hipkittens::runtime

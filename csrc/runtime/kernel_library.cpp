@@ -1,0 +1,170 @@
+// runtime/kernel_library.cpp: code objects by kernel name, and the functions loaded from them.
+// SPDX-License-Identifier: MIT
+#include "runtime/kernel_library.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <tuple>
+#include <vector>
+
+#include "code_object/code_object.h"
+
+namespace hipkittens::runtime {
+namespace {
+
+using Bytes = std::shared_ptr<const std::vector<uint8_t>>;
+
+// A map from (device, kernel) to its function, read on every launch and written once per kernel.
+struct Library {
+    std::mutex objects_mutex;
+    std::map<std::pair<std::string, std::string>, Bytes> objects;   // (target, kernel)
+    std::shared_mutex functions_mutex;
+    std::map<std::pair<const Device*, std::string>, hipFunction_t> functions;
+    std::mutex loading;
+    std::atomic<hipkittens_runtime_code_object_source> source{nullptr};
+};
+
+// Never destroyed: modules belong to a HIP runtime that may be gone when static destructors run.
+Library& library() {
+    static Library& all = *new Library;
+    return all;
+}
+
+std::string& thread_text() {
+    thread_local std::string text;
+    return text;
+}
+
+Bytes find_object(const std::string& target, const std::string& kernel) {
+    std::lock_guard lock(library().objects_mutex);
+    const auto found = library().objects.find({target, kernel});
+    return found == library().objects.end() ? nullptr : found->second;
+}
+
+// Asks the source without holding a lock: it takes Python's interpreter lock, whose holder may be waiting for ours.
+Bytes object_for(const std::string& target, const std::string& kernel) {
+    if (Bytes bytes = find_object(target, kernel)) return bytes;
+    const std::string which = "kernel " + kernel + " for " + target;
+    const auto source = library().source.load();
+    if (!source) throw Error("there is no code object for " + which + ": nothing provides any (import hipkittens first)");
+    thread_text().clear();
+    if (source(target.c_str(), kernel.c_str()) != 0) {
+        throw Error("there is no code object for " + which + ": " +
+                    (thread_text().empty() ? "the source gave no reason" : thread_text()));
+    }
+    if (Bytes bytes = find_object(target, kernel)) return bytes;
+    throw Error("there is no code object for " + which + ": the source said it added one but did not");
+}
+
+hipFunction_t load(const Device& device, const std::string& kernel, const Bytes& bytes) {
+    const HipFunctions& functions = device.library->functions;
+    const std::string doing = "loading kernel " + kernel + " on " + device.name + " (" + device.arch + ")";
+    const CurrentDevice current(device);
+    hipModule_t module = nullptr;
+    device.library->check(functions.hipModuleLoadData(&module, bytes->data()), doing);
+    hipFunction_t function = nullptr;
+    const hipError_t error = functions.hipModuleGetFunction(&function, module, kernel.c_str());
+    if (error != hip::hipSuccess) {
+        functions.hipModuleUnload(module);
+        device.library->check(error, doing);
+    }
+    // Some HIP versions return success and no function for a kernel they reject.
+    if (!function) throw Error(doing + " failed: " + device.library->path() + " returned success but no function");
+    return function;
+}
+
+}  // namespace
+
+hipFunction_t kernel_function(const Device& device, const std::string& kernel) {
+    Library& all = library();
+    const std::pair<const Device*, std::string> key{&device, kernel};
+    {
+        std::shared_lock lock(all.functions_mutex);
+        const auto found = all.functions.find(key);
+        if (found != all.functions.end()) return found->second;
+    }
+    const Bytes bytes = object_for(device.arch, kernel);
+    std::lock_guard loading(all.loading);   // a kernel is loaded once, whoever comes first
+    {
+        std::shared_lock lock(all.functions_mutex);
+        const auto found = all.functions.find(key);
+        if (found != all.functions.end()) return found->second;
+    }
+    const hipFunction_t function = load(device, kernel, bytes);
+    std::unique_lock lock(all.functions_mutex);
+    all.functions[key] = function;
+    return function;
+}
+
+void add_code_object(const std::string& target, const std::string& kernel, std::span<const uint8_t> bytes) {
+    const std::string which = "the code object for kernel " + kernel + " for " + target;
+    try {
+        const code_object::CodeObject object = code_object::parse(bytes);
+        if (target != code_object::target_name(object.target)) {
+            throw Error(which + " is for " + code_object::target_name(object.target));
+        }
+        if (!object.find_kernel(kernel)) throw Error(which + " does not hold that kernel");
+    } catch (const code_object::Error& error) {
+        throw Error(which + " is damaged: " + error.what());
+    }
+    Library& all = library();
+    std::lock_guard lock(all.objects_mutex);
+    Bytes& slot = all.objects[{target, kernel}];
+    if (slot && !std::equal(slot->begin(), slot->end(), bytes.begin(), bytes.end())) {
+        throw Error(which + " was added before with other contents");
+    }
+    if (!slot) slot = std::make_shared<const std::vector<uint8_t>>(bytes.begin(), bytes.end());
+}
+
+}  // namespace hipkittens::runtime
+
+using namespace hipkittens::runtime;
+
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT void hipkittens_runtime_set_code_object_source(hipkittens_runtime_code_object_source source) {
+    library().source.store(source);
+}
+
+EXPORT int hipkittens_runtime_add_code_object(const char* target, const char* kernel, const uint8_t* bytes, uint64_t size) {
+    try {
+        if (!target || !kernel || (!bytes && size)) throw Error("a null pointer was passed");
+        add_code_object(target, kernel, {bytes, size});
+        return 0;
+    } catch (const std::exception& error) {
+        thread_text() = error.what();
+        return 1;
+    }
+}
+
+EXPORT void hipkittens_runtime_refuse(const char* reason) { thread_text() = reason ? reason : ""; }
+
+EXPORT const char* hipkittens_runtime_last_error(void) { return thread_text().c_str(); }
+
+static std::string json_text(const std::string& text) {
+    std::string result = "\"";
+    for (char c : text) {
+        if (c == '"' || c == '\\') result += '\\';
+        result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    }
+    return result + "\"";
+}
+
+EXPORT const char* hipkittens_runtime_hip_status(void) {
+    const SystemHip& hip = system_hip();
+    std::string& text = thread_text();
+    text = "{\"path\": " + (hip.library ? json_text(hip.library->path()) : "null") +
+           ", \"device_count\": " + std::to_string(hip.device_count) + ", \"message\": " + json_text(hip.message) +
+           ", \"candidates\": [";
+    bool is_first = true;
+    for (const std::string& path : system_hip_candidates()) {
+        text += (is_first ? "" : ", ") + json_text(path);
+        is_first = false;
+    }
+    text += "]}";
+    return text.c_str();
+}
