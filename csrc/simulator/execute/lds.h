@@ -1,0 +1,45 @@
+// simulator/execute/lds.h: the parts of the LDS family, and how each of its instructions is issued.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "simulator/execute/memory_step.h"
+
+namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
+
+bool bind_lds_atomic(const isa::Instruction& instruction, StepBuilder& builder);
+bool bind_lds_permute(const isa::Instruction& instruction, StepBuilder& builder);
+bool bind_lds_transpose(const isa::Instruction& instruction, StepBuilder& builder);
+
+// Lanes outside `lanes` take the address of one inside, so that whoever lands the operation may read all 64.
+template <class Address>
+HIPKITTENS_INLINE void fill_idle_lanes(Address* address, uint64_t lanes) {
+    if (lanes == all_lanes || !lanes) return;
+    const Address good = address[__builtin_ctzll(lanes)];
+    for (uint64_t idle = ~lanes; idle; idle &= idle - 1) address[__builtin_ctzll(idle)] = good;
+}
+
+void count_lds_access(Wave* wave, const Step* step, const uint32_t* address);
+
+// Records the 64 LDS addresses and returns the active lanes of which [address, address + bytes) is not inside LDS.
+// Addresses wrap at 32 bits, as LLVM assumes when it folds an offset into a negative base.
+HIPKITTENS_INLINE uint64_t record_lds_addresses(Wave* wave, const Step* step, PendingOperation* operation) {
+    const uint32_t bytes = step->extra[0];
+    const uint32_t limit = wave->lds_bytes - bytes;
+    uint64_t outside = 0;
+    for (int quarter = 0; quarter < 4; ++quarter) {
+        const u32x16 address = load_quarter<u32x16>(wave, step->source[0], 64, quarter) + static_cast<uint32_t>(step->immediate);
+        *reinterpret_cast<u32x16*>(operation->lds_address + 16 * quarter) = address;
+        outside |= uint64_t{to_bits((i32x16)(address > limit))} << (16 * quarter);
+    }
+    if (__builtin_expect(wave->lds_bytes < bytes, 0)) outside = all_lanes;
+    return outside & wave->exec;
+}
+
+HIPKITTENS_INLINE const Step* lds_fault(Wave* wave, const Step* step, uint64_t outside, uint32_t distance) {
+    const uint32_t lane = static_cast<uint32_t>(__builtin_ctzll(outside));
+    const uint32_t base = reinterpret_cast<const uint32_t*>(at(wave, step->source[0]))[lane];
+    return fault(wave, step, "LDS access outside the workgroup's allocation",
+                 base + static_cast<uint32_t>(step->immediate) + distance, lane);
+}
+
+}  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL

@@ -1,0 +1,51 @@
+// simulator/execute/memory_step.h: how memory instructions use the fields of a step, and what all of them do at issue.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "simulator/execute/memory_lanes.h"
+#include "simulator/machine/step_builder.h"
+#include "simulator/machine/workgroup.h"
+#include "simulator/memory/lds_banks.h"
+
+namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
+
+// Fields of a memory step:
+//   destination, dwords   first result row, number of result rows
+//   source[0]             address register;  source[1] data;  source[2] second data, scalar address or descriptor
+//   immediate             byte offset
+//   extra[0]              bytes per lane;    extra[1] offset of the second LDS access, or row of soffset;  extra[2] flags
+//   data                  what performs the access when it lands
+namespace memory_flag {
+inline constexpr uint32_t poison = 1, count_conflicts = 2, is_gfx950 = 4, to_lds = 8, is_store = 16;
+inline constexpr uint32_t access_shift = 8;   // LdsAccess
+}  // namespace memory_flag
+
+// A signalling NaN no kernel computes by chance.
+inline constexpr uint32_t poison_pattern = 0x7fa5a5a5;
+
+using Land = PendingOperation::Land;
+static inline Land land_of(const Step* step) { return reinterpret_cast<Land>(const_cast<void*>(step->data)); }
+static inline void set_land(Step& step, Land land) { step.data = reinterpret_cast<const void*>(land); }
+
+// What every operation with results in registers needs.
+HIPKITTENS_INLINE void begin_results(Wave* wave, const Step* step, PendingOperation* operation) {
+    operation->land = land_of(step);
+    operation->destination = step->destination;
+    operation->rows = at(wave, step->destination);
+    operation->dwords = step->dwords;
+    operation->bytes = static_cast<uint8_t>(step->extra[0]);
+}
+
+HIPKITTENS_INLINE void poison_results(Wave* wave, const Step* step) {
+    if (__builtin_expect(step->extra[2] & memory_flag::poison, 0)) {
+        fill_rows(at(wave, step->destination), step->dwords, poison_pattern, wave->exec);
+    }
+}
+
+static inline uint32_t flags_of(const StepBuilder& builder, const isa::Instruction& instruction) {
+    return (builder.settings().poison ? memory_flag::poison : 0) |
+           (builder.settings().count_lds_conflicts ? memory_flag::count_conflicts : 0) |
+           (instruction.target == isa::Target::gfx950 ? memory_flag::is_gfx950 : 0);
+}
+
+}  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL
