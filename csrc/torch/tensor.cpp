@@ -108,6 +108,18 @@ void Tensor::set_zero() const {
     check(aoti_torch_zero_(handle_), "to set the result to zero");
 }
 
+void Tensor::copy_from(const Tensor& source) const {
+    check(aoti_torch_copy_(handle_, source.handle_, 0), "to copy a tensor");
+}
+
+Tensor Tensor::broadcast_rows(std::span<const int64_t> sizes) const {
+    std::vector<int64_t> strides(sizes.size(), 0);
+    strides.back() = this->strides()[0];
+    AtenTensorHandle view = nullptr;
+    check(aoti_torch_as_strided(handle_, sizes.data(), strides.data(), &view), "to broadcast a vector");
+    return Tensor(view);
+}
+
 uint64_t Tensor::extent_bytes(Dtype dtype) const {
     if (element_count() == 0) return 0;
     const auto size = sizes(), stride = strides();

@@ -1,0 +1,217 @@
+// torch/gemm.cpp: checks the tensors of a matrix product, plans it and launches it.
+// SPDX-License-Identifier: MIT
+#include "torch/gemm.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "kernels/gemm/plan.h"
+#include "torch/placement.h"
+
+namespace hipkittens::torch_door {
+namespace {
+
+gemm::ElementType element_type(Dtype dtype) {
+    switch (dtype) {
+        case Dtype::bfloat16: return gemm::ElementType::bf16;
+        case Dtype::float16: return gemm::ElementType::f16;
+        case Dtype::float32: return gemm::ElementType::f32;
+    }
+    fail("unreachable dtype");
+}
+
+std::string shape_text(std::span<const int64_t> sizes) {
+    std::string text = "(";
+    for (const int64_t size : sizes) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+    return text + ")";
+}
+
+// The last two dimensions as the kernels read a matrix: unit stride along rows, or along columns of the transposed one.
+// False when neither is so.
+bool describe(std::span<const int64_t> sizes, std::span<const int64_t> strides, gemm::Matrix& matrix) {
+    const size_t last = sizes.size() - 1;
+    const auto walks = [&](size_t along, size_t across) {
+        return (sizes[along] == 1 || strides[along] == 1) && (sizes[across] == 1 || strides[across] >= sizes[along]);
+    };
+    const bool rows = walks(last, last - 1);
+    if (!rows && !walks(last - 1, last)) return false;
+    matrix.transposed = !rows;
+    matrix.leading_stride = strides[rows ? last - 1 : last];
+    return true;
+}
+
+struct Operand {
+    Tensor tensor;
+    gemm::Matrix matrix;
+};
+
+Operand make_operand(Tensor tensor, Dtype dtype) {
+    Operand operand{std::move(tensor), {}};
+    if (!describe(operand.tensor.sizes(), operand.tensor.strides(), operand.matrix)) {
+        Tensor copy = Tensor::empty(operand.tensor.sizes(), dtype, operand.tensor.device());
+        copy.copy_from(operand.tensor);
+        operand.tensor = std::move(copy);
+        describe(operand.tensor.sizes(), operand.tensor.strides(), operand.matrix);
+    }
+    operand.matrix.data = operand.tensor.data();
+    return operand;
+}
+
+// Leading dimensions that the strides of a, b and c all cross with one step become one dimension. The innermost is the
+// batch of a launch; there is one launch for each index of the others.
+struct BatchDimension {
+    int64_t size;
+    std::array<int64_t, 3> strides;
+};
+
+std::vector<BatchDimension> batch_dimensions(const Tensor& a, const Tensor& b, const Tensor& c) {
+    const auto sizes = c.sizes(), sa = a.strides(), sb = b.strides(), sc = c.strides();
+    std::vector<BatchDimension> result;  // innermost first
+    for (size_t axis = sizes.size() - 2; axis-- > 0;) {
+        if (sizes[axis] == 1) continue;
+        const BatchDimension next{sizes[axis], {sa[axis], sb[axis], sc[axis]}};
+        if (!result.empty()) {
+            BatchDimension& inner = result.back();
+            bool continues = true;
+            for (size_t i = 0; i < 3; ++i) continues &= next.strides[i] == inner.strides[i] * inner.size;
+            if (continues) {
+                inner.size *= next.size;
+                continue;
+            }
+        }
+        result.push_back(next);
+    }
+    return result;
+}
+
+void check_shapes(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
+    const auto sa = a.sizes(), sb = b.sizes();
+    const std::string shapes = "a is " + shape_text(sa) + ", b is " + shape_text(sb);
+    if (sa.size() < 2 || sa.size() != sb.size() || !std::equal(sa.begin(), sa.end() - 2, sb.begin())) {
+        fail("gemm: a and b need the same leading dimensions and at least 2; " + shapes);
+    }
+    if (sa.back() != sb[sb.size() - 2]) fail("gemm: the columns of a are not the rows of b; " + shapes);
+    if (bias && (bias->dimensions() != 1 || bias->sizes()[0] != sb.back())) {
+        fail("gemm: bias needs the shape (" + std::to_string(sb.back()) + "); it is " + shape_text(bias->sizes()));
+    }
+    if (!(a.device() == b.device()) || (bias && !(a.device() == bias->device()))) {
+        fail("gemm: a, b and bias are on different devices");
+    }
+}
+
+const void* advanced(const void* data, int64_t elements, uint32_t bytes) {
+    return static_cast<const char*>(data) + elements * static_cast<int64_t>(bytes);
+}
+
+void run(const Placement& placement, const gemm::Problem& problem, std::span<const runtime::Region> tensors) {
+    gemm::Plan plan = gemm::plan(problem);
+    std::vector<runtime::Region> regions(tensors.begin(), tensors.end());
+    std::optional<Tensor> workspace;
+    if (plan.workspace_bytes > 0) {
+        const int64_t elements = static_cast<int64_t>((plan.workspace_bytes + 3) / 4);
+        workspace = placement.empty({&elements, 1}, Dtype::float32);
+        gemm::bind_workspace(plan, workspace->data());
+        regions.push_back({workspace->data(), plan.workspace_bytes, "workspace", true});
+    }
+    for (const gemm::Launch& launch : plan.launches) {
+        runtime::LaunchShape shape;
+        std::copy_n(launch.grid, 3, shape.grid);
+        std::copy_n(launch.block, 3, shape.block);
+        placement.launch(launch.kernel, shape, launch.arguments, regions);
+    }
+}
+
+Tensor product(Tensor a_tensor, Tensor b_tensor, std::optional<Tensor> bias, Dtype out_dtype) {
+    check_shapes(a_tensor, b_tensor, bias);
+    const Dtype dtype = a_tensor.dtype("gemm: a");
+    if (dtype == Dtype::float32 || b_tensor.dtype("gemm: b") != dtype) {
+        fail(std::string("gemm: a is ") + name(dtype) + ", b is " + name(b_tensor.dtype("gemm: b")) +
+             "; both must be bfloat16, or both float16");
+    }
+    const Placement placement(a_tensor.device());
+    std::vector<int64_t> sizes(a_tensor.sizes().begin(), a_tensor.sizes().end());
+    const int64_t m = sizes[sizes.size() - 2], k = sizes.back(), n = b_tensor.sizes().back();
+    sizes.back() = n;
+    Tensor out = placement.empty(sizes, out_dtype);
+    if (out.element_count() == 0) return out;
+    if (k == 0) {  // an empty sum
+        if (bias) {
+            out.copy_from(bias->broadcast_rows(sizes));
+        } else {
+            out.set_zero();
+        }
+        return out;
+    }
+    if (bias && bias->strides()[0] != 1 && n > 1) {
+        Tensor dense = Tensor::empty(bias->sizes(), bias->dtype("gemm: bias"), bias->device());
+        dense.copy_from(*bias);
+        bias = std::move(dense);
+    }
+    const Operand a = make_operand(std::move(a_tensor), dtype);
+    const Operand b = make_operand(std::move(b_tensor), dtype);
+
+    gemm::Problem problem;
+    problem.target = placement.target();
+    problem.compute_units = placement.device().compute_units;
+    problem.input = element_type(dtype);
+    problem.output = element_type(out_dtype);
+    problem.m = m;
+    problem.n = n;
+    problem.k = k;
+    problem.a = a.matrix;
+    problem.b = b.matrix;
+    problem.c = {out.data(), n, 0, false};
+    std::vector<runtime::Region> regions = {
+        {a.tensor.data(), a.tensor.extent_bytes(dtype), "a", false},
+        {b.tensor.data(), b.tensor.extent_bytes(dtype), "b", false},
+        {out.data(), out.extent_bytes(out_dtype), "out", true},
+    };
+    if (bias) {
+        const Dtype bias_dtype = bias->dtype("gemm: bias");
+        problem.bias = bias->data();
+        problem.bias_type = element_type(bias_dtype);
+        regions.push_back({bias->data(), bias->extent_bytes(bias_dtype), "bias", false});
+    }
+
+    std::vector<BatchDimension> batch = batch_dimensions(a.tensor, b.tensor, out);
+    if (!batch.empty()) {
+        problem.batch = batch[0].size;
+        problem.a.batch_stride = batch[0].strides[0];
+        problem.b.batch_stride = batch[0].strides[1];
+        problem.c.batch_stride = batch[0].strides[2];
+        batch.erase(batch.begin());
+    }
+    std::vector<int64_t> index(batch.size(), 0);
+    for (;;) {
+        std::array<int64_t, 3> offset{};
+        for (size_t axis = 0; axis < batch.size(); ++axis) {
+            for (size_t i = 0; i < 3; ++i) offset[i] += index[axis] * batch[axis].strides[i];
+        }
+        problem.a.data = advanced(a.matrix.data, offset[0], bytes_of(dtype));
+        problem.b.data = advanced(b.matrix.data, offset[1], bytes_of(dtype));
+        problem.c.data = advanced(out.data(), offset[2], bytes_of(out_dtype));
+        run(placement, problem, regions);
+        size_t axis = 0;
+        while (axis < batch.size() && ++index[axis] == batch[axis].size) index[axis++] = 0;
+        if (axis == batch.size()) return out;
+    }
+}
+
+}  // namespace
+
+void gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != 5 || result_count != 1) fail("gemm is registered with another schema");
+    Arguments arguments(stack, argument_count);
+    Tensor a = arguments.tensor();
+    Tensor b = arguments.tensor();
+    std::optional<Tensor> bias = arguments.optional_tensor();
+    const int32_t out_dtype = arguments.dtype();
+    // Every plan adds in a fixed order, so that both values of the flag ask for what is done anyway.
+    [[maybe_unused]] const bool deterministic = arguments.boolean();
+    stack[0] = to_result(
+        product(std::move(a), std::move(b), std::move(bias), dtype_from_torch(out_dtype, "gemm: out_dtype")));
+}
+
+}  // namespace hipkittens::torch_door

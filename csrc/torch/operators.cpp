@@ -1,0 +1,37 @@
+// torch/operators.cpp: the operators' schemas and their entries for each dispatch key. One line per operator and key.
+// SPDX-License-Identifier: MIT
+#include "torch/gemm.h"
+#include "torch/stable_abi.h"
+#include "torch/tensor.h"
+
+namespace hipkittens::torch_door {
+namespace {
+
+struct Operator {
+    const char* schema;
+    const char* name;
+    void (*function)(StableIValue*, uint64_t, uint64_t);
+};
+constexpr Operator operators[] = {{gemm_schema, "hipkittens::gemm", &gemm}};
+
+// CPU tensors go to the simulator; tensors on an AMD GPU have the CUDA key.
+constexpr const char* dispatch_keys[] = {"CPU", "CUDA"};
+
+struct Registration {
+    Registration() {
+        TorchLibraryHandle library = nullptr;
+        check(aoti_torch_library_init_def("hipkittens", __FILE__, __LINE__, &library), "the library hipkittens");
+        for (const Operator& entry : operators) check(aoti_torch_library_def(library, entry.schema), entry.schema);
+        for (const char* key : dispatch_keys) {
+            check(aoti_torch_library_init_impl("hipkittens", key, __FILE__, __LINE__, &library), key);
+            for (const Operator& entry : operators) {
+                check(torch_library_impl(library, entry.name, entry.function, stable_abi_version), entry.name);
+            }
+        }
+    }
+};
+// The libraries stay registered for the life of the process, and are therefore not deleted.
+const Registration registration;
+
+}  // namespace
+}  // namespace hipkittens::torch_door

@@ -1,0 +1,64 @@
+// torch/placement.cpp: torch/placement.h over runtime/.
+// SPDX-License-Identifier: MIT
+#include "torch/placement.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+namespace hipkittens::torch_door {
+namespace {
+
+constexpr const char* archs[] = {"gfx942", "gfx950"};
+std::atomic<const char*> simulated_arch{archs[0]};
+std::atomic<void (*)()> before_launch{nullptr};
+std::atomic<bool> prefill{false};
+
+const runtime::Device& device_of(Device place) {
+    return place.cpu ? runtime::simulated_device(simulated_arch.load()) : runtime::hip_device(place.index);
+}
+
+}  // namespace
+
+Placement::Placement(Device device) : place_(device), device_(device_of(device)), stream_(current_stream(device)) {}
+
+int Placement::target() const {
+    return std::atoi(device_.arch.c_str() + std::strlen("gfx"));
+}
+
+Tensor Placement::empty(std::span<const int64_t> sizes, Dtype dtype) const {
+    Tensor result = Tensor::empty(sizes, dtype, place_);
+    if (place_.cpu && prefill) std::memset(result.data(), 0xff, result.extent_bytes(dtype));
+    return result;
+}
+
+void Placement::launch(const std::string& kernel, const runtime::LaunchShape& shape,
+                       std::span<const unsigned char> arguments, std::span<const runtime::Region> regions) const {
+    if (place_.cpu) {
+        if (const auto function = before_launch.load()) function();
+    }
+    runtime::launch(device_, kernel, shape, stream_, arguments.data(), arguments.size(), regions);
+}
+
+}  // namespace hipkittens::torch_door
+
+#define HIPKITTENS_EXPORT extern "C" __attribute__((visibility("default")))
+
+HIPKITTENS_EXPORT int hipkittens_torch_set_simulated_arch(const char* arch) {
+    for (const char* known : hipkittens::torch_door::archs) {
+        if (std::string_view(known) == arch) {
+            hipkittens::torch_door::simulated_arch = known;
+            return 0;
+        }
+    }
+    return 1;
+}
+
+HIPKITTENS_EXPORT void hipkittens_torch_set_before_launch(void (*function)()) {
+    hipkittens::torch_door::before_launch = function;
+}
+
+HIPKITTENS_EXPORT void hipkittens_torch_set_prefill(int on) {
+    hipkittens::torch_door::prefill = on != 0;
+}

@@ -1,0 +1,43 @@
+// torch/placement.h: where an operator's launches go: the GPU its tensors are on, or for CPU tensors the simulated one.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "runtime/device.h"
+#include "runtime/launch.h"
+#include "torch/tensor.h"
+
+namespace hipkittens::torch_door {
+
+class Placement {
+   public:
+    explicit Placement(Device device);
+
+    const runtime::Device& device() const { return device_; }
+    int target() const;  // 942, 950
+
+    // A result or a workspace. Under checks every byte is 0xff at first: a NaN in every dtype here.
+    Tensor empty(std::span<const int64_t> sizes, Dtype dtype) const;
+
+    void launch(const std::string& kernel, const runtime::LaunchShape& shape, std::span<const unsigned char> arguments,
+                std::span<const runtime::Region> regions) const;
+
+   private:
+    Device place_;
+    const runtime::Device& device_;
+    void* stream_;
+};
+
+}  // namespace hipkittens::torch_door
+
+// The door for Python's `simulate`. All of it holds for the process: autograd may launch from any thread.
+extern "C" {
+// "gfx942" or "gfx950". 0, or 1 if it is neither.
+int hipkittens_torch_set_simulated_arch(const char* arch);
+// Called in the launching thread before every simulated launch; hands it the simulator's settings.
+void hipkittens_torch_set_before_launch(void (*function)());
+void hipkittens_torch_set_prefill(int on);
+}
