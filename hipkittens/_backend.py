@@ -35,6 +35,14 @@ class _State:
     forced = False  # inside `simulate`
 
 
+def arch() -> str:
+    return _State.arch
+
+
+def backend() -> str:
+    return _State.backend
+
+
 def uses_torch() -> bool:
     return _State.backend == "torch" and not _State.forced
 

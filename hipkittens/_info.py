@@ -36,9 +36,10 @@ def collect() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torch_hip": torch.version.hip,
+        "hip": _library.hip_status(),
         "gpus": [torch.cuda.get_device_properties(i).gcnArchName for i in range(_backend.hip_device_count())],
-        "backend": _backend._State.backend,
-        "arch": _backend._State.arch,
+        "backend": _backend.backend(),
+        "arch": _backend.arch(),
         "simulator": {
             "library": str(_library.SIMULATOR),
             "host_level": ("portable", "avx2", "avx512", "avx512_bf16")[_C.best_host_level()],

@@ -6,10 +6,10 @@ from __future__ import annotations
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from . import _library
+from . import _backend, _library
 
 torch.ops.load_library(str(_library.OPERATORS))
-_library.connect()
+_library.connect(_backend.arch())
 
 _gemm = torch.ops.hipkittens.gemm
 

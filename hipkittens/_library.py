@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+"""The shared libraries and the code objects of this installation, and what Python tells them."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ._pack import Pack
+
+TARGETS = ("gfx942", "gfx950")
+_HERE = Path(__file__).resolve().parent
+OPERATORS = _HERE / "lib" / "_ops.so"
+SIMULATOR = _HERE / "lib" / "libhipkittens_simulator.so"
+
+
+@functools.cache
+def pack(target: str) -> Pack:
+    return Pack(_HERE / "_kernels" / f"{target}.hkpack")
+
+
+@functools.cache
+def _operators() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(OPERATORS))
+    library.hipkittens_runtime_last_error.restype = ctypes.c_char_p
+    library.hipkittens_runtime_hip_status.restype = ctypes.c_char_p
+    library.hipkittens_torch_set_before_launch.argtypes = [ctypes.c_void_p]
+    return library
+
+
+@functools.cache
+def _simulator_control() -> Any:
+    """The module _C, opened with the first setting or report that is asked for."""
+    from . import _C
+
+    _operators().hipkittens_torch_set_before_launch(_C.apply_settings_address)
+    return _C
+
+
+_SOURCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
+
+
+@_SOURCE
+def _code_object_source(target: bytes, kernel: bytes) -> int:
+    """Answers the runtime, which asks for a kernel when it is first launched."""
+    library = _operators()
+    try:
+        chosen = pack(target.decode())
+        image = chosen.image(chosen.entry(kernel.decode()))
+    except KeyError:
+        library.hipkittens_runtime_refuse(b"the pack of " + target + b" has no kernel " + kernel)
+        return 1
+    except Exception as error:
+        library.hipkittens_runtime_refuse(str(error).encode())
+        return 1
+    return library.hipkittens_runtime_add_code_object(target, kernel, image, ctypes.c_uint64(len(image)))
+
+
+def connect(arch: str) -> None:
+    """Tells the operators where code objects come from and which target is simulated. Opens nothing yet."""
+    _operators().hipkittens_runtime_set_code_object_source(_code_object_source)
+    _set_simulated_arch(arch)
+
+
+def _set_simulated_arch(arch: str) -> None:
+    if _operators().hipkittens_torch_set_simulated_arch(arch.encode()):
+        raise ValueError(f"hipkittens: simulated arch '{arch}'; allowed: {', '.join(TARGETS)}")
+
+
+def simulator_settings() -> dict[str, Any]:
+    return _simulator_control().get_settings()
+
+
+def configure_simulator(arch: str, settings: dict[str, Any]) -> None:
+    _simulator_control().set_settings(settings)
+    _operators().hipkittens_torch_set_prefill(settings["poison"])
+    _set_simulated_arch(arch)
+
+
+def last_report() -> dict[str, Any]:
+    return _simulator_control().last_report()
+
+
+def hip_status() -> dict[str, Any]:
+    """What was found of HIP in this machine: the library, its devices, or why there are none."""
+    return json.loads(_operators().hipkittens_runtime_hip_status())
+
+
+def code(image: bytes) -> Iterator[tuple[int, bytes]]:
+    """(address, bytes) of each executable section of an ELF64 code object."""
+    (table,) = struct.unpack_from("<Q", image, 0x28)
+    entry_bytes, count = struct.unpack_from("<HH", image, 0x3A)
+    for number in range(count):
+        _, kind, flags, address, offset, size = struct.unpack_from("<IIQQQQ", image, table + number * entry_bytes)
+        if kind == 1 and flags & 4:  # SHT_PROGBITS, SHF_EXECINSTR
+            yield address, image[offset : offset + size]
