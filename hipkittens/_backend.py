@@ -16,7 +16,7 @@ log = logging.getLogger("hipkittens")
 
 BACKENDS = ("auto", "hip", "sim", "torch")
 ARITHMETIC = {"fast": 0, "strict": 1, "exact": 2}
-HOST_LEVELS = {"best": -1, "portable": 0, "avx2": 1, "avx512": 2, "avx512_bf16": 3}
+HOST_LEVELS = {"best": -1, "portable": 0, "avx2": 1, "avx512": 2, "avx512_bf16": 3, "amx": 4}
 DEFAULT_ARCH = "gfx942"
 
 
@@ -88,7 +88,7 @@ class simulate:
                 LDS bank conflicts are counted
     arithmetic  "fast" (default), "strict" (f32 fused multiply-adds in order of k), "exact" (the published CDNA3 rule)
     threads     host threads; 0 is one per core
-    host_level  the host instructions to use: "best" (default), "portable", "avx2", "avx512", "avx512_bf16"
+    host_level  the host instructions to use: "best" (default), "portable", "avx2", "avx512", "avx512_bf16", "amx"
     seed        order in which the waves of a workgroup take turns; 0 is index order
     """
 

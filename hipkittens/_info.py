@@ -42,7 +42,7 @@ def collect() -> dict[str, Any]:
         "arch": _backend.arch(),
         "simulator": {
             "library": str(_library.SIMULATOR),
-            "host_level": ("portable", "avx2", "avx512", "avx512_bf16")[_C.best_host_level()],
+            "host_level": ("portable", "avx2", "avx512", "avx512_bf16", "amx")[_C.best_host_level()],
             "cores": os.cpu_count(),
         },
         "kernels": packs,

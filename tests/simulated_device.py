@@ -14,7 +14,7 @@ import numpy as np
 
 TARGETS = ("gfx942", "gfx950")
 ARITHMETIC = {"fast": 0, "strict": 1, "exact": 2}
-HOST_LEVELS = {"best": -1, "portable": 0, "avx2": 1, "avx512": 2, "avx512_bf16": 3}
+HOST_LEVELS = {"best": -1, "portable": 0, "avx2": 1, "avx512": 2, "avx512_bf16": 3, "amx": 4}
 
 
 class Region(ctypes.Structure):

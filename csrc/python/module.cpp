@@ -105,7 +105,7 @@ PYBIND11_MODULE(_C, module) {
     module.def("set_settings", &door::set_settings, py::arg("values"),
                "Changes the named settings of this process's later launches.");
     module.attr("apply_settings_address") = reinterpret_cast<uintptr_t>(&door::apply_settings);
-    module.def("best_host_level", &hipkittens_best_host_level, "0 portable, 1 avx2, 2 avx512, 3 avx512_bf16.");
+    module.def("best_host_level", &hipkittens_best_host_level, "0 portable, 1 avx2, 2 avx512, 3 avx512_bf16, 4 amx.");
     module.def("last_error", [] { return std::string(hipkittens_last_error()); });
     module.def("last_report", &door::last_report, "Counters of this thread's last launch.");
     module.def("disassemble", &door::disassemble, py::arg("target"), py::arg("code"),

@@ -29,7 +29,7 @@ int hipkittens_launch_bounded(void* function, const unsigned int grid[3], const 
 /* Settings of later launches of the calling thread. Values: see simulator/machine/settings.h. */
 typedef struct {
     int arithmetic;            /* 0 fast, 1 strict, 2 exact */
-    int host_level;            /* -1 best, 0 portable, 1 avx2, 2 avx512, 3 avx512_bf16 */
+    int host_level;            /* -1 best, 0 portable, 1 avx2, 2 avx512, 3 avx512_bf16, 4 amx */
     uint32_t threads;          /* 0: one per core */
     uint64_t wave_order_seed;
     int poison;

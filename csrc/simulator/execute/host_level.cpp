@@ -1,12 +1,14 @@
 // simulator/execute/host_level.cpp: which of the host levels this CPU can run. Compiled once, for the baseline.
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/families.h"
+#include "simulator/tile_unit/tile_unit.h"
 
 namespace hipkittens::simulator {
 
 const Families& families(HostLevel level) {
     switch (level) {
 #if defined(__x86_64__)
+        case HostLevel::amx:
         case HostLevel::avx512_bf16: return avx512_bf16::families();
         case HostLevel::avx512: return avx512::families();
         case HostLevel::avx2: return avx2::families();
@@ -23,7 +25,9 @@ HostLevel best_host_level() {
                           __builtin_cpu_supports("bmi2");
     const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (has_avx512 && __builtin_cpu_supports("avx512bf16")) return HostLevel::avx512_bf16;
+    if (has_avx512 && __builtin_cpu_supports("avx512bf16")) {
+        return tile_unit::is_available() ? HostLevel::amx : HostLevel::avx512_bf16;
+    }
     if (has_avx512) return HostLevel::avx512;
     if (has_avx2) return HostLevel::avx2;
 #endif

@@ -12,6 +12,7 @@
 
 #include "isa/effects.h"
 #include "simulator/machine/worker.h"
+#include "simulator/tile_unit/tile_unit.h"
 
 namespace hipkittens::simulator {
 
@@ -171,6 +172,7 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     std::vector<std::exception_ptr> failures(threads);
     const auto work = [&](uint32_t index) {
         HostFloatMode float_mode(kernel.float_mode);
+        tile_unit::ThreadTiles tiles(uses_tile_unit(request.settings));
         try {
             run_worker(grid);
         } catch (...) {

@@ -12,8 +12,9 @@ namespace hipkittens::simulator {
 //   exact   the published CDNA3 rule (for gfx950 an assumption)
 enum class Arithmetic : uint8_t { fast, strict, exact };
 
-// The host's instruction sets, weakest first. Every execute/ source is compiled once per entry.
-enum class HostLevel : uint8_t { portable, avx2, avx512, avx512_bf16 };
+// The host's instruction sets, weakest first. Every execute/ source is compiled once per entry; amx is avx512_bf16 with the
+// bf16 products of tile_unit/.
+enum class HostLevel : uint8_t { portable, avx2, avx512, avx512_bf16, amx };
 
 struct Settings {
     Arithmetic arithmetic = Arithmetic::fast;
@@ -24,5 +25,10 @@ struct Settings {
     bool count_lds_conflicts = false;     // fill Counters::lds_conflict_cycles from the real addresses
     uint64_t instruction_limit = 0;       // watchdog: wave instructions per workgroup before the launch fails; 0: default
 };
+
+// AMX adds up in its own order, which is neither strict nor exact.
+inline bool uses_tile_unit(const Settings& settings) {
+    return settings.host_level == HostLevel::amx && settings.arithmetic == Arithmetic::fast;
+}
 
 }  // namespace hipkittens::simulator

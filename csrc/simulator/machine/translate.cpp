@@ -8,6 +8,7 @@
 #include "simulator/execute/families.h"
 #include "simulator/machine/control.h"
 #include "simulator/machine/program.h"
+#include "simulator/tile_unit/tile_unit.h"
 
 namespace hipkittens::simulator {
 
@@ -167,6 +168,9 @@ std::unique_ptr<const Program> translate(const TranslateRequest& request) {
     translation.emit_steps();
     translation.resolve_branches();
     program->steps = std::move(translation.builder.steps());
+    if (uses_tile_unit(request.settings)) {
+        tile_unit::adopt_products(program->steps.data(), program->steps.size(), program->instructions.data());
+    }
     program->constant_values = translation.builder.constant_values();
     program->wave_bytes = translation.builder.wave_bytes();
     program->entry = program->step_for_address(request.entry_address);
