@@ -29,6 +29,7 @@ def _operators() -> ctypes.CDLL:
     library = ctypes.CDLL(str(OPERATORS))
     library.hipkittens_runtime_last_error.restype = ctypes.c_char_p
     library.hipkittens_runtime_hip_status.restype = ctypes.c_char_p
+    library.hipkittens_torch_last_kernel.restype = ctypes.c_char_p
     library.hipkittens_torch_set_before_launch.argtypes = [ctypes.c_void_p]
     return library
 
@@ -84,6 +85,11 @@ def configure_simulator(arch: str, settings: dict[str, Any]) -> None:
 
 def last_report() -> dict[str, Any]:
     return _simulator_control().last_report()
+
+
+def last_kernel() -> str:
+    """The kernel that this thread's last operator launched first, or ''."""
+    return _operators().hipkittens_torch_last_kernel().decode()
 
 
 def hip_status() -> dict[str, Any]:

@@ -14,6 +14,7 @@ constexpr const char* archs[] = {"gfx942", "gfx950"};
 std::atomic<const char*> simulated_arch{archs[0]};
 std::atomic<void (*)()> before_launch{nullptr};
 std::atomic<bool> prefill{false};
+thread_local std::string last_kernel;
 
 const runtime::Device& device_of(Device place) {
     return place.cpu ? runtime::simulated_device(simulated_arch.load()) : runtime::hip_device(place.index);
@@ -21,7 +22,9 @@ const runtime::Device& device_of(Device place) {
 
 }  // namespace
 
-Placement::Placement(Device device) : place_(device), device_(device_of(device)), stream_(current_stream(device)) {}
+Placement::Placement(Device device) : place_(device), device_(device_of(device)), stream_(current_stream(device)) {
+    last_kernel.clear();
+}
 
 int Placement::target() const {
     return std::atoi(device_.arch.c_str() + std::strlen("gfx"));
@@ -38,6 +41,7 @@ void Placement::launch(const std::string& kernel, const runtime::LaunchShape& sh
     if (place_.cpu) {
         if (const auto function = before_launch.load()) function();
     }
+    if (last_kernel.empty()) last_kernel = kernel;
     runtime::launch(device_, kernel, shape, stream_, arguments.data(), arguments.size(), regions);
 }
 
@@ -61,4 +65,8 @@ HIPKITTENS_EXPORT void hipkittens_torch_set_before_launch(void (*function)()) {
 
 HIPKITTENS_EXPORT void hipkittens_torch_set_prefill(int on) {
     hipkittens::torch_door::prefill = on != 0;
+}
+
+HIPKITTENS_EXPORT const char* hipkittens_torch_last_kernel() {
+    return hipkittens::torch_door::last_kernel.c_str();
 }

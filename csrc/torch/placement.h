@@ -40,4 +40,6 @@ int hipkittens_torch_set_simulated_arch(const char* arch);
 // Called in the launching thread before every simulated launch; hands it the simulator's settings.
 void hipkittens_torch_set_before_launch(void (*function)());
 void hipkittens_torch_set_prefill(int on);
+// The kernel that the calling thread's last operator launched first, or "".
+const char* hipkittens_torch_last_kernel(void);
 }
