@@ -27,6 +27,15 @@ void check_stream(hipStream_t stream) {
     if (stream && stream != stream_legacy && stream != stream_per_thread) objects().streams.get(stream);
 }
 
+void check_stream(hipStream_t stream, int device) {
+    if (!stream || stream == stream_legacy || stream == stream_per_thread) return;
+    const int other = objects().streams.get(stream)->device;
+    if (other != device) {
+        throw HipError(hipErrorInvalidHandle, "the stream belongs to device " + std::to_string(other) + ", the kernel to device " +
+                                                  std::to_string(device));
+    }
+}
+
 int checked_device(int device) {
     if (device < 0 || device >= device_count) {
         throw HipError(hipErrorInvalidDevice, "device " + std::to_string(device) + " does not exist; there are " +

@@ -250,7 +250,7 @@ HIPKITTENS_EXPORT hipError_t hipModuleLaunchKernel(hipFunction_t function, unsig
                                                    void** arguments, void** extra) {
     return call("hipModuleLaunchKernel", [&] {
         const auto object = objects().functions.get(function);
-        check_stream(stream);
+        check_stream(stream, object->module->device);
         check_device(*object);
         const LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
         check_shape(*object, shape);
@@ -269,7 +269,7 @@ extern "C" __attribute__((visibility("protected"))) int hipkittens_launch_bounde
         require_pointer(block, "block");
         require(regions || region_count == 0, hipErrorInvalidValue, "regions is a null pointer");
         const auto object = objects().functions.get(static_cast<hipFunction_t>(function));
-        check_stream(static_cast<hipStream_t>(stream));
+        check_stream(static_cast<hipStream_t>(stream), object->module->device);
         check_device(*object);
         const LaunchShape shape{{grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared_bytes};
         check_shape(*object, shape);

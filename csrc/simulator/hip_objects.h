@@ -80,8 +80,10 @@ struct Objects {
 };
 Objects& objects();
 
-// The default streams exist without being created. Everything runs when it is called, so a stream only has to be real.
+// The default streams exist without being created. Everything runs when it is called, so a stream only has to be real,
+// and to belong to the device that works on it.
 void check_stream(hip::hipStream_t stream);
+void check_stream(hip::hipStream_t stream, int device);
 int checked_device(int device);
 
 }  // namespace hipkittens::simulator

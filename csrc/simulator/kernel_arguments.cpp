@@ -81,17 +81,17 @@ std::vector<uint8_t> arguments_from_pointers(const Kernel& kernel, void* const* 
 
 std::vector<uint8_t> arguments_from_buffer(const Kernel& kernel, const void* buffer, size_t bytes, const LaunchShape& shape) {
     const auto refuse = [&](const std::string& what) {
-        throw HipError(hip::hipErrorInvalidValue, "kernel " + kernel.name + ": the argument buffer has " +
-                                                      std::to_string(bytes) + " bytes, " + what);
+        throw HipError(hip::hipErrorInvalidValue, "kernel " + kernel.name + ": " + std::to_string(bytes) +
+                                                      " bytes of arguments, but " + what);
     };
     if (bytes < kernel.explicit_kernarg_bytes) {
-        refuse("the arguments take " + std::to_string(kernel.explicit_kernarg_bytes));
+        refuse("the kernel takes " + std::to_string(kernel.explicit_kernarg_bytes));
     }
     // Hosts that keep every argument in a 16-byte slot pass the padding of the last one too.
     if (bytes > (size_t{kernel.kernarg_bytes} + 15) / 16 * 16) {
-        refuse("the argument segment ends at " + std::to_string(kernel.kernarg_bytes));
+        refuse("the kernel's argument segment ends at " + std::to_string(kernel.kernarg_bytes));
     }
-    if (bytes && !buffer) refuse("but its pointer is null");
+    if (bytes && !buffer) refuse("the pointer to them is null");
     std::vector<uint8_t> segment(kernel.kernarg_bytes);
     std::memcpy(segment.data(), buffer, std::min(bytes, segment.size()));
     fill_hidden(kernel, shape, segment);

@@ -1,0 +1,32 @@
+"""Host C++ for tests: sources of csrc and of tests to a program or a library, with the machine's C++ compiler."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1")
+
+
+def build(output: pathlib.Path, sources: Sequence[pathlib.Path | str], *options: str) -> pathlib.Path:
+    """Compiles `sources`, paths from the repository's root, into `output`."""
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if not compiler:
+        pytest.skip("no C++ compiler on this machine")
+    command = [compiler, "-std=c++20", "-Wall", "-Wextra", "-fPIC", f"-I{ROOT / 'csrc'}", *options,
+               *(str(ROOT / source) for source in sources), "-o", str(output), "-ldl", "-pthread"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr, done.stderr
+    return output
+
+
+def room(name: str) -> list[pathlib.Path]:
+    """The sources of one room of csrc."""
+    return sorted((ROOT / "csrc" / name).glob("*.cpp"))
