@@ -19,6 +19,7 @@ bool Decoder::decode_scalar_memory() {
     const bool soffset_enable = bit(14), has_immediate = bit(17);
     const uint32_t data = bits(12, 6);
     out_.sc0 = bit(16);
+    out_.has_offset = has_immediate;
     if (bit(13) || bit(15) || bits(56, 53)) return false;
     bool has_address = false, has_data = false;
     for (const OperandForm& form : *this) {
@@ -84,9 +85,10 @@ bool Decoder::decode_ds() {
         } else if (form.is_written) {
             destination_used = true;
             good = vgpr(form, bits(63, 56), accumulation);
-        } else if (row_->has(isa::gds)) {  // global wave sync takes its operand from the address field
+        } else if (row_->has(isa::gds)) {
+            // Global wave sync takes its operand from the address field; gfx90a and later want an even register.
             address_used = true;
-            good = vgpr(form, bits(39, 32), accumulation);
+            good = bit(32) == 0 && vgpr(form, bits(39, 32), accumulation);
         } else {
             good = vgpr(form, data[next_data++], accumulation);
         }
@@ -121,7 +123,7 @@ bool Decoder::decode_buffer(Encoding encoding) {
     }
     const bool accumulation = bit(55);
     if (row_->form_count == 0) {  // buffer_inv, buffer_wbl2: cache control bits only
-        return bits(13, 0) == 0 && !out_.lds && bits(63, 32) == 0;
+        return bits(13, 0) == 0 && !out_.lds && !out_.nt && bits(63, 32) == 0;
     }
     if (out_.lds) {
         // gfx942 moves at most a dword per lane into LDS.

@@ -81,13 +81,17 @@ struct Instruction {
     uint32_t address = 0;                   // byte offset from the start of the decoded range
     uint8_t bytes = 0;                      // 4, 8, 12 or 16
 
-    // Explicit operands in assembly order, destinations first; implicit ones (is_implicit) after them.
+    // Operands in assembly order, destinations first, at the same positions in every encoding of a mnemonic: vcc of the
+    // e32 forms stands where the e64 form has its SGPR pair, flagged is_implicit. A field that is absent (`off`) stands
+    // there with code::none. Registers that the text does not name (m0, exec, vcc of v_div_fmas) follow, is_implicit.
+    // Positions of memory operands: isa/table.h.
     static constexpr int max_operands = 8;
     uint8_t operand_count = 0;
     Operand operands[max_operands];
     uint32_t literal = 0;                   // value behind code::literal
 
-    // Bit i of neg/abs/op_sel refers to source i (0..2); op_sel bit 3 selects the destination half (VOP3).
+    // Bit i of neg/abs/op_sel refers to source i (0..2); op_sel bit 3 selects the destination half (VOP3). Of rows with
+    // the modifier `fetch` (v_permlane*_swap), bits 0 and 1 are fi and bound_ctrl.
     uint8_t neg = 0, abs = 0;               // VOP3P: neg is neg_lo
     uint8_t neg_hi = 0, op_sel = 0, op_sel_hi = 0;
     uint8_t omod = 0;                       // 0 none, 1 *2, 2 *4, 3 /2
@@ -100,11 +104,12 @@ struct Instruction {
     int32_t offset = 0;                     // immediate byte offset, sign extended where the encoding says so
     int32_t offset1 = 0;                    // DS read2/write2: second offset, in elements; `offset` is then the first, in elements
     bool offen = false, idxen = false, lds = false, gds = false;
+    bool has_offset = false;                // SMEM: `offset` is in the encoding, even if it is 0
     bool sc0 = false, sc1 = false, nt = false;   // sc0 on an atomic: return the value from before
-    uint8_t format = 0;                     // MTBUF
+    uint8_t format = 0;                     // MTBUF: data format in bits 3..0, number format in bits 6..4
 
     // Matrix instructions.
-    uint8_t cbsz = 0, abid = 0, blgp = 0;
+    uint8_t cbsz = 0, abid = 0, blgp = 0;   // v_mfma_f64 has neg in the place of blgp
     uint8_t bitop3 = 0;                     // v_bitop3: truth table
 
     const Operand* begin() const { return operands; }

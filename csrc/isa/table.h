@@ -58,6 +58,9 @@ enum Modifier : uint32_t {
     gds = 1 << 18,            // ds: only with gds set
     offset_pair = 1 << 19,    // ds: two 8-bit offsets in place of one of 16 bits
     swizzle = 1 << 20,        // ds: the offset is a lane pattern
+    // Matrix: passes of four cycles (AMD matrix instruction calculator; LLVM's SISchedule.td). See effects.cpp for the
+    // two exceptions that also depend on target or format.
+    passes_2 = 2 << 24, passes_4 = 4 << 24, passes_8 = 8 << 24, passes_16 = 16 << 24,
 };
 
 enum class Kind : uint8_t {
@@ -89,6 +92,7 @@ struct Row {
 
     bool is_on(Target target) const { return target == Target::gfx942 ? on_gfx942 : on_gfx950; }
     bool has(Modifier modifier) const { return modifiers & modifier; }
+    int passes() const { return static_cast<int>(modifiers >> 24); }
 };
 
 // All rows, in the order of Opcode (row i has opcode i + 1).
