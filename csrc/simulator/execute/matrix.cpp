@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/families.h"
 #include "simulator/execute/matrix_dot.h"
-#include "simulator/execute/matrix_strict.h"
+#include "simulator/execute/matrix_exact.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
@@ -90,10 +90,16 @@ constexpr Meaning meaning() {
 
 template <class Format, class ShapeOf>
 constexpr Meaning floats(Arithmetic arithmetic) {
-    (void)arithmetic;
+    constexpr bool has_rule = Format::group > 1;
     if constexpr (ShapeOf::size == 4) {
+        if constexpr (has_rule) {
+            if (arithmetic == Arithmetic::exact) return meaning<multiply_exact_4x4<Format, ShapeOf::depth>, ShapeOf>();
+        }
         return meaning<multiply_strict_4x4<Format, ShapeOf::depth>, ShapeOf>();
     } else {
+        if constexpr (has_rule) {
+            if (arithmetic == Arithmetic::exact) return meaning<multiply_exact<Format, ShapeOf>, ShapeOf>();
+        }
 #if defined(__AVX512BF16__)
         if constexpr (Format::is_bf16) {
             if (arithmetic == Arithmetic::fast) return meaning<multiply_dot<ShapeOf>, ShapeOf>();

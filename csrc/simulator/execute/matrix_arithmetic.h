@@ -33,18 +33,20 @@ HIPKITTENS_INLINE void store_vector(void* place, Vector value) {
     memcpy(__builtin_assume_aligned(place, sizeof(Vector)), &value, sizeof(Vector));
 }
 
-#if defined(__AVX512F__)
-HIPKITTENS_INLINE MatrixFloats fused_multiply_add(MatrixFloats a, MatrixFloats b, MatrixFloats c) { return fma(a, b, c); }
-#elif defined(__AVX2__)
-HIPKITTENS_INLINE MatrixFloats fused_multiply_add(MatrixFloats a, MatrixFloats b, MatrixFloats c) {
-    return (MatrixFloats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-}
+// What the host does in a few instructions is inlined; the hundred that it takes without them are called.
+#if defined(__AVX2__)
+#define HIPKITTENS_MATRIX_INLINE HIPKITTENS_INLINE
 #else
-// A hundred instructions without the host's help: not worth unrolling.
-static __attribute__((noinline)) MatrixFloats fused_multiply_add(MatrixFloats a, MatrixFloats b, MatrixFloats c) {
-    return fma(a, b, c);
-}
+#define HIPKITTENS_MATRIX_INLINE [[maybe_unused]] static __attribute__((noinline))
 #endif
+
+HIPKITTENS_MATRIX_INLINE MatrixFloats fused_multiply_add(MatrixFloats a, MatrixFloats b, MatrixFloats c) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    return (MatrixFloats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return fma(a, b, c);
+#endif
+}
 HIPKITTENS_INLINE MatrixFloats fused_multiply_add(float a, MatrixFloats b, MatrixFloats c) {
     return fused_multiply_add(a - MatrixFloats{}, b, c);   // a - 0 keeps the sign of a zero
 }
@@ -53,14 +55,14 @@ HIPKITTENS_INLINE MatrixFloats canonical_nan(MatrixFloats value) {
     return value == value ? value : (MatrixFloats)(MatrixInts{} + 0x7fc00000);
 }
 
-// The multiplicand formats. `unpack` gives element `e` of sixteen dwords as f32 (all conversions are exact); `exponent`
-// is the exponent the exact rule aligns by: that of the significand's leading place, for denormals the smallest normal one.
+// The multiplicand formats. `unpack` gives element `e` of sixteen dwords as f32 (all conversions are exact). For
+// the exact rule: how many k it adds at once, and the exponent of the smallest normal number.
 struct Bf16 {
     static constexpr bool is_bf16 = true;
     static constexpr int per_dword = 2;
     static constexpr int group = 8;
     HIPKITTENS_INLINE f32x16 unpack(u32x16 dwords, int e) { return (f32x16)(e ? dwords & 0xffff0000u : dwords << 16); }
-    HIPKITTENS_INLINE i32x16 smallest_exponent() { return i32x16{} - 126; }
+    static constexpr int smallest_exponent = -126;
 };
 
 struct F16 {
@@ -79,15 +81,15 @@ struct F16 {
         return (f32x16)((u32x16)magnitude | special | (half & 0x8000u) << 16);
 #endif
     }
-    HIPKITTENS_INLINE i32x16 smallest_exponent() { return i32x16{} - 14; }
+    static constexpr int smallest_exponent = -14;
 };
 
 struct F32 {
     static constexpr bool is_bf16 = false;
     static constexpr int per_dword = 1;
-    static constexpr int group = 1;
+    static constexpr int group = 1;   // k-sequential
     HIPKITTENS_INLINE f32x16 unpack(u32x16 dwords, int) { return (f32x16)dwords; }
-    HIPKITTENS_INLINE i32x16 smallest_exponent() { return i32x16{} - 126; }
+    static constexpr int smallest_exponent = -126;
 };
 
 // xf32 (TF32): an f32 of which the multiplier takes 10 bits of fraction; the others are cut off.
@@ -96,7 +98,7 @@ struct Xf32 {
     static constexpr int per_dword = 1;
     static constexpr int group = 4;
     HIPKITTENS_INLINE f32x16 unpack(u32x16 dwords, int) { return (f32x16)(dwords & 0xffffe000u); }
-    HIPKITTENS_INLINE i32x16 smallest_exponent() { return i32x16{} - 126; }
+    static constexpr int smallest_exponent = -126;
 };
 
 // Signed bytes; products and sums are integers modulo 2^32.

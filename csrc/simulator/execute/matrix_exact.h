@@ -1,0 +1,215 @@
+// simulator/execute/matrix_exact.h: the rounding of CDNA3's matrix cores, for f16, bf16 and xf32.
+// SPDX-License-Identifier: MIT
+//
+// The rule is MMA-Sim's ("TR_FDPA" with F = 24, F2 = 31; arXiv 2511.10909, github.com/microsoft/MMA-Sim), which its
+// authors found bit-equal to an MI300X. k is taken in groups of 8 (xf32: 4). In a group
+//   1. a product has the significand sa * sb in (-4, 4) and the exponent ea + eb; a denormal has the smallest normal
+//      exponent and a significand below 1; a zero product has the exponent -126. A product of 2^128 or more is infinite.
+//   2. all products are aligned to the largest exponent and cut off (toward zero) after 24 fractional bits; the sum S of
+//      the results is exact.
+//   3. with E = max(that exponent, C's exponent), S is cut off (toward minus infinity) after 31 fractional bits relative
+//      to E and C after 24; their sum is rounded to nearest even to f32, which is the C of the next group.
+// Infinities and NaN pass as in any sum; here every NaN is 0x7fc00000 and every zero sum +0 (the rule leaves both open).
+//
+// Step 2 in f32 arithmetic, exact: the products of one group are scaled by a power of two so that truncating to an
+// integer is the cut. To keep f32's range, each row of A and column of B is first divided by the power of two of its
+// largest element in the group. What is still out of range, and infinities and NaN, take the scalar way.
+#pragma once
+
+#include "simulator/execute/matrix_strict.h"
+
+namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
+
+typedef double MatrixDoubles __attribute__((vector_size(4 * matrix_width)));          // half as many elements
+typedef int64_t MatrixLongs __attribute__((vector_size(4 * matrix_width)));
+typedef int32_t MatrixHalfInts __attribute__((vector_size(2 * matrix_width)));
+typedef float MatrixHalfFloats __attribute__((vector_size(2 * matrix_width)));
+
+// One group for one element of D: `a` and `b` point to its first k, the next ones are `a_step` and `b_step` further.
+float exact_group(const float* a, int a_step, const float* b, int b_step, int count, int smallest_exponent, float c);
+
+namespace exact {
+
+inline constexpr int no_exponent = -2000;   // of a zero: below every sum of two exponents
+
+HIPKITTENS_INLINE MatrixInts exponent_field(MatrixFloats value) { return (MatrixInts)value >> 23 & 0xff; }
+HIPKITTENS_INLINE MatrixInts larger(MatrixInts a, MatrixInts b) { return a > b ? a : b; }
+HIPKITTENS_INLINE MatrixFloats power_of_two(MatrixInts n) { return (MatrixFloats)((n + 127) << 23); }
+HIPKITTENS_INLINE MatrixDoubles power_of_two(MatrixHalfInts n) {
+    n = n > -1000 ? n : MatrixHalfInts{} - 1000;
+    return (MatrixDoubles)(__builtin_convertvector(n + 1023, MatrixLongs) << 52);
+}
+HIPKITTENS_INLINE bool any(MatrixInts truth) {
+#if defined(__AVX512DQ__)
+    return _mm512_movepi32_mask((__m512i)truth) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps((__m256)truth) != 0;
+#else
+    return to_bits(truth) != 0;
+#endif
+}
+
+HIPKITTENS_INLINE MatrixDoubles floor(MatrixDoubles value) {
+#if defined(__AVX512F__)
+    return (MatrixDoubles)_mm512_maskz_roundscale_pd(0xff, (__m512d)value, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+#elif defined(__AVX2__)
+    return (MatrixDoubles)_mm256_floor_pd((__m256d)value);
+#else
+    return round_to_integral<Rounding::down>(value);
+#endif
+}
+
+// One operand of one block: elements divided by 2^(largest exponent of their row and group), and the exponents.
+template <int size, int depth, int group>
+struct Aligned {
+    alignas(64) float value[depth * size];
+    alignas(64) int32_t exponent[depth * size];             // relative to `largest`, no_exponent for 0
+    alignas(64) int32_t largest[depth / group * size];
+    bool has_special;                                       // an infinity or a NaN
+};
+
+template <int size, int depth, int group>
+HIPKITTENS_INLINE void align(const float* from, int smallest_exponent, Aligned<size, depth, group>& to) {
+    MatrixInts special = {};
+    for (int first = 0; first < depth; first += group) {
+        for (int row = 0; row < size; row += matrix_width) {
+            MatrixInts exponents[group], largest = MatrixInts{} + no_exponent;
+            for (int k = 0; k < group; ++k) {
+                const MatrixFloats value = load_vector<MatrixFloats>(from + (first + k) * size + row);
+                const MatrixInts field = exponent_field(value);
+                special |= field == 255;
+                exponents[k] = larger(field - 127, MatrixInts{} + smallest_exponent);
+                exponents[k] = value == 0.0f ? MatrixInts{} + no_exponent : exponents[k];
+                largest = larger(largest, exponents[k]);
+            }
+            // 2^-127 is no normal number; the rest of a zero row does not matter.
+            largest = largest > 126 ? MatrixInts{} + 126 : largest < -126 ? MatrixInts{} - 126 : largest;
+            store_vector(to.largest + first / group * size + row, largest);
+            const MatrixFloats scale = power_of_two(-largest);
+            for (int k = 0; k < group; ++k) {
+                const int at = (first + k) * size + row;
+                store_vector(to.value + at, load_vector<MatrixFloats>(from + at) * scale);
+                store_vector(to.exponent + at, exponents[k] == no_exponent ? exponents[k] : exponents[k] - largest);
+            }
+        }
+    }
+    to.has_special = any(special);
+}
+
+// Step 3 for half of the elements. S is in units of 2^(exponent - 24), C's significand in units of 2^(c_exponent - 24).
+HIPKITTENS_INLINE MatrixHalfFloats add_to_c(MatrixHalfInts sum, MatrixHalfInts exponent, MatrixHalfInts c,
+                                            MatrixHalfInts c_exponent) {
+    const MatrixHalfInts top = exponent > c_exponent ? exponent : c_exponent;
+    const MatrixDoubles whole_sum = floor(__builtin_convertvector(sum, MatrixDoubles) * power_of_two(exponent - top + 7));
+    const MatrixDoubles whole_c = floor(__builtin_convertvector(c, MatrixDoubles) * power_of_two(c_exponent - top));
+    return __builtin_convertvector((whole_sum + whole_c * 128.0) * power_of_two(top - 31), MatrixHalfFloats);
+}
+
+HIPKITTENS_MATRIX_INLINE MatrixFloats add_to_c(MatrixInts sum, MatrixInts exponent, MatrixFloats c) {
+    const MatrixInts bits = (MatrixInts)c, field = exponent_field(c);
+    const MatrixInts normal = field != 0;
+    const MatrixInts magnitude = ((bits & 0x7fffff) | (normal & 0x800000)) << 1;
+    const MatrixInts negative = bits >> 31, significand = (magnitude ^ negative) - negative;
+    const MatrixInts c_exponent = field - 126 + normal;
+    alignas(64) MatrixHalfFloats result[2];
+    for (int half = 0; half < 2; ++half) {
+        MatrixHalfInts part[4];
+        memcpy(&part[0], reinterpret_cast<const char*>(&sum) + half * sizeof(part[0]), sizeof(part[0]));
+        memcpy(&part[1], reinterpret_cast<const char*>(&exponent) + half * sizeof(part[0]), sizeof(part[0]));
+        memcpy(&part[2], reinterpret_cast<const char*>(&significand) + half * sizeof(part[0]), sizeof(part[0]));
+        memcpy(&part[3], reinterpret_cast<const char*>(&c_exponent) + half * sizeof(part[0]), sizeof(part[0]));
+        result[half] = add_to_c(part[0], part[1], part[2], part[3]);
+    }
+    MatrixFloats both;
+    memcpy(&both, result, sizeof(both));
+    return field == 255 ? canonical_nan(c) : both;
+}
+
+}  // namespace exact
+
+template <class Format, class ShapeOf>
+void multiply_exact(const MatrixOperands& operands) {
+    using namespace exact;
+    constexpr int size = ShapeOf::size, depth = ShapeOf::depth, width = matrix_width;
+    constexpr int group = depth < Format::group ? depth : Format::group;
+    alignas(64) float a[depth * size], b[depth * size];
+    Aligned<size, depth, group> left, right;
+    for (int block = 0; block < ShapeOf::blocks; ++block) {
+        unpack_block<Format, ShapeOf>(a, operands.a, block);
+        unpack_block<Format, ShapeOf>(b, operands.b, block);
+        align(a, Format::smallest_exponent, left);
+        align(b, Format::smallest_exponent, right);
+        const bool special = left.has_special || right.has_special;
+        const int first_vgpr = block * size * size / 64;
+        for (int row = 0; row < size; ++row) {
+            for (int column = 0; column < size; column += width) {
+                const int vgpr = first_vgpr + output_register<size>(row), lane = output_lane<size>(row, column);
+                MatrixFloats c = load_vector<MatrixFloats>(c_place(operands, vgpr, lane));
+                for (int first = 0; first < depth; first += group) {
+                    MatrixInts relative = MatrixInts{} + 2 * no_exponent;
+#pragma GCC unroll 8
+                    for (int k = first; k < first + group; ++k) {
+                        relative = larger(relative, load_vector<MatrixInts>(right.exponent + k * size + column) +
+                                                        left.exponent[k * size + row]);
+                    }
+                    const MatrixInts all_zero = relative < -1000;
+                    MatrixInts exponent = relative + left.largest[first / group * size + row] +
+                                          load_vector<MatrixInts>(right.largest + first / group * size + column);
+                    const MatrixInts unsafe = ((relative < -100) | (exponent < -126) | (exponent > 125)) & ~all_zero;
+                    if (__builtin_expect(special || any(unsafe), 0)) {
+                        alignas(64) float sums[width];
+                        store_vector(sums, c);
+                        for (int j = 0; j < width; ++j) {
+                            sums[j] = exact_group(a + first * size + row, size, b + first * size + column + j, size, group,
+                                                  Format::smallest_exponent, sums[j]);
+                        }
+                        c = load_vector<MatrixFloats>(sums);
+                        continue;
+                    }
+                    relative = larger(relative, MatrixInts{} - 100);
+                    exponent = all_zero ? MatrixInts{} - 126 : exponent;
+                    const MatrixFloats scale = power_of_two(24 - relative);
+                    MatrixInts sum = {};
+#pragma GCC unroll 8
+                    for (int k = first; k < first + group; ++k) {
+                        const MatrixFloats product = load_vector<MatrixFloats>(right.value + k * size + column) *
+                                                     left.value[k * size + row];
+                        sum += __builtin_convertvector(product * scale, MatrixInts);
+                    }
+                    c = add_to_c(sum, exponent, c);
+                }
+                store_vector(d_place(operands, vgpr, lane), canonical_nan(c));
+            }
+        }
+    }
+}
+
+// The 4 x 4 shapes, one element after the other.
+template <class Format, int depth>
+void multiply_exact_4x4(const MatrixOperands& operands) {
+    constexpr int vgprs = depth / Format::per_dword, group = depth < Format::group ? depth : Format::group;
+    alignas(64) float a[depth * 64], b[depth * 64], d[4 * 64];
+    for (int vgpr = 0; vgpr < vgprs; ++vgpr) {
+        for (int lane = 0; lane < 64; lane += 16) {
+            for (int e = 0; e < Format::per_dword; ++e) {
+                const int at = (vgpr * Format::per_dword + e) * 64 + lane;
+                store_vector(a + at, Format::unpack(load_vector<u32x16>(operands.a + vgpr * 256 + lane * 4), e));
+                store_vector(b + at, Format::unpack(load_vector<u32x16>(operands.b + vgpr * 256 + lane * 4), e));
+            }
+        }
+    }
+    for (int row = 0; row < 4; ++row) {
+        for (int lane = 0; lane < 64; ++lane) {
+            float sum;
+            memcpy(&sum, c_place(operands, row, lane), 4);
+            for (int first = 0; first < depth; first += group) {
+                sum = exact_group(a + first * 64 + lane / 4 * 4 + row, 64, b + first * 64 + lane, 64, group,
+                                  Format::smallest_exponent, sum);
+            }
+            d[row * 64 + lane] = sum;
+        }
+    }
+    for (int row = 0; row < 4; ++row) memcpy(d_place(operands, row, 0), d + row * 64, 256);
+}
+
+}  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL
