@@ -1,0 +1,163 @@
+// simulator/execute/vector_division.cpp: the helpers of IEEE division: v_div_scale, v_div_fmas, v_div_fixup.
+// SPDX-License-Identifier: MIT
+//
+// Rules of the ISA manual, which leaves two things open: what v_div_scale returns where nothing is scaled (its source),
+// and by how much v_div_fmas scales back: by the inverse of what v_div_scale applied, up for a large quotient and down
+// for a small one.
+#include "simulator/execute/vector_number.h"
+
+namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
+namespace {
+
+template <class Float>
+struct Division;
+template <>
+struct Division<f32x16> {
+    static constexpr double step = 0x1p64, large = 0x1p126;
+    static constexpr int near_overflow = 96, tiny_numerator = 23, underflow = -150;
+    static constexpr float smallest_normal = 0x1p-126f;
+};
+template <>
+struct Division<f64x8> {
+    static constexpr double step = 0x1p128, large = 0x1p1022;
+    static constexpr int near_overflow = 768, tiny_numerator = 53, underflow = -1075;
+    static constexpr double smallest_normal = 0x1p-1022;
+};
+
+template <class Float>
+HIPKITTENS_INLINE Float absolute(Float a) {
+    using Bits = typename Fields<Float>::Bits;
+    return (Float)((Bits)a << 1 >> 1);
+}
+template <class Float>
+HIPKITTENS_INLINE Float with_sign_of(Float a, typename Fields<Float>::Bits sign) {
+    using Bits = typename Fields<Float>::Bits;
+    return (Float)((Bits)absolute(a) | sign);
+}
+template <class Float>
+HIPKITTENS_INLINE Float infinity() {
+    using F = Fields<Float>;
+    return (Float)((typename F::Bits{} + F::special) << F::mantissa_bits);
+}
+template <class Float>
+HIPKITTENS_INLINE auto is_denormal(Float a) {
+    using Bits = typename Fields<Float>::Bits;
+    return (exponent_field(a) == 0) & (((Bits)a << 1) != 0);
+}
+
+// Which of a source, its larger and its smaller multiple v_div_scale returns, and whether v_div_fmas has to scale.
+template <class Float>
+HIPKITTENS_INLINE auto scaled(Float source, Float denominator, Float numerator) {
+    using D = Division<Float>;
+    const auto exponent_gap = exponent_field(numerator) - exponent_field(denominator);
+    const Float quotient = absolute(numerator / denominator), up = source * static_cast<decltype(+source[0])>(D::step),
+                down = source * static_cast<decltype(+source[0])>(1 / D::step);
+    const auto zero = (numerator == 0) | (denominator == 0);
+    const auto overflows = ~zero & (exponent_gap >= D::near_overflow);
+    const auto denominator_denormal = ~zero & ~overflows & is_denormal(denominator);
+    const auto rest = ~zero & ~overflows & ~denominator_denormal;
+    const auto reciprocal_denormal =
+        rest & (absolute(denominator) > static_cast<decltype(+source[0])>(D::large)) & (absolute(denominator) != infinity<Float>());
+    const auto quotient_denormal = rest & (quotient < D::smallest_normal) & (quotient != 0);
+    const auto tiny = rest & ~reciprocal_denormal & ~quotient_denormal & (exponent_field(numerator) <= D::tiny_numerator);
+    const auto is_denominator = source == denominator, is_numerator = source == numerator;
+
+    Float result = source;
+    result = pick(tiny, up, result);
+    result = pick(quotient_denormal & ~reciprocal_denormal & is_numerator, up, result);
+    result = pick(reciprocal_denormal & ~quotient_denormal, down, result);
+    result = pick(reciprocal_denormal & quotient_denormal & is_denominator, up, result);
+    result = pick(denominator_denormal, up, result);
+    result = pick(overflows & is_denominator, up, result);
+    result = pick(zero, quiet(infinity<Float>()), result);
+    return WithBit<Float, decltype(overflows | zero)>{result, overflows | quotient_denormal};
+}
+template <class Float>
+HIPKITTENS_INLINE auto scaled(Wide<Float> a, Wide<Float> b, Wide<Float> c) {
+    const auto low = scaled(a.first, b.first, c.first), high = scaled(a.second, b.second, c.second);
+    return WithBit<Wide<Float>, Wide<i64x8>>{{low.value, high.value}, {low.bit, high.bit}};
+}
+
+template <class Float>
+HIPKITTENS_INLINE Float fixed_up(Float quotient, Float denominator, Float numerator) {
+    using Bits = typename Fields<Float>::Bits;
+    using D = Division<Float>;
+    const Bits sign = ((Bits)denominator ^ (Bits)numerator) & (Bits)(-Float{});
+    const Float infinite = infinity<Float>(), invalid = -quiet(infinite);
+    const auto zero_below = denominator == 0, zero_above = numerator == 0;
+    const auto infinite_below = absolute(denominator) == infinite, infinite_above = absolute(numerator) == infinite;
+    Float result = with_sign_of(quotient, sign);
+    result = pick(exponent_field(numerator) - exponent_field(denominator) < D::underflow, with_sign_of(Float{}, sign), result);
+    result = pick(infinite_below | zero_above, with_sign_of(Float{}, sign), result);
+    result = pick(zero_below | infinite_above, with_sign_of(infinite, sign), result);
+    result = pick((zero_below & zero_above) | (infinite_below & infinite_above), invalid, result);
+    result = pick(denominator != denominator, quiet(denominator), result);
+    return pick(numerator != numerator, quiet(numerator), result);
+}
+HIPKITTENS_INLINE f32x16 fixed_up_half(f32x16 quotient, f32x16 denominator, f32x16 numerator) {
+    const u32x16 sign = ((u32x16)denominator ^ (u32x16)numerator) & 0x80000000;
+    const f32x16 infinite = infinity<f32x16>(), invalid = -quiet(infinite);
+    const auto zero_below = denominator == 0, zero_above = numerator == 0;
+    const auto infinite_below = absolute(denominator) == infinite, infinite_above = absolute(numerator) == infinite;
+    f32x16 result = with_sign_of(quotient, sign);
+    result = pick(infinite_below | zero_above, with_sign_of(f32x16{}, sign), result);
+    result = pick(zero_below | infinite_above, with_sign_of(infinite, sign), result);
+    result = pick((zero_below & zero_above) | (infinite_below & infinite_above), invalid, result);
+    result = pick(denominator != denominator, quiet(denominator), result);
+    return pick(numerator != numerator, quiet(numerator), result);
+}
+
+// fma, scaled back where VCC says that v_div_scale scaled.
+template <class Float, class Truth>
+HIPKITTENS_INLINE Float scaled_fma(Float a, Float b, Float c, Truth scale) {
+    using F = Fields<Float>;
+    using Element = decltype(+a[0]);
+    Float result = fma(a, b, c);
+    settle_nan(result, a, b, c);
+    const Float back = pick(exponent_field(c) > F::bias, Float{} + static_cast<Element>(Division<Float>::step),
+                            Float{} + static_cast<Element>(1 / Division<Float>::step));
+    return pick(scale, result * back, result);
+}
+const Step* div_fmas_f32(Wave* wave, const Step* step) {
+    const Operands operands(step);
+    for (int quarter = 0; quarter < 4; ++quarter) {
+        const i32x16 scale = Access<LaneMask>::read(wave, layout::vcc, 0, quarter);
+        store_quarter(wave, operands.destination, quarter,
+                      scaled_fma(operands.read<f32x16>(wave, 0, quarter), operands.read<f32x16>(wave, 1, quarter),
+                                 operands.read<f32x16>(wave, 2, quarter), scale));
+    }
+    return step + 1;
+}
+const Step* div_fmas_f64(Wave* wave, const Step* step) {
+    const Float64Mode guard(wave);
+    const Operands operands(step);
+    for (int quarter = 0; quarter < 4; ++quarter) {
+        const i32x16 scale = Access<LaneMask>::read(wave, layout::vcc, 0, quarter);
+        const Wide<i64x8> wide_scale = join<i64x8>((u32x16)scale, (u32x16)scale);
+        const auto a = operands.read<F64>(wave, 0, quarter), b = operands.read<F64>(wave, 1, quarter),
+                   c = operands.read<F64>(wave, 2, quarter);
+        Access<F64>::write(wave, operands.destination, quarter, wave->exec,
+                           Wide<f64x8>{scaled_fma(a.first, b.first, c.first, wide_scale.first),
+                                       scaled_fma(a.second, b.second, c.second, wide_scale.second)});
+    }
+    return step + 1;
+}
+
+const Meaning rows[] = {
+    {isa::Opcode::v_div_scale_f32,
+     as_with_bit<f32x16, f32x16, f32x16, f32x16>(HIPKITTENS_LAMBDA((auto a, auto b, auto c), scaled(a, b, c)))},
+    {isa::Opcode::v_div_scale_f64,
+     as_with_bit<F64, F64, F64, F64>(HIPKITTENS_LAMBDA((auto a, auto b, auto c), scaled(a, b, c)))},
+    {isa::Opcode::v_div_fmas_f32, div_fmas_f32},
+    {isa::Opcode::v_div_fmas_f64, div_fmas_f64},
+    MEANING3(v_div_fixup_f32, f32x16, f32x16, f32x16, f32x16, fixed_up(a, b, c))
+    MEANING3(v_div_fixup_f64, F64, F64, F64, F64, fixed_up(a, b, c))
+    MEANING3(v_div_fixup_f16, Half, Half, Half, Half, fixed_up_half(a, b, c))
+    MEANING3(v_div_fixup_legacy_f16, Half, Half, Half, Half, fixed_up_half(a, b, c))
+};
+
+}  // namespace
+
+MeaningList division_meanings() { return list_of(rows); }
+
+}  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL

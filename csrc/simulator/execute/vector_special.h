@@ -1,0 +1,14 @@
+// simulator/execute/vector_special.h: vector instructions whose operands do not fit the common shape.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "isa/instruction.h"
+#include "simulator/execute/lanes.h"
+#include "simulator/machine/step_builder.h"
+
+namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
+
+// Emits the steps of readlane, writelane, swaps and the like. False: not one of them.
+bool bind_special(const isa::Instruction& instruction, StepBuilder& builder);
+
+}  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL
