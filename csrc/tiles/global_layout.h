@@ -5,11 +5,12 @@
 
 namespace kittens {
 
-// Lane offsets reach less far than this; a lane that must not load uses it as its offset, and the hardware returns zero.
-inline constexpr uint32_t out_of_range = 0x80000000u;
+// A buffer is never longer than this; a lane that must not load uses it as its offset, and the hardware returns zero. The
+// widest access from here still counts in 32 bits.
+inline constexpr uint32_t out_of_range = 0xfffffff0u;
 
 // The part of a matrix from one element on. Its base is 64 bits wide; only offsets inside a tile are 32 bits. The buffer
-// ends exactly where the matrix ends, so rows below it read zero and stores to them vanish.
+// ends exactly where the matrix ends, so rows below it read zero and stores to them vanish. The first element is inside.
 struct global_window {
     const char* base;
     int64_t remaining;
@@ -19,9 +20,9 @@ struct global_window {
         remaining -= bytes;
     }
     KITTENS_DEVICE buffer view() const {
-        // Compared as 32 bits: gfx9 has no scalar 64-bit order comparison, and the loop shall not use the vector one.
-        const int32_t above = static_cast<int32_t>(remaining >> 31);
-        return {base, above < 0 ? 0 : above > 0 ? out_of_range : static_cast<uint32_t>(remaining)};
+        // In halves: gfx9 has no scalar 64-bit order comparison, and loops shall not use the vector one.
+        const uint32_t low = static_cast<uint32_t>(remaining), high = static_cast<uint32_t>(remaining >> 32);
+        return {base, high != 0 || low > out_of_range ? out_of_range : low};
     }
 };
 

@@ -7,6 +7,12 @@
 namespace kittens {
 
 KITTENS_DEVICE int lane_id() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)); }
+// The same, computed where it is called instead of kept in a register until then.
+KITTENS_DEVICE int lane_id_again() {
+    uint32_t zero = 0;
+    asm volatile("" : "+v"(zero));
+    return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, zero));
+}
 KITTENS_DEVICE int thread_id() { return __builtin_amdgcn_workitem_id_x(); }
 KITTENS_DEVICE int wave_id() { return __builtin_amdgcn_readfirstlane(thread_id() / wave_lanes); }
 KITTENS_DEVICE uint32_t workgroup_id_x() { return __builtin_amdgcn_workgroup_id_x(); }
@@ -70,9 +76,9 @@ struct buffer {
         return __builtin_amdgcn_make_buffer_rsrc(const_cast<char*>(base), 0, bytes, buffer_flags);
     }
     KITTENS_DEVICE vec<uint32_t, 4> words() const {
+        // Device addresses have 48 bits: the stride field above them stays zero.
         const uint64_t address = reinterpret_cast<uint64_t>(base);
-        return {uniform(static_cast<uint32_t>(address)), uniform(static_cast<uint32_t>(address >> 32) & 0xffff),
-                uniform(bytes), buffer_flags};
+        return {static_cast<uint32_t>(address), static_cast<uint32_t>(address >> 32), bytes, buffer_flags};
     }
 };
 
@@ -105,11 +111,10 @@ KITTENS_DEVICE void buffer_store(V value, buffer destination, uint32_t offset) {
 
 // 16 bytes per lane from memory to LDS, to `destination` + 16 x lane. Assembly, not the builtin: behind the builtin the
 // compiler waits for all of vmcnt before every later LDS read it cannot tell apart (SIInsertWaitcnts, LDS DMA). The caller
-// waits with wait_vector_memory. m0 is reserved: the compiler sets it anew wherever it needs it.
+// waits with wait_vector_memory. One wait state lies between a scalar write of m0 and its use (CDNA3 ISA manual 4.5).
 KITTENS_DEVICE void buffer_load_to_lds(vec<uint32_t, 4> source, uint32_t offset, shared_byte* destination) {
-    const uint32_t address = uniform(reinterpret_cast<uint32_t>(destination));
-    asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\tbuffer_load_dwordx4 %1, %2, 0 offen lds" ::"s"(address), "v"(offset),
-                 "s"(source)
+    asm volatile("s_nop 0\n\tbuffer_load_dwordx4 %1, %2, 0 offen lds" ::"{m0}"(reinterpret_cast<uint32_t>(destination)),
+                 "v"(offset), "s"(source)
                  : "memory");
 }
 
@@ -131,6 +136,21 @@ KITTENS_DEVICE V lds_read(shared_byte* address) {
 template <class V>
 KITTENS_DEVICE void lds_write(V value, shared_byte* address) {
     *(shared_pointer<V>)address = value;
+}
+
+// A value the compiler knows nothing of: what is added to it later can become the offset field of an LDS instruction.
+KITTENS_DEVICE uint32_t opaque(uint32_t value) {
+    asm("" : "+v"(value));
+    return value;
+}
+
+// The kernel's argument struct, read from memory where it is called: what only the end of a kernel needs then occupies no
+// scalar register before.
+template <class Arguments>
+KITTENS_DEVICE Arguments arguments_again() {
+    auto* arguments = __builtin_amdgcn_kernarg_segment_ptr();
+    asm volatile("" : "+s"(arguments));
+    return *(const __attribute__((address_space(4))) Arguments*)arguments;
 }
 
 // --- lanes -----------------------------------------------------------------------------------------------------------

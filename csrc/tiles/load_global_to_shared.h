@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "global_layout.h"
+#include "lane_layout.h"
 #include "shared_tile.h"
 
 namespace kittens {
@@ -12,21 +13,22 @@ enum class Fill {
     elements,   // one load per element, for rows that do not begin on 4 bytes
 };
 
-template <class T, Fill fill>
-KITTENS_DEVICE chunk load_chunk(buffer source, uint32_t offset) {
+template <class T, class V, Fill fill>
+KITTENS_DEVICE V load_elements(buffer source, uint32_t offset) {
     if constexpr (fill == Fill::elements) {
-        constexpr int count = chunk_bytes / sizeof(T);
+        constexpr int count = sizeof(V) / sizeof(T);
         vec<T, count> elements;
 #pragma unroll
         for (int i = 0; i < count; ++i) elements[i] = buffer_load<T>(source, offset + i * sizeof(T));
-        return __builtin_bit_cast(chunk, elements);
+        return __builtin_bit_cast(V, elements);
     } else {
-        return buffer_load<chunk>(source, offset);
+        return buffer_load<V>(source, offset);
     }
 }
 
 // Offsets are computed once (aim) and used for every window of the same row stride. Lanes write LDS in linear order, as the
-// direct load must; the swizzle is therefore applied, inverted, to the global side.
+// direct load must; the swizzle is therefore applied, inverted, to the global side. fetch() starts the loads: into LDS
+// (direct) or into registers, which place() writes to LDS.
 template <class Tile, int Threads, Fill fill>
 struct global_to_shared {
     using T = typename Tile::element;
@@ -45,35 +47,50 @@ struct global_to_shared {
         return (pass + 1) * pass_bytes <= Tile::bytes || pass * pass_bytes + thread * chunk_bytes < Tile::bytes;
     }
 
-    // Rows from valid_rows and chunks from valid_cols on read as zero. A chunk that valid_cols cuts is loaded whole:
-    // see zero_columns.
-    KITTENS_DEVICE void aim(int64_t row_bytes, int valid_rows = Tile::rows, int valid_cols = Tile::cols) {
+    KITTENS_DEVICE static Coordinate position(int pass, int thread) {
+        const int linear = pass * pass_bytes + thread * chunk_bytes;
+        const int row = linear / Tile::row_bytes;
+        return {row, Tile::col_at(row, linear % Tile::row_bytes)};
+    }
+
+    // The tile is filled from (first_row, first_col) of the window.
+    KITTENS_DEVICE void aim(int64_t row_bytes, int first_row = 0, int first_col = 0) {
         const int thread = thread_id();
         wave = wave_id();
 #pragma unroll
         for (int pass = 0; pass < passes; ++pass) {
-            const int linear = pass * pass_bytes + thread * chunk_bytes;
-            const int row = linear / Tile::row_bytes;
-            const int col = Tile::col_at(row, linear % Tile::row_bytes);
-            const uint32_t offset = row * static_cast<uint32_t>(row_bytes) + col * sizeof(T);
-            offsets[pass] = row < valid_rows && col < valid_cols ? offset : out_of_range;
+            const Coordinate at = position(pass, thread);
+            offsets[pass] = (first_row + at.row) * static_cast<uint32_t>(row_bytes) + (first_col + at.col) * sizeof(T);
         }
     }
 
-    // Direct: starts the loads into tile. Otherwise: starts loads into registers, place() writes them.
-    KITTENS_DEVICE void fetch(global_window from, Tile tile) {
+    KITTENS_DEVICE void fetch(buffer source, Tile tile) { fetch_at(source, tile, offsets); }
+
+    // Rows from valid_rows and chunks from valid_cols on read as zero; a chunk that valid_cols cuts is loaded whole: see
+    // zero_columns.
+    KITTENS_DEVICE void fetch_valid(buffer source, Tile tile, int valid_rows, int valid_cols) {
         const int thread = thread_id();
-        const buffer source = from.view();
+        uint32_t masked[passes];
+#pragma unroll
+        for (int pass = 0; pass < passes; ++pass) {
+            const Coordinate at = position(pass, thread);
+            masked[pass] = at.row < valid_rows && at.col < valid_cols ? offsets[pass] : out_of_range;
+        }
+        fetch_at(source, tile, masked);
+    }
+
+    KITTENS_DEVICE void fetch_at(buffer source, Tile tile, const uint32_t (&at)[passes]) {
+        const int thread = thread_id();
         if constexpr (fill == Fill::direct) {
             const vec<uint32_t, 4> words = source.words();
             shared_byte* wave_begin = tile.data + wave * wave_lanes * chunk_bytes;
 #pragma unroll
             for (int pass = 0; pass < passes; ++pass)
-                buffer_load_to_lds(words, offsets[pass], wave_begin + pass * pass_bytes);
+                buffer_load_to_lds(words, at[pass], wave_begin + pass * pass_bytes);
         } else {
 #pragma unroll
             for (int pass = 0; pass < passes; ++pass)
-                if (active(pass, thread)) data[pass] = load_chunk<T, fill>(source, offsets[pass]);
+                if (active(pass, thread)) data[pass] = load_elements<T, chunk, fill>(source, at[pass]);
         }
     }
     KITTENS_DEVICE void place(Tile tile) const {
@@ -87,28 +104,29 @@ struct global_to_shared {
     }
 };
 
-// The same for a tile that is the transpose of its window: a thread takes 8 columns of 4 rows of the window and writes 8 runs
-// of 4. gfx942 reads transposed operands this way; gfx950 has ds_read_b64_tr_b16 instead.
+// The same for a tile that is the transpose of its window: a thread takes 8 (if there are too few blocks for all threads, 4)
+// columns of 4 rows of the window and writes as many runs of 4. gfx942 reads transposed operands this way; gfx950 has ds_read_b64_tr_b16 instead.
 template <class Tile, int Threads, Fill fill>
 struct global_to_shared_transposed {
     using T = typename Tile::element;
     static_assert(is_16bit<T> && fill != Fill::direct, "16-bit elements through registers");
-    static constexpr int block_rows = 4, block_cols = 8;
+    static constexpr int block_rows = 4;
+    static constexpr int block_cols = Tile::bytes / (block_rows * 8 * 2) >= Threads ? 8 : 4;
+    using Row = vec<uint32_t, block_cols / 2>;
     static constexpr int row_blocks = Tile::cols / block_rows, col_blocks = Tile::rows / block_cols;
     static constexpr int blocks = row_blocks * col_blocks;
     static constexpr int passes = (blocks + Threads - 1) / Threads;
+    static constexpr int loads_per_wave = passes * block_rows;
     static_assert(blocks % wave_lanes == 0, "a tile is filled by whole waves");
 
-    uint32_t offsets[passes][block_rows];
-    chunk data[passes][block_rows];
+    uint32_t offsets[passes];
+    uint32_t row_step;
+    Row data[passes][block_rows];
 
     // Sixteen neighbouring lanes, one phase of ds_write_b64, take 8 column blocks and two neighbouring row blocks: with the
-    // swizzle rows_written_in_runs they meet all 32 banks, and memory is read in lines of 128 bytes.
+    // swizzle rows_written_in_runs they meet all 32 banks, and memory is read in pieces of 128 (64) bytes.
     static constexpr int lane_cols = col_blocks < 8 ? col_blocks : 8;
-    struct Block {
-        int row, col;
-    };
-    KITTENS_DEVICE static Block block_of(int index) {
+    KITTENS_DEVICE static Coordinate block_of(int index) {
         const int rest = index / (lane_cols * 2);
         return {(rest / (col_blocks / lane_cols) * 2 + index / lane_cols % 2) * block_rows,
                 (rest % (col_blocks / lane_cols) * lane_cols + index % lane_cols) * block_cols};
@@ -117,34 +135,39 @@ struct global_to_shared_transposed {
         return (pass + 1) * Threads <= blocks || pass * Threads + thread < blocks;
     }
 
-    KITTENS_DEVICE void aim(int64_t row_bytes, int valid_rows = Tile::cols, int valid_cols = Tile::rows) {
+    KITTENS_DEVICE void aim(int64_t row_bytes, int first_row = 0, int first_col = 0) {
         const int thread = thread_id();
+        row_step = static_cast<uint32_t>(row_bytes);
 #pragma unroll
         for (int pass = 0; pass < passes; ++pass) {
-            const Block block = block_of(pass * Threads + thread);
-#pragma unroll
-            for (int i = 0; i < block_rows; ++i) {
-                const uint32_t offset = (block.row + i) * static_cast<uint32_t>(row_bytes) + block.col * sizeof(T);
-                offsets[pass][i] = block.row + i < valid_rows && block.col < valid_cols ? offset : out_of_range;
-            }
+            const Coordinate block = block_of(pass * Threads + thread);
+            offsets[pass] = (first_row + block.row) * row_step + (first_col + block.col) * sizeof(T);
         }
     }
-    KITTENS_DEVICE void fetch(global_window from, Tile) {
+    KITTENS_DEVICE void fetch(buffer source, Tile) { fetch_where(source, [](int, int) { return true; }); }
+    KITTENS_DEVICE void fetch_valid(buffer source, Tile, int valid_rows, int valid_cols) {
+        fetch_where(source, [=](int row, int col) { return row < valid_rows && col < valid_cols; });
+    }
+    template <class Valid>
+    KITTENS_DEVICE void fetch_where(buffer source, const Valid& valid) {
         const int thread = thread_id();
-        const buffer source = from.view();
 #pragma unroll
         for (int pass = 0; pass < passes; ++pass)
-            if (active(pass, thread))
+            if (active(pass, thread)) {
+                const Coordinate block = block_of(pass * Threads + thread);
 #pragma unroll
-                for (int i = 0; i < block_rows; ++i)
-                    data[pass][i] = load_chunk<T, fill>(source, offsets[pass][i]);
+                for (int i = 0; i < block_rows; ++i) {
+                    const uint32_t offset = valid(block.row + i, block.col) ? offsets[pass] + i * row_step : out_of_range;
+                    data[pass][i] = load_elements<T, Row, fill>(source, offset);
+                }
+            }
     }
     KITTENS_DEVICE void place(Tile tile) const {
         const int thread = thread_id();
 #pragma unroll
         for (int pass = 0; pass < passes; ++pass) {
             if (!active(pass, thread)) continue;
-            const Block block = block_of(pass * Threads + thread);
+            const Coordinate block = block_of(pass * Threads + thread);
             const int lane_offset = Tile::offset(block.col, block.row);
 #pragma unroll
             for (int j = 0; j < block_cols; ++j) {

@@ -14,6 +14,9 @@
 // Movements.
 #include "load_global_to_shared.h"
 #include "load_shared_to_register.h"
+// Time.
+#include "pipeline.h"
+#include "schedule.h"
 // Verbs.
 #include "elementwise.h"
 #include "multiply_accumulate.h"

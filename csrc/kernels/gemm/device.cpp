@@ -21,6 +21,7 @@ template <GemmConfig config>
 struct product_row {
     static constexpr Kind kind = Kind::product;
     using kernel = Gemm<config>;
+    static constexpr GemmConfig configuration = config;
     using arguments = GemmArguments;
     static constexpr int threads = config.threads();
 };
@@ -39,7 +40,7 @@ template <class Row>
 KITTENS_DEVICE void enter(const typename Row::arguments& arguments) {
     if constexpr (Row::kind == Kind::product) {
         static __attribute__((shared, aligned(1024))) char lds[Row::kernel::lds_bytes];
-        Row::kernel::run(arguments, (kittens::shared_byte*)lds);
+        Row::kernel::run(arguments, place_of_workgroup<Row::configuration>(arguments), (kittens::shared_byte*)lds);
     } else {
         reduce(arguments);
     }
@@ -47,8 +48,11 @@ KITTENS_DEVICE void enter(const typename Row::arguments& arguments) {
 
 }  // namespace hipkittens::gemm
 
-extern "C" __attribute__((global, amdgpu_flat_work_group_size(hipkittens::gemm::SELECTED::threads,
-                                                              hipkittens::gemm::SELECTED::threads))) void
+// At least one workgroup's waves fit on the four SIMDs: the registers of a wave follow from its number of threads.
+extern "C" __attribute__((global,
+                          amdgpu_flat_work_group_size(hipkittens::gemm::SELECTED::threads,
+                                                      hipkittens::gemm::SELECTED::threads),
+                          amdgpu_waves_per_eu(hipkittens::gemm::SELECTED::threads / 256))) void
 KERNEL_NAME(hipkittens::gemm::SELECTED::arguments arguments) {
     hipkittens::gemm::enter<hipkittens::gemm::SELECTED>(arguments);
 }

@@ -8,6 +8,12 @@ namespace hipkittens::gemm {
 
 using kittens::vec;
 
+// What a workgroup computes: its tile begins at row m, column n of the product.
+struct WorkgroupPlace {
+    int m, n, split;
+    int64_t batch;
+};
+
 KITTENS_DEVICE float element_at(kittens::buffer source, ElementType type, int index) {
     if (type == ElementType::f32) return kittens::buffer_load<float>(source, index * 4);
     const uint16_t bits = kittens::buffer_load<uint16_t>(source, index * 2);
@@ -36,12 +42,12 @@ KITTENS_DEVICE void store_four(V values, kittens::buffer destination, uint32_t o
 }
 
 template <class Accumulator>
-KITTENS_DEVICE void store_product(Accumulator& sum, const GemmArguments& arguments, int64_t batch, int split, int m0, int n0,
-                                  int wave_row, int wave_col) {
+KITTENS_DEVICE void store_product(Accumulator& sum, const GemmArguments& arguments, WorkgroupPlace place, int wave_row,
+                                  int wave_col) {
     static_assert(Accumulator::layout::is_row && Accumulator::shape::run == 4, "a lane owns four neighbouring columns");
-    const int lane = kittens::lane_id();
+    const int lane = kittens::lane_id_again();
     const kittens::Coordinate own = kittens::row_layout(Accumulator::shape::value(), lane, 0);
-    const int row = wave_row + own.row, col = n0 + wave_col + own.col;
+    const int row = wave_row + own.row, col = place.n + wave_col + own.col;
 
     if (arguments.bias) {
         const kittens::buffer bias = bias_buffer(arguments.bias, arguments.bias_type, arguments.n);
@@ -68,8 +74,8 @@ KITTENS_DEVICE void store_product(Accumulator& sum, const GemmArguments& argumen
     const bool single = arguments.output == ElementType::f32;
     const int size = single ? 4 : 2;
     char* data = static_cast<char*>(const_cast<void*>(arguments.c.data)) +
-                 (batch * arguments.c.batch_stride + split * arguments.c_split_stride) * size;
-    const int64_t begin = (m0 * arguments.c.leading_stride + n0) * size;
+                 (place.batch * arguments.c.batch_stride + place.split * arguments.c_split_stride) * size;
+    const int64_t begin = (place.m * arguments.c.leading_stride + place.n) * size;
     const int64_t end = ((arguments.m - 1) * arguments.c.leading_stride + arguments.n) * size;
     const kittens::buffer destination = kittens::global_window{data + begin, end - begin}.view();
     const uint32_t row_bytes = static_cast<uint32_t>(arguments.c.leading_stride) * size;

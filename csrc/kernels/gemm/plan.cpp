@@ -15,7 +15,7 @@ constexpr int64_t largest_extent = 0x7ffffe00;  // a tile beyond it still counts
 constexpr int64_t largest_batches_per_launch = 65535;  // grid z
 constexpr int reduce_threads = 256;
 // Lane offsets inside a tile stay below this (tiles/global_layout.h, out_of_range).
-constexpr int64_t reach_bytes = 0x80000000;
+constexpr int64_t reach_bytes = 0xfffffff0;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int size_of(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
@@ -251,7 +251,7 @@ Plan plan(const Problem& problem) {
         }
     }
     if (!best)
-        throw std::invalid_argument("gemm: no variant reaches this far: the rows of a tile must lie within 2 GiB and the grid "
+        throw std::invalid_argument("gemm: no variant reaches this far: the rows of a tile must lie within 4 GiB and the grid "
                                     "have fewer than 2^32 threads");
     return plan_variant(problem, *best, best_splits);
 }

@@ -1,0 +1,149 @@
+// kernels/gemm/operand.h: how a piece of A or B travels from memory through LDS to registers.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../../tiles/tiles.h"
+#include "arguments.h"
+#include "config.h"
+
+namespace hipkittens::gemm {
+
+template <Input input>
+struct element_of {
+    using type = kittens::bf16;
+};
+template <>
+struct element_of<Input::f16> {
+    using type = kittens::half;
+};
+
+inline constexpr int step_k = 32;  // of one base tile product
+
+// An operand in memory: its rows run along K or along the product's own dimension.
+template <class T, bool k_is_contiguous, int tile_k>
+struct OperandSource {
+    kittens::global_matrix<const T> matrix;
+    int origin;  // the workgroup's first row (of A) or column (of B) of the product
+
+    KITTENS_DEVICE OperandSource(MatrixArgument argument, int64_t batch, int extent, int k, int origin) : origin(origin) {
+        matrix = {static_cast<const T*>(argument.data) + batch * argument.batch_stride, argument.leading_stride,
+                  k_is_contiguous ? extent : k, k_is_contiguous ? k : extent};
+    }
+    KITTENS_DEVICE kittens::global_window window(int k_tile) const {
+        const int64_t k = static_cast<int64_t>(k_tile) * tile_k;
+        return k_is_contiguous ? matrix.window(origin, k) : matrix.window(k, origin);
+    }
+    KITTENS_DEVICE int64_t step_bytes() const {
+        return k_is_contiguous ? static_cast<int64_t>(tile_k * sizeof(T)) : tile_k * matrix.row_bytes();
+    }
+};
+
+// The K tiles of an operand one after the other. Past the last one the buffer is empty: its loads touch no memory but count
+// like any other, so waits stay the same to the end.
+struct OperandStream {
+    kittens::global_window window;
+    kittens::buffer view;
+    int64_t step;
+    int left;
+
+    KITTENS_DEVICE OperandStream(kittens::global_window first, int64_t step, int count)
+        : window(first), view(first.view()), step(step), left(count) {
+        if (left <= 0) view.bytes = 0;
+    }
+    KITTENS_DEVICE void advance() {
+        window.advance(step);
+        view = window.view();
+        if (--left <= 0) view.bytes = 0;
+    }
+};
+
+// A piece of `extent` rows (columns) of the product by tile_k in LDS.
+template <class T, int extent, int tile_k, int threads, bool k_is_contiguous, RowStart row_start>
+struct OperandPiece {
+    static constexpr kittens::Fill fill = row_start == RowStart::element              ? kittens::Fill::elements
+                                          : kittens::target.direct_to_lds_bytes == 16 ? kittens::Fill::direct
+                                                                                      : kittens::Fill::registers;
+    // Transposed in the LDS read where the target can, else on the way into LDS.
+    static constexpr bool read_transposed = !k_is_contiguous && kittens::target.transposed_lds_read;
+    static constexpr bool filled_transposed = !k_is_contiguous && !read_transposed;
+
+    template <bool transposed, int dummy = 0>
+    struct types {
+        using tile = kittens::st<T, extent, tile_k,
+                                 filled_transposed ? kittens::Access::rows_written_in_runs : kittens::Access::rows>;
+        template <int rows, int k>
+        using registers = kittens::rt<T, rows, k, kittens::row_l, kittens::rt_16x32>;
+    };
+    template <int dummy>
+    struct types<true, dummy> {
+        using tile = kittens::st<T, tile_k, extent, kittens::Access::columns_16>;
+        template <int rows, int k>
+        using registers = kittens::rt<T, k, rows, kittens::col_l, kittens::rt_32x16>;
+    };
+    using Tile = typename types<read_transposed>::tile;
+    template <int rows, int k>
+    using Registers = typename types<read_transposed>::template registers<rows, k>;
+
+    template <bool transposed, int dummy = 0>
+    struct loader {
+        using type = kittens::global_to_shared<Tile, threads, fill>;
+    };
+    template <int dummy>
+    struct loader<true, dummy> {
+        using type = kittens::global_to_shared_transposed<Tile, threads, fill>;
+    };
+    using Loads = typename loader<filled_transposed>::type;
+    static constexpr int loads_per_wave = Loads::loads_per_wave;
+    Loads loads;
+
+    // `first`: where the piece begins in the workgroup's extent. Only K is ever masked: what rows of the product beyond the
+    // matrix read never leaves their own row of the accumulator.
+    KITTENS_DEVICE void aim(const OperandSource<T, k_is_contiguous, tile_k>& source, int first) {
+        loads.aim(source.matrix.row_bytes(), k_is_contiguous ? first : 0, k_is_contiguous ? 0 : first);
+    }
+    KITTENS_DEVICE void fetch_valid(kittens::buffer source, Tile tile, int valid_k) {
+        loads.fetch_valid(source, tile, k_is_contiguous ? extent : valid_k, k_is_contiguous ? valid_k : extent);
+    }
+    // Elements past K in the chunk that K cuts: only rows that run along K are cut inside a chunk.
+    KITTENS_DEVICE static void clear_past(Tile tile, int valid_k) {
+        if constexpr (k_is_contiguous) kittens::zero_columns<threads>(tile, valid_k);
+    }
+    template <int rows, int k>
+    KITTENS_DEVICE static void read(Registers<rows, k>& registers, Tile tile, int row, int k_begin) {
+        if constexpr (read_transposed)
+            load(registers, tile, k_begin, row);
+        else
+            load(registers, tile, row, k_begin);
+    }
+};
+
+// The verb that fits how the operands lie in registers.
+template <class A, class B, class D, class RegistersA, class RegistersB>
+KITTENS_DEVICE void multiply(D& sum, const RegistersA& a, const RegistersB& b) {
+    if constexpr (A::read_transposed && B::read_transposed)
+        mma_AtB(sum, a, b, sum);
+    else if constexpr (A::read_transposed)
+        mma_AtBt(sum, a, b, sum);
+    else if constexpr (B::read_transposed)
+        mma_AB(sum, a, b, sum);
+    else
+        mma_ABt(sum, a, b, sum);
+}
+
+// A workgroup's share of K, in tiles. Its last tile, which K may cut, is taken first: masks and clearing stay out of the
+// loop, and every other tile begins on a multiple of tile_k.
+struct KRange {
+    int begin, last;  // tiles begin .. last, in the order last, begin, begin + 1, ..., last - 1
+    int valid_k;      // of tile last
+
+    KITTENS_DEVICE KRange(const GemmArguments& arguments, int split, int tile_k) {
+        begin = split * arguments.k_tiles_per_split;
+        const int past = begin + arguments.k_tiles_per_split;
+        last = (past < arguments.k_tiles ? past : arguments.k_tiles) - 1;
+        const int left = arguments.k - last * tile_k;
+        valid_k = left < tile_k ? left : tile_k;
+    }
+    KITTENS_DEVICE int count() const { return last - begin + 1; }
+    KITTENS_DEVICE bool cuts_a_chunk() const { return valid_k % 8 != 0; }
+};
+
+}  // namespace hipkittens::gemm

@@ -1,0 +1,200 @@
+// kernels/gemm/ping_pong_loop.h: eight waves in two groups; a K tile in four phases, each moving one half of an operand.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "epilogue.h"
+#include "operand.h"
+
+namespace hipkittens::gemm {
+
+template <GemmConfig config>
+struct PingPongLoop {
+    using T = typename element_of<config.input>::type;
+    static constexpr int threads = config.threads();
+    static_assert(config.waves_m * config.waves_n == 8, "ping-pong is a schedule of eight waves");
+    static constexpr bool a_runs_along_k = !config.a_is_transposed(), b_runs_along_k = config.b_is_transposed();
+    using SourceA = OperandSource<T, a_runs_along_k, config.tile_k>;
+    using SourceB = OperandSource<T, b_runs_along_k, config.tile_k>;
+    // A wave multiplies two bands of rows by two bands of columns, one of each half of the tile: as soon as every wave has
+    // read its first band, the first half of the buffer is free.
+    static constexpr int half_m = config.tile_m / 2, half_n = config.tile_n / 2;
+    static constexpr int band_m = config.wave_m() / 2, band_n = config.wave_n() / 2;
+    using A = OperandPiece<T, half_m, config.tile_k, threads, a_runs_along_k, config.row_start>;
+    using B = OperandPiece<T, half_n, config.tile_k, threads, b_runs_along_k, config.row_start>;
+    using TileA = typename A::Tile;
+    using TileB = typename B::Tile;
+    static constexpr bool direct = A::fill == kittens::Fill::direct;
+    static constexpr int buffers = direct ? 2 : 1;
+    static constexpr int lds_bytes = buffers * 2 * (TileA::bytes + TileB::bytes);
+    static_assert(lds_bytes <= kittens::target.lds_bytes, "the K tiles under way fit in LDS");
+
+    using Band = kittens::rt<float, band_m, band_n, kittens::row_l, kittens::rt_16x16>;
+    using RegistersA = typename A::template Registers<band_m, config.tile_k>;
+    using RegistersB = typename B::template Registers<band_n, config.tile_k>;
+
+    // Phase 0 reads both first halves, 1 the second half of B, 2 the second half of A. A half is refilled in the phase after
+    // the one that read it. Direct loads spread over all phases; the second half of A waits for phase 0 of the next tile.
+    // Through registers a half's load begins one phase after its registers were written to LDS (for the second half of A
+    // two), so that only three halves occupy registers; the compiler counts these loads.
+    static constexpr int phases = 4;
+    static constexpr kittens::Pipeline<4> direct_loads() {
+        return {phases,
+                {{1, 0, 2, B::loads_per_wave},    // first half of B
+                 {2, 0, 2, A::loads_per_wave},    // first half of A
+                 {3, 1, 2, B::loads_per_wave},    // second half of B
+                 {0, 2, 1, A::loads_per_wave}}};  // second half of A
+    }
+
+    kittens::shared_byte* lds;
+    SourceA source_a;
+    SourceB source_b;
+    KRange range;
+    A a[2];
+    B b[2];
+    OperandStream a_stream, b_stream;  // of the tiles not yet begun to load
+    uint32_t b_begin;
+    int row, col;                      // of the wave's bands in their halves
+    Band sum[2][2];
+    RegistersA a_registers;
+    RegistersB b_registers[2];
+
+    KITTENS_DEVICE PingPongLoop(const GemmArguments& arguments, WorkgroupPlace place, kittens::shared_byte* lds)
+        : lds(lds),
+          source_a(arguments.a, place.batch, arguments.m, arguments.k, place.m),
+          source_b(arguments.b, place.batch, arguments.n, arguments.k, place.n),
+          range(arguments, place.split, config.tile_k),
+          a_stream(source_a.window(range.begin), source_a.step_bytes(), range.count() - 1),
+          b_stream(source_b.window(range.begin), source_b.step_bytes(), range.count() - 1) {}
+
+    KITTENS_DEVICE TileA a_tile(int buffer, int half) const { return {lds + (buffer * 2 + half) * TileA::bytes}; }
+    KITTENS_DEVICE TileB b_tile(int buffer, int half) const {
+        return {lds + buffers * 2 * TileA::bytes + (buffer * 2 + half) * TileB::bytes};
+    }
+    // The same for reading: B lies beyond the 64 KiB that an offset field spans, so its beginning is part of the register.
+    KITTENS_DEVICE TileB b_tile_read(int buffer, int half) const {
+        if constexpr (lds_bytes <= 65536) return b_tile(buffer, half);
+        return {lds + b_begin + (buffer * 2 + half) * TileB::bytes};
+    }
+
+    template <int half>
+    KITTENS_DEVICE void fetch_a(int buffer) {
+        a[half].loads.fetch(a_stream.view, a_tile(buffer, half));
+        if constexpr (half == 1) a_stream.advance();
+    }
+    template <int half>
+    KITTENS_DEVICE void fetch_b(int buffer) {
+        b[half].loads.fetch(b_stream.view, b_tile(buffer, half));
+        if constexpr (half == 1) b_stream.advance();
+    }
+    // What phase `phase` does for later tiles.
+    template <int buffer, int phase>
+    KITTENS_DEVICE void refill() {
+        if constexpr (direct) {
+            if constexpr (phase == 0) fetch_a<1>(1 - buffer);
+            if constexpr (phase == 1) fetch_b<0>(buffer);
+            if constexpr (phase == 2) fetch_a<0>(buffer);
+            if constexpr (phase == 3) fetch_b<1>(buffer);
+        } else {
+            if constexpr (phase == 1) b[0].loads.place(b_tile(0, 0));
+            if constexpr (phase == 2) a[0].loads.place(a_tile(0, 0));
+            if constexpr (phase == 3) b[1].loads.place(b_tile(0, 1));
+            if constexpr (phase == 3) a[1].loads.place(a_tile(0, 1));
+            if constexpr (phase == 0) fetch_b<1>(0);
+            if constexpr (phase == 1) fetch_a<1>(0);
+            if constexpr (phase == 2) fetch_b<0>(0);
+            if constexpr (phase == 3) fetch_a<0>(0);
+        }
+    }
+
+    // One K tile in LDS buffer `buffer`.
+    template <int buffer>
+    KITTENS_DEVICE void tile() {
+        kittens::ping_pong_phases<phases>(
+            [&](auto phase) {
+                if constexpr (phase.value == 0) {
+                    B::template read<band_n, config.tile_k>(b_registers[0], b_tile_read(buffer, 0), col, 0);
+                    A::template read<band_m, config.tile_k>(a_registers, a_tile(buffer, 0), row, 0);
+                } else if constexpr (phase.value == 1) {
+                    B::template read<band_n, config.tile_k>(b_registers[1], b_tile_read(buffer, 1), col, 0);
+                } else if constexpr (phase.value == 2) {
+                    A::template read<band_m, config.tile_k>(a_registers, a_tile(buffer, 1), row, 0);
+                }
+                refill<buffer, phase.value>();
+                constexpr int outstanding = direct_loads().outstanding_after(phase.value);
+                static_assert(outstanding >= -1, "a half is read before it is loaded");
+                if constexpr (direct && outstanding >= 0) kittens::wait_vector_memory<outstanding>();
+            },
+            [&](auto phase) {
+                constexpr int band_row = phase.value / 2, band_col = phase.value % 2;
+                multiply<A, B>(sum[band_row][band_col], a_registers, b_registers[band_col]);
+            });
+    }
+
+    KITTENS_DEVICE void run(WorkgroupPlace place) {
+        const int wave = kittens::wave_id();
+        row = wave / config.waves_n * band_m;
+        col = wave % config.waves_n * band_n;
+        b_begin = kittens::opaque(buffers * 2 * TileA::bytes);
+        const kittens::buffer a_view = source_a.window(range.last).view(), b_view = source_b.window(range.last).view();
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            a[half].aim(source_a, half * half_m);
+            b[half].aim(source_b, half * half_n);
+            b[half].fetch_valid(b_view, b_tile(0, half), range.valid_k);
+            a[half].fetch_valid(a_view, a_tile(0, half), range.valid_k);
+        }
+        if constexpr (!direct) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                b[half].loads.place(b_tile(0, half));
+                a[half].loads.place(a_tile(0, half));
+            }
+        }
+        if (range.cuts_a_chunk()) {
+            if constexpr (direct) kittens::wait_vector_memory<0>();
+            kittens::barrier();
+            for (int half = 0; half < 2; ++half) {
+                A::clear_past(a_tile(0, half), range.valid_k);
+                B::clear_past(b_tile(0, half), range.valid_k);
+            }
+        }
+        // As if the tile before the first had run its phases 1 to 3.
+        if constexpr (direct) {
+            fetch_b<0>(1);
+            fetch_a<0>(1);
+            fetch_b<1>(1);
+            kittens::wait_vector_memory<direct_loads().outstanding_after(phases - 1)>();
+        } else {
+            fetch_b<0>(0);
+            fetch_a<0>(0);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+            for (int j = 0; j < 2; ++j) zero(sum[i][j]);
+        kittens::barrier();
+
+        kittens::eight_wave_ping_pong(wave, [&] {
+            int tiles = range.count();
+            if constexpr (buffers == 2) {
+                while (true) {
+                    tile<0>();
+                    if (--tiles == 0) break;
+                    tile<1>();
+                    if (--tiles == 0) break;
+                }
+            } else {
+                do tile<0>();
+                while (--tiles > 0);
+            }
+        });
+        // LDS belongs to another workgroup once this one ends; nothing may still be on its way there.
+        if constexpr (direct) kittens::wait_vector_memory<0>();
+        const GemmArguments again = kittens::arguments_again<GemmArguments>();
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+            for (int j = 0; j < 2; ++j) store_product(sum[i][j], again, place, i * half_m + row, j * half_n + col);
+    }
+};
+
+}  // namespace hipkittens::gemm
