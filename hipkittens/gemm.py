@@ -26,7 +26,7 @@ def matmul(
     apart.
     """
     a, b, bias = _autocast("matmul", a, b, bias)
-    out_dtype = _check("matmul", a, b, bias, out_dtype, "b", b.shape[-1] if b.dim() else 0)
+    out_dtype = _check("matmul", a, b, bias, out_dtype)
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(
             f"hipkittens.matmul: a has {a.shape[-1]} columns and b has {b.shape[-2]} rows (a: {tuple(a.shape)}, "
@@ -54,9 +54,11 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     x, weight, bias = _autocast("linear", x, weight, bias)
     if isinstance(weight, torch.Tensor) and weight.dim() != 2:
         raise ValueError(f"hipkittens.linear: weight has shape {tuple(weight.shape)}; it must be (out, in)")
+    if isinstance(x, torch.Tensor) and x.dim() == 0:
+        raise ValueError("hipkittens.linear: x has shape (); it needs at least 1 dimension")
     if isinstance(x, torch.Tensor) and x.dim() == 1:
         return linear(x.unsqueeze(0), weight, bias).squeeze(0)
-    out_dtype = _check("linear", x, weight, bias, None, "weight", weight.shape[0])
+    out_dtype = _check("linear", x, weight, bias, None)
     if x.shape[-1] != weight.shape[1]:
         raise ValueError(
             f"hipkittens.linear: x has {x.shape[-1]} features and weight takes {weight.shape[1]} (x: {tuple(x.shape)}, "
@@ -97,11 +99,9 @@ def _check(
     b: torch.Tensor,
     bias: torch.Tensor | None,
     out_dtype: torch.dtype | None,
-    second: str,
-    columns: int,
 ) -> torch.dtype:
     """Raises for arguments no kernel takes; returns the result's dtype."""
-    first = "x" if function == "linear" else "a"
+    first, second, columns_axis = ("x", "weight", 0) if function == "linear" else ("a", "b", -1)
     where = f"hipkittens.{function}"
     for name, value in ((first, a), (second, b), *([("bias", bias)] if bias is not None else [])):
         if not isinstance(value, torch.Tensor):
@@ -124,6 +124,7 @@ def _check(
     if a.device != b.device:
         raise ValueError(f"{where}: {first} is on {a.device} and {second} on {b.device}; move one to the other")
     if bias is not None:
+        columns = b.shape[columns_axis]
         if bias.dim() != 1 or bias.shape[0] != columns:
             raise ValueError(f"{where}: bias has shape {tuple(bias.shape)}; it must be ({columns},)")
         if bias.dtype not in (a.dtype, torch.float32):

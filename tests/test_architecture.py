@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+"""The arrows of csrc/README.md, and other habits of the sources that a reader relies on."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CSRC = ROOT / "csrc"
+SOURCES = sorted(path for path in CSRC.rglob("*") if path.suffix in (".h", ".cpp", ".def"))
+PYTHON = sorted([*(ROOT / "hipkittens").glob("*.py"), *(ROOT / "tools").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")])
+LINE_CAP = 600
+
+# room: the rooms (or single files) it may include beside its own
+ALLOWED = {
+    "isa": [],
+    "code_object": [],
+    "hip": [],
+    "tiles": [],
+    "simulator": ["isa/", "code_object/", "hip/"],
+    "runtime": ["hip/", "code_object/"],
+    "kernels": ["tiles/"],
+    "torch": ["runtime/", "kernels/*/plan.h", "kernels/*/arguments.h"],
+    "python": ["simulator/simulator.h"],
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+
+
+def included_files(path: Path):
+    """Paths below csrc/ that a source includes, found the way the compiler finds them."""
+    for name in INCLUDE.findall(path.read_text()):
+        beside, from_root = (path.parent / name).resolve(), (CSRC / name).resolve()
+        target = beside if beside.exists() else from_root
+        assert target.exists(), f"{path.relative_to(ROOT)} includes {name}, which is nowhere"
+        yield target.relative_to(CSRC)
+
+
+def may_include(room: str, target: Path) -> bool:
+    return target.parts[0] == room or any(
+        target.match(pattern) if pattern.endswith(".h") else target.as_posix().startswith(pattern)
+        for pattern in ALLOWED[room]
+    )
+
+
+def test_every_room_is_known():
+    rooms = {path.relative_to(CSRC).parts[0] for path in SOURCES}
+    assert rooms <= ALLOWED.keys()
+    described = (CSRC / "README.md").read_text()
+    assert not [room for room in ALLOWED if f"{room}/" not in described]
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_includes_follow_the_arrows(room):
+    wrong = [
+        f"{path.relative_to(CSRC)} includes {target}"
+        for path in SOURCES
+        if path.relative_to(CSRC).parts[0] == room
+        for target in included_files(path)
+        if not may_include(room, target)
+    ]
+    assert not wrong
+
+
+def test_the_arrows_can_be_broken():
+    assert not may_include("isa", Path("simulator/simulator.h"))
+    assert not may_include("torch", Path("simulator/simulator.h"))
+    assert not may_include("torch", Path("kernels/gemm/gemm.h"))
+    assert may_include("torch", Path("kernels/gemm/plan.h"))
+
+
+def test_no_room_for_leftovers():
+    words = {"util", "utils", "misc", "common", "helper", "helpers", "stuff", "v2", "new", "old", "tmp"}
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in [*SOURCES, *PYTHON]
+        if words & set(re.split(r"[_./]", path.relative_to(ROOT).as_posix().lower()))
+    ]
+    assert not wrong
+
+
+def test_builtins_stay_in_one_file():
+    users = [path.relative_to(CSRC).as_posix() for path in SOURCES if "__builtin_amdgcn" in path.read_text()]
+    assert users == ["tiles/intrinsics.h"]
+
+
+def test_operators_use_no_torch_header_and_no_pybind():
+    wrong = [
+        str(path.relative_to(CSRC))
+        for path in SOURCES
+        if re.search(r"#\s*include\s*<(torch|ATen|c10)/", path.read_text())
+        or (path.parts[-2] != "python" and "pybind11" in path.read_text())
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(CSRC).as_posix())
+def test_a_source_says_what_it_is_for(path):
+    lines = path.read_text().splitlines()
+    name = path.relative_to(CSRC).as_posix()
+    opening = re.match(r"(?://|/\*) (\S+): \S", lines[0])
+    assert opening and opening[1] == name, f"the first line is '// {name}: purpose.'"
+    assert any("SPDX-License-Identifier: MIT" in line for line in lines[:5])
+    assert len(lines) <= LINE_CAP or path.suffix == ".def", f"{len(lines)} lines: a file is one concept"
+
+
+def test_python_carries_the_licence_and_stays_short():
+    for path in PYTHON:
+        text = path.read_text()
+        assert "SPDX-License-Identifier: MIT" in "\n".join(text.splitlines()[:3]), path
+        assert len(text.splitlines()) <= LINE_CAP, path
+
+
+def test_nothing_names_the_machine_it_was_written_on():
+    marks = ["/" + "work/", "/" + "tmp/", "/" + "root/"]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {mark}"
+        for path in [*SOURCES, *PYTHON, ROOT / "README.md", ROOT / "run"]
+        for mark in marks
+        if mark in path.read_text()
+    ]
+    assert not wrong
