@@ -182,7 +182,8 @@ bool overlap(uint32_t a, uint32_t a_bytes, uint32_t b, uint32_t b_bytes) { retur
 }  // namespace
 
 void shape_thread_tiles() {
-    const TileConfiguration configuration;
+    // Static: GCC 12 believes the instruction reads 8 bytes, and would not write the rest of a local.
+    static const TileConfiguration configuration;
     _tile_loadconfig(&configuration);
 }
 
