@@ -243,7 +243,8 @@ bool Decoder::decode_scalar() {
                     good = !destination_used && sgpr(form, bits(22, 16));
                     destination_used = true;
                 } else {
-                    good = constant_or_sgpr(form, sources[next_source++]);
+                    const uint32_t code = sources[next_source++];
+                    good = form.kind == Kind::scalar_register ? sgpr(form, code) : constant_or_sgpr(form, code);
                 }
         }
         if (!good) return false;

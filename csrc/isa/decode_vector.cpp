@@ -226,8 +226,7 @@ bool Decoder::decode_vop3(bool with_mask) {
     if (row_->forms[0].kind == Kind::sgpr && out_.operands[0].code == code::m0) return false;
 
     if (row_->has(isa::bitop3)) {
-        // Truth table: bits 7..5 where neg is, 4..3 where omod is, 2..0 where abs is.
-        out_.bitop3 = static_cast<uint8_t>(out_.neg << 5 | out_.omod << 3 | out_.abs);
+        out_.bitop3 = static_cast<uint8_t>(out_.omod << 6 | out_.abs << 3 | out_.neg);
         out_.neg = out_.omod = out_.abs = 0;
     }
     if (out_.clamp && !row_->has(isa::clamp)) return false;

@@ -17,6 +17,8 @@ namespace hipkittens::isa {
 //                f32 i16 b64 pk_f16 ...   a register (or constant) of that OperandType; `:4` after it: dwords covered
 //                mask                     64-bit lane mask in an SGPR pair; vcc in the vop2 and vopc encodings
 //                vgpr, agpr, sgpr         b32, always in a vector / an accumulation / a scalar register
+//                vgpr_pk_f32              pk_f32, always in a vector register
+//                reg32, reg64             a scalar register, never a constant
 //                +                        a destination that is also read (or a source that is also written)
 //                ?                        a destination that is there only when sc0 is set
 //                !                        read, and also written when sc0 (smem: glc) is set (buffer and scalar atomics)
@@ -49,7 +51,7 @@ enum Modifier : uint32_t {
     no_signs = 1 << 9,        // vop3: no neg and abs; without it every source of a floating-point type takes them
     neg = 1 << 10,            // vop3p: neg_lo and neg_hi; mai: neg in the place of blgp
     mix = 1 << 11,            // vop3p: neg and abs; op_sel_hi says which source is f16
-    bitop3 = 1 << 12,         // truth table in the bits of abs, neg and omod
+    bitop3 = 1 << 12,         // truth table in the bits of omod, abs and neg
     fetch = 1 << 13,          // vop3: op_sel bits 0 and 1 are fi and bound_ctrl
     cbsz = 1 << 14,
     abid = 1 << 15,
@@ -64,7 +66,7 @@ enum Modifier : uint32_t {
 };
 
 enum class Kind : uint8_t {
-    vector_or_scalar, mask, vgpr, agpr, sgpr, literal,
+    vector_or_scalar, mask, vgpr, agpr, sgpr, scalar_register, literal,
     imm, uimm, label, waitcnt, hwreg, sendmsg, gpr_idx, probe,
     addr, vaddr, saddr, sbase, srsrc, soffset,
     implicit_vcc, implicit_exec, implicit_m0,
