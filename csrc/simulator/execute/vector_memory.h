@@ -15,7 +15,6 @@ enum class AddressForm : uint8_t {
 };
 
 // Fills operation->address, lanes, valid (and partial) and checks every lane; false after reporting a fault.
-// flat_to_lds.cpp... each form has one function.
 using RecordAddresses = bool (*)(Wave* wave, const Step* step, PendingOperation* operation);
 
 bool record_vector_addresses(Wave* wave, const Step* step, PendingOperation* operation);

@@ -51,7 +51,7 @@ bool check_each_lane(Wave* wave, const Step* step, PendingOperation* operation) 
             return false;
         }
         if (store && !region->writable) {
-            fault(wave, step, "store to memory that this launch may only read", address, lane);
+            fault(wave, step, "store to read-only memory of this launch", address, lane);
             return false;
         }
     }
