@@ -38,6 +38,8 @@ def compare(ours: torch.Tensor, theirs: torch.Tensor, reference: torch.Tensor, m
     if not reference.numel():
         return Comparison(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     error_ours, error_torch = (value.double() - reference for value in (ours, theirs))
+    if not torch.isfinite(error_torch).all():
+        raise AssertionError("PyTorch's own result is not finite: nothing to compare with")
     infinite = float("inf")
     max_torch, rms_torch = error_torch.abs().max().item(), error_torch.square().mean().sqrt().item()
     if not torch.isfinite(error_ours).all():
