@@ -1,0 +1,65 @@
+"""Every wait a GEMM needs is missed by the simulator when it is gone: memory lands late, so the numbers come out wrong."""
+
+import pytest
+
+from tests.kernels.packed_gemm import PackedGemm
+from tests.simulated_device import TARGETS, SimulatorError
+from tests.simulator.listing import Line, listing
+
+S_NOP_0, S_TRAP_3 = 0xBF800000, 0xBF920003
+# (variant, M = N, K): whole and broken tiles of K, several workgroups, every stage of the pipeline in use.
+CASES = [("nt_bf16_256x256x64", 512, 448), ("nt_bf16_128x128x64", 256, 328)]
+SEEDS = range(6)
+
+
+def replaced(image: bytes, line: Line, word: int) -> bytes:
+    assert line.size == 4
+    return image[: line.offset] + word.to_bytes(4, "little") + image[line.offset + 4 :]
+
+
+def is_executed(gemm: PackedGemm, line: Line) -> bool:
+    try:
+        gemm.run(replaced(gemm.image, line, S_TRAP_3))
+    except SimulatorError:
+        return True
+    return False
+
+
+def is_missed(gemm: PackedGemm, line: Line) -> bool:
+    """Whether the kernel without this instruction faults or gives a wrong number, in any of the wave orders."""
+    image = replaced(gemm.image, line, S_NOP_0)
+    for seed in SEEDS:
+        try:
+            gemm.run(image, poison=1, wave_order_seed=seed)
+        except SimulatorError:
+            return True
+        if not gemm.is_right():
+            return True
+    return False
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("variant", "size", "k"), CASES)
+def test_a_deleted_wait_is_noticed(target, variant, size, k):
+    gemm = PackedGemm(target, variant, size, size, k)
+    for seed in SEEDS:
+        gemm.run(poison=1, wave_order_seed=seed)
+        assert gemm.is_right(), f"wrong as shipped, wave order {seed}"
+    waits = [line for line in listing(gemm.image, target) if line.mnemonic == "s_waitcnt" and is_executed(gemm, line)]
+    unnoticed = [line for line in waits if not is_missed(gemm, line)]
+    # What may stay unnoticed is a wait that finds nothing in flight, or whose operations an earlier or later wait covers
+    # before anyone looks: the drain behind the loop, and lgkmcnt(0) in front of a barrier after the reads were used.
+    print(f"{target} {variant}: {len(waits) - len(unnoticed)} of {len(waits)} waits noticed; not: {unnoticed}")
+    assert len(waits) >= 12
+    assert len(unnoticed) <= 0.25 * len(waits), unnoticed
+    loop_waits = [line for line in waits if "vmcnt" in line.text and "vmcnt(0)" not in line.text]
+    assert sum(line in unnoticed for line in loop_waits) <= 1, unnoticed
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_deleted_barrier_of_the_simple_schedule_is_noticed(target):
+    gemm = PackedGemm(target, "nt_bf16_128x128x64", 256, 256, 320)
+    barriers = [line for line in listing(gemm.image, target) if line.mnemonic == "s_barrier" and is_executed(gemm, line)]
+    assert barriers
+    for line in barriers:
+        assert is_missed(gemm, line), line
