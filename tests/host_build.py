@@ -1,4 +1,4 @@
-"""Host C++ for tests: sources of csrc and of tests to a program or a library, with the machine's C++ compiler."""
+"""Host C++ for tests: sources of csrc and tests to a program or a library, with the machine's compiler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def build(output: pathlib.Path, sources: Sequence[pathlib.Path | str], *options:
     if not compiler:
         pytest.skip("no C++ compiler on this machine")
     command = [compiler, "-std=c++20", "-Wall", "-Wextra", "-fPIC", f"-I{ROOT / 'csrc'}", *options,
-               *(str(ROOT / source) for source in sources), "-o", str(output), "-ldl", "-pthread"]  # fmt: skip
+               *(str(ROOT / path) for path in sources), "-o", str(output), "-ldl", "-pthread"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr, done.stderr

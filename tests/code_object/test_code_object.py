@@ -17,18 +17,22 @@ extern "C" __device__ int table[4] = {1, 2, 3, 4};
 extern "C" __device__ int* pointer = &table[2];
 extern __shared__ char dynamic[];
 
-extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(1, 256))) void plain(float* out, const float* in, int n) {
+extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(1, 256)))
+void plain(float* out, const float* in, int n) {
     __shared__ float buffer[64];
     int t = thread_id();
     buffer[t & 63] = in[t];
     __builtin_amdgcn_s_barrier();
-    out[t + __builtin_amdgcn_workgroup_id_y()] = buffer[63 - (t & 63)] + n + ((float*)dynamic)[t] + pointer[t & 1];
+    float sum = buffer[63 - (t & 63)] + n + ((float*)dynamic)[t] + pointer[t & 1];
+    out[t + __builtin_amdgcn_workgroup_id_y()] = sum;
 }
 
 struct Mixed { int first; double second; };
-extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(1, 128))) void hidden(Mixed value, int* out, unsigned short half) {
+extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(1, 128)))
+void hidden(Mixed value, int* out, unsigned short half) {
     auto implicit = (const unsigned short*)__builtin_amdgcn_implicitarg_ptr();
-    out[__builtin_amdgcn_workitem_id_z()] = value.first + (int)value.second + half + __builtin_amdgcn_grid_size_x() + implicit[6];
+    int sum = value.first + (int)value.second + half + __builtin_amdgcn_grid_size_x() + implicit[6];
+    out[__builtin_amdgcn_workitem_id_z()] = sum;
     volatile int scratch[100];
     scratch[out[0] & 63] = 1;
     out[1] = scratch[out[2] & 63];
@@ -39,7 +43,9 @@ extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(1, 128))) void 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
     output = tmp_path_factory.mktemp("code_object") / "inspect_code_object"
-    return build(output, [*room("code_object"), "tests/code_object/inspect_code_object.cpp"], "-O1", *SANITIZERS)
+    return build(
+        output, [*room("code_object"), "tests/code_object/inspect_code_object.cpp"], "-O1", *SANITIZERS
+    )
 
 
 @pytest.fixture
@@ -63,7 +69,10 @@ def test_plain_kernel(inspect, target):
     assert (found["target"], found["abi_version"]) == (target, 4)
     kernel = {k["name"]: k for k in found["kernels"]}["plain"]
     assert [(a["offset"], a["bytes"], a["kind"], a["address_space"]) for a in kernel["arguments"]] == [
-        (0, 8, "global_buffer", "global"), (8, 8, "global_buffer", "global"), (16, 4, "by_value", "")]  # fmt: skip
+        (0, 8, "global_buffer", "global"),
+        (8, 8, "global_buffer", "global"),
+        (16, 4, "by_value", ""),
+    ]
     assert (kernel["kernarg_bytes"], kernel["explicit_kernarg_bytes"], kernel["kernarg_align"]) == (20, 20, 8)
     assert kernel["lds_bytes"] == 256
     assert kernel["private_bytes"] == 0 and not kernel["private_segment"]
@@ -84,7 +93,9 @@ def test_plain_kernel(inspect, target):
 def test_hidden_arguments_and_scratch(inspect, target):
     found = inspect(compile_hip(SOURCE, target))
     kernel = {k["name"]: k for k in found["kernels"]}["hidden"]
-    hidden = {a["kind"]: (a["offset"], a["bytes"]) for a in kernel["arguments"] if a["kind"].startswith("hidden_")}
+    hidden = {
+        a["kind"]: (a["offset"], a["bytes"]) for a in kernel["arguments"] if a["kind"].startswith("hidden_")
+    }
     assert hidden["hidden_block_count_x"] == (32, 4)
     assert hidden["hidden_group_size_z"] == (48, 2)
     assert hidden["hidden_remainder_x"] == (50, 2)
@@ -100,7 +111,9 @@ def test_hidden_arguments_and_scratch(inspect, target):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_preloaded_arguments(inspect, target):
-    source = 'extern "C" __global__ void preload(float* out, const float* in, int n) { out[thread_id()] = in[0] + n; }'
+    source = (
+        'extern "C" __global__ void preload(float* out, float* in, int n) { out[thread_id()] = in[0] + n; }'
+    )
     (kernel,) = inspect(compile_hip(source, target, ("-mllvm", "-amdgpu-kernarg-preload-count=8")))["kernels"]
     assert (kernel["preload_dwords"], kernel["preload_offset"]) == (5, 0)
     assert kernel["user_sgprs"] == [["kernarg_segment_ptr", 0, 2], ["kernarg_preload", 2, 5]]
@@ -176,7 +189,12 @@ def hand_written(target="gfx950"):
 @pytest.mark.parametrize("target", TARGETS)
 def test_descriptor_bits(inspect, target):
     (kernel,) = inspect(hand_written(target))["kernels"]
-    assert (kernel["allocated_vgprs"], kernel["accum_offset"], kernel["vgprs"], kernel["agprs"]) == (304, 128, 300, 172)
+    assert (kernel["allocated_vgprs"], kernel["accum_offset"], kernel["vgprs"], kernel["agprs"]) == (
+        304,
+        128,
+        300,
+        172,
+    )
     assert kernel["user_sgprs"] == [["kernarg_segment_ptr", 0, 2], ["dispatch_id", 2, 2]]
     assert kernel["workgroup_id_x"] and not kernel["workgroup_id_y"] and kernel["workgroup_id_z"]
     assert kernel["workitem_id_mode"] == 1 and kernel["tg_split"]
@@ -197,18 +215,27 @@ def changed(code: bytes, offset: int, new: bytes) -> bytes:
 REFUSED = {
     "empty": (lambda code: b"", "no ELF file"),
     "bundle": (lambda code: b"__CLANG_OFFLOAD_BUNDLE__" + code, "no ELF file.*pass the raw code object"),
-    "cut in the header": (lambda code: code[:40], "the ELF header of 64 bytes reaches beyond the file's 40 bytes"),
+    "cut in the header": (
+        lambda code: code[:40],
+        "the ELF header of 64 bytes reaches beyond the file's 40 bytes",
+    ),
     "cut in the middle": (lambda code: code[: len(code) // 2], "reaches beyond the file's"),
     "32 bits": (lambda code: changed(code, 4, b"\1"), "no 64-bit little-endian"),
     "another machine": (lambda code: changed(code, 18, b"\x3e\0"), "machine 62, not AMDGPU"),
-    "another processor": (lambda code: changed(code, 48, b"\x3f"), r"flags 0x53f name another processor \(at byte 0x30\)"),
+    "another processor": (
+        lambda code: changed(code, 48, b"\x3f"),
+        r"flags 0x53f name another processor \(at byte 0x30\)",
+    ),
     "another system": (lambda code: changed(code, 7, b"\0"), "OS ABI 0"),
     "a future ABI": (lambda code: changed(code, 8, b"\x09"), "ABI version 9 is unknown"),
     "not linked": (lambda code: changed(code, 16, b"\1\0"), "not linked.*ld.lld -shared"),
     "no metadata": (lambda code: code.replace(b"AMDGPU\0", b"AMDGPX\0"), "no metadata note"),
     "no symbol": (lambda code: code.replace(b"k.kd\0", b"k.kx\0"), "kernel k has no descriptor symbol k.kd"),
     "no name": (lambda code: code.replace(b"\xa5.name", b"\xa5.nome"), "has no .name"),
-    "argument outside": (lambda code: code.replace(b"\xa7.offset\x08", b"\xa7.offset\x09"), "offset 9 of 8 bytes lies beyond"),
+    "argument outside": (
+        lambda code: code.replace(b"\xa7.offset\x08", b"\xa7.offset\x09"),
+        "offset 9 of 8 bytes lies beyond",
+    ),
 }
 
 
@@ -226,7 +253,7 @@ def test_bad_files_are_refused_with_a_reason(inspect, case):
 def test_seventeen_user_sgprs_are_refused(inspect):
     code = hand_written()
     word = inspect(code)["kernels"][0]["descriptor_address"]
-    # Below the first segment boundary addresses are file offsets. kernel_code_properties: everything on; preload 9.
+    # In the first segment addresses are file offsets. kernel_code_properties: everything on; preload 9.
     assert code[word + 56 : word + 58] == struct.pack("<H", 1 << 3 | 1 << 4)
     text = inspect(changed(code, word + 56, struct.pack("<HH", 0x7F, 9)), expect_error=True)
     assert "kernel k: the descriptor" in text

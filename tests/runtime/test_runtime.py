@@ -19,7 +19,9 @@ SCALE += "int i = workgroup_id() * 256 + thread_id(); if (i < n) out[i] = 2 * in
 def built(tmp_path_factory):
     """The probe, and two fake HIP libraries."""
     folder = tmp_path_factory.mktemp("runtime")
-    build(folder / "probe", [*room("runtime"), *room("code_object"), "tests/runtime/runtime_probe.cpp"], "-O0")
+    build(
+        folder / "probe", [*room("runtime"), *room("code_object"), "tests/runtime/runtime_probe.cpp"], "-O0"
+    )
     fake = "tests/runtime/fake_amdhip64.cpp"
     hidden = ("-shared", "-fvisibility=hidden")
     build(folder / "libfake.so", [fake], *hidden, "-Wl,-soname,libamdhip64.so.6")
@@ -28,7 +30,7 @@ def built(tmp_path_factory):
 
 
 class Machine:
-    """A folder with the probe in it, and an environment without any HIP library but those a test puts there."""
+    """A folder with the probe in it, and an environment with no HIP library but those a test puts there."""
 
     def __init__(self, built, folder):
         self.built, self.folder, self.log = built, folder, folder / "calls.txt"
@@ -52,7 +54,11 @@ class Machine:
     def run(self, *words, **environment):
         self.log.write_text("")
         done = subprocess.run(
-            [self.probe, *words], capture_output=True, text=True, env=self.environment | environment, timeout=120
+            [self.probe, *words],
+            capture_output=True,
+            text=True,
+            env=self.environment | environment,
+            timeout=120,
         )
         assert done.returncode in (0, 1), (done.returncode, done.stdout, done.stderr)
         assert not done.stderr, done.stderr
@@ -75,14 +81,21 @@ def has_system_hip():
 no_system_hip = pytest.mark.skipif(has_system_hip(), reason="this machine has a HIP library of its own")
 
 
-# --- finding -------------------------------------------------------------------------------------------------------
+# --- finding ------------------------------------------------------------------------------------------------
 
 
 @no_system_hip
 def test_without_a_library_the_message_names_the_places(machine):
     status = json.loads(machine.run("status"))
     assert (status["path"], status["device_count"], status["candidates"]) == (None, 0, [])
-    for place in ("torch/lib", "_rocm_sdk_core/lib", "HIP_PATH", "ROCM_PATH", "/opt/rocm/lib", "HIPKITTENS_LIBHIP_PATH"):
+    for place in (
+        "torch/lib",
+        "_rocm_sdk_core/lib",
+        "HIP_PATH",
+        "ROCM_PATH",
+        "/opt/rocm/lib",
+        "HIPKITTENS_LIBHIP_PATH",
+    ):
         assert place in status["message"]
     assert machine.run("device", "0") == "error: " + status["message"]
 
@@ -131,7 +144,11 @@ def test_torch_lib_is_searched_before_rocm(machine):
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [("libamdhip64.so", "not an absolute path"), ("/nowhere/libamdhip64.so", "is no file"), ("text", "cannot open")],
+    [
+        ("libamdhip64.so", "not an absolute path"),
+        ("/nowhere/libamdhip64.so", "is no file"),
+        ("text", "cannot open"),
+    ],
 )
 def test_a_bad_override_is_an_error_and_no_other_library_is_taken(machine, value, message):
     machine.install("rocm/lib/libamdhip64.so")
@@ -158,7 +175,7 @@ def test_a_missing_function_is_named_with_its_library(machine):
     assert f"{path} has no hipGetDevicePropertiesR0600; hipkittens needs ROCm 6.0" in status["message"]
 
 
-# --- devices -------------------------------------------------------------------------------------------------------
+# --- devices ------------------------------------------------------------------------------------------------
 
 
 def test_device(machine):
@@ -169,10 +186,12 @@ def test_device(machine):
     assert machine.run("device", "1", **environment) == f"gfx950 | {text}"
     assert machine.run("device", "2", **environment) == f"error: HIP device 2 does not exist; {path} has 2"
     other = machine.run("device", "0", **environment | {"FAKE_HIP_ARCH": "gfx1100"})
-    assert other.startswith("error: HIP device 0 (Fake Instinct) is a gfx1100; hipkittens has kernels for gfx942")
+    assert other.startswith(
+        "error: HIP device 0 (Fake Instinct) is a gfx1100; hipkittens has kernels for gfx942"
+    )
 
 
-# --- launching on HIP ----------------------------------------------------------------------------------------------
+# --- launching on HIP ---------------------------------------------------------------------------------------
 
 
 def test_calls_of_a_launch_and_their_order(machine):
@@ -216,7 +235,8 @@ def test_a_failing_call_names_kernel_error_and_library(machine, function):
     environment = {"HIPKITTENS_LIBHIP_PATH": path, "FAKE_HIP_FAIL": function}
     out = machine.run("launch", "hip:0", machine.code_object("gfx942"), "scale", "once", **environment)
     verb = "launching" if function == "hipModuleLaunchKernel" else "loading"
-    expected = f"error: {verb} kernel scale on Fake Instinct (gfx942) failed: hipErrorUnknown (999, unknown error), from {path}"
+    where = "kernel scale on Fake Instinct (gfx942)"
+    expected = f"error: {verb} {where} failed: hipErrorUnknown (999, unknown error), from {path}"
     assert out.splitlines()[-1] == expected
     assert "hipGetLastError" in machine.calls()
     assert ("hipModuleUnload 0x1000" in machine.calls()) == (function == "hipModuleGetFunction")
@@ -228,10 +248,12 @@ def test_success_without_a_function_is_an_error(machine):
     assert "returned success but no function" in out
 
 
-# --- the kernel library --------------------------------------------------------------------------------------------
+# --- the kernel library -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("file", "reason"), [("-", "this test has no pack"), ("+", "said it added one but did not")])
+@pytest.mark.parametrize(
+    ("file", "reason"), [("-", "this test has no pack"), ("+", "said it added one but did not")]
+)
 def test_a_kernel_that_nobody_has(machine, file, reason):
     environment = {"HIPKITTENS_LIBHIP_PATH": machine.install("libamdhip64.so")}
     out = machine.run("launch", "hip:0", file, "scale", "once", **environment)
@@ -243,13 +265,15 @@ def test_code_objects_are_checked_when_they_are_added(machine):
     assert machine.run("add", "gfx942", "scale", file) == "added"
     which = "error: the code object for kernel"
     assert machine.run("add", "gfx950", "scale", file) == f"{which} scale for gfx950 is for gfx942"
-    assert machine.run("add", "gfx942", "skale", file) == f"{which} skale for gfx942 does not hold that kernel"
+    assert (
+        machine.run("add", "gfx942", "skale", file) == f"{which} skale for gfx942 does not hold that kernel"
+    )
     with open(file, "r+b") as stream:
         stream.truncate(900)
     assert "scale for gfx942 is damaged: code object: " in machine.run("add", "gfx942", "scale", file)
 
 
-# --- the simulator as the provider ---------------------------------------------------------------------------------
+# --- the simulator as the provider --------------------------------------------------------------------------
 
 
 def test_without_the_simulator_the_message_says_so(machine):
@@ -274,7 +298,10 @@ def test_launches_from_many_threads_on_the_simulator(machine, target):
 def test_an_access_outside_is_reported_and_the_next_launch_works(machine):
     machine.install_simulator()
     out = machine.run("launch", "gfx950", machine.code_object("gfx950"), "scale", "short")
-    assert "error: launching kernel scale on AMD Instinct MI355X (simulated) (gfx950) failed: hipErrorLaunchFailure" in out
+    assert (
+        "launching kernel scale on AMD Instinct MI355X (simulated) (gfx950) failed: hipErrorLaunchFailure"
+        in out
+    )
     assert "kernel scale, workgroup (3, 0, 0)" in out and "'out'" in out and "store_dword" in out
     assert out.splitlines()[-1] == "right"
 
@@ -282,6 +309,8 @@ def test_an_access_outside_is_reported_and_the_next_launch_works(machine):
 def test_the_hip_path_reaches_the_simulator_as_a_system_library(machine):
     """The table of functions is the same: the simulator can stand in for libamdhip64."""
     environment = {"HIPKITTENS_LIBHIP_PATH": os.path.realpath(library_path())}
-    assert machine.run("device", "1", **environment).startswith("gfx950 | AMD Instinct MI355X (simulated) | 256 CUs | 163840")
+    assert machine.run("device", "1", **environment).startswith(
+        "gfx950 | AMD Instinct MI355X (simulated) | 256 CUs | 163840"
+    )
     out = machine.run("launch", "hip:0", machine.code_object("gfx942"), "scale", "threads", **environment)
     assert out.splitlines()[-8:] == ["right"] * 8
