@@ -185,6 +185,13 @@ bool Decoder::finish() {
         const size_t begin = out_.bytes;
         if (!set_size(begin + 4)) return false;
         out_.literal = dword_at(begin);
+        // The literal of a 16-bit operand has 16 bits.
+        for (const Operand& operand : out_) {
+            const bool is_half = operand.type == OperandType::f16 || operand.type == OperandType::bf16 ||
+                                 operand.type == OperandType::i16 || operand.type == OperandType::u16 ||
+                                 operand.type == OperandType::b16;
+            if (operand.code == code::literal && is_half && out_.literal > 0xffff) return false;
+        }
     }
     return true;
 }

@@ -135,7 +135,7 @@ bool Decoder::dpp(bool has_second_source) {
         }
         if (!good) return false;
     }
-    if (is_first_source && field(7, 0) != 0) return false;
+    if (is_first_source && (field(7, 0) != 0 || bits(24, 17) != 0)) return false;  // v_nop
     return signs_fit() && finish();
 }
 

@@ -91,6 +91,7 @@ class Printer {
             case Kind::sendmsg:
             case Kind::gpr_idx:
             case Kind::probe: return immediate_text(form.kind, in_.encoding, operand.immediate);
+            case Kind::literal: return literal_field_text(in_.encoding, in_.literal);
             default: break;
         }
         if (in_.encoding == Encoding::smem && form.kind == Kind::soffset) {

@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstdio>
+#include <span>
 
 #include "isa/effects.h"
 
@@ -49,6 +50,50 @@ const char* special_name(uint32_t code, bool is_pair) {
 bool is_64_bit(OperandType type) {
     return type == OperandType::b64 || type == OperandType::i64 || type == OperandType::u64 ||
            type == OperandType::f64 || type == OperandType::lane_mask;
+}
+
+// The constants 0.5, -0.5, 1, -1, 2, -2, 4, -4 and 1 / (2 pi), codes 240..248.
+constexpr uint32_t f32_constants[] = {0x3f000000, 0xbf000000, 0x3f800000, 0xbf800000, 0x40000000,
+                                      0xc0000000, 0x40800000, 0xc0800000, 0x3e22f983};
+constexpr uint32_t f16_constants[] = {0x3800, 0xb800, 0x3c00, 0xbc00, 0x4000, 0xc000, 0x4400, 0xc400, 0x3118};
+constexpr uint32_t bf16_constants[] = {0x3f00, 0xbf00, 0x3f80, 0xbf80, 0x4000, 0xc000, 0x4080, 0xc080, 0x3e22};
+constexpr uint32_t f64_constant_halves[] = {0x3fe00000, 0xbfe00000, 0x3ff00000, 0xbff00000, 0x40000000,
+                                            0xc0000000, 0x40100000, 0xc0100000};
+
+// Inline constant code of a 32-bit value, or 0.
+uint32_t inline_code(uint32_t value, std::span<const uint32_t> floats, uint32_t sign_mask) {
+    if (value <= 64) return code::first_inline_constant + value;
+    const uint32_t magnitude = (~value & sign_mask) + 1;  // of a negative number
+    if (magnitude <= 16 && (value & ~sign_mask) == 0) return 192 + magnitude;
+    for (size_t i = 0; i < floats.size(); ++i) {
+        if (floats[i] == value) return 240 + static_cast<uint32_t>(i);
+    }
+    return 0;
+}
+
+// True if an assembler would take an inline constant for this value.
+bool is_inlinable(OperandType type, uint32_t value) {
+    switch (type) {
+        case OperandType::f16: return inline_code(value, f16_constants, 0xffff) != 0;
+        case OperandType::bf16: return inline_code(value, bf16_constants, 0xffff) != 0;
+        case OperandType::pk_f16:
+        case OperandType::pk_bf16:
+            return inline_code(value, type == OperandType::pk_f16 ? f16_constants : bf16_constants, 0xffffffff) != 0;
+        case OperandType::i16:
+        case OperandType::u16:
+        case OperandType::b16: return inline_code(value, {}, 0xffff) != 0;
+        case OperandType::f64:
+            for (uint32_t half : f64_constant_halves) {
+                if (half == value) return true;
+            }
+            return value <= 64;
+        case OperandType::b64:
+        case OperandType::i64:
+        case OperandType::u64:
+        case OperandType::pk_f32:
+        case OperandType::pk_b32: return value <= 64;
+        default: return inline_code(value, f32_constants, 0xffffffff) != 0;
+    }
 }
 
 std::string hardware_register_text(uint32_t value) {
@@ -127,7 +172,9 @@ std::string hexadecimal(int64_t value) {
 std::string register_text(const Operand& operand, uint32_t literal) {
     const uint32_t code = operand.code;
     if (code == code::none) return "off";
-    if (code == code::literal) return hexadecimal(literal);
+    if (code == code::literal) {
+        return is_inlinable(operand.type, literal) ? "lit(" + hexadecimal(literal) + ")" : hexadecimal(literal);
+    }
     if (operand.is_vgpr()) return tuple("v", code - code::first_vgpr, operand.dwords);
     if (operand.is_agpr()) return tuple("a", code - code::first_agpr, operand.dwords);
     if (code <= 101) return tuple("s", code, operand.dwords);
@@ -150,6 +197,15 @@ std::string immediate_text(Kind kind, Encoding encoding, int32_t value) {
     }
     const bool is_small = bits <= 64 && encoding != Encoding::sopk;
     return is_small ? std::to_string(bits) : hexadecimal(bits);
+}
+
+std::string literal_field_text(Encoding encoding, uint32_t value) {
+    if (encoding != Encoding::sopk) return hexadecimal(value);
+    const uint32_t code = inline_code(value, f32_constants, 0xffffffff);
+    Operand operand;
+    operand.code = static_cast<uint16_t>(code);
+    operand.dwords = 1;
+    return code ? register_text(operand, 0) : hexadecimal(value);
 }
 
 std::string swizzle_text(uint32_t offset) {

@@ -29,6 +29,7 @@ constexpr Word words[] = {
     {"sgpr", Kind::sgpr, b32, 1},
     {"vgpr_pk_f32", Kind::vgpr, pk_f32, 2}, {"reg32", Kind::scalar_register, b32, 1},
     {"reg64", Kind::scalar_register, b64, 2}, {"literal", Kind::literal, b32, 1},
+    {"literal16", Kind::literal, b16, 1},
     {"imm", Kind::imm, immediate, 0}, {"uimm", Kind::uimm, immediate, 0}, {"label", Kind::label, immediate, 0},
     {"waitcnt", Kind::waitcnt, immediate, 0}, {"hwreg", Kind::hwreg, immediate, 0},
     {"sendmsg", Kind::sendmsg, immediate, 0}, {"gpr_idx", Kind::gpr_idx, immediate, 0},

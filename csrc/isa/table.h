@@ -22,7 +22,7 @@ namespace hipkittens::isa {
 //                +                        a destination that is also read (or a source that is also written)
 //                ?                        a destination that is there only when sc0 is set
 //                !                        read, and also written when sc0 (smem: glc) is set (buffer and scalar atomics)
-//                literal                  a 32-bit literal that is always there
+//                literal, literal16       a literal that is always there
 //                imm uimm label waitcnt hwreg sendmsg gpr_idx probe    the immediate field, and how LLVM prints it
 //                addr                     LDS byte address, one VGPR
 //                vaddr saddr sbase srsrc soffset    see below
