@@ -21,6 +21,15 @@
 // Never an ordinary inline function: the linker may keep the AVX-512 copy of one for the portable level too.
 #define HIPKITTENS_INLINE static inline __attribute__((always_inline))
 
+// For what takes many instructions where the host has no wide ones: inlined at the AVX-512 levels only.
+#if defined(__AVX512F__)
+#define HIPKITTENS_LARGE HIPKITTENS_INLINE
+#define HIPKITTENS_QUARTERS _Pragma("GCC unroll 4")
+#else
+#define HIPKITTENS_LARGE [[maybe_unused]] static __attribute__((noinline))
+#define HIPKITTENS_QUARTERS _Pragma("GCC unroll 1")
+#endif
+
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
@@ -61,7 +70,7 @@ HIPKITTENS_INLINE Vector load_quarter(const Wave* wave, uint32_t offset, uint32_
 }
 
 // All ones in the lanes whose bit in `mask` (16 bits) is set.
-HIPKITTENS_INLINE i32x16 lane_mask(uint32_t mask) {
+HIPKITTENS_LARGE i32x16 lane_mask(uint32_t mask) {
 #if defined(__AVX512DQ__)
     return (i32x16)_mm512_movm_epi32(static_cast<__mmask16>(mask));
 #else
@@ -144,7 +153,7 @@ HIPKITTENS_INLINE u32x16 high_half(Wide<Vector> value) {
                                    27, 29, 31);
 }
 
-HIPKITTENS_INLINE Wide<f64x8> widen(f32x16 value) {
+HIPKITTENS_LARGE Wide<f64x8> widen(f32x16 value) {
 #if defined(__AVX512DQ__)
     return {(f64x8)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)value)),
             (f64x8)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)value, 1))};
@@ -153,7 +162,7 @@ HIPKITTENS_INLINE Wide<f64x8> widen(f32x16 value) {
             __builtin_convertvector(__builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15), f64x8)};
 #endif
 }
-HIPKITTENS_INLINE f32x16 narrow(Wide<f64x8> value) {
+HIPKITTENS_LARGE f32x16 narrow(Wide<f64x8> value) {
 #if defined(__AVX512DQ__)
     return (f32x16)_mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps((__m512d)value.first)),
                                       _mm512_cvtpd_ps((__m512d)value.second), 1);
@@ -186,7 +195,7 @@ HIPKITTENS_INLINE Float add_round_to_odd(Float a, Float b) {
 }
 
 // Fused multiply-add, rounded once.
-HIPKITTENS_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
+HIPKITTENS_LARGE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
 #if defined(__AVX512F__)
     return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__)
@@ -197,7 +206,7 @@ HIPKITTENS_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
                               add_round_to_odd<f64x8, i64x8>(x.second * y.second, z.second)});
 #endif
 }
-HIPKITTENS_INLINE f64x8 fma(f64x8 a, f64x8 b, f64x8 c) {
+HIPKITTENS_LARGE f64x8 fma(f64x8 a, f64x8 b, f64x8 c) {
 #if defined(__AVX512F__)
     return (f64x8)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
 #elif defined(__FMA__)
@@ -209,14 +218,14 @@ HIPKITTENS_INLINE f64x8 fma(f64x8 a, f64x8 b, f64x8 c) {
 #endif
 }
 
-HIPKITTENS_INLINE f32x16 square_root(f32x16 a) {
+HIPKITTENS_LARGE f32x16 square_root(f32x16 a) {
 #if defined(__AVX512F__)
     return (f32x16)_mm512_sqrt_ps((__m512)a);
 #else
     return in_pieces<__m128>([](__m128 x) { return _mm_sqrt_ps(x); }, a);
 #endif
 }
-HIPKITTENS_INLINE f64x8 square_root(f64x8 a) {
+HIPKITTENS_LARGE f64x8 square_root(f64x8 a) {
 #if defined(__AVX512F__)
     return (f64x8)_mm512_sqrt_pd((__m512d)a);
 #else
@@ -241,7 +250,7 @@ HIPKITTENS_INLINE Float round_by_magic(Float a, Float magic, Bits sign_bit, Bits
 }
 
 template <Rounding how>
-HIPKITTENS_INLINE f32x16 round_to_integral(f32x16 a) {
+HIPKITTENS_LARGE f32x16 round_to_integral(f32x16 a) {
     [[maybe_unused]] constexpr int mode = static_cast<int>(how) | 8;   // the order of Rounding is that of x86; no exceptions
 #if defined(__AVX512F__)
     return (f32x16)_mm512_roundscale_ps((__m512)a, mode);
@@ -252,7 +261,7 @@ HIPKITTENS_INLINE f32x16 round_to_integral(f32x16 a) {
 #endif
 }
 template <Rounding how>
-HIPKITTENS_INLINE f64x8 round_to_integral(f64x8 a) {
+HIPKITTENS_LARGE f64x8 round_to_integral(f64x8 a) {
     [[maybe_unused]] constexpr int mode = static_cast<int>(how) | 8;
 #if defined(__AVX512F__)
     return (f64x8)_mm512_roundscale_pd((__m512d)a, mode);
@@ -265,7 +274,7 @@ HIPKITTENS_INLINE f64x8 round_to_integral(f64x8 a) {
 }
 
 // a * 2^n for integral n, rounded once.
-HIPKITTENS_INLINE f32x16 scale_by_power(f32x16 a, f32x16 n) {
+HIPKITTENS_LARGE f32x16 scale_by_power(f32x16 a, f32x16 n) {
 #if defined(__AVX512F__)
     return (f32x16)_mm512_scalef_ps((__m512)a, (__m512)n);
 #else

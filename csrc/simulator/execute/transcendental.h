@@ -10,7 +10,7 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-HIPKITTENS_INLINE f32x16 exponential2(f32x16 x) {
+HIPKITTENS_LARGE f32x16 exponential2(f32x16 x) {
     // Beyond these the result is 0 or infinity; NaN stays.
     const f32x16 inside = pick(x > 200.0f, f32x16{} + 200.0f, pick(x < -200.0f, f32x16{} - 200.0f, x));
     const f32x16 whole = round_to_integral<Rounding::nearest_even>(inside), f = inside - whole;
@@ -25,7 +25,7 @@ HIPKITTENS_INLINE f32x16 exponential2(f32x16 x) {
     return pick(x != x, (f32x16)((u32x16)x | 0x400000), result);
 }
 
-HIPKITTENS_INLINE f64x8 logarithm2(f64x8 x) {
+HIPKITTENS_LARGE f64x8 logarithm2(f64x8 x) {
     // x = 2^e * m with m in [sqrt(1/2), sqrt(2)); log2(m) is odd in s = (m - 1) / (m + 1). f32 denormals are normal here.
     const i64x8 bits = (i64x8)x, offset = bits - 0x3fe6a09e667f3bcd;
     const i64x8 exponent = offset >> 52;
@@ -42,7 +42,7 @@ HIPKITTENS_INLINE f64x8 logarithm2(f64x8 x) {
     return e + s * p;
 }
 
-HIPKITTENS_INLINE f32x16 logarithm2(f32x16 x) {
+HIPKITTENS_LARGE f32x16 logarithm2(f32x16 x) {
     const Wide<f64x8> wide = widen(x);
     const f32x16 finite = narrow(Wide<f64x8>{logarithm2(wide.first), logarithm2(wide.second)});
     const f32x16 infinity = (f32x16)(u32x16{} + 0x7f800000u), invalid = (f32x16)(u32x16{} + 0xffc00000u);
@@ -53,7 +53,7 @@ HIPKITTENS_INLINE f32x16 logarithm2(f32x16 x) {
 }
 
 // 1 / sqrt(x): the quotient of two rounded steps, then one Newton step with the residual in two pieces.
-HIPKITTENS_INLINE f32x16 reciprocal_square_root(f32x16 x) {
+HIPKITTENS_LARGE f32x16 reciprocal_square_root(f32x16 x) {
     const f32x16 y = 1.0f / square_root(x);
     const f32x16 product = x * y, rest = fma(x, y, -product);
     const f32x16 residual = fma(-product, y, f32x16{} + 1.0f) - rest * y;
@@ -64,7 +64,7 @@ HIPKITTENS_INLINE f32x16 reciprocal_square_root(f32x16 x) {
 
 // Sine of x turns (cosine: a quarter turn later). The fraction of x is exact, so the result is too up to f32 rounding.
 template <bool cosine>
-HIPKITTENS_INLINE f64x8 sine_of_turns(f64x8 x) {
+HIPKITTENS_LARGE f64x8 sine_of_turns(f64x8 x) {
     const f64x8 fraction = x - round_to_integral<Rounding::nearest_even>(x);
     const f64x8 quarter = round_to_integral<Rounding::nearest_even>(fraction * 4.0);
     const f64x8 s = fraction - quarter * 0.25, z = s * s;
@@ -87,7 +87,7 @@ HIPKITTENS_INLINE f64x8 sine_of_turns(f64x8 x) {
     return (f64x8)((i64x8)value ^ ((quadrant & 2) << 62));
 }
 template <bool cosine>
-HIPKITTENS_INLINE f32x16 sine_of_turns(f32x16 x) {
+HIPKITTENS_LARGE f32x16 sine_of_turns(f32x16 x) {
     const Wide<f64x8> wide = widen(x);
     const f32x16 finite = narrow(Wide<f64x8>{sine_of_turns<cosine>(wide.first), sine_of_turns<cosine>(wide.second)});
     const f32x16 magnitude = (f32x16)((u32x16)x & 0x7fffffff), infinity = (f32x16)(u32x16{} + 0x7f800000u);

@@ -6,17 +6,17 @@ namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 namespace {
 
 // Toward zero; what does not fit becomes the nearest value that does, NaN becomes 0.
-HIPKITTENS_INLINE i32x16 to_i32(f32x16 a) {
+HIPKITTENS_LARGE i32x16 to_i32(f32x16 a) {
     const f32x16 number = pick(a != a, f32x16{}, a);
     return pick(number >= 2147483648.0f, i32x16{} + 0x7fffffff, __builtin_convertvector(number, i32x16));
 }
-HIPKITTENS_INLINE u32x16 to_u32(f32x16 a) {
+HIPKITTENS_LARGE u32x16 to_u32(f32x16 a) {
     const f32x16 number = pick(a > 0.0f, a, f32x16{});
     const auto upper = number >= 2147483648.0f;
     const u32x16 bits = (u32x16)__builtin_convertvector(pick(upper, number - 2147483648.0f, number), i32x16);
     return pick(number >= 4294967296.0f, u32x16{} - 1, bits + ((u32x16)upper & 0x80000000));
 }
-HIPKITTENS_INLINE f32x16 from_u32(u32x16 a) {
+HIPKITTENS_LARGE f32x16 from_u32(u32x16 a) {
 #if defined(__AVX512F__)
     return __builtin_convertvector(a, f32x16);
 #else
@@ -26,52 +26,52 @@ HIPKITTENS_INLINE f32x16 from_u32(u32x16 a) {
     return pick(large, value * 2.0f, value);
 #endif
 }
-HIPKITTENS_INLINE f32x16 from_i32(i32x16 a) { return __builtin_convertvector(a, f32x16); }
+HIPKITTENS_LARGE f32x16 from_i32(i32x16 a) { return __builtin_convertvector(a, f32x16); }
 
 // f64 to 64-bit integers whose low dword is the result: adding 1.5 * 2^52 leaves the integer in the significand.
-HIPKITTENS_INLINE i64x8 integral(f64x8 a) { return (i64x8)(a + 6755399441055744.0) - (i64x8)(f64x8{} + 6755399441055744.0); }
-HIPKITTENS_INLINE i64x8 to_i32(f64x8 a) {
+HIPKITTENS_LARGE i64x8 integral(f64x8 a) { return (i64x8)(a + 6755399441055744.0) - (i64x8)(f64x8{} + 6755399441055744.0); }
+HIPKITTENS_LARGE i64x8 to_i32(f64x8 a) {
     const f64x8 number = pick(a != a, f64x8{}, a);
     const f64x8 clamped = pick(number > 2147483647.0, f64x8{} + 2147483647.0,
                                pick(number < -2147483648.0, f64x8{} - 2147483648.0, number));
     return integral(round_to_integral<Rounding::toward_zero>(clamped));
 }
-HIPKITTENS_INLINE i64x8 to_u32(f64x8 a) {
+HIPKITTENS_LARGE i64x8 to_u32(f64x8 a) {
     const f64x8 number = pick(a > 0.0, a, f64x8{});
     return integral(round_to_integral<Rounding::toward_zero>(pick(number > 4294967295.0, f64x8{} + 4294967295.0, number)));
 }
-HIPKITTENS_INLINE f64x8 to_f64(i64x8 a) { return (f64x8)(a + (i64x8)(f64x8{} + 6755399441055744.0)) - 6755399441055744.0; }
+HIPKITTENS_LARGE f64x8 to_f64(i64x8 a) { return (f64x8)(a + (i64x8)(f64x8{} + 6755399441055744.0)) - 6755399441055744.0; }
 
 template <int lowest, int highest>
-HIPKITTENS_INLINE i32x16 clamped(i32x16 a) {
+HIPKITTENS_LARGE i32x16 clamped(i32x16 a) {
     const i32x16 low = pick(a < lowest, i32x16{} + lowest, a);
     return pick(low > highest, i32x16{} + highest, low);
 }
-HIPKITTENS_INLINE u32x16 packed(u32x16 low, u32x16 high) { return (low & 0xffff) | high << 16; }
-HIPKITTENS_INLINE u32x16 packed(i32x16 low, i32x16 high) { return packed((u32x16)low, (u32x16)high); }
+HIPKITTENS_LARGE u32x16 packed(u32x16 low, u32x16 high) { return (low & 0xffff) | high << 16; }
+HIPKITTENS_LARGE u32x16 packed(i32x16 low, i32x16 high) { return packed((u32x16)low, (u32x16)high); }
 
 // [-1, 1] to [-32767, 32767] and [0, 1] to [0, 65535], to nearest even.
-HIPKITTENS_INLINE i32x16 to_signed_norm(f32x16 a) {
+HIPKITTENS_LARGE i32x16 to_signed_norm(f32x16 a) {
     const f32x16 inside = pick(a > -1.0f, pick(a < 1.0f, a, f32x16{} + 1.0f), f32x16{} - 1.0f);
     return pick(a != a, i32x16{}, __builtin_convertvector(round_to_integral<Rounding::nearest_even>(inside * 32767.0f), i32x16));
 }
-HIPKITTENS_INLINE i32x16 to_unsigned_norm(f32x16 a) {
+HIPKITTENS_LARGE i32x16 to_unsigned_norm(f32x16 a) {
     const f32x16 inside = pick(a > 0.0f, pick(a < 1.0f, a, f32x16{} + 1.0f), f32x16{});
     return __builtin_convertvector(round_to_integral<Rounding::nearest_even>(inside * 65535.0f), i32x16);
 }
-HIPKITTENS_INLINE u32x16 to_u8(f32x16 a) { return (u32x16)clamped<0, 255>(to_i32(a)); }
-HIPKITTENS_INLINE u32x16 with_byte(u32x16 whole, u32x16 index, u32x16 byte) {
+HIPKITTENS_LARGE u32x16 to_u8(f32x16 a) { return (u32x16)clamped<0, 255>(to_i32(a)); }
+HIPKITTENS_LARGE u32x16 with_byte(u32x16 whole, u32x16 index, u32x16 byte) {
     const u32x16 shift = (index & 3) * 8;
     return (whole & ~((u32x16{} + 0xff) << shift)) | byte << shift;
 }
 
 // Stochastic rounding: the random bits that will be cut off are added below the last place.
-HIPKITTENS_INLINE u32x16 to_bfloat_stochastic(f32x16 a, u32x16 random) {
+HIPKITTENS_LARGE u32x16 to_bfloat_stochastic(f32x16 a, u32x16 random) {
     const u32x16 bits = (u32x16)a, magnitude = bits & 0x7fffffff;
     const u32x16 rounded = (bits + (random >> 16)) >> 16;
     return pick(magnitude >= 0x7f800000, float_to_bfloat(a), rounded);
 }
-HIPKITTENS_INLINE u32x16 to_half_stochastic(f32x16 a, u32x16 random) {
+HIPKITTENS_LARGE u32x16 to_half_stochastic(f32x16 a, u32x16 random) {
     const u32x16 bits = (u32x16)a, magnitude = bits & 0x7fffffff;
     const f32x16 bumped = (f32x16)((magnitude + (random >> 19)) | (bits & 0x80000000));
     return pick(magnitude >= 0x7f800000, float_to_half(a), float_to_half_toward_zero(bumped));

@@ -25,29 +25,29 @@ struct Division<f64x8> {
 };
 
 template <class Float>
-HIPKITTENS_INLINE Float absolute(Float a) {
+HIPKITTENS_LARGE Float absolute(Float a) {
     using Bits = typename Fields<Float>::Bits;
     return (Float)((Bits)a << 1 >> 1);
 }
 template <class Float>
-HIPKITTENS_INLINE Float with_sign_of(Float a, typename Fields<Float>::Bits sign) {
+HIPKITTENS_LARGE Float with_sign_of(Float a, typename Fields<Float>::Bits sign) {
     using Bits = typename Fields<Float>::Bits;
     return (Float)((Bits)absolute(a) | sign);
 }
 template <class Float>
-HIPKITTENS_INLINE Float infinity() {
+HIPKITTENS_LARGE Float infinity() {
     using F = Fields<Float>;
     return (Float)((typename F::Bits{} + F::special) << F::mantissa_bits);
 }
 template <class Float>
-HIPKITTENS_INLINE auto is_denormal(Float a) {
+HIPKITTENS_LARGE auto is_denormal(Float a) {
     using Bits = typename Fields<Float>::Bits;
     return (exponent_field(a) == 0) & (((Bits)a << 1) != 0);
 }
 
 // Which of a source, its larger and its smaller multiple v_div_scale returns, and whether v_div_fmas has to scale.
 template <class Float>
-HIPKITTENS_INLINE auto scaled(Float source, Float denominator, Float numerator) {
+HIPKITTENS_LARGE auto scaled(Float source, Float denominator, Float numerator) {
     using D = Division<Float>;
     const auto exponent_gap = exponent_field(numerator) - exponent_field(denominator);
     const Float quotient = absolute(numerator / denominator), up = source * static_cast<decltype(+source[0])>(D::step),
@@ -73,13 +73,13 @@ HIPKITTENS_INLINE auto scaled(Float source, Float denominator, Float numerator) 
     return WithBit<Float, decltype(overflows | zero)>{result, overflows | quotient_denormal};
 }
 template <class Float>
-HIPKITTENS_INLINE auto scaled(Wide<Float> a, Wide<Float> b, Wide<Float> c) {
+HIPKITTENS_LARGE auto scaled(Wide<Float> a, Wide<Float> b, Wide<Float> c) {
     const auto low = scaled(a.first, b.first, c.first), high = scaled(a.second, b.second, c.second);
     return WithBit<Wide<Float>, Wide<i64x8>>{{low.value, high.value}, {low.bit, high.bit}};
 }
 
 template <class Float>
-HIPKITTENS_INLINE Float fixed_up(Float quotient, Float denominator, Float numerator) {
+HIPKITTENS_LARGE Float fixed_up(Float quotient, Float denominator, Float numerator) {
     using Bits = typename Fields<Float>::Bits;
     using D = Division<Float>;
     const Bits sign = ((Bits)denominator ^ (Bits)numerator) & (Bits)(-Float{});
@@ -94,7 +94,7 @@ HIPKITTENS_INLINE Float fixed_up(Float quotient, Float denominator, Float numera
     result = pick(denominator != denominator, quiet(denominator), result);
     return pick(numerator != numerator, quiet(numerator), result);
 }
-HIPKITTENS_INLINE f32x16 fixed_up_half(f32x16 quotient, f32x16 denominator, f32x16 numerator) {
+HIPKITTENS_LARGE f32x16 fixed_up_half(f32x16 quotient, f32x16 denominator, f32x16 numerator) {
     const u32x16 sign = ((u32x16)denominator ^ (u32x16)numerator) & 0x80000000;
     const f32x16 infinite = infinity<f32x16>(), invalid = -quiet(infinite);
     const auto zero_below = denominator == 0, zero_above = numerator == 0;
@@ -109,7 +109,7 @@ HIPKITTENS_INLINE f32x16 fixed_up_half(f32x16 quotient, f32x16 denominator, f32x
 
 // fma, scaled back where VCC says that v_div_scale scaled.
 template <class Float, class Truth>
-HIPKITTENS_INLINE Float scaled_fma(Float a, Float b, Float c, Truth scale) {
+HIPKITTENS_LARGE Float scaled_fma(Float a, Float b, Float c, Truth scale) {
     using F = Fields<Float>;
     using Element = decltype(+a[0]);
     Float result = fma(a, b, c);

@@ -7,7 +7,7 @@
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
 // f16 in the low half of each lane. A NaN comes out quiet with its payload, as F16C does it.
-HIPKITTENS_INLINE f32x16 half_to_float(u32x16 half) {
+HIPKITTENS_LARGE f32x16 half_to_float(u32x16 half) {
 #if defined(__AVX512F__)
     return (f32x16)_mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)half));
 #else
@@ -22,7 +22,7 @@ HIPKITTENS_INLINE f32x16 half_to_float(u32x16 half) {
 }
 
 // f32 to f16, to nearest even, zeros above.
-HIPKITTENS_INLINE u32x16 float_to_half(f32x16 value) {
+HIPKITTENS_LARGE u32x16 float_to_half(f32x16 value) {
 #if defined(__AVX512F__)
     return (u32x16)_mm512_cvtepu16_epi32(_mm512_cvtps_ph((__m512)value, 8));
 #else
@@ -36,7 +36,7 @@ HIPKITTENS_INLINE u32x16 float_to_half(f32x16 value) {
 }
 
 // f32 to f16, toward zero: what is too large becomes the largest finite value.
-HIPKITTENS_INLINE u32x16 float_to_half_toward_zero(f32x16 value) {
+HIPKITTENS_LARGE u32x16 float_to_half_toward_zero(f32x16 value) {
 #if defined(__AVX512F__)
     return (u32x16)_mm512_cvtepu16_epi32(_mm512_cvtps_ph((__m512)value, 8 | 3));
 #else
@@ -53,11 +53,11 @@ HIPKITTENS_INLINE u32x16 float_to_half_toward_zero(f32x16 value) {
 HIPKITTENS_INLINE f32x16 bfloat_to_float(u32x16 value) { return (f32x16)(value << 16); }
 
 // f32 to bf16 in the upper half of each lane, to nearest even; the lower half is rubbish.
-HIPKITTENS_INLINE u32x16 float_to_bfloat_high(f32x16 value) {
+HIPKITTENS_LARGE u32x16 float_to_bfloat_high(f32x16 value) {
     const u32x16 bits = (u32x16)value;
     const u32x16 rounded = bits + 0x7fff + ((bits >> 16) & 1);
     return pick(value != value, bits | 0x400000, rounded);
 }
-HIPKITTENS_INLINE u32x16 float_to_bfloat(f32x16 value) { return float_to_bfloat_high(value) >> 16; }
+HIPKITTENS_LARGE u32x16 float_to_bfloat(f32x16 value) { return float_to_bfloat_high(value) >> 16; }
 
 }  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL

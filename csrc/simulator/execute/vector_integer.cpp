@@ -7,13 +7,13 @@ namespace {
 
 HIPKITTENS_INLINE u32x16 ones(u32x16 count) { return ((u32x16{} + 1) << (count & 31)) - 1; }
 
-HIPKITTENS_INLINE u32x16 population_count(u32x16 a) {
+HIPKITTENS_LARGE u32x16 population_count(u32x16 a) {
     a = a - ((a >> 1) & 0x55555555);
     a = (a & 0x33333333) + ((a >> 2) & 0x33333333);
     a = (a + (a >> 4)) & 0x0f0f0f0f;
     return (a * 0x01010101) >> 24;
 }
-HIPKITTENS_INLINE u32x16 reverse_bits(u32x16 a) {
+HIPKITTENS_LARGE u32x16 reverse_bits(u32x16 a) {
     a = ((a >> 1) & 0x55555555) | ((a & 0x55555555) << 1);
     a = ((a >> 2) & 0x33333333) | ((a & 0x33333333) << 2);
     a = ((a >> 4) & 0x0f0f0f0f) | ((a & 0x0f0f0f0f) << 4);
@@ -21,17 +21,17 @@ HIPKITTENS_INLINE u32x16 reverse_bits(u32x16 a) {
     return (a >> 16) | (a << 16);
 }
 // Index of the lowest set bit; -1 if there is none.
-HIPKITTENS_INLINE u32x16 find_lowest(u32x16 a) {
+HIPKITTENS_LARGE u32x16 find_lowest(u32x16 a) {
     return pick(a == 0, u32x16{} - 1, population_count((a & (0 - a)) - 1));
 }
-HIPKITTENS_INLINE u32x16 find_highest(u32x16 a) { return find_lowest(reverse_bits(a)); }
+HIPKITTENS_LARGE u32x16 find_highest(u32x16 a) { return find_lowest(reverse_bits(a)); }
 
-HIPKITTENS_INLINE u32x16 high_product(u32x16 a, u32x16 b) {
+HIPKITTENS_LARGE u32x16 high_product(u32x16 a, u32x16 b) {
     const u32x16 a_low = a & 0xffff, a_high = a >> 16, b_low = b & 0xffff, b_high = b >> 16;
     const u32x16 middle = a_high * b_low + ((a_low * b_low) >> 16);
     return a_high * b_high + (middle >> 16) + (((middle & 0xffff) + a_low * b_high) >> 16);
 }
-HIPKITTENS_INLINE i32x16 high_product(i32x16 a, i32x16 b) {
+HIPKITTENS_LARGE i32x16 high_product(i32x16 a, i32x16 b) {
     return (i32x16)high_product((u32x16)a, (u32x16)b) - ((a >> 31) & b) - ((b >> 31) & a);
 }
 
@@ -41,21 +41,21 @@ HIPKITTENS_INLINE i32x16 signed24(i32x16 a) { return (a << 8) >> 8; }
 HIPKITTENS_INLINE u32x16 funnel(u32x16 high, u32x16 low, u32x16 count) { return (low >> count) | ((high << 1) << (31 - count)); }
 
 // v_perm_b32: byte `sel` of {a, b}; 8..11 the sign of a 16-bit half, 12 zero, above 0xff.
-HIPKITTENS_INLINE u32x16 permute_byte(u32x16 a, u32x16 b, u32x16 sel) {
+HIPKITTENS_LARGE u32x16 permute_byte(u32x16 a, u32x16 b, u32x16 sel) {
     const u32x16 shift = (sel & 3) * 8;
     const u32x16 byte = (pick(sel < 4, b, a) >> shift) & 0xff;
     const u32x16 half = pick(sel < 10, b, a) << (16 - (sel & 1) * 16);
     const u32x16 sign = ((u32x16)((i32x16)half >> 31)) & 0xff;
     return pick(sel < 8, byte, pick(sel < 12, sign, pick(sel == 12, u32x16{}, u32x16{} + 0xff)));
 }
-HIPKITTENS_INLINE u32x16 permute(u32x16 a, u32x16 b, u32x16 sel) {
+HIPKITTENS_LARGE u32x16 permute(u32x16 a, u32x16 b, u32x16 sel) {
     return permute_byte(a, b, sel & 0xff) | permute_byte(a, b, sel >> 8 & 0xff) << 8 |
            permute_byte(a, b, sel >> 16 & 0xff) << 16 | permute_byte(a, b, sel >> 24) << 24;
 }
 
 HIPKITTENS_INLINE u32x16 absolute_difference(u32x16 a, u32x16 b) { return pick(a > b, a - b, b - a); }
 template <bool skip_zero>
-HIPKITTENS_INLINE u32x16 sum_of_byte_differences(u32x16 a, u32x16 b) {
+HIPKITTENS_LARGE u32x16 sum_of_byte_differences(u32x16 a, u32x16 b) {
     u32x16 sum = {};
     for (int shift = 0; shift < 32; shift += 8) {
         const u32x16 x = (a >> shift) & 0xff, y = (b >> shift) & 0xff;
@@ -63,7 +63,7 @@ HIPKITTENS_INLINE u32x16 sum_of_byte_differences(u32x16 a, u32x16 b) {
     }
     return sum;
 }
-HIPKITTENS_INLINE u32x16 lerp_bytes(u32x16 a, u32x16 b, u32x16 c) {
+HIPKITTENS_LARGE u32x16 lerp_bytes(u32x16 a, u32x16 b, u32x16 c) {
     u32x16 result = {};
     for (int shift = 0; shift < 32; shift += 8) {
         result |= ((((a >> shift) & 0xff) + ((b >> shift) & 0xff) + ((c >> shift) & 1)) >> 1) << shift;
@@ -80,7 +80,7 @@ HIPKITTENS_INLINE Vector larger(Vector a, Vector b) {
     return pick(a > b, a, b);
 }
 template <class Vector>
-HIPKITTENS_INLINE Vector median(Vector a, Vector b, Vector c) {
+HIPKITTENS_LARGE Vector median(Vector a, Vector b, Vector c) {
     return larger(smaller(a, b), smaller(larger(a, b), c));
 }
 template <int lowest, int highest>
@@ -88,11 +88,11 @@ HIPKITTENS_INLINE u32x16 saturated(i32x16 value) {
     return (u32x16)smaller(larger(value, i32x16{} + lowest), i32x16{} + highest);
 }
 
-HIPKITTENS_INLINE WithBit<u32x16, i32x16> add_with_carry(u32x16 a, u32x16 b, i32x16 carry) {
+HIPKITTENS_LARGE WithBit<u32x16, i32x16> add_with_carry(u32x16 a, u32x16 b, i32x16 carry) {
     const u32x16 partial = a + b, sum = partial - (u32x16)carry;
     return {sum, (partial < a) | (carry & (sum == 0))};
 }
-HIPKITTENS_INLINE WithBit<u32x16, i32x16> subtract_with_borrow(u32x16 a, u32x16 b, i32x16 borrow) {
+HIPKITTENS_LARGE WithBit<u32x16, i32x16> subtract_with_borrow(u32x16 a, u32x16 b, i32x16 borrow) {
     return {a - b + (u32x16)borrow, (a < b) | (borrow & (a == b))};
 }
 

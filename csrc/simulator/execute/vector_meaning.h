@@ -207,7 +207,7 @@ HIPKITTENS_INLINE const Step* run_elementwise(Wave* wave, const Step* step, std:
     [[maybe_unused]] const typename ModeOf<any_f64<Result, Kinds...>>::Guard guard(wave);
     const Operands operands(step);
     const uint64_t exec = wave->exec;
-#pragma GCC unroll 4
+    HIPKITTENS_QUARTERS
     for (int quarter = 0; quarter < 4; ++quarter) {
         Access<Result>::write(wave, operands.destination, quarter, exec,
                               evaluate(Function{}, operands.template read<Kinds>(wave, index, quarter)...));
@@ -235,7 +235,7 @@ HIPKITTENS_INLINE const Step* run_arithmetic(Wave* wave, const Step* step, std::
     [[maybe_unused]] const typename ModeOf<any_f64<Kind>>::Guard guard(wave);
     const Operands operands(step);
     const uint64_t exec = wave->exec;
-#pragma GCC unroll 4
+    HIPKITTENS_QUARTERS
     for (int quarter = 0; quarter < 4; ++quarter) {
         [&](const auto&... sources) __attribute__((always_inline)) {
             auto result = evaluate(Function{}, sources...);
@@ -260,7 +260,7 @@ HIPKITTENS_INLINE const Step* run_compare(Wave* wave, const Step* step, std::ind
     [[maybe_unused]] const typename ModeOf<any_f64<Kinds...>>::Guard guard(wave);
     const Operands operands(step);
     uint64_t bits = 0;
-#pragma GCC unroll 4
+    HIPKITTENS_QUARTERS
     for (int quarter = 0; quarter < 4; ++quarter) {
         bits |= uint64_t{lane_bits(evaluate(Function{}, operands.template read<Kinds>(wave, index, quarter)...))} << (16 * quarter);
     }
@@ -284,7 +284,7 @@ HIPKITTENS_INLINE const Step* run_with_bit(Wave* wave, const Step* step, std::in
     const Operands operands(step);
     const uint64_t exec = wave->exec;
     uint64_t bits = 0;
-#pragma GCC unroll 4
+    HIPKITTENS_QUARTERS
     for (int quarter = 0; quarter < 4; ++quarter) {
         const auto both = Function{}(operands.template read<Kinds>(wave, index, quarter)...);
         Access<Result>::write(wave, operands.destination, quarter, exec, both.value);

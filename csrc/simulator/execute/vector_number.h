@@ -25,14 +25,14 @@ struct Fields<f64x8> {
 };
 
 template <class Float>
-HIPKITTENS_INLINE auto is_signaling(Float a) {
+HIPKITTENS_LARGE auto is_signaling(Float a) {
     using Bits = typename Fields<Float>::Bits;
     return (a != a) & (((Bits)a >> (Fields<Float>::mantissa_bits - 1) & 1) == 0);
 }
 
 // One NaN: the other source. A signaling NaN is quieted and returned (MODE.IEEE, which compute kernels have set).
 template <class Float>
-HIPKITTENS_INLINE Float number_or_nan(Float a, Float b, Float result) {
+HIPKITTENS_LARGE Float number_or_nan(Float a, Float b, Float result) {
     const auto unordered = (a != a) | (b != b);
     if (__builtin_expect(!any(unordered), 1)) return result;
     result = pick(unordered, pick(a != a, b, a), result);
@@ -41,29 +41,29 @@ HIPKITTENS_INLINE Float number_or_nan(Float a, Float b, Float result) {
 }
 // -0 is less than +0, hence the sign bits of equal values decide: their and for the maximum, their or for the minimum.
 template <class Float>
-HIPKITTENS_INLINE Float maximum_number(Float a, Float b) {
+HIPKITTENS_LARGE Float maximum_number(Float a, Float b) {
     using Bits = typename Fields<Float>::Bits;
     return number_or_nan(a, b, pick(a > b, a, pick(a < b, b, (Float)((Bits)a & (Bits)b))));
 }
 template <class Float>
-HIPKITTENS_INLINE Float minimum_number(Float a, Float b) {
+HIPKITTENS_LARGE Float minimum_number(Float a, Float b) {
     using Bits = typename Fields<Float>::Bits;
     return number_or_nan(a, b, pick(a < b, a, pick(a > b, b, (Float)((Bits)a | (Bits)b))));
 }
 // IEEE 754-2019 maximum and minimum: any NaN wins.
 template <class Float>
-HIPKITTENS_INLINE Float maximum(Float a, Float b) {
+HIPKITTENS_LARGE Float maximum(Float a, Float b) {
     const Float result = maximum_number(a, b);
     return pick((a != a) | (b != b), first_nan(result, a, b), result);
 }
 template <class Float>
-HIPKITTENS_INLINE Float minimum(Float a, Float b) {
+HIPKITTENS_LARGE Float minimum(Float a, Float b) {
     const Float result = minimum_number(a, b);
     return pick((a != a) | (b != b), first_nan(result, a, b), result);
 }
 
 template <class Float>
-HIPKITTENS_INLINE Float median_number(Float a, Float b, Float c) {
+HIPKITTENS_LARGE Float median_number(Float a, Float b, Float c) {
     const auto unordered = (a != a) | (b != b) | (c != c);
     const Float largest = maximum_number(maximum_number(a, b), c);
     const Float middle = pick(largest == a, maximum_number(b, c),
@@ -72,17 +72,17 @@ HIPKITTENS_INLINE Float median_number(Float a, Float b, Float c) {
 }
 
 // Fraction in [0, 1): the subtraction may round up to 1.
-HIPKITTENS_INLINE f32x16 fraction(f32x16 a) {
+HIPKITTENS_LARGE f32x16 fraction(f32x16 a) {
     const f32x16 difference = a - round_to_integral<Rounding::down>(a);
     return pick(difference >= 1.0f, f32x16{} + 0x1.fffffep-1f, difference);
 }
-HIPKITTENS_INLINE f64x8 fraction(f64x8 a) {
+HIPKITTENS_LARGE f64x8 fraction(f64x8 a) {
     const f64x8 difference = a - round_to_integral<Rounding::down>(a);
     return pick(difference >= 1.0, f64x8{} + 0x1.fffffffffffffp-1, difference);
 }
 
 // f64 * 2^n for any n: in steps that stay exact, so that it is rounded once.
-HIPKITTENS_INLINE f64x8 load_exponent(f64x8 a, i64x8 n) {
+HIPKITTENS_LARGE f64x8 load_exponent(f64x8 a, i64x8 n) {
     n = pick(n < -2200, i64x8{} - 2200, pick(n > 2200, i64x8{} + 2200, n));
     for (int pass = 0; pass < 2; ++pass) {
         // 2^-1022 * 2^53 leaves the significand's bits above the denormal step until the last factor.
@@ -92,19 +92,19 @@ HIPKITTENS_INLINE f64x8 load_exponent(f64x8 a, i64x8 n) {
     n = pick(n < -1022, i64x8{} - 1022, pick(n > 1023, i64x8{} + 1023, n));
     return a * (f64x8)((n + 1023) << 52);
 }
-HIPKITTENS_INLINE f32x16 load_exponent(f32x16 a, i32x16 n) {
+HIPKITTENS_LARGE f32x16 load_exponent(f32x16 a, i32x16 n) {
     n = pick(n < -300, i32x16{} - 300, pick(n > 300, i32x16{} + 300, n));
     return scale_by_power(a, __builtin_convertvector(n, f32x16));
 }
 
 // a as m * 2^e with |m| in [1/2, 1). Infinity, NaN and zero: m = a, e = 0.
 template <class Float>
-HIPKITTENS_INLINE auto exponent_field(Float a) {
+HIPKITTENS_LARGE auto exponent_field(Float a) {
     using F = Fields<Float>;
     return (typename F::Int)((typename F::Bits)a >> F::mantissa_bits & F::special);
 }
 template <class Float>
-HIPKITTENS_INLINE Float normalized(Float a) {   // a denormal times a power of two, found through its bits
+HIPKITTENS_LARGE Float normalized(Float a) {   // a denormal times a power of two, found through its bits
     using F = Fields<Float>;
     const auto mantissa = (typename F::Int)a & ((F::one << F::mantissa_bits) - 1);
     const Float magnitude = __builtin_convertvector(mantissa, Float);
@@ -112,7 +112,7 @@ HIPKITTENS_INLINE Float normalized(Float a) {   // a denormal times a power of t
     return pick(exponent_field(a) == 0, (Float)((typename F::Bits)magnitude | sign), a);
 }
 template <class Float>
-HIPKITTENS_INLINE auto frexp_exponent(Float a) {
+HIPKITTENS_LARGE auto frexp_exponent(Float a) {
     using F = Fields<Float>;
     using Int = typename F::Int;
     const Int field = exponent_field(a), of_denormal = exponent_field(normalized(a));
@@ -120,7 +120,7 @@ HIPKITTENS_INLINE auto frexp_exponent(Float a) {
     return pick((field == F::special) | (a == 0), Int{}, exponent);
 }
 template <class Float>
-HIPKITTENS_INLINE Float frexp_mantissa(Float a) {
+HIPKITTENS_LARGE Float frexp_mantissa(Float a) {
     using F = Fields<Float>;
     using Bits = typename F::Bits;
     const Bits cleared = (Bits)normalized(a) & ~((Bits{} + F::special) << F::mantissa_bits);
