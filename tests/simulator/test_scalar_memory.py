@@ -1,0 +1,116 @@
+"""Scalar loads: widths, addresses, buffer range check, clocks, and what is refused."""
+
+import numpy as np
+import pytest
+
+from tests.simulated_device import TARGETS, SimulatorError
+from tests.simulator.memory_kernels import LOAD_ARGUMENTS, Body, aligned, descriptor_of, load, run
+
+WIDTHS = {"dword": 1, "dwordx2": 2, "dwordx4": 4, "dwordx8": 8, "dwordx16": 16}
+rng = np.random.default_rng(3)
+
+
+def scalars(text, count=16, first=32):
+    """A kernel that runs `text` and stores s[first..] one dword after the other."""
+    store = "".join(
+        f"  v_mov_b32_e32 v3, s{first + i}\n  global_store_dword v2, v3, s[6:7] offset:{4 * i}\n" for i in range(count)
+    )
+    old = "".join(f"  s_mov_b32 s{first + i}, {0x500 + i}\n" for i in range(count))
+    return Body(LOAD_ARGUMENTS + old + text + "\n  s_waitcnt lgkmcnt(0)\n  v_mov_b32_e32 v2, 0\n" + store)
+
+
+def registers(count):
+    return "s32" if count == 1 else f"s[32:{31 + count}]"
+
+
+BODIES = {}
+for name, width in WIDTHS.items():
+    BODIES["load_" + name] = scalars(f"s_load_{name} {registers(width)}, s[8:9], 0x14")
+    BODIES["offset_" + name] = scalars(f"s_add_u32 s8, s8, 64\ns_addc_u32 s9, s9, 0\ns_load_{name} {registers(width)}, s[8:9], s16 offset:-4")
+    BODIES["buffer_" + name] = scalars(f"s_buffer_load_{name} {registers(width)}, s[12:15], 0x14")
+    BODIES["buffer_offset_" + name] = scalars(f"s_buffer_load_{name} {registers(width)}, s[12:15], s16 offset:0x8")
+BODIES["vcc"] = scalars("s_load_dwordx2 vcc, s[8:9], 8\ns_waitcnt lgkmcnt(0)\ns_mov_b64 s[32:33], vcc")
+BODIES["clocks"] = scalars("s_memtime s[32:33]\ns_waitcnt lgkmcnt(0)\ns_memtime s[34:35]\ns_memrealtime s[36:37]")
+BODIES["caches"] = scalars("s_dcache_inv\ns_dcache_wb\ns_load_dword s32, s[8:9], 0")
+BODIES["store"] = Body(LOAD_ARGUMENTS + "s_store_dword s32, s[8:9], 0")
+BODIES["atc"] = Body(LOAD_ARGUMENTS + "s_atc_probe 1, s[8:9], 0")
+BODIES["waits_for_one"] = scalars("s_load_dword s32, s[8:9], 0\ns_load_dword s33, s[8:9], 4\ns_waitcnt lgkmcnt(1)\ns_mov_b32 s34, s32\n"
+                                  "s_mov_b32 s35, s33\ns_waitcnt lgkmcnt(0)\ns_mov_b32 s36, s32")  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def module(request):
+    return load(BODIES, request.param)
+
+
+def image(words=64):
+    memory = aligned(words)
+    memory[:] = rng.integers(0, 2**32, words, dtype=np.uint32)
+    return memory
+
+
+OLD = 0x500 + np.arange(16, dtype=np.uint32)
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_loads(module, name):
+    width, memory = WIDTHS[name], image()
+    expected = OLD.copy()
+    expected[:width] = memory[5 : 5 + width]
+    np.testing.assert_array_equal(run(module, "load_" + name, memory=memory)[0][:16], expected)
+    for offset in (24, 26):  # the two low bits do not count
+        expected[:width] = memory[16 - 1 + 6 :][:width]
+        np.testing.assert_array_equal(run(module, "offset_" + name, memory=memory, offset=offset)[0][:16], expected)
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_buffer_loads_check_the_range_by_dword(module, name):
+    width, memory = WIDTHS[name], image()
+    for kernel, start, offset in (("buffer_", 5, 0), ("buffer_offset_", 2 + 9, 36)):
+        for records in (0, 28, 60, 256):
+            words = np.arange(start, start + width)
+            expected = OLD.copy()
+            expected[:width] = np.where(words * 4 + 4 <= records, memory[words], 0)
+            descriptor = descriptor_of(memory, records)
+            out = run(module, kernel + name, memory=memory, descriptor=descriptor, offset=offset)
+            np.testing.assert_array_equal(out[0][:16], expected)
+            out = run(module, kernel + name, memory=memory, descriptor=descriptor_of(memory, records // 4, stride=4), offset=offset)
+            np.testing.assert_array_equal(out[0][:16], expected)
+
+
+def test_vcc_can_be_loaded(module):
+    memory = image()
+    np.testing.assert_array_equal(run(module, "vcc", memory=memory)[0][:2], memory[2:4])
+
+
+def test_clocks_go_forward_and_repeat(module):
+    first, second = (run(module, "clocks")[0][:6].view(np.uint64) for _ in range(2))
+    assert first[0] < first[1] < first[2]
+    np.testing.assert_array_equal(first, second)
+
+
+def test_cache_operations_do_nothing(module):
+    memory = image()
+    assert run(module, "caches", memory=memory)[0][0] == memory[0]
+
+
+@pytest.mark.parametrize("kernel", ["load_dwordx16", "buffer_dwordx16"])
+def test_outside_traps(module, kernel):
+    memory = image(16)
+    with pytest.raises(SimulatorError, match="(?s)scalar load outside the memory of this launch.*'memory'"):
+        run(module, kernel, memory=memory, descriptor=descriptor_of(memory, 4096))
+
+
+@pytest.mark.parametrize(("kernel", "text"), [("store", "s_store_dword"), ("atc", "s_atc_probe")])
+def test_what_has_no_meaning_is_refused_by_name(module, kernel, text):
+    with pytest.raises(SimulatorError, match=f"(?s){text}.*no meaning for this instruction"):
+        run(module, kernel)
+
+
+def test_scalar_loads_land_only_at_zero(module):
+    """They may return in any order, so lgkmcnt(1) promises nothing about either."""
+    memory = image()
+    out = run(module, "waits_for_one", memory=memory)[0]
+    np.testing.assert_array_equal(out[:5], [memory[0], memory[1], 0x500, 0x501, memory[0]])
+    poisoned = run(module, "waits_for_one", memory=memory, poison=1)[0]
+    np.testing.assert_array_equal(poisoned[:5], [memory[0], memory[1], 0x7FA5A5A5, 0x7FA5A5A5, memory[0]])
