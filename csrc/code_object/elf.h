@@ -14,7 +14,8 @@ struct Header {
     uint32_t version;
     uint64_t entry, program_header_offset, section_header_offset;
     uint32_t flags;
-    uint16_t header_bytes, program_header_bytes, program_headers, section_header_bytes, section_headers, name_section;
+    uint16_t header_bytes, program_header_bytes, program_headers, section_header_bytes, section_headers,
+        name_section;
 };
 static_assert(sizeof(Header) == 64);
 
@@ -50,17 +51,19 @@ struct NoteHeader {
     uint32_t name_bytes, description_bytes, type;
 };
 
+inline constexpr uint8_t magic[4] = {0x7f, 'E', 'L', 'F'};
 inline constexpr uint8_t class_64 = 2, data_little_endian = 1, osabi_amdgpu_hsa = 64;
 inline constexpr uint16_t type_relocatable = 1, type_shared = 3, machine_amdgpu = 224;
 inline constexpr uint32_t segment_load = 1, segment_note = 4;
-inline constexpr uint32_t section_symbols = 2, section_rela = 4, section_note = 7, section_dynamic_symbols = 11;
+inline constexpr uint32_t section_symbols = 2, section_rela = 4, section_note = 7,
+                          section_dynamic_symbols = 11;
 inline constexpr uint32_t flag_executable = 1, flag_writable = 2, flag_readable = 4;
 inline constexpr uint16_t section_undefined = 0, section_first_reserved = 0xff00;
 inline constexpr uint32_t mach_mask = 0xff, mach_gfx942 = 0x4c, mach_gfx950 = 0x4f;
 inline constexpr uint32_t note_amdgpu_metadata = 32;
 
 // Relocation types of AMDGPU.
-inline constexpr uint32_t abs32_lo = 1, abs32_hi = 2, abs64 = 3, rel32 = 4, rel64 = 5, abs32 = 6, rel32_lo = 10,
-                          rel32_hi = 11, relative64 = 13;
+inline constexpr uint32_t abs32_lo = 1, abs32_hi = 2, abs64 = 3, rel32 = 4, rel64 = 5, abs32 = 6,
+                          rel32_lo = 10, rel32_hi = 11, relative64 = 13;
 
 }  // namespace hipkittens::code_object::elf

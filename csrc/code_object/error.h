@@ -10,11 +10,11 @@ namespace hipkittens::code_object {
 
 // "code object: <what is wrong> (at byte 0x..); <what to do>".
 class Error : public std::runtime_error {
-   public:
+  public:
     Error(const std::string& what, uint64_t file_offset, const std::string& advice);
     uint64_t file_offset() const { return file_offset_; }
 
-   private:
+  private:
     uint64_t file_offset_;
 };
 

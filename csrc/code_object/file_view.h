@@ -13,7 +13,7 @@
 namespace hipkittens::code_object {
 
 class FileView {
-   public:
+  public:
     explicit FileView(std::span<const uint8_t> bytes) : bytes_(bytes) {}
 
     uint64_t size() const { return bytes_.size(); }
@@ -21,8 +21,8 @@ class FileView {
     // `what` names the thing being read, for the message.
     std::span<const uint8_t> range(uint64_t offset, uint64_t count, const char* what) const {
         if (offset > bytes_.size() || count > bytes_.size() - offset) {
-            throw Error(std::string(what) + " of " + std::to_string(count) + " bytes reaches beyond the file's " +
-                            std::to_string(bytes_.size()) + " bytes",
+            throw Error(std::string(what) + " of " + std::to_string(count) +
+                            " bytes reaches beyond the file's " + std::to_string(bytes_.size()) + " bytes",
                         offset, "the file is cut off or damaged");
         }
         return bytes_.subspan(offset, count);
@@ -37,18 +37,20 @@ class FileView {
     }
 
     // The string that begins at `offset` of a table and ends with a zero inside it.
-    static std::string_view text(std::span<const uint8_t> table, uint64_t offset, uint64_t table_file_offset) {
+    static std::string_view text(std::span<const uint8_t> table, uint64_t offset,
+                                 uint64_t table_file_offset) {
         if (offset >= table.size()) {
             throw Error("a name starts beyond its string table of " + std::to_string(table.size()) + " bytes",
                         table_file_offset, "the file is damaged");
         }
         const char* begin = reinterpret_cast<const char*>(table.data()) + offset;
         const void* end = std::memchr(begin, 0, table.size() - offset);
-        if (!end) throw Error("a string table does not end with a zero", table_file_offset, "the file is damaged");
+        if (!end)
+            throw Error("a string table does not end with a zero", table_file_offset, "the file is damaged");
         return {begin, static_cast<size_t>(static_cast<const char*>(end) - begin)};
     }
 
-   private:
+  private:
     std::span<const uint8_t> bytes_;
 };
 

@@ -11,11 +11,14 @@ namespace {
 
 void relocate(const Relocation& relocation, uint64_t base, uint64_t image_address, std::span<uint8_t> image) {
     const uint64_t place = base + relocation.address;
-    const uint64_t target = (relocation.has_symbol ? base + relocation.symbol_address : 0) + static_cast<uint64_t>(relocation.addend);
+    const uint64_t target = (relocation.has_symbol ? base + relocation.symbol_address : 0) +
+                            static_cast<uint64_t>(relocation.addend);
     const auto store = [&]<class T>(T value) {
         const uint64_t offset = relocation.address - image_address;
-        if (relocation.address < image_address || offset > image.size() || sizeof value > image.size() - offset) {
-            throw Error("a relocation lies outside the image", relocation.address, "this CodeObject belongs to another file");
+        if (relocation.address < image_address || offset > image.size() ||
+            sizeof value > image.size() - offset) {
+            throw Error("a relocation lies outside the image", relocation.address,
+                        "this CodeObject belongs to another file");
         }
         std::memcpy(image.data() + offset, &value, sizeof value);
     };
@@ -26,7 +29,8 @@ void relocate(const Relocation& relocation, uint64_t base, uint64_t image_addres
             return store(static_cast<uint32_t>(target >> 32));
         case RelocationType::absolute32:
             if (target >> 32) {
-                throw Error("a 32-bit relocation does not fit", relocation.address, "compile with 64-bit references");
+                throw Error("a 32-bit relocation does not fit", relocation.address,
+                            "compile with 64-bit references");
             }
             return store(static_cast<uint32_t>(target));
         case RelocationType::absolute64:
@@ -45,10 +49,12 @@ void relocate(const Relocation& relocation, uint64_t base, uint64_t image_addres
 
 }  // namespace
 
-void load_image(const CodeObject& object, std::span<const uint8_t> file, std::span<uint8_t> image, uint64_t run_address) {
+void load_image(const CodeObject& object, std::span<const uint8_t> file, std::span<uint8_t> image,
+                uint64_t run_address) {
     if (image.size() < object.image_bytes) {
         throw Error("the image has room for " + std::to_string(image.size()) + " of " +
-                        std::to_string(object.image_bytes) + " bytes", 0, "pass image_bytes of memory");
+                        std::to_string(object.image_bytes) + " bytes",
+                    0, "pass image_bytes of memory");
     }
     const FileView view(file);
     std::fill(image.begin(), image.end(), uint8_t{0});
@@ -58,7 +64,8 @@ void load_image(const CodeObject& object, std::span<const uint8_t> file, std::sp
         std::memcpy(image.data() + (segment.address - object.image_address), bytes.data(), bytes.size());
     }
     const uint64_t base = run_address - object.image_address;
-    for (const Relocation& relocation : object.relocations) relocate(relocation, base, object.image_address, image);
+    for (const Relocation& relocation : object.relocations)
+        relocate(relocation, base, object.image_address, image);
 }
 
 }  // namespace hipkittens::code_object

@@ -20,6 +20,7 @@ struct KernelMetadata {
 std::vector<KernelMetadata> read_metadata(std::span<const uint8_t> note, uint64_t file_offset);
 
 // Fills what the 64 bytes of a kernel descriptor at `address` say. `file_offset` is for messages.
-void read_descriptor(std::span<const uint8_t> descriptor, uint64_t address, uint64_t file_offset, Kernel& kernel);
+void read_descriptor(std::span<const uint8_t> descriptor, uint64_t address, uint64_t file_offset,
+                     Kernel& kernel);
 
 }  // namespace hipkittens::code_object

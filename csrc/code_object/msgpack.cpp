@@ -14,7 +14,7 @@ namespace {
 constexpr int max_depth = 32;
 
 class Reader {
-   public:
+  public:
     Reader(std::span<const uint8_t> bytes, uint64_t file_offset) : bytes_(bytes), file_offset_(file_offset) {}
 
     Value value(int depth) {
@@ -38,18 +38,26 @@ class Reader {
         return result;
     }
 
-   private:
+  private:
     [[noreturn]] void refuse(const char* what) const {
         throw Error(what, file_offset_ + position_, "the metadata note is damaged, compile the kernel again");
     }
 
     void tagged(Value& result, uint8_t tag, int depth) {
         switch (tag) {
-            case 0xc0: return;
-            case 0xc2: return integer(result, Type::boolean, 0);
-            case 0xc3: return integer(result, Type::boolean, 1);
-            case 0xc4: case 0xc5: case 0xc6: return text(result, Type::binary, big_endian(1u << (tag - 0xc4)));
-            case 0xc7: case 0xc8: case 0xc9:
+            case 0xc0:
+                return;
+            case 0xc2:
+                return integer(result, Type::boolean, 0);
+            case 0xc3:
+                return integer(result, Type::boolean, 1);
+            case 0xc4:
+            case 0xc5:
+            case 0xc6:
+                return text(result, Type::binary, big_endian(1u << (tag - 0xc4)));
+            case 0xc7:
+            case 0xc8:
+            case 0xc9:
                 return text(result, Type::extension, big_endian(1u << (tag - 0xc7)) + 1);
             case 0xca:
                 result.type = Type::floating;
@@ -59,20 +67,38 @@ class Reader {
                 result.type = Type::floating;
                 result.real = std::bit_cast<double>(big_endian(8));
                 return;
-            case 0xcc: case 0xcd: case 0xce: case 0xcf:
+            case 0xcc:
+            case 0xcd:
+            case 0xce:
+            case 0xcf:
                 return integer(result, Type::unsigned_integer, big_endian(1u << (tag - 0xcc)));
-            case 0xd0: case 0xd1: case 0xd2: case 0xd3: {
+            case 0xd0:
+            case 0xd1:
+            case 0xd2:
+            case 0xd3: {
                 const unsigned width = 1u << (tag - 0xd0);
                 const int shift = 64 - 8 * static_cast<int>(width);
                 const int64_t number = static_cast<int64_t>(big_endian(width) << shift) >> shift;
                 return integer(result, Type::signed_integer, static_cast<uint64_t>(number));
             }
-            case 0xd4: case 0xd5: case 0xd6: case 0xd7: case 0xd8:
+            case 0xd4:
+            case 0xd5:
+            case 0xd6:
+            case 0xd7:
+            case 0xd8:
                 return text(result, Type::extension, (uint64_t{1} << (tag - 0xd4)) + 1);
-            case 0xd9: case 0xda: case 0xdb: return text(result, Type::string, big_endian(1u << (tag - 0xd9)));
-            case 0xdc: case 0xdd: return array(result, big_endian(tag == 0xdc ? 2 : 4), depth);
-            case 0xde: case 0xdf: return map(result, big_endian(tag == 0xde ? 2 : 4), depth);
-            default: refuse("metadata holds the byte 0xc1, which MessagePack never uses");
+            case 0xd9:
+            case 0xda:
+            case 0xdb:
+                return text(result, Type::string, big_endian(1u << (tag - 0xd9)));
+            case 0xdc:
+            case 0xdd:
+                return array(result, big_endian(tag == 0xdc ? 2 : 4), depth);
+            case 0xde:
+            case 0xdf:
+                return map(result, big_endian(tag == 0xde ? 2 : 4), depth);
+            default:
+                refuse("metadata holds the byte 0xc1, which MessagePack never uses");
         }
     }
 
@@ -131,6 +157,8 @@ const Value* Value::find(std::string_view key) const {
     return nullptr;
 }
 
-Value decode(std::span<const uint8_t> bytes, uint64_t file_offset) { return Reader(bytes, file_offset).value(0); }
+Value decode(std::span<const uint8_t> bytes, uint64_t file_offset) {
+    return Reader(bytes, file_offset).value(0);
+}
 
 }  // namespace hipkittens::code_object::msgpack

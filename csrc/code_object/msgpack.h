@@ -11,19 +11,30 @@
 
 namespace hipkittens::code_object::msgpack {
 
-enum class Type : uint8_t { nil, boolean, unsigned_integer, signed_integer, floating, string, binary, array, map, extension };
+enum class Type : uint8_t {
+    nil,
+    boolean,
+    unsigned_integer,
+    signed_integer,
+    floating,
+    string,
+    binary,
+    array,
+    map,
+    extension
+};
 
 // A decoded value. `text` points into the decoded bytes.
 struct Value {
     Type type = Type::nil;
-    uint64_t number = 0;                             // boolean, unsigned_integer, bits of a signed_integer
+    uint64_t number = 0;  // boolean, unsigned_integer, bits of a signed_integer
     double real = 0;
-    std::string_view text;                           // string, binary, extension
-    std::vector<Value> items;                        // array
-    std::vector<std::pair<Value, Value>> entries;    // map
-    uint64_t file_offset = 0;                        // where it begins, for messages
+    std::string_view text;                         // string, binary, extension
+    std::vector<Value> items;                      // array
+    std::vector<std::pair<Value, Value>> entries;  // map
+    uint64_t file_offset = 0;                      // where it begins, for messages
 
-    const Value* find(std::string_view key) const;   // in a map; nullptr if it is not there or this is no map
+    const Value* find(std::string_view key) const;  // in a map; nullptr if it is not there or this is no map
 };
 
 // Decodes the first value of `bytes`, which begin at `file_offset` of the file. Throws Error.

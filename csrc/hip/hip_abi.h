@@ -1,8 +1,8 @@
 // hip/hip_abi.h: the types and numbers of the HIP driver API, as its shared library has them.
 // SPDX-License-Identifier: MIT
 //
-// Facts: the HIP runtime API reference of ROCm 6 and 7 (rocm.docs.amd.com/projects/HIP). The names are HIP's own; they
-// live in a namespace so that a program may include HIP's header too.
+// Facts: the HIP runtime API reference of ROCm 6 and 7 (rocm.docs.amd.com/projects/HIP). The names are HIP's
+// own; they live in a namespace so that a program may include HIP's header too.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ enum hipDeviceAttribute_t : int {
     hipDeviceAttributeEccEnabled = 0,
     hipDeviceAttributeAsyncEngineCount = 2,
     hipDeviceAttributeCanMapHostMemory = 3,
-    hipDeviceAttributeClockRate = 5,   // kHz
+    hipDeviceAttributeClockRate = 5,  // kHz
     hipDeviceAttributeConcurrentKernels = 8,
     hipDeviceAttributeCooperativeLaunch = 10,
     hipDeviceAttributeIntegrated = 16,
@@ -65,7 +65,7 @@ enum hipDeviceAttribute_t : int {
     hipDeviceAttributeHostRegisterSupported = 90,
     hipDeviceAttributeMaxSharedMemoryPerMultiprocessor = 10002,
     hipDeviceAttributePhysicalMultiProcessorCount = 10015,
-    hipDeviceAttributeWallClockRate = 10017,   // kHz
+    hipDeviceAttributeWallClockRate = 10017,  // kHz
     hipDeviceAttributeNumberOfXccs = 10018,
 };
 
@@ -81,19 +81,21 @@ enum hipFunction_attribute : int {
 
 // The words of hipModuleLaunchKernel's `extra`: each but the end is followed by its value.
 inline void* const launch_param_buffer_pointer = reinterpret_cast<void*>(1);
-inline void* const launch_param_buffer_size = reinterpret_cast<void*>(2);   // value: pointer to size_t
+inline void* const launch_param_buffer_size = reinterpret_cast<void*>(2);  // value: pointer to size_t
 inline void* const launch_param_end = reinterpret_cast<void*>(3);
 
 // Streams that exist without being created.
 inline const hipStream_t stream_legacy = reinterpret_cast<hipStream_t>(1);
 inline const hipStream_t stream_per_thread = reinterpret_cast<hipStream_t>(2);
 
-// Where hipGetDevicePropertiesR0600 puts the members of hipDeviceProp_t (ROCm 6.0 and later) that are used here.
+// Where hipGetDevicePropertiesR0600 puts the members of hipDeviceProp_t (ROCm 6.0 and later) that are used
+// here.
 namespace device_properties {
 inline constexpr size_t bytes = 1472;
-inline constexpr size_t name = 0, total_global_memory = 288, shared_memory_per_block = 296, registers_per_block = 304,
-                        warp_size = 308, max_threads_per_block = 320, max_threads_dimensions = 324, max_grid_size = 336,
-                        clock_rate = 348, major = 360, minor = 364, multiprocessor_count = 388, can_map_host_memory = 400,
+inline constexpr size_t name = 0, total_global_memory = 288, shared_memory_per_block = 296,
+                        registers_per_block = 304, warp_size = 308, max_threads_per_block = 320,
+                        max_threads_dimensions = 324, max_grid_size = 336, clock_rate = 348, major = 360,
+                        minor = 364, multiprocessor_count = 388, can_map_host_memory = 400,
                         concurrent_kernels = 576, unified_addressing = 604, memory_clock_rate = 608,
                         memory_bus_width = 612, l2_cache_size = 616, max_threads_per_multiprocessor = 624,
                         shared_memory_per_multiprocessor = 640, registers_per_multiprocessor = 648,
@@ -105,7 +107,8 @@ inline constexpr size_t name_bytes = 256;
 inline const char* error_name(hipError_t error) {
     switch (error) {
 #define HIP_ERROR(name, value, text) \
-    case name: return #name;
+    case name:                       \
+        return #name;
 #include "hip/hip_errors.def"
 #undef HIP_ERROR
     }
@@ -115,7 +118,8 @@ inline const char* error_name(hipError_t error) {
 inline const char* error_text(hipError_t error) {
     switch (error) {
 #define HIP_ERROR(name, value, text) \
-    case name: return text;
+    case name:                       \
+        return text;
 #include "hip/hip_errors.def"
 #undef HIP_ERROR
     }

@@ -22,7 +22,8 @@ struct alignas(16) Properties {
 Device read_device(HipLibrary& library, int ordinal) {
     const std::string place = "device " + std::to_string(ordinal) + " of " + library.path();
     Properties properties;
-    library.check(library.functions.hipGetDevicePropertiesR0600(properties.bytes, ordinal), "reading the properties of " + place);
+    library.check(library.functions.hipGetDevicePropertiesR0600(properties.bytes, ordinal),
+                  "reading the properties of " + place);
     Device device;
     device.library = &library;
     device.ordinal = ordinal;
@@ -32,7 +33,8 @@ Device read_device(HipLibrary& library, int ordinal) {
     device.arch = arch.substr(0, arch.find(':'));
     const auto attribute = [&](hip::hipDeviceAttribute_t which) {
         int value = 0;
-        library.check(library.functions.hipDeviceGetAttribute(&value, which, ordinal), "reading an attribute of " + place);
+        library.check(library.functions.hipDeviceGetAttribute(&value, which, ordinal),
+                      "reading an attribute of " + place);
         return value;
     };
     device.compute_units = attribute(hip::hipDeviceAttributeMultiprocessorCount);
@@ -55,8 +57,8 @@ const Device& hip_device(int ordinal) {
     const SystemHip& hip = system_hip();
     if (hip.device_count == 0) throw Error(hip.message);
     if (ordinal < 0 || ordinal >= hip.device_count) {
-        throw Error("HIP device " + std::to_string(ordinal) + " does not exist; " + hip.library->path() + " has " +
-                    std::to_string(hip.device_count));
+        throw Error("HIP device " + std::to_string(ordinal) + " does not exist; " + hip.library->path() +
+                    " has " + std::to_string(hip.device_count));
     }
     const Device& device = cached_device(*hip.library, ordinal);
     if (device.arch != "gfx942" && device.arch != "gfx950") {
@@ -81,7 +83,8 @@ CurrentDevice::CurrentDevice(const Device& device) : device_(device) {
     const HipFunctions& functions = device.library->functions;
     device.library->check(functions.hipGetDevice(&before_), "asking for the current device");
     if (before_ != device.ordinal) {
-        device.library->check(functions.hipSetDevice(device.ordinal), "selecting device " + std::to_string(device.ordinal));
+        device.library->check(functions.hipSetDevice(device.ordinal),
+                              "selecting device " + std::to_string(device.ordinal));
     }
 }
 

@@ -12,10 +12,10 @@ namespace hipkittens::runtime {
 struct Device {
     HipLibrary* library = nullptr;
     int ordinal = 0;
-    std::string arch;          // "gfx942": the target its code objects are made for
+    std::string arch;  // "gfx942": the target its code objects are made for
     std::string name;
     int compute_units = 0;
-    int lds_bytes = 0;         // a workgroup may use
+    int lds_bytes = 0;  // a workgroup may use
 };
 
 // Device `ordinal` of the system's HIP. Throws Error if there is none, or if it is no gfx942 or gfx950.
@@ -27,12 +27,12 @@ const Device& simulated_device(std::string_view arch);
 
 // Makes a device current for the calling thread, and the one before it again at the end of the scope.
 class CurrentDevice {
-   public:
+  public:
     explicit CurrentDevice(const Device& device);
     ~CurrentDevice();
     CurrentDevice(const CurrentDevice&) = delete;
 
-   private:
+  private:
     const Device& device_;
     int before_ = 0;
 };

@@ -13,14 +13,16 @@
 namespace hipkittens::runtime {
 namespace {
 
-// Names for the dynamic linker's own search (ldconfig), newest ABI first, and the folder of a system-wide ROCm.
+// Names for the dynamic linker's own search (ldconfig), newest ABI first, and the folder of a system-wide
+// ROCm.
 constexpr const char* linker_names[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"};
 constexpr const char* rocm_files[] = {"/opt/rocm/lib/libamdhip64.so", "/opt/rocm/lib/libamdhip64.so.7",
                                       "/opt/rocm/lib/libamdhip64.so.6"};
 
 std::string path_of(void* handle, const std::string& otherwise) {
     link_map* map = nullptr;
-    return dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map && map->l_name && *map->l_name ? map->l_name : otherwise;
+    return dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map && map->l_name && *map->l_name ? map->l_name
+                                                                                            : otherwise;
 }
 
 bool is_file(const char* path) {
@@ -28,8 +30,8 @@ bool is_file(const char* path) {
     return std::filesystem::is_regular_file(path, error);
 }
 
-// The library to use, "" if there is none. Two HIP runtimes in one process do not know each other's handles, so the one
-// that is mapped already wins over every other.
+// The library to use, "" if there is none. Two HIP runtimes in one process do not know each other's handles,
+// so the one that is mapped already wins over every other.
 std::string find_system_hip() {
     if (const std::string path = override_path(); !path.empty()) return path;
     if (const auto mapped = mapped_libraries("libamdhip64.so"); !mapped.empty()) return mapped.front();
@@ -48,9 +50,10 @@ SystemHip open_system_hip() {
     try {
         const std::string path = find_system_hip();
         if (path.empty()) {
-            result.message = "no HIP library (libamdhip64.so) was found: none is loaded, none lies in torch/lib, "
-                             "_rocm_sdk_core/lib, HIP_PATH, ROCM_PATH, LD_LIBRARY_PATH, the linker's cache or "
-                             "/opt/rocm/lib; HIPKITTENS_LIBHIP_PATH can name one";
+            result.message =
+                "no HIP library (libamdhip64.so) was found: none is loaded, none lies in torch/lib, "
+                "_rocm_sdk_core/lib, HIP_PATH, ROCM_PATH, LD_LIBRARY_PATH, the linker's cache or "
+                "/opt/rocm/lib; HIPKITTENS_LIBHIP_PATH can name one";
             return result;
         }
         // Never closed: a HIP runtime does not survive being unloaded.
@@ -58,10 +61,11 @@ SystemHip open_system_hip() {
         int count = 0;
         const hipError_t error = result.library->functions.hipGetDeviceCount(&count);
         if (error != hip::hipSuccess || count <= 0) {
-            result.message = "the HIP library " + result.library->path() + " was found, but it has no device (" +
-                             (error == hip::hipSuccess ? "hipGetDeviceCount says 0"
-                                                       : std::string(result.library->functions.hipGetErrorName(error))) +
-                             "); is the amdgpu driver loaded, and may this user open /dev/kfd?";
+            result.message =
+                "the HIP library " + result.library->path() + " was found, but it has no device (" +
+                (error == hip::hipSuccess ? "hipGetDeviceCount says 0"
+                                          : std::string(result.library->functions.hipGetErrorName(error))) +
+                "); is the amdgpu driver loaded, and may this user open /dev/kfd?";
             return result;
         }
         result.device_count = count;
@@ -90,7 +94,8 @@ HipLibrary::HipLibrary(const std::string& path) : path_(path) {
 #include "hip/hip_functions.def"
 #undef HIP_FUNCTION
     if (!missing.empty()) {
-        throw Error("the HIP library " + path_ + " has no " + missing + "; hipkittens needs ROCm 6.0 or later");
+        throw Error("the HIP library " + path_ + " has no " + missing +
+                    "; hipkittens needs ROCm 6.0 or later");
     }
     simulator_functions.launch_bounded = reinterpret_cast<decltype(simulator_functions.launch_bounded)>(
         dlsym(handle, "hipkittens_launch_bounded"));
@@ -105,7 +110,7 @@ void HipLibrary::check(hipError_t error, const std::string& doing) const {
     const char* meaning = functions.hipGetErrorString(error);
     text += std::string(name ? name : "?") + " (" + std::to_string(static_cast<int>(error)) + ", " +
             (meaning ? meaning : "?") + ")";
-    functions.hipGetLastError();   // reported here: the next caller must not find it again
+    functions.hipGetLastError();  // reported here: the next caller must not find it again
     if (is_simulator() && simulator_functions.last_error) {
         text += "\n" + std::string(simulator_functions.last_error());
     } else {
@@ -121,15 +126,18 @@ const SystemHip& system_hip() {
 
 HipLibrary& simulator() {
     static std::mutex mutex;
-    static HipLibrary* library = nullptr;   // never closed: worker threads may still run at exit
+    static HipLibrary* library = nullptr;  // never closed: worker threads may still run at exit
     std::lock_guard lock(mutex);
     if (!library) {
         const std::string path = simulator_path();
         if (path.empty()) {
-            throw Error("libhipkittens_simulator.so is not beside hipkittens' own libraries; install hipkittens again");
+            throw Error(
+                "libhipkittens_simulator.so is not beside hipkittens' own libraries; install hipkittens "
+                "again");
         }
         library = new HipLibrary(path);
-        if (!library->is_simulator()) throw Error(path + " is no hipkittens simulator; install hipkittens again");
+        if (!library->is_simulator())
+            throw Error(path + " is no hipkittens simulator; install hipkittens again");
     }
     return *library;
 }

@@ -27,14 +27,14 @@ struct BoundedRegion {
     int writable;
 };
 struct SimulatorFunctions {
-    int (*launch_bounded)(void* function, const unsigned int grid[3], const unsigned int block[3], unsigned int shared_bytes,
-                          void* stream, const void* arguments, size_t argument_bytes, const BoundedRegion* regions,
-                          size_t region_count) = nullptr;
+    int (*launch_bounded)(void* function, const unsigned int grid[3], const unsigned int block[3],
+                          unsigned int shared_bytes, void* stream, const void* arguments,
+                          size_t argument_bytes, const BoundedRegion* regions, size_t region_count) = nullptr;
     const char* (*last_error)() = nullptr;
 };
 
 class HipLibrary {
-   public:
+  public:
     // Opens the library at `path` and finds every function. Throws Error.
     explicit HipLibrary(const std::string& path);
     HipLibrary(const HipLibrary&) = delete;
@@ -48,15 +48,15 @@ class HipLibrary {
     HipFunctions functions;
     SimulatorFunctions simulator_functions;
 
-   private:
+  private:
     std::string path_;
 };
 
 // The system's HIP, looked for once.
 struct SystemHip {
-    HipLibrary* library = nullptr;   // null if there is none or it cannot be used
+    HipLibrary* library = nullptr;  // null if there is none or it cannot be used
     int device_count = 0;
-    std::string message;             // why there is no device, naming the library or the places searched; else empty
+    std::string message;  // why there is no device, naming the library or the places searched; else empty
 };
 const SystemHip& system_hip();
 

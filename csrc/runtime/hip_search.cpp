@@ -97,14 +97,17 @@ std::string override_path() {
     if (!value || !*value) return {};
     const std::string path = value;
     if (path[0] != '/') {
-        throw Error("HIPKITTENS_LIBHIP_PATH is " + path + ", which is not an absolute path; name the file libamdhip64.so");
+        throw Error("HIPKITTENS_LIBHIP_PATH is " + path +
+                    ", which is not an absolute path; name the file libamdhip64.so");
     }
-    struct stat status {};
+    struct stat status{};
     if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) {
-        throw Error("HIPKITTENS_LIBHIP_PATH is " + path + ", which is no file; name the file libamdhip64.so or unset it");
+        throw Error("HIPKITTENS_LIBHIP_PATH is " + path +
+                    ", which is no file; name the file libamdhip64.so or unset it");
     }
     if (status.st_mode & S_IWOTH) {
-        throw Error("HIPKITTENS_LIBHIP_PATH is " + path + ", which every user may write; use a file that is safe to load");
+        throw Error("HIPKITTENS_LIBHIP_PATH is " + path +
+                    ", which every user may write; use a file that is safe to load");
     }
     return path;
 }
@@ -120,8 +123,8 @@ std::vector<std::string> hip_files() {
     }
     const fs::path own = own_directory();
     if (!own.empty()) {
-        packages.push_back(own.parent_path());                  // site-packages/hipkittens/_ops.so
-        packages.push_back(own.parent_path().parent_path());    // site-packages/hipkittens/lib/_ops.so
+        packages.push_back(own.parent_path());                // site-packages/hipkittens/_ops.so
+        packages.push_back(own.parent_path().parent_path());  // site-packages/hipkittens/lib/_ops.so
     }
     for (const fs::path& package : packages) directories.push_back(package / "_rocm_sdk_core" / "lib");
     add_environment("HIP_PATH", directories);

@@ -21,7 +21,7 @@ using Bytes = std::shared_ptr<const std::vector<uint8_t>>;
 // A map from (device, kernel) to its function, read on every launch and written once per kernel.
 struct Library {
     std::mutex objects_mutex;
-    std::map<std::pair<std::string, std::string>, Bytes> objects;   // (target, kernel)
+    std::map<std::pair<std::string, std::string>, Bytes> objects;  // (target, kernel)
     std::shared_mutex functions_mutex;
     std::map<std::pair<const Device*, std::string>, hipFunction_t> functions;
     std::mutex loading;
@@ -45,12 +45,15 @@ Bytes find_object(const std::string& target, const std::string& kernel) {
     return found == library().objects.end() ? nullptr : found->second;
 }
 
-// Asks the source without holding a lock: it takes Python's interpreter lock, whose holder may be waiting for ours.
+// Asks the source without holding a lock: it takes Python's interpreter lock, whose holder may be waiting for
+// ours.
 Bytes object_for(const std::string& target, const std::string& kernel) {
     if (Bytes bytes = find_object(target, kernel)) return bytes;
     const std::string which = "kernel " + kernel + " for " + target;
     const auto source = library().source.load();
-    if (!source) throw Error("there is no code object for " + which + ": nothing provides any (import hipkittens first)");
+    if (!source)
+        throw Error("there is no code object for " + which +
+                    ": nothing provides any (import hipkittens first)");
     thread_text().clear();
     if (source(target.c_str(), kernel.c_str()) != 0) {
         throw Error("there is no code object for " + which + ": " +
@@ -73,7 +76,8 @@ hipFunction_t load(const Device& device, const std::string& kernel, const Bytes&
         device.library->check(error, doing);
     }
     // Some HIP versions return success and no function for a kernel they reject.
-    if (!function) throw Error(doing + " failed: " + device.library->path() + " returned success but no function");
+    if (!function)
+        throw Error(doing + " failed: " + device.library->path() + " returned success but no function");
     return function;
 }
 
@@ -88,7 +92,7 @@ hipFunction_t kernel_function(const Device& device, const std::string& kernel) {
         if (found != all.functions.end()) return found->second;
     }
     const Bytes bytes = object_for(device.arch, kernel);
-    std::lock_guard loading(all.loading);   // a kernel is loaded once, whoever comes first
+    std::lock_guard loading(all.loading);  // a kernel is loaded once, whoever comes first
     {
         std::shared_lock lock(all.functions_mutex);
         const auto found = all.functions.find(key);
@@ -130,7 +134,8 @@ EXPORT void hipkittens_runtime_set_code_object_source(hipkittens_runtime_code_ob
     library().source.store(source);
 }
 
-EXPORT int hipkittens_runtime_add_code_object(const char* target, const char* kernel, const uint8_t* bytes, uint64_t size) {
+EXPORT int hipkittens_runtime_add_code_object(const char* target, const char* kernel, const uint8_t* bytes,
+                                              uint64_t size) {
     try {
         if (!target || !kernel || (!bytes && size)) throw Error("a null pointer was passed");
         add_code_object(target, kernel, {bytes, size});
@@ -158,8 +163,8 @@ EXPORT const char* hipkittens_runtime_hip_status(void) {
     const SystemHip& hip = system_hip();
     std::string& text = thread_text();
     text = "{\"path\": " + (hip.library ? json_text(hip.library->path()) : "null") +
-           ", \"device_count\": " + std::to_string(hip.device_count) + ", \"message\": " + json_text(hip.message) +
-           ", \"candidates\": [";
+           ", \"device_count\": " + std::to_string(hip.device_count) +
+           ", \"message\": " + json_text(hip.message) + ", \"candidates\": [";
     bool is_first = true;
     for (const std::string& path : system_hip_candidates()) {
         text += (is_first ? "" : ", ") + json_text(path);

@@ -23,13 +23,16 @@ void add_code_object(const std::string& target, const std::string& kernel, std::
 // The door for Python, which keeps the packs of code objects. Plain C, exported.
 extern "C" {
 // Called, without any lock held, when a kernel is needed for the first time. It adds the code object with
-// hipkittens_runtime_add_code_object and returns 0; or leaves a text with hipkittens_runtime_refuse and returns 1.
+// hipkittens_runtime_add_code_object and returns 0; or leaves a text with hipkittens_runtime_refuse and
+// returns 1.
 typedef int (*hipkittens_runtime_code_object_source)(const char* target, const char* kernel);
 void hipkittens_runtime_set_code_object_source(hipkittens_runtime_code_object_source source);
 // 0, or 1 with the reason in hipkittens_runtime_last_error.
-int hipkittens_runtime_add_code_object(const char* target, const char* kernel, const uint8_t* bytes, uint64_t size);
+int hipkittens_runtime_add_code_object(const char* target, const char* kernel, const uint8_t* bytes,
+                                       uint64_t size);
 void hipkittens_runtime_refuse(const char* reason);
-const char* hipkittens_runtime_last_error(void);   // of the calling thread
-// What was found of HIP: JSON {"path", "device_count", "message", "candidates"}. Good until the thread's next call.
+const char* hipkittens_runtime_last_error(void);  // of the calling thread
+// What was found of HIP: JSON {"path", "device_count", "message", "candidates"}. Good until the thread's next
+// call.
 const char* hipkittens_runtime_hip_status(void);
 }

@@ -12,12 +12,13 @@
 namespace hipkittens::runtime {
 
 struct LaunchShape {
-    uint32_t grid[3] = {1, 1, 1};      // workgroups
-    uint32_t block[3] = {64, 1, 1};    // work-items
+    uint32_t grid[3] = {1, 1, 1};    // workgroups
+    uint32_t block[3] = {64, 1, 1};  // work-items
     uint32_t dynamic_lds_bytes = 0;
 };
 
-// Memory a launch may touch. The simulator reports anything else by the names given here; a GPU does not look.
+// Memory a launch may touch. The simulator reports anything else by the names given here; a GPU does not
+// look.
 struct Region {
     const void* pointer = nullptr;
     uint64_t bytes = 0;
@@ -25,10 +26,10 @@ struct Region {
     bool writable = false;
 };
 
-// Returns when the kernel is queued on `stream` (simulator: when it has ended). `arguments` is the segment as the
-// kernel's argument struct lays it out; hidden arguments are the HIP library's business.
-// Throws Error with the kernel's name, HIP's error and the simulator's full report.
-void launch(const Device& device, const std::string& kernel, const LaunchShape& shape, void* stream, const void* arguments,
-            size_t argument_bytes, std::span<const Region> regions);
+// Returns when the kernel is queued on `stream` (simulator: when it has ended). `arguments` is the segment as
+// the kernel's argument struct lays it out; hidden arguments are the HIP library's business. Throws Error
+// with the kernel's name, HIP's error and the simulator's full report.
+void launch(const Device& device, const std::string& kernel, const LaunchShape& shape, void* stream,
+            const void* arguments, size_t argument_bytes, std::span<const Region> regions);
 
 }  // namespace hipkittens::runtime

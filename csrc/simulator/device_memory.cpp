@@ -24,21 +24,25 @@ std::string text_of(const void* pointer) {
 
 void* DeviceMemory::allocate(size_t bytes, bool poison) {
     if (bytes > size_t{1} << 46) {
-        throw HipError(hip::hipErrorOutOfMemory, std::to_string(bytes) + " bytes is more than any device has");
+        throw HipError(hip::hipErrorOutOfMemory,
+                       std::to_string(bytes) + " bytes is more than any device has");
     }
     const size_t usable = (bytes + granule - 1) / granule * granule;
     const size_t pages = (usable + page - 1) / page * page, total = pages + 2 * page;
     void* mapping = mmap(nullptr, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping == MAP_FAILED) {
-        throw HipError(hip::hipErrorOutOfMemory, "the host has no " + std::to_string(bytes) + " bytes to give");
+        throw HipError(hip::hipErrorOutOfMemory,
+                       "the host has no " + std::to_string(bytes) + " bytes to give");
     }
     uint8_t* const first = static_cast<uint8_t*>(mapping) + page;
     if (mprotect(first, pages, PROT_READ | PROT_WRITE) != 0) {
         munmap(mapping, total);
-        throw HipError(hip::hipErrorOutOfMemory, "the host has no " + std::to_string(bytes) + " bytes to give");
+        throw HipError(hip::hipErrorOutOfMemory,
+                       "the host has no " + std::to_string(bytes) + " bytes to give");
     }
     uint8_t* const begin = first + (pages - usable);
-    if (poison) std::fill_n(reinterpret_cast<uint32_t*>(begin), usable / 4, 0x7fa5a5a5u);   // a NaN as f32 and as bf16
+    if (poison)
+        std::fill_n(reinterpret_cast<uint32_t*>(begin), usable / 4, 0x7fa5a5a5u);  // a NaN as f32 and as bf16
     std::lock_guard lock(mutex_);
     ++count_;
     allocated_bytes_ += bytes;
@@ -53,7 +57,8 @@ void DeviceMemory::free(void* pointer) {
     std::lock_guard lock(mutex_);
     const auto found = blocks_.find(reinterpret_cast<uintptr_t>(pointer));
     if (found == blocks_.end() || !found->second.mapping) {
-        throw HipError(hip::hipErrorInvalidValue, text_of(pointer) + " did not come from hipMalloc, or was freed before");
+        throw HipError(hip::hipErrorInvalidValue,
+                       text_of(pointer) + " did not come from hipMalloc, or was freed before");
     }
     munmap(found->second.mapping, found->second.mapping_bytes);
     allocated_bytes_ -= found->second.bytes;
@@ -65,7 +70,8 @@ void DeviceMemory::register_host(void* pointer, size_t bytes) {
     const uintptr_t begin = reinterpret_cast<uintptr_t>(pointer);
     const auto* before = find(begin + bytes - 1);
     if (before && before->first + before->second.bytes > begin) {
-        throw HipError(hip::hipErrorHostMemoryAlreadyRegistered, text_of(pointer) + " overlaps " + *before->second.name);
+        throw HipError(hip::hipErrorHostMemoryAlreadyRegistered,
+                       text_of(pointer) + " overlaps " + *before->second.name);
     }
     ++count_;
     auto name = std::make_shared<const std::string>("hipHostRegister #" + std::to_string(count_) + " of " +
@@ -91,7 +97,8 @@ const std::pair<const uintptr_t, DeviceMemory::Block>* DeviceMemory::find(uintpt
 void DeviceMemory::check_device_range(const void* pointer, size_t bytes, const char* what) {
     check_any_range(pointer, bytes, what);
     if (bytes && !holds(pointer)) {
-        throw HipError(hip::hipErrorInvalidValue, std::string(what) + " " + text_of(pointer) + " is no device memory");
+        throw HipError(hip::hipErrorInvalidValue,
+                       std::string(what) + " " + text_of(pointer) + " is no device memory");
     }
 }
 
@@ -102,8 +109,9 @@ void DeviceMemory::check_any_range(const void* pointer, size_t bytes, const char
     if (!block || begin >= block->first + block->second.bytes) return;
     const size_t left = block->first + block->second.bytes - begin;
     if (bytes > left) {
-        throw HipError(hip::hipErrorInvalidValue, std::string(what) + " " + text_of(pointer) + " of " + std::to_string(bytes) +
-                                                      " bytes leaves " + *block->second.name + ", which has " +
+        throw HipError(hip::hipErrorInvalidValue, std::string(what) + " " + text_of(pointer) + " of " +
+                                                      std::to_string(bytes) + " bytes leaves " +
+                                                      *block->second.name + ", which has " +
                                                       std::to_string(left) + " bytes from there");
     }
 }

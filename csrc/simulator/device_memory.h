@@ -17,10 +17,11 @@ namespace hipkittens::simulator {
 
 // All simulated devices share it: guest addresses are host addresses.
 class DeviceMemory {
-   public:
-    // The last byte, rounded up to 256, is followed by a page that nobody may touch; so is the first preceded by one.
+  public:
+    // The last byte, rounded up to 256, is followed by a page that nobody may touch; so is the first preceded
+    // by one.
     void* allocate(size_t bytes, bool poison);
-    void free(void* pointer);                          // throws HipError for what allocate did not return
+    void free(void* pointer);  // throws HipError for what allocate did not return
     void register_host(void* pointer, size_t bytes);
     void unregister_host(void* pointer);
 
@@ -41,14 +42,15 @@ class DeviceMemory {
     // A launch holds this shared: hipFree waits for running kernels, as it does on a device.
     std::shared_mutex launches;
 
-   private:
+  private:
     struct Block {
         size_t bytes = 0;
-        void* mapping = nullptr;                       // null: registered host memory
+        void* mapping = nullptr;  // null: registered host memory
         size_t mapping_bytes = 0;
         std::shared_ptr<const std::string> name;
     };
-    const std::pair<const uintptr_t, Block>* find(uintptr_t address) const;   // the block that begins at or below
+    const std::pair<const uintptr_t, Block>* find(
+        uintptr_t address) const;  // the block that begins at or below
 
     std::mutex mutex_;
     std::map<uintptr_t, Block> blocks_;

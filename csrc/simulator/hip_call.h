@@ -11,8 +11,8 @@
 #include "simulator/machine/launch.h"
 #include "simulator/simulator.h"
 
-// Exported, but bound inside this library: in a process that also has a real libamdhip64, calls and addresses taken
-// here must not reach that one.
+// Exported, but bound inside this library: in a process that also has a real libamdhip64, calls and addresses
+// taken here must not reach that one.
 #define HIPKITTENS_EXPORT extern "C" __attribute__((visibility("protected")))
 
 namespace hipkittens::simulator {
@@ -24,7 +24,7 @@ struct HipError : std::runtime_error {
 
 struct ThreadState {
     int device = 0;
-    hip::hipError_t last_error = hip::hipSuccess;   // until hipGetLastError asks
+    hip::hipError_t last_error = hip::hipSuccess;  // until hipGetLastError asks
     std::string last_text;
     HipkittensSettings settings{0, -1, 0, 0, 0, 0, 0};
     HipkittensReport report{};

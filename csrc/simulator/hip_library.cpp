@@ -31,14 +31,15 @@ void check_stream(hipStream_t stream, int device) {
     if (!stream || stream == stream_legacy || stream == stream_per_thread) return;
     const int other = objects().streams.get(stream)->device;
     if (other != device) {
-        throw HipError(hipErrorInvalidHandle, "the stream belongs to device " + std::to_string(other) + ", the kernel to device " +
-                                                  std::to_string(device));
+        throw HipError(hipErrorInvalidHandle, "the stream belongs to device " + std::to_string(other) +
+                                                  ", the kernel to device " + std::to_string(device));
     }
 }
 
 int checked_device(int device) {
     if (device < 0 || device >= device_count) {
-        throw HipError(hipErrorInvalidDevice, "device " + std::to_string(device) + " does not exist; there are " +
+        throw HipError(hipErrorInvalidDevice, "device " + std::to_string(device) +
+                                                  " does not exist; there are " +
                                                   std::to_string(device_count));
     }
     return device;
@@ -48,56 +49,86 @@ namespace {
 
 int attribute_value(const DeviceFacts& facts, int attribute) {
     switch (attribute) {
-        case hipDeviceAttributeEccEnabled: return 1;
-        case hipDeviceAttributeAsyncEngineCount: return 0;   // copies run when they are called
-        case hipDeviceAttributeCanMapHostMemory: return 1;
-        case hipDeviceAttributeClockRate: return facts.clock_khz;
-        case hipDeviceAttributeConcurrentKernels: return 0;
-        case hipDeviceAttributeCooperativeLaunch: return 0;
-        case hipDeviceAttributeIntegrated: return 0;
-        case hipDeviceAttributeL2CacheSize: return facts.l2_bytes;
-        case hipDeviceAttributeComputeCapabilityMajor: return facts.major;
-        case hipDeviceAttributeComputeCapabilityMinor: return facts.minor;
-        case hipDeviceAttributeManagedMemory: return 0;
+        case hipDeviceAttributeEccEnabled:
+            return 1;
+        case hipDeviceAttributeAsyncEngineCount:
+            return 0;  // copies run when they are called
+        case hipDeviceAttributeCanMapHostMemory:
+            return 1;
+        case hipDeviceAttributeClockRate:
+            return facts.clock_khz;
+        case hipDeviceAttributeConcurrentKernels:
+            return 0;
+        case hipDeviceAttributeCooperativeLaunch:
+            return 0;
+        case hipDeviceAttributeIntegrated:
+            return 0;
+        case hipDeviceAttributeL2CacheSize:
+            return facts.l2_bytes;
+        case hipDeviceAttributeComputeCapabilityMajor:
+            return facts.major;
+        case hipDeviceAttributeComputeCapabilityMinor:
+            return facts.minor;
+        case hipDeviceAttributeManagedMemory:
+            return 0;
         case hipDeviceAttributeMaxBlockDimX:
         case hipDeviceAttributeMaxBlockDimY:
         case hipDeviceAttributeMaxBlockDimZ:
-        case hipDeviceAttributeMaxThreadsPerBlock: return max_workgroup_size;
-        case hipDeviceAttributeMaxGridDimX: return static_cast<int>(max_grid_x);
+        case hipDeviceAttributeMaxThreadsPerBlock:
+            return max_workgroup_size;
+        case hipDeviceAttributeMaxGridDimX:
+            return static_cast<int>(max_grid_x);
         case hipDeviceAttributeMaxGridDimY:
-        case hipDeviceAttributeMaxGridDimZ: return static_cast<int>(max_grid_yz);
+        case hipDeviceAttributeMaxGridDimZ:
+            return static_cast<int>(max_grid_yz);
         case hipDeviceAttributeMaxThreadsPerMultiProcessor:
             return wave_size * max_waves_per_simd * simds_per_compute_unit;
-        case hipDeviceAttributeMemoryBusWidth: return facts.memory_bus_bits;
-        case hipDeviceAttributeMemoryClockRate: return facts.memory_clock_khz;
+        case hipDeviceAttributeMemoryBusWidth:
+            return facts.memory_bus_bits;
+        case hipDeviceAttributeMemoryClockRate:
+            return facts.memory_clock_khz;
         case hipDeviceAttributeMultiprocessorCount:
-        case hipDeviceAttributePhysicalMultiProcessorCount: return facts.compute_units;
-        case hipDeviceAttributePciBusId: return static_cast<int>(&facts - devices) + 1;
+        case hipDeviceAttributePhysicalMultiProcessorCount:
+            return facts.compute_units;
+        case hipDeviceAttributePciBusId:
+            return static_cast<int>(&facts - devices) + 1;
         case hipDeviceAttributePciDeviceId:
-        case hipDeviceAttributePciDomainId: return 0;
+        case hipDeviceAttributePciDomainId:
+            return 0;
         case hipDeviceAttributeMaxRegistersPerBlock:
         case hipDeviceAttributeMaxRegistersPerMultiprocessor:
             return vgprs_per_simd_lane * wave_size * simds_per_compute_unit;
         case hipDeviceAttributeMaxSharedMemoryPerBlock:
         case hipDeviceAttributeSharedMemPerBlockOptin:
         case hipDeviceAttributeSharedMemPerMultiprocessor:
-        case hipDeviceAttributeMaxSharedMemoryPerMultiprocessor: return static_cast<int>(facts.lds_bytes);
-        case hipDeviceAttributeUnifiedAddressing: return 1;
-        case hipDeviceAttributeWarpSize: return wave_size;
-        case hipDeviceAttributeHostRegisterSupported: return 1;
-        case hipDeviceAttributeWallClockRate: return 100000;   // s_memrealtime counts 100 MHz
-        case hipDeviceAttributeNumberOfXccs: return facts.xccs;
+        case hipDeviceAttributeMaxSharedMemoryPerMultiprocessor:
+            return static_cast<int>(facts.lds_bytes);
+        case hipDeviceAttributeUnifiedAddressing:
+            return 1;
+        case hipDeviceAttributeWarpSize:
+            return wave_size;
+        case hipDeviceAttributeHostRegisterSupported:
+            return 1;
+        case hipDeviceAttributeWallClockRate:
+            return 100000;  // s_memrealtime counts 100 MHz
+        case hipDeviceAttributeNumberOfXccs:
+            return facts.xccs;
         default:
-            throw HipError(hipErrorInvalidValue, "attribute " + std::to_string(attribute) +
-                                                     " is none that the simulator answers (hip/hip_abi.h lists them)");
+            throw HipError(hipErrorInvalidValue,
+                           "attribute " + std::to_string(attribute) +
+                               " is none that the simulator answers (hip/hip_abi.h lists them)");
     }
 }
 
 void fill_properties(uint8_t* properties, const DeviceFacts& facts) {
     namespace at = device_properties;
     std::memset(properties, 0, at::bytes);
-    const auto put = [&](size_t offset, auto value) { std::memcpy(properties + offset, &value, sizeof value); };
-    const auto put_text = [&](size_t offset, const char* text) { std::memcpy(properties + offset, text, std::strlen(text)); };
+    const auto put = [&](size_t offset, auto value) {
+        std::memcpy(properties + offset, &value, sizeof value);
+    };
+    const auto put_text = [&](size_t offset, const char* text) {
+        std::memcpy(properties + offset, text, std::strlen(text));
+    };
     put_text(at::name, facts.name);
     put_text(at::gcn_arch_name, facts.gcn_arch_name);
     put(at::total_global_memory, size_t{facts.memory_bytes});
@@ -140,7 +171,8 @@ void copy(void* destination, const void* source, size_t bytes, int kind) {
     const bool to_device = kind == hipMemcpyHostToDevice || kind == hipMemcpyDeviceToDevice;
     const bool from_device = kind == hipMemcpyDeviceToHost || kind == hipMemcpyDeviceToDevice;
     const auto check = [&](const void* pointer, bool is_device, const char* what) {
-        is_device ? memory.check_device_range(pointer, bytes, what) : memory.check_any_range(pointer, bytes, what);
+        is_device ? memory.check_device_range(pointer, bytes, what)
+                  : memory.check_any_range(pointer, bytes, what);
     };
     check(destination, to_device, "destination");
     check(source, from_device, "source");
@@ -223,7 +255,8 @@ HIPKITTENS_EXPORT hipError_t hipDeviceTotalMem(size_t* bytes, int device) {
 }
 HIPKITTENS_EXPORT hipError_t hipMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
     return call("hipMemGetInfo", [&] {
-        const size_t total = devices[thread_state().device].memory_bytes, used = device_memory().allocated_bytes();
+        const size_t total = devices[thread_state().device].memory_bytes,
+                     used = device_memory().allocated_bytes();
         if (free_bytes) *free_bytes = total - std::min(total, used);
         if (total_bytes) *total_bytes = total;
     });
@@ -252,11 +285,13 @@ HIPKITTENS_EXPORT hipError_t hipHostRegister(void* pointer, size_t bytes, unsign
 HIPKITTENS_EXPORT hipError_t hipHostUnregister(void* pointer) {
     return call("hipHostUnregister", [&] { device_memory().unregister_host(pointer); });
 }
-HIPKITTENS_EXPORT hipError_t hipHostGetDevicePointer(void** device_pointer, void* host_pointer, unsigned int flags) {
+HIPKITTENS_EXPORT hipError_t hipHostGetDevicePointer(void** device_pointer, void* host_pointer,
+                                                     unsigned int flags) {
     return call("hipHostGetDevicePointer", [&] {
         require_pointer(device_pointer, "device_pointer");
         require(flags == 0, hipErrorInvalidValue, "flags must be 0");
-        require(device_memory().holds(host_pointer), hipErrorInvalidValue, "the host pointer was not registered");
+        require(device_memory().holds(host_pointer), hipErrorInvalidValue,
+                "the host pointer was not registered");
         *device_pointer = host_pointer;
     });
 }

@@ -29,8 +29,11 @@ Settings machine_settings(const HipkittensSettings& from) {
 }
 
 HipkittensReport public_report(const Report& report) {
-    return {report.instructions,  report.workgroups, report.waves,         report.mfma,  report.valu,
-            report.salu,          report.lds,        report.vector_memory, report.other, report.counters.lds_conflict_cycles,
+    return {report.instructions, report.workgroups,
+            report.waves,        report.mfma,
+            report.valu,         report.salu,
+            report.lds,          report.vector_memory,
+            report.other,        report.counters.lds_conflict_cycles,
             report.seconds};
 }
 
@@ -45,9 +48,10 @@ void check_shape(const Function& function, const LaunchShape& shape) {
     };
     for (int i = 0; i < 3; ++i) {
         if (shape.grid[i] == 0 || shape.grid[i] > (i == 0 ? max_grid_x : max_grid_yz)) {
-            refuse(hipErrorInvalidConfiguration, "a grid of " + triple(shape.grid) + " workgroups; allowed are 1 to " +
-                                                     std::to_string(max_grid_x) + ", " + std::to_string(max_grid_yz) +
-                                                     ", " + std::to_string(max_grid_yz));
+            refuse(hipErrorInvalidConfiguration,
+                   "a grid of " + triple(shape.grid) + " workgroups; allowed are 1 to " +
+                       std::to_string(max_grid_x) + ", " + std::to_string(max_grid_yz) + ", " +
+                       std::to_string(max_grid_yz));
         }
         // The dispatch packet counts work-items in 32 bits.
         if (uint64_t{shape.grid[i]} * shape.block[i] > 0xffffffff) {
@@ -56,32 +60,37 @@ void check_shape(const Function& function, const LaunchShape& shape) {
     }
     const uint64_t items = uint64_t{shape.block[0]} * shape.block[1] * shape.block[2];
     const uint64_t limit = std::min<uint64_t>(kernel.max_flat_workgroup_size, max_workgroup_size);
-    if (items == 0 || shape.block[0] > 1024 || shape.block[1] > 1024 || shape.block[2] > 1024 || items > limit) {
-        refuse(hipErrorInvalidConfiguration, "a workgroup of " + triple(shape.block) + " work-items; the kernel allows 1 to " +
+    if (items == 0 || shape.block[0] > 1024 || shape.block[1] > 1024 || shape.block[2] > 1024 ||
+        items > limit) {
+        refuse(hipErrorInvalidConfiguration, "a workgroup of " + triple(shape.block) +
+                                                 " work-items; the kernel allows 1 to " +
                                                  std::to_string(limit));
     }
     const auto& required = kernel.reqd_workgroup_size;
     if (!required.empty() && !std::equal(required.begin(), required.end(), shape.block)) {
-        refuse(hipErrorInvalidConfiguration, "a workgroup of " + triple(shape.block) + "; the kernel was compiled for " +
-                                                 triple(required.data()) + " only");
+        refuse(hipErrorInvalidConfiguration, "a workgroup of " + triple(shape.block) +
+                                                 "; the kernel was compiled for " + triple(required.data()) +
+                                                 " only");
     }
     const uint64_t lds = uint64_t{kernel.lds_bytes} + shape.dynamic_lds_bytes;
     if (lds > device.lds_bytes) {
-        refuse(hipErrorLaunchOutOfResources, std::to_string(kernel.lds_bytes) + " bytes of static and " +
-                                                 std::to_string(shape.dynamic_lds_bytes) + " of dynamic LDS; " +
-                                                 code_object::target_name(device.target) + " has " +
-                                                 std::to_string(device.lds_bytes));
+        refuse(hipErrorLaunchOutOfResources,
+               std::to_string(kernel.lds_bytes) + " bytes of static and " +
+                   std::to_string(shape.dynamic_lds_bytes) + " of dynamic LDS; " +
+                   code_object::target_name(device.target) + " has " + std::to_string(device.lds_bytes));
     }
     if (kernel.allocated_vgprs > static_cast<uint32_t>(vgprs_per_simd_lane)) {
-        refuse(hipErrorLaunchOutOfResources, std::to_string(kernel.allocated_vgprs) + " VGPRs; there are 512");
+        refuse(hipErrorLaunchOutOfResources,
+               std::to_string(kernel.allocated_vgprs) + " VGPRs; there are 512");
     }
 }
 
 void check_device(const Function& function) {
     if (function.module->device != thread_state().device) {
         throw HipError(hipErrorInvalidDeviceFunction,
-                       "kernel " + function.kernel->name + " was loaded on device " + std::to_string(function.module->device) +
-                           ", the current device is " + std::to_string(thread_state().device));
+                       "kernel " + function.kernel->name + " was loaded on device " +
+                           std::to_string(function.module->device) + ", the current device is " +
+                           std::to_string(thread_state().device));
     }
 }
 
@@ -105,7 +114,8 @@ void run(const Function& function, const LaunchShape& shape, const std::vector<u
     if (!result.error.empty()) throw HipError(hipErrorLaunchFailure, result.error);
 }
 
-std::vector<uint8_t> segment_of(const code_object::Kernel& kernel, void** arguments, void** extra, const LaunchShape& shape) {
+std::vector<uint8_t> segment_of(const code_object::Kernel& kernel, void** arguments, void** extra,
+                                const LaunchShape& shape) {
     if (!extra) return arguments_from_pointers(kernel, arguments, shape);
     require(!arguments, hipErrorInvalidValue, "both kernelParams and extra are given");
     const void* buffer = nullptr;
@@ -129,9 +139,9 @@ hipModule_t load_module(const void* image) {
     module->device = thread_state().device;
     const code_object::Target have = module->code.object().target, want = devices[module->device].target;
     if (have != want) {
-        throw HipError(hipErrorNoBinaryForGpu, std::string("the code object is for ") + code_object::target_name(have) +
-                                                   ", device " + std::to_string(module->device) + " is a " +
-                                                   code_object::target_name(want));
+        throw HipError(hipErrorNoBinaryForGpu,
+                       std::string("the code object is for ") + code_object::target_name(have) + ", device " +
+                           std::to_string(module->device) + " is a " + code_object::target_name(want));
     }
     return objects().modules.add(std::move(module));
 }
@@ -145,8 +155,9 @@ HIPKITTENS_EXPORT hipError_t hipModuleLoadData(hipModule_t* module, const void* 
         *module = load_module(image);
     });
 }
-HIPKITTENS_EXPORT hipError_t hipModuleLoadDataEx(hipModule_t* module, const void* image, unsigned int option_count,
-                                                 int* options, void** option_values) {
+HIPKITTENS_EXPORT hipError_t hipModuleLoadDataEx(hipModule_t* module, const void* image,
+                                                 unsigned int option_count, int* options,
+                                                 void** option_values) {
     return call("hipModuleLoadDataEx", [&] {
         require_pointer(module, "module");
         require_pointer(image, "image");
@@ -164,7 +175,8 @@ HIPKITTENS_EXPORT hipError_t hipModuleUnload(hipModule_t module) {
         object->functions.clear();
     });
 }
-HIPKITTENS_EXPORT hipError_t hipModuleGetFunction(hipFunction_t* function, hipModule_t module, const char* name) {
+HIPKITTENS_EXPORT hipError_t hipModuleGetFunction(hipFunction_t* function, hipModule_t module,
+                                                  const char* name) {
     return call("hipModuleGetFunction", [&] {
         require_pointer(function, "function");
         require_pointer(name, "name");
@@ -172,8 +184,10 @@ HIPKITTENS_EXPORT hipError_t hipModuleGetFunction(hipFunction_t* function, hipMo
         const code_object::Kernel* kernel = object->code.object().find_kernel(name);
         if (!kernel) {
             std::string known;
-            for (const auto& other : object->code.object().kernels) known += (known.empty() ? "" : ", ") + other.name;
-            throw HipError(hipErrorNotFound, std::string("the module has no kernel ") + name + "; it has: " + known);
+            for (const auto& other : object->code.object().kernels)
+                known += (known.empty() ? "" : ", ") + other.name;
+            throw HipError(hipErrorNotFound,
+                           std::string("the module has no kernel ") + name + "; it has: " + known);
         }
         std::lock_guard lock(object->mutex);
         hipFunction_t& handle = object->functions[name];
@@ -188,7 +202,8 @@ HIPKITTENS_EXPORT hipError_t hipModuleGetFunction(hipFunction_t* function, hipMo
         *function = handle;
     });
 }
-HIPKITTENS_EXPORT hipError_t hipModuleGetGlobal(void** pointer, size_t* bytes, hipModule_t module, const char* name) {
+HIPKITTENS_EXPORT hipError_t hipModuleGetGlobal(void** pointer, size_t* bytes, hipModule_t module,
+                                                const char* name) {
     return call("hipModuleGetGlobal", [&] {
         require_pointer(name, "name");
         const auto object = objects().modules.get(module);
@@ -207,29 +222,46 @@ HIPKITTENS_EXPORT hipError_t hipFuncGetAttribute(int* value, int attribute, hipF
         const auto object = objects().functions.get(function);
         const code_object::Kernel& kernel = *object->kernel;
         switch (attribute) {
-            case HIP_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = static_cast<int>(kernel.max_flat_workgroup_size); break;
-            case HIP_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = static_cast<int>(kernel.lds_bytes); break;
-            case HIP_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: *value = 0; break;
-            case HIP_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = static_cast<int>(kernel.private_bytes); break;
-            case HIP_FUNC_ATTRIBUTE_NUM_REGS: *value = static_cast<int>(kernel.vgprs); break;
+            case HIP_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+                *value = static_cast<int>(kernel.max_flat_workgroup_size);
+                break;
+            case HIP_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
+                *value = static_cast<int>(kernel.lds_bytes);
+                break;
+            case HIP_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
+                *value = 0;
+                break;
+            case HIP_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
+                *value = static_cast<int>(kernel.private_bytes);
+                break;
+            case HIP_FUNC_ATTRIBUTE_NUM_REGS:
+                *value = static_cast<int>(kernel.vgprs);
+                break;
             case HIP_FUNC_ATTRIBUTE_BINARY_VERSION:
                 *value = devices[object->module->device].major * 10 + devices[object->module->device].minor;
                 break;
-            case HIP_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = object->max_dynamic_lds_bytes; break;
+            case HIP_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+                *value = object->max_dynamic_lds_bytes;
+                break;
             default:
-                throw HipError(hipErrorInvalidValue, "attribute " + std::to_string(attribute) + " is not answered here");
+                throw HipError(hipErrorInvalidValue,
+                               "attribute " + std::to_string(attribute) + " is not answered here");
         }
     });
 }
-HIPKITTENS_EXPORT hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, hipFunction_t function,
-                                                                                int block_size, size_t dynamic_lds_bytes) {
+HIPKITTENS_EXPORT hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks,
+                                                                                hipFunction_t function,
+                                                                                int block_size,
+                                                                                size_t dynamic_lds_bytes) {
     return call("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor", [&] {
         require_pointer(blocks, "blocks");
-        require(block_size > 0 && block_size <= max_workgroup_size, hipErrorInvalidValue, "block size must be 1 to 1024");
+        require(block_size > 0 && block_size <= max_workgroup_size, hipErrorInvalidValue,
+                "block size must be 1 to 1024");
         const auto object = objects().functions.get(function);
         const DeviceFacts& device = devices[object->module->device];
         const uint32_t vgprs = std::max(object->kernel->allocated_vgprs, 8u);
-        const int waves_per_simd = std::min<int>(max_waves_per_simd, vgprs_per_simd_lane / static_cast<int>(vgprs));
+        const int waves_per_simd =
+            std::min<int>(max_waves_per_simd, vgprs_per_simd_lane / static_cast<int>(vgprs));
         const int waves = (block_size + wave_size - 1) / wave_size;
         // A workgroup's waves are dealt to the SIMDs in turn.
         const int per_simd = (waves + simds_per_compute_unit - 1) / simds_per_compute_unit;
@@ -238,16 +270,18 @@ HIPKITTENS_EXPORT hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
         const uint64_t lds = object->kernel->lds_bytes + dynamic_lds_bytes;
         if (lds) {
             const uint64_t granules = (lds + device.lds_granule - 1) / device.lds_granule;
-            result = std::min<int>(result, static_cast<int>(device.lds_bytes / (granules * device.lds_granule)));
+            result =
+                std::min<int>(result, static_cast<int>(device.lds_bytes / (granules * device.lds_granule)));
         }
         *blocks = result;
     });
 }
 
-HIPKITTENS_EXPORT hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned int grid_x, unsigned int grid_y,
-                                                   unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-                                                   unsigned int block_z, unsigned int shared_bytes, hipStream_t stream,
-                                                   void** arguments, void** extra) {
+HIPKITTENS_EXPORT hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned int grid_x,
+                                                   unsigned int grid_y, unsigned int grid_z,
+                                                   unsigned int block_x, unsigned int block_y,
+                                                   unsigned int block_z, unsigned int shared_bytes,
+                                                   hipStream_t stream, void** arguments, void** extra) {
     return call("hipModuleLaunchKernel", [&] {
         const auto object = objects().functions.get(function);
         check_stream(stream, object->module->device);
@@ -262,8 +296,9 @@ HIPKITTENS_EXPORT hipError_t hipModuleLaunchKernel(hipFunction_t function, unsig
 }
 
 extern "C" __attribute__((visibility("protected"))) int hipkittens_launch_bounded(
-    void* function, const unsigned int grid[3], const unsigned int block[3], unsigned int shared_bytes, void* stream,
-    const void* arguments, size_t argument_bytes, const HipkittensRegion* regions, size_t region_count) {
+    void* function, const unsigned int grid[3], const unsigned int block[3], unsigned int shared_bytes,
+    void* stream, const void* arguments, size_t argument_bytes, const HipkittensRegion* regions,
+    size_t region_count) {
     return call("hipkittens_launch_bounded", [&] {
         require_pointer(grid, "grid");
         require_pointer(block, "block");

@@ -18,7 +18,7 @@ namespace hipkittens::simulator {
 // Handles are numbers that are never used twice, so that a stale one is recognised instead of followed.
 template <class T, class Handle>
 class HandleTable {
-   public:
+  public:
     explicit HandleTable(const char* name, uintptr_t tag) : name_(name), next_(tag << 48) {}
 
     Handle add(std::shared_ptr<T> object) {
@@ -38,9 +38,10 @@ class HandleTable {
         if (!objects_.erase(reinterpret_cast<uintptr_t>(handle))) refuse();
     }
 
-   private:
+  private:
     [[noreturn]] void refuse() const {
-        throw HipError(hip::hipErrorInvalidHandle, std::string("the ") + name_ + " handle is unknown or was destroyed");
+        throw HipError(hip::hipErrorInvalidHandle,
+                       std::string("the ") + name_ + " handle is unknown or was destroyed");
     }
     const char* name_;
     std::mutex mutex_;
@@ -53,7 +54,7 @@ struct Module {
     int device = 0;
     LoadedCode code;
     std::mutex mutex;
-    std::map<std::string, hip::hipFunction_t> functions;   // handles given out
+    std::map<std::string, hip::hipFunction_t> functions;  // handles given out
 };
 
 struct Function {
@@ -80,8 +81,8 @@ struct Objects {
 };
 Objects& objects();
 
-// The default streams exist without being created. Everything runs when it is called, so a stream only has to be real,
-// and to belong to the device that works on it.
+// The default streams exist without being created. Everything runs when it is called, so a stream only has to
+// be real, and to belong to the device that works on it.
 void check_stream(hip::hipStream_t stream);
 void check_stream(hip::hipStream_t stream, int device);
 int checked_device(int device);

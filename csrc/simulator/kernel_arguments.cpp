@@ -16,19 +16,30 @@ using code_object::Argument;
 using code_object::Kernel;
 using code_object::ValueKind;
 
-// Meaning of the hidden words: LLVM "User Guide for AMDGPU Backend", code object V5 metadata, table of .value_kind.
+// Meaning of the hidden words: LLVM "User Guide for AMDGPU Backend", code object V5 metadata, table of
+// .value_kind.
 uint64_t hidden_value(const Kernel& kernel, const Argument& argument, const LaunchShape& shape) {
     switch (argument.kind) {
-        case ValueKind::hidden_block_count_x: return shape.grid[0];
-        case ValueKind::hidden_block_count_y: return shape.grid[1];
-        case ValueKind::hidden_block_count_z: return shape.grid[2];
-        case ValueKind::hidden_group_size_x: return shape.block[0];
-        case ValueKind::hidden_group_size_y: return shape.block[1];
-        case ValueKind::hidden_group_size_z: return shape.block[2];
-        case ValueKind::hidden_grid_dims: return 3;   // HIP always dispatches three dimensions
-        case ValueKind::hidden_dynamic_lds_size: return shape.dynamic_lds_bytes;
-        case ValueKind::hidden_private_base: return memory::private_aperture_high;
-        case ValueKind::hidden_shared_base: return memory::shared_aperture_high;
+        case ValueKind::hidden_block_count_x:
+            return shape.grid[0];
+        case ValueKind::hidden_block_count_y:
+            return shape.grid[1];
+        case ValueKind::hidden_block_count_z:
+            return shape.grid[2];
+        case ValueKind::hidden_group_size_x:
+            return shape.block[0];
+        case ValueKind::hidden_group_size_y:
+            return shape.block[1];
+        case ValueKind::hidden_group_size_z:
+            return shape.block[2];
+        case ValueKind::hidden_grid_dims:
+            return 3;  // HIP always dispatches three dimensions
+        case ValueKind::hidden_dynamic_lds_size:
+            return shape.dynamic_lds_bytes;
+        case ValueKind::hidden_private_base:
+            return memory::private_aperture_high;
+        case ValueKind::hidden_shared_base:
+            return memory::shared_aperture_high;
         // A HIP grid is whole workgroups, so nothing remains, and it starts at 0.
         case ValueKind::hidden_remainder_x:
         case ValueKind::hidden_remainder_y:
@@ -37,8 +48,8 @@ uint64_t hidden_value(const Kernel& kernel, const Argument& argument, const Laun
         case ValueKind::hidden_global_offset_y:
         case ValueKind::hidden_global_offset_z:
         case ValueKind::hidden_none:
-        // No printf, no host calls, no device malloc and no device enqueue here. A kernel that uses one of them gets a
-        // null pointer, and its access is reported.
+        // No printf, no host calls, no device malloc and no device enqueue here. A kernel that uses one of
+        // them gets a null pointer, and its access is reported.
         case ValueKind::hidden_printf_buffer:
         case ValueKind::hidden_hostcall_buffer:
         case ValueKind::hidden_default_queue:
@@ -48,8 +59,9 @@ uint64_t hidden_value(const Kernel& kernel, const Argument& argument, const Laun
         case ValueKind::hidden_queue_ptr:
             return 0;
         default:
-            throw HipError(hip::hipErrorNotSupported, "kernel " + kernel.name + " wants the hidden argument " +
-                                                          argument.kind_text + ", which the simulator does not know");
+            throw HipError(hip::hipErrorNotSupported, "kernel " + kernel.name +
+                                                          " wants the hidden argument " + argument.kind_text +
+                                                          ", which the simulator does not know");
     }
 }
 
@@ -64,7 +76,8 @@ void fill_hidden(const Kernel& kernel, const LaunchShape& shape, std::vector<uin
 
 }  // namespace
 
-std::vector<uint8_t> arguments_from_pointers(const Kernel& kernel, void* const* pointers, const LaunchShape& shape) {
+std::vector<uint8_t> arguments_from_pointers(const Kernel& kernel, void* const* pointers,
+                                             const LaunchShape& shape) {
     std::vector<uint8_t> segment(kernel.kernarg_bytes);
     size_t index = 0;
     for (const Argument& argument : kernel.arguments) {
@@ -79,7 +92,8 @@ std::vector<uint8_t> arguments_from_pointers(const Kernel& kernel, void* const* 
     return segment;
 }
 
-std::vector<uint8_t> arguments_from_buffer(const Kernel& kernel, const void* buffer, size_t bytes, const LaunchShape& shape) {
+std::vector<uint8_t> arguments_from_buffer(const Kernel& kernel, const void* buffer, size_t bytes,
+                                           const LaunchShape& shape) {
     const auto refuse = [&](const std::string& what) {
         throw HipError(hip::hipErrorInvalidValue, "kernel " + kernel.name + ": " + std::to_string(bytes) +
                                                       " bytes of arguments, but " + what);

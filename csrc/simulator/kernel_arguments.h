@@ -16,10 +16,11 @@ struct LaunchShape {
 };
 
 // From hipModuleLaunchKernel's array of pointers, one per argument that is not hidden, in the kernel's order.
-std::vector<uint8_t> arguments_from_pointers(const code_object::Kernel& kernel, void* const* pointers, const LaunchShape& shape);
+std::vector<uint8_t> arguments_from_pointers(const code_object::Kernel& kernel, void* const* pointers,
+                                             const LaunchShape& shape);
 
 // From a buffer that already is laid out as the segment is; the hidden part is written here.
-std::vector<uint8_t> arguments_from_buffer(const code_object::Kernel& kernel, const void* buffer, size_t bytes,
-                                           const LaunchShape& shape);
+std::vector<uint8_t> arguments_from_buffer(const code_object::Kernel& kernel, const void* buffer,
+                                           size_t bytes, const LaunchShape& shape);
 
 }  // namespace hipkittens::simulator

@@ -20,8 +20,9 @@ HIPKITTENS_EXPORT int hipkittens_set_settings(const HipkittensSettings* settings
         require_pointer(settings, "settings");
         const auto check = [](const char* name, int64_t value, int64_t low, int64_t high) {
             if (value >= low && value <= high) return;
-            throw HipError(hip::hipErrorInvalidValue, std::string(name) + " is " + std::to_string(value) + "; allowed are " +
-                                                          std::to_string(low) + " to " + std::to_string(high));
+            throw HipError(hip::hipErrorInvalidValue, std::string(name) + " is " + std::to_string(value) +
+                                                          "; allowed are " + std::to_string(low) + " to " +
+                                                          std::to_string(high));
         };
         check("arithmetic", settings->arithmetic, 0, 2);
         check("host_level", settings->host_level, -1, static_cast<int>(best_host_level()));
@@ -38,10 +39,12 @@ HIPKITTENS_EXPORT void hipkittens_last_report(HipkittensReport* report) {
     if (report) *report = thread_state().report;
 }
 
-HIPKITTENS_EXPORT int hipkittens_disassemble(int target, const uint8_t* bytes, size_t size, char* text, size_t text_size) {
+HIPKITTENS_EXPORT int hipkittens_disassemble(int target, const uint8_t* bytes, size_t size, char* text,
+                                             size_t text_size) {
     if ((target != 942 && target != 950) || !bytes || !text || text_size == 0) return 0;
     isa::Instruction instruction;
-    if (!isa::decode(target == 942 ? isa::Target::gfx942 : isa::Target::gfx950, bytes, size, 0, &instruction)) return 0;
+    if (!isa::decode(target == 942 ? isa::Target::gfx942 : isa::Target::gfx950, bytes, size, 0, &instruction))
+        return 0;
     const std::string line = isa::disassemble(instruction);
     const size_t length = std::min(line.size(), text_size - 1);
     std::memcpy(text, line.data(), length);

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: MIT
 //
 //   inspect_code_object show FILE
-//   inspect_code_object mutate FILE SEED COUNT      exit 0 and counts; a crash or a foreign exception is the failure
+//   inspect_code_object mutate FILE SEED COUNT      exit 0 and counts; a crash or a foreign exception is the
+//   failure
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -25,35 +26,63 @@ static std::string quoted(const std::string& text) {
 }
 
 static std::string json(const Kernel& k) {
-    static const char* const user_sgpr_names[] = {"private_segment_buffer", "dispatch_ptr",      "queue_ptr",
-                                                  "kernarg_segment_ptr",    "dispatch_id",       "flat_scratch_init",
-                                                  "private_segment_size",   "kernarg_preload"};
+    static const char* const user_sgpr_names[] = {
+        "private_segment_buffer", "dispatch_ptr",   "queue_ptr",
+        "kernarg_segment_ptr",    "dispatch_id",    "flat_scratch_init",
+        "private_segment_size",   "kernarg_preload"};
     std::string text = "{\"name\": " + quoted(k.name) + ", \"arguments\": [";
     const auto comma = [&](bool is_first) { text += is_first ? "" : ", "; };
     for (const Argument& a : k.arguments) {
         comma(&a == &k.arguments.front());
-        text += "{\"name\": " + quoted(a.name) + ", \"offset\": " + std::to_string(a.offset) + ", \"bytes\": " +
-                std::to_string(a.bytes) + ", \"kind\": " + quoted(a.kind_text) + ", \"known\": " +
-                (a.kind == ValueKind::unknown ? "false" : "true") + ", \"address_space\": " + quoted(a.address_space) + "}";
+        text += "{\"name\": " + quoted(a.name) + ", \"offset\": " + std::to_string(a.offset) +
+                ", \"bytes\": " + std::to_string(a.bytes) + ", \"kind\": " + quoted(a.kind_text) +
+                ", \"known\": " + (a.kind == ValueKind::unknown ? "false" : "true") +
+                ", \"address_space\": " + quoted(a.address_space) + "}";
     }
     text += "], \"user_sgprs\": [";
     for (const UserSgprRange& r : k.user_sgprs) {
         comma(&r == &k.user_sgprs.front());
-        text += "[\"" + std::string(user_sgpr_names[static_cast<int>(r.kind)]) + "\", " + std::to_string(r.first) + ", " +
-                std::to_string(r.count) + "]";
+        text += "[\"" + std::string(user_sgpr_names[static_cast<int>(r.kind)]) + "\", " +
+                std::to_string(r.first) + ", " + std::to_string(r.count) + "]";
     }
     text += "]";
     const auto number = [&](const char* name, uint64_t value) {
         text += ", \"" + std::string(name) + "\": " + std::to_string(value);
     };
 #define NUMBER(member) number(#member, k.member)
-    NUMBER(lds_bytes); NUMBER(private_bytes); NUMBER(kernarg_bytes); NUMBER(kernarg_align); NUMBER(explicit_kernarg_bytes);
-    NUMBER(max_flat_workgroup_size); NUMBER(wavefront_size); NUMBER(vgprs); NUMBER(agprs); NUMBER(sgprs);
-    NUMBER(vgpr_spills); NUMBER(sgpr_spills); NUMBER(entry_address); NUMBER(start_address); NUMBER(code_bytes);
-    NUMBER(descriptor_address); NUMBER(user_sgpr_count); NUMBER(preload_dwords); NUMBER(preload_offset);
-    NUMBER(workgroup_id_x); NUMBER(workgroup_id_y); NUMBER(workgroup_id_z); NUMBER(workgroup_info);
-    NUMBER(private_segment); NUMBER(workitem_id_mode); NUMBER(allocated_vgprs); NUMBER(accum_offset); NUMBER(tg_split);
-    NUMBER(float_mode); NUMBER(ieee_mode); NUMBER(dx10_clamp); NUMBER(fp16_overflow); NUMBER(uses_dynamic_stack);
+    NUMBER(lds_bytes);
+    NUMBER(private_bytes);
+    NUMBER(kernarg_bytes);
+    NUMBER(kernarg_align);
+    NUMBER(explicit_kernarg_bytes);
+    NUMBER(max_flat_workgroup_size);
+    NUMBER(wavefront_size);
+    NUMBER(vgprs);
+    NUMBER(agprs);
+    NUMBER(sgprs);
+    NUMBER(vgpr_spills);
+    NUMBER(sgpr_spills);
+    NUMBER(entry_address);
+    NUMBER(start_address);
+    NUMBER(code_bytes);
+    NUMBER(descriptor_address);
+    NUMBER(user_sgpr_count);
+    NUMBER(preload_dwords);
+    NUMBER(preload_offset);
+    NUMBER(workgroup_id_x);
+    NUMBER(workgroup_id_y);
+    NUMBER(workgroup_id_z);
+    NUMBER(workgroup_info);
+    NUMBER(private_segment);
+    NUMBER(workitem_id_mode);
+    NUMBER(allocated_vgprs);
+    NUMBER(accum_offset);
+    NUMBER(tg_split);
+    NUMBER(float_mode);
+    NUMBER(ieee_mode);
+    NUMBER(dx10_clamp);
+    NUMBER(fp16_overflow);
+    NUMBER(uses_dynamic_stack);
 #undef NUMBER
     text += ", \"reqd_workgroup_size\": [";
     for (size_t i = 0; i < k.reqd_workgroup_size.size(); ++i) {
@@ -68,10 +97,13 @@ static int show(const std::vector<uint8_t>& file) {
     const uint64_t run_address = 0x7f0000001000;
     std::vector<uint8_t> image(object.image_bytes);
     load_image(object, file, image, run_address);
-    std::printf("{\"target\": \"%s\", \"abi_version\": %d, \"image_address\": %llu, \"run_address\": %llu, \"kernels\": [",
-                target_name(object.target), object.abi_version, static_cast<unsigned long long>(object.image_address),
-                static_cast<unsigned long long>(run_address));
-    for (const Kernel& k : object.kernels) std::printf("%s%s", &k == &object.kernels[0] ? "" : ", ", json(k).c_str());
+    std::printf(
+        "{\"target\": \"%s\", \"abi_version\": %d, \"image_address\": %llu, \"run_address\": %llu, "
+        "\"kernels\": [",
+        target_name(object.target), object.abi_version, static_cast<unsigned long long>(object.image_address),
+        static_cast<unsigned long long>(run_address));
+    for (const Kernel& k : object.kernels)
+        std::printf("%s%s", &k == &object.kernels[0] ? "" : ", ", json(k).c_str());
     std::printf("], \"symbols\": {");
     bool is_first = true;
     for (const Symbol& s : object.symbols) {
@@ -94,7 +126,8 @@ static int mutate(const std::vector<uint8_t>& original, unsigned seed, int count
         if (random() % 4 == 0) file.resize(random() % (file.size() + 1));
         // Half of the damage goes to the headers, notes and tables at both ends, where the structure is.
         for (unsigned n = random() % 8 + 1; n-- && !file.empty();) {
-            const size_t place = random() % 2 ? random() % file.size() : random() % std::min<size_t>(file.size(), 2560);
+            const size_t place =
+                random() % 2 ? random() % file.size() : random() % std::min<size_t>(file.size(), 2560);
             static const uint8_t edges[] = {0, 1, 0x7f, 0x80, 0xff, 0xdf, 0xdd, 0xc9};
             file[place] = random() % 2 ? edges[random() % sizeof edges] : static_cast<uint8_t>(random());
         }

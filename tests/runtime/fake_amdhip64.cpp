@@ -41,10 +41,10 @@ static hipError_t record(const char* name, const char* format, Arguments... argu
 }
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
-#define UNUSED(name, parameters)                          \
-    EXPORT hipError_t name parameters {                   \
+#define UNUSED(name, parameters)                            \
+    EXPORT hipError_t name parameters {                     \
         record(#name, "%s", " was not expected by a test"); \
-        return hipErrorNotSupported;                      \
+        return hipErrorNotSupported;                        \
     }
 
 EXPORT hipError_t hipInit(unsigned int flags) { return record("hipInit", " %u", flags); }
@@ -64,7 +64,8 @@ EXPORT hipError_t hipSetDevice(int device) {
 #ifndef FAKE_HIP_OLD
 EXPORT hipError_t hipGetDevicePropertiesR0600(void* properties, int device) {
     std::string archs = environment("FAKE_HIP_ARCH", "gfx942");
-    for (int i = 0; i < device && archs.find(',') != std::string::npos; ++i) archs.erase(0, archs.find(',') + 1);
+    for (int i = 0; i < device && archs.find(',') != std::string::npos; ++i)
+        archs.erase(0, archs.find(',') + 1);
     const std::string arch = archs.substr(0, archs.find(',')) + ":sramecc+:xnack-";
     std::memset(properties, 0x5a, device_properties::bytes);
     std::strcpy(static_cast<char*>(properties) + device_properties::name, "Fake Instinct");
@@ -83,26 +84,31 @@ EXPORT hipError_t hipModuleLoadData(hipModule_t* module, const void* image) {
     return record("hipModuleLoadData", " %02x%.3s device %d", *static_cast<const unsigned char*>(image),
                   static_cast<const char*>(image) + 1, current_device);
 }
-EXPORT hipError_t hipModuleUnload(hipModule_t module) { return record("hipModuleUnload", " %p", static_cast<void*>(module)); }
+EXPORT hipError_t hipModuleUnload(hipModule_t module) {
+    return record("hipModuleUnload", " %p", static_cast<void*>(module));
+}
 EXPORT hipError_t hipModuleGetFunction(hipFunction_t* function, hipModule_t module, const char* name) {
     const bool is_silent = std::getenv("FAKE_HIP_NO_FUNCTION") != nullptr;
     *function = is_silent ? nullptr : reinterpret_cast<hipFunction_t>(0x2000);
     return record("hipModuleGetFunction", " %p %s", static_cast<void*>(module), name);
 }
-EXPORT hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
-                                        unsigned int block_x, unsigned int block_y, unsigned int block_z,
-                                        unsigned int shared_bytes, hipStream_t stream, void** arguments, void** extra) {
+EXPORT hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned int grid_x, unsigned int grid_y,
+                                        unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                                        unsigned int block_z, unsigned int shared_bytes, hipStream_t stream,
+                                        void** arguments, void** extra) {
     std::string bytes = arguments ? "unexpected kernelParams" : "";
-    if (extra[0] == reinterpret_cast<void*>(1) && extra[2] == reinterpret_cast<void*>(2) && extra[4] == reinterpret_cast<void*>(3)) {
+    if (extra[0] == reinterpret_cast<void*>(1) && extra[2] == reinterpret_cast<void*>(2) &&
+        extra[4] == reinterpret_cast<void*>(3)) {
         for (size_t i = 0; i < *static_cast<size_t*>(extra[3]); ++i) {
             char digits[3];
             std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char*>(extra[1])[i]);
             bytes += digits;
         }
     }
-    return record("hipModuleLaunchKernel", " %p grid %u %u %u block %u %u %u shared %u stream %p arguments %s device %d",
-                  static_cast<void*>(function), grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
-                  static_cast<void*>(stream), bytes.c_str(), current_device);
+    return record("hipModuleLaunchKernel",
+                  " %p grid %u %u %u block %u %u %u shared %u stream %p arguments %s device %d",
+                  static_cast<void*>(function), grid_x, grid_y, grid_z, block_x, block_y, block_z,
+                  shared_bytes, static_cast<void*>(stream), bytes.c_str(), current_device);
 }
 EXPORT const char* hipGetErrorName(hipError_t error) { return error_name(error); }
 EXPORT const char* hipGetErrorString(hipError_t error) { return error_text(error); }

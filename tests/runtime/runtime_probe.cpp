@@ -1,14 +1,16 @@
-// tests/runtime/runtime_probe.cpp: a program that uses runtime/ as the torch door does, told what to do by its arguments.
-// SPDX-License-Identifier: MIT
+// tests/runtime/runtime_probe.cpp: a program that uses runtime/ as the torch door does, told what to do by
+// its arguments. SPDX-License-Identifier: MIT
 //
 //   status                         hipkittens_runtime_hip_status
 //   map LIBRARY                    opens LIBRARY, then status
 //   device ORDINAL                 hip_device
 //   add TARGET KERNEL FILE         add_code_object
-//   launch WHERE FILE KERNEL MODE  WHERE is hip:ORDINAL, gfx942 or gfx950; FILE - refuses, FILE + says yes without adding
-//        MODE once     one launch, grid 3 x 2 x 1, block 64 x 2 x 1, 256 bytes of LDS, stream 0x77, arguments 1..16
-//             threads  eight threads each double the same input twice with `scale(float* out, const float* in, int n)`
-//             short    the output region is too small by a float; then a good launch
+//   launch WHERE FILE KERNEL MODE  WHERE is hip:ORDINAL, gfx942 or gfx950; FILE - refuses, FILE + says yes
+//   without adding
+//        MODE once     one launch, grid 3 x 2 x 1, block 64 x 2 x 1, 256 bytes of LDS, stream 0x77,
+//        arguments 1..16
+//             threads  eight threads each double the same input twice with `scale(float* out, const float*
+//             in, int n)` short    the output region is too small by a float; then a good launch
 // Prints the result or "error: ...".
 #include <dlfcn.h>
 
@@ -58,16 +60,19 @@ static void scale(const Device& device, const std::string& kernel, int output_fl
     LaunchShape shape;
     shape.grid[0] = 4;
     shape.block[0] = 256;
-    const Region regions[] = {{out.data(), output_floats * sizeof(float), "out", true}, {in.data(), n * sizeof(float), "in", false}};
+    const Region regions[] = {{out.data(), output_floats * sizeof(float), "out", true},
+                              {in.data(), n * sizeof(float), "in", false}};
     launch(device, kernel, shape, nullptr, &arguments, sizeof arguments, regions);
     for (int i = 0; i < n; ++i) {
-        if (out[i] != 2.0f * in[i]) throw Error("element " + std::to_string(i) + " is " + std::to_string(out[i]));
+        if (out[i] != 2.0f * in[i])
+            throw Error("element " + std::to_string(i) + " is " + std::to_string(out[i]));
     }
 }
 
 static void run(const std::string& where, const std::string& kernel, const std::string& mode) {
     hipkittens_runtime_set_code_object_source(source);
-    const Device& device = where.starts_with("hip:") ? hip_device(std::atoi(where.c_str() + 4)) : simulated_device(where);
+    const Device& device =
+        where.starts_with("hip:") ? hip_device(std::atoi(where.c_str() + 4)) : simulated_device(where);
     if (mode == "once") {
         uint8_t arguments[16];
         for (int i = 0; i < 16; ++i) arguments[i] = static_cast<uint8_t>(i + 1);
@@ -113,7 +118,8 @@ int main(int count, char** words) {
         } else if (command == "device" && count == 3) {
             const Device& device = hip_device(std::atoi(words[2]));
             std::printf("%s | %s | %d CUs | %d bytes of LDS | %s\n", device.arch.c_str(), device.name.c_str(),
-                        device.compute_units, device.lds_bytes, device.library->is_simulator() ? "simulator" : "hip");
+                        device.compute_units, device.lds_bytes,
+                        device.library->is_simulator() ? "simulator" : "hip");
         } else if (command == "add" && count == 5) {
             add_code_object(words[2], words[3], read(words[4]));
             add_code_object(words[2], words[3], read(words[4]));
