@@ -20,6 +20,7 @@ struct GemmConfig {
     Input input;
     int tile_m, tile_n, tile_k;
     int waves_m, waves_n;
+    int matrix;  // rows of the matrix instruction: 16 or 32
     RowStart row_start;
     Schedule schedule;
 
@@ -37,12 +38,12 @@ struct GemmVariant {
 };
 
 // The rows of variants.def as constants variant_<name>, and all of them in order.
-#define GEMM(name, targets, orientation, input, tile_m, tile_n, tile_k, waves_m, waves_n, row_start, schedule) \
-    inline constexpr GemmVariant variant_##name{                                                               \
-        #name,                                                                                                 \
-        Targets::targets,                                                                                      \
-        {Orientation::orientation, Input::input, tile_m, tile_n, tile_k, waves_m, waves_n,                     \
-         RowStart::row_start, Schedule::schedule}};
+#define GEMM(name, targets, orientation, input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix, rows, schedule) \
+    inline constexpr GemmVariant variant_##name{                                                                  \
+        #name,                                                                                                    \
+        Targets::targets,                                                                                         \
+        {Orientation::orientation, Input::input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix,                \
+         RowStart::rows, Schedule::schedule}};
 #define GEMM_REDUCE(name, targets)
 #include "variants.def"
 #undef GEMM

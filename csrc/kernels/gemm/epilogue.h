@@ -47,6 +47,8 @@ KITTENS_DEVICE void store_product(Accumulator& sum, const GemmArguments& argumen
     static_assert(Accumulator::layout::is_row && Accumulator::shape::run == 4, "a lane owns four neighbouring columns");
     const int lane = kittens::lane_id_again();
     const kittens::Coordinate own = kittens::row_layout(Accumulator::shape::value(), lane, 0);
+    // Of element e, from the lane's first.
+    constexpr auto column_of = [](int e) { return kittens::row_layout(Accumulator::shape::value(), 0, e).col; };
     const int row = wave_row + own.row, col = place.n + wave_col + own.col;
 
     if (arguments.bias) {
@@ -55,9 +57,9 @@ KITTENS_DEVICE void store_product(Accumulator& sum, const GemmArguments& argumen
 #pragma unroll
             for (int j = 0; j < Accumulator::width; ++j)
 #pragma unroll
-                for (int e = 0; e < 4; ++e) {
+                for (int e = 0; e < Accumulator::per_lane; ++e) {
                     using T = decltype(zero);
-                    const int index = col + j * Accumulator::shape::cols + e;
+                    const int index = col + j * Accumulator::shape::cols + column_of(e);
                     const float value = static_cast<float>(kittens::buffer_load<T>(bias, index * sizeof(T)));
 #pragma unroll
                     for (int i = 0; i < Accumulator::height; ++i) sum.tiles[i][j][e] += value;
@@ -85,12 +87,16 @@ KITTENS_DEVICE void store_product(Accumulator& sum, const GemmArguments& argumen
 #pragma unroll
         for (int i = 0; i < Accumulator::height; ++i)
 #pragma unroll
-            for (int j = 0; j < Accumulator::width; ++j) {
-                const auto values = convert(sum.tiles[i][j]);
-                const uint32_t offset = (row + i * Accumulator::shape::rows) * row_bytes +
-                                        (wave_col + own.col + j * Accumulator::shape::cols) * size;
-                store_four(values, destination, offset, arguments.n - (col + j * Accumulator::shape::cols), whole);
-            }
+            for (int j = 0; j < Accumulator::width; ++j)
+#pragma unroll
+                for (int e = 0; e < Accumulator::per_lane; e += 4) {
+                    const typename Accumulator::fragment& all = sum.tiles[i][j];
+                    const auto values = convert(vec<float, 4>{all[e], all[e + 1], all[e + 2], all[e + 3]});
+                    const int right = j * Accumulator::shape::cols + column_of(e);
+                    const uint32_t offset =
+                        (row + i * Accumulator::shape::rows) * row_bytes + (wave_col + own.col + right) * size;
+                    store_four(values, destination, offset, arguments.n - (col + right), whole);
+                }
     };
     if (single)
         store_all([](vec<float, 4> values) { return values; });

@@ -16,8 +16,6 @@ struct element_of<Input::f16> {
     using type = kittens::half;
 };
 
-inline constexpr int step_k = 32;  // of one base tile product
-
 // An operand in memory: its rows run along K or along the product's own dimension.
 template <class T, bool k_is_contiguous, int tile_k>
 struct OperandSource {
@@ -57,7 +55,7 @@ struct OperandStream {
 };
 
 // A piece of `extent` rows (columns) of the product by tile_k in LDS.
-template <class T, int extent, int tile_k, int threads, bool k_is_contiguous, RowStart row_start>
+template <class T, int extent, int tile_k, int threads, int matrix, bool k_is_contiguous, RowStart row_start>
 struct OperandPiece {
     static constexpr kittens::Fill fill = row_start == RowStart::element              ? kittens::Fill::elements
                                           : kittens::target.direct_to_lds_bytes == 16 ? kittens::Fill::direct
@@ -66,18 +64,19 @@ struct OperandPiece {
     static constexpr bool read_transposed = !k_is_contiguous && kittens::target.transposed_lds_read;
     static constexpr bool filled_transposed = !k_is_contiguous && !read_transposed;
 
+    using base = kittens::base_shape<matrix, 512 / matrix, 8>;  // 16x32 or 32x16
     template <bool transposed, int dummy = 0>
     struct types {
         using tile = kittens::st<T, extent, tile_k,
                                  filled_transposed ? kittens::Access::rows_written_in_runs : kittens::Access::rows>;
         template <int rows, int k>
-        using registers = kittens::rt<T, rows, k, kittens::row_l, kittens::rt_16x32>;
+        using registers = kittens::rt<T, rows, k, kittens::row_l, base>;
     };
     template <int dummy>
     struct types<true, dummy> {
-        using tile = kittens::st<T, tile_k, extent, kittens::Access::columns_16>;
+        using tile = kittens::st<T, tile_k, extent, matrix == 16 ? kittens::Access::columns_16 : kittens::Access::columns_32>;
         template <int rows, int k>
-        using registers = kittens::rt<T, k, rows, kittens::col_l, kittens::rt_32x16>;
+        using registers = kittens::rt<T, k, rows, kittens::col_l, kittens::transposed_shape<base>>;
     };
     using Tile = typename types<read_transposed>::tile;
     template <int rows, int k>

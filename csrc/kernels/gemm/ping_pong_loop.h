@@ -18,8 +18,8 @@ struct PingPongLoop {
     // read its first band, the first half of the buffer is free.
     static constexpr int half_m = config.tile_m / 2, half_n = config.tile_n / 2;
     static constexpr int band_m = config.wave_m() / 2, band_n = config.wave_n() / 2;
-    using A = OperandPiece<T, half_m, config.tile_k, threads, a_runs_along_k, config.row_start>;
-    using B = OperandPiece<T, half_n, config.tile_k, threads, b_runs_along_k, config.row_start>;
+    using A = OperandPiece<T, half_m, config.tile_k, threads, config.matrix, a_runs_along_k, config.row_start>;
+    using B = OperandPiece<T, half_n, config.tile_k, threads, config.matrix, b_runs_along_k, config.row_start>;
     using TileA = typename A::Tile;
     using TileB = typename B::Tile;
     static constexpr bool direct = A::fill == kittens::Fill::direct;
@@ -27,7 +27,7 @@ struct PingPongLoop {
     static constexpr int lds_bytes = buffers * 2 * (TileA::bytes + TileB::bytes);
     static_assert(lds_bytes <= kittens::target.lds_bytes, "the K tiles under way fit in LDS");
 
-    using Band = kittens::rt<float, band_m, band_n, kittens::row_l, kittens::rt_16x16>;
+    using Band = kittens::rt<float, band_m, band_n, kittens::row_l, kittens::base_shape<config.matrix, config.matrix, 4>>;
     using RegistersA = typename A::template Registers<band_m, config.tile_k>;
     using RegistersB = typename B::template Registers<band_n, config.tile_k>;
 

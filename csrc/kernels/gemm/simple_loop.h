@@ -13,18 +13,19 @@ struct SimpleLoop {
     static constexpr bool a_runs_along_k = !config.a_is_transposed(), b_runs_along_k = config.b_is_transposed();
     using SourceA = OperandSource<T, a_runs_along_k, config.tile_k>;
     using SourceB = OperandSource<T, b_runs_along_k, config.tile_k>;
-    using A = OperandPiece<T, config.tile_m, config.tile_k, threads, a_runs_along_k, config.row_start>;
-    using B = OperandPiece<T, config.tile_n, config.tile_k, threads, b_runs_along_k, config.row_start>;
+    using A = OperandPiece<T, config.tile_m, config.tile_k, threads, config.matrix, a_runs_along_k, config.row_start>;
+    using B = OperandPiece<T, config.tile_n, config.tile_k, threads, config.matrix, b_runs_along_k, config.row_start>;
     using TileA = typename A::Tile;
     using TileB = typename B::Tile;
     static constexpr bool direct = A::fill == kittens::Fill::direct;
     static constexpr int buffers = direct ? 2 : 1;
     static constexpr int lds_bytes = buffers * (TileA::bytes + TileB::bytes);
     static_assert(lds_bytes <= kittens::target.lds_bytes, "the K tiles under way fit in LDS");
-    static_assert(config.tile_k % step_k == 0 && config.wave_m() % 16 == 0 && config.wave_n() % 16 == 0,
+    static constexpr int step_k = 32;
+    static_assert(config.tile_k % step_k == 0 && config.wave_m() % config.matrix == 0 && config.wave_n() % config.matrix == 0,
                   "waves own whole base tiles");
 
-    using Accumulator = kittens::rt<float, config.wave_m(), config.wave_n(), kittens::row_l, kittens::rt_16x16>;
+    using Accumulator = kittens::rt<float, config.wave_m(), config.wave_n(), kittens::row_l, kittens::base_shape<config.matrix, config.matrix, 4>>;
 
     KITTENS_DEVICE static void multiply_tile(Accumulator& sum, TileA a_tile, int row, TileB b_tile, int col) {
 #pragma unroll
