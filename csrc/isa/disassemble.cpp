@@ -155,7 +155,9 @@ class Printer {
     }
 
     void print_vop3() {
-        if (in_.bitop3) text_ += " bitop3:" + immediate_text(Kind::uimm, in_.encoding, in_.bitop3);
+        if (in_.bitop3) {
+            text_ += " bitop3:" + (in_.bitop3 <= 10 ? std::to_string(in_.bitop3) : hexadecimal(in_.bitop3));
+        }
         if (row_.has(fetch)) {
             flag("bound_ctrl:1", in_.op_sel & 2);
             flag("fi:1", in_.op_sel & 1);

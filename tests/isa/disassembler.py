@@ -1,0 +1,20 @@
+"""The decoder under test, through the one function the simulator's library exports for it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+from tests.simulated_device import library_path
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    return ctypes.CDLL(str(library_path()))
+
+
+def disassemble(data: bytes, target: str) -> tuple[int, str]:
+    """Size and text of the instruction that `data` begins with; (0, "") if it is none."""
+    text = ctypes.create_string_buffer(512)
+    size = library().hipkittens_disassemble(int(target[3:]), data, ctypes.c_size_t(len(data)), text, ctypes.c_size_t(512))
+    return size, text.value.decode() if size else ""
