@@ -21,6 +21,7 @@ inline constexpr int matrix_width = 16;
 #endif
 typedef float MatrixFloats __attribute__((vector_size(4 * matrix_width)));
 typedef int32_t MatrixInts __attribute__((vector_size(4 * matrix_width)));
+typedef uint32_t MatrixBits __attribute__((vector_size(4 * matrix_width)));
 
 template <class Vector>
 HIPKITTENS_INLINE Vector load_vector(const void* place) {
@@ -55,13 +56,13 @@ HIPKITTENS_INLINE MatrixFloats canonical_nan(MatrixFloats value) {
     return value == value ? value : (MatrixFloats)(MatrixInts{} + 0x7fc00000);
 }
 
-// The multiplicand formats. `unpack` gives element `e` of sixteen dwords as f32 (all conversions are exact). For
+// The multiplicand formats. `unpack` gives element `e` of some dwords as f32 (all conversions are exact). For
 // the exact rule: how many k it adds at once, and the exponent of the smallest normal number.
 struct Bf16 {
     static constexpr bool is_bf16 = true;
     static constexpr int per_dword = 2;
     static constexpr int group = 8;
-    HIPKITTENS_INLINE f32x16 unpack(u32x16 dwords, int e) { return (f32x16)(e ? dwords & 0xffff0000u : dwords << 16); }
+    HIPKITTENS_INLINE MatrixFloats unpack(MatrixBits dwords, int e) { return (MatrixFloats)(e ? dwords & 0xffff0000u : dwords << 16); }
     static constexpr int smallest_exponent = -126;
 };
 
@@ -69,16 +70,19 @@ struct F16 {
     static constexpr bool is_bf16 = false;
     static constexpr int per_dword = 2;
     static constexpr int group = 8;
-    HIPKITTENS_INLINE f32x16 unpack(u32x16 dwords, int e) {
-        const u32x16 half = e ? dwords >> 16 : dwords & 0xffffu;
+    HIPKITTENS_INLINE MatrixFloats unpack(MatrixBits dwords, int e) {
+        const MatrixBits half = e ? dwords >> 16 : dwords & 0xffffu;
 #if defined(__AVX512F__)
         // Zero-masked forms: g++ 12 warns about the undefined value inside the others.
-        return (f32x16)_mm512_maskz_cvtph_ps(0xffff, _mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)half));
+        return (MatrixFloats)_mm512_maskz_cvtph_ps(0xffff, _mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)half));
+#elif defined(__F16C__)
+        const __m256i halves = (__m256i)half;
+        return (MatrixFloats)_mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
 #else
         // Exponent and fraction as those of an f32, which is 2^112 too small: one exact multiplication mends it.
-        const f32x16 magnitude = (f32x16)((half & 0x7fffu) << 13) * 0x1p112f;
-        const u32x16 special = (half & 0x7c00u) == 0x7c00u ? u32x16{} + 0x7f800000u : u32x16{};
-        return (f32x16)((u32x16)magnitude | special | (half & 0x8000u) << 16);
+        const MatrixFloats magnitude = (MatrixFloats)((half & 0x7fffu) << 13) * 0x1p112f;
+        const MatrixBits special = (half & 0x7c00u) == 0x7c00u ? MatrixBits{} + 0x7f800000u : MatrixBits{};
+        return (MatrixFloats)((MatrixBits)magnitude | special | (half & 0x8000u) << 16);
 #endif
     }
     static constexpr int smallest_exponent = -14;
@@ -88,7 +92,7 @@ struct F32 {
     static constexpr bool is_bf16 = false;
     static constexpr int per_dword = 1;
     static constexpr int group = 1;   // k-sequential
-    HIPKITTENS_INLINE f32x16 unpack(u32x16 dwords, int) { return (f32x16)dwords; }
+    HIPKITTENS_INLINE MatrixFloats unpack(MatrixBits dwords, int) { return (MatrixFloats)dwords; }
     static constexpr int smallest_exponent = -126;
 };
 
@@ -97,14 +101,14 @@ struct Xf32 {
     static constexpr bool is_bf16 = false;
     static constexpr int per_dword = 1;
     static constexpr int group = 4;
-    HIPKITTENS_INLINE f32x16 unpack(u32x16 dwords, int) { return (f32x16)(dwords & 0xffffe000u); }
+    HIPKITTENS_INLINE MatrixFloats unpack(MatrixBits dwords, int) { return (MatrixFloats)(dwords & 0xffffe000u); }
     static constexpr int smallest_exponent = -126;
 };
 
 // Signed bytes; products and sums are integers modulo 2^32.
 struct I8 {
     static constexpr int per_dword = 4;
-    HIPKITTENS_INLINE i32x16 unpack(u32x16 dwords, int e) { return (i32x16)(dwords << (24 - 8 * e)) >> 24; }
+    HIPKITTENS_INLINE MatrixInts unpack(MatrixBits dwords, int e) { return (MatrixInts)(dwords << (24 - 8 * e)) >> 24; }
 };
 
 }  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL

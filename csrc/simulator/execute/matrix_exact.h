@@ -35,10 +35,6 @@ inline constexpr int no_exponent = -2000;   // of a zero: below every sum of two
 HIPKITTENS_INLINE MatrixInts exponent_field(MatrixFloats value) { return (MatrixInts)value >> 23 & 0xff; }
 HIPKITTENS_INLINE MatrixInts larger(MatrixInts a, MatrixInts b) { return a > b ? a : b; }
 HIPKITTENS_INLINE MatrixFloats power_of_two(MatrixInts n) { return (MatrixFloats)((n + 127) << 23); }
-HIPKITTENS_INLINE MatrixDoubles power_of_two(MatrixHalfInts n) {
-    n = n > -1000 ? n : MatrixHalfInts{} - 1000;
-    return (MatrixDoubles)(__builtin_convertvector(n + 1023, MatrixLongs) << 52);
-}
 HIPKITTENS_INLINE bool any(MatrixInts truth) {
 #if defined(__AVX512DQ__)
     return _mm512_movepi32_mask((__m512i)truth) != 0;
@@ -46,16 +42,6 @@ HIPKITTENS_INLINE bool any(MatrixInts truth) {
     return _mm256_movemask_ps((__m256)truth) != 0;
 #else
     return to_bits(truth) != 0;
-#endif
-}
-
-HIPKITTENS_INLINE MatrixDoubles floor(MatrixDoubles value) {
-#if defined(__AVX512F__)
-    return (MatrixDoubles)_mm512_maskz_roundscale_pd(0xff, (__m512d)value, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-#elif defined(__AVX2__)
-    return (MatrixDoubles)_mm256_floor_pd((__m256d)value);
-#else
-    return round_to_integral<Rounding::down>(value);
 #endif
 }
 
@@ -96,33 +82,83 @@ HIPKITTENS_INLINE void align(const float* from, int smallest_exponent, Aligned<s
     to.has_special = any(special);
 }
 
-// Step 3 for half of the elements. S is in units of 2^(exponent - 24), C's significand in units of 2^(c_exponent - 24).
-HIPKITTENS_INLINE MatrixHalfFloats add_to_c(MatrixHalfInts sum, MatrixHalfInts exponent, MatrixHalfInts c,
+// Step 3. S is in units of 2^(exponent - 24); a finite C is significand * 2^(c_exponent - 24).
+#if defined(__AVX512F__)
+// Sums of 40 bits in 64-bit integers, whose right shift is the cut toward minus infinity.
+// (Vector operators and zero-masked forms: g++ 12 warns about the undefined value inside the plain intrinsics.)
+HIPKITTENS_INLINE i64x8 widen_half(i32x16 value, bool high) {
+    const i32x8 half = high ? __builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15)
+                            : __builtin_shufflevector(value, value, 0, 1, 2, 3, 4, 5, 6, 7);
+    return (i64x8)_mm512_maskz_cvtepi32_epi64(0xff, (__m256i)half);
+}
+HIPKITTENS_INLINE __m256 add_half(i32x16 sum, i32x16 shift, i32x16 c, i32x16 power, bool high) {
+    const __m512i cut = _mm512_maskz_srav_epi64(0xff, (__m512i)(widen_half(sum, high) << 7), (__m512i)widen_half(shift, high));
+    const __m512d total = _mm512_maskz_cvtepi64_pd(0xff, (__m512i)((i64x8)cut + (widen_half(c, high) << 7)));
+    return _mm512_maskz_cvtpd_ps(0xff, (__m512d)((f64x8)total * (f64x8)(widen_half(power, high) << 52)));
+}
+
+HIPKITTENS_INLINE MatrixFloats add_parts(MatrixInts sum, MatrixInts exponent, MatrixInts c, MatrixInts c_exponent) {
+    const i32x16 top = larger(exponent, c_exponent);
+    const i32x16 cut_c = (i32x16)_mm512_maskz_srav_epi32(0xffff, (__m512i)c, (__m512i)(top - c_exponent));
+    const i32x16 shift = top - exponent, power = top + (1023 - 31);
+    const __m512 low = _mm512_castps256_ps512(add_half(sum, shift, cut_c, power, false));
+    return (MatrixFloats)_mm512_maskz_insertf32x8(0xffff, low, add_half(sum, shift, cut_c, power, true), 1);
+}
+#else
+// The same sums in double.
+HIPKITTENS_INLINE MatrixDoubles to_doubles(MatrixHalfInts value) {
+#if defined(__AVX2__)
+    return (MatrixDoubles)_mm256_cvtepi32_pd((__m128i)value);
+#else
+    return __builtin_convertvector(value, MatrixDoubles);
+#endif
+}
+HIPKITTENS_INLINE MatrixDoubles power_of_two(MatrixHalfInts n) {
+    n = n > -1000 ? n : MatrixHalfInts{} - 1000;
+#if defined(__AVX2__)
+    return (MatrixDoubles)_mm256_slli_epi64(_mm256_cvtepi32_epi64((__m128i)(n + 1023)), 52);
+#else
+    return (MatrixDoubles)(__builtin_convertvector(n + 1023, MatrixLongs) << 52);
+#endif
+}
+HIPKITTENS_INLINE MatrixDoubles floor(MatrixDoubles value) {
+#if defined(__AVX2__)
+    return (MatrixDoubles)_mm256_floor_pd((__m256d)value);
+#else
+    return round_to_integral<Rounding::down>(value);
+#endif
+}
+
+HIPKITTENS_INLINE MatrixHalfFloats add_half(MatrixHalfInts sum, MatrixHalfInts exponent, MatrixHalfInts c,
                                             MatrixHalfInts c_exponent) {
     const MatrixHalfInts top = exponent > c_exponent ? exponent : c_exponent;
-    const MatrixDoubles whole_sum = floor(__builtin_convertvector(sum, MatrixDoubles) * power_of_two(exponent - top + 7));
-    const MatrixDoubles whole_c = floor(__builtin_convertvector(c, MatrixDoubles) * power_of_two(c_exponent - top));
-    return __builtin_convertvector((whole_sum + whole_c * 128.0) * power_of_two(top - 31), MatrixHalfFloats);
+    const MatrixDoubles cut = floor(to_doubles(sum) * power_of_two(exponent - top + 7));
+    const MatrixDoubles cut_c = floor(to_doubles(c) * power_of_two(c_exponent - top));
+    return __builtin_convertvector((cut + cut_c * 128.0) * power_of_two(top - 31), MatrixHalfFloats);
 }
+
+HIPKITTENS_INLINE MatrixFloats add_parts(MatrixInts sum, MatrixInts exponent, MatrixInts c, MatrixInts c_exponent) {
+    MatrixFloats result;
+    for (int half = 0; half < 2; ++half) {
+        MatrixHalfInts part[4];
+        memcpy(&part[0], reinterpret_cast<const char*>(&sum) + half * sizeof(part[0]), sizeof(part[0]));
+        memcpy(&part[1], reinterpret_cast<const char*>(&exponent) + half * sizeof(part[0]), sizeof(part[0]));
+        memcpy(&part[2], reinterpret_cast<const char*>(&c) + half * sizeof(part[0]), sizeof(part[0]));
+        memcpy(&part[3], reinterpret_cast<const char*>(&c_exponent) + half * sizeof(part[0]), sizeof(part[0]));
+        const MatrixHalfFloats floats = add_half(part[0], part[1], part[2], part[3]);
+        memcpy(reinterpret_cast<char*>(&result) + half * sizeof(floats), &floats, sizeof(floats));
+    }
+    return result;
+}
+#endif
 
 HIPKITTENS_MATRIX_INLINE MatrixFloats add_to_c(MatrixInts sum, MatrixInts exponent, MatrixFloats c) {
     const MatrixInts bits = (MatrixInts)c, field = exponent_field(c);
     const MatrixInts normal = field != 0;
     const MatrixInts magnitude = ((bits & 0x7fffff) | (normal & 0x800000)) << 1;
     const MatrixInts negative = bits >> 31, significand = (magnitude ^ negative) - negative;
-    const MatrixInts c_exponent = field - 126 + normal;
-    alignas(64) MatrixHalfFloats result[2];
-    for (int half = 0; half < 2; ++half) {
-        MatrixHalfInts part[4];
-        memcpy(&part[0], reinterpret_cast<const char*>(&sum) + half * sizeof(part[0]), sizeof(part[0]));
-        memcpy(&part[1], reinterpret_cast<const char*>(&exponent) + half * sizeof(part[0]), sizeof(part[0]));
-        memcpy(&part[2], reinterpret_cast<const char*>(&significand) + half * sizeof(part[0]), sizeof(part[0]));
-        memcpy(&part[3], reinterpret_cast<const char*>(&c_exponent) + half * sizeof(part[0]), sizeof(part[0]));
-        result[half] = add_to_c(part[0], part[1], part[2], part[3]);
-    }
-    MatrixFloats both;
-    memcpy(&both, result, sizeof(both));
-    return field == 255 ? canonical_nan(c) : both;
+    const MatrixFloats result = add_parts(sum, exponent, significand, field - 126 + normal);
+    return field == 255 ? canonical_nan(c) : result;
 }
 
 }  // namespace exact
@@ -190,11 +226,11 @@ void multiply_exact_4x4(const MatrixOperands& operands) {
     constexpr int vgprs = depth / Format::per_dword, group = depth < Format::group ? depth : Format::group;
     alignas(64) float a[depth * 64], b[depth * 64], d[4 * 64];
     for (int vgpr = 0; vgpr < vgprs; ++vgpr) {
-        for (int lane = 0; lane < 64; lane += 16) {
+        for (int lane = 0; lane < 64; lane += matrix_width) {
             for (int e = 0; e < Format::per_dword; ++e) {
                 const int at = (vgpr * Format::per_dword + e) * 64 + lane;
-                store_vector(a + at, Format::unpack(load_vector<u32x16>(operands.a + vgpr * 256 + lane * 4), e));
-                store_vector(b + at, Format::unpack(load_vector<u32x16>(operands.b + vgpr * 256 + lane * 4), e));
+                store_vector(a + at, Format::unpack(load_vector<MatrixBits>(operands.a + vgpr * 256 + lane * 4), e));
+                store_vector(b + at, Format::unpack(load_vector<MatrixBits>(operands.b + vgpr * 256 + lane * 4), e));
             }
         }
     }

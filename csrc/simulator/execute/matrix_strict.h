@@ -16,9 +16,9 @@ HIPKITTENS_INLINE void unpack_block(Element* to, const uint8_t* from, int block)
     const int first_lane = ShapeOf::blocks == 1 ? 0 : block * size, lanes = ShapeOf::blocks == 1 ? 64 : size;
 #pragma GCC unroll 16
     for (int vgpr = 0; vgpr < vgprs; ++vgpr) {
-#pragma GCC unroll 4
-        for (int lane = 0; lane < lanes; lane += 16) {
-            const u32x16 dwords = load_vector<u32x16>(from + vgpr * 256 + (first_lane + lane) * 4);
+#pragma GCC unroll 8
+        for (int lane = 0; lane < lanes; lane += matrix_width) {
+            const MatrixBits dwords = load_vector<MatrixBits>(from + vgpr * 256 + (first_lane + lane) * 4);
 #pragma GCC unroll 4
             for (int e = 0; e < Format::per_dword; ++e) {
                 const int k = lane / size * run + vgpr * Format::per_dword + e;
@@ -112,17 +112,17 @@ void multiply_strict_4x4(const MatrixOperands& operands) {
     constexpr int vgprs = depth / Format::per_dword;
     alignas(64) typename Sum::Element a[depth * 64], b[depth * 64], spread[64];
     for (int vgpr = 0; vgpr < vgprs; ++vgpr) {
-        for (int lane = 0; lane < 64; lane += 16) {
+        for (int lane = 0; lane < 64; lane += matrix_width) {
             for (int e = 0; e < Format::per_dword; ++e) {
                 const int at = (vgpr * Format::per_dword + e) * 64 + lane;
-                store_vector(a + at, Format::unpack(load_vector<u32x16>(operands.a + vgpr * 256 + lane * 4), e));
-                store_vector(b + at, Format::unpack(load_vector<u32x16>(operands.b + vgpr * 256 + lane * 4), e));
+                store_vector(a + at, Format::unpack(load_vector<MatrixBits>(operands.a + vgpr * 256 + lane * 4), e));
+                store_vector(b + at, Format::unpack(load_vector<MatrixBits>(operands.b + vgpr * 256 + lane * 4), e));
             }
         }
     }
     for (int row = 0; row < 4; ++row) {
         alignas(64) typename Sum::Element sum[64];
-        for (int lane = 0; lane < 64; lane += 16) store_vector(sum + lane, load_vector<i32x16>(c_place(operands, row, lane)));
+        for (int lane = 0; lane < 64; lane += matrix_width) store_vector(sum + lane, load_vector<MatrixInts>(c_place(operands, row, lane)));
         for (int k = 0; k < depth; ++k) {
             for (int lane = 0; lane < 64; ++lane) spread[lane] = a[k * 64 + lane / 4 * 4 + row];
             for (int lane = 0; lane < 64; lane += matrix_width) {
