@@ -107,19 +107,37 @@ def around(text: str, *, lds: bool = False, private_bytes: int = 0) -> Body:
     )  # fmt: skip
 
 
-@functools.cache
-def _load(items: tuple[tuple[str, Body], ...], target: str) -> Module:
-    text = HEADER.format(target=target)
-    metadata = ".amdgpu_metadata\namdhsa.version: [1, 2]\namdhsa.kernels:"
-    for name, body in items:
-        sizes = {"lds_bytes": body.lds_bytes, "private_bytes": body.private_bytes, "uses_private": int(body.private_bytes > 0)}
-        text += KERNEL.format(name=name, body=body.text, **sizes)
-        metadata += METADATA.format(name=name, **sizes)
-    return Module(assemble(text + metadata + ".end_amdgpu_metadata\n", target), target)
+class Kernels:
+    """Kernels by name. Each of a few code objects holds some of them, since a launch translates all of its object."""
+
+    per_object = 32
+
+    def __init__(self, bodies: Mapping[str, Body], target: str):
+        self.bodies, self.target = dict(bodies), target
+        self._modules: dict[int, Module] = {}
+        self._place = {name: index // self.per_object for index, name in enumerate(self.bodies)}
+
+    def _assemble(self, place: int) -> Module:
+        text = HEADER.format(target=self.target)
+        metadata = ".amdgpu_metadata\namdhsa.version: [1, 2]\namdhsa.kernels:"
+        for name, body in self.bodies.items():
+            if self._place[name] != place:
+                continue
+            sizes = {"lds_bytes": body.lds_bytes, "private_bytes": body.private_bytes, "uses_private": int(body.private_bytes > 0)}
+            text += KERNEL.format(name=name, body=body.text, **sizes)
+            metadata += METADATA.format(name=name, **sizes)
+        return Module(assemble(text + metadata + ".end_amdgpu_metadata\n", self.target), self.target)
+
+    @functools.cache  # noqa: B019  (lives as long as the test module)
+    def kernel(self, name: str):
+        place = self._place[name]
+        if place not in self._modules:
+            self._modules[place] = self._assemble(place)
+        return self._modules[place].kernel(name)
 
 
-def load(bodies: Mapping[str, Body], target: str) -> Module:
-    return _load(tuple(sorted(bodies.items())), target)
+def load(bodies: Mapping[str, Body], target: str) -> Kernels:
+    return Kernels(bodies, target)
 
 
 def old_rows() -> np.ndarray:
