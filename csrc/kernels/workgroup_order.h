@@ -1,4 +1,4 @@
-// kernels/workgroup_order.h: which tile a workgroup takes, so that neighbours share the L2 of their XCD and the LLC.
+// kernels/workgroup_order.h: which tile a workgroup takes, so that neighbours share L2 and LLC.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <stdint.h>
@@ -7,17 +7,17 @@ namespace hipkittens {
 
 struct TileOrder {
     uint32_t tiles_m, tiles_n;
-    uint32_t xcds;        // workgroup i runs on XCD i % xcds
-    uint32_t xcd_chunk;   // consecutive tiles given to one XCD
-    uint32_t window_rows; // tiles of one column taken before the next column: the L2 window
+    uint32_t xcds;         // workgroup i runs on XCD i % xcds
+    uint32_t xcd_chunk;    // consecutive tiles given to one XCD
+    uint32_t window_rows;  // tiles of one column taken before the next column: the L2 window
 };
 
 struct TilePosition {
     uint32_t m, n;
 };
 
-// XCD chunking, then windows of rows; the order of HipKittens' paper (arXiv 2511.08083, section 3.4). The last incomplete
-// round of chunks keeps its order, so the map is a permutation for every size.
+// XCD chunking, then windows of rows; the order of HipKittens' paper (arXiv 2511.08083, section 3.4). The
+// last incomplete round of chunks keeps its order, so the map is a permutation for every size.
 constexpr uint32_t chunked_workgroup(uint32_t workgroup, uint32_t count, uint32_t xcds, uint32_t chunk) {
     const uint32_t round = xcds * chunk;
     if (workgroup >= count / round * round) return workgroup;

@@ -5,12 +5,13 @@
 
 namespace kittens {
 
-// A buffer is never longer than this; a lane that must not load uses it as its offset, and the hardware returns zero. The
-// widest access from here still counts in 32 bits.
+// A buffer is never longer than this; a lane that must not load uses it as its offset, and the hardware
+// returns zero. The widest access from here still counts in 32 bits.
 inline constexpr uint32_t out_of_range = 0xfffffff0u;
 
-// The part of a matrix from one element on. Its base is 64 bits wide; only offsets inside a tile are 32 bits. The buffer
-// ends exactly where the matrix ends, so rows below it read zero and stores to them vanish. The first element is inside.
+// The part of a matrix from one element on. Its base is 64 bits wide; only offsets inside a tile are 32 bits.
+// The buffer ends exactly where the matrix ends, so rows below it read zero and stores to them vanish. The
+// first element is inside.
 struct global_window {
     const char* base;
     int64_t remaining;

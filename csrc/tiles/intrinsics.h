@@ -20,7 +20,7 @@ KITTENS_DEVICE uint32_t workgroup_id_y() { return __builtin_amdgcn_workgroup_id_
 KITTENS_DEVICE uint32_t workgroup_id_z() { return __builtin_amdgcn_workgroup_id_z(); }
 KITTENS_DEVICE uint32_t uniform(uint32_t value) { return __builtin_amdgcn_readfirstlane(value); }
 
-// --- waits, barriers, scheduling -------------------------------------------------------------------------------------
+// Waits, barriers, scheduling.
 
 // s_waitcnt of gfx9: vmcnt in bits 3:0 and 15:14, expcnt in 6:4, lgkmcnt in 11:8.
 constexpr int wait_immediate(int vector_memory, int lds) {
@@ -64,7 +64,7 @@ KITTENS_DEVICE void set_priority() {
 // Nothing is scheduled across it.
 KITTENS_DEVICE void schedule_fence() { __builtin_amdgcn_sched_barrier(0); }
 
-// --- buffers ---------------------------------------------------------------------------------------------------------
+// Buffers.
 
 // Raw 32-bit data, no swizzling: dword 3 of a gfx9 descriptor (LLVM AMDGPUUsage, buffer resources).
 inline constexpr uint32_t buffer_flags = 0x00020000;
@@ -85,7 +85,8 @@ struct buffer {
 template <class V>
 KITTENS_DEVICE V buffer_load(buffer source, uint32_t offset) {
     if constexpr (sizeof(V) == 16)
-        return __builtin_bit_cast(V, __builtin_amdgcn_raw_buffer_load_b128(source.descriptor(), offset, 0, 0));
+        return __builtin_bit_cast(V,
+                                  __builtin_amdgcn_raw_buffer_load_b128(source.descriptor(), offset, 0, 0));
     else if constexpr (sizeof(V) == 8)
         return __builtin_bit_cast(V, __builtin_amdgcn_raw_buffer_load_b64(source.descriptor(), offset, 0, 0));
     else if constexpr (sizeof(V) == 4)
@@ -97,36 +98,40 @@ KITTENS_DEVICE V buffer_load(buffer source, uint32_t offset) {
 template <class V>
 KITTENS_DEVICE void buffer_store(V value, buffer destination, uint32_t offset) {
     if constexpr (sizeof(V) == 16)
-        __builtin_amdgcn_raw_buffer_store_b128(__builtin_bit_cast(chunk, value), destination.descriptor(), offset, 0, 0);
+        __builtin_amdgcn_raw_buffer_store_b128(__builtin_bit_cast(chunk, value), destination.descriptor(),
+                                               offset, 0, 0);
     else if constexpr (sizeof(V) == 8)
-        __builtin_amdgcn_raw_buffer_store_b64(__builtin_bit_cast(vec<uint32_t, 2>, value), destination.descriptor(),
-                                              offset, 0, 0);
+        __builtin_amdgcn_raw_buffer_store_b64(__builtin_bit_cast(vec<uint32_t, 2>, value),
+                                              destination.descriptor(), offset, 0, 0);
     else if constexpr (sizeof(V) == 4)
-        __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(uint32_t, value), destination.descriptor(), offset, 0,
-                                              0);
+        __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(uint32_t, value), destination.descriptor(),
+                                              offset, 0, 0);
     else
-        __builtin_amdgcn_raw_buffer_store_b16(__builtin_bit_cast(uint16_t, value), destination.descriptor(), offset, 0,
-                                              0);
+        __builtin_amdgcn_raw_buffer_store_b16(__builtin_bit_cast(uint16_t, value), destination.descriptor(),
+                                              offset, 0, 0);
 }
 
-// 16 bytes per lane from memory to LDS, to `destination` + 16 x lane. Assembly, not the builtin: behind the builtin the
-// compiler waits for all of vmcnt before every later LDS read it cannot tell apart (SIInsertWaitcnts, LDS DMA). The caller
-// waits with wait_vector_memory. One wait state lies between a scalar write of m0 and its use (CDNA3 ISA manual 4.5).
+// 16 bytes per lane from memory to LDS, to `destination` + 16 x lane. Assembly, not the builtin: behind the
+// builtin the compiler waits for all of vmcnt before every later LDS read it cannot tell apart
+// (SIInsertWaitcnts, LDS DMA). The caller waits with wait_vector_memory. One wait state lies between a scalar
+// write of m0 and its use (CDNA3 ISA manual 4.5).
 KITTENS_DEVICE void buffer_load_to_lds(vec<uint32_t, 4> source, uint32_t offset, shared_byte* destination) {
-    asm volatile("s_nop 0\n\tbuffer_load_dwordx4 %1, %2, 0 offen lds" ::"{m0}"(reinterpret_cast<uint32_t>(destination)),
+    asm volatile("s_nop 0\n\tbuffer_load_dwordx4 %1, %2, 0 offen lds" ::"{m0}"(
+                     reinterpret_cast<uint32_t>(destination)),
                  "v"(offset), "s"(source)
                  : "memory");
 }
 
-// --- LDS -------------------------------------------------------------------------------------------------------------
+// LDS.
 
-// Four 16-bit elements down a column: within every 16 lanes, lane l reads row l/4, columns 4(l%4)..+3 of a 4x16 block and
-// receives column l (CDNA4 ISA manual, transposed LDS reads).
+// Four 16-bit elements down a column: within every 16 lanes, lane l reads row l/4, columns 4(l%4)..+3 of a
+// 4x16 block and receives column l (CDNA4 ISA manual, transposed LDS reads).
 template <class T>
 KITTENS_DEVICE vec<T, 4> lds_read_transposed(shared_byte* address) {
     static_assert(is_16bit<T>, "ds_read_b64_tr_b16 moves 16-bit elements");
     using four = vec<short, 4>;
-    return __builtin_bit_cast(vec<T, 4>, __builtin_amdgcn_ds_read_tr16_b64_v4i16((shared_pointer<four>)address));
+    return __builtin_bit_cast(vec<T, 4>,
+                              __builtin_amdgcn_ds_read_tr16_b64_v4i16((shared_pointer<four>)address));
 }
 
 template <class V>
@@ -138,14 +143,15 @@ KITTENS_DEVICE void lds_write(V value, shared_byte* address) {
     *(shared_pointer<V>)address = value;
 }
 
-// A value the compiler knows nothing of: what is added to it later can become the offset field of an LDS instruction.
+// A value the compiler knows nothing of: what is added to it later can become the offset field of an LDS
+// instruction.
 KITTENS_DEVICE uint32_t opaque(uint32_t value) {
     asm("" : "+v"(value));
     return value;
 }
 
-// The kernel's argument struct, read from memory where it is called: what only the end of a kernel needs then occupies no
-// scalar register before.
+// The kernel's argument struct, read from memory where it is called: what only the end of a kernel needs then
+// occupies no scalar register before.
 template <class Arguments>
 KITTENS_DEVICE Arguments arguments_again() {
     auto* arguments = __builtin_amdgcn_kernarg_segment_ptr();
@@ -153,17 +159,17 @@ KITTENS_DEVICE Arguments arguments_again() {
     return *(const __attribute__((address_space(4))) Arguments*)arguments;
 }
 
-// --- lanes -----------------------------------------------------------------------------------------------------------
+// Lanes.
 
 // Bytes chosen from low (selectors 0-3) and high (4-7); a selector per result byte.
 KITTENS_DEVICE uint32_t permute_bytes(uint32_t high, uint32_t low, uint32_t selectors) {
     return __builtin_amdgcn_perm(high, low, selectors);
 }
 
-// --- matrix ----------------------------------------------------------------------------------------------------------
+// Matrix.
 
-// D += A B^T over one base tile. Operands of 8 elements hold K = 32 (16 rows) or 16 (32 rows); gfx942's instructions take
-// half of that, so there the product is two of them.
+// D += A B^T over one base tile. Operands of 8 elements hold K = 32 (16 rows) or 16 (32 rows); gfx942's
+// instructions take half of that, so there the product is two of them.
 template <class T>
 KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 8> a, vec<T, 8> b, vec<float, 4> c) {
     if constexpr (target.matrix_k_16bit == 32) {
@@ -175,8 +181,8 @@ KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 8> a, vec<T, 8> b, vec<float, 4
         using four = vec<short, 4>;
         c = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(four, vec<T, 4>(a.lo)),
                                                       __builtin_bit_cast(four, vec<T, 4>(b.lo)), c, 0, 0, 0);
-        return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(four, vec<T, 4>(a.hi)),
-                                                         __builtin_bit_cast(four, vec<T, 4>(b.hi)), c, 0, 0, 0);
+        return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(
+            __builtin_bit_cast(four, vec<T, 4>(a.hi)), __builtin_bit_cast(four, vec<T, 4>(b.hi)), c, 0, 0, 0);
     } else {
         c = __builtin_amdgcn_mfma_f32_16x16x16f16(a.lo, b.lo, c, 0, 0, 0);
         return __builtin_amdgcn_mfma_f32_16x16x16f16(a.hi, b.hi, c, 0, 0, 0);
@@ -194,8 +200,8 @@ KITTENS_DEVICE vec<float, 16> matrix_32x32(vec<T, 8> a, vec<T, 8> b, vec<float, 
         using four = vec<short, 4>;
         c = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(four, vec<T, 4>(a.lo)),
                                                      __builtin_bit_cast(four, vec<T, 4>(b.lo)), c, 0, 0, 0);
-        return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(four, vec<T, 4>(a.hi)),
-                                                        __builtin_bit_cast(four, vec<T, 4>(b.hi)), c, 0, 0, 0);
+        return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(
+            __builtin_bit_cast(four, vec<T, 4>(a.hi)), __builtin_bit_cast(four, vec<T, 4>(b.hi)), c, 0, 0, 0);
     } else {
         c = __builtin_amdgcn_mfma_f32_32x32x8f16(a.lo, b.lo, c, 0, 0, 0);
         return __builtin_amdgcn_mfma_f32_32x32x8f16(a.hi, b.hi, c, 0, 0, 0);

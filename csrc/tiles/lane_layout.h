@@ -4,8 +4,8 @@
 
 namespace kittens {
 
-// A base tile is what one matrix instruction reads or writes. In row layout a lane owns one row and `run` neighbouring
-// columns at a time; in column layout rows and columns change places.
+// A base tile is what one matrix instruction reads or writes. In row layout a lane owns one row and `run`
+// neighbouring columns at a time; in column layout rows and columns change places.
 struct BaseShape {
     int rows, cols, run;
 };
@@ -31,11 +31,15 @@ constexpr Coordinate col_layout(BaseShape shape, int lane, int element) {
 
 struct row_l {
     static constexpr bool is_row = true;
-    static constexpr Coordinate at(BaseShape shape, int lane, int element) { return row_layout(shape, lane, element); }
+    static constexpr Coordinate at(BaseShape shape, int lane, int element) {
+        return row_layout(shape, lane, element);
+    }
 };
 struct col_l {
     static constexpr bool is_row = false;
-    static constexpr Coordinate at(BaseShape shape, int lane, int element) { return col_layout(shape, lane, element); }
+    static constexpr Coordinate at(BaseShape shape, int lane, int element) {
+        return col_layout(shape, lane, element);
+    }
 };
 
 template <int Rows, int Cols, int Run>
@@ -45,8 +49,8 @@ struct base_shape {
     static constexpr BaseShape value() { return {Rows, Cols, Run}; }
 };
 
-// Operands of the 16-bit shapes 16x16x32 and 32x32x16. gfx942 splits them into two instructions along the run: any order
-// of K is right as long as both operands agree.
+// Operands of the 16-bit shapes 16x16x32 and 32x32x16. gfx942 splits them into two instructions along the
+// run: any order of K is right as long as both operands agree.
 using rt_16x32 = base_shape<16, 32, 8>;
 using rt_32x16 = base_shape<32, 16, 8>;
 // Accumulators of all shapes.
@@ -69,15 +73,20 @@ constexpr bool covers_each_element_once(BaseShape shape, Coordinate (*layout)(Ba
     for (int lane = 0; lane < 64; ++lane)
         for (int element = 0; element < elements_per_lane(shape); ++element) {
             const Coordinate at = layout(shape, lane, element);
-            if (at.row >= shape.rows || at.col >= shape.cols || seen[at.row * shape.cols + at.col]) return false;
+            if (at.row >= shape.rows || at.col >= shape.cols || seen[at.row * shape.cols + at.col])
+                return false;
             seen[at.row * shape.cols + at.col] = true;
         }
     return true;
 }
-static_assert(covers_each_element_once({16, 32, 8}, row_layout) && covers_each_element_once({32, 16, 8}, row_layout));
-static_assert(covers_each_element_once({16, 32, 4}, row_layout) && covers_each_element_once({32, 16, 4}, row_layout));
-static_assert(covers_each_element_once({16, 16, 4}, col_layout) && covers_each_element_once({32, 32, 4}, col_layout));
-static_assert(covers_each_element_once({16, 4, 1}, row_layout) && covers_each_element_once({32, 2, 1}, row_layout));
+static_assert(covers_each_element_once({16, 32, 8}, row_layout) &&
+              covers_each_element_once({32, 16, 8}, row_layout));
+static_assert(covers_each_element_once({16, 32, 4}, row_layout) &&
+              covers_each_element_once({32, 16, 4}, row_layout));
+static_assert(covers_each_element_once({16, 16, 4}, col_layout) &&
+              covers_each_element_once({32, 32, 4}, col_layout));
+static_assert(covers_each_element_once({16, 4, 1}, row_layout) &&
+              covers_each_element_once({32, 2, 1}, row_layout));
 static_assert(row_layout({16, 32, 8}, 17, 3) == Coordinate{1, 11}, "A operand of 16x16x32");
 static_assert(col_layout({16, 16, 4}, 17, 3) == Coordinate{7, 1}, "accumulator of 16x16");
 static_assert(col_layout({32, 32, 4}, 33, 5) == Coordinate{13, 1}, "accumulator of 32x32");

@@ -26,9 +26,9 @@ KITTENS_DEVICE V load_elements(buffer source, uint32_t offset) {
     }
 }
 
-// Offsets are computed once (aim) and used for every window of the same row stride. Lanes write LDS in linear order, as the
-// direct load must; the swizzle is therefore applied, inverted, to the global side. fetch() starts the loads: into LDS
-// (direct) or into registers, which place() writes to LDS.
+// Offsets are computed once (aim) and used for every window of the same row stride. Lanes write LDS in linear
+// order, as the direct load must; the swizzle is therefore applied, inverted, to the global side. fetch()
+// starts the loads: into LDS (direct) or into registers, which place() writes to LDS.
 template <class Tile, int Threads, Fill fill>
 struct global_to_shared {
     using T = typename Tile::element;
@@ -44,7 +44,8 @@ struct global_to_shared {
     chunk data[fill == Fill::direct ? 1 : passes];
 
     KITTENS_DEVICE bool active(int pass, int thread) const {
-        return (pass + 1) * pass_bytes <= Tile::bytes || pass * pass_bytes + thread * chunk_bytes < Tile::bytes;
+        return (pass + 1) * pass_bytes <= Tile::bytes ||
+               pass * pass_bytes + thread * chunk_bytes < Tile::bytes;
     }
 
     KITTENS_DEVICE static Coordinate position(int pass, int thread) {
@@ -60,14 +61,15 @@ struct global_to_shared {
 #pragma unroll
         for (int pass = 0; pass < passes; ++pass) {
             const Coordinate at = position(pass, thread);
-            offsets[pass] = (first_row + at.row) * static_cast<uint32_t>(row_bytes) + (first_col + at.col) * sizeof(T);
+            offsets[pass] =
+                (first_row + at.row) * static_cast<uint32_t>(row_bytes) + (first_col + at.col) * sizeof(T);
         }
     }
 
     KITTENS_DEVICE void fetch(buffer source, Tile tile) { fetch_at(source, tile, offsets); }
 
-    // Rows from valid_rows and chunks from valid_cols on read as zero; a chunk that valid_cols cuts is loaded whole: see
-    // zero_columns.
+    // Rows from valid_rows and chunks from valid_cols on read as zero; a chunk that valid_cols cuts is loaded
+    // whole: see zero_columns.
     KITTENS_DEVICE void fetch_valid(buffer source, Tile tile, int valid_rows, int valid_cols) {
         const int thread = thread_id();
         uint32_t masked[passes];
@@ -104,8 +106,9 @@ struct global_to_shared {
     }
 };
 
-// The same for a tile that is the transpose of its window: a thread takes 8 (if there are too few blocks for all threads, 4)
-// columns of 4 rows of the window and writes as many runs of 4. gfx942 reads transposed operands this way; gfx950 has ds_read_b64_tr_b16 instead.
+// The same for a tile that is the transpose of its window: a thread takes 8 (if there are too few blocks for
+// all threads, 4) columns of 4 rows of the window and writes as many runs of 4. gfx942 reads transposed
+// operands this way; gfx950 has ds_read_b64_tr_b16 instead.
 template <class Tile, int Threads, Fill fill>
 struct global_to_shared_transposed {
     using T = typename Tile::element;
@@ -123,8 +126,9 @@ struct global_to_shared_transposed {
     uint32_t row_step;
     Row data[passes][block_rows];
 
-    // Sixteen neighbouring lanes, one phase of ds_write_b64, take 8 column blocks and two neighbouring row blocks: with the
-    // swizzle rows_written_in_runs they meet all 32 banks, and memory is read in pieces of 128 (64) bytes.
+    // Sixteen neighbouring lanes, one phase of ds_write_b64, take 8 column blocks and two neighbouring row
+    // blocks: with the swizzle rows_written_in_runs they meet all 32 banks, and memory is read in pieces of
+    // 128 (64) bytes.
     static constexpr int lane_cols = col_blocks < 8 ? col_blocks : 8;
     KITTENS_DEVICE static Coordinate block_of(int index) {
         const int rest = index / (lane_cols * 2);
@@ -144,7 +148,9 @@ struct global_to_shared_transposed {
             offsets[pass] = (first_row + block.row) * row_step + (first_col + block.col) * sizeof(T);
         }
     }
-    KITTENS_DEVICE void fetch(buffer source, Tile) { fetch_where(source, [](int, int) { return true; }); }
+    KITTENS_DEVICE void fetch(buffer source, Tile) {
+        fetch_where(source, [](int, int) { return true; });
+    }
     KITTENS_DEVICE void fetch_valid(buffer source, Tile, int valid_rows, int valid_cols) {
         fetch_where(source, [=](int row, int col) { return row < valid_rows && col < valid_cols; });
     }
@@ -157,7 +163,8 @@ struct global_to_shared_transposed {
                 const Coordinate block = block_of(pass * Threads + thread);
 #pragma unroll
                 for (int i = 0; i < block_rows; ++i) {
-                    const uint32_t offset = valid(block.row + i, block.col) ? offsets[pass] + i * row_step : out_of_range;
+                    const uint32_t offset =
+                        valid(block.row + i, block.col) ? offsets[pass] + i * row_step : out_of_range;
                     data[pass][i] = load_elements<T, Row, fill>(source, offset);
                 }
             }
@@ -181,7 +188,8 @@ struct global_to_shared_transposed {
     }
 };
 
-// Clears what a chunk cut by the end of the matrix brought along: columns first.. of the chunk that holds column `first`.
+// Clears what a chunk cut by the end of the matrix brought along: columns first.. of the chunk that holds
+// column `first`.
 template <int Threads, class Tile>
 KITTENS_DEVICE void zero_columns(Tile tile, int first) {
     using T = typename Tile::element;

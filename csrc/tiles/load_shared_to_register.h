@@ -7,8 +7,8 @@
 
 namespace kittens {
 
-// Row layout: runs of neighbouring columns. (row, col) must be a multiple of the register tile's extents rounded up to powers
-// of two, so that steps inside the tile never carry into the lane's own bits.
+// Row layout: runs of neighbouring columns. (row, col) must be a multiple of the register tile's extents
+// rounded up to powers of two, so that steps inside the tile never carry into the lane's own bits.
 template <class T, int R, int C, class Shape, class Tile>
 KITTENS_DEVICE void load(rt<T, R, C, row_l, Shape>& destination, Tile source, int row, int col) {
     using Register = rt<T, R, C, row_l, Shape>;
@@ -28,15 +28,15 @@ KITTENS_DEVICE void load(rt<T, R, C, row_l, Shape>& destination, Tile source, in
 #pragma unroll
             for (int g = 0; g < groups; ++g) {
                 const int group_col = j * Shape::cols + g * Shape::run * (wave_lanes / Shape::rows);
-                const Run run = lds_read<Run>(
-                    source.data + stepped_offset<Tile>(lane_offset, i * Shape::rows, group_col));
+                const Run run = lds_read<Run>(source.data +
+                                              stepped_offset<Tile>(lane_offset, i * Shape::rows, group_col));
 #pragma unroll
                 for (int e = 0; e < Shape::run; ++e) destination.tiles[i][j][g * Shape::run + e] = run[e];
             }
 }
 
-// Column layout: runs of neighbouring rows, so the read transposes. gfx950 does it in the LDS read; gfx942 gathers elements
-// (its GEMM fills the tile transposed instead: load_global_to_shared.h).
+// Column layout: runs of neighbouring rows, so the read transposes. gfx950 does it in the LDS read; gfx942
+// gathers elements (its GEMM fills the tile transposed instead: load_global_to_shared.h).
 template <class T, int R, int C, class Shape, class Tile>
 KITTENS_DEVICE void load(rt<T, R, C, col_l, Shape>& destination, Tile source, int row, int col) {
     using Register = rt<T, R, C, col_l, Shape>;
@@ -48,7 +48,8 @@ KITTENS_DEVICE void load(rt<T, R, C, col_l, Shape>& destination, Tile source, in
                           Tile::access == Access::columns_32,
                       "column-layout registers are read from tiles swizzled for columns");
         const int inside = lane % 16;
-        const int lane_offset = Tile::offset(row + own.row + inside / 4, col + own.col / 16 * 16 + inside % 4 * 4);
+        const int lane_offset =
+            Tile::offset(row + own.row + inside / 4, col + own.col / 16 * 16 + inside % 4 * 4);
 #pragma unroll
         for (int i = 0; i < Register::height; ++i)
 #pragma unroll
@@ -57,7 +58,8 @@ KITTENS_DEVICE void load(rt<T, R, C, col_l, Shape>& destination, Tile source, in
                 for (int e = 0; e < Register::per_lane; e += 4) {
                     const int element_row = col_layout(Shape::value(), 0, e).row;
                     const vec<T, 4> run = lds_read_transposed<T>(
-                        source.data + stepped_offset<Tile>(lane_offset, i * Shape::rows + element_row, j * Shape::cols));
+                        source.data +
+                        stepped_offset<Tile>(lane_offset, i * Shape::rows + element_row, j * Shape::cols));
 #pragma unroll
                     for (int n = 0; n < 4; ++n) destination.tiles[i][j][e + n] = run[n];
                 }
@@ -68,9 +70,10 @@ KITTENS_DEVICE void load(rt<T, R, C, col_l, Shape>& destination, Tile source, in
             for (int j = 0; j < Register::width; ++j)
 #pragma unroll
                 for (int e = 0; e < Register::per_lane; ++e)
-                    destination.tiles[i][j][e] = lds_read<T>(
-                        source.data + Tile::offset(row + own.row + i * Shape::rows + col_layout(Shape::value(), 0, e).row,
-                                                   col + own.col + j * Shape::cols));
+                    destination.tiles[i][j][e] =
+                        lds_read<T>(source.data + Tile::offset(row + own.row + i * Shape::rows +
+                                                                   col_layout(Shape::value(), 0, e).row,
+                                                               col + own.col + j * Shape::cols));
     }
 }
 

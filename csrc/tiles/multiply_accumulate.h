@@ -6,11 +6,13 @@
 
 namespace kittens {
 
-// One base tile. A column-layout accumulator is A B^T; the same instruction with its operands exchanged gives the transpose,
-// which is the row-layout accumulator: a lane then owns neighbouring columns of one row and stores them together.
+// One base tile. A column-layout accumulator is A B^T; the same instruction with its operands exchanged gives
+// the transpose, which is the row-layout accumulator: a lane then owns neighbouring columns of one row and
+// stores them together.
 template <class Layout, class Shape, class A, class B, class C>
 KITTENS_DEVICE C multiply_base(A a, B b, C c) {
-    static_assert(Shape::rows == Shape::cols && (Shape::rows == 16 || Shape::rows == 32), "accumulators are 16x16 or 32x32");
+    static_assert(Shape::rows == Shape::cols && (Shape::rows == 16 || Shape::rows == 32),
+                  "accumulators are 16x16 or 32x32");
     if constexpr (Shape::rows == 16) {
         if constexpr (sizeof(A) == 4)
             return Layout::is_row ? matrix_16x16(b[0], a[0], c) : matrix_16x16(a[0], b[0], c);
@@ -24,8 +26,8 @@ KITTENS_DEVICE C multiply_base(A a, B b, C c) {
     }
 }
 
-// D = C + A' B'^T, where A' has M x K base tiles in row layout. A transposed operand is the same registers under the other
-// name: K x M in column layout.
+// D = C + A' B'^T, where A' has M x K base tiles in row layout. A transposed operand is the same registers
+// under the other name: K x M in column layout.
 template <bool transpose_a, bool transpose_b, class D, class A, class B, class C>
 KITTENS_DEVICE void multiply_accumulate(D& d, const A& a, const B& b, const C& c) {
     static_assert(same_type<D, C> && same_type<typename D::element, float>, "accumulators are f32");
@@ -35,7 +37,8 @@ KITTENS_DEVICE void multiply_accumulate(D& d, const A& a, const B& b, const C& c
     static_assert((transpose_a ? A::cols : A::rows) == D::rows, "A has as many rows as the product");
     static_assert((transpose_b ? B::rows : B::cols) == D::cols, "B has as many columns as the product");
     static_assert((transpose_a ? A::rows : A::cols) == (transpose_b ? B::cols : B::rows), "A and B share K");
-    static_assert((transpose_a ? A::shape::cols : A::shape::rows) == D::shape::rows, "base tiles fit the instruction");
+    static_assert((transpose_a ? A::shape::cols : A::shape::rows) == D::shape::rows,
+                  "base tiles fit the instruction");
     static_assert(A::shape::run == B::shape::run, "both operands order K alike");
     constexpr int steps = transpose_a ? A::height : A::width;
 #pragma unroll
@@ -44,8 +47,10 @@ KITTENS_DEVICE void multiply_accumulate(D& d, const A& a, const B& b, const C& c
         for (int i = 0; i < D::height; ++i)
 #pragma unroll
             for (int j = 0; j < D::width; ++j) {
-                const auto& left = transpose_a ? a.tiles[k % A::height][i % A::width] : a.tiles[i % A::height][k % A::width];
-                const auto& right = transpose_b ? b.tiles[j % B::height][k % B::width] : b.tiles[k % B::height][j % B::width];
+                const auto& left =
+                    transpose_a ? a.tiles[k % A::height][i % A::width] : a.tiles[i % A::height][k % A::width];
+                const auto& right =
+                    transpose_b ? b.tiles[j % B::height][k % B::width] : b.tiles[k % B::height][j % B::width];
                 d.tiles[i][j] = multiply_base<typename D::layout, typename D::shape>(
                     left, right, k == 0 ? c.tiles[i][j] : d.tiles[i][j]);
             }

@@ -15,7 +15,8 @@ struct rt {
     static constexpr int rows = Rows, cols = Cols;
     static constexpr int height = Rows / Shape::rows, width = Cols / Shape::cols;
     static constexpr int per_lane = Shape::rows * Shape::cols / wave_lanes;
-    static_assert(Rows % Shape::rows == 0 && Cols % Shape::cols == 0, "a register tile is a whole number of base tiles");
+    static_assert(Rows % Shape::rows == 0 && Cols % Shape::cols == 0,
+                  "a register tile is a whole number of base tiles");
 
     using fragment = vec<T, per_lane>;
     fragment tiles[height][width];

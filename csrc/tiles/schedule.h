@@ -18,9 +18,9 @@ KITTENS_DEVICE void for_each_index(const Step& step) {
     }
 }
 
-// Eight waves, two on each SIMD, in two groups half a phase apart: while one group moves data the other multiplies. Waves i
-// and i + 4 share a SIMD, so the groups are the lower and the upper four. The upper group meets one barrier more before the
-// work and the lower group one more after it.
+// Eight waves, two on each SIMD, in two groups half a phase apart: while one group moves data the other
+// multiplies. Waves i and i + 4 share a SIMD, so the groups are the lower and the upper four. The upper group
+// meets one barrier more before the work and the lower group one more after it.
 template <class Work>
 KITTENS_DEVICE void eight_wave_ping_pong(int wave, const Work& work) {
     if (wave >= 4) meet();
@@ -28,8 +28,9 @@ KITTENS_DEVICE void eight_wave_ping_pong(int wave, const Work& work) {
     if (wave < 4) meet();
 }
 
-// The phases of one tile: move(phase) issues LDS reads and loads, multiply(phase) uses what was read. LDS reads are complete
-// before the barrier, so a piece read in phase p by both groups may be overwritten from move(p + 1) on.
+// The phases of one tile: move(phase) issues LDS reads and loads, multiply(phase) uses what was read. LDS
+// reads are complete before the barrier, so a piece read in phase p by both groups may be overwritten from
+// move(p + 1) on.
 template <int Phases, class Move, class Multiply>
 KITTENS_DEVICE void ping_pong_phases(const Move& move, const Multiply& multiply) {
     for_each_index<Phases>([&](auto phase) {
@@ -45,8 +46,8 @@ KITTENS_DEVICE void ping_pong_phases(const Move& move, const Multiply& multiply)
     });
 }
 
-// Four waves, one on each SIMD: no other wave fills the gaps, so single matrix steps alternate with single memory steps in
-// this very order. Memory step j runs after matrix step floor(j * Multiplies / Moves).
+// Four waves, one on each SIMD: no other wave fills the gaps, so single matrix steps alternate with single
+// memory steps in this very order. Memory step j runs after matrix step floor(j * Multiplies / Moves).
 template <int Multiplies, int Moves, class Multiply, class Move>
 KITTENS_DEVICE void four_wave_interleave(const Multiply& multiply, const Move& move) {
     for_each_index<Multiplies>([&](auto step) {

@@ -20,16 +20,21 @@ struct st {
 
     shared_byte* data;
 
-    static constexpr unsigned key(unsigned row) { return swizzle_key(access, row_bytes, target.read_b128_window_bytes, row); }
+    static constexpr unsigned key(unsigned row) {
+        return swizzle_key(access, row_bytes, target.read_b128_window_bytes, row);
+    }
     static constexpr unsigned offset(unsigned row, unsigned col) {
-        return swizzled_offset(access, row_bytes, target.read_b128_window_bytes, row, col * static_cast<unsigned>(sizeof(T)));
+        return swizzled_offset(access, row_bytes, target.read_b128_window_bytes, row,
+                               col * static_cast<unsigned>(sizeof(T)));
     }
     // The column whose element lies at this byte of this row: a slot permuted twice is where it was.
-    static constexpr int col_at(unsigned row, unsigned byte) { return (byte ^ key(row) * slot_bytes(access)) / sizeof(T); }
+    static constexpr int col_at(unsigned row, unsigned byte) {
+        return (byte ^ key(row) * slot_bytes(access)) / sizeof(T);
+    }
 };
 
-// A lane's offset to base tile (row, col) given its offset to base tile (0, 0). Row and col share no bit with the lane's own
-// row and column, so keys combine by XOR (swizzle.h).
+// A lane's offset to base tile (row, col) given its offset to base tile (0, 0). Row and col share no bit with
+// the lane's own row and column, so keys combine by XOR (swizzle.h).
 template <class Tile>
 KITTENS_DEVICE unsigned stepped_offset(unsigned lane_offset, unsigned row, unsigned col) {
     const unsigned flip = Tile::key(row) * slot_bytes(Tile::access);

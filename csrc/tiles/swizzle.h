@@ -4,14 +4,16 @@
 
 namespace kittens {
 
-// What reads the tile. The key of a row is XORed onto the slot number inside the row. Every key is linear over XOR in the
-// bits of the row, so a whole base tile further on costs an immediate offset and at most one XOR that leaves the loop.
+// What reads the tile. The key of a row is XORed onto the slot number inside the row. Every key is linear
+// over XOR in the bits of the row, so a whole base tile further on costs an immediate offset and at most one
+// XOR that leaves the loop.
 enum class Access {
     linear,
-    rows,                 // ds_read_b128 of 8 neighbouring 16-bit elements of 16 or 32 rows
-    rows_written_in_runs, // the same, and filled by ds_write_b64 of four elements of rows 8 apart (gfx942's transposing fill)
-    columns_16,           // ds_read_b64_tr_b16 feeding 16-wide base tiles
-    columns_32,           // the same, feeding 32-wide base tiles
+    rows,                  // ds_read_b128 of 8 neighbouring 16-bit elements of 16 or 32 rows
+    rows_written_in_runs,  // the same, and filled by ds_write_b64 of four elements of rows 8 apart (gfx942's
+                           // transposing fill)
+    columns_16,            // ds_read_b64_tr_b16 feeding 16-wide base tiles
+    columns_32,            // the same, feeding 32-wide base tiles
 };
 
 constexpr unsigned slot_bytes(Access access) {
@@ -22,8 +24,8 @@ constexpr unsigned swizzle_key(Access access, unsigned row_bytes, unsigned windo
     if (access == Access::linear) return 0;
     const unsigned rows_per_window = row_bytes < window_bytes ? window_bytes / row_bytes : 1;
     const unsigned slots = (row_bytes < window_bytes ? row_bytes : window_bytes) / slot_bytes(access);
-    // A phase of ds_read_b128 meets 16 (gfx942: 8) different rows; one of the transposed read meets rows 0-3 and 8-11 of
-    // every 16 (for 32-wide tiles only rows 0-3), whichever four the instruction takes.
+    // A phase of ds_read_b128 meets 16 (gfx942: 8) different rows; one of the transposed read meets rows 0-3
+    // and 8-11 of every 16 (for 32-wide tiles only rows 0-3), whichever four the instruction takes.
     unsigned number = row;
     if (access == Access::rows_written_in_runs) number = row ^ row >> 3;
     if (access == Access::columns_16) number = (row & 3) | (row >> 3 & 1) << 2;
@@ -31,7 +33,8 @@ constexpr unsigned swizzle_key(Access access, unsigned row_bytes, unsigned windo
     return number / rows_per_window & (slots - 1);
 }
 
-constexpr unsigned swizzled_offset(Access access, unsigned row_bytes, unsigned window_bytes, unsigned row, unsigned byte) {
+constexpr unsigned swizzled_offset(Access access, unsigned row_bytes, unsigned window_bytes, unsigned row,
+                                   unsigned byte) {
     return row * row_bytes + (byte ^ swizzle_key(access, row_bytes, window_bytes, row) * slot_bytes(access));
 }
 

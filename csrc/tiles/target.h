@@ -5,10 +5,11 @@
 namespace kittens {
 
 struct Target {
-    int number;                  // 942, 950
-    int lds_bytes;               // of one compute unit (CDNA3/CDNA4 white papers)
-    int direct_to_lds_bytes;     // per lane and instruction worth using; 4 exists on gfx942 but is slower than registers
-    int matrix_k_16bit;          // K of the 16x16 MFMA on 16-bit elements; the 32x32 one has half of it
+    int number;               // 942, 950
+    int lds_bytes;            // of one compute unit (CDNA3/CDNA4 white papers)
+    int direct_to_lds_bytes;  // per lane and instruction worth using; 4 exists on gfx942 but is slower than
+                              // registers
+    int matrix_k_16bit;       // K of the 16x16 MFMA on 16-bit elements; the 32x32 one has half of it
     int read_b128_window_bytes;  // banks x 4 bytes that one phase of ds_read_b128 spreads over
     bool transposed_lds_read;    // ds_read_b64_tr_b16
     bool lane_swaps;             // v_permlane16_swap, v_permlane32_swap
@@ -16,8 +17,8 @@ struct Target {
     int xcds;
 };
 
-// Bank windows: 64 banks serve 64- and 128-bit reads on gfx950 (measured by HipKittens with SQ_LDS_BANK_CONFLICT),
-// 32 banks everything on gfx942 (rocm-blogs, LDS bank conflicts).
+// Bank windows: 64 banks serve 64- and 128-bit reads on gfx950 (measured by HipKittens with
+// SQ_LDS_BANK_CONFLICT), 32 banks everything on gfx942 (rocm-blogs, LDS bank conflicts).
 inline constexpr Target gfx942{942, 65536, 0, 16, 128, false, false, 304, 8};
 inline constexpr Target gfx950{950, 163840, 16, 32, 256, true, true, 256, 8};
 

@@ -23,13 +23,13 @@ struct GemmArguments {
     int32_t m, n, k;
     int32_t k_tiles, k_tiles_per_split;
     ElementType output, bias_type;
-    int32_t vector_stores;   // four neighbouring outputs lie in one row and begin on 4 bytes
+    int32_t vector_stores;  // four neighbouring outputs lie in one row and begin on 4 bytes
     TileOrder order;
 };
 
 // Adds the splits in ascending order, then bias, then one rounding.
 struct ReduceArguments {
-    const float* partial;    // [splits][batch][m][n]
+    const float* partial;  // [splits][batch][m][n]
     int64_t split_stride;
     MatrixArgument c;
     const void* bias;

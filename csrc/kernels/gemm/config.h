@@ -7,7 +7,8 @@ namespace hipkittens::gemm {
 // First letter A, second B, as in BLAS: n is stored as in C = A B, t transposed.
 enum class Orientation { nn, nt, tn, tt };
 enum class Input { bf16, f16 };
-// vector: rows begin on 4 bytes and hold whole dwords, operands move 16 bytes at a time. element: anything else.
+// vector: rows begin on 4 bytes and hold whole dwords, operands move 16 bytes at a time. element: anything
+// else.
 enum class RowStart { vector, element };
 enum class Schedule {
     simple,     // load the next K tile, multiply this one, meet
@@ -24,8 +25,12 @@ struct GemmConfig {
     RowStart row_start;
     Schedule schedule;
 
-    constexpr bool a_is_transposed() const { return orientation == Orientation::tn || orientation == Orientation::tt; }
-    constexpr bool b_is_transposed() const { return orientation == Orientation::nt || orientation == Orientation::tt; }
+    constexpr bool a_is_transposed() const {
+        return orientation == Orientation::tn || orientation == Orientation::tt;
+    }
+    constexpr bool b_is_transposed() const {
+        return orientation == Orientation::nt || orientation == Orientation::tt;
+    }
     constexpr int threads() const { return waves_m * waves_n * 64; }
     constexpr int wave_m() const { return tile_m / waves_m; }
     constexpr int wave_n() const { return tile_n / waves_n; }
@@ -38,11 +43,12 @@ struct GemmVariant {
 };
 
 // The rows of variants.def as constants variant_<name>, and all of them in order.
-#define GEMM(name, targets, orientation, input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix, rows, schedule) \
-    inline constexpr GemmVariant variant_##name{                                                                  \
-        #name,                                                                                                    \
-        Targets::targets,                                                                                         \
-        {Orientation::orientation, Input::input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix,                \
+#define GEMM(name, targets, orientation, input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix, rows, \
+             schedule)                                                                                  \
+    inline constexpr GemmVariant variant_##name{                                                        \
+        #name,                                                                                          \
+        Targets::targets,                                                                               \
+        {Orientation::orientation, Input::input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix,      \
          RowStart::rows, Schedule::schedule}};
 #define GEMM_REDUCE(name, targets)
 #include "variants.def"

@@ -40,7 +40,8 @@ template <class Row>
 KITTENS_DEVICE void enter(const typename Row::arguments& arguments) {
     if constexpr (Row::kind == Kind::product) {
         static __attribute__((shared, aligned(1024))) char lds[Row::kernel::lds_bytes];
-        Row::kernel::run(arguments, place_of_workgroup<Row::configuration>(arguments), (kittens::shared_byte*)lds);
+        Row::kernel::run(arguments, place_of_workgroup<Row::configuration>(arguments),
+                         (kittens::shared_byte*)lds);
     } else {
         reduce(arguments);
     }
@@ -48,7 +49,8 @@ KITTENS_DEVICE void enter(const typename Row::arguments& arguments) {
 
 }  // namespace hipkittens::gemm
 
-// At least one workgroup's waves fit on the four SIMDs: the registers of a wave follow from its number of threads.
+// At least one workgroup's waves fit on the four SIMDs: the registers of a wave follow from its number of
+// threads.
 extern "C" __attribute__((global,
                           amdgpu_flat_work_group_size(hipkittens::gemm::SELECTED::threads,
                                                       hipkittens::gemm::SELECTED::threads),

@@ -25,10 +25,11 @@ KITTENS_DEVICE kittens::buffer bias_buffer(const void* bias, ElementType type, i
     return {static_cast<const char*>(bias), static_cast<uint32_t>(n) * (type == ElementType::f32 ? 4u : 2u)};
 }
 
-// Four neighbouring columns of one row. Stores outside the matrix go to an offset that the buffer drops; rows past its end
-// lie past the end of the buffer.
+// Four neighbouring columns of one row. Stores outside the matrix go to an offset that the buffer drops; rows
+// past its end lie past the end of the buffer.
 template <class V>
-KITTENS_DEVICE void store_four(V values, kittens::buffer destination, uint32_t offset, int columns_left, bool whole) {
+KITTENS_DEVICE void store_four(V values, kittens::buffer destination, uint32_t offset, int columns_left,
+                               bool whole) {
     constexpr int size = sizeof(V) / 4;
     if (whole) {
         kittens::buffer_store(values, destination, columns_left > 0 ? offset : kittens::out_of_range);
@@ -36,19 +37,23 @@ KITTENS_DEVICE void store_four(V values, kittens::buffer destination, uint32_t o
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const auto value = values[i];
-            kittens::buffer_store(value, destination, i < columns_left ? offset + i * size : kittens::out_of_range);
+            kittens::buffer_store(value, destination,
+                                  i < columns_left ? offset + i * size : kittens::out_of_range);
         }
     }
 }
 
 template <class Accumulator>
-KITTENS_DEVICE void store_product(Accumulator& sum, const GemmArguments& arguments, WorkgroupPlace place, int wave_row,
-                                  int wave_col) {
-    static_assert(Accumulator::layout::is_row && Accumulator::shape::run == 4, "a lane owns four neighbouring columns");
+KITTENS_DEVICE void store_product(Accumulator& sum, const GemmArguments& arguments, WorkgroupPlace place,
+                                  int wave_row, int wave_col) {
+    static_assert(Accumulator::layout::is_row && Accumulator::shape::run == 4,
+                  "a lane owns four neighbouring columns");
     const int lane = kittens::lane_id_again();
     const kittens::Coordinate own = kittens::row_layout(Accumulator::shape::value(), lane, 0);
     // Of element e, from the lane's first.
-    constexpr auto column_of = [](int e) { return kittens::row_layout(Accumulator::shape::value(), 0, e).col; };
+    constexpr auto column_of = [](int e) {
+        return kittens::row_layout(Accumulator::shape::value(), 0, e).col;
+    };
     const int row = wave_row + own.row, col = place.n + wave_col + own.col;
 
     if (arguments.bias) {
@@ -93,17 +98,19 @@ KITTENS_DEVICE void store_product(Accumulator& sum, const GemmArguments& argumen
                     const typename Accumulator::fragment& all = sum.tiles[i][j];
                     const auto values = convert(vec<float, 4>{all[e], all[e + 1], all[e + 2], all[e + 3]});
                     const int right = j * Accumulator::shape::cols + column_of(e);
-                    const uint32_t offset =
-                        (row + i * Accumulator::shape::rows) * row_bytes + (wave_col + own.col + right) * size;
+                    const uint32_t offset = (row + i * Accumulator::shape::rows) * row_bytes +
+                                            (wave_col + own.col + right) * size;
                     store_four(values, destination, offset, arguments.n - (col + right), whole);
                 }
     };
     if (single)
         store_all([](vec<float, 4> values) { return values; });
     else if (arguments.output == ElementType::bf16)
-        store_all([](vec<float, 4> values) { return __builtin_convertvector(values, vec<kittens::bf16, 4>); });
+        store_all(
+            [](vec<float, 4> values) { return __builtin_convertvector(values, vec<kittens::bf16, 4>); });
     else
-        store_all([](vec<float, 4> values) { return __builtin_convertvector(values, vec<kittens::half, 4>); });
+        store_all(
+            [](vec<float, 4> values) { return __builtin_convertvector(values, vec<kittens::half, 4>); });
 }
 
 }  // namespace hipkittens::gemm

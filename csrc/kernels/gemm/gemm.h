@@ -10,7 +10,8 @@ template <GemmConfig config, Schedule schedule = config.schedule>
 struct Gemm {
     using Loop = SimpleLoop<config>;
     static constexpr int lds_bytes = Loop::lds_bytes;
-    KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace place, kittens::shared_byte* lds) {
+    KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace place,
+                                   kittens::shared_byte* lds) {
         Loop::run(arguments, place, lds);
     }
 };
@@ -19,7 +20,8 @@ template <GemmConfig config>
 struct Gemm<config, Schedule::ping_pong> {
     using Loop = PingPongLoop<config>;
     static constexpr int lds_bytes = Loop::lds_bytes;
-    KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace place, kittens::shared_byte* lds) {
+    KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace place,
+                                   kittens::shared_byte* lds) {
         Loop(arguments, place, lds).run(place);
     }
 };

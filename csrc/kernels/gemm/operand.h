@@ -22,9 +22,10 @@ struct OperandSource {
     kittens::global_matrix<const T> matrix;
     int origin;  // the workgroup's first row (of A) or column (of B) of the product
 
-    KITTENS_DEVICE OperandSource(MatrixArgument argument, int64_t batch, int extent, int k, int origin) : origin(origin) {
-        matrix = {static_cast<const T*>(argument.data) + batch * argument.batch_stride, argument.leading_stride,
-                  k_is_contiguous ? extent : k, k_is_contiguous ? k : extent};
+    KITTENS_DEVICE OperandSource(MatrixArgument argument, int64_t batch, int extent, int k, int origin)
+        : origin(origin) {
+        matrix = {static_cast<const T*>(argument.data) + batch * argument.batch_stride,
+                  argument.leading_stride, k_is_contiguous ? extent : k, k_is_contiguous ? k : extent};
     }
     KITTENS_DEVICE kittens::global_window window(int k_tile) const {
         const int64_t k = static_cast<int64_t>(k_tile) * tile_k;
@@ -35,8 +36,8 @@ struct OperandSource {
     }
 };
 
-// The K tiles of an operand one after the other. Past the last one the buffer is empty: its loads touch no memory but count
-// like any other, so waits stay the same to the end.
+// The K tiles of an operand one after the other. Past the last one the buffer is empty: its loads touch no
+// memory but count like any other, so waits stay the same to the end.
 struct OperandStream {
     kittens::global_window window;
     kittens::buffer view;
@@ -57,9 +58,10 @@ struct OperandStream {
 // A piece of `extent` rows (columns) of the product by tile_k in LDS.
 template <class T, int extent, int tile_k, int threads, int matrix, bool k_is_contiguous, RowStart row_start>
 struct OperandPiece {
-    static constexpr kittens::Fill fill = row_start == RowStart::element              ? kittens::Fill::elements
-                                          : kittens::target.direct_to_lds_bytes == 16 ? kittens::Fill::direct
-                                                                                      : kittens::Fill::registers;
+    static constexpr kittens::Fill fill = row_start == RowStart::element ? kittens::Fill::elements
+                                          : kittens::target.direct_to_lds_bytes == 16
+                                              ? kittens::Fill::direct
+                                              : kittens::Fill::registers;
     // Transposed in the LDS read where the target can, else on the way into LDS.
     static constexpr bool read_transposed = !k_is_contiguous && kittens::target.transposed_lds_read;
     static constexpr bool filled_transposed = !k_is_contiguous && !read_transposed;
@@ -67,14 +69,16 @@ struct OperandPiece {
     using base = kittens::base_shape<matrix, 512 / matrix, 8>;  // 16x32 or 32x16
     template <bool transposed, int dummy = 0>
     struct types {
-        using tile = kittens::st<T, extent, tile_k,
-                                 filled_transposed ? kittens::Access::rows_written_in_runs : kittens::Access::rows>;
+        using tile =
+            kittens::st<T, extent, tile_k,
+                        filled_transposed ? kittens::Access::rows_written_in_runs : kittens::Access::rows>;
         template <int rows, int k>
         using registers = kittens::rt<T, rows, k, kittens::row_l, base>;
     };
     template <int dummy>
     struct types<true, dummy> {
-        using tile = kittens::st<T, tile_k, extent, matrix == 16 ? kittens::Access::columns_16 : kittens::Access::columns_32>;
+        using tile = kittens::st<T, tile_k, extent,
+                                 matrix == 16 ? kittens::Access::columns_16 : kittens::Access::columns_32>;
         template <int rows, int k>
         using registers = kittens::rt<T, k, rows, kittens::col_l, kittens::transposed_shape<base>>;
     };
@@ -94,13 +98,14 @@ struct OperandPiece {
     static constexpr int loads_per_wave = Loads::loads_per_wave;
     Loads loads;
 
-    // `first`: where the piece begins in the workgroup's extent. Only K is ever masked: what rows of the product beyond the
-    // matrix read never leaves their own row of the accumulator.
+    // `first`: where the piece begins in the workgroup's extent. Only K is ever masked: what rows of the
+    // product beyond the matrix read never leaves their own row of the accumulator.
     KITTENS_DEVICE void aim(const OperandSource<T, k_is_contiguous, tile_k>& source, int first) {
         loads.aim(source.matrix.row_bytes(), k_is_contiguous ? first : 0, k_is_contiguous ? 0 : first);
     }
     KITTENS_DEVICE void fetch_valid(kittens::buffer source, Tile tile, int valid_k) {
-        loads.fetch_valid(source, tile, k_is_contiguous ? extent : valid_k, k_is_contiguous ? valid_k : extent);
+        loads.fetch_valid(source, tile, k_is_contiguous ? extent : valid_k,
+                          k_is_contiguous ? valid_k : extent);
     }
     // Elements past K in the chunk that K cuts: only rows that run along K are cut inside a chunk.
     KITTENS_DEVICE static void clear_past(Tile tile, int valid_k) {
@@ -128,8 +133,8 @@ KITTENS_DEVICE void multiply(D& sum, const RegistersA& a, const RegistersB& b) {
         mma_ABt(sum, a, b, sum);
 }
 
-// A workgroup's share of K, in tiles. Its last tile, which K may cut, is taken first: masks and clearing stay out of the
-// loop, and every other tile begins on a multiple of tile_k.
+// A workgroup's share of K, in tiles. Its last tile, which K may cut, is taken first: masks and clearing stay
+// out of the loop, and every other tile begins on a multiple of tile_k.
 struct KRange {
     int begin, last;  // tiles begin .. last, in the order last, begin, begin + 1, ..., last - 1
     int valid_k;      // of tile last

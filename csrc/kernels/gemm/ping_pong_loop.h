@@ -1,4 +1,4 @@
-// kernels/gemm/ping_pong_loop.h: eight waves in two groups; a K tile in four phases, each moving one half of an operand.
+// kernels/gemm/ping_pong_loop.h: eight waves in two groups; a K tile in four phases, each moving half an operand.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "epilogue.h"
@@ -11,15 +11,18 @@ struct PingPongLoop {
     using T = typename element_of<config.input>::type;
     static constexpr int threads = config.threads();
     static_assert(config.waves_m * config.waves_n == 8, "ping-pong is a schedule of eight waves");
-    static constexpr bool a_runs_along_k = !config.a_is_transposed(), b_runs_along_k = config.b_is_transposed();
+    static constexpr bool a_runs_along_k = !config.a_is_transposed(),
+                          b_runs_along_k = config.b_is_transposed();
     using SourceA = OperandSource<T, a_runs_along_k, config.tile_k>;
     using SourceB = OperandSource<T, b_runs_along_k, config.tile_k>;
-    // A wave multiplies two bands of rows by two bands of columns, one of each half of the tile: as soon as every wave has
-    // read its first band, the first half of the buffer is free.
+    // A wave multiplies two bands of rows by two bands of columns, one of each half of the tile: as soon as
+    // every wave has read its first band, the first half of the buffer is free.
     static constexpr int half_m = config.tile_m / 2, half_n = config.tile_n / 2;
     static constexpr int band_m = config.wave_m() / 2, band_n = config.wave_n() / 2;
-    using A = OperandPiece<T, half_m, config.tile_k, threads, config.matrix, a_runs_along_k, config.row_start>;
-    using B = OperandPiece<T, half_n, config.tile_k, threads, config.matrix, b_runs_along_k, config.row_start>;
+    using A =
+        OperandPiece<T, half_m, config.tile_k, threads, config.matrix, a_runs_along_k, config.row_start>;
+    using B =
+        OperandPiece<T, half_n, config.tile_k, threads, config.matrix, b_runs_along_k, config.row_start>;
     using TileA = typename A::Tile;
     using TileB = typename B::Tile;
     static constexpr bool direct = A::fill == kittens::Fill::direct;
@@ -27,14 +30,16 @@ struct PingPongLoop {
     static constexpr int lds_bytes = buffers * 2 * (TileA::bytes + TileB::bytes);
     static_assert(lds_bytes <= kittens::target.lds_bytes, "the K tiles under way fit in LDS");
 
-    using Band = kittens::rt<float, band_m, band_n, kittens::row_l, kittens::base_shape<config.matrix, config.matrix, 4>>;
+    using Band = kittens::rt<float, band_m, band_n, kittens::row_l,
+                             kittens::base_shape<config.matrix, config.matrix, 4>>;
     using RegistersA = typename A::template Registers<band_m, config.tile_k>;
     using RegistersB = typename B::template Registers<band_n, config.tile_k>;
 
-    // Phase 0 reads both first halves, 1 the second half of B, 2 the second half of A. A half is refilled in the phase after
-    // the one that read it. Direct loads spread over all phases; the second half of A waits for phase 0 of the next tile.
-    // Through registers a half's load begins one phase after its registers were written to LDS (for the second half of A
-    // two), so that only three halves occupy registers; the compiler counts these loads.
+    // Phase 0 reads both first halves, 1 the second half of B, 2 the second half of A. A half is refilled in
+    // the phase after the one that read it. Direct loads spread over all phases; the second half of A waits
+    // for phase 0 of the next tile. Through registers a half's load begins one phase after its registers were
+    // written to LDS (for the second half of A two), so that only three halves occupy registers; the compiler
+    // counts these loads.
     static constexpr int phases = 4;
     static constexpr kittens::Pipeline<4> direct_loads() {
         return {phases,
@@ -52,12 +57,13 @@ struct PingPongLoop {
     B b[2];
     OperandStream a_stream, b_stream;  // of the tiles not yet begun to load
     uint32_t b_begin;
-    int row, col;                      // of the wave's bands in their halves
+    int row, col;  // of the wave's bands in their halves
     Band sum[2][2];
     RegistersA a_registers;
     RegistersB b_registers[2];
 
-    KITTENS_DEVICE PingPongLoop(const GemmArguments& arguments, WorkgroupPlace place, kittens::shared_byte* lds)
+    KITTENS_DEVICE PingPongLoop(const GemmArguments& arguments, WorkgroupPlace place,
+                                kittens::shared_byte* lds)
         : lds(lds),
           source_a(arguments.a, place.batch, arguments.m, arguments.k, place.m),
           source_b(arguments.b, place.batch, arguments.n, arguments.k, place.n),
@@ -65,11 +71,14 @@ struct PingPongLoop {
           a_stream(source_a.window(range.begin), source_a.step_bytes(), range.count() - 1),
           b_stream(source_b.window(range.begin), source_b.step_bytes(), range.count() - 1) {}
 
-    KITTENS_DEVICE TileA a_tile(int buffer, int half) const { return {lds + (buffer * 2 + half) * TileA::bytes}; }
+    KITTENS_DEVICE TileA a_tile(int buffer, int half) const {
+        return {lds + (buffer * 2 + half) * TileA::bytes};
+    }
     KITTENS_DEVICE TileB b_tile(int buffer, int half) const {
         return {lds + buffers * 2 * TileA::bytes + (buffer * 2 + half) * TileB::bytes};
     }
-    // The same for reading: B lies beyond the 64 KiB that an offset field spans, so its beginning is part of the register.
+    // The same for reading: B lies beyond the 64 KiB that an offset field spans, so its beginning is part of
+    // the register.
     KITTENS_DEVICE TileB b_tile_read(int buffer, int half) const {
         if constexpr (lds_bytes <= 65536) return b_tile(buffer, half);
         return {lds + b_begin + (buffer * 2 + half) * TileB::bytes};
@@ -134,7 +143,8 @@ struct PingPongLoop {
         row = wave / config.waves_n * band_m;
         col = wave % config.waves_n * band_n;
         b_begin = kittens::opaque(buffers * 2 * TileA::bytes);
-        const kittens::buffer a_view = source_a.window(range.last).view(), b_view = source_b.window(range.last).view();
+        const kittens::buffer a_view = source_a.window(range.last).view(),
+                              b_view = source_b.window(range.last).view();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             a[half].aim(source_a, half * half_m);
@@ -193,7 +203,8 @@ struct PingPongLoop {
 #pragma unroll
         for (int i = 0; i < 2; ++i)
 #pragma unroll
-            for (int j = 0; j < 2; ++j) store_product(sum[i][j], again, place, i * half_m + row, j * half_n + col);
+            for (int j = 0; j < 2; ++j)
+                store_product(sum[i][j], again, place, i * half_m + row, j * half_n + col);
     }
 };
 

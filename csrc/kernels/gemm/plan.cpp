@@ -11,7 +11,7 @@
 namespace hipkittens::gemm {
 namespace {
 
-constexpr int64_t largest_extent = 0x7ffffe00;  // a tile beyond it still counts in 32 bits
+constexpr int64_t largest_extent = 0x7ffffe00;         // a tile beyond it still counts in 32 bits
 constexpr int64_t largest_batches_per_launch = 65535;  // grid z
 constexpr int reduce_threads = 256;
 // Lane offsets inside a tile stay below this (tiles/global_layout.h, out_of_range).
@@ -30,7 +30,8 @@ struct Stored {
 Stored stored_a(const Problem& p) { return p.a.transposed ? Stored{p.k, p.m} : Stored{p.m, p.k}; }
 Stored stored_b(const Problem& p) { return p.b.transposed ? Stored{p.n, p.k} : Stored{p.k, p.n}; }
 
-// A single row's stride says nothing (PyTorch leaves any number there); the kernels want one that covers the row.
+// A single row's stride says nothing (PyTorch leaves any number there); the kernels want one that covers the
+// row.
 Matrix normalized(Matrix matrix, Stored stored) {
     if (stored.rows == 1) matrix.leading_stride = stored.cols;
     return matrix;
@@ -60,12 +61,13 @@ void check(const Problem& p) {
     matrix("c", p.c, {p.m, p.n});
     if (p.c.transposed) refuse("c is written row by row; compute the transposed product instead");
     if (p.m > 1 && p.c.leading_stride < p.n)
-        refuse("rows of c overlap: leading stride " + std::to_string(p.c.leading_stride) + " < n = " +
-               std::to_string(p.n));
+        refuse("rows of c overlap: leading stride " + std::to_string(p.c.leading_stride) +
+               " < n = " + std::to_string(p.n));
     if (p.batch > 1 && p.c.batch_stride == 0) refuse("batches of c overlap: batch stride 0");
 }
 
-// Loads of 16 bytes need rows that begin on 4 bytes and hold whole dwords (CDNA3 ISA manual 9.1: buffer dwords are aligned).
+// Loads of 16 bytes need rows that begin on 4 bytes and hold whole dwords (CDNA3 ISA manual 9.1: buffer
+// dwords are aligned).
 bool rows_are_dwords(const Matrix& m, Stored stored, int64_t batch) {
     return reinterpret_cast<uintptr_t>(m.data) % 4 == 0 && stored.cols % 2 == 0 &&
            (stored.rows == 1 || m.leading_stride % 2 == 0) && (batch == 1 || m.batch_stride % 2 == 0);
@@ -76,8 +78,8 @@ Orientation orientation_of(const Problem& p) {
                           : (p.b.transposed ? Orientation::nt : Orientation::nn);
 }
 
-// Windows of rows and chunks of an XCD after HipKittens' measurements (8 rows and 64 tiles at 8192^3), never wider than the
-// grid is high.
+// Windows of rows and chunks of an XCD after HipKittens' measurements (8 rows and 64 tiles at 8192^3), never
+// wider than the grid is high.
 TileOrder order_of(const Problem& p, const GemmConfig& config) {
     TileOrder order{};
     order.tiles_m = static_cast<uint32_t>(divide_up(p.m, config.tile_m));
@@ -104,8 +106,8 @@ const void* advanced(const void* data, int64_t elements, int size) {
     return static_cast<const char*>(data) + elements * size;
 }
 
-// Predicted clocks of the whole device for a choice. The constants are rates of CDNA3/CDNA4 per compute unit; only the order
-// of choices matters, and tests/kernels/test_gemm_plan.py holds it to known cases.
+// Predicted clocks of the whole device for a choice. The constants are rates of CDNA3/CDNA4 per compute unit;
+// only the order of choices matters, and tests/kernels/test_gemm_plan.py holds it to known cases.
 double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) {
     const kittens::Target& target = target_of(p);
     const int units = p.compute_units ? p.compute_units : target.compute_units;
@@ -116,7 +118,8 @@ double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) 
     const double bytes = 2.0 * (config.tile_m + config.tile_n) * config.tile_k;
     const double load = bytes / 24;  // a unit's share of L2 bandwidth
     const double element_penalty = config.row_start == RowStart::element ? 6 : 1;
-    const double step = std::max(multiply / 0.85, load * element_penalty) + 60;  // waits and barriers between K tiles
+    const double step =
+        std::max(multiply / 0.85, load * element_penalty) + 60;  // waits and barriers between K tiles
     // Small tiles leave room for a second workgroup, which hides latency; large ones do not.
     const double latency = 2500;
     const double store = config.tile_m * config.tile_n * (splits > 1 ? 4.0 : size_of(p.output)) / 32;
@@ -148,18 +151,21 @@ bool suits(const GemmVariant& variant, const Problem& p) {
     q.c = normalized(p.c, {p.m, p.n});
     if (largest_stride_bytes(q, config) >= reach_bytes) return false;
     // HIP counts the threads of a grid dimension in 32 bits.
-    if (divide_up(p.m, config.tile_m) * divide_up(p.n, config.tile_n) * config.threads() > 0xffffffffll) return false;
+    if (divide_up(p.m, config.tile_m) * divide_up(p.n, config.tile_n) * config.threads() > 0xffffffffll)
+        return false;
     return config.row_start == RowStart::element ||
            (rows_are_dwords(q.a, stored_a(p), p.batch) && rows_are_dwords(q.b, stored_b(p), p.batch));
 }
 
 Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits) {
     check(problem);
-    if (!suits(variant, problem)) throw std::invalid_argument(std::string("gemm: ") + variant.name + " cannot run this problem");
+    if (!suits(variant, problem))
+        throw std::invalid_argument(std::string("gemm: ") + variant.name + " cannot run this problem");
     const GemmConfig& config = variant.config;
     const int64_t k_tiles = divide_up(problem.k, config.tile_k);
     if (splits < 1 || splits > k_tiles)
-        throw std::invalid_argument("gemm: " + std::to_string(splits) + " splits of " + std::to_string(k_tiles) + " K tiles");
+        throw std::invalid_argument("gemm: " + std::to_string(splits) + " splits of " +
+                                    std::to_string(k_tiles) + " K tiles");
     const int64_t k_tiles_per_split = divide_up(k_tiles, splits);
     splits = static_cast<int>(divide_up(k_tiles, k_tiles_per_split));  // none empty
 
@@ -175,7 +181,8 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
     GemmArguments arguments{};
     arguments.a = {a.data, a.leading_stride, a.batch_stride};
     arguments.b = {b.data, b.leading_stride, b.batch_stride};
-    arguments.c = split ? MatrixArgument{nullptr, problem.n, plane} : MatrixArgument{c.data, c.leading_stride, c.batch_stride};
+    arguments.c = split ? MatrixArgument{nullptr, problem.n, plane}
+                        : MatrixArgument{c.data, c.leading_stride, c.batch_stride};
     arguments.c_split_stride = split ? plane * problem.batch : 0;
     arguments.bias = split ? nullptr : problem.bias;
     arguments.m = static_cast<int32_t>(problem.m);
@@ -196,7 +203,8 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
         GemmArguments part = arguments;
         part.a.data = advanced(a.data, first * a.batch_stride, 2);
         part.b.data = advanced(b.data, first * b.batch_stride, 2);
-        part.c.data = split ? advanced(nullptr, first * plane, 4) : advanced(c.data, first * c.batch_stride, out_size);
+        part.c.data =
+            split ? advanced(nullptr, first * plane, 4) : advanced(c.data, first * c.batch_stride, out_size);
         Launch launch{symbol(variant.name, problem.target), variant.name, {}, {}, bytes_of(part), -1};
         launch.grid[0] = part.order.tiles_m * part.order.tiles_n;
         launch.grid[1] = static_cast<uint32_t>(splits);
@@ -240,7 +248,8 @@ Plan plan(const Problem& problem) {
         if (!suits(variant, problem)) continue;
         const int64_t k_tiles = divide_up(problem.k, variant.config.tile_k);
         for (int splits = 1; splits <= 32 && splits <= k_tiles; splits *= 2) {
-            // The reduction has one row of workgroups per row of C (grid y), and pays only for small products.
+            // The reduction has one row of workgroups per row of C (grid y), and pays only for small
+            // products.
             if (splits > 1 && (problem.m > 65535 || k_tiles / splits < 4)) break;
             const double clocks = predicted_clocks(problem, variant.config, splits);
             if (!best || clocks < best_clocks) {
@@ -251,8 +260,9 @@ Plan plan(const Problem& problem) {
         }
     }
     if (!best)
-        throw std::invalid_argument("gemm: no variant reaches this far: the rows of a tile must lie within 4 GiB and the grid "
-                                    "have fewer than 2^32 threads");
+        throw std::invalid_argument(
+            "gemm: no variant reaches this far: the rows of a tile must lie within 4 GiB and the grid "
+            "have fewer than 2^32 threads");
     return plan_variant(problem, *best, best_splits);
 }
 

@@ -10,8 +10,8 @@
 
 namespace hipkittens::gemm {
 
-// A matrix as it lies in memory: strides in elements, unit stride along the last dimension. A transposed operand is described
-// by the rows it is stored in: a of "t" orientation has k rows of m elements.
+// A matrix as it lies in memory: strides in elements, unit stride along the last dimension. A transposed
+// operand is described by the rows it is stored in: a of "t" orientation has k rows of m elements.
 struct Matrix {
     const void* data = nullptr;
     int64_t leading_stride = 0;
@@ -31,10 +31,10 @@ struct Problem {
 };
 
 struct Launch {
-    std::string kernel;  // symbol
-    std::string variant; // row of variants.def
-    uint32_t grid[3];    // workgroups
-    uint32_t block[3];   // threads
+    std::string kernel;   // symbol
+    std::string variant;  // row of variants.def
+    uint32_t grid[3];     // workgroups
+    uint32_t block[3];    // threads
     std::vector<unsigned char> arguments;
     // Where in arguments the workspace's address is added, or -1.
     int workspace_at = -1;

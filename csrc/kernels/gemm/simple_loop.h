@@ -10,11 +10,14 @@ template <GemmConfig config>
 struct SimpleLoop {
     using T = typename element_of<config.input>::type;
     static constexpr int threads = config.threads();
-    static constexpr bool a_runs_along_k = !config.a_is_transposed(), b_runs_along_k = config.b_is_transposed();
+    static constexpr bool a_runs_along_k = !config.a_is_transposed(),
+                          b_runs_along_k = config.b_is_transposed();
     using SourceA = OperandSource<T, a_runs_along_k, config.tile_k>;
     using SourceB = OperandSource<T, b_runs_along_k, config.tile_k>;
-    using A = OperandPiece<T, config.tile_m, config.tile_k, threads, config.matrix, a_runs_along_k, config.row_start>;
-    using B = OperandPiece<T, config.tile_n, config.tile_k, threads, config.matrix, b_runs_along_k, config.row_start>;
+    using A = OperandPiece<T, config.tile_m, config.tile_k, threads, config.matrix, a_runs_along_k,
+                           config.row_start>;
+    using B = OperandPiece<T, config.tile_n, config.tile_k, threads, config.matrix, b_runs_along_k,
+                           config.row_start>;
     using TileA = typename A::Tile;
     using TileB = typename B::Tile;
     static constexpr bool direct = A::fill == kittens::Fill::direct;
@@ -22,10 +25,12 @@ struct SimpleLoop {
     static constexpr int lds_bytes = buffers * (TileA::bytes + TileB::bytes);
     static_assert(lds_bytes <= kittens::target.lds_bytes, "the K tiles under way fit in LDS");
     static constexpr int step_k = 32;
-    static_assert(config.tile_k % step_k == 0 && config.wave_m() % config.matrix == 0 && config.wave_n() % config.matrix == 0,
+    static_assert(config.tile_k % step_k == 0 && config.wave_m() % config.matrix == 0 &&
+                      config.wave_n() % config.matrix == 0,
                   "waves own whole base tiles");
 
-    using Accumulator = kittens::rt<float, config.wave_m(), config.wave_n(), kittens::row_l, kittens::base_shape<config.matrix, config.matrix, 4>>;
+    using Accumulator = kittens::rt<float, config.wave_m(), config.wave_n(), kittens::row_l,
+                                    kittens::base_shape<config.matrix, config.matrix, 4>>;
 
     KITTENS_DEVICE static void multiply_tile(Accumulator& sum, TileA a_tile, int row, TileB b_tile, int col) {
 #pragma unroll
@@ -38,9 +43,11 @@ struct SimpleLoop {
         }
     }
 
-    KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace place, kittens::shared_byte* lds) {
+    KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace place,
+                                   kittens::shared_byte* lds) {
         const int wave = kittens::wave_id();
-        const int row = wave / config.waves_n * config.wave_m(), col = wave % config.waves_n * config.wave_n();
+        const int row = wave / config.waves_n * config.wave_m(),
+                  col = wave % config.waves_n * config.wave_n();
         const SourceA source_a(arguments.a, place.batch, arguments.m, arguments.k, place.m);
         const SourceB source_b(arguments.b, place.batch, arguments.n, arguments.k, place.n);
         const KRange range(arguments, place.split, config.tile_k);
@@ -62,7 +69,8 @@ struct SimpleLoop {
 
         Accumulator sum;
         zero(sum);
-        kittens::global_window a_window = source_a.window(range.begin), b_window = source_b.window(range.begin);
+        kittens::global_window a_window = source_a.window(range.begin),
+                               b_window = source_b.window(range.begin);
         const int64_t a_step = source_a.step_bytes(), b_step = source_b.step_bytes();
         int buffer = 0;
         for (int k_tile = range.begin; k_tile < range.last; ++k_tile) {
@@ -80,7 +88,7 @@ struct SimpleLoop {
         store_product(sum, kittens::arguments_again<GemmArguments>(), place, row, col);
     }
 
-   private:
+  private:
     // After it every wave may read the tiles whose loads were begun.
     KITTENS_DEVICE static void settle(const A& a, const B& b, TileA a_tile, TileB b_tile) {
         if constexpr (direct) {
