@@ -9,7 +9,15 @@ const Families& families(HostLevel level) {
     switch (level) {
 #if defined(__x86_64__)
         case HostLevel::amx:
-        case HostLevel::avx512_bf16: return avx512_bf16::families();
+        case HostLevel::avx512_bf16: {
+            // Only the matrix sources are compiled at this level.
+            static const Families mixed = [] {
+                Families families = avx512::families();
+                families.matrix = avx512_bf16::bind_matrix;
+                return families;
+            }();
+            return mixed;
+        }
         case HostLevel::avx512: return avx512::families();
         case HostLevel::avx2: return avx2::families();
 #endif
