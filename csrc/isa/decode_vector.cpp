@@ -102,6 +102,8 @@ bool Decoder::sdwa(bool has_second_source) {
             if (takes_signs(form.type) && sdwa.sext[index]) return false;
             if (row_->has(sdwa_source) && sdwa.sext[index]) return false;
             good = source_codes[index] != code::literal && source(form, source_codes[index]);
+            // A constant has no sign to extend.
+            if (good && sdwa.sext[index] && out_.operands[out_.operand_count - 1].is_constant()) return false;
             ++index;
         }
         if (!good) return false;

@@ -200,12 +200,9 @@ std::string immediate_text(Kind kind, Encoding encoding, int32_t value) {
 }
 
 std::string literal_field_text(Encoding encoding, uint32_t value) {
-    if (encoding != Encoding::sopk) return hexadecimal(value);
-    const uint32_t code = inline_code(value, f32_constants, 0xffffffff);
-    Operand operand;
-    operand.code = static_cast<uint16_t>(code);
-    operand.dwords = 1;
-    return code ? register_text(operand, 0) : hexadecimal(value);
+    const int32_t number = static_cast<int32_t>(value);
+    const bool is_small = encoding == Encoding::sopk && number >= -16 && number <= 64;
+    return is_small ? std::to_string(number) : hexadecimal(value);
 }
 
 std::string swizzle_text(uint32_t offset) {

@@ -37,8 +37,17 @@ def text_loses_bits(text: str) -> bool:
 
 def llvm_text_differs(text: str) -> bool:
     """True where LLVM prints less than the bytes say and we print all."""
-    # Message numbers beyond ten bits; neg and abs of v_pk_fmac_f16_sdwa.
-    return text.startswith(("s_sendmsg", "v_pk_fmac_f16_sdwa ")) or text_loses_bits(text)
+    # Message numbers beyond ten bits; neg and abs of v_pk_fmac_f16_sdwa. s_setreg_imm32_b32 prints 1.0 for
+    # 0x3f800000, which its own parser reads as something else.
+    names = ("s_sendmsg", "v_pk_fmac_f16_sdwa ", "s_setreg_imm32_b32 ")
+    return text.startswith(names) or text_loses_bits(text)
+
+
+def is_tolerated(complaint: str, text: str) -> bool:
+    # The assembler has no spelling for 1 / (2 pi) as a 16-bit integer operand of SDWA.
+    if complaint == "invalid operand for instruction" and "16_sdwa" in text and "0.15915494" in text:
+        return True
+    return complaint in TOLERATED_COMPLAINTS
 
 
 def written(rows: list[Row], target: str, generator: random.Random, rounds: int) -> list[tuple[Row, str, bytes]]:
@@ -86,7 +95,7 @@ def check_reassembles(cases: list[tuple[str, bytes]], target: str) -> None:
     wrong = []
     for (text, data), answer in zip(cases, assemble([text for text, _ in cases], target), strict=True):
         if isinstance(answer, str):
-            if answer not in TOLERATED_COMPLAINTS:
+            if not is_tolerated(answer, text):
                 wrong.append((answer, text, data.hex()))
         elif answer[1] != data:
             if not text_loses_bits(text):
