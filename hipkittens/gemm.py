@@ -25,7 +25,7 @@ def matmul(
     columns are contiguous, and an `a` with leading dimensions against a 2-D `b` when all its rows are not one stride
     apart.
     """
-    a, b, bias = _autocast("matmul", a, b, bias)
+    a, b, bias = _autocast(a, b, bias)
     out_dtype = _check("matmul", a, b, bias, out_dtype)
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(
@@ -51,7 +51,7 @@ def matmul(
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x @ weight.T + bias, with the shapes of torch.nn.functional.linear: x (..., K), weight (N, K), bias (N)."""
-    x, weight, bias = _autocast("linear", x, weight, bias)
+    x, weight, bias = _autocast(x, weight, bias)
     if isinstance(weight, torch.Tensor) and weight.dim() != 2:
         raise ValueError(f"hipkittens.linear: weight has shape {tuple(weight.shape)}; it must be (out, in)")
     if isinstance(x, torch.Tensor) and x.dim() == 0:
@@ -83,9 +83,13 @@ def _in_torch(
     return (product if bias is None else product + bias.float()).to(out_dtype)
 
 
-def _autocast(function: str, *tensors: torch.Tensor | None) -> tuple:
+def _autocast(*tensors: torch.Tensor | None) -> tuple:
     first = tensors[0]
-    if not isinstance(first, torch.Tensor) or not torch.is_autocast_enabled(first.device.type):
+    if (
+        not isinstance(first, torch.Tensor)
+        or not torch.amp.is_autocast_available(first.device.type)
+        or not torch.is_autocast_enabled(first.device.type)
+    ):
         return tensors
     dtype = torch.get_autocast_dtype(first.device.type)
     return tuple(

@@ -38,8 +38,9 @@ AOTITorchError aoti_torch_get_device_type(AtenTensorHandle tensor, int32_t* resu
 AOTITorchError aoti_torch_get_device_index(AtenTensorHandle tensor, int32_t* result);
 AOTITorchError aoti_torch_empty_strided(int64_t dimensions, const int64_t* sizes, const int64_t* strides, int32_t dtype,
                                         int32_t device_type, int32_t device_index, AtenTensorHandle* result);
-AOTITorchError aoti_torch_as_strided(AtenTensorHandle self, const int64_t* sizes, const int64_t* strides,
-                                     AtenTensorHandle* result);
+AOTITorchError aoti_torch_get_storage_offset(AtenTensorHandle tensor, int64_t* result);
+AOTITorchError aoti_torch__reinterpret_tensor(AtenTensorHandle self, int64_t dimensions, const int64_t* sizes,
+                                              const int64_t* strides, int64_t storage_offset, AtenTensorHandle* result);
 AOTITorchError aoti_torch_copy_(AtenTensorHandle self, AtenTensorHandle source, int32_t non_blocking);
 AOTITorchError aoti_torch_zero_(AtenTensorHandle tensor);
 AOTITorchError aoti_torch_delete_tensor_object(AtenTensorHandle tensor);

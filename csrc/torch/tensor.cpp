@@ -115,8 +115,12 @@ void Tensor::copy_from(const Tensor& source) const {
 Tensor Tensor::broadcast_rows(std::span<const int64_t> sizes) const {
     std::vector<int64_t> strides(sizes.size(), 0);
     strides.back() = this->strides()[0];
+    int64_t offset = 0;
+    check(aoti_torch_get_storage_offset(handle_, &offset), "a tensor's storage offset");
     AtenTensorHandle view = nullptr;
-    check(aoti_torch_as_strided(handle_, sizes.data(), strides.data(), &view), "to broadcast a vector");
+    check(aoti_torch__reinterpret_tensor(handle_, static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), offset,
+                                         &view),
+          "to broadcast a vector");
     return Tensor(view);
 }
 
