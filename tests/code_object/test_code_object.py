@@ -271,9 +271,9 @@ def test_damaged_files_never_crash(program, tmp_path, target, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 110))
+@pytest.mark.parametrize("seed", range(100, 105))
 def test_damaged_files_never_crash_for_long(program, tmp_path, seed):
     path = tmp_path / "kernel.co"
     path.write_bytes(compile_hip(SOURCE, "gfx950") if seed % 2 else hand_written())
-    done = subprocess.run([program, "mutate", path, str(seed), "500000"], capture_output=True, text=True)
+    done = subprocess.run([program, "mutate", path, str(seed), "200000"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
