@@ -44,14 +44,18 @@ class MatrixShape:
             return column + 4 * block, row
         groups = 64 // self.m
         lane = column + self.m * (row // rows_at_once % groups)
-        return lane, row % rows_at_once + rows_at_once * (row // (rows_at_once * groups)) + self.m * self.m // 64 * block
+        return lane, row % rows_at_once + rows_at_once * (
+            row // (rows_at_once * groups)
+        ) + self.m * self.m // 64 * block
 
 
 def pack(bits: np.ndarray, element_bits: int) -> np.ndarray:
     """(lane, element) bit patterns to registers: uint32[register][lane]."""
     bits = bits.astype(np.uint64)
     if element_bits == 64:
-        return np.stack([bits & 0xFFFFFFFF, bits >> np.uint64(32)], axis=2).reshape(64, -1).T.astype(np.uint32)
+        return (
+            np.stack([bits & 0xFFFFFFFF, bits >> np.uint64(32)], axis=2).reshape(64, -1).T.astype(np.uint32)
+        )
     per_dword = 32 // element_bits
     shifts = np.arange(per_dword, dtype=np.uint64) * np.uint64(element_bits)
     return (bits.reshape(64, -1, per_dword) << shifts).sum(axis=2, dtype=np.uint64).T.astype(np.uint32)

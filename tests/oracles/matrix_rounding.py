@@ -34,7 +34,7 @@ def round_to_f32(value: Fraction) -> float:
 
 def fused_multiply_add(a: float, b: float, c: float) -> float:
     if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
-        return a * b + c   # only the kind of the result matters
+        return a * b + c  # only the kind of the result matters
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     if exact == 0:
         # Exact zero sums are +0 unless both addends are -0.
@@ -82,13 +82,18 @@ def _cdna3_group(a: Sequence[float], b: Sequence[float], c: float, smallest_expo
         if abs(Fraction(x) * Fraction(y)) >= Fraction(2) ** 128:
             special += math.inf if (x > 0) == (y > 0) else -math.inf
             continue
-        (x_significand, x_exponent), (y_significand, y_exponent) = _split(x, smallest_exponent), _split(y, smallest_exponent)
+        (x_significand, x_exponent), (y_significand, y_exponent) = (
+            _split(x, smallest_exponent),
+            _split(y, smallest_exponent),
+        )
         significand = x_significand * y_significand
         products.append((significand, x_exponent + y_exponent if significand else -126))
-    if special != 0:   # true for NaN too
+    if special != 0:  # true for NaN too
         return special
     largest = max(exponent for _, exponent in products)
-    total = sum((Fraction(math.trunc(s * Fraction(2) ** (e - largest + 24)), 2**24) for s, e in products), Fraction(0))
+    total = sum(
+        (Fraction(math.trunc(s * Fraction(2) ** (e - largest + 24)), 2**24) for s, e in products), Fraction(0)
+    )
     c_significand, c_exponent = _split(c, -126)
     top = max(largest, c_exponent)
     kept = Fraction(math.floor(total * Fraction(2) ** (largest - top + 31)), 2**31)
@@ -96,7 +101,9 @@ def _cdna3_group(a: Sequence[float], b: Sequence[float], c: float, smallest_expo
     return round_to_f32((kept + kept_c) * Fraction(2) ** top)
 
 
-def cdna3_dot(a: Sequence[float], b: Sequence[float], c: float, *, group: int, smallest_exponent: int) -> float:
+def cdna3_dot(
+    a: Sequence[float], b: Sequence[float], c: float, *, group: int, smallest_exponent: int
+) -> float:
     """f16 (group 8, smallest exponent -14), bf16 (8, -126), xf32 (4, -126)."""
     for first in range(0, len(a), group):
         c = _cdna3_group(a[first : first + group], b[first : first + group], c, smallest_exponent)
