@@ -21,6 +21,13 @@ HIPKITTENS_LARGE f32x16 half_to_float(u32x16 half) {
 #endif
 }
 
+// The same, but a signaling NaN stays one.
+HIPKITTENS_LARGE f32x16 half_to_float_unquieted(u32x16 half) {
+    const u32x16 magnitude = half & 0x7fff;
+    const auto signaling = (magnitude > 0x7c00) & (magnitude < 0x7e00);
+    return (f32x16)((u32x16)half_to_float(half) & ~((u32x16)signaling & 0x400000));
+}
+
 // f32 to f16, to nearest even, zeros above.
 HIPKITTENS_LARGE u32x16 float_to_half(f32x16 value) {
 #if defined(__AVX512F__)

@@ -28,6 +28,7 @@ struct Access {   // a lane vector itself
 };
 
 struct Half {};        // f16 in the low half, computed as f32
+struct PlainHalf {};   // the same, signaling NaNs kept: minimum and maximum tell them from quiet ones
 struct LowU16 {};      // u16 in the low half; a result has zeros above
 struct LowI16 {};      // the same, sign extended when read
 struct U64 {};         // register pairs, computed as two vectors of eight
@@ -45,6 +46,13 @@ struct Access<Half> {
     }
     HIPKITTENS_INLINE void write(Wave* wave, uint32_t offset, int quarter, uint64_t mask, f32x16 value) {
         store_quarter(wave, offset, quarter, mask, float_to_half(value));
+    }
+};
+
+template <>
+struct Access<PlainHalf> : Access<Half> {
+    HIPKITTENS_INLINE f32x16 read(const Wave* wave, uint32_t offset, uint32_t stride, int quarter) {
+        return half_to_float_unquieted(load_quarter<u32x16>(wave, offset, stride, quarter));
     }
 };
 

@@ -5,10 +5,11 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-struct PackedHalf {};     // two f16, computed as f32
-struct PackedBfloat {};   // two bf16, read only
-struct PackedFloat {};    // two f32 in a register pair
-struct PackedDword {};    // two dwords in a register pair
+struct PackedHalf {};        // two f16, computed as f32
+struct PackedPlainHalf {};   // the same, signaling NaNs kept
+struct PackedBfloat {};      // two bf16, read only
+struct PackedFloat {};       // two f32 in a register pair
+struct PackedDword {};       // two dwords in a register pair
 
 template <>
 struct Access<PackedHalf> {
@@ -18,6 +19,13 @@ struct Access<PackedHalf> {
     }
     HIPKITTENS_INLINE void write(Wave* wave, uint32_t offset, int quarter, uint64_t mask, Wide<f32x16> value) {
         store_quarter(wave, offset, quarter, mask, float_to_half(value.first) | float_to_half(value.second) << 16);
+    }
+};
+template <>
+struct Access<PackedPlainHalf> : Access<PackedHalf> {
+    HIPKITTENS_INLINE Wide<f32x16> read(const Wave* wave, uint32_t offset, uint32_t stride, int quarter) {
+        const u32x16 both = load_quarter<u32x16>(wave, offset, stride, quarter);
+        return {half_to_float_unquieted(both & 0xffff), half_to_float_unquieted(both >> 16)};
     }
 };
 template <>
@@ -92,10 +100,10 @@ const Meaning rows[] = {
     FLOAT2(v_pk_mul_f16, PackedHalf, a * b)
     FLOAT3(v_pk_fma_f16, PackedHalf, fma_of_halves(a, b, c))
     FLOAT3(v_pk_fmac_f16, PackedHalf, fma_of_halves(a, b, c))
-    MEANING2(v_pk_min_f16, PackedHalf, PackedHalf, PackedHalf, minimum_number(a, b))
-    MEANING2(v_pk_max_f16, PackedHalf, PackedHalf, PackedHalf, maximum_number(a, b))
-    MEANING3(v_pk_minimum3_f16, PackedHalf, PackedHalf, PackedHalf, PackedHalf, minimum(minimum(a, b), c))
-    MEANING3(v_pk_maximum3_f16, PackedHalf, PackedHalf, PackedHalf, PackedHalf, maximum(maximum(a, b), c))
+    MEANING2(v_pk_min_f16, PackedPlainHalf, PackedPlainHalf, PackedPlainHalf, minimum_number(a, b))
+    MEANING2(v_pk_max_f16, PackedPlainHalf, PackedPlainHalf, PackedPlainHalf, maximum_number(a, b))
+    MEANING3(v_pk_minimum3_f16, PackedPlainHalf, PackedPlainHalf, PackedPlainHalf, PackedPlainHalf, minimum(minimum(a, b), c))
+    MEANING3(v_pk_maximum3_f16, PackedPlainHalf, PackedPlainHalf, PackedPlainHalf, PackedPlainHalf, maximum(maximum(a, b), c))
 
     FLOAT2(v_pk_add_f32, PackedFloat, a + b)
     FLOAT2(v_pk_mul_f32, PackedFloat, a * b)
