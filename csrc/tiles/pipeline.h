@@ -1,5 +1,5 @@
-// tiles/pipeline.h: how many loads may still be under way at a wait, computed from when each stage issues and
-// is needed. SPDX-License-Identifier: MIT
+// tiles/pipeline.h: how many loads may still be under way at a wait, computed from the stages of a tile.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 namespace kittens {

@@ -1,4 +1,4 @@
-// kernels/gemm/ping_pong_loop.h: eight waves in two groups; a K tile in four phases, each moving half an operand.
+// kernels/gemm/ping_pong_loop.h: eight waves in two groups; a K tile is four phases, each moving a half tile.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "epilogue.h"

@@ -24,6 +24,10 @@ const kittens::Target& target_of(const Problem& problem) {
     return problem.target == kittens::gfx942.number ? kittens::gfx942 : kittens::gfx950;
 }
 
+int compute_units(const Problem& problem) {
+    return problem.compute_units > 0 ? problem.compute_units : target_of(problem).compute_units;
+}
+
 struct Stored {
     int64_t rows, cols;
 };
@@ -110,7 +114,7 @@ const void* advanced(const void* data, int64_t elements, int size) {
 // only the order of choices matters, and tests/kernels/test_gemm_plan.py holds it to known cases.
 double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) {
     const kittens::Target& target = target_of(p);
-    const int units = p.compute_units ? p.compute_units : target.compute_units;
+    const int units = compute_units(p);
     const int64_t tiles = divide_up(p.m, config.tile_m) * divide_up(p.n, config.tile_n) * p.batch * splits;
     const int64_t k_tiles = divide_up(divide_up(p.k, config.tile_k), splits);
     const double flops_per_clock = target.number == 950 ? 4096 : 2048;  // dense 16-bit matrix rate of a unit
@@ -126,7 +130,7 @@ double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) 
     const double rounds = static_cast<double>(divide_up(tiles, units));
     double clocks = rounds * (k_tiles * step + store) + latency;
     if (splits > 1)  // the second launch and its traffic
-        clocks += 6000 + static_cast<double>(p.m) * p.n * p.batch * (4.0 * splits + 2) / (units * 16.0);
+        clocks += 6000 + static_cast<double>(p.m) * p.n * p.batch * (4.0 * splits + 2) / (units * 7.0);
     return clocks;
 }
 
@@ -241,16 +245,20 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
 
 Plan plan(const Problem& problem) {
     check(problem);
+    const int64_t units = compute_units(problem);
     const GemmVariant* best = nullptr;
     int best_splits = 1;
     double best_clocks = 0;
     for (const GemmVariant& variant : gemm_variants) {
         if (!suits(variant, problem)) continue;
         const int64_t k_tiles = divide_up(problem.k, variant.config.tile_k);
+        const int64_t tiles = divide_up(problem.m, variant.config.tile_m) *
+                              divide_up(problem.n, variant.config.tile_n) * problem.batch;
         for (int splits = 1; splits <= 32 && splits <= k_tiles; splits *= 2) {
-            // The reduction has one row of workgroups per row of C (grid y), and pays only for small
-            // products.
-            if (splits > 1 && (problem.m > 65535 || k_tiles / splits < 4)) break;
+            // The reduction has one row of workgroups per row of C (grid y), and its traffic pays only while
+            // compute units would idle.
+            if (splits > 1 && (problem.m > 65535 || k_tiles / splits < 4 || tiles * splits > 2 * units))
+                break;
             const double clocks = predicted_clocks(problem, variant.config, splits);
             if (!best || clocks < best_clocks) {
                 best = &variant;

@@ -1,0 +1,181 @@
+"""The GEMM plan from Python: problems made of numpy arrays, plans as dictionaries, launches in the simulator."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import pathlib
+import re
+import tempfile
+
+import numpy as np
+
+from hipkittens._library import pack
+from tests.host_build import ROOT, build
+from tests.simulated_device import Module
+
+ELEMENT_TYPES = {"bf16": 0, "f16": 1, "f32": 2}
+VARIANTS = (ROOT / "csrc/kernels/gemm/variants.def").read_text()
+# name -> (targets, orientation, input, tile_m, tile_n, tile_k)
+ROWS = {
+    name: (targets, orientation, element, *map(int, tile))
+    for name, targets, orientation, element, *tile in re.findall(
+        r"^GEMM\((\w+), (\w+), (\w+), (\w+), (\d+), (\d+), (\d+)", VARIANTS, re.M
+    )
+}
+
+
+class Matrix(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("leading_stride", ctypes.c_int64), ("batch_stride", ctypes.c_int64),
+                ("transposed", ctypes.c_bool)]  # fmt: skip
+
+
+class Problem(ctypes.Structure):
+    """gemm::Problem of csrc/kernels/gemm/plan.h."""
+
+    _fields_ = [("target", ctypes.c_int), ("compute_units", ctypes.c_int), ("input", ctypes.c_int32),
+                ("output", ctypes.c_int32), ("m", ctypes.c_int64), ("n", ctypes.c_int64), ("k", ctypes.c_int64),
+                ("batch", ctypes.c_int64), ("a", Matrix), ("b", Matrix), ("c", Matrix), ("bias", ctypes.c_void_p),
+                ("bias_type", ctypes.c_int32)]  # fmt: skip
+
+
+class Order(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_uint32) for name in ("tiles_m", "tiles_n", "xcds", "xcd_chunk", "window_rows")
+    ]
+
+
+@functools.cache
+def probe() -> ctypes.CDLL:
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="plan_probe"))
+    path = build(directory / "libplan_probe.so",
+                 ["tests/kernels/plan_probe.cpp", "csrc/kernels/gemm/plan.cpp"], "-O1", "-shared")  # fmt: skip
+    library = ctypes.CDLL(str(path))
+    library.probe_plan.restype = library.probe_suitable.restype = ctypes.c_char_p
+    library.probe_plan.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p]
+    library.probe_suitable.argtypes = [ctypes.c_void_p]
+    return library
+
+
+class PlanError(Exception):
+    pass
+
+
+def make_plan(problem: Problem, variant: str = "", splits: int = 1, workspace: int | None = None) -> dict:
+    text = probe().probe_plan(ctypes.byref(problem), variant.encode(), splits, workspace).decode()
+    if text.startswith("error: "):
+        raise PlanError(text.removeprefix("error: "))
+    return json.loads(text)
+
+
+def shape(target: str, m: int, n: int, k: int, *, orientation: str = "nt", batch: int = 1, element: str = "bf16",
+          output: str | None = None, compute_units: int = 0, data: int = 1 << 20) -> Problem:  # fmt: skip
+    """A problem of contiguous matrices at an address that is never read."""
+    a = Matrix(data, m if orientation[0] == "t" else k, m * k, orientation[0] == "t")
+    b = Matrix(data, k if orientation[1] == "t" else n, n * k, orientation[1] == "t")
+    return Problem(int(target[3:]), compute_units, ELEMENT_TYPES[element], ELEMENT_TYPES[output or element], m, n, k,
+                   batch, a, b, Matrix(data, n, m * n, False), None, 0)  # fmt: skip
+
+
+def suitable(problem: Problem) -> list[str]:
+    return probe().probe_suitable(ctypes.byref(problem)).decode().split()
+
+
+def to_bits(values: np.ndarray, element: str) -> np.ndarray:
+    """Values that the element type holds exactly, as its bit patterns (f32: the values)."""
+    values = values.astype(np.float32)
+    if element == "f32":
+        return values
+    if element == "f16":
+        return values.astype(np.float16).view(np.uint16)
+    bits = values.view(np.uint32)
+    assert not (bits & 0xFFFF)[np.isfinite(values)].any()
+    return (bits >> 16).astype(np.uint16)
+
+
+def from_bits(bits: np.ndarray, element: str) -> np.ndarray:
+    if element == "f32":
+        return bits
+    if element == "f16":
+        return bits.view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def rounded(values: np.ndarray, element: str) -> np.ndarray:
+    """To nearest, ties to even."""
+    values = values.astype(np.float32)
+    if element == "f32":
+        return values
+    if element == "f16":
+        return values.astype(np.float16).astype(np.float32)
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+@functools.cache
+def kernel(target: str, symbol: str):
+    chosen = pack(target)
+    return Module(chosen.image(chosen.entry(symbol)), target).kernel(symbol)
+
+
+class Gemm:
+    """C = A B (+ bias) of small integers, exact in f32, with rows `padding` elements apart that hold NaN in between."""
+
+    def __init__(self, target: str, orientation: str, element: str, m: int, n: int, k: int, *, batch: int = 1,
+                 output: str = "f32", bias: str | None = None, padding: int = 0, offset: int = 0, seed: int = 5):  # fmt: skip
+        rng = np.random.default_rng(seed)
+        self.target, self.output = target, output
+
+        def operand(rows: int, cols: int) -> tuple[np.ndarray, np.ndarray]:
+            values = np.full((batch, rows, cols + padding), np.nan, np.float32)
+            values[:, :, :cols] = rng.integers(-4, 5, (batch, rows, cols))
+            storage = np.full(offset + values.size, 0x7FFF, np.uint16)
+            storage[offset:] = to_bits(values.reshape(-1), element)
+            # The matrix ends with its last element, not with that row's padding.
+            return values[:, :, :cols].astype(np.float64), storage[: storage.size - padding]
+
+        a, self.a = operand(*((k, m) if orientation[0] == "t" else (m, k)))
+        b, self.b = operand(*((n, k) if orientation[1] == "t" else (k, n)))
+        exact = (a.transpose(0, 2, 1) if orientation[0] == "t" else a) @ (
+            b.transpose(0, 2, 1) if orientation[1] == "t" else b
+        )
+        self.regions = {"a": self.a, "b": self.b}
+        if bias:
+            values = rng.integers(-9, 10, n).astype(np.float32)
+            self.regions["bias"] = to_bits(values, bias)
+            exact = exact + values
+        self.expected = rounded(exact, output)
+        self.c = np.full((batch, m, n), 0x5555, np.float32 if output == "f32" else np.uint16)
+        self.regions["c"] = self.c
+
+        def matrix(storage: np.ndarray, rows: int, cols: int, transposed: bool) -> Matrix:
+            return Matrix(
+                storage.ctypes.data + 2 * offset, cols + padding, rows * (cols + padding), transposed
+            )
+
+        self.problem = Problem(
+            int(target[3:]), 0, ELEMENT_TYPES[element], ELEMENT_TYPES[output], m, n, k, batch,
+            matrix(self.a, *((k, m) if orientation[0] == "t" else (m, k)), orientation[0] == "t"),
+            matrix(self.b, *((n, k) if orientation[1] == "t" else (k, n)), orientation[1] == "t"),
+            Matrix(self.c.ctypes.data, n, m * n, False),
+            self.regions["bias"].ctypes.data if bias else None, ELEMENT_TYPES[bias or "f32"])  # fmt: skip
+
+    def run(self, variant: str = "", splits: int = 1, **settings):
+        """Runs the plan; returns its description and the report of each launch."""
+        self.c[:] = np.float32("nan") if self.output == "f32" else 0x7FFF
+        plan = make_plan(self.problem, variant, splits)
+        regions = dict(self.regions)
+        if plan["workspace_bytes"]:
+            regions["workspace"] = np.full(plan["workspace_bytes"] // 4, np.nan, np.float32)
+            plan = make_plan(self.problem, variant, splits, regions["workspace"].ctypes.data)
+        reports = [
+            kernel(self.target, launch["kernel"]).launch(
+                bytes.fromhex(launch["arguments"]), regions, grid=launch["grid"], block=launch["block"],
+                read_only=("a", "b", "bias"), **settings)
+            for launch in plan["launches"]
+        ]  # fmt: skip
+        return plan, reports
+
+    def check(self):
+        np.testing.assert_array_equal(from_bits(self.c, self.output), self.expected)

@@ -1,0 +1,103 @@
+"""Every prebuilt GEMM kernel against a product in float64, with every check of the simulator on."""
+
+import numpy as np
+import pytest
+
+from tests.kernels.gemm_plan import ROWS, Gemm, PlanError, make_plan
+from tests.simulated_device import TARGETS
+
+CHECKS = {"poison": 1, "count_lds_conflicts": 1}
+CASES = [
+    (row, target) for row, (targets, *_) in ROWS.items() for target in TARGETS if targets in ("both", target)
+]
+CASE_NAMES = [f"{row}-{target}" for row, target in CASES]
+
+
+def run(gemm, variant="", splits=1, **settings):
+    plan, reports = gemm.run(variant, splits, **{**CHECKS, **settings})
+    gemm.check()
+    return plan, reports
+
+
+@pytest.mark.parametrize(("row", "target"), CASES, ids=CASE_NAMES)
+def test_row(row, target):
+    """Whole tiles without a bank conflict; then broken tiles in every direction, batches, padding, bias, rounding."""
+    _, orientation, element, tile_m, tile_n, tile_k = ROWS[row]
+    conflict_free = Gemm(target, orientation, element, tile_m, tile_n, 2 * tile_k)
+    _, reports = run(conflict_free, row)
+    assert reports[0].lds_conflict_cycles == 0
+    unaligned = row.endswith("unaligned")
+    ragged = Gemm(target, orientation, element, tile_m + 22, tile_n + 14, 2 * tile_k + 26, batch=2, output=element,
+                  bias="f32", padding=3 if unaligned else 2, offset=1 if unaligned else 2)  # fmt: skip
+    run(ragged, row, wave_order_seed=11)
+    if unaligned:
+        run(Gemm(target, orientation, element, 61, 5, 1, padding=1), row, wave_order_seed=12)
+        run(Gemm(target, orientation, element, 1, 1, 65), row)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("orientation", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 1), (2, 3, 5), (17, 130, 33), (40, 8, 1000), (255, 257, 66)]
+)
+def test_the_plans_own_choice(target, orientation, m, n, k):
+    for output, bias in (("f32", None), ("bf16", "bf16"), ("f16", "f16")):
+        run(Gemm(target, orientation, "bf16", m, n, k, output=output, bias=bias))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("splits", [2, 3, 7])
+def test_split_k(target, splits):
+    gemm = Gemm(target, "nt", "f16", 70, 90, 64 * 9 + 10, batch=2, output="f16", bias="f16", padding=2)
+    plan, reports = run(gemm, "nt_f16_64x64x64", splits)
+    assert plan["splits"] > 1 and [launch["variant"] for launch in plan["launches"]] == [
+        "nt_f16_64x64x64",
+        "reduce",
+    ]
+    first = gemm.c.copy()
+    run(gemm, "nt_f16_64x64x64", splits, wave_order_seed=5, threads=1)
+    assert np.array_equal(gemm.c, first)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_ping_pong_does_not_depend_on_the_order_of_waves(target, seed):
+    for orientation in ("nt", "tn"):
+        for k in (64, 128, 200, 448):  # fewer K tiles than buffers, odd and even numbers of them
+            run(
+                Gemm(target, orientation, "bf16", 256, 256, k),
+                f"{orientation}_bf16_256x256x64",
+                wave_order_seed=seed,
+            )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("orientation", ["nt", "tn"])
+def test_a_matrix_of_more_than_4_gib(target, orientation):
+    """Offsets between tiles have 64 bits, and the last rows lie beyond what 32 reach."""
+    gemm = Gemm(target, orientation, "bf16", 130, 64, 200)
+    rows, stride = (200, 12 << 20) if orientation[0] == "t" else (130, 18 << 20)
+    cols = gemm.a.size // rows
+    far = np.zeros((rows - 1) * stride + cols, np.uint16)  # mapped, not touched
+    assert far.nbytes > 1 << 32
+    for row in range(rows):
+        far[row * stride : row * stride + cols] = gemm.a[row * cols : (row + 1) * cols]
+    gemm.regions["a"] = far
+    gemm.problem.a.data, gemm.problem.a.leading_stride = far.ctypes.data, stride
+    plan, _ = run(gemm)
+    assert "256x256" not in plan["variant"]
+    if orientation == "nt":
+        with pytest.raises(PlanError, match="cannot run"):
+            make_plan(gemm.problem, "nt_bf16_256x256x64")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_broadcast_operands(target):
+    """A leading stride of zero repeats a row, a batch stride of zero a matrix."""
+    gemm = Gemm(target, "nt", "bf16", 66, 70, 40, batch=3)
+    a = gemm.a[:40]
+    gemm.problem.a.leading_stride = gemm.problem.a.batch_stride = gemm.problem.b.batch_stride = 0
+    values = (a.astype(np.uint32) << 16).view(np.float32)
+    b = (gemm.b[: 70 * 40].astype(np.uint32) << 16).view(np.float32).reshape(70, 40)
+    gemm.expected = np.broadcast_to(values @ b.T, (3, 66, 70)).astype(np.float32)
+    run(gemm)

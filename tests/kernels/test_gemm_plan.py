@@ -1,0 +1,133 @@
+"""Which variant runs is a pure function of the problem."""
+
+import ctypes
+
+import pytest
+
+from tests.kernels.gemm_plan import ROWS, PlanError, make_plan, shape, suitable
+from tests.simulated_device import TARGETS
+
+
+def tile_of(plan):
+    return "x".join(str(size) for size in ROWS[plan["variant"]][3:5])
+
+
+# (m, n, k) -> the tile, and whether K is split
+TABLE = [
+    (8192, 8192, 8192, "256x256", False),
+    (4096, 4096, 4096, "256x256", False),
+    (16384, 4096, 1024, "256x256", False),
+    (1024, 1024, 1024, None, False),
+    (16, 8192, 8192, "32x128", True),
+    (1, 4096, 14336, "32x128", True),
+    (64, 64, 65536, "64x64", True),
+    (128, 128, 128, "64x64", False),
+    (1, 1, 1, "64x64", False),
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("m", "n", "k", "tile", "split"), TABLE)
+def test_table(target, m, n, k, tile, split):
+    plan = make_plan(shape(target, m, n, k))
+    assert tile is None or tile_of(plan) == tile, plan["variant"]
+    assert (plan["splits"] > 1) == split, plan["splits"]
+    assert plan["launches"][0]["kernel"] == f"hipkittens_gemm_{plan['variant']}_{target}"
+    assert len(plan["launches"]) == (2 if split else 1)
+    assert plan["workspace_bytes"] == (plan["splits"] * m * n * 4 if split else 0)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("orientation", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("element", ["bf16", "f16"])
+def test_orientation_and_element_choose_the_rows(target, orientation, element):
+    names = suitable(shape(target, 512, 512, 512, orientation=orientation, element=element))
+    assert names and all(name.startswith(f"{orientation}_{element}_") for name in names)
+
+
+def test_unaligned_rows_take_the_element_variants_only():
+    def only_unaligned(problem):
+        names = suitable(problem)
+        assert names
+        return all(name.endswith("unaligned") for name in names)
+
+    assert not only_unaligned(shape("gfx950", 64, 64, 64))
+    assert only_unaligned(shape("gfx950", 64, 64, 63))
+    assert only_unaligned(shape("gfx950", 64, 63, 64, orientation="nn"))
+    assert not only_unaligned(shape("gfx950", 63, 64, 64))
+    assert only_unaligned(shape("gfx950", 64, 64, 64, data=(1 << 20) + 2))
+    odd_stride = shape("gfx950", 64, 64, 64)
+    odd_stride.a.leading_stride = 65
+    assert only_unaligned(odd_stride)
+    odd_batch = shape("gfx950", 64, 64, 64, batch=2)
+    odd_batch.b.batch_stride = 64 * 64 + 1
+    assert only_unaligned(odd_batch)
+
+
+def test_the_stride_of_a_single_row_says_nothing():
+    problem = shape("gfx942", 1, 64, 64)
+    problem.a.leading_stride = 1
+    assert any(not name.endswith("unaligned") for name in suitable(problem))
+    make_plan(problem)
+
+
+def test_more_batches_than_a_grid_holds_become_several_launches():
+    plan = make_plan(shape("gfx950", 16, 16, 16, batch=150_000))
+    assert [launch["grid"][2] for launch in plan["launches"]] == [65535, 65535, 150_000 - 2 * 65535]
+    pointers = [
+        int.from_bytes(bytes.fromhex(launch["arguments"])[:8], "little") for launch in plan["launches"]
+    ]
+    assert pointers == [(1 << 20) + 2 * 16 * 16 * 65535 * i for i in range(3)]
+
+
+def test_grids_cover_the_product_and_arguments_say_so():
+    plan = make_plan(shape("gfx950", 1000, 2000, 512), "nt_bf16_128x128x64", 3)
+    grid = plan["launches"][0]["grid"]
+    assert grid == [8 * 16, 3, 1] and plan["splits"] == 3
+    assert plan["launches"][1]["grid"] == [8, 1000, 1]
+    # Eight K tiles in five parts: two each, and so only four parts.
+    assert make_plan(shape("gfx950", 1000, 2000, 512), "nt_bf16_128x128x64", 5)["splits"] == 4
+
+
+def test_the_plan_is_pure():
+    problem = shape("gfx950", 777, 555, 333 * 2)
+    assert make_plan(problem) == make_plan(problem)
+
+
+def changed(**fields):
+    problem = shape("gfx950", 64, 64, 64, batch=2)
+    for name, value in fields.items():
+        owner, _, field = name.rpartition("__")
+        setattr(getattr(problem, owner) if owner else problem, field, value)
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"target": 908}, "gfx908 has no kernels"),
+        ({"m": 0}, "m = 0 is not in"),
+        ({"k": -1}, "k = -1 is not in"),
+        ({"n": 1 << 31}, "n = 2147483648 is not in"),
+        ({"batch": 0}, "batch = 0 is not in"),
+        ({"input": 2}, "operands are bf16 or f16"),
+        ({"a__data": None}, "a has no data"),
+        ({"b__leading_stride": -64}, "b has a negative leading stride"),
+        ({"a__batch_stride": -1}, "a has a negative batch stride"),
+        ({"c__transposed": True}, "c is written row by row"),
+        ({"c__leading_stride": 63}, "rows of c overlap"),
+        ({"c__batch_stride": 0}, "batches of c overlap"),
+        ({"a__leading_stride": 1 << 32}, "no variant reaches this far"),
+    ],
+)
+def test_bad_problems_are_refused(fields, message):
+    with pytest.raises(PlanError, match=message):
+        make_plan(changed(**fields))
+
+
+def test_a_variant_that_cannot_run_is_refused():
+    with pytest.raises(PlanError, match="nn_bf16_128x128x64 cannot run this problem"):
+        make_plan(shape("gfx950", 64, 64, 64), "nn_bf16_128x128x64")
+    with pytest.raises(PlanError, match="5 splits of 1 K tiles"):
+        make_plan(shape("gfx950", 64, 64, 64), "nt_bf16_128x128x64", 5)
+    assert ctypes.sizeof(ctypes.c_void_p) == 8

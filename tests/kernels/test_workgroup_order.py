@@ -1,0 +1,42 @@
+"""Every tile has exactly one workgroup, whatever the grid; and the order does what it is for."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from tests.kernels.gemm_plan import Order, probe
+
+
+def positions(tiles_m, tiles_n, xcd_chunk, window_rows, xcds=8):
+    found = np.zeros((tiles_m * tiles_n, 2), np.uint32)
+    order = Order(tiles_m, tiles_n, xcds, xcd_chunk, window_rows)
+    probe().probe_order(ctypes.byref(order), found.ctypes.data_as(ctypes.c_void_p))
+    return found
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 16, 25, 64, 216])
+def test_every_number_of_tiles_is_a_permutation(chunk):
+    for count in range(1, 700):
+        found = positions(count, 1, chunk, 8)
+        assert np.array_equal(np.sort(found[:, 0]), np.arange(count)), count
+
+
+@pytest.mark.parametrize("window", [1, 3, 4, 8])
+def test_every_shape_of_grid_is_a_permutation(window):
+    for tiles_m in (1, 2, 3, 7, 8, 9, 31, 57, 64):
+        for tiles_n in (1, 2, 5, 8, 13, 57, 64):
+            found = positions(tiles_m, tiles_n, 16, min(window, tiles_m))
+            index = np.sort(found[:, 0] * tiles_n + found[:, 1])
+            assert np.array_equal(index, np.arange(tiles_m * tiles_n)), (tiles_m, tiles_n)
+
+
+def test_an_xcd_takes_neighbouring_tiles():
+    # Workgroup i runs on XCD i % 8. Its 64 tiles of the first round lie in one window: few rows of A, few columns of B.
+    found = positions(32, 32, 64, 8)
+    for xcd in range(8):
+        mine = found[xcd : 8 * 64 : 8]
+        assert len(np.unique(mine[:, 0])) + len(np.unique(mine[:, 1])) <= 16
+    # Without chunks the same workgroups would spread over all of it.
+    spread = positions(32, 32, 1, 8)[0 : 8 * 64 : 8]
+    assert len(np.unique(spread[:, 0])) + len(np.unique(spread[:, 1])) > 16
