@@ -37,7 +37,8 @@ struct Index {
 
 const Row* find_row(Target target, Encoding encoding, uint32_t number) {
     static const Index index;
-    return number < number_limit ? index.rows[static_cast<int>(target)][static_cast<int>(encoding)][number] : nullptr;
+    return number < number_limit ? index.rows[static_cast<int>(target)][static_cast<int>(encoding)][number]
+                                 : nullptr;
 }
 
 constexpr uint32_t first_trap_sgpr = 108, last_trap_sgpr = 123;
@@ -53,8 +54,8 @@ bool is_scalar_register(uint32_t code, uint32_t dwords) {
         return is_aligned_tuple(code - first_trap_sgpr, dwords) && code + dwords <= last_trap_sgpr + 1;
     }
     if (code == code::m0) return dwords == 1;
-    const bool is_pair = code == code::flat_scratch_lo || code == code::xnack_mask_lo || code == code::vcc_lo ||
-                         code == code::exec_lo;
+    const bool is_pair = code == code::flat_scratch_lo || code == code::xnack_mask_lo ||
+                         code == code::vcc_lo || code == code::exec_lo;
     const bool is_single = is_pair || code == code::flat_scratch_hi || code == code::xnack_mask_hi ||
                            code == code::vcc_hi || code == code::exec_hi;
     return dwords == 1 ? is_single : dwords == 2 && is_pair;
@@ -139,11 +140,16 @@ bool Decoder::constant_or_sgpr(const OperandForm& form, uint32_t code) {
 
 bool Decoder::source(const OperandForm& form, uint32_t code) {
     switch (form.kind) {
-        case Kind::vgpr: return code >= 256 && vgpr(form, code - 256);
-        case Kind::agpr: return code >= 256 && vgpr(form, code - 256, true);
-        case Kind::mask: return sgpr(form, code);
-        case Kind::sgpr: return code < 256 && constant_or_sgpr(form, code);
-        default: break;
+        case Kind::vgpr:
+            return code >= 256 && vgpr(form, code - 256);
+        case Kind::agpr:
+            return code >= 256 && vgpr(form, code - 256, true);
+        case Kind::mask:
+            return sgpr(form, code);
+        case Kind::sgpr:
+            return code < 256 && constant_or_sgpr(form, code);
+        default:
+            break;
     }
     if (code >= 256) return vgpr(form, code - 256);
     return form.dwords <= 2 && constant_or_sgpr(form, code);
@@ -174,10 +180,17 @@ bool Decoder::finish() {
     for (const OperandForm& form : *this) {
         uint16_t code;
         switch (form.kind) {
-            case Kind::implicit_vcc: code = code::vcc_lo; break;
-            case Kind::implicit_exec: code = code::exec_lo; break;
-            case Kind::implicit_m0: code = code::m0; break;
-            default: continue;
+            case Kind::implicit_vcc:
+                code = code::vcc_lo;
+                break;
+            case Kind::implicit_exec:
+                code = code::exec_lo;
+                break;
+            case Kind::implicit_m0:
+                code = code::m0;
+                break;
+            default:
+                continue;
         }
         add(form, code).is_implicit = true;
     }
@@ -198,17 +211,25 @@ bool Decoder::finish() {
 
 bool Decoder::decode_scalar() {
     const uint32_t top = bits(31, 23);
-    const Encoding encoding = top == 0x17d   ? Encoding::sop1
-                              : top == 0x17e ? Encoding::sopc
-                              : top == 0x17f ? Encoding::sopp
+    const Encoding encoding = top == 0x17d          ? Encoding::sop1
+                              : top == 0x17e        ? Encoding::sopc
+                              : top == 0x17f        ? Encoding::sopp
                               : bits(31, 28) == 0xb ? Encoding::sopk
                                                     : Encoding::sop2;
     uint32_t number = 0;
     switch (encoding) {
-        case Encoding::sop1: number = bits(15, 8); break;
-        case Encoding::sop2: number = bits(29, 23); break;
-        case Encoding::sopk: number = bits(27, 23); break;
-        default: number = bits(22, 16); break;
+        case Encoding::sop1:
+            number = bits(15, 8);
+            break;
+        case Encoding::sop2:
+            number = bits(29, 23);
+            break;
+        case Encoding::sopk:
+            number = bits(27, 23);
+            break;
+        default:
+            number = bits(22, 16);
+            break;
     }
     if (!find(encoding, number) || !set_size(4)) return false;
 
@@ -241,17 +262,22 @@ bool Decoder::decode_scalar() {
                 immediate_used = true;
                 break;
             }
-            case Kind::literal: good = literal(form); break;
+            case Kind::literal:
+                good = literal(form);
+                break;
             case Kind::implicit_vcc:
             case Kind::implicit_exec:
-            case Kind::implicit_m0: break;
+            case Kind::implicit_m0:
+                break;
             default:
-                if (form.is_written || encoding == Encoding::sopk) {  // SOPK compares read their register from sdst
+                if (form.is_written ||
+                    encoding == Encoding::sopk) {  // SOPK compares read their register from sdst
                     good = !destination_used && sgpr(form, bits(22, 16));
                     destination_used = true;
                 } else {
                     const uint32_t code = sources[next_source++];
-                    good = form.kind == Kind::scalar_register ? sgpr(form, code) : constant_or_sgpr(form, code);
+                    good =
+                        form.kind == Kind::scalar_register ? sgpr(form, code) : constant_or_sgpr(form, code);
                 }
         }
         if (!good) return false;
@@ -273,13 +299,20 @@ bool decode(Target target, const uint8_t* bytes, size_t size, uint32_t address, 
     if (word >> 30 == 0b10) return decoder.decode_scalar();
     if (size < 8) return false;
     switch (word >> 26) {
-        case 0x30: return decoder.decode_scalar_memory();
-        case 0x34: return decoder.decode_vector_long();
-        case 0x36: return decoder.decode_ds();
-        case 0x37: return decoder.decode_flat();
-        case 0x38: return decoder.decode_buffer(Encoding::mubuf);
-        case 0x3a: return decoder.decode_buffer(Encoding::mtbuf);
-        default: return false;
+        case 0x30:
+            return decoder.decode_scalar_memory();
+        case 0x34:
+            return decoder.decode_vector_long();
+        case 0x36:
+            return decoder.decode_ds();
+        case 0x37:
+            return decoder.decode_flat();
+        case 0x38:
+            return decoder.decode_buffer(Encoding::mubuf);
+        case 0x3a:
+            return decoder.decode_buffer(Encoding::mtbuf);
+        default:
+            return false;
     }
 }
 

@@ -9,8 +9,9 @@
 
 namespace hipkittens::isa {
 
-// Decodes the instruction that starts at bytes[0]; `size` bytes are readable. `address` is copied into the result.
-// Returns false if the bytes are no instruction of `target` with a row here, or run past `size`: nothing is guessed.
+// Decodes the instruction that starts at bytes[0]; `size` bytes are readable. `address` is copied into the
+// result. Returns false if the bytes are no instruction of `target` with a row here, or run past `size`:
+// nothing is guessed.
 bool decode(Target target, const uint8_t* bytes, size_t size, uint32_t address, Instruction* instruction);
 
 }  // namespace hipkittens::isa

@@ -38,7 +38,8 @@ bool Decoder::decode_scalar_memory() {
                 good = sgpr(form, bits(5, 0) * 2);
                 break;
             case Kind::soffset:
-                // Beside an immediate, soffset is an extra register. Without one, the low offset bits name the register.
+                // Beside an immediate, soffset is an extra register. Without one, the low offset bits name
+                // the register.
                 if (!has_immediate) {
                     good = !soffset_enable && bits(63, 39) == 0 && sgpr(form, bits(38, 32));
                 } else if (soffset_enable) {
@@ -52,7 +53,8 @@ bool Decoder::decode_scalar_memory() {
                 // LLVM keeps M0 and EXEC out of scalar memory data.
                 if (data == code::m0 || data == code::exec_lo || data == code::exec_hi) return false;
                 good = sgpr(form, data);
-                if (good && form.written_if_returning) out_.operands[out_.operand_count - 1].is_written = out_.sc0;
+                if (good && form.written_if_returning)
+                    out_.operands[out_.operand_count - 1].is_written = out_.sc0;
         }
         if (!good) return false;
     }
@@ -86,7 +88,8 @@ bool Decoder::decode_ds() {
             destination_used = true;
             good = vgpr(form, bits(63, 56), accumulation);
         } else if (row_->has(isa::gds)) {
-            // Global wave sync takes its operand from the address field; gfx90a and later want an even register.
+            // Global wave sync takes its operand from the address field; gfx90a and later want an even
+            // register.
             address_used = true;
             good = bit(32) == 0 && vgpr(form, bits(39, 32), accumulation);
         } else {
@@ -145,9 +148,14 @@ bool Decoder::decode_buffer(Encoding encoding) {
                 }
                 break;
             }
-            case Kind::srsrc: good = sgpr(form, bits(52, 48) * 4); break;
-            case Kind::soffset: good = bits(63, 56) != code::literal && constant_or_sgpr(form, bits(63, 56)); break;
-            case Kind::implicit_m0: break;
+            case Kind::srsrc:
+                good = sgpr(form, bits(52, 48) * 4);
+                break;
+            case Kind::soffset:
+                good = bits(63, 56) != code::literal && constant_or_sgpr(form, bits(63, 56));
+                break;
+            case Kind::implicit_m0:
+                break;
             default:
                 if (out_.lds) break;
                 good = vgpr(form, bits(47, 40), accumulation);
@@ -169,7 +177,8 @@ bool Decoder::decode_flat() {
                               : segment == 1 ? Encoding::scratch
                                              : Encoding::global;
     if (!find(encoding, bits(24, 18)) || !set_size(8)) return false;
-    out_.offset = encoding == Encoding::flat ? static_cast<int32_t>(bits(11, 0)) : sign_extend(bits(12, 0), 13);
+    out_.offset =
+        encoding == Encoding::flat ? static_cast<int32_t>(bits(11, 0)) : sign_extend(bits(12, 0), 13);
     out_.sc0 = bit(16);
     out_.nt = bit(17);
     out_.sc1 = bit(25);
@@ -203,7 +212,8 @@ bool Decoder::decode_flat() {
                 good = saddr == no_address_register ? absent(address) : sgpr(address, saddr);
                 break;
             }
-            case Kind::implicit_m0: break;
+            case Kind::implicit_m0:
+                break;
             default:
                 if (form.only_if_returning && !out_.sc0) break;
                 if (form.is_written) {

@@ -15,8 +15,10 @@ bool takes_signs(OperandType type) {
         case OperandType::f64:
         case OperandType::pk_f16:
         case OperandType::pk_bf16:
-        case OperandType::pk_f32: return true;
-        default: return false;
+        case OperandType::pk_f32:
+            return true;
+        default:
+            return false;
     }
 }
 
@@ -24,22 +26,26 @@ bool takes_signs(OperandType type) {
 int f8f6f4_dwords(uint32_t format) {
     switch (format) {
         case 0:
-        case 1: return 8;
+        case 1:
+            return 8;
         case 2:
-        case 3: return 6;
-        case 4: return 4;
-        default: return 0;
+        case 3:
+            return 6;
+        case 4:
+            return 4;
+        default:
+            return 0;
     }
 }
 
 bool is_dpp_control(uint32_t control, bool broadcast_only) {
     const bool is_broadcast = control >= 0x150 && control <= 0x15f;  // row_newbcast
     if (broadcast_only) return is_broadcast;
-    if (control <= 0xff || is_broadcast) return true;                // quad_perm
+    if (control <= 0xff || is_broadcast) return true;  // quad_perm
     const uint32_t kind = control & 0x1f0, amount = control & 0xf;
     if (kind == 0x100 || kind == 0x110 || kind == 0x120) return amount != 0;  // row_shl, row_shr, row_ror
-    if (kind == 0x130) return amount % 4 == 0;                       // wave_shl, wave_rol, wave_shr, wave_ror by 1
-    return kind == 0x140 && amount <= 3;                             // row_mirror, row_half_mirror, row_bcast15, 31
+    if (kind == 0x130) return amount % 4 == 0;  // wave_shl, wave_rol, wave_shr, wave_ror by 1
+    return kind == 0x140 && amount <= 3;        // row_mirror, row_half_mirror, row_bcast15, 31
 }
 
 }  // namespace
@@ -97,6 +103,8 @@ bool Decoder::sdwa(bool has_second_source) {
             good = vcc(form);
         } else if (&form - begin() < row_->destination_count) {
             good = vgpr(form, bits(24, 17));
+            constexpr int preserve = 2, dword = 6;
+            if (good && sdwa.dst_unused == preserve && sdwa.dst_sel != dword) out_.operands[0].is_read = true;
         } else {
             // Integer sources sign-extend, floating-point ones take neg and abs.
             if (takes_signs(form.type) && sdwa.sext[index]) return false;
@@ -193,7 +201,8 @@ bool Decoder::decode_vector_long() {
         return decode_vop3(has_mask && has_register);
     }
     const uint32_t number = bits(22, 16);
-    // A scale prefix followed by a matrix instruction is one instruction of sixteen bytes. Its op_sel_hi bit 2 is 0.
+    // A scale prefix followed by a matrix instruction is one instruction of sixteen bytes. Its op_sel_hi bit
+    // 2 is 0.
     if (number == 0x2c && bit(14) == 0) return decode_matrix_scale();
     if (find(Encoding::mai, number)) return set_size(8) && decode_matrix(word_);
     return find(Encoding::vop3p, number) && set_size(8) && decode_vop3p();
@@ -214,8 +223,7 @@ bool Decoder::decode_vop3(bool with_mask) {
         if (form.kind >= Kind::implicit_vcc) continue;
         if (&form - begin() < row_->destination_count) {
             const bool is_scalar = form.kind == Kind::mask || form.kind == Kind::sgpr;
-            good = !is_scalar ? vgpr(form, bits(7, 0))
-                              : sgpr(form, with_mask ? bits(14, 8) : bits(7, 0));
+            good = !is_scalar ? vgpr(form, bits(7, 0)) : sgpr(form, with_mask ? bits(14, 8) : bits(7, 0));
         } else {
             good = source_codes[index] != code::literal && source(form, source_codes[index]);
             ++index;
@@ -291,8 +299,10 @@ bool Decoder::decode_matrix(uint64_t word) {
     const bool accumulation[3] = {field(59, 59) != 0, field(60, 60) != 0, field(15, 15) != 0};
     if (row_->forms[0].kind == Kind::agpr || row_->forms[1].kind == Kind::agpr) {  // v_accvgpr_read, _write
         // Assemblers set the three op_sel_hi bits.
-        if (field(14, 8) != 0x40 || field(15, 15) || field(63, 59) != 3 || sources[1] || sources[2]) return false;
-        if (sources[0] == code::literal || !vgpr(row_->forms[0], field(7, 0), row_->forms[0].kind == Kind::agpr)) {
+        if (field(14, 8) != 0x40 || field(15, 15) || field(63, 59) != 3 || sources[1] || sources[2])
+            return false;
+        if (sources[0] == code::literal ||
+            !vgpr(row_->forms[0], field(7, 0), row_->forms[0].kind == Kind::agpr)) {
             return false;
         }
         return source(row_->forms[1], sources[0]);

@@ -11,7 +11,7 @@ namespace hipkittens::isa {
 
 // A builder returns false if the bits name no register, or one that the operand cannot have.
 class Decoder {
-   public:
+  public:
     Decoder(Target target, const uint8_t* bytes, size_t size, Instruction& instruction);
 
     // Each decodes one group of encodings; `word` below holds the bits they look at.
@@ -26,10 +26,11 @@ class Decoder {
 
     uint32_t first_dword() const { return static_cast<uint32_t>(word_); }
 
-   private:
+  private:
     // Bits high..low of the first eight bytes.
     uint32_t bits(int high, int low) const {
-        return static_cast<uint32_t>(word_ >> low) & static_cast<uint32_t>((uint64_t{1} << (high - low + 1)) - 1);
+        return static_cast<uint32_t>(word_ >> low) &
+               static_cast<uint32_t>((uint64_t{1} << (high - low + 1)) - 1);
     }
     uint32_t bit(int position) const { return bits(position, position); }
     uint32_t dword_at(size_t offset) const;
@@ -38,16 +39,16 @@ class Decoder {
     bool find(Encoding encoding, uint32_t number);
     bool set_size(size_t bytes);
 
-    bool source(const OperandForm& form, uint32_t code);           // the 9-bit source space
+    bool source(const OperandForm& form, uint32_t code);  // the 9-bit source space
     bool vgpr(const OperandForm& form, uint32_t index, bool accumulation = false);
-    bool sgpr(const OperandForm& form, uint32_t code);             // 7-bit space: registers only
-    bool constant_or_sgpr(const OperandForm& form, uint32_t code); // 8-bit space
+    bool sgpr(const OperandForm& form, uint32_t code);              // 7-bit space: registers only
+    bool constant_or_sgpr(const OperandForm& form, uint32_t code);  // 8-bit space
     bool inline_constant(const OperandForm& form, uint32_t code);
     bool immediate(const OperandForm& form, int32_t value);
     bool absent(const OperandForm& form);
     bool vcc(const OperandForm& form);
     bool literal(const OperandForm& form);
-    bool finish();                                                 // implicit operands, the literal
+    bool finish();  // implicit operands, the literal
 
     // decode_vector.cpp
     bool sdwa(bool has_second_source);

@@ -9,7 +9,7 @@ namespace hipkittens::isa {
 namespace {
 
 class Printer {
-   public:
+  public:
     explicit Printer(const Instruction& instruction) : in_(instruction), row_(*instruction.row) {}
 
     std::string print() {
@@ -24,29 +24,41 @@ class Printer {
                 if (in_.has_dpp) print_dpp();
                 break;
             case Encoding::vop3:
-            case Encoding::vop3_sdst: print_vop3(); break;
+            case Encoding::vop3_sdst:
+                print_vop3();
+                break;
             case Encoding::vop3p:
             case Encoding::mai:
-            case Encoding::mfma_scale: print_packed(); break;
-            case Encoding::smem: flag("glc", in_.sc0); break;
-            case Encoding::ds: print_ds(); break;
+            case Encoding::mfma_scale:
+                print_packed();
+                break;
+            case Encoding::smem:
+                flag("glc", in_.sc0);
+                break;
+            case Encoding::ds:
+                print_ds();
+                break;
             case Encoding::mubuf:
             case Encoding::mtbuf:
             case Encoding::flat:
             case Encoding::global:
-            case Encoding::scratch: print_vector_memory(); break;
-            default: break;
+            case Encoding::scratch:
+                print_vector_memory();
+                break;
+            default:
+                break;
         }
         return text_;
     }
 
-   private:
+  private:
     const char* suffix() const {
         if (row_.form_count == 0) return "";
         if (in_.has_sdwa) return "_sdwa";
         if (in_.has_dpp) return "_dpp";
         const bool has_both = (row_.encoding == Encoding::vop1 || row_.encoding == Encoding::vop2 ||
-                               row_.encoding == Encoding::vopc) && !row_.has(no_vop3);
+                               row_.encoding == Encoding::vopc) &&
+                              !row_.has(no_vop3);
         if (!has_both) return "";
         return in_.encoding == row_.encoding ? "_e32" : "_e64";
     }
@@ -90,9 +102,12 @@ class Printer {
             case Kind::hwreg:
             case Kind::sendmsg:
             case Kind::gpr_idx:
-            case Kind::probe: return immediate_text(form.kind, in_.encoding, operand.immediate);
-            case Kind::literal: return literal_field_text(in_.encoding, in_.literal);
-            default: break;
+            case Kind::probe:
+                return immediate_text(form.kind, in_.encoding, operand.immediate);
+            case Kind::literal:
+                return literal_field_text(in_.encoding, in_.literal);
+            default:
+                break;
         }
         if (in_.encoding == Encoding::smem && form.kind == Kind::soffset) {
             const std::string offset = hexadecimal(in_.offset);
@@ -145,12 +160,14 @@ class Printer {
             text_ += std::string(" dst_unused:") + unused[in_.sdwa.dst_unused];
         }
         text_ += std::string(" src0_sel:") + sdwa_select_text(in_.sdwa.src_sel[0]);
-        if (in_.encoding != Encoding::vop1) text_ += std::string(" src1_sel:") + sdwa_select_text(in_.sdwa.src_sel[1]);
+        if (in_.encoding != Encoding::vop1)
+            text_ += std::string(" src1_sel:") + sdwa_select_text(in_.sdwa.src_sel[1]);
     }
 
     void print_dpp() {
         text_ += " " + dpp_control_text(in_.dpp.control);
-        text_ += " row_mask:" + hexadecimal(in_.dpp.row_mask) + " bank_mask:" + hexadecimal(in_.dpp.bank_mask);
+        text_ +=
+            " row_mask:" + hexadecimal(in_.dpp.row_mask) + " bank_mask:" + hexadecimal(in_.dpp.bank_mask);
         flag("bound_ctrl:1", in_.dpp.bound_ctrl);
     }
 
@@ -164,13 +181,15 @@ class Printer {
         } else if (in_.op_sel) {
             // The destination's half comes last, wherever its bit is.
             const int sources = row_.has(op_sel_bytes) ? 3 : source_count();
-            list("op_sel", (in_.op_sel & ((1u << sources) - 1)) | (in_.op_sel >> 3 & 1u) << sources, sources + 1);
+            list("op_sel", (in_.op_sel & ((1u << sources) - 1)) | (in_.op_sel >> 3 & 1u) << sources,
+                 sources + 1);
         }
         print_output_modifiers();
     }
 
     void print_packed() {
-        if (in_.encoding == Encoding::mai && row_.forms[1].kind != Kind::agpr && row_.forms[0].kind != Kind::agpr) {
+        if (in_.encoding == Encoding::mai && row_.forms[1].kind != Kind::agpr &&
+            row_.forms[0].kind != Kind::agpr) {
             print_matrix();
             return;
         }

@@ -28,7 +28,8 @@ int matrix_passes(const Instruction& instruction) {
     // CDNA4 has half of CDNA3's f64 matrix rate.
     if (name == "v_mfma_f64_16x16x4_f64" && instruction.target == Target::gfx950) return 2 * passes;
     // Formats 0 and 1 are fp8 and bf8: half the rate of the six- and four-bit ones.
-    if (name.find("f8f6f4") != std::string_view::npos && (instruction.cbsz < 2 || instruction.blgp < 2)) return 2 * passes;
+    if (name.find("f8f6f4") != std::string_view::npos && (instruction.cbsz < 2 || instruction.blgp < 2))
+        return 2 * passes;
     return passes;
 }
 
@@ -45,16 +46,22 @@ Unit unit_of(const Instruction& instruction) {
         case Encoding::sopp:
             if (starts_with_any(name, {"s_branch", "s_cbranch"})) return Unit::branch;
             return name.starts_with("s_sendmsg") ? Unit::message : Unit::internal;
-        case Encoding::smem: return Unit::smem;
+        case Encoding::smem:
+            return Unit::smem;
         case Encoding::mai:
-        case Encoding::mfma_scale: return name.starts_with("v_accvgpr") ? Unit::valu : Unit::matrix;
-        case Encoding::ds: return Unit::lds;
-        case Encoding::flat: return Unit::flat;
+        case Encoding::mfma_scale:
+            return name.starts_with("v_accvgpr") ? Unit::valu : Unit::matrix;
+        case Encoding::ds:
+            return Unit::lds;
+        case Encoding::flat:
+            return Unit::flat;
         case Encoding::mubuf:
         case Encoding::mtbuf:
         case Encoding::global:
-        case Encoding::scratch: return Unit::vector_memory;
-        default: return is_transcendental(name) ? Unit::transcendental : Unit::valu;
+        case Encoding::scratch:
+            return Unit::vector_memory;
+        default:
+            return is_transcendental(name) ? Unit::transcendental : Unit::valu;
     }
 }
 
@@ -71,21 +78,26 @@ Effects effects(const Instruction& instruction) {
     result.unit = unit_of(instruction);
     // buffer_wbl2 and buffer_inv are counted too: the memory model waits for them with vmcnt(0).
     result.raises_vmcnt = result.unit == Unit::vector_memory || result.unit == Unit::flat;
-    result.raises_lgkmcnt = result.unit == Unit::smem || result.unit == Unit::flat || result.unit == Unit::message ||
-                            (result.unit == Unit::lds && name != "ds_nop");
+    result.raises_lgkmcnt = result.unit == Unit::smem || result.unit == Unit::flat ||
+                            result.unit == Unit::message || (result.unit == Unit::lds && name != "ds_nop");
     if (result.unit == Unit::matrix) result.matrix_passes = static_cast<uint8_t>(matrix_passes(instruction));
     switch (result.unit) {
         case Unit::valu:
-        case Unit::transcendental: result.reads_exec = !ignores_exec(name); break;
+        case Unit::transcendental:
+            result.reads_exec = !ignores_exec(name);
+            break;
         case Unit::lds:
         case Unit::flat:
-        case Unit::vector_memory: result.reads_exec = instruction.operand_count > 0; break;
-        default: break;
+        case Unit::vector_memory:
+            result.reads_exec = instruction.operand_count > 0;
+            break;
+        default:
+            break;
     }
     if (name == "s_cbranch_execz" || name == "s_cbranch_execnz") result.reads_exec = true;
     for (const Operand& operand : instruction) {
-        if (operand.is_read && (operand.code == code::exec_lo || operand.code == code::exec_hi ||
-                                operand.code == code::execz)) {
+        if (operand.is_read &&
+            (operand.code == code::exec_lo || operand.code == code::exec_hi || operand.code == code::execz)) {
             result.reads_exec = true;
         }
     }
@@ -93,8 +105,8 @@ Effects effects(const Instruction& instruction) {
 }
 
 WaitCounts decode_wait_counts(uint16_t simm16) {
-    return {static_cast<uint8_t>((simm16 & 0xf) | (simm16 >> 14 & 3) << 4), static_cast<uint8_t>(simm16 >> 4 & 7),
-            static_cast<uint8_t>(simm16 >> 8 & 0xf)};
+    return {static_cast<uint8_t>((simm16 & 0xf) | (simm16 >> 14 & 3) << 4),
+            static_cast<uint8_t>(simm16 >> 4 & 7), static_cast<uint8_t>(simm16 >> 8 & 0xf)};
 }
 
 }  // namespace hipkittens::isa

@@ -6,13 +6,17 @@
 
 namespace hipkittens::isa {
 
-enum class Unit : uint8_t { salu, smem, valu, transcendental, matrix, lds, vector_memory, flat, branch, message, internal };
+// clang-format off
+enum class Unit : uint8_t {
+    salu, smem, valu, transcendental, matrix, lds, vector_memory, flat, branch, message, internal,
+};
+// clang-format on
 
 struct Effects {
     Unit unit;
-    bool raises_vmcnt;      // loads, stores and atomics through buffer/global/flat/scratch, direct-to-LDS loads
-    bool raises_lgkmcnt;    // LDS, scalar memory, flat
-    bool reads_exec;        // result depends on EXEC
+    bool raises_vmcnt;    // loads, stores and atomics through buffer/global/flat/scratch, direct-to-LDS loads
+    bool raises_lgkmcnt;  // LDS, scalar memory, flat
+    bool reads_exec;      // result depends on EXEC
     uint8_t matrix_passes;  // MFMA: 4-cycle passes, else 0
 };
 

@@ -6,8 +6,8 @@
 
 namespace hipkittens::isa {
 
-// The enumerator of `v_add_f32` is Opcode::v_add_f32: a mnemonic without the _e32/_e64/_dpp/_sdwa suffix, so that the
-// same operation in two encodings is one opcode with one meaning.
+// The enumerator of `v_add_f32` is Opcode::v_add_f32: a mnemonic without the _e32/_e64/_dpp/_sdwa suffix, so
+// that the same operation in two encodings is one opcode with one meaning.
 enum class Opcode : uint16_t {
     invalid,
 #define ROW(mnemonic, ...) mnemonic,

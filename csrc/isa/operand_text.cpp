@@ -18,32 +18,58 @@ std::string tuple(const char* name, uint32_t first, uint32_t dwords) {
 
 const char* special_name(uint32_t code, bool is_pair) {
     switch (code) {
-        case code::flat_scratch_lo: return is_pair ? "flat_scratch" : "flat_scratch_lo";
-        case code::flat_scratch_hi: return "flat_scratch_hi";
-        case code::xnack_mask_lo: return is_pair ? "xnack_mask" : "xnack_mask_lo";
-        case code::xnack_mask_hi: return "xnack_mask_hi";
-        case code::vcc_lo: return is_pair ? "vcc" : "vcc_lo";
-        case code::vcc_hi: return "vcc_hi";
-        case code::m0: return "m0";
-        case code::exec_lo: return is_pair ? "exec" : "exec_lo";
-        case code::exec_hi: return "exec_hi";
-        case code::shared_base: return "src_shared_base";
-        case code::shared_limit: return "src_shared_limit";
-        case code::private_base: return "src_private_base";
-        case code::private_limit: return "src_private_limit";
-        case 239: return "src_pops_exiting_wave_id";
-        case 240: return "0.5";
-        case 241: return "-0.5";
-        case 242: return "1.0";
-        case 243: return "-1.0";
-        case 244: return "2.0";
-        case 245: return "-2.0";
-        case 246: return "4.0";
-        case 247: return "-4.0";
-        case code::vccz: return "src_vccz";
-        case code::execz: return "src_execz";
-        case code::scc: return "src_scc";
-        default: return nullptr;
+        case code::flat_scratch_lo:
+            return is_pair ? "flat_scratch" : "flat_scratch_lo";
+        case code::flat_scratch_hi:
+            return "flat_scratch_hi";
+        case code::xnack_mask_lo:
+            return is_pair ? "xnack_mask" : "xnack_mask_lo";
+        case code::xnack_mask_hi:
+            return "xnack_mask_hi";
+        case code::vcc_lo:
+            return is_pair ? "vcc" : "vcc_lo";
+        case code::vcc_hi:
+            return "vcc_hi";
+        case code::m0:
+            return "m0";
+        case code::exec_lo:
+            return is_pair ? "exec" : "exec_lo";
+        case code::exec_hi:
+            return "exec_hi";
+        case code::shared_base:
+            return "src_shared_base";
+        case code::shared_limit:
+            return "src_shared_limit";
+        case code::private_base:
+            return "src_private_base";
+        case code::private_limit:
+            return "src_private_limit";
+        case 239:
+            return "src_pops_exiting_wave_id";
+        case 240:
+            return "0.5";
+        case 241:
+            return "-0.5";
+        case 242:
+            return "1.0";
+        case 243:
+            return "-1.0";
+        case 244:
+            return "2.0";
+        case 245:
+            return "-2.0";
+        case 246:
+            return "4.0";
+        case 247:
+            return "-4.0";
+        case code::vccz:
+            return "src_vccz";
+        case code::execz:
+            return "src_execz";
+        case code::scc:
+            return "src_scc";
+        default:
+            return nullptr;
     }
 }
 
@@ -56,9 +82,10 @@ bool is_64_bit(OperandType type) {
 constexpr uint32_t f32_constants[] = {0x3f000000, 0xbf000000, 0x3f800000, 0xbf800000, 0x40000000,
                                       0xc0000000, 0x40800000, 0xc0800000, 0x3e22f983};
 constexpr uint32_t f16_constants[] = {0x3800, 0xb800, 0x3c00, 0xbc00, 0x4000, 0xc000, 0x4400, 0xc400, 0x3118};
-constexpr uint32_t bf16_constants[] = {0x3f00, 0xbf00, 0x3f80, 0xbf80, 0x4000, 0xc000, 0x4080, 0xc080, 0x3e22};
-constexpr uint32_t f64_constant_halves[] = {0x3fe00000, 0xbfe00000, 0x3ff00000, 0xbff00000, 0x40000000,
-                                            0xc0000000, 0x40100000, 0xc0100000};
+constexpr uint32_t bf16_constants[] = {0x3f00, 0xbf00, 0x3f80, 0xbf80, 0x4000,
+                                       0xc000, 0x4080, 0xc080, 0x3e22};
+constexpr uint32_t f64_constant_halves[] = {0x3fe00000, 0xbfe00000, 0x3ff00000, 0xbff00000,
+                                            0x40000000, 0xc0000000, 0x40100000, 0xc0100000};
 
 // Inline constant code of a 32-bit value, or 0.
 uint32_t inline_code(uint32_t value, std::span<const uint32_t> floats, uint32_t sign_mask) {
@@ -74,14 +101,18 @@ uint32_t inline_code(uint32_t value, std::span<const uint32_t> floats, uint32_t 
 // True if an assembler would take an inline constant for this value.
 bool is_inlinable(OperandType type, uint32_t value) {
     switch (type) {
-        case OperandType::f16: return inline_code(value, f16_constants, 0xffff) != 0;
-        case OperandType::bf16: return inline_code(value, bf16_constants, 0xffff) != 0;
+        case OperandType::f16:
+            return inline_code(value, f16_constants, 0xffff) != 0;
+        case OperandType::bf16:
+            return inline_code(value, bf16_constants, 0xffff) != 0;
         case OperandType::pk_f16:
         case OperandType::pk_bf16:
-            return inline_code(value, type == OperandType::pk_f16 ? f16_constants : bf16_constants, 0xffffffff) != 0;
+            return inline_code(value, type == OperandType::pk_f16 ? f16_constants : bf16_constants,
+                               0xffffffff) != 0;
         case OperandType::i16:
         case OperandType::u16:
-        case OperandType::b16: return inline_code(value, {}, 0xffff) != 0;
+        case OperandType::b16:
+            return inline_code(value, {}, 0xffff) != 0;
         case OperandType::f64:
             for (uint32_t half : f64_constant_halves) {
                 if (half == value) return true;
@@ -91,16 +122,20 @@ bool is_inlinable(OperandType type, uint32_t value) {
         case OperandType::i64:
         case OperandType::u64:
         case OperandType::pk_f32:
-        case OperandType::pk_b32: return value <= 64;
-        default: return inline_code(value, f32_constants, 0xffffffff) != 0;
+        case OperandType::pk_b32:
+            return value <= 64;
+        default:
+            return inline_code(value, f32_constants, 0xffffffff) != 0;
     }
 }
 
 std::string hardware_register_text(uint32_t value) {
+    // clang-format off
     static constexpr const char* names[] = {
         nullptr, "MODE", "STATUS", "TRAPSTS", "HW_ID", "GPR_ALLOC", "LDS_ALLOC", "IB_STS", nullptr, nullptr, nullptr,
         nullptr, nullptr, nullptr, nullptr, "SH_MEM_BASES", "TBA_LO", "TBA_HI", "TMA_LO", "TMA_HI", "XCC_ID",
         "SQ_PERF_SNAPSHOT_DATA", "SQ_PERF_SNAPSHOT_DATA1", "SQ_PERF_SNAPSHOT_PC_LO", "SQ_PERF_SNAPSHOT_PC_HI"};
+    // clang-format on
     const uint32_t id = value & 0x3f, offset = value >> 6 & 0x1f, width = (value >> 11) + 1;
     std::string text = "hwreg(";
     text += id < std::size(names) && names[id] ? std::string("HW_REG_") + names[id] : std::to_string(id);
@@ -109,11 +144,14 @@ std::string hardware_register_text(uint32_t value) {
 }
 
 std::string message_text(uint32_t value) {
+    // clang-format off
     static constexpr const char* names[16] = {
         nullptr, "MSG_INTERRUPT", "MSG_GS", "MSG_GS_DONE", "MSG_SAVEWAVE", "MSG_STALL_WAVE_GEN", "MSG_HALT_WAVES",
         "MSG_ORDERED_PS_DONE", "MSG_EARLY_PRIM_DEALLOC", "MSG_GS_ALLOC_REQ", "MSG_GET_DOORBELL", nullptr, nullptr,
         nullptr, nullptr, "MSG_SYSMSG"};
-    static constexpr const char* geometry_names[] = {"GS_OP_NOP", "GS_OP_CUT", "GS_OP_EMIT", "GS_OP_EMIT_CUT"};
+    // clang-format on
+    static constexpr const char* geometry_names[] = {"GS_OP_NOP", "GS_OP_CUT", "GS_OP_EMIT",
+                                                     "GS_OP_EMIT_CUT"};
     static constexpr const char* system_names[] = {nullptr, "SYSMSG_OP_ECC_ERR_INTERRUPT", "SYSMSG_OP_REG_RD",
                                                    "SYSMSG_OP_HOST_TRAP_ACK", "SYSMSG_OP_TTRACE_PC"};
     constexpr uint32_t gs = 2, gs_done = 3, sysmsg = 15;
@@ -173,7 +211,8 @@ std::string register_text(const Operand& operand, uint32_t literal) {
     const uint32_t code = operand.code;
     if (code == code::none) return "off";
     if (code == code::literal) {
-        return is_inlinable(operand.type, literal) ? "lit(" + hexadecimal(literal) + ")" : hexadecimal(literal);
+        return is_inlinable(operand.type, literal) ? "lit(" + hexadecimal(literal) + ")"
+                                                   : hexadecimal(literal);
     }
     if (operand.is_vgpr()) return tuple("v", code - code::first_vgpr, operand.dwords);
     if (operand.is_agpr()) return tuple("a", code - code::first_agpr, operand.dwords);
@@ -188,12 +227,18 @@ std::string register_text(const Operand& operand, uint32_t literal) {
 std::string immediate_text(Kind kind, Encoding encoding, int32_t value) {
     const uint32_t bits = static_cast<uint32_t>(value) & 0xffff;
     switch (kind) {
-        case Kind::label: return std::to_string(value);
-        case Kind::waitcnt: return wait_text(bits);
-        case Kind::hwreg: return hardware_register_text(bits);
-        case Kind::sendmsg: return message_text(bits);
-        case Kind::gpr_idx: return index_mode_text(bits);
-        default: break;
+        case Kind::label:
+            return std::to_string(value);
+        case Kind::waitcnt:
+            return wait_text(bits);
+        case Kind::hwreg:
+            return hardware_register_text(bits);
+        case Kind::sendmsg:
+            return message_text(bits);
+        case Kind::gpr_idx:
+            return index_mode_text(bits);
+        default:
+            break;
     }
     const bool is_small = bits <= 64 && encoding != Encoding::sopk;
     return is_small ? std::to_string(bits) : hexadecimal(bits);
@@ -239,11 +284,13 @@ std::string swizzle_text(uint32_t offset) {
 }
 
 std::string buffer_format_text(uint32_t format) {
+    // clang-format off
     static constexpr const char* data_names[16] = {
         "INVALID", "8", "16", "8_8", "32", "16_16", "10_11_11", "11_11_10", "10_10_10_2", "2_10_10_10", "8_8_8_8",
         "32_32", "16_16_16_16", "32_32_32", "32_32_32_32", "RESERVED_15"};
-    static constexpr const char* number_names[8] = {"UNORM", "SNORM",  "USCALED",    "SSCALED",
-                                                    "UINT",  "SINT",   "RESERVED_6", "FLOAT"};
+    // clang-format on
+    static constexpr const char* number_names[8] = {"UNORM", "SNORM", "USCALED",    "SSCALED",
+                                                    "UINT",  "SINT",  "RESERVED_6", "FLOAT"};
     const uint32_t data = format & 0xf, number = format >> 4;
     constexpr uint32_t default_data = 1, default_number = 0;
     std::string text;
@@ -263,26 +310,40 @@ std::string dpp_control_text(uint32_t control) {
         return text + "]";
     }
     switch (control & 0x1f0) {
-        case 0x100: return "row_shl:" + amount;
-        case 0x110: return "row_shr:" + amount;
-        case 0x120: return "row_ror:" + amount;
-        case 0x150: return "row_newbcast:" + amount;
-        default: break;
+        case 0x100:
+            return "row_shl:" + amount;
+        case 0x110:
+            return "row_shr:" + amount;
+        case 0x120:
+            return "row_ror:" + amount;
+        case 0x150:
+            return "row_newbcast:" + amount;
+        default:
+            break;
     }
     switch (control) {
-        case 0x130: return "wave_shl:1";
-        case 0x134: return "wave_rol:1";
-        case 0x138: return "wave_shr:1";
-        case 0x13c: return "wave_ror:1";
-        case 0x140: return "row_mirror";
-        case 0x141: return "row_half_mirror";
-        case 0x142: return "row_bcast:15";
-        default: return "row_bcast:31";
+        case 0x130:
+            return "wave_shl:1";
+        case 0x134:
+            return "wave_rol:1";
+        case 0x138:
+            return "wave_shr:1";
+        case 0x13c:
+            return "wave_ror:1";
+        case 0x140:
+            return "row_mirror";
+        case 0x141:
+            return "row_half_mirror";
+        case 0x142:
+            return "row_bcast:15";
+        default:
+            return "row_bcast:31";
     }
 }
 
 const char* sdwa_select_text(uint32_t select) {
-    static constexpr const char* names[] = {"BYTE_0", "BYTE_1", "BYTE_2", "BYTE_3", "WORD_0", "WORD_1", "DWORD"};
+    static constexpr const char* names[] = {"BYTE_0", "BYTE_1", "BYTE_2", "BYTE_3",
+                                            "WORD_0", "WORD_1", "DWORD"};
     return names[select];
 }
 

@@ -1,5 +1,5 @@
-// isa/table.cpp: turns the text columns of table/*.def into rows while compiling, so that a malformed row is an error.
-// SPDX-License-Identifier: MIT
+// isa/table.cpp: turns the text columns of table/*.def into rows while compiling, so that a malformed row is
+// an error. SPDX-License-Identifier: MIT
 #include "isa/table.h"
 
 #include <array>
@@ -17,6 +17,7 @@ struct Word {
 
 using enum OperandType;
 constexpr Kind any = Kind::vector_or_scalar;
+// clang-format off
 constexpr Word words[] = {
     {"b16", any, b16, 1}, {"b32", any, b32, 1}, {"b64", any, b64, 2}, {"b96", any, b96, 3}, {"b128", any, b128, 4},
     {"b160", any, b160, 5}, {"b192", any, b192, 6}, {"b256", any, b256, 8}, {"b512", any, b512, 16},
@@ -39,6 +40,7 @@ constexpr Word words[] = {
     {"vcc", Kind::implicit_vcc, lane_mask, 2}, {"exec", Kind::implicit_exec, lane_mask, 2},
     {"m0", Kind::implicit_m0, b32, 1},
 };
+// clang-format on
 
 constexpr bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; }
 
@@ -105,8 +107,8 @@ struct Targets {
     bool gfx942, gfx950;
 };
 
-constexpr Row make_row(const char* mnemonic, Opcode opcode, Encoding encoding, uint16_t number, Targets targets,
-                       std::string_view operands, uint32_t modifiers) {
+constexpr Row make_row(const char* mnemonic, Opcode opcode, Encoding encoding, uint16_t number,
+                       Targets targets, std::string_view operands, uint32_t modifiers) {
     Row row;
     row.mnemonic = mnemonic;
     row.opcode = opcode;
@@ -121,8 +123,8 @@ constexpr Row make_row(const char* mnemonic, Opcode opcode, Encoding encoding, u
 
 constexpr Targets both{true, true}, gfx942{true, false}, gfx950{false, true};
 
-#define ROW(mnemonic, encoding, number, targets, operands, ...)                               \
-    make_row(#mnemonic, Opcode::mnemonic, Encoding::encoding, number, targets, operands,      \
+#define ROW(mnemonic, encoding, number, targets, operands, ...)                          \
+    make_row(#mnemonic, Opcode::mnemonic, Encoding::encoding, number, targets, operands, \
              0u __VA_OPT__(|) __VA_ARGS__),
 constexpr Row table[] = {
 #include "isa/table/all.def"

@@ -9,10 +9,31 @@ from typing import NamedTuple
 
 TABLE = Path(__file__).resolve().parents[2] / "csrc" / "isa" / "table"
 LINE = re.compile(r'ROW\((\w+),\s*(\w+),\s*(0x\w+),\s*(\w+),\s*"([^"]*)"(?:,\s*(.*))?\)')
-DWORDS = {"b64": 2, "b96": 3, "b128": 4, "b192": 6, "b256": 8, "b512": 16, "b1024": 32, "i64": 2, "u64": 2, "f64": 2}
-DWORDS |= {"pk_f32": 2, "pk_b32": 2, "mask": 2, "vaddr": 2, "saddr": 2, "sbase": 2, "srsrc": 4, "reg64": 2, "vgpr_pk_f32": 2}
+PAIRS = (
+    "b64",
+    "i64",
+    "u64",
+    "f64",
+    "pk_f32",
+    "vgpr_pk_f32",
+    "pk_b32",
+    "mask",
+    "vaddr",
+    "saddr",
+    "sbase",
+    "reg64",
+)
+DWORDS = dict.fromkeys(PAIRS, 2) | {
+    "b96": 3,
+    "b128": 4,
+    "srsrc": 4,
+    "b192": 6,
+    "b256": 8,
+    "b512": 16,
+    "b1024": 32,
+}
+HALF_TYPES = ("f16", "i16", "u16", "b16", "bf16")
 SIGNED = {"f16", "bf16", "f32", "f64", "pk_f16", "pk_bf16", "pk_f32", "vgpr_pk_f32"}
-IMPLICIT_REGISTERS = {"vcc", "exec", "m0"}
 
 
 class Operand(NamedTuple):
@@ -55,7 +76,7 @@ def read_rows():
                     ("gfx942", "gfx950") if targets == "both" else (targets,),
                     tuple(parse_operand(word.strip()) for word in destinations.split(",") if word.strip()),
                     tuple(parse_operand(word.strip()) for word in sources.split(",") if word.strip()),
-                    frozenset(word.strip() for word in (modifiers or "").split("|")) - {""},
+                    frozenset(re.findall(r"\w+", (modifiers or "").replace("broadcast", "cbsz abid blgp"))),
                 )
             )
     return rows
@@ -92,7 +113,7 @@ class Writer:
         return turn if turn != "inverse" else "0.15915494309189532" if wide else "0.15915494"
 
     def literal(self, kind):
-        return hex(self.random.randrange(65, 1 << (16 if kind in ("f16", "i16", "u16", "b16", "bf16") else 31)))
+        return hex(self.random.randrange(65, 1 << (16 if kind in HALF_TYPES else 31)))
 
     def scalar_source(self, operand):
         if self.chance(0.15):
@@ -156,12 +177,16 @@ class Writer:
 
     def scalar_texts(self):
         operands = []
+
+        def is_register_only(operand):
+            return self.row.encoding == "sopk" or operand.type.startswith("reg")
+
         for operand in self.row.destinations + self.row.sources:
             if operand.type in ("imm", "uimm", "label", "waitcnt", "hwreg", "sendmsg", "gpr_idx"):
                 operands.append(self.immediate(operand.type))
             elif operand.type == "literal":
                 operands.append(self.literal("b32"))
-            elif operand in self.row.destinations or self.row.encoding == "sopk" or operand.type.startswith("reg"):
+            elif operand in self.row.destinations or is_register_only(operand):
                 operands.append(self.sgpr(operand.dwords))
             else:
                 operands.append(self.scalar_source(operand))
@@ -182,8 +207,8 @@ class Writer:
                 elif operand.type == "soffset":
                     is_buffer = any(o.type == "srsrc" for o in self.row.sources)
                     value = self.random.randrange(0 if is_buffer else -(1 << 20), 1 << 20)
-                    text = {"register": "s5", "immediate": hex(value), "both": f"s7 offset:{hex(value)}"}[offset]
-                    operands.append(text)
+                    texts_of = {"register": "s5", "immediate": hex(value), "both": f"s7 offset:{hex(value)}"}
+                    operands.append(texts_of[offset])
                 else:
                     operands.append(self.sgpr(operand.dwords, specials=operand.type != "sbase"))
             glc = " glc" if len(operands) == 3 and "probe" not in operands[0] and self.chance() else ""
@@ -223,9 +248,11 @@ class Writer:
         if row.sources and not any(o.type in ("literal", "literal16", "vgpr", "agpr") for o in row.sources):
             texts.append(self.joined(name + "_e32", operands(True, literal=True)))
         if has_vop3:
-            texts.append(self.joined(name + "_e64", operands(False, signs=True), self.fetch() + self.output_modifiers()))
+            tail = self.fetch() + self.output_modifiers()
+            texts.append(self.joined(name + "_e64", operands(False, signs=True), tail))
         if "dpp" in row.modifiers or "dpp_broadcast" in row.modifiers:
-            texts.append(self.joined(name + ("_dpp" if all_operands else ""), operands(True, plain=True, signs=True), self.dpp()))
+            values = operands(True, plain=True, signs=True)
+            texts.append(self.joined(name + ("_dpp" if all_operands else ""), values, self.dpp()))
         if "sdwa" in row.modifiers or "sdwa_source" in row.modifiers:
             texts.append(self.sdwa(operands))
         return texts
@@ -241,11 +268,11 @@ class Writer:
         else:
             amount = self.random.randrange(1, 16)
             quad = ",".join(self.random.choice("0123") for _ in range(4))
-            control = self.random.choice(
-                [f"quad_perm:[{quad}]", f"row_shl:{amount}", f"row_shr:{amount}", f"row_ror:{amount}", "wave_shl:1"]
-                + ["wave_rol:1", "wave_shr:1", "wave_ror:1", "row_mirror", "row_half_mirror", "row_bcast:15"]
-                + ["row_bcast:31", f"row_newbcast:{amount}"]
+            controls = (
+                f"quad_perm:[{quad}] row_shl:{amount} row_shr:{amount} row_ror:{amount} row_newbcast:{amount}"
             )
+            controls += " wave_shl:1 wave_rol:1 wave_shr:1 wave_ror:1 row_mirror row_half_mirror"
+            control = self.random.choice((controls + " row_bcast:15 row_bcast:31").split())
         masks = f" row_mask:{hex(self.random.randrange(16))} bank_mask:{hex(self.random.randrange(16))}"
         return f" {control}{masks}" + (" bound_ctrl:1" if self.chance() else "")
 
@@ -348,15 +375,24 @@ class Writer:
     def ds_texts(self):
         row = self.row
         letter = self.random.choice("va") if "gds" not in row.modifiers else "v"
-        operands = [self.vgpr(1) if o.type == "addr" else self.vgpr(o.dwords, letter) for o in row.destinations + row.sources]
+        operands = []
+        for operand in row.destinations + row.sources:
+            operands.append(self.vgpr(operand.dwords, "v" if operand.type == "addr" else letter))
         if "gds" in row.modifiers:
             operands = [span("v", self.random.randrange(0, 256, 2), 1) for _ in operands]
         tail = ""
         if "offset_pair" in row.modifiers:
             tail = f" offset0:{self.random.randrange(256)} offset1:{self.random.randrange(256)}"
         elif "swizzle" in row.modifiers:  # LLVM's text drops bits of the patterns outside these ranges
-            pattern = self.random.choice([self.random.randrange(0x8100), 0xC000 + self.random.randrange(64) * 32])
-            tail = f" offset:{self.random.choice([0, pattern, 0xE000 + self.random.randrange(32)])}"
+            number = self.random.randrange
+            patterns = [
+                0,
+                number(0x8000),
+                0x8000 + number(256),
+                0xC000 + 32 * number(64),
+                0xE000 + number(32),
+            ]
+            tail = f" offset:{self.random.choice(patterns)}"
         elif row.destinations or row.sources or "gds" in row.modifiers:
             tail = f" offset:{self.random.choice([0, self.random.randrange(1 << 16)])}"
         return [self.joined(row.mnemonic, operands, tail + (" gds" if "gds" in row.modifiers else ""))]
@@ -371,13 +407,14 @@ class Writer:
         row, texts = self.row, []
         if not row.sources:
             return [row.mnemonic + self.random.choice(["", " sc0", " sc1", " sc0 sc1"])]
-        data = [o for o in row.destinations + row.sources if o.type[0] == "b"][0]
+        data = next(o for o in row.destinations + row.sources if o.type[0] == "b")
         modes = [("", 0), (" offen", 1), (" idxen", 1), (" idxen offen", 2)]
         for mode, addresses in modes:
             address = self.vgpr(addresses) if addresses else "off"
             values = [self.vgpr(data.dwords, self.random.choice("va")), address, self.sgpr(4, specials=False)]
             values.append(self.random.choice(["0", "64", "-16", "s101", "m0", "vcc_lo", "0.5", "ttmp3"]))
-            middle = f" dfmt:{self.random.randrange(16)}, nfmt:{self.random.randrange(8)}," if row.encoding == "mtbuf" else ""
+            middle = f" dfmt:{self.random.randrange(16)}, nfmt:{self.random.randrange(8)},"
+            middle = middle if row.encoding == "mtbuf" else ""
             offset = f" offset:{self.random.choice([0, 4095, self.random.randrange(4096)])}"
             tail = mode + offset + self.cache_bits()
             texts.append(f"{row.mnemonic} {', '.join(values[:3])},{middle} {values[3]}{tail}")
@@ -401,7 +438,8 @@ class Writer:
                     if operand.type == "vaddr":
                         values.append(self.vgpr(dwords) if dwords else "off")
                     elif operand.type == "saddr":
-                        values.append("off" if scalar == "off" else self.sgpr(1 if row.encoding == "scratch" else 2))
+                        dwords_of_scalar = 1 if row.encoding == "scratch" else 2
+                        values.append("off" if scalar == "off" else self.sgpr(dwords_of_scalar))
                     else:
                         values.append(self.vgpr(operand.dwords, letter))
                 low = 0 if row.encoding == "flat" else -4096
@@ -414,9 +452,14 @@ class Writer:
         encoding = self.row.encoding
         if encoding.startswith("sop"):
             return self.scalar_texts()
-        writers = {"smem": self.smem_texts, "vop1": self.vector_short_texts, "vop2": self.vector_short_texts}
-        writers |= {"vopc": self.vector_short_texts, "vop3": self.vector_long_texts, "vop3p": self.vector_long_texts}
-        writers |= {"vop3_sdst": self.vector_long_texts, "mai": self.matrix_texts, "mfma_scale": self.matrix_texts}
+        short, long = self.vector_short_texts, self.vector_long_texts
+        writers = {"smem": self.smem_texts, "vop1": short, "vop2": short, "vopc": short, "vop3": long}
+        writers |= {
+            "vop3_sdst": long,
+            "vop3p": long,
+            "mai": self.matrix_texts,
+            "mfma_scale": self.matrix_texts,
+        }
         writers |= {"ds": self.ds_texts, "mubuf": self.buffer_texts, "mtbuf": self.buffer_texts}
         writers |= {"flat": self.flat_texts, "global": self.flat_texts, "scratch": self.flat_texts}
         return writers[encoding]()

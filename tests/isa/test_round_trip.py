@@ -31,7 +31,9 @@ def text_loses_bits(text: str) -> bool:
         text.startswith("s_waitcnt ")  # bits 7, 12 and 13 of its immediate mean nothing
         or text.startswith("ds_swizzle_b32 ")  # lane patterns are named by what they do
         or ("_sdwa vcc," in text and text.startswith("v_cmp"))  # vcc by number and by default read the same
-        or (text.startswith(("flat_atomic_", "global_atomic_")) and "_f64" in text)  # sc1 is printed, not encoded
+        or (
+            text.startswith(("flat_atomic", "global_atomic")) and "_f64" in text
+        )  # sc1 is printed, not encoded
     )
 
 
@@ -50,15 +52,19 @@ def is_tolerated(complaint: str, text: str) -> bool:
     return complaint in TOLERATED_COMPLAINTS
 
 
-def written(rows: list[Row], target: str, generator: random.Random, rounds: int) -> list[tuple[Row, str, bytes]]:
+Case = tuple[Row, str, bytes]
+
+
+def written(rows: list[Row], target: str, generator: random.Random, rounds: int) -> list[Case]:
+    """Random texts of `rows` that the assembler takes, with its own spelling and bytes."""
     lines, owners = [], []
     for row in rows:
         for _ in range(rounds):
             texts = Writer(row, target, generator).texts()
             lines += texts
             owners += [row] * len(texts)
-    answers = assemble(lines, target)
-    return [(row, *answer) for row, answer in zip(owners, answers, strict=True) if not isinstance(answer, str)]
+    answers = zip(owners, assemble(lines, target), strict=True)
+    return [(row, *answer) for row, answer in answers if not isinstance(answer, str)]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -107,7 +113,7 @@ def check_reassembles(cases: list[tuple[str, bytes]], target: str) -> None:
 
 def mutations(target: str, generator: random.Random, copies: int) -> list[tuple[str, bytes]]:
     """Legal instructions with one to three bits flipped, or another literal; those that still decode."""
-    literals = (0, 1, 5, 64, 0xFFFFFFFF, 0xFFFFFFF0, 0xFFFF, 0x3F800000, 0x3C00, 0x3F80, 0x3FF00000, 0x3E22F983)
+    literals = (0, 5, 64, 0xFFFFFFFF, 0xFFFFFFF0, 0xFFFF, 0x3F800000, 0x3C00, 0x3F80, 0x3FF00000, 0x3E22F983)
     cases = []
     for _, _, data in written([row for row in ROWS if target in row.targets], target, generator, 1):
         for _ in range(copies):
@@ -167,25 +173,27 @@ typedef short short4 __attribute__((ext_vector_type(4)));
 typedef _Float16 half4 __attribute__((ext_vector_type(4)));
 typedef _Float16 half2 __attribute__((ext_vector_type(2)));
 
-extern "C" __global__ void matrix(const half4* a, const half4* b, float16* c, const short4* p, const short4* q) {
+extern "C" __global__ void matrix(half4* a, half4* b, float16* c, short4* p, short4* q)
+{
     float16 sum = c[thread_id()];
-    for (int i = 0; i < 64; ++i) {
-        sum = __builtin_amdgcn_mfma_f32_32x32x8f16(a[64 * i + lane_id()], b[64 * i + lane_id()], sum, 0, 0, 0);
-        sum = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(p[64 * i + lane_id()], q[64 * i + lane_id()], sum, 0, 0, 0);
+    for (int i = lane_id(); i < 4096; i += 64) {
+        sum = __builtin_amdgcn_mfma_f32_32x32x8f16(a[i], b[i], sum, 0, 0, 0);
+        sum = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(p[i], q[i], sum, 0, 0, 0);
     }
     c[thread_id()] = sum;
 }
 
-extern "C" __global__ void arithmetic(float* x, double* d, _Float16* h, ulong* n, int* k, unsigned char* bytes) {
+typedef unsigned char byte;
+extern "C" __global__ void arithmetic(float* x, double* d, _Float16* h, ulong* n, int* k, byte* bytes) {
     uint i = workgroup_id() * 256 + thread_id();
     float v = x[i];
-    for (int j = 0; j < k[0]; ++j) v = __builtin_fmaf(v, x[j], __builtin_sqrtf(__builtin_fabsf(v))) / (x[j + 1] + 1.5f);
+    for (int j = 0; j < k[0]; ++j) v = __builtin_fmaf(v, x[j], __builtin_sqrtf(v)) / (x[j + 1] + 1.5f);
     x[i] = __builtin_amdgcn_exp2f(v) + __builtin_amdgcn_rcpf(v) + __builtin_floorf(v) + (float)bytes[i];
     d[i] = d[i] / (d[i + 1] + 3.0) + __builtin_sqrt(d[i]);
     h[i] = h[i] * h[i + 1] + (_Float16)v;
     n[i] = n[i] * n[i + 1] / (n[i + 2] | 1) + (ulong)v;
     k[i] = k[i] % (k[i + 1] | 1) + __builtin_popcount(k[i]) + __builtin_clz(k[i] | 1) - (int)d[i];
-    bytes[i] = (unsigned char)(v > 3.0f ? k[i] : bytes[i + 1]);
+    bytes[i] = (byte)(v > 3.0f ? k[i] : bytes[i + 1]);
 }
 
 extern "C" __global__ void shared(uint* out, const uint* in, float* sums) {
@@ -193,7 +201,8 @@ extern "C" __global__ void shared(uint* out, const uint* in, float* sums) {
     uint t = thread_id();
     for (int j = 0; j < 4; ++j) tile[4 * t + j] = in[j * 256 + t];
     __builtin_amdgcn_s_barrier();
-    uint v = tile[1023 - 4 * t] + __builtin_amdgcn_ds_bpermute(4 * (t ^ 5), t) + __builtin_amdgcn_readfirstlane(tile[t]);
+    uint v = tile[1023 - 4 * t] + __builtin_amdgcn_ds_bpermute(4 * (t ^ 5), t);
+    v += __builtin_amdgcn_readfirstlane(tile[t]);
     v += __builtin_amdgcn_update_dpp(0, v, 0x111, 0xf, 0xf, true);
     __hip_atomic_fetch_add(&tile[t & 7], v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
     __hip_atomic_fetch_add(&sums[t & 3], (float)v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
@@ -219,6 +228,7 @@ extern "C" __global__ void buffers(__amdgpu_buffer_rsrc_t r, float* out) {
 
 def text_section(code_object: bytes) -> bytes:
     """.text of an ELF64 file."""
+
     def field(offset: int, size: int) -> int:
         return int.from_bytes(code_object[offset : offset + size], "little")
 
@@ -250,4 +260,4 @@ def test_compiled_kernels_disassemble_and_reassemble(target: str, level: str) ->
     answers = assemble([text for text, _ in cases], target)
     for (text, data), answer in zip(cases, answers, strict=True):
         assert answer == (text, data), (text, data.hex(), answer)
-    assert {text.split()[0].rsplit("_e", 1)[0] for text, _ in cases} >= {"v_mfma_f32_32x32x8_f16", "s_waitcnt"}
+    assert {text.split()[0] for text, _ in cases} >= {"v_mfma_f32_32x32x8_f16", "s_waitcnt"}
