@@ -37,6 +37,15 @@ HIPKITTENS_INLINE void count_bytes(uint64_t& counter, const Step* step, const Pe
 
 // --- loads ----------------------------------------------------------------------------------------------------------
 
+// The data is wanted when the load lands; the host can fetch it meanwhile. Neighbouring lanes mostly share its lines.
+HIPKITTENS_INLINE void prefetch(const PendingOperation* operation, uint32_t bytes) {
+    constexpr uint32_t line_bytes = 64;
+    if (bytes < 8 || !operation->valid) return;
+    for (uint32_t lane = 0; lane < 64; lane += line_bytes / 16) {
+        __builtin_prefetch(reinterpret_cast<const void*>(operation->address[lane]));
+    }
+}
+
 template <AddressForm form>
 const Step* issue_load(Wave* wave, const Step* step) {
     PendingOperation* operation = peek_operation(wave);
@@ -47,6 +56,7 @@ const Step* issue_load(Wave* wave, const Step* step) {
         operation->write_mask = step->extra[1];
     }
     count_bytes(wave->workgroup->counters.global_bytes_loaded, step, operation);
+    prefetch(operation, step->extra[0]);
     poison_results(wave, step);
     queue<form>(wave, operation);
     return step + 1;
@@ -111,6 +121,7 @@ const Step* issue_load_to_lds(Wave* wave, const Step* step) {
     operation->land = land_of(step);
     operation->lds_offset = start;
     count_bytes(wave->workgroup->counters.global_bytes_loaded, step, operation);
+    prefetch(operation, size);
     if (__builtin_expect(step->extra[2] & memory_flag::poison, 0)) {
         for (uint64_t left = operation->lanes; left; left &= left - 1) {
             uint8_t* target = wave->lds + start + __builtin_ctzll(left) * size;
@@ -133,6 +144,7 @@ void land_in_lds(Wave* wave, PendingOperation* operation) {
         operation->valid = operation->lanes;
     }
     if (operation->valid == all_lanes) {
+#pragma GCC unroll 16
         for (int lane = 0; lane < 64; ++lane) memcpy(target + bytes * lane, from[lane], bytes);
         return;
     }
