@@ -407,6 +407,21 @@ def test_hidden_arguments(hip, module, way):
     hip.hipFree(out)
 
 
+def test_preloaded_arguments(hip, target):
+    """The first argument words are in SGPRs when a wave starts, and the code that would load them is skipped."""
+    source = """extern "C" __global__ void scaled(uint* out, uint factor, uint offset) {
+        out[workgroup_id() * 64 + thread_id()] = thread_id() * factor + offset + workgroup_id();
+    }"""
+    module = hip.load(compile_hip(source, target, ("-mllvm", "-amdgpu-kernarg-preload-count=8")))
+    out = hip.malloc(512)
+    arguments = params(out, ctypes.c_uint(3), ctypes.c_uint(1000))
+    hip.hipModuleLaunchKernel(hip.function(module, "scaled"), *shape((2, 1, 1)), arguments, None)
+    expected = np.arange(64) * 3 + 1000 + np.array([[0], [1]])
+    np.testing.assert_array_equal(hip.read(out, 128).reshape(2, 64), expected)
+    hip.hipFree(out)
+    hip.hipModuleUnload(module)
+
+
 def test_dynamic_lds(hip, target, module):
     function, out = hip.function(module, "last_dynamic"), hip.malloc(256)
     size = {"gfx942": 65536, "gfx950": 163840}[target]
