@@ -408,7 +408,7 @@ def test_hidden_arguments(hip, module, way):
 
 
 def test_preloaded_arguments(hip, target):
-    """The first argument words are in SGPRs when a wave starts, and the code that would load them is skipped."""
+    """The first argument words are in SGPRs when a wave starts; the code that would load them is skipped."""
     source = """extern "C" __global__ void scaled(uint* out, uint factor, uint offset) {
         out[workgroup_id() * 64 + thread_id()] = thread_id() * factor + offset + workgroup_id();
     }"""
