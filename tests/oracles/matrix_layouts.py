@@ -1,7 +1,7 @@
-"""Where AMD's matrix instructions keep their elements: written from the instruction calculator's formulas, for numpy.
+"""Where AMD's matrix instructions keep their elements, from the instruction calculator's formulas, for numpy.
 
-Independent of csrc/simulator/execute/matrix_layout.h, which states the same facts in another form: here every element is
-asked for by its coordinates, as the calculator does.
+Independent of csrc/simulator/execute/matrix_layout.h, which states the same facts in another form: here every
+element is asked for by its coordinates, as the calculator does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class MatrixShape:
-    """One MFMA: `blocks` products of an m x k and a k x m matrix; bits of one multiplicand and of one result."""
+    """One MFMA: `blocks` products of m x k and k x m matrices; bits of one multiplicand and of one result."""
 
     m: int
     k: int

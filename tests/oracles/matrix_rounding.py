@@ -1,7 +1,7 @@
 """How matrix instructions add up, element by element in exact rational arithmetic.
 
-`cdna3_dot` is the rule MMA-Sim derived from hardware (arXiv 2511.10909, github.com/microsoft/MMA-Sim, "TR_FDPA" with
-F = 24 and F2 = 31), rewritten from its description with integers and fractions.
+`cdna3_dot` is the rule MMA-Sim derived from hardware (arXiv 2511.10909, github.com/microsoft/MMA-Sim, "TR_FDPA"
+with F = 24 and F2 = 31), rewritten from its description with integers and fractions.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ _KERNEL = """
   .amdhsa_next_free_sgpr 96
   .amdhsa_user_sgpr_kernarg_segment_ptr 1
   .amdhsa_system_sgpr_workgroup_id_x 1
+{directives}
 .end_amdhsa_kernel
 .text
 """
@@ -61,7 +62,7 @@ _METADATA = """
 
 @dataclasses.dataclass(frozen=True)
 class RegisterKernel:
-    """`text` between loads of `inputs` rows to v[first_input...] and stores of `outputs` rows from v[first_output...]."""
+    """`text` between loads of `inputs` rows to v[first_input..] and stores of `outputs` rows from v[first_output..]."""
 
     text: str
     first_input: int = 16
@@ -99,12 +100,12 @@ def _move_rows(what: str, first: int, count: int) -> str:
 class RegisterKernels:
     """A code object with kernels by name, loaded once."""
 
-    def __init__(self, kernels: Mapping[str, RegisterKernel], target: str):
-        self.kernels, self.target = dict(kernels), target
+    def __init__(self, kernels: Mapping[str, RegisterKernel], target: str, *, directives: str = ""):
+        self.kernels, self.target, self.directives = dict(kernels), target, directives
 
     @functools.cached_property
     def module(self) -> Module:
-        numbers = {"all_vgprs": VGPRS + AGPRS, "vgprs": VGPRS, "agprs": AGPRS}
+        numbers = {"directives": self.directives, "all_vgprs": VGPRS + AGPRS, "vgprs": VGPRS, "agprs": AGPRS}
         text = f'.amdgcn_target "amdgcn-amd-amdhsa--{self.target}"\n.text\n'
         text += "".join(
             _KERNEL.format(name=name, text=kernel.assembly(), **numbers)
@@ -129,7 +130,7 @@ class RegisterKernels:
         return result
 
     def run_table(self, name: str, table: np.ndarray, **settings) -> np.ndarray:
-        """For kernels that walk a table by themselves: uint32[cases][...] in, a table of the same shape out."""
+        """For kernels that walk a table themselves: uint32[cases][...] in, a table of that shape out."""
         given = np.ascontiguousarray(table, np.uint32)
         result = np.zeros_like(given)
         self.module.kernel(name).launch(

@@ -1,7 +1,7 @@
-"""What the scalar instructions compute, in Python integers, from the operation descriptions of the CDNA3 ISA manual.
+"""What the scalar instructions compute, in Python integers, from the CDNA3 ISA manual's descriptions.
 
-Each entry: operand widths (result, first, second source; 0 for none) and a function of (a, b, d, scc) to (result, scc).
-`d` is the destination's old value. A comparison has no result.
+Each entry: operand widths (result, first, second source; 0 for none) and a function of (a, b, d, scc) to
+(result, scc). `d` is the destination's old value. A comparison has no result.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ for name in ("eq", "lg"):
 
 # (source, EXEC) to the new EXEC.
 EXEC_OPERATIONS: dict[str, Callable[[int, int], int]] = {
-    "and": lambda s, e: s & e, "or": lambda s, e: s | e, "xor": lambda s, e: s ^ e, "andn2": lambda s, e: s & ~e,
-    "orn2": lambda s, e: s | ~e, "nand": lambda s, e: ~(s & e), "nor": lambda s, e: ~(s | e), "xnor": lambda s, e: ~(s ^ e),
-    "andn1": lambda s, e: ~s & e, "orn1": lambda s, e: ~s | e,
+    "and": lambda s, e: s & e, "or": lambda s, e: s | e, "xor": lambda s, e: s ^ e, 
+    "andn2": lambda s, e: s & ~e,     "orn2": lambda s, e: s | ~e, "nand": lambda s, e: ~(s & e), "nor": lambda s, e: ~(s | e), 
+    "xnor": lambda s, e: ~(s ^ e),     "andn1": lambda s, e: ~s & e, "orn1": lambda s, e: ~s | e,
 }  # fmt: skip

@@ -10,8 +10,25 @@ from tests.simulated_device import SimulatorError
 from tests.simulator.register_kernels import LEVELS, RegisterKernel, RegisterKernels
 from tests.simulator.scalar_reference import EXEC_OPERATIONS, REFERENCE, overflows, signed
 
-EDGES = (0, 1, 2, 31, 32, 33, 63, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x12345678, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFE,
-         0xFFFFFFFF)  # fmt: skip
+EDGES = (
+    0,
+    1,
+    2,
+    31,
+    32,
+    33,
+    63,
+    0x7FFF,
+    0x8000,
+    0xFFFF,
+    0x10000,
+    0x12345678,
+    0x7FFFFFFF,
+    0x80000000,
+    0x80000001,
+    0xFFFFFFFE,
+    0xFFFFFFFF,
+)
 WIDE_EDGES = (
     0,
     1,
@@ -72,12 +89,19 @@ def values(bits: int) -> tuple[int, ...]:
 
 
 def cases_of(name: str) -> list[tuple[int, int, int, int]]:
-    (result, first, second), _ = REFERENCE[name]
+    (_result, first, second), _ = REFERENCE[name]
     a, b = values(first), values(second) + (CONTROLS if "bfe" in name else ())
     cases = [(x, y, 0x5555AAAA5555AAAA, scc) for x, y, scc in itertools.product(a, b, (0, 1))]
     generator = random.Random(name)
-    cases += [(generator.getrandbits(first or 1), generator.getrandbits(second or 1), generator.getrandbits(64), generator.getrandbits(1))
-              for _ in range(40)]  # fmt: skip
+    cases += [
+        (
+            generator.getrandbits(first or 1),
+            generator.getrandbits(second or 1),
+            generator.getrandbits(64),
+            generator.getrandbits(1),
+        )
+        for _ in range(40)
+    ]
     return cases
 
 
@@ -106,7 +130,7 @@ def operations():
 
 @pytest.mark.parametrize("name", sorted(REFERENCE))
 def test_operation(operations, name):
-    (result_bits, first, second), meaning = REFERENCE[name]
+    (result_bits, _first, _second), meaning = REFERENCE[name]
     cases = cases_of(name)
     out = operations[name].run_table(name, table(cases))
     for (a, b, d, scc), row in zip(cases, out.tolist(), strict=True):
@@ -144,8 +168,11 @@ def sopk_kernels() -> dict[str, RegisterKernel]:
     return kernels
 
 
-SOPK_CASES = [(a, 0, d, scc) for a in (0, 1, 5, 0x7FFF, 0x8000, 0xFFFF8000, 0xFFFFFFFB, 0xFFFFFFFF, 0x80000000, 0x7FFFFFFF)
-              for d, scc in ((a, 0), (a, 1))]  # fmt: skip
+SOPK_CASES = [
+    (a, 0, d, scc)
+    for a in (0, 1, 5, 0x7FFF, 0x8000, 0xFFFF8000, 0xFFFFFFFB, 0xFFFFFFFF, 0x80000000, 0x7FFFFFFF)
+    for d, scc in ((a, 0), (a, 1))
+]
 
 
 def test_instructions_with_a_16_bit_constant():
@@ -211,7 +238,7 @@ def test_operations_on_exec():
             )
 
 
-# Instructions around a loop's registers: name -> (text, expected (result, SCC) of a=0x11112222, b=0x33334444, d, scc).
+# Name -> (instructions, result for a = 0x11112222 and SCC).
 SOURCES = {
     "scc_source": ("s_add_u32 s20, s8, scc", lambda a, scc: a + scc),
     "scc_source_64": ("s_mov_b64 s[20:21], scc", lambda a, scc: scc),
@@ -247,7 +274,8 @@ def test_special_sources_and_destinations():
 
 
 def test_vector_instructions_see_a_new_exec():
-    text = "v_mov_b32_e32 v64, 1\n  s_mov_b32 exec_lo, 0x0000ff00\n  s_mov_b32 exec_hi, 0\n  v_mov_b32_e32 v64, 2\n  s_mov_b64 exec, -1"
+    text = "v_mov_b32_e32 v64, 1\n  s_mov_b32 exec_lo, 0x0000ff00\n  s_mov_b32 exec_hi, 0\n"
+    text += "  v_mov_b32_e32 v64, 2\n  s_mov_b64 exec, -1"
     out = RegisterKernels({"k": RegisterKernel(text, outputs=1)}, "gfx942").run(
         "k", np.zeros((0, 64), np.uint32)
     )
@@ -255,25 +283,28 @@ def test_vector_instructions_see_a_new_exec():
 
 
 def hardware_register(text: str, target: str = "gfx942") -> int:
+    """s20 after `text`, which finds the f32 denormal mode in s20."""
+    text = "s_getreg_b32 s20, hwreg(HW_REG_MODE, 4, 2)\n  " + text
     kernel = RegisterKernel(text + "\n  v_mov_b32_e32 v64, s20", outputs=1)
     return int(RegisterKernels({"k": kernel}, target).run("k", np.zeros((0, 64), np.uint32))[0, 0])
 
 
+MODE = "s_getreg_b32 s20, hwreg(HW_REG_MODE, {first}, {size})"
+
+
 def test_mode_register():
-    denormals = hardware_register("s_getreg_b32 s20, hwreg(HW_REG_MODE, 4, 4)")
-    assert denormals in (0, 3, 12, 15)
+    whole = hardware_register(MODE.format(first=0, size=32))
+    assert hardware_register(MODE.format(first=4, size=4)) == whole >> 4 & 15
+    # f64 and f16 denormals on; written back as read.
     assert (
-        hardware_register(
-            "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 4, 4), 15\n  s_getreg_b32 s20, hwreg(HW_REG_MODE, 4, 4)"
-        )
-        == 15
-    )
-    assert (
-        hardware_register(
-            "s_mov_b32 s8, 3\n  s_setreg_b32 hwreg(HW_REG_MODE, 4, 2), s8\n  s_getreg_b32 s20, hwreg(HW_REG_MODE, 4, 2)"
-        )
+        hardware_register("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 6, 2), 3\n  " + MODE.format(first=6, size=2))
         == 3
     )
+    write_back = MODE.format(first=0, size=4) + "\n  s_setreg_b32 hwreg(HW_REG_MODE, 0, 4), s20\n  "
+    assert hardware_register(write_back + MODE.format(first=0, size=32)) == whole
+
+
+def test_place_of_a_wave():
     assert hardware_register("s_getreg_b32 s20, hwreg(HW_REG_XCC_ID)") == 0
     assert hardware_register("s_getreg_b32 s20, hwreg(HW_REG_HW_ID)") == 0
 
@@ -282,10 +313,7 @@ def test_mode_register():
     "text, message",
     [
         ("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 2), 1", "rounding mode"),
-        (
-            "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 4, 4), 15\n  s_setreg_imm32_b32 hwreg(HW_REG_MODE, 4, 2), 0",
-            "denormals",
-        ),
+        ("s_not_b32 s20, s20\n  s_setreg_b32 hwreg(HW_REG_MODE, 4, 2), s20", "denormal mode of f32"),
         ("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 27, 1), 1", "MODE field"),
         ("s_getreg_b32 s20, hwreg(HW_REG_TRAPSTS)", "no meaning"),
         ("s_movrels_b32 s20, s8", "no meaning"),

@@ -26,8 +26,32 @@ HIPKITTENS_INLINE MatrixOperands operands_of(Wave* wave, const Step* step) {
             step->extra[0], step->stride[2]};
 }
 
+// Matrix cores round to nearest even and keep denormals whatever MODE says; the host's MXCSR holds MODE's f32 settings.
+class MatrixMode {
+   public:
+    __attribute__((always_inline)) explicit MatrixMode(const Wave* wave) {
+#if defined(__x86_64__)
+        constexpr uint32_t f32_bits = 0x33, nearest_with_denormals = 0x30, mxcsr_default = 0x1f80;
+        if (__builtin_expect((wave->mode & f32_bits) == nearest_with_denormals, 1)) return;
+        saved_ = __builtin_ia32_stmxcsr();
+        __builtin_ia32_ldmxcsr(mxcsr_default);
+#else
+        (void)wave;
+#endif
+    }
+    __attribute__((always_inline)) ~MatrixMode() {
+#if defined(__x86_64__)
+        if (__builtin_expect(saved_ != 0, 0)) __builtin_ia32_ldmxcsr(saved_);
+#endif
+    }
+
+   private:
+    [[maybe_unused]] uint32_t saved_ = 0;   // MXCSR is never 0: its exception masks are set
+};
+
 template <Multiply multiply>
 const Step* run_in_place(Wave* wave, const Step* step) {
+    const MatrixMode mode(wave);
     multiply(operands_of(wave, step));
     return step + 1;
 }
@@ -79,6 +103,7 @@ const Step* run_on_copies(Wave* wave, const Step* step) {
     operands.c = reinterpret_cast<const uint8_t*>(c);
     operands.c_register_bytes = 256;
     operands.c_quarter_bytes = 64;
+    const MatrixMode mode(wave);
     reinterpret_cast<Multiply>(const_cast<void*>(step->data))(operands);
     return step + 1;
 }

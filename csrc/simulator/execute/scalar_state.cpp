@@ -15,8 +15,8 @@ namespace {
 // Numbers of the ISA manual's table "Hardware Register Values"; XCC_ID is LLVM's hwreg(HW_REG_XCC_ID).
 constexpr uint32_t register_mode = 1, register_hw_id = 4, register_xcc_id = 20;
 
-// MODE: rounding in bits 3:0, denormals in 7:4 (f32, then f64 and f16), dx10_clamp 8, ieee 9.
-constexpr uint32_t mode_round = 0x0f, mode_denormals = 0xf0;
+// MODE: rounding in bits 3:0, denormals of f32 in 5:4, of f64 and f16 in 7:6, dx10_clamp 8, ieee 9.
+constexpr uint32_t mode_round = 0x0f, mode_denormals_f32 = 0x30, mode_denormals_f64 = 0xc0;
 
 uint32_t hardware_register(const Wave* wave, uint32_t number) {
     switch (number) {
@@ -34,16 +34,17 @@ const Step* get_register(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// The simulated arithmetic rounds to nearest even and keeps denormals: a program that asks for less is told, not ignored.
+// The host is set up for the mode a kernel starts in (machine/launch.cpp): a program that asks for another one is told.
 const Step* set_mode(Wave* wave, const Step* step) {
     const uint32_t mask = step->extra[2] << step->extra[1];
     const uint32_t mode = (wave->mode & ~mask) | (read_scalar(wave, step->source[0]) << step->extra[1] & mask);
-    if (mode & mode_round) return fault(wave, step, "s_setreg asks for a rounding mode other than to nearest even");
-    const uint32_t lost = mode_denormals & ~mode & mask;
-    if (lost & wave->mode) return fault(wave, step, "s_setreg asks for denormals to be flushed, which is not simulated");
-    if ((mode ^ wave->mode) & ~(mode_round | mode_denormals)) {
-        return fault(wave, step, "s_setreg changes a MODE field that is not simulated (only rounding and denormals are)");
+    const uint32_t changed = mode ^ wave->mode;
+    if (changed & mode_round) return fault(wave, step, "s_setreg changes the rounding mode, which is not simulated");
+    if (changed & mode_denormals_f32) return fault(wave, step, "s_setreg changes the denormal mode of f32, which is not simulated");
+    if (changed & ~mode & mode_denormals_f64) {
+        return fault(wave, step, "s_setreg asks for f64 and f16 denormals to be flushed, which is not simulated");
     }
+    if (changed & ~mode_denormals_f64) return fault(wave, step, "s_setreg changes a MODE field that is not simulated");
     wave->mode = mode;
     return step + 1;
 }
