@@ -21,7 +21,7 @@ ALL = (1 << 64) - 1
 SPARSE = 0x00FF_F0F0_1234_8001
 HOST_LEVELS = [
     name
-    for name in ("portable", "avx2", "avx512", "avx512_bf16")
+    for name in ("portable", "avx2", "avx512")  # vector instructions do not differ above
     if LEVEL_NUMBERS[name] <= library().hipkittens_best_host_level()
 ]
 IN_ROWS, OUT_ROWS = 8, 12
@@ -110,9 +110,26 @@ def _load(bodies: tuple[tuple[str, str], ...], target: str, denormals: int, ieee
     return Module(assemble(text + metadata + ".end_amdgpu_metadata\n", target), target)
 
 
-def load(bodies: Mapping[str, str], target: str = "gfx950", *, denormals: int = 3, ieee: int = 1) -> Module:
-    """A module with a kernel around each of the instruction texts."""
-    return _load(tuple(sorted(bodies.items())), target, denormals, ieee)
+class Modules:
+    """Kernels in several code objects: the first launch of a kernel translates the whole code object it is in."""
+
+    kernels_in_one = 24
+
+    def __init__(self, bodies: Mapping[str, str], target: str, denormals: int, ieee: int):
+        names = sorted(bodies)
+        self._modules = {}
+        for start in range(0, len(names), self.kernels_in_one):
+            some = names[start : start + self.kernels_in_one]
+            module = _load(tuple((name, bodies[name]) for name in some), target, denormals, ieee)
+            self._modules |= dict.fromkeys(some, module)
+
+    def kernel(self, name: str):
+        return self._modules[name].kernel(name)
+
+
+def load(bodies: Mapping[str, str], target: str = "gfx950", *, denormals: int = 3, ieee: int = 1) -> Modules:
+    """A kernel around each of the instruction texts. denormals: bit 0 inputs, bit 1 results of f32 are kept."""
+    return Modules(bodies, target, denormals, ieee)
 
 
 @dataclasses.dataclass
@@ -127,7 +144,7 @@ class Outcome:
     exec: np.ndarray
 
 
-def run(module: Module, name: str, sources, *, old=0, mask=0, scalars=(0, 0, 0), exec_mask: int = ALL, **settings) -> Outcome:
+def run(module: Modules, name: str, sources, *, old=0, mask=0, scalars=(0, 0, 0), exec_mask: int = ALL, **settings) -> Outcome:
     """`sources`: up to three arrays (waves x 64) of 64-bit values; `old` the same for v[32:33]."""
     sources = [np.ascontiguousarray(source, np.uint64) for source in sources]
     waves = sources[0].shape[0]
@@ -150,7 +167,7 @@ def run(module: Module, name: str, sources, *, old=0, mask=0, scalars=(0, 0, 0),
     return Outcome(pair(0), pair(2), pair(10), pair(4)[:, 0], pair(6)[:, 0], pair(8)[:, 0])
 
 
-def bits_of(mask, waves: int | None = None) -> np.ndarray:
+def bits_of(mask) -> np.ndarray:
     """Lanes (last axis) of 64-bit masks as bools."""
     lanes = (np.asarray(mask, np.uint64)[..., None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
     return lanes.astype(bool)
