@@ -123,13 +123,21 @@ constexpr Row make_row(const char* mnemonic, Opcode opcode, Encoding encoding, u
 
 constexpr Targets both{true, true}, gfx942{true, false}, gfx950{false, true};
 
-#define ROW(mnemonic, encoding, number, targets, operands, ...)                          \
-    make_row(#mnemonic, Opcode::mnemonic, Encoding::encoding, number, targets, operands, \
-             0u __VA_OPT__(|) __VA_ARGS__),
-constexpr Row table[] = {
+// One constant per row, so that no single constant expression grows with the table (compilers limit its
+// steps).
+namespace each {
+#define ROW(mnemonic, encoding, number, targets, operands, ...)                                         \
+    constexpr Row mnemonic = make_row(#mnemonic, Opcode::mnemonic, Encoding::encoding, number, targets, \
+                                      operands, 0u __VA_OPT__(|) __VA_ARGS__);
 #include "isa/table/all.def"
-};
 #undef ROW
+}  // namespace each
+
+constexpr Row table[] = {
+#define ROW(mnemonic, ...) each::mnemonic,
+#include "isa/table/all.def"
+#undef ROW
+};
 static_assert(std::size(table) == opcode_count - 1);
 
 }  // namespace
