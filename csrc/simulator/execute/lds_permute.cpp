@@ -1,6 +1,7 @@
 // simulator/execute/lds_permute.cpp: ds_permute, ds_bpermute and ds_swizzle: lanes trade values, LDS is not touched.
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/lds.h"
+#include "simulator/memory/lane_swizzle.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
@@ -15,6 +16,7 @@ void land_values(Wave*, PendingOperation* operation) {
 
 HIPKITTENS_INLINE const Step* queue_values(Wave* wave, const Step* step, PendingOperation* operation) {
     begin_results(wave, step, operation);
+    operation->land = land_values;
     operation->lanes = operation->valid = wave->exec;
     poison_results(wave, step);
     queue_lds(wave, operation);
@@ -26,15 +28,39 @@ HIPKITTENS_INLINE uint32_t chosen_lane(Wave* wave, const Step* step, int lane) {
     return (address[lane] + static_cast<uint32_t>(step->immediate)) / 4 % 64;
 }
 
+// values[lane] = data[from[lane] % 64], or 0 where that lane is inactive.
+HIPKITTENS_INLINE void gather_lanes(uint32_t* values, const uint32_t* data, const u32x16 from[4], uint64_t exec) {
+#if defined(__AVX512F__)
+    __m512i source[4];
+    for (int quarter = 0; quarter < 4; ++quarter) {
+        source[quarter] = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(exec >> (16 * quarter)), data + 16 * quarter);
+    }
+    for (int quarter = 0; quarter < 4; ++quarter) {
+        // permutex2var looks at five bits of the lane number, the sixth picks the half of the wave.
+        const __m512i lane = (__m512i)from[quarter];
+        const __m512i low = _mm512_permutex2var_epi32(source[0], lane, source[1]);
+        const __m512i high = _mm512_permutex2var_epi32(source[2], lane, source[3]);
+        const __mmask16 upper = _mm512_test_epi32_mask(lane, _mm512_set1_epi32(32));
+        _mm512_store_si512(values + 16 * quarter, _mm512_mask_blend_epi32(upper, low, high));
+    }
+#else
+    for (int quarter = 0; quarter < 4; ++quarter) {
+        for (int lane = 0; lane < 16; ++lane) {
+            const uint32_t source = from[quarter][lane] % 64;
+            values[16 * quarter + lane] = exec >> source & 1 ? data[source] : 0;
+        }
+    }
+#endif
+}
+
 // An inactive source lane gives 0.
 const Step* issue_bpermute(Wave* wave, const Step* step) {
     PendingOperation* operation = peek_operation(wave);
-    const uint32_t* data = reinterpret_cast<const uint32_t*>(at(wave, step->source[1]));
-    const uint64_t exec = wave->exec;
-    for (int lane = 0; lane < 64; ++lane) {
-        const uint32_t from = chosen_lane(wave, step, lane);
-        operation->data[lane] = exec >> from & 1 ? data[from] : 0;
+    u32x16 from[4];
+    for (int quarter = 0; quarter < 4; ++quarter) {
+        from[quarter] = (load_quarter<u32x16>(wave, step->source[0], 64, quarter) + static_cast<uint32_t>(step->immediate)) >> 2;
     }
+    gather_lanes(operation->data, reinterpret_cast<const uint32_t*>(at(wave, step->source[1])), from, wave->exec);
     return queue_values(wave, step, operation);
 }
 
@@ -50,37 +76,10 @@ const Step* issue_permute(Wave* wave, const Step* step) {
     return queue_values(wave, step, operation);
 }
 
-// ds_swizzle's offset says which lane of the group each lane reads; out of the ISA manual, "DS_SWIZZLE_B32".
-uint32_t swizzle_source(uint32_t lane, uint32_t offset) {
-    if (offset >= 0xe000) {
-        // FFT: within 32 lanes, bit-reversed order; the offset's bits that are set are left as they are.
-        const uint32_t mask = offset & 0x1f, in_group = lane & 0x1f;
-        uint32_t reversed = 0;
-        for (int bit = 0; bit < 5; ++bit) reversed |= (in_group >> bit & 1) << (4 - bit);
-        return (lane & 0x20) | ((reversed >> __builtin_popcount(mask)) | (in_group & mask));
-    }
-    if (offset >= 0xc000) {
-        // Rotate within 32 lanes: bit 10 direction (1: right), bits 9..5 distance, bits 4..0 lane bits that stay.
-        const uint32_t mask = offset & 0x1f, distance = offset >> 5 & 0x1f;
-        const uint32_t moved = offset >> 10 & 1 ? lane - distance : lane + distance;
-        return (lane & 0x20) | (lane & mask) | (moved & 0x1f & ~mask);
-    }
-    if (offset & 0x8000) {
-        // Quad permute: two bits for each of four lanes.
-        return (lane & ~3u) | (offset >> (2 * (lane & 3)) & 3);
-    }
-    const uint32_t and_mask = offset & 0x1f, or_mask = offset >> 5 & 0x1f, xor_mask = offset >> 10 & 0x1f;
-    return (lane & 0x20) | (((lane & and_mask) | or_mask) ^ xor_mask);
-}
-
 const Step* issue_swizzle(Wave* wave, const Step* step) {
     PendingOperation* operation = peek_operation(wave);
-    const uint32_t* data = reinterpret_cast<const uint32_t*>(at(wave, step->source[0]));
-    const uint64_t exec = wave->exec;
-    for (uint32_t lane = 0; lane < 64; ++lane) {
-        const uint32_t from = swizzle_source(lane, static_cast<uint32_t>(step->immediate) & 0xffff);
-        operation->data[lane] = exec >> from & 1 ? data[from] : 0;
-    }
+    const u32x16* from = static_cast<const u32x16*>(step->data);
+    gather_lanes(operation->data, reinterpret_cast<const uint32_t*>(at(wave, step->source[0])), from, wave->exec);
     return queue_values(wave, step, operation);
 }
 
@@ -97,11 +96,14 @@ bool bind_lds_permute(const isa::Instruction& instruction, StepBuilder& builder)
     Step& step = builder.emit(issue);
     step.destination = builder.offset_of(instruction.operands[0].code);
     step.source[0] = builder.offset_of(instruction.operands[1].code);
-    if (instruction.opcode != Opcode::ds_swizzle_b32) step.source[1] = builder.offset_of(instruction.operands[2].code);
-    step.immediate = instruction.offset;
+    if (instruction.opcode == Opcode::ds_swizzle_b32) {
+        step.data = memory::swizzle_sources(static_cast<uint16_t>(instruction.offset));
+    } else {
+        step.source[1] = builder.offset_of(instruction.operands[2].code);
+        step.immediate = instruction.offset;
+    }
     step.dwords = 1;
     step.extra[2] = flags_of(builder, instruction);
-    set_land(step, land_values);
     return true;
 }
 

@@ -48,6 +48,15 @@ void land_16(Wave* wave, PendingOperation* operation) {
     if (!operation->lanes) return;
     const LdsPointers from{wave->lds, operation->lds_address};
     for (int group = 0; group < 4; ++group) {
+        uint8_t* place = operation->rows + 64 * group;
+#if defined(__AVX512BW__)
+        // Eight lanes hold two rows of sixteen elements; the two of a column are a dword of the result.
+        const __m512i pairs = _mm512_or_si512(
+            _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+            _mm512_slli_epi32(_mm512_setr_epi32(16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31), 16));
+        _mm512_store_si512(place, _mm512_permutexvar_epi16(pairs, gather_qwords(from, 2 * group)));
+        _mm512_store_si512(place + 256, _mm512_permutexvar_epi16(pairs, gather_qwords(from, 2 * group + 1)));
+#else
         u32x16 row[4];
         for (int r = 0; r < 4; ++r) {
             const int lane = 16 * group + 4 * r;
@@ -55,8 +64,9 @@ void land_16(Wave* wave, PendingOperation* operation) {
                                     load_unaligned<uint64_t>(from[lane + 2]), load_unaligned<uint64_t>(from[lane + 3])};
             row[r] = __builtin_convertvector((u16x16)elements, u32x16);
         }
-        *reinterpret_cast<u32x16*>(operation->rows + 64 * group) = row[0] | row[1] << 16;
-        *reinterpret_cast<u32x16*>(operation->rows + 256 + 64 * group) = row[2] | row[3] << 16;
+        *reinterpret_cast<u32x16*>(place) = row[0] | row[1] << 16;
+        *reinterpret_cast<u32x16*>(place + 256) = row[2] | row[3] << 16;
+#endif
     }
 }
 

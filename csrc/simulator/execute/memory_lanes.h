@@ -272,8 +272,12 @@ HIPKITTENS_INLINE void store_captured(Pointers to, const uint32_t* data, uint64_
     constexpr int dwords = (bytes + 3) / 4;
     const uint8_t* captured = reinterpret_cast<const uint8_t*>(data);
     if (valid == all_lanes) {
-        for (int lane = 0; lane < 64; ++lane) {
-            memcpy(const_cast<uint8_t*>(to[lane]), captured + captured_at<dwords>(lane), bytes);
+        for (int quarter = 0; quarter < 64; quarter += 16) {
+            const uint8_t* part = captured + captured_at<dwords>(quarter);
+#pragma GCC unroll 16
+            for (int lane = 0; lane < 16; ++lane) {
+                memcpy(const_cast<uint8_t*>(to[quarter + lane]), part + captured_at<dwords>(lane), bytes);
+            }
         }
         return;
     }
