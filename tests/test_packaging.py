@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: MIT
+"""What is installed: the packs of code objects, the shared libraries, and what importing does."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import hipkittens
+from hipkittens import _library
+from hipkittens._pack import Pack, PackError
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGETS = ("gfx942", "gfx950")
+
+
+def tool(name):
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(ROOT / "tools"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_variant_is_in_the_pack(target):
+    wanted = {
+        f"{operation}.{row['name']}"
+        for chosen, operation, row in tool("kernel_variants").all_variants()
+        if chosen == target
+    }
+    pack = _library.pack(target)
+    assert {entry["name"] for entry in pack.entries} == wanted
+    assert pack.verify() == len(wanted) > 0
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_index_says_what_a_kernel_is(target):
+    for entry in _library.pack(target).entries:
+        assert entry["target"] == target
+        assert entry["compiler"].startswith("clang version")
+        assert entry["configuration"]["name"] == entry["variant"]
+        assert "csrc/kernels/" + entry["operation"] + "/device.cpp" in entry["sources"]
+        assert len(entry["sha256"]) == len(entry["source_sha256"]) == 64
+        (kernel,) = entry["kernels"]
+        assert kernel["symbol"].endswith(target)
+        assert kernel["argument_bytes"] > 0 and kernel["arguments"]
+        assert kernel["vgprs"] > 0 and kernel["lds_bytes"] <= {"gfx942": 65536, "gfx950": 163840}[target]
+        assert kernel["scratch_bytes"] == kernel["vgpr_spills"] == kernel["sgpr_spills"] == 0, entry["name"]
+
+
+def smallest(target):
+    return min(_library.pack(target).entries, key=lambda entry: entry["bytes"])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_rebuilding_gives_the_same_bytes(target, tmp_path):
+    build = tool("build_kernels")
+    entry = smallest(target)
+    compiler = build.DeviceCompiler(os.environ.get("HIPKITTENS_DEVICE_COMPILER", ""))
+    if compiler.version() != entry["compiler"]:
+        pytest.skip(f"built with {entry['compiler']}, here is {compiler.version()}")
+    source = ROOT / "csrc" / "kernels" / entry["operation"] / "device.cpp"
+    images, packed = [], []
+    for place in ("one", "another/place"):
+        output = tmp_path / place / f"{entry['name']}.co"
+        sources = build.compile_kernel(compiler, target, source, output, {"HIPKITTENS_VARIANT": entry["variant"]})
+        description = build.describe(compiler, target, entry["operation"], entry["configuration"], sources)
+        assert description["source_sha256"] == entry["source_sha256"], "the pack is older than the sources: build again"
+        output.with_suffix(".json").write_text(json.dumps(description))
+        images.append(output.read_bytes())
+        packed.append(tool("pack_kernels").pack(target, [output]))
+    assert hashlib.sha256(images[0]).hexdigest() == entry["sha256"]
+    assert images[0] == images[1]
+    assert packed[0] == packed[1]
+    (tmp_path / "packed").write_bytes(packed[0])
+    again = Pack(tmp_path / "packed")
+    assert again.image(again.entries[0]) == images[0]
+
+
+def test_a_source_of_a_kernel_is_in_its_depfile(tmp_path):
+    """The build follows the depfile: touching one kernel's device code rebuilds that kernel and no other operation's."""
+    output = tmp_path / "kernel.co"
+    command = [sys.executable, ROOT / "tools" / "build_kernels.py", "--target", "gfx942", "--operation", "gemm"]
+    command += ["--variant", "reduce", "--output", output, "--depfile", tmp_path / "kernel.d"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert re.fullmatch(r"gfx942 gemm\.reduce: \d+\.\d s, \d+ bytes\n", printed)
+    listed = (tmp_path / "kernel.d").read_text()
+    for name in ("device.cpp", "reduce.h", "variants.def"):
+        assert str(ROOT / "csrc" / "kernels" / "gemm" / name) in listed
+
+
+def damaged(tmp_path, target, at):
+    data = bytearray(_library.pack(target).path.read_bytes())
+    data[at] ^= 0x10
+    path = tmp_path / f"{target}.hkpack"
+    path.write_bytes(data)
+    return Pack(path)
+
+
+@pytest.mark.parametrize("place", ["magic", "length", "index hash", "index", "stream start", "stream", "stream end"])
+def test_a_flipped_bit_is_found(tmp_path, place):
+    size = _library.pack("gfx950").path.stat().st_size
+    stream = 48 + int.from_bytes(_library.pack("gfx950").path.read_bytes()[8:16], "little")
+    at = {
+        "magic": 3,
+        "length": 9,
+        "index hash": 20,
+        "index": 500,
+        "stream start": stream + 2,
+        "stream": (stream + size) // 2,
+        "stream end": size - 3,
+    }[place]
+    with pytest.raises(PackError, match="gfx950.hkpack"):
+        damaged(tmp_path, "gfx950", at).verify()
+
+
+def test_a_cut_pack_is_found(tmp_path):
+    data = _library.pack("gfx942").path.read_bytes()
+    for size in (0, 20, 60, len(data) // 2, len(data) - 1):
+        path = tmp_path / "cut.hkpack"
+        path.write_bytes(data[:size])
+        with pytest.raises(PackError):
+            Pack(path).verify()
+    with pytest.raises(PackError, match="No such file"):
+        Pack(tmp_path / "absent.hkpack").verify()
+
+
+def test_a_damaged_kernel_is_not_launched(tmp_path):
+    """In a process of its own, since kernels stay loaded."""
+    size = _library.pack("gfx942").path.stat().st_size
+    pack = damaged(tmp_path, "gfx942", size * 3 // 4)
+    code = (
+        "import pathlib, torch, hipkittens\n"
+        "from hipkittens import _library, _pack\n"
+        f"_library.pack = lambda target: _pack.Pack(pathlib.Path({str(pack.path)!r}))\n"
+        "hipkittens.matmul(*[torch.ones(64, 64, dtype=torch.bfloat16)] * 2)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode != 0
+    assert "reinstall hipkittens" in result.stderr.splitlines()[-1]
+
+
+def test_operators_need_only_the_stable_abi():
+    def symbols(*options):
+        lines = subprocess.run(["nm", "-D", *options, _library.OPERATORS], capture_output=True, text=True, check=True).stdout
+        return [line.split()[-1] for line in lines.splitlines()]
+
+    undefined = symbols("--undefined-only")
+    assert any(name.startswith("aoti_torch_") for name in undefined)
+    assert not [name for name in undefined if "c10" in name or "2at" in name or name.startswith(("Py", "_Py"))]
+    exported = symbols("--defined-only", "--extern-only")
+    assert exported and all(name.startswith("hipkittens_") for name in exported)
+
+
+def needed(path):
+    text = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"NEEDED.*\[(.+)\]", text)
+
+
+def test_shared_libraries_need_little():
+    system = {"libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "ld-linux-x86-64.so.2", "libpthread.so.0", "libdl.so.2"}
+    assert set(needed(_library.OPERATORS)) - system == {"libtorch.so"}
+    assert set(needed(_library.SIMULATOR)) <= system
+
+
+@pytest.mark.parametrize("library", [_library.OPERATORS, _library.SIMULATOR], ids=lambda path: path.name)
+def test_shared_libraries_run_on_older_systems(library):
+    text = subprocess.run(["readelf", "-V", library], capture_output=True, text=True, check=True).stdout
+    newest = max(tuple(map(int, version.split("."))) for version in re.findall(r"GLIBCXX_([\d.]+)", text))
+    assert newest <= (3, 4, 30)  # Ubuntu 22.04's
+
+
+def test_our_declarations_agree_with_torch(tmp_path):
+    """Two declarations of one C function with different types do not compile."""
+    include = Path(torch.__file__).parent / "include"
+    source = tmp_path / "both.cpp"
+    source.write_text(
+        "#include <torch/csrc/stable/c/shim.h>\n"
+        '#include "torch/stable_abi.h"\n'
+        "static_assert(hipkittens::torch_door::stable_abi_version == TORCH_VERSION_2_10_0);\n"
+        "static_assert(sizeof(StableIValue) == 8);\n"
+    )
+    command = ["g++", "-std=c++20", "-fsyntax-only", f"-I{ROOT / 'csrc'}", "-isystem", include, source]
+    # csrc/torch/ and torch's own include/torch/ do not meet: both are searched for each name.
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    declarations = (ROOT / "csrc" / "torch" / "stable_abi.h").read_text()
+    source.write_text(source.read_text().replace('"torch/stable_abi.h"', '"changed.h"'))
+    (tmp_path / "changed.h").write_text(declarations.replace("aoti_torch_zero_(AtenTensorHandle", "aoti_torch_zero_(int32_t"))
+    assert subprocess.run([*command, f"-I{tmp_path}"], capture_output=True).returncode != 0
+
+
+AUDIT = """
+import sys, time
+import torch
+seen = []
+def hook(event, arguments):
+    if event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+"):
+        seen.append(arguments[0])
+    if event in ("socket.connect", "subprocess.Popen", "os.system", "os.mkdir", "os.rename", "os.remove"):
+        seen.append(event)
+sys.addaudithook(hook)
+started = time.perf_counter()
+import hipkittens
+elapsed = time.perf_counter() - started
+assert not seen, seen
+assert not torch.cuda.is_initialized()
+maps = open("/proc/self/maps").read()
+assert "_ops.so" in maps and "hipkittens_simulator" not in maps and "amdhip" not in maps
+assert "rich" not in sys.modules
+print(elapsed)
+"""
+
+
+def test_importing_is_quick_and_leaves_no_trace():
+    times = [
+        float(subprocess.run([sys.executable, "-B", "-c", AUDIT], check=True, capture_output=True, text=True).stdout)
+        for _ in range(3)
+    ]
+    assert min(times) < 0.05, times
+
+
+def test_version_is_the_projects():
+    assert f'version = "{hipkittens.__version__}"' in (ROOT / "pyproject.toml").read_text()
+    assert (Path(hipkittens.__file__).parent / "py.typed").exists()
+
+
+def test_licence_and_metadata_are_where_they_belong():
+    assert "[metadata]" not in (ROOT / "setup.cfg").read_text()
+    assert "hipkittens authors" in (ROOT / "LICENSE").read_text()
