@@ -32,7 +32,12 @@ SHAPES = (
     (129, 127, 130), (1, 512, 512), (5, 300, 1000), (256, 256, 64), (255, 257, 100), (256, 128, 520), (17, 1024, 96),
     (192, 320, 256), (40, 40, 2048), (300, 200, 7), (257, 130, 1), (384, 96, 333),
 )  # fmt: skip
-BATCHED = (((3,), (3,), 33, 40, 24), ((2, 3), (3,), 16, 48, 65), ((4,), (1,), 64, 64, 64), ((2, 2), (2, 2), 9, 70, 31))
+BATCHED = (
+    ((3,), (3,), 33, 40, 24),
+    ((2, 3), (3,), 16, 48, 65),
+    ((4,), (1,), 64, 64, 64),
+    ((2, 2), (2, 2), 9, 70, 31),
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,9 @@ class Case:
 
     def __str__(self) -> str:
         parts = [f"{self.m}x{self.n}x{self.k}", self.layout, f"{self.dtype}->{self.out}"]
-        parts += ["bias"] * self.bias + ["integers"] * (self.values == "integers") + ["gradient"] * self.gradient
+        parts += (
+            ["bias"] * self.bias + ["integers"] * (self.values == "integers") + ["gradient"] * self.gradient
+        )
         if self.batch_a or self.batch_b:
             parts.append(f"batch{list(self.batch_a)}x{list(self.batch_b)}".replace(" ", ""))
         if self.gap:
@@ -69,18 +76,34 @@ def cases(targets: tuple[str, ...] = TARGETS) -> Iterator[Case]:
                 for dtype in ("bf16", "f16"):
                     step = number + turn + (dtype == "f16")
                     out = (dtype, "f32", dtype, "f16" if dtype == "bf16" else "bf16")[step % 4]
-                    yield Case(target, m, n, k, layout, dtype, out, bias=step % 3 == 0, gap=(0, 0, 3, 8)[(step // 2) % 4])
-            yield Case(target, m, n, k, LAYOUTS[number % 4], ("bf16", "f16")[number % 2], "f32", values="integers")
+                    yield Case(
+                        target,
+                        m,
+                        n,
+                        k,
+                        layout,
+                        dtype,
+                        out,
+                        bias=step % 3 == 0,
+                        gap=(0, 0, 3, 8)[(step // 2) % 4],
+                    )
+            yield Case(
+                target, m, n, k, LAYOUTS[number % 4], ("bf16", "f16")[number % 2], "f32", values="integers"
+            )
         for turn, (batch_a, batch_b, m, n, k) in enumerate(BATCHED):
             for layout in LAYOUTS:
                 dtype = ("bf16", "f16")[turn % 2]
-                yield Case(target, m, n, k, layout, dtype, dtype, turn % 2 == 0, batch_a=batch_a, batch_b=batch_b)
+                yield Case(
+                    target, m, n, k, layout, dtype, dtype, turn % 2 == 0, batch_a=batch_a, batch_b=batch_b
+                )
         for number, (m, n, k) in enumerate(SHAPES[4:20:3]):
             dtype = ("bf16", "f16")[number % 2]
             yield Case(target, m, n, k, LAYOUTS[number % 4], dtype, dtype, bias=True, gradient=True)
 
 
-def matrix(generator: torch.Generator, case: Case, batch: tuple[int, ...], rows: int, columns: int, transposed: bool):
+def matrix(
+    generator: torch.Generator, case: Case, batch: tuple[int, ...], rows: int, columns: int, transposed: bool
+):
     """rows x columns values, stored transposed or not, inside a larger buffer when the case has a gap."""
     shape = (*batch, columns, rows) if transposed else (*batch, rows, columns)
     if case.values == "integers":
@@ -114,12 +137,16 @@ def run(case: Case) -> list[dict]:
     theirs = torch.matmul(a, b) if out == a.dtype and bias is None else torch.matmul(a.float(), b.float())
     if bias is not None:
         reference = reference + bias.double()
-        theirs = torch.addmm(bias, a, b) if out == a.dtype and a.dim() == b.dim() == 2 else theirs + bias.float()
+        theirs = (
+            torch.addmm(bias, a, b) if out == a.dtype and a.dim() == b.dim() == 2 else theirs + bias.float()
+        )
     magnitude = (a.double().abs() @ b.double().abs()).max().item()
     if case.values == "integers":
         exact = torch.equal(ours.double(), reference)
         ratio = 0.0 if exact else float("inf")
-        return [{"op": "matmul", "target": case.target, "case": str(case), "ratio_max": ratio, "ratio_rms": ratio}]
+        return [
+            {"op": "matmul", "target": case.target, "case": str(case), "ratio_max": ratio, "ratio_rms": ratio}
+        ]
     return [row("matmul", case, ours, theirs.to(out), reference, magnitude)]
 
 
@@ -181,8 +208,12 @@ def main() -> int:
         print()
     else:
         for entry in sorted(rows, key=lambda entry: -max(entry["ratio_max"], entry["ratio_rms"]))[:20]:
-            print(f"{entry['op']:<18} {entry['target']}  max {entry['ratio_max']:5.2f}  rms {entry['ratio_rms']:5.2f}  {entry['case']}")
-        print(f"{len(chosen)} cases, {len(rows)} results; worst ratio of our error to PyTorch's: {worst:.2f} (bar {BAR})")
+            print(
+                f"{entry['op']:<18} {entry['target']}  max {entry['ratio_max']:5.2f}  rms {entry['ratio_rms']:5.2f}  {entry['case']}"
+            )
+        print(
+            f"{len(chosen)} cases, {len(rows)} results; worst ratio of our error to PyTorch's: {worst:.2f} (bar {BAR})"
+        )
     return int(worst > BAR)
 
 

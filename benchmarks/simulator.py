@@ -117,7 +117,9 @@ def measure(targets: tuple[str, ...], large: bool, quick: bool, host_level: str)
 
 
 def print_row(row: dict, file) -> None:
-    tail = f"{row['nanoseconds']:.2f} ns" if "nanoseconds" in row else f"{row['ratio_to_native']:.2f} of PyTorch"
+    tail = (
+        f"{row['nanoseconds']:.2f} ns" if "nanoseconds" in row else f"{row['ratio_to_native']:.2f} of PyTorch"
+    )
     print(
         f"{row['target']} {row['name']:<18} {row['mode']:<6} {row['threads']} threads "
         f"{row['gflops']:9.1f} GFLOP/s (PyTorch {row['native_gflops']:.1f})  {tail}",

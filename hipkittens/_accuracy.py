@@ -27,14 +27,18 @@ class Comparison:
         return self.ratio_max <= BAR and self.ratio_rms <= BAR
 
 
-def compare(ours: torch.Tensor, theirs: torch.Tensor, reference: torch.Tensor, magnitude: float) -> Comparison:
+def compare(
+    ours: torch.Tensor, theirs: torch.Tensor, reference: torch.Tensor, magnitude: float
+) -> Comparison:
     """The bar: error(ours) <= 2 error(PyTorch's) + 2^-24 magnitude, for the largest error and for the RMS.
 
     magnitude is the largest sum of |a| |b| over k. The term is one float32 rounding of such a sum: without it, a result
     that PyTorch hits exactly by luck (a 1 x 1 product, say) would leave no room for any other order of summation.
     """
     if ours.shape != reference.shape:
-        raise AssertionError(f"the result has shape {tuple(ours.shape)}, the reference {tuple(reference.shape)}")
+        raise AssertionError(
+            f"the result has shape {tuple(ours.shape)}, the reference {tuple(reference.shape)}"
+        )
     if not reference.numel():
         return Comparison(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     error_ours, error_torch = (value.double() - reference for value in (ours, theirs))

@@ -77,7 +77,9 @@ def check_device(where: str, name: str, tensor: torch.Tensor) -> None:
                 f"{where}: {name} is on {tensor.device}, and the simulator takes CPU tensors; move it with .cpu()"
             )
         return
-    raise ValueError(f"{where}: {name} is on {tensor.device}; allowed: a CPU tensor (simulated), or one on an AMD GPU")
+    raise ValueError(
+        f"{where}: {name} is on {tensor.device}; allowed: a CPU tensor (simulated), or one on an AMD GPU"
+    )
 
 
 class simulate:
@@ -106,11 +108,17 @@ class simulate:
         if self.arch not in _library.TARGETS:
             raise ValueError(f"hipkittens.simulate: arch is {arch!r}; allowed: {', '.join(_library.TARGETS)}")
         if arithmetic not in ARITHMETIC:
-            raise ValueError(f"hipkittens.simulate: arithmetic is {arithmetic!r}; allowed: {', '.join(ARITHMETIC)}")
+            raise ValueError(
+                f"hipkittens.simulate: arithmetic is {arithmetic!r}; allowed: {', '.join(ARITHMETIC)}"
+            )
         if host_level not in HOST_LEVELS:
-            raise ValueError(f"hipkittens.simulate: host_level is {host_level!r}; allowed: {', '.join(HOST_LEVELS)}")
+            raise ValueError(
+                f"hipkittens.simulate: host_level is {host_level!r}; allowed: {', '.join(HOST_LEVELS)}"
+            )
         if not isinstance(threads, int) or threads < 0:
-            raise ValueError(f"hipkittens.simulate: threads is {threads!r}; allowed: 0 (one per core) or a count")
+            raise ValueError(
+                f"hipkittens.simulate: threads is {threads!r}; allowed: 0 (one per core) or a count"
+            )
         self.settings: dict[str, Any] = {
             "arithmetic": ARITHMETIC[arithmetic],
             "host_level": HOST_LEVELS[host_level],

@@ -50,7 +50,9 @@ def _inputs(job: Job) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return draw(job.m, job.k), draw(job.n, job.k), draw(job.n)
 
 
-def _results(job: Job, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, function) -> dict[str, torch.Tensor]:
+def _results(
+    job: Job, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, function
+) -> dict[str, torch.Tensor]:
     if not job.training:
         return {"y": function(x, weight, bias)}
     leaves = [value.detach().requires_grad_() for value in (x, weight, bias)]
@@ -148,6 +150,9 @@ def _print_table(rows: list[dict[str, Any]], wrong: list[dict[str, Any]]) -> Non
         )
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     if wrong:
-        print(f"{len(wrong)} results are wrong: error more than twice PyTorch's, or integers not exact", file=sys.stderr)
+        print(
+            f"{len(wrong)} results are wrong: error more than twice PyTorch's, or integers not exact",
+            file=sys.stderr,
+        )
     else:
         print(f"All {len(rows)} results are within twice PyTorch's own error, integers bit for bit.")

@@ -102,6 +102,8 @@ def code(image: bytes) -> Iterator[tuple[int, bytes]]:
     (table,) = struct.unpack_from("<Q", image, 0x28)
     entry_bytes, count = struct.unpack_from("<HH", image, 0x3A)
     for number in range(count):
-        _, kind, flags, address, offset, size = struct.unpack_from("<IIQQQQ", image, table + number * entry_bytes)
+        _, kind, flags, address, offset, size = struct.unpack_from(
+            "<IIQQQQ", image, table + number * entry_bytes
+        )
         if kind == 1 and flags & 4:  # SHT_PROGBITS, SHF_EXECINSTR
             yield address, image[offset : offset + size]

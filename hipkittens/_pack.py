@@ -39,7 +39,9 @@ class Pack:
         (length,) = struct.unpack_from("<Q", data, 8)
         text = data[_HEADER_BYTES : _HEADER_BYTES + length]
         if hashlib.sha256(text).digest() != data[16:48]:
-            raise PackError(f"{self.path}: its index does not have the sha256 it was written with; reinstall hipkittens")
+            raise PackError(
+                f"{self.path}: its index does not have the sha256 it was written with; reinstall hipkittens"
+            )
         index = json.loads(text)
         if index["format"] != 1:
             raise PackError(f"{self.path}: format {index['format']}, this version reads 1")
@@ -53,9 +55,13 @@ class Pack:
             decoder = lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
             data = decoder.decompress(self._file[_HEADER_BYTES + length :], max_length=expected + 1)
         except lzma.LZMAError as error:
-            raise PackError(f"{self.path}: the code objects cannot be unpacked ({error}); reinstall hipkittens") from None
+            raise PackError(
+                f"{self.path}: the code objects cannot be unpacked ({error}); reinstall hipkittens"
+            ) from None
         if len(data) != expected or not decoder.eof or decoder.unused_data:
-            raise PackError(f"{self.path}: {len(data)} bytes of code objects, {expected} expected; reinstall hipkittens")
+            raise PackError(
+                f"{self.path}: {len(data)} bytes of code objects, {expected} expected; reinstall hipkittens"
+            )
         return data
 
     @property

@@ -84,7 +84,16 @@ def _kernels_list(arguments: argparse.Namespace) -> int:
         table.add_row(
             *(
                 str(row[key])
-                for key in ("target", "name", "vgprs", "agprs", "sgprs", "lds_bytes", "scratch_bytes", "bytes")
+                for key in (
+                    "target",
+                    "name",
+                    "vgprs",
+                    "agprs",
+                    "sgprs",
+                    "lds_bytes",
+                    "scratch_bytes",
+                    "bytes",
+                )
             )
         )
     Console(width=None if sys.stdout.isatty() else 120).print(table)
@@ -105,7 +114,9 @@ def _find(arguments: argparse.Namespace):
         except KeyError:
             continue
     if not found:
-        raise SystemExit(f"hipkittens: no kernel is called {arguments.name}; `hipkittens kernels list` names them")
+        raise SystemExit(
+            f"hipkittens: no kernel is called {arguments.name}; `hipkittens kernels list` names them"
+        )
     return found
 
 
@@ -158,12 +169,16 @@ def _verify(arguments: argparse.Namespace) -> int:
         _print_json(rows)
     else:
         for row in rows:
-            print(f"{row['target']}: {row['error'] or str(row['code_objects']) + ' code objects, every sha256 as built'}")
+            print(
+                f"{row['target']}: {row['error'] or str(row['code_objects']) + ' code objects, every sha256 as built'}"
+            )
     return int(any(row["error"] for row in rows))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="hipkittens", description="AMD GPU kernels for PyTorch, and their simulator")
+    parser = argparse.ArgumentParser(
+        prog="hipkittens", description="AMD GPU kernels for PyTorch, and their simulator"
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(group, name: str, function, help: str) -> argparse.ArgumentParser:
@@ -172,7 +187,9 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(function=function)
         return added
 
-    demo = command(commands, "demo", _demo, "run the kernels on real tensors in the simulator and compare with PyTorch")
+    demo = command(
+        commands, "demo", _demo, "run the kernels on real tensors in the simulator and compare with PyTorch"
+    )
     demo.add_argument("--target", choices=TARGETS, help="only this one")
     command(commands, "info", _info, "what is installed and where calls run")
     command(commands, "verify", _verify, "check the sha256 of every code object")

@@ -93,7 +93,8 @@ def _autocast(*tensors: torch.Tensor | None) -> tuple:
         return tensors
     dtype = torch.get_autocast_dtype(first.device.type)
     return tuple(
-        value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in tensors
+        value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for value in tensors
     )
 
 
@@ -126,7 +127,9 @@ def _check(
     if a.dtype != b.dtype:
         raise TypeError(f"{where}: {first} is {a.dtype} and {second} is {b.dtype}; convert one to the other")
     if a.device != b.device:
-        raise ValueError(f"{where}: {first} is on {a.device} and {second} on {b.device}; move one to the other")
+        raise ValueError(
+            f"{where}: {first} is on {a.device} and {second} on {b.device}; move one to the other"
+        )
     if bias is not None:
         columns = b.shape[columns_axis]
         if bias.dim() != 1 or bias.shape[0] != columns:
@@ -134,10 +137,14 @@ def _check(
         if bias.dtype not in (a.dtype, torch.float32):
             raise TypeError(f"{where}: bias is {bias.dtype}; allowed: {a.dtype}, torch.float32")
         if bias.device != a.device:
-            raise ValueError(f"{where}: bias is on {bias.device} and {first} on {a.device}; move one to the other")
+            raise ValueError(
+                f"{where}: bias is on {bias.device} and {first} on {a.device}; move one to the other"
+            )
     if out_dtype is None:
         out_dtype = a.dtype
     elif out_dtype not in OUTPUT_DTYPES:
-        raise TypeError(f"{where}: out_dtype is {out_dtype}; allowed: torch.bfloat16, torch.float16, torch.float32")
+        raise TypeError(
+            f"{where}: out_dtype is {out_dtype}; allowed: torch.bfloat16, torch.float16, torch.float32"
+        )
     _backend.check_device(where, first, a)
     return out_dtype

@@ -9,7 +9,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
 SOURCES = sorted(path for path in CSRC.rglob("*") if path.suffix in (".h", ".cpp", ".def"))
-PYTHON = sorted([*(ROOT / "hipkittens").glob("*.py"), *(ROOT / "tools").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")])
+PYTHON = sorted(
+    [*(ROOT / "hipkittens").glob("*.py"), *(ROOT / "tools").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+)
 LINE_CAP = 600
 
 # room: the rooms (or single files) it may include beside its own

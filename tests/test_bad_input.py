@@ -119,7 +119,11 @@ def test_the_operator_itself_refuses(a, b, bias, out, message):
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
-        ("HIPKITTENS_BACKEND", "cuda", "hipkittens: HIPKITTENS_BACKEND is 'cuda'; allowed: auto, hip, sim, torch"),
+        (
+            "HIPKITTENS_BACKEND",
+            "cuda",
+            "hipkittens: HIPKITTENS_BACKEND is 'cuda'; allowed: auto, hip, sim, torch",
+        ),
         ("HIPKITTENS_ARCH", "gfx90a", "hipkittens: HIPKITTENS_ARCH is 'gfx90a'; allowed: gfx942, gfx950"),
     ],
 )

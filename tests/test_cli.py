@@ -73,7 +73,9 @@ def test_verify(capsys, monkeypatch, tmp_path):
     (tmp_path / "gfx950.hkpack").write_bytes(data)
     real = _library.pack
     monkeypatch.setattr(
-        _library, "pack", lambda target: Pack(tmp_path / "gfx950.hkpack") if target == "gfx950" else real(target)
+        _library,
+        "pack",
+        lambda target: Pack(tmp_path / "gfx950.hkpack") if target == "gfx950" else real(target),
     )
     status, rows = run_json(capsys, "verify")
     assert status == 1
@@ -83,7 +85,9 @@ def test_verify(capsys, monkeypatch, tmp_path):
 
 
 def test_demo():
-    result = subprocess.run([sys.executable, "-m", "hipkittens", "demo", "--json"], capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-m", "hipkittens", "demo", "--json"], capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
     assert report["ok"]

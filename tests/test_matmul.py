@@ -24,8 +24,10 @@ def target(request):
 
 
 def random(*shape, dtype=BF16, seed=0, **options):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype).requires_grad_(
-        options.get("requires_grad", False)
+    return (
+        torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        .to(dtype)
+        .requires_grad_(options.get("requires_grad", False))
     )
 
 
@@ -73,7 +75,11 @@ def test_dtypes(target, dtype, out, bias_dtype):
     bias = None if bias_dtype is None else random(43, dtype=dtype if bias_dtype == "same" else F32, seed=2)
     result = hipkittens.matmul(a, b, bias=bias, out_dtype=out)
     assert result.dtype == out
-    close(result, a.double() @ b.double() + (0 if bias is None else bias.double()), {BF16: 2**-8, F16: 2**-11, F32: 1e-5}[out])
+    close(
+        result,
+        a.double() @ b.double() + (0 if bias is None else bias.double()),
+        {BF16: 2**-8, F16: 2**-11, F32: 1e-5}[out],
+    )
 
 
 def layouts_of(values):
@@ -164,7 +170,8 @@ def gradients(function, *leaves):
 
 
 @pytest.mark.parametrize(
-    ("a", "b"), [((13, 17), (17, 9)), ((2, 13, 17), (17, 9)), ((2, 13, 17), (2, 17, 9)), ((2, 1, 13, 17), (3, 17, 9))]
+    ("a", "b"),
+    [((13, 17), (17, 9)), ((2, 13, 17), (17, 9)), ((2, 13, 17), (2, 17, 9)), ((2, 1, 13, 17), (3, 17, 9))],
 )
 def test_backward(target, a, b):
     a, b, bias = random(*a), random(*b, seed=1), random(9, seed=2)
@@ -204,7 +211,13 @@ def test_opcheck(target):
     operator = torch.ops.hipkittens.gemm.default
     for inputs in [
         (random(5, 8), random(8, 3), None, BF16, False),
-        (random(5, 8, requires_grad=True), random(8, 3, requires_grad=True), random(3, requires_grad=True), F32, True),
+        (
+            random(5, 8, requires_grad=True),
+            random(8, 3, requires_grad=True),
+            random(3, requires_grad=True),
+            F32,
+            True,
+        ),
         (random(2, 5, 8, dtype=F16, requires_grad=True), random(2, 3, 8, dtype=F16).mT, None, F16, False),
     ]:
         results = torch.library.opcheck(operator, inputs)
@@ -241,7 +254,10 @@ def test_compile(target):
 
 
 def test_autocast(target):
-    x, weight = random(5, 8, dtype=F32, requires_grad=True), random(4, 8, dtype=F32, seed=1, requires_grad=True)
+    x, weight = (
+        random(5, 8, dtype=F32, requires_grad=True),
+        random(4, 8, dtype=F32, seed=1, requires_grad=True),
+    )
     for dtype in (BF16, F16):
         with torch.autocast("cpu", dtype):
             y = hipkittens.linear(x, weight)
@@ -267,7 +283,10 @@ def test_simulate_puts_everything_back():
     from hipkittens import _backend, _library
 
     before = (_backend.arch(), _library.simulator_settings())
-    with pytest.raises(ZeroDivisionError), hipkittens.simulate("gfx950", checks=True, arithmetic="exact", threads=1):
+    with (
+        pytest.raises(ZeroDivisionError),
+        hipkittens.simulate("gfx950", checks=True, arithmetic="exact", threads=1),
+    ):
         with hipkittens.simulate("gfx942"):
             assert _backend.arch() == "gfx942"
         assert _backend.arch() == "gfx950"
@@ -287,7 +306,9 @@ def test_report(target):
     hipkittens.matmul(random(64, 64), random(64, 64))
     report = hipkittens.simulate.report()
     assert report["workgroups"] >= 1 and report["mfma_instructions"] > 0
-    assert report["instructions"] == sum(value for name, value in report.items() if name.endswith("_instructions"))
+    assert report["instructions"] == sum(
+        value for name, value in report.items() if name.endswith("_instructions")
+    )
 
 
 def test_results_are_freed():
@@ -311,7 +332,9 @@ def test_torch_backend_needs_no_simulator():
         "assert torch.equal(hipkittens.matmul(a, b, bias=b[0]), torch.full((3, 5), 5.0, dtype=torch.bfloat16))\n"
         "assert 'hipkittens_simulator' not in open('/proc/self/maps').read()\n"
     )
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, "HIPKITTENS_BACKEND": "torch"}, check=True)
+    subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "HIPKITTENS_BACKEND": "torch"}, check=True
+    )
 
 
 @pytest.mark.slow

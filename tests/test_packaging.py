@@ -71,9 +71,13 @@ def test_rebuilding_gives_the_same_bytes(target, tmp_path):
     images, packed = [], []
     for place in ("one", "another/place"):
         output = tmp_path / place / f"{entry['name']}.co"
-        sources = build.compile_kernel(compiler, target, source, output, {"HIPKITTENS_VARIANT": entry["variant"]})
+        sources = build.compile_kernel(
+            compiler, target, source, output, {"HIPKITTENS_VARIANT": entry["variant"]}
+        )
         description = build.describe(compiler, target, entry["operation"], entry["configuration"], sources)
-        assert description["source_sha256"] == entry["source_sha256"], "the pack is older than the sources: build again"
+        assert description["source_sha256"] == entry["source_sha256"], (
+            "the pack is older than the sources: build again"
+        )
         output.with_suffix(".json").write_text(json.dumps(description))
         images.append(output.read_bytes())
         packed.append(tool("pack_kernels").pack(target, [output]))
@@ -88,7 +92,14 @@ def test_rebuilding_gives_the_same_bytes(target, tmp_path):
 def test_a_source_of_a_kernel_is_in_its_depfile(tmp_path):
     """The build follows the depfile: touching one kernel's device code rebuilds that kernel and no other operation's."""
     output = tmp_path / "kernel.co"
-    command = [sys.executable, ROOT / "tools" / "build_kernels.py", "--target", "gfx942", "--operation", "gemm"]
+    command = [
+        sys.executable,
+        ROOT / "tools" / "build_kernels.py",
+        "--target",
+        "gfx942",
+        "--operation",
+        "gemm",
+    ]
     command += ["--variant", "reduce", "--output", output, "--depfile", tmp_path / "kernel.d"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert re.fullmatch(r"gfx942 gemm\.reduce: \d+\.\d s, \d+ bytes\n", printed)
@@ -105,7 +116,9 @@ def damaged(tmp_path, target, at):
     return Pack(path)
 
 
-@pytest.mark.parametrize("place", ["magic", "length", "index hash", "index", "stream start", "stream", "stream end"])
+@pytest.mark.parametrize(
+    "place", ["magic", "length", "index hash", "index", "stream start", "stream", "stream end"]
+)
 def test_a_flipped_bit_is_found(tmp_path, place):
     size = _library.pack("gfx950").path.stat().st_size
     stream = 48 + int.from_bytes(_library.pack("gfx950").path.read_bytes()[8:16], "little")
@@ -118,7 +131,7 @@ def test_a_flipped_bit_is_found(tmp_path, place):
         "stream": (stream + size) // 2,
         "stream end": size - 3,
     }[place]
-    with pytest.raises(PackError, match="gfx950.hkpack"):
+    with pytest.raises(PackError, match=r"gfx950\.hkpack"):
         damaged(tmp_path, "gfx950", at).verify()
 
 
@@ -150,12 +163,16 @@ def test_a_damaged_kernel_is_not_launched(tmp_path):
 
 def test_operators_need_only_the_stable_abi():
     def symbols(*options):
-        lines = subprocess.run(["nm", "-D", *options, _library.OPERATORS], capture_output=True, text=True, check=True).stdout
+        lines = subprocess.run(
+            ["nm", "-D", *options, _library.OPERATORS], capture_output=True, text=True, check=True
+        ).stdout
         return [line.split()[-1] for line in lines.splitlines()]
 
     undefined = symbols("--undefined-only")
     assert any(name.startswith("aoti_torch_") for name in undefined)
-    assert not [name for name in undefined if "c10" in name or "2at" in name or name.startswith(("Py", "_Py"))]
+    assert not [
+        name for name in undefined if "c10" in name or "2at" in name or name.startswith(("Py", "_Py"))
+    ]
     exported = symbols("--defined-only", "--extern-only")
     assert exported and all(name.startswith("hipkittens_") for name in exported)
 
@@ -166,7 +183,15 @@ def needed(path):
 
 
 def test_shared_libraries_need_little():
-    system = {"libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "ld-linux-x86-64.so.2", "libpthread.so.0", "libdl.so.2"}
+    system = {
+        "libstdc++.so.6",
+        "libm.so.6",
+        "libgcc_s.so.1",
+        "libc.so.6",
+        "ld-linux-x86-64.so.2",
+        "libpthread.so.0",
+        "libdl.so.2",
+    }
     assert set(needed(_library.OPERATORS)) - system == {"libtorch.so"}
     assert set(needed(_library.SIMULATOR)) <= system
 
@@ -194,7 +219,9 @@ def test_our_declarations_agree_with_torch(tmp_path):
     assert result.returncode == 0, result.stderr
     declarations = (ROOT / "csrc" / "torch" / "stable_abi.h").read_text()
     source.write_text(source.read_text().replace('"torch/stable_abi.h"', '"changed.h"'))
-    (tmp_path / "changed.h").write_text(declarations.replace("aoti_torch_zero_(AtenTensorHandle", "aoti_torch_zero_(int32_t"))
+    (tmp_path / "changed.h").write_text(
+        declarations.replace("aoti_torch_zero_(AtenTensorHandle", "aoti_torch_zero_(int32_t")
+    )
     assert subprocess.run([*command, f"-I{tmp_path}"], capture_output=True).returncode != 0
 
 
@@ -222,7 +249,11 @@ print(elapsed)
 
 def test_importing_is_quick_and_leaves_no_trace():
     times = [
-        float(subprocess.run([sys.executable, "-B", "-c", AUDIT], check=True, capture_output=True, text=True).stdout)
+        float(
+            subprocess.run(
+                [sys.executable, "-B", "-c", AUDIT], check=True, capture_output=True, text=True
+            ).stdout
+        )
         for _ in range(3)
     ]
     assert min(times) < 0.05, times

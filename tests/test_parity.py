@@ -23,7 +23,12 @@ CASES = list(parity.cases())
 
 
 def misses(cases):
-    return [row for case in cases for row in parity.run(case) if not max(row["ratio_max"], row["ratio_rms"]) <= BAR]
+    return [
+        row
+        for case in cases
+        for row in parity.run(case)
+        if not max(row["ratio_max"], row["ratio_rms"]) <= BAR
+    ]
 
 
 def test_there_are_enough_cases():
@@ -34,7 +39,8 @@ def test_there_are_enough_cases():
             for dtype in ("bf16", "f16"):
                 for out in ("bf16", "f16", "f32"):
                     assert any(
-                        (case.target, case.layout, case.dtype, case.out) == (target, layout, dtype, out) for case in CASES
+                        (case.target, case.layout, case.dtype, case.out) == (target, layout, dtype, out)
+                        for case in CASES
                     )
 
 

@@ -49,7 +49,9 @@ def all_variants(root: Path = ROOT) -> list[tuple[str, str, dict[str, str]]]:
         for row in read(path):
             wanted = row["targets"]
             if wanted not in (*TARGETS, "both"):
-                raise SystemExit(f"{path}: {row['name']}: targets is '{wanted}', allowed: both, gfx942, gfx950")
+                raise SystemExit(
+                    f"{path}: {row['name']}: targets is '{wanted}', allowed: both, gfx942, gfx950"
+                )
             for target in TARGETS:
                 if wanted in (target, "both"):
                     result.append((target, path.parent.name, row))

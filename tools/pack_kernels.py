@@ -37,7 +37,16 @@ def unpack_msgpack(data: bytes, at: int = 0) -> tuple[object, int]:
         return None, at
     if tag in (0xC2, 0xC3):
         return tag == 0xC3, at
-    integers = {0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}
+    integers = {
+        0xCC: ">B",
+        0xCD: ">H",
+        0xCE: ">I",
+        0xCF: ">Q",
+        0xD0: ">b",
+        0xD1: ">h",
+        0xD2: ">i",
+        0xD3: ">q",
+    }
     if tag in integers:
         return struct.unpack_from(integers[tag], data, at)[0], at + struct.calcsize(integers[tag])
     lengths = {0xD9: ">B", 0xDA: ">H", 0xDB: ">I", 0xDC: ">H", 0xDD: ">I", 0xDE: ">H", 0xDF: ">I"}
@@ -106,7 +115,11 @@ def describe_kernels(image: bytes) -> list[dict]:
                 "workgroup_size": kernel[".max_flat_workgroup_size"],
                 "argument_bytes": kernel[".kernarg_segment_size"],
                 "arguments": [
-                    {key[1:]: argument[key] for key in (".name", ".offset", ".size", ".value_kind") if key in argument}
+                    {
+                        key[1:]: argument[key]
+                        for key in (".name", ".offset", ".size", ".value_kind")
+                        if key in argument
+                    }
                     for argument in kernel.get(".args", [])
                 ],
             }
@@ -142,7 +155,9 @@ def pack(target: str, objects: list[Path]) -> bytes:
         sort_keys=True,
         separators=(",", ":"),
     ).encode()
-    compressed = lzma.compress(stream, format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC64, preset=9 | lzma.PRESET_EXTREME)
+    compressed = lzma.compress(
+        stream, format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC64, preset=9 | lzma.PRESET_EXTREME
+    )
     return MAGIC + struct.pack("<Q", len(index)) + hashlib.sha256(index).digest() + index + compressed
 
 

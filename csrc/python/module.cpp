@@ -48,8 +48,9 @@ HipkittensSettings settings_from_dict(const py::dict& values, HipkittensSettings
     return settings;
 }
 
-// The simulator keeps settings per thread, and autograd may launch from threads of its own: these hold for the process,
-// and apply_settings, which the operators call before a simulated launch, hands them to the launching thread.
+// The simulator keeps settings per thread, and autograd may launch from threads of its own: these hold for
+// the process, and apply_settings, which the operators call before a simulated launch, hands them to the
+// launching thread.
 std::mutex settings_mutex;
 HipkittensSettings process_settings;
 
@@ -86,8 +87,8 @@ py::dict last_report() {
 py::tuple disassemble(int target, const py::bytes& code) {
     const std::string bytes = code;
     char text[512];
-    const int length = hipkittens_disassemble(target, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(),
-                                              text, sizeof text);
+    const int length = hipkittens_disassemble(target, reinterpret_cast<const uint8_t*>(bytes.data()),
+                                              bytes.size(), text, sizeof text);
     if (length == 0) return py::make_tuple(0, py::none());
     return py::make_tuple(length, std::string(text));
 }
@@ -105,9 +106,11 @@ PYBIND11_MODULE(_C, module) {
     module.def("set_settings", &door::set_settings, py::arg("values"),
                "Changes the named settings of this process's later launches.");
     module.attr("apply_settings_address") = reinterpret_cast<uintptr_t>(&door::apply_settings);
-    module.def("best_host_level", &hipkittens_best_host_level, "0 portable, 1 avx2, 2 avx512, 3 avx512_bf16, 4 amx.");
+    module.def("best_host_level", &hipkittens_best_host_level,
+               "0 portable, 1 avx2, 2 avx512, 3 avx512_bf16, 4 amx.");
     module.def("last_error", [] { return std::string(hipkittens_last_error()); });
     module.def("last_report", &door::last_report, "Counters of this thread's last launch.");
     module.def("disassemble", &door::disassemble, py::arg("target"), py::arg("code"),
-               "(bytes used, text) of the instruction at the start of code; (0, None) if it is none. target: 942 or 950.");
+               "(bytes used, text) of the instruction at the start of code; (0, None) if it is none. target: "
+               "942 or 950.");
 }

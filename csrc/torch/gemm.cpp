@@ -15,9 +15,12 @@ namespace {
 
 gemm::ElementType element_type(Dtype dtype) {
     switch (dtype) {
-        case Dtype::bfloat16: return gemm::ElementType::bf16;
-        case Dtype::float16: return gemm::ElementType::f16;
-        case Dtype::float32: return gemm::ElementType::f32;
+        case Dtype::bfloat16:
+            return gemm::ElementType::bf16;
+        case Dtype::float16:
+            return gemm::ElementType::f16;
+        case Dtype::float32:
+            return gemm::ElementType::f32;
     }
     fail("unreachable dtype");
 }
@@ -28,12 +31,13 @@ std::string shape_text(std::span<const int64_t> sizes) {
     return text + ")";
 }
 
-// The last two dimensions as the kernels read a matrix: unit stride along rows, or along columns of the transposed one.
-// False when neither is so.
+// The last two dimensions as the kernels read a matrix: unit stride along rows, or along columns of the
+// transposed one. False when neither is so.
 bool describe(std::span<const int64_t> sizes, std::span<const int64_t> strides, gemm::Matrix& matrix) {
     const size_t last = sizes.size() - 1;
     const auto walks = [&](size_t along, size_t across) {
-        return (sizes[along] == 1 || strides[along] == 1) && (sizes[across] == 1 || strides[across] >= sizes[along]);
+        return (sizes[along] == 1 || strides[along] == 1) &&
+               (sizes[across] == 1 || strides[across] >= sizes[along]);
     };
     const bool rows = walks(last, last - 1);
     if (!rows && !walks(last - 1, last)) return false;
@@ -59,8 +63,8 @@ Operand make_operand(Tensor tensor, Dtype dtype) {
     return operand;
 }
 
-// Leading dimensions that the strides of a, b and c all cross with one step become one dimension. The innermost is the
-// batch of a launch; there is one launch for each index of the others.
+// Leading dimensions that the strides of a, b and c all cross with one step become one dimension. The
+// innermost is the batch of a launch; there is one launch for each index of the others.
 struct BatchDimension {
     int64_t size;
     std::array<int64_t, 3> strides;
@@ -94,7 +98,8 @@ void check_shapes(const Tensor& a, const Tensor& b, const std::optional<Tensor>&
     }
     if (sa.back() != sb[sb.size() - 2]) fail("gemm: the columns of a are not the rows of b; " + shapes);
     if (bias && (bias->dimensions() != 1 || bias->sizes()[0] != sb.back())) {
-        fail("gemm: bias needs the shape (" + std::to_string(sb.back()) + "); it is " + shape_text(bias->sizes()));
+        fail("gemm: bias needs the shape (" + std::to_string(sb.back()) + "); it is " +
+             shape_text(bias->sizes()));
     }
     if (!(a.device() == b.device()) || (bias && !(a.device() == bias->device()))) {
         fail("gemm: a, b and bias are on different devices");

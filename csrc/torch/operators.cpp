@@ -1,5 +1,5 @@
-// torch/operators.cpp: the operators' schemas and their entries for each dispatch key. One line per operator and key.
-// SPDX-License-Identifier: MIT
+// torch/operators.cpp: the operators' schemas and their entries for each dispatch key. One line per operator
+// and key. SPDX-License-Identifier: MIT
 #include "torch/gemm.h"
 #include "torch/stable_abi.h"
 #include "torch/tensor.h"
@@ -20,12 +20,15 @@ constexpr const char* dispatch_keys[] = {"CPU", "CUDA"};
 struct Registration {
     Registration() {
         TorchLibraryHandle library = nullptr;
-        check(aoti_torch_library_init_def("hipkittens", __FILE__, __LINE__, &library), "the library hipkittens");
-        for (const Operator& entry : operators) check(aoti_torch_library_def(library, entry.schema), entry.schema);
+        check(aoti_torch_library_init_def("hipkittens", __FILE__, __LINE__, &library),
+              "the library hipkittens");
+        for (const Operator& entry : operators)
+            check(aoti_torch_library_def(library, entry.schema), entry.schema);
         for (const char* key : dispatch_keys) {
             check(aoti_torch_library_init_impl("hipkittens", key, __FILE__, __LINE__, &library), key);
             for (const Operator& entry : operators) {
-                check(torch_library_impl(library, entry.name, entry.function, stable_abi_version), entry.name);
+                check(torch_library_impl(library, entry.name, entry.function, stable_abi_version),
+                      entry.name);
             }
         }
     }

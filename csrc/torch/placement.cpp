@@ -22,13 +22,12 @@ const runtime::Device& device_of(Device place) {
 
 }  // namespace
 
-Placement::Placement(Device device) : place_(device), device_(device_of(device)), stream_(current_stream(device)) {
+Placement::Placement(Device device)
+    : place_(device), device_(device_of(device)), stream_(current_stream(device)) {
     last_kernel.clear();
 }
 
-int Placement::target() const {
-    return std::atoi(device_.arch.c_str() + std::strlen("gfx"));
-}
+int Placement::target() const { return std::atoi(device_.arch.c_str() + std::strlen("gfx")); }
 
 Tensor Placement::empty(std::span<const int64_t> sizes, Dtype dtype) const {
     Tensor result = Tensor::empty(sizes, dtype, place_);
@@ -37,7 +36,8 @@ Tensor Placement::empty(std::span<const int64_t> sizes, Dtype dtype) const {
 }
 
 void Placement::launch(const std::string& kernel, const runtime::LaunchShape& shape,
-                       std::span<const unsigned char> arguments, std::span<const runtime::Region> regions) const {
+                       std::span<const unsigned char> arguments,
+                       std::span<const runtime::Region> regions) const {
     if (place_.cpu) {
         if (const auto function = before_launch.load()) function();
     }
@@ -63,9 +63,7 @@ HIPKITTENS_EXPORT void hipkittens_torch_set_before_launch(void (*function)()) {
     hipkittens::torch_door::before_launch = function;
 }
 
-HIPKITTENS_EXPORT void hipkittens_torch_set_prefill(int on) {
-    hipkittens::torch_door::prefill = on != 0;
-}
+HIPKITTENS_EXPORT void hipkittens_torch_set_prefill(int on) { hipkittens::torch_door::prefill = on != 0; }
 
 HIPKITTENS_EXPORT const char* hipkittens_torch_last_kernel() {
     return hipkittens::torch_door::last_kernel.c_str();

@@ -1,5 +1,5 @@
-// torch/placement.h: where an operator's launches go: the GPU its tensors are on, or for CPU tensors the simulated one.
-// SPDX-License-Identifier: MIT
+// torch/placement.h: where an operator's launches go: the GPU its tensors are on, or for CPU tensors the
+// simulated one. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 namespace hipkittens::torch_door {
 
 class Placement {
-   public:
+  public:
     explicit Placement(Device device);
 
     const runtime::Device& device() const { return device_; }
@@ -22,10 +22,10 @@ class Placement {
     // A result or a workspace. Under checks every byte is 0xff at first: a NaN in every dtype here.
     Tensor empty(std::span<const int64_t> sizes, Dtype dtype) const;
 
-    void launch(const std::string& kernel, const runtime::LaunchShape& shape, std::span<const unsigned char> arguments,
-                std::span<const runtime::Region> regions) const;
+    void launch(const std::string& kernel, const runtime::LaunchShape& shape,
+                std::span<const unsigned char> arguments, std::span<const runtime::Region> regions) const;
 
-   private:
+  private:
     Device place_;
     const runtime::Device& device_;
     void* stream_;

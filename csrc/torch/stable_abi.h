@@ -1,8 +1,9 @@
 // torch/stable_abi.h: the C functions of torch's stable ABI (2.10 and later) that the operators call.
 // SPDX-License-Identifier: MIT
 //
-// Declared here, so that building needs no torch; tests/test_stable_abi.py compiles this file beside torch's own headers
-// and fails when they disagree. Sources: torch/csrc/inductor/aoti_torch/c/shim.h, torch/csrc/stable/c/shim.h.
+// Declared here, so that building needs no torch; tests/test_stable_abi.py compiles this file beside torch's
+// own headers and fails when they disagree. Sources: torch/csrc/inductor/aoti_torch/c/shim.h,
+// torch/csrc/stable/c/shim.h.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ using TorchLibraryHandle = TorchLibraryOpaque*;
 struct DeviceGuardOpaque;
 using DeviceGuardHandle = DeviceGuardOpaque*;
 
-// One argument or result of an operator. Tensor: an owned AtenTensorHandle. Optional: null, or a heap-allocated
-// StableIValue that the reader deletes. bool, int64_t, double, dtype (int32_t): the low bytes.
+// One argument or result of an operator. Tensor: an owned AtenTensorHandle. Optional: null, or a
+// heap-allocated StableIValue that the reader deletes. bool, int64_t, double, dtype (int32_t): the low bytes.
 using StableIValue = uint64_t;
 using AOTITorchError = int32_t;
 
@@ -36,11 +37,13 @@ AOTITorchError aoti_torch_get_dtype(AtenTensorHandle tensor, int32_t* result);
 AOTITorchError aoti_torch_get_layout(AtenTensorHandle tensor, int32_t* result);
 AOTITorchError aoti_torch_get_device_type(AtenTensorHandle tensor, int32_t* result);
 AOTITorchError aoti_torch_get_device_index(AtenTensorHandle tensor, int32_t* result);
-AOTITorchError aoti_torch_empty_strided(int64_t dimensions, const int64_t* sizes, const int64_t* strides, int32_t dtype,
-                                        int32_t device_type, int32_t device_index, AtenTensorHandle* result);
+AOTITorchError aoti_torch_empty_strided(int64_t dimensions, const int64_t* sizes, const int64_t* strides,
+                                        int32_t dtype, int32_t device_type, int32_t device_index,
+                                        AtenTensorHandle* result);
 AOTITorchError aoti_torch_get_storage_offset(AtenTensorHandle tensor, int64_t* result);
 AOTITorchError aoti_torch__reinterpret_tensor(AtenTensorHandle self, int64_t dimensions, const int64_t* sizes,
-                                              const int64_t* strides, int64_t storage_offset, AtenTensorHandle* result);
+                                              const int64_t* strides, int64_t storage_offset,
+                                              AtenTensorHandle* result);
 AOTITorchError aoti_torch_copy_(AtenTensorHandle self, AtenTensorHandle source, int32_t non_blocking);
 AOTITorchError aoti_torch_zero_(AtenTensorHandle tensor);
 AOTITorchError aoti_torch_delete_tensor_object(AtenTensorHandle tensor);
@@ -50,11 +53,12 @@ AOTITorchError aoti_torch_delete_device_guard(DeviceGuardHandle guard);
 
 AOTITorchError aoti_torch_library_init_def(const char* name_space, const char* file, uint32_t line,
                                            TorchLibraryHandle* result);
-AOTITorchError aoti_torch_library_init_impl(const char* name_space, const char* dispatch_key, const char* file,
-                                            uint32_t line, TorchLibraryHandle* result);
+AOTITorchError aoti_torch_library_init_impl(const char* name_space, const char* dispatch_key,
+                                            const char* file, uint32_t line, TorchLibraryHandle* result);
 AOTITorchError aoti_torch_library_def(TorchLibraryHandle library, const char* schema);
 AOTITorchError torch_library_impl(TorchLibraryHandle library, const char* name,
-                                  void (*function)(StableIValue*, uint64_t, uint64_t), uint64_t built_for_version);
+                                  void (*function)(StableIValue*, uint64_t, uint64_t),
+                                  uint64_t built_for_version);
 }
 
 namespace hipkittens::torch_door {

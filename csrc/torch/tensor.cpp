@@ -8,9 +8,7 @@
 
 namespace hipkittens::torch_door {
 
-void fail(const std::string& message) {
-    throw std::runtime_error("hipkittens: " + message);
-}
+void fail(const std::string& message) { throw std::runtime_error("hipkittens: " + message); }
 
 void check(AOTITorchError status, const char* what) {
     if (status != 0) fail(std::string("torch refused ") + what);
@@ -18,22 +16,24 @@ void check(AOTITorchError status, const char* what) {
 
 const char* name(Dtype dtype) {
     switch (dtype) {
-        case Dtype::bfloat16: return "bfloat16";
-        case Dtype::float16: return "float16";
-        case Dtype::float32: return "float32";
+        case Dtype::bfloat16:
+            return "bfloat16";
+        case Dtype::float16:
+            return "float16";
+        case Dtype::float32:
+            return "float32";
     }
     return "?";
 }
 
-uint32_t bytes_of(Dtype dtype) {
-    return dtype == Dtype::float32 ? 4 : 2;
-}
+uint32_t bytes_of(Dtype dtype) { return dtype == Dtype::float32 ? 4 : 2; }
 
 Dtype dtype_from_torch(int32_t number, const std::string& argument) {
     if (number == aoti_torch_dtype_bfloat16()) return Dtype::bfloat16;
     if (number == aoti_torch_dtype_float16()) return Dtype::float16;
     if (number == aoti_torch_dtype_float32()) return Dtype::float32;
-    fail(argument + ": dtype number " + std::to_string(number) + " of torch, allowed: bfloat16, float16, float32");
+    fail(argument + ": dtype number " + std::to_string(number) +
+         " of torch, allowed: bfloat16, float16, float32");
 }
 
 Tensor::~Tensor() {
@@ -91,7 +91,8 @@ int64_t Tensor::element_count() const {
 Dtype Tensor::dtype(const std::string& argument) const {
     int32_t layout = 0;
     check(aoti_torch_get_layout(handle_, &layout), "a tensor's layout");
-    if (layout != aoti_torch_layout_strided()) fail(argument + ": a dense tensor is needed, this one is sparse");
+    if (layout != aoti_torch_layout_strided())
+        fail(argument + ": a dense tensor is needed, this one is sparse");
     int32_t number = 0;
     check(aoti_torch_get_dtype(handle_, &number), "a tensor's dtype");
     return dtype_from_torch(number, argument);
@@ -104,9 +105,7 @@ Device Tensor::device() const {
     return {type == aoti_torch_device_type_cpu(), index};
 }
 
-void Tensor::set_zero() const {
-    check(aoti_torch_zero_(handle_), "to set the result to zero");
-}
+void Tensor::set_zero() const { check(aoti_torch_zero_(handle_), "to set the result to zero"); }
 
 void Tensor::copy_from(const Tensor& source) const {
     check(aoti_torch_copy_(handle_, source.handle_, 0), "to copy a tensor");
@@ -118,8 +117,8 @@ Tensor Tensor::broadcast_rows(std::span<const int64_t> sizes) const {
     int64_t offset = 0;
     check(aoti_torch_get_storage_offset(handle_, &offset), "a tensor's storage offset");
     AtenTensorHandle view = nullptr;
-    check(aoti_torch__reinterpret_tensor(handle_, static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), offset,
-                                         &view),
+    check(aoti_torch__reinterpret_tensor(handle_, static_cast<int64_t>(sizes.size()), sizes.data(),
+                                         strides.data(), offset, &view),
           "to broadcast a vector");
     return Tensor(view);
 }
@@ -139,9 +138,7 @@ StableIValue Arguments::next() {
     return stack_[position_++];
 }
 
-Tensor Arguments::tensor() {
-    return Tensor(reinterpret_cast<AtenTensorHandle>(next()));
-}
+Tensor Arguments::tensor() { return Tensor(reinterpret_cast<AtenTensorHandle>(next())); }
 
 std::optional<Tensor> Arguments::optional_tensor() {
     auto* box = reinterpret_cast<StableIValue*>(next());
@@ -151,18 +148,16 @@ std::optional<Tensor> Arguments::optional_tensor() {
     return Tensor(reinterpret_cast<AtenTensorHandle>(value));
 }
 
-bool Arguments::boolean() {
-    return (next() & 0xff) != 0;
-}
+bool Arguments::boolean() { return (next() & 0xff) != 0; }
 
-int32_t Arguments::dtype() {
-    return static_cast<int32_t>(next());
-}
+int32_t Arguments::dtype() { return static_cast<int32_t>(next()); }
 
 void* current_stream(Device device) {
     if (device.cpu) return nullptr;
-    static const auto function = reinterpret_cast<GetCurrentCudaStream>(dlsym(RTLD_DEFAULT, get_current_cuda_stream_name));
-    if (function == nullptr) fail("this torch has no GPU support (no " + std::string(get_current_cuda_stream_name) + ")");
+    static const auto function =
+        reinterpret_cast<GetCurrentCudaStream>(dlsym(RTLD_DEFAULT, get_current_cuda_stream_name));
+    if (function == nullptr)
+        fail("this torch has no GPU support (no " + std::string(get_current_cuda_stream_name) + ")");
     void* stream = nullptr;
     check(function(device.index, &stream), "its current stream");
     return stream;

@@ -27,7 +27,7 @@ struct Device {
 };
 
 class Tensor {
-   public:
+  public:
     explicit Tensor(AtenTensorHandle owned) : handle_(owned) {}
     Tensor(Tensor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
     Tensor& operator=(Tensor&& other) noexcept {
@@ -47,19 +47,20 @@ class Tensor {
     Device device() const;
     void set_zero() const;
     void copy_from(const Tensor& source) const;  // converts; same sizes
-    Tensor broadcast_rows(std::span<const int64_t> sizes) const;  // a vector seen as every row of a tensor of `sizes`
+    Tensor broadcast_rows(
+        std::span<const int64_t> sizes) const;  // a vector seen as every row of a tensor of `sizes`
     AtenTensorHandle release() { return std::exchange(handle_, nullptr); }
 
     // Bytes from data() to the end of the last element: what a kernel may touch.
     uint64_t extent_bytes(Dtype dtype) const;
 
-   private:
+  private:
     AtenTensorHandle handle_;
 };
 
 // Reads the arguments of a boxed operator call from left to right, taking ownership of what they own.
 class Arguments {
-   public:
+  public:
     Arguments(StableIValue* stack, uint64_t count) : stack_(stack), count_(count) {}
 
     Tensor tensor();
@@ -67,7 +68,7 @@ class Arguments {
     bool boolean();
     int32_t dtype();
 
-   private:
+  private:
     StableIValue next();
 
     StableIValue* stack_;
@@ -75,9 +76,7 @@ class Arguments {
     uint64_t position_ = 0;
 };
 
-inline StableIValue to_result(Tensor tensor) {
-    return reinterpret_cast<StableIValue>(tensor.release());
-}
+inline StableIValue to_result(Tensor tensor) { return reinterpret_cast<StableIValue>(tensor.release()); }
 
 // The stream torch queues work on, for a tensor that lives on a GPU.
 void* current_stream(Device device);
