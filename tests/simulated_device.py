@@ -18,7 +18,12 @@ HOST_LEVELS = {"best": -1, "portable": 0, "avx2": 1, "avx512": 2, "avx512_bf16":
 
 
 class Region(ctypes.Structure):
-    _fields_ = [("begin", ctypes.c_void_p), ("bytes", ctypes.c_uint64), ("name", ctypes.c_char_p), ("writable", ctypes.c_int)]
+    _fields_ = [
+        ("begin", ctypes.c_void_p),
+        ("bytes", ctypes.c_uint64),
+        ("name", ctypes.c_char_p),
+        ("writable", ctypes.c_int),
+    ]
 
 
 class Settings(ctypes.Structure):
@@ -117,7 +122,10 @@ class Module:
 
     def kernel(self, name: str) -> Kernel:
         function = ctypes.c_void_p()
-        _check(library().hipModuleGetFunction(ctypes.byref(function), self._handle, name.encode()), "hipModuleGetFunction")
+        _check(
+            library().hipModuleGetFunction(ctypes.byref(function), self._handle, name.encode()),
+            "hipModuleGetFunction",
+        )
         return Kernel(function, self)
 
     def __del__(self):

@@ -52,7 +52,11 @@ class DeviceCompiler:
         return text.splitlines()[0].split(" (")[0]
 
 
-FLAGS = ["-std=c++20", "-O3", "-Wall", "-Wextra", "-fno-exceptions", "-fno-rtti", "-fuse-cuid=none", "-ffp-contract=off"]
+# Line tables let a fault name its source line; they do not change the code.
+FLAGS = [
+    "-std=c++20", "-O3", "-Wall", "-Wextra", "-fno-exceptions", "-fno-rtti", "-fuse-cuid=none", "-ffp-contract=off",
+    "-gline-tables-only",
+]  # fmt: skip
 
 
 def as_frontend(*words: str) -> list[str]:
@@ -78,12 +82,23 @@ def compile_kernel(
     run(
         [
             *compiler.compile, "-x", "hip", f"--offload-arch={target}", "--cuda-device-only", "-nogpulib", "-nogpuinc",
-            *FLAGS, f"-ffile-prefix-map={ROOT}=.", f"-I{ROOT / 'csrc'}",
+            *FLAGS, f"-ffile-prefix-map={ROOT}=.", "-fdebug-compilation-dir=.", f"-I{ROOT / 'csrc'}",
             *(f"-D{name}={value}" for name, value in defines.items()),
             *as_frontend("-dependency-file", str(rule), "-MT", "kernel"), "-S", "-o", str(listing), str(source),
         ]
     )  # fmt: skip
-    run([*compiler.compile, "-target", "amdgcn-amd-amdhsa", f"-mcpu={target}", "-c", str(listing), "-o", str(obj)])
+    run(
+        [
+            *compiler.compile,
+            "-target",
+            "amdgcn-amd-amdhsa",
+            f"-mcpu={target}",
+            "-c",
+            str(listing),
+            "-o",
+            str(obj),
+        ]
+    )
     run([*compiler.link, "-shared", "-o", str(output), str(obj)])
     obj.unlink()
     words = rule.read_text().replace("\\\n", " ").split()
@@ -91,7 +106,9 @@ def compile_kernel(
     return sorted({Path(word) for word in words[1:]})
 
 
-def describe(compiler: DeviceCompiler, target: str, operation: str, row: dict[str, str], sources: list[Path]) -> dict:
+def describe(
+    compiler: DeviceCompiler, target: str, operation: str, row: dict[str, str], sources: list[Path]
+) -> dict:
     digest = hashlib.sha256()
     names = []
     for path in sorted(path.resolve() for path in sources):
@@ -127,7 +144,11 @@ def main() -> None:
     compiler = DeviceCompiler(os.environ.get("HIPKITTENS_DEVICE_COMPILER", ""))
     started = time.monotonic()
     sources = compile_kernel(
-        compiler, arguments.target, folder / "device.cpp", arguments.output, {"HIPKITTENS_VARIANT": arguments.variant}
+        compiler,
+        arguments.target,
+        folder / "device.cpp",
+        arguments.output,
+        {"HIPKITTENS_VARIANT": arguments.variant},
     )
     description = describe(compiler, arguments.target, arguments.operation, rows[0], sources)
     arguments.output.with_suffix(".json").write_text(json.dumps(description, indent=1, sort_keys=True) + "\n")

@@ -11,7 +11,11 @@ from tests.simulated_device import Module
 
 
 class _Matrix(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("leading_stride", ctypes.c_int64), ("batch_stride", ctypes.c_int64)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("leading_stride", ctypes.c_int64),
+        ("batch_stride", ctypes.c_int64),
+    ]
 
 
 class _Arguments(ctypes.Structure):
@@ -58,7 +62,14 @@ class PackedGemm:
         self.c[:] = np.nan
         kernel = Module(image or self.image, self.target).kernel(self.symbol)
         regions = {"a": self.a, "b": self.b, "c": self.c}
-        return kernel.launch(self.arguments, regions, grid=self.grid, block=(self.threads, 1, 1), read_only=("a", "b"), **settings)
+        return kernel.launch(
+            self.arguments,
+            regions,
+            grid=self.grid,
+            block=(self.threads, 1, 1),
+            read_only=("a", "b"),
+            **settings,
+        )
 
     def is_right(self) -> bool:
         return np.array_equal(self.c, self.expected)

@@ -45,11 +45,17 @@ def test_a_deleted_wait_is_noticed(target, variant, size, k):
     for seed in SEEDS:
         gemm.run(poison=1, wave_order_seed=seed)
         assert gemm.is_right(), f"wrong as shipped, wave order {seed}"
-    waits = [line for line in listing(gemm.image, target) if line.mnemonic == "s_waitcnt" and is_executed(gemm, line)]
+    waits = [
+        line
+        for line in listing(gemm.image, target)
+        if line.mnemonic == "s_waitcnt" and is_executed(gemm, line)
+    ]
     unnoticed = [line for line in waits if not is_missed(gemm, line)]
     # What may stay unnoticed is a wait that finds nothing in flight, or whose operations an earlier or later wait covers
     # before anyone looks: the drain behind the loop, and lgkmcnt(0) in front of a barrier after the reads were used.
-    print(f"{target} {variant}: {len(waits) - len(unnoticed)} of {len(waits)} waits noticed; not: {unnoticed}")
+    print(
+        f"{target} {variant}: {len(waits) - len(unnoticed)} of {len(waits)} waits noticed; not: {unnoticed}"
+    )
     assert len(waits) >= 12
     assert len(unnoticed) <= 0.25 * len(waits), unnoticed
     loop_waits = [line for line in waits if "vmcnt" in line.text and "vmcnt(0)" not in line.text]
@@ -59,7 +65,11 @@ def test_a_deleted_wait_is_noticed(target, variant, size, k):
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_deleted_barrier_of_the_simple_schedule_is_noticed(target):
     gemm = PackedGemm(target, "nt_bf16_128x128x64", 256, 256, 320)
-    barriers = [line for line in listing(gemm.image, target) if line.mnemonic == "s_barrier" and is_executed(gemm, line)]
+    barriers = [
+        line
+        for line in listing(gemm.image, target)
+        if line.mnemonic == "s_barrier" and is_executed(gemm, line)
+    ]
     assert barriers
     for line in barriers:
         assert is_missed(gemm, line), line

@@ -40,7 +40,11 @@ def listing(image: bytes, target: str) -> list[Line]:
     end, lines, buffer = offset + size, [], ctypes.create_string_buffer(512)
     while offset < end:
         taken = library().hipkittens_disassemble(
-            int(target[3:]), image[offset : min(offset + 16, end)], ctypes.c_size_t(min(16, end - offset)), buffer, ctypes.c_size_t(512)
+            int(target[3:]),
+            image[offset : min(offset + 16, end)],
+            ctypes.c_size_t(min(16, end - offset)),
+            buffer,
+            ctypes.c_size_t(512),
         )
         if taken == 0:
             raise ValueError(f"no instruction at {offset:#x}: {image[offset : offset + 8].hex()}")

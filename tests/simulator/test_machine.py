@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.device_compiler import assemble, compile_hip
+from tests.device_compiler import PREAMBLE, assemble, compile_hip
 from tests.simulated_device import TARGETS, Module, SimulatorError, pointers
 
 SOURCE = r"""
@@ -59,13 +59,18 @@ def module(request):
     return Module(compile_hip(SOURCE, request.param), request.param)
 
 
-@pytest.mark.parametrize("settings", [{"threads": 1}, {"threads": 2}, {"poison": 1}, {"wave_order_seed": 5, "threads": 2, "poison": 1}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"threads": 1}, {"threads": 2}, {"poison": 1}, {"wave_order_seed": 5, "threads": 2, "poison": 1}],
+)
 def test_result_does_not_depend_on_threads_or_wave_order(module, settings):
     n = 10_000
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, n), dtype=np.float32)
     c = np.full(n, np.nan, np.float32)
-    report = module.kernel("add").launch(pointers(a, b, c, n), {"a": a, "b": b, "c": c}, grid=[40], block=[256], **settings)
+    report = module.kernel("add").launch(
+        pointers(a, b, c, n), {"a": a, "b": b, "c": c}, grid=[40], block=[256], **settings
+    )
     np.testing.assert_array_equal(c, a + b)
     assert (report.workgroups, report.waves) == (40, 160)
     assert report.instructions > 160 * 5
@@ -91,13 +96,17 @@ def test_barrier_orders_lds_accesses(module, seed):
 
 def test_workgroups_that_wait_for_each_other_make_progress(module):
     flag, out = np.zeros(1, np.uint32), np.zeros((50, 64), np.uint32)
-    module.kernel("wait_for_last").launch(pointers(flag, out, 50), {"flag": flag, "out": out}, grid=[50], threads=1)
+    module.kernel("wait_for_last").launch(
+        pointers(flag, out, 50), {"flag": flag, "out": out}, grid=[50], threads=1
+    )
     np.testing.assert_array_equal(out, np.arange(1, 51, dtype=np.uint32)[:, None] * np.ones(64, np.uint32))
 
 
 def test_watchdog_ends_an_endless_kernel_with_a_report(module):
     flag = np.zeros(1, np.uint32)
-    with pytest.raises(SimulatorError, match=r"(?s)watchdog.*kernel never_ends, workgroup \(0, 0, 0\), wave 0, at entry\+0x"):
+    with pytest.raises(
+        SimulatorError, match=r"(?s)watchdog.*kernel never_ends, workgroup \(0, 0, 0\), wave 0, at entry\+0x"
+    ):
         module.kernel("never_ends").launch(pointers(flag), {"flag": flag}, instruction_limit=100_000)
     flag[0] = 1
     module.kernel("never_ends").launch(pointers(flag), {"flag": flag})
@@ -127,7 +136,10 @@ def test_access_outside_is_reported_with_its_place_and_the_next_launch_works(mod
     with pytest.raises(SimulatorError) as caught:
         module.kernel("add").launch(pointers(a, b, c, n), regions, grid=[4], block=[256], threads=1)
     text = str(caught.value)
-    assert re.search(r"kernel add, workgroup \(3, 0, 0\), wave 3, at entry\+0x[0-9a-f]+: `(global|flat|buffer)_store_dword ", text), text
+    assert re.search(
+        r"kernel add, workgroup \(3, 0, 0\), wave 3, at entry\+0x[0-9a-f]+: `(global|flat|buffer)_store_dword ",
+        text,
+    ), text
     assert "lane 32" in text and "'c'" in text and "0 bytes past its end" in text, text
     assert (c[n - 8 :] == 1).all()
     c[:] = 0
@@ -138,7 +150,9 @@ def test_access_outside_is_reported_with_its_place_and_the_next_launch_works(mod
 def test_store_to_a_read_only_argument_is_refused(module):
     a, b, c = (np.ones(64, np.float32) for _ in range(3))
     with pytest.raises(SimulatorError, match="read-only"):
-        module.kernel("add").launch(pointers(a, b, c, 64), {"a": a, "b": b, "c": c}, block=[256], read_only=["c"])
+        module.kernel("add").launch(
+            pointers(a, b, c, 64), {"a": a, "b": b, "c": c}, block=[256], read_only=["c"]
+        )
 
 
 def test_too_few_argument_bytes_are_refused(module):
@@ -181,3 +195,17 @@ def test_an_instruction_without_meaning_stops_with_its_text_and_place():
     module = Module(assemble(text, "gfx942"), "gfx942")
     with pytest.raises(SimulatorError, match=r"kernel refused.*at entry\+0x4: `ds_gws_barrier"):
         module.kernel("refused").launch(b"")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_fault_names_its_source_line_when_the_line_table_is_there(target):
+    source = (
+        SOURCE
+        + "\n// the line that faults\n"
+        + 'extern "C" __global__ void wild(uint* p) {\n    p[thread_id() + 5] = 1;\n}\n'
+    )
+    code = compile_hip(source, target, ("-gline-tables-only",))
+    out = np.zeros(4, np.uint32)
+    line = (PREAMBLE + source).split("\n").index("    p[thread_id() + 5] = 1;") + 1
+    with pytest.raises(SimulatorError, match=rf"store_dword .*`.*kernel\.cpp:{line}\)"):
+        Module(code, target).kernel("wild").launch(pointers(out), {"out": out})

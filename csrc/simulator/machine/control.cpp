@@ -26,7 +26,8 @@ const Step* count_block(Wave* wave, const Step* step) {
 }
 
 const Step* fault_unknown_bytes(Wave* wave, const Step* step) {
-    return fault(wave, step, "these bytes are no instruction of this target that the simulator has a row for");
+    return fault(wave, step,
+                 "these bytes are no instruction of this target that the simulator has a row for");
 }
 
 const Step* fault_no_meaning(Wave* wave, const Step* step) {
@@ -57,20 +58,34 @@ uint64_t vcc(const Wave* wave) { return read_scalar64(wave, layout::vcc); }
 
 Handler branch_handler(Opcode opcode) {
     switch (opcode) {
-        case Opcode::s_branch: return jump;
+        case Opcode::s_branch:
+            return jump;
         case Opcode::s_cbranch_scc0:
-            return [](Wave* w, const Step* s) { return branch_if(w, s, [](const Wave* wave) { return wave->scc == 0; }); };
+            return [](Wave* w, const Step* s) {
+                return branch_if(w, s, [](const Wave* wave) { return wave->scc == 0; });
+            };
         case Opcode::s_cbranch_scc1:
-            return [](Wave* w, const Step* s) { return branch_if(w, s, [](const Wave* wave) { return wave->scc != 0; }); };
+            return [](Wave* w, const Step* s) {
+                return branch_if(w, s, [](const Wave* wave) { return wave->scc != 0; });
+            };
         case Opcode::s_cbranch_vccz:
-            return [](Wave* w, const Step* s) { return branch_if(w, s, [](const Wave* wave) { return vcc(wave) == 0; }); };
+            return [](Wave* w, const Step* s) {
+                return branch_if(w, s, [](const Wave* wave) { return vcc(wave) == 0; });
+            };
         case Opcode::s_cbranch_vccnz:
-            return [](Wave* w, const Step* s) { return branch_if(w, s, [](const Wave* wave) { return vcc(wave) != 0; }); };
+            return [](Wave* w, const Step* s) {
+                return branch_if(w, s, [](const Wave* wave) { return vcc(wave) != 0; });
+            };
         case Opcode::s_cbranch_execz:
-            return [](Wave* w, const Step* s) { return branch_if(w, s, [](const Wave* wave) { return wave->exec == 0; }); };
+            return [](Wave* w, const Step* s) {
+                return branch_if(w, s, [](const Wave* wave) { return wave->exec == 0; });
+            };
         case Opcode::s_cbranch_execnz:
-            return [](Wave* w, const Step* s) { return branch_if(w, s, [](const Wave* wave) { return wave->exec != 0; }); };
-        default: return nullptr;
+            return [](Wave* w, const Step* s) {
+                return branch_if(w, s, [](const Wave* wave) { return wave->exec != 0; });
+            };
+        default:
+            return nullptr;
     }
 }
 
@@ -97,7 +112,8 @@ uint64_t address_after(Wave* wave, const Step* step) {
 
 const Step* go_to(Wave* wave, const Step* step, uint64_t address) {
     const Step* target = program_of(wave).step_for_address(address);
-    if (!target) return fault(wave, step, "jump to an address that holds no instruction of this code object", address);
+    if (!target)
+        return fault(wave, step, "jump to an address that holds no instruction of this code object", address);
     if (target <= step && --wave->budget < 0) return stop(wave, target, WaveStatus::yielded);
     return target;
 }
@@ -106,7 +122,9 @@ const Step* get_pc(Wave* wave, const Step* step) {
     write_scalar64(wave, step->destination, address_after(wave, step));
     return step + 1;
 }
-const Step* set_pc(Wave* wave, const Step* step) { return go_to(wave, step, read_scalar64(wave, step->source[0])); }
+const Step* set_pc(Wave* wave, const Step* step) {
+    return go_to(wave, step, read_scalar64(wave, step->source[0]));
+}
 const Step* swap_pc(Wave* wave, const Step* step) {
     const uint64_t target = read_scalar64(wave, step->source[0]);
     write_scalar64(wave, step->destination, address_after(wave, step));
@@ -119,7 +137,9 @@ const Step* call(Wave* wave, const Step* step) {
 }
 
 const Step* do_nothing(Wave*, const Step* step) { return step + 1; }
-const Step* trap(Wave* wave, const Step* step) { return fault(wave, step, "the kernel executed s_trap (an assertion or __builtin_trap)"); }
+const Step* trap(Wave* wave, const Step* step) {
+    return fault(wave, step, "the kernel executed s_trap (an assertion or __builtin_trap)");
+}
 
 const isa::Operand* immediate_of(const isa::Instruction& instruction) {
     for (const isa::Operand& operand : instruction) {
@@ -138,17 +158,26 @@ Control bind_control(const isa::Instruction& instruction, StepBuilder& builder) 
         return Control::branch;
     }
     switch (instruction.opcode) {
-        case Opcode::s_endpgm: builder.emit(end_program); return Control::ends;
-        case Opcode::s_barrier: builder.emit(barrier); return Control::falls_through;
+        case Opcode::s_endpgm:
+            builder.emit(end_program);
+            return Control::ends;
+        case Opcode::s_barrier:
+            builder.emit(barrier);
+            return Control::falls_through;
         case Opcode::s_waitcnt: {
-            const isa::WaitCounts counts = isa::decode_wait_counts(static_cast<uint16_t>(immediate->immediate));
+            const isa::WaitCounts counts =
+                isa::decode_wait_counts(static_cast<uint16_t>(immediate->immediate));
             Step& step = builder.emit(wait_count);
             step.extra[0] = counts.vmcnt;
             step.extra[1] = counts.lgkmcnt;
             return Control::falls_through;
         }
-        case Opcode::s_getpc_b64: builder.emit(get_pc).destination = builder.offset_of(instruction.operands[0].code); break;
-        case Opcode::s_setpc_b64: builder.emit(set_pc).source[0] = builder.offset_of(instruction.operands[0].code); return Control::ends;
+        case Opcode::s_getpc_b64:
+            builder.emit(get_pc).destination = builder.offset_of(instruction.operands[0].code);
+            break;
+        case Opcode::s_setpc_b64:
+            builder.emit(set_pc).source[0] = builder.offset_of(instruction.operands[0].code);
+            return Control::ends;
         case Opcode::s_swappc_b64: {
             Step& step = builder.emit(swap_pc);
             step.destination = builder.offset_of(instruction.operands[0].code);
@@ -161,10 +190,15 @@ Control bind_control(const isa::Instruction& instruction, StepBuilder& builder) 
             step.immediate = immediate->immediate;
             return Control::ends;
         }
-        case Opcode::s_trap: builder.emit(trap); break;
+        case Opcode::s_trap:
+            builder.emit(trap);
+            break;
         // Messages ask the host for interrupts or debugging; none changes what a compute kernel computes.
-        case Opcode::s_sendmsg: builder.emit(do_nothing); break;
-        default: return Control::none;
+        case Opcode::s_sendmsg:
+            builder.emit(do_nothing);
+            break;
+        default:
+            return Control::none;
     }
     return Control::falls_through;
 }

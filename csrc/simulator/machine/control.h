@@ -9,8 +9,8 @@ namespace hipkittens::simulator {
 
 enum class Control : uint8_t { none, falls_through, branch, ends };
 
-// Emits the step if the machine itself handles this instruction. `branch`: Step::immediate holds the target's byte
-// address within the text and has to become a distance in steps once all steps are known.
+// Emits the step if the machine itself handles this instruction. `branch`: Step::immediate holds the target's
+// byte address within the text and has to become a distance in steps once all steps are known.
 Control bind_control(const isa::Instruction& instruction, StepBuilder& builder);
 
 // Adds one to the workgroup's count of the block in Step::immediate.

@@ -5,6 +5,7 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "code_object/line_table.h"
 #include "isa/disassemble.h"
 #include "simulator/machine/program.h"
 
@@ -17,6 +18,17 @@ std::string format(const char* pattern, Arguments... arguments) {
     char text[512];
     std::snprintf(text, sizeof text, pattern, arguments...);
     return text;
+}
+
+// " (csrc/kernels/gemm/gemm.h:36)" if the code object has a line table that says so.
+std::string source_line(const Program& program, const Step* step) {
+    try {
+        const std::string place =
+            code_object::LineTable(*program.file).source_line(program.address_of(step) - program.load_offset);
+        return place.empty() ? "" : " (" + place + ")";
+    } catch (const code_object::Error&) {
+        return "";  // a damaged line table must not hide the fault it was to explain
+    }
 }
 
 std::string instruction_text(const Program& program, const isa::Instruction& instruction) {
@@ -35,7 +47,9 @@ std::string nearest_region(const Dispatch& dispatch, uint64_t address) {
     bool before = false;
     for (const Region& region : dispatch.regions) {
         const bool is_before = address < region.begin;
-        const uint64_t distance = is_before ? region.begin - address : address < region.end ? 0 : address - region.end;
+        const uint64_t distance = is_before              ? region.begin - address
+                                  : address < region.end ? 0
+                                                         : address - region.end;
         if (distance < best) {
             best = distance;
             nearest = &region;
@@ -43,10 +57,13 @@ std::string nearest_region(const Dispatch& dispatch, uint64_t address) {
         }
     }
     if (!nearest) return "the launch was given no memory at all";
-    const std::string name = format("'%s' (%" PRIu64 " bytes at 0x%" PRIx64 "%s)", nearest->name, nearest->end - nearest->begin,
-                                    nearest->begin, nearest->writable ? "" : ", read-only");
-    if (best == 0 && !before && address < nearest->end) return format("inside %s, %" PRIu64 " bytes before its end", name.c_str(), nearest->end - address);
-    return format("nearest allocation %s: %" PRIu64 " bytes %s", name.c_str(), best, before ? "before its begin" : "past its end");
+    const std::string name =
+        format("'%s' (%" PRIu64 " bytes at 0x%" PRIx64 "%s)", nearest->name, nearest->end - nearest->begin,
+               nearest->begin, nearest->writable ? "" : ", read-only");
+    if (best == 0 && !before && address < nearest->end)
+        return format("inside %s, %" PRIu64 " bytes before its end", name.c_str(), nearest->end - address);
+    return format("nearest allocation %s: %" PRIu64 " bytes %s", name.c_str(), best,
+                  before ? "before its begin" : "past its end");
 }
 
 }  // namespace
@@ -54,12 +71,14 @@ std::string nearest_region(const Dispatch& dispatch, uint64_t address) {
 std::string describe_place(const Wave& wave, const Step* step) {
     const Workgroup& workgroup = *wave.workgroup;
     const Program& program = *workgroup.dispatch->program;
-    std::string text = format("kernel %s, workgroup (%u, %u, %u), wave %u", program.kernel_name.c_str(), workgroup.id[0],
-                              workgroup.id[1], workgroup.id[2], wave.index_in_workgroup);
+    std::string text = format("kernel %s, workgroup (%u, %u, %u), wave %u", program.kernel_name.c_str(),
+                              workgroup.id[0], workgroup.id[1], workgroup.id[2], wave.index_in_workgroup);
     if (step) {
         const isa::Instruction& instruction = program.instructions[step->instruction];
         const uint64_t from_entry = program.address_of(step) - program.address_of(program.entry);
-        text += format(", at entry+0x%" PRIx64 ": `%s`", from_entry, instruction_text(program, instruction).c_str());
+        text += format(", at entry+0x%" PRIx64 ": `%s`", from_entry,
+                       instruction_text(program, instruction).c_str());
+        text += source_line(program, step);
     }
     return text;
 }
@@ -70,8 +89,9 @@ std::string describe_fault(const Wave& wave) {
     if (wave.fault_address) {
         text += format("; lane %u, address 0x%" PRIx64 "; ", wave.fault_lane, wave.fault_address);
         // LDS addresses are offsets; nothing global lies in the first page.
-        text += wave.fault_address < (1u << 20) ? format("LDS of the workgroup is %u bytes", wave.lds_bytes)
-                                                : nearest_region(*wave.workgroup->dispatch, wave.fault_address);
+        text += wave.fault_address < (1u << 20)
+                    ? format("LDS of the workgroup is %u bytes", wave.lds_bytes)
+                    : nearest_region(*wave.workgroup->dispatch, wave.fault_address);
     }
     text += format("; exec 0x%016" PRIx64, wave.exec);
     return text;

@@ -8,7 +8,8 @@
 
 namespace hipkittens::simulator {
 
-// Kernel, workgroup, wave, lane, instruction text with its offset, reason, address, nearest region and distance.
+// Kernel, workgroup, wave, lane, instruction text with its offset, reason, address, nearest region and
+// distance.
 std::string describe_fault(const Wave& wave);
 
 // The same place line for a wave that has not faulted (watchdog reports).

@@ -29,10 +29,11 @@ struct alignas(64) DispatchPacket {
 };
 static_assert(sizeof(DispatchPacket) == 64);
 
-// MODE's f32 bits act on the host through MXCSR. MODE has separate bits for f64 and f16: f16 handlers work in f32 and
-// do not depend on them, f64 follows the f32 setting, which is how every compiler sets them apart from flushing f32.
+// MODE's f32 bits act on the host through MXCSR. MODE has separate bits for f64 and f16: f16 handlers work in
+// f32 and do not depend on them, f64 follows the f32 setting, which is how every compiler sets them apart
+// from flushing f32.
 class HostFloatMode {
-   public:
+  public:
     explicit HostFloatMode(uint8_t float_mode) : before_(_mm_getcsr()) {
         constexpr unsigned flush_to_zero = 1u << 15, denormals_are_zero = 1u << 6, all_masked = 0x1f80;
         // MODE.round: 0 nearest even, 1 up, 2 down, 3 zero; MXCSR.RC: 0 nearest even, 1 down, 2 up, 3 zero.
@@ -45,7 +46,7 @@ class HostFloatMode {
     }
     ~HostFloatMode() { _mm_setcsr(before_); }
 
-   private:
+  private:
     unsigned before_;
 };
 
@@ -55,27 +56,34 @@ std::string check(const code_object::Kernel& kernel, const LaunchRequest& reques
     const auto text = [&](const std::string& what) { return "kernel " + kernel.name + ": " + what; };
     if (items == 0) return text("a workgroup of 0 work-items");
     if (items > kernel.max_flat_workgroup_size) {
-        return text("workgroup of " + std::to_string(items) + " work-items, compiled for at most " + std::to_string(kernel.max_flat_workgroup_size));
+        return text("workgroup of " + std::to_string(items) + " work-items, compiled for at most " +
+                    std::to_string(kernel.max_flat_workgroup_size));
     }
-    if (!kernel.reqd_workgroup_size.empty() && !std::equal(size, size + 3, kernel.reqd_workgroup_size.begin())) {
+    if (!kernel.reqd_workgroup_size.empty() &&
+        !std::equal(size, size + 3, kernel.reqd_workgroup_size.begin())) {
         return text("compiled for one workgroup size only, launched with another");
     }
     const uint64_t lds = uint64_t{kernel.lds_bytes} + request.dynamic_lds_bytes;
     if (lds > request.lds_bytes_per_compute_unit) {
-        return text(std::to_string(lds) + " bytes of LDS, this device has " + std::to_string(request.lds_bytes_per_compute_unit));
+        return text(std::to_string(lds) + " bytes of LDS, this device has " +
+                    std::to_string(request.lds_bytes_per_compute_unit));
     }
     if (request.argument_bytes < kernel.explicit_kernarg_bytes) {
-        return text(std::to_string(request.argument_bytes) + " bytes of arguments, the kernel reads " + std::to_string(kernel.explicit_kernarg_bytes));
+        return text(std::to_string(request.argument_bytes) + " bytes of arguments, the kernel reads " +
+                    std::to_string(kernel.explicit_kernarg_bytes));
     }
-    const uint64_t workgroups = uint64_t{request.grid_workgroups[0]} * request.grid_workgroups[1] * request.grid_workgroups[2];
-    if (workgroups > UINT32_MAX / 2) return text(std::to_string(workgroups) + " workgroups in one launch, at most 2^31 - 1 are simulated");
+    const uint64_t workgroups =
+        uint64_t{request.grid_workgroups[0]} * request.grid_workgroups[1] * request.grid_workgroups[2];
+    if (workgroups > UINT32_MAX / 2)
+        return text(std::to_string(workgroups) + " workgroups in one launch, at most 2^31 - 1 are simulated");
     return "";
 }
 
 // Sorts, and makes one region of those that overlap: two arguments may be views of one tensor.
 void merge_overlaps(std::vector<Region>& regions) {
     std::erase_if(regions, [](const Region& region) { return region.begin >= region.end; });
-    std::sort(regions.begin(), regions.end(), [](const Region& a, const Region& b) { return a.begin < b.begin; });
+    std::sort(regions.begin(), regions.end(),
+              [](const Region& a, const Region& b) { return a.begin < b.begin; });
     size_t kept = 0;
     for (size_t index = 1; index < regions.size(); ++index) {
         if (regions[index].begin < regions[kept].end) {
@@ -92,9 +100,11 @@ void merge_overlaps(std::vector<Region>& regions) {
 uint32_t resident_limit(const code_object::Kernel& kernel, const LaunchRequest& request, uint32_t lds_bytes) {
     const uint32_t* size = request.workgroup_size;
     const uint32_t waves = (size[0] * size[1] * size[2] + 63) / 64;
-    const uint32_t waves_by_registers = 4 * std::min<uint32_t>(8, 512 / std::max<uint32_t>(kernel.allocated_vgprs, 8));
+    const uint32_t waves_by_registers =
+        4 * std::min<uint32_t>(8, 512 / std::max<uint32_t>(kernel.allocated_vgprs, 8));
     uint32_t per_unit = std::max<uint32_t>(1, waves_by_registers / waves);
-    if (lds_bytes) per_unit = std::min(per_unit, std::max<uint32_t>(1, request.lds_bytes_per_compute_unit / lds_bytes));
+    if (lds_bytes)
+        per_unit = std::min(per_unit, std::max<uint32_t>(1, request.lds_bytes_per_compute_unit / lds_bytes));
     return per_unit * request.compute_units;
 }
 
@@ -108,12 +118,26 @@ void fill_report(const Grid& grid, Report& report) {
             if (!program.instructions[i].row) continue;
             report.instructions += times;
             switch (isa::effects(program.instructions[i]).unit) {
-                case isa::Unit::matrix: report.mfma += times; break;
-                case isa::Unit::valu: case isa::Unit::transcendental: report.valu += times; break;
-                case isa::Unit::salu: case isa::Unit::branch: report.salu += times; break;
-                case isa::Unit::lds: report.lds += times; break;
-                case isa::Unit::vector_memory: case isa::Unit::flat: report.vector_memory += times; break;
-                default: report.other += times;
+                case isa::Unit::matrix:
+                    report.mfma += times;
+                    break;
+                case isa::Unit::valu:
+                case isa::Unit::transcendental:
+                    report.valu += times;
+                    break;
+                case isa::Unit::salu:
+                case isa::Unit::branch:
+                    report.salu += times;
+                    break;
+                case isa::Unit::lds:
+                    report.lds += times;
+                    break;
+                case isa::Unit::vector_memory:
+                case isa::Unit::flat:
+                    report.vector_memory += times;
+                    break;
+                default:
+                    report.other += times;
             }
         }
     }
@@ -140,8 +164,10 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     }
 
     // The compiler may load the argument segment in 16-dword pieces, past its last argument.
-    std::vector<uint64_t> arguments((std::max<size_t>(request.argument_bytes, kernel.kernarg_bytes) + 71) / 8 + 8);
-    uint8_t* aligned = reinterpret_cast<uint8_t*>((reinterpret_cast<uint64_t>(arguments.data()) + 63) / 64 * 64);
+    std::vector<uint64_t> arguments(
+        (std::max<size_t>(request.argument_bytes, kernel.kernarg_bytes) + 71) / 8 + 8);
+    uint8_t* aligned =
+        reinterpret_cast<uint8_t*>((reinterpret_cast<uint64_t>(arguments.data()) + 63) / 64 * 64);
     if (request.argument_bytes) std::memcpy(aligned, request.arguments, request.argument_bytes);
     dispatch.kernel_arguments = aligned;
 
@@ -157,17 +183,21 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     dispatch.regions = request.regions;
     const auto image = code.image();
     const auto region = [](const void* begin, size_t bytes, const char* name, bool writable) {
-        return Region{reinterpret_cast<uint64_t>(begin), reinterpret_cast<uint64_t>(begin) + bytes, name, writable};
+        return Region{reinterpret_cast<uint64_t>(begin), reinterpret_cast<uint64_t>(begin) + bytes, name,
+                      writable};
     };
     dispatch.regions.push_back(region(image.data(), image.size(), "code object", true));
-    dispatch.regions.push_back(region(aligned, std::max<size_t>(request.argument_bytes, kernel.kernarg_bytes), "kernel arguments", false));
+    dispatch.regions.push_back(region(aligned, std::max<size_t>(request.argument_bytes, kernel.kernarg_bytes),
+                                      "kernel arguments", false));
     dispatch.regions.push_back(region(&packet, sizeof packet, "dispatch packet", false));
     merge_overlaps(dispatch.regions);
 
     const uint32_t* counts = request.grid_workgroups;
-    Grid grid(dispatch, kernel, &packet, counts[0] * counts[1] * counts[2], resident_limit(kernel, request, dispatch.lds_bytes));
+    Grid grid(dispatch, kernel, &packet, counts[0] * counts[1] * counts[2],
+              resident_limit(kernel, request, dispatch.lds_bytes));
 
-    uint32_t threads = request.settings.threads ? request.settings.threads : std::max(1u, std::thread::hardware_concurrency());
+    uint32_t threads = request.settings.threads ? request.settings.threads
+                                                : std::max(1u, std::thread::hardware_concurrency());
     threads = std::max(1u, std::min(threads, grid.workgroup_count));
     std::vector<std::exception_ptr> failures(threads);
     const auto work = [&](uint32_t index) {

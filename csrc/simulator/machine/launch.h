@@ -15,28 +15,29 @@ struct LaunchRequest {
     uint32_t grid_workgroups[3] = {1, 1, 1};
     uint32_t workgroup_size[3] = {64, 1, 1};
     uint32_t dynamic_lds_bytes = 0;
-    const void* arguments = nullptr;         // the kernel argument segment, hidden arguments filled in
+    const void* arguments = nullptr;  // the kernel argument segment, hidden arguments filled in
     size_t argument_bytes = 0;
-    std::vector<Region> regions;             // what the kernel may touch beside its own code object and arguments
+    std::vector<Region> regions;  // what the kernel may touch beside its own code object and arguments
     Settings settings;
-    uint32_t compute_units = 304;            // bounds how many workgroups can be resident together
+    uint32_t compute_units = 304;  // bounds how many workgroups can be resident together
     uint32_t lds_bytes_per_compute_unit = 65536;
 };
 
 struct Report {
     uint64_t instructions = 0, workgroups = 0, waves = 0;
-    uint64_t mfma = 0, valu = 0, salu = 0, lds = 0, vector_memory = 0, other = 0;   // wave instructions by unit
+    uint64_t mfma = 0, valu = 0, salu = 0, lds = 0, vector_memory = 0,
+             other = 0;  // wave instructions by unit
     Counters counters;
     double seconds = 0;
 };
 
 struct LaunchResult {
-    std::string error;      // empty if the grid ran to its end
+    std::string error;  // empty if the grid ran to its end
     Report report;
 };
 
-// Workgroups are handed to the workers in linear order (x fastest). After an error the remaining ones do not start;
-// memory written until then stays written.
+// Workgroups are handed to the workers in linear order (x fastest). After an error the remaining ones do not
+// start; memory written until then stays written.
 LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const LaunchRequest& request);
 
 }  // namespace hipkittens::simulator

@@ -9,7 +9,9 @@
 
 namespace hipkittens::simulator {
 
-LoadedCode::LoadedCode(std::span<const uint8_t> file) : object_(code_object::parse(file)) {
+LoadedCode::LoadedCode(std::span<const uint8_t> file)
+    : object_(code_object::parse(file)),
+      file_(std::make_shared<const std::vector<uint8_t>>(file.begin(), file.end())) {
     mapped_bytes_ = (object_.image_bytes + 4095) / 4096 * 4096;
     void* memory = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
@@ -23,23 +25,29 @@ const Program& LoadedCode::program(const code_object::Kernel& kernel, const Sett
     std::lock_guard lock(mutex_);
     for (const auto& program : programs_) {
         const Settings& have = program->settings;
-        if (program->kernel_name == kernel.name && have.arithmetic == settings.arithmetic && have.host_level == settings.host_level &&
-            have.poison == settings.poison && have.count_lds_conflicts == settings.count_lds_conflicts) {
+        if (program->kernel_name == kernel.name && have.arithmetic == settings.arithmetic &&
+            have.host_level == settings.host_level && have.poison == settings.poison &&
+            have.count_lds_conflicts == settings.count_lds_conflicts) {
             return *program;
         }
     }
     const code_object::Segment* text = nullptr;
     for (const auto& segment : object_.segments) {
         const uint64_t end = segment.address + segment.memory_bytes;
-        if (segment.is_executable && kernel.start_address >= segment.address && kernel.start_address < end) text = &segment;
+        if (segment.is_executable && kernel.start_address >= segment.address && kernel.start_address < end)
+            text = &segment;
     }
-    if (!text) throw std::runtime_error("kernel " + kernel.name + ": its entry lies in no executable segment");
+    if (!text)
+        throw std::runtime_error("kernel " + kernel.name + ": its entry lies in no executable segment");
 
     TranslateRequest request;
-    request.target = object_.target == code_object::Target::gfx942 ? isa::Target::gfx942 : isa::Target::gfx950;
+    request.target =
+        object_.target == code_object::Target::gfx942 ? isa::Target::gfx942 : isa::Target::gfx950;
     request.kernel_name = kernel.name;
     request.text = image().subspan(text->address - object_.image_address, text->memory_bytes);
     request.text_address = run_address(text->address);
+    request.file = file_;
+    request.load_offset = run_address(0);
     request.entry_address = run_address(kernel.start_address);
     request.vgprs = kernel.allocated_vgprs;
     request.accum_offset = kernel.accum_offset;

@@ -14,9 +14,10 @@
 
 namespace hipkittens::simulator {
 
-// Guest addresses are host addresses: the image lies where the code runs, so that s_getpc and rodata loads just work.
+// Guest addresses are host addresses: the image lies where the code runs, so that s_getpc and rodata loads
+// just work.
 class LoadedCode {
-   public:
+  public:
     // Parses, copies and relocates. Throws code_object::Error.
     explicit LoadedCode(std::span<const uint8_t> file);
     ~LoadedCode();
@@ -25,13 +26,17 @@ class LoadedCode {
     const code_object::CodeObject& object() const { return object_; }
     std::span<const uint8_t> image() const { return {image_, object_.image_bytes}; }
     std::span<uint8_t> image() { return {image_, object_.image_bytes}; }
-    uint64_t run_address(uint64_t file_address) const { return reinterpret_cast<uint64_t>(image_) + file_address - object_.image_address; }
+    uint64_t run_address(uint64_t file_address) const {
+        return reinterpret_cast<uint64_t>(image_) + file_address - object_.image_address;
+    }
 
-    // The kernel translated for these settings: made once and kept. Settings that steps do not depend on are ignored.
+    // The kernel translated for these settings: made once and kept. Settings that steps do not depend on are
+    // ignored.
     const Program& program(const code_object::Kernel& kernel, const Settings& settings);
 
-   private:
+  private:
     code_object::CodeObject object_;
+    std::shared_ptr<const std::vector<uint8_t>> file_;
     uint8_t* image_ = nullptr;
     size_t mapped_bytes_ = 0;
     std::mutex mutex_;

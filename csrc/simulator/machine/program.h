@@ -23,15 +23,18 @@ struct Program {
     isa::Target target = isa::Target::gfx942;
     std::string kernel_name;
     Settings settings;
-    uint64_t text_address = 0;                  // guest address of the first translated byte
-    std::vector<isa::Instruction> instructions; // Instruction::address counts from text_address
+    uint64_t text_address = 0;                   // guest address of the first translated byte
+    std::vector<isa::Instruction> instructions;  // Instruction::address counts from text_address
     std::vector<Step> steps;
     std::vector<Block> blocks;
-    std::vector<int32_t> step_at;               // step of the instruction at each dword of the text, -1 inside one
+    std::vector<int32_t> step_at;  // step of the instruction at each dword of the text, -1 inside one
     std::vector<uint32_t> constant_values;
     uint32_t wave_bytes = 0;
     const Step* entry = nullptr;
-    std::vector<uint8_t> text;                  // for messages about bytes that are no instruction
+    // The code object as it was given, for source lines; its addresses are load_offset below the guest's.
+    std::shared_ptr<const std::vector<uint8_t>> file;
+    uint64_t load_offset = 0;
+    std::vector<uint8_t> text;  // for messages about bytes that are no instruction
 
     // The step of the instruction at a guest address, nullptr when there is none.
     const Step* step_for_address(uint64_t address) const;
@@ -41,11 +44,13 @@ struct Program {
 struct TranslateRequest {
     isa::Target target;
     std::string kernel_name;
-    std::span<const uint8_t> text;              // the whole executable section: calls may leave the kernel
+    std::span<const uint8_t> text;  // the whole executable section: calls may leave the kernel
     uint64_t text_address;
     uint64_t entry_address;
-    uint32_t vgprs;                             // registers allocated per lane, AGPRs included
-    uint32_t accum_offset;                      // first AGPR in that allocation
+    uint32_t vgprs;  // registers allocated per lane, AGPRs included
+    std::shared_ptr<const std::vector<uint8_t>> file;
+    uint64_t load_offset;   // guest addresses minus the file's
+    uint32_t accum_offset;  // first AGPR in that allocation
     Settings settings;
 };
 

@@ -26,11 +26,15 @@ void fill(void* begin, size_t bytes, uint32_t pattern) {
 }  // namespace
 
 Seat::Seat(const Dispatch& dispatch, const code_object::Kernel& kernel, const void* dispatch_packet)
-    : block_counts(dispatch.program->blocks.size()), dispatch_(dispatch), kernel_(kernel), dispatch_packet_(dispatch_packet) {
+    : block_counts(dispatch.program->blocks.size()),
+      dispatch_(dispatch),
+      kernel_(kernel),
+      dispatch_packet_(dispatch_packet) {
     const uint32_t* size = dispatch.workgroup_size;
     work_items_ = size[0] * size[1] * size[2];
     const uint32_t waves = (work_items_ + 63) / 64;
-    // An odd number of cache lines apart, so that the same register of different waves falls into different sets.
+    // An odd number of cache lines apart, so that the same register of different waves falls into different
+    // sets.
     wave_stride_ = round_up(dispatch.program->wave_bytes, 128) + 64 * 9;
     wave_stride_ = round_up(wave_stride_, 64);
     scratch_stride_ = round_up(size_t{kernel.private_bytes} * 64, 64);
@@ -54,7 +58,8 @@ Seat::Seat(const Dispatch& dispatch, const code_object::Kernel& kernel, const vo
         wave->private_bytes = kernel.private_bytes;
         const auto& constants = dispatch.program->constant_values;
         for (size_t row = 0; row < constants.size(); ++row) {
-            write_scalar(wave, layout::constants + static_cast<uint32_t>(row) * layout::scalar_row_bytes, constants[row]);
+            write_scalar(wave, layout::constants + static_cast<uint32_t>(row) * layout::scalar_row_bytes,
+                         constants[row]);
         }
         workgroup.waves.push_back(wave);
     }
@@ -79,15 +84,18 @@ void Seat::begin(uint32_t linear_id) {
     workgroup.counters = Counters{};
     order_state = dispatch_.settings.wave_order_seed * 0x9e3779b97f4a7c15u + linear_id;
     if (dispatch_.settings.poison) fill(workgroup.lds, round_up(dispatch_.lds_bytes, 4), poison_pattern);
-    for (uint32_t index = 0; index < workgroup.waves.size(); ++index) initialise_registers(workgroup.waves[index], index * 64);
+    for (uint32_t index = 0; index < workgroup.waves.size(); ++index)
+        initialise_registers(workgroup.waves[index], index * 64);
 }
 
 void Seat::initialise_registers(Wave* wave, uint32_t first_work_item) {
     drop_pending(wave);
     if (dispatch_.settings.poison) {
         fill(at(wave, layout::scalars), 104 * layout::scalar_row_bytes, poison_pattern);
-        fill(at(wave, StepBuilder::vectors), dispatch_.program->wave_bytes - StepBuilder::vectors, poison_pattern);
-        if (kernel_.private_bytes) fill(wave->scratch_memory, size_t{kernel_.private_bytes} * 64, poison_pattern);
+        fill(at(wave, StepBuilder::vectors), dispatch_.program->wave_bytes - StepBuilder::vectors,
+             poison_pattern);
+        if (kernel_.private_bytes)
+            fill(wave->scratch_memory, size_t{kernel_.private_bytes} * 64, poison_pattern);
     }
     const uint32_t active = work_items_ - first_work_item < 64 ? work_items_ - first_work_item : 64;
     write_exec(wave, active == 64 ? ~uint64_t{0} : (uint64_t{1} << active) - 1);
@@ -99,16 +107,24 @@ void Seat::initialise_registers(Wave* wave, uint32_t first_work_item) {
     wave->fault_step = nullptr;
     wave->fault_reason = nullptr;
 
-    const auto scalar = [&](uint32_t index, uint32_t value) { write_scalar(wave, layout::scalar(index), value); };
-    const auto scalar64 = [&](uint32_t index, uint64_t value) { write_scalar64(wave, layout::scalar(index), value); };
+    const auto scalar = [&](uint32_t index, uint32_t value) {
+        write_scalar(wave, layout::scalar(index), value);
+    };
+    const auto scalar64 = [&](uint32_t index, uint64_t value) {
+        write_scalar64(wave, layout::scalar(index), value);
+    };
     scalar64(isa::code::vcc_lo, 0);
     scalar64(isa::code::flat_scratch_lo, 0);
     scalar(isa::code::m0, 0);
     for (const auto& range : kernel_.user_sgprs) {
         using Kind = code_object::UserSgpr;
         switch (range.kind) {
-            case Kind::kernarg_segment_ptr: scalar64(range.first, reinterpret_cast<uint64_t>(dispatch_.kernel_arguments)); break;
-            case Kind::dispatch_ptr: scalar64(range.first, reinterpret_cast<uint64_t>(dispatch_packet_)); break;
+            case Kind::kernarg_segment_ptr:
+                scalar64(range.first, reinterpret_cast<uint64_t>(dispatch_.kernel_arguments));
+                break;
+            case Kind::dispatch_ptr:
+                scalar64(range.first, reinterpret_cast<uint64_t>(dispatch_packet_));
+                break;
             case Kind::kernarg_preload:
                 for (uint32_t dword = 0; dword < range.count; ++dword) {
                     uint32_t value;
@@ -116,7 +132,9 @@ void Seat::initialise_registers(Wave* wave, uint32_t first_work_item) {
                     scalar(range.first + dword, value);
                 }
                 break;
-            case Kind::private_segment_size: scalar(range.first, kernel_.private_bytes); break;
+            case Kind::private_segment_size:
+                scalar(range.first, kernel_.private_bytes);
+                break;
             default:
                 for (uint32_t dword = 0; dword < range.count; ++dword) scalar(range.first + dword, 0);
         }

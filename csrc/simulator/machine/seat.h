@@ -13,10 +13,10 @@
 
 namespace hipkittens::simulator {
 
-// A worker keeps its seats for the whole launch: constant rows are written once, registers are reused as they are (or
-// poisoned, when asked for).
+// A worker keeps its seats for the whole launch: constant rows are written once, registers are reused as they
+// are (or poisoned, when asked for).
 class Seat {
-   public:
+  public:
     Seat(const Dispatch& dispatch, const code_object::Kernel& kernel, const void* dispatch_packet);
     ~Seat();
     Seat(const Seat&) = delete;
@@ -25,10 +25,10 @@ class Seat {
     void begin(uint32_t linear_id);
 
     Workgroup workgroup;
-    std::vector<uint64_t> block_counts;   // of the workgroup that sits here
-    uint64_t order_state = 0;             // random state for the order of waves
+    std::vector<uint64_t> block_counts;  // of the workgroup that sits here
+    uint64_t order_state = 0;            // random state for the order of waves
 
-   private:
+  private:
     void initialise_registers(Wave* wave, uint32_t first_work_item);
 
     const Dispatch& dispatch_;

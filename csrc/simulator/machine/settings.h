@@ -12,18 +12,19 @@ namespace hipkittens::simulator {
 //   exact   the published CDNA3 rule (for gfx950 an assumption)
 enum class Arithmetic : uint8_t { fast, strict, exact };
 
-// The host's instruction sets, weakest first. Every execute/ source is compiled once per entry; amx is avx512_bf16 with the
-// bf16 products of tile_unit/.
+// The host's instruction sets, weakest first. Every execute/ source is compiled once per entry; amx is
+// avx512_bf16 with the bf16 products of tile_unit/.
 enum class HostLevel : uint8_t { portable, avx2, avx512, avx512_bf16, amx };
 
 struct Settings {
     Arithmetic arithmetic = Arithmetic::fast;
     HostLevel host_level = HostLevel::portable;
-    uint32_t threads = 0;                 // 0: one per core
-    uint64_t wave_order_seed = 0;         // 0: waves of a workgroup run in index order up to the next barrier
-    bool poison = false;                  // destinations of loads in flight, fresh registers and LDS hold NaN patterns
-    bool count_lds_conflicts = false;     // fill Counters::lds_conflict_cycles from the real addresses
-    uint64_t instruction_limit = 0;       // watchdog: wave instructions per workgroup before the launch fails; 0: default
+    uint32_t threads = 0;          // 0: one per core
+    uint64_t wave_order_seed = 0;  // 0: waves of a workgroup run in index order up to the next barrier
+    bool poison = false;  // destinations of loads in flight, fresh registers and LDS hold NaN patterns
+    bool count_lds_conflicts = false;  // fill Counters::lds_conflict_cycles from the real addresses
+    uint64_t instruction_limit =
+        0;  // watchdog: wave instructions per workgroup before the launch fails; 0: default
 };
 
 // AMX adds up in its own order, which is neither strict nor exact.

@@ -48,7 +48,8 @@ uint32_t StepBuilder::constant(uint32_t value) {
     auto& values = state_->constant_values;
     auto found = std::find(values.begin(), values.end(), value);
     if (found == values.end()) {
-        if (values.size() == max_constant_rows) throw std::runtime_error("a kernel with more than 512 distinct constants");
+        if (values.size() == max_constant_rows)
+            throw std::runtime_error("a kernel with more than 512 distinct constants");
         values.push_back(value);
         found = values.end() - 1;
     }
@@ -60,7 +61,8 @@ uint32_t StepBuilder::constant64(uint64_t value) {
     auto& values = state_->constant_values;
     auto found = std::search(values.begin(), values.end(), pair, pair + 2);
     if (found == values.end()) {
-        if (values.size() + 2 > max_constant_rows) throw std::runtime_error("a kernel with more than 512 distinct constants");
+        if (values.size() + 2 > max_constant_rows)
+            throw std::runtime_error("a kernel with more than 512 distinct constants");
         found = values.insert(values.end(), pair, pair + 2);
     }
     return layout::constants + static_cast<uint32_t>(found - values.begin()) * layout::scalar_row_bytes;
@@ -70,12 +72,13 @@ namespace {
 
 bool is_16_bit(isa::OperandType type) {
     using T = isa::OperandType;
-    return type == T::b16 || type == T::i16 || type == T::u16 || type == T::f16 || type == T::pk_f16 || type == T::pk_i16 ||
-           type == T::pk_u16;
+    return type == T::b16 || type == T::i16 || type == T::u16 || type == T::f16 || type == T::pk_f16 ||
+           type == T::pk_i16 || type == T::pk_u16;
 }
 
 // Codes 240..248: 0.5 -0.5 1 -1 2 -2 4 -4 1/(2 pi) (ISA manual, "Inline constants").
-constexpr uint16_t float16_pattern[9] = {0x3800, 0xb800, 0x3c00, 0xbc00, 0x4000, 0xc000, 0x4400, 0xc400, 0x3118};
+constexpr uint16_t float16_pattern[9] = {0x3800, 0xb800, 0x3c00, 0xbc00, 0x4000,
+                                         0xc000, 0x4400, 0xc400, 0x3118};
 constexpr uint32_t float32_pattern[9] = {0x3f000000, 0xbf000000, 0x3f800000, 0xbf800000, 0x40000000,
                                          0xc0000000, 0x40800000, 0xc0800000, 0x3e22f983};
 constexpr uint64_t float64_pattern[9] = {0x3fe0000000000000, 0xbfe0000000000000, 0x3ff0000000000000,
@@ -84,10 +87,14 @@ constexpr uint64_t float64_pattern[9] = {0x3fe0000000000000, 0xbfe0000000000000,
 
 uint64_t aperture(uint16_t code) {
     switch (code) {
-        case isa::code::shared_base: return uint64_t{memory::shared_aperture_high} << 32;
-        case isa::code::shared_limit: return uint64_t{memory::shared_aperture_high} << 32 | 0xffffffff;
-        case isa::code::private_base: return uint64_t{memory::private_aperture_high} << 32;
-        default: return uint64_t{memory::private_aperture_high} << 32 | 0xffffffff;
+        case isa::code::shared_base:
+            return uint64_t{memory::shared_aperture_high} << 32;
+        case isa::code::shared_limit:
+            return uint64_t{memory::shared_aperture_high} << 32 | 0xffffffff;
+        case isa::code::private_base:
+            return uint64_t{memory::private_aperture_high} << 32;
+        default:
+            return uint64_t{memory::private_aperture_high} << 32 | 0xffffffff;
     }
 }
 
@@ -98,23 +105,29 @@ StepBuilder::Source StepBuilder::source(const isa::Instruction& instruction, con
     const uint16_t code = operand.code;
     if (operand.is_vgpr() || operand.is_agpr()) return {offset_of(code), 64};
     if (code < 128) return {offset_of(code), 0};
-    // Packed f32 takes its inline constant in the low half only (an assumption: LLVM always selects the low half).
+    // Packed f32 takes its inline constant in the low half only (an assumption: LLVM always selects the low
+    // half).
     const bool wide = operand.dwords == 2;
     if (code >= isa::code::first_inline_constant && code <= 208) {
         const int32_t value = code <= 192 ? code - 128 : 192 - code;
         if (wide && operand.type != T::pk_f32) return {constant64(static_cast<uint64_t>(int64_t{value})), 0};
         if (wide) return {constant64(static_cast<uint32_t>(value)), 0};
-        return {constant(is_16_bit(operand.type) ? static_cast<uint16_t>(value) : static_cast<uint32_t>(value)), 0};
+        return {
+            constant(is_16_bit(operand.type) ? static_cast<uint16_t>(value) : static_cast<uint32_t>(value)),
+            0};
     }
     if (code >= 240 && code <= 248) {
         const int index = code - 240;
-        if (wide) return {constant64(operand.type == T::pk_f32 ? float32_pattern[index] : float64_pattern[index]), 0};
+        if (wide)
+            return {constant64(operand.type == T::pk_f32 ? float32_pattern[index] : float64_pattern[index]),
+                    0};
         return {constant(is_16_bit(operand.type) ? float16_pattern[index] : float32_pattern[index]), 0};
     }
     if (code == isa::code::literal) {
         if (!wide) return {constant(instruction.literal), 0};
         if (operand.type == T::f64) return {constant64(uint64_t{instruction.literal} << 32), 0};
-        if (operand.type == T::u64 || operand.type == T::b64 || operand.type == T::pk_f32) return {constant64(instruction.literal), 0};
+        if (operand.type == T::u64 || operand.type == T::b64 || operand.type == T::pk_f32)
+            return {constant64(instruction.literal), 0};
         return {constant64(static_cast<uint64_t>(int64_t{static_cast<int32_t>(instruction.literal)})), 0};
     }
     if (code >= isa::code::shared_base && code <= isa::code::private_limit) {

@@ -12,9 +12,10 @@
 namespace hipkittens::simulator {
 
 // Every family of instructions (execute/) has a binder: it looks at an instruction and emits its steps.
-// A binder returns false if it has no meaning for the instruction: translation then ends with a step that faults there.
+// A binder returns false if it has no meaning for the instruction: translation then ends with a step that
+// faults there.
 class StepBuilder {
-   public:
+  public:
     StepBuilder(const Settings& settings, uint32_t vgprs, uint32_t accum_offset);
     ~StepBuilder();
 
@@ -23,8 +24,9 @@ class StepBuilder {
     // Emits a step of the instruction being translated. The reference is good until the next emit.
     Step& emit(Handler handler);
 
-    // Offset and stride of an operand that is read. Constants get a constant row that holds the pattern the operand's
-    // type asks for (an inline 1.0 is 0x3c00 for f16, 0x3f800000 for f32; 64-bit types take two rows).
+    // Offset and stride of an operand that is read. Constants get a constant row that holds the pattern the
+    // operand's type asks for (an inline 1.0 is 0x3c00 for f16, 0x3f800000 for f32; 64-bit types take two
+    // rows).
     struct Source {
         uint32_t offset;
         uint8_t stride;
@@ -34,11 +36,13 @@ class StepBuilder {
     // Offset of a register by operand code (constants excluded): of a destination, or of vcc, m0, exec.
     uint32_t offset_of(uint16_t code) const;
 
-    // A constant row holding `value`; rows with the same value are shared. `constant64` takes two consecutive rows.
+    // A constant row holding `value`; rows with the same value are shared. `constant64` takes two consecutive
+    // rows.
     uint32_t constant(uint32_t value);
     uint32_t constant64(uint64_t value);
 
-    // Scratch row r, 256 bytes; rows are free again at the next instruction. Consecutive rows hold 64-bit values.
+    // Scratch row r, 256 bytes; rows are free again at the next instruction. Consecutive rows hold 64-bit
+    // values.
     uint32_t scratch_row(int row) const { return layout::scratch + row * layout::vector_row_bytes; }
 
     // Emits the step that must follow any write of EXEC's rows by a plain scalar destination.
@@ -52,7 +56,7 @@ class StepBuilder {
     static constexpr uint32_t max_constant_rows = 512;
     static constexpr uint32_t vectors = layout::constants + max_constant_rows * layout::scalar_row_bytes;
 
-   private:
+  private:
     struct State;
     Settings settings_;
     State* state_;

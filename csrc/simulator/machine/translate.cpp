@@ -22,7 +22,7 @@ struct Translation {
     Program& program;
     StepBuilder builder;
     const Families& families;
-    std::set<uint32_t> leaders;                 // byte addresses that start a block
+    std::set<uint32_t> leaders;  // byte addresses that start a block
     std::vector<size_t> branch_steps;
 
     void decode_text();
@@ -32,14 +32,15 @@ struct Translation {
     bool bind(const Instruction& instruction);
 };
 
-// Bytes that do not decode stay in the list with no row: reaching them is the error, not their presence (padding and
-// constants live in executable sections too).
+// Bytes that do not decode stay in the list with no row: reaching them is the error, not their presence
+// (padding and constants live in executable sections too).
 void Translation::decode_text() {
     const auto text = request.text;
     size_t at = 0;
     while (at + 4 <= text.size()) {
         Instruction instruction;
-        if (!isa::decode(request.target, text.data() + at, text.size() - at, static_cast<uint32_t>(at), &instruction)) {
+        if (!isa::decode(request.target, text.data() + at, text.size() - at, static_cast<uint32_t>(at),
+                         &instruction)) {
             instruction = Instruction{};
             instruction.target = request.target;
             instruction.address = static_cast<uint32_t>(at);
@@ -53,16 +54,24 @@ void Translation::decode_text() {
 bool is_branch(const Instruction& instruction) {
     using isa::Opcode;
     switch (instruction.opcode) {
-        case Opcode::s_branch: case Opcode::s_cbranch_scc0: case Opcode::s_cbranch_scc1: case Opcode::s_cbranch_vccz:
-        case Opcode::s_cbranch_vccnz: case Opcode::s_cbranch_execz: case Opcode::s_cbranch_execnz: return true;
-        default: return false;
+        case Opcode::s_branch:
+        case Opcode::s_cbranch_scc0:
+        case Opcode::s_cbranch_scc1:
+        case Opcode::s_cbranch_vccz:
+        case Opcode::s_cbranch_vccnz:
+        case Opcode::s_cbranch_execz:
+        case Opcode::s_cbranch_execnz:
+            return true;
+        default:
+            return false;
     }
 }
 
 bool leaves_block(const Instruction& instruction) {
     using isa::Opcode;
-    return is_branch(instruction) || instruction.opcode == Opcode::s_endpgm || instruction.opcode == Opcode::s_setpc_b64 ||
-           instruction.opcode == Opcode::s_swappc_b64 || instruction.opcode == Opcode::s_call_b64;
+    return is_branch(instruction) || instruction.opcode == Opcode::s_endpgm ||
+           instruction.opcode == Opcode::s_setpc_b64 || instruction.opcode == Opcode::s_swappc_b64 ||
+           instruction.opcode == Opcode::s_call_b64;
 }
 
 void Translation::find_leaders() {
@@ -71,7 +80,8 @@ void Translation::find_leaders() {
         if (is_branch(instruction)) {
             for (const isa::Operand& operand : instruction) {
                 if (operand.type != isa::OperandType::immediate) continue;
-                leaders.insert(static_cast<uint32_t>(static_cast<int64_t>(instruction.address) + 4 + 4 * int64_t{operand.immediate}));
+                leaders.insert(static_cast<uint32_t>(static_cast<int64_t>(instruction.address) + 4 +
+                                                     4 * int64_t{operand.immediate}));
             }
         }
         if (leaves_block(instruction)) leaders.insert(instruction.address + instruction.bytes);
@@ -80,17 +90,34 @@ void Translation::find_leaders() {
 
 bool Translation::bind(const Instruction& instruction) {
     switch (instruction.encoding) {
-        case Encoding::sop1: case Encoding::sop2: case Encoding::sopk: case Encoding::sopc: case Encoding::sopp:
+        case Encoding::sop1:
+        case Encoding::sop2:
+        case Encoding::sopk:
+        case Encoding::sopc:
+        case Encoding::sopp:
             return families.scalar(instruction, builder);
-        case Encoding::smem: return families.scalar_memory(instruction, builder);
-        case Encoding::vop1: case Encoding::vop2: case Encoding::vopc: case Encoding::vop3: case Encoding::vop3_sdst:
-        case Encoding::vop3p: return families.vector(instruction, builder);
+        case Encoding::smem:
+            return families.scalar_memory(instruction, builder);
+        case Encoding::vop1:
+        case Encoding::vop2:
+        case Encoding::vopc:
+        case Encoding::vop3:
+        case Encoding::vop3_sdst:
+        case Encoding::vop3p:
+            return families.vector(instruction, builder);
         case Encoding::mai:
-            // v_accvgpr_read/write share the matrix encoding but move registers under EXEC like any vector instruction.
+            // v_accvgpr_read/write share the matrix encoding but move registers under EXEC like any vector
+            // instruction.
             return families.matrix(instruction, builder) || families.vector(instruction, builder);
-        case Encoding::mfma_scale: return families.matrix(instruction, builder);
-        case Encoding::ds: return families.lds(instruction, builder);
-        case Encoding::mubuf: case Encoding::mtbuf: case Encoding::flat: case Encoding::global: case Encoding::scratch:
+        case Encoding::mfma_scale:
+            return families.matrix(instruction, builder);
+        case Encoding::ds:
+            return families.lds(instruction, builder);
+        case Encoding::mubuf:
+        case Encoding::mtbuf:
+        case Encoding::flat:
+        case Encoding::global:
+        case Encoding::scratch:
             return families.vector_memory(instruction, builder);
     }
     return false;
@@ -134,7 +161,8 @@ void Translation::resolve_branches() {
     for (size_t from : branch_steps) {
         Step& step = builder.steps()[from];
         const int64_t address = step.immediate;
-        const bool inside = address >= 0 && address % 4 == 0 && address / 4 < static_cast<int64_t>(program.step_at.size());
+        const bool inside =
+            address >= 0 && address % 4 == 0 && address / 4 < static_cast<int64_t>(program.step_at.size());
         const int32_t target = inside ? program.step_at[address / 4] : -1;
         if (target < 0) {
             step.handler = fault_unknown_bytes;
@@ -147,12 +175,16 @@ void Translation::resolve_branches() {
 }  // namespace
 
 const Step* Program::step_for_address(uint64_t address) const {
-    if (address < text_address || (address - text_address) % 4 || (address - text_address) / 4 >= step_at.size()) return nullptr;
+    if (address < text_address || (address - text_address) % 4 ||
+        (address - text_address) / 4 >= step_at.size())
+        return nullptr;
     const int32_t index = step_at[(address - text_address) / 4];
     return index < 0 ? nullptr : steps.data() + index;
 }
 
-uint64_t Program::address_of(const Step* step) const { return text_address + instructions[step->instruction].address; }
+uint64_t Program::address_of(const Step* step) const {
+    return text_address + instructions[step->instruction].address;
+}
 
 std::unique_ptr<const Program> translate(const TranslateRequest& request) {
     auto program = std::make_unique<Program>();
@@ -160,9 +192,15 @@ std::unique_ptr<const Program> translate(const TranslateRequest& request) {
     program->kernel_name = request.kernel_name;
     program->settings = request.settings;
     program->text_address = request.text_address;
+    program->file = request.file;
+    program->load_offset = request.load_offset;
     program->text.assign(request.text.begin(), request.text.end());
-    Translation translation{request, *program, StepBuilder(request.settings, request.vgprs, request.accum_offset),
-                            families(request.settings.host_level), {}, {}};
+    Translation translation{request,
+                            *program,
+                            StepBuilder(request.settings, request.vgprs, request.accum_offset),
+                            families(request.settings.host_level),
+                            {},
+                            {}};
     translation.decode_text();
     translation.find_leaders();
     translation.emit_steps();

@@ -13,10 +13,11 @@ namespace {
 
 // Backward branches before a wave has to let others run. Memory has long answered by then.
 constexpr int64_t branch_budget = 1 << 16;
-// Wave instructions of one workgroup before the launch is given up: minutes of simulation, far beyond any real kernel.
+// Wave instructions of one workgroup before the launch is given up: minutes of simulation, far beyond any
+// real kernel.
 constexpr uint64_t default_instruction_limit = uint64_t{1} << 31;
 
-uint64_t next_random(uint64_t& state) {   // splitmix64
+uint64_t next_random(uint64_t& state) {  // splitmix64
     uint64_t z = state += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
@@ -87,10 +88,11 @@ Outcome run_workgroup(Seat& seat) {
         }
         if (ended == waves.size()) return Outcome::finished;
         if (yielded) {
-            // So long after it was issued, memory has answered whether or not anyone waits: a wave that stores a flag
-            // and then spins on another one must be seen by the other side.
+            // So long after it was issued, memory has answered whether or not anyone waits: a wave that
+            // stores a flag and then spins on another one must be seen by the other side.
             for (Wave* wave : waves) {
-                if (wave->status == WaveStatus::yielded || wave->status == WaveStatus::at_barrier) land_all(wave);
+                if (wave->status == WaveStatus::yielded || wave->status == WaveStatus::at_barrier)
+                    land_all(wave);
             }
             return Outcome::yielded;
         }
@@ -105,7 +107,8 @@ Outcome run_workgroup(Seat& seat) {
 uint64_t instructions_executed(const Seat& seat) {
     const auto& blocks = seat.workgroup.dispatch->program->blocks;
     uint64_t sum = 0;
-    for (size_t block = 0; block < blocks.size(); ++block) sum += seat.block_counts[block] * blocks[block].count;
+    for (size_t block = 0; block < blocks.size(); ++block)
+        sum += seat.block_counts[block] * blocks[block].count;
     return sum;
 }
 
@@ -119,17 +122,19 @@ void stop_grid(Grid& grid, uint32_t workgroup, std::string error) {
 }
 
 std::string describe_endless(const Seat& seat, uint64_t executed) {
-    std::string text = "stopped by the watchdog after " + std::to_string(executed) +
-                       " wave instructions of one workgroup (raise instruction_limit if the kernel is meant to run longer)";
+    std::string text =
+        "stopped by the watchdog after " + std::to_string(executed) +
+        " wave instructions of one workgroup (raise instruction_limit if the kernel is meant to run longer)";
     for (const Wave* wave : seat.workgroup.waves) {
         if (wave->status == WaveStatus::ended) continue;
-        text += "\n  " + describe_place(*wave, wave->next) + (wave->status == WaveStatus::at_barrier ? " (waits at a barrier before it)" : "");
+        text += "\n  " + describe_place(*wave, wave->next) +
+                (wave->status == WaveStatus::at_barrier ? " (waits at a barrier before it)" : "");
     }
     return text;
 }
 
 class Worker {
-   public:
+  public:
     explicit Worker(Grid& grid) : grid_(grid), block_counts_(grid.block_counts.size()) {}
 
     void run() {
@@ -154,7 +159,7 @@ class Worker {
         publish();
     }
 
-   private:
+  private:
     bool start_next(bool must) {
         if (!must && grid_.resident.load() >= grid_.resident_limit) return false;
         const uint32_t id = grid_.next_workgroup.fetch_add(1);
@@ -163,7 +168,8 @@ class Worker {
             return false;
         }
         ++grid_.resident;
-        if (idle_.empty()) idle_.push_back(std::make_unique<Seat>(grid_.dispatch, grid_.kernel, grid_.dispatch_packet));
+        if (idle_.empty())
+            idle_.push_back(std::make_unique<Seat>(grid_.dispatch, grid_.kernel, grid_.dispatch_packet));
         running_.push_back(std::move(idle_.back()));
         idle_.pop_back();
         running_.back()->begin(id);
@@ -172,7 +178,8 @@ class Worker {
 
     void finish(size_t index) {
         Seat& seat = *running_[index];
-        for (size_t block = 0; block < block_counts_.size(); ++block) block_counts_[block] += seat.block_counts[block];
+        for (size_t block = 0; block < block_counts_.size(); ++block)
+            block_counts_[block] += seat.block_counts[block];
         counters_.lds_conflict_cycles += seat.workgroup.counters.lds_conflict_cycles;
         counters_.lds_accesses += seat.workgroup.counters.lds_accesses;
         counters_.global_bytes_loaded += seat.workgroup.counters.global_bytes_loaded;
@@ -192,7 +199,8 @@ class Worker {
 
     void publish() {
         std::lock_guard lock(grid_.mutex);
-        for (size_t block = 0; block < block_counts_.size(); ++block) grid_.block_counts[block] += block_counts_[block];
+        for (size_t block = 0; block < block_counts_.size(); ++block)
+            grid_.block_counts[block] += block_counts_[block];
         grid_.counters.lds_conflict_cycles += counters_.lds_conflict_cycles;
         grid_.counters.lds_accesses += counters_.lds_accesses;
         grid_.counters.global_bytes_loaded += counters_.global_bytes_loaded;

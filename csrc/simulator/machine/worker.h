@@ -15,22 +15,27 @@ namespace hipkittens::simulator {
 
 // What the workers of one launch share.
 struct Grid {
-    Grid(const Dispatch& dispatch, const code_object::Kernel& kernel, const void* packet, uint32_t workgroups, uint32_t residents)
-        : dispatch(dispatch), kernel(kernel), dispatch_packet(packet), workgroup_count(workgroups), resident_limit(residents),
+    Grid(const Dispatch& dispatch, const code_object::Kernel& kernel, const void* packet, uint32_t workgroups,
+         uint32_t residents)
+        : dispatch(dispatch),
+          kernel(kernel),
+          dispatch_packet(packet),
+          workgroup_count(workgroups),
+          resident_limit(residents),
           block_counts(dispatch.program->blocks.size()) {}
 
     const Dispatch& dispatch;
     const code_object::Kernel& kernel;
     const void* dispatch_packet;
     uint32_t workgroup_count;
-    uint32_t resident_limit;              // workgroups the modelled chip holds at a time
+    uint32_t resident_limit;  // workgroups the modelled chip holds at a time
     std::atomic<uint32_t> next_workgroup{0};
     std::atomic<uint32_t> resident{0};
     std::atomic<bool> stopping{false};
     std::mutex mutex;
-    std::string error;                    // of the faulted workgroup with the lowest id
+    std::string error;  // of the faulted workgroup with the lowest id
     uint32_t error_workgroup = UINT32_MAX;
-    std::vector<uint64_t> block_counts;   // sums over all finished workgroups
+    std::vector<uint64_t> block_counts;  // sums over all finished workgroups
     Counters counters;
 };
 

@@ -1,5 +1,5 @@
-// simulator/machine/workgroup.h: what the waves of one workgroup share, and what the workgroups of one launch share.
-// SPDX-License-Identifier: MIT
+// simulator/machine/workgroup.h: what the waves of one workgroup share, and what the workgroups of one launch
+// share. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct Region {
 };
 
 struct Counters {
-    uint64_t lds_conflict_cycles = 0;    // modelled: phases beyond the conflict-free number
-    uint64_t lds_accesses = 0;           // wave instructions that went to LDS
+    uint64_t lds_conflict_cycles = 0;  // modelled: phases beyond the conflict-free number
+    uint64_t lds_accesses = 0;         // wave instructions that went to LDS
     uint64_t global_bytes_loaded = 0, global_bytes_stored = 0;
 };
 
@@ -31,7 +31,7 @@ struct Dispatch {
     Settings settings;
     uint32_t grid_workgroups[3] = {1, 1, 1};
     uint32_t workgroup_size[3] = {1, 1, 1};
-    uint32_t lds_bytes = 0;              // static + dynamic
+    uint32_t lds_bytes = 0;  // static + dynamic
     const uint8_t* kernel_arguments = nullptr;
     std::vector<Region> regions;
 };
@@ -42,11 +42,13 @@ struct Workgroup {
     uint32_t linear_id = 0;
     std::vector<Wave*> waves;
     uint8_t* lds = nullptr;
-    uint64_t* block_counts = nullptr;    // executions of each block of the program, by all workgroups of a worker
+    uint64_t* block_counts =
+        nullptr;  // executions of each block of the program, by all workgroups of a worker
     Counters counters;
 };
 
-// Marks the wave as faulted at `step` and returns nullptr, for `return fault(...)` in a handler. `reason` is a literal.
+// Marks the wave as faulted at `step` and returns nullptr, for `return fault(...)` in a handler. `reason` is
+// a literal.
 const Step* fault(Wave* wave, const Step* step, const char* reason, uint64_t address = 0, uint32_t lane = 0);
 
 // The region that contains [address, address + bytes), or nullptr. Remembers the hit in wave->last_region.

@@ -1,10 +1,11 @@
-// simulator/tile_unit/tile_unit.cpp: bf16 matrix products on the host's own tile unit (Intel AMX), where it has one.
-// SPDX-License-Identifier: MIT
+// simulator/tile_unit/tile_unit.cpp: bf16 matrix products on the host's own tile unit (Intel AMX), where it
+// has one. SPDX-License-Identifier: MIT
 //
-// TDPBF16PS multiplies a 16-row tile of A by a tile of B whose rows are pairs of k, adding to a 16x16 f32 tile (Intel
-// SDM, "TDPBF16PS": even and odd k summed apart, then added to C; denormals flushed; nearest even). An MFMA's registers
-// fit it well: in memory D is rows of sixteen columns at a constant distance, though not in row order, and B is rows of
-// pairs at the same distance. Only A, which AMD keeps by columns, has to be transposed, with its rows in D's order.
+// TDPBF16PS multiplies a 16-row tile of A by a tile of B whose rows are pairs of k, adding to a 16x16 f32
+// tile (Intel SDM, "TDPBF16PS": even and odd k summed apart, then added to C; denormals flushed; nearest
+// even). An MFMA's registers fit it well: in memory D is rows of sixteen columns at a constant distance,
+// though not in row order, and B is rows of pairs at the same distance. Only A, which AMD keeps by columns,
+// has to be transposed, with its rows in D's order.
 #include "simulator/tile_unit/tile_unit.h"
 
 #include <immintrin.h>
@@ -17,8 +18,8 @@ namespace {
 
 using isa::Opcode;
 
-// Tile registers: the accumulator, then A and B for 16, 8 and 4 pairs of k. Macros, since the intrinsics paste them into
-// the names of registers.
+// Tile registers: the accumulator, then A and B for 16, 8 and 4 pairs of k. Macros, since the intrinsics
+// paste them into the names of registers.
 #define ACCUMULATOR 0
 #define A16 2
 #define B16 3
@@ -33,10 +34,11 @@ struct alignas(64) TileConfiguration {
     uint8_t rows[16] = {16, 16, 16, 16, 16, 8, 16, 4};
 };
 
-// `rows` rows of sixteen dwords become sixteen rows of `rows` dwords. Row 4b + c of the result is stored at place
-// 4c + b for 16x16 shapes, and at 8 (b / 2) + 2c + b % 2 for 32x32 ones: D's order, see matrix_layout.h.
+// `rows` rows of sixteen dwords become sixteen rows of `rows` dwords. Row 4b + c of the result is stored at
+// place 4c + b for 16x16 shapes, and at 8 (b / 2) + 2c + b % 2 for 32x32 ones: D's order, see
+// matrix_layout.h.
 struct Quads {
-    __m512i column[4];   // element b of column[c]: rows 0..3 of column 4b + c, as 128 bits
+    __m512i column[4];  // element b of column[c]: rows 0..3 of column 4b + c, as 128 bits
 };
 
 inline __attribute__((always_inline)) Quads transpose_quads(const uint8_t* rows, int distance) {
@@ -44,28 +46,32 @@ inline __attribute__((always_inline)) Quads transpose_quads(const uint8_t* rows,
     const __m512i r2 = _mm512_load_si512(rows + 2 * distance), r3 = _mm512_load_si512(rows + 3 * distance);
     const __m512i low01 = _mm512_unpacklo_epi32(r0, r1), high01 = _mm512_unpackhi_epi32(r0, r1);
     const __m512i low23 = _mm512_unpacklo_epi32(r2, r3), high23 = _mm512_unpackhi_epi32(r2, r3);
-    return {{_mm512_unpacklo_epi64(low01, low23), _mm512_unpackhi_epi64(low01, low23), _mm512_unpacklo_epi64(high01, high23),
-             _mm512_unpackhi_epi64(high01, high23)}};
+    return {{_mm512_unpacklo_epi64(low01, low23), _mm512_unpackhi_epi64(low01, low23),
+             _mm512_unpacklo_epi64(high01, high23), _mm512_unpackhi_epi64(high01, high23)}};
 }
 
 struct alignas(64) RearrangedA {
     uint32_t offset = UINT32_MAX;
-    uint8_t tile[2][1024];   // 32x32 shapes have two halves
+    uint8_t tile[2][1024];  // 32x32 shapes have two halves
 };
 
 template <int size, int pairs>
 inline __attribute__((always_inline)) void rearrange(const uint8_t* a, RearrangedA* out) {
-    constexpr int distance = size * 4;   // between the rows of one register's lane groups, and on to the next register
+    constexpr int distance =
+        size * 4;  // between the rows of one register's lane groups, and on to the next register
     const auto pair_of_quads = [](__m512i first, __m512i second, __m512i* even, __m512i* odd) {
         *even = _mm512_permutex2var_epi64(first, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), second);
         *odd = _mm512_permutex2var_epi64(first, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), second);
     };
     if constexpr (size == 16 && pairs == 16) {
         const Quads q0 = transpose_quads(a, distance), q1 = transpose_quads(a + 4 * distance, distance);
-        const Quads q2 = transpose_quads(a + 8 * distance, distance), q3 = transpose_quads(a + 12 * distance, distance);
+        const Quads q2 = transpose_quads(a + 8 * distance, distance),
+                    q3 = transpose_quads(a + 12 * distance, distance);
         for (int c = 0; c < 4; ++c) {
-            const __m512i low01 = _mm512_shuffle_i32x4(q0.column[c], q1.column[c], 0x44), high01 = _mm512_shuffle_i32x4(q0.column[c], q1.column[c], 0xee);
-            const __m512i low23 = _mm512_shuffle_i32x4(q2.column[c], q3.column[c], 0x44), high23 = _mm512_shuffle_i32x4(q2.column[c], q3.column[c], 0xee);
+            const __m512i low01 = _mm512_shuffle_i32x4(q0.column[c], q1.column[c], 0x44),
+                          high01 = _mm512_shuffle_i32x4(q0.column[c], q1.column[c], 0xee);
+            const __m512i low23 = _mm512_shuffle_i32x4(q2.column[c], q3.column[c], 0x44),
+                          high23 = _mm512_shuffle_i32x4(q2.column[c], q3.column[c], 0xee);
             uint8_t* place = out->tile[0] + 4 * c * 64;
             _mm512_store_si512(place, _mm512_shuffle_i32x4(low01, low23, 0x88));
             _mm512_store_si512(place + 64, _mm512_shuffle_i32x4(low01, low23, 0xdd));
@@ -88,8 +94,10 @@ inline __attribute__((always_inline)) void rearrange(const uint8_t* a, Rearrange
             } else {
                 static_assert(size == 32 && pairs == 4);
                 for (int c = 0; c < 4; ++c) {
-                    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out->tile[half] + 2 * c * 16), _mm512_castsi512_si256(first.column[c]));
-                    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out->tile[half] + (8 + 2 * c) * 16), _mm512_extracti64x4_epi64(first.column[c], 1));
+                    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out->tile[half] + 2 * c * 16),
+                                        _mm512_castsi512_si256(first.column[c]));
+                    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out->tile[half] + (8 + 2 * c) * 16),
+                                        _mm512_extracti64x4_epi64(first.column[c], 1));
                 }
             }
         }
@@ -121,7 +129,7 @@ inline __attribute__((always_inline)) void multiply(Wave* wave, const Step* step
     uint8_t* d = at(wave, step->destination);
     const uint8_t* b = at(wave, step->source[1]);
     const uint8_t* c = at(wave, step->source[2]);
-    const bool c_is_constant = step->stride[2] == 0;   // one row, read sixteen times
+    const bool c_is_constant = step->stride[2] == 0;  // one row, read sixteen times
     for (int row_half = 0; row_half < halves; ++row_half) {
         load_a<pairs>(a.tile[row_half]);
         for (int column_half = 0; column_half < halves; ++column_half) {
@@ -142,7 +150,8 @@ const Step* product(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// Step::extra[2] products in a row. None writes a register that a later one reads as A (adopt_products sees to it).
+// Step::extra[2] products in a row. None writes a register that a later one reads as A (adopt_products sees
+// to it).
 template <int size, int pairs>
 const Step* products(Wave* wave, const Step* step) {
     constexpr uint32_t remembered = 8;
@@ -169,15 +178,22 @@ constexpr Meaning meaning = {product<size, pairs>, products<size, pairs>, size *
 
 const Meaning* meaning_of(Opcode opcode) {
     switch (opcode) {
-        case Opcode::v_mfma_f32_16x16x32_bf16: return &meaning<16, 16>;
-        case Opcode::v_mfma_f32_16x16x16_bf16: return &meaning<16, 8>;
-        case Opcode::v_mfma_f32_32x32x16_bf16: return &meaning<32, 8>;
-        case Opcode::v_mfma_f32_32x32x8_bf16: return &meaning<32, 4>;
-        default: return nullptr;
+        case Opcode::v_mfma_f32_16x16x32_bf16:
+            return &meaning<16, 16>;
+        case Opcode::v_mfma_f32_16x16x16_bf16:
+            return &meaning<16, 8>;
+        case Opcode::v_mfma_f32_32x32x16_bf16:
+            return &meaning<32, 8>;
+        case Opcode::v_mfma_f32_32x32x8_bf16:
+            return &meaning<32, 4>;
+        default:
+            return nullptr;
     }
 }
 
-bool overlap(uint32_t a, uint32_t a_bytes, uint32_t b, uint32_t b_bytes) { return a < b + b_bytes && b < a + a_bytes; }
+bool overlap(uint32_t a, uint32_t a_bytes, uint32_t b, uint32_t b_bytes) {
+    return a < b + b_bytes && b < a + a_bytes;
+}
 
 }  // namespace
 
@@ -194,7 +210,9 @@ void adopt_products(Step* steps, size_t count, const isa::Instruction* instructi
         const Step& step = steps[index];
         const isa::Instruction& instruction = instructions[step.instruction];
         // Step::data is set when the operands have to be copied first (matrix.cpp).
-        return instruction.encoding == isa::Encoding::mai && step.data == nullptr && step.dwords == 0 ? meaning_of(instruction.opcode) : nullptr;
+        return instruction.encoding == isa::Encoding::mai && step.data == nullptr && step.dwords == 0
+                   ? meaning_of(instruction.opcode)
+                   : nullptr;
     };
     for (size_t first = 0; first < count;) {
         const Meaning* meaning = meaning_at(first);
@@ -205,7 +223,8 @@ void adopt_products(Step* steps, size_t count, const isa::Instruction* instructi
         size_t end = first + 1;
         const auto writes_an_a_of_the_run = [&](const Step& writer) {
             for (size_t index = first; index <= end && index < count; ++index) {
-                if (overlap(steps[index].source[0], meaning->a_bytes, writer.destination, meaning->d_bytes)) return true;
+                if (overlap(steps[index].source[0], meaning->a_bytes, writer.destination, meaning->d_bytes))
+                    return true;
             }
             return false;
         };

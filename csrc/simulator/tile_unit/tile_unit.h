@@ -1,5 +1,5 @@
-// simulator/tile_unit/tile_unit.h: bf16 matrix products on the host's own tile unit (Intel AMX), where it has one.
-// SPDX-License-Identifier: MIT
+// simulator/tile_unit/tile_unit.h: bf16 matrix products on the host's own tile unit (Intel AMX), where it has
+// one. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,14 @@ bool is_available();
 void shape_thread_tiles();
 void release_thread_tiles();
 
-// Gives the bf16 products among `steps` (bound at level avx512_bf16, arithmetic fast, operands used in place) handlers
-// that use the tile unit; products that follow each other share their rearranged A operands.
+// Gives the bf16 products among `steps` (bound at level avx512_bf16, arithmetic fast, operands used in place)
+// handlers that use the tile unit; products that follow each other share their rearranged A operands.
 void adopt_products(Step* steps, size_t count, const isa::Instruction* instructions);
 
-// Shapes the tiles of the calling thread for those handlers as long as it lives. Foreign code (torch's own kernels)
-// shapes them differently: nothing but the run loop may run meanwhile.
+// Shapes the tiles of the calling thread for those handlers as long as it lives. Foreign code (torch's own
+// kernels) shapes them differently: nothing but the run loop may run meanwhile.
 class ThreadTiles {
-   public:
+  public:
     explicit ThreadTiles(bool wanted) : wanted_(wanted) {
         if (wanted_) shape_thread_tiles();
     }
@@ -33,7 +33,7 @@ class ThreadTiles {
     }
     ThreadTiles(const ThreadTiles&) = delete;
 
-   private:
+  private:
     bool wanted_;
 };
 
