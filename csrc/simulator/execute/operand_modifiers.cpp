@@ -149,7 +149,10 @@ bool modify_source(const Instruction& in, StepBuilder& builder, const Operand& o
     const bool permuted = in.has_dpp && index == 0;
     const bool packed_encoding = in.encoding == isa::Encoding::vop3p;
     const bool selected = in.has_sdwa && index < 2 && in.sdwa.src_sel[index] != 6;
-    const bool halves = packed_encoding ? low_select || !high_select : low_select && is_16_bit(operand.type);
+    // Of a mixed operation op_sel_hi marks the f16 sources; of a packed one it is 1 where nothing is to be done.
+    const bool halves = packed_encoding && in.row->has(isa::mix) ? high_select
+                        : packed_encoding                        ? low_select || !high_select
+                                                                 : low_select && is_16_bit(operand.type);
     if (!permuted && !selected && !halves && !negate && !negate_high && !absolute) return true;
     if (operand.dwords > 2 || operand.type == Type::lane_mask) return !negate && !absolute && !permuted;
 
