@@ -38,6 +38,8 @@ def _info(arguments: argparse.Namespace) -> int:
     table.add_row("python", report["python"])
     table.add_row("torch", f"{report['torch']} (HIP {report['torch_hip'] or 'no'})")
     table.add_row("GPUs", ", ".join(report["gpus"]) or "none: CPU tensors run in the simulator")
+    hip = report["hip"]
+    table.add_row("HIP", hip["message"] or f"{hip['path']}, {hip['device_count']} devices")
     table.add_row("backend", report["backend"])
     table.add_row("simulated target", report["arch"])
     simulator = report["simulator"]
