@@ -2,7 +2,7 @@
 # tools/build_kernels.py reads csrc/kernels/*/variants.def and does the work of each edge.
 # SPDX-License-Identifier: MIT
 
-set(HIPKITTENS_DEVICE_COMPILER "" CACHE STRING "clang with the amdgcn target; empty: the one inside the ziglang wheel")
+set(HIPKITTENS_DEVICE_COMPILER "$ENV{HIPKITTENS_DEVICE_COMPILER}" CACHE STRING "clang with the amdgcn target; empty: the one inside the ziglang wheel")
 
 function(hipkittens_add_device_kernels)
   set(tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/build_kernels.py)
