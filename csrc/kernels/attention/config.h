@@ -1,0 +1,38 @@
+// kernels/attention/config.h: what is fixed when an attention kernel is compiled.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+namespace hipkittens::attention {
+
+enum class Input { bf16, f16 };
+enum class Targets { both, gfx942, gfx950 };
+
+struct ForwardConfig {
+    Input input;
+    int head_dim;  // of the tiles; any smaller one that is a multiple of 8 runs with the rest of a row masked
+    int waves;
+
+    static constexpr int queries_per_wave = 32, keys_per_tile = 64;
+    constexpr int queries() const { return waves * queries_per_wave; }
+    constexpr int threads() const { return waves * 64; }
+};
+
+struct ForwardVariant {
+    const char* name;
+    Targets targets;
+    ForwardConfig config;
+};
+
+// The rows of variants.def as constants variant_<name>, and all of them in order.
+#define ATTENTION_FORWARD(name, targets, input, head_dim, waves) \
+    inline constexpr ForwardVariant variant_##name{#name, Targets::targets, {Input::input, head_dim, waves}};
+#include "variants.def"
+#undef ATTENTION_FORWARD
+
+inline constexpr ForwardVariant forward_variants[] = {
+#define ATTENTION_FORWARD(name, ...) variant_##name,
+#include "variants.def"
+#undef ATTENTION_FORWARD
+};
+
+}  // namespace hipkittens::attention

@@ -1,0 +1,40 @@
+// kernels/attention/device.cpp: the entry point of one row of variants.def.
+// SPDX-License-Identifier: MIT
+// Compiled once per row and target with -DHIPKITTENS_VARIANT=<name>.
+#include "forward.h"
+
+#ifndef HIPKITTENS_VARIANT
+#error "name a row of variants.def: -DHIPKITTENS_VARIANT=<name>"
+#endif
+
+#define PASTE_(a, b, c, d) a##b##c##d
+#define PASTE(a, b, c, d) PASTE_(a, b, c, d)
+#define KERNEL_NAME PASTE(hipkittens_attention_, HIPKITTENS_VARIANT, _, KITTENS_TARGET_NAME)
+#define SELECTED PASTE(selected_, HIPKITTENS_VARIANT, , )
+
+namespace hipkittens::attention {
+
+// Each row declares what it is; only the selected row's template is instantiated.
+template <ForwardConfig config>
+struct forward_row {
+    using arguments = ForwardArguments;
+    static constexpr int threads = config.threads();
+    KITTENS_DEVICE static void enter(const arguments& values) {
+        static __attribute__((shared, aligned(1024))) char lds[Forward<config>::lds_bytes];
+        Forward<config>::run(values, (kittens::shared_byte*)lds);
+    }
+};
+#define ATTENTION_FORWARD(name, ...) using selected_##name = forward_row<variant_##name.config>;
+#include "variants.def"
+#undef ATTENTION_FORWARD
+
+}  // namespace hipkittens::attention
+
+// A workgroup's waves fit on the four SIMDs: the registers of a wave follow from its number of threads.
+extern "C" __attribute__((global,
+                          amdgpu_flat_work_group_size(hipkittens::attention::SELECTED::threads,
+                                                      hipkittens::attention::SELECTED::threads),
+                          amdgpu_waves_per_eu(hipkittens::attention::SELECTED::threads / 256))) void
+KERNEL_NAME(hipkittens::attention::SELECTED::arguments arguments) {
+    hipkittens::attention::SELECTED::enter(arguments);
+}

@@ -1,0 +1,78 @@
+// kernels/attention/forward_tiles.h: how tiles of keys and values travel from memory through LDS to registers.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../../tiles/tiles.h"
+#include "arguments.h"
+
+namespace hipkittens::attention {
+
+template <class T>
+KITTENS_DEVICE kittens::global_matrix<const T> matrix_of(const TensorArgument& tensor, int64_t batch, int64_t head, int rows,
+                                                         int cols) {
+    return {static_cast<const T*>(tensor.data) + batch * tensor.batch_stride + head * tensor.head_stride,
+            tensor.row_stride, rows, cols};
+}
+
+inline constexpr kittens::Fill forward_fill =
+    kittens::target.direct_to_lds_bytes == 16 ? kittens::Fill::direct : kittens::Fill::registers;
+
+// Row r of a tile in LDS is key tile_key(r) of the tile: bits 2 and 3 change places. The accumulator of Q K^T gives a
+// lane runs of 4 columns, 8 apart; with its columns in this order they are 8 neighbouring keys, which is what the
+// second product wants of a lane (reference: CDNA3 ISA manual 7.1.4, layouts of 32x32 accumulators and operands).
+constexpr int tile_key(int row) { return (row & ~12) | (row & 4) << 1 | (row & 8) >> 1; }
+
+template <class T, int keys, int head_dim, int threads>
+struct KeyTiles {
+    using Tile = kittens::st<T, keys, head_dim, kittens::Access::rows>;
+    using Loads = kittens::global_to_shared<Tile, threads, forward_fill>;
+    static constexpr int step = 32;
+    using Registers = kittens::rt<T, keys, step, kittens::row_l, kittens::rt_32x16>;
+    Loads loads;
+
+    // Columns from valid_cols on read as zero.
+    KITTENS_DEVICE void aim(int64_t row_bytes, int valid_cols) {
+        loads.aim(row_bytes);
+        const int thread = kittens::thread_id();
+#pragma unroll
+        for (int pass = 0; pass < Loads::passes; ++pass) {
+            const kittens::Coordinate at = Loads::position(pass, thread);
+            loads.offsets[pass] = at.col < valid_cols
+                                      ? tile_key(at.row) * static_cast<uint32_t>(row_bytes) + at.col * sizeof(T)
+                                      : kittens::out_of_range;
+        }
+    }
+};
+
+// gfx950 transposes in the LDS read, gfx942 on the way into LDS. Columns beyond head_dim are whatever lies there: they
+// stay in their own columns of the output, which are not stored.
+template <class T, int keys, int head_dim, int threads, bool read_transposed = kittens::target.transposed_lds_read>
+struct ValueTiles {
+    using Tile = kittens::st<T, keys, head_dim, kittens::Access::columns_32>;
+    using Loads = kittens::global_to_shared<Tile, threads, forward_fill>;
+    static constexpr int step = 16;
+    using Registers =
+        kittens::rt<T, step, head_dim, kittens::col_l, kittens::transposed_shape<kittens::rt_32x16>>;
+    Loads loads;
+
+    KITTENS_DEVICE static void read(Registers& registers, Tile tile, int key) { load(registers, tile, key, 0); }
+    template <class Output, class Powers>
+    KITTENS_DEVICE static void multiply(Output& output, const Powers& powers, const Registers& registers) {
+        mma_AB(output, powers, registers, output);
+    }
+};
+template <class T, int keys, int head_dim, int threads>
+struct ValueTiles<T, keys, head_dim, threads, false> {
+    using Tile = kittens::st<T, head_dim, keys, kittens::Access::rows_written_in_runs>;
+    using Loads = kittens::global_to_shared_transposed<Tile, threads, forward_fill>;
+    static constexpr int step = 16;
+    using Registers = kittens::rt<T, head_dim, step, kittens::row_l, kittens::rt_32x16>;
+    Loads loads;
+
+    KITTENS_DEVICE static void read(Registers& registers, Tile tile, int key) { load(registers, tile, 0, key); }
+    template <class Output, class Powers>
+    KITTENS_DEVICE static void multiply(Output& output, const Powers& powers, const Registers& registers) {
+        mma_ABt(output, powers, registers, output);
+    }
+};
+
+}  // namespace hipkittens::attention

@@ -1,0 +1,38 @@
+// kernels/attention/mask.h: scores of keys that a query does not see become -inf.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../../tiles/tiles.h"
+#include "arguments.h"
+
+namespace hipkittens::attention {
+
+// Keys first .. past-1 that somebody of queries begin .. end-1 sees; queries from n_q on do not count.
+struct KeyRange {
+    int first, past;
+
+    KITTENS_DEVICE KeyRange(const Mask& mask, int begin, int end) {
+        const int last_query = (end < mask.n_q ? end : mask.n_q) - 1;
+        first = mask.first_key(begin);
+        past = begin < mask.n_q ? mask.last_key(last_query) + 1 : 0;
+    }
+    // Do all of queries begin .. end-1 see all of keys key .. key+count-1?
+    KITTENS_DEVICE static bool all_visible(const Mask& mask, int begin, int end, int key, int count) {
+        return mask.first_key(end - 1) <= key && key + count - 1 <= mask.last_key(begin);
+    }
+};
+
+// Scores with queries along rows (row layout: one query per lane) and keys along columns. The tile begins at
+// (query, key) of the sequences.
+template <class Scores>
+KITTENS_DEVICE void hide_invisible(Scores& scores, const Mask& mask, int query, int key) {
+    static_assert(Scores::layout::is_row && Scores::height == 1, "a lane's scores belong to one query");
+    const kittens::Coordinate own = kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0);
+    const int left = mask.first_key(query + own.row) - key - own.col;
+    const int right = mask.last_key(query + own.row) - key - own.col;
+    kittens::for_each_register<Scores>([&](int i, int j, int e) {
+        const int col = j * Scores::shape::cols + kittens::row_layout(Scores::shape::value(), 0, e).col;
+        if (col < left || col > right) scores.tiles[i][j][e] = -__builtin_inff();
+    });
+}
+
+}  // namespace hipkittens::attention

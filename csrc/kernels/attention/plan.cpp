@@ -1,0 +1,149 @@
+// kernels/attention/plan.cpp: which variant, how many workgroups, in which order.
+// SPDX-License-Identifier: MIT
+#include "plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include "../../tiles/target.h"
+
+namespace hipkittens::attention {
+namespace {
+
+// Lane offsets inside a tile stay below this (tiles/global_layout.h, out_of_range).
+constexpr int64_t reach_bytes = 0xfffffff0;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+[[noreturn]] void refuse(const std::string& text) { throw std::invalid_argument("attention: " + text); }
+
+void check(const Problem& p) {
+    if (p.target != 942 && p.target != 950)
+        refuse("target gfx" + std::to_string(p.target) + " has no kernels; gfx942 and gfx950 have");
+    auto extent = [&](const char* name, int64_t value, int64_t smallest) {
+        if (value < smallest || value > longest_sequence)
+            refuse(std::string(name) + " = " + std::to_string(value) + " is not in " + std::to_string(smallest) + " .. " +
+                   std::to_string(longest_sequence));
+    };
+    extent("batch", p.batch, 1);
+    extent("n_q", p.n_q, 1);
+    extent("n_k", p.n_k, 0);
+    extent("heads", p.heads, 1);
+    extent("key heads", p.key_heads, 1);
+    if (p.heads % p.key_heads)
+        refuse(std::to_string(p.heads) + " heads are not a multiple of " + std::to_string(p.key_heads) + " key heads");
+    if (p.head_dim < 8 || p.head_dim > 256 || p.head_dim % 8)
+        refuse("head_dim = " + std::to_string(p.head_dim) + " is not a multiple of 8 in 8 .. 256");
+    if (!std::isfinite(p.scale)) refuse("scale is not finite");
+}
+
+// Loads of 16 bytes need rows that begin on 4 bytes (CDNA3 ISA manual 9.1: buffer dwords are aligned).
+void check_tensor(const Problem& p, const char* name, const TensorLayout& tensor, int64_t rows) {
+    if (rows == 0) return;
+    if (!tensor.data) refuse(std::string(name) + " has no data");
+    auto stride = [&](const char* which, int64_t value, int64_t count) {
+        if (count > 1 && (value < 0 || value % 2))
+            refuse(std::string(name) + ": the stride of its " + which + " is " + std::to_string(value) +
+                   " elements; it must be even and not negative");
+    };
+    stride("batch", tensor.batch_stride, p.batch);
+    stride("rows", tensor.row_stride, rows);
+    stride("heads", tensor.head_stride, p.heads);
+    if (reinterpret_cast<uintptr_t>(tensor.data) % 4) refuse(std::string(name) + " does not begin on 4 bytes");
+}
+
+TensorArgument argument_of(const TensorLayout& tensor) {
+    return {tensor.data, tensor.batch_stride, tensor.row_stride, tensor.head_stride};
+}
+
+int32_t limit(int64_t window) { return window < 0 || window >= unlimited ? unlimited : static_cast<int32_t>(window); }
+
+Mask mask_of(const Problem& p) {
+    Mask mask{static_cast<int32_t>(p.n_q), static_cast<int32_t>(p.n_k), limit(p.window_left), limit(p.window_right)};
+    if (p.causal) mask.right = std::min(mask.right, 0);
+    return mask;
+}
+
+std::string symbol(const std::string& variant, int target) {
+    return "hipkittens_attention_" + variant + "_gfx" + std::to_string(target);
+}
+
+template <class T>
+std::vector<unsigned char> bytes_of(const T& value) {
+    std::vector<unsigned char> bytes(sizeof(T));
+    std::memcpy(bytes.data(), &value, sizeof(T));
+    return bytes;
+}
+
+}  // namespace
+
+bool suits(const ForwardVariant& variant, const ForwardProblem& problem) {
+    const Problem& p = problem.shared;
+    if (variant.targets == Targets::gfx942 && p.target != 942) return false;
+    if (variant.targets == Targets::gfx950 && p.target != 950) return false;
+    if ((variant.config.input == Input::bf16) != (p.element == ElementType::bf16)) return false;
+    return p.head_dim <= variant.config.head_dim;
+}
+
+Plan plan_forward_variant(const ForwardProblem& problem, const ForwardVariant& variant) {
+    const Problem& p = problem.shared;
+    check(p);
+    check_tensor(p, "q", problem.q, p.n_q);
+    check_tensor(p, "k", problem.k, p.n_k);
+    check_tensor(p, "v", problem.v, p.n_k);
+    check_tensor(p, "out", problem.out, p.n_q);
+    if (!problem.lse) refuse("lse has no data");
+    if (!suits(variant, problem)) refuse(std::string(variant.name) + " cannot run this problem");
+    const ForwardConfig& config = variant.config;
+    const int64_t largest_row = std::max({p.n_q > 1 ? problem.q.row_stride : 0, p.n_k > 1 ? problem.k.row_stride : 0,
+                                          p.n_k > 1 ? problem.v.row_stride : 0});
+    if ((config.keys_per_tile * largest_row + config.head_dim) * 2 >= reach_bytes)
+        refuse("rows " + std::to_string(largest_row) + " elements apart: a tile of rows must lie within 4 GiB");
+
+    ForwardArguments arguments{};
+    arguments.q = argument_of(problem.q);
+    arguments.k = argument_of(problem.k);
+    arguments.v = argument_of(problem.v);
+    arguments.out = argument_of(problem.out);
+    arguments.lse = problem.lse;
+    arguments.mask = mask_of(p);
+    arguments.batch = static_cast<int32_t>(p.batch);
+    arguments.heads = static_cast<int32_t>(p.heads);
+    arguments.group = static_cast<int32_t>(p.heads / p.key_heads);
+    arguments.head_dim = static_cast<int32_t>(p.head_dim);
+    arguments.tiles_q = static_cast<int32_t>(divide_up(p.n_q, config.queries()));
+    arguments.balanced = arguments.mask.left >= p.n_k && arguments.mask.right < p.n_k;
+    const kittens::Target& target = p.target == 942 ? kittens::gfx942 : kittens::gfx950;
+    const int64_t workgroups = arguments.tiles_q * p.heads * p.batch;
+    // HIP counts the threads of a grid dimension in 32 bits.
+    if (workgroups * config.threads() > 0xffffffffll) refuse("the grid has 2^32 threads or more");
+    // An XCD's L2 serves the query tiles of all heads that share keys.
+    arguments.xcds = target.xcds;
+    arguments.chunk = static_cast<uint32_t>(
+        std::clamp<int64_t>(arguments.tiles_q * arguments.group, 1, std::max<int64_t>(1, workgroups / target.xcds)));
+    // Exponents are base 2. A scale of zero weighs all visible keys alike; any product with a scale this small does,
+    // and -inf stays what it is.
+    const double scale = std::max(std::fabs(p.scale) * 1.4426950408889634, 1e-30);
+    arguments.scale_log2 = static_cast<float>(scale);
+    arguments.negated = p.scale < 0;
+
+    Launch launch{symbol(variant.name, p.target), variant.name, {}, {}, bytes_of(arguments)};
+    launch.grid[0] = static_cast<uint32_t>(workgroups);
+    launch.grid[1] = launch.grid[2] = 1;
+    launch.block[0] = config.threads();
+    launch.block[1] = launch.block[2] = 1;
+    return {{std::move(launch)}};
+}
+
+Plan plan_forward(const ForwardProblem& problem) {
+    check(problem.shared);
+    const ForwardVariant* best = nullptr;
+    for (const ForwardVariant& variant : forward_variants)
+        if (suits(variant, problem) && (!best || variant.config.head_dim < best->config.head_dim)) best = &variant;
+    if (!best) refuse("no variant has this element type and head_dim");
+    return plan_forward_variant(problem, *best);
+}
+
+}  // namespace hipkittens::attention

@@ -1,0 +1,53 @@
+// kernels/attention/plan.h: from a problem to launches. Pure: no device, no library, nothing remembered.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "config.h"
+
+namespace hipkittens::attention {
+
+// Strides in elements, unit stride along head_dim.
+struct TensorLayout {
+    const void* data = nullptr;
+    int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
+};
+
+// The sizes both directions share.
+struct Problem {
+    int target = 0;         // 942 or 950
+    int compute_units = 0;  // of the device; 0: the target's usual count
+    ElementType element = ElementType::bf16;
+    int64_t batch = 0, n_q = 0, n_k = 0, heads = 0, key_heads = 0, head_dim = 0;
+    double scale = 0;
+    bool causal = false;
+    int64_t window_left = -1, window_right = -1;  // keys beside a query's own place; negative: all
+};
+
+struct ForwardProblem {
+    Problem shared;
+    TensorLayout q, k, v, out;
+    float* lse = nullptr;
+};
+
+struct Launch {
+    std::string kernel;   // symbol
+    std::string variant;  // row of variants.def
+    uint32_t grid[3];     // workgroups
+    uint32_t block[3];    // threads
+    std::vector<unsigned char> arguments;
+};
+
+struct Plan {
+    std::vector<Launch> launches;  // in order, on one stream
+};
+
+// Throws std::invalid_argument with what is wrong and what would be right.
+Plan plan_forward(const ForwardProblem& problem);
+Plan plan_forward_variant(const ForwardProblem& problem, const ForwardVariant& variant);
+bool suits(const ForwardVariant& variant, const ForwardProblem& problem);
+
+}  // namespace hipkittens::attention
