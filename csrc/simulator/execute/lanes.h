@@ -273,19 +273,20 @@ HIPKITTENS_LARGE f64x8 round_to_integral(f64x8 a) {
 #endif
 }
 
-// a * 2^n for integral n, rounded once.
+// a * 2^n for integral n, rounded once. A NaN in n is returned, quieted.
 HIPKITTENS_LARGE f32x16 scale_by_power(f32x16 a, f32x16 n) {
 #if defined(__AVX512F__)
     return (f32x16)_mm512_scalef_ps((__m512)a, (__m512)n);
 #else
-    n = pick(n < -300.0f, f32x16{} - 300.0f, pick(n > 300.0f, f32x16{} + 300.0f, n));
-    const Wide<f64x8> value = widen(a), power = widen(n);
+    const f32x16 inside = pick(n < -300.0f, f32x16{} - 300.0f, pick(n > 300.0f, f32x16{} + 300.0f, n));
+    const Wide<f64x8> value = widen(a), power = widen(inside);
     auto scaled = [](f64x8 v, f64x8 p) __attribute__((always_inline)) {
         // 2^52 * 1.5 + p has p + 1023 << 52 in reach of one shift.
         const i64x8 biased = (i64x8)(p + (6755399441055744.0 + 1023.0));
         return v * (f64x8)(biased << 52);
     };
-    return narrow(Wide<f64x8>{scaled(value.first, power.first), scaled(value.second, power.second)});
+    const f32x16 result = narrow(Wide<f64x8>{scaled(value.first, power.first), scaled(value.second, power.second)});
+    return pick(n != n, (f32x16)((u32x16)n | 0x400000), result);
 #endif
 }
 

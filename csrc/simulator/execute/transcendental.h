@@ -11,9 +11,8 @@
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
 HIPKITTENS_LARGE f32x16 exponential2(f32x16 x) {
-    // Beyond these the result is 0 or infinity; NaN stays.
-    const f32x16 inside = pick(x > 200.0f, f32x16{} + 200.0f, pick(x < -200.0f, f32x16{} - 200.0f, x));
-    const f32x16 whole = round_to_integral<Rounding::nearest_even>(inside), f = inside - whole;
+    const f32x16 whole = round_to_integral<Rounding::nearest_even>(x), rest = x - whole;
+    const f32x16 f = pick(rest == rest, rest, f32x16{});   // infinity - infinity
     f32x16 p = f32x16{} + 0x1.444004p-13f;
     p = fma(p, f, f32x16{} + 0x1.5f0896p-10f);
     p = fma(p, f, f32x16{} + 0x1.3b2a1cp-7f);
@@ -21,8 +20,7 @@ HIPKITTENS_LARGE f32x16 exponential2(f32x16 x) {
     p = fma(p, f, f32x16{} + 0x1.ebfbe0p-3f);
     p = fma(p, f, f32x16{} + 0x1.62e430p-1f);
     p = fma(p, f, f32x16{} + 1.0f);
-    const f32x16 result = scale_by_power(p, whole);
-    return pick(x != x, (f32x16)((u32x16)x | 0x400000), result);
+    return scale_by_power(p, whole);
 }
 
 HIPKITTENS_LARGE f64x8 logarithm2(f64x8 x) {

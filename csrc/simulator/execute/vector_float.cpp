@@ -9,6 +9,11 @@ HIPKITTENS_INLINE f32x16 rounded_to_half(f32x16 a) { return half_to_float(float_
 // The product of two f16 is exact in f32.
 HIPKITTENS_INLINE f32x16 fma_of_halves(f32x16 a, f32x16 b, f32x16 c) { return add_round_to_odd<f32x16, i32x16>(a * b, c); }
 HIPKITTENS_INLINE f32x16 mad_of_halves(f32x16 a, f32x16 b, f32x16 c) { return rounded_to_half(a * b) + c; }
+HIPKITTENS_INLINE f32x16 settled_fma(f32x16 a, f32x16 b, f32x16 c) {
+    f32x16 result = fma(a, b, c);
+    settle_nan(result, a, b, c);
+    return result;
+}
 HIPKITTENS_INLINE f32x16 legacy_product(f32x16 a, f32x16 b) { return pick((a == 0.0f) | (b == 0.0f), f32x16{}, a * b); }
 
 HIPKITTENS_INLINE f32x16 magnitude(f32x16 a) { return (f32x16)((u32x16)a & 0x7fffffff); }
@@ -34,8 +39,8 @@ const Meaning rows[] = {
     FLOAT3(v_fmamk_f32, f32x16, fma(a, b, c))
     FLOAT3(v_fmaak_f32, f32x16, fma(a, b, c))
     FLOAT3(v_fma_mix_f32, f32x16, fma(a, b, c))
-    MEANING3(v_fma_mixlo_f16, Half, f32x16, f32x16, f32x16, fma(a, b, c))
-    MEANING3(v_fma_mixhi_f16, Half, f32x16, f32x16, f32x16, fma(a, b, c))
+    MEANING3(v_fma_mixlo_f16, Half, f32x16, f32x16, f32x16, settled_fma(a, b, c))
+    MEANING3(v_fma_mixhi_f16, Half, f32x16, f32x16, f32x16, settled_fma(a, b, c))
     MEANING2(v_min_f32, f32x16, f32x16, f32x16, minimum_number(a, b))
     MEANING2(v_max_f32, f32x16, f32x16, f32x16, maximum_number(a, b))
     MEANING3(v_min3_f32, f32x16, f32x16, f32x16, f32x16, minimum_number(minimum_number(a, b), c))
