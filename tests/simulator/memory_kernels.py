@@ -21,7 +21,9 @@ ALL = (1 << 64) - 1
 MASKS = (ALL, 0x00FF_F0F0_1234_8001, 1 << 37, 0)
 # The levels that differ in how memory is read and written, as far as this machine has them.
 HOST_LEVELS = [
-    name for name in ("portable", "avx2", "avx512") if LEVEL_NUMBERS[name] <= library().hipkittens_best_host_level()
+    name
+    for name in ("portable", "avx2", "avx512")
+    if LEVEL_NUMBERS[name] <= library().hipkittens_best_host_level()
 ]
 
 HEADER = """
@@ -75,9 +77,9 @@ LOAD_ARGUMENTS = """
   s_mov_b32 m0, s17
   v_lshlrev_b32_e32 v1, 2, v0
 """
-LOAD_ROWS = "".join(f"  global_load_dword v{16 + row}, v1, s[4:5] offset:{256 * row}\n" for row in range(INPUT_ROWS)) + (
-    "  s_waitcnt vmcnt(0)\n" + "".join(f"  v_mov_b32_e32 v{32 + row}, {OLD + row:#x}\n" for row in range(4))
-)
+LOAD_ROWS = "".join(
+    f"  global_load_dword v{16 + row}, v1, s[4:5] offset:{256 * row}\n" for row in range(INPUT_ROWS)
+) + ("  s_waitcnt vmcnt(0)\n" + "".join(f"  v_mov_b32_e32 v{32 + row}, {OLD + row:#x}\n" for row in range(4)))
 STORE_ROWS = "".join(f"  global_store_dword v1, v{32 + row}, s[6:7] offset:{256 * row}\n" for row in range(4))
 LDS_IN = "".join(
     f"  global_load_dword v40, v1, s[8:9] offset:{256 * i}\n  s_waitcnt vmcnt(0)\n  ds_write_b32 v1, v40 offset:{256 * i}\n"
@@ -123,7 +125,11 @@ class Kernels:
         for name, body in self.bodies.items():
             if self._place[name] != place:
                 continue
-            sizes = {"lds_bytes": body.lds_bytes, "private_bytes": body.private_bytes, "uses_private": int(body.private_bytes > 0)}
+            sizes = {
+                "lds_bytes": body.lds_bytes,
+                "private_bytes": body.private_bytes,
+                "uses_private": int(body.private_bytes > 0),
+            }
             text += KERNEL.format(name=name, body=body.text, **sizes)
             metadata += METADATA.format(name=name, **sizes)
         return Module(assemble(text + metadata + ".end_amdgpu_metadata\n", self.target), self.target)
@@ -172,6 +178,8 @@ def lanes_of(mask: int) -> np.ndarray:
     return np.array([mask >> lane & 1 for lane in range(64)], bool)
 
 
-def descriptor_of(memory: np.ndarray, records: int, stride: int = 0, base_offset: int = 0, word3: int = 0x00020000):
+def descriptor_of(
+    memory: np.ndarray, records: int, stride: int = 0, base_offset: int = 0, word3: int = 0x00020000
+):
     base = memory.ctypes.data + base_offset
     return base & 0xFFFFFFFF, (base >> 32) | stride << 16, records, word3

@@ -36,7 +36,11 @@ def bits_of(value):
 
 def packed(kind):
     def add(old, data, *_):
-        halves = torch.tensor([[old & 0xFFFF, old >> 16], [data & 0xFFFF, data >> 16]], dtype=torch.int32).to(torch.int16).view(kind)
+        halves = (
+            torch.tensor([[old & 0xFFFF, old >> 16], [data & 0xFFFF, data >> 16]], dtype=torch.int32)
+            .to(torch.int16)
+            .view(kind)
+        )
         low, high = ((halves[0].double() + halves[1].double()).to(kind)).view(torch.int16).tolist()
         return (low & 0xFFFF) | (high & 0xFFFF) << 16
 
@@ -76,7 +80,24 @@ LDS = {f"{a}_{t}32": (m, 32) for a, t, m in (
 )} | {"add_f32": ("add_f", 32), "pk_add_f16": ("pk_add_f16", 32), "pk_add_bf16": ("pk_add_bf16", 32)}  # fmt: skip
 LDS |= {name.replace("32", "64"): (meaning, 64) for name, (meaning, _) in LDS.items() if name.endswith("32")}
 LDS_RETURNING_ONLY = {"wrxchg_b32": ("swap", 32), "wrxchg_b64": ("swap", 64), "wrap_b32": ("wrap", 32)}
-MEMORY = {name: (name, 32) for name in ("swap", "cmpswap", "add", "sub", "smin", "umin", "smax", "umax", "and", "or", "xor", "inc", "dec")}
+MEMORY = {
+    name: (name, 32)
+    for name in (
+        "swap",
+        "cmpswap",
+        "add",
+        "sub",
+        "smin",
+        "umin",
+        "smax",
+        "umax",
+        "and",
+        "or",
+        "xor",
+        "inc",
+        "dec",
+    )
+}
 MEMORY |= {name + "_x2": (name, 64) for name in MEMORY} | {
     "add_f32": ("add_f", 32), "pk_add_f16": ("pk_add_f16", 32), "pk_add_bf16": ("pk_add_bf16", 32),
     "add_f64": ("add_f", 64), "min_f64": ("min_f", 64), "max_f64": ("max_f", 64)}  # fmt: skip
@@ -99,10 +120,14 @@ def returning(name):
 def bodies(target):
     table = {}
     for name, (meaning, bits) in (LDS | LDS_RETURNING_ONLY).items():
-        data = registers(bits, 18) + (", " + registers(bits, 22) if meaning in ("mskor", "cmpst", "cmpst_f", "wrap") else "")
+        data = registers(bits, 18) + (
+            ", " + registers(bits, 22) if meaning in ("mskor", "cmpst", "cmpst_f", "wrap") else ""
+        )
         if name in LDS:
             table[f"ds_{name}"] = around(f"ds_{name} v16, {data} offset:8", lds=True)
-        table[f"ds_rtn_{name}"] = around(f"{returning(name)} {registers(bits, 32)}, v16, {data} offset:8", lds=True)
+        table[f"ds_rtn_{name}"] = around(
+            f"{returning(name)} {registers(bits, 32)}, v16, {data} offset:8", lds=True
+        )
     for name, (meaning, bits) in MEMORY.items():
         width = 2 * bits if meaning == "cmpswap" else bits
         data = registers(width, 18)
@@ -115,12 +140,18 @@ def bodies(target):
                 # The old value comes back in the data registers.
                 moves = "".join(f"\nv_mov_b32_e32 v{32 + i}, v{18 + i}" for i in range(bits // 32))
                 table[mnemonic] = around(f"{mnemonic} {data}, v16, s[12:15], 0 offen offset:8")
-                table[mnemonic + "_rtn"] = around(f"{mnemonic} {data}, v16, s[12:15], 0 offen offset:8 sc0\ns_waitcnt vmcnt(0){moves}")
+                table[mnemonic + "_rtn"] = around(
+                    f"{mnemonic} {data}, v16, s[12:15], 0 offen offset:8 sc0\ns_waitcnt vmcnt(0){moves}"
+                )
             else:
                 address = "v16, {}, s[8:9] offset:8" if encoding == "global" else "v[26:27], {} offset:8"
                 table[mnemonic] = around(f"{mnemonic} {address.format(data)}")
                 table[mnemonic + "_rtn"] = around(f"{mnemonic} {result}, {address.format(data)} sc0")
-    table["count"] = Body(LOAD_ARGUMENTS + "v_mov_b32_e32 v2, 0\nv_mov_b32_e32 v3, 1\n" + "global_atomic_add v2, v3, s[8:9]\n" * 20)
+    table["count"] = Body(
+        LOAD_ARGUMENTS
+        + "v_mov_b32_e32 v2, 0\nv_mov_b32_e32 v3, 1\n"
+        + "global_atomic_add v2, v3, s[8:9]\n" * 20
+    )
     return table
 
 
@@ -137,9 +168,18 @@ def module(target):
 def values(meaning, bits, shape):
     """Values with which the operation has something to decide: small integers, or floats of a few magnitudes."""
     if meaning.startswith("pk_add"):
-        halves = rng.standard_normal((*shape, 2)).astype(np.float32) * 2.0 ** rng.integers(-20, 14, (*shape, 2))
+        halves = rng.standard_normal((*shape, 2)).astype(np.float32) * 2.0 ** rng.integers(
+            -20, 14, (*shape, 2)
+        )
         kind = torch.float16 if meaning == "pk_add_f16" else torch.bfloat16
-        raw = torch.from_numpy(halves.astype(np.float32)).to(kind).view(torch.int16).numpy().view(np.uint16).astype(np.uint64)
+        raw = (
+            torch.from_numpy(halves.astype(np.float32))
+            .to(kind)
+            .view(torch.int16)
+            .numpy()
+            .view(np.uint16)
+            .astype(np.uint64)
+        )
         return raw[..., 0] | raw[..., 1] << np.uint64(16)
     if meaning.endswith("_f"):
         floats = rng.integers(-6, 7, shape) * 0.7 ** rng.integers(0, 9, shape)
@@ -148,7 +188,9 @@ def values(meaning, bits, shape):
     return np.where(rng.random(shape) < 0.5, rng.integers(0, 6, shape, dtype=np.uint64), mixed)
 
 
-def check(module, kernel, meaning, bits, returns, mask, level, memory_rows, arguments, second_after_first=False):
+def check(
+    module, kernel, meaning, bits, returns, mask, level, memory_rows, arguments, second_after_first=False
+):
     words, cells = bits // 32, 24
     memory = aligned(1024)
     cell = memory.view(f"u{bits // 8}")
@@ -187,7 +229,9 @@ def check(module, kernel, meaning, bits, returns, mask, level, memory_rows, argu
             np.testing.assert_array_equal(out, expected)
 
 
-LEVELS_AND_MASKS = [(level, ALL if level != HOST_LEVELS[-1] else 0x0FF0_1234_8001_FFFF) for level in HOST_LEVELS]
+LEVELS_AND_MASKS = [
+    (level, ALL if level != HOST_LEVELS[-1] else 0x0FF0_1234_8001_FFFF) for level in HOST_LEVELS
+]
 
 
 @pytest.mark.parametrize("name", [*LDS, *LDS_RETURNING_ONLY])
@@ -195,7 +239,17 @@ def test_lds_atomics(module, name):
     meaning, bits = (LDS | LDS_RETURNING_ONLY)[name]
     for level, mask in LEVELS_AND_MASKS:
         for returns in (False, True) if name in LDS else (True,):
-            check(module, f"ds_rtn_{name}" if returns else f"ds_{name}", meaning, bits, returns, mask, level, None, lambda memory: {})
+            check(
+                module,
+                f"ds_rtn_{name}" if returns else f"ds_{name}",
+                meaning,
+                bits,
+                returns,
+                mask,
+                level,
+                None,
+                lambda memory: {},
+            )
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -226,7 +280,7 @@ def test_misaligned_atomics_trap(module):
     rows[0][20] = 2
     memory = aligned(1024)
     for kernel in ("global_atomic_add", "ds_add_u32", "buffer_atomic_add"):
-        with pytest.raises(SimulatorError, match="(?s)aligned to its size.*lane 20"):
+        with pytest.raises(SimulatorError, match=r"(?s)aligned to its size.*lane 20"):
             run(module, kernel, rows, memory, descriptor=descriptor_of(memory, 4096))
     rows[0][20] = 4
     for kernel in ("global_atomic_add_x2", "ds_add_u64"):
@@ -236,7 +290,9 @@ def test_misaligned_atomics_trap(module):
 
 def test_workgroups_on_two_threads_lose_no_addition(module):
     memory, unused = aligned(1024), np.zeros(1, np.uint32)
-    arguments = np.array([unused.ctypes.data, unused.ctypes.data, memory.ctypes.data, ALL], np.uint64).tobytes() + bytes(32)
+    arguments = np.array(
+        [unused.ctypes.data, unused.ctypes.data, memory.ctypes.data, ALL], np.uint64
+    ).tobytes() + bytes(32)
     module.kernel("count").launch(arguments, {"memory": memory, "unused": unused}, grid=[500], block=[64], threads=2,
                                   host_level=HOST_LEVELS[-1])  # fmt: skip
     assert memory[0] == 500 * 64 * 20

@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 
 from tests.simulated_device import SimulatorError
-from tests.simulator.memory_kernels import ALL, HOST_LEVELS, MASKS, Body, around, lanes_of, load, old_rows, run
+from tests.simulator.memory_kernels import (
+    ALL,
+    HOST_LEVELS,
+    MASKS,
+    Body,
+    around,
+    lanes_of,
+    load,
+    old_rows,
+    run,
+)
 
 LDS_BYTES = 4096
 rng = np.random.default_rng(7)
@@ -19,7 +29,22 @@ READS = {  # name: bytes, signed, half of the register
 WRITES = {"ds_write_b8": (1, 0), "ds_write_b16": (2, 0), "ds_write_b8_d16_hi": (1, 2), "ds_write_b16_d16_hi": (2, 2),
           "ds_write_b32": (4, 0), "ds_write_b64": (8, 0), "ds_write_b96": (12, 0), "ds_write_b128": (16, 0)}  # fmt: skip
 PAIRS = {"2_b32": (4, 1), "2st64_b32": (4, 64), "2_b64": (8, 1), "2st64_b64": (8, 64)}
-SWIZZLES = (0x041F, 0x7C1F, 0x0803, 0x80E4, 0x801B, 0x8055, 0xC020, 0xC420, 0xC0E3, 0xC7E1, 0xE000, 0xE010, 0xE01F, 0xE005)
+SWIZZLES = (
+    0x041F,
+    0x7C1F,
+    0x0803,
+    0x80E4,
+    0x801B,
+    0x8055,
+    0xC020,
+    0xC420,
+    0xC0E3,
+    0xC7E1,
+    0xE000,
+    0xE010,
+    0xE01F,
+    0xE005,
+)
 
 
 def registers(count, first=32):
@@ -36,7 +61,9 @@ def bodies(target):
         offsets = "offset0:3 offset1:1" if stride == 64 else "offset0:7 offset1:100"
         table["ds_read" + name] = around(f"ds_read{name} {registers(2 * size // 4)}, v16 {offsets}", lds=True)
         n = size // 4
-        table["ds_write" + name] = around(f"ds_write{name} v16, {registers(n, 18)}, {registers(n, 22)} {offsets}", lds=True)
+        table["ds_write" + name] = around(
+            f"ds_write{name} v16, {registers(n, 18)}, {registers(n, 22)} {offsets}", lds=True
+        )
     table["contiguous"] = around("v_lshlrev_b32_e32 v16, 2, v0\nds_read_b32 v32, v16 offset:8", lds=True)
     for name in ("ds_bpermute_b32", "ds_permute_b32"):
         table[name] = around(f"{name} v32, v16, v18 offset:12", lds=True)
@@ -44,7 +71,9 @@ def bodies(target):
         table[f"swizzle_{offset:x}"] = around(f"ds_swizzle_b32 v32, v18 offset:{offset:#x}", lds=True)
     table["ds_append"] = around("ds_append v32 offset:8", lds=True)
     table["ds_consume"] = around("ds_consume v32 offset:8", lds=True)
-    table["accumulator"] = around("ds_read_b128 a[4:7], v16\ns_waitcnt lgkmcnt(0)\nds_write_b64 v17, a[6:7]", lds=True)
+    table["accumulator"] = around(
+        "ds_read_b128 a[4:7], v16\ns_waitcnt lgkmcnt(0)\nds_write_b64 v17, a[6:7]", lds=True
+    )
     if target == "gfx950":
         for name, dwords in (("b64_tr_b16", 2), ("b64_tr_b8", 2), ("b64_tr_b4", 2), ("b96_tr_b6", 3)):
             table[name] = around(f"ds_read_{name} {registers(dwords)}, v16 offset:64", lds=True)
@@ -100,7 +129,9 @@ def test_reads(module, name):
             if half is None:
                 expected[0, lane] = value & 0xFFFFFFFF
             else:
-                expected[0, lane] = (value & 0xFFFF) << 16 * half | (expected[0, lane] & (0xFFFF0000 >> 16 * half))
+                expected[0, lane] = (value & 0xFFFF) << 16 * half | (
+                    expected[0, lane] & (0xFFFF0000 >> 16 * half)
+                )
         out = run(module, name, [address], memory, mask=mask, host_level=level)
         np.testing.assert_array_equal(out, expected)
         np.testing.assert_array_equal(memory, before)
@@ -151,11 +182,15 @@ def test_pairs(module, name):
         for lane in np.flatnonzero(lanes_of(mask)):
             raw = element(memory, address[lane] + first, size) + element(memory, address[lane] + second, size)
             expected[: 2 * words, lane] = np.frombuffer(raw, np.uint32)
-        np.testing.assert_array_equal(run(module, "ds_read" + name, [address], memory, mask=mask, host_level=level), expected)
+        np.testing.assert_array_equal(
+            run(module, "ds_read" + name, [address], memory, mask=mask, host_level=level), expected
+        )
 
     def check_write(mask, level):
         memory = image()
-        rows = data_rows((rng.permutation(min(64, (LDS_BYTES - max(first, second)) // size))[np.arange(64) % 64] * size))
+        rows = data_rows(
+            rng.permutation(min(64, (LDS_BYTES - max(first, second)) // size))[np.arange(64) % 64] * size
+        )
         expected = memory.copy()
         for data, distance in ((2, first), (6, second)):
             for lane in np.flatnonzero(lanes_of(mask)):
@@ -245,7 +280,10 @@ def unpack(raw, bits):
     return [value >> bits * i & (1 << bits) - 1 for i in range(len(raw) * 8 // bits)]
 
 
-@pytest.mark.parametrize(("name", "bits", "size"), [("b64_tr_b16", 16, 8), ("b64_tr_b8", 8, 8), ("b64_tr_b4", 4, 8), ("b96_tr_b6", 6, 12)])
+@pytest.mark.parametrize(
+    ("name", "bits", "size"),
+    [("b64_tr_b16", 16, 8), ("b64_tr_b8", 8, 8), ("b64_tr_b4", 4, 8), ("b96_tr_b6", 6, 12)],
+)
 def test_transposed_reads(target, module, name, bits, size):
     """In each group of 16 lanes the lanes' runs, put in a row, are a matrix with 16 columns; lane i gets column i."""
     if target == "gfx942":
@@ -275,7 +313,10 @@ def test_transposed_read_needs_all_lanes_and_alignment(target, module):
 @pytest.mark.parametrize("name", ["ds_read_u8", "ds_read_b32", "ds_read_b64", "ds_read_b96", "ds_read_b128", "ds_write_b128",
                                   "ds_read2_b32", "ds_write2st64_b64", "ds_write_b16"])  # fmt: skip
 def test_outside_of_lds_is_reported_with_lane_and_address(module, name):
-    size = READS.get(name, WRITES.get(name, (0,)))[0] or PAIRS[name.removeprefix("ds_read").removeprefix("ds_write")][0]
+    size = (
+        READS.get(name, WRITES.get(name, (0,)))[0]
+        or PAIRS[name.removeprefix("ds_read").removeprefix("ds_write")][0]
+    )
     reach = 24
     if name.startswith(("ds_read2", "ds_write2")):
         reach = max(pair_offsets(PAIRS[name.removeprefix("ds_read").removeprefix("ds_write")][1], size))
@@ -283,7 +324,9 @@ def test_outside_of_lds_is_reported_with_lane_and_address(module, name):
     for bad in (last + 1, 2**31):
         address = np.full(64, last, np.uint32)
         address[41] = bad
-        with pytest.raises(SimulatorError, match="(?s)LDS access outside the workgroup's allocation.*lane 41"):
+        with pytest.raises(
+            SimulatorError, match=r"(?s)LDS access outside the workgroup's allocation.*lane 41"
+        ):
             run(module, name, [address], image())
         run(module, name, [address], image(), mask=ALL & ~(1 << 41))  # a masked lane may hold anything
 

@@ -4,13 +4,25 @@ import numpy as np
 import pytest
 
 from tests.simulated_device import TARGETS
-from tests.simulator.memory_kernels import LOAD_ARGUMENTS, OLD, STORE_ROWS, Body, aligned, around, descriptor_of, load, run
+from tests.simulator.memory_kernels import (
+    LOAD_ARGUMENTS,
+    OLD,
+    STORE_ROWS,
+    Body,
+    aligned,
+    around,
+    descriptor_of,
+    load,
+    run,
+)
 
 POISON = 0x7FA5A5A5
 rng = np.random.default_rng(5)
 
 # Two waves: v0 is the lane, s20 the wave; LDS dwords 0..127 start as zero. Wave 1 stores what v32 holds.
-TWO_WAVES = LOAD_ARGUMENTS + """
+TWO_WAVES = (
+    LOAD_ARGUMENTS
+    + """
   v_readfirstlane_b32 s20, v0
   s_lshr_b32 s20, s20, 6
   v_mov_b32_e32 v3, 0
@@ -28,6 +40,7 @@ TWO_WAVES = LOAD_ARGUMENTS + """
   s_waitcnt vmcnt(0) lgkmcnt(0)
   global_store_dword v1, v32, s[6:7]
 """
+)
 
 
 def two_waves(name, first, second):
@@ -169,11 +182,11 @@ def test_one_wave_sees_its_own_accesses_in_order_and_stores_keep_the_data_of_the
 def test_full_counters_land_the_oldest(module):
     memory = image()
     out = run(module, "full_vmcnt", memory=memory)
-    np.testing.assert_array_equal(out[0], 2 * memory[:64])   # the first and the seventh have landed
-    np.testing.assert_array_equal(out[2], np.full(64, 1))    # the eighth has not
-    np.testing.assert_array_equal(out[3], memory[:64])       # one count less lands it
+    np.testing.assert_array_equal(out[0], 2 * memory[:64])  # the first and the seventh have landed
+    np.testing.assert_array_equal(out[2], np.full(64, 1))  # the eighth has not
+    np.testing.assert_array_equal(out[3], memory[:64])  # one count less lands it
     out = run(module, "full_lgkmcnt", memory=memory)
-    np.testing.assert_array_equal(out[0], memory[:64])       # the fifth of twenty
+    np.testing.assert_array_equal(out[0], memory[:64])  # the fifth of twenty
     np.testing.assert_array_equal(out[1], np.full(64, 1))
     out = run(module, "full_scalar", memory=memory)
     assert (out[0] == memory[0]).all() and (out[1] == 1).all()
@@ -222,6 +235,8 @@ def test_a_barrier_lands_nothing(module, name, poison):
     elif name.startswith("store"):
         np.testing.assert_array_equal(seen, before)
     else:
-        np.testing.assert_array_equal(seen, np.full(64, POISON if poison and name.startswith("direct") else 0))
+        np.testing.assert_array_equal(
+            seen, np.full(64, POISON if poison and name.startswith("direct") else 0)
+        )
     if name.startswith("store"):
         np.testing.assert_array_equal(memory[:64], written)

@@ -13,7 +13,8 @@ rng = np.random.default_rng(3)
 def scalars(text, count=16, first=32):
     """A kernel that runs `text` and stores s[first..] one dword after the other."""
     store = "".join(
-        f"  v_mov_b32_e32 v3, s{first + i}\n  global_store_dword v2, v3, s[6:7] offset:{4 * i}\n" for i in range(count)
+        f"  v_mov_b32_e32 v3, s{first + i}\n  global_store_dword v2, v3, s[6:7] offset:{4 * i}\n"
+        for i in range(count)
     )
     old = "".join(f"  s_mov_b32 s{first + i}, {0x500 + i}\n" for i in range(count))
     return Body(LOAD_ARGUMENTS + old + text + "\n  s_waitcnt lgkmcnt(0)\n  v_mov_b32_e32 v2, 0\n" + store)
@@ -26,11 +27,17 @@ def registers(count):
 BODIES = {}
 for name, width in WIDTHS.items():
     BODIES["load_" + name] = scalars(f"s_load_{name} {registers(width)}, s[8:9], 0x14")
-    BODIES["offset_" + name] = scalars(f"s_add_u32 s8, s8, 64\ns_addc_u32 s9, s9, 0\ns_load_{name} {registers(width)}, s[8:9], s16 offset:-4")
+    BODIES["offset_" + name] = scalars(
+        f"s_add_u32 s8, s8, 64\ns_addc_u32 s9, s9, 0\ns_load_{name} {registers(width)}, s[8:9], s16 offset:-4"
+    )
     BODIES["buffer_" + name] = scalars(f"s_buffer_load_{name} {registers(width)}, s[12:15], 0x14")
-    BODIES["buffer_offset_" + name] = scalars(f"s_buffer_load_{name} {registers(width)}, s[12:15], s16 offset:0x8")
+    BODIES["buffer_offset_" + name] = scalars(
+        f"s_buffer_load_{name} {registers(width)}, s[12:15], s16 offset:0x8"
+    )
 BODIES["vcc"] = scalars("s_load_dwordx2 vcc, s[8:9], 8\ns_waitcnt lgkmcnt(0)\ns_mov_b64 s[32:33], vcc")
-BODIES["clocks"] = scalars("s_memtime s[32:33]\ns_waitcnt lgkmcnt(0)\ns_memtime s[34:35]\ns_memrealtime s[36:37]")
+BODIES["clocks"] = scalars(
+    "s_memtime s[32:33]\ns_waitcnt lgkmcnt(0)\ns_memtime s[34:35]\ns_memrealtime s[36:37]"
+)
 BODIES["caches"] = scalars("s_dcache_inv\ns_dcache_wb\ns_load_dword s32, s[8:9], 0")
 BODIES["store"] = Body(LOAD_ARGUMENTS + "s_store_dword s32, s[8:9], 0")
 BODIES["atc"] = Body(LOAD_ARGUMENTS + "s_atc_probe 1, s[8:9], 0")
@@ -60,7 +67,9 @@ def test_loads(module, name):
     np.testing.assert_array_equal(run(module, "load_" + name, memory=memory)[0][:16], expected)
     for offset in (24, 26):  # the two low bits do not count
         expected[:width] = memory[16 - 1 + 6 :][:width]
-        np.testing.assert_array_equal(run(module, "offset_" + name, memory=memory, offset=offset)[0][:16], expected)
+        np.testing.assert_array_equal(
+            run(module, "offset_" + name, memory=memory, offset=offset)[0][:16], expected
+        )
 
 
 @pytest.mark.parametrize("name", WIDTHS)
@@ -74,7 +83,13 @@ def test_buffer_loads_check_the_range_by_dword(module, name):
             descriptor = descriptor_of(memory, records)
             out = run(module, kernel + name, memory=memory, descriptor=descriptor, offset=offset)
             np.testing.assert_array_equal(out[0][:16], expected)
-            out = run(module, kernel + name, memory=memory, descriptor=descriptor_of(memory, records // 4, stride=4), offset=offset)
+            out = run(
+                module,
+                kernel + name,
+                memory=memory,
+                descriptor=descriptor_of(memory, records // 4, stride=4),
+                offset=offset,
+            )
             np.testing.assert_array_equal(out[0][:16], expected)
 
 
@@ -97,7 +112,7 @@ def test_cache_operations_do_nothing(module):
 @pytest.mark.parametrize("kernel", ["load_dwordx16", "buffer_dwordx16"])
 def test_outside_traps(module, kernel):
     memory = image(16)
-    with pytest.raises(SimulatorError, match="(?s)scalar load outside the memory of this launch.*'memory'"):
+    with pytest.raises(SimulatorError, match=r"(?s)scalar load outside the memory of this launch.*'memory'"):
         run(module, kernel, memory=memory, descriptor=descriptor_of(memory, 4096))
 
 

@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 
 from tests.simulated_device import SimulatorError
-from tests.simulator.memory_kernels import ALL, HOST_LEVELS, MASKS, aligned, around, descriptor_of, lanes_of, load, old_rows, run
+from tests.simulator.memory_kernels import (
+    ALL,
+    HOST_LEVELS,
+    MASKS,
+    aligned,
+    around,
+    descriptor_of,
+    lanes_of,
+    load,
+    old_rows,
+    run,
+)
 
 rng = np.random.default_rng(11)
 WORDS = 1024
@@ -52,17 +63,23 @@ def bodies(target):
     for suffix, (size, _) in LDS_LOADS.items():
         if size > 4 and target == "gfx942":
             continue
-        table[f"lds_buffer_{suffix}"] = around(f"buffer_load_{suffix} v16, s[12:15], s16 offen offset:16 lds", lds=True)
+        table[f"lds_buffer_{suffix}"] = around(
+            f"buffer_load_{suffix} v16, s[12:15], s16 offen offset:16 lds", lds=True
+        )
         table[f"lds_global_{suffix}"] = around(f"global_load_lds_{suffix} v16, s[8:9] offset:16", lds=True)
     table["buffer_both"] = around("buffer_load_dwordx2 v[32:33], v[16:17], s[12:15], 0 idxen offen offset:4")
     table["buffer_index"] = around("buffer_load_dword v32, v16, s[12:15], s16 idxen offset:8")
     table["buffer_neither"] = around("buffer_load_dword v32, off, s[12:15], 64 offset:8")
     table["buffer_m0"] = around("buffer_load_dword v32, v16, s[12:15], m0 offen")
-    table["buffer_cache"] = around("buffer_wbl2 sc1\nbuffer_inv sc1\nbuffer_load_dword v32, v16, s[12:15], 0 offen sc0 nt")
+    table["buffer_cache"] = around(
+        "buffer_wbl2 sc1\nbuffer_inv sc1\nbuffer_load_dword v32, v16, s[12:15], 0 offen sc0 nt"
+    )
     table["scratch"] = around(
         "v_lshlrev_b32_e32 v16, 4, v16\nscratch_store_dwordx4 v16, v[18:21], off offset:8\ns_mov_b32 s20, 40\n"
         "scratch_store_dword off, v22, s20 offset:4\nscratch_store_short v16, v23, s20\ns_waitcnt vmcnt(0)\n"
-        "scratch_load_dwordx3 v[32:34], v16, off offset:12\nscratch_load_dword v35, off, s20 offset:4", private_bytes=128)
+        "scratch_load_dwordx3 v[32:34], v16, off offset:12\nscratch_load_dword v35, off, s20 offset:4",
+        private_bytes=128,
+    )
     table["scratch_outside"] = around("scratch_load_dword v32, v16, off", private_bytes=128)
     # The apertures are 64-bit operands; v17 picks LDS (0), scratch (1) or memory (2) for each lane.
     table["apertures"] = around(
@@ -73,7 +90,9 @@ def bodies(target):
         "v_cndmask_b32_e32 v40, v40, v26, vcc\nv_cndmask_b32_e32 v41, v41, v27, vcc\n"
         "flat_store_dwordx2 v[40:41], v[18:19]\nflat_load_dword v32, v[40:41] offset:4\n"
         "flat_atomic_add v33, v[40:41], v20 sc0\ns_waitcnt vmcnt(0) lgkmcnt(0)\nflat_load_dword v34, v[40:41]",
-        lds=True, private_bytes=256)
+        lds=True,
+        private_bytes=256,
+    )
     return table  # fmt: skip
 
 
@@ -127,7 +146,9 @@ def expect_load(suffix, expected, lane, raw):
     if half is None:
         expected[0, lane] = value & 0xFFFFFFFF
     else:
-        expected[0, lane] = (value & 0xFFFF) << 16 * half | (int(expected[0, lane]) & (0xFFFF0000 >> 16 * half))
+        expected[0, lane] = (value & 0xFFFF) << 16 * half | (
+            int(expected[0, lane]) & (0xFFFF0000 >> 16 * half)
+        )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -188,7 +209,8 @@ def test_buffer_load_out_of_range_gives_zero_by_dword(module, suffix):
         for lane in np.flatnonzero(lanes_of(mask)):
             start = int(offset[lane]) + 140
             raw = b"".join(
-                element(memory, place, unit) if place + unit <= records else bytes(unit) for place in range(start, start + size, unit)
+                element(memory, place, unit) if place + unit <= records else bytes(unit)
+                for place in range(start, start + size, unit)
             )
             expect_load(suffix, expected, lane, raw)
         out = run(module, f"load_buffer_{suffix}", rows_for(memory, offset), memory, mask=mask, host_level=level, offset=100,
@@ -263,7 +285,9 @@ def test_buffer_with_index(module):
     np.testing.assert_array_equal(run(module, "buffer_both", rows, memory, descriptor=descriptor), expected)
     expected = old_rows()
     expected[0] = [word(i * 48 + 8 + 20) if i < 30 else 0 for i in index]
-    np.testing.assert_array_equal(run(module, "buffer_index", rows, memory, descriptor=descriptor, offset=20), expected)
+    np.testing.assert_array_equal(
+        run(module, "buffer_index", rows, memory, descriptor=descriptor, offset=20), expected
+    )
     # Stride 0: the index adds nothing, and records are bytes again.
     out = run(module, "buffer_index", rows, memory, descriptor=descriptor_of(memory, 64), offset=20)
     assert (out[0] == word(28)).all()
@@ -272,7 +296,13 @@ def test_buffer_with_index(module):
 def test_buffer_thread_id_m0_and_constants(module):
     memory = image()
     add_thread_id = 1 << 23
-    out = run(module, "buffer_neither", (), memory, descriptor=descriptor_of(memory, 60 * 4 + 72, stride=4, word3=add_thread_id))
+    out = run(
+        module,
+        "buffer_neither",
+        (),
+        memory,
+        descriptor=descriptor_of(memory, 60 * 4 + 72, stride=4, word3=add_thread_id),
+    )
     np.testing.assert_array_equal(out[0], np.where(np.arange(64) < 60, memory[18:82], 0))
     out = run(module, "buffer_neither", (), memory, descriptor=descriptor_of(memory, 4096))
     assert (out[0] == memory[18]).all()
@@ -287,15 +317,30 @@ def test_swizzled_buffer_is_refused(module):
     memory = image()
     words = descriptor_of(memory, 4096)
     with pytest.raises(SimulatorError, match="swizzled buffers"):
-        run(module, "load_buffer_dword", rows_for(memory, np.zeros(64)), memory, descriptor=(words[0], words[1] | 1 << 31, *words[2:]))
+        run(
+            module,
+            "load_buffer_dword",
+            rows_for(memory, np.zeros(64)),
+            memory,
+            descriptor=(words[0], words[1] | 1 << 31, *words[2:]),
+        )
 
 
 def test_descriptor_larger_than_the_tensor_traps(module):
     memory = image()
     offset = np.zeros(64, np.uint32)
     offset[13] = WORDS * 4 - 140 - 12
-    with pytest.raises(SimulatorError, match=r"(?s)load outside the memory of this launch.*lane 13.*'memory'"):
-        run(module, "load_buffer_dwordx4", rows_for(memory, offset), memory, descriptor=descriptor_of(memory, 1 << 20), offset=100)
+    with pytest.raises(
+        SimulatorError, match=r"(?s)load outside the memory of this launch.*lane 13.*'memory'"
+    ):
+        run(
+            module,
+            "load_buffer_dwordx4",
+            rows_for(memory, offset),
+            memory,
+            descriptor=descriptor_of(memory, 1 << 20),
+            offset=100,
+        )
 
 
 # --- outside, far away, several regions ----------------------------------------------------------------------------
@@ -321,9 +366,22 @@ def test_lanes_may_go_to_different_regions(module):
     for level in HOST_LEVELS:
         memory, other = image(), image()
         distance = (other.ctypes.data - memory.ctypes.data) & (1 << 64) - 1
-        offset = np.where(np.arange(64) % 3 == 0, distance, 0).astype(np.uint64) + np.arange(64, dtype=np.uint64) * 16 + 12
-        out = run(module, "load_vector_dwordx4", rows_for(memory, offset), memory, regions={"other": other}, host_level=level)
-        expected = np.where(np.arange(64)[:, None] % 3 == 0, other[:256].reshape(64, 4), memory[:256].reshape(64, 4))
+        offset = (
+            np.where(np.arange(64) % 3 == 0, distance, 0).astype(np.uint64)
+            + np.arange(64, dtype=np.uint64) * 16
+            + 12
+        )
+        out = run(
+            module,
+            "load_vector_dwordx4",
+            rows_for(memory, offset),
+            memory,
+            regions={"other": other},
+            host_level=level,
+        )
+        expected = np.where(
+            np.arange(64)[:, None] % 3 == 0, other[:256].reshape(64, 4), memory[:256].reshape(64, 4)
+        )
         np.testing.assert_array_equal(out, expected.T)
         with pytest.raises(SimulatorError, match="outside the memory of this launch"):
             run(module, "load_vector_dwordx4", rows_for(memory, offset), memory, host_level=level)
@@ -361,7 +419,10 @@ def test_direct_to_lds(target, module, form, suffix):
         for lane in np.flatnonzero(lanes_of(mask)):
             start = int(offset[lane]) + distance
             unit = min(size, 4)
-            raw = b"".join(element(source, p, unit) if p + unit <= limit else bytes(unit) for p in range(start, start + size, unit))
+            raw = b"".join(
+                element(source, p, unit) if p + unit <= limit else bytes(unit)
+                for p in range(start, start + size, unit)
+            )
             if size < 4:
                 raw = (int.from_bytes(raw, "little", signed=signed) & 0xFFFFFFFF).to_bytes(4, "little")
             expected.view(np.uint8)[512 + 16 + width * lane :][:width] = np.frombuffer(raw, np.uint8)
@@ -401,7 +462,12 @@ def test_scratch(module):
             put(slot[lane] * 16 + 8, np.ascontiguousarray(data[:4, lane]).tobytes())
             put(44, data[4, lane].tobytes())
             put(slot[lane] * 16 + 40, data[5, lane].tobytes()[:2])
-            for row, start in ((0, slot[lane] * 16 + 12), (1, slot[lane] * 16 + 16), (2, slot[lane] * 16 + 20), (3, 44)):
+            for row, start in (
+                (0, slot[lane] * 16 + 12),
+                (1, slot[lane] * 16 + 16),
+                (2, slot[lane] * 16 + 20),
+                (3, 44),
+            ):
                 got = np.frombuffer(out[row, lane].tobytes(), np.uint8)
                 where = known[start : start + 4]
                 np.testing.assert_array_equal(got[where], private[start : start + 4][where])
@@ -410,7 +476,9 @@ def test_scratch(module):
 def test_scratch_outside_traps(module):
     offset = np.zeros(64, np.uint32)
     offset[7] = 125
-    with pytest.raises(SimulatorError, match="(?s)scratch access outside the lane's private segment.*lane 7"):
+    with pytest.raises(
+        SimulatorError, match=r"(?s)scratch access outside the lane's private segment.*lane 7"
+    ):
         run(module, "scratch_outside", rows_for(image(), offset), image())
 
 
@@ -418,7 +486,9 @@ def test_flat_reaches_lds_scratch_and_memory(module):
     for level in HOST_LEVELS:
         memory = image()
         offset = np.arange(64, dtype=np.uint32) * 8 % 256
-        rows = rows_for(memory, np.arange(64, dtype=np.uint32) * 8, rng.integers(0, 2**32, (3, 64), dtype=np.uint32))
+        rows = rows_for(
+            memory, np.arange(64, dtype=np.uint32) * 8, rng.integers(0, 2**32, (3, 64), dtype=np.uint32)
+        )
         rows[0], rows[1] = np.where(np.arange(64) % 3 == 0, np.arange(64) * 8, offset), np.arange(64) % 3
         before = memory.copy()
         out = run(module, "apertures", rows, memory, host_level=level)
@@ -434,8 +504,8 @@ def test_flat_reaches_lds_scratch_and_memory(module):
 def test_flat_access_outside_an_aperture_traps(module):
     rows = rows_for(image(), np.zeros(64))
     rows[0][9], rows[1] = 4093, 0
-    with pytest.raises(SimulatorError, match="(?s)LDS access outside.*lane 9"):
+    with pytest.raises(SimulatorError, match=r"(?s)LDS access outside.*lane 9"):
         run(module, "apertures", rows, image())
     rows[0][9], rows[1] = 253, 1
-    with pytest.raises(SimulatorError, match="(?s)scratch access outside.*lane 9"):
+    with pytest.raises(SimulatorError, match=r"(?s)scratch access outside.*lane 9"):
         run(module, "apertures", rows, image())

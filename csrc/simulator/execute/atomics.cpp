@@ -33,7 +33,7 @@ float f16_to_f32(uint32_t half) {
     const uint32_t sign = (half & 0x8000) << 16, exponent = half >> 10 & 0x1f, fraction = half & 0x3ff;
     if (exponent == 0x1f) return bits_to_f32(sign | 0x7f800000 | fraction << 13);
     if (exponent) return bits_to_f32(sign | (exponent + 112) << 23 | fraction << 13);
-    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;   // exact
+    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;  // exact
     return sign ? -magnitude : magnitude;
 }
 
@@ -41,8 +41,8 @@ float f16_to_f32(uint32_t half) {
 uint32_t f32_to_f16(float value) {
     const uint32_t bits = f32_to_bits(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000) return sign | 0x7e00 | (magnitude >> 13 & 0x1ff);
-    if (magnitude >= 0x477ff000) return sign | 0x7c00;                     // 65520 and more
-    if (magnitude < 0x38800000) {                                          // below 2^-14: the sum aligns the fraction
+    if (magnitude >= 0x477ff000) return sign | 0x7c00;  // 65520 and more
+    if (magnitude < 0x38800000) {                       // below 2^-14: the sum aligns the fraction
         return sign | (f32_to_bits(bits_to_f32(magnitude) + 0.5f) - 0x3f000000);
     }
     const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
@@ -65,9 +65,16 @@ uint32_t packed_add_bf16(uint32_t a, uint32_t b) {
            f32_to_bf16(bits_to_f32(a & 0xffff0000) + bits_to_f32(b & 0xffff0000)) << 16;
 }
 
-template <class T> struct Signed;
-template <> struct Signed<uint32_t> { using type = int32_t; };
-template <> struct Signed<uint64_t> { using type = int64_t; };
+template <class T>
+struct Signed;
+template <>
+struct Signed<uint32_t> {
+    using type = int32_t;
+};
+template <>
+struct Signed<uint64_t> {
+    using type = int64_t;
+};
 
 // The ISA manual's pseudocode: what memory holds afterwards.
 template <Atomic operation, class T>
@@ -127,8 +134,8 @@ void land_atomic(Wave* wave, PendingOperation* pending) {
         } else {
             T* place = reinterpret_cast<T*>(pending->address[lane]);
             old = __atomic_load_n(place, __ATOMIC_RELAXED);
-            while (!__atomic_compare_exchange_n(place, &old, apply<operation, T>(old, data, other), true, __ATOMIC_SEQ_CST,
-                                                __ATOMIC_RELAXED)) {
+            while (!__atomic_compare_exchange_n(place, &old, apply<operation, T>(old, data, other), true,
+                                                __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
             }
         }
         if (!pending->dwords) continue;
@@ -145,30 +152,54 @@ PendingOperation::Land of_width(uint8_t bytes) {
 template <Shared shared>
 PendingOperation::Land land_of_operation(AtomicOperation atomic) {
     switch (atomic.operation) {
-        case Atomic::add: return of_width<Atomic::add, shared>(atomic.bytes);
-        case Atomic::sub: return of_width<Atomic::sub, shared>(atomic.bytes);
-        case Atomic::rsub: return of_width<Atomic::rsub, shared>(atomic.bytes);
-        case Atomic::inc: return of_width<Atomic::inc, shared>(atomic.bytes);
-        case Atomic::dec: return of_width<Atomic::dec, shared>(atomic.bytes);
-        case Atomic::smin: return of_width<Atomic::smin, shared>(atomic.bytes);
-        case Atomic::smax: return of_width<Atomic::smax, shared>(atomic.bytes);
-        case Atomic::umin: return of_width<Atomic::umin, shared>(atomic.bytes);
-        case Atomic::umax: return of_width<Atomic::umax, shared>(atomic.bytes);
-        case Atomic::bit_and: return of_width<Atomic::bit_and, shared>(atomic.bytes);
-        case Atomic::bit_or: return of_width<Atomic::bit_or, shared>(atomic.bytes);
-        case Atomic::bit_xor: return of_width<Atomic::bit_xor, shared>(atomic.bytes);
-        case Atomic::mskor: return of_width<Atomic::mskor, shared>(atomic.bytes);
-        case Atomic::swap: return of_width<Atomic::swap, shared>(atomic.bytes);
-        case Atomic::cmpswap: return of_width<Atomic::cmpswap, shared>(atomic.bytes);
-        case Atomic::cmpst: return of_width<Atomic::cmpst, shared>(atomic.bytes);
-        case Atomic::cmpst_float: return of_width<Atomic::cmpst_float, shared>(atomic.bytes);
-        case Atomic::wrap: return of_width<Atomic::wrap, shared>(atomic.bytes);
-        case Atomic::add_float: return of_width<Atomic::add_float, shared>(atomic.bytes);
-        case Atomic::min_float: return of_width<Atomic::min_float, shared>(atomic.bytes);
-        case Atomic::max_float: return of_width<Atomic::max_float, shared>(atomic.bytes);
-        case Atomic::condxchg32: return land_atomic<Atomic::condxchg32, uint64_t, shared>;
-        case Atomic::pk_add_f16: return land_atomic<Atomic::pk_add_f16, uint32_t, shared>;
-        case Atomic::pk_add_bf16: return land_atomic<Atomic::pk_add_bf16, uint32_t, shared>;
+        case Atomic::add:
+            return of_width<Atomic::add, shared>(atomic.bytes);
+        case Atomic::sub:
+            return of_width<Atomic::sub, shared>(atomic.bytes);
+        case Atomic::rsub:
+            return of_width<Atomic::rsub, shared>(atomic.bytes);
+        case Atomic::inc:
+            return of_width<Atomic::inc, shared>(atomic.bytes);
+        case Atomic::dec:
+            return of_width<Atomic::dec, shared>(atomic.bytes);
+        case Atomic::smin:
+            return of_width<Atomic::smin, shared>(atomic.bytes);
+        case Atomic::smax:
+            return of_width<Atomic::smax, shared>(atomic.bytes);
+        case Atomic::umin:
+            return of_width<Atomic::umin, shared>(atomic.bytes);
+        case Atomic::umax:
+            return of_width<Atomic::umax, shared>(atomic.bytes);
+        case Atomic::bit_and:
+            return of_width<Atomic::bit_and, shared>(atomic.bytes);
+        case Atomic::bit_or:
+            return of_width<Atomic::bit_or, shared>(atomic.bytes);
+        case Atomic::bit_xor:
+            return of_width<Atomic::bit_xor, shared>(atomic.bytes);
+        case Atomic::mskor:
+            return of_width<Atomic::mskor, shared>(atomic.bytes);
+        case Atomic::swap:
+            return of_width<Atomic::swap, shared>(atomic.bytes);
+        case Atomic::cmpswap:
+            return of_width<Atomic::cmpswap, shared>(atomic.bytes);
+        case Atomic::cmpst:
+            return of_width<Atomic::cmpst, shared>(atomic.bytes);
+        case Atomic::cmpst_float:
+            return of_width<Atomic::cmpst_float, shared>(atomic.bytes);
+        case Atomic::wrap:
+            return of_width<Atomic::wrap, shared>(atomic.bytes);
+        case Atomic::add_float:
+            return of_width<Atomic::add_float, shared>(atomic.bytes);
+        case Atomic::min_float:
+            return of_width<Atomic::min_float, shared>(atomic.bytes);
+        case Atomic::max_float:
+            return of_width<Atomic::max_float, shared>(atomic.bytes);
+        case Atomic::condxchg32:
+            return land_atomic<Atomic::condxchg32, uint64_t, shared>;
+        case Atomic::pk_add_f16:
+            return land_atomic<Atomic::pk_add_f16, uint32_t, shared>;
+        case Atomic::pk_add_bf16:
+            return land_atomic<Atomic::pk_add_bf16, uint32_t, shared>;
     }
     return nullptr;
 }
@@ -176,7 +207,8 @@ PendingOperation::Land land_of_operation(AtomicOperation atomic) {
 }  // namespace
 
 PendingOperation::Land atomic_land(AtomicOperation operation, Shared shared) {
-    return shared == Shared::lds ? land_of_operation<Shared::lds>(operation) : land_of_operation<Shared::device>(operation);
+    return shared == Shared::lds ? land_of_operation<Shared::lds>(operation)
+                                 : land_of_operation<Shared::device>(operation);
 }
 
 }  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL

@@ -7,12 +7,30 @@
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
 enum class Atomic : uint8_t {
-    add, sub, rsub, inc, dec, smin, smax, umin, umax, bit_and, bit_or, bit_xor, mskor, swap,
-    cmpswap,          // buffer, flat, global: data = {new, expected}
-    cmpst,            // LDS: data0 = expected, data1 = new
+    add,
+    sub,
+    rsub,
+    inc,
+    dec,
+    smin,
+    smax,
+    umin,
+    umax,
+    bit_and,
+    bit_or,
+    bit_xor,
+    mskor,
+    swap,
+    cmpswap,  // buffer, flat, global: data = {new, expected}
+    cmpst,    // LDS: data0 = expected, data1 = new
     cmpst_float,
-    wrap, condxchg32,
-    add_float, min_float, max_float, pk_add_f16, pk_add_bf16,
+    wrap,
+    condxchg32,
+    add_float,
+    min_float,
+    max_float,
+    pk_add_f16,
+    pk_add_bf16,
 };
 
 // LDS, and memory that other workgroups may touch at the same time.
@@ -20,7 +38,7 @@ enum class Shared : uint8_t { lds, device };
 
 struct AtomicOperation {
     Atomic operation;
-    uint8_t bytes;            // 4 or 8
+    uint8_t bytes;  // 4 or 8
 };
 
 // What lands `operation`, or nullptr.

@@ -16,23 +16,28 @@ memory::BufferDescriptor read_descriptor(const Wave* wave, uint32_t row) {
 }
 
 // Lanes [0, 64) of `offset + constant <= limit`, and the addresses of all of them.
-HIPKITTENS_INLINE uint64_t add_offsets(const uint32_t* offset, uint64_t constant, uint64_t base, uint64_t limit,
-                                       uint64_t* address) {
+HIPKITTENS_INLINE uint64_t add_offsets(const uint32_t* offset, uint64_t constant, uint64_t base,
+                                       uint64_t limit, uint64_t* address) {
     uint64_t good = 0;
     for (int i = 0; i < 8; ++i) {
-        const u64x8 place = __builtin_convertvector(*reinterpret_cast<const u32x8*>(offset + 8 * i), u64x8) + constant;
+        const u64x8 place =
+            __builtin_convertvector(*reinterpret_cast<const u32x8*>(offset + 8 * i), u64x8) + constant;
         reinterpret_cast<u64x8*>(address)[i] = place + base;
 #if defined(__AVX512F__)
-        good |= uint64_t{_mm512_cmple_epu64_mask((__m512i)place, _mm512_set1_epi64(static_cast<int64_t>(limit)))} << (8 * i);
+        good |=
+            uint64_t{_mm512_cmple_epu64_mask((__m512i)place, _mm512_set1_epi64(static_cast<int64_t>(limit)))}
+            << (8 * i);
 #else
-        for (int lane = 0; lane < 8; ++lane) good |= static_cast<uint64_t>(place[lane] <= limit) << (8 * i + lane);
+        for (int lane = 0; lane < 8; ++lane)
+            good |= static_cast<uint64_t>(place[lane] <= limit) << (8 * i + lane);
 #endif
     }
     return good;
 }
 
 // Lanes that begin in range and end outside it.
-void cut_partial_lanes(PendingOperation* operation, uint64_t begins, uint64_t base, uint64_t limit, uint32_t bytes) {
+void cut_partial_lanes(PendingOperation* operation, uint64_t begins, uint64_t base, uint64_t limit,
+                       uint32_t bytes) {
     for (uint64_t left = begins; left; left &= left - 1) {
         const int lane = __builtin_ctzll(left);
         const uint64_t room = limit - (operation->address[lane] - base);
@@ -42,9 +47,10 @@ void cut_partial_lanes(PendingOperation* operation, uint64_t begins, uint64_t ba
 
 }  // namespace
 
-// The range check of gfx9: without an index, or with stride 0, `records` counts bytes and every dword is checked by its
-// own offset, soffset included; with an index and a stride it counts elements and the index alone is checked (CDNA3 ISA
-// manual, "Range checking"; Mesa documents the two units for GFX9). Out of range reads 0 and stores nothing.
+// The range check of gfx9: without an index, or with stride 0, `records` counts bytes and every dword is
+// checked by its own offset, soffset included; with an index and a stride it counts elements and the index
+// alone is checked (CDNA3 ISA manual, "Range checking"; Mesa documents the two units for GFX9). Out of range
+// reads 0 and stores nothing.
 bool record_buffer_addresses(Wave* wave, const Step* step, PendingOperation* operation) {
     const memory::BufferDescriptor descriptor = read_descriptor(wave, step->source[2]);
     const uint32_t bytes = step->extra[0];
@@ -65,7 +71,8 @@ bool record_buffer_addresses(Wave* wave, const Step* step, PendingOperation* ope
     const uint64_t limit = descriptor.records > scalar_offset ? descriptor.records - scalar_offset : 0;
 
     if (__builtin_expect(offen && !idxen && !descriptor.add_thread_id, 1)) {
-        operation->valid = limit < bytes ? 0 : add_offsets(first, immediate, base, limit - bytes, operation->address) & exec;
+        operation->valid =
+            limit < bytes ? 0 : add_offsets(first, immediate, base, limit - bytes, operation->address) & exec;
         if (limit < bytes && limit > 0) add_offsets(first, immediate, base, 0, operation->address);
         if (__builtin_expect(operation->valid == exec, 1)) {
             fill_idle_lanes(operation->address, exec);
@@ -76,7 +83,8 @@ bool record_buffer_addresses(Wave* wave, const Step* step, PendingOperation* ope
         const bool by_index = idxen && descriptor.stride;
         for (uint64_t left = exec; left; left &= left - 1) {
             const int lane = __builtin_ctzll(left);
-            const uint64_t index = (idxen ? first[lane] : 0) + (descriptor.add_thread_id ? uint64_t(lane) : 0);
+            const uint64_t index =
+                (idxen ? first[lane] : 0) + (descriptor.add_thread_id ? uint64_t(lane) : 0);
             const uint64_t place = index * descriptor.stride + (offen ? offset[lane] : 0) + immediate;
             operation->address[lane] = base + place;
             const bool good = by_index ? index < descriptor.records : place + bytes <= limit;

@@ -6,17 +6,20 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-// Apertures lie above every host address: turning their addresses into the host addresses behind them makes landing the
-// same for all lanes.
+// Apertures lie above every host address: turning their addresses into the host addresses behind them makes
+// landing the same for all lanes.
 bool record_flat_addresses(Wave* wave, const Step* step, PendingOperation* operation) {
     const uint32_t* low = reinterpret_cast<const uint32_t*>(at(wave, step->source[0]));
-    const uint32_t* high = reinterpret_cast<const uint32_t*>(at(wave, step->source[0] + layout::vector_row_bytes));
+    const uint32_t* high =
+        reinterpret_cast<const uint32_t*>(at(wave, step->source[0] + layout::vector_row_bytes));
     const uint64_t bytes = step->extra[0];
     uint64_t in_memory = 0;
     for (uint64_t left = wave->exec; left; left &= left - 1) {
         const uint32_t lane = static_cast<uint32_t>(__builtin_ctzll(left));
-        const uint64_t address = (low[lane] | uint64_t{high[lane]} << 32) + static_cast<uint64_t>(int64_t{step->immediate});
-        const uint32_t aperture = static_cast<uint32_t>(address >> 32), offset = static_cast<uint32_t>(address);
+        const uint64_t address =
+            (low[lane] | uint64_t{high[lane]} << 32) + static_cast<uint64_t>(int64_t{step->immediate});
+        const uint32_t aperture = static_cast<uint32_t>(address >> 32),
+                       offset = static_cast<uint32_t>(address);
         if (aperture == memory::shared_aperture_high) {
             if (offset + bytes > wave->lds_bytes) {
                 fault(wave, step, "LDS access outside the workgroup's allocation", offset, lane);
@@ -28,8 +31,8 @@ bool record_flat_addresses(Wave* wave, const Step* step, PendingOperation* opera
                 fault(wave, step, "scratch access outside the lane's private segment", offset, lane);
                 return false;
             }
-            operation->address[lane] =
-                reinterpret_cast<uint64_t>(wave->scratch_memory) + uint64_t{lane} * wave->private_bytes + offset;
+            operation->address[lane] = reinterpret_cast<uint64_t>(wave->scratch_memory) +
+                                       uint64_t{lane} * wave->private_bytes + offset;
         } else {
             operation->address[lane] = address;
             in_memory |= uint64_t{1} << lane;

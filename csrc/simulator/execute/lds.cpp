@@ -11,7 +11,8 @@ using isa::Opcode;
 using memory::LdsAccess;
 
 void count_lds_access(Wave* wave, const Step* step, const uint32_t* address) {
-    const isa::Target target = step->extra[2] & memory_flag::is_gfx950 ? isa::Target::gfx950 : isa::Target::gfx942;
+    const isa::Target target =
+        step->extra[2] & memory_flag::is_gfx950 ? isa::Target::gfx950 : isa::Target::gfx942;
     const LdsAccess access = static_cast<LdsAccess>(step->extra[2] >> memory_flag::access_shift & 0xff);
     Counters& counters = wave->workgroup->counters;
     ++counters.lds_accesses;
@@ -33,11 +34,13 @@ HIPKITTENS_INLINE uint64_t second_outside(Wave* wave, const Step* step, const Pe
     uint64_t outside = 0;
     alignas(64) uint32_t second[64];
     for (int quarter = 0; quarter < 4; ++quarter) {
-        const u32x16 address = *reinterpret_cast<const u32x16*>(operation->lds_address + 16 * quarter) + step->extra[1];
+        const u32x16 address =
+            *reinterpret_cast<const u32x16*>(operation->lds_address + 16 * quarter) + step->extra[1];
         *reinterpret_cast<u32x16*>(second + 16 * quarter) = address;
         outside |= uint64_t{to_bits((i32x16)(address > limit))} << (16 * quarter);
     }
-    if (__builtin_expect(step->extra[2] & memory_flag::count_conflicts, 0)) count_lds_access(wave, step, second);
+    if (__builtin_expect(step->extra[2] & memory_flag::count_conflicts, 0))
+        count_lds_access(wave, step, second);
     return outside & wave->exec;
 }
 
@@ -115,7 +118,8 @@ template <int bytes>
 void land_write_high(Wave* wave, PendingOperation* operation) {
     for (uint64_t left = operation->lanes; left; left &= left - 1) {
         const int lane = __builtin_ctzll(left);
-        memcpy(wave->lds + operation->lds_address[lane], reinterpret_cast<const uint8_t*>(operation->data + lane) + 2, bytes);
+        memcpy(wave->lds + operation->lds_address[lane],
+               reinterpret_cast<const uint8_t*>(operation->data + lane) + 2, bytes);
     }
 }
 
@@ -134,27 +138,58 @@ struct Read {
 
 bool read_of(Opcode opcode, Read* read) {
     switch (opcode) {
-        case Opcode::ds_read_b32: *read = {land_read<1>, 4, 1, LdsAccess::read_b32}; return true;
-        case Opcode::ds_read_b64: *read = {land_read<2>, 8, 2, LdsAccess::read_b64}; return true;
-        case Opcode::ds_read_b96: *read = {land_read<3>, 12, 3, LdsAccess::read_b96}; return true;
-        case Opcode::ds_read_b128: *read = {land_read<4>, 16, 4, LdsAccess::read_b128}; return true;
-        case Opcode::ds_read_u8: *read = {land_piece<Piece::u8>, 1, 1, LdsAccess::read_b32}; return true;
-        case Opcode::ds_read_i8: *read = {land_piece<Piece::i8>, 1, 1, LdsAccess::read_b32}; return true;
-        case Opcode::ds_read_u16: *read = {land_piece<Piece::u16>, 2, 1, LdsAccess::read_b32}; return true;
-        case Opcode::ds_read_i16: *read = {land_piece<Piece::i16>, 2, 1, LdsAccess::read_b32}; return true;
-        case Opcode::ds_read_u8_d16: *read = {land_piece<Piece::u8_low>, 1, 1, LdsAccess::read_b32}; return true;
-        case Opcode::ds_read_u8_d16_hi: *read = {land_piece<Piece::u8_high>, 1, 1, LdsAccess::read_b32}; return true;
-        case Opcode::ds_read_i8_d16: *read = {land_piece<Piece::i8_low>, 1, 1, LdsAccess::read_b32}; return true;
-        case Opcode::ds_read_i8_d16_hi: *read = {land_piece<Piece::i8_high>, 1, 1, LdsAccess::read_b32}; return true;
-        case Opcode::ds_read_u16_d16: *read = {land_piece<Piece::u16_low>, 2, 1, LdsAccess::read_b32}; return true;
-        case Opcode::ds_read_u16_d16_hi: *read = {land_piece<Piece::u16_high>, 2, 1, LdsAccess::read_b32}; return true;
-        case Opcode::ds_read2_b32: case Opcode::ds_read2st64_b32:
+        case Opcode::ds_read_b32:
+            *read = {land_read<1>, 4, 1, LdsAccess::read_b32};
+            return true;
+        case Opcode::ds_read_b64:
+            *read = {land_read<2>, 8, 2, LdsAccess::read_b64};
+            return true;
+        case Opcode::ds_read_b96:
+            *read = {land_read<3>, 12, 3, LdsAccess::read_b96};
+            return true;
+        case Opcode::ds_read_b128:
+            *read = {land_read<4>, 16, 4, LdsAccess::read_b128};
+            return true;
+        case Opcode::ds_read_u8:
+            *read = {land_piece<Piece::u8>, 1, 1, LdsAccess::read_b32};
+            return true;
+        case Opcode::ds_read_i8:
+            *read = {land_piece<Piece::i8>, 1, 1, LdsAccess::read_b32};
+            return true;
+        case Opcode::ds_read_u16:
+            *read = {land_piece<Piece::u16>, 2, 1, LdsAccess::read_b32};
+            return true;
+        case Opcode::ds_read_i16:
+            *read = {land_piece<Piece::i16>, 2, 1, LdsAccess::read_b32};
+            return true;
+        case Opcode::ds_read_u8_d16:
+            *read = {land_piece<Piece::u8_low>, 1, 1, LdsAccess::read_b32};
+            return true;
+        case Opcode::ds_read_u8_d16_hi:
+            *read = {land_piece<Piece::u8_high>, 1, 1, LdsAccess::read_b32};
+            return true;
+        case Opcode::ds_read_i8_d16:
+            *read = {land_piece<Piece::i8_low>, 1, 1, LdsAccess::read_b32};
+            return true;
+        case Opcode::ds_read_i8_d16_hi:
+            *read = {land_piece<Piece::i8_high>, 1, 1, LdsAccess::read_b32};
+            return true;
+        case Opcode::ds_read_u16_d16:
+            *read = {land_piece<Piece::u16_low>, 2, 1, LdsAccess::read_b32};
+            return true;
+        case Opcode::ds_read_u16_d16_hi:
+            *read = {land_piece<Piece::u16_high>, 2, 1, LdsAccess::read_b32};
+            return true;
+        case Opcode::ds_read2_b32:
+        case Opcode::ds_read2st64_b32:
             *read = {land_read2<1>, 4, 2, LdsAccess::read_b32};
             return true;
-        case Opcode::ds_read2_b64: case Opcode::ds_read2st64_b64:
+        case Opcode::ds_read2_b64:
+        case Opcode::ds_read2st64_b64:
             *read = {land_read2<2>, 8, 4, LdsAccess::read_b64};
             return true;
-        default: return false;
+        default:
+            return false;
     }
 }
 
@@ -167,42 +202,68 @@ struct Write {
 
 bool write_of(Opcode opcode, Write* write) {
     switch (opcode) {
-        case Opcode::ds_write_b8: *write = {issue_write<1, false>, land_write<1>, 1, LdsAccess::write_b32}; return true;
-        case Opcode::ds_write_b16: *write = {issue_write<1, false>, land_write<2>, 2, LdsAccess::write_b32}; return true;
+        case Opcode::ds_write_b8:
+            *write = {issue_write<1, false>, land_write<1>, 1, LdsAccess::write_b32};
+            return true;
+        case Opcode::ds_write_b16:
+            *write = {issue_write<1, false>, land_write<2>, 2, LdsAccess::write_b32};
+            return true;
         case Opcode::ds_write_b8_d16_hi:
             *write = {issue_write<1, false>, land_write_high<1>, 1, LdsAccess::write_b32};
             return true;
         case Opcode::ds_write_b16_d16_hi:
             *write = {issue_write<1, false>, land_write_high<2>, 2, LdsAccess::write_b32};
             return true;
-        case Opcode::ds_write_b32: *write = {issue_write<1, false>, land_write<4>, 4, LdsAccess::write_b32}; return true;
-        case Opcode::ds_write_b64: *write = {issue_write<2, false>, land_write<8>, 8, LdsAccess::write_b64}; return true;
-        case Opcode::ds_write_b96: *write = {issue_write<3, false>, land_write<12>, 12, LdsAccess::write_b96}; return true;
-        case Opcode::ds_write_b128: *write = {issue_write<4, false>, land_write<16>, 16, LdsAccess::write_b128}; return true;
-        case Opcode::ds_write2_b32: case Opcode::ds_write2st64_b32:
+        case Opcode::ds_write_b32:
+            *write = {issue_write<1, false>, land_write<4>, 4, LdsAccess::write_b32};
+            return true;
+        case Opcode::ds_write_b64:
+            *write = {issue_write<2, false>, land_write<8>, 8, LdsAccess::write_b64};
+            return true;
+        case Opcode::ds_write_b96:
+            *write = {issue_write<3, false>, land_write<12>, 12, LdsAccess::write_b96};
+            return true;
+        case Opcode::ds_write_b128:
+            *write = {issue_write<4, false>, land_write<16>, 16, LdsAccess::write_b128};
+            return true;
+        case Opcode::ds_write2_b32:
+        case Opcode::ds_write2st64_b32:
             *write = {issue_write<1, true>, land_write2<4>, 4, LdsAccess::write_b32};
             return true;
-        case Opcode::ds_write2_b64: case Opcode::ds_write2st64_b64:
+        case Opcode::ds_write2_b64:
+        case Opcode::ds_write2st64_b64:
             *write = {issue_write<2, true>, land_write2<8>, 8, LdsAccess::write_b64};
             return true;
-        default: return false;
+        default:
+            return false;
     }
 }
 
 bool is_pair(Opcode opcode) {
     switch (opcode) {
-        case Opcode::ds_read2_b32: case Opcode::ds_read2st64_b32: case Opcode::ds_read2_b64:
-        case Opcode::ds_read2st64_b64: case Opcode::ds_write2_b32: case Opcode::ds_write2st64_b32:
-        case Opcode::ds_write2_b64: case Opcode::ds_write2st64_b64: return true;
-        default: return false;
+        case Opcode::ds_read2_b32:
+        case Opcode::ds_read2st64_b32:
+        case Opcode::ds_read2_b64:
+        case Opcode::ds_read2st64_b64:
+        case Opcode::ds_write2_b32:
+        case Opcode::ds_write2st64_b32:
+        case Opcode::ds_write2_b64:
+        case Opcode::ds_write2st64_b64:
+            return true;
+        default:
+            return false;
     }
 }
 
 bool has_stride_64(Opcode opcode) {
     switch (opcode) {
-        case Opcode::ds_read2st64_b32: case Opcode::ds_read2st64_b64: case Opcode::ds_write2st64_b32:
-        case Opcode::ds_write2st64_b64: return true;
-        default: return false;
+        case Opcode::ds_read2st64_b32:
+        case Opcode::ds_read2st64_b64:
+        case Opcode::ds_write2st64_b32:
+        case Opcode::ds_write2st64_b64:
+            return true;
+        default:
+            return false;
     }
 }
 

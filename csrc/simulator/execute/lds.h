@@ -20,14 +20,15 @@ HIPKITTENS_INLINE void fill_idle_lanes(Address* address, uint64_t lanes) {
 
 void count_lds_access(Wave* wave, const Step* step, const uint32_t* address);
 
-// Records the 64 LDS addresses and returns the active lanes of which [address, address + bytes) is not inside LDS.
-// Addresses wrap at 32 bits, as LLVM assumes when it folds an offset into a negative base.
+// Records the 64 LDS addresses and returns the active lanes of which [address, address + bytes) is not inside
+// LDS. Addresses wrap at 32 bits, as LLVM assumes when it folds an offset into a negative base.
 HIPKITTENS_INLINE uint64_t record_lds_addresses(Wave* wave, const Step* step, PendingOperation* operation) {
     const uint32_t bytes = step->extra[0];
     const uint32_t limit = wave->lds_bytes - bytes;
     uint64_t outside = 0;
     for (int quarter = 0; quarter < 4; ++quarter) {
-        const u32x16 address = load_quarter<u32x16>(wave, step->source[0], 64, quarter) + static_cast<uint32_t>(step->immediate);
+        const u32x16 address =
+            load_quarter<u32x16>(wave, step->source[0], 64, quarter) + static_cast<uint32_t>(step->immediate);
         *reinterpret_cast<u32x16*>(operation->lds_address + 16 * quarter) = address;
         outside |= uint64_t{to_bits((i32x16)(address > limit))} << (16 * quarter);
     }

@@ -18,7 +18,8 @@ const Step* issue_atomic(Wave* wave, const Step* step) {
     for (uint64_t left = wave->exec; left; left &= left - 1) {
         const uint32_t lane = static_cast<uint32_t>(__builtin_ctzll(left));
         if (operation->lds_address[lane] % (4 * dwords)) {
-            return fault(wave, step, "an LDS atomic needs an address aligned to its size", operation->lds_address[lane], lane);
+            return fault(wave, step, "an LDS atomic needs an address aligned to its size",
+                         operation->lds_address[lane], lane);
         }
     }
     capture_rows<dwords>(at(wave, step->source[1]), operation->data);
@@ -46,7 +47,8 @@ void land_count(Wave* wave, PendingOperation* operation) {
 
 const Step* issue_count(Wave* wave, const Step* step) {
     PendingOperation* operation = peek_operation(wave);
-    const uint32_t address = (read_scalar(wave, layout::m0) & 0xffff) + static_cast<uint32_t>(step->immediate);
+    const uint32_t address =
+        (read_scalar(wave, layout::m0) & 0xffff) + static_cast<uint32_t>(step->immediate);
     if (wave->exec && (address % 4 || uint64_t{address} + 4 > wave->lds_bytes)) {
         return fault(wave, step, "LDS access outside the workgroup's allocation", address);
     }
@@ -135,8 +137,9 @@ bool bind_lds_atomic(const isa::Instruction& instruction, StepBuilder& builder) 
         }
         step.source[0] = builder.offset_of(operand[0].code);
         step.source[1] = builder.offset_of(operand[1].code);
-        const bool has_second = operand + 2 < instruction.operands + instruction.operand_count && operand[2].is_read &&
-                                !operand[2].is_implicit && operand[2].code != isa::code::none;
+        const bool has_second = operand + 2 < instruction.operands + instruction.operand_count &&
+                                operand[2].is_read && !operand[2].is_implicit &&
+                                operand[2].code != isa::code::none;
         if (has_second) step.source[2] = builder.offset_of(operand[2].code);
         step.immediate = instruction.offset;
         step.extra[0] = match.atomic.bytes;

@@ -1,4 +1,4 @@
-// simulator/execute/lds_permute.cpp: ds_permute, ds_bpermute and ds_swizzle: lanes trade values, LDS is not touched.
+// simulator/execute/lds_permute.cpp: lanes trade values: ds_permute, ds_bpermute, ds_swizzle.
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/lds.h"
 #include "simulator/memory/lane_swizzle.h"
@@ -29,11 +29,13 @@ HIPKITTENS_INLINE uint32_t chosen_lane(Wave* wave, const Step* step, int lane) {
 }
 
 // values[lane] = data[from[lane] % 64], or 0 where that lane is inactive.
-HIPKITTENS_INLINE void gather_lanes(uint32_t* values, const uint32_t* data, const u32x16 from[4], uint64_t exec) {
+HIPKITTENS_INLINE void gather_lanes(uint32_t* values, const uint32_t* data, const u32x16 from[4],
+                                    uint64_t exec) {
 #if defined(__AVX512F__)
     __m512i source[4];
     for (int quarter = 0; quarter < 4; ++quarter) {
-        source[quarter] = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(exec >> (16 * quarter)), data + 16 * quarter);
+        source[quarter] =
+            _mm512_maskz_loadu_epi32(static_cast<__mmask16>(exec >> (16 * quarter)), data + 16 * quarter);
     }
     for (int quarter = 0; quarter < 4; ++quarter) {
         // permutex2var looks at five bits of the lane number, the sixth picks the half of the wave.
@@ -58,9 +60,12 @@ const Step* issue_bpermute(Wave* wave, const Step* step) {
     PendingOperation* operation = peek_operation(wave);
     u32x16 from[4];
     for (int quarter = 0; quarter < 4; ++quarter) {
-        from[quarter] = (load_quarter<u32x16>(wave, step->source[0], 64, quarter) + static_cast<uint32_t>(step->immediate)) >> 2;
+        from[quarter] = (load_quarter<u32x16>(wave, step->source[0], 64, quarter) +
+                         static_cast<uint32_t>(step->immediate)) >>
+                        2;
     }
-    gather_lanes(operation->data, reinterpret_cast<const uint32_t*>(at(wave, step->source[1])), from, wave->exec);
+    gather_lanes(operation->data, reinterpret_cast<const uint32_t*>(at(wave, step->source[1])), from,
+                 wave->exec);
     return queue_values(wave, step, operation);
 }
 
@@ -79,7 +84,8 @@ const Step* issue_permute(Wave* wave, const Step* step) {
 const Step* issue_swizzle(Wave* wave, const Step* step) {
     PendingOperation* operation = peek_operation(wave);
     const u32x16* from = static_cast<const u32x16*>(step->data);
-    gather_lanes(operation->data, reinterpret_cast<const uint32_t*>(at(wave, step->source[0])), from, wave->exec);
+    gather_lanes(operation->data, reinterpret_cast<const uint32_t*>(at(wave, step->source[0])), from,
+                 wave->exec);
     return queue_values(wave, step, operation);
 }
 
@@ -88,10 +94,17 @@ const Step* issue_swizzle(Wave* wave, const Step* step) {
 bool bind_lds_permute(const isa::Instruction& instruction, StepBuilder& builder) {
     Handler issue;
     switch (instruction.opcode) {
-        case Opcode::ds_bpermute_b32: issue = issue_bpermute; break;
-        case Opcode::ds_permute_b32: issue = issue_permute; break;
-        case Opcode::ds_swizzle_b32: issue = issue_swizzle; break;
-        default: return false;
+        case Opcode::ds_bpermute_b32:
+            issue = issue_bpermute;
+            break;
+        case Opcode::ds_permute_b32:
+            issue = issue_permute;
+            break;
+        case Opcode::ds_swizzle_b32:
+            issue = issue_swizzle;
+            break;
+        default:
+            return false;
     }
     Step& step = builder.emit(issue);
     step.destination = builder.offset_of(instruction.operands[0].code);

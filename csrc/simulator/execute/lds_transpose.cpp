@@ -1,11 +1,12 @@
-// simulator/execute/lds_transpose.cpp: the transposed matrix reads of gfx950, ds_read_b64_tr_b16 and its kin.
+// simulator/execute/lds_transpose.cpp: the transposed matrix reads of gfx950.
 // SPDX-License-Identifier: MIT
 //
-// Sixteen lanes read a small matrix with sixteen columns, each lane a run of consecutive elements of one row, in lane
-// order; lane i of the sixteen receives column i, its elements from low to high bits by row. For 16-bit elements that is
-// four rows of four lanes each (HipKittens shared_to_register.cuh addresses row (l % 16) / 4, column 4 * (l % 4), and the
-// result is used as column l % 16; Modular's ds_read_tr16_b64_row documents the same 4 x 16 exchange). That the 8-, 6- and
-// 4-bit forms follow the same rule with 8, 16 and 16 rows is an assumption.
+// Sixteen lanes read a small matrix with sixteen columns, each lane a run of consecutive elements of one row,
+// in lane order; lane i of the sixteen receives column i, its elements from low to high bits by row. For
+// 16-bit elements that is four rows of four lanes each (HipKittens shared_to_register.cuh addresses row (l %
+// 16) / 4, column 4 * (l % 4), and the result is used as column l % 16; Modular's ds_read_tr16_b64_row
+// documents the same 4 x 16 exchange). That the 8-, 6- and 4-bit forms follow the same rule with 8, 16 and 16
+// rows is an assumption.
 #include "simulator/execute/lds.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
@@ -29,10 +30,12 @@ const Step* issue_transposed_read(Wave* wave, const Step* step) {
     u32x16 misaligned = {};
     const uint32_t alignment = step->extra[0] == 12 ? 4 : 8;
     for (int quarter = 0; quarter < 4; ++quarter) {
-        misaligned |= *reinterpret_cast<const u32x16*>(operation->lds_address + 16 * quarter) & (alignment - 1);
+        misaligned |=
+            *reinterpret_cast<const u32x16*>(operation->lds_address + 16 * quarter) & (alignment - 1);
     }
     if (wave->exec && to_bits((i32x16)(misaligned != 0))) {
-        return fault(wave, step, "a transposed LDS read needs addresses aligned to its size", operation->lds_address[0]);
+        return fault(wave, step, "a transposed LDS read needs addresses aligned to its size",
+                     operation->lds_address[0]);
     }
     begin_results(wave, step, operation);
     operation->lanes = operation->valid = wave->exec;
@@ -53,15 +56,17 @@ void land_16(Wave* wave, PendingOperation* operation) {
         // Eight lanes hold two rows of sixteen elements; the two of a column are a dword of the result.
         const __m512i pairs = _mm512_or_si512(
             _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-            _mm512_slli_epi32(_mm512_setr_epi32(16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31), 16));
+            _mm512_slli_epi32(
+                _mm512_setr_epi32(16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31), 16));
         _mm512_store_si512(place, _mm512_permutexvar_epi16(pairs, gather_qwords(from, 2 * group)));
         _mm512_store_si512(place + 256, _mm512_permutexvar_epi16(pairs, gather_qwords(from, 2 * group + 1)));
 #else
         u32x16 row[4];
         for (int r = 0; r < 4; ++r) {
             const int lane = 16 * group + 4 * r;
-            const u64x4 elements = {load_unaligned<uint64_t>(from[lane]), load_unaligned<uint64_t>(from[lane + 1]),
-                                    load_unaligned<uint64_t>(from[lane + 2]), load_unaligned<uint64_t>(from[lane + 3])};
+            const u64x4 elements = {
+                load_unaligned<uint64_t>(from[lane]), load_unaligned<uint64_t>(from[lane + 1]),
+                load_unaligned<uint64_t>(from[lane + 2]), load_unaligned<uint64_t>(from[lane + 3])};
             row[r] = __builtin_convertvector((u16x16)elements, u32x16);
         }
         *reinterpret_cast<u32x16*>(place) = row[0] | row[1] << 16;
@@ -77,7 +82,7 @@ void land_narrow(Wave* wave, PendingOperation* operation) {
     constexpr int per_lane = 8 * bytes / bits, lanes_per_row = 16 / per_lane;
     const LdsPointers from{wave->lds, operation->lds_address};
     for (int group = 0; group < 64; group += 16) {
-        uint8_t element[16][16];   // [row][column]
+        uint8_t element[16][16];  // [row][column]
         for (int lane = 0; lane < 16; ++lane) {
             for (int i = 0; i < per_lane; ++i) {
                 uint32_t value = 0;
@@ -85,7 +90,8 @@ void land_narrow(Wave* wave, PendingOperation* operation) {
                     const int at_bit = i * bits + bit;
                     value |= (from[group + lane][at_bit / 8] >> (at_bit % 8) & 1u) << bit;
                 }
-                element[lane / lanes_per_row][lane % lanes_per_row * per_lane + i] = static_cast<uint8_t>(value);
+                element[lane / lanes_per_row][lane % lanes_per_row * per_lane + i] =
+                    static_cast<uint8_t>(value);
             }
         }
         for (int lane = 0; lane < 16; ++lane) {
@@ -110,15 +116,22 @@ bool bind_lds_transpose(const isa::Instruction& instruction, StepBuilder& builde
     uint32_t bytes = 8;
     LdsAccess access = LdsAccess::read_b64;
     switch (instruction.opcode) {
-        case Opcode::ds_read_b64_tr_b16: land = land_16; break;
-        case Opcode::ds_read_b64_tr_b8: land = land_narrow<8, 8>; break;
-        case Opcode::ds_read_b64_tr_b4: land = land_narrow<4, 8>; break;
+        case Opcode::ds_read_b64_tr_b16:
+            land = land_16;
+            break;
+        case Opcode::ds_read_b64_tr_b8:
+            land = land_narrow<8, 8>;
+            break;
+        case Opcode::ds_read_b64_tr_b4:
+            land = land_narrow<4, 8>;
+            break;
         case Opcode::ds_read_b96_tr_b6:
             land = land_narrow<6, 12>;
             bytes = 12;
             access = LdsAccess::read_b96;
             break;
-        default: return false;
+        default:
+            return false;
     }
     Step& step = builder.emit(issue_transposed_read);
     step.destination = builder.offset_of(instruction.operands[0].code);
@@ -126,7 +139,8 @@ bool bind_lds_transpose(const isa::Instruction& instruction, StepBuilder& builde
     step.immediate = instruction.offset;
     step.dwords = static_cast<uint8_t>(bytes / 4);
     step.extra[0] = bytes;
-    step.extra[2] = flags_of(builder, instruction) | static_cast<uint32_t>(access) << memory_flag::access_shift;
+    step.extra[2] = flags_of(builder, instruction) | static_cast<uint32_t>(access)
+                                                         << memory_flag::access_shift;
     set_land(step, land);
     return true;
 }

@@ -1,5 +1,4 @@
-// simulator/execute/memory_lanes.h: between memory, where a lane's dwords lie together, and register rows, where a dword of
-// all lanes does.
+// simulator/execute/memory_lanes.h: between memory, a lane's dwords together, and register rows.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -27,7 +26,7 @@ struct LdsPointers {
 };
 struct HostPointers {
     const uint64_t* address;
-    uint64_t base;   // added to all addresses
+    uint64_t base;  // added to all addresses
     __attribute__((always_inline)) const uint8_t* operator[](int lane) const {
         return reinterpret_cast<const uint8_t*>(address[lane] + base);
     }
@@ -82,8 +81,10 @@ HIPKITTENS_INLINE void fill_rows(uint8_t* row, uint32_t rows, uint32_t pattern, 
 #if !defined(__AVX512F__)
 // 4 x 4 dwords.
 HIPKITTENS_INLINE void transpose4(u32x4& a, u32x4& b, u32x4& c, u32x4& d) {
-    const u32x4 ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    const u32x4 cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    const u32x4 ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+                ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    const u32x4 cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5),
+                cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
     a = (u32x4)__builtin_shufflevector((u64x2)ab_low, (u64x2)cd_low, 0, 2);
     b = (u32x4)__builtin_shufflevector((u64x2)ab_low, (u64x2)cd_low, 1, 3);
     c = (u32x4)__builtin_shufflevector((u64x2)ab_high, (u64x2)cd_high, 0, 2);
@@ -106,7 +107,8 @@ HIPKITTENS_INLINE __m512i gather_qwords(LdsPointers from, int eighth) {
     return _mm512_i32gather_epi64(offsets, from.base, 1);
 }
 HIPKITTENS_INLINE __m512i gather_qwords(HostPointers from, int eighth) {
-    return _mm512_i64gather_epi64(_mm512_load_si512(from.address + 8 * eighth), reinterpret_cast<const uint8_t*>(from.base), 1);
+    return _mm512_i64gather_epi64(_mm512_load_si512(from.address + 8 * eighth),
+                                  reinterpret_cast<const uint8_t*>(from.base), 1);
 }
 #endif
 
@@ -139,7 +141,8 @@ HIPKITTENS_INLINE void load_rows(Pointers from, uint8_t* rows, uint64_t lanes, u
         if (valid == all_lanes && is_contiguous(from, 4)) {
             const uint8_t* first = from[0];
             for (int quarter = 0; quarter < 4; ++quarter) {
-                *reinterpret_cast<u32x16*>(rows + 64 * quarter) = load_unaligned<u32x16>(first + 64 * quarter);
+                *reinterpret_cast<u32x16*>(rows + 64 * quarter) =
+                    load_unaligned<u32x16>(first + 64 * quarter);
             }
             return;
         }
@@ -147,8 +150,8 @@ HIPKITTENS_INLINE void load_rows(Pointers from, uint8_t* rows, uint64_t lanes, u
     for (int quarter = 0; quarter < 4; ++quarter) {
 #if defined(__AVX512F__)
         if constexpr (dwords == 4) {
-            // z[k] takes lanes k, k+4, k+8, k+12, one to each 128-bit part; transposing within the parts then leaves every
-            // dword's lanes in order.
+            // z[k] takes lanes k, k+4, k+8, k+12, one to each 128-bit part; transposing within the parts then
+            // leaves every dword's lanes in order.
             __m512i z[4];
             for (int k = 0; k < 4; ++k) {
                 const int lane = 16 * quarter + k;
@@ -157,8 +160,10 @@ HIPKITTENS_INLINE void load_rows(Pointers from, uint8_t* rows, uint64_t lanes, u
                 value = _mm512_inserti32x4(value, _mm_loadu_si128((const __m128i*)from[lane + 8]), 2);
                 z[k] = _mm512_inserti32x4(value, _mm_loadu_si128((const __m128i*)from[lane + 12]), 3);
             }
-            const __m512i low01 = _mm512_unpacklo_epi32(z[0], z[1]), high01 = _mm512_unpackhi_epi32(z[0], z[1]);
-            const __m512i low23 = _mm512_unpacklo_epi32(z[2], z[3]), high23 = _mm512_unpackhi_epi32(z[2], z[3]);
+            const __m512i low01 = _mm512_unpacklo_epi32(z[0], z[1]),
+                          high01 = _mm512_unpackhi_epi32(z[0], z[1]);
+            const __m512i low23 = _mm512_unpacklo_epi32(z[2], z[3]),
+                          high23 = _mm512_unpackhi_epi32(z[2], z[3]);
             write_row(rows, quarter, (u32x16)_mm512_unpacklo_epi64(low01, low23), lanes, valid);
             write_row(rows + 256, quarter, (u32x16)_mm512_unpackhi_epi64(low01, low23), lanes, valid);
             write_row(rows + 512, quarter, (u32x16)_mm512_unpacklo_epi64(high01, high23), lanes, valid);
@@ -171,7 +176,8 @@ HIPKITTENS_INLINE void load_rows(Pointers from, uint8_t* rows, uint64_t lanes, u
             write_row(rows + 256, quarter, (u32x16)_mm512_permutex2var_epi32(low, odd, high), lanes, valid);
         } else {
             for (int dword = 0; dword < dwords; ++dword) {
-                write_row(rows + 256 * dword, quarter, (u32x16)gather_dwords(from, quarter, 4 * dword), lanes, valid);
+                write_row(rows + 256 * dword, quarter, (u32x16)gather_dwords(from, quarter, 4 * dword), lanes,
+                          valid);
             }
         }
 #else
@@ -194,7 +200,8 @@ HIPKITTENS_INLINE void load_rows(Pointers from, uint8_t* rows, uint64_t lanes, u
             alignas(64) uint32_t part[dwords][16];
             for (int lane = 0; lane < 16; ++lane) {
                 const uint8_t* place = from[16 * quarter + lane];
-                for (int dword = 0; dword < dwords; ++dword) part[dword][lane] = load_unaligned<uint32_t>(place + 4 * dword);
+                for (int dword = 0; dword < dwords; ++dword)
+                    part[dword][lane] = load_unaligned<uint32_t>(place + 4 * dword);
             }
             for (int dword = 0; dword < dwords; ++dword) {
                 write_row(rows + 256 * dword, quarter, *reinterpret_cast<u32x16*>(part[dword]), lanes, valid);
@@ -204,8 +211,8 @@ HIPKITTENS_INLINE void load_rows(Pointers from, uint8_t* rows, uint64_t lanes, u
     }
 }
 
-// Operands of stores and atomics are kept lane by lane. capture_rows<dwords> fills `data`; the bytes of `lane` then start
-// at captured_at<dwords>(lane). Three dwords take the room of four.
+// Operands of stores and atomics are kept lane by lane. capture_rows<dwords> fills `data`; the bytes of
+// `lane` then start at captured_at<dwords>(lane). Three dwords take the room of four.
 template <int dwords>
 constexpr int captured_at(int lane) {
     if constexpr (dwords == 1) return 4 * lane;
@@ -236,7 +243,8 @@ HIPKITTENS_INLINE void capture_rows(const uint8_t* rows, uint32_t* data) {
             target[0] = (u32x16)low01;
             target[1] = (u32x16)high01;
         } else {
-            const __m512i c = _mm512_load_si512(rows + 512 + 64 * quarter), d = _mm512_load_si512(fourth + 64 * quarter);
+            const __m512i c = _mm512_load_si512(rows + 512 + 64 * quarter),
+                          d = _mm512_load_si512(fourth + 64 * quarter);
             const __m512i low23 = _mm512_unpacklo_epi32(c, d), high23 = _mm512_unpackhi_epi32(c, d);
             target[0] = (u32x16)_mm512_unpacklo_epi64(low01, low23);
             target[1] = (u32x16)_mm512_unpackhi_epi64(low01, low23);

@@ -6,16 +6,25 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-// low, high: the half of the register that is written (d16, d16_hi). The other half is kept, as the ISA manual's
-// pseudocode has it; LLVM does not rely on that where SRAM ECC is on, which is always the case on these targets.
+// low, high: the half of the register that is written (d16, d16_hi). The other half is kept, as the ISA
+// manual's pseudocode has it; LLVM does not rely on that where SRAM ECC is on, which is always the case on
+// these targets.
 enum class Piece : uint8_t { u8, i8, u16, i16, u8_low, u8_high, i8_low, i8_high, u16_low, u16_high };
 
 constexpr int piece_bytes(Piece piece) {
-    return piece == Piece::u16 || piece == Piece::i16 || piece == Piece::u16_low || piece == Piece::u16_high ? 2 : 1;
+    return piece == Piece::u16 || piece == Piece::i16 || piece == Piece::u16_low || piece == Piece::u16_high
+               ? 2
+               : 1;
 }
-constexpr bool is_low_half(Piece p) { return p == Piece::u8_low || p == Piece::i8_low || p == Piece::u16_low; }
-constexpr bool is_high_half(Piece p) { return p == Piece::u8_high || p == Piece::i8_high || p == Piece::u16_high; }
-constexpr uint32_t piece_mask(Piece p) { return is_low_half(p) ? 0xffff : is_high_half(p) ? 0xffff0000 : 0xffffffff; }
+constexpr bool is_low_half(Piece p) {
+    return p == Piece::u8_low || p == Piece::i8_low || p == Piece::u16_low;
+}
+constexpr bool is_high_half(Piece p) {
+    return p == Piece::u8_high || p == Piece::i8_high || p == Piece::u16_high;
+}
+constexpr uint32_t piece_mask(Piece p) {
+    return is_low_half(p) ? 0xffff : is_high_half(p) ? 0xffff0000 : 0xffffffff;
+}
 
 // The bits as they stand in the register; halves are already in place.
 template <Piece piece>

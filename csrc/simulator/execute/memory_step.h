@@ -1,4 +1,4 @@
-// simulator/execute/memory_step.h: how memory instructions use the fields of a step, and what all of them do at issue.
+// simulator/execute/memory_step.h: how memory instructions use a step, and what all do at issue.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -10,14 +10,14 @@
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
 // Fields of a memory step:
-//   destination, dwords   first result row, number of result rows
-//   source[0]             address register;  source[1] data;  source[2] second data, scalar address or descriptor
-//   immediate             byte offset
-//   extra[0]              bytes per lane;    extra[1] offset of the second LDS access, or row of soffset;  extra[2] flags
-//   data                  what performs the access when it lands
+// * destination, dwords: first result row, number of result rows
+// * source[0] address register, source[1] data, source[2] second data, scalar address or descriptor
+// * immediate: byte offset
+// * extra[0] bytes per lane, extra[1] offset of the second LDS access or row of soffset, extra[2] flags
+// * data: what performs the access when it lands
 namespace memory_flag {
-inline constexpr uint32_t poison = 1, count_conflicts = 2, is_gfx950 = 4, to_lds = 8, is_store = 16;
-inline constexpr uint32_t access_shift = 8;   // LdsAccess
+inline constexpr uint32_t poison = 1, count_conflicts = 2, is_gfx950 = 4, is_store = 8;
+inline constexpr uint32_t access_shift = 8;  // LdsAccess
 }  // namespace memory_flag
 
 // A signalling NaN no kernel computes by chance.

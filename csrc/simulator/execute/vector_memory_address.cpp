@@ -1,4 +1,4 @@
-// simulator/execute/vector_memory_address.cpp: global and scratch addresses, and the check that they stay inside the launch.
+// simulator/execute/vector_memory_address.cpp: global and scratch addresses, and their check.
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/lds.h"
 #include "simulator/execute/vector_memory.h"
@@ -35,7 +35,8 @@ HIPKITTENS_INLINE void span_of(const uint64_t* address, uint64_t* lowest, uint64
 }
 
 HIPKITTENS_INLINE bool allows(const Region* region, uint64_t first, uint64_t end, bool store) {
-    return region && region->begin <= first && end <= region->end && first <= end && (!store || region->writable);
+    return region && region->begin <= first && end <= region->end && first <= end &&
+           (!store || region->writable);
 }
 
 bool check_each_lane(Wave* wave, const Step* step, PendingOperation* operation) {
@@ -46,8 +47,10 @@ bool check_each_lane(Wave* wave, const Step* step, PendingOperation* operation) 
         const uint64_t bytes = operation->partial ? operation->valid_bytes[lane] : step->extra[0];
         const Region* region = find_region(wave, address, bytes);
         if (!region) {
-            fault(wave, step, store ? "store outside the memory of this launch" : "load outside the memory of this launch",
-                  address, lane);
+            fault(
+                wave, step,
+                store ? "store outside the memory of this launch" : "load outside the memory of this launch",
+                address, lane);
             return false;
         }
         if (store && !region->writable) {
@@ -88,7 +91,8 @@ bool record_vector_addresses(Wave* wave, const Step* step, PendingOperation* ope
 
 bool record_scalar_addresses(Wave* wave, const Step* step, PendingOperation* operation) {
     const u32x8* offset = eighths(wave, step->source[0]);
-    const uint64_t base = read_scalar64(wave, step->source[2]) + static_cast<uint64_t>(int64_t{step->immediate});
+    const uint64_t base =
+        read_scalar64(wave, step->source[2]) + static_cast<uint64_t>(int64_t{step->immediate});
     for (int i = 0; i < 8; ++i) reinterpret_cast<u64x8*>(operation->address)[i] = widen(offset[i]) + base;
     operation->lanes = operation->valid = wave->exec;
     operation->partial = false;
@@ -98,7 +102,8 @@ bool record_scalar_addresses(Wave* wave, const Step* step, PendingOperation* ope
 
 // source[0] is 0 without a VGPR, source[2] is 0 without an SGPR: no register has offset 0.
 bool record_scratch_addresses(Wave* wave, const Step* step, PendingOperation* operation) {
-    const uint32_t* offset = step->source[0] ? reinterpret_cast<const uint32_t*>(at(wave, step->source[0])) : nullptr;
+    const uint32_t* offset =
+        step->source[0] ? reinterpret_cast<const uint32_t*>(at(wave, step->source[0])) : nullptr;
     const uint32_t common =
         (step->source[2] ? read_scalar(wave, step->source[2]) : 0) + static_cast<uint32_t>(step->immediate);
     const uint64_t bytes = step->extra[0];
@@ -118,7 +123,8 @@ bool record_scratch_addresses(Wave* wave, const Step* step, PendingOperation* op
     return true;
 }
 
-uint32_t scalar_row_or_zero(const isa::Instruction& instruction, const isa::Operand& operand, StepBuilder& builder) {
+uint32_t scalar_row_or_zero(const isa::Instruction& instruction, const isa::Operand& operand,
+                            StepBuilder& builder) {
     if (operand.code == isa::code::none) return builder.constant(0);
     return builder.source(instruction, operand).offset;
 }

@@ -6,7 +6,8 @@
 
 namespace hipkittens::simulator::memory {
 
-// The upper 32 bits of a flat address inside the aperture. Values no host pointer has: user space ends below 2^47.
+// The upper 32 bits of a flat address inside the aperture. No host pointer has them: user space ends below
+// 2^47.
 inline constexpr uint32_t shared_aperture_high = 0x10000, private_aperture_high = 0x20000;
 
 }  // namespace hipkittens::simulator::memory

@@ -19,12 +19,14 @@ uint32_t swizzle_source(uint32_t lane, uint16_t offset) {
         return half | reversed >> std::popcount(mask) | (low & mask);
     }
     if (offset >= 0xc000) {
-        // Rotate within 32 lanes: bit 10 direction (1: right), bits 9..5 distance, bits 4..0 lane bits that stay.
+        // Rotate within 32 lanes: bit 10 direction (1: right), bits 9..5 distance, bits 4..0 lane bits that
+        // stay.
         const uint32_t mask = offset & 0x1f, distance = offset >> 5 & 0x1f;
         const uint32_t moved = offset >> 10 & 1 ? low - distance : low + distance;
         return half | (low & mask) | (moved & 0x1f & ~mask);
     }
-    if (offset & 0x8000) return (lane & ~3u) | (offset >> (2 * (lane & 3)) & 3);   // two bits for each of four lanes
+    if (offset & 0x8000)
+        return (lane & ~3u) | (offset >> (2 * (lane & 3)) & 3);  // two bits for each of four lanes
     const uint32_t and_mask = offset & 0x1f, or_mask = offset >> 5 & 0x1f, xor_mask = offset >> 10 & 0x1f;
     return half | (((low & and_mask) | or_mask) ^ xor_mask);
 }

@@ -19,28 +19,35 @@ constexpr LdsPhases consecutive(uint8_t banks, int width, bool measured) {
     return phases;
 }
 
-// Eight lanes of two groups that lie 16 lanes apart: published for ds_read_b128 of gfx942 (ROCm blog "LDS bank conflict"),
-// measured for ds_read_b96 of gfx950 (HipKittens, analysis/paper_experiments/phases).
+// Eight lanes of two groups that lie 16 lanes apart: published for ds_read_b128 of gfx942 (ROCm blog "LDS
+// bank conflict"), measured for ds_read_b96 of gfx950 (HipKittens, analysis/paper_experiments/phases).
 constexpr LdsPhases eight_of_two_groups(bool measured) {
-    const uint64_t low[4] = {lanes(0, 3) | lanes(20, 23), lanes(4, 7) | lanes(16, 19), lanes(8, 11) | lanes(28, 31),
-                             lanes(12, 15) | lanes(24, 27)};
-    return {32, 8, measured, {low[0], low[1], low[2], low[3], low[0] << 32, low[1] << 32, low[2] << 32, low[3] << 32}};
+    const uint64_t low[4] = {lanes(0, 3) | lanes(20, 23), lanes(4, 7) | lanes(16, 19),
+                             lanes(8, 11) | lanes(28, 31), lanes(12, 15) | lanes(24, 27)};
+    return {32,
+            8,
+            measured,
+            {low[0], low[1], low[2], low[3], low[0] << 32, low[1] << 32, low[2] << 32, low[3] << 32}};
 }
 
 // Measured for ds_read_b128 of gfx950 (same source).
 constexpr LdsPhases sixteen_of_three_groups() {
-    const uint64_t low[2] = {lanes(0, 3) | lanes(12, 15) | lanes(20, 27), lanes(4, 11) | lanes(16, 19) | lanes(28, 31)};
+    const uint64_t low[2] = {lanes(0, 3) | lanes(12, 15) | lanes(20, 27),
+                             lanes(4, 11) | lanes(16, 19) | lanes(28, 31)};
     return {64, 4, true, {low[0], low[1], low[0] << 32, low[1] << 32}};
 }
 
-// In the order of LdsAccess. What nobody has published takes the narrowest rule that fits the number of banks.
+// In the order of LdsAccess. What nobody has published takes the narrowest rule that fits the number of
+// banks.
 constexpr LdsPhases gfx942_table[lds_access_count] = {
-    consecutive(32, 32, false), consecutive(32, 16, false), eight_of_two_groups(false), eight_of_two_groups(true),
-    consecutive(32, 32, false), consecutive(32, 16, false), consecutive(32, 8, false),  consecutive(32, 8, true),
+    consecutive(32, 32, false), consecutive(32, 16, false), eight_of_two_groups(false),
+    eight_of_two_groups(true),  consecutive(32, 32, false), consecutive(32, 16, false),
+    consecutive(32, 8, false),  consecutive(32, 8, true),
 };
 constexpr LdsPhases gfx950_table[lds_access_count] = {
-    consecutive(64, 32, false), consecutive(64, 32, true), eight_of_two_groups(true),  sixteen_of_three_groups(),
-    consecutive(32, 32, false), consecutive(32, 16, true), consecutive(32, 8, false),  consecutive(32, 8, false),
+    consecutive(64, 32, false), consecutive(64, 32, true),  eight_of_two_groups(true),
+    sixteen_of_three_groups(),  consecutive(32, 32, false), consecutive(32, 16, true),
+    consecutive(32, 8, false),  consecutive(32, 8, false),
 };
 
 }  // namespace
@@ -49,11 +56,12 @@ const LdsPhases& lds_phases(isa::Target target, LdsAccess access) {
     return (target == isa::Target::gfx942 ? gfx942_table : gfx950_table)[static_cast<int>(access)];
 }
 
-uint32_t lds_conflict_cycles(const LdsPhases& phases, const uint32_t* address, uint64_t active, uint32_t bytes) {
+uint32_t lds_conflict_cycles(const LdsPhases& phases, const uint32_t* address, uint64_t active,
+                             uint32_t bytes) {
     const uint32_t dwords = bytes > 4 ? bytes / 4 : 1;
     uint32_t extra = 0;
     for (int phase = 0; phase < phases.count; ++phase) {
-        uint32_t wanted[64][64];       // distinct dwords of each bank
+        uint32_t wanted[64][64];  // distinct dwords of each bank
         uint8_t depth[64] = {};
         uint32_t worst = 1;
         for (uint64_t left = phases.lanes[phase] & active; left; left &= left - 1) {

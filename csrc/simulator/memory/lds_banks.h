@@ -1,4 +1,4 @@
-// simulator/memory/lds_banks.h: which lanes LDS serves together and what that costs: tables and a pure function.
+// simulator/memory/lds_banks.h: which lanes LDS serves together, and what that costs.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -8,21 +8,32 @@
 
 namespace hipkittens::simulator::memory {
 
-enum class LdsAccess : uint8_t { read_b32, read_b64, read_b96, read_b128, write_b32, write_b64, write_b96, write_b128 };
+enum class LdsAccess : uint8_t {
+    read_b32,
+    read_b64,
+    read_b96,
+    read_b128,
+    write_b32,
+    write_b64,
+    write_b96,
+    write_b128
+};
 inline constexpr int lds_access_count = 8;
 
 // LDS serves a wave's access in phases: a set of lanes each, one dword per bank and phase.
 struct LdsPhases {
-    uint8_t banks;        // 4 bytes wide
+    uint8_t banks;  // 4 bytes wide
     uint8_t count;
-    bool measured;        // false: an assumption, see lds_banks.cpp
+    bool measured;  // false: an assumption, see lds_banks.cpp
     uint64_t lanes[8];
 };
 
 const LdsPhases& lds_phases(isa::Target target, LdsAccess access);
 
-// Cycles beyond one per phase: in every phase the busiest bank serves one distinct dword a cycle, and lanes that want the
-// same dword share it. `address` are byte offsets in LDS of 64 lanes; lanes outside `active` do not count.
-uint32_t lds_conflict_cycles(const LdsPhases& phases, const uint32_t* address, uint64_t active, uint32_t bytes);
+// Cycles beyond one per phase: in every phase the busiest bank serves one distinct dword a cycle, and lanes
+// that want the same dword share it. `address` are byte offsets in LDS of 64 lanes; lanes outside `active` do
+// not count.
+uint32_t lds_conflict_cycles(const LdsPhases& phases, const uint32_t* address, uint64_t active,
+                             uint32_t bytes);
 
 }  // namespace hipkittens::simulator::memory

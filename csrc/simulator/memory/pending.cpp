@@ -30,8 +30,8 @@ void land_and_release(Wave* wave, PendingOperation* operation) {
     release(wave->pending, operation);
 }
 
-// A flat operation may go to LDS or to memory, which answer in any order. Its memory effect keeps its place among the
-// wave's other accesses; its registers wait until both counters have passed it.
+// A flat operation may go to LDS or to memory, which answer in any order. Its memory effect keeps its place
+// among the wave's other accesses; its registers wait until both counters have passed it.
 void perform_flat(Wave* wave, PendingOperation* operation) {
     if (operation->performed) return;
     operation->performed = true;
@@ -40,7 +40,8 @@ void perform_flat(Wave* wave, PendingOperation* operation) {
 
 void finish_flat(Wave* wave, PendingOperation* operation) {
     for (uint32_t row = 0; row < operation->dwords; ++row) {
-        uint32_t* target = reinterpret_cast<uint32_t*>(at(wave, operation->destination + row * layout::vector_row_bytes));
+        uint32_t* target =
+            reinterpret_cast<uint32_t*>(at(wave, operation->destination + row * layout::vector_row_bytes));
         const uint32_t* staged = reinterpret_cast<const uint32_t*>(operation->rows) + row * 64;
         for (uint64_t left = operation->lanes; left; left &= left - 1) {
             const int lane = __builtin_ctzll(left);
@@ -51,7 +52,8 @@ void finish_flat(Wave* wave, PendingOperation* operation) {
 }
 
 void forget_half_done(PendingOperations* pending, uint32_t index) {
-    for (uint32_t i = index + 1; i < pending->half_done_count; ++i) pending->half_done[i - 1] = pending->half_done[i];
+    for (uint32_t i = index + 1; i < pending->half_done_count; ++i)
+        pending->half_done[i - 1] = pending->half_done[i];
     --pending->half_done_count;
 }
 
@@ -158,7 +160,8 @@ void make_room_in_vm(Wave* wave) {
 void make_room_in_lgkm(Wave* wave, uint32_t weight) {
     PendingOperations* pending = wave->pending;
     while (pending->lgkm_count() + weight > PendingOperations::lgkm_limit) {
-        PendingOperation* lds = pending->lds_head != pending->lds_tail ? pending->lds[pending->lds_head % 16] : nullptr;
+        PendingOperation* lds =
+            pending->lds_head != pending->lds_tail ? pending->lds[pending->lds_head % 16] : nullptr;
         PendingOperation* scalar = pending->scalar_count ? pending->scalar[0] : nullptr;
         PendingOperation* flat = oldest_flat_in_lgkm(pending);
         if (lds && is_older(lds, scalar) && is_older(lds, flat)) {
@@ -171,7 +174,8 @@ void make_room_in_lgkm(Wave* wave, uint32_t weight) {
     }
 }
 
-// Flat operations answer out of order, so with vmcnt(n > 0) they may be the ones that returned and do not count.
+// Flat operations answer out of order, so with vmcnt(n > 0) they may be the ones that returned and do not
+// count.
 void land_vector_memory(Wave* wave, uint32_t keep) {
     PendingOperations* pending = wave->pending;
     if (__builtin_expect(pending->vm_flats == 0, 1)) {

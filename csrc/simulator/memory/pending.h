@@ -8,14 +8,15 @@
 
 namespace hipkittens::simulator {
 
-// Every memory instruction captures its addresses (and a store its data) when it is issued and is queued here; the
-// access itself happens when it lands. It lands as late as the hardware allows:
-//   vector memory  in issue order, when s_waitcnt vmcnt(n) leaves it outside the n youngest
-//   LDS            in issue order, when lgkmcnt(n) leaves it outside the n youngest (scalar loads may be the ones that
-//                  returned first, so they do not help)
-//   scalar loads   in any order, so only lgkmcnt(0) lands them
-//   flat           counts on both
-// Barriers do not land anything. s_endpgm lands everything. A full counter (vmcnt 63, lgkmcnt 15) lands the oldest.
+// Every memory instruction captures its addresses (and a store its data) when it is issued and is queued
+// here; the access itself happens when it lands. It lands as late as the hardware allows:
+// * vector memory: in issue order, when s_waitcnt vmcnt(n) leaves it outside the n youngest
+// * LDS: in issue order, when lgkmcnt(n) leaves it outside the n youngest (scalar loads may be the ones that
+//   returned first, so they do not help)
+// * scalar loads: in any order, so only lgkmcnt(0) lands them
+// * flat: counts on both
+// Barriers do not land anything. s_endpgm lands everything. A full counter (vmcnt 63, lgkmcnt 15) lands the
+// oldest.
 PendingOperations* create_pending_operations();
 void destroy_pending_operations(PendingOperations* pending);
 
@@ -23,6 +24,6 @@ void land_vector_memory(Wave* wave, uint32_t keep);
 void land_lgkm(Wave* wave, uint32_t keep);
 void land_all(Wave* wave);
 bool has_pending(const Wave* wave);
-void drop_pending(Wave* wave);   // after a fault: forget without performing
+void drop_pending(Wave* wave);  // after a fault: forget without performing
 
 }  // namespace hipkittens::simulator

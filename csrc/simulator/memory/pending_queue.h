@@ -1,4 +1,4 @@
-// simulator/memory/pending_queue.h: one operation in flight, and the queues of a wave. Included by what issues them.
+// simulator/memory/pending_queue.h: one operation in flight, and the queues of a wave.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -9,31 +9,33 @@
 
 namespace hipkittens::simulator {
 
-// What an operation needs when it lands. Only the parts an instruction uses are touched, so that a load costs the
-// header and its addresses. Lanes that are not in `valid` carry the address of one that is (gathers stay unmasked).
+// What an operation needs when it lands. Only the parts an instruction uses are touched, so that a load costs
+// the header and its addresses. Lanes that are not in `valid` carry the address of one that is (gathers stay
+// unmasked).
 struct alignas(64) PendingOperation {
     using Land = void (*)(Wave*, PendingOperation*);
 
     Land land;
-    PendingOperation* next;       // in the free list
-    uint64_t lanes;               // EXEC at issue: the lanes that get a result
-    uint64_t valid;               // of these, the lanes that touch memory; the others read 0 and store nothing
-    uint8_t* rows;                // where results go: the destination registers, or staging rows of a flat operation
-    uint32_t destination;         // byte offset of the first destination register in the wave block
-    uint32_t lds_offset;          // direct to LDS: where lane 0 writes. read2/write2: distance of the second access
-    uint32_t sequence;            // issue order over all queues
-    uint32_t write_mask;          // flat: bits of the destination that are written (d16)
-    uint8_t dwords;               // destination rows
-    uint8_t bytes;                // memory bytes per lane
-    uint8_t weight;               // what it adds to lgkmcnt
-    bool partial;                 // valid_bytes[] says how much of each lane is in range
+    PendingOperation* next;  // in the free list
+    uint64_t lanes;          // EXEC at issue: the lanes that get a result
+    uint64_t valid;          // of these, the lanes that touch memory; the others read 0 and store nothing
+    uint8_t* rows;         // where results go: the destination registers, or staging rows of a flat operation
+    uint32_t destination;  // byte offset of the first destination register in the wave block
+    uint32_t lds_offset;   // direct to LDS: where lane 0 writes. read2/write2: distance of the second access
+    uint32_t sequence;     // issue order over all queues
+    uint32_t write_mask;   // flat: bits of the destination that are written (d16)
+    uint8_t dwords;        // destination rows
+    uint8_t bytes;         // memory bytes per lane
+    uint8_t weight;        // what it adds to lgkmcnt
+    bool partial;          // valid_bytes[] says how much of each lane is in range
     bool is_flat, performed, vm_passed, lgkm_passed;
 
     union alignas(64) {
-        uint64_t address[64];     // host addresses
-        uint32_t lds_address[64]; // byte offsets in LDS
+        uint64_t address[64];      // host addresses
+        uint32_t lds_address[64];  // byte offsets in LDS
     };
-    alignas(64) uint32_t data[256];    // a store's or an atomic's operands lane by lane; results computed at issue
+    alignas(
+        64) uint32_t data[256];  // a store's or an atomic's operands lane by lane; results computed at issue
     alignas(64) uint32_t result[128];  // staging of a returning flat atomic
     uint8_t valid_bytes[64];
 };
@@ -44,14 +46,14 @@ struct PendingOperations {
     PendingOperation* free = nullptr;
     void* chunks = nullptr;
     uint32_t sequence = 0;
-    uint32_t vm_head = 0, vm_tail = 0;       // ring of vector memory and flat operations in issue order
-    uint32_t vm_flats = 0;                   // how many of them are flat
+    uint32_t vm_head = 0, vm_tail = 0;  // ring of vector memory and flat operations in issue order
+    uint32_t vm_flats = 0;              // how many of them are flat
     uint32_t lds_head = 0, lds_tail = 0;
     uint32_t scalar_count = 0, scalar_weight = 0;
-    uint32_t half_done_count = 0;            // flat operations that left the ring and wait for the other counter
-    uint32_t half_done_vm = 0;               // of these, the ones vmcnt still counts
-    uint32_t flats_in_lgkm = 0;              // flat operations lgkmcnt still counts
-    uint64_t clock = 0;                      // s_memtime
+    uint32_t half_done_count = 0;  // flat operations that left the ring and wait for the other counter
+    uint32_t half_done_vm = 0;     // of these, the ones vmcnt still counts
+    uint32_t flats_in_lgkm = 0;    // flat operations lgkmcnt still counts
+    uint64_t clock = 0;            // s_memtime
     PendingOperation* vm[64];
     PendingOperation* lds[16];
     PendingOperation* scalar[16];
@@ -86,7 +88,8 @@ static inline void queue_vector_memory(Wave* wave, PendingOperation* operation) 
 static inline void queue_lds(Wave* wave, PendingOperation* operation) {
     PendingOperations* pending = wave->pending;
     take_operation(pending, operation);
-    if (__builtin_expect(pending->lgkm_count() >= PendingOperations::lgkm_limit, 0)) make_room_in_lgkm(wave, 1);
+    if (__builtin_expect(pending->lgkm_count() >= PendingOperations::lgkm_limit, 0))
+        make_room_in_lgkm(wave, 1);
     pending->lds[pending->lds_tail++ % 16] = operation;
 }
 static inline void queue_scalar(Wave* wave, PendingOperation* operation, uint32_t weight) {
