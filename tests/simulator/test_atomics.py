@@ -34,6 +34,10 @@ def bits_of(value):
     return int(np.array(value).view(f"u{value.dtype.itemsize}"))
 
 
+def half(value, index):
+    return value >> 32 * index & 0xFFFFFFFF
+
+
 def packed(kind):
     def add(old, data, *_):
         halves = (
@@ -66,6 +70,9 @@ MEANINGS = {
     "cmpswap": lambda o, d, s, b: d if o == s else o,
     "cmpst": lambda o, d, s, b: s if o == d else o,
     "cmpst_f": lambda o, d, s, b: s if as_float(o, b) == as_float(d, b) else o,
+    "condxchg32": lambda o, d, s, b: sum(
+        (half(d, i) & 0x7FFFFFFF if half(d, i) >> 31 else half(o, i)) << 32 * i for i in range(2)
+    ),
     "wrap": lambda o, d, s, b: o - d if o >= d else o + s,
     "add_f": lambda o, d, s, b: bits_of(as_float(o, b) + as_float(d, b)),
     "min_f": lambda o, d, s, b: d if as_float(d, b) < as_float(o, b) else o,
@@ -79,7 +86,12 @@ LDS = {f"{a}_{t}32": (m, 32) for a, t, m in (
     ("mskor", "b", "mskor"), ("cmpst", "b", "cmpst"), ("cmpst", "f", "cmpst_f"), ("min", "f", "min_f"), ("max", "f", "max_f"),
 )} | {"add_f32": ("add_f", 32), "pk_add_f16": ("pk_add_f16", 32), "pk_add_bf16": ("pk_add_bf16", 32)}  # fmt: skip
 LDS |= {name.replace("32", "64"): (meaning, 64) for name, (meaning, _) in LDS.items() if name.endswith("32")}
-LDS_RETURNING_ONLY = {"wrxchg_b32": ("swap", 32), "wrxchg_b64": ("swap", 64), "wrap_b32": ("wrap", 32)}
+LDS_RETURNING_ONLY = {
+    "wrxchg_b32": ("swap", 32),
+    "wrxchg_b64": ("swap", 64),
+    "wrap_b32": ("wrap", 32),
+    "condxchg32_b64": ("condxchg32", 64),
+}
 MEMORY = {
     name: (name, 32)
     for name in (
