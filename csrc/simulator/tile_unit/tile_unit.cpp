@@ -150,6 +150,12 @@ const Step* product(Wave* wave, const Step* step) {
     return step + 1;
 }
 
+// Whether the sum that `step` leaves in D is what `next` adds to.
+inline __attribute__((always_inline)) bool is_continued(const Step* step, const Step* next) {
+    return next->source[2] == step->destination && next->destination == step->destination &&
+           next->stride[2] != 0;
+}
+
 // Step::extra[2] products in a row. None writes a register that a later one reads as A (adopt_products sees
 // to it).
 template <int size, int pairs>
@@ -157,13 +163,25 @@ const Step* products(Wave* wave, const Step* step) {
     constexpr uint32_t remembered = 8;
     RearrangedA cache[remembered];
     const Step* end = step + step->extra[2];
+    bool sum_is_in_tile = false;
     for (; step != end; ++step) {
         RearrangedA& a = cache[step->source[0] / (size * pairs / 64 * 256) % remembered];
         if (a.offset != step->source[0]) {
             rearrange<size, pairs>(at(wave, step->source[0]), &a);
             a.offset = step->source[0];
         }
-        multiply<size, pairs>(wave, step, a);
+        if constexpr (size == 16) {
+            // Products into the same D stand together: the sum stays in its tile between them.
+            const uint8_t* c = at(wave, step->source[2]);
+            if (!sum_is_in_tile) _tile_loadd(ACCUMULATOR, c, step->stride[2]);
+            load_a<pairs>(a.tile[0]);
+            load_b<pairs>(at(wave, step->source[1]), size * 4);
+            multiply_add<pairs>();
+            sum_is_in_tile = step + 1 != end && is_continued(step, step + 1);
+            if (!sum_is_in_tile) _tile_stored(ACCUMULATOR, at(wave, step->destination), size * 4);
+        } else {
+            multiply<size, pairs>(wave, step, a);
+        }
     }
     return end;
 }
@@ -193,6 +211,34 @@ const Meaning* meaning_of(Opcode opcode) {
 
 bool overlap(uint32_t a, uint32_t a_bytes, uint32_t b, uint32_t b_bytes) {
     return a < b + b_bytes && b < a + a_bytes;
+}
+
+// Brings products into the same D next to each other. They are independent of the others unless some D is
+// another one's A or B, or one's C is not its D; then nothing moves.
+void group_by_destination(Step* first, Step* end, const Meaning& meaning) {
+    for (const Step* step = first; step != end; ++step) {
+        if (step->stride[2] != 0 && step->source[2] != step->destination) return;
+        for (const Step* other = first; other != end; ++other) {
+            for (int source = 0; source < 2; ++source) {
+                if (overlap(other->source[source], meaning.a_bytes, step->destination, meaning.d_bytes))
+                    return;
+            }
+            if (other->destination != step->destination &&
+                overlap(other->destination, meaning.d_bytes, step->destination, meaning.d_bytes)) {
+                return;
+            }
+        }
+    }
+    for (Step* group = first; group != end;) {
+        Step* group_end = group + 1;
+        for (Step* step = group_end; step != end; ++step) {
+            if (step->destination != group->destination) continue;
+            const Step moved = *step;
+            for (Step* place = step; place != group_end; --place) *place = place[-1];
+            *group_end++ = moved;
+        }
+        group = group_end;
+    }
 }
 
 }  // namespace
@@ -231,6 +277,7 @@ void adopt_products(Step* steps, size_t count, const isa::Instruction* instructi
         while (end < count && meaning_at(end) == meaning && !writes_an_a_of_the_run(steps[end - 1])) ++end;
         for (size_t index = first; index < end; ++index) steps[index].handler = meaning->one;
         if (end - first > 1) {
+            group_by_destination(steps + first, steps + end, *meaning);
             steps[first].handler = meaning->several;
             steps[first].extra[2] = static_cast<uint32_t>(end - first);
         }
