@@ -1,7 +1,8 @@
 """How matrix instructions add up, element by element in exact rational arithmetic.
 
 `cdna3_dot` is the rule MMA-Sim derived from hardware (arXiv 2511.10909, github.com/microsoft/MMA-Sim, "TR_FDPA"
-with F = 24 and F2 = 31), rewritten from its description with integers and fractions.
+with F = 24 and F2 = 31), rewritten from its description with integers and fractions; `cdna3_dot_of_bytes` is its rule
+for 8-bit floats ("GTR_FDPA").
 """
 
 from __future__ import annotations
@@ -72,6 +73,17 @@ def _split(value: float, smallest_exponent: int) -> tuple[Fraction, int]:
     return Fraction(value) / Fraction(2) ** exponent, exponent
 
 
+def _aligned_sum(products: Sequence[tuple[Fraction, int]]) -> tuple[Fraction, int]:
+    """The largest exponent, and the sum of what 24 fractional bits relative to it keep."""
+    largest = max(exponent for _, exponent in products)
+    kept = (Fraction(math.trunc(s * Fraction(2) ** (e - largest + 24)), 2**24) for s, e in products)
+    return sum(kept, Fraction(0)), largest
+
+
+def _floor(value: Fraction, bits: int) -> Fraction:
+    return Fraction(math.floor(value * 2**bits), 2**bits)
+
+
 def _cdna3_group(a: Sequence[float], b: Sequence[float], c: float, smallest_exponent: int) -> float:
     products: list[tuple[Fraction, int]] = []
     special = 0.0 if math.isfinite(c) else c
@@ -90,14 +102,11 @@ def _cdna3_group(a: Sequence[float], b: Sequence[float], c: float, smallest_expo
         products.append((significand, x_exponent + y_exponent if significand else -126))
     if special != 0:  # true for NaN too
         return special
-    largest = max(exponent for _, exponent in products)
-    total = sum(
-        (Fraction(math.trunc(s * Fraction(2) ** (e - largest + 24)), 2**24) for s, e in products), Fraction(0)
-    )
+    total, largest = _aligned_sum(products)
     c_significand, c_exponent = _split(c, -126)
     top = max(largest, c_exponent)
-    kept = Fraction(math.floor(total * Fraction(2) ** (largest - top + 31)), 2**31)
-    kept_c = Fraction(math.floor(c_significand * Fraction(2) ** (c_exponent - top + 24)), 2**24)
+    kept = _floor(total * Fraction(2) ** (largest - top), 31)
+    kept_c = _floor(c_significand * Fraction(2) ** (c_exponent - top), 24)
     return round_to_f32((kept + kept_c) * Fraction(2) ** top)
 
 
@@ -107,4 +116,37 @@ def cdna3_dot(
     """f16 (group 8, smallest exponent -14), bf16 (8, -126), xf32 (4, -126)."""
     for first in range(0, len(a), group):
         c = _cdna3_group(a[first : first + group], b[first : first + group], c, smallest_exponent)
+    return c
+
+
+def cdna3_dot_of_bytes(
+    a: Sequence[float], b: Sequence[float], c: float, *, smallest_of_a: int, smallest_of_b: int
+) -> float:
+    """fp8 and bf8: groups of 16, in which even and odd k are summed apart."""
+    special = sum((x * y for x, y in zip(a, b, strict=True) if not math.isfinite(x * y)), 0.0)
+    if special != 0:
+        return special + c
+    if not math.isfinite(c):
+        return c
+    for first in range(0, len(a), 16):
+        halves = []
+        for parity in (0, 1):
+            products = []
+            for k in range(first + parity, first + 16, 2):
+                x_significand, x_exponent = _split(a[k], smallest_of_a)
+                y_significand, y_exponent = _split(b[k], smallest_of_b)
+                significand = x_significand * y_significand
+                products.append((significand, x_exponent + y_exponent if significand else -126))
+            halves.append(_aligned_sum(products))
+        largest = max(exponent for _, exponent in halves)
+        total = sum((_floor(value * Fraction(2) ** (e - largest), 24) for value, e in halves), Fraction(0))
+        c_significand, c_exponent = _split(c, -126)
+        top = max(largest, c_exponent)
+        kept = _floor(total * Fraction(2) ** (largest - top), 31)
+        kept_c = (
+            _floor(c_significand * Fraction(2) ** (c_exponent - top), 24)
+            if c_exponent >= top - 25
+            else Fraction(0)
+        )
+        c = round_to_f32((kept + kept_c) * Fraction(2) ** top)
     return c

@@ -164,7 +164,14 @@ for name in ("eq", "lg"):
 
 # (source, EXEC) to the new EXEC.
 EXEC_OPERATIONS: dict[str, Callable[[int, int], int]] = {
-    "and": lambda s, e: s & e, "or": lambda s, e: s | e, "xor": lambda s, e: s ^ e, 
-    "andn2": lambda s, e: s & ~e,     "orn2": lambda s, e: s | ~e, "nand": lambda s, e: ~(s & e), "nor": lambda s, e: ~(s | e), 
-    "xnor": lambda s, e: ~(s ^ e),     "andn1": lambda s, e: ~s & e, "orn1": lambda s, e: ~s | e,
-}  # fmt: skip
+    "and": lambda s, e: s & e,
+    "or": lambda s, e: s | e,
+    "xor": lambda s, e: s ^ e,
+    "andn2": lambda s, e: s & ~e,
+    "orn2": lambda s, e: s | ~e,
+    "nand": lambda s, e: ~(s & e),
+    "nor": lambda s, e: ~(s | e),
+    "xnor": lambda s, e: ~(s ^ e),
+    "andn1": lambda s, e: ~s & e,
+    "orn1": lambda s, e: ~s | e,
+}

@@ -3,6 +3,8 @@
 #include "simulator/execute/families.h"
 #include "simulator/execute/matrix_dot.h"
 #include "simulator/execute/matrix_exact.h"
+#include "simulator/execute/matrix_mode.h"
+#include "simulator/execute/matrix_scaled.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
@@ -25,29 +27,6 @@ HIPKITTENS_INLINE MatrixOperands operands_of(Wave* wave, const Step* step) {
     return {at(wave, step->destination), at(wave, step->source[0]), at(wave, step->source[1]), at(wave, step->source[2]),
             step->extra[0], step->stride[2]};
 }
-
-// Matrix cores round to nearest even and keep denormals whatever MODE says; the host's MXCSR holds MODE's f32 settings.
-class MatrixMode {
-   public:
-    __attribute__((always_inline)) explicit MatrixMode(const Wave* wave) {
-#if defined(__x86_64__)
-        constexpr uint32_t f32_bits = 0x33, nearest_with_denormals = 0x30, mxcsr_default = 0x1f80;
-        if (__builtin_expect((wave->mode & f32_bits) == nearest_with_denormals, 1)) return;
-        saved_ = __builtin_ia32_stmxcsr();
-        __builtin_ia32_ldmxcsr(mxcsr_default);
-#else
-        (void)wave;
-#endif
-    }
-    __attribute__((always_inline)) ~MatrixMode() {
-#if defined(__x86_64__)
-        if (__builtin_expect(saved_ != 0, 0)) __builtin_ia32_ldmxcsr(saved_);
-#endif
-    }
-
-   private:
-    [[maybe_unused]] uint32_t saved_ = 0;   // MXCSR is never 0: its exception masks are set
-};
 
 template <Multiply multiply>
 const Step* run_in_place(Wave* wave, const Step* step) {
@@ -134,6 +113,19 @@ constexpr Meaning floats(Arithmetic arithmetic) {
     }
 }
 
+template <template <Float8> class FormatOfA, template <Float8> class FormatOfB, Float8 kind, class ShapeOf>
+constexpr Meaning bytes_of_kind(Arithmetic arithmetic) {
+    typedef FormatOfA<kind> A;
+    typedef FormatOfB<kind> B;
+    if (arithmetic == Arithmetic::exact) return meaning<multiply_exact_bytes<A, B, ShapeOf>, ShapeOf>();
+    return meaning<multiply_strict<A, ShapeOf, FloatSum, B>, ShapeOf>();
+}
+template <template <Float8> class FormatOfA, template <Float8> class FormatOfB, class ShapeOf>
+constexpr Meaning bytes(Arithmetic arithmetic, isa::Target target) {
+    return target == isa::Target::gfx942 ? bytes_of_kind<FormatOfA, FormatOfB, Float8::fnuz, ShapeOf>(arithmetic)
+                                         : bytes_of_kind<FormatOfA, FormatOfB, Float8::ocp, ShapeOf>(arithmetic);
+}
+
 template <class ShapeOf>
 constexpr Meaning integers() {
     if constexpr (ShapeOf::size == 4) {
@@ -143,7 +135,7 @@ constexpr Meaning integers() {
     }
 }
 
-Meaning meaning_of(Opcode opcode, Arithmetic arithmetic) {
+Meaning meaning_of(Opcode opcode, isa::Target target, Arithmetic arithmetic) {
     switch (opcode) {
         case Opcode::v_mfma_f32_32x32x16_bf16: return floats<Bf16, Shape<32, 16>>(arithmetic);
         case Opcode::v_mfma_f32_16x16x32_bf16: return floats<Bf16, Shape<16, 32>>(arithmetic);
@@ -166,6 +158,14 @@ Meaning meaning_of(Opcode opcode, Arithmetic arithmetic) {
         case Opcode::v_mfma_f32_4x4x1_16b_f32: return floats<F32, Shape<4, 1, 16>>(arithmetic);
         case Opcode::v_mfma_f32_32x32x4_xf32: return floats<Xf32, Shape<32, 4>>(arithmetic);
         case Opcode::v_mfma_f32_16x16x8_xf32: return floats<Xf32, Shape<16, 8>>(arithmetic);
+        case Opcode::v_mfma_f32_16x16x32_fp8_fp8: return bytes<Fp8, Fp8, Shape<16, 32>>(arithmetic, target);
+        case Opcode::v_mfma_f32_16x16x32_fp8_bf8: return bytes<Fp8, Bf8, Shape<16, 32>>(arithmetic, target);
+        case Opcode::v_mfma_f32_16x16x32_bf8_fp8: return bytes<Bf8, Fp8, Shape<16, 32>>(arithmetic, target);
+        case Opcode::v_mfma_f32_16x16x32_bf8_bf8: return bytes<Bf8, Bf8, Shape<16, 32>>(arithmetic, target);
+        case Opcode::v_mfma_f32_32x32x16_fp8_fp8: return bytes<Fp8, Fp8, Shape<32, 16>>(arithmetic, target);
+        case Opcode::v_mfma_f32_32x32x16_fp8_bf8: return bytes<Fp8, Bf8, Shape<32, 16>>(arithmetic, target);
+        case Opcode::v_mfma_f32_32x32x16_bf8_fp8: return bytes<Bf8, Fp8, Shape<32, 16>>(arithmetic, target);
+        case Opcode::v_mfma_f32_32x32x16_bf8_bf8: return bytes<Bf8, Bf8, Shape<32, 16>>(arithmetic, target);
         case Opcode::v_mfma_i32_32x32x16_i8: return integers<Shape<32, 16>>();
         case Opcode::v_mfma_i32_16x16x32_i8: return integers<Shape<16, 32>>();
         case Opcode::v_mfma_i32_32x32x32_i8: return integers<Shape<32, 32>>();
@@ -186,8 +186,8 @@ bool overlaps(const Operand& a, const Operand& b) {
 }  // namespace
 
 bool bind_matrix(const Instruction& instruction, StepBuilder& builder) {
-    const Meaning meaning = meaning_of(instruction.opcode, builder.settings().arithmetic);
-    if (!meaning.multiply) return false;
+    const Meaning meaning = meaning_of(instruction.opcode, instruction.target, builder.settings().arithmetic);
+    if (!meaning.multiply) return bind_scaled_matrix(instruction, builder);
     const Operand &d = instruction.operands[0], &a = instruction.operands[1], &b = instruction.operands[2];
     Operand c = instruction.operands[3];
     const bool c_is_register = c.is_vgpr() || c.is_agpr();

@@ -13,11 +13,13 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-// Without 512-bit registers a 64-byte vector would go through memory, so accumulators are as wide as the host.
-#if defined(__AVX2__) && !defined(__AVX512F__)
+// A vector wider than the host's registers would go through memory (and take the compiler minutes).
+#if defined(__AVX512F__)
+inline constexpr int matrix_width = 16;
+#elif defined(__AVX2__)
 inline constexpr int matrix_width = 8;
 #else
-inline constexpr int matrix_width = 16;
+inline constexpr int matrix_width = 4;
 #endif
 typedef float MatrixFloats __attribute__((vector_size(4 * matrix_width)));
 typedef int32_t MatrixInts __attribute__((vector_size(4 * matrix_width)));
@@ -34,6 +36,20 @@ HIPKITTENS_INLINE void store_vector(void* place, Vector value) {
     memcpy(__builtin_assume_aligned(place, sizeof(Vector)), &value, sizeof(Vector));
 }
 
+// Half as many elements, and those in twice the bits.
+typedef float MatrixHalfFloats __attribute__((vector_size(2 * matrix_width)));
+typedef int32_t MatrixHalfInts __attribute__((vector_size(2 * matrix_width)));
+typedef double MatrixDoubles __attribute__((vector_size(4 * matrix_width)));
+typedef int64_t MatrixLongs __attribute__((vector_size(4 * matrix_width)));
+typedef uint64_t MatrixLongBits __attribute__((vector_size(4 * matrix_width)));
+
+template <class Half, class Whole>
+HIPKITTENS_INLINE Half half_of(const Whole& whole, int which) {
+    Half half;
+    memcpy(&half, reinterpret_cast<const char*>(&whole) + which * sizeof(Half), sizeof(Half));
+    return half;
+}
+
 // What the host does in a few instructions is inlined; the hundred that it takes without them are called.
 #if defined(__AVX2__)
 #define HIPKITTENS_MATRIX_INLINE HIPKITTENS_INLINE
@@ -42,10 +58,22 @@ HIPKITTENS_INLINE void store_vector(void* place, Vector value) {
 #endif
 
 HIPKITTENS_MATRIX_INLINE MatrixFloats fused_multiply_add(MatrixFloats a, MatrixFloats b, MatrixFloats c) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX512F__)
+    return (MatrixFloats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
     return (MatrixFloats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
-    return fma(a, b, c);
+    MatrixFloats result;
+    for (int which = 0; which < 2; ++which) {
+        const auto wide = [which](const MatrixFloats& whole) __attribute__((always_inline)) {
+            return __builtin_convertvector(half_of<MatrixHalfFloats>(whole, which), MatrixDoubles);
+        };
+        const MatrixDoubles product = wide(a) * wide(b);   // exact in 53 bits
+        const MatrixDoubles sum = add_round_to_odd<MatrixDoubles, MatrixLongs>(product, wide(c));
+        const MatrixHalfFloats rounded = __builtin_convertvector(sum, MatrixHalfFloats);
+        memcpy(reinterpret_cast<char*>(&result) + which * sizeof(rounded), &rounded, sizeof(rounded));
+    }
+    return result;
 #endif
 }
 HIPKITTENS_INLINE MatrixFloats fused_multiply_add(float a, MatrixFloats b, MatrixFloats c) {
@@ -104,6 +132,47 @@ struct Xf32 {
     HIPKITTENS_INLINE MatrixFloats unpack(MatrixBits dwords, int) { return (MatrixFloats)(dwords & 0xffffe000u); }
     static constexpr int smallest_exponent = -126;
 };
+
+// Eight-bit floats. FNUZ (gfx942): 0x80 is the only NaN, there is no infinity. OCP (gfx950): e4m3's all-ones pattern is NaN
+// and it has no infinity either, e5m2 has both as in IEEE 754.
+enum class Float8 { fnuz, ocp };
+
+template <int fraction_bits, Float8 kind>
+struct Byte {
+    static constexpr bool is_bf16 = false;
+    static constexpr int per_dword = 4;
+    static constexpr int group = 16;   // even and odd k apart
+    static constexpr int bias = (fraction_bits == 3 ? 7 : 15) + (kind == Float8::fnuz);
+    static constexpr int smallest_exponent = 1 - bias;
+    HIPKITTENS_INLINE MatrixFloats unpack(MatrixBits dwords, int e) {
+        const MatrixBits byte = dwords >> (8 * e) & 0xffu, magnitude = byte & 0x7fu;
+        constexpr uint32_t smallest_normal = 1u << fraction_bits;
+        const MatrixFloats normal = (MatrixFloats)((magnitude << (23 - fraction_bits)) + (static_cast<uint32_t>(127 - bias) << 23));
+        const MatrixFloats place = MatrixFloats{} + power_of_two(1 - bias - fraction_bits);
+        const MatrixFloats denormal = __builtin_convertvector((MatrixInts)magnitude, MatrixFloats) * place;
+        MatrixFloats value = magnitude < smallest_normal ? denormal : normal;
+        const MatrixFloats nan = (MatrixFloats)(MatrixBits{} + 0x7fc00000u), infinity = (MatrixFloats)(MatrixBits{} + 0x7f800000u);
+        if constexpr (kind == Float8::fnuz) {
+            value = byte == 0x80u ? nan : value;
+        } else if constexpr (fraction_bits == 3) {
+            value = magnitude == 0x7fu ? nan : value;
+        } else {
+            value = magnitude == 0x7cu ? infinity : magnitude > 0x7cu ? nan : value;
+        }
+        return (MatrixFloats)((MatrixBits)value | (byte & 0x80u) << 24);
+    }
+
+   private:
+    static constexpr float power_of_two(int n) {
+        float value = 1;
+        for (; n < 0; ++n) value /= 2;
+        return value;
+    }
+};
+template <Float8 kind>
+using Fp8 = Byte<3, kind>;
+template <Float8 kind>
+using Bf8 = Byte<2, kind>;
 
 // Signed bytes; products and sums are integers modulo 2^32.
 struct I8 {

@@ -54,4 +54,13 @@ float exact_group(const float* a, int a_step, const float* b, int b_step, int co
     return static_cast<float>(__builtin_ldexp(total, top - 31)) + 0.0f;
 }
 
+float special_sum(const float* a, int a_step, const float* b, int b_step, int count, float c) {
+    float sum = 0;
+    for (int k = 0; k < count; ++k) {
+        const float product = a[k * a_step] * b[k * b_step];
+        if (!__builtin_isfinite(product)) sum += product;
+    }
+    return sum != sum ? quiet_nan : sum != 0 ? c + sum : c;
+}
+
 }  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL

@@ -9,6 +9,9 @@
 //      the results is exact.
 //   3. with E = max(that exponent, C's exponent), S is cut off (toward minus infinity) after 31 fractional bits relative
 //      to E and C after 24; their sum is rounded to nearest even to f32, which is the C of the next group.
+// fp8 and bf8 ("GTR_FDPA", groups of 16): steps 1 and 2 for the even and for the odd k apart, both results cut (toward minus
+// infinity) after 24 fractional bits relative to the larger exponent, and added; in step 3 a C of less than E - 25 counts
+// as 0.
 // Infinities and NaN pass as in any sum; here every NaN is 0x7fc00000 and every zero sum +0 (the rule leaves both open).
 //
 // Step 2 in f32 arithmetic, exact: the products of one group are scaled by a power of two so that truncating to an
@@ -20,13 +23,10 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-typedef double MatrixDoubles __attribute__((vector_size(4 * matrix_width)));          // half as many elements
-typedef int64_t MatrixLongs __attribute__((vector_size(4 * matrix_width)));
-typedef int32_t MatrixHalfInts __attribute__((vector_size(2 * matrix_width)));
-typedef float MatrixHalfFloats __attribute__((vector_size(2 * matrix_width)));
-
 // One group for one element of D: `a` and `b` point to its first k, the next ones are `a_step` and `b_step` further.
 float exact_group(const float* a, int a_step, const float* b, int b_step, int count, int smallest_exponent, float c);
+// The sum of the products where some are infinite or NaN.
+float special_sum(const float* a, int a_step, const float* b, int b_step, int count, float c);
 
 namespace exact {
 
@@ -41,7 +41,9 @@ HIPKITTENS_INLINE bool any(MatrixInts truth) {
 #elif defined(__AVX2__)
     return _mm256_movemask_ps((__m256)truth) != 0;
 #else
-    return to_bits(truth) != 0;
+    int32_t all = 0;
+    for (int i = 0; i < matrix_width; ++i) all |= truth[i];
+    return all != 0;
 #endif
 }
 
@@ -125,7 +127,8 @@ HIPKITTENS_INLINE MatrixDoubles floor(MatrixDoubles value) {
 #if defined(__AVX2__)
     return (MatrixDoubles)_mm256_floor_pd((__m256d)value);
 #else
-    return round_to_integral<Rounding::down>(value);
+    return round_by_magic<Rounding::down>(value, MatrixDoubles{} + 4503599627370496.0, MatrixLongBits{} + 0x8000000000000000u,
+                                          MatrixLongBits{} + 0x8000000000000u);
 #endif
 }
 
@@ -139,25 +142,24 @@ HIPKITTENS_INLINE MatrixHalfFloats add_half(MatrixHalfInts sum, MatrixHalfInts e
 
 HIPKITTENS_INLINE MatrixFloats add_parts(MatrixInts sum, MatrixInts exponent, MatrixInts c, MatrixInts c_exponent) {
     MatrixFloats result;
-    for (int half = 0; half < 2; ++half) {
-        MatrixHalfInts part[4];
-        memcpy(&part[0], reinterpret_cast<const char*>(&sum) + half * sizeof(part[0]), sizeof(part[0]));
-        memcpy(&part[1], reinterpret_cast<const char*>(&exponent) + half * sizeof(part[0]), sizeof(part[0]));
-        memcpy(&part[2], reinterpret_cast<const char*>(&c) + half * sizeof(part[0]), sizeof(part[0]));
-        memcpy(&part[3], reinterpret_cast<const char*>(&c_exponent) + half * sizeof(part[0]), sizeof(part[0]));
-        const MatrixHalfFloats floats = add_half(part[0], part[1], part[2], part[3]);
-        memcpy(reinterpret_cast<char*>(&result) + half * sizeof(floats), &floats, sizeof(floats));
+    for (int which = 0; which < 2; ++which) {
+        const MatrixHalfFloats rounded = add_half(half_of<MatrixHalfInts>(sum, which), half_of<MatrixHalfInts>(exponent, which),
+                                                  half_of<MatrixHalfInts>(c, which), half_of<MatrixHalfInts>(c_exponent, which));
+        memcpy(reinterpret_cast<char*>(&result) + which * sizeof(rounded), &rounded, sizeof(rounded));
     }
     return result;
 }
 #endif
 
+template <bool drops_small_c = false>
 HIPKITTENS_MATRIX_INLINE MatrixFloats add_to_c(MatrixInts sum, MatrixInts exponent, MatrixFloats c) {
     const MatrixInts bits = (MatrixInts)c, field = exponent_field(c);
     const MatrixInts normal = field != 0;
     const MatrixInts magnitude = ((bits & 0x7fffff) | (normal & 0x800000)) << 1;
-    const MatrixInts negative = bits >> 31, significand = (magnitude ^ negative) - negative;
-    const MatrixFloats result = add_parts(sum, exponent, significand, field - 126 + normal);
+    const MatrixInts negative = bits >> 31, c_exponent = field - 126 + normal;
+    MatrixInts significand = (magnitude ^ negative) - negative;
+    if constexpr (drops_small_c) significand = c_exponent < exponent - 25 ? MatrixInts{} : significand;
+    const MatrixFloats result = add_parts(sum, exponent, significand, c_exponent);
     return field == 255 ? canonical_nan(c) : result;
 }
 
@@ -216,6 +218,66 @@ void multiply_exact(const MatrixOperands& operands) {
                 }
                 store_vector(d_place(operands, vgpr, lane), canonical_nan(c));
             }
+        }
+    }
+}
+
+// fp8 and bf8. All products of two of them are normal f32 numbers, so nothing has to be scaled beforehand.
+template <class Format, class FormatOfB, class ShapeOf>
+void multiply_exact_bytes(const MatrixOperands& operands) {
+    using namespace exact;
+    constexpr int size = ShapeOf::size, depth = ShapeOf::depth, width = matrix_width, group = Format::group;
+    alignas(64) float a[depth * size], b[depth * size];
+    alignas(64) int32_t a_exponent[depth * size], b_exponent[depth * size];
+    unpack_block<Format, ShapeOf>(a, operands.a, 0);
+    unpack_block<FormatOfB, ShapeOf>(b, operands.b, 0);
+    MatrixInts special = {};
+    const auto find_exponents = [&special](const float* from, int32_t* to, int smallest) __attribute__((always_inline)) {
+        for (int at = 0; at < depth * size; at += width) {
+            const MatrixFloats value = load_vector<MatrixFloats>(from + at);
+            const MatrixInts field = exponent_field(value);
+            special |= field == 255;
+            const MatrixInts exponent = larger(field - 127, MatrixInts{} + smallest);
+            store_vector(to + at, value == 0.0f ? MatrixInts{} + no_exponent : exponent);
+        }
+    };
+    find_exponents(a, a_exponent, Format::smallest_exponent);
+    find_exponents(b, b_exponent, FormatOfB::smallest_exponent);
+    const bool has_special = any(special);
+    for (int row = 0; row < size; ++row) {
+        for (int column = 0; column < size; column += width) {
+            const int vgpr = output_register<size>(row), lane = output_lane<size>(row, column);
+            MatrixFloats c = load_vector<MatrixFloats>(c_place(operands, vgpr, lane));
+            if (__builtin_expect(has_special, 0)) {
+                // An infinity or NaN anywhere decides an element alone; the others go on below.
+                alignas(64) float sums[width];
+                store_vector(sums, c);
+                for (int j = 0; j < width; ++j) sums[j] = special_sum(a + row, size, b + column + j, size, depth, sums[j]);
+                c = load_vector<MatrixFloats>(sums);
+            }
+            for (int first = 0; first < depth; first += group) {
+                MatrixInts sum[2], exponent[2];
+                for (int parity = 0; parity < 2; ++parity) {
+                    MatrixInts largest = MatrixInts{} + 2 * no_exponent;
+#pragma GCC unroll 8
+                    for (int k = first + parity; k < first + group; k += 2) {
+                        largest = larger(largest, load_vector<MatrixInts>(b_exponent + k * size + column) + a_exponent[k * size + row]);
+                    }
+                    exponent[parity] = larger(largest, MatrixInts{} - 126);   // of a zero product
+                    const MatrixFloats scale = power_of_two(24 - larger(largest, MatrixInts{} - 100));
+                    sum[parity] = MatrixInts{};
+#pragma GCC unroll 8
+                    for (int k = first + parity; k < first + group; k += 2) {
+                        const MatrixFloats product = load_vector<MatrixFloats>(b + k * size + column) * a[k * size + row];
+                        sum[parity] += __builtin_convertvector(product * scale, MatrixInts);
+                    }
+                }
+                const MatrixInts top = larger(exponent[0], exponent[1]), most = MatrixInts{} + 31;
+                const MatrixInts even = sum[0] >> -larger(exponent[0] - top, -most);
+                const MatrixInts odd = sum[1] >> -larger(exponent[1] - top, -most);
+                c = add_to_c<true>(even + odd, top, c);
+            }
+            store_vector(d_place(operands, vgpr, lane), canonical_nan(c));
         }
     }
 }

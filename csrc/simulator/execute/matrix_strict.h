@@ -53,55 +53,59 @@ struct IntegerSum {
 // The tile of `rows` x `columns * matrix_width` accumulators that stays in host registers.
 template <int size>
 struct StrictTile {
-    static constexpr int columns = size == 32 || matrix_width == 8 ? 2 : 1;
+    static constexpr int columns = size == 32 || matrix_width < 16 ? 2 : 1;
     static constexpr int rows = columns == 2 ? 4 : 8;
 };
 
-template <class Format, class ShapeOf, class Sum = FloatSum>
-void multiply_strict(const MatrixOperands& operands) {
-    constexpr int size = ShapeOf::size, width = matrix_width;
-    constexpr int rows = StrictTile<size>::rows, columns = StrictTile<size>::columns;
+// D = A * B + C of one block whose operands are unpacked.
+template <int size, int depth, class Sum>
+HIPKITTENS_INLINE void multiply_unpacked(const MatrixOperands& operands, int first_vgpr, const typename Sum::Element* a,
+                                         const typename Sum::Element* b) {
     typedef typename Sum::Vector Vector;
-    alignas(64) typename Sum::Element a[ShapeOf::depth * size], b[ShapeOf::depth * size];
-    for (int block = 0; block < ShapeOf::blocks; ++block) {
-        unpack_block<Format, ShapeOf>(a, operands.a, block);
-        unpack_block<Format, ShapeOf>(b, operands.b, block);
-        const int first_vgpr = block * size * size / 64;
-        for (int column = 0; column < size; column += columns * width) {
-            for (int row = 0; row < size; row += rows) {
-                Vector sum[rows][columns];
+    constexpr int width = matrix_width, rows = StrictTile<size>::rows, columns = StrictTile<size>::columns;
+    for (int column = 0; column < size; column += columns * width) {
+        for (int row = 0; row < size; row += rows) {
+            Vector sum[rows][columns];
 #pragma GCC unroll 8
-                for (int i = 0; i < rows; ++i) {
+            for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 2
-                    for (int j = 0; j < columns; ++j) {
-                        sum[i][j] = load_vector<Vector>(c_place(operands, first_vgpr + output_register<size>(row + i),
-                                                                      output_lane<size>(row + i, column + j * width)));
-                    }
+                for (int j = 0; j < columns; ++j) {
+                    sum[i][j] = load_vector<Vector>(c_place(operands, first_vgpr + output_register<size>(row + i),
+                                                            output_lane<size>(row + i, column + j * width)));
                 }
+            }
 #pragma GCC unroll 4
-                for (int k = 0; k < ShapeOf::depth; ++k) {
-                    Vector right[columns];
+            for (int k = 0; k < depth; ++k) {
+                Vector right[columns];
 #pragma GCC unroll 2
-                    for (int j = 0; j < columns; ++j) right[j] = load_vector<Vector>(b + k * size + column + j * width);
-#pragma GCC unroll 8
-                    for (int i = 0; i < rows; ++i) {
-#pragma GCC unroll 2
-                        for (int j = 0; j < columns; ++j) {
-                            sum[i][j] = Sum::add(a[k * size + row + i], right[j], sum[i][j]);
-                        }
-                    }
-                }
+                for (int j = 0; j < columns; ++j) right[j] = load_vector<Vector>(b + k * size + column + j * width);
 #pragma GCC unroll 8
                 for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 2
-                    for (int j = 0; j < columns; ++j) {
-                        store_vector(d_place(operands, first_vgpr + output_register<size>(row + i),
-                                             output_lane<size>(row + i, column + j * width)),
-                                     Sum::finish(sum[i][j]));
-                    }
+                    for (int j = 0; j < columns; ++j) sum[i][j] = Sum::add(a[k * size + row + i], right[j], sum[i][j]);
+                }
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; ++i) {
+#pragma GCC unroll 2
+                for (int j = 0; j < columns; ++j) {
+                    store_vector(d_place(operands, first_vgpr + output_register<size>(row + i),
+                                         output_lane<size>(row + i, column + j * width)),
+                                 Sum::finish(sum[i][j]));
                 }
             }
         }
+    }
+}
+
+template <class Format, class ShapeOf, class Sum = FloatSum, class FormatOfB = Format>
+void multiply_strict(const MatrixOperands& operands) {
+    constexpr int size = ShapeOf::size, depth = ShapeOf::depth;
+    alignas(64) typename Sum::Element a[depth * size], b[depth * size];
+    for (int block = 0; block < ShapeOf::blocks; ++block) {
+        unpack_block<Format, ShapeOf>(a, operands.a, block);
+        unpack_block<FormatOfB, ShapeOf>(b, operands.b, block);
+        multiply_unpacked<size, depth, Sum>(operands, block * size * size / 64, a, b);
     }
 }
 
