@@ -1,9 +1,11 @@
 // simulator/execute/vector_division.cpp: the helpers of IEEE division: v_div_scale, v_div_fmas, v_div_fixup.
 // SPDX-License-Identifier: MIT
 //
-// Rules of the ISA manual, which leaves two things open: what v_div_scale returns where nothing is scaled (its source),
-// and by how much v_div_fmas scales back: by the inverse of what v_div_scale applied, up for a large quotient and down
-// for a small one.
+// Rules of the ISA manual. Where its text is silent or cannot be meant, the choice is the one that makes the sequence
+// LLVM emits (AMDGPU's LowerFDIV32, LowerFDIV64) an IEEE division:
+//   v_div_scale  returns its source where nothing is scaled; a huge denominator under a denormal quotient goes down
+//   v_div_fmas   scales back by the inverse of v_div_scale's factor: up for a large quotient, down for a small one
+//   v_div_fixup  overflows by the gap between the exponents
 #include "simulator/execute/vector_number.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
@@ -14,13 +16,13 @@ struct Division;
 template <>
 struct Division<f32x16> {
     static constexpr double step = 0x1p64, large = 0x1p126;
-    static constexpr int near_overflow = 96, tiny_numerator = 23, underflow = -150;
+    static constexpr int near_overflow = 96, tiny_numerator = 23, underflow = -150, overflow = 128;
     static constexpr float smallest_normal = 0x1p-126f;
 };
 template <>
 struct Division<f64x8> {
     static constexpr double step = 0x1p128, large = 0x1p1022;
-    static constexpr int near_overflow = 768, tiny_numerator = 53, underflow = -1075;
+    static constexpr int near_overflow = 768, tiny_numerator = 53, underflow = -1075, overflow = 1024;
     static constexpr double smallest_normal = 0x1p-1022;
 };
 
@@ -65,8 +67,7 @@ HIPKITTENS_LARGE auto scaled(Float source, Float denominator, Float numerator) {
     Float result = source;
     result = pick(tiny, up, result);
     result = pick(quotient_denormal & ~reciprocal_denormal & is_numerator, up, result);
-    result = pick(reciprocal_denormal & ~quotient_denormal, down, result);
-    result = pick(reciprocal_denormal & quotient_denormal & is_denominator, up, result);
+    result = pick(reciprocal_denormal & (~quotient_denormal | is_denominator), down, result);
     result = pick(denominator_denormal, up, result);
     result = pick(overflows & is_denominator, up, result);
     result = pick(zero, quiet(infinity<Float>()), result);
@@ -87,7 +88,9 @@ HIPKITTENS_LARGE Float fixed_up(Float quotient, Float denominator, Float numerat
     const auto zero_below = denominator == 0, zero_above = numerator == 0;
     const auto infinite_below = absolute(denominator) == infinite, infinite_above = absolute(numerator) == infinite;
     Float result = with_sign_of(quotient, sign);
-    result = pick(exponent_field(numerator) - exponent_field(denominator) < D::underflow, with_sign_of(Float{}, sign), result);
+    const auto gap = exponent_field(numerator) - exponent_field(denominator);
+    result = pick(gap < D::underflow, with_sign_of(Float{}, sign), result);
+    result = pick(gap > D::overflow, with_sign_of(infinite, sign), result);
     result = pick(infinite_below | zero_above, with_sign_of(Float{}, sign), result);
     result = pick(zero_below | infinite_above, with_sign_of(infinite, sign), result);
     result = pick((zero_below & zero_above) | (infinite_below & infinite_above), invalid, result);
@@ -107,16 +110,48 @@ HIPKITTENS_LARGE f32x16 fixed_up_half(f32x16 quotient, f32x16 denominator, f32x1
     return pick(numerator != numerator, quiet(numerator), result);
 }
 
-// fma, scaled back where VCC says that v_div_scale scaled.
-template <class Float, class Truth>
-HIPKITTENS_LARGE Float scaled_fma(Float a, Float b, Float c, Truth scale) {
-    using F = Fields<Float>;
-    using Element = decltype(+a[0]);
-    Float result = fma(a, b, c);
+// fma, scaled back where VCC says that v_div_scale scaled, with one rounding.
+template <class Float>
+HIPKITTENS_LARGE Float scale_back(Float c) {
+    using Element = decltype(+c[0]);
+    return pick(exponent_field(c) > Fields<Float>::bias, Float{} + static_cast<Element>(Division<Float>::step),
+                Float{} + static_cast<Element>(1 / Division<Float>::step));
+}
+HIPKITTENS_LARGE f32x16 scaled_fma(f32x16 a, f32x16 b, f32x16 c, i32x16 scale) {
+    const Wide<f64x8> x = widen(a), y = widen(b), z = widen(c);
+    const Wide<f64x8> back = widen(pick(scale, scale_back(c), f32x16{} + 1.0f));
+    f32x16 result = narrow(Wide<f64x8>{add_round_to_odd<f64x8, i64x8>(x.first * y.first, z.first) * back.first,
+                                       add_round_to_odd<f64x8, i64x8>(x.second * y.second, z.second) * back.second});
     settle_nan(result, a, b, c);
-    const Float back = pick(exponent_field(c) > F::bias, Float{} + static_cast<Element>(Division<Float>::step),
-                            Float{} + static_cast<Element>(1 / Division<Float>::step));
-    return pick(scale, result * back, result);
+    return result;
+}
+
+// (a * b + c) / 2^128 where that is denormal: rounded to odd in 64 bits first, then once to f64.
+[[maybe_unused]] __attribute__((noinline)) double denormal_quotient(double a, double b, double c) {
+    const double product = a * b, product_rest = __builtin_fma(a, b, -product);
+    long double sum = static_cast<long double>(c) + product;
+    const long double part = sum - c;
+    const long double rest = (c - (sum - part)) + (product - part) + product_rest;
+    uint64_t significand;
+    memcpy(&significand, &sum, sizeof significand);
+    if (rest != 0 && !(significand & 1)) {
+        significand += (rest < 0) == (sum < 0) ? 1 : -1;
+        memcpy(&sum, &significand, sizeof significand);
+    }
+    return static_cast<double>(sum * 0x1p-128L);
+}
+HIPKITTENS_LARGE f64x8 scaled_fma(f64x8 a, f64x8 b, f64x8 c, i64x8 scale) {
+    f64x8 result = fma(a, b, c);
+    settle_nan(result, a, b, c);
+    const f64x8 scaled = result * scale_back(c);
+    const i64x8 denormal = scale & (absolute(scaled) <= Division<f64x8>::smallest_normal) & (result != 0);
+    result = pick(scale, scaled, result);
+    if (__builtin_expect(any(denormal), 0)) {
+        for (int lane = 0; lane < 8; ++lane) {
+            if (denormal[lane]) result[lane] = denormal_quotient(a[lane], b[lane], c[lane]);
+        }
+    }
+    return result;
 }
 const Step* div_fmas_f32(Wave* wave, const Step* step) {
     const Operands operands(step);
