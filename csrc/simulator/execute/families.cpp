@@ -9,7 +9,8 @@
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
 const Families& families() {
-    static constexpr Families table = {bind_scalar, bind_scalar_memory, bind_vector, bind_matrix, bind_lds, bind_vector_memory};
+    static constexpr Families table = {bind_scalar, bind_scalar_memory, bind_vector,
+                                       bind_matrix, bind_lds,           bind_vector_memory};
     return table;
 }
 

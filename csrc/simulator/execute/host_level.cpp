@@ -1,5 +1,5 @@
-// simulator/execute/host_level.cpp: which of the host levels this CPU can run. Compiled once, for the baseline.
-// SPDX-License-Identifier: MIT
+// simulator/execute/host_level.cpp: which of the host levels this CPU can run. Compiled once, for the
+// baseline. SPDX-License-Identifier: MIT
 #include "simulator/execute/families.h"
 #include "simulator/tile_unit/tile_unit.h"
 
@@ -18,10 +18,13 @@ const Families& families(HostLevel level) {
             }();
             return mixed;
         }
-        case HostLevel::avx512: return avx512::families();
-        case HostLevel::avx2: return avx2::families();
+        case HostLevel::avx512:
+            return avx512::families();
+        case HostLevel::avx2:
+            return avx2::families();
 #endif
-        default: return portable::families();
+        default:
+            return portable::families();
     }
 }
 
@@ -29,10 +32,11 @@ const Families& families(HostLevel level) {
 HostLevel best_host_level() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-                          __builtin_cpu_supports("bmi2");
-    const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                          __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+    const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
+                            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                            __builtin_cpu_supports("avx512vl");
     if (has_avx512 && __builtin_cpu_supports("avx512bf16")) {
         return tile_unit::is_available() ? HostLevel::amx : HostLevel::avx512_bf16;
     }

@@ -18,14 +18,18 @@ typedef void (*Multiply)(const MatrixOperands&);
 
 struct Meaning {
     Multiply multiply = nullptr;
-    Handler handler = nullptr;          // multiply, with the registers used in place
+    Handler handler = nullptr;  // multiply, with the registers used in place
     uint8_t size = 0, blocks = 0;
     bool is_f64 = false;
 };
 
 HIPKITTENS_INLINE MatrixOperands operands_of(Wave* wave, const Step* step) {
-    return {at(wave, step->destination), at(wave, step->source[0]), at(wave, step->source[1]), at(wave, step->source[2]),
-            step->extra[0], step->stride[2]};
+    return {at(wave, step->destination),
+            at(wave, step->source[0]),
+            at(wave, step->source[1]),
+            at(wave, step->source[2]),
+            step->extra[0],
+            step->stride[2]};
 }
 
 template <Multiply multiply>
@@ -40,15 +44,18 @@ struct Modifiers {
     uint32_t cbsz : 3, abid : 4, blgp : 3, negate : 3, size : 7, blocks : 5, is_f64 : 1;
 };
 
-// CBSZ and ABID: each run of 2^CBSZ blocks takes the A of its block ABID. A lane of A, in terms of the lane that is read:
+// CBSZ and ABID: each run of 2^CBSZ blocks takes the A of its block ABID. A lane of A, in terms of the lane
+// that is read:
 int a_lane(int lane, Modifiers modifiers) {
     if (modifiers.cbsz == 0) return lane;
     const int size = modifiers.size;
-    const int block = lane / size % modifiers.blocks, source = (block >> modifiers.cbsz << modifiers.cbsz) + modifiers.abid;
+    const int block = lane / size % modifiers.blocks,
+              source = (block >> modifiers.cbsz << modifiers.cbsz) + modifiers.abid;
     return lane + (source - block) * size;
 }
 
-// BLGP: 1, 2 the first or second 32 lanes for all; 3 rotated by 16; 4..7 one of the four groups of 16 for all.
+// BLGP: 1, 2 the first or second 32 lanes for all; 3 rotated by 16; 4..7 one of the four groups of 16 for
+// all.
 int b_lane(int lane, uint32_t blgp) {
     if (blgp == 0) return lane;
     if (blgp <= 2) return lane % 32 + (static_cast<int>(blgp) - 1) * 32;
@@ -58,7 +65,7 @@ int b_lane(int lane, uint32_t blgp) {
 
 // For operands that overlap the destination, and for permuted or negated ones.
 const Step* run_on_copies(Wave* wave, const Step* step) {
-    constexpr int most_ab = 8, most_c = 32;   // registers
+    constexpr int most_ab = 8, most_c = 32;  // registers
     alignas(64) uint32_t a[most_ab * 64], b[most_ab * 64], c[most_c * 64];
     MatrixOperands operands = operands_of(wave, step);
     Modifiers modifiers;
@@ -69,7 +76,8 @@ const Step* run_on_copies(Wave* wave, const Step* step) {
         for (int i = 0; i < a_registers; ++i) memcpy(&a[i * 64 + lane], operands.a + i * 256 + from_a * 4, 4);
         for (int i = 0; i < b_registers; ++i) memcpy(&b[i * 64 + lane], operands.b + i * 256 + from_b * 4, 4);
         for (int i = 0; i < c_registers; ++i) {
-            const int from_c = operands.c_register_bytes == layout::scalar_row_bytes ? i % 2 : i;   // an f64 constant
+            const int from_c =
+                operands.c_register_bytes == layout::scalar_row_bytes ? i % 2 : i;  // an f64 constant
             memcpy(&c[i * 64 + lane], c_place(operands, from_c, lane), 4);
         }
         if (!modifiers.is_f64) continue;
@@ -97,7 +105,8 @@ constexpr Meaning floats(Arithmetic arithmetic) {
     constexpr bool has_rule = Format::group > 1;
     if constexpr (ShapeOf::size == 4) {
         if constexpr (has_rule) {
-            if (arithmetic == Arithmetic::exact) return meaning<multiply_exact_4x4<Format, ShapeOf::depth>, ShapeOf>();
+            if (arithmetic == Arithmetic::exact)
+                return meaning<multiply_exact_4x4<Format, ShapeOf::depth>, ShapeOf>();
         }
         return meaning<multiply_strict_4x4<Format, ShapeOf::depth>, ShapeOf>();
     } else {
@@ -122,8 +131,9 @@ constexpr Meaning bytes_of_kind(Arithmetic arithmetic) {
 }
 template <template <Float8> class FormatOfA, template <Float8> class FormatOfB, class ShapeOf>
 constexpr Meaning bytes(Arithmetic arithmetic, isa::Target target) {
-    return target == isa::Target::gfx942 ? bytes_of_kind<FormatOfA, FormatOfB, Float8::fnuz, ShapeOf>(arithmetic)
-                                         : bytes_of_kind<FormatOfA, FormatOfB, Float8::ocp, ShapeOf>(arithmetic);
+    return target == isa::Target::gfx942
+               ? bytes_of_kind<FormatOfA, FormatOfB, Float8::fnuz, ShapeOf>(arithmetic)
+               : bytes_of_kind<FormatOfA, FormatOfB, Float8::ocp, ShapeOf>(arithmetic);
 }
 
 template <class ShapeOf>
@@ -137,45 +147,84 @@ constexpr Meaning integers() {
 
 Meaning meaning_of(Opcode opcode, isa::Target target, Arithmetic arithmetic) {
     switch (opcode) {
-        case Opcode::v_mfma_f32_32x32x16_bf16: return floats<Bf16, Shape<32, 16>>(arithmetic);
-        case Opcode::v_mfma_f32_16x16x32_bf16: return floats<Bf16, Shape<16, 32>>(arithmetic);
-        case Opcode::v_mfma_f32_32x32x8_bf16: return floats<Bf16, Shape<32, 8>>(arithmetic);
-        case Opcode::v_mfma_f32_16x16x16_bf16: return floats<Bf16, Shape<16, 16>>(arithmetic);
-        case Opcode::v_mfma_f32_32x32x4_2b_bf16: return floats<Bf16, Shape<32, 4, 2>>(arithmetic);
-        case Opcode::v_mfma_f32_16x16x4_4b_bf16: return floats<Bf16, Shape<16, 4, 4>>(arithmetic);
-        case Opcode::v_mfma_f32_4x4x4_16b_bf16: return floats<Bf16, Shape<4, 4, 16>>(arithmetic);
-        case Opcode::v_mfma_f32_32x32x16_f16: return floats<F16, Shape<32, 16>>(arithmetic);
-        case Opcode::v_mfma_f32_16x16x32_f16: return floats<F16, Shape<16, 32>>(arithmetic);
-        case Opcode::v_mfma_f32_32x32x8_f16: return floats<F16, Shape<32, 8>>(arithmetic);
-        case Opcode::v_mfma_f32_16x16x16_f16: return floats<F16, Shape<16, 16>>(arithmetic);
-        case Opcode::v_mfma_f32_32x32x4_2b_f16: return floats<F16, Shape<32, 4, 2>>(arithmetic);
-        case Opcode::v_mfma_f32_16x16x4_4b_f16: return floats<F16, Shape<16, 4, 4>>(arithmetic);
-        case Opcode::v_mfma_f32_4x4x4_16b_f16: return floats<F16, Shape<4, 4, 16>>(arithmetic);
-        case Opcode::v_mfma_f32_32x32x2_f32: return floats<F32, Shape<32, 2>>(arithmetic);
-        case Opcode::v_mfma_f32_16x16x4_f32: return floats<F32, Shape<16, 4>>(arithmetic);
-        case Opcode::v_mfma_f32_32x32x1_2b_f32: return floats<F32, Shape<32, 1, 2>>(arithmetic);
-        case Opcode::v_mfma_f32_16x16x1_4b_f32: return floats<F32, Shape<16, 1, 4>>(arithmetic);
-        case Opcode::v_mfma_f32_4x4x1_16b_f32: return floats<F32, Shape<4, 1, 16>>(arithmetic);
-        case Opcode::v_mfma_f32_32x32x4_xf32: return floats<Xf32, Shape<32, 4>>(arithmetic);
-        case Opcode::v_mfma_f32_16x16x8_xf32: return floats<Xf32, Shape<16, 8>>(arithmetic);
-        case Opcode::v_mfma_f32_16x16x32_fp8_fp8: return bytes<Fp8, Fp8, Shape<16, 32>>(arithmetic, target);
-        case Opcode::v_mfma_f32_16x16x32_fp8_bf8: return bytes<Fp8, Bf8, Shape<16, 32>>(arithmetic, target);
-        case Opcode::v_mfma_f32_16x16x32_bf8_fp8: return bytes<Bf8, Fp8, Shape<16, 32>>(arithmetic, target);
-        case Opcode::v_mfma_f32_16x16x32_bf8_bf8: return bytes<Bf8, Bf8, Shape<16, 32>>(arithmetic, target);
-        case Opcode::v_mfma_f32_32x32x16_fp8_fp8: return bytes<Fp8, Fp8, Shape<32, 16>>(arithmetic, target);
-        case Opcode::v_mfma_f32_32x32x16_fp8_bf8: return bytes<Fp8, Bf8, Shape<32, 16>>(arithmetic, target);
-        case Opcode::v_mfma_f32_32x32x16_bf8_fp8: return bytes<Bf8, Fp8, Shape<32, 16>>(arithmetic, target);
-        case Opcode::v_mfma_f32_32x32x16_bf8_bf8: return bytes<Bf8, Bf8, Shape<32, 16>>(arithmetic, target);
-        case Opcode::v_mfma_i32_32x32x16_i8: return integers<Shape<32, 16>>();
-        case Opcode::v_mfma_i32_16x16x32_i8: return integers<Shape<16, 32>>();
-        case Opcode::v_mfma_i32_32x32x32_i8: return integers<Shape<32, 32>>();
-        case Opcode::v_mfma_i32_16x16x64_i8: return integers<Shape<16, 64>>();
-        case Opcode::v_mfma_i32_32x32x4_2b_i8: return integers<Shape<32, 4, 2>>();
-        case Opcode::v_mfma_i32_16x16x4_4b_i8: return integers<Shape<16, 4, 4>>();
-        case Opcode::v_mfma_i32_4x4x4_16b_i8: return integers<Shape<4, 4, 16>>();
-        case Opcode::v_mfma_f64_16x16x4_f64: return {multiply_f64_16x16x4, run_in_place<multiply_f64_16x16x4>, 16, 1, true};
-        case Opcode::v_mfma_f64_4x4x4_4b_f64: return {multiply_f64_4x4x4, run_in_place<multiply_f64_4x4x4>, 4, 4, true};
-        default: return {};
+        case Opcode::v_mfma_f32_32x32x16_bf16:
+            return floats<Bf16, Shape<32, 16>>(arithmetic);
+        case Opcode::v_mfma_f32_16x16x32_bf16:
+            return floats<Bf16, Shape<16, 32>>(arithmetic);
+        case Opcode::v_mfma_f32_32x32x8_bf16:
+            return floats<Bf16, Shape<32, 8>>(arithmetic);
+        case Opcode::v_mfma_f32_16x16x16_bf16:
+            return floats<Bf16, Shape<16, 16>>(arithmetic);
+        case Opcode::v_mfma_f32_32x32x4_2b_bf16:
+            return floats<Bf16, Shape<32, 4, 2>>(arithmetic);
+        case Opcode::v_mfma_f32_16x16x4_4b_bf16:
+            return floats<Bf16, Shape<16, 4, 4>>(arithmetic);
+        case Opcode::v_mfma_f32_4x4x4_16b_bf16:
+            return floats<Bf16, Shape<4, 4, 16>>(arithmetic);
+        case Opcode::v_mfma_f32_32x32x16_f16:
+            return floats<F16, Shape<32, 16>>(arithmetic);
+        case Opcode::v_mfma_f32_16x16x32_f16:
+            return floats<F16, Shape<16, 32>>(arithmetic);
+        case Opcode::v_mfma_f32_32x32x8_f16:
+            return floats<F16, Shape<32, 8>>(arithmetic);
+        case Opcode::v_mfma_f32_16x16x16_f16:
+            return floats<F16, Shape<16, 16>>(arithmetic);
+        case Opcode::v_mfma_f32_32x32x4_2b_f16:
+            return floats<F16, Shape<32, 4, 2>>(arithmetic);
+        case Opcode::v_mfma_f32_16x16x4_4b_f16:
+            return floats<F16, Shape<16, 4, 4>>(arithmetic);
+        case Opcode::v_mfma_f32_4x4x4_16b_f16:
+            return floats<F16, Shape<4, 4, 16>>(arithmetic);
+        case Opcode::v_mfma_f32_32x32x2_f32:
+            return floats<F32, Shape<32, 2>>(arithmetic);
+        case Opcode::v_mfma_f32_16x16x4_f32:
+            return floats<F32, Shape<16, 4>>(arithmetic);
+        case Opcode::v_mfma_f32_32x32x1_2b_f32:
+            return floats<F32, Shape<32, 1, 2>>(arithmetic);
+        case Opcode::v_mfma_f32_16x16x1_4b_f32:
+            return floats<F32, Shape<16, 1, 4>>(arithmetic);
+        case Opcode::v_mfma_f32_4x4x1_16b_f32:
+            return floats<F32, Shape<4, 1, 16>>(arithmetic);
+        case Opcode::v_mfma_f32_32x32x4_xf32:
+            return floats<Xf32, Shape<32, 4>>(arithmetic);
+        case Opcode::v_mfma_f32_16x16x8_xf32:
+            return floats<Xf32, Shape<16, 8>>(arithmetic);
+        case Opcode::v_mfma_f32_16x16x32_fp8_fp8:
+            return bytes<Fp8, Fp8, Shape<16, 32>>(arithmetic, target);
+        case Opcode::v_mfma_f32_16x16x32_fp8_bf8:
+            return bytes<Fp8, Bf8, Shape<16, 32>>(arithmetic, target);
+        case Opcode::v_mfma_f32_16x16x32_bf8_fp8:
+            return bytes<Bf8, Fp8, Shape<16, 32>>(arithmetic, target);
+        case Opcode::v_mfma_f32_16x16x32_bf8_bf8:
+            return bytes<Bf8, Bf8, Shape<16, 32>>(arithmetic, target);
+        case Opcode::v_mfma_f32_32x32x16_fp8_fp8:
+            return bytes<Fp8, Fp8, Shape<32, 16>>(arithmetic, target);
+        case Opcode::v_mfma_f32_32x32x16_fp8_bf8:
+            return bytes<Fp8, Bf8, Shape<32, 16>>(arithmetic, target);
+        case Opcode::v_mfma_f32_32x32x16_bf8_fp8:
+            return bytes<Bf8, Fp8, Shape<32, 16>>(arithmetic, target);
+        case Opcode::v_mfma_f32_32x32x16_bf8_bf8:
+            return bytes<Bf8, Bf8, Shape<32, 16>>(arithmetic, target);
+        case Opcode::v_mfma_i32_32x32x16_i8:
+            return integers<Shape<32, 16>>();
+        case Opcode::v_mfma_i32_16x16x32_i8:
+            return integers<Shape<16, 32>>();
+        case Opcode::v_mfma_i32_32x32x32_i8:
+            return integers<Shape<32, 32>>();
+        case Opcode::v_mfma_i32_16x16x64_i8:
+            return integers<Shape<16, 64>>();
+        case Opcode::v_mfma_i32_32x32x4_2b_i8:
+            return integers<Shape<32, 4, 2>>();
+        case Opcode::v_mfma_i32_16x16x4_4b_i8:
+            return integers<Shape<16, 4, 4>>();
+        case Opcode::v_mfma_i32_4x4x4_16b_i8:
+            return integers<Shape<4, 4, 16>>();
+        case Opcode::v_mfma_f64_16x16x4_f64:
+            return {multiply_f64_16x16x4, run_in_place<multiply_f64_16x16x4>, 16, 1, true};
+        case Opcode::v_mfma_f64_4x4x4_4b_f64:
+            return {multiply_f64_4x4x4, run_in_place<multiply_f64_4x4x4>, 4, 4, true};
+        default:
+            return {};
     }
 }
 
@@ -196,9 +245,10 @@ bool bind_matrix(const Instruction& instruction, StepBuilder& builder) {
     // One block has nobody to broadcast to.
     if ((1 << instruction.cbsz) > meaning.blocks || instruction.abid >= 1 << instruction.cbsz) return false;
 
-    if (!c_is_register) c.dwords = meaning.is_f64 ? 2 : 1;   // a constant is one value, whatever C's size
+    if (!c_is_register) c.dwords = meaning.is_f64 ? 2 : 1;  // a constant is one value, whatever C's size
     const StepBuilder::Source c_source = builder.source(instruction, c);
-    const bool shares = overlaps(d, a) || overlaps(d, b) || (c_is_register && overlaps(d, c) && d.code != c.code);
+    const bool shares =
+        overlaps(d, a) || overlaps(d, b) || (c_is_register && overlaps(d, c) && d.code != c.code);
     Step& step = builder.emit(meaning.handler);
     step.destination = builder.offset_of(d.code);
     step.source[0] = builder.offset_of(a.code);
@@ -209,8 +259,8 @@ bool bind_matrix(const Instruction& instruction, StepBuilder& builder) {
     step.extra[0] = c_is_register ? layout::vector_row_bytes : meaning.is_f64 ? layout::scalar_row_bytes : 0;
     step.extra[1] = instruction.operands[0].dwords;
     if (shares || instruction.cbsz || blgp || negate) {
-        const Modifiers modifiers = {instruction.cbsz, instruction.abid, blgp, negate, meaning.size, meaning.blocks,
-                                     meaning.is_f64};
+        const Modifiers modifiers = {instruction.cbsz, instruction.abid, blgp,          negate,
+                                     meaning.size,     meaning.blocks,   meaning.is_f64};
         static_assert(sizeof(modifiers) == sizeof(step.immediate));
         memcpy(&step.immediate, &modifiers, sizeof(modifiers));
         step.dwords = static_cast<uint8_t>(a.dwords | b.dwords << 4);

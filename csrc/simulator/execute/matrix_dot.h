@@ -1,8 +1,9 @@
 // simulator/execute/matrix_dot.h: bf16 products with the host's own bf16 dot product (vdpbf16ps).
 // SPDX-License-Identifier: MIT
 //
-// The registers already hold what the instruction takes: a register of B is one pair of k for each of sixteen columns, a
-// dword of A is the pair of one row, and sixteen lanes of D are sixteen columns of a row. Nothing is repacked.
+// The registers already hold what the instruction takes: a register of B is one pair of k for each of sixteen
+// columns, a dword of A is the pair of one row, and sixteen lanes of D are sixteen columns of a row. Nothing
+// is repacked.
 #pragma once
 
 #include "simulator/execute/matrix_layout.h"
@@ -26,7 +27,8 @@ void multiply_dot(const MatrixOperands& operands) {
         for (int pair = 0; pair < pairs; ++pair) {
 #pragma GCC unroll 2
             for (int j = 0; j < columns; ++j) {
-                right[pair][j] = _mm512_load_si512(b + pair % run_pairs * 256 + (pair / run_pairs * size + j * 16) * 4);
+                right[pair][j] =
+                    _mm512_load_si512(b + pair % run_pairs * 256 + (pair / run_pairs * size + j * 16) * 4);
             }
         }
         for (int row = 0; row < size; row += rows) {
@@ -55,7 +57,8 @@ void multiply_dot(const MatrixOperands& operands) {
             for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 2
                 for (int j = 0; j < columns; ++j) {
-                    _mm512_store_ps(d_place(operands, first_vgpr + output_register<size>(row + i), output_lane<size>(row + i, j * 16)),
+                    _mm512_store_ps(d_place(operands, first_vgpr + output_register<size>(row + i),
+                                            output_lane<size>(row + i, j * 16)),
                                     sum[i][j]);
                 }
             }

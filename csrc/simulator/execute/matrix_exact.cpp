@@ -24,14 +24,15 @@ constexpr float quiet_nan = __builtin_nanf("");
 
 }  // namespace
 
-float exact_group(const float* a, int a_step, const float* b, int b_step, int count, int smallest_exponent, float c) {
+float exact_group(const float* a, int a_step, const float* b, int b_step, int count, int smallest_exponent,
+                  float c) {
     double significands[8];
     int exponents[8], largest = -1000;
     // Infinities and NaN, products too large for f32 included, decide alone.
     double special = __builtin_isfinite(c) ? 0.0 : c;
     for (int k = 0; k < count; ++k) {
         const float x = a[k * a_step], y = b[k * b_step];
-        double product = static_cast<double>(x) * y;   // exact unless special
+        double product = static_cast<double>(x) * y;  // exact unless special
         if (product >= 0x1p128) product = __builtin_inf();
         if (product <= -0x1p128) product = -__builtin_inf();
         if (!__builtin_isfinite(product)) {
@@ -46,11 +47,13 @@ float exact_group(const float* a, int a_step, const float* b, int b_step, int co
     if (special != special) return quiet_nan;
     if (special != 0) return static_cast<float>(special);
     double sum = 0;
-    for (int k = 0; k < count; ++k) sum += __builtin_trunc(__builtin_ldexp(significands[k], exponents[k] - largest + 24));
+    for (int k = 0; k < count; ++k)
+        sum += __builtin_trunc(__builtin_ldexp(significands[k], exponents[k] - largest + 24));
     const Split addend = split(c, -126);
     const int top = largest > addend.exponent ? largest : addend.exponent;
-    const double total = __builtin_floor(__builtin_ldexp(sum, largest - top + 7)) +
-                         __builtin_floor(__builtin_ldexp(addend.significand, addend.exponent - top + 24)) * 128;
+    const double total =
+        __builtin_floor(__builtin_ldexp(sum, largest - top + 7)) +
+        __builtin_floor(__builtin_ldexp(addend.significand, addend.exponent - top + 24)) * 128;
     return static_cast<float>(__builtin_ldexp(total, top - 31)) + 0.0f;
 }
 

@@ -1,36 +1,43 @@
 // simulator/execute/matrix_exact.h: the rounding of CDNA3's matrix cores, for f16, bf16 and xf32.
 // SPDX-License-Identifier: MIT
 //
-// The rule is MMA-Sim's ("TR_FDPA" with F = 24, F2 = 31; arXiv 2511.10909, github.com/microsoft/MMA-Sim), which its
-// authors found bit-equal to an MI300X. k is taken in groups of 8 (xf32: 4). In a group
-//   1. a product has the significand sa * sb in (-4, 4) and the exponent ea + eb; a denormal has the smallest normal
-//      exponent and a significand below 1; a zero product has the exponent -126. A product of 2^128 or more is infinite.
-//   2. all products are aligned to the largest exponent and cut off (toward zero) after 24 fractional bits; the sum S of
+// The rule is MMA-Sim's ("TR_FDPA" with F = 24, F2 = 31; arXiv 2511.10909, github.com/microsoft/MMA-Sim),
+// which its authors found bit-equal to an MI300X. k is taken in groups of 8 (xf32: 4). In a group
+//   1. a product has the significand sa * sb in (-4, 4) and the exponent ea + eb; a denormal has the smallest
+//   normal
+//      exponent and a significand below 1; a zero product has the exponent -126. A product of 2^128 or more
+//      is infinite.
+//   2. all products are aligned to the largest exponent and cut off (toward zero) after 24 fractional bits;
+//   the sum S of
 //      the results is exact.
-//   3. with E = max(that exponent, C's exponent), S is cut off (toward minus infinity) after 31 fractional bits relative
+//   3. with E = max(that exponent, C's exponent), S is cut off (toward minus infinity) after 31 fractional
+//   bits relative
 //      to E and C after 24; their sum is rounded to nearest even to f32, which is the C of the next group.
-// fp8 and bf8 ("GTR_FDPA", groups of 16): steps 1 and 2 for the even and for the odd k apart, both results cut (toward minus
-// infinity) after 24 fractional bits relative to the larger exponent, and added; in step 3 a C of less than E - 25 counts
-// as 0.
-// Infinities and NaN pass as in any sum; here every NaN is 0x7fc00000 and every zero sum +0 (the rule leaves both open).
+// fp8 and bf8 ("GTR_FDPA", groups of 16): steps 1 and 2 for the even and for the odd k apart, both results
+// cut (toward minus infinity) after 24 fractional bits relative to the larger exponent, and added; in step 3
+// a C of less than E - 25 counts as 0. Infinities and NaN pass as in any sum; here every NaN is 0x7fc00000
+// and every zero sum +0 (the rule leaves both open).
 //
-// Step 2 in f32 arithmetic, exact: the products of one group are scaled by a power of two so that truncating to an
-// integer is the cut. To keep f32's range, each row of A and column of B is first divided by the power of two of its
-// largest element in the group. What is still out of range, and infinities and NaN, take the scalar way.
+// Step 2 in f32 arithmetic, exact: the products of one group are scaled by a power of two so that truncating
+// to an integer is the cut. To keep f32's range, each row of A and column of B is first divided by the power
+// of two of its largest element in the group. What is still out of range, and infinities and NaN, take the
+// scalar way.
 #pragma once
 
 #include "simulator/execute/matrix_strict.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-// One group for one element of D: `a` and `b` point to its first k, the next ones are `a_step` and `b_step` further.
-float exact_group(const float* a, int a_step, const float* b, int b_step, int count, int smallest_exponent, float c);
+// One group for one element of D: `a` and `b` point to its first k, the next ones are `a_step` and `b_step`
+// further.
+float exact_group(const float* a, int a_step, const float* b, int b_step, int count, int smallest_exponent,
+                  float c);
 // The sum of the products where some are infinite or NaN.
 float special_sum(const float* a, int a_step, const float* b, int b_step, int count, float c);
 
 namespace exact {
 
-inline constexpr int no_exponent = -2000;   // of a zero: below every sum of two exponents
+inline constexpr int no_exponent = -2000;  // of a zero: below every sum of two exponents
 
 HIPKITTENS_INLINE MatrixInts exponent_field(MatrixFloats value) { return (MatrixInts)value >> 23 & 0xff; }
 HIPKITTENS_INLINE MatrixInts larger(MatrixInts a, MatrixInts b) { return a > b ? a : b; }
@@ -47,13 +54,14 @@ HIPKITTENS_INLINE bool any(MatrixInts truth) {
 #endif
 }
 
-// One operand of one block: elements divided by 2^(largest exponent of their row and group), and the exponents.
+// One operand of one block: elements divided by 2^(largest exponent of their row and group), and the
+// exponents.
 template <int size, int depth, int group>
 struct Aligned {
     alignas(64) float value[depth * size];
-    alignas(64) int32_t exponent[depth * size];             // relative to `largest`, no_exponent for 0
+    alignas(64) int32_t exponent[depth * size];  // relative to `largest`, no_exponent for 0
     alignas(64) int32_t largest[depth / group * size];
-    bool has_special;                                       // an infinity or a NaN
+    bool has_special;  // an infinity or a NaN
 };
 
 template <int size, int depth, int group>
@@ -77,7 +85,8 @@ HIPKITTENS_INLINE void align(const float* from, int smallest_exponent, Aligned<s
             for (int k = 0; k < group; ++k) {
                 const int at = (first + k) * size + row;
                 store_vector(to.value + at, load_vector<MatrixFloats>(from + at) * scale);
-                store_vector(to.exponent + at, exponents[k] == no_exponent ? exponents[k] : exponents[k] - largest);
+                store_vector(to.exponent + at,
+                             exponents[k] == no_exponent ? exponents[k] : exponents[k] - largest);
             }
         }
     }
@@ -87,19 +96,22 @@ HIPKITTENS_INLINE void align(const float* from, int smallest_exponent, Aligned<s
 // Step 3. S is in units of 2^(exponent - 24); a finite C is significand * 2^(c_exponent - 24).
 #if defined(__AVX512F__)
 // Sums of 40 bits in 64-bit integers, whose right shift is the cut toward minus infinity.
-// (Vector operators and zero-masked forms: g++ 12 warns about the undefined value inside the plain intrinsics.)
+// (Vector operators and zero-masked forms: g++ 12 warns about the undefined value inside the plain
+// intrinsics.)
 HIPKITTENS_INLINE i64x8 widen_half(i32x16 value, bool high) {
     const i32x8 half = high ? __builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15)
                             : __builtin_shufflevector(value, value, 0, 1, 2, 3, 4, 5, 6, 7);
     return (i64x8)_mm512_maskz_cvtepi32_epi64(0xff, (__m256i)half);
 }
 HIPKITTENS_INLINE __m256 add_half(i32x16 sum, i32x16 shift, i32x16 c, i32x16 power, bool high) {
-    const __m512i cut = _mm512_maskz_srav_epi64(0xff, (__m512i)(widen_half(sum, high) << 7), (__m512i)widen_half(shift, high));
+    const __m512i cut = _mm512_maskz_srav_epi64(0xff, (__m512i)(widen_half(sum, high) << 7),
+                                                (__m512i)widen_half(shift, high));
     const __m512d total = _mm512_maskz_cvtepi64_pd(0xff, (__m512i)((i64x8)cut + (widen_half(c, high) << 7)));
     return _mm512_maskz_cvtpd_ps(0xff, (__m512d)((f64x8)total * (f64x8)(widen_half(power, high) << 52)));
 }
 
-HIPKITTENS_INLINE MatrixFloats add_parts(MatrixInts sum, MatrixInts exponent, MatrixInts c, MatrixInts c_exponent) {
+HIPKITTENS_INLINE MatrixFloats add_parts(MatrixInts sum, MatrixInts exponent, MatrixInts c,
+                                         MatrixInts c_exponent) {
     const i32x16 top = larger(exponent, c_exponent);
     const i32x16 cut_c = (i32x16)_mm512_maskz_srav_epi32(0xffff, (__m512i)c, (__m512i)(top - c_exponent));
     const i32x16 shift = top - exponent, power = top + (1023 - 31);
@@ -127,7 +139,8 @@ HIPKITTENS_INLINE MatrixDoubles floor(MatrixDoubles value) {
 #if defined(__AVX2__)
     return (MatrixDoubles)_mm256_floor_pd((__m256d)value);
 #else
-    return round_by_magic<Rounding::down>(value, MatrixDoubles{} + 4503599627370496.0, MatrixLongBits{} + 0x8000000000000000u,
+    return round_by_magic<Rounding::down>(value, MatrixDoubles{} + 4503599627370496.0,
+                                          MatrixLongBits{} + 0x8000000000000000u,
                                           MatrixLongBits{} + 0x8000000000000u);
 #endif
 }
@@ -140,11 +153,13 @@ HIPKITTENS_INLINE MatrixHalfFloats add_half(MatrixHalfInts sum, MatrixHalfInts e
     return __builtin_convertvector((cut + cut_c * 128.0) * power_of_two(top - 31), MatrixHalfFloats);
 }
 
-HIPKITTENS_INLINE MatrixFloats add_parts(MatrixInts sum, MatrixInts exponent, MatrixInts c, MatrixInts c_exponent) {
+HIPKITTENS_INLINE MatrixFloats add_parts(MatrixInts sum, MatrixInts exponent, MatrixInts c,
+                                         MatrixInts c_exponent) {
     MatrixFloats result;
     for (int which = 0; which < 2; ++which) {
-        const MatrixHalfFloats rounded = add_half(half_of<MatrixHalfInts>(sum, which), half_of<MatrixHalfInts>(exponent, which),
-                                                  half_of<MatrixHalfInts>(c, which), half_of<MatrixHalfInts>(c_exponent, which));
+        const MatrixHalfFloats rounded =
+            add_half(half_of<MatrixHalfInts>(sum, which), half_of<MatrixHalfInts>(exponent, which),
+                     half_of<MatrixHalfInts>(c, which), half_of<MatrixHalfInts>(c_exponent, which));
         memcpy(reinterpret_cast<char*>(&result) + which * sizeof(rounded), &rounded, sizeof(rounded));
     }
     return result;
@@ -181,25 +196,29 @@ void multiply_exact(const MatrixOperands& operands) {
         const int first_vgpr = block * size * size / 64;
         for (int row = 0; row < size; ++row) {
             for (int column = 0; column < size; column += width) {
-                const int vgpr = first_vgpr + output_register<size>(row), lane = output_lane<size>(row, column);
+                const int vgpr = first_vgpr + output_register<size>(row),
+                          lane = output_lane<size>(row, column);
                 MatrixFloats c = load_vector<MatrixFloats>(c_place(operands, vgpr, lane));
                 for (int first = 0; first < depth; first += group) {
                     MatrixInts relative = MatrixInts{} + 2 * no_exponent;
 #pragma GCC unroll 8
                     for (int k = first; k < first + group; ++k) {
-                        relative = larger(relative, load_vector<MatrixInts>(right.exponent + k * size + column) +
-                                                        left.exponent[k * size + row]);
+                        relative =
+                            larger(relative, load_vector<MatrixInts>(right.exponent + k * size + column) +
+                                                 left.exponent[k * size + row]);
                     }
                     const MatrixInts all_zero = relative < -1000;
-                    MatrixInts exponent = relative + left.largest[first / group * size + row] +
-                                          load_vector<MatrixInts>(right.largest + first / group * size + column);
-                    const MatrixInts unsafe = ((relative < -100) | (exponent < -126) | (exponent > 125)) & ~all_zero;
+                    MatrixInts exponent =
+                        relative + left.largest[first / group * size + row] +
+                        load_vector<MatrixInts>(right.largest + first / group * size + column);
+                    const MatrixInts unsafe =
+                        ((relative < -100) | (exponent < -126) | (exponent > 125)) & ~all_zero;
                     if (__builtin_expect(special || any(unsafe), 0)) {
                         alignas(64) float sums[width];
                         store_vector(sums, c);
                         for (int j = 0; j < width; ++j) {
-                            sums[j] = exact_group(a + first * size + row, size, b + first * size + column + j, size, group,
-                                                  Format::smallest_exponent, sums[j]);
+                            sums[j] = exact_group(a + first * size + row, size, b + first * size + column + j,
+                                                  size, group, Format::smallest_exponent, sums[j]);
                         }
                         c = load_vector<MatrixFloats>(sums);
                         continue;
@@ -210,8 +229,9 @@ void multiply_exact(const MatrixOperands& operands) {
                     MatrixInts sum = {};
 #pragma GCC unroll 8
                     for (int k = first; k < first + group; ++k) {
-                        const MatrixFloats product = load_vector<MatrixFloats>(right.value + k * size + column) *
-                                                     left.value[k * size + row];
+                        const MatrixFloats product =
+                            load_vector<MatrixFloats>(right.value + k * size + column) *
+                            left.value[k * size + row];
                         sum += __builtin_convertvector(product * scale, MatrixInts);
                     }
                     c = add_to_c(sum, exponent, c);
@@ -232,7 +252,8 @@ void multiply_exact_bytes(const MatrixOperands& operands) {
     unpack_block<Format, ShapeOf>(a, operands.a, 0);
     unpack_block<FormatOfB, ShapeOf>(b, operands.b, 0);
     MatrixInts special = {};
-    const auto find_exponents = [&special](const float* from, int32_t* to, int smallest) __attribute__((always_inline)) {
+    const auto find_exponents = [&special](const float* from, int32_t* to,
+                                           int smallest) __attribute__((always_inline)) {
         for (int at = 0; at < depth * size; at += width) {
             const MatrixFloats value = load_vector<MatrixFloats>(from + at);
             const MatrixInts field = exponent_field(value);
@@ -252,7 +273,8 @@ void multiply_exact_bytes(const MatrixOperands& operands) {
                 // An infinity or NaN anywhere decides an element alone; the others go on below.
                 alignas(64) float sums[width];
                 store_vector(sums, c);
-                for (int j = 0; j < width; ++j) sums[j] = special_sum(a + row, size, b + column + j, size, depth, sums[j]);
+                for (int j = 0; j < width; ++j)
+                    sums[j] = special_sum(a + row, size, b + column + j, size, depth, sums[j]);
                 c = load_vector<MatrixFloats>(sums);
             }
             for (int first = 0; first < depth; first += group) {
@@ -261,14 +283,16 @@ void multiply_exact_bytes(const MatrixOperands& operands) {
                     MatrixInts largest = MatrixInts{} + 2 * no_exponent;
 #pragma GCC unroll 8
                     for (int k = first + parity; k < first + group; k += 2) {
-                        largest = larger(largest, load_vector<MatrixInts>(b_exponent + k * size + column) + a_exponent[k * size + row]);
+                        largest = larger(largest, load_vector<MatrixInts>(b_exponent + k * size + column) +
+                                                      a_exponent[k * size + row]);
                     }
-                    exponent[parity] = larger(largest, MatrixInts{} - 126);   // of a zero product
+                    exponent[parity] = larger(largest, MatrixInts{} - 126);  // of a zero product
                     const MatrixFloats scale = power_of_two(24 - larger(largest, MatrixInts{} - 100));
                     sum[parity] = MatrixInts{};
 #pragma GCC unroll 8
                     for (int k = first + parity; k < first + group; k += 2) {
-                        const MatrixFloats product = load_vector<MatrixFloats>(b + k * size + column) * a[k * size + row];
+                        const MatrixFloats product =
+                            load_vector<MatrixFloats>(b + k * size + column) * a[k * size + row];
                         sum[parity] += __builtin_convertvector(product * scale, MatrixInts);
                     }
                 }
@@ -291,8 +315,10 @@ void multiply_exact_4x4(const MatrixOperands& operands) {
         for (int lane = 0; lane < 64; lane += matrix_width) {
             for (int e = 0; e < Format::per_dword; ++e) {
                 const int at = (vgpr * Format::per_dword + e) * 64 + lane;
-                store_vector(a + at, Format::unpack(load_vector<MatrixBits>(operands.a + vgpr * 256 + lane * 4), e));
-                store_vector(b + at, Format::unpack(load_vector<MatrixBits>(operands.b + vgpr * 256 + lane * 4), e));
+                store_vector(a + at,
+                             Format::unpack(load_vector<MatrixBits>(operands.a + vgpr * 256 + lane * 4), e));
+                store_vector(b + at,
+                             Format::unpack(load_vector<MatrixBits>(operands.b + vgpr * 256 + lane * 4), e));
             }
         }
     }

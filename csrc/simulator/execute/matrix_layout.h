@@ -1,13 +1,13 @@
 // simulator/execute/matrix_layout.h: which lane of which register holds which matrix element.
 // SPDX-License-Identifier: MIT
 //
-// As AMD's matrix instruction calculator gives it. A shape multiplies `blocks` pairs of matrices, A (size x depth) and B
-// (depth x size). Lane l holds row (of A) or column (of B) l % size. With one block, the lanes' groups l / size hold
-// consecutive runs of k; with more, group l / size belongs to block l / size. Within a lane k runs through the registers,
-// lowest bits first.
-// D and C: sizes 32 and 16 keep a row's columns in consecutive lanes. Groups of four rows go to lane groups in turn, the
-// rows of a group to consecutive registers, then on to the next four registers; each block has registers of its own.
-// Size 4: register i is row i, and lane 4 * block + column.
+// As AMD's matrix instruction calculator gives it. A shape multiplies `blocks` pairs of matrices, A (size x
+// depth) and B (depth x size). Lane l holds row (of A) or column (of B) l % size. With one block, the lanes'
+// groups l / size hold consecutive runs of k; with more, group l / size belongs to block l / size. Within a
+// lane k runs through the registers, lowest bits first. D and C: sizes 32 and 16 keep a row's columns in
+// consecutive lanes. Groups of four rows go to lane groups in turn, the rows of a group to consecutive
+// registers, then on to the next four registers; each block has registers of its own. Size 4: register i is
+// row i, and lane 4 * block + column.
 #pragma once
 
 #include "simulator/execute/lanes.h"
@@ -18,8 +18,8 @@ template <int size_, int depth_, int blocks_ = 1>
 struct Shape {
     static constexpr int size = size_, depth = depth_, blocks = blocks_;
     static constexpr int lane_groups = 64 / size;
-    static constexpr int run = blocks == 1 ? depth / lane_groups : depth;   // consecutive k in one lane
-    static constexpr int registers = size * size * blocks / 64;             // of C and D
+    static constexpr int run = blocks == 1 ? depth / lane_groups : depth;  // consecutive k in one lane
+    static constexpr int registers = size * size * blocks / 64;            // of C and D
     static_assert(blocks == 1 || size * blocks == 64);
 };
 
@@ -33,7 +33,8 @@ HIPKITTENS_INLINE constexpr int output_lane(int row, int column) {
     return size == 32 ? 32 * (row / 4 % 2) + column : 16 * (row / 4) + column;
 }
 
-// The registers of one matrix instruction. C may be a constant: then every register and every quarter is the same row.
+// The registers of one matrix instruction. C may be a constant: then every register and every quarter is the
+// same row.
 struct MatrixOperands {
     uint8_t* d;
     const uint8_t* a;
@@ -43,7 +44,8 @@ struct MatrixOperands {
 };
 
 HIPKITTENS_INLINE const uint8_t* c_place(const MatrixOperands& operands, int vgpr, int lane) {
-    return operands.c + vgpr * operands.c_register_bytes + lane / 16 * operands.c_quarter_bytes + lane % 16 * 4;
+    return operands.c + vgpr * operands.c_register_bytes + lane / 16 * operands.c_quarter_bytes +
+           lane % 16 * 4;
 }
 HIPKITTENS_INLINE uint8_t* d_place(const MatrixOperands& operands, int vgpr, int lane) {
     return operands.d + vgpr * 256 + lane * 4;

@@ -6,9 +6,10 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-// Matrix cores round to nearest even and keep denormals whatever MODE says; the host's MXCSR holds MODE's f32 settings.
+// Matrix cores round to nearest even and keep denormals whatever MODE says; the host's MXCSR holds MODE's f32
+// settings.
 class MatrixMode {
-   public:
+  public:
     __attribute__((always_inline)) explicit MatrixMode(const Wave* wave) {
 #if defined(__x86_64__)
         constexpr uint32_t f32_bits = 0x33, nearest_with_denormals = 0x30, mxcsr_default = 0x1f80;
@@ -25,8 +26,8 @@ class MatrixMode {
 #endif
     }
 
-   private:
-    [[maybe_unused]] uint32_t saved_ = 0;   // MXCSR is never 0: its exception masks are set
+  private:
+    [[maybe_unused]] uint32_t saved_ = 0;  // MXCSR is never 0: its exception masks are set
 };
 
 }  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL

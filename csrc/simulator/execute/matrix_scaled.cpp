@@ -1,11 +1,12 @@
-// simulator/execute/matrix_scaled.cpp: gfx950's products of 8-, 6- and 4-bit floats, with or without block scales.
-// SPDX-License-Identifier: MIT
+// simulator/execute/matrix_scaled.cpp: gfx950's products of 8-, 6- and 4-bit floats, with or without block
+// scales. SPDX-License-Identifier: MIT
 //
-// A lane holds 32 elements of one row of A (column of B), lowest bits first; CBSZ and BLGP name the formats. 6- and 4-bit
-// elements are 32 consecutive k; 8-bit ones two runs of 16, half of the depth apart (as AMD's rocjitsu has them). A scale
-// is a power of two, 2^(byte - 127), for 32 consecutive k of a row: that of k block j is in lane j * size + row, in the byte
-// that OP_SEL (low bit) and OP_SEL_HI choose; 255 is NaN. Every k is one fused multiply-add of the scaled product, rounded
-// once, in every arithmetic: no rule of the hardware's is published.
+// A lane holds 32 elements of one row of A (column of B), lowest bits first; CBSZ and BLGP name the formats.
+// 6- and 4-bit elements are 32 consecutive k; 8-bit ones two runs of 16, half of the depth apart (as AMD's
+// rocjitsu has them). A scale is a power of two, 2^(byte - 127), for 32 consecutive k of a row: that of k
+// block j is in lane j * size + row, in the byte that OP_SEL (low bit) and OP_SEL_HI choose; 255 is NaN.
+// Every k is one fused multiply-add of the scaled product, rounded once, in every arithmetic: no rule of the
+// hardware's is published.
 #include "simulator/execute/matrix_scaled.h"
 
 #include "simulator/execute/matrix_mode.h"
@@ -27,7 +28,8 @@ constexpr float power_of_two(int n) {
     return value;
 }
 
-// Every pattern of a format with the value it stands for (OCP 8-bit floating point; OCP microscaling formats).
+// Every pattern of a format with the value it stands for (OCP 8-bit floating point; OCP microscaling
+// formats).
 struct Values {
     float of[256];
 };
@@ -37,15 +39,17 @@ constexpr Values make_values(int bits, int fraction_bits, int bias) {
         const int magnitude = pattern & ((1 << (bits - 1)) - 1);
         const int exponent = magnitude >> fraction_bits, fraction = magnitude & ((1 << fraction_bits) - 1);
         const int significand = exponent ? fraction | 1 << fraction_bits : fraction;
-        float value = static_cast<float>(significand) * power_of_two((exponent ? exponent : 1) - bias - fraction_bits);
+        float value =
+            static_cast<float>(significand) * power_of_two((exponent ? exponent : 1) - bias - fraction_bits);
         if (bits == 8 && fraction_bits == 3 && magnitude == 0x7f) value = __builtin_nanf("");
-        if (bits == 8 && fraction_bits == 2 && magnitude >= 0x7c) value = fraction ? __builtin_nanf("") : __builtin_inff();
+        if (bits == 8 && fraction_bits == 2 && magnitude >= 0x7c)
+            value = fraction ? __builtin_nanf("") : __builtin_inff();
         values.of[pattern] = pattern >> (bits - 1) ? -value : value;
     }
     return values;
 }
-constexpr Values values_of[format_count] = {make_values(8, 3, 7), make_values(8, 2, 15), make_values(6, 3, 1), make_values(6, 2, 3),
-                                            make_values(4, 1, 1)};
+constexpr Values values_of[format_count] = {make_values(8, 3, 7), make_values(8, 2, 15), make_values(6, 3, 1),
+                                            make_values(6, 2, 3), make_values(4, 1, 1)};
 
 // Step::immediate.
 struct Control {
@@ -55,13 +59,13 @@ struct Control {
 template <int size, int depth>
 struct Unpacked {
     alignas(64) float value[depth * size];
-    int exponent[depth / 32][size];   // of the scale
-    bool is_plain;                    // all scales are near enough to 1 for f32 to hold the scaled elements
+    int exponent[depth / 32][size];  // of the scale
+    bool is_plain;                   // all scales are near enough to 1 for f32 to hold the scaled elements
 };
 
 template <int size, int depth>
-void unpack(const uint8_t* from, uint32_t format, const uint8_t* scales, uint32_t scale_stride, uint32_t byte, bool is_scaled,
-            Unpacked<size, depth>& to) {
+void unpack(const uint8_t* from, uint32_t format, const uint8_t* scales, uint32_t scale_stride, uint32_t byte,
+            bool is_scaled, Unpacked<size, depth>& to) {
     const int bits = bits_of[format], groups = 64 / size;
     const uint32_t mask = (1u << bits) - 1;
     to.is_plain = true;
@@ -94,7 +98,8 @@ void unpack(const uint8_t* from, uint32_t format, const uint8_t* scales, uint32_
 
 // With scales that f32 cannot hold: products and scales in double, where they are exact.
 template <int size, int depth>
-void multiply_far(const MatrixOperands& operands, const Unpacked<size, depth>& a, const Unpacked<size, depth>& b) {
+void multiply_far(const MatrixOperands& operands, const Unpacked<size, depth>& a,
+                  const Unpacked<size, depth>& b) {
     for (int row = 0; row < size; ++row) {
         for (int column = 0; column < size; ++column) {
             const int vgpr = output_register<size>(row), lane = output_lane<size>(row, column);
@@ -131,12 +136,19 @@ const Step* run(Wave* wave, const Step* step) {
     const MatrixMode mode(wave);
     Control control;
     memcpy(&control, &step->immediate, sizeof(control));
-    const MatrixOperands operands = {at(wave, step->destination), at(wave, step->source[0]), at(wave, step->source[1]),
-                                     at(wave, step->source[2]), step->dwords ? layout::vector_row_bytes : 0, step->stride[2]};
-    // A, B and the scales are read here, C element by element before its D: only a shifted C may not share D's registers.
+    const MatrixOperands operands = {at(wave, step->destination),
+                                     at(wave, step->source[0]),
+                                     at(wave, step->source[1]),
+                                     at(wave, step->source[2]),
+                                     step->dwords ? layout::vector_row_bytes : 0,
+                                     step->stride[2]};
+    // A, B and the scales are read here, C element by element before its D: only a shifted C may not share
+    // D's registers.
     Unpacked<size, depth> a, b;
-    unpack<size, depth>(operands.a, control.a_format, at(wave, step->extra[0]), step->stride[0], control.a_byte, control.is_scaled, a);
-    unpack<size, depth>(operands.b, control.b_format, at(wave, step->extra[1]), step->stride[1], control.b_byte, control.is_scaled, b);
+    unpack<size, depth>(operands.a, control.a_format, at(wave, step->extra[0]), step->stride[0],
+                        control.a_byte, control.is_scaled, a);
+    unpack<size, depth>(operands.b, control.b_format, at(wave, step->extra[1]), step->stride[1],
+                        control.b_byte, control.is_scaled, b);
     if (!a.is_plain || !b.is_plain) {
         multiply_far(operands, a, b);
         return step + 1;
@@ -155,22 +167,34 @@ bool bind_scaled_matrix(const isa::Instruction& instruction, StepBuilder& builde
     bool is_scaled = false;
     Handler handler = nullptr;
     switch (instruction.opcode) {
-        case Opcode::v_mfma_scale_f32_16x16x128_f8f6f4: is_scaled = true; [[fallthrough]];
-        case Opcode::v_mfma_f32_16x16x128_f8f6f4: handler = run<16, 128>; break;
-        case Opcode::v_mfma_scale_f32_32x32x64_f8f6f4: is_scaled = true; [[fallthrough]];
-        case Opcode::v_mfma_f32_32x32x64_f8f6f4: handler = run<32, 64>; break;
-        default: return false;
+        case Opcode::v_mfma_scale_f32_16x16x128_f8f6f4:
+            is_scaled = true;
+            [[fallthrough]];
+        case Opcode::v_mfma_f32_16x16x128_f8f6f4:
+            handler = run<16, 128>;
+            break;
+        case Opcode::v_mfma_scale_f32_32x32x64_f8f6f4:
+            is_scaled = true;
+            [[fallthrough]];
+        case Opcode::v_mfma_f32_32x32x64_f8f6f4:
+            handler = run<32, 64>;
+            break;
+        default:
+            return false;
     }
     if (instruction.cbsz >= format_count || instruction.blgp >= format_count) return false;
-    const isa::Operand &d = instruction.operands[0], &a = instruction.operands[1], &b = instruction.operands[2];
+    const isa::Operand &d = instruction.operands[0], &a = instruction.operands[1],
+                       &b = instruction.operands[2];
     isa::Operand c = instruction.operands[3];
     const bool c_is_register = c.is_vgpr() || c.is_agpr();
     if (!c_is_register) c.dwords = 1;
     // The assembler does not allow D to share some of C's registers and not all.
-    if (c_is_register && c.code != d.code && c.code < d.code + d.dwords && d.code < c.code + c.dwords) return false;
+    if (c_is_register && c.code != d.code && c.code < d.code + d.dwords && d.code < c.code + c.dwords)
+        return false;
     const StepBuilder::Source c_source = builder.source(instruction, c);
     StepBuilder::Source scales[2] = {};
-    for (int side = 0; side < 2 && is_scaled; ++side) scales[side] = builder.source(instruction, instruction.operands[4 + side]);
+    for (int side = 0; side < 2 && is_scaled; ++side)
+        scales[side] = builder.source(instruction, instruction.operands[4 + side]);
     Step& step = builder.emit(handler);
     step.destination = builder.offset_of(d.code);
     step.source[0] = builder.offset_of(a.code);

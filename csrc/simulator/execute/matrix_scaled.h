@@ -1,5 +1,5 @@
-// simulator/execute/matrix_scaled.h: gfx950's products of 8-, 6- and 4-bit floats, with or without block scales.
-// SPDX-License-Identifier: MIT
+// simulator/execute/matrix_scaled.h: gfx950's products of 8-, 6- and 4-bit floats, with or without block
+// scales. SPDX-License-Identifier: MIT
 #pragma once
 
 #include "isa/instruction.h"

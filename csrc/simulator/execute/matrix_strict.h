@@ -1,5 +1,5 @@
-// simulator/execute/matrix_strict.h: k-sequential multiplication: fused multiply-adds in f32 and f64, integers.
-// SPDX-License-Identifier: MIT
+// simulator/execute/matrix_strict.h: k-sequential multiplication: fused multiply-adds in f32 and f64,
+// integers. SPDX-License-Identifier: MIT
 #pragma once
 
 #include "simulator/execute/matrix_arithmetic.h"
@@ -59,8 +59,8 @@ struct StrictTile {
 
 // D = A * B + C of one block whose operands are unpacked.
 template <int size, int depth, class Sum>
-HIPKITTENS_INLINE void multiply_unpacked(const MatrixOperands& operands, int first_vgpr, const typename Sum::Element* a,
-                                         const typename Sum::Element* b) {
+HIPKITTENS_INLINE void multiply_unpacked(const MatrixOperands& operands, int first_vgpr,
+                                         const typename Sum::Element* a, const typename Sum::Element* b) {
     typedef typename Sum::Vector Vector;
     constexpr int width = matrix_width, rows = StrictTile<size>::rows, columns = StrictTile<size>::columns;
     for (int column = 0; column < size; column += columns * width) {
@@ -70,19 +70,22 @@ HIPKITTENS_INLINE void multiply_unpacked(const MatrixOperands& operands, int fir
             for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 2
                 for (int j = 0; j < columns; ++j) {
-                    sum[i][j] = load_vector<Vector>(c_place(operands, first_vgpr + output_register<size>(row + i),
-                                                            output_lane<size>(row + i, column + j * width)));
+                    sum[i][j] =
+                        load_vector<Vector>(c_place(operands, first_vgpr + output_register<size>(row + i),
+                                                    output_lane<size>(row + i, column + j * width)));
                 }
             }
 #pragma GCC unroll 4
             for (int k = 0; k < depth; ++k) {
                 Vector right[columns];
 #pragma GCC unroll 2
-                for (int j = 0; j < columns; ++j) right[j] = load_vector<Vector>(b + k * size + column + j * width);
+                for (int j = 0; j < columns; ++j)
+                    right[j] = load_vector<Vector>(b + k * size + column + j * width);
 #pragma GCC unroll 8
                 for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 2
-                    for (int j = 0; j < columns; ++j) sum[i][j] = Sum::add(a[k * size + row + i], right[j], sum[i][j]);
+                    for (int j = 0; j < columns; ++j)
+                        sum[i][j] = Sum::add(a[k * size + row + i], right[j], sum[i][j]);
                 }
             }
 #pragma GCC unroll 8
@@ -119,18 +122,22 @@ void multiply_strict_4x4(const MatrixOperands& operands) {
         for (int lane = 0; lane < 64; lane += matrix_width) {
             for (int e = 0; e < Format::per_dword; ++e) {
                 const int at = (vgpr * Format::per_dword + e) * 64 + lane;
-                store_vector(a + at, Format::unpack(load_vector<MatrixBits>(operands.a + vgpr * 256 + lane * 4), e));
-                store_vector(b + at, Format::unpack(load_vector<MatrixBits>(operands.b + vgpr * 256 + lane * 4), e));
+                store_vector(a + at,
+                             Format::unpack(load_vector<MatrixBits>(operands.a + vgpr * 256 + lane * 4), e));
+                store_vector(b + at,
+                             Format::unpack(load_vector<MatrixBits>(operands.b + vgpr * 256 + lane * 4), e));
             }
         }
     }
     for (int row = 0; row < 4; ++row) {
         alignas(64) typename Sum::Element sum[64];
-        for (int lane = 0; lane < 64; lane += matrix_width) store_vector(sum + lane, load_vector<MatrixInts>(c_place(operands, row, lane)));
+        for (int lane = 0; lane < 64; lane += matrix_width)
+            store_vector(sum + lane, load_vector<MatrixInts>(c_place(operands, row, lane)));
         for (int k = 0; k < depth; ++k) {
             for (int lane = 0; lane < 64; ++lane) spread[lane] = a[k * 64 + lane / 4 * 4 + row];
             for (int lane = 0; lane < 64; lane += matrix_width) {
-                store_vector(sum + lane, Sum::add(load_vector<Vector>(spread + lane), load_vector<Vector>(b + k * 64 + lane),
+                store_vector(sum + lane, Sum::add(load_vector<Vector>(spread + lane),
+                                                  load_vector<Vector>(b + k * 64 + lane),
                                                   load_vector<Vector>(sum + lane)));
             }
         }
@@ -140,8 +147,8 @@ void multiply_strict_4x4(const MatrixOperands& operands) {
     }
 }
 
-// One f64 per lane and k; row (of A) or column (of B) lane % 16, k = lane / 16. D: registers 2i and 2i + 1 hold rows
-// 4i + lane / 16.
+// One f64 per lane and k; row (of A) or column (of B) lane % 16, k = lane / 16. D: registers 2i and 2i + 1
+// hold rows 4i + lane / 16.
 void multiply_f64_16x16x4(const MatrixOperands& operands);
 // Lane = row (or column) + 4 * block + 16 * k; D: lane = column + 4 * block + 16 * row.
 void multiply_f64_4x4x4(const MatrixOperands& operands);

@@ -1,9 +1,11 @@
-// simulator/execute/scalar.cpp: scalar arithmetic and comparison: SOP1, SOP2, SOPK, SOPC and the SOPP that do no control.
-// SPDX-License-Identifier: MIT
+// simulator/execute/scalar.cpp: scalar arithmetic and comparison: SOP1, SOP2, SOPK, SOPC and the SOPP that do
+// no control. SPDX-License-Identifier: MIT
 //
-// Meanings follow "Scalar ALU Operations" of the CDNA3 and CDNA4 ISA manuals; `scc` inside an operation is SCC before
-// and after it. A SOPK instruction becomes the SOP2 or SOPC operation whose second source is a constant row.
+// Meanings follow "Scalar ALU Operations" of the CDNA3 and CDNA4 ISA manuals; `scc` inside an operation is
+// SCC before and after it. A SOPK instruction becomes the SOP2 or SOPC operation whose second source is a
+// constant row.
 #include "simulator/execute/families.h"
+#include "simulator/execute/scalar_bits.h"
 #include "simulator/execute/scalar_state.h"
 #include "simulator/machine/wave.h"
 
@@ -74,7 +76,13 @@ const Step* run_exec(Wave* wave, const Step* step) {
 }
 
 // How the operands of an instruction become those of its handler.
-enum class Form : uint8_t { none, unary, binary, compare, update };   // update: the destination is the second source
+enum class Form : uint8_t {
+    none,
+    unary,
+    binary,
+    compare,
+    update
+};  // update: the destination is the second source
 
 struct Meaning {
     Handler handler = nullptr;
@@ -102,84 +110,33 @@ constexpr Meaning exec_operation(Operation) {
     return {run_exec<keep_new, Operation>, Form::unary};
 }
 
-typedef uint32_t u32;
-typedef int32_t i32;
-typedef uint64_t u64;
-typedef int64_t i64;
-
-inline __attribute__((always_inline)) u32 count_bits(u64 value) { return static_cast<u32>(__builtin_popcountll(value)); }
-
-// Position of the lowest / of the highest set bit counted from that end, -1 if there is none.
-inline __attribute__((always_inline)) i32 first_set(u64 value) { return value ? __builtin_ctzll(value) : -1; }
-inline __attribute__((always_inline)) i32 leading_zeros(u64 value) { return value ? __builtin_clzll(value) : -1; }
-
-inline __attribute__((always_inline)) u64 reverse_bits(u64 value) {
-    value = (value >> 1 & 0x5555555555555555) | (value & 0x5555555555555555) << 1;
-    value = (value >> 2 & 0x3333333333333333) | (value & 0x3333333333333333) << 2;
-    value = (value >> 4 & 0x0f0f0f0f0f0f0f0f) | (value & 0x0f0f0f0f0f0f0f0f) << 4;
-    return __builtin_bswap64(value);
-}
-
-// Bit i of the result: are any of bits 4i..4i+3 set (quadmask); the same for every bit of the quad (whole quad mode).
-inline __attribute__((always_inline)) u64 quad_any(u64 value) {
-    return (value | value >> 1 | value >> 2 | value >> 3) & 0x1111111111111111;
-}
-inline __attribute__((always_inline)) u64 quad_mask(u64 value) {
-    value = quad_any(value);
-    value = (value | value >> 3) & 0x0303030303030303;
-    value = (value | value >> 6) & 0x000f000f000f000f;
-    value = (value | value >> 12) & 0x000000ff000000ff;
-    return (value | value >> 24) & 0xffff;
-}
-
-inline __attribute__((always_inline)) u64 double_bits(u32 source) {
-    u64 value = source;
-    value = (value | value << 16) & 0x0000ffff0000ffff;
-    value = (value | value << 8) & 0x00ff00ff00ff00ff;
-    value = (value | value << 4) & 0x0f0f0f0f0f0f0f0f;
-    value = (value | value << 2) & 0x3333333333333333;
-    value = (value | value << 1) & 0x5555555555555555;
-    return value | value << 1;
-}
-
-// Bit field extract: offset in bits 4:0 (5:0 for 64 bits), width in bits 22:16; a field may stick out at the top.
-template <class Value>
-inline __attribute__((always_inline)) Value bit_field(Value value, u32 control) {
-    constexpr u32 bits = sizeof(Value) * 8;
-    const u32 offset = control & (bits - 1), width = control >> 16 & 0x7f;
-    value = value >> offset;
-    if (width == 0) return 0;
-    if (width >= bits) return value;
-    typedef decltype(Value{} + 0u) Unsigned;
-    if constexpr (static_cast<Value>(-1) < 0) {
-        const u64 low = static_cast<u64>(value) << (64 - width);
-        return static_cast<Value>(static_cast<i64>(low) >> (64 - width));
-    } else {
-        return static_cast<Value>(static_cast<Unsigned>(value) & ((Unsigned{1} << width) - 1));
+#define NONZERO(type, expression)         \
+    {                                     \
+        const type result = (expression); \
+        scc = result != 0;                \
+        return result;                    \
     }
-}
-
-#define NONZERO(type, expression)              \
-    {                                          \
-        const type result = (expression);      \
-        scc = result != 0;                     \
-        return result;                         \
-    }
-#define UNARY(name, result, a_type, expression) \
-    case Opcode::name:                          \
-        return unary<result, a_type>([](a_type a, u32& scc) -> result { (void)scc; return static_cast<result>(expression); })
+#define UNARY(name, result, a_type, expression)                         \
+    case Opcode::name:                                                  \
+        return unary<result, a_type>([](a_type a, u32& scc) -> result { \
+            (void)scc;                                                  \
+            return static_cast<result>(expression);                     \
+        })
 #define UNARY_SCC(name, result, a_type, expression) \
     case Opcode::name:                              \
-        return unary<result, a_type>([](a_type a, u32& scc) -> result NONZERO(result, static_cast<result>(expression)))
-#define BINARY(name, result, a_type, b_type, expression) \
-    case Opcode::name:                                   \
-        return binary<result, a_type, b_type>(           \
-            [](a_type a, b_type b, u32& scc) -> result { (void)scc; return static_cast<result>(expression); })
+        return unary<result, a_type>(               \
+            [](a_type a, u32& scc)->result NONZERO(result, static_cast<result>(expression)))
+#define BINARY(name, result, a_type, b_type, expression)                                   \
+    case Opcode::name:                                                                     \
+        return binary<result, a_type, b_type>([](a_type a, b_type b, u32& scc) -> result { \
+            (void)scc;                                                                     \
+            return static_cast<result>(expression);                                        \
+        })
 #define BINARY_SCC(name, result, a_type, b_type, expression) \
     case Opcode::name:                                       \
         return binary<result, a_type, b_type>(               \
-            [](a_type a, b_type b, u32& scc) -> result NONZERO(result, static_cast<result>(expression)))
-#define LOGIC(name, expression)                    \
+            [](a_type a, b_type b, u32& scc)->result NONZERO(result, static_cast<result>(expression)))
+#define LOGIC(name, expression)                        \
     BINARY_SCC(name##_b32, u32, u32, u32, expression); \
     BINARY_SCC(name##_b64, u64, u64, u64, expression)
 #define COMPARE(name, type, expression) \
@@ -195,22 +152,6 @@ inline __attribute__((always_inline)) Value bit_field(Value value, u32 control) 
 #define WRITE_EXEC(name, expression) \
     case Opcode::name:               \
         return exec_operation<true>([](u64 source, u64 exec) -> u64 { return expression; })
-
-inline __attribute__((always_inline)) u32 add_signed(u32 a, u32 b, u32& scc) {
-    const u32 sum = a + b;
-    scc = (~(a ^ b) & (a ^ sum)) >> 31;
-    return sum;
-}
-inline __attribute__((always_inline)) u32 subtract_signed(u32 a, u32 b, u32& scc) {
-    const u32 difference = a - b;
-    scc = ((a ^ b) & (a ^ difference)) >> 31;
-    return difference;
-}
-inline __attribute__((always_inline)) u32 add_wide(u64 a, u64 b, u32& scc) {
-    const u64 sum = a + b;
-    scc = sum > 0xffffffff;
-    return static_cast<u32>(sum);
-}
 
 Meaning meaning_of(Opcode opcode) {
     switch (opcode) {
@@ -246,62 +187,78 @@ Meaning meaning_of(Opcode opcode) {
         BINARY(s_add_u32, u32, u32, u32, add_wide(a, b, scc));
         BINARY(s_addc_u32, u32, u32, u32, add_wide(a, u64{b} + scc, scc));
         case Opcode::s_sub_u32:
-            return binary<u32, u32, u32>([](u32 a, u32 b, u32& scc) -> u32 { scc = b > a; return a - b; });
+            return binary<u32, u32, u32>([](u32 a, u32 b, u32& scc) -> u32 {
+                scc = b > a;
+                return a - b;
+            });
         case Opcode::s_subb_u32:
             return binary<u32, u32, u32>([](u32 a, u32 b, u32& scc) -> u32 {
                 const u64 taken = u64{b} + scc;
                 scc = taken > a;
                 return static_cast<u32>(a - taken);
             });
-        BINARY(s_add_i32, u32, u32, u32, add_signed(a, b, scc));
-        BINARY(s_addk_i32, u32, u32, u32, add_signed(a, b, scc));
-        BINARY(s_sub_i32, u32, u32, u32, subtract_signed(a, b, scc));
+            BINARY(s_add_i32, u32, u32, u32, add_signed(a, b, scc));
+            BINARY(s_addk_i32, u32, u32, u32, add_signed(a, b, scc));
+            BINARY(s_sub_i32, u32, u32, u32, subtract_signed(a, b, scc));
         case Opcode::s_min_i32:
-            return binary<i32, i32, i32>([](i32 a, i32 b, u32& scc) { scc = a < b; return scc ? a : b; });
+            return binary<i32, i32, i32>([](i32 a, i32 b, u32& scc) {
+                scc = a < b;
+                return scc ? a : b;
+            });
         case Opcode::s_min_u32:
-            return binary<u32, u32, u32>([](u32 a, u32 b, u32& scc) { scc = a < b; return scc ? a : b; });
+            return binary<u32, u32, u32>([](u32 a, u32 b, u32& scc) {
+                scc = a < b;
+                return scc ? a : b;
+            });
         // SCC at equality: the CDNA3 and CDNA4 manuals define the maximum's SCC by >=, the minimum's by <.
         case Opcode::s_max_i32:
-            return binary<i32, i32, i32>([](i32 a, i32 b, u32& scc) { scc = a >= b; return scc ? a : b; });
+            return binary<i32, i32, i32>([](i32 a, i32 b, u32& scc) {
+                scc = a >= b;
+                return scc ? a : b;
+            });
         case Opcode::s_max_u32:
-            return binary<u32, u32, u32>([](u32 a, u32 b, u32& scc) { scc = a >= b; return scc ? a : b; });
-        BINARY(s_cselect_b32, u32, u32, u32, scc ? a : b);
-        BINARY(s_cselect_b64, u64, u64, u64, scc ? a : b);
-        LOGIC(s_and, a & b);
-        LOGIC(s_or, a | b);
-        LOGIC(s_xor, a ^ b);
-        LOGIC(s_andn2, a & ~b);
-        LOGIC(s_orn2, a | ~b);
-        LOGIC(s_nand, ~(a & b));
-        LOGIC(s_nor, ~(a | b));
-        LOGIC(s_xnor, ~(a ^ b));
-        BINARY_SCC(s_lshl_b32, u32, u32, u32, a << (b & 31));
-        BINARY_SCC(s_lshl_b64, u64, u64, u32, a << (b & 63));
-        BINARY_SCC(s_lshr_b32, u32, u32, u32, a >> (b & 31));
-        BINARY_SCC(s_lshr_b64, u64, u64, u32, a >> (b & 63));
-        BINARY_SCC(s_ashr_i32, i32, i32, u32, a >> (b & 31));
-        BINARY_SCC(s_ashr_i64, i64, i64, u32, a >> (b & 63));
-        BINARY(s_bfm_b32, u32, u32, u32, ((u32{1} << (a & 31)) - 1) << (b & 31));
-        BINARY(s_bfm_b64, u64, u32, u32, ((u64{1} << (a & 63)) - 1) << (b & 63));
-        BINARY_SCC(s_bfe_u32, u32, u32, u32, bit_field(a, b));
-        BINARY_SCC(s_bfe_i32, i32, i32, u32, bit_field(a, b));
-        BINARY_SCC(s_bfe_u64, u64, u64, u32, bit_field(a, b));
-        BINARY_SCC(s_bfe_i64, i64, i64, u32, bit_field(a, b));
-        BINARY(s_mul_i32, u32, u32, u32, a * b);
-        BINARY(s_mulk_i32, u32, u32, u32, a * b);
-        BINARY(s_mul_hi_u32, u32, u32, u32, u64{a} * b >> 32);
-        BINARY(s_mul_hi_i32, u32, i32, i32, i64{a} * b >> 32);
-        BINARY_SCC(s_absdiff_i32, u32, u32, u32, (a - b) >> 31 ? b - a : a - b);
-        BINARY(s_lshl1_add_u32, u32, u32, u32, add_wide(u64{a} << 1, b, scc));
-        BINARY(s_lshl2_add_u32, u32, u32, u32, add_wide(u64{a} << 2, b, scc));
-        BINARY(s_lshl3_add_u32, u32, u32, u32, add_wide(u64{a} << 3, b, scc));
-        BINARY(s_lshl4_add_u32, u32, u32, u32, add_wide(u64{a} << 4, b, scc));
-        BINARY(s_pack_ll_b32_b16, u32, u32, u32, (a & 0xffff) | b << 16);
-        BINARY(s_pack_lh_b32_b16, u32, u32, u32, (a & 0xffff) | (b & 0xffff0000));
-        BINARY(s_pack_hh_b32_b16, u32, u32, u32, a >> 16 | (b & 0xffff0000));
+            return binary<u32, u32, u32>([](u32 a, u32 b, u32& scc) {
+                scc = a >= b;
+                return scc ? a : b;
+            });
+            BINARY(s_cselect_b32, u32, u32, u32, scc ? a : b);
+            BINARY(s_cselect_b64, u64, u64, u64, scc ? a : b);
+            LOGIC(s_and, a & b);
+            LOGIC(s_or, a | b);
+            LOGIC(s_xor, a ^ b);
+            LOGIC(s_andn2, a & ~b);
+            LOGIC(s_orn2, a | ~b);
+            LOGIC(s_nand, ~(a & b));
+            LOGIC(s_nor, ~(a | b));
+            LOGIC(s_xnor, ~(a ^ b));
+            BINARY_SCC(s_lshl_b32, u32, u32, u32, a << (b & 31));
+            BINARY_SCC(s_lshl_b64, u64, u64, u32, a << (b & 63));
+            BINARY_SCC(s_lshr_b32, u32, u32, u32, a >> (b & 31));
+            BINARY_SCC(s_lshr_b64, u64, u64, u32, a >> (b & 63));
+            BINARY_SCC(s_ashr_i32, i32, i32, u32, a >> (b & 31));
+            BINARY_SCC(s_ashr_i64, i64, i64, u32, a >> (b & 63));
+            BINARY(s_bfm_b32, u32, u32, u32, ((u32{1} << (a & 31)) - 1) << (b & 31));
+            BINARY(s_bfm_b64, u64, u32, u32, ((u64{1} << (a & 63)) - 1) << (b & 63));
+            BINARY_SCC(s_bfe_u32, u32, u32, u32, bit_field(a, b));
+            BINARY_SCC(s_bfe_i32, i32, i32, u32, bit_field(a, b));
+            BINARY_SCC(s_bfe_u64, u64, u64, u32, bit_field(a, b));
+            BINARY_SCC(s_bfe_i64, i64, i64, u32, bit_field(a, b));
+            BINARY(s_mul_i32, u32, u32, u32, a * b);
+            BINARY(s_mulk_i32, u32, u32, u32, a * b);
+            BINARY(s_mul_hi_u32, u32, u32, u32, u64{a} * b >> 32);
+            BINARY(s_mul_hi_i32, u32, i32, i32, i64{a} * b >> 32);
+            BINARY_SCC(s_absdiff_i32, u32, u32, u32, (a - b) >> 31 ? b - a : a - b);
+            BINARY(s_lshl1_add_u32, u32, u32, u32, add_wide(u64{a} << 1, b, scc));
+            BINARY(s_lshl2_add_u32, u32, u32, u32, add_wide(u64{a} << 2, b, scc));
+            BINARY(s_lshl3_add_u32, u32, u32, u32, add_wide(u64{a} << 3, b, scc));
+            BINARY(s_lshl4_add_u32, u32, u32, u32, add_wide(u64{a} << 4, b, scc));
+            BINARY(s_pack_ll_b32_b16, u32, u32, u32, (a & 0xffff) | b << 16);
+            BINARY(s_pack_lh_b32_b16, u32, u32, u32, (a & 0xffff) | (b & 0xffff0000));
+            BINARY(s_pack_hh_b32_b16, u32, u32, u32, a >> 16 | (b & 0xffff0000));
 
         // The destination keeps what the operation does not replace: it is the second source `b`.
-        case Opcode::s_cmov_b32: case Opcode::s_cmovk_i32:
+        case Opcode::s_cmov_b32:
+        case Opcode::s_cmovk_i32:
             return update<u32, u32, u32>([](u32 a, u32 b, u32& scc) -> u32 { return scc ? a : b; });
         case Opcode::s_cmov_b64:
             return update<u64, u64, u64>([](u64 a, u64 b, u32& scc) -> u64 { return scc ? a : b; });
@@ -314,50 +271,60 @@ Meaning meaning_of(Opcode opcode) {
         case Opcode::s_bitset1_b64:
             return update<u64, u32, u64>([](u32 a, u64 b, u32&) -> u64 { return b | u64{1} << (a & 63); });
 
-        COMPARE_BOTH(eq_i32, i32, a == b);
-        COMPARE_BOTH(lg_i32, i32, a != b);
-        COMPARE_BOTH(gt_i32, i32, a > b);
-        COMPARE_BOTH(ge_i32, i32, a >= b);
-        COMPARE_BOTH(lt_i32, i32, a < b);
-        COMPARE_BOTH(le_i32, i32, a <= b);
-        COMPARE_BOTH(eq_u32, u32, a == b);
-        COMPARE_BOTH(lg_u32, u32, a != b);
-        COMPARE_BOTH(gt_u32, u32, a > b);
-        COMPARE_BOTH(ge_u32, u32, a >= b);
-        COMPARE_BOTH(lt_u32, u32, a < b);
-        COMPARE_BOTH(le_u32, u32, a <= b);
-        COMPARE(s_cmp_eq_u64, u64, a == b);
-        COMPARE(s_cmp_lg_u64, u64, a != b);
-        COMPARE(s_bitcmp0_b32, u32, !(a >> (b & 31) & 1));
-        COMPARE(s_bitcmp1_b32, u32, a >> (b & 31) & 1);
-        case Opcode::s_bitcmp0_b64: return compare<u64, u32>([](u64 a, u32 b) { return !(a >> (b & 63) & 1); });
-        case Opcode::s_bitcmp1_b64: return compare<u64, u32>([](u64 a, u32 b) { return bool(a >> (b & 63) & 1); });
+            COMPARE_BOTH(eq_i32, i32, a == b);
+            COMPARE_BOTH(lg_i32, i32, a != b);
+            COMPARE_BOTH(gt_i32, i32, a > b);
+            COMPARE_BOTH(ge_i32, i32, a >= b);
+            COMPARE_BOTH(lt_i32, i32, a < b);
+            COMPARE_BOTH(le_i32, i32, a <= b);
+            COMPARE_BOTH(eq_u32, u32, a == b);
+            COMPARE_BOTH(lg_u32, u32, a != b);
+            COMPARE_BOTH(gt_u32, u32, a > b);
+            COMPARE_BOTH(ge_u32, u32, a >= b);
+            COMPARE_BOTH(lt_u32, u32, a < b);
+            COMPARE_BOTH(le_u32, u32, a <= b);
+            COMPARE(s_cmp_eq_u64, u64, a == b);
+            COMPARE(s_cmp_lg_u64, u64, a != b);
+            COMPARE(s_bitcmp0_b32, u32, !(a >> (b & 31) & 1));
+            COMPARE(s_bitcmp1_b32, u32, a >> (b & 31) & 1);
+        case Opcode::s_bitcmp0_b64:
+            return compare<u64, u32>([](u64 a, u32 b) { return !(a >> (b & 63) & 1); });
+        case Opcode::s_bitcmp1_b64:
+            return compare<u64, u32>([](u64 a, u32 b) { return bool(a >> (b & 63) & 1); });
 
-        SAVE_EXEC(s_and_saveexec_b64, source & exec);
-        SAVE_EXEC(s_or_saveexec_b64, source | exec);
-        SAVE_EXEC(s_xor_saveexec_b64, source ^ exec);
-        SAVE_EXEC(s_andn2_saveexec_b64, source & ~exec);
-        SAVE_EXEC(s_orn2_saveexec_b64, source | ~exec);
-        SAVE_EXEC(s_nand_saveexec_b64, ~(source & exec));
-        SAVE_EXEC(s_nor_saveexec_b64, ~(source | exec));
-        SAVE_EXEC(s_xnor_saveexec_b64, ~(source ^ exec));
-        SAVE_EXEC(s_andn1_saveexec_b64, ~source & exec);
-        SAVE_EXEC(s_orn1_saveexec_b64, ~source | exec);
-        WRITE_EXEC(s_andn1_wrexec_b64, ~source & exec);
-        WRITE_EXEC(s_andn2_wrexec_b64, source & ~exec);
-        default: return {};
+            SAVE_EXEC(s_and_saveexec_b64, source & exec);
+            SAVE_EXEC(s_or_saveexec_b64, source | exec);
+            SAVE_EXEC(s_xor_saveexec_b64, source ^ exec);
+            SAVE_EXEC(s_andn2_saveexec_b64, source & ~exec);
+            SAVE_EXEC(s_orn2_saveexec_b64, source | ~exec);
+            SAVE_EXEC(s_nand_saveexec_b64, ~(source & exec));
+            SAVE_EXEC(s_nor_saveexec_b64, ~(source | exec));
+            SAVE_EXEC(s_xnor_saveexec_b64, ~(source ^ exec));
+            SAVE_EXEC(s_andn1_saveexec_b64, ~source & exec);
+            SAVE_EXEC(s_orn1_saveexec_b64, ~source | exec);
+            WRITE_EXEC(s_andn1_wrexec_b64, ~source & exec);
+            WRITE_EXEC(s_andn2_wrexec_b64, source & ~exec);
+        default:
+            return {};
     }
 }
 
 // vccz, execz and scc have no row of their own: a step in front puts their value into scratch row `slot`.
-StepBuilder::Source source(const Instruction& instruction, const Operand& operand, StepBuilder& builder, int slot) {
+StepBuilder::Source source(const Instruction& instruction, const Operand& operand, StepBuilder& builder,
+                           int slot) {
     Handler handler = nullptr;
     switch (operand.code) {
         case isa::code::scc:
-            handler = [](Wave* wave, const Step* step) { write_scalar64(wave, step->destination, wave->scc); return step + 1; };
+            handler = [](Wave* wave, const Step* step) {
+                write_scalar64(wave, step->destination, wave->scc);
+                return step + 1;
+            };
             break;
         case isa::code::execz:
-            handler = [](Wave* wave, const Step* step) { write_scalar64(wave, step->destination, wave->exec == 0); return step + 1; };
+            handler = [](Wave* wave, const Step* step) {
+                write_scalar64(wave, step->destination, wave->exec == 0);
+                return step + 1;
+            };
             break;
         case isa::code::vccz:
             handler = [](Wave* wave, const Step* step) {
@@ -365,9 +332,11 @@ StepBuilder::Source source(const Instruction& instruction, const Operand& operan
                 return step + 1;
             };
             break;
-        default: break;
+        default:
+            break;
     }
-    if (operand.type == isa::OperandType::immediate) return {builder.constant(static_cast<uint32_t>(operand.immediate)), 0};
+    if (operand.type == isa::OperandType::immediate)
+        return {builder.constant(static_cast<uint32_t>(operand.immediate)), 0};
     if (!handler) return builder.source(instruction, operand);
     const uint32_t row = builder.scratch_row(slot);
     builder.emit(handler).destination = row;
@@ -377,9 +346,15 @@ StepBuilder::Source source(const Instruction& instruction, const Operand& operan
 // The unsigned comparisons of SOPK take their 16 bits without a sign.
 bool compares_unsigned(Opcode opcode) {
     switch (opcode) {
-        case Opcode::s_cmpk_eq_u32: case Opcode::s_cmpk_lg_u32: case Opcode::s_cmpk_gt_u32: case Opcode::s_cmpk_ge_u32:
-        case Opcode::s_cmpk_lt_u32: case Opcode::s_cmpk_le_u32: return true;
-        default: return false;
+        case Opcode::s_cmpk_eq_u32:
+        case Opcode::s_cmpk_lg_u32:
+        case Opcode::s_cmpk_gt_u32:
+        case Opcode::s_cmpk_ge_u32:
+        case Opcode::s_cmpk_lt_u32:
+        case Opcode::s_cmpk_le_u32:
+            return true;
+        default:
+            return false;
     }
 }
 
@@ -398,7 +373,9 @@ bool bind_meaning(const Instruction& instruction, const Meaning& meaning, StepBu
     uint32_t destination = 0;
     if (meaning.form != Form::compare) destination = builder.offset_of(operands[0].code);
     switch (meaning.form) {
-        case Form::unary: a = source(instruction, operands[1], builder, 0); break;
+        case Form::unary:
+            a = source(instruction, operands[1], builder, 0);
+            break;
         case Form::update:
             a = source(instruction, operands[1], builder, 0);
             b = {destination, 0};
@@ -431,15 +408,27 @@ bool bind_meaning(const Instruction& instruction, const Meaning& meaning, StepBu
 bool bind_scalar(const Instruction& instruction, StepBuilder& builder) {
     switch (instruction.opcode) {
         // These concern time, caches or profiling; nothing a program can see here.
-        case Opcode::s_nop: case Opcode::s_setprio: case Opcode::s_icache_inv: case Opcode::s_incperflevel:
-        case Opcode::s_decperflevel: case Opcode::s_ttracedata: case Opcode::s_wakeup: return true;
+        case Opcode::s_nop:
+        case Opcode::s_setprio:
+        case Opcode::s_icache_inv:
+        case Opcode::s_incperflevel:
+        case Opcode::s_decperflevel:
+        case Opcode::s_ttracedata:
+        case Opcode::s_wakeup:
+            return true;
         case Opcode::s_sleep:
             // A wave sleeps because it polls: its next backward branch gives way to the others.
-            builder.emit([](Wave* wave, const Step* step) { wave->budget = 0; return step + 1; });
+            builder.emit([](Wave* wave, const Step* step) {
+                wave->budget = 0;
+                return step + 1;
+            });
             return true;
-        case Opcode::s_getreg_b32: case Opcode::s_setreg_b32: case Opcode::s_setreg_imm32_b32:
+        case Opcode::s_getreg_b32:
+        case Opcode::s_setreg_b32:
+        case Opcode::s_setreg_imm32_b32:
             return bind_hardware_register(instruction, builder);
-        default: break;
+        default:
+            break;
     }
     const Meaning meaning = meaning_of(instruction.opcode);
     return meaning.handler && bind_meaning(instruction, meaning, builder);

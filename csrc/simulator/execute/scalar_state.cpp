@@ -20,31 +20,42 @@ constexpr uint32_t mode_round = 0x0f, mode_denormals_f32 = 0x30, mode_denormals_
 
 uint32_t hardware_register(const Wave* wave, uint32_t number) {
     switch (number) {
-        case register_mode: return wave->mode;
-        // HW_ID: wave slot in bits 3:0, SIMD in 5:4. Waves of a workgroup go round the four SIMDs; everything else is 0.
-        case register_hw_id: return wave->index_in_workgroup / 4 % 16 | (wave->index_in_workgroup % 4u) << 4;
+        case register_mode:
+            return wave->mode;
+        // HW_ID: wave slot in bits 3:0, SIMD in 5:4. Waves of a workgroup go round the four SIMDs; everything
+        // else is 0.
+        case register_hw_id:
+            return wave->index_in_workgroup / 4 % 16 | (wave->index_in_workgroup % 4u) << 4;
         // Workgroups are dealt to the eight XCDs in turn.
-        default: return wave->workgroup->linear_id % 8;
+        default:
+            return wave->workgroup->linear_id % 8;
     }
 }
 
 // extra: register, first bit, mask of the field before shifting.
 const Step* get_register(Wave* wave, const Step* step) {
-    write_scalar(wave, step->destination, hardware_register(wave, step->extra[0]) >> step->extra[1] & step->extra[2]);
+    write_scalar(wave, step->destination,
+                 hardware_register(wave, step->extra[0]) >> step->extra[1] & step->extra[2]);
     return step + 1;
 }
 
-// The host is set up for the mode a kernel starts in (machine/launch.cpp): a program that asks for another one is told.
+// The host is set up for the mode a kernel starts in (machine/launch.cpp): a program that asks for another
+// one is told.
 const Step* set_mode(Wave* wave, const Step* step) {
     const uint32_t mask = step->extra[2] << step->extra[1];
-    const uint32_t mode = (wave->mode & ~mask) | (read_scalar(wave, step->source[0]) << step->extra[1] & mask);
+    const uint32_t mode =
+        (wave->mode & ~mask) | (read_scalar(wave, step->source[0]) << step->extra[1] & mask);
     const uint32_t changed = mode ^ wave->mode;
-    if (changed & mode_round) return fault(wave, step, "s_setreg changes the rounding mode, which is not simulated");
-    if (changed & mode_denormals_f32) return fault(wave, step, "s_setreg changes the denormal mode of f32, which is not simulated");
+    if (changed & mode_round)
+        return fault(wave, step, "s_setreg changes the rounding mode, which is not simulated");
+    if (changed & mode_denormals_f32)
+        return fault(wave, step, "s_setreg changes the denormal mode of f32, which is not simulated");
     if (changed & ~mode & mode_denormals_f64) {
-        return fault(wave, step, "s_setreg asks for f64 and f16 denormals to be flushed, which is not simulated");
+        return fault(wave, step,
+                     "s_setreg asks for f64 and f16 denormals to be flushed, which is not simulated");
     }
-    if (changed & ~mode_denormals_f64) return fault(wave, step, "s_setreg changes a MODE field that is not simulated");
+    if (changed & ~mode_denormals_f64)
+        return fault(wave, step, "s_setreg changes a MODE field that is not simulated");
     wave->mode = mode;
     return step + 1;
 }
@@ -56,7 +67,8 @@ bool bind_hardware_register(const isa::Instruction& instruction, StepBuilder& bu
     const isa::Operand& place = instruction.operands[reads ? 1 : 0];
     const uint32_t field = static_cast<uint16_t>(place.immediate);
     const uint32_t number = field & 63, size = (field >> 11) + 1;
-    if (number != register_mode && !(reads && (number == register_hw_id || number == register_xcc_id))) return false;
+    if (number != register_mode && !(reads && (number == register_hw_id || number == register_xcc_id)))
+        return false;
     Handler handler = reads ? get_register : set_mode;
     uint32_t value = 0;
     if (instruction.opcode == isa::Opcode::s_setreg_imm32_b32) {
