@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: MIT
 #include "simulator/memory/buffer_descriptor.h"
 
-#include "simulator/execute/lds.h"
 #include "simulator/execute/vector_memory.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {

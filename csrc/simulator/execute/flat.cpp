@@ -1,6 +1,5 @@
 // simulator/execute/flat.cpp: flat addresses: memory, LDS or scratch, lane by lane.
 // SPDX-License-Identifier: MIT
-#include "simulator/execute/lds.h"
 #include "simulator/execute/vector_memory.h"
 #include "simulator/memory/apertures.h"
 

@@ -10,14 +10,6 @@ bool bind_lds_atomic(const isa::Instruction& instruction, StepBuilder& builder);
 bool bind_lds_permute(const isa::Instruction& instruction, StepBuilder& builder);
 bool bind_lds_transpose(const isa::Instruction& instruction, StepBuilder& builder);
 
-// Lanes outside `lanes` take the address of one inside, so that whoever lands the operation may read all 64.
-template <class Address>
-HIPKITTENS_INLINE void fill_idle_lanes(Address* address, uint64_t lanes) {
-    if (lanes == all_lanes || !lanes) return;
-    const Address good = address[__builtin_ctzll(lanes)];
-    for (uint64_t idle = ~lanes; idle; idle &= idle - 1) address[__builtin_ctzll(idle)] = good;
-}
-
 void count_lds_access(Wave* wave, const Step* step, const uint32_t* address);
 
 // Records the 64 LDS addresses and returns the active lanes of which [address, address + bytes) is not inside

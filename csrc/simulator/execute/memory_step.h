@@ -42,6 +42,28 @@ HIPKITTENS_INLINE void poison_results(Wave* wave, const Step* step) {
     }
 }
 
+// Lanes outside `lanes` take the address of one inside, so that whoever lands the operation may read all 64.
+template <class Address>
+HIPKITTENS_INLINE void fill_idle_lanes(Address* address, uint64_t lanes) {
+    if (lanes == all_lanes || !lanes) return;
+    const Address good = address[__builtin_ctzll(lanes)];
+#if defined(__AVX512F__)
+    if constexpr (sizeof(Address) == 8) {
+        const __m512i everywhere = _mm512_set1_epi64(static_cast<int64_t>(good));
+        for (int i = 0; i < 8; ++i) {
+            _mm512_mask_store_epi64(address + 8 * i, static_cast<__mmask8>(~lanes >> (8 * i)), everywhere);
+        }
+    } else {
+        const __m512i everywhere = _mm512_set1_epi32(static_cast<int32_t>(good));
+        for (int i = 0; i < 4; ++i) {
+            _mm512_mask_store_epi32(address + 16 * i, static_cast<__mmask16>(~lanes >> (16 * i)), everywhere);
+        }
+    }
+#else
+    for (uint64_t idle = ~lanes; idle; idle &= idle - 1) address[__builtin_ctzll(idle)] = good;
+#endif
+}
+
 static inline uint32_t flags_of(const StepBuilder& builder, const isa::Instruction& instruction) {
     return (builder.settings().poison ? memory_flag::poison : 0) |
            (builder.settings().count_lds_conflicts ? memory_flag::count_conflicts : 0) |

@@ -1,6 +1,5 @@
 // simulator/execute/vector_memory_address.cpp: global and scratch addresses, and their check.
 // SPDX-License-Identifier: MIT
-#include "simulator/execute/lds.h"
 #include "simulator/execute/vector_memory.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
