@@ -17,10 +17,10 @@ using Type = isa::OperandType;
 
 struct MeaningTable {
     Handler plain[isa::opcode_count] = {}, saturating[isa::opcode_count] = {};
-    MeaningTable() {
+    explicit MeaningTable(isa::Target target) {
         for (const MeaningList& list : {integer_meanings(), packed_meanings(), wide_meanings(), float_meanings(),
                                         transcendental_meanings(), conversion_meanings(), division_meanings(),
-                                        compare_meanings()}) {
+                                        compare_meanings(), float8_meanings(target)}) {
             fill(plain, list);
         }
         fill(saturating, saturating_meanings());
@@ -29,9 +29,9 @@ struct MeaningTable {
         for (int i = 0; i < list.count; ++i) table[static_cast<int>(list.rows[i].opcode)] = list.rows[i].handler;
     }
 };
-const MeaningTable& meanings() {
-    static const MeaningTable table;
-    return table;
+const MeaningTable& meanings(isa::Target target) {
+    static const MeaningTable gfx942(isa::Target::gfx942), gfx950(isa::Target::gfx950);
+    return target == isa::Target::gfx942 ? gfx942 : gfx950;
 }
 
 bool is_float(Type type) {
@@ -61,6 +61,8 @@ bool keeps_other_half(Opcode opcode) {
         case Opcode::v_bitop3_b16:
         case Opcode::v_fma_mixlo_f16:
         case Opcode::v_fma_mixhi_f16:
+        case Opcode::v_cvt_pk_fp8_f32:
+        case Opcode::v_cvt_pk_bf8_f32:
         case Opcode::v_cvt_sr_f16_f32:
         case Opcode::v_cvt_sr_bf16_f32: return true;
         default: return false;
@@ -138,7 +140,7 @@ bool bind_vector(const Instruction& in, StepBuilder& builder) {
     const Operand& result = *roles.result;
     const bool is_compare = result.type == Type::lane_mask;
     const bool clamps_float = in.clamp && !is_compare && is_float(result.type);
-    const MeaningTable& table = meanings();
+    const MeaningTable& table = meanings(in.target);
     const int opcode = static_cast<int>(in.opcode);
     const Handler handler = in.clamp && !clamps_float ? table.saturating[opcode] : table.plain[opcode];
     if (!handler) return false;

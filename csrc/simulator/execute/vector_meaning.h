@@ -9,7 +9,7 @@
 
 #include <utility>
 
-#include "isa/opcode.h"
+#include "isa/instruction.h"
 #include "simulator/execute/lanes.h"
 #include "simulator/execute/vector_formats.h"
 
@@ -328,6 +328,7 @@ MeaningList transcendental_meanings();
 MeaningList conversion_meanings();
 MeaningList division_meanings();
 MeaningList compare_meanings();
+MeaningList float8_meanings(isa::Target target);
 MeaningList saturating_meanings();   // with clamp set
 
 template <class Result, class... Kinds, class Function>
