@@ -30,4 +30,15 @@ inline constexpr bool same_type = false;
 template <class A>
 inline constexpr bool same_type<A, A> = true;
 
+template <bool first, class A, class B>
+struct choice {
+    using type = A;
+};
+template <class A, class B>
+struct choice<false, A, B> {
+    using type = B;
+};
+template <bool first, class A, class B>
+using choose = typename choice<first, A, B>::type;
+
 }  // namespace kittens

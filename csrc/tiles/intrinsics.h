@@ -161,6 +161,55 @@ KITTENS_DEVICE Arguments arguments_again() {
 
 // Lanes.
 
+// A value of up to 32 bits through a function of 32 bits.
+template <class T, class Function>
+KITTENS_DEVICE T as_32_bits(T value, const Function& function) {
+    if constexpr (sizeof(T) == 2)
+        return __builtin_bit_cast(T, static_cast<uint16_t>(function(__builtin_bit_cast(uint16_t, value))));
+    else
+        return __builtin_bit_cast(T, static_cast<uint32_t>(function(__builtin_bit_cast(uint32_t, value))));
+}
+// The value of lane `lane`, which may differ from lane to lane.
+template <class T>
+KITTENS_DEVICE T read_lane(T value, int lane) {
+    return as_32_bits(value, [=](int bits) { return __builtin_amdgcn_ds_bpermute(lane * 4, bits); });
+}
+// The value of lane l ^ 32, l ^ 16.
+template <class T>
+KITTENS_DEVICE T exchange_32(T value) {
+    if constexpr (target.lane_swaps)
+        return as_32_bits(value, [](uint32_t bits) {
+            // Two copies swap halves: one then holds the lower half twice, the other the upper half.
+            const auto swapped = __builtin_amdgcn_permlane32_swap(bits, bits, false, false);
+            return lane_id() < 32 ? swapped[1] : swapped[0];
+        });
+    else
+        return read_lane(value, lane_id() ^ 32);
+}
+template <class T>
+KITTENS_DEVICE T exchange_16(T value) {
+    // ds_swizzle in groups of 32 lanes: and 0x1f, xor 0x10 (LLVM AMDGPUUsage, swizzle(BITMASK_PERM)).
+    return as_32_bits(value, [](int bits) { return __builtin_amdgcn_ds_swizzle(bits, 0x1f | 0x10 << 10); });
+}
+// The value Amount lanes on, around every 16 lanes (DPP row_ror).
+template <int Amount, class T>
+KITTENS_DEVICE T rotate_in_16(T value) {
+    return as_32_bits(value, [](int bits) {
+        return __builtin_amdgcn_update_dpp(bits, bits, 0x120 + Amount, 0xf, 0xf, false);
+    });
+}
+
+// One instruction each; v_exp_f32 and v_log_f32 flush denormals, the rest is within 1 ulp (CDNA3 ISA manual,
+// VOP1).
+KITTENS_DEVICE float exponential_base_2(float x) { return __builtin_amdgcn_exp2f(x); }
+KITTENS_DEVICE float logarithm_base_2(float x) { return __builtin_amdgcn_logf(x); }
+KITTENS_DEVICE float hardware_square_root(float x) { return __builtin_amdgcn_sqrtf(x); }
+KITTENS_DEVICE float hardware_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
+KITTENS_DEVICE float hardware_reciprocal_square_root(float x) { return __builtin_amdgcn_rsqf(x); }
+KITTENS_DEVICE float absolute_value(float x) { return __builtin_fabsf(x); }
+KITTENS_DEVICE float larger(float x, float y) { return __builtin_fmaxf(x, y); }
+KITTENS_DEVICE float smaller(float x, float y) { return __builtin_fminf(x, y); }
+
 // Bytes chosen from low (selectors 0-3) and high (4-7); a selector per result byte.
 KITTENS_DEVICE uint32_t permute_bytes(uint32_t high, uint32_t low, uint32_t selectors) {
     return __builtin_amdgcn_perm(high, low, selectors);

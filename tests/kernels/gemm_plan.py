@@ -27,17 +27,32 @@ ROWS = {
 
 
 class Matrix(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("leading_stride", ctypes.c_int64), ("batch_stride", ctypes.c_int64),
-                ("transposed", ctypes.c_bool)]  # fmt: skip
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("leading_stride", ctypes.c_int64),
+        ("batch_stride", ctypes.c_int64),
+        ("transposed", ctypes.c_bool),
+    ]
 
 
 class Problem(ctypes.Structure):
     """gemm::Problem of csrc/kernels/gemm/plan.h."""
 
-    _fields_ = [("target", ctypes.c_int), ("compute_units", ctypes.c_int), ("input", ctypes.c_int32),
-                ("output", ctypes.c_int32), ("m", ctypes.c_int64), ("n", ctypes.c_int64), ("k", ctypes.c_int64),
-                ("batch", ctypes.c_int64), ("a", Matrix), ("b", Matrix), ("c", Matrix), ("bias", ctypes.c_void_p),
-                ("bias_type", ctypes.c_int32)]  # fmt: skip
+    _fields_ = [
+        ("target", ctypes.c_int),
+        ("compute_units", ctypes.c_int),
+        ("input", ctypes.c_int32),
+        ("output", ctypes.c_int32),
+        ("m", ctypes.c_int64),
+        ("n", ctypes.c_int64),
+        ("k", ctypes.c_int64),
+        ("batch", ctypes.c_int64),
+        ("a", Matrix),
+        ("b", Matrix),
+        ("c", Matrix),
+        ("bias", ctypes.c_void_p),
+        ("bias_type", ctypes.c_int32),
+    ]
 
 
 class Order(ctypes.Structure):
@@ -49,8 +64,12 @@ class Order(ctypes.Structure):
 @functools.cache
 def probe() -> ctypes.CDLL:
     directory = pathlib.Path(tempfile.mkdtemp(prefix="plan_probe"))
-    path = build(directory / "libplan_probe.so",
-                 ["tests/kernels/plan_probe.cpp", "csrc/kernels/gemm/plan.cpp"], "-O1", "-shared")  # fmt: skip
+    path = build(
+        directory / "libplan_probe.so",
+        ["tests/kernels/plan_probe.cpp", "csrc/kernels/gemm/plan.cpp"],
+        "-O1",
+        "-shared",
+    )
     library = ctypes.CDLL(str(path))
     library.probe_plan.restype = library.probe_suitable.restype = ctypes.c_char_p
     library.probe_plan.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p]
@@ -69,13 +88,37 @@ def make_plan(problem: Problem, variant: str = "", splits: int = 1, workspace: i
     return json.loads(text)
 
 
-def shape(target: str, m: int, n: int, k: int, *, orientation: str = "nt", batch: int = 1, element: str = "bf16",
-          output: str | None = None, compute_units: int = 0, data: int = 1 << 20) -> Problem:  # fmt: skip
+def shape(
+    target: str,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    orientation: str = "nt",
+    batch: int = 1,
+    element: str = "bf16",
+    output: str | None = None,
+    compute_units: int = 0,
+    data: int = 1 << 20,
+) -> Problem:
     """A problem of contiguous matrices at an address that is never read."""
     a = Matrix(data, m if orientation[0] == "t" else k, m * k, orientation[0] == "t")
     b = Matrix(data, k if orientation[1] == "t" else n, n * k, orientation[1] == "t")
-    return Problem(int(target[3:]), compute_units, ELEMENT_TYPES[element], ELEMENT_TYPES[output or element], m, n, k,
-                   batch, a, b, Matrix(data, n, m * n, False), None, 0)  # fmt: skip
+    return Problem(
+        int(target[3:]),
+        compute_units,
+        ELEMENT_TYPES[element],
+        ELEMENT_TYPES[output or element],
+        m,
+        n,
+        k,
+        batch,
+        a,
+        b,
+        Matrix(data, n, m * n, False),
+        None,
+        0,
+    )
 
 
 def suitable(problem: Problem) -> list[str]:
@@ -122,8 +165,22 @@ def kernel(target: str, symbol: str):
 class Gemm:
     """C = A B (+ bias) of small integers, exact in f32, with rows `padding` elements apart that hold NaN in between."""
 
-    def __init__(self, target: str, orientation: str, element: str, m: int, n: int, k: int, *, batch: int = 1,
-                 output: str = "f32", bias: str | None = None, padding: int = 0, offset: int = 0, seed: int = 5):  # fmt: skip
+    def __init__(
+        self,
+        target: str,
+        orientation: str,
+        element: str,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        batch: int = 1,
+        output: str = "f32",
+        bias: str | None = None,
+        padding: int = 0,
+        offset: int = 0,
+        seed: int = 5,
+    ):
         rng = np.random.default_rng(seed)
         self.target, self.output = target, output
 
@@ -155,11 +212,20 @@ class Gemm:
             )
 
         self.problem = Problem(
-            int(target[3:]), 0, ELEMENT_TYPES[element], ELEMENT_TYPES[output], m, n, k, batch,
+            int(target[3:]),
+            0,
+            ELEMENT_TYPES[element],
+            ELEMENT_TYPES[output],
+            m,
+            n,
+            k,
+            batch,
             matrix(self.a, *((k, m) if orientation[0] == "t" else (m, k)), orientation[0] == "t"),
             matrix(self.b, *((n, k) if orientation[1] == "t" else (k, n)), orientation[1] == "t"),
             Matrix(self.c.ctypes.data, n, m * n, False),
-            self.regions["bias"].ctypes.data if bias else None, ELEMENT_TYPES[bias or "f32"])  # fmt: skip
+            self.regions["bias"].ctypes.data if bias else None,
+            ELEMENT_TYPES[bias or "f32"],
+        )
 
     def run(self, variant: str = "", splits: int = 1, **settings):
         """Runs the plan; returns its description and the report of each launch."""
@@ -171,10 +237,15 @@ class Gemm:
             plan = make_plan(self.problem, variant, splits, regions["workspace"].ctypes.data)
         reports = [
             kernel(self.target, launch["kernel"]).launch(
-                bytes.fromhex(launch["arguments"]), regions, grid=launch["grid"], block=launch["block"],
-                read_only=("a", "b", "bias"), **settings)
+                bytes.fromhex(launch["arguments"]),
+                regions,
+                grid=launch["grid"],
+                block=launch["block"],
+                read_only=("a", "b", "bias"),
+                **settings,
+            )
             for launch in plan["launches"]
-        ]  # fmt: skip
+        ]
         return plan, reports
 
     def check(self):

@@ -27,8 +27,19 @@ def test_row(row, target):
     _, reports = run(conflict_free, row)
     assert reports[0].lds_conflict_cycles == 0
     unaligned = row.endswith("unaligned")
-    ragged = Gemm(target, orientation, element, tile_m + 22, tile_n + 14, 2 * tile_k + 26, batch=2, output=element,
-                  bias="f32", padding=3 if unaligned else 2, offset=1 if unaligned else 2)  # fmt: skip
+    ragged = Gemm(
+        target,
+        orientation,
+        element,
+        tile_m + 22,
+        tile_n + 14,
+        2 * tile_k + 26,
+        batch=2,
+        output=element,
+        bias="f32",
+        padding=3 if unaligned else 2,
+        offset=1 if unaligned else 2,
+    )
     run(ragged, row, wave_order_seed=11)
     if unaligned:
         run(Gemm(target, orientation, element, 61, 5, 1, padding=1), row, wave_order_seed=12)
@@ -49,7 +60,7 @@ def test_the_plans_own_choice(target, orientation, m, n, k):
 @pytest.mark.parametrize("splits", [2, 3, 7])
 def test_split_k(target, splits):
     gemm = Gemm(target, "nt", "f16", 70, 90, 64 * 9 + 10, batch=2, output="f16", bias="f16", padding=2)
-    plan, reports = run(gemm, "nt_f16_64x64x64", splits)
+    plan, _ = run(gemm, "nt_f16_64x64x64", splits)
     assert plan["splits"] > 1 and [launch["variant"] for launch in plan["launches"]] == [
         "nt_f16_64x64x64",
         "reduce",

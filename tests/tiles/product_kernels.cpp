@@ -1,0 +1,128 @@
+// tests/tiles/product_kernels.cpp: matrix products, conversions, changes of layout, order of schedules.
+// SPDX-License-Identifier: MIT
+#include "registers.h"
+
+using namespace kittens;
+
+// C + A B in all four orientations of the operands, 64 x 32 x 64 (K 8 for f32), c and d in layout Layout.
+template <class T, int size, class Layout, int K, class Base>
+struct Product {
+    using D = rt<float, 64, 32, Layout, base_shape<size, size, 4>>;
+    using A = rt<T, 64, K, row_l, Base>;
+    using At = rt<T, K, 64, col_l, transposed_shape<Base>>;
+    using B = rt<T, K, 32, col_l, transposed_shape<Base>>;
+    using Bt = rt<T, 32, K, row_l, Base>;
+
+    template <class Left, class Right, class Multiply>
+    KITTENS_DEVICE static void run(const Arguments& arguments, const Multiply& multiply) {
+        Left a;
+        Right b;
+        D c, d;
+        take(a, arguments.a);
+        take(b, arguments.b);
+        take(c, arguments.c);
+        multiply(d, a, b, c);
+        give(arguments.out, d);
+    }
+};
+#define PRODUCT(T, size, Layout, K, run)                                     \
+    using T##_##size##_##Layout##_##run =                                    \
+        Product<T, size, Layout, K, base_shape<size, 64 * run / size, run>>; \
+    PRODUCT_VERB(T##_##size##_##Layout##_##run, AB, A, B)                    \
+    PRODUCT_VERB(T##_##size##_##Layout##_##run, ABt, A, Bt)                  \
+    PRODUCT_VERB(T##_##size##_##Layout##_##run, AtB, At, B)                  \
+    PRODUCT_VERB(T##_##size##_##Layout##_##run, AtBt, At, Bt)
+#define PRODUCT_VERB(P, verb, Left, Right)                                                              \
+    TEST_KERNEL(mma_##verb##_##P, 64) {                                                                 \
+        P::run<P::Left, P::Right>(arguments, [](auto& d, const auto& a, const auto& b, const auto& c) { \
+            mma_##verb(d, a, b, c);                                                                     \
+        });                                                                                             \
+    }
+PRODUCT(bf16, 16, row_l, 64, 8)
+PRODUCT(bf16, 16, col_l, 64, 8)
+PRODUCT(bf16, 32, row_l, 64, 8)
+PRODUCT(bf16, 32, col_l, 64, 8)
+PRODUCT(half, 16, row_l, 64, 8)
+PRODUCT(half, 16, col_l, 64, 8)
+PRODUCT(half, 32, row_l, 64, 8)
+PRODUCT(half, 32, col_l, 64, 8)
+PRODUCT(float, 16, row_l, 8, 1)
+PRODUCT(float, 16, col_l, 8, 1)
+PRODUCT(float, 32, row_l, 8, 1)
+PRODUCT(float, 32, col_l, 8, 1)
+
+template <class To, class From>
+KITTENS_DEVICE void converted(const Arguments& arguments) {
+    From source;
+    To destination;
+    take(source, arguments.a);
+    copy(destination, source);
+    give(arguments.out, destination);
+}
+#define CONVERT(To, From)                                                                         \
+    TEST_KERNEL(convert_##From##_##To, 64) {                                                      \
+        converted<rt<To, 32, 32, row_l, rt_16x16>, rt<From, 32, 32, row_l, rt_16x16>>(arguments); \
+    }
+CONVERT(bf16, float)
+CONVERT(half, float)
+CONVERT(float, bf16)
+CONVERT(float, half)
+CONVERT(half, bf16)
+CONVERT(bf16, half)
+
+// To any other layout; then the transpose in the same layout, by relabelling and swapping.
+template <class To, class From>
+KITTENS_DEVICE void relaid(const Arguments& arguments) {
+    From source;
+    To destination;
+    take(source, arguments.a);
+    relayout(destination, source);
+    give(arguments.out, destination);
+    auto transposed = swap_layout(transpose(source));
+    give(static_cast<typename To::element*>(arguments.out) + To::rows * To::cols, transposed);
+}
+#define RELAYOUT(T, FromLayout, FromShape, ToLayout, ToShape)                                      \
+    TEST_KERNEL(relayout_##T##_##FromLayout##_##FromShape##_##ToLayout##_##ToShape, 64) {          \
+        relaid<rt<T, 32, 32, ToLayout, ToShape>, rt<T, 32, 32, FromLayout, FromShape>>(arguments); \
+    }
+RELAYOUT(bf16, col_l, rt_16x16, row_l, rt_16x32)
+RELAYOUT(bf16, col_l, rt_32x32, row_l, rt_16x32)
+RELAYOUT(bf16, row_l, rt_16x32, col_l, rt_32x16)
+RELAYOUT(half, row_l, rt_16x16, col_l, rt_16x16)
+RELAYOUT(half, col_l, rt_32x32, row_l, rt_32x16)
+RELAYOUT(half, row_l, rt_32x16, row_l, rt_16x32)
+RELAYOUT(float, col_l, rt_16x16, row_l, rt_32x32)
+RELAYOUT(float, row_l, rt_16x16, col_l, rt_16x16)
+
+// Writes down the order in which the interleaved schedule takes its steps: 1000 + n for the n-th move.
+TEST_KERNEL(interleave, 64) {
+    int* out = static_cast<int*>(arguments.out);
+    int position = 0;
+    auto note = [&](int what) {
+        if (lane_id() == 0) out[position] = what;
+        ++position;
+    };
+    four_wave_interleave<16, 6>([&](auto step) { note(step.value); },
+                                [&](auto step) { note(1000 + step.value); });
+}
+
+// Two groups of four waves hand a token back and forth: in every phase the waves that multiply see what the
+// other group wrote in its last move, and never in the same half phase.
+TEST_KERNEL(ping_pong, 512) {
+    __attribute__((shared)) static int turn[8];
+    const int wave = wave_id();
+    int* out = static_cast<int*>(arguments.out);
+    int position = 0;
+    lds_write(0, (shared_byte*)&turn[wave]);
+    barrier();
+    eight_wave_ping_pong(wave, [&] {
+        for (int round = 0; round < 3; ++round)
+            ping_pong_phases<4>(
+                [&](auto phase) { lds_write(round * 4 + phase.value + 1, (shared_byte*)&turn[wave]); },
+                [&](auto) {
+                    const int other = lds_read<int>((shared_byte*)&turn[wave ^ 4]);
+                    if (lane_id() == 0) out[wave * 12 + position] = other;
+                    ++position;
+                });
+    });
+}
