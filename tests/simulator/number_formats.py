@@ -105,7 +105,9 @@ class Format:
             return self.generated_nan if self.is_infinite(b) and a != b else a
         if self.is_infinite(b):
             return b
-        return self.round(self.value(a) + self.value(b), negative_zero=self.is_negative(a) and self.is_negative(b))
+        return self.round(
+            self.value(a) + self.value(b), negative_zero=self.is_negative(a) and self.is_negative(b)
+        )
 
     def negate(self, a: int) -> int:
         return a ^ self.sign_bit
@@ -118,7 +120,9 @@ class Format:
             if self.is_zero(a) or self.is_zero(b):
                 return self.generated_nan
             return self.infinity | (self.sign_bit if negative else 0)
-        return self.round(self.value(a) * self.value(b), negative_zero=negative) | (self.sign_bit if negative else 0)
+        return self.round(self.value(a) * self.value(b), negative_zero=negative) | (
+            self.sign_bit if negative else 0
+        )
 
     def fma(self, a: int, b: int, c: int) -> int:
         if (nan := self.first_nan(a, b, c)) is not None:
@@ -180,7 +184,9 @@ class Format:
         if self.is_nan(a):
             mantissa = a & ((1 << self.mantissa_bits) - 1)
             shift = to.mantissa_bits - self.mantissa_bits
-            return sign | to.infinity | to.quiet_bit | (mantissa << shift if shift >= 0 else mantissa >> -shift)
+            return (
+                sign | to.infinity | to.quiet_bit | (mantissa << shift if shift >= 0 else mantissa >> -shift)
+            )
         if self.is_infinite(a):
             return sign | to.infinity
         return to.round(abs(self.value(a)), **how) | sign

@@ -8,7 +8,16 @@ from tests.simulator.vector_cases import as_kind, operand, samples
 from tests.simulator.vector_kernels import ALL, HOST_LEVELS, SPARSE, bits_of, load, run
 
 FORMATS = {"f16": F16, "f32": F32, "f64": F64}
-INTEGER = {"f": (), "lt": (-1,), "eq": (0,), "le": (-1, 0), "gt": (1,), "ne": (-1, 1), "ge": (0, 1), "t": (-1, 0, 1)}
+INTEGER = {
+    "f": (),
+    "lt": (-1,),
+    "eq": (0,),
+    "le": (-1, 0),
+    "gt": (1,),
+    "ne": (-1, 1),
+    "ge": (0, 1),
+    "t": (-1, 0, 1),
+}
 FLOAT = {
     "f": (), "lt": (-1,), "eq": (0,), "le": (-1, 0), "gt": (1,), "lg": (-1, 1), "ge": (0, 1), "o": (-1, 0, 1), "u": (None,),
     "nge": (-1, None), "nlg": (0, None), "ngt": (-1, 0, None), "nle": (1, None), "neq": (-1, 1, None), "nlt": (0, 1, None),

@@ -34,7 +34,9 @@ def compiled(request):
 def test_compiled_division_is_correctly_rounded(compiled, kind):
     f, dtype = FORMATS[kind]
     a, b = (column.astype(dtype) for column in samples((kind, kind), 4096))
-    want = np.array([f.divide(int(x), int(y)) for x, y in zip(a.ravel(), b.ravel(), strict=True)], dtype).reshape(a.shape)
+    want = np.array(
+        [f.divide(int(x), int(y)) for x, y in zip(a.ravel(), b.ravel(), strict=True)], dtype
+    ).reshape(a.shape)
     for level in HOST_LEVELS:
         c = np.zeros_like(a)
         compiled.kernel(f"divide_{kind}").launch(pointers(a, b, c), {"a": a, "b": b, "c": c}, grid=[a.shape[0]], block=[64],
@@ -64,11 +66,19 @@ def test_flushed_f32_leaves_other_formats_alone(level):
     waves = np.ones((1, 64), np.uint64)
     # 2^-127 as a result, and as a source: both flushed, with their sign.
     assert (run(module, "f32", [waves * 0x00800000, waves * half], host_level=level).destination == 0).all()
-    assert (run(module, "f32", [waves * 0x80400000, waves * one], host_level=level).destination == 0x80000000).all()
-    assert (run(module, "f16", [waves * 0x0400, waves * 0x3800], host_level=level).destination == 0x0200).all()
-    assert (run(module, "bf16", [waves * 0x00400000, waves * one], host_level=level).destination == 0x3F800040).all()
+    assert (
+        run(module, "f32", [waves * 0x80400000, waves * one], host_level=level).destination == 0x80000000
+    ).all()
+    assert (
+        run(module, "f16", [waves * 0x0400, waves * 0x3800], host_level=level).destination == 0x0200
+    ).all()
+    assert (
+        run(module, "bf16", [waves * 0x00400000, waves * one], host_level=level).destination == 0x3F800040
+    ).all()
     tiny, half64 = 0x0010000000000000, 0x3FE0000000000000
-    assert (run(module, "f64", [waves * tiny, waves * half64], host_level=level).destination == 0x0008000000000000).all()
+    assert (
+        run(module, "f64", [waves * tiny, waves * half64], host_level=level).destination == 0x0008000000000000
+    ).all()
     got = run(module, "fma64", [waves * tiny, waves * half64, waves * 1], host_level=level).destination
     assert (got == 0x0008000000000001).all()
 

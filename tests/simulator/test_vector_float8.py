@@ -94,12 +94,26 @@ def test_every_code(module, target, kind):
     values = np.array([float(FORMATS[target, kind].value(code)) for code in range(256)], np.float32)
     codes = np.arange(256, dtype=np.uint64).reshape(4, 64)
     for level in HOST_LEVELS:
-        got = run(module, f"one_{kind}", [codes | 0xABCD00], host_level=level).destination.astype(np.uint32).view(np.float32)
+        got = (
+            run(module, f"one_{kind}", [codes | 0xABCD00], host_level=level)
+            .destination.astype(np.uint32)
+            .view(np.float32)
+        )
         assert same(got.ravel(), values).all(), level
-    got = run(module, f"byte_{kind}", [codes << np.uint64(16) | 0x55]).destination.astype(np.uint32).view(np.float32)
+    got = (
+        run(module, f"byte_{kind}", [codes << np.uint64(16) | 0x55])
+        .destination.astype(np.uint32)
+        .view(np.float32)
+    )
     assert same(got.ravel(), values).all()
     pairs = codes << np.uint64(16) | codes[::-1] << np.uint64(24)
-    both = run(module, f"two_{kind}", [pairs]).destination.copy().view(np.uint32).view(np.float32).reshape(4, 64, 2)
+    both = (
+        run(module, f"two_{kind}", [pairs])
+        .destination.copy()
+        .view(np.uint32)
+        .view(np.float32)
+        .reshape(4, 64, 2)
+    )
     assert same(both[..., 0].ravel(), values).all()
     assert same(both[::-1, :, 1].ravel(), values).all()
 
@@ -112,7 +126,9 @@ def test_rounding(module, target, kind):
     # Around every value and every midpoint between two.
     grid = np.array([float(byte.value(code)) for code in range(byte.largest + 1)], np.float32)
     middle = (grid[1:] + grid[:-1]) / 2
-    near = np.concatenate([grid, middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(1e9))])
+    near = np.concatenate(
+        [grid, middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(1e9))]
+    )
     a = np.concatenate([a, np.resize(near.view(np.uint32), 512).reshape(8, 64).astype(np.uint64)])
     b = np.concatenate([b, random.permutation(a[-8:].ravel()).reshape(8, 64)])
     encode = np.vectorize(lambda bits: byte.encode(int(bits)), otypes=[np.uint64])

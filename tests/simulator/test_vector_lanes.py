@@ -38,7 +38,9 @@ def kernel_name(*parts) -> str:
 
 
 def assembled(instruction: str, control: str, masks: str, bound: bool) -> str:
-    return f"{instruction} {control} {masks or 'row_mask:0xf bank_mask:0xf'}{' bound_ctrl:0' if bound else ''}"
+    return (
+        f"{instruction} {control} {masks or 'row_mask:0xf bank_mask:0xf'}{' bound_ctrl:0' if bound else ''}"
+    )
 
 
 OPERATIONS = {
@@ -82,15 +84,26 @@ def test_dpp(module, operation, control):
                 for level in levels:
                     outcome = run(module, kernel_name(operation, control, masks, bound), [a, b], old=old,
                                   exec_mask=exec_mask, host_level=level)  # fmt: skip
-                    got = (outcome.first_source if operation == "own" else outcome.destination) & np.uint64(0xFFFFFFFF)
-                    assert (got == np.where(written, value, before)).all(), (masks, bound, hex(exec_mask), level)
+                    got = (outcome.first_source if operation == "own" else outcome.destination) & np.uint64(
+                        0xFFFFFFFF
+                    )
+                    assert (got == np.where(written, value, before)).all(), (
+                        masks,
+                        bound,
+                        hex(exec_mask),
+                        level,
+                    )
                     assert (outcome.exec == exec_mask).all()
 
 
 def test_dpp_with_signs(module):
     random = np.random.default_rng(4)
     a, b = (random.standard_normal((2, 2, 64))).astype(np.float32)
-    got = run(module, "float", [a.view(np.uint32), b.view(np.uint32)]).destination.astype(np.uint32).view(np.float32)
+    got = (
+        run(module, "float", [a.view(np.uint32), b.view(np.uint32)])
+        .destination.astype(np.uint32)
+        .view(np.float32)
+    )
     assert (got == -a[:, CONTROLS["row_newbcast:0"] + 3] * np.abs(b)).all()
 
 
@@ -109,7 +122,9 @@ def test_dpp_of_64_bits(module):
 
 def test_dpp_accumulates(module):
     a, b, old = np.random.default_rng(6).integers(-50, 50, (3, 2, 64)).astype(np.float32)
-    got = run(module, "accumulate", [a.view(np.uint32), b.view(np.uint32)], old=old.view(np.uint32)).destination
+    got = run(
+        module, "accumulate", [a.view(np.uint32), b.view(np.uint32)], old=old.view(np.uint32)
+    ).destination
     source = CONTROLS["row_shr:1"]
     want = np.where(source >= 0, a[:, source] * b + old, old)
     assert (got.astype(np.uint32).view(np.float32) == want).all()
@@ -140,7 +155,9 @@ def test_lane_reads(lane_module, level):
     assert (run(lane_module, "readfirstlane", [VALUES], host_level=level).mask == VALUES[:, 0]).all()
     later = run(lane_module, "readfirstlane", [VALUES], exec_mask=1 << 41 | 1 << 60, host_level=level)
     assert (later.mask == VALUES[:, 41]).all()
-    assert (run(lane_module, "readfirstlane", [VALUES], exec_mask=0, host_level=level).mask == VALUES[:, 0]).all()
+    assert (
+        run(lane_module, "readfirstlane", [VALUES], exec_mask=0, host_level=level).mask == VALUES[:, 0]
+    ).all()
     for lane in (0, 17, 63, 64 + 5):
         got = run(lane_module, "readlane", [VALUES], scalars=(lane, 0, 0), exec_mask=1, host_level=level).mask
         assert (got == VALUES[:, lane & 63]).all()
@@ -149,7 +166,15 @@ def test_lane_reads(lane_module, level):
 
 @pytest.mark.parametrize("level", HOST_LEVELS)
 def test_lane_writes(lane_module, level):
-    got = run(lane_module, "writelane", [VALUES], old=PREVIOUS, scalars=(11 | 1234 << 32, 0, 0), exec_mask=1, host_level=level)
+    got = run(
+        lane_module,
+        "writelane",
+        [VALUES],
+        old=PREVIOUS,
+        scalars=(11 | 1234 << 32, 0, 0),
+        exec_mask=1,
+        host_level=level,
+    )
     assert (got.destination == np.where(LANES == 11, 1234, PREVIOUS)).all()
     got = run(lane_module, "writelane_constant", [VALUES], old=PREVIOUS, exec_mask=0, host_level=level)
     assert (got.destination == np.where(LANES == 63, 19, PREVIOUS)).all()

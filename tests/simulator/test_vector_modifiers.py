@@ -24,7 +24,9 @@ def check(module, name, values, want, **settings):
         if len(wrong):
             at = tuple(wrong[0])
             given = [hex(int(v[at])) for v in values]
-            pytest.fail(f"{name} {level}: {given} gives {int(got[at]):#x}, want {int(want[at]):#x}; {len(wrong)} wrong")
+            pytest.fail(
+                f"{name} {level}: {given} gives {int(got[at]):#x}, want {int(want[at]):#x}; {len(wrong)} wrong"
+            )
     partial = run(module, name, values, old=OLD, exec_mask=SPARSE, **settings).destination
     assert (partial == np.where(bits_of(SPARSE), want, OLD)).all()
 
@@ -92,7 +94,9 @@ def half(value: int, upper) -> int:
     return value >> 16 if upper else value & HALF
 
 
-PACKED = {f"{lo:03b}_{hi:03b}": (lo, hi) for lo, hi in ((0, 7), (0, 0), (7, 7), (7, 0), (5, 3), (2, 6), (1, 1))}
+PACKED = {
+    f"{lo:03b}_{hi:03b}": (lo, hi) for lo, hi in ((0, 7), (0, 0), (7, 7), (7, 0), (5, 3), (2, 6), (1, 1))
+}
 
 
 def selection(bits: int, count: int) -> str:
@@ -148,17 +152,32 @@ def test_packed_f32_dwords(selections, name, signs):
                   for i, s in enumerate(sources)]  # fmt: skip
         return F32.fma(*chosen)
 
-    check(selections, f"fma_f32_{name}_{signs}", values, apply(lambda *s: one(lo, neg_lo, s) | one(hi, neg_hi, s) << 32, *values))
+    check(
+        selections,
+        f"fma_f32_{name}_{signs}",
+        values,
+        apply(lambda *s: one(lo, neg_lo, s) | one(hi, neg_hi, s) << 32, *values),
+    )
 
 
 @pytest.mark.parametrize("name", PACKED)
 def test_packed_integers_and_moves(selections, name):
     lo, hi = PACKED[name]
     a, b = samples(("pk_i16", "pk_i16"), 128)
-    want = apply(lambda x, y: (half(x, lo & 1) + half(y, lo & 2) & HALF) | (half(x, hi & 1) + half(y, hi & 2) & HALF) << 16, a, b)
+    want = apply(
+        lambda x, y: (
+            (half(x, lo & 1) + half(y, lo & 2) & HALF) | (half(x, hi & 1) + half(y, hi & 2) & HALF) << 16
+        ),
+        a,
+        b,
+    )
     check(selections, f"add_u16_{name}", [a, b], in_low_register(want))
     a, b = samples(("u64", "u64"), 128)
-    want = apply(lambda x, y: (x >> 32 if lo & 1 else x & 0xFFFFFFFF) | (y >> 32 if lo & 2 else y & 0xFFFFFFFF) << 32, a, b)
+    want = apply(
+        lambda x, y: (x >> 32 if lo & 1 else x & 0xFFFFFFFF) | (y >> 32 if lo & 2 else y & 0xFFFFFFFF) << 32,
+        a,
+        b,
+    )
     check(selections, f"mov_{name}", [a, b], want)
 
 
@@ -184,7 +203,11 @@ def test_mixed_precision(selections, name):
 @pytest.mark.parametrize("bits", [0b0001, 0b0110, 0b1000, 0b1111])
 def test_halves_of_16_bit_instructions(selections, bits):
     def place(result):
-        return result << np.uint64(16) | np.uint64(OLD & ~0xFFFF0000) if bits & 8 else result | np.uint64(OLD & ~0xFFFF)
+        return (
+            result << np.uint64(16) | np.uint64(OLD & ~0xFFFF0000)
+            if bits & 8
+            else result | np.uint64(OLD & ~0xFFFF)
+        )
 
     values = samples(("pk_f16",) * 3, 128)
     want = apply(lambda *s: F16.fma(*(half(v, bits >> i & 1) for i, v in enumerate(s))), *values)
@@ -229,7 +252,12 @@ def test_clamp(clamps, kind):
 
 def test_clamp_of_packed_results(clamps):
     values = samples(("pk_f16", "pk_f16"), 256)
-    want = apply(lambda a, b: clamped(F16, F16.add(a & HALF, b & HALF)) | clamped(F16, F16.add(a >> 16, b >> 16)) << 16, *values)
+    want = apply(
+        lambda a, b: (
+            clamped(F16, F16.add(a & HALF, b & HALF)) | clamped(F16, F16.add(a >> 16, b >> 16)) << 16
+        ),
+        *values,
+    )
     check(clamps, "pk_f16", values, in_low_register(want))
     low, high = samples(("f32", "f32"), 128), samples(("f32", "f32"), 128, seed=4)
     values = [a | b << UPPER for a, b in zip(low, high, strict=True)]
@@ -244,7 +272,9 @@ def test_output_modifiers_are_ignored_in_ieee_mode(clamps):
 
 
 def test_output_modifiers():
-    module = load({name.replace(":", "_"): f"v_mul_f32_e64 v32, v16, v18 {name}" for name in OMOD}, denormals=0, ieee=0)
+    module = load(
+        {name.replace(":", "_"): f"v_mul_f32_e64 v32, v16, v18 {name}" for name in OMOD}, denormals=0, ieee=0
+    )
     a, b = np.random.default_rng(1).standard_normal((2, 2, 64)).astype(np.float32)
     a[0, :4] = [0.0, -0.0, -0.0, 3.0]
     for name, factor in OMOD.items():
@@ -263,18 +293,26 @@ UNUSED = ("UNUSED_PAD", "UNUSED_SEXT", "UNUSED_PRESERVE")
 def sdwa():
     bodies = {}
     for select in SELECTS:
-        bodies[f"source_{select}"] = f"v_add_u32_sdwa v32, v16, v18 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:{select} src1_sel:DWORD"
+        bodies[f"source_{select}"] = (
+            f"v_add_u32_sdwa v32, v16, v18 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:{select} src1_sel:DWORD"
+        )
         bodies[f"sext_{select}"] = (
             f"v_add_u32_sdwa v32, v16, sext(v18) dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:DWORD src1_sel:{select}"
         )
-        bodies[f"compare_{select}"] = f"v_cmp_lt_u32_sdwa s[44:45], v16, v18 src0_sel:{select} src1_sel:{select}"
+        bodies[f"compare_{select}"] = (
+            f"v_cmp_lt_u32_sdwa s[44:45], v16, v18 src0_sel:{select} src1_sel:{select}"
+        )
         for unused in UNUSED:
             bodies[f"{select}_{unused}"] = (
                 f"v_add_u32_sdwa v32, v16, v18 dst_sel:{select} dst_unused:{unused} src0_sel:DWORD src1_sel:DWORD"
             )
-    bodies["half"] = "v_mul_f16_sdwa v32, -v16, |v18| dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:WORD_1 src1_sel:WORD_0"
+    bodies["half"] = (
+        "v_mul_f16_sdwa v32, -v16, |v18| dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:WORD_1 src1_sel:WORD_0"
+    )
     bodies["convert"] = "v_cvt_f32_f16_sdwa v32, v16 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:WORD_1"
-    bodies["clamp"] = "v_add_f16_sdwa v32, v16, v18 clamp dst_sel:WORD_0 dst_unused:UNUSED_PRESERVE src0_sel:WORD_0 src1_sel:WORD_0"
+    bodies["clamp"] = (
+        "v_add_f16_sdwa v32, v16, v18 clamp dst_sel:WORD_0 dst_unused:UNUSED_PRESERVE src0_sel:WORD_0 src1_sel:WORD_0"
+    )
     return load(bodies, "gfx942")
 
 
@@ -286,7 +324,12 @@ def field(value: int, select: str) -> int:
 @pytest.mark.parametrize("select", SELECTS)
 def test_sdwa_sources(sdwa, select):
     values = samples(("u32", "u32"), 256)
-    check(sdwa, f"source_{select}", values, in_low_register(apply(lambda a, b: field(a, select) + b & 0xFFFFFFFF, *values)))
+    check(
+        sdwa,
+        f"source_{select}",
+        values,
+        in_low_register(apply(lambda a, b: field(a, select) + b & 0xFFFFFFFF, *values)),
+    )
     width = SELECTS[select][0]
     want = apply(lambda a, b: a + signed(field(b, select), width) & 0xFFFFFFFF, *values)
     check(sdwa, f"sext_{select}", values, in_low_register(want))
@@ -312,7 +355,9 @@ def test_sdwa_destinations(sdwa, select, unused):
 
 def test_sdwa_of_floats(sdwa):
     values = samples(("pk_f16", "pk_f16"), 256)
-    want = apply(lambda a, b: F16.multiply(F16.negate(a >> 16), F16.magnitude(b & HALF)) << 16 | OLD & HALF, *values)
+    want = apply(
+        lambda a, b: F16.multiply(F16.negate(a >> 16), F16.magnitude(b & HALF)) << 16 | OLD & HALF, *values
+    )
     check(sdwa, "half", values, in_low_register(want))
     check(sdwa, "convert", values[:1], in_low_register(apply(lambda a: F16.convert(a >> 16, F32), values[0])))
     want = apply(lambda a, b: clamped(F16, F16.add(a & HALF, b & HALF)) | OLD & 0xFFFF0000, *values)
@@ -370,8 +415,12 @@ def test_half_and_double_constants(constants):
 
 def test_literal_multiply_add(constants):
     a, b = samples(("f32", "f32"), 256)
-    check(constants, "literal_k", [a, b], in_low_register(apply(lambda x, y: F32.fma(x, 0x40490FDB, y), a, b)))
-    check(constants, "literal_a", [a, b], in_low_register(apply(lambda x, y: F32.fma(x, y, 0x40490FDB), a, b)))
+    check(
+        constants, "literal_k", [a, b], in_low_register(apply(lambda x, y: F32.fma(x, 0x40490FDB, y), a, b))
+    )
+    check(
+        constants, "literal_a", [a, b], in_low_register(apply(lambda x, y: F32.fma(x, y, 0x40490FDB), a, b))
+    )
 
 
 def test_scalar_shift(constants):

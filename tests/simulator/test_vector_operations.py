@@ -49,8 +49,12 @@ def test_meaning(module, case):
         wrong = np.argwhere(got != want)
         if len(wrong):
             at = tuple(wrong[0])
-            given = ", ".join(f"{kind} {int(column[at]):#x}" for kind, column in zip(case.sources, values, strict=True))
-            pytest.fail(f"{case.name} {level}: {len(wrong)} wrong, first {given}: got {int(got[at]):#x}, want {int(want[at]):#x}")
+            given = ", ".join(
+                f"{kind} {int(column[at]):#x}" for kind, column in zip(case.sources, values, strict=True)
+            )
+            pytest.fail(
+                f"{case.name} {level}: {len(wrong)} wrong, first {given}: got {int(got[at]):#x}, want {int(want[at]):#x}"
+            )
 
 
 @pytest.mark.parametrize("case", ALL_CASES, ids=name_of)

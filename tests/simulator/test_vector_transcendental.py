@@ -63,7 +63,15 @@ def inputs(name: str) -> np.ndarray:
     near = random.uniform(*spans, 40000).astype(np.float32).view(np.uint32)
     small = (random.uniform(-1, 1, 5000) * 1e-3).astype(np.float32)
     around_one = (1 + random.uniform(-1, 1, 5000) * 2.0 ** -random.uniform(1, 22, 5000)).astype(np.float32)
-    return np.concatenate([np.array(float_edges("f32"), np.uint32), wide, near, small.view(np.uint32), around_one.view(np.uint32)])
+    return np.concatenate(
+        [
+            np.array(float_edges("f32"), np.uint32),
+            wide,
+            near,
+            small.view(np.uint32),
+            around_one.view(np.uint32),
+        ]
+    )
 
 
 def ulps(got: np.ndarray, want: np.ndarray, smallest_exponent: int, mantissa_bits: int) -> np.ndarray:
@@ -128,4 +136,7 @@ def test_every_f16(module, name):
 def test_legacy_forms_are_the_same(module):
     bits = np.random.default_rng(2).integers(0, 1 << 32, 4096, dtype=np.uint32)
     for name in ("exp", "log"):
-        assert (evaluate(module, f"{name}_legacy_f32", bits, "best") == evaluate(module, f"{name}_f32", bits, "best")).all()
+        assert (
+            evaluate(module, f"{name}_legacy_f32", bits, "best")
+            == evaluate(module, f"{name}_f32", bits, "best")
+        ).all()

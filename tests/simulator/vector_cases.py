@@ -57,7 +57,11 @@ def random_value(kind: str, source: random.Random) -> int:
     if kind in FORMATS:
         f = FORMATS[kind]
         near = f.bias + source.randint(-6, 6) if source.random() < 0.7 else source.randint(0, 2 * f.bias)
-        return source.getrandbits(1) << (f.bits - 1) | near << f.mantissa_bits | source.getrandbits(f.mantissa_bits)
+        return (
+            source.getrandbits(1) << (f.bits - 1)
+            | near << f.mantissa_bits
+            | source.getrandbits(f.mantissa_bits)
+        )
     if kind == "pk_f16":
         return random_value("f16", source) | random_value("f16", source) << 16
     bits = 32 if kind.startswith("pk_") else int(kind[1:])
@@ -91,7 +95,10 @@ class Case:
 
     def expected(self, values: list[np.ndarray]) -> np.ndarray:
         bits = width(self.result)
-        flat = [[as_kind(kind, int(v)) for v in column.ravel()] for kind, column in zip(self.sources, values, strict=True)]
+        flat = [
+            [as_kind(kind, int(v)) for v in column.ravel()]
+            for kind, column in zip(self.sources, values, strict=True)
+        ]
         known: dict[tuple, int] = {}
         out = []
         for row in zip(*flat, strict=True):
@@ -178,7 +185,9 @@ def permute(a: int, b: int, selector: int) -> int:
 
 
 def sad(a: int, b: int, *, skip_zero: bool = False) -> int:
-    return sum(abs(x - y) for x, y in zip(bytes_of(a), bytes_of(b), strict=True) if not (skip_zero and y == 0))
+    return sum(
+        abs(x - y) for x, y in zip(bytes_of(a), bytes_of(b), strict=True) if not (skip_zero and y == 0)
+    )
 
 
 def halves(a: int) -> tuple[int, int]:
@@ -199,22 +208,22 @@ def dot(a: int, b: int, c: int, bits: int, is_signed: bool) -> int:
     return c + sum(take(a >> s) * take(b >> s) for s in range(0, 32, bits))
 
 
-U, I = "u32", "i32"
+U, S = "u32", "i32"
 INTEGER = [
     Case("v_mov_b32_e32", U, (U,), lambda a: a),
     Case("v_not_b32_e32", U, (U,), lambda a: ~a),
     Case("v_bfrev_b32_e32", U, (U,), lambda a: int(f"{a:032b}"[::-1], 2)),
     Case("v_ffbh_u32_e32", U, (U,), highest),
     Case("v_ffbl_b32_e32", U, (U,), lowest),
-    Case("v_ffbh_i32_e32", U, (I,), highest_signed),
+    Case("v_ffbh_i32_e32", U, (S,), highest_signed),
     Case("v_add_u32_e32", U, (U, U), lambda a, b: a + b),
     Case("v_sub_u32_e32", U, (U, U), lambda a, b: a - b),
     Case("v_subrev_u32_e32", U, (U, U), lambda a, b: b - a),
-    Case("v_add_i32", U, (I, I), lambda a, b: a + b),
-    Case("v_sub_i32", U, (I, I), lambda a, b: a - b),
+    Case("v_add_i32", U, (S, S), lambda a, b: a + b),
+    Case("v_sub_i32", U, (S, S), lambda a, b: a - b),
     Case("v_mul_lo_u32", U, (U, U), lambda a, b: a * b),
     Case("v_mul_hi_u32", U, (U, U), lambda a, b: a * b >> 32),
-    Case("v_mul_hi_i32", U, (I, I), lambda a, b: a * b >> 32),
+    Case("v_mul_hi_i32", U, (S, S), lambda a, b: a * b >> 32),
     Case("v_mul_i32_i24_e32", U, (U, U), lambda a, b: signed(a, 24) * signed(b, 24)),
     Case("v_mul_u32_u24_e32", U, (U, U), lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF)),
     Case("v_mul_hi_i32_i24_e32", U, (U, U), lambda a, b: signed(a, 24) * signed(b, 24) >> 32),
@@ -223,13 +232,13 @@ INTEGER = [
     Case("v_mad_u32_u24", U, (U, U, U), lambda a, b, c: (a & 0xFFFFFF) * (b & 0xFFFFFF) + c),
     Case("v_mad_u32_u16", U, ("u16", "u16", U), lambda a, b, c: a * b + c),
     Case("v_mad_i32_i16", U, ("i16", "i16", U), lambda a, b, c: a * b + c),
-    Case("v_min_i32_e32", U, (I, I), min),
-    Case("v_max_i32_e32", U, (I, I), max),
+    Case("v_min_i32_e32", U, (S, S), min),
+    Case("v_max_i32_e32", U, (S, S), max),
     Case("v_min_u32_e32", U, (U, U), min),
     Case("v_max_u32_e32", U, (U, U), max),
-    Case("v_min3_i32", U, (I, I, I), min),
-    Case("v_max3_i32", U, (I, I, I), max),
-    Case("v_med3_i32", U, (I, I, I), median),
+    Case("v_min3_i32", U, (S, S, S), min),
+    Case("v_max3_i32", U, (S, S, S), max),
+    Case("v_med3_i32", U, (S, S, S), median),
     Case("v_min3_u32", U, (U, U, U), min),
     Case("v_max3_u32", U, (U, U, U), max),
     Case("v_med3_u32", U, (U, U, U), median),
@@ -239,7 +248,7 @@ INTEGER = [
     Case("v_xnor_b32_e32", U, (U, U), lambda a, b: ~(a ^ b)),
     Case("v_lshlrev_b32_e32", U, (U, U), lambda a, b: b << (a & 31)),
     Case("v_lshrrev_b32_e32", U, (U, U), lambda a, b: b >> (a & 31)),
-    Case("v_ashrrev_i32_e32", U, (U, I), lambda a, b: b >> (a & 31)),
+    Case("v_ashrrev_i32_e32", U, (U, S), lambda a, b: b >> (a & 31)),
     Case("v_and_or_b32", U, (U, U, U), lambda a, b, c: a & b | c),
     Case("v_or3_b32", U, (U, U, U), lambda a, b, c: a | b | c),
     Case("v_xad_u32", U, (U, U, U), lambda a, b, c: (a ^ b) + c),
@@ -248,7 +257,7 @@ INTEGER = [
     Case("v_lshl_add_u32", U, (U, U, U), lambda a, b, c: (a << (b & 31)) + c),
     Case("v_add_lshl_u32", U, (U, U, U), lambda a, b, c: (a + b) << (c & 31)),
     Case("v_bfe_u32", U, (U, U, U), lambda a, b, c: a >> (b & 31) & ((1 << (c & 31)) - 1)),
-    Case("v_bfe_i32", U, (I, U, U), lambda a, b, c: signed(a >> (b & 31), c & 31) if c & 31 else 0),
+    Case("v_bfe_i32", U, (S, U, U), lambda a, b, c: signed(a >> (b & 31), c & 31) if c & 31 else 0),
     Case("v_bfi_b32", U, (U, U, U), lambda a, b, c: a & b | ~a & c),
     Case("v_bfm_b32", U, (U, U), lambda a, b: ((1 << (a & 31)) - 1) << (b & 31)),
     Case("v_alignbit_b32", U, (U, U, U), lambda a, b, c: (a << 32 | b) >> (c & 31)),
@@ -263,9 +272,9 @@ INTEGER = [
     Case("v_lerp_u8", U, (U, U, U), lambda a, b, c: sum(
         (x + y + (z & 1) >> 1) << 8 * i for i, (x, y, z) in enumerate(zip(bytes_of(a), bytes_of(b), bytes_of(c), strict=True)))),
     Case("v_sat_pk_u8_i16_e32", U, (U,), lambda a: clamp(signed(a, 16), 0, 255) | clamp(signed(a >> 16, 16), 0, 255) << 8),
-    Case("v_ashr_pk_i8_i32", U, (I, I, U), lambda a, b, c: (clamp(a >> (c & 31), -128, 127) & 0xFF)
+    Case("v_ashr_pk_i8_i32", U, (S, S, U), lambda a, b, c: (clamp(a >> (c & 31), -128, 127) & 0xFF)
          | (clamp(b >> (c & 31), -128, 127) & 0xFF) << 8),
-    Case("v_ashr_pk_u8_i32", U, (I, I, U), lambda a, b, c: clamp(a >> (c & 31), 0, 255) | clamp(b >> (c & 31), 0, 255) << 8),
+    Case("v_ashr_pk_u8_i32", U, (S, S, U), lambda a, b, c: clamp(a >> (c & 31), 0, 255) | clamp(b >> (c & 31), 0, 255) << 8),
     Case("v_prng_b32_e32", U, (U,), lambda a: a << 1 ^ (197 if a >> 31 else 0)),
     Case("v_bitop3_b32", U, (U, U, U), lambda a, b, c: a & b & ~c | ~a & c),  # text below names the table
 
@@ -319,8 +328,8 @@ INTEGER = [
     Case("v_add_u32_e64:clamp", U, (U, U), lambda a, b: min(a + b, 0xFFFFFFFF)),
     Case("v_sub_u32_e64:clamp", U, (U, U), lambda a, b: max(a - b, 0)),
     Case("v_subrev_u32_e64:clamp", U, (U, U), lambda a, b: max(b - a, 0)),
-    Case("v_add_i32:clamp", U, (I, I), lambda a, b: clamp(a + b, -(1 << 31), (1 << 31) - 1)),
-    Case("v_sub_i32:clamp", U, (I, I), lambda a, b: clamp(a - b, -(1 << 31), (1 << 31) - 1)),
+    Case("v_add_i32:clamp", U, (S, S), lambda a, b: clamp(a + b, -(1 << 31), (1 << 31) - 1)),
+    Case("v_sub_i32:clamp", U, (S, S), lambda a, b: clamp(a - b, -(1 << 31), (1 << 31) - 1)),
     Case("v_add_u16_e64:clamp", U, ("u16", "u16"), lambda a, b: min(a + b, 0xFFFF)),
     Case("v_sub_u16_e64:clamp", U, ("u16", "u16"), lambda a, b: max(a - b, 0)),
     Case("v_pk_add_u16:clamp", U, ("pk_i16",) * 2, lambda a, b: packed(lambda x, y: min(x + y, 0xFFFF), a, b)),
@@ -401,7 +410,7 @@ def frexp_mantissa(f):
 
 def median_number(f):
     def apply(a, b, c):
-        low, high = f.minimum_number, f.maximum_number
+        low = f.minimum_number
         if f.is_nan(a) or f.is_nan(b) or f.is_nan(c):
             return low(low(a, b), c)
         return sorted((a, b, c), key=f.key)[1]
@@ -456,7 +465,11 @@ def norm(low, scale):
     def apply(a, f=F32):
         if f.is_nan(a):
             return 0
-        value = Fraction(low if f.is_negative(a) else 1) if f.is_infinite(a) else clamp(f.value(a), Fraction(low), Fraction(1))
+        value = (
+            Fraction(low if f.is_negative(a) else 1)
+            if f.is_infinite(a)
+            else clamp(f.value(a), Fraction(low), Fraction(1))
+        )
         return round(F32.value(F32.round(value * scale))) & 0xFFFF
 
     return apply
@@ -496,10 +509,30 @@ def arithmetic(prefix: str, f, kind: str, suffix: str = "_e32") -> list[Case]:
     ]  # fmt: skip
     if not wide:
         cases += [
-            Case(f"v_sub_{prefix}_e32", kind, (kind, kind), lambda a, b: f.first_nan(a, b) or f.add(a, f.negate(b))),
-            Case(f"v_subrev_{prefix}_e32", kind, (kind, kind), lambda a, b: f.first_nan(a, b) or f.add(b, f.negate(a))),
-            Case(f"v_min3_{prefix}", kind, (kind,) * 3, lambda a, b, c: f.minimum_number(f.minimum_number(a, b), c)),
-            Case(f"v_max3_{prefix}", kind, (kind,) * 3, lambda a, b, c: f.maximum_number(f.maximum_number(a, b), c)),
+            Case(
+                f"v_sub_{prefix}_e32",
+                kind,
+                (kind, kind),
+                lambda a, b: f.first_nan(a, b) or f.add(a, f.negate(b)),
+            ),
+            Case(
+                f"v_subrev_{prefix}_e32",
+                kind,
+                (kind, kind),
+                lambda a, b: f.first_nan(a, b) or f.add(b, f.negate(a)),
+            ),
+            Case(
+                f"v_min3_{prefix}",
+                kind,
+                (kind,) * 3,
+                lambda a, b, c: f.minimum_number(f.minimum_number(a, b), c),
+            ),
+            Case(
+                f"v_max3_{prefix}",
+                kind,
+                (kind,) * 3,
+                lambda a, b, c: f.maximum_number(f.maximum_number(a, b), c),
+            ),
             Case(f"v_med3_{prefix}", kind, (kind,) * 3, median_number(f)),
         ]
     return cases
@@ -544,19 +577,19 @@ def to_f16(a, **how):
 
 I32_LIMITS, U32_LIMITS = (-(1 << 31), (1 << 31) - 1), (0, (1 << 32) - 1)
 CONVERT = [
-    Case("v_cvt_f32_i32_e32", "f32", (I,), lambda a: F32.round(Fraction(a))),
+    Case("v_cvt_f32_i32_e32", "f32", (S,), lambda a: F32.round(Fraction(a))),
     Case("v_cvt_f32_u32_e32", "f32", (U,), lambda a: F32.round(Fraction(a))),
-    Case("v_cvt_i32_f32_e32", I, ("f32",), to_integer(F32, *I32_LIMITS)),
+    Case("v_cvt_i32_f32_e32", S, ("f32",), to_integer(F32, *I32_LIMITS)),
     Case("v_cvt_u32_f32_e32", U, ("f32",), to_integer(F32, *U32_LIMITS)),
-    Case("v_cvt_flr_i32_f32_e32", I, ("f32",), to_integer(F32, *I32_LIMITS, how=floor)),
-    Case("v_cvt_rpi_i32_f32_e32", I, ("f32",), lambda a: to_integer(F32, *I32_LIMITS, how=floor)(F32.add(a, 0x3F000000))),
+    Case("v_cvt_flr_i32_f32_e32", S, ("f32",), to_integer(F32, *I32_LIMITS, how=floor)),
+    Case("v_cvt_rpi_i32_f32_e32", S, ("f32",), lambda a: to_integer(F32, *I32_LIMITS, how=floor)(F32.add(a, 0x3F000000))),
     Case("v_cvt_off_f32_i4_e32", "f32", (U,), lambda a: F32.round(Fraction(signed(a, 4), 16))),
     *(Case(f"v_cvt_f32_ubyte{i}_e32", "f32", (U,), lambda a, i=i: F32.round(Fraction(a >> 8 * i & 0xFF))) for i in range(4)),
     Case("v_cvt_f64_f32_e32", "f64", ("f32",), lambda a: F32.convert(a, F64)),
     Case("v_cvt_f32_f64_e32", "f32", ("f64",), lambda a: F64.convert(a, F32)),
-    Case("v_cvt_f64_i32_e32", "f64", (I,), lambda a: F64.round(Fraction(a))),
+    Case("v_cvt_f64_i32_e32", "f64", (S,), lambda a: F64.round(Fraction(a))),
     Case("v_cvt_f64_u32_e32", "f64", (U,), lambda a: F64.round(Fraction(a))),
-    Case("v_cvt_i32_f64_e32", I, ("f64",), to_integer(F64, *I32_LIMITS)),
+    Case("v_cvt_i32_f64_e32", S, ("f64",), to_integer(F64, *I32_LIMITS)),
     Case("v_cvt_u32_f64_e32", U, ("f64",), to_integer(F64, *U32_LIMITS)),
     Case("v_cvt_f16_f32_e32", U, ("f32",), to_f16),
     Case("v_cvt_f32_f16_e32", "f32", ("f16",), lambda a: F16.convert(a, F32)),
@@ -575,7 +608,7 @@ CONVERT = [
     Case("v_cvt_pknorm_i16_f16", U, ("f16", "f16"), lambda a, b: snorm(F16.convert(a, F32)) | snorm(F16.convert(b, F32)) << 16),
     Case("v_cvt_pknorm_u16_f16", U, ("f16", "f16"), lambda a, b: unorm(F16.convert(a, F32)) | unorm(F16.convert(b, F32)) << 16),
     Case("v_cvt_pk_u16_u32", U, (U, U), lambda a, b: min(a, 0xFFFF) | min(b, 0xFFFF) << 16),
-    Case("v_cvt_pk_i16_i32", U, (I, I), lambda a, b: (clamp(a, -32768, 32767) & 0xFFFF) | (clamp(b, -32768, 32767) & 0xFFFF) << 16),
+    Case("v_cvt_pk_i16_i32", U, (S, S), lambda a, b: (clamp(a, -32768, 32767) & 0xFFFF) | (clamp(b, -32768, 32767) & 0xFFFF) << 16),
     Case("v_cvt_pk_u8_f32", U, ("f32", U, U), lambda a, b, c: c & ~(0xFF << 8 * (b & 3))
          | to_integer(F32, 0, 255)(a) << 8 * (b & 3)),
 ]  # fmt: skip

@@ -41,7 +41,9 @@ PROLOGUE = """
     f"  global_load_dword v{16 + row if row < 6 else 26 + row}, v2, s[4:5]\n"
     for row in range(IN_ROWS)
 )  # fmt: skip
-PROLOGUE = PROLOGUE.replace("  s_mul_i32 s13, s3, 0\n", "").replace("s{rows}", "s10") + """
+PROLOGUE = (
+    PROLOGUE.replace("  s_mul_i32 s13, s3, 0\n", "").replace("s{rows}", "s10")
+    + """
   s_waitcnt vmcnt(0) lgkmcnt(0)
   s_mov_b64 s[44:45], 0
   s_mov_b64 vcc, s[36:37]
@@ -50,6 +52,7 @@ PROLOGUE = PROLOGUE.replace("  s_mul_i32 s13, s3, 0\n", "").replace("s{rows}", "
   s_mov_b64 exec, s[46:47]
   s_nop 4
 """
+)
 EPILOGUE = """
   s_nop 4
   s_mov_b64 s[48:49], exec
@@ -136,15 +139,17 @@ def load(bodies: Mapping[str, str], target: str = "gfx950", *, denormals: int = 
 class Outcome:
     """What a launch left, waves x lanes; masks as one 64-bit value a wave."""
 
-    destination: np.ndarray   # 64 bits: v[32:33]
+    destination: np.ndarray  # 64 bits: v[32:33]
     first_source: np.ndarray  # 64 bits: v[16:17]
-    upper: np.ndarray         # 64 bits: v[34:35]
+    upper: np.ndarray  # 64 bits: v[34:35]
     vcc: np.ndarray
-    mask: np.ndarray          # s[44:45]
+    mask: np.ndarray  # s[44:45]
     exec: np.ndarray
 
 
-def run(module: Modules, name: str, sources, *, old=0, mask=0, scalars=(0, 0, 0), exec_mask: int = ALL, **settings) -> Outcome:
+def run(
+    module: Modules, name: str, sources, *, old=0, mask=0, scalars=(0, 0, 0), exec_mask: int = ALL, **settings
+) -> Outcome:
     """`sources`: up to three arrays (waves x 64) of 64-bit values; `old` the same for v[32:33]."""
     sources = [np.ascontiguousarray(source, np.uint64) for source in sources]
     waves = sources[0].shape[0]
@@ -156,9 +161,16 @@ def run(module: Modules, name: str, sources, *, old=0, mask=0, scalars=(0, 0, 0)
     for i, value in enumerate([mask, *scalars]):
         uniform[:, i] = value
     out = np.zeros((OUT_ROWS, waves, 64), np.uint32)
-    arguments = np.array([given.ctypes.data, out.ctypes.data, uniform.ctypes.data, 4 * 64 * waves, exec_mask], np.uint64)
+    arguments = np.array(
+        [given.ctypes.data, out.ctypes.data, uniform.ctypes.data, 4 * 64 * waves, exec_mask], np.uint64
+    )
     module.kernel(name).launch(
-        arguments.tobytes(), {"in": given, "out": out, "uniform": uniform}, grid=[waves], block=[64], threads=1, **settings
+        arguments.tobytes(),
+        {"in": given, "out": out, "uniform": uniform},
+        grid=[waves],
+        block=[64],
+        threads=1,
+        **settings,
     )
 
     def pair(row):
