@@ -1,0 +1,73 @@
+// kernels/norm/arguments.h: what the host hands to a norm kernel, by value.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <stdint.h>
+
+namespace hipkittens::norm {
+
+enum class ElementType : int32_t { bf16, f16, f32 };
+
+// Rows are counted over up to three dimensions; row = (outer * middle_count + middle) * inner_count + inner.
+struct Rows {
+    uint32_t count, middle_count, inner_count;
+    int32_t cols;
+};
+
+// A tensor of such rows with unit stride inside them. Strides in elements.
+struct RowTensor {
+    const void* data;
+    int64_t outer, middle, inner;
+};
+
+struct Dropout {
+    const uint64_t* seed;  // the key and the upper half of the counter; null: nothing is dropped
+    uint32_t threshold;    // an element whose 32 random bits are below it is dropped
+    float scale;           // of the others
+};
+
+// z = dropout(x) + residual, y = (z - mean) rstd weight + bias
+struct ForwardArguments {
+    RowTensor x, residual;  // residual.data may be null
+    void* y;                // results have their rows one after the other
+    void* sum;              // z, or null
+    float* mean;            // null: the mean is taken as zero (rms_norm)
+    float* rstd;
+    const void* weight;  // cols elements or null
+    const void* bias;
+    Dropout dropout;
+    Rows rows;
+    ElementType parameter_type;
+    float epsilon;
+    uint32_t workers;  // worker w takes the rows w, w + workers, ...
+    int32_t wide;      // rows are whole chunks of 8 elements and begin on 4 bytes, in every tensor
+    int32_t wide_parameters;
+};
+
+struct BackwardArguments {
+    RowTensor dy, dsum, z;  // dsum.data may be null
+    const float* mean;      // null: rms_norm
+    const float* rstd;
+    const void* weight;
+    void* dx;               // dx before dropout's share is dresidual
+    void* dresidual;        // null when nothing was dropped: the same as dx
+    float* partial_weight;  // [workers][cols], or null
+    float* partial_bias;
+    Dropout dropout;
+    Rows rows;
+    ElementType parameter_type;
+    uint32_t workers;
+    int32_t wide;
+    int32_t wide_parameters;
+};
+
+// Sums of the workers' partial sums, in a fixed order.
+struct ReduceArguments {
+    const float* partial[2];
+    void* result[2];
+    uint32_t workers;
+    int32_t cols;
+    ElementType type;
+    int32_t padding;
+};
+
+}  // namespace hipkittens::norm

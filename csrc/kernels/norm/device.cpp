@@ -1,0 +1,70 @@
+// kernels/norm/device.cpp: the entry point of one row of variants.def.
+// SPDX-License-Identifier: MIT
+// Compiled once per row and target with -DHIPKITTENS_VARIANT=<name>.
+#include "backward.h"
+#include "forward.h"
+
+#ifndef HIPKITTENS_VARIANT
+#error "name a row of variants.def: -DHIPKITTENS_VARIANT=<name>"
+#endif
+
+#define PASTE_(a, b, c, d) a##b##c##d
+#define PASTE(a, b, c, d) PASTE_(a, b, c, d)
+#define KERNEL_NAME PASTE(hipkittens_norm_, HIPKITTENS_VARIANT, _, KITTENS_TARGET_NAME)
+#define SELECTED PASTE(selected_, HIPKITTENS_VARIANT, , )
+
+namespace hipkittens::norm {
+
+// Only the selected row's template is instantiated.
+template <ElementType element, RowShape shape>
+struct forward_row {
+    using arguments = ForwardArguments;
+    static constexpr int threads = shape.threads(), lds_bytes = 4 * shape.waves;
+    KITTENS_DEVICE static void run(const arguments& values, kittens::shared_byte* lds) {
+        forward<typename element_of<element>::value, shape>(values, lds);
+    }
+};
+template <ElementType element, RowShape shape>
+struct backward_row {
+    using arguments = BackwardArguments;
+    static constexpr int threads = shape.threads(), lds_bytes = 4 * shape.waves;
+    KITTENS_DEVICE static void run(const arguments& values, kittens::shared_byte* lds) {
+        backward<typename element_of<element>::value, shape>(values, lds);
+    }
+};
+template <ElementType element>
+struct columns_row {
+    using arguments = BackwardArguments;
+    static constexpr int threads = column_waves * 64, lds_bytes = 4;
+    KITTENS_DEVICE static void run(const arguments& values, kittens::shared_byte*) {
+        sum_columns<typename element_of<element>::value>(values);
+    }
+};
+template <class = void>
+struct reduce_row {
+    using arguments = ReduceArguments;
+    static constexpr int threads = reduce_waves * 64, lds_bytes = reduce_waves * reduce_columns * 4;
+    KITTENS_DEVICE static void run(const arguments& values, kittens::shared_byte* lds) {
+        reduce(values, lds);
+    }
+};
+#define NORM_FORWARD(name, targets, element, waves, chunks) \
+    using selected_##name = forward_row<ElementType::element, RowShape{waves, chunks}>;
+#define NORM_BACKWARD(name, targets, element, waves, chunks) \
+    using selected_##name = backward_row<ElementType::element, RowShape{waves, chunks}>;
+#define NORM_COLUMNS(name, targets, element) using selected_##name = columns_row<ElementType::element>;
+#define NORM_REDUCE(name, targets) using selected_##name = reduce_row<>;
+#include "variants.def"
+#undef NORM_FORWARD
+#undef NORM_BACKWARD
+#undef NORM_COLUMNS
+#undef NORM_REDUCE
+
+}  // namespace hipkittens::norm
+
+extern "C" __attribute__((global, amdgpu_flat_work_group_size(hipkittens::norm::SELECTED::threads,
+                                                              hipkittens::norm::SELECTED::threads))) void
+KERNEL_NAME(hipkittens::norm::SELECTED::arguments arguments) {
+    static __attribute__((shared, aligned(16))) char lds[hipkittens::norm::SELECTED::lds_bytes];
+    hipkittens::norm::SELECTED::run(arguments, (kittens::shared_byte*)lds);
+}

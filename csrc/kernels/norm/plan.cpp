@@ -1,0 +1,106 @@
+// kernels/norm/plan.cpp: which variant takes a row, and how many workers share the rows.
+// SPDX-License-Identifier: MIT
+#include "plan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace hipkittens::norm {
+namespace {
+
+// Enough for every wave slot of the largest device, and few enough for a grid of 32-bit thread counts.
+constexpr uint32_t largest_forward_workers = 1 << 18;
+
+uint32_t divide_up(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
+
+const RowVariant& variant_for(bool backward, ElementType element, int64_t cols) {
+    const RowVariant* best = nullptr;
+    for (const RowVariant& variant : row_variants) {
+        if (variant.backward != backward || variant.element != element || variant.shape.capacity() < cols)
+            continue;
+        if (!best || variant.shape.capacity() < best->shape.capacity()) best = &variant;
+    }
+    if (!best) throw std::invalid_argument("norm: no kernel for rows of " + std::to_string(cols));
+    return *best;
+}
+
+template <class Arguments>
+Launch make_launch(int target, const std::string& variant, uint32_t x, uint32_t y, int threads,
+                   const Arguments& arguments) {
+    Launch launch{"hipkittens_norm_" + variant + "_gfx" + std::to_string(target),
+                  variant,
+                  {x, y, 1},
+                  {static_cast<uint32_t>(threads), 1, 1},
+                  std::vector<unsigned char>(sizeof(Arguments))};
+    std::memcpy(launch.arguments.data(), &arguments, sizeof(Arguments));
+    return launch;
+}
+
+const char* name(ElementType element) {
+    return element == ElementType::bf16 ? "bf16" : element == ElementType::f16 ? "f16" : "f32";
+}
+
+}  // namespace
+
+void check(int64_t rows, int64_t cols) {
+    if (cols < 1 || cols > largest_cols)
+        throw std::invalid_argument("norm: rows have " + std::to_string(cols) + " elements; 1 .. " +
+                                    std::to_string(largest_cols) + " are allowed");
+    if (rows < 1 || rows > 0x7fffffff)
+        throw std::invalid_argument("norm: " + std::to_string(rows) + " rows; 1 .. 2147483647 are allowed");
+}
+
+Launch plan_forward(int target, ElementType element, const ForwardArguments& given) {
+    check(given.rows.count, given.rows.cols);
+    const RowVariant& variant = variant_for(false, element, given.rows.cols);
+    const uint32_t together = variant.shape.rows_per_workgroup();
+    ForwardArguments arguments = given;
+    const uint32_t groups = divide_up(std::min(given.rows.count, largest_forward_workers), together);
+    arguments.workers = groups * together;
+    return make_launch(target, variant.name, groups, 1, variant.shape.threads(), arguments);
+}
+
+uint32_t backward_workers(int64_t rows, int64_t cols) {
+    return static_cast<uint32_t>(std::min<int64_t>(rows, cols <= 512 ? 1024 : 256));
+}
+
+std::vector<Launch> plan_backward(int target, ElementType element, const BackwardArguments& given,
+                                  void* weight_result, void* bias_result) {
+    check(given.rows.count, given.rows.cols);
+    const RowVariant& variant = variant_for(true, element, given.rows.cols);
+    const uint32_t together = variant.shape.rows_per_workgroup();
+    const uint32_t workers = backward_workers(given.rows.count, given.rows.cols);
+    std::vector<Launch> launches;
+    BackwardArguments arguments = given;
+    arguments.workers = workers;
+    if (!sums_columns(variant.shape)) {  // nothing is carried from row to row
+        arguments.workers = std::min(given.rows.count, largest_forward_workers);
+    }
+    launches.push_back(make_launch(target, variant.name, divide_up(arguments.workers, together), 1,
+                                   variant.shape.threads(), arguments));
+    if (!given.partial_weight && !given.partial_bias) return launches;
+    if (!sums_columns(variant.shape)) {
+        arguments.workers = workers;
+        launches.push_back(make_launch(target, std::string("columns_") + name(element),
+                                       divide_up(given.rows.cols, columns_per_wave),
+                                       divide_up(workers, column_waves), column_waves * 64, arguments));
+    }
+    ReduceArguments reduce{};
+    uint32_t results = 0;
+    auto add = [&](const float* partial, void* result) {
+        if (!partial) return;
+        reduce.partial[results] = partial;
+        reduce.result[results++] = result;
+    };
+    add(given.partial_weight, weight_result);
+    add(given.partial_bias, bias_result);
+    reduce.workers = workers;
+    reduce.cols = given.rows.cols;
+    reduce.type = given.parameter_type;
+    launches.push_back(make_launch(target, "reduce", divide_up(given.rows.cols, reduce_columns), results,
+                                   reduce_waves * 64, reduce));
+    return launches;
+}
+
+}  // namespace hipkittens::norm

@@ -1,0 +1,126 @@
+// kernels/norm/row.h: where a worker's row lies, in memory and in registers, and sums over it.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../../tiles/philox.h"
+#include "../../tiles/row_chunk.h"
+#include "config.h"
+
+namespace hipkittens::norm {
+
+using kittens::buffer;
+using kittens::eight;
+
+template <ElementType type>
+struct element_of {
+    using value = float;
+};
+template <>
+struct element_of<ElementType::bf16> {
+    using value = kittens::bf16;
+};
+template <>
+struct element_of<ElementType::f16> {
+    using value = kittens::half;
+};
+
+// Calls function with a zero of the type that is only known at run time.
+template <class Function>
+KITTENS_DEVICE void with_type(ElementType type, const Function& function) {
+    if (type == ElementType::f32)
+        function(float());
+    else if (type == ElementType::bf16)
+        function(kittens::bf16());
+    else
+        function(kittens::half());
+}
+
+template <class T>
+KITTENS_DEVICE buffer row_of(const RowTensor& tensor, const Rows& rows, uint32_t row) {
+    int64_t offset = row * tensor.inner;
+    if (rows.inner_count != rows.count) {  // a division only where there is more than one dimension
+        const uint32_t rest = row / rows.inner_count;
+        offset = (row - rest * rows.inner_count) * tensor.inner + rest / rows.middle_count * tensor.outer +
+                 rest % rows.middle_count * tensor.middle;
+    }
+    return {static_cast<const char*>(tensor.data) + offset * static_cast<int64_t>(sizeof(T)),
+            static_cast<uint32_t>(rows.cols) * static_cast<uint32_t>(sizeof(T))};
+}
+template <class T>
+KITTENS_DEVICE buffer dense_row(const void* data, uint32_t row, int cols) {
+    return {
+        static_cast<const char*>(data) + static_cast<int64_t>(row) * cols * static_cast<int64_t>(sizeof(T)),
+        static_cast<uint32_t>(cols) * static_cast<uint32_t>(sizeof(T))};
+}
+template <class T>
+KITTENS_DEVICE buffer parameters(const void* data, int cols) {
+    return dense_row<T>(data, 0, cols);
+}
+
+// The factors of eight elements: 0 or scale. The counter holds the element's place and not an address, so that
+// strides and variants do not change the mask.
+KITTENS_DEVICE eight kept(const Dropout& dropout, uint32_t row, uint32_t column) {
+    const uint64_t key = dropout.seed[0], offset = dropout.seed[1];
+    eight result;
+#pragma unroll
+    for (uint32_t half = 0; half < 2; ++half) {
+        const kittens::vec<uint32_t, 4> bits = kittens::philox(
+            {column / 4 + half, row, static_cast<uint32_t>(offset), static_cast<uint32_t>(offset >> 32)},
+            static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) result[half * 4 + i] = bits[i] < dropout.threshold ? 0.0f : dropout.scale;
+    }
+    return result;
+}
+
+// a b + c, rounded once.
+KITTENS_DEVICE eight fused(eight a, eight b, eight c) { return __builtin_elementwise_fma(a, b, c); }
+
+KITTENS_DEVICE float sum_of(eight values) {
+    return ((values[0] + values[1]) + (values[2] + values[3])) +
+           ((values[4] + values[5]) + (values[6] + values[7]));
+}
+
+// Over the 64 lanes, the same bits in each.
+KITTENS_DEVICE float sum_of_wave(float value) {
+    value += kittens::rotate_in_16<8>(value);
+    value += kittens::rotate_in_16<4>(value);
+    value += kittens::rotate_in_16<2>(value);
+    value += kittens::rotate_in_16<1>(value);
+    value += kittens::exchange_16(value);
+    return value + kittens::exchange_32(value);
+}
+
+// Over the waves that share a row. Called by all of them together.
+template <int waves>
+KITTENS_DEVICE float sum_of_row(float value, kittens::shared_byte* lds) {
+    value = sum_of_wave(value);
+    if constexpr (waves > 1) {
+        kittens::lds_write(value,
+                           lds + kittens::wave_id() * 4);  // every lane the same value to the same place
+        kittens::barrier();
+        value = 0;
+#pragma unroll
+        for (int wave = 0; wave < waves; ++wave) value += kittens::lds_read<float>(lds + wave * 4);
+        kittens::barrier();
+    }
+    return value;
+}
+
+template <RowShape shape>
+struct Worker {
+    static constexpr int waves = shape.waves, chunks = shape.chunks;
+    uint32_t first_row;
+    int wave_column;  // of the wave's first lane
+
+    KITTENS_DEVICE Worker() {
+        const int wave = kittens::wave_id();
+        first_row = kittens::workgroup_id_x() * shape.rows_per_workgroup() + (waves == 1 ? wave : 0);
+        wave_column = waves == 1 ? 0 : wave * 512;
+    }
+    // The first column of the lane in chunk 0; chunk_step columns lie between its chunks. Computed where it is called:
+    // otherwise offsets and masks of every element, the same for all rows, would be kept in registers.
+    KITTENS_DEVICE int column() const { return wave_column + kittens::lane_id_again() * 8; }
+    static constexpr int chunk_step = waves * 512;
+};
+
+}  // namespace hipkittens::norm

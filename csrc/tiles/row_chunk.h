@@ -1,0 +1,52 @@
+// tiles/row_chunk.h: eight neighbouring elements of a row as floats, in wide accesses or one by one.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "intrinsics.h"
+
+namespace kittens {
+
+inline constexpr int chunk_elements = 8;
+using eight = vec<float, chunk_elements>;
+
+// `row` ends where the row ends: elements beyond it read zero, and stores to them vanish. `wide`: the row
+// begins on 4 bytes and is whole chunks long, so that no access straddles its end.
+template <class T>
+KITTENS_DEVICE eight load_eight(buffer row, uint32_t column, bool wide) {
+    eight result;
+    const uint32_t offset = column * sizeof(T);
+    if (wide) {
+        if constexpr (is_16bit<T>) {
+            result = __builtin_convertvector((buffer_load<vec<T, 8>>(row, offset)), eight);
+        } else {
+            result.lo = buffer_load<vec<float, 4>>(row, offset);
+            result.hi = buffer_load<vec<float, 4>>(row, offset + 16);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            result[i] = static_cast<float>(buffer_load<T>(row, offset + i * static_cast<int>(sizeof(T))));
+    }
+    return result;
+}
+
+// Rounded to nearest even.
+template <class T>
+KITTENS_DEVICE void store_eight(eight values, buffer row, uint32_t column, bool wide) {
+    const uint32_t offset = column * sizeof(T);
+    if (wide) {
+        if constexpr (is_16bit<T>) {
+            buffer_store(__builtin_convertvector(values, vec<T, 8>), row, offset);
+        } else {
+            buffer_store(vec<float, 4>(values.lo), row, offset);
+            buffer_store(vec<float, 4>(values.hi), row, offset + 16);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const T value = static_cast<T>(values[i]);
+            buffer_store(value, row, offset + i * static_cast<int>(sizeof(T)));
+        }
+    }
+}
+
+}  // namespace kittens
