@@ -74,7 +74,8 @@ def machine(built, tmp_path):
 
 
 def has_system_hip():
-    paths = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True).stdout
+    ldconfig = shutil.which("ldconfig") or shutil.which("ldconfig", path="/usr/sbin:/sbin")
+    paths = subprocess.run([ldconfig, "-p"], capture_output=True, text=True).stdout if ldconfig else ""
     return "libamdhip64" in paths or os.path.exists("/opt/rocm/lib")
 
 
