@@ -10,23 +10,37 @@ namespace {
 int source_of(int control, int lane) {
     const int row = lane & ~15, place = lane & 15, amount = control & 15;
     switch (control >> 4) {
-        case 0x10: return amount == 0 ? -2 : place + amount < 16 ? lane + amount : -1;            // row_shl
-        case 0x11: return amount == 0 ? -2 : place - amount >= 0 ? lane - amount : -1;            // row_shr
-        case 0x12: return amount == 0 ? -2 : row | ((place - amount) & 15);                       // row_ror
-        case 0x15: return row | amount;                                                          // row_newbcast
-        default: break;
+        case 0x10:
+            return amount == 0 ? -2 : place + amount < 16 ? lane + amount : -1;  // row_shl
+        case 0x11:
+            return amount == 0 ? -2 : place - amount >= 0 ? lane - amount : -1;  // row_shr
+        case 0x12:
+            return amount == 0 ? -2 : row | ((place - amount) & 15);  // row_ror
+        case 0x15:
+            return row | amount;  // row_newbcast
+        default:
+            break;
     }
-    if (control < 0x100) return (lane & ~3) | (control >> (2 * (lane & 3)) & 3);                  // quad_perm
+    if (control < 0x100) return (lane & ~3) | (control >> (2 * (lane & 3)) & 3);  // quad_perm
     switch (control) {
-        case 0x130: return lane < 63 ? lane + 1 : -1;                                            // wave_shl:1
-        case 0x134: return (lane + 1) & 63;                                                      // wave_rol:1
-        case 0x138: return lane - 1;                                                             // wave_shr:1
-        case 0x13c: return (lane - 1) & 63;                                                      // wave_ror:1
-        case 0x140: return row | (15 - place);                                                   // row_mirror
-        case 0x141: return (lane & ~7) | (7 - (lane & 7));                                       // row_half_mirror
-        case 0x142: return row - 1;                                                              // row_bcast:15
-        case 0x143: return lane < 32 ? -1 : 31;                                                  // row_bcast:31
-        default: return -2;
+        case 0x130:
+            return lane < 63 ? lane + 1 : -1;  // wave_shl:1
+        case 0x134:
+            return (lane + 1) & 63;  // wave_rol:1
+        case 0x138:
+            return lane - 1;  // wave_shr:1
+        case 0x13c:
+            return (lane - 1) & 63;  // wave_ror:1
+        case 0x140:
+            return row | (15 - place);  // row_mirror
+        case 0x141:
+            return (lane & ~7) | (7 - (lane & 7));  // row_half_mirror
+        case 0x142:
+            return row - 1;  // row_bcast:15
+        case 0x143:
+            return lane < 32 ? -1 : 31;  // row_bcast:31
+        default:
+            return -2;
     }
 }
 
@@ -70,7 +84,8 @@ const Step* permute_within_rows(Wave* wave, const Step* step) {
     const Operands operands(step);
     u32x16 index;
     memcpy(&index, permutation.row_source, sizeof index);
-    const bool zero_invalid = step->immediate && (permutation.valid != ~uint64_t{0} || wave->exec != ~uint64_t{0});
+    const bool zero_invalid =
+        step->immediate && (permutation.valid != ~uint64_t{0} || wave->exec != ~uint64_t{0});
     const uint64_t valid = zero_invalid ? valid_lanes(permutation, wave->exec) : 0;
     for (int quarter = 0; quarter < 4; ++quarter) {
         const u32x16 row = operands.read<u32x16>(wave, 0, quarter);
@@ -80,7 +95,8 @@ const Step* permute_within_rows(Wave* wave, const Step* step) {
         u32x16 permuted;
         for (int lane = 0; lane < 16; ++lane) permuted[lane] = row[index[lane]];
 #endif
-        if (zero_invalid) permuted &= (u32x16)lane_mask(static_cast<uint32_t>(valid >> (16 * quarter)) & 0xffff);
+        if (zero_invalid)
+            permuted &= (u32x16)lane_mask(static_cast<uint32_t>(valid >> (16 * quarter)) & 0xffff);
         store_whole_quarter(wave, operands.destination, quarter, permuted);
     }
     return step + 1;

@@ -8,7 +8,7 @@ namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
 // Lanes without a source (shifted in from outside, rows a broadcast does not reach) are not in `valid`.
 struct LanePermutation {
-    alignas(64) uint32_t row_source[16];   // within a row of 16, if the control works so
+    alignas(64) uint32_t row_source[16];  // within a row of 16, if the control works so
     uint8_t source[64];
     uint64_t valid = 0;
     bool within_rows = false;

@@ -19,7 +19,8 @@ template <class Function>
 HIPKITTENS_INLINE const Step* on_row(Wave* wave, const Step* step, Function function) {
     const Operands operands(step);
     for (int quarter = 0; quarter < 4; ++quarter) {
-        store_whole_quarter(wave, operands.destination, quarter, function(operands.read<u32x16>(wave, 0, quarter)));
+        store_whole_quarter(wave, operands.destination, quarter,
+                            function(operands.read<u32x16>(wave, 0, quarter)));
     }
     return step + 1;
 }
@@ -30,17 +31,21 @@ const Step* copy_row(Wave* wave, const Step* step) {
 // Signs: extra[0] is and-ed (abs), extra[1] xor-ed (neg).
 const Step* change_signs(Wave* wave, const Step* step) {
     const uint32_t keep = step->extra[0], flip = step->extra[1];
-    return on_row(wave, step, [keep, flip](u32x16 a) __attribute__((always_inline)) { return (a & keep) ^ flip; });
+    return on_row(wave, step,
+                  [keep, flip](u32x16 a) __attribute__((always_inline)) { return (a & keep) ^ flip; });
 }
 // A field of extra[0] bits at bit extra[1] (SDWA source select).
 const Step* take_field(Wave* wave, const Step* step) {
-    const int left = static_cast<int>(32 - step->extra[0] - step->extra[1]), right = static_cast<int>(32 - step->extra[0]);
+    const int left = static_cast<int>(32 - step->extra[0] - step->extra[1]),
+              right = static_cast<int>(32 - step->extra[0]);
     return on_row(wave, step, [=](u32x16 a) __attribute__((always_inline)) { return (a << left) >> right; });
 }
 const Step* take_signed_field(Wave* wave, const Step* step) {
-    const int left = static_cast<int>(32 - step->extra[0] - step->extra[1]), right = static_cast<int>(32 - step->extra[0]);
-    return on_row(wave, step,
-                  [=](u32x16 a) __attribute__((always_inline)) { return (u32x16)((i32x16)(a << left) >> right); });
+    const int left = static_cast<int>(32 - step->extra[0] - step->extra[1]),
+              right = static_cast<int>(32 - step->extra[0]);
+    return on_row(wave, step, [=](u32x16 a) __attribute__((always_inline)) {
+        return (u32x16)((i32x16)(a << left) >> right);
+    });
 }
 // Halves: the new low half from bit extra[0], the new high half from bit extra[1] (0 or 16 each).
 const Step* take_halves(Wave* wave, const Step* step) {
@@ -51,11 +56,13 @@ const Step* take_halves(Wave* wave, const Step* step) {
 }
 const Step* widen_half(Wave* wave, const Step* step) {
     const int low = static_cast<int>(step->extra[0]);
-    return on_row(wave, step, [=](u32x16 a) __attribute__((always_inline)) { return (u32x16)half_to_float(a >> low); });
+    return on_row(wave, step,
+                  [=](u32x16 a) __attribute__((always_inline)) { return (u32x16)half_to_float(a >> low); });
 }
 
 bool is_16_bit(Type type) {
-    return type == Type::f16 || type == Type::bf16 || type == Type::b16 || type == Type::i16 || type == Type::u16;
+    return type == Type::f16 || type == Type::bf16 || type == Type::b16 || type == Type::i16 ||
+           type == Type::u16;
 }
 bool is_packed_16(Type type) {
     return type == Type::pk_f16 || type == Type::pk_bf16 || type == Type::pk_i16 || type == Type::pk_u16;
@@ -64,7 +71,7 @@ bool is_packed_32(Type type) { return type == Type::pk_f32 || type == Type::pk_b
 
 // A source on its way: one row a dword.
 class SourceRows {
-   public:
+  public:
     SourceRows(StepBuilder& builder, const StepBuilder::Source& source, int dwords, int index)
         : builder_(builder), dwords_(dwords), scratch_(2 * index) {
         for (int i = 0; i < dwords; ++i) {
@@ -109,7 +116,7 @@ class SourceRows {
         return {offset_[0], stride_[0]};
     }
 
-   private:
+  private:
     StepBuilder& builder_;
     int dwords_, scratch_;
     uint32_t offset_[2] = {0, 0};
@@ -144,7 +151,8 @@ void sign(SourceRows& rows, int dword, uint32_t sign_bits, bool absolute, uint32
 bool modify_source(const Instruction& in, StepBuilder& builder, const Operand& operand, int index,
                    StepBuilder::Source* source) {
     *source = builder.source(in, operand);
-    const bool negate = in.neg >> index & 1, negate_high = in.neg_hi >> index & 1, absolute = in.abs >> index & 1;
+    const bool negate = in.neg >> index & 1, negate_high = in.neg_hi >> index & 1,
+               absolute = in.abs >> index & 1;
     const bool low_select = in.op_sel >> index & 1, high_select = in.op_sel_hi >> index & 1;
     const bool permuted = in.has_dpp && index == 0;
     const bool packed_encoding = in.encoding == isa::Encoding::vop3p;
@@ -161,7 +169,8 @@ bool modify_source(const Instruction& in, StepBuilder& builder, const Operand& o
         const LanePermutation* permutation = lane_permutation(in.dpp.control);
         if (!permutation) return false;
         for (int dword = 0; dword < rows.dwords(); ++dword) {
-            Step& step = rows.transform(permutation->within_rows ? permute_within_rows : permute_across_rows, dword);
+            Step& step =
+                rows.transform(permutation->within_rows ? permute_within_rows : permute_across_rows, dword);
             step.data = permutation;
             step.immediate = in.dpp.bound_ctrl;
         }
@@ -180,7 +189,7 @@ bool modify_source(const Instruction& in, StepBuilder& builder, const Operand& o
         select_halves(rows, low_select, high_select);
         sign(rows, 0, 0x80008000, false, (negate ? 0x8000u : 0) | (negate_high ? 0x80000000u : 0));
     } else if (packed_encoding && operand.type == Type::b32) {
-        select_halves(rows, low_select, high_select);   // the dot products of bytes and nibbles
+        select_halves(rows, low_select, high_select);  // the dot products of bytes and nibbles
     } else if (packed_encoding) {
         sign(rows, 0, 0x80000000, false, negate ? 0x80000000 : 0);
     } else {
@@ -220,7 +229,8 @@ bool begin_dpp(const Instruction& in, StepBuilder& builder) {
     if (!in.has_dpp || (in.dpp.bound_ctrl && in.dpp.row_mask == 0xf && in.dpp.bank_mask == 0xf)) return false;
     uint64_t lanes = 0;
     for (int lane = 0; lane < 64; ++lane) {
-        if (in.dpp.row_mask >> (lane / 16) & 1 && in.dpp.bank_mask >> (lane % 16 / 4) & 1) lanes |= uint64_t{1} << lane;
+        if (in.dpp.row_mask >> (lane / 16) & 1 && in.dpp.bank_mask >> (lane % 16 / 4) & 1)
+            lanes |= uint64_t{1} << lane;
     }
     Step& step = builder.emit(narrow_exec);
     step.destination = builder.scratch_row(saved_exec_scratch_row);
@@ -231,7 +241,9 @@ bool begin_dpp(const Instruction& in, StepBuilder& builder) {
     return true;
 }
 
-void end_dpp(StepBuilder& builder) { builder.emit(restore_exec).destination = builder.scratch_row(saved_exec_scratch_row); }
+void end_dpp(StepBuilder& builder) {
+    builder.emit(restore_exec).destination = builder.scratch_row(saved_exec_scratch_row);
+}
 
 // ---- Results.
 
@@ -239,7 +251,8 @@ namespace {
 
 // MODE: 4, 5 denormals of f32 (in, out), 6, 7 of f16 and f64, 8 DX10_CLAMP, 9 IEEE.
 template <class Float, class Bits>
-HIPKITTENS_INLINE Float scaled_and_clamped(const Wave* wave, const Step* step, Float a, uint32_t denormal_bit) {
+HIPKITTENS_INLINE Float scaled_and_clamped(const Wave* wave, const Step* step, Float a,
+                                           uint32_t denormal_bit) {
     constexpr float factor[4] = {1.0f, 2.0f, 4.0f, 0.5f};
     // Output modifiers work only where denormals are flushed and IEEE mode is off; they make -0 a +0.
     if (step->extra[0] && !(wave->mode & (denormal_bit | 0x200))) a = a * factor[step->extra[0]] + 0.0f;
@@ -252,7 +265,8 @@ HIPKITTENS_INLINE Float scaled_and_clamped(const Wave* wave, const Step* step, F
 const Step* adjust_f32(Wave* wave, const Step* step) {
     for (int quarter = 0; quarter < 4; ++quarter) {
         const f32x16 a = load_quarter<f32x16>(wave, step->destination, 64, quarter);
-        store_whole_quarter(wave, step->destination, quarter, scaled_and_clamped<f32x16, u32x16>(wave, step, a, 0x20));
+        store_whole_quarter(wave, step->destination, quarter,
+                            scaled_and_clamped<f32x16, u32x16>(wave, step, a, 0x20));
     }
     return step + 1;
 }
@@ -301,17 +315,21 @@ const Step* merge(Wave* wave, const Step* step) {
 
 Handler adjuster(Type type) {
     switch (type) {
-        case Type::f16: return adjust_f16;
-        case Type::pk_f16: return adjust_pk_f16;
-        case Type::f64: return adjust_f64;
-        default: return adjust_f32;
+        case Type::f16:
+            return adjust_f16;
+        case Type::pk_f16:
+            return adjust_pk_f16;
+        case Type::f64:
+            return adjust_f64;
+        default:
+            return adjust_f32;
     }
 }
 
 }  // namespace
 
-void finish_result(StepBuilder& builder, uint32_t destination, const Operand& operand, uint8_t omod, bool clamp,
-                   const Placement& placement) {
+void finish_result(StepBuilder& builder, uint32_t destination, const Operand& operand, uint8_t omod,
+                   bool clamp, const Placement& placement) {
     const uint32_t scratch = builder.scratch_row(result_scratch_row);
     if (omod || clamp) {
         const int rows = operand.type == Type::pk_f32 ? 2 : 1;

@@ -5,8 +5,8 @@
 // result goes to scratch rows and is merged into its register behind it. DPP's write mask narrows EXEC for the duration.
 #pragma once
 
-#include "simulator/machine/step_builder.h"
 #include "simulator/execute/lanes.h"
+#include "simulator/machine/step_builder.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
@@ -14,8 +14,8 @@ namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 inline constexpr int result_scratch_row = 6, saved_exec_scratch_row = 15;
 
 // Emits what the modifiers of source `index` ask for and returns where the operand then is. False: no such meaning.
-bool modify_source(const isa::Instruction& instruction, StepBuilder& builder, const isa::Operand& operand, int index,
-                   StepBuilder::Source* source);
+bool modify_source(const isa::Instruction& instruction, StepBuilder& builder, const isa::Operand& operand,
+                   int index, StepBuilder::Source* source);
 
 // DPP's effect on the write: after the sources, before the operation. Returns whether end_dpp has to follow it.
 bool begin_dpp(const isa::Instruction& instruction, StepBuilder& builder);
@@ -23,15 +23,15 @@ void end_dpp(StepBuilder& builder);
 
 // Which bits of the destination register a result of 32 bits or less replaces, and how it gets there.
 struct Placement {
-    uint32_t kept = 0;        // bits of the register that stay
-    uint8_t width = 32;       // bits of the result
-    uint8_t shift = 0;        // where they go
+    uint32_t kept = 0;   // bits of the register that stay
+    uint8_t width = 32;  // bits of the result
+    uint8_t shift = 0;   // where they go
     bool sign_extend = false;
     bool is_plain() const { return width == 32; }
 };
 
 // Scales (omod), clamps and places the result in the scratch rows into the register at `destination`.
-void finish_result(StepBuilder& builder, uint32_t destination, const isa::Operand& operand, uint8_t omod, bool clamp,
-                   const Placement& placement);
+void finish_result(StepBuilder& builder, uint32_t destination, const isa::Operand& operand, uint8_t omod,
+                   bool clamp, const Placement& placement);
 
 }  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL

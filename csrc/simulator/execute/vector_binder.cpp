@@ -18,15 +18,16 @@ using Type = isa::OperandType;
 struct MeaningTable {
     Handler plain[isa::opcode_count] = {}, saturating[isa::opcode_count] = {};
     explicit MeaningTable(isa::Target target) {
-        for (const MeaningList& list : {integer_meanings(), packed_meanings(), wide_meanings(), float_meanings(),
-                                        transcendental_meanings(), conversion_meanings(), division_meanings(),
-                                        compare_meanings(), float8_meanings(target)}) {
+        for (const MeaningList& list : {integer_meanings(), packed_meanings(), wide_meanings(),
+                                        float_meanings(), transcendental_meanings(), conversion_meanings(),
+                                        division_meanings(), compare_meanings(), float8_meanings(target)}) {
             fill(plain, list);
         }
         fill(saturating, saturating_meanings());
     }
     static void fill(Handler* table, const MeaningList& list) {
-        for (int i = 0; i < list.count; ++i) table[static_cast<int>(list.rows[i].opcode)] = list.rows[i].handler;
+        for (int i = 0; i < list.count; ++i)
+            table[static_cast<int>(list.rows[i].opcode)] = list.rows[i].handler;
     }
 };
 const MeaningTable& meanings(isa::Target target) {
@@ -35,7 +36,8 @@ const MeaningTable& meanings(isa::Target target) {
 }
 
 bool is_float(Type type) {
-    return type == Type::f16 || type == Type::f32 || type == Type::f64 || type == Type::pk_f16 || type == Type::pk_f32;
+    return type == Type::f16 || type == Type::f32 || type == Type::f64 || type == Type::pk_f16 ||
+           type == Type::pk_f32;
 }
 
 // Instructions new in gfx9 leave the other half of their 16-bit destination alone; the older ones clear the upper half
@@ -64,8 +66,10 @@ bool keeps_other_half(Opcode opcode) {
         case Opcode::v_cvt_pk_fp8_f32:
         case Opcode::v_cvt_pk_bf8_f32:
         case Opcode::v_cvt_sr_f16_f32:
-        case Opcode::v_cvt_sr_bf16_f32: return true;
-        default: return false;
+        case Opcode::v_cvt_sr_bf16_f32:
+            return true;
+        default:
+            return false;
     }
 }
 
@@ -80,7 +84,8 @@ Placement placement_of(const Instruction& in, const Operand& destination) {
         if (in.sdwa.dst_unused == 2) placement.kept = ~field;
         return placement;
     }
-    const bool high = in.opcode == Opcode::v_fma_mixhi_f16 || (in.encoding == isa::Encoding::vop3 && in.op_sel & 8);
+    const bool high =
+        in.opcode == Opcode::v_fma_mixhi_f16 || (in.encoding == isa::Encoding::vop3 && in.op_sel & 8);
     if (destination.dwords == 1 && (high || keeps_other_half(in.opcode))) {
         return {high ? 0x0000ffffu : 0xffff0000u, 16, static_cast<uint8_t>(high ? 16 : 0), false};
     }
@@ -89,8 +94,8 @@ Placement placement_of(const Instruction& in, const Operand& destination) {
 
 // The registers an instruction names, sorted by what they are to its operation.
 struct Roles {
-    const Operand* result = nullptr;   // a VGPR, or the mask of a comparison
-    const Operand* mask = nullptr;     // the carry or scale mask beside a result
+    const Operand* result = nullptr;  // a VGPR, or the mask of a comparison
+    const Operand* mask = nullptr;    // the carry or scale mask beside a result
     const Operand* sources[3] = {};
     int source_count = 0;
 };
@@ -110,14 +115,17 @@ bool sort_operands(const Instruction& in, Roles* roles) {
     }
     if (!roles->result) return false;
     // v_fmac and the like: the destination is the last source.
-    if (roles->result->is_read && in.opcode != Opcode::v_fma_mixlo_f16 && in.opcode != Opcode::v_fma_mixhi_f16) {
+    if (roles->result->is_read && in.opcode != Opcode::v_fma_mixlo_f16 &&
+        in.opcode != Opcode::v_fma_mixhi_f16) {
         if (roles->source_count == 3) return false;
         roles->sources[roles->source_count++] = roles->result;
     }
     return true;
 }
 
-bool is_exec(const Operand& operand) { return operand.code == isa::code::exec_lo || operand.code == isa::code::exec_hi; }
+bool is_exec(const Operand& operand) {
+    return operand.code == isa::code::exec_lo || operand.code == isa::code::exec_hi;
+}
 
 const Step* copy_to_exec(Wave* wave, const Step* step) {
     write_exec(wave, read_scalar64(wave, step->source[0]));
@@ -149,7 +157,7 @@ bool bind_vector(const Instruction& in, StepBuilder& builder) {
     for (int i = 0; i < roles.source_count; ++i) {
         const Operand& operand = *roles.sources[i];
         if (&operand == roles.result) {
-            sources[i] = builder.source(in, operand);   // modifiers are not for the accumulator
+            sources[i] = builder.source(in, operand);  // modifiers are not for the accumulator
         } else if (!modify_source(in, builder, operand, i, &sources[i])) {
             return false;
         }
@@ -174,7 +182,7 @@ bool bind_vector(const Instruction& in, StepBuilder& builder) {
     if (mask && is_exec(*mask)) builder.emit_exec_update();
     for (const Operand& operand : in) {
         if (is_compare && operand.is_implicit && operand.is_written && is_exec(operand)) {
-            builder.emit(copy_to_exec).source[0] = destination;   // v_cmpx
+            builder.emit(copy_to_exec).source[0] = destination;  // v_cmpx
         }
     }
     return true;

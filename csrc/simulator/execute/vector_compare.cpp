@@ -14,22 +14,25 @@ HIPKITTENS_INLINE auto is_in_class(Bits a, Bits classes, int mantissa_bits, int 
     const auto negative = (a >> (mantissa_bits + exponent_bits) & 1) != 0;
     const Bits of_nan = pick((mantissa >> (mantissa_bits - 1)) != 0, Bits{} + 2, Bits{} + 1);
     const Bits of_special = pick(mantissa != 0, of_nan, pick(negative, Bits{} + 4, Bits{} + 512));
-    const Bits of_small = pick(mantissa != 0, pick(negative, Bits{} + 16, Bits{} + 128), pick(negative, Bits{} + 32, Bits{} + 64));
+    const Bits of_small = pick(mantissa != 0, pick(negative, Bits{} + 16, Bits{} + 128),
+                               pick(negative, Bits{} + 32, Bits{} + 64));
     const Bits of_normal = pick(negative, Bits{} + 8, Bits{} + 256);
     const Bits own = pick(exponent == exponent_mask, of_special, pick(exponent == 0, of_small, of_normal));
     return (own & classes) != 0;
 }
 
-#define BOTH(condition, type, A, B, ...)                                                                                \
-    {isa::Opcode::v_cmp_##condition##_##type, as_compare<A, B>(HIPKITTENS_LAMBDA((auto a, auto b), __VA_ARGS__))},     \
-    {isa::Opcode::v_cmpx_##condition##_##type, as_compare<A, B>(HIPKITTENS_LAMBDA((auto a, auto b), __VA_ARGS__))},
+#define BOTH(condition, type, A, B, ...)                                  \
+    {isa::Opcode::v_cmp_##condition##_##type,                             \
+     as_compare<A, B>(HIPKITTENS_LAMBDA((auto a, auto b), __VA_ARGS__))}, \
+        {isa::Opcode::v_cmpx_##condition##_##type,                        \
+         as_compare<A, B>(HIPKITTENS_LAMBDA((auto a, auto b), __VA_ARGS__))},
 
-#define ORDERINGS(type, Kind)           \
-    BOTH(lt, type, Kind, Kind, a < b)   \
-    BOTH(eq, type, Kind, Kind, a == b)  \
-    BOTH(le, type, Kind, Kind, a <= b)  \
-    BOTH(gt, type, Kind, Kind, a > b)   \
-    BOTH(ge, type, Kind, Kind, a >= b)  \
+#define ORDERINGS(type, Kind)          \
+    BOTH(lt, type, Kind, Kind, a < b)  \
+    BOTH(eq, type, Kind, Kind, a == b) \
+    BOTH(le, type, Kind, Kind, a <= b) \
+    BOTH(gt, type, Kind, Kind, a > b)  \
+    BOTH(ge, type, Kind, Kind, a >= b) \
     BOTH(f, type, Kind, Kind, (a == b) & 0)
 
 #define INTEGERS(type, Kind)           \
@@ -37,19 +40,20 @@ HIPKITTENS_INLINE auto is_in_class(Bits a, Bits classes, int mantissa_bits, int 
     BOTH(ne, type, Kind, Kind, a != b) \
     BOTH(t, type, Kind, Kind, (a == b) | -1)
 
-#define FLOATS(type, Kind)                              \
-    ORDERINGS(type, Kind)                               \
-    BOTH(lg, type, Kind, Kind, (a < b) | (a > b))       \
-    BOTH(o, type, Kind, Kind, (a == a) & (b == b))      \
-    BOTH(u, type, Kind, Kind, (a != a) | (b != b))      \
-    BOTH(nge, type, Kind, Kind, ~(a >= b))              \
-    BOTH(nlg, type, Kind, Kind, ~((a < b) | (a > b)))   \
-    BOTH(ngt, type, Kind, Kind, ~(a > b))               \
-    BOTH(nle, type, Kind, Kind, ~(a <= b))              \
-    BOTH(neq, type, Kind, Kind, a != b)                 \
-    BOTH(nlt, type, Kind, Kind, ~(a < b))               \
+#define FLOATS(type, Kind)                            \
+    ORDERINGS(type, Kind)                             \
+    BOTH(lg, type, Kind, Kind, (a < b) | (a > b))     \
+    BOTH(o, type, Kind, Kind, (a == a) & (b == b))    \
+    BOTH(u, type, Kind, Kind, (a != a) | (b != b))    \
+    BOTH(nge, type, Kind, Kind, ~(a >= b))            \
+    BOTH(nlg, type, Kind, Kind, ~((a < b) | (a > b))) \
+    BOTH(ngt, type, Kind, Kind, ~(a > b))             \
+    BOTH(nle, type, Kind, Kind, ~(a <= b))            \
+    BOTH(neq, type, Kind, Kind, a != b)               \
+    BOTH(nlt, type, Kind, Kind, ~(a < b))             \
     BOTH(tru, type, Kind, Kind, (a == b) | -1)
 
+// clang-format off: one row an instruction
 const Meaning rows[] = {
     INTEGERS(i16, LowI16)
     INTEGERS(u16, LowU16)
@@ -64,6 +68,7 @@ const Meaning rows[] = {
     BOTH(class, f32, u32x16, u32x16, is_in_class(a, b, 23, 8))
     BOTH(class, f64, U64, U32As64, is_in_class(a, b, 52, 11))
 };
+// clang-format on
 
 }  // namespace
 

@@ -13,7 +13,7 @@ HIPKITTENS_LARGE i32x16 to_i32(f32x16 a) {
 HIPKITTENS_LARGE u32x16 to_u32(f32x16 a) {
     const f32x16 number = pick(a > 0.0f, a, f32x16{});
     const auto upper = number >= 2147483648.0f;
-    const u32x16 bits = (u32x16)__builtin_convertvector(pick(upper, number - 2147483648.0f, number), i32x16);
+    const u32x16 bits = (u32x16) __builtin_convertvector(pick(upper, number - 2147483648.0f, number), i32x16);
     return pick(number >= 4294967296.0f, u32x16{} - 1, bits + ((u32x16)upper & 0x80000000));
 }
 HIPKITTENS_LARGE f32x16 from_u32(u32x16 a) {
@@ -29,7 +29,9 @@ HIPKITTENS_LARGE f32x16 from_u32(u32x16 a) {
 HIPKITTENS_LARGE f32x16 from_i32(i32x16 a) { return __builtin_convertvector(a, f32x16); }
 
 // f64 to 64-bit integers whose low dword is the result: adding 1.5 * 2^52 leaves the integer in the significand.
-HIPKITTENS_LARGE i64x8 integral(f64x8 a) { return (i64x8)(a + 6755399441055744.0) - (i64x8)(f64x8{} + 6755399441055744.0); }
+HIPKITTENS_LARGE i64x8 integral(f64x8 a) {
+    return (i64x8)(a + 6755399441055744.0) - (i64x8)(f64x8{} + 6755399441055744.0);
+}
 HIPKITTENS_LARGE i64x8 to_i32(f64x8 a) {
     const f64x8 number = pick(a != a, f64x8{}, a);
     const f64x8 clamped = pick(number > 2147483647.0, f64x8{} + 2147483647.0,
@@ -38,9 +40,12 @@ HIPKITTENS_LARGE i64x8 to_i32(f64x8 a) {
 }
 HIPKITTENS_LARGE i64x8 to_u32(f64x8 a) {
     const f64x8 number = pick(a > 0.0, a, f64x8{});
-    return integral(round_to_integral<Rounding::toward_zero>(pick(number > 4294967295.0, f64x8{} + 4294967295.0, number)));
+    return integral(round_to_integral<Rounding::toward_zero>(
+        pick(number > 4294967295.0, f64x8{} + 4294967295.0, number)));
 }
-HIPKITTENS_LARGE f64x8 to_f64(i64x8 a) { return (f64x8)(a + (i64x8)(f64x8{} + 6755399441055744.0)) - 6755399441055744.0; }
+HIPKITTENS_LARGE f64x8 to_f64(i64x8 a) {
+    return (f64x8)(a + (i64x8)(f64x8{} + 6755399441055744.0)) - 6755399441055744.0;
+}
 
 template <int lowest, int highest>
 HIPKITTENS_LARGE i32x16 clamped(i32x16 a) {
@@ -53,7 +58,9 @@ HIPKITTENS_LARGE u32x16 packed(i32x16 low, i32x16 high) { return packed((u32x16)
 // [-1, 1] to [-32767, 32767] and [0, 1] to [0, 65535], to nearest even.
 HIPKITTENS_LARGE i32x16 to_signed_norm(f32x16 a) {
     const f32x16 inside = pick(a > -1.0f, pick(a < 1.0f, a, f32x16{} + 1.0f), f32x16{} - 1.0f);
-    return pick(a != a, i32x16{}, __builtin_convertvector(round_to_integral<Rounding::nearest_even>(inside * 32767.0f), i32x16));
+    return pick(
+        a != a, i32x16{},
+        __builtin_convertvector(round_to_integral<Rounding::nearest_even>(inside * 32767.0f), i32x16));
 }
 HIPKITTENS_LARGE i32x16 to_unsigned_norm(f32x16 a) {
     const f32x16 inside = pick(a > 0.0f, pick(a < 1.0f, a, f32x16{} + 1.0f), f32x16{});
@@ -77,6 +84,7 @@ HIPKITTENS_LARGE u32x16 to_half_stochastic(f32x16 a, u32x16 random) {
     return pick(magnitude >= 0x7f800000, float_to_half(a), float_to_half_toward_zero(bumped));
 }
 
+// clang-format off: one row an instruction
 const Meaning rows[] = {
     MEANING1(v_cvt_f32_i32, f32x16, i32x16, from_i32(a))
     MEANING1(v_cvt_f32_u32, f32x16, u32x16, from_u32(a))
@@ -121,6 +129,7 @@ const Meaning rows[] = {
     MEANING2(v_cvt_sr_bf16_f32, LowU16, f32x16, u32x16, to_bfloat_stochastic(a, b))
     MEANING2(v_cvt_sr_f16_f32, LowU16, f32x16, u32x16, to_half_stochastic(a, b))
 };
+// clang-format on
 
 }  // namespace
 

@@ -52,16 +52,19 @@ template <class Float>
 HIPKITTENS_LARGE auto scaled(Float source, Float denominator, Float numerator) {
     using D = Division<Float>;
     const auto exponent_gap = exponent_field(numerator) - exponent_field(denominator);
-    const Float quotient = absolute(numerator / denominator), up = source * static_cast<decltype(+source[0])>(D::step),
+    const Float quotient = absolute(numerator / denominator),
+                up = source * static_cast<decltype(+source[0])>(D::step),
                 down = source * static_cast<decltype(+source[0])>(1 / D::step);
     const auto zero = (numerator == 0) | (denominator == 0);
     const auto overflows = ~zero & (exponent_gap >= D::near_overflow);
     const auto denominator_denormal = ~zero & ~overflows & is_denormal(denominator);
     const auto rest = ~zero & ~overflows & ~denominator_denormal;
-    const auto reciprocal_denormal =
-        rest & (absolute(denominator) > static_cast<decltype(+source[0])>(D::large)) & (absolute(denominator) != infinity<Float>());
+    const auto reciprocal_denormal = rest &
+                                     (absolute(denominator) > static_cast<decltype(+source[0])>(D::large)) &
+                                     (absolute(denominator) != infinity<Float>());
     const auto quotient_denormal = rest & (quotient < D::smallest_normal) & (quotient != 0);
-    const auto tiny = rest & ~reciprocal_denormal & ~quotient_denormal & (exponent_field(numerator) <= D::tiny_numerator);
+    const auto tiny =
+        rest & ~reciprocal_denormal & ~quotient_denormal & (exponent_field(numerator) <= D::tiny_numerator);
     const auto is_denominator = source == denominator, is_numerator = source == numerator;
 
     Float result = source;
@@ -86,7 +89,8 @@ HIPKITTENS_LARGE Float fixed_up(Float quotient, Float denominator, Float numerat
     const Bits sign = ((Bits)denominator ^ (Bits)numerator) & (Bits)(-Float{});
     const Float infinite = infinity<Float>(), invalid = -quiet(infinite);
     const auto zero_below = denominator == 0, zero_above = numerator == 0;
-    const auto infinite_below = absolute(denominator) == infinite, infinite_above = absolute(numerator) == infinite;
+    const auto infinite_below = absolute(denominator) == infinite,
+               infinite_above = absolute(numerator) == infinite;
     Float result = with_sign_of(quotient, sign);
     const auto gap = exponent_field(numerator) - exponent_field(denominator);
     result = pick(gap < D::underflow, with_sign_of(Float{}, sign), result);
@@ -101,7 +105,8 @@ HIPKITTENS_LARGE f32x16 fixed_up_half(f32x16 quotient, f32x16 denominator, f32x1
     const u32x16 sign = ((u32x16)denominator ^ (u32x16)numerator) & 0x80000000;
     const f32x16 infinite = infinity<f32x16>(), invalid = -quiet(infinite);
     const auto zero_below = denominator == 0, zero_above = numerator == 0;
-    const auto infinite_below = absolute(denominator) == infinite, infinite_above = absolute(numerator) == infinite;
+    const auto infinite_below = absolute(denominator) == infinite,
+               infinite_above = absolute(numerator) == infinite;
     f32x16 result = with_sign_of(quotient, sign);
     result = pick(infinite_below | zero_above, with_sign_of(f32x16{}, sign), result);
     result = pick(zero_below | infinite_above, with_sign_of(infinite, sign), result);
@@ -114,14 +119,16 @@ HIPKITTENS_LARGE f32x16 fixed_up_half(f32x16 quotient, f32x16 denominator, f32x1
 template <class Float>
 HIPKITTENS_LARGE Float scale_back(Float c) {
     using Element = decltype(+c[0]);
-    return pick(exponent_field(c) > Fields<Float>::bias, Float{} + static_cast<Element>(Division<Float>::step),
+    return pick(exponent_field(c) > Fields<Float>::bias,
+                Float{} + static_cast<Element>(Division<Float>::step),
                 Float{} + static_cast<Element>(1 / Division<Float>::step));
 }
 HIPKITTENS_LARGE f32x16 scaled_fma(f32x16 a, f32x16 b, f32x16 c, i32x16 scale) {
     const Wide<f64x8> x = widen(a), y = widen(b), z = widen(c);
     const Wide<f64x8> back = widen(pick(scale, scale_back(c), f32x16{} + 1.0f));
-    f32x16 result = narrow(Wide<f64x8>{add_round_to_odd<f64x8, i64x8>(x.first * y.first, z.first) * back.first,
-                                       add_round_to_odd<f64x8, i64x8>(x.second * y.second, z.second) * back.second});
+    f32x16 result =
+        narrow(Wide<f64x8>{add_round_to_odd<f64x8, i64x8>(x.first * y.first, z.first) * back.first,
+                           add_round_to_odd<f64x8, i64x8>(x.second * y.second, z.second) * back.second});
     settle_nan(result, a, b, c);
     return result;
 }
@@ -157,9 +164,10 @@ const Step* div_fmas_f32(Wave* wave, const Step* step) {
     const Operands operands(step);
     for (int quarter = 0; quarter < 4; ++quarter) {
         const i32x16 scale = Access<LaneMask>::read(wave, layout::vcc, 0, quarter);
-        store_quarter(wave, operands.destination, quarter,
-                      scaled_fma(operands.read<f32x16>(wave, 0, quarter), operands.read<f32x16>(wave, 1, quarter),
-                                 operands.read<f32x16>(wave, 2, quarter), scale));
+        store_quarter(
+            wave, operands.destination, quarter,
+            scaled_fma(operands.read<f32x16>(wave, 0, quarter), operands.read<f32x16>(wave, 1, quarter),
+                       operands.read<f32x16>(wave, 2, quarter), scale));
     }
     return step + 1;
 }
@@ -178,6 +186,7 @@ const Step* div_fmas_f64(Wave* wave, const Step* step) {
     return step + 1;
 }
 
+// clang-format off: one row an instruction
 const Meaning rows[] = {
     {isa::Opcode::v_div_scale_f32,
      as_with_bit<f32x16, f32x16, f32x16, f32x16>(HIPKITTENS_LAMBDA((auto a, auto b, auto c), scaled(a, b, c)))},
@@ -190,6 +199,7 @@ const Meaning rows[] = {
     MEANING3(v_div_fixup_f16, Half, Half, Half, Half, fixed_up_half(a, b, c))
     MEANING3(v_div_fixup_legacy_f16, Half, Half, Half, Half, fixed_up_half(a, b, c))
 };
+// clang-format on
 
 }  // namespace
 

@@ -7,14 +7,18 @@ namespace {
 
 HIPKITTENS_INLINE f32x16 rounded_to_half(f32x16 a) { return half_to_float(float_to_half(a)); }
 // The product of two f16 is exact in f32.
-HIPKITTENS_INLINE f32x16 fma_of_halves(f32x16 a, f32x16 b, f32x16 c) { return add_round_to_odd<f32x16, i32x16>(a * b, c); }
+HIPKITTENS_INLINE f32x16 fma_of_halves(f32x16 a, f32x16 b, f32x16 c) {
+    return add_round_to_odd<f32x16, i32x16>(a * b, c);
+}
 HIPKITTENS_INLINE f32x16 mad_of_halves(f32x16 a, f32x16 b, f32x16 c) { return rounded_to_half(a * b) + c; }
 HIPKITTENS_INLINE f32x16 settled_fma(f32x16 a, f32x16 b, f32x16 c) {
     f32x16 result = fma(a, b, c);
     settle_nan(result, a, b, c);
     return result;
 }
-HIPKITTENS_INLINE f32x16 legacy_product(f32x16 a, f32x16 b) { return pick((a == 0.0f) | (b == 0.0f), f32x16{}, a * b); }
+HIPKITTENS_INLINE f32x16 legacy_product(f32x16 a, f32x16 b) {
+    return pick((a == 0.0f) | (b == 0.0f), f32x16{}, a * b);
+}
 
 HIPKITTENS_INLINE f32x16 magnitude(f32x16 a) { return (f32x16)((u32x16)a & 0x7fffffff); }
 HIPKITTENS_INLINE i32x16 z_is_major(f32x16 a, f32x16 b, f32x16 c) {
@@ -26,8 +30,11 @@ HIPKITTENS_INLINE i32x16 y_is_major(f32x16 a, f32x16 b, f32x16 c) {
 HIPKITTENS_INLINE f32x16 by_major(f32x16 a, f32x16 b, f32x16 c, f32x16 if_x, f32x16 if_y, f32x16 if_z) {
     return pick(z_is_major(a, b, c), if_z, pick(y_is_major(a, b, c), if_y, if_x));
 }
-HIPKITTENS_INLINE f32x16 by_sign(f32x16 a, f32x16 if_negative, f32x16 otherwise) { return pick(a < 0.0f, if_negative, otherwise); }
+HIPKITTENS_INLINE f32x16 by_sign(f32x16 a, f32x16 if_negative, f32x16 otherwise) {
+    return pick(a < 0.0f, if_negative, otherwise);
+}
 
+// clang-format off: one row an instruction
 const Meaning rows[] = {
     FLOAT2(v_add_f32, f32x16, a + b)
     FLOAT2(v_sub_f32, f32x16, a - b)
@@ -88,6 +95,7 @@ const Meaning rows[] = {
     MEANING1(v_frexp_exp_i16_f16, LowI16, Half, frexp_exponent(a))
     MEANING1(v_frexp_mant_f16, Half, Half, frexp_mantissa(a))
 };
+// clang-format on
 
 }  // namespace
 

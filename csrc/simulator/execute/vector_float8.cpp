@@ -25,7 +25,9 @@ struct Bf8Ocp {
     static constexpr bool is_fnuz = false, has_infinity = true;
 };
 
-constexpr uint32_t power_of_two(int exponent) { return static_cast<uint32_t>(exponent + 127) << 23; }   // f32 bits
+constexpr uint32_t power_of_two(int exponent) {
+    return static_cast<uint32_t>(exponent + 127) << 23;
+}  // f32 bits
 
 // The low byte of each lane.
 template <class Format>
@@ -41,7 +43,8 @@ HIPKITTENS_LARGE f32x16 from_float8(u32x16 code) {
         bits = pick((code & 0xff) == 0x80, quiet_nan, bits);
     } else {
         bits = pick(magnitude > Format::largest, quiet_nan | sign, bits);
-        if constexpr (Format::has_infinity) bits = pick(magnitude == Format::overflow, (u32x16{} + 0x7f800000u) | sign, bits);
+        if constexpr (Format::has_infinity)
+            bits = pick(magnitude == Format::overflow, (u32x16{} + 0x7f800000u) | sign, bits);
     }
     return (f32x16)bits;
 }
@@ -52,7 +55,8 @@ HIPKITTENS_LARGE u32x16 to_float8(f32x16 value, bool saturate) {
     constexpr int shift = 23 - Format::mantissa_bits;
     const u32x16 bits = (u32x16)value, magnitude = bits & 0x7fffffff, sign = (bits >> 24) & 0x80;
     const u32x16 normal = (magnitude + ((1u << (shift - 1)) - 1) + ((magnitude >> shift) & 1) -
-                           (static_cast<uint32_t>(127 - Format::bias) << 23)) >> shift;
+                           (static_cast<uint32_t>(127 - Format::bias) << 23)) >>
+                          shift;
     // The last place of this power of two is the format's denormal step.
     const u32x16 magic = u32x16{} + power_of_two(23 + 1 - Format::bias - Format::mantissa_bits);
     const u32x16 tiny = (u32x16)((f32x16)magnitude + (f32x16)magic) - magic;
@@ -72,7 +76,8 @@ template <class Format>
 const Step* unpack_one(Wave* wave, const Step* step) {
     const Operands operands(step);
     for (int quarter = 0; quarter < 4; ++quarter) {
-        store_quarter(wave, operands.destination, quarter, from_float8<Format>(operands.read<u32x16>(wave, 0, quarter)));
+        store_quarter(wave, operands.destination, quarter,
+                      from_float8<Format>(operands.read<u32x16>(wave, 0, quarter)));
     }
     return step + 1;
 }
@@ -82,7 +87,8 @@ const Step* unpack_two(Wave* wave, const Step* step) {
     for (int quarter = 0; quarter < 4; ++quarter) {
         const u32x16 both = operands.read<u32x16>(wave, 0, quarter);
         store_quarter(wave, operands.destination, quarter, from_float8<Format>(both));
-        store_quarter(wave, operands.destination + layout::vector_row_bytes, quarter, from_float8<Format>(both >> 8));
+        store_quarter(wave, operands.destination + layout::vector_row_bytes, quarter,
+                      from_float8<Format>(both >> 8));
     }
     return step + 1;
 }

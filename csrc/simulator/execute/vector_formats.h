@@ -14,7 +14,7 @@ HIPKITTENS_LARGE f32x16 half_to_float(u32x16 half) {
     const u32x16 sign = (half & 0x8000) << 16, exponent = half & 0x7c00, mantissa = half & 0x3ff;
     const u32x16 shifted = (half & 0x7fff) << 13;
     const u32x16 special = shifted | 0x7f800000 | pick(mantissa != 0, u32x16{} + 0x400000, u32x16{});
-    const f32x16 tiny = __builtin_convertvector((i32x16)mantissa, f32x16) * 5.9604644775390625e-8f;   // 2^-24
+    const f32x16 tiny = __builtin_convertvector((i32x16)mantissa, f32x16) * 5.9604644775390625e-8f;  // 2^-24
     const u32x16 magnitude =
         pick(exponent == 0, (u32x16)tiny, pick(exponent == 0x7c00, special, shifted + (112u << 23)));
     return (f32x16)(magnitude | sign);
@@ -36,8 +36,10 @@ HIPKITTENS_LARGE u32x16 float_to_half(f32x16 value) {
     const u32x16 bits = (u32x16)value, sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7fffffff;
     const u32x16 nan = ((magnitude >> 13) & 0x3ff) | 0x7e00;
     const u32x16 normal = (magnitude + 0xfff + ((magnitude >> 13) & 1) - (112u << 23)) >> 13;
-    const u32x16 tiny = (u32x16)((f32x16)magnitude + 0.5f) - 0x3f000000;   // ulp of 0.5 is the f16 denormal step
-    const u32x16 finite = pick(magnitude < 0x38800000, tiny, pick(magnitude >= 0x477ff000, u32x16{} + 0x7c00, normal));
+    const u32x16 tiny =
+        (u32x16)((f32x16)magnitude + 0.5f) - 0x3f000000;  // ulp of 0.5 is the f16 denormal step
+    const u32x16 finite =
+        pick(magnitude < 0x38800000, tiny, pick(magnitude >= 0x477ff000, u32x16{} + 0x7c00, normal));
     return sign | pick(magnitude > 0x7f800000, nan, finite);
 #endif
 }
@@ -51,8 +53,9 @@ HIPKITTENS_LARGE u32x16 float_to_half_toward_zero(f32x16 value) {
     const u32x16 nan = ((magnitude >> 13) & 0x3ff) | 0x7e00;
     const u32x16 normal = (magnitude - (112u << 23)) >> 13;
     const f32x16 small = pick(magnitude < 0x38800000, (f32x16)magnitude, f32x16{});
-    const u32x16 tiny = (u32x16)__builtin_convertvector(small * 16777216.0f, i32x16);
-    const u32x16 finite = pick(magnitude < 0x38800000, tiny, pick(magnitude >= 0x47800000, u32x16{} + 0x7bff, normal));
+    const u32x16 tiny = (u32x16) __builtin_convertvector(small * 16777216.0f, i32x16);
+    const u32x16 finite =
+        pick(magnitude < 0x38800000, tiny, pick(magnitude >= 0x47800000, u32x16{} + 0x7bff, normal));
     return sign | pick(magnitude > 0x7f800000, nan, pick(magnitude == 0x7f800000, u32x16{} + 0x7c00, finite));
 #endif
 }

@@ -38,7 +38,9 @@ HIPKITTENS_LARGE i32x16 high_product(i32x16 a, i32x16 b) {
 HIPKITTENS_INLINE i32x16 signed24(i32x16 a) { return (a << 8) >> 8; }
 
 // {high, low} shifted right by 0..31, low half.
-HIPKITTENS_INLINE u32x16 funnel(u32x16 high, u32x16 low, u32x16 count) { return (low >> count) | ((high << 1) << (31 - count)); }
+HIPKITTENS_INLINE u32x16 funnel(u32x16 high, u32x16 low, u32x16 count) {
+    return (low >> count) | ((high << 1) << (31 - count));
+}
 
 // v_perm_b32: byte `sel` of {a, b}; 8..11 the sign of a 16-bit half, 12 zero, above 0xff.
 HIPKITTENS_LARGE u32x16 permute_byte(u32x16 a, u32x16 b, u32x16 sel) {
@@ -56,7 +58,8 @@ HIPKITTENS_LARGE u32x16 permute(u32x16 a, u32x16 b, u32x16 sel) {
                               0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c};
         const __m512i index = (__m512i)((sel & 0x03030303) | place);
         const __mmask64 from_a = _mm512_movepi8_mask((__m512i)(sel << 5));
-        return (u32x16)_mm512_mask_shuffle_epi8(_mm512_shuffle_epi8((__m512i)b, index), from_a, (__m512i)a, index);
+        return (u32x16)_mm512_mask_shuffle_epi8(_mm512_shuffle_epi8((__m512i)b, index), from_a, (__m512i)a,
+                                                index);
     }
 #endif
     return permute_byte(a, b, sel & 0xff) | permute_byte(a, b, sel >> 8 & 0xff) << 8 |
@@ -107,10 +110,11 @@ HIPKITTENS_LARGE WithBit<u32x16, i32x16> subtract_with_borrow(u32x16 a, u32x16 b
 }
 
 #define WITH_BIT2(opcode, ...) \
-    {isa::Opcode::opcode, as_with_bit<u32x16, u32x16, u32x16>(HIPKITTENS_LAMBDA((auto a, auto b), __VA_ARGS__))},
-#define WITH_BIT3(opcode, ...) \
     {isa::Opcode::opcode,      \
-     as_with_bit<u32x16, u32x16, u32x16, LaneMask>(HIPKITTENS_LAMBDA((auto a, auto b, auto c), __VA_ARGS__))},
+     as_with_bit<u32x16, u32x16, u32x16>(HIPKITTENS_LAMBDA((auto a, auto b), __VA_ARGS__))},
+#define WITH_BIT3(opcode, ...)                                           \
+    {isa::Opcode::opcode, as_with_bit<u32x16, u32x16, u32x16, LaneMask>( \
+                              HIPKITTENS_LAMBDA((auto a, auto b, auto c), __VA_ARGS__))},
 
 // Counts the bits of a that stand below each lane's number.
 template <int half>
@@ -120,7 +124,8 @@ const Step* count_below(Wave* wave, const Step* step) {
         const i32x16 index = (i32x16)lane + (16 * quarter - 32 * half);
         const u32x16 mask = pick(index >= 32, u32x16{} - 1, pick(index < 0, u32x16{}, ones((u32x16)index)));
         store_quarter(wave, step->destination, quarter,
-                      population_count(source<u32x16>(wave, step, 0, quarter) & mask) + source<u32x16>(wave, step, 1, quarter));
+                      population_count(source<u32x16>(wave, step, 0, quarter) & mask) +
+                          source<u32x16>(wave, step, 1, quarter));
     }
     return step + 1;
 }
@@ -132,13 +137,15 @@ const Step* ternary_logic(Wave* wave, const Step* step) {
                      c = source<u32x16>(wave, step, 2, quarter);
         u32x16 result = {};
         for (int term = 0; term < 8; ++term) {
-            if (step->immediate >> term & 1) result |= (term & 4 ? a : ~a) & (term & 2 ? b : ~b) & (term & 1 ? c : ~c);
+            if (step->immediate >> term & 1)
+                result |= (term & 4 ? a : ~a) & (term & 2 ? b : ~b) & (term & 1 ? c : ~c);
         }
         store_quarter(wave, step->destination, quarter, result);
     }
     return step + 1;
 }
 
+// clang-format off: one row an instruction
 const Meaning rows[] = {
     MEANING1(v_mov_b32, u32x16, u32x16, a)
     MEANING1(v_accvgpr_read_b32, u32x16, u32x16, a)
@@ -250,8 +257,10 @@ const Meaning rows[] = {
     MEANING3(v_mad_legacy_i16, LowU16, LowU16, LowU16, LowU16, a * b + c)
     MEANING2(v_pack_b32_f16, u32x16, LowU16, LowU16, a | b << 16)
 };
+// clang-format on
 
 // With clamp an integer result saturates instead of wrapping around.
+// clang-format off: one row an instruction
 const Meaning saturating_rows[] = {
     MEANING2(v_add_u32, u32x16, u32x16, u32x16, pick(a + b < a, u32x16{} - 1, a + b))
     MEANING2(v_sub_u32, u32x16, u32x16, u32x16, pick(a < b, u32x16{}, a - b))
@@ -275,6 +284,7 @@ const Meaning saturating_rows[] = {
     MEANING2(v_pk_sub_i16, u16x32, u16x32, u16x32,
              pick((i16x32)((a ^ b) & (a ^ (a - b))) < 0, 0x7fff + (a >> 15), a - b))
 };
+// clang-format on
 
 }  // namespace
 

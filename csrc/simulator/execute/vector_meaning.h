@@ -18,7 +18,7 @@ namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 // ---- Kinds of operands: `read` gives the value of a quarter, `write` stores it under `mask`.
 
 template <class Kind>
-struct Access {   // a lane vector itself
+struct Access {  // a lane vector itself
     HIPKITTENS_INLINE Kind read(const Wave* wave, uint32_t offset, uint32_t stride, int quarter) {
         return load_quarter<Kind>(wave, offset, stride, quarter);
     }
@@ -27,17 +27,17 @@ struct Access {   // a lane vector itself
     }
 };
 
-struct Half {};        // f16 in the low half, computed as f32
-struct PlainHalf {};   // the same, signaling NaNs kept: minimum and maximum tell them from quiet ones
-struct LowU16 {};      // u16 in the low half; a result has zeros above
-struct LowI16 {};      // the same, sign extended when read
-struct U64 {};         // register pairs, computed as two vectors of eight
+struct Half {};       // f16 in the low half, computed as f32
+struct PlainHalf {};  // the same, signaling NaNs kept: minimum and maximum tell them from quiet ones
+struct LowU16 {};     // u16 in the low half; a result has zeros above
+struct LowI16 {};     // the same, sign extended when read
+struct U64 {};        // register pairs, computed as two vectors of eight
 struct I64 {};
 struct F64 {};
-struct U32As64 {};     // one register, extended to 64 bits; as a result: the low dwords
+struct U32As64 {};  // one register, extended to 64 bits; as a result: the low dwords
 struct I32As64 {};
-struct F32As64 {};     // f32 widened to f64; as a result: rounded once
-struct LaneMask {};    // a scalar pair, one bit a lane: -1 where the bit is set
+struct F32As64 {};   // f32 widened to f64; as a result: rounded once
+struct LaneMask {};  // a scalar pair, one bit a lane: -1 where the bit is set
 
 template <>
 struct Access<Half> {
@@ -124,7 +124,9 @@ struct Access<F32As64> {
 template <>
 struct Access<LaneMask> {
     HIPKITTENS_INLINE i32x16 read(const Wave* wave, uint32_t offset, uint32_t, int quarter) {
-        return lane_mask(read_scalar(wave, offset + (quarter >> 1) * layout::scalar_row_bytes) >> (16 * (quarter & 1)) & 0xffff);
+        return lane_mask(read_scalar(wave, offset + (quarter >> 1) * layout::scalar_row_bytes) >>
+                             (16 * (quarter & 1)) &
+                         0xffff);
     }
 };
 
@@ -160,7 +162,7 @@ struct Operands {
 // ---- f64 beside f32: MXCSR holds the denormal mode of f32, so where the two modes differ f64 sets its own around it.
 
 class Float64Mode {
-   public:
+  public:
     __attribute__((always_inline)) explicit Float64Mode(const Wave* wave) {
         const uint32_t mode_of_f32 = wave->mode >> 4 & 3, mode_of_f64 = wave->mode >> 6 & 3;
         if (__builtin_expect(mode_of_f32 == mode_of_f64, 1)) return;
@@ -172,8 +174,8 @@ class Float64Mode {
         if (__builtin_expect(saved_ != 0, 0)) __builtin_ia32_ldmxcsr(saved_);
     }
 
-   private:
-    uint32_t saved_ = 0;   // MXCSR is never 0: its exception masks are set
+  private:
+    uint32_t saved_ = 0;  // MXCSR is never 0: its exception masks are set
 };
 struct NoMode {
     __attribute__((always_inline)) explicit NoMode(const Wave*) {}
@@ -229,7 +231,8 @@ const Step* elementwise(Wave* wave, const Step* step) {
 
 template <class Vector, class... More>
 HIPKITTENS_INLINE void settle_nan(Vector& result, const More&... sources) {
-    if (__builtin_expect(any(is_nan(result)), 0)) result = pick(is_nan(result), first_nan(result, sources...), result);
+    if (__builtin_expect(any(is_nan(result)), 0))
+        result = pick(is_nan(result), first_nan(result, sources...), result);
 }
 template <class Vector, class... More>
 HIPKITTENS_INLINE void settle_nan(Wide<Vector>& result, const Wide<More>&... sources) {
@@ -249,8 +252,7 @@ HIPKITTENS_INLINE const Step* run_arithmetic(Wave* wave, const Step* step, std::
             auto result = evaluate(Function{}, sources...);
             settle_nan(result, sources...);
             Access<Kind>::write(wave, operands.destination, quarter, exec, result);
-        }
-        (operands.template read<Kind>(wave, index, quarter)...);
+        }(operands.template read<Kind>(wave, index, quarter)...);
     }
     return step + 1;
 }
@@ -260,7 +262,9 @@ const Step* arithmetic(Wave* wave, const Step* step) {
 }
 
 HIPKITTENS_INLINE uint32_t lane_bits(i32x16 truth) { return to_bits(truth); }
-HIPKITTENS_INLINE uint32_t lane_bits(Wide<i64x8> truth) { return to_bits(truth.first) | to_bits(truth.second) << 8; }
+HIPKITTENS_INLINE uint32_t lane_bits(Wide<i64x8> truth) {
+    return to_bits(truth.first) | to_bits(truth.second) << 8;
+}
 
 // A comparison: one bit a lane into the scalar pair `destination`, 0 where EXEC is off.
 template <class Function, class... Kinds, size_t... index>
@@ -270,7 +274,9 @@ HIPKITTENS_INLINE const Step* run_compare(Wave* wave, const Step* step, std::ind
     uint64_t bits = 0;
     HIPKITTENS_QUARTERS
     for (int quarter = 0; quarter < 4; ++quarter) {
-        bits |= uint64_t{lane_bits(evaluate(Function{}, operands.template read<Kinds>(wave, index, quarter)...))} << (16 * quarter);
+        bits |=
+            uint64_t{lane_bits(evaluate(Function{}, operands.template read<Kinds>(wave, index, quarter)...))}
+            << (16 * quarter);
     }
     write_scalar64(wave, step->destination, bits & wave->exec);
     return step + 1;
@@ -329,7 +335,7 @@ MeaningList conversion_meanings();
 MeaningList division_meanings();
 MeaningList compare_meanings();
 MeaningList float8_meanings(isa::Target target);
-MeaningList saturating_meanings();   // with clamp set
+MeaningList saturating_meanings();  // with clamp set
 
 template <class Result, class... Kinds, class Function>
 constexpr Handler as_elementwise(Function) {
@@ -356,7 +362,8 @@ constexpr Handler as_with_bit(Function) {
 #define MEANING2(opcode, Result, A, B, ...) \
     {isa::Opcode::opcode, as_elementwise<Result, A, B>(HIPKITTENS_LAMBDA((auto a, auto b), __VA_ARGS__))},
 #define MEANING3(opcode, Result, A, B, C, ...) \
-    {isa::Opcode::opcode, as_elementwise<Result, A, B, C>(HIPKITTENS_LAMBDA((auto a, auto b, auto c), __VA_ARGS__))},
+    {isa::Opcode::opcode,                      \
+     as_elementwise<Result, A, B, C>(HIPKITTENS_LAMBDA((auto a, auto b, auto c), __VA_ARGS__))},
 
 // Float arithmetic: all sources and the result of one kind, NaNs settled.
 #define FLOAT1(opcode, Kind, ...) \

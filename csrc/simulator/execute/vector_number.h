@@ -104,7 +104,7 @@ HIPKITTENS_LARGE auto exponent_field(Float a) {
     return (typename F::Int)((typename F::Bits)a >> F::mantissa_bits & F::special);
 }
 template <class Float>
-HIPKITTENS_LARGE Float normalized(Float a) {   // a denormal times a power of two, found through its bits
+HIPKITTENS_LARGE Float normalized(Float a) {  // a denormal times a power of two, found through its bits
     using F = Fields<Float>;
     const auto mantissa = (typename F::Int)a & ((F::one << F::mantissa_bits) - 1);
     const Float magnitude = __builtin_convertvector(mantissa, Float);
@@ -116,7 +116,8 @@ HIPKITTENS_LARGE auto frexp_exponent(Float a) {
     using F = Fields<Float>;
     using Int = typename F::Int;
     const Int field = exponent_field(a), of_denormal = exponent_field(normalized(a));
-    const Int exponent = pick(field == 0, of_denormal - (F::bias - 2 + F::mantissa_bits + F::bias), field - (F::bias - 1));
+    const Int exponent =
+        pick(field == 0, of_denormal - (F::bias - 2 + F::mantissa_bits + F::bias), field - (F::bias - 1));
     return pick((field == F::special) | (a == 0), Int{}, exponent);
 }
 template <class Float>

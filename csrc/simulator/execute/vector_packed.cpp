@@ -5,11 +5,11 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-struct PackedHalf {};        // two f16, computed as f32
-struct PackedPlainHalf {};   // the same, signaling NaNs kept
-struct PackedBfloat {};      // two bf16, read only
-struct PackedFloat {};       // two f32 in a register pair
-struct PackedDword {};       // two dwords in a register pair
+struct PackedHalf {};       // two f16, computed as f32
+struct PackedPlainHalf {};  // the same, signaling NaNs kept
+struct PackedBfloat {};     // two bf16, read only
+struct PackedFloat {};      // two f32 in a register pair
+struct PackedDword {};      // two dwords in a register pair
 
 template <>
 struct Access<PackedHalf> {
@@ -17,8 +17,10 @@ struct Access<PackedHalf> {
         const u32x16 both = load_quarter<u32x16>(wave, offset, stride, quarter);
         return {half_to_float(both), half_to_float(both >> 16)};
     }
-    HIPKITTENS_INLINE void write(Wave* wave, uint32_t offset, int quarter, uint64_t mask, Wide<f32x16> value) {
-        store_quarter(wave, offset, quarter, mask, float_to_half(value.first) | float_to_half(value.second) << 16);
+    HIPKITTENS_INLINE void write(Wave* wave, uint32_t offset, int quarter, uint64_t mask,
+                                 Wide<f32x16> value) {
+        store_quarter(wave, offset, quarter, mask,
+                      float_to_half(value.first) | float_to_half(value.second) << 16);
     }
 };
 template <>
@@ -41,7 +43,8 @@ struct AccessTwoRows {
         return {load_quarter<Vector>(wave, offset, stride, quarter),
                 load_quarter<Vector>(wave, next_register(offset, stride), stride, quarter)};
     }
-    HIPKITTENS_INLINE void write(Wave* wave, uint32_t offset, int quarter, uint64_t mask, Wide<Vector> value) {
+    HIPKITTENS_INLINE void write(Wave* wave, uint32_t offset, int quarter, uint64_t mask,
+                                 Wide<Vector> value) {
         store_quarter(wave, offset, quarter, mask, value.first);
         store_quarter(wave, offset + layout::vector_row_bytes, quarter, mask, value.second);
     }
@@ -53,7 +56,9 @@ struct Access<PackedDword> : AccessTwoRows<u32x16> {};
 
 namespace {
 
-HIPKITTENS_INLINE f32x16 fma_of_halves(f32x16 a, f32x16 b, f32x16 c) { return add_round_to_odd<f32x16, i32x16>(a * b, c); }
+HIPKITTENS_INLINE f32x16 fma_of_halves(f32x16 a, f32x16 b, f32x16 c) {
+    return add_round_to_odd<f32x16, i32x16>(a * b, c);
+}
 
 HIPKITTENS_INLINE f32x16 dot_of_halves(Wide<f32x16> a, Wide<f32x16> b, f32x16 c) {
     const f32x16 partial = fma(a.first, b.first, c), result = fma(a.second, b.second, partial);
@@ -75,11 +80,13 @@ HIPKITTENS_INLINE u32x16 unsigned_dot(u32x16 a, u32x16 b, u32x16 c) {
 template <int bits>
 HIPKITTENS_INLINE u32x16 signed_dot(i32x16 a, i32x16 b, u32x16 c) {
     for (int shift = 0; shift < 32; shift += bits) {
-        c += (u32x16)((a << (32 - bits - shift)) >> (32 - bits)) * (u32x16)((b << (32 - bits - shift)) >> (32 - bits));
+        c += (u32x16)((a << (32 - bits - shift)) >> (32 - bits)) *
+             (u32x16)((b << (32 - bits - shift)) >> (32 - bits));
     }
     return c;
 }
 
+// clang-format off: one row an instruction
 const Meaning rows[] = {
     MEANING3(v_pk_mad_i16, u16x32, u16x32, u16x32, u16x32, a * b + c)
     MEANING3(v_pk_mad_u16, u16x32, u16x32, u16x32, u16x32, a * b + c)
@@ -125,6 +132,7 @@ const Meaning rows[] = {
     MEANING3(v_dot8c_i32_i4, u32x16, i32x16, i32x16, u32x16, signed_dot<4>(a, b, c))
     MEANING3(v_dot8_u32_u4, u32x16, u32x16, u32x16, u32x16, unsigned_dot<4>(a, b, c))
 };
+// clang-format on
 
 }  // namespace
 

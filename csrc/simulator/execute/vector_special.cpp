@@ -34,7 +34,8 @@ const Step* writelane(Wave* wave, const Step* step) {
 const Step* swap(Wave* wave, const Step* step) {
     const Operands operands(step);
     for (int quarter = 0; quarter < 4; ++quarter) {
-        const u32x16 a = load_quarter<u32x16>(wave, operands.destination, 64, quarter), b = operands.read<u32x16>(wave, 0, quarter);
+        const u32x16 a = load_quarter<u32x16>(wave, operands.destination, 64, quarter),
+                     b = operands.read<u32x16>(wave, 0, quarter);
         store_quarter(wave, operands.destination, quarter, b);
         store_quarter(wave, operands.offset[0], quarter, a);
     }
@@ -64,13 +65,20 @@ const Step* permlane_swap(Wave* wave, const Step* step) {
 
 Handler special_handler(Opcode opcode) {
     switch (opcode) {
-        case Opcode::v_readfirstlane_b32: return readfirstlane;
-        case Opcode::v_readlane_b32: return readlane;
-        case Opcode::v_writelane_b32: return writelane;
-        case Opcode::v_swap_b32: return swap;
-        case Opcode::v_permlane16_swap_b32: return permlane_swap<16>;
-        case Opcode::v_permlane32_swap_b32: return permlane_swap<32>;
-        default: return nullptr;
+        case Opcode::v_readfirstlane_b32:
+            return readfirstlane;
+        case Opcode::v_readlane_b32:
+            return readlane;
+        case Opcode::v_writelane_b32:
+            return writelane;
+        case Opcode::v_swap_b32:
+            return swap;
+        case Opcode::v_permlane16_swap_b32:
+            return permlane_swap<16>;
+        case Opcode::v_permlane32_swap_b32:
+            return permlane_swap<32>;
+        default:
+            return nullptr;
     }
 }
 

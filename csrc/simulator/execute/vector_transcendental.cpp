@@ -7,6 +7,7 @@
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 namespace {
 
+// clang-format off: one row an instruction
 const Meaning rows[] = {
     MEANING1(v_exp_f32, f32x16, f32x16, exponential2(a))
     MEANING1(v_exp_legacy_f32, f32x16, f32x16, exponential2(a))
@@ -31,6 +32,7 @@ const Meaning rows[] = {
     FLOAT1(v_rsq_f64, F64, 1.0 / square_root(a))
     FLOAT1(v_sqrt_f64, F64, square_root(a))
 };
+// clang-format on
 
 }  // namespace
 

@@ -5,7 +5,8 @@
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 namespace {
 
-HIPKITTENS_INLINE WithBit<Wide<u64x8>, Wide<i64x8>> multiply_add(Wide<u64x8> a, Wide<u64x8> b, Wide<u64x8> c) {
+HIPKITTENS_INLINE WithBit<Wide<u64x8>, Wide<i64x8>> multiply_add(Wide<u64x8> a, Wide<u64x8> b,
+                                                                 Wide<u64x8> c) {
     const u64x8 first = a.first * b.first + c.first, second = a.second * b.second + c.second;
     return {{first, second}, {first < c.first, second < c.second}};
 }
@@ -13,12 +14,14 @@ HIPKITTENS_INLINE WithBit<Wide<u64x8>, Wide<i64x8>> multiply_add(Wide<u64x8> a, 
 HIPKITTENS_INLINE i64x8 is_negative(i64x8 product, i64x8 c, i64x8 sum) {
     return ((product & c) | ((product | c) & sum)) < 0;
 }
-HIPKITTENS_INLINE WithBit<Wide<i64x8>, Wide<i64x8>> multiply_add(Wide<i64x8> a, Wide<i64x8> b, Wide<i64x8> c) {
+HIPKITTENS_INLINE WithBit<Wide<i64x8>, Wide<i64x8>> multiply_add(Wide<i64x8> a, Wide<i64x8> b,
+                                                                 Wide<i64x8> c) {
     const i64x8 p = a.first * b.first, q = a.second * b.second;
     const i64x8 first = (i64x8)((u64x8)p + (u64x8)c.first), second = (i64x8)((u64x8)q + (u64x8)c.second);
     return {{first, second}, {is_negative(p, c.first, first), is_negative(q, c.second, second)}};
 }
 
+// clang-format off: one row an instruction
 const Meaning rows[] = {
     MEANING1(v_mov_b64, U64, U64, a)
     MEANING2(v_lshlrev_b64, U64, U32As64, U64, b << (a & 63))
@@ -45,6 +48,7 @@ const Meaning rows[] = {
     MEANING1(v_frexp_exp_i32_f64, I32As64, F64, frexp_exponent(a))
     MEANING1(v_frexp_mant_f64, F64, F64, frexp_mantissa(a))
 };
+// clang-format on
 
 }  // namespace
 
