@@ -15,21 +15,30 @@ memory::BufferDescriptor read_descriptor(const Wave* wave, uint32_t row) {
 }
 
 // Lanes [0, 64) of `offset + constant <= limit`, and the addresses of all of them.
-HIPKITTENS_INLINE uint64_t add_offsets(const uint32_t* offset, uint64_t constant, uint64_t base,
-                                       uint64_t limit, uint64_t* address) {
-    uint64_t good = 0;
+HIPKITTENS_INLINE uint64_t add_offsets(const uint32_t* __restrict offset, uint64_t constant, uint64_t base,
+                                       uint64_t limit, uint64_t* __restrict address) {
+#if defined(__AVX512F__)
+    i64x8 beyond = {};
     for (int i = 0; i < 8; ++i) {
         const u64x8 place =
             __builtin_convertvector(*reinterpret_cast<const u32x8*>(offset + 8 * i), u64x8) + constant;
         reinterpret_cast<u64x8*>(address)[i] = place + base;
-#if defined(__AVX512F__)
-        good |=
-            uint64_t{_mm512_cmple_epu64_mask((__m512i)place, _mm512_set1_epi64(static_cast<int64_t>(limit)))}
-            << (8 * i);
+        beyond |= (i64x8)(place > limit);
+    }
+    if (__builtin_expect(!is_any(beyond), 1)) return all_lanes;
 #else
-        for (int lane = 0; lane < 8; ++lane)
-            good |= static_cast<uint64_t>(place[lane] <= limit) << (8 * i + lane);
+    // Offsets and limits have 33 bits: the sign of their difference tells.
+    int64_t beyond = 0;
+    for (int lane = 0; lane < 64; ++lane) {
+        const uint64_t place = offset[lane] + constant;
+        address[lane] = place + base;
+        beyond |= static_cast<int64_t>(limit - place);
+    }
+    if (__builtin_expect(beyond >= 0, 1)) return all_lanes;
 #endif
+    uint64_t good = 0;
+    for (int lane = 0; lane < 64; ++lane) {
+        good |= static_cast<uint64_t>(offset[lane] + constant <= limit) << lane;
     }
     return good;
 }

@@ -31,17 +31,12 @@ HIPKITTENS_INLINE void count_if_asked(Wave* wave, const Step* step, const Pendin
 
 HIPKITTENS_INLINE uint64_t second_outside(Wave* wave, const Step* step, const PendingOperation* operation) {
     const uint32_t limit = wave->lds_bytes - step->extra[0];
-    uint64_t outside = 0;
     alignas(64) uint32_t second[64];
-    for (int quarter = 0; quarter < 4; ++quarter) {
-        const u32x16 address =
-            *reinterpret_cast<const u32x16*>(operation->lds_address + 16 * quarter) + step->extra[1];
-        *reinterpret_cast<u32x16*>(second + 16 * quarter) = address;
-        outside |= uint64_t{to_bits((i32x16)(address > limit))} << (16 * quarter);
-    }
+    const bool beyond = add_and_compare(operation->lds_address, step->extra[1], limit, second);
     if (__builtin_expect(step->extra[2] & memory_flag::count_conflicts, 0))
         count_lds_access(wave, step, second);
-    return outside & wave->exec;
+    if (__builtin_expect(!beyond, 1)) return 0;
+    return lanes_beyond(second, limit) & wave->exec;
 }
 
 template <bool two>

@@ -17,15 +17,12 @@ void count_lds_access(Wave* wave, const Step* step, const uint32_t* address);
 HIPKITTENS_INLINE uint64_t record_lds_addresses(Wave* wave, const Step* step, PendingOperation* operation) {
     const uint32_t bytes = step->extra[0];
     const uint32_t limit = wave->lds_bytes - bytes;
-    uint64_t outside = 0;
-    for (int quarter = 0; quarter < 4; ++quarter) {
-        const u32x16 address =
-            load_quarter<u32x16>(wave, step->source[0], 64, quarter) + static_cast<uint32_t>(step->immediate);
-        *reinterpret_cast<u32x16*>(operation->lds_address + 16 * quarter) = address;
-        outside |= uint64_t{to_bits((i32x16)(address > limit))} << (16 * quarter);
-    }
-    if (__builtin_expect(wave->lds_bytes < bytes, 0)) outside = all_lanes;
-    return outside & wave->exec;
+    const uint32_t* row = reinterpret_cast<const uint32_t*>(at(wave, step->source[0]));
+    const bool beyond =
+        add_and_compare(row, static_cast<uint32_t>(step->immediate), limit, operation->lds_address);
+    if (__builtin_expect(wave->lds_bytes < bytes, 0)) return wave->exec;
+    if (__builtin_expect(!beyond, 1)) return 0;
+    return lanes_beyond(operation->lds_address, limit) & wave->exec;
 }
 
 HIPKITTENS_INLINE const Step* lds_fault(Wave* wave, const Step* step, uint64_t outside, uint32_t distance) {

@@ -63,6 +63,14 @@ HIPKITTENS_INLINE void write_row(uint8_t* row, int quarter, u32x16 value, uint64
 #endif
 }
 
+#if defined(__AVX512F__)
+// Whether any bit is set.
+template <class Vector>
+HIPKITTENS_INLINE bool is_any(Vector bits) {
+    return _mm512_test_epi32_mask((__m512i)bits, (__m512i)bits) != 0;
+}
+#endif
+
 // Rows from an array with one dword per lane.
 HIPKITTENS_INLINE void write_row_from(uint8_t* row, const uint32_t* values, uint64_t lanes, uint64_t valid) {
     for (int quarter = 0; quarter < 4; ++quarter) {
@@ -90,6 +98,19 @@ HIPKITTENS_INLINE void transpose4(u32x4& a, u32x4& b, u32x4& c, u32x4& d) {
     c = (u32x4)__builtin_shufflevector((u64x2)ab_high, (u64x2)cd_high, 0, 2);
     d = (u32x4)__builtin_shufflevector((u64x2)ab_high, (u64x2)cd_high, 1, 3);
 }
+
+// write_row for four lanes, the low bits of the masks.
+HIPKITTENS_INLINE void write_four(uint8_t* place, u32x4 value, uint64_t lanes, uint64_t valid) {
+    u32x4& target = *reinterpret_cast<u32x4*>(place);
+    if (__builtin_expect((lanes & valid & 15) == 15, 1)) {
+        target = value;
+        return;
+    }
+    const u32x4 bit = {1, 2, 4, 8};
+    const u32x4 write = (u32x4)(((u32x4{} + static_cast<uint32_t>(lanes & 15)) & bit) != 0);
+    const u32x4 good = (u32x4)(((u32x4{} + static_cast<uint32_t>(valid & 15)) & bit) != 0);
+    target = (value & good & write) | (target & ~write);
+}
 #endif
 
 #if defined(__AVX512F__)
@@ -113,25 +134,40 @@ HIPKITTENS_INLINE __m512i gather_qwords(HostPointers from, int eighth) {
 #endif
 
 // Whether the lanes' bytes follow each other.
+// Without 64-byte vectors these are plain loops, which compilers vectorise better than wide vector types.
 HIPKITTENS_INLINE bool is_contiguous(LdsPointers from, uint32_t bytes) {
     if (from.offset[63] - from.offset[0] != 63 * bytes) return false;
+#if defined(__AVX512F__)
     const u32x16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     u32x16 difference = {};
     for (uint32_t quarter = 0; quarter < 4; ++quarter) {
         const u32x16 expected = (lane + 16 * quarter) * bytes + from.offset[0];
         difference |= *reinterpret_cast<const u32x16*>(from.offset + 16 * quarter) ^ expected;
     }
-    return to_bits((i32x16)(difference != 0)) == 0;
+    return !is_any(difference);
+#else
+    uint32_t difference = 0;
+    for (uint32_t lane = 0; lane < 64; ++lane)
+        difference |= from.offset[lane] ^ (from.offset[0] + lane * bytes);
+    return difference == 0;
+#endif
 }
 HIPKITTENS_INLINE bool is_contiguous(HostPointers from, uint32_t bytes) {
     if (from.address[63] - from.address[0] != 63 * bytes) return false;
+#if defined(__AVX512F__)
     const u64x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
     u64x8 difference = {};
     for (uint64_t eighth = 0; eighth < 8; ++eighth) {
         const u64x8 expected = (lane + 8 * eighth) * bytes + from.address[0];
         difference |= *reinterpret_cast<const u64x8*>(from.address + 8 * eighth) ^ expected;
     }
-    return to_bits((i32x16)((u32x16)difference != 0)) == 0;
+    return !is_any(difference);
+#else
+    uint64_t difference = 0;
+    for (uint64_t lane = 0; lane < 64; ++lane)
+        difference |= from.address[lane] ^ (from.address[0] + lane * bytes);
+    return difference == 0;
+#endif
 }
 
 // `dwords` consecutive dwords of each lane into as many rows.
@@ -182,21 +218,25 @@ HIPKITTENS_INLINE void load_rows(Pointers from, uint8_t* rows, uint64_t lanes, u
         }
 #else
         if constexpr (dwords == 4) {
-            alignas(64) u32x4 part[4][4];
-            for (int group = 0; group < 4; ++group) {
-                const int lane = 16 * quarter + 4 * group;
-                u32x4 a = load_unaligned<u32x4>(from[lane]), b = load_unaligned<u32x4>(from[lane + 1]);
-                u32x4 c = load_unaligned<u32x4>(from[lane + 2]), d = load_unaligned<u32x4>(from[lane + 3]);
+            for (int first = 16 * quarter; first < 16 * quarter + 16; first += 4) {
+                u32x4 a = load_unaligned<u32x4>(from[first]), b = load_unaligned<u32x4>(from[first + 1]);
+                u32x4 c = load_unaligned<u32x4>(from[first + 2]), d = load_unaligned<u32x4>(from[first + 3]);
                 transpose4(a, b, c, d);
-                part[0][group] = a;
-                part[1][group] = b;
-                part[2][group] = c;
-                part[3][group] = d;
-            }
-            for (int dword = 0; dword < 4; ++dword) {
-                write_row(rows + 256 * dword, quarter, *reinterpret_cast<u32x16*>(part[dword]), lanes, valid);
+                write_four(rows + 4 * first, a, lanes >> first, valid >> first);
+                write_four(rows + 256 + 4 * first, b, lanes >> first, valid >> first);
+                write_four(rows + 512 + 4 * first, c, lanes >> first, valid >> first);
+                write_four(rows + 768 + 4 * first, d, lanes >> first, valid >> first);
             }
         } else {
+            if ((lanes & valid) == all_lanes) {
+                for (int lane = 16 * quarter; lane < 16 * quarter + 16; ++lane) {
+                    const uint8_t* place = from[lane];
+                    for (int dword = 0; dword < dwords; ++dword) {
+                        memcpy(rows + 256 * dword + 4 * lane, place + 4 * dword, 4);
+                    }
+                }
+                continue;
+            }
             alignas(64) uint32_t part[dwords][16];
             for (int lane = 0; lane < 16; ++lane) {
                 const uint8_t* place = from[16 * quarter + lane];

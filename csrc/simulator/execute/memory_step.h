@@ -64,6 +64,35 @@ HIPKITTENS_INLINE void fill_idle_lanes(Address* address, uint64_t lanes) {
 #endif
 }
 
+// sums[lane] = row[lane] + addend; whether any of them is beyond `limit`.
+HIPKITTENS_INLINE bool add_and_compare(const uint32_t* __restrict row, uint32_t addend, uint32_t limit,
+                                       uint32_t* __restrict sums) {
+#if defined(__AVX512F__)
+    i32x16 beyond = {};
+    for (int quarter = 0; quarter < 4; ++quarter) {
+        const u32x16 sum = *reinterpret_cast<const u32x16*>(row + 16 * quarter) + addend;
+        *reinterpret_cast<u32x16*>(sums + 16 * quarter) = sum;
+        beyond |= (i32x16)(sum > limit);
+    }
+    return is_any(beyond);
+#else
+    uint32_t beyond = 0;
+    for (int lane = 0; lane < 64; ++lane) {
+        const uint32_t sum = row[lane] + addend;
+        sums[lane] = sum;
+        beyond |= sum > limit ? 1u : 0u;
+    }
+    return beyond != 0;
+#endif
+}
+
+// Lanes whose offset is beyond `limit`.
+static inline uint64_t lanes_beyond(const uint32_t* offset, uint32_t limit) {
+    uint64_t lanes = 0;
+    for (int lane = 0; lane < 64; ++lane) lanes |= static_cast<uint64_t>(offset[lane] > limit) << lane;
+    return lanes;
+}
+
 static inline uint32_t flags_of(const StepBuilder& builder, const isa::Instruction& instruction) {
     return (builder.settings().poison ? memory_flag::poison : 0) |
            (builder.settings().count_lds_conflicts ? memory_flag::count_conflicts : 0) |

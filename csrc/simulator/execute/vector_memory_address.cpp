@@ -6,30 +6,47 @@ namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
 namespace {
 
-HIPKITTENS_INLINE u64x8 widen(u32x8 value) { return __builtin_convertvector(value, u64x8); }
-HIPKITTENS_INLINE const u32x8* eighths(Wave* wave, uint32_t row) {
-    return reinterpret_cast<const u32x8*>(at(wave, row));
+HIPKITTENS_INLINE const uint32_t* lanes_of(Wave* wave, uint32_t row) {
+    return reinterpret_cast<const uint32_t*>(at(wave, row));
 }
 
-// Lowest and highest of 64 addresses.
-HIPKITTENS_INLINE void span_of(const uint64_t* address, uint64_t* lowest, uint64_t* highest) {
-    const u64x8* eighth = reinterpret_cast<const u64x8*>(address);
-    u64x8 low = eighth[0], high = eighth[0];
-    for (int i = 1; i < 8; ++i) {
-        low = low < eighth[i] ? low : eighth[i];
-        high = high > eighth[i] ? high : eighth[i];
-    }
+// A row widened to 64 bits, plus base; with the row after it as upper halves if `pairs`.
+template <bool pairs>
+HIPKITTENS_INLINE void add_base(const uint32_t* __restrict row, uint64_t base, uint64_t* __restrict address) {
 #if defined(__AVX512F__)
-    *lowest = _mm512_reduce_min_epu64((__m512i)low);
-    *highest = _mm512_reduce_max_epu64((__m512i)high);
-#else
-    uint64_t least = low[0], most = high[0];
-    for (int i = 1; i < 8; ++i) {
-        if (low[i] < least) least = low[i];
-        if (high[i] > most) most = high[i];
+    for (int i = 0; i < 8; ++i) {
+        u64x8 value = __builtin_convertvector(reinterpret_cast<const u32x8*>(row)[i], u64x8);
+        if (pairs) value |= __builtin_convertvector(reinterpret_cast<const u32x8*>(row + 64)[i], u64x8) << 32;
+        reinterpret_cast<u64x8*>(address)[i] = value + base;
     }
-    *lowest = least;
-    *highest = most;
+#else
+    for (int lane = 0; lane < 64; ++lane) {
+        address[lane] = (pairs ? row[lane] | uint64_t{row[64 + lane]} << 32 : row[lane]) + base;
+    }
+#endif
+}
+
+// Lowest and highest of 64 addresses, as signed numbers: host addresses are positive, a negative one makes a span
+// that no region allows.
+HIPKITTENS_INLINE void span_of(const uint64_t* address, uint64_t* lowest, uint64_t* highest) {
+#if defined(__AVX512F__)
+    __m512i low = _mm512_load_si512(address), high = low;
+    for (int i = 1; i < 8; ++i) {
+        const __m512i next = _mm512_load_si512(address + 8 * i);
+        low = _mm512_min_epi64(low, next);
+        high = _mm512_max_epi64(high, next);
+    }
+    *lowest = static_cast<uint64_t>(_mm512_reduce_min_epi64(low));
+    *highest = static_cast<uint64_t>(_mm512_reduce_max_epi64(high));
+#else
+    int64_t least = static_cast<int64_t>(address[0]), most = least;
+    for (int lane = 1; lane < 64; ++lane) {
+        const int64_t next = static_cast<int64_t>(address[lane]);
+        least = next < least ? next : least;
+        most = next > most ? next : most;
+    }
+    *lowest = static_cast<uint64_t>(least);
+    *highest = static_cast<uint64_t>(most);
 #endif
 }
 
@@ -76,12 +93,8 @@ bool check_regions(Wave* wave, const Step* step, PendingOperation* operation) {
 }
 
 bool record_vector_addresses(Wave* wave, const Step* step, PendingOperation* operation) {
-    const u32x8* low = eighths(wave, step->source[0]);
-    const u32x8* high = eighths(wave, step->source[0] + layout::vector_row_bytes);
-    const uint64_t offset = static_cast<uint64_t>(int64_t{step->immediate});
-    for (int i = 0; i < 8; ++i) {
-        reinterpret_cast<u64x8*>(operation->address)[i] = (widen(low[i]) | widen(high[i]) << 32) + offset;
-    }
+    add_base<true>(lanes_of(wave, step->source[0]), static_cast<uint64_t>(int64_t{step->immediate}),
+                   operation->address);
     operation->lanes = operation->valid = wave->exec;
     operation->partial = false;
     fill_idle_lanes(operation->address, wave->exec);
@@ -89,10 +102,9 @@ bool record_vector_addresses(Wave* wave, const Step* step, PendingOperation* ope
 }
 
 bool record_scalar_addresses(Wave* wave, const Step* step, PendingOperation* operation) {
-    const u32x8* offset = eighths(wave, step->source[0]);
     const uint64_t base =
         read_scalar64(wave, step->source[2]) + static_cast<uint64_t>(int64_t{step->immediate});
-    for (int i = 0; i < 8; ++i) reinterpret_cast<u64x8*>(operation->address)[i] = widen(offset[i]) + base;
+    add_base<false>(lanes_of(wave, step->source[0]), base, operation->address);
     operation->lanes = operation->valid = wave->exec;
     operation->partial = false;
     fill_idle_lanes(operation->address, wave->exec);
