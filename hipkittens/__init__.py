@@ -15,12 +15,13 @@ except ImportError as error:
 
 from . import _ops as _ops
 from ._backend import simulate
+from .attention import attention
 from .gemm import linear, matmul
 
 logging.getLogger("hipkittens").addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"
-__all__ = ["info", "linear", "matmul", "simulate"]
+__all__ = ["attention", "info", "linear", "matmul", "simulate"]
 
 
 def info() -> dict:

@@ -27,6 +27,8 @@ int32_t aoti_torch_device_type_cuda();
 int32_t aoti_torch_dtype_bfloat16();
 int32_t aoti_torch_dtype_float16();
 int32_t aoti_torch_dtype_float32();
+int32_t aoti_torch_dtype_int32();
+int32_t aoti_torch_dtype_int64();
 int32_t aoti_torch_layout_strided();
 
 AOTITorchError aoti_torch_get_data_ptr(AtenTensorHandle tensor, void** result);

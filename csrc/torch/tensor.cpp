@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 
+#include <bit>
 #include <stdexcept>
 
 namespace hipkittens::torch_door {
@@ -93,9 +94,13 @@ Dtype Tensor::dtype(const std::string& argument) const {
     check(aoti_torch_get_layout(handle_, &layout), "a tensor's layout");
     if (layout != aoti_torch_layout_strided())
         fail(argument + ": a dense tensor is needed, this one is sparse");
+    return dtype_from_torch(dtype_number(), argument);
+}
+
+int32_t Tensor::dtype_number() const {
     int32_t number = 0;
     check(aoti_torch_get_dtype(handle_, &number), "a tensor's dtype");
-    return dtype_from_torch(number, argument);
+    return number;
 }
 
 Device Tensor::device() const {
@@ -149,6 +154,10 @@ std::optional<Tensor> Arguments::optional_tensor() {
 }
 
 bool Arguments::boolean() { return (next() & 0xff) != 0; }
+
+int64_t Arguments::integer() { return static_cast<int64_t>(next()); }
+
+double Arguments::number() { return std::bit_cast<double>(next()); }
 
 int32_t Arguments::dtype() { return static_cast<int32_t>(next()); }
 

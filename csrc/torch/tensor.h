@@ -44,6 +44,7 @@ class Tensor {
     int64_t dimensions() const;
     int64_t element_count() const;
     Dtype dtype(const std::string& argument) const;
+    int32_t dtype_number() const;  // torch's own, for what is none of Dtype
     Device device() const;
     void set_zero() const;
     void copy_from(const Tensor& source) const;  // converts; same sizes
@@ -66,6 +67,8 @@ class Arguments {
     Tensor tensor();
     std::optional<Tensor> optional_tensor();
     bool boolean();
+    int64_t integer();
+    double number();
     int32_t dtype();
 
   private:
