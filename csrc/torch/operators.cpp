@@ -1,5 +1,6 @@
-// torch/operators.cpp: the operators' schemas and their entries for each dispatch key. One line per operator
-// and key. SPDX-License-Identifier: MIT
+// torch/operators.cpp: the operators' schemas and their entries for each dispatch key, a line per operator and key.
+// SPDX-License-Identifier: MIT
+#include "torch/attention.h"
 #include "torch/gemm.h"
 #include "torch/stable_abi.h"
 #include "torch/tensor.h"
@@ -12,7 +13,10 @@ struct Operator {
     const char* name;
     void (*function)(StableIValue*, uint64_t, uint64_t);
 };
-constexpr Operator operators[] = {{gemm_schema, "hipkittens::gemm", &gemm}};
+constexpr Operator operators[] = {
+    {gemm_schema, "hipkittens::gemm", &gemm},
+    {attention_forward_schema, "hipkittens::attention_forward", &attention_forward},
+};
 
 // CPU tensors go to the simulator; tensors on an AMD GPU have the CUDA key.
 constexpr const char* dispatch_keys[] = {"CPU", "CUDA"};
