@@ -1,0 +1,40 @@
+// kernels/rotary/arguments.h: what the host hands to a rotary kernel, by value.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <stdint.h>
+
+namespace hipkittens::rotary {
+
+enum class ElementType : int32_t { bf16, f16, f32 };
+
+// A tensor of [batch, tokens, heads, features], features of unit stride. Strides in elements.
+struct HeadTensor {
+    const void* data;
+    int64_t batch, token, head;
+};
+
+// out may be in: a lane reads what it writes, and before it.
+struct Rotated {
+    HeadTensor in, out;
+    int32_t heads, padding;
+};
+
+struct RotaryArguments {
+    Rotated parts[2];  // q and k, or one tensor and no heads
+    const void* cos;   // [table_rows, pairs]
+    const void* sin;
+    int64_t cos_stride, sin_stride;  // between rows
+    const void* positions;           // of each token, or null: token + offset
+    int64_t position_batch, position_token;
+    int64_t offset, table_rows;
+    uint32_t batch, tokens;
+    int32_t features, pairs;  // 2 pairs <= features
+    ElementType table_type;
+    int32_t position_bytes;  // 4 or 8
+    int32_t interleaved;     // pairs are (2i, 2i + 1) instead of (i, i + pairs)
+    int32_t inverse;         // by minus the angle
+    int32_t copies_rest;     // the features that are not rotated go from in to out
+    int32_t wide;            // everything begins on 4 bytes, pairs and what is not rotated are whole chunks
+};
+
+}  // namespace hipkittens::rotary

@@ -1,0 +1,22 @@
+// kernels/rotary/config.h: what is fixed when a rotary kernel is compiled.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "arguments.h"
+
+namespace hipkittens::rotary {
+
+inline constexpr int waves = 4;           // of a workgroup, each with its own token
+inline constexpr int pairs_per_lane = 8;  // 16 features, two accesses of 16 bytes
+
+struct RotaryVariant {
+    const char* name;
+    ElementType element;
+};
+
+inline constexpr RotaryVariant rotary_variants[] = {
+#define ROTARY(name, targets, element) {#name, ElementType::element},
+#include "variants.def"
+#undef ROTARY
+};
+
+}  // namespace hipkittens::rotary
