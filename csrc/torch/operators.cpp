@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: MIT
 #include "torch/attention.h"
 #include "torch/gemm.h"
+#include "torch/norm.h"
+#include "torch/rotary.h"
 #include "torch/stable_abi.h"
 #include "torch/tensor.h"
 
@@ -15,6 +17,13 @@ struct Operator {
 };
 constexpr Operator operators[] = {
     {gemm_schema, "hipkittens::gemm", &gemm},
+    {layer_norm_schema, "hipkittens::layer_norm", &layer_norm},
+    {rms_norm_schema, "hipkittens::rms_norm", &rms_norm},
+    {norm_backward_schema, "hipkittens::norm_backward", &norm_backward},
+    {rotary_schema, "hipkittens::rotary", &rotary},
+    {rotary_qk_schema, "hipkittens::rotary_qk", &rotary_qk},
+    {rotary_in_place_schema, "hipkittens::rotary_", &rotary_in_place},
+    {rotary_qk_in_place_schema, "hipkittens::rotary_qk_", &rotary_qk_in_place},
     {attention_forward_schema, "hipkittens::attention_forward", &attention_forward},
 };
 

@@ -1,0 +1,326 @@
+// torch/norm.cpp: checks the tensors of a norm, plans it and launches it.
+// SPDX-License-Identifier: MIT
+#include "torch/norm.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/norm/plan.h"
+#include "torch/placement.h"
+
+namespace hipkittens::torch_door {
+namespace {
+
+norm::ElementType element_type(Dtype dtype) {
+    return dtype == Dtype::bfloat16  ? norm::ElementType::bf16
+           : dtype == Dtype::float16 ? norm::ElementType::f16
+                                     : norm::ElementType::f32;
+}
+
+Tensor dense(Tensor tensor, Dtype dtype) {
+    Tensor copy = Tensor::empty(tensor.sizes(), dtype, tensor.device());
+    copy.copy_from(tensor);
+    return copy;
+}
+
+// Tensors of one shape seen as rows. Leading dimensions that every tensor crosses with one step become one; when more
+// than three remain, the tensors are copied first.
+class RowView {
+  public:
+    RowView(std::vector<Tensor*> tensors, Dtype dtype) : dtype_(dtype) {
+        for (Tensor* tensor : tensors) {
+            const auto strides = tensor->strides();
+            if (tensor->sizes().back() > 1 && strides.back() != 1) *tensor = dense(std::move(*tensor), dtype);
+        }
+        if (!collapse(tensors)) {
+            for (Tensor* tensor : tensors) *tensor = dense(std::move(*tensor), dtype);
+            collapse(tensors);
+        }
+    }
+    norm::Rows rows(int64_t cols) const {
+        return {static_cast<uint32_t>(sizes_[0] * sizes_[1] * sizes_[2]), static_cast<uint32_t>(sizes_[1]),
+                static_cast<uint32_t>(sizes_[0]), static_cast<int32_t>(cols)};
+    }
+    norm::RowTensor describe(const Tensor& tensor, size_t position) const {
+        const auto& s = strides_[position];
+        return {tensor.data(), s[2], s[1], s[0]};
+    }
+    // Rows begin on 4 bytes, in all tensors.
+    bool aligned(const std::vector<Tensor*>& tensors) const {
+        const int64_t unit = 4 / bytes_of(dtype_);
+        for (size_t i = 0; i < tensors.size(); ++i) {
+            if (reinterpret_cast<uintptr_t>(tensors[i]->data()) % 4) return false;
+            for (size_t axis = 0; axis < 3; ++axis)
+                if (sizes_[axis] > 1 && strides_[i][axis] % unit) return false;
+        }
+        return true;
+    }
+
+  private:
+    bool collapse(const std::vector<Tensor*>& tensors) {
+        strides_.assign(tensors.size(), {0, 0, 0});
+        std::fill_n(sizes_, 3, int64_t{1});
+        const auto sizes = tensors[0]->sizes();
+        int used = 0;  // innermost first
+        for (size_t axis = sizes.size() - 1; axis-- > 0;) {
+            if (sizes[axis] == 1) continue;
+            bool continues = used > 0;
+            for (size_t i = 0; i < tensors.size() && continues; ++i)
+                continues = tensors[i]->strides()[axis] == strides_[i][used - 1] * sizes_[used - 1];
+            if (continues) {
+                sizes_[used - 1] *= sizes[axis];
+                continue;
+            }
+            if (used == 3) return false;
+            sizes_[used] = sizes[axis];
+            for (size_t i = 0; i < tensors.size(); ++i) strides_[i][used] = tensors[i]->strides()[axis];
+            ++used;
+        }
+        return true;
+    }
+
+    Dtype dtype_;
+    int64_t sizes_[3];
+    std::vector<std::array<int64_t, 3>> strides_;
+};
+
+struct Parameters {
+    std::optional<Tensor> weight, bias;
+    Dtype dtype = Dtype::float32;
+    bool aligned = true;
+    std::vector<runtime::Region> regions;
+
+    void take(const char* name, std::optional<Tensor>& held, const std::string& where, const Tensor& x) {
+        if (!held) return;
+        const int64_t cols = x.sizes().back();
+        const Dtype own = held->dtype(where + name);
+        if (held->dimensions() != 1 || held->sizes()[0] != cols)
+            fail(where + name + " needs the shape (" + std::to_string(cols) + ")");
+        if (!(held->device() == x.device())) fail(where + name + " is on another device than x");
+        if (&held != &weight && weight && own != dtype) fail(where + "weight and bias have different dtypes");
+        if (cols > 1 && held->strides()[0] != 1) held = dense(std::move(*held), own);
+        dtype = own;
+        aligned &= reinterpret_cast<uintptr_t>(held->data()) % 4 == 0;
+        regions.push_back({held->data(), held->extent_bytes(own), name, false});
+    }
+};
+
+void check_like(const Tensor& tensor, const Tensor& x, Dtype dtype, const std::string& who) {
+    const auto a = tensor.sizes(), b = x.sizes();
+    if (!std::equal(a.begin(), a.end(), b.begin(), b.end()))
+        fail(who + " has another shape than its partner");
+    if (tensor.dtype(who) != dtype)
+        fail(who + " is " + name(tensor.dtype(who)) + " and its partner " + name(dtype));
+    if (!(tensor.device() == x.device())) fail(who + " is on another device than its partner");
+}
+
+norm::Dropout dropout_of(double p, const std::optional<Tensor>& seed, const std::string& where) {
+    if (!(p >= 0 && p < 1)) fail(where + "dropout_p is " + std::to_string(p) + "; 0 <= p < 1 is allowed");
+    if ((p > 0) != seed.has_value()) fail(where + "a seed is needed exactly when dropout_p > 0");
+    if (!seed) return {nullptr, 0, 1};
+    if (seed->dimensions() != 1 || seed->sizes()[0] != 2 || seed->dtype_number() != aoti_torch_dtype_int64())
+        fail(where + "seed needs to be two int64");
+    return {static_cast<const uint64_t*>(seed->data()),
+            static_cast<uint32_t>(std::min(p * 0x1p32, 0x1p32 - 1)), static_cast<float>(1 / (1 - p))};
+}
+
+void launch(const Placement& placement, const norm::Launch& launch,
+            std::span<const runtime::Region> regions) {
+    runtime::LaunchShape shape;
+    std::copy_n(launch.grid, 3, shape.grid);
+    std::copy_n(launch.block, 3, shape.block);
+    placement.launch(launch.kernel, shape, launch.arguments, regions);
+}
+
+struct Results {
+    Tensor y, sum, mean, rstd;
+};
+
+Results forward(const std::string& where, Tensor x, std::optional<Tensor> residual, Parameters parameters,
+                double eps, double dropout_p, std::optional<Tensor> seed, bool centred) {
+    const Dtype dtype = x.dtype(where + "x");
+    if (x.dimensions() < 1) fail(where + "x needs at least 1 dimension");
+    if (residual) check_like(*residual, x, dtype, where + "residual");
+    parameters.take("weight", parameters.weight, where, x);
+    parameters.take("bias", parameters.bias, where, x);
+    const norm::Dropout dropout = dropout_of(dropout_p, seed, where);
+    const Placement placement(x.device());
+    const std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
+    const std::vector<int64_t> none = {0};
+    const std::span<const int64_t> leading(sizes.data(), sizes.size() - 1);
+    const bool has_sum = residual || seed;
+    Results results{
+        placement.empty(sizes, dtype), placement.empty(has_sum ? sizes : none, dtype),
+        centred ? placement.empty(leading, Dtype::float32) : placement.empty(none, Dtype::float32),
+        placement.empty(leading, Dtype::float32)};
+    if (results.y.element_count() == 0) {
+        if (results.rstd.element_count() > 0) fail(where + "rows have no elements");
+        return results;
+    }
+    const int64_t cols = sizes.back();
+    norm::check(x.element_count() / cols, cols);
+
+    std::vector<Tensor*> tensors = {&x};
+    if (residual) tensors.push_back(&*residual);
+    const RowView view(tensors, dtype);
+    norm::ForwardArguments arguments{};
+    arguments.x = view.describe(x, 0);
+    if (residual) arguments.residual = view.describe(*residual, 1);
+    arguments.y = results.y.data();
+    arguments.sum = has_sum ? results.sum.data() : nullptr;
+    arguments.mean = centred ? static_cast<float*>(results.mean.data()) : nullptr;
+    arguments.rstd = static_cast<float*>(results.rstd.data());
+    arguments.weight = parameters.weight ? parameters.weight->data() : nullptr;
+    arguments.bias = parameters.bias ? parameters.bias->data() : nullptr;
+    arguments.dropout = dropout;
+    arguments.rows = view.rows(cols);
+    arguments.parameter_type = element_type(parameters.dtype);
+    arguments.epsilon = static_cast<float>(eps);
+    arguments.wide = cols % 8 == 0 && view.aligned(tensors);
+    arguments.wide_parameters = cols % 8 == 0 && parameters.aligned;
+
+    std::vector<runtime::Region> regions = std::move(parameters.regions);
+    regions.push_back({x.data(), x.extent_bytes(dtype), "x", false});
+    if (residual) regions.push_back({residual->data(), residual->extent_bytes(dtype), "residual", false});
+    if (seed) regions.push_back({seed->data(), 16, "seed", false});
+    regions.push_back({results.y.data(), results.y.extent_bytes(dtype), "y", true});
+    if (has_sum) regions.push_back({results.sum.data(), results.sum.extent_bytes(dtype), "sum", true});
+    if (centred)
+        regions.push_back({results.mean.data(), results.mean.extent_bytes(Dtype::float32), "mean", true});
+    regions.push_back({results.rstd.data(), results.rstd.extent_bytes(Dtype::float32), "rstd", true});
+    launch(placement, norm::plan_forward(placement.target(), element_type(dtype), arguments), regions);
+    return results;
+}
+
+}  // namespace
+
+void layer_norm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != 7 || result_count != 4) fail("layer_norm is registered with another schema");
+    Arguments arguments(stack, argument_count);
+    Tensor x = arguments.tensor();
+    std::optional<Tensor> residual = arguments.optional_tensor();
+    Parameters parameters;
+    parameters.weight = arguments.optional_tensor();
+    parameters.bias = arguments.optional_tensor();
+    const double eps = arguments.number(), dropout_p = arguments.number();
+    std::optional<Tensor> seed = arguments.optional_tensor();
+    Results results = forward("layer_norm: ", std::move(x), std::move(residual), std::move(parameters), eps,
+                              dropout_p, std::move(seed), true);
+    stack[0] = to_result(std::move(results.y));
+    stack[1] = to_result(std::move(results.sum));
+    stack[2] = to_result(std::move(results.mean));
+    stack[3] = to_result(std::move(results.rstd));
+}
+
+void rms_norm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != 4 || result_count != 3) fail("rms_norm is registered with another schema");
+    Arguments arguments(stack, argument_count);
+    Tensor x = arguments.tensor();
+    std::optional<Tensor> residual = arguments.optional_tensor();
+    Parameters parameters;
+    parameters.weight = arguments.optional_tensor();
+    const double eps = arguments.number();
+    Results results = forward("rms_norm: ", std::move(x), std::move(residual), std::move(parameters), eps, 0,
+                              std::nullopt, false);
+    stack[0] = to_result(std::move(results.y));
+    stack[1] = to_result(std::move(results.sum));
+    stack[2] = to_result(std::move(results.rstd));
+}
+
+void norm_backward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != 10 || result_count != 4) fail("norm_backward is registered with another schema");
+    const std::string where = "norm_backward: ";
+    Arguments given(stack, argument_count);
+    Tensor dy = given.tensor();
+    std::optional<Tensor> dsum = given.optional_tensor();
+    Tensor z = given.tensor();
+    Parameters parameters;
+    parameters.weight = given.optional_tensor();
+    std::optional<Tensor> mean = given.optional_tensor();
+    Tensor rstd = given.tensor();
+    const double dropout_p = given.number();
+    std::optional<Tensor> seed = given.optional_tensor();
+    const bool need_weight = given.boolean(), need_bias = given.boolean();
+
+    const Dtype dtype = z.dtype(where + "z");
+    check_like(dy, z, dtype, where + "dy");
+    if (dsum) check_like(*dsum, z, dtype, where + "dsum");
+    parameters.take("weight", parameters.weight, where, z);
+    const norm::Dropout dropout = dropout_of(dropout_p, seed, where);
+    const Placement placement(z.device());
+    const std::vector<int64_t> sizes(z.sizes().begin(), z.sizes().end());
+    if (sizes.empty()) fail(where + "z needs at least 1 dimension");
+    const int64_t cols = sizes.back(), rows = cols > 0 ? z.element_count() / cols : 0;
+    const auto check_rows = [&](const Tensor& tensor, const char* who) {
+        if (tensor.dtype(where + who) != Dtype::float32 || tensor.element_count() != rows)
+            fail(where + who + " needs one float32 per row");
+    };
+    check_rows(rstd, "rstd");
+    if (mean) check_rows(*mean, "mean");
+    const std::vector<int64_t> none = {0}, vector = {cols};
+    Tensor dx = placement.empty(sizes, dtype), dresidual = placement.empty(seed ? sizes : none, dtype);
+    Tensor dweight = placement.empty(need_weight ? vector : none, parameters.dtype);
+    Tensor dbias = placement.empty(need_bias ? vector : none, parameters.dtype);
+    if (rows == 0) {
+        dweight.set_zero();
+        dbias.set_zero();
+    } else {
+        norm::check(rows, cols);
+        std::vector<Tensor*> tensors = {&dy, &z};
+        if (dsum) tensors.push_back(&*dsum);
+        const RowView view(tensors, dtype);
+        if (mean && rows > 1) mean = dense(std::move(*mean), Dtype::float32);
+        norm::BackwardArguments arguments{};
+        arguments.dy = view.describe(dy, 0);
+        arguments.z = view.describe(z, 1);
+        if (dsum) arguments.dsum = view.describe(*dsum, 2);
+        arguments.mean = mean ? static_cast<const float*>(mean->data()) : nullptr;
+        arguments.rstd = static_cast<const float*>(rstd.data());
+        arguments.weight = parameters.weight ? parameters.weight->data() : nullptr;
+        arguments.dx = dx.data();
+        arguments.dresidual = seed ? dresidual.data() : nullptr;
+        arguments.dropout = dropout;
+        arguments.rows = view.rows(cols);
+        arguments.parameter_type = element_type(parameters.dtype);
+        arguments.wide = cols % 8 == 0 && view.aligned(tensors);
+        arguments.wide_parameters = cols % 8 == 0 && parameters.aligned;
+
+        std::vector<runtime::Region> regions = std::move(parameters.regions);
+        regions.push_back({dy.data(), dy.extent_bytes(dtype), "dy", false});
+        regions.push_back({z.data(), z.extent_bytes(dtype), "z", false});
+        if (dsum) regions.push_back({dsum->data(), dsum->extent_bytes(dtype), "dsum", false});
+        if (mean) regions.push_back({mean->data(), mean->extent_bytes(Dtype::float32), "mean", false});
+        regions.push_back({rstd.data(), rstd.extent_bytes(Dtype::float32), "rstd", false});
+        if (seed) regions.push_back({seed->data(), 16, "seed", false});
+        regions.push_back({dx.data(), dx.extent_bytes(dtype), "dx", true});
+        if (seed) regions.push_back({dresidual.data(), dresidual.extent_bytes(dtype), "dresidual", true});
+        const std::vector<int64_t> partial = {need_weight + need_bias, norm::backward_workers(rows, cols),
+                                              cols};
+        Tensor workspace = placement.empty(partial, Dtype::float32);
+        float* next = static_cast<float*>(workspace.data());
+        if (need_weight) {
+            arguments.partial_weight = next;
+            next += partial[1] * cols;
+            regions.push_back({dweight.data(), dweight.extent_bytes(parameters.dtype), "dweight", true});
+        }
+        if (need_bias) {
+            arguments.partial_bias = next;
+            regions.push_back({dbias.data(), dbias.extent_bytes(parameters.dtype), "dbias", true});
+        }
+        if (partial[0] > 0)
+            regions.push_back(
+                {workspace.data(), workspace.extent_bytes(Dtype::float32), "partial sums", true});
+        for (const norm::Launch& each : norm::plan_backward(placement.target(), element_type(dtype),
+                                                            arguments, dweight.data(), dbias.data()))
+            launch(placement, each, regions);
+    }
+    stack[0] = to_result(std::move(dx));
+    stack[1] = to_result(std::move(dresidual));
+    stack[2] = to_result(std::move(dweight));
+    stack[3] = to_result(std::move(dbias));
+}
+
+}  // namespace hipkittens::torch_door

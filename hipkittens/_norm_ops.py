@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: MIT
+"""Shapes and derivatives of torch.ops.hipkittens.layer_norm, rms_norm and norm_backward."""
+
+from __future__ import annotations
+
+import torch
+
+
+@torch.library.register_fake("hipkittens::layer_norm")
+def _layer_norm_fake(x, residual, weight, bias, eps, dropout_p, seed):
+    sums = x.new_empty(x.shape if residual is not None or seed is not None else (0,))
+    rows = x.shape[:-1]
+    return (
+        x.new_empty(x.shape),
+        sums,
+        x.new_empty(rows, dtype=torch.float32),
+        x.new_empty(rows, dtype=torch.float32),
+    )
+
+
+@torch.library.register_fake("hipkittens::rms_norm")
+def _rms_norm_fake(x, residual, weight, eps):
+    return (
+        x.new_empty(x.shape),
+        x.new_empty(x.shape if residual is not None else (0,)),
+        x.new_empty(x.shape[:-1], dtype=torch.float32),
+    )
+
+
+@torch.library.register_fake("hipkittens::norm_backward")
+def _norm_backward_fake(dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_weight, need_bias):
+    dtype = torch.float32 if weight is None else weight.dtype
+    columns = z.shape[-1:]
+    return (
+        z.new_empty(z.shape),
+        z.new_empty(z.shape if seed is not None else (0,)),
+        z.new_empty(columns if need_weight else (0,), dtype=dtype),
+        z.new_empty(columns if need_bias else (0,), dtype=dtype),
+    )
+
+
+def _layer_norm_setup(ctx, inputs, output) -> None:
+    x, residual, weight, bias, _, dropout_p, seed = inputs
+    _, sums, mean, rstd = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(mean, rstd)
+    ctx.dropout_p = dropout_p
+    ctx.save_for_backward(x if residual is None and seed is None else sums, weight, mean, rstd, seed)
+
+
+def _rms_norm_setup(ctx, inputs, output) -> None:
+    x, residual, weight, _ = inputs
+    _, sums, rstd = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(rstd)
+    ctx.save_for_backward(x if residual is None else sums, weight, rstd)
+
+
+def _gradients(dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_weight, need_bias):
+    if dsum is not None and dsum.shape != z.shape:  # of the empty result that stands for x itself
+        dsum = None
+    if dy is None:
+        dy = torch.zeros_like(z)
+    return torch.ops.hipkittens.norm_backward(
+        dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_weight, need_bias
+    )
+
+
+def _layer_norm_backward(ctx, dy, dsum, _dmean, _drstd):
+    z, weight, mean, rstd, seed = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    dx, dresidual, dweight, dbias = _gradients(
+        dy, dsum, z, weight, mean, rstd, ctx.dropout_p, seed, needs[2], needs[3]
+    )
+    if seed is None:
+        dresidual = dx
+    return (
+        dx if needs[0] else None,
+        dresidual if needs[1] else None,
+        dweight if needs[2] else None,
+        dbias if needs[3] else None,
+        None,
+        None,
+        None,
+    )
+
+
+def _rms_norm_backward(ctx, dy, dsum, _drstd):
+    z, weight, rstd = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    dx, _, dweight, _ = _gradients(dy, dsum, z, weight, None, rstd, 0.0, None, needs[2], False)
+    return dx if needs[0] else None, dx if needs[1] else None, dweight if needs[2] else None, None
+
+
+def _no_double_backward(ctx, *_grads):
+    raise NotImplementedError(
+        "hipkittens: the gradient of layer_norm and rms_norm cannot be differentiated again; "
+        "use torch.nn.functional where double backward is needed"
+    )
+
+
+torch.library.register_autograd(
+    "hipkittens::layer_norm", _layer_norm_backward, setup_context=_layer_norm_setup
+)
+torch.library.register_autograd("hipkittens::rms_norm", _rms_norm_backward, setup_context=_rms_norm_setup)
+torch.library.register_autograd("hipkittens::norm_backward", _no_double_backward)

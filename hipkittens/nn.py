@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""Modules with torch.nn's constructor arguments and state_dict keys, on this package's kernels."""
+
+from __future__ import annotations
+
+import torch
+
+from .gemm import linear
+from .norm import layer_norm, rms_norm
+from .rotary import rotary, rotary_qk
+
+
+def _row(normalized_shape) -> None:
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if len(shape) != 1:
+        raise NotImplementedError(
+            f"hipkittens.nn: normalized_shape is {shape}; one dimension is implemented, flatten the last ones"
+        )
+
+
+class Linear(torch.nn.Linear):
+    """torch.nn.Linear through hipkittens.linear."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+class LayerNorm(torch.nn.LayerNorm):
+    """torch.nn.LayerNorm over the last dimension through hipkittens.layer_norm."""
+
+    def __init__(self, normalized_shape, *arguments, **options) -> None:
+        _row(normalized_shape)
+        super().__init__(normalized_shape, *arguments, **options)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return layer_norm(x, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """torch.nn.RMSNorm over the last dimension through hipkittens.rms_norm."""
+
+    def __init__(self, normalized_shape, *arguments, **options) -> None:
+        _row(normalized_shape)
+        super().__init__(normalized_shape, *arguments, **options)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        # As torch.nn.RMSNorm: without an eps, the smallest step of x's dtype.
+        return rms_norm(x, self.weight, torch.finfo(x.dtype).eps if self.eps is None else self.eps)
+
+
+class RotaryEmbedding(torch.nn.Module):
+    """Tables of cosines and sines in float32, and hipkittens.rotary or rotary_qk with them.
+
+    dim              features that are turned, an even number
+    max_positions    rows of the tables
+    base             angle i of position p is p * base ** (-2 i / dim)
+    """
+
+    def __init__(
+        self, dim: int, max_positions: int = 4096, base: float = 10000.0, interleaved: bool = False, device=None
+    ) -> None:
+        super().__init__()
+        if dim < 2 or dim % 2:
+            raise ValueError(f"hipkittens.nn.RotaryEmbedding: dim is {dim}; it must be even and at least 2")
+        self.interleaved = interleaved
+        frequencies = base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=device) / dim)
+        angles = torch.outer(torch.arange(max_positions, dtype=torch.float64, device=device), frequencies)
+        self.register_buffer("cos", angles.cos().float(), persistent=False)
+        self.register_buffer("sin", angles.sin().float(), persistent=False)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor | None = None, **options):
+        """rotary of q, or of q and k; options as hipkittens.rotary takes them."""
+        if k is None:
+            return rotary(q, self.cos, self.sin, interleaved=self.interleaved, **options)
+        return rotary_qk(q, k, self.cos, self.sin, interleaved=self.interleaved, **options)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""layer_norm and rms_norm over the last dimension, with the residual (and dropout) added in the same pass."""
+
+from __future__ import annotations
+
+import torch
+
+from . import _backend
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+LARGEST_ROW = 65536
+
+
+def layer_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    residual: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    return_residual: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """(z - mean) / sqrt(variance + eps) * weight + bias over the last dimension of z = dropout(x) + residual.
+
+    With return_residual the result is (y, z). z is rounded to x's dtype before it is normalised; everything else is
+    float32 until y is rounded. weight and bias share a dtype, which may differ from x's. Dropout draws its seed from
+    torch's generator of x's device, once per call, when dropout_p > 0.
+    """
+    x, residual = _autocast(x, residual)
+    _check("layer_norm", x, weight, bias, residual)
+    if not 0.0 <= dropout_p < 1.0:
+        raise ValueError(f"hipkittens.layer_norm: dropout_p is {dropout_p}; it must be in [0, 1)")
+    if _backend.uses_torch():
+        z = torch.nn.functional.dropout(x, dropout_p)
+        z = z if residual is None else z + residual
+        y = torch.nn.functional.layer_norm(
+            z.float(), z.shape[-1:], _as_float(weight), _as_float(bias), eps
+        ).to(z.dtype)
+        return (y, z) if return_residual else y
+    seed = None
+    if dropout_p > 0.0:
+        seed = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=x.device)
+    y, z, _, _ = torch.ops.hipkittens.layer_norm(x, residual, weight, bias, eps, dropout_p, seed)
+    if not return_residual:
+        return y
+    return y, x if residual is None and seed is None else z
+
+
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float = 1e-6,
+    *,
+    residual: torch.Tensor | None = None,
+    return_residual: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """z / sqrt(mean(z ** 2) + eps) * weight over the last dimension of z = x + residual.
+
+    With return_residual the result is (y, z). Rounding and dtypes are as for layer_norm.
+    """
+    x, residual = _autocast(x, residual)
+    _check("rms_norm", x, weight, None, residual)
+    if _backend.uses_torch():
+        z = x if residual is None else x + residual
+        y = torch.nn.functional.rms_norm(z.float(), z.shape[-1:], _as_float(weight), eps).to(z.dtype)
+        return (y, z) if return_residual else y
+    y, z, _ = torch.ops.hipkittens.rms_norm(x, residual, weight, eps)
+    if not return_residual:
+        return y
+    return y, x if residual is None else z
+
+
+def _as_float(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.float()
+
+
+def _autocast(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Under autocast a 16-bit x meets a float32 residual: both become the wider. x alone keeps its dtype, since sums
+    are float32 in any case."""
+    if (
+        isinstance(x, torch.Tensor)
+        and isinstance(residual, torch.Tensor)
+        and x.dtype != residual.dtype
+        and torch.amp.is_autocast_available(x.device.type)
+        and torch.is_autocast_enabled(x.device.type)
+    ):
+        dtype = torch.promote_types(x.dtype, residual.dtype)
+        return x.to(dtype), residual.to(dtype)
+    return x, residual
+
+
+def _check(function: str, x, weight, bias, residual) -> None:
+    where = f"hipkittens.{function}"
+    named = [("x", x), ("weight", weight), ("bias", bias), ("residual", residual)]
+    for name, value in named:
+        if value is None and name != "x":
+            continue
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{where}: {name} is {type(value).__name__}; it must be a torch.Tensor")
+        if value.layout != torch.strided:
+            raise TypeError(f"{where}: {name} is sparse ({value.layout}); call .to_dense() first")
+        if value.dtype not in DTYPES:
+            raise TypeError(
+                f"{where}: {name} is {value.dtype}; allowed: torch.bfloat16, torch.float16, torch.float32"
+            )
+        if value.device != x.device:
+            raise ValueError(f"{where}: {name} is on {value.device} and x on {x.device}; move one to the other")
+    if x.dim() == 0:
+        raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
+    columns = x.shape[-1]
+    if not 1 <= columns <= LARGEST_ROW:
+        raise ValueError(f"{where}: rows of x have {columns} elements; allowed: 1 to {LARGEST_ROW}")
+    for name, value in named[1:3]:
+        if value is not None and (value.dim() != 1 or value.shape[0] != columns):
+            raise ValueError(f"{where}: {name} has shape {tuple(value.shape)}; it must be ({columns},)")
+    if bias is not None and weight is None:
+        raise ValueError(f"{where}: there is a bias and no weight; pass a weight of ones")
+    if bias is not None and bias.dtype != weight.dtype:
+        raise TypeError(f"{where}: weight is {weight.dtype} and bias is {bias.dtype}; convert one to the other")
+    if residual is not None:
+        if residual.shape != x.shape:
+            raise ValueError(
+                f"{where}: residual has shape {tuple(residual.shape)} and x {tuple(x.shape)}; they must be equal"
+            )
+        if residual.dtype != x.dtype:
+            raise TypeError(f"{where}: x is {x.dtype} and residual is {residual.dtype}; convert one to the other")
+    _backend.check_device(where, "x", x)

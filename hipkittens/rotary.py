@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: MIT
+"""Rotary position embeddings, of one tensor or of queries and keys in one launch."""
+
+from __future__ import annotations
+
+import torch
+
+from . import _backend
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+LAYOUTS = ("bnhd", "bhnd")
+
+
+def rotary(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    *,
+    interleaved: bool = False,
+    positions: torch.Tensor | None = None,
+    offset: int = 0,
+    layout: str = "bnhd",
+    inplace: bool = False,
+) -> torch.Tensor:
+    """x with its first 2 * cos.shape[1] features turned pairwise by the angle of each token.
+
+    x          (batch, tokens, heads, features), with layout="bhnd" (batch, heads, tokens, features), any strides with
+               unit last one. Three dimensions, (tokens, heads, features) or (heads, tokens, features), are a batch of
+               one: packed sequences, with positions that begin again at 0.
+    cos, sin   (rows, pairs), float32, bfloat16 or float16; no gradient
+    interleaved  pairs are features (2i, 2i + 1); otherwise (i, i + pairs)
+    positions  int32 or int64, (tokens,) or (batch, tokens): the row of each token. Otherwise it is offset + token.
+    inplace    x itself is written and returned; not for tensors that need a gradient
+    """
+    (x_out,) = _rotate("rotary", ("x",), (x,), cos, sin, interleaved, positions, offset, layout, inplace)
+    return x_out
+
+
+def rotary_qk(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    *,
+    interleaved: bool = False,
+    positions: torch.Tensor | None = None,
+    offset: int = 0,
+    layout: str = "bnhd",
+    inplace: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """rotary of q and k, which may have different numbers of heads, in one launch."""
+    q_out, k_out = _rotate(
+        "rotary_qk", ("q", "k"), (q, k), cos, sin, interleaved, positions, offset, layout, inplace
+    )
+    return q_out, k_out
+
+
+def _rotate(function, names, tensors, cos, sin, interleaved, positions, offset, layout, inplace):
+    _check(function, names, tensors, cos, sin, positions, offset, layout, inplace)
+    heads_first = layout == "bhnd"
+    whole = tuple(value.unsqueeze(0) if value.dim() == 3 else value for value in tensors)
+    tokens = whole[0].shape[2 if heads_first else 1]
+    if positions is not None:
+        positions = positions.expand(whole[0].shape[0], tokens)
+    if _backend.uses_torch():
+        results = tuple(
+            _in_torch(value, cos, sin, interleaved, positions, offset, heads_first) for value in whole
+        )
+        if inplace:
+            for value, result in zip(whole, results, strict=True):
+                value.copy_(result)
+    else:
+        operator = getattr(torch.ops.hipkittens, function + "_" * inplace)
+        results = operator(*whole, cos, sin, positions, offset, interleaved, heads_first, False)
+        if inplace:
+            for value in tensors:
+                torch.autograd.graph.increment_version(value)
+    if inplace:
+        return tensors
+    if len(tensors) == 1 and isinstance(results, torch.Tensor):
+        results = (results,)
+    return tuple(
+        result.squeeze(0) if value.dim() == 3 else result
+        for value, result in zip(tensors, results, strict=True)
+    )
+
+
+def _in_torch(x, cos, sin, interleaved, positions, offset, heads_first):
+    if positions is None:
+        tokens = x.shape[2 if heads_first else 1]
+        cos, sin = cos[offset : offset + tokens], sin[offset : offset + tokens]
+    else:
+        cos, sin = cos[positions.long()], sin[positions.long()]
+    head_axis = -3 if heads_first else -2
+    cos, sin = cos.float().unsqueeze(head_axis), sin.float().unsqueeze(head_axis)
+    pairs = cos.shape[-1]
+    turned, rest = x[..., : 2 * pairs].float(), x[..., 2 * pairs :]
+    if interleaved:
+        a, b = turned[..., 0::2], turned[..., 1::2]
+        turned = torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+    else:
+        a, b = turned[..., :pairs], turned[..., pairs:]
+        turned = torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
+    return torch.cat((turned.to(x.dtype), rest), -1)
+
+
+def _check(function, names, tensors, cos, sin, positions, offset, layout, inplace) -> None:
+    where = f"hipkittens.{function}"
+    named = [*zip(names, tensors, strict=True), ("cos", cos), ("sin", sin)]
+    first = tensors[0]
+    for name, value in named:
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{where}: {name} is {type(value).__name__}; it must be a torch.Tensor")
+        if value.layout != torch.strided:
+            raise TypeError(f"{where}: {name} is sparse ({value.layout}); call .to_dense() first")
+        if value.dtype not in DTYPES:
+            raise TypeError(
+                f"{where}: {name} is {value.dtype}; allowed: torch.bfloat16, torch.float16, torch.float32"
+            )
+        if value.device != first.device:
+            raise ValueError(
+                f"{where}: {name} is on {value.device} and {names[0]} on {first.device}; move one to the other"
+            )
+    if layout not in LAYOUTS:
+        raise ValueError(f"{where}: layout is {layout!r}; allowed: bnhd, bhnd")
+    for name, value in named[:-2]:
+        if value.dim() not in (3, 4) or value.dim() != first.dim():
+            raise ValueError(
+                f"{where}: {name} has shape {tuple(value.shape)}; it needs 4 dimensions, or 3 for packed sequences"
+            )
+        if value.dtype != first.dtype:
+            raise TypeError(f"{where}: q is {first.dtype} and k is {value.dtype}; convert one to the other")
+    token_axis = -2 if layout == "bhnd" else -3
+    tokens, features = first.shape[token_axis], first.shape[-1]
+    batch = first.shape[0] if first.dim() == 4 else 1
+    for _, value in named[1:-2]:
+        same = (value.shape[0] if value.dim() == 4 else 1, value.shape[token_axis], value.shape[-1])
+        if same != (batch, tokens, features):
+            raise ValueError(
+                f"{where}: q has shape {tuple(first.shape)} and k {tuple(value.shape)}; only their heads may differ"
+            )
+    if cos.dim() != 2 or cos.shape != sin.shape or cos.dtype != sin.dtype:
+        raise ValueError(
+            f"{where}: cos is {tuple(cos.shape)} {cos.dtype} and sin {tuple(sin.shape)} {sin.dtype}; both must be "
+            "(rows, pairs) of one dtype"
+        )
+    if not 1 <= cos.shape[1] <= features // 2:
+        raise ValueError(
+            f"{where}: cos has {cos.shape[1]} columns and {names[0]} {features} features; 1 to {features // 2} are allowed"
+        )
+    if torch.is_grad_enabled():
+        for name, value in named[-2:]:
+            if value.requires_grad:
+                raise ValueError(f"{where}: {name} requires a gradient and gets none; pass {name}.detach()")
+        if inplace and any(value.requires_grad for value in tensors):
+            raise ValueError(f"{where}: inplace=True records no gradient; use it under torch.no_grad() only")
+    if positions is None:
+        if offset < 0 or offset + tokens > cos.shape[0]:
+            raise ValueError(
+                f"{where}: offset {offset} and {tokens} tokens need {offset + tokens} rows; cos and sin have {cos.shape[0]}"
+            )
+    else:
+        if not isinstance(positions, torch.Tensor) or positions.dtype not in (torch.int32, torch.int64):
+            kind = positions.dtype if isinstance(positions, torch.Tensor) else type(positions).__name__
+            raise TypeError(f"{where}: positions is {kind}; allowed: a tensor of torch.int32 or torch.int64")
+        if offset != 0:
+            raise ValueError(f"{where}: positions and offset {offset} are both given; add it to positions")
+        if tuple(positions.shape) not in ((tokens,), (batch, tokens), (1, tokens)):
+            raise ValueError(
+                f"{where}: positions has shape {tuple(positions.shape)}; it must be ({tokens},) or ({batch}, {tokens})"
+            )
+        if positions.device != first.device:
+            raise ValueError(
+                f"{where}: positions is on {positions.device} and {names[0]} on {first.device}; move one to the other"
+            )
+    if inplace:
+        for name, value in named[:-2]:
+            if value.shape[-1] > 1 and value.stride(-1) != 1:
+                raise ValueError(f"{where}: inplace=True needs unit last stride; {name} has {value.stride(-1)}")
+            if any(size > 1 and step == 0 for size, step in zip(value.shape, value.stride(), strict=True)):
+                raise ValueError(f"{where}: inplace=True on {name}, which is expanded; clone it first")
+    _backend.check_device(where, names[0], first)
