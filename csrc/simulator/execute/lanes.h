@@ -90,9 +90,13 @@ HIPKITTENS_INLINE void store_quarter(Wave* wave, uint32_t offset, int quarter, u
     _mm512_mask_store_epi32(place, static_cast<__mmask16>(bits), (__m512i)value);
 #else
     typedef i32x16 Row __attribute__((may_alias));
-    const i32x16 enabled = lane_mask(bits);
     Row& row = *reinterpret_cast<Row*>(place);
-    row = ((i32x16)value & enabled) | (row & ~enabled);
+    if (__builtin_expect(bits == 0xffff, 1)) {
+        row = (i32x16)value;
+    } else {
+        const i32x16 enabled = lane_mask(bits);
+        row = ((i32x16)value & enabled) | (row & ~enabled);
+    }
 #endif
 }
 
@@ -182,14 +186,52 @@ HIPKITTENS_INLINE Vector pick(Truth truth, Vector a, Vector b) {
 #endif
 }
 
+// Comparisons that much else is made of. As operators they are what GCC takes lane by lane where the host is narrow.
+HIPKITTENS_INLINE i32x16 is_nan(f32x16 a) {
+#if defined(__AVX512F__)
+    return a != a;
+#elif defined(__AVX2__)
+    return (i32x16)in_pieces<__m256>([](__m256 x) { return _mm256_cmp_ps(x, x, _CMP_UNORD_Q); }, a);
+#else
+    return (i32x16)in_pieces<__m128>([](__m128 x) { return _mm_cmpunord_ps(x, x); }, a);
+#endif
+}
+HIPKITTENS_INLINE i64x8 is_nan(f64x8 a) {
+#if defined(__AVX512F__)
+    return a != a;
+#elif defined(__AVX2__)
+    return (i64x8)in_pieces<__m256d>([](__m256d x) { return _mm256_cmp_pd(x, x, _CMP_UNORD_Q); }, a);
+#else
+    return (i64x8)in_pieces<__m128d>([](__m128d x) { return _mm_cmpunord_pd(x, x); }, a);
+#endif
+}
+HIPKITTENS_INLINE i32x16 is_greater(f32x16 a, f32x16 b) {
+#if defined(__AVX512F__)
+    return a > b;
+#elif defined(__AVX2__)
+    return (i32x16)in_pieces<__m256>([](__m256 x, __m256 y) { return _mm256_cmp_ps(x, y, _CMP_GT_OQ); }, a, b);
+#else
+    return (i32x16)in_pieces<__m128>([](__m128 x, __m128 y) { return _mm_cmpgt_ps(x, y); }, a, b);
+#endif
+}
+HIPKITTENS_INLINE i64x8 is_greater(f64x8 a, f64x8 b) {
+#if defined(__AVX512F__)
+    return a > b;
+#elif defined(__AVX2__)
+    return (i64x8)in_pieces<__m256d>([](__m256d x, __m256d y) { return _mm256_cmp_pd(x, y, _CMP_GT_OQ); }, a, b);
+#else
+    return (i64x8)in_pieces<__m128d>([](__m128d x, __m128d y) { return _mm_cmpgt_pd(x, y); }, a, b);
+#endif
+}
+
 // The sum of a and b with the bits that rounding drops collected in the last place ("round to odd"), so that rounding
 // it again to a type at least two bits narrower gives the correctly rounded sum.
 template <class Float, class Bits>
 HIPKITTENS_INLINE Float add_round_to_odd(Float a, Float b) {
     const Float sum = a + b, part = sum - a;
     const Float error = (a - (sum - part)) + (b - part);
-    const auto inexact = (error < 0) | (error > 0);
-    const Bits bits = (Bits)sum, toward = (Bits)((error < 0) ^ (sum < 0));
+    const auto inexact = is_greater(Float{}, error) | is_greater(error, Float{});
+    const Bits bits = (Bits)sum, toward = (Bits)(is_greater(Float{}, error) ^ is_greater(Float{}, sum));
     const Bits step = (toward & -2) + 1;   // -1: the magnitude was rounded up
     return (Float)(bits + (step & (Bits)inexact & ((bits & 1) - 1)));
 }
@@ -240,13 +282,13 @@ template <Rounding how, class Float, class Bits>
 HIPKITTENS_INLINE Float round_by_magic(Float a, Float magic, Bits sign_bit, Bits quiet_bit) {
     const Bits sign = (Bits)a & sign_bit;
     const Float magnitude = (Float)((Bits)a & ~sign_bit), whole = (magnitude + magic) - magic;
-    const Float lower = pick(whole > magnitude, whole - 1, whole), upper = pick(whole < magnitude, whole + 1, whole);
+    const Float lower = pick(is_greater(whole, magnitude), whole - 1, whole), upper = pick(is_greater(magnitude, whole), whole + 1, whole);
     const Float rounded = how == Rounding::nearest_even  ? whole
                           : how == Rounding::toward_zero ? lower
-                          : how == Rounding::down        ? pick(a < 0, upper, lower)
-                                                         : pick(a < 0, lower, upper);
-    const Float result = pick(magnitude < magic, (Float)((Bits)rounded | sign), a);
-    return pick(a != a, (Float)((Bits)a | quiet_bit), result);
+                          : how == Rounding::down        ? pick(is_greater(Float{}, a), upper, lower)
+                                                         : pick(is_greater(Float{}, a), lower, upper);
+    const Float result = pick(is_greater(magic, magnitude), (Float)((Bits)rounded | sign), a);
+    return pick(is_nan(a), (Float)((Bits)a | quiet_bit), result);
 }
 
 template <Rounding how>
@@ -278,7 +320,8 @@ HIPKITTENS_LARGE f32x16 scale_by_power(f32x16 a, f32x16 n) {
 #if defined(__AVX512F__)
     return (f32x16)_mm512_scalef_ps((__m512)a, (__m512)n);
 #else
-    const f32x16 inside = pick(n < -300.0f, f32x16{} - 300.0f, pick(n > 300.0f, f32x16{} + 300.0f, n));
+    const f32x16 limit = f32x16{} + 300.0f, below = pick(is_greater(n, limit), limit, n);
+    const f32x16 inside = pick(is_greater(-limit, below), -limit, below);
     const Wide<f64x8> value = widen(a), power = widen(inside);
     auto scaled = [](f64x8 v, f64x8 p) __attribute__((always_inline)) {
         // 2^52 * 1.5 + p has p + 1023 << 52 in reach of one shift.
@@ -286,7 +329,7 @@ HIPKITTENS_LARGE f32x16 scale_by_power(f32x16 a, f32x16 n) {
         return v * (f64x8)(biased << 52);
     };
     const f32x16 result = narrow(Wide<f64x8>{scaled(value.first, power.first), scaled(value.second, power.second)});
-    return pick(n != n, (f32x16)((u32x16)n | 0x400000), result);
+    return pick(is_nan(n), (f32x16)((u32x16)n | 0x400000), result);
 #endif
 }
 

@@ -12,7 +12,7 @@ namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
 HIPKITTENS_LARGE f32x16 exponential2(f32x16 x) {
     const f32x16 whole = round_to_integral<Rounding::nearest_even>(x), rest = x - whole;
-    const f32x16 f = pick(rest == rest, rest, f32x16{});  // infinity - infinity
+    const f32x16 f = pick(is_nan(rest), f32x16{}, rest);  // infinity - infinity
     f32x16 p = f32x16{} + 0x1.444004p-13f;
     p = fma(p, f, f32x16{} + 0x1.5f0896p-10f);
     p = fma(p, f, f32x16{} + 0x1.3b2a1cp-7f);
@@ -47,7 +47,7 @@ HIPKITTENS_LARGE f32x16 logarithm2(f32x16 x) {
     f32x16 result = pick(x == infinity, x, finite);
     result = pick(x < 0.0f, invalid, result);
     result = pick(x == 0.0f, -infinity, result);
-    return pick(x != x, (f32x16)((u32x16)x | 0x400000), result);
+    return pick(is_nan(x), (f32x16)((u32x16)x | 0x400000), result);
 }
 
 // 1 / sqrt(x): the quotient of two rounded steps, then one Newton step with the residual in two pieces.
@@ -91,7 +91,7 @@ HIPKITTENS_LARGE f32x16 sine_of_turns(f32x16 x) {
         narrow(Wide<f64x8>{sine_of_turns<cosine>(wide.first), sine_of_turns<cosine>(wide.second)});
     const f32x16 magnitude = (f32x16)((u32x16)x & 0x7fffffff), infinity = (f32x16)(u32x16{} + 0x7f800000u);
     const f32x16 result = pick(magnitude == infinity, (f32x16)(u32x16{} + 0xffc00000u), finite);
-    return pick(x != x, (f32x16)((u32x16)x | 0x400000), result);
+    return pick(is_nan(x), (f32x16)((u32x16)x | 0x400000), result);
 }
 
 }  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL

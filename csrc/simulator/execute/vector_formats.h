@@ -66,7 +66,7 @@ HIPKITTENS_INLINE f32x16 bfloat_to_float(u32x16 value) { return (f32x16)(value <
 HIPKITTENS_LARGE u32x16 float_to_bfloat_high(f32x16 value) {
     const u32x16 bits = (u32x16)value;
     const u32x16 rounded = bits + 0x7fff + ((bits >> 16) & 1);
-    return pick(value != value, bits | 0x400000, rounded);
+    return pick(is_nan(value), bits | 0x400000, rounded);
 }
 HIPKITTENS_LARGE u32x16 float_to_bfloat(f32x16 value) { return float_to_bfloat_high(value) >> 16; }
 

@@ -203,10 +203,8 @@ HIPKITTENS_INLINE Vector first_nan(Vector result) {
 }
 template <class Vector, class... More>
 HIPKITTENS_INLINE Vector first_nan(Vector result, Vector source, More... more) {
-    return pick(source != source, quiet(source), first_nan(result, more...));
+    return pick(is_nan(source), quiet(source), first_nan(result, more...));
 }
-HIPKITTENS_INLINE i32x16 is_nan(f32x16 value) { return value != value; }
-HIPKITTENS_INLINE i64x8 is_nan(f64x8 value) { return value != value; }
 HIPKITTENS_INLINE bool any(i32x16 truth) { return to_bits(truth) != 0; }
 HIPKITTENS_INLINE bool any(i64x8 truth) { return to_bits(truth) != 0; }
 

@@ -27,15 +27,15 @@ struct Fields<f64x8> {
 template <class Float>
 HIPKITTENS_LARGE auto is_signaling(Float a) {
     using Bits = typename Fields<Float>::Bits;
-    return (a != a) & (((Bits)a >> (Fields<Float>::mantissa_bits - 1) & 1) == 0);
+    return is_nan(a) & (((Bits)a >> (Fields<Float>::mantissa_bits - 1) & 1) == 0);
 }
 
 // One NaN: the other source. A signaling NaN is quieted and returned (MODE.IEEE, which compute kernels have set).
 template <class Float>
 HIPKITTENS_LARGE Float number_or_nan(Float a, Float b, Float result) {
-    const auto unordered = (a != a) | (b != b);
+    const auto unordered = is_nan(a) | is_nan(b);
     if (__builtin_expect(!any(unordered), 1)) return result;
-    result = pick(unordered, pick(a != a, b, a), result);
+    result = pick(unordered, pick(is_nan(a), b, a), result);
     result = pick(is_signaling(b), quiet(b), result);
     return pick(is_signaling(a), quiet(a), result);
 }
@@ -43,28 +43,28 @@ HIPKITTENS_LARGE Float number_or_nan(Float a, Float b, Float result) {
 template <class Float>
 HIPKITTENS_LARGE Float maximum_number(Float a, Float b) {
     using Bits = typename Fields<Float>::Bits;
-    return number_or_nan(a, b, pick(a > b, a, pick(a < b, b, (Float)((Bits)a & (Bits)b))));
+    return number_or_nan(a, b, pick(is_greater(a, b), a, pick(is_greater(b, a), b, (Float)((Bits)a & (Bits)b))));
 }
 template <class Float>
 HIPKITTENS_LARGE Float minimum_number(Float a, Float b) {
     using Bits = typename Fields<Float>::Bits;
-    return number_or_nan(a, b, pick(a < b, a, pick(a > b, b, (Float)((Bits)a | (Bits)b))));
+    return number_or_nan(a, b, pick(is_greater(b, a), a, pick(is_greater(a, b), b, (Float)((Bits)a | (Bits)b))));
 }
 // IEEE 754-2019 maximum and minimum: any NaN wins.
 template <class Float>
 HIPKITTENS_LARGE Float maximum(Float a, Float b) {
     const Float result = maximum_number(a, b);
-    return pick((a != a) | (b != b), first_nan(result, a, b), result);
+    return pick(is_nan(a) | is_nan(b), first_nan(result, a, b), result);
 }
 template <class Float>
 HIPKITTENS_LARGE Float minimum(Float a, Float b) {
     const Float result = minimum_number(a, b);
-    return pick((a != a) | (b != b), first_nan(result, a, b), result);
+    return pick(is_nan(a) | is_nan(b), first_nan(result, a, b), result);
 }
 
 template <class Float>
 HIPKITTENS_LARGE Float median_number(Float a, Float b, Float c) {
-    const auto unordered = (a != a) | (b != b) | (c != c);
+    const auto unordered = is_nan(a) | is_nan(b) | is_nan(c);
     const Float largest = maximum_number(maximum_number(a, b), c);
     const Float middle = pick(largest == a, maximum_number(b, c),
                               pick(largest == b, maximum_number(a, c), maximum_number(a, b)));
