@@ -1,0 +1,180 @@
+"""Attention forward below PyTorch: problems made of numpy arrays, plans as dictionaries, launches in the simulator."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import pathlib
+import re
+import tempfile
+
+import numpy as np
+
+from hipkittens._library import pack
+from tests.host_build import ROOT, build
+from tests.kernels.gemm_plan import from_bits
+from tests.simulated_device import TARGETS, Module
+
+VARIANTS = (ROOT / "csrc/kernels/attention/variants.def").read_text()
+# name -> (targets, element, head_dim, waves)
+ROWS = {
+    name: (targets, element, int(head_dim), int(waves))
+    for name, targets, element, head_dim, waves in re.findall(
+        r"^ATTENTION_FORWARD\((\w+), (\w+), (\w+), (\d+), (\d+)", VARIANTS, re.M
+    )
+}
+CASES = [(row, target) for row, (targets, *_) in ROWS.items() for target in TARGETS if targets in ("both", target)]
+CASE_NAMES = [f"{row}-{target}" for row, target in CASES]
+
+
+class Layout(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("batch_stride", ctypes.c_int64), ("row_stride", ctypes.c_int64),
+                ("head_stride", ctypes.c_int64)]  # fmt: skip
+
+
+class Shared(ctypes.Structure):
+    """attention::Problem of csrc/kernels/attention/plan.h."""
+
+    _fields_ = [("target", ctypes.c_int), ("compute_units", ctypes.c_int), ("element", ctypes.c_int32),
+                *((name, ctypes.c_int64) for name in ("batch", "n_q", "n_k", "heads", "key_heads", "head_dim")),
+                ("scale", ctypes.c_double), ("causal", ctypes.c_bool), ("window_left", ctypes.c_int64),
+                ("window_right", ctypes.c_int64)]  # fmt: skip
+
+
+class Problem(ctypes.Structure):
+    _fields_ = [("shared", Shared), ("q", Layout), ("k", Layout), ("v", Layout), ("out", Layout), ("lse", ctypes.c_void_p)]
+
+
+@functools.cache
+def probe() -> ctypes.CDLL:
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="attention_probe"))
+    path = build(directory / "libattention_probe.so",
+                 ["tests/kernels/attention_probe.cpp", "csrc/kernels/attention/plan.cpp"], "-O1", "-shared")  # fmt: skip
+    library = ctypes.CDLL(str(path))
+    library.probe_forward.restype = ctypes.c_char_p
+    library.probe_forward.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    library.probe_places.restype = None
+    return library
+
+
+class PlanError(Exception):
+    pass
+
+
+def make_plan(problem: Problem, variant: str = "") -> list[dict]:
+    text = probe().probe_forward(ctypes.byref(problem), variant.encode()).decode()
+    if text.startswith("error: "):
+        raise PlanError(text.removeprefix("error: "))
+    return json.loads(text)
+
+
+def places(arguments: bytes, count: int) -> np.ndarray:
+    """(tile, head, batch) of each workgroup."""
+    result = np.empty((count, 3), np.int32)
+    probe().probe_places(arguments, count, result.ctypes.data_as(ctypes.c_void_p))
+    return result
+
+
+@functools.cache
+def kernel(target: str, symbol: str):
+    chosen = pack(target)
+    return Module(chosen.image(chosen.entry(symbol)), target).kernel(symbol)
+
+
+def round_to(values: np.ndarray, element: str) -> np.ndarray:
+    """Bit patterns of f32 values to nearest, ties to even."""
+    values = values.astype(np.float32)
+    if element == "f16":
+        return values.astype(np.float16).view(np.uint16)
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def visible(n_q: int, n_k: int, causal: bool, window: tuple[int, int]) -> np.ndarray:
+    """The flash-attention rule, written out."""
+    query, key = np.arange(n_q)[:, None] + n_k - n_q, np.arange(n_k)[None, :]
+    seen = np.ones((n_q, n_k), bool)
+    if causal:
+        seen &= key <= query
+    if window[0] >= 0:
+        seen &= key >= query - window[0]
+    if window[1] >= 0:
+        seen &= key <= query + window[1]
+    return seen
+
+
+class Forward:
+    """One problem: q, k, v of [batch, rows, heads, head_dim] inside wider storage that holds NaN between the rows."""
+
+    def __init__(self, target: str, element: str, head_dim: int, n_q: int, n_k: int, *, batch: int = 1, heads: int = 1,
+                 key_heads: int = 1, causal: bool = False, window: tuple[int, int] = (-1, -1), scale: float | None = None,
+                 padding: int = 0, seed: int = 3, bias: np.ndarray | None = None):  # fmt: skip
+        rng = np.random.default_rng(seed)
+        self.target, self.element = target, element
+        self.scale = head_dim**-0.5 if scale is None else scale
+
+        def tensor(rows: int, count: int, first: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, Layout]:
+            values = rng.standard_normal((batch, rows, count, head_dim))
+            if first is not None:
+                values[..., 0] = first
+            wide = np.full((batch, rows, count, head_dim + padding), np.nan, np.float32)
+            wide[..., :head_dim] = values
+            bits = round_to(wide, element)
+            exact = from_bits(bits, element)[..., :head_dim].astype(np.float64)
+            strides = [stride // 2 for stride in bits.strides]
+            flat = bits.reshape(-1)
+            flat = flat[: flat.size - padding]  # the tensor ends with its last element
+            return exact, flat, Layout(flat.ctypes.data, strides[0], strides[1], strides[2])
+
+        # bias: added to the scaled scores of each key, through a column of q that holds 1 / scale.
+        self.q, q_bits, q_layout = tensor(n_q, heads, None if bias is None else np.full((1, n_q, 1), 1 / self.scale))
+        self.k, k_bits, k_layout = tensor(n_k, key_heads, None if bias is None else bias[None, :, None])
+        self.v, v_bits, v_layout = tensor(n_k, key_heads)
+        self.out = np.empty((batch, n_q, heads, head_dim), np.uint16)
+        self.lse = np.empty((batch, heads, n_q), np.float32)
+        self.regions = {"q": q_bits, "k": k_bits, "v": v_bits, "out": self.out, "lse": self.lse}
+        self.seen = visible(n_q, n_k, causal, window)
+        out_layout = Layout(self.out.ctypes.data, *(stride // 2 for stride in self.out.strides[:3]))
+        shared = Shared(int(target[3:]), 0, 0 if element == "bf16" else 1, batch, n_q, n_k, heads, key_heads, head_dim,
+                        self.scale, causal, *window)  # fmt: skip
+        self.problem = Problem(shared, q_layout, k_layout, v_layout, out_layout, self.lse.ctypes.data)
+
+    def run(self, variant: str = "", **settings):
+        """Runs the plan; returns its first launch and that launch's report."""
+        self.out[:] = 0x7FFF
+        self.lse[:] = np.nan
+        launches = make_plan(self.problem, variant)
+        reports = [
+            kernel(self.target, launch["kernel"]).launch(
+                bytes.fromhex(launch["arguments"]), self.regions, grid=launch["grid"], block=launch["block"],
+                read_only=("q", "k", "v"), **settings)
+            for launch in launches
+        ]  # fmt: skip
+        return launches[0], reports[0]
+
+    def expected(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Output and LSE in f64, and how far independent roundings of the weights move each output (times the unit)."""
+        group = self.q.shape[2] // self.k.shape[2]
+        k, v = (np.repeat(tensor, group, axis=2) for tensor in (self.k, self.v))
+        scores = np.einsum("bqhd,bkhd->bhqk", self.q, k) * self.scale
+        scores = np.where(self.seen, scores, -np.inf)
+        largest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+        powers = np.exp(scores - np.where(np.isinf(largest), 0, largest))
+        total = powers.sum(axis=-1, keepdims=True)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            lse = (np.where(np.isinf(largest), 0, largest) + np.log(total))[..., 0]
+            weights = np.where(total > 0, powers / total, 0)
+        spread = np.sqrt(np.einsum("bhqk,bkhd->bqhd", weights**2, v**2))
+        return np.einsum("bhqk,bkhd->bqhd", weights, v), lse, spread
+
+    def check(self):
+        """One rounding of the result, and those of the weights; the LSE in f32."""
+        expected, lse, spread = self.expected()
+        unit = 2.0**-8 if self.element == "bf16" else 2.0**-11
+        error = np.abs(from_bits(self.out, self.element).astype(np.float64) - expected)
+        allowance = unit * np.abs(expected) + 3 * unit * spread + 2.0**-18
+        assert np.all(error <= allowance), (error - allowance).max()
+        assert np.array_equal(np.isneginf(self.lse), np.isneginf(lse))
+        finite = np.isfinite(lse)
+        assert np.all(np.abs(self.lse[finite] - lse[finite]) <= 2e-6 * (4 + np.abs(lse[finite])))

@@ -1,0 +1,64 @@
+// tests/kernels/attention_probe.cpp: the attention plan as a C library for ctypes.
+// SPDX-License-Identifier: MIT
+#include <sstream>
+#include <string>
+
+#include "kernels/attention/plan.h"
+
+using namespace hipkittens;
+
+namespace {
+
+thread_local std::string answer;
+
+std::string describe(const attention::Plan& plan) {
+    constexpr const char* hexadecimal = "0123456789abcdef";
+    std::ostringstream text;
+    text << "[";
+    for (size_t i = 0; i < plan.launches.size(); ++i) {
+        const attention::Launch& launch = plan.launches[i];
+        text << (i ? ", " : "") << "{\"kernel\": \"" << launch.kernel << "\", \"variant\": \""
+             << launch.variant << "\", \"grid\": [" << launch.grid[0] << ", " << launch.grid[1] << ", "
+             << launch.grid[2] << "], \"block\": [" << launch.block[0] << ", " << launch.block[1] << ", "
+             << launch.block[2] << "], \"arguments\": \"";
+        for (const unsigned char byte : launch.arguments)
+            text << hexadecimal[byte >> 4] << hexadecimal[byte & 15];
+        text << "\"}";
+    }
+    text << "]";
+    return text.str();
+}
+
+}  // namespace
+
+extern "C" {
+
+// The launches as JSON, or "error: ...". variant: a row's name, or empty for the plan's own choice.
+const char* probe_forward(const attention::ForwardProblem* problem, const char* variant) {
+    try {
+        if (!*variant) {
+            answer = describe(plan_forward(*problem));
+            return answer.c_str();
+        }
+        for (const attention::ForwardVariant& row : attention::forward_variants)
+            if (row.name == std::string(variant)) {
+                answer = describe(plan_forward_variant(*problem, row));
+                return answer.c_str();
+            }
+        answer = "error: no variant " + std::string(variant);
+    } catch (const std::exception& error) {
+        answer = "error: " + std::string(error.what());
+    }
+    return answer.c_str();
+}
+
+// Tile, head and batch of every workgroup, for `count` workgroups.
+void probe_places(const attention::ForwardArguments* arguments, uint32_t count, int32_t* places) {
+    for (uint32_t i = 0; i < count; ++i) {
+        const attention::ForwardPlace place = place_of_workgroup(i, *arguments);
+        places[3 * i] = place.tile;
+        places[3 * i + 1] = place.head;
+        places[3 * i + 2] = place.batch;
+    }
+}
+}

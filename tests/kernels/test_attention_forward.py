@@ -1,0 +1,167 @@
+"""Every prebuilt attention forward kernel against float64, with the checks of the simulator on."""
+
+import numpy as np
+import pytest
+
+from hipkittens._library import pack
+from tests.kernels.attention_forward import CASE_NAMES, CASES, ROWS, Forward, PlanError, make_plan, places
+from tests.simulated_device import TARGETS
+
+CHECKS = {"poison": 1, "count_lds_conflicts": 1}
+LENGTHS = (1, 2, 17, 255, 257)
+
+
+def run(problem, variant="", **settings):
+    launch, report = problem.run(variant, **{**CHECKS, **settings})
+    problem.check()
+    return launch, report
+
+
+@pytest.mark.parametrize(("row", "target"), CASES, ids=CASE_NAMES)
+def test_row(row, target):
+    """Whole tiles without a bank conflict; then broken ones, with groups of heads, gaps between rows and a short head."""
+    _, element, head_dim, waves = ROWS[row]
+    _, report = run(Forward(target, element, head_dim, 32 * waves, 192), row)
+    assert report.lds_conflict_cycles == 0
+    short = Forward(target, element, head_dim - 24, 32 * waves + 19, 141, batch=2, heads=6, key_heads=2, causal=True, padding=6)
+    results = []
+    for seed in (0, 11, 12):
+        _, report = run(short, row, wave_order_seed=seed)
+        assert report.lds_conflict_cycles == 0
+        results.append((short.out.copy(), short.lse.copy()))
+    for out, lse in results[1:]:
+        assert np.array_equal(out, results[0][0]) and np.array_equal(lse, results[0][1])
+
+
+@pytest.mark.parametrize(("row", "target"), CASES, ids=CASE_NAMES)
+def test_registers_hold_everything(row, target):
+    (kernel,) = pack(target).entry(f"hipkittens_attention_{row}_{target}")["kernels"]
+    assert kernel["vgpr_spills"] == kernel["sgpr_spills"] == kernel["scratch_bytes"] == 0
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("n_q", LENGTHS)
+@pytest.mark.parametrize("n_k", LENGTHS)
+def test_lengths(target, n_q, n_k):
+    for causal in (False, True):
+        run(Forward(target, "bf16", 64, n_q, n_k, causal=causal))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("head_dim", [8, 16, 40, 64, 72, 80, 96, 120, 128, 136, 192, 256])
+def test_head_sizes(target, head_dim):
+    launch, _ = run(Forward(target, "bf16", head_dim, 33, 65, heads=2, key_heads=1))
+    assert launch["variant"].endswith("_d64" if head_dim <= 64 else "_d128" if head_dim <= 128 else "_d256")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("heads", "key_heads"), [(3, 3), (3, 1), (8, 2), (12, 4), (10, 2), (5, 1), (16, 2)])
+def test_head_groups(target, heads, key_heads):
+    run(Forward(target, "f16", 16, 40, 70, batch=2, heads=heads, key_heads=key_heads, causal=True))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("window", [(0, 0), (5, -1), (-1, 5), (64, 63), (200, 0), (-1, -1), (3, 100)])
+def test_windows(target, window):
+    for n_q, n_k in ((200, 200), (150, 330), (330, 150)):
+        for causal in (False, True):
+            run(Forward(target, "bf16", 32, n_q, n_k, window=window, causal=causal))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_queries_that_see_nothing(target):
+    for problem in (
+        Forward(target, "bf16", 64, 300, 40, causal=True),
+        Forward(target, "bf16", 64, 300, 300, window=(0, -1), causal=True),
+        Forward(target, "f16", 64, 9, 0),
+        Forward(target, "bf16", 64, 500, 20, window=(2, 2)),
+    ):
+        run(problem)
+        blind = ~problem.seen.any(axis=1)
+        assert not problem.out[:, blind].any() and np.isneginf(problem.lse[:, :, blind]).all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("element", ["bf16", "f16"])
+@pytest.mark.parametrize("step", [1, 2, 4, 6, 20, -20])
+def test_scores_that_grow_from_tile_to_tile(target, element, step):
+    """In natural units: 6 is more than 8 in log2, where the reference must follow; 1 to 4 let it fall behind first."""
+    for every in (16, 64):
+        run(Forward(target, element, 64, 70, 640, bias=np.arange(640) // every * float(step)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("tile", range(6))
+def test_one_jump_at_every_tile(target, tile):
+    for place in (0, 31, 32, 63):
+        bias = np.zeros(384)
+        bias[64 * tile + place] = 16
+        run(Forward(target, "bf16", 64, 33, 384, bias=bias))
+        run(Forward(target, "bf16", 64, 33, 384, bias=np.where(np.arange(384) < 64 * tile + place, 0.0, 12.0)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("scale", [0.0, 1.0, -0.25, 1e-4])
+def test_scales(target, scale):
+    run(Forward(target, "f16", 48, 50, 130, scale=scale, causal=True))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_tensor_of_more_than_4_gib(target):
+    problem = Forward(target, "bf16", 64, 40, 200)
+    stride = 12 << 20
+    for name, layout in (("q", problem.problem.q), ("k", problem.problem.k), ("v", problem.problem.v)):
+        near = problem.regions[name].reshape(-1, 64)
+        far = np.zeros((len(near) - 1) * stride + 64, np.uint16)  # mapped, not touched
+        for row, values in enumerate(near):
+            far[row * stride : row * stride + 64] = values
+        problem.regions[name] = far
+        layout.data, layout.row_stride = far.ctypes.data, stride
+    assert problem.regions["k"].nbytes > 1 << 32
+    run(problem)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_broadcast_keys(target):
+    """A stride of zero between batches and heads."""
+    problem = Forward(target, "bf16", 64, 40, 100, batch=2, heads=3, key_heads=3)
+    problem.k[:], problem.v[:] = problem.k[:1, :, :1], problem.v[:1, :, :1]
+    for layout in (problem.problem.k, problem.problem.v):
+        layout.batch_stride = layout.head_stride = 0
+    run(problem)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("batch", "heads", "key_heads", "n_q"), [(1, 1, 1, 1), (2, 6, 2, 700), (3, 5, 5, 1000), (1, 64, 8, 300)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_tile_is_taken_once(target, batch, heads, key_heads, n_q, causal):
+    problem = Forward(target, "bf16", 8, n_q, 8, batch=batch, heads=heads, key_heads=key_heads, causal=causal)
+    (launch,) = make_plan(problem.problem)
+    taken = places(bytes.fromhex(launch["arguments"]), launch["grid"][0])
+    assert len({tuple(place) for place in taken}) == len(taken) == batch * heads * -(-n_q // 128)
+    assert (taken.max(axis=0) + 1 == (-(-n_q // 128), heads, batch)).all() and (taken >= 0).all()
+
+
+def test_long_and_short_tiles_alternate():
+    (launch,) = make_plan(Forward("gfx950", "bf16", 8, 1024, 1024, causal=True).problem)
+    assert places(bytes.fromhex(launch["arguments"]), 8)[:, 0].tolist() == [7, 0, 6, 1, 5, 2, 4, 3]
+
+
+def test_the_plan_says_what_is_wrong():
+    def refused(match, **changes):
+        problem = Forward("gfx950", "bf16", 64, 4, 4, heads=2).problem
+        for name, value in changes.items():
+            owner, _, field = name.rpartition("__")
+            setattr(getattr(problem, owner or "shared"), field, value)
+        with pytest.raises(PlanError, match=match):
+            make_plan(problem)
+
+    refused("target gfx90 has no kernels", target=90)
+    refused("head_dim = 60 is not a multiple of 8", head_dim=60)
+    refused("head_dim = 264", head_dim=264)
+    refused("2 heads are not a multiple of 3 key heads", key_heads=3)
+    refused("scale is not finite", scale=float("nan"))
+    refused("q: the stride of its rows is 127", q__row_stride=127)
+    refused("k does not begin on 4 bytes", k__data=0x1002)
+    refused("within 4 GiB", v__row_stride=1 << 26)
+    refused("n_q = 0", n_q=0)
