@@ -101,7 +101,7 @@ def _check(where: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout
             raise TypeError(f"{where}: q is {q.dtype} and {name} is {value.dtype}; convert one to the other")
         if value.device != q.device:
             raise ValueError(f"{where}: q is on {q.device} and {name} on {value.device}; move one to the other")
-    shapes = ", ".join(f"{name}: {tuple(value.shape)}" for name, value in tensors.items())
+    shapes = f"q: {tuple(q.shape)}, k: {tuple(k.shape)}, v: {tuple(v.shape)}"
     rows, heads = (1, 2) if layout == "bnhd" else (2, 1)
     if k.shape != v.shape:
         raise ValueError(f"{where}: k and v have different shapes ({shapes}); a head size of its own for v is not supported")
