@@ -26,13 +26,11 @@ struct ForwardVariant {
 // The rows of variants.def as constants variant_<name>, and all of them in order.
 #define ATTENTION_FORWARD(name, targets, input, head_dim, waves) \
     inline constexpr ForwardVariant variant_##name{#name, Targets::targets, {Input::input, head_dim, waves}};
-#include "variants.def"
-#undef ATTENTION_FORWARD
+#include "each_row.h"
 
 inline constexpr ForwardVariant forward_variants[] = {
 #define ATTENTION_FORWARD(name, ...) variant_##name,
-#include "variants.def"
-#undef ATTENTION_FORWARD
+#include "each_row.h"
 };
 
 }  // namespace hipkittens::attention

@@ -1,6 +1,8 @@
 // kernels/attention/device.cpp: the entry point of one row of variants.def.
 // SPDX-License-Identifier: MIT
 // Compiled once per row and target with -DHIPKITTENS_VARIANT=<name>.
+#include "backward.h"
+#include "backward_delta.h"
 #include "forward.h"
 
 #ifndef HIPKITTENS_VARIANT
@@ -25,8 +27,28 @@ struct forward_row {
     }
 };
 #define ATTENTION_FORWARD(name, ...) using selected_##name = forward_row<variant_##name.config>;
-#include "variants.def"
-#undef ATTENTION_FORWARD
+#include "each_row.h"
+
+template <BackwardConfig config>
+struct backward_row {
+    using arguments = BackwardArguments;
+    static constexpr int threads = config.threads();
+    KITTENS_DEVICE static void enter(const arguments& values) {
+        static __attribute__((shared, aligned(1024))) char lds[Backward<config>::lds_bytes];
+        Backward<config>::run(values, (kittens::shared_byte*)lds);
+    }
+};
+#define ATTENTION_BACKWARD(name, ...) using selected_##name = backward_row<variant_##name.config>;
+#include "each_row.h"
+
+template <Input input>
+struct delta_row {
+    using arguments = BackwardArguments;
+    static constexpr int threads = delta_threads;
+    KITTENS_DEVICE static void enter(const arguments& values) { Delta<typename element_of<input>::type>::run(values); }
+};
+#define ATTENTION_DELTA(name, ...) using selected_##name = delta_row<variant_##name.input>;
+#include "each_row.h"
 
 }  // namespace hipkittens::attention
 

@@ -1,0 +1,295 @@
+// kernels/attention/backward.h: gradients of one tile of queries, or of one tile of keys and values.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "backward_config.h"
+#include "forward_tiles.h"
+#include "mask.h"
+
+namespace hipkittens::attention {
+
+// With S = scale Q K^T, P = exp(S - LSE) and dP = dO V^T: dS = P (dP - delta), dQ = scale dS K, dK = scale dS^T Q,
+// dV = P^T dO. A workgroup owns rows of one side, which stay in registers, and goes over the rows of the other side,
+// which pass through LDS; every kernel recomputes P and dS. Nothing is added across workgroups, so every sum has one
+// order. Names below are of the owner's view: (own, stream) is (Q, K) and (dO, V) for queries, (K, Q) and (V, dO) for keys.
+template <BackwardConfig config>
+struct Backward {
+    using T = kittens::choose<config.input == Input::bf16, kittens::bf16, kittens::half>;
+    // Own rows are keys; gradients of Q or K; gradients of V.
+    static constexpr bool of_keys = config.owner != Owner::queries, has_first = config.owner != Owner::values,
+                          has_values = config.owner == Owner::keys_and_values || config.owner == Owner::values;
+    static constexpr int threads = config.threads(), head_dim = config.head_dim, rows = config.rows_per_wave,
+                         columns = config.stream_rows;
+    // The same rows twice: as they lie for S and dP, transposed for the gradients.
+    using Straight = KeyTiles<T, columns, head_dim, threads>;
+    using Turned = ValueTiles<T, columns, head_dim, threads>;
+    using StraightTile = typename Straight::Tile;
+    using TurnedTile = typename Turned::Tile;
+    static constexpr bool direct = forward_fill == kittens::Fill::direct;
+    static constexpr int buffers = direct ? 2 : 1;
+    static constexpr int turned_tiles = has_first + has_values;
+    static constexpr int buffer_bytes = (1 + has_first) * StraightTile::bytes + turned_tiles * TurnedTile::bytes;
+    static constexpr int lds_bytes = buffers * buffer_bytes;
+    static_assert(lds_bytes <= kittens::target.lds_bytes, "the tiles under way fit in LDS");
+    static_assert(statistics_block % columns == 0, "a tile of queries has its statistics");
+
+    static constexpr int pieces = head_dim / Straight::step;
+    using Own = kittens::rt<T, rows, Straight::step, kittens::row_l, kittens::rt_32x16>;
+    using Product = kittens::rt<float, rows, columns, kittens::row_l, kittens::rt_32x32>;
+    // The product's registers, its columns in the order of the streamed rows (tile_key).
+    using Scores = kittens::rt<float, rows, columns, kittens::row_l, kittens::rt_32x16>;
+    using Weights = kittens::rt<T, rows, Turned::step, kittens::row_l, kittens::rt_32x16>;
+    using Gradient = kittens::rt<float, rows, head_dim, kittens::row_l, kittens::rt_32x32>;
+    // A lane's columns of a base tile of Scores are neighbours, and so are their statistics.
+    static_assert(Scores::per_lane == Scores::shape::run);
+    using Statistics = kittens::vec<float, 4>;
+
+    const BackwardArguments& arguments;
+    kittens::shared_byte* lds;
+    Own own_first[pieces], own_second[pieces];
+    Gradient gradient_first, gradient_second;  // of Q or K; of V
+    int first_row;                             // of the wave
+    float own_lse, own_delta;                  // of a query that a lane owns
+
+    KITTENS_DEVICE Backward(const BackwardArguments& arguments, kittens::shared_byte* lds)
+        : arguments(arguments), lds(lds) {}
+
+    KITTENS_DEVICE StraightTile straight(int buffer, int which) const {
+        return {lds + buffer * buffer_bytes + which * StraightTile::bytes};
+    }
+    KITTENS_DEVICE TurnedTile turned(int buffer, int which) const {
+        const int before = has_first ? which : 0;
+        return {lds + buffer * buffer_bytes + (1 + has_first) * StraightTile::bytes + before * TurnedTile::bytes};
+    }
+
+    // Straight to registers: a wave's rows are nobody else's. Rows beyond the last read zero, or what their stride of
+    // zero repeats; their gradients are not stored.
+    KITTENS_DEVICE void load_own(Own (&own)[pieces], const kittens::global_matrix<const T>& source) const {
+        const kittens::Coordinate place = kittens::row_layout(Own::shape::value(), kittens::lane_id(), 0);
+        const bool inside = first_row < source.rows;
+        kittens::buffer view = source.window(inside ? first_row : 0, 0).view();
+        if (!inside) view.bytes = 0;
+        const uint32_t row = place.row * static_cast<uint32_t>(source.row_bytes());
+#pragma unroll
+        for (int piece = 0; piece < pieces; ++piece)
+#pragma unroll
+            for (int j = 0; j < Own::width; ++j) {
+                const int col = piece * Straight::step + j * Own::shape::cols + place.col;
+                own[piece].tiles[0][j] = kittens::buffer_load<typename Own::fragment>(
+                    view, col < source.cols ? row + col * sizeof(T) : kittens::out_of_range);
+            }
+    }
+
+    KITTENS_DEVICE static void score(Scores& scores, const Own (&own)[pieces], StraightTile tile) {
+        Product product;
+        zero(product);
+#pragma unroll
+        for (int piece = 0; piece < pieces; ++piece) {
+            typename Straight::Registers registers;
+            load(registers, tile, 0, piece * Straight::step);
+            mma_ABt(product, own[piece], registers, product);
+        }
+        kittens::for_each_register<Scores>(
+            [&](int, int j, int e) { scores.tiles[0][j][e] = product.tiles[0][j / 2][j % 2 * 8 + e]; });
+    }
+
+    KITTENS_DEVICE static void weigh(Gradient& gradient, const Scores& scores, TurnedTile tile) {
+#pragma unroll
+        for (int j = 0; j < Scores::width; ++j) {
+            Weights weights;
+            weights.tiles[0][0] = __builtin_convertvector(scores.tiles[0][j], typename Weights::fragment);
+            typename Turned::Registers registers;
+            Turned::read(registers, tile, j * Turned::step);
+            Turned::multiply(gradient, weights, registers);
+        }
+    }
+
+    // Of the query of each register: the owner's, or one of those that stream by.
+    template <class Step>
+    KITTENS_DEVICE void with_statistics(const float* streamed, float own, const Step& step) const {
+        const int first = kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0).col;
+#pragma unroll
+        for (int j = 0; j < Scores::width; ++j)
+#pragma unroll
+            for (int e = 0; e < Scores::per_lane; e += 4) {
+                Statistics values = {own, own, own, own};
+                if constexpr (of_keys)
+                    values = *reinterpret_cast<const Statistics*>(streamed + j * Scores::shape::cols + first + e);
+#pragma unroll
+                for (int n = 0; n < 4; ++n) step(j, e + n, values[n]);
+            }
+    }
+
+    // Do all pairs of the wave's rows and of the streamed tile's see each other?
+    KITTENS_DEVICE bool all_visible(int column) const {
+        const Mask& mask = arguments.mask;
+        if constexpr (of_keys)
+            return mask.first_query(first_row + rows - 1) <= column && column + columns - 1 <= mask.last_query(first_row);
+        else
+            return KeyRange::all_visible(mask, first_row, first_row + rows, column, columns);
+    }
+
+    KITTENS_DEVICE void clear_invisible(Scores& weights, int column) const {
+        const Mask& mask = arguments.mask;
+        const kittens::Coordinate place = kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0);
+        const int row = first_row + place.row, from = column + place.col;
+        const int left = (of_keys ? mask.first_query(row) : mask.first_key(row)) - from;
+        const int right = (of_keys ? mask.last_query(row) : mask.last_key(row)) - from;
+        kittens::for_each_register<Scores>([&](int, int j, int e) {
+            const int col = j * Scores::shape::cols + e;
+            if (col < left || col > right) weights.tiles[0][j][e] = 0;
+        });
+    }
+
+    // column: the first streamed row; head: where the streamed statistics are.
+    KITTENS_DEVICE void attend(int column, int64_t head, int buffer) {
+        const int64_t at = head * arguments.statistics_rows + column;
+        Scores weights;
+        score(weights, own_first, straight(buffer, 0));
+        with_statistics(arguments.lse_log2 + at, own_lse, [&](int j, int e, float lse) {
+            weights.tiles[0][j][e] =
+                kittens::exponential_base_2(__builtin_fmaf(weights.tiles[0][j][e], arguments.scale_log2, -lse));
+        });
+        // After the exponential: a hidden score may exceed the LSE by any amount.
+        if (!all_visible(column)) clear_invisible(weights, column);
+        if constexpr (has_values) weigh(gradient_second, weights, turned(buffer, 1));
+        if constexpr (has_first) {
+            Scores slopes;
+            score(slopes, own_second, straight(buffer, 1));
+            with_statistics(arguments.delta + at, own_delta, [&](int j, int e, float delta) {
+                slopes.tiles[0][j][e] = weights.tiles[0][j][e] * (slopes.tiles[0][j][e] - delta);
+            });
+            weigh(gradient_first, slopes, turned(buffer, 0));
+        }
+    }
+
+    KITTENS_DEVICE void store(const Gradient& gradient, const TensorArgument& destination, int64_t batch, int64_t head,
+                              int row_count, float factor) const {
+        const kittens::Coordinate place = kittens::row_layout(Gradient::shape::value(), kittens::lane_id_again(), 0);
+        const int64_t row = first_row + place.row;
+        if (row >= row_count) return;
+        T* to = static_cast<T*>(const_cast<void*>(destination.data)) + batch * destination.batch_stride +
+                head * destination.head_stride + row * destination.row_stride + place.col;
+#pragma unroll
+        for (int j = 0; j < Gradient::width; ++j)
+#pragma unroll
+            for (int e = 0; e < Gradient::per_lane; e += 4) {
+                const auto& all = gradient.tiles[0][j];
+                const kittens::vec<float, 4> values = {all[e] * factor, all[e + 1] * factor, all[e + 2] * factor,
+                                                       all[e + 3] * factor};
+                const int col = j * Gradient::shape::cols + kittens::row_layout(Gradient::shape::value(), 0, e).col;
+                if (col + place.col < arguments.head_dim)
+                    *reinterpret_cast<kittens::vec<T, 4>*>(to + col) =
+                        __builtin_convertvector(values, kittens::vec<T, 4>);
+            }
+    }
+
+    // Rows of the stream, first .. past-1, that owners begin .. end-1 need.
+    struct Range {
+        int first, past;
+    };
+    KITTENS_DEVICE Range range_of(int begin, int end) const {
+        const Mask& mask = arguments.mask;
+        if constexpr (of_keys) {
+            const int last = (end < mask.n_k ? end : mask.n_k) - 1;
+            return {mask.first_query(begin), begin < mask.n_k ? mask.last_query(last) + 1 : 0};
+        } else {
+            const KeyRange keys(mask, begin, end);
+            return {keys.first, keys.past};
+        }
+    }
+
+    KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
+        Backward(arguments, lds).run();
+    }
+
+    KITTENS_DEVICE void run() {
+        const BackwardPlace place = place_of_workgroup(kittens::workgroup_id_x(), arguments);
+        const Mask& mask = arguments.mask;
+        const int begin = place.tile * config.rows();
+        const int own_rows = of_keys ? mask.n_k : mask.n_q, stream_rows = of_keys ? mask.n_q : mask.n_k;
+        first_row = begin + kittens::wave_id() * rows;
+        const auto matrix = [&](const TensorArgument& tensor, int head, int count) {
+            return matrix_of<T>(tensor, place.batch, head, count, arguments.head_dim);
+        };
+        load_own(own_first, matrix(of_keys ? arguments.k : arguments.q, place.head, own_rows));
+        if constexpr (has_first)
+            load_own(own_second, matrix(of_keys ? arguments.v : arguments.grad_out, place.head, own_rows));
+        const int64_t first_head = static_cast<int64_t>(place.batch) * arguments.heads +
+                                   (of_keys ? place.head * arguments.group : place.head);
+        if constexpr (!of_keys) {
+            const int row = first_row + kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0).row;
+            // The statistics' rows are a multiple of a wave's.
+            const bool inside = row < arguments.statistics_rows;
+            own_lse = inside ? arguments.lse_log2[first_head * arguments.statistics_rows + row] : __builtin_inff();
+            own_delta = inside ? arguments.delta[first_head * arguments.statistics_rows + row] : 0;
+        }
+        if constexpr (has_first) zero(gradient_first);
+        if constexpr (has_values) zero(gradient_second);
+
+        // What the workgroup streams, and what of it this wave needs.
+        const Range all = range_of(begin, begin + config.rows()), own = range_of(first_row, first_row + rows);
+        const int first_column = all.first / columns * columns;
+        if (first_column < all.past) {
+            const TensorArgument& first_tensor = of_keys ? arguments.q : arguments.k;
+            const TensorArgument& second_tensor = of_keys ? arguments.grad_out : arguments.v;
+            const int heads = of_keys ? arguments.group : 1;
+            const int stream_head = of_keys ? place.head * arguments.group
+                                            : static_cast<uint32_t>(place.head) / static_cast<uint32_t>(arguments.group);
+            Straight straight_first, straight_second;
+            Turned turned_first, turned_second;
+            const int64_t first_bytes = first_tensor.row_stride * static_cast<int64_t>(sizeof(T)),
+                          second_bytes = second_tensor.row_stride * static_cast<int64_t>(sizeof(T));
+            straight_first.aim(first_bytes, arguments.head_dim);
+            if constexpr (has_first) straight_second.aim(second_bytes, arguments.head_dim);
+            if constexpr (has_first) turned_first.loads.aim(first_bytes);
+            if constexpr (has_values) turned_second.loads.aim(second_bytes);
+            auto fetch = [&](int head, int column, int buffer) {
+                const kittens::buffer first =
+                    matrix(first_tensor, stream_head + head, stream_rows).window(column, 0).view();
+                const kittens::buffer second =
+                    matrix(second_tensor, stream_head + head, stream_rows).window(column, 0).view();
+                straight_first.loads.fetch(first, straight(buffer, 0));
+                if constexpr (has_first) straight_second.loads.fetch(second, straight(buffer, 1));
+                if constexpr (has_first) turned_first.loads.fetch(first, turned(buffer, 0));
+                if constexpr (has_values) turned_second.loads.fetch(second, turned(buffer, 1));
+            };
+            // After it every wave may read the tiles whose loads were begun.
+            auto settle = [&](int buffer) {
+                if constexpr (direct) {
+                    kittens::wait_vector_memory<0>();
+                } else {
+                    straight_first.loads.place(straight(buffer, 0));
+                    if constexpr (has_first) straight_second.loads.place(straight(buffer, 1));
+                    if constexpr (has_first) turned_first.loads.place(turned(buffer, 0));
+                    if constexpr (has_values) turned_second.loads.place(turned(buffer, 1));
+                }
+                kittens::barrier();
+            };
+            fetch(0, first_column, 0);
+            settle(0);
+            int head = 0, column = first_column, buffer = 0;
+            while (true) {
+                int next_head = head, next_column = column + columns;
+                if (next_column >= all.past) {
+                    ++next_head;
+                    next_column = first_column;
+                }
+                const int next = direct ? buffer ^ 1 : 0;
+                if (next_head < heads) fetch(next_head, next_column, next);
+                if (column + columns > own.first && column < own.past) attend(column, first_head + head, buffer);
+                if (next_head == heads) break;
+                if constexpr (!direct) kittens::barrier();
+                settle(next);
+                head = next_head;
+                column = next_column;
+                buffer = next;
+            }
+        }
+        if constexpr (has_first)
+            store(gradient_first, of_keys ? arguments.grad_k : arguments.grad_q, place.batch, place.head, own_rows,
+                  arguments.scale);
+        if constexpr (has_values) store(gradient_second, arguments.grad_v, place.batch, place.head, own_rows, 1.0f);
+    }
+};
+
+}  // namespace hipkittens::attention

@@ -1,0 +1,52 @@
+// kernels/attention/backward_config.h: what is fixed when a kernel of attention's gradients is compiled.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "backward_arguments.h"
+#include "config.h"
+
+namespace hipkittens::attention {
+
+struct BackwardConfig {
+    Owner owner;
+    Input input;
+    int head_dim;  // of the tiles; any smaller one that is a multiple of 8 runs with the rest of a row masked
+    int waves;
+    int stream_rows;  // of the other side, in LDS at a time
+
+    static constexpr int rows_per_wave = 32;
+    constexpr int rows() const { return waves * rows_per_wave; }
+    constexpr int threads() const { return waves * 64; }
+};
+
+struct BackwardVariant {
+    const char* name;
+    Targets targets;
+    BackwardConfig config;
+};
+
+struct DeltaVariant {
+    const char* name;
+    Targets targets;
+    Input input;
+};
+inline constexpr int delta_threads = 256;
+
+// The rows of variants.def as constants variant_<name>, and all of a kind in order.
+#define ATTENTION_BACKWARD(name, targets, owner, input, head_dim, waves, stream_rows) \
+    inline constexpr BackwardVariant variant_##name{                                  \
+        #name, Targets::targets, {Owner::owner, Input::input, head_dim, waves, stream_rows}};
+#define ATTENTION_DELTA(name, targets, input) \
+    inline constexpr DeltaVariant variant_##name{#name, Targets::targets, Input::input};
+#include "each_row.h"
+
+inline constexpr BackwardVariant backward_variants[] = {
+#define ATTENTION_BACKWARD(name, ...) variant_##name,
+#include "each_row.h"
+};
+
+inline constexpr DeltaVariant delta_variants[] = {
+#define ATTENTION_DELTA(name, ...) variant_##name,
+#include "each_row.h"
+};
+
+}  // namespace hipkittens::attention
