@@ -143,18 +143,20 @@ struct Wide {
 
 template <class Vector>
 HIPKITTENS_INLINE Wide<Vector> join(u32x16 low, u32x16 high) {
-    return {(Vector)__builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
-            (Vector)__builtin_shufflevector(low, high, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)};
+    return {
+        (Vector)__builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
+        (Vector)__builtin_shufflevector(low, high, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
+                                        31)};
 }
 template <class Vector>
 HIPKITTENS_INLINE u32x16 low_half(Wide<Vector> value) {
-    return __builtin_shufflevector((u32x16)value.first, (u32x16)value.second, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24,
-                                   26, 28, 30);
+    return __builtin_shufflevector((u32x16)value.first, (u32x16)value.second, 0, 2, 4, 6, 8, 10, 12, 14, 16,
+                                   18, 20, 22, 24, 26, 28, 30);
 }
 template <class Vector>
 HIPKITTENS_INLINE u32x16 high_half(Wide<Vector> value) {
-    return __builtin_shufflevector((u32x16)value.first, (u32x16)value.second, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25,
-                                   27, 29, 31);
+    return __builtin_shufflevector((u32x16)value.first, (u32x16)value.second, 1, 3, 5, 7, 9, 11, 13, 15, 17,
+                                   19, 21, 23, 25, 27, 29, 31);
 }
 
 HIPKITTENS_LARGE Wide<f64x8> widen(f32x16 value) {
@@ -162,8 +164,9 @@ HIPKITTENS_LARGE Wide<f64x8> widen(f32x16 value) {
     return {(f64x8)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)value)),
             (f64x8)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)value, 1))};
 #else
-    return {__builtin_convertvector(__builtin_shufflevector(value, value, 0, 1, 2, 3, 4, 5, 6, 7), f64x8),
-            __builtin_convertvector(__builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15), f64x8)};
+    return {
+        __builtin_convertvector(__builtin_shufflevector(value, value, 0, 1, 2, 3, 4, 5, 6, 7), f64x8),
+        __builtin_convertvector(__builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15), f64x8)};
 #endif
 }
 HIPKITTENS_LARGE f32x16 narrow(Wide<f64x8> value) {
@@ -171,7 +174,8 @@ HIPKITTENS_LARGE f32x16 narrow(Wide<f64x8> value) {
     return (f32x16)_mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps((__m512d)value.first)),
                                       _mm512_cvtpd_ps((__m512d)value.second), 1);
 #else
-    const f32x8 first = __builtin_convertvector(value.first, f32x8), second = __builtin_convertvector(value.second, f32x8);
+    const f32x8 first = __builtin_convertvector(value.first, f32x8),
+                second = __builtin_convertvector(value.second, f32x8);
     return __builtin_shufflevector(first, second, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 #endif
 }
@@ -182,7 +186,7 @@ HIPKITTENS_INLINE Vector pick(Truth truth, Vector a, Vector b) {
 #if defined(__AVX512F__)
     return truth ? a : b;
 #else
-    return (Vector)(((Truth)a & truth) | ((Truth)b & ~truth));   // GCC would go lane by lane
+    return (Vector)(((Truth)a & truth) | ((Truth)b & ~truth));  // GCC would go lane by lane
 #endif
 }
 
@@ -209,7 +213,8 @@ HIPKITTENS_INLINE i32x16 is_greater(f32x16 a, f32x16 b) {
 #if defined(__AVX512F__)
     return a > b;
 #elif defined(__AVX2__)
-    return (i32x16)in_pieces<__m256>([](__m256 x, __m256 y) { return _mm256_cmp_ps(x, y, _CMP_GT_OQ); }, a, b);
+    return (i32x16)in_pieces<__m256>([](__m256 x, __m256 y) { return _mm256_cmp_ps(x, y, _CMP_GT_OQ); }, a,
+                                     b);
 #else
     return (i32x16)in_pieces<__m128>([](__m128 x, __m128 y) { return _mm_cmpgt_ps(x, y); }, a, b);
 #endif
@@ -218,10 +223,21 @@ HIPKITTENS_INLINE i64x8 is_greater(f64x8 a, f64x8 b) {
 #if defined(__AVX512F__)
     return a > b;
 #elif defined(__AVX2__)
-    return (i64x8)in_pieces<__m256d>([](__m256d x, __m256d y) { return _mm256_cmp_pd(x, y, _CMP_GT_OQ); }, a, b);
+    return (i64x8)in_pieces<__m256d>([](__m256d x, __m256d y) { return _mm256_cmp_pd(x, y, _CMP_GT_OQ); }, a,
+                                     b);
 #else
     return (i64x8)in_pieces<__m128d>([](__m128d x, __m128d y) { return _mm_cmpgt_pd(x, y); }, a, b);
 #endif
+}
+
+// Vectors as wide as the host's own need no such help.
+template <class Vector>
+HIPKITTENS_INLINE auto is_greater(Vector a, Vector b) {
+    return a > b;
+}
+template <class Vector>
+HIPKITTENS_INLINE auto is_nan(Vector a) {
+    return a != a;
 }
 
 // The sum of a and b with the bits that rounding drops collected in the last place ("round to odd"), so that rounding
@@ -232,7 +248,7 @@ HIPKITTENS_INLINE Float add_round_to_odd(Float a, Float b) {
     const Float error = (a - (sum - part)) + (b - part);
     const auto inexact = is_greater(Float{}, error) | is_greater(error, Float{});
     const Bits bits = (Bits)sum, toward = (Bits)(is_greater(Float{}, error) ^ is_greater(Float{}, sum));
-    const Bits step = (toward & -2) + 1;   // -1: the magnitude was rounded up
+    const Bits step = (toward & -2) + 1;  // -1: the magnitude was rounded up
     return (Float)(bits + (step & (Bits)inexact & ((bits & 1) - 1)));
 }
 
@@ -243,7 +259,7 @@ HIPKITTENS_LARGE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
 #elif defined(__FMA__)
     return in_pieces<__m256>([](__m256 x, __m256 y, __m256 z) { return _mm256_fmadd_ps(x, y, z); }, a, b, c);
 #else
-    const Wide<f64x8> x = widen(a), y = widen(b), z = widen(c);   // the product is exact in 53 bits
+    const Wide<f64x8> x = widen(a), y = widen(b), z = widen(c);  // the product is exact in 53 bits
     return narrow(Wide<f64x8>{add_round_to_odd<f64x8, i64x8>(x.first * y.first, z.first),
                               add_round_to_odd<f64x8, i64x8>(x.second * y.second, z.second)});
 #endif
@@ -252,7 +268,8 @@ HIPKITTENS_LARGE f64x8 fma(f64x8 a, f64x8 b, f64x8 c) {
 #if defined(__AVX512F__)
     return (f64x8)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
 #elif defined(__FMA__)
-    return in_pieces<__m256d>([](__m256d x, __m256d y, __m256d z) { return _mm256_fmadd_pd(x, y, z); }, a, b, c);
+    return in_pieces<__m256d>([](__m256d x, __m256d y, __m256d z) { return _mm256_fmadd_pd(x, y, z); }, a, b,
+                              c);
 #else
     f64x8 result;
     for (int lane = 0; lane < 8; ++lane) result[lane] = __builtin_fma(a[lane], b[lane], c[lane]);
@@ -282,7 +299,8 @@ template <Rounding how, class Float, class Bits>
 HIPKITTENS_INLINE Float round_by_magic(Float a, Float magic, Bits sign_bit, Bits quiet_bit) {
     const Bits sign = (Bits)a & sign_bit;
     const Float magnitude = (Float)((Bits)a & ~sign_bit), whole = (magnitude + magic) - magic;
-    const Float lower = pick(is_greater(whole, magnitude), whole - 1, whole), upper = pick(is_greater(magnitude, whole), whole + 1, whole);
+    const Float lower = pick(is_greater(whole, magnitude), whole - 1, whole),
+                upper = pick(is_greater(magnitude, whole), whole + 1, whole);
     const Float rounded = how == Rounding::nearest_even  ? whole
                           : how == Rounding::toward_zero ? lower
                           : how == Rounding::down        ? pick(is_greater(Float{}, a), upper, lower)
@@ -293,7 +311,8 @@ HIPKITTENS_INLINE Float round_by_magic(Float a, Float magic, Bits sign_bit, Bits
 
 template <Rounding how>
 HIPKITTENS_LARGE f32x16 round_to_integral(f32x16 a) {
-    [[maybe_unused]] constexpr int mode = static_cast<int>(how) | 8;   // the order of Rounding is that of x86; no exceptions
+    [[maybe_unused]] constexpr int mode =
+        static_cast<int>(how) | 8;  // the order of Rounding is that of x86; no exceptions
 #if defined(__AVX512F__)
     return (f32x16)_mm512_roundscale_ps((__m512)a, mode);
 #elif defined(__AVX2__)
@@ -328,7 +347,8 @@ HIPKITTENS_LARGE f32x16 scale_by_power(f32x16 a, f32x16 n) {
         const i64x8 biased = (i64x8)(p + (6755399441055744.0 + 1023.0));
         return v * (f64x8)(biased << 52);
     };
-    const f32x16 result = narrow(Wide<f64x8>{scaled(value.first, power.first), scaled(value.second, power.second)});
+    const f32x16 result =
+        narrow(Wide<f64x8>{scaled(value.first, power.first), scaled(value.second, power.second)});
     return pick(is_nan(n), (f32x16)((u32x16)n | 0x400000), result);
 #endif
 }
