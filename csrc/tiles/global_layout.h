@@ -5,9 +5,9 @@
 
 namespace kittens {
 
-// A buffer is never longer than this; a lane that must not load uses it as its offset, and the hardware
-// returns zero. The widest access from here still counts in 32 bits.
-inline constexpr uint32_t out_of_range = 0xfffffff0u;
+// A buffer is never longer than the first; a lane that must not load uses the second as its offset, and the
+// hardware returns zero. What an instruction adds to it still counts in 32 bits.
+inline constexpr uint32_t largest_buffer = 0xfff00000u, out_of_range = 0xfff80000u;
 
 // The part of a matrix from one element on. Its base is 64 bits wide; only offsets inside a tile are 32 bits.
 // The buffer ends exactly where the matrix ends, so rows below it read zero and stores to them vanish. The
@@ -23,7 +23,7 @@ struct global_window {
     KITTENS_DEVICE buffer view() const {
         // In halves: gfx9 has no scalar 64-bit order comparison, and loops shall not use the vector one.
         const uint32_t low = static_cast<uint32_t>(remaining), high = static_cast<uint32_t>(remaining >> 32);
-        return {base, high != 0 || low > out_of_range ? out_of_range : low};
+        return {base, high != 0 || low > largest_buffer ? largest_buffer : low};
     }
 };
 

@@ -37,6 +37,14 @@ KITTENS_DEVICE void wait_vector_memory() {
     __builtin_amdgcn_s_waitcnt(wait_immediate(Outstanding, any_lds));
     compiler_fence();
 }
+// Both at once; any_vector_memory or any_lds waits for nothing of that kind.
+template <int VectorMemory, int Lds>
+KITTENS_DEVICE void wait() {
+    static_assert(VectorMemory >= 0 && VectorMemory <= any_vector_memory && Lds >= 0 && Lds <= any_lds);
+    compiler_fence();
+    __builtin_amdgcn_s_waitcnt(wait_immediate(VectorMemory, Lds));
+    compiler_fence();
+}
 template <int Outstanding>
 KITTENS_DEVICE void wait_lds() {
     static_assert(Outstanding >= 0 && Outstanding < 15, "lgkmcnt has 4 bits");
@@ -72,6 +80,7 @@ inline constexpr uint32_t buffer_flags = 0x00020000;
 struct buffer {
     const char* base;
     uint32_t bytes;
+    uint32_t scalar_offset = 0;  // added to every lane's offset, and counted by the range check; below bytes
     KITTENS_DEVICE __amdgpu_buffer_rsrc_t descriptor() const {
         return __builtin_amdgcn_make_buffer_rsrc(const_cast<char*>(base), 0, bytes, buffer_flags);
     }
@@ -85,41 +94,64 @@ struct buffer {
 template <class V>
 KITTENS_DEVICE V buffer_load(buffer source, uint32_t offset) {
     if constexpr (sizeof(V) == 16)
-        return __builtin_bit_cast(V,
-                                  __builtin_amdgcn_raw_buffer_load_b128(source.descriptor(), offset, 0, 0));
+        return __builtin_bit_cast(
+            V, __builtin_amdgcn_raw_buffer_load_b128(source.descriptor(), offset, source.scalar_offset, 0));
     else if constexpr (sizeof(V) == 8)
-        return __builtin_bit_cast(V, __builtin_amdgcn_raw_buffer_load_b64(source.descriptor(), offset, 0, 0));
+        return __builtin_bit_cast(
+            V, __builtin_amdgcn_raw_buffer_load_b64(source.descriptor(), offset, source.scalar_offset, 0));
     else if constexpr (sizeof(V) == 4)
-        return __builtin_bit_cast(V, __builtin_amdgcn_raw_buffer_load_b32(source.descriptor(), offset, 0, 0));
+        return __builtin_bit_cast(
+            V, __builtin_amdgcn_raw_buffer_load_b32(source.descriptor(), offset, source.scalar_offset, 0));
     else
-        return __builtin_bit_cast(V, __builtin_amdgcn_raw_buffer_load_b16(source.descriptor(), offset, 0, 0));
+        return __builtin_bit_cast(
+            V, __builtin_amdgcn_raw_buffer_load_b16(source.descriptor(), offset, source.scalar_offset, 0));
 }
 
 template <class V>
 KITTENS_DEVICE void buffer_store(V value, buffer destination, uint32_t offset) {
     if constexpr (sizeof(V) == 16)
         __builtin_amdgcn_raw_buffer_store_b128(__builtin_bit_cast(chunk, value), destination.descriptor(),
-                                               offset, 0, 0);
+                                               offset, destination.scalar_offset, 0);
     else if constexpr (sizeof(V) == 8)
         __builtin_amdgcn_raw_buffer_store_b64(__builtin_bit_cast(vec<uint32_t, 2>, value),
-                                              destination.descriptor(), offset, 0, 0);
+                                              destination.descriptor(), offset, destination.scalar_offset, 0);
     else if constexpr (sizeof(V) == 4)
         __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(uint32_t, value), destination.descriptor(),
-                                              offset, 0, 0);
+                                              offset, destination.scalar_offset, 0);
     else
         __builtin_amdgcn_raw_buffer_store_b16(__builtin_bit_cast(uint16_t, value), destination.descriptor(),
-                                              offset, 0, 0);
+                                              offset, destination.scalar_offset, 0);
 }
 
-// 16 bytes per lane from memory to LDS, to `destination` + 16 x lane. Assembly, not the builtin: behind the
-// builtin the compiler waits for all of vmcnt before every later LDS read it cannot tell apart
-// (SIInsertWaitcnts, LDS DMA). The caller waits with wait_vector_memory. One wait state lies between a scalar
-// write of m0 and its use (CDNA3 ISA manual 4.5).
-KITTENS_DEVICE void buffer_load_to_lds(vec<uint32_t, 4> source, uint32_t offset, shared_byte* destination) {
-    asm volatile("s_nop 0\n\tbuffer_load_dwordx4 %1, %2, 0 offen lds" ::"{m0}"(
-                     reinterpret_cast<uint32_t>(destination)),
-                 "v"(offset), "s"(source)
-                 : "memory");
+// 16 bytes per lane and offset from memory to LDS: those of offsets[n] to `destination` + 1024 n + 16 x lane.
+// Assembly, not the builtin: behind the builtin the compiler waits for all of vmcnt before every later LDS
+// read it cannot tell apart (SIInsertWaitcnts, LDS DMA). The caller waits with wait_vector_memory. All loads
+// share m0; the instructions' own offsets tell them apart, and count on the memory side too. One wait state
+// lies between a scalar write of m0 and its use (CDNA3 ISA manual 4.5).
+template <int Count>
+KITTENS_DEVICE void buffer_load_to_lds(buffer source, const uint32_t* offsets, shared_byte* destination) {
+    static_assert(Count >= 1 && Count <= 4, "the offset field has 12 bits");
+    const uint32_t address = reinterpret_cast<uint32_t>(destination);
+#define KITTENS_LOAD(lane, bytes) "\n\tbuffer_load_dwordx4 " lane ", %1, %2 offen offset:" bytes " lds"
+#define KITTENS_COMMON "{m0}"(address), "s"(source.words()), "s"(source.scalar_offset), "v"(offsets[0])
+    if constexpr (Count == 1)
+        asm volatile("s_nop 0" KITTENS_LOAD("%3", "0")::KITTENS_COMMON : "memory");
+    else if constexpr (Count == 2)
+        asm volatile("s_nop 0" KITTENS_LOAD("%3", "0") KITTENS_LOAD("%4", "1024")::KITTENS_COMMON,
+                     "v"(offsets[1])
+                     : "memory");
+    else if constexpr (Count == 3)
+        asm volatile("s_nop 0" KITTENS_LOAD("%3", "0") KITTENS_LOAD("%4", "1024")
+                         KITTENS_LOAD("%5", "2048")::KITTENS_COMMON,
+                     "v"(offsets[1]), "v"(offsets[2])
+                     : "memory");
+    else
+        asm volatile("s_nop 0" KITTENS_LOAD("%3", "0") KITTENS_LOAD("%4", "1024") KITTENS_LOAD("%5", "2048")
+                         KITTENS_LOAD("%6", "3072")::KITTENS_COMMON,
+                     "v"(offsets[1]), "v"(offsets[2]), "v"(offsets[3])
+                     : "memory");
+#undef KITTENS_LOAD
+#undef KITTENS_COMMON
 }
 
 // LDS.

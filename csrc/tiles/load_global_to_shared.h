@@ -3,6 +3,7 @@
 #pragma once
 #include "global_layout.h"
 #include "lane_layout.h"
+#include "schedule.h"
 #include "shared_tile.h"
 
 namespace kittens {
@@ -27,8 +28,9 @@ KITTENS_DEVICE V load_elements(buffer source, uint32_t offset) {
 }
 
 // Offsets are computed once (aim) and used for every window of the same row stride. Lanes write LDS in linear
-// order, as the direct load must; the swizzle is therefore applied, inverted, to the global side. fetch()
-// starts the loads: into LDS (direct) or into registers, which place() writes to LDS.
+// order, as the direct load must; the swizzle is therefore applied, inverted, to the global side. The passes
+// of a wave lie side by side. fetch() starts the loads: into LDS (direct) or into registers, which place()
+// writes to LDS.
 template <class Tile, int Threads, Fill fill>
 struct global_to_shared {
     using T = typename Tile::element;
@@ -44,12 +46,24 @@ struct global_to_shared {
     chunk data[fill == Fill::direct ? 1 : passes];
 
     KITTENS_DEVICE bool active(int pass, int thread) const {
-        return (pass + 1) * pass_bytes <= Tile::bytes ||
-               pass * pass_bytes + thread * chunk_bytes < Tile::bytes;
+        return passes * pass_bytes <= Tile::bytes || linear_offset(pass, thread) < Tile::bytes;
     }
 
+    // Up to four direct loads share one m0 and tell their 1024-byte blocks apart by the offset field. The
+    // field also moves the address in memory, so the buffer begins `lead` bytes early and lanes make up for
+    // it.
+    static constexpr int wave_bytes = wave_lanes * chunk_bytes;
+    static constexpr int lead = fill == Fill::direct ? (passes < 4 ? passes - 1 : 3) * wave_bytes : 0;
+
+    KITTENS_DEVICE static buffer prepared(buffer source) {
+        return {source.base - lead, source.bytes + lead, source.scalar_offset};
+    }
+
+    KITTENS_DEVICE static int linear_offset(int pass, int thread) {
+        return (thread / wave_lanes * passes + pass) * wave_bytes + thread % wave_lanes * chunk_bytes;
+    }
     KITTENS_DEVICE static Coordinate position(int pass, int thread) {
-        const int linear = pass * pass_bytes + thread * chunk_bytes;
+        const int linear = linear_offset(pass, thread);
         const int row = linear / Tile::row_bytes;
         return {row, Tile::col_at(row, linear % Tile::row_bytes)};
     }
@@ -63,10 +77,13 @@ struct global_to_shared {
             const Coordinate at = position(pass, thread);
             offsets[pass] =
                 (first_row + at.row) * static_cast<uint32_t>(row_bytes) + (first_col + at.col) * sizeof(T);
+            if constexpr (fill == Fill::direct) offsets[pass] += lead - pass % 4 * wave_bytes;
         }
     }
 
-    KITTENS_DEVICE void fetch(buffer source, Tile tile) { fetch_at(source, tile, offsets); }
+    KITTENS_DEVICE void fetch(buffer source, Tile tile) { fetch_at(prepared(source), tile, offsets); }
+    // The same from prepared(source): for loops that keep it in registers.
+    KITTENS_DEVICE void fetch_prepared(buffer source, Tile tile) { fetch_at(source, tile, offsets); }
 
     // Rows from valid_rows and chunks from valid_cols on read as zero; a chunk that valid_cols cuts is loaded
     // whole: see zero_columns.
@@ -78,17 +95,17 @@ struct global_to_shared {
             const Coordinate at = position(pass, thread);
             masked[pass] = at.row < valid_rows && at.col < valid_cols ? offsets[pass] : out_of_range;
         }
-        fetch_at(source, tile, masked);
+        fetch_at(prepared(source), tile, masked);
     }
 
     KITTENS_DEVICE void fetch_at(buffer source, Tile tile, const uint32_t (&at)[passes]) {
         const int thread = thread_id();
         if constexpr (fill == Fill::direct) {
-            const vec<uint32_t, 4> words = source.words();
-            shared_byte* wave_begin = tile.data + wave * wave_lanes * chunk_bytes;
-#pragma unroll
-            for (int pass = 0; pass < passes; ++pass)
-                buffer_load_to_lds(words, at[pass], wave_begin + pass * pass_bytes);
+            for_each_index<(passes + 3) / 4>([&](auto group) {
+                constexpr int first = group.value * 4, count = passes - first < 4 ? passes - first : 4;
+                shared_byte* destination = tile.data + (wave * passes + first) * wave_bytes;
+                buffer_load_to_lds<count>(source, at + first, destination);
+            });
         } else {
 #pragma unroll
             for (int pass = 0; pass < passes; ++pass)
@@ -100,8 +117,7 @@ struct global_to_shared {
             const int thread = thread_id();
 #pragma unroll
             for (int pass = 0; pass < passes; ++pass)
-                if (active(pass, thread))
-                    lds_write(data[pass], tile.data + pass * pass_bytes + thread * chunk_bytes);
+                if (active(pass, thread)) lds_write(data[pass], tile.data + linear_offset(pass, thread));
         }
     }
 };
@@ -148,6 +164,8 @@ struct global_to_shared_transposed {
             offsets[pass] = (first_row + block.row) * row_step + (first_col + block.col) * sizeof(T);
         }
     }
+    KITTENS_DEVICE static buffer prepared(buffer source) { return source; }
+    KITTENS_DEVICE void fetch_prepared(buffer source, Tile tile) { fetch(source, tile); }
     KITTENS_DEVICE void fetch(buffer source, Tile) {
         fetch_where(source, [](int, int) { return true; });
     }

@@ -30,12 +30,18 @@ KITTENS_DEVICE void eight_wave_ping_pong(int wave, const Work& work) {
 
 // The phases of one tile: move(phase) issues LDS reads and loads, multiply(phase) uses what was read. LDS
 // reads are complete before the barrier, so a piece read in phase p by both groups may be overwritten from
-// move(p + 1) on.
-template <int Phases, class Move, class Multiply>
+// move(p + 1) on. Loads::outstanding_after(phase): how many loads may then be under way, see pipeline.h; -1:
+// any number.
+struct compiler_waits {
+    static constexpr int outstanding_after(int) { return -1; }
+};
+template <int Phases, class Loads = compiler_waits, class Move, class Multiply>
 KITTENS_DEVICE void ping_pong_phases(const Move& move, const Multiply& multiply) {
     for_each_index<Phases>([&](auto phase) {
         move(phase);
-        wait_lds<0>();
+        constexpr int outstanding = Loads::outstanding_after(phase.value);
+        static_assert(outstanding >= -1, "a piece is read before it is loaded");
+        wait < outstanding<0 ? any_vector_memory : outstanding, 0>();
         meet();
         schedule_fence();
         set_priority<1>();

@@ -36,25 +36,6 @@ struct OperandSource {
     }
 };
 
-// The K tiles of an operand one after the other. Past the last one the buffer is empty: its loads touch no
-// memory but count like any other, so waits stay the same to the end.
-struct OperandStream {
-    kittens::global_window window;
-    kittens::buffer view;
-    int64_t step;
-    int left;
-
-    KITTENS_DEVICE OperandStream(kittens::global_window first, int64_t step, int count)
-        : window(first), view(first.view()), step(step), left(count) {
-        if (left <= 0) view.bytes = 0;
-    }
-    KITTENS_DEVICE void advance() {
-        window.advance(step);
-        view = window.view();
-        if (--left <= 0) view.bytes = 0;
-    }
-};
-
 // A piece of `extent` rows (columns) of the product by tile_k in LDS.
 template <class T, int extent, int tile_k, int threads, int matrix, bool k_is_contiguous, RowStart row_start>
 struct OperandPiece {

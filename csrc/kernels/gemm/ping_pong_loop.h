@@ -41,13 +41,16 @@ struct PingPongLoop {
     // written to LDS (for the second half of A two), so that only three halves occupy registers; the compiler
     // counts these loads.
     static constexpr int phases = 4;
-    static constexpr kittens::Pipeline<4> direct_loads() {
-        return {phases,
-                {{1, 0, 2, B::loads_per_wave},    // first half of B
-                 {2, 0, 2, A::loads_per_wave},    // first half of A
-                 {3, 1, 2, B::loads_per_wave},    // second half of B
-                 {0, 2, 1, A::loads_per_wave}}};  // second half of A
-    }
+    struct DirectLoads {
+        static constexpr int outstanding_after(int phase) {
+            constexpr kittens::Pipeline<4> pipeline{phases,
+                                                    {{1, 0, 2, B::loads_per_wave},    // first half of B
+                                                     {2, 0, 2, A::loads_per_wave},    // first half of A
+                                                     {3, 1, 2, B::loads_per_wave},    // second half of B
+                                                     {0, 2, 1, A::loads_per_wave}}};  // second half of A
+            return pipeline.outstanding_after(phase);
+        }
+    };
 
     kittens::shared_byte* lds;
     SourceA source_a;
@@ -55,7 +58,10 @@ struct PingPongLoop {
     KRange range;
     A a[2];
     B b[2];
-    OperandStream a_stream, b_stream;  // of the tiles not yet begun to load
+    // The tiles not yet begun to load. One buffer for all of K: only its scalar offset moves.
+    kittens::buffer a_view, b_view;
+    uint32_t a_step, b_step;
+    int left;
     uint32_t b_begin;
     int row, col;  // of the wave's bands in their halves
     Band sum[2][2];
@@ -68,8 +74,24 @@ struct PingPongLoop {
           source_a(arguments.a, place.batch, arguments.m, arguments.k, place.m),
           source_b(arguments.b, place.batch, arguments.n, arguments.k, place.n),
           range(arguments, place.split, config.tile_k),
-          a_stream(source_a.window(range.begin), source_a.step_bytes(), range.count() - 1),
-          b_stream(source_b.window(range.begin), source_b.step_bytes(), range.count() - 1) {}
+          a_view(A::Loads::prepared(source_a.window(range.begin).view())),
+          b_view(B::Loads::prepared(source_b.window(range.begin).view())),
+          a_step(source_a.step_bytes()),
+          b_step(source_b.step_bytes()),
+          left(range.count() - 1) {
+        if (left == 0) close();
+    }
+
+    // Past the last tile both buffers are empty: their loads touch no memory but count like any other, so the
+    // waits stay the same to the end.
+    KITTENS_DEVICE void close() {
+        a_view.bytes = b_view.bytes = a_view.scalar_offset = b_view.scalar_offset = 0;
+    }
+    KITTENS_DEVICE void advance() {
+        a_view.scalar_offset += a_step;
+        b_view.scalar_offset += b_step;
+        if (--left == 0) close();
+    }
 
     KITTENS_DEVICE TileA a_tile(int buffer, int half) const {
         return {lds + (buffer * 2 + half) * TileA::bytes};
@@ -86,13 +108,12 @@ struct PingPongLoop {
 
     template <int half>
     KITTENS_DEVICE void fetch_a(int buffer) {
-        a[half].loads.fetch(a_stream.view, a_tile(buffer, half));
-        if constexpr (half == 1) a_stream.advance();
+        a[half].loads.fetch_prepared(a_view, a_tile(buffer, half));
+        if constexpr (half == 1) advance();  // the last of a tile's four
     }
     template <int half>
     KITTENS_DEVICE void fetch_b(int buffer) {
-        b[half].loads.fetch(b_stream.view, b_tile(buffer, half));
-        if constexpr (half == 1) b_stream.advance();
+        b[half].loads.fetch_prepared(b_view, b_tile(buffer, half));
     }
     // What phase `phase` does for later tiles.
     template <int buffer, int phase>
@@ -117,7 +138,8 @@ struct PingPongLoop {
     // One K tile in LDS buffer `buffer`.
     template <int buffer>
     KITTENS_DEVICE void tile() {
-        kittens::ping_pong_phases<phases>(
+        using Loads = kittens::choose<direct, DirectLoads, kittens::compiler_waits>;
+        kittens::ping_pong_phases<phases, Loads>(
             [&](auto phase) {
                 if constexpr (phase.value == 0) {
                     B::template read<band_n, config.tile_k>(b_registers[0], b_tile_read(buffer, 0), col, 0);
@@ -128,9 +150,6 @@ struct PingPongLoop {
                     A::template read<band_m, config.tile_k>(a_registers, a_tile(buffer, 1), row, 0);
                 }
                 refill<buffer, phase.value>();
-                constexpr int outstanding = direct_loads().outstanding_after(phase.value);
-                static_assert(outstanding >= -1, "a half is read before it is loaded");
-                if constexpr (direct && outstanding >= 0) kittens::wait_vector_memory<outstanding>();
             },
             [&](auto phase) {
                 constexpr int band_row = phase.value / 2, band_col = phase.value % 2;
@@ -143,14 +162,14 @@ struct PingPongLoop {
         row = wave / config.waves_n * band_m;
         col = wave % config.waves_n * band_n;
         b_begin = kittens::opaque(buffers * 2 * TileA::bytes);
-        const kittens::buffer a_view = source_a.window(range.last).view(),
-                              b_view = source_b.window(range.last).view();
+        const kittens::buffer a_last = source_a.window(range.last).view(),
+                              b_last = source_b.window(range.last).view();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             a[half].aim(source_a, half * half_m);
             b[half].aim(source_b, half * half_n);
-            b[half].fetch_valid(b_view, b_tile(0, half), range.valid_k);
-            a[half].fetch_valid(a_view, a_tile(0, half), range.valid_k);
+            b[half].fetch_valid(b_last, b_tile(0, half), range.valid_k);
+            a[half].fetch_valid(a_last, a_tile(0, half), range.valid_k);
         }
         if constexpr (!direct) {
 #pragma unroll
@@ -172,7 +191,7 @@ struct PingPongLoop {
             fetch_b<0>(1);
             fetch_a<0>(1);
             fetch_b<1>(1);
-            kittens::wait_vector_memory<direct_loads().outstanding_after(phases - 1)>();
+            kittens::wait_vector_memory<DirectLoads::outstanding_after(phases - 1)>();
         } else {
             fetch_b<0>(0);
             fetch_a<0>(0);

@@ -15,7 +15,7 @@ constexpr int64_t largest_extent = 0x7ffffe00;         // a tile beyond it still
 constexpr int64_t largest_batches_per_launch = 65535;  // grid z
 constexpr int reduce_threads = 256;
 // Lane offsets inside a tile stay below this (tiles/global_layout.h, out_of_range).
-constexpr int64_t reach_bytes = 0xfffffff0;
+constexpr int64_t reach_bytes = 0xfff00000;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int size_of(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
@@ -138,7 +138,11 @@ int64_t largest_stride_bytes(const Problem& p, const GemmConfig& config) {
     const int64_t a = (config.a_is_transposed() ? config.tile_k : config.tile_m) * p.a.leading_stride * 2;
     const int64_t b = (config.b_is_transposed() ? config.tile_n : config.tile_k) * p.b.leading_stride * 2;
     const int64_t c = config.tile_m * std::max(p.c.leading_stride, p.n) * 4;
-    return std::max({a, b, c});
+    if (config.schedule == Schedule::simple) return std::max({a, b, c});
+    // One buffer for all of K.
+    const int64_t all_a = (config.a_is_transposed() ? p.k : config.tile_m) * p.a.leading_stride * 2;
+    const int64_t all_b = (config.b_is_transposed() ? config.tile_n : p.k) * p.b.leading_stride * 2;
+    return std::max({c, all_a + p.k * 2, all_b + p.k * 2});
 }
 
 }  // namespace
