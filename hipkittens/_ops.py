@@ -57,7 +57,13 @@ def _gemm_flops(a_shape, b_shape, *_args, out_shape=None, **_kwargs) -> int:
 
 @torch.library.register_fake("hipkittens::attention_forward")
 def _attention_forward_fake(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool, window_left: int, window_right: int
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    causal: bool,
+    window_left: int,
+    window_right: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     torch._check(
         q.dim() == 4 and k.dim() == 4 and v.dim() == 4,
@@ -72,3 +78,6 @@ def _attention_forward_flops(q_shape, k_shape, *_args, out_shape=None, **_kwargs
     """Two products over all pairs of query and key, as PyTorch counts its own attention: masks are not subtracted."""
     batch, rows, heads, size = q_shape
     return 4 * batch * heads * rows * k_shape[1] * size
+
+
+from . import _attention_gradient, _norm_ops, _rotary_ops  # noqa: E402, F401

@@ -31,7 +31,7 @@ def attention(
     place; window_size = (left, right) hides those more than `left` before or `right` after it (negative: no limit). A
     query that sees no key gives 0. scale defaults to 1 / sqrt(D). layout "bhnd" takes and returns (B, H, N, D).
     return_lse adds the natural logarithm of each query's sum of exp(scale q k): float32 (B, H, N), -inf where no key
-    is seen. No gradient flows through it.
+    is seen. Gradients flow through both results; they are sums in one fixed order, whatever `deterministic` says.
 
     Any strides do without a copy as long as D has unit stride, the other strides are even and rows begin on 4 bytes.
     """

@@ -1,4 +1,4 @@
-// torch/attention.h: torch.ops.hipkittens.attention_forward.
+// torch/attention.h: torch.ops.hipkittens.attention_forward and attention_backward.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -13,5 +13,12 @@ inline constexpr const char* attention_forward_schema =
     "(Tensor, Tensor)";
 
 void attention_forward(StableIValue* stack, uint64_t argument_count, uint64_t result_count);
+
+// The gradients of q, k and v, contiguous, from those of out and lse.
+inline constexpr const char* attention_backward_schema =
+    "attention_backward(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+    "float scale, bool causal, int window_left, int window_right) -> (Tensor, Tensor, Tensor)";
+
+void attention_backward(StableIValue* stack, uint64_t argument_count, uint64_t result_count);
 
 }  // namespace hipkittens::torch_door

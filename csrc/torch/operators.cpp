@@ -25,6 +25,7 @@ constexpr Operator operators[] = {
     {rotary_in_place_schema, "hipkittens::rotary_", &rotary_in_place},
     {rotary_qk_in_place_schema, "hipkittens::rotary_qk_", &rotary_qk_in_place},
     {attention_forward_schema, "hipkittens::attention_forward", &attention_forward},
+    {attention_backward_schema, "hipkittens::attention_backward", &attention_backward},
 };
 
 // CPU tensors go to the simulator; tensors on an AMD GPU have the CUDA key.

@@ -146,4 +146,114 @@ Plan plan_forward(const ForwardProblem& problem) {
     return plan_forward_variant(problem, *best);
 }
 
+namespace {
+
+bool runs_on(Targets targets, Input input, const Problem& p) {
+    return targets != (p.target == 942 ? Targets::gfx950 : Targets::gfx942) &&
+           (input == Input::bf16) == (p.element == ElementType::bf16);
+}
+
+int64_t statistics_rows(const Problem& p) { return divide_up(p.n_q, statistics_block) * statistics_block; }
+
+// The smallest variant whose tiles hold the heads; null if none does.
+const BackwardVariant* find(const Problem& p, Owner owner) {
+    const BackwardVariant* best = nullptr;
+    for (const BackwardVariant& variant : backward_variants)
+        if (variant.config.owner == owner && runs_on(variant.targets, variant.config.input, p) &&
+            p.head_dim <= variant.config.head_dim && (!best || variant.config.head_dim < best->config.head_dim))
+            best = &variant;
+    return best;
+}
+
+Launch backward_launch(const char* variant, const Problem& p, BackwardArguments arguments, int64_t rows, int64_t tile,
+                       int64_t heads, int threads) {
+    const kittens::Target& target = p.target == 942 ? kittens::gfx942 : kittens::gfx950;
+    const int64_t tiles = divide_up(rows, tile), workgroups = tiles * heads * p.batch;
+    if (workgroups * threads > 0xffffffffll) refuse("the grid has 2^32 threads or more");
+    arguments.tiles = static_cast<int32_t>(tiles);
+    arguments.owner_heads = static_cast<int32_t>(heads);
+    arguments.balanced = arguments.mask.left >= p.n_k && arguments.mask.right < p.n_k;
+    // An XCD's L2 serves the tiles of all heads that share keys.
+    const int64_t sharing = heads == p.heads ? arguments.group : 1;
+    arguments.xcds = target.xcds;
+    arguments.chunk = static_cast<uint32_t>(
+        std::clamp<int64_t>(tiles * sharing, 1, std::max<int64_t>(1, workgroups / target.xcds)));
+    Launch launch{symbol(variant, p.target), variant, {}, {}, bytes_of(arguments)};
+    launch.grid[0] = static_cast<uint32_t>(workgroups);
+    launch.grid[1] = launch.grid[2] = 1;
+    launch.block[0] = threads;
+    launch.block[1] = launch.block[2] = 1;
+    return launch;
+}
+
+}  // namespace
+
+int64_t backward_workspace_floats(const Problem& p) {
+    check(p);
+    return 2 * p.batch * p.heads * statistics_rows(p);
+}
+
+Plan plan_backward(const BackwardProblem& problem) {
+    const Problem& p = problem.shared;
+    check(p);
+    check_tensor(p, "q", problem.q, p.n_q);
+    check_tensor(p, "k", problem.k, p.n_k);
+    check_tensor(p, "v", problem.v, p.n_k);
+    check_tensor(p, "out", problem.out, p.n_q);
+    check_tensor(p, "grad_out", problem.grad_out, p.n_q);
+    check_tensor(p, "grad_q", problem.grad_q, p.n_q);
+    check_tensor(p, "grad_k", problem.grad_k, p.n_k);
+    check_tensor(p, "grad_v", problem.grad_v, p.n_k);
+    if (!problem.lse) refuse("lse has no data");
+    if (!problem.workspace) refuse("workspace has no data");
+    const int64_t largest_row =
+        std::max({p.n_q > 1 ? problem.q.row_stride : 0, p.n_q > 1 ? problem.out.row_stride : 0,
+                  p.n_q > 1 ? problem.grad_out.row_stride : 0, p.n_k > 1 ? problem.k.row_stride : 0,
+                  p.n_k > 1 ? problem.v.row_stride : 0});
+    if ((statistics_block * largest_row + p.head_dim) * 2 >= reach_bytes)
+        refuse("rows " + std::to_string(largest_row) + " elements apart: a tile of rows must lie within 4 GiB");
+
+    BackwardArguments arguments{};
+    arguments.q = argument_of(problem.q);
+    arguments.k = argument_of(problem.k);
+    arguments.v = argument_of(problem.v);
+    arguments.out = argument_of(problem.out);
+    arguments.grad_out = argument_of(problem.grad_out);
+    arguments.grad_q = argument_of(problem.grad_q);
+    arguments.grad_k = argument_of(problem.grad_k);
+    arguments.grad_v = argument_of(problem.grad_v);
+    arguments.lse = problem.lse;
+    arguments.grad_lse = problem.grad_lse;
+    arguments.lse_log2 = problem.workspace;
+    arguments.delta = problem.workspace + backward_workspace_floats(p) / 2;
+    arguments.mask = mask_of(p);
+    arguments.batch = static_cast<int32_t>(p.batch);
+    arguments.heads = static_cast<int32_t>(p.heads);
+    arguments.group = static_cast<int32_t>(p.heads / p.key_heads);
+    arguments.head_dim = static_cast<int32_t>(p.head_dim);
+    arguments.statistics_rows = static_cast<int32_t>(statistics_rows(p));
+    arguments.scale = static_cast<float>(p.scale);
+    arguments.scale_log2 = static_cast<float>(p.scale * 1.4426950408889634);
+
+    Plan plan;
+    for (const DeltaVariant& variant : delta_variants)
+        if (plan.launches.empty() && runs_on(variant.targets, variant.input, p))
+            plan.launches.push_back(
+                backward_launch(variant.name, p, arguments, p.n_q, statistics_block, p.heads, delta_threads));
+    const auto add = [&](const BackwardVariant* variant, int64_t rows, int64_t heads) {
+        if (!variant) refuse("no gradient kernel has this element type and head_dim");
+        if (rows > 0)
+            plan.launches.push_back(backward_launch(variant->name, p, arguments, rows, variant->config.rows(), heads,
+                                                    variant->config.threads()));
+    };
+    if (const BackwardVariant* both = find(p, Owner::keys_and_values)) {
+        add(both, p.n_k, p.key_heads);
+    } else {
+        add(find(p, Owner::keys), p.n_k, p.key_heads);
+        add(find(p, Owner::values), p.n_k, p.key_heads);
+    }
+    add(find(p, Owner::queries), p.n_q, p.heads);
+    return plan;
+}
+
 }  // namespace hipkittens::attention

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "backward_config.h"
 #include "config.h"
 
 namespace hipkittens::attention {
@@ -33,6 +34,15 @@ struct ForwardProblem {
     float* lse = nullptr;
 };
 
+struct BackwardProblem {
+    Problem shared;
+    TensorLayout q, k, v, out, grad_out;
+    TensorLayout grad_q, grad_k, grad_v;
+    const float* lse = nullptr;
+    const float* grad_lse = nullptr;  // null: zero
+    float* workspace = nullptr;       // backward_workspace_floats, any contents
+};
+
 struct Launch {
     std::string kernel;   // symbol
     std::string variant;  // row of variants.def
@@ -49,5 +59,8 @@ struct Plan {
 Plan plan_forward(const ForwardProblem& problem);
 Plan plan_forward_variant(const ForwardProblem& problem, const ForwardVariant& variant);
 bool suits(const ForwardVariant& variant, const ForwardProblem& problem);
+
+int64_t backward_workspace_floats(const Problem& problem);
+Plan plan_backward(const BackwardProblem& problem);
 
 }  // namespace hipkittens::attention
