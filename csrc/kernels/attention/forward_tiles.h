@@ -36,9 +36,8 @@ struct KeyTiles {
 #pragma unroll
         for (int pass = 0; pass < Loads::passes; ++pass) {
             const kittens::Coordinate at = Loads::position(pass, thread);
-            loads.offsets[pass] = at.col < valid_cols
-                                      ? tile_key(at.row) * static_cast<uint32_t>(row_bytes) + at.col * sizeof(T)
-                                      : kittens::out_of_range;
+            const uint32_t moved = (tile_key(at.row) - at.row) * static_cast<uint32_t>(row_bytes);
+            loads.offsets[pass] = at.col < valid_cols ? loads.offsets[pass] + moved : kittens::out_of_range;
         }
     }
 };
