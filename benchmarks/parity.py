@@ -4,6 +4,8 @@
 
     python benchmarks/parity.py --against pytorch --op matmul [--target gfx950] [--json]
 
+--op also takes what benchmarks/parity_rows.py holds: layer_norm, rms_norm, rotary.
+
 Every case runs with the simulator's checks on: results and registers hold NaN until they are written. Exit code 1 when
 a case misses the bar of hipkittens/_accuracy.py or an integer-valued case is not bit-exact.
 """
@@ -190,16 +192,22 @@ def worst_of(rows: list[dict]) -> float:
 
 
 def main() -> int:
+    import parity_rows  # beside this file
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--against", choices=["pytorch"], default="pytorch")
-    parser.add_argument("--op", choices=["matmul"], default="matmul")
+    parser.add_argument("--op", choices=["matmul", *parity_rows.OPERATIONS], default="matmul")
     parser.add_argument("--target", choices=TARGETS)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    chosen = list(cases((arguments.target,) if arguments.target else TARGETS))
+    targets = (arguments.target,) if arguments.target else TARGETS
+    if arguments.op == "matmul":
+        chosen, run_case = list(cases(targets)), run
+    else:
+        chosen, run_case = list(parity_rows.cases(arguments.op, targets)), parity_rows.run
     rows: list[dict] = []
     for number, case in enumerate(chosen):
-        rows += run(case)
+        rows += run_case(case)
         if sys.stderr.isatty():
             print(f"\r{number + 1}/{len(chosen)}", end="", file=sys.stderr, flush=True)
     worst = worst_of(rows)

@@ -17,11 +17,23 @@ from . import _ops as _ops
 from ._backend import simulate
 from .attention import attention
 from .gemm import linear, matmul
+from .norm import layer_norm, rms_norm
+from .rotary import rotary, rotary_qk
 
 logging.getLogger("hipkittens").addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"
-__all__ = ["attention", "info", "linear", "matmul", "simulate"]
+__all__ = [
+    "attention",
+    "info",
+    "layer_norm",
+    "linear",
+    "matmul",
+    "rms_norm",
+    "rotary",
+    "rotary_qk",
+    "simulate",
+]
 
 
 def info() -> dict:

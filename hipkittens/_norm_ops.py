@@ -40,7 +40,7 @@ def _norm_backward_fake(dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_w
 
 
 def _layer_norm_setup(ctx, inputs, output) -> None:
-    x, residual, weight, bias, _, dropout_p, seed = inputs
+    x, residual, weight, _bias, _, dropout_p, seed = inputs
     _, sums, mean, rstd = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(mean, rstd)

@@ -57,7 +57,12 @@ class RotaryEmbedding(torch.nn.Module):
     """
 
     def __init__(
-        self, dim: int, max_positions: int = 4096, base: float = 10000.0, interleaved: bool = False, device=None
+        self,
+        dim: int,
+        max_positions: int = 4096,
+        base: float = 10000.0,
+        interleaved: bool = False,
+        device=None,
     ) -> None:
         super().__init__()
         if dim < 2 or dim % 2:

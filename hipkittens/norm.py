@@ -105,7 +105,9 @@ def _check(function: str, x, weight, bias, residual) -> None:
                 f"{where}: {name} is {value.dtype}; allowed: torch.bfloat16, torch.float16, torch.float32"
             )
         if value.device != x.device:
-            raise ValueError(f"{where}: {name} is on {value.device} and x on {x.device}; move one to the other")
+            raise ValueError(
+                f"{where}: {name} is on {value.device} and x on {x.device}; move one to the other"
+            )
     if x.dim() == 0:
         raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
     columns = x.shape[-1]
@@ -117,12 +119,16 @@ def _check(function: str, x, weight, bias, residual) -> None:
     if bias is not None and weight is None:
         raise ValueError(f"{where}: there is a bias and no weight; pass a weight of ones")
     if bias is not None and bias.dtype != weight.dtype:
-        raise TypeError(f"{where}: weight is {weight.dtype} and bias is {bias.dtype}; convert one to the other")
+        raise TypeError(
+            f"{where}: weight is {weight.dtype} and bias is {bias.dtype}; convert one to the other"
+        )
     if residual is not None:
         if residual.shape != x.shape:
             raise ValueError(
                 f"{where}: residual has shape {tuple(residual.shape)} and x {tuple(x.shape)}; they must be equal"
             )
         if residual.dtype != x.dtype:
-            raise TypeError(f"{where}: x is {x.dtype} and residual is {residual.dtype}; convert one to the other")
+            raise TypeError(
+                f"{where}: x is {x.dtype} and residual is {residual.dtype}; convert one to the other"
+            )
     _backend.check_device(where, "x", x)

@@ -176,7 +176,9 @@ def _check(function, names, tensors, cos, sin, positions, offset, layout, inplac
     if inplace:
         for name, value in named[:-2]:
             if value.shape[-1] > 1 and value.stride(-1) != 1:
-                raise ValueError(f"{where}: inplace=True needs unit last stride; {name} has {value.stride(-1)}")
+                raise ValueError(
+                    f"{where}: inplace=True needs unit last stride; {name} has {value.stride(-1)}"
+                )
             if any(size > 1 and step == 0 for size, step in zip(value.shape, value.stride(), strict=True)):
                 raise ValueError(f"{where}: inplace=True on {name}, which is expanded; clone it first")
     _backend.check_device(where, names[0], first)
