@@ -29,7 +29,9 @@ def _backward(ctx, grad_out, grad_lse):
     if grad_out is None:
         grad_out = torch.zeros_like(out)
     gradients = torch.ops.hipkittens.attention_backward(grad_out, grad_lse, q, k, v, out, lse, *ctx.options)
-    needed = (gradient if needs else None for gradient, needs in zip(gradients, ctx.needs_input_grad, strict=False))
+    needed = (
+        gradient if needs else None for gradient, needs in zip(gradients, ctx.needs_input_grad, strict=False)
+    )
     return *needed, None, None, None, None
 
 

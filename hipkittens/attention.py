@@ -70,7 +70,8 @@ def _autocast(*tensors: torch.Tensor) -> tuple:
         return tensors
     dtype = torch.get_autocast_dtype(first.device.type)
     return tuple(
-        value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in tensors
+        value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for value in tensors
     )
 
 
@@ -78,7 +79,9 @@ def _window(where: str, window_size: tuple[int, int]) -> tuple[int, int]:
     try:
         left, right = (int(side) for side in window_size)
     except (TypeError, ValueError):
-        raise TypeError(f"{where}: window_size is {window_size!r}; it must be two integers (left, right)") from None
+        raise TypeError(
+            f"{where}: window_size is {window_size!r}; it must be two integers (left, right)"
+        ) from None
     return max(left, -1), max(right, -1)
 
 
@@ -91,7 +94,9 @@ def _check(where: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout
         if value.layout != torch.strided:
             raise TypeError(f"{where}: {name} is sparse ({value.layout}); call .to_dense() first")
         if value.dim() != 4:
-            raise ValueError(f"{where}: {name} has shape {tuple(value.shape)}; it needs 4 dimensions ({layout})")
+            raise ValueError(
+                f"{where}: {name} has shape {tuple(value.shape)}; it needs 4 dimensions ({layout})"
+            )
         if value.dtype not in DTYPES:
             raise TypeError(
                 f"{where}: {name} is {value.dtype}; allowed: torch.bfloat16, torch.float16 "
@@ -100,21 +105,31 @@ def _check(where: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout
         if value.dtype != q.dtype:
             raise TypeError(f"{where}: q is {q.dtype} and {name} is {value.dtype}; convert one to the other")
         if value.device != q.device:
-            raise ValueError(f"{where}: q is on {q.device} and {name} on {value.device}; move one to the other")
+            raise ValueError(
+                f"{where}: q is on {q.device} and {name} on {value.device}; move one to the other"
+            )
     shapes = f"q: {tuple(q.shape)}, k: {tuple(k.shape)}, v: {tuple(v.shape)}"
-    rows, heads = (1, 2) if layout == "bnhd" else (2, 1)
+    heads = 2 if layout == "bnhd" else 1
     if k.shape != v.shape:
-        raise ValueError(f"{where}: k and v have different shapes ({shapes}); a head size of its own for v is not supported")
+        raise ValueError(
+            f"{where}: k and v have different shapes ({shapes}); a head size of its own for v is not supported"
+        )
     if q.shape[0] != k.shape[0]:
-        raise ValueError(f"{where}: q has batch {q.shape[0]} and k {k.shape[0]} ({shapes}); they must be equal")
+        raise ValueError(
+            f"{where}: q has batch {q.shape[0]} and k {k.shape[0]} ({shapes}); they must be equal"
+        )
     if q.shape[3] != k.shape[3]:
-        raise ValueError(f"{where}: q has head size {q.shape[3]} and k {k.shape[3]} ({shapes}); they must be equal")
+        raise ValueError(
+            f"{where}: q has head size {q.shape[3]} and k {k.shape[3]} ({shapes}); they must be equal"
+        )
     if k.shape[heads] == 0 or q.shape[heads] % k.shape[heads]:
         raise ValueError(
             f"{where}: {q.shape[heads]} heads of q are not a multiple of {k.shape[heads]} heads of k ({shapes}; {layout})"
         )
     if not 8 <= q.shape[3] <= LARGEST_HEAD or q.shape[3] % 8:
-        raise ValueError(f"{where}: the head size is {q.shape[3]}; allowed: multiples of 8 up to {LARGEST_HEAD}")
+        raise ValueError(
+            f"{where}: the head size is {q.shape[3]}; allowed: multiples of 8 up to {LARGEST_HEAD}"
+        )
     _backend.check_device(where, "q", q)
 
 
@@ -134,5 +149,7 @@ def _in_torch(
     if right >= 0:
         hidden |= key > place + right
     lse = scores.masked_fill(hidden, float("-inf")).logsumexp(-1)
-    weights = (scores - lse.unsqueeze(-1).masked_fill(lse.isinf().unsqueeze(-1), 0)).exp().masked_fill(hidden, 0)
+    weights = (
+        (scores - lse.unsqueeze(-1).masked_fill(lse.isinf().unsqueeze(-1), 0)).exp().masked_fill(hidden, 0)
+    )
     return (weights @ v).transpose(1, 2).to(q.dtype).contiguous(), lse

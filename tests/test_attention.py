@@ -97,7 +97,9 @@ def covering_cases():
 
 @pytest.mark.parametrize("part", range(4))
 def test_parity(target, part):
-    for (n_q, n_k), (heads, key_heads), size, batch, (causal, window), dtype, seed in list(covering_cases())[part::4]:
+    for (n_q, n_k), (heads, key_heads), size, batch, (causal, window), dtype, seed in list(covering_cases())[
+        part::4
+    ]:
         q, k, v = tensors(batch, n_q, n_k, heads, key_heads, size, dtype, seed)
         assert_parity(q, k, v, causal=causal, window=window)
 
@@ -112,7 +114,9 @@ def test_random_parity(target):
         n_q, n_k = choose.randint(1, 400), choose.randint(1, 700)
         q, k, v = tensors(choose.randint(1, 2), n_q, n_k, key_heads * choose.randint(1, 5), key_heads,
                           8 * choose.randint(1, 32), choose.choice((BF16, F16)), seed + number)  # fmt: skip
-        window = choose.choice(((-1, -1), (choose.randint(0, 300), -1), (choose.randint(0, 99), choose.randint(0, 99))))
+        window = choose.choice(
+            ((-1, -1), (choose.randint(0, 300), -1), (choose.randint(0, 99), choose.randint(0, 99)))
+        )
         assert_parity(q, k, v, causal=choose.random() < 0.5, window=window)
 
 
@@ -153,7 +157,8 @@ def test_layouts_and_strides(target):
         assert torch.equal(hipkittens.attention(*form), expected)
     packed = torch.stack([q, q + 1, q - 1], dim=2)  # (B, N, 3, H, D)
     assert torch.equal(
-        hipkittens.attention(*packed.unbind(2)), hipkittens.attention(*(part.contiguous() for part in packed.unbind(2)))
+        hipkittens.attention(*packed.unbind(2)),
+        hipkittens.attention(*(part.contiguous() for part in packed.unbind(2))),
     )
     out, lse = hipkittens.attention(
         *(value.transpose(1, 2) for value in (q, k, v)), layout="bhnd", return_lse=True
@@ -280,4 +285,6 @@ def test_torch_backend():
         "assert not blind[:, :5].any() and blind[:, 5:].any()\n"
         "assert 'hipkittens_simulator' not in open('/proc/self/maps').read()\n"
     )
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, "HIPKITTENS_BACKEND": "torch"}, check=True)
+    subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "HIPKITTENS_BACKEND": "torch"}, check=True
+    )

@@ -59,7 +59,9 @@ def steps(q, k, v, scale, mask, scale_first=False):
 def fused(q, k, v, scale, mask):
     seen = ~mask | mask.all(-1, keepdim=True)
     q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=True)
+    out = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=seen, scale=scale, enable_gqa=True
+    )
     return out.transpose(1, 2).masked_fill(mask.all(-1)[:, None, None], 0), None
 
 
@@ -79,7 +81,9 @@ def magnitudes(q, k, v, grad_out, scale, mask):
     q, k, v, grad_out = (t.double().transpose(1, 2) for t in (q, k, v, grad_out))
     k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
     dead = mask.all(-1, keepdim=True)
-    weights = torch.softmax((q @ k.mT * scale).masked_fill(mask & ~dead, float("-inf")), -1).masked_fill(dead, 0)
+    weights = torch.softmax((q @ k.mT * scale).masked_fill(mask & ~dead, float("-inf")), -1).masked_fill(
+        dead, 0
+    )
     slope = grad_out.abs() @ v.abs().mT
     slope = weights * (slope + (weights * slope).sum(-1, keepdim=True)) * abs(scale)
     sums = (slope @ k.abs(), slope.mT @ q.abs(), weights.mT @ grad_out.abs())
@@ -105,7 +109,7 @@ def assert_parity(q, k, v, grad_out, *, causal=False, window=NO_WINDOW, scale=No
     for index, magnitude in enumerate(magnitudes(q, k, v, grad_out, scale, mask)):
         results = [compare(result[index], theirs[index], expected[index], magnitude) for theirs in baselines]
         ratio = max(min(r.ratio_max for r in results), min(r.ratio_rms for r in results))
-        assert result[index].dtype == q.dtype and ratio <= BAR, ("dq dk dv".split()[index], results)
+        assert result[index].dtype == q.dtype and ratio <= BAR, (("dq", "dk", "dv")[index], results)
         worst = max(worst, ratio)
     return worst
 
@@ -124,7 +128,9 @@ def covering_cases():
 
 def assert_all(cases):
     for (n_q, n_k), (heads, key_heads), size, batch, (causal, window), dtype, seed in cases:
-        assert_parity(*tensors(batch, n_q, n_k, heads, key_heads, size, dtype, seed), causal=causal, window=window)
+        assert_parity(
+            *tensors(batch, n_q, n_k, heads, key_heads, size, dtype, seed), causal=causal, window=window
+        )
 
 
 def test_parity(target):
@@ -147,7 +153,9 @@ def test_random_parity(target):
         n_q, n_k = choose.randint(1, 400), choose.randint(1, 700)
         values = tensors(choose.randint(1, 2), n_q, n_k, key_heads * choose.randint(1, 5), key_heads,
                          8 * choose.randint(1, 32), choose.choice((BF16, F16)), seed + number)  # fmt: skip
-        window = choose.choice((NO_WINDOW, (choose.randint(0, 300), -1), (choose.randint(0, 99), choose.randint(0, 99))))
+        window = choose.choice(
+            (NO_WINDOW, (choose.randint(0, 300), -1), (choose.randint(0, 99), choose.randint(0, 99)))
+        )
         assert_parity(*values, causal=choose.random() < 0.5, window=window)
 
 
@@ -167,7 +175,9 @@ def test_parity_through_the_lse(target):
     _, lse = hipkittens.attention(q, k, v, return_lse=True)
     lse.sum().backward()  # a gradient of the LSE alone, with strides of zero
     assert v.grad.count_nonzero() == 0
-    weights = torch.softmax(q.detach().double().transpose(1, 2) @ k.detach().double().permute(0, 2, 3, 1) / 8, -1)
+    weights = torch.softmax(
+        q.detach().double().transpose(1, 2) @ k.detach().double().permute(0, 2, 3, 1) / 8, -1
+    )
     expected = (weights @ k.detach().double().transpose(1, 2) / 8).transpose(1, 2)
     torch.testing.assert_close(q.grad.double(), expected, rtol=2e-2, atol=2e-3)
 
@@ -199,7 +209,13 @@ def test_strides_of_the_gradient(target):
         odd[..., 1:-2] = value
         yield odd[..., 1:-2]
 
-    expanded = (grad_out[:1, :1, :1, :1], grad_out[:, :1], grad_out[:1], grad_out[:, :, :1], grad_out[..., :1])
+    expanded = (
+        grad_out[:1, :1, :1, :1],
+        grad_out[:, :1],
+        grad_out[:1],
+        grad_out[:, :, :1],
+        grad_out[..., :1],
+    )
     for value in (grad_out, *(part.expand_as(grad_out) for part in expanded)):
         expected = from_gradient(value.contiguous())
         for form in (value, *forms(value)):
@@ -305,7 +321,16 @@ def test_wrong_tensors_are_refused(target):
     out, lse = torch.ops.hipkittens.attention_forward(q, k, v, *OPTIONS)
 
     def refused(match, **changes):
-        given = {"grad_out": grad_out, "grad_lse": None, "q": q, "k": k, "v": v, "out": out, "lse": lse, **changes}
+        given = {
+            "grad_out": grad_out,
+            "grad_lse": None,
+            "q": q,
+            "k": k,
+            "v": v,
+            "out": out,
+            "lse": lse,
+            **changes,
+        }
         with pytest.raises(RuntimeError, match=match):
             torch.ops.hipkittens.attention_backward(*given.values(), *OPTIONS)
 

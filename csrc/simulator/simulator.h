@@ -23,21 +23,22 @@ typedef struct {
 /* hipModuleLaunchKernel with HIP_LAUNCH_PARAM_BUFFER, restricted to exactly these regions (and the code object's own).
    hipModuleLaunchKernel itself allows everything that hipMalloc returned and hipHostRegister named. */
 int hipkittens_launch_bounded(void* function, const unsigned int grid[3], const unsigned int block[3],
-                              unsigned int shared_bytes, void* stream, const void* arguments, size_t argument_bytes,
-                              const HipkittensRegion* regions, size_t region_count);
+                              unsigned int shared_bytes, void* stream, const void* arguments,
+                              size_t argument_bytes, const HipkittensRegion* regions, size_t region_count);
 
 /* Settings of later launches of the calling thread. Values: see simulator/machine/settings.h. */
 typedef struct {
-    int arithmetic;            /* 0 fast, 1 strict, 2 exact */
-    int host_level;            /* -1 best, 0 portable, 1 avx2, 2 avx512, 3 avx512_bf16, 4 amx */
-    uint32_t threads;          /* 0: one per core */
+    int arithmetic;   /* 0 fast, 1 strict, 2 exact */
+    int host_level;   /* -1 best, 0 portable, 1 avx2, 2 avx512, 3 avx512_bf16, 4 amx */
+    uint32_t threads; /* 0: one per core */
     uint64_t wave_order_seed;
     int poison;
     int count_lds_conflicts;
     uint64_t instruction_limit;
 } HipkittensSettings;
 void hipkittens_get_settings(HipkittensSettings* settings);
-int hipkittens_set_settings(const HipkittensSettings* settings);   /* 0, or hipErrorInvalidValue with the reason in last_error */
+int hipkittens_set_settings(
+    const HipkittensSettings* settings); /* 0, or hipErrorInvalidValue with the reason in last_error */
 int hipkittens_best_host_level(void);
 
 /* The full text of the calling thread's last failure: kernel, workgroup, wave, lane, instruction, address, nearest region. */
@@ -46,7 +47,8 @@ const char* hipkittens_last_error(void);
 /* Counters of the calling thread's last launch. */
 typedef struct {
     uint64_t instructions, workgroups, waves;
-    uint64_t mfma_instructions, valu_instructions, salu_instructions, lds_instructions, vector_memory_instructions;
+    uint64_t mfma_instructions, valu_instructions, salu_instructions, lds_instructions,
+        vector_memory_instructions;
     uint64_t other_instructions;
     uint64_t lds_conflict_cycles;
     double seconds;

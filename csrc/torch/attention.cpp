@@ -62,7 +62,8 @@ void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
     if (q.dimensions() != 4 || k.dimensions() != 4 || v.dimensions() != 4)
         fail("attention: q, k and v need 4 dimensions (batch, rows, heads, head size); " + shapes);
     const auto sq = q.sizes(), sk = k.sizes(), sv = v.sizes();
-    if (!std::equal(sk.begin(), sk.end(), sv.begin())) fail("attention: k and v need the same shape; " + shapes);
+    if (!std::equal(sk.begin(), sk.end(), sv.begin()))
+        fail("attention: k and v need the same shape; " + shapes);
     if (sq[0] != sk[0] || sq[3] != sk[3])
         fail("attention: q, k and v need the same batch and head size; " + shapes);
     if (sk[2] == 0 ? sq[2] != 0 : sq[2] % sk[2] != 0)
@@ -71,8 +72,8 @@ void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
         fail("attention: q, k and v are on different devices");
 }
 
-
-void launch(const Placement& placement, const attention::Plan& plan, const std::vector<runtime::Region>& regions) {
+void launch(const Placement& placement, const attention::Plan& plan,
+            const std::vector<runtime::Region>& regions) {
     for (const attention::Launch& launch : plan.launches) {
         runtime::LaunchShape shape;
         std::copy_n(launch.grid, 3, shape.grid);
@@ -97,8 +98,8 @@ void attention_forward(StableIValue* stack, uint64_t argument_count, uint64_t re
     check_shapes(q, k, v);
     const Dtype dtype = q.dtype("attention: q");
     if (k.dtype("attention: k") != dtype || v.dtype("attention: v") != dtype)
-        fail(std::string("attention: q is ") + name(dtype) + ", k is " + name(k.dtype("attention: k")) + ", v is " +
-             name(v.dtype("attention: v")) + "; they need one dtype");
+        fail(std::string("attention: q is ") + name(dtype) + ", k is " + name(k.dtype("attention: k")) +
+             ", v is " + name(v.dtype("attention: v")) + "; they need one dtype");
     const attention::ElementType element = element_type(dtype, "q");
     const Placement placement(q.device());
     const std::vector<int64_t> sizes(q.sizes().begin(), q.sizes().end());
@@ -140,7 +141,8 @@ void attention_forward(StableIValue* stack, uint64_t argument_count, uint64_t re
 }
 
 void attention_backward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 11 || result_count != 3) fail("attention_backward is registered with another schema");
+    if (argument_count != 11 || result_count != 3)
+        fail("attention_backward is registered with another schema");
     Arguments arguments(stack, argument_count);
     Tensor grad_out = arguments.tensor();
     std::optional<Tensor> grad_lse = arguments.optional_tensor();
@@ -162,10 +164,12 @@ void attention_backward(StableIValue* stack, uint64_t argument_count, uint64_t r
     const std::vector<int64_t> sizes(q.sizes().begin(), q.sizes().end());
     const std::vector<int64_t> key_sizes(k.sizes().begin(), k.sizes().end());
     const std::vector<int64_t> lse_sizes = {sizes[0], sizes[2], sizes[1]};
-    const auto check_tensor = [&](const Tensor& tensor, const char* who, const std::vector<int64_t>& expected, Dtype own) {
+    const auto check_tensor = [&](const Tensor& tensor, const char* who, const std::vector<int64_t>& expected,
+                                  Dtype own) {
         const auto given = tensor.sizes();
         if (!std::equal(given.begin(), given.end(), expected.begin(), expected.end()))
-            fail("attention_backward: " + shape_text(who, tensor) + "; with " + shape_text("q", q) + " it is wrong");
+            fail("attention_backward: " + shape_text(who, tensor) + "; with " + shape_text("q", q) +
+                 " it is wrong");
         if (tensor.dtype(std::string("attention_backward: ") + who) != own)
             fail(std::string("attention_backward: ") + who + " is not " + name(own));
         if (!(tensor.device() == q.device()))

@@ -24,7 +24,9 @@ ROWS = {
         r"^ATTENTION_FORWARD\((\w+), (\w+), (\w+), (\d+), (\d+)", VARIANTS, re.M
     )
 }
-CASES = [(row, target) for row, (targets, *_) in ROWS.items() for target in TARGETS if targets in ("both", target)]
+CASES = [
+    (row, target) for row, (targets, *_) in ROWS.items() for target in TARGETS if targets in ("both", target)
+]
 CASE_NAMES = [f"{row}-{target}" for row, target in CASES]
 
 
@@ -43,7 +45,14 @@ class Shared(ctypes.Structure):
 
 
 class Problem(ctypes.Structure):
-    _fields_ = [("shared", Shared), ("q", Layout), ("k", Layout), ("v", Layout), ("out", Layout), ("lse", ctypes.c_void_p)]
+    _fields_ = [
+        ("shared", Shared),
+        ("q", Layout),
+        ("k", Layout),
+        ("v", Layout),
+        ("out", Layout),
+        ("lse", ctypes.c_void_p),
+    ]
 
 
 @functools.cache
@@ -114,7 +123,9 @@ class Forward:
         self.target, self.element = target, element
         self.scale = head_dim**-0.5 if scale is None else scale
 
-        def tensor(rows: int, count: int, first: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, Layout]:
+        def tensor(
+            rows: int, count: int, first: np.ndarray | None = None
+        ) -> tuple[np.ndarray, np.ndarray, Layout]:
             values = rng.standard_normal((batch, rows, count, head_dim))
             if first is not None:
                 values[..., 0] = first
@@ -128,7 +139,9 @@ class Forward:
             return exact, flat, Layout(flat.ctypes.data, strides[0], strides[1], strides[2])
 
         # bias: added to the scaled scores of each key, through a column of q that holds 1 / scale.
-        self.q, q_bits, q_layout = tensor(n_q, heads, None if bias is None else np.full((1, n_q, 1), 1 / self.scale))
+        self.q, q_bits, q_layout = tensor(
+            n_q, heads, None if bias is None else np.full((1, n_q, 1), 1 / self.scale)
+        )
         self.k, k_bits, k_layout = tensor(n_k, key_heads, None if bias is None else bias[None, :, None])
         self.v, v_bits, v_layout = tensor(n_k, key_heads)
         self.out = np.empty((batch, n_q, heads, head_dim), np.uint16)

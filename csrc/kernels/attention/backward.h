@@ -16,7 +16,8 @@ struct Backward {
     using T = kittens::choose<config.input == Input::bf16, kittens::bf16, kittens::half>;
     // Own rows are keys; gradients of Q or K; gradients of V.
     static constexpr bool of_keys = config.owner != Owner::queries, has_first = config.owner != Owner::values,
-                          has_values = config.owner == Owner::keys_and_values || config.owner == Owner::values;
+                          has_values =
+                              config.owner == Owner::keys_and_values || config.owner == Owner::values;
     static constexpr int threads = config.threads(), head_dim = config.head_dim, rows = config.rows_per_wave,
                          columns = config.stream_rows;
     // The same rows twice: as they lie for S and dP, transposed for the gradients.
@@ -27,7 +28,8 @@ struct Backward {
     static constexpr bool direct = forward_fill == kittens::Fill::direct;
     static constexpr int buffers = direct ? 2 : 1;
     static constexpr int turned_tiles = has_first + has_values;
-    static constexpr int buffer_bytes = (1 + has_first) * StraightTile::bytes + turned_tiles * TurnedTile::bytes;
+    static constexpr int buffer_bytes =
+        (1 + has_first) * StraightTile::bytes + turned_tiles * TurnedTile::bytes;
     static constexpr int lds_bytes = buffers * buffer_bytes;
     static_assert(lds_bytes <= kittens::target.lds_bytes, "the tiles under way fit in LDS");
     static_assert(statistics_block % columns == 0, "a tile of queries has its statistics");
@@ -58,7 +60,8 @@ struct Backward {
     }
     KITTENS_DEVICE TurnedTile turned(int buffer, int which) const {
         const int before = has_first ? which : 0;
-        return {lds + buffer * buffer_bytes + (1 + has_first) * StraightTile::bytes + before * TurnedTile::bytes};
+        return {lds + buffer * buffer_bytes + (1 + has_first) * StraightTile::bytes +
+                before * TurnedTile::bytes};
     }
 
     // Straight to registers: a wave's rows are nobody else's. Rows beyond the last read zero, or what their stride of
@@ -113,7 +116,8 @@ struct Backward {
             for (int e = 0; e < Scores::per_lane; e += 4) {
                 Statistics values = {own, own, own, own};
                 if constexpr (of_keys)
-                    values = *reinterpret_cast<const Statistics*>(streamed + j * Scores::shape::cols + first + e);
+                    values =
+                        *reinterpret_cast<const Statistics*>(streamed + j * Scores::shape::cols + first + e);
 #pragma unroll
                 for (int n = 0; n < 4; ++n) step(j, e + n, values[n]);
             }
@@ -123,7 +127,8 @@ struct Backward {
     KITTENS_DEVICE bool all_visible(int column) const {
         const Mask& mask = arguments.mask;
         if constexpr (of_keys)
-            return mask.first_query(first_row + rows - 1) <= column && column + columns - 1 <= mask.last_query(first_row);
+            return mask.first_query(first_row + rows - 1) <= column &&
+                   column + columns - 1 <= mask.last_query(first_row);
         else
             return KeyRange::all_visible(mask, first_row, first_row + rows, column, columns);
     }
@@ -146,8 +151,8 @@ struct Backward {
         Scores weights;
         score(weights, own_first, straight(buffer, 0));
         with_statistics(arguments.lse_log2 + at, own_lse, [&](int j, int e, float lse) {
-            weights.tiles[0][j][e] =
-                kittens::exponential_base_2(__builtin_fmaf(weights.tiles[0][j][e], arguments.scale_log2, -lse));
+            weights.tiles[0][j][e] = kittens::exponential_base_2(
+                __builtin_fmaf(weights.tiles[0][j][e], arguments.scale_log2, -lse));
         });
         // After the exponential: a hidden score may exceed the LSE by any amount.
         if (!all_visible(column)) clear_invisible(weights, column);
@@ -162,9 +167,10 @@ struct Backward {
         }
     }
 
-    KITTENS_DEVICE void store(const Gradient& gradient, const TensorArgument& destination, int64_t batch, int64_t head,
-                              int row_count, float factor) const {
-        const kittens::Coordinate place = kittens::row_layout(Gradient::shape::value(), kittens::lane_id_again(), 0);
+    KITTENS_DEVICE void store(const Gradient& gradient, const TensorArgument& destination, int64_t batch,
+                              int64_t head, int row_count, float factor) const {
+        const kittens::Coordinate place =
+            kittens::row_layout(Gradient::shape::value(), kittens::lane_id_again(), 0);
         const int64_t row = first_row + place.row;
         if (row >= row_count) return;
         T* to = static_cast<T*>(const_cast<void*>(destination.data)) + batch * destination.batch_stride +
@@ -174,9 +180,10 @@ struct Backward {
 #pragma unroll
             for (int e = 0; e < Gradient::per_lane; e += 4) {
                 const auto& all = gradient.tiles[0][j];
-                const kittens::vec<float, 4> values = {all[e] * factor, all[e + 1] * factor, all[e + 2] * factor,
-                                                       all[e + 3] * factor};
-                const int col = j * Gradient::shape::cols + kittens::row_layout(Gradient::shape::value(), 0, e).col;
+                const kittens::vec<float, 4> values = {all[e] * factor, all[e + 1] * factor,
+                                                       all[e + 2] * factor, all[e + 3] * factor};
+                const int col =
+                    j * Gradient::shape::cols + kittens::row_layout(Gradient::shape::value(), 0, e).col;
                 if (col + place.col < arguments.head_dim)
                     *reinterpret_cast<kittens::vec<T, 4>*>(to + col) =
                         __builtin_convertvector(values, kittens::vec<T, 4>);
@@ -217,10 +224,12 @@ struct Backward {
         const int64_t first_head = static_cast<int64_t>(place.batch) * arguments.heads +
                                    (of_keys ? place.head * arguments.group : place.head);
         if constexpr (!of_keys) {
-            const int row = first_row + kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0).row;
+            const int row =
+                first_row + kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0).row;
             // The statistics' rows are a multiple of a wave's.
             const bool inside = row < arguments.statistics_rows;
-            own_lse = inside ? arguments.lse_log2[first_head * arguments.statistics_rows + row] : __builtin_inff();
+            own_lse =
+                inside ? arguments.lse_log2[first_head * arguments.statistics_rows + row] : __builtin_inff();
             own_delta = inside ? arguments.delta[first_head * arguments.statistics_rows + row] : 0;
         }
         if constexpr (has_first) zero(gradient_first);
@@ -233,8 +242,9 @@ struct Backward {
             const TensorArgument& first_tensor = of_keys ? arguments.q : arguments.k;
             const TensorArgument& second_tensor = of_keys ? arguments.grad_out : arguments.v;
             const int heads = of_keys ? arguments.group : 1;
-            const int stream_head = of_keys ? place.head * arguments.group
-                                            : static_cast<uint32_t>(place.head) / static_cast<uint32_t>(arguments.group);
+            const int stream_head =
+                of_keys ? place.head * arguments.group
+                        : static_cast<uint32_t>(place.head) / static_cast<uint32_t>(arguments.group);
             Straight straight_first, straight_second;
             Turned turned_first, turned_second;
             const int64_t first_bytes = first_tensor.row_stride * static_cast<int64_t>(sizeof(T)),
@@ -276,7 +286,8 @@ struct Backward {
                 }
                 const int next = direct ? buffer ^ 1 : 0;
                 if (next_head < heads) fetch(next_head, next_column, next);
-                if (column + columns > own.first && column < own.past) attend(column, first_head + head, buffer);
+                if (column + columns > own.first && column < own.past)
+                    attend(column, first_head + head, buffer);
                 if (next_head == heads) break;
                 if constexpr (!direct) kittens::barrier();
                 settle(next);
@@ -286,9 +297,10 @@ struct Backward {
             }
         }
         if constexpr (has_first)
-            store(gradient_first, of_keys ? arguments.grad_k : arguments.grad_q, place.batch, place.head, own_rows,
-                  arguments.scale);
-        if constexpr (has_values) store(gradient_second, arguments.grad_v, place.batch, place.head, own_rows, 1.0f);
+            store(gradient_first, of_keys ? arguments.grad_k : arguments.grad_q, place.batch, place.head,
+                  own_rows, arguments.scale);
+        if constexpr (has_values)
+            store(gradient_second, arguments.grad_v, place.batch, place.head, own_rows, 1.0f);
     }
 };
 

@@ -13,8 +13,8 @@ struct Delta {
     static constexpr int rows_per_pass = delta_threads / lanes;
     static_assert(statistics_block % rows_per_pass == 0, "a workgroup takes a block of rows in whole passes");
 
-    KITTENS_DEVICE static float dot(kittens::buffer out, kittens::buffer grad_out, uint32_t out_row, uint32_t grad_row,
-                                    int col, int cols) {
+    KITTENS_DEVICE static float dot(kittens::buffer out, kittens::buffer grad_out, uint32_t out_row,
+                                    uint32_t grad_row, int col, int cols) {
         float sum = 0;
 #pragma clang loop unroll(disable)
         for (; col < cols; col += lanes * per_lane) {
@@ -36,8 +36,10 @@ struct Delta {
         const BackwardPlace place = place_of_workgroup(kittens::workgroup_id_x(), arguments);
         const int begin = place.tile * statistics_block, n_q = arguments.mask.n_q;
         const auto out = matrix_of<T>(arguments.out, place.batch, place.head, n_q, arguments.head_dim);
-        const auto grad_out = matrix_of<T>(arguments.grad_out, place.batch, place.head, n_q, arguments.head_dim);
-        const kittens::buffer out_view = out.window(begin, 0).view(), grad_view = grad_out.window(begin, 0).view();
+        const auto grad_out =
+            matrix_of<T>(arguments.grad_out, place.batch, place.head, n_q, arguments.head_dim);
+        const kittens::buffer out_view = out.window(begin, 0).view(),
+                              grad_view = grad_out.window(begin, 0).view();
         const int64_t head = static_cast<int64_t>(place.batch) * arguments.heads + place.head;
         const int lane = kittens::thread_id() % lanes;
 #pragma clang loop unroll(disable)

@@ -45,7 +45,9 @@ template <Input input>
 struct delta_row {
     using arguments = BackwardArguments;
     static constexpr int threads = delta_threads;
-    KITTENS_DEVICE static void enter(const arguments& values) { Delta<typename element_of<input>::type>::run(values); }
+    KITTENS_DEVICE static void enter(const arguments& values) {
+        Delta<typename element_of<input>::type>::run(values);
+    }
 };
 #define ATTENTION_DELTA(name, ...) using selected_##name = delta_row<variant_##name.input>;
 #include "each_row.h"

@@ -11,7 +11,7 @@ namespace hipkittens::simulator {
 using Binder = bool (*)(const isa::Instruction&, StepBuilder&);
 
 struct Families {
-    Binder scalar;         // SOP1 SOP2 SOPK SOPC SOPP, except those the machine handles itself (machine/control.cpp)
+    Binder scalar;  // SOP1 SOP2 SOPK SOPC SOPP, except those the machine handles itself (machine/control.cpp)
     Binder scalar_memory;  // SMEM
     Binder vector;         // VOP1 VOP2 VOPC VOP3 VOP3P, accvgpr moves, readlane and the like
     Binder matrix;         // MAI (StepBuilder::settings().arithmetic says how products are added)
@@ -20,15 +20,15 @@ struct Families {
 };
 
 // Each level's namespace defines these; execute/families.cpp, compiled once per level, gathers them.
-#define HIPKITTENS_DECLARE_LEVEL(level)                                   \
-    namespace level {                                                     \
-    bool bind_scalar(const isa::Instruction&, StepBuilder&);              \
-    bool bind_scalar_memory(const isa::Instruction&, StepBuilder&);       \
-    bool bind_vector(const isa::Instruction&, StepBuilder&);              \
-    bool bind_matrix(const isa::Instruction&, StepBuilder&);              \
-    bool bind_lds(const isa::Instruction&, StepBuilder&);                 \
-    bool bind_vector_memory(const isa::Instruction&, StepBuilder&);       \
-    const Families& families();                                           \
+#define HIPKITTENS_DECLARE_LEVEL(level)                             \
+    namespace level {                                               \
+    bool bind_scalar(const isa::Instruction&, StepBuilder&);        \
+    bool bind_scalar_memory(const isa::Instruction&, StepBuilder&); \
+    bool bind_vector(const isa::Instruction&, StepBuilder&);        \
+    bool bind_matrix(const isa::Instruction&, StepBuilder&);        \
+    bool bind_lds(const isa::Instruction&, StepBuilder&);           \
+    bool bind_vector_memory(const isa::Instruction&, StepBuilder&); \
+    const Families& families();                                     \
     }
 HIPKITTENS_DECLARE_LEVEL(portable)
 HIPKITTENS_DECLARE_LEVEL(avx2)
@@ -37,6 +37,6 @@ HIPKITTENS_DECLARE_LEVEL(avx512_bf16)
 #undef HIPKITTENS_DECLARE_LEVEL
 
 const Families& families(HostLevel level);
-HostLevel best_host_level();   // by CPUID
+HostLevel best_host_level();  // by CPUID
 
 }  // namespace hipkittens::simulator

@@ -43,12 +43,14 @@ HIPKITTENS_LARGE Float number_or_nan(Float a, Float b, Float result) {
 template <class Float>
 HIPKITTENS_LARGE Float maximum_number(Float a, Float b) {
     using Bits = typename Fields<Float>::Bits;
-    return number_or_nan(a, b, pick(is_greater(a, b), a, pick(is_greater(b, a), b, (Float)((Bits)a & (Bits)b))));
+    return number_or_nan(a, b,
+                         pick(is_greater(a, b), a, pick(is_greater(b, a), b, (Float)((Bits)a & (Bits)b))));
 }
 template <class Float>
 HIPKITTENS_LARGE Float minimum_number(Float a, Float b) {
     using Bits = typename Fields<Float>::Bits;
-    return number_or_nan(a, b, pick(is_greater(b, a), a, pick(is_greater(a, b), b, (Float)((Bits)a | (Bits)b))));
+    return number_or_nan(a, b,
+                         pick(is_greater(b, a), a, pick(is_greater(a, b), b, (Float)((Bits)a | (Bits)b))));
 }
 // IEEE 754-2019 maximum and minimum: any NaN wins.
 template <class Float>
