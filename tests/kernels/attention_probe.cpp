@@ -52,6 +52,17 @@ const char* probe_forward(const attention::ForwardProblem* problem, const char* 
     return answer.c_str();
 }
 
+const char* probe_backward(const attention::BackwardProblem* problem) {
+    try {
+        answer = describe(plan_backward(*problem));
+    } catch (const std::exception& error) {
+        answer = "error: " + std::string(error.what());
+    }
+    return answer.c_str();
+}
+
+int64_t probe_backward_workspace_floats(const attention::Problem* problem) { return backward_workspace_floats(*problem); }
+
 // Tile, head and batch of every workgroup, for `count` workgroups.
 void probe_places(const attention::ForwardArguments* arguments, uint32_t count, int32_t* places) {
     for (uint32_t i = 0; i < count; ++i) {

@@ -1,0 +1,222 @@
+"""Every prebuilt kernel of attention's gradients against float64, with the checks of the simulator on."""
+
+import ctypes
+import json
+import re
+
+import numpy as np
+import pytest
+
+from hipkittens._library import pack
+from tests.kernels.attention_forward import (
+    VARIANTS,
+    Forward,
+    Layout,
+    PlanError,
+    Shared,
+    kernel,
+    probe,
+    round_to,
+)
+from tests.kernels.gemm_plan import from_bits
+from tests.simulated_device import TARGETS
+
+CHECKS = {"poison": 1, "count_lds_conflicts": 1}
+LENGTHS = (1, 2, 17, 255, 257)
+ELEMENTS = ("bf16", "f16")
+# name -> (targets, element)
+ROWS = {
+    name: (targets, element)
+    for name, targets, element in re.findall(
+        r"^ATTENTION_(?:BACKWARD|DELTA)\((\w+), (\w+), (?:\w+, )?(bf16|f16)\b", VARIANTS, re.M
+    )
+}
+SIZES = (64, 128, 256)  # of the tiles: each with both elements runs every row once
+
+
+class Problem(ctypes.Structure):
+    """attention::BackwardProblem of csrc/kernels/attention/plan.h."""
+
+    TENSORS = ("q", "k", "v", "out", "grad_out", "grad_q", "grad_k", "grad_v")
+    _fields_ = [("shared", Shared), *((name, Layout) for name in TENSORS),
+                *((name, ctypes.c_void_p) for name in ("lse", "grad_lse", "workspace"))]  # fmt: skip
+
+
+class Backward(Forward):
+    """A forward problem whose output and LSE are the float64 ones, rounded, and the gradients of both."""
+
+    def __init__(self, *arguments, grad_lse: bool = False, **options):
+        super().__init__(*arguments, **options)
+        rng = np.random.default_rng(17)
+        exact, exact_lse, *_ = self.expected()
+        forward, element = self.problem, self.element
+        self.out[:], self.lse[:] = round_to(exact, element), exact_lse
+        grad_out = round_to(rng.standard_normal(exact.shape), element)
+        self.grad_out = from_bits(grad_out, element).astype(np.float64)
+        self.grad_lse = rng.standard_normal(exact_lse.shape).astype(np.float32) * grad_lse
+        library = probe()
+        library.probe_backward.restype = ctypes.c_char_p
+        library.probe_backward_workspace_floats.restype = ctypes.c_int64
+        workspace = np.empty(library.probe_backward_workspace_floats(ctypes.byref(forward.shared)), np.float32)
+        self.grads = {"grad_q": np.empty(self.q.shape, np.uint16), "grad_k": np.empty(self.k.shape, np.uint16),
+                      "grad_v": np.empty(self.v.shape, np.uint16)}  # fmt: skip
+        self.regions |= {"grad_out": grad_out, "workspace": workspace, **self.grads}
+        layouts = [Layout(array.ctypes.data, *(stride // 2 for stride in array.strides[:3]))
+                   for array in (grad_out, *self.grads.values())]  # fmt: skip
+        if grad_lse:
+            self.regions["grad_lse"] = self.grad_lse
+        self.problem = Problem(
+            forward.shared, forward.q, forward.k, forward.v, forward.out, *layouts, self.lse.ctypes.data,
+            self.grad_lse.ctypes.data if grad_lse else None, workspace.ctypes.data)  # fmt: skip
+
+    def plan(self) -> list[dict]:
+        text = probe().probe_backward(ctypes.byref(self.problem)).decode()
+        if text.startswith("error: "):
+            raise PlanError(text.removeprefix("error: "))
+        return json.loads(text)
+
+    def run(self, **settings) -> dict:
+        """The report of each launch by its variant."""
+        for grad in self.grads.values():
+            grad[:] = 0x7FFF
+        self.regions["workspace"][:] = np.nan
+        given = ("q", "k", "v", "out", "grad_out", "lse", "grad_lse")
+        return {
+            launch["variant"]: kernel(self.target, launch["kernel"]).launch(
+                bytes.fromhex(launch["arguments"]), self.regions, grid=launch["grid"], block=launch["block"],
+                read_only=given, **{**CHECKS, **settings})
+            for launch in self.plan()
+        }  # fmt: skip
+
+    def check(self):
+        """Each gradient within the roundings of weights and slopes (and of the stored output, in delta) and its own."""
+        group = self.q.shape[2] // self.k.shape[2]
+        k, v = (np.repeat(tensor, group, axis=2) for tensor in (self.k, self.v))
+        exact, lse, *_ = self.expected()
+        with np.errstate(invalid="ignore"):
+            scores = np.einsum("bqhd,bkhd->bhqk", self.q, k) * self.scale - lse[..., None]
+        weights = np.where(self.seen, np.exp(np.where(self.seen, scores, 0)), 0)
+        slope = np.einsum("bqhd,bkhd->bhqk", self.grad_out, v)
+        delta = np.einsum("bqhd,bqhd->bhq", self.grad_out, exact) - self.grad_lse
+        slope = weights * (slope - delta[..., None])
+        rough = np.einsum("bqhd,bqhd->bhq", np.abs(self.grad_out), np.abs(exact))
+        rough = np.abs(slope) + weights * rough[..., None]
+
+        def over_groups(values):
+            batch, rows, heads, size = values.shape
+            return values.reshape(batch, rows, heads // group, group, size).sum(axis=3)
+
+        def sums(weights, slope, q, k, grad_out):
+            return (np.einsum("bhqk,bkhd->bqhd", slope, k) * abs(self.scale),
+                    over_groups(np.einsum("bhqk,bqhd->bkhd", slope, q)) * abs(self.scale),
+                    over_groups(np.einsum("bhqk,bqhd->bkhd", weights, grad_out)))  # fmt: skip
+
+        signed = sums(weights, slope * np.sign(self.scale), self.q, k, self.grad_out)
+        largest = sums(weights, rough, np.abs(self.q), np.abs(k), np.abs(self.grad_out))
+        unit = 2.0**-8 if self.element == "bf16" else 2.0**-11
+        for name, expected, sum_of_absolutes in zip(self.grads, signed, largest, strict=True):
+            error = np.abs(from_bits(self.grads[name], self.element).astype(np.float64) - expected)
+            allowance = unit * (np.abs(expected) + sum_of_absolutes) + 1e-6
+            assert np.all(error <= allowance), (name, (error - allowance).max())
+
+
+def run(problem, **settings):
+    reports = problem.run(**settings)
+    problem.check()
+    return reports
+
+
+def test_the_sizes_reach_every_row():
+    reached = {launch["variant"] for size in SIZES for element in ELEMENTS
+               for launch in Backward("gfx950", element, size, 4, 4).plan()}  # fmt: skip
+    assert reached == set(ROWS) and len(ROWS) >= 14
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("size", SIZES)
+def test_row(target, element, size):
+    """Whole tiles without a bank conflict; then broken ones, with groups of heads, gaps between rows and a short head."""
+    for variant, report in run(Backward(target, element, size, 128, 128)).items():
+        # gfx942 writes transposed tiles of 32 rows in runs that meet a bank twice; with heads of 256 no others fit.
+        assert report.lds_conflict_cycles == 0 or (size == 256 and target == "gfx942"), variant
+    short = Backward(target, element, size - 24, 147, 141, batch=2, heads=6, key_heads=2, causal=True, padding=6,
+                     grad_lse=True)  # fmt: skip
+    results = []
+    for seed in (0, 11, 12):
+        run(short, wave_order_seed=seed)
+        results.append([grad.copy() for grad in short.grads.values()])
+    for other in results[1:]:
+        assert all(np.array_equal(one, two) for one, two in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("row", ROWS)
+def test_registers_hold_everything(row, target):
+    (entry,) = pack(target).entry(f"hipkittens_attention_{row}_{target}")["kernels"]
+    assert entry["vgpr_spills"] == entry["scratch_bytes"] == 0
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("n_q", LENGTHS)
+@pytest.mark.parametrize("n_k", LENGTHS)
+def test_lengths(target, n_q, n_k):
+    for causal in (False, True):
+        run(Backward(target, "bf16", 64, n_q, n_k, causal=causal))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("window", [(0, 0), (5, -1), (-1, 9), (40, 30), (200, 0), (1000, 1000)])
+def test_windows(target, window):
+    for n_q, n_k, causal in ((150, 300, False), (300, 150, True), (65, 64, False)):
+        run(Backward(target, "f16", 40, n_q, n_k, causal=causal, window=window, heads=3, key_heads=1))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("heads", "key_heads"), [(1, 1), (3, 1), (4, 1), (5, 1), (8, 1), (12, 4), (10, 2)])
+def test_head_groups(target, heads, key_heads):
+    run(Backward(target, "f16", 16, 40, 70, batch=2, heads=heads, key_heads=key_heads, causal=True))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("head_dim", [8, 16, 72, 120, 136, 192, 248])
+def test_head_sizes(target, head_dim):
+    run(Backward(target, "bf16", head_dim, 33, 65, heads=2, key_heads=1))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_repeated_row(target):
+    """A row stride of zero: rows beyond the last read as the same row."""
+    problem = Backward(target, "bf16", 64, 70, 45)
+    bits = problem.regions["grad_out"]
+    bits[:] = bits[:, :1]
+    problem.grad_out[:] = problem.grad_out[:, :1]
+    problem.problem.grad_out.row_stride = 0
+    run(problem)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_tiles_without_a_visible_pair_are_skipped(target):
+    whole = Backward(target, "bf16", 64, 512, 512).run()
+    causal = Backward(target, "bf16", 64, 512, 512, causal=True).run()
+    for variant, report in whole.items():
+        if "delta" not in variant:
+            assert causal[variant].mfma_instructions < 0.66 * report.mfma_instructions
+
+
+def test_the_plan_says_what_is_wrong():
+    def refused(match, **changes):
+        problem = Backward("gfx950", "bf16", 64, 4, 4, heads=2)
+        for name, value in changes.items():
+            owner, _, field = name.rpartition("__")
+            target = getattr(problem.problem, owner) if owner else problem.problem
+            setattr(target, field, value)
+        with pytest.raises(PlanError, match=match):
+            problem.plan()
+
+    refused("target gfx90 has no kernels", shared__target=90)
+    refused("grad_out: the stride of its rows is 127", grad_out__row_stride=127)
+    refused("out does not begin on 4 bytes", out__data=0x1002)
+    refused("within 4 GiB", grad_out__row_stride=1 << 26)
+    refused("lse has no data", lse=None)
+    refused("workspace has no data", workspace=None)
