@@ -8,15 +8,17 @@ namespace hipkittens::norm {
 // dz = rstd (g - mean(g) - xhat mean(g xhat)) + dsum with g = dy weight and xhat = (z - mean) rstd; without the term
 // mean(g) for rms_norm.
 template <class T, RowShape shape>
-KITTENS_DEVICE void backward(const BackwardArguments& arguments, kittens::shared_byte* lds) {
+KITTENS_DEVICE void backward(const BackwardArguments& given, kittens::shared_byte* lds) {
     using Row = Worker<shape>;
     constexpr bool sums = sums_columns(shape), held = holds_gradient(shape);
     const Row worker;
-    const int cols = arguments.rows.cols;
+    const int cols = given.rows.cols;
     const float scale = 1.0f / static_cast<float>(cols);
     eight sum_weight[sums ? Row::chunks : 1] = {}, sum_bias[sums ? Row::chunks : 1] = {};
 
-    for (uint32_t row = worker.first_row; row < arguments.rows.count; row += arguments.workers) {
+    for (uint32_t row = worker.first_row; row < given.rows.count; row += given.workers) {
+        // As in forward.h: not all of them fit into scalar registers at a time.
+        const BackwardArguments arguments = kittens::arguments_again<BackwardArguments>();
         const float mean = arguments.mean ? arguments.mean[row] : 0.0f, rstd = arguments.rstd[row];
         auto xhat_of = [&](int c, bool wide) {
             return (load_eight<T>(row_of<T>(arguments.z, arguments.rows, row),
@@ -38,17 +40,18 @@ KITTENS_DEVICE void backward(const BackwardArguments& arguments, kittens::shared
                 });
             return dy;
         };
+        const BackwardArguments last = kittens::arguments_again<BackwardArguments>();
         auto finish = [&](int c, eight gradient) {
-            if (arguments.dsum.data)
-                gradient += load_eight<T>(row_of<T>(arguments.dsum, arguments.rows, row),
-                                          (worker.column() + c * Row::chunk_step), arguments.wide);
-            if (arguments.dresidual)
-                store_eight<T>(gradient, dense_row<T>(arguments.dresidual, row, cols),
-                               (worker.column() + c * Row::chunk_step), arguments.wide);
-            if (arguments.dropout.seed)
-                gradient *= kept(arguments.dropout, row, (worker.column() + c * Row::chunk_step));
-            store_eight<T>(gradient, dense_row<T>(arguments.dx, row, cols),
-                           (worker.column() + c * Row::chunk_step), arguments.wide);
+            if (last.dsum.data)
+                gradient += load_eight<T>(row_of<T>(last.dsum, last.rows, row),
+                                          (worker.column() + c * Row::chunk_step), last.wide);
+            if (last.dresidual)
+                store_eight<T>(gradient, dense_row<T>(last.dresidual, row, cols),
+                               (worker.column() + c * Row::chunk_step), last.wide);
+            if (last.dropout.seed)
+                gradient *= kept(last.dropout, row, (worker.column() + c * Row::chunk_step));
+            store_eight<T>(gradient, dense_row<T>(last.dx, row, cols),
+                           (worker.column() + c * Row::chunk_step), last.wide);
         };
 
         eight xhat[held ? Row::chunks : 1], gradient[held ? Row::chunks : 1];
@@ -102,11 +105,11 @@ KITTENS_DEVICE void backward(const BackwardArguments& arguments, kittens::shared
 #pragma unroll
             for (int c = 0; c < Row::chunks; ++c)
                 store_eight<float>(values[c], destination, (worker.column() + c * Row::chunk_step),
-                                   arguments.wide);
+                                   given.wide);
         };
-        if (worker.first_row < arguments.workers) {
-            if (arguments.partial_weight) store(arguments.partial_weight, sum_weight);
-            if (arguments.partial_bias) store(arguments.partial_bias, sum_bias);
+        if (worker.first_row < given.workers) {
+            if (given.partial_weight) store(given.partial_weight, sum_weight);
+            if (given.partial_bias) store(given.partial_bias, sum_bias);
         }
     }
 }
