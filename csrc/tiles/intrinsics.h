@@ -181,6 +181,12 @@ KITTENS_DEVICE uint32_t opaque(uint32_t value) {
     asm("" : "+v"(value));
     return value;
 }
+// The same for a value that all lanes share: the compiler cannot derive it from others, nor others from it, and keeps
+// just this one from turn to turn of a loop.
+KITTENS_DEVICE int64_t opaque_scalar(int64_t value) {
+    asm("" : "+s"(value));
+    return value;
+}
 
 // The kernel's argument struct, read from memory where it is called: what only the end of a kernel needs then
 // occupies no scalar register before.

@@ -36,7 +36,9 @@ def test_row(row, target):
 @pytest.mark.parametrize(("row", "target"), CASES, ids=CASE_NAMES)
 def test_registers_hold_everything(row, target):
     (kernel,) = pack(target).entry(f"hipkittens_attention_{row}_{target}")["kernels"]
-    assert kernel["vgpr_spills"] == kernel["sgpr_spills"] == kernel["scratch_bytes"] == 0
+    # No memory: an SGPR may wait in a lane of a VGPR, and at head size 256 a VGPR in an AGPR.
+    assert kernel["scratch_bytes"] == 0
+    assert kernel["vgpr_spills"] == 0 or "_d256" in row
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -52,6 +54,27 @@ def test_lengths(target, n_q, n_k):
 def test_head_sizes(target, head_dim):
     launch, _ = run(Forward(target, "bf16", head_dim, 33, 65, heads=2, key_heads=1))
     assert launch["variant"].endswith("_d64" if head_dim <= 64 else "_d128" if head_dim <= 128 else "_d256")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("n_k", [1, 64, 65, 128, 190, 256, 320])
+def test_ping_pong_does_not_depend_on_the_order_of_waves(target, head_dim, n_k):
+    """Fewer tiles of keys than buffers, odd and even numbers of them."""
+    for seed in range(1, 4):
+        row = f"forward_bf16_d{head_dim}_ping_pong"
+        run(Forward(target, "bf16", head_dim, 256, n_k, causal=seed == 2, window=(70, 30)), row, wave_order_seed=seed)
+    step = Forward(target, "bf16", head_dim, 70, n_k, bias=np.arange(n_k) // 16 * 6.0)
+    run(step, row)
+
+
+def test_the_large_tiles_are_for_large_problems():
+    def chosen(**changes):
+        (launch,) = make_plan(Forward("gfx942", "f16", 128, 512, 64, heads=8, **changes).problem)
+        return launch["variant"]
+
+    assert chosen() == "forward_f16_d128"
+    assert chosen(batch=19) == "forward_f16_d128_ping_pong"
 
 
 @pytest.mark.parametrize("target", TARGETS)

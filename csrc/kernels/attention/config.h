@@ -6,11 +6,16 @@ namespace hipkittens::attention {
 
 enum class Input { bf16, f16 };
 enum class Targets { both, gfx942, gfx950 };
+enum class Schedule {
+    simple,     // load the next tile, attend to this one, meet
+    ping_pong,  // two wave groups half a phase apart (tiles/schedule.h)
+};
 
 struct ForwardConfig {
     Input input;
     int head_dim;  // of the tiles; any smaller one that is a multiple of 8 runs with the rest of a row masked
     int waves;
+    Schedule schedule;
 
     static constexpr int queries_per_wave = 32, keys_per_tile = 64;
     constexpr int queries() const { return waves * queries_per_wave; }
@@ -24,8 +29,9 @@ struct ForwardVariant {
 };
 
 // The rows of variants.def as constants variant_<name>, and all of them in order.
-#define ATTENTION_FORWARD(name, targets, input, head_dim, waves) \
-    inline constexpr ForwardVariant variant_##name{#name, Targets::targets, {Input::input, head_dim, waves}};
+#define ATTENTION_FORWARD(name, targets, input, head_dim, waves, schedule) \
+    inline constexpr ForwardVariant variant_##name{                        \
+        #name, Targets::targets, {Input::input, head_dim, waves, Schedule::schedule}};
 #include "each_row.h"
 
 inline constexpr ForwardVariant forward_variants[] = {

@@ -25,8 +25,10 @@ template <class T, int keys, int head_dim, int threads>
 struct KeyTiles {
     using Tile = kittens::st<T, keys, head_dim, kittens::Access::rows>;
     using Loads = kittens::global_to_shared<Tile, threads, forward_fill>;
+    template <int rows, int cols>
+    using Piece = kittens::rt<T, rows, cols, kittens::row_l, kittens::rt_32x16>;
     static constexpr int step = 32;
-    using Registers = kittens::rt<T, keys, step, kittens::row_l, kittens::rt_32x16>;
+    using Registers = Piece<keys, step>;
     Loads loads;
 
     // Columns from valid_cols on read as zero.
@@ -48,14 +50,16 @@ template <class T, int keys, int head_dim, int threads, bool read_transposed = k
 struct ValueTiles {
     using Tile = kittens::st<T, keys, head_dim, kittens::Access::columns_32>;
     using Loads = kittens::global_to_shared<Tile, threads, forward_fill>;
+    template <int count>
+    using Piece = kittens::rt<T, count, head_dim, kittens::col_l, kittens::transposed_shape<kittens::rt_32x16>>;
     static constexpr int step = 16;
-    using Registers =
-        kittens::rt<T, step, head_dim, kittens::col_l, kittens::transposed_shape<kittens::rt_32x16>>;
+    using Registers = Piece<step>;
     Loads loads;
 
-    KITTENS_DEVICE static void read(Registers& registers, Tile tile, int key) { load(registers, tile, key, 0); }
-    template <class Output, class Powers>
-    KITTENS_DEVICE static void multiply(Output& output, const Powers& powers, const Registers& registers) {
+    template <class Part>
+    KITTENS_DEVICE static void read(Part& registers, Tile tile, int key) { load(registers, tile, key, 0); }
+    template <class Output, class Powers, class Part>
+    KITTENS_DEVICE static void multiply(Output& output, const Powers& powers, const Part& registers) {
         mma_AB(output, powers, registers, output);
     }
 };
@@ -63,13 +67,16 @@ template <class T, int keys, int head_dim, int threads>
 struct ValueTiles<T, keys, head_dim, threads, false> {
     using Tile = kittens::st<T, head_dim, keys, kittens::Access::rows_written_in_runs>;
     using Loads = kittens::global_to_shared_transposed<Tile, threads, forward_fill>;
+    template <int count>
+    using Piece = kittens::rt<T, head_dim, count, kittens::row_l, kittens::rt_32x16>;
     static constexpr int step = 16;
-    using Registers = kittens::rt<T, head_dim, step, kittens::row_l, kittens::rt_32x16>;
+    using Registers = Piece<step>;
     Loads loads;
 
-    KITTENS_DEVICE static void read(Registers& registers, Tile tile, int key) { load(registers, tile, 0, key); }
-    template <class Output, class Powers>
-    KITTENS_DEVICE static void multiply(Output& output, const Powers& powers, const Registers& registers) {
+    template <class Part>
+    KITTENS_DEVICE static void read(Part& registers, Tile tile, int key) { load(registers, tile, 0, key); }
+    template <class Output, class Powers, class Part>
+    KITTENS_DEVICE static void multiply(Output& output, const Powers& powers, const Part& registers) {
         mma_ABt(output, powers, registers, output);
     }
 };

@@ -18,9 +18,9 @@ struct OnlineSoftmax {
 
     KITTENS_DEVICE explicit OnlineSoftmax(float scale_log2) : scale_log2(scale_log2) {}
 
-    // Turns scores into exponentials and brings `output`, the weighted sum so far, to the same reference.
+    // Before the scores of a tile are exponentiated, and after the output has taken in all earlier ones.
     template <class Scores, class Output>
-    KITTENS_DEVICE void update(Scores& scores, Output& output) {
+    KITTENS_DEVICE void follow(const Scores& scores, Output& output) {
         static_assert(Scores::height == 1 && Output::height == 1, "one query per lane");
         kittens::col_vec<Scores> largest;
         kittens::row_max(largest, scores);
@@ -31,14 +31,21 @@ struct OnlineSoftmax {
             sum *= factor;
             kittens::mul(output, output, factor);
         }
+    }
+    // Base tiles first .. first+count-1 of the scores become powers of two.
+    template <int first, int count, class Scores>
+    KITTENS_DEVICE void exponentiate(Scores& scores) {
         // A query that has seen no key yet: exp2(-inf - 0), not exp2(-inf + inf).
         const float base = reference == -__builtin_inff() ? 0.0f : reference;
-        kittens::for_each_register<Scores>([&](int i, int j, int e) {
-            const float power =
-                kittens::exponential_base_2(__builtin_fmaf(scores.tiles[i][j][e], scale_log2, -base));
-            scores.tiles[i][j][e] = power;
-            sum += power;
-        });
+#pragma unroll
+        for (int j = first; j < first + count; ++j)
+#pragma unroll
+            for (int e = 0; e < Scores::per_lane; ++e) {
+                const float power =
+                    kittens::exponential_base_2(__builtin_fmaf(scores.tiles[0][j][e], scale_log2, -base));
+                scores.tiles[0][j][e] = power;
+                sum += power;
+            }
     }
 
     // Over all keys, in both lanes.

@@ -13,7 +13,7 @@ namespace hipkittens::attention {
 namespace {
 
 // Lane offsets inside a tile stay below this (tiles/global_layout.h, out_of_range).
-constexpr int64_t reach_bytes = 0xfffffff0;
+constexpr int64_t reach_bytes = 0xfff00000;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -138,10 +138,22 @@ Plan plan_forward_variant(const ForwardProblem& problem, const ForwardVariant& v
 }
 
 Plan plan_forward(const ForwardProblem& problem) {
-    check(problem.shared);
+    const Problem& p = problem.shared;
+    check(p);
+    const int64_t usual = (p.target == 942 ? kittens::gfx942 : kittens::gfx950).compute_units;
+    const int64_t units = p.compute_units > 0 ? p.compute_units : usual;
     const ForwardVariant* best = nullptr;
-    for (const ForwardVariant& variant : forward_variants)
-        if (suits(variant, problem) && (!best || variant.config.head_dim < best->config.head_dim)) best = &variant;
+    for (const ForwardVariant& variant : forward_variants) {
+        if (!suits(variant, problem)) continue;
+        const ForwardConfig& config = variant.config;
+        // Large tiles only where there is one for every compute unit.
+        if (config.schedule == Schedule::ping_pong && divide_up(p.n_q, config.queries()) * p.heads * p.batch < units)
+            continue;
+        const auto worse = [](const ForwardConfig& config) {
+            return config.head_dim * 2 + (config.schedule == Schedule::simple);
+        };
+        if (!best || worse(config) < worse(best->config)) best = &variant;
+    }
     if (!best) refuse("no variant has this element type and head_dim");
     return plan_forward_variant(problem, *best);
 }

@@ -1,0 +1,128 @@
+// kernels/attention/forward_wave.h: the 32 queries of one wave: their scores, weights and output.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "config.h"
+#include "forward_tiles.h"
+#include "mask.h"
+#include "online_softmax.h"
+
+namespace hipkittens::attention {
+
+template <Input input>
+struct element_of {
+    using type = kittens::bf16;
+};
+template <>
+struct element_of<Input::f16> {
+    using type = kittens::half;
+};
+
+// One query per pair of lanes. All waves of a workgroup go over the same tiles of keys.
+template <ForwardConfig config>
+struct ForwardWave {
+    using T = typename element_of<config.input>::type;
+    static constexpr int threads = config.threads(), head_dim = config.head_dim, keys = config.keys_per_tile,
+                         queries = config.queries_per_wave;
+    using Keys = KeyTiles<T, keys, head_dim, threads>;
+    using Values = ValueTiles<T, keys, head_dim, threads>;
+    using KeyTile = typename Keys::Tile;
+    using ValueTile = typename Values::Tile;
+    static constexpr bool direct = forward_fill == kittens::Fill::direct;
+
+    static constexpr int pieces = head_dim / Keys::step;
+    using Query = kittens::rt<T, queries, Keys::step, kittens::row_l, kittens::rt_32x16>;
+    template <int count>
+    using Product = kittens::rt<float, queries, count, kittens::row_l, kittens::rt_32x32>;
+    // The product's registers, its columns in the order of the keys (tile_key), as operands of the second product.
+    using Scores = kittens::rt<float, queries, keys, kittens::row_l, kittens::rt_32x16>;
+    template <int count>
+    using Powers = kittens::rt<T, queries, count, kittens::row_l, kittens::rt_32x16>;
+    using Output = kittens::rt<float, queries, head_dim, kittens::row_l, kittens::rt_32x32>;
+
+    const ForwardArguments& arguments;
+    ForwardPlace place;
+    int first_query;
+    KeyRange all, own;  // the keys that the workgroup loads, and those of them that this wave needs
+    Query query[pieces];
+    Output output;
+    OnlineSoftmax softmax;
+
+    KITTENS_DEVICE explicit ForwardWave(const ForwardArguments& arguments)
+        : arguments(arguments),
+          place(place_of_workgroup(kittens::workgroup_id_x(), arguments)),
+          first_query(place.tile * config.queries() + kittens::wave_id() * queries),
+          all(arguments.mask, place.tile * config.queries(), (place.tile + 1) * config.queries()),
+          own(arguments.mask, first_query, first_query + queries),
+          softmax(arguments.scale_log2) {
+        load_queries(matrix_of<T>(arguments.q, place.batch, place.head, arguments.mask.n_q, arguments.head_dim));
+        kittens::zero(output);
+    }
+
+    KITTENS_DEVICE kittens::global_matrix<const T> key_matrix(const TensorArgument& tensor) const {
+        const int head = static_cast<uint32_t>(place.head) / static_cast<uint32_t>(arguments.group);
+        return matrix_of<T>(tensor, place.batch, head, arguments.mask.n_k, arguments.head_dim);
+    }
+    KITTENS_DEVICE int first_tile_key() const { return all.first / keys * keys; }
+
+    // Straight to registers: a wave's queries are nobody else's. Rows beyond the last read zero.
+    KITTENS_DEVICE void load_queries(const kittens::global_matrix<const T>& source) {
+        const kittens::Coordinate own = kittens::row_layout(Query::shape::value(), kittens::lane_id(), 0);
+        const bool inside = first_query < source.rows;
+        kittens::buffer view = source.window(inside ? first_query : 0, 0).view();
+        if (!inside) view.bytes = 0;
+        const uint32_t sign = arguments.negated ? 0x80008000u : 0;
+        const uint32_t row = own.row * static_cast<uint32_t>(source.row_bytes());
+#pragma unroll
+        for (int piece = 0; piece < pieces; ++piece)
+#pragma unroll
+            for (int j = 0; j < Query::width; ++j) {
+                const int col = piece * Keys::step + j * Query::shape::cols + own.col;
+                const kittens::chunk values = kittens::buffer_load<kittens::chunk>(
+                    view, col < source.cols ? row + col * sizeof(T) : kittens::out_of_range);
+                query[piece].tiles[0][j] = __builtin_bit_cast(typename Query::fragment, values ^ sign);
+            }
+    }
+
+    // Columns first .. of the scores from as many columns of the product.
+    template <int first, class Part>
+    KITTENS_DEVICE static void place_scores(Scores& scores, const Part& product) {
+#pragma unroll
+        for (int j = 0; j < Part::cols / Scores::shape::cols; ++j)
+#pragma unroll
+            for (int e = 0; e < Scores::per_lane; ++e)
+                scores.tiles[0][first / Scores::shape::cols + j][e] = product.tiles[0][j / 2][j % 2 * 8 + e];
+    }
+    KITTENS_DEVICE void hide(Scores& scores, int key) const {
+        if (!KeyRange::all_visible(arguments.mask, first_query, first_query + queries, key, keys))
+            hide_invisible(scores, arguments.mask, first_query, key);
+    }
+
+    KITTENS_DEVICE void store() {
+        // Read again: in the loop before, scalar registers are short.
+        const ForwardArguments arguments = kittens::arguments_again<ForwardArguments>();
+        const int64_t batch = place.batch, head = place.head;
+        const float total = softmax.total();
+        kittens::mul(output, output, total == 0.0f ? 0.0f : 1.0f / total);
+        const int lane = kittens::lane_id_again();
+        const kittens::Coordinate own = kittens::row_layout(Output::shape::value(), lane, 0);
+        if (first_query + own.row >= arguments.mask.n_q) return;
+        const int64_t row = first_query + own.row;
+        if (lane < queries)
+            arguments.lse[(batch * arguments.heads + head) * arguments.mask.n_q + row] = softmax.log_sum_exp(total);
+        T* out = static_cast<T*>(const_cast<void*>(arguments.out.data)) + batch * arguments.out.batch_stride +
+                 head * arguments.out.head_stride + row * arguments.out.row_stride + own.col;
+#pragma unroll
+        for (int j = 0; j < Output::width; ++j)
+#pragma unroll
+            for (int e = 0; e < Output::per_lane; e += 4) {
+                const auto& all = output.tiles[0][j];
+                const kittens::vec<float, 4> values = {all[e], all[e + 1], all[e + 2], all[e + 3]};
+                const int col = j * Output::shape::cols + kittens::row_layout(Output::shape::value(), 0, e).col;
+                if (col + own.col < arguments.head_dim)
+                    *reinterpret_cast<kittens::vec<T, 4>*>(out + col) =
+                        __builtin_convertvector(values, kittens::vec<T, 4>);
+            }
+    }
+};
+
+}  // namespace hipkittens::attention
