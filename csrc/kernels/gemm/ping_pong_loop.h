@@ -85,12 +85,16 @@ struct PingPongLoop {
     // Past the last tile both buffers are empty: their loads touch no memory but count like any other, so the
     // waits stay the same to the end.
     KITTENS_DEVICE void close() {
-        a_view.bytes = b_view.bytes = a_view.scalar_offset = b_view.scalar_offset = 0;
+        a_view.bytes = b_view.bytes = a_view.scalar_offset = b_view.scalar_offset = a_step = b_step = 0;
     }
+    // `steady`: at least one more tile is left after this one.
+    template <bool steady>
     KITTENS_DEVICE void advance() {
         a_view.scalar_offset += a_step;
         b_view.scalar_offset += b_step;
-        if (--left == 0) close();
+        if constexpr (!steady)
+            if (left == 1) close();
+        --left;
     }
 
     KITTENS_DEVICE TileA a_tile(int buffer, int half) const {
@@ -106,20 +110,20 @@ struct PingPongLoop {
         return {lds + b_begin + (buffer * 2 + half) * TileB::bytes};
     }
 
-    template <int half>
+    template <int half, bool steady = false>
     KITTENS_DEVICE void fetch_a(int buffer) {
         a[half].loads.fetch_prepared(a_view, a_tile(buffer, half));
-        if constexpr (half == 1) advance();  // the last of a tile's four
+        if constexpr (half == 1) advance<steady>();  // the last of a tile's four
     }
     template <int half>
     KITTENS_DEVICE void fetch_b(int buffer) {
         b[half].loads.fetch_prepared(b_view, b_tile(buffer, half));
     }
     // What phase `phase` does for later tiles.
-    template <int buffer, int phase>
+    template <int buffer, int phase, bool steady>
     KITTENS_DEVICE void refill() {
         if constexpr (direct) {
-            if constexpr (phase == 0) fetch_a<1>(1 - buffer);
+            if constexpr (phase == 0) fetch_a<1, steady>(1 - buffer);
             if constexpr (phase == 1) fetch_b<0>(buffer);
             if constexpr (phase == 2) fetch_a<0>(buffer);
             if constexpr (phase == 3) fetch_b<1>(buffer);
@@ -129,14 +133,14 @@ struct PingPongLoop {
             if constexpr (phase == 3) b[1].loads.place(b_tile(0, 1));
             if constexpr (phase == 3) a[1].loads.place(a_tile(0, 1));
             if constexpr (phase == 0) fetch_b<1>(0);
-            if constexpr (phase == 1) fetch_a<1>(0);
+            if constexpr (phase == 1) fetch_a<1, steady>(0);
             if constexpr (phase == 2) fetch_b<0>(0);
             if constexpr (phase == 3) fetch_a<0>(0);
         }
     }
 
     // One K tile in LDS buffer `buffer`.
-    template <int buffer>
+    template <int buffer, bool steady>
     KITTENS_DEVICE void tile() {
         using Loads = kittens::choose<direct, DirectLoads, kittens::compiler_waits>;
         kittens::ping_pong_phases<phases, Loads>(
@@ -149,7 +153,7 @@ struct PingPongLoop {
                 } else if constexpr (phase.value == 2) {
                     A::template read<band_m, config.tile_k>(a_registers, a_tile(buffer, 1), row, 0);
                 }
-                refill<buffer, phase.value>();
+                refill<buffer, phase.value, steady>();
             },
             [&](auto phase) {
                 constexpr int band_row = phase.value / 2, band_col = phase.value % 2;
@@ -203,17 +207,19 @@ struct PingPongLoop {
         kittens::barrier();
 
         kittens::eight_wave_ping_pong(wave, [&] {
-            int tiles = range.count();
-            if constexpr (buffers == 2) {
-                while (true) {
-                    tile<0>();
-                    if (--tiles == 0) break;
-                    tile<1>();
-                    if (--tiles == 0) break;
+            // `left` goes down by one with every tile, from one less than their number.
+            if constexpr (buffers == 2)
+                while (left > 2) {
+                    tile<0, true>();
+                    tile<1, true>();
                 }
-            } else {
-                do tile<0>();
-                while (--tiles > 0);
+            while (true) {
+                tile<0, false>();
+                if (left < 0) break;
+                if constexpr (buffers == 2) {
+                    tile<1, false>();
+                    if (left < 0) break;
+                }
             }
         });
         // LDS belongs to another workgroup once this one ends; nothing may still be on its way there.

@@ -1,0 +1,69 @@
+"""What the hot loops of the prebuilt GEMM kernels issue: from the index of the packs and the simulator's counters."""
+
+import pytest
+
+from hipkittens._library import pack
+from tests.kernels.gemm_plan import ROWS, Gemm
+from tests.simulated_device import TARGETS
+
+PING_PONG = [row for row in ROWS if "256x256" in row]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_nothing_is_spilled(target):
+    kernels = [
+        kernel
+        for entry in pack(target).entries
+        if entry["operation"] == "gemm"
+        for kernel in entry["kernels"]
+    ]
+    assert len(kernels) > len(ROWS)  # and the reduction
+    for kernel in kernels:
+        assert kernel["scratch_bytes"] == kernel["vgpr_spills"] == kernel["sgpr_spills"] == 0, kernel[
+            "symbol"
+        ]
+
+
+def loop_of(target, row, tiles=8):
+    """Counters of `tiles` turns of the loop: what a longer K issues more than a shorter one."""
+    _, orientation, element, tile_m, tile_n, tile_k = ROWS[row]
+    reports = [
+        Gemm(target, orientation, element, tile_m, tile_n, (4 + extra) * tile_k).run(
+            row, count_lds_conflicts=1
+        )[1][0]
+        for extra in (0, tiles)
+    ]
+    names = [name for name, _ in type(reports[0])._fields_ if name not in ("seconds", "workgroups", "waves")]
+    waves = reports[0].waves
+    return {name: (getattr(reports[1], name) - getattr(reports[0], name)) / (waves * tiles) for name in names}
+
+
+# Least share of matrix instructions among all issued, and the vector ALU instructions of a wave and K tile: none where
+# operands are read as they lie; where gfx942 transposes on the way into LDS, the permutations and their addresses.
+LEAST_SHARE = {
+    "gfx942": {"nt": 0.6, "nn": 0.53, "tt": 0.53, "tn": 0.46},
+    "gfx950": {"nt": 0.49, "nn": 0.45, "tt": 0.43, "tn": 0.4},
+}
+MOST_VECTOR = {
+    "gfx942": {"nt": 0, "nn": 20, "tt": 20, "tn": 40},
+    "gfx950": {"nt": 0, "nn": 0, "tt": 0, "tn": 0},
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("row", PING_PONG)
+def test_the_ping_pong_loop(target, row):
+    orientation = ROWS[row][1]
+    loop = loop_of(target, row)
+    # 128 x 64 x 64 of a wave in steps of 16 x 16 x 32 (gfx942: 16).
+    assert loop["mfma_instructions"] == (64 if target == "gfx950" else 128)
+    assert loop["lds_conflict_cycles"] == 0
+    assert loop["mfma_instructions"] >= LEAST_SHARE[target][orientation] * loop["instructions"], loop
+    assert loop["valu_instructions"] <= MOST_VECTOR[target][orientation], loop
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("row", [row for row in ROWS if row.startswith("nt_bf16") and row not in PING_PONG])
+def test_other_loops_meet_no_bank_twice(target, row):
+    loop = loop_of(target, row)
+    assert loop["lds_conflict_cycles"] == 0 and loop["mfma_instructions"] > 0
