@@ -16,6 +16,8 @@ from rich.table import Table
 
 from . import _backend, _library, linear, matmul
 from ._accuracy import compare
+from ._demo_rows import ROW_JOBS, RowJob
+from ._demo_rows import run as _run_rows
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,11 @@ def main(as_json: bool, target: str | None) -> int:
         transient=True,
     )
     with progress:
-        task = progress.add_task("simulating", total=len(targets) * len(JOBS))
+        task = progress.add_task("simulating", total=len(targets) * len(JOBS + ROW_JOBS))
         for chosen in targets:
-            for job in JOBS:
+            for job in JOBS + ROW_JOBS:
                 progress.update(task, description=f"{chosen} {job.title}")
-                rows += _run(chosen, job)
+                rows += _run_rows(chosen, job) if isinstance(job, RowJob) else _run(chosen, job)
                 progress.advance(task)
     wrong = [row for row in rows if not row["ok"]]
     if as_json:
@@ -130,7 +132,7 @@ def main(as_json: bool, target: str | None) -> int:
 
 def _print_table(rows: list[dict[str, Any]], wrong: list[dict[str, Any]]) -> None:
     table = Table(title="Simulated GPUs beside PyTorch (errors against float64)")
-    for heading in ("target", "job", "m, n, k", "variant"):
+    for heading in ("target", "job", "m, n, k or shape", "variant"):
         table.add_column(heading, no_wrap=True)
     for heading in ("max error", "PyTorch's", "rms ratio", "instructions", "s"):
         table.add_column(heading, justify="right", no_wrap=True)
