@@ -36,8 +36,8 @@ def test_row(row, target):
 @pytest.mark.parametrize(("row", "target"), CASES, ids=CASE_NAMES)
 def test_registers_hold_everything(row, target):
     (kernel,) = pack(target).entry(f"hipkittens_attention_{row}_{target}")["kernels"]
-    # No memory: an SGPR may wait in a lane of a VGPR, and at head size 256 a VGPR in an AGPR.
-    assert kernel["scratch_bytes"] == 0
+    # At head size 256 a VGPR may wait in an AGPR, but none in memory.
+    assert kernel["scratch_bytes"] == kernel["sgpr_spills"] == 0
     assert kernel["vgpr_spills"] == 0 or "_d256" in row
 
 

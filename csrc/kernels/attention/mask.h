@@ -27,11 +27,14 @@ template <class Scores>
 KITTENS_DEVICE void hide_invisible(Scores& scores, const Mask& mask, int query, int key) {
     static_assert(Scores::layout::is_row && Scores::height == 1, "a lane's scores belong to one query");
     const kittens::Coordinate own = kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0);
-    const int left = mask.first_key(query + own.row) - key - own.col;
+    int left = mask.first_key(query + own.row) - key - own.col;
     const int right = mask.last_key(query + own.row) - key - own.col;
+    // One comparison for both sides: columns before the left one wrap around. Nothing is visible from far away.
+    const uint32_t span = right < left ? 0 : right - left;
+    if (right < left) left = unlimited;
     kittens::for_each_register<Scores>([&](int i, int j, int e) {
         const int col = j * Scores::shape::cols + kittens::row_layout(Scores::shape::value(), 0, e).col;
-        if (col < left || col > right) scores.tiles[i][j][e] = -__builtin_inff();
+        if (static_cast<uint32_t>(col - left) > span) scores.tiles[i][j][e] = -__builtin_inff();
     });
 }
 
