@@ -11,9 +11,9 @@ namespace hipkittens::attention {
 template <ForwardConfig config>
 struct PingPongForward : ForwardWave<config> {
     using Wave = ForwardWave<config>;
+    using typename Wave::Keys, typename Wave::KeyTile, typename Wave::Scores, typename Wave::T,
+        typename Wave::Values, typename Wave::ValueTile;
     using Wave::all, Wave::arguments, Wave::direct, Wave::keys, Wave::output, Wave::query, Wave::softmax;
-    using typename Wave::Keys, typename Wave::KeyTile, typename Wave::Scores, typename Wave::T, typename Wave::Values,
-        typename Wave::ValueTile;
     static_assert(config.waves == 8, "ping-pong is a schedule of eight waves");
     static constexpr int buffers = direct ? 2 : 1;
     static constexpr int lds_bytes = buffers * (KeyTile::bytes + ValueTile::bytes);
@@ -27,9 +27,8 @@ struct PingPongForward : ForwardWave<config> {
     // Step i begins to load the values of tile i + 1 in phase 0 and the keys of tile i + 3 in phase 2.
     struct DirectLoads {
         static constexpr int outstanding_after(int phase) {
-            constexpr kittens::Pipeline<2> pipeline{phases,
-                                                    {{0, 2, 1, Values::Loads::loads_per_wave},
-                                                     {2, 0, 2, Keys::Loads::loads_per_wave}}};
+            constexpr kittens::Pipeline<2> pipeline{
+                phases, {{0, 2, 1, Values::Loads::loads_per_wave}, {2, 0, 2, Keys::Loads::loads_per_wave}}};
             return pipeline.outstanding_after(phase);
         }
     };
@@ -58,7 +57,8 @@ struct PingPongForward : ForwardWave<config> {
         kittens::buffer view = window.view();
         if (left <= 0) view.bytes = 0;
         --left;
-        window = {window.base + kittens::opaque_scalar(step), kittens::opaque_scalar(window.remaining - step)};
+        window = {window.base + kittens::opaque_scalar(step),
+                  kittens::opaque_scalar(window.remaining - step)};
         return view;
     }
     KITTENS_DEVICE void fetch_keys(int buffer) {
@@ -70,14 +70,16 @@ struct PingPongForward : ForwardWave<config> {
 
     KITTENS_DEVICE void read_keys(KeyTile tile, int first) {
 #pragma unroll
-        for (int piece = 0; piece < Wave::pieces; ++piece) load(key_registers[piece], tile, first, piece * Keys::step);
+        for (int piece = 0; piece < Wave::pieces; ++piece)
+            load(key_registers[piece], tile, first, piece * Keys::step);
     }
     template <int first>
     KITTENS_DEVICE void score(Scores& destination) {
         typename Wave::template Product<half> product;
         zero(product);
 #pragma unroll
-        for (int piece = 0; piece < Wave::pieces; ++piece) mma_ABt(product, query[piece], key_registers[piece], product);
+        for (int piece = 0; piece < Wave::pieces; ++piece)
+            mma_ABt(product, query[piece], key_registers[piece], product);
         Wave::template place_scores<first>(destination, product);
     }
     template <int part>

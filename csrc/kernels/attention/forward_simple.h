@@ -8,9 +8,10 @@ namespace hipkittens::attention {
 template <ForwardConfig config>
 struct SimpleForward : ForwardWave<config> {
     using Wave = ForwardWave<config>;
-    using Wave::all, Wave::arguments, Wave::direct, Wave::keys, Wave::output, Wave::own, Wave::query, Wave::softmax;
-    using typename Wave::Keys, typename Wave::KeyTile, typename Wave::Scores, typename Wave::T, typename Wave::Values,
-        typename Wave::ValueTile;
+    using typename Wave::Keys, typename Wave::KeyTile, typename Wave::Scores, typename Wave::T,
+        typename Wave::Values, typename Wave::ValueTile;
+    using Wave::all, Wave::arguments, Wave::direct, Wave::keys, Wave::output, Wave::own, Wave::query,
+        Wave::softmax;
     static constexpr int buffers = direct ? 2 : 1;
     static constexpr int lds_bytes = buffers * (KeyTile::bytes + ValueTile::bytes);
     static_assert(lds_bytes <= kittens::target.lds_bytes, "the tiles under way fit in LDS");

@@ -7,8 +7,8 @@
 namespace hipkittens::attention {
 
 template <class T>
-KITTENS_DEVICE kittens::global_matrix<const T> matrix_of(const TensorArgument& tensor, int64_t batch, int64_t head, int rows,
-                                                         int cols) {
+KITTENS_DEVICE kittens::global_matrix<const T> matrix_of(const TensorArgument& tensor, int64_t batch,
+                                                         int64_t head, int rows, int cols) {
     return {static_cast<const T*>(tensor.data) + batch * tensor.batch_stride + head * tensor.head_stride,
             tensor.row_stride, rows, cols};
 }
@@ -46,18 +46,22 @@ struct KeyTiles {
 
 // gfx950 transposes in the LDS read, gfx942 on the way into LDS. Columns beyond head_dim are whatever lies there: they
 // stay in their own columns of the output, which are not stored.
-template <class T, int keys, int head_dim, int threads, bool read_transposed = kittens::target.transposed_lds_read>
+template <class T, int keys, int head_dim, int threads,
+          bool read_transposed = kittens::target.transposed_lds_read>
 struct ValueTiles {
     using Tile = kittens::st<T, keys, head_dim, kittens::Access::columns_32>;
     using Loads = kittens::global_to_shared<Tile, threads, forward_fill>;
     template <int count>
-    using Piece = kittens::rt<T, count, head_dim, kittens::col_l, kittens::transposed_shape<kittens::rt_32x16>>;
+    using Piece =
+        kittens::rt<T, count, head_dim, kittens::col_l, kittens::transposed_shape<kittens::rt_32x16>>;
     static constexpr int step = 16;
     using Registers = Piece<step>;
     Loads loads;
 
     template <class Part>
-    KITTENS_DEVICE static void read(Part& registers, Tile tile, int key) { load(registers, tile, key, 0); }
+    KITTENS_DEVICE static void read(Part& registers, Tile tile, int key) {
+        load(registers, tile, key, 0);
+    }
     template <class Output, class Powers, class Part>
     KITTENS_DEVICE static void multiply(Output& output, const Powers& powers, const Part& registers) {
         mma_AB(output, powers, registers, output);
@@ -74,7 +78,9 @@ struct ValueTiles<T, keys, head_dim, threads, false> {
     Loads loads;
 
     template <class Part>
-    KITTENS_DEVICE static void read(Part& registers, Tile tile, int key) { load(registers, tile, 0, key); }
+    KITTENS_DEVICE static void read(Part& registers, Tile tile, int key) {
+        load(registers, tile, 0, key);
+    }
     template <class Output, class Powers, class Part>
     KITTENS_DEVICE static void multiply(Output& output, const Powers& powers, const Part& registers) {
         mma_ABt(output, powers, registers, output);

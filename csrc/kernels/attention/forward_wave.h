@@ -54,7 +54,8 @@ struct ForwardWave {
           all(arguments.mask, place.tile * config.queries(), (place.tile + 1) * config.queries()),
           own(arguments.mask, first_query, first_query + queries),
           softmax(arguments.scale_log2) {
-        load_queries(matrix_of<T>(arguments.q, place.batch, place.head, arguments.mask.n_q, arguments.head_dim));
+        load_queries(
+            matrix_of<T>(arguments.q, place.batch, place.head, arguments.mask.n_q, arguments.head_dim));
         kittens::zero(output);
     }
 
@@ -108,7 +109,8 @@ struct ForwardWave {
         if (first_query + own.row >= arguments.mask.n_q) return;
         const int64_t row = first_query + own.row;
         if (lane < queries)
-            arguments.lse[(batch * arguments.heads + head) * arguments.mask.n_q + row] = softmax.log_sum_exp(total);
+            arguments.lse[(batch * arguments.heads + head) * arguments.mask.n_q + row] =
+                softmax.log_sum_exp(total);
         T* out = static_cast<T*>(const_cast<void*>(arguments.out.data)) + batch * arguments.out.batch_stride +
                  head * arguments.out.head_stride + row * arguments.out.row_stride + own.col;
 #pragma unroll
@@ -117,7 +119,8 @@ struct ForwardWave {
             for (int e = 0; e < Output::per_lane; e += 4) {
                 const auto& all = output.tiles[0][j];
                 const kittens::vec<float, 4> values = {all[e], all[e + 1], all[e + 2], all[e + 3]};
-                const int col = j * Output::shape::cols + kittens::row_layout(Output::shape::value(), 0, e).col;
+                const int col =
+                    j * Output::shape::cols + kittens::row_layout(Output::shape::value(), 0, e).col;
                 if (col + own.col < arguments.head_dim)
                     *reinterpret_cast<kittens::vec<T, 4>*>(out + col) =
                         __builtin_convertvector(values, kittens::vec<T, 4>);
