@@ -61,7 +61,9 @@ const char* probe_backward(const attention::BackwardProblem* problem) {
     return answer.c_str();
 }
 
-int64_t probe_backward_workspace_floats(const attention::Problem* problem) { return backward_workspace_floats(*problem); }
+int64_t probe_backward_workspace_floats(const attention::Problem* problem) {
+    return backward_workspace_floats(*problem);
+}
 
 // Tile, head and batch of every workgroup, for `count` workgroups.
 void probe_places(const attention::ForwardArguments* arguments, uint32_t count, int32_t* places) {

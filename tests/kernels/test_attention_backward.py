@@ -57,7 +57,9 @@ class Backward(Forward):
         library = probe()
         library.probe_backward.restype = ctypes.c_char_p
         library.probe_backward_workspace_floats.restype = ctypes.c_int64
-        workspace = np.empty(library.probe_backward_workspace_floats(ctypes.byref(forward.shared)), np.float32)
+        workspace = np.empty(
+            library.probe_backward_workspace_floats(ctypes.byref(forward.shared)), np.float32
+        )
         self.grads = {"grad_q": np.empty(self.q.shape, np.uint16), "grad_k": np.empty(self.k.shape, np.uint16),
                       "grad_v": np.empty(self.v.shape, np.uint16)}  # fmt: skip
         self.regions |= {"grad_out": grad_out, "workspace": workspace, **self.grads}

@@ -23,7 +23,18 @@ def test_row(row, target):
     _, element, head_dim, waves = ROWS[row]
     _, report = run(Forward(target, element, head_dim, 32 * waves, 192), row)
     assert report.lds_conflict_cycles == 0
-    short = Forward(target, element, head_dim - 24, 32 * waves + 19, 141, batch=2, heads=6, key_heads=2, causal=True, padding=6)
+    short = Forward(
+        target,
+        element,
+        head_dim - 24,
+        32 * waves + 19,
+        141,
+        batch=2,
+        heads=6,
+        key_heads=2,
+        causal=True,
+        padding=6,
+    )
     results = []
     for seed in (0, 11, 12):
         _, report = run(short, row, wave_order_seed=seed)
@@ -63,7 +74,11 @@ def test_ping_pong_does_not_depend_on_the_order_of_waves(target, head_dim, n_k):
     """Fewer tiles of keys than buffers, odd and even numbers of them."""
     for seed in range(1, 4):
         row = f"forward_bf16_d{head_dim}_ping_pong"
-        run(Forward(target, "bf16", head_dim, 256, n_k, causal=seed == 2, window=(70, 30)), row, wave_order_seed=seed)
+        run(
+            Forward(target, "bf16", head_dim, 256, n_k, causal=seed == 2, window=(70, 30)),
+            row,
+            wave_order_seed=seed,
+        )
     step = Forward(target, "bf16", head_dim, 70, n_k, bias=np.arange(n_k) // 16 * 6.0)
     run(step, row)
 
@@ -120,7 +135,9 @@ def test_one_jump_at_every_tile(target, tile):
         bias = np.zeros(384)
         bias[64 * tile + place] = 16
         run(Forward(target, "bf16", 64, 33, 384, bias=bias))
-        run(Forward(target, "bf16", 64, 33, 384, bias=np.where(np.arange(384) < 64 * tile + place, 0.0, 12.0)))
+        run(
+            Forward(target, "bf16", 64, 33, 384, bias=np.where(np.arange(384) < 64 * tile + place, 0.0, 12.0))
+        )
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -155,7 +172,9 @@ def test_broadcast_keys(target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("batch", "heads", "key_heads", "n_q"), [(1, 1, 1, 1), (2, 6, 2, 700), (3, 5, 5, 1000), (1, 64, 8, 300)])
+@pytest.mark.parametrize(
+    ("batch", "heads", "key_heads", "n_q"), [(1, 1, 1, 1), (2, 6, 2, 700), (3, 5, 5, 1000), (1, 64, 8, 300)]
+)
 @pytest.mark.parametrize("causal", [False, True])
 def test_every_tile_is_taken_once(target, batch, heads, key_heads, n_q, causal):
     problem = Forward(target, "bf16", 8, n_q, 8, batch=batch, heads=heads, key_heads=key_heads, causal=causal)

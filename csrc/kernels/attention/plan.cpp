@@ -24,8 +24,8 @@ void check(const Problem& p) {
         refuse("target gfx" + std::to_string(p.target) + " has no kernels; gfx942 and gfx950 have");
     auto extent = [&](const char* name, int64_t value, int64_t smallest) {
         if (value < smallest || value > longest_sequence)
-            refuse(std::string(name) + " = " + std::to_string(value) + " is not in " + std::to_string(smallest) + " .. " +
-                   std::to_string(longest_sequence));
+            refuse(std::string(name) + " = " + std::to_string(value) + " is not in " +
+                   std::to_string(smallest) + " .. " + std::to_string(longest_sequence));
     };
     extent("batch", p.batch, 1);
     extent("n_q", p.n_q, 1);
@@ -33,7 +33,8 @@ void check(const Problem& p) {
     extent("heads", p.heads, 1);
     extent("key heads", p.key_heads, 1);
     if (p.heads % p.key_heads)
-        refuse(std::to_string(p.heads) + " heads are not a multiple of " + std::to_string(p.key_heads) + " key heads");
+        refuse(std::to_string(p.heads) + " heads are not a multiple of " + std::to_string(p.key_heads) +
+               " key heads");
     if (p.head_dim < 8 || p.head_dim > 256 || p.head_dim % 8)
         refuse("head_dim = " + std::to_string(p.head_dim) + " is not a multiple of 8 in 8 .. 256");
     if (!std::isfinite(p.scale)) refuse("scale is not finite");
@@ -51,17 +52,21 @@ void check_tensor(const Problem& p, const char* name, const TensorLayout& tensor
     stride("batch", tensor.batch_stride, p.batch);
     stride("rows", tensor.row_stride, rows);
     stride("heads", tensor.head_stride, p.heads);
-    if (reinterpret_cast<uintptr_t>(tensor.data) % 4) refuse(std::string(name) + " does not begin on 4 bytes");
+    if (reinterpret_cast<uintptr_t>(tensor.data) % 4)
+        refuse(std::string(name) + " does not begin on 4 bytes");
 }
 
 TensorArgument argument_of(const TensorLayout& tensor) {
     return {tensor.data, tensor.batch_stride, tensor.row_stride, tensor.head_stride};
 }
 
-int32_t limit(int64_t window) { return window < 0 || window >= unlimited ? unlimited : static_cast<int32_t>(window); }
+int32_t limit(int64_t window) {
+    return window < 0 || window >= unlimited ? unlimited : static_cast<int32_t>(window);
+}
 
 Mask mask_of(const Problem& p) {
-    Mask mask{static_cast<int32_t>(p.n_q), static_cast<int32_t>(p.n_k), limit(p.window_left), limit(p.window_right)};
+    Mask mask{static_cast<int32_t>(p.n_q), static_cast<int32_t>(p.n_k), limit(p.window_left),
+              limit(p.window_right)};
     if (p.causal) mask.right = std::min(mask.right, 0);
     return mask;
 }
@@ -97,10 +102,12 @@ Plan plan_forward_variant(const ForwardProblem& problem, const ForwardVariant& v
     if (!problem.lse) refuse("lse has no data");
     if (!suits(variant, problem)) refuse(std::string(variant.name) + " cannot run this problem");
     const ForwardConfig& config = variant.config;
-    const int64_t largest_row = std::max({p.n_q > 1 ? problem.q.row_stride : 0, p.n_k > 1 ? problem.k.row_stride : 0,
-                                          p.n_k > 1 ? problem.v.row_stride : 0});
+    const int64_t largest_row =
+        std::max({p.n_q > 1 ? problem.q.row_stride : 0, p.n_k > 1 ? problem.k.row_stride : 0,
+                  p.n_k > 1 ? problem.v.row_stride : 0});
     if ((config.keys_per_tile * largest_row + config.head_dim) * 2 >= reach_bytes)
-        refuse("rows " + std::to_string(largest_row) + " elements apart: a tile of rows must lie within 4 GiB");
+        refuse("rows " + std::to_string(largest_row) +
+               " elements apart: a tile of rows must lie within 4 GiB");
 
     ForwardArguments arguments{};
     arguments.q = argument_of(problem.q);
@@ -121,8 +128,8 @@ Plan plan_forward_variant(const ForwardProblem& problem, const ForwardVariant& v
     if (workgroups * config.threads() > 0xffffffffll) refuse("the grid has 2^32 threads or more");
     // An XCD's L2 serves the query tiles of all heads that share keys.
     arguments.xcds = target.xcds;
-    arguments.chunk = static_cast<uint32_t>(
-        std::clamp<int64_t>(arguments.tiles_q * arguments.group, 1, std::max<int64_t>(1, workgroups / target.xcds)));
+    arguments.chunk = static_cast<uint32_t>(std::clamp<int64_t>(
+        arguments.tiles_q * arguments.group, 1, std::max<int64_t>(1, workgroups / target.xcds)));
     // Exponents are base 2. A scale of zero weighs all visible keys alike; any product with a scale this small does,
     // and -inf stays what it is.
     const double scale = std::max(std::fabs(p.scale) * 1.4426950408889634, 1e-30);
@@ -147,7 +154,8 @@ Plan plan_forward(const ForwardProblem& problem) {
         if (!suits(variant, problem)) continue;
         const ForwardConfig& config = variant.config;
         // Large tiles only where there is one for every compute unit.
-        if (config.schedule == Schedule::ping_pong && divide_up(p.n_q, config.queries()) * p.heads * p.batch < units)
+        if (config.schedule == Schedule::ping_pong &&
+            divide_up(p.n_q, config.queries()) * p.heads * p.batch < units)
             continue;
         const auto worse = [](const ForwardConfig& config) {
             return config.head_dim * 2 + (config.schedule == Schedule::simple);
@@ -172,13 +180,14 @@ const BackwardVariant* find(const Problem& p, Owner owner) {
     const BackwardVariant* best = nullptr;
     for (const BackwardVariant& variant : backward_variants)
         if (variant.config.owner == owner && runs_on(variant.targets, variant.config.input, p) &&
-            p.head_dim <= variant.config.head_dim && (!best || variant.config.head_dim < best->config.head_dim))
+            p.head_dim <= variant.config.head_dim &&
+            (!best || variant.config.head_dim < best->config.head_dim))
             best = &variant;
     return best;
 }
 
-Launch backward_launch(const char* variant, const Problem& p, BackwardArguments arguments, int64_t rows, int64_t tile,
-                       int64_t heads, int threads) {
+Launch backward_launch(const char* variant, const Problem& p, BackwardArguments arguments, int64_t rows,
+                       int64_t tile, int64_t heads, int threads) {
     const kittens::Target& target = p.target == 942 ? kittens::gfx942 : kittens::gfx950;
     const int64_t tiles = divide_up(rows, tile), workgroups = tiles * heads * p.batch;
     if (workgroups * threads > 0xffffffffll) refuse("the grid has 2^32 threads or more");
@@ -223,7 +232,8 @@ Plan plan_backward(const BackwardProblem& problem) {
                   p.n_q > 1 ? problem.grad_out.row_stride : 0, p.n_k > 1 ? problem.k.row_stride : 0,
                   p.n_k > 1 ? problem.v.row_stride : 0});
     if ((statistics_block * largest_row + p.head_dim) * 2 >= reach_bytes)
-        refuse("rows " + std::to_string(largest_row) + " elements apart: a tile of rows must lie within 4 GiB");
+        refuse("rows " + std::to_string(largest_row) +
+               " elements apart: a tile of rows must lie within 4 GiB");
 
     BackwardArguments arguments{};
     arguments.q = argument_of(problem.q);
@@ -255,8 +265,8 @@ Plan plan_backward(const BackwardProblem& problem) {
     const auto add = [&](const BackwardVariant* variant, int64_t rows, int64_t heads) {
         if (!variant) refuse("no gradient kernel has this element type and head_dim");
         if (rows > 0)
-            plan.launches.push_back(backward_launch(variant->name, p, arguments, rows, variant->config.rows(), heads,
-                                                    variant->config.threads()));
+            plan.launches.push_back(backward_launch(variant->name, p, arguments, rows, variant->config.rows(),
+                                                    heads, variant->config.threads()));
     };
     if (const BackwardVariant* both = find(p, Owner::keys_and_values)) {
         add(both, p.n_k, p.key_heads);
