@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The rows of `hipkittens demo` for layer_norm, rms_norm and rotary: outputs and gradients beside PyTorch's."""
+"""The rows of `hipkittens demo` for attention, layer_norm, rms_norm and rotary: outputs and gradients beside PyTorch's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from . import _backend, layer_norm, rms_norm, rotary
+from . import _backend, attention, layer_norm, rms_norm, rotary
 from ._accuracy import compare
 
 
@@ -40,7 +40,18 @@ def _tables(tokens: int, features: int) -> tuple[torch.Tensor, torch.Tensor]:
     return angles.cos().float(), angles.sin().float()
 
 
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """PyTorch's attention in our layout, (batch, length, heads, head size)."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True).transpose(1, 2)
+
+
 ROW_JOBS = (
+    RowJob("attention, causal", (1, 257, 4, 128), torch.bfloat16, ("q", "k", "v"),
+           lambda q, k, v: attention(q, k, v, causal=True), lambda q, k, v: _attend(q, k, v, True)),
+    RowJob("attention, 3 heads to 1", (2, 200, 3, 64), torch.float16, ("q", "k", "v"),
+           lambda q, k, v: attention(q, k[:, :, 1:2], v[:, :, 1:2]),
+           lambda q, k, v: _attend(q, k[:, :, 1:2], v[:, :, 1:2], False)),
     RowJob("layer_norm", (256, 1024), torch.bfloat16, ("x", "weight", "bias"), layer_norm,
            lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b)),
     RowJob("rms_norm, residual", (64, 4096), torch.bfloat16, ("x", "weight", "residual"),
