@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from . import _backend
+from ._autocast import to_autocast_dtype
 
 DTYPES = (torch.bfloat16, torch.float16)
 LAYOUTS = ("bnhd", "bhnd")
@@ -38,7 +39,7 @@ def attention(
     where = "hipkittens.attention"
     if layout not in LAYOUTS:
         raise ValueError(f"{where}: layout is {layout!r}; allowed: {', '.join(LAYOUTS)}")
-    q, k, v = _autocast(q, k, v)
+    q, k, v = to_autocast_dtype(q, k, v)
     _check(where, q, k, v, layout)
     left, right = _window(where, window_size)
     if not 0.0 <= dropout_p < 1.0:
@@ -58,21 +59,6 @@ def attention(
     if layout == "bhnd":
         out = out.transpose(1, 2)
     return (out, lse) if return_lse else out
-
-
-def _autocast(*tensors: torch.Tensor) -> tuple:
-    first = tensors[0]
-    if (
-        not isinstance(first, torch.Tensor)
-        or not torch.amp.is_autocast_available(first.device.type)
-        or not torch.is_autocast_enabled(first.device.type)
-    ):
-        return tensors
-    dtype = torch.get_autocast_dtype(first.device.type)
-    return tuple(
-        value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-        for value in tensors
-    )
 
 
 def _window(where: str, window_size: tuple[int, int]) -> tuple[int, int]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from . import _backend
+from ._autocast import to_autocast_dtype
 
 INPUT_DTYPES = (torch.bfloat16, torch.float16)
 OUTPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -25,7 +26,7 @@ def matmul(
     columns are contiguous, and an `a` with leading dimensions against a 2-D `b` when all its rows are not one stride
     apart.
     """
-    a, b, bias = _autocast(a, b, bias)
+    a, b, bias = to_autocast_dtype(a, b, bias)
     out_dtype = _check("matmul", a, b, bias, out_dtype)
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(
@@ -51,7 +52,7 @@ def matmul(
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x @ weight.T + bias, with the shapes of torch.nn.functional.linear: x (..., K), weight (N, K), bias (N)."""
-    x, weight, bias = _autocast(x, weight, bias)
+    x, weight, bias = to_autocast_dtype(x, weight, bias)
     if isinstance(weight, torch.Tensor) and weight.dim() != 2:
         raise ValueError(f"hipkittens.linear: weight has shape {tuple(weight.shape)}; it must be (out, in)")
     if isinstance(x, torch.Tensor) and x.dim() == 0:
@@ -81,21 +82,6 @@ def _in_torch(
 ) -> torch.Tensor:
     product = torch.matmul(a.float(), b.float())
     return (product if bias is None else product + bias.float()).to(out_dtype)
-
-
-def _autocast(*tensors: torch.Tensor | None) -> tuple:
-    first = tensors[0]
-    if (
-        not isinstance(first, torch.Tensor)
-        or not torch.amp.is_autocast_available(first.device.type)
-        or not torch.is_autocast_enabled(first.device.type)
-    ):
-        return tensors
-    dtype = torch.get_autocast_dtype(first.device.type)
-    return tuple(
-        value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-        for value in tensors
-    )
 
 
 def _check(

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: MIT
+"""What torch.autocast asks for, done in Python: the operators' own registration would take one fixed dtype."""
+
+from __future__ import annotations
+
+import torch
+
+
+def to_autocast_dtype(*tensors: torch.Tensor | None) -> tuple:
+    """The tensors, floating-point ones in autocast's dtype if it is on for the first one's device."""
+    first = tensors[0]
+    if (
+        not isinstance(first, torch.Tensor)
+        or not torch.amp.is_autocast_available(first.device.type)
+        or not torch.is_autocast_enabled(first.device.type)
+    ):
+        return tensors
+    dtype = torch.get_autocast_dtype(first.device.type)
+    return tuple(
+        value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for value in tensors
+    )
