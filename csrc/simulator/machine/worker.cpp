@@ -133,6 +133,13 @@ std::string describe_endless(const Seat& seat, uint64_t executed) {
     return text;
 }
 
+void add(Counters& sum, const Counters& part) {
+    sum.lds_conflict_cycles += part.lds_conflict_cycles;
+    sum.lds_accesses += part.lds_accesses;
+    sum.global_bytes_loaded += part.global_bytes_loaded;
+    sum.global_bytes_stored += part.global_bytes_stored;
+}
+
 class Worker {
   public:
     explicit Worker(Grid& grid) : grid_(grid), block_counts_(grid.block_counts.size()) {}
@@ -180,10 +187,7 @@ class Worker {
         Seat& seat = *running_[index];
         for (size_t block = 0; block < block_counts_.size(); ++block)
             block_counts_[block] += seat.block_counts[block];
-        counters_.lds_conflict_cycles += seat.workgroup.counters.lds_conflict_cycles;
-        counters_.lds_accesses += seat.workgroup.counters.lds_accesses;
-        counters_.global_bytes_loaded += seat.workgroup.counters.global_bytes_loaded;
-        counters_.global_bytes_stored += seat.workgroup.counters.global_bytes_stored;
+        add(counters_, seat.workgroup.counters);
         idle_.push_back(std::move(running_[index]));
         running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
         --grid_.resident;
@@ -201,10 +205,7 @@ class Worker {
         std::lock_guard lock(grid_.mutex);
         for (size_t block = 0; block < block_counts_.size(); ++block)
             grid_.block_counts[block] += block_counts_[block];
-        grid_.counters.lds_conflict_cycles += counters_.lds_conflict_cycles;
-        grid_.counters.lds_accesses += counters_.lds_accesses;
-        grid_.counters.global_bytes_loaded += counters_.global_bytes_loaded;
-        grid_.counters.global_bytes_stored += counters_.global_bytes_stored;
+        add(grid_.counters, counters_);
     }
 
     Grid& grid_;
