@@ -21,6 +21,7 @@ py::dict settings_to_dict(const HipkittensSettings& settings) {
     result["poison"] = settings.poison != 0;
     result["count_lds_conflicts"] = settings.count_lds_conflicts != 0;
     result["instruction_limit"] = settings.instruction_limit;
+    result["wave_turn"] = settings.wave_turn;
     return result;
 }
 
@@ -41,6 +42,8 @@ HipkittensSettings settings_from_dict(const py::dict& values, HipkittensSettings
             settings.count_lds_conflicts = value.cast<bool>();
         } else if (name == "instruction_limit") {
             settings.instruction_limit = value.cast<uint64_t>();
+        } else if (name == "wave_turn") {
+            settings.wave_turn = value.cast<uint32_t>();
         } else {
             throw py::key_error("no simulator setting is called " + name);
         }

@@ -25,6 +25,7 @@ Settings machine_settings(const HipkittensSettings& from) {
     settings.poison = from.poison != 0;
     settings.count_lds_conflicts = from.count_lds_conflicts != 0;
     settings.instruction_limit = from.instruction_limit;
+    settings.wave_turn = from.wave_turn;
     return settings;
 }
 

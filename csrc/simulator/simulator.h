@@ -35,6 +35,7 @@ typedef struct {
     int poison;
     int count_lds_conflicts;
     uint64_t instruction_limit;
+    uint32_t wave_turn;
 } HipkittensSettings;
 void hipkittens_get_settings(HipkittensSettings* settings);
 int hipkittens_set_settings(

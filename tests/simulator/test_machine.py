@@ -61,7 +61,13 @@ def module(request):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"threads": 1}, {"threads": 2}, {"poison": 1}, {"wave_order_seed": 5, "threads": 2, "poison": 1}],
+    [
+        {"threads": 1},
+        {"threads": 2},
+        {"poison": 1},
+        {"wave_order_seed": 5, "threads": 2, "poison": 1},
+        {"wave_turn": 7},
+    ],
 )
 def test_result_does_not_depend_on_threads_or_wave_order(module, settings):
     n = 10_000
@@ -83,31 +89,36 @@ def test_ids_of_a_three_dimensional_grid(module):
     np.testing.assert_array_equal(out, x | y << 4 | z << 8 | gx << 12 | gy << 16 | gz << 20)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3])
-def test_barrier_orders_lds_accesses(module, seed):
+ORDERS = [{}, {"wave_order_seed": 1}, {"wave_order_seed": 2}, {"wave_turn": 1}, {"wave_turn": 16}]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_barrier_orders_lds_accesses(module, order):
     data = np.arange(3 * 512, dtype=np.uint32) * 2654435761 % 1000003
     data = data.astype(np.uint32)
     out = np.zeros_like(data)
     module.kernel("reverse_in_lds").launch(
-        pointers(data, out), {"in": data, "out": out}, grid=[3], block=[512], wave_order_seed=seed, poison=1
+        pointers(data, out), {"in": data, "out": out}, grid=[3], block=[512], poison=1, **order
     )
     np.testing.assert_array_equal(out.reshape(3, 512), data.reshape(3, 512)[:, ::-1])
 
 
-def test_workgroups_that_wait_for_each_other_make_progress(module):
+@pytest.mark.parametrize("order", ORDERS)
+def test_workgroups_that_wait_for_each_other_make_progress(module, order):
     flag, out = np.zeros(1, np.uint32), np.zeros((50, 64), np.uint32)
     module.kernel("wait_for_last").launch(
-        pointers(flag, out, 50), {"flag": flag, "out": out}, grid=[50], threads=1
+        pointers(flag, out, 50), {"flag": flag, "out": out}, grid=[50], threads=1, **order
     )
     np.testing.assert_array_equal(out, np.arange(1, 51, dtype=np.uint32)[:, None] * np.ones(64, np.uint32))
 
 
-def test_watchdog_ends_an_endless_kernel_with_a_report(module):
+@pytest.mark.parametrize("order", ORDERS)
+def test_watchdog_ends_an_endless_kernel_with_a_report(module, order):
     flag = np.zeros(1, np.uint32)
     with pytest.raises(
         SimulatorError, match=r"(?s)watchdog.*kernel never_ends, workgroup \(0, 0, 0\), wave 0, at entry\+0x"
     ):
-        module.kernel("never_ends").launch(pointers(flag), {"flag": flag}, instruction_limit=100_000)
+        module.kernel("never_ends").launch(pointers(flag), {"flag": flag}, instruction_limit=100_000, **order)
     flag[0] = 1
     module.kernel("never_ends").launch(pointers(flag), {"flag": flag})
 

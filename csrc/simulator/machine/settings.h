@@ -25,6 +25,10 @@ struct Settings {
     bool count_lds_conflicts = false;  // fill Counters::lds_conflict_cycles from the real addresses
     uint64_t instruction_limit =
         0;  // watchdog: wave instructions per workgroup before the launch fails; 0: default
+    // Not 0: waves take turns of so many steps, as they advance side by side on a compute unit. Some of AITER's
+    // kernels overwrite LDS that a wave at another's pace still has to read: only barriers order waves, and
+    // they rely on time.
+    uint32_t wave_turn = 0;
 };
 
 // AMX adds up in its own order, which is neither strict nor exact.

@@ -44,14 +44,28 @@ Wave* find_faulted(const Workgroup& workgroup) {
     return nullptr;
 }
 
+// Every ready wave gets `turn` steps, again and again, until none is ready, or one faults or yields.
+void take_turns(const std::vector<Wave*>& waves, uint64_t turn) {
+    for (bool any = true; any;) {
+        any = false;
+        for (Wave* wave : waves) {
+            if (wave->status != WaveStatus::ready) continue;
+            any = true;
+            run_wave(wave, turn);
+            if (wave->status == WaveStatus::faulted || wave->status == WaveStatus::yielded) return;
+        }
+    }
+}
+
 // One pass over the waves in the order asked for. Every ready wave runs to its next barrier, yield or end.
 void run_waves_once(Seat& seat) {
     const auto& waves = seat.workgroup.waves;
+    for (Wave* wave : waves) wave->budget = branch_budget;
+    if (const uint32_t turn = seat.workgroup.dispatch->settings.wave_turn) return take_turns(waves, turn);
     const uint64_t seed = seat.workgroup.dispatch->settings.wave_order_seed;
     if (seed == 0) {
         for (Wave* wave : waves) {
             if (wave->status != WaveStatus::ready) continue;
-            wave->budget = branch_budget;
             run_wave(wave);
             if (wave->status == WaveStatus::faulted) return;
         }
@@ -65,7 +79,6 @@ void run_waves_once(Seat& seat) {
         }
         if (count == 0) return;
         Wave* wave = ready[next_random(seat.order_state) % count];
-        wave->budget = branch_budget;
         run_wave(wave, 1 + next_random(seat.order_state) % 64);
         if (wave->status == WaveStatus::faulted) return;
         if (wave->status == WaveStatus::yielded) return;
