@@ -18,6 +18,7 @@ def rotary(
     *,
     interleaved: bool = False,
     positions: torch.Tensor | None = None,
+    cu_seqlens: torch.Tensor | None = None,
     offset: int = 0,
     layout: str = "bnhd",
     inplace: bool = False,
@@ -26,13 +27,17 @@ def rotary(
 
     x          (batch, tokens, heads, features), with layout="bhnd" (batch, heads, tokens, features), any strides with
                unit last one. Three dimensions, (tokens, heads, features) or (heads, tokens, features), are a batch of
-               one: packed sequences, with positions that begin again at 0.
+               one: packed sequences, with cu_seqlens or with positions that begin again at 0.
     cos, sin   (rows, pairs), float32, bfloat16 or float16; no gradient
     interleaved  pairs are features (2i, 2i + 1); otherwise (i, i + pairs)
     positions  int32 or int64, (tokens,) or (batch, tokens): the row of each token. Otherwise it is offset + token.
+    cu_seqlens int32 or int64, (sequences + 1,), beginning with 0 and ending with the number of tokens: where each packed
+               sequence begins. Positions begin again there, at offset. Its values are not looked at on the host.
     inplace    x itself is written and returned; not for tensors that need a gradient
     """
-    (x_out,) = _rotate("rotary", ("x",), (x,), cos, sin, interleaved, positions, offset, layout, inplace)
+    (x_out,) = _rotate(
+        "rotary", ("x",), (x,), cos, sin, interleaved, positions, cu_seqlens, offset, layout, inplace
+    )
     return x_out
 
 
@@ -44,22 +49,25 @@ def rotary_qk(
     *,
     interleaved: bool = False,
     positions: torch.Tensor | None = None,
+    cu_seqlens: torch.Tensor | None = None,
     offset: int = 0,
     layout: str = "bnhd",
     inplace: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """rotary of q and k, which may have different numbers of heads, in one launch."""
     q_out, k_out = _rotate(
-        "rotary_qk", ("q", "k"), (q, k), cos, sin, interleaved, positions, offset, layout, inplace
+        "rotary_qk", ("q", "k"), (q, k), cos, sin, interleaved, positions, cu_seqlens, offset, layout, inplace
     )
     return q_out, k_out
 
 
-def _rotate(function, names, tensors, cos, sin, interleaved, positions, offset, layout, inplace):
-    _check(function, names, tensors, cos, sin, positions, offset, layout, inplace)
+def _rotate(function, names, tensors, cos, sin, interleaved, positions, cu_seqlens, offset, layout, inplace):
+    _check(function, names, tensors, cos, sin, positions, cu_seqlens, offset, layout, inplace)
     heads_first = layout == "bhnd"
     whole = tuple(value.unsqueeze(0) if value.dim() == 3 else value for value in tensors)
     tokens = whole[0].shape[2 if heads_first else 1]
+    if cu_seqlens is not None:
+        positions, offset = _packed_positions(cu_seqlens, tokens, offset), 0
     if positions is not None:
         positions = positions.expand(whole[0].shape[0], tokens)
     if _backend.uses_torch():
@@ -85,6 +93,13 @@ def _rotate(function, names, tensors, cos, sin, interleaved, positions, offset, 
     )
 
 
+def _packed_positions(cu_seqlens: torch.Tensor, tokens: int, offset: int) -> torch.Tensor:
+    """The place of each token in its own sequence, plus offset; computed where cu_seqlens is, so nothing waits for it."""
+    token = torch.arange(tokens, dtype=cu_seqlens.dtype, device=cu_seqlens.device)
+    sequence = torch.searchsorted(cu_seqlens, token, right=True) - 1
+    return token - cu_seqlens[sequence] + offset
+
+
 def _in_torch(x, cos, sin, interleaved, positions, offset, heads_first):
     if positions is None:
         tokens = x.shape[2 if heads_first else 1]
@@ -104,7 +119,7 @@ def _in_torch(x, cos, sin, interleaved, positions, offset, heads_first):
     return torch.cat((turned.to(x.dtype), rest), -1)
 
 
-def _check(function, names, tensors, cos, sin, positions, offset, layout, inplace) -> None:
+def _check(function, names, tensors, cos, sin, positions, cu_seqlens, offset, layout, inplace) -> None:
     where = f"hipkittens.{function}"
     named = [*zip(names, tensors, strict=True), ("cos", cos), ("sin", sin)]
     first = tensors[0]
@@ -154,7 +169,9 @@ def _check(function, names, tensors, cos, sin, positions, offset, layout, inplac
                 raise ValueError(f"{where}: {name} requires a gradient and gets none; pass {name}.detach()")
         if inplace and any(value.requires_grad for value in tensors):
             raise ValueError(f"{where}: inplace=True records no gradient; use it under torch.no_grad() only")
-    if positions is None:
+    if cu_seqlens is not None:
+        _check_packed(where, names[0], first, batch, positions, cu_seqlens, offset)
+    elif positions is None:
         if offset < 0 or offset + tokens > cos.shape[0]:
             raise ValueError(
                 f"{where}: offset {offset} and {tokens} tokens need {offset + tokens} rows; cos and sin have {cos.shape[0]}"
@@ -182,3 +199,27 @@ def _check(function, names, tensors, cos, sin, positions, offset, layout, inplac
             if any(size > 1 and step == 0 for size, step in zip(value.shape, value.stride(), strict=True)):
                 raise ValueError(f"{where}: inplace=True on {name}, which is expanded; clone it first")
     _backend.check_device(where, names[0], first)
+
+
+def _check_packed(where, name, first, batch, positions, cu_seqlens, offset) -> None:
+    if not isinstance(cu_seqlens, torch.Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
+        kind = cu_seqlens.dtype if isinstance(cu_seqlens, torch.Tensor) else type(cu_seqlens).__name__
+        raise TypeError(f"{where}: cu_seqlens is {kind}; allowed: a tensor of torch.int32 or torch.int64")
+    if positions is not None:
+        raise ValueError(
+            f"{where}: positions and cu_seqlens are both given; each says where every token stands"
+        )
+    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
+        raise ValueError(
+            f"{where}: cu_seqlens has shape {tuple(cu_seqlens.shape)}; it must be (sequences + 1,) with at least 1 sequence"
+        )
+    if cu_seqlens.device != first.device:
+        raise ValueError(
+            f"{where}: cu_seqlens is on {cu_seqlens.device} and {name} on {first.device}; move one to the other"
+        )
+    if batch != 1:
+        raise ValueError(
+            f"{where}: {name} has batch {batch}; cu_seqlens needs all sequences packed in one, (tokens, heads, features)"
+        )
+    if offset < 0:
+        raise ValueError(f"{where}: offset is {offset}; it must not be negative")
