@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: MIT
+"""flash-attn 2's functions. Each says what its arguments are called there, and passes them on."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import pad
+
+import hipkittens
+
+from ..attention import attention
+
+
+def flash_attn_func(
+    q,
+    k,
+    v,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    return_attn_probs=False,
+):
+    """hipkittens.attention of q (B, N, H, D), k and v (B, N_k, H_k, D).
+
+    return_attn_probs gives (out, softmax_lse, S_dmask): the LSE is float32 (B, H, N), and S_dmask, which flash-attn
+    fills under dropout only, is empty.
+    """
+    where = "flash_attn_func"
+    _refuse(where, softcap=softcap, alibi_slopes=alibi_slopes)
+    _refuse_dropout_pattern(where, return_attn_probs, dropout_p)
+    _check_rank(where, 4, q=q, k=k, v=v)
+    q, k, v, size, softmax_scale = _whole_chunks(q, k, v, softmax_scale)
+    out, lse = attention(
+        q,
+        k,
+        v,
+        causal=causal,
+        scale=softmax_scale,
+        window_size=window_size,
+        dropout_p=dropout_p,
+        deterministic=bool(deterministic),
+        return_lse=True,
+    )
+    return _results(out, lse, size, return_attn_probs)
+
+
+def flash_attn_kvpacked_func(
+    q,
+    kv,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    return_attn_probs=False,
+):
+    """flash_attn_func of q (B, N, H, D) and kv (B, N_k, 2, H_k, D)."""
+    k, v = _unpack("flash_attn_kvpacked_func", "kv", kv, 5, 2)
+    return flash_attn_func(
+        q,
+        k,
+        v,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
+
+
+def flash_attn_qkvpacked_func(
+    qkv,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    return_attn_probs=False,
+):
+    """flash_attn_func of qkv (B, N, 3, H, D)."""
+    q, k, v = _unpack("flash_attn_qkvpacked_func", "qkv", qkv, 5, 3)
+    return flash_attn_func(
+        q,
+        k,
+        v,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
+
+
+def flash_attn_varlen_func(
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    return_attn_probs=False,
+    block_table=None,
+):
+    """hipkittens.attention_varlen of q (T, H, D), k and v (T_k, H_k, D); the LSE is float32 (H, T)."""
+    where = "flash_attn_varlen_func"
+    _refuse(where, softcap=softcap, alibi_slopes=alibi_slopes, block_table=block_table)
+    _refuse_dropout_pattern(where, return_attn_probs, dropout_p)
+    _check_rank(where, 3, q=q, k=k, v=v)
+    q, k, v, size, softmax_scale = _whole_chunks(q, k, v, softmax_scale)
+    out, lse = hipkittens.attention_varlen(
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        causal=causal,
+        scale=softmax_scale,
+        window_size=window_size,
+        dropout_p=dropout_p,
+        deterministic=bool(deterministic),
+        return_lse=True,
+    )
+    return _results(out, lse, size, return_attn_probs)
+
+
+def flash_attn_varlen_kvpacked_func(
+    q,
+    kv,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    return_attn_probs=False,
+):
+    """flash_attn_varlen_func of q (T, H, D) and kv (T_k, 2, H_k, D)."""
+    k, v = _unpack("flash_attn_varlen_kvpacked_func", "kv", kv, 4, 2)
+    return flash_attn_varlen_func(
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv,
+    cu_seqlens,
+    max_seqlen,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    return_attn_probs=False,
+):
+    """flash_attn_varlen_func of qkv (T, 3, H, D)."""
+    q, k, v = _unpack("flash_attn_varlen_qkvpacked_func", "qkv", qkv, 4, 3)
+    return flash_attn_varlen_func(
+        q,
+        k,
+        v,
+        cu_seqlens,
+        cu_seqlens,
+        max_seqlen,
+        max_seqlen,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
+
+
+def flash_attn_with_kvcache(
+    q,
+    k_cache,
+    v_cache,
+    k=None,
+    v=None,
+    rotary_cos=None,
+    rotary_sin=None,
+    cache_seqlens=None,
+    cache_batch_idx=None,
+    cache_leftpad=None,
+    block_table=None,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    rotary_interleaved=True,
+    alibi_slopes=None,
+    num_splits=0,
+    return_softmax_lse=False,
+):
+    """Attention to a cache of keys and values, all of whose sequences are cache_seqlens (an integer) long.
+
+    k and v are written into the caches behind that place first. With rotary_cos and rotary_sin, k is turned before that,
+    and so is q: under a causal mask or a window each query by its own place, otherwise all by cache_seqlens. As in
+    flash-attn there is no gradient.
+    """
+    where = "hipkittens.flash_attn.flash_attn_with_kvcache"
+    _refuse(
+        "flash_attn_with_kvcache",
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        block_table=block_table,
+        cache_batch_idx=cache_batch_idx,
+        cache_leftpad=cache_leftpad,
+    )
+    if num_splits not in (0, 1):
+        raise NotImplementedError(f"{where}: num_splits is {num_splits}; the kernels choose it, pass 0")
+    if isinstance(cache_seqlens, torch.Tensor):
+        raise NotImplementedError(
+            f"{where}: cache_seqlens is a tensor; one length for all sequences is implemented, an int. For lengths that "
+            "differ, pack the keys and use flash_attn_varlen_func"
+        )
+    if (k is None) != (v is None):
+        raise ValueError(f"{where}: k and v go together, and one of them is None")
+    if k is None and (rotary_cos is not None or rotary_sin is not None):
+        raise ValueError(f"{where}: rotary_cos and rotary_sin need k and v")
+    if k is not None and cache_seqlens is None:
+        raise ValueError(f"{where}: k needs cache_seqlens, the place in the caches it goes to")
+    held = k_cache.shape[1] if cache_seqlens is None else int(cache_seqlens)
+    end = held + (0 if k is None else k.shape[1])
+    if held < 0 or end > k_cache.shape[1]:
+        raise ValueError(
+            f"{where}: cache_seqlens is {held} and {end - held} keys are new; the caches hold {k_cache.shape[1]}"
+        )
+    with torch.no_grad():
+        if rotary_cos is not None:
+            turned = {"interleaved": bool(rotary_interleaved), "offset": held}
+            k = hipkittens.rotary(k, rotary_cos, rotary_sin, **turned)
+            if causal or tuple(window_size) != (-1, -1):
+                q = hipkittens.rotary(q, rotary_cos, rotary_sin, **turned)
+            else:
+                one_place = torch.full((q.shape[1],), held, dtype=torch.int32, device=q.device)
+                q = hipkittens.rotary(
+                    q, rotary_cos, rotary_sin, interleaved=turned["interleaved"], positions=one_place
+                )
+        if k is not None:
+            k_cache[:, held:end] = k
+            v_cache[:, held:end] = v
+        out, lse = attention(
+            q,
+            k_cache[:, :end],
+            v_cache[:, :end],
+            causal=causal,
+            scale=softmax_scale,
+            window_size=window_size,
+            return_lse=True,
+        )
+    return (out, lse) if return_softmax_lse else out
+
+
+def _refuse(where: str, softcap=0.0, **tensors) -> None:
+    if softcap > 0.0:
+        raise NotImplementedError(
+            f"hipkittens.flash_attn.{where}: softcap is {softcap}; no kernel has it, pass 0.0"
+        )
+    for name, value in tensors.items():
+        if value is not None:
+            raise NotImplementedError(
+                f"hipkittens.flash_attn.{where}: {name} is given; no kernel takes it, pass None"
+            )
+
+
+def _refuse_dropout_pattern(where: str, return_attn_probs: bool, dropout_p: float) -> None:
+    if return_attn_probs and dropout_p > 0.0:
+        raise NotImplementedError(
+            f"hipkittens.flash_attn.{where}: return_attn_probs with dropout_p = {dropout_p}: no kernel writes S_dmask; "
+            "hipkittens.attention(..., return_lse=True) gives the LSE alone"
+        )
+
+
+def _check_rank(where: str, rank: int, **tensors) -> None:
+    for name, value in tensors.items():
+        if not isinstance(value, torch.Tensor) or value.dim() != rank:
+            found = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+            form = "(batch, tokens, heads, features)" if rank == 4 else "(tokens, heads, features)"
+            raise ValueError(f"hipkittens.flash_attn.{where}: {name} is {found}; it must be {form}")
+
+
+def _unpack(where: str, name: str, packed, rank: int, parts: int):
+    """The parts as views; their gradients come back as one tensor of the packed form."""
+    if not isinstance(packed, torch.Tensor) or packed.dim() != rank or packed.shape[-3] != parts:
+        found = tuple(packed.shape) if isinstance(packed, torch.Tensor) else type(packed).__name__
+        form = ("batch, " if rank == 5 else "") + f"tokens, {parts}, heads, features"
+        raise ValueError(f"hipkittens.flash_attn.{where}: {name} is {found}; it must be ({form})")
+    return packed.unbind(-3)
+
+
+def _whole_chunks(q, k, v, softmax_scale):
+    """Heads of any size, filled with zeros to a multiple of 8 as flash-attn does; the scale is that of the true size."""
+    size = q.shape[-1]
+    scale = size**-0.5 if softmax_scale is None else softmax_scale
+    if size % 8 and k.shape[-1] == size and v.shape[-1] == size:
+        q, k, v = (pad(tensor, (0, -size % 8)) for tensor in (q, k, v))
+    return q, k, v, size, scale
+
+
+def _results(out, lse, size: int, return_attn_probs: bool):
+    out = out[..., :size] if out.shape[-1] != size else out
+    return (out, lse, out.new_empty(0)) if return_attn_probs else out
