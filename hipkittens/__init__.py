@@ -15,7 +15,7 @@ except ImportError as error:
 
 from . import _ops as _ops
 from ._backend import simulate
-from .attention import attention
+from .attention import attention, attention_varlen
 from .gemm import linear, matmul
 from .norm import layer_norm, rms_norm
 from .rotary import rotary, rotary_qk
@@ -25,6 +25,7 @@ logging.getLogger("hipkittens").addHandler(logging.NullHandler())
 __version__ = "0.1.0"
 __all__ = [
     "attention",
+    "attention_varlen",
     "info",
     "layer_norm",
     "linear",

@@ -55,29 +55,4 @@ def _gemm_flops(a_shape, b_shape, *_args, out_shape=None, **_kwargs) -> int:
     return flops
 
 
-@torch.library.register_fake("hipkittens::attention_forward")
-def _attention_forward_fake(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scale: float,
-    causal: bool,
-    window_left: int,
-    window_right: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    torch._check(
-        q.dim() == 4 and k.dim() == 4 and v.dim() == 4,
-        lambda: f"hipkittens::attention_forward: {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}",
-    )
-    batch, rows, heads, _ = q.shape
-    return q.new_empty(q.shape), q.new_empty((batch, heads, rows), dtype=torch.float32)
-
-
-@register_flop_formula(torch.ops.hipkittens.attention_forward)
-def _attention_forward_flops(q_shape, k_shape, *_args, out_shape=None, **_kwargs) -> int:
-    """Two products over all pairs of query and key, as PyTorch counts its own attention: masks are not subtracted."""
-    batch, rows, heads, size = q_shape
-    return 4 * batch * heads * rows * k_shape[1] * size
-
-
-from . import _attention_gradient, _norm_ops, _rotary_ops  # noqa: E402, F401
+from . import _attention_ops, _norm_ops, _rotary_ops  # noqa: E402, F401

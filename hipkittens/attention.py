@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from . import _backend
@@ -34,6 +36,9 @@ def attention(
     return_lse adds the natural logarithm of each query's sum of exp(scale q k): float32 (B, H, N), -inf where no key
     is seen. Gradients flow through both results; they are sums in one fixed order, whatever `deterministic` says.
 
+    dropout_p drops weights and multiplies the rest by 1 / (1 - dropout_p), in steps of 2^-16; the LSE is of all weights.
+    The mask comes from torch's generator: torch.manual_seed repeats it.
+
     Any strides do without a copy as long as D has unit stride, the other strides are even and rows begin on 4 bytes.
     """
     where = "hipkittens.attention"
@@ -42,23 +47,124 @@ def attention(
     q, k, v = to_autocast_dtype(q, k, v)
     _check(where, q, k, v, layout)
     left, right = _window(where, window_size)
-    if not 0.0 <= dropout_p < 1.0:
-        raise ValueError(f"{where}: dropout_p is {dropout_p}; it must be in [0, 1)")
-    if dropout_p > 0.0:
-        raise NotImplementedError(f"{where}: dropout_p = {dropout_p}; no kernel drops weights yet, pass 0.0")
-    if deterministic not in (None, False, True):
-        raise TypeError(f"{where}: deterministic is {deterministic!r}; allowed: None, False, True")
+    _check_options(where, dropout_p, deterministic)
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if layout == "bhnd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     if _backend.uses_torch():
-        out, lse = _in_torch(q, k, v, scale, bool(causal), left, right)
+        out, lse = _in_torch(q, k, v, scale, bool(causal), left, right, dropout_p)
     else:
-        # The forward sums in one order whatever is asked for.
-        out, lse = torch.ops.hipkittens.attention_forward(q, k, v, scale, bool(causal), left, right)
+        seed = _draw_seed(dropout_p, q.device)
+        out, lse = torch.ops.hipkittens.attention_forward(
+            q, k, v, scale, bool(causal), left, right, dropout_p, seed
+        )
     if layout == "bhnd":
         out = out.transpose(1, 2)
     return (out, lse) if return_lse else out
+
+
+def attention_varlen(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    dropout_p: float = 0.0,
+    deterministic: bool | None = None,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """attention of sequences that lie one after the other: q (T, H, D), k and v (T_k, H_k, D).
+
+    Sequence b has rows cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q and cu_seqlens_k[b] .. of k: int32 on q's
+    device, from 0 to T and T_k, never falling; a sequence may be empty. max_seqlen_q and max_seqlen_k are at least the
+    longest (they size the launch). Everything else as in `attention`; return_lse gives float32 (H, T).
+
+    On a CPU cu_seqlens is checked; on a GPU that would wait for the device, so there it is taken as it is.
+    """
+    where = "hipkittens.attention_varlen"
+    q, k, v = to_autocast_dtype(q, k, v)
+    _check(where, q, k, v, "thd")
+    _check_sequences(where, "q", cu_seqlens_q, max_seqlen_q, q)
+    _check_sequences(where, "k", cu_seqlens_k, max_seqlen_k, k)
+    if cu_seqlens_q.shape != cu_seqlens_k.shape:
+        raise ValueError(
+            f"{where}: cu_seqlens_q has {cu_seqlens_q.shape[0]} entries and cu_seqlens_k {cu_seqlens_k.shape[0]}; "
+            "they must be equal"
+        )
+    left, right = _window(where, window_size)
+    _check_options(where, dropout_p, deterministic)
+    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    if _backend.uses_torch():
+        out, lse = _packed_in_torch(
+            q, k, v, cu_seqlens_q, cu_seqlens_k, scale, bool(causal), left, right, dropout_p
+        )
+    else:
+        seed = _draw_seed(dropout_p, q.device)
+        out, lse = torch.ops.hipkittens.attention_varlen_forward(
+            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale, bool(causal), left, right,
+            dropout_p, seed,
+        )  # fmt: skip
+    return (out, lse) if return_lse else out
+
+
+def _draw_seed(dropout_p: float, device: torch.device) -> torch.Tensor | None:
+    """From torch's generator of the device, so that torch.manual_seed repeats the mask."""
+    if dropout_p == 0.0:
+        return None
+    return torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=device)
+
+
+def _check_options(where: str, dropout_p: float, deterministic: bool | None) -> None:
+    if not 0.0 <= dropout_p < 1.0:
+        raise ValueError(f"{where}: dropout_p is {dropout_p}; it must be in [0, 1)")
+    if deterministic not in (None, False, True):
+        raise TypeError(f"{where}: deterministic is {deterministic!r}; allowed: None, False, True")
+
+
+def _check_sequences(
+    where: str, side: str, cu_seqlens: torch.Tensor, longest: int, rows: torch.Tensor
+) -> None:
+    name = f"cu_seqlens_{side}"
+    if not isinstance(cu_seqlens, torch.Tensor):
+        raise TypeError(f"{where}: {name} is {type(cu_seqlens).__name__}; it must be a torch.Tensor")
+    if cu_seqlens.dtype != torch.int32 or cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
+        raise ValueError(
+            f"{where}: {name} is {cu_seqlens.dtype} of shape {tuple(cu_seqlens.shape)}; it must be torch.int32 with one "
+            "dimension: 0, then the end of each sequence"
+        )
+    if not cu_seqlens.is_contiguous():
+        raise ValueError(f"{where}: {name} is not contiguous; call .contiguous()")
+    if cu_seqlens.device != rows.device:
+        raise ValueError(f"{where}: {name} is on {cu_seqlens.device} and {side} on {rows.device}; move one")
+    if isinstance(longest, bool) or not isinstance(longest, (int, torch.SymInt)):
+        raise TypeError(f"{where}: max_seqlen_{side} is {type(longest).__name__}; it must be an int")
+    if (
+        torch.compiler.is_compiling()
+        or type(cu_seqlens) is not torch.Tensor
+        or cu_seqlens.device.type != "cpu"
+    ):
+        return
+    ends = cu_seqlens.tolist()
+    lengths = [after - before for before, after in itertools.pairwise(ends)]
+    if ends[0] != 0 or ends[-1] != rows.shape[0] or min(lengths) < 0:
+        raise ValueError(
+            f"{where}: {name} is {_shortened(ends)}; it must rise from 0 to the {rows.shape[0]} rows of {side}"
+        )
+    if max(lengths) > longest:
+        raise ValueError(
+            f"{where}: max_seqlen_{side} is {longest} and the longest sequence of {name} has {max(lengths)} rows; "
+            f"pass {max(lengths)} or more"
+        )
+
+
+def _shortened(values: list[int]) -> str:
+    return str(values) if len(values) <= 8 else f"[{', '.join(map(str, values[:7]))}, ..., {values[-1]}]"
 
 
 def _window(where: str, window_size: tuple[int, int]) -> tuple[int, int]:
@@ -79,9 +185,9 @@ def _check(where: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout
             raise TypeError(f"{where}: {name} is {type(value).__name__}; it must be a torch.Tensor")
         if value.layout != torch.strided:
             raise TypeError(f"{where}: {name} is sparse ({value.layout}); call .to_dense() first")
-        if value.dim() != 4:
+        if value.dim() != len(layout):
             raise ValueError(
-                f"{where}: {name} has shape {tuple(value.shape)}; it needs 4 dimensions ({layout})"
+                f"{where}: {name} has shape {tuple(value.shape)}; it needs {len(layout)} dimensions ({layout})"
             )
         if value.dtype not in DTYPES:
             raise TypeError(
@@ -95,32 +201,39 @@ def _check(where: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout
                 f"{where}: q is on {q.device} and {name} on {value.device}; move one to the other"
             )
     shapes = f"q: {tuple(q.shape)}, k: {tuple(k.shape)}, v: {tuple(v.shape)}"
-    heads = 2 if layout == "bnhd" else 1
+    heads = layout.index("h")
     if k.shape != v.shape:
         raise ValueError(
             f"{where}: k and v have different shapes ({shapes}); a head size of its own for v is not supported"
         )
-    if q.shape[0] != k.shape[0]:
+    if layout != "thd" and q.shape[0] != k.shape[0]:
         raise ValueError(
             f"{where}: q has batch {q.shape[0]} and k {k.shape[0]} ({shapes}); they must be equal"
         )
-    if q.shape[3] != k.shape[3]:
+    if q.shape[-1] != k.shape[-1]:
         raise ValueError(
-            f"{where}: q has head size {q.shape[3]} and k {k.shape[3]} ({shapes}); they must be equal"
+            f"{where}: q has head size {q.shape[-1]} and k {k.shape[-1]} ({shapes}); they must be equal"
         )
     if k.shape[heads] == 0 or q.shape[heads] % k.shape[heads]:
         raise ValueError(
             f"{where}: {q.shape[heads]} heads of q are not a multiple of {k.shape[heads]} heads of k ({shapes}; {layout})"
         )
-    if not 8 <= q.shape[3] <= LARGEST_HEAD or q.shape[3] % 8:
+    if not 8 <= q.shape[-1] <= LARGEST_HEAD or q.shape[-1] % 8:
         raise ValueError(
-            f"{where}: the head size is {q.shape[3]}; allowed: multiples of 8 up to {LARGEST_HEAD}"
+            f"{where}: the head size is {q.shape[-1]}; allowed: multiples of 8 up to {LARGEST_HEAD}"
         )
     _backend.check_device(where, "q", q)
 
 
 def _in_torch(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool, left: int, right: int
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    causal: bool,
+    left: int,
+    right: int,
+    dropout_p: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same in float32 PyTorch, for HIPKITTENS_BACKEND=torch."""
     group = q.shape[2] // k.shape[2]
@@ -138,4 +251,15 @@ def _in_torch(
     weights = (
         (scores - lse.unsqueeze(-1).masked_fill(lse.isinf().unsqueeze(-1), 0)).exp().masked_fill(hidden, 0)
     )
+    weights = torch.nn.functional.dropout(weights, dropout_p)
     return (weights @ v).transpose(1, 2).to(q.dtype).contiguous(), lse
+
+
+def _packed_in_torch(q, k, v, cu_seqlens_q, cu_seqlens_k, *options) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same, sequence by sequence."""
+    sizes_q, sizes_k = cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist()
+    parts = [
+        _in_torch(*(tensor.unsqueeze(0) for tensor in tensors), *options)
+        for tensors in zip(q.split(sizes_q), k.split(sizes_k), v.split(sizes_k), strict=True)
+    ]
+    return torch.cat([out[0] for out, _ in parts]), torch.cat([lse[0] for _, lse in parts], dim=-1)

@@ -19,17 +19,13 @@ std::string shape_text(const char* name, const Tensor& tensor) {
     return std::string(name) + " is (" + text + ")";
 }
 
-attention::ElementType element_type(Dtype dtype, const char* name) {
-    if (dtype == Dtype::bfloat16) return attention::ElementType::bf16;
-    if (dtype == Dtype::float16) return attention::ElementType::f16;
-    fail(std::string("attention: ") + name + " is float32; it must be bfloat16 or float16");
-}
-
 // The kernels read 16 bytes at a time from rows that begin on 4 bytes.
 bool is_readable(const Tensor& tensor) {
     const auto sizes = tensor.sizes(), strides = tensor.strides();
-    if (reinterpret_cast<uintptr_t>(tensor.data()) % 4 || (sizes[3] > 1 && strides[3] != 1)) return false;
-    for (size_t axis = 0; axis < 3; ++axis)
+    const size_t last = sizes.size() - 1;
+    if (reinterpret_cast<uintptr_t>(tensor.data()) % 4 || (sizes[last] > 1 && strides[last] != 1))
+        return false;
+    for (size_t axis = 0; axis < last; ++axis)
         if (sizes[axis] > 1 && strides[axis] % 2) return false;
     return true;
 }
@@ -52,24 +48,11 @@ Tensor contiguous(Tensor tensor, Dtype dtype) {
     return tensor;
 }
 
+// (batch, rows, heads, head size), or without the batch.
 attention::TensorLayout layout_of(const Tensor& tensor) {
     const auto strides = tensor.strides();
+    if (strides.size() == 3) return {tensor.data(), 0, strides[0], strides[1]};
     return {tensor.data(), strides[0], strides[1], strides[2]};
-}
-
-void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
-    const std::string shapes = shape_text("q", q) + ", " + shape_text("k", k) + ", " + shape_text("v", v);
-    if (q.dimensions() != 4 || k.dimensions() != 4 || v.dimensions() != 4)
-        fail("attention: q, k and v need 4 dimensions (batch, rows, heads, head size); " + shapes);
-    const auto sq = q.sizes(), sk = k.sizes(), sv = v.sizes();
-    if (!std::equal(sk.begin(), sk.end(), sv.begin()))
-        fail("attention: k and v need the same shape; " + shapes);
-    if (sq[0] != sk[0] || sq[3] != sk[3])
-        fail("attention: q, k and v need the same batch and head size; " + shapes);
-    if (sk[2] == 0 ? sq[2] != 0 : sq[2] % sk[2] != 0)
-        fail("attention: the heads of q must be a multiple of those of k; " + shapes);
-    if (!(q.device() == k.device()) || !(q.device() == v.device()))
-        fail("attention: q, k and v are on different devices");
 }
 
 void launch(const Placement& placement, const attention::Plan& plan,
@@ -82,134 +65,218 @@ void launch(const Placement& placement, const attention::Plan& plan,
     }
 }
 
-}  // namespace
+// What both directions of an operator take, in the order of its schema.
+struct Call {
+    const char* where;
+    bool packed;
+    Tensor q, k, v;
+    std::optional<Tensor> cu_seqlens_q, cu_seqlens_k, seed;
+    int64_t max_seqlen_q = 0, max_seqlen_k = 0;
+    Dtype dtype;
+    attention::Problem problem;
+    std::vector<int64_t> query_sizes, key_sizes, lse_sizes;
 
-void attention_forward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 7 || result_count != 2) fail("attention_forward is registered with another schema");
-    Arguments arguments(stack, argument_count);
-    Tensor q = arguments.tensor();
-    Tensor k = arguments.tensor();
-    Tensor v = arguments.tensor();
-    const double scale = arguments.number();
-    const bool causal = arguments.boolean();
-    const int64_t window_left = arguments.integer();
-    const int64_t window_right = arguments.integer();
+    Call(const char* where, bool packed, Tensor q, Tensor k, Tensor v)
+        : where(where),
+          packed(packed),
+          q(std::move(q)),
+          k(std::move(k)),
+          v(std::move(v)),
+          dtype(this->q.dtype(std::string(where) + ": q")) {}
 
-    check_shapes(q, k, v);
-    const Dtype dtype = q.dtype("attention: q");
-    if (k.dtype("attention: k") != dtype || v.dtype("attention: v") != dtype)
-        fail(std::string("attention: q is ") + name(dtype) + ", k is " + name(k.dtype("attention: k")) +
-             ", v is " + name(v.dtype("attention: v")) + "; they need one dtype");
-    const attention::ElementType element = element_type(dtype, "q");
-    const Placement placement(q.device());
-    const std::vector<int64_t> sizes(q.sizes().begin(), q.sizes().end());
-    const std::vector<int64_t> lse_sizes = {sizes[0], sizes[2], sizes[1]};
-    Tensor out = placement.empty(sizes, dtype);
-    Tensor lse = placement.empty(lse_sizes, Dtype::float32);
-    if (lse.element_count() > 0) {
+    void read_options(Arguments& arguments) {
+        if (packed) {
+            cu_seqlens_q = arguments.tensor();
+            cu_seqlens_k = arguments.tensor();
+            max_seqlen_q = arguments.integer();
+            max_seqlen_k = arguments.integer();
+        }
+        problem.scale = arguments.number();
+        problem.causal = arguments.boolean();
+        problem.window_left = arguments.integer();
+        problem.window_right = arguments.integer();
+        problem.dropout_p = arguments.number();
+        seed = arguments.optional_tensor();
+        check();
+    }
+    [[noreturn]] void refuse(const std::string& text) const { fail(std::string(where) + ": " + text); }
+
+    void check_int_vector(const Tensor& tensor, const char* who, int32_t dtype_number, const char* dtype_name,
+                          int64_t count) const {
+        if (tensor.dimensions() != 1 || tensor.sizes()[0] != count || tensor.dtype_number() != dtype_number ||
+            (count > 1 && tensor.strides()[0] != 1))
+            refuse(shape_text(who, tensor) + "; it must be " + std::to_string(count) + " contiguous " +
+                   dtype_name);
+        if (!(tensor.device() == q.device())) refuse(std::string(who) + " is on another device than q");
+    }
+
+    void check() {
+        const std::string shapes = shape_text("q", q) + ", " + shape_text("k", k) + ", " + shape_text("v", v);
+        const int64_t dimensions = packed ? 3 : 4;
+        if (q.dimensions() != dimensions || k.dimensions() != dimensions || v.dimensions() != dimensions)
+            refuse(std::string("q, k and v need ") +
+                   (packed ? "3 dimensions (rows, heads, head size); "
+                           : "4 dimensions (batch, rows, heads, head size); ") +
+                   shapes);
+        const auto sq = q.sizes(), sk = k.sizes(), sv = v.sizes();
+        const size_t rows = packed ? 0 : 1, heads = rows + 1, size = rows + 2;
+        if (!std::equal(sk.begin(), sk.end(), sv.begin())) refuse("k and v need the same shape; " + shapes);
+        if (!packed && sq[0] != sk[0]) refuse("q, k and v need the same batch; " + shapes);
+        if (sq[size] != sk[size]) refuse("q, k and v need the same head size; " + shapes);
+        if (sk[heads] == 0 ? sq[heads] != 0 : sq[heads] % sk[heads] != 0)
+            refuse("the heads of q must be a multiple of those of k; " + shapes);
+        if (!(q.device() == k.device()) || !(q.device() == v.device()))
+            refuse("q, k and v are on different devices");
+        const Dtype of_k = k.dtype(std::string(where) + ": k"), of_v = v.dtype(std::string(where) + ": v");
+        if (of_k != dtype || of_v != dtype)
+            refuse(std::string("q is ") + name(dtype) + ", k is " + name(of_k) + ", v is " + name(of_v) +
+                   "; they need one dtype");
+        if (dtype == Dtype::float32) refuse("q is float32; it must be bfloat16 or float16");
+        if (seed.has_value() != (problem.dropout_p > 0))
+            refuse("a seed is needed exactly when dropout_p > 0");
+        if (seed) check_int_vector(*seed, "seed", aoti_torch_dtype_int64(), "int64", 2);
+        if (packed) {
+            if (cu_seqlens_q->dimensions() != 1 || cu_seqlens_q->sizes()[0] < 1)
+                refuse(shape_text("cu_seqlens_q", *cu_seqlens_q) +
+                       "; it needs one dimension and the first row of each sequence");
+            const int64_t count = cu_seqlens_q->sizes()[0];
+            check_int_vector(*cu_seqlens_q, "cu_seqlens_q", aoti_torch_dtype_int32(), "int32", count);
+            check_int_vector(*cu_seqlens_k, "cu_seqlens_k", aoti_torch_dtype_int32(), "int32", count);
+        }
+        query_sizes.assign(sq.begin(), sq.end());
+        key_sizes.assign(sk.begin(), sk.end());
+        lse_sizes = packed ? std::vector<int64_t>{sq[1], sq[0]} : std::vector<int64_t>{sq[0], sq[2], sq[1]};
+    }
+
+    bool is_empty() const {
+        return q.element_count() == 0 || (packed && (cu_seqlens_q->sizes()[0] == 1 || max_seqlen_q == 0));
+    }
+
+    // After it every tensor is what the kernels can read.
+    void describe(const Placement& placement) {
         q = readable(std::move(q), dtype);
         k = readable(std::move(k), dtype);
         v = readable(std::move(v), dtype);
+        problem.target = placement.target();
+        problem.compute_units = placement.device().compute_units;
+        problem.element =
+            dtype == Dtype::bfloat16 ? attention::ElementType::bf16 : attention::ElementType::f16;
+        problem.heads = query_sizes[packed ? 1 : 2];
+        problem.key_heads = key_sizes[packed ? 1 : 2];
+        problem.head_dim = query_sizes[packed ? 2 : 3];
+        if (packed) {
+            problem.batch = cu_seqlens_q->sizes()[0] - 1;
+            problem.n_q = max_seqlen_q;
+            problem.n_k = max_seqlen_k;
+            problem.first_q = static_cast<const int32_t*>(cu_seqlens_q->data());
+            problem.first_k = static_cast<const int32_t*>(cu_seqlens_k->data());
+            problem.rows_q = query_sizes[0];
+            problem.rows_k = key_sizes[0];
+        } else {
+            problem.batch = query_sizes[0];
+            problem.n_q = query_sizes[1];
+            problem.n_k = key_sizes[1];
+        }
+        if (seed) problem.seed = static_cast<const uint64_t*>(seed->data());
+    }
+
+    std::vector<runtime::Region> regions() const {
+        std::vector<runtime::Region> regions = {region(q, "q"), region(k, "k"), region(v, "v")};
+        if (packed) {
+            regions.push_back(
+                {cu_seqlens_q->data(), 4u * static_cast<uint64_t>(problem.batch + 1), "cu_seqlens_q", false});
+            regions.push_back(
+                {cu_seqlens_k->data(), 4u * static_cast<uint64_t>(problem.batch + 1), "cu_seqlens_k", false});
+        }
+        if (seed) regions.push_back({seed->data(), 16, "seed", false});
+        return regions;
+    }
+    runtime::Region region(const Tensor& tensor, const char* name, bool written = false) const {
+        return {tensor.data(), tensor.extent_bytes(dtype), name, written};
+    }
+};
+
+runtime::Region float_region(const Tensor& tensor, const char* name, bool written) {
+    return {tensor.data(), tensor.extent_bytes(Dtype::float32), name, written};
+}
+
+void forward(const char* where, bool packed, StableIValue* stack, uint64_t argument_count,
+             uint64_t result_count) {
+    if (argument_count != (packed ? 13 : 9) || result_count != 2)
+        fail(std::string(where) + " is registered with another schema");
+    Arguments arguments(stack, argument_count);
+    Tensor q = arguments.tensor(), k = arguments.tensor(), v = arguments.tensor();
+    Call call(where, packed, std::move(q), std::move(k), std::move(v));
+    call.read_options(arguments);
+
+    const Placement placement(call.q.device());
+    Tensor out = placement.empty(call.query_sizes, call.dtype);
+    Tensor lse = placement.empty(call.lse_sizes, Dtype::float32);
+    if (!call.is_empty()) {
+        call.describe(placement);
         attention::ForwardProblem problem;
-        problem.shared.target = placement.target();
-        problem.shared.compute_units = placement.device().compute_units;
-        problem.shared.element = element;
-        problem.shared.batch = sizes[0];
-        problem.shared.n_q = sizes[1];
-        problem.shared.n_k = k.sizes()[1];
-        problem.shared.heads = sizes[2];
-        problem.shared.key_heads = k.sizes()[2];
-        problem.shared.head_dim = sizes[3];
-        problem.shared.scale = scale;
-        problem.shared.causal = causal;
-        problem.shared.window_left = window_left;
-        problem.shared.window_right = window_right;
-        problem.q = layout_of(q);
-        problem.k = layout_of(k);
-        problem.v = layout_of(v);
+        problem.shared = call.problem;
+        problem.q = layout_of(call.q);
+        problem.k = layout_of(call.k);
+        problem.v = layout_of(call.v);
         problem.out = layout_of(out);
         problem.lse = static_cast<float*>(lse.data());
-        launch(placement, attention::plan_forward(problem),
-               {{q.data(), q.extent_bytes(dtype), "q", false},
-                {k.data(), k.extent_bytes(dtype), "k", false},
-                {v.data(), v.extent_bytes(dtype), "v", false},
-                {out.data(), out.extent_bytes(dtype), "out", true},
-                {lse.data(), lse.extent_bytes(Dtype::float32), "lse", true}});
+        std::vector<runtime::Region> regions = call.regions();
+        regions.push_back(call.region(out, "out", true));
+        regions.push_back(float_region(lse, "lse", true));
+        launch(placement, attention::plan_forward(problem), regions);
     }
     stack[0] = to_result(std::move(out));
     stack[1] = to_result(std::move(lse));
 }
 
-void attention_backward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 11 || result_count != 3)
-        fail("attention_backward is registered with another schema");
+void backward(const char* where, bool packed, StableIValue* stack, uint64_t argument_count,
+              uint64_t result_count) {
+    if (argument_count != (packed ? 17 : 13) || result_count != 3)
+        fail(std::string(where) + " is registered with another schema");
     Arguments arguments(stack, argument_count);
     Tensor grad_out = arguments.tensor();
     std::optional<Tensor> grad_lse = arguments.optional_tensor();
-    Tensor q = arguments.tensor();
-    Tensor k = arguments.tensor();
-    Tensor v = arguments.tensor();
-    Tensor out = arguments.tensor();
-    Tensor lse = arguments.tensor();
-    attention::BackwardProblem problem;
-    attention::Problem& shared = problem.shared;
-    shared.scale = arguments.number();
-    shared.causal = arguments.boolean();
-    shared.window_left = arguments.integer();
-    shared.window_right = arguments.integer();
-
-    check_shapes(q, k, v);
-    const Dtype dtype = q.dtype("attention_backward: q");
-    shared.element = element_type(dtype, "q");
-    const std::vector<int64_t> sizes(q.sizes().begin(), q.sizes().end());
-    const std::vector<int64_t> key_sizes(k.sizes().begin(), k.sizes().end());
-    const std::vector<int64_t> lse_sizes = {sizes[0], sizes[2], sizes[1]};
+    Tensor q = arguments.tensor(), k = arguments.tensor(), v = arguments.tensor();
+    Tensor out = arguments.tensor(), lse = arguments.tensor();
+    Call call(where, packed, std::move(q), std::move(k), std::move(v));
+    call.read_options(arguments);
+    const Dtype dtype = call.dtype;
     const auto check_tensor = [&](const Tensor& tensor, const char* who, const std::vector<int64_t>& expected,
                                   Dtype own) {
         const auto given = tensor.sizes();
         if (!std::equal(given.begin(), given.end(), expected.begin(), expected.end()))
-            fail("attention_backward: " + shape_text(who, tensor) + "; with " + shape_text("q", q) +
-                 " it is wrong");
-        if (tensor.dtype(std::string("attention_backward: ") + who) != own)
-            fail(std::string("attention_backward: ") + who + " is not " + name(own));
-        if (!(tensor.device() == q.device()))
-            fail(std::string("attention_backward: ") + who + " is on another device than q");
+            call.refuse(shape_text(who, tensor) + "; with " + shape_text("q", call.q) + " it is wrong");
+        if (tensor.dtype(std::string(where) + ": " + who) != own)
+            call.refuse(std::string(who) + " is not " + name(own));
+        if (!(tensor.device() == call.q.device()))
+            call.refuse(std::string(who) + " is on another device than q");
     };
-    check_tensor(k, "k", key_sizes, dtype);
-    check_tensor(v, "v", key_sizes, dtype);
-    check_tensor(grad_out, "grad_out", sizes, dtype);
-    check_tensor(out, "out", sizes, dtype);
-    check_tensor(lse, "lse", lse_sizes, Dtype::float32);
-    if (grad_lse) check_tensor(*grad_lse, "grad_lse", lse_sizes, Dtype::float32);
+    check_tensor(grad_out, "grad_out", call.query_sizes, dtype);
+    check_tensor(out, "out", call.query_sizes, dtype);
+    check_tensor(lse, "lse", call.lse_sizes, Dtype::float32);
+    if (grad_lse) check_tensor(*grad_lse, "grad_lse", call.lse_sizes, Dtype::float32);
 
-    const Placement placement(q.device());
-    Tensor grad_q = placement.empty(sizes, dtype);
-    Tensor grad_k = placement.empty(key_sizes, dtype);
-    Tensor grad_v = placement.empty(key_sizes, dtype);
-    if (grad_q.element_count() == 0) {
+    const Placement placement(call.q.device());
+    Tensor grad_q = placement.empty(call.query_sizes, dtype);
+    Tensor grad_k = placement.empty(call.key_sizes, dtype);
+    Tensor grad_v = placement.empty(call.key_sizes, dtype);
+    if (call.is_empty()) {
         grad_k.set_zero();
         grad_v.set_zero();
     } else {
-        q = readable(std::move(q), dtype);
-        k = readable(std::move(k), dtype);
-        v = readable(std::move(v), dtype);
+        call.describe(placement);
         out = readable(std::move(out), dtype);
         grad_out = readable(std::move(grad_out), dtype);
         lse = contiguous(std::move(lse), Dtype::float32);
         if (grad_lse) grad_lse = contiguous(std::move(*grad_lse), Dtype::float32);
-        shared.target = placement.target();
-        shared.compute_units = placement.device().compute_units;
-        shared.batch = sizes[0];
-        shared.n_q = sizes[1];
-        shared.n_k = key_sizes[1];
-        shared.heads = sizes[2];
-        shared.key_heads = key_sizes[2];
-        shared.head_dim = sizes[3];
-        const std::vector<int64_t> workspace_sizes = {attention::backward_workspace_floats(shared)};
+        const std::vector<int64_t> workspace_sizes = {attention::backward_workspace_floats(call.problem)};
         Tensor workspace = placement.empty(workspace_sizes, Dtype::float32);
-        problem.q = layout_of(q);
-        problem.k = layout_of(k);
-        problem.v = layout_of(v);
+        attention::BackwardProblem problem;
+        problem.shared = call.problem;
+        problem.q = layout_of(call.q);
+        problem.k = layout_of(call.k);
+        problem.v = layout_of(call.v);
         problem.out = layout_of(out);
         problem.grad_out = layout_of(grad_out);
         problem.grad_q = layout_of(grad_q);
@@ -218,24 +285,35 @@ void attention_backward(StableIValue* stack, uint64_t argument_count, uint64_t r
         problem.lse = static_cast<const float*>(lse.data());
         problem.grad_lse = grad_lse ? static_cast<const float*>(grad_lse->data()) : nullptr;
         problem.workspace = static_cast<float*>(workspace.data());
-        std::vector<runtime::Region> regions = {
-            {q.data(), q.extent_bytes(dtype), "q", false},
-            {k.data(), k.extent_bytes(dtype), "k", false},
-            {v.data(), v.extent_bytes(dtype), "v", false},
-            {out.data(), out.extent_bytes(dtype), "out", false},
-            {grad_out.data(), grad_out.extent_bytes(dtype), "grad_out", false},
-            {lse.data(), lse.extent_bytes(Dtype::float32), "lse", false},
-            {grad_q.data(), grad_q.extent_bytes(dtype), "grad_q", true},
-            {grad_k.data(), grad_k.extent_bytes(dtype), "grad_k", true},
-            {grad_v.data(), grad_v.extent_bytes(dtype), "grad_v", true},
-            {workspace.data(), workspace.extent_bytes(Dtype::float32), "workspace", true}};
-        if (grad_lse)
-            regions.push_back({grad_lse->data(), grad_lse->extent_bytes(Dtype::float32), "grad_lse", false});
+        std::vector<runtime::Region> regions = call.regions();
+        regions.push_back(call.region(out, "out"));
+        regions.push_back(call.region(grad_out, "grad_out"));
+        regions.push_back(call.region(grad_q, "grad_q", true));
+        regions.push_back(call.region(grad_k, "grad_k", true));
+        regions.push_back(call.region(grad_v, "grad_v", true));
+        regions.push_back(float_region(lse, "lse", false));
+        regions.push_back(float_region(workspace, "workspace", true));
+        if (grad_lse) regions.push_back(float_region(*grad_lse, "grad_lse", false));
         launch(placement, attention::plan_backward(problem), regions);
     }
     stack[0] = to_result(std::move(grad_q));
     stack[1] = to_result(std::move(grad_k));
     stack[2] = to_result(std::move(grad_v));
+}
+
+}  // namespace
+
+void attention_forward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    forward("attention_forward", false, stack, argument_count, result_count);
+}
+void attention_backward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    backward("attention_backward", false, stack, argument_count, result_count);
+}
+void attention_varlen_forward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    forward("attention_varlen_forward", true, stack, argument_count, result_count);
+}
+void attention_varlen_backward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    backward("attention_varlen_backward", true, stack, argument_count, result_count);
 }
 
 }  // namespace hipkittens::torch_door

@@ -26,6 +26,8 @@ constexpr Operator operators[] = {
     {rotary_qk_in_place_schema, "hipkittens::rotary_qk_", &rotary_qk_in_place},
     {attention_forward_schema, "hipkittens::attention_forward", &attention_forward},
     {attention_backward_schema, "hipkittens::attention_backward", &attention_backward},
+    {attention_varlen_forward_schema, "hipkittens::attention_varlen_forward", &attention_varlen_forward},
+    {attention_varlen_backward_schema, "hipkittens::attention_varlen_backward", &attention_varlen_backward},
 };
 
 // CPU tensors go to the simulator; tensors on an AMD GPU have the CUDA key.

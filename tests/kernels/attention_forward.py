@@ -41,7 +41,9 @@ class Shared(ctypes.Structure):
     _fields_ = [("target", ctypes.c_int), ("compute_units", ctypes.c_int), ("element", ctypes.c_int32),
                 *((name, ctypes.c_int64) for name in ("batch", "n_q", "n_k", "heads", "key_heads", "head_dim")),
                 ("scale", ctypes.c_double), ("causal", ctypes.c_bool), ("window_left", ctypes.c_int64),
-                ("window_right", ctypes.c_int64)]  # fmt: skip
+                ("window_right", ctypes.c_int64), ("first_q", ctypes.c_void_p), ("first_k", ctypes.c_void_p),
+                ("rows_q", ctypes.c_int64), ("rows_k", ctypes.c_int64), ("dropout_p", ctypes.c_double),
+                ("seed", ctypes.c_void_p)]  # fmt: skip
 
 
 class Problem(ctypes.Structure):

@@ -68,7 +68,7 @@ int64_t probe_backward_workspace_floats(const attention::Problem* problem) {
 // Tile, head and batch of every workgroup, for `count` workgroups.
 void probe_places(const attention::ForwardArguments* arguments, uint32_t count, int32_t* places) {
     for (uint32_t i = 0; i < count; ++i) {
-        const attention::ForwardPlace place = place_of_workgroup(i, *arguments);
+        const attention::TilePlace place = place_of_workgroup(i, arguments->order);
         places[3 * i] = place.tile;
         places[3 * i + 1] = place.head;
         places[3 * i + 2] = place.batch;

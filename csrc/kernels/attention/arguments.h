@@ -44,34 +44,86 @@ struct Mask {
 inline constexpr int32_t unlimited = 1 << 30;
 inline constexpr int64_t longest_sequence = (1 << 29) - 1;
 
-struct ForwardArguments {
-    TensorArgument q, k, v, out;  // out is written
-    float* lse;                   // [batch, heads, n_q]; natural logarithm
-    Mask mask;
-    int32_t batch, heads, group;  // query heads per key head
-    int32_t head_dim;
-    int32_t tiles_q;       // workgroups along the queries of one head
-    int32_t balanced;      // long and short tiles alternate
-    uint32_t xcds, chunk;  // chunked_workgroup
-    float scale_log2;      // |scale| x log2(e); positive
-    int32_t negated;       // the scale's sign, which goes into q
+// Which rows belong to which batch. Packed sequences lie one after the other in tensors of batch 1: those of batch b are
+// rows first[b] .. first[b+1]-1. The tensors of a padded batch have a batch dimension, and rows mask.n_q and mask.n_k.
+struct PackedSequences {
+    const int32_t *first_q, *first_k;  // null: a padded batch
+    int64_t rows_q;                    // of all sequences together, for statistics per query
 };
 
-// The tile of queries that a workgroup takes.
-struct ForwardPlace {
-    int tile, head, batch;
+// One batch of a problem: its place in the tensors and its own mask.
+struct Sequence {
+    int64_t batch;             // 0 when packed
+    int64_t first_q, first_k;  // rows before it; 0 when not packed
+    Mask mask;
+};
+constexpr Sequence sequence_of(int batch, const Mask& mask, const PackedSequences& packed) {
+    if (!packed.first_q) return {batch, 0, 0, mask};
+    const int32_t first_q = packed.first_q[batch], first_k = packed.first_k[batch];
+    return {
+        0,
+        first_q,
+        first_k,
+        {packed.first_q[batch + 1] - first_q, packed.first_k[batch + 1] - first_k, mask.left, mask.right}};
+}
+
+// Weights are dropped with probability threshold / 2^16, and the rest multiplied by scale (dropout.h).
+struct Dropout {
+    const uint64_t*
+        seed;  // two: the generator's key, and in the low half of the second a part of the counter
+    uint32_t threshold;
+    float scale;
+};
+
+// Workgroups take tiles of rows of one head in an order that neighbours gain from.
+struct WorkgroupOrder {
+    int32_t tiles, heads, batch;  // along the rows of one head
+    int32_t parts;                // of the other side's rows, each a workgroup's
+    int32_t balanced;             // long and short tiles alternate
+    uint32_t xcds, chunk;         // chunked_workgroup
+};
+
+struct TilePlace {
+    int tile, head, batch, part;
 };
 
 // Tiles of one head follow each other, heads that share keys stay on one XCD. Under a causal mask a tile's work grows
-// with its number: the longest and the shortest alternate, so that neighbours add up to the same.
-constexpr ForwardPlace place_of_workgroup(uint32_t workgroup, const ForwardArguments& arguments) {
-    const uint32_t tiles = arguments.tiles_q, heads = arguments.heads;
+// or shrinks with its number: the longest and the shortest alternate, so that neighbours add up to the same.
+constexpr TilePlace place_of_workgroup(uint32_t workgroup, const WorkgroupOrder& order) {
+    const uint32_t tiles = order.tiles, heads = order.heads, batch = order.batch;
     const uint32_t index =
-        chunked_workgroup(workgroup, tiles * heads * arguments.batch, arguments.xcds, arguments.chunk);
+        chunked_workgroup(workgroup, tiles * heads * batch * order.parts, order.xcds, order.chunk);
     uint32_t tile = index % tiles;
-    if (arguments.balanced) tile = tile % 2 ? tile / 2 : tiles - 1 - tile / 2;
-    const uint32_t rest = index / tiles;
-    return {static_cast<int>(tile), static_cast<int>(rest % heads), static_cast<int>(rest / heads)};
+    if (order.balanced) tile = tile % 2 ? tile / 2 : tiles - 1 - tile / 2;
+    const uint32_t head = index / tiles, of_batch = head / heads;
+    return {static_cast<int>(tile), static_cast<int>(head % heads), static_cast<int>(of_batch % batch),
+            static_cast<int>(of_batch / batch)};
 }
+
+struct ForwardArguments {
+    TensorArgument q, k, v, out;  // out is written
+    // [batch, heads, n_q], or [heads, rows_q] of packed sequences; natural logarithm.
+    float* lse;
+    // Of order.parts > 1, instead of out and lse: per part the normalised rows [part, (as lse), head_dim] and their lse.
+    float *partial_out, *partial_lse;
+    Mask mask;
+    PackedSequences packed;
+    WorkgroupOrder order;
+    int32_t group;  // query heads per key head
+    int32_t head_dim;
+    float scale_log2;  // |scale| x log2(e); positive
+    int32_t negated;   // the scale's sign, which goes into q
+    Dropout dropout;   // of kernels that drop
+};
+
+// The kernel that joins the parts; one row of one head per 16 lanes.
+struct CombineArguments {
+    const float *partial_out, *partial_lse;
+    TensorArgument out;
+    float* lse;
+    int64_t rows;           // of all heads and batches
+    int64_t rows_per_head;  // n_q, or rows_q of packed sequences
+    int32_t heads, parts, head_dim;
+};
 
 }  // namespace hipkittens::attention

@@ -47,13 +47,18 @@ struct Backward {
 
     const BackwardArguments& arguments;
     kittens::shared_byte* lds;
+    TilePlace place;
+    Sequence sequence;
     Own own_first[pieces], own_second[pieces];
     Gradient gradient_first, gradient_second;  // of Q or K; of V
     int first_row;                             // of the wave
     float own_lse, own_delta;                  // of a query that a lane owns
 
     KITTENS_DEVICE Backward(const BackwardArguments& arguments, kittens::shared_byte* lds)
-        : arguments(arguments), lds(lds) {}
+        : arguments(arguments),
+          lds(lds),
+          place(place_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          sequence(sequence_of(place.batch, arguments.mask, arguments.packed)) {}
 
     KITTENS_DEVICE StraightTile straight(int buffer, int which) const {
         return {lds + buffer * buffer_bytes + which * StraightTile::bytes};
@@ -125,7 +130,7 @@ struct Backward {
 
     // Do all pairs of the wave's rows and of the streamed tile's see each other?
     KITTENS_DEVICE bool all_visible(int column) const {
-        const Mask& mask = arguments.mask;
+        const Mask& mask = sequence.mask;
         if constexpr (of_keys)
             return mask.first_query(first_row + rows - 1) <= column &&
                    column + columns - 1 <= mask.last_query(first_row);
@@ -134,7 +139,7 @@ struct Backward {
     }
 
     KITTENS_DEVICE void clear_invisible(Scores& weights, int column) const {
-        const Mask& mask = arguments.mask;
+        const Mask& mask = sequence.mask;
         const kittens::Coordinate place = kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0);
         const int row = first_row + place.row, from = column + place.col;
         const int left = (of_keys ? mask.first_query(row) : mask.first_key(row)) - from;
@@ -145,9 +150,15 @@ struct Backward {
         });
     }
 
-    // column: the first streamed row; head: where the streamed statistics are.
-    KITTENS_DEVICE void attend(int column, int64_t head, int buffer) {
-        const int64_t at = head * arguments.statistics_rows + column;
+    // Where the statistics of a head of the queries begin, for this sequence.
+    KITTENS_DEVICE int64_t statistics_of(int head) const {
+        return (sequence.batch * arguments.heads + head) * arguments.statistics_rows +
+               (arguments.packed.first_q ? statistics_row(sequence.first_q, place.batch) : 0);
+    }
+
+    // column: the first streamed row; statistics: of the streamed head.
+    KITTENS_DEVICE void attend(int column, int64_t statistics, int buffer) {
+        const int64_t at = statistics + column;
         Scores weights;
         score(weights, own_first, straight(buffer, 0));
         with_statistics(arguments.lse_log2 + at, own_lse, [&](int j, int e, float lse) {
@@ -167,14 +178,15 @@ struct Backward {
         }
     }
 
-    KITTENS_DEVICE void store(const Gradient& gradient, const TensorArgument& destination, int64_t batch,
-                              int64_t head, int row_count, float factor) const {
+    KITTENS_DEVICE void store(const Gradient& gradient, const TensorArgument& destination, int64_t first,
+                              int row_count, float factor) const {
         const kittens::Coordinate place =
             kittens::row_layout(Gradient::shape::value(), kittens::lane_id_again(), 0);
         const int64_t row = first_row + place.row;
         if (row >= row_count) return;
-        T* to = static_cast<T*>(const_cast<void*>(destination.data)) + batch * destination.batch_stride +
-                head * destination.head_stride + row * destination.row_stride + place.col;
+        T* to = static_cast<T*>(const_cast<void*>(destination.data)) +
+                sequence.batch * destination.batch_stride + this->place.head * destination.head_stride +
+                (first + row) * destination.row_stride + place.col;
 #pragma unroll
         for (int j = 0; j < Gradient::width; ++j)
 #pragma unroll
@@ -195,7 +207,7 @@ struct Backward {
         int first, past;
     };
     KITTENS_DEVICE Range range_of(int begin, int end) const {
-        const Mask& mask = arguments.mask;
+        const Mask& mask = sequence.mask;
         if constexpr (of_keys) {
             const int last = (end < mask.n_k ? end : mask.n_k) - 1;
             return {mask.first_query(begin), begin < mask.n_k ? mask.last_query(last) + 1 : 0};
@@ -210,27 +222,24 @@ struct Backward {
     }
 
     KITTENS_DEVICE void run() {
-        const BackwardPlace place = place_of_workgroup(kittens::workgroup_id_x(), arguments);
-        const Mask& mask = arguments.mask;
+        const Mask& mask = sequence.mask;
         const int begin = place.tile * config.rows();
         const int own_rows = of_keys ? mask.n_k : mask.n_q, stream_rows = of_keys ? mask.n_q : mask.n_k;
         first_row = begin + kittens::wave_id() * rows;
-        const auto matrix = [&](const TensorArgument& tensor, int head, int count) {
-            return matrix_of<T>(tensor, place.batch, head, count, arguments.head_dim);
+        const int64_t own_start = of_keys ? sequence.first_k : sequence.first_q,
+                      stream_start = of_keys ? sequence.first_q : sequence.first_k;
+        const auto own_matrix = [&](const TensorArgument& tensor) {
+            return matrix_of<T>(tensor, sequence.batch, own_start, place.head, own_rows, arguments.head_dim);
         };
-        load_own(own_first, matrix(of_keys ? arguments.k : arguments.q, place.head, own_rows));
-        if constexpr (has_first)
-            load_own(own_second, matrix(of_keys ? arguments.v : arguments.grad_out, place.head, own_rows));
-        const int64_t first_head = static_cast<int64_t>(place.batch) * arguments.heads +
-                                   (of_keys ? place.head * arguments.group : place.head);
+        load_own(own_first, own_matrix(of_keys ? arguments.k : arguments.q));
+        if constexpr (has_first) load_own(own_second, own_matrix(of_keys ? arguments.v : arguments.grad_out));
+        const int64_t statistics = statistics_of(of_keys ? place.head * arguments.group : place.head);
         if constexpr (!of_keys) {
             const int row =
                 first_row + kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0).row;
-            // The statistics' rows are a multiple of a wave's.
-            const bool inside = row < arguments.statistics_rows;
-            own_lse =
-                inside ? arguments.lse_log2[first_head * arguments.statistics_rows + row] : __builtin_inff();
-            own_delta = inside ? arguments.delta[first_head * arguments.statistics_rows + row] : 0;
+            const bool inside = row < mask.n_q;
+            own_lse = inside ? arguments.lse_log2[statistics + row] : __builtin_inff();
+            own_delta = inside ? arguments.delta[statistics + row] : 0;
         }
         if constexpr (has_first) zero(gradient_first);
         if constexpr (has_values) zero(gradient_second);
@@ -254,10 +263,13 @@ struct Backward {
             if constexpr (has_first) turned_first.loads.aim(first_bytes);
             if constexpr (has_values) turned_second.loads.aim(second_bytes);
             auto fetch = [&](int head, int column, int buffer) {
-                const kittens::buffer first =
-                    matrix(first_tensor, stream_head + head, stream_rows).window(column, 0).view();
-                const kittens::buffer second =
-                    matrix(second_tensor, stream_head + head, stream_rows).window(column, 0).view();
+                const auto view = [&](const TensorArgument& tensor) {
+                    return matrix_of<T>(tensor, sequence.batch, stream_start, stream_head + head, stream_rows,
+                                        arguments.head_dim)
+                        .window(column, 0)
+                        .view();
+                };
+                const kittens::buffer first = view(first_tensor), second = view(second_tensor);
                 straight_first.loads.fetch(first, straight(buffer, 0));
                 if constexpr (has_first) straight_second.loads.fetch(second, straight(buffer, 1));
                 if constexpr (has_first) turned_first.loads.fetch(first, turned(buffer, 0));
@@ -287,7 +299,8 @@ struct Backward {
                 const int next = direct ? buffer ^ 1 : 0;
                 if (next_head < heads) fetch(next_head, next_column, next);
                 if (column + columns > own.first && column < own.past)
-                    attend(column, first_head + head, buffer);
+                    attend(column, statistics + static_cast<int64_t>(head) * arguments.statistics_rows,
+                           buffer);
                 if (next_head == heads) break;
                 if constexpr (!direct) kittens::barrier();
                 settle(next);
@@ -297,10 +310,9 @@ struct Backward {
             }
         }
         if constexpr (has_first)
-            store(gradient_first, of_keys ? arguments.grad_k : arguments.grad_q, place.batch, place.head,
-                  own_rows, arguments.scale);
-        if constexpr (has_values)
-            store(gradient_second, arguments.grad_v, place.batch, place.head, own_rows, 1.0f);
+            store(gradient_first, of_keys ? arguments.grad_k : arguments.grad_q, own_start, own_rows,
+                  arguments.scale);
+        if constexpr (has_values) store(gradient_second, arguments.grad_v, own_start, own_rows, 1.0f);
     }
 };
 

@@ -12,38 +12,29 @@ enum class Owner { keys_and_values, keys, values, queries };
 // Rows of the statistics come in whole blocks of this many queries.
 inline constexpr int statistics_block = 64;
 
-// All three kernels take this; each has its own order of workgroups.
+// Statistics of a sequence begin on a whole block, and end with one. Sequence b of a packed batch begins at this row: blocks
+// never overlap, since a length grows by less than one block when rounded up.
+constexpr int64_t statistics_row(int64_t first_q, int batch) {
+    return (first_q / statistics_block + batch) * statistics_block;
+}
+
+// All kernels of the backward take this; each has its own order of workgroups.
 struct BackwardArguments {
     TensorArgument q, k, v, out, grad_out;
     TensorArgument grad_q, grad_k, grad_v;  // written
-    const float* lse;                       // [batch, heads, n_q]; natural logarithm
+    const float* lse;                       // [batch, heads, n_q], or [heads, rows_q] of packed sequences
     const float* grad_lse;                  // the same, or null
     // Per head `statistics_rows` values each: the LSE in base 2, and delta = sum(dO O) - dLSE. A query without keys, or
     // beyond the last, has an LSE of +inf there: all its weights are then 0.
     float *lse_log2, *delta;
     Mask mask;
-    int32_t batch, heads, group;  // query heads per key head
+    PackedSequences packed;
+    WorkgroupOrder order;  // of the kernel's own rows
+    int32_t heads, group;  // of the queries; query heads per key head
     int32_t head_dim;
     int32_t statistics_rows;
-    int32_t tiles, owner_heads;  // workgroups along the rows of one head; heads
-    int32_t balanced;            // long and short tiles alternate
-    uint32_t xcds, chunk;        // chunked_workgroup
     float scale, scale_log2;
+    Dropout dropout;  // of kernels that drop
 };
-
-struct BackwardPlace {
-    int tile, head, batch;
-};
-
-// As in forward: under a causal mask work grows or shrinks with the tile's number.
-constexpr BackwardPlace place_of_workgroup(uint32_t workgroup, const BackwardArguments& arguments) {
-    const uint32_t tiles = arguments.tiles, heads = arguments.owner_heads;
-    const uint32_t index =
-        chunked_workgroup(workgroup, tiles * heads * arguments.batch, arguments.xcds, arguments.chunk);
-    uint32_t tile = index % tiles;
-    if (arguments.balanced) tile = tile % 2 ? tile / 2 : tiles - 1 - tile / 2;
-    const uint32_t rest = index / tiles;
-    return {static_cast<int>(tile), static_cast<int>(rest % heads), static_cast<int>(rest / heads)};
-}
 
 }  // namespace hipkittens::attention

@@ -33,14 +33,22 @@ struct Delta {
 
     KITTENS_DEVICE static void run(const BackwardArguments& arguments) {
         constexpr float log2_e = 1.4426950408889634f;
-        const BackwardPlace place = place_of_workgroup(kittens::workgroup_id_x(), arguments);
-        const int begin = place.tile * statistics_block, n_q = arguments.mask.n_q;
-        const auto out = matrix_of<T>(arguments.out, place.batch, place.head, n_q, arguments.head_dim);
-        const auto grad_out =
-            matrix_of<T>(arguments.grad_out, place.batch, place.head, n_q, arguments.head_dim);
+        const TilePlace place = place_of_workgroup(kittens::workgroup_id_x(), arguments.order);
+        const Sequence sequence = sequence_of(place.batch, arguments.mask, arguments.packed);
+        const int begin = place.tile * statistics_block, n_q = sequence.mask.n_q;
+        if (begin >= n_q) return;
+        const bool is_packed = arguments.packed.first_q;
+        const auto matrix = [&](const TensorArgument& tensor) {
+            return matrix_of<T>(tensor, sequence.batch, sequence.first_q, place.head, n_q,
+                                arguments.head_dim);
+        };
+        const auto out = matrix(arguments.out), grad_out = matrix(arguments.grad_out);
         const kittens::buffer out_view = out.window(begin, 0).view(),
                               grad_view = grad_out.window(begin, 0).view();
-        const int64_t head = static_cast<int64_t>(place.batch) * arguments.heads + place.head;
+        const int64_t head = sequence.batch * arguments.heads + place.head;
+        const int64_t statistics = head * arguments.statistics_rows +
+                                   (is_packed ? statistics_row(sequence.first_q, place.batch) : 0);
+        const int64_t rows = is_packed ? arguments.packed.rows_q : n_q;
         const int lane = kittens::thread_id() % lanes;
 #pragma clang loop unroll(disable)
         for (int pass = 0; pass < statistics_block; pass += rows_per_pass) {
@@ -53,14 +61,14 @@ struct Delta {
             if (lane != 0) continue;
             float lse = __builtin_inff(), delta = 0;
             if (inside) {
-                const int64_t at = head * n_q + begin + row;
+                const int64_t at = head * rows + sequence.first_q + begin + row;
                 const float natural = arguments.lse[at];
                 if (natural != -__builtin_inff()) {
                     lse = natural * log2_e;
                     delta = arguments.grad_lse ? sum - arguments.grad_lse[at] : sum;
                 }
             }
-            const int64_t at = head * arguments.statistics_rows + begin + row;
+            const int64_t at = statistics + begin + row;
             arguments.lse_log2[at] = lse;
             arguments.delta[at] = delta;
         }

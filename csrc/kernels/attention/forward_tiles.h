@@ -6,10 +6,12 @@
 
 namespace hipkittens::attention {
 
+// The rows of one head of a sequence that begins at row `first` of its batch.
 template <class T>
 KITTENS_DEVICE kittens::global_matrix<const T> matrix_of(const TensorArgument& tensor, int64_t batch,
-                                                         int64_t head, int rows, int cols) {
-    return {static_cast<const T*>(tensor.data) + batch * tensor.batch_stride + head * tensor.head_stride,
+                                                         int64_t first, int64_t head, int rows, int cols) {
+    return {static_cast<const T*>(tensor.data) + batch * tensor.batch_stride + first * tensor.row_stride +
+                head * tensor.head_stride,
             tensor.row_stride, rows, cols};
 }
 

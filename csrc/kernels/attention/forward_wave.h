@@ -40,7 +40,8 @@ struct ForwardWave {
     using Output = kittens::rt<float, queries, head_dim, kittens::row_l, kittens::rt_32x32>;
 
     const ForwardArguments& arguments;
-    ForwardPlace place;
+    TilePlace place;
+    Sequence sequence;
     int first_query;
     KeyRange all, own;  // the keys that the workgroup loads, and those of them that this wave needs
     Query query[pieces];
@@ -49,19 +50,21 @@ struct ForwardWave {
 
     KITTENS_DEVICE explicit ForwardWave(const ForwardArguments& arguments)
         : arguments(arguments),
-          place(place_of_workgroup(kittens::workgroup_id_x(), arguments)),
+          place(place_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          sequence(sequence_of(place.batch, arguments.mask, arguments.packed)),
           first_query(place.tile * config.queries() + kittens::wave_id() * queries),
-          all(arguments.mask, place.tile * config.queries(), (place.tile + 1) * config.queries()),
-          own(arguments.mask, first_query, first_query + queries),
+          all(sequence.mask, place.tile * config.queries(), (place.tile + 1) * config.queries()),
+          own(sequence.mask, first_query, first_query + queries),
           softmax(arguments.scale_log2) {
-        load_queries(
-            matrix_of<T>(arguments.q, place.batch, place.head, arguments.mask.n_q, arguments.head_dim));
+        load_queries(matrix_of<T>(arguments.q, sequence.batch, sequence.first_q, place.head,
+                                  sequence.mask.n_q, arguments.head_dim));
         kittens::zero(output);
     }
 
     KITTENS_DEVICE kittens::global_matrix<const T> key_matrix(const TensorArgument& tensor) const {
         const int head = static_cast<uint32_t>(place.head) / static_cast<uint32_t>(arguments.group);
-        return matrix_of<T>(tensor, place.batch, head, arguments.mask.n_k, arguments.head_dim);
+        return matrix_of<T>(tensor, sequence.batch, sequence.first_k, head, sequence.mask.n_k,
+                            arguments.head_dim);
     }
     KITTENS_DEVICE int first_tile_key() const { return all.first / keys * keys; }
 
@@ -94,23 +97,23 @@ struct ForwardWave {
                 scores.tiles[0][first / Scores::shape::cols + j][e] = product.tiles[0][j / 2][j % 2 * 8 + e];
     }
     KITTENS_DEVICE void hide(Scores& scores, int key) const {
-        if (!KeyRange::all_visible(arguments.mask, first_query, first_query + queries, key, keys))
-            hide_invisible(scores, arguments.mask, first_query, key);
+        if (!KeyRange::all_visible(sequence.mask, first_query, first_query + queries, key, keys))
+            hide_invisible(scores, sequence.mask, first_query, key);
     }
 
     KITTENS_DEVICE void store() {
         // Read again: in the loop before, scalar registers are short.
         const ForwardArguments arguments = kittens::arguments_again<ForwardArguments>();
-        const int64_t batch = place.batch, head = place.head;
+        const int64_t batch = sequence.batch, head = place.head;
         const float total = softmax.total();
         kittens::mul(output, output, total == 0.0f ? 0.0f : 1.0f / total);
         const int lane = kittens::lane_id_again();
         const kittens::Coordinate own = kittens::row_layout(Output::shape::value(), lane, 0);
-        if (first_query + own.row >= arguments.mask.n_q) return;
-        const int64_t row = first_query + own.row;
+        if (first_query + own.row >= sequence.mask.n_q) return;
+        const int64_t row = sequence.first_q + first_query + own.row;
+        const int64_t rows = arguments.packed.first_q ? arguments.packed.rows_q : arguments.mask.n_q;
         if (lane < queries)
-            arguments.lse[(batch * arguments.heads + head) * arguments.mask.n_q + row] =
-                softmax.log_sum_exp(total);
+            arguments.lse[(batch * arguments.order.heads + head) * rows + row] = softmax.log_sum_exp(total);
         T* out = static_cast<T*>(const_cast<void*>(arguments.out.data)) + batch * arguments.out.batch_stride +
                  head * arguments.out.head_stride + row * arguments.out.row_stride + own.col;
 #pragma unroll

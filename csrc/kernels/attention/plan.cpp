@@ -38,7 +38,20 @@ void check(const Problem& p) {
     if (p.head_dim < 8 || p.head_dim > 256 || p.head_dim % 8)
         refuse("head_dim = " + std::to_string(p.head_dim) + " is not a multiple of 8 in 8 .. 256");
     if (!std::isfinite(p.scale)) refuse("scale is not finite");
+    if (!p.first_q != !p.first_k) refuse("packed sequences need the first rows of both queries and keys");
+    if (p.first_q) {
+        extent("all rows of q", p.rows_q, 1);
+        extent("all rows of k", p.rows_k, 0);
+    }
+    if (!(p.dropout_p >= 0 && p.dropout_p < 1))
+        refuse("dropout_p = " + std::to_string(p.dropout_p) + " is not in [0, 1)");
+    if ((p.dropout_p > 0) != (p.seed != nullptr)) refuse("a seed is needed exactly when dropout_p > 0");
 }
+
+// Rows of the tensors along their row dimension, and batches along theirs.
+int64_t query_rows(const Problem& p) { return p.first_q ? p.rows_q : p.n_q; }
+int64_t key_rows(const Problem& p) { return p.first_q ? p.rows_k : p.n_k; }
+int64_t tensor_batch(const Problem& p) { return p.first_q ? 1 : p.batch; }
 
 // Loads of 16 bytes need rows that begin on 4 bytes (CDNA3 ISA manual 9.1: buffer dwords are aligned).
 void check_tensor(const Problem& p, const char* name, const TensorLayout& tensor, int64_t rows) {
@@ -49,7 +62,7 @@ void check_tensor(const Problem& p, const char* name, const TensorLayout& tensor
             refuse(std::string(name) + ": the stride of its " + which + " is " + std::to_string(value) +
                    " elements; it must be even and not negative");
     };
-    stride("batch", tensor.batch_stride, p.batch);
+    stride("batch", tensor.batch_stride, tensor_batch(p));
     stride("rows", tensor.row_stride, rows);
     stride("heads", tensor.head_stride, p.heads);
     if (reinterpret_cast<uintptr_t>(tensor.data) % 4)
@@ -71,8 +84,44 @@ Mask mask_of(const Problem& p) {
     return mask;
 }
 
+PackedSequences packed_of(const Problem& p) { return {p.first_q, p.first_k, p.first_q ? p.rows_q : 0}; }
+
+Dropout dropout_of(const Problem& p) {
+    const auto threshold = std::min<uint32_t>(static_cast<uint32_t>(std::lround(p.dropout_p * 65536)), 65535);
+    return {p.seed, threshold, 65536.0f / static_cast<float>(65536 - threshold)};
+}
+
+// sharing: heads whose tiles read the same rows of the other side, which an XCD's L2 then serves.
+WorkgroupOrder order_of(const Problem& p, const Mask& mask, int64_t tiles, int64_t heads, int64_t sharing,
+                        int64_t parts, int64_t threads) {
+    const kittens::Target& target = p.target == 942 ? kittens::gfx942 : kittens::gfx950;
+    const int64_t workgroups = tiles * heads * p.batch * parts;
+    // HIP counts the threads of a grid dimension in 32 bits.
+    if (workgroups * threads > 0xffffffffll) refuse("the grid has 2^32 threads or more");
+    WorkgroupOrder order{};
+    order.tiles = static_cast<int32_t>(tiles);
+    order.heads = static_cast<int32_t>(heads);
+    order.batch = static_cast<int32_t>(p.batch);
+    order.parts = static_cast<int32_t>(parts);
+    order.balanced = mask.left >= p.n_k && mask.right < p.n_k;
+    order.xcds = target.xcds;
+    order.chunk = static_cast<uint32_t>(
+        std::clamp<int64_t>(tiles * sharing, 1, std::max<int64_t>(1, workgroups / target.xcds)));
+    return order;
+}
+
 std::string symbol(const std::string& variant, int target) {
     return "hipkittens_attention_" + variant + "_gfx" + std::to_string(target);
+}
+
+Launch launch_of(const std::string& variant, const Problem& p, const WorkgroupOrder& order, int threads,
+                 std::vector<unsigned char> arguments) {
+    const auto workgroups = static_cast<uint32_t>(order.tiles) * order.heads * order.batch * order.parts;
+    return {symbol(variant, p.target),
+            variant,
+            {workgroups, 1, 1},
+            {static_cast<uint32_t>(threads), 1, 1},
+            std::move(arguments)};
 }
 
 template <class T>
@@ -86,6 +135,7 @@ std::vector<unsigned char> bytes_of(const T& value) {
 
 bool suits(const ForwardVariant& variant, const ForwardProblem& problem) {
     const Problem& p = problem.shared;
+    if (p.dropout_p > 0) refuse("no kernel drops weights");
     if (variant.targets == Targets::gfx942 && p.target != 942) return false;
     if (variant.targets == Targets::gfx950 && p.target != 950) return false;
     if ((variant.config.input == Input::bf16) != (p.element == ElementType::bf16)) return false;
@@ -95,16 +145,17 @@ bool suits(const ForwardVariant& variant, const ForwardProblem& problem) {
 Plan plan_forward_variant(const ForwardProblem& problem, const ForwardVariant& variant) {
     const Problem& p = problem.shared;
     check(p);
-    check_tensor(p, "q", problem.q, p.n_q);
-    check_tensor(p, "k", problem.k, p.n_k);
-    check_tensor(p, "v", problem.v, p.n_k);
-    check_tensor(p, "out", problem.out, p.n_q);
+    const int64_t rows_q = query_rows(p), rows_k = key_rows(p);
+    check_tensor(p, "q", problem.q, rows_q);
+    check_tensor(p, "k", problem.k, rows_k);
+    check_tensor(p, "v", problem.v, rows_k);
+    check_tensor(p, "out", problem.out, rows_q);
     if (!problem.lse) refuse("lse has no data");
     if (!suits(variant, problem)) refuse(std::string(variant.name) + " cannot run this problem");
     const ForwardConfig& config = variant.config;
     const int64_t largest_row =
-        std::max({p.n_q > 1 ? problem.q.row_stride : 0, p.n_k > 1 ? problem.k.row_stride : 0,
-                  p.n_k > 1 ? problem.v.row_stride : 0});
+        std::max({rows_q > 1 ? problem.q.row_stride : 0, rows_k > 1 ? problem.k.row_stride : 0,
+                  rows_k > 1 ? problem.v.row_stride : 0});
     if ((config.keys_per_tile * largest_row + config.head_dim) * 2 >= reach_bytes)
         refuse("rows " + std::to_string(largest_row) +
                " elements apart: a tile of rows must lie within 4 GiB");
@@ -116,32 +167,19 @@ Plan plan_forward_variant(const ForwardProblem& problem, const ForwardVariant& v
     arguments.out = argument_of(problem.out);
     arguments.lse = problem.lse;
     arguments.mask = mask_of(p);
-    arguments.batch = static_cast<int32_t>(p.batch);
-    arguments.heads = static_cast<int32_t>(p.heads);
+    arguments.packed = packed_of(p);
+    arguments.order = order_of(p, arguments.mask, divide_up(p.n_q, config.queries()), p.heads,
+                               p.heads / p.key_heads, 1, config.threads());
     arguments.group = static_cast<int32_t>(p.heads / p.key_heads);
     arguments.head_dim = static_cast<int32_t>(p.head_dim);
-    arguments.tiles_q = static_cast<int32_t>(divide_up(p.n_q, config.queries()));
-    arguments.balanced = arguments.mask.left >= p.n_k && arguments.mask.right < p.n_k;
-    const kittens::Target& target = p.target == 942 ? kittens::gfx942 : kittens::gfx950;
-    const int64_t workgroups = arguments.tiles_q * p.heads * p.batch;
-    // HIP counts the threads of a grid dimension in 32 bits.
-    if (workgroups * config.threads() > 0xffffffffll) refuse("the grid has 2^32 threads or more");
-    // An XCD's L2 serves the query tiles of all heads that share keys.
-    arguments.xcds = target.xcds;
-    arguments.chunk = static_cast<uint32_t>(std::clamp<int64_t>(
-        arguments.tiles_q * arguments.group, 1, std::max<int64_t>(1, workgroups / target.xcds)));
+    arguments.dropout = dropout_of(p);
     // Exponents are base 2. A scale of zero weighs all visible keys alike; any product with a scale this small does,
     // and -inf stays what it is.
     const double scale = std::max(std::fabs(p.scale) * 1.4426950408889634, 1e-30);
     arguments.scale_log2 = static_cast<float>(scale);
     arguments.negated = p.scale < 0;
 
-    Launch launch{symbol(variant.name, p.target), variant.name, {}, {}, bytes_of(arguments)};
-    launch.grid[0] = static_cast<uint32_t>(workgroups);
-    launch.grid[1] = launch.grid[2] = 1;
-    launch.block[0] = config.threads();
-    launch.block[1] = launch.block[2] = 1;
-    return {{std::move(launch)}};
+    return {{launch_of(variant.name, p, arguments.order, config.threads(), bytes_of(arguments))}};
 }
 
 Plan plan_forward(const ForwardProblem& problem) {
@@ -173,7 +211,10 @@ bool runs_on(Targets targets, Input input, const Problem& p) {
            (input == Input::bf16) == (p.element == ElementType::bf16);
 }
 
-int64_t statistics_rows(const Problem& p) { return divide_up(p.n_q, statistics_block) * statistics_block; }
+int64_t statistics_rows(const Problem& p) {
+    if (p.first_q) return statistics_row(p.rows_q, static_cast<int>(p.batch));
+    return divide_up(p.n_q, statistics_block) * statistics_block;
+}
 
 // The smallest variant whose tiles hold the heads; null if none does.
 const BackwardVariant* find(const Problem& p, Owner owner) {
@@ -188,49 +229,36 @@ const BackwardVariant* find(const Problem& p, Owner owner) {
 
 Launch backward_launch(const char* variant, const Problem& p, BackwardArguments arguments, int64_t rows,
                        int64_t tile, int64_t heads, int threads) {
-    const kittens::Target& target = p.target == 942 ? kittens::gfx942 : kittens::gfx950;
-    const int64_t tiles = divide_up(rows, tile), workgroups = tiles * heads * p.batch;
-    if (workgroups * threads > 0xffffffffll) refuse("the grid has 2^32 threads or more");
-    arguments.tiles = static_cast<int32_t>(tiles);
-    arguments.owner_heads = static_cast<int32_t>(heads);
-    arguments.balanced = arguments.mask.left >= p.n_k && arguments.mask.right < p.n_k;
-    // An XCD's L2 serves the tiles of all heads that share keys.
-    const int64_t sharing = heads == p.heads ? arguments.group : 1;
-    arguments.xcds = target.xcds;
-    arguments.chunk = static_cast<uint32_t>(
-        std::clamp<int64_t>(tiles * sharing, 1, std::max<int64_t>(1, workgroups / target.xcds)));
-    Launch launch{symbol(variant, p.target), variant, {}, {}, bytes_of(arguments)};
-    launch.grid[0] = static_cast<uint32_t>(workgroups);
-    launch.grid[1] = launch.grid[2] = 1;
-    launch.block[0] = threads;
-    launch.block[1] = launch.block[2] = 1;
-    return launch;
+    arguments.order = order_of(p, arguments.mask, divide_up(rows, tile), heads,
+                               heads == p.heads ? arguments.group : 1, 1, threads);
+    return launch_of(variant, p, arguments.order, threads, bytes_of(arguments));
 }
 
 }  // namespace
 
 int64_t backward_workspace_floats(const Problem& p) {
     check(p);
-    return 2 * p.batch * p.heads * statistics_rows(p);
+    return 2 * tensor_batch(p) * p.heads * statistics_rows(p);
 }
 
 Plan plan_backward(const BackwardProblem& problem) {
     const Problem& p = problem.shared;
     check(p);
-    check_tensor(p, "q", problem.q, p.n_q);
-    check_tensor(p, "k", problem.k, p.n_k);
-    check_tensor(p, "v", problem.v, p.n_k);
-    check_tensor(p, "out", problem.out, p.n_q);
-    check_tensor(p, "grad_out", problem.grad_out, p.n_q);
-    check_tensor(p, "grad_q", problem.grad_q, p.n_q);
-    check_tensor(p, "grad_k", problem.grad_k, p.n_k);
-    check_tensor(p, "grad_v", problem.grad_v, p.n_k);
+    const int64_t rows_q = query_rows(p), rows_k = key_rows(p);
+    check_tensor(p, "q", problem.q, rows_q);
+    check_tensor(p, "k", problem.k, rows_k);
+    check_tensor(p, "v", problem.v, rows_k);
+    check_tensor(p, "out", problem.out, rows_q);
+    check_tensor(p, "grad_out", problem.grad_out, rows_q);
+    check_tensor(p, "grad_q", problem.grad_q, rows_q);
+    check_tensor(p, "grad_k", problem.grad_k, rows_k);
+    check_tensor(p, "grad_v", problem.grad_v, rows_k);
     if (!problem.lse) refuse("lse has no data");
     if (!problem.workspace) refuse("workspace has no data");
     const int64_t largest_row =
-        std::max({p.n_q > 1 ? problem.q.row_stride : 0, p.n_q > 1 ? problem.out.row_stride : 0,
-                  p.n_q > 1 ? problem.grad_out.row_stride : 0, p.n_k > 1 ? problem.k.row_stride : 0,
-                  p.n_k > 1 ? problem.v.row_stride : 0});
+        std::max({rows_q > 1 ? problem.q.row_stride : 0, rows_q > 1 ? problem.out.row_stride : 0,
+                  rows_q > 1 ? problem.grad_out.row_stride : 0, rows_k > 1 ? problem.k.row_stride : 0,
+                  rows_k > 1 ? problem.v.row_stride : 0});
     if ((statistics_block * largest_row + p.head_dim) * 2 >= reach_bytes)
         refuse("rows " + std::to_string(largest_row) +
                " elements apart: a tile of rows must lie within 4 GiB");
@@ -249,13 +277,14 @@ Plan plan_backward(const BackwardProblem& problem) {
     arguments.lse_log2 = problem.workspace;
     arguments.delta = problem.workspace + backward_workspace_floats(p) / 2;
     arguments.mask = mask_of(p);
-    arguments.batch = static_cast<int32_t>(p.batch);
+    arguments.packed = packed_of(p);
     arguments.heads = static_cast<int32_t>(p.heads);
     arguments.group = static_cast<int32_t>(p.heads / p.key_heads);
     arguments.head_dim = static_cast<int32_t>(p.head_dim);
     arguments.statistics_rows = static_cast<int32_t>(statistics_rows(p));
     arguments.scale = static_cast<float>(p.scale);
     arguments.scale_log2 = static_cast<float>(p.scale * 1.4426950408889634);
+    arguments.dropout = dropout_of(p);
 
     Plan plan;
     for (const DeltaVariant& variant : delta_variants)

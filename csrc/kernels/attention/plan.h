@@ -22,10 +22,17 @@ struct Problem {
     int target = 0;         // 942 or 950
     int compute_units = 0;  // of the device; 0: the target's usual count
     ElementType element = ElementType::bf16;
-    int64_t batch = 0, n_q = 0, n_k = 0, heads = 0, key_heads = 0, head_dim = 0;
+    // Of packed sequences: their number, and the longest.
+    int64_t batch = 0, n_q = 0, n_k = 0;
+    int64_t heads = 0, key_heads = 0, head_dim = 0;
     double scale = 0;
     bool causal = false;
     int64_t window_left = -1, window_right = -1;  // keys beside a query's own place; negative: all
+    // Packed sequences (arguments.h): batch + 1 first rows on the device, and all rows together. Null: a padded batch.
+    const int32_t *first_q = nullptr, *first_k = nullptr;
+    int64_t rows_q = 0, rows_k = 0;
+    double dropout_p = 0;
+    const uint64_t* seed = nullptr;  // two, on the device; given exactly when dropout_p > 0
 };
 
 struct ForwardProblem {
