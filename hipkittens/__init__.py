@@ -15,15 +15,19 @@ except ImportError as error:
 
 from . import _ops as _ops
 from ._backend import simulate
+from ._supported import Support, supported
 from .attention import attention, attention_varlen
 from .gemm import linear, matmul
 from .norm import layer_norm, rms_norm
 from .rotary import rotary, rotary_qk
 
+from . import flash_attn as flash_attn, nn as nn  # isort: skip
+
 logging.getLogger("hipkittens").addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"
 __all__ = [
+    "Support",
     "attention",
     "attention_varlen",
     "info",
@@ -34,6 +38,7 @@ __all__ = [
     "rotary",
     "rotary_qk",
     "simulate",
+    "supported",
 ]
 
 

@@ -13,9 +13,6 @@ from hipkittens._accuracy import BAR, compare
 from hipkittens.flash_attn import bert_padding
 
 BF16, F16 = torch.bfloat16, torch.float16
-varlen = pytest.mark.skipif(
-    not hasattr(hipkittens, "attention_varlen"), reason="no varlen kernels in this build"
-)
 
 
 @pytest.fixture(params=("gfx942", "gfx950"))
@@ -124,7 +121,6 @@ def starts(lengths):
     return torch.tensor((0, *lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
 
 
-@varlen
 @pytest.mark.parametrize("size", [64, 20])
 def test_packed_sequences(target, size):
     """As each sequence by itself: outputs, LSE and the gradients of packed and unpacked forms."""
@@ -150,7 +146,6 @@ def test_packed_sequences(target, size):
     assert torch.equal(flash_attn.flash_attn_varlen_func(q, k, v, *sequences, 0.0, None, True), out)
 
 
-@varlen
 def test_packed_sequences_of_one_tensor(gfx942):
     qkv, total = draw(sum(LENGTHS_K), 3, 2, 64, grad=True), sum(LENGTHS_K)
     grad_out = draw(total, 2, 64, seed=2)

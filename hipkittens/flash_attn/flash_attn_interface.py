@@ -6,9 +6,8 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import pad
 
-import hipkittens
-
-from ..attention import attention
+from ..attention import attention, attention_varlen
+from ..rotary import rotary
 
 
 def flash_attn_func(
@@ -129,7 +128,7 @@ def flash_attn_varlen_func(
     _refuse_dropout_pattern(where, return_attn_probs, dropout_p)
     _check_rank(where, 3, q=q, k=k, v=v)
     q, k, v, size, softmax_scale = _whole_chunks(q, k, v, softmax_scale)
-    out, lse = hipkittens.attention_varlen(
+    out, lse = attention_varlen(
         q,
         k,
         v,
@@ -276,14 +275,12 @@ def flash_attn_with_kvcache(
     with torch.no_grad():
         if rotary_cos is not None:
             turned = {"interleaved": bool(rotary_interleaved), "offset": held}
-            k = hipkittens.rotary(k, rotary_cos, rotary_sin, **turned)
+            k = rotary(k, rotary_cos, rotary_sin, **turned)
             if causal or tuple(window_size) != (-1, -1):
-                q = hipkittens.rotary(q, rotary_cos, rotary_sin, **turned)
+                q = rotary(q, rotary_cos, rotary_sin, **turned)
             else:
                 one_place = torch.full((q.shape[1],), held, dtype=torch.int32, device=q.device)
-                q = hipkittens.rotary(
-                    q, rotary_cos, rotary_sin, interleaved=turned["interleaved"], positions=one_place
-                )
+                q = rotary(q, rotary_cos, rotary_sin, interleaved=turned["interleaved"], positions=one_place)
         if k is not None:
             k_cache[:, held:end] = k
             v_cache[:, held:end] = v

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: MIT
+"""Whether a call has a kernel, and why not: the operation itself, run on tensors that have no data.
+
+There are no rules here that could disagree with the operations: their own checks answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree
+
+from . import _library
+
+OPERATIONS = (
+    "attention",
+    "attention_varlen",
+    "layer_norm",
+    "linear",
+    "matmul",
+    "rms_norm",
+    "rotary",
+    "rotary_qk",
+)
+
+
+@dataclass(frozen=True)
+class Support:
+    """The answer of `supported`. It is true as a condition when the call works."""
+
+    ok: bool
+    reason: str = ""  # the text of the error that the call raises
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+def supported(op: str, /, *arguments: Any, target: str | None = None, **options: Any) -> Support:
+    """Whether hipkittens.<op>(*arguments, **options) works, and if not, the text of the error it raises.
+
+    op is the name of a function of this package: "attention", "matmul", "flash_attn.flash_attn_func", ... Tensors may be
+    real, fake or on the meta device; nothing is computed and nothing is written. target asks about a GPU by name
+    ("gfx950"); otherwise the answer is about where the call would run. What only shows in the values of positions and
+    cu_seqlens (an id behind the last row of a table) is not looked at.
+    """
+    function = _function(op)
+    if target is not None and target not in _library.TARGETS:
+        return Support(
+            False, f"hipkittens: no kernels for {target!r}; allowed: {', '.join(_library.TARGETS)}"
+        )
+    mode = detect_fake_mode((arguments, options)) or FakeTensorMode(allow_non_fake_inputs=True)
+
+    def without_data(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+            return value
+        if value.dtype == torch.int32 and value.device.type == "cpu" and mode.allow_non_fake_inputs:
+            return value  # attention_varlen reads cu_seqlens
+        return mode.from_tensor(value)
+
+    arguments, options = _pytree.tree_map(without_data, (arguments, options))
+    try:
+        with mode:
+            function(*arguments, **options)
+    except (TypeError, ValueError, RuntimeError) as error:
+        return Support(False, str(error))
+    return Support(True)
+
+
+def _function(op: str) -> Any:
+    import hipkittens
+
+    if op in OPERATIONS:
+        return getattr(hipkittens, op)
+    name = op.removeprefix("flash_attn.") if isinstance(op, str) else op
+    if name != op and name in hipkittens.flash_attn.__all__:
+        return getattr(hipkittens.flash_attn, name)
+    raise ValueError(
+        f"hipkittens.supported: no operation {op!r}; there are {', '.join(OPERATIONS)}, flash_attn.flash_attn_func, ..."
+    )

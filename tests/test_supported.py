@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: MIT
+"""hipkittens.supported says what the call itself would say."""
+
+import importlib
+import itertools
+import random
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import hipkittens
+from hipkittens import _library, supported
+
+BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+TARGETS = _library.TARGETS
+
+
+class Draw:
+    """Arguments that are mostly right: each property is wrong once in a while."""
+
+    def __init__(self, seed):
+        self.choose = random.Random(seed)
+
+    def mostly(self, right, *wrong, odds=0.06):
+        return self.choose.choice(wrong) if self.choose.random() < odds else right
+
+    def one_of(self, *values):
+        return self.choose.choice(values)
+
+    def tensor(self, shape, dtype):
+        """Of the shape, or of a wrong one; with strides, layouts, devices and dtypes to trip over."""
+        shape = list(shape)
+        if shape and self.choose.random() < 0.06:
+            axis = self.choose.randrange(len(shape))
+            shape = self.one_of(shape[:-1], [1, *shape], [*shape[:axis], shape[axis] + 1, *shape[axis + 1 :]])
+        dtype = self.mostly(dtype, F16, BF16, F32, F64, torch.int32)
+        value = torch.ones(shape).to(dtype)
+        if len(shape) > 1 and self.choose.random() < 0.2:
+            value = value.mT.contiguous().mT
+        if self.choose.random() < 0.02:
+            return self.one_of(None, [1.0], 2, value.to("meta"), value.to_sparse())
+        return value
+
+    def attention(self):
+        dtype, size = (
+            self.one_of(BF16, F16),
+            self.one_of(8, 64, 40, 72, self.mostly(128, 4, 12, 264, 0, odds=0.5)),
+        )
+        batch, n_q, n_k, key_heads = (self.choose.randint(1, 3) for _ in range(4))
+        heads, layout = key_heads * self.choose.randint(1, 2), self.mostly("bnhd", "bhnd", "sbhd", odds=0.3)
+        shapes = [(batch, n_q, heads, size), *[(batch, self.mostly(n_k, 0), key_heads, size)] * 2]
+        if layout == "bhnd":
+            shapes = [(b, h, n, d) for b, n, h, d in shapes]
+        return [self.tensor(shape, dtype) for shape in shapes], {
+            "causal": self.one_of(True, False),
+            "scale": self.mostly(None, 0.5, 0, -1.0, "large", odds=0.3),
+            "window_size": self.mostly((-1, -1), (2, 0), (0, 1), 3, (1, 2, 3), ("a", 1), odds=0.3),
+            "dropout_p": self.mostly(0.0, 1.0, -0.1, float("nan"), odds=0.2),
+            "layout": layout,
+            "deterministic": self.mostly(None, True, False, "yes", odds=0.3),
+            "return_lse": self.one_of(True, False),
+        }  # fmt: skip
+
+    def attention_varlen(self):
+        dtype, size = self.one_of(BF16, F16), self.mostly(self.one_of(8, 64, 40), 4)
+        lengths = [[self.choose.randint(0, 3) for _ in range(2)] for _ in range(2)]
+        tensors = [
+            self.tensor((sum(rows), heads, size), dtype)
+            for rows, heads in ((lengths[0], 4), (lengths[1], 2), (lengths[1], self.mostly(2, 3)))
+        ]
+        ends = []
+        for rows in lengths:
+            right = torch.tensor([0, rows[0], sum(rows)], dtype=torch.int32)
+            wrong = (
+                right.long(),
+                right + 1,
+                right[:2],
+                right.float(),
+                right[None],
+                right.to("meta"),
+                [0, 1],
+                right.flip(0),
+            )
+            ends.append(self.mostly(right, *wrong, odds=0.15))
+        largest = [self.mostly(max(rows), 99, 0, 2.0, None, -1, odds=0.2) for rows in lengths]
+        return [*tensors, *ends, *largest], {
+            "causal": self.one_of(True, False),
+            "window_size": self.mostly((-1, -1), (2, 0), 3, odds=0.3),
+            "dropout_p": self.mostly(0.0, 1.0, odds=0.2),
+            "deterministic": self.mostly(None, True, "yes"),
+            "return_lse": self.one_of(True, False),
+        }  # fmt: skip
+
+    def matmul(self):
+        dtype, (m, n, k) = self.one_of(BF16, F16), (self.choose.randint(0, 9) for _ in range(3))
+        batch = self.one_of((), (2,), (3, 2))
+        a, b = self.tensor((*batch, m, k), dtype), self.tensor((*self.one_of((), batch), k, n), dtype)
+        return [a, b], {
+            "bias": self.one_of(None, self.tensor((n,), self.one_of(dtype, F32))),
+            "out_dtype": self.mostly(None, F32, BF16, F64, "bf16", odds=0.4),
+        }
+
+    def linear(self):
+        dtype, (m, n, k) = self.one_of(BF16, F16), (self.choose.randint(1, 9) for _ in range(3))
+        x = self.tensor(self.one_of((m, k), (k,), (2, m, k)), dtype)
+        return [x, self.tensor((n, k), dtype)], {"bias": self.one_of(None, self.tensor((n,), dtype))}
+
+    def norm(self):
+        dtype, columns = self.one_of(BF16, F16, F32), self.mostly(self.choose.randint(1, 40), 0, 65537)
+        shape, kind = (*self.one_of((), (3,), (2, 0), (2, 2)), columns), self.one_of(dtype, F32)
+        weight = self.one_of(None, self.tensor((columns,), kind))
+        options = {
+            "residual": self.one_of(None, self.tensor(shape, dtype)),
+            "return_residual": self.one_of(True, False),
+            "eps": self.mostly(1e-5, 1e-3, "small"),
+        }
+        return [self.tensor(shape, dtype), weight], options
+
+    rms_norm = norm
+
+    def layer_norm(self):
+        arguments, options = self.norm()
+        weight = arguments[1]
+        bias = None
+        if isinstance(weight, torch.Tensor) or self.choose.random() < 0.1:
+            bias = self.one_of(
+                None, self.tensor(arguments[0].shape[-1:] if arguments[0] is weight else (3,), F32)
+            )
+            if (
+                isinstance(weight, torch.Tensor)
+                and self.choose.random() < 0.7
+                and weight.layout == torch.strided
+            ):
+                bias = torch.ones_like(weight)
+        return arguments, {
+            **options,
+            "bias": bias,
+            "dropout_p": self.mostly(0.0, 0.5, 1.0, -0.5, 2, odds=0.3),
+        }
+
+    def rotary(self, tensors=1):
+        dtype, tokens = self.one_of(BF16, F16, F32), self.choose.randint(1, 5)
+        features = self.one_of(8, 32, 33)
+        packed, first = self.one_of(True, False), self.one_of(True, False)
+        batch = () if packed else (self.one_of(1, 2),)
+        places = self.one_of("offset", "positions", "cu_seqlens")
+        form = (3, tokens) if first else (tokens, 3)
+        values = [self.tensor((*batch, *form, features), dtype) for _ in range(tensors)]
+        kind = self.one_of(F32, BF16)
+        cos = self.tensor((8, self.mostly(features // 2, 3, 17, 0, odds=0.3)), kind)
+        sin = (
+            cos if not isinstance(cos, torch.Tensor) else self.one_of(cos, cos, self.tensor(cos.shape, kind))
+        )
+        options = {
+            "interleaved": self.one_of(True, False),
+            "layout": self.mostly("bhnd" if first else "bnhd", "thd"),
+            "inplace": self.one_of(True, False, False),
+            "offset": self.mostly(0, 2, 7, -1, odds=0.3),
+        }
+        whole = torch.int32 if self.choose.random() < 0.9 else F32
+        if places == "positions" or self.choose.random() < 0.05:
+            shape = self.one_of((tokens,), (*(batch or (1,)), tokens), self.mostly((tokens,), (tokens + 1,)))
+            options["positions"] = self.mostly(torch.zeros(shape, dtype=whole), [0] * tokens)
+        if places == "cu_seqlens" or self.choose.random() < 0.05:
+            options["offset"] = min(
+                options["offset"], 2
+            )  # the last row that is asked for shows in the values only
+            options["cu_seqlens"] = self.mostly(
+                torch.tensor([0, tokens], dtype=whole), torch.zeros(1, 2), [0, tokens]
+            )
+        return [*values, cos, sin], options  # fmt: skip
+
+    def rotary_qk(self):
+        return self.rotary(tensors=2)
+
+
+def outcome(op, arguments, options):
+    try:
+        getattr(hipkittens, op)(*arguments, **options)
+    except (TypeError, ValueError, RuntimeError) as error:
+        return False, str(error)
+    return True, ""
+
+
+OPERATIONS = hipkittens._supported.OPERATIONS
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_the_answer_is_what_the_call_says(op, count=250):
+    assert op in hipkittens.__all__
+    reasons = set()
+    works = 0
+    with hipkittens.simulate("gfx942"):
+        for seed in range(count):
+            arguments, options = getattr(Draw(f"{op} {seed}"), op)()
+            answer = supported(op, *arguments, **options)
+            assert (answer.ok, answer.reason) == outcome(op, arguments, options), (seed, arguments, options)
+            assert bool(answer) is answer.ok
+            works += answer.ok
+            reasons.add(answer.reason)
+    assert works > count // 6 and len(reasons) > 12, "the draw has too few of either kind"
+
+
+def test_nothing_is_computed_or_written():
+    x, cos = torch.ones(1, 4, 2, 32), torch.full((4, 16), 0.5)
+    state = torch.get_rng_state()
+    with hipkittens.simulate("gfx942"):
+        assert supported("rotary", x, cos, cos, inplace=True)
+        assert supported("layer_norm", x, None, dropout_p=0.5)
+    assert x.eq(1).all() and x._version == 0 and torch.equal(torch.get_rng_state(), state)
+
+
+def test_tensors_without_data():
+    q, k = (
+        torch.empty(1, 7, 4, 64, dtype=BF16, device="meta"),
+        torch.empty(1, 9, 2, 64, dtype=BF16, device="meta"),
+    )
+    assert supported("attention", q, k, k, causal=True)
+    refused = supported("attention", q, k, k[..., :60])
+    with pytest.raises(ValueError) as raised:
+        hipkittens.attention(q, k, k[..., :60])
+    assert not refused and refused.reason == str(raised.value)
+    huge = torch.empty(64, 1 << 20, 32, 128, dtype=BF16, device="meta")
+    assert supported("attention", huge, huge, huge)
+    with FakeTensorMode():
+        fake = torch.empty(1, 7, 4, 64, dtype=BF16)
+        with hipkittens.simulate("gfx942"):
+            assert supported("attention", fake, fake, fake)
+            assert not supported("attention", fake, fake, fake.float())
+    assert supported("attention", fake, fake.to(BF16), fake)
+
+
+def test_autocast_and_gradients_count():
+    x, weight = torch.ones(4, 8), torch.ones(8, 8, requires_grad=True)
+    cos = torch.ones(4, 4, requires_grad=True)
+    with hipkittens.simulate("gfx942"):
+        assert not supported("linear", x, weight)
+        with torch.autocast("cpu", BF16):
+            assert supported("linear", x, weight)
+        assert "requires a gradient" in supported("rotary", torch.ones(1, 4, 2, 8), cos, cos.detach()).reason
+        with torch.no_grad():
+            assert supported("rotary", torch.ones(1, 4, 2, 8), cos, cos.detach())
+        with torch.inference_mode():
+            assert supported("rotary", torch.ones(1, 4, 2, 8), cos, torch.ones(4, 4))
+
+
+def test_targets():
+    q = torch.empty(1, 7, 4, 64, dtype=BF16, device="meta")
+    for target in TARGETS:
+        assert supported("attention", q, q, q, target=target)
+    answer = supported("attention", q, q, q, target="gfx90a")
+    assert not answer and answer.reason == "hipkittens: no kernels for 'gfx90a'; allowed: gfx942, gfx950"
+
+
+def test_flash_attn_is_asked_by_its_own_names():
+    q = torch.empty(1, 7, 4, 64, dtype=BF16, device="meta")
+    assert supported("flash_attn.flash_attn_func", q, q, q, 0.0, None, True)
+    answer = supported("flash_attn.flash_attn_func", q, q, q, softcap=30.0)
+    assert (
+        answer.reason == "hipkittens.flash_attn.flash_attn_func: softcap is 30.0; no kernel has it, pass 0.0"
+    )
+
+
+@pytest.mark.parametrize("op", ["attn", "info", "supported", "flash_attn.pad_input", None])
+def test_an_unknown_operation_is_an_error(op):
+    with pytest.raises(ValueError, match="no operation"):
+        supported(op)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_checks_allow_what_the_packs_hold(target):
+    """Largest sizes and dtypes in the Python checks are those of the variants that were built."""
+    attention_rules, norm_rules, rotary_rules, gemm_rules = (
+        importlib.import_module(f"hipkittens.{name}") for name in ("attention", "norm", "rotary", "gemm")
+    )
+    rows = {}
+    for entry in _library.pack(target).entries:
+        rows.setdefault(entry["operation"], []).append(entry["configuration"])
+    dtypes = {"bf16": BF16, "f16": F16, "f32": F32}
+    attention = {(row["input"], int(row["head_dim"])) for row in rows["attention"] if "schedule" in row}
+    for dtype, size in itertools.product(attention_rules.DTYPES, range(8, 257, 8)):
+        assert any(dtypes[name] == dtype and largest >= size for name, largest in attention)
+    assert max(size for _, size in attention) == attention_rules.LARGEST_HEAD
+    norms = [row for row in rows["norm"] if row["name"].startswith("forward")]
+    assert {dtypes[row["element"]] for row in norms} == set(norm_rules.DTYPES)
+    longest = max(512 * int(row["waves"]) * int(row["chunks"]) for row in norms)
+    assert longest == norm_rules.LARGEST_ROW
+    assert {dtypes[row["element"]] for row in rows["rotary"]} == set(rotary_rules.DTYPES)
+    assert {dtypes[row["input"]] for row in rows["gemm"] if "input" in row} == set(gemm_rules.INPUT_DTYPES)
