@@ -22,6 +22,7 @@ py::dict settings_to_dict(const HipkittensSettings& settings) {
     result["count_lds_conflicts"] = settings.count_lds_conflicts != 0;
     result["instruction_limit"] = settings.instruction_limit;
     result["wave_turn"] = settings.wave_turn;
+    result["workgroups_side_by_side"] = settings.workgroups_side_by_side;
     return result;
 }
 
@@ -44,6 +45,8 @@ HipkittensSettings settings_from_dict(const py::dict& values, HipkittensSettings
             settings.instruction_limit = value.cast<uint64_t>();
         } else if (name == "wave_turn") {
             settings.wave_turn = value.cast<uint32_t>();
+        } else if (name == "workgroups_side_by_side") {
+            settings.workgroups_side_by_side = value.cast<uint32_t>();
         } else {
             throw py::key_error("no simulator setting is called " + name);
         }

@@ -26,6 +26,7 @@ Settings machine_settings(const HipkittensSettings& from) {
     settings.count_lds_conflicts = from.count_lds_conflicts != 0;
     settings.instruction_limit = from.instruction_limit;
     settings.wave_turn = from.wave_turn;
+    settings.workgroups_side_by_side = from.workgroups_side_by_side;
     return settings;
 }
 

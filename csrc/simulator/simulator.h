@@ -36,6 +36,7 @@ typedef struct {
     int count_lds_conflicts;
     uint64_t instruction_limit;
     uint32_t wave_turn;
+    uint32_t workgroups_side_by_side;
 } HipkittensSettings;
 void hipkittens_get_settings(HipkittensSettings* settings);
 int hipkittens_set_settings(

@@ -89,7 +89,14 @@ def test_ids_of_a_three_dimensional_grid(module):
     np.testing.assert_array_equal(out, x | y << 4 | z << 8 | gx << 12 | gy << 16 | gz << 20)
 
 
-ORDERS = [{}, {"wave_order_seed": 1}, {"wave_order_seed": 2}, {"wave_turn": 1}, {"wave_turn": 16}]
+ORDERS = [
+    {},
+    {"wave_order_seed": 1},
+    {"wave_order_seed": 2},
+    {"wave_turn": 1},
+    {"wave_turn": 16},
+    {"wave_turn": 16, "workgroups_side_by_side": 3},
+]
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -29,6 +29,8 @@ struct Settings {
     // kernels overwrite LDS that a wave at another's pace still has to read: only barriers order waves, and
     // they rely on time.
     uint32_t wave_turn = 0;
+    // With wave_turn: so many workgroups of a worker advance together, one turn of each wave at a time.
+    uint32_t workgroups_side_by_side = 1;
 };
 
 // AMX adds up in its own order, which is neither strict nor exact.

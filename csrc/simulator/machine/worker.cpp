@@ -35,7 +35,7 @@ void run_wave(Wave* wave, uint64_t steps) {
     if (step) wave->next = step;
 }
 
-enum class Outcome { finished, yielded, faulted };
+enum class Outcome { finished, paused, yielded, faulted };
 
 Wave* find_faulted(const Workgroup& workgroup) {
     for (Wave* wave : workgroup.waves) {
@@ -44,13 +44,13 @@ Wave* find_faulted(const Workgroup& workgroup) {
     return nullptr;
 }
 
-// Every ready wave gets `turn` steps, again and again, until none is ready, or one faults or yields.
-void take_turns(const std::vector<Wave*>& waves, uint64_t turn) {
-    for (bool any = true; any;) {
-        any = false;
+// Every ready wave gets `turn` steps; unless `once`, again and again until none is ready, or one faults or yields.
+void take_turns(const std::vector<Wave*>& waves, uint64_t turn, bool once) {
+    for (bool again = true; again;) {
+        again = false;
         for (Wave* wave : waves) {
             if (wave->status != WaveStatus::ready) continue;
-            any = true;
+            again = !once;
             run_wave(wave, turn);
             if (wave->status == WaveStatus::faulted || wave->status == WaveStatus::yielded) return;
         }
@@ -60,9 +60,10 @@ void take_turns(const std::vector<Wave*>& waves, uint64_t turn) {
 // One pass over the waves in the order asked for. Every ready wave runs to its next barrier, yield or end.
 void run_waves_once(Seat& seat) {
     const auto& waves = seat.workgroup.waves;
-    for (Wave* wave : waves) wave->budget = branch_budget;
-    if (const uint32_t turn = seat.workgroup.dispatch->settings.wave_turn) return take_turns(waves, turn);
-    const uint64_t seed = seat.workgroup.dispatch->settings.wave_order_seed;
+    const Settings& settings = seat.workgroup.dispatch->settings;
+    if (settings.wave_turn)
+        return take_turns(waves, settings.wave_turn, settings.workgroups_side_by_side > 1);
+    const uint64_t seed = settings.wave_order_seed;
     if (seed == 0) {
         for (Wave* wave : waves) {
             if (wave->status != WaveStatus::ready) continue;
@@ -85,19 +86,26 @@ void run_waves_once(Seat& seat) {
     }
 }
 
+void make_ready(const std::vector<Wave*>& waves, WaveStatus from) {
+    for (Wave* wave : waves) {
+        if (wave->status != from) continue;
+        wave->status = WaveStatus::ready;
+        wave->budget = branch_budget;
+    }
+}
+
 Outcome run_workgroup(Seat& seat) {
     const auto& waves = seat.workgroup.waves;
-    for (Wave* wave : waves) {
-        if (wave->status == WaveStatus::yielded) wave->status = WaveStatus::ready;
-    }
+    make_ready(waves, WaveStatus::yielded);
     for (;;) {
         run_waves_once(seat);
-        size_t at_barrier = 0, ended = 0, yielded = 0;
+        size_t at_barrier = 0, ended = 0, yielded = 0, ready = 0;
         for (Wave* wave : waves) {
             if (wave->status == WaveStatus::faulted) return Outcome::faulted;
             at_barrier += wave->status == WaveStatus::at_barrier;
             ended += wave->status == WaveStatus::ended;
             yielded += wave->status == WaveStatus::yielded;
+            ready += wave->status == WaveStatus::ready;
         }
         if (ended == waves.size()) return Outcome::finished;
         if (yielded) {
@@ -109,11 +117,8 @@ Outcome run_workgroup(Seat& seat) {
             }
             return Outcome::yielded;
         }
-        if (at_barrier + ended == waves.size()) {
-            for (Wave* wave : waves) {
-                if (wave->status == WaveStatus::at_barrier) wave->status = WaveStatus::ready;
-            }
-        }
+        if (at_barrier + ended == waves.size()) make_ready(waves, WaveStatus::at_barrier);
+        if (ready) return Outcome::paused;
     }
 }
 
@@ -159,9 +164,15 @@ class Worker {
 
     void run() {
         while (!grid_.stopping && (!running_.empty() || start_next(true))) {
+            bool waiting = false;
             for (size_t index = 0; index < running_.size() && !grid_.stopping;) {
                 const Outcome outcome = run_workgroup(*running_[index]);
+                if (outcome == Outcome::paused) {
+                    ++index;
+                    continue;
+                }
                 if (outcome == Outcome::yielded) {
+                    waiting = true;
                     if (!check_limit(*running_[index])) break;
                     ++index;
                     continue;
@@ -172,8 +183,9 @@ class Worker {
                 }
                 finish(index);
             }
-            // Everything here waits for something: perhaps for a workgroup that has not started yet.
-            if (!running_.empty() && !grid_.stopping) start_next(false);
+            // What waits here may wait for a workgroup that has not started yet.
+            const bool room = running_.size() < grid_.dispatch.settings.workgroups_side_by_side;
+            if (!running_.empty() && !grid_.stopping && (waiting || room)) start_next(false);
         }
         while (!running_.empty()) finish(running_.size() - 1);
         publish();
@@ -193,6 +205,7 @@ class Worker {
         running_.push_back(std::move(idle_.back()));
         idle_.pop_back();
         running_.back()->begin(id);
+        for (Wave* wave : running_.back()->workgroup.waves) wave->budget = branch_budget;
         return true;
     }
 
