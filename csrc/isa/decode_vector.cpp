@@ -201,9 +201,9 @@ bool Decoder::decode_vector_long() {
         return decode_vop3(has_mask && has_register);
     }
     const uint32_t number = bits(22, 16);
-    // A scale prefix followed by a matrix instruction is one instruction of sixteen bytes. Its op_sel_hi bit
-    // 2 is 0.
-    if (number == 0x2c && bit(14) == 0) return decode_matrix_scale();
+    // A scale prefix followed by a scaled matrix instruction is one instruction of sixteen bytes. op_sel and
+    // op_sel_hi bits 2 belong to an operand it does not have: LLVM writes zeros, AITER's assembler any value.
+    if (number == 0x2c && (bit(14) == 0 || is_scaled_matrix_next())) return decode_matrix_scale();
     if (find(Encoding::mai, number)) return set_size(8) && decode_matrix(word_);
     return find(Encoding::vop3p, number) && set_size(8) && decode_vop3p();
 }
@@ -329,18 +329,24 @@ bool Decoder::decode_matrix(uint64_t word) {
     return !is_sparse && inline_constant(third, sources[2]);
 }
 
-bool Decoder::decode_matrix_scale() {
-    if (size_ < 16 || bits(31, 23) != 0x1a7) return false;
+// LLVM sets abid to 1 in the second half: scaled.
+bool Decoder::is_scaled_matrix_next() const {
+    if (size_ < 16) return false;
     uint64_t second;
     std::memcpy(&second, bytes_ + 8, sizeof second);
-    if ((second >> 23 & 0x1ff) != 0x1a7) return false;
+    const uint64_t number = second >> 16 & 0x7f, abid = second >> 11 & 15;
+    return (second >> 23 & 0x1ff) == 0x1a7 && (number == 0x2d || number == 0x2e) && abid == 1;
+}
+
+bool Decoder::decode_matrix_scale() {
+    if (bits(31, 23) != 0x1a7 || !is_scaled_matrix_next()) return false;
+    uint64_t second;
+    std::memcpy(&second, bytes_ + 8, sizeof second);
     if (!find(Encoding::mfma_scale, second >> 16 & 0x7f) || !set_size(16)) return false;
     out_.op_sel = static_cast<uint8_t>(bits(12, 11));
     out_.op_sel_hi = static_cast<uint8_t>(bits(60, 59));
-    if (bits(10, 0) || bit(13) || bit(15) || bits(63, 61) || bits(58, 50)) return false;
+    if (bits(10, 0) || bit(15) || bits(63, 61) || bits(58, 50)) return false;
     if (!decode_matrix(second)) return false;
-    // LLVM sets abid to 1 in the second half: scaled.
-    if (out_.abid != 1) return false;
     out_.abid = 0;
     return source(row_->forms[4], bits(40, 32)) && source(row_->forms[5], bits(49, 41)) && !needs_literal_;
 }

@@ -19,6 +19,7 @@ class Decoder {
     bool decode_scalar_memory();
     bool decode_vector_short();
     bool decode_vector_long();
+    bool is_scaled_matrix_next() const;
     bool decode_matrix_scale();
     bool decode_ds();
     bool decode_buffer(Encoding encoding);
