@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""AITER's matrix products: bf16, int8, MXFP4 and fp8 with block scales. All are A times the transpose of B."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from tests.oracles.aiter.formats import float4_values, float8, tiled, tiled_scales
+from tests.oracles.aiter.launch import Buffer, Run, kernel, output, relative_error
+
+
+@dataclasses.dataclass
+class Result:
+    run: Run
+    out: torch.Tensor
+    error: float
+
+
+def _generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _finish(run: Run, out: torch.Tensor, reference: torch.Tensor) -> Result:
+    return Result(run, out, relative_error(out, reference))
+
+
+def bf16(name: str, m: int, n: int, k: int, splits: int = 1, values=None) -> Result:
+    """bf16gemm: f32 out; splits add up atomically."""
+    tile = int(name.split("_tn_")[1].split("x")[0])
+    generator = _generator()
+    if values is None:
+        values = (torch.randn(rows, k, generator=generator).bfloat16() for rows in (m, n))
+    a, b = (Buffer(value) for value in values)
+    out = output((m, n), torch.float32, zero=splits > 1)
+    arguments = {
+        "D": out, "A": a, "B": b, "alpha": 1.0, "beta": 0.0, "strideC0": n * 4, "strideA0": k * 2, "strideB0": k * 2,
+        "Mdim": m, "Ndim": n, "Kdim": k, "splitk": splits,
+    }  # fmt: skip
+    run = kernel(name).launch((-(-n // 64), -(-m // tile), splits), arguments)
+    return _finish(run, out.tensor, a.tensor.double() @ b.tensor.double().T)
+
+
+def int8(name: str, m: int, n: int, k: int, splits: int = 1) -> Result:
+    """i8gemm: scales per row of A and B, a bias; the workgroups of a split first zero, then add: they run together."""
+    tile = 128 if "m128" in name else int(name.split("_")[-1].split("x")[0])
+    generator = _generator()
+    a, b = (torch.randint(-127, 128, (rows, k), generator=generator).to(torch.int8) for rows in (m, n))
+    scale_a = torch.rand(m, 1, generator=generator) * 0.01
+    scale_b = torch.rand(1, n, generator=generator) * 0.01
+    bias = torch.rand(1, n, generator=generator) * 10
+    reference = (a.double() @ b.double().T) * scale_a.double() * scale_b.double() + bias.double()
+    out = output((m, n), torch.bfloat16)
+    arguments = {
+        "C": out, "A": Buffer(a), "B": Buffer(tiled(b, 32, 16)), "SA": Buffer(scale_a), "SB": Buffer(scale_b),
+        "BIAS": Buffer(bias), "M": m, "N": n, "K": k, "PA": k, "PB": k, "PC": n * 2, "KS": splits,
+    }  # fmt: skip
+    together = {"threads": 1, "workgroups_side_by_side": 64} if splits > 1 else {}
+    run = kernel(name).launch((n // 128 * splits, -(-m // tile), 1), arguments, **together)
+    return _finish(run, out.tensor, reference)
+
+
+def float4(name: str, m: int, n: int, k: int, log2_splits: int = 0) -> Result:
+    """f4gemm: MXFP4 operands, e8m0 scales for each 32; bf16 out."""
+    ordered = "noBpreShuffle" not in name
+    tile_m, tile_n = (int(part) for part in name.split("_")[-1].removesuffix(".co").split("x"))
+    generator = _generator()
+
+    def bytes_(low: int, high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(low, high, shape, generator=generator).to(torch.uint8)
+
+    a, b = bytes_(0, 256, m, k // 2), bytes_(0, 256, n, k // 2)
+    scale_a, scale_b = bytes_(120, 130, m, k // 32), bytes_(120, 130, n, k // 32)
+    scales = [Buffer(tiled_scales(scale)) for scale in (scale_a, scale_b)]
+    # The tiled variants store whole blocks of 32 rows, the other one whole tiles.
+    rows = -(-m // (32 if ordered else 256)) * (32 if ordered else 256)
+    out = output((rows, n), torch.bfloat16, zero=log2_splits > 0)
+    depths = 1
+    arguments = {
+        "D": out, "A": Buffer(a), "B": Buffer(tiled(b) if ordered else b), "alpha": 1.0, "beta": 0.0, "strideC0": n,
+        "strideA0": k, "strideB0": k, "Mdim": m, "Ndim": n, "Kdim": k, "ScaleA": scales[0], "ScaleB": scales[1],
+        "strideScaleA0": scales[0].tensor.shape[1], "strideScaleB0": scales[1].tensor.shape[1],
+    }  # fmt: skip
+    if ordered:
+        arguments["log2_k_split"] = log2_splits
+    if log2_splits:
+        depths = -(-k // (-(-(k >> log2_splits) // 256) * 256))
+    run = kernel(name).launch((-(-n // tile_n), -(-m // tile_m), depths), arguments)
+    return _finish(run, out.tensor[:m], float4_values(a, scale_a) @ float4_values(b, scale_b).T)
+
+
+def _block_scaled(target: str, m: int, n: int, k: int):
+    generator = _generator()
+    a, b = ((torch.randn(rows, k, generator=generator) * 0.3).to(float8(target)) for rows in (m, n))
+    scale_a, scale_b = (
+        torch.rand(k // 128, m, generator=generator),
+        torch.rand(n // 128, k // 128, generator=generator),
+    )
+    left = a.double() * scale_a.double().T.repeat_interleave(128, 1)
+    right = b.double() * scale_b.double().repeat_interleave(128, 0).repeat_interleave(128, 1)
+    return a, b, scale_a, scale_b, left @ right.T
+
+
+def block_scaled_gfx950(name: str, m: int, n: int, k: int) -> Result:
+    """f8_block_scale_mi350: scales of A for 1 x 128 (transposed), of B for 128 x 128; bf16 out."""
+    tile = int(name.removesuffix(".co").split("_x")[-1])
+    a, b, scale_a, scale_b, reference = _block_scaled("gfx950", m, n, k)
+    out = output((m, n), torch.bfloat16)
+    arguments = {
+        "O": out, "X": Buffer(a), "G": Buffer(tiled(b)), "XQ": Buffer(scale_a), "GQ": Buffer(scale_b), "dim": k,
+        "hdim": n, "batch": m, "eprt": 1, "Xs": k, "GUs": k, "Os": n * 2,
+    }  # fmt: skip
+    run = kernel(name).launch((-(-n // 256), -(-m // tile), 1), arguments)
+    return _finish(run, out.tensor, reference)
+
+
+def block_scaled_gfx942(name: str, m: int, n: int, k: int) -> Result:
+    """flatmm: the same with the scales of B transposed too, tiles of 16 x 64, f16 out."""
+    a, b, scale_a, scale_b, reference = _block_scaled("gfx942", m, n, k)
+    flat = b.view(torch.uint8).reshape(n // 16, 16, k // 64, 4, 16).permute(0, 2, 3, 1, 4).reshape(n, k)
+    out = output((m, n), torch.float16)
+    arguments = {
+        "a_ptr": Buffer(a), "b_ptr": Buffer(flat), "sa_ptr": Buffer(scale_a), "sb_ptr": Buffer(scale_b.T),
+        "d_f16_ptr": out, "hidden_size": k, "intermediate_size": n, "num_tokens": m,
+    }  # fmt: skip
+    run = kernel(name).launch((-(-n // 256), -(-m // 128), 1), arguments)
+    return _finish(run, out.tensor, reference)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""Launches AITER's kernels in the simulator: named arguments, and memory with guards around every tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import struct
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from tests import simulated_device
+from tests.oracles.aiter import wheel
+
+# AITER prefetches past its tensors, inside buffer descriptors of 2 GB or more: up to a tile of weights.
+GUARD_BYTES = 1 << 18
+# NaN as bf16, f16 and f32, and NaN in both fp8 formats: an over-read whose value is used shows.
+GUARD_BYTE = 0xFF
+OVER_READ = "load outside the memory of this launch"
+
+
+class Buffer:
+    """A tensor on the simulated device, between guards."""
+
+    def __init__(self, values: torch.Tensor, *, writable: bool = False):
+        self.initial = values.contiguous()
+        self.bytes = self.initial.numel() * self.initial.itemsize
+        self.writable = writable
+        self._memory = np.full(GUARD_BYTES * 2 + self.bytes + 256, GUARD_BYTE, np.uint8)
+        self._begin = GUARD_BYTES + (-self._memory.ctypes.data) % 256
+        inside = torch.from_numpy(self._memory[self._begin : self._begin + self.bytes])
+        self.tensor = inside.view(self.initial.dtype).view(self.initial.shape)
+        self.reset()
+
+    def reset(self) -> None:
+        self.tensor.copy_(self.initial)
+
+    @property
+    def address(self) -> int:
+        return self._memory.ctypes.data + self._begin
+
+    def stride(self, dimension: int) -> int:
+        """In bytes, as AITER's structures want it."""
+        return self.tensor.stride(dimension) * self.tensor.itemsize
+
+    def region(self, guarded: bool) -> np.ndarray:
+        """The bytes a launch may touch: the tensor, or the guards too."""
+        return self._memory if guarded else self._memory[self._begin : self._begin + self.bytes]
+
+    def check_guards(self) -> None:
+        before, after = self._memory[: self._begin], self._memory[self._begin + self.bytes :]
+        assert (before == GUARD_BYTE).all() and (after == GUARD_BYTE).all(), "a store outside the tensor"
+
+
+def output(shape: Sequence[int], dtype: torch.dtype, *, zero: bool = False) -> Buffer:
+    """For a kernel to write: NaN (or -1) everywhere unless the kernel adds to zeros."""
+    if zero:
+        return Buffer(torch.zeros(tuple(shape), dtype=dtype), writable=True)
+    count = int(np.prod(shape)) * dtype.itemsize
+    return Buffer(torch.full((count,), 0xFF, dtype=torch.uint8).view(dtype).view(tuple(shape)), writable=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a launch did. `over_read` is the simulator's finding when the kernel loads from beyond its tensors."""
+
+    report: simulated_device.Report
+    over_read: str | None = None
+
+
+class Kernel:
+    """The one kernel of an AITER code object."""
+
+    def __init__(self, name: str):
+        self.name = name
+        code = wheel.objects()[name].read_bytes()
+        self.metadata = wheel.metadata(code)
+        self.offsets = {argument.name: argument for argument in self.metadata.arguments}
+        target = name.split("/")[0]
+        self.kernel = simulated_device.Module(code, target).kernel(self.metadata.name)
+
+    def segment(self, arguments: Mapping[str | int, Buffer | int | float]) -> bytes:
+        """The argument segment; keys are names of the metadata, or offsets where those names are wrong.
+
+        Slots that nobody names hold a pattern: the kernels leave their padding alone.
+        """
+        packed = bytearray(b"\xa5" * self.metadata.argument_bytes)
+        for argument in self.metadata.arguments:
+            packed[argument.offset : argument.offset + argument.bytes] = bytes(argument.bytes)
+        for key, value in arguments.items():
+            offset = key if isinstance(key, int) else self.offsets[key].offset
+            if isinstance(value, Buffer):
+                piece = struct.pack("<Q", value.address)
+            elif isinstance(value, float):
+                piece = struct.pack("<f", value)
+            else:
+                piece = struct.pack("<I", value & 0xFFFFFFFF)
+            packed[offset : offset + len(piece)] = piece
+        return bytes(packed[: self.metadata.argument_bytes])
+
+    def launch(
+        self,
+        grid: Sequence[int],
+        arguments: Mapping[str | int, Buffer | int | float],
+        *,
+        also: Sequence[Buffer] = (),
+        **settings,
+    ) -> Run:
+        """Runs with exactly the tensors; if the kernel loads from beyond them, again with guards it may load.
+
+        Waves advance side by side: several families overwrite LDS that a wave much slower than its neighbours would
+        still have to read (fmha_v3_fwd and f8_block_scale of gfx950, I8gemm 192x128).
+        """
+        settings = {"wave_turn": 16, **settings}
+        buffers = list(dict.fromkeys([v for v in arguments.values() if isinstance(v, Buffer)] + list(also)))
+        block = (*self.metadata.workgroup, 1, 1)[:3]
+        segment = self.segment(arguments)
+        finding = None
+        for guarded in (False, True):
+            regions = {f"{index}": buffer.region(guarded) for index, buffer in enumerate(buffers)}
+            names = [name for name, buffer in zip(regions, buffers, strict=True) if not buffer.writable]
+            try:
+                report = self.kernel.launch(
+                    segment, regions, grid=grid, block=block, read_only=names, **settings
+                )
+            except simulated_device.SimulatorError as error:
+                if guarded or OVER_READ not in str(error):
+                    raise
+                finding = str(error)
+                for buffer in buffers:
+                    buffer.reset()
+                continue
+            for buffer in buffers:
+                buffer.check_guards()
+            return Run(report, finding)
+        raise AssertionError("unreachable")
+
+
+@functools.lru_cache(maxsize=8)
+def kernel(name: str) -> Kernel:
+    return Kernel(name)
+
+
+def relative_error(result: torch.Tensor, reference: torch.Tensor) -> float:
+    """Root mean square of the difference over that of the reference."""
+    difference = (result.double() - reference).square().sum() / reference.square().sum()
+    return float(difference.sqrt())
