@@ -30,6 +30,7 @@ def text_loses_bits(text: str) -> bool:
     return (
         text.startswith("s_waitcnt ")  # bits 7, 12 and 13 of its immediate mean nothing
         or text.startswith("ds_swizzle_b32 ")  # lane patterns are named by what they do
+        or text.startswith("v_mfma_scale_")  # op_sel and op_sel_hi of a third operand, which it lacks
         or ("_sdwa vcc," in text and text.startswith("v_cmp"))  # vcc by number and by default read the same
         or (
             text.startswith(("flat_atomic", "global_atomic")) and "_f64" in text
