@@ -5,17 +5,25 @@ from __future__ import annotations
 
 import torch
 
+from ._multihead_attention import MultiheadAttention
 from .gemm import linear
 from .norm import layer_norm, rms_norm
 from .rotary import rotary, rotary_qk
 
+__all__ = ["LayerNorm", "Linear", "MultiheadAttention", "RMSNorm", "RotaryEmbedding"]
 
-def _row(normalized_shape) -> None:
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    if len(shape) != 1:
-        raise NotImplementedError(
-            f"hipkittens.nn: normalized_shape is {shape}; one dimension is implemented, flatten the last ones"
+
+def _over_rows(normalize, module, x: torch.Tensor, *parameters: torch.Tensor | None) -> torch.Tensor:
+    """normalize with the dimensions of module.normalized_shape as one."""
+    shape = tuple(module.normalized_shape)
+    if tuple(x.shape[-len(shape) :]) != shape:
+        raise ValueError(
+            f"hipkittens.nn.{type(module).__name__}: x has shape {tuple(x.shape)}; its last dimensions must be {shape}"
         )
+    if len(shape) == 1:
+        return normalize(x, *parameters)
+    flat = (value if value is None else value.flatten() for value in parameters)
+    return normalize(x.flatten(-len(shape)), *flat).view(x.shape)
 
 
 class Linear(torch.nn.Linear):
@@ -26,26 +34,25 @@ class Linear(torch.nn.Linear):
 
 
 class LayerNorm(torch.nn.LayerNorm):
-    """torch.nn.LayerNorm over the last dimension through hipkittens.layer_norm."""
-
-    def __init__(self, normalized_shape, *arguments, **options) -> None:
-        _row(normalized_shape)
-        super().__init__(normalized_shape, *arguments, **options)
+    """torch.nn.LayerNorm through hipkittens.layer_norm."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return layer_norm(x, self.weight, self.bias, self.eps)
+        return _over_rows(
+            lambda rows, weight, bias: layer_norm(rows, weight, bias, self.eps),
+            self,
+            x,
+            self.weight,
+            self.bias,
+        )
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """torch.nn.RMSNorm over the last dimension through hipkittens.rms_norm."""
-
-    def __init__(self, normalized_shape, *arguments, **options) -> None:
-        _row(normalized_shape)
-        super().__init__(normalized_shape, *arguments, **options)
+    """torch.nn.RMSNorm through hipkittens.rms_norm."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # As torch.nn.RMSNorm: without an eps, the smallest step of x's dtype.
-        return rms_norm(x, self.weight, torch.finfo(x.dtype).eps if self.eps is None else self.eps)
+        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        return _over_rows(lambda rows, weight: rms_norm(rows, weight, eps), self, x, self.weight)
 
 
 class RotaryEmbedding(torch.nn.Module):
