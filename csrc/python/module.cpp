@@ -72,9 +72,7 @@ void set_settings(const py::dict& values) {
     process_settings = settings;
 }
 
-py::dict last_report() {
-    HipkittensReport report;
-    hipkittens_last_report(&report);
+py::dict report_to_dict(const HipkittensReport& report) {
     py::dict result;
     result["instructions"] = report.instructions;
     result["workgroups"] = report.workgroups;
@@ -87,6 +85,45 @@ py::dict last_report() {
     result["other_instructions"] = report.other_instructions;
     result["lds_conflict_cycles"] = report.lds_conflict_cycles;
     result["seconds"] = report.seconds;
+    return result;
+}
+
+py::dict last_report() {
+    HipkittensReport report;
+    hipkittens_last_report(&report);
+    return report_to_dict(report);
+}
+
+// isa::Unit, in its order.
+constexpr const char* units[] = {"salu",          "smem", "valu",   "transcendental", "matrix",  "lds",
+                                 "vector_memory", "flat", "branch", "message",        "internal"};
+
+py::list recorded_launches() {
+    py::list result;
+    for (size_t index = 0; index < hipkittens_recorded_launches(); ++index) {
+        HipkittensLaunchRecord record;
+        if (hipkittens_recorded_launch(index, &record) != 0)
+            throw std::runtime_error(hipkittens_last_error());
+        py::list instructions;
+        for (size_t i = 0; i < record.instruction_count; ++i) {
+            const HipkittensInstructionRecord& from = record.instructions[i];
+            instructions.append(py::make_tuple(from.address, units[from.unit], from.executions, from.bytes,
+                                               from.lds_conflict_cycles));
+        }
+        py::dict entry;
+        entry["kernel"] = record.kernel;
+        entry["target"] = "gfx" + std::to_string(record.target);
+        entry["report"] = report_to_dict(record.report);
+        py::list regions;
+        for (size_t i = 0; i < record.region_count; ++i) {
+            const HipkittensRegionRecord& from = record.regions[i];
+            regions.append(py::make_tuple(from.name, from.bytes_loaded, from.bytes_stored,
+                                          from.distinct_bytes_loaded, from.distinct_bytes_stored));
+        }
+        entry["regions"] = regions;
+        entry["instructions"] = instructions;
+        result.append(entry);
+    }
     return result;
 }
 
@@ -116,6 +153,14 @@ PYBIND11_MODULE(_C, module) {
                "0 portable, 1 avx2, 2 avx512, 3 avx512_bf16, 4 amx.");
     module.def("last_error", [] { return std::string(hipkittens_last_error()); });
     module.def("last_report", &door::last_report, "Counters of this thread's last launch.");
+    module.def(
+        "record_launches", [](bool on) { hipkittens_record_launches(on); }, py::arg("on"),
+        "Starts to keep every launch of this process, forgetting those kept before; or stops.");
+    module.def(
+        "recorded_launches", &door::recorded_launches,
+        "The launches kept: kernel, target, report, regions of (name, bytes loaded, bytes stored, distinct "
+        "bytes loaded, distinct bytes stored), and of each instruction that was executed (address, unit, "
+        "executions, bytes, LDS conflict cycles).");
     module.def("disassemble", &door::disassemble, py::arg("target"), py::arg("code"),
                "(bytes used, text) of the instruction at the start of code; (0, None) if it is none. target: "
                "942 or 950.");

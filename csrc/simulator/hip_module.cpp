@@ -9,6 +9,7 @@
 #include "simulator/execute/families.h"
 #include "simulator/hip_objects.h"
 #include "simulator/kernel_arguments.h"
+#include "simulator/launch_records.h"
 
 namespace hipkittens::simulator {
 
@@ -111,8 +112,13 @@ void run(const Function& function, const LaunchShape& shape, const std::vector<u
     request.compute_units = static_cast<uint32_t>(device.compute_units);
     request.lds_bytes_per_compute_unit = device.lds_bytes;
     state.report = {};
-    const LaunchResult result = launch(function.module->code, *function.kernel, request);
+    request.record = is_recording();
+    LaunchResult result = launch(function.module->code, *function.kernel, request);
     state.report = public_report(result.report);
+    if (request.record) {
+        keep_launch(function.kernel->name, device.target == code_object::Target::gfx942 ? 942 : 950,
+                    state.report, std::move(result.record));
+    }
     if (!result.error.empty()) throw HipError(hipErrorLaunchFailure, result.error);
 }
 

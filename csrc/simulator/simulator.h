@@ -57,6 +57,34 @@ typedef struct {
 } HipkittensReport;
 void hipkittens_last_report(HipkittensReport* report);
 
+/* What a launch did, instruction by instruction. Off until asked for; then launches of all threads are kept, in the order
+   in which they end. */
+typedef struct {
+    uint64_t executions; /* by waves */
+    uint64_t bytes;      /* between lanes and tensors */
+    uint64_t lds_conflict_cycles;
+    uint32_t address; /* from the start of the code object's text */
+    uint32_t unit;    /* isa::Unit */
+} HipkittensInstructionRecord;
+typedef struct {
+    const char* name;
+    uint64_t bytes_loaded, bytes_stored; /* by lanes; a byte that is asked for twice is one distinct byte */
+    uint64_t distinct_bytes_loaded, distinct_bytes_stored;
+} HipkittensRegionRecord;
+typedef struct {
+    const char* kernel;
+    int target;
+    HipkittensReport report;
+    const HipkittensRegionRecord* regions; /* all the launch may touch but its arguments and code */
+    size_t region_count;
+    const HipkittensInstructionRecord* instructions; /* those that were executed, by address */
+    size_t instruction_count;
+} HipkittensLaunchRecord;
+void hipkittens_record_launches(int on); /* on: forgets what was kept before */
+size_t hipkittens_recorded_launches(void);
+/* 0, or hipErrorInvalidValue. The record holds until the next hipkittens_record_launches(1). */
+int hipkittens_recorded_launch(size_t index, HipkittensLaunchRecord* record);
+
 /* Text of the instruction at bytes[0]. target: 942 or 950. Returns its length in bytes, 0 if it is none. */
 int hipkittens_disassemble(int target, const uint8_t* bytes, size_t size, char* text, size_t text_size);
 

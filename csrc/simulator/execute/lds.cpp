@@ -4,6 +4,7 @@
 
 #include "simulator/execute/families.h"
 #include "simulator/execute/memory_pieces.h"
+#include "simulator/machine/recording.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
@@ -16,8 +17,10 @@ void count_lds_access(Wave* wave, const Step* step, const uint32_t* address) {
     const LdsAccess access = static_cast<LdsAccess>(step->extra[2] >> memory_flag::access_shift & 0xff);
     Counters& counters = wave->workgroup->counters;
     ++counters.lds_accesses;
-    counters.lds_conflict_cycles +=
+    const uint32_t cycles =
         memory::lds_conflict_cycles(memory::lds_phases(target, access), address, wave->exec, step->extra[0]);
+    counters.lds_conflict_cycles += cycles;
+    if (wave->workgroup->dispatch->recording) record_lds_conflicts(wave, step, cycles);
 }
 
 namespace {

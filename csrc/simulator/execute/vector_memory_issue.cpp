@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/atomics.h"
 #include "simulator/execute/vector_memory.h"
+#include "simulator/machine/recording.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
@@ -25,8 +26,13 @@ HIPKITTENS_INLINE void queue(Wave* wave, PendingOperation* operation) {
     }
 }
 
-HIPKITTENS_INLINE void count_bytes(uint64_t& counter, const Step* step, const PendingOperation* operation) {
-    counter += static_cast<uint64_t>(__builtin_popcountll(operation->valid)) * step->extra[0];
+template <AddressForm form, bool store>
+HIPKITTENS_INLINE void count_bytes(Wave* wave, const Step* step, const PendingOperation* operation) {
+    Counters& counters = wave->workgroup->counters;
+    (store ? counters.global_bytes_stored : counters.global_bytes_loaded) +=
+        static_cast<uint64_t>(__builtin_popcountll(operation->valid)) * step->extra[0];
+    if (form != AddressForm::scratch && __builtin_expect(wave->workgroup->dispatch->recording != nullptr, 0))
+        record_access(wave, step, operation, store);
 }
 
 // The data is wanted when the load lands; the host can fetch it meanwhile. Neighbouring lanes mostly share
@@ -48,7 +54,7 @@ const Step* issue_load(Wave* wave, const Step* step) {
         operation->rows = reinterpret_cast<uint8_t*>(operation->data);
         operation->write_mask = step->extra[1];
     }
-    count_bytes(wave->workgroup->counters.global_bytes_loaded, step, operation);
+    count_bytes<form, false>(wave, step, operation);
     prefetch(operation, step->extra[0]);
     poison_results(wave, step);
     queue<form>(wave, operation);
@@ -70,7 +76,7 @@ const Step* issue_load_to_lds(Wave* wave, const Step* step) {
     }
     operation->land = land_of(step);
     operation->lds_offset = start;
-    count_bytes(wave->workgroup->counters.global_bytes_loaded, step, operation);
+    count_bytes<form, false>(wave, step, operation);
     prefetch(operation, size);
     if (__builtin_expect(step->extra[2] & memory_flag::poison, 0)) {
         for (uint64_t left = operation->lanes; left; left &= left - 1) {
@@ -98,7 +104,7 @@ const Step* issue_store(Wave* wave, const Step* step) {
     capture_rows<dwords>(at(wave, step->source[1]), operation->data);
     operation->land = land_of(step);
     operation->dwords = 0;
-    count_bytes(wave->workgroup->counters.global_bytes_stored, step, operation);
+    count_bytes<form, true>(wave, step, operation);
     queue<form>(wave, operation);
     return step + 1;
 }
@@ -121,6 +127,8 @@ const Step* issue_atomic(Wave* wave, const Step* step) {
         return fault(wave, step, "an atomic needs an address aligned to its size", operation->address[lane],
                      lane);
     }
+    count_bytes<form, false>(wave, step, operation);
+    count_bytes<form, true>(wave, step, operation);
     capture_rows<dwords>(at(wave, step->source[1]), operation->data);
     if (step->stride[2]) {
         capture_rows<dwords>(at(wave, step->source[1] + dwords * layout::vector_row_bytes),

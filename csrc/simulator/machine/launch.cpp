@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <thread>
 
 #include "isa/effects.h"
@@ -184,13 +185,15 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     const auto image = code.image();
     const auto region = [](const void* begin, size_t bytes, const char* name, bool writable) {
         return Region{reinterpret_cast<uint64_t>(begin), reinterpret_cast<uint64_t>(begin) + bytes, name,
-                      writable};
+                      writable, true};
     };
     dispatch.regions.push_back(region(image.data(), image.size(), "code object", true));
     dispatch.regions.push_back(region(aligned, std::max<size_t>(request.argument_bytes, kernel.kernarg_bytes),
                                       "kernel arguments", false));
     dispatch.regions.push_back(region(&packet, sizeof packet, "dispatch packet", false));
     merge_overlaps(dispatch.regions);
+    std::optional<Recording> recording;
+    if (request.record) dispatch.recording = &recording.emplace(*dispatch.program, dispatch.regions);
 
     const uint32_t* counts = request.grid_workgroups;
     Grid grid(dispatch, kernel, &packet, counts[0] * counts[1] * counts[2],
@@ -223,6 +226,7 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     const uint32_t* size = request.workgroup_size;
     result.report.waves = uint64_t{grid.workgroup_count} * ((size[0] * size[1] * size[2] + 63) / 64);
     fill_report(grid, result.report);
+    if (recording) result.record = recording->finish(grid.block_counts);
     result.report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return result;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "simulator/machine/loaded_code.h"
+#include "simulator/machine/recording.h"
 #include "simulator/machine/workgroup.h"
 
 namespace hipkittens::simulator {
@@ -19,6 +20,7 @@ struct LaunchRequest {
     size_t argument_bytes = 0;
     std::vector<Region> regions;  // what the kernel may touch beside its own code object and arguments
     Settings settings;
+    bool record = false;           // fill LaunchResult::record
     uint32_t compute_units = 304;  // bounds how many workgroups can be resident together
     uint32_t lds_bytes_per_compute_unit = 65536;
 };
@@ -34,6 +36,7 @@ struct Report {
 struct LaunchResult {
     std::string error;  // empty if the grid ran to its end
     Report report;
+    LaunchRecord record;
 };
 
 // Workgroups are handed to the workers in linear order (x fastest). After an error the remaining ones do not

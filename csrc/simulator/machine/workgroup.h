@@ -11,12 +11,14 @@
 namespace hipkittens::simulator {
 
 struct Program;
+class Recording;
 
 // Memory that a launch may touch. Guest addresses are host addresses.
 struct Region {
     uint64_t begin = 0, end = 0;
     const char* name = "";
     bool writable = true;
+    bool is_own = false;  // the launch's code or arguments: nobody's tensor
 };
 
 struct Counters {
@@ -34,6 +36,7 @@ struct Dispatch {
     uint32_t lds_bytes = 0;  // static + dynamic
     const uint8_t* kernel_arguments = nullptr;
     std::vector<Region> regions;
+    Recording* recording = nullptr;  // null unless this launch is recorded
 };
 
 struct Workgroup {

@@ -1,0 +1,102 @@
+// simulator/machine/recording.cpp: what a recorded launch keeps of every instruction and every byte it touches.
+// SPDX-License-Identifier: MIT
+#include "simulator/machine/recording.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <new>
+
+#include "simulator/memory/pending_queue.h"
+
+namespace hipkittens::simulator {
+
+void Recording::Free::operator()(Word* words) const { std::free(words); }
+
+Recording::Recording(const Program& program, const std::vector<Region>& regions)
+    : program_(program),
+      regions_(regions),
+      touched_(regions.size()),
+      instructions_(program.instructions.size()) {
+    static_assert(sizeof(Word) == 8 && Word::is_always_lock_free);
+    for (size_t index = 0; index < regions.size(); ++index) {
+        if (regions[index].is_own) continue;
+        Touched& touched = touched_[index];
+        touched.words = (regions[index].end - regions[index].begin + 63) / 64;
+        for (auto* bits : {&touched.loaded, &touched.stored}) {
+            bits->reset(static_cast<Word*>(std::calloc(touched.words, sizeof(Word))));
+            if (!*bits) throw std::bad_alloc();
+        }
+    }
+}
+
+void Recording::add_bytes(const Region* region, uint64_t address, uint64_t bytes, const Step* step,
+                          bool store) {
+    if (region->is_own) return;
+    Touched& touched = touched_[static_cast<size_t>(region - regions_.data())];
+    instructions_[step->instruction].bytes.fetch_add(bytes, std::memory_order_relaxed);
+    (store ? touched.bytes_stored : touched.bytes_loaded).fetch_add(bytes, std::memory_order_relaxed);
+    Word* const words = (store ? touched.stored : touched.loaded).get();
+    for (uint64_t at = address - region->begin, end = at + bytes; at < end;) {
+        const uint64_t here = std::min<uint64_t>(end - at, 64 - at % 64);
+        const uint64_t mask = (here == 64 ? ~uint64_t{0} : (uint64_t{1} << here) - 1) << at % 64;
+        Word& word = words[at / 64];
+        if ((word.load(std::memory_order_relaxed) & mask) != mask)
+            word.fetch_or(mask, std::memory_order_relaxed);
+        at += here;
+    }
+}
+
+void Recording::add_lds_conflicts(const Step* step, uint64_t cycles) {
+    instructions_[step->instruction].lds_conflict_cycles.fetch_add(cycles, std::memory_order_relaxed);
+}
+
+LaunchRecord Recording::finish(const std::vector<uint64_t>& block_counts) const {
+    LaunchRecord record;
+    for (size_t index = 0; index < program_.blocks.size(); ++index) {
+        if (block_counts[index] == 0) continue;
+        const Block& block = program_.blocks[index];
+        for (uint32_t i = block.first; i < block.first + block.count; ++i) {
+            const isa::Instruction& instruction = program_.instructions[i];
+            if (!instruction.row) continue;
+            const Sums& sums = instructions_[i];
+            record.instructions.push_back({block_counts[index], sums.bytes, sums.lds_conflict_cycles,
+                                           instruction.address, isa::effects(instruction).unit});
+        }
+    }
+    std::sort(record.instructions.begin(), record.instructions.end(),
+              [](const auto& a, const auto& b) { return a.address < b.address; });
+    const auto count = [](const Word* words, size_t number) {
+        uint64_t sum = 0;
+        for (size_t i = 0; i < number; ++i) sum += static_cast<uint64_t>(std::popcount(words[i].load()));
+        return sum;
+    };
+    for (size_t index = 0; index < regions_.size(); ++index) {
+        if (regions_[index].is_own) continue;
+        const Touched& touched = touched_[index];
+        record.regions.push_back({regions_[index].name, touched.bytes_loaded, touched.bytes_stored,
+                                  count(touched.loaded.get(), touched.words),
+                                  count(touched.stored.get(), touched.words)});
+    }
+    return record;
+}
+
+void record_access(Wave* wave, const Step* step, const PendingOperation* operation, bool store) {
+    Recording& recording = *wave->workgroup->dispatch->recording;
+    for (uint64_t left = operation->valid; left; left &= left - 1) {
+        const int lane = std::countr_zero(left);
+        const uint64_t address = operation->address[lane];
+        const uint64_t bytes = operation->partial ? operation->valid_bytes[lane] : step->extra[0];
+        const Region* region = wave->last_region;
+        if (!region || address < region->begin || address + bytes > region->end)
+            region = find_region(wave, address, bytes);
+        // A flat access may go to LDS or scratch, which lie in no region.
+        if (region) recording.add_bytes(region, address, bytes, step, store);
+    }
+}
+
+void record_lds_conflicts(const Wave* wave, const Step* step, uint64_t cycles) {
+    wave->workgroup->dispatch->recording->add_lds_conflicts(step, cycles);
+}
+
+}  // namespace hipkittens::simulator

@@ -1,0 +1,72 @@
+// simulator/machine/recording.h: what a recorded launch keeps of every instruction and every byte it touches.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "isa/effects.h"
+#include "simulator/machine/program.h"
+#include "simulator/machine/workgroup.h"
+
+namespace hipkittens::simulator {
+
+struct PendingOperation;
+
+struct RecordedInstruction {
+    uint64_t executions = 0;
+    uint64_t bytes = 0;  // moved between lanes and the memory this launch was given
+    uint64_t lds_conflict_cycles = 0;
+    uint32_t address = 0;  // from the start of the text
+    isa::Unit unit = isa::Unit::internal;
+};
+
+struct RecordedRegion {
+    std::string name;
+    uint64_t bytes_loaded = 0, bytes_stored = 0;  // by lanes: a byte may count many times
+    uint64_t distinct_bytes_loaded = 0, distinct_bytes_stored = 0;
+};
+
+struct LaunchRecord {
+    std::vector<RecordedInstruction> instructions;  // those that were executed, by address
+    std::vector<RecordedRegion> regions;
+};
+
+// Handlers of all workers write to it. Arguments, code and scratch do not count: they are no tensor's bytes.
+class Recording {
+  public:
+    Recording(const Program& program, const std::vector<Region>& regions);
+
+    void add_bytes(const Region* region, uint64_t address, uint64_t bytes, const Step* step, bool store);
+    void add_lds_conflicts(const Step* step, uint64_t cycles);
+    LaunchRecord finish(const std::vector<uint64_t>& block_counts) const;
+
+  private:
+    using Word = std::atomic<uint64_t>;
+    // One bit for each byte of a region. calloc: pages that nothing touches are never made.
+    struct Free {
+        void operator()(Word* words) const;
+    };
+    struct Touched {
+        std::unique_ptr<Word[], Free> loaded, stored;
+        size_t words = 0;
+        Word bytes_loaded{0}, bytes_stored{0};
+    };
+    struct Sums {
+        Word bytes{0}, lds_conflict_cycles{0};
+    };
+
+    const Program& program_;
+    const std::vector<Region>& regions_;
+    std::vector<Touched> touched_;  // beside regions_
+    std::vector<Sums> instructions_;
+};
+
+// The lanes of a global load or store whose addresses have been checked.
+void record_access(Wave* wave, const Step* step, const PendingOperation* operation, bool store);
+void record_lds_conflicts(const Wave* wave, const Step* step, uint64_t cycles);
+
+}  // namespace hipkittens::simulator
