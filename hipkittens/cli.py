@@ -57,6 +57,10 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _kernels_list(arguments: argparse.Namespace) -> int:
+    if arguments.resources:
+        from . import _resource_table
+
+        return _resource_table.main(arguments.json, _chosen(arguments))
     from . import _library
 
     rows = [
@@ -199,6 +203,11 @@ def _parser() -> argparse.ArgumentParser:
         required=True, metavar="COMMAND"
     )
     listing = command(kernels, "list", _kernels_list, "one line per kernel")
+    listing.add_argument(
+        "--resources",
+        action="store_true",
+        help="run each kernel in the simulator, and say what it takes of a compute unit and does in its hot loop",
+    )
     show = command(kernels, "show", _kernels_show, "what the index says of one kernel")
     disassemble = command(kernels, "disasm", _kernels_disassemble, "the instructions of one kernel")
     for added in (listing, show, disassemble):

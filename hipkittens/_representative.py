@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: MIT
+"""Small problems that together run every prebuilt kernel, and what a recorded launch says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from . import _backend, _library, attention, layer_norm, matmul, rotary_qk
+from ._hot_loop import Executed, hot_loop
+
+_DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+
+
+@dataclass(frozen=True)
+class Problem:
+    title: str
+    run: Callable[[], Any]
+
+
+def _draw(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
+
+
+def _gemm(orientation: str, dtype: torch.dtype, m: int, n: int, k: int) -> None:
+    with torch.no_grad():
+        a = _draw(k, m, dtype=dtype).t() if orientation[0] == "t" else _draw(m, k, dtype=dtype)
+        b = _draw(n, k, dtype=dtype).t() if orientation[1] == "t" else _draw(k, n, dtype=dtype)
+        matmul(a, b)
+
+
+def _attention(
+    dtype: torch.dtype, length: int, heads: int, key_heads: int, size: int, backward: bool
+) -> None:
+    q = _draw(1, length, heads, size, dtype=dtype)
+    k, v = (_draw(1, length, key_heads, size, dtype=dtype) for _ in range(2))
+    with torch.set_grad_enabled(backward):
+        out = attention(q, k, v)
+    if backward:
+        out.backward(torch.ones_like(out))
+
+
+def _norm(dtype: torch.dtype, rows: int, columns: int) -> None:
+    y = layer_norm(_draw(rows, columns, dtype=dtype), *(_draw(columns, dtype=dtype) for _ in range(2)))
+    y.backward(torch.ones_like(y))
+
+
+def _rotary(dtype: torch.dtype, tokens: int, heads: int, key_heads: int, size: int) -> None:
+    with torch.no_grad():
+        q, k = (_draw(1, tokens, count, size, dtype=dtype) for count in (heads, key_heads))
+        angles = torch.outer(torch.arange(tokens), 10000.0 ** -torch.linspace(0, 1, size // 2))
+        rotary_qk(q, k, angles.cos(), angles.sin())
+
+
+# m, n, k: one for each tile, at which the plan picks it on both targets; the last two split K and have odd rows.
+_GEMM = (
+    (4096, 4096, 512),
+    (2048, 2048, 256),
+    (512, 512, 256),
+    (32, 32768, 256),
+    (256, 128, 2048),
+    (257, 129, 515),
+)
+# length, heads, key heads, head size, backward: the ping-pong kernels want a tile for every compute unit.
+_ATTENTION = (
+    (512, 152, 8, 64, False), (512, 152, 8, 128, False),
+    (384, 4, 2, 64, True), (384, 4, 2, 128, True), (256, 2, 1, 256, True),
+)  # fmt: skip
+_NORM = ((2048, 512), (512, 2048), (256, 8192), (8, 32768), (8, 65536))
+
+
+def problems() -> Iterator[Problem]:
+    for name in ("bf16", "f16"):
+        dtype = _DTYPES[name]
+        for orientation in ("nn", "nt", "tn", "tt"):
+            for shape in _GEMM:
+                title = f"matmul {orientation} {'x'.join(map(str, shape))} {name}"
+                yield Problem(title, partial(_gemm, orientation, dtype, *shape))
+        for length, heads, key_heads, size, backward in _ATTENTION:
+            title = f"attention N{length} H{heads} Hkv{key_heads} D{size} {name}"
+            yield Problem(title, partial(_attention, dtype, length, heads, key_heads, size, backward))
+    for name, dtype in _DTYPES.items():
+        for rows, columns in _NORM:
+            yield Problem(f"layer_norm {rows}x{columns} {name}", partial(_norm, dtype, rows, columns))
+        yield Problem(f"rotary_qk N256 H8 Hkv2 D128 {name}", partial(_rotary, dtype, 256, 8, 2, 128))
+
+
+def run(target: str, problem: Problem) -> dict[str, dict[str, Any]]:
+    """What each kernel did that the problem ran, by symbol; of several launches the longest."""
+    from . import _C
+
+    with _backend.simulate(target, checks=True):
+        _C.record_launches(True)
+        try:
+            problem.run()
+        finally:
+            _C.record_launches(False)
+    found: dict[str, dict[str, Any]] = {}
+    for launch in _C.recorded_launches():
+        known = found.get(launch["kernel"])
+        if known is None or known["report"]["instructions"] < launch["report"]["instructions"]:
+            found[launch["kernel"]] = launch
+    _C.record_launches(True)  # lets go of the records
+    _C.record_launches(False)
+    return {symbol: _describe(problem, launch) for symbol, launch in found.items()}
+
+
+def _describe(problem: Problem, launch: dict[str, Any]) -> dict[str, Any]:
+    executed = _executed(launch)
+    tensors = [
+        {
+            "name": name,
+            "bytes_loaded": loaded,
+            "bytes_stored": stored,
+            "distinct_bytes_loaded": distinct_loaded,
+            "distinct_bytes_stored": distinct_stored,
+        }
+        for name, loaded, stored, distinct_loaded, distinct_stored in launch["regions"]
+        if loaded or stored
+    ]
+    moved = sum(tensor["bytes_loaded"] + tensor["bytes_stored"] for tensor in tensors)
+    useful = sum(tensor["distinct_bytes_loaded"] + tensor["distinct_bytes_stored"] for tensor in tensors)
+    wide = sum(instruction.bytes for instruction in executed if "dwordx4" in instruction.mnemonic)
+    report = launch["report"]
+    return {
+        "problem": problem.title,
+        "waves": report["waves"],
+        "instructions": report["instructions"],
+        "hot_loop": hot_loop(executed, report["waves"]),
+        "lds_conflict_cycles": report["lds_conflict_cycles"],
+        "bytes_moved": moved,
+        "useful_bytes": useful,
+        "bytes_per_useful_byte": moved / useful,
+        "sixteen_byte_share": wide / moved,
+        "tensors": tensors,
+    }
+
+
+def _executed(launch: dict[str, Any]) -> list[Executed]:
+    from . import _C
+
+    target = launch["target"]
+    pack = _library.pack(target)
+    ((_, text),) = _library.code(pack.image(pack.entry(launch["kernel"])))
+    result = []
+    for address, unit, *sums in launch["instructions"]:
+        size, line = _C.disassemble(int(target[3:]), text[address : address + 16])
+        result.append(Executed(address, size, line, unit, *sums))
+    return result
