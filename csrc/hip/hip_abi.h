@@ -84,6 +84,33 @@ inline void* const launch_param_buffer_pointer = reinterpret_cast<void*>(1);
 inline void* const launch_param_buffer_size = reinterpret_cast<void*>(2);  // value: pointer to size_t
 inline void* const launch_param_end = reinterpret_cast<void*>(3);
 
+// What hipDrvLaunchKernelEx takes: HIP_LAUNCH_CONFIG and hipLaunchAttribute.
+struct LaunchAttribute {
+    int id;
+    int padding;
+    union {
+        int cooperative;
+        unsigned char bytes[64];
+    };
+};
+struct LaunchConfiguration {
+    unsigned int grid[3], block[3], shared_bytes;
+    hipStream_t stream;
+    const LaunchAttribute* attributes;
+    unsigned int attribute_count;
+};
+static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfiguration) == 56);
+inline constexpr int launch_attribute_cooperative = 2;
+
+enum hipMemoryType : int { hipMemoryTypeHost = 1, hipMemoryTypeDevice = 2 };
+
+enum hipPointer_attribute : int {
+    HIP_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
+    HIP_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
+    HIP_POINTER_ATTRIBUTE_HOST_POINTER = 4,
+    HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+};
+
 // Streams that exist without being created.
 inline const hipStream_t stream_legacy = reinterpret_cast<hipStream_t>(1);
 inline const hipStream_t stream_per_thread = reinterpret_cast<hipStream_t>(2);
@@ -99,7 +126,7 @@ inline constexpr size_t name = 0, total_global_memory = 288, shared_memory_per_b
                         concurrent_kernels = 576, unified_addressing = 604, memory_clock_rate = 608,
                         memory_bus_width = 612, l2_cache_size = 616, max_threads_per_multiprocessor = 624,
                         shared_memory_per_multiprocessor = 640, registers_per_multiprocessor = 648,
-                        host_register_supported = 728, gcn_arch_name = 1160,
+                        cooperative_launch = 688, host_register_supported = 728, gcn_arch_name = 1160,
                         max_shared_memory_per_multiprocessor = 1416, clock_instruction_rate = 1424;
 inline constexpr size_t name_bytes = 256;
 }  // namespace device_properties

@@ -1,10 +1,9 @@
-// simulator/hip_library.cpp: HIP's functions for devices, memory, streams and events, on simulated devices.
+// simulator/hip_library.cpp: HIP's functions for devices, streams and events, on simulated devices.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <cstring>
 #include <mutex>
 
-#include "simulator/device_memory.h"
 #include "simulator/devices.h"
 #include "simulator/hip_objects.h"
 
@@ -60,7 +59,7 @@ int attribute_value(const DeviceFacts& facts, int attribute) {
         case hipDeviceAttributeConcurrentKernels:
             return 0;
         case hipDeviceAttributeCooperativeLaunch:
-            return 0;
+            return 1;
         case hipDeviceAttributeIntegrated:
             return 0;
         case hipDeviceAttributeL2CacheSize:
@@ -154,36 +153,11 @@ void fill_properties(uint8_t* properties, const DeviceFacts& facts) {
         {at::l2_cache_size, hipDeviceAttributeL2CacheSize},
         {at::max_threads_per_multiprocessor, hipDeviceAttributeMaxThreadsPerMultiProcessor},
         {at::registers_per_multiprocessor, hipDeviceAttributeMaxRegistersPerMultiprocessor},
+        {at::cooperative_launch, hipDeviceAttributeCooperativeLaunch},
         {at::host_register_supported, hipDeviceAttributeHostRegisterSupported},
         {at::clock_instruction_rate, hipDeviceAttributeWallClockRate},
     };
     for (const auto& [offset, attribute] : same_as_attribute) put(offset, attribute_value(facts, attribute));
-}
-
-void copy(void* destination, const void* source, size_t bytes, int kind) {
-    if (bytes == 0) return;
-    require_pointer(destination, "destination");
-    require_pointer(source, "source");
-    if (kind < hipMemcpyHostToHost || kind > hipMemcpyDefault) {
-        throw HipError(hipErrorInvalidMemcpyDirection, "kind " + std::to_string(kind) + " is none of 0 to 4");
-    }
-    DeviceMemory& memory = device_memory();
-    const bool to_device = kind == hipMemcpyHostToDevice || kind == hipMemcpyDeviceToDevice;
-    const bool from_device = kind == hipMemcpyDeviceToHost || kind == hipMemcpyDeviceToDevice;
-    const auto check = [&](const void* pointer, bool is_device, const char* what) {
-        is_device ? memory.check_device_range(pointer, bytes, what)
-                  : memory.check_any_range(pointer, bytes, what);
-    };
-    check(destination, to_device, "destination");
-    check(source, from_device, "source");
-    std::memmove(destination, source, bytes);
-}
-
-void fill(void* destination, int value, size_t bytes) {
-    if (bytes == 0) return;
-    require_pointer(destination, "destination");
-    device_memory().check_device_range(destination, bytes, "destination");
-    std::memset(destination, value, bytes);
 }
 
 }  // namespace
@@ -253,67 +227,7 @@ HIPKITTENS_EXPORT hipError_t hipDeviceTotalMem(size_t* bytes, int device) {
         *bytes = devices[checked_device(device)].memory_bytes;
     });
 }
-HIPKITTENS_EXPORT hipError_t hipMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
-    return call("hipMemGetInfo", [&] {
-        const size_t total = devices[thread_state().device].memory_bytes,
-                     used = device_memory().allocated_bytes();
-        if (free_bytes) *free_bytes = total - std::min(total, used);
-        if (total_bytes) *total_bytes = total;
-    });
-}
 HIPKITTENS_EXPORT hipError_t hipDeviceSynchronize() { return hipSuccess; }
-
-HIPKITTENS_EXPORT hipError_t hipMalloc(void** pointer, size_t bytes) {
-    return call("hipMalloc", [&] {
-        require_pointer(pointer, "pointer");
-        *pointer = bytes ? device_memory().allocate(bytes, thread_state().settings.poison != 0) : nullptr;
-    });
-}
-HIPKITTENS_EXPORT hipError_t hipFree(void* pointer) {
-    return call("hipFree", [&] {
-        if (pointer) device_memory().free(pointer);
-    });
-}
-HIPKITTENS_EXPORT hipError_t hipHostRegister(void* pointer, size_t bytes, unsigned int flags) {
-    return call("hipHostRegister", [&] {
-        require_pointer(pointer, "pointer");
-        require(bytes > 0, hipErrorInvalidValue, "bytes must be above 0");
-        require(flags <= 0xf, hipErrorInvalidValue, "flags has unknown bits");
-        device_memory().register_host(pointer, bytes);
-    });
-}
-HIPKITTENS_EXPORT hipError_t hipHostUnregister(void* pointer) {
-    return call("hipHostUnregister", [&] { device_memory().unregister_host(pointer); });
-}
-HIPKITTENS_EXPORT hipError_t hipHostGetDevicePointer(void** device_pointer, void* host_pointer,
-                                                     unsigned int flags) {
-    return call("hipHostGetDevicePointer", [&] {
-        require_pointer(device_pointer, "device_pointer");
-        require(flags == 0, hipErrorInvalidValue, "flags must be 0");
-        require(device_memory().holds(host_pointer), hipErrorInvalidValue,
-                "the host pointer was not registered");
-        *device_pointer = host_pointer;
-    });
-}
-HIPKITTENS_EXPORT hipError_t hipMemcpy(void* destination, const void* source, size_t bytes, int kind) {
-    return call("hipMemcpy", [&] { copy(destination, source, bytes, kind); });
-}
-HIPKITTENS_EXPORT hipError_t hipMemcpyAsync(void* destination, const void* source, size_t bytes, int kind,
-                                            hipStream_t stream) {
-    return call("hipMemcpyAsync", [&] {
-        check_stream(stream);
-        copy(destination, source, bytes, kind);
-    });
-}
-HIPKITTENS_EXPORT hipError_t hipMemset(void* destination, int value, size_t bytes) {
-    return call("hipMemset", [&] { fill(destination, value, bytes); });
-}
-HIPKITTENS_EXPORT hipError_t hipMemsetAsync(void* destination, int value, size_t bytes, hipStream_t stream) {
-    return call("hipMemsetAsync", [&] {
-        check_stream(stream);
-        fill(destination, value, bytes);
-    });
-}
 
 HIPKITTENS_EXPORT hipError_t hipStreamCreate(hipStream_t* stream) {
     return call("hipStreamCreate", [&] {
@@ -322,6 +236,13 @@ HIPKITTENS_EXPORT hipError_t hipStreamCreate(hipStream_t* stream) {
         object->device = thread_state().device;
         *stream = objects().streams.add(std::move(object));
     });
+}
+HIPKITTENS_EXPORT hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned int flags) {
+    if (flags > 1) {  // hipStreamNonBlocking: work is done when it is queued, so nothing blocks either way
+        return call("hipStreamCreateWithFlags",
+                    [&] { throw HipError(hipErrorInvalidValue, "flags has unknown bits"); });
+    }
+    return hipStreamCreate(stream);
 }
 HIPKITTENS_EXPORT hipError_t hipStreamDestroy(hipStream_t stream) {
     return call("hipStreamDestroy", [&] { objects().streams.remove(stream); });
@@ -345,6 +266,9 @@ HIPKITTENS_EXPORT hipError_t hipEventCreate(hipEvent_t* event) {
         require_pointer(event, "event");
         *event = objects().events.add(std::make_shared<Event>());
     });
+}
+HIPKITTENS_EXPORT hipError_t hipEventCreateWithFlags(hipEvent_t* event, unsigned int) {
+    return hipEventCreate(event);  // flags say how the host waits and whether times are kept
 }
 HIPKITTENS_EXPORT hipError_t hipEventDestroy(hipEvent_t event) {
     return call("hipEventDestroy", [&] { objects().events.remove(event); });

@@ -1,6 +1,8 @@
 // simulator/hip_module.cpp: HIP's functions for modules, kernels and launches, on simulated devices.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <mutex>
 #include <shared_mutex>
 
@@ -141,9 +143,52 @@ std::vector<uint8_t> segment_of(const code_object::Kernel& kernel, void** argume
     return arguments_from_buffer(kernel, buffer, *bytes, shape);
 }
 
-hipModule_t load_module(const void* image) {
-    const uint64_t bytes = code_object::extent(static_cast<const uint8_t*>(image));
-    auto module = std::make_shared<Module>(std::span(static_cast<const uint8_t*>(image), bytes));
+// Workgroups that share a compute unit.
+int resident_workgroups(const Function& function, int block_size, size_t dynamic_lds_bytes) {
+    const DeviceFacts& device = devices[function.module->device];
+    const uint32_t vgprs = std::max(function.kernel->allocated_vgprs, 8u);
+    const int waves_per_simd =
+        std::min<int>(max_waves_per_simd, vgprs_per_simd_lane / static_cast<int>(vgprs));
+    const int waves = (block_size + wave_size - 1) / wave_size;
+    // A workgroup's waves are dealt to the SIMDs in turn.
+    const int per_simd = (waves + simds_per_compute_unit - 1) / simds_per_compute_unit;
+    int result = waves >= simds_per_compute_unit ? waves_per_simd / per_simd
+                                                 : waves_per_simd * simds_per_compute_unit / waves;
+    const uint64_t lds = function.kernel->lds_bytes + dynamic_lds_bytes;
+    if (lds) {
+        const uint64_t granules = (lds + device.lds_granule - 1) / device.lds_granule;
+        result = std::min<int>(result, static_cast<int>(device.lds_bytes / (granules * device.lds_granule)));
+    }
+    return result;
+}
+
+// Over all memory that HIP knows of.
+void launch_anywhere(hipFunction_t function, const LaunchShape& shape, hipStream_t stream, void** arguments,
+                     void** extra, bool cooperative) {
+    const auto object = objects().functions.get(function);
+    check_stream(stream, object->module->device);
+    check_device(*object);
+    check_shape(*object, shape);
+    if (cooperative) {
+        const uint64_t workgroups = uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
+        const auto items = static_cast<int>(shape.block[0] * shape.block[1] * shape.block[2]);
+        const uint64_t resident =
+            static_cast<uint64_t>(resident_workgroups(*object, items, shape.dynamic_lds_bytes)) *
+            static_cast<uint64_t>(devices[object->module->device].compute_units);
+        if (workgroups > resident) {
+            throw HipError(hipErrorCooperativeLaunchTooLarge,
+                           "kernel " + object->kernel->name + ": " + std::to_string(workgroups) +
+                               " workgroups; the device holds " + std::to_string(resident) + " at a time");
+        }
+    }
+    const auto segment = segment_of(*object->kernel, arguments, extra, shape);
+    std::shared_lock running(device_memory().launches);
+    DeviceMemory::Regions memory = device_memory().regions();
+    run(*object, shape, segment, std::move(memory.regions));
+}
+
+hipModule_t load_module(std::span<const uint8_t> file) {
+    auto module = std::make_shared<Module>(file);
     module->device = thread_state().device;
     const code_object::Target have = module->code.object().target, want = devices[module->device].target;
     if (have != want) {
@@ -152,6 +197,12 @@ hipModule_t load_module(const void* image) {
                            std::to_string(module->device) + " is a " + code_object::target_name(want));
     }
     return objects().modules.add(std::move(module));
+}
+
+// HIP is given an image without its length.
+hipModule_t load_module(const void* image) {
+    const auto* file = static_cast<const uint8_t*>(image);
+    return load_module(std::span(file, code_object::extent(file)));
 }
 
 }  // namespace
@@ -172,6 +223,16 @@ HIPKITTENS_EXPORT hipError_t hipModuleLoadDataEx(hipModule_t* module, const void
         // The options steer a compiler that turns PTX or bitcode into code; a code object is code already.
         require(option_count == 0 || (options && option_values), hipErrorInvalidValue, "options are missing");
         *module = load_module(image);
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipModuleLoad(hipModule_t* module, const char* path) {
+    return call("hipModuleLoad", [&] {
+        require_pointer(module, "module");
+        require_pointer(path, "fname");
+        std::ifstream file(path, std::ios::binary);
+        if (!file) throw HipError(hipErrorFileNotFound, std::string(path) + " cannot be read");
+        const std::string image(std::istreambuf_iterator<char>(file), {});
+        *module = load_module(std::span(reinterpret_cast<const uint8_t*>(image.data()), image.size()));
     });
 }
 HIPKITTENS_EXPORT hipError_t hipModuleUnload(hipModule_t module) {
@@ -265,23 +326,7 @@ HIPKITTENS_EXPORT hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
         require_pointer(blocks, "blocks");
         require(block_size > 0 && block_size <= max_workgroup_size, hipErrorInvalidValue,
                 "block size must be 1 to 1024");
-        const auto object = objects().functions.get(function);
-        const DeviceFacts& device = devices[object->module->device];
-        const uint32_t vgprs = std::max(object->kernel->allocated_vgprs, 8u);
-        const int waves_per_simd =
-            std::min<int>(max_waves_per_simd, vgprs_per_simd_lane / static_cast<int>(vgprs));
-        const int waves = (block_size + wave_size - 1) / wave_size;
-        // A workgroup's waves are dealt to the SIMDs in turn.
-        const int per_simd = (waves + simds_per_compute_unit - 1) / simds_per_compute_unit;
-        int result = waves >= simds_per_compute_unit ? waves_per_simd / per_simd
-                                                     : waves_per_simd * simds_per_compute_unit / waves;
-        const uint64_t lds = object->kernel->lds_bytes + dynamic_lds_bytes;
-        if (lds) {
-            const uint64_t granules = (lds + device.lds_granule - 1) / device.lds_granule;
-            result =
-                std::min<int>(result, static_cast<int>(device.lds_bytes / (granules * device.lds_granule)));
-        }
-        *blocks = result;
+        *blocks = resident_workgroups(*objects().functions.get(function), block_size, dynamic_lds_bytes);
     });
 }
 
@@ -291,15 +336,40 @@ HIPKITTENS_EXPORT hipError_t hipModuleLaunchKernel(hipFunction_t function, unsig
                                                    unsigned int block_z, unsigned int shared_bytes,
                                                    hipStream_t stream, void** arguments, void** extra) {
     return call("hipModuleLaunchKernel", [&] {
-        const auto object = objects().functions.get(function);
-        check_stream(stream, object->module->device);
-        check_device(*object);
-        const LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
-        check_shape(*object, shape);
-        const auto segment = segment_of(*object->kernel, arguments, extra, shape);
-        std::shared_lock running(device_memory().launches);
-        DeviceMemory::Regions memory = device_memory().regions();
-        run(*object, shape, segment, std::move(memory.regions));
+        launch_anywhere(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes},
+                        stream, arguments, extra, false);
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipModuleLaunchCooperativeKernel(hipFunction_t function, unsigned int grid_x,
+                                                              unsigned int grid_y, unsigned int grid_z,
+                                                              unsigned int block_x, unsigned int block_y,
+                                                              unsigned int block_z, unsigned int shared_bytes,
+                                                              hipStream_t stream, void** arguments,
+                                                              void** extra) {
+    return call("hipModuleLaunchCooperativeKernel", [&] {
+        launch_anywhere(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes},
+                        stream, arguments, nullptr, true);
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipDrvLaunchKernelEx(const LaunchConfiguration* configuration,
+                                                  hipFunction_t function, void** arguments, void** extra) {
+    return call("hipDrvLaunchKernelEx", [&] {
+        require_pointer(configuration, "config");
+        const LaunchConfiguration& c = *configuration;
+        require(c.attribute_count == 0 || c.attributes, hipErrorInvalidValue, "attributes are missing");
+        bool cooperative = false;
+        for (unsigned int i = 0; i < c.attribute_count; ++i) {
+            if (c.attributes[i].id != launch_attribute_cooperative) {
+                throw HipError(hipErrorNotSupported, "launch attribute " +
+                                                         std::to_string(c.attributes[i].id) +
+                                                         " has no meaning on gfx942 and gfx950");
+            }
+            cooperative |= c.attributes[i].cooperative != 0;
+        }
+        launch_anywhere(
+            function,
+            {{c.grid[0], c.grid[1], c.grid[2]}, {c.block[0], c.block[1], c.block[2]}, c.shared_bytes},
+            c.stream, arguments, extra, cooperative);
     });
 }
 

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: MIT
+"""Runs unmodified Triton kernels on the simulated GPUs: Triton compiles for AMD without one, and launches through the
+simulator's HIP driver API.
+
+    from hipkittens.integrations import triton as simulated
+
+    with simulated.active(), hipkittens.simulate("gfx950"):
+        add_kernel[grid](x, y, out, n, BLOCK=1024)     # x, y, out: CPU tensors
+
+Triton itself is not changed: its AMD driver is pointed to libhipkittens_simulator.so (as TRITON_LIBHIP_PATH would), and what
+it asks of torch.cuda is answered by the simulated device. A launch may touch the storages of its tensor arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from triton import knobs
+from triton.backends.amd import driver as amd
+from triton.runtime import driver as triton_driver
+
+from .. import _backend, _library
+
+# Triton wants a file of this name.
+_LIBRARY_NAME = "libamdhip64.so"
+
+
+class _Simulator:
+    """The functions of the simulator that Triton's driver does not call itself."""
+
+    def __init__(self) -> None:
+        self.library = ctypes.CDLL(str(_library.SIMULATOR))
+        self.library.hipkittens_last_error.restype = ctypes.c_char_p
+        self.library.hipHostRegister.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
+        self.library.hipHostUnregister.argtypes = [ctypes.c_void_p]
+        control = _library._simulator_control()
+        self.apply_settings = ctypes.CFUNCTYPE(None)(control.apply_settings_address)
+
+    def check(self, status: int) -> None:
+        if status:
+            raise RuntimeError(self.library.hipkittens_last_error().decode())
+
+    def enter_device(self, index: int) -> None:
+        """HIP's current device belongs to a thread, and so do the simulator's settings."""
+        self.check(self.library.hipSetDevice(index))
+        self.apply_settings()
+
+    @contextlib.contextmanager
+    def registered(self, arguments: tuple[Any, ...]) -> Iterator[None]:
+        """Lets a launch touch the storages of the tensors among its arguments."""
+        storages = {}
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor) and argument.numel():
+                if argument.device.type != "cpu":
+                    raise ValueError(
+                        f"hipkittens: a simulated Triton kernel was given a tensor on {argument.device}; move it with .cpu()"
+                    )
+                storage = argument.untyped_storage()
+                storages[storage.data_ptr()] = storage.nbytes()
+        held = []
+        try:
+            for address, size in storages.items():
+                self.check(self.library.hipHostRegister(address, size, 0))
+                held.append(address)
+            yield
+        finally:
+            for address in held:
+                self.check(self.library.hipHostUnregister(address))
+
+
+class SimulatedDriver(amd.HIPDriver):
+    """Triton's AMD driver on the device that hipkittens simulates (HIPKITTENS_ARCH, or inside hipkittens.simulate)."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="hipkittens")
+        path = Path(self._directory.name) / _LIBRARY_NAME
+        path.symlink_to(_library.SIMULATOR)
+        # The base class asks torch.cuda, which has no device here.
+        with knobs.amd.scope():
+            knobs.amd.libhip_path = str(path)
+            amd._get_path_to_hip_runtime_dylib.cache_clear()
+            amd.HIPUtils.__dict__.get("instance") and delattr(amd.HIPUtils, "instance")
+            self.utils = amd.HIPUtils()
+        self._simulator = _Simulator()
+        self._load_binary = self.utils.load_binary
+        self.utils.load_binary = self._load_on_current_device
+        self.launcher_cls = self._make_launcher
+        self._current = None
+
+    def get_current_device(self) -> int:
+        return _library.TARGETS.index(_backend.arch())
+
+    def set_current_device(self, index: int) -> None:
+        if index != self.get_current_device():
+            raise ValueError("hipkittens: choose the simulated device with hipkittens.simulate(arch)")
+
+    def get_current_stream(self, index: int) -> int:
+        return 0
+
+    def get_device_capability(self, index: int | None = None) -> tuple[int, int]:
+        return 9, 4 if self.get_current_device() == 0 else 5
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @staticmethod
+    def is_active() -> bool:
+        return True
+
+    def _load_on_current_device(self, *arguments: Any) -> Any:
+        self._simulator.enter_device(self.get_current_device())
+        return self._explained(self._load_binary, *arguments)
+
+    def _make_launcher(self, source: Any, metadata: Any) -> Any:
+        launch = amd.HIPLauncher(source, metadata)
+
+        def call(
+            grid_x,
+            grid_y,
+            grid_z,
+            stream,
+            function,
+            kernel_metadata,
+            launch_metadata,
+            enter,
+            leave,
+            *arguments,
+        ):
+            self._simulator.enter_device(self.get_current_device())
+            with self._simulator.registered(arguments):
+                self._explained(
+                    launch, grid_x, grid_y, grid_z, stream, function, kernel_metadata, launch_metadata, enter,
+                    leave, *arguments,
+                )  # fmt: skip
+
+        return call
+
+    def _explained(self, function: Any, *arguments: Any) -> Any:
+        """Triton's errors say HIP's code; the simulator knows kernel, lane, instruction and address."""
+        try:
+            return function(*arguments)
+        # Triton goes on to its exit hook with HIP's error set, which Python then calls a SystemError.
+        except (RuntimeError, SystemError) as error:
+            raise RuntimeError(
+                f"{error.__cause__ or error}\n{self._simulator.library.hipkittens_last_error().decode()}"
+            ) from error
+
+
+_driver: SimulatedDriver | None = None
+
+
+def activate() -> None:
+    """From now on Triton kernels of this process run on the simulated device. Raises RuntimeError without a C compiler."""
+    global _driver
+    if _driver is None:
+        _driver = SimulatedDriver()
+    triton_driver.set_active(_driver)
+
+
+def restore() -> None:
+    """Triton chooses a driver by itself again."""
+    triton_driver._active = None
+
+
+@contextlib.contextmanager
+def active() -> Iterator[None]:
+    """activate() while open; the driver that was active before comes back."""
+    before = triton_driver._active
+    activate()
+    try:
+        yield
+    finally:
+        triton_driver._active = before

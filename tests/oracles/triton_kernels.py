@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+"""Ordinary Triton kernels, with nothing in them that knows of a simulator."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add(x, y, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    tl.store(out + at, tl.load(x + at, inside) + tl.load(y + at, inside), inside)
+
+
+@triton.jit
+def softmax(x, out, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * columns
+    at = tl.arange(0, BLOCK)
+    values = tl.load(x + row + at, at < columns, other=float("-inf")).to(tl.float32)
+    powers = tl.exp(values - tl.max(values, axis=0))
+    tl.store(out + row + at, powers / tl.sum(powers, axis=0), at < columns)
+
+
+@triton.jit
+def layer_norm(x, weight, bias, out, mean_out, rstd_out, columns, epsilon, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    mean = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, columns, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        mean += tl.load(x + row * columns + at, at < columns, other=0.0).to(tl.float32)
+    mean = tl.sum(mean, axis=0) / columns
+    variance = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, columns, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        centred = tl.load(x + row * columns + at, at < columns, other=0.0).to(tl.float32) - mean
+        variance += tl.where(at < columns, centred * centred, 0.0)
+    rstd = 1 / tl.sqrt(tl.sum(variance, axis=0) / columns + epsilon)
+    tl.store(mean_out + row, mean)
+    tl.store(rstd_out + row, rstd)
+    for start in range(0, columns, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        inside = at < columns
+        value = (tl.load(x + row * columns + at, inside).to(tl.float32) - mean) * rstd
+        value = value * tl.load(weight + at, inside).to(tl.float32) + tl.load(bias + at, inside).to(
+            tl.float32
+        )
+        tl.store(out + row * columns + at, value, inside)
+
+
+@triton.jit
+def matmul(
+    a, b, out, m, n, k, a_stride, b_stride, out_stride,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    depth = tl.arange(0, BLOCK_K)
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, k, BLOCK_K):
+        left = tl.load(
+            a + rows[:, None] * a_stride + (start + depth)[None, :],
+            (rows < m)[:, None] & (start + depth < k)[None, :],
+            other=0.0,
+        )
+        right = tl.load(
+            b + (start + depth)[:, None] * b_stride + columns[None, :],
+            (start + depth < k)[:, None] & (columns < n)[None, :],
+            other=0.0,
+        )
+        total = tl.dot(left, right, total)
+    inside = (rows < m)[:, None] & (columns < n)[None, :]
+    tl.store(out + rows[:, None] * out_stride + columns[None, :], total, inside)
+
+
+@triton.jit
+def attention(
+    q,
+    k,
+    v,
+    out,
+    scale,
+    n,
+    HEAD: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr,
+):
+    """One head of contiguous (heads, n, HEAD) tensors."""
+    head = tl.program_id(1).to(tl.int64) * n * HEAD
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    features = tl.arange(0, HEAD)
+    query = tl.load(q + head + rows[:, None] * HEAD + features[None, :], (rows < n)[:, None], other=0.0)
+    largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    weight = tl.zeros([BLOCK_M], tl.float32)
+    total = tl.zeros([BLOCK_M, HEAD], tl.float32)
+    end = tl.minimum(n, (tl.program_id(0) + 1) * BLOCK_M) if CAUSAL else n
+    for start in range(0, end, BLOCK_N):
+        columns = start + tl.arange(0, BLOCK_N)
+        there = (columns < n)[:, None]
+        keys = tl.load(k + head + columns[:, None] * HEAD + features[None, :], there, other=0.0)
+        values = tl.load(v + head + columns[:, None] * HEAD + features[None, :], there, other=0.0)
+        scores = tl.dot(query, tl.trans(keys)) * scale
+        seen = (columns < n)[None, :]
+        if CAUSAL:
+            seen = seen & (columns[None, :] <= rows[:, None])
+        scores = tl.where(seen, scores, float("-inf"))
+        now = tl.maximum(largest, tl.max(scores, axis=1))
+        shrink = tl.exp(largest - now)
+        powers = tl.exp(scores - now[:, None])
+        weight = weight * shrink + tl.sum(powers, axis=1)
+        total = tl.dot(powers.to(values.dtype), values, total * shrink[:, None])
+        largest = now
+    tl.store(
+        out + head + rows[:, None] * HEAD + features[None, :], total / weight[:, None], (rows < n)[:, None]
+    )
+
+
+@triton.jit
+def histogram(values, counts, sums, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    value = tl.load(values + at, inside, other=0)
+    tl.atomic_add(counts + value, 1, inside)
+    tl.atomic_add(sums, tl.sum(tl.where(inside, value, 0).to(tl.float32), axis=0))
+    tl.atomic_max(counts + tl.num_programs(0) * 0 + 255, tl.max(tl.where(inside, value, 0), axis=0))
+
+
+@triton.jit
+def out_of_bounds(x):
+    tl.store(x + 1_000_000 + tl.arange(0, 64), 1.0)
