@@ -2,7 +2,8 @@
 # library holds them all and picks by CPUID. No -march: the flags name exactly what each level may use.
 # SPDX-License-Identifier: MIT
 
-set(HIPKITTENS_HOST_LEVELS portable avx2 avx512 avx512_bf16)
+set(HIPKITTENS_HOST_LEVELS portable avx2 avx512 avx512_bf16 CACHE STRING
+    "Host levels to build; fewer than all is for development: a level left out cannot be asked for")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   # Emulating 64-byte vectors with SSE2 makes much code of little use: optimising it further only costs build time.
   set(HIPKITTENS_FLAGS_portable -O1)
@@ -25,5 +26,6 @@ function(hipkittens_add_host_levels target)
     target_compile_options(${target}_${level} PRIVATE ${HIPKITTENS_FLAGS_${level}})
     target_link_libraries(${target}_${level} PRIVATE hipkittens_host_options)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${level}>)
+    target_compile_definitions(${target} PRIVATE HIPKITTENS_HAS_${level})
   endforeach()
 endfunction()

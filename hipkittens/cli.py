@@ -181,6 +181,12 @@ def _verify(arguments: argparse.Namespace) -> int:
     return int(any(row["error"] for row in rows))
 
 
+def _sim_coverage(arguments: argparse.Namespace) -> int:
+    from . import _coverage
+
+    return _coverage.main(arguments.files, arguments.json)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hipkittens", description="AMD GPU kernels for PyTorch, and their simulator"
@@ -199,6 +205,11 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--target", choices=TARGETS, help="only this one")
     command(commands, "info", _info, "what is installed and where calls run")
     command(commands, "verify", _verify, "check the sha256 of every code object")
+    sim = commands.add_parser("sim", help="the simulator").add_subparsers(required=True, metavar="COMMAND")
+    coverage = command(sim, "coverage", _sim_coverage, "which instructions of code objects it can run")
+    coverage.add_argument(
+        "files", nargs="+", metavar="FILE", help="code objects, or folders, wheels and zip files of them"
+    )
     kernels = commands.add_parser("kernels", help="the kernels in this installation").add_subparsers(
         required=True, metavar="COMMAND"
     )

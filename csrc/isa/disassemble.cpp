@@ -12,9 +12,10 @@ class Printer {
   public:
     explicit Printer(const Instruction& instruction) : in_(instruction), row_(*instruction.row) {}
 
+    std::string mnemonic() const { return std::string(row_.mnemonic) + suffix(); }
+
     std::string print() {
-        text_ = row_.mnemonic;
-        text_ += suffix();
+        text_ = mnemonic();
         print_operands();
         switch (in_.encoding) {
             case Encoding::vop1:
@@ -247,5 +248,7 @@ class Printer {
 std::string disassemble(const Instruction& instruction) {
     return instruction.row ? Printer(instruction).print() : std::string("<no instruction>");
 }
+
+std::string mnemonic_text(const Instruction& instruction) { return Printer(instruction).mnemonic(); }
 
 }  // namespace hipkittens::isa

@@ -136,6 +136,19 @@ py::tuple disassemble(int target, const py::bytes& code) {
     return py::make_tuple(length, std::string(text));
 }
 
+py::dict survey(int target, const py::bytes& code) {
+    const std::string bytes = code;
+    py::dict result;
+    const auto visit = [](void* context, const char* mnemonic, const char* row, uint64_t count,
+                          uint64_t implemented) {
+        (*static_cast<py::dict*>(context))[mnemonic] = py::make_tuple(row, count, implemented);
+    };
+    if (hipkittens_survey(target, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), visit,
+                          &result) != 0)
+        throw py::value_error(hipkittens_last_error());
+    return result;
+}
+
 }  // namespace
 }  // namespace hipkittens::python
 
@@ -164,4 +177,6 @@ PYBIND11_MODULE(_C, module) {
     module.def("disassemble", &door::disassemble, py::arg("target"), py::arg("code"),
                "(bytes used, text) of the instruction at the start of code; (0, None) if it is none. target: "
                "942 or 950.");
+    module.def("survey", &door::survey, py::arg("target"), py::arg("code"),
+               "{mnemonic: (row, count, implemented)} of the instructions in code.");
 }

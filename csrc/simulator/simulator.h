@@ -88,6 +88,14 @@ int hipkittens_recorded_launch(size_t index, HipkittensLaunchRecord* record);
 /* Text of the instruction at bytes[0]. target: 942 or 950. Returns its length in bytes, 0 if it is none. */
 int hipkittens_disassemble(int target, const uint8_t* bytes, size_t size, char* text, size_t text_size);
 
+/* What a run of code consists of: `visit` is called once for every distinct mnemonic (`.long` for bytes that are no
+   instruction) with the name of its row, how many instructions have it, and how many of those the simulator has a
+   meaning for. Returns 0, or an error whose text is in last_error. */
+typedef void (*HipkittensVisitMnemonic)(void* context, const char* mnemonic, const char* row, uint64_t count,
+                                        uint64_t implemented);
+int hipkittens_survey(int target, const uint8_t* code, size_t size, HipkittensVisitMnemonic visit,
+                      void* context);
+
 #ifdef __cplusplus
 }
 #endif

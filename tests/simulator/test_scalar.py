@@ -316,7 +316,6 @@ def test_place_of_a_wave():
         ("s_not_b32 s20, s20\n  s_setreg_b32 hwreg(HW_REG_MODE, 4, 2), s20", "denormal mode of f32"),
         ("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 27, 1), 1", "MODE field"),
         ("s_getreg_b32 s20, hwreg(HW_REG_TRAPSTS)", "no meaning"),
-        ("s_movrels_b32 s20, s8", "no meaning"),
         ("s_setkill 1", "no meaning"),
     ],
 )

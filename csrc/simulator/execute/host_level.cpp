@@ -1,5 +1,7 @@
 // simulator/execute/host_level.cpp: which of the host levels this CPU can run. Compiled once, for the
 // baseline. SPDX-License-Identifier: MIT
+#include <stdexcept>
+
 #include "simulator/execute/families.h"
 #include "simulator/tile_unit/tile_unit.h"
 
@@ -7,7 +9,7 @@ namespace hipkittens::simulator {
 
 const Families& families(HostLevel level) {
     switch (level) {
-#if defined(__x86_64__)
+#if defined(HIPKITTENS_HAS_avx512_bf16)
         case HostLevel::amx:
         case HostLevel::avx512_bf16: {
             // Only the matrix sources are compiled at this level.
@@ -18,13 +20,21 @@ const Families& families(HostLevel level) {
             }();
             return mixed;
         }
+#endif
+#if defined(HIPKITTENS_HAS_avx512)
         case HostLevel::avx512:
             return avx512::families();
+#endif
+#if defined(HIPKITTENS_HAS_avx2)
         case HostLevel::avx2:
             return avx2::families();
 #endif
-        default:
+#if defined(HIPKITTENS_HAS_portable)
+        case HostLevel::portable:
             return portable::families();
+#endif
+        default:
+            throw std::runtime_error("this build of the simulator was made without the host level asked for");
     }
 }
 

@@ -179,9 +179,10 @@ Control bind_control(const isa::Instruction& instruction, StepBuilder& builder) 
             builder.emit(set_pc).source[0] = builder.offset_of(instruction.operands[0].code);
             return Control::ends;
         case Opcode::s_swappc_b64: {
+            const uint32_t target = builder.source(instruction, instruction.operands[1]).offset;
             Step& step = builder.emit(swap_pc);
             step.destination = builder.offset_of(instruction.operands[0].code);
-            step.source[0] = builder.offset_of(instruction.operands[1].code);
+            step.source[0] = target;
             return Control::ends;
         }
         case Opcode::s_call_b64: {

@@ -14,6 +14,9 @@
 
 namespace hipkittens::simulator {
 
+class IndexedSteps;
+class StepBuilder;
+
 // Instructions that are always executed together: a wave that enters at `first` runs `count` of them.
 struct Block {
     uint32_t first = 0, count = 0;
@@ -31,6 +34,9 @@ struct Program {
     std::vector<uint32_t> constant_values;
     uint32_t wave_bytes = 0;
     const Step* entry = nullptr;
+    uint32_t vgprs = 0, accum_offset = 0;  // as in TranslateRequest
+    std::shared_ptr<IndexedSteps>
+        indexed;  // steps made while it runs, for register indexes (register_index.h)
     // The code object as it was given, for source lines; its addresses are load_offset below the guest's.
     std::shared_ptr<const std::vector<uint8_t>> file;
     uint64_t load_offset = 0;
@@ -56,5 +62,8 @@ struct TranslateRequest {
 
 // Bytes without a row or a meaning become a step that faults when it is reached, naming bytes and text.
 std::unique_ptr<const Program> translate(const TranslateRequest& request);
+
+// Emits the steps of one instruction. False: it has no meaning, and nothing was emitted.
+bool bind_instruction(const isa::Instruction& instruction, StepBuilder& builder, const Settings& settings);
 
 }  // namespace hipkittens::simulator

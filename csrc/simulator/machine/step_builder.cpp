@@ -30,6 +30,9 @@ Step& StepBuilder::emit(Handler handler) {
 void StepBuilder::begin_instruction(uint32_t index) { state_->instruction = index; }
 std::vector<Step>& StepBuilder::steps() { return state_->steps; }
 const std::vector<uint32_t>& StepBuilder::constant_values() const { return state_->constant_values; }
+void StepBuilder::set_constant_values(const std::vector<uint32_t>& values) {
+    state_->constant_values = values;
+}
 uint32_t StepBuilder::wave_bytes() const { return vectors + state_->vgprs * layout::vector_row_bytes; }
 
 uint32_t StepBuilder::offset_of(uint16_t code) const {

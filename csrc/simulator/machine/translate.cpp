@@ -7,7 +7,9 @@
 #include "isa/decode.h"
 #include "simulator/execute/families.h"
 #include "simulator/machine/control.h"
+#include "simulator/machine/mode_regions.h"
 #include "simulator/machine/program.h"
+#include "simulator/machine/register_index.h"
 #include "simulator/tile_unit/tile_unit.h"
 
 namespace hipkittens::simulator {
@@ -21,7 +23,6 @@ struct Translation {
     const TranslateRequest& request;
     Program& program;
     StepBuilder builder;
-    const Families& families;
     std::set<uint32_t> leaders;  // byte addresses that start a block
     std::vector<size_t> branch_steps;
 
@@ -29,7 +30,6 @@ struct Translation {
     void find_leaders();
     void emit_steps();
     void resolve_branches();
-    bool bind(const Instruction& instruction);
 };
 
 // Bytes that do not decode stay in the list with no row: reaching them is the error, not their presence
@@ -48,6 +48,57 @@ void Translation::decode_text() {
         }
         program.instructions.push_back(instruction);
         at += instruction.bytes;
+    }
+}
+
+bool bind_family(const Instruction& instruction, const Families& families, StepBuilder& builder) {
+    if (bind_register_index(instruction, builder)) return true;
+    switch (instruction.encoding) {
+        case Encoding::sop1:
+        case Encoding::sop2:
+        case Encoding::sopk:
+        case Encoding::sopc:
+        case Encoding::sopp:
+            return families.scalar(instruction, builder);
+        case Encoding::smem:
+            return families.scalar_memory(instruction, builder);
+        case Encoding::vop1:
+        case Encoding::vop2:
+        case Encoding::vopc:
+        case Encoding::vop3:
+        case Encoding::vop3_sdst:
+        case Encoding::vop3p:
+            return families.vector(instruction, builder);
+        case Encoding::mai:
+            // v_accvgpr_read/write share the matrix encoding but move registers under EXEC like any vector
+            // instruction.
+            return families.matrix(instruction, builder) || families.vector(instruction, builder);
+        case Encoding::mfma_scale:
+            return families.matrix(instruction, builder);
+        case Encoding::ds:
+            return families.lds(instruction, builder);
+        case Encoding::mubuf:
+        case Encoding::mtbuf:
+        case Encoding::flat:
+        case Encoding::global:
+        case Encoding::scratch:
+            return families.vector_memory(instruction, builder);
+    }
+    return false;
+}
+
+// What MODE.VSKIP leaves out.
+bool is_vector(const Instruction& instruction) {
+    switch (instruction.encoding) {
+        case Encoding::sop1:
+        case Encoding::sop2:
+        case Encoding::sopk:
+        case Encoding::sopc:
+        case Encoding::sopp:
+        case Encoding::smem:
+            return false;
+        default:
+            return true;
     }
 }
 
@@ -88,48 +139,24 @@ void Translation::find_leaders() {
     }
 }
 
-bool Translation::bind(const Instruction& instruction) {
-    switch (instruction.encoding) {
-        case Encoding::sop1:
-        case Encoding::sop2:
-        case Encoding::sopk:
-        case Encoding::sopc:
-        case Encoding::sopp:
-            return families.scalar(instruction, builder);
-        case Encoding::smem:
-            return families.scalar_memory(instruction, builder);
-        case Encoding::vop1:
-        case Encoding::vop2:
-        case Encoding::vopc:
-        case Encoding::vop3:
-        case Encoding::vop3_sdst:
-        case Encoding::vop3p:
-            return families.vector(instruction, builder);
-        case Encoding::mai:
-            // v_accvgpr_read/write share the matrix encoding but move registers under EXEC like any vector
-            // instruction.
-            return families.matrix(instruction, builder) || families.vector(instruction, builder);
-        case Encoding::mfma_scale:
-            return families.matrix(instruction, builder);
-        case Encoding::ds:
-            return families.lds(instruction, builder);
-        case Encoding::mubuf:
-        case Encoding::mtbuf:
-        case Encoding::flat:
-        case Encoding::global:
-        case Encoding::scratch:
-            return families.vector_memory(instruction, builder);
-    }
-    return false;
-}
-
 void Translation::emit_steps() {
+    const std::vector<uint32_t> regions = find_mode_regions(program.instructions);
+    constexpr size_t none = ~size_t{0};
+    size_t skip = none;  // the skip_vector step of the vector instructions being emitted
+    const auto end_skip = [&] {
+        if (skip != none)
+            builder.steps()[skip].immediate = static_cast<int32_t>(builder.steps().size() - skip);
+        skip = none;
+    };
     program.step_at.assign(request.text.size() / 4 + 1, -1);
     for (uint32_t index = 0; index < program.instructions.size(); ++index) {
         const Instruction& instruction = program.instructions[index];
         builder.begin_instruction(index);
+        const bool leads = leaders.count(instruction.address) || index == 0;
+        const bool may_skip = instruction.row && regions[index] & mode_vskip && is_vector(instruction);
+        if (leads || !may_skip) end_skip();
         program.step_at[instruction.address / 4] = static_cast<int32_t>(builder.steps().size());
-        if (leaders.count(instruction.address) || index == 0) {
+        if (leads) {
             program.blocks.push_back({index, 0});
             builder.emit(count_block).immediate = static_cast<int32_t>(program.blocks.size()) - 1;
         }
@@ -138,21 +165,22 @@ void Translation::emit_steps() {
             builder.emit(fault_unknown_bytes);
             continue;
         }
-        const size_t first_step = builder.steps().size();
+        if (may_skip && skip == none) {
+            skip = builder.steps().size();
+            builder.emit(skip_vector);
+        }
         const Control control = bind_control(instruction, builder);
         if (control == Control::branch) branch_steps.push_back(builder.steps().size() - 1);
         if (control != Control::none) continue;
-        bool bound = false;
-        try {
-            bound = bind(instruction);
-        } catch (const std::logic_error&) {
-            // An operand that has no place in this family, such as scc as a source of a vector instruction.
-        }
-        if (!bound) {
-            builder.steps().resize(first_step);
-            builder.emit(fault_no_meaning);
+        const bool may_index = regions[index] & mode_gpr_index_enabled && is_indexable(instruction);
+        const size_t indexed = builder.steps().size();
+        if (may_index) builder.emit(run_indexed);
+        if (!bind_instruction(instruction, builder, request.settings)) builder.emit(fault_no_meaning);
+        if (may_index) {
+            builder.steps()[indexed].immediate = static_cast<int32_t>(builder.steps().size() - indexed - 1);
         }
     }
+    end_skip();
     // A wave that runs off the end must stop with a report as well.
     builder.emit(fault_unknown_bytes);
 }
@@ -174,6 +202,17 @@ void Translation::resolve_branches() {
 
 }  // namespace
 
+bool bind_instruction(const Instruction& instruction, StepBuilder& builder, const Settings& settings) {
+    const size_t first_step = builder.steps().size();
+    try {
+        if (bind_family(instruction, families(settings.host_level), builder)) return true;
+    } catch (const std::logic_error&) {
+        // An operand that has no place in this family, such as scc as a source of a vector instruction.
+    }
+    builder.steps().resize(first_step);
+    return false;
+}
+
 const Step* Program::step_for_address(uint64_t address) const {
     if (address < text_address || (address - text_address) % 4 ||
         (address - text_address) / 4 >= step_at.size())
@@ -194,13 +233,12 @@ std::unique_ptr<const Program> translate(const TranslateRequest& request) {
     program->text_address = request.text_address;
     program->file = request.file;
     program->load_offset = request.load_offset;
+    program->vgprs = request.vgprs;
+    program->accum_offset = request.accum_offset;
+    program->indexed = std::make_shared<IndexedSteps>();
     program->text.assign(request.text.begin(), request.text.end());
-    Translation translation{request,
-                            *program,
-                            StepBuilder(request.settings, request.vgprs, request.accum_offset),
-                            families(request.settings.host_level),
-                            {},
-                            {}};
+    Translation translation{
+        request, *program, StepBuilder(request.settings, request.vgprs, request.accum_offset), {}, {}};
     translation.decode_text();
     translation.find_leaders();
     translation.emit_steps();

@@ -1,0 +1,84 @@
+// simulator/instruction_survey.cpp: which instructions a piece of code has, and which of them the simulator can run.
+// SPDX-License-Identifier: MIT
+#include <map>
+#include <optional>
+#include <string>
+
+#include "isa/decode.h"
+#include "isa/disassemble.h"
+#include "isa/table.h"
+#include "simulator/execute/families.h"
+#include "simulator/hip_call.h"
+#include "simulator/machine/control.h"
+#include "simulator/machine/program.h"
+
+using namespace hipkittens;
+using namespace hipkittens::simulator;
+
+namespace {
+
+struct Tally {
+    const char* row = "";
+    uint64_t count = 0, implemented = 0;
+};
+
+// Asks the binders. Their steps are thrown away, and the constants too before there are too many.
+class Judge {
+  public:
+    bool has_meaning(const isa::Instruction& instruction) {
+        if (!builder_ || builder_->constant_values().size() > StepBuilder::max_constant_rows / 2) {
+            builder_.emplace(settings_, 512, 256);
+        }
+        builder_->steps().clear();
+        return bind_control(instruction, *builder_) != Control::none ||
+               bind_instruction(instruction, *builder_, settings_);
+    }
+
+  private:
+    Settings settings_ = [] {
+        Settings settings;
+        settings.host_level = best_host_level();
+        return settings;
+    }();
+    std::optional<StepBuilder> builder_;
+};
+
+// A name per way of writing a row.
+uint64_t spelling_of(const isa::Instruction& instruction) {
+    return static_cast<uint64_t>(instruction.opcode) << 16 |
+           static_cast<uint64_t>(instruction.encoding) << 8 |
+           static_cast<uint64_t>(instruction.has_dpp) << 1 | static_cast<uint64_t>(instruction.has_sdwa);
+}
+
+}  // namespace
+
+HIPKITTENS_EXPORT int hipkittens_survey(int target, const uint8_t* code, size_t size,
+                                        HipkittensVisitMnemonic visit, void* context) {
+    return call("hipkittens_survey", [&] {
+        require(target == 942 || target == 950, hip::hipErrorInvalidValue,
+                "the target is neither 942 nor 950");
+        require_pointer(code, "code");
+        require(visit != nullptr, hip::hipErrorInvalidValue, "visit is a null pointer");
+        const isa::Target which = target == 942 ? isa::Target::gfx942 : isa::Target::gfx950;
+        std::map<uint64_t, std::string> names;
+        std::map<std::string, Tally> tallies;
+        Judge judge;
+        for (size_t at = 0; at + 4 <= size;) {
+            isa::Instruction instruction;
+            if (!isa::decode(which, code + at, size - at, 0, &instruction)) {
+                ++tallies[".long"].count;
+                at += 4;
+                continue;
+            }
+            std::string& name = names[spelling_of(instruction)];
+            if (name.empty()) name = isa::mnemonic_text(instruction);
+            Tally& tally = tallies[name];
+            tally.row = instruction.row->mnemonic;
+            ++tally.count;
+            tally.implemented += judge.has_meaning(instruction);
+            at += instruction.bytes;
+        }
+        for (const auto& [name, tally] : tallies)
+            visit(context, name.c_str(), tally.row, tally.count, tally.implemented);
+    });
+}

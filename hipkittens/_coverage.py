@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: MIT
+"""Which instructions code objects use, and which of them the simulator can run: `hipkittens sim coverage`."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import pathlib
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator
+
+from . import _C, _library
+
+# e_flags & EF_AMDGPU_MACH of ELF for AMDGPU (LLVM's AMDGPUUsage).
+_MACHINES = {0x4C: "gfx942", 0x4F: "gfx950"}
+_ELF = b"\x7fELF"
+
+
+class CoverageError(Exception):
+    """An input that is no code object of a target the simulator has."""
+
+
+@dataclasses.dataclass
+class Mnemonic:
+    row: str
+    count: int = 0
+    implemented: int = 0
+
+
+@dataclasses.dataclass
+class Coverage:
+    """Instruction counts over code objects."""
+
+    code_objects: int = 0
+    skipped: list[str] = dataclasses.field(default_factory=list)  # of targets the simulator does not have
+    mnemonics: dict[str, Mnemonic] = dataclasses.field(default_factory=dict)
+
+    @property
+    def instructions(self) -> int:
+        return sum(entry.count for entry in self.mnemonics.values())
+
+    @property
+    def implemented(self) -> int:
+        return sum(entry.implemented for entry in self.mnemonics.values())
+
+    @property
+    def missing(self) -> dict[str, int]:
+        return {
+            name: entry.count - entry.implemented
+            for name, entry in sorted(self.mnemonics.items())
+            if entry.implemented < entry.count
+        }
+
+    def add(self, name: str, image: bytes) -> None:
+        """Counts the instructions in the executable sections of one code object."""
+        target = target_of(name, image)
+        if target is None:
+            self.skipped.append(name)
+            return
+        self.code_objects += 1
+        for _, code in _library.code(image):
+            for mnemonic, (row, count, implemented) in _C.survey(int(target[3:]), code).items():
+                entry = self.mnemonics.setdefault(mnemonic, Mnemonic(row))
+                entry.count += count
+                entry.implemented += implemented
+
+
+def target_of(name: str, image: bytes) -> str | None:
+    if image[:4] != _ELF or len(image) < 64:
+        raise CoverageError(f"{name}: not an ELF code object")
+    if int.from_bytes(image[18:20], "little") != 224:  # EM_AMDGPU
+        raise CoverageError(f"{name}: an ELF file, but not for an AMD GPU")
+    return _MACHINES.get(int.from_bytes(image[48:52], "little") & 0xFF)
+
+
+def code_objects(path: pathlib.Path) -> Iterator[tuple[str, bytes]]:
+    """The code objects in a file: itself, or those (.co, .hsaco) in a folder, wheel or other zip."""
+    if path.is_dir():
+        for file in sorted(path.rglob("*")):
+            if file.suffix in (".co", ".hsaco"):
+                yield str(file), file.read_bytes()
+        return
+    data = path.read_bytes()
+    if data[:4] == _ELF:
+        yield str(path), data
+    elif zipfile.is_zipfile(io.BytesIO(data)):
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            for name in sorted(archive.namelist()):
+                if name.endswith((".co", ".hsaco")):
+                    yield f"{path}:{name}", archive.read(name)
+    else:
+        raise CoverageError(f"{path}: neither a code object, nor a folder or zip file of them")
+
+
+def measure(paths: Iterable[pathlib.Path]) -> Coverage:
+    coverage = Coverage()
+    for path in paths:
+        try:
+            for name, image in code_objects(path):
+                coverage.add(name, image)
+        except OSError as error:
+            raise CoverageError(f"{path}: {error.strerror}") from None
+    if not coverage.code_objects:
+        raise CoverageError("no code object for gfx942 or gfx950 there")
+    return coverage
+
+
+def as_json(coverage: Coverage) -> dict[str, object]:
+    return {
+        "instructions": coverage.instructions,
+        "implemented": coverage.implemented,
+        "missing": coverage.missing,
+        "code_objects": coverage.code_objects,
+        "skipped": coverage.skipped,
+        "mnemonics": {
+            name: {"count": entry.count, "implemented": entry.implemented}
+            for name, entry in sorted(coverage.mnemonics.items())
+        },
+    }
+
+
+def main(files: Iterable[str], as_json_text: bool) -> int:
+    """Prints the coverage of `files`; 1 if an instruction is missing, 2 if there is nothing to look at."""
+    try:
+        coverage = measure([pathlib.Path(file) for file in files])
+    except CoverageError as error:
+        print(f"hipkittens sim coverage: {error}", file=sys.stderr)
+        return 2
+    if as_json_text:
+        json.dump(as_json(coverage), sys.stdout, indent=2)
+        print()
+        return int(bool(coverage.missing))
+    for name, entry in sorted(coverage.mnemonics.items(), key=lambda item: (-item[1].count, item[0])):
+        missing = entry.count - entry.implemented
+        print(f"{entry.count:>10}  {name}" + (f"  ({missing} not implemented)" if missing else ""))
+    share = 100 * coverage.implemented / coverage.instructions
+    print(
+        f"{coverage.code_objects} code objects, {len(coverage.mnemonics)} mnemonics, {coverage.instructions} "
+        f"instructions, {coverage.implemented} implemented ({share:.4g} %)"
+    )
+    for name in coverage.skipped:
+        print(f"skipped: {name} is for another GPU")
+    return int(bool(coverage.missing))
