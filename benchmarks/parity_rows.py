@@ -1,168 +1,115 @@
 # SPDX-License-Identifier: MIT
-"""The cases of layer_norm, rms_norm and rotary for benchmarks/parity.py: outputs and every gradient."""
+"""The cases of layer_norm, rms_norm, rotary and rotary_qk: outputs and every gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
+from parity_operation import DTYPES, Operation, Result, dense_leaf, leaf, with_gaps
 
 import hipkittens
-from hipkittens._accuracy import compare
 
-OPERATIONS = ("layer_norm", "rms_norm", "rotary")
-TARGETS = ("gfx942", "gfx950")
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 # Single elements, primes, multiples of a lane's 8 elements and of every variant's capacity, and one off them.
 LENGTHS = (
-    1,
-    2,
-    3,
-    8,
-    17,
-    64,
-    255,
-    256,
-    257,
-    512,
-    513,
-    768,
-    1000,
-    2048,
-    2049,
-    4096,
-    5003,
-    8192,
-    8200,
-    33000,
-    65536,
-)
-# batch, tokens, query heads, key heads, features, pairs
-HEADS = (
-    (1, 1, 1, 1, 2, 1), (2, 5, 4, 2, 64, 32), (1, 17, 8, 1, 128, 64), (2, 3, 3, 3, 80, 40), (1, 9, 2, 1, 96, 16),
-    (1, 4, 5, 1, 17, 3), (3, 7, 2, 2, 256, 128), (1, 33, 4, 4, 72, 36), (2, 2, 1, 1, 40, 8), (1, 257, 2, 1, 64, 16),
+    64, 1, 2, 3, 8, 17, 255, 256, 257, 512, 513, 768, 1000, 2048, 2049, 4096, 5003, 8192, 8200, 33000, 65536,
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Case:
-    operation: str
-    target: str
-    dtype: str
-    shape: tuple[int, ...]
-    parameters: str = ""  # dtype of weight and bias, or of the tables; "" none
-    bias: bool = False
-    residual: bool = False
-    mean: float = 0.0
-    layout: str = "dense"  # norms: gap, transposed; rotary: bnhd, bhnd
-    interleaved: bool = False
-    positions: bool = False
-
-    def __str__(self) -> str:
-        words = ["x".join(map(str, self.shape)), self.dtype, self.parameters or "plain", self.layout]
-        flags = ("bias", "residual", "interleaved", "positions")
-        words += [name for name in flags if getattr(self, name)]
-        return "_".join(words + [f"mean{self.mean:g}"] * (self.mean != 0))
-
-
-def cases(operation: str, targets: tuple[str, ...] = TARGETS) -> Iterator[Case]:
-    """Every dtype for every length, with the other properties rotating through."""
-    for target in targets:
-        for number, shape in enumerate(HEADS if operation == "rotary" else LENGTHS):
-            for turn, dtype in enumerate(DTYPES):
-                step = number + turn
-                if operation == "rotary":
-                    for interleaved in (False, True):
-                        yield Case(
-                            operation, target, dtype, shape, ("f32", dtype)[(step + interleaved) % 2],
-                            layout=("bnhd", "bhnd")[step % 2], interleaved=interleaved, positions=number % 3 == 1,
-                        )  # fmt: skip
-                    continue
-                parameters = (dtype, "f32", "", "bf16")[step % 4]
-                yield Case(
-                    operation, target, dtype, (5, shape), parameters,
-                    bias=operation == "layer_norm" and bool(parameters) and step % 3 != 1, residual=step % 2 == 1,
-                    mean=(0.0, 0.0, 20.0)[step % 3], layout=("dense", "gap", "transposed")[(number // 2) % 3],
-                )  # fmt: skip
-
-
-def run(case: Case) -> list[dict]:
-    return _run_rotary(case) if case.operation == "rotary" else _run_norm(case)
+NORM_DTYPES = ("bf16", "f16", "f32")
+EPS = 1e-5
 
 
 def _lay_out(values: torch.Tensor, layout: str) -> torch.Tensor:
     """The same values, in rows with NaN between them, or with the rows of three dimensions in another order."""
     if layout == "gap":
-        wide = torch.full((*values.shape[:-1], values.shape[-1] + 3), float("nan"), dtype=values.dtype)
-        wide[..., 1:-2] = values
-        return wide[..., 1:-2]
+        return with_gaps(values, 1, 2)
     if layout == "transposed":
         both = torch.stack([values, values.flip(0)], dim=1)  # rows, 2, columns
         return both.transpose(0, 1)
+    if layout == "strided" and values.shape[-1] > 1:
+        return values.mT.contiguous().mT
     return values
 
 
-def _run_norm(case: Case) -> list[dict]:
-    generator = torch.Generator().manual_seed(1234)
-    dtype = DTYPES[case.dtype]
-    rows, columns = case.shape
+def _run_norm(operation: str, target: str, case: dict, seed: int) -> list[Result]:
+    generator = torch.Generator().manual_seed(seed)
+    dtype, columns, rows = DTYPES[case["dtype"]], case["columns"], case["rows"]
 
     def draw(*shape, dtype=dtype, mean=0.0):
         return (torch.randn(shape, generator=generator) + mean).to(dtype)
 
-    inputs = {"x": _lay_out(draw(rows, columns, mean=case.mean), case.layout)}
-    if case.residual:
-        inputs["residual"] = _lay_out(draw(rows, columns), case.layout)
-    if case.parameters:
-        inputs["weight"] = draw(columns, dtype=DTYPES[case.parameters])
-    if case.bias:
-        inputs["bias"] = draw(columns, dtype=DTYPES[case.parameters])
-    dy = _lay_out(draw(rows, columns), case.layout)
-    eps = 1e-5
-
-    def results(function, convert):
-        # Views keep their strides: the leaf is the whole storage's view itself.
-        leaves = {name: convert(name, value.detach()).requires_grad_() for name, value in inputs.items()}
-        y = function(**leaves)
-        gradients = torch.autograd.grad(y, list(leaves.values()), convert("y", dy).to(y.dtype))
-        return {"y": y.detach(), **{"d" + name: value for name, value in zip(leaves, gradients, strict=True)}}
+    inputs = {"x": _lay_out(draw(rows, columns, mean=case["mean"]) * case["size"], case["layout"])}
+    if case["residual"]:
+        inputs["residual"] = _lay_out(draw(rows, columns) * case["size"], case["layout"])
+    if case["parameters"]:
+        inputs["weight"] = draw(columns, dtype=DTYPES[case["parameters"]])
+        if case["bias"] and operation == "layer_norm":
+            inputs["bias"] = draw(columns, dtype=DTYPES[case["parameters"]])
+    dy = _lay_out(draw(rows, columns), case["layout"])
+    dz = _lay_out(draw(rows, columns), case["layout"]) if case["residual_gradient"] else None
 
     def ours(x, residual=None, weight=None, bias=None):
-        if case.operation == "rms_norm":
-            return hipkittens.rms_norm(x, weight, eps, residual=residual)
-        return hipkittens.layer_norm(x, weight, bias, eps, residual=residual)
+        arguments = (weight, EPS) if operation == "rms_norm" else (weight, bias, EPS)
+        return getattr(hipkittens, operation)(x, *arguments, residual=residual, return_residual=True)
 
-    def theirs(x, residual=None, weight=None, bias=None):
+    def fused(x, residual=None, weight=None, bias=None):
         z = x if residual is None else x + residual
-        if case.operation == "rms_norm":
-            return F.rms_norm(z, (columns,), weight, eps)
-        return F.layer_norm(z, (columns,), weight, bias, eps)
+        if operation == "rms_norm":
+            return F.rms_norm(z, (columns,), weight, EPS), z
+        return F.layer_norm(z, (columns,), weight, bias, EPS), z
 
-    with hipkittens.simulate(case.target, checks=True):
-        mine = results(ours, lambda _, value: value)
+    def in_steps(x, residual=None, weight=None, bias=None):
+        """As models write it: normalised in float32, scaled in the model's dtype."""
+        z = x if residual is None else x + residual
+        wide = z if z.dtype == torch.float64 else z.float()
+        if operation == "layer_norm":
+            wide = wide - wide.mean(-1, keepdim=True)
+        y = (wide * (wide.square().mean(-1, keepdim=True) + EPS).rsqrt()).to(z.dtype)
+        y = y if weight is None else y * weight
+        return (y if bias is None else y + bias), z
+
+    def results(function, make_leaf, convert):
+        leaves = {name: make_leaf(convert(value)) for name, value in inputs.items()}
+        y, z = function(**leaves)
+        outputs, gradients = [y], [convert(dy).to(y.dtype)]
+        if dz is not None:
+            outputs, gradients = [y, z], [*gradients, convert(dz).to(z.dtype)]
+        found = torch.autograd.grad(outputs, list(leaves.values()), gradients)
+        values = {
+            "y": y,
+            "residual": z,
+            **{"d" + name: value for name, value in zip(leaves, found, strict=True)},
+        }
+        return {name: value.detach() for name, value in values.items()}
+
+    with hipkittens.simulate(target, checks=True, threads=1):
+        mine = results(ours, leaf, lambda value: value)
     # PyTorch gets parameters of x's dtype, and rounds their gradients to the dtype they are wanted in.
-    other = results(theirs, lambda _, value: value.to(dtype))
-    exact = results(theirs, lambda _, value: value.double())
-    return _rows(case, mine, other, exact, _norm_magnitudes(case, inputs, dy, eps))
+    others = [results(function, dense_leaf, lambda value: value.to(dtype)) for function in (fused, in_steps)]
+    exact = results(fused, dense_leaf, lambda value: value.double())
+    magnitudes = _norm_magnitudes(operation, inputs, dy, dz)
+    return [
+        Result(name, value, [other[name].to(value.dtype) for other in others], exact[name], magnitudes[name])
+        for name, value in mine.items()
+    ]
 
 
-def _norm_magnitudes(case: Case, inputs, dy, eps) -> dict[str, float]:
+def _norm_magnitudes(operation, inputs, dy, dz) -> dict[str, float]:
     """The largest sums of absolute values that each result is made of: what float32 arithmetic rounds."""
     x, dy = inputs["x"].double(), dy.double()
-    z = x + inputs["residual"].double() if case.residual else x
-    mean = z.mean(-1, keepdim=True) if case.operation == "layer_norm" else torch.zeros_like(z[..., :1])
-    rstd = ((z - mean).square().mean(-1, keepdim=True) + eps).rsqrt()
+    z = x + inputs["residual"].double() if "residual" in inputs else x
+    mean = z.mean(-1, keepdim=True) if operation == "layer_norm" else torch.zeros_like(z[..., :1])
+    rstd = ((z - mean).square().mean(-1, keepdim=True) + EPS).rsqrt()
     # A mean, too, is rounded to float32.
     xhat = ((z - mean).abs() + mean.abs()) * rstd
-    weight = inputs["weight"].double().abs() if case.parameters else torch.ones(())
-    bias = inputs["bias"].double().abs() if case.bias else torch.zeros(())
+    weight = inputs["weight"].double().abs() if "weight" in inputs else torch.ones(())
+    bias = inputs["bias"].double().abs() if "bias" in inputs else torch.zeros(())
     g = dy.abs() * weight
     dx = rstd * (g + g.mean(-1, keepdim=True) + xhat * (g * xhat).mean(-1, keepdim=True))
-    columns = case.shape[1]
+    if dz is not None:
+        dx = dx + dz.double().abs()
+    columns = z.shape[-1]
     return {
         "y": (xhat * weight + bias).max().item(),
+        "residual": z.abs().max().item(),
         "dx": dx.max().item(),
         "dresidual": dx.max().item(),
         "dweight": (dy.abs() * xhat).reshape(-1, columns).sum(0).max().item(),
@@ -170,82 +117,151 @@ def _norm_magnitudes(case: Case, inputs, dy, eps) -> dict[str, float]:
     }
 
 
-def _run_rotary(case: Case) -> list[dict]:
-    from hipkittens.rotary import _in_torch
+def _norm(operation: str) -> Operation:
+    def run(target, case, seed):
+        return _run_norm(operation, target, case, seed)
 
-    generator = torch.Generator().manual_seed(1234)
-    dtype, table = DTYPES[case.dtype], DTYPES[case.parameters]
-    batch, tokens, heads, key_heads, features, pairs = case.shape
-    heads_first = case.layout == "bhnd"
+    factors = {
+        "columns": LENGTHS,
+        "rows": (5, 1, 2, 9),
+        "dtype": NORM_DTYPES,
+        "parameters": ("", *NORM_DTYPES),
+        "bias": (False, True),
+        "residual": (False, True),
+        "residual_gradient": (False, True),
+        "mean": (0.0, 20.0),
+        "size": (1.0, 2.0**-9, 2.0**6),
+        "layout": ("dense", "gap", "transposed", "strided"),
+    }
+    draws = {
+        "columns": lambda choose: int(2 ** choose.uniform(0, 14)),
+        "rows": lambda choose: choose.randint(1, 40),
+        "mean": lambda choose: choose.choice((0.0, 1.0, -30.0)),
+    }
+    # More rows than there are workers for them in backward.
+    extra = (
+        {"columns": 40, "rows": 1500, "parameters": "bf16", "bias": True},
+        {"columns": 520, "rows": 300, "parameters": "f32", "bias": True, "dtype": "f16"},
+    )
+    return Operation(operation, factors, run, draws, extra)
+
+
+def turn(x, cos, sin, interleaved, rows, head_axis):
+    """The rotation in the widest of the dtypes it is given, as real products."""
+    cos, sin = (table[rows].unsqueeze(head_axis) for table in (cos, sin))
+    pairs = cos.shape[-1]
+    turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
+    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
+    parts = (a * cos - b * sin, a * sin + b * cos)
+    joined = torch.stack(parts, -1).flatten(-2) if interleaved else torch.cat(parts, -1)
+    return torch.cat((joined.to(x.dtype), rest), -1)
+
+
+def turn_complex(x, cos, sin, interleaved, rows, head_axis):
+    """The same as products of complex numbers."""
+    wide = x.dtype if x.dtype == torch.float64 else torch.float32
+    pairs = cos.shape[-1]
+    factor = torch.complex(cos.to(wide), sin.to(wide))[rows].unsqueeze(head_axis)
+    turned, rest = x[..., : 2 * pairs].to(wide), x[..., 2 * pairs :]
+    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
+    z = torch.complex(a, b) * factor
+    joined = torch.stack((z.real, z.imag), -1 if interleaved else -2).flatten(-2)
+    return torch.cat((joined.to(x.dtype), rest), -1)
+
+
+def _run_rotary(operation: str, target: str, case: dict, seed: int) -> list[Result]:
+    generator = torch.Generator().manual_seed(seed)
+    dtype, table, (features, pairs) = DTYPES[case["dtype"]], DTYPES[case["table"]], case["features"]
+    batch, tokens, heads_first = case["batch"], case["tokens"], case["layout"] == "bhnd"
+    names = ("q", "k") if operation == "rotary_qk" else ("x",)
 
     def draw(count):
-        values = torch.randn(batch, tokens, count, features, generator=generator).to(dtype)
+        shape = (batch, tokens, count, features)
+        if case["storage"] == "swapped":
+            shape = (batch, count, tokens, features)
+        values = torch.randn(shape, generator=generator).to(dtype)
+        values = values.transpose(1, 2) if case["storage"] == "swapped" else values
+        values = with_gaps(values, 1, 3) if case["storage"] == "gap" else values
         return values.transpose(1, 2) if heads_first else values
 
-    tensors = {"q": draw(heads), "k": draw(key_heads)}
-    gradients = [draw(heads), draw(key_heads)]
+    inputs = {name: draw(count) for name, count in zip(names, case["heads"], strict=False)}
+    gradients = [draw(count) for _, count in zip(names, case["heads"], strict=False)]
     angles = 100 * torch.rand(tokens + 6, pairs, generator=generator, dtype=torch.float64)
     cos, sin = angles.cos().to(table), angles.sin().to(table)
-    positions = torch.randint(tokens + 6, (batch, tokens), generator=generator) if case.positions else None
-    offset = 0 if case.positions else 3
+    positions, offset = None, 0
+    if case["positions"] == "offset":
+        offset = 3
+    elif case["positions"]:
+        shape = (tokens,) if case["positions"] == "tokens" else (batch, tokens)
+        integer = torch.int32 if case["positions"] == "int32" else torch.int64
+        positions = torch.randint(tokens + 6, shape, generator=generator).to(integer)
+    rows = torch.arange(tokens) + offset if positions is None else positions.long()
+    head_axis = -3 if heads_first else -2
 
-    def results(function, dtype):
-        leaves = [value.detach().to(dtype).requires_grad_() for value in tensors.values()]
+    def ours(*values):
+        options = {"interleaved": case["interleaved"], "positions": positions, "offset": offset}
+        found = getattr(hipkittens, operation)(*values, cos, sin, layout=case["layout"], **options)
+        return [found] if len(values) == 1 else list(found)
+
+    def theirs(function):
+        def run(*values):
+            tables = [t.to(torch.promote_types(values[0].dtype, torch.float32)) for t in (cos, sin)]
+            return [function(value, *tables, case["interleaved"], rows, head_axis) for value in values]
+
+        return run
+
+    def results(function, make_leaf, dtype):
+        leaves = [make_leaf(value, dtype) for value in inputs.values()]
         outputs = function(*leaves)
-        found = torch.autograd.grad(outputs, leaves, [value.to(dtype) for value in gradients])
-        return dict(
-            zip(("q", "k", "dq", "dk"), [*(value.detach() for value in outputs), *found], strict=True)
-        )
+        found = torch.autograd.grad(outputs, leaves, [value.to(dtype or value.dtype) for value in gradients])
+        return [value.detach() for value in (*outputs, *found)]
 
-    def ours(q, k):
-        return hipkittens.rotary_qk(
-            q,
-            k,
-            cos,
-            sin,
-            interleaved=case.interleaved,
-            positions=positions,
-            offset=offset,
-            layout=case.layout,
-        )
-
-    def theirs(q, k):
-        return [
-            _in_torch(value, cos, sin, case.interleaved, positions, offset, heads_first) for value in (q, k)
-        ]
-
-    def exact(q, k):
-        row = torch.arange(tokens) + offset if positions is None else positions
-        turn = torch.complex(cos.double(), sin.double())[row].unsqueeze(-3 if heads_first else -2)
-
-        def turned(value):
-            first = value[..., : 2 * pairs]
-            a, b = (first[..., 0::2], first[..., 1::2]) if case.interleaved else first.chunk(2, -1)
-            z = torch.complex(a, b) * turn
-            parts = torch.stack((z.real, z.imag), -1 if case.interleaved else -2).flatten(-2)
-            return torch.cat((parts, value[..., 2 * pairs :]), -1)
-
-        return [turned(q), turned(k)]
-
-    with hipkittens.simulate(case.target, checks=True):
-        mine = results(ours, dtype)
-    largest = 2 * max(value.double().abs().max().item() for value in (*tensors.values(), *gradients))
-    return _rows(
-        case, mine, results(theirs, dtype), results(exact, torch.float64), dict.fromkeys(mine, largest)
-    )
+    with hipkittens.simulate(target, checks=True, threads=1):
+        mine = results(ours, leaf, None)
+    others = [results(theirs(function), dense_leaf, None) for function in (turn, turn_complex)]
+    exact = results(theirs(turn_complex), dense_leaf, torch.float64)
+    largest = 2 * max(value.double().abs().max().item() for value in (*inputs.values(), *gradients))
+    return [
+        Result(name, value, [other[i] for other in others], exact[i], largest)
+        for i, (name, value) in enumerate(zip((*names, *("d" + name for name in names)), mine, strict=True))
+    ]
 
 
-def _rows(case: Case, mine, other, exact, magnitudes) -> list[dict]:
-    rows = []
-    for name, value in mine.items():
-        result = compare(value, other[name].to(value.dtype), exact[name], magnitudes[name])
-        rows.append(
-            {
-                "op": f"{case.operation}.{name}",
-                "target": case.target,
-                "case": str(case),
-                "ratio_max": result.ratio_max,
-                "ratio_rms": result.ratio_rms,
-            }
-        )
-    return rows
+def _rotary(operation: str) -> Operation:
+    def run(target, case, seed):
+        return _run_rotary(operation, target, case, seed)
+
+    factors = {
+        # features, pairs
+        "features": (
+            (64, 32),
+            (2, 1),
+            (128, 64),
+            (80, 40),
+            (96, 16),
+            (17, 3),
+            (256, 128),
+            (72, 36),
+            (40, 8),
+            (64, 16),
+        ),
+        "heads": ((4, 2), (1, 1), (8, 1), (3, 3), (5, 1)),
+        "tokens": (17, 1, 2, 33, 257),
+        "batch": (1, 2, 3),
+        "dtype": NORM_DTYPES,
+        "table": NORM_DTYPES,
+        "layout": ("bnhd", "bhnd"),
+        "storage": ("dense", "swapped", "gap"),
+        "interleaved": (False, True),
+        "positions": ("", "offset", "tokens", "batch", "int32"),
+    }
+    draws = {
+        "tokens": lambda choose: choose.randint(1, 200),
+        "features": lambda choose: (2 * (pairs := choose.randint(1, 64)) + choose.randint(0, 32), pairs),
+        "heads": lambda choose: (choose.randint(1, 9), choose.randint(1, 4)),
+    }
+    return Operation(operation, factors, run, draws)
+
+
+LAYER_NORM, RMS_NORM = _norm("layer_norm"), _norm("rms_norm")
+ROTARY, ROTARY_QK = _rotary("rotary"), _rotary("rotary_qk")

@@ -1,80 +1,129 @@
 # SPDX-License-Identifier: MIT
-"""Matmul and its gradients beside PyTorch's own, against float64: the cases of benchmarks/parity.py.
+"""Every operation and its gradients beside PyTorch's own, against float64: the cases of benchmarks/parity.py.
 
-The default run takes every case of one target in five and all the integer and gradient ones; `-m slow` takes them all.
+The default run takes the covering arrays. `-m slow` adds random cases; it prints their seed, and HIPKITTENS_TEST_SEED
+repeats them. A case that misses the bar is kept as JSON in pytest's temporary directory; copied into tests/regressions,
+it runs every time.
 """
 
-import importlib.util
+import itertools
+import math
+import os
+import random
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import hipkittens
 from hipkittens._accuracy import BAR, compare
 
-_FILE = Path(__file__).resolve().parent.parent / "benchmarks" / "parity.py"
-_SPEC = importlib.util.spec_from_file_location("parity", _FILE)
-parity = importlib.util.module_from_spec(_SPEC)
-import sys  # noqa: E402
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "benchmarks"))
 
-sys.modules["parity"] = parity
-_SPEC.loader.exec_module(parity)
-CASES = list(parity.cases())
+import parity  # noqa: E402
+import parity_covering  # noqa: E402
+import parity_operation  # noqa: E402
+from parity_operation import TARGETS, Case, Operation, Result  # noqa: E402
 
-
-def misses(cases):
-    return [
-        row
-        for case in cases
-        for row in parity.run(case)
-        if not max(row["ratio_max"], row["ratio_rms"]) <= BAR
-    ]
+# Each of the first ones costs little; of the last ones a case runs on one target, and each value on both.
+ON_EACH_TARGET = tuple(name for name in parity.OPERATIONS if name not in ("matmul", "linear"))
+ON_EITHER_TARGET = ("matmul", "linear")
 
 
-def test_there_are_enough_cases():
-    assert len(CASES) >= 400
-    assert len({(case.target, str(case)) for case in CASES}) == len(CASES)
-    for target in parity.TARGETS:
-        for layout in parity.LAYOUTS:
-            for dtype in ("bf16", "f16"):
-                for out in ("bf16", "f16", "f32"):
-                    assert any(
-                        (case.target, case.layout, case.dtype, case.out) == (target, layout, dtype, out)
-                        for case in CASES
-                    )
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("operation", ON_EACH_TARGET)
+def test_the_covering_array(operation, target, tmp_path):
+    cases = list(parity.OPERATIONS[operation].cases((target,)))
+    assert len(cases) >= 50
+    assert not parity.misses(cases, tmp_path)
 
 
-@pytest.mark.parametrize("target", parity.TARGETS)
-@pytest.mark.parametrize("layout", parity.LAYOUTS)
-def test_a_fifth_of_the_cases(target, layout):
-    assert not misses([case for case in CASES if (case.target, case.layout) == (target, layout)][::5])
-
-
-@pytest.mark.parametrize("target", parity.TARGETS)
-def test_integers_are_exact(target):
-    cases = [case for case in CASES if case.target == target and case.values == "integers"]
-    assert len(cases) >= 20
-    assert not misses(cases)
-
-
-@pytest.mark.parametrize("target", parity.TARGETS)
-def test_gradients(target):
-    assert not misses([case for case in CASES if case.target == target and case.gradient])
+@pytest.mark.parametrize("operation", ON_EITHER_TARGET)
+def test_the_covering_array_over_targets(operation, tmp_path):
+    cases = list(parity.OPERATIONS[operation].cases_over_targets())
+    assert len(cases) >= 100 and {case.target for case in cases} == set(TARGETS)
+    assert not parity.misses(cases, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", parity.TARGETS)
-def test_every_case(target):
-    assert not misses([case for case in CASES if case.target == target])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("operation", ON_EITHER_TARGET)
+def test_the_covering_array_on_each_target(operation, target, tmp_path):
+    assert not parity.misses(parity.OPERATIONS[operation].cases((target,)), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", parity.OPERATIONS)
+def test_random_cases(operation, tmp_path):
+    seed = int(os.environ.get("HIPKITTENS_TEST_SEED", random.randrange(1 << 30)))
+    print(f"HIPKITTENS_TEST_SEED={seed}")
+    assert not parity.misses(parity.OPERATIONS[operation].random_cases(200, seed), tmp_path)
+
+
+@pytest.mark.parametrize("path", sorted((HERE / "regressions").glob("*.json")), ids=lambda path: path.stem)
+def test_what_once_failed(path):
+    assert not parity.misses([Case.from_json(path.read_text())])
+
+
+def test_a_failing_case_is_kept_and_runs_again(tmp_path, monkeypatch):
+    factors = parity.OPERATIONS["rms_norm"].factors
+    case = Case("rms_norm", "gfx950", {name: values[0] for name, values in factors.items()}, 3)
+    right = hipkittens.rms_norm
+    monkeypatch.setattr("hipkittens.rms_norm", lambda x, w, eps, **o: right(x, w, eps + 0.05, **o))
+    assert parity.misses([case], tmp_path)
+    (path,) = tmp_path.iterdir()
+    again = Case.from_json(path.read_text())
+    assert parity.misses([again])
+    monkeypatch.undo()
+    assert not parity.misses([again])
+
+
+def test_every_pair_of_values_occurs():
+    factors = {"a": (1, 2, 3), "b": ("x", "y"), "c": (0, 1, 2, 3, 4), "d": (True, False)}
+    for seed in range(5):
+        cases = parity_covering.pairwise(factors, seed)
+        assert 15 <= len(cases) <= 22
+        for first, second in itertools.combinations(factors, 2):
+            pairs = {(case[first], case[second]) for case in cases}
+            assert pairs == set(itertools.product(factors[first], factors[second]))
+
+
+def operation_with(ours, reference, baselines, exact=False):
+    return Operation(
+        "made_up", {}, lambda target, case, seed: [Result("", ours, baselines, reference, 1.0, exact)]
+    )
+
+
+def ratio_of(operation):
+    (row,) = parity_operation.compare_case(operation, Case("made_up", "gfx942", {}))
+    return parity.ratio(row)
 
 
 def test_the_bar_sees_a_wrong_result():
-    a, b = torch.randn(64, 64, dtype=torch.bfloat16), torch.randn(64, 64, dtype=torch.bfloat16)
-    reference, theirs = a.double() @ b.double(), a @ b
-    magnitude = (a.double().abs() @ b.double().abs()).max().item()
-    assert compare(theirs.clone(), theirs, reference, magnitude).passes
-    truncated = (theirs.view(torch.int16) - 2).view(torch.bfloat16)
-    assert not compare(truncated, theirs, reference, magnitude).passes
+    torch.manual_seed(0)
+    reference = torch.randn(64, 64, dtype=torch.float64)
+    theirs = reference.bfloat16()
+    assert ratio_of(operation_with(theirs, reference, [theirs])) <= 1
+    one_off = (theirs.view(torch.int16) - 2).view(torch.bfloat16)
+    assert ratio_of(operation_with(one_off, reference, [theirs])) > BAR
+    # The worse of PyTorch's orders counts.
+    worse = (theirs.view(torch.int16) - 1).view(torch.bfloat16)
+    assert ratio_of(operation_with(one_off, reference, [theirs, worse])) <= BAR
     missing = theirs.clone()
     missing[3, 5] = float("nan")
-    assert not compare(missing, theirs, reference, magnitude).passes
+    assert not ratio_of(operation_with(missing, reference, [theirs])) <= BAR
+    exact = theirs.clone()
+    exact[0, 0] *= 1.0078125
+    assert ratio_of(operation_with(theirs, reference, [], exact=True)) == 0
+    assert not ratio_of(operation_with(exact, reference, [], exact=True)) <= BAR
+    assert compare(theirs.clone(), theirs, reference, 1.0).passes
+
+
+def test_what_is_reported():
+    reference = torch.tensor([[3.0, 4.0], [0.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
+    assert parity_operation.row_error(reference * 1.5, reference) == 0.5
+    assert parity_operation.row_error(reference + 1e-9, reference) == math.inf
+    assert parity_operation.bias(reference * 0.75, reference) == -0.25
+    assert parity_operation.bias(reference + 1, reference) == pytest.approx(2 / 9)

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: MIT
+"""The cases of attention: the output, the LSE and the gradients of q, k and v."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from parity_operation import DTYPES, Operation, Result, dense_leaf, leaf, with_gaps
+
+import hipkittens
+
+QUERIES = (17, 1, 2, 64, 255, 257)
+KEYS = (130, 1, 2, 17, 255, 257)
+HEADS = ((4, 2), (1, 1), (3, 1), (4, 4), (5, 1), (4, 1), (8, 1))  # of q, of k and v
+HEAD_SIZES = (64, 8, 16, 40, 72, 80, 104, 128, 136, 192, 256)
+# normal; large: scores of some hundreds; growing: every tile's scores exceed the last's; late: those of the last quarter
+# exceed all before by far; mean: values far from zero.
+VALUES = ("normal", "large", "growing", "late", "mean")
+STORAGE = ("dense", "swapped", "gap", "odd", "packed", "loose", "expanded")
+WINDOWS = ((-1, -1), (20, -1), (40, 9), (0, 0), (-1, 3))
+SCALES = (None, -0.3, 0.0, 2.0, 1e-3)
+
+
+def hidden(n_q: int, n_k: int, causal: bool, window: tuple[int, int]) -> torch.Tensor:
+    """Which keys a query does not see: flash-attention's rule, aligned to the bottom right."""
+    place, key = torch.arange(n_q)[:, None] + n_k - n_q, torch.arange(n_k)[None, :]
+    mask = torch.zeros(n_q, n_k, dtype=torch.bool)
+    if causal:
+        mask |= key > place
+    if window[0] >= 0:
+        mask |= key < place - window[0]
+    if window[1] >= 0:
+        mask |= key > place + window[1]
+    return mask
+
+
+def steps(q, k, v, scale, mask, scale_first=False):
+    """Attention written out in the dtype of its inputs; and the LSE, which is -inf for queries that see nothing."""
+    group = q.shape[2] // k.shape[2]
+    q, k, v = q.transpose(1, 2), *(t.repeat_interleave(group, dim=2).transpose(1, 2) for t in (k, v))
+    scores = (q * scale) @ k.mT if scale_first else (q @ k.mT) * scale
+    dead = mask.all(-1, keepdim=True)
+    scores = scores.masked_fill(mask & ~dead, float("-inf"))
+    weights = torch.softmax(scores, dim=-1).masked_fill(dead, 0)
+    lse = scores.logsumexp(-1).masked_fill(dead.squeeze(-1), float("-inf"))
+    return (weights @ v).transpose(1, 2), lse
+
+
+def fused(q, k, v, scale, mask):
+    """PyTorch's own fused attention."""
+    q, k, v = (value.transpose(1, 2) for value in (q, k, v))
+    dead = mask.all(-1, keepdim=True)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=~mask | dead, scale=scale, enable_gqa=True)
+    return out.transpose(1, 2).masked_fill(dead[:, None], 0), None
+
+
+def gradient_magnitudes(q, k, v, grad_out, scale, mask) -> tuple[float, ...]:
+    """The largest sums of absolute values that the gradients of q, k and v are made of."""
+    group = q.shape[2] // k.shape[2]
+    q, k, v, grad_out = (t.double().transpose(1, 2) for t in (q, k, v, grad_out))
+    k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
+    dead = mask.all(-1, keepdim=True)
+    scores = (q @ k.mT * scale).masked_fill(mask & ~dead, float("-inf"))
+    weights = torch.softmax(scores, -1).masked_fill(dead, 0)
+    slope = grad_out.abs() @ v.abs().mT
+    slope = weights * (slope + (weights * slope).sum(-1, keepdim=True)) * abs(scale)
+    sums = (slope @ k.abs(), slope.mT @ q.abs(), weights.mT @ grad_out.abs())
+    return tuple(count * value.max().item() for count, value in zip((1, group, group), sums, strict=True))
+
+
+def draw(case: dict, seed: int, n_q: int, n_k: int, batch: int) -> list[torch.Tensor]:
+    """q, k, v and the gradient of the output, (batch, rows, heads, size) with the values the case names."""
+    generator = torch.Generator().manual_seed(seed)
+    (heads, key_heads), size, dtype = case["heads"], case["size"], DTYPES[case["dtype"]]
+    q, k, v, grad = (
+        torch.randn(batch, rows, count, size, generator=generator)
+        for rows, count in ((n_q, heads), (n_k, key_heads), (n_k, key_heads), (n_q, heads))
+    )
+    kind, place = case["values"], torch.arange(n_k)[None, :, None, None]
+    if kind == "large":
+        q, k = q * 8, k * 4
+    elif kind == "growing":  # q k^T of about 0.7 place
+        q, k = q + 1, k + place * 0.7 / size
+    elif kind == "late":
+        q, k = q.abs(), torch.where(place >= n_k * 3 // 4, k.abs() * 2, k - 0.5)
+    elif kind == "mean":
+        v = v + 10
+    return [value.to(dtype) for value in (q, k, v, grad)]
+
+
+def store(values: list[torch.Tensor], storage: str) -> list[torch.Tensor]:
+    """The same values at other strides. expanded and packed change them: heads repeat, or share one tensor."""
+    q, k, v, *rest = values
+    if storage == "swapped":  # (B, H, N, D) in memory
+        return [value.transpose(1, 2).contiguous().transpose(1, 2) for value in values]
+    if storage == "gap":
+        return [with_gaps(value, 2, 4) for value in values]
+    if storage == "odd":
+        return [with_gaps(value, 1, 2) for value in values]
+    if storage == "loose":  # no unit stride along D
+        return [value.permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0) for value in values]
+    if storage == "packed":  # (B, N, 2, H, D), and a gradient with strides of zero
+        k, v = torch.stack([k, v], dim=2).unbind(2)
+        return [q, k, v, *(value[:, :, :1, :1].expand_as(value) for value in rest)]
+    if storage == "expanded":
+        return [
+            q,
+            k[:1, :, :1].expand_as(k),
+            v[:1].expand_as(v),
+            *(value[..., :1].expand_as(value) for value in rest),
+        ]
+    return values
+
+
+def _run(target: str, case: dict, seed: int) -> list[Result]:
+    n_q, n_k = case["n_q"], case["n_k"]
+    q, k, v, grad = store(draw(case, seed, n_q, n_k, case["batch"]), case["storage"])
+    grad_lse = None
+    if case["lse_gradient"]:
+        grad_lse = torch.randn(
+            case["batch"], case["heads"][0], n_q, generator=torch.Generator().manual_seed(seed)
+        )
+    heads_first, causal, window = case["layout"] == "bhnd", case["causal"], tuple(case["window"])
+    scale = case["size"] ** -0.5 if case["scale"] is None else case["scale"]
+    mask = hidden(n_q, n_k, causal, window)
+
+    def ours(q, k, v):
+        if heads_first:
+            q, k, v = (value.transpose(1, 2) for value in (q, k, v))
+        out, lse = hipkittens.attention(
+            q,
+            k,
+            v,
+            causal=causal,
+            window_size=window,
+            scale=case["scale"],
+            layout=case["layout"],
+            return_lse=True,
+        )
+        return (out.transpose(1, 2) if heads_first else out), lse
+
+    def results(function, make_leaf, dtype):
+        leaves = [make_leaf(value, dtype) for value in (q, k, v)]
+        out, lse = function(*leaves)
+        outputs, gradients = [out], [grad.to(out.dtype)]
+        if grad_lse is not None:
+            outputs, gradients = [out, lse], [*gradients, grad_lse.to(lse.dtype)]
+        found = torch.autograd.grad(outputs, leaves, gradients)
+        return [out.detach(), *found, None if lse is None else lse.detach()]
+
+    with hipkittens.simulate(target, checks=True, threads=1):
+        mine = results(ours, leaf, None)
+    exact = results(lambda *i: steps(*i, scale, mask), dense_leaf, torch.float64)
+    others = [
+        results(lambda *i, order=order: steps(*i, scale, mask, order), dense_leaf, None)
+        for order in (False, True)
+    ]
+    if grad_lse is None:
+        others.append(results(lambda *i: fused(*i, scale, mask), dense_leaf, None))
+    magnitudes = (v.double().abs().max().item(), *gradient_magnitudes(q, k, v, grad, scale, mask))
+    if grad_lse is not None:  # its part of dq and dk is one more weighted sum of keys and queries
+        more = (
+            1
+            + grad_lse.abs().max().item()
+            * abs(scale)
+            * max(q.double().abs().max(), k.double().abs().max()).item()
+        )
+        magnitudes = tuple(value + more * n_q for value in magnitudes)
+    found = [
+        Result(name, mine[i], [other[i] for other in others], exact[i], magnitudes[i])
+        for i, name in enumerate(("out", "dq", "dk", "dv"))
+    ]
+    others = [steps(q.float(), k.float(), v.float(), scale, mask, order)[1] for order in (False, True)]
+    return [*found, lse_result(mine[4], exact[4], others, score_magnitude(q, k, scale))]
+
+
+def score_magnitude(q: torch.Tensor, k: torch.Tensor, scale: float) -> float:
+    """At least the largest sum of absolute values that a score is made of."""
+    return abs(scale) * (q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max()).item()
+
+
+def lse_result(mine: torch.Tensor, exact: torch.Tensor, others: list[torch.Tensor], scores: float) -> Result:
+    """Ours is float32, so PyTorch's are too. The score is rounded, then its logarithm's sum, and the whole."""
+    seen = ~exact.isneginf()
+    if not torch.equal(mine.isneginf(), ~seen):
+        mine = torch.full_like(mine, float("nan"))
+    largest = exact[seen].abs().max().item() if seen.any() else 0.0
+    mine, exact, *others = (value.masked_fill(~seen, 0) for value in (mine, exact, *others))
+    return Result("lse", mine, others, exact, scores + 2 * (1 + largest))
+
+
+def _many_workgroups():
+    """Problems that fill the device, which other kernels take."""
+    for number, (size, dtype) in enumerate((s, d) for s in (64, 128) for d in ("bf16", "f16")):
+        for n_q, n_k, causal, window in (
+            (17, 130, False, (-1, -1)),
+            (33, 140, True, (-1, -1)),
+            (2, 257, False, (40, 9)),
+        ):
+            yield {"batch": 39, "heads": (8, (2, 8)[number % 2]), "size": size, "dtype": dtype, "n_q": n_q, "n_k": n_k,
+                   "causal": causal, "window": window, "values": VALUES[(number + n_q) % 5]}  # fmt: skip
+
+
+ATTENTION = Operation(
+    "attention",
+    {
+        "n_q": QUERIES,
+        "n_k": KEYS,
+        "heads": HEADS,
+        "size": HEAD_SIZES,
+        "batch": (1, 2),
+        "dtype": ("bf16", "f16"),
+        "causal": (False, True),
+        "window": WINDOWS,
+        "scale": SCALES,
+        "values": VALUES,
+        "layout": ("bnhd", "bhnd"),
+        "storage": STORAGE,
+        "lse_gradient": (False, True),
+    },
+    _run,
+    {
+        "n_q": lambda choose: int(2 ** choose.uniform(0, 9)),
+        "n_k": lambda choose: int(2 ** choose.uniform(0, 9.5)),
+        "heads": lambda choose: (choose.randint(1, 4) * (key_heads := choose.randint(1, 4)), key_heads),
+        "size": lambda choose: 8 * choose.randint(1, 32),
+        "window": lambda choose: choose.choice(((-1, -1), (choose.randint(0, 300), choose.randint(-1, 99)))),
+        "scale": lambda choose: choose.choice((None, choose.uniform(-0.5, 0.5))),
+    },
+    tuple(_many_workgroups()),
+)
