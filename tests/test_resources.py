@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: MIT
+"""What the kernels look like inside: every one of them is run once, and held to what it may take and do."""
+
+import ctypes
+import json
+
+import pytest
+
+from hipkittens import _library, _representative, _resources, cli
+from tests.simulated_device import Module, library
+
+TARGETS = ("gfx942", "gfx950")
+
+# LDS conflicts in a hot loop, by target and kernel. gfx942 has no transposed read: the tile of 32 streamed rows is
+# transposed on its way into LDS, and lanes whose rows are 8 apart write to the same banks of its 64-byte rows.
+KNOWN_CONFLICTS = {
+    ("gfx942", f"attention.backward_{owner}_{dtype}_d256")
+    for owner in ("keys", "values", "queries")
+    for dtype in ("bf16", "f16")
+}
+# Kernels that read their input twice: two such rows of 65,536 elements do not fit into the registers of a workgroup.
+READ_TWICE = {f"norm.backward_{dtype}_65536" for dtype in ("bf16", "f16", "f32")}
+# Read again for each row, or for each head, and found in a cache: a row of everything else is read where it is needed.
+SHARED_BY_ROWS = {"weight", "bias", "mean", "rstd", "cos", "sin"}
+# Least share of bytes that move 16 to a lane. Backward reads its statistics, 4 bytes a lane, for each row.
+LEAST_WIDE = {"forward": 0.99, "backward": 0.92, "columns": 0.99, "rotary": 0.99}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return _resources.collect(TARGETS)
+
+
+def of_operation(rows, *operations):
+    found = [row for row in rows if row["name"].split(".")[0] in operations]
+    assert {row["target"] for row in found} == set(TARGETS)
+    return found
+
+
+def test_every_kernel_is_run(rows):
+    kernels = {entry["name"] for target in TARGETS for entry in _library.pack(target).entries}
+    assert {row["name"] for row in rows} == kernels
+    missing = [(row["target"], row["name"]) for row in rows if row["run"] is None]
+    assert not missing, f"no problem of hipkittens._representative runs {missing}"
+
+
+def test_products_have_their_hot_loop_in_matrix_instructions(rows):
+    for row in of_operation(rows, "gemm", "attention"):
+        loop = row["run"]["hot_loop"]
+        if row["name"] == "gemm.reduce" or "delta" in row["name"]:
+            assert loop["per_turn"]["mfma"] == 0
+            continue
+        assert loop["is_loop"] and loop["turns_per_wave"] >= 3, row["name"]
+        assert loop["per_turn"]["mfma"] >= 8 and loop["mfma_share"] > 0.04, (row["name"], loop)
+
+
+def test_hot_loops_meet_no_lds_bank_twice(rows):
+    found = {
+        (row["target"], row["name"])
+        for row in of_operation(rows, "gemm", "attention", "norm", "rotary")
+        if row["run"]["hot_loop"]["lds_conflict_cycles"]
+    }
+    assert found == KNOWN_CONFLICTS
+
+
+def test_norms_and_rotary_move_every_byte_once(rows):
+    twice = set()
+    for row in of_operation(rows, "norm", "rotary"):
+        tensors = {tensor["name"]: tensor for tensor in row["run"]["tensors"]}
+        assert tensors.keys() - SHARED_BY_ROWS, row["name"]
+        for name, tensor in tensors.items():
+            assert tensor["bytes_stored"] == tensor["distinct_bytes_stored"], (row["name"], name)
+            if name not in SHARED_BY_ROWS and tensor["bytes_loaded"] > tensor["distinct_bytes_loaded"]:
+                assert tensor["bytes_loaded"] == 2 * tensor["distinct_bytes_loaded"], (row["name"], name)
+                twice.add(row["name"])
+    assert twice == READ_TWICE
+
+
+def test_norms_and_rotary_move_sixteen_bytes_a_lane(rows):
+    checked = 0
+    for row in of_operation(rows, "norm", "rotary"):
+        operation, variant = row["name"].split(".")
+        if variant == "reduce":  # adds a column a lane: its input is partial sums, a hundredth of the rest
+            continue
+        kind = operation if operation == "rotary" else variant.split("_")[0]
+        assert row["run"]["sixteen_byte_share"] >= LEAST_WIDE[kind], row["name"]
+        checked += 1
+    assert checked == 2 * (33 + 3)
+
+
+def test_a_norm_moves_little_but_its_rows(rows):
+    """The tensors are what the problem says: nothing is left out, and nothing is read beside them."""
+    (row,) = (row for row in rows if (row["target"], row["name"]) == ("gfx950", "norm.forward_bf16_8192"))
+    tensors = {tensor["name"]: tensor for tensor in row["run"]["tensors"]}
+    assert row["run"]["problem"] == "layer_norm 256x8192 bf16"
+    assert tensors["x"]["distinct_bytes_loaded"] == tensors["y"]["distinct_bytes_stored"] == 256 * 8192 * 2
+    assert tensors["weight"]["distinct_bytes_loaded"] == tensors["bias"]["distinct_bytes_loaded"] == 8192 * 2
+    assert tensors["mean"]["distinct_bytes_stored"] == tensors["rstd"]["distinct_bytes_stored"] == 256 * 4
+    assert tensors.keys() == {"x", "y", "weight", "bias", "mean", "rstd"}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_occupancy_is_what_the_driver_says(target):
+    """The simulated driver counts workgroups of a compute unit, and no scalar registers."""
+    compared = 0
+    for entry in _library.pack(target).entries[::5]:
+        (kernel,) = entry["kernels"]
+        if kernel["sgprs"] > 100:
+            continue
+        module = Module(_library.pack(target).image(entry), target)
+        blocks = ctypes.c_int()
+        library().hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
+            ctypes.byref(blocks),
+            module.kernel(kernel["symbol"]).function,
+            kernel["workgroup_size"],
+            ctypes.c_size_t(0),
+        )
+        waves, _ = _resources.occupancy(target, kernel)
+        assert waves * 4 == blocks.value * (kernel["workgroup_size"] // 64), entry["name"]
+        compared += 1
+    assert compared > 10
+
+
+def test_occupancy_of_known_kernels():
+    def of(target="gfx942", vgprs=32, sgprs=32, lds_bytes=0, workgroup_size=256):
+        return _resources.occupancy(
+            target, {"vgprs": vgprs, "sgprs": sgprs, "lds_bytes": lds_bytes, "workgroup_size": workgroup_size}
+        )
+
+    assert of() == (8, "waves")
+    assert of(vgprs=64) == (8, "waves") and of(vgprs=65) == (7, "vgprs")
+    assert of(vgprs=256) == (2, "vgprs") and of(vgprs=257) == (1, "vgprs")
+    assert of(vgprs=73, workgroup_size=1024) == (
+        4,
+        "vgprs",
+    )  # six would fit, sixteen waves come four to a SIMD
+    assert of(sgprs=101) == (7, "sgprs")
+    assert of(lds_bytes=32 << 10) == (2, "lds") and of(lds_bytes=(32 << 10) + 1) == (1, "lds")
+    assert of("gfx950", lds_bytes=32 << 10) == (4, "lds")  # 26 granules of 1280 bytes, four times in 160 KiB
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_code_ends_with_the_kernel(target):
+    pack = _library.pack(target)
+    for entry in pack.entries:
+        image = pack.image(entry)
+        ((_, text),) = _library.code(image)
+        size = _resources.code_bytes(image, entry["kernels"][0]["symbol"])
+        assert 0 < size <= len(text), entry["name"]
+        padding = {text[at : at + 4].hex() for at in range(size, len(text), 4)}
+        assert padding <= {"000080bf"}, entry["name"]  # s_nop
+    with pytest.raises(ValueError, match="no function of this name"):
+        _resources.code_bytes(image, "absent")
+
+
+def test_the_command(monkeypatch, capsys):
+    chosen = [p for p in _representative.problems() if p.title == "matmul nt 512x512x256 bf16"]
+    assert len(chosen) == 1
+    monkeypatch.setattr(_representative, "problems", lambda: chosen)
+    assert cli.main(["kernels", "list", "--resources", "--target", "gfx950", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == len(_library.pack("gfx950").entries)
+    (row,) = (row for row in rows if row["run"])
+    assert row["name"] == "gemm.nt_bf16_64x64x64" and row["run"]["problem"] == chosen[0].title
+    assert row["scratch_bytes"] == 0 and row["waves_per_simd"] > 0 and row["code_bytes"] > 0
+    assert row["run"]["hot_loop"]["per_turn"]["mfma"] == 8
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["kernels", "list", "--resources", "--target", "gfx950"]) == 0
+    text = capsys.readouterr().out
+    assert row["name"] in text and "not run" in text and "gfx942" not in text
