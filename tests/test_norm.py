@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import hipkittens
 from hipkittens.nn import LayerNorm, Linear, RMSNorm
+from tests.oracles.philox import philox
 
 TARGETS = ("gfx942", "gfx950")
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -195,18 +196,6 @@ def test_double_backward_is_refused(target):
     (first,) = torch.autograd.grad(rms_norm(x, None).sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="cannot be differentiated again"):
         first.sum().backward()
-
-
-def philox(counter, key):
-    """Philox 4x32-10 of arrays of counters, from its paper's description, in Python's integers."""
-    c, k = [np.asarray(word, np.uint64) for word in counter], list(key)
-    low = np.uint64(0xFFFFFFFF)
-    for _ in range(10):
-        p, q = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
-        shift = np.uint64(32)
-        c = [(q >> shift) ^ c[1] ^ np.uint64(k[0]), q & low, (p >> shift) ^ c[3] ^ np.uint64(k[1]), p & low]
-        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
-    return c
 
 
 def test_the_oracle_is_philox():

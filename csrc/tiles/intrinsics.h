@@ -236,6 +236,14 @@ KITTENS_DEVICE T rotate_in_16(T value) {
         return __builtin_amdgcn_update_dpp(bits, bits, 0x120 + Amount, 0xf, 0xf, false);
     });
 }
+// In every 4 lanes, the values of lanes First, Second, Third and Fourth of them (DPP quad_perm).
+template <int First, int Second, int Third, int Fourth, class T>
+KITTENS_DEVICE T permute_in_4(T value) {
+    return as_32_bits(value, [](int bits) {
+        return __builtin_amdgcn_update_dpp(bits, bits, First | Second << 2 | Third << 4 | Fourth << 6, 0xf,
+                                           0xf, false);
+    });
+}
 
 // One instruction each; v_exp_f32 and v_log_f32 flush denormals, the rest is within 1 ulp (CDNA3 ISA manual,
 // VOP1).

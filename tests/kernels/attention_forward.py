@@ -14,14 +14,15 @@ import numpy as np
 from hipkittens._library import pack
 from tests.host_build import ROOT, build
 from tests.kernels.gemm_plan import from_bits
+from tests.oracles.philox import dropped_fraction, kept_weights
 from tests.simulated_device import TARGETS, Module
 
 VARIANTS = (ROOT / "csrc/kernels/attention/variants.def").read_text()
-# name -> (targets, element, head_dim, waves)
+# name -> (targets, element, head_dim, waves, drops weights)
 ROWS = {
-    name: (targets, element, int(head_dim), int(waves))
-    for name, targets, element, head_dim, waves in re.findall(
-        r"^ATTENTION_FORWARD\((\w+), (\w+), (\w+), (\d+), (\d+)", VARIANTS, re.M
+    name: (targets, element, int(head_dim), int(waves), dropout == "true")
+    for name, targets, element, head_dim, waves, dropout in re.findall(
+        r"^ATTENTION_FORWARD\((\w+), (\w+), (\w+), (\d+), (\d+), \w+, (true|false)\)", VARIANTS, re.M
     )
 }
 CASES = [
@@ -120,7 +121,7 @@ class Forward:
 
     def __init__(self, target: str, element: str, head_dim: int, n_q: int, n_k: int, *, batch: int = 1, heads: int = 1,
                  key_heads: int = 1, causal: bool = False, window: tuple[int, int] = (-1, -1), scale: float | None = None,
-                 padding: int = 0, seed: int = 3, bias: np.ndarray | None = None):  # fmt: skip
+                 padding: int = 0, seed: int = 3, bias: np.ndarray | None = None, dropout_p: float = 0.0):  # fmt: skip
         rng = np.random.default_rng(seed)
         self.target, self.element = target, element
         self.scale = head_dim**-0.5 if scale is None else scale
@@ -153,6 +154,13 @@ class Forward:
         out_layout = Layout(self.out.ctypes.data, *(stride // 2 for stride in self.out.strides[:3]))
         shared = Shared(int(target[3:]), 0, 0 if element == "bf16" else 1, batch, n_q, n_k, heads, key_heads, head_dim,
                         self.scale, causal, *window)  # fmt: skip
+        self.factor: np.ndarray | float = 1.0  # of each weight
+        if dropout_p:
+            mask_seed = rng.integers(0, 1 << 64, 2, np.uint64)
+            self.regions["seed"] = mask_seed
+            shared.dropout_p, shared.seed = dropout_p, mask_seed.ctypes.data
+            kept = kept_weights(mask_seed, dropout_p, batch * heads, n_q, n_k)
+            self.factor = kept.reshape(batch, heads, n_q, n_k) / (1 - dropped_fraction(dropout_p))
         self.problem = Problem(shared, q_layout, k_layout, v_layout, out_layout, self.lse.ctypes.data)
 
     def run(self, variant: str = "", **settings):
@@ -163,7 +171,7 @@ class Forward:
         reports = [
             kernel(self.target, launch["kernel"]).launch(
                 bytes.fromhex(launch["arguments"]), self.regions, grid=launch["grid"], block=launch["block"],
-                read_only=("q", "k", "v"), **settings)
+                read_only=("q", "k", "v", "seed"), **settings)
             for launch in launches
         ]  # fmt: skip
         return launches[0], reports[0]
@@ -179,7 +187,7 @@ class Forward:
         total = powers.sum(axis=-1, keepdims=True)
         with np.errstate(divide="ignore", invalid="ignore"):
             lse = (np.where(np.isinf(largest), 0, largest) + np.log(total))[..., 0]
-            weights = np.where(total > 0, powers / total, 0)
+            weights = np.where(total > 0, powers / total, 0) * self.factor
         spread = np.sqrt(np.einsum("bhqk,bkhd->bqhd", weights**2, v**2))
         return np.einsum("bhqk,bkhd->bqhd", weights, v), lse, spread
 

@@ -24,14 +24,9 @@ from tests.simulated_device import TARGETS
 CHECKS = {"poison": 1, "count_lds_conflicts": 1}
 LENGTHS = (1, 2, 17, 255, 257)
 ELEMENTS = ("bf16", "f16")
-# name -> (targets, element)
-ROWS = {
-    name: (targets, element)
-    for name, targets, element in re.findall(
-        r"^ATTENTION_(?:BACKWARD|DELTA)\((\w+), (\w+), (?:\w+, )?(bf16|f16)\b", VARIANTS, re.M
-    )
-}
-SIZES = (64, 128, 256)  # of the tiles: each with both elements runs every row once
+ROWS = re.findall(r"^ATTENTION_(?:BACKWARD|DELTA)\((\w+), ", VARIANTS, re.M)
+SIZES = (64, 128, 256)  # of the tiles: each with both elements, and with and without dropout, runs every row
+DROPOUT = (0.0, 0.3)
 
 
 class Problem(ctypes.Structure):
@@ -82,7 +77,7 @@ class Backward(Forward):
         for grad in self.grads.values():
             grad[:] = 0x7FFF
         self.regions["workspace"][:] = np.nan
-        given = ("q", "k", "v", "out", "grad_out", "lse", "grad_lse")
+        given = ("q", "k", "v", "seed", "out", "grad_out", "lse", "grad_lse")
         return {
             launch["variant"]: kernel(self.target, launch["kernel"]).launch(
                 bytes.fromhex(launch["arguments"]), self.regions, grid=launch["grid"], block=launch["block"],
@@ -98,7 +93,7 @@ class Backward(Forward):
         with np.errstate(invalid="ignore"):
             scores = np.einsum("bqhd,bkhd->bhqk", self.q, k) * self.scale - lse[..., None]
         weights = np.where(self.seen, np.exp(np.where(self.seen, scores, 0)), 0)
-        slope = np.einsum("bqhd,bkhd->bhqk", self.grad_out, v)
+        slope = np.einsum("bqhd,bkhd->bhqk", self.grad_out, v) * self.factor
         delta = np.einsum("bqhd,bqhd->bhq", self.grad_out, exact) - self.grad_lse
         slope = weights * (slope - delta[..., None])
         rough = np.einsum("bqhd,bqhd->bhq", np.abs(self.grad_out), np.abs(exact))
@@ -111,7 +106,7 @@ class Backward(Forward):
         def sums(weights, slope, q, k, grad_out):
             return (np.einsum("bhqk,bkhd->bqhd", slope, k) * abs(self.scale),
                     over_groups(np.einsum("bhqk,bqhd->bkhd", slope, q)) * abs(self.scale),
-                    over_groups(np.einsum("bhqk,bqhd->bkhd", weights, grad_out)))  # fmt: skip
+                    over_groups(np.einsum("bhqk,bqhd->bkhd", weights * self.factor, grad_out)))  # fmt: skip
 
         signed = sums(weights, slope * np.sign(self.scale), self.q, k, self.grad_out)
         largest = sums(weights, rough, np.abs(self.q), np.abs(k), np.abs(self.grad_out))
@@ -129,21 +124,23 @@ def run(problem, **settings):
 
 
 def test_the_sizes_reach_every_row():
-    reached = {launch["variant"] for size in SIZES for element in ELEMENTS
-               for launch in Backward("gfx950", element, size, 4, 4).plan()}  # fmt: skip
-    assert reached == set(ROWS) and len(ROWS) >= 14
+    reached = {launch["variant"] for size in SIZES for element in ELEMENTS for dropout_p in DROPOUT
+               for launch in Backward("gfx950", element, size, 4, 4, dropout_p=dropout_p).plan()}  # fmt: skip
+    assert reached == set(ROWS) and len(ROWS) >= 28
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("size", SIZES)
-def test_row(target, element, size):
+@pytest.mark.parametrize("dropout_p", DROPOUT)
+def test_row(target, element, size, dropout_p):
     """Whole tiles without a bank conflict; then broken ones, with groups of heads, gaps between rows and a short head."""
-    for variant, report in run(Backward(target, element, size, 128, 128)).items():
+    whole = Backward(target, element, size, 128, 128, dropout_p=dropout_p)
+    for variant, report in run(whole).items():
         # gfx942 writes transposed tiles of 32 rows in runs that meet a bank twice; with heads of 256 no others fit.
         assert report.lds_conflict_cycles == 0 or (size == 256 and target == "gfx942"), variant
     short = Backward(target, element, size - 24, 147, 141, batch=2, heads=6, key_heads=2, causal=True, padding=6,
-                     grad_lse=True)  # fmt: skip
+                     grad_lse=True, dropout_p=dropout_p)  # fmt: skip
     results = []
     for seed in (0, 11, 12):
         run(short, wave_order_seed=seed)

@@ -20,8 +20,9 @@ def run(problem, variant="", **settings):
 @pytest.mark.parametrize(("row", "target"), CASES, ids=CASE_NAMES)
 def test_row(row, target):
     """Whole tiles without a bank conflict; then broken ones, with groups of heads, gaps between rows and a short head."""
-    _, element, head_dim, waves = ROWS[row]
-    _, report = run(Forward(target, element, head_dim, 32 * waves, 192), row)
+    _, element, head_dim, waves, dropout = ROWS[row]
+    dropout_p = 0.3 if dropout else 0.0
+    _, report = run(Forward(target, element, head_dim, 32 * waves, 192, dropout_p=dropout_p), row)
     assert report.lds_conflict_cycles == 0
     short = Forward(
         target,
@@ -34,6 +35,7 @@ def test_row(row, target):
         key_heads=2,
         causal=True,
         padding=6,
+        dropout_p=dropout_p,
     )
     results = []
     for seed in (0, 11, 12):

@@ -2,13 +2,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward_config.h"
+#include "dropout.h"
 #include "forward_tiles.h"
 #include "mask.h"
 
 namespace hipkittens::attention {
 
 // With S = scale Q K^T, P = exp(S - LSE) and dP = dO V^T: dS = P (dP - delta), dQ = scale dS K, dK = scale dS^T Q,
-// dV = P^T dO. A workgroup owns rows of one side, which stay in registers, and goes over the rows of the other side,
+// dV = P^T dO; where weights were dropped, M being 0 or the scale of those that stay, dV = (M P)^T dO and
+// dS = P (M dP - delta). A workgroup owns rows of one side, which stay in registers, and goes over the rows of the other side,
 // which pass through LDS; every kernel recomputes P and dS. Nothing is added across workgroups, so every sum has one
 // order. Names below are of the owner's view: (own, stream) is (Q, K) and (dO, V) for queries, (K, Q) and (V, dO) for keys.
 template <BackwardConfig config>
@@ -53,6 +55,7 @@ struct Backward {
     Gradient gradient_first, gradient_second;  // of Q or K; of V
     int first_row;                             // of the wave
     float own_lse, own_delta;                  // of a query that a lane owns
+    DropoutDraws draws;                        // of a kernel that drops
 
     KITTENS_DEVICE Backward(const BackwardArguments& arguments, kittens::shared_byte* lds)
         : arguments(arguments),
@@ -100,11 +103,19 @@ struct Backward {
             [&](int, int j, int e) { scores.tiles[0][j][e] = product.tiles[0][j / 2][j % 2 * 8 + e]; });
     }
 
+    // positive_only: weights below zero have no share.
+    template <bool positive_only = false>
     KITTENS_DEVICE static void weigh(Gradient& gradient, const Scores& scores, TurnedTile tile) {
 #pragma unroll
         for (int j = 0; j < Scores::width; ++j) {
+            auto values = scores.tiles[0][j];
+            if constexpr (positive_only) {
+#pragma unroll
+                for (int e = 0; e < Scores::per_lane; ++e)
+                    if (values[e] < 0) values[e] = 0;
+            }
             Weights weights;
-            weights.tiles[0][0] = __builtin_convertvector(scores.tiles[0][j], typename Weights::fragment);
+            weights.tiles[0][0] = __builtin_convertvector(values, typename Weights::fragment);
             typename Turned::Registers registers;
             Turned::read(registers, tile, j * Turned::step);
             Turned::multiply(gradient, weights, registers);
@@ -142,12 +153,38 @@ struct Backward {
         const Mask& mask = sequence.mask;
         const kittens::Coordinate place = kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0);
         const int row = first_row + place.row, from = column + place.col;
-        const int left = (of_keys ? mask.first_query(row) : mask.first_key(row)) - from;
+        int left = (of_keys ? mask.first_query(row) : mask.first_key(row)) - from;
         const int right = (of_keys ? mask.last_query(row) : mask.last_key(row)) - from;
+        // One comparison for both sides, as in hide_invisible.
+        const uint32_t span = right < left ? 0 : right - left;
+        if (right < left) left = unlimited;
         kittens::for_each_register<Scores>([&](int, int j, int e) {
             const int col = j * Scores::shape::cols + e;
-            if (col < left || col > right) weights.tiles[0][j][e] = 0;
+            if (static_cast<uint32_t>(col - left) > span) weights.tiles[0][j][e] = 0;
         });
+    }
+
+    // A weight is never negative, so a sign can say that it was dropped: dV takes no share of it, and its dP is zero.
+    KITTENS_DEVICE void mark_dropped(Scores& weights, int head, int column) const {
+        const kittens::Coordinate own = kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0);
+        const uint32_t of_batch = place.batch * arguments.heads + head, row = first_row + own.row;
+#pragma unroll
+        for (int j = 0; j < Scores::width; ++j) {
+            const uint32_t first = column + j * Scores::shape::cols + own.col;
+            const DropoutDraws::Words words =
+                of_keys ? draws.of_key(of_batch, first, row) : draws.of_query(of_batch, row, first);
+#pragma unroll
+            for (int e = 0; e < Scores::per_lane; ++e)
+                if (words[e] < draws.limit)
+                    weights.tiles[0][j][e] = has_first ? -weights.tiles[0][j][e] : 0.0f;
+        }
+    }
+    // dS of a weight, whose sign is as above, and its dP.
+    KITTENS_DEVICE float slope(float weight, float gradient, float delta) const {
+        if constexpr (!config.dropout) return weight * (gradient - delta);
+        const bool dropped = __builtin_bit_cast(int32_t, weight) < 0;
+        const float kept = __builtin_fmaf(gradient, arguments.dropout.scale, -delta);
+        return kittens::absolute_value(weight) * (dropped ? -delta : kept);
     }
 
     // Where the statistics of a head of the queries begin, for this sequence.
@@ -156,8 +193,8 @@ struct Backward {
                (arguments.packed.first_q ? statistics_row(sequence.first_q, place.batch) : 0);
     }
 
-    // column: the first streamed row; statistics: of the streamed head.
-    KITTENS_DEVICE void attend(int column, int64_t statistics, int buffer) {
+    // head: of the queries; column: the first streamed row; statistics: of the streamed head.
+    KITTENS_DEVICE void attend(int head, int column, int64_t statistics, int buffer) {
         const int64_t at = statistics + column;
         Scores weights;
         score(weights, own_first, straight(buffer, 0));
@@ -167,12 +204,14 @@ struct Backward {
         });
         // After the exponential: a hidden score may exceed the LSE by any amount.
         if (!all_visible(column)) clear_invisible(weights, column);
-        if constexpr (has_values) weigh(gradient_second, weights, turned(buffer, 1));
+        if constexpr (config.dropout) mark_dropped(weights, head, column);
+        if constexpr (has_values)
+            weigh<config.dropout && has_first>(gradient_second, weights, turned(buffer, 1));
         if constexpr (has_first) {
             Scores slopes;
             score(slopes, own_second, straight(buffer, 1));
             with_statistics(arguments.delta + at, own_delta, [&](int j, int e, float delta) {
-                slopes.tiles[0][j][e] = weights.tiles[0][j][e] * (slopes.tiles[0][j][e] - delta);
+                slopes.tiles[0][j][e] = slope(weights.tiles[0][j][e], slopes.tiles[0][j][e], delta);
             });
             weigh(gradient_first, slopes, turned(buffer, 0));
         }
@@ -241,6 +280,7 @@ struct Backward {
             own_lse = inside ? arguments.lse_log2[statistics + row] : __builtin_inff();
             own_delta = inside ? arguments.delta[statistics + row] : 0;
         }
+        if constexpr (config.dropout) draws.start(arguments.dropout);
         if constexpr (has_first) zero(gradient_first);
         if constexpr (has_values) zero(gradient_second);
 
@@ -299,8 +339,8 @@ struct Backward {
                 const int next = direct ? buffer ^ 1 : 0;
                 if (next_head < heads) fetch(next_head, next_column, next);
                 if (column + columns > own.first && column < own.past)
-                    attend(column, statistics + static_cast<int64_t>(head) * arguments.statistics_rows,
-                           buffer);
+                    attend(of_keys ? place.head * arguments.group + head : place.head, column,
+                           statistics + static_cast<int64_t>(head) * arguments.statistics_rows, buffer);
                 if (next_head == heads) break;
                 if constexpr (!direct) kittens::barrier();
                 settle(next);
@@ -312,7 +352,9 @@ struct Backward {
         if constexpr (has_first)
             store(gradient_first, of_keys ? arguments.grad_k : arguments.grad_q, own_start, own_rows,
                   arguments.scale);
-        if constexpr (has_values) store(gradient_second, arguments.grad_v, own_start, own_rows, 1.0f);
+        if constexpr (has_values)
+            store(gradient_second, arguments.grad_v, own_start, own_rows,
+                  config.dropout ? arguments.dropout.scale : 1.0f);
     }
 };
 

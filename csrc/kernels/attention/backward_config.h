@@ -12,6 +12,7 @@ struct BackwardConfig {
     int head_dim;  // of the tiles; any smaller one that is a multiple of 8 runs with the rest of a row masked
     int waves;
     int stream_rows;  // of the other side, in LDS at a time
+    bool dropout;     // weights were dropped
 
     static constexpr int rows_per_wave = 32;
     constexpr int rows() const { return waves * rows_per_wave; }
@@ -32,9 +33,9 @@ struct DeltaVariant {
 inline constexpr int delta_threads = 256;
 
 // The rows of variants.def as constants variant_<name>, and all of a kind in order.
-#define ATTENTION_BACKWARD(name, targets, owner, input, head_dim, waves, stream_rows) \
-    inline constexpr BackwardVariant variant_##name{                                  \
-        #name, Targets::targets, {Owner::owner, Input::input, head_dim, waves, stream_rows}};
+#define ATTENTION_BACKWARD(name, targets, owner, input, head_dim, waves, stream_rows, dropout) \
+    inline constexpr BackwardVariant variant_##name{                                           \
+        #name, Targets::targets, {Owner::owner, Input::input, head_dim, waves, stream_rows, dropout}};
 #define ATTENTION_DELTA(name, targets, input) \
     inline constexpr DeltaVariant variant_##name{#name, Targets::targets, Input::input};
 #include "each_row.h"

@@ -16,6 +16,7 @@ struct ForwardConfig {
     int head_dim;  // of the tiles; any smaller one that is a multiple of 8 runs with the rest of a row masked
     int waves;
     Schedule schedule;
+    bool dropout;  // drops weights
 
     static constexpr int queries_per_wave = 32, keys_per_tile = 64;
     constexpr int queries() const { return waves * queries_per_wave; }
@@ -29,9 +30,9 @@ struct ForwardVariant {
 };
 
 // The rows of variants.def as constants variant_<name>, and all of them in order.
-#define ATTENTION_FORWARD(name, targets, input, head_dim, waves, schedule) \
-    inline constexpr ForwardVariant variant_##name{                        \
-        #name, Targets::targets, {Input::input, head_dim, waves, Schedule::schedule}};
+#define ATTENTION_FORWARD(name, targets, input, head_dim, waves, schedule, dropout) \
+    inline constexpr ForwardVariant variant_##name{                                 \
+        #name, Targets::targets, {Input::input, head_dim, waves, Schedule::schedule, dropout}};
 #include "each_row.h"
 
 inline constexpr ForwardVariant forward_variants[] = {

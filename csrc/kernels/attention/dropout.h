@@ -7,21 +7,74 @@
 
 namespace hipkittens::attention {
 
-// One draw of 128 bits serves 2 queries and 4 keys, 16 bits each: a lane that holds 4 neighbouring keys of a query needs
-// one draw, and one that holds 2 neighbouring queries of a key as well.
-struct DropoutBlock {
-    static constexpr int queries = 2, keys = 4;
-    kittens::vec<uint32_t, 4> bits;
+// One draw of 128 bits serves a block of 2 queries and 4 keys, 16 bits each: a function of the seed, the head and the
+// places of query and key in their sequences, whatever tiles a kernel works in. In row layout a lane holds 8 neighbours
+// of its own row, and a lane's neighbours in the wave hold the rest of their blocks: every lane draws one block per 8
+// weights and hands words to its neighbours, so that no bit is drawn twice or left over.
+struct DropoutDraws {
+    static constexpr int queries = 2, keys = 4;  // of a block
+    using Words = kittens::vec<uint32_t, 8>;
 
-    // The block that (query, key) lies in. head counts over all batches.
-    KITTENS_DEVICE DropoutBlock(const Dropout& dropout, uint32_t head, uint32_t query, uint32_t key) {
+    uint32_t key_low, key_high, sequel;
+    uint32_t limit;  // a word whose upper half is below this one's is dropped
+
+    KITTENS_DEVICE void start(const Dropout& dropout) {
         const uint64_t seed = dropout.seed[0];
-        bits = kittens::philox({key / keys, query / queries, head, static_cast<uint32_t>(dropout.seed[1])},
-                               static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+        key_low = kittens::uniform(static_cast<uint32_t>(seed));
+        key_high = kittens::uniform(static_cast<uint32_t>(seed >> 32));
+        sequel = kittens::uniform(static_cast<uint32_t>(dropout.seed[1]));
+        limit = dropout.threshold << 16;
     }
-    KITTENS_DEVICE bool keeps(const Dropout& dropout, uint32_t query, uint32_t key) const {
-        const uint32_t word = bits[query % queries * 2 + key % keys / 2];
-        return (key % 2 ? word >> 16 : word & 0xffff) >= dropout.threshold;
+
+    // head counts over all batches.
+    KITTENS_DEVICE kittens::vec<uint32_t, 4> block(uint32_t head, uint32_t query_block,
+                                                   uint32_t key_block) const {
+        // Else the ten round keys, which are sums, occupy scalar registers through the whole loop.
+        uint32_t low = key_low, high = key_high;
+        asm volatile("" : "+s"(low), "+s"(high));
+        return kittens::philox({key_block, query_block, head, sequel}, low, high);
+    }
+
+    // The upper halves are those of `query` and of keys key .. key+7. Lanes l and l ^ 1 hold a block's two queries.
+    KITTENS_DEVICE Words of_query(uint32_t head, uint32_t query, uint32_t key) const {
+        const bool odd = query % queries;
+        const auto own = block(head, query / queries, key / keys + odd);
+        uint32_t first[2], second[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const uint32_t other = kittens::permute_in_4<1, 0, 3, 2>(odd ? own[i] : own[2 + i]);
+            first[i] = odd ? other : own[i];
+            second[i] = odd ? own[2 + i] : other;
+        }
+        return {first[0] << 16,  first[0],  first[1] << 16,  first[1],
+                second[0] << 16, second[0], second[1] << 16, second[1]};
+    }
+
+    // The upper halves are those of `key` and of queries query .. query+7. Lanes l .. l+3 hold a block's four keys.
+    KITTENS_DEVICE Words of_key(uint32_t head, uint32_t query, uint32_t key) const {
+        const auto own = block(head, query / queries + key % keys, key / keys);
+        const bool late = key % keys / 2;
+        const uint32_t shift = key % 2 ? 0 : 16;
+        Words words;
+        place<0>(words, own, late);
+        place<1>(words, own, late);
+        place<2>(words, own, late);
+        place<3>(words, own, late);
+        return words << shift;
+    }
+
+  private:
+    // The two queries of lane l & ~3 | lane's block.
+    template <int lane>
+    KITTENS_DEVICE static void place(Words& words, const kittens::vec<uint32_t, 4>& own, bool late) {
+        const auto of_lane = [](uint32_t word) {
+            return kittens::permute_in_4<lane, lane, lane, lane>(word);
+        };
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const uint32_t early = of_lane(own[2 * i]), after = of_lane(own[2 * i + 1]);
+            words[2 * lane + i] = late ? after : early;
+        }
     }
 };
 

@@ -15,6 +15,7 @@ struct PingPongForward : ForwardWave<config> {
         typename Wave::Values, typename Wave::ValueTile;
     using Wave::all, Wave::arguments, Wave::direct, Wave::keys, Wave::output, Wave::query, Wave::softmax;
     static_assert(config.waves == 8, "ping-pong is a schedule of eight waves");
+    static_assert(!config.dropout, "only the simple schedule drops weights");
     static constexpr int buffers = direct ? 2 : 1;
     static constexpr int lds_bytes = buffers * (KeyTile::bytes + ValueTile::bytes);
     static_assert(lds_bytes <= kittens::target.lds_bytes, "the tiles under way fit in LDS");

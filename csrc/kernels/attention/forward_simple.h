@@ -57,6 +57,7 @@ struct SimpleForward : ForwardWave<config> {
         Wave::hide(scores, key);
         softmax.follow(scores, output);
         softmax.template exponentiate<0, Scores::width>(scores);
+        if constexpr (config.dropout) Wave::drop(scores, key);
         weigh(scores, value_tile(buffer));
     }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "config.h"
+#include "dropout.h"
 #include "forward_tiles.h"
 #include "mask.h"
 #include "online_softmax.h"
@@ -47,6 +48,7 @@ struct ForwardWave {
     Query query[pieces];
     Output output;
     OnlineSoftmax softmax;
+    DropoutDraws draws;  // of a kernel that drops
 
     KITTENS_DEVICE explicit ForwardWave(const ForwardArguments& arguments)
         : arguments(arguments),
@@ -59,6 +61,7 @@ struct ForwardWave {
         load_queries(matrix_of<T>(arguments.q, sequence.batch, sequence.first_q, place.head,
                                   sequence.mask.n_q, arguments.head_dim));
         kittens::zero(output);
+        if constexpr (config.dropout) draws.start(arguments.dropout);
     }
 
     KITTENS_DEVICE kittens::global_matrix<const T> key_matrix(const TensorArgument& tensor) const {
@@ -100,13 +103,27 @@ struct ForwardWave {
         if (!KeyRange::all_visible(sequence.mask, first_query, first_query + queries, key, keys))
             hide_invisible(scores, sequence.mask, first_query, key);
     }
+    // The weights of keys from `key` on, once they are in the softmax's sum.
+    KITTENS_DEVICE void drop(Scores& weights, int key) const {
+        const uint32_t head = place.batch * arguments.order.heads + place.head;
+        const kittens::Coordinate own = kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0);
+#pragma unroll
+        for (int j = 0; j < Scores::width; ++j) {
+            const DropoutDraws::Words words =
+                draws.of_query(head, first_query + own.row, key + j * Scores::shape::cols + own.col);
+#pragma unroll
+            for (int e = 0; e < Scores::per_lane; ++e)
+                if (words[e] < draws.limit) weights.tiles[0][j][e] = 0;
+        }
+    }
 
     KITTENS_DEVICE void store() {
         // Read again: in the loop before, scalar registers are short.
         const ForwardArguments arguments = kittens::arguments_again<ForwardArguments>();
         const int64_t batch = sequence.batch, head = place.head;
         const float total = softmax.total();
-        kittens::mul(output, output, total == 0.0f ? 0.0f : 1.0f / total);
+        const float kept = config.dropout ? arguments.dropout.scale : 1.0f;
+        kittens::mul(output, output, total == 0.0f ? 0.0f : kept / total);
         const int lane = kittens::lane_id_again();
         const kittens::Coordinate own = kittens::row_layout(Output::shape::value(), lane, 0);
         if (first_query + own.row >= sequence.mask.n_q) return;

@@ -135,10 +135,10 @@ std::vector<unsigned char> bytes_of(const T& value) {
 
 bool suits(const ForwardVariant& variant, const ForwardProblem& problem) {
     const Problem& p = problem.shared;
-    if (p.dropout_p > 0) refuse("no kernel drops weights");
     if (variant.targets == Targets::gfx942 && p.target != 942) return false;
     if (variant.targets == Targets::gfx950 && p.target != 950) return false;
     if ((variant.config.input == Input::bf16) != (p.element == ElementType::bf16)) return false;
+    if (variant.config.dropout != (p.dropout_p > 0)) return false;
     return p.head_dim <= variant.config.head_dim;
 }
 
@@ -221,7 +221,7 @@ const BackwardVariant* find(const Problem& p, Owner owner) {
     const BackwardVariant* best = nullptr;
     for (const BackwardVariant& variant : backward_variants)
         if (variant.config.owner == owner && runs_on(variant.targets, variant.config.input, p) &&
-            p.head_dim <= variant.config.head_dim &&
+            variant.config.dropout == (p.dropout_p > 0) && p.head_dim <= variant.config.head_dim &&
             (!best || variant.config.head_dim < best->config.head_dim))
             best = &variant;
     return best;
