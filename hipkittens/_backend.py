@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import _library
+from . import _findings, _library
 
 log = logging.getLogger("hipkittens")
 
@@ -33,6 +33,7 @@ class _State:
     backend = _one_of("HIPKITTENS_BACKEND", BACKENDS, "auto")
     arch = _one_of("HIPKITTENS_ARCH", _library.TARGETS, DEFAULT_ARCH)
     forced = False  # inside `simulate`
+    checking: simulate | None = None  # the innermost `simulate`
 
 
 def arch() -> str:
@@ -87,7 +88,8 @@ class simulate:
 
     arch        "gfx942" or "gfx950" (default: HIPKITTENS_ARCH, or else gfx942)
     checks      True: fresh registers, LDS, loads in flight and results hold NaN patterns until they are written, and
-                LDS bank conflicts are counted
+                LDS bank conflicts are counted. "all": that and every checker; or some of "memcheck", "racecheck",
+                "initcheck", "synccheck", "notes" with commas between. `findings` then lists what they found.
     arithmetic  "fast" (default), "strict" (f32 fused multiply-adds in order of k), "exact" (the published CDNA3 rule)
     threads     host threads; 0 is one per core
     host_level  the host instructions to use: "best" (default), "portable", "avx2", "avx512", "avx512_bf16", "amx"
@@ -98,7 +100,7 @@ class simulate:
         self,
         arch: str | None = None,
         *,
-        checks: bool = False,
+        checks: bool | str = False,
         arithmetic: str = "fast",
         threads: int = 0,
         host_level: str = "best",
@@ -126,17 +128,40 @@ class simulate:
             "wave_order_seed": seed,
             "poison": bool(checks),
             "count_lds_conflicts": bool(checks),
+            "checks": _findings.chosen(checks),
         }
+        self._found: list[_findings.Finding] = []
 
     def __enter__(self) -> simulate:
-        self._before = (_State.arch, _State.forced, _library.simulator_settings())
+        self._before = (_State.arch, _State.forced, _library.simulator_settings(), _State.checking)
+        if _State.checking is not None:
+            _State.checking._collect()
+        _library.clear_findings()
+        self._found = []
         _library.configure_simulator(self.arch, self.settings)
-        _State.arch, _State.forced = self.arch, True
+        _State.arch, _State.forced, _State.checking = self.arch, True, self
         return self
 
     def __exit__(self, *_: object) -> None:
-        _State.arch, _State.forced, settings = self._before
+        self._collect()
+        _State.arch, _State.forced, settings, _State.checking = self._before
         _library.configure_simulator(_State.arch, settings)
+
+    def _collect(self) -> list[_findings.Finding]:
+        """Moves what the simulator has gathered here."""
+        if _State.checking is self:
+            self._found = _findings.merged([*self._found, *_findings.from_json(_library.take_findings())])
+        return self._found
+
+    @property
+    def findings(self) -> list[_findings.Finding]:
+        """What the checkers found in the launches of this context; each kind and pair of instructions once."""
+        return _findings.errors(self._collect())
+
+    @property
+    def notes(self) -> list[_findings.Finding]:
+        """Remarks about speed: LDS bank conflicts, uncoalesced accesses, partial cache lines, redundant waits."""
+        return _findings.notes(self._collect())
 
     @staticmethod
     def report() -> dict[str, Any]:

@@ -83,6 +83,18 @@ def configure_simulator(arch: str, settings: dict[str, Any]) -> None:
     _set_simulated_arch(arch)
 
 
+def take_findings() -> str:
+    """JSON of what the checkers found in this process since the last call."""
+    control = _simulator_control()
+    text = control.findings()
+    control.clear_findings()
+    return text
+
+
+def clear_findings() -> None:
+    _simulator_control().clear_findings()
+
+
 def last_report() -> dict[str, Any]:
     return _simulator_control().last_report()
 

@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import functools
 import importlib.util
+import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ class Settings(ctypes.Structure):
     _fields_ = [("arithmetic", ctypes.c_int), ("host_level", ctypes.c_int), ("threads", ctypes.c_uint32),
                 ("wave_order_seed", ctypes.c_uint64), ("poison", ctypes.c_int), ("count_lds_conflicts", ctypes.c_int),
                 ("instruction_limit", ctypes.c_uint64), ("wave_turn", ctypes.c_uint32),
-                ("workgroups_side_by_side", ctypes.c_uint32)]  # fmt: skip
+                ("workgroups_side_by_side", ctypes.c_uint32), ("checks", ctypes.c_uint32)]  # fmt: skip
 
 
 class Report(ctypes.Structure):
@@ -38,6 +39,10 @@ class Report(ctypes.Structure):
         "instructions", "workgroups", "waves", "mfma_instructions", "valu_instructions", "salu_instructions",
         "lds_instructions", "vector_memory_instructions", "other_instructions", "lds_conflict_cycles")),
         ("seconds", ctypes.c_double)]  # fmt: skip
+
+
+CHECKERS = {"memcheck": 1, "racecheck": 2, "initcheck": 4, "synccheck": 8, "notes": 16}
+ALL_CHECKS = 31
 
 
 class SimulatorError(Exception):
@@ -58,12 +63,23 @@ def library() -> ctypes.CDLL:
     handle.hipkittens_last_error.restype = ctypes.c_char_p
     handle.hipkittens_last_report.restype = None
     handle.hipkittens_get_settings.restype = None
+    handle.hipkittens_clear_findings.restype = None
     return handle
 
 
 def _check(status: int, what: str) -> None:
     if status != 0:
         raise SimulatorError(f"{what}: hip error {status}: {library().hipkittens_last_error().decode()}")
+
+
+def take_findings() -> list[dict]:
+    """What the checkers have found since the last call, as simulator.h describes it; notes included."""
+    lib = library()
+    lib.hipkittens_findings.restype = ctypes.c_size_t
+    buffer = ctypes.create_string_buffer(lib.hipkittens_findings(None, ctypes.c_size_t(0)) + 1)
+    lib.hipkittens_findings(buffer, ctypes.c_size_t(len(buffer)))
+    lib.hipkittens_clear_findings()
+    return json.loads(buffer.value)
 
 
 @dataclasses.dataclass

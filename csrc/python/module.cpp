@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 
@@ -23,6 +24,7 @@ py::dict settings_to_dict(const HipkittensSettings& settings) {
     result["instruction_limit"] = settings.instruction_limit;
     result["wave_turn"] = settings.wave_turn;
     result["workgroups_side_by_side"] = settings.workgroups_side_by_side;
+    result["checks"] = settings.checks;
     return result;
 }
 
@@ -47,6 +49,8 @@ HipkittensSettings settings_from_dict(const py::dict& values, HipkittensSettings
             settings.wave_turn = value.cast<uint32_t>();
         } else if (name == "workgroups_side_by_side") {
             settings.workgroups_side_by_side = value.cast<uint32_t>();
+        } else if (name == "checks") {
+            settings.checks = value.cast<uint32_t>();
         } else {
             throw py::key_error("no simulator setting is called " + name);
         }
@@ -127,6 +131,12 @@ py::list recorded_launches() {
     return result;
 }
 
+std::string findings() {
+    std::string text(hipkittens_findings(nullptr, 0) + 1, '\0');
+    text.resize(std::min(hipkittens_findings(text.data(), text.size()), text.size() - 1));
+    return text;
+}
+
 py::tuple disassemble(int target, const py::bytes& code) {
     const std::string bytes = code;
     char text[512];
@@ -174,6 +184,8 @@ PYBIND11_MODULE(_C, module) {
         "The launches kept: kernel, target, report, regions of (name, bytes loaded, bytes stored, distinct "
         "bytes loaded, distinct bytes stored), and of each instruction that was executed (address, unit, "
         "executions, bytes, LDS conflict cycles).");
+    module.def("findings", &door::findings, "JSON array of what the checkers found since clear_findings.");
+    module.def("clear_findings", &hipkittens_clear_findings);
     module.def("disassemble", &door::disassemble, py::arg("target"), py::arg("code"),
                "(bytes used, text) of the instruction at the start of code; (0, None) if it is none. target: "
                "942 or 950.");

@@ -26,7 +26,7 @@ struct ThreadState {
     int device = 0;
     hip::hipError_t last_error = hip::hipSuccess;  // until hipGetLastError asks
     std::string last_text;
-    HipkittensSettings settings{0, -1, 0, 0, 0, 0, 0, 0};
+    HipkittensSettings settings{0, -1, 0, 0, 0, 0, 0, 0, 0, 0};
     HipkittensReport report{};
 };
 ThreadState& thread_state();

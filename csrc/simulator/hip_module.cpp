@@ -30,6 +30,7 @@ Settings machine_settings(const HipkittensSettings& from) {
     settings.instruction_limit = from.instruction_limit;
     settings.wave_turn = from.wave_turn;
     settings.workgroups_side_by_side = from.workgroups_side_by_side;
+    settings.checks = from.checks;
     return settings;
 }
 

@@ -37,6 +37,7 @@ typedef struct {
     uint64_t instruction_limit;
     uint32_t wave_turn;
     uint32_t workgroups_side_by_side;
+    uint32_t checks; /* sum of 1 memcheck, 2 racecheck, 4 initcheck, 8 synccheck, 16 notes */
 } HipkittensSettings;
 void hipkittens_get_settings(HipkittensSettings* settings);
 int hipkittens_set_settings(
@@ -45,6 +46,11 @@ int hipkittens_best_host_level(void);
 
 /* The full text of the calling thread's last failure: kernel, workgroup, wave, lane, instruction, address, nearest region. */
 const char* hipkittens_last_error(void);
+
+/* What the checkers found in all launches of this process since the last clear: a JSON array. Returns its length without
+   the final 0; writes what fits into `size` bytes. */
+size_t hipkittens_findings(char* text, size_t size);
+void hipkittens_clear_findings(void);
 
 /* Counters of the calling thread's last launch. */
 typedef struct {

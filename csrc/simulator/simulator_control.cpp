@@ -5,6 +5,7 @@
 
 #include "isa/decode.h"
 #include "isa/disassemble.h"
+#include "simulator/checks/finding.h"
 #include "simulator/execute/families.h"
 #include "simulator/hip_call.h"
 
@@ -26,6 +27,7 @@ HIPKITTENS_EXPORT int hipkittens_set_settings(const HipkittensSettings* settings
         };
         check("arithmetic", settings->arithmetic, 0, 2);
         check("host_level", settings->host_level, -1, static_cast<int>(best_host_level()));
+        check("checks", settings->checks, 0, checks::all_checkers);
         check("threads", settings->threads, 0, 1024);
         thread_state().settings = *settings;
     });
@@ -38,6 +40,17 @@ HIPKITTENS_EXPORT const char* hipkittens_last_error(void) { return thread_state(
 HIPKITTENS_EXPORT void hipkittens_last_report(HipkittensReport* report) {
     if (report) *report = thread_state().report;
 }
+
+HIPKITTENS_EXPORT size_t hipkittens_findings(char* text, size_t size) {
+    const std::string json = checks::finding_log().json();
+    if (text && size) {
+        const size_t length = std::min(json.size(), size - 1);
+        std::memcpy(text, json.data(), length);
+        text[length] = 0;
+    }
+    return json.size();
+}
+HIPKITTENS_EXPORT void hipkittens_clear_findings(void) { checks::finding_log().clear(); }
 
 HIPKITTENS_EXPORT int hipkittens_disassemble(int target, const uint8_t* bytes, size_t size, char* text,
                                              size_t text_size) {

@@ -20,26 +20,6 @@ std::string format(const char* pattern, Arguments... arguments) {
     return text;
 }
 
-// " (csrc/kernels/gemm/gemm.h:36)" if the code object has a line table that says so.
-std::string source_line(const Program& program, const Step* step) {
-    try {
-        const std::string place =
-            code_object::LineTable(*program.file).source_line(program.address_of(step) - program.load_offset);
-        return place.empty() ? "" : " (" + place + ")";
-    } catch (const code_object::Error&) {
-        return "";  // a damaged line table must not hide the fault it was to explain
-    }
-}
-
-std::string instruction_text(const Program& program, const isa::Instruction& instruction) {
-    if (instruction.row) return isa::disassemble(instruction);
-    std::string text = "bytes";
-    for (uint32_t at = instruction.address; at < instruction.address + 8 && at < program.text.size(); ++at) {
-        text += format(" %02x", program.text[at]);
-    }
-    return text;
-}
-
 // How far `address` is from the region that lies nearest to it.
 std::string nearest_region(const Dispatch& dispatch, uint64_t address) {
     const Region* nearest = nullptr;
@@ -68,6 +48,25 @@ std::string nearest_region(const Dispatch& dispatch, uint64_t address) {
 
 }  // namespace
 
+std::string source_line(const Program& program, uint32_t instruction) {
+    try {
+        return code_object::LineTable(*program.file)
+            .source_line(program.text_address + program.instructions[instruction].address -
+                         program.load_offset);
+    } catch (const code_object::Error&) {
+        return "";  // a damaged line table must not hide the fault it was to explain
+    }
+}
+
+std::string instruction_text(const Program& program, const isa::Instruction& instruction) {
+    if (instruction.row) return isa::disassemble(instruction);
+    std::string text = "bytes";
+    for (uint32_t at = instruction.address; at < instruction.address + 8 && at < program.text.size(); ++at) {
+        text += format(" %02x", program.text[at]);
+    }
+    return text;
+}
+
 std::string describe_place(const Wave& wave, const Step* step) {
     const Workgroup& workgroup = *wave.workgroup;
     const Program& program = *workgroup.dispatch->program;
@@ -78,7 +77,8 @@ std::string describe_place(const Wave& wave, const Step* step) {
         const uint64_t from_entry = program.address_of(step) - program.address_of(program.entry);
         text += format(", at entry+0x%" PRIx64 ": `%s`", from_entry,
                        instruction_text(program, instruction).c_str());
-        text += source_line(program, step);
+        const std::string source = source_line(program, step->instruction);
+        if (!source.empty()) text += " (" + source + ")";
     }
     return text;
 }

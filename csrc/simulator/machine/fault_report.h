@@ -8,9 +8,15 @@
 
 namespace hipkittens::simulator {
 
+struct Program;
+
 // Kernel, workgroup, wave, lane, instruction text with its offset, reason, address, nearest region and
 // distance.
 std::string describe_fault(const Wave& wave);
+
+// The parts of that line. source_line: "csrc/kernels/gemm/gemm.h:36", or "" if the code object does not say.
+std::string instruction_text(const Program& program, const isa::Instruction& instruction);
+std::string source_line(const Program& program, uint32_t instruction);
 
 // The same place line for a wave that has not faulted (watchdog reports).
 std::string describe_place(const Wave& wave, const Step* step);

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "isa/effects.h"
+#include "simulator/checks/shadow.h"
 #include "simulator/machine/worker.h"
 #include "simulator/tile_unit/tile_unit.h"
 
@@ -195,6 +196,9 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     std::optional<Recording> recording;
     if (request.record) dispatch.recording = &recording.emplace(*dispatch.program, dispatch.regions);
 
+    checks::LaunchShadow shadow;
+    dispatch.shadow = &shadow;
+
     const uint32_t* counts = request.grid_workgroups;
     Grid grid(dispatch, kernel, &packet, counts[0] * counts[1] * counts[2],
               resident_limit(kernel, request, dispatch.lds_bytes));
@@ -222,6 +226,7 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     }
 
     result.error = grid.error;
+    if (dispatch.program->plan) checks::finish_launch(shadow, dispatch);
     result.report.workgroups = grid.workgroup_count;
     const uint32_t* size = request.workgroup_size;
     result.report.waves = uint64_t{grid.workgroup_count} * ((size[0] * size[1] * size[2] + 63) / 64);

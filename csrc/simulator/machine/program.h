@@ -16,6 +16,9 @@ namespace hipkittens::simulator {
 
 class IndexedSteps;
 class StepBuilder;
+namespace checks {
+struct Plan;
+}
 
 // Instructions that are always executed together: a wave that enters at `first` runs `count` of them.
 struct Block {
@@ -40,7 +43,8 @@ struct Program {
     // The code object as it was given, for source lines; its addresses are load_offset below the guest's.
     std::shared_ptr<const std::vector<uint8_t>> file;
     uint64_t load_offset = 0;
-    std::vector<uint8_t> text;  // for messages about bytes that are no instruction
+    std::shared_ptr<const checks::Plan> plan;  // under checks only
+    std::vector<uint8_t> text;                 // for messages about bytes that are no instruction
 
     // The step of the instruction at a guest address, nullptr when there is none.
     const Step* step_for_address(uint64_t address) const;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 
+#include "simulator/checks/shadow.h"
 #include "simulator/memory/pending.h"
 
 namespace hipkittens::simulator {
@@ -67,9 +68,11 @@ Seat::Seat(const Dispatch& dispatch, const code_object::Kernel& kernel, const vo
         wave->scratch_memory = place;
         place += scratch_stride_;
     }
+    checks::create_shadows(workgroup);
 }
 
 Seat::~Seat() {
+    checks::destroy_shadows(workgroup);
     for (Wave* wave : workgroup.waves) destroy_pending_operations(wave->pending);
     munmap(memory_, memory_bytes_);
 }
@@ -84,6 +87,7 @@ void Seat::begin(uint32_t linear_id) {
     workgroup.counters = Counters{};
     order_state = dispatch_.settings.wave_order_seed * 0x9e3779b97f4a7c15u + linear_id;
     if (dispatch_.settings.poison) fill(workgroup.lds, round_up(dispatch_.lds_bytes, 4), poison_pattern);
+    checks::begin_workgroup(workgroup);
     for (uint32_t index = 0; index < workgroup.waves.size(); ++index)
         initialise_registers(workgroup.waves[index], index * 64);
 }
@@ -145,6 +149,8 @@ void Seat::initialise_registers(Wave* wave, uint32_t first_work_item) {
     if (kernel_.workgroup_id_z) scalar(next++, workgroup.id[2]);
     if (kernel_.workgroup_info) scalar(next++, 0);
     if (kernel_.private_segment) scalar(next++, 0);
+
+    checks::begin_wave(wave, next);
 
     // v0 holds the work-item ids packed in ten bits each (gfx90a and later).
     uint32_t* v0 = reinterpret_cast<uint32_t*>(at(wave, StepBuilder::vectors));

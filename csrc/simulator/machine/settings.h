@@ -31,6 +31,8 @@ struct Settings {
     uint32_t wave_turn = 0;
     // With wave_turn: so many workgroups of a worker advance together, one turn of each wave at a time.
     uint32_t workgroups_side_by_side = 1;
+    uint32_t checks =
+        0;  // of checks::Checker; decided when a program is translated, so that off costs nothing
 };
 
 // AMX adds up in its own order, which is neither strict nor exact.

@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <set>
 
 #include "isa/decode.h"
+#include "simulator/checks/check_plan.h"
 #include "simulator/execute/families.h"
 #include "simulator/machine/control.h"
 #include "simulator/machine/mode_regions.h"
@@ -149,6 +151,12 @@ void Translation::emit_steps() {
         skip = none;
     };
     program.step_at.assign(request.text.size() / 4 + 1, -1);
+    std::optional<checks::PlanBuilder> checker;
+    if (request.settings.checks) {
+        auto plan = std::make_shared<checks::Plan>();
+        checker.emplace(*plan, program, builder, request.accum_offset);
+        program.plan = std::move(plan);
+    }
     for (uint32_t index = 0; index < program.instructions.size(); ++index) {
         const Instruction& instruction = program.instructions[index];
         builder.begin_instruction(index);
@@ -169,13 +177,16 @@ void Translation::emit_steps() {
             skip = builder.steps().size();
             builder.emit(skip_vector);
         }
+        const bool may_index = regions[index] & mode_gpr_index_enabled && is_indexable(instruction);
+        if (checker) checker->before(index, leads || may_skip, may_index);
         const Control control = bind_control(instruction, builder);
         if (control == Control::branch) branch_steps.push_back(builder.steps().size() - 1);
         if (control != Control::none) continue;
-        const bool may_index = regions[index] & mode_gpr_index_enabled && is_indexable(instruction);
         const size_t indexed = builder.steps().size();
         if (may_index) builder.emit(run_indexed);
-        if (!bind_instruction(instruction, builder, request.settings)) builder.emit(fault_no_meaning);
+        const bool bound = bind_instruction(instruction, builder, request.settings);
+        if (!bound) builder.emit(fault_no_meaning);
+        if (bound && checker) checker->after(index);
         if (may_index) {
             builder.steps()[indexed].immediate = static_cast<int32_t>(builder.steps().size() - indexed - 1);
         }

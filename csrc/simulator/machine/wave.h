@@ -12,6 +12,9 @@ struct Step;
 struct Workgroup;
 struct PendingOperations;
 struct Region;
+namespace checks {
+struct WaveShadow;
+}
 
 enum class WaveStatus : uint8_t { ready, at_barrier, yielded, ended, faulted };
 
@@ -44,6 +47,7 @@ struct alignas(64) Wave {
     uint32_t fault_lane = 0;
     uint8_t* scratch_memory = nullptr;  // private segment of the wave: private_bytes per lane, lane-major
     uint32_t private_bytes = 0;
+    checks::WaveShadow* shadow = nullptr;  // under checks only
 };
 
 namespace layout {

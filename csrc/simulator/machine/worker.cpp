@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "simulator/checks/shadow.h"
 #include "simulator/machine/fault_report.h"
 #include "simulator/memory/pending.h"
 
@@ -117,7 +118,10 @@ Outcome run_workgroup(Seat& seat) {
             }
             return Outcome::yielded;
         }
-        if (at_barrier + ended == waves.size()) make_ready(waves, WaveStatus::at_barrier);
+        if (at_barrier + ended == waves.size()) {
+            if (ended) checks::report_missing_at_barrier(seat.workgroup);
+            make_ready(waves, WaveStatus::at_barrier);
+        }
         if (ready) return Outcome::paused;
     }
 }

@@ -12,6 +12,10 @@ namespace hipkittens::simulator {
 
 struct Program;
 class Recording;
+namespace checks {
+struct WorkgroupShadow;
+struct LaunchShadow;
+}  // namespace checks
 
 // Memory that a launch may touch. Guest addresses are host addresses.
 struct Region {
@@ -36,7 +40,8 @@ struct Dispatch {
     uint32_t lds_bytes = 0;  // static + dynamic
     const uint8_t* kernel_arguments = nullptr;
     std::vector<Region> regions;
-    Recording* recording = nullptr;  // null unless this launch is recorded
+    Recording* recording = nullptr;          // null unless this launch is recorded
+    checks::LaunchShadow* shadow = nullptr;  // under checks only
 };
 
 struct Workgroup {
@@ -48,6 +53,7 @@ struct Workgroup {
     uint64_t* block_counts =
         nullptr;  // executions of each block of the program, by all workgroups of a worker
     Counters counters;
+    checks::WorkgroupShadow* shadow = nullptr;  // under checks only
 };
 
 // Marks the wave as faulted at `step` and returns nullptr, for `return fault(...)` in a handler. `reason` is

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 
+#include "simulator/checks/shadow.h"
 #include "simulator/memory/pending_queue.h"
 
 namespace hipkittens::simulator {
@@ -39,6 +40,7 @@ void perform_flat(Wave* wave, PendingOperation* operation) {
 }
 
 void finish_flat(Wave* wave, PendingOperation* operation) {
+    if (__builtin_expect(wave->shadow != nullptr, 0)) checks::registers_changed(wave, operation);
     for (uint32_t row = 0; row < operation->dwords; ++row) {
         uint32_t* target =
             reinterpret_cast<uint32_t*>(at(wave, operation->destination + row * layout::vector_row_bytes));

@@ -38,6 +38,11 @@ struct alignas(64) PendingOperation {
         64) uint32_t data[256];  // a store's or an atomic's operands lane by lane; results computed at issue
     alignas(64) uint32_t result[128];  // staging of a returning flat atomic
     uint8_t valid_bytes[64];
+
+    // Under checks `land` is the checkers', which then call the operation's own.
+    Land checked_land;
+    const void* checked;  // null without checks
+    uint32_t issue_epoch, issue_clock;
 };
 
 struct PendingOperations {

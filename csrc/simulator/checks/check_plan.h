@@ -1,0 +1,62 @@
+// simulator/checks/check_plan.h: what translation prepares for a checked program. A program that is translated without
+// checks has none of it. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "simulator/checks/register_effects.h"
+#include "simulator/machine/program.h"
+
+namespace hipkittens::simulator::checks {
+
+// What the checkers want to know about one memory instruction.
+struct MemoryEffects {
+    uint32_t instruction = 0;
+    Queue queue = Queue::none;
+    bool reads_lds = false, writes_lds = false, reads_memory = false, writes_memory = false;
+    bool is_atomic = false, to_lds = false;
+    bool is_counter = false;  // ds_append, ds_consume: one dword at operation->lds_offset
+    bool is_private = false;  // scratch
+    bool is_pair = false;
+    uint8_t bytes = 0;                            // per lane
+    uint32_t second = 0;                          // read2, write2: distance of the second access
+    uint32_t result_first = 0, result_count = 0;  // registers that change when it lands
+};
+
+// Instructions [first, first + count) between two places where something can be issued, land or change EXEC. Their
+// registers are checked together, before the first of them runs.
+struct Run {
+    uint32_t first = 0, count = 0;
+    RegisterSet reads, writes;  // reads: of what no earlier instruction of the run has written
+};
+
+struct Plan {
+    uint32_t checkers = 0;
+    uint32_t accum_offset = 0;
+    std::vector<Effects> effects;  // by instruction; empty effects for bytes that are none
+    std::deque<MemoryEffects> memory;
+    std::deque<Run> runs;
+    bool synchronises_workgroups = false;  // has what spin locks are made of
+};
+
+// Emits the steps around an instruction's own. Used by translate.cpp.
+class PlanBuilder {
+  public:
+    PlanBuilder(Plan& plan, const Program& program, StepBuilder& builder, uint32_t accum_offset);
+
+    // `is_indexed`: which registers it uses is known only when it runs (S_SET_GPR_IDX), so it is not looked at.
+    void before(uint32_t instruction, bool starts_block, bool is_indexed);
+    void after(uint32_t instruction);  // its own steps were emitted
+
+  private:
+    bool joins_run(uint32_t instruction) const;
+
+    Plan& plan_;
+    const Program& program_;
+    StepBuilder& builder_;
+    bool run_is_open_ = false;
+};
+
+}  // namespace hipkittens::simulator::checks

@@ -1,0 +1,163 @@
+// simulator/checks/finding.cpp: lists of findings, and a finding as JSON.
+// SPDX-License-Identifier: MIT
+#include "simulator/checks/finding.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "simulator/machine/fault_report.h"
+#include "simulator/machine/program.h"
+
+namespace hipkittens::simulator::checks {
+
+Finding* FindingList::count_known(const char* kind, uint32_t first, uint32_t second) {
+    const auto found = findings_.find({first, second, kind});
+    if (found == findings_.end()) return nullptr;
+    ++found->second.count;
+    return &found->second;
+}
+
+void FindingList::add(Finding finding) {
+    const auto key = std::make_tuple(finding.first, finding.second, finding.kind);
+    findings_.emplace(key, std::move(finding));
+}
+
+void FindingList::merge(const FindingList& other) {
+    for (const auto& [key, finding] : other.findings_) {
+        const auto [place, is_new] = findings_.emplace(key, finding);
+        if (is_new) continue;
+        // The lowest workgroup speaks for all: which one a host thread met first is chance.
+        const uint64_t count = place->second.count + finding.count;
+        if (finding.workgroup < place->second.workgroup) place->second = finding;
+        place->second.count = count;
+    }
+}
+
+std::vector<const Finding*> FindingList::ordered() const {
+    std::vector<const Finding*> result;
+    for (const auto& [key, finding] : findings_) result.push_back(&finding);
+    std::stable_sort(result.begin(), result.end(), [](const Finding* a, const Finding* b) {
+        return std::make_tuple(a->second, a->first, std::string(a->kind)) <
+               std::make_tuple(b->second, b->first, std::string(b->kind));
+    });
+    return result;
+}
+
+namespace {
+
+const char* name_of(Checker checker) {
+    switch (checker) {
+        case memcheck:
+            return "memcheck";
+        case racecheck:
+            return "racecheck";
+        case initcheck:
+            return "initcheck";
+        case synccheck:
+            return "synccheck";
+        default:
+            return "notes";
+    }
+}
+
+std::string quoted(const std::string& text) {
+    std::string result = "\"";
+    for (const char c : text) {
+        if (c == '"' || c == '\\') {
+            result += '\\';
+            result += c;
+        } else if (static_cast<unsigned char>(c) < 0x20) {
+            char escape[8];
+            std::snprintf(escape, sizeof escape, "\\u%04x", c);
+            result += escape;
+        } else {
+            result += c;
+        }
+    }
+    return result + "\"";
+}
+
+struct Place {
+    std::string text, source;
+    uint64_t offset = 0;
+};
+
+Place place_of(const Program& program, uint32_t instruction) {
+    Place place;
+    place.text = instruction_text(program, program.instructions[instruction]);
+    place.source = source_line(program, instruction);
+    place.offset =
+        program.instructions[instruction].address - program.instructions[program.entry->instruction].address;
+    return place;
+}
+
+std::string party(const Program& program, uint32_t instruction, uint8_t wave) {
+    if (instruction == no_instruction) return "null";
+    const Place place = place_of(program, instruction);
+    return "{\"text\": " + quoted(place.text) + ", \"offset\": " + std::to_string(place.offset) +
+           ", \"source\": " + quoted(place.source) +
+           ", \"wave\": " + (wave == no_wave ? "null" : std::to_string(wave)) + "}";
+}
+
+// `s_barrier` at entry+0x40 (gemm.h:36)
+std::string named(const Program& program, uint32_t instruction) {
+    if (instruction == no_instruction) return "";
+    const Place place = place_of(program, instruction);
+    char offset[32];
+    std::snprintf(offset, sizeof offset, "entry+0x%llx", static_cast<unsigned long long>(place.offset));
+    return "`" + place.text + "` at " + offset + (place.source.empty() ? "" : " (" + place.source + ")");
+}
+
+void replace(std::string& text, const std::string& what, const std::string& by) {
+    for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size()))
+        text.replace(at, what.size(), by);
+}
+
+}  // namespace
+
+std::string to_json(const Finding& finding, const Program& program, const uint32_t* grid) {
+    std::string message = finding.message;
+    replace(message, "{1}", named(program, finding.first));
+    replace(message, "{2}", named(program, finding.second));
+    char lanes[32];
+    std::snprintf(lanes, sizeof lanes, "0x%016llx", static_cast<unsigned long long>(finding.lanes));
+    const uint32_t id = finding.workgroup;
+    return std::string("{\"checker\": \"") + name_of(finding.checker) + "\", \"kind\": \"" + finding.kind +
+           "\", \"kernel\": " + quoted(program.kernel_name) + ", \"target\": \"" +
+           (program.target == isa::Target::gfx942 ? "gfx942" : "gfx950") +
+           "\", \"message\": " + quoted(message) +
+           ", \"first\": " + party(program, finding.first, finding.first_wave) +
+           ", \"second\": " + party(program, finding.second, finding.second_wave) + ", \"workgroup\": [" +
+           std::to_string(id % grid[0]) + ", " + std::to_string(id / grid[0] % grid[1]) + ", " +
+           std::to_string(id / grid[0] / grid[1]) + "], \"lanes\": \"" + lanes +
+           "\", \"place\": " + quoted(finding.place) + ", \"fix\": " + quoted(finding.fix) +
+           ", \"count\": " + std::to_string(finding.count) + "}";
+}
+
+void FindingLog::append(std::vector<std::string> launch) {
+    constexpr size_t limit = 10000;  // a wrong kernel in a training loop must not eat the host's memory
+    std::lock_guard lock(mutex_);
+    for (std::string& entry : launch) {
+        if (entries_.size() < limit) entries_.push_back(std::move(entry));
+    }
+}
+
+std::string FindingLog::json() {
+    std::lock_guard lock(mutex_);
+    std::string result = "[";
+    for (const std::string& entry : entries_) result += (result.size() > 1 ? ",\n" : "") + entry;
+    return result + "]";
+}
+
+void FindingLog::clear() {
+    std::lock_guard lock(mutex_);
+    entries_.clear();
+}
+
+// Never destroyed: threads may still launch while the process ends.
+FindingLog& finding_log() {
+    static FindingLog& log = *new FindingLog;
+    return log;
+}
+
+}  // namespace hipkittens::simulator::checks

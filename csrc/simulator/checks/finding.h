@@ -1,0 +1,77 @@
+// simulator/checks/finding.h: what a checker found, and the lists in which findings are gathered.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace hipkittens::simulator {
+
+struct Program;
+
+namespace checks {
+
+// Named as NVIDIA's compute-sanitizer names them; `notes` are about speed, never about right or wrong.
+enum Checker : uint32_t {
+    memcheck = 1,
+    racecheck = 2,
+    initcheck = 4,
+    synccheck = 8,
+    notes = 16,
+    all_checkers = 31,
+};
+
+inline constexpr uint32_t no_instruction = UINT32_MAX;
+inline constexpr uint8_t no_wave = 0xff;
+
+// One kind of finding between one pair of instructions. Where it was seen first is kept, the rest is counted.
+struct Finding {
+    Checker checker = memcheck;
+    const char* kind = "";                                     // a literal: lds_race, register_in_flight, ...
+    uint32_t first = no_instruction, second = no_instruction;  // indices into the program's instructions
+    uint8_t first_wave = no_wave, second_wave = no_wave;
+    uint32_t workgroup = 0;  // linear id
+    uint64_t lanes = 0;
+    std::string place;    // "v12", "LDS bytes 0x100 to 0x10f"
+    std::string message;  // one sentence: what happened, with {1} and {2} for the two instructions
+    std::string fix;      // the wait, barrier or s_nop that would order them
+    uint64_t count = 1;
+};
+
+// Findings of one worker's seat, or of a launch: one per kind and pair of instructions.
+class FindingList {
+  public:
+    // The finding of that kind and pair if it is known already, its count raised; else nullptr.
+    Finding* count_known(const char* kind, uint32_t first, uint32_t second);
+    void add(Finding finding);
+    void merge(const FindingList& other);
+    bool empty() const { return findings_.empty(); }
+    std::vector<const Finding*> ordered() const;  // by instruction
+
+  private:
+    std::map<std::tuple<uint32_t, uint32_t, const char*>, Finding> findings_;
+};
+
+// A finding as one JSON object. `grid_workgroups` turn the linear workgroup id into three.
+std::string to_json(const Finding& finding, const Program& program, const uint32_t* grid_workgroups);
+
+// The findings of all launches of this process since they were last taken, as JSON objects: Python's autograd
+// launches from several threads.
+class FindingLog {
+  public:
+    void append(std::vector<std::string> launch);
+    std::string json();  // an array
+    void clear();
+
+  private:
+    std::mutex mutex_;
+    std::vector<std::string> entries_;
+};
+FindingLog& finding_log();
+
+}  // namespace checks
+}  // namespace hipkittens::simulator

@@ -1,0 +1,184 @@
+// simulator/checks/lds_shadow.cpp: races and reads of unwritten bytes in LDS.
+// SPDX-License-Identifier: MIT
+#include "simulator/checks/lds_shadow.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "simulator/checks/shadow.h"
+#include "simulator/memory/pending_queue.h"
+
+namespace hipkittens::simulator::checks {
+
+void LdsShadow::resize(uint32_t bytes) {
+    bytes_ = (bytes + 15) / 16 * 16;
+    cells_.assign(bytes_ >> shift_, Cell{});
+    accesses_.assign(1, LdsAccess{});
+}
+
+void LdsShadow::clear() {
+    std::fill(cells_.begin(), cells_.end(), Cell{});
+    accesses_.erase(accesses_.begin() + 1, accesses_.end());
+}
+
+void LdsShadow::split_to(uint32_t shift) {
+    std::vector<Cell> finer(bytes_ >> shift);
+    for (size_t cell = 0; cell < finer.size(); ++cell) finer[cell] = cells_[cell >> (shift_ - shift)];
+    cells_ = std::move(finer);
+    shift_ = shift;
+}
+
+bool LdsShadow::is_ordered(const LdsAccess& earlier, const LdsAccess& later) const {
+    if (earlier.is_atomic && later.is_atomic) return true;
+    // A wave's operations of one queue reach LDS in the order of their issue.
+    if (earlier.wave == later.wave) {
+        return (earlier.queue == later.queue && earlier.queue != Queue::flat) ||
+               later.issue_clock > earlier.land_clock;
+    }
+    return later.issue_epoch > earlier.land_epoch;
+}
+
+void LdsShadow::access(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation) {
+    if (effects.is_counter) {
+        const uint32_t address[1] = {operation->lds_offset};
+        return access(wave, effects, operation, address, operation->lanes ? 1 : 0, 4);
+    }
+    if (effects.to_lds) {
+        uint32_t address[64];
+        for (uint32_t lane = 0; lane < 64; ++lane)
+            address[lane] = operation->lds_offset + lane * effects.bytes;
+        return access(wave, effects, operation, address, operation->lanes, effects.bytes);
+    }
+    access(wave, effects, operation, operation->lds_address, operation->lanes, effects.bytes);
+    if (effects.is_pair) {
+        uint32_t address[64];
+        for (uint32_t lane = 0; lane < 64; ++lane)
+            address[lane] = operation->lds_address[lane] + effects.second;
+        access(wave, effects, operation, address, operation->lanes, effects.bytes);
+    }
+}
+
+void LdsShadow::access(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation,
+                       const uint32_t* address, uint64_t lanes, uint32_t bytes) {
+    if (!lanes) return;
+    uint32_t low_bits = bytes;
+    for (uint64_t left = lanes; left; left &= left - 1) low_bits |= address[__builtin_ctzll(left)];
+    if (low_bits & ((1u << shift_) - 1)) split_to(static_cast<uint32_t>(__builtin_ctz(low_bits)));
+    const WaveShadow& shadow = *wave->shadow;
+    accesses_.push_back({effects.instruction, wave->index_in_workgroup, effects.queue, effects.is_atomic,
+                         operation->issue_epoch, shadow.epoch, operation->issue_clock, shadow.clock});
+    const uint32_t me = static_cast<uint32_t>(accesses_.size()) - 1;
+    if (effects.writes_lds) {
+        touch<true>(wave, effects, me, address, lanes, bytes);
+    } else {
+        touch<false>(wave, effects, me, address, lanes, bytes);
+    }
+    // An endless kernel must not fill the host: what was done so long ago is forgotten.
+    if (accesses_.size() > (1u << 22)) {
+        for (Cell& cell : cells_) cell.writer = cell.reader = cell.other_reader = 0;
+        accesses_.erase(accesses_.begin() + 1, accesses_.end());
+    }
+}
+
+template <bool writes>
+void LdsShadow::touch(Wave* wave, const MemoryEffects& effects, uint32_t me, const uint32_t* address,
+                      uint64_t lanes, uint32_t bytes) {
+    const uint32_t checkers = wave->workgroup->shadow->plan->checkers;
+    const bool races = checkers & racecheck, undefined = (checkers & initcheck) && effects.reads_lds;
+    const LdsAccess mine = accesses_[me];
+    const uint32_t per_lane = bytes >> shift_, cell_bytes = 1u << shift_;
+    // Lanes mostly meet the same access: each is judged once.
+    uint32_t good_writer = 0, good_reader = 0, good_other = 0, last_reader = 0;
+    bool last_reader_is_mine = false;
+    const auto judge = [&](uint32_t earlier, uint32_t& good, uint32_t at, uint32_t lane,
+                           bool earlier_writes) {
+        if (races && !is_ordered(accesses_[earlier], mine))
+            report_race(wave, earlier, me, at, cell_bytes, lane, earlier_writes, writes);
+        good = earlier;
+    };
+    for (uint64_t left = lanes; left; left &= left - 1) {
+        const uint32_t lane = static_cast<uint32_t>(__builtin_ctzll(left));
+        uint32_t at = address[lane];
+        Cell* cell = &cells_[at >> shift_];
+        for (uint32_t part = 0; part < per_lane; ++part, ++cell, at += cell_bytes) {
+            if (cell->writer != good_writer && cell->writer != me)
+                judge(cell->writer, good_writer, at, lane, true);
+            if (undefined && !cell->defined) report_undefined(wave, me, at, cell_bytes, lane);
+            if constexpr (writes) {
+                if (cell->reader && cell->reader != good_reader && cell->reader != me)
+                    judge(cell->reader, good_reader, at, lane, false);
+                if (cell->other_reader && cell->other_reader != good_other)
+                    judge(cell->other_reader, good_other, at, lane, false);
+                *cell = {me, 0, 0, 1};
+            } else if (cell->reader != me) {
+                if (cell->reader != last_reader) {
+                    last_reader = cell->reader;
+                    last_reader_is_mine = accesses_[last_reader].wave == mine.wave;
+                }
+                if (last_reader && !last_reader_is_mine) cell->other_reader = last_reader;
+                cell->reader = me;
+            }
+        }
+    }
+}
+
+namespace {
+
+std::string bytes_text(uint32_t address, uint32_t bytes) {
+    char text[64];
+    std::snprintf(text, sizeof text, "LDS bytes 0x%x to 0x%x", address, address + bytes - 1);
+    return text;
+}
+
+const char* counter_of(Queue queue) {
+    return queue == Queue::vector_memory ? "vmcnt" : queue == Queue::flat ? "vmcnt and lgkmcnt" : "lgkmcnt";
+}
+
+}  // namespace
+
+void LdsShadow::report_race(Wave* wave, uint32_t earlier, uint32_t later, uint32_t address, uint32_t bytes,
+                            uint32_t lane, bool earlier_writes, bool later_writes) {
+    const LdsAccess a = accesses_[earlier], b = accesses_[later];
+    const char* kind = !earlier_writes ? "lds_write_after_read"
+                       : later_writes  ? "lds_write_after_write"
+                                       : "lds_read_after_write";
+    report(wave, racecheck, kind, a.instruction, b.instruction, [&](Finding& finding) {
+        finding.first_wave = a.wave;
+        finding.second_wave = b.wave;
+        finding.lanes = uint64_t{1} << lane;
+        finding.place = bytes_text(address, bytes);
+        finding.message = "wave " + std::to_string(b.wave) + (later_writes ? " writes " : " reads ") +
+                          finding.place + " with {2}, wave " + std::to_string(a.wave) +
+                          (earlier_writes ? " writes" : " reads") +
+                          " them with {1}, and nothing orders the two";
+        // What landed first may well have been issued last: then it is the other one that has to be waited for.
+        const bool in_order =
+            a.wave == b.wave ? a.issue_clock < b.issue_clock : a.issue_epoch <= b.issue_epoch;
+        const LdsAccess& sooner = in_order ? a : b;
+        const std::string wait = std::string("s_waitcnt ") + counter_of(sooner.queue);
+        if (a.wave == b.wave) {
+            finding.fix = wait + " between the two";
+        } else if (sooner.land_epoch > sooner.issue_epoch) {
+            finding.fix = wait + " in wave " + std::to_string(sooner.wave) +
+                          " before the barrier between the two, which does not wait for memory";
+        } else {
+            finding.fix =
+                wait + " in wave " + std::to_string(sooner.wave) + ", then s_barrier, between the two";
+        }
+    });
+}
+
+void LdsShadow::report_undefined(Wave* wave, uint32_t later, uint32_t address, uint32_t bytes,
+                                 uint32_t lane) {
+    const LdsAccess b = accesses_[later];
+    report(wave, initcheck, "uninitialised_lds", no_instruction, b.instruction, [&](Finding& finding) {
+        finding.second_wave = b.wave;
+        finding.lanes = uint64_t{1} << lane;
+        finding.place = bytes_text(address, bytes);
+        finding.message = "wave " + std::to_string(b.wave) + " reads " + finding.place +
+                          " with {2}, and no wave has written them";
+        finding.fix = "write them first";
+    });
+}
+
+}  // namespace hipkittens::simulator::checks

@@ -1,0 +1,63 @@
+// simulator/checks/lds_shadow.h: who wrote and read each byte of a workgroup's LDS last.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "simulator/checks/check_plan.h"
+
+namespace hipkittens::simulator {
+
+struct Wave;
+struct PendingOperation;
+
+namespace checks {
+
+// Barriers do not drain counters: an access counts as done when a wait of its issuer has made it land, and another wave
+// may rely on that after a barrier at which the issuer arrived later. So every access keeps how many barriers its issuer
+// had passed when it was issued and when it landed.
+struct LdsAccess {
+    uint32_t instruction;
+    uint8_t wave;
+    Queue queue;
+    bool is_atomic;
+    uint32_t issue_epoch, land_epoch;  // barriers the issuer had arrived at
+    uint32_t issue_clock, land_clock;  // order within the issuer
+};
+
+// Bytes that are always accessed together share a cell. Cells start at 16 bytes and are split, once and for the rest of the
+// launch, when an access covers a part of one: LDS is tracked byte by byte where a kernel uses it so.
+class LdsShadow {
+  public:
+    void resize(uint32_t bytes);
+    void clear();
+    // `operation` is about to land.
+    void access(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation);
+    // Lanes of one access: byte offsets.
+    void access(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation,
+                const uint32_t* address, uint64_t lanes, uint32_t bytes);
+
+  private:
+    struct Cell {
+        uint32_t writer = 0, reader = 0;  // indices into accesses_, 0: nobody
+        uint32_t other_reader = 0;        // the last reader of another wave than `reader`
+        uint32_t defined = 0;
+    };
+    void split_to(uint32_t shift);
+    template <bool writes>
+    void touch(Wave* wave, const MemoryEffects& effects, uint32_t me, const uint32_t* address, uint64_t lanes,
+               uint32_t bytes);
+    bool is_ordered(const LdsAccess& earlier, const LdsAccess& later) const;
+    void report_race(Wave* wave, uint32_t earlier, uint32_t later, uint32_t address, uint32_t bytes,
+                     uint32_t lane, bool earlier_writes, bool later_writes);
+    void report_undefined(Wave* wave, uint32_t later, uint32_t address, uint32_t bytes, uint32_t lane);
+
+    std::vector<Cell> cells_;
+    std::vector<LdsAccess> accesses_;
+    uint32_t bytes_ = 0, shift_ = 4;
+};
+
+}  // namespace checks
+}  // namespace hipkittens::simulator

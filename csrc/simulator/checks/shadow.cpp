@@ -1,0 +1,187 @@
+// simulator/checks/shadow.cpp: the life of the checkers' memory, and what happens at issue and landing.
+// SPDX-License-Identifier: MIT
+#include "simulator/checks/shadow.h"
+
+#include <cstring>
+
+#include "simulator/machine/program.h"
+#include "simulator/memory/pending_queue.h"
+
+namespace hipkittens::simulator::checks {
+
+void create_shadows(Workgroup& workgroup) {
+    const Program& program = *workgroup.dispatch->program;
+    if (!program.plan) return;
+    workgroup.shadow = new WorkgroupShadow;
+    workgroup.shadow->plan = program.plan.get();
+    workgroup.shadow->lds.resize(workgroup.dispatch->lds_bytes);
+    if (program.plan->checkers & notes) workgroup.shadow->notes.resize(program.instructions.size());
+    for (Wave* wave : workgroup.waves) wave->shadow = new WaveShadow;
+}
+
+void destroy_shadows(Workgroup& workgroup) {
+    if (!workgroup.shadow) return;
+    LaunchShadow& launch = *workgroup.dispatch->shadow;
+    {
+        std::lock_guard lock(launch.mutex);
+        launch.findings.merge(workgroup.shadow->findings);
+        launch.notes.resize(workgroup.shadow->notes.size());
+        for (size_t i = 0; i < launch.notes.size(); ++i) launch.notes[i].add(workgroup.shadow->notes[i]);
+    }
+    for (Wave* wave : workgroup.waves) delete wave->shadow;
+    delete workgroup.shadow;
+    workgroup.shadow = nullptr;
+}
+
+void begin_workgroup(Workgroup& workgroup) {
+    if (workgroup.shadow) workgroup.shadow->lds.clear();
+}
+
+// Lanes beyond the workgroup's end never run: they count as written.
+void begin_wave(Wave* wave, uint32_t defined_sgprs) {
+    if (!wave->shadow) return;
+    WaveShadow& shadow = *wave->shadow;
+    std::memset(shadow.in_flight, 0, sizeof shadow.in_flight);
+    std::memset(shadow.undefined, 0, sizeof shadow.undefined);
+    shadow.sequence = wave->pending->sequence;
+    shadow.epoch = shadow.clock = 0;
+    const uint32_t checkers = wave->workgroup->shadow->plan->checkers;
+    if (checkers & initcheck) {
+        const uint32_t vectors = (wave->workgroup->dispatch->program->wave_bytes - StepBuilder::vectors) /
+                                 layout::vector_row_bytes;
+        for (uint32_t number = defined_sgprs; number < isa::code::flat_scratch_lo; ++number)
+            shadow.undefined[number / 64] |= uint64_t{1} << number % 64;
+        shadow.undefined[isa::code::m0 / 64] |= uint64_t{1} << isa::code::m0 % 64;
+        for (uint32_t number = first_vector + 1; number < first_vector + vectors; ++number)
+            shadow.undefined[number / 64] |= uint64_t{1} << number % 64;
+        for (uint64_t& lanes : shadow.defined_lanes) lanes = ~wave->exec;
+        for (uint32_t number = 0; number < first_vector; ++number) shadow.defined_lanes[number] = 0;
+    }
+    std::memcpy(shadow.watched, shadow.undefined, sizeof shadow.watched);
+}
+
+namespace {
+
+PendingOperation* newest(PendingOperations* pending, Queue queue) {
+    switch (queue) {
+        case Queue::lds:
+            return pending->lds[(pending->lds_tail - 1) % 16];
+        case Queue::scalar:
+            return pending->scalar[pending->scalar_count - 1];
+        default:
+            return pending->vm[(pending->vm_tail - 1) % 64];
+    }
+}
+
+// Lanes of a flat access that go to LDS.
+void access_lds_through_flat(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation) {
+    uint32_t address[64];
+    uint64_t lanes = 0;
+    const uint64_t begin = reinterpret_cast<uint64_t>(wave->lds);
+    for (uint64_t left = operation->valid; left; left &= left - 1) {
+        const int lane = __builtin_ctzll(left);
+        const uint64_t offset = operation->address[lane] - begin;
+        if (offset >= wave->lds_bytes) continue;
+        address[lane] = static_cast<uint32_t>(offset);
+        lanes |= uint64_t{1} << lane;
+    }
+    MemoryEffects in_lds = effects;
+    in_lds.reads_lds = effects.reads_memory;
+    in_lds.writes_lds = effects.writes_memory;
+    wave->workgroup->shadow->lds.access(wave, in_lds, operation, address, lanes, effects.bytes);
+}
+
+// Stands in the place of the operation's own landing.
+void landed(Wave* wave, PendingOperation* operation) {
+    const MemoryEffects& effects = *static_cast<const MemoryEffects*>(operation->checked);
+    WorkgroupShadow& workgroup = *wave->workgroup->shadow;
+    ++wave->shadow->clock;
+    if (workgroup.plan->checkers & (racecheck | initcheck)) {
+        if (effects.reads_lds || effects.writes_lds) workgroup.lds.access(wave, effects, operation);
+        if (effects.queue == Queue::flat) access_lds_through_flat(wave, effects, operation);
+    }
+    operation->checked_land(wave, operation);
+    if (!operation->is_flat) registers_changed(wave, operation);
+}
+
+}  // namespace
+
+void registers_changed(Wave* wave, PendingOperation* operation) {
+    const MemoryEffects& effects = *static_cast<const MemoryEffects*>(operation->checked);
+    WaveShadow& shadow = *wave->shadow;
+    const uint32_t end = effects.result_first + effects.result_count;
+    for (uint32_t number = effects.result_first; number < end; ++number) {
+        if (shadow.in_flight_by[number] != operation) continue;
+        const uint64_t bit = uint64_t{1} << number % 64;
+        shadow.in_flight_by[number] = nullptr;
+        shadow.in_flight[number / 64] &= ~bit;
+        if (!(shadow.undefined[number / 64] & bit)) shadow.watched[number / 64] &= ~bit;
+    }
+}
+
+const Step* check_issue(Wave* wave, const Step* step) {
+    const MemoryEffects& effects = *static_cast<const MemoryEffects*>(step->data);
+    WaveShadow& shadow = *wave->shadow;
+    WorkgroupShadow& workgroup = *wave->workgroup->shadow;
+    PendingOperations* pending = wave->pending;
+    if (pending->sequence == shadow.sequence) return step + 1;
+    shadow.sequence = pending->sequence;
+    PendingOperation* operation = newest(pending, effects.queue);
+    operation->checked = &effects;
+    operation->checked_land = operation->land;
+    operation->land = landed;
+    operation->issue_epoch = shadow.epoch;
+    operation->issue_clock = ++shadow.clock;
+    if (workgroup.plan->checkers & synccheck) {
+        const uint32_t end = effects.result_first + effects.result_count;
+        for (uint32_t number = effects.result_first; number < end; ++number) {
+            shadow.in_flight_by[number] = operation;
+            shadow.in_flight[number / 64] |= uint64_t{1} << number % 64;
+            shadow.watched[number / 64] |= uint64_t{1} << number % 64;
+        }
+    }
+    if (!workgroup.notes.empty()) {
+        InstructionNotes& notes = workgroup.notes[effects.instruction];
+        ++notes.executions;
+        if (effects.queue == Queue::lds)
+            notes.conflict_cycles += wave->workgroup->counters.lds_conflict_cycles - shadow.conflicts_before;
+    }
+    return step + 1;
+}
+
+const Step* before_issue_notes(Wave* wave, const Step* step) {
+    wave->shadow->conflicts_before = wave->workgroup->counters.lds_conflict_cycles;
+    return step + 1;
+}
+
+const Step* check_barrier(Wave* wave, const Step* step) {
+    ++wave->shadow->epoch;
+    return step + 1;
+}
+
+const Step* check_wait(Wave* wave, const Step* step) {
+    InstructionNotes& notes = wave->workgroup->shadow->notes[step->instruction];
+    ++notes.executions;
+    const PendingOperations* pending = wave->pending;
+    if (pending->vm_count() > step->extra[0] || pending->lgkm_count() > step->extra[1]) ++notes.useful_waits;
+    return step + 1;
+}
+
+void InstructionNotes::add(const InstructionNotes& other) {
+    executions += other.executions;
+    conflict_cycles += other.conflict_cycles;
+    useful_waits += other.useful_waits;
+    samples += other.samples;
+    lines_touched += other.lines_touched;
+    lines_needed += other.lines_needed;
+    lines_partial += other.lines_partial;
+}
+
+void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch) {
+    std::vector<std::string> entries;
+    for (const Finding* finding : shadow.findings.ordered())
+        entries.push_back(to_json(*finding, *dispatch.program, dispatch.grid_workgroups));
+    finding_log().append(std::move(entries));
+}
+
+}  // namespace hipkittens::simulator::checks

@@ -1,0 +1,95 @@
+// simulator/checks/shadow.h: what the checkers remember about a wave and about a workgroup while it runs.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "simulator/checks/check_plan.h"
+#include "simulator/checks/finding.h"
+#include "simulator/checks/lds_shadow.h"
+#include "simulator/machine/workgroup.h"
+
+namespace hipkittens::simulator {
+
+struct PendingOperation;
+
+namespace checks {
+
+struct WaveShadow {
+    // A register is watched while an operation in flight writes it, or while a lane of it has never been written:
+    // the common case costs one test of a few words.
+    uint64_t watched[register_words];
+    uint64_t in_flight[register_words];
+    uint64_t undefined[register_words];              // some lane was never written
+    uint64_t defined_lanes[register_count];          // meaningful where undefined
+    PendingOperation* in_flight_by[register_count];  // meaningful where in flight
+    uint32_t sequence = 0;                           // of wave->pending when it was last looked at
+    uint32_t epoch = 0;                              // barriers the wave has arrived at
+    uint32_t clock = 0;                              // counts what is issued and lands
+    uint64_t conflicts_before = 0;
+};
+
+struct InstructionNotes {
+    uint64_t executions = 0;
+    uint64_t conflict_cycles = 0;
+    uint64_t useful_waits = 0;
+    uint32_t samples = 0;
+    uint64_t lines_touched = 0, lines_needed = 0, lines_partial = 0;
+
+    void add(const InstructionNotes& other);
+};
+
+struct WorkgroupShadow {
+    const Plan* plan = nullptr;
+    FindingList findings;
+    LdsShadow lds;
+    std::vector<InstructionNotes> notes;
+};
+
+// What the workgroups of a launch share.
+struct LaunchShadow {
+    std::mutex mutex;
+    FindingList findings;
+    std::vector<InstructionNotes> notes;
+};
+
+// For worker.cpp and seat.cpp; all do nothing for a launch without checks.
+void create_shadows(Workgroup& workgroup);
+void destroy_shadows(Workgroup& workgroup);  // hands the findings to the launch
+void begin_workgroup(Workgroup& workgroup);
+void begin_wave(Wave* wave, uint32_t defined_sgprs);
+void report_missing_at_barrier(Workgroup& workgroup);
+
+// For launch.cpp: all findings to the log.
+void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch);
+
+// Handlers of the steps that check_plan.cpp emits.
+const Step* check_run(Wave* wave, const Step* step);
+const Step* check_issue(Wave* wave, const Step* step);
+const Step* before_issue_notes(Wave* wave, const Step* step);
+const Step* check_barrier(Wave* wave, const Step* step);
+const Step* check_wait(Wave* wave, const Step* step);
+const Step* check_first_lane(Wave* wave, const Step* step);
+
+// A flat operation has changed its registers (memory/pending.cpp).
+void registers_changed(Wave* wave, PendingOperation* operation);
+
+// Adds a finding of this workgroup unless it is known; `describe` fills the rest of a new one.
+template <class Describe>
+void report(Wave* wave, Checker checker, const char* kind, uint32_t first, uint32_t second,
+            Describe describe) {
+    FindingList& findings = wave->workgroup->shadow->findings;
+    if (findings.count_known(kind, first, second)) return;
+    Finding finding;
+    finding.checker = checker;
+    finding.kind = kind;
+    finding.first = first;
+    finding.second = second;
+    finding.workgroup = wave->workgroup->linear_id;
+    describe(finding);
+    findings.add(std::move(finding));
+}
+
+}  // namespace checks
+}  // namespace hipkittens::simulator
