@@ -23,11 +23,11 @@ inline constexpr const char* attention_backward_schema =
 // cu_seqlens[b] .. cu_seqlens[b + 1] - 1, int32 on q's device, at most max_seqlen of them.
 inline constexpr const char* attention_varlen_forward_schema =
     "attention_varlen_forward(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
-    "int max_seqlen_q, int max_seqlen_k, float scale, bool causal, int window_left, int window_right, "
+    "SymInt max_seqlen_q, SymInt max_seqlen_k, float scale, bool causal, int window_left, int window_right, "
     "float dropout_p=0., Tensor? seed=None) -> (Tensor, Tensor)";
 inline constexpr const char* attention_varlen_backward_schema =
     "attention_varlen_backward(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, "
-    "Tensor lse, Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k, "
+    "Tensor lse, Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
     "float scale, bool causal, int window_left, int window_right, float dropout_p=0., Tensor? seed=None) -> "
     "(Tensor, Tensor, Tensor)";
 
