@@ -56,7 +56,7 @@ class Draw:
             "causal": self.one_of(True, False),
             "scale": self.mostly(None, 0.5, 0, -1.0, "large", odds=0.3),
             "window_size": self.mostly((-1, -1), (2, 0), (0, 1), 3, (1, 2, 3), ("a", 1), odds=0.3),
-            "dropout_p": self.mostly(0.0, 1.0, -0.1, float("nan"), odds=0.2),
+            "dropout_p": self.mostly(0.0, 0.5, 1.0, -0.1, float("nan"), odds=0.3),
             "layout": layout,
             "deterministic": self.mostly(None, True, False, "yes", odds=0.3),
             "return_lse": self.one_of(True, False),
@@ -87,7 +87,7 @@ class Draw:
         return [*tensors, *ends, *largest], {
             "causal": self.one_of(True, False),
             "window_size": self.mostly((-1, -1), (2, 0), 3, odds=0.3),
-            "dropout_p": self.mostly(0.0, 1.0, odds=0.2),
+            "dropout_p": self.mostly(0.0, 0.5, 1.0, odds=0.3),
             "deterministic": self.mostly(None, True, "yes"),
             "return_lse": self.one_of(True, False),
         }  # fmt: skip
