@@ -36,8 +36,10 @@ def attention(
     return_lse adds the natural logarithm of each query's sum of exp(scale q k): float32 (B, H, N), -inf where no key
     is seen. Gradients flow through both results; they are sums in one fixed order, whatever `deterministic` says.
 
-    dropout_p drops weights and multiplies the rest by 1 / (1 - dropout_p), in steps of 2^-16; the LSE is of all weights.
-    The mask comes from torch's generator: torch.manual_seed repeats it.
+    dropout_p drops each weight with that probability, rounded to a multiple of 2^-16, and divides the rest by the
+    probability that they stay; the LSE is of all weights. Each call with dropout_p > 0 draws a seed from torch's
+    generator of q's device, so torch.manual_seed repeats it. Which weights go depends on that seed and on the batch, head,
+    query and key alone, not on lengths, masks, strides, dtype or target; the backward pass finds the same ones again.
 
     Any strides do without a copy as long as D has unit stride, the other strides are even and rows begin on 4 bytes.
     """
@@ -83,7 +85,8 @@ def attention_varlen(
 
     Sequence b has rows cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q and cu_seqlens_k[b] .. of k: int32 on q's
     device, from 0 to T and T_k, never falling; a sequence may be empty. max_seqlen_q and max_seqlen_k are at least the
-    longest (they size the launch). Everything else as in `attention`; return_lse gives float32 (H, T).
+    longest (they size the launch). Everything else as in `attention`, dropout with b as the batch; return_lse gives float32
+    (H, T).
 
     On a CPU cu_seqlens is checked; on a GPU that would wait for the device, so there it is taken as it is.
     """
