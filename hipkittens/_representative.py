@@ -34,12 +34,12 @@ def _gemm(orientation: str, dtype: torch.dtype, m: int, n: int, k: int) -> None:
 
 
 def _attention(
-    dtype: torch.dtype, length: int, heads: int, key_heads: int, size: int, backward: bool
+    dtype: torch.dtype, length: int, heads: int, key_heads: int, size: int, backward: bool, dropout_p: float
 ) -> None:
     q = _draw(1, length, heads, size, dtype=dtype)
     k, v = (_draw(1, length, key_heads, size, dtype=dtype) for _ in range(2))
-    with torch.set_grad_enabled(backward):
-        out = attention(q, k, v)
+    with torch.set_grad_enabled(backward), torch.random.fork_rng(devices=[]):
+        out = attention(q, k, v, dropout_p=dropout_p)
     if backward:
         out.backward(torch.ones_like(out))
 
@@ -65,10 +65,11 @@ _GEMM = (
     (256, 128, 2048),
     (257, 129, 515),
 )
-# length, heads, key heads, head size, backward: the ping-pong kernels want a tile for every compute unit.
+# length, heads, key heads, head size, backward, dropout_p: the ping-pong kernels want a tile for every compute unit.
 _ATTENTION = (
-    (512, 152, 8, 64, False), (512, 152, 8, 128, False),
-    (384, 4, 2, 64, True), (384, 4, 2, 128, True), (256, 2, 1, 256, True),
+    (512, 152, 8, 64, False, 0.0), (512, 152, 8, 128, False, 0.0),
+    (384, 4, 2, 64, True, 0.0), (384, 4, 2, 128, True, 0.0), (256, 2, 1, 256, True, 0.0),
+    (384, 4, 2, 64, True, 0.1), (384, 4, 2, 128, True, 0.1), (256, 2, 1, 256, True, 0.1),
 )  # fmt: skip
 _NORM = ((2048, 512), (512, 2048), (256, 8192), (8, 32768), (8, 65536))
 
@@ -80,9 +81,13 @@ def problems() -> Iterator[Problem]:
             for shape in _GEMM:
                 title = f"matmul {orientation} {'x'.join(map(str, shape))} {name}"
                 yield Problem(title, partial(_gemm, orientation, dtype, *shape))
-        for length, heads, key_heads, size, backward in _ATTENTION:
-            title = f"attention N{length} H{heads} Hkv{key_heads} D{size} {name}"
-            yield Problem(title, partial(_attention, dtype, length, heads, key_heads, size, backward))
+        for length, heads, key_heads, size, backward, dropout_p in _ATTENTION:
+            title = (
+                f"attention N{length} H{heads} Hkv{key_heads} D{size} {name}{' dropout' if dropout_p else ''}"
+            )
+            yield Problem(
+                title, partial(_attention, dtype, length, heads, key_heads, size, backward, dropout_p)
+            )
     for name, dtype in _DTYPES.items():
         for rows, columns in _NORM:
             yield Problem(f"layer_norm {rows}x{columns} {name}", partial(_norm, dtype, rows, columns))

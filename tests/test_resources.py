@@ -14,9 +14,10 @@ TARGETS = ("gfx942", "gfx950")
 # LDS conflicts in a hot loop, by target and kernel. gfx942 has no transposed read: the tile of 32 streamed rows is
 # transposed on its way into LDS, and lanes whose rows are 8 apart write to the same banks of its 64-byte rows.
 KNOWN_CONFLICTS = {
-    ("gfx942", f"attention.backward_{owner}_{dtype}_d256")
+    ("gfx942", f"attention.backward_{owner}_{dtype}_d256{dropout}")
     for owner in ("keys", "values", "queries")
     for dtype in ("bf16", "f16")
+    for dropout in ("", "_dropout")
 }
 # Kernels that read their input twice: two such rows of 65,536 elements do not fit into the registers of a workgroup.
 READ_TWICE = {f"norm.backward_{dtype}_65536" for dtype in ("bf16", "f16", "f32")}

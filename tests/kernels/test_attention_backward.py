@@ -153,7 +153,7 @@ def test_row(target, element, size, dropout_p):
 @pytest.mark.parametrize("row", ROWS)
 def test_registers_hold_everything(row, target):
     (entry,) = pack(target).entry(f"hipkittens_attention_{row}_{target}")["kernels"]
-    assert entry["vgpr_spills"] == entry["scratch_bytes"] == 0
+    assert entry["vgpr_spills"] == entry["sgpr_spills"] == entry["scratch_bytes"] == 0
 
 
 @pytest.mark.parametrize("target", TARGETS)

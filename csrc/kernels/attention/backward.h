@@ -161,6 +161,8 @@ struct Backward {
         kittens::for_each_register<Scores>([&](int, int j, int e) {
             const int col = j * Scores::shape::cols + e;
             if (static_cast<uint32_t>(col - left) > span) weights.tiles[0][j][e] = 0;
+            // The scheduler would do all comparisons first, and hold them in scalar registers.
+            if (e == Scores::per_lane - 1) kittens::schedule_fence();
         });
     }
 
@@ -349,12 +351,14 @@ struct Backward {
                 buffer = next;
             }
         }
+        // Read again: in the loop before, scalar registers are short.
+        const BackwardArguments results = kittens::arguments_again<BackwardArguments>();
         if constexpr (has_first)
-            store(gradient_first, of_keys ? arguments.grad_k : arguments.grad_q, own_start, own_rows,
-                  arguments.scale);
+            store(gradient_first, of_keys ? results.grad_k : results.grad_q, own_start, own_rows,
+                  results.scale);
         if constexpr (has_values)
-            store(gradient_second, arguments.grad_v, own_start, own_rows,
-                  config.dropout ? arguments.dropout.scale : 1.0f);
+            store(gradient_second, results.grad_v, own_start, own_rows,
+                  config.dropout ? results.dropout.scale : 1.0f);
     }
 };
 
