@@ -236,6 +236,20 @@ def test_the_generator_decides(target):
     assert mostly.isfinite().all() and (mostly == 0).double().mean() > 0.98
 
 
+def test_the_other_doors_drop_the_same(target):
+    q, k, v, _ = tensors(2, 40, 40, 4, 2, 64)
+    expected, _ = drawn(hipkittens.attention, q, k, v, dropout_p=0.2, causal=True)
+    flash, _ = drawn(hipkittens.flash_attn.flash_attn_func, q, k, v, 0.2, causal=True)
+    assert torch.equal(flash, expected)
+    module = hipkittens.nn.MultiheadAttention(64, 2, dropout=0.5, batch_first=True, dtype=BF16)
+    x = torch.randn(2, 20, 64, dtype=BF16)
+    (first, _), _ = drawn(module, x, x, x, need_weights=False)
+    (again, _), _ = drawn(module, x, x, x, need_weights=False)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, module(x, x, x, need_weights=False)[0])
+    assert not torch.equal(first, module.eval()(x, x, x, need_weights=False)[0])
+
+
 @pytest.mark.parametrize("arch", TARGETS)
 def test_bits_repeat(arch):
     values = tensors(1, 200, 300, 4, 2, 128)

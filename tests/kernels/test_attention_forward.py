@@ -209,3 +209,18 @@ def test_the_plan_says_what_is_wrong():
     refused("k does not begin on 4 bytes", k__data=0x1002)
     refused("within 4 GiB", v__row_stride=1 << 26)
     refused("n_q = 0", n_q=0)
+
+
+def test_dropout_has_kernels_of_its_own():
+    dropping = Forward(
+        "gfx942", "bf16", 64, 512, 64, heads=200, dropout_p=0.2
+    ).problem  # enough for ping-pong
+    (launch,) = make_plan(dropping)
+    assert launch["variant"] == "forward_bf16_d64_dropout"
+    plain = Forward("gfx942", "bf16", 64, 4, 4).problem
+    for problem, row in ((dropping, "forward_bf16_d64"), (plain, "forward_bf16_d64_dropout")):
+        with pytest.raises(PlanError, match="cannot run this problem"):
+            make_plan(problem, row)
+    plain.shared.dropout_p = 0.5
+    with pytest.raises(PlanError, match="a seed is needed"):
+        make_plan(plain)
