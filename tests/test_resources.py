@@ -52,7 +52,9 @@ def test_products_have_their_hot_loop_in_matrix_instructions(rows):
             assert loop["per_turn"]["mfma"] == 0
             continue
         assert loop["is_loop"] and loop["turns_per_wave"] >= 3, row["name"]
-        assert loop["per_turn"]["mfma"] >= 8 and loop["mfma_share"] > 0.04, (row["name"], loop)
+        # Random bits double the vector instructions of the smallest heads.
+        least = 0.018 if row["name"].endswith("_dropout") else 0.04
+        assert loop["per_turn"]["mfma"] >= 8 and loop["mfma_share"] > least, (row["name"], loop)
 
 
 def test_hot_loops_meet_no_lds_bank_twice(rows):
