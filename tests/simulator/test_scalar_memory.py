@@ -1,10 +1,13 @@
 """Scalar loads: widths, addresses, buffer range check, clocks, and what is refused."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from tests.simulated_device import TARGETS, SimulatorError
 from tests.simulator.memory_kernels import LOAD_ARGUMENTS, Body, aligned, descriptor_of, load, run
+from tests.simulator.scalar_reference import signed
 
 WIDTHS = {"dword": 1, "dwordx2": 2, "dwordx4": 4, "dwordx8": 8, "dwordx16": 16}
 rng = np.random.default_rng(3)
@@ -39,8 +42,37 @@ BODIES["clocks"] = scalars(
     "s_memtime s[32:33]\ns_waitcnt lgkmcnt(0)\ns_memtime s[34:35]\ns_memrealtime s[36:37]"
 )
 BODIES["caches"] = scalars("s_dcache_inv\ns_dcache_wb\ns_load_dword s32, s[8:9], 0")
-BODIES["store"] = Body(LOAD_ARGUMENTS + "s_store_dword s32, s[8:9], 0")
-BODIES["atc"] = Body(LOAD_ARGUMENTS + "s_atc_probe 1, s[8:9], 0")
+BODIES["scratch"] = Body(LOAD_ARGUMENTS + "s_scratch_load_dword s32, s[8:9], 0")
+BODIES["probe"] = scalars("s_atc_probe 1, s[8:9], 0\ns_dcache_discard s[8:9], 0\ns_load_dword s32, s[8:9], 0")
+for name in ("dword", "dwordx2", "dwordx4"):
+    BODIES["store_" + name] = scalars(f"s_store_{name} {registers(WIDTHS[name])}, s[8:9], s16 offset:4")
+    BODIES["buffer_store_" + name] = scalars(f"s_buffer_store_{name} {registers(WIDTHS[name])}, s[12:15], 8")
+# What memory holds afterwards, given the old value, the data and what it is compared with, of `bits` bits.
+ATOMICS = {
+    "swap": lambda old, data, expected, bits: data,
+    "cmpswap": lambda old, data, expected, bits: data if old == expected else old,
+    "add": lambda old, data, expected, bits: old + data,
+    "sub": lambda old, data, expected, bits: old - data,
+    "smin": lambda old, data, expected, bits: min(old, data, key=lambda x: signed(x, bits)),
+    "umin": lambda old, data, expected, bits: min(old, data),
+    "smax": lambda old, data, expected, bits: max(old, data, key=lambda x: signed(x, bits)),
+    "umax": lambda old, data, expected, bits: max(old, data),
+    "and": lambda old, data, expected, bits: old & data,
+    "or": lambda old, data, expected, bits: old | data,
+    "xor": lambda old, data, expected, bits: old ^ data,
+    "inc": lambda old, data, expected, bits: 0 if old >= data else old + 1,
+    "dec": lambda old, data, expected, bits: data if old == 0 or old > data else old - 1,
+}
+FIRST_WORDS = "s_load_dwordx4 s[32:35], s[8:9], 64\ns_waitcnt lgkmcnt(0)\n"
+for name in ATOMICS:
+    for suffix, width in (("", 1), ("_x2", 2)):
+        data = registers(width * (2 if name == "cmpswap" else 1))
+        for kind, base in (("atomic_", "s[8:9]"), ("buffer_atomic_", "s[12:15]")):
+            for flag in ("", " glc"):
+                BODIES[f"{kind}{name}{suffix}{flag.strip()}"] = scalars(
+                    FIRST_WORDS + f"s_{kind}{name}{suffix} {data}, {base}, 16{flag}"
+                )
+BODIES["atomic_late"] = scalars(FIRST_WORDS + "s_atomic_add s32, s[8:9], 16 glc\ns_mov_b32 s36, s32")
 BODIES["waits_for_one"] = scalars("s_load_dword s32, s[8:9], 0\ns_load_dword s33, s[8:9], 4\ns_waitcnt lgkmcnt(1)\ns_mov_b32 s34, s32\n"
                                   "s_mov_b32 s35, s33\ns_waitcnt lgkmcnt(0)\ns_mov_b32 s36, s32")  # fmt: skip
 
@@ -116,10 +148,75 @@ def test_outside_traps(module, kernel):
         run(module, kernel, memory=memory, descriptor=descriptor_of(memory, 4096))
 
 
-@pytest.mark.parametrize(("kernel", "text"), [("store", "s_store_dword"), ("atc", "s_atc_probe")])
-def test_what_has_no_meaning_is_refused_by_name(module, kernel, text):
-    with pytest.raises(SimulatorError, match=f"(?s){text}.*no meaning for this instruction"):
-        run(module, kernel)
+def test_what_has_no_meaning_is_refused_by_name(module):
+    with pytest.raises(SimulatorError, match=r"(?s)s_scratch_load_dword.*no meaning for this instruction"):
+        run(module, "scratch")
+
+
+def test_probes_and_discards_do_nothing(module):
+    memory = image()
+    assert run(module, "probe", memory=memory)[0][0] == memory[0]
+
+
+@pytest.mark.parametrize("name", ["dword", "dwordx2", "dwordx4"])
+def test_stores(module, name):
+    width, memory = WIDTHS[name], image()
+    expected = memory.copy()
+    expected[7 : 7 + width] = OLD[:width]
+    run(module, "store_" + name, memory=memory, offset=24)
+    np.testing.assert_array_equal(memory, expected)
+    memory = image()
+    expected = memory.copy()
+    expected[2 : min(2 + width, 4)] = OLD[:2][:width]
+    run(module, "buffer_store_" + name, memory=memory, descriptor=descriptor_of(memory, 16))
+    np.testing.assert_array_equal(memory, expected)
+
+
+@pytest.mark.parametrize("suffix", ["", "_x2"])
+@pytest.mark.parametrize("name", ATOMICS)
+def test_atomics(module, name, suffix):
+    bits, dtype = (64, np.uint64) if suffix else (32, np.uint32)
+    for old, data in itertools.product((0, 5, (1 << bits) - 1), (0, 5, 1 << (bits - 1))):
+        memory = image().view(dtype)
+        words = memory.view(np.uint32)
+        memory[16 * 8 // bits], memory[64 * 8 // bits] = old, data
+        memory[64 * 8 // bits + 1] = 5
+        new = ATOMICS[name](old, data, 5, bits) % (1 << bits)
+        start = words.copy()
+        for kind in ("atomic_", "buffer_atomic_"):
+            for flag in ("", " glc"):
+                words[:] = start
+                out = run(
+                    module,
+                    f"{kind}{name}{suffix}{flag.strip()}",
+                    memory=words,
+                    descriptor=descriptor_of(words, 256),
+                )[0]
+                assert memory[16 * 8 // bits] == new, (kind, hex(old), hex(data))
+                result = out[: bits // 32].view(dtype)[0]
+                assert result == (old if flag else data), (kind, hex(old), hex(data))
+                words[4 : 4 + bits // 32] = start[4 : 4 + bits // 32]
+                np.testing.assert_array_equal(words, start)
+                short = descriptor_of(words, 16)
+                if kind == "buffer_atomic_":
+                    out = run(module, f"{kind}{name}{suffix}{flag.strip()}", memory=words, descriptor=short)[
+                        0
+                    ]
+                    np.testing.assert_array_equal(words, start)
+                    assert out[: bits // 32].view(dtype)[0] == (0 if flag else data)
+
+
+def test_an_atomic_answers_at_its_wait(module):
+    memory = image()
+    old, data = memory[4], memory[16]
+    out = run(module, "atomic_late", memory=memory)[0]
+    assert out[0] == old and out[4] == data and memory[4] == (int(old) + int(data)) & 0xFFFFFFFF
+
+
+def test_stores_to_read_only_memory_are_refused(module):
+    for kernel in ("store_dword", "atomic_add"):
+        with pytest.raises(SimulatorError, match="scalar store or atomic to read-only memory"):
+            run(module, kernel, memory=image(), read_only=("memory",))
 
 
 def test_scalar_loads_land_only_at_zero(module):

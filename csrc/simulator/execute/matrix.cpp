@@ -5,6 +5,7 @@
 #include "simulator/execute/matrix_exact.h"
 #include "simulator/execute/matrix_mode.h"
 #include "simulator/execute/matrix_scaled.h"
+#include "simulator/execute/matrix_sparse.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
@@ -236,7 +237,8 @@ bool overlaps(const Operand& a, const Operand& b) {
 
 bool bind_matrix(const Instruction& instruction, StepBuilder& builder) {
     const Meaning meaning = meaning_of(instruction.opcode, instruction.target, builder.settings().arithmetic);
-    if (!meaning.multiply) return bind_scaled_matrix(instruction, builder);
+    if (!meaning.multiply)
+        return bind_sparse_matrix(instruction, builder) || bind_scaled_matrix(instruction, builder);
     const Operand &d = instruction.operands[0], &a = instruction.operands[1], &b = instruction.operands[2];
     Operand c = instruction.operands[3];
     const bool c_is_register = c.is_vgpr() || c.is_agpr();

@@ -53,7 +53,7 @@ constexpr Values values_of[format_count] = {make_values(8, 3, 7), make_values(8,
 
 // Step::immediate.
 struct Control {
-    uint32_t a_format : 3, b_format : 3, a_byte : 2, b_byte : 2, is_scaled : 1, unused : 21;
+    uint32_t a_format : 3, b_format : 3, a_byte : 2, b_byte : 2, is_scaled : 1, copies_c : 1, unused : 20;
 };
 
 template <int size, int depth>
@@ -136,14 +136,19 @@ const Step* run(Wave* wave, const Step* step) {
     const MatrixMode mode(wave);
     Control control;
     memcpy(&control, &step->immediate, sizeof(control));
-    const MatrixOperands operands = {at(wave, step->destination),
-                                     at(wave, step->source[0]),
-                                     at(wave, step->source[1]),
-                                     at(wave, step->source[2]),
-                                     step->dwords ? layout::vector_row_bytes : 0,
-                                     step->stride[2]};
-    // A, B and the scales are read here, C element by element before its D: only a shifted C may not share
-    // D's registers.
+    MatrixOperands operands = {at(wave, step->destination),
+                               at(wave, step->source[0]),
+                               at(wave, step->source[1]),
+                               at(wave, step->source[2]),
+                               step->dwords ? layout::vector_row_bytes : 0,
+                               step->stride[2]};
+    // A, B and the scales are read here, C element by element before its D: a C that shares some of D's registers,
+    // which compilers emit for four-register results, is copied.
+    alignas(64) uint8_t copy_of_c[size * size * 4];
+    if (__builtin_expect(control.copies_c, 0)) {
+        memcpy(copy_of_c, operands.c, sizeof copy_of_c);
+        operands.c = copy_of_c;
+    }
     Unpacked<size, depth> a, b;
     unpack<size, depth>(operands.a, control.a_format, at(wave, step->extra[0]), step->stride[0],
                         control.a_byte, control.is_scaled, a);
@@ -188,9 +193,8 @@ bool bind_scaled_matrix(const isa::Instruction& instruction, StepBuilder& builde
     isa::Operand c = instruction.operands[3];
     const bool c_is_register = c.is_vgpr() || c.is_agpr();
     if (!c_is_register) c.dwords = 1;
-    // The assembler does not allow D to share some of C's registers and not all.
-    if (c_is_register && c.code != d.code && c.code < d.code + d.dwords && d.code < c.code + c.dwords)
-        return false;
+    const bool shifted =
+        c_is_register && c.code != d.code && c.code < d.code + d.dwords && d.code < c.code + c.dwords;
     const StepBuilder::Source c_source = builder.source(instruction, c);
     StepBuilder::Source scales[2] = {};
     for (int side = 0; side < 2 && is_scaled; ++side)
@@ -209,7 +213,7 @@ bool bind_scaled_matrix(const isa::Instruction& instruction, StepBuilder& builde
     const auto byte = [&](int side) {
         return (instruction.op_sel >> side & 1u) | (instruction.op_sel_hi >> side & 1u) << 1;
     };
-    const Control control = {instruction.cbsz, instruction.blgp, byte(0), byte(1), is_scaled, 0};
+    const Control control = {instruction.cbsz, instruction.blgp, byte(0), byte(1), is_scaled, shifted, 0};
     static_assert(sizeof(control) == sizeof(step.immediate));
     memcpy(&step.immediate, &control, sizeof(control));
     return true;

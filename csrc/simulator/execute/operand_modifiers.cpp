@@ -287,6 +287,16 @@ const Step* adjust_pk_f16(Wave* wave, const Step* step) {
     }
     return step + 1;
 }
+const Step* adjust_pk_bf16(Wave* wave, const Step* step) {
+    for (int quarter = 0; quarter < 4; ++quarter) {
+        const u32x16 both = load_quarter<u32x16>(wave, step->destination, 64, quarter);
+        const f32x16 low = scaled_and_clamped<f32x16, u32x16>(wave, step, bfloat_to_float(both), 0x80);
+        const f32x16 high = scaled_and_clamped<f32x16, u32x16>(wave, step, bfloat_to_float(both >> 16), 0x80);
+        store_whole_quarter(wave, step->destination, quarter,
+                            float_to_bfloat(low) | float_to_bfloat(high) << 16);
+    }
+    return step + 1;
+}
 const Step* adjust_f64(Wave* wave, const Step* step) {
     const Float64Mode guard(wave);
     for (int quarter = 0; quarter < 4; ++quarter) {
@@ -319,6 +329,8 @@ Handler adjuster(Type type) {
             return adjust_f16;
         case Type::pk_f16:
             return adjust_pk_f16;
+        case Type::pk_bf16:
+            return adjust_pk_bf16;
         case Type::f64:
             return adjust_f64;
         default:

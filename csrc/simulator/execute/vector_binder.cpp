@@ -18,12 +18,16 @@ using Type = isa::OperandType;
 struct MeaningTable {
     Handler plain[isa::opcode_count] = {}, saturating[isa::opcode_count] = {};
     explicit MeaningTable(isa::Target target) {
-        for (const MeaningList& list : {integer_meanings(), packed_meanings(), wide_meanings(),
-                                        float_meanings(), transcendental_meanings(), conversion_meanings(),
-                                        division_meanings(), compare_meanings(), float8_meanings(target)}) {
+        for (const MeaningList& list :
+             {integer_meanings(), packed_meanings(), wide_meanings(), float_meanings(),
+              transcendental_meanings(), conversion_meanings(), division_meanings(), compare_meanings(),
+              float8_meanings(target), lanewise_meanings()}) {
             fill(plain, list);
         }
+        // Where nothing can overflow, clamp changes nothing.
+        memcpy(saturating, plain, sizeof saturating);
         fill(saturating, saturating_meanings());
+        fill(saturating, lanewise_saturating_meanings());
     }
     static void fill(Handler* table, const MeaningList& list) {
         for (int i = 0; i < list.count; ++i)
@@ -37,7 +41,7 @@ const MeaningTable& meanings(isa::Target target) {
 
 bool is_float(Type type) {
     return type == Type::f16 || type == Type::f32 || type == Type::f64 || type == Type::pk_f16 ||
-           type == Type::pk_f32;
+           type == Type::pk_f32 || type == Type::pk_bf16;
 }
 
 // Instructions new in gfx9 leave the other half of their 16-bit destination alone; the older ones clear the upper half
@@ -141,13 +145,14 @@ bool bind_vector(const Instruction& in, StepBuilder& builder) {
         builder.emit(nothing);
         return true;
     }
-    if (bind_special(in, builder)) return true;
+    if (bind_special(in, builder) || bind_scaled_convert(in, builder)) return true;
 
     Roles roles;
     if (!sort_operands(in, &roles)) return false;
     const Operand& result = *roles.result;
     const bool is_compare = result.type == Type::lane_mask;
     const bool clamps_float = in.clamp && !is_compare && is_float(result.type);
+    const uint8_t omod = is_float(result.type) ? in.omod : 0;
     const MeaningTable& table = meanings(in.target);
     const int opcode = static_cast<int>(in.opcode);
     const Handler handler = in.clamp && !clamps_float ? table.saturating[opcode] : table.plain[opcode];
@@ -166,7 +171,7 @@ bool bind_vector(const Instruction& in, StepBuilder& builder) {
 
     const uint32_t destination = builder.offset_of(result.code);
     const Placement placement = is_compare ? Placement{} : placement_of(in, result);
-    const bool through_scratch = clamps_float || in.omod || !placement.is_plain();
+    const bool through_scratch = clamps_float || omod || !placement.is_plain();
     Step& step = builder.emit(handler);
     step.destination = through_scratch ? builder.scratch_row(result_scratch_row) : destination;
     for (int i = 0; i < roles.source_count; ++i) {
@@ -176,7 +181,7 @@ bool bind_vector(const Instruction& in, StepBuilder& builder) {
     step.immediate = in.bitop3;
     if (roles.mask) step.extra[0] = builder.offset_of(roles.mask->code);
 
-    if (through_scratch) finish_result(builder, destination, result, in.omod, clamps_float, placement);
+    if (through_scratch) finish_result(builder, destination, result, omod, clamps_float, placement);
     if (narrowed) end_dpp(builder);
     const Operand* const mask = is_compare ? roles.result : roles.mask;
     if (mask && is_exec(*mask)) builder.emit_exec_update();

@@ -333,7 +333,9 @@ MeaningList conversion_meanings();
 MeaningList division_meanings();
 MeaningList compare_meanings();
 MeaningList float8_meanings(isa::Target target);
+MeaningList lanewise_meanings();
 MeaningList saturating_meanings();  // with clamp set
+MeaningList lanewise_saturating_meanings();
 
 template <class Result, class... Kinds, class Function>
 constexpr Handler as_elementwise(Function) {

@@ -11,4 +11,7 @@ namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 // Emits the steps of readlane, writelane, swaps and the like. False: not one of them.
 bool bind_special(const isa::Instruction& instruction, StepBuilder& builder);
 
+// The conversions of vector_scaled_convert.cpp. False: not one of them, or not with these modifiers.
+bool bind_scaled_convert(const isa::Instruction& instruction, StepBuilder& builder);
+
 }  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL
