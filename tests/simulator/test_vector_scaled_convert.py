@@ -41,7 +41,7 @@ def encode(
     name: str, target: str, wide: str, bits: int, exponent: int | None, noise: int | None = None
 ) -> int:
     """The code of a value divided by 2^exponent (None: NaN); `noise` in place of rounding to nearest even."""
-    _, byte = small(name, target)
+    width, byte = small(name, target)
     f = WIDE[wide]
     sign = 1 << (width - 1) if f.is_negative(bits) else 0
     has_nan = width == 8
