@@ -32,13 +32,16 @@ struct Run {
     RegisterSet reads, writes;  // reads: of what no earlier instruction of the run has written
 };
 
+struct Hazard;
+
 struct Plan {
     uint32_t checkers = 0;
     uint32_t accum_offset = 0;
     std::vector<Effects> effects;  // by instruction; empty effects for bytes that are none
     std::deque<MemoryEffects> memory;
     std::deque<Run> runs;
-    bool synchronises_workgroups = false;  // has what spin locks are made of
+    std::shared_ptr<const std::vector<Hazard>> hazards;  // of the whole text, executed or not
+    bool synchronises_workgroups = false;                // has what spin locks are made of
 };
 
 // Emits the steps around an instruction's own. Used by translate.cpp.

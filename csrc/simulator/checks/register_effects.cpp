@@ -129,6 +129,28 @@ bool ignores_exec(const isa::Instruction& instruction, const isa::Effects& effec
            instruction.opcode == Opcode::v_readfirstlane_b32;
 }
 
+struct DwordRange {
+    uint32_t first, count;
+};
+
+// Which dwords of an operand the result depends on.
+DwordRange dwords_read(const isa::Instruction& instruction, int position) {
+    const isa::Operand& operand = instruction.operands[position];
+    const uint32_t dwords = operand.dwords ? operand.dwords : 1;
+    // op_sel and op_sel_hi choose the half that the low and the high result take.
+    if (operand.type == isa::OperandType::pk_f32 && dwords == 2 && position > 0) {
+        const bool low = instruction.op_sel >> (position - 1) & 1,
+                   high = instruction.op_sel_hi >> (position - 1) & 1;
+        if (low == high) return {low ? 1u : 0u, 1};
+    }
+    // LLVM multiplies and adds 32 bits with it, and leaves the upper half of the addend to chance: the lower half of the
+    // result does not depend on it.
+    if ((instruction.opcode == Opcode::v_mad_u64_u32 || instruction.opcode == Opcode::v_mad_i64_i32) &&
+        dwords == 2 && position == 4)
+        return {0, 1};
+    return {0, dwords};
+}
+
 bool is_control(const isa::Instruction& instruction, const isa::Effects& effects) {
     if (effects.unit == isa::Unit::branch || effects.unit == isa::Unit::message) return true;
     switch (instruction.opcode) {
@@ -147,12 +169,16 @@ bool is_control(const isa::Instruction& instruction, const isa::Effects& effects
 Effects effects_of(const isa::Instruction& instruction, const StepBuilder& builder) {
     Effects result;
     const isa::Effects effects = isa::effects(instruction);
-    for (const isa::Operand& operand : instruction) {
+    for (int position = 0; position < instruction.operand_count; ++position) {
+        const isa::Operand& operand = instruction.operands[position];
         if (operand.code == isa::code::none || operand.type == isa::OperandType::immediate) continue;
         const bool is_register = operand.code < 128 || operand.is_vgpr() || operand.is_agpr();
         if (!is_register) continue;
         const uint32_t first = register_at(builder.offset_of(operand.code));
-        if (operand.is_read) result.reads.add(first, operand.dwords ? operand.dwords : 1);
+        if (operand.is_read) {
+            const auto [skipped, dwords] = dwords_read(instruction, position);
+            result.reads.add(first + skipped, dwords);
+        }
         if (operand.is_written) {
             result.writes.add(first, operand.dwords ? operand.dwords : 1);
             if (operand.code == isa::code::exec_lo || operand.code == isa::code::exec_hi)

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "simulator/checks/hazards.h"
 #include "simulator/machine/program.h"
 #include "simulator/memory/pending_queue.h"
 
@@ -177,7 +178,44 @@ void InstructionNotes::add(const InstructionNotes& other) {
     lines_partial += other.lines_partial;
 }
 
-void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch) {
+namespace {
+
+std::vector<uint64_t> executions(const Program& program, const std::vector<uint64_t>& block_counts) {
+    std::vector<uint64_t> result(program.instructions.size());
+    for (size_t block = 0; block < program.blocks.size(); ++block) {
+        for (uint32_t i = 0; i < program.blocks[block].count; ++i)
+            result[program.blocks[block].first + i] = block_counts[block];
+    }
+    return result;
+}
+
+void add_hazards(FindingList& findings, const Program& program, const std::vector<uint64_t>& executed) {
+    for (const Hazard& hazard : *program.plan->hazards) {
+        if (!executed[hazard.producer] || !executed[hazard.consumer]) continue;
+        Finding finding;
+        finding.checker = synccheck;
+        finding.kind = hazard.kind;
+        finding.first = hazard.producer;
+        finding.second = hazard.consumer;
+        finding.count = executed[hazard.consumer];
+        if (hazard.register_number < register_count)
+            finding.place = register_name(hazard.register_number, program.plan->accum_offset);
+        std::string what = hazard.what;
+        if (const size_t at = what.find("{r}"); at != std::string::npos) what.replace(at, 3, finding.place);
+        finding.message = "{2} comes " + std::to_string(hazard.have) + " wait states after {1} and needs " +
+                          std::to_string(hazard.need) + ": " + what;
+        finding.fix = "s_nop " + std::to_string(hazard.need - hazard.have - 1) + " between the two";
+        findings.add(std::move(finding));
+    }
+}
+
+}  // namespace
+
+void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch,
+                   const std::vector<uint64_t>& block_counts) {
+    const Program& program = *dispatch.program;
+    const std::vector<uint64_t> executed = executions(program, block_counts);
+    if (program.plan->hazards) add_hazards(shadow.findings, program, executed);
     std::vector<std::string> entries;
     for (const Finding* finding : shadow.findings.ordered())
         entries.push_back(to_json(*finding, *dispatch.program, dispatch.grid_workgroups));

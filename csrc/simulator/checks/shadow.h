@@ -61,8 +61,8 @@ void begin_workgroup(Workgroup& workgroup);
 void begin_wave(Wave* wave, uint32_t defined_sgprs);
 void report_missing_at_barrier(Workgroup& workgroup);
 
-// For launch.cpp: all findings to the log.
-void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch);
+// For launch.cpp: the hazards of what was executed, and all findings to the log.
+void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch, const std::vector<uint64_t>& block_counts);
 
 // Handlers of the steps that check_plan.cpp emits.
 const Step* check_run(Wave* wave, const Step* step);

@@ -226,7 +226,7 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     }
 
     result.error = grid.error;
-    if (dispatch.program->plan) checks::finish_launch(shadow, dispatch);
+    if (dispatch.program->plan) checks::finish_launch(shadow, dispatch, grid.block_counts);
     result.report.workgroups = grid.workgroup_count;
     const uint32_t* size = request.workgroup_size;
     result.report.waves = uint64_t{grid.workgroup_count} * ((size[0] * size[1] * size[2] + 63) / 64);

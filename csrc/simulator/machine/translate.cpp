@@ -7,6 +7,8 @@
 
 #include "isa/decode.h"
 #include "simulator/checks/check_plan.h"
+#include "simulator/checks/finding.h"
+#include "simulator/checks/hazards.h"
 #include "simulator/execute/families.h"
 #include "simulator/machine/control.h"
 #include "simulator/machine/mode_regions.h"
@@ -155,6 +157,9 @@ void Translation::emit_steps() {
     if (request.settings.checks) {
         auto plan = std::make_shared<checks::Plan>();
         checker.emplace(*plan, program, builder, request.accum_offset);
+        if (request.settings.checks & checks::synccheck)
+            plan->hazards =
+                std::make_shared<const std::vector<checks::Hazard>>(checks::find_hazards(program, *plan));
         program.plan = std::move(plan);
     }
     for (uint32_t index = 0; index < program.instructions.size(); ++index) {

@@ -1,0 +1,114 @@
+"""synccheck's table of wait states: one wait state too few is found, with the right number none is."""
+
+import pytest
+
+from tests.simulated_device import TARGETS
+from tests.simulator.checked_kernels import findings_of, only
+from tests.simulator.memory_kernels import around, load
+
+TWO_PASS = "v_mfma_f32_4x4x4_16b_f16 v[32:35], v[4:5], v[6:7], v[32:35]"
+FOUR_PASS = "v_mfma_f32_16x16x16_f16 v[32:35], v[4:5], v[6:7], v[32:35]"
+F32 = "v_mfma_f32_4x4x1_16b_f32 v[32:35], v4, v5, v[32:35]"
+F64 = "v_mfma_f64_4x4x4_4b_f64 v[32:33], v[4:5], v[6:7], v[32:33]"
+
+# kind: (before, producer, consumer, wait states needed on gfx942, on gfx950)
+CASES = {
+    "valu_sgpr_vector_memory": ("", "v_readfirstlane_b32 s17, v3", "buffer_load_dword v32, v1, s[12:15], s17 offen", 5, 5),
+    "valu_sgpr_valu": ("", "v_readfirstlane_b32 s20, v3", "v_add_u32_e32 v33, s20, v1", 2, 2),
+    "valu_sgpr_lane_select": ("", "v_readfirstlane_b32 s20, v3", "v_readlane_b32 s21, v1, s20", 4, 4),
+    "valu_vcc_div_fmas": ("", "v_cmp_eq_u32_e32 vcc, v1, v3", "v_div_fmas_f32 v32, v4, v5, v6", 4, 4),
+    "valu_exec_dpp": ("", "v_cmpx_eq_u32_e32 vcc, v3, v3", "v_mov_b32_dpp v32, v4 quad_perm:[1,0,3,2] row_mask:0xf bank_mask:0xf", 5, 5),
+    "valu_exec_lane": ("", "v_cmpx_eq_u32_e32 vcc, v3, v3", "v_readfirstlane_b32 s21, v4", 4, 4),
+    "valu_exec_matrix": ("", "v_cmpx_eq_u32_e32 vcc, v3, v3", FOUR_PASS, 4, 4),
+    "valu_vgpr_dpp": ("", "v_mov_b32_e32 v4, 1", "v_mov_b32_dpp v32, v4 quad_perm:[1,0,3,2] row_mask:0xf bank_mask:0xf", 2, 2),
+    "valu_vgpr_lane": ("", "v_mov_b32_e32 v4, 1", "v_readfirstlane_b32 s21, v4", 1, 1),
+    "valu_vgpr_matrix": ("", "v_mov_b32_e32 v4, 1", FOUR_PASS, 2, 2),
+    "transcendental_valu": ("", "v_exp_f32_e32 v4, v5", "v_add_f32_e32 v32, v4, v5", 1, 1),
+    "part_write_valu": ("", "v_add_u16_sdwa v4, v5, v6 dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:DWORD src1_sel:DWORD", "v_add_u32_e32 v32, v4, v5", 1, 1),
+    "wide_store_overwritten": ("", "global_store_dwordx4 v1, v[4:7], s[8:9]", "v_mov_b32_e32 v5, 1", 2, 2),
+    "m0_direct_to_lds": ("", "s_mov_b32 m0, 0", "global_load_lds_dword v1, s[8:9]", 1, 1),
+    "setreg_getreg": ("", "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 2), 0", "s_getreg_b32 s20, hwreg(HW_REG_MODE)", 2, 2),
+    "xdl_matrix_ab": ("", FOUR_PASS, "v_mfma_f32_4x4x4_16b_f16 v[8:11], v[34:35], v[6:7], v[8:11]", 7, 8),
+    "f32_matrix_ab": ("", F32, "v_mfma_f32_4x4x4_16b_f16 v[8:11], v[34:35], v[6:7], v[8:11]", 4, 4),
+    "xdl_matrix_c": ("", FOUR_PASS, "v_mfma_f32_4x4x4_16b_f16 v[8:11], v[4:5], v[6:7], v[34:37]", 5, 6),
+    "two_pass_matrix_same_c": ("", TWO_PASS, TWO_PASS, 2, 2),
+    "xdl_read": ("", FOUR_PASS, "global_store_dword v1, v33, s[8:9]", 7, 8),
+    "f32_read": ("", F32, "v_add_f32_e32 v8, v33, v4", 4, 4),
+    "f64_4_read_memory": ("", F64, "global_store_dword v1, v33, s[8:9]", 9, 9),
+    "xdl_overwritten": ("", TWO_PASS, "v_mov_b32_e32 v33, 1", 5, 5),
+    "matrix_c_overwritten": ("", "v_mfma_f32_16x16x16_f16 v[8:11], v[4:5], v[6:7], v[32:35]", "v_mov_b32_e32 v33, 1", 3, 3),
+}  # fmt: skip
+# The producer stands behind the consumer in the text; the branch back is one wait state.
+LOOP = """  s_mov_b32 s22, 2
+.L{name}:
+  v_mfma_f32_16x16x16_f16 v[32:35], v[4:5], v[6:7], v[32:35]
+  s_nop 15
+  s_sub_u32 s22, s22, 1
+  s_cmp_eq_u32 s22, 0
+  s_cbranch_scc1 .L{name}_end
+  v_mov_b32_e32 v4, v8
+  {gap}
+  s_branch .L{name}
+.L{name}_end:
+  s_nop 7"""
+
+SETUP = "v_mov_b32_e32 v2, 0\nv_mov_b32_e32 v3, 0\n" + "".join(
+    f"v_mov_b32_e32 v{number}, 0\n" for number in (*range(4, 12), 36, 37)
+)
+
+
+def body(producer, consumer, states):
+    gap = ""
+    while states > 0:
+        gap += f"s_nop {min(states, 16) - 1}\n"
+        states -= min(states, 16)
+    lds = "lds" in consumer
+    return around(
+        SETUP + f"s_nop 15\n{producer}\n{gap}{consumer}\ns_waitcnt vmcnt(0)\ns_nop 15\ns_nop 7", lds=lds
+    )
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def target_and_module(request):
+    bodies = {}
+    for kind, (_, producer, consumer, *needed) in CASES.items():
+        states = needed[TARGETS.index(request.param)]
+        bodies[f"{kind}_short"] = body(producer, consumer, states - 1)
+        bodies[f"{kind}_enough"] = body(producer, consumer, states)
+    for states in (0, 1):
+        gap = "s_nop 0" if states else ""
+        bodies[f"around_a_loop_{states}"] = around(SETUP + LOOP.format(name=f"loop{states}", gap=gap))
+    return request.param, load(bodies, request.param)
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_one_wait_state_too_few_is_found(target_and_module, kind):
+    target, module = target_and_module
+    launch = {"descriptor": (0, 0, 0, 0x00020000)} if "buffer" in CASES[kind][2] else {}
+    needed = CASES[kind][3 + TARGETS.index(target)]
+    finding = only(findings_of(module, f"{kind}_short", checks="synccheck", **launch)[0])
+    assert (finding["checker"], finding["kind"]) == ("synccheck", kind)
+    assert finding["first"]["text"].split()[0] == CASES[kind][1].split()[0]
+    assert finding["second"]["text"].split()[0] == CASES[kind][2].split()[0]
+    assert f"comes {needed - 1} wait states after" in finding["message"]
+    assert f"needs {needed}:" in finding["message"]
+    assert finding["fix"] == "s_nop 0 between the two"
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_the_right_number_is_enough(target_and_module, kind):
+    launch = {"descriptor": (0, 0, 0, 0x00020000)} if "buffer" in CASES[kind][2] else {}
+    assert findings_of(target_and_module[1], f"{kind}_enough", checks="synccheck", **launch) == ([], None)
+
+
+def test_paths_through_branches_are_followed(target_and_module):
+    finding = only(findings_of(target_and_module[1], "around_a_loop_0", checks="synccheck")[0])
+    assert (finding["kind"], finding["first"]["text"]) == ("valu_vgpr_matrix", "v_mov_b32_e32 v4, v8")
+    assert finding["first"]["offset"] > finding["second"]["offset"]
+    assert findings_of(target_and_module[1], "around_a_loop_1", checks="synccheck") == ([], None)
+
+
+def test_what_is_not_executed_is_not_reported(target_and_module):
+    dead = around("s_branch .Lover\nv_exp_f32_e32 v4, v5\nv_add_f32_e32 v32, v4, v5\n.Lover:")
+    module = load({"dead": dead}, target_and_module[0])
+    assert findings_of(module, "dead", checks="synccheck") == ([], None)
