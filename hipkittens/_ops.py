@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
 
 from . import _backend, _library
 
@@ -47,12 +46,8 @@ def _gemm_backward(ctx, grad):
 torch.library.register_autograd("hipkittens::gemm", _gemm_backward, setup_context=_gemm_setup)
 
 
-@register_flop_formula(torch.ops.hipkittens.gemm)
-def _gemm_flops(a_shape, b_shape, *_args, out_shape=None, **_kwargs) -> int:
-    flops = 2 * b_shape[-1]
-    for size in a_shape:
-        flops *= size
-    return flops
-
-
 from . import _attention_ops, _norm_ops, _rotary_ops  # noqa: E402, F401
+from ._after_import import after_import  # noqa: E402
+
+# torch's FLOP counter imports Triton where there is one, which takes longer than all else here.
+after_import("torch.utils.flop_counter", "hipkittens._flop_formulas")

@@ -251,14 +251,14 @@ def hook(event, arguments):
     if event in ("socket.connect", "subprocess.Popen", "os.system", "os.mkdir", "os.rename", "os.remove"):
         seen.append(event)
 sys.addaudithook(hook)
-started = time.perf_counter()
+started = time.process_time()
 import hipkittens
-elapsed = time.perf_counter() - started
+elapsed = time.process_time() - started
 assert not seen, seen
 assert not torch.cuda.is_initialized()
 maps = open("/proc/self/maps").read()
 assert "_ops.so" in maps and "hipkittens_simulator" not in maps and "amdhip" not in maps
-assert "rich" not in sys.modules
+assert not {"rich", "triton", "torch.utils.flop_counter"} & set(sys.modules)
 print(elapsed)
 """
 
