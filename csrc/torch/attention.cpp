@@ -221,7 +221,11 @@ void forward(const char* where, bool packed, StableIValue* stack, uint64_t argum
         problem.v = layout_of(call.v);
         problem.out = layout_of(out);
         problem.lse = static_cast<float*>(lse.data());
+        const std::vector<int64_t> workspace_sizes = {attention::forward_workspace_floats(problem)};
+        Tensor workspace = placement.empty(workspace_sizes, Dtype::float32);
+        problem.workspace = static_cast<float*>(workspace.data());
         std::vector<runtime::Region> regions = call.regions();
+        if (workspace_sizes[0] > 0) regions.push_back(float_region(workspace, "workspace", true));
         regions.push_back(call.region(out, "out", true));
         regions.push_back(float_region(lse, "lse", true));
         launch(placement, attention::plan_forward(problem), regions);

@@ -55,6 +55,7 @@ class Problem(ctypes.Structure):
         ("v", Layout),
         ("out", Layout),
         ("lse", ctypes.c_void_p),
+        ("workspace", ctypes.c_void_p),
     ]
 
 
@@ -65,7 +66,9 @@ def probe() -> ctypes.CDLL:
                  ["tests/kernels/attention_probe.cpp", "csrc/kernels/attention/plan.cpp"], "-O1", "-shared")  # fmt: skip
     library = ctypes.CDLL(str(path))
     library.probe_forward.restype = ctypes.c_char_p
-    library.probe_forward.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    library.probe_forward.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64]
+    library.probe_forward_workspace_floats.restype = ctypes.c_int64
+    library.probe_forward_workspace_floats.argtypes = library.probe_forward.argtypes
     library.probe_places.restype = None
     return library
 
@@ -74,16 +77,17 @@ class PlanError(Exception):
     pass
 
 
-def make_plan(problem: Problem, variant: str = "") -> list[dict]:
-    text = probe().probe_forward(ctypes.byref(problem), variant.encode()).decode()
+def make_plan(problem: Problem, variant: str = "", parts: int = 0) -> list[dict]:
+    """Without a variant or parts, as the plan chooses."""
+    text = probe().probe_forward(ctypes.byref(problem), variant.encode(), parts).decode()
     if text.startswith("error: "):
         raise PlanError(text.removeprefix("error: "))
     return json.loads(text)
 
 
 def places(arguments: bytes, count: int) -> np.ndarray:
-    """(tile, head, batch) of each workgroup."""
-    result = np.empty((count, 3), np.int32)
+    """(tile, head, batch, part) of each workgroup."""
+    result = np.empty((count, 4), np.int32)
     probe().probe_places(arguments, count, result.ctypes.data_as(ctypes.c_void_p))
     return result
 
@@ -163,11 +167,15 @@ class Forward:
             self.factor = kept.reshape(batch, heads, n_q, n_k) / (1 - dropped_fraction(dropout_p))
         self.problem = Problem(shared, q_layout, k_layout, v_layout, out_layout, self.lse.ctypes.data)
 
-    def run(self, variant: str = "", **settings):
+    def run(self, variant: str = "", parts: int = 0, **settings):
         """Runs the plan; returns its first launch and that launch's report."""
         self.out[:] = 0x7FFF
         self.lse[:] = np.nan
-        launches = make_plan(self.problem, variant)
+        floats = probe().probe_forward_workspace_floats(ctypes.byref(self.problem), variant.encode(), parts)
+        if floats > 0:
+            self.regions["workspace"] = workspace = np.full(floats, np.nan, np.float32)
+            self.problem.workspace = workspace.ctypes.data
+        launches = make_plan(self.problem, variant, parts)
         reports = [
             kernel(self.target, launch["kernel"]).launch(
                 bytes.fromhex(launch["arguments"]), self.regions, grid=launch["grid"], block=launch["block"],

@@ -1,6 +1,7 @@
 // tests/kernels/attention_probe.cpp: the attention plan as a C library for ctypes.
 // SPDX-License-Identifier: MIT
 #include <sstream>
+#include <stdexcept>
 #include <string>
 
 #include "kernels/attention/plan.h"
@@ -29,27 +30,41 @@ std::string describe(const attention::Plan& plan) {
     return text.str();
 }
 
+// A row that is named runs in one part unless told otherwise.
+attention::ForwardChoice choose(const attention::ForwardProblem& problem, const std::string& variant,
+                                int64_t parts) {
+    if (variant.empty()) {
+        attention::ForwardChoice choice = choose_forward(problem);
+        if (parts) choice.parts = parts;
+        return choice;
+    }
+    for (const attention::ForwardVariant& row : attention::forward_variants)
+        if (row.name == variant) return {&row, parts ? parts : 1};
+    throw std::invalid_argument("no variant " + variant);
+}
+
 }  // namespace
 
 extern "C" {
 
-// The launches as JSON, or "error: ...". variant: a row's name, or empty for the plan's own choice.
-const char* probe_forward(const attention::ForwardProblem* problem, const char* variant) {
+// The launches as JSON, or "error: ...". variant: a row's name, or empty for the plan's own choice; parts likewise, or 0.
+const char* probe_forward(const attention::ForwardProblem* problem, const char* variant, int64_t parts) {
     try {
-        if (!*variant) {
-            answer = describe(plan_forward(*problem));
-            return answer.c_str();
-        }
-        for (const attention::ForwardVariant& row : attention::forward_variants)
-            if (row.name == std::string(variant)) {
-                answer = describe(plan_forward_variant(*problem, row));
-                return answer.c_str();
-            }
-        answer = "error: no variant " + std::string(variant);
+        answer = describe(plan_forward_variant(*problem, choose(*problem, variant, parts)));
     } catch (const std::exception& error) {
         answer = "error: " + std::string(error.what());
     }
     return answer.c_str();
+}
+
+// Also -1 for what probe_forward refuses.
+int64_t probe_forward_workspace_floats(const attention::ForwardProblem* problem, const char* variant,
+                                       int64_t parts) {
+    try {
+        return forward_workspace_floats(problem->shared, choose(*problem, variant, parts).parts);
+    } catch (const std::exception&) {
+        return -1;
+    }
 }
 
 const char* probe_backward(const attention::BackwardProblem* problem) {
@@ -65,13 +80,14 @@ int64_t probe_backward_workspace_floats(const attention::Problem* problem) {
     return backward_workspace_floats(*problem);
 }
 
-// Tile, head and batch of every workgroup, for `count` workgroups.
+// Tile, head, batch and part of every workgroup, for `count` workgroups.
 void probe_places(const attention::ForwardArguments* arguments, uint32_t count, int32_t* places) {
     for (uint32_t i = 0; i < count; ++i) {
         const attention::TilePlace place = place_of_workgroup(i, arguments->order);
-        places[3 * i] = place.tile;
-        places[3 * i + 1] = place.head;
-        places[3 * i + 2] = place.batch;
+        places[4 * i] = place.tile;
+        places[4 * i + 1] = place.head;
+        places[4 * i + 2] = place.batch;
+        places[4 * i + 3] = place.part;
     }
 }
 }

@@ -85,19 +85,24 @@ struct WorkgroupOrder {
 
 struct TilePlace {
     int tile, head, batch, part;
+    uint32_t head_of_all;  // (part x batches + batch) x heads + head
 };
+constexpr TilePlace place_of_head(uint32_t head_of_all, const WorkgroupOrder& order) {
+    const uint32_t heads = order.heads, batch = order.batch, of_batch = head_of_all / heads;
+    return {0, static_cast<int>(head_of_all % heads), static_cast<int>(of_batch % batch),
+            static_cast<int>(of_batch / batch), head_of_all};
+}
 
 // Tiles of one head follow each other, heads that share keys stay on one XCD. Under a causal mask a tile's work grows
 // or shrinks with its number: the longest and the shortest alternate, so that neighbours add up to the same.
 constexpr TilePlace place_of_workgroup(uint32_t workgroup, const WorkgroupOrder& order) {
-    const uint32_t tiles = order.tiles, heads = order.heads, batch = order.batch;
-    const uint32_t index =
-        chunked_workgroup(workgroup, tiles * heads * batch * order.parts, order.xcds, order.chunk);
+    const uint32_t tiles = order.tiles, count = tiles * order.heads * order.batch * order.parts;
+    const uint32_t index = chunked_workgroup(workgroup, count, order.xcds, order.chunk);
     uint32_t tile = index % tiles;
     if (order.balanced) tile = tile % 2 ? tile / 2 : tiles - 1 - tile / 2;
-    const uint32_t head = index / tiles, of_batch = head / heads;
-    return {static_cast<int>(tile), static_cast<int>(head % heads), static_cast<int>(of_batch % batch),
-            static_cast<int>(of_batch / batch)};
+    TilePlace place = place_of_head(index / tiles, order);
+    place.tile = static_cast<int>(tile);
+    return place;
 }
 
 struct ForwardArguments {

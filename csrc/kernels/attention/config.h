@@ -29,14 +29,29 @@ struct ForwardVariant {
     ForwardConfig config;
 };
 
-// The rows of variants.def as constants variant_<name>, and all of them in order.
+// The kernel that joins parts of keys.
+struct CombineVariant {
+    const char* name;
+    Targets targets;
+    Input input;
+};
+inline constexpr int combine_threads = 256, combine_lanes_per_row = 16;
+
+// The rows of variants.def as constants variant_<name>, and all of a kind in order.
 #define ATTENTION_FORWARD(name, targets, input, head_dim, waves, schedule, dropout) \
     inline constexpr ForwardVariant variant_##name{                                 \
         #name, Targets::targets, {Input::input, head_dim, waves, Schedule::schedule, dropout}};
+#define ATTENTION_COMBINE(name, targets, input) \
+    inline constexpr CombineVariant variant_##name{#name, Targets::targets, Input::input};
 #include "each_row.h"
 
 inline constexpr ForwardVariant forward_variants[] = {
 #define ATTENTION_FORWARD(name, ...) variant_##name,
+#include "each_row.h"
+};
+
+inline constexpr CombineVariant combine_variants[] = {
+#define ATTENTION_COMBINE(name, ...) variant_##name,
 #include "each_row.h"
 };
 

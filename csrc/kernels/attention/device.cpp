@@ -3,6 +3,7 @@
 // Compiled once per row and target with -DHIPKITTENS_VARIANT=<name>.
 #include "backward.h"
 #include "backward_delta.h"
+#include "combine.h"
 #include "forward.h"
 
 #ifndef HIPKITTENS_VARIANT
@@ -50,6 +51,17 @@ struct delta_row {
     }
 };
 #define ATTENTION_DELTA(name, ...) using selected_##name = delta_row<variant_##name.input>;
+#include "each_row.h"
+
+template <Input input>
+struct combine_row {
+    using arguments = CombineArguments;
+    static constexpr int threads = combine_threads;
+    KITTENS_DEVICE static void enter(const arguments& values) {
+        Combine<typename element_of<input>::type>::run(values);
+    }
+};
+#define ATTENTION_COMBINE(name, ...) using selected_##name = combine_row<variant_##name.input>;
 #include "each_row.h"
 
 }  // namespace hipkittens::attention

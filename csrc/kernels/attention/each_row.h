@@ -10,7 +10,11 @@
 #ifndef ATTENTION_DELTA
 #define ATTENTION_DELTA(...)
 #endif
+#ifndef ATTENTION_COMBINE
+#define ATTENTION_COMBINE(...)
+#endif
 #include "variants.def"
 #undef ATTENTION_FORWARD
 #undef ATTENTION_BACKWARD
 #undef ATTENTION_DELTA
+#undef ATTENTION_COMBINE

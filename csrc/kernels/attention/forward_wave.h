@@ -55,7 +55,8 @@ struct ForwardWave {
           place(place_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
           sequence(sequence_of(place.batch, arguments.mask, arguments.packed)),
           first_query(place.tile * config.queries() + kittens::wave_id() * queries),
-          all(sequence.mask, place.tile * config.queries(), (place.tile + 1) * config.queries()),
+          all(KeyRange(sequence.mask, place.tile * config.queries(), (place.tile + 1) * config.queries())
+                  .part_of(place.part, arguments.order.parts, keys)),
           own(sequence.mask, first_query, first_query + queries),
           softmax(arguments.scale_log2) {
         load_queries(matrix_of<T>(arguments.q, sequence.batch, sequence.first_q, place.head,
@@ -120,6 +121,7 @@ struct ForwardWave {
     KITTENS_DEVICE void store() {
         // Read again: in the loop before, scalar registers are short.
         const ForwardArguments arguments = kittens::arguments_again<ForwardArguments>();
+        const TilePlace place = place_of_head(this->place.head_of_all, arguments.order);
         const int64_t batch = sequence.batch, head = place.head;
         const float total = softmax.total();
         const float kept = config.dropout ? arguments.dropout.scale : 1.0f;
@@ -128,11 +130,25 @@ struct ForwardWave {
         const kittens::Coordinate own = kittens::row_layout(Output::shape::value(), lane, 0);
         if (first_query + own.row >= sequence.mask.n_q) return;
         const int64_t row = sequence.first_q + first_query + own.row;
-        const int64_t rows = arguments.packed.first_q ? arguments.packed.rows_q : arguments.mask.n_q;
-        if (lane < queries)
-            arguments.lse[(batch * arguments.order.heads + head) * rows + row] = softmax.log_sum_exp(total);
-        T* out = static_cast<T*>(const_cast<void*>(arguments.out.data)) + batch * arguments.out.batch_stride +
-                 head * arguments.out.head_stride + row * arguments.out.row_stride + own.col;
+        const bool is_packed = arguments.packed.first_q;
+        const int64_t rows = is_packed ? arguments.packed.rows_q : arguments.mask.n_q;
+        const int64_t statistic = (batch * arguments.order.heads + head) * rows + row;
+        if (arguments.order.parts == 1) {
+            if (lane < queries) arguments.lse[statistic] = softmax.log_sum_exp(total);
+            store_row(static_cast<T*>(const_cast<void*>(arguments.out.data)) +
+                          batch * arguments.out.batch_stride + head * arguments.out.head_stride +
+                          row * arguments.out.row_stride,
+                      own.col, arguments.head_dim);
+        } else {
+            const int64_t statistics = (is_packed ? 1 : arguments.order.batch) * arguments.order.heads * rows;
+            const int64_t partial = place.part * statistics + statistic;
+            if (lane < queries) arguments.partial_lse[partial] = softmax.log_sum_exp(total);
+            store_row(arguments.partial_out + partial * arguments.head_dim, own.col, arguments.head_dim);
+        }
+    }
+    // own_col: the first of this lane's columns.
+    template <class Element>
+    KITTENS_DEVICE void store_row(Element* row, int own_col, int cols) const {
 #pragma unroll
         for (int j = 0; j < Output::width; ++j)
 #pragma unroll
@@ -141,9 +157,9 @@ struct ForwardWave {
                 const kittens::vec<float, 4> values = {all[e], all[e + 1], all[e + 2], all[e + 3]};
                 const int col =
                     j * Output::shape::cols + kittens::row_layout(Output::shape::value(), 0, e).col;
-                if (col + own.col < arguments.head_dim)
-                    *reinterpret_cast<kittens::vec<T, 4>*>(out + col) =
-                        __builtin_convertvector(values, kittens::vec<T, 4>);
+                if (col + own_col < cols)
+                    *reinterpret_cast<kittens::vec<Element, 4>*>(row + own_col + col) =
+                        __builtin_convertvector(values, kittens::vec<Element, 4>);
             }
     }
 };

@@ -15,6 +15,18 @@ struct KeyRange {
         first = mask.first_key(begin);
         past = begin < mask.n_q ? mask.last_key(last_query) + 1 : 0;
     }
+    // Its share in one of several parts: whole tiles of `count` keys, as many for each part but the last ones.
+    KITTENS_DEVICE KeyRange part_of(int part, int parts, int count) const {
+        KeyRange range = *this;
+        if (parts == 1 || past <= first) return range;
+        const int begin = first / count * count;
+        const uint32_t tiles = static_cast<uint32_t>(past - begin + count - 1) / count;
+        const int share = (tiles + parts - 1) / static_cast<uint32_t>(parts) * count;
+        const int from = begin + part * share;
+        if (from > range.first) range.first = from;
+        if (from + share < range.past) range.past = from + share;
+        return range;
+    }
     // Do all of queries begin .. end-1 see all of keys key .. key+count-1?
     KITTENS_DEVICE static bool all_visible(const Mask& mask, int begin, int end, int key, int count) {
         return mask.first_key(end - 1) <= key && key + count - 1 <= mask.last_key(begin);

@@ -142,15 +142,93 @@ bool suits(const ForwardVariant& variant, const ForwardProblem& problem) {
     return p.head_dim <= variant.config.head_dim;
 }
 
-Plan plan_forward_variant(const ForwardProblem& problem, const ForwardVariant& variant) {
+namespace {
+
+bool runs_on(Targets targets, Input input, const Problem& p) {
+    return targets != (p.target == 942 ? Targets::gfx950 : Targets::gfx942) &&
+           (input == Input::bf16) == (p.element == ElementType::bf16);
+}
+
+int64_t compute_units(const Problem& p) {
+    return p.compute_units > 0 ? p.compute_units
+                               : (p.target == 942 ? kittens::gfx942 : kittens::gfx950).compute_units;
+}
+
+int64_t workgroups_of(const Problem& p, const ForwardConfig& config) {
+    return divide_up(p.n_q, config.queries()) * p.heads * p.batch;
+}
+
+// One LSE each.
+int64_t statistics(const Problem& p) { return tensor_batch(p) * p.heads * query_rows(p); }
+
+// Tiles of keys that a workgroup goes over when it has the most to do.
+int64_t longest_walk(const Problem& p, const ForwardConfig& config) {
+    const Mask mask = mask_of(p);
+    const int64_t seen = static_cast<int64_t>(mask.left) + mask.right + config.queries();
+    if (seen >= p.n_k) return divide_up(p.n_k, config.keys_per_tile);
+    return std::min(divide_up(seen, config.keys_per_tile) + 1, divide_up(p.n_k, config.keys_per_tile));
+}
+
+// Into how many parts to split the keys when there are fewer workgroups than compute units. Costs are in units of a walk
+// over one tile of keys (64 keys, 128 queries: about 2 us at head_dim 128), and are estimates, not yet measured on a GPU:
+// a workgroup needs `start` to load its queries and first tiles; a part `spill` to write f32 rows and have them read back;
+// the second launch costs `join`, and each of its rows walks over all parts, 16 in the time of a tile.
+// rounds x (start + tiles + spill) + join + parts / 16 is least for the number of parts returned; of equals, the fewest.
+int64_t parts_of_keys(const Problem& p, const ForwardConfig& config, int64_t units) {
+    constexpr int64_t start = 2, spill = 3, join = 4, parts_per_tile = 16;
+    constexpr int64_t shortest = 2;  // tiles: while one is attended to, the next is loaded
+    const int64_t workgroups = workgroups_of(p, config), tiles = longest_walk(p, config);
+    if (workgroups >= units) return 1;
+    const auto cost = [&](int64_t parts) {
+        const int64_t rounds = divide_up(workgroups * parts, units), walk = start + divide_up(tiles, parts);
+        if (parts == 1) return parts_per_tile * rounds * walk;
+        return parts_per_tile * (rounds * (walk + spill) + join) + parts;
+    };
+    int64_t best = 1;
+    // More than two rounds only repeat what a part costs.
+    for (int64_t parts = 2; parts * shortest <= tiles && workgroups * parts <= 2 * units; ++parts)
+        if (cost(parts) < cost(best)) best = parts;
+    return best;
+}
+
+Launch combine_launch(const Problem& p, const ForwardArguments& forward) {
+    CombineArguments arguments{};
+    arguments.partial_out = forward.partial_out;
+    arguments.partial_lse = forward.partial_lse;
+    arguments.out = forward.out;
+    arguments.lse = forward.lse;
+    arguments.rows = statistics(p);
+    arguments.rows_per_head = query_rows(p);
+    arguments.heads = forward.order.heads;
+    arguments.parts = forward.order.parts;
+    arguments.head_dim = forward.head_dim;
+    // HIP counts the threads of a grid dimension in 32 bits.
+    const int64_t workgroups = divide_up(arguments.rows, combine_threads / combine_lanes_per_row);
+    if (workgroups * combine_threads > 0xffffffffll)
+        refuse("the grid that joins parts has 2^32 threads or more");
+    for (const CombineVariant& variant : combine_variants)
+        if (runs_on(variant.targets, variant.input, p))
+            return {symbol(variant.name, p.target),
+                    variant.name,
+                    {static_cast<uint32_t>(workgroups), 1, 1},
+                    {combine_threads, 1, 1},
+                    bytes_of(arguments)};
+    refuse("no kernel joins parts of this element type");
+}
+
+}  // namespace
+
+Plan plan_forward_variant(const ForwardProblem& problem, const ForwardChoice& choice) {
     const Problem& p = problem.shared;
     check(p);
+    const ForwardVariant& variant = *choice.variant;
     const int64_t rows_q = query_rows(p), rows_k = key_rows(p);
     check_tensor(p, "q", problem.q, rows_q);
     check_tensor(p, "k", problem.k, rows_k);
     check_tensor(p, "v", problem.v, rows_k);
     check_tensor(p, "out", problem.out, rows_q);
     if (!problem.lse) refuse("lse has no data");
+    if (choice.parts > 1 && !problem.workspace) refuse("workspace has no data");
     if (!suits(variant, problem)) refuse(std::string(variant.name) + " cannot run this problem");
     const ForwardConfig& config = variant.config;
     const int64_t largest_row =
@@ -169,7 +247,7 @@ Plan plan_forward_variant(const ForwardProblem& problem, const ForwardVariant& v
     arguments.mask = mask_of(p);
     arguments.packed = packed_of(p);
     arguments.order = order_of(p, arguments.mask, divide_up(p.n_q, config.queries()), p.heads,
-                               p.heads / p.key_heads, 1, config.threads());
+                               p.heads / p.key_heads, choice.parts, config.threads());
     arguments.group = static_cast<int32_t>(p.heads / p.key_heads);
     arguments.head_dim = static_cast<int32_t>(p.head_dim);
     arguments.dropout = dropout_of(p);
@@ -179,37 +257,49 @@ Plan plan_forward_variant(const ForwardProblem& problem, const ForwardVariant& v
     arguments.scale_log2 = static_cast<float>(scale);
     arguments.negated = p.scale < 0;
 
-    return {{launch_of(variant.name, p, arguments.order, config.threads(), bytes_of(arguments))}};
+    Plan plan;
+    if (choice.parts > 1) {
+        arguments.partial_out = problem.workspace;
+        arguments.partial_lse = problem.workspace + choice.parts * statistics(p) * p.head_dim;
+    }
+    plan.launches.push_back(
+        launch_of(variant.name, p, arguments.order, config.threads(), bytes_of(arguments)));
+    if (choice.parts > 1) plan.launches.push_back(combine_launch(p, arguments));
+    return plan;
 }
 
-Plan plan_forward(const ForwardProblem& problem) {
+ForwardChoice choose_forward(const ForwardProblem& problem) {
     const Problem& p = problem.shared;
     check(p);
-    const int64_t usual = (p.target == 942 ? kittens::gfx942 : kittens::gfx950).compute_units;
-    const int64_t units = p.compute_units > 0 ? p.compute_units : usual;
+    const int64_t units = compute_units(p);
     const ForwardVariant* best = nullptr;
     for (const ForwardVariant& variant : forward_variants) {
         if (!suits(variant, problem)) continue;
         const ForwardConfig& config = variant.config;
         // Large tiles only where there is one for every compute unit.
-        if (config.schedule == Schedule::ping_pong &&
-            divide_up(p.n_q, config.queries()) * p.heads * p.batch < units)
-            continue;
+        if (config.schedule == Schedule::ping_pong && workgroups_of(p, config) < units) continue;
         const auto worse = [](const ForwardConfig& config) {
             return config.head_dim * 2 + (config.schedule == Schedule::simple);
         };
         if (!best || worse(config) < worse(best->config)) best = &variant;
     }
     if (!best) refuse("no variant has this element type and head_dim");
-    return plan_forward_variant(problem, *best);
+    return {best, parts_of_keys(p, best->config, units)};
+}
+
+int64_t forward_workspace_floats(const Problem& p, int64_t parts) {
+    return parts > 1 ? parts * statistics(p) * (p.head_dim + 1) : 0;
+}
+
+int64_t forward_workspace_floats(const ForwardProblem& problem) {
+    return forward_workspace_floats(problem.shared, choose_forward(problem).parts);
+}
+
+Plan plan_forward(const ForwardProblem& problem) {
+    return plan_forward_variant(problem, choose_forward(problem));
 }
 
 namespace {
-
-bool runs_on(Targets targets, Input input, const Problem& p) {
-    return targets != (p.target == 942 ? Targets::gfx950 : Targets::gfx942) &&
-           (input == Input::bf16) == (p.element == ElementType::bf16);
-}
 
 int64_t statistics_rows(const Problem& p) {
     if (p.first_q) return statistics_row(p.rows_q, static_cast<int>(p.batch));

@@ -39,6 +39,7 @@ struct ForwardProblem {
     Problem shared;
     TensorLayout q, k, v, out;
     float* lse = nullptr;
+    float* workspace = nullptr;  // forward_workspace_floats, any contents
 };
 
 struct BackwardProblem {
@@ -63,8 +64,17 @@ struct Plan {
 };
 
 // Throws std::invalid_argument with what is wrong and what would be right.
+int64_t forward_workspace_floats(const ForwardProblem& problem);  // of plan_forward; 0: none is needed
 Plan plan_forward(const ForwardProblem& problem);
-Plan plan_forward_variant(const ForwardProblem& problem, const ForwardVariant& variant);
+
+// A variant, and into how many parts the keys are split, each a workgroup's.
+struct ForwardChoice {
+    const ForwardVariant* variant;
+    int64_t parts;
+};
+ForwardChoice choose_forward(const ForwardProblem& problem);
+int64_t forward_workspace_floats(const Problem& problem, int64_t parts);
+Plan plan_forward_variant(const ForwardProblem& problem, const ForwardChoice& choice);
 bool suits(const ForwardVariant& variant, const ForwardProblem& problem);
 
 int64_t backward_workspace_floats(const Problem& problem);
