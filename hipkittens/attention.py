@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import torch
 
@@ -50,7 +51,7 @@ def attention(
     _check(where, q, k, v, layout)
     left, right = _window(where, window_size)
     _check_options(where, dropout_p, deterministic)
-    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    scale = _scale(where, scale, q)
     if layout == "bhnd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     if _backend.uses_torch():
@@ -102,7 +103,7 @@ def attention_varlen(
         )
     left, right = _window(where, window_size)
     _check_options(where, dropout_p, deterministic)
-    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    scale = _scale(where, scale, q)
     if _backend.uses_torch():
         out, lse = _packed_in_torch(
             q, k, v, cu_seqlens_q, cu_seqlens_k, scale, bool(causal), left, right, dropout_p
@@ -114,6 +115,15 @@ def attention_varlen(
             dropout_p, seed,
         )  # fmt: skip
     return (out, lse) if return_lse else out
+
+
+def _scale(where: str, scale: float | None, q: torch.Tensor) -> float:
+    if scale is None:
+        return q.shape[-1] ** -0.5
+    scale = float(scale)
+    if not math.isfinite(scale):
+        raise ValueError(f"{where}: scale is {scale}; it must be finite")
+    return scale
 
 
 def _draw_seed(dropout_p: float, device: torch.device) -> torch.Tensor | None:

@@ -54,7 +54,7 @@ class Draw:
             shapes = [(b, h, n, d) for b, n, h, d in shapes]
         return [self.tensor(shape, dtype) for shape in shapes], {
             "causal": self.one_of(True, False),
-            "scale": self.mostly(None, 0.5, 0, -1.0, "large", odds=0.3),
+            "scale": self.mostly(None, 0.5, 0, -1.0, "large", float("inf"), float("nan"), odds=0.3),
             "window_size": self.mostly((-1, -1), (2, 0), (0, 1), 3, (1, 2, 3), ("a", 1), odds=0.3),
             "dropout_p": self.mostly(0.0, 0.5, 1.0, -0.1, float("nan"), odds=0.3),
             "layout": layout,
