@@ -92,6 +92,8 @@ def test_the_large_tiles_are_for_large_problems():
 
     assert chosen() == "forward_f16_d128"
     assert chosen(batch=19) == "forward_f16_d128_ping_pong"
+    decode = make_plan(Forward("gfx942", "f16", 128, 1, 64, heads=8, batch=64).problem)
+    assert [launch["variant"] for launch in decode] == ["forward_f16_d128"]
 
 
 @pytest.mark.parametrize("target", TARGETS)

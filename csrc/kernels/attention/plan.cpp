@@ -276,8 +276,10 @@ ForwardChoice choose_forward(const ForwardProblem& problem) {
     for (const ForwardVariant& variant : forward_variants) {
         if (!suits(variant, problem)) continue;
         const ForwardConfig& config = variant.config;
-        // Large tiles only where there is one for every compute unit.
-        if (config.schedule == Schedule::ping_pong && workgroups_of(p, config) < units) continue;
+        // Large tiles only where there is one for every compute unit, and no half of it stays empty.
+        if (config.schedule == Schedule::ping_pong &&
+            (workgroups_of(p, config) < units || 2 * p.n_q <= config.queries()))
+            continue;
         const auto worse = [](const ForwardConfig& config) {
             return config.head_dim * 2 + (config.schedule == Schedule::simple);
         };
