@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from parity_attention import ATTENTION
+from parity_attention import ATTENTION, ATTENTION_VARLEN
 from parity_matmul import LINEAR, MATMUL
 from parity_operation import TARGETS, Case, compare_case
 from parity_rows import LAYER_NORM, RMS_NORM, ROTARY, ROTARY_QK
@@ -34,7 +34,7 @@ from hipkittens._accuracy import BAR
 
 OPERATIONS = {
     operation.name: operation
-    for operation in (MATMUL, LINEAR, ATTENTION, LAYER_NORM, RMS_NORM, ROTARY, ROTARY_QK)
+    for operation in (MATMUL, LINEAR, ATTENTION, ATTENTION_VARLEN, LAYER_NORM, RMS_NORM, ROTARY, ROTARY_QK)
 }
 
 

@@ -229,3 +229,104 @@ ATTENTION = Operation(
     },
     tuple(_many_workgroups()),
 )
+
+
+# Lengths of the sequences, of q and of k.
+PACKS = (
+    ((5, 17, 1), (5, 17, 1)), ((1,), (1,)), ((130,), (257,)), ((0, 9, 0, 4), (3, 0, 20, 4)), ((64, 64), (64, 128)),
+    ((1, 1, 1, 1, 1), (33, 2, 257, 64, 1)), ((255, 2), (257, 17)),
+)  # fmt: skip
+
+
+def _run_packed(target: str, case: dict, seed: int) -> list[Result]:
+    lengths_q, lengths_k = case["lengths"]
+    total_q, total_k = sum(lengths_q), sum(lengths_k)
+    q, k, v, grad = (value[0] for value in store(draw(case, seed, total_q, total_k, 1), case["storage"]))
+    causal, window = case["causal"], tuple(case["window"])
+    scale = case["size"] ** -0.5 if case["scale"] is None else case["scale"]
+    ends_q, ends_k = (torch.tensor([0, *lengths]).cumsum(0).int() for lengths in (lengths_q, lengths_k))
+    masks = [hidden(*pair, causal, window) for pair in zip(lengths_q, lengths_k, strict=True)]
+
+    def ours(q, k, v):
+        return hipkittens.attention_varlen(
+            q, k, v, ends_q, ends_k, max(lengths_q) + case["slack"], max(lengths_k) + case["slack"], causal=causal,
+            window_size=window, scale=case["scale"], return_lse=True,
+        )  # fmt: skip
+
+    def sequences(q, k, v):
+        """(1, rows, heads, size) of each sequence, with its mask."""
+        parts = (
+            value.unsqueeze(0).split(tuple(n), 1)
+            for value, n in ((q, lengths_q), (k, lengths_k), (v, lengths_k))
+        )
+        return zip(*parts, masks, strict=True)
+
+    def one_by_one(function):
+        def run(q, k, v):
+            found = []
+            for one_q, one_k, one_v, mask in sequences(q, k, v):
+                if mask.numel():
+                    found.append(function(one_q, one_k, one_v, scale, mask))
+                else:  # no key: zero; no query: nothing
+                    found.append((one_q * 0, one_q.detach()[..., 0].transpose(1, 2) * 0 - torch.inf))
+            out, lse = (list(part) for part in zip(*found, strict=True))
+            return torch.cat(out, 1)[0], None if None in lse else torch.cat(lse, 2)[0]
+
+        return run
+
+    def results(function, make_leaf, dtype):
+        leaves = [make_leaf(value, dtype) for value in (q, k, v)]
+        out, lse = function(*leaves)
+        return [
+            out.detach(),
+            *torch.autograd.grad(out, leaves, grad.to(out.dtype)),
+            None if lse is None else lse.detach(),
+        ]
+
+    with hipkittens.simulate(target, checks=True, threads=1):
+        mine = results(ours, leaf, None)
+    orders = [one_by_one(steps), one_by_one(lambda *i: steps(*i, scale_first=True)), one_by_one(fused)]
+    exact = results(orders[0], dense_leaf, torch.float64)
+    others = [results(order, dense_leaf, None) for order in orders]
+    each = [
+        gradient_magnitudes(*parts[:3], part_grad, scale, parts[3])
+        for parts, part_grad in zip(
+            sequences(q, k, v), grad.unsqueeze(0).split(tuple(lengths_q), 1), strict=True
+        )
+        if parts[3].numel()
+    ]
+    magnitudes = (v.double().abs().max().item(), *(max(values) for values in zip(*each, strict=True)))
+    found = [
+        Result(name, mine[i], [other[i] for other in others], exact[i], magnitudes[i])
+        for i, name in enumerate(("out", "dq", "dk", "dv"))
+    ]
+    lses = [order(q.float(), k.float(), v.float())[1] for order in orders[:2]]
+    return [*found, lse_result(mine[4], exact[4], lses, score_magnitude(q, k, scale))]
+
+
+ATTENTION_VARLEN = Operation(
+    "attention_varlen",
+    {
+        "lengths": PACKS,
+        "heads": HEADS,
+        "size": (64, 8, 40, 80, 128, 136, 256),
+        "dtype": ("bf16", "f16"),
+        "causal": (False, True),
+        "window": WINDOWS,
+        "scale": SCALES,
+        "values": VALUES,
+        "storage": ("dense", "gap", "swapped", "packed"),
+        "slack": (0, 70),  # how much longer than the longest sequence the caller says it is
+    },
+    _run_packed,
+    {
+        "lengths": lambda choose: tuple(
+            zip(
+                *((choose.randint(0, 150), choose.randint(1, 300)) for _ in range(choose.randint(1, 5))),
+                strict=True,
+            )
+        ),
+        "size": lambda choose: 8 * choose.randint(1, 32),
+        "slack": lambda choose: choose.randint(0, 200),
+    },
+)

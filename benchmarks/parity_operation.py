@@ -138,7 +138,9 @@ def _row(case: Case, result: Result) -> dict[str, Any]:
         return row | dict.fromkeys(
             ("ratio_max", "ratio_rms", "ratio_to_better"), 0.0 if same else float("inf")
         )
-    found = [compare(result.ours, other, result.reference, result.magnitude) for other in result.baselines]
+    # float16 has no smaller step than 2^-24.
+    magnitude = result.magnitude + (result.ours.dtype == torch.float16)
+    found = [compare(result.ours, other, result.reference, magnitude) for other in result.baselines]
     ratio_max, ratio_rms = min(c.ratio_max for c in found), min(c.ratio_rms for c in found)
     return row | {
         "ratio_max": ratio_max,

@@ -50,15 +50,22 @@ def _run_norm(operation: str, target: str, case: dict, seed: int) -> list[Result
         arguments = (weight, EPS) if operation == "rms_norm" else (weight, bias, EPS)
         return getattr(hipkittens, operation)(x, *arguments, residual=residual, return_residual=True)
 
+    def add(x, residual):
+        """Documented: z = x + residual is rounded to x's dtype before it is normalised. So it is for float64."""
+        if residual is None:
+            return x
+        z = x + residual
+        return z + (z.to(dtype).to(z.dtype) - z).detach()
+
     def fused(x, residual=None, weight=None, bias=None):
-        z = x if residual is None else x + residual
+        z = add(x, residual)
         if operation == "rms_norm":
             return F.rms_norm(z, (columns,), weight, EPS), z
         return F.layer_norm(z, (columns,), weight, bias, EPS), z
 
     def in_steps(x, residual=None, weight=None, bias=None):
         """As models write it: normalised in float32, scaled in the model's dtype."""
-        z = x if residual is None else x + residual
+        z = add(x, residual)
         wide = z if z.dtype == torch.float64 else z.float()
         if operation == "layer_norm":
             wide = wide - wide.mean(-1, keepdim=True)
