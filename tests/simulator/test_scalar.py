@@ -312,10 +312,9 @@ def test_place_of_a_wave():
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 2), 1", "rounding mode"),
-        ("s_not_b32 s20, s20\n  s_setreg_b32 hwreg(HW_REG_MODE, 4, 2), s20", "denormal mode of f32"),
-        ("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 27, 1), 1", "MODE field"),
-        ("s_getreg_b32 s20, hwreg(HW_REG_TRAPSTS)", "no meaning"),
+        ("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 2, 2), 1", "rounding mode of f64"),
+        ("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 23, 1), 1", "MODE field"),
+        ("s_getreg_b32 s20, hwreg(HW_REG_TBA_LO)", "no meaning"),
         ("s_setkill 1", "no meaning"),
     ],
 )

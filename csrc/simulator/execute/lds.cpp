@@ -307,7 +307,7 @@ bool bind_lds(const isa::Instruction& instruction, StepBuilder& builder) {
         return true;
     }
     return bind_lds_permute(instruction, builder) || bind_lds_transpose(instruction, builder) ||
-           bind_lds_atomic(instruction, builder);
+           bind_lds_atomic(instruction, builder) || bind_lds_exchange(instruction, builder);
 }
 
 }  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL

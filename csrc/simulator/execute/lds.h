@@ -6,6 +6,7 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
+bool bind_lds_exchange(const isa::Instruction& instruction, StepBuilder& builder);
 bool bind_lds_atomic(const isa::Instruction& instruction, StepBuilder& builder);
 bool bind_lds_permute(const isa::Instruction& instruction, StepBuilder& builder);
 bool bind_lds_transpose(const isa::Instruction& instruction, StepBuilder& builder);

@@ -71,6 +71,8 @@ bool keeps_other_half(Opcode opcode) {
         case Opcode::v_cvt_pk_bf8_f32:
         case Opcode::v_cvt_sr_f16_f32:
         case Opcode::v_cvt_sr_bf16_f32:
+        case Opcode::v_ashr_pk_i8_i32:
+        case Opcode::v_ashr_pk_u8_i32:
             return true;
         default:
             return false;

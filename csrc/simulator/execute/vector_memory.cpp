@@ -3,6 +3,7 @@
 #include "simulator/execute/vector_memory.h"
 
 #include "simulator/execute/atomics.h"
+#include "simulator/execute/buffer_format.h"
 #include "simulator/execute/families.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
@@ -142,6 +143,7 @@ void set_addresses(const isa::Instruction& instruction, StepBuilder& builder, St
 }  // namespace
 
 bool bind_vector_memory(const isa::Instruction& instruction, StepBuilder& builder) {
+    if (bind_formatted_buffer(instruction, builder)) return true;
     if (instruction.encoding == Encoding::mtbuf) return false;
     // Cache maintenance orders accesses that are ordered here anyway.
     if (instruction.opcode == Opcode::buffer_inv || instruction.opcode == Opcode::buffer_wbl2) {

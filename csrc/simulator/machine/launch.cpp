@@ -13,6 +13,7 @@
 
 #include "isa/effects.h"
 #include "simulator/checks/shadow.h"
+#include "simulator/machine/float_mode.h"
 #include "simulator/machine/worker.h"
 #include "simulator/tile_unit/tile_unit.h"
 
@@ -31,20 +32,10 @@ struct alignas(64) DispatchPacket {
 };
 static_assert(sizeof(DispatchPacket) == 64);
 
-// MODE's f32 bits act on the host through MXCSR. MODE has separate bits for f64 and f16: f16 handlers work in
-// f32 and do not depend on them, f64 follows the f32 setting, which is how every compiler sets them apart
-// from flushing f32.
 class HostFloatMode {
   public:
     explicit HostFloatMode(uint8_t float_mode) : before_(_mm_getcsr()) {
-        constexpr unsigned flush_to_zero = 1u << 15, denormals_are_zero = 1u << 6, all_masked = 0x1f80;
-        // MODE.round: 0 nearest even, 1 up, 2 down, 3 zero; MXCSR.RC: 0 nearest even, 1 down, 2 up, 3 zero.
-        constexpr unsigned rounding[4] = {0, 2, 1, 3};
-        unsigned csr = all_masked | rounding[float_mode & 3] << 13;
-        const unsigned denormals = float_mode >> 4 & 3;
-        if (!(denormals & 1)) csr |= denormals_are_zero;
-        if (!(denormals & 2)) csr |= flush_to_zero;
-        _mm_setcsr(csr);
+        _mm_setcsr(host_float_mode(float_mode));
     }
     ~HostFloatMode() { _mm_setcsr(before_); }
 

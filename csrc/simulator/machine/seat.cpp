@@ -104,7 +104,8 @@ void Seat::initialise_registers(Wave* wave, uint32_t first_work_item) {
     const uint32_t active = work_items_ - first_work_item < 64 ? work_items_ - first_work_item : 64;
     write_exec(wave, active == 64 ? ~uint64_t{0} : (uint64_t{1} << active) - 1);
     wave->scc = 0;
-    wave->mode = kernel_.float_mode | (kernel_.dx10_clamp ? 1u << 8 : 0) | (kernel_.ieee_mode ? 1u << 9 : 0);
+    wave->mode = kernel_.float_mode | (kernel_.dx10_clamp ? 1u << 8 : 0) | (kernel_.ieee_mode ? 1u << 9 : 0) |
+                 (kernel_.fp16_overflow ? 1u << 23 : 0);
     wave->status = WaveStatus::ready;
     wave->next = dispatch_.program->entry;
     wave->last_region = nullptr;

@@ -6,6 +6,7 @@
 
 #include "simulator/checks/shadow.h"
 #include "simulator/machine/fault_report.h"
+#include "simulator/machine/float_mode.h"
 #include "simulator/memory/pending.h"
 
 namespace hipkittens::simulator {
@@ -26,11 +27,13 @@ uint64_t next_random(uint64_t& state) {  // splitmix64
 }
 
 void run_wave(Wave* wave) {
+    enter_float_mode(wave->mode);
     const Step* step = wave->next;
     while (step) step = step->handler(wave, step);
 }
 
 void run_wave(Wave* wave, uint64_t steps) {
+    enter_float_mode(wave->mode);
     const Step* step = wave->next;
     while (step && steps--) step = step->handler(wave, step);
     if (step) wave->next = step;
