@@ -15,7 +15,14 @@ def name_of(case: Case) -> str:
 
 
 # gfx9's newer 16-bit instructions keep the other half of their register.
-KEEPS_UPPER_HALF = {"v_fma_f16", "v_min3_f16", "v_max3_f16", "v_med3_f16"}
+KEEPS_UPPER_HALF = {
+    "v_fma_f16",
+    "v_min3_f16",
+    "v_max3_f16",
+    "v_med3_f16",
+    "v_ashr_pk_i8_i32",
+    "v_ashr_pk_u8_i32",
+}
 
 
 @pytest.fixture(scope="module")

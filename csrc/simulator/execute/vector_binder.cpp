@@ -120,8 +120,8 @@ bool sort_operands(const Instruction& in, Roles* roles) {
         }
     }
     if (!roles->result) return false;
-    // v_fmac and the like: the destination is the last source.
-    if (roles->result->is_read && in.opcode != Opcode::v_fma_mixlo_f16 &&
+    // v_fmac and the like: the destination is the last source. (By the row: SDWA may read what it preserves.)
+    if (in.row->forms[0].is_read && in.opcode != Opcode::v_fma_mixlo_f16 &&
         in.opcode != Opcode::v_fma_mixhi_f16) {
         if (roles->source_count == 3) return false;
         roles->sources[roles->source_count++] = roles->result;
