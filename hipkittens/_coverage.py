@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import pathlib
@@ -107,6 +108,18 @@ def measure(paths: Iterable[pathlib.Path]) -> Coverage:
     return coverage
 
 
+@functools.cache
+def _evidence() -> dict[str, dict[str, str]]:
+    return json.loads(pathlib.Path(__file__).with_name("_isa_evidence.json").read_text())
+
+
+def evidence_of(row: str) -> list[str]:
+    """What says that the simulator runs a row right; "manual only" if nothing but its encoding was checked."""
+    data = _evidence()
+    found = [data["kinds"][letter] for letter in data["rows"].get(row, "")]
+    return [*found, "manual only"] if len(found) == 1 else found
+
+
 def as_json(coverage: Coverage) -> dict[str, object]:
     return {
         "instructions": coverage.instructions,
@@ -115,7 +128,11 @@ def as_json(coverage: Coverage) -> dict[str, object]:
         "code_objects": coverage.code_objects,
         "skipped": coverage.skipped,
         "mnemonics": {
-            name: {"count": entry.count, "implemented": entry.implemented}
+            name: {
+                "count": entry.count,
+                "implemented": entry.implemented,
+                "evidence": evidence_of(entry.row),
+            }
             for name, entry in sorted(coverage.mnemonics.items())
         },
     }
@@ -134,7 +151,11 @@ def main(files: Iterable[str], as_json_text: bool) -> int:
         return int(bool(coverage.missing))
     for name, entry in sorted(coverage.mnemonics.items(), key=lambda item: (-item[1].count, item[0])):
         missing = entry.count - entry.implemented
-        print(f"{entry.count:>10}  {name}" + (f"  ({missing} not implemented)" if missing else ""))
+        letters = _evidence()["rows"].get(entry.row, "")
+        print(
+            f"{entry.count:>10}  {letters:<4} {name}" + (f"  ({missing} not implemented)" if missing else "")
+        )
+    print("; ".join(f"{letter} {meaning}" for letter, meaning in _evidence()["kinds"].items()))
     share = 100 * coverage.implemented / coverage.instructions
     print(
         f"{coverage.code_objects} code objects, {len(coverage.mnemonics)} mnemonics, {coverage.instructions} "

@@ -45,6 +45,8 @@ def test_instructions_are_counted_by_mnemonic(image, tmp_path, capsys):
     assert answer["missing"] == {"ds_gws_barrier": 1}
     counts = {name: entry["count"] for name, entry in answer["mnemonics"].items()}
     assert counts == WANTED | {"ds_gws_barrier": 1}
+    assert "encoding and text checked by clang" in answer["mnemonics"]["v_mov_b32_dpp"]["evidence"]
+    assert "refused by name" in answer["mnemonics"]["ds_gws_barrier"]["evidence"]
 
 
 def test_folders_and_zip_files_are_looked_into(image, tmp_path, capsys):
@@ -62,7 +64,7 @@ def test_the_listing_names_what_is_missing(image, tmp_path, capsys):
     file.write_bytes(image)
     assert main(["sim", "coverage", str(file)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert "         1  ds_gws_barrier  (1 not implemented)" in lines
+    assert "         1  Ex   ds_gws_barrier  (1 not implemented)" in lines
     assert lines[-1].startswith("1 code objects, 6 mnemonics, 7 instructions, 6 implemented")
 
 
