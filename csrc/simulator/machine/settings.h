@@ -28,6 +28,8 @@ struct Settings {
     // Not 0: waves take turns of so many steps, as they advance side by side on a compute unit. Some of AITER's
     // kernels overwrite LDS that a wave at another's pace still has to read: only barriers order waves, and
     // they rely on time.
+    // LDS answers at the end of the turn: it serves a compute unit's waves in the order of their requests, so
+    // a read on its way does not see what others write after a barrier. AITER's kernels rely on that too.
     uint32_t wave_turn = 0;
     // With wave_turn: so many workgroups of a worker advance together, one turn of each wave at a time.
     uint32_t workgroups_side_by_side = 1;

@@ -203,6 +203,11 @@ void land_lgkm(Wave* wave, uint32_t keep) {
     while (PendingOperation* flat = oldest_flat_in_lgkm(pending)) pass_flat_lgkm(wave, flat);
 }
 
+void land_lds(Wave* wave) {
+    PendingOperations* pending = wave->pending;
+    while (pending->lds_tail != pending->lds_head) land_oldest_lds(wave);
+}
+
 void land_all(Wave* wave) {
     land_vector_memory(wave, 0);
     land_lgkm(wave, 0);

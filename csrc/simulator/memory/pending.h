@@ -22,6 +22,7 @@ void destroy_pending_operations(PendingOperations* pending);
 
 void land_vector_memory(Wave* wave, uint32_t keep);
 void land_lgkm(Wave* wave, uint32_t keep);
+void land_lds(Wave* wave);
 void land_all(Wave* wave);
 bool has_pending(const Wave* wave);
 void drop_pending(Wave* wave);  // after a fault: forget without performing
