@@ -64,6 +64,7 @@ def library() -> ctypes.CDLL:
     handle.hipkittens_last_report.restype = None
     handle.hipkittens_get_settings.restype = None
     handle.hipkittens_clear_findings.restype = None
+    handle.hipkittens_instructions_so_far.restype = ctypes.c_uint64
     return handle
 
 

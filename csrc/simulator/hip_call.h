@@ -28,6 +28,7 @@ struct ThreadState {
     std::string last_text;
     HipkittensSettings settings{0, -1, 0, 0, 0, 0, 0, 0, 0, 0};
     HipkittensReport report{};
+    uint64_t instructions_so_far = 0;
 };
 ThreadState& thread_state();
 

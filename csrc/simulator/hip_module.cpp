@@ -118,6 +118,7 @@ void run(const Function& function, const LaunchShape& shape, const std::vector<u
     request.record = is_recording();
     LaunchResult result = launch(function.module->code, *function.kernel, request);
     state.report = public_report(result.report);
+    state.instructions_so_far += result.report.instructions;
     if (request.record) {
         keep_launch(function.kernel->name, device.target == code_object::Target::gfx942 ? 942 : 950,
                     state.report, std::move(result.record));

@@ -62,6 +62,8 @@ typedef struct {
     double seconds;
 } HipkittensReport;
 void hipkittens_last_report(HipkittensReport* report);
+/* Wave instructions of all launches of the calling thread so far: an operation may launch several kernels. */
+uint64_t hipkittens_instructions_so_far(void);
 
 /* What a launch did, instruction by instruction. Off until asked for; then launches of all threads are kept, in the order
    in which they end. */

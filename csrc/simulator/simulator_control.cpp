@@ -37,6 +37,9 @@ HIPKITTENS_EXPORT int hipkittens_best_host_level(void) { return static_cast<int>
 
 HIPKITTENS_EXPORT const char* hipkittens_last_error(void) { return thread_state().last_text.c_str(); }
 
+HIPKITTENS_EXPORT uint64_t hipkittens_instructions_so_far(void) {
+    return thread_state().instructions_so_far;
+}
 HIPKITTENS_EXPORT void hipkittens_last_report(HipkittensReport* report) {
     if (report) *report = thread_state().report;
 }

@@ -86,6 +86,7 @@ const Step* issue_load_to_lds(Wave* wave, const Step* step) {
         }
     }
     queue_vector_memory(wave, operation);
+    operation->to_lds = true;
     return step + 1;
 }
 

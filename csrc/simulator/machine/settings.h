@@ -29,7 +29,8 @@ struct Settings {
     // kernels overwrite LDS that a wave at another's pace still has to read: only barriers order waves, and
     // they rely on time.
     // LDS answers at the end of the turn: it serves a compute unit's waves in the order of their requests, so
-    // a read on its way does not see what others write after a barrier. AITER's kernels rely on that too.
+    // a read on its way does not see what others write after a barrier. Other memory answers some hundred steps
+    // after the issue even if no wait asks. AITER's kernels rely on both.
     uint32_t wave_turn = 0;
     // With wave_turn: so many workgroups of a worker advance together, one turn of each wave at a time.
     uint32_t workgroups_side_by_side = 1;

@@ -57,7 +57,7 @@ void take_turns(const std::vector<Wave*>& waves, uint64_t turn, bool once) {
             again = !once;
             run_wave(wave, turn);
             if (wave->status == WaveStatus::faulted || wave->status == WaveStatus::yielded) return;
-            land_lds(wave);
+            if (wave->status != WaveStatus::ended) answer_in_time(wave, static_cast<uint32_t>(turn));
         }
     }
 }

@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: MIT
 #include "simulator/memory/pending.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <new>
 
 #include "simulator/checks/shadow.h"
@@ -203,9 +205,19 @@ void land_lgkm(Wave* wave, uint32_t keep) {
     while (PendingOperation* flat = oldest_flat_in_lgkm(pending)) pass_flat_lgkm(wave, flat);
 }
 
-void land_lds(Wave* wave) {
+void answer_in_time(Wave* wave, uint32_t turn) {
     PendingOperations* pending = wave->pending;
     while (pending->lds_tail != pending->lds_head) land_oldest_lds(wave);
+    for (pending->steps_since_mark += turn; pending->steps_since_mark >= 32;
+         pending->steps_since_mark -= 32) {
+        const uint32_t due = pending->vm_marks[0];
+        while (pending->vm_flats == 0 && static_cast<int32_t>(due - pending->vm_head) > 0 &&
+               !pending->vm[pending->vm_head % 64]->to_lds) {
+            pop_vector_memory(wave, true);
+        }
+        std::copy(pending->vm_marks + 1, std::end(pending->vm_marks), pending->vm_marks);
+        pending->vm_marks[7] = pending->vm_tail;
+    }
 }
 
 void land_all(Wave* wave) {

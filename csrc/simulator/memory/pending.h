@@ -22,7 +22,11 @@ void destroy_pending_operations(PendingOperations* pending);
 
 void land_vector_memory(Wave* wave, uint32_t keep);
 void land_lgkm(Wave* wave, uint32_t keep);
-void land_lds(Wave* wave);
+
+// For waves that take turns: LDS has answered at the end of a turn, memory 128 to 144 steps after the issue. Flat
+// operations, among which no order is known, and loads into LDS, which may not arrive before others have read what
+// was there, still land with their waits.
+void answer_in_time(Wave* wave, uint32_t turn);
 void land_all(Wave* wave);
 bool has_pending(const Wave* wave);
 void drop_pending(Wave* wave);  // after a fault: forget without performing

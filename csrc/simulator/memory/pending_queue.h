@@ -28,6 +28,7 @@ struct alignas(64) PendingOperation {
     uint8_t bytes;         // memory bytes per lane
     uint8_t weight;        // what it adds to lgkmcnt
     bool partial;          // valid_bytes[] says how much of each lane is in range
+    bool to_lds;           // a direct-to-LDS load
     bool is_flat, performed, vm_passed, lgkm_passed;
 
     union alignas(64) {
@@ -59,6 +60,8 @@ struct PendingOperations {
     uint32_t half_done_vm = 0;     // of these, the ones vmcnt still counts
     uint32_t flats_in_lgkm = 0;    // flat operations lgkmcnt still counts
     uint64_t clock = 0;            // s_memtime
+    uint32_t steps_since_mark = 0;
+    uint32_t vm_marks[8] = {};  // vm_tail every 16 steps, oldest first
     PendingOperation* vm[64];
     PendingOperation* lds[16];
     PendingOperation* scalar[16];
@@ -81,7 +84,7 @@ static inline PendingOperation* peek_operation(Wave* wave) {
 static inline void take_operation(PendingOperations* pending, PendingOperation* operation) {
     pending->free = operation->next;
     operation->sequence = pending->sequence++;
-    operation->is_flat = false;
+    operation->is_flat = operation->to_lds = false;
 }
 
 static inline void queue_vector_memory(Wave* wave, PendingOperation* operation) {
