@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 
-from tests.oracles.aiter import attention_forward, gemm, wheel
+from tests.oracles.aiter import attention_backward, attention_forward, decode, experts, gemm, rows, wheel
 from tests.oracles.aiter.launch import Run
 
 # One rounding to bf16 or f16 of normal values; sums of products that each were rounded once more stay below twice that.
@@ -82,6 +82,50 @@ def forward_cases() -> Iterator[Case]:
             yield Case("fmha_v3_fwd", name, "unseen_rows", action(name, "unseen_rows"))
 
 
+def backward_cases() -> Iterator[Case]:
+    groups = [(100, 130), (200, 256), (37, 300)]
+
+    def action(name: str, size: int = 0):
+        def run() -> Outcome:
+            kind = attention_backward.variant(name)
+            if kind.group:
+                result = attention_backward.run_group(name, groups, 2, 1, size)
+            elif kind.mask == "swa":
+                result = attention_backward.run_batch(
+                    name, 1, 200, 333, 2, 1, window=(100, 50), bottom_right="_br" in name, size=size
+                )
+            elif kind.arguments == 352:
+                result = attention_backward.run_batch(name, 1, 256, 256, 2, 1, size=size)
+            else:
+                result = attention_backward.run_batch(name, 1, 200, 333, 2, 1, size=size)
+            exact = (
+                BF16 if "_bf16_" in name else 1e-3
+            )  # f16: P and dS are rounded before the second product too
+            rounded = 2 * exact if "_rtz" in name else exact
+            # dQ in 16 bits: one rounding, and for gfx942 one per tile of keys.
+            sums = rounded if kind.wide else (3 if "_rtz" in name else 1.5) * exact
+            bars = {"dq": sums, "dk": rounded, "dv": rounded}
+            return Outcome(result.runs[0], result.errors, bars)
+
+        return run
+
+    sampled = (
+        "gfx942/fmha_v3_bwd/bwd_hd64_bf16_causal_a16_rtne.co", "gfx942/fmha_v3_bwd/bwd_hd128_bf16_causal_br_a32_rtna_psskddv_group.co",
+        "gfx942/fmha_v3_bwd/bwd_hd192_fp16_a32_psskddv.co", "gfx950/fmha_v3_bwd/bwd_hd128_bf16_causal_a16_psskddv_group.co",
+        "gfx950/fmha_v3_bwd/bwd_hd192_hd128_bf16_a16_pssk.co", "gfx950/fmha_v3_bwd/bwd_hd128_fp16_causal_br_a32_psskddv.co",
+        "gfx950/fmha_v3_bwd/bwd_hd128_bf16_swa_a32_rtne_psskddv.co",
+    )  # fmt: skip
+    for name in _names("/fmha_v3_bwd/"):
+        if "dq_shuffle" in name:
+            continue  # runs behind every a16 file of gfx950
+        yield Case("fmha_v3_bwd", name, "", action(name), name in sampled)
+        if "ddv" in name or "_pddv" in name:
+            size = 160 if "hd192" in name else 96
+            yield Case(
+                "fmha_v3_bwd", name, f"size_{size}", action(name, size), sample="fp16_a16_pddv" in name
+            )
+
+
 def gemm_cases() -> Iterator[Case]:
     def case(family: str, name: str, bar: float, function, *arguments: int, sample: bool = False) -> Case:
         def run() -> Outcome:
@@ -122,5 +166,152 @@ def gemm_cases() -> Iterator[Case]:
     yield case("flatmm", name, F16, gemm.block_scaled_gfx942, 200, 512, 384, sample=True)
 
 
+def row_cases() -> Iterator[Case]:
+    def norm(name: str):
+        def run() -> Outcome:
+            result = rows.layer_norm(name)
+            # These kernels truncate: to bf16 after the sum and after the result, in int8 too.
+            bars = {"residual": 3e-3, "out": 7e-2 if "qnt" in name else 9e-3, "scale": 1e-2}
+            return Outcome(result.run, result.errors, {key: bars[key] for key in result.errors})
+
+        return run
+
+    def softmax(name: str, renormalised: bool):
+        def run() -> Outcome:
+            result = rows.top_k_softmax(name, renormalised)
+            return Outcome(result.run, result.errors, {"weights": F32})
+
+        return run
+
+    for name in ("gfx942/layer_norm.co", "gfx942/layer_norm_qnt.co"):
+        yield Case("layer_norm", name, "", norm(name), sample=True)
+    for name in _names("/topksoftmax/"):
+        for renormalised in (False, True):
+            label = "renormalised" * renormalised
+            yield Case(
+                "topksoftmax", name, label, softmax(name, renormalised), "4x128x6" in name and renormalised
+            )
+
+
+def paged_cases() -> Iterator[Case]:
+    def action(name: str, arguments: tuple):
+        def run() -> Outcome:
+            result = decode.paged(name, *arguments)
+            bar = BF16 if "noquant" in name or "16w16" in name else 1.2e-2 if "Int8" in name else 3e-2
+            bar = 1.6e-2 if name.endswith("_hp.co") else 1.2e-2 if name.endswith("_uhp.co") else bar
+            return Outcome(result.run, {"out": result.error}, {"out": bar})
+
+        return run
+
+    sampled = (
+        "pa_bf16_noquant_gqa8_1tg_4w.co",
+        "Fp8_gqa8_1tg_4w_mtp_msk1",
+        "pa_bf16_pertokenInt8_gqa16_2tg_4w.co",
+    )
+    for name in _names("/pa/"):
+        group = 10 if "gqa10" in name else 16 if "gqa16" in name else 8
+        sample = any(part in name for part in sampled)
+        if group == 10:
+            yield Case("pa", name, "", action(name, ([1500, 77], 1, 10, int(name.split("qlen")[1][0]), 1024)))
+        elif "_mtp_" in name:
+            yield Case("pa", name, "2_tokens", action(name, ([300, 77], 2, group, 2)), sample)
+        else:
+            yield Case("pa", name, "", action(name, ([300, 77], 2, group)), sample)
+            yield Case("pa", name, "5_of_a_group", action(name, ([130], 2, 5)))
+
+
+def latent_cases() -> Iterator[Case]:
+    """Without the persistent kernels (_ps), whose work lists another kernel makes."""
+
+    def action(name: str, bar: float, arguments: tuple, options: Mapping[str, int]):
+        def run() -> Outcome:
+            result = decode.latent(name, *arguments, **options)
+            return Outcome(
+                result.run, {"out": result.error, "lse": result.lse_error}, {"out": bar, "lse": 1e-4}
+            )
+
+        return run
+
+    def prefill(name: str, arguments: tuple):
+        def run() -> Outcome:
+            result = decode.latent_prefill(name, *arguments)
+            return Outcome(result.run, {"out": result.error}, {"out": BF16})
+
+        return run
+
+    for name in _names("/mla/"):
+        if "_ps" in name:
+            continue
+        heads = 128 if "128" in name.replace("subQ128_mqa128", "128").replace("m32x4", "") else 16
+        if "_pfl_" in name:
+            yield Case(
+                "mla", name, "", prefill(name, ([20, 9] if heads == 16 else [5, 3], heads)), heads == 16
+            )
+            continue
+        bar = BF16 if "16w16" in name else 2.5e-2
+        tokens = (1,) if heads == 128 or "subQ16" in name else (2, 4) if "m16x4" in name else (7,)
+        if "qseqlen" in name:
+            tokens = (int(name.split("qseqlen")[1][0]),)
+        if tokens == (2,) and "qseqlen2" in name:
+            bar = 9e-2  # see test_aiter_doubtful.py
+        for count in tokens:
+            for splits in (1, 2, 3):
+                if "qseqlen4" in name and splits > 1 and name.startswith("gfx950"):
+                    continue  # see test_aiter_doubtful.py
+                label = f"{count}_tokens_{splits}_splits"
+                arguments = [300, 333], heads, count
+                sample = splits == 2 and ("subQ16" in name or "qh16_qseqlen1" in name)
+                yield Case("mla", name, label, action(name, bar, arguments, {"splits": splits}), sample)
+
+
+def expert_cases() -> Iterator[Case]:
+    def one(name: str):
+        def run() -> Outcome:
+            kind = experts.variant(name)
+            # The intermediate result is quantised like the weights before the second product.
+            bar = {"none": 3.5e-3, "int8": 3.2e-2, "fp8": 2.6e-2, "block": 2.6e-2, "mxfp4": 0.16}[
+                kind.weights
+            ]
+            result = experts.run(name)
+            return Outcome(result.run, {"out": result.error}, {"out": 5e-2 if kind.smooth else bar})
+
+        return run
+
+    def first(name: str, activation: str, splits: int):
+        def run() -> Outcome:
+            result = experts.run_first_stage(name, activation, splits)
+            bar = 2e-7 if splits else 2.6e-2 if "blockscale" in name else BF16
+            return Outcome(result.run, {"out": result.error}, {"out": bar})
+
+        return run
+
+    sampled = (
+        "gfx942/fmoe_f16.co", "gfx942/fmoe/silu/fmoe_bf16_pertokenInt8_g1u0_vs_silu_1tg_32x256.co",
+        "gfx942/fmoe/gelu/fmoe_bf16_pertokenFp8_g1u1_vs_gelu_1tg_ps_32x128.co",
+        "gfx942/fmoe/silu/fmoe_bf16_pertokenInt8_g1u1_smf_silu_1tg_32x256.co",
+        "gfx942/fmoe/silu/fmoe_fp16_pertokenFp8_g1u1_vs_multix_silu_1tg_32x128.co",
+        "gfx950/fmoe/silu/fmoe_bf16_blockscaleFp8_g1u1_vs_silu_1tg_32x256.co",
+        "gfx950/fmoe/silu/fmoe_bf16_pertokenMXfp4_g1u1_vs_silu_1tg_32x512.co",
+        "gfx950/fmoe/silu/fmoe_bf16_pertokenFp8_g1u1_vs_tkw1_silu_1tg_32x256.co",
+    )  # fmt: skip
+    for name in _names("fmoe"):
+        if "/fmoe_2stages/" in name or "fmoe_stage1" in name or "int4" in name:
+            continue
+        yield Case("fmoe", name, "", one(name), name in sampled)
+    for name in _names("/fmoe_2stages/"):
+        yield Case("fmoe_2stages", name, "", first(name, "silu", 0), "_32x128_3tg_pf2" in name)
+        if "_32x128_3tg_pf2" in name and "Fp8_g1u1" in name:
+            yield Case("fmoe_2stages", name, "gelu", first(name, "gelu", 0))
+            yield Case("fmoe_2stages", name, "split", first(name, "silu", 1))
+
+
 def cases() -> list[Case]:
-    return [*forward_cases(), *gemm_cases()]
+    return [
+        *forward_cases(),
+        *backward_cases(),
+        *gemm_cases(),
+        *row_cases(),
+        *paged_cases(),
+        *latent_cases(),
+        *expert_cases(),
+    ]

@@ -24,11 +24,12 @@ OVER_READ = "load outside the memory of this launch"
 class Buffer:
     """A tensor on the simulated device, between guards."""
 
-    def __init__(self, values: torch.Tensor, *, writable: bool = False):
+    def __init__(self, values: torch.Tensor, *, writable: bool = False, guard: int = GUARD_BYTE):
         self.initial = values.contiguous()
         self.bytes = self.initial.numel() * self.initial.itemsize
         self.writable = writable
-        self._memory = np.full(GUARD_BYTES * 2 + self.bytes + 256, GUARD_BYTE, np.uint8)
+        self._guard = guard
+        self._memory = np.full(GUARD_BYTES * 2 + self.bytes + 256, guard, np.uint8)
         self._begin = GUARD_BYTES + (-self._memory.ctypes.data) % 256
         inside = torch.from_numpy(self._memory[self._begin : self._begin + self.bytes])
         self.tensor = inside.view(self.initial.dtype).view(self.initial.shape)
@@ -51,7 +52,7 @@ class Buffer:
 
     def check_guards(self) -> None:
         before, after = self._memory[: self._begin], self._memory[self._begin + self.bytes :]
-        assert (before == GUARD_BYTE).all() and (after == GUARD_BYTE).all(), "a store outside the tensor"
+        assert (before == self._guard).all() and (after == self._guard).all(), "a store outside the tensor"
 
 
 def output(shape: Sequence[int], dtype: torch.dtype, *, zero: bool = False) -> Buffer:
@@ -111,9 +112,10 @@ class Kernel:
         """Runs with exactly the tensors; if the kernel loads from beyond them, again with guards it may load.
 
         Waves advance side by side: several families overwrite LDS that a wave much slower than its neighbours would
-        still have to read (fmha_v3_fwd and f8_block_scale of gfx950, I8gemm 192x128).
+        still have to read (fmha_v3_fwd and f8_block_scale of gfx950, I8gemm 192x128), pass barriers with LDS reads
+        under way, or use registers some loads before the wait that covers them (fmoe without quantisation, mla).
         """
-        settings = {"wave_turn": 16, **settings}
+        settings = {"wave_turn": 16 if "/mla/" in self.name else 4, **settings}
         buffers = list(dict.fromkeys([v for v in arguments.values() if isinstance(v, Buffer)] + list(also)))
         block = (*self.metadata.workgroup, 1, 1)[:3]
         segment = self.segment(arguments)
