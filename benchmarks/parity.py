@@ -107,7 +107,7 @@ def chosen_cases(arguments: argparse.Namespace) -> list[Case]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--against", choices=["pytorch"], default="pytorch")
+    parser.add_argument("--against", choices=["pytorch", "aiter"], default="pytorch")
     parser.add_argument("--op", choices=OPERATIONS, action="append", help="default: all of them")
     parser.add_argument("--target", choices=TARGETS, help="default: both")
     parser.add_argument(
@@ -120,6 +120,10 @@ def main() -> int:
     )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    if arguments.against == "aiter":
+        import parity_aiter  # beside this file; it needs AITER's wheel
+
+        return parity_aiter.main(arguments)
     cases = chosen_cases(arguments)
     rows: list[dict[str, Any]] = []
     for number, case in enumerate(cases):
