@@ -13,6 +13,7 @@ try:
 except ImportError as error:
     raise ImportError("hipkittens needs PyTorch 2.10 or later: pip install torch") from error
 
+from . import _backend
 from . import _ops as _ops
 from ._backend import simulate
 from ._supported import Support, supported
@@ -23,6 +24,7 @@ from .rotary import rotary, rotary_qk
 
 from . import flash_attn as flash_attn, nn as nn  # isort: skip
 
+_backend.apply_environment()
 logging.getLogger("hipkittens").addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"

@@ -90,6 +90,7 @@ class simulate:
     checks      True: fresh registers, LDS, loads in flight and results hold NaN patterns until they are written, and
                 LDS bank conflicts are counted. "all": that and every checker; or some of "memcheck", "racecheck",
                 "initcheck", "synccheck", "notes" with commas between. `findings` then lists what they found.
+                Default: what HIPKITTENS_CHECKS says, or False.
     arithmetic  "fast" (default), "strict" (f32 fused multiply-adds in order of k), "exact" (the published CDNA3 rule)
     threads     host threads; 0 is one per core
     host_level  the host instructions to use: "best" (default), "portable", "avx2", "avx512", "avx512_bf16", "amx"
@@ -100,7 +101,7 @@ class simulate:
         self,
         arch: str | None = None,
         *,
-        checks: bool | str = False,
+        checks: bool | str | None = None,
         arithmetic: str = "fast",
         threads: int = 0,
         host_level: str = "best",
@@ -121,6 +122,8 @@ class simulate:
             raise ValueError(
                 f"hipkittens.simulate: threads is {threads!r}; allowed: 0 (one per core) or a count"
             )
+        if checks is None:
+            checks = os.environ.get("HIPKITTENS_CHECKS") or False
         self.settings: dict[str, Any] = {
             "arithmetic": ARITHMETIC[arithmetic],
             "host_level": HOST_LEVELS[host_level],
@@ -163,7 +166,20 @@ class simulate:
         """Remarks about speed: LDS bank conflicts, uncoalesced accesses, partial cache lines, redundant waits."""
         return _findings.notes(self._collect())
 
+    def forget(self) -> None:
+        """Drops the findings and notes gathered so far."""
+        self._collect()
+        self._found = []
+
     @staticmethod
     def report() -> dict[str, Any]:
         """Counters of the last launch: instructions by kind, workgroups, seconds."""
         return _library.last_report()
+
+
+def apply_environment() -> None:
+    """Under HIPKITTENS_CHECKS every call of the process is checked, inside `simulate` or not."""
+    checks = os.environ.get("HIPKITTENS_CHECKS")
+    if checks:
+        _findings.chosen(checks)  # refuses a wrong name before anything runs
+        _library.configure_simulator(_State.arch, _library.simulator_settings())

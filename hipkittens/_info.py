@@ -15,6 +15,8 @@ VARIABLES = {
     "HIPKITTENS_BACKEND": "auto, hip, sim or torch",
     "HIPKITTENS_ARCH": "simulated target: gfx942 or gfx950",
     "HIPKITTENS_LIBHIP_PATH": "the libamdhip64 to open",
+    "HIPKITTENS_CHECKS": "checkers of the simulator: all, or some of memcheck,racecheck,initcheck,synccheck,notes",
+    "HIPKITTENS_CHECKS_FILE": "where they write what they found",
 }
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 TARGETS = ("gfx942", "gfx950")
+CHECKERS = ("memcheck", "racecheck", "initcheck", "synccheck", "notes")
 
 
 def _print_json(value: Any) -> None:
@@ -187,6 +188,12 @@ def _sim_coverage(arguments: argparse.Namespace) -> int:
     return _coverage.main(arguments.files, arguments.json)
 
 
+def _sim_check(arguments: argparse.Namespace) -> int:
+    from . import _check_command
+
+    return _check_command.main(arguments.program, arguments.checks, arguments.json, arguments.notes)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hipkittens", description="AMD GPU kernels for PyTorch, and their simulator"
@@ -210,6 +217,12 @@ def _parser() -> argparse.ArgumentParser:
     coverage.add_argument(
         "files", nargs="+", metavar="FILE", help="code objects, or folders, wheels and zip files of them"
     )
+    check = command(
+        sim, "check", _sim_check, "run a program with the simulator's checkers on, and say what they found"
+    )
+    check.add_argument("--checks", default="all", help="all (default), or some of " + ", ".join(CHECKERS))
+    check.add_argument("--notes", action="store_true", help="also remarks about speed")
+    check.add_argument("program", nargs="+", metavar="-- PROGRAM", help="for example: -- python train.py")
     kernels = commands.add_parser("kernels", help="the kernels in this installation").add_subparsers(
         required=True, metavar="COMMAND"
     )

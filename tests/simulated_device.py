@@ -24,6 +24,7 @@ class Region(ctypes.Structure):
         ("bytes", ctypes.c_uint64),
         ("name", ctypes.c_char_p),
         ("writable", ctypes.c_int),
+        ("fresh", ctypes.c_int),
     ]
 
 
@@ -99,6 +100,7 @@ class Kernel:
         block: Sequence[int] = (64, 1, 1),
         shared_bytes: int = 0,
         read_only: Sequence[str] = (),
+        fresh: Sequence[str] = (),
         **settings,
     ) -> Report:
         """Runs the kernel; it may touch exactly `regions`. Settings by name: arithmetic, host_level, threads, ..."""
@@ -114,7 +116,7 @@ class Kernel:
         table = (Region * max(1, len(regions)))()
         for row, (name, array) in zip(table, regions.items(), strict=False):
             row.begin, row.bytes = array.ctypes.data, array.nbytes
-            row.name, row.writable = name.encode(), name not in read_only
+            row.name, row.writable, row.fresh = name.encode(), name not in read_only, name in fresh
         triple = ctypes.c_uint * 3
         _check(lib.hipSetDevice(self.module.device), "hipSetDevice")
         _check(lib.hipkittens_set_settings(ctypes.byref(chosen)), "settings")

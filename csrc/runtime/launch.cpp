@@ -15,7 +15,8 @@ hipError_t launch_bounded(const Device& device, hipFunction_t function, const La
     std::vector<BoundedRegion> bounds;
     bounds.reserve(regions.size());
     for (const Region& region : regions) {
-        bounds.push_back({region.pointer, region.bytes, region.name, region.writable ? 1 : 0});
+        bounds.push_back(
+            {region.pointer, region.bytes, region.name, region.writable ? 1 : 0, region.fresh ? 1 : 0});
     }
     return static_cast<hipError_t>(device.library->simulator_functions.launch_bounded(
         function, shape.grid, shape.block, shape.dynamic_lds_bytes, stream, arguments, argument_bytes,

@@ -12,7 +12,8 @@
 namespace hipkittens::simulator {
 namespace {
 
-constexpr size_t page = 4096, granule = 256;
+constexpr size_t page = 4096, granule = 256, remembered_frees = 256;
+constexpr uint32_t poison_pattern = 0x7fa5a5a5;  // a NaN as f32 and as bf16
 
 std::string text_of(const void* pointer) {
     char text[32];
@@ -41,14 +42,16 @@ void* DeviceMemory::allocate(size_t bytes, bool poison) {
                        "the host has no " + std::to_string(bytes) + " bytes to give");
     }
     uint8_t* const begin = first + (pages - usable);
-    if (poison)
-        std::fill_n(reinterpret_cast<uint32_t*>(begin), usable / 4, 0x7fa5a5a5u);  // a NaN as f32 and as bf16
+    if (poison) std::fill_n(reinterpret_cast<uint32_t*>(begin), usable / 4, poison_pattern);
     std::lock_guard lock(mutex_);
     ++count_;
     allocated_bytes_ += bytes;
     auto name = std::make_shared<const std::string>("hipMalloc #" + std::to_string(count_) + " of " +
                                                     std::to_string(bytes) + " bytes");
-    blocks_[reinterpret_cast<uintptr_t>(begin)] = {bytes, mapping, total, std::move(name)};
+    const uint64_t low = reinterpret_cast<uint64_t>(mapping), high = low + total;
+    std::erase_if(freed_, [&](const Freed& freed) { return freed.begin < high && low < freed.end; });
+    blocks_[reinterpret_cast<uintptr_t>(begin)] = {bytes, mapping, total, std::move(name),
+                                                   poison ? poison_pattern : 0};
     return begin;
 }
 
@@ -61,6 +64,9 @@ void DeviceMemory::free(void* pointer) {
                        text_of(pointer) + " did not come from hipMalloc, or was freed before");
     }
     munmap(found->second.mapping, found->second.mapping_bytes);
+    const uint64_t begin = reinterpret_cast<uint64_t>(pointer);
+    freed_.push_back({begin, begin + found->second.bytes, found->second.name});
+    if (freed_.size() > remembered_frees) freed_.pop_front();
     allocated_bytes_ -= found->second.bytes;
     blocks_.erase(found);
 }
@@ -116,6 +122,14 @@ void DeviceMemory::check_any_range(const void* pointer, size_t bytes, const char
     }
 }
 
+std::string DeviceMemory::freed_at(uint64_t address) {
+    std::lock_guard lock(mutex_);
+    for (auto freed = freed_.rbegin(); freed != freed_.rend(); ++freed) {
+        if (freed->begin <= address && address < freed->end) return *freed->name;
+    }
+    return "";
+}
+
 bool DeviceMemory::holds(const void* pointer) {
     std::lock_guard lock(mutex_);
     const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
@@ -132,7 +146,8 @@ DeviceMemory::Regions DeviceMemory::regions() {
     std::lock_guard lock(mutex_);
     Regions result;
     for (const auto& [begin, block] : blocks_) {
-        result.regions.push_back({begin, begin + block.bytes, block.name->c_str(), true});
+        result.regions.push_back(
+            {begin, begin + block.bytes, block.name->c_str(), true, false, block.fresh_pattern});
         result.names.push_back(block.name);
     }
     return result;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -29,6 +30,7 @@ class DeviceMemory {
     void check_device_range(const void* pointer, size_t bytes, const char* what);
     // Throws if the range begins in an allocation and ends beyond it. Other host memory passes.
     void check_any_range(const void* pointer, size_t bytes, const char* what);
+    std::string freed_at(uint64_t address);  // the name of the freed allocation that lay there, or ""
     bool holds(const void* pointer);
     size_t allocated_bytes();
 
@@ -48,11 +50,18 @@ class DeviceMemory {
         void* mapping = nullptr;  // null: registered host memory
         size_t mapping_bytes = 0;
         std::shared_ptr<const std::string> name;
+        uint32_t fresh_pattern = 0;
     };
     const std::pair<const uintptr_t, Block>* find(
         uintptr_t address) const;  // the block that begins at or below
 
+    struct Freed {
+        uint64_t begin, end;
+        std::shared_ptr<const std::string> name;
+    };
+
     std::mutex mutex_;
+    std::deque<Freed> freed_;  // the last ones, without those whose place was given out again
     std::map<uintptr_t, Block> blocks_;
     size_t allocated_bytes_ = 0;
     uint64_t count_ = 0;

@@ -8,6 +8,7 @@
 
 #include "code_object/error.h"
 #include "hip/hip_abi.h"
+#include "simulator/checks/finding.h"
 #include "simulator/machine/launch.h"
 #include "simulator/simulator.h"
 
@@ -22,11 +23,21 @@ struct HipError : std::runtime_error {
     hip::hipError_t code;
 };
 
+// Under HIPKITTENS_CHECKS every thread checks from the start.
+inline HipkittensSettings first_settings() {
+    const uint32_t checks = checks::checkers_of_environment();
+    HipkittensSettings settings{};
+    settings.host_level = -1;
+    settings.checks = checks;
+    settings.poison = checks != 0;
+    return settings;
+}
+
 struct ThreadState {
     int device = 0;
     hip::hipError_t last_error = hip::hipSuccess;  // until hipGetLastError asks
     std::string last_text;
-    HipkittensSettings settings{0, -1, 0, 0, 0, 0, 0, 0, 0, 0};
+    HipkittensSettings settings = first_settings();
     HipkittensReport report{};
     uint64_t instructions_so_far = 0;
 };

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "simulator/checks/finding.h"
 #include "simulator/device_memory.h"
 #include "simulator/devices.h"
 #include "simulator/execute/families.h"
@@ -31,6 +32,7 @@ Settings machine_settings(const HipkittensSettings& from) {
     settings.wave_turn = from.wave_turn;
     settings.workgroups_side_by_side = from.workgroups_side_by_side;
     settings.checks = from.checks;
+    settings.count_lds_conflicts |= (from.checks & checks::notes) != 0;
     return settings;
 }
 
@@ -111,6 +113,7 @@ void run(const Function& function, const LaunchShape& shape, const std::vector<u
     request.arguments = arguments.data();
     request.argument_bytes = arguments.size();
     request.regions = std::move(regions);
+    request.freed_at = [](uint64_t address) { return device_memory().freed_at(address); };
     request.settings = machine_settings(state.settings);
     request.compute_units = static_cast<uint32_t>(device.compute_units);
     request.lds_bytes_per_compute_unit = device.lds_bytes;
@@ -394,7 +397,7 @@ extern "C" __attribute__((visibility("protected"))) int hipkittens_launch_bounde
             const uint64_t begin = reinterpret_cast<uint64_t>(regions[i].begin);
             require(regions[i].bytes <= UINT64_MAX - begin, hipErrorInvalidValue, "a region wraps around");
             bounds.push_back({begin, begin + regions[i].bytes, regions[i].name ? regions[i].name : "",
-                              regions[i].writable != 0});
+                              regions[i].writable != 0, false, regions[i].fresh ? 0xffffffff : 0});
         }
         std::shared_lock running(device_memory().launches);
         run(*object, shape, segment, std::move(bounds));

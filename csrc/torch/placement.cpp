@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "torch/placement.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -31,7 +32,10 @@ int Placement::target() const { return std::atoi(device_.arch.c_str() + std::str
 
 Tensor Placement::empty(std::span<const int64_t> sizes, Dtype dtype) const {
     Tensor result = Tensor::empty(sizes, dtype, place_);
-    if (place_.cpu && prefill) std::memset(result.data(), 0xff, result.extent_bytes(dtype));
+    if (place_.cpu && prefill) {
+        std::memset(result.data(), 0xff, result.extent_bytes(dtype));
+        fresh_.push_back(result.data());
+    }
     return result;
 }
 
@@ -42,7 +46,10 @@ void Placement::launch(const std::string& kernel, const runtime::LaunchShape& sh
         if (const auto function = before_launch.load()) function();
     }
     if (last_kernel.empty()) last_kernel = kernel;
-    runtime::launch(device_, kernel, shape, stream_, arguments.data(), arguments.size(), regions);
+    std::vector<runtime::Region> marked(regions.begin(), regions.end());
+    for (runtime::Region& region : marked)
+        region.fresh = std::find(fresh_.begin(), fresh_.end(), region.pointer) != fresh_.end();
+    runtime::launch(device_, kernel, shape, stream_, arguments.data(), arguments.size(), marked);
 }
 
 }  // namespace hipkittens::torch_door

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/device.h"
 #include "runtime/launch.h"
@@ -29,6 +30,7 @@ class Placement {
     Device place_;
     const runtime::Device& device_;
     void* stream_;
+    mutable std::vector<const void*> fresh_;  // what `empty` returned and filled
 };
 
 }  // namespace hipkittens::torch_door

@@ -61,7 +61,7 @@ def module(request):
     ],
 )  # fmt: skip
 def test_a_register_in_flight_is_left_alone(module, name, kind, first, second, place, fix):
-    finding = only(findings_of(module, name)[0])
+    finding = only(findings_of(module, name, checks="synccheck")[0])
     assert (finding["checker"], finding["kind"]) == ("synccheck", kind)
     assert (finding["first"]["text"], finding["second"]["text"]) == (first, second)
     assert (finding["place"], finding["fix"], finding["count"]) == (place, fix, 1)

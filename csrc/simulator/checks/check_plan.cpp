@@ -45,6 +45,8 @@ MemoryEffects memory_effects(const isa::Instruction& instruction, uint32_t index
         result.reads_memory = loads || result.is_atomic;
         result.writes_memory = stores || result.is_atomic;
         result.writes_lds = result.to_lds;
+        result.memory_bytes = result.bytes;
+        result.is_ordered_by_cache = instruction.sc1;
         if (result.to_lds) result.bytes = static_cast<uint8_t>(issue.dwords * 4);
     }
     for (uint32_t number = 0; number < register_count; ++number) {
@@ -69,9 +71,10 @@ PlanBuilder::PlanBuilder(Plan& plan, const Program& program, StepBuilder& builde
     plan.checkers = builder.settings().checks;
     plan.accum_offset = accum_offset;
     plan.effects.reserve(program.instructions.size());
-    for (const isa::Instruction& instruction : program.instructions) {
+    for (uint32_t index = 0; index < program.instructions.size(); ++index) {
+        const isa::Instruction& instruction = program.instructions[index];
         plan.effects.push_back(instruction.row ? effects_of(instruction, builder) : Effects{});
-        if (instruction.row && synchronises(instruction)) plan.synchronises_workgroups = true;
+        if (instruction.row && synchronises(instruction)) plan.synchronising.push_back(index);
     }
 }
 

@@ -20,8 +20,10 @@ struct MemoryEffects {
     bool is_counter = false;  // ds_append, ds_consume: one dword at operation->lds_offset
     bool is_private = false;  // scratch
     bool is_pair = false;
-    uint8_t bytes = 0;                            // per lane
-    uint32_t second = 0;                          // read2, write2: distance of the second access
+    bool is_ordered_by_cache = false;  // sc1: part of a protocol between workgroups that is not judged
+    uint8_t memory_bytes = 0;          // per lane, in memory
+    uint8_t bytes = 0;                 // per lane, in LDS if it goes there
+    uint32_t second = 0;               // read2, write2: distance of the second access
     uint32_t result_first = 0, result_count = 0;  // registers that change when it lands
 };
 
@@ -41,7 +43,7 @@ struct Plan {
     std::deque<MemoryEffects> memory;
     std::deque<Run> runs;
     std::shared_ptr<const std::vector<Hazard>> hazards;  // of the whole text, executed or not
-    bool synchronises_workgroups = false;                // has what spin locks are made of
+    std::vector<uint32_t> synchronising;                 // instructions that spin locks are made of
 };
 
 // Emits the steps around an instruction's own. Used by translate.cpp.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <string_view>
 
 #include "simulator/machine/fault_report.h"
 #include "simulator/machine/program.h"
@@ -20,6 +22,12 @@ Finding* FindingList::count_known(const char* kind, uint32_t first, uint32_t sec
 void FindingList::add(Finding finding) {
     const auto key = std::make_tuple(finding.first, finding.second, finding.kind);
     findings_.emplace(key, std::move(finding));
+}
+
+void FindingList::drop(std::string_view kind_prefix) {
+    std::erase_if(findings_, [&](const auto& entry) {
+        return std::string_view(entry.second.kind).starts_with(kind_prefix);
+    });
 }
 
 void FindingList::merge(const FindingList& other) {
@@ -134,24 +142,69 @@ std::string to_json(const Finding& finding, const Program& program, const uint32
            ", \"count\": " + std::to_string(finding.count) + "}";
 }
 
+namespace {
+
+std::string array_of(const std::vector<std::string>& entries) {
+    std::string result = "[";
+    for (const std::string& entry : entries) {
+        if (result.size() > 1) result += ",\n";
+        result += entry;
+    }
+    return result + "]";
+}
+
+}  // namespace
+
 void FindingLog::append(std::vector<std::string> launch) {
     constexpr size_t limit = 10000;  // a wrong kernel in a training loop must not eat the host's memory
+    static const char* const file = std::getenv("HIPKITTENS_CHECKS_FILE");
+    static const int registered = file ? std::atexit([] { finding_log().write_file(); }) : 0;
+    (void)registered;
     std::lock_guard lock(mutex_);
     for (std::string& entry : launch) {
+        if (file && kept_.size() < limit) kept_.push_back(entry);
         if (entries_.size() < limit) entries_.push_back(std::move(entry));
     }
 }
 
+void FindingLog::write_file() {
+    std::lock_guard lock(mutex_);
+    std::FILE* file = std::fopen(std::getenv("HIPKITTENS_CHECKS_FILE"), "w");
+    if (!file) return std::perror("hipkittens: HIPKITTENS_CHECKS_FILE");
+    const std::string json = array_of(kept_);
+    std::fwrite(json.data(), 1, json.size(), file);
+    std::fclose(file);
+}
+
 std::string FindingLog::json() {
     std::lock_guard lock(mutex_);
-    std::string result = "[";
-    for (const std::string& entry : entries_) result += (result.size() > 1 ? ",\n" : "") + entry;
-    return result + "]";
+    return array_of(entries_);
 }
 
 void FindingLog::clear() {
     std::lock_guard lock(mutex_);
     entries_.clear();
+}
+
+uint32_t checkers_of_environment() {
+    const char* text = std::getenv("HIPKITTENS_CHECKS");
+    if (!text || !*text) return 0;
+    uint32_t result = 0;
+    std::string_view left = text;
+    while (!left.empty()) {
+        const std::string_view name = left.substr(0, left.find(','));
+        left.remove_prefix(std::min(left.size(), name.size() + 1));
+        uint32_t found = name == "all" ? all_checkers : 0;
+        for (const Checker checker : {memcheck, racecheck, initcheck, synccheck, notes}) {
+            if (name == name_of(checker)) found = checker;
+        }
+        if (!found) {
+            std::fprintf(stderr, "hipkittens: HIPKITTENS_CHECKS names '%.*s', which is no checker\n",
+                         static_cast<int>(name.size()), name.data());
+        }
+        result |= found;
+    }
+    return result;
 }
 
 // Never destroyed: threads may still launch while the process ends.

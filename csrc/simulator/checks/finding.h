@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -48,6 +49,7 @@ class FindingList {
     // The finding of that kind and pair if it is known already, its count raised; else nullptr.
     Finding* count_known(const char* kind, uint32_t first, uint32_t second);
     void add(Finding finding);
+    void drop(std::string_view kind_prefix);
     void merge(const FindingList& other);
     bool empty() const { return findings_.empty(); }
     std::vector<const Finding*> ordered() const;  // by instruction
@@ -70,8 +72,14 @@ class FindingLog {
   private:
     std::mutex mutex_;
     std::vector<std::string> entries_;
+    std::vector<std::string> kept_;  // for the file
+    void write_file();
 };
 FindingLog& finding_log();
+
+// What HIPKITTENS_CHECKS asks for: "all", or checkers' names with commas between. 0 without it. With it,
+// HIPKITTENS_CHECKS_FILE names a file that gets all findings as JSON when the process ends.
+uint32_t checkers_of_environment();
 
 }  // namespace checks
 }  // namespace hipkittens::simulator

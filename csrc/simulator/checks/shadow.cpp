@@ -92,6 +92,30 @@ void access_lds_through_flat(Wave* wave, const MemoryEffects& effects, const Pen
     wave->workgroup->shadow->lds.access(wave, in_lds, operation, address, lanes, effects.bytes);
 }
 
+// An access stays within one region, but for flat lanes in LDS and scratch.
+const Region* region_of(Wave* wave, const PendingOperation* operation) {
+    for (uint64_t left = operation->valid; left; left &= left - 1) {
+        const uint64_t address = operation->address[__builtin_ctzll(left)];
+        const Region* region = wave->last_region;
+        if (region && region->begin <= address && address < region->end) return region;
+        if ((region = find_region(wave, address, 1))) return region;
+    }
+    return nullptr;
+}
+
+void access_memory(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation) {
+    const Plan& plan = *wave->workgroup->shadow->plan;
+    if (!(plan.checkers & (racecheck | initcheck | notes))) return;
+    const Region* region = region_of(wave, operation);
+    if (!region) return;
+    if ((plan.checkers & initcheck) && effects.reads_memory && region->fresh_pattern)
+        check_fresh_memory(wave, effects, operation, *region);
+    if ((plan.checkers & racecheck) && region->writable && !region->is_own && !effects.is_ordered_by_cache)
+        wave->workgroup->dispatch->shadow->global.access(wave, effects, operation, *region);
+    if (plan.checkers & notes)
+        sample_lines(wave->workgroup->shadow->notes[effects.instruction], effects, operation);
+}
+
 // Stands in the place of the operation's own landing.
 void landed(Wave* wave, PendingOperation* operation) {
     const MemoryEffects& effects = *static_cast<const MemoryEffects*>(operation->checked);
@@ -101,6 +125,8 @@ void landed(Wave* wave, PendingOperation* operation) {
         if (effects.reads_lds || effects.writes_lds) workgroup.lds.access(wave, effects, operation);
         if (effects.queue == Queue::flat) access_lds_through_flat(wave, effects, operation);
     }
+    if ((effects.reads_memory || effects.writes_memory) && !effects.is_private)
+        access_memory(wave, effects, operation);
     operation->checked_land(wave, operation);
     if (!operation->is_flat) registers_changed(wave, operation);
 }
@@ -215,6 +241,11 @@ void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch,
                    const std::vector<uint64_t>& block_counts) {
     const Program& program = *dispatch.program;
     const std::vector<uint64_t> executed = executions(program, block_counts);
+    // Workgroups that talk to each other through flags may well be ordered: that is not judged.
+    for (const uint32_t index : program.plan->synchronising) {
+        if (executed[index]) shadow.findings.drop("workgroups_");
+    }
+    add_notes(shadow.findings, *program.plan, shadow.notes);
     if (program.plan->hazards) add_hazards(shadow.findings, program, executed);
     std::vector<std::string> entries;
     for (const Finding* finding : shadow.findings.ordered())

@@ -7,6 +7,7 @@
 
 #include "simulator/checks/check_plan.h"
 #include "simulator/checks/finding.h"
+#include "simulator/checks/global_shadow.h"
 #include "simulator/checks/lds_shadow.h"
 #include "simulator/machine/workgroup.h"
 
@@ -52,6 +53,7 @@ struct LaunchShadow {
     std::mutex mutex;
     FindingList findings;
     std::vector<InstructionNotes> notes;
+    GlobalShadow global;
 };
 
 // For worker.cpp and seat.cpp; all do nothing for a launch without checks.
@@ -60,6 +62,10 @@ void destroy_shadows(Workgroup& workgroup);  // hands the findings to the launch
 void begin_workgroup(Workgroup& workgroup);
 void begin_wave(Wave* wave, uint32_t defined_sgprs);
 void report_missing_at_barrier(Workgroup& workgroup);
+void report_fault(Wave* wave);
+
+void sample_lines(InstructionNotes& sums, const MemoryEffects& effects, const PendingOperation* operation);
+void add_notes(FindingList& findings, const Plan& plan, const std::vector<InstructionNotes>& sums);
 
 // For launch.cpp: the hazards of what was executed, and all findings to the log.
 void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch, const std::vector<uint64_t>& block_counts);

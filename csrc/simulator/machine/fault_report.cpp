@@ -7,6 +7,7 @@
 
 #include "code_object/line_table.h"
 #include "isa/disassemble.h"
+#include "isa/table.h"
 #include "simulator/machine/program.h"
 
 namespace hipkittens::simulator {
@@ -58,6 +59,10 @@ std::string source_line(const Program& program, uint32_t instruction) {
     }
 }
 
+const char* instruction_name(const isa::Instruction& instruction) {
+    return instruction.row ? instruction.row->mnemonic : "";
+}
+
 std::string instruction_text(const Program& program, const isa::Instruction& instruction) {
     if (instruction.row) return isa::disassemble(instruction);
     std::string text = "bytes";
@@ -83,16 +88,22 @@ std::string describe_place(const Wave& wave, const Step* step) {
     return text;
 }
 
+std::string describe_address(const Wave& wave) {
+    if (!wave.fault_address) return "";
+    const std::string text = format("lane %u, address 0x%" PRIx64 "; ", wave.fault_lane, wave.fault_address);
+    // LDS addresses are offsets; nothing global lies in the first page.
+    if (wave.fault_address < (1u << 20))
+        return text + format("LDS of the workgroup is %u bytes", wave.lds_bytes);
+    const Dispatch& dispatch = *wave.workgroup->dispatch;
+    const std::string freed = dispatch.freed_at ? dispatch.freed_at(wave.fault_address) : "";
+    if (!freed.empty()) return text + "inside " + freed + ", which was freed";
+    return text + nearest_region(dispatch, wave.fault_address);
+}
+
 std::string describe_fault(const Wave& wave) {
     std::string text = describe_place(wave, wave.fault_step);
     text += std::string(": ") + wave.fault_reason;
-    if (wave.fault_address) {
-        text += format("; lane %u, address 0x%" PRIx64 "; ", wave.fault_lane, wave.fault_address);
-        // LDS addresses are offsets; nothing global lies in the first page.
-        text += wave.fault_address < (1u << 20)
-                    ? format("LDS of the workgroup is %u bytes", wave.lds_bytes)
-                    : nearest_region(*wave.workgroup->dispatch, wave.fault_address);
-    }
+    if (const std::string address = describe_address(wave); !address.empty()) text += "; " + address;
     text += format("; exec 0x%016" PRIx64, wave.exec);
     return text;
 }

@@ -15,7 +15,10 @@ struct Program;
 std::string describe_fault(const Wave& wave);
 
 // The parts of that line. source_line: "csrc/kernels/gemm/gemm.h:36", or "" if the code object does not say.
+const char* instruction_name(const isa::Instruction& instruction);
 std::string instruction_text(const Program& program, const isa::Instruction& instruction);
+// "lane 3, address 0x10; nearest allocation ...", or "" if no address is at fault.
+std::string describe_address(const Wave& wave);
 std::string source_line(const Program& program, uint32_t instruction);
 
 // The same place line for a wave that has not faulted (watchdog reports).

@@ -82,6 +82,7 @@ void merge_overlaps(std::vector<Region>& regions) {
         if (regions[index].begin < regions[kept].end) {
             regions[kept].end = std::max(regions[kept].end, regions[index].end);
             regions[kept].writable |= regions[index].writable;
+            regions[kept].fresh_pattern = 0;
         } else {
             regions[++kept] = regions[index];
         }
@@ -148,6 +149,7 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     Dispatch dispatch;
     dispatch.program = &code.program(kernel, request.settings);
     dispatch.settings = request.settings;
+    dispatch.freed_at = request.freed_at;
     std::copy_n(request.grid_workgroups, 3, dispatch.grid_workgroups);
     std::copy_n(request.workgroup_size, 3, dispatch.workgroup_size);
     dispatch.lds_bytes = kernel.lds_bytes + request.dynamic_lds_bytes;

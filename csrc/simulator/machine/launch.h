@@ -19,6 +19,7 @@ struct LaunchRequest {
     const void* arguments = nullptr;  // the kernel argument segment, hidden arguments filled in
     size_t argument_bytes = 0;
     std::vector<Region> regions;  // what the kernel may touch beside its own code object and arguments
+    std::string (*freed_at)(uint64_t address) = nullptr;  // name of the freed allocation there, or ""
     Settings settings;
     bool record = false;           // fill LaunchResult::record
     uint32_t compute_units = 304;  // bounds how many workgroups can be resident together

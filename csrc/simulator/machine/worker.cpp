@@ -187,6 +187,7 @@ class Worker {
                 }
                 if (outcome == Outcome::faulted) {
                     const Workgroup& workgroup = running_[index]->workgroup;
+                    checks::report_fault(find_faulted(workgroup));
                     stop_grid(grid_, workgroup.linear_id, describe_fault(*find_faulted(workgroup)));
                 }
                 finish(index);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "simulator/machine/settings.h"
@@ -22,7 +23,8 @@ struct Region {
     uint64_t begin = 0, end = 0;
     const char* name = "";
     bool writable = true;
-    bool is_own = false;  // the launch's code or arguments: nobody's tensor
+    bool is_own = false;         // the launch's code or arguments: nobody's tensor
+    uint32_t fresh_pattern = 0;  // not 0: every dword held it when nothing had been written yet
 };
 
 struct Counters {
@@ -40,8 +42,9 @@ struct Dispatch {
     uint32_t lds_bytes = 0;  // static + dynamic
     const uint8_t* kernel_arguments = nullptr;
     std::vector<Region> regions;
-    Recording* recording = nullptr;          // null unless this launch is recorded
-    checks::LaunchShadow* shadow = nullptr;  // under checks only
+    std::string (*freed_at)(uint64_t address) = nullptr;  // name of the freed allocation there, or ""
+    Recording* recording = nullptr;                       // null unless this launch is recorded
+    checks::LaunchShadow* shadow = nullptr;               // under checks only
 };
 
 struct Workgroup {

@@ -1,0 +1,62 @@
+// simulator/checks/global_shadow.h: which workgroup and wave touched each byte of writable memory last.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "simulator/checks/check_plan.h"
+
+namespace hipkittens::simulator {
+
+struct Wave;
+struct PendingOperation;
+struct Region;
+
+namespace checks {
+
+// Workgroups of one launch run in any order: what one writes, no other may read or write, but by atomics. Within a
+// workgroup the rule of LDS holds (lds_shadow.h). Memory that a launch may only read is not followed.
+class GlobalShadow {
+  public:
+    // `operation` is about to land; its lanes lie in `region`.
+    void access(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation,
+                const Region& region);
+
+  private:
+    struct Party {
+        uint32_t workgroup = 0;  // linear id + 1, 0: nobody
+        uint32_t instruction = 0;
+        uint32_t land_epoch = 0;
+        uint8_t wave = 0;
+        bool is_atomic = false;
+    };
+    struct Cell {
+        Party writer, reader, other_reader;  // other_reader: of another workgroup or wave than reader
+    };
+    // Cells are split as those of LdsShadow, page by page.
+    struct Page {
+        uint32_t shift = 4;
+        std::vector<Cell> cells = std::vector<Cell>(page_bytes >> 4);
+    };
+    struct Shard {
+        std::mutex mutex;
+        std::unordered_map<uint64_t, Page> pages;
+    };
+    static constexpr uint32_t page_bytes = 4096;
+
+    void touch(Page& page, Wave* wave, const MemoryEffects& effects, const PendingOperation* operation,
+               const Region& region, uint64_t address, uint32_t bytes, uint32_t lane);
+
+    std::array<Shard, 64> shards_;
+};
+
+// initcheck: loads of what still holds the pattern of fresh memory.
+void check_fresh_memory(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation,
+                        const Region& region);
+
+}  // namespace checks
+}  // namespace hipkittens::simulator
