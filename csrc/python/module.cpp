@@ -108,11 +108,13 @@ py::list recorded_launches() {
         HipkittensLaunchRecord record;
         if (hipkittens_recorded_launch(index, &record) != 0)
             throw std::runtime_error(hipkittens_last_error());
-        py::list instructions;
+        py::list instructions, waits;
         for (size_t i = 0; i < record.instruction_count; ++i) {
             const HipkittensInstructionRecord& from = record.instructions[i];
             instructions.append(py::make_tuple(from.address, units[from.unit], from.executions, from.bytes,
                                                from.lds_conflict_cycles));
+            if (from.vm_in_flight || from.lgkm_in_flight)
+                waits.append(py::make_tuple(from.address, from.vm_in_flight, from.lgkm_in_flight));
         }
         py::dict entry;
         entry["kernel"] = record.kernel;
@@ -126,6 +128,7 @@ py::list recorded_launches() {
         }
         entry["regions"] = regions;
         entry["instructions"] = instructions;
+        entry["waits"] = waits;  // those that something was in flight at
         result.append(entry);
     }
     return result;

@@ -1,6 +1,7 @@
 // simulator/hip_module.cpp: HIP's functions for modules, kernels and launches, on simulated devices.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <iterator>
 #include <mutex>
@@ -43,6 +44,12 @@ HipkittensReport public_report(const Report& report) {
             report.lds,          report.vector_memory,
             report.other,        report.counters.lds_conflict_cycles,
             report.seconds};
+}
+
+std::atomic<int (*)(const HipkittensObservedLaunch*)> launch_observer{nullptr};
+
+int target_number(const Function& function) {
+    return devices[function.module->device].target == code_object::Target::gfx942 ? 942 : 950;
 }
 
 void check_shape(const Function& function, const LaunchShape& shape) {
@@ -123,8 +130,7 @@ void run(const Function& function, const LaunchShape& shape, const std::vector<u
     state.report = public_report(result.report);
     state.instructions_so_far += result.report.instructions;
     if (request.record) {
-        keep_launch(function.kernel->name, device.target == code_object::Target::gfx942 ? 942 : 950,
-                    state.report, std::move(result.record));
+        keep_launch(function.kernel->name, target_number(function), state.report, std::move(result.record));
     }
     if (!result.error.empty()) throw HipError(hipErrorLaunchFailure, result.error);
 }
@@ -391,6 +397,18 @@ extern "C" __attribute__((visibility("protected"))) int hipkittens_launch_bounde
         check_device(*object);
         const LaunchShape shape{{grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared_bytes};
         check_shape(*object, shape);
+        if (const auto observer = launch_observer.load()) {
+            const HipkittensObservedLaunch seen{object->kernel->name.c_str(),
+                                                target_number(*object),
+                                                grid,
+                                                block,
+                                                shared_bytes,
+                                                arguments,
+                                                argument_bytes,
+                                                regions,
+                                                region_count};
+            if (observer(&seen) != 0) return;
+        }
         const auto segment = arguments_from_buffer(*object->kernel, arguments, argument_bytes, shape);
         std::vector<Region> bounds;
         for (size_t i = 0; i < region_count; ++i) {
@@ -402,6 +420,11 @@ extern "C" __attribute__((visibility("protected"))) int hipkittens_launch_bounde
         std::shared_lock running(device_memory().launches);
         run(*object, shape, segment, std::move(bounds));
     });
+}
+
+HIPKITTENS_EXPORT void hipkittens_set_launch_observer(
+    int (*observer)(const HipkittensObservedLaunch* launch)) {
+    launch_observer = observer;
 }
 
 }  // namespace hipkittens::simulator

@@ -40,7 +40,8 @@ void keep_launch(const std::string& kernel, int target, const HipkittensReport& 
     }
     for (const RecordedInstruction& from : kept.full.instructions) {
         kept.instructions.push_back({from.executions, from.bytes, from.lds_conflict_cycles, from.address,
-                                     static_cast<uint32_t>(from.unit)});
+                                     static_cast<uint32_t>(from.unit), from.vm_in_flight,
+                                     from.lgkm_in_flight});
     }
     kept.record = {kept.kernel.c_str(),
                    target,

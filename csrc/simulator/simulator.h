@@ -27,6 +27,22 @@ int hipkittens_launch_bounded(void* function, const unsigned int grid[3], const 
                               unsigned int shared_bytes, void* stream, const void* arguments,
                               size_t argument_bytes, const HipkittensRegion* regions, size_t region_count);
 
+/* A launch of hipkittens_launch_bounded, as its caller asked for it. */
+typedef struct {
+    const char* kernel;
+    int target;
+    const unsigned int* grid;
+    const unsigned int* block;
+    unsigned int shared_bytes;
+    const void* arguments;
+    size_t argument_bytes;
+    const HipkittensRegion* regions;
+    size_t region_count;
+} HipkittensObservedLaunch;
+/* From now on (null: no longer) `observer` sees every such launch of the process before it starts, in the launching thread,
+   so that a tool can repeat it. 0 lets it run; anything else takes its place: the launch counts as done. */
+void hipkittens_set_launch_observer(int (*observer)(const HipkittensObservedLaunch* launch));
+
 /* Settings of later launches of the calling thread. Values: see simulator/machine/settings.h. */
 typedef struct {
     int arithmetic;   /* 0 fast, 1 strict, 2 exact */
@@ -72,8 +88,9 @@ typedef struct {
     uint64_t executions; /* by waves */
     uint64_t bytes;      /* between lanes and tensors */
     uint64_t lds_conflict_cycles;
-    uint32_t address; /* from the start of the code object's text */
-    uint32_t unit;    /* isa::Unit */
+    uint32_t address;                      /* from the start of the code object's text */
+    uint32_t unit;                         /* isa::Unit */
+    uint32_t vm_in_flight, lgkm_in_flight; /* s_waitcnt: the largest counters it was reached with */
 } HipkittensInstructionRecord;
 typedef struct {
     const char* name;

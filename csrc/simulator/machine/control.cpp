@@ -4,6 +4,7 @@
 
 #include "isa/effects.h"
 #include "simulator/machine/program.h"
+#include "simulator/machine/recording.h"
 #include "simulator/machine/workgroup.h"
 #include "simulator/memory/pending.h"
 
@@ -97,6 +98,7 @@ const Step* end_program(Wave* wave, const Step*) {
 const Step* barrier(Wave* wave, const Step* step) { return stop(wave, step + 1, WaveStatus::at_barrier); }
 
 const Step* wait_count(Wave* wave, const Step* step) {
+    if (__builtin_expect(wave->workgroup->dispatch->recording != nullptr, 0)) record_wait(wave, step);
     if (step->extra[0] < 63) land_vector_memory(wave, step->extra[0]);
     if (step->extra[1] < 15) land_lgkm(wave, step->extra[1]);
     return step + 1;

@@ -51,6 +51,16 @@ void Recording::add_lds_conflicts(const Step* step, uint64_t cycles) {
     instructions_[step->instruction].lds_conflict_cycles.fetch_add(cycles, std::memory_order_relaxed);
 }
 
+void Recording::add_wait(const Step* step, uint32_t vm_in_flight, uint32_t lgkm_in_flight) {
+    const auto raise = [](Word& word, uint64_t value) {
+        for (uint64_t known = word.load(std::memory_order_relaxed);
+             known < value && !word.compare_exchange_weak(known, value, std::memory_order_relaxed);) {
+        }
+    };
+    raise(instructions_[step->instruction].vm_in_flight, vm_in_flight);
+    raise(instructions_[step->instruction].lgkm_in_flight, lgkm_in_flight);
+}
+
 LaunchRecord Recording::finish(const std::vector<uint64_t>& block_counts) const {
     LaunchRecord record;
     for (size_t index = 0; index < program_.blocks.size(); ++index) {
@@ -61,7 +71,9 @@ LaunchRecord Recording::finish(const std::vector<uint64_t>& block_counts) const 
             if (!instruction.row) continue;
             const Sums& sums = instructions_[i];
             record.instructions.push_back({block_counts[index], sums.bytes, sums.lds_conflict_cycles,
-                                           instruction.address, isa::effects(instruction).unit});
+                                           instruction.address, isa::effects(instruction).unit,
+                                           static_cast<uint32_t>(sums.vm_in_flight.load()),
+                                           static_cast<uint32_t>(sums.lgkm_in_flight.load())});
         }
     }
     std::sort(record.instructions.begin(), record.instructions.end(),
@@ -97,6 +109,11 @@ void record_access(Wave* wave, const Step* step, const PendingOperation* operati
 
 void record_lds_conflicts(const Wave* wave, const Step* step, uint64_t cycles) {
     wave->workgroup->dispatch->recording->add_lds_conflicts(step, cycles);
+}
+
+void record_wait(const Wave* wave, const Step* step) {
+    wave->workgroup->dispatch->recording->add_wait(step, wave->pending->vm_count(),
+                                                   wave->pending->lgkm_count());
 }
 
 }  // namespace hipkittens::simulator

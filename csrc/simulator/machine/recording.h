@@ -22,6 +22,7 @@ struct RecordedInstruction {
     uint64_t lds_conflict_cycles = 0;
     uint32_t address = 0;  // from the start of the text
     isa::Unit unit = isa::Unit::internal;
+    uint32_t vm_in_flight = 0, lgkm_in_flight = 0;  // s_waitcnt: the largest counters it was reached with
 };
 
 struct RecordedRegion {
@@ -42,6 +43,7 @@ class Recording {
 
     void add_bytes(const Region* region, uint64_t address, uint64_t bytes, const Step* step, bool store);
     void add_lds_conflicts(const Step* step, uint64_t cycles);
+    void add_wait(const Step* step, uint32_t vm_in_flight, uint32_t lgkm_in_flight);
     LaunchRecord finish(const std::vector<uint64_t>& block_counts) const;
 
   private:
@@ -56,7 +58,7 @@ class Recording {
         Word bytes_loaded{0}, bytes_stored{0};
     };
     struct Sums {
-        Word bytes{0}, lds_conflict_cycles{0};
+        Word bytes{0}, lds_conflict_cycles{0}, vm_in_flight{0}, lgkm_in_flight{0};
     };
 
     const Program& program_;
@@ -68,5 +70,6 @@ class Recording {
 // The lanes of a global load or store whose addresses have been checked.
 void record_access(Wave* wave, const Step* step, const PendingOperation* operation, bool store);
 void record_lds_conflicts(const Wave* wave, const Step* step, uint64_t cycles);
+void record_wait(const Wave* wave, const Step* step);  // before anything lands
 
 }  // namespace hipkittens::simulator
