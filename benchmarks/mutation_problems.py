@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: MIT
+"""For every prebuilt kernel a small problem that runs it, turns its loop at least twice and reaches its tails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+import hipkittens
+from hipkittens import _library
+from hipkittens._representative import _DTYPES, _draw, _gemm, _rotary
+
+# m, n, k at which the plan takes the tile on both targets: it wants a tile for every compute unit.
+_GEMM = {
+    "256x256x64": (4096, 4096, 456),
+    "128x128x64": (2048, 2048, 328),
+    "64x64x64": (512, 512, 264),
+    "32x128x64": (32, 32768, 264),
+    "64x64x64_unaligned": (257, 129, 515),
+}
+# ForwardArguments::workers of csrc/kernels/norm/arguments.h.
+_FORWARD_WORKERS = 0x98
+
+
+def _attention(dtype: torch.dtype, shape: tuple[int, ...], backward: bool) -> None:
+    batch, length, heads, key_heads, size = shape
+    q = _draw(batch, length, heads, size, dtype=dtype)
+    k, v = (_draw(batch, length, key_heads, size, dtype=dtype) for _ in range(2))
+    with torch.set_grad_enabled(backward):
+        out = hipkittens.attention(q, k, v)
+    if backward:
+        out.backward(_draw(*out.shape, dtype=dtype).detach())
+
+
+def _norm(dtype: torch.dtype, rows: int, columns: int) -> None:
+    x = _draw(rows, columns, dtype=dtype)
+    y = hipkittens.layer_norm(x, *(_draw(columns, dtype=dtype) for _ in range(2)))
+    y.backward(_draw(rows, columns, dtype=dtype).detach())
+
+
+@dataclass(frozen=True)
+class Trial:
+    """`workgroups`: so many of them are run. skip: the problem is only asked for its launches."""
+
+    title: str
+    call: Callable[[], Any]
+    workgroups: int
+    skip: bool = False
+    workers_at: int | None = (
+        None  # an argument: how many share the rows. So few are told to that each takes several
+    )
+
+
+def kernels(target: str) -> list[str]:
+    return [kernel["symbol"] for entry in _library.pack(target).entries for kernel in entry["kernels"]]
+
+
+def short_name(symbol: str) -> str:
+    return symbol.removeprefix("hipkittens_").rsplit("_", 1)[0]
+
+
+def trial(name: str) -> Trial:
+    """For the short name of a kernel: without hipkittens_ in front of it and the target behind it."""
+    gemm = re.fullmatch(r"gemm_([nt]{2})_(\w+?)_(\d+x.*)", name)
+    if gemm:
+        orientation, dtype, tile = gemm.groups()
+        m, n, k = _GEMM[tile]
+        call = partial(_gemm, orientation, _DTYPES[dtype], m, n, k)
+        return Trial(f"matmul {orientation} {m}x{n}x{k} {dtype}", call, 3, skip=True)
+    if name == "gemm_reduce":
+        call = partial(_gemm, "nt", _DTYPES["bf16"], 256, 128, 2048)
+        return Trial("matmul nt 256x128x2048 bf16", call, 4)
+    attention = re.fullmatch(r"attention_(forward|backward)_.*?(bf16|f16)(?:_d(\d+))?(_ping_pong)?", name)
+    if attention:
+        which, dtype, size, ping_pong = attention.groups()
+        size = int(size or 64)
+        # 500 rows of keys are whole tiles and a broken one; ping-pong wants a tile for every compute unit.
+        shape = (2, 500, 80, 8, size) if ping_pong else (2, 200, 2, 1, size)
+        backward = which == "backward"
+        call = partial(_attention, _DTYPES[dtype], shape, backward)
+        title = "attention B{} N{} H{} Hkv{} D{} {}".format(*shape, dtype)
+        return Trial(title, call, 3 if ping_pong else 16, skip=not backward)
+    norm = re.fullmatch(r"norm_(?:(\w+?)_(bf16|f16|f32)(?:_(\d+))?|reduce)", name)
+    if norm:
+        _, dtype, columns = norm.groups()
+        dtype, columns = dtype or "bf16", int(columns or 512)
+        rows = 2048 if columns <= 2048 else 512 if columns == 8192 else 8
+        if norm[1] == "forward":
+            rows = 64
+        call = partial(_norm, _DTYPES[dtype], rows, columns)
+        at = _FORWARD_WORKERS if norm[1] == "forward" else None
+        return Trial(f"layer_norm {rows}x{columns} {dtype}", call, 4, workers_at=at)
+    rotary = re.fullmatch(r"rotary_(bf16|f16|f32)", name)
+    if rotary:
+        call = partial(_rotary, _DTYPES[rotary[1]], 40, 4, 2, 128)
+        return Trial(f"rotary_qk N40 H4 Hkv2 D128 {rotary[1]}", call, 4)
+    raise LookupError(f"no problem is known that runs the kernel {name}")

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: MIT
+"""Mechanical proofs that a mutant does what the kernel does. Each looks at the code and at what a run recorded, never at
+what a checker says."""
+
+from __future__ import annotations
+
+import re
+
+from mutation_code import Line, Mutant, Mutations
+from mutation_run import Subject
+
+# Longest distance that any hazard asks for: 18 wait states (CDNA3 ISA manual, section 4.5).
+_HAZARD_WINDOW = 19
+_TRANSCENDENTAL = ("v_exp", "v_log", "v_rcp", "v_rsq", "v_sqrt", "v_sin", "v_cos")
+
+
+def proof(mutant: Mutant, mutations: Mutations, subject: Subject) -> str | None:
+    """Why the mutant is equivalent, or None."""
+    if mutant.kind == "wait":
+        return _idle_wait(mutant, subject)
+    if mutant.kind == "nop":
+        return _nothing_to_wait_for(mutant, mutations)
+    if mutant.kind == "swizzle":
+        return _sign_of_the_lane(mutant, mutations)
+    return None
+
+
+def _idle_wait(mutant: Mutant, subject: Subject) -> str | None:
+    """A wait that is never reached with more in flight than it waits for lets everybody pass at once."""
+    in_flight = subject.in_flight.get(mutant.address, {"vmcnt": 0, "lgkmcnt": 0})
+    if any(in_flight[counter] > count for counter, count in mutant.relaxed):
+        return None
+    most = " and ".join(f"{counter} {in_flight[counter]}" for counter, _ in mutant.relaxed)
+    return f"the wait is always reached with at most {most}"
+
+
+def registers(text: str) -> set[str]:
+    """Everything in an operand list that holds state."""
+    found = set()
+    for kind, one, first, last in re.findall(r"\b([vsa])(?:(\d+)|\[(\d+):(\d+)\])", text):
+        numbers = range(int(one), int(one) + 1) if one else range(int(first), int(last) + 1)
+        found |= {f"{kind}{number}" for number in numbers}
+    return found | set(re.findall(r"\b(vcc|exec|m0|scc)\b", text.replace("_lo", "").replace("_hi", "")))
+
+
+def _is_plain(line: Line) -> bool:
+    """A vector instruction whose VGPRs the hardware forwards and interlocks: all but the kinds that the manual lists."""
+    name = line.mnemonic
+    special = ("mfma", "smfmac", "accvgpr", "lane", "permute", "div_", "cmp", "cmpx", "_co_", "fp8", "bf8", "sdwa", "dpp",
+               "swap", "f64", "mad_u64", "mad_i64")  # fmt: skip
+    modifiers = ("sel:", "row_", "quad_perm", "op_sel:")
+    return (
+        name.startswith("v_")
+        and not name.startswith(_TRANSCENDENTAL)
+        and not any(word in name for word in special)
+        and not any(word in line.text.replace("op_sel_hi:", "") for word in modifiers)
+        and not line.operands[0].startswith(("s", "vcc", "exec"))
+    )
+
+
+def _nothing_to_wait_for(mutant: Mutant, mutations: Mutations) -> str | None:
+    """The compiler waits in front of packed arithmetic as if it wrote half registers, and around inline assembly. Going
+    back from the instruction behind the s_nop: whatever it depends on comes from a plain instruction, for which the
+    hardware waits by itself, or lies far enough back."""
+    index = next(i for i, line in enumerate(mutations.lines) if line.address == mutant.address)
+    consumer = mutations.lines[index + 1]
+    needs = registers(consumer.text[len(consumer.mnemonic) :])
+    to_lds = consumer.text.endswith(" lds")
+    if to_lds:
+        needs.add("m0")
+    elif consumer.mnemonic.startswith("s_"):
+        if re.search("reg|m0|trap|sendmsg|rfe", consumer.text):
+            return None
+    elif not _is_plain(consumer):
+        return None
+    states = 0
+    for line in reversed(mutations.lines[:index]):
+        if not needs or states >= _HAZARD_WINDOW:
+            return "nothing it depends on needs wait states, or it is far enough back"
+        if line.mnemonic in ("s_branch", "s_endpgm"):
+            return None
+        written = registers(line.operands[0]) if line.operands else set()
+        if not registers(line.text[len(line.mnemonic) :]).isdisjoint(needs):
+            # One wait state between a scalar write of M0 and a load to LDS; other scalar results need none.
+            scalar = line.mnemonic.startswith("s_") and not ("m0" in written & needs and states < 1)
+            if not scalar and not _is_plain(line):
+                return None
+            needs -= written
+        states += int(line.operands[0]) + 1 if line.mnemonic == "s_nop" else 1
+        if line.address in mutations.targets:
+            return None
+    return None
+
+
+def _sign_of_the_lane(mutant: Mutant, mutations: Mutations) -> str | None:
+    """A division of the lane's number, by rounding towards zero, shifts its sign: 0, however far."""
+    shift = re.fullmatch(r"v_lshrrev_b32_e32 (v\d+), \d+, (v\d+)", mutant.text)
+    if not shift:
+        return None
+    value = shift[2]
+    index = next(i for i, line in enumerate(mutations.lines) if line.address == mutant.address)
+    for line in reversed(mutations.lines[:index]):
+        if line.is_branch or line.address in mutations.targets:
+            return None
+        if line.operands and line.operands[0] == value:
+            sign = re.fullmatch(r"v_ashrrev_i32_e32 v\d+, 31, (v\d+)", line.text)
+            if sign:
+                value = sign[1]
+            else:
+                if line.mnemonic.startswith("v_mbcnt_hi"):
+                    return "what is shifted is the sign of the lane's number, 0"
+                return None
+    return None

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: MIT
+"""Small mistakes in the shipped kernels are noticed: benchmarks/mutation.py on a few of them, and all of it under -m slow."""
+
+import fnmatch
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+
+import mutation
+from mutation_code import KINDS, Mutations, counts, listing, mutated
+from mutation_proof import proof, registers
+
+from hipkittens import _library
+
+TARGETS = _library.TARGETS
+PING_PONG = "gemm_nt_bf16_256x256x64"
+SAMPLED = (
+    (PING_PONG, "gfx942"), (PING_PONG, "gfx950"), ("attention_forward_bf16_d128_ping_pong", "gfx950"),
+    ("attention_backward_queries_bf16_d128", "gfx942"), ("norm_backward_bf16_2048", "gfx950"), ("rotary_bf16", "gfx942"),
+)  # fmt: skip
+# Missed, and why that is no mistake of a checker: kernel, kind and instruction.
+NO_MISTAKE = (
+    ("*256x256x64|*_ping_pong", "barrier", ".*",
+     "keeps one half of the waves in the arithmetic while the other is in memory: the barriers before and behind order LDS"),
+    ("*256x256x64|*_ping_pong", "wait", r"s_waitcnt .*lgkmcnt\(0\)",
+     "what is written in front of it is read two barriers later, and another wait lies between"),
+    ("*_ping_pong|attention_backward_*", "wait", r"s_waitcnt vmcnt\(\d+\)",
+     "the compiler waits for a register that is used later, or of which a product takes a half that nobody uses"),
+    ("*", "nop", ".*", "the compiler leaves more wait states around inline assembly and packed arithmetic than the manual asks for"),
+    ("*256x256x64", "swap|offset", "buffer_load.*|ds_write.*", "a prefetch beyond the last tile, which nobody reads"),
+)  # fmt: skip
+
+
+def reason(kernel, mutant):
+    for kernels, kinds, instruction, why in NO_MISTAKE:
+        if (
+            any(fnmatch.fnmatchcase(kernel, pattern) for pattern in kernels.split("|"))
+            and mutant["kind"] in kinds.split("|")
+            and re.fullmatch(instruction, mutant["instruction"])
+        ):
+            return why
+    return None
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def gemm(request):
+    return mutation.subject(request.param, PING_PONG)
+
+
+def mutants(shipped, *kinds):
+    mutations = Mutations(shipped.launch.target, shipped.image, shipped.executed)
+    return mutations, list(mutations.of(kinds))
+
+
+def test_the_barrier_in_the_prologue_of_an_eight_wave_gemm(gemm):
+    """Hardware passes without it, time after time: the second half of the waves starts late enough by chance."""
+    _, barriers = mutants(gemm, "barrier")
+    assert gemm.launch.block[0] == 8 * 64
+    assert gemm.noticed(gemm.image) is None
+    assert gemm.noticed(mutated(gemm.image, barriers[0])) == "racecheck"
+
+
+def test_every_kind_of_mutant_is_made(gemm):
+    mutations, made = mutants(gemm, *KINDS)
+    assert {mutant.kind for mutant in made} == set(KINDS)
+    for mutant in made[::9]:
+        image = mutated(gemm.image, mutant)
+        assert image != gemm.image and len(image) == len(gemm.image), mutant
+        changed = [
+            line.address
+            for line, before in zip(listing(gemm.launch.target, image), mutations.lines, strict=True)
+            if line != before
+        ] if mutant.kind not in ("nop", "swap") else [mutant.address]  # fmt: skip
+        assert changed == [mutant.address], mutant
+
+
+def test_a_wait_is_weakened_in_each_of_its_counters(gemm):
+    mutations, waits = mutants(gemm, "wait")
+    lines = {line.address: line for line in mutations.lines}
+    for mutant in waits:
+        after = {line.address: line for line in listing(gemm.launch.target, mutated(gemm.image, mutant))}
+        before, now = counts(lines[mutant.address]), after[mutant.address]
+        if mutant.what == "deleted":
+            assert now.text == "s_nop 0" and dict(mutant.relaxed) == before
+        else:
+            ((counter, count),) = mutant.relaxed
+            full = {"vmcnt": 63, "lgkmcnt": 15}[counter]
+            expected = {
+                name: value
+                for name, value in (before | {counter: count + 1}).items()
+                if value < full or name != counter
+            }
+            assert counts(now) == expected
+
+
+def test_a_wait_that_finds_too_much_in_flight_is_not_proved_equivalent(gemm):
+    mutations, waits = mutants(gemm, "wait")
+    proved = [mutant for mutant in waits if proof(mutant, mutations, gemm)]
+    assert len(proved) < len(waits) / 2
+    for mutant in proved:
+        assert gemm.noticed(mutated(gemm.image, mutant)) is None, mutant
+
+
+def test_registers_of_an_operand_list():
+    assert registers("v[2:3], s4, vcc_lo, exec, 0x10, a7") == {"v2", "v3", "s4", "vcc", "exec", "a7"}
+
+
+def test_names_that_fit_no_kernel_are_refused():
+    with pytest.raises(SystemExit, match="no kernel of gfx942 is called 'gemm'"):
+        mutation.chosen("gfx942", ["gemm"])
+
+
+@pytest.mark.parametrize(("kernel", "target"), SAMPLED)
+def test_sampled_mutants(kernel, target):
+    row = mutation.measure(target, kernel, sample=30, seed=5)
+    assert row["mutants"] == 30 == row["found"] + row["equivalent"] + row["missed"]
+    assert row["found"] >= 20
+    assert not [mutant for mutant in row["missed_mutants"] if not reason(kernel, mutant)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kernel", mutation.USUAL)
+def test_all_mutants(kernel, target):
+    row = mutation.measure(target, kernel)
+    assert row["missed"] <= 0.05 * row["mutants"], row["missed_mutants"]
+    assert row["found"] > 0.9 * (row["mutants"] - row["equivalent"])
