@@ -193,7 +193,7 @@ def check_vector(name: str, module) -> str | None:
     all_kinds = (
         (*kinds, KINDS.get(row.destinations[0].type, row.destinations[0].type)) if accumulates else kinds
     )
-    values = samples(all_kinds, 192, seed=5)
+    values = samples(all_kinds, 128, seed=5)
     mask = 0xF00F_1234_5678_9ABC
     old = values[-1] if accumulates else np.full_like(values[0], 0xDEADBEEF_CAFEF00D)
     sources = values[: len(kinds)]

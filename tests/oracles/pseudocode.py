@@ -67,7 +67,7 @@ def from_real(width: int, number: Fraction) -> Value:
 _TOKEN = re.compile(
     r"\s*(?:(?P<sized>\d+'(?:0x[0-9a-fA-F]+|\d+(?:\.\d+)?)(?:U|I|F)?(?![\w(]))|(?P<cast>\d+'(?:BF|[UIFB])(?=[(;\n]|\Z))"
     r"|(?P<float>\d+\.\d+(?:F)?)|(?P<number>0x[0-9a-fA-F]+(?:ULL|LL|U)?|\d+(?:ULL|LL|U)?)|(?P<name>[A-Za-z_]\w*)"
-    r"|(?P<symbol>\+:|\+=|-=|<<|>>|<=|>=|==|!=|<>|&&|\|\||[-+*/%~!&|^<>=?:;,.(){}\[\]]))"
+    r"|(?P<symbol>\*\*|\+:|\+=|-=|<<|>>|<=|>=|==|!=|<>|&&|\|\||[-+*/%~!&|^<>=?:;,.(){}\[\]]))"
 )
 # Lowest first; each level is left associative.
 _LEVELS = [
@@ -182,7 +182,11 @@ class _Parser:
     def unary(self):
         if self.peek() in ("-", "~", "!", "+"):
             return "unary", self.take(), self.unary()
-        return self.postfix()
+        base = self.postfix()
+        if self.peek() == "**":
+            self.take()
+            return "power", base, self.unary()
+        return base
 
     def postfix(self):
         value = self.primary()
@@ -261,7 +265,8 @@ class Machine:
     """Variables by name; S0..S2, D0, VCC, EXEC, SCC are plain ones. laneId is 0."""
 
     def __init__(self, **variables: Value):
-        self.variables = {"laneId": make("u", 32, 0), **variables}
+        nearest = {"ROUND_MODE": make("u", 2, 0), "ROUND_NEAREST_EVEN": make("u", 2, 0)}
+        self.variables = {"laneId": make("u", 32, 0), **nearest, **variables}
 
     def run(self, statements: list) -> None:
         for statement in statements:
@@ -354,17 +359,25 @@ class Machine:
         return value
 
     def _v_name(self, name: str) -> Value:
-        if name in ("INF", "NAN", "PI"):
+        if name == "INF":
+            return Value("f", 64, F64.infinity)
+        if name in ("NAN", "PI"):
             raise Unsupported(name)
         if name not in self.variables:
             raise Unsupported(f"variable {name}")
         return self.variables[name]
 
     def _v_as(self, inner, kind: str) -> Value:
-        if inner[0] == "name" and inner[1] in ("NAN", "INF", "DENORM", "MAX_FLOAT"):
+        if inner == ("name", "WAVE_MODE") and kind == "IEEE":
+            return truth(True)  # as compute kernels have it
+        if inner == ("name", "INF"):
+            return Value("f", _type(kind)[1], FLOATS[_type(kind)[1]].infinity)
+        if inner[0] == "name" and inner[1] in ("NAN", "DENORM", "MAX_FLOAT"):
             raise Unsupported(inner[1])
         value = self.value(inner)
         letter, width = _type(kind)
+        if letter == value.kind == "f" and width != value.width:
+            raise Unsupported("a float read as one of another width")
         number = value.number if value.kind == "i" and letter == "i" else value.bits
         return make(letter, width, number)
 
@@ -396,17 +409,27 @@ class Machine:
         return self.value(yes if self.value(condition).bits else no)
 
     def _v_cast(self, width: int, kind: str, inner) -> Value:
+        if kind == "f" and inner[0] == "value" and inner[1].kind in "ui" and inner[1].bits > 0x1000:
+            return make("f", width, inner[1].bits)  # the pattern of a NaN
         return self.convert(self.value(inner), kind, width)
 
     def convert(self, value: Value, kind: str, width: int) -> Value:
+        if value.kind == "p":
+            return value
         if kind == "bf":
             raise Unsupported("bf16")
         if kind == "f" and value.kind == "f":
             if value.width == width:
                 return value
             f, target = value.format, FLOATS[width]
-            if f.is_nan(value.bits):
-                return Value("f", width, target.infinity | target.quiet_bit)
+            if f.is_nan(value.bits):  # a signaling one stays one: the text asks after widening
+                sign, shift = (
+                    target.sign_bit if f.is_negative(value.bits) else 0,
+                    target.mantissa_bits - f.mantissa_bits,
+                )
+                payload = value.bits & ((1 << f.mantissa_bits) - 1)
+                payload = payload << shift if shift > 0 else payload >> -shift | target.quiet_bit
+                return Value("f", width, sign | target.infinity | payload)
             if f.is_infinite(value.bits):
                 return Value(
                     "f", width, target.infinity | (target.sign_bit if f.is_negative(value.bits) else 0)
@@ -422,13 +445,15 @@ class Machine:
 
     def _v_unary(self, operator: str, inner) -> Value:
         value = self.value(inner)
+        if operator == "+":
+            return value
         if operator == "!":
             return truth(not value.bits)
         if operator == "~":
             return make(value.kind, value.width, ~value.bits)
         if value.kind == "f":
-            return Value("f", value.width, value.format.negate(value.bits)) if operator == "-" else value
-        return make(value.kind, value.width, -value.number if operator == "-" else value.number)
+            return Value("f", value.width, value.format.negate(value.bits))
+        return make(value.kind, value.width, -value.number)
 
     def _v_binary(self, operator: str, left, right) -> Value:
         a, b = self.value(left), self.value(right)
@@ -464,6 +489,12 @@ class Machine:
         results = {"+": x + y, "-": x - y, "*": x * y, "&": x & y, "|": x | y, "^": x ^ y}
         return make(kind, width, results[operator])
 
+    def _v_power(self, base, exponent) -> Value:
+        """2 to a power, exact: kind p, whose number is the exponent."""
+        if self.value(base).real != 2:
+            raise Unsupported("a power of something else than 2")
+        return Value("p", 64, self.value(exponent).number & ((1 << 64) - 1))
+
     def float_binary(self, operator: str, a: Value, b: Value) -> Value:
         if operator in ("==", "!=", "<>", "<", "<=", ">", ">="):
             if a.kind != "f" or b.kind != "f":
@@ -481,6 +512,9 @@ class Machine:
                 ">=": x >= y,
             }
             return truth(answers[operator] if operator == "!=" or not unordered else False)
+        if operator == "*" and "p" in (a.kind, b.kind):
+            number, power = (a, b) if b.kind == "p" else (b, a)
+            return _ldexp(number, Value("i", 64, power.bits))
         if (a.kind, a.width) != (b.kind, b.width):
             raise Unsupported("arithmetic of two formats")
         f = a.format
@@ -494,10 +528,14 @@ class Machine:
         raise Unsupported(f"float {operator}")
 
     def _v_call(self, name: str, arguments) -> Value:
-        function = _FUNCTIONS.get(name)
-        if function is None:
+        values = [self.value(argument) for argument in arguments]
+        if (function := _FUNCTIONS.get(name)) is not None:
+            return function(*values)
+        text = text_of(name) if name.startswith("v_") else None
+        if text is None:
             raise Unsupported(f"{name}()")
-        return function(*(self.value(argument) for argument in arguments))
+        after = run(text, D0=make("b", 64, 0), **{f"S{i}": value for i, value in enumerate(values)})
+        return make(values[0].kind, values[0].width, after["D0"].bits)
 
 
 def _exponent(a: Value) -> Value:
@@ -524,7 +562,12 @@ def _to_integer(kind: str, width: int):
 
 
 def _to_float(width: int):
-    return lambda a: Machine().convert(a, "f", width)
+    def function(a: Value) -> Value:
+        result = Machine().convert(a, "f", width)
+        f = result.format
+        return Value("f", width, f.quiet(result.bits)) if f.is_nan(result.bits) else result
+
+    return function
 
 
 def _extend(kind: str, width: int):
@@ -554,6 +597,26 @@ def _truncate(a: Value) -> Value:
 def _fma(a: Value, b: Value, c: Value) -> Value:
     f = a.format
     return Value("f", a.width, f.fma(a.bits, b.bits, c.bits))
+
+
+def _mantissa(a: Value) -> Value:
+    """In [1/2, 1), with the sign; zero stays."""
+    f = a.format
+    number = f.value(a.bits)
+    while number and not Fraction(1, 2) <= abs(number) < 1:
+        number *= 2 if abs(number) < 1 else Fraction(1, 2)
+    return Value("f", a.width, f.round(number, negative_zero=f.is_negative(a.bits)))
+
+
+def _to_norm(is_signed: bool):
+    def function(a: Value) -> Value:
+        low, top = (-1, 32767) if is_signed else (0, 65535)
+        real = a.real
+        if real != real:
+            return make("b", 16, 0)
+        return make("b", 16, round(Fraction(min(max(real, low), 1)) * top))
+
+    return function
 
 
 def _ldexp(a: Value, n: Value) -> Value:
@@ -614,6 +677,11 @@ _FUNCTIONS = {
     "trunc": _truncate,
     "fma": _fma,
     "ldexp": _ldexp,
+    "mantissa": _mantissa,
+    "f16_to_snorm": _to_norm(True),
+    "f32_to_snorm": _to_norm(True),
+    "f16_to_unorm": _to_norm(False),
+    "f32_to_unorm": _to_norm(False),
     "ABSDIFF": _absolute_difference,
     "BYTE_PERMUTE": _byte_permute,
     "v_sad_u8": _sum_of_differences(False),
