@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -20,6 +20,8 @@ class Result:
     run: Run
     error: float
     lse_error: float = 0.0
+    partial: torch.Tensor | None = None
+    lse: torch.Tensor | None = None
 
 
 class _Errors:
@@ -101,10 +103,19 @@ def _latent_rows(stored: torch.dtype, rows: int, heads: int, generator: torch.Ge
 
 
 def latent(
-    name: str, lengths: Sequence[int], heads: int, tokens: int, splits: int = 1, page: int = 1, seed: int = 5
+    name: str,
+    lengths: Sequence[int],
+    heads: int,
+    tokens: int,
+    splits: int = 1,
+    page: int = 1,
+    seen_query: Callable[[torch.Tensor], None] = lambda query: None,
 ) -> Result:
-    """mla decode: the keys of all heads are one vector of 576, whose first 512 elements are the values."""
-    generator = torch.Generator().manual_seed(seed)
+    """mla decode: the keys of all heads are one vector of 576, whose first 512 elements are the values.
+
+    `seen_query` may change the reference's queries [tokens, heads, 576] in place.
+    """
+    generator = torch.Generator().manual_seed(5)
     target, batch, rows = name.split("/")[0], len(lengths), len(lengths) * tokens
     sub_queries = 16 if "subQ16" in name else 128
     q_type = torch.bfloat16 if "a16" in name else float8(target)
@@ -115,6 +126,7 @@ def latent(
     pages = [-(-length // page) for length in lengths]
     count = sum(pages) + 5
     q, q_meaning = _latent_rows(q_type, rows, heads, generator, q_scale)
+    seen_query(q_meaning)
     kv, kv_meaning = _latent_rows(kv_type, count * page, 1, generator, kv_scale)
     starts = torch.tensor([0, *pages]).cumsum(0).int()
     table = torch.randperm(count, generator=generator)[: sum(pages)].int()
@@ -163,7 +175,7 @@ def latent(
             weights = logarithms.softmax(0)
             errors.add((weights[..., None] * partial.tensor[row, :valid].double()).sum(0), expected)
             lse_error = max(lse_error, float((logarithms.logsumexp(0) - scores.logsumexp(-1)).abs().max()))
-    return Result(run, errors.relative, lse_error)
+    return Result(run, errors.relative, lse_error, partial.tensor, lse.tensor)
 
 
 def latent_prefill(name: str, lengths: Sequence[int], heads: int) -> Result:

@@ -115,7 +115,7 @@ class Kernel:
         still have to read (fmha_v3_fwd and f8_block_scale of gfx950, I8gemm 192x128), pass barriers with LDS reads
         under way, or use registers some loads before the wait that covers them (fmoe without quantisation, mla).
         """
-        settings = {"wave_turn": 16 if "/mla/" in self.name else 4, **settings}
+        settings = {"wave_turn": 16 if "/mla/" in self.name and "qseqlen" not in self.name else 4, **settings}
         buffers = list(dict.fromkeys([v for v in arguments.values() if isinstance(v, Buffer)] + list(also)))
         block = (*self.metadata.workgroup, 1, 1)[:3]
         segment = self.segment(arguments)
