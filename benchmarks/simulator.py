@@ -6,7 +6,7 @@
 
 gemm rows: hipkittens.matmul and torch.matmul take turns; the shortest time of each counts. valu and dispatch rows: one
 wave runs a loop of v_fma_f32 (64 lanes) or s_mov_b32; gflops then means 10^9 instructions' worth of lanes' operations, and
-`nanoseconds` is per instruction. --host-level holds PyTorch to the same host instructions (oneDNN's ONEDNN_MAX_CPU_ISA).
+`nanoseconds` is per instruction. checks rows: a product with every checker on against off. --host-level holds PyTorch to the same host instructions (oneDNN's ONEDNN_MAX_CPU_ISA).
 """
 
 from __future__ import annotations
@@ -72,6 +72,30 @@ def gemm_row(target: str, size: int, mode: str, threads: int, host_level: str, s
     }
 
 
+def checked_row(target: str, size: int, host_level: str, seconds: float) -> dict:
+    """The same product with every checker on and off, in turns, on one thread."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(size, size, generator=generator).bfloat16() for _ in range(2))
+    best = {False: float("inf"), "all": float("inf")}
+    started, turns = time.perf_counter(), 0
+    while turns < 3 or time.perf_counter() - started < seconds:
+        for checks in best:
+            with hipkittens.simulate(target, checks=checks, threads=1, host_level=host_level):
+                hipkittens.matmul(a[:64], b.t())  # translated, loaded
+                best[checks] = min(best[checks], seconds_of(lambda: hipkittens.matmul(a, b.t())))
+        turns += 1
+    flops = 2.0 * size**3
+    return {
+        "name": f"checks_nt_bf16_{size}",
+        "target": target,
+        "mode": "fast",
+        "threads": 1,
+        "gflops": flops / best["all"] / 1e9,
+        "unchecked_gflops": flops / best[False] / 1e9,
+        "ratio_to_unchecked": best["all"] / best[False],
+    }
+
+
 def instruction_row(name: str, instruction: str, target: str, host_level: str, native_gflops: float) -> dict:
     import device_compiler
     import simulated_device
@@ -108,6 +132,8 @@ def measure(targets: tuple[str, ...], large: bool, quick: bool, host_level: str)
                     for threads in (1, 2) if cores > 1 else (1,):
                         rows.append(gemm_row(target, size, mode, threads, host_level, 0.5 if quick else 4.0))
                         print_row(rows[-1], sys.stderr)
+            rows.append(checked_row(target, 1024, host_level, 0.5 if quick else 4.0))
+            print_row(rows[-1], sys.stderr)
             native = next(row["native_gflops"] for row in rows if row["threads"] == 1)
             rows.append(instruction_row("valu", "v_fma_f32 %0, %0, %0, %0", target, host_level, native))
             print_row(rows[-1], sys.stderr)
@@ -119,6 +145,14 @@ def measure(targets: tuple[str, ...], large: bool, quick: bool, host_level: str)
 
 
 def print_row(row: dict, file) -> None:
+    if "ratio_to_unchecked" in row:
+        print(
+            f"{row['target']} {row['name']:<18} every checker on: {row['gflops']:.1f} GFLOP/s, off: "
+            f"{row['unchecked_gflops']:.1f}; {row['ratio_to_unchecked']:.2f} times slower",
+            file=file,
+            flush=True,
+        )
+        return
     tail = (
         f"{row['nanoseconds']:.2f} ns" if "nanoseconds" in row else f"{row['ratio_to_native']:.2f} of PyTorch"
     )

@@ -7,7 +7,6 @@
 #include <mutex>
 #include <shared_mutex>
 
-#include "simulator/checks/finding.h"
 #include "simulator/device_memory.h"
 #include "simulator/devices.h"
 #include "simulator/execute/families.h"
@@ -33,7 +32,6 @@ Settings machine_settings(const HipkittensSettings& from) {
     settings.wave_turn = from.wave_turn;
     settings.workgroups_side_by_side = from.workgroups_side_by_side;
     settings.checks = from.checks;
-    settings.count_lds_conflicts |= (from.checks & checks::notes) != 0;
     return settings;
 }
 

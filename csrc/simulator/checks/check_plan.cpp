@@ -19,7 +19,7 @@ bool contains(std::string_view text, std::string_view part) {
     return text.find(part) != std::string_view::npos;
 }
 
-// The step that issues the operation has its size in extra[0], the second access of a pair in extra[1]
+// The step that issues the operation has its size in extra[0], the second access of a pair in extra[1], the memory::LdsAccess in bits 15..8 of extra[2]
 // (execute/memory_step.h).
 MemoryEffects memory_effects(const isa::Instruction& instruction, uint32_t index, const Effects& effects,
                              const Step& issue) {
@@ -35,6 +35,7 @@ MemoryEffects memory_effects(const isa::Instruction& instruction, uint32_t index
         const bool writes = name.starts_with("ds_write"), reads = name.starts_with("ds_read");
         result.is_pair = contains(name, "read2") || contains(name, "write2");
         if (result.is_pair) result.second = issue.extra[1];
+        if (reads || writes) result.banks = static_cast<memory::LdsAccess>(issue.extra[2] >> 8 & 0xff);
         result.is_atomic = !moves_lanes && !writes && !reads;
         result.reads_lds = !moves_lanes && !writes;
         result.writes_lds = !moves_lanes && !reads;
@@ -113,7 +114,6 @@ void PlanBuilder::before(uint32_t index, bool starts_block, bool is_indexed) {
     }
     if (opcode == Opcode::v_readfirstlane_b32 && (plan_.checkers & synccheck))
         builder_.emit(check_first_lane);
-    if (effects.queue == Queue::lds && (plan_.checkers & notes)) builder_.emit(before_issue_notes);
 }
 
 void PlanBuilder::after(uint32_t index) {

@@ -8,6 +8,7 @@
 
 #include "simulator/checks/register_effects.h"
 #include "simulator/machine/program.h"
+#include "simulator/memory/lds_banks.h"
 
 namespace hipkittens::simulator::checks {
 
@@ -20,6 +21,7 @@ struct MemoryEffects {
     bool is_counter = false;  // ds_append, ds_consume: one dword at operation->lds_offset
     bool is_private = false;  // scratch
     bool is_pair = false;
+    memory::LdsAccess banks = memory::LdsAccess::read_b32;  // how LDS serves it
     bool is_ordered_by_cache = false;  // sc1: part of a protocol between workgroups that is not judged
     uint8_t memory_bytes = 0;          // per lane, in memory
     uint8_t bytes = 0;                 // per lane, in LDS if it goes there

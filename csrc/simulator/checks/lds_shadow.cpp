@@ -10,15 +10,22 @@
 
 namespace hipkittens::simulator::checks {
 
+namespace {
+
+// Indices of accesses that are none: nobody, and a write so long ago that it is not kept.
+constexpr uint32_t forgotten = 1, first_access = 2;
+
+}  // namespace
+
 void LdsShadow::resize(uint32_t bytes) {
     bytes_ = (bytes + 15) / 16 * 16;
     cells_.assign(bytes_ >> shift_, Cell{});
-    accesses_.assign(1, LdsAccess{});
+    accesses_.assign(first_access, LdsAccess{});
 }
 
 void LdsShadow::clear() {
     std::fill(cells_.begin(), cells_.end(), Cell{});
-    accesses_.erase(accesses_.begin() + 1, accesses_.end());
+    accesses_.erase(accesses_.begin() + first_access, accesses_.end());
 }
 
 void LdsShadow::split_to(uint32_t shift) {
@@ -75,8 +82,8 @@ void LdsShadow::access(Wave* wave, const MemoryEffects& effects, const PendingOp
     }
     // An endless kernel must not fill the host: what was done so long ago is forgotten.
     if (accesses_.size() > (1u << 22)) {
-        for (Cell& cell : cells_) cell.writer = cell.reader = cell.other_reader = 0;
-        accesses_.erase(accesses_.begin() + 1, accesses_.end());
+        for (Cell& cell : cells_) cell = {{cell.writer.access ? forgotten : 0, 0}, {}, {}};
+        accesses_.erase(accesses_.begin() + first_access, accesses_.end());
     }
 }
 
@@ -87,36 +94,31 @@ void LdsShadow::touch(Wave* wave, const MemoryEffects& effects, uint32_t me, con
     const bool races = checkers & racecheck, undefined = (checkers & initcheck) && effects.reads_lds;
     const LdsAccess mine = accesses_[me];
     const uint32_t per_lane = bytes >> shift_, cell_bytes = 1u << shift_;
-    // Lanes mostly meet the same access: each is judged once.
-    uint32_t good_writer = 0, good_reader = 0, good_other = 0, last_reader = 0;
-    bool last_reader_is_mine = false;
-    const auto judge = [&](uint32_t earlier, uint32_t& good, uint32_t at, uint32_t lane,
-                           bool earlier_writes) {
-        if (races && !is_ordered(accesses_[earlier], mine))
-            report_race(wave, earlier, me, at, cell_bytes, lane, earlier_writes, writes);
-        good = earlier;
+    const Stamp stamp{me, (mine.land_epoch + 1) << 8 | mine.wave};
+    // Whoever landed before the last barrier this access knows of is ordered before it.
+    const uint32_t first_doubtful = (mine.issue_epoch + 1) << 8;
+    const auto judge = [&](const Stamp& earlier, uint32_t at, uint32_t lane, bool earlier_writes) {
+        if (races && earlier.access != me && !is_ordered(accesses_[earlier.access], mine))
+            report_race(wave, earlier.access, me, at, cell_bytes, lane, earlier_writes, writes);
     };
     for (uint64_t left = lanes; left; left &= left - 1) {
         const uint32_t lane = static_cast<uint32_t>(__builtin_ctzll(left));
         uint32_t at = address[lane];
         Cell* cell = &cells_[at >> shift_];
         for (uint32_t part = 0; part < per_lane; ++part, ++cell, at += cell_bytes) {
-            if (cell->writer != good_writer && cell->writer != me)
-                judge(cell->writer, good_writer, at, lane, true);
-            if (undefined && !cell->defined) report_undefined(wave, me, at, cell_bytes, lane);
+            if (__builtin_expect(cell->writer.epoch_and_wave >= first_doubtful, 0))
+                judge(cell->writer, at, lane, true);
+            if (undefined && !cell->writer.access) report_undefined(wave, me, at, cell_bytes, lane);
             if constexpr (writes) {
-                if (cell->reader && cell->reader != good_reader && cell->reader != me)
-                    judge(cell->reader, good_reader, at, lane, false);
-                if (cell->other_reader && cell->other_reader != good_other)
-                    judge(cell->other_reader, good_other, at, lane, false);
-                *cell = {me, 0, 0, 1};
-            } else if (cell->reader != me) {
-                if (cell->reader != last_reader) {
-                    last_reader = cell->reader;
-                    last_reader_is_mine = accesses_[last_reader].wave == mine.wave;
-                }
-                if (last_reader && !last_reader_is_mine) cell->other_reader = last_reader;
-                cell->reader = me;
+                if (__builtin_expect(cell->reader.epoch_and_wave >= first_doubtful, 0))
+                    judge(cell->reader, at, lane, false);
+                if (__builtin_expect(cell->other_reader.epoch_and_wave >= first_doubtful, 0))
+                    judge(cell->other_reader, at, lane, false);
+                *cell = {stamp, {}, {}};
+            } else {
+                if ((cell->reader.epoch_and_wave ^ stamp.epoch_and_wave) & 0xff && cell->reader.access)
+                    cell->other_reader = cell->reader;
+                cell->reader = stamp;
             }
         }
     }

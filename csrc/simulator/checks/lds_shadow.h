@@ -40,10 +40,15 @@ class LdsShadow {
                 const uint32_t* address, uint64_t lanes, uint32_t bytes);
 
   private:
+    // An access and what is needed to see at once that it is ordered before another: one barrier more than its issuer had
+    // passed when it landed, then the issuer. 0: nobody.
+    struct Stamp {
+        uint32_t access = 0;
+        uint32_t epoch_and_wave = 0;
+    };
     struct Cell {
-        uint32_t writer = 0, reader = 0;  // indices into accesses_, 0: nobody
-        uint32_t other_reader = 0;        // the last reader of another wave than `reader`
-        uint32_t defined = 0;
+        Stamp writer, reader;
+        Stamp other_reader;  // the last reader of another wave than `reader`
     };
     void split_to(uint32_t shift);
     template <bool writes>

@@ -26,7 +26,15 @@ Finding note(const char* kind, uint32_t instruction, uint64_t count, std::string
 
 }  // namespace
 
-// The first executions of an instruction speak for it.
+// The first executions of an instruction speak for it. Of a pair, the first access does.
+void sample_conflicts(InstructionNotes& sums, const MemoryEffects& effects, const PendingOperation* operation,
+                      isa::Target target) {
+    if (sums.samples >= samples_per_instruction || !(effects.reads_lds || effects.writes_lds)) return;
+    ++sums.samples;
+    sums.conflict_cycles += memory::lds_conflict_cycles(
+        memory::lds_phases(target, effects.banks), operation->lds_address, operation->lanes, effects.bytes);
+}
+
 void sample_lines(InstructionNotes& sums, const MemoryEffects& effects, const PendingOperation* operation) {
     if (sums.samples >= samples_per_instruction || !operation->valid || operation->partial) return;
     ++sums.samples;
@@ -76,10 +84,11 @@ void add_notes(FindingList& findings, const Plan& plan, const std::vector<Instru
             continue;
         }
         if (of.conflict_cycles) {
-            findings.add(note(
-                "lds_bank_conflicts", index, of.executions,
-                "{2} loses " + std::to_string(of.conflict_cycles) + " cycles to bank conflicts in " + times,
-                "another swizzle or padding"));
+            findings.add(note("lds_bank_conflicts", index, of.executions,
+                              "{2} loses " + std::to_string(of.conflict_cycles) +
+                                  " cycles to bank conflicts in " + std::to_string(of.samples) +
+                                  " executions",
+                              "another swizzle or padding"));
         }
         const std::string touched = std::to_string(of.lines_touched) + " lines of 64 bytes in " +
                                     std::to_string(of.samples) + " executions";

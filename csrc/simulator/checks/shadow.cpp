@@ -170,14 +170,9 @@ const Step* check_issue(Wave* wave, const Step* step) {
     if (!workgroup.notes.empty()) {
         InstructionNotes& notes = workgroup.notes[effects.instruction];
         ++notes.executions;
-        if (effects.queue == Queue::lds)
-            notes.conflict_cycles += wave->workgroup->counters.lds_conflict_cycles - shadow.conflicts_before;
+        if (effects.queue == Queue::lds && !effects.is_counter)
+            sample_conflicts(notes, effects, operation, wave->workgroup->dispatch->program->target);
     }
-    return step + 1;
-}
-
-const Step* before_issue_notes(Wave* wave, const Step* step) {
-    wave->shadow->conflicts_before = wave->workgroup->counters.lds_conflict_cycles;
     return step + 1;
 }
 

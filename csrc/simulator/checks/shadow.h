@@ -28,7 +28,6 @@ struct WaveShadow {
     uint32_t sequence = 0;                           // of wave->pending when it was last looked at
     uint32_t epoch = 0;                              // barriers the wave has arrived at
     uint32_t clock = 0;                              // counts what is issued and lands
-    uint64_t conflicts_before = 0;
 };
 
 struct InstructionNotes {
@@ -64,6 +63,8 @@ void begin_wave(Wave* wave, uint32_t defined_sgprs);
 void report_missing_at_barrier(Workgroup& workgroup);
 void report_fault(Wave* wave);
 
+void sample_conflicts(InstructionNotes& sums, const MemoryEffects& effects, const PendingOperation* operation,
+                      isa::Target target);
 void sample_lines(InstructionNotes& sums, const MemoryEffects& effects, const PendingOperation* operation);
 void add_notes(FindingList& findings, const Plan& plan, const std::vector<InstructionNotes>& sums);
 
@@ -73,7 +74,6 @@ void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch, const std::ve
 // Handlers of the steps that check_plan.cpp emits.
 const Step* check_run(Wave* wave, const Step* step);
 const Step* check_issue(Wave* wave, const Step* step);
-const Step* before_issue_notes(Wave* wave, const Step* step);
 const Step* check_barrier(Wave* wave, const Step* step);
 const Step* check_wait(Wave* wave, const Step* step);
 const Step* check_first_lane(Wave* wave, const Step* step);
