@@ -69,7 +69,11 @@ void LdsShadow::access(Wave* wave, const MemoryEffects& effects, const PendingOp
                        const uint32_t* address, uint64_t lanes, uint32_t bytes) {
     if (!lanes) return;
     uint32_t low_bits = bytes;
-    for (uint64_t left = lanes; left; left &= left - 1) low_bits |= address[__builtin_ctzll(left)];
+    if (lanes == ~uint64_t{0}) {
+        for (int lane = 0; lane < 64; ++lane) low_bits |= address[lane];
+    } else {
+        for (uint64_t left = lanes; left; left &= left - 1) low_bits |= address[__builtin_ctzll(left)];
+    }
     if (low_bits & ((1u << shift_) - 1)) split_to(static_cast<uint32_t>(__builtin_ctz(low_bits)));
     const WaveShadow& shadow = *wave->shadow;
     accesses_.push_back({effects.instruction, wave->index_in_workgroup, effects.queue, effects.is_atomic,
