@@ -128,6 +128,7 @@ py::list recorded_launches() {
         }
         entry["regions"] = regions;
         entry["instructions"] = instructions;
+        entry["trace"] = py::bytes(reinterpret_cast<const char*>(record.trace), record.trace_words * 4);
         entry["waits"] = waits;  // those that something was in flight at
         result.append(entry);
     }
@@ -180,7 +181,8 @@ PYBIND11_MODULE(_C, module) {
     module.def("last_error", [] { return std::string(hipkittens_last_error()); });
     module.def("last_report", &door::last_report, "Counters of this thread's last launch.");
     module.def(
-        "record_launches", [](bool on) { hipkittens_record_launches(on); }, py::arg("on"),
+        "record_launches", [](bool on, bool trace) { hipkittens_record_launches(on ? trace ? 2 : 1 : 0); },
+        py::arg("on"), py::arg("trace") = false,
         "Starts to keep every launch of this process, forgetting those kept before; or stops.");
     module.def(
         "recorded_launches", &door::recorded_launches,

@@ -124,6 +124,7 @@ void run(const Function& function, const LaunchShape& shape, const std::vector<u
     request.lds_bytes_per_compute_unit = device.lds_bytes;
     state.report = {};
     request.record = is_recording();
+    request.trace = is_tracing();
     LaunchResult result = launch(function.module->code, *function.kernel, request);
     state.report = public_report(result.report);
     state.instructions_so_far += result.report.instructions;

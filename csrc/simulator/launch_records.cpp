@@ -20,13 +20,14 @@ struct Kept {
 };
 
 // Of the process, not of a thread: autograd launches from threads of its own.
-std::atomic<bool> recording{false};
+std::atomic<bool> recording{false}, tracing{false};
 std::mutex mutex;
 std::deque<Kept> launches;  // elements stay where they are
 
 }  // namespace
 
 bool is_recording() { return recording; }
+bool is_tracing() { return tracing; }
 
 void keep_launch(const std::string& kernel, int target, const HipkittensReport& report,
                  LaunchRecord&& record) {
@@ -49,7 +50,9 @@ void keep_launch(const std::string& kernel, int target, const HipkittensReport& 
                    kept.regions.data(),
                    kept.regions.size(),
                    kept.instructions.data(),
-                   kept.instructions.size()};
+                   kept.instructions.size(),
+                   kept.full.trace.data(),
+                   kept.full.trace.size()};
 }
 
 }  // namespace hipkittens::simulator
@@ -61,6 +64,7 @@ HIPKITTENS_EXPORT void hipkittens_record_launches(int on) {
     std::lock_guard lock(mutex);
     if (on) launches.clear();
     recording = on != 0;
+    tracing = on == 2;
 }
 
 HIPKITTENS_EXPORT size_t hipkittens_recorded_launches(void) {

@@ -10,6 +10,7 @@
 namespace hipkittens::simulator {
 
 bool is_recording();
+bool is_tracing();
 void keep_launch(const std::string& kernel, int target, const HipkittensReport& report,
                  LaunchRecord&& record);
 

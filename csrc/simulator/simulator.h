@@ -105,8 +105,14 @@ typedef struct {
     size_t region_count;
     const HipkittensInstructionRecord* instructions; /* those that were executed, by address */
     size_t instruction_count;
+    const uint32_t* trace; /* on = 2: what each wave did with memory, wave by wave in its own order */
+    size_t trace_words;
 } HipkittensLaunchRecord;
-void hipkittens_record_launches(int on); /* on: forgets what was kept before */
+/* 0 off, 1 on, 2 on with a trace; on forgets what was kept before. A trace is made of events: linear workgroup << 8 | wave;
+   address of the instruction; kind << 16 | count; bytes per lane; `count` LDS addresses. Kinds: 0 s_barrier, 1 s_waitcnt,
+   2 vector memory, 3 vector memory to LDS, 4 LDS (read2 and write2 have an event for each half; only counted with
+   count_lds_conflicts). */
+void hipkittens_record_launches(int on);
 size_t hipkittens_recorded_launches(void);
 /* 0, or hipErrorInvalidValue. The record holds until the next hipkittens_record_launches(1). */
 int hipkittens_recorded_launch(size_t index, HipkittensLaunchRecord* record);

@@ -20,7 +20,7 @@ void count_lds_access(Wave* wave, const Step* step, const uint32_t* address) {
     const uint32_t cycles =
         memory::lds_conflict_cycles(memory::lds_phases(target, access), address, wave->exec, step->extra[0]);
     counters.lds_conflict_cycles += cycles;
-    if (wave->workgroup->dispatch->recording) record_lds_conflicts(wave, step, cycles);
+    if (wave->workgroup->dispatch->recording) record_lds_access(wave, step, cycles, address);
 }
 
 namespace {

@@ -95,7 +95,10 @@ const Step* end_program(Wave* wave, const Step*) {
     return stop(wave, nullptr, WaveStatus::ended);
 }
 
-const Step* barrier(Wave* wave, const Step* step) { return stop(wave, step + 1, WaveStatus::at_barrier); }
+const Step* barrier(Wave* wave, const Step* step) {
+    if (__builtin_expect(wave->workgroup->dispatch->recording != nullptr, 0)) record_barrier(wave, step);
+    return stop(wave, step + 1, WaveStatus::at_barrier);
+}
 
 const Step* wait_count(Wave* wave, const Step* step) {
     if (__builtin_expect(wave->workgroup->dispatch->recording != nullptr, 0)) record_wait(wave, step);

@@ -187,7 +187,8 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     dispatch.regions.push_back(region(&packet, sizeof packet, "dispatch packet", false));
     merge_overlaps(dispatch.regions);
     std::optional<Recording> recording;
-    if (request.record) dispatch.recording = &recording.emplace(*dispatch.program, dispatch.regions);
+    if (request.record)
+        dispatch.recording = &recording.emplace(*dispatch.program, dispatch.regions, request.trace);
 
     checks::LaunchShadow shadow;
     dispatch.shadow = &shadow;

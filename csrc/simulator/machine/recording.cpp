@@ -6,18 +6,21 @@
 #include <bit>
 #include <cstdlib>
 #include <new>
+#include <string_view>
 
+#include "isa/table.h"
 #include "simulator/memory/pending_queue.h"
 
 namespace hipkittens::simulator {
 
 void Recording::Free::operator()(Word* words) const { std::free(words); }
 
-Recording::Recording(const Program& program, const std::vector<Region>& regions)
+Recording::Recording(const Program& program, const std::vector<Region>& regions, bool traces)
     : program_(program),
       regions_(regions),
       touched_(regions.size()),
-      instructions_(program.instructions.size()) {
+      instructions_(program.instructions.size()),
+      traces_(traces) {
     static_assert(sizeof(Word) == 8 && Word::is_always_lock_free);
     for (size_t index = 0; index < regions.size(); ++index) {
         if (regions[index].is_own) continue;
@@ -61,6 +64,23 @@ void Recording::add_wait(const Step* step, uint32_t vm_in_flight, uint32_t lgkm_
     raise(instructions_[step->instruction].lgkm_in_flight, lgkm_in_flight);
 }
 
+void Recording::add_event(const Wave* wave, const Step* step, Event event, uint32_t bytes, uint64_t lanes,
+                          const uint32_t* addresses) {
+    if (!traces_) return;
+    std::lock_guard lock(trace_mutex_);
+    trace_.insert(trace_.end(),
+                  {wave->workgroup->linear_id << 8 | wave->index_in_workgroup,
+                   program_.instructions[step->instruction].address,
+                   static_cast<uint32_t>(event) << 16 | static_cast<uint32_t>(std::popcount(lanes)), bytes});
+    for (; lanes; lanes &= lanes - 1) trace_.push_back(addresses[std::countr_zero(lanes)]);
+}
+
+bool Recording::goes_to_lds(const Step* step) const {
+    const isa::Instruction& instruction = program_.instructions[step->instruction];
+    return instruction.lds ||
+           std::string_view(instruction.row->mnemonic).find("load_lds") != std::string_view::npos;
+}
+
 LaunchRecord Recording::finish(const std::vector<uint64_t>& block_counts) const {
     LaunchRecord record;
     for (size_t index = 0; index < program_.blocks.size(); ++index) {
@@ -78,6 +98,7 @@ LaunchRecord Recording::finish(const std::vector<uint64_t>& block_counts) const 
     }
     std::sort(record.instructions.begin(), record.instructions.end(),
               [](const auto& a, const auto& b) { return a.address < b.address; });
+    record.trace = trace_;
     const auto count = [](const Word* words, size_t number) {
         uint64_t sum = 0;
         for (size_t i = 0; i < number; ++i) sum += static_cast<uint64_t>(std::popcount(words[i].load()));
@@ -95,6 +116,14 @@ LaunchRecord Recording::finish(const std::vector<uint64_t>& block_counts) const 
 
 void record_access(Wave* wave, const Step* step, const PendingOperation* operation, bool store) {
     Recording& recording = *wave->workgroup->dispatch->recording;
+    if (recording.goes_to_lds(step)) {
+        uint32_t addresses[64];
+        const uint32_t bytes = step->dwords * 4;
+        for (uint32_t lane = 0; lane < 64; ++lane) addresses[lane] = operation->lds_offset + lane * bytes;
+        recording.add_event(wave, step, Recording::Event::to_lds, bytes, operation->lanes, addresses);
+    } else {
+        recording.add_event(wave, step, Recording::Event::vector_memory);
+    }
     for (uint64_t left = operation->valid; left; left &= left - 1) {
         const int lane = std::countr_zero(left);
         const uint64_t address = operation->address[lane];
@@ -107,11 +136,18 @@ void record_access(Wave* wave, const Step* step, const PendingOperation* operati
     }
 }
 
-void record_lds_conflicts(const Wave* wave, const Step* step, uint64_t cycles) {
-    wave->workgroup->dispatch->recording->add_lds_conflicts(step, cycles);
+void record_lds_access(const Wave* wave, const Step* step, uint64_t cycles, const uint32_t* addresses) {
+    Recording& recording = *wave->workgroup->dispatch->recording;
+    recording.add_lds_conflicts(step, cycles);
+    recording.add_event(wave, step, Recording::Event::lds, step->extra[0], wave->exec, addresses);
+}
+
+void record_barrier(const Wave* wave, const Step* step) {
+    wave->workgroup->dispatch->recording->add_event(wave, step, Recording::Event::barrier);
 }
 
 void record_wait(const Wave* wave, const Step* step) {
+    wave->workgroup->dispatch->recording->add_event(wave, step, Recording::Event::wait);
     wave->workgroup->dispatch->recording->add_wait(step, wave->pending->vm_count(),
                                                    wave->pending->lgkm_count());
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -34,16 +35,21 @@ struct RecordedRegion {
 struct LaunchRecord {
     std::vector<RecordedInstruction> instructions;  // those that were executed, by address
     std::vector<RecordedRegion> regions;
+    std::vector<uint32_t> trace;  // simulator.h, hipkittens_record_launches
 };
 
 // Handlers of all workers write to it. Arguments, code and scratch do not count: they are no tensor's bytes.
 class Recording {
   public:
-    Recording(const Program& program, const std::vector<Region>& regions);
+    Recording(const Program& program, const std::vector<Region>& regions, bool traces);
 
     void add_bytes(const Region* region, uint64_t address, uint64_t bytes, const Step* step, bool store);
     void add_lds_conflicts(const Step* step, uint64_t cycles);
     void add_wait(const Step* step, uint32_t vm_in_flight, uint32_t lgkm_in_flight);
+    enum class Event : uint32_t { barrier, wait, vector_memory, to_lds, lds };
+    void add_event(const Wave* wave, const Step* step, Event event, uint32_t bytes = 0, uint64_t lanes = 0,
+                   const uint32_t* addresses = nullptr);
+    bool goes_to_lds(const Step* step) const;
     LaunchRecord finish(const std::vector<uint64_t>& block_counts) const;
 
   private:
@@ -65,11 +71,15 @@ class Recording {
     const std::vector<Region>& regions_;
     std::vector<Touched> touched_;  // beside regions_
     std::vector<Sums> instructions_;
+    bool traces_;
+    std::mutex trace_mutex_;
+    std::vector<uint32_t> trace_;
 };
 
 // The lanes of a global load or store whose addresses have been checked.
 void record_access(Wave* wave, const Step* step, const PendingOperation* operation, bool store);
-void record_lds_conflicts(const Wave* wave, const Step* step, uint64_t cycles);
+void record_lds_access(const Wave* wave, const Step* step, uint64_t cycles, const uint32_t* addresses);
+void record_barrier(const Wave* wave, const Step* step);
 void record_wait(const Wave* wave, const Step* step);  // before anything lands
 
 }  // namespace hipkittens::simulator
