@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 
 from mutation_code import Line, Mutant, Mutations
+from mutation_order import Order
+from mutation_registers import registers
 from mutation_run import Subject
 
 # Longest distance that any hazard asks for: 18 wait states (CDNA3 ISA manual, section 4.5).
@@ -17,7 +19,9 @@ _TRANSCENDENTAL = ("v_exp", "v_log", "v_rcp", "v_rsq", "v_sqrt", "v_sin", "v_cos
 def proof(mutant: Mutant, mutations: Mutations, subject: Subject) -> str | None:
     """Why the mutant is equivalent, or None."""
     if mutant.kind == "wait":
-        return _idle_wait(mutant, subject)
+        return _idle_wait(mutant, subject) or _orders_nothing(mutant, mutations, subject)
+    if mutant.kind == "barrier":
+        return _orders_nothing(mutant, mutations, subject)
     if mutant.kind == "nop":
         return _nothing_to_wait_for(mutant, mutations)
     if mutant.kind == "swizzle":
@@ -34,19 +38,24 @@ def _idle_wait(mutant: Mutant, subject: Subject) -> str | None:
     return f"the wait is always reached with at most {most}"
 
 
-def registers(text: str) -> set[str]:
-    """Everything in an operand list that holds state."""
-    found = set()
-    for kind, one, first, last in re.findall(r"\b([vsa])(?:(\d+)|\[(\d+):(\d+)\])", text):
-        numbers = range(int(one), int(one) + 1) if one else range(int(first), int(last) + 1)
-        found |= {f"{kind}{number}" for number in numbers}
-    return found | set(re.findall(r"\b(vcc|exec|m0|scc)\b", text.replace("_lo", "").replace("_hi", "")))
+def _orders_nothing(mutant: Mutant, mutations: Mutations, subject: Subject) -> str | None:
+    if subject.reads_what_it_writes:  # waves might meet in global memory
+        return None
+    if subject.order is None:
+        subject.order = Order(subject.trace, mutations)
+    if not subject.order.keeps(mutant):
+        return None
+    if mutant.kind == "barrier":
+        return "in a replay without it, every two accesses to the same LDS bytes are still ordered by waits and barriers"
+    return (
+        "no path touches a register before its load has landed, and in a replay all LDS accesses stay ordered"
+    )
 
 
 def _is_plain(line: Line) -> bool:
     """A vector instruction whose VGPRs the hardware forwards and interlocks: all but the kinds that the manual lists."""
     name = line.mnemonic
-    special = ("mfma", "smfmac", "accvgpr", "lane", "permute", "div_", "cmp", "cmpx", "_co_", "fp8", "bf8", "sdwa", "dpp",
+    special = ("mfma", "smfmac", "lane", "permute", "div_", "cmp", "cmpx", "_co_", "fp8", "bf8", "sdwa", "dpp",
                "swap", "f64", "mad_u64", "mad_i64")  # fmt: skip
     modifiers = ("sel:", "row_", "quad_perm", "op_sel:")
     return (
@@ -64,28 +73,38 @@ def _nothing_to_wait_for(mutant: Mutant, mutations: Mutations) -> str | None:
     hardware waits by itself, or lies far enough back."""
     index = next(i for i, line in enumerate(mutations.lines) if line.address == mutant.address)
     consumer = mutations.lines[index + 1]
+    if consumer.mnemonic.startswith("s_load"):
+        return "a scalar load needs no wait states"
     needs = registers(consumer.text[len(consumer.mnemonic) :])
-    to_lds = consumer.text.endswith(" lds")
-    if to_lds:
+    if consumer.text.endswith(" lds"):
         needs.add("m0")
     elif consumer.mnemonic.startswith("s_"):
         if re.search("reg|m0|trap|sendmsg|rfe", consumer.text):
             return None
     elif not _is_plain(consumer):
         return None
+    reason = "what it depends on needs no wait states, or is far enough back"
     states = 0
     for line in reversed(mutations.lines[:index]):
-        if not needs or states >= _HAZARD_WINDOW:
-            return "nothing it depends on needs wait states, or it is far enough back"
+        if states >= _HAZARD_WINDOW:
+            return reason
         if line.mnemonic in ("s_branch", "s_endpgm"):
             return None
+        # One wait state between a scalar write of M0 and a load to LDS; other scalar results need none. Of stores only
+        # those of more than 64 bits take their data late.
         written = registers(line.operands[0]) if line.operands else set()
-        if not registers(line.text[len(line.mnemonic) :]).isdisjoint(needs):
-            # One wait state between a scalar write of M0 and a load to LDS; other scalar results need none.
-            scalar = line.mnemonic.startswith("s_") and not ("m0" in written & needs and states < 1)
-            if not scalar and not _is_plain(line):
-                return None
-            needs -= written
+        touched = registers(line.text[len(line.mnemonic) :])
+        if line.mnemonic.startswith("s_"):
+            harmless = not ("m0" in written & needs and states < 1)
+        elif "store" in line.mnemonic or line.mnemonic.startswith("ds_write"):
+            harmless, written = not re.search("x[34]|b96|b128|2st|write2", line.mnemonic), set()
+        else:
+            harmless = _is_plain(line)
+        if touched & needs and not harmless:
+            return None
+        needs -= written
+        if not needs:
+            return reason
         states += int(line.operands[0]) + 1 if line.mnemonic == "s_nop" else 1
         if line.address in mutations.targets:
             return None
