@@ -126,6 +126,9 @@ def page(rows: Sequence[dict[str, Any]], arguments: Sequence[str]) -> str:
         f"Made by `{command}`. What a mutant is, and when one is found: `benchmarks/mutation.py`.",
         f"These {len(rows)} kernels were run, and no others.", "", table(rows), "",
         "Who found them first: " + ", ".join(f"{name} {count}" for name, count in who.most_common()) + ".", "",
+        "Most of the equivalent barriers keep one half of the waves in arithmetic while the other half is in memory: they cost",
+        "speed when they are gone, and order nothing. Their proof is a replay of a recorded run (`benchmarks/mutation_order.py`),",
+        "which shares no code with racecheck; `tests/test_mutation.py` holds the two to the same answer.", "",
         "## Problems", "",
     ]  # fmt: skip
     lines += [
