@@ -158,12 +158,16 @@ class Mutations:
 
     def _swap(self) -> Iterator[Mutant]:
         """The memory instructions nearest to a barrier, with no branch between them."""
+        seen = set()
         for index, _ in self._run("s_barrier"):
             before, after = self._nearest_memory(index, -1), self._nearest_memory(index, 1)
             if before is None or after is None:
                 continue
             first, *between, last = self.lines[before : after + 1]
-            if first.code != last.code:
+            if (
+                first.code != last.code and first.address not in seen
+            ):  # two barriers may have the same neighbours
+                seen.add(first.address)
                 code = last.code + b"".join(line.code for line in between) + first.code
                 yield Mutant("swap", "swapped", first.address, f"{first.text} | {last.text}", code)
 

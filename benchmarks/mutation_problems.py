@@ -88,7 +88,7 @@ def trial(name: str) -> Trial:
     norm = re.fullmatch(r"norm_(?:(\w+?)_(bf16|f16|f32)(?:_(\d+))?|reduce)", name)
     if norm:
         _, dtype, columns = norm.groups()
-        dtype, columns = dtype or "bf16", int(columns or 512)
+        dtype, columns = dtype or "bf16", int(columns or (65536 if norm[1] == "columns" else 512))
         rows = 2048 if columns <= 2048 else 512 if columns == 8192 else 8
         if norm[1] == "forward":
             rows = 64
