@@ -74,8 +74,9 @@ def test_a_register_in_flight_is_left_alone(module, name, kind, first, second, p
     ["read_after_wait", "read_second", "other_lanes", "loaded_twice", "halves", "store_source", "written_lanes", "moved",
      "some_lanes", "all_waves"],
 )  # fmt: skip
-def test_no_finding(module, name):
-    assert findings_of(module, name) == ([], None)
+@pytest.mark.parametrize("wave_turn", (0, 1, 3))
+def test_no_finding(module, name, wave_turn):
+    assert findings_of(module, name, wave_turn=wave_turn) == ([], None)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,12 @@ void run_wave(Wave* wave) {
 void run_wave(Wave* wave, uint64_t steps) {
     enter_float_mode(wave->mode);
     const Step* step = wave->next;
-    while (step && steps--) step = step->handler(wave, step);
+    // A turn ends between instructions: the checks of one follow it before anything else happens.
+    for (uint32_t instruction = step->instruction; step && (steps || step->instruction == instruction);) {
+        instruction = step->instruction;
+        if (steps) --steps;
+        step = step->handler(wave, step);
+    }
     if (step) wave->next = step;
 }
 
