@@ -12,6 +12,8 @@ BODIES = {
     "read_after_wait": around(f"{LOAD}\ns_waitcnt vmcnt(0)\nv_add_u32_e32 v33, v32, v1"),
     "read_of_two": around(f"{LOAD}\nglobal_load_dword v33, v1, s[8:9] offset:256\ns_waitcnt vmcnt(2)\nv_mov_b32_e32 v34, v32"),
     "read_second": around(f"{LOAD}\nglobal_load_dword v33, v1, s[8:9] offset:256\ns_waitcnt vmcnt(1)\nv_mov_b32_e32 v34, v32"),
+    "read_from_lds": around(
+        "ds_write_b32 v1, v1\nds_read_b32 v32, v1\ns_waitcnt lgkmcnt(0)\nv_add_u32_e32 v33, v32, v1\nv_mov_b32_e32 v32, 0", lds=True),
     "overwritten": around(f"{LOAD}\nv_mov_b32_e32 v32, 9\ns_waitcnt vmcnt(0)"),
     "other_lanes": around(
         f"s_mov_b64 exec, 0xff\n{LOAD}\ns_mov_b64 exec, 0xff00\nv_mov_b32_e32 v32, 9\ns_waitcnt vmcnt(0)"),
@@ -71,7 +73,7 @@ def test_a_register_in_flight_is_left_alone(module, name, kind, first, second, p
 
 @pytest.mark.parametrize(
     "name",
-    ["read_after_wait", "read_second", "other_lanes", "loaded_twice", "halves", "store_source", "written_lanes", "moved",
+    ["read_after_wait", "read_second", "read_from_lds", "other_lanes", "loaded_twice", "halves", "store_source", "written_lanes", "moved",
      "some_lanes", "all_waves"],
 )  # fmt: skip
 @pytest.mark.parametrize("wave_turn", (0, 1, 3))
