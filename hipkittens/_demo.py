@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from . import _backend, _library, linear, matmul
 from ._accuracy import compare
 from ._demo_rows import ROW_JOBS, RowJob
 from ._demo_rows import run as _run_rows
+from ._progress import progress_bar
 
 
 @dataclass(frozen=True)
@@ -103,18 +103,8 @@ def _run(target: str, job: Job) -> list[dict[str, Any]]:
 
 def main(as_json: bool, target: str | None) -> int:
     targets = (target,) if target else _library.TARGETS
-    console = Console(stderr=True)
     rows: list[dict[str, Any]] = []
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
-    with progress:
+    with progress_bar() as progress:
         task = progress.add_task("simulating", total=len(targets) * len(JOBS + ROW_JOBS))
         for chosen in targets:
             for job in JOBS + ROW_JOBS:

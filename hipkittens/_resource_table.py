@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from ._progress import progress_bar
 from ._resources import collect
 
 Column = tuple[str, Callable[[dict[str, Any]], str]]
@@ -79,17 +79,7 @@ def main(as_json: bool, targets: tuple[str, ...]) -> int:
 
 
 def _collect(targets: tuple[str, ...]) -> list[dict[str, Any]]:
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
-    with bar:
+    with progress_bar() as bar:
         task = bar.add_task("simulating", total=None, completed=-1)
 
         def progress(title: str, total: int) -> None:

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from parity_attention import hidden
 from torch.utils.flop_counter import FlopCounterMode
 
 import hipkittens
@@ -30,18 +31,6 @@ def tensors(batch, n_q, n_k, heads, key_heads, size, dtype=BF16, seed=0):
         torch.randn(batch, rows, count, size, generator=generator).to(dtype)
         for rows, count in ((n_q, heads), (n_k, key_heads), (n_k, key_heads))
     )
-
-
-def hidden(n_q, n_k, causal, window):
-    place, key = torch.arange(n_q)[:, None] + n_k - n_q, torch.arange(n_k)[None, :]
-    mask = torch.zeros(n_q, n_k, dtype=torch.bool)
-    if causal:
-        mask |= key > place
-    if window[0] >= 0:
-        mask |= key < place - window[0]
-    if window[1] >= 0:
-        mask |= key > place + window[1]
-    return mask
 
 
 def written_out(q, k, v, scale, mask, dtype, scale_first=False):

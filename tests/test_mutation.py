@@ -3,14 +3,9 @@
 
 import fnmatch
 import re
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
 import mutation
+import pytest
 from mutation_code import KINDS, Mutations, counts, listing, mutated
 from mutation_order import Order
 from mutation_proof import proof

@@ -10,22 +10,19 @@ import itertools
 import math
 import os
 import random
-import sys
 from pathlib import Path
 
+import parity
+import parity_covering
+import parity_operation
 import pytest
 import torch
+from parity_operation import TARGETS, Case, Operation, Result
 
 import hipkittens
 from hipkittens._accuracy import BAR, compare
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "benchmarks"))
-
-import parity  # noqa: E402
-import parity_covering  # noqa: E402
-import parity_operation  # noqa: E402
-from parity_operation import TARGETS, Case, Operation, Result  # noqa: E402
 
 # Each of the first ones costs little; of the last ones a case runs on one target, and each value on both.
 ON_EACH_TARGET = tuple(name for name in parity.OPERATIONS if name not in ("matmul", "linear"))

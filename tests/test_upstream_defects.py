@@ -6,19 +6,14 @@ Where the defect is one of arithmetic, PyTorch computes it too (`defect=...`), t
 
 import itertools
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from parity_attention import hidden, steps
+from parity_operation import bias as bias_of
 
 import hipkittens
 from hipkittens._accuracy import BAR, compare
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-
-from parity_attention import hidden, steps
-from parity_operation import bias as bias_of
 
 TARGETS = ("gfx942", "gfx950")
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64

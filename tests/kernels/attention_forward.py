@@ -209,3 +209,10 @@ class Forward:
         assert np.array_equal(np.isneginf(self.lse), np.isneginf(lse))
         finite = np.isfinite(lse)
         assert np.all(np.abs(self.lse[finite] - lse[finite]) <= 2e-6 * (4 + np.abs(lse[finite])))
+
+
+def run(problem: Forward, variant: str = "", parts: int = 0, **settings):
+    """One launch with poison and counted LDS conflicts, its results checked; (launch, report)."""
+    launch, report = problem.run(variant, parts, **{"poison": 1, "count_lds_conflicts": 1, **settings})
+    problem.check()
+    return launch, report

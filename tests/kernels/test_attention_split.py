@@ -5,16 +5,17 @@ import numpy as np
 import pytest
 
 from hipkittens._library import pack
-from tests.kernels.attention_forward import CASE_NAMES, CASES, ROWS, Forward, PlanError, make_plan, places
+from tests.kernels.attention_forward import (
+    CASE_NAMES,
+    CASES,
+    ROWS,
+    Forward,
+    PlanError,
+    make_plan,
+    places,
+    run,
+)
 from tests.simulated_device import TARGETS
-
-CHECKS = {"poison": 1, "count_lds_conflicts": 1}
-
-
-def run(problem, variant="", parts=0, **settings):
-    launch, report = problem.run(variant, parts, **{**CHECKS, **settings})
-    problem.check()
-    return launch, report
 
 
 @pytest.mark.parametrize(("row", "target"), CASES, ids=CASE_NAMES)
