@@ -9,6 +9,7 @@ import math
 import torch
 
 from . import _backend
+from ._arguments import check_tensor
 from ._autocast import to_autocast_dtype
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -194,10 +195,7 @@ def _check(where: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout
     """Raises for arguments no kernel takes."""
     tensors = {"q": q, "k": k, "v": v}
     for name, value in tensors.items():
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(f"{where}: {name} is {type(value).__name__}; it must be a torch.Tensor")
-        if value.layout != torch.strided:
-            raise TypeError(f"{where}: {name} is sparse ({value.layout}); call .to_dense() first")
+        check_tensor(where, name, value)
         if value.dim() != len(layout):
             raise ValueError(
                 f"{where}: {name} has shape {tuple(value.shape)}; it needs {len(layout)} dimensions ({layout})"

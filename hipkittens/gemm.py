@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from . import _backend
+from ._arguments import check_tensor
 from ._autocast import to_autocast_dtype
 
 INPUT_DTYPES = (torch.bfloat16, torch.float16)
@@ -95,10 +96,7 @@ def _check(
     first, second, columns_axis = ("x", "weight", 0) if function == "linear" else ("a", "b", -1)
     where = f"hipkittens.{function}"
     for name, value in ((first, a), (second, b), *([("bias", bias)] if bias is not None else [])):
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(f"{where}: {name} is {type(value).__name__}; it must be a torch.Tensor")
-        if value.layout != torch.strided:
-            raise TypeError(f"{where}: {name} is sparse ({value.layout}); call .to_dense() first")
+        check_tensor(where, name, value)
     for name, value in ((first, a), (second, b)):
         if value.dim() < 2:
             raise ValueError(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from . import _backend
+from ._arguments import check_dtype_and_device, check_tensor
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LARGEST_ROW = 65536
@@ -96,18 +97,8 @@ def _check(function: str, x, weight, bias, residual) -> None:
     for name, value in named:
         if value is None and name != "x":
             continue
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(f"{where}: {name} is {type(value).__name__}; it must be a torch.Tensor")
-        if value.layout != torch.strided:
-            raise TypeError(f"{where}: {name} is sparse ({value.layout}); call .to_dense() first")
-        if value.dtype not in DTYPES:
-            raise TypeError(
-                f"{where}: {name} is {value.dtype}; allowed: torch.bfloat16, torch.float16, torch.float32"
-            )
-        if value.device != x.device:
-            raise ValueError(
-                f"{where}: {name} is on {value.device} and x on {x.device}; move one to the other"
-            )
+        check_tensor(where, name, value)
+        check_dtype_and_device(where, name, value, DTYPES, "x", x)
     if x.dim() == 0:
         raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
     columns = x.shape[-1]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from . import _backend
+from ._arguments import check_dtype_and_device, check_tensor
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LAYOUTS = ("bnhd", "bhnd")
@@ -124,18 +125,8 @@ def _check(function, names, tensors, cos, sin, positions, cu_seqlens, offset, la
     named = [*zip(names, tensors, strict=True), ("cos", cos), ("sin", sin)]
     first = tensors[0]
     for name, value in named:
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(f"{where}: {name} is {type(value).__name__}; it must be a torch.Tensor")
-        if value.layout != torch.strided:
-            raise TypeError(f"{where}: {name} is sparse ({value.layout}); call .to_dense() first")
-        if value.dtype not in DTYPES:
-            raise TypeError(
-                f"{where}: {name} is {value.dtype}; allowed: torch.bfloat16, torch.float16, torch.float32"
-            )
-        if value.device != first.device:
-            raise ValueError(
-                f"{where}: {name} is on {value.device} and {names[0]} on {first.device}; move one to the other"
-            )
+        check_tensor(where, name, value)
+        check_dtype_and_device(where, name, value, DTYPES, names[0], first)
     if layout not in LAYOUTS:
         raise ValueError(f"{where}: layout is {layout!r}; allowed: bnhd, bhnd")
     for name, value in named[:-2]:
