@@ -58,5 +58,7 @@ function(hipkittens_add_device_kernels)
   add_custom_target(hipkittens_kernels ALL DEPENDS ${packs})
   if(HIPKITTENS_INSTALL)
     install(FILES ${packs} DESTINATION hipkittens/_kernels)
+    # The tile vocabulary, for kernels that users write.
+    install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/csrc/tiles DESTINATION hipkittens/include FILES_MATCHING PATTERN "*.h")
   endif()
 endfunction()

@@ -6,7 +6,9 @@ Importing registers the operators under torch.ops.hipkittens. It starts no devic
 
 from __future__ import annotations
 
+import importlib
 import logging
+from typing import TYPE_CHECKING, Any
 
 try:
     import torch as _torch  # noqa: F401
@@ -23,6 +25,9 @@ from .norm import layer_norm, rms_norm
 from .rotary import rotary, rotary_qk
 
 from . import flash_attn as flash_attn, nn as nn  # isort: skip
+
+if TYPE_CHECKING:
+    from . import kernel as kernel
 
 _backend.apply_environment()
 logging.getLogger("hipkittens").addHandler(logging.NullHandler())
@@ -49,3 +54,10 @@ def info() -> dict:
     from ._info import collect
 
     return collect()
+
+
+def __getattr__(name: str) -> Any:
+    """Modules that few programs use are imported when they are first named."""
+    if name == "kernel":
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

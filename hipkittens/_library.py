@@ -25,7 +25,7 @@ def pack(target: str) -> Pack:
 
 
 @functools.cache
-def _operators() -> ctypes.CDLL:
+def operators() -> ctypes.CDLL:
     library = ctypes.CDLL(str(OPERATORS))
     library.hipkittens_runtime_last_error.restype = ctypes.c_char_p
     library.hipkittens_runtime_hip_status.restype = ctypes.c_char_p
@@ -39,7 +39,7 @@ def _simulator_control() -> Any:
     """The module _C, opened with the first setting or report that is asked for."""
     from . import _C
 
-    _operators().hipkittens_torch_set_before_launch(_C.apply_settings_address)
+    operators().hipkittens_torch_set_before_launch(_C.apply_settings_address)
     return _C
 
 
@@ -49,7 +49,7 @@ _SOURCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
 @_SOURCE
 def _code_object_source(target: bytes, kernel: bytes) -> int:
     """Answers the runtime, which asks for a kernel when it is first launched."""
-    library = _operators()
+    library = operators()
     try:
         chosen = pack(target.decode())
         image = chosen.image(chosen.entry(kernel.decode()))
@@ -64,13 +64,18 @@ def _code_object_source(target: bytes, kernel: bytes) -> int:
 
 def connect(arch: str) -> None:
     """Tells the operators where code objects come from and which target is simulated. Opens nothing yet."""
-    _operators().hipkittens_runtime_set_code_object_source(_code_object_source)
+    operators().hipkittens_runtime_set_code_object_source(_code_object_source)
     _set_simulated_arch(arch)
 
 
 def _set_simulated_arch(arch: str) -> None:
-    if _operators().hipkittens_torch_set_simulated_arch(arch.encode()):
+    if operators().hipkittens_torch_set_simulated_arch(arch.encode()):
         raise ValueError(f"hipkittens: simulated arch '{arch}'; allowed: {', '.join(TARGETS)}")
+
+
+def apply_simulator_settings() -> None:
+    """Hands the settings of the process to this thread, whose launch of its own they are to hold for."""
+    ctypes.CFUNCTYPE(None)(_simulator_control().apply_settings_address)()
 
 
 def simulator_settings() -> dict[str, Any]:
@@ -79,7 +84,7 @@ def simulator_settings() -> dict[str, Any]:
 
 def configure_simulator(arch: str, settings: dict[str, Any]) -> None:
     _simulator_control().set_settings(settings)
-    _operators().hipkittens_torch_set_prefill(settings["poison"])
+    operators().hipkittens_torch_set_prefill(settings["poison"])
     _set_simulated_arch(arch)
 
 
@@ -101,12 +106,12 @@ def last_report() -> dict[str, Any]:
 
 def last_kernel() -> str:
     """The kernel that this thread's last operator launched first, or ''."""
-    return _operators().hipkittens_torch_last_kernel().decode()
+    return operators().hipkittens_torch_last_kernel().decode()
 
 
 def hip_status() -> dict[str, Any]:
     """What was found of HIP in this machine: the library, its devices, or why there are none."""
-    return json.loads(_operators().hipkittens_runtime_hip_status())
+    return json.loads(operators().hipkittens_runtime_hip_status())
 
 
 def code(image: bytes) -> Iterator[tuple[int, bytes]]:
@@ -119,3 +124,16 @@ def code(image: bytes) -> Iterator[tuple[int, bytes]]:
         )
         if kind == 1 and flags & 4:  # SHT_PROGBITS, SHF_EXECINSTR
             yield address, image[offset : offset + size]
+
+
+def disassembled(target: str, address: int, code: bytes) -> Iterator[tuple[int, bytes, str]]:
+    """(address, bytes, text) of each instruction; bytes that are none are a `.long`."""
+    from . import _C
+
+    at = 0
+    while at < len(code):
+        length, text = _C.disassemble(int(target.removeprefix("gfx")), code[at : at + 16])
+        if length == 0:
+            length, text = 4, f".long 0x{int.from_bytes(code[at : at + 4], 'little'):08x}"
+        yield address + at, code[at : at + length], text
+        at += length

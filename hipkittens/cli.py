@@ -138,19 +138,15 @@ def _kernels_show(arguments: argparse.Namespace) -> int:
 
 
 def _kernels_disassemble(arguments: argparse.Namespace) -> int:
-    from . import _C, _library
+    from . import _library
 
     listings = []
     for pack, entry in _find(arguments):
-        lines = []
-        for offset, code in _library.code(pack.image(entry)):
-            at = 0
-            while at < len(code):
-                length, text = _C.disassemble(int(entry["target"][3:]), code[at : at + 16])
-                if length == 0:
-                    length, text = 4, f".long 0x{int.from_bytes(code[at : at + 4], 'little'):08x}"
-                lines.append({"address": offset + at, "bytes": code[at : at + length].hex(), "text": text})
-                at += length
+        lines = [
+            {"address": address, "bytes": data.hex(), "text": text}
+            for offset, code in _library.code(pack.image(entry))
+            for address, data, text in _library.disassembled(entry["target"], offset, code)
+        ]
         listings.append({"target": entry["target"], "name": entry["name"], "instructions": lines})
     if arguments.json:
         _print_json(listings)

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Compiles one variant of one kernel for one target into a code object, and says what it cost.
 
-Three steps, since the driver of the ziglang wheel cannot find its own linker: C++ to assembly, assembly to an object,
-object to a code object. Beside FILE.co it leaves FILE.s (the listing), FILE.json (what the pack's index says of it)
+Beside FILE.co it leaves FILE.s (the listing), FILE.json (what the pack's index says of it)
 and the depfile. Nothing in any of them depends on where or when it was built.
 """
 
@@ -12,51 +11,17 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
-import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import kernel_variants
+from package_module import package_module
 
+device_compiler = package_module("_device_compiler")
+FLAGS, DeviceCompiler = device_compiler.FLAGS, device_compiler.DeviceCompiler
 ROOT = kernel_variants.ROOT
-
-
-class DeviceCompiler:
-    """The clang of the ziglang wheel, or the clang (or hipcc) that HIPKITTENS_DEVICE_COMPILER names."""
-
-    def __init__(self, named: str = "") -> None:
-        if named:
-            clang = Path(shutil.which(named) or named)
-            if clang.name == "hipcc":  # a driver around the clang that lies in ../llvm/bin
-                clang = clang.resolve().parent.parent / "llvm" / "bin" / "clang"
-            if not clang.exists():
-                raise SystemExit(f"HIPKITTENS_DEVICE_COMPILER: no clang at {clang}")
-            self.compile, self.link = [str(clang)], [str(clang.parent / "ld.lld")]
-        else:
-            try:
-                import ziglang
-            except ImportError:
-                raise SystemExit(
-                    "the device compiler is missing: pip install ziglang==0.17.0, "
-                    "or name a clang with the amdgcn target in HIPKITTENS_DEVICE_COMPILER"
-                ) from None
-            zig = str(Path(ziglang.__file__).parent / "zig")
-            self.compile, self.link = [zig, "clang"], [zig, "ld.lld"]
-
-    def version(self) -> str:
-        text = subprocess.run([*self.compile, "--version"], capture_output=True, text=True, check=True).stdout
-        return text.splitlines()[0].split(" (")[0]
-
-
-# Line tables let a fault name its source line; they do not change the code.
-FLAGS = [
-    "-std=c++20", "-O3", "-Wall", "-Wextra", "-fno-exceptions", "-fno-rtti", "-fuse-cuid=none", "-ffp-contract=off",
-    "-gline-tables-only",
-]  # fmt: skip
 
 
 def as_frontend(*words: str) -> list[str]:
@@ -64,43 +29,19 @@ def as_frontend(*words: str) -> list[str]:
     return [part for word in words for part in ("-Xclang", word)]
 
 
-def run(command: list[str]) -> None:
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.stderr:
-        sys.stderr.write(result.stderr)
-    if result.returncode:
-        raise SystemExit(f"failed: {' '.join(command)}")
-
-
 def compile_kernel(
     compiler: DeviceCompiler, target: str, source: Path, output: Path, defines: dict[str, str]
 ) -> list[Path]:
     """Leaves output (.co) and the listing (.s). Returns the sources it was made from."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    listing, obj, rule = output.with_suffix(".s"), output.with_suffix(".o"), output.with_suffix(".d.raw")
+    rule = output.with_suffix(".d.raw")
     # -ffile-prefix-map and the relative source keep the place of the checkout out of the object.
-    run(
-        [
-            *compiler.compile, "-x", "hip", f"--offload-arch={target}", "--cuda-device-only", "-nogpulib", "-nogpuinc",
-            *FLAGS, f"-ffile-prefix-map={ROOT}=.", "-fdebug-compilation-dir=.", f"-I{ROOT / 'csrc'}",
-            *(f"-D{name}={value}" for name, value in defines.items()),
-            *as_frontend("-dependency-file", str(rule), "-MT", "kernel"), "-S", "-o", str(listing), str(source),
-        ]
+    warnings = compiler.compile(
+        target, source, output, f"-ffile-prefix-map={ROOT}=.", "-fdebug-compilation-dir=.", f"-I{ROOT / 'csrc'}",
+        *(f"-D{name}={value}" for name, value in defines.items()),
+        *as_frontend("-dependency-file", str(rule), "-MT", "kernel"),
     )  # fmt: skip
-    run(
-        [
-            *compiler.compile,
-            "-target",
-            "amdgcn-amd-amdhsa",
-            f"-mcpu={target}",
-            "-c",
-            str(listing),
-            "-o",
-            str(obj),
-        ]
-    )
-    run([*compiler.link, "-shared", "-o", str(output), str(obj)])
-    obj.unlink()
+    sys.stderr.write(warnings)
     words = rule.read_text().replace("\\\n", " ").split()
     rule.unlink()
     return sorted({Path(word) for word in words[1:]})
@@ -141,15 +82,18 @@ def main() -> None:
     rows = [row for row in kernel_variants.read(folder / "variants.def") if row["name"] == arguments.variant]
     if not rows:
         raise SystemExit(f"{folder / 'variants.def'} has no row {arguments.variant}")
-    compiler = DeviceCompiler(os.environ.get("HIPKITTENS_DEVICE_COMPILER", ""))
     started = time.monotonic()
-    sources = compile_kernel(
-        compiler,
-        arguments.target,
-        folder / "device.cpp",
-        arguments.output,
-        {"HIPKITTENS_VARIANT": arguments.variant},
-    )
+    try:
+        compiler = DeviceCompiler()
+        sources = compile_kernel(
+            compiler,
+            arguments.target,
+            folder / "device.cpp",
+            arguments.output,
+            {"HIPKITTENS_VARIANT": arguments.variant},
+        )
+    except device_compiler.CompileError as error:
+        raise SystemExit(str(error)) from None
     description = describe(compiler, arguments.target, arguments.operation, rows[0], sources)
     arguments.output.with_suffix(".json").write_text(json.dumps(description, indent=1, sort_keys=True) + "\n")
     if arguments.depfile:

@@ -63,25 +63,24 @@ Bytes object_for(const std::string& target, const std::string& kernel) {
     throw Error("there is no code object for " + which + ": the source said it added one but did not");
 }
 
-hipFunction_t load(const Device& device, const std::string& kernel, const Bytes& bytes) {
+}  // namespace
+
+LoadedKernel load_kernel(const Device& device, const std::string& kernel, std::span<const uint8_t> bytes) {
     const HipFunctions& functions = device.library->functions;
     const std::string doing = "loading kernel " + kernel + " on " + device.name + " (" + device.arch + ")";
     const CurrentDevice current(device);
-    hipModule_t module = nullptr;
-    device.library->check(functions.hipModuleLoadData(&module, bytes->data()), doing);
-    hipFunction_t function = nullptr;
-    const hipError_t error = functions.hipModuleGetFunction(&function, module, kernel.c_str());
+    LoadedKernel loaded;
+    device.library->check(functions.hipModuleLoadData(&loaded.module, bytes.data()), doing);
+    const hipError_t error = functions.hipModuleGetFunction(&loaded.function, loaded.module, kernel.c_str());
     if (error != hip::hipSuccess) {
-        functions.hipModuleUnload(module);
+        functions.hipModuleUnload(loaded.module);
         device.library->check(error, doing);
     }
     // Some HIP versions return success and no function for a kernel they reject.
-    if (!function)
+    if (!loaded.function)
         throw Error(doing + " failed: " + device.library->path() + " returned success but no function");
-    return function;
+    return loaded;
 }
-
-}  // namespace
 
 hipFunction_t kernel_function(const Device& device, const std::string& kernel) {
     Library& all = library();
@@ -98,14 +97,18 @@ hipFunction_t kernel_function(const Device& device, const std::string& kernel) {
         const auto found = all.functions.find(key);
         if (found != all.functions.end()) return found->second;
     }
-    const hipFunction_t function = load(device, kernel, bytes);
+    const hipFunction_t function = load_kernel(device, kernel, *bytes).function;
     std::unique_lock lock(all.functions_mutex);
     all.functions[key] = function;
     return function;
 }
 
-void add_code_object(const std::string& target, const std::string& kernel, std::span<const uint8_t> bytes) {
-    const std::string which = "the code object for kernel " + kernel + " for " + target;
+static std::string describe(const std::string& target, const std::string& kernel) {
+    return "the code object for kernel " + kernel + " for " + target;
+}
+
+void check_code_object(const std::string& target, const std::string& kernel, std::span<const uint8_t> bytes) {
+    const std::string which = describe(target, kernel);
     try {
         const code_object::CodeObject object = code_object::parse(bytes);
         if (target != code_object::target_name(object.target)) {
@@ -115,11 +118,15 @@ void add_code_object(const std::string& target, const std::string& kernel, std::
     } catch (const code_object::Error& error) {
         throw Error(which + " is damaged: " + error.what());
     }
+}
+
+void add_code_object(const std::string& target, const std::string& kernel, std::span<const uint8_t> bytes) {
+    check_code_object(target, kernel, bytes);
     Library& all = library();
     std::lock_guard lock(all.objects_mutex);
     Bytes& slot = all.objects[{target, kernel}];
     if (slot && !std::equal(slot->begin(), slot->end(), bytes.begin(), bytes.end())) {
-        throw Error(which + " was added before with other contents");
+        throw Error(describe(target, kernel) + " was added before with other contents");
     }
     if (!slot) slot = std::make_shared<const std::vector<uint8_t>>(bytes.begin(), bytes.end());
 }

@@ -18,6 +18,16 @@ hipFunction_t kernel_function(const Device& device, const std::string& kernel);
 // Adding the same bytes twice is fine; others for the same kernel throw Error.
 void add_code_object(const std::string& target, const std::string& kernel, std::span<const uint8_t> bytes);
 
+// Throws Error unless the bytes are a code object for `target` that holds `kernel`.
+void check_code_object(const std::string& target, const std::string& kernel, std::span<const uint8_t> bytes);
+
+struct LoadedKernel {
+    hipModule_t module = nullptr;
+    hipFunction_t function = nullptr;
+};
+// Loads a code object, whose bytes have been checked, for its caller alone. Throws Error.
+LoadedKernel load_kernel(const Device& device, const std::string& kernel, std::span<const uint8_t> bytes);
+
 }  // namespace hipkittens::runtime
 
 // The door for Python, which keeps the packs of code objects. Plain C, exported.

@@ -37,7 +37,12 @@ hipError_t launch_plain(const Device& device, hipFunction_t function, const Laun
 
 void launch(const Device& device, const std::string& kernel, const LaunchShape& shape, void* stream,
             const void* arguments, size_t argument_bytes, std::span<const Region> regions) {
-    const hipFunction_t function = kernel_function(device, kernel);
+    launch(device, kernel_function(device, kernel), kernel, shape, stream, arguments, argument_bytes,
+           regions);
+}
+
+void launch(const Device& device, hipFunction_t function, const std::string& kernel, const LaunchShape& shape,
+            void* stream, const void* arguments, size_t argument_bytes, std::span<const Region> regions) {
     const CurrentDevice current(device);
     const hipError_t error =
         device.library->is_simulator()

@@ -33,4 +33,8 @@ struct Region {
 void launch(const Device& device, const std::string& kernel, const LaunchShape& shape, void* stream,
             const void* arguments, size_t argument_bytes, std::span<const Region> regions);
 
+// The same for a function that is loaded on the device already; `kernel` is what errors call it.
+void launch(const Device& device, hipFunction_t function, const std::string& kernel, const LaunchShape& shape,
+            void* stream, const void* arguments, size_t argument_bytes, std::span<const Region> regions);
+
 }  // namespace hipkittens::runtime
