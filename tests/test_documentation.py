@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: MIT
+"""The documentation: the site builds with no broken link, and what its pages tell the reader to run runs."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import hipkittens
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = ROOT / "docs"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("mkdocs")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_every_page_is_in_the_site(site):
+    built = {path.parent.name for path in site.glob("*/index.html")}
+    assert {page.stem for page in PAGES.glob("*.md")} - {"index"} <= built
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    assert [page.name for page in PAGES.glob("*.md") if page.name not in navigation] == []
+
+
+def test_the_site_loads_nothing_from_elsewhere(site):
+    for page in site.rglob("*.html"):
+        loads = re.findall(
+            r'<(?:script|img|iframe)[^>]+src="([^"]+)"|<link[^>]+rel="stylesheet"[^>]+href="([^"]+)"',
+            page.read_text(),
+        )
+        assert [pair for pair in loads if any("//" in address for address in pair)] == [], page
+
+
+def test_the_api_page_has_every_public_name(site):
+    text = (site / "api" / "index.html").read_text()
+    assert [name for name in hipkittens.__all__ if f'id="hipkittens.{name}"' not in text] == []
+
+
+def test_the_quickstart_runs():
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", (PAGES / "quickstart.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert len(blocks) >= 5
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, "docs/quickstart.md", "exec"), names)
