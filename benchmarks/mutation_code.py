@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hipkittens import _C, _library
+from hipkittens import _library, _simulator
 
 KINDS = ("wait", "barrier", "nop", "swap", "swizzle", "offset")
 _S_NOP_0 = struct.pack("<I", 0xBF800000)
@@ -79,7 +79,7 @@ def listing(target: str, image: bytes) -> list[Line]:
     ((_, text),) = _library.code(image)
     number, lines, address = int(target[3:]), [], 0
     while address < len(text):
-        size, line = _C.disassemble(number, text[address : address + 16])
+        size, line = _simulator.disassemble(number, text[address : address + 16])
         size = size or 4
         lines.append(Line(address, text[address : address + size], line or ".long"))
         address += size
@@ -121,12 +121,12 @@ class Mutations:
         """Every byte of a mutant belongs to an instruction."""
         at = 0
         while at < len(mutant.code):
-            size, text = _C.disassemble(self.number, mutant.code[at:] + bytes(16))
+            size, text = _simulator.disassemble(self.number, mutant.code[at:] + bytes(16))
             assert size and at + size <= len(mutant.code), (mutant, mutant.code.hex(), text)
             at += size
 
     def _text(self, code: bytes) -> str:
-        return _C.disassemble(self.number, code + bytes(8))[1]
+        return _simulator.disassemble(self.number, code + bytes(8))[1]
 
     def _run(self, mnemonic: str) -> Iterator[tuple[int, Line]]:
         for index, line in enumerate(self.lines):

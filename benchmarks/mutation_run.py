@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import hipkittens
-from hipkittens import _C, _findings, _library
+from hipkittens import _findings, _library, _simulator
 
 # All checkers but the notes, which are about speed.
 ERRORS = sum(bit for name, bit in _findings.CHECKERS.items() if name != "notes")
@@ -51,7 +51,7 @@ class Fault(Exception):
     """A launch or a load failed; the text is the simulator's."""
 
 
-def _simulator() -> ctypes.CDLL:
+def _simulator_library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(_library.SIMULATOR))
     library.hipkittens_last_error.restype = ctypes.c_char_p
     library.hipkittens_get_settings.restype = None
@@ -61,7 +61,7 @@ def _simulator() -> ctypes.CDLL:
 
 def _require(status: int) -> None:
     if status:
-        raise Fault(_simulator().hipkittens_last_error().decode())
+        raise Fault(_simulator_library().hipkittens_last_error().decode())
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Launch:
         for region in self.regions:
             if region.writable:
                 region.data[:] = region.before
-        library = _simulator()
+        library = _simulator_library()
         device = _library.TARGETS.index(self.target)
         _require(library.hipSetDevice(device))
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -147,7 +147,7 @@ class Launch:
         finally:
             library.hipkittens_set_settings(ctypes.byref(before))
             library.hipModuleUnload(module)
-        return _C.last_report()
+        return _simulator.last_report()
 
     def results(self) -> list[np.ndarray]:
         return [region.data.copy() for region in self.regions if region.writable]
@@ -166,11 +166,11 @@ def capture(target: str, wanted: Iterable[str], call: Callable[[], Any], skip: b
 
     observer = _Observer(observe)
     with hipkittens.simulate(target, checks=True):
-        _simulator().hipkittens_set_launch_observer(observer)
+        _simulator_library().hipkittens_set_launch_observer(observer)
         try:
             call()
         finally:
-            _simulator().hipkittens_set_launch_observer(None)
+            _simulator_library().hipkittens_set_launch_observer(None)
     missing = names - found.keys()
     if missing:
         raise LookupError(f"{target}: the problem does not run {', '.join(sorted(missing))}")
@@ -226,12 +226,12 @@ class Subject:
 
     def __post_init__(self) -> None:
         _take_findings()
-        _C.record_launches(True, trace=True)
+        _simulator.record_launches(True, trace=True)
         report = self.launch.run(self.image, count_lds_conflicts=1)
-        _C.record_launches(False)
-        (record,) = _C.recorded_launches()
-        _C.record_launches(True)  # lets go of the record
-        _C.record_launches(False)
+        _simulator.record_launches(False)
+        (record,) = _simulator.recorded_launches()
+        _simulator.record_launches(True)  # lets go of the record
+        _simulator.record_launches(False)
         self.launch.drop_untouched({name for name, loaded, *_ in record["regions"] if loaded})
         self.reads_what_it_writes = any(loaded and stored for _, loaded, stored, *_ in record["regions"])
         self.trace = record["trace"]

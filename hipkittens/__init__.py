@@ -6,16 +6,12 @@ Importing registers the operators under torch.ops.hipkittens. It starts no devic
 
 from __future__ import annotations
 
+from . import _prerequisites as _prerequisites  # isort: skip
+
 import importlib
-import logging
 from typing import TYPE_CHECKING, Any
 
-try:
-    import torch as _torch  # noqa: F401
-except ImportError as error:
-    raise ImportError("hipkittens needs PyTorch 2.10 or later: pip install torch") from error
-
-from . import _backend
+from . import _backend, _log
 from . import _ops as _ops
 from ._backend import simulate
 from ._supported import Support, supported
@@ -29,8 +25,8 @@ from . import flash_attn as flash_attn, nn as nn  # isort: skip
 if TYPE_CHECKING:
     from . import kernel as kernel
 
+_log.configure()
 _backend.apply_environment()
-logging.getLogger("hipkittens").addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"
 __all__ = [
@@ -49,7 +45,7 @@ __all__ = [
 ]
 
 
-def info() -> dict:
+def info() -> dict[str, object]:
     """What is installed here and where calls would run, as `hipkittens info --json` prints it."""
     from ._info import collect
 

@@ -4,34 +4,22 @@
 from __future__ import annotations
 
 import functools
-import logging
-import os
 from typing import Any
 
 import torch
 
-from . import _findings, _library
+from . import _environment, _findings, _library
+from ._log import log
 
-log = logging.getLogger("hipkittens")
-
-BACKENDS = ("auto", "hip", "sim", "torch")
 ARITHMETIC = {"fast": 0, "strict": 1, "exact": 2}
 HOST_LEVELS = {"best": -1, "portable": 0, "avx2": 1, "avx512": 2, "avx512_bf16": 3, "amx": 4}
-DEFAULT_ARCH = "gfx942"
-
-
-def _one_of(variable: str, allowed: tuple[str, ...], default: str) -> str:
-    value = os.environ.get(variable, default)
-    if value not in allowed:
-        raise ValueError(f"hipkittens: {variable} is '{value}'; allowed: {', '.join(allowed)}")
-    return value
 
 
 class _State:
     """Process-wide, since autograd may run a backward in another thread than its forward."""
 
-    backend = _one_of("HIPKITTENS_BACKEND", BACKENDS, "auto")
-    arch = _one_of("HIPKITTENS_ARCH", _library.TARGETS, DEFAULT_ARCH)
+    backend = _environment.BACKEND.read()
+    arch = _environment.ARCH.read()
     forced = False  # inside `simulate`
     checking: simulate | None = None  # the innermost `simulate`
 
@@ -123,7 +111,7 @@ class simulate:
                 f"hipkittens.simulate: threads is {threads!r}; allowed: 0 (one per core) or a count"
             )
         if checks is None:
-            checks = os.environ.get("HIPKITTENS_CHECKS") or False
+            checks = _environment.CHECKS.read() or False
         self.settings: dict[str, Any] = {
             "arithmetic": ARITHMETIC[arithmetic],
             "host_level": HOST_LEVELS[host_level],
@@ -143,6 +131,7 @@ class simulate:
         self._found = []
         _library.configure_simulator(self.arch, self.settings)
         _State.arch, _State.forced, _State.checking = self.arch, True, self
+        log.debug("CPU tensors go to a simulated %s: %s", self.arch, self.settings)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -179,7 +168,5 @@ class simulate:
 
 def apply_environment() -> None:
     """Under HIPKITTENS_CHECKS every call of the process is checked, inside `simulate` or not."""
-    checks = os.environ.get("HIPKITTENS_CHECKS")
-    if checks:
-        _findings.chosen(checks)  # refuses a wrong name before anything runs
+    if _environment.CHECKS.read():
         _library.configure_simulator(_State.arch, _library.simulator_settings())

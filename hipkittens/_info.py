@@ -9,19 +9,11 @@ from typing import Any
 
 import torch
 
-from . import __version__, _backend, _library
-
-VARIABLES = {
-    "HIPKITTENS_BACKEND": "auto, hip, sim or torch",
-    "HIPKITTENS_ARCH": "simulated target: gfx942 or gfx950",
-    "HIPKITTENS_LIBHIP_PATH": "the libamdhip64 to open",
-    "HIPKITTENS_CHECKS": "checkers of the simulator: all, or some of memcheck,racecheck,initcheck,synccheck,notes",
-    "HIPKITTENS_CHECKS_FILE": "where they write what they found",
-}
+from . import __version__, _backend, _environment, _library
 
 
 def collect() -> dict[str, Any]:
-    from . import _C
+    from . import _simulator
 
     packs = {}
     for target in _library.TARGETS:
@@ -44,9 +36,9 @@ def collect() -> dict[str, Any]:
         "arch": _backend.arch(),
         "simulator": {
             "library": str(_library.SIMULATOR),
-            "host_level": ("portable", "avx2", "avx512", "avx512_bf16", "amx")[_C.best_host_level()],
+            "host_level": _simulator.best_host_level(),
             "cores": os.cpu_count(),
         },
         "kernels": packs,
-        "environment": {name: os.environ.get(name) for name in VARIABLES},
+        "environment": {row.variable: os.environ.get(row.variable) for row in _environment.read_by_package()},
     }

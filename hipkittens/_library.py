@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ._log import log
 from ._pack import Pack
 
 TARGETS = ("gfx942", "gfx950")
@@ -22,6 +23,22 @@ SIMULATOR = _HERE / "lib" / "libhipkittens_simulator.so"
 @functools.cache
 def pack(target: str) -> Pack:
     return Pack(_HERE / "_kernels" / f"{target}.hkpack")
+
+
+def why_not_loaded(error: OSError) -> str:
+    """What the dynamic linker's complaint about _ops.so comes from, and what to do."""
+    text = str(error)
+    if not OPERATORS.exists():
+        cause = "the file is not there; reinstall hipkittens (in a checkout: ./run build)"
+    elif "GLIBC" in text:
+        cause = "the wheel was built for a newer system; it needs glibc 2.34 and GCC 11's libstdc++, or later"
+    elif "undefined symbol" in text:
+        cause = "torch lacks a function of its stable ABI 2.10; upgrade torch, or repair its installation"
+    elif "cannot open shared object file" in text:
+        cause = "a library that it needs is missing; reinstall torch"
+    else:
+        cause = "the file is damaged, or not for this machine; reinstall hipkittens"
+    return f"hipkittens: {OPERATORS} cannot be loaded: {cause} ({text})"
 
 
 @functools.cache
@@ -36,11 +53,11 @@ def operators() -> ctypes.CDLL:
 
 @functools.cache
 def _simulator_control() -> Any:
-    """The module _C, opened with the first setting or report that is asked for."""
-    from . import _C
+    """The module _simulator, whose library is opened with the first setting or report that is asked for."""
+    from . import _simulator
 
-    operators().hipkittens_torch_set_before_launch(_C.apply_settings_address)
-    return _C
+    operators().hipkittens_torch_set_before_launch(ctypes.c_void_p(_simulator.apply_settings_address()))
+    return _simulator
 
 
 _SOURCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
@@ -59,6 +76,7 @@ def _code_object_source(target: bytes, kernel: bytes) -> int:
     except Exception as error:
         library.hipkittens_runtime_refuse(str(error).encode())
         return 1
+    log.debug("loading %s for %s: %d bytes, sha256 as built", kernel.decode(), target.decode(), len(image))
     return library.hipkittens_runtime_add_code_object(target, kernel, image, ctypes.c_uint64(len(image)))
 
 
@@ -128,11 +146,11 @@ def code(image: bytes) -> Iterator[tuple[int, bytes]]:
 
 def disassembled(target: str, address: int, code: bytes) -> Iterator[tuple[int, bytes, str]]:
     """(address, bytes, text) of each instruction; bytes that are none are a `.long`."""
-    from . import _C
+    from . import _simulator
 
     at = 0
     while at < len(code):
-        length, text = _C.disassemble(int(target.removeprefix("gfx")), code[at : at + 16])
+        length, text = _simulator.disassemble(int(target.removeprefix("gfx")), code[at : at + 16])
         if length == 0:
             length, text = 4, f".long 0x{int.from_bytes(code[at : at + 4], 'little'):08x}"
         yield address + at, code[at : at + length], text

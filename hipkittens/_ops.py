@@ -7,7 +7,10 @@ import torch
 
 from . import _backend, _library
 
-torch.ops.load_library(str(_library.OPERATORS))
+try:
+    torch.ops.load_library(str(_library.OPERATORS))
+except OSError as error:
+    raise ImportError(_library.why_not_loaded(error)) from error
 _library.connect(_backend.arch())
 
 _gemm = torch.ops.hipkittens.gemm

@@ -97,21 +97,21 @@ def problems() -> Iterator[Problem]:
 
 def run(target: str, problem: Problem) -> dict[str, dict[str, Any]]:
     """What each kernel did that the problem ran, by symbol; of several launches the longest."""
-    from . import _C
+    from . import _simulator
 
     with _backend.simulate(target, checks=True):
-        _C.record_launches(True)
+        _simulator.record_launches(True)
         try:
             problem.run()
         finally:
-            _C.record_launches(False)
+            _simulator.record_launches(False)
     found: dict[str, dict[str, Any]] = {}
-    for launch in _C.recorded_launches():
+    for launch in _simulator.recorded_launches():
         known = found.get(launch["kernel"])
         if known is None or known["report"]["instructions"] < launch["report"]["instructions"]:
             found[launch["kernel"]] = launch
-    _C.record_launches(True)  # lets go of the records
-    _C.record_launches(False)
+    _simulator.record_launches(True)  # lets go of the records
+    _simulator.record_launches(False)
     return {symbol: _describe(problem, launch) for symbol, launch in found.items()}
 
 
@@ -147,13 +147,13 @@ def _describe(problem: Problem, launch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _executed(launch: dict[str, Any]) -> list[Executed]:
-    from . import _C
+    from . import _simulator
 
     target = launch["target"]
     pack = _library.pack(target)
     ((_, text),) = _library.code(pack.image(pack.entry(launch["kernel"])))
     result = []
     for address, unit, *sums in launch["instructions"]:
-        size, line = _C.disassemble(int(target[3:]), text[address : address + 16])
+        size, line = _simulator.disassemble(int(target[3:]), text[address : address + 16])
         result.append(Executed(address, size, line, unit, *sums))
     return result

@@ -11,8 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ._environment import CHECKERS
+
 TARGETS = ("gfx942", "gfx950")
-CHECKERS = ("memcheck", "racecheck", "initcheck", "synccheck", "notes")
 
 
 def _print_json(value: Any) -> None:
@@ -27,7 +28,8 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    from ._info import VARIABLES, collect
+    from ._environment import read_by_package
+    from ._info import collect
 
     report = collect()
     if arguments.json:
@@ -51,10 +53,19 @@ def _info(arguments: argparse.Namespace) -> int:
             f"{pack['code_objects']} code objects, {pack['bytes'] / 1e6:.1f} MB ({pack['packed_bytes'] / 1e6:.2f} MB packed), "
             f"{', '.join(pack['compiler'])}; never run on silicon",
         )
-    for name, meaning in VARIABLES.items():
-        table.add_row(name, f"{report['environment'][name] or '-'} ({meaning})")
+    for row in read_by_package():
+        value = report["environment"][row.variable]
+        unset = f"not set, {row.default}" if row.default else "not set"
+        allowed = f": {', '.join(row.allowed)}" if row.allowed else ""
+        table.add_row(row.variable, f"{unset if value is None else value} ({row.meaning}{allowed})")
     console.print(table, soft_wrap=True)
     return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from . import _doctor_report
+
+    return _doctor_report.main(arguments.json, arguments.report)
 
 
 def _kernels_list(arguments: argparse.Namespace) -> int:
@@ -207,6 +218,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--target", choices=TARGETS, help="only this one")
     command(commands, "info", _info, "what is installed and where calls run")
+    doctor = command(
+        commands, "doctor", _doctor, "find out what works here, and what to do about what does not"
+    )
+    doctor.add_argument(
+        "--report", metavar="FILE", help="write the text for a bug report to FILE, or print it (-)"
+    )
     command(commands, "verify", _verify, "check the sha256 of every code object")
     sim = commands.add_parser("sim", help="the simulator").add_subparsers(required=True, metavar="COMMAND")
     coverage = command(sim, "coverage", _sim_coverage, "which instructions of code objects it can run")

@@ -53,14 +53,18 @@ const Device& cached_device(HipLibrary& library, int ordinal) {
 
 }  // namespace
 
-const Device& hip_device(int ordinal) {
+const Device& any_hip_device(int ordinal) {
     const SystemHip& hip = system_hip();
     if (hip.device_count == 0) throw Error(hip.message);
     if (ordinal < 0 || ordinal >= hip.device_count) {
         throw Error("HIP device " + std::to_string(ordinal) + " does not exist; " + hip.library->path() +
                     " has " + std::to_string(hip.device_count));
     }
-    const Device& device = cached_device(*hip.library, ordinal);
+    return cached_device(*hip.library, ordinal);
+}
+
+const Device& hip_device(int ordinal) {
+    const Device& device = any_hip_device(ordinal);
     if (device.arch != "gfx942" && device.arch != "gfx950") {
         throw Error("HIP device " + std::to_string(ordinal) + " (" + device.name + ") is a " + device.arch +
                     "; hipkittens has kernels for gfx942 (MI300X, MI325X) and gfx950 (MI350X, MI355X)");

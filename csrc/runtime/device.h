@@ -22,6 +22,9 @@ struct Device {
 // The reference is good for the life of the process.
 const Device& hip_device(int ordinal);
 
+// The same whatever its architecture, to say what is there. Throws Error if there is none.
+const Device& any_hip_device(int ordinal);
+
 // The simulator's device for "gfx942" or "gfx950". Throws Error.
 const Device& simulated_device(std::string_view arch);
 

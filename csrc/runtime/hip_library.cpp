@@ -30,25 +30,33 @@ bool is_file(const char* path) {
     return std::filesystem::is_regular_file(path, error);
 }
 
-// The library to use, "" if there is none. Two HIP runtimes in one process do not know each other's handles,
-// so the one that is mapped already wins over every other.
-std::string find_system_hip() {
-    if (const std::string path = override_path(); !path.empty()) return path;
-    if (const auto mapped = mapped_libraries("libamdhip64.so"); !mapped.empty()) return mapped.front();
-    if (const auto files = hip_files(); !files.empty()) return files.front();
+struct Found {
+    std::string path;  // "" if there is none
+    std::string found_by;
+};
+
+// The library to use. Two HIP runtimes in one process do not know each other's handles, so the one that is
+// mapped already wins over every other.
+Found find_system_hip() {
+    if (const std::string path = override_path(); !path.empty()) return {path, "HIPKITTENS_LIBHIP_PATH"};
+    if (const auto mapped = mapped_libraries("libamdhip64.so"); !mapped.empty())
+        return {mapped.front(), "loaded in this process already"};
+    if (const auto files = hip_files(); !files.empty()) return {files.front(), "the folders searched"};
     for (const char* name : linker_names) {
-        if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return path_of(handle, name);
+        if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL))
+            return {path_of(handle, name), "the dynamic linker's search"};
     }
     for (const char* path : rocm_files) {
-        if (is_file(path)) return path;
+        if (is_file(path)) return {path, "the folder of a system-wide ROCm"};
     }
-    return "";
+    return {};
 }
 
 SystemHip open_system_hip() {
     SystemHip result;
     try {
-        const std::string path = find_system_hip();
+        const auto [path, found_by] = find_system_hip();
+        result.found_by = found_by;
         if (path.empty()) {
             result.message =
                 "no HIP library (libamdhip64.so) was found: none is loaded, none lies in torch/lib, "

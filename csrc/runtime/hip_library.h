@@ -56,6 +56,7 @@ class HipLibrary {
 // The system's HIP, looked for once.
 struct SystemHip {
     HipLibrary* library = nullptr;  // null if there is none or it cannot be used
+    std::string found_by;           // the place of the search that it came from
     int device_count = 0;
     std::string message;  // why there is no device, naming the library or the places searched; else empty
 };

@@ -156,27 +156,3 @@ EXPORT int hipkittens_runtime_add_code_object(const char* target, const char* ke
 EXPORT void hipkittens_runtime_refuse(const char* reason) { thread_text() = reason ? reason : ""; }
 
 EXPORT const char* hipkittens_runtime_last_error(void) { return thread_text().c_str(); }
-
-static std::string json_text(const std::string& text) {
-    std::string result = "\"";
-    for (char c : text) {
-        if (c == '"' || c == '\\') result += '\\';
-        result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-    return result + "\"";
-}
-
-EXPORT const char* hipkittens_runtime_hip_status(void) {
-    const SystemHip& hip = system_hip();
-    std::string& text = thread_text();
-    text = "{\"path\": " + (hip.library ? json_text(hip.library->path()) : "null") +
-           ", \"device_count\": " + std::to_string(hip.device_count) +
-           ", \"message\": " + json_text(hip.message) + ", \"candidates\": [";
-    bool is_first = true;
-    for (const std::string& path : system_hip_candidates()) {
-        text += (is_first ? "" : ", ") + json_text(path);
-        is_first = false;
-    }
-    text += "]}";
-    return text.c_str();
-}

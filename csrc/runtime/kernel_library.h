@@ -42,7 +42,4 @@ int hipkittens_runtime_add_code_object(const char* target, const char* kernel, c
                                        uint64_t size);
 void hipkittens_runtime_refuse(const char* reason);
 const char* hipkittens_runtime_last_error(void);  // of the calling thread
-// What was found of HIP: JSON {"path", "device_count", "message", "candidates"}. Good until the thread's next
-// call.
-const char* hipkittens_runtime_hip_status(void);
 }

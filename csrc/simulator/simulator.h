@@ -59,6 +59,12 @@ typedef struct {
 void hipkittens_get_settings(HipkittensSettings* settings);
 int hipkittens_set_settings(
     const HipkittensSettings* settings); /* 0, or hipErrorInvalidValue with the reason in last_error */
+/* Settings that hold for the process and not for a thread: the torch operators call hipkittens_apply_process_settings before
+   a simulated launch, since autograd launches from threads of its own. It gives them to the calling thread. Setting them
+   does so too, and is refused as in hipkittens_set_settings. */
+void hipkittens_get_process_settings(HipkittensSettings* settings);
+int hipkittens_set_process_settings(const HipkittensSettings* settings);
+void hipkittens_apply_process_settings(void);
 int hipkittens_best_host_level(void);
 
 /* The full text of the calling thread's last failure: kernel, workgroup, wave, lane, instruction, address, nearest region. */

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "isa/decode.h"
 #include "isa/disassemble.h"
@@ -33,13 +34,42 @@ HIPKITTENS_EXPORT int hipkittens_set_settings(const HipkittensSettings* settings
     });
 }
 
+namespace {
+
+struct ProcessSettings {
+    std::mutex mutex;
+    HipkittensSettings values = first_settings();
+};
+
+ProcessSettings& process_settings() {
+    static ProcessSettings& result = *new ProcessSettings;  // worker threads may still ask at exit
+    return result;
+}
+
+}  // namespace
+
+HIPKITTENS_EXPORT void hipkittens_get_process_settings(HipkittensSettings* settings) {
+    const std::lock_guard lock(process_settings().mutex);
+    if (settings) *settings = process_settings().values;
+}
+
+HIPKITTENS_EXPORT int hipkittens_set_process_settings(const HipkittensSettings* settings) {
+    const std::lock_guard lock(process_settings().mutex);
+    const int error = hipkittens_set_settings(settings);
+    if (error == hip::hipSuccess) process_settings().values = *settings;
+    return error;
+}
+
+HIPKITTENS_EXPORT void hipkittens_apply_process_settings(void) {
+    const std::lock_guard lock(process_settings().mutex);
+    thread_state().settings = process_settings().values;  // checked when they were set
+}
+
 HIPKITTENS_EXPORT int hipkittens_best_host_level(void) { return static_cast<int>(best_host_level()); }
 
 HIPKITTENS_EXPORT const char* hipkittens_last_error(void) { return thread_state().last_text.c_str(); }
 
-HIPKITTENS_EXPORT uint64_t hipkittens_instructions_so_far(void) {
-    return thread_state().instructions_so_far;
-}
+HIPKITTENS_EXPORT uint64_t hipkittens_instructions_so_far(void) { return thread_state().instructions_so_far; }
 HIPKITTENS_EXPORT void hipkittens_last_report(HipkittensReport* report) {
     if (report) *report = thread_state().report;
 }

@@ -39,8 +39,6 @@ class _Simulator:
         self.library.hipkittens_last_error.restype = ctypes.c_char_p
         self.library.hipHostRegister.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
         self.library.hipHostUnregister.argtypes = [ctypes.c_void_p]
-        control = _library._simulator_control()
-        self.apply_settings = ctypes.CFUNCTYPE(None)(control.apply_settings_address)
 
     def check(self, status: int) -> None:
         if status:
@@ -49,7 +47,7 @@ class _Simulator:
     def enter_device(self, index: int) -> None:
         """HIP's current device belongs to a thread, and so do the simulator's settings."""
         self.check(self.library.hipSetDevice(index))
-        self.apply_settings()
+        self.library.hipkittens_apply_process_settings()
 
     @contextlib.contextmanager
     def registered(self, arguments: tuple[Any, ...]) -> Iterator[None]:

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from hipkittens import _C, _library
+from hipkittens import _library, _simulator
 from tests.isa.assembler import assemble
 from tests.isa.row_writer import Writer, read_rows
 from tests.oracles.aiter.wheel import needs_wheel, objects
@@ -65,7 +65,7 @@ def test_foreign_kernels_have_the_rows_they_are_said_to_have():
     found = set()
     for name in sorted({case.name for case in cases()}):
         for _, code in _library.code(objects()[name].read_bytes()):
-            found |= {row for row, _, _ in _C.survey(int(name[3:6]), code).values()}
+            found |= {row for row, _, _ in _simulator.survey(int(name[3:6]), code).values()}
     assert set(EVIDENCE["foreign"]) <= found
 
 
@@ -93,7 +93,7 @@ def test_what_is_refused_is_what_is_said_to_be_refused(target):
         for answer in assemble(lines, target):
             if isinstance(answer, str):
                 continue
-            for row, _, implemented in _C.survey(int(target[3:]), answer[1]).values():
+            for row, _, implemented in _simulator.survey(int(target[3:]), answer[1]).values():
                 if implemented:
                     missing.discard(row)
     assert missing == {name for name in refused if target in ROWS[name].targets}
@@ -107,7 +107,7 @@ def test_every_instruction_of_aiter_can_run():
     for name, path in objects().items():
         counted[name[:6]] += 1
         for _, code in _library.code(path.read_bytes()):
-            for mnemonic, (_, count, implemented) in _C.survey(int(name[3:6]), code).items():
+            for mnemonic, (_, count, implemented) in _simulator.survey(int(name[3:6]), code).items():
                 if implemented < count:
                     missing[mnemonic] = missing.get(mnemonic, 0) + count - implemented
     assert counted == wanted and not missing

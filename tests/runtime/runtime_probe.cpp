@@ -23,6 +23,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/hip_status.h"
 #include "runtime/kernel_library.h"
 #include "runtime/launch.h"
 

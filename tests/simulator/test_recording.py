@@ -2,7 +2,7 @@
 
 import pytest
 
-from hipkittens import _C
+from hipkittens import _simulator
 from tests.simulated_device import TARGETS
 from tests.simulator.memory_kernels import LOAD_ARGUMENTS, Body, aligned, load, run
 
@@ -43,11 +43,11 @@ def target(request):
 @pytest.fixture
 def launch(target):
     module = load({"loops": BODY}, target)
-    _C.record_launches(True)
+    _simulator.record_launches(True)
     run(module, "loops", memory=aligned(1024), count_lds_conflicts=1, waves=2)
-    _C.record_launches(False)
+    _simulator.record_launches(False)
     run(module, "loops", memory=aligned(1024), waves=2)
-    (launch,) = _C.recorded_launches()
+    (launch,) = _simulator.recorded_launches()
     return launch
 
 

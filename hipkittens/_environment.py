@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: MIT
+"""Every environment variable of hipkittens: a row each. A wrong value is refused, a wrong name is warned of."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+PREFIX = "HIPKITTENS_"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """name without the prefix, what it means, and its values.
+
+    allowed    the words it may be; none: any text
+    several    some of the words, with commas between
+    default    what holds when it is not set
+    read_by    "package", or "build" for what only building or testing a checkout looks at
+    """
+
+    name: str
+    meaning: str
+    allowed: tuple[str, ...] = ()
+    several: bool = False
+    default: str | None = None
+    read_by: str = "package"
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name
+
+    def read(self, environment: Mapping[str, str] | None = None) -> str | None:
+        """Its value now, or its default when it is not set or empty. ValueError for a value that is not allowed."""
+        value = (os.environ if environment is None else environment).get(self.variable) or self.default
+        if value is None or not self.allowed:
+            return value
+        words = [word.strip() for word in value.split(",")] if self.several else [value]
+        for word in words:
+            if word not in self.allowed:
+                raise ValueError(
+                    f"hipkittens: {self.variable} is '{value}'; allowed: "
+                    f"{', '.join(self.allowed)}" + (", or some of them with commas between" * self.several)
+                )
+        return value
+
+
+CHECKERS = ("memcheck", "racecheck", "initcheck", "synccheck", "notes")
+
+BACKEND = Variable(
+    "BACKEND",
+    "where calls run: GPU tensors on the GPU and CPU tensors in the simulator (auto), only one of them, or PyTorch",
+    ("auto", "hip", "sim", "torch"),
+    default="auto",
+)
+ARCH = Variable("ARCH", "the GPU that is simulated", ("gfx942", "gfx950"), default="gfx942")
+LIBHIP_PATH = Variable("LIBHIP_PATH", "absolute path of the libamdhip64 to open, instead of the one found")
+CHECKS = Variable(
+    "CHECKS", "checkers of the simulator that look at every call", ("all", *CHECKERS), several=True
+)
+CHECKS_FILE = Variable("CHECKS_FILE", "file that the findings of these are written to as the process ends")
+LOG = Variable(
+    "LOG", "shows on standard error what the logger hipkittens says", ("debug", "info", "warning", "error")
+)
+
+VARIABLES = (
+    BACKEND,
+    ARCH,
+    LIBHIP_PATH,
+    CHECKS,
+    CHECKS_FILE,
+    LOG,
+    Variable("DEVICE_COMPILER", "clang or hipcc that compiles the kernels, instead of zig's", read_by="build"),
+    Variable("PYTHON", "the Python that ./run makes its environment from", read_by="build"),
+    Variable("SIMULATOR_LIBRARY", "the simulator that the tests open, instead of the built one", read_by="build"),
+    Variable("TEST_SEED", "seed of the tests' random cases, instead of any", read_by="build"),
+)  # fmt: skip
+
+
+def read_by_package() -> list[Variable]:
+    return [variable for variable in VARIABLES if variable.read_by == "package"]
+
+
+def unknown(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Variables with our prefix that nothing reads, each with the nearest name that something does."""
+    names = [variable.variable for variable in VARIABLES]
+    return {
+        name: next(iter(difflib.get_close_matches(name, names, n=1)), None)
+        for name in sorted(environment)
+        if name.startswith(PREFIX) and name not in names
+    }
+
+
+def check() -> None:
+    """Refuses a value that is not allowed, and warns of a name that nothing reads."""
+    for variable in VARIABLES:
+        variable.read()
+    for name, nearest in unknown(os.environ).items():
+        meant = f"; did you mean {nearest}?" if nearest else "; `hipkittens info` lists those it reads"
+        warnings.warn(f"hipkittens reads no environment variable {name}{meant}", RuntimeWarning, stacklevel=2)

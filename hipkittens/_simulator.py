@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: MIT
+"""The simulator's controls, its reports and its disassembler: csrc/simulator/simulator.h, called through ctypes.
+
+ctypes and not an extension module, so that nothing in a wheel is made for one version of Python. No call of an operator
+comes through here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from ._library import SIMULATOR
+
+HOST_LEVELS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
+# isa::Unit, in its order.
+_UNITS = (
+    "salu", "smem", "valu", "transcendental", "matrix", "lds", "vector_memory", "flat", "branch", "message", "internal",
+)  # fmt: skip
+
+_int, _u32, _u64, _text = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_char_p
+
+
+class Settings(ctypes.Structure):
+    """HipkittensSettings: how launches are simulated."""
+
+    _fields_ = (
+        ("arithmetic", _int),
+        ("host_level", _int),
+        ("threads", _u32),
+        ("wave_order_seed", _u64),
+        ("poison", _int),
+        ("count_lds_conflicts", _int),
+        ("instruction_limit", _u64),
+        ("wave_turn", _u32),
+        ("workgroups_side_by_side", _u32),
+        ("checks", _u32),
+    )
+
+
+class Report(ctypes.Structure):
+    """HipkittensReport: the counters of a launch."""
+
+    _fields_ = (
+        ("instructions", _u64),
+        ("workgroups", _u64),
+        ("waves", _u64),
+        ("mfma_instructions", _u64),
+        ("valu_instructions", _u64),
+        ("salu_instructions", _u64),
+        ("lds_instructions", _u64),
+        ("vector_memory_instructions", _u64),
+        ("other_instructions", _u64),
+        ("lds_conflict_cycles", _u64),
+        ("seconds", ctypes.c_double),
+    )
+
+
+class InstructionRecord(ctypes.Structure):
+    """HipkittensInstructionRecord: what one instruction did in a recorded launch."""
+
+    _fields_ = (
+        ("executions", _u64),
+        ("bytes", _u64),
+        ("lds_conflict_cycles", _u64),
+        ("address", _u32),
+        ("unit", _u32),
+        ("vm_in_flight", _u32),
+        ("lgkm_in_flight", _u32),
+    )
+
+
+class RegionRecord(ctypes.Structure):
+    """HipkittensRegionRecord: what a recorded launch moved to and from one tensor."""
+
+    _fields_ = (
+        ("name", _text),
+        ("bytes_loaded", _u64),
+        ("bytes_stored", _u64),
+        ("distinct_bytes_loaded", _u64),
+        ("distinct_bytes_stored", _u64),
+    )
+
+
+class LaunchRecord(ctypes.Structure):
+    """HipkittensLaunchRecord."""
+
+    _fields_ = (
+        ("kernel", _text),
+        ("target", _int),
+        ("report", Report),
+        ("regions", ctypes.POINTER(RegionRecord)),
+        ("region_count", ctypes.c_size_t),
+        ("instructions", ctypes.c_void_p),
+        ("instruction_count", ctypes.c_size_t),
+        ("trace", ctypes.c_void_p),
+        ("trace_words", ctypes.c_size_t),
+    )
+
+
+_INSTRUCTION = struct.Struct("=QQQIIII")  # InstructionRecord, of which a launch may have thousands
+_FLAGS = ("poison", "count_lds_conflicts")
+_VISIT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _text, _text, _u64, _u64)
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "hipkittens_set_process_settings": (_int, [ctypes.POINTER(Settings)]),
+    "hipkittens_get_process_settings": (None, [ctypes.POINTER(Settings)]),
+    "hipkittens_best_host_level": (_int, []),
+    "hipkittens_last_error": (_text, []),
+    "hipkittens_last_report": (None, [ctypes.POINTER(Report)]),
+    "hipkittens_record_launches": (None, [_int]),
+    "hipkittens_recorded_launches": (ctypes.c_size_t, []),
+    "hipkittens_recorded_launch": (_int, [ctypes.c_size_t, ctypes.POINTER(LaunchRecord)]),
+    "hipkittens_findings": (ctypes.c_size_t, [_text, ctypes.c_size_t]),
+    "hipkittens_clear_findings": (None, []),
+    "hipkittens_disassemble": (_int, [_int, _text, ctypes.c_size_t, _text, ctypes.c_size_t]),
+    "hipkittens_survey": (_int, [_int, _text, ctypes.c_size_t, _VISIT, ctypes.c_void_p]),
+}
+
+
+@functools.cache
+def _simulator() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(SIMULATOR))
+    for name, (result, parameters) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, parameters
+    return library
+
+
+def _values(structure: ctypes.Structure) -> dict[str, Any]:
+    return {name: getattr(structure, name) for name, *_ in structure._fields_}
+
+
+def get_settings() -> dict[str, Any]:
+    """Settings of this process's later launches."""
+    settings = Settings()
+    _simulator().hipkittens_get_process_settings(settings)
+    values = _values(settings)
+    return values | {name: bool(values[name]) for name in _FLAGS}
+
+
+def set_settings(values: Mapping[str, Any]) -> None:
+    """Changes the named settings of this process's later launches, or raises and changes none.
+
+    KeyError for a name that is no setting, ValueError for a value that it cannot have.
+    """
+    settings = Settings()
+    _simulator().hipkittens_get_process_settings(settings)
+    known = {name for name, *_ in settings._fields_}
+    for name, value in values.items():
+        if name not in known:
+            raise KeyError(f"no simulator setting is called {name}")
+        setattr(settings, name, value)
+        if getattr(settings, name) != value:
+            raise ValueError(f"the simulator's setting {name} is {value}, which is out of range")
+    if _simulator().hipkittens_set_process_settings(settings):
+        raise ValueError(last_error())
+
+
+def apply_settings_address() -> int:
+    """Address of the function that hands the process's settings to the calling thread: void (*)(void)."""
+    function = _simulator().hipkittens_apply_process_settings
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def best_host_level() -> str:
+    """The widest of HOST_LEVELS that this CPU and this build have."""
+    return HOST_LEVELS[_simulator().hipkittens_best_host_level()]
+
+
+def last_error() -> str:
+    """The full text of this thread's last failure."""
+    return _simulator().hipkittens_last_error().decode()
+
+
+def last_report() -> dict[str, Any]:
+    """Counters of this thread's last launch."""
+    report = Report()
+    _simulator().hipkittens_last_report(report)
+    return _values(report)
+
+
+def record_launches(on: bool, trace: bool = False) -> None:
+    """Starts to keep every launch of this process, forgetting those kept before; or stops."""
+    _simulator().hipkittens_record_launches((2 if trace else 1) if on else 0)
+
+
+def recorded_launches() -> list[dict[str, Any]]:
+    """The launches kept, each with
+
+    kernel, target  names
+    report          as last_report
+    regions         (name, bytes loaded, bytes stored, distinct bytes loaded, distinct bytes stored) of each tensor
+    instructions    (address, unit, executions, bytes, LDS conflict cycles) of each instruction that was executed
+    waits           (address, vmcnt, lgkmcnt): the most that each s_waitcnt was reached with, if anything
+    trace           bytes, see hipkittens_record_launches in simulator.h
+    """
+    return [_recorded_launch(index) for index in range(_simulator().hipkittens_recorded_launches())]
+
+
+def _recorded_launch(index: int) -> dict[str, Any]:
+    record = LaunchRecord()
+    if _simulator().hipkittens_recorded_launch(index, record):
+        raise RuntimeError(last_error())
+    rows = ctypes.string_at(record.instructions or 0, record.instruction_count * _INSTRUCTION.size)
+    instructions, waits = [], []
+    for executions, moved, conflicts, address, unit, vm, lgkm in _INSTRUCTION.iter_unpack(rows):
+        instructions.append((address, _UNITS[unit], executions, moved, conflicts))
+        if vm or lgkm:
+            waits.append((address, vm, lgkm))
+    regions = []
+    for region in record.regions[: record.region_count]:
+        name, *amounts = _values(region).values()
+        regions.append((name.decode(), *amounts))
+    return {
+        "kernel": record.kernel.decode(),
+        "target": f"gfx{record.target}",
+        "report": _values(record.report),
+        "regions": regions,
+        "instructions": instructions,
+        "waits": waits,
+        "trace": ctypes.string_at(record.trace or 0, record.trace_words * 4),
+    }
+
+
+def findings() -> str:
+    """JSON array of what the checkers found since clear_findings."""
+    size = _simulator().hipkittens_findings(None, 0) + 1
+    text = ctypes.create_string_buffer(size)
+    _simulator().hipkittens_findings(text, size)
+    return text.value.decode()
+
+
+def clear_findings() -> None:
+    _simulator().hipkittens_clear_findings()
+
+
+def disassemble(target: int, code: bytes) -> tuple[int, str | None]:
+    """(bytes used, text) of the instruction at the start of code; (0, None) if it is none. target: 942 or 950."""
+    text = ctypes.create_string_buffer(512)
+    length = _simulator().hipkittens_disassemble(target, code, len(code), text, len(text))
+    return length, text.value.decode() if length else None
+
+
+def survey(target: int, code: bytes) -> dict[str, tuple[str, int, int]]:
+    """{mnemonic: (row, count, implemented)} of the instructions in code. target: 942 or 950."""
+    result: dict[str, tuple[str, int, int]] = {}
+
+    def visit(_: int | None, mnemonic: bytes, row: bytes, count: int, implemented: int) -> None:
+        result[mnemonic.decode()] = (row.decode(), count, implemented)
+
+    if _simulator().hipkittens_survey(target, code, len(code), _VISIT(visit), None):
+        raise ValueError(last_error())
+    return result

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+"""hipkittens/_simulator.py, the Python side of simulator.h."""
+
+import ctypes
+import json
+import re
+import subprocess
+import threading
+
+import pytest
+import torch
+
+import hipkittens
+from hipkittens import _library, _simulator
+from tests.host_build import ROOT, build
+
+HEADER = re.sub(r"/\*.*?\*/", "", (ROOT / "csrc" / "simulator" / "simulator.h").read_text(), flags=re.S)
+STRUCTURES = {
+    "HipkittensSettings": _simulator.Settings,
+    "HipkittensReport": _simulator.Report,
+    "HipkittensInstructionRecord": _simulator.InstructionRecord,
+    "HipkittensRegionRecord": _simulator.RegionRecord,
+    "HipkittensLaunchRecord": _simulator.LaunchRecord,
+}
+
+
+def test_structures_are_those_of_the_header(tmp_path):
+    """A compiler says where each member is; the header says which members there are."""
+    lines, expected = [], {}
+    for name, structure in STRUCTURES.items():
+        lines.append(f'std::printf("\\"{name}\\": %zu,\\n", sizeof({name}));')
+        expected[name] = ctypes.sizeof(structure)
+        for member, *_ in structure._fields_:
+            lines.append(f'std::printf("\\"{name}.{member}\\": %zu,\\n", offsetof({name}, {member}));')
+            expected[f"{name}.{member}"] = getattr(structure, member).offset
+    source = tmp_path / "layout.cpp"
+    source.write_text(
+        '#include <cstdio>\n#include "simulator/simulator.h"\nint main() {\nstd::puts("{");\n'
+        + "\n".join(lines)
+        + 'std::puts("\\"end\\": 0}");\n}\n'
+    )
+    printed = subprocess.run([build(tmp_path / "layout", [source])], capture_output=True, text=True).stdout
+    assert json.loads(printed) == {**expected, "end": 0}
+    for name, structure in STRUCTURES.items():
+        body = HEADER.partition(f"}} {name};")[0].rpartition("typedef struct {")[2]
+        assert re.findall(r"(\w+)\s*[,;]", body) == [member for member, *_ in structure._fields_], name
+
+
+def test_every_function_is_declared_in_the_header():
+    for name, (_, parameters) in _simulator._SIGNATURES.items():
+        (declared,) = re.findall(rf"\b{name}\(([^)]*)\)", HEADER)
+        assert len([part for part in declared.split(",") if part.strip() != "void"]) == len(parameters), name
+
+
+@pytest.fixture
+def settings():
+    before = _simulator.get_settings()
+    yield before
+    _simulator.set_settings(before)
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "text"),
+    [
+        ({"arithmetics": 1}, KeyError, "no simulator setting is called arithmetics"),
+        ({"threads": -1}, ValueError, "the simulator's setting threads is -1, which is out of range"),
+        ({"wave_order_seed": 1 << 64}, ValueError, "wave_order_seed"),
+        ({"threads": 5000}, ValueError, "threads is 5000; allowed are 0 to 1024"),
+        ({"arithmetic": 7}, ValueError, "arithmetic is 7; allowed are 0 to 2"),
+        ({"threads": "two"}, TypeError, "int"),
+    ],
+)
+def test_wrong_settings_change_nothing(settings, values, error, text):
+    with pytest.raises(error, match=re.escape(text)):
+        _simulator.set_settings({"poison": not settings["poison"], **values})
+    assert _simulator.get_settings() == settings
+
+
+def test_settings_hold_for_every_thread(settings):
+    """Also for one that was started before, as those of autograd are."""
+    seen = []
+
+    def launch():
+        changed.wait()
+        hipkittens.matmul(*[torch.ones(64, 64, dtype=torch.bfloat16)] * 2)
+        of_thread = _simulator.Settings()
+        _simulator._simulator().hipkittens_get_settings(ctypes.byref(of_thread))
+        seen.append(of_thread.wave_order_seed)
+
+    changed = threading.Event()
+    thread = threading.Thread(target=launch)
+    thread.start()
+    _library.configure_simulator("gfx942", {**settings, "wave_order_seed": 77})
+    changed.set()
+    thread.join()
+    assert seen == [77]
+
+
+def test_disassembly_and_survey():
+    code = bytes.fromhex("000081bf") + bytes.fromhex("ffffffff") * 2  # s_endpgm, then nothing
+    assert _simulator.disassemble(942, code) == (4, "s_endpgm")
+    assert _simulator.disassemble(942, code[4:]) == (0, None)
+    assert _simulator.disassemble(900, code) == (0, None)
+    found = _simulator.survey(942, code)
+    assert found["s_endpgm"][1:] == (1, 1)
+    assert found[".long"][1] == 2
+    with pytest.raises(ValueError, match="900"):
+        _simulator.survey(900, code)
