@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""A kernel of each family on one device, forward and backward, beside PyTorch: what `hipkittens doctor` runs.
+
+`python -m hipkittens._doctor_kernels cuda:0` does so in a process of its own, which may crash or hang without harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from . import _backend, _library, attention, layer_norm, linear, rms_norm, rotary
+from ._accuracy import compare
+from ._demo_rows import _attend, _tables, _turn
+
+SECONDS = 300  # that a GPU may take for all of them
+
+
+@dataclass(frozen=True)
+class Family:
+    """One operation on small tensors of these shapes. The magnitude is that of the sums that a result is made of."""
+
+    name: str
+    shapes: Sequence[tuple[int, ...]]
+    ours: Callable[..., torch.Tensor]
+    theirs: Callable[..., torch.Tensor]
+
+
+FAMILIES = (
+    Family("gemm", [(129, 256), (72, 256), (72,)], linear, F.linear),
+    Family("attention", [(1, 130, 4, 64), (1, 130, 2, 64), (1, 130, 2, 64)],
+           lambda q, k, v: attention(q, k, v, causal=True), lambda q, k, v: _attend(q, k, v, True)),
+    Family("rotary", [(1, 40, 4, 64)], lambda x: rotary(x, *(t.to(x.device) for t in _tables(40, 64))), _turn),
+    Family("layer_norm", [(48, 512), (512,), (512,)], layer_norm,
+           lambda x, weight, bias: F.layer_norm(x, (512,), weight, bias)),
+    Family("rms_norm", [(48, 512), (512,)], rms_norm, lambda x, weight: F.rms_norm(x, (512,), weight, 1e-6)),
+)  # fmt: skip
+
+
+def _results(function: Callable[..., torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    leaves = [value.detach().requires_grad_() for value in inputs]
+    y = function(*leaves)
+    generator = torch.Generator().manual_seed(1)
+    grad = torch.randn(y.shape, generator=generator).to(torch.bfloat16).to(y)
+    return [value.detach().cpu() for value in (y, *torch.autograd.grad(y, leaves, grad))]
+
+
+def run_family(family: Family, device: str) -> dict[str, Any]:
+    """device is "gfx942" or "gfx950", simulated, or "cuda:N". The row's error is None when results were compared."""
+    row: dict[str, Any] = {"family": family.name, "device": device, "ratio": None, "ok": False, "error": None}
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(shape, generator=generator).to(torch.bfloat16) for shape in family.shapes]
+    simulated = device in _library.TARGETS
+    try:
+        started = time.perf_counter()
+        with _backend.simulate(device) if simulated else contextlib.nullcontext():
+            ours = _results(family.ours, inputs if simulated else [value.to(device) for value in inputs])
+        row["seconds"] = time.perf_counter() - started
+        theirs = _results(family.theirs, inputs)
+        reference = _results(family.theirs, [value.double() for value in inputs])
+        comparisons = [
+            compare(*results, results[-1].abs().max().item())
+            for results in zip(ours, theirs, reference, strict=True)
+        ]
+    except Exception as error:
+        return row | {"error": f"{type(error).__name__}: {error}"}
+    return row | {
+        "ratio": max(max(each.ratio_max, each.ratio_rms) for each in comparisons),
+        "ok": all(each.passes for each in comparisons),
+    }
+
+
+def run_device(device: str) -> list[dict[str, Any]]:
+    """A row per family. GPUs get a process of their own, whose end is reported if it does not answer."""
+    if device in _library.TARGETS:
+        return [run_family(family, device) for family in FAMILIES]
+    command = [sys.executable, "-m", "hipkittens._doctor_kernels", device]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        return json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        error = f"no answer after {SECONDS} s"
+    except json.JSONDecodeError:
+        last = done.stderr.strip().splitlines()[-1:]
+        error = f"the process ended with status {done.returncode}: {''.join(last)}"
+    return [{"family": "all", "device": device, "ratio": None, "ok": False, "error": error}]
+
+
+if __name__ == "__main__":
+    json.dump([run_family(family, sys.argv[1]) for family in FAMILIES], sys.stdout)
