@@ -73,7 +73,7 @@ VARIABLES = (
     CHECKS,
     CHECKS_FILE,
     LOG,
-    Variable("DEVICE_COMPILER", "clang or hipcc that compiles the kernels, instead of zig's", read_by="build"),
+    Variable("DEVICE_COMPILER", "clang or hipcc that compiles kernels, instead of zig's"),
     Variable("PYTHON", "the Python that ./run makes its environment from", read_by="build"),
     Variable("SIMULATOR_LIBRARY", "the simulator that the tests open, instead of the built one", read_by="build"),
     Variable("TEST_SEED", "seed of the tests' random cases, instead of any", read_by="build"),

@@ -104,5 +104,5 @@ def test_disassembly_and_survey():
     found = _simulator.survey(942, code)
     assert found["s_endpgm"][1:] == (1, 1)
     assert found[".long"][1] == 2
-    with pytest.raises(ValueError, match="900"):
+    with pytest.raises(ValueError, match="neither 942 nor 950"):
         _simulator.survey(900, code)
