@@ -1,10 +1,46 @@
 # hipkittens_add_device_kernels(): one ninja edge per variant and target, then one pack per target.
-# tools/build_kernels.py reads csrc/kernels/*/variants.def and does the work of each edge.
+# tools/build_kernels.py reads csrc/kernels/*/variants.def and does the work of each edge. Without a device compiler,
+# and when HIPKITTENS_KERNELS is PREBUILT, the packs that an sdist carries take their place.
 # SPDX-License-Identifier: MIT
 
 set(HIPKITTENS_DEVICE_COMPILER "$ENV{HIPKITTENS_DEVICE_COMPILER}" CACHE STRING "clang with the amdgcn target; empty: the one inside the ziglang wheel")
 
+# Sets `variable` to the packs that are there already, or to nothing when they are to be compiled.
+function(hipkittens_find_prebuilt_packs variable)
+  set(${variable} "" PARENT_SCOPE)
+  if(NOT HIPKITTENS_KERNELS STREQUAL "PREBUILT")
+    if(HIPKITTENS_DEVICE_COMPILER)
+      return()
+    endif()
+    execute_process(COMMAND ${Python_EXECUTABLE} -c "import ziglang" RESULT_VARIABLE no_zig ERROR_QUIET)
+    if(NOT no_zig)
+      return()
+    endif()
+  endif()
+  execute_process(COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/tools/prebuilt_packs.py
+                  RESULT_VARIABLE status ERROR_VARIABLE reason ERROR_STRIP_TRAILING_WHITESPACE)
+  if(status)
+    message(FATAL_ERROR "The kernels cannot be compiled: no device compiler (pip install ziglang==0.17.0, or name a ROCm "
+                        "clang or hipcc in HIPKITTENS_DEVICE_COMPILER). Prebuilt ones cannot be used: ${reason}")
+  endif()
+  message(STATUS "Kernels: the prebuilt packs, whose sources are those here")
+  set(folder ${CMAKE_CURRENT_SOURCE_DIR}/hipkittens/_kernels)
+  set(${variable} ${folder}/gfx942.hkpack ${folder}/gfx950.hkpack PARENT_SCOPE)
+endfunction()
+
 function(hipkittens_add_device_kernels)
+  hipkittens_find_prebuilt_packs(packs)
+  if(NOT packs)
+    hipkittens_compile_device_kernels(packs)
+  endif()
+  if(HIPKITTENS_INSTALL)
+    install(FILES ${packs} DESTINATION hipkittens/_kernels)
+    # The tile vocabulary, for kernels that users write.
+    install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/csrc/tiles DESTINATION hipkittens/include FILES_MATCHING PATTERN "*.h")
+  endif()
+endfunction()
+
+function(hipkittens_compile_device_kernels variable)
   set(tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/build_kernels.py)
   set(pack_tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/pack_kernels.py)
   set(variants_tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/kernel_variants.py)
@@ -56,9 +92,5 @@ function(hipkittens_add_device_kernels)
     list(APPEND packs ${pack})
   endforeach()
   add_custom_target(hipkittens_kernels ALL DEPENDS ${packs})
-  if(HIPKITTENS_INSTALL)
-    install(FILES ${packs} DESTINATION hipkittens/_kernels)
-    # The tile vocabulary, for kernels that users write.
-    install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/csrc/tiles DESTINATION hipkittens/include FILES_MATCHING PATTERN "*.h")
-  endif()
+  set(${variable} ${packs} PARENT_SCOPE)
 endfunction()
