@@ -4,9 +4,13 @@
 import hashlib
 import importlib.util
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -176,19 +180,36 @@ def test_a_damaged_kernel_is_not_launched(tmp_path):
     assert "reinstall hipkittens" in result.stderr.splitlines()[-1]
 
 
-def test_operators_need_only_the_stable_abi():
-    def symbols(*options):
-        lines = subprocess.run(
-            ["nm", "-D", *options, _library.OPERATORS], capture_output=True, text=True, check=True
-        ).stdout
-        return [line.split()[-1] for line in lines.splitlines()]
+def symbols(library, *options):
+    command = ["nm", "-D", *options, library]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line.split()[-1] for line in lines]
 
-    undefined = symbols("--undefined-only")
-    assert any(name.startswith("aoti_torch_") for name in undefined)
-    assert not [
-        name for name in undefined if "c10" in name or "2at" in name or name.startswith(("Py", "_Py"))
-    ]
-    exported = symbols("--defined-only", "--extern-only")
+
+# glibc, libstdc++ and libgcc name the version of each symbol; the linker's own optional ones are weak.
+OF_THE_SYSTEM = re.compile(r"\w+@(GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+|__gmon_start__|_ITM_\w+TMCloneTable")
+
+
+@pytest.mark.parametrize(
+    ("library", "others"),
+    [(_library.OPERATORS, r"(aoti_torch|torch)_\w+"), (_library.SIMULATOR, None)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_libraries_want_only_the_system_and_the_stable_abi(library, others):
+    """No C++ symbol of torch (c10::, at::), which changes with every version, and none of Python."""
+    wanted = [name for name in symbols(library, "--undefined-only") if not OF_THE_SYSTEM.fullmatch(name)]
+    assert bool(wanted) == (others is not None)
+    assert not [name for name in wanted if not re.fullmatch(others, name)]
+
+
+def test_a_symbol_of_libtorch_would_be_seen():
+    assert not OF_THE_SYSTEM.fullmatch("_ZN3c106detail14torchCheckFailEPKcS2_jS2_")
+    assert not re.fullmatch(r"(aoti_torch|torch)_\w+", "_ZNK2at6Tensor3addERKS0_")
+    assert OF_THE_SYSTEM.fullmatch("_ZSt9terminatev@GLIBCXX_3.4")
+
+
+def test_operators_show_only_their_doors():
+    exported = symbols(_library.OPERATORS, "--defined-only", "--extern-only")
     assert exported and all(name.startswith("hipkittens_") for name in exported)
 
 
@@ -215,7 +236,7 @@ def test_shared_libraries_need_little():
 def test_shared_libraries_run_on_older_systems(library):
     text = subprocess.run(["readelf", "-V", library], capture_output=True, text=True, check=True).stdout
     newest = max(tuple(map(int, version.split("."))) for version in re.findall(r"GLIBCXX_([\d.]+)", text))
-    assert newest <= (3, 4, 30)  # Ubuntu 22.04's
+    assert newest <= (3, 4, 29)  # GCC 11: RHEL 9 and Ubuntu 22.04
 
 
 def test_our_declarations_agree_with_torch(tmp_path):
@@ -282,3 +303,112 @@ def test_version_is_the_projects():
 def test_licence_and_metadata_are_where_they_belong():
     assert "[metadata]" not in (ROOT / "setup.cfg").read_text()
     assert "hipkittens authors" in (ROOT / "LICENSE").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "objection"),
+    [
+        ("hipkittens-0.1.0-py3-none-manylinux_2_34_x86_64", 10, None),
+        ("hipkittens-0.1.0-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64", 10, None),
+        ("hipkittens-0.1.0-cp311-cp311-manylinux_2_34_x86_64", 10, "it is for cp311-cp311, not for py3-none"),
+        ("hipkittens-0.1.0-py3-none-manylinux_2_39_x86_64", 10, "it is for manylinux_2_39_x86_64"),
+        ("hipkittens-0.1.0-py3-none-linux_x86_64", 10, "it is for linux_x86_64"),
+        ("hipkittens-0.1.0-py3-none-manylinux_2_34_x86_64", 20_000_001, "it has 20000001 bytes"),
+    ],
+)
+def test_a_wheel_that_is_not_for_all_is_refused(tmp_path, name, size, objection):
+    wheel = tmp_path / f"{name}.whl"
+    with wheel.open("wb") as file:
+        file.truncate(size)
+    found = tool("tag_wheel").objections(wheel)
+    assert len(found) == (objection is not None) and all(text.startswith(objection) for text in found)
+
+
+@pytest.fixture(scope="module")
+def source_tree(tmp_path_factory):
+    """The contents of an sdist."""
+    backend = pytest.importorskip("scikit_build_core.build")
+    folder = tmp_path_factory.mktemp("sdist")
+    code = f"from {backend.__name__} import build_sdist; print(build_sdist({str(folder)!r}))"
+    name = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()[-1]
+    with tarfile.open(folder / name) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / name.removesuffix(".tar.gz")
+
+
+def configure(source, build, **environment):
+    """CMake of the kernels alone, where `import ziglang` fails."""
+    missing = build.parent / "missing"
+    missing.mkdir(exist_ok=True)
+    (missing / "ziglang.py").write_text("raise ImportError\n")
+    command = [
+        "cmake",
+        "-S",
+        source,
+        "-B",
+        build,
+        "-DHIPKITTENS_HOST=OFF",
+        f"-DPython_EXECUTABLE={sys.executable}",
+    ]
+    return subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(missing), **environment}, capture_output=True, text=True
+    )
+
+
+needs_cmake = pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake on this machine")
+
+
+@needs_cmake
+def test_an_sdist_needs_no_device_compiler(source_tree, tmp_path):
+    assert not list(source_tree.glob("hipkittens/lib/*"))
+    done = configure(source_tree, tmp_path / "build")
+    assert done.returncode == 0, done.stderr
+    assert "the prebuilt packs, whose sources are those here" in done.stdout
+
+
+@needs_cmake
+@pytest.mark.parametrize("change", ["another source", "no packs", "a damaged pack", "a new variant"])
+def test_packs_of_other_sources_are_refused(source_tree, tmp_path, change):
+    source = tmp_path / "source"
+    shutil.copytree(source_tree, source)
+    pack = source / "hipkittens" / "_kernels" / "gfx950.hkpack"
+    if change == "another source":
+        with (source / "csrc" / "tiles" / "mask.h").open("a") as file:
+            file.write("// changed\n")
+        text = "was made from other sources than those here"
+    elif change == "no packs":
+        pack.unlink()
+        text = "No such file"
+    elif change == "a damaged pack":
+        pack.write_bytes(pack.read_bytes()[:-1])
+        text = "reinstall"
+    else:
+        rows = source / "csrc" / "kernels" / "rotary" / "variants.def"
+        last = [line for line in rows.read_text().splitlines() if re.match(r"[A-Z_]+\(", line)][-1]
+        rows.write_text(rows.read_text() + re.sub(r"\(\s*\w+", "(another", last) + "\n")
+        text = "has no rotary.another"
+    done = configure(source, tmp_path / "build")
+    complaint = " ".join(done.stderr.split())
+    assert done.returncode != 0
+    assert "pip install ziglang==0.17.0" in complaint and text in complaint
+
+
+@pytest.mark.slow
+def test_an_sdist_builds_in_isolation(source_tree, tmp_path):
+    """pip makes the environment that [build-system] asks for, from the package index. The host libraries are left out."""
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, source_tree]
+    command += ["-C", "cmake.define.HIPKITTENS_HOST=OFF", "-C", "cmake.define.HIPKITTENS_KERNELS=PREBUILT"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("hipkittens-*-py3-none-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {
+        "hipkittens/__init__.py",
+        "hipkittens/py.typed",
+        "hipkittens_command/__init__.py",
+        "hipkittens/include/tiles/tiles.h",
+        *(f"hipkittens/_kernels/{target}.hkpack" for target in TARGETS),
+    } <= names
