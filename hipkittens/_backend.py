@@ -42,6 +42,10 @@ def hip_device_count() -> int:
     return torch.cuda.device_count() if torch.version.hip and torch.cuda.is_available() else 0
 
 
+def simulates_cpu_tensors() -> bool:
+    return _State.forced or _State.backend == "sim" or hip_device_count() == 0
+
+
 def check_device(where: str, name: str, tensor: torch.Tensor) -> None:
     """Raises when the policy sends a tensor on this device nowhere."""
     kind = tensor.device.type

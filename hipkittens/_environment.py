@@ -86,12 +86,11 @@ def read_by_package() -> list[Variable]:
 
 def unknown(environment: Mapping[str, str]) -> dict[str, str | None]:
     """Variables with our prefix that nothing reads, each with the nearest name that something does."""
-    names = [variable.variable for variable in VARIABLES]
-    return {
-        name: next(iter(difflib.get_close_matches(name, names, n=1)), None)
-        for name in sorted(environment)
-        if name.startswith(PREFIX) and name not in names
-    }
+    names = {variable.name: variable.variable for variable in VARIABLES}
+    wrong = [name for name in sorted(environment) if name.startswith(PREFIX) and name not in names.values()]
+    # Without the prefix, which would make every name look like every other.
+    nearest = {name: difflib.get_close_matches(name.removeprefix(PREFIX), names, n=1) for name in wrong}
+    return {name: names[found[0]] if found else None for name, found in nearest.items()}
 
 
 def check() -> None:

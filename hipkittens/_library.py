@@ -6,11 +6,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import logging
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from . import _log
 from ._log import log
 from ._pack import Pack
 
@@ -27,7 +29,7 @@ def pack(target: str) -> Pack:
 
 def why_not_loaded(error: OSError) -> str:
     """What the dynamic linker's complaint about _ops.so comes from, and what to do."""
-    text = str(error)
+    text = str(error.__cause__ or error)  # torch wraps it
     if not OPERATORS.exists():
         cause = "the file is not there; reinstall hipkittens (in a checkout: ./run build)"
     elif "GLIBC" in text:
@@ -76,8 +78,16 @@ def _code_object_source(target: bytes, kernel: bytes) -> int:
     except Exception as error:
         library.hipkittens_runtime_refuse(str(error).encode())
         return 1
+    _say_where(target.decode())
     log.debug("loading %s for %s: %d bytes, sha256 as built", kernel.decode(), target.decode(), len(image))
     return library.hipkittens_runtime_add_code_object(target, kernel, image, ctypes.c_uint64(len(image)))
+
+
+def _say_where(target: str) -> None:
+    from . import _backend
+
+    if _backend.simulates_cpu_tensors():
+        _log.once(logging.INFO, f"CPU tensors run in the simulator, as on a {target}")
 
 
 def connect(arch: str) -> None:
