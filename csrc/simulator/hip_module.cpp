@@ -13,6 +13,7 @@
 #include "simulator/hip_objects.h"
 #include "simulator/kernel_arguments.h"
 #include "simulator/launch_records.h"
+#include "simulator/timed_launches.h"
 
 namespace hipkittens::simulator {
 
@@ -125,6 +126,11 @@ void run(const Function& function, const LaunchShape& shape, const std::vector<u
     state.report = {};
     request.record = is_recording();
     request.trace = is_tracing();
+    const std::unique_ptr<timing::TimedLaunch> timed = begin_timed_launch(target_number(function));
+    if (timed) {
+        request.launch_trace = timed.get();
+        request.settings.trace = &timed->steps();
+    }
     LaunchResult result = launch(function.module->code, *function.kernel, request);
     state.report = public_report(result.report);
     state.instructions_so_far += result.report.instructions;
@@ -132,6 +138,7 @@ void run(const Function& function, const LaunchShape& shape, const std::vector<u
         keep_launch(function.kernel->name, target_number(function), state.report, std::move(result.record));
     }
     if (!result.error.empty()) throw HipError(hipErrorLaunchFailure, result.error);
+    if (timed) keep_timed_launch(*timed);
 }
 
 std::vector<uint8_t> segment_of(const code_object::Kernel& kernel, void** arguments, void** extra,

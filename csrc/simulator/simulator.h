@@ -123,6 +123,27 @@ size_t hipkittens_recorded_launches(void);
 /* 0, or hipErrorInvalidValue. The record holds until the next hipkittens_record_launches(1). */
 int hipkittens_recorded_launch(size_t index, HipkittensLaunchRecord* record);
 
+/* The cycle model: from hipkittens_time_launches on, every launch of this process is replayed in a model of `device` (MI300X,
+   MI325X for gfx942; MI350X, MI355X for gfx950) and kept as a report. All its figures are modelled, none is measured. */
+typedef struct {
+    const char* device;
+    double
+        clock_mhz; /* at which it is simulated; 0: what the chip sustains under full load of the kernel's matrix type */
+    int full;   /* 1: all XCDs in detail; 0: XCD 0, and the others' loads and stores in step with it */
+    int values; /* 0: skip what neither control flow nor addresses depend on; results are then not written */
+    const char* const*
+        names; /* parameters of simulator/timing/parameters.def to override, and their values */
+    const double* overrides;
+    size_t override_count;
+} HipkittensTiming;
+/* Null ends it. 0, or hipErrorInvalidValue with the reason in last_error. Forgets the reports kept before. */
+int hipkittens_time_launches(const HipkittensTiming* timing);
+/* JSON array of the reports, in the order in which the launches ended. Returns its length without the final 0; writes what
+   fits into `size` bytes. */
+size_t hipkittens_timed_launches(char* text, size_t size);
+/* JSON: every parameter of a device with its unit and source. Returns 0 if no device is called so. */
+size_t hipkittens_timing_parameters(const char* device, char* text, size_t size);
+
 /* Text of the instruction at bytes[0]. target: 942 or 950. Returns its length in bytes, 0 if it is none. */
 int hipkittens_disassemble(int target, const uint8_t* bytes, size_t size, char* text, size_t text_size);
 

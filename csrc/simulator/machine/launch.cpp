@@ -14,6 +14,7 @@
 #include "isa/effects.h"
 #include "simulator/checks/shadow.h"
 #include "simulator/machine/float_mode.h"
+#include "simulator/machine/launch_trace.h"
 #include "simulator/machine/worker.h"
 #include "simulator/tile_unit/tile_unit.h"
 
@@ -150,6 +151,7 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     dispatch.program = &code.program(kernel, request.settings);
     dispatch.settings = request.settings;
     dispatch.freed_at = request.freed_at;
+    dispatch.trace = request.launch_trace;
     std::copy_n(request.grid_workgroups, 3, dispatch.grid_workgroups);
     std::copy_n(request.workgroup_size, 3, dispatch.workgroup_size);
     dispatch.lds_bytes = kernel.lds_bytes + request.dynamic_lds_bytes;
@@ -213,8 +215,18 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     };
     std::vector<std::thread> others;
     for (uint32_t index = 1; index < threads; ++index) others.emplace_back(work, index);
-    work(0);
-    for (std::thread& thread : others) thread.join();
+    if (request.launch_trace) {
+        std::thread first([&] {
+            work(0);
+            for (std::thread& thread : others) thread.join();
+            request.launch_trace->finish();
+        });
+        request.launch_trace->consume(dispatch, kernel);
+        first.join();
+    } else {
+        work(0);
+        for (std::thread& thread : others) thread.join();
+    }
     for (const auto& failure : failures) {
         if (failure) std::rethrow_exception(failure);
     }

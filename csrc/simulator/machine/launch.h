@@ -21,6 +21,7 @@ struct LaunchRequest {
     std::vector<Region> regions;  // what the kernel may touch beside its own code object and arguments
     std::string (*freed_at)(uint64_t address) = nullptr;  // name of the freed allocation there, or ""
     Settings settings;
+    LaunchTrace* launch_trace = nullptr;  // follows the launch; settings.trace are its steps
     bool record = false;           // fill LaunchResult::record
     bool trace = false;            // its trace too
     uint32_t compute_units = 304;  // bounds how many workgroups can be resident together

@@ -16,6 +16,8 @@ enum class Arithmetic : uint8_t { fast, strict, exact };
 // avx512_bf16 with the bf16 products of tile_unit/.
 enum class HostLevel : uint8_t { portable, avx2, avx512, avx512_bf16, amx };
 
+struct TraceSteps;
+
 struct Settings {
     Arithmetic arithmetic = Arithmetic::fast;
     HostLevel host_level = HostLevel::portable;
@@ -36,6 +38,7 @@ struct Settings {
     uint32_t workgroups_side_by_side = 1;
     uint32_t checks =
         0;  // of checks::Checker; decided when a program is translated, so that off costs nothing
+    const TraceSteps* trace = nullptr;  // decided when a program is translated as well
 };
 
 // AMX adds up in its own order, which is neither strict nor exact.

@@ -11,6 +11,7 @@
 #include "simulator/checks/hazards.h"
 #include "simulator/execute/families.h"
 #include "simulator/machine/control.h"
+#include "simulator/machine/launch_trace.h"
 #include "simulator/machine/mode_regions.h"
 #include "simulator/machine/program.h"
 #include "simulator/machine/register_index.h"
@@ -162,6 +163,8 @@ void Translation::emit_steps() {
                 std::make_shared<const std::vector<checks::Hazard>>(checks::find_hazards(program, *plan));
         program.plan = std::move(plan);
     }
+    const TraceSteps* const trace = request.settings.trace;
+    const std::unique_ptr<TraceBuilder> tracer = trace ? trace->prepare(program, builder) : nullptr;
     for (uint32_t index = 0; index < program.instructions.size(); ++index) {
         const Instruction& instruction = program.instructions[index];
         builder.begin_instruction(index);
@@ -171,7 +174,8 @@ void Translation::emit_steps() {
         program.step_at[instruction.address / 4] = static_cast<int32_t>(builder.steps().size());
         if (leads) {
             program.blocks.push_back({index, 0});
-            builder.emit(count_block).immediate = static_cast<int32_t>(program.blocks.size()) - 1;
+            builder.emit(trace ? trace->enter_block : count_block).immediate =
+                static_cast<int32_t>(program.blocks.size()) - 1;
         }
         ++program.blocks.back().count;
         if (!instruction.row) {
@@ -187,11 +191,16 @@ void Translation::emit_steps() {
         const Control control = bind_control(instruction, builder);
         if (control == Control::branch) branch_steps.push_back(builder.steps().size() - 1);
         if (control != Control::none) continue;
+        if (tracer) {
+            if (tracer->leaves_out(index)) continue;
+            tracer->before(index);
+        }
         const size_t indexed = builder.steps().size();
         if (may_index) builder.emit(run_indexed);
         const bool bound = bind_instruction(instruction, builder, request.settings);
         if (!bound) builder.emit(fault_no_meaning);
         if (bound && checker) checker->after(index);
+        if (bound && tracer) tracer->after(index);
         if (may_index) {
             builder.steps()[indexed].immediate = static_cast<int32_t>(builder.steps().size() - indexed - 1);
         }

@@ -11,6 +11,7 @@ namespace hipkittens::simulator {
 struct Step;
 struct Workgroup;
 struct PendingOperations;
+struct WaveTrace;
 struct Region;
 namespace checks {
 struct WaveShadow;
@@ -48,6 +49,7 @@ struct alignas(64) Wave {
     uint8_t* scratch_memory = nullptr;  // private segment of the wave: private_bytes per lane, lane-major
     uint32_t private_bytes = 0;
     checks::WaveShadow* shadow = nullptr;  // under checks only
+    WaveTrace* trace = nullptr;            // in a traced launch only
 };
 
 namespace layout {

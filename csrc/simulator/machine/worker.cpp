@@ -7,6 +7,7 @@
 #include "simulator/checks/shadow.h"
 #include "simulator/machine/fault_report.h"
 #include "simulator/machine/float_mode.h"
+#include "simulator/machine/launch_trace.h"
 #include "simulator/memory/pending.h"
 
 namespace hipkittens::simulator {
@@ -214,17 +215,21 @@ class Worker {
             return false;
         }
         ++grid_.resident;
+        LaunchTrace* const trace = grid_.dispatch.trace;
+        if (trace && must) trace->wait_for_room(id);
         if (idle_.empty())
             idle_.push_back(std::make_unique<Seat>(grid_.dispatch, grid_.kernel, grid_.dispatch_packet));
         running_.push_back(std::move(idle_.back()));
         idle_.pop_back();
         running_.back()->begin(id);
         for (Wave* wave : running_.back()->workgroup.waves) wave->budget = branch_budget;
+        if (trace) trace->begin(running_.back()->workgroup);
         return true;
     }
 
     void finish(size_t index) {
         Seat& seat = *running_[index];
+        if (grid_.dispatch.trace) grid_.dispatch.trace->end(seat.workgroup);
         for (size_t block = 0; block < block_counts_.size(); ++block)
             block_counts_[block] += seat.block_counts[block];
         add(counters_, seat.workgroup.counters);

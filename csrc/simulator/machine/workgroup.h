@@ -13,6 +13,8 @@ namespace hipkittens::simulator {
 
 struct Program;
 class Recording;
+class LaunchTrace;
+struct WorkgroupTrace;
 namespace checks {
 struct WorkgroupShadow;
 struct LaunchShadow;
@@ -45,6 +47,7 @@ struct Dispatch {
     std::string (*freed_at)(uint64_t address) = nullptr;  // name of the freed allocation there, or ""
     Recording* recording = nullptr;                       // null unless this launch is recorded
     checks::LaunchShadow* shadow = nullptr;               // under checks only
+    LaunchTrace* trace = nullptr;                         // in a traced launch only
 };
 
 struct Workgroup {
@@ -57,6 +60,7 @@ struct Workgroup {
         nullptr;  // executions of each block of the program, by all workgroups of a worker
     Counters counters;
     checks::WorkgroupShadow* shadow = nullptr;  // under checks only
+    WorkgroupTrace* trace = nullptr;            // in a traced launch only
 };
 
 // Marks the wave as faulted at `step` and returns nullptr, for `return fault(...)` in a handler. `reason` is

@@ -1,0 +1,102 @@
+// simulator/timed_launches.cpp: the launches that hipkittens_time_launches asked to model.
+// SPDX-License-Identifier: MIT
+#include "simulator/timed_launches.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "simulator/hip_call.h"
+
+namespace hipkittens::simulator {
+namespace {
+
+// Of the process, not of a thread: autograd launches from threads of its own.
+std::mutex mutex;
+std::optional<timing::Options> options;
+std::vector<std::string> reports;
+
+size_t hand_out(const std::string& json, char* text, size_t size) {
+    if (text && size) {
+        const size_t length = std::min(json.size(), size - 1);
+        std::memcpy(text, json.data(), length);
+        text[length] = 0;
+    }
+    return json.size();
+}
+
+}  // namespace
+
+std::unique_ptr<timing::TimedLaunch> begin_timed_launch(int target) {
+    std::lock_guard lock(mutex);
+    if (!options) return nullptr;
+    const int modelled = timing::target_of(options->device) == isa::Target::gfx942 ? 942 : 950;
+    if (modelled != target) {
+        throw HipError(hip::hipErrorInvalidDevice, std::string("launches are modelled for ") +
+                                                       timing::device_name(options->device) + " (gfx" +
+                                                       std::to_string(modelled) +
+                                                       "), this kernel is for gfx" + std::to_string(target));
+    }
+    return std::make_unique<timing::TimedLaunch>(*options);
+}
+
+void keep_timed_launch(const timing::TimedLaunch& launch) {
+    if (!launch.error().empty()) throw HipError(hip::hipErrorUnknown, "cycle model: " + launch.error());
+    std::lock_guard lock(mutex);
+    reports.push_back(launch.report());
+}
+
+}  // namespace hipkittens::simulator
+
+using namespace hipkittens;
+using namespace hipkittens::simulator;
+
+HIPKITTENS_EXPORT int hipkittens_time_launches(const HipkittensTiming* timing) {
+    return call("hipkittens_time_launches", [&] {
+        std::optional<timing::Options> wanted;
+        if (timing) {
+            require_pointer(timing->device, "device");
+            wanted.emplace();
+            if (!timing::device_of(timing->device, &wanted->device)) {
+                throw HipError(hip::hipErrorInvalidValue,
+                               std::string("device is '") + timing->device +
+                                   "'; allowed are MI300X, MI325X, MI350X, MI355X");
+            }
+            if (!(timing->clock_mhz >= 0 && timing->clock_mhz <= 10000)) {
+                throw HipError(
+                    hip::hipErrorInvalidValue,
+                    "clock_mhz is " + std::to_string(timing->clock_mhz) + "; allowed are 0 to 10000");
+            }
+            wanted->parameters = timing::parameters_of(wanted->device);
+            wanted->clock_mhz = timing->clock_mhz;
+            wanted->full = timing->full != 0;
+            wanted->values = timing->values != 0;
+            for (size_t i = 0; i < timing->override_count; ++i) {
+                const std::string problem =
+                    timing::set_parameter(wanted->parameters, timing->names[i], timing->overrides[i]);
+                if (!problem.empty()) throw HipError(hip::hipErrorInvalidValue, problem);
+            }
+        }
+        std::lock_guard lock(mutex);
+        options = wanted;
+        if (timing) reports.clear();
+    });
+}
+
+HIPKITTENS_EXPORT size_t hipkittens_timed_launches(char* text, size_t size) {
+    std::lock_guard lock(mutex);
+    std::string json = "[";
+    for (const std::string& report : reports) {
+        if (json.size() > 1) json += ',';
+        json += report;
+    }
+    return hand_out(json + "]", text, size);
+}
+
+HIPKITTENS_EXPORT size_t hipkittens_timing_parameters(const char* device, char* text, size_t size) {
+    timing::Device known;
+    if (!device || !timing::device_of(device, &known)) return 0;
+    return hand_out(timing::describe_parameters(known, timing::parameters_of(known)), text, size);
+}

@@ -1,0 +1,15 @@
+// simulator/timed_launches.h: the launches that hipkittens_time_launches asked to model.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <memory>
+
+#include "simulator/timing/timed_launch.h"
+
+namespace hipkittens::simulator {
+
+// Null unless launches are being timed. Throws HipError if the model has another target than 942 or 950.
+std::unique_ptr<timing::TimedLaunch> begin_timed_launch(int target);
+void keep_timed_launch(const timing::TimedLaunch& launch);
+
+}  // namespace hipkittens::simulator

@@ -1,0 +1,74 @@
+// simulator/timing/bandwidth_queue.h: a resource that moves so many bytes a clock.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace hipkittens::simulator::timing {
+
+// Requests may come out of order in time: a late one does not keep an early one from capacity that nobody used. Time is
+// cut into slices, each of which serves what its length allows and passes the rest on.
+class BandwidthQueue {
+  public:
+    explicit BandwidthQueue(double bytes_per_clock = 1) : rate_(bytes_per_clock), slices_(slice_count) {}
+
+    // When the last of `bytes` has passed, if they arrive at `time`.
+    double serve(double time, double bytes) {
+        bytes_ += bytes;
+        int64_t index = find(static_cast<int64_t>(time / width));
+        Slice* slice = &at(index);
+        const double begin = static_cast<double>(index) * width;
+        const double start = std::max(time, begin + slice->used / rate_);
+        // What the slice had to offer before `time` is lost only if nothing earlier asks for it.
+        slice->used += bytes;
+        const double capacity = width * rate_;
+        while (slice->used >= capacity) {
+            const double rest = slice->used - capacity;
+            slice->used = capacity;
+            slice->next = ++index;
+            if (rest <= 0) break;
+            slice = &at(index);
+            slice->used += rest;
+        }
+        return start + bytes / rate_;
+    }
+    double bytes() const { return bytes_; }
+
+  private:
+    static constexpr double width = 64;  // clk
+    static constexpr int64_t slice_count = 4096;
+    struct Slice {
+        int64_t index = -1;
+        int64_t next = 0;  // a later one, when this one is full
+        double used = 0;
+    };
+
+    Slice& at(int64_t index) {
+        Slice& slice = slices_[static_cast<size_t>(index % slice_count)];
+        if (slice.index != index) slice = {index, index, 0};
+        return slice;
+    }
+    int64_t find(int64_t index) {
+        int64_t end = index;
+        for (;;) {
+            const Slice& slice = slices_[static_cast<size_t>(end % slice_count)];
+            if (slice.index != end || slice.next == end) break;
+            end = slice.next;
+        }
+        while (index < end) {  // shorten the way for the next one
+            Slice& slice = at(index);
+            const int64_t next = slice.next;
+            slice.next = end;
+            if (next <= index) break;
+            index = next;
+        }
+        return end;
+    }
+
+    double rate_, bytes_ = 0;
+    std::vector<Slice> slices_;
+};
+
+}  // namespace hipkittens::simulator::timing

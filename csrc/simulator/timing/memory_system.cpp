@@ -1,0 +1,169 @@
+// simulator/timing/memory_system.cpp: L2, fabric, MALL and HBM, shared by compute units.
+// SPDX-License-Identifier: MIT
+#include "simulator/timing/memory_system.h"
+
+#include <algorithm>
+
+#include "simulator/timing/wave_trace.h"
+
+namespace hipkittens::simulator::timing {
+namespace {
+
+constexpr uint64_t page_lines = (2 << 20) / line_bytes;
+
+// Spreads strides of a power of two.
+uint64_t fold(uint64_t bits) { return bits ^ bits >> 4 ^ bits >> 8 ^ bits >> 12 ^ bits >> 16 ^ bits >> 20; }
+
+}  // namespace
+
+MemorySystem::Xcd::Xcd(const Parameters& parameters, double clocks_per_ns)
+    : l2(static_cast<uint64_t>(parameters.l2_bytes) / line_bytes, static_cast<uint32_t>(parameters.l2_ways)),
+      reads(static_cast<size_t>(parameters.l2_channels), BandwidthQueue(parameters.l2_read)),
+      writes(static_cast<size_t>(parameters.l2_channels), BandwidthQueue(parameters.l2_write)),
+      fabric_reads(parameters.fabric_read / clocks_per_ns),
+      fabric_writes(parameters.fabric_write / clocks_per_ns) {}
+
+MemorySystem::MemorySystem(const Parameters& parameters, double clock_mhz)
+    : parameters_(parameters),
+      clock_mhz_(clock_mhz),
+      mall_(static_cast<uint64_t>(parameters.mall_bytes) / line_bytes,
+            static_cast<uint32_t>(parameters.mall_ways)),
+      mall_queue_(parameters.mall_bandwidth * 1000 / clock_mhz),
+      hbm_queue_(parameters.hbm_bandwidth * 1000 / clock_mhz) {
+    const double clocks_per_ns = clock_mhz / 1000;
+    // Until L2 has answered, the core's clock counts; beyond, nanoseconds do.
+    const double l2_ns = parameters.l2_hit * 1000 / parameters.latency_clock;
+    to_l2_ = parameters.l2_hit / 2;
+    from_l2_ = parameters.l2_hit - to_l2_;
+    mall_extra_ = std::max(0.0, parameters.mall_latency - l2_ns) * clocks_per_ns;
+    hbm_extra_ = std::max(0.0, parameters.hbm_latency - parameters.mall_latency) * clocks_per_ns;
+    translation_ = parameters.translation_miss * clocks_per_ns;
+    for (int i = 0; i < static_cast<int>(parameters.xcds); ++i) xcds_.emplace_back(parameters, clocks_per_ns);
+}
+
+uint32_t MemorySystem::channel_of(uint64_t line) const {
+    const uint64_t unit = line * line_bytes / static_cast<uint64_t>(parameters_.l2_interleave);
+    const uint64_t folded = parameters_.l2_hashes_channels != 0 ? fold(unit) : unit;
+    return static_cast<uint32_t>(folded % xcds_[0].reads.size());
+}
+
+// Which set of its channel's share: the bits above the channel's.
+uint64_t MemorySystem::set_of(uint64_t line, uint32_t channel) const {
+    const uint64_t lines_a_unit =
+        std::max<uint64_t>(1, static_cast<uint64_t>(parameters_.l2_interleave) / line_bytes);
+    const uint64_t channels = xcds_[0].reads.size();
+    const uint64_t within = line / lines_a_unit / channels * lines_a_unit + line % lines_a_unit;
+    return within * channels + channel;
+}
+
+// The line that has to make room is sent on; what is there is set up by the caller.
+TagArray::Line& MemorySystem::allocate(Xcd& xcd, uint64_t set, double time) {
+    TagArray::Line& place = xcd.l2.oldest(set);
+    if (place.dirty) send(xcd, place.tag, time);
+    return place;
+}
+
+double MemorySystem::read(uint32_t index, uint64_t line, double time) {
+    Xcd& xcd = xcds_[index];
+    const uint32_t channel = channel_of(line);
+    const uint64_t set = set_of(line, channel);
+    double served = xcd.reads[channel].serve(time + to_l2_, line_bytes);
+    ++xcd.counts.l2_reads;
+    if (TagArray::Line* hit = xcd.l2.find(set, line)) {
+        ++xcd.counts.l2_read_hits;
+        return std::max(served, hit->ready) + from_l2_;
+    }
+    if (translation_ > 0 && xcd.pages.insert(line / page_lines).second) served += translation_;
+    const double ready = fetch(xcd, line, served);
+    TagArray::Line& place = allocate(xcd, set, served);
+    place.tag = line;
+    place.ready = ready;
+    place.dirty = false;
+    return ready + from_l2_;
+}
+
+double MemorySystem::fetch(Xcd& xcd, uint64_t line, double time) {
+    time = xcd.fabric_reads.serve(time, line_bytes);
+    time = mall_queue_.serve(time, line_bytes) + mall_extra_;
+    ++xcd.counts.mall_reads;
+    if (TagArray::Line* hit = mall_.find(line, line)) {
+        ++xcd.counts.mall_read_hits;
+        return std::max(time, hit->ready);
+    }
+    if (parameters_.mall_starts_warm != 0) {
+        ++xcd.counts.mall_read_hits;
+    } else {
+        time = hbm_queue_.serve(time, line_bytes) + hbm_extra_;
+        ++xcd.counts.hbm_read_lines;
+    }
+    TagArray::Line& place = mall_.oldest(line);
+    if (place.dirty) {
+        hbm_queue_.serve(time, line_bytes);
+        ++xcd.counts.hbm_write_lines;
+    }
+    place.tag = line;
+    place.ready = time;
+    place.dirty = false;
+    return time;
+}
+
+double MemorySystem::write(uint32_t index, uint64_t line, double time, double bytes) {
+    Xcd& xcd = xcds_[index];
+    const uint32_t channel = channel_of(line);
+    const uint64_t set = set_of(line, channel);
+    const double served = xcd.writes[channel].serve(time + to_l2_, bytes);
+    ++xcd.counts.l2_writes;
+    TagArray::Line* place = xcd.l2.find(set, line);
+    if (!place) {
+        place = &allocate(xcd, set, served);
+        place->tag = line;
+        place->ready = served;
+    }
+    place->dirty = true;
+    return served;
+}
+
+void MemorySystem::send(Xcd& xcd, uint64_t line, double time) {
+    time = xcd.fabric_writes.serve(time, line_bytes);
+    time = mall_queue_.serve(time, line_bytes);
+    TagArray::Line* place = mall_.find(line, line);
+    if (!place) {
+        place = &mall_.oldest(line);
+        if (place->dirty) {
+            hbm_queue_.serve(time, line_bytes);
+            ++xcd.counts.hbm_write_lines;
+        }
+        place->tag = line;
+        place->ready = time;
+    }
+    place->dirty = true;
+}
+
+double MemorySystem::write_back(double time) {
+    double end = time;
+    for (Xcd& xcd : xcds_) {
+        for (TagArray::Line& line : xcd.l2.lines()) {
+            if (!line.dirty) continue;
+            line.dirty = false;
+            const double sent = xcd.fabric_writes.serve(time, line_bytes);
+            end = std::max(end, mall_queue_.serve(sent, line_bytes));
+        }
+    }
+    return end;
+}
+
+MemoryCounts MemorySystem::total() const {
+    MemoryCounts sum;
+    for (const Xcd& xcd : xcds_) {
+        sum.l2_reads += xcd.counts.l2_reads;
+        sum.l2_read_hits += xcd.counts.l2_read_hits;
+        sum.l2_writes += xcd.counts.l2_writes;
+        sum.mall_reads += xcd.counts.mall_reads;
+        sum.mall_read_hits += xcd.counts.mall_read_hits;
+        sum.hbm_read_lines += xcd.counts.hbm_read_lines;
+        sum.hbm_write_lines += xcd.counts.hbm_write_lines;
+    }
+    return sum;
+}
+
+}  // namespace hipkittens::simulator::timing

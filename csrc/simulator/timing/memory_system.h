@@ -1,0 +1,64 @@
+// simulator/timing/memory_system.h: L2, fabric, MALL and HBM, shared by compute units.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <unordered_set>
+#include <vector>
+
+#include "simulator/timing/bandwidth_queue.h"
+#include "simulator/timing/parameters.h"
+#include "simulator/timing/tag_array.h"
+
+namespace hipkittens::simulator::timing {
+
+struct MemoryCounts {
+    uint64_t l2_reads = 0, l2_read_hits = 0, l2_writes = 0;
+    uint64_t mall_reads = 0, mall_read_hits = 0;
+    uint64_t hbm_read_lines = 0, hbm_write_lines = 0;
+};
+
+// Write choices (assumed): L2 allocates written lines without fetching them and writes them back when they are replaced
+// and at the end of the kernel; the MALL allocates every line that passes and writes back when it is replaced.
+// All times in clocks of the core, whose frequency turns nanoseconds into them.
+class MemorySystem {
+  public:
+    MemorySystem(const Parameters& parameters, double clock_mhz);
+
+    // A compute unit of this XCD asks at `time` for a 128-byte line; returns when it has it, less the time that a hit in
+    // its own cache would take to be looked up.
+    double read(uint32_t xcd, uint64_t line, double time);
+    // Returns when L2 has taken the bytes.
+    double write(uint32_t xcd, uint64_t line, double time, double bytes);
+    // Lines that L2 still has to write back, at the end of the kernel. Returns when that is done.
+    double write_back(double time);
+
+    const MemoryCounts& counts(uint32_t xcd) const { return xcds_[xcd].counts; }
+    MemoryCounts total() const;
+    double nanoseconds(double time) const { return time * 1000 / clock_mhz_; }
+
+  private:
+    struct Xcd {
+        Xcd(const Parameters& parameters, double clocks_per_ns);
+        TagArray l2;
+        std::vector<BandwidthQueue> reads, writes;  // of the channels
+        BandwidthQueue fabric_reads, fabric_writes;
+        std::unordered_set<uint64_t> pages;
+        MemoryCounts counts;
+    };
+
+    uint32_t channel_of(uint64_t line) const;
+    uint64_t set_of(uint64_t line, uint32_t channel) const;
+    double fetch(Xcd& xcd, uint64_t line, double time);  // from the fabric on
+    void send(Xcd& xcd, uint64_t line, double time);     // a replaced line
+    TagArray::Line& allocate(Xcd& xcd, uint64_t set, double time);
+
+    Parameters parameters_;
+    double clock_mhz_;
+    double to_l2_, from_l2_, mall_extra_, hbm_extra_, translation_;  // clk
+    std::vector<Xcd> xcds_;
+    TagArray mall_;
+    BandwidthQueue mall_queue_, hbm_queue_;
+};
+
+}  // namespace hipkittens::simulator::timing

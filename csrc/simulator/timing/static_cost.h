@@ -1,0 +1,58 @@
+// simulator/timing/static_cost.h: what an instruction costs, as far as that is known before it runs.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "isa/effects.h"
+#include "simulator/machine/program.h"
+#include "simulator/timing/parameters.h"
+
+namespace hipkittens::simulator::timing {
+
+// What a SIMD issues at most one of in a slot, from different waves (rocprof-compute documentation).
+enum class Category : uint8_t { vector, vector_memory, scalar, lds, branch, internal };
+inline constexpr int category_count = 6;
+
+// clang-format off
+enum class Kind : uint8_t {
+    vector, matrix, scalar, scalar_memory, vector_load, vector_store, vector_atomic, vector_load_to_lds, cache_control, lds,
+    branch, wait, barrier, priority, sleep, end, other,
+};
+// clang-format on
+
+// Formats whose products draw different power (clock.h).
+enum class MatrixType : uint8_t { none, f16, bf16, f8, f4, other };
+
+struct VectorRange {
+    uint16_t first = 0;  // v0 is 0, a0 is 256
+    uint16_t count = 0;
+};
+
+struct Cost {
+    Category category = Category::internal;
+    Kind kind = Kind::other;
+    isa::Unit unit = isa::Unit::internal;
+    MatrixType matrix_type = MatrixType::none;
+    uint16_t issue = 4;          // clk until the wave's next instruction
+    uint16_t busy = 4;           // clk of its unit
+    bool blocks_vector = false;  // a matrix instruction beside which the VALU cannot work
+    bool bypasses_cache = false;
+    uint8_t lgkm = 0;          // what it adds to lgkmcnt
+    bool has_address = false;  // scalar memory: the trace has its lines
+    uint8_t wait_vm = 63, wait_lgkm = 15;
+    uint8_t priority = 0;
+    // From issue until who needs it may issue: the same accumulators, accumulators that overlap, everything else.
+    uint16_t same_c = 0, overlapping_c = 0, read = 0;
+    uint16_t lds_banks = 0, lds_in = 0, lds_out = 0;  // clk of the banks without conflicts, and of the port
+    uint8_t range_count = 0;
+    VectorRange ranges[6];            // vector registers it touches
+    VectorRange result, c;            // of a matrix instruction
+    uint32_t address = 0, bytes = 4;  // in the text
+    double flops = 0;                 // of a matrix instruction, by one wave
+};
+
+std::vector<Cost> static_costs(const Program& program, const Parameters& parameters);
+
+}  // namespace hipkittens::simulator::timing

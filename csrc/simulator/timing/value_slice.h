@@ -1,0 +1,25 @@
+// simulator/timing/value_slice.h: which instructions control flow and addresses depend on.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <vector>
+
+#include "isa/instruction.h"
+
+namespace hipkittens::simulator {
+struct Program;
+}
+
+namespace hipkittens::simulator::timing {
+
+// By instruction: whether something that the cycle model sees can depend on its result. Found by liveness over the
+// program's branches, in which only conditions, addresses, EXEC and what they are made of are wanted. A load whose result
+// is not wanted still has its address traced. Values in global memory are assumed not to come from matrix
+// instructions when they are loaded to make addresses.
+std::vector<bool> needed_values(const Program& program);
+
+bool is_scalar_access(const isa::Instruction& instruction);  // smem with an address
+bool accesses_vector_memory(
+    const isa::Instruction& instruction);  // through the vector cache: not cache control
+
+}  // namespace hipkittens::simulator::timing

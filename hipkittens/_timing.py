@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: MIT
+"""The cycle model of the simulator: how long launches would take on a GPU. Every figure it gives is modelled, none measured."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+DEVICES = {"MI300X": "gfx942", "MI325X": "gfx942", "MI350X": "gfx950", "MI355X": "gfx950"}
+
+
+class _Request(ctypes.Structure):  # HipkittensTiming of csrc/simulator/simulator.h
+    _fields_ = [
+        ("device", ctypes.c_char_p),
+        ("clock_mhz", ctypes.c_double),
+        ("full", ctypes.c_int),
+        ("values", ctypes.c_int),
+        ("names", ctypes.POINTER(ctypes.c_char_p)),
+        ("overrides", ctypes.POINTER(ctypes.c_double)),
+        ("override_count", ctypes.c_size_t),
+    ]
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(
+        str(pathlib.Path(__file__).resolve().parent / "lib" / "libhipkittens_simulator.so")
+    )
+    library.hipkittens_last_error.restype = ctypes.c_char_p
+    library.hipkittens_timed_launches.restype = ctypes.c_size_t
+    library.hipkittens_timing_parameters.restype = ctypes.c_size_t
+    return library
+
+
+def _text(function: Any, *arguments: Any) -> str:
+    size = function(*arguments, None, ctypes.c_size_t(0)) + 1
+    buffer = ctypes.create_string_buffer(size)
+    function(*arguments, buffer, ctypes.c_size_t(size))
+    return buffer.value.decode()
+
+
+def _check_device(device: str) -> str:
+    for name in DEVICES:
+        if isinstance(device, str) and device.upper() == name:
+            return name
+    raise ValueError(f"hipkittens.timing: device is {device!r}; allowed: {', '.join(DEVICES)}")
+
+
+def parameters(device: str) -> list[dict[str, Any]]:
+    """Every number of the cycle model for `device`: name, value, unit, and the source it comes from."""
+    name = _check_device(device)
+    return json.loads(_text(_library().hipkittens_timing_parameters, name.encode()))["parameters"]
+
+
+@dataclass(frozen=True)
+class ModelledLaunch:
+    """One launch in the cycle model.
+
+    kernel          its name
+    device          the GPU that was modelled
+    cycles          core clocks from the first workgroup's dispatch until the last store is written back, at
+                    simulated_clock_mhz
+    microseconds    cycles at the clock that the chip's power is modelled to allow; launch overhead not included
+    launch_overhead_microseconds  what a launch costs beside that
+    report          all that the model says, as described in docs/timing_model.md
+    """
+
+    kernel: str
+    device: str
+    cycles: float
+    microseconds: float
+    launch_overhead_microseconds: float
+    report: dict[str, Any] = field(repr=False)
+
+    @property
+    def busy(self) -> dict[str, float]:
+        """Share of the time in which units work: matrix and vector of all SIMDs, lds and vector_memory of all CUs."""
+        return self.report["busy"]
+
+    @property
+    def caches(self) -> dict[str, float]:
+        """Hit rates of vector L1, L2 and MALL, and bytes read from and written to HBM."""
+        return self.report["caches"]
+
+    @property
+    def instructions(self) -> list[dict[str, Any]]:
+        """Of each instruction that was issued in the XCDs simulated in detail: address in the text, unit, issues, and stalls:
+        clocks for which waves waited before it, by reason."""
+        return self.report["instructions"]
+
+    def stalls(self) -> dict[str, float]:
+        """Clocks for which waves waited, summed over the kernel, by reason; the longest first."""
+        sums: dict[str, float] = {}
+        for instruction in self.instructions:
+            for reason, clocks in instruction["stalls"].items():
+                sums[reason] = sums.get(reason, 0.0) + clocks
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+class timing:
+    """Models how long the launches inside take: `with hipkittens.timing("MI355X") as run: ...; run.launches`.
+
+    device      "MI300X", "MI325X" (gfx942), "MI350X" or "MI355X" (gfx950); launches have to be for that target
+    values      False: skip what neither control flow nor addresses depend on. Faster; results are not written.
+    full        True: simulate every XCD in detail, not only the first
+    clock_mhz   core clock to simulate at; default: what the device sustains under full load of the kernel's matrix type
+    parameters  {name: value} to use in place of the model's own, see `hipkittens._timing.parameters`
+
+    The whole process is modelled while the context is open. Raises ValueError for an unknown device or parameter.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        *,
+        values: bool = True,
+        full: bool = False,
+        clock_mhz: float = 0.0,
+        parameters: Mapping[str, float] | None = None,
+    ) -> None:
+        self.device = _check_device(device)
+        self.arch = DEVICES[self.device]
+        self._values, self._full, self._clock_mhz = values, full, clock_mhz
+        self._parameters = dict(parameters or {})
+        self._launches: list[ModelledLaunch] | None = None
+
+    def __enter__(self) -> timing:
+        count = len(self._parameters)
+        names = (ctypes.c_char_p * count)(*(name.encode() for name in self._parameters))
+        overrides = (ctypes.c_double * count)(*self._parameters.values())
+        request = _Request(
+            self.device.encode(), self._clock_mhz, self._full, self._values, names, overrides, count
+        )
+        if _library().hipkittens_time_launches(ctypes.byref(request)) != 0:
+            raise ValueError(_library().hipkittens_last_error().decode())
+        self._launches = None
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._launches = self._read()
+        _library().hipkittens_time_launches(None)
+
+    def _read(self) -> list[ModelledLaunch]:
+        return [
+            ModelledLaunch(
+                report["kernel"],
+                report["device"],
+                report["cycles"],
+                report["microseconds"],
+                report["launch_overhead_microseconds"],
+                report,
+            )
+            for report in json.loads(_text(_library().hipkittens_timed_launches))
+        ]
+
+    @property
+    def launches(self) -> list[ModelledLaunch]:
+        """The launches so far, in the order in which they ended."""
+        return self._read() if self._launches is None else self._launches
