@@ -15,6 +15,7 @@ from . import _backend, _log
 from . import _ops as _ops
 from ._backend import simulate
 from ._supported import Support, supported
+from ._timing import timing
 from .attention import attention, attention_varlen
 from .gemm import linear, matmul
 from .norm import layer_norm, rms_norm
@@ -42,6 +43,7 @@ __all__ = [
     "rotary_qk",
     "simulate",
     "supported",
+    "timing",
 ]
 
 

@@ -101,6 +101,20 @@ class LaunchRecord(ctypes.Structure):
     )
 
 
+class Timing(ctypes.Structure):
+    """HipkittensTiming: what to model launches on."""
+
+    _fields_ = (
+        ("device", _text),
+        ("clock_mhz", ctypes.c_double),
+        ("full", _int),
+        ("values", _int),
+        ("names", ctypes.POINTER(_text)),
+        ("overrides", ctypes.POINTER(ctypes.c_double)),
+        ("override_count", ctypes.c_size_t),
+    )
+
+
 _INSTRUCTION = struct.Struct("=QQQIIII")  # InstructionRecord, of which a launch may have thousands
 _FLAGS = ("poison", "count_lds_conflicts")
 _VISIT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _text, _text, _u64, _u64)
@@ -115,6 +129,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "hipkittens_recorded_launch": (_int, [ctypes.c_size_t, ctypes.POINTER(LaunchRecord)]),
     "hipkittens_findings": (ctypes.c_size_t, [_text, ctypes.c_size_t]),
     "hipkittens_clear_findings": (None, []),
+    "hipkittens_time_launches": (_int, [ctypes.POINTER(Timing)]),
+    "hipkittens_timed_launches": (ctypes.c_size_t, [_text, ctypes.c_size_t]),
+    "hipkittens_timing_parameters": (ctypes.c_size_t, [_text, _text, ctypes.c_size_t]),
     "hipkittens_disassemble": (_int, [_int, _text, ctypes.c_size_t, _text, ctypes.c_size_t]),
     "hipkittens_survey": (_int, [_int, _text, ctypes.c_size_t, _VISIT, ctypes.c_void_p]),
 }
@@ -235,6 +252,28 @@ def findings() -> str:
 
 def clear_findings() -> None:
     _simulator().hipkittens_clear_findings()
+
+
+def time_launches(timing: Timing | None) -> None:
+    """Models later launches of this process and forgets the reports kept before; None ends it. ValueError says what is wrong."""
+    if _simulator().hipkittens_time_launches(timing):
+        raise ValueError(last_error())
+
+
+def timed_launches() -> str:
+    """JSON array of the modelled launches."""
+    size = _simulator().hipkittens_timed_launches(None, 0) + 1
+    text = ctypes.create_string_buffer(size)
+    _simulator().hipkittens_timed_launches(text, size)
+    return text.value.decode()
+
+
+def timing_parameters(device: str) -> str:
+    """JSON of the cycle model's numbers for one device; empty if there is no such device."""
+    size = _simulator().hipkittens_timing_parameters(device.encode(), None, 0) + 1
+    text = ctypes.create_string_buffer(size)
+    _simulator().hipkittens_timing_parameters(device.encode(), text, size)
+    return text.value.decode()
 
 
 def disassemble(target: int, code: bytes) -> tuple[int, str | None]:

@@ -4,44 +4,14 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import json
-import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import _simulator
+
 DEVICES = {"MI300X": "gfx942", "MI325X": "gfx942", "MI350X": "gfx950", "MI355X": "gfx950"}
-
-
-class _Request(ctypes.Structure):  # HipkittensTiming of csrc/simulator/simulator.h
-    _fields_ = [
-        ("device", ctypes.c_char_p),
-        ("clock_mhz", ctypes.c_double),
-        ("full", ctypes.c_int),
-        ("values", ctypes.c_int),
-        ("names", ctypes.POINTER(ctypes.c_char_p)),
-        ("overrides", ctypes.POINTER(ctypes.c_double)),
-        ("override_count", ctypes.c_size_t),
-    ]
-
-
-@functools.cache
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(
-        str(pathlib.Path(__file__).resolve().parent / "lib" / "libhipkittens_simulator.so")
-    )
-    library.hipkittens_last_error.restype = ctypes.c_char_p
-    library.hipkittens_timed_launches.restype = ctypes.c_size_t
-    library.hipkittens_timing_parameters.restype = ctypes.c_size_t
-    return library
-
-
-def _text(function: Any, *arguments: Any) -> str:
-    size = function(*arguments, None, ctypes.c_size_t(0)) + 1
-    buffer = ctypes.create_string_buffer(size)
-    function(*arguments, buffer, ctypes.c_size_t(size))
-    return buffer.value.decode()
 
 
 def _check_device(device: str) -> str:
@@ -53,8 +23,7 @@ def _check_device(device: str) -> str:
 
 def parameters(device: str) -> list[dict[str, Any]]:
     """Every number of the cycle model for `device`: name, value, unit, and the source it comes from."""
-    name = _check_device(device)
-    return json.loads(_text(_library().hipkittens_timing_parameters, name.encode()))["parameters"]
+    return json.loads(_simulator.timing_parameters(_check_device(device)))["parameters"]
 
 
 @dataclass(frozen=True)
@@ -133,17 +102,17 @@ class timing:
         count = len(self._parameters)
         names = (ctypes.c_char_p * count)(*(name.encode() for name in self._parameters))
         overrides = (ctypes.c_double * count)(*self._parameters.values())
-        request = _Request(
-            self.device.encode(), self._clock_mhz, self._full, self._values, names, overrides, count
+        _simulator.time_launches(
+            _simulator.Timing(
+                self.device.encode(), self._clock_mhz, self._full, self._values, names, overrides, count
+            )
         )
-        if _library().hipkittens_time_launches(ctypes.byref(request)) != 0:
-            raise ValueError(_library().hipkittens_last_error().decode())
         self._launches = None
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._launches = self._read()
-        _library().hipkittens_time_launches(None)
+        _simulator.time_launches(None)
 
     def _read(self) -> list[ModelledLaunch]:
         return [
@@ -155,7 +124,7 @@ class timing:
                 report["launch_overhead_microseconds"],
                 report,
             )
-            for report in json.loads(_text(_library().hipkittens_timed_launches))
+            for report in json.loads(_simulator.timed_launches())
         ]
 
     @property

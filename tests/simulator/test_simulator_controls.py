@@ -21,6 +21,7 @@ STRUCTURES = {
     "HipkittensInstructionRecord": _simulator.InstructionRecord,
     "HipkittensRegionRecord": _simulator.RegionRecord,
     "HipkittensLaunchRecord": _simulator.LaunchRecord,
+    "HipkittensTiming": _simulator.Timing,
 }
 
 
