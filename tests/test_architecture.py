@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
 SOURCES = sorted(path for path in CSRC.rglob("*") if path.suffix in (".h", ".cpp", ".def"))
 PYTHON = sorted(
-    [*(ROOT / "hipkittens").glob("*.py"), *(ROOT / "tools").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    path for room in ("hipkittens", "tools", "benchmarks", "examples") for path in (ROOT / room).glob("*.py")
 )
 LINE_CAP = 600
 

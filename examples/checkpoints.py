@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+"""Files that are whole or not there, whenever the process is killed: a temporary file, made durable, then renamed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+NAME = re.compile(r"step-(\d{8})\.pt")
+UNFINISHED = ".unfinished"
+
+
+def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], Any]) -> None:
+    """content into path, on the disk when this returns. content may be a function that writes into the open file."""
+    unfinished = path.with_name(path.name + UNFINISHED)
+    with open(unfinished, "wb") as file:
+        if callable(content):
+            content(file)
+        else:
+            file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the name too
+    finally:
+        os.close(folder)
+
+
+def save(folder: Path, step: int, state: dict, keep: int) -> Path:
+    """state as the checkpoint of a step; of all checkpoints in the folder the last `keep` stay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step-{step:08d}.pt"
+    write_atomically(path, lambda file: torch.save(state, file))
+    for older in _all(folder)[:-keep]:
+        older.unlink()
+    for unfinished in folder.glob("*" + UNFINISHED):  # of a process that was killed
+        unfinished.unlink()
+    return path
+
+
+def latest(folder: Path) -> Path | None:
+    """The checkpoint of the highest step; one that was being written does not count."""
+    found = _all(folder)
+    return found[-1] if found else None
+
+
+def load(path: Path) -> dict:
+    """What `save` was given, on the CPU."""
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _all(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("step-*.pt") if NAME.fullmatch(path.name))
