@@ -37,15 +37,26 @@ def _link(directory: pathlib.Path, assembly: pathlib.Path, target: str) -> bytes
     return linked.read_bytes()
 
 
+def _to_assembly(directory: pathlib.Path, source: str, target: str, options: tuple[str, ...]) -> pathlib.Path:
+    (directory / "kernel.cpp").write_text(PREAMBLE + source)
+    _zig("clang", "-x", "hip", f"--offload-arch={target}", "--cuda-device-only", "-nogpulib", "-nogpuinc", "-std=c++20",
+         "-O3", *options, "-S", "-o", str(directory / "kernel.s"), str(directory / "kernel.cpp"))  # fmt: skip
+    return directory / "kernel.s"
+
+
 @functools.cache
 def compile_hip(source: str, target: str, options: tuple[str, ...] = ()) -> bytes:
     """The code object of HIP C++ `source` (without HIP's headers; PREAMBLE is put in front of it)."""
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
-        (directory / "kernel.cpp").write_text(PREAMBLE + source)
-        _zig("clang", "-x", "hip", f"--offload-arch={target}", "--cuda-device-only", "-nogpulib", "-nogpuinc", "-std=c++20",
-             "-O3", *options, "-S", "-o", str(directory / "kernel.s"), str(directory / "kernel.cpp"))  # fmt: skip
-        return _link(directory, directory / "kernel.s", target)
+        return _link(directory, _to_assembly(directory, source, target, options), target)
+
+
+@functools.cache
+def assembly_of(source: str, target: str, options: tuple[str, ...] = ()) -> str:
+    """What compile_hip assembles."""
+    with tempfile.TemporaryDirectory() as name:
+        return _to_assembly(pathlib.Path(name), source, target, options).read_text()
 
 
 @functools.cache

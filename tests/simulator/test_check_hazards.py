@@ -25,12 +25,19 @@ CASES = {
     "valu_vgpr_matrix": ("", "v_mov_b32_e32 v4, 1", FOUR_PASS, 2, 2),
     "transcendental_valu": ("", "v_exp_f32_e32 v4, v5", "v_add_f32_e32 v32, v4, v5", 1, 1),
     "part_write_valu": ("", "v_add_u16_sdwa v4, v5, v6 dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:DWORD src1_sel:DWORD", "v_add_u32_e32 v32, v4, v5", 1, 1),
+    "dot_read": ("", "v_dot2_f32_f16 v32, v4, v5, v6", "v_add_f32_e32 v33, v32, v4", 3, 3),
+    "dot_overwritten": ("", "v_dot2_f32_f16 v32, v4, v5, v6", "v_mov_b32_e32 v32, 1", 3, 3),
     "wide_store_overwritten": ("", "global_store_dwordx4 v1, v[4:7], s[8:9]", "v_mov_b32_e32 v5, 1", 2, 2),
     "m0_direct_to_lds": ("", "s_mov_b32 m0, 0", "global_load_lds_dword v1, s[8:9]", 1, 1),
+    "m0_read": ("", "s_mov_b32 m0, 0", "s_sendmsg sendmsg(MSG_INTERRUPT)", 1, 1),
     "setreg_getreg": ("", "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 2), 0", "s_getreg_b32 s20, hwreg(HW_REG_MODE)", 2, 2),
     "xdl_matrix_ab": ("", FOUR_PASS, "v_mfma_f32_4x4x4_16b_f16 v[8:11], v[34:35], v[6:7], v[8:11]", 7, 8),
     "f32_matrix_ab": ("", F32, "v_mfma_f32_4x4x4_16b_f16 v[8:11], v[34:35], v[6:7], v[8:11]", 4, 4),
-    "xdl_matrix_c": ("", FOUR_PASS, "v_mfma_f32_4x4x4_16b_f16 v[8:11], v[4:5], v[6:7], v[34:37]", 5, 6),
+    "xdl_xdl_c": ("", FOUR_PASS, "v_mfma_f32_4x4x4_16b_f16 v[8:11], v[4:5], v[6:7], v[34:37]", 5, 6),
+    "xdl_two_pass_xdl_c": ("", TWO_PASS, "v_mfma_f32_4x4x4_16b_f16 v[8:11], v[4:5], v[6:7], v[34:37]", 3, 4),
+    "xdl_matrix_c": ("", TWO_PASS, "v_mfma_f32_4x4x1_16b_f32 v[8:11], v4, v5, v[34:37]", 3, 3),
+    "f64_4_matrix_same_c": ("", F64, F64, 4, 4),
+    "f64_matrix_fma": ("", F64, "v_fma_f64 v[36:37], v[4:5], v[6:7], v[8:9]", 2, 2),
     "two_pass_matrix_same_c": ("", TWO_PASS, TWO_PASS, 2, 2),
     "xdl_read": ("", FOUR_PASS, "global_store_dword v1, v33, s[8:9]", 7, 8),
     "f32_read": ("", F32, "v_add_f32_e32 v8, v33, v4", 4, 4),
@@ -112,3 +119,39 @@ def test_what_is_not_executed_is_not_reported(target_and_module):
     dead = around("s_branch .Lover\nv_exp_f32_e32 v4, v5\nv_add_f32_e32 v32, v4, v5\n.Lover:")
     module = load({"dead": dead}, target_and_module[0])
     assert findings_of(module, "dead", checks="synccheck") == ([], None)
+
+
+NONE = {
+    "a_sum_in_place": ("v_dot2_f32_f16 v32, v4, v5, v6", "v_dot2_f32_f16 v32, v6, v5, v32"),
+    "dot_then_matrix": ("v_dot2_f32_f16 v4, v8, v5, v6", FOUR_PASS),
+    "c_of_an_f32_product": (F32.replace("v[32:35], v4", "v[8:11], v4"), "v_mov_b32_e32 v33, 1"),
+}
+PARTS = {
+    "over_the_rest": ("v_add_u16_sdwa v4, v5, v6 dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:DWORD src1_sel:DWORD", "v_mov_b32_e32 v4, 1"),
+    "second_byte": ("v_cvt_sr_fp8_f32 v4, v5, v6 op_sel:[0,0,1,0]", "v_add_u32_e32 v32, v4, v5"),
+    "upper_half": ("v_cvt_pk_fp8_f32 v4, v5, v6 op_sel:[0,0,1]", "v_add_u32_e32 v32, v4, v5"),
+}  # fmt: skip
+PARTS_OF_GFX950 = {
+    "second_byte_of_fp4": ("v_cvt_scalef32_pk_fp4_f32 v4, v5, v6, v7 op_sel:[0,0,1,0]", "v_add_u32_e32 v32, v4, v5"),
+    "fp4_at_random": ("v_cvt_scalef32_sr_pk_fp4_f32 v4, v[6:7], v8, v9", "v_add_u32_e32 v32, v4, v5"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_needs_no_wait_states(target):
+    module = load({name: body(*pair, 0) for name, pair in NONE.items()}, target)
+    for name in NONE:
+        assert findings_of(module, name, checks="synccheck") == ([], None), name
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_writes_a_part(target):
+    cases = PARTS | (PARTS_OF_GFX950 if target == "gfx950" else {})
+    module = load(
+        {f"{name}_{states}": body(*pair, states) for name, pair in cases.items() for states in (0, 1)}, target
+    )
+    for name in cases:
+        assert only(findings_of(module, f"{name}_0", checks="synccheck")[0])["kind"] == "part_write_valu", (
+            name
+        )
+        assert findings_of(module, f"{name}_1", checks="synccheck") == ([], None), name

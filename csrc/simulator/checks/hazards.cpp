@@ -19,16 +19,18 @@ namespace {
 
 // clang-format off
 enum class Producer : uint8_t {
-    valu, transcendental, part_write, salu, wide_store, setreg,
-    matrix_xdl, matrix_f32, matrix_f64_4x4, matrix_f64_16x16, matrix_two_pass, matrix_xdl_or_f32,
+    valu, valu_not_dot, dot, transcendental, part_write, salu, wide_store, setreg,
+    matrix_xdl, matrix_xdl_two_pass, matrix_xdl_longer, matrix_f32, matrix_f64, matrix_f64_4x4, matrix_f64_16x16,
+    matrix_two_pass,
 };
 enum class Consumer : uint8_t {
     valu, plain_valu, dpp, lane_access, read_lane, div_fmas, permlane_swap,
-    memory, vector_memory, valu_or_memory, direct_to_lds, getreg, setreg_again, matrix, matrix_not_xdl,
+    memory, vector_memory, valu_or_memory, valu_or_matrix, direct_to_lds, reads_m0, getreg, setreg_again,
+    matrix, matrix_xdl, matrix_not_xdl, matrix_f64_4x4, fma_f64,
 };
 enum class Through : uint8_t {
-    reads_vector, reads_scalar, lane_select, vcc, exec, m0, hardware_register,
-    overwrites, overwrites_data, overwrites_c, reads_ab, overlaps_c, same_c,
+    reads_vector, uses_vector, reads_dot, overwrites_dot, reads_scalar, lane_select, vcc, exec, m0, hardware_register,
+    overwrites, overwrites_data, overwrites_c, reads_ab, overlaps_c, same_c, always,
 };
 // clang-format on
 
@@ -51,24 +53,31 @@ constexpr uint32_t longest = 20;
 struct Facts {
     isa::Effects effects;
     std::string_view name;
-    bool is_valu, is_matrix, is_memory, is_f64;
+    bool is_valu, is_dot, is_matrix, is_memory, is_f64;
 
     explicit Facts(const Instruction& instruction)
         : effects(isa::effects(instruction)), name(instruction.row->mnemonic) {
         is_valu = effects.unit == Unit::valu || effects.unit == Unit::transcendental;
+        is_dot = is_valu && name.starts_with("v_dot");
         is_matrix = effects.unit == Unit::matrix && name.find("ld_scale") == std::string_view::npos;
         is_memory =
             effects.unit == Unit::vector_memory || effects.unit == Unit::flat || effects.unit == Unit::lds;
         is_f64 = is_matrix && name.starts_with("v_mfma_f64");
     }
     bool is_f32_matrix() const { return is_matrix && !is_f64 && name.ends_with("_f32"); }
+    bool is_f64_4x4() const { return is_f64 && name.find("_4x4x") != std::string_view::npos; }
     bool is_xdl() const { return is_matrix && !is_f64 && !is_f32_matrix(); }
 };
 
-// Writes 16 bits or a byte of its destination.
-bool writes_part(const Instruction& instruction) {
+// Writes 16 bits or a byte of its destination. Conversions to 8 bits with random rounding and to fp4 choose a byte by
+// OP_SEL[3:2]; LLVM takes those to fp4 with random rounding for partial whatever they choose.
+bool writes_part(const Instruction& instruction, const Facts& facts) {
     if (instruction.has_sdwa) return instruction.sdwa.dst_sel != 6;
-    return instruction.encoding == Encoding::vop3 && (instruction.op_sel & 8);
+    if (instruction.encoding != Encoding::vop3) return false;
+    const auto has = [&](std::string_view part) { return facts.name.find(part) != std::string_view::npos; };
+    if (!facts.name.starts_with("v_cvt_")) return instruction.op_sel & 8;
+    if (has("_sr_pk_fp4_")) return true;
+    return instruction.op_sel & (has("_sr_fp8_") || has("_sr_bf8_") || has("_pk_fp4_") ? 12 : 8);
 }
 
 // More than 64 bits of data; an SGPR offset gives the store the cycle it needs.
@@ -90,10 +99,14 @@ bool is(Producer producer, const Instruction& instruction, const Facts& facts) {
     switch (producer) {
         case Producer::valu:
             return facts.is_valu;
+        case Producer::valu_not_dot:
+            return facts.is_valu && !facts.is_dot;
+        case Producer::dot:
+            return facts.is_dot;
         case Producer::transcendental:
             return facts.effects.unit == Unit::transcendental;
         case Producer::part_write:
-            return facts.is_valu && writes_part(instruction);
+            return facts.is_valu && writes_part(instruction, facts);
         case Producer::salu:
             return facts.effects.unit == Unit::salu;
         case Producer::wide_store:
@@ -103,16 +116,20 @@ bool is(Producer producer, const Instruction& instruction, const Facts& facts) {
                    instruction.opcode == Opcode::s_setreg_imm32_b32;
         case Producer::matrix_xdl:
             return facts.is_xdl();
+        case Producer::matrix_xdl_two_pass:
+            return facts.is_xdl() && facts.effects.matrix_passes == 2;
+        case Producer::matrix_xdl_longer:
+            return facts.is_xdl() && facts.effects.matrix_passes > 2;
+        case Producer::matrix_f64:
+            return facts.is_f64;
         case Producer::matrix_f32:
             return facts.is_f32_matrix();
         case Producer::matrix_f64_4x4:
-            return facts.is_f64 && facts.name.find("_4x4x") != std::string_view::npos;
+            return facts.is_f64_4x4();
         case Producer::matrix_f64_16x16:
             return facts.is_f64 && facts.name.find("_16x16x") != std::string_view::npos;
         case Producer::matrix_two_pass:
             return facts.is_matrix && !facts.is_f64 && facts.effects.matrix_passes == 2;
-        case Producer::matrix_xdl_or_f32:
-            return facts.is_matrix && !facts.is_f64;
     }
     return false;
 }
@@ -139,6 +156,11 @@ bool is(Consumer consumer, const Instruction& instruction, const Facts& facts) {
             return facts.effects.unit == Unit::vector_memory || facts.effects.unit == Unit::flat;
         case Consumer::valu_or_memory:
             return facts.is_valu || facts.is_memory;
+        case Consumer::valu_or_matrix:
+            return facts.is_valu || facts.is_matrix;
+        case Consumer::reads_m0:
+            return instruction.opcode == Opcode::s_sendmsg || facts.name.starts_with("s_movrel") ||
+                   facts.name.ends_with("_addtid_b32");
         case Consumer::direct_to_lds:
             return instruction.lds || facts.name.find("load_lds") != std::string_view::npos;
         case Consumer::getreg:
@@ -147,6 +169,12 @@ bool is(Consumer consumer, const Instruction& instruction, const Facts& facts) {
             return is(Producer::setreg, instruction, facts);
         case Consumer::matrix:
             return facts.is_matrix;
+        case Consumer::matrix_xdl:
+            return facts.is_xdl();
+        case Consumer::matrix_f64_4x4:
+            return facts.is_f64_4x4();
+        case Consumer::fma_f64:
+            return facts.name.starts_with("v_fma_f64") || facts.name.starts_with("v_fmac_f64");
         case Consumer::matrix_not_xdl:
             return facts.is_matrix && !facts.is_xdl();
     }
@@ -188,7 +216,7 @@ class Search {
     }
 
   private:
-    // Operands of matrix instructions: D, A, B, C, and the scales or the index behind.
+    // Operands of matrix instructions and dot products: D, A, B, C, and the scales or the index behind.
     struct Sets {
         RegisterSet vectors_read, ab, c, data;
         uint16_t c_code = isa::code::none;
@@ -213,8 +241,8 @@ class Search {
             const isa::Operand& operand = instruction.operands[i];
             if (!operand.is_read || !(operand.is_vgpr() || operand.is_agpr())) continue;
             sets.vectors_read.add(number(operand), operand.dwords ? operand.dwords : 1);
-            if (!facts.is_matrix) continue;
-            // An SMFMAC adds to its destination.
+            if (!facts.is_matrix && !facts.is_dot) continue;
+            // An SMFMAC adds to its destination, and so do the dot products of two operands.
             const bool is_c = i == 3 && !facts.name.starts_with("v_smfmac");
             if (is_c || i == 0) {
                 sets.c.add(number(operand), operand.dwords);
@@ -316,6 +344,15 @@ class Search {
         switch (through) {
             case Through::reads_vector:
                 return common(made.writes, to.vectors_read);
+            case Through::uses_vector: {
+                const uint32_t read = common(made.writes, to.vectors_read);
+                return read != nothing ? read : common(made.writes, used.writes, first_vector);
+            }
+            case Through::reads_dot:
+                return common(made.writes, is_same_opcode(producer, consumer) ? to.ab : to.vectors_read);
+            case Through::overwrites_dot:
+                return is_same_opcode(producer, consumer) ? nothing
+                                                          : common(made.writes, used.writes, first_vector);
             case Through::reads_scalar:
                 return common(made.writes, used.reads, 0, isa::code::m0);
             case Through::lane_select: {
@@ -347,8 +384,14 @@ class Search {
                 return is_same_c(producer, consumer) ? nothing : common(made.writes, to.c);
             case Through::same_c:
                 return is_same_c(producer, consumer) ? common(made.writes, to.c) : nothing;
+            case Through::always:
+                return register_count;
         }
         return nothing;
+    }
+
+    bool is_same_opcode(uint32_t producer, uint32_t consumer) const {
+        return program_.instructions[producer].opcode == program_.instructions[consumer].opcode;
     }
 
     bool is_same_c(uint32_t producer, uint32_t consumer) const {
