@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 
 from tests.oracles.matrix_rounding import QUIET_NAN, round_to_f32
+from tests.simulated_device import HOST_LEVELS, library
 from tests.simulator.register_kernels import LEVELS, RegisterKernel, RegisterKernels
 
 # Number in CBSZ or BLGP: bits, bits of fraction, exponent bias.
 FORMATS = {0: (8, 3, 7), 1: (8, 2, 15), 2: (6, 3, 1), 3: (6, 2, 3), 4: (4, 1, 1)}
 SHAPES = {"16x16x128": (16, 128), "32x32x64": (32, 64)}
 A, B, C, SCALES, D = 16, 24, 32, 48, 64  # first registers
+# Where arithmetic fast adds up bf16 products.
+FAST_LEVELS = [
+    name for name in ("avx512_bf16", "amx") if HOST_LEVELS[name] <= library().hipkittens_best_host_level()
+]
 
 
 def value_of(pattern: int, number: int) -> float:
@@ -27,6 +32,10 @@ def value_of(pattern: int, number: int) -> float:
         return math.nan if fraction else sign * math.inf
     significand = fraction / (1 << fraction_bits) + (1 if exponent else 0)
     return sign * significand * 2.0 ** (max(exponent, 1) - bias)
+
+
+def is_small_multiple(value: float) -> bool:
+    return abs(value) <= 16 and (value * 8).is_integer()
 
 
 def place(k: int, row: int, m: int, depth: int, bits: int) -> tuple[int, int]:
@@ -150,7 +159,8 @@ def test_formats(shape, a_number, b_number):
     ones = np.full((SHAPES[shape][1] // 32, SHAPES[shape][0]), 127)
     text = text_of(shape, a_number, b_number)
     results = [
-        run(text, shape, a, b, a_number, b_number, c, host_level=level) for level in (LEVELS[0], LEVELS[-1])
+        run(text, shape, a, b, a_number, b_number, c, arithmetic="strict", host_level=level)
+        for level in (LEVELS[0], LEVELS[-1])
     ]
     assert np.array_equal(results[0], results[1]), "host levels differ"
     check(results[0], a, b, a_number, b_number, c, ones, ones)
@@ -176,7 +186,7 @@ def test_scales(shape, number, low, high):
             number,
             f", v{SCALES}, v{SCALES + 1} op_sel:[{a_byte & 1},{b_byte & 1},0] op_sel_hi:[{a_byte >> 1},{b_byte >> 1},0]",
         )
-        got = run(text, shape, a, b, number, number, c, rows)
+        got = run(text, shape, a, b, number, number, c, rows, arithmetic="strict")
         blocks = depth // 32
         check(
             got,
@@ -188,3 +198,65 @@ def test_scales(shape, number, low, high):
             scales[0, :, a_byte].reshape(blocks, m),
             scales[1, :, b_byte].reshape(blocks, m),
         )
+
+
+@pytest.mark.parametrize("level", FAST_LEVELS)
+@pytest.mark.parametrize("a_number, b_number", [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (0, 4), (3, 1)])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fast_gives_the_same_where_every_sum_is_exact(shape, a_number, b_number, level):
+    """Small multiples of 1/8: also with a constant for C, and with one special value in a row and a column."""
+    m, depth = SHAPES[shape]
+    random = np.random.default_rng(4)
+    sides = []
+    for number in (a_number, b_number):
+        exact = [p for p in range(1 << FORMATS[number][0]) if is_small_multiple(value_of(p, number))]
+        sides.append(random.choice(exact, (m, depth)))
+        if number < 2:
+            sides[-1][3, 5], sides[-1][9, depth - 1] = 0x7F, 0x7C  # NaN; infinity in bf8
+    c = random.integers(-99, 100, (m, m)).astype(np.float32).view(np.uint32)
+    text = text_of(shape, a_number, b_number)
+    for form in (text, text.replace(span(C, m * m // 64), "1.0")):
+        fast, strict = (
+            run(form, shape, *sides, a_number, b_number, c, arithmetic=arithmetic, host_level=level)
+            for arithmetic in ("fast", "strict")
+        )
+        assert np.array_equal(fast.view(np.float32), strict.view(np.float32), equal_nan=True)
+
+
+@pytest.mark.parametrize("level", FAST_LEVELS)
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("a_number, b_number", [(0, 1), (2, 3), (4, 4), (4, 0)])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fast_scales_within_the_rounding_of_the_sum(shape, a_number, b_number, far, level):
+    m, depth = SHAPES[shape]
+    random = np.random.default_rng(5)
+    a, b = (
+        random.choice(
+            [p for p in range(1 << FORMATS[number][0]) if math.isfinite(value_of(p, number))], (m, depth)
+        )
+        for number in (a_number, b_number)
+    )
+    c = random.standard_normal((m, m)).astype(np.float32)
+    # As far from one as bf16 has exponents for, but the sums stay in the range of f32.
+    scales = np.stack([random.integers(127 - 89, 127 + most, (64, 4), dtype=np.uint8) for most in (90, -20)])
+    if far:
+        scales[0, 5], scales[1, 7] = 255, 2
+    text = text_of(shape, a_number, b_number, f", v{SCALES}, v{SCALES + 1} op_sel:[1,0,0] op_sel_hi:[0,1,0]")
+    rows = scales.view(np.uint32)[:, :, 0]
+    fast, strict = (
+        run(text, shape, a, b, a_number, b_number, c.view(np.uint32), rows, arithmetic=arithmetic, host_level=level)
+        .view(np.float32)
+        .astype(np.float64)
+        for arithmetic in ("fast", "strict")
+    )  # fmt: skip
+    if far:
+        assert np.array_equal(fast, strict, equal_nan=True)
+        return
+    blocks = depth // 32
+    sides = []
+    for patterns_of, number, byte in ((a, a_number, scales[0, :, 1]), (b, b_number, scales[1, :, 2])):
+        powers = 2.0 ** (byte.reshape(blocks, m).T.astype(np.float64) - 127)
+        magnitudes = np.abs(np.vectorize(lambda p, number=number: value_of(int(p), number))(patterns_of))
+        sides.append(magnitudes * powers.repeat(32, 1))
+    bound = depth * 2.0**-23 * (sides[0] @ sides[1].T + np.abs(c)) + 2.0**-120
+    assert np.isfinite(strict).all() and (np.abs(fast - strict) <= bound).all()

@@ -5,6 +5,7 @@ import pytest
 
 from tests.device_compiler import compile_hip
 from tests.simulated_device import HOST_LEVELS, TARGETS, Module, library, pointers
+from tests.simulator.register_kernels import RegisterKernel, RegisterKernels
 
 # name, size, k, target that has it
 SHAPES = [("16x16x16bf16_1k", 16, 16, "gfx942"), ("32x32x8bf16_1k", 32, 8, "gfx942"), ("16x16x16bf16_1k", 16, 16, "gfx950"),
@@ -29,9 +30,12 @@ extern "C" __global__ void products(const short_n* a, const short_n* b, sums* d)
 """
 
 
-@pytest.mark.skipif(
+needs_amx = pytest.mark.skipif(
     library().hipkittens_best_host_level() < HOST_LEVELS["amx"], reason="this host has no AMX unit"
 )
+
+
+@needs_amx
 @pytest.mark.parametrize(("name", "size", "k", "target"), SHAPES)
 @pytest.mark.parametrize("integers", [True, False])
 def test_products_agree_with_strict_arithmetic(name, size, k, target, integers):
@@ -61,3 +65,29 @@ def test_products_agree_with_strict_arithmetic(name, size, k, target, integers):
     else:
         np.testing.assert_allclose(amx, strict, rtol=0, atol=2e-6 * k)
         assert (amx != start).all()
+
+
+# The product leads a block, so that the step which counts the block stands in front of its own.
+LOOP = """
+  s_mov_b32 s8, 3
+.Lproduct_loop:
+  v_mfma_f32_16x16x16_bf16 v[{sum}:{end}], v[16:17], v[18:19], v[{sum}:{end}]
+  s_sub_u32 s8, s8, 1
+  s_cmp_lg_u32 s8, 0
+  s_cbranch_scc1 .Lproduct_loop
+  s_nop 15"""
+
+
+@needs_amx
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_loop_that_starts_with_a_product(target):
+    kernel = RegisterKernel(LOOP.format(sum=20, end=23), first_input=16, inputs=8, first_output=20, outputs=4)
+    rng = np.random.default_rng(1)
+    operands = (rng.integers(-4, 5, (4, 64, 2)).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    rows = np.concatenate([operands.view(np.uint32)[:, :, 0], np.zeros((4, 64), np.uint32)])
+    amx, strict = (
+        RegisterKernels({"k": kernel}, target).run("k", rows, host_level="amx", arithmetic=arithmetic)
+        for arithmetic in ("fast", "strict")
+    )
+    assert strict.any()
+    np.testing.assert_array_equal(amx, strict)

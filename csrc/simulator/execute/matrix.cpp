@@ -6,6 +6,7 @@
 #include "simulator/execute/matrix_mode.h"
 #include "simulator/execute/matrix_scaled.h"
 #include "simulator/execute/matrix_sparse.h"
+#include "simulator/execute/matrix_widened.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
@@ -123,11 +124,35 @@ constexpr Meaning floats(Arithmetic arithmetic) {
     }
 }
 
+#if defined(__AVX512BF16__)
+template <class Format>
+constexpr widened::Format widened_format = [] {
+    constexpr bool is_fnuz = Format::bias % 2 == 0;
+    if (Format::fraction == 3) return is_fnuz ? widened::Format::fnuz_fp8 : widened::Format::fp8;
+    return is_fnuz ? widened::Format::fnuz_bf8 : widened::Format::bf8;
+}();
+
+template <class FormatOfA, class FormatOfB, class ShapeOf>
+void multiply_widened(const MatrixOperands& operands) {
+    constexpr int pairs = ShapeOf::run / 2;
+    alignas(64) uint8_t a[pairs * 256], b[pairs * 256];
+    widened::widen<widened_format<FormatOfA>, pairs>(operands.a, a);
+    widened::widen<widened_format<FormatOfB>, pairs>(operands.b, b);
+    MatrixOperands wide = operands;
+    wide.a = a;
+    wide.b = b;
+    multiply_dot<ShapeOf>(wide);
+}
+#endif
+
 template <template <Float8> class FormatOfA, template <Float8> class FormatOfB, Float8 kind, class ShapeOf>
 constexpr Meaning bytes_of_kind(Arithmetic arithmetic) {
     typedef FormatOfA<kind> A;
     typedef FormatOfB<kind> B;
     if (arithmetic == Arithmetic::exact) return meaning<multiply_exact_bytes<A, B, ShapeOf>, ShapeOf>();
+#if defined(__AVX512BF16__)
+    if (arithmetic == Arithmetic::fast) return meaning<multiply_widened<A, B, ShapeOf>, ShapeOf>();
+#endif
     return meaning<multiply_strict<A, ShapeOf, FloatSum, B>, ShapeOf>();
 }
 template <template <Float8> class FormatOfA, template <Float8> class FormatOfB, class ShapeOf>

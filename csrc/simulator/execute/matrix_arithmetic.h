@@ -6,7 +6,8 @@
 //           every NaN result is 0x7fc00000. The same bits at every host level.
 //   fast    as strict, except at avx512_bf16 with bf16 operands: there the host's vdpbf16ps adds k in pairs,
 //   the odd k of
-//           a pair first, each with one rounding, and takes denormal inputs and results as zero.
+//           a pair first, each with one rounding, and takes denormal inputs and results as zero. Floats of 8, 6 and 4
+//           bits, which are bf16 values as they stand, are added up like bf16 ones; runs of k may take turns.
 //   exact   the CDNA3 rule that MMA-Sim derived from hardware (arXiv 2511.10909): see matrix_exact.h. f32 and
 //   f64 are
 //           k-sequential fused multiply-adds there too. For gfx950 an assumption: no rule is published.
@@ -152,6 +153,7 @@ struct Byte {
     static constexpr bool is_bf16 = false;
     static constexpr int per_dword = 4;
     static constexpr int group = 16;  // even and odd k apart
+    static constexpr int fraction = fraction_bits;
     static constexpr int bias = (fraction_bits == 3 ? 7 : 15) + (kind == Float8::fnuz);
     static constexpr int smallest_exponent = 1 - bias;
     HIPKITTENS_INLINE MatrixFloats unpack(MatrixBits dwords, int e) {

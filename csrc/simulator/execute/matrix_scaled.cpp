@@ -5,12 +5,14 @@
 // 6- and 4-bit elements are 32 consecutive k; 8-bit ones two runs of 16, half of the depth apart (as AMD's
 // rocjitsu has them). A scale is a power of two, 2^(byte - 127), for 32 consecutive k of a row: that of k
 // block j is in lane j * size + row, in the byte that OP_SEL (low bit) and OP_SEL_HI choose; 255 is NaN.
-// Every k is one fused multiply-add of the scaled product, rounded once, in every arithmetic: no rule of the
-// hardware's is published.
+// Every k is one fused multiply-add of the scaled product, rounded once: no rule of the hardware's is published, so
+// arithmetic exact is strict. Fast adds the scaled elements up as bf16 ones (matrix_arithmetic.h).
 #include "simulator/execute/matrix_scaled.h"
 
+#include "simulator/execute/matrix_dot.h"
 #include "simulator/execute/matrix_mode.h"
 #include "simulator/execute/matrix_strict.h"
+#include "simulator/execute/matrix_widened.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
@@ -50,11 +52,6 @@ constexpr Values make_values(int bits, int fraction_bits, int bias) {
 }
 constexpr Values values_of[format_count] = {make_values(8, 3, 7), make_values(8, 2, 15), make_values(6, 3, 1),
                                             make_values(6, 2, 3), make_values(4, 1, 1)};
-
-// Step::immediate.
-struct Control {
-    uint32_t a_format : 3, b_format : 3, a_byte : 2, b_byte : 2, is_scaled : 1, copies_c : 1, unused : 20;
-};
 
 template <int size, int depth>
 struct Unpacked {
@@ -134,7 +131,7 @@ void apply_scales(Unpacked<size, depth>& operand) {
 template <int size, int depth>
 const Step* run(Wave* wave, const Step* step) {
     const MatrixMode mode(wave);
-    Control control;
+    ScaledControl control;
     memcpy(&control, &step->immediate, sizeof(control));
     MatrixOperands operands = {at(wave, step->destination),
                                at(wave, step->source[0]),
@@ -166,23 +163,66 @@ const Step* run(Wave* wave, const Step* step) {
     return step + 1;
 }
 
+#if defined(__AVX512BF16__)
+// Sums of bf16 products; falls back on the sequential ones for scales that bf16 has no exponents for.
+template <int size, int depth>
+const Step* run_widened(Wave* wave, const Step* step) {
+    ScaledControl control;
+    memcpy(&control, &step->immediate, sizeof(control));
+    __m512i powers[2][4];
+    if (control.is_scaled &&
+        !(widened::powers_of(at(wave, step->extra[0]), step->stride[0], control.a_byte, powers[0]) &&
+          widened::powers_of(at(wave, step->extra[1]), step->stride[1], control.b_byte, powers[1])))
+        return run<size, depth>(wave, step);
+    const MatrixMode mode(wave);
+    alignas(64) uint8_t a[16 * 256], b[16 * 256];
+    widened::widen_block<size>(control.a_format, at(wave, step->source[0]),
+                               control.is_scaled ? powers[0] : nullptr, a);
+    widened::widen_block<size>(control.b_format, at(wave, step->source[1]),
+                               control.is_scaled ? powers[1] : nullptr, b);
+    uint8_t* d = at(wave, step->destination);
+    MatrixOperands operands = {
+        d, a, b, at(wave, step->source[2]), step->dwords ? layout::vector_row_bytes : 0, step->stride[2]};
+    alignas(64) uint8_t copy_of_c[size * size * 4];
+    if (__builtin_expect(control.copies_c, 0)) {
+        memcpy(copy_of_c, operands.c, sizeof copy_of_c);
+        operands.c = copy_of_c;
+    }
+    for (int part = 0; part < 4; ++part) {
+        multiply_dot<Shape<size, depth / 4>>(operands);
+        operands = {d, operands.a + 4 * 256,     operands.b + 4 * 256,
+                    d, layout::vector_row_bytes, layout::scalar_row_bytes};
+    }
+    return step + 1;
+}
+#endif
+
+template <int size, int depth>
+Handler handler_of([[maybe_unused]] Arithmetic arithmetic) {
+#if defined(__AVX512BF16__)
+    if (arithmetic == Arithmetic::fast) return run_widened<size, depth>;
+#endif
+    return run<size, depth>;
+}
+
 }  // namespace
 
 bool bind_scaled_matrix(const isa::Instruction& instruction, StepBuilder& builder) {
     bool is_scaled = false;
     Handler handler = nullptr;
+    const Arithmetic arithmetic = builder.settings().arithmetic;
     switch (instruction.opcode) {
         case Opcode::v_mfma_scale_f32_16x16x128_f8f6f4:
             is_scaled = true;
             [[fallthrough]];
         case Opcode::v_mfma_f32_16x16x128_f8f6f4:
-            handler = run<16, 128>;
+            handler = handler_of<16, 128>(arithmetic);
             break;
         case Opcode::v_mfma_scale_f32_32x32x64_f8f6f4:
             is_scaled = true;
             [[fallthrough]];
         case Opcode::v_mfma_f32_32x32x64_f8f6f4:
-            handler = run<32, 64>;
+            handler = handler_of<32, 64>(arithmetic);
             break;
         default:
             return false;
@@ -213,7 +253,8 @@ bool bind_scaled_matrix(const isa::Instruction& instruction, StepBuilder& builde
     const auto byte = [&](int side) {
         return (instruction.op_sel >> side & 1u) | (instruction.op_sel_hi >> side & 1u) << 1;
     };
-    const Control control = {instruction.cbsz, instruction.blgp, byte(0), byte(1), is_scaled, shifted, 0};
+    const ScaledControl control = {instruction.cbsz, instruction.blgp, byte(0), byte(1),
+                                   is_scaled,        shifted,          0};
     static_assert(sizeof(control) == sizeof(step.immediate));
     memcpy(&step.immediate, &control, sizeof(control));
     return true;

@@ -5,12 +5,16 @@
 // tile (Intel SDM, "TDPBF16PS": even and odd k summed apart, then added to C; denormals flushed; nearest
 // even). An MFMA's registers fit it well: in memory D is rows of sixteen columns at a constant distance,
 // though not in row order, and B is rows of pairs at the same distance. Only A, which AMD keeps by columns,
-// has to be transposed, with its rows in D's order.
+// has to be transposed, with its rows in D's order. Operands of fewer bits are widened to bf16 first.
 #include "simulator/tile_unit/tile_unit.h"
 
 #include <immintrin.h>
 
 #include <cstdint>
+#include <cstring>
+
+#include "simulator/execute/matrix_scaled.h"
+#include "simulator/execute/matrix_widened.h"
 
 namespace hipkittens::simulator::tile_unit {
 
@@ -63,20 +67,25 @@ inline __attribute__((always_inline)) void rearrange(const uint8_t* a, Rearrange
         *even = _mm512_permutex2var_epi64(first, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), second);
         *odd = _mm512_permutex2var_epi64(first, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), second);
     };
-    if constexpr (size == 16 && pairs == 16) {
-        const Quads q0 = transpose_quads(a, distance), q1 = transpose_quads(a + 4 * distance, distance);
-        const Quads q2 = transpose_quads(a + 8 * distance, distance),
-                    q3 = transpose_quads(a + 12 * distance, distance);
-        for (int c = 0; c < 4; ++c) {
-            const __m512i low01 = _mm512_shuffle_i32x4(q0.column[c], q1.column[c], 0x44),
-                          high01 = _mm512_shuffle_i32x4(q0.column[c], q1.column[c], 0xee);
-            const __m512i low23 = _mm512_shuffle_i32x4(q2.column[c], q3.column[c], 0x44),
-                          high23 = _mm512_shuffle_i32x4(q2.column[c], q3.column[c], 0xee);
-            uint8_t* place = out->tile[0] + 4 * c * 64;
-            _mm512_store_si512(place, _mm512_shuffle_i32x4(low01, low23, 0x88));
-            _mm512_store_si512(place + 64, _mm512_shuffle_i32x4(low01, low23, 0xdd));
-            _mm512_store_si512(place + 128, _mm512_shuffle_i32x4(high01, high23, 0x88));
-            _mm512_store_si512(place + 192, _mm512_shuffle_i32x4(high01, high23, 0xdd));
+    if constexpr (pairs == 16) {
+        for (int half = 0; half < size / 16; ++half) {
+            const uint8_t* rows = a + half * 64;
+            const Quads q0 = transpose_quads(rows, distance),
+                        q1 = transpose_quads(rows + 4 * distance, distance);
+            const Quads q2 = transpose_quads(rows + 8 * distance, distance),
+                        q3 = transpose_quads(rows + 12 * distance, distance);
+            constexpr int second = 64, third = size == 16 ? 128 : 512, fourth = third + 64;
+            for (int c = 0; c < 4; ++c) {
+                const __m512i low01 = _mm512_shuffle_i32x4(q0.column[c], q1.column[c], 0x44),
+                              high01 = _mm512_shuffle_i32x4(q0.column[c], q1.column[c], 0xee);
+                const __m512i low23 = _mm512_shuffle_i32x4(q2.column[c], q3.column[c], 0x44),
+                              high23 = _mm512_shuffle_i32x4(q2.column[c], q3.column[c], 0xee);
+                uint8_t* place = out->tile[half] + (size == 16 ? 4 * c : 2 * c) * 64;
+                _mm512_store_si512(place, _mm512_shuffle_i32x4(low01, low23, 0x88));
+                _mm512_store_si512(place + second, _mm512_shuffle_i32x4(low01, low23, 0xdd));
+                _mm512_store_si512(place + third, _mm512_shuffle_i32x4(high01, high23, 0x88));
+                _mm512_store_si512(place + fourth, _mm512_shuffle_i32x4(high01, high23, 0xdd));
+            }
         }
     } else {
         constexpr int halves = size / 16;
@@ -186,6 +195,115 @@ const Step* products(Wave* wave, const Step* step) {
     return end;
 }
 
+// `parts` runs of k, each of `pairs` pairs, of operands that were widened.
+template <int size, int pairs, int parts>
+inline __attribute__((always_inline)) void multiply_parts(Wave* wave, const Step* step, const uint8_t* wide_a,
+                                                          const uint8_t* wide_b) {
+    constexpr int distance = size * 4, halves = size / 16, part_bytes = pairs * distance;
+    RearrangedA a[parts];
+#pragma GCC unroll 4
+    for (int part = 0; part < parts; ++part) rearrange<size, pairs>(wide_a + part * part_bytes, &a[part]);
+    uint8_t* d = at(wave, step->destination);
+    const uint8_t* c = at(wave, step->source[2]);
+    const bool c_is_constant = step->stride[2] == 0;
+    for (int row_half = 0; row_half < halves; ++row_half) {
+        for (int column_half = 0; column_half < halves; ++column_half) {
+            const int place = row_half * 2048 + column_half * 64;
+            _tile_loadd(ACCUMULATOR, c_is_constant ? c : c + place, c_is_constant ? 0 : distance);
+#pragma GCC unroll 4
+            for (int part = 0; part < parts; ++part) {
+                load_a<pairs>(a[part].tile[row_half]);
+                load_b<pairs>(wide_b + part * part_bytes + column_half * 64, distance);
+                multiply_add<pairs>();
+            }
+            _tile_stored(ACCUMULATOR, d + place, distance);
+        }
+    }
+}
+
+// 8-bit floats without scales: eight elements of a lane.
+template <int size, widened::Format format_of_a, widened::Format format_of_b>
+const Step* product_of_bytes(Wave* wave, const Step* step) {
+    alignas(64) uint8_t a[4 * 256], b[4 * 256];
+    widened::widen<format_of_a, 4>(at(wave, step->source[0]), a);
+    widened::widen<format_of_b, 4>(at(wave, step->source[1]), b);
+    multiply_parts<size, 256 / size, 1>(wave, step, a, b);
+    return step + 1;
+}
+
+// Of 32 elements of a lane. Step::data is the handler for scales that bf16 has no exponents for.
+template <int size>
+const Step* scaled_product(Wave* wave, const Step* step) {
+    ScaledControl control;
+    memcpy(&control, &step->immediate, sizeof(control));
+    __m512i powers[2][4];
+    if (control.is_scaled &&
+        !(widened::powers_of(at(wave, step->extra[0]), step->stride[0], control.a_byte, powers[0]) &&
+          widened::powers_of(at(wave, step->extra[1]), step->stride[1], control.b_byte, powers[1])))
+        return reinterpret_cast<Handler>(const_cast<void*>(step->data))(wave, step);
+    alignas(64) uint8_t a[16 * 256], b[16 * 256];
+    widened::widen_block<size>(control.a_format, at(wave, step->source[0]),
+                               control.is_scaled ? powers[0] : nullptr, a);
+    widened::widen_block<size>(control.b_format, at(wave, step->source[1]),
+                               control.is_scaled ? powers[1] : nullptr, b);
+    multiply_parts<size, 16, 64 / size>(wave, step, a, b);
+    return step + 1;
+}
+
+Handler bytes_handler(Opcode opcode, isa::Target target) {
+    using enum widened::Format;
+    const bool fnuz = target == isa::Target::gfx942;
+    switch (opcode) {
+        case Opcode::v_mfma_f32_16x16x32_fp8_fp8:
+            return fnuz ? product_of_bytes<16, fnuz_fp8, fnuz_fp8> : product_of_bytes<16, fp8, fp8>;
+        case Opcode::v_mfma_f32_16x16x32_fp8_bf8:
+            return fnuz ? product_of_bytes<16, fnuz_fp8, fnuz_bf8> : product_of_bytes<16, fp8, bf8>;
+        case Opcode::v_mfma_f32_16x16x32_bf8_fp8:
+            return fnuz ? product_of_bytes<16, fnuz_bf8, fnuz_fp8> : product_of_bytes<16, bf8, fp8>;
+        case Opcode::v_mfma_f32_16x16x32_bf8_bf8:
+            return fnuz ? product_of_bytes<16, fnuz_bf8, fnuz_bf8> : product_of_bytes<16, bf8, bf8>;
+        case Opcode::v_mfma_f32_32x32x16_fp8_fp8:
+            return fnuz ? product_of_bytes<32, fnuz_fp8, fnuz_fp8> : product_of_bytes<32, fp8, fp8>;
+        case Opcode::v_mfma_f32_32x32x16_fp8_bf8:
+            return fnuz ? product_of_bytes<32, fnuz_fp8, fnuz_bf8> : product_of_bytes<32, fp8, bf8>;
+        case Opcode::v_mfma_f32_32x32x16_bf8_fp8:
+            return fnuz ? product_of_bytes<32, fnuz_bf8, fnuz_fp8> : product_of_bytes<32, bf8, fp8>;
+        case Opcode::v_mfma_f32_32x32x16_bf8_bf8:
+            return fnuz ? product_of_bytes<32, fnuz_bf8, fnuz_bf8> : product_of_bytes<32, bf8, bf8>;
+        default:
+            return nullptr;
+    }
+}
+
+Handler scaled_handler(Opcode opcode) {
+    switch (opcode) {
+        case Opcode::v_mfma_f32_16x16x128_f8f6f4:
+        case Opcode::v_mfma_scale_f32_16x16x128_f8f6f4:
+            return scaled_product<16>;
+        case Opcode::v_mfma_f32_32x32x64_f8f6f4:
+        case Opcode::v_mfma_scale_f32_32x32x64_f8f6f4:
+            return scaled_product<32>;
+        default:
+            return nullptr;
+    }
+}
+
+// Products of widened operands stand alone: what AITER's kernels put between them ends any run.
+void adopt_widened(Step& step, const isa::Instruction& instruction) {
+    if (step.data != nullptr || step.destination == 0) return;
+    if (const Handler handler = bytes_handler(instruction.opcode, instruction.target)) {
+        if (step.dwords == 0) step.handler = handler;
+        return;
+    }
+    const Handler handler = scaled_handler(instruction.opcode);
+    if (!handler) return;
+    ScaledControl control;
+    memcpy(&control, &step.immediate, sizeof(control));
+    if (control.copies_c) return;
+    step.data = reinterpret_cast<const void*>(step.handler);
+    step.handler = handler;
+}
+
 struct Meaning {
     Handler one, several;
     uint32_t a_bytes, d_bytes;
@@ -255,14 +373,17 @@ void adopt_products(Step* steps, size_t count, const isa::Instruction* instructi
     const auto meaning_at = [&](size_t index) -> const Meaning* {
         const Step& step = steps[index];
         const isa::Instruction& instruction = instructions[step.instruction];
-        // Step::data is set when the operands have to be copied first (matrix.cpp).
-        return instruction.encoding == isa::Encoding::mai && step.data == nullptr && step.dwords == 0
+        // Step::data is set when the operands have to be copied first (matrix.cpp). Of the steps of an instruction, the
+        // one that counts its block has no destination.
+        return instruction.encoding == isa::Encoding::mai && step.data == nullptr && step.dwords == 0 &&
+                       step.destination != 0
                    ? meaning_of(instruction.opcode)
                    : nullptr;
     };
     for (size_t first = 0; first < count;) {
         const Meaning* meaning = meaning_at(first);
         if (!meaning) {
+            adopt_widened(steps[first], instructions[steps[first].instruction]);
             ++first;
             continue;
         }
