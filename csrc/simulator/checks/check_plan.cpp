@@ -101,8 +101,9 @@ void PlanBuilder::before(uint32_t index, bool starts_block, bool is_indexed) {
             }
         }
     }
-    run.reads.add(exposed);
     run.writes.add(effects.writes);
+    run.touches.add(exposed);
+    run.touches.add(effects.writes);
     run_is_open_ = effects.queue == Queue::none && !effects.writes_exec && !effects.is_control;
     if (opcode == Opcode::s_barrier) builder_.emit(check_barrier);
     if (opcode == Opcode::s_waitcnt && (plan_.checkers & notes)) {

@@ -33,7 +33,8 @@ struct MemoryEffects {
 // registers are checked together, before the first of them runs.
 struct Run {
     uint32_t first = 0, count = 0;
-    RegisterSet reads, writes;  // reads: of what no earlier instruction of the run has written
+    RegisterSet writes;
+    RegisterSet touches;  // what they write, and what they read that no earlier one of the run has written
 };
 
 struct Hazard;

@@ -57,8 +57,11 @@ void GlobalShadow::touch(Page& page, Wave* wave, const MemoryEffects& effects,
                          const PendingOperation* operation, const Region& region, uint64_t address,
                          uint32_t bytes, uint32_t lane) {
     const uint32_t low_bits = static_cast<uint32_t>(address % page_bytes) | bytes;
-    if (low_bits & ((1u << page.shift) - 1)) {
-        const uint32_t shift = static_cast<uint32_t>(__builtin_ctz(low_bits));
+    const uint32_t shift = std::min<uint32_t>(page.shift, static_cast<uint32_t>(__builtin_ctz(low_bits)));
+    if (page.cells.empty()) {
+        page.cells.resize(page_bytes >> shift);
+        page.shift = shift;
+    } else if (shift < page.shift) {
         std::vector<Cell> finer(page_bytes >> shift);
         for (size_t cell = 0; cell < finer.size(); ++cell)
             finer[cell] = page.cells[cell >> (page.shift - shift)];

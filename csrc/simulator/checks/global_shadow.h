@@ -37,10 +37,10 @@ class GlobalShadow {
     struct Cell {
         Party writer, reader, other_reader;  // other_reader: of another workgroup or wave than reader
     };
-    // Cells are split as those of LdsShadow, page by page.
+    // Cells are split as those of LdsShadow, page by page; a page has none before its first access.
     struct Page {
         uint32_t shift = 4;
-        std::vector<Cell> cells = std::vector<Cell>(page_bytes >> 4);
+        std::vector<Cell> cells;
     };
     struct Shard {
         std::mutex mutex;

@@ -86,9 +86,51 @@ void LdsShadow::access(Wave* wave, const MemoryEffects& effects, const PendingOp
     }
     // An endless kernel must not fill the host: what was done so long ago is forgotten.
     if (accesses_.size() > (1u << 22)) {
-        for (Cell& cell : cells_) cell = {{cell.writer.access ? forgotten : 0, 0}, {}, {}};
+        for (Cell& cell : cells_) cell = {cell.writer ? forgotten : 0, 0, 0};
         accesses_.erase(accesses_.begin() + first_access, accesses_.end());
     }
+}
+
+struct LdsShadow::Touch {
+    Stamp stamp;
+    // From here on a stamp may belong to somebody who is not ordered before: whoever landed before the last barrier that
+    // the access knows of is.
+    Stamp first_doubtful;
+    Stamp first_defined;  // stamps below are findings: 1 where a read of what nobody wrote is one
+};
+
+inline void LdsShadow::read(const Touch& touch, Cell& cell) {
+    const Stamp before = cell.reader;
+    cell.other_reader = before && !are_of_one_wave(before, touch.stamp) ? before : cell.other_reader;
+    cell.reader = touch.stamp;
+}
+
+// All 64 lanes: what most accesses come to, and what they cost. Whether nothing is left to judge; if something is, a write
+// has changed nothing yet.
+template <bool writes>
+bool LdsShadow::touch_all(const Touch& touch, const uint32_t* address, uint32_t per_lane) {
+    Cell* const cells = cells_.data();
+    const uint32_t shift = shift_;
+    bool is_clear = true;
+    for (int lane = 0; lane < 64; ++lane) {
+        Cell* cell = cells + (address[lane] >> shift);
+        for (uint32_t part = 0; part < per_lane; ++part) {
+            const Stamp writer = cell[part].writer;
+            is_clear &= (writer < touch.first_doubtful) & (writer >= touch.first_defined);
+            if constexpr (writes) {
+                is_clear &= (cell[part].reader < touch.first_doubtful) &
+                            (cell[part].other_reader < touch.first_doubtful);
+            } else {
+                read(touch, cell[part]);
+            }
+        }
+    }
+    if (!writes || !is_clear) return is_clear;
+    for (int lane = 0; lane < 64; ++lane) {
+        Cell* cell = cells + (address[lane] >> shift);
+        for (uint32_t part = 0; part < per_lane; ++part) cell[part] = {touch.stamp, 0, 0};
+    }
+    return true;
 }
 
 template <bool writes>
@@ -98,31 +140,30 @@ void LdsShadow::touch(Wave* wave, const MemoryEffects& effects, uint32_t me, con
     const bool races = checkers & racecheck, undefined = (checkers & initcheck) && effects.reads_lds;
     const LdsAccess mine = accesses_[me];
     const uint32_t per_lane = bytes >> shift_, cell_bytes = 1u << shift_;
-    const Stamp stamp{me, (mine.land_epoch + 1) << 8 | mine.wave};
-    // Whoever landed before the last barrier this access knows of is ordered before it.
-    const uint32_t first_doubtful = (mine.issue_epoch + 1) << 8;
-    const auto judge = [&](const Stamp& earlier, uint32_t at, uint32_t lane, bool earlier_writes) {
-        if (races && earlier.access != me && !is_ordered(accesses_[earlier.access], mine))
-            report_race(wave, earlier.access, me, at, cell_bytes, lane, earlier_writes, writes);
+    const Touch touch{uint64_t{mine.land_epoch + 1} << epoch_bit | uint64_t{mine.wave} << wave_bit | me,
+                      races ? uint64_t{mine.issue_epoch + 1} << epoch_bit : ~Stamp{0}, undefined};
+    if (lanes == ~uint64_t{0}) {
+        const bool is_done = per_lane == 1 ? touch_all<writes>(touch, address, 1)
+                                           : touch_all<writes>(touch, address, per_lane);
+        if (is_done) return;
+    }
+    const auto judge = [&](Stamp earlier, uint32_t at, uint32_t lane, bool earlier_writes) {
+        if (access_of(earlier) != me && !is_ordered(accesses_[access_of(earlier)], mine))
+            report_race(wave, access_of(earlier), me, at, cell_bytes, lane, earlier_writes, writes);
     };
     for (uint64_t left = lanes; left; left &= left - 1) {
         const uint32_t lane = static_cast<uint32_t>(__builtin_ctzll(left));
         uint32_t at = address[lane];
         Cell* cell = &cells_[at >> shift_];
         for (uint32_t part = 0; part < per_lane; ++part, ++cell, at += cell_bytes) {
-            if (__builtin_expect(cell->writer.epoch_and_wave >= first_doubtful, 0))
-                judge(cell->writer, at, lane, true);
-            if (undefined && !cell->writer.access) report_undefined(wave, me, at, cell_bytes, lane);
+            if (cell->writer >= touch.first_doubtful) judge(cell->writer, at, lane, true);
+            if (cell->writer < touch.first_defined) report_undefined(wave, me, at, cell_bytes, lane);
             if constexpr (writes) {
-                if (__builtin_expect(cell->reader.epoch_and_wave >= first_doubtful, 0))
-                    judge(cell->reader, at, lane, false);
-                if (__builtin_expect(cell->other_reader.epoch_and_wave >= first_doubtful, 0))
-                    judge(cell->other_reader, at, lane, false);
-                *cell = {stamp, {}, {}};
+                if (cell->reader >= touch.first_doubtful) judge(cell->reader, at, lane, false);
+                if (cell->other_reader >= touch.first_doubtful) judge(cell->other_reader, at, lane, false);
+                *cell = {touch.stamp, 0, 0};
             } else {
-                if ((cell->reader.epoch_and_wave ^ stamp.epoch_and_wave) & 0xff && cell->reader.access)
-                    cell->other_reader = cell->reader;
-                cell->reader = stamp;
+                read(touch, *cell);
             }
         }
     }

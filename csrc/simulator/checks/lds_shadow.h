@@ -40,20 +40,24 @@ class LdsShadow {
                 const uint32_t* address, uint64_t lanes, uint32_t bytes);
 
   private:
-    // An access and what is needed to see at once that it is ordered before another: one barrier more than its issuer had
-    // passed when it landed, then the issuer. 0: nobody.
-    struct Stamp {
-        uint32_t access = 0;
-        uint32_t epoch_and_wave = 0;
-    };
+    // An access, below what is needed to see at once that it is ordered before another: one barrier more than its issuer
+    // had passed when it landed, from bit 40 on, and the issuer. 0: nobody.
+    using Stamp = uint64_t;
+    static constexpr uint32_t wave_bit = 32, epoch_bit = 40;
+    static uint32_t access_of(Stamp stamp) { return static_cast<uint32_t>(stamp); }
+    static bool are_of_one_wave(Stamp a, Stamp b) { return !((a ^ b) >> wave_bit & 0xff); }
     struct Cell {
-        Stamp writer, reader;
-        Stamp other_reader;  // the last reader of another wave than `reader`
+        Stamp writer = 0, reader = 0;
+        Stamp other_reader = 0;  // the last reader of another wave than `reader`
     };
     void split_to(uint32_t shift);
+    struct Touch;
     template <bool writes>
     void touch(Wave* wave, const MemoryEffects& effects, uint32_t me, const uint32_t* address, uint64_t lanes,
                uint32_t bytes);
+    void read(const Touch& touch, Cell& cell);
+    template <bool writes>
+    bool touch_all(const Touch& touch, const uint32_t* address, uint32_t per_lane);
     bool is_ordered(const LdsAccess& earlier, const LdsAccess& later) const;
     void report_race(Wave* wave, uint32_t earlier, uint32_t later, uint32_t address, uint32_t bytes,
                      uint32_t lane, bool earlier_writes, bool later_writes);

@@ -179,7 +179,7 @@ class RunChecker {
 const Step* check_run(Wave* wave, const Step* step) {
     const Run& run = *static_cast<const Run*>(step->data);
     const WaveShadow& shadow = *wave->shadow;
-    if (__builtin_expect(run.reads.meets(shadow.watched) || run.writes.meets(shadow.watched), 0)) {
+    if (__builtin_expect(run.touches.meets(shadow.watched), 0)) {
         RunChecker checker(wave, *wave->workgroup->shadow->plan);
         for (uint32_t index = run.first; index < run.first + run.count; ++index) checker.check(index);
     }

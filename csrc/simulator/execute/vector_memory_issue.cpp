@@ -79,10 +79,16 @@ const Step* issue_load_to_lds(Wave* wave, const Step* step) {
     count_bytes<form, false>(wave, step, operation);
     prefetch(operation, size);
     if (__builtin_expect(step->extra[2] & memory_flag::poison, 0)) {
-        for (uint64_t left = operation->lanes; left; left &= left - 1) {
-            uint8_t* target = wave->lds + start + __builtin_ctzll(left) * size;
-            for (uint32_t byte = 0; byte < size; byte += 4)
+        const auto poison = [&](uint32_t first_lane, uint32_t lanes) {
+            uint8_t* target = wave->lds + start + first_lane * size;
+            for (uint32_t byte = 0; byte < lanes * size; byte += 4)
                 store_unaligned<uint32_t>(target + byte, poison_pattern);
+        };
+        if (operation->lanes == all_lanes) {
+            poison(0, 64);
+        } else {
+            for (uint64_t left = operation->lanes; left; left &= left - 1)
+                poison(static_cast<uint32_t>(__builtin_ctzll(left)), 1);
         }
     }
     queue_vector_memory(wave, operation);
