@@ -3,10 +3,18 @@
 """Speed of the simulated GPUs, as a ratio to PyTorch's own bf16 matmul on the same cores in the same run.
 
     python benchmarks/simulator.py [--target gfx950] [--large] [--quick] [--json]
+    python benchmarks/simulator.py --baseline-library PATH [--tolerance 0.05] [--json]
 
-gemm rows: hipkittens.matmul and torch.matmul take turns; the shortest time of each counts. valu and dispatch rows: one
-wave runs a loop of v_fma_f32 (64 lanes) or s_mov_b32; gflops then means 10^9 instructions' worth of lanes' operations, and
-`nanoseconds` is per instruction. checks rows: a product with every checker on against off. --host-level holds PyTorch to the same host instructions (oneDNN's ONEDNN_MAX_CPU_ISA).
+gemm rows: hipkittens.matmul and torch.matmul take turns; the shortest time of each counts. aiter rows: objects of AITER's,
+named by `object`, beside torch.matmul of bf16 (fp8 and fp4 products are AITER's, since no kernel of ours has these formats);
+a row that cannot run has `skipped`. valu and dispatch rows: one wave runs a loop of v_fma_f32 (64 lanes) or s_mov_b32; gflops
+then means 10^9 instructions' worth of lanes' operations, and `nanoseconds` is per instruction. checks rows: a product with
+every checker on against off. --host-level holds PyTorch to the same host instructions (oneDNN's ONEDNN_MAX_CPU_ISA).
+
+--baseline-library names another build of libhipkittens_simulator.so, with the same structures in simulator.h: both run the
+same launches in turns, in this process, and the shortest times are compared: of the CPU, so that other programs disturb
+less. Exit code 1 if this one is slower in a row by
+more than the tolerance.
 """
 
 from __future__ import annotations
@@ -16,28 +24,20 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import simulator_workloads as workloads
 import torch
 
 import hipkittens
 from hipkittens import _library
 from hipkittens._backend import HOST_LEVELS
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
 TARGETS = ("gfx942", "gfx950")
 GEMMS = {"fast": (2048, 4096), "strict": (1024,), "exact": (512,)}
 
 ONEDNN_ISA = {"avx2": "AVX2", "avx512": "AVX512_CORE", "avx512_bf16": "AVX512_CORE_BF16"}
-
-LOOP = """
-extern "C" __global__ void loop(unsigned count) {{
-    float value = 1.0f;  // from a denormal, the host's own assist would be measured
-    for (unsigned i = 0; i < count; ++i)
-        asm volatile(".rept 256\\n\\t{instruction}\\n\\t.endr" : "+v"(value)::"s20");
-}}
-"""
 
 
 def seconds_of(function) -> float:
@@ -96,15 +96,10 @@ def checked_row(target: str, size: int, host_level: str, seconds: float) -> dict
     }
 
 
-def instruction_row(name: str, instruction: str, target: str, host_level: str, native_gflops: float) -> dict:
-    import device_compiler
-    import simulated_device
-
-    code = device_compiler.compile_hip(LOOP.format(instruction=instruction), target)
-    kernel = simulated_device.Module(code, target).kernel("loop")
-    count, best = 4000, float("inf")
+def instruction_row(name: str, target: str, host_level: str, native_gflops: float) -> dict:
+    workload, best = workloads.loop(name, target), float("inf")
     for _ in range(5):
-        report = kernel.launch(count.to_bytes(4, "little"), threads=1, host_level=host_level)
+        report = workload.run(threads=1, host_level=host_level)
         best = min(best, report.seconds / report.instructions)
     gflops = 128 / best / 1e9 if name == "valu" else 0.0
     return {
@@ -117,6 +112,55 @@ def instruction_row(name: str, instruction: str, target: str, host_level: str, n
         "ratio_to_native": gflops / native_gflops,
         "nanoseconds": best * 1e9,
     }
+
+
+def aiter_rows(target: str, size: int, host_level: str, seconds: float) -> Iterator[dict]:
+    """On one thread, beside a bf16 matmul of that size."""
+    made = workloads.aiter_products(target, size)
+    why = workloads.why_no_aiter()
+    a, b = (torch.randn(size, size).bfloat16() for _ in range(2))
+    torch.set_num_threads(1)
+    for name, make in made.items():
+        row = {"name": name, "target": target, "mode": "fast", "threads": 1}
+        if why:
+            yield row | {"skipped": why}
+            continue
+        workload = make()
+        ours = native = float("inf")
+        started, turns = time.perf_counter(), 0
+        while turns < 3 or time.perf_counter() - started < seconds:
+            ours = min(ours, workload.run(threads=1, host_level=host_level).seconds)
+            native = min(native, seconds_of(lambda: torch.matmul(a, b.t())))
+            turns += 1
+        yield row | {
+            "gflops": workload.flops / ours / 1e9,
+            "native_gflops": 2.0 * size**3 / native / 1e9,
+            "ratio_to_native": workload.flops / ours / (2.0 * size**3 / native),
+            "object": workload.object,
+        }
+
+
+def paired_rows(target: str, baseline: Path, host_level: str, seconds: float) -> Iterator[dict]:
+    """This build and the other in turns; who goes first changes."""
+    for workload, settings in workloads.paired(target):
+        best: dict[Path | None, float] = {None: float("inf"), baseline: float("inf")}
+        started, turns = time.perf_counter(), 0
+        while turns < 6 or time.perf_counter() - started < seconds:
+            for library in list(best)[:: 1 if turns % 2 else -1]:
+                before = time.process_time()
+                workload.run(library, threads=1, host_level=host_level, **settings)
+                best[library] = min(best[library], time.process_time() - before)
+            turns += 1
+        yield {
+            "name": workload.name + ("_checks" if settings.get("checks") else ""),
+            "target": target,
+            "mode": settings.get("arithmetic", "fast"),
+            "threads": 1,
+            "turns": turns,
+            "seconds": best[None],
+            "baseline_seconds": best[baseline],
+            "ratio_to_baseline": best[None] / best[baseline],
+        }
 
 
 def measure(targets: tuple[str, ...], large: bool, quick: bool, host_level: str) -> list[dict]:
@@ -135,16 +179,29 @@ def measure(targets: tuple[str, ...], large: bool, quick: bool, host_level: str)
             rows.append(checked_row(target, 1024, host_level, 0.5 if quick else 4.0))
             print_row(rows[-1], sys.stderr)
             native = next(row["native_gflops"] for row in rows if row["threads"] == 1)
-            rows.append(instruction_row("valu", "v_fma_f32 %0, %0, %0, %0", target, host_level, native))
-            print_row(rows[-1], sys.stderr)
-            rows.append(instruction_row("dispatch", "s_mov_b32 s20, s20", target, host_level, native))
-            print_row(rows[-1], sys.stderr)
+            for name in workloads.INSTRUCTIONS:
+                rows.append(instruction_row(name, target, host_level, native))
+                print_row(rows[-1], sys.stderr)
+            for row in aiter_rows(target, 512 if quick else 1024, host_level, 0.5 if quick else 4.0):
+                rows.append(row)
+                print_row(row, sys.stderr)
     finally:
         torch.set_num_threads(before)
     return rows
 
 
 def print_row(row: dict, file) -> None:
+    if "skipped" in row:
+        print(f"{row['target']} {row['name']:<18} not run: {row['skipped']}", file=file, flush=True)
+        return
+    if "ratio_to_baseline" in row:
+        print(
+            f"{row['target']} {row['name']:<42} {row['mode']:<6} {row['seconds'] * 1e3:9.2f} ms, baseline "
+            f"{row['baseline_seconds'] * 1e3:9.2f} ms: {row['ratio_to_baseline']:.3f}",
+            file=file,
+            flush=True,
+        )
+        return
     if "ratio_to_unchecked" in row:
         print(
             f"{row['target']} {row['name']:<18} every checker on: {row['gflops']:.1f} GFLOP/s, off: "
@@ -171,15 +228,30 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="2048 at most, half a second per row")
     parser.add_argument("--host-level", choices=HOST_LEVELS, default="best")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--baseline-library", type=Path, metavar="PATH", help="compare with this simulator")
+    parser.add_argument("--tolerance", type=float, default=0.05, help="how much slower is allowed")
     arguments = parser.parse_args()
+    if arguments.baseline_library and not arguments.baseline_library.is_file():
+        parser.error(f"--baseline-library: no such file: {arguments.baseline_library}")
     if arguments.host_level in ONEDNN_ISA:  # read at the first product
         os.environ["ONEDNN_MAX_CPU_ISA"] = ONEDNN_ISA[arguments.host_level]
     targets = (arguments.target,) if arguments.target else TARGETS
-    rows = measure(targets, arguments.large, arguments.quick, arguments.host_level)
+    if arguments.baseline_library:
+        rows = []
+        for target in targets:
+            seconds = 0.5 if arguments.quick else 4.0
+            for row in paired_rows(
+                target, arguments.baseline_library.resolve(), arguments.host_level, seconds
+            ):
+                rows.append(row)
+                print_row(row, sys.stderr)
+    else:
+        rows = measure(targets, arguments.large, arguments.quick, arguments.host_level)
     if arguments.json:
         json.dump({"rows": rows}, sys.stdout, indent=1)
         print()
-    return 0
+    slower = [row for row in rows if row.get("ratio_to_baseline", 0) > 1 + arguments.tolerance]
+    return 1 if slower else 0
 
 
 if __name__ == "__main__":

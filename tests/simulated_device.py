@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import functools
@@ -9,7 +10,7 @@ import importlib.util
 import json
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -58,9 +59,27 @@ def library_path() -> pathlib.Path:
     return pathlib.Path(spec.origin).parent / "lib" / "libhipkittens_simulator.so"
 
 
-@functools.cache
+_other_path: pathlib.Path | None = None
+
+
+@contextlib.contextmanager
+def using(path: pathlib.Path | None) -> Iterator[None]:
+    """Modules that are loaded within belong to the simulator at `path`, and launch in it ever after; None: the usual one."""
+    global _other_path
+    before, _other_path = _other_path, path
+    try:
+        yield
+    finally:
+        _other_path = before
+
+
 def library() -> ctypes.CDLL:
-    handle = ctypes.CDLL(str(library_path()))
+    return _opened(_other_path or library_path())
+
+
+@functools.cache
+def _opened(path: pathlib.Path) -> ctypes.CDLL:
+    handle = ctypes.CDLL(str(path))
     handle.hipkittens_last_error.restype = ctypes.c_char_p
     handle.hipkittens_last_report.restype = None
     handle.hipkittens_get_settings.restype = None
@@ -69,9 +88,9 @@ def library() -> ctypes.CDLL:
     return handle
 
 
-def _check(status: int, what: str) -> None:
+def _check(status: int, what: str, lib: ctypes.CDLL) -> None:
     if status != 0:
-        raise SimulatorError(f"{what}: hip error {status}: {library().hipkittens_last_error().decode()}")
+        raise SimulatorError(f"{what}: hip error {status}: {lib.hipkittens_last_error().decode()}")
 
 
 def take_findings() -> list[dict]:
@@ -104,7 +123,7 @@ class Kernel:
         **settings,
     ) -> Report:
         """Runs the kernel; it may touch exactly `regions`. Settings by name: arithmetic, host_level, threads, ..."""
-        lib = library()
+        lib = self.module.library
         chosen = Settings()
         lib.hipkittens_get_settings(ctypes.byref(chosen))
         before = Settings.from_buffer_copy(chosen)
@@ -118,12 +137,12 @@ class Kernel:
             row.begin, row.bytes = array.ctypes.data, array.nbytes
             row.name, row.writable, row.fresh = name.encode(), name not in read_only, name in fresh
         triple = ctypes.c_uint * 3
-        _check(lib.hipSetDevice(self.module.device), "hipSetDevice")
-        _check(lib.hipkittens_set_settings(ctypes.byref(chosen)), "settings")
+        _check(lib.hipSetDevice(self.module.device), "hipSetDevice", lib)
+        _check(lib.hipkittens_set_settings(ctypes.byref(chosen)), "settings", lib)
         try:
             _check(lib.hipkittens_launch_bounded(
                 self.function, triple(*(*grid, 1, 1)[:3]), triple(*(*block, 1, 1)[:3]), ctypes.c_uint(shared_bytes), None,
-                arguments, ctypes.c_size_t(len(arguments)), table, ctypes.c_size_t(len(regions))), "launch")  # fmt: skip
+                arguments, ctypes.c_size_t(len(arguments)), table, ctypes.c_size_t(len(regions))), "launch", lib)  # fmt: skip
         finally:
             lib.hipkittens_set_settings(ctypes.byref(before))
         report = Report()
@@ -136,21 +155,27 @@ class Module:
 
     def __init__(self, code: bytes, target: str):
         self.device = TARGETS.index(target)
+        self.library = library()
         self._handle = ctypes.c_void_p()
-        _check(library().hipSetDevice(self.device), "hipSetDevice")
-        _check(library().hipModuleLoadData(ctypes.byref(self._handle), code), "hipModuleLoadData")
+        _check(self.library.hipSetDevice(self.device), "hipSetDevice", self.library)
+        _check(
+            self.library.hipModuleLoadData(ctypes.byref(self._handle), code),
+            "hipModuleLoadData",
+            self.library,
+        )
 
     def kernel(self, name: str) -> Kernel:
         function = ctypes.c_void_p()
         _check(
-            library().hipModuleGetFunction(ctypes.byref(function), self._handle, name.encode()),
+            self.library.hipModuleGetFunction(ctypes.byref(function), self._handle, name.encode()),
             "hipModuleGetFunction",
+            self.library,
         )
         return Kernel(function, self)
 
     def __del__(self):
         if self._handle:
-            library().hipModuleUnload(self._handle)
+            self.library.hipModuleUnload(self._handle)
 
 
 def pointers(*values: np.ndarray | int | float) -> bytes:

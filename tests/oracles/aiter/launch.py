@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import struct
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,10 +66,14 @@ def output(shape: Sequence[int], dtype: torch.dtype, *, zero: bool = False) -> B
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a launch did. `over_read` is the simulator's finding when the kernel loads from beyond its tensors."""
+    """What a launch did, and what it was: its keyword arguments besides the segment. `over_read` is the simulator's
+    finding when the kernel loads from beyond its tensors."""
 
     report: simulated_device.Report
     over_read: str | None = None
+    segment: bytes = b""
+    launch: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    buffers: Sequence[Buffer] = ()  # keeps the memory that the segment points to
 
 
 class Kernel:
@@ -123,10 +128,9 @@ class Kernel:
         for guarded in (False, True):
             regions = {f"{index}": buffer.region(guarded) for index, buffer in enumerate(buffers)}
             names = [name for name, buffer in zip(regions, buffers, strict=True) if not buffer.writable]
+            launch = {"regions": regions, "grid": grid, "block": block, "read_only": names, **settings}
             try:
-                report = self.kernel.launch(
-                    segment, regions, grid=grid, block=block, read_only=names, **settings
-                )
+                report = self.kernel.launch(segment, **launch)
             except simulated_device.SimulatorError as error:
                 if guarded or OVER_READ not in str(error):
                     raise
@@ -136,7 +140,7 @@ class Kernel:
                 continue
             for buffer in buffers:
                 buffer.check_guards()
-            return Run(report, finding)
+            return Run(report, finding, segment, launch, buffers)
         raise AssertionError("unreachable")
 
 
