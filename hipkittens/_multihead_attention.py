@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from .attention import attention, attention_varlen
+from ._masked_attention import attend
 from .gemm import linear
 
 WHERE = "hipkittens.nn.MultiheadAttention"
@@ -50,7 +50,13 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         k, v, hidden = self._with_extra_keys(k, v, hidden)
         extra = k.shape[1] - key.shape[1 if self.batch_first else 0]
         diagonal = None if diagonal is None else diagonal + extra
-        out = _attend(q, k, v, diagonal, hidden, extra, self.dropout if self.training else 0.0)
+        dropout_p = self.dropout if self.training else 0.0
+        try:
+            out = attend(q, k, v, diagonal, hidden, extra, dropout_p=dropout_p)
+        except NotImplementedError as error:
+            raise NotImplementedError(
+                f"{WHERE}: key_padding_mask together with an attn_mask: {error}"
+            ) from None
         out = out.flatten(-2)
         out = linear(
             out if self.batch_first else out.transpose(0, 1), self.out_proj.weight, self.out_proj.bias
@@ -128,62 +134,6 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             if hidden is not None:
                 hidden = torch.nn.functional.pad(hidden, (len(fronts), 0), value=False)
         return k, v, hidden
-
-
-def _attend(q, k, v, diagonal, hidden, extra, dropout_p):
-    """Query i sees keys up to i + diagonal (None: all) but those that hidden marks; of the first `extra` keys none is."""
-    if hidden is None:
-        return _up_to_diagonal(q, k, v, diagonal, dropout_p)
-    if diagonal is None:
-        return _without_hidden(q, k, v, hidden, dropout_p, causal=False)
-    length = q.shape[1]
-    if diagonal != extra or k.shape[1] != length + extra:
-        raise NotImplementedError(
-            f"{WHERE}: key_padding_mask together with an attn_mask: implemented for a causal mask of as many keys as queries"
-        )
-    padding, place = hidden[:, extra:], torch.arange(length, device=q.device)
-    if bool((padding[:, 1:] <= padding[:, :-1]).all()):  # only first keys are hidden: aligned at the last key
-        out = _without_hidden(q, k, v, hidden, dropout_p, causal=True)
-        if not extra:
-            return out
-        # Queries beside the padding see nothing but the extra keys.
-        behind = place >= padding.sum(1, keepdim=True)
-        few = attention(q, k[:, :extra], v[:, :extra], dropout_p=dropout_p)
-        return torch.where(behind[..., None, None], out, few)
-    if bool((padding[:, 1:] >= padding[:, :-1]).all()):
-        # Causal queries before the padding do not see it; those beside it see all that is not padding.
-        before = place < (~padding).sum(1, keepdim=True)
-        out = _up_to_diagonal(q, k, v, diagonal, dropout_p)
-        all_kept = _without_hidden(q, k, v, hidden, dropout_p, causal=False)
-        return torch.where(before[..., None, None], out, all_kept)
-    raise NotImplementedError(
-        f"{WHERE}: key_padding_mask hides keys in the middle of a sequence, together with a causal mask; hide first keys "
-        "only or last keys only"
-    )
-
-
-def _up_to_diagonal(q, k, v, diagonal, dropout_p):
-    if diagonal is None:
-        return attention(q, k, v, dropout_p=dropout_p)
-    seen = max(q.shape[1] + diagonal, 0)  # by the last query
-    k, v = k[:, :seen], v[:, :seen]
-    return attention(q, k, v, window_size=(-1, seen - k.shape[1]), dropout_p=dropout_p)
-
-
-def _without_hidden(q, k, v, hidden, dropout_p, causal):
-    """Each sequence is followed by one with no queries, which takes its hidden keys: so no size depends on the mask."""
-    batch, length, keys = q.shape[0], q.shape[1], k.shape[1]
-    first = torch.arange(batch, device=q.device)
-    order = hidden.to(torch.uint8).argsort(dim=1, stable=True) + first[:, None] * keys
-    visible = (~hidden).sum(1)
-    ends_k = torch.stack((first * keys + visible, (first + 1) * keys), 1).flatten()
-    ends_q = ((first + 1) * length).repeat_interleave(2)
-    cu_seqlens = [torch.nn.functional.pad(ends, (1, 0)).to(torch.int32) for ends in (ends_q, ends_k)]
-    k, v = (tensor.flatten(0, 1).index_select(0, order.flatten()) for tensor in (k, v))
-    out = attention_varlen(
-        q.flatten(0, 1), k, v, *cu_seqlens, length, keys, causal=causal, dropout_p=dropout_p
-    )
-    return out.unflatten(0, (batch, length))
 
 
 def _hidden(mask: torch.Tensor, name: str) -> torch.Tensor:

@@ -254,7 +254,7 @@ def test_what_has_no_kernel_is_refused_by_name(gfx942):
     hole = torch.tensor([[False, True, False, False, False]] * 2)
     refused(
         NotImplementedError,
-        where + "key_padding_mask hides keys in the middle",
+        where + "key_padding_mask together with an attn_mask: keys in the middle",
         key_padding_mask=hole,
         is_causal=True,
     )
