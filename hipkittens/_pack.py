@@ -44,7 +44,9 @@ class Pack:
             )
         index = json.loads(text)
         if index["format"] != 1:
-            raise PackError(f"{self.path}: format {index['format']}, this version reads 1")
+            raise PackError(
+                f"{self.path}: format {index['format']}, this version reads 1; reinstall hipkittens"
+            )
         return index
 
     @cached_property

@@ -165,6 +165,19 @@ def test_a_cut_pack_is_found(tmp_path):
         Pack(tmp_path / "absent.hkpack").verify()
 
 
+def test_a_pack_of_another_format_is_named(tmp_path):
+    data = _library.pack("gfx942").path.read_bytes()
+    length = int.from_bytes(data[8:16], "little")
+    index = json.dumps(json.loads(data[48 : 48 + length]) | {"format": 2}).encode()
+    path = tmp_path / "gfx942.hkpack"
+    header = data[:8] + len(index).to_bytes(8, "little") + hashlib.sha256(index).digest()
+    path.write_bytes(header + index + data[48 + length :])
+    with pytest.raises(
+        PackError, match=r"gfx942\.hkpack: format 2, this version reads 1; reinstall hipkittens"
+    ):
+        Pack(path).verify()
+
+
 def test_a_damaged_kernel_is_not_launched(tmp_path):
     """In a process of its own, since kernels stay loaded."""
     size = _library.pack("gfx942").path.stat().st_size
