@@ -30,7 +30,9 @@ class BertConfig:
 
 SIZES = {
     "tiny": BertConfig(vocabulary=384, length=64, width=64, layers=2, heads=4, inner=128, initial_std=0.1),
-    "small": BertConfig(vocabulary=384, length=128, width=128, layers=3, heads=2, inner=512, initial_std=0.1),
+    "small": BertConfig(
+        vocabulary=320, length=64, width=128, layers=2, heads=2, inner=256, initial_std=0.088
+    ),
     "110m": BertConfig(vocabulary=30522, length=512, width=768, layers=12, heads=12, inner=3072, dropout=0.1),
 }
 

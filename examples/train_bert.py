@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: MIT
 """Trains a BERT to name masked tokens, on an AMD GPU or on a simulated one.
 
-python examples/train_bert.py --run runs/bert --steps 200                           # simulated gfx942
-python examples/train_bert.py --run runs/bert --device cuda --size 110m --text book.txt
-torchrun --nproc-per-node 8 examples/train_bert.py --run runs/bert --device cuda --size 110m --text book.txt
+    python examples/train_bert.py --folder runs/bert --steps 200                           # simulated gfx942
+    python examples/train_bert.py --folder runs/bert --device cuda --size 110m --text book.txt
+    torchrun --nproc-per-node 8 examples/train_bert.py --folder runs/bert --device cuda --size 110m --text book.txt
+
+examples/README.md says what a run leaves, and what it does after a crash.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def train(arguments: argparse.Namespace, ops: operators.Operators) -> list[dict]
         entries = training.Trainer(Bert(config, ops), batches, arguments, place).train()
         if place.rank == 0:
             title = f"BERT {arguments.size}, {training.device_name(arguments)}, {arguments.steps} steps"
-            loss_log.plot(entries, title, arguments.run / "loss.png")
+            loss_log.plot(entries, title, arguments.folder / "loss.png")
         return entries
 
 

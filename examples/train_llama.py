@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: MIT
 """Trains a Llama to continue text, on an AMD GPU or on a simulated one.
 
-python examples/train_llama.py --run runs/llama --steps 200                         # simulated gfx942
-python examples/train_llama.py --run runs/llama --device cuda --size 1b --text book.txt
-torchrun --nproc-per-node 8 examples/train_llama.py --run runs/llama --device cuda --size 1b --fsdp --text book.txt
+    python examples/train_llama.py --folder runs/llama --steps 200                         # simulated gfx942
+    python examples/train_llama.py --folder runs/llama --device cuda --size 1b --text book.txt
+    torchrun --nproc-per-node 8 examples/train_llama.py --folder runs/llama --device cuda --size 1b --fsdp --text book.txt
+
+examples/README.md says what a run leaves, and what it does after a crash.
 """
 
 from __future__ import annotations
@@ -46,9 +48,9 @@ def train(arguments: argparse.Namespace, ops: operators.Operators) -> list[dict]
         sample = continue_text(model, tokenizer, arguments, place) if arguments.sample else ""
         if place.rank == 0:
             title = f"Llama {arguments.size}, {training.device_name(arguments)}, {arguments.steps} steps"
-            loss_log.plot(entries, title, arguments.run / "loss.png")
+            loss_log.plot(entries, title, arguments.folder / "loss.png")
             if arguments.sample:
-                (arguments.run / "sample.txt").write_text(sample, encoding="utf-8")
+                (arguments.folder / "sample.txt").write_text(sample, encoding="utf-8")
                 print(sample)
         return entries
 

@@ -15,6 +15,7 @@ import math
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,7 @@ def argument_parser(
     parser = argparse.ArgumentParser(description=description.splitlines()[0], allow_abbrev=False)
     of_size, shown = "the size's own", "(default: %(default)s)"
     run = parser.add_argument_group("run")
-    run.add_argument("--run", type=Path, required=True, metavar="DIR", help="folder of the run")
+    run.add_argument("--folder", type=Path, required=True, metavar="DIR", help="folder of the run")
     run.add_argument(
         "--resume", action="store_true", help="go on after the run's last checkpoint, if it has one"
     )
@@ -187,9 +188,9 @@ def complete(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
         parser.error("--fsdp shards over processes: start them with torchrun --nproc-per-node N")
     if arguments.fsdp and arguments.compile:
         parser.error("--compile and --fsdp together are not supported; leave one out")
-    if not arguments.resume and (arguments.run / "losses.jsonl").exists():
+    if not arguments.resume and (arguments.folder / "losses.jsonl").exists():
         parser.error(
-            f"--run {arguments.run} has a run already; add --resume to go on with it, or name another folder"
+            f"--folder {arguments.folder} has a run already; add --resume to go on with it, or name another folder"
         )
     try:
         import matplotlib  # noqa: F401
@@ -300,13 +301,13 @@ def prepare_run(arguments: argparse.Namespace, model_name: str, text: str, place
         name: getattr(arguments, name) for name in (*DECISIVE, *ROUNDING) if name not in ("model", "text")
     }
     settings |= {"model": model_name, "text": corpus.digest(text), "torch": torch.__version__}
-    path = arguments.run / "settings.json"
+    path = arguments.folder / "settings.json"
     if path.exists():
         before = json.loads(path.read_text())
         for name in DECISIVE:
             if before.get(name) != settings[name]:
                 raise TrainingError(
-                    f"the run in {arguments.run} began with {name} {before.get(name)} and would go on with "
+                    f"the run in {arguments.folder} began with {name} {before.get(name)} and would go on with "
                     f"{settings[name]}; resume it with the same, or name another folder"
                 )
         changed = [name for name in (*ROUNDING, "torch") if before.get(name) != settings[name]]
@@ -316,13 +317,13 @@ def prepare_run(arguments: argparse.Namespace, model_name: str, text: str, place
                 + ", ".join(f"{name} {before.get(name)} -> {settings[name]}" for name in changed)
             )
     if place.rank == 0:
-        arguments.run.mkdir(parents=True, exist_ok=True)
+        arguments.folder.mkdir(parents=True, exist_ok=True)
         checkpoints.write_atomically(path, (json.dumps(settings, indent=1) + "\n").encode())
 
 
 def prepare_tokenizer(arguments: argparse.Namespace, text: str, place: Session):
     """Trained by process 0, read by the others."""
-    path = arguments.run / "tokenizer.json"
+    path = arguments.folder / "tokenizer.json"
     if place.rank == 0:
         tokenizer = corpus.train_tokenizer(text, arguments.vocabulary, path)
     if dist.is_initialized():
@@ -356,7 +357,7 @@ class Trainer:
         ]
         fused = place.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(groups, lr=arguments.learning_rate, betas=(0.9, 0.95), fused=fused)
-        self.folder = arguments.run / "checkpoints"
+        self.folder = arguments.folder / "checkpoints"
 
     def _distributed(self) -> nn.Module:
         """The model as all processes call it."""
@@ -368,6 +369,8 @@ class Trainer:
             return nn.parallel.DistributedDataParallel(self.model)
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+        # A layer's result may be a view; nothing here writes into it.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         # Parameters travel in bfloat16, gradients in float32. Rotary's tables stay float32.
         policy = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
@@ -380,7 +383,7 @@ class Trainer:
     def train(self) -> list[dict]:
         """All steps that are left; the entries of the whole run's log."""
         done = self._restore()
-        path = self.arguments.run / "losses.jsonl"
+        path = self.arguments.folder / "losses.jsonl"
         log = loss_log.LossLog(path, done) if self.place.rank == 0 else None
         with self._progress() as bar:
             task = bar.add_task("", total=self.arguments.steps, completed=done)

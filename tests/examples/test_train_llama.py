@@ -179,7 +179,7 @@ def test_what_cannot_work_is_refused_first(tmp_path, capsys, monkeypatch):
     assert "not less than --steps 12" in given("--warmup", "12")
     assert "start them with torchrun" in given("--fsdp")
     assert "--keep: 0 is not 1 or more" in given("--keep", "0")
-    assert "add --yes" in refused(capsys, "--run", str(tmp_path / "run"), "--size", "1b")
+    assert "add --yes" in refused(capsys, "--folder", str(tmp_path / "run"), "--size", "1b")
     assert not (tmp_path / "run").exists()
 
 

@@ -25,7 +25,7 @@ def options(folder: Path, run: str, *more: str, steps: int = 12) -> list[str]:
     """Arguments of either script."""
     path = folder / "text.txt"
     settings = {
-        "--run": folder / run, "--text": path if path.exists() else text_file(folder), "--vocabulary": 300,
+        "--folder": folder / run, "--text": path if path.exists() else text_file(folder), "--vocabulary": 300,
         "--length": 16, "--batch": 4, "--micro-batch": 2, "--steps": steps, "--warmup": 2, "--checkpoint-every": 5,
         "--validate-every": 6, "--validation": 1,
     }  # fmt: skip
