@@ -22,6 +22,7 @@ from .norm import layer_norm, rms_norm
 from .rotary import rotary, rotary_qk
 
 from . import flash_attn as flash_attn, nn as nn  # isort: skip
+from .patch import patch, patched, unpatch  # isort: skip
 
 if TYPE_CHECKING:
     from . import kernel as kernel
@@ -38,12 +39,15 @@ __all__ = [
     "layer_norm",
     "linear",
     "matmul",
+    "patch",
+    "patched",
     "rms_norm",
     "rotary",
     "rotary_qk",
     "simulate",
     "supported",
     "timing",
+    "unpatch",
 ]
 
 

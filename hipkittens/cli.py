@@ -201,6 +201,12 @@ def _sim_check(arguments: argparse.Namespace) -> int:
     return _check_command.main(arguments.program, arguments.checks, arguments.json, arguments.notes)
 
 
+def _patch(arguments: argparse.Namespace) -> int:
+    from . import _patch_command
+
+    return _patch_command.main(arguments.model, arguments.json, arguments.linear, arguments.dtype)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hipkittens", description="AMD GPU kernels for PyTorch, and their simulator"
@@ -225,6 +231,19 @@ def _parser() -> argparse.ArgumentParser:
         "--report", metavar="FILE", help="write the text for a bug report to FILE, or print it (-)"
     )
     command(commands, "verify", _verify, "check the sha256 of every code object")
+    patch = command(
+        commands, "patch", _patch, "what hipkittens.patch would replace in a model, and why not the rest"
+    )
+    patch.add_argument(
+        "--dry-run", action="store_true", required=True, help="needed: a command has no model to change"
+    )
+    patch.add_argument("--linear", action="store_true", help="also torch.nn.Linear")
+    patch.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), help="of the tensors in a call")
+    patch.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a folder with config.json, MODULE:FACTORY, or a configuration class of Transformers (LlamaConfig)",
+    )
     sim = commands.add_parser("sim", help="the simulator").add_subparsers(required=True, metavar="COMMAND")
     coverage = command(sim, "coverage", _sim_coverage, "which instructions of code objects it can run")
     coverage.add_argument(

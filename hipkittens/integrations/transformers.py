@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: MIT
+"""Hugging Face Transformers, 4.57 and 5, on this package's kernels.
+
+    import hipkittens.integrations.transformers
+    model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16, attn_implementation="hipkittens")
+    hipkittens.patch(model)          # norms and rotary embeddings of this model too; hipkittens.unpatch(model) undoes it
+
+Importing this module registers the attention function and its masks under the name "hipkittens". Without the masks
+Transformers would hand over no padding, and say nothing.
+
+For who comes from Liger: apply_to_llama and its sisters take the arguments of apply_liger_kernel_to_llama.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+
+from ..patch import PatchReport, patch
+from ._transformers_attention import attention_forward
+from ._transformers_classes import ClassPatch
+from ._transformers_masks import key_mask
+
+__all__ = [
+    "ClassPatch",
+    "apply_to_bert",
+    "apply_to_gemma",
+    "apply_to_gemma2",
+    "apply_to_gemma3",
+    "apply_to_llama",
+    "apply_to_mistral",
+    "apply_to_qwen2",
+    "apply_to_qwen3",
+    "attention_forward",
+    "key_mask",
+    "register",
+]
+
+NAME = "hipkittens"
+
+
+def register() -> None:
+    """Makes attn_implementation="hipkittens" known to Transformers; importing this module has done it."""
+    AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(NAME, key_mask)
+
+
+register()
+
+
+def _apply(
+    function: str,
+    families: tuple[str, ...],
+    model: torch.nn.Module | None,
+    wanted: dict[str, bool],
+    without_kernel: dict[str, bool],
+) -> PatchReport | ClassPatch:
+    for name, value in without_kernel.items():
+        if value:
+            raise NotImplementedError(
+                f"hipkittens.integrations.transformers.{function}: {name} is True, and there is no kernel for it yet; pass "
+                f"{name}=False"
+            )
+    if model is None:
+        return ClassPatch(function, families, norm=wanted["norm"], rotary=wanted["rotary"])
+    kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    if kind not in families:
+        raise TypeError(
+            f"hipkittens.integrations.transformers.{function}: model is a {kind!r}; allowed: {', '.join(families)}. "
+            "hipkittens.patch(model) takes any model"
+        )
+    return patch(model, **wanted)
+
+
+def apply_to_llama(
+    rope: bool = True,
+    cross_entropy: bool = False,
+    fused_linear_cross_entropy: bool = False,
+    rms_norm: bool = True,
+    swiglu: bool = False,
+    model: torch.nn.Module | None = None,
+    *,
+    attention: bool = True,
+    linear: bool = False,
+) -> PatchReport | ClassPatch:
+    """hipkittens.patch(model) in Liger"s words, for Llama.
+
+    Without a model, the classes of norms and attention modules are replaced for Llama models made from now on, until
+    remove() of the result (also a context manager); models that exist do not change. attention and linear concern a model
+    that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what has no
+    kernel: cross_entropy, fused_linear_cross_entropy, swiglu.
+    """
+    return _apply(
+        "apply_to_llama",
+        ("llama",),
+        model,
+        {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
+        {
+            "cross_entropy": cross_entropy,
+            "fused_linear_cross_entropy": fused_linear_cross_entropy,
+            "swiglu": swiglu,
+        },
+    )
+
+
+def apply_to_mistral(
+    rope: bool = True,
+    cross_entropy: bool = False,
+    fused_linear_cross_entropy: bool = False,
+    rms_norm: bool = True,
+    swiglu: bool = False,
+    model: torch.nn.Module | None = None,
+    *,
+    attention: bool = True,
+    linear: bool = False,
+) -> PatchReport | ClassPatch:
+    """hipkittens.patch(model) in Liger"s words, for Mistral.
+
+    Without a model, the classes of norms and attention modules are replaced for Mistral models made from now on, until
+    remove() of the result (also a context manager); models that exist do not change. attention and linear concern a model
+    that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what has no
+    kernel: cross_entropy, fused_linear_cross_entropy, swiglu.
+    """
+    return _apply(
+        "apply_to_mistral",
+        ("mistral",),
+        model,
+        {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
+        {
+            "cross_entropy": cross_entropy,
+            "fused_linear_cross_entropy": fused_linear_cross_entropy,
+            "swiglu": swiglu,
+        },
+    )
+
+
+def apply_to_qwen2(
+    rope: bool = True,
+    cross_entropy: bool = False,
+    fused_linear_cross_entropy: bool = False,
+    rms_norm: bool = True,
+    swiglu: bool = False,
+    model: torch.nn.Module | None = None,
+    *,
+    attention: bool = True,
+    linear: bool = False,
+) -> PatchReport | ClassPatch:
+    """hipkittens.patch(model) in Liger"s words, for Qwen2 and Qwen2.5.
+
+    Without a model, the classes of norms and attention modules are replaced for Qwen2 and Qwen2.5 models made from now on, until
+    remove() of the result (also a context manager); models that exist do not change. attention and linear concern a model
+    that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what has no
+    kernel: cross_entropy, fused_linear_cross_entropy, swiglu.
+    """
+    return _apply(
+        "apply_to_qwen2",
+        ("qwen2",),
+        model,
+        {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
+        {
+            "cross_entropy": cross_entropy,
+            "fused_linear_cross_entropy": fused_linear_cross_entropy,
+            "swiglu": swiglu,
+        },
+    )
+
+
+def apply_to_qwen3(
+    rope: bool = True,
+    cross_entropy: bool = False,
+    fused_linear_cross_entropy: bool = False,
+    rms_norm: bool = True,
+    swiglu: bool = False,
+    model: torch.nn.Module | None = None,
+    *,
+    attention: bool = True,
+    linear: bool = False,
+) -> PatchReport | ClassPatch:
+    """hipkittens.patch(model) in Liger"s words, for Qwen3.
+
+    Without a model, the classes of norms and attention modules are replaced for Qwen3 models made from now on, until
+    remove() of the result (also a context manager); models that exist do not change. attention and linear concern a model
+    that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what has no
+    kernel: cross_entropy, fused_linear_cross_entropy, swiglu.
+    """
+    return _apply(
+        "apply_to_qwen3",
+        ("qwen3",),
+        model,
+        {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
+        {
+            "cross_entropy": cross_entropy,
+            "fused_linear_cross_entropy": fused_linear_cross_entropy,
+            "swiglu": swiglu,
+        },
+    )
+
+
+def apply_to_gemma(
+    rope: bool = True,
+    cross_entropy: bool = False,
+    fused_linear_cross_entropy: bool = False,
+    rms_norm: bool = True,
+    geglu: bool = False,
+    model: torch.nn.Module | None = None,
+    *,
+    attention: bool = True,
+    linear: bool = False,
+) -> PatchReport | ClassPatch:
+    """hipkittens.patch(model) in Liger"s words, for Gemma.
+
+    Without a model, the classes of norms and attention modules are replaced for Gemma models made from now on, until
+    remove() of the result (also a context manager); models that exist do not change. attention and linear concern a model
+    that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what has no
+    kernel: cross_entropy, fused_linear_cross_entropy, geglu.
+    """
+    return _apply(
+        "apply_to_gemma",
+        ("gemma",),
+        model,
+        {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
+        {
+            "cross_entropy": cross_entropy,
+            "fused_linear_cross_entropy": fused_linear_cross_entropy,
+            "geglu": geglu,
+        },
+    )
+
+
+def apply_to_gemma2(
+    rope: bool = True,
+    cross_entropy: bool = False,
+    fused_linear_cross_entropy: bool = False,
+    rms_norm: bool = True,
+    geglu: bool = False,
+    model: torch.nn.Module | None = None,
+    *,
+    attention: bool = True,
+    linear: bool = False,
+) -> PatchReport | ClassPatch:
+    """hipkittens.patch(model) in Liger"s words, for Gemma 2.
+
+    Without a model, the classes of norms and attention modules are replaced for Gemma 2 models made from now on, until
+    remove() of the result (also a context manager); models that exist do not change. attention and linear concern a model
+    that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what has no
+    kernel: cross_entropy, fused_linear_cross_entropy, geglu.
+    """
+    return _apply(
+        "apply_to_gemma2",
+        ("gemma2",),
+        model,
+        {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
+        {
+            "cross_entropy": cross_entropy,
+            "fused_linear_cross_entropy": fused_linear_cross_entropy,
+            "geglu": geglu,
+        },
+    )
+
+
+def apply_to_gemma3(
+    rope: bool = True,
+    cross_entropy: bool = False,
+    fused_linear_cross_entropy: bool = False,
+    rms_norm: bool = True,
+    geglu: bool = False,
+    model: torch.nn.Module | None = None,
+    *,
+    attention: bool = True,
+    linear: bool = False,
+) -> PatchReport | ClassPatch:
+    """hipkittens.patch(model) in Liger"s words, for Gemma 3 (text).
+
+    Without a model, the classes of norms and attention modules are replaced for Gemma 3 (text) models made from now on, until
+    remove() of the result (also a context manager); models that exist do not change. attention and linear concern a model
+    that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what has no
+    kernel: cross_entropy, fused_linear_cross_entropy, geglu.
+    """
+    return _apply(
+        "apply_to_gemma3",
+        ("gemma3_text",),
+        model,
+        {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
+        {
+            "cross_entropy": cross_entropy,
+            "fused_linear_cross_entropy": fused_linear_cross_entropy,
+            "geglu": geglu,
+        },
+    )
+
+
+def apply_to_bert(
+    layer_norm: bool = True,
+    model: torch.nn.Module | None = None,
+    *,
+    attention: bool = True,
+    linear: bool = False,
+) -> PatchReport:
+    """hipkittens.patch(model) for BERT. It has no classes of its own that could be replaced for later models, so model is
+    needed: ValueError without."""
+    if model is None:
+        raise ValueError(
+            "hipkittens.integrations.transformers.apply_to_bert: model is None; BERT's norms are torch.nn.LayerNorm, which "
+            "is not replaced for everybody. Pass a model"
+        )
+    wanted = {"attention": attention, "norm": layer_norm, "rotary": False, "linear": linear}
+    report = _apply("apply_to_bert", ("bert",), model, wanted, {})
+    assert isinstance(report, PatchReport)
+    return report
