@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: MIT
+"""Small models of Transformers from configurations, with random weights, and how far their results are from float64."""
+
+import copy
+
+import torch
+import transformers
+
+from hipkittens._accuracy import BAR, compare
+
+BF16 = torch.bfloat16
+VOCABULARY = 61
+TRANSFORMERS_5 = int(transformers.__version__.split(".")[0]) >= 5
+
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.1,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+def _decoder(config_class, **more):
+    return lambda: transformers.AutoModelForCausalLM.from_config(config_class(**{**SIZES, **more}))
+
+
+def _bert():
+    sizes = {name: value for name, value in SIZES.items() if name != "num_key_value_heads"}
+    config = transformers.BertConfig(
+        **sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation="eager"
+    )
+    return transformers.BertForMaskedLM(config)
+
+
+def _bart():
+    config = transformers.BartConfig(
+        vocab_size=VOCABULARY, d_model=64, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=96, decoder_ffn_dim=96,
+        encoder_attention_heads=4, decoder_attention_heads=4, max_position_embeddings=64, init_std=0.1, dropout=0.0,
+        attention_dropout=0.0, activation_dropout=0.0, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        decoder_start_token_id=1, forced_eos_token_id=None,
+    )  # fmt: skip
+    return transformers.BartForConditionalGeneration(config)
+
+
+MODELS = {
+    "llama": _decoder(transformers.LlamaConfig),
+    "qwen2": _decoder(transformers.Qwen2Config),
+    "qwen3": _decoder(transformers.Qwen3Config, head_dim=16),
+    "gemma": _decoder(transformers.GemmaConfig, head_dim=16),
+    "gemma3": _decoder(
+        transformers.Gemma3TextConfig, head_dim=16, sliding_window=8, query_pre_attn_scalar=16
+    ),
+    "mistral": _decoder(transformers.MistralConfig, sliding_window=8),
+    "bert": _bert,
+    "bart": _bart,
+}
+# In Transformers 4 BERT calls scaled_dot_product_attention itself.
+WITHOUT_INTERFACE = () if TRANSFORMERS_5 else ("bert",)
+
+
+def make(name, dtype=BF16):
+    """The model with the weights that belong to its name, in training mode."""
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    for parameter_name, parameter in model.named_parameters():
+        if parameter.dim() == 1:  # norms and biases begin as ones and zeros, which hide mistakes
+            with torch.no_grad():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        assert parameter.is_floating_point(), parameter_name
+    return model.to(dtype).train()
+
+
+def tokens(rows=3, length=24, seed=1):
+    return torch.randint(3, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def padding(side, rows=3, length=24):
+    """A mask with another number of padding tokens in each row: 0, 5, 10, ..."""
+    place, missing = torch.arange(length), 5 * torch.arange(rows)[:, None]
+    return (place >= missing if side == "left" else place < length - missing).long()
+
+
+def run(model, inputs, kept=None):
+    """Logits of the kept tokens, and the gradients of a loss of them, by name."""
+    model.zero_grad(set_to_none=True)
+    logits = model(**inputs).logits
+    logits = logits if kept is None else logits[kept.bool()]
+    # Every logit has a weight of its own in the loss, so that all gradients are dense.
+    generator = torch.Generator().manual_seed(2)
+    weights = torch.randn(logits.shape, generator=generator, dtype=torch.float64).to(logits.dtype)
+    (logits * weights).sum().backward()
+    return {"logits": logits.detach()} | {
+        name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None
+    }
+
+
+def twin_in_float64(model):
+    """The same rounded weights, computing in float64, or float32 where Transformers insists."""
+    twin = copy.deepcopy(model).double()
+    if model.config.model_type not in WITHOUT_INTERFACE:
+        twin.set_attn_implementation("sdpa")  # Transformers' own sums in float32, and hides with -inf
+    return twin
+
+
+def _with_biases(results):
+    together = dict(results)
+    for name in results:
+        weight = name.removesuffix("bias") + "weight"
+        if name.endswith(".bias") and weight in results and results[weight].dim() == 2:
+            together[weight] = torch.cat((results[weight], together.pop(name)[:, None]), 1)
+    return together
+
+
+def worst_ratios(ours, runs_of_torch, reference):
+    """The largest ratio of our error to PyTorch's over logits and gradients: (max, RMS, where).
+
+    PyTorch's is the larger error of its runs, which sum in different orders. A bias counts as one more column of its weight:
+    that of a key projection has the gradient 0, whatever is rounded.
+    """
+    ours, reference = _with_biases(ours), _with_biases(reference)
+    worst = (0.0, 0.0, "")
+    for name, expected in reference.items():
+        expected = expected.double()
+        compared = [
+            compare(ours[name], _with_biases(theirs)[name], expected, expected.abs().max().item())
+            for theirs in runs_of_torch
+        ]
+        ratios = min(each.ratio_max for each in compared), min(each.ratio_rms for each in compared)
+        if max(ratios) > max(worst[:2]):
+            worst = (*ratios, name)
+    return worst
+
+
+def runs_of_torch(model, inputs, kept=None):
+    """Eager's results and scaled_dot_product_attention's."""
+    if model.config.model_type in WITHOUT_INTERFACE:
+        return [run(model, inputs, kept)]
+    results = []
+    for implementation in ("sdpa", "eager"):
+        model.set_attn_implementation(implementation)
+        results.append(run(model, inputs, kept))
+    return results
+
+
+def within_bar(ratios):
+    return max(ratios[:2]) <= BAR
