@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
-import threading
 from collections.abc import Iterator
 
 import torch
@@ -33,6 +31,7 @@ from torch.nn import attention as torch_attention
 from .. import _backend
 from .._masked_attention import attend
 from ..attention import DTYPES, LARGEST_HEAD
+from ._operator_switch import OperatorSwitch
 
 NAME = "hipkittens"
 
@@ -45,13 +44,8 @@ class _PassOn(Exception):
 
 
 class _State:
-    lock = threading.RLock()
-    activated = False
-    contexts = 0  # of `active` that are open
-    library: torch.library.Library | None = None
     read_masks = True
     fastpath = True
-    cache_key_tag = ""
     reasons: dict[str, None] = {}  # noqa: RUF012  # in the order they came up
 
 
@@ -64,17 +58,13 @@ def activate(*, read_masks: bool = True) -> None:
     PyTorch's fused inference path of torch.nn.MultiheadAttention and TransformerEncoderLayer, which calls no attention
     operator, is off meanwhile (torch.backends.mha). Programs that torch.compile made before are compiled again.
     """
-    with _State.lock:
-        _State.activated = True
-        _State.read_masks = read_masks
-        _update()
+    _State.read_masks = read_masks
+    _switch.activate()
 
 
 def restore() -> None:
     """PyTorch's own attention again, at once or, inside `active`, when that ends. Repeated calls do nothing more."""
-    with _State.lock:
-        _State.activated = False
-        _update()
+    _switch.restore()
     if torch_attention.current_flash_attention_impl() == NAME and hasattr(
         torch_attention, "restore_flash_attention_impl"
     ):
@@ -84,21 +74,16 @@ def restore() -> None:
 @contextlib.contextmanager
 def active(*, read_masks: bool = True) -> Iterator[None]:
     """activate() while open. Nests; the outermost one ends it, unless activate() was called on its own."""
-    with _State.lock:
-        before, _State.read_masks = _State.read_masks, read_masks
-        _State.contexts += 1
-        _update()
+    before, _State.read_masks = _State.read_masks, read_masks
     try:
-        yield
+        with _switch.active():
+            yield
     finally:
-        with _State.lock:
-            _State.contexts -= 1
-            _State.read_masks = before
-            _update()
+        _State.read_masks = before
 
 
 def is_active() -> bool:
-    return _State.library is not None
+    return _switch.is_active()
 
 
 def passed_on() -> list[str]:
@@ -106,45 +91,21 @@ def passed_on() -> list[str]:
     return list(_State.reasons)
 
 
-def _update() -> None:
-    wanted = _State.activated or _State.contexts > 0
-    if wanted == is_active():
-        return
-    if torch.compiler.is_compiling():
-        raise RuntimeError(
-            "hipkittens: the attention of a program cannot change inside of what torch.compile compiles; do it outside"
-        )
-    from torch.compiler import config
+def _enter() -> None:
+    _State.reasons = {}
+    _State.fastpath = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
 
-    if wanted:
-        _State.reasons = {}
-        library = torch.library.Library("aten", "IMPL")
-        for device in ("CPU", "CUDA") if torch.version.hip else ("CPU",):
-            for key in (device, f"Autograd{device}"):
-                library.impl("scaled_dot_product_attention", _scaled_dot_product_attention, key)
-        _State.library = library
-        _State.fastpath = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        # Compiled programs are kept on disk by what the program says, which is the same with us and without.
-        _State.cache_key_tag = config.cache_key_tag
-        config.cache_key_tag = f"{_State.cache_key_tag}:{__name__}"
-    else:
-        _State.library._destroy()
-        _State.library = None
-        torch.backends.mha.set_fastpath_enabled(_State.fastpath)
-        config.cache_key_tag = _State.cache_key_tag
-    _operator._dispatch_cache.clear()  # what the dispatcher of tracing looked up before
-    if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()
+
+def _leave() -> None:
+    torch.backends.mha.set_fastpath_enabled(_State.fastpath)
 
 
 class _Provider:
     """What PyTorch's registry of flash attention providers holds while it has us active."""
 
     def remove(self) -> None:
-        with _State.lock:
-            _State.activated = False
-            _update()
+        _switch.restore()
 
 
 def _activate_as_provider() -> _Provider:
@@ -296,3 +257,6 @@ def _read(mask, lead: tuple[int, ...], heads: int, length: int, keys: int):
     if bool((visible == (below & kept[:, None])).all()):
         return diagonal, ~kept
     raise _PassOn("attn_mask hides other keys than padding and what is behind a diagonal")
+
+
+_switch = OperatorSwitch(_operator, _scaled_dot_product_attention, _enter, _leave)

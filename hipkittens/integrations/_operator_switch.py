@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT
+"""A kernel of ours for an operator of another library, put in and taken out again."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+
+class OperatorSwitch:
+    """Puts `kernel` at the dispatch keys of CPU tensors and, on a ROCm build of PyTorch, of GPU tensors.
+
+    The state belongs to the process. before and after are called when it changes.
+    """
+
+    def __init__(
+        self,
+        operator: torch._ops.OpOverload,
+        kernel: Callable[..., Any],
+        before: Callable[[], None] = lambda: None,
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._operator, self._kernel, self._before, self._after = operator, kernel, before, after
+        self._lock = threading.RLock()
+        self._activated = False
+        self._contexts = 0
+        self._library: torch.library.Library | None = None
+
+    def is_active(self) -> bool:
+        return self._library is not None
+
+    def activate(self) -> None:
+        with self._lock:
+            self._activated = True
+            self._update()
+
+    def restore(self) -> None:
+        with self._lock:
+            self._activated = False
+            self._update()
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        with self._lock:
+            self._contexts += 1
+            self._update()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._contexts -= 1
+                self._update()
+
+    def _update(self) -> None:
+        wanted = self._activated or self._contexts > 0
+        if wanted == self.is_active():
+            return
+        if torch.compiler.is_compiling():
+            raise RuntimeError(
+                "hipkittens: the attention of a program cannot change inside of what torch.compile compiles; do it outside"
+            )
+        from torch.compiler import config
+
+        namespace, name = self._operator._schema.name.split("::")
+        # Compiled programs are kept on disk by what the program says, which is the same with us and without.
+        tag = f":hipkittens for {namespace}::{name}"
+        if wanted:
+            self._before()
+            library = torch.library.Library(namespace, "IMPL")
+            for device in ("CPU", "CUDA") if torch.version.hip else ("CPU",):
+                for key in (device, f"Autograd{device}"):
+                    library.impl(name, self._kernel, key)
+            self._library = library
+            config.cache_key_tag += tag
+        else:
+            self._library._destroy()
+            self._library = None
+            config.cache_key_tag = config.cache_key_tag.replace(tag, "")
+            self._after()
+        self._operator._dispatch_cache.clear()  # what the dispatcher of tracing looked up before
+        if "torch._dynamo" in sys.modules:
+            torch._dynamo.reset()
