@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: MIT
+"""As much of other frameworks' published interfaces as the integrations use, with the names and meanings they have there.
+
+Megatron Core   https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/transformer/dot_product_attention.py
+TorchTitan      https://github.com/pytorch/torchtitan/blob/main/torchtitan/overrides/README.md
+vLLM            https://github.com/vllm-project/vllm/blob/main/vllm/model_executor/custom_op.py
+"""
+
+import contextlib
+import dataclasses
+import enum
+import sys
+import types
+
+import torch
+
+
+def module(name, **contents):
+    made = types.ModuleType(name)
+    vars(made).update(contents)
+    return made
+
+
+def install(monkeypatch, *modules):
+    """Makes the modules importable, with empty packages above them."""
+    for made in modules:
+        parts = made.__name__.split(".")
+        for end in range(1, len(parts)):
+            parent = ".".join(parts[:end])
+            if parent not in sys.modules:
+                monkeypatch.setitem(sys.modules, parent, module(parent, __path__=[]))
+        monkeypatch.setitem(sys.modules, made.__name__, made)
+        if len(parts) > 1:
+            setattr(sys.modules[".".join(parts[:-1])], parts[-1], made)
+
+
+class AttnMaskType(enum.Enum):
+    padding = 1
+    causal = 2
+    no_mask = 3
+    padding_causal = 4
+    arbitrary = 5
+
+
+class RngTracker:
+    forks = 0
+
+    @contextlib.contextmanager
+    def fork(self):
+        RngTracker.forks += 1
+        yield
+
+
+class MegatronModule(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+
+
+def megatron(monkeypatch):
+    def is_layer_window_attention(window_size, skip_freq, layer_number):
+        return window_size is not None and (not skip_freq or layer_number % skip_freq != 0)
+
+    install(
+        monkeypatch,
+        module("megatron.core.tensor_parallel", get_cuda_rng_tracker=RngTracker),
+        module("megatron.core.transformer.module", MegatronModule=MegatronModule),
+        module("megatron.core.transformer.utils", is_layer_window_attention=is_layer_window_attention),
+    )
+
+
+def torchtitan(monkeypatch):
+    """Returns what @override was given."""
+    registered = []
+
+    def override(*, target, description="", exact=False, fqns=None):
+        def decorator(factory):
+            registered.append((target, exact, factory))
+            return factory
+
+        return decorator
+
+    def derive(config, kind, **deltas):
+        made = kind(**deltas)
+        for field in dataclasses.fields(config):
+            if field.name not in deltas and hasattr(config, field.name):
+                setattr(made, field.name, getattr(config, field.name))
+        return made
+
+    class RMSNorm(torch.nn.RMSNorm):
+        @dataclasses.dataclass(kw_only=True, slots=True)
+        class Config:
+            normalized_shape: int = dataclasses.field(init=False)
+            eps: float = 1e-5
+            elementwise_affine: bool = True
+
+        def __init__(self, config):
+            super().__init__(
+                config.normalized_shape, eps=config.eps, elementwise_affine=config.elementwise_affine
+            )
+
+    install(
+        monkeypatch,
+        module("torchtitan.config", override=override, derive=derive),
+        module("torchtitan.models.common.rmsnorm", RMSNorm=RMSNorm),
+    )
+    return registered
+
+
+def vllm(monkeypatch):
+    """Returns the registry of replaced classes."""
+    replaced = {}
+
+    class CustomOp(torch.nn.Module):
+        def __new__(cls, *args, **kwargs):
+            return super().__new__(replaced.get(cls.__name__, cls))
+
+        @classmethod
+        def register_oot(cls, name):
+            def decorator(kind):
+                assert name not in replaced, f"Duplicate op name: {name}"
+                replaced[name] = kind
+                return kind
+
+            return decorator
+
+        def forward(self, *args, **kwargs):
+            return self.forward_hip(*args, **kwargs)
+
+        def forward_hip(self, *args, **kwargs):
+            return self.forward_cuda(*args, **kwargs)
+
+    class RMSNorm(CustomOp):
+        def __init__(self, hidden_size, eps=1e-6, var_hidden_size=None, has_weight=True, dtype=None):
+            super().__init__()
+            self.variance_epsilon, self.has_weight = eps, has_weight
+            self.variance_size_override = None if var_hidden_size == hidden_size else var_hidden_size
+            self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=dtype))
+
+        def forward_native(self, x, residual=None):
+            wide = x.float() if residual is None else x.float() + residual.float()
+            seen = wide[..., : self.variance_size_override]
+            out = wide * torch.rsqrt(seen.square().mean(-1, keepdim=True) + self.variance_epsilon)
+            out = out.to(x.dtype) * self.weight
+            return out if residual is None else (out, wide.to(x.dtype))
+
+    class RotaryEmbedding(CustomOp):
+        def __init__(self, head_size, rotary_dim, max_position_embeddings, base, is_neox_style, dtype):
+            super().__init__()
+            self.head_size, self.rotary_dim, self.is_neox_style = head_size, rotary_dim, is_neox_style
+            rates = base ** (-torch.arange(0, rotary_dim, 2, dtype=torch.float) / rotary_dim)
+            angles = torch.outer(torch.arange(max_position_embeddings, dtype=torch.float), rates)
+            self.register_buffer("cos_sin_cache", torch.cat((angles.cos(), angles.sin()), -1).to(dtype))
+
+        def forward_native(self, positions, query, key=None):
+            cos, sin = self.cos_sin_cache[positions.flatten()].chunk(2, -1)
+
+            def turn(x):
+                whole = x.view(positions.numel(), -1, self.head_size)
+                front, rest = whole[..., : self.rotary_dim], whole[..., self.rotary_dim :]
+                if self.is_neox_style:
+                    a, b = front.chunk(2, -1)
+                else:
+                    a, b = front[..., ::2], front[..., 1::2]
+                c, s = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
+                turned = a * c - b * s, b * c + a * s
+                front = torch.cat(turned, -1) if self.is_neox_style else torch.stack(turned, -1).flatten(-2)
+                return torch.cat((front, rest), -1).reshape(x.shape)
+
+            return turn(query), None if key is None else turn(key)
+
+    install(
+        monkeypatch,
+        module("vllm.model_executor.custom_op", CustomOp=CustomOp),
+        module("vllm.model_executor.layers.layernorm", RMSNorm=RMSNorm),
+        module("vllm.model_executor.layers.rotary_embedding", RotaryEmbedding=RotaryEmbedding),
+    )
+    return replaced, RMSNorm, RotaryEmbedding

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: MIT
+"""Megatron Core, TorchTitan and vLLM, by stubs of what they publish: none of them is installed here."""
+
+import importlib
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import hipkittens
+from tests.integrations import stub_frameworks
+
+BF16 = torch.bfloat16
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Imports an integration anew, among the stubs that this test has installed."""
+    loaded = []
+
+    def importer(name):
+        loaded.append(f"hipkittens.integrations.{name}")
+        sys.modules.pop(loaded[-1], None)
+        return importlib.import_module(loaded[-1])
+
+    yield importer
+    for name in loaded:
+        sys.modules.pop(name, None)
+
+
+def draw(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(BF16)
+
+
+def config(**changes):
+    given = {
+        "context_parallel_size": 1,
+        "attention_dropout": 0.0,
+        "window_size": None,
+        "sequence_parallel": False,
+    }
+    return SimpleNamespace(**{**given, **changes})
+
+
+KINDS = stub_frameworks.AttnMaskType
+
+
+def test_megatron_core_attention(monkeypatch, load):
+    stub_frameworks.megatron(monkeypatch)
+    kind = load("megatron").CoreAttention
+    q, k, v = (draw(20, 2, heads, 32, seed=heads).requires_grad_() for heads in (4, 2, 2))
+    attend = kind(config(), 1, KINDS.causal, "self", softmax_scale=0.2)
+    out = attend(q, k, v, torch.ones(1, 1, 20, 20, dtype=torch.bool))
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *(x.double().permute(1, 2, 0, 3) for x in (q, k, v)), is_causal=True, scale=0.2, enable_gqa=True
+    ).permute(2, 0, 1, 3)
+    assert out.shape == (20, 2, 4 * 32) and (out - expected.flatten(-2)).abs().max() < 0.03
+    gradients = torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+    assert [g.shape for g in gradients] == [q.shape, k.shape, v.shape]
+    one = attend(q[-1:], k, v, None)  # the last token, with a cache
+    assert torch.allclose(one.float(), out[-1:].float(), atol=0.02)
+    whole = attend(q, k, v, None, attn_mask_type=KINDS.no_mask)
+    assert torch.allclose(whole[-1].float(), out[-1].float(), atol=0.02)
+    assert not torch.allclose(whole[0].float(), out[0].float(), atol=0.02)
+    near = kind(config(window_size=(3, 0)), 1, KINDS.causal, "self")(q, k, v, None)
+    assert torch.equal(
+        near.unflatten(-1, (4, 32)).transpose(0, 1),
+        hipkittens.attention(*(x.transpose(0, 1) for x in (q, k, v)), causal=True, window_size=(3, 0)),
+    )
+
+
+def test_megatron_packs_and_dropout(monkeypatch, load):
+    stub_frameworks.megatron(monkeypatch)
+    kind = load("megatron").CoreAttention
+    q, k, v = (draw(30, heads, 32, seed=heads) for heads in (4, 2, 2))
+    ends = torch.tensor([0, 11, 30], dtype=torch.int32)
+    pack = SimpleNamespace(
+        qkv_format="thd", cu_seqlens_q=ends, cu_seqlens_kv=ends, max_seqlen_q=19, max_seqlen_kv=19
+    )
+    attend = kind(config(), 1, KINDS.padding_causal, "self")
+    out = attend(q, k, v, None, packed_seq_params=pack)
+    expected = hipkittens.attention_varlen(q, k, v, ends, ends, 19, 19, causal=True)
+    assert torch.equal(out, expected.flatten(-2))
+    before = stub_frameworks.RngTracker.forks
+    attend = kind(config(attention_dropout=0.5), 1, KINDS.causal, "self")
+    given = (q[:, None], k[:, None], v[:, None], None)
+    assert not torch.equal(attend(*given), attend(*given))
+    assert stub_frameworks.RngTracker.forks == before + 2
+    attend.eval()
+    assert torch.equal(attend(*given), attend(*given))
+    assert stub_frameworks.RngTracker.forks == before + 2
+
+
+def test_megatron_refusals(monkeypatch, load):
+    stub_frameworks.megatron(monkeypatch)
+    kind = load("megatron").CoreAttention
+    x = draw(5, 1, 2, 32)
+    for name, value in (("context_parallel_size", 2), ("softmax_type", "learnable")):
+        with pytest.raises(NotImplementedError, match=f"{name} is {value}"):
+            kind(config(**{name: value}), 1, KINDS.causal, "self")
+    attend = kind(config(), 1, KINDS.causal, "self")
+    padded = SimpleNamespace(qkv_format="thd", cu_seqlens_q_padded=torch.zeros(2))
+    refused = {
+        "attn_mask_type is arbitrary": {"attn_mask_type": KINDS.arbitrary},
+        "attn_mask_type is padding": {"attn_mask_type": KINDS.padding},
+        "attention_bias is given": {"attention_bias": x},
+        "cu_seqlens_q_padded is given": {"packed_seq_params": padded},
+    }
+    for text, options in refused.items():
+        with pytest.raises(NotImplementedError, match=text):
+            attend(x, x, x, None, **options)
+
+
+def test_torchtitan_rms_norm(monkeypatch, load):
+    registered = stub_frameworks.torchtitan(monkeypatch)
+    integration = load("torchtitan")
+    [(target, exact, factory)] = registered
+    assert target is integration.RMSNorm.Config and exact and factory is integration.rms_norm
+    before = target(eps=0.25)
+    before.normalized_shape = 48
+    norm = integration.HipKittensRMSNorm(factory(before)).to(BF16)
+    theirs = integration.RMSNorm(before).to(BF16)
+    assert norm.state_dict().keys() == theirs.state_dict().keys()
+    x = draw(3, 7, 48)
+    assert torch.equal(norm(x), hipkittens.rms_norm(x, norm.weight, 0.25))
+    assert torch.allclose(norm(x).float(), theirs(x).float(), atol=0.02)
+
+
+def test_vllm_rms_norm_and_rotary(monkeypatch, load):
+    replaced, rms_norm, rotary = stub_frameworks.vllm(monkeypatch)
+    integration = load("vllm")
+    assert replaced == {}
+    integration.register()
+    integration.register()
+    assert set(replaced) == {"RMSNorm", "RotaryEmbedding"}
+    norm = rms_norm(64, eps=0.1, dtype=BF16)
+    assert type(norm) is replaced["RMSNorm"]
+    x, residual = draw(6, 64), draw(6, 64, seed=1)
+    assert torch.allclose(norm(x).float(), norm.forward_native(x).float(), atol=0.03)
+    for ours, theirs in zip(norm(x, residual), norm.forward_native(x, residual), strict=True):
+        assert torch.allclose(ours.float(), theirs.float(), atol=0.03)
+    partly = rms_norm(64, var_hidden_size=16, dtype=BF16)
+    assert torch.equal(partly(x), partly.forward_native(x))
+    positions = torch.tensor([3, 0, 17, 5, 5, 2])
+    for neox in (True, False):
+        turn = rotary(32, 16, 20, 100.0, neox, torch.float32)
+        query, key = draw(6, 4 * 32), draw(6, 32, seed=2)
+        for given in ((positions, query, key), (positions.view(2, 3), query.view(2, 3, -1), None)):
+            for ours, theirs in zip(turn(*given), turn.forward_native(*given), strict=True):
+                assert (ours is None) == (theirs is None)
+                assert ours is None or torch.allclose(ours.float(), theirs.float(), atol=0.03)
