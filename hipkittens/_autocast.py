@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import torch
 
+# Where operators run and autocast exists. torch.amp.is_autocast_available knows it too, but torch 2.10 cannot compile it.
+_DEVICES = ("cpu", "cuda")
+
+
+def is_on(device: torch.device) -> bool:
+    """Whether torch.autocast is on for tensors of this device."""
+    return device.type in _DEVICES and torch.is_autocast_enabled(device.type)
+
 
 def to_autocast_dtype(*tensors: torch.Tensor | None) -> tuple:
     """The tensors, floating-point ones in autocast's dtype if it is on for the first one's device."""
     first = tensors[0]
-    if (
-        not isinstance(first, torch.Tensor)
-        or not torch.amp.is_autocast_available(first.device.type)
-        or not torch.is_autocast_enabled(first.device.type)
-    ):
+    if not isinstance(first, torch.Tensor) or not is_on(first.device):
         return tensors
     dtype = torch.get_autocast_dtype(first.device.type)
     return tuple(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any, overload
+
 import torch
 
 from ._multihead_attention import MultiheadAttention
@@ -69,7 +71,7 @@ class RotaryEmbedding(torch.nn.Module):
         max_positions: int = 4096,
         base: float = 10000.0,
         interleaved: bool = False,
-        device=None,
+        device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
         if dim < 2 or dim % 2:
@@ -80,7 +82,17 @@ class RotaryEmbedding(torch.nn.Module):
         self.register_buffer("cos", angles.cos().float(), persistent=False)
         self.register_buffer("sin", angles.sin().float(), persistent=False)
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor | None = None, **options):
+    @overload
+    def forward(self, q: torch.Tensor, k: None = None, **options: Any) -> torch.Tensor: ...
+
+    @overload
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, **options: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor | None = None, **options: Any
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """rotary of q, or of q and k; options as hipkittens.rotary takes them."""
         if k is None:
             return rotary(q, self.cos, self.sin, interleaved=self.interleaved, **options)

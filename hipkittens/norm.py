@@ -3,13 +3,54 @@
 
 from __future__ import annotations
 
+from typing import Literal, overload
+
 import torch
 
-from . import _backend
+from . import _autocast, _backend
 from ._arguments import check_dtype_and_device, check_tensor
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LARGEST_ROW = 65536
+
+
+@overload
+def layer_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    residual: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    return_residual: Literal[False] = False,
+) -> torch.Tensor: ...
+
+
+@overload
+def layer_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    residual: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    return_residual: Literal[True],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@overload
+def layer_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    residual: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    return_residual: bool,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
 
 
 def layer_norm(
@@ -28,7 +69,7 @@ def layer_norm(
     float32 until y is rounded. weight and bias share a dtype, which may differ from x's. Dropout draws its seed from
     torch's generator of x's device, once per call, when dropout_p > 0.
     """
-    x, residual = _autocast(x, residual)
+    x, residual = _widened(x, residual)
     _check("layer_norm", x, weight, bias, residual)
     if not 0.0 <= dropout_p < 1.0:
         raise ValueError(f"hipkittens.layer_norm: dropout_p is {dropout_p}; it must be in [0, 1)")
@@ -48,6 +89,39 @@ def layer_norm(
     return y, x if residual is None and seed is None else z
 
 
+@overload
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float = 1e-6,
+    *,
+    residual: torch.Tensor | None = None,
+    return_residual: Literal[False] = False,
+) -> torch.Tensor: ...
+
+
+@overload
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float = 1e-6,
+    *,
+    residual: torch.Tensor | None = None,
+    return_residual: Literal[True],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@overload
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float = 1e-6,
+    *,
+    residual: torch.Tensor | None = None,
+    return_residual: bool,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
+
+
 def rms_norm(
     x: torch.Tensor,
     weight: torch.Tensor | None,
@@ -60,7 +134,7 @@ def rms_norm(
 
     With return_residual the result is (y, z). Rounding and dtypes are as for layer_norm.
     """
-    x, residual = _autocast(x, residual)
+    x, residual = _widened(x, residual)
     _check("rms_norm", x, weight, None, residual)
     if _backend.uses_torch():
         z = x if residual is None else x + residual
@@ -76,15 +150,14 @@ def _as_float(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return None if tensor is None else tensor.float()
 
 
-def _autocast(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _widened(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Under autocast a 16-bit x meets a float32 residual: both become the wider. x alone keeps its dtype, since sums
     are float32 in any case."""
     if (
         isinstance(x, torch.Tensor)
         and isinstance(residual, torch.Tensor)
         and x.dtype != residual.dtype
-        and torch.amp.is_autocast_available(x.device.type)
-        and torch.is_autocast_enabled(x.device.type)
+        and _autocast.is_on(x.device)
     ):
         dtype = torch.promote_types(x.dtype, residual.dtype)
         return x.to(dtype), residual.to(dtype)

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import startup
 import torch
 
 import hipkittens
@@ -306,6 +307,12 @@ def test_importing_is_quick_and_leaves_no_trace():
         for _ in range(3)
     ]
     assert min(times) < 0.05, times
+
+
+@pytest.mark.parametrize("name", ["matmul", "attention"])
+def test_a_first_call_is_quick(name):
+    program = startup.FIRST.replace("{call}", startup.CALLS[name])
+    assert startup.least(program, 2) < startup.FIRST_MS
 
 
 def test_version_is_the_projects():

@@ -118,16 +118,17 @@ def good(report: dict[str, Any]) -> bool:
 
 
 def _row(torch: str, version: str, report: dict[str, Any]) -> str:
+    wheel = f"`{report['wheel'][:8]}`"
     if "not_run" in report:
-        return f"| {torch} | {version} | not run: {report['not_run']} | | | |"
+        return f"| {torch} | {version} | not run: {report['not_run']} | | | | |"
     if "failed" in report:
-        return f"| {torch} | {version} | **failed**: {report['failed']} | | | |"
+        return f"| {torch} | {version} | **failed**: {report['failed']} | | | | {wheel} |"
     parity, opcheck, compiled = report["parity"], report["opcheck"], report["compile"]
     success = sum(result == "SUCCESS" for result in opcheck.values())
     step = "ok" if compiled["ok"] else f"**{compiled.get('error', 'differs from eager')}**"
     return (
         f"| {report['torch']} | {report['python']} | {parity['passed']} of {parity['results']}, worst {parity['worst']:.2f} "
-        f"| {success} of {len(opcheck)} | {step} | {report['doctor']} |"
+        f"| {success} of {len(opcheck)} | {step} | {report['doctor']} | {wheel} |"
     )
 
 
@@ -139,11 +140,11 @@ def page(wheel: Path, digest: str, reports: dict[tuple[str, str], dict[str, Any]
 
 *Written by `python tools/wheel_matrix.py`; do not edit.*
 
-One file, `{wheel.name}` ({wheel.stat().st_size / 1e6:.1f} MB, sha256 `{digest[:16]}...`), installed into a fresh virtual
-environment for each row. {sum(map(good, run.values()))} of the {len(run)} combinations that could be run are good.
+`{wheel.name}` ({wheel.stat().st_size / 1e6:.1f} MB, sha256 `{digest[:8]}...`), installed into a fresh virtual environment for
+each row. {sum(map(good, run.values()))} of the {len(run)} combinations that were run are good.
 
-| torch | Python | parity beside PyTorch | opcheck | compiled step | doctor |
-|---|---|---|---|---|---|
+| torch | Python | parity beside PyTorch | opcheck | compiled step | doctor | wheel |
+|---|---|---|---|---|---|---|
 {chr(10).join(rows)}
 
 * **parity**: {" or ".join(map(str, sorted(cases)))} cases of `benchmarks/parity.py`, spread evenly over the covering array of every
@@ -153,8 +154,19 @@ environment for each row. {sum(map(good, run.values()))} of the {len(run)} combi
 * **compiled step**: a block of layer_norm, linear, attention and rms_norm, forward and backward, under
   `torch.compile(fullgraph=True, dynamic=True)` with inductor, for two lengths, beside eager.
 * **doctor**: what `hipkittens doctor` concludes. There is no AMD GPU where this was run.
+* **wheel**: the first digits of the sha256 of the wheel that the row is about.
 * torch from PyPI is a CUDA build (`+cu...`) or a CPU one (`+cpu`). No ROCm build of torch has been tried: PyPI has none.
 """
+
+
+def kept_report(
+    folder: Path, torch: str, version: str, digest: str, *, any_wheel: bool
+) -> dict[str, Any] | None:
+    """What a combination said of this wheel; or, if any may answer, of the one it was last tried with."""
+    files = sorted(folder.glob(f"*-{torch}-{version}.json"), key=lambda path: path.stat().st_mtime)
+    reports = [json.loads(path.read_text()) for path in files]
+    of_this = [report for report in reports if report["wheel"] == digest]
+    return next(iter([*of_this, *(reversed(reports) if any_wheel else ())]), None)
 
 
 def main() -> int:
@@ -164,6 +176,7 @@ def main() -> int:
     parser.add_argument("--torch", choices=TORCHES, action="append", help="default: all of them")
     parser.add_argument("--python", choices=PYTHONS, action="append", help="default: all of them")
     parser.add_argument("--cases", type=int, default=8, help="parity cases of each operation and target")
+    parser.add_argument("--page-only", action="store_true", help="run nothing; write what was found before")
     arguments = parser.parse_args()
     wheel, scratch = arguments.wheel.resolve(), arguments.scratch.resolve()
     scratch.mkdir(parents=True, exist_ok=True)
@@ -171,15 +184,18 @@ def main() -> int:
     reports = {}
     for torch in arguments.torch or TORCHES:
         for version in arguments.python or PYTHONS:
-            kept = scratch / f"{digest[:16]}-{torch}-{version}-{arguments.cases}.json"
-            if not kept.exists():
+            report = kept_report(scratch, torch, version, digest, any_wheel=arguments.page_only)
+            if report is None and arguments.page_only:
+                report = {"wheel": digest, "not_run": "not tried yet"}
+            elif report is None:
                 try:
                     report = try_combination(wheel, torch, version, scratch, arguments.cases)
                 except NotRun as reason:
                     report = {"not_run": str(reason)}
-                kept.write_text(json.dumps(report, indent=1))
-            reports[torch, version] = json.loads(kept.read_text())
-            print(_row(torch, version, reports[torch, version]), flush=True)
+                report["wheel"] = digest
+                (scratch / f"{digest[:16]}-{torch}-{version}.json").write_text(json.dumps(report, indent=1))
+            reports[torch, version] = report
+            print(_row(torch, version, report), flush=True)
     if not (arguments.torch or arguments.python):
         PAGE.write_text(page(wheel, digest, reports))
     return int(not all(good(report) for report in reports.values() if "not_run" not in report))

@@ -16,7 +16,9 @@ def index_put_first_axis(values: torch.Tensor, indices: torch.Tensor, first_axis
     return values.new_zeros(first_axis_dim, *values.shape[1:]).index_copy(0, indices, values)
 
 
-def unpad_input(hidden_states: torch.Tensor, attention_mask: torch.Tensor, unused_mask=None):
+def unpad_input(
+    hidden_states: torch.Tensor, attention_mask: torch.Tensor, unused_mask: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, torch.Tensor]:
     """The tokens of hidden_states (batch, tokens, ...) where attention_mask (batch, tokens) is 1, packed.
 
     unused_mask marks tokens that are packed too, without counting as used. Returns the packed tokens, their indices in the

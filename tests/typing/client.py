@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""A program that uses the whole public interface, for a type checker: `mypy --strict`. It is not run."""
+
+from typing import Any, assert_type
+
+import torch
+from torch import Tensor
+
+import hipkittens
+from hipkittens import kernel, nn
+from hipkittens.flash_attn import (
+    flash_attn_func,
+    flash_attn_kvpacked_func,
+    flash_attn_qkvpacked_func,
+    flash_attn_varlen_func,
+    flash_attn_varlen_kvpacked_func,
+    flash_attn_varlen_qkvpacked_func,
+    flash_attn_with_kvcache,
+)
+from hipkittens.flash_attn.bert_padding import index_first_axis, pad_input, unpad_input
+
+Pair = tuple[Tensor, Tensor]
+Triple = tuple[Tensor, Tensor, Tensor]
+
+
+def operations(
+    q: Tensor, k: Tensor, v: Tensor, x: Tensor, weight: Tensor, lengths: Tensor, ask: bool
+) -> None:
+    assert_type(hipkittens.attention(q, k, v), Tensor)
+    assert_type(hipkittens.attention(q, k, v, causal=True, window_size=(4, -1), return_lse=False), Tensor)
+    assert_type(hipkittens.attention(q, k, v, scale=0.1, return_lse=True), Pair)
+    assert_type(hipkittens.attention(q, k, v, layout="bhnd", dropout_p=0.1, return_lse=ask), Tensor | Pair)
+    assert_type(hipkittens.attention_varlen(q, k, v, lengths, lengths, 8, 8), Tensor)
+    assert_type(hipkittens.attention_varlen(q, k, v, lengths, lengths, 8, 8, return_lse=True), Pair)
+    assert_type(hipkittens.attention_varlen(q, k, v, lengths, lengths, 8, 8, return_lse=ask), Tensor | Pair)
+    assert_type(hipkittens.matmul(q, k, bias=x, out_dtype=torch.float32), Tensor)
+    assert_type(hipkittens.linear(x, weight, None), Tensor)
+    assert_type(hipkittens.layer_norm(x, weight, None, 1e-5), Tensor)
+    assert_type(hipkittens.layer_norm(x, None, residual=x, dropout_p=0.1, return_residual=True), Pair)
+    assert_type(hipkittens.rms_norm(x, weight, residual=x), Tensor)
+    assert_type(hipkittens.rms_norm(x, weight, 1e-6, residual=x, return_residual=True), Pair)
+    assert_type(hipkittens.rms_norm(x, weight, return_residual=ask), Tensor | Pair)
+    assert_type(hipkittens.rotary(q, x, x, interleaved=True, positions=lengths), Tensor)
+    assert_type(hipkittens.rotary_qk(q, k, x, x, cu_seqlens=lengths, offset=3, inplace=True), Pair)
+
+
+def flash(q: Tensor, k: Tensor, v: Tensor, packed: Tensor, lengths: Tensor, ask: bool) -> None:
+    assert_type(flash_attn_func(q, k, v, 0.0, None, True, (-1, 0)), Tensor)
+    assert_type(flash_attn_func(q, k, v, causal=True, return_attn_probs=True), Triple)
+    assert_type(flash_attn_func(q, k, v, return_attn_probs=ask), Tensor | Triple)
+    assert_type(flash_attn_kvpacked_func(q, packed), Tensor)
+    assert_type(flash_attn_qkvpacked_func(packed, return_attn_probs=True), Triple)
+    assert_type(flash_attn_varlen_func(q, k, v, lengths, lengths, 8, 8, causal=True), Tensor)
+    assert_type(flash_attn_varlen_kvpacked_func(q, packed, lengths, lengths, 8, 8), Tensor)
+    assert_type(flash_attn_varlen_qkvpacked_func(packed, lengths, 8, return_attn_probs=True), Triple)
+    assert_type(flash_attn_with_kvcache(q, k, v, cache_seqlens=4), Tensor)
+    assert_type(flash_attn_with_kvcache(q, k, v, return_softmax_lse=True), Pair)
+    tokens, indices, ends, longest, used = unpad_input(q, packed)
+    assert_type(longest, int)
+    assert_type(pad_input(tokens, indices, used.shape[0], longest), Tensor)
+    assert_type(index_first_axis(ends, indices), Tensor)
+
+
+def modules(x: Tensor) -> None:
+    stack = torch.nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.RMSNorm(64, eps=1e-6))
+    turn = nn.RotaryEmbedding(64, 128, base=5e5, device="cpu")
+    assert_type(turn.forward(x), Tensor)
+    assert_type(turn.forward(x, x, offset=1), Pair)
+    attend = nn.MultiheadAttention(64, 4, batch_first=True)
+    assert_type(attend.forward(x, x, x, need_weights=False)[0], Tensor)
+    stack.train()
+
+
+def simulation(q: Tensor) -> None:
+    with hipkittens.simulate("gfx950", checks="memcheck,racecheck", threads=2, seed=1) as run:
+        hipkittens.matmul(q, q)
+    for finding in [*run.findings, *run.notes]:
+        assert_type(finding.checker, str)
+        assert_type(finding.workgroup, tuple[int, int, int])
+        if finding.first is not None:
+            assert_type(finding.first.offset, int)
+    run.forget()
+    assert_type(hipkittens.simulate.report()["instructions"], Any)
+    support = hipkittens.supported("matmul", q, q, target="gfx942")
+    if not support:
+        assert_type(support.reason, str)
+    assert_type(hipkittens.info(), dict[str, object])
+
+
+def own_kernel(x: Tensor) -> None:
+    double = kernel.compile("source\n", targets=("gfx950",), defines={"WIDTH": 4})
+    assert_type(double, kernel.Kernel)
+    double(x, 3, grid=(1, 1, 1), block=64)
+    double.save("double.hkkernel")
+    assert_type(kernel.load("double.hkkernel").resources("gfx950")["vgprs"], Any)
