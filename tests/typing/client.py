@@ -93,3 +93,12 @@ def own_kernel(x: Tensor) -> None:
     double(x, 3, grid=(1, 1, 1), block=64)
     double.save("double.hkkernel")
     assert_type(kernel.load("double.hkkernel").resources("gfx950")["vgprs"], Any)
+
+
+def whole_models(model: torch.nn.Module, x: Tensor) -> None:
+    hipkittens.patch(model, linear=True, dtype=torch.bfloat16, exclude=["head"], dry_run=True)
+    hipkittens.unpatch(model)
+    with hipkittens.patched(model, norm=False):
+        model(x)
+    with hipkittens.timing("MI300X", clock_mhz=2100.0):
+        hipkittens.matmul(x, x)
