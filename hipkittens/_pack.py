@@ -14,10 +14,40 @@ from typing import Any
 
 MAGIC = b"HKPACK01"
 _HEADER_BYTES = 8 + 8 + 32
+# Far above any real pack; keeps a wrong number from asking for all memory.
+_MOST_STREAM_BYTES = 1 << 30
 
 
 class PackError(RuntimeError):
     """A pack is missing, cut short or changed."""
+
+
+def _what_is_wrong(index: Any) -> str:
+    """Why a decoded index is none that this version reads, or ''."""
+    if not isinstance(index, dict):
+        return "it is no object"
+    if index.get("format") != 1:
+        return f"format {index.get('format')}, this version reads 1"
+
+    def is_size(value: Any) -> bool:
+        return isinstance(value, int) and 0 <= value <= _MOST_STREAM_BYTES
+
+    if not is_size(index.get("stream_bytes")) or not isinstance(index.get("stream_sha256"), str):
+        return "stream_bytes or stream_sha256 is missing or impossible"
+    if not isinstance(index.get("objects"), list):
+        return "objects is no list"
+    for number, entry in enumerate(index["objects"]):
+        if not (
+            isinstance(entry, dict)
+            and isinstance(entry.get("name"), str)
+            and isinstance(entry.get("sha256"), str)
+            and is_size(entry.get("offset"))
+            and is_size(entry.get("bytes"))
+            and isinstance(entry.get("kernels"), list)
+            and all(isinstance(k, dict) and isinstance(k.get("symbol"), str) for k in entry["kernels"])
+        ):
+            return f"name, sha256, offset, bytes or kernels of object {number} is missing or impossible"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -42,11 +72,17 @@ class Pack:
             raise PackError(
                 f"{self.path}: its index does not have the sha256 it was written with; reinstall hipkittens"
             )
-        index = json.loads(text)
-        if index["format"] != 1:
-            raise PackError(
-                f"{self.path}: format {index['format']}, this version reads 1; reinstall hipkittens"
-            )
+        try:
+            index = json.loads(text)
+            if isinstance(index, dict) and index.get("format", 1) != 1:
+                raise PackError(
+                    f"{self.path}: format {index['format']}, this version reads 1; reinstall hipkittens"
+                )
+            wrong = _what_is_wrong(index)
+        except (ValueError, RecursionError) as error:
+            wrong = str(error)
+        if wrong:
+            raise PackError(f"{self.path}: its index cannot be read ({wrong}); reinstall hipkittens")
         return index
 
     @cached_property

@@ -88,9 +88,9 @@ class Parser {
         for (uint64_t i = 0; i < header_.program_headers; ++i) {
             const auto [place, record] =
                 table_entry<elf::ProgramHeader>(header_.program_header_offset, i, "a program header");
+            file_.range(record.offset, record.file_bytes, "a segment");
             if (record.type == elf::segment_note) notes_.push_back({record.offset, record.file_bytes});
             if (record.type != elf::segment_load || record.memory_bytes == 0) continue;
-            file_.range(record.offset, record.file_bytes, "a segment");
             if (record.file_bytes > record.memory_bytes || record.address > max_image_bytes ||
                 record.memory_bytes > max_image_bytes) {
                 throw Error("a segment at address " + hexadecimal(record.address) + " of " +
@@ -136,6 +136,11 @@ class Parser {
         for (uint64_t i = 0; i < header_.section_headers; ++i) {
             sections.push_back(
                 table_entry<elf::SectionHeader>(header_.section_header_offset, i, "a section header").second);
+        }
+        // extent() counts every part that the headers name, so a file that lacks one is not whole.
+        for (const elf::SectionHeader& section : sections) {
+            if (section.type != elf::section_without_bytes)
+                file_.range(section.offset, section.bytes, "a section");
         }
         for (const elf::SectionHeader& section : sections) {
             if (section.type == elf::section_note && notes_.empty())
@@ -381,11 +386,10 @@ uint64_t extent(const uint8_t* file) {
         std::memcpy(&record, file + header.program_header_offset + i * sizeof record, sizeof record);
         include(record.offset, record.file_bytes);
     }
-    constexpr uint32_t section_without_bytes = 8;  // SHT_NOBITS
     for (uint64_t i = 0; i < header.section_headers; ++i) {
         elf::SectionHeader record;
         std::memcpy(&record, file + header.section_header_offset + i * sizeof record, sizeof record);
-        if (record.type != section_without_bytes) include(record.offset, record.bytes);
+        if (record.type != elf::section_without_bytes) include(record.offset, record.bytes);
     }
     return end;
 }

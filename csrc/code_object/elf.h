@@ -55,7 +55,7 @@ inline constexpr uint8_t magic[4] = {0x7f, 'E', 'L', 'F'};
 inline constexpr uint8_t class_64 = 2, data_little_endian = 1, osabi_amdgpu_hsa = 64;
 inline constexpr uint16_t type_relocatable = 1, type_shared = 3, machine_amdgpu = 224;
 inline constexpr uint32_t segment_load = 1, segment_note = 4;
-inline constexpr uint32_t section_symbols = 2, section_rela = 4, section_note = 7,
+inline constexpr uint32_t section_symbols = 2, section_rela = 4, section_note = 7, section_without_bytes = 8,
                           section_dynamic_symbols = 11;
 inline constexpr uint32_t flag_executable = 1, flag_writable = 2, flag_readable = 4;
 inline constexpr uint16_t section_undefined = 0, section_first_reserved = 0xff00;

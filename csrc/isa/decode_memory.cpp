@@ -159,7 +159,8 @@ bool Decoder::decode_buffer(Encoding encoding) {
             default:
                 if (out_.lds) break;
                 good = vgpr(form, bits(47, 40), accumulation);
-                if (form.written_if_returning) out_.operands[out_.operand_count - 1].is_written = out_.sc0;
+                if (good && form.written_if_returning)
+                    out_.operands[out_.operand_count - 1].is_written = out_.sc0;
         }
         if (!good) return false;
     }

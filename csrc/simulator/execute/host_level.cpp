@@ -38,7 +38,7 @@ const Families& families(HostLevel level) {
     }
 }
 
-// Each level asks for everything its sources are compiled with (CMakeLists.txt).
+// The best one that this build has. Each level asks for everything its sources are compiled with (CMakeLists.txt).
 HostLevel best_host_level() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -47,11 +47,16 @@ HostLevel best_host_level() {
     const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
                             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                             __builtin_cpu_supports("avx512vl");
-    if (has_avx512 && __builtin_cpu_supports("avx512bf16")) {
-        return tile_unit::is_available() ? HostLevel::amx : HostLevel::avx512_bf16;
-    }
+    [[maybe_unused]] const bool has_bf16 = has_avx512 && __builtin_cpu_supports("avx512bf16");
+#if defined(HIPKITTENS_HAS_avx512_bf16)
+    if (has_bf16) return tile_unit::is_available() ? HostLevel::amx : HostLevel::avx512_bf16;
+#endif
+#if defined(HIPKITTENS_HAS_avx512)
     if (has_avx512) return HostLevel::avx512;
+#endif
+#if defined(HIPKITTENS_HAS_avx2)
     if (has_avx2) return HostLevel::avx2;
+#endif
 #endif
     return HostLevel::portable;
 }

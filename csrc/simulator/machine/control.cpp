@@ -34,6 +34,11 @@ const Step* fault_unknown_bytes(Wave* wave, const Step* step) {
 const Step* fault_no_meaning(Wave* wave, const Step* step) {
     return fault(wave, step, "the simulator has no meaning for this instruction");
 }
+const Step* fault_missing_register(Wave* wave, const Step* step) {
+    return fault(
+        wave, step,
+        "the instruction names a vector register beyond those that the kernel's descriptor allocates");
+}
 
 namespace {
 

@@ -18,5 +18,6 @@ const Step* count_block(Wave* wave, const Step* step);
 // Bytes that are no instruction, and instructions without a meaning.
 const Step* fault_unknown_bytes(Wave* wave, const Step* step);
 const Step* fault_no_meaning(Wave* wave, const Step* step);
+const Step* fault_missing_register(Wave* wave, const Step* step);
 
 }  // namespace hipkittens::simulator

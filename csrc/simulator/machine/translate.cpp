@@ -107,6 +107,16 @@ bool is_vector(const Instruction& instruction) {
     }
 }
 
+// A wave has no memory for more: what lies behind its last register belongs to others.
+bool has_registers(const Instruction& instruction, const TranslateRequest& request) {
+    return std::all_of(instruction.begin(), instruction.end(), [&](const isa::Operand& operand) {
+        if (operand.is_vgpr())
+            return uint32_t{operand.code} - isa::code::first_vgpr + operand.dwords <= request.vgprs;
+        if (!operand.is_agpr()) return true;
+        return request.accum_offset + operand.code - isa::code::first_agpr + operand.dwords <= request.vgprs;
+    });
+}
+
 bool is_branch(const Instruction& instruction) {
     using isa::Opcode;
     switch (instruction.opcode) {
@@ -185,6 +195,10 @@ void Translation::emit_steps() {
         if (may_skip && skip == none) {
             skip = builder.steps().size();
             builder.emit(skip_vector);
+        }
+        if (!has_registers(instruction, request)) {
+            builder.emit(fault_missing_register);
+            continue;
         }
         const bool may_index = regions[index] & mode_gpr_index_enabled && is_indexable(instruction);
         if (checker) checker->before(index, leads || may_skip, may_index);
