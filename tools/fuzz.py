@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: MIT
+"""Builds and runs one fuzz target with libFuzzer, from the committed corpus, and writes down what it did.
+
+    python tools/fuzz.py simulated_launch --seconds 900     # fuzz; a crash is kept, and ends the run
+    python tools/fuzz.py simulated_launch --minimise        # the committed corpus anew, from all that was found
+    python tools/fuzz.py --table                            # fuzz/README.md's table from fuzz/runs.json
+
+What was found, and crashes, stay in build-fuzz/. fuzz/README.md has the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import io
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FUZZ = ROOT / "fuzz"
+RUNS = FUZZ / "runs.json"
+README = FUZZ / "README.md"
+BEGIN, END = "<!-- table: tools/fuzz.py --table -->\n", "<!-- end of table -->\n"
+# target: (longest input in bytes, the sources whose basic blocks count as its coverage)
+TARGETS = {
+    "code_object_reader": (32768, ("csrc/code_object/",)),
+    "instruction_decoder": (256, ("csrc/isa/",)),
+    "simulated_launch": (16384, ("csrc/simulator/", "csrc/isa/", "csrc/code_object/")),
+    "pack_reader": (4096, ()),  # Python: atheris counts
+}
+OPTIONS = {
+    # A size that a damaged file asks for is refused by the allocator as on a full machine, and must become an error.
+    "ASAN_OPTIONS": "allocator_may_return_null=1:detect_leaks=1:max_allocation_size_mb=4096",
+    "UBSAN_OPTIONS": "print_stacktrace=1:abort_on_error=1",  # so that libFuzzer sees it, and keeps the input
+}
+
+
+def build(folder: Path, target: str) -> list[str]:
+    """The words that start the target."""
+    if target == "pack_reader":
+        return [sys.executable, str(FUZZ / "pack_reader.py")]
+    launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
+    subprocess.run(
+        ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", *launcher, f"-DPython_EXECUTABLE={sys.executable}",
+         "-DHIPKITTENS_KERNELS=OFF", "-DHIPKITTENS_TORCH=OFF", "-DHIPKITTENS_HOST_LEVELS=avx2", "-DHIPKITTENS_FUZZ=ON",
+         "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1", "-DHIPKITTENS_SANITIZE=address;undefined",
+         f"-DHIPKITTENS_OUTPUT_DIR={folder / 'hipkittens'}"],
+        check=True, stdout=subprocess.DEVNULL,
+        env=os.environ | {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"})  # fmt: skip
+    subprocess.run(["cmake", "--build", folder, "--target", target], check=True)
+    return [str(folder / target)]
+
+
+def corpus_archive(target: str) -> Path:
+    return FUZZ / "corpus" / f"{target}.tar.xz"
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    if archive.exists():
+        with tarfile.open(archive) as source:
+            for member in source:
+                (folder / Path(member.name).name).write_bytes(source.extractfile(member).read())
+
+
+def pack(folder: Path, archive: Path) -> int:
+    """All files of `folder`, in an archive that depends on nothing else; returns how many."""
+    archive.parent.mkdir(exist_ok=True)
+    # By size, then name: inputs that came from one another lie near each other.
+    paths = sorted(folder.iterdir(), key=lambda path: (path.stat().st_size, path.name))
+    with tarfile.open(archive, "w:xz", preset=9) as out:
+        for path in paths:
+            member = tarfile.TarInfo(path.name)
+            member.size = path.stat().st_size
+            out.addfile(member, io.BytesIO(path.read_bytes()))
+    return len(paths)
+
+
+def basic_blocks(program: Path, sources: tuple[str, ...]) -> dict[int, str]:
+    """Where each instrumented block of a program or library reports itself: the file of `sources` it is from."""
+    text = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", program], capture_output=True, text=True, check=True
+    )
+    # The report's return address: the instruction behind the call.
+    calls = re.findall(r"call .*<__sanitizer_cov_trace_pc(?:@plt)?>\n\s*([0-9a-f]+):", text.stdout)
+    lines = subprocess.run(
+        ["addr2line", "-a", "-i", "-e", program],
+        input="\n".join(f"{int(address, 16) - 1:x}" for address in calls),
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    found: dict[int, str] = {}
+    address = 0
+    for line in lines.splitlines():
+        if re.fullmatch(r"0x[0-9a-f]+", line):
+            address = int(line, 16) + 1
+        elif address not in found and (at := line.find("csrc/")) >= 0:
+            source = line[at:].split(":")[0]
+            if source.startswith(sources):
+                found[address] = source
+    return found
+
+
+def coverage(folder: Path, command: list[str], target: str, corpus: Path) -> dict[str, list[int]]:
+    """Blocks seen and blocks there are, by room, when all of `corpus` runs."""
+    sources = TARGETS[target][1]
+    if not sources:
+        return {}
+    seen_path = folder / f"{target}.blocks"
+    subprocess.run(
+        [*command, "-runs=0", "-timeout=60", "-rss_limit_mb=4096", "-detect_leaks=0", corpus],
+        env=os.environ | OPTIONS | {"HIPKITTENS_FUZZ_BLOCKS": str(seen_path)}, capture_output=True,
+    )  # fmt: skip
+    seen: dict[str, set[int]] = {"0": set(), "1": set()}
+    for line in seen_path.read_text().splitlines():
+        module, address = line.split()
+        seen[module].add(int(address, 16))
+    programs = [folder / target]
+    if target == "simulated_launch":
+        # Its own copies of isa and code_object, for the mutations, do not count: the library's do.
+        programs = [folder / "hipkittens" / "lib" / "libhipkittens_simulator.so"]
+    result: dict[str, list[int]] = {}
+    for program in programs:
+        visited = seen["0" if program.name == target else "1"]
+        for address, source in basic_blocks(program, sources).items():
+            room = result.setdefault("/".join(source.split("/")[:2]), [0, 0])
+            room[0] += address in visited
+            room[1] += 1
+    return dict(sorted(result.items()))
+
+
+def processor_seconds() -> float:
+    """Of the programs started from here that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def number(pattern: str, text: str) -> int:
+    found = re.findall(pattern, text)
+    return int(found[-1]) if found else 0
+
+
+def fuzz(folder: Path, target: str, seconds: int, extra: list[str]) -> int:
+    command = build(folder, target)
+    corpus, crashes = folder / "corpus" / target, folder / "crashes" / target
+    for path in (corpus, crashes):
+        path.mkdir(parents=True, exist_ok=True)
+    unpack(corpus_archive(target), corpus)
+    subprocess.run([sys.executable, FUZZ / "seeds.py", target, corpus], check=True)
+    before = {path.name for path in crashes.iterdir()}
+    begin = processor_seconds()
+    process = subprocess.Popen(
+        [*command, f"-max_total_time={seconds}", f"-max_len={TARGETS[target][0]}", "-timeout=60", "-rss_limit_mb=4096",
+         "-print_final_stats=1", "-reload=0", f"-artifact_prefix={crashes}{os.sep}", *extra, corpus],
+        env=os.environ | OPTIONS, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, errors="replace")  # fmt: skip
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if not re.match(r"#\d+\s+(NEW|REDUCE)|\t?NEW_FUNC|###### |\"", line):
+            print(line, end="", flush=True)
+    process.wait()
+    text = "".join(lines)
+    # A slow input is kept there too, and is no crash.
+    new = sorted(
+        path.name
+        for path in crashes.iterdir()
+        if path.name not in before and not path.name.startswith("slow-unit")
+    )
+    run = {
+        "processor_seconds": round(processor_seconds() - begin),
+        "executions": number(r"stat::number_of_executed_units: +(\d+)", text) or number(r"#(\d+)", text),
+        "new_inputs": number(r"stat::new_units_added: +(\d+)", text),
+        "crashes": len(new),
+    }
+    run["executions_per_second"] = round(run["executions"] / max(run["processor_seconds"], 1))
+    covered = coverage(folder, command, target, corpus) or {"edges": number(r"\bcov: (\d+)", text)}
+    record = read_runs()
+    entry = record.setdefault(
+        target,
+        {"runs": 0, "executions": 0, "processor_seconds": 0, "crashes": 0, "coverage": {}, "corpus": 0},
+    )
+    entry["runs"] += 1
+    for key in ("executions", "processor_seconds", "crashes"):
+        entry[key] += run[key]
+    entry["corpus_found"] = len(list(corpus.iterdir()))
+    entry["coverage"] = covered
+    entry["last"] = datetime.date.today().isoformat()
+    write_runs(record)
+    print(f"\n{target}: " + ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in run.items()))
+    print("coverage: " + coverage_text(entry["coverage"]))
+    for name in new:
+        print(f"CRASH: {crashes / name}; fix it, and keep it as fuzz/regressions/{target}/WHAT_IT_WAS")
+    return 1 if new else 0
+
+
+def minimise(folder: Path, target: str) -> None:
+    command = build(folder, target)
+    found, kept = folder / "corpus" / target, folder / "minimised" / target
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir(parents=True)
+    found.mkdir(parents=True, exist_ok=True)
+    unpack(corpus_archive(target), found)
+    subprocess.run([*command, "-merge=1", f"-max_len={TARGETS[target][0]}", "-timeout=60", "-rss_limit_mb=4096", kept, found],
+                   env=os.environ | OPTIONS, check=True, stderr=subprocess.DEVNULL)  # fmt: skip
+    count = pack(kept, corpus_archive(target))
+    record = read_runs()
+    if target in record:
+        record[target]["corpus"] = count
+        write_runs(record)
+    print(f"{corpus_archive(target)}: {count} inputs, {corpus_archive(target).stat().st_size:,} bytes")
+
+
+def read_runs() -> dict:
+    return json.loads(RUNS.read_text()) if RUNS.exists() else {}
+
+
+def write_runs(record: dict) -> None:
+    RUNS.write_text(json.dumps(dict(sorted(record.items())), indent=1) + "\n")
+
+
+def coverage_text(rooms: dict) -> str:
+    parts = []
+    for room, count in rooms.items():
+        if isinstance(count, list):
+            parts.append(f"{room} {count[0] / count[1]:.0%} of {count[1]:,} blocks")
+        else:
+            parts.append(f"{count:,} {room}")
+    return ", ".join(parts)
+
+
+def table() -> str:
+    lines = [
+        "| target | executions | processor minutes | executions a second | crashes found | corpus | coverage |",
+        "|---|--:|--:|--:|--:|--:|---|",
+    ]
+    for target, entry in read_runs().items():
+        lines.append(
+            f"| {target} | {entry['executions']:,} | {entry['processor_seconds'] / 60:,.0f} | "
+            f"{entry['executions'] / max(entry['processor_seconds'], 1):,.0f} | {entry['crashes']} | {entry['corpus']:,} | "
+            f"{coverage_text(entry['coverage'])} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def page_with_table() -> str:
+    before, rest = README.read_text().split(BEGIN)
+    return before + BEGIN + table() + END + rest.split(END)[1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("target", choices=TARGETS, nargs="?")
+    parser.add_argument("--seconds", type=int, default=60, help="of fuzzing (default: %(default)s)")
+    parser.add_argument("--minimise", action="store_true", help="write the committed corpus anew")
+    parser.add_argument(
+        "--table", action="store_true", help="write the table of fuzz/README.md; needs no target"
+    )
+    parser.add_argument("--build-folder", type=Path, default=ROOT / "build-fuzz")
+    parser.add_argument("options", nargs="*", help="for libFuzzer, behind --")
+    arguments = parser.parse_intermixed_args()
+    if not arguments.target and not arguments.table:
+        parser.error("name a target, or --table")
+    folder = arguments.build_folder.resolve()
+    status = 0
+    if arguments.target and arguments.minimise:
+        minimise(folder, arguments.target)
+    elif arguments.target:
+        status = fuzz(folder, arguments.target, arguments.seconds, arguments.options)
+    if README.exists():
+        README.write_text(page_with_table())
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
