@@ -57,7 +57,12 @@ def _understand(mask_function: Callable, meaning: _Meaning) -> None:
     """Adds what mask_function says to `meaning`; NotImplementedError where the kernels cannot say it."""
     if any(mask_function is bare for bare in _BARE):
         meaning.causal |= mask_function is masking_utils.causal_mask_function
-        return
+    else:
+        _understand_closure(mask_function, meaning)
+
+
+@torch.compiler.disable  # torch.compile cannot look into closures
+def _understand_closure(mask_function: Callable, meaning: _Meaning) -> None:
     code = getattr(mask_function, "__code__", None)
     if code is not None and code in _WINDOWS:
         return  # the attention function is told the window
