@@ -57,7 +57,10 @@ class ClassPatch:
     def _apply(self, function: str) -> None:
         if register_patch_mapping is None:
             taken = [
-                name for module, name in self._classes if hasattr(vars(module)[name], "_hipkittens_rule")
+                name
+                for module in self._modules
+                for name, kind in vars(module).items()
+                if isinstance(kind, type) and "_hipkittens_rule" in vars(kind)
             ]
         else:
             taken = [name for name in self.classes if _pattern(name) in get_patch_mapping()]

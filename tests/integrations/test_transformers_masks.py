@@ -58,7 +58,7 @@ MIDDLE[1, 4:6] = False
 def test_dense_masks_say_what_they_mean(kept, causal, window):
     """Of bool and of numbers to add; the mask alone decides, not module.is_causal."""
     if window is not None and kept is MIDDLE:
-        pytest.skip("a window counts the keys that are kept, test_holes_in_a_window")
+        pytest.skip("a window counts the keys that are kept, holes and all")
     q, k, v = tensors()
     visible = kept[:, None, None] & structure(LENGTH, KEYS, causal, window)
     wanted = expected(q, k, v, visible)
