@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """torch.nn.attention.varlen.varlen_attn of unmodified programs, sent to hipkittens and back."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -10,6 +12,10 @@ import hipkittens  # noqa: E402
 from hipkittens.integrations import varlen  # noqa: E402
 
 BF16 = torch.bfloat16
+with_windows = pytest.mark.skipif(
+    "window_size" not in inspect.signature(varlen_attention.varlen_attn).parameters,
+    reason="this torch's varlen_attn has neither windows nor enable_gqa",
+)
 ENDS_Q = torch.tensor([0, 33, 33, 60], dtype=torch.int32)
 ENDS_K = torch.tensor([0, 40, 45, 90], dtype=torch.int32)
 
@@ -56,6 +62,15 @@ def one_by_one(q, k, v, window, scale):
     return torch.cat(parts)
 
 
+def test_the_arguments_of_every_version():
+    q, k, v = inputs(heads=2)
+    with varlen.active():
+        out = varlen_attention.varlen_attn(q, k, v, ENDS_Q, ENDS_K, 33, 45)
+    assert torch.equal(out, hipkittens.attention_varlen(q, k, v, ENDS_Q, ENDS_K, 33, 45))
+    assert [g.shape for g in torch.autograd.grad(out, (q, k, v), out)] == [q.shape, k.shape, v.shape]
+
+
+@with_windows
 @pytest.mark.parametrize("window, scale", [((-1, -1), None), ((-1, 0), 0.3), ((9, 0), None), ((9, 4), None)])
 def test_windows_lengths_and_heads(window, scale):
     """The same bits as attention_varlen, whose own tests hold it to its bar; and PyTorch's meaning."""
@@ -74,6 +89,7 @@ def test_windows_lengths_and_heads(window, scale):
         assert (ours.double() - exact).abs().max() < 0.02 * exact.abs().max()
 
 
+@with_windows
 def test_compiled_in_one_graph_and_undone():
     qkv = inputs()
     compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
@@ -90,6 +106,7 @@ def test_compiled_in_one_graph_and_undone():
         attend(*qkv)
 
 
+@with_windows
 @pytest.mark.parametrize(
     "option",
     [
