@@ -21,6 +21,7 @@ import fnmatch
 import json
 import multiprocessing
 import random
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -135,17 +136,23 @@ def page(rows: Sequence[dict[str, Any]], arguments: Sequence[str]) -> str:
         f"- {row['kernel']} on {row['target']}: {row['problem']}, at most {row['workgroups']} workgroups"
         for row in rows
     ]
-    for title, key in (("Missed", "missed_mutants"), ("Proved equivalent", "equivalent_mutants")):
-        lines += ["", f"## {title}"]
-        for row in rows:
-            if row[key]:
-                lines += ["", f"{row['kernel']} on {row['target']}", ""]
-            for mutant in row[key]:
-                reason = f": {mutant['proof']}" if "proof" in mutant else ""
-                place = f"text+{mutant['address']:#x}"
-                lines.append(
-                    f"- {mutant['kind']}, {place}, `{mutant['instruction']}` {mutant['change']}{reason}"
-                )
+    lines += ["", "## Missed"]
+    for row in rows:
+        if row["missed_mutants"]:
+            lines += ["", f"{row['kernel']} on {row['target']}", ""]
+        for mutant in row["missed_mutants"]:
+            lines.append(
+                f"- {mutant['kind']}, text+{mutant['address']:#x}, `{mutant['instruction']}` {mutant['change']}"
+            )
+    lines += ["", "## Proved equivalent", "", "| kind | mutants | proof |", "| --- | ---: | --- |"]
+    proofs: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        # What was counted in the run is the kernel's; the rest of the sentence is the proof.
+        proofs.update(
+            (mutant["kind"], re.sub(r"((vm|lgkm)cnt) \d+", r"\1 of that many", mutant["proof"]))
+            for mutant in row["equivalent_mutants"]
+        )
+    lines += [f"| {kind} | {count} | {reason} |" for (kind, reason), count in proofs.most_common()]
     return "\n".join(lines)
 
 

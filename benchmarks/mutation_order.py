@@ -22,7 +22,7 @@ _BARRIER, _WAIT, _VECTOR_MEMORY, _TO_LDS, _LDS = range(5)
 _NEVER = 1 << 30
 
 
-@dataclass
+@dataclass(eq=False)
 class Access:
     wave: int
     writes: bool

@@ -27,12 +27,18 @@ _GEMM = {
 _FORWARD_WORKERS = 0x98
 
 
-def _attention(dtype: torch.dtype, shape: tuple[int, ...], backward: bool) -> None:
+def _attention(
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    backward: bool,
+    keys: int | None = None,
+    dropout_p: float = 0.0,
+) -> None:
     batch, length, heads, key_heads, size = shape
     q = _draw(batch, length, heads, size, dtype=dtype)
-    k, v = (_draw(batch, length, key_heads, size, dtype=dtype) for _ in range(2))
+    k, v = (_draw(batch, keys or length, key_heads, size, dtype=dtype) for _ in range(2))
     with torch.set_grad_enabled(backward):
-        out = hipkittens.attention(q, k, v)
+        out = hipkittens.attention(q, k, v, dropout_p=dropout_p)
     if backward:
         out.backward(_draw(*out.shape, dtype=dtype).detach())
 
@@ -75,15 +81,22 @@ def trial(name: str) -> Trial:
     if name == "gemm_reduce":
         call = partial(_gemm, "nt", _DTYPES["bf16"], 256, 128, 2048)
         return Trial("matmul nt 256x128x2048 bf16", call, 4)
-    attention = re.fullmatch(r"attention_(forward|backward)_.*?(bf16|f16)(?:_d(\d+))?(_ping_pong)?", name)
+    combine = re.fullmatch(r"attention_forward_combine_(bf16|f16)", name)
+    if combine:  # few queries share out their keys
+        call = partial(_attention, _DTYPES[combine[1]], (1, 16, 2, 1, 64), False, keys=2048)
+        return Trial(f"attention B1 N16x2048 H2 Hkv1 D64 {combine[1]}", call, 4)
+    attention = re.fullmatch(
+        r"attention_(forward|backward)_.*?(bf16|f16)(?:_d(\d+))?(_ping_pong|_dropout)?", name
+    )
     if attention:
-        which, dtype, size, ping_pong = attention.groups()
+        which, dtype, size, special = attention.groups()
+        ping_pong, dropout = special == "_ping_pong", 0.1 if special == "_dropout" else 0.0
         size = int(size or 64)
         # 500 rows of keys are whole tiles and a broken one; ping-pong wants a tile for every compute unit.
         shape = (2, 500, 80, 8, size) if ping_pong else (2, 200, 2, 1, size)
         backward = which == "backward"
-        call = partial(_attention, _DTYPES[dtype], shape, backward)
-        title = "attention B{} N{} H{} Hkv{} D{} {}".format(*shape, dtype)
+        call = partial(_attention, _DTYPES[dtype], shape, backward, dropout_p=dropout)
+        title = "attention B{} N{} H{} Hkv{} D{} {}".format(*shape, dtype) + " dropout" * bool(dropout)
         return Trial(title, call, 3 if ping_pong else 16, skip=not backward)
     norm = re.fullmatch(r"norm_(?:(\w+?)_(bf16|f16|f32)(?:_(\d+))?|reduce)", name)
     if norm:

@@ -58,19 +58,23 @@ def _is_plain(line: Line) -> bool:
     special = ("mfma", "smfmac", "lane", "permute", "div_", "cmp", "cmpx", "_co_", "fp8", "bf8", "sdwa", "dpp",
                "swap", "f64", "mad_u64", "mad_i64")  # fmt: skip
     modifiers = ("sel:", "row_", "quad_perm", "op_sel:")
+    text = line.text.replace("op_sel_hi:", "")
+    # OP_SEL of packed arithmetic and of v_fma_mix_f32 chooses halves of the sources, none of the result.
+    if name.startswith("v_pk_") or name == "v_fma_mix_f32":
+        text = text.replace("op_sel:", "")
     return (
         name.startswith("v_")
         and not name.startswith(_TRANSCENDENTAL)
         and not any(word in name for word in special)
-        and not any(word in line.text.replace("op_sel_hi:", "") for word in modifiers)
+        and not any(word in text for word in modifiers)
         and not line.operands[0].startswith(("s", "vcc", "exec"))
     )
 
 
 def _nothing_to_wait_for(mutant: Mutant, mutations: Mutations) -> str | None:
-    """The compiler waits in front of packed arithmetic as if it wrote half registers, and around inline assembly. Going
-    back from the instruction behind the s_nop: whatever it depends on comes from a plain instruction, for which the
-    hardware waits by itself, or lies far enough back."""
+    """The compiler waits behind packed arithmetic as if it wrote half registers, and around inline assembly. Going back
+    from the instruction behind the s_nop on every path: whatever it depends on, or overwrites, comes from a plain
+    instruction, for which the hardware waits by itself, or lies far enough back."""
     index = next(i for i, line in enumerate(mutations.lines) if line.address == mutant.address)
     consumer = mutations.lines[index + 1]
     if consumer.mnemonic.startswith("s_load"):
@@ -81,34 +85,55 @@ def _nothing_to_wait_for(mutant: Mutant, mutations: Mutations) -> str | None:
     elif consumer.mnemonic.startswith("s_"):
         if re.search("reg|m0|trap|sendmsg|rfe", consumer.text):
             return None
-    elif not _is_plain(consumer):
+    elif not (_is_plain(consumer) or consumer.mnemonic.startswith(("buffer_load", "global_load"))):
         return None
-    reason = "what it depends on needs no wait states, or is far enough back"
-    states = 0
-    for line in reversed(mutations.lines[:index]):
-        if states >= _HAZARD_WINDOW:
-            return reason
+    sources: dict[int, list[int]] = {}
+    for at, line in enumerate(mutations.lines):
+        if line.target is not None:
+            sources.setdefault(line.target, []).append(at)
+    # Places to go on from, as "everything before line `at`": what is still needed there, and the states up to there.
+    paths, seen = [(index, frozenset(needs), 0)], set()
+    while paths:
+        at, needed, states = paths.pop()
+        if not needed or states >= _HAZARD_WINDOW or (at, needed, states) in seen:
+            continue
+        seen.add((at, needed, states))
+        if at < len(mutations.lines):
+            for source in sources.get(mutations.lines[at].address, ()):
+                paths.append((source, needed, states + 1))
+        if at == 0:
+            continue
+        line = mutations.lines[at - 1]
         if line.mnemonic in ("s_branch", "s_endpgm"):
+            continue
+        if line.mnemonic.startswith(("s_setpc", "s_swappc")):
             return None
-        # One wait state between a scalar write of M0 and a load to LDS; other scalar results need none. Of stores only
-        # those of more than 64 bits take their data late.
-        written = registers(line.operands[0]) if line.operands else set()
-        touched = registers(line.text[len(line.mnemonic) :])
-        if line.mnemonic.startswith("s_"):
-            harmless = not ("m0" in written & needs and states < 1)
-        elif "store" in line.mnemonic or line.mnemonic.startswith("ds_write"):
-            harmless, written = not re.search("x[34]|b96|b128|2st|write2", line.mnemonic), set()
-        else:
-            harmless = _is_plain(line)
-        if touched & needs and not harmless:
+        left = _left_to_need(line, needed, states)
+        if left is None:
             return None
-        needs -= written
-        if not needs:
-            return reason
-        states += int(line.operands[0]) + 1 if line.mnemonic == "s_nop" else 1
-        if line.address in mutations.targets:
-            return None
-    return None
+        paths.append((at - 1, left, states + (int(line.operands[0]) + 1 if line.mnemonic == "s_nop" else 1)))
+    return "what it depends on needs no wait states, or is far enough back"
+
+
+def _left_to_need(line: Line, needs: frozenset[str], states: int) -> frozenset[str] | None:
+    """Of `needs`, what instructions before this one may still write; None if this one is too near for one of them."""
+    # One wait state between a scalar write of M0 and a load to LDS; other scalar results need none. Of stores only
+    # those of more than 64 bits take their data late.
+    written = registers(line.operands[0]) if line.operands else set()
+    touched = registers(line.text[len(line.mnemonic) :])
+    if line.mnemonic.startswith("s_"):
+        harmless = not ("m0" in written & needs and states < 1)
+    elif "store" in line.mnemonic or line.mnemonic.startswith("ds_write"):
+        harmless, written = not re.search("x[34]|b96|b128|2st|write2", line.mnemonic), set()
+    elif line.mnemonic.startswith(("buffer_load", "global_load", "ds_read")):
+        # Waits order what they load; that they still read their addresses is no hazard of the manual's.
+        harmless, written = True, set()
+    else:
+        # What only reads a register is in nobody's way, but for matrix instructions; these write more than they name first.
+        more = ("mfma", "smfmac", "_co_", "div_", "cmpx", "swap")
+        only_reads = not written & needs and not any(word in line.mnemonic for word in more)
+        harmless = only_reads or _is_plain(line)
+    return None if touched & needs and not harmless else needs - written
 
 
 def _sign_of_the_lane(mutant: Mutant, mutations: Mutations) -> str | None:

@@ -66,7 +66,7 @@ class Workload:
 def loop(name: str, target: str) -> Workload:
     """One wave that turns a loop of one instruction."""
     code = device_compiler.compile_hip(LOOP.format(instruction=INSTRUCTIONS[name]), target)
-    return Workload(name, target, None, code, "loop", (4000).to_bytes(4, "little"), {})
+    return Workload(name, target, None, code, "loop", (16000).to_bytes(4, "little"), {})
 
 
 def product(target: str, size: int) -> Workload:
