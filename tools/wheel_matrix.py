@@ -154,7 +154,7 @@ each row. {sum(map(good, run.values()))} of the {len(run)} combinations that wer
 * **compiled step**: a block of layer_norm, linear, attention and rms_norm, forward and backward, under
   `torch.compile(fullgraph=True, dynamic=True)` with inductor, for two lengths, beside eager.
 * **doctor**: what `hipkittens doctor` concludes. There is no AMD GPU where this was run.
-* **wheel**: the first digits of the sha256 of the wheel that the row is about.
+* **wheel**: the first digits of the sha256 of the wheel that the row is about; another than the one above is an earlier build.
 * torch from PyPI is a CUDA build (`+cu...`) or a CPU one (`+cpu`). No ROCm build of torch has been tried: PyPI has none.
 """
 
