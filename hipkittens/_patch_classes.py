@@ -44,6 +44,8 @@ def _make(original: type, rule: tuple) -> type:
 
 
 def _empty(original: type, rule: tuple) -> torch.nn.Module:
+    from . import _patch_rules  # noqa: F401  (a process that unpickles has patched nothing yet)
+
     made = replacement_class(original, rule)
     return made.__new__(made)
 

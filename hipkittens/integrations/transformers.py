@@ -17,7 +17,8 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
-from ..patch import PatchReport, patch
+from .._patch_report import PatchReport
+from ..patch import patch
 from ._transformers_attention import attention_forward
 from ._transformers_classes import ClassPatch
 from ._transformers_masks import key_mask

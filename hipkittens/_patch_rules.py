@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+"""Which rule a module's class may follow, and the reason where there is none."""
+
+from __future__ import annotations
+
+import torch
+
+from . import _patch_norms, _patch_rotary, nn
+from ._patch_classes import MEMBERS, global_of, is_replaced, names_in
+from ._patch_report import PatchRow
+from ._supported import supported
+
+
+def _forward_of(ours: type):
+    return lambda original: {"forward": vars(ours)["forward"]}
+
+
+MEMBERS["torch.nn.LayerNorm"] = _forward_of(nn.LayerNorm)
+MEMBERS["torch.nn.RMSNorm"] = _forward_of(nn.RMSNorm)
+MEMBERS["torch.nn.Linear"] = _forward_of(nn.Linear)
+MEMBERS["torch.nn.MultiheadAttention"] = lambda original: {
+    name: value for name, value in vars(nn.MultiheadAttention).items() if callable(value)
+}
+# A property stands before the instance's own attribute, which a fused path of torch asks for.
+MEMBERS["torch.nn.TransformerEncoderLayer"] = lambda original: {
+    "activation_relu_or_gelu": property(lambda self: 0)
+}
+
+
+def judge(
+    name, module, wanted, dtype, excluded, interface, inside_multihead
+) -> list[tuple[PatchRow, tuple | None]]:
+    """The rows of one module, each with the rule its class is to follow."""
+    kind = type(module).__name__
+    if is_replaced(module):
+        original, rule = type(module)._hipkittens_original, type(module)._hipkittens_rule
+        part, by = _PART_OF[rule[0]]
+        return [(PatchRow(name, original.__name__, part, "", f"it has been replaced before, by {by}"), None)]
+    rows = []
+    if name in interface:
+        reason = interface[name][1]
+        if not wanted["attention"]:
+            reason = "attention=False"
+        elif interface[name][0] is not None and interface[name][0]._attn_implementation == "hipkittens":
+            reason = 'it has attn_implementation="hipkittens" already'
+        rows.append((PatchRow(name, kind, "attention", *_outcome("hipkittens.attention", reason)), None))
+    found = _rule(module)
+    if found is not None:
+        part, by, rule, reason = found
+        if "forward" in vars(module):
+            reason = "its forward has been replaced on the module itself; undo that first"
+        elif id(module) in inside_multihead:
+            reason = "torch.nn.MultiheadAttention reads its weight and never calls it"
+        elif excluded:
+            reason = "it was excluded"
+        elif not reason and not wanted[part]:
+            reason = f"{part}=False"
+        elif not reason:
+            reason = _refusal(module, rule, dtype)
+        rows.append((PatchRow(name, kind, part, *_outcome(by, reason)), None if reason else rule))
+    if not rows:
+        part, reason = _why_nothing(module)
+        if reason:
+            rows.append((PatchRow(name, kind, part, "", reason), None))
+    return rows
+
+
+def _outcome(by: str, reason: str) -> tuple[str, str]:
+    return ("", reason) if reason else (by, "")
+
+
+_PART_OF = {
+    "torch.nn.LayerNorm": ("norm", "hipkittens.layer_norm"),
+    "torch.nn.RMSNorm": ("norm", "hipkittens.rms_norm"),
+    "torch.nn.Linear": ("linear", "hipkittens.linear"),
+    "torch.nn.MultiheadAttention": ("attention", "hipkittens.nn.MultiheadAttention"),
+    "rms_norm": ("norm", "hipkittens.rms_norm"),
+    "rotary": ("rotary", "hipkittens.rotary_qk"),
+    "torch.nn.TransformerEncoderLayer": ("", "its modules"),
+}
+
+
+def _rule(module: torch.nn.Module) -> tuple[str, str, tuple | None, str] | None:
+    """(part, what replaces it, rule, why not) of what the kernels could compute."""
+    for name in ("LayerNorm", "RMSNorm", "Linear", "MultiheadAttention"):
+        theirs = getattr(torch.nn, name)
+        if isinstance(module, theirs):
+            rule = (f"torch.nn.{name}",)
+            reason = ""
+            if type(module).forward is not theirs.forward:
+                reason = f"it is a torch.nn.{name} with a forward of its own"
+                if isinstance(module, getattr(nn, name)):
+                    reason = f"it is a hipkittens.nn.{name} already"
+            return *_PART_OF[rule[0]], rule, reason
+    if global_of(type(module).forward, _patch_rotary.NAME) is not None:
+        return _with_reason("rotary", _patch_rotary.understand(type(module)))
+    if _patch_norms.looks_like_a_norm(module):
+        return _with_reason("rms_norm", _patch_norms.understand(module))
+    return None
+
+
+def _with_reason(name: str, rule: tuple | str) -> tuple[str, str, tuple | None, str]:
+    reason = rule if isinstance(rule, str) else ""
+    return *_PART_OF[name], None if reason else rule, reason
+
+
+def _refusal(module: torch.nn.Module, rule: tuple, dtype: torch.dtype | None) -> str:
+    """The text of the error that the operation raises for tensors as this module will get them, or ""."""
+    parameter = next(module.parameters(), None)
+    if parameter is None:
+        return ""
+    weight = getattr(module, "weight", None)
+    bias = getattr(module, "bias", None)
+
+    def input_of(size: int) -> torch.Tensor:
+        return torch.empty(1, size, dtype=dtype or parameter.dtype, device=parameter.device)
+
+    if rule[0] == "torch.nn.Linear":
+        if dtype is not None and dtype != weight.dtype:  # as autocast converts them
+            weight, bias = (value if value is None else value.detach().to(dtype) for value in (weight, bias))
+        return supported("linear", input_of(weight.shape[1]), weight, bias).reason
+    if rule[0] in ("rms_norm", "torch.nn.RMSNorm", "torch.nn.LayerNorm"):
+        weight, bias = (value if value is None else value.flatten() for value in (weight, bias))
+        function = "layer_norm" if rule[0] == "torch.nn.LayerNorm" else "rms_norm"
+        parameters = (weight, bias) if function == "layer_norm" else (weight,)
+        return supported(function, input_of(weight.numel()), *parameters).reason
+    if rule[0] == "torch.nn.MultiheadAttention":
+        query = input_of(module.embed_dim).view(1, 1, module.num_heads, module.head_dim)
+        return supported("attention", query, query, query).reason
+    return ""
+
+
+def _why_nothing(module: torch.nn.Module) -> tuple[str, str]:
+    """(part, reason) of a module that stays because there is nothing for it; no reason for mere containers."""
+    used = names_in(type(module).forward)
+    kind = type(module).__name__
+    if "scaled_dot_product_attention" in used:
+        return "attention", (
+            "it calls torch's scaled_dot_product_attention by itself; hipkittens.integrations.sdpa redirects that"
+        )
+    if kind.endswith("Attention") and {"softmax", "matmul", "bmm", "baddbmm"} & used:
+        return (
+            "attention",
+            "it computes attention by itself, with no interface that a kernel could be put behind",
+        )
+    if {"gate_proj", "up_proj", "down_proj"} <= module._modules.keys():
+        return "mlp", "there is no fused SwiGLU kernel; linear=True replaces its three products"
+    if not module._modules:
+        return "", f"no kernel computes {kind}"
+    return "", ""
