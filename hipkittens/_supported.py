@@ -30,10 +30,10 @@ OPERATIONS = (
 
 @dataclass(frozen=True)
 class Support:
-    """The answer of `supported`. It is true as a condition when the call works."""
+    """The answer of `supported`: ok, and if not, reason is the text of the error that the call raises. True as ok is."""
 
     ok: bool
-    reason: str = ""  # the text of the error that the call raises
+    reason: str = ""
 
     def __bool__(self) -> bool:
         return self.ok

@@ -81,6 +81,9 @@ def attention(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """softmax(scale q k^T) v; q (B, N, H, D), k and v (B, N_k, H_k, D) with H a multiple of H_k.
 
+    All bfloat16 or all float16, D a multiple of 8 up to 256, any lengths. The result has q's shape and dtype: products
+    and sums are float32, rounded once.
+
     Query head h reads key head h // (H / H_k). Query i stands at key i + N_k - N. causal hides the keys after that
     place; window_size = (left, right) hides those more than `left` before or `right` after it (negative: no limit). A
     query that sees no key gives 0. scale defaults to 1 / sqrt(D). layout "bhnd" takes and returns (B, H, N, D).
@@ -93,6 +96,8 @@ def attention(
     query and key alone, not on lengths, masks, strides, dtype or target; the backward pass finds the same ones again.
 
     Any strides do without a copy as long as D has unit stride, the other strides are even and rows begin on 4 bytes.
+
+    Raises TypeError or ValueError, before anything is launched, for a dtype, shape, device or option without a kernel.
     """
     where = "hipkittens.attention"
     if layout not in LAYOUTS:
@@ -193,8 +198,8 @@ def attention_varlen(
 
     Sequence b has rows cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q and cu_seqlens_k[b] .. of k: int32 on q's
     device, from 0 to T and T_k, never falling; a sequence may be empty. max_seqlen_q and max_seqlen_k are at least the
-    longest (they size the launch). Everything else as in `attention`, dropout with b as the batch; return_lse gives float32
-    (H, T).
+    longest (they size the launch). causal, scale, window_size, dropout_p (with b as the batch), deterministic, dtypes and
+    errors are those of `attention`; return_lse gives float32 (H, T).
 
     On a CPU cu_seqlens is checked; on a GPU that would wait for the device, so there it is taken as it is.
     """

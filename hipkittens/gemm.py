@@ -22,10 +22,11 @@ def matmul(
 ) -> torch.Tensor:
     """a @ b + bias for a of (..., M, K) and b of (..., K, N); leading dimensions broadcast as in torch.matmul.
 
+    a and b are bfloat16 or float16, both the same; out_dtype is one of these or float32. Products are summed in float32.
     bias has N elements and is added before the one rounding to out_dtype (default: the inputs' dtype). Transposed
     views, row strides and expanded leading dimensions cost no copy. Copied first: a matrix in which neither rows nor
     columns are contiguous, and an `a` with leading dimensions against a 2-D `b` when all its rows are not one stride
-    apart.
+    apart. Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
     """
     a, b, bias = to_autocast_dtype(a, b, bias)
     out_dtype = _check("matmul", a, b, bias, out_dtype)
@@ -52,7 +53,10 @@ def matmul(
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """x @ weight.T + bias, with the shapes of torch.nn.functional.linear: x (..., K), weight (N, K), bias (N)."""
+    """x @ weight.T + bias, with the shapes of torch.nn.functional.linear: x (..., K), weight (N, K), bias (N).
+
+    bfloat16 or float16, all the same; summed in float32 and rounded once. Raises TypeError or ValueError as `matmul`.
+    """
     x, weight, bias = to_autocast_dtype(x, weight, bias)
     if isinstance(weight, torch.Tensor) and weight.dim() != 2:
         raise ValueError(f"hipkittens.linear: weight has shape {tuple(weight.shape)}; it must be (out, in)")

@@ -68,6 +68,9 @@ def layer_norm(
     With return_residual the result is (y, z). z is rounded to x's dtype before it is normalised; everything else is
     float32 until y is rounded. weight and bias share a dtype, which may differ from x's. Dropout draws its seed from
     torch's generator of x's device, once per call, when dropout_p > 0.
+
+    x and residual (..., features), weight and bias (features,): float32, bfloat16 or float16, up to 65536 features.
+    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
     """
     x, residual = _widened(x, residual)
     _check("layer_norm", x, weight, bias, residual)
@@ -132,7 +135,7 @@ def rms_norm(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """z / sqrt(mean(z ** 2) + eps) * weight over the last dimension of z = x + residual.
 
-    With return_residual the result is (y, z). Rounding and dtypes are as for layer_norm.
+    With return_residual the result is (y, z). Shapes, dtypes, rounding and errors are those of layer_norm.
     """
     x, residual = _widened(x, residual)
     _check("rms_norm", x, weight, None, residual)

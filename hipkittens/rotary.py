@@ -35,6 +35,10 @@ def rotary(
     cu_seqlens int32 or int64, (sequences + 1,), beginning with 0 and ending with the number of tokens: where each packed
                sequence begins. Positions begin again there, at offset. Its values are not looked at on the host.
     inplace    x itself is written and returned; not for tensors that need a gradient
+
+    x is bfloat16, float16 or float32; the result has its shape and dtype. Angles are applied in float32 and rounded once.
+    A position without a row raises ValueError on a CPU, and gives NaN on a GPU. Raises TypeError or ValueError, before
+    anything is launched, for what has no kernel.
     """
     (x_out,) = _rotate(
         "rotary", ("x",), (x,), cos, sin, interleaved, positions, cu_seqlens, offset, layout, inplace
@@ -55,7 +59,11 @@ def rotary_qk(
     layout: str = "bnhd",
     inplace: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """rotary of q and k, which may have different numbers of heads, in one launch."""
+    """rotary of q and k, which may have different numbers of heads, in one launch.
+
+    q and k have equal batch, tokens and features. cos, sin, interleaved, positions, cu_seqlens, offset, layout, inplace and
+    what is raised: as in `rotary`.
+    """
     q_out, k_out = _rotate(
         "rotary_qk", ("q", "k"), (q, k), cos, sin, interleaved, positions, cu_seqlens, offset, layout, inplace
     )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pathlib
 import re
 import subprocess
@@ -57,3 +58,27 @@ def test_the_quickstart_runs():
     names: dict = {}
     for block in blocks:
         exec(compile(block, "docs/quickstart.md", "exec"), names)
+
+
+@pytest.mark.parametrize("name", sorted(hipkittens.__all__))
+def test_every_public_docstring_names_every_parameter(name):
+    described = getattr(hipkittens, name)
+    text = inspect.getdoc(described)
+    missing = [
+        parameter
+        for parameter in inspect.signature(described).parameters
+        if not re.search(rf"\b{parameter}\b", text)
+    ]
+    assert [each for each in missing if each not in ("arguments", "options")] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["attention", "attention_varlen", "layer_norm", "linear", "matmul", "rms_norm", "rotary", "rotary_qk"],
+)
+def test_every_operation_says_what_it_takes_and_raises(name):
+    text = inspect.getdoc(getattr(hipkittens, name))
+    inherits = re.search(
+        r"(dtypes|errors|what is raised).*(`attention`|layer_norm|`rotary`)", text, re.DOTALL
+    )
+    assert inherits or ("float16" in text and "Raises" in text), text
