@@ -108,10 +108,31 @@ class Timing(ctypes.Structure):
         ("device", _text),
         ("clock_mhz", ctypes.c_double),
         ("full", _int),
+        ("timeline_compute_units", _u32),
         ("values", _int),
         ("names", ctypes.POINTER(_text)),
         ("overrides", ctypes.POINTER(ctypes.c_double)),
         ("override_count", ctypes.c_size_t),
+    )
+
+
+class TimelineEvent(ctypes.Structure):
+    """HipkittensTimelineEvent: one instruction of a wave in the cycle model, or a wave's life."""
+
+    _fields_ = (
+        ("begin", ctypes.c_double),
+        ("duration", ctypes.c_float),
+        ("stalled", ctypes.c_float),
+        ("latency", ctypes.c_float),
+        ("address", _u32),
+        ("workgroup", _u32),
+        ("compute_unit", ctypes.c_uint16),
+        ("lds_conflicts", ctypes.c_uint16),
+        ("simd", ctypes.c_uint8),
+        ("wave", ctypes.c_uint8),
+        ("is_wave", ctypes.c_uint8),
+        ("unit", ctypes.c_uint8),
+        ("stall", _u32),
     )
 
 
@@ -131,6 +152,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "hipkittens_clear_findings": (None, []),
     "hipkittens_time_launches": (_int, [ctypes.POINTER(Timing)]),
     "hipkittens_timed_launches": (ctypes.c_size_t, [_text, ctypes.c_size_t]),
+    "hipkittens_timeline": (ctypes.c_void_p, [ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]),
     "hipkittens_timing_parameters": (ctypes.c_size_t, [_text, _text, ctypes.c_size_t]),
     "hipkittens_disassemble": (_int, [_int, _text, ctypes.c_size_t, _text, ctypes.c_size_t]),
     "hipkittens_survey": (_int, [_int, _text, ctypes.c_size_t, _VISIT, ctypes.c_void_p]),
@@ -266,6 +288,16 @@ def timed_launches() -> str:
     text = ctypes.create_string_buffer(size)
     _simulator().hipkittens_timed_launches(text, size)
     return text.value.decode()
+
+
+def timeline(launch: int) -> ctypes.Array[TimelineEvent]:
+    """Events of a modelled launch, if they were asked for."""
+    count = ctypes.c_size_t()
+    address = _simulator().hipkittens_timeline(launch, count)
+    events = TimelineEvent * count.value
+    return (
+        events.from_buffer_copy(ctypes.string_at(address, ctypes.sizeof(events))) if count.value else events()
+    )
 
 
 def timing_parameters(device: str) -> str:

@@ -37,6 +37,7 @@ class ModelledLaunch:
     microseconds    cycles at the clock that the chip's power is modelled to allow; launch overhead not included
     launch_overhead_microseconds  what a launch costs beside that
     report          all that the model says, as described in docs/timing_model.md
+    events          array of hipkittens._simulator.TimelineEvent, by compute unit and SIMD in the order of issue
     """
 
     kernel: str
@@ -45,6 +46,7 @@ class ModelledLaunch:
     microseconds: float
     launch_overhead_microseconds: float
     report: dict[str, Any] = field(repr=False)
+    events: Any = field(repr=False)
 
     @property
     def busy(self) -> dict[str, float]:
@@ -78,6 +80,7 @@ class timing:
     values      False: skip what neither control flow nor addresses depend on. Faster; results are not written.
     full        True: simulate every XCD in detail, not only the first
     clock_mhz   core clock to simulate at; default: what the device sustains under full load of the kernel's matrix type
+    timeline    of so many compute units of XCD 0 every instruction is kept as an event of ModelledLaunch.events
     parameters  {name: value} to use in place of the model's own, see `hipkittens._timing.parameters`
 
     The whole process is modelled while the context is open. Raises ValueError for an unknown device or parameter.
@@ -90,11 +93,12 @@ class timing:
         values: bool = True,
         full: bool = False,
         clock_mhz: float = 0.0,
+        timeline: int = 0,
         parameters: Mapping[str, float] | None = None,
     ) -> None:
         self.device = _check_device(device)
         self.arch = DEVICES[self.device]
-        self._values, self._full, self._clock_mhz = values, full, clock_mhz
+        self._values, self._full, self._clock_mhz, self._timeline = values, full, clock_mhz, timeline
         self._parameters = dict(parameters or {})
         self._launches: list[ModelledLaunch] | None = None
 
@@ -104,7 +108,14 @@ class timing:
         overrides = (ctypes.c_double * count)(*self._parameters.values())
         _simulator.time_launches(
             _simulator.Timing(
-                self.device.encode(), self._clock_mhz, self._full, self._values, names, overrides, count
+                self.device.encode(),
+                self._clock_mhz,
+                self._full,
+                self._timeline,
+                self._values,
+                names,
+                overrides,
+                count,
             )
         )
         self._launches = None
@@ -123,8 +134,9 @@ class timing:
                 report["microseconds"],
                 report["launch_overhead_microseconds"],
                 report,
+                _simulator.timeline(index),
             )
-            for report in json.loads(_simulator.timed_launches())
+            for index, report in enumerate(json.loads(_simulator.timed_launches()))
         ]
 
     @property

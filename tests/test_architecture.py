@@ -63,6 +63,19 @@ def test_includes_follow_the_arrows(room):
     assert not wrong
 
 
+def test_the_machine_knows_no_cycle_model():
+    """machine/launch_trace.h is the seam: simulator/timing/ follows what waves do, and nothing below it includes it."""
+    allowed = ("isa/", "code_object/", "simulator/machine/", "simulator/memory/", "simulator/checks/hazards.def")
+    for path in SOURCES:
+        room = path.relative_to(CSRC).as_posix().split("/")
+        for target in included_files(path):
+            name = target.as_posix()
+            if room[:2] == ["simulator", "timing"]:
+                assert name.startswith(("simulator/timing/", *allowed)), f"{path.name} includes {name}"
+            elif len(room) > 2 and room[0] == "simulator":
+                assert not name.startswith("simulator/timing/"), f"{path.name} includes {name}"
+
+
 def test_the_arrows_can_be_broken():
     assert not may_include("isa", Path("simulator/simulator.h"))
     assert not may_include("torch", Path("simulator/simulator.h"))

@@ -129,7 +129,8 @@ typedef struct {
     const char* device;
     double
         clock_mhz; /* at which it is simulated; 0: what the chip sustains under full load of the kernel's matrix type */
-    int full;   /* 1: all XCDs in detail; 0: XCD 0, and the others' loads and stores in step with it */
+    int full; /* 1: all XCDs in detail; 0: XCD 0, and the others' loads and stores in step with it */
+    uint32_t timeline_compute_units; /* of XCD 0, of which every instruction is kept as an event; 0: none */
     int values; /* 0: skip what neither control flow nor addresses depend on; results are then not written */
     const char* const*
         names; /* parameters of simulator/timing/parameters.def to override, and their values */
@@ -141,6 +142,21 @@ int hipkittens_time_launches(const HipkittensTiming* timing);
 /* JSON array of the reports, in the order in which the launches ended. Returns its length without the final 0; writes what
    fits into `size` bytes. */
 size_t hipkittens_timed_launches(char* text, size_t size);
+/* What happened in those compute units, in the order in which each SIMD issued it; clocks of details_at_clock_mhz. */
+typedef struct {
+    double begin;
+    float duration; /* of its unit; of a wave: from its start to its end */
+    float stalled;  /* clocks that the wave waited for it */
+    float latency;  /* memory: clocks until its wait counter counts down */
+    uint32_t address, workgroup;
+    uint16_t compute_unit, lds_conflicts;
+    uint8_t simd, wave; /* wave: of its workgroup */
+    uint8_t is_wave;    /* 1: a wave's life, with no instruction */
+    uint8_t unit;       /* isa::Unit */
+    uint32_t stall;     /* index into the report's stall_names */
+} HipkittensTimelineEvent;
+/* Of the launch with this index in hipkittens_timed_launches; they hold until the next hipkittens_time_launches. */
+const HipkittensTimelineEvent* hipkittens_timeline(size_t launch, size_t* count);
 /* JSON: every parameter of a device with its unit and source. Returns 0 if no device is called so. */
 size_t hipkittens_timing_parameters(const char* device, char* text, size_t size);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -17,6 +18,7 @@ namespace {
 std::mutex mutex;
 std::optional<timing::Options> options;
 std::vector<std::string> reports;
+std::deque<std::vector<timing::TimelineEvent>> timelines;  // elements stay where they are
 
 size_t hand_out(const std::string& json, char* text, size_t size) {
     if (text && size) {
@@ -42,10 +44,11 @@ std::unique_ptr<timing::TimedLaunch> begin_timed_launch(int target) {
     return std::make_unique<timing::TimedLaunch>(*options);
 }
 
-void keep_timed_launch(const timing::TimedLaunch& launch) {
+void keep_timed_launch(timing::TimedLaunch& launch) {
     if (!launch.error().empty()) throw HipError(hip::hipErrorUnknown, "cycle model: " + launch.error());
     std::lock_guard lock(mutex);
     reports.push_back(launch.report());
+    timelines.push_back(launch.take_events());
 }
 
 }  // namespace hipkittens::simulator
@@ -73,6 +76,7 @@ HIPKITTENS_EXPORT int hipkittens_time_launches(const HipkittensTiming* timing) {
             wanted->clock_mhz = timing->clock_mhz;
             wanted->full = timing->full != 0;
             wanted->values = timing->values != 0;
+            wanted->timeline_units = timing->timeline_compute_units;
             for (size_t i = 0; i < timing->override_count; ++i) {
                 const std::string problem =
                     timing::set_parameter(wanted->parameters, timing->names[i], timing->overrides[i]);
@@ -81,7 +85,9 @@ HIPKITTENS_EXPORT int hipkittens_time_launches(const HipkittensTiming* timing) {
         }
         std::lock_guard lock(mutex);
         options = wanted;
-        if (timing) reports.clear();
+        if (!timing) return;
+        reports.clear();
+        timelines.clear();
     });
 }
 
@@ -93,6 +99,17 @@ HIPKITTENS_EXPORT size_t hipkittens_timed_launches(char* text, size_t size) {
         json += report;
     }
     return hand_out(json + "]", text, size);
+}
+
+static_assert(sizeof(HipkittensTimelineEvent) == sizeof(timing::TimelineEvent) &&
+              offsetof(HipkittensTimelineEvent, stall) == offsetof(timing::TimelineEvent, stall) &&
+              offsetof(HipkittensTimelineEvent, address) == offsetof(timing::TimelineEvent, address));
+
+HIPKITTENS_EXPORT const HipkittensTimelineEvent* hipkittens_timeline(size_t launch, size_t* count) {
+    std::lock_guard lock(mutex);
+    const bool exists = launch < timelines.size();
+    if (count) *count = exists ? timelines[launch].size() : 0;
+    return exists ? reinterpret_cast<const HipkittensTimelineEvent*>(timelines[launch].data()) : nullptr;
 }
 
 HIPKITTENS_EXPORT size_t hipkittens_timing_parameters(const char* device, char* text, size_t size) {

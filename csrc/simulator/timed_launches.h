@@ -10,6 +10,6 @@ namespace hipkittens::simulator {
 
 // Null unless launches are being timed. Throws HipError if the model has another target than 942 or 950.
 std::unique_ptr<timing::TimedLaunch> begin_timed_launch(int target);
-void keep_timed_launch(const timing::TimedLaunch& launch);
+void keep_timed_launch(timing::TimedLaunch& launch);
 
 }  // namespace hipkittens::simulator

@@ -22,6 +22,7 @@ STRUCTURES = {
     "HipkittensRegionRecord": _simulator.RegionRecord,
     "HipkittensLaunchRecord": _simulator.LaunchRecord,
     "HipkittensTiming": _simulator.Timing,
+    "HipkittensTimelineEvent": _simulator.TimelineEvent,
 }
 
 

@@ -12,7 +12,9 @@ namespace hipkittens::simulator::timing {
 // cut into slices, each of which serves what its length allows and passes the rest on.
 class BandwidthQueue {
   public:
-    explicit BandwidthQueue(double bytes_per_clock = 1) : rate_(bytes_per_clock), slices_(slice_count) {}
+    // `slices`: how far ahead of the present its backlog may reach, in units of 64 clocks.
+    explicit BandwidthQueue(double bytes_per_clock = 1, size_t slices = 4096)
+        : rate_(bytes_per_clock), slices_(slices) {}
 
     // When the last of `bytes` has passed, if they arrive at `time`.
     double serve(double time, double bytes) {
@@ -38,7 +40,6 @@ class BandwidthQueue {
 
   private:
     static constexpr double width = 64;  // clk
-    static constexpr int64_t slice_count = 4096;
     struct Slice {
         int64_t index = -1;
         int64_t next = 0;  // a later one, when this one is full
@@ -46,14 +47,14 @@ class BandwidthQueue {
     };
 
     Slice& at(int64_t index) {
-        Slice& slice = slices_[static_cast<size_t>(index % slice_count)];
+        Slice& slice = slices_[static_cast<size_t>(index) % slices_.size()];
         if (slice.index != index) slice = {index, index, 0};
         return slice;
     }
     int64_t find(int64_t index) {
         int64_t end = index;
         for (;;) {
-            const Slice& slice = slices_[static_cast<size_t>(end % slice_count)];
+            const Slice& slice = slices_[static_cast<size_t>(end) % slices_.size()];
             if (slice.index != end || slice.next == end) break;
             end = slice.next;
         }

@@ -13,19 +13,13 @@ namespace {
 // Compute units run one after the other for so many clocks: far below the latency of the memory they share.
 constexpr double quantum = 32;
 
-// Of the kernel's own instructions, by how often they stand there: the main loop is unrolled.
-MatrixType type_of(const std::vector<Cost>& costs) {
-    int count[6] = {};
-    for (const Cost& cost : costs) ++count[static_cast<int>(cost.matrix_type)];
-    int best = 0;
-    for (int i = 1; i < 6; ++i) {
-        if (count[i] && (best == 0 || count[i] > count[best])) best = i;
+uint64_t text_address_of(const Dispatch& dispatch) {
+    const uint64_t address = dispatch.program->text_address;
+    for (const Region& region : dispatch.regions) {
+        if (region.begin <= address && address < region.end)
+            return address + AddressMap(dispatch.regions).displacement(&region);
     }
-    return static_cast<MatrixType>(best);
-}
-
-double clock_of(const Options& options, MatrixType type) {
-    return options.clock_mhz > 0 ? options.clock_mhz : assumed_clock(options.parameters, type);
+    return address;
 }
 
 }  // namespace
@@ -57,7 +51,8 @@ Occupancy occupancy_of(const Parameters& parameters, const code_object::Kernel& 
     return result;
 }
 
-Chip::Chip(const Options& options, const Dispatch& dispatch, const code_object::Kernel& kernel)
+Chip::Chip(const Options& options, double clock_mhz, uint32_t detailed_xcd, const Dispatch& dispatch,
+           const code_object::Kernel& kernel)
     : options_(options),
       parameters_(options_.parameters),
       dispatch_(dispatch),
@@ -70,10 +65,17 @@ Chip::Chip(const Options& options, const Dispatch& dispatch, const code_object::
           dispatch.lds_bytes)),
       costs_(static_costs(*dispatch.program, parameters_)),
       counts_(costs_.size()),
-      matrix_type_(type_of(costs_)),
-      clock_mhz_(clock_of(options_, matrix_type_)),
+      matrix_type_(matrix_type_of(costs_)),
+      clock_mhz_(clock_mhz),
       memory_(parameters_, clock_mhz_),
-      replay_{parameters_, *dispatch.program, costs_, memory_, counts_} {
+      events_(options.full ? 0 : detailed_xcd, options.timeline_units),
+      replay_{parameters_,
+              *dispatch.program,
+              costs_,
+              memory_,
+              counts_,
+              text_address_of(dispatch),
+              options.timeline_units ? &events_ : nullptr} {
     const uint32_t xcds = static_cast<uint32_t>(parameters_.xcds);
     const uint32_t units = static_cast<uint32_t>(parameters_.compute_units_per_xcd);
     const uint32_t engines = static_cast<uint32_t>(parameters_.shader_engines_per_xcd);
@@ -81,13 +83,12 @@ Chip::Chip(const Options& options, const Dispatch& dispatch, const code_object::
         echo_ = std::make_unique<Echo>(parameters_, memory_);
     for (uint32_t index = 0; index < (options_.full ? xcds : 1); ++index) {
         Xcd& xcd = xcds_.emplace_back();
-        xcd.index = index;
-        xcd.next_workgroup = index;
+        xcd.index = xcd.next_workgroup = options_.full ? index : detailed_xcd;
         for (uint32_t unit = 0; unit < units; ++unit) {
             if (unit % 2 == 0)
-                xcd.front.push_back(std::make_unique<FrontCaches>(parameters_, memory_, index));
+                xcd.front.push_back(std::make_unique<FrontCaches>(parameters_, memory_, xcd.index));
             xcd.units.push_back(
-                std::make_unique<ComputeUnit>(replay_, *xcd.front.back(), echo_.get(), index, unit));
+                std::make_unique<ComputeUnit>(replay_, *xcd.front.back(), echo_.get(), xcd.index, unit));
         }
         xcd.room_since.resize(units);
         // SEs in turn: their first compute units, then their second ones.
@@ -105,12 +106,14 @@ Chip::~Chip() = default;
 std::unique_ptr<ResidentWorkgroup> Chip::resident(Xcd& xcd, TraceStore& store) {
     const uint32_t xcds = static_cast<uint32_t>(parameters_.xcds);
     const uint32_t first = xcd.next_workgroup;
-    store.want_until(first);
+    store.want_until(reader_, first);
     auto workgroup = std::make_unique<ResidentWorkgroup>();
     workgroup->trace = store.take(first);
     if (!workgroup->trace) return nullptr;
     if (echo_) {
-        for (uint32_t other = first + 1; other < std::min(first + xcds, workgroup_count_); ++other) {
+        const uint32_t row = first / xcds * xcds;
+        for (uint32_t other = row; other < std::min(row + xcds, workgroup_count_); ++other) {
+            if (other == first) continue;
             workgroup->echoes.push_back(store.take(other));
             if (!workgroup->echoes.back()) return nullptr;
             workgroup->echoed.emplace_back(workgroup->echoes.back()->waves.size());
@@ -120,7 +123,7 @@ std::unique_ptr<ResidentWorkgroup> Chip::resident(Xcd& xcd, TraceStore& store) {
 }
 
 // Gives the next workgroup of this XCD to the next compute unit with room for it.
-bool Chip::place(Xcd& xcd, TraceStore& store, double now, bool* failed) {
+bool Chip::place(Xcd& xcd, TraceStore& store, bool* failed) {
     if (xcd.next_workgroup >= workgroup_count_) return false;
     for (size_t tried = 0; tried < xcd.order.size(); ++tried) {
         const uint32_t unit = xcd.order[(xcd.turn + tried) % xcd.order.size()];
@@ -138,17 +141,17 @@ bool Chip::place(Xcd& xcd, TraceStore& store, double now, bool* failed) {
         xcd.next_workgroup += static_cast<uint32_t>(parameters_.xcds);
         return true;
     }
-    (void)now;
     return false;
 }
 
-bool Chip::run(TraceStore& store) {
+bool Chip::run(TraceStore& store, int reader) {
+    reader_ = reader;
     double now = 0;
     for (;;) {
         bool failed = false;
         double next = std::numeric_limits<double>::infinity();
         for (Xcd& xcd : xcds_) {
-            while (place(xcd, store, now, &failed)) {
+            while (place(xcd, store, &failed)) {
             }
             if (failed) return false;
             for (const auto& unit : xcd.units) next = std::min(next, unit->next_time());

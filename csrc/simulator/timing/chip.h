@@ -10,6 +10,7 @@
 #include "simulator/machine/workgroup.h"
 #include "simulator/timing/compute_unit.h"
 #include "simulator/timing/echo.h"
+#include "simulator/timing/json_text.h"
 #include "simulator/timing/timed_launch.h"
 
 namespace hipkittens::simulator::timing {
@@ -24,11 +25,20 @@ Occupancy occupancy_of(const Parameters& parameters, const code_object::Kernel& 
 
 class Chip {
   public:
-    Chip(const Options& options, const Dispatch& dispatch, const code_object::Kernel& kernel);
+    // `xcd` is the one in detail, unless all are.
+    Chip(const Options& options, double clock_mhz, uint32_t xcd, const Dispatch& dispatch,
+         const code_object::Kernel& kernel);
     ~Chip();
 
-    bool run(TraceStore& store);  // false: a trace is missing, since the launch failed
-    std::string report() const;
+    bool run(TraceStore& store, int reader);  // false: a trace is missing, since the launch failed
+
+    double cycles() const { return end_; }
+    double clock_mhz() const { return clock_mhz_; }
+    double matrix_load() const;  // share of the time in which the matrix cores work
+    const Options& options() const { return options_; }
+    MatrixType matrix_type() const { return matrix_type_; }
+    EventLog& events() { return events_; }
+    void describe(JsonText& json) const;  // all members of the report but the times
 
   private:
     // Workgroup i goes to XCD i mod 8, there to the SEs in turn and within them to their CUs in turn.
@@ -43,10 +53,11 @@ class Chip {
         std::vector<uint32_t> order;
     };
 
-    bool place(Xcd& xcd, TraceStore& store, double now, bool* failed);
+    bool place(Xcd& xcd, TraceStore& store, bool* failed);
     std::unique_ptr<ResidentWorkgroup> resident(Xcd& xcd, TraceStore& store);
 
     const Options options_;
+    int reader_ = 0;
     const Parameters& parameters_;
     const Dispatch& dispatch_;
     const code_object::Kernel& kernel_;
@@ -57,6 +68,7 @@ class Chip {
     MatrixType matrix_type_ = MatrixType::none;
     double clock_mhz_ = 0;
     MemorySystem memory_;
+    EventLog events_;
     Replay replay_;
     std::unique_ptr<Echo> echo_;
     std::vector<Xcd> xcds_;

@@ -6,7 +6,7 @@
 
 namespace hipkittens::simulator::timing {
 
-double assumed_clock(const Parameters& parameters, MatrixType type) {
+double full_load_clock(const Parameters& parameters, MatrixType type) {
     switch (type) {
         case MatrixType::none:
             return parameters.clock_peak;
@@ -25,7 +25,7 @@ double assumed_clock(const Parameters& parameters, MatrixType type) {
 }
 
 double sustained_clock(const Parameters& parameters, MatrixType type, double matrix_load) {
-    const double peak = parameters.clock_peak, full = std::min(peak, assumed_clock(parameters, type));
+    const double peak = parameters.clock_peak, full = std::min(peak, full_load_clock(parameters, type));
     const double span = parameters.clock_full_load - parameters.clock_idle_load;
     const double share =
         span > 0 ? std::clamp((matrix_load - parameters.clock_idle_load) / span, 0.0, 1.0) : 1.0;

@@ -11,7 +11,7 @@ namespace hipkittens::simulator::timing {
 // two the clock's period is linear in the load. `matrix_load`: how busy the matrix cores are, 0 to 1.
 double sustained_clock(const Parameters& parameters, MatrixType type, double matrix_load);
 
-// The clock to simulate at: full load if the kernel has matrix instructions of this type, else the peak.
-double assumed_clock(const Parameters& parameters, MatrixType type);
+// The clock under full matrix load of this type; the peak if the kernel has no matrix instructions.
+double full_load_clock(const Parameters& parameters, MatrixType type);
 
 }  // namespace hipkittens::simulator::timing

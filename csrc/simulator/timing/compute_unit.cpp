@@ -86,7 +86,8 @@ void ComputeUnit::advance(double until) {
 }
 
 // When its unit can take the wave's next instruction.
-double ComputeUnit::candidate(const Simd& simd, const ReplayedWave& wave, Stall* why) const {
+double ComputeUnit::candidate(uint32_t index, const ReplayedWave& wave, Stall* why) const {
+    const Simd& simd = simds_[index];
     const Cost& cost = *wave.next;
     double unit = 0;
     Stall reason = Stall::issue_slot;
@@ -104,7 +105,7 @@ double ComputeUnit::candidate(const Simd& simd, const ReplayedWave& wave, Stall*
             reason = Stall::vector_memory_busy;
             break;
         case Category::lds:
-            unit = lds_.room();
+            unit = lds_.room(index);
             reason = Stall::lds_busy;
             break;
         default:
@@ -118,7 +119,7 @@ void ComputeUnit::plan(uint32_t index) {
     Simd& simd = simds_[index];
     double next = never;
     for (const ReplayedWave* wave : simd.waves) {
-        if (!wave->waits_at_barrier) next = std::min(next, candidate(simd, *wave, nullptr));
+        if (!wave->waits_at_barrier) next = std::min(next, candidate(index, *wave, nullptr));
     }
     simd.next = next == never ? never : slot_at(index, next);
 }
@@ -134,7 +135,7 @@ void ComputeUnit::issue_slot(uint32_t index, double time) {
     for (ReplayedWave* wave : simd.waves) {
         if (wave->waits_at_barrier || wave->at > time) continue;
         Stall why;
-        if (candidate(simd, *wave, &why) > time) continue;
+        if (candidate(index, *wave, &why) > time) continue;
         const int category = static_cast<int>(wave->next->category);
         if (wave->next->category != Category::internal && best[category] >= 0) {
             ReplayedWave*& other = chosen[best[category]];
@@ -172,7 +173,7 @@ static double open_until(const double* ring, uint32_t head, uint32_t allowed) {
 void ComputeUnit::wait_for_operands(ReplayedWave& wave) {
     const Cost& cost = *wave.next;
     double& at = wave.at;
-    const uint64_t line = (replay_.program.text_address + cost.address) / scalar_line_bytes;
+    const uint64_t line = (replay_.text_address + cost.address) / scalar_line_bytes;
     if (line != wave.fetched) {
         wave.fetched = line;
         raise(&at, wave, front_.fetch(line, wave.free_at), Stall::instruction_fetch);
@@ -241,6 +242,10 @@ void ComputeUnit::issue(uint32_t index, ReplayedWave& wave, double time, Stall w
     Simd& simd = simds_[index];
     InstructionCounts& counts = replay_.counts[static_cast<size_t>(&cost - replay_.costs.data())];
     ++counts.issues;
+    const float stalled = static_cast<float>(time - wave.free_at);
+    const Stall stall = wave.at - wave.free_at > time - wave.at ? wave.reason : why;
+    double done = 0;  // of a memory operation
+    uint32_t conflicts = 0;
     if (wave.at > wave.free_at) counts.stalls[static_cast<int>(wave.reason)] += wave.at - wave.free_at;
     if (time > wave.at) counts.stalls[static_cast<int>(why)] += time - std::max(wave.at, wave.free_at);
 
@@ -265,7 +270,7 @@ void ComputeUnit::issue(uint32_t index, ReplayedWave& wave, double time, Stall w
         case Kind::vector_atomic:
         case Kind::vector_load_to_lds: {
             const uint64_t* access = &wave.trace->lines[wave.trace->memory_starts[wave.access++]];
-            const double done = cache_.issue(time, cost, access);
+            done = cache_.issue(time, cost, access);
             add_vm(wave, done);
             add_lgkm(wave, wave.vm[(wave.vm_head - 1) % 64], cost.lgkm);
             last_store_ = std::max(last_store_, done);
@@ -278,12 +283,13 @@ void ComputeUnit::issue(uint32_t index, ReplayedWave& wave, double time, Stall w
             break;
         case Kind::lds:
             if (cost.lgkm) {
-                const uint32_t conflicts = wave.trace->lds_conflicts[wave.lds++];
-                add_lgkm(wave, lds_.issue(time, index, cost, conflicts), cost.lgkm);
+                conflicts = wave.trace->lds_conflicts[wave.lds++];
+                done = lds_.issue(time, index, cost, conflicts);
+                add_lgkm(wave, done, cost.lgkm);
             }
             break;
         case Kind::scalar_memory: {
-            double done = time + parameters.scalar_hit;
+            done = time + parameters.scalar_hit;
             if (cost.has_address) {
                 const uint64_t lines = wave.trace->scalar_lines[wave.scalar++];
                 done = front_.load(lines >> 4, static_cast<uint32_t>(lines & 15), time);
@@ -298,16 +304,44 @@ void ComputeUnit::issue(uint32_t index, ReplayedWave& wave, double time, Stall w
             wave.priority = cost.priority;
             break;
         case Kind::barrier:
+            log(index, wave, cost, time, stalled, stall, 0, 0);
             move_on(wave, time);
             arrive(wave, time);
             return;
         case Kind::end:
+            log(index, wave, cost, time, stalled, stall, 0, 0);
             end(index, wave, time);
             return;
         default:
             break;
     }
+    log(index, wave, cost, time, stalled, stall, done, conflicts);
     move_on(wave, time);
+}
+
+void ComputeUnit::log(uint32_t simd, const ReplayedWave& wave, const Cost& cost, double time, float stalled,
+                      Stall stall, double done, uint32_t conflicts) {
+    if (!replay_.events || !replay_.events->wants(xcd_, index_)) return;
+    TimelineEvent event;
+    event.begin = time;
+    event.duration = cost.busy;
+    event.stalled = stalled;
+    event.latency = done > time ? static_cast<float>(done - time) : 0;
+    event.address = cost.address;
+    event.workgroup = wave.workgroup->trace->linear_id;
+    event.compute_unit = static_cast<uint16_t>(index_);
+    event.lds_conflicts = static_cast<uint16_t>(conflicts);
+    event.simd = static_cast<uint8_t>(simd);
+    event.wave = wave.index;
+    event.unit = static_cast<uint8_t>(cost.unit);
+    event.stall = static_cast<uint32_t>(stalled > 0 ? stall : Stall::none);
+    replay_.events->add(event);
+    if (cost.kind != Kind::end) return;
+    event.is_wave = 1;
+    event.begin = wave.begin;
+    event.duration = static_cast<float>(time - wave.begin);
+    event.stalled = event.latency = 0;
+    replay_.events->add(event);
 }
 
 void ComputeUnit::move_on(ReplayedWave& wave, double time) {

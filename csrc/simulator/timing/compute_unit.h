@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "simulator/timing/event_log.h"
 #include "simulator/timing/front_caches.h"
 #include "simulator/timing/lds_port.h"
 #include "simulator/timing/stalls.h"
@@ -18,9 +19,9 @@ namespace hipkittens::simulator::timing {
 inline constexpr int simd_count = 4;
 
 struct ResidentWorkgroup {
-    std::unique_ptr<WorkgroupTrace> trace;
-    std::vector<std::unique_ptr<WorkgroupTrace>> echoes;  // by XCD beyond the first
-    std::vector<std::vector<uint32_t>> echoed;            // of those, accesses that were played, by wave
+    std::shared_ptr<const WorkgroupTrace> trace;
+    std::vector<std::shared_ptr<const WorkgroupTrace>> echoes;  // by XCD beyond the first
+    std::vector<std::vector<uint32_t>> echoed;  // of those, accesses that were played, by wave
     uint32_t waves_left = 0, at_barrier = 0;
     double barrier_time = 0, begin = 0;
 };
@@ -64,7 +65,8 @@ struct Replay {
     const std::vector<Cost>& costs;
     MemorySystem& memory;
     std::vector<InstructionCounts>& counts;
-    class EventLog* events = nullptr;  // null: nobody wants a timeline
+    uint64_t text_address;       // in the model
+    EventLog* events = nullptr;  // null: nobody wants a timeline
 };
 
 class Echo;
@@ -103,12 +105,14 @@ class ComputeUnit {
     };
 
     double slot_at(uint32_t simd, double time) const;  // the first slot of that SIMD from `time` on
-    double candidate(const Simd& simd, const ReplayedWave& wave, Stall* why) const;
+    double candidate(uint32_t simd, const ReplayedWave& wave, Stall* why) const;
     void plan(uint32_t simd);
     void issue_slot(uint32_t simd, double time);
     void issue(uint32_t simd, ReplayedWave& wave, double time, Stall why);
     void move_on(ReplayedWave& wave, double time);  // to the next instruction of the trace
     void wait_for_operands(ReplayedWave& wave);
+    void log(uint32_t simd, const ReplayedWave& wave, const Cost& cost, double time, float stalled,
+             Stall stall, double done, uint32_t conflicts);
     void raise(double* ready, ReplayedWave& wave, double time, Stall why) const;
     void add_vm(ReplayedWave& wave, double done);
     void add_lgkm(ReplayedWave& wave, double done, uint32_t weight);

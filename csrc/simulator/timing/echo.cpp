@@ -7,9 +7,9 @@
 namespace hipkittens::simulator::timing {
 
 Echo::Echo(const Parameters& parameters, MemorySystem& memory) : parameters_(parameters), memory_(memory) {
-    for (int xcd = 1; xcd < static_cast<int>(parameters.xcds); ++xcd) {
-        tags_.emplace_back(static_cast<size_t>(parameters.compute_units_per_xcd),
-                           VectorCacheTags(parameters));
+    for (int xcd = 0; xcd < static_cast<int>(parameters.xcds); ++xcd) {
+        caches_.emplace_back(static_cast<size_t>(parameters.compute_units_per_xcd),
+                             RecentLines(static_cast<uint32_t>(parameters.vector_cache_bytes / line_bytes)));
     }
 }
 
@@ -34,8 +34,8 @@ void Echo::play_rest(ResidentWorkgroup& workgroup, uint32_t compute_unit, double
 void Echo::play_until(ResidentWorkgroup& workgroup, size_t echo, uint32_t compute_unit, uint32_t wave,
                       size_t end, double time) {
     const WaveTrace& trace = workgroup.echoes[echo]->waves[wave];
-    const uint32_t xcd = static_cast<uint32_t>(echo) + 1;
-    VectorCacheTags& tags = tags_[echo][compute_unit];
+    const uint32_t xcd = workgroup.echoes[echo]->linear_id % static_cast<uint32_t>(parameters_.xcds);
+    RecentLines& cache = caches_[xcd][compute_unit];
     for (uint32_t& played = workgroup.echoed[echo][wave]; played < end; ++played) {
         const uint64_t* access = &trace.lines[trace.memory_starts[played]];
         const uint64_t header = access[0];
@@ -48,8 +48,7 @@ void Echo::play_until(ResidentWorkgroup& workgroup, size_t echo, uint32_t comput
             for (uint64_t line = run.first; line < run.first + run.count; ++line, at += 1) {
                 if (writes(header)) {
                     memory_.write(xcd, line, at, share);
-                } else if (!tags.find(line)) {
-                    tags.allocate(line);
+                } else if (!cache.touch(line)) {
                     memory_.read(xcd, line, at);
                 }
             }

@@ -5,10 +5,11 @@
 #include <vector>
 
 #include "simulator/timing/compute_unit.h"
+#include "simulator/timing/recent_lines.h"
 
 namespace hipkittens::simulator::timing {
 
-// Workgroup 8 j of the grid runs in detail on XCD 0; 8 j + x runs at the same place of XCD x. When a wave of the first has
+// Workgroup 8 j + y of the grid runs in detail on XCD y; 8 j + x runs at the same place of XCD x. When a wave of the first has
 // issued its n-th vector memory access, the same wave of the others issues its own n-th (of as many, in proportion).
 class Echo {
   public:
@@ -25,7 +26,7 @@ class Echo {
 
     const Parameters& parameters_;
     MemorySystem& memory_;
-    std::vector<std::vector<VectorCacheTags>> tags_;  // [xcd - 1][compute unit]
+    std::vector<std::vector<RecentLines>> caches_;  // [xcd][compute unit]
 };
 
 }  // namespace hipkittens::simulator::timing

@@ -22,17 +22,13 @@ class FrontCaches {
 
     // When a wave that goes on to the 64 bytes of `line` at `time` has its instructions. The lines behind come along.
     double fetch(uint64_t line, double time) {
-        double ready = time;
+        if (parameters_.instruction_cache_starts_warm != 0) return time;
+        const double ready = std::max(time + parameters_.instruction_hit, bring(line, time));
+        // What was asked for with the line before is on its way: one more is new.
         const uint64_t ahead = static_cast<uint64_t>(parameters_.instruction_prefetch);
-        for (uint64_t next = line; next <= line + ahead; ++next) {
-            TagArray::Line* known = instructions_.find(next, next);
-            if (!known) {
-                known = &instructions_.oldest(next);
-                known->tag = next;
-                known->ready = memory_.read(xcd_, next / 2, time);
-            }
-            if (next == line) ready = std::max(time + parameters_.instruction_hit, known->ready);
-        }
+        for (uint64_t next = line == last_ + 1 ? line + ahead : line + 1; next <= line + ahead; ++next)
+            bring(next, time);
+        last_ = line;
         return ready;
     }
 
@@ -40,25 +36,36 @@ class FrontCaches {
         double ready = time + parameters_.scalar_hit;
         port_ = std::max(port_, time) + lines;
         for (uint64_t line = first; line < first + lines; ++line) {
-            TagArray::Line* known = scalars_.find(line, line);
-            if (!known) {
-                known = &scalars_.oldest(line);
-                known->tag = line;
+            const size_t known = scalars_.find(line, line);
+            double there = 0;
+            if (known != TagArray::none) {
+                there = scalars_.ready(known);
+            } else {
                 // L2's time to answer a hit is the vector cache's; what a scalar miss measures replaces it.
-                known->ready = memory_.read(xcd_, line / 2, port_) - parameters_.l2_hit +
-                               parameters_.scalar_hit + parameters_.scalar_miss;
+                there = memory_.read(xcd_, line / 2, port_) - parameters_.l2_hit + parameters_.scalar_hit +
+                        parameters_.scalar_miss;
+                scalars_.fill(scalars_.oldest(line), line, there, false);
             }
-            ready = std::max({ready, known->ready, port_ + parameters_.scalar_hit});
+            ready = std::max({ready, there, port_ + parameters_.scalar_hit});
         }
         return ready;
     }
 
   private:
+    double bring(uint64_t line, double time) {
+        const size_t known = instructions_.find(line, line);
+        if (known != TagArray::none) return instructions_.ready(known);
+        const double ready = memory_.read(xcd_, line / 2, time, parameters_.code_starts_in_mall != 0);
+        instructions_.fill(instructions_.oldest(line), line, ready, false);
+        return ready;
+    }
+
     const Parameters parameters_;
     MemorySystem& memory_;
     uint32_t xcd_;
     TagArray instructions_, scalars_;
     double port_ = 0;
+    uint64_t last_ = ~uint64_t{1};  // the line that a wave went on to
 };
 
 }  // namespace hipkittens::simulator::timing

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "simulator/timing/bandwidth_queue.h"
 #include "simulator/timing/parameters.h"
 #include "simulator/timing/static_cost.h"
 
@@ -13,52 +14,53 @@ namespace hipkittens::simulator::timing {
 
 class LdsPort {
   public:
-    explicit LdsPort(const Parameters& parameters)
-        : latency_(parameters.lds_latency), leaves_(static_cast<size_t>(parameters.lds_queue)) {}
+    explicit LdsPort(const Parameters& parameters) : latency_(parameters.lds_latency) {
+        const size_t entries = std::max<size_t>(1, static_cast<size_t>(parameters.lds_queue) / 2);
+        for (Side& side : sides_) side.leaves.resize(entries);
+    }
 
-    // When the queue has room for one more.
-    double room() const { return leaves_[next_]; }
+    // When the queue of that SIMD's port has room for one more.
+    double room(uint32_t simd) const {
+        const Side& side = sides_[simd / 2];
+        return side.leaves[side.next];
+    }
 
     // Returns when the operation is done and its wait counter counts down.
     double issue(double time, uint32_t simd, const Cost& cost, uint32_t conflicts) {
         Side& side = sides_[simd / 2];  // two SIMDs share a port
         const double begin = std::max(time, side.in);
         side.in = begin + cost.lds_in;
-        // Reads go on from their addresses, writes when their last data is there.
-        const double banks = std::max(side.in, banks_);
-        banks_ = banks + cost.lds_banks + conflicts;
-        busy_ += cost.lds_banks + conflicts;
+        // Banks are taken when the addresses are there, by a write when its last data is.
+        const double clocks = cost.lds_banks + conflicts;
+        const double banks_done = banks_.serve(side.in, clocks);
+        const double banks = banks_done - clocks;
         conflict_clocks_ += conflicts;
-        double done = banks_;
+        double done = banks_done;
         if (cost.lds_out) {
-            const double out = std::max(banks, side.out);
-            side.out = std::max(out + cost.lds_out, banks_);
+            side.out = std::max(std::max(banks, side.out) + cost.lds_out, banks_done);
             done = side.out;
         }
-        leaves_[next_] = banks;
-        next_ = (next_ + 1) % leaves_.size();
+        side.leaves[side.next] = banks;
+        side.next = (side.next + 1) % side.leaves.size();
         return done + latency_;
     }
 
     // Bytes that a load from memory puts down, 128 a clock.
-    void fill(double time, uint32_t bytes) {
-        const double clocks = bytes / 128.0;
-        banks_ = std::max(banks_, time) + clocks;
-        busy_ += clocks;
-    }
+    void fill(double time, uint32_t bytes) { banks_.serve(time, bytes / 128.0); }
 
-    double busy() const { return busy_; }
+    double busy() const { return banks_.bytes(); }
     double conflict_clocks() const { return conflict_clocks_; }
 
   private:
     struct Side {
         double in = 0, out = 0;
+        std::vector<double> leaves;  // of the operations in its queue, a ring
+        size_t next = 0;
     };
     double latency_;
     Side sides_[2];
-    double banks_ = 0, busy_ = 0, conflict_clocks_ = 0;
-    std::vector<double> leaves_;  // of the operations in the queue, a ring
-    size_t next_ = 0;
+    BandwidthQueue banks_{1, 512};  // of clocks, one a clock
+    double conflict_clocks_ = 0;
 };
 
 }  // namespace hipkittens::simulator::timing

@@ -18,8 +18,8 @@ uint64_t fold(uint64_t bits) { return bits ^ bits >> 4 ^ bits >> 8 ^ bits >> 12 
 
 MemorySystem::Xcd::Xcd(const Parameters& parameters, double clocks_per_ns)
     : l2(static_cast<uint64_t>(parameters.l2_bytes) / line_bytes, static_cast<uint32_t>(parameters.l2_ways)),
-      reads(static_cast<size_t>(parameters.l2_channels), BandwidthQueue(parameters.l2_read)),
-      writes(static_cast<size_t>(parameters.l2_channels), BandwidthQueue(parameters.l2_write)),
+      reads(static_cast<size_t>(parameters.l2_channels), BandwidthQueue(parameters.l2_read, 1024)),
+      writes(static_cast<size_t>(parameters.l2_channels), BandwidthQueue(parameters.l2_write, 1024)),
       fabric_reads(parameters.fabric_read / clocks_per_ns),
       fabric_writes(parameters.fabric_write / clocks_per_ns) {}
 
@@ -56,55 +56,54 @@ uint64_t MemorySystem::set_of(uint64_t line, uint32_t channel) const {
     return within * channels + channel;
 }
 
-// The line that has to make room is sent on; what is there is set up by the caller.
-TagArray::Line& MemorySystem::allocate(Xcd& xcd, uint64_t set, double time) {
-    TagArray::Line& place = xcd.l2.oldest(set);
-    if (place.dirty) send(xcd, place.tag, time);
+// A line that has to make room is sent on; the caller fills the place.
+size_t MemorySystem::allocate(Xcd& xcd, uint64_t set, double time) {
+    const size_t place = xcd.l2.oldest(set);
+    if (xcd.l2.is_dirty(place)) send(xcd, xcd.l2.line(place), time);
     return place;
 }
 
-double MemorySystem::read(uint32_t index, uint64_t line, double time) {
+double MemorySystem::read(uint32_t index, uint64_t line, double time, bool in_mall) {
     Xcd& xcd = xcds_[index];
     const uint32_t channel = channel_of(line);
     const uint64_t set = set_of(line, channel);
     double served = xcd.reads[channel].serve(time + to_l2_, line_bytes);
     ++xcd.counts.l2_reads;
-    if (TagArray::Line* hit = xcd.l2.find(set, line)) {
+    if (const size_t hit = xcd.l2.find(set, line); hit != TagArray::none) {
         ++xcd.counts.l2_read_hits;
-        return std::max(served, hit->ready) + from_l2_;
+        return std::max(served, xcd.l2.ready(hit)) + from_l2_;
     }
     if (translation_ > 0 && xcd.pages.insert(line / page_lines).second) served += translation_;
-    const double ready = fetch(xcd, line, served);
-    TagArray::Line& place = allocate(xcd, set, served);
-    place.tag = line;
-    place.ready = ready;
-    place.dirty = false;
+    const double ready = fetch(xcd, line, served, in_mall);
+    xcd.l2.fill(allocate(xcd, set, served), line, ready, false);
     return ready + from_l2_;
 }
 
-double MemorySystem::fetch(Xcd& xcd, uint64_t line, double time) {
+double MemorySystem::fetch(Xcd& xcd, uint64_t line, double time, bool in_mall) {
     time = xcd.fabric_reads.serve(time, line_bytes);
     time = mall_queue_.serve(time, line_bytes) + mall_extra_;
     ++xcd.counts.mall_reads;
-    if (TagArray::Line* hit = mall_.find(line, line)) {
+    if (const size_t hit = mall_.find(line, line); hit != TagArray::none) {
         ++xcd.counts.mall_read_hits;
-        return std::max(time, hit->ready);
+        return std::max(time, mall_.ready(hit));
     }
-    if (parameters_.mall_starts_warm != 0) {
+    if (in_mall || parameters_.mall_starts_warm != 0) {
         ++xcd.counts.mall_read_hits;
     } else {
         time = hbm_queue_.serve(time, line_bytes) + hbm_extra_;
         ++xcd.counts.hbm_read_lines;
     }
-    TagArray::Line& place = mall_.oldest(line);
-    if (place.dirty) {
+    mall_.fill(allocate_in_mall(xcd, line, time), line, time, false);
+    return time;
+}
+
+size_t MemorySystem::allocate_in_mall(Xcd& xcd, uint64_t line, double time) {
+    const size_t place = mall_.oldest(line);
+    if (mall_.is_dirty(place)) {
         hbm_queue_.serve(time, line_bytes);
         ++xcd.counts.hbm_write_lines;
     }
-    place.tag = line;
-    place.ready = time;
-    place.dirty = false;
-    return time;
+    return place;
 }
 
 double MemorySystem::write(uint32_t index, uint64_t line, double time, double bytes) {
@@ -113,38 +112,30 @@ double MemorySystem::write(uint32_t index, uint64_t line, double time, double by
     const uint64_t set = set_of(line, channel);
     const double served = xcd.writes[channel].serve(time + to_l2_, bytes);
     ++xcd.counts.l2_writes;
-    TagArray::Line* place = xcd.l2.find(set, line);
-    if (!place) {
-        place = &allocate(xcd, set, served);
-        place->tag = line;
-        place->ready = served;
+    if (const size_t hit = xcd.l2.find(set, line); hit != TagArray::none) {
+        xcd.l2.set_dirty(hit, true);
+    } else {
+        xcd.l2.fill(allocate(xcd, set, served), line, served, true);
     }
-    place->dirty = true;
     return served;
 }
 
 void MemorySystem::send(Xcd& xcd, uint64_t line, double time) {
     time = xcd.fabric_writes.serve(time, line_bytes);
     time = mall_queue_.serve(time, line_bytes);
-    TagArray::Line* place = mall_.find(line, line);
-    if (!place) {
-        place = &mall_.oldest(line);
-        if (place->dirty) {
-            hbm_queue_.serve(time, line_bytes);
-            ++xcd.counts.hbm_write_lines;
-        }
-        place->tag = line;
-        place->ready = time;
+    if (const size_t hit = mall_.find(line, line); hit != TagArray::none) {
+        mall_.set_dirty(hit, true);
+    } else {
+        mall_.fill(allocate_in_mall(xcd, line, time), line, time, true);
     }
-    place->dirty = true;
 }
 
 double MemorySystem::write_back(double time) {
     double end = time;
     for (Xcd& xcd : xcds_) {
-        for (TagArray::Line& line : xcd.l2.lines()) {
-            if (!line.dirty) continue;
-            line.dirty = false;
+        for (size_t place = 0; place < xcd.l2.size(); ++place) {
+            if (!xcd.l2.is_dirty(place)) continue;
+            xcd.l2.set_dirty(place, false);
             const double sent = xcd.fabric_writes.serve(time, line_bytes);
             end = std::max(end, mall_queue_.serve(sent, line_bytes));
         }

@@ -26,8 +26,8 @@ class MemorySystem {
     MemorySystem(const Parameters& parameters, double clock_mhz);
 
     // A compute unit of this XCD asks at `time` for a 128-byte line; returns when it has it, less the time that a hit in
-    // its own cache would take to be looked up.
-    double read(uint32_t xcd, uint64_t line, double time);
+    // its own cache would take to be looked up. in_mall: it has been there since before the launch.
+    double read(uint32_t xcd, uint64_t line, double time, bool in_mall = false);
     // Returns when L2 has taken the bytes.
     double write(uint32_t xcd, uint64_t line, double time, double bytes);
     // Lines that L2 still has to write back, at the end of the kernel. Returns when that is done.
@@ -49,9 +49,10 @@ class MemorySystem {
 
     uint32_t channel_of(uint64_t line) const;
     uint64_t set_of(uint64_t line, uint32_t channel) const;
-    double fetch(Xcd& xcd, uint64_t line, double time);  // from the fabric on
-    void send(Xcd& xcd, uint64_t line, double time);     // a replaced line
-    TagArray::Line& allocate(Xcd& xcd, uint64_t set, double time);
+    double fetch(Xcd& xcd, uint64_t line, double time, bool in_mall);  // from the fabric on
+    void send(Xcd& xcd, uint64_t line, double time);                   // a replaced line
+    size_t allocate(Xcd& xcd, uint64_t set, double time);
+    size_t allocate_in_mall(Xcd& xcd, uint64_t line, double time);
 
     Parameters parameters_;
     double clock_mhz_;

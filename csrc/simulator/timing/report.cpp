@@ -1,9 +1,9 @@
 // simulator/timing/report.cpp: what a modelled launch says about itself, as JSON.
 // SPDX-License-Identifier: MIT
-#include <algorithm>
-#include <numeric>
+#include "simulator/timing/report.h"
 
-#include "simulator/timing/chip.h"
+#include <algorithm>
+
 #include "simulator/timing/clock.h"
 #include "simulator/timing/json_text.h"
 
@@ -18,15 +18,23 @@ double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
 }  // namespace
 
-std::string Chip::report() const {
+double Chip::matrix_load() const {
+    double busy = 0;
+    for (const Xcd& xcd : xcds_) {
+        for (const auto& unit : xcd.units) busy += unit->matrix_busy();
+    }
+    return ratio(busy,
+                 end_ * static_cast<double>(xcds_.size()) * parameters_.compute_units_per_xcd * simd_count);
+}
+
+void Chip::describe(JsonText& json) const {
     const double units_in_detail = static_cast<double>(xcds_.size()) * parameters_.compute_units_per_xcd;
-    const uint32_t xcds = static_cast<uint32_t>(parameters_.xcds);
-    double vector_busy = 0, matrix_busy = 0, lds_busy = 0, conflicts = 0, memory_busy = 0, wave_clocks = 0;
+    double flops = 0, vector_busy = 0, lds_busy = 0, conflicts = 0, memory_busy = 0, wave_clocks = 0;
     uint64_t lines = 0, hits = 0, lookups = 0;
     for (const Xcd& xcd : xcds_) {
         for (const auto& unit : xcd.units) {
+            for (int type = 0; type < 6; ++type) flops += unit->flops()[type];
             vector_busy += unit->vector_busy();
-            matrix_busy += unit->matrix_busy();
             lds_busy += unit->lds().busy();
             conflicts += unit->lds().conflict_clocks();
             memory_busy += unit->cache().busy();
@@ -36,45 +44,42 @@ std::string Chip::report() const {
             lookups += unit->cache().lookups();
         }
     }
+    // What all workgroups do, from those in detail.
+    const double share = ratio(workgroup_count_, static_cast<double>(durations_.size()));
     const double clocks = std::max(end_, 1.0), simd_clocks = clocks * units_in_detail * simd_count;
-    const double matrix_load = matrix_busy / simd_clocks;
-    const double sustained = sustained_clock(parameters_, matrix_type_, matrix_load);
     const MemoryCounts memory = memory_.total();
     const double chip_slots =
         parameters_.xcds * parameters_.compute_units_per_xcd * occupancy_.workgroups_per_compute_unit;
     std::vector<double> durations = durations_;
     std::sort(durations.begin(), durations.end());
 
-    JsonText json;
-    json.open('{')
-        .member("kernel", kernel_.name)
+    json.member("kernel", kernel_.name)
         .member("target", target_of(options_.device) == isa::Target::gfx942 ? "gfx942" : "gfx950")
         .member("device", device_name(options_.device))
         .member("modelled", true)
-        .member("sampling", options_.full ? "all XCDs in detail" : "XCD 0 in detail, the others as echoes")
+        .member("sampling",
+                options_.full ? std::string("all XCDs in detail")
+                              : "XCD " + std::to_string(xcds_[0].index) + " in detail, the others as echoes")
         .member("values", options_.values)
         .member("workgroups", workgroup_count_)
         .member("waves_per_workgroup", occupancy_.waves_per_workgroup)
         .member("workgroups_per_compute_unit", occupancy_.workgroups_per_compute_unit)
         .member("occupancy_limited_by", occupancy_.limited_by)
         .member("rounds", workgroup_count_ / chip_slots)
-        .member("cycles", end_)
         .member("execution_cycles", execution_end_)
-        .member("simulated_clock_mhz", clock_mhz_)
-        .member("sustained_clock_mhz", sustained)
-        .member("microseconds", end_ / sustained)
         .member("launch_overhead_microseconds", parameters_.launch_overhead)
+        .member("matrix_flops", flops * share)
         .member("matrix_type", matrix_type_names[static_cast<int>(matrix_type_)])
         .member("median_workgroup_cycles", durations.empty() ? 0 : durations[durations.size() / 2]);
     json.key("busy")
         .open('{')
-        .member("matrix", matrix_load)
+        .member("matrix", matrix_load())
         .member("vector", vector_busy / simd_clocks)
         .member("lds", lds_busy / (clocks * units_in_detail))
         .member("vector_memory", memory_busy / (clocks * units_in_detail))
         .close('}');
     json.member("waves_per_simd", wave_clocks / simd_clocks);
-    json.member("lds_conflict_cycles", conflicts * xcds / static_cast<double>(xcds_.size()));
+    json.member("lds_conflict_cycles", conflicts * share);
     json.key("caches")
         .open('{')
         .member("vector_l1_lines", lines)
@@ -90,6 +95,10 @@ std::string Chip::report() const {
         .member("hbm_bytes_read", memory.hbm_read_lines * line_bytes)
         .member("hbm_bytes_written", memory.hbm_write_lines * line_bytes)
         .close('}');
+    json.key("stall_names").open('[');
+    for (const char* name : stall_names) json.value(name);
+    json.close(']');
+    json.member("timeline_is_full", events_.is_full());
     json.key("instructions").open('[');
     for (size_t i = 0; i < counts_.size(); ++i) {
         const InstructionCounts& counts = counts_[i];
@@ -105,7 +114,52 @@ std::string Chip::report() const {
         }
         json.close('}').close('}');
     }
-    return json.close(']').close('}').text();
+    json.close(']');
+}
+
+Report report_of(const Chip& chip, const Chip* fast) {
+    const Parameters& parameters = chip.options().parameters;
+    const double slow_clock = chip.clock_mhz(), slow_time = chip.cycles() / slow_clock;
+    double clock = slow_clock, cycles = chip.cycles(), microseconds = slow_time;
+    if (fast) {
+        const double fast_clock = fast->clock_mhz(), fast_time = fast->cycles() / fast_clock;
+        const double work = chip.matrix_load() * chip.cycles();
+        const auto time_at = [&](double mhz) {
+            const double share = (1 / mhz - 1 / fast_clock) / (1 / slow_clock - 1 / fast_clock);
+            return fast_time + share * (slow_time - fast_time);
+        };
+        // The higher the clock, the lower the load where memory is the limit: there is one clock at which both agree.
+        double low = slow_clock, high = fast_clock;
+        for (int i = 0; i < 40; ++i) {
+            clock = (low + high) / 2;
+            const double load = ratio(work, time_at(clock) * clock);
+            (sustained_clock(parameters, chip.matrix_type(), load) > clock ? low : high) = clock;
+        }
+        microseconds = time_at(clock);
+        cycles = microseconds * clock;
+    } else if (chip.options().clock_mhz > 0) {
+        clock = sustained_clock(parameters, chip.matrix_type(), chip.matrix_load());
+        microseconds = cycles / clock;
+    }
+    JsonText json;
+    json.open('{').member("cycles", cycles).member("microseconds", microseconds).member("clock_mhz", clock);
+    json.key("at_clocks").open('[');
+    for (const Chip* at : {&chip, fast}) {
+        if (!at) continue;
+        json.open('{')
+            .member("clock_mhz", at->clock_mhz())
+            .member("cycles", at->cycles())
+            .member("matrix_busy", at->matrix_load())
+            .close('}');
+    }
+    json.close(']');
+    Report report;
+    report.fast_is_nearer = fast && fast->clock_mhz() - clock < clock - slow_clock;
+    const Chip& nearer = report.fast_is_nearer ? *fast : chip;
+    json.member("details_at_clock_mhz", nearer.clock_mhz());
+    nearer.describe(json);
+    report.text = json.close('}').text();
+    return report;
 }
 
 }  // namespace hipkittens::simulator::timing

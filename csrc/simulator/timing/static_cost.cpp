@@ -240,6 +240,16 @@ Cost cost_of(const Instruction& instruction, const Parameters& parameters) {
 
 }  // namespace
 
+MatrixType matrix_type_of(const std::vector<Cost>& costs) {
+    int count[6] = {};
+    for (const Cost& cost : costs) ++count[static_cast<int>(cost.matrix_type)];
+    int best = 0;
+    for (int i = 1; i < 6; ++i) {
+        if (count[i] && (best == 0 || count[i] > count[best])) best = i;
+    }
+    return static_cast<MatrixType>(best);
+}
+
 std::vector<Cost> static_costs(const Program& program, const Parameters& parameters) {
     std::vector<Cost> costs;
     costs.reserve(program.instructions.size());

@@ -53,6 +53,9 @@ struct Cost {
     double flops = 0;                 // of a matrix instruction, by one wave
 };
 
+// Of a kernel's matrix instructions, by how many there are in its text.
+MatrixType matrix_type_of(const std::vector<Cost>& costs);
+
 std::vector<Cost> static_costs(const Program& program, const Parameters& parameters);
 
 }  // namespace hipkittens::simulator::timing

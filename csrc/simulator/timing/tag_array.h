@@ -9,44 +9,68 @@ namespace hipkittens::simulator::timing {
 
 class TagArray {
   public:
-    struct Line {
-        uint64_t tag = ~uint64_t{0};  // the line's number
-        double ready = 0;             // when its bytes are there
-        uint32_t age = 0;
-        bool dirty = false;
-    };
+    static constexpr size_t none = ~size_t{0};
 
     TagArray(uint64_t lines, uint32_t ways)
-        : ways_(ways), sets_(lines / ways ? lines / ways : 1), lines_(sets_ * ways) {}
+        : ways_(ways),
+          sets_(lines / ways ? lines / ways : 1),
+          tags_(sets_ * ways, empty),
+          ages_(sets_ * ways),
+          ready_(sets_ * ways),
+          dirty_(sets_ * ways) {}
 
-    // The line, or nullptr. A hit makes it the youngest.
-    Line* find(uint64_t set, uint64_t line) {
-        Line* const first = &lines_[set % sets_ * ways_];
-        for (uint32_t way = 0; way < ways_; ++way) {
-            if (first[way].tag != line) continue;
-            first[way].age = ++clock_;
-            return &first[way];
+    // The line's place, or `none`. A hit makes it the youngest.
+    size_t find(uint64_t set, uint64_t line) {
+        const size_t first = set % sets_ * ways_;
+        const uint32_t tag = tag_of(line);
+        for (uint32_t group = 0; group < ways_; group += 8) {
+            const uint32_t* const tags = &tags_[first + group];
+            const uint32_t count = ways_ - group < 8 ? ways_ - group : 8;
+            uint32_t hits = 0;
+            for (uint32_t way = 0; way < count; ++way) hits |= static_cast<uint32_t>(tags[way] == tag) << way;
+            if (!hits) continue;
+            const size_t place = first + group + static_cast<uint32_t>(__builtin_ctz(hits));
+            ages_[place] = ++clock_;
+            return place;
         }
-        return nullptr;
+        return none;
     }
-    // The place for a line that find did not find: what it held is what has to go.
-    Line& oldest(uint64_t set) {
-        Line* const first = &lines_[set % sets_ * ways_];
-        Line* chosen = first;
+    // The place for a line that find did not find, the youngest now. What it held has to go: the caller looks whether
+    // that is dirty, and then calls fill.
+    size_t oldest(uint64_t set) {
+        const size_t first = set % sets_ * ways_;
+        size_t chosen = first;
         for (uint32_t way = 1; way < ways_; ++way) {
-            if (first[way].age < chosen->age) chosen = &first[way];
+            if (ages_[first + way] < ages_[chosen]) chosen = first + way;
         }
-        chosen->age = ++clock_;
-        return *chosen;
+        ages_[chosen] = ++clock_;
+        return chosen;
     }
+    void fill(size_t place, uint64_t line, double ready, bool dirty) {
+        tags_[place] = tag_of(line);
+        ready_[place] = ready;
+        dirty_[place] = dirty;
+    }
+
     uint64_t sets() const { return sets_; }
-    std::vector<Line>& lines() { return lines_; }
+    size_t size() const { return tags_.size(); }
+    double ready(size_t place) const { return ready_[place]; }  // when its bytes are there
+    bool is_dirty(size_t place) const { return dirty_[place]; }
+    void set_dirty(size_t place, bool dirty) { dirty_[place] = dirty; }
+    // Of what lies there, as far as the tag tells: enough to find its set again.
+    uint64_t line(size_t place) const { return tags_[place]; }
 
   private:
+    static constexpr uint32_t empty = ~uint32_t{0};
+    // Modelled addresses (address_map.h) are below 2^39.
+    static uint32_t tag_of(uint64_t line) { return static_cast<uint32_t>(line); }
+
     uint32_t ways_;
     uint64_t sets_;
     uint32_t clock_ = 0;
-    std::vector<Line> lines_;
+    std::vector<uint32_t> tags_, ages_;
+    std::vector<double> ready_;
+    std::vector<uint8_t> dirty_;
 };
 
 }  // namespace hipkittens::simulator::timing

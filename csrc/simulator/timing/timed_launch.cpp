@@ -2,8 +2,13 @@
 // SPDX-License-Identifier: MIT
 #include "simulator/timing/timed_launch.h"
 
+#include <algorithm>
+#include <thread>
+
 #include "simulator/machine/workgroup.h"
 #include "simulator/timing/chip.h"
+#include "simulator/timing/clock.h"
+#include "simulator/timing/report.h"
 
 namespace hipkittens::simulator::timing {
 namespace {
@@ -13,26 +18,52 @@ constexpr uint32_t ahead = 256;
 
 }  // namespace
 
-void TraceStore::wait_for_room(uint32_t workgroup) {
-    std::unique_lock lock(mutex_);
-    wanted_.wait(lock, [&] { return abandoned_ || workgroup < wanted_until_ + ahead; });
+void TraceStore::set_readers(int count) {
+    std::lock_guard lock(mutex_);
+    readers_ = count;
+    for (auto& [id, kept] : traces_) kept.takers = count;
 }
 
-void TraceStore::put(std::unique_ptr<WorkgroupTrace> trace) {
+void TraceStore::wait_for_room(uint32_t workgroup) {
+    std::unique_lock lock(mutex_);
+    // The slowest reader decides: a trace is kept until all have it.
+    wanted_.wait(lock, [&] {
+        return abandoned_ || workgroup < *std::min_element(wanted_until_, wanted_until_ + readers_) + ahead;
+    });
+}
+
+void TraceStore::put(Trace trace) {
     std::lock_guard lock(mutex_);
     if (abandoned_) return;
     const uint32_t id = trace->linear_id;
-    traces_[id] = std::move(trace);
+    traces_[id] = {std::move(trace), readers_};
     put_.notify_all();
 }
 
-std::unique_ptr<WorkgroupTrace> TraceStore::take(uint32_t workgroup) {
+uint32_t TraceStore::heaviest_xcd(uint32_t xcds, uint32_t workgroup_count) {
     std::unique_lock lock(mutex_);
-    put_.wait(lock, [&] { return finished_ || traces_.count(workgroup); });
+    const uint32_t first = std::min(workgroup_count, ahead);
+    put_.wait(lock, [&] {
+        return finished_ || abandoned_ ||
+               std::distance(traces_.begin(), traces_.lower_bound(first)) ==
+                   static_cast<std::ptrdiff_t>(first);
+    });
+    std::vector<double> work(xcds);
+    for (const auto& [id, kept] : traces_) {
+        if (id < first) work[id % xcds] += kept.trace->work;
+    }
+    const auto most = std::max_element(work.begin(), work.end());
+    // Nearly the same everywhere: the first, which no grid leaves with fewer workgroups than another.
+    return *most <= 1.001 * work[0] ? 0 : static_cast<uint32_t>(most - work.begin());
+}
+
+TraceStore::Trace TraceStore::take(uint32_t workgroup) {
+    std::unique_lock lock(mutex_);
+    put_.wait(lock, [&] { return finished_ || abandoned_ || traces_.count(workgroup); });
     const auto found = traces_.find(workgroup);
     if (found == traces_.end()) return nullptr;
-    std::unique_ptr<WorkgroupTrace> trace = std::move(found->second);
-    traces_.erase(found);
+    Trace trace = found->second.trace;
+    if (--found->second.takers == 0) traces_.erase(found);
     return trace;
 }
 
@@ -42,10 +73,10 @@ void TraceStore::finish() {
     put_.notify_all();
 }
 
-void TraceStore::want_until(uint32_t workgroup) {
+void TraceStore::want_until(int reader, uint32_t workgroup) {
     std::lock_guard lock(mutex_);
-    if (workgroup <= wanted_until_) return;
-    wanted_until_ = workgroup;
+    if (workgroup <= wanted_until_[reader]) return;
+    wanted_until_[reader] = workgroup;
     wanted_.notify_all();
 }
 
@@ -54,6 +85,7 @@ void TraceStore::abandon() {
     abandoned_ = true;
     traces_.clear();
     wanted_.notify_all();
+    put_.notify_all();
 }
 
 const TraceSteps& TimedLaunch::steps() const {
@@ -61,13 +93,27 @@ const TraceSteps& TimedLaunch::steps() const {
 }
 
 void TimedLaunch::begin(Workgroup& workgroup) {
+    std::call_once(prepared_, [&] {
+        addresses_ = AddressMap(workgroup.dispatch->regions);
+        const Program& program = *workgroup.dispatch->program;
+        const std::vector<Cost> costs = static_costs(program, options_.parameters);
+        for (const Block& block : program.blocks) {
+            double clocks = 0;
+            for (uint32_t i = block.first; i < block.first + block.count; ++i)
+                clocks += costs[i].kind == Kind::matrix ? costs[i].busy : costs[i].issue;
+            block_work_.push_back(clocks);
+        }
+    });
     auto trace = std::make_unique<WorkgroupTrace>();
     trace->linear_id = workgroup.linear_id;
     trace->waves.resize(workgroup.waves.size());
+    const int xcd = detailed_xcd_;
     const bool detailed =
-        options_.full || workgroup.linear_id % static_cast<uint32_t>(options_.parameters.xcds) == 0;
+        options_.full || xcd < 0 ||
+        workgroup.linear_id % static_cast<uint32_t>(options_.parameters.xcds) == static_cast<uint32_t>(xcd);
     for (size_t i = 0; i < workgroup.waves.size(); ++i) {
         trace->waves[i].is_detailed = detailed;
+        trace->waves[i].addresses = &addresses_;
         workgroup.waves[i]->trace = &trace->waves[i];
     }
     workgroup.trace = trace.release();
@@ -81,14 +127,56 @@ void TimedLaunch::end(Workgroup& workgroup) {
         complete &= wave->status == WaveStatus::ended;
         wave->trace = nullptr;
     }
+    for (size_t block = 0; block < block_work_.size(); ++block)
+        trace->work += block_work_[block] * static_cast<double>(workgroup.block_counts[block]);
     for (WaveTrace& wave : trace->waves) wave.patterns = {};
     if (complete) store_.put(std::move(trace));
 }
 
 void TimedLaunch::consume(const Dispatch& dispatch, const code_object::Kernel& kernel) {
     try {
-        Chip chip(options_, dispatch, kernel);
-        if (chip.run(store_)) report_ = chip.report();
+        const Parameters& parameters = options_.parameters;
+        const MatrixType type = matrix_type_of(static_costs(*dispatch.program, parameters));
+        const uint32_t* grid = dispatch.grid_workgroups;
+        if (!options_.full) {
+            detailed_xcd_ = static_cast<int>(
+                store_.heaviest_xcd(static_cast<uint32_t>(parameters.xcds), grid[0] * grid[1] * grid[2]));
+        }
+        const uint32_t xcd = options_.full ? 0 : static_cast<uint32_t>(detailed_xcd_.load());
+        const double peak = parameters.clock_peak, full = full_load_clock(parameters, type);
+        if (options_.clock_mhz > 0 || full >= peak) {
+            Chip chip(options_, options_.clock_mhz > 0 ? options_.clock_mhz : peak, xcd, dispatch, kernel);
+            if (chip.run(store_, 0)) report_ = report_of(chip, nullptr).text;
+            events_ = std::move(chip.events().events());
+        } else {
+            // How long it takes depends on the clock, and the clock on how busy the matrix cores are: both ends.
+            store_.set_readers(2);
+            Chip fast(options_, peak, xcd, dispatch, kernel), slow(options_, full, xcd, dispatch, kernel);
+            bool complete = false;
+            std::string failure;
+            std::thread other([&] {
+                try {
+                    complete = slow.run(store_, 1);
+                } catch (const std::exception& error) {
+                    failure = error.what();
+                    store_.abandon();
+                }
+            });
+            bool fast_complete = false;
+            try {
+                fast_complete = fast.run(store_, 0);
+            } catch (const std::exception& error) {
+                error_ = error.what();
+                store_.abandon();
+            }
+            other.join();
+            if (error_.empty()) error_ = failure;
+            if (complete && fast_complete) {
+                Report report = report_of(slow, &fast);
+                report_ = std::move(report.text);
+                events_ = std::move((report.fast_is_nearer ? fast : slow).events().events());
+            }
+        }
     } catch (const std::exception& error) {
         error_ = error.what();
     }

@@ -2,14 +2,18 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "simulator/machine/launch_trace.h"
+#include "simulator/timing/address_map.h"
 #include "simulator/timing/compute_unit.h"
 #include "simulator/timing/parameters.h"
 
@@ -18,26 +22,38 @@ namespace hipkittens::simulator::timing {
 struct Options {
     Device device = Device::mi355x;
     Parameters parameters;
-    double clock_mhz = 0;  // 0: assumed_clock
-    bool full = false;     // all XCDs in detail; else the first, and echoes of it
-    bool values = true;    // compute what is stored
+    double clock_mhz = 0;         // 0: the one it would sustain
+    bool full = false;            // all XCDs in detail; else the first, and echoes of it
+    bool values = true;           // compute what is stored
+    uint32_t timeline_units = 0;  // compute units of XCD 0 of which every instruction is kept
 };
 
-// Traces of finished workgroups, from the workers to the model.
+// Traces of finished workgroups, from the workers to one or two models of the chip.
 class TraceStore {
   public:
+    static constexpr int max_readers = 2;
+    using Trace = std::shared_ptr<const WorkgroupTrace>;
+
+    void set_readers(int count);  // before the first of them takes anything
     void wait_for_room(uint32_t workgroup);
-    void put(std::unique_ptr<WorkgroupTrace> trace);
-    std::unique_ptr<WorkgroupTrace> take(uint32_t workgroup);  // waits; nullptr when it will not come
+    void put(Trace trace);
+    Trace take(uint32_t workgroup);  // waits; nullptr when it will not come
+    // The first with the most work, of the workgroups that may be traced at once. Waits for them.
+    uint32_t heaviest_xcd(uint32_t xcds, uint32_t workgroup_count);
     void finish();
-    void want_until(uint32_t workgroup);  // those before it may start
-    void abandon();                       // nobody takes any more
+    void want_until(int reader, uint32_t workgroup);  // those before it may start
+    void abandon();                                   // nobody takes any more
 
   private:
     std::mutex mutex_;
     std::condition_variable put_, wanted_;
-    std::map<uint32_t, std::unique_ptr<WorkgroupTrace>> traces_;
-    uint32_t wanted_until_ = 0;
+    struct Kept {
+        Trace trace;
+        int takers;
+    };
+    std::map<uint32_t, Kept> traces_;
+    int readers_ = 1;
+    uint32_t wanted_until_[max_readers] = {};
     bool finished_ = false, abandoned_ = false;
 };
 
@@ -55,11 +71,18 @@ class TimedLaunch : public LaunchTrace {
     // JSON of what was modelled, or empty if the launch ended early.
     const std::string& report() const { return report_; }
     const std::string& error() const { return error_; }
+    // At the clock that the report calls details_at_clock_mhz.
+    std::vector<TimelineEvent> take_events() { return std::move(events_); }
 
   private:
     const Options options_;
     TraceStore store_;
+    AddressMap addresses_;
+    std::once_flag prepared_;
+    std::vector<double> block_work_;     // clk, see WorkgroupTrace::work
+    std::atomic<int> detailed_xcd_{-1};  // not known yet: all are traced in detail
     std::string report_, error_;
+    std::vector<TimelineEvent> events_;
 };
 
 }  // namespace hipkittens::simulator::timing

@@ -18,6 +18,7 @@ VectorCache::VectorCache(const Parameters& parameters, MemorySystem& memory, uin
       xcd_(xcd),
       tags_(parameters),
       leaves_(static_cast<size_t>(parameters.address_queue)),
+      fills_(parameters.fill_bandwidth, 512),
       outstanding_(static_cast<size_t>(parameters.outstanding_lines)) {}
 
 double VectorCache::issue(double time, const Cost& cost, const uint64_t* access) {
@@ -40,22 +41,19 @@ double VectorCache::load(double time, const Cost& cost, const uint64_t* access) 
         const LineRun run = unpack_run(access[i]);
         for (uint64_t line = run.first; line < run.first + run.count; ++line, lookup += 1) {
             ++lines_;
-            TagArray::Line* hit = cost.bypasses_cache ? nullptr : tags_.find(line);
-            if (hit) {
+            const double known = cost.bypasses_cache ? -1 : tags_.find(line);
+            if (known >= 0) {
                 ++hits_;
-                ready = std::max({ready, lookup + parameters_.vector_cache_hit, hit->ready});
+                ready = std::max({ready, lookup + parameters_.vector_cache_hit, known});
                 continue;
             }
             // No more lines can be asked for than there is room to note: the pipe waits.
             double& slot = outstanding_[next_outstanding_];
             next_outstanding_ = (next_outstanding_ + 1) % outstanding_.size();
             lookup = std::max(lookup, slot);
-            const double arrives = memory_.read(xcd_, line, lookup);
-            fills_ = std::max(fills_, arrives - line_bytes / parameters_.fill_bandwidth) +
-                     line_bytes / parameters_.fill_bandwidth;
-            slot = fills_;
-            ready = std::max(ready, fills_);
-            if (!cost.bypasses_cache) tags_.allocate(line).ready = fills_;
+            slot = fills_.serve(memory_.read(xcd_, line, lookup), line_bytes);
+            ready = std::max(ready, slot);
+            if (!cost.bypasses_cache) tags_.fill(line, slot);
         }
     }
     pipe_ = std::max({lookup, time + lookups, time + data, time + parameters_.issue});

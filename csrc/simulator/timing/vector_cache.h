@@ -11,16 +11,15 @@
 
 namespace hipkittens::simulator::timing {
 
-// The tags alone, for compute units whose loads are only played (echo.h).
 class VectorCacheTags {
   public:
     explicit VectorCacheTags(const Parameters& parameters);
-    TagArray::Line* find(uint64_t line) { return tags_.find(set_of(line), line); }
-    TagArray::Line& allocate(uint64_t line) {
-        TagArray::Line& place = tags_.oldest(set_of(line));
-        place.tag = line;
-        return place;
+    // When the line's bytes are there; negative if the cache does not have it.
+    double find(uint64_t line) {
+        const size_t place = tags_.find(set_of(line), line);
+        return place == TagArray::none ? -1 : tags_.ready(place);
     }
+    void fill(uint64_t line, double ready) { tags_.fill(tags_.oldest(set_of(line)), line, ready, false); }
 
   private:
     uint64_t set_of(uint64_t line) const { return line % tags_.sets(); }
@@ -52,7 +51,8 @@ class VectorCache {
     VectorCacheTags tags_;
     std::vector<double> leaves_;  // of the operations in the queue, a ring
     size_t next_ = 0;
-    double pipe_ = 0, returns_ = 0, fills_ = 0, stores_ = 0, busy_ = 0;
+    double pipe_ = 0, returns_ = 0, stores_ = 0, busy_ = 0;
+    BandwidthQueue fills_;
     std::vector<double> outstanding_;  // when the lines asked for arrive, a ring
     size_t next_outstanding_ = 0;
     uint64_t lookups_ = 0, lines_ = 0, hits_ = 0;

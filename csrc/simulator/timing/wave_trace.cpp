@@ -14,6 +14,7 @@
 #include "simulator/memory/buffer_descriptor.h"
 #include "simulator/memory/lds_banks.h"
 #include "simulator/memory/pending_queue.h"
+#include "simulator/timing/address_map.h"
 #include "simulator/timing/value_slice.h"
 
 namespace hipkittens::simulator {
@@ -45,7 +46,11 @@ void drop_values(PendingOperation* operation) {
 }
 
 // Lines that lanes of one quarter touch, in the order of lanes; neighbouring ones mostly share them.
-void append_lines(WaveTrace& trace, const PendingOperation* operation, uint32_t bytes, bool is_store) {
+// Addresses in the model of an access, whose lanes mostly lie in the region that was hit last.
+void append_lines(Wave* wave, const PendingOperation* operation, uint32_t bytes, bool is_store) {
+    WaveTrace& trace = *wave->trace;
+    const Region* region = wave->last_region;
+    uint64_t displacement = trace.addresses->displacement(region);
     uint64_t found[128];  // distinct lines of the whole access: at most two a lane
     uint32_t count = 0, lookups = 0, quarter_begin = 0;
     for (int quarter = 0; quarter < 4; ++quarter) {
@@ -54,8 +59,13 @@ void append_lines(WaveTrace& trace, const PendingOperation* operation, uint32_t 
         uint64_t last = ~uint64_t{0};
         for (; left; left &= left - 1) {
             const int lane = 16 * quarter + __builtin_ctzll(left);
-            const uint64_t first = operation->address[lane] / line_bytes,
-                           end = (operation->address[lane] + bytes - 1) / line_bytes;
+            const uint64_t address = operation->address[lane];
+            if (region && (address < region->begin || address >= region->end)) {
+                region = find_region(wave, address, 1);
+                displacement = trace.addresses->displacement(region);
+            }
+            const uint64_t first = (address + displacement) / line_bytes,
+                           end = (address + displacement + bytes - 1) / line_bytes;
             for (uint64_t line = first; line <= end; ++line) {
                 if (line == last) continue;
                 last = line;
@@ -88,7 +98,7 @@ void append_lines(WaveTrace& trace, const PendingOperation* operation, uint32_t 
 
 const Step* trace_vector_memory(Wave* wave, const Step* step) {
     PendingOperation* operation = wave->pending->vm[(wave->pending->vm_tail - 1) % 64];
-    append_lines(*wave->trace, operation, step->extra[1], step->extra[0] & is_write);
+    append_lines(wave, operation, step->extra[1], step->extra[0] & is_write);
     if (step->extra[0] & drops_values) drop_values(operation);
     return step + 1;
 }
@@ -146,6 +156,7 @@ const Step* trace_scalar_memory(Wave* wave, const Step* step) {
     if (step->extra[0] & is_buffer) address &= 0xffffffffffff;
     address += read_scalar(wave, issue->source[1]) + static_cast<uint64_t>(int64_t{issue->immediate});
     const uint32_t bytes = issue->dwords ? issue->dwords * 4u : 4u;
+    address += wave->trace->addresses->displacement(find_region(wave, address, 1));
     const uint64_t first = address / scalar_line_bytes, last = (address + bytes - 1) / scalar_line_bytes;
     wave->trace->scalar_lines.push_back(first << 4 | (last - first + 1));
     return step + 1;

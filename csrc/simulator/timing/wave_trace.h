@@ -13,8 +13,13 @@ namespace hipkittens::simulator {
 //   header   bits 11..0 runs, 23..12 tag lookups, 47..24 bytes moved, 48 set by stores and atomics
 //   run      bits 7..0 lines - 1, the rest the first line's address / 128
 // Tag lookups: every quarter of the wave (16 lanes) looks each of its lines up once.
+namespace timing {
+class AddressMap;
+}
+
 struct WaveTrace {
-    bool is_detailed = true;              // false: only `lines` are filled
+    const timing::AddressMap* addresses = nullptr;  // while it is written
+    bool is_detailed = true;                        // false: only `lines` are filled
     std::vector<uint32_t> blocks;         // of the program, in the order in which the wave entered them
     std::vector<uint64_t> lines;          // vector memory, in order
     std::vector<uint32_t> memory_starts;  // where in `lines` each access begins
@@ -35,6 +40,7 @@ struct WaveTrace {
 // What the waves of one workgroup did.
 struct WorkgroupTrace {
     uint32_t linear_id = 0;
+    double work = 0;  // clk that its instructions take to issue, and its matrix instructions to be done
     std::vector<WaveTrace> waves;
 };
 

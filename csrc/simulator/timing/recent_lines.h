@@ -1,0 +1,32 @@
+// simulator/timing/recent_lines.h: which lines a cache took in last.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace hipkittens::simulator::timing {
+
+// Stands for the tags of a vector L1 where only its misses matter: the last so many lines, whatever their sets.
+class RecentLines {
+  public:
+    explicit RecentLines(uint32_t lines) : lines_(lines), entries_(1024) {}
+
+    // Whether it was there; it is now.
+    bool touch(uint64_t line) {
+        Entry& entry = entries_[(line ^ line >> 12) % entries_.size()];
+        if (entry.line == line && filled_ - entry.filled < lines_) return true;
+        entry = {line, ++filled_};
+        return false;
+    }
+
+  private:
+    struct Entry {
+        uint64_t line = ~uint64_t{0};
+        uint64_t filled = 0;
+    };
+    uint64_t lines_, filled_ = 0;
+    std::vector<Entry> entries_;
+};
+
+}  // namespace hipkittens::simulator::timing

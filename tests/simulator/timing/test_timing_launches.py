@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: MIT
+"""Whole launches in the cycle model: determinism, sampling, values left out, what is refused."""
+
+import pytest
+
+import hipkittens
+from hipkittens import _timing
+from tests.simulated_device import SimulatorError, pointers
+from tests.simulator.timing import timed_kernels
+from tests.simulator.timing.test_timing_units import copy
+from tests.simulator.timing.timed_kernels import Kernel, parameters
+
+torch = pytest.importorskip("torch")
+
+
+def matmul(device, m, n, k, **options):
+    a = torch.randn(m, k, dtype=torch.bfloat16)
+    b = torch.randn(n, k, dtype=torch.bfloat16).T
+    with hipkittens.simulate(arch=_timing.DEVICES[device]), hipkittens.timing(device, **options) as run:
+        result = hipkittens.matmul(a, b)
+    return run.launches, result, a, b
+
+
+def times(launch):
+    return launch.cycles, launch.microseconds, launch.report["at_clocks"], launch.instructions
+
+
+def test_the_same_launch_takes_the_same_cycles():
+    first, result, a, b = matmul("MI355X", 256, 256, 256)
+    assert len(first) >= 1
+    with hipkittens.simulate(arch="gfx950"), hipkittens.timing("MI355X") as run:
+        again = hipkittens.matmul(a, b)
+    assert [times(launch) for launch in run.launches] == [times(launch) for launch in first]
+    assert torch.equal(again, result)
+    torch.testing.assert_close(result.float(), a.float() @ b.float(), rtol=2e-2, atol=0.5)
+
+
+def test_times_do_not_depend_on_host_threads():
+    a = torch.randn(256, 256, dtype=torch.bfloat16)
+    runs = []
+    for threads in (1, 3):
+        with hipkittens.simulate(arch="gfx950", threads=threads), hipkittens.timing("MI355X") as run:
+            hipkittens.matmul(a, a)
+        runs.append([launch.report["at_clocks"] for launch in run.launches])
+    # Guest addresses differ between allocations, and with them which channels of L2 are used.
+    for one, other in zip(*runs, strict=True):
+        assert [row["cycles"] for row in one] == pytest.approx([row["cycles"] for row in other], rel=0.02)
+
+
+def test_without_values_the_cycles_stay():
+    """Control flow and addresses do not depend on what a matrix multiplication computes."""
+    with_values, _, a, b = matmul("MI355X", 256, 256, 512)
+    with hipkittens.simulate(arch="gfx950"), hipkittens.timing("MI355X", values=False) as run:
+        hipkittens.matmul(a, b)
+    for one, other in zip(with_values, run.launches, strict=True):
+        assert one.cycles == pytest.approx(other.cycles, rel=0.02)
+        assert [i["issues"] for i in one.instructions] == [i["issues"] for i in other.instructions]
+
+
+@pytest.mark.parametrize("device", ["MI300X", "MI355X"])
+def test_echoes_stand_for_the_other_xcds(device):
+    """Sampling is validated by simulating all XCDs in detail: a copy, which is all memory."""
+    sampled, full = (copy(device, 16, values=False, full=full) for full in (False, True))
+    assert sampled["execution_cycles"] == pytest.approx(full["execution_cycles"], rel=0.1)
+    assert sampled["caches"]["hbm_bytes_read"] == pytest.approx(full["caches"]["hbm_bytes_read"], rel=0.01)
+
+
+def test_echoes_stand_for_the_other_xcds_in_a_matmul():
+    sampled = matmul("MI355X", 1024, 512, 256, values=False)[0][0]
+    full = matmul("MI355X", 1024, 512, 256, values=False, full=True)[0][0]
+    assert sampled.cycles == pytest.approx(full.cycles, rel=0.05)
+    assert sampled.caches["l2_hit_rate"] == pytest.approx(full.caches["l2_hit_rate"], abs=0.05)
+    assert sum(i["issues"] for i in full.instructions) == 8 * sum(i["issues"] for i in sampled.instructions)
+
+
+def test_more_bandwidth_and_less_latency_take_no_longer():
+    base = copy("MI355X", 8, values=False)["cycles"]
+    assert copy("MI355X", 8, values=False, hbm_bandwidth=3000)["cycles"] > base
+    assert copy("MI355X", 8, values=False, hbm_latency=900)["cycles"] > base
+    assert copy("MI355X", 8, values=False, hbm_bandwidth=60000, fabric_read=20000)["cycles"] <= base
+
+
+def test_the_clock_falls_with_the_matrix_load():
+    """AMD, measuring max-achievable FLOPS: 1207 MHz under full bf16 load on MI300X; its peak with no matrix work."""
+    body = "\n".join(
+        f"v_mfma_f32_32x32x8_bf16 a[{16 * (i % 4)}:{16 * (i % 4) + 15}], v[2:3], v[4:5], a[{16 * (i % 4)}:{16 * (i % 4) + 15}]"
+        for i in range(64)
+    )
+    loop = f"s_movk_i32 s20, 100\nagain:\n{body}\ns_sub_u32 s20, s20, 1\ns_cmp_lg_u32 s20, 0\ns_cbranch_scc1 again"
+    loaded = Kernel(loop, "MI300X", vgprs=192, accum_offset=128).time(workgroups=304, waves=4, values=False)
+    assert loaded["busy"]["matrix"] > 0.94
+    assert loaded["clock_mhz"] == pytest.approx(parameters("MI300X")["clock_matrix_bf16"], rel=0.001)
+    idle = Kernel("s_sleep 100", "MI300X").time()
+    assert idle["clock_mhz"] == parameters("MI300X")["clock_peak"]
+    assert idle["microseconds"] == pytest.approx(idle["cycles"] / idle["clock_mhz"])
+
+
+def test_stalls_say_what_a_wave_waited_for():
+    report = copy("MI355X", 1)
+    stalls = {}
+    for instruction in report["instructions"]:
+        for reason, clocks in instruction["stalls"].items():
+            stalls[reason] = stalls.get(reason, 0) + clocks
+    assert max(stalls, key=stalls.get) == "vmcnt"
+    issues = sum(instruction["issues"] for instruction in report["instructions"])
+    assert issues == 21 * 4 * 64 // 8  # instructions of COPY, waves, workgroups of XCD 0
+
+
+def test_a_timeline_holds_what_was_issued():
+    launches, *_ = matmul("MI355X", 128, 128, 128, timeline=32)
+    for launch in launches:
+        instructions = [event for event in launch.events if not event.is_wave]
+        assert len(instructions) == sum(i["issues"] for i in launch.instructions)
+        assert launch.report["timeline_is_full"] is False
+        waves = [event for event in launch.events if event.is_wave]
+        assert waves
+        assert all(0 <= event.begin <= launch.report["execution_cycles"] for event in instructions)
+
+
+def test_every_parameter_has_a_source():
+    kinds = ("documented", "measured", "derived", "fitted", "assumed")
+    for device in _timing.DEVICES:
+        rows = _timing.parameters(device)
+        assert len({row["name"] for row in rows}) == len(rows) > 50
+        assert not [row["name"] for row in rows if not row["source"].startswith(kinds) or not row["unit"]]
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "text"),
+    [
+        ("MI250X", {}, "device is 'MI250X'; allowed: MI300X, MI325X, MI350X, MI355X"),
+        ("MI300X", {"parameters": {"l3_hit": 3.0}}, "no parameter 'l3_hit'"),
+        ("MI300X", {"parameters": {"hbm_bandwidth": 0.0}}, "hbm_bandwidth is 0.0"),
+        ("MI300X", {"clock_mhz": -5.0}, "clock_mhz is -5.0"),
+    ],
+)
+def test_wrong_requests_are_refused(device, options, text):
+    with pytest.raises(ValueError, match=text.replace("(", r"\(")), hipkittens.timing(device, **options):
+        pass
+    with hipkittens.timing("MI300X") as run:
+        pass
+    assert run.launches == []
+
+
+def test_a_kernel_for_another_target_is_refused():
+    kernel = Kernel("s_nop 0", "MI300X")
+    assert timed_kernels.begin("MI355X") == 0
+    try:
+        with pytest.raises(
+            SimulatorError, match=r"modelled for MI355X \(gfx950\), this kernel is for gfx942"
+        ):
+            kernel.module.kernel("kernel").launch(pointers().ljust(64, b"\0"))
+    finally:
+        timed_kernels.end()
+
+
+def test_a_launch_that_faults_leaves_no_report():
+    kernel = Kernel(
+        "v_mov_b32_e32 v2, 0\nv_mov_b32_e32 v3, 0\nglobal_load_dword v4, v[2:3], off\ns_waitcnt vmcnt(0)",
+        "MI300X",
+    )
+    assert timed_kernels.begin("MI300X") == 0
+    with pytest.raises(SimulatorError, match="load outside the memory of this launch"):
+        kernel.module.kernel("kernel").launch(pointers().ljust(64, b"\0"), grid=[600])
+    assert timed_kernels.end() == []
+    assert Kernel("s_nop 0", "MI300X").time()["workgroups"] == 1

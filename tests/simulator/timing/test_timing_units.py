@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: MIT
+"""Microkernels against the rates and latencies that the model's own parameters, or published measurements, state."""
+
+import numpy as np
+import pytest
+
+from tests.simulator.timing.timed_kernels import Kernel, clocks_each, parameters
+
+DEVICES = ("MI300X", "MI355X")
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    return request.param
+
+
+def test_vector_operations_take_four_clocks(device):
+    """SQ trace of gfx950: dependent v_add_f32 chain 4 clk each, and so are independent ones."""
+    assert clocks_each("v_add_f32_e32 v2, v2, v2", device) == 4
+    assert clocks_each(lambda i: f"v_add_f32_e32 v{2 + i % 32}, v40, v41", device) == 4
+
+
+def test_two_waves_of_a_simd_share_its_vector_unit(device):
+    assert clocks_each("v_add_f32_e32 v2, v2, v2", device, waves=8) == 8
+    assert clocks_each("v_add_f32_e32 v2, v2, v2", device, waves=4) == 4
+
+
+def test_transcendentals_take_quarter_or_half_rate(device):
+    """LLVM's quarter rate; the CDNA4 white paper doubles it."""
+    expected = {"MI300X": 16, "MI355X": 8}[device]
+    assert clocks_each("v_exp_f32_e32 v2, v2", device) == expected
+    assert clocks_each("v_exp_f32_e32 v2, v2", device, waves=8) == 2 * expected
+
+
+ACCUMULATORS = {"vgprs": 192, "accum_offset": 128}
+MATRIX = {
+    # (device, instruction): clocks, dense FLOP a clock and CU (AMD's data sheets)
+    ("MI300X", "v_mfma_f32_16x16x16_bf16"): (16, 2048),
+    ("MI300X", "v_mfma_f32_32x32x8_f16"): (32, 2048),
+    ("MI300X", "v_mfma_f32_32x32x16_fp8_fp8"): (32, 4096),
+    ("MI300X", "v_mfma_f32_32x32x2_f32"): (64, 256),
+    ("MI355X", "v_mfma_f32_16x16x32_bf16"): (16, 4096),
+    ("MI355X", "v_mfma_f32_32x32x16_f16"): (32, 4096),
+    ("MI355X", "v_mfma_f32_32x32x8_f16"): (32, 2048),
+}
+
+
+def matrix_text(name: str, accumulator: int) -> str:
+    shape = name.split("_")[3]
+    rows = 16 if shape.startswith("32x32") else 4
+    first = 16 * accumulator
+    inputs = (
+        1 if name.endswith("_f32") else 4 if shape in ("16x16x32", "32x32x16") and "fp8" not in name else 2
+    )
+    operands = [f"v[{low}:{low + inputs - 1}]" if inputs > 1 else f"v{low}" for low in (4, 12)]
+    return f"{name} a[{first}:{first + rows - 1}], {', '.join(operands)}, a[{first}:{first + rows - 1}]"
+
+
+@pytest.mark.parametrize(("device", "name"), MATRIX)
+def test_matrix_instructions_reach_the_peak_rate(device, name):
+    """Independent ones, and those that go on with the same accumulators: the next may issue after its passes."""
+    clocks, flops = MATRIX[device, name]
+    launch = {**ACCUMULATORS, "waves": 4, "values": False, "few": 16, "many": 80}
+    assert clocks_each(lambda i: matrix_text(name, i % 4), device, **launch) == clocks
+    assert clocks_each(lambda i: matrix_text(name, 0), device, **launch) == clocks
+    body = "\n".join(matrix_text(name, i % 4) for i in range(64))
+    report = Kernel(body, device, **ACCUMULATORS).time(waves=4, values=False)
+    m, n, k = (int(part) for part in name.split("_")[3].split("x"))
+    assert report["matrix_flops"] == 64 * 4 * 2 * m * n * k
+    assert 4 * 2 * m * n * k / clocks == flops
+
+
+def test_vector_work_hides_behind_a_matrix_instruction(device):
+    """AMD's calculator: VALU can work in all but the first four clocks."""
+    name = "v_mfma_f32_32x32x8_f16"
+
+    def adds(i, count):
+        return "\n".join(
+            [matrix_text(name, i % 4), *(f"v_add_f32_e32 v{20 + j}, v40, v41" for j in range(count))]
+        )
+
+    launch = {**ACCUMULATORS, "values": False, "few": 8, "many": 40}
+    assert clocks_each(lambda i: adds(i, 7), device, **launch) == 32
+    assert clocks_each(lambda i: adds(i, 11), device, **launch) == 48
+
+
+@pytest.mark.parametrize(("device", "states"), [("MI300X", 11), ("MI355X", 12)])
+def test_a_matrix_result_is_there_after_its_wait_states(device, states):
+    """CDNA3 ISA, table 37, and CDNA4's: VALU reads the result of 8 passes after 11 or 12 wait states; no s_nop here."""
+    name = "v_mfma_f32_32x32x8_f16"
+
+    def text(i):
+        return matrix_text(name, i % 4) + f"\nv_accvgpr_read_b32 v30, a{16 * (i % 4)}"
+
+    clocks = clocks_each(text, device, **ACCUMULATORS, values=False, few=8, many=40)
+    assert clocks == 4 * (states + 1) + 4
+
+
+def test_nothing_but_time(device):
+    assert clocks_each("s_nop 7", device) == 32
+    assert clocks_each("s_sleep 2", device, few=4, many=12) == 4 + 2 * parameters(device)["sleep_unit"]
+    assert clocks_each("s_add_u32 s20, s20, s21", device) == 4
+
+
+def test_branches(device):
+    """SQ trace of gfx950: 24 clk from issue to issue when taken, 4 when not."""
+
+    def taken(i):
+        return f"s_branch after{i}\ns_nop 15\nafter{i}:"
+
+    assert clocks_each(taken, device) == 24
+    assert (
+        clocks_each(lambda i: f"s_cbranch_scc1 after{i}\nafter{i}:", device, before="s_cmp_eq_u32 0, 1") == 4
+    )
+
+
+def test_a_barrier_costs_its_waves_as_published(device):
+    """TensileLite: two quad-cycles, for waves that all arrive at once (here: within one turn of the four SIMDs)."""
+    clocks = clocks_each("s_barrier", device, waves=4)
+    expected = parameters(device)["barrier"]
+    assert expected <= clocks <= expected + 8
+
+
+LDS = {
+    # (device, instruction): bytes a clock of four SIMDs that do nothing else (CDNA3 and CDNA4: 128 and 256 reading;
+    # rocprofiler-compute: 64 x 16 bytes take 20 clk to write, 64 x 4 bytes 8 clk, on each of two ports)
+    ("MI300X", "ds_read_b128 v[4:7], v1"): 128,
+    ("MI300X", "ds_read_b64 v[4:5], v1"): 128,
+    ("MI355X", "ds_read_b128 v[4:7], v1"): 256,
+    ("MI300X", "ds_write_b128 v1, v[4:7]"): 2 * 1024 / 20,
+    ("MI355X", "ds_write_b128 v1, v[4:7]"): 2 * 1024 / 20,
+    ("MI300X", "ds_write_b32 v1, v4"): 2 * 256 / 8,
+}
+
+
+@pytest.mark.parametrize(("device", "text"), LDS)
+def test_lds_bandwidth(device, text):
+    size = int(text.split("_b")[1].split()[0]) // 8
+    before = f"v_and_b32_e32 v1, 63, v0\nv_mul_u32_u24_e32 v1, {size}, v1"
+    clocks = clocks_each(text, device, waves=4, before=before, lds_bytes=4096)
+    assert 4 * 64 * size / clocks == pytest.approx(LDS[device, text], rel=0.02)
+
+
+@pytest.mark.parametrize("ways", [2, 4, 8])
+def test_lds_conflicts_take_their_clocks(device, ways):
+    """Lanes `ways` banks apart: every phase of ds_read_b32 takes that many times as long at the banks."""
+    banks = {"MI300X": 32, "MI355X": 64}[device]
+    before = f"v_and_b32_e32 v1, 63, v0\nv_mul_u32_u24_e32 v1, {4 * ways}, v1"
+
+    def report(count):
+        return Kernel("\n".join([before, *["ds_read_b32 v4, v1"] * count]), device, lds_bytes=4096).time(
+            instruction_cache_starts_warm=1
+        )
+
+    conflicts = report(80)["lds_conflict_cycles"] / 80
+    assert conflicts == {32: 2 * (ways - 1), 64: 2 * (max(ways // 2, 1) - 1)}[banks]
+    assert report(80)["cycles"] >= report(16)["cycles"] + 64 * conflicts
+
+
+# --- memory ------------------------------------------------------------------------------------------------------
+
+
+def chase(device: str, stride: int, count: int, steps: int, **launch) -> float:
+    """Clocks of one of `steps` dependent loads around a ring of `count` addresses `stride` bytes apart."""
+    ring = np.zeros(stride // 8 * count, np.uint64)
+    places = ring.ctypes.data + stride * np.arange(count, dtype=np.uint64)
+    ring[:: stride // 8] = np.roll(places, -1)
+    body = """
+  s_load_dwordx2 s[4:5], s[0:1], 0
+  s_load_dword s6, s[0:1], 8
+  s_waitcnt lgkmcnt(0)
+  v_mov_b32_e32 v2, s4
+  v_mov_b32_e32 v3, s5
+  s_mov_b64 exec, 1
+again:
+  global_load_dwordx2 v[2:3], v[2:3], off
+  s_waitcnt vmcnt(0)
+  s_sub_u32 s6, s6, 1
+  s_cmp_lg_u32 s6, 0
+  s_cbranch_scc1 again"""
+    kernel = Kernel(body, device)
+    clock = parameters(device)["latency_clock"]
+    times = [
+        kernel.time(ring, number, clock_mhz=clock, **launch)["execution_cycles"]
+        for number in (steps, 2 * steps)
+    ]
+    # s_sub, s_cmp and a branch that is taken; s_waitcnt issues when the load is there
+    return (times[1] - times[0]) / steps - (4 + 4 + 24) - 4
+
+
+def test_a_pointer_chase_has_the_latency_of_its_level(device):
+    """MT4G (vL1D 116, L2 287.5, HBM 876 clk on MI300X), Chips and Cheese (MALL 218 ns), HipKittens (300 and 500 ns)."""
+    known = parameters(device)
+    per_ns = known["latency_clock"] / 1000
+    assert chase(device, 128, 64, 256) == pytest.approx(known["vector_cache_hit"], abs=8)
+    assert chase(device, 128, 4096, 4096) == pytest.approx(known["l2_hit"], rel=0.05)
+    # Lines that are read once each: HBM without, the MALL with what was there before.
+    assert chase(device, 4096, 4096, 1024) == pytest.approx(known["hbm_latency"] * per_ns, rel=0.05)
+    warm = chase(device, 4096, 4096, 1024, mall_starts_warm=1)
+    assert warm == pytest.approx(known["mall_latency"] * per_ns, rel=0.05)
+
+
+COPY = """
+  s_load_dwordx4 s[4:7], s[0:1], 0
+  s_waitcnt lgkmcnt(0)
+  s_lshl_b32 s3, s2, 14
+  v_lshlrev_b32_e32 v1, 4, v0
+  v_add_u32_e32 v1, s3, v1
+  global_load_dwordx4 v[4:7], v1, s[4:5]
+  v_add_u32_e32 v2, 4096, v1
+  global_load_dwordx4 v[8:11], v2, s[4:5]
+  v_add_u32_e32 v3, 8192, v1
+  global_load_dwordx4 v[12:15], v3, s[4:5]
+  v_add_u32_e32 v20, 12288, v1
+  global_load_dwordx4 v[16:19], v20, s[4:5]
+  s_waitcnt vmcnt(3)
+  global_store_dwordx4 v1, v[4:7], s[6:7]
+  s_waitcnt vmcnt(3)
+  global_store_dwordx4 v2, v[8:11], s[6:7]
+  s_waitcnt vmcnt(3)
+  global_store_dwordx4 v3, v[12:15], s[6:7]
+  s_waitcnt vmcnt(3)
+  global_store_dwordx4 v20, v[16:19], s[6:7]"""
+
+
+def copy(device, megabytes, **launch):
+    size = megabytes << 20
+    source, target = np.ones(size // 4, np.uint32), np.zeros(size // 4, np.uint32)
+    report = Kernel(COPY, device).time(source, target, workgroups=size >> 14, waves=4, **launch)
+    if launch.get("values", True):
+        np.testing.assert_array_equal(target, source)
+    return report
+
+
+def test_a_large_copy_runs_at_the_achievable_rate_of_memory(device):
+    """Reads come from HBM at its achievable rate; writes go into the MALL, which holds them all."""
+    report = copy(device, 64, values=False)
+    rate = 64 * 2**20 / (1000 * report["microseconds"])  # bytes read / ns
+    achievable = parameters(device)["hbm_bandwidth"]
+    assert report["caches"]["hbm_bytes_read"] == pytest.approx(64 * 2**20, rel=0.02)
+    assert 0.6 * achievable < rate <= achievable
+
+
+# --- dispatch ----------------------------------------------------------------------------------------------------
+
+
+def test_workgroups_start_one_after_the_other(device):
+    """SQ trace of gfx950: one every 4 clk on an XCD."""
+    known = parameters(device)
+    kernel = Kernel("s_sleep 127\ns_sleep 127", device)
+    each = known["compute_units_per_xcd"] * known["xcds"]
+    few, many = (
+        kernel.time(workgroups=int(each * rounds), instruction_cache_starts_warm=1)["execution_cycles"]
+        for rounds in (1, 4)
+    )
+    assert (many - few) / (3 * known["compute_units_per_xcd"]) == pytest.approx(
+        known["dispatch_interval"], rel=0.1
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "waves", "workgroups", "limit"),
+    [
+        ({}, 4, 8, "waves"),
+        ({"vgprs": 128}, 4, 4, "registers"),
+        ({"vgprs": 512}, 4, 1, "registers"),
+        ({"vgprs": 256}, 8, 1, "registers"),
+        ({"lds_bytes": 65536}, 4, {"MI300X": 1, "MI355X": 2}, "lds"),
+        ({}, 1, 32, "waves"),
+    ],
+)
+def test_occupancy(device, kernel, waves, workgroups, limit):
+    report = Kernel("s_nop 0", device, **kernel).time(waves=waves)
+    expected = workgroups[device] if isinstance(workgroups, dict) else workgroups
+    assert (report["workgroups_per_compute_unit"], report["occupancy_limited_by"]) == (expected, limit)
