@@ -3,6 +3,7 @@
 #include "simulator/timing/timed_launch.h"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include "simulator/machine/workgroup.h"
@@ -24,10 +25,20 @@ void TraceStore::set_readers(int count) {
     for (auto& [id, kept] : traces_) kept.takers = count;
 }
 
+namespace {
+
+// condition_variable::wait is a symbol of GCC 12's libstdc++; wait_for is inline, and runs with older ones too.
+template <class Ready>
+void wait(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, const Ready& ready) {
+    while (!ready()) condition.wait_for(lock, std::chrono::hours(1));
+}
+
+}  // namespace
+
 void TraceStore::wait_for_room(uint32_t workgroup) {
     std::unique_lock lock(mutex_);
     // The slowest reader decides: a trace is kept until all have it.
-    wanted_.wait(lock, [&] {
+    wait(wanted_, lock, [&] {
         return abandoned_ || workgroup < *std::min_element(wanted_until_, wanted_until_ + readers_) + ahead;
     });
 }
@@ -43,7 +54,7 @@ void TraceStore::put(Trace trace) {
 uint32_t TraceStore::heaviest_xcd(uint32_t xcds, uint32_t workgroup_count) {
     std::unique_lock lock(mutex_);
     const uint32_t first = std::min(workgroup_count, ahead);
-    put_.wait(lock, [&] {
+    wait(put_, lock, [&] {
         return finished_ || abandoned_ ||
                std::distance(traces_.begin(), traces_.lower_bound(first)) ==
                    static_cast<std::ptrdiff_t>(first);
@@ -59,7 +70,7 @@ uint32_t TraceStore::heaviest_xcd(uint32_t xcds, uint32_t workgroup_count) {
 
 TraceStore::Trace TraceStore::take(uint32_t workgroup) {
     std::unique_lock lock(mutex_);
-    put_.wait(lock, [&] { return finished_ || abandoned_ || traces_.count(workgroup); });
+    wait(put_, lock, [&] { return finished_ || abandoned_ || traces_.count(workgroup); });
     const auto found = traces_.find(workgroup);
     if (found == traces_.end()) return nullptr;
     Trace trace = found->second.trace;
