@@ -65,7 +65,13 @@ def test_includes_follow_the_arrows(room):
 
 def test_the_machine_knows_no_cycle_model():
     """machine/launch_trace.h is the seam: simulator/timing/ follows what waves do, and nothing below it includes it."""
-    allowed = ("isa/", "code_object/", "simulator/machine/", "simulator/memory/", "simulator/checks/hazards.def")
+    allowed = (
+        "isa/",
+        "code_object/",
+        "simulator/machine/",
+        "simulator/memory/",
+        "simulator/checks/hazards.def",
+    )
     for path in SOURCES:
         room = path.relative_to(CSRC).as_posix().split("/")
         for target in included_files(path):

@@ -22,9 +22,9 @@ struct LaunchRequest {
     std::string (*freed_at)(uint64_t address) = nullptr;  // name of the freed allocation there, or ""
     Settings settings;
     LaunchTrace* launch_trace = nullptr;  // follows the launch; settings.trace are its steps
-    bool record = false;           // fill LaunchResult::record
-    bool trace = false;            // its trace too
-    uint32_t compute_units = 304;  // bounds how many workgroups can be resident together
+    bool record = false;                  // fill LaunchResult::record
+    bool trace = false;                   // its trace too
+    uint32_t compute_units = 304;         // bounds how many workgroups can be resident together
     uint32_t lds_bytes_per_compute_unit = 65536;
 };
 

@@ -27,7 +27,8 @@ const Program& LoadedCode::program(const code_object::Kernel& kernel, const Sett
         const Settings& have = program->settings;
         if (program->kernel_name == kernel.name && have.arithmetic == settings.arithmetic &&
             have.host_level == settings.host_level && have.poison == settings.poison &&
-            have.checks == settings.checks && have.trace == settings.trace && have.count_lds_conflicts == settings.count_lds_conflicts) {
+            have.checks == settings.checks && have.trace == settings.trace &&
+            have.count_lds_conflicts == settings.count_lds_conflicts) {
             return *program;
         }
     }
