@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: MIT
+"""benchmarks/calibration.py: which rows count, the split, the baselines, the fit, and tiny rows through the cycle model."""
+
+import collections
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import calibration_baselines
+import calibration_fit
+import calibration_launch
+import calibration_report
+import calibration_rows
+import numpy as np
+import pytest
+from calibration_launch import Launch, Product
+from calibration_rows import CannotRun, Row
+
+from tests.oracles.aiter import wheel
+
+SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "calibration.py"
+COLUMNS = (
+    "hw,arch,co,symbol,us,M,N,K,splitK,token,model_dim,inter_dim,expert,topk,act,q_type,block_m,run_1stage"
+)
+
+
+def float4_record(m=64, n=256, k=512, us="6.5", tile="64x128"):
+    name = f"f4gemm_bf16_per1x32Fp4_BpreShuffle_{tile}"
+    return {
+        "hw": "MI350X/MI355X", "arch": "gfx950", "co": f"gfx950/f4gemm/{name}.co", "symbol": f"_ZN5aiter{len(name)}{name}E",
+        "us": us, "M": f"{m}.0", "N": str(n), "K": str(k), "splitK": "0.0",
+    }  # fmt: skip
+
+
+def mixture_record(token=4, us="30.0", name="fmoe_bf16_pertokenFp8_g1u1_vs_silu_1tg_32x256", one=True):
+    folder = "fmoe/silu" if one else "fmoe_2stages"
+    return {
+        "hw": "MI308X", "arch": "gfx942", "co": f"gfx942/{folder}/{name}.co", "symbol": f"_ZN5aiter{len(name)}{name}E",
+        "us": us, "token": str(token), "model_dim": "512", "inter_dim": "512", "expert": "4", "topk": "2",
+        "act": "ActivationType.Silu", "q_type": "QuantType.per_Token", "block_m": "32", "run_1stage": str(int(one)),
+    }  # fmt: skip
+
+
+def write(path, *records):
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS.split(","), restval="")
+        writer.writeheader()
+        writer.writerows(records)
+    return path
+
+
+def read(tmp_path, *records):
+    return calibration_rows.read(write(tmp_path / "rows.csv", *records))
+
+
+def some_rows(count, family="f4gemm", hw="MI350X/MI355X"):
+    return [
+        Row(f"x/{family}/a.co", "a", "gfx950", hw, 1.0, (("M", m), ("N", 1), ("K", 1))) for m in range(count)
+    ]
+
+
+def launch(m=256, n=256, k=1024, tile=(128, 128), workgroups=4, matrix_format="f4"):
+    moved = (m + n) * k / 2 + m * n * 2
+    return Launch("x", (1, 1, 1), {}, matrix_format, (Product(1, m, n, k, *tile),), moved, workgroups, k)
+
+
+def test_a_row_knows_its_shape_and_family(tmp_path):
+    (row,), left_out = read(tmp_path, float4_record(m=3))
+    assert row.dimensions == (3, 256, 512) and row.family == "f4gemm" and row.chip == "MI355X"
+    assert not left_out.total()
+    (row,), _ = read(tmp_path, mixture_record())
+    assert row.dimensions == (4, 512, 512) and row.is_mixture and row.activation == "silu"
+
+
+def test_times_copied_across_token_counts_are_dropped(tmp_path):
+    copied = mixture_record(4, "30.0"), mixture_record(8, "30.0")
+    rows, left_out = read(tmp_path, *copied, mixture_record(16, "50.0"))
+    assert [row["token"] for row in rows] == [16]
+    assert [count for why, count in left_out.items() if "several token counts" in why] == [2]
+
+
+def test_the_median_of_repeated_measurements_is_taken(tmp_path):
+    (row,), left_out = read(tmp_path, *(float4_record(us=us) for us in ("6", "7", "10")))
+    assert row.measured_us == 7 and left_out.total() == 2
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [({"run_1stage": "419.0"}, "shifted"), ({"token": "4.5"}, "token"), ({"us": "0"}, "us is 0")],
+)
+def test_rows_that_contradict_themselves_are_counted(tmp_path, change, why):
+    rows, left_out = read(tmp_path, mixture_record() | change)
+    assert not rows
+    ((reason, count),) = left_out.items()
+    assert why in reason and count == 1
+
+
+def test_a_file_without_the_columns_is_refused(tmp_path):
+    path = tmp_path / "other.csv"
+    path.write_text("symbol,us\n")
+    with pytest.raises(ValueError, match="no column hw, arch, co"):
+        calibration_rows.read(path)
+
+
+def test_the_split_depends_on_no_order_and_cuts_each_family():
+    rows = some_rows(100) + some_rows(10, "fmoe", "MI308X")
+    fit, held_out = calibration_rows.split(rows)
+    again, _ = calibration_rows.split(reversed(rows))
+    assert [row.key for row in fit] == [row.key for row in again]
+    assert {row.key for row in fit}.isdisjoint(row.key for row in held_out)
+    assert len(fit) + len(held_out) == len(rows)
+    assert collections.Counter(row.family for row in fit) == {"f4gemm": 30, "fmoe": 3}
+
+
+def test_a_sample_has_rows_of_every_group():
+    rows = some_rows(100) + some_rows(3, "fmoe")
+    sample = calibration_rows.sample(rows, 20, lambda row: row.family)
+    assert collections.Counter(row.family for row in sample) == {"f4gemm": 19, "fmoe": 1}
+    assert len(calibration_rows.sample(rows, 1000, lambda row: row.family)) == 103
+
+
+def test_routing_lists_every_pair_once_in_whole_blocks():
+    tokens, experts, top, block = 50, 8, 3, 16
+    ids, owner, (used, count) = calibration_launch.routing(tokens, experts, top, block)
+    real = ids[(ids & 0xFFFFFF) < tokens]
+    assert count == tokens and len(set(real.tolist())) == len(real) == tokens * top
+    assert set((real >> 24).tolist()) == set(range(top))
+    assert used == block * np.count_nonzero(owner >= 0) and (np.diff(owner[owner >= 0]) >= 0).all()
+    assert (ids[used:] == (top << 24 | tokens)).all()
+
+
+def test_the_roofline_is_the_slower_of_matrix_units_and_memory():
+    (row,) = some_rows(1)
+    square, thin = launch(8192, 8192, 8192), launch(1, 8192, 8192)
+    at_peak = 2 * 8192**3 / (16384 * 256 * 2400)
+    assert calibration_baselines.roofline(row, square) == pytest.approx(at_peak)
+    assert calibration_baselines.roofline(row, thin) == pytest.approx(thin.bytes / 6000 / 1e3)
+    assert calibration_baselines.shape_class(row, square) == "matrix-bound"
+    assert calibration_baselines.shape_class(row, thin) == "memory-bound"
+    assert calibration_baselines.shape_class(row, launch(1, 512, 512)).startswith("small")
+
+
+def test_origami_is_never_below_the_matrix_units_and_grows_with_every_dimension():
+    (row,) = some_rows(1)
+    times = [
+        calibration_baselines.origami(row, launch(*shape, tile=(256, 256)))
+        for shape in ((4096,) * 3, (8192, 4096, 4096), (8192, 8192, 4096), (8192,) * 3)
+    ]
+    assert times == sorted(times) and len(set(times)) == 4
+    assert times[-1] > 2 * 8192**3 / (16384 * 256 * 2400)
+
+
+def test_two_parameters_are_found_again():
+    (row,) = some_rows(1)
+    made = [(1, 512), (300, 512), (1, 4096), (700, 8192)]
+
+    def timed(workgroups, k):
+        rounds = -(-workgroups // 256)
+        measured = rounds * (3.0 + 0.002 * k)
+        return Row(row.name, "a", "gfx950", row.hw, measured, (("M", workgroups),)), launch(
+            k=k, workgroups=workgroups
+        )
+
+    model = calibration_baselines.TwoParameters(timed(*entry) for entry in made)
+    other, work = timed(1000, 2048)
+    assert model(other, work) == pytest.approx(other.measured_us)
+    stranger = Row("x/fmoe/b.co", "b", "gfx950", row.hw, 1.0, ())
+    assert model(stranger, work) is None
+
+
+def test_errors_and_rank_correlation():
+    found = calibration_baselines.errors([(11, 10), (18, 20), (60, 50)])
+    assert found == {
+        "rows": 3,
+        "mape": pytest.approx(40 / 3),
+        "median": pytest.approx(10),
+        "bias": pytest.approx(10),
+    }
+    assert calibration_baselines.rank_correlation([(1, 5), (2, 6), (9, 7)]) == pytest.approx(1)
+    assert calibration_baselines.rank_correlation([(1, 7), (2, 6), (9, 5)]) == pytest.approx(-1)
+    assert calibration_baselines.rank_correlation([(1, 1), (1, 2), (2, 3)]) == pytest.approx(0.866, abs=1e-3)
+    assert calibration_baselines.rank_correlation([(1, 1)]) is None
+
+
+def test_the_fit_finds_fixed_cost_and_scale_despite_an_outlier(tmp_path):
+    points = [(f"row {t}", "MI355X", "f4", t, 2.5 + 1.2 * t) for t in (2.0, 5.0, 20.0, 80.0, 300.0)]
+    points += [("odd", "MI355X", "f4", 10.0, 200.0), ("few", "MI300X", "f8", 1.0, 9.0)]
+    result = calibration_fit.fit(points, {"parameters": {}})
+    (entry,) = result.fitted
+    assert entry.fixed_us == pytest.approx(2.5, abs=0.05) and entry.time_scale == pytest.approx(1.2, rel=0.01)
+    assert result.predict("MI300X", "f8", 1.0) == 1.0
+    result.save(tmp_path / "fit.json")
+    assert calibration_fit.Fit.load(tmp_path / "fit.json") == result
+    assert set(result.rows) == {point[0] for point in points}
+
+
+def test_the_report_counts_each_group_on_its_own():
+    rows = {f"{m}": row for m, row in enumerate(some_rows(3))}
+    records = [
+        {"key": key, "chip": chip, "family": "f4gemm", "shape_class": "small", "measured_us": 10.0, "predicted_us": time,
+         "matrix_busy": 0.5, "M": 1, "N": 1, "K": 1, "predictions": {"cycle model": time, "roofline": 5.0}}
+        for key, chip, time in (("0", "MI355X", 11.0), ("1", "MI355X", 9.0), ("2", "MI300X", 20.0))
+    ]  # fmt: skip
+    settings = {"parameters": {}}
+    report = calibration_report.Report(records, rows, {"why": 2}, {}, settings, None)
+    assert report.as_json()["mape"] == pytest.approx(40)
+    assert report.as_json()["errors"]["MI355X"]["cycle model"]["mape"] == pytest.approx(10)
+    assert "| MI300X | 1 | 100.0 % | +100.0 % | 50.0 % |" in report.table()
+    assert "| 2 | why |" in report.text()
+    marked = f"OUTDATED {calibration_report.BEGIN} by hand {calibration_report.END} OUTDATED"
+    report.counts = {"in the file": 9, "for fitting": 3, "held out": 6, "sample": 3}
+    page = report.page(None, marked)
+    assert "\n\nby hand\n\n" in page and "OUTDATED" not in page and "sample of 3" in page
+
+
+@wheel.needs_wheel
+def test_shapes_that_a_kernel_does_not_take_are_named(tmp_path):
+    rows, _ = read(tmp_path, float4_record(k=500), float4_record(tile="1x1"))
+    for row, why in zip(rows, ("K is 500, no multiple of 32", "no such code object"), strict=True):
+        with pytest.raises(CannotRun, match=why):
+            calibration_launch.prepare(row)
+
+
+@wheel.needs_wheel
+def test_rows_of_every_family_go_through_the_model(tmp_path):
+    bf16, int8 = "bf16gemm_outf32_tn_32x64_pf3", "I8gemm_bf16_perTokenI8_BpreShuffle_128x128"
+    products = [
+        float4_record() | {"hw": "MI308X", "arch": "gfx942", "co": f"gfx942/{family}/{name}.co", "splitK": "2",
+                           "symbol": f"_ZN5aiter{len(name)}{name}E"}
+        for family, name in (("bf16gemm", bf16), ("i8gemm", int8))
+    ]  # fmt: skip
+    stage = mixture_record(name="fmoe_stage1_bf16_pertokenFp8_g1u1_32x64_4tg_pf3", one=False)
+    one = mixture_record(name="fmoe_bf16_blockscaleFp8_g1u1_novs_silu_1tg_ps_32x256")
+    skipping = mixture_record()
+    path = write(tmp_path / "rows.csv", float4_record(), *products, one, stage, skipping)
+    command = [sys.executable, SCRIPT, "--rows", path, "--json", "--plot", tmp_path / "plot.png"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    ((why, count),) = report["rows_cannot_run"].items()
+    assert "s_setvskip" in why and count == 1
+    assert {row["family"] for row in report["rows"]} == {
+        "f4gemm",
+        "bf16gemm",
+        "i8gemm",
+        "fmoe",
+        "fmoe_2stages",
+    }
+    for row in report["rows"]:
+        assert 1 < row["predicted_us"] < 100, row
+        assert {"symbol", "arch", "M", "N", "K", "measured_us"} <= row.keys()
+        assert row["predictions"].pop("two parameters per kernel") is None  # nothing to fit on
+        assert all(value > 0 for value in row["predictions"].values())
+    assert (tmp_path / "plot.png").stat().st_size > 10000
+
+
+@wheel.needs_wheel
+def test_time_grows_with_the_depth(tmp_path):
+    rows, _ = read(tmp_path, float4_record(k=1024), float4_record(k=8192))
+    short, long = (calibration_launch.modelled(row, calibration_launch.prepare(row), {}) for row in rows)
+    assert long["predicted_us"] > 1.5 * short["predicted_us"]
