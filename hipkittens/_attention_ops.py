@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import torch
 
+from . import _backend
+
 
 @torch.library.register_fake("hipkittens::attention_forward")
 def _forward_fake(q, k, v, *_options):
@@ -47,6 +49,7 @@ def _setup(ctx, inputs, output) -> None:
 
 
 def _backward(operator):
+    @_backend.interruptible
     def backward(ctx, grad_out, grad_lse):
         q, k, v, out, lse, *tensors = ctx.saved_tensors
         nothing = (None,) * len(ctx.options)

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from . import _environment, _findings, _library
 from ._log import log
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 ARITHMETIC = {"fast": 0, "strict": 1, "exact": 2}
 HOST_LEVELS = {"best": -1, "portable": 0, "avx2": 1, "avx512": 2, "avx512_bf16": 3, "amx": 4}
@@ -75,6 +79,27 @@ def check_device(where: str, name: str, tensor: torch.Tensor) -> None:
     )
 
 
+def interruptible(function: Callable[P, T]) -> Callable[P, T]:
+    """`function`, with what a signal's handler raised in place of the RuntimeError of the launch that it ended.
+
+    Ctrl-C during a simulated launch is a KeyboardInterrupt, as it is anywhere else in Python.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if torch.compiler.is_compiling():
+            return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except RuntimeError:
+            interruption = _library.interruption()
+            if interruption is None:
+                raise
+        raise interruption
+
+    return call
+
+
 class simulate:
     """Sends calls on CPU tensors to a simulated GPU while the context is open, for the whole process.
 
@@ -87,6 +112,11 @@ class simulate:
     threads     host threads; 0 is one per core
     host_level  the host instructions to use: "best" (default), "portable", "avx2", "avx512", "avx512_bf16", "amx"
     seed        order in which the waves of a workgroup take turns; 0 is index order
+    instruction_limit  wave instructions of one workgroup after which a launch is given up; 0 is 2**31
+    tolerate_overreads  a buffer load that goes beyond the tensors inside its descriptor reads 0 there and is the finding
+                descriptor_overread (memcheck), instead of ending the launch; for kernels that others wrote
+
+    Ctrl-C ends a launch of the main thread. So does any signal whose handler raises.
     """
 
     def __init__(
@@ -98,6 +128,8 @@ class simulate:
         threads: int = 0,
         host_level: str = "best",
         seed: int = 0,
+        instruction_limit: int = 0,
+        tolerate_overreads: bool = False,
     ) -> None:
         self.arch = _State.arch if arch is None else arch
         if self.arch not in _library.TARGETS:
@@ -114,6 +146,10 @@ class simulate:
             raise ValueError(
                 f"hipkittens.simulate: threads is {threads!r}; allowed: 0 (one per core) or a count"
             )
+        if not isinstance(instruction_limit, int) or not 0 <= instruction_limit < 2**64:
+            raise ValueError(
+                f"hipkittens.simulate: instruction_limit is {instruction_limit!r}; allowed: 0 (2**31) or a count"
+            )
         if checks is None:
             checks = _environment.CHECKS.read() or False
         self.settings: dict[str, Any] = {
@@ -124,6 +160,8 @@ class simulate:
             "poison": bool(checks),
             "count_lds_conflicts": checks is True,
             "checks": _findings.chosen(checks),
+            "instruction_limit": instruction_limit,
+            "tolerate_overreads": bool(tolerate_overreads),
         }
         self._found: list[_findings.Finding] = []
 

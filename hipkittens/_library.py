@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import json
 import logging
+import os
 import struct
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,11 +59,32 @@ def operators() -> ctypes.CDLL:
 
 @functools.cache
 def _simulator_control() -> Any:
-    """The module _simulator, whose library is opened with the first setting or report that is asked for."""
+    """The module _simulator; its library is opened with the first simulated launch, or setting or report asked for."""
     from . import _simulator
 
     operators().hipkittens_torch_set_before_launch(ctypes.c_void_p(_simulator.apply_settings_address()))
+    _simulator.let_signals_through()
     return _simulator
+
+
+def _before_exit() -> None:
+    """Daemon threads that come out of a launch while the interpreter is taken down would abort the process."""
+    if _simulator_control.cache_info().currsize and threading.active_count() > 1:
+        _simulator_control().process_is_ending()
+        time.sleep(0.05)  # those that are out of it and wait for the interpreter come to their next one
+
+
+def _is_simulator_open() -> bool:
+    try:
+        ctypes.CDLL(str(SIMULATOR), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return False
+    return True
+
+
+def interruption() -> BaseException | None:
+    """What a signal's handler raised, and so ended a launch; once. KeyboardInterrupt, for one."""
+    return _simulator_control().take_interruption() if _simulator_control.cache_info().currsize else None
 
 
 _SOURCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
@@ -70,6 +95,8 @@ def _code_object_source(target: bytes, kernel: bytes) -> int:
     """Answers the runtime, which asks for a kernel when it is first launched."""
     library = operators()
     try:
+        if _is_simulator_open():
+            _simulator_control()  # lets signals through to launches
         chosen = pack(target.decode())
         image = chosen.image(chosen.entry(kernel.decode()))
     except KeyError:
@@ -93,6 +120,7 @@ def _say_where(target: str) -> None:
 def connect(arch: str) -> None:
     """Tells the operators where code objects come from and which target is simulated. Opens nothing yet."""
     operators().hipkittens_runtime_set_code_object_source(_code_object_source)
+    atexit.register(_before_exit)
     _set_simulated_arch(arch)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import torch
 
+from . import _backend
+
 
 @torch.library.register_fake("hipkittens::layer_norm")
 def _layer_norm_fake(x, residual, weight, bias, eps, dropout_p, seed):
@@ -66,6 +68,7 @@ def _gradients(dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_weight, ne
     )
 
 
+@_backend.interruptible
 def _layer_norm_backward(ctx, dy, dsum, _dmean, _drstd):
     z, weight, mean, rstd, seed = ctx.saved_tensors
     needs = ctx.needs_input_grad
@@ -85,6 +88,7 @@ def _layer_norm_backward(ctx, dy, dsum, _dmean, _drstd):
     )
 
 
+@_backend.interruptible
 def _rms_norm_backward(ctx, dy, dsum, _drstd):
     z, weight, rstd = ctx.saved_tensors
     needs = ctx.needs_input_grad

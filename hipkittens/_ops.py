@@ -31,6 +31,7 @@ def _gemm_setup(ctx, inputs, output) -> None:
     ctx.deterministic = deterministic
 
 
+@_backend.interruptible
 def _gemm_backward(ctx, grad):
     # Built from the operator itself, so that it can be differentiated again; transposed views are orientations of the
     # kernel and not copies.

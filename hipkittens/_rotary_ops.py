@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import torch
 
+from . import _backend
+
 _rotary = torch.ops.hipkittens.rotary
 _rotary_qk = torch.ops.hipkittens.rotary_qk
 
@@ -43,11 +45,13 @@ def _refuse_table_gradient(needs) -> None:
         raise NotImplementedError("hipkittens: rotary gives cos and sin no gradient; detach them")
 
 
+@_backend.interruptible
 def _rotary_backward(ctx, grad):
     _refuse_table_gradient(ctx.needs_input_grad[1:3])
     return _rotary(grad, *ctx.saved_tensors, *ctx.flags), *[None] * 7
 
 
+@_backend.interruptible
 def _rotary_qk_backward(ctx, grad_q, grad_k):
     _refuse_table_gradient(ctx.needs_input_grad[2:4])
     return *_rotary_qk(grad_q, grad_k, *ctx.saved_tensors, *ctx.flags), *[None] * 7

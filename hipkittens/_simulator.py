@@ -38,6 +38,7 @@ class Settings(ctypes.Structure):
         ("wave_turn", _u32),
         ("workgroups_side_by_side", _u32),
         ("checks", _u32),
+        ("tolerate_overreads", _int),
     )
 
 
@@ -56,6 +57,17 @@ class Report(ctypes.Structure):
         ("other_instructions", _u64),
         ("lds_conflict_cycles", _u64),
         ("seconds", ctypes.c_double),
+    )
+
+
+class Interpreter(ctypes.Structure):
+    """HipkittensInterpreter: the functions of Python's C API by which a launch has signals handled."""
+
+    _fields_ = (
+        ("enter", ctypes.c_void_p),
+        ("leave", ctypes.c_void_p),
+        ("run_signal_handlers", ctypes.c_void_p),
+        ("take_error", ctypes.c_void_p),
     )
 
 
@@ -137,11 +149,14 @@ class TimelineEvent(ctypes.Structure):
 
 
 _INSTRUCTION = struct.Struct("=QQQIIII")  # InstructionRecord, of which a launch may have thousands
-_FLAGS = ("poison", "count_lds_conflicts")
+_FLAGS = ("poison", "count_lds_conflicts", "tolerate_overreads")
 _VISIT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _text, _text, _u64, _u64)
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "hipkittens_set_process_settings": (_int, [ctypes.POINTER(Settings)]),
     "hipkittens_get_process_settings": (None, [ctypes.POINTER(Settings)]),
+    "hipkittens_set_interpreter": (None, [ctypes.POINTER(Interpreter)]),
+    "hipkittens_take_interruption": (_int, [ctypes.POINTER(ctypes.c_void_p * 3)]),
+    "hipkittens_process_is_ending": (None, []),
     "hipkittens_best_host_level": (_int, []),
     "hipkittens_last_error": (_text, []),
     "hipkittens_last_report": (None, [ctypes.POINTER(Report)]),
@@ -202,6 +217,34 @@ def apply_settings_address() -> int:
     """Address of the function that hands the process's settings to the calling thread: void (*)(void)."""
     function = _simulator().hipkittens_apply_process_settings
     return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def let_signals_through() -> None:
+    """From now on a long launch of the main thread runs the handlers of signals, and ends when one of them raises."""
+    api = ctypes.pythonapi
+    functions = (api.PyGILState_Ensure, api.PyGILState_Release, api.PyErr_CheckSignals, api.PyErr_Fetch)
+    addresses = (ctypes.cast(function, ctypes.c_void_p) for function in functions)
+    _simulator().hipkittens_set_interpreter(Interpreter(*addresses))
+
+
+def take_interruption() -> BaseException | None:
+    """The exception of the signal handler that ended a launch since the last call."""
+    error = (ctypes.c_void_p * 3)()
+    if not _simulator().hipkittens_take_interruption(error):
+        return None
+    kind, value, trace = (
+        ctypes.cast(address, ctypes.py_object).value if address else None for address in error
+    )
+    for address in filter(None, error):
+        ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(address))
+    if not isinstance(value, BaseException):  # C code gives the class and its argument
+        value = kind() if value is None else kind(value)
+    return value.with_traceback(trace)
+
+
+def process_is_ending() -> None:
+    """Launches of all other threads do not return any more."""
+    _simulator().hipkittens_process_is_ending()
 
 
 def best_host_level() -> str:

@@ -66,6 +66,7 @@ def attention(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
 
 
+@_backend.interruptible
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -178,6 +179,7 @@ def attention_varlen(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
 
 
+@_backend.interruptible
 def attention_varlen(
     q: torch.Tensor,
     k: torch.Tensor,

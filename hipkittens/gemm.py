@@ -13,6 +13,7 @@ INPUT_DTYPES = (torch.bfloat16, torch.float16)
 OUTPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
+@_backend.interruptible
 def matmul(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -52,6 +53,7 @@ def matmul(
     return _product(a, b, bias, out_dtype)
 
 
+@_backend.interruptible
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x @ weight.T + bias, with the shapes of torch.nn.functional.linear: x (..., K), weight (N, K), bias (N).
 

@@ -53,6 +53,7 @@ def layer_norm(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
 
 
+@_backend.interruptible
 def layer_norm(
     x: torch.Tensor,
     weight: torch.Tensor | None,
@@ -125,6 +126,7 @@ def rms_norm(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
 
 
+@_backend.interruptible
 def rms_norm(
     x: torch.Tensor,
     weight: torch.Tensor | None,

@@ -12,6 +12,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LAYOUTS = ("bnhd", "bhnd")
 
 
+@_backend.interruptible
 def rotary(
     x: torch.Tensor,
     cos: torch.Tensor,
@@ -46,6 +47,7 @@ def rotary(
     return x_out
 
 
+@_backend.interruptible
 def rotary_qk(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -33,7 +33,8 @@ class Settings(ctypes.Structure):
     _fields_ = [("arithmetic", ctypes.c_int), ("host_level", ctypes.c_int), ("threads", ctypes.c_uint32),
                 ("wave_order_seed", ctypes.c_uint64), ("poison", ctypes.c_int), ("count_lds_conflicts", ctypes.c_int),
                 ("instruction_limit", ctypes.c_uint64), ("wave_turn", ctypes.c_uint32),
-                ("workgroups_side_by_side", ctypes.c_uint32), ("checks", ctypes.c_uint32)]  # fmt: skip
+                ("workgroups_side_by_side", ctypes.c_uint32), ("checks", ctypes.c_uint32),
+                ("tolerate_overreads", ctypes.c_int)]  # fmt: skip
 
 
 class Report(ctypes.Structure):

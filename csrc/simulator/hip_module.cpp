@@ -6,11 +6,13 @@
 #include <iterator>
 #include <mutex>
 #include <shared_mutex>
+#include <thread>
 
 #include "simulator/device_memory.h"
 #include "simulator/devices.h"
 #include "simulator/execute/families.h"
 #include "simulator/hip_objects.h"
+#include "simulator/interruption.h"
 #include "simulator/kernel_arguments.h"
 #include "simulator/launch_records.h"
 #include "simulator/timed_launches.h"
@@ -33,6 +35,7 @@ Settings machine_settings(const HipkittensSettings& from) {
     settings.wave_turn = from.wave_turn;
     settings.workgroups_side_by_side = from.workgroups_side_by_side;
     settings.checks = from.checks;
+    settings.tolerate_overreads = from.tolerate_overreads != 0;
     return settings;
 }
 
@@ -46,6 +49,28 @@ HipkittensReport public_report(const Report& report) {
 }
 
 std::atomic<int (*)(const HipkittensObservedLaunch*)> launch_observer{nullptr};
+std::atomic<int> launches{0};
+struct CountedLaunch {
+    CountedLaunch() { ++launches; }
+    ~CountedLaunch() { --launches; }
+    CountedLaunch(const CountedLaunch&) = delete;
+};
+
+// The process is ending, by this thread; the launches of others do not return any more.
+std::atomic<std::thread::id> ending_thread{};
+
+template <class Body>
+hipError_t call_launch(const char* function, Body body) {
+    const auto rest_at_the_end = [] {
+        const std::thread::id by = ending_thread.load();
+        if (by == std::thread::id() || by == std::this_thread::get_id()) return;
+        for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    };
+    rest_at_the_end();
+    const hipError_t result = call(function, body);
+    rest_at_the_end();
+    return result;
+}
 
 int target_number(const Function& function) {
     return devices[function.module->device].target == code_object::Target::gfx942 ? 942 : 950;
@@ -120,6 +145,7 @@ void run(const Function& function, const LaunchShape& shape, const std::vector<u
     request.argument_bytes = arguments.size();
     request.regions = std::move(regions);
     request.freed_at = [](uint64_t address) { return device_memory().freed_at(address); };
+    request.should_stop = interruption_check();
     request.settings = machine_settings(state.settings);
     request.compute_units = static_cast<uint32_t>(device.compute_units);
     request.lds_bytes_per_compute_unit = device.lds_bytes;
@@ -131,6 +157,7 @@ void run(const Function& function, const LaunchShape& shape, const std::vector<u
         request.launch_trace = timed.get();
         request.settings.trace = &timed->steps();
     }
+    const CountedLaunch counted;
     LaunchResult result = launch(function.module->code, *function.kernel, request);
     state.report = public_report(result.report);
     state.instructions_so_far += result.report.instructions;
@@ -223,6 +250,8 @@ hipModule_t load_module(const void* image) {
 }
 
 }  // namespace
+
+std::atomic<int>& launches_under_way() { return launches; }
 
 HIPKITTENS_EXPORT hipError_t hipModuleLoadData(hipModule_t* module, const void* image) {
     return call("hipModuleLoadData", [&] {
@@ -352,7 +381,7 @@ HIPKITTENS_EXPORT hipError_t hipModuleLaunchKernel(hipFunction_t function, unsig
                                                    unsigned int block_x, unsigned int block_y,
                                                    unsigned int block_z, unsigned int shared_bytes,
                                                    hipStream_t stream, void** arguments, void** extra) {
-    return call("hipModuleLaunchKernel", [&] {
+    return call_launch("hipModuleLaunchKernel", [&] {
         launch_anywhere(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes},
                         stream, arguments, extra, false);
     });
@@ -363,14 +392,14 @@ HIPKITTENS_EXPORT hipError_t hipModuleLaunchCooperativeKernel(hipFunction_t func
                                                               unsigned int block_z, unsigned int shared_bytes,
                                                               hipStream_t stream, void** arguments,
                                                               void** extra) {
-    return call("hipModuleLaunchCooperativeKernel", [&] {
+    return call_launch("hipModuleLaunchCooperativeKernel", [&] {
         launch_anywhere(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes},
                         stream, arguments, nullptr, true);
     });
 }
 HIPKITTENS_EXPORT hipError_t hipDrvLaunchKernelEx(const LaunchConfiguration* configuration,
                                                   hipFunction_t function, void** arguments, void** extra) {
-    return call("hipDrvLaunchKernelEx", [&] {
+    return call_launch("hipDrvLaunchKernelEx", [&] {
         require_pointer(configuration, "config");
         const LaunchConfiguration& c = *configuration;
         require(c.attribute_count == 0 || c.attributes, hipErrorInvalidValue, "attributes are missing");
@@ -394,7 +423,7 @@ extern "C" __attribute__((visibility("protected"))) int hipkittens_launch_bounde
     void* function, const unsigned int grid[3], const unsigned int block[3], unsigned int shared_bytes,
     void* stream, const void* arguments, size_t argument_bytes, const HipkittensRegion* regions,
     size_t region_count) {
-    return call("hipkittens_launch_bounded", [&] {
+    return call_launch("hipkittens_launch_bounded", [&] {
         require_pointer(grid, "grid");
         require_pointer(block, "block");
         require(regions || region_count == 0, hipErrorInvalidValue, "regions is a null pointer");
@@ -432,5 +461,7 @@ HIPKITTENS_EXPORT void hipkittens_set_launch_observer(
     int (*observer)(const HipkittensObservedLaunch* launch)) {
     launch_observer = observer;
 }
+
+HIPKITTENS_EXPORT void hipkittens_process_is_ending(void) { ending_thread = std::this_thread::get_id(); }
 
 }  // namespace hipkittens::simulator

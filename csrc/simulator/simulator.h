@@ -43,6 +43,23 @@ typedef struct {
    so that a tool can repeat it. 0 lets it run; anything else takes its place: the launch counts as done. */
 void hipkittens_set_launch_observer(int (*observer)(const HipkittensObservedLaunch* launch));
 
+/* The functions by which a launch lets a host language handle signals; those of Python's C API fit. */
+typedef struct {
+    int (*enter)(void); /* PyGILState_Ensure */
+    void (*leave)(int); /* PyGILState_Release */
+    int (*run_signal_handlers)(void); /* PyErr_CheckSignals: not 0 if a handler raised */
+    void (*take_error)(void** kind, void** value, void** trace); /* PyErr_Fetch */
+} HipkittensInterpreter;
+/* From now on every launch of the process's main thread that takes longer than 50 ms runs signal handlers twenty times a second.
+   If one raises, the launch fails with hipErrorLaunchFailure and keeps what was raised. Other threads never enter. */
+void hipkittens_set_interpreter(const HipkittensInterpreter* interpreter);
+/* 1 and what was raised, which is the caller's from then on; or 0. */
+int hipkittens_take_interruption(void* error[3]);
+
+/* The calling thread is about to end the process. From now on a launch of any other thread does not return: a host language
+   that is being taken down could not take the thread back. */
+void hipkittens_process_is_ending(void);
+
 /* Settings of later launches of the calling thread. Values: see simulator/machine/settings.h. */
 typedef struct {
     int arithmetic;   /* 0 fast, 1 strict, 2 exact */
@@ -55,6 +72,9 @@ typedef struct {
     uint32_t wave_turn;
     uint32_t workgroups_side_by_side;
     uint32_t checks; /* sum of 1 memcheck, 2 racecheck, 4 initcheck, 8 synccheck, 16 notes */
+    /* A load through a buffer descriptor that reaches beyond the memory of the launch, as those of many kernels do that
+       others wrote: 0 ends the launch; 1 goes on, the bytes beyond read as 0, and memcheck finds descriptor_overread. */
+    int tolerate_overreads;
 } HipkittensSettings;
 void hipkittens_get_settings(HipkittensSettings* settings);
 int hipkittens_set_settings(

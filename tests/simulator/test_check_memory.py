@@ -5,9 +5,9 @@ import ctypes
 import numpy as np
 import pytest
 
-from tests.simulated_device import CHECKERS, TARGETS, library, take_findings
+from tests.simulated_device import CHECKERS, TARGETS, SimulatorError, library, take_findings
 from tests.simulator.checked_kernels import findings_of, only
-from tests.simulator.memory_kernels import LOAD_ARGUMENTS, Body, aligned, around, descriptor_of, load
+from tests.simulator.memory_kernels import LOAD_ARGUMENTS, Body, aligned, around, descriptor_of, load, run
 
 # s2 is the workgroup, v1 the work-item's dword of the workgroup, v2 that of the launch.
 PLACES = (
@@ -39,6 +39,15 @@ BODIES = {
     "far_load": around("v_add_u32_e32 v19, 0x4000, v1\ns_nop 0\nglobal_load_dword v32, v19, s[8:9]"),
     "store": around("global_store_dword v1, v18, s[8:9]"),
     "buffer_load": around("buffer_load_dword v32, v1, s[12:15], 0 offen"),
+    "buffer_load_x4": around("v_lshlrev_b32_e32 v19, 4, v0\nbuffer_load_dwordx4 v[32:35], v19, s[12:15], 0 offen"),
+    "buffer_load_byte": around("buffer_load_ubyte v32, v1, s[12:15], 0 offen"),
+    "buffer_load_format": around("buffer_load_format_x v32, v0, s[12:15], 0 idxen"),
+    "buffer_load_to_lds": around("buffer_load_dword v1, s[12:15], 0 offen lds", lds=True),
+    "scalar_buffer_load": around(
+        "s_buffer_load_dwordx4 s[20:23], s[12:15], 0\ns_waitcnt lgkmcnt(0)\n"
+        + "".join(f"v_mov_b32_e32 v{32 + i}, s{20 + i}\n" for i in range(4))),
+    "buffer_store": around("buffer_store_dword v18, v1, s[12:15], 0 offen"),
+    "buffer_atomic": around("buffer_atomic_add v18, v1, s[12:15], 0 offen"),
     "lds_beyond": around("v_add_u32_e32 v19, 0x2000, v1\nds_read_b32 v32, v19", lds=True),
     "odd_atomic": around("v_add_u32_e32 v19, 2, v1\ns_nop 0\nglobal_atomic_add v19, v18, s[8:9]"),
     "strided": around("v_lshlrev_b32_e32 v19, 4, v1\ns_nop 0\nglobal_load_dword v32, v19, s[8:9]"),
@@ -147,6 +156,58 @@ def test_a_descriptor_that_ends_with_the_allocation(module):
         [],
         None,
     )
+
+
+# Buffers that begin 16 dwords before the end of `memory`, and promise 256.
+OVERREADS = {
+    "buffer_load": lambda words: [np.append(words, np.zeros(48, np.uint32))],
+    "buffer_load_x4": lambda words: [np.append(words[row::4], np.zeros(60, np.uint32)) for row in range(4)],
+    "buffer_load_byte": lambda words: [np.append(words & 0xFF, np.zeros(48, np.uint32))],
+    "buffer_load_format": lambda words: [np.append(words, np.zeros(48, np.uint32))],
+}
+
+
+def beyond(name, memory):
+    word3 = 0x00020000 | (0x27004 if name == "buffer_load_format" else 0)  # one channel of 32 bits, as it is
+    stride = 4 if name == "buffer_load_format" else 0
+    records = 256 if stride else 1024
+    return descriptor_of(memory, records, stride, base_offset=4 * (len(memory) - 16), word3=word3)
+
+
+@pytest.mark.parametrize("name", list(OVERREADS))
+def test_tolerated_overreads_read_zero_and_are_found(module, name):
+    memory = aligned(1024)
+    memory[:] = np.random.default_rng(3).integers(1, 2**32, 1024, np.uint32)
+    launch = {"memory": memory, "descriptor": beyond(name, memory)}
+    with pytest.raises(SimulatorError, match="load outside the memory of this launch"):
+        run(module, name, **launch)
+    take_findings()
+    results = run(module, name, tolerate_overreads=1, **launch)
+    assert take_findings() == []  # nobody asked for a finding
+    for row, right in zip(results, OVERREADS[name](memory[-16:]), strict=False):
+        assert (row == right).all()
+    findings, error = findings_of(module, name, checks="memcheck", tolerate_overreads=1, **launch)
+    finding = only(findings)
+    assert error is None and finding["kind"] == "descriptor_overread"
+    assert finding["second"]["text"].startswith(name.replace("_x4", "_dwordx4").split("_byte")[0][:11])
+    assert "tolerated: it reads 0; lane" in finding["message"] and "past its end" in finding["place"]
+
+
+def test_tolerated_overreads_of_scalars_and_into_lds(module):
+    memory = aligned(1024)
+    memory[:] = np.arange(1, 1025)
+    inside = descriptor_of(memory, 1024, base_offset=4 * 1022)
+    results = run(module, "scalar_buffer_load", memory=memory, descriptor=inside, tolerate_overreads=1)
+    assert [int(row[0]) for row in results] == [1023, 1024, 0, 0]
+    run(module, "buffer_load_to_lds", memory=memory, descriptor=beyond("", memory), tolerate_overreads=1)
+    assert (memory[:64] == np.append(np.arange(1009, 1025), np.zeros(48))).all()
+
+
+@pytest.mark.parametrize("name", ["buffer_store", "buffer_atomic", "far_load"])
+def test_nothing_else_is_tolerated(module, name):
+    memory = aligned(1024)
+    with pytest.raises(SimulatorError, match="outside the memory of this launch"):
+        run(module, name, memory=memory, descriptor=beyond("", memory), tolerate_overreads=1)
 
 
 @pytest.mark.parametrize("target", TARGETS)

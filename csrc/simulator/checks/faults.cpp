@@ -1,5 +1,6 @@
 // simulator/checks/faults.cpp: memcheck: what ends a launch, as a finding.
 // SPDX-License-Identifier: MIT
+#include <bit>
 #include <string_view>
 
 #include "simulator/checks/shadow.h"
@@ -8,12 +9,12 @@
 
 namespace hipkittens::simulator::checks {
 
-namespace {
-
-bool is_buffer(const isa::Instruction& instruction) {
+static bool is_buffer(const isa::Instruction& instruction) {
     return instruction.encoding == isa::Encoding::mubuf || instruction.encoding == isa::Encoding::mtbuf ||
            std::string_view(instruction_name(instruction)).starts_with("s_buffer");
 }
+
+namespace {
 
 // Null: not about memory.
 const char* kind_of(const Wave& wave, const isa::Instruction& instruction) {
@@ -35,6 +36,20 @@ const char* kind_of(const Wave& wave, const isa::Instruction& instruction) {
 
 }  // namespace
 
+void report_overread(Wave* wave, uint32_t instruction, uint64_t address, uint64_t lanes) {
+    WorkgroupShadow* shadow = wave->workgroup->shadow;
+    if (!shadow || !(shadow->plan->checkers & memcheck)) return;
+    report(wave, memcheck, "descriptor_overread", no_instruction, instruction, [&](Finding& finding) {
+        finding.second_wave = wave->index_in_workgroup;
+        finding.lanes = lanes;
+        finding.place = describe_address(*wave, address, static_cast<uint32_t>(std::countr_zero(lanes)));
+        finding.message =
+            "{2}, wave " + std::to_string(wave->index_in_workgroup) +
+            ": load inside its descriptor, beyond the memory of this launch, tolerated: it reads 0; " +
+            finding.place;
+    });
+}
+
 void report_fault(Wave* wave) {
     WorkgroupShadow* shadow = wave->workgroup->shadow;
     if (!shadow || !(shadow->plan->checkers & memcheck)) return;
@@ -52,3 +67,16 @@ void report_fault(Wave* wave) {
 }
 
 }  // namespace hipkittens::simulator::checks
+
+namespace hipkittens::simulator {
+
+bool tolerates_overread(Wave* wave, const Step* step, uint64_t address, uint64_t lanes) {
+    const Dispatch& dispatch = *wave->workgroup->dispatch;
+    if (!dispatch.settings.tolerate_overreads) return false;
+    if (!checks::is_buffer(dispatch.program->instructions[step->instruction])) return false;
+    if (dispatch.freed_at && !dispatch.freed_at(address).empty()) return false;
+    checks::report_overread(wave, step->instruction, address, lanes);
+    return true;
+}
+
+}  // namespace hipkittens::simulator

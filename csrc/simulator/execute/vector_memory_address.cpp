@@ -55,14 +55,38 @@ HIPKITTENS_INLINE bool allows(const Region* region, uint64_t first, uint64_t end
            (!store || region->writable);
 }
 
+// Lanes of a load that reach beyond the memory of the launch keep the bytes that do not.
+void cut_overreads(Wave* wave, uint64_t lanes, uint32_t bytes, PendingOperation* operation) {
+    if (!operation->partial) {
+        for (uint64_t left = operation->valid; left; left &= left - 1)
+            operation->valid_bytes[__builtin_ctzll(left)] = static_cast<uint8_t>(bytes);
+    }
+    for (uint64_t left = lanes; left; left &= left - 1) {
+        const int lane = __builtin_ctzll(left);
+        const Region* region = bytes < 4 ? nullptr : find_region(wave, operation->address[lane], 1);
+        if (region) {
+            operation->valid_bytes[lane] = static_cast<uint8_t>(region->end - operation->address[lane]);
+            operation->partial = true;
+        } else {
+            operation->valid &= ~(uint64_t{1} << lane);
+        }
+    }
+    fill_idle_lanes(operation->address, operation->valid);
+}
+
 bool check_each_lane(Wave* wave, const Step* step, PendingOperation* operation) {
     const bool store = step->extra[2] & memory_flag::is_store;
+    uint64_t beyond = 0;
     for (uint64_t left = operation->valid; left; left &= left - 1) {
         const uint32_t lane = static_cast<uint32_t>(__builtin_ctzll(left));
         const uint64_t address = operation->address[lane];
         const uint64_t bytes = operation->partial ? operation->valid_bytes[lane] : step->extra[0];
         const Region* region = find_region(wave, address, bytes);
         if (!region) {
+            if (!store && tolerates_overread(wave, step, address, uint64_t{1} << lane)) {
+                beyond |= uint64_t{1} << lane;
+                continue;
+            }
             fault(
                 wave, step,
                 store ? "store outside the memory of this launch" : "load outside the memory of this launch",
@@ -74,6 +98,7 @@ bool check_each_lane(Wave* wave, const Step* step, PendingOperation* operation) 
             return false;
         }
     }
+    if (beyond) cut_overreads(wave, beyond, step->extra[0], operation);
     return true;
 }
 

@@ -5,6 +5,7 @@
 #include "isa/effects.h"
 #include "simulator/machine/program.h"
 #include "simulator/machine/recording.h"
+#include "simulator/machine/stop_request.h"
 #include "simulator/machine/workgroup.h"
 #include "simulator/memory/pending.h"
 
@@ -49,9 +50,15 @@ const Step* stop(Wave* wave, const Step* next, WaveStatus status) {
 }
 
 // Only backward branches can keep a wave busy for ever, so only they count against the budget.
+bool has_to_yield(Wave* wave) {
+    constexpr int64_t branches_between_looks = 1024;
+    if (--wave->budget < 0) return true;
+    return wave->budget % branches_between_looks == 0 && wave->workgroup->dispatch->stop->is_interrupted();
+}
+
 const Step* jump(Wave* wave, const Step* step) {
     const Step* target = step + step->immediate;
-    if (step->immediate <= 0 && --wave->budget < 0) return stop(wave, target, WaveStatus::yielded);
+    if (step->immediate <= 0 && has_to_yield(wave)) return stop(wave, target, WaveStatus::yielded);
     return target;
 }
 
@@ -124,7 +131,7 @@ const Step* go_to(Wave* wave, const Step* step, uint64_t address) {
     const Step* target = program_of(wave).step_for_address(address);
     if (!target)
         return fault(wave, step, "jump to an address that holds no instruction of this code object", address);
-    if (target <= step && --wave->budget < 0) return stop(wave, target, WaveStatus::yielded);
+    if (target <= step && has_to_yield(wave)) return stop(wave, target, WaveStatus::yielded);
     return target;
 }
 

@@ -89,15 +89,17 @@ std::string describe_place(const Wave& wave, const Step* step) {
 }
 
 std::string describe_address(const Wave& wave) {
-    if (!wave.fault_address) return "";
-    const std::string text = format("lane %u, address 0x%" PRIx64 "; ", wave.fault_lane, wave.fault_address);
+    return wave.fault_address ? describe_address(wave, wave.fault_address, wave.fault_lane) : "";
+}
+
+std::string describe_address(const Wave& wave, uint64_t address, uint32_t lane) {
+    const std::string text = format("lane %u, address 0x%" PRIx64 "; ", lane, address);
     // LDS addresses are offsets; nothing global lies in the first page.
-    if (wave.fault_address < (1u << 20))
-        return text + format("LDS of the workgroup is %u bytes", wave.lds_bytes);
+    if (address < (1u << 20)) return text + format("LDS of the workgroup is %u bytes", wave.lds_bytes);
     const Dispatch& dispatch = *wave.workgroup->dispatch;
-    const std::string freed = dispatch.freed_at ? dispatch.freed_at(wave.fault_address) : "";
+    const std::string freed = dispatch.freed_at ? dispatch.freed_at(address) : "";
     if (!freed.empty()) return text + "inside " + freed + ", which was freed";
-    return text + nearest_region(dispatch, wave.fault_address);
+    return text + nearest_region(dispatch, address);
 }
 
 std::string describe_fault(const Wave& wave) {

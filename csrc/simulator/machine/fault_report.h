@@ -19,6 +19,7 @@ const char* instruction_name(const isa::Instruction& instruction);
 std::string instruction_text(const Program& program, const isa::Instruction& instruction);
 // "lane 3, address 0x10; nearest allocation ...", or "" if no address is at fault.
 std::string describe_address(const Wave& wave);
+std::string describe_address(const Wave& wave, uint64_t address, uint32_t lane);
 std::string source_line(const Program& program, uint32_t instruction);
 
 // The same place line for a wave that has not faulted (watchdog reports).

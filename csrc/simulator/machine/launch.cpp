@@ -6,15 +6,19 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "isa/effects.h"
 #include "simulator/checks/shadow.h"
 #include "simulator/machine/float_mode.h"
 #include "simulator/machine/launch_trace.h"
+#include "simulator/machine/stop_request.h"
 #include "simulator/machine/worker.h"
 #include "simulator/tile_unit/tile_unit.h"
 
@@ -196,8 +200,10 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     dispatch.shadow = &shadow;
 
     const uint32_t* counts = request.grid_workgroups;
+    StopRequest stop(request.should_stop, uses_tile_unit(request.settings));
+    dispatch.stop = &stop;
     Grid grid(dispatch, kernel, &packet, counts[0] * counts[1] * counts[2],
-              resident_limit(kernel, request, dispatch.lds_bytes));
+              resident_limit(kernel, request, dispatch.lds_bytes), stop);
 
     uint32_t threads = request.settings.threads ? request.settings.threads
                                                 : std::max(1u, std::thread::hardware_concurrency());
@@ -210,11 +216,26 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
             run_worker(grid);
         } catch (...) {
             failures[index] = std::current_exception();
-            grid.stopping = true;
+            stop.stop();
         }
     };
     std::vector<std::thread> others;
-    for (uint32_t index = 1; index < threads; ++index) others.emplace_back(work, index);
+    others.reserve(threads);
+    std::mutex ending;
+    std::condition_variable one_ended;
+    size_t ended = 0;
+    try {
+        for (uint32_t index = 1; index < threads; ++index) {
+            others.emplace_back([&, index] {
+                work(index);
+                const std::lock_guard lock(ending);
+                ++ended;
+                one_ended.notify_one();
+            });
+        }
+    } catch (const std::system_error&) {
+        // The host gives no more threads: those there are take all workgroups.
+    }
     if (request.launch_trace) {
         std::thread first([&] {
             work(0);
@@ -225,6 +246,14 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
         first.join();
     } else {
         work(0);
+        {
+            std::unique_lock lock(ending);
+            while (!one_ended.wait_for(lock, StopRequest::patience, [&] { return ended == others.size(); })) {
+                lock.unlock();
+                stop.is_stopping();
+                lock.lock();
+            }
+        }
         for (std::thread& thread : others) thread.join();
     }
     for (const auto& failure : failures) {
@@ -232,6 +261,12 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     }
 
     result.error = grid.error;
+    if (result.error.empty() && stop.was_interrupted()) {
+        result.error = "kernel " + kernel.name + ": interrupted by a signal before workgroup " +
+                       std::to_string(std::min(grid.next_workgroup.load(), grid.workgroup_count)) + " of " +
+                       std::to_string(grid.workgroup_count) +
+                       " had begun; what the others have written stays written";
+    }
     if (dispatch.program->plan) checks::finish_launch(shadow, dispatch, grid.block_counts);
     result.report.workgroups = grid.workgroup_count;
     const uint32_t* size = request.workgroup_size;

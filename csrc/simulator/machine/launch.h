@@ -20,6 +20,7 @@ struct LaunchRequest {
     size_t argument_bytes = 0;
     std::vector<Region> regions;  // what the kernel may touch beside its own code object and arguments
     std::string (*freed_at)(uint64_t address) = nullptr;  // name of the freed allocation there, or ""
+    bool (*should_stop)() = nullptr;  // asked now and then, in the launching thread: true ends the launch
     Settings settings;
     LaunchTrace* launch_trace = nullptr;  // follows the launch; settings.trace are its steps
     bool record = false;                  // fill LaunchResult::record

@@ -36,6 +36,8 @@ struct Settings {
     uint32_t wave_turn = 0;
     // With wave_turn: so many workgroups of a worker advance together, one turn of each wave at a time.
     uint32_t workgroups_side_by_side = 1;
+    // A buffer load inside its descriptor but past the launch's memory reads 0 there instead of ending the launch.
+    bool tolerate_overreads = false;
     uint32_t checks =
         0;  // of checks::Checker; decided when a program is translated, so that off costs nothing
     const TraceSteps* trace = nullptr;  // decided when a program is translated as well

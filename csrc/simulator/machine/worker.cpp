@@ -19,6 +19,8 @@ constexpr int64_t branch_budget = 1 << 16;
 // Wave instructions of one workgroup before the launch is given up: minutes of simulation, far beyond any
 // real kernel.
 constexpr uint64_t default_instruction_limit = uint64_t{1} << 31;
+// Barriers, or turns, between two looks at that limit: looking adds up all blocks of the program.
+constexpr uint32_t barriers_per_visit = 1024, visits_between_looks = 64;
 
 uint64_t next_random(uint64_t& state) {  // splitmix64
     uint64_t z = state += 0x9e3779b97f4a7c15u;
@@ -108,7 +110,7 @@ void make_ready(const std::vector<Wave*>& waves, WaveStatus from) {
 Outcome run_workgroup(Seat& seat) {
     const auto& waves = seat.workgroup.waves;
     make_ready(waves, WaveStatus::yielded);
-    for (;;) {
+    for (uint32_t barriers = 0;;) {
         run_waves_once(seat);
         size_t at_barrier = 0, ended = 0, yielded = 0, ready = 0;
         for (Wave* wave : waves) {
@@ -131,6 +133,8 @@ Outcome run_workgroup(Seat& seat) {
         if (at_barrier + ended == waves.size()) {
             if (ended) checks::report_missing_at_barrier(seat.workgroup);
             make_ready(waves, WaveStatus::at_barrier);
+            // Waves that meet at barriers for ever must not keep the worker from looking up.
+            if (++barriers == barriers_per_visit) return Outcome::paused;
         }
         if (ready) return Outcome::paused;
     }
@@ -146,7 +150,7 @@ uint64_t instructions_executed(const Seat& seat) {
 
 void stop_grid(Grid& grid, uint32_t workgroup, std::string error) {
     std::lock_guard lock(grid.mutex);
-    grid.stopping = true;
+    grid.stop.stop();
     if (workgroup < grid.error_workgroup) {
         grid.error_workgroup = workgroup;
         grid.error = std::move(error);
@@ -177,11 +181,12 @@ class Worker {
     explicit Worker(Grid& grid) : grid_(grid), block_counts_(grid.block_counts.size()) {}
 
     void run() {
-        while (!grid_.stopping && (!running_.empty() || start_next(true))) {
+        while (!grid_.stop.is_stopping() && (!running_.empty() || start_next(true))) {
             bool waiting = false;
-            for (size_t index = 0; index < running_.size() && !grid_.stopping;) {
+            for (size_t index = 0; index < running_.size() && !grid_.stop.is_stopping();) {
                 const Outcome outcome = run_workgroup(*running_[index]);
                 if (outcome == Outcome::paused) {
+                    if (++visits_ % visits_between_looks == 0 && !check_limit(*running_[index])) break;
                     ++index;
                     continue;
                 }
@@ -200,7 +205,7 @@ class Worker {
             }
             // What waits here may wait for a workgroup that has not started yet.
             const bool room = running_.size() < grid_.dispatch.settings.workgroups_side_by_side;
-            if (!running_.empty() && !grid_.stopping && (waiting || room)) start_next(false);
+            if (!running_.empty() && !grid_.stop.is_stopping() && (waiting || room)) start_next(false);
         }
         while (!running_.empty()) finish(running_.size() - 1);
         publish();
@@ -256,6 +261,7 @@ class Worker {
     Grid& grid_;
     std::vector<std::unique_ptr<Seat>> running_, idle_;
     std::vector<uint64_t> block_counts_;
+    uint64_t visits_ = 0;
     Counters counters_;
 };
 

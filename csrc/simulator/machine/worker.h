@@ -10,18 +10,20 @@
 #include <vector>
 
 #include "simulator/machine/seat.h"
+#include "simulator/machine/stop_request.h"
 
 namespace hipkittens::simulator {
 
 // What the workers of one launch share.
 struct Grid {
     Grid(const Dispatch& dispatch, const code_object::Kernel& kernel, const void* packet, uint32_t workgroups,
-         uint32_t residents)
+         uint32_t residents, StopRequest& stop)
         : dispatch(dispatch),
           kernel(kernel),
           dispatch_packet(packet),
           workgroup_count(workgroups),
           resident_limit(residents),
+          stop(stop),
           block_counts(dispatch.program->blocks.size()) {}
 
     const Dispatch& dispatch;
@@ -29,9 +31,9 @@ struct Grid {
     const void* dispatch_packet;
     uint32_t workgroup_count;
     uint32_t resident_limit;  // workgroups the modelled chip holds at a time
+    StopRequest& stop;
     std::atomic<uint32_t> next_workgroup{0};
     std::atomic<uint32_t> resident{0};
-    std::atomic<bool> stopping{false};
     std::mutex mutex;
     std::string error;  // of the faulted workgroup with the lowest id
     uint32_t error_workgroup = UINT32_MAX;

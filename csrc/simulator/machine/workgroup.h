@@ -15,6 +15,7 @@ struct Program;
 class Recording;
 class LaunchTrace;
 struct WorkgroupTrace;
+class StopRequest;
 namespace checks {
 struct WorkgroupShadow;
 struct LaunchShadow;
@@ -45,6 +46,7 @@ struct Dispatch {
     const uint8_t* kernel_arguments = nullptr;
     std::vector<Region> regions;
     std::string (*freed_at)(uint64_t address) = nullptr;  // name of the freed allocation there, or ""
+    StopRequest* stop = nullptr;
     Recording* recording = nullptr;                       // null unless this launch is recorded
     checks::LaunchShadow* shadow = nullptr;               // under checks only
     LaunchTrace* trace = nullptr;                         // in a traced launch only
@@ -66,6 +68,10 @@ struct Workgroup {
 // Marks the wave as faulted at `step` and returns nullptr, for `return fault(...)` in a handler. `reason` is
 // a literal.
 const Step* fault(Wave* wave, const Step* step, const char* reason, uint64_t address = 0, uint32_t lane = 0);
+
+// A load has passed the check of its buffer descriptor, and `lanes` of it reach beyond the memory of the launch,
+// the first at `address`: whether they shall read 0, or the launch shall end.
+bool tolerates_overread(Wave* wave, const Step* step, uint64_t address, uint64_t lanes = 1);
 
 // The region that contains [address, address + bytes), or nullptr. Remembers the hit in wave->last_region.
 const Region* find_region(Wave* wave, uint64_t address, uint64_t bytes);

@@ -1,0 +1,57 @@
+// simulator/interruption.cpp: signals that reach a host language while it launches.
+// SPDX-License-Identifier: MIT
+#include "simulator/interruption.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "simulator/hip_call.h"
+
+namespace hipkittens::simulator {
+namespace {
+
+// Guarded by the interpreter's own lock.
+HipkittensInterpreter interpreter{};
+std::atomic<bool> has_interpreter{false};
+bool was_interrupted = false;
+void* raised[3] = {};
+
+bool handler_raised() {
+    const int state = interpreter.enter();
+    const bool result = interpreter.run_signal_handlers() != 0;
+    if (result) {
+        interpreter.take_error(&raised[0], &raised[1], &raised[2]);
+        was_interrupted = true;
+    }
+    interpreter.leave(state);
+    return result;
+}
+
+}  // namespace
+
+// Python runs handlers in its main thread only. No other thread may need its lock here: at the end of the process it would
+// not get it any more.
+bool (*interruption_check())() {
+    return has_interpreter && syscall(SYS_gettid) == getpid() ? handler_raised : nullptr;
+}
+
+}  // namespace hipkittens::simulator
+
+using namespace hipkittens::simulator;
+
+HIPKITTENS_EXPORT void hipkittens_set_interpreter(const HipkittensInterpreter* functions) {
+    if (functions && !has_interpreter) interpreter = *functions;
+    has_interpreter = functions != nullptr;
+}
+
+HIPKITTENS_EXPORT int hipkittens_take_interruption(void* error[3]) {
+    if (!was_interrupted) return 0;
+    was_interrupted = false;
+    for (int i = 0; i < 3; ++i) {
+        error[i] = raised[i];
+        raised[i] = nullptr;
+    }
+    return 1;
+}
