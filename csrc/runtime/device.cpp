@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: MIT
 #include "runtime/device.h"
 
+#include <pthread.h>
+
 #include <cstring>
 #include <map>
 #include <memory>
@@ -42,8 +44,12 @@ Device read_device(HipLibrary& library, int ordinal) {
     return device;
 }
 
+// Every launch takes it: a forked child shall find it free, and the map whole.
+std::mutex mutex;
+[[maybe_unused]] const int handlers =
+    pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
+
 const Device& cached_device(HipLibrary& library, int ordinal) {
-    static std::mutex mutex;
     static auto& devices = *new std::map<std::pair<HipLibrary*, int>, std::unique_ptr<const Device>>;
     std::lock_guard lock(mutex);
     auto& slot = devices[{&library, ordinal}];

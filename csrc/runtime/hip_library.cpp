@@ -5,7 +5,9 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <atomic>
 #include <filesystem>
+#include <memory>
 #include <mutex>
 
 #include "runtime/hip_search.h"
@@ -134,20 +136,24 @@ const SystemHip& system_hip() {
 
 HipLibrary& simulator() {
     static std::mutex mutex;
-    static HipLibrary* library = nullptr;  // never closed: worker threads may still run at exit
+    // Never closed: worker threads may still run at exit. Every launch asks for it, and a forked child must not find the
+    // lock of a thread that it does not have.
+    static std::atomic<HipLibrary*> open{nullptr};
+    if (HipLibrary* library = open.load()) return *library;
     std::lock_guard lock(mutex);
-    if (!library) {
+    if (!open.load()) {
         const std::string path = simulator_path();
         if (path.empty()) {
             throw Error(
                 "libhipkittens_simulator.so is not beside hipkittens' own libraries; install hipkittens "
                 "again");
         }
-        library = new HipLibrary(path);
+        auto library = std::make_unique<HipLibrary>(path);
         if (!library->is_simulator())
             throw Error(path + " is no hipkittens simulator; install hipkittens again");
+        open = library.release();
     }
-    return *library;
+    return *open.load();
 }
 
 std::vector<std::string> system_hip_candidates() {

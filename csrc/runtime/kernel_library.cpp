@@ -2,11 +2,14 @@
 // SPDX-License-Identifier: MIT
 #include "runtime/kernel_library.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <shared_mutex>
 #include <tuple>
 #include <vector>
@@ -33,6 +36,22 @@ Library& library() {
     static Library& all = *new Library;
     return all;
 }
+
+// A forked child has the one thread that forked: it shall find the maps whole and every lock free. `loading` guards no map,
+// and is held too long to wait for.
+void before_fork() {
+    library().objects_mutex.lock();
+    library().functions_mutex.lock();
+}
+void after_fork() {
+    library().functions_mutex.unlock();
+    library().objects_mutex.unlock();
+}
+void after_fork_in_child() {
+    new (&library().loading) std::mutex;
+    after_fork();
+}
+[[maybe_unused]] const int handlers = pthread_atfork(before_fork, after_fork, after_fork_in_child);
 
 std::string& thread_text() {
     thread_local std::string text;

@@ -41,6 +41,10 @@ class DeviceMemory {
     };
     Regions regions();
 
+    // For fork_handlers.cpp.
+    void lock() { mutex_.lock(); }
+    void unlock() { mutex_.unlock(); }
+
     // A launch holds this shared: hipFree waits for running kernels, as it does on a device.
     std::shared_mutex launches;
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -38,6 +39,20 @@ class HandleTable {
         if (!objects_.erase(reinterpret_cast<uintptr_t>(handle))) refuse();
     }
 
+    // For fork_handlers.cpp: lock() holds the table and the objects' own mutexes.
+    void lock() {
+        mutex_.lock();
+        for (const auto& [handle, object] : objects_) object->lock();
+    }
+    void unlock() {
+        for (const auto& [handle, object] : objects_) object->unlock();
+        mutex_.unlock();
+    }
+    template <class Visit>
+    void for_each(Visit visit) {
+        for (const auto& [handle, object] : objects_) visit(*object);
+    }
+
   private:
     [[noreturn]] void refuse() const {
         throw HipError(hip::hipErrorInvalidHandle,
@@ -55,22 +70,30 @@ struct Module {
     LoadedCode code;
     std::mutex mutex;
     std::map<std::string, hip::hipFunction_t> functions;  // handles given out
+    void lock() { mutex.lock(); }
+    void unlock() { mutex.unlock(); }
 };
 
 struct Function {
     std::shared_ptr<Module> module;
     const code_object::Kernel* kernel = nullptr;
     int max_dynamic_lds_bytes = 0;
+    void lock() {}
+    void unlock() {}
 };
 
 struct Stream {
     int device = 0;
+    void lock() {}
+    void unlock() {}
 };
 
 struct Event {
     std::mutex mutex;
     bool is_recorded = false;
     std::chrono::steady_clock::time_point time;
+    void lock() { mutex.lock(); }
+    void unlock() { mutex.unlock(); }
 };
 
 struct Objects {
@@ -80,6 +103,7 @@ struct Objects {
     HandleTable<Event, hip::hipEvent_t> events{"event", 0x1004};
 };
 Objects& objects();
+std::atomic<int>& launches_under_way();  // of all threads
 
 // The default streams exist without being created. Everything runs when it is called, so a stream only has to
 // be real, and to belong to the device that works on it.

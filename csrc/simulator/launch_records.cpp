@@ -26,6 +26,7 @@ std::deque<Kept> launches;  // elements stay where they are
 
 }  // namespace
 
+std::mutex& launch_records_mutex() { return mutex; }
 bool is_recording() { return recording; }
 bool is_tracing() { return tracing; }
 

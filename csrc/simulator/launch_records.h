@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <mutex>
 #include <string>
 
 #include "simulator/machine/recording.h"
@@ -9,6 +10,7 @@
 
 namespace hipkittens::simulator {
 
+std::mutex& launch_records_mutex();  // for fork_handlers.cpp
 bool is_recording();
 bool is_tracing();
 void keep_launch(const std::string& kernel, int target, const HipkittensReport& report,

@@ -68,6 +68,9 @@ class FindingLog {
     void append(std::vector<std::string> launch);
     std::string json();  // an array
     void clear();
+    // For fork_handlers.cpp.
+    void lock() { mutex_.lock(); }
+    void unlock() { mutex_.unlock(); }
 
   private:
     std::mutex mutex_;

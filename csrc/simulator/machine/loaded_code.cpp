@@ -21,6 +21,11 @@ LoadedCode::LoadedCode(std::span<const uint8_t> file)
 
 LoadedCode::~LoadedCode() { munmap(image_, mapped_bytes_); }
 
+void LoadedCode::start_again_after_fork(bool others_were_launching) {
+    new (&mutex_) std::mutex;
+    if (others_were_launching) new (&programs_) std::vector<std::unique_ptr<const Program>>;
+}
+
 const Program& LoadedCode::program(const code_object::Kernel& kernel, const Settings& settings) {
     std::lock_guard lock(mutex_);
     for (const auto& program : programs_) {

@@ -34,6 +34,9 @@ class LoadedCode {
     // ignored.
     const Program& program(const code_object::Kernel& kernel, const Settings& settings);
 
+    // In the child of a fork: no thread holds the lock. What other threads were at work with is left to them.
+    void start_again_after_fork(bool others_were_launching);
+
   private:
     code_object::CodeObject object_;
     std::shared_ptr<const std::vector<uint8_t>> file_;

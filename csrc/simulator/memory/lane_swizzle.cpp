@@ -2,10 +2,9 @@
 // SPDX-License-Identifier: MIT
 #include "simulator/memory/lane_swizzle.h"
 
+#include <atomic>
 #include <bit>
-#include <map>
 #include <memory>
-#include <mutex>
 
 namespace hipkittens::simulator::memory {
 
@@ -35,15 +34,14 @@ const uint32_t* swizzle_sources(uint16_t offset) {
     struct alignas(64) Table {
         uint32_t source[64];
     };
-    static std::mutex mutex;
-    static std::map<uint16_t, std::unique_ptr<Table>> tables;
-    std::lock_guard lock(mutex);
-    std::unique_ptr<Table>& table = tables[offset];
-    if (!table) {
-        table = std::make_unique<Table>();
-        for (uint32_t lane = 0; lane < 64; ++lane) table->source[lane] = swizzle_source(lane, offset);
-    }
-    return table->source;
+    // No lock: a thread that holds one does not exist in a forked child.
+    static std::atomic<const Table*> tables[1 << 16];
+    const Table* known = tables[offset].load();
+    if (known) return known->source;
+    auto made = std::make_unique<Table>();
+    for (uint32_t lane = 0; lane < 64; ++lane) made->source[lane] = swizzle_source(lane, offset);
+    if (tables[offset].compare_exchange_strong(known, made.get())) known = made.release();
+    return known->source;
 }
 
 }  // namespace hipkittens::simulator::memory

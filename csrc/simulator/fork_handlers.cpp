@@ -1,0 +1,55 @@
+// simulator/fork_handlers.cpp: what a forked child finds.
+// SPDX-License-Identifier: MIT
+#include <pthread.h>
+
+#include <mutex>
+#include <new>
+#include <shared_mutex>
+
+#include "simulator/checks/finding.h"
+#include "simulator/device_memory.h"
+#include "simulator/hip_objects.h"
+#include "simulator/launch_records.h"
+
+// A child has the one thread that forked. Locks that are held for moments are taken before the fork, so that what they
+// guard is whole; those that a launch or a translation holds for long are made anew in the child. The launches of
+// other threads go on in the parent alone. No lock is held here or there while anything asks for Python's.
+namespace hipkittens::simulator {
+namespace {
+
+void before_fork() {
+    Objects& all = objects();
+    all.modules.lock();
+    all.functions.lock();
+    all.streams.lock();
+    all.events.lock();
+    device_memory().lock();
+    checks::finding_log().lock();
+    launch_records_mutex().lock();
+}
+
+void after_fork() {
+    launch_records_mutex().unlock();
+    checks::finding_log().unlock();
+    device_memory().unlock();
+    Objects& all = objects();
+    all.events.unlock();
+    all.streams.unlock();
+    all.functions.unlock();
+    all.modules.unlock();
+}
+
+void after_fork_in_child() {
+    const bool others_were_launching = launches_under_way().exchange(0) != 0;
+    objects().modules.for_each(
+        [&](Module& module) { module.code.start_again_after_fork(others_were_launching); });
+    new (&device_memory().launches) std::shared_mutex;
+    after_fork();
+}
+
+[[gnu::constructor]] void register_fork_handlers() {
+    pthread_atfork(before_fork, after_fork, after_fork_in_child);
+}
+
+}  // namespace
+}  // namespace hipkittens::simulator
