@@ -26,9 +26,11 @@ void before_fork() {
     device_memory().lock();
     checks::finding_log().lock();
     launch_records_mutex().lock();
+    process_settings_mutex().lock();
 }
 
 void after_fork() {
+    process_settings_mutex().unlock();
     launch_records_mutex().unlock();
     checks::finding_log().unlock();
     device_memory().unlock();

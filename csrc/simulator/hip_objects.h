@@ -104,6 +104,7 @@ struct Objects {
 };
 Objects& objects();
 std::atomic<int>& launches_under_way();  // of all threads
+std::mutex& process_settings_mutex();    // for fork_handlers.cpp
 
 // The default streams exist without being created. Everything runs when it is called, so a stream only has to
 // be real, and to belong to the device that works on it.

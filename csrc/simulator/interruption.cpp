@@ -12,11 +12,15 @@
 namespace hipkittens::simulator {
 namespace {
 
-// Guarded by the interpreter's own lock.
+// Of the main thread alone.
 HipkittensInterpreter interpreter{};
 std::atomic<bool> has_interpreter{false};
 bool was_interrupted = false;
 void* raised[3] = {};
+
+// Python runs handlers in its main thread only. No other thread may need its lock here: at the end of the process it would
+// not get it any more.
+bool is_main_thread() { return syscall(SYS_gettid) == getpid(); }
 
 bool handler_raised() {
     const int state = interpreter.enter();
@@ -31,11 +35,7 @@ bool handler_raised() {
 
 }  // namespace
 
-// Python runs handlers in its main thread only. No other thread may need its lock here: at the end of the process it would
-// not get it any more.
-bool (*interruption_check())() {
-    return has_interpreter && syscall(SYS_gettid) == getpid() ? handler_raised : nullptr;
-}
+bool (*interruption_check())() { return has_interpreter && is_main_thread() ? handler_raised : nullptr; }
 
 }  // namespace hipkittens::simulator
 
@@ -47,7 +47,7 @@ HIPKITTENS_EXPORT void hipkittens_set_interpreter(const HipkittensInterpreter* f
 }
 
 HIPKITTENS_EXPORT int hipkittens_take_interruption(void* error[3]) {
-    if (!was_interrupted) return 0;
+    if (!is_main_thread() || !was_interrupted) return 0;
     was_interrupted = false;
     for (int i = 0; i < 3; ++i) {
         error[i] = raised[i];

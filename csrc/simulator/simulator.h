@@ -45,15 +45,15 @@ void hipkittens_set_launch_observer(int (*observer)(const HipkittensObservedLaun
 
 /* The functions by which a launch lets a host language handle signals; those of Python's C API fit. */
 typedef struct {
-    int (*enter)(void); /* PyGILState_Ensure */
-    void (*leave)(int); /* PyGILState_Release */
+    int (*enter)(void);               /* PyGILState_Ensure */
+    void (*leave)(int);               /* PyGILState_Release */
     int (*run_signal_handlers)(void); /* PyErr_CheckSignals: not 0 if a handler raised */
     void (*take_error)(void** kind, void** value, void** trace); /* PyErr_Fetch */
 } HipkittensInterpreter;
 /* From now on every launch of the process's main thread that takes longer than 50 ms runs signal handlers twenty times a second.
    If one raises, the launch fails with hipErrorLaunchFailure and keeps what was raised. Other threads never enter. */
 void hipkittens_set_interpreter(const HipkittensInterpreter* interpreter);
-/* 1 and what was raised, which is the caller's from then on; or 0. */
+/* For the main thread: 1 and what was raised, which is the caller's from then on; or 0. */
 int hipkittens_take_interruption(void* error[3]);
 
 /* The calling thread is about to end the process. From now on a launch of any other thread does not return: a host language

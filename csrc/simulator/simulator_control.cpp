@@ -8,7 +8,7 @@
 #include "isa/disassemble.h"
 #include "simulator/checks/finding.h"
 #include "simulator/execute/families.h"
-#include "simulator/hip_call.h"
+#include "simulator/hip_objects.h"
 
 using namespace hipkittens;
 using namespace hipkittens::simulator;
@@ -47,6 +47,8 @@ ProcessSettings& process_settings() {
 }
 
 }  // namespace
+
+std::mutex& hipkittens::simulator::process_settings_mutex() { return process_settings().mutex; }
 
 HIPKITTENS_EXPORT void hipkittens_get_process_settings(HipkittensSettings* settings) {
     const std::lock_guard lock(process_settings().mutex);

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hipkittens
+from hipkittens import _library
 from tests.device_compiler import compile_hip
 from tests.simulated_device import TARGETS, Module, SimulatorError, pointers
 
@@ -111,9 +112,10 @@ def test_a_signal_stops_a_launch(module, name, order, signalled_soon):
     hipkittens.simulate.report()  # opens the controls
     flag, started = np.zeros(64, np.uint32), time.monotonic()
     signalled_soon()
-    with pytest.raises(Signalled):
-        stopped(module, name, flag, block=[192], grid=[3], threads=2, **order)
+    text = stopped(module, name, flag, block=[192], grid=[3], threads=2, **order)
     assert time.monotonic() - started < 5
+    assert f"kernel {name}: interrupted by a signal before workgroup" in text
+    assert isinstance(_library.interruption(), Signalled) and _library.interruption() is None
     right_afterwards(module)
 
 
