@@ -390,8 +390,7 @@ HIPKITTENS_EXPORT hipError_t hipModuleLaunchCooperativeKernel(hipFunction_t func
                                                               unsigned int grid_y, unsigned int grid_z,
                                                               unsigned int block_x, unsigned int block_y,
                                                               unsigned int block_z, unsigned int shared_bytes,
-                                                              hipStream_t stream, void** arguments,
-                                                              void** extra) {
+                                                              hipStream_t stream, void** arguments) {
     return call_launch("hipModuleLaunchCooperativeKernel", [&] {
         launch_anywhere(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes},
                         stream, arguments, nullptr, true);
