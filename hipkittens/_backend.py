@@ -91,8 +91,8 @@ def interruptible(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         try:
             return function(*args, **kwargs)
-        except RuntimeError:
-            interruption = _library.interruption()
+        except RuntimeError as error:
+            interruption = _library.interruption(error)
             if interruption is None:
                 raise
         raise interruption

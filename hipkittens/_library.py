@@ -82,9 +82,11 @@ def _is_simulator_open() -> bool:
     return True
 
 
-def interruption() -> BaseException | None:
-    """What a signal's handler raised, and so ended a launch; once. KeyboardInterrupt, for one."""
-    return _simulator_control().take_interruption() if _simulator_control.cache_info().currsize else None
+def interruption(error: Exception) -> BaseException | None:
+    """What a signal's handler raised, if it so ended the launch that `error` is of; once. KeyboardInterrupt, for one."""
+    if "interrupted by a signal" not in str(error) or not _simulator_control.cache_info().currsize:
+        return None
+    return _simulator_control().take_interruption()
 
 
 _SOURCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)

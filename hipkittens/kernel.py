@@ -112,6 +112,7 @@ class Kernel:
         wanted = ", ".join(f"{each.type} {each.name}".replace("* ", "*") for each in self.parameters)
         return f"<hipkittens kernel {self.name}({wanted}) for {', '.join(self.images)}>"
 
+    @_backend.interruptible
     def __call__(
         self,
         *arguments: Any,

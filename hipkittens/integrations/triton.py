@@ -139,6 +139,7 @@ class SimulatedDriver(amd.HIPDriver):
 
         return call
 
+    @_backend.interruptible
     def _explained(self, function: Any, *arguments: Any) -> Any:
         """Triton's errors say HIP's code; the simulator knows kernel, lane, instruction and address."""
         try:

@@ -32,6 +32,11 @@ extern "C" __global__ void wait_for_workgroup(volatile uint* flag) {
     while (flag[0] == 0);
 }
 
+// Workgroup 0 waits for what nobody writes; the others end.
+extern "C" __global__ void first_waits(volatile uint* flag) {
+    if (workgroup_id() == 0) while (flag[0] == 0);
+}
+
 extern "C" __global__ void some_turns(uint* out, uint turns) {
     uint sum = 0;
     for (uint i = 0; i < turns; ++i) { sum += i ^ thread_id(); asm volatile("" : "+v"(sum)); }
@@ -99,10 +104,11 @@ def signalled_soon():
 
     def start(after=0.2):
         timers.append(threading.Timer(after, os.kill, (os.getpid(), signal.SIGUSR1)))
-        timers[0].start()
+        timers[-1].start()
 
     yield start
-    timers[0].join()
+    for timer in timers:
+        timer.join()
     signal.signal(signal.SIGUSR1, before)
 
 
@@ -115,7 +121,22 @@ def test_a_signal_stops_a_launch(module, name, order, signalled_soon):
     text = stopped(module, name, flag, block=[192], grid=[3], threads=2, **order)
     assert time.monotonic() - started < 5
     assert f"kernel {name}: interrupted by a signal before workgroup" in text
-    assert isinstance(_library.interruption(), Signalled) and _library.interruption() is None
+    assert _library.interruption(RuntimeError("another error")) is None
+    error = RuntimeError(text)
+    assert isinstance(_library.interruption(error), Signalled) and _library.interruption(error) is None
+    right_afterwards(module)
+
+
+@pytest.mark.parametrize("way", ["signal", "limit"])
+def test_a_modelled_launch_stops(module, way, signalled_soon):
+    """Although a worker waits until the cycle model has a place for its next workgroup, which comes behind the first."""
+    flag, limit = np.zeros(64, np.uint32), {"instruction_limit": 10**6} if way == "limit" else {}
+    if way == "signal":
+        signalled_soon(0.5)
+    with hipkittens.timing(("MI300X", "MI355X")[module.device]) as run:
+        text = stopped(module, "first_waits", flag, grid=[4000], threads=2, **limit)
+    assert ("interrupted by a signal" if way == "signal" else "stopped by the watchdog") in text
+    assert run.launches == []
     right_afterwards(module)
 
 

@@ -11,7 +11,6 @@
 #include <exception>
 #include <mutex>
 #include <optional>
-#include <system_error>
 #include <thread>
 
 #include "isa/effects.h"
@@ -219,42 +218,47 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
             stop.stop();
         }
     };
-    std::vector<std::thread> others;
-    others.reserve(threads);
+    // Beside the launching thread, which asks whether to stop while it waits for them.
     std::mutex ending;
     std::condition_variable one_ended;
-    size_t ended = 0;
-    try {
-        for (uint32_t index = 1; index < threads; ++index) {
-            others.emplace_back([&, index] {
-                work(index);
-                const std::lock_guard lock(ending);
-                ++ended;
-                one_ended.notify_one();
-            });
+    const auto start_thread = [&](size_t& ended, auto body) {
+        return std::thread([&ending, &one_ended, &ended, body] {
+            body();
+            const std::lock_guard lock(ending);
+            ++ended;
+            one_ended.notify_one();
+        });
+    };
+    const auto wait_for = [&](const size_t& ended, size_t count, auto ask) {
+        std::unique_lock lock(ending);
+        while (!one_ended.wait_for(lock, StopRequest::patience, [&] { return ended == count; })) {
+            lock.unlock();
+            ask();
+            lock.lock();
         }
-    } catch (const std::system_error&) {
+    };
+
+    LaunchTrace* const trace = request.launch_trace;
+    std::vector<std::thread> others;
+    others.reserve(threads);
+    std::thread follower;
+    size_t others_ended = 0, followers_ended = 0;
+    if (trace) follower = start_thread(followers_ended, [&] { trace->consume(dispatch, kernel); });
+    try {
+        for (uint32_t index = 1; index < threads; ++index)
+            others.push_back(start_thread(others_ended, [&work, index] { work(index); }));
+    } catch (const std::exception&) {
         // The host gives no more threads: those there are take all workgroups.
     }
-    if (request.launch_trace) {
-        std::thread first([&] {
-            work(0);
-            for (std::thread& thread : others) thread.join();
-            request.launch_trace->finish();
+    work(0);
+    wait_for(others_ended, others.size(), [&] { stop.is_stopping(); });
+    for (std::thread& thread : others) thread.join();
+    if (trace) {
+        trace->finish();
+        wait_for(followers_ended, 1, [&] {
+            if (stop.is_stopping()) trace->give_up();
         });
-        request.launch_trace->consume(dispatch, kernel);
-        first.join();
-    } else {
-        work(0);
-        {
-            std::unique_lock lock(ending);
-            while (!one_ended.wait_for(lock, StopRequest::patience, [&] { return ended == others.size(); })) {
-                lock.unlock();
-                stop.is_stopping();
-                lock.lock();
-            }
-        }
-        for (std::thread& thread : others) thread.join();
+        follower.join();
     }
     for (const auto& failure : failures) {
         if (failure) std::rethrow_exception(failure);

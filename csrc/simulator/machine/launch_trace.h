@@ -38,12 +38,14 @@ class LaunchTrace {
     virtual ~LaunchTrace() = default;
     virtual const TraceSteps& steps() const = 0;
     // Called by the workers, each with its own workgroups. Between begin and end the steps write to Wave::trace.
-    virtual void wait_for_room(uint32_t workgroup) = 0;  // nothing waits for a workgroup of this worker
-    virtual void begin(Workgroup& workgroup) = 0;        // its registers are set up
+    // False after a while without room; nothing waits for a workgroup of this worker meanwhile.
+    virtual bool wait_for_room(uint32_t workgroup) = 0;
+    virtual void begin(Workgroup& workgroup) = 0;  // its registers are set up
     virtual void end(Workgroup& workgroup) = 0;
     // The workers are done, after an error with workgroups missing.
     virtual void finish() = 0;
-    // Runs in the launching thread beside the workers, until finish has been called and all is used up.
+    virtual void give_up() = 0;  // what is not used up by now is of no interest
+    // Runs in a thread of its own beside the workers, until finish has been called and all is used up.
     virtual void consume(const Dispatch& dispatch, const code_object::Kernel& kernel) = 0;
 };
 

@@ -221,7 +221,9 @@ class Worker {
         }
         ++grid_.resident;
         LaunchTrace* const trace = grid_.dispatch.trace;
-        if (trace && must) trace->wait_for_room(id);
+        if (trace && must)
+            while (!trace->wait_for_room(id) && !grid_.stop.is_stopping()) {
+            }
         if (idle_.empty())
             idle_.push_back(std::make_unique<Seat>(grid_.dispatch, grid_.kernel, grid_.dispatch_packet));
         running_.push_back(std::move(idle_.back()));

@@ -47,9 +47,9 @@ struct Dispatch {
     std::vector<Region> regions;
     std::string (*freed_at)(uint64_t address) = nullptr;  // name of the freed allocation there, or ""
     StopRequest* stop = nullptr;
-    Recording* recording = nullptr;                       // null unless this launch is recorded
-    checks::LaunchShadow* shadow = nullptr;               // under checks only
-    LaunchTrace* trace = nullptr;                         // in a traced launch only
+    Recording* recording = nullptr;          // null unless this launch is recorded
+    checks::LaunchShadow* shadow = nullptr;  // under checks only
+    LaunchTrace* trace = nullptr;            // in a traced launch only
 };
 
 struct Workgroup {

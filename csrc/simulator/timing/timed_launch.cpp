@@ -16,6 +16,7 @@ namespace {
 
 // Workgroups that may be traced before the model has a place for the first of them.
 constexpr uint32_t ahead = 256;
+constexpr std::chrono::milliseconds a_moment{50};
 
 }  // namespace
 
@@ -35,10 +36,10 @@ void wait(std::condition_variable& condition, std::unique_lock<std::mutex>& lock
 
 }  // namespace
 
-void TraceStore::wait_for_room(uint32_t workgroup) {
+bool TraceStore::wait_for_room(uint32_t workgroup) {
     std::unique_lock lock(mutex_);
     // The slowest reader decides: a trace is kept until all have it.
-    wait(wanted_, lock, [&] {
+    return wanted_.wait_for(lock, a_moment, [&] {
         return abandoned_ || workgroup < *std::min_element(wanted_until_, wanted_until_ + readers_) + ahead;
     });
 }

@@ -34,15 +34,15 @@ class TraceStore {
     static constexpr int max_readers = 2;
     using Trace = std::shared_ptr<const WorkgroupTrace>;
 
-    void set_readers(int count);  // before the first of them takes anything
-    void wait_for_room(uint32_t workgroup);
+    void set_readers(int count);             // before the first of them takes anything
+    bool wait_for_room(uint32_t workgroup);  // for a moment
     void put(Trace trace);
     Trace take(uint32_t workgroup);  // waits; nullptr when it will not come
     // The first with the most work, of the workgroups that may be traced at once. Waits for them.
     uint32_t heaviest_xcd(uint32_t xcds, uint32_t workgroup_count);
     void finish();
     void want_until(int reader, uint32_t workgroup);  // those before it may start
-    void abandon();                                   // nobody takes any more
+    void abandon();                                   // nothing is put or taken any more
 
   private:
     std::mutex mutex_;
@@ -62,10 +62,11 @@ class TimedLaunch : public LaunchTrace {
     explicit TimedLaunch(const Options& options) : options_(options) {}
 
     const TraceSteps& steps() const override;
-    void wait_for_room(uint32_t workgroup) override { store_.wait_for_room(workgroup); }
+    bool wait_for_room(uint32_t workgroup) override { return store_.wait_for_room(workgroup); }
     void begin(Workgroup& workgroup) override;
     void end(Workgroup& workgroup) override;
     void finish() override { store_.finish(); }
+    void give_up() override { store_.abandon(); }
     void consume(const Dispatch& dispatch, const code_object::Kernel& kernel) override;
 
     // JSON of what was modelled, or empty if the launch ended early.
