@@ -47,9 +47,11 @@ void after_fork() {
     library().functions_mutex.unlock();
     library().objects_mutex.unlock();
 }
+// The child's thread has another number than the one that a shared mutex remembers as its writer, so it cannot unlock it.
 void after_fork_in_child() {
     new (&library().loading) std::mutex;
-    after_fork();
+    new (&library().functions_mutex) std::shared_mutex;
+    library().objects_mutex.unlock();
 }
 [[maybe_unused]] const int handlers = pthread_atfork(before_fork, after_fork, after_fork_in_child);
 

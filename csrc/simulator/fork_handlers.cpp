@@ -10,6 +10,7 @@
 #include "simulator/device_memory.h"
 #include "simulator/hip_objects.h"
 #include "simulator/launch_records.h"
+#include "simulator/timed_launches.h"
 
 // A child has the one thread that forked. Locks that are held for moments are taken before the fork, so that what they
 // guard is whole; those that a launch or a translation holds for long are made anew in the child. The launches of
@@ -26,11 +27,13 @@ void before_fork() {
     device_memory().lock();
     checks::finding_log().lock();
     launch_records_mutex().lock();
+    timed_launches_mutex().lock();
     process_settings_mutex().lock();
 }
 
 void after_fork() {
     process_settings_mutex().unlock();
+    timed_launches_mutex().unlock();
     launch_records_mutex().unlock();
     checks::finding_log().unlock();
     device_memory().unlock();

@@ -31,6 +31,8 @@ size_t hand_out(const std::string& json, char* text, size_t size) {
 
 }  // namespace
 
+std::mutex& timed_launches_mutex() { return mutex; }
+
 std::unique_ptr<timing::TimedLaunch> begin_timed_launch(int target) {
     std::lock_guard lock(mutex);
     if (!options) return nullptr;

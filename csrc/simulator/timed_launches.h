@@ -3,11 +3,13 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 
 #include "simulator/timing/timed_launch.h"
 
 namespace hipkittens::simulator {
 
+std::mutex& timed_launches_mutex();  // for fork_handlers.cpp
 // Null unless launches are being timed. Throws HipError if the model has another target than 942 or 950.
 std::unique_ptr<timing::TimedLaunch> begin_timed_launch(int target);
 void keep_timed_launch(timing::TimedLaunch& launch);
