@@ -31,6 +31,19 @@ def pack(target: str) -> Pack:
     return Pack(_HERE / "_kernels" / f"{target}.hkpack")
 
 
+def require_whole(library: Path) -> None:
+    """OSError if the file ends before its section table does: the dynamic linker would map it, and the process die of SIGBUS."""
+    with library.open("rb") as file:
+        header = file.read(64)
+        size = os.fstat(file.fileno()).st_size
+    if len(header) < 64 or not header.startswith(b"\x7fELF"):
+        return  # the dynamic linker refuses it
+    (table,) = struct.unpack_from("<Q", header, 0x28)
+    entry_bytes, entries = struct.unpack_from("<HH", header, 0x3A)
+    if size < table + entry_bytes * entries:
+        raise OSError(f"{library.name} has {size} bytes of {table + entry_bytes * entries}")
+
+
 def why_not_loaded(error: OSError) -> str:
     """What the dynamic linker's complaint about _ops.so comes from, and what to do."""
     text = str(error.__cause__ or error)  # torch wraps it

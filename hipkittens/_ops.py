@@ -8,6 +8,7 @@ import torch
 from . import _backend, _library
 
 try:
+    _library.require_whole(_library.OPERATORS)
     torch.ops.load_library(str(_library.OPERATORS))
 except OSError as error:
     raise ImportError(_library.why_not_loaded(error)) from error

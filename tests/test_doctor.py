@@ -162,6 +162,7 @@ def copied(tmp_path):
     ("damage", "message"),
     [
         ("missing", "the file is not there; reinstall hipkittens"),
+        ("cut", "reinstall hipkittens (_ops.so has 300000 bytes of "),
         pytest.param("text", "the file is damaged, or not for this machine", marks=pytest.mark.slow),
         ("undefined", "torch lacks a function of its stable ABI 2.10"),
         pytest.param("needs", "a library that it needs is missing", marks=pytest.mark.slow),
@@ -171,6 +172,8 @@ def test_operators_that_do_not_load(copied, damage, message):
     operators = copied / "hipkittens" / "lib" / "_ops.so"
     if damage == "missing":
         operators.unlink()
+    elif damage == "cut":
+        os.truncate(operators, 300000)
     elif damage == "text":
         operators.write_text("a page of a proxy server")
     else:
