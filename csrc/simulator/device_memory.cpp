@@ -23,10 +23,12 @@ std::string text_of(const void* pointer) {
 
 }  // namespace
 
-void* DeviceMemory::allocate(size_t bytes, bool poison) {
-    if (bytes > size_t{1} << 46) {
-        throw HipError(hip::hipErrorOutOfMemory,
-                       std::to_string(bytes) + " bytes is more than any device has");
+void* DeviceMemory::allocate(size_t bytes, size_t capacity, bool poison) {
+    const size_t left = capacity - std::min(capacity, allocated_bytes());
+    if (bytes > left) {
+        throw HipError(hip::hipErrorOutOfMemory, std::to_string(bytes) + " bytes; " + std::to_string(left) +
+                                                     " of the device's " + std::to_string(capacity) +
+                                                     " are free");
     }
     const size_t usable = (bytes + granule - 1) / granule * granule;
     const size_t pages = (usable + page - 1) / page * page, total = pages + 2 * page;

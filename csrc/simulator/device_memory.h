@@ -21,7 +21,7 @@ class DeviceMemory {
   public:
     // The last byte, rounded up to 256, is followed by a page that nobody may touch; so is the first preceded
     // by one.
-    void* allocate(size_t bytes, bool poison);
+    void* allocate(size_t bytes, size_t capacity, bool poison);
     void free(void* pointer);  // throws HipError for what allocate did not return
     void register_host(void* pointer, size_t bytes);
     void unregister_host(void* pointer);

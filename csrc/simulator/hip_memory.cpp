@@ -52,7 +52,9 @@ HIPKITTENS_EXPORT hipError_t hipMemGetInfo(size_t* free_bytes, size_t* total_byt
 HIPKITTENS_EXPORT hipError_t hipMalloc(void** pointer, size_t bytes) {
     return call("hipMalloc", [&] {
         require_pointer(pointer, "pointer");
-        *pointer = bytes ? device_memory().allocate(bytes, thread_state().settings.poison != 0) : nullptr;
+        const size_t capacity = devices[thread_state().device].memory_bytes;
+        *pointer =
+            bytes ? device_memory().allocate(bytes, capacity, thread_state().settings.poison != 0) : nullptr;
     });
 }
 HIPKITTENS_EXPORT hipError_t hipFree(void* pointer) {

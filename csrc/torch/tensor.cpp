@@ -52,10 +52,12 @@ Tensor Tensor::empty(std::span<const int64_t> sizes, Dtype dtype, Device device)
                            : dtype == Dtype::float16 ? aoti_torch_dtype_float16()
                                                      : aoti_torch_dtype_float32();
     AtenTensorHandle handle = nullptr;
-    check(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), number,
-                                   device.cpu ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda(),
-                                   device.index, &handle),
-          "to allocate the result");
+    const int32_t type = device.cpu ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda();
+    if (aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), number,
+                                 type, device.index, &handle) != 0) {
+        fail("torch has no " + std::to_string(stride * (dtype == Dtype::float32 ? 4 : 2)) +
+             " bytes for a result; free memory, or make the call smaller");
+    }
     return Tensor(handle);
 }
 
