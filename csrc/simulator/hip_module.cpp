@@ -152,7 +152,8 @@ void run(const Function& function, const LaunchShape& shape, const std::vector<u
     state.report = {};
     request.record = is_recording();
     request.trace = is_tracing();
-    const std::unique_ptr<timing::TimedLaunch> timed = begin_timed_launch(target_number(function));
+    const std::unique_ptr<timing::TimedLaunch> timed =
+        begin_timed_launch(target_number(function), request.settings);
     if (timed) {
         request.launch_trace = timed.get();
         request.settings.trace = &timed->steps();

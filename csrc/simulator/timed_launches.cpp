@@ -33,7 +33,7 @@ size_t hand_out(const std::string& json, char* text, size_t size) {
 
 std::mutex& timed_launches_mutex() { return mutex; }
 
-std::unique_ptr<timing::TimedLaunch> begin_timed_launch(int target) {
+std::unique_ptr<timing::TimedLaunch> begin_timed_launch(int target, const Settings& settings) {
     std::lock_guard lock(mutex);
     if (!options) return nullptr;
     const int modelled = timing::target_of(options->device) == isa::Target::gfx942 ? 942 : 950;
@@ -42,6 +42,11 @@ std::unique_ptr<timing::TimedLaunch> begin_timed_launch(int target) {
                                                        timing::device_name(options->device) + " (gfx" +
                                                        std::to_string(modelled) +
                                                        "), this kernel is for gfx" + std::to_string(target));
+    }
+    if (settings.checks) {
+        throw HipError(
+            hip::hipErrorInvalidValue,
+            "a launch is either modelled (hipkittens_time_launches) or checked; switch the checkers off");
     }
     return std::make_unique<timing::TimedLaunch>(*options);
 }

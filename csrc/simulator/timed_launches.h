@@ -10,8 +10,9 @@
 namespace hipkittens::simulator {
 
 std::mutex& timed_launches_mutex();  // for fork_handlers.cpp
-// Null unless launches are being timed. Throws HipError if the model has another target than 942 or 950.
-std::unique_ptr<timing::TimedLaunch> begin_timed_launch(int target);
+// Null unless launches are being timed. Throws HipError if the model is of another target than 942 or 950, or if the launch
+// is to be checked as well.
+std::unique_ptr<timing::TimedLaunch> begin_timed_launch(int target, const Settings& settings);
 void keep_timed_launch(timing::TimedLaunch& launch);
 
 }  // namespace hipkittens::simulator

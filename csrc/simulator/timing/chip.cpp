@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <stdexcept>
 
 #include "simulator/timing/clock.h"
 
@@ -156,7 +157,15 @@ bool Chip::run(TraceStore& store, int reader) {
             if (failed) return false;
             for (const auto& unit : xcd.units) next = std::min(next, unit->next_time());
         }
-        if (next == std::numeric_limits<double>::infinity()) break;
+        if (next == std::numeric_limits<double>::infinity()) {
+            for (const Xcd& xcd : xcds_) {
+                for (const auto& unit : xcd.units) {
+                    if (!unit->idle())
+                        throw std::logic_error("waves wait for each other, which they did not when they ran");
+                }
+            }
+            break;
+        }
         now = std::max(now, next) + quantum;
         for (Xcd& xcd : xcds_) {
             for (size_t unit = 0; unit < xcd.units.size(); ++unit) {

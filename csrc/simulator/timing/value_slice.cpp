@@ -21,6 +21,7 @@ namespace {
 // Scalars by their code, vector registers from 128 on, then accumulation registers: code - 128.
 constexpr uint32_t register_count = 128 + 512;
 using Registers = std::bitset<register_count>;
+const Registers scalars = (Registers(~uint64_t{0}) << 64) | Registers(~uint64_t{0});
 
 int register_number(const isa::Operand& operand) {
     if (operand.type == isa::OperandType::immediate) return -1;
@@ -60,50 +61,20 @@ bool moves_lanes_through_lds(const Instruction& instruction) {
     return has(instruction, "permute") || has(instruction, "swizzle");
 }
 
-// EXEC holds every lane of the wave, or a register pair that can bring that back does.
-struct ExecState {
-    bool reached = false, full = false;
-    uint16_t saved = isa::code::none;
-
-    void merge(const ExecState& other) {
-        if (!reached) {
-            *this = other;
-            return;
-        }
-        full &= other.full;
-        if (saved != other.saved) saved = isa::code::none;
-    }
-    bool operator==(const ExecState&) const = default;
-};
-
-void step_exec(const Instruction& instruction, ExecState& state) {
-    if (!instruction.row) return;
-    if (has(instruction, "saveexec_b64")) {
-        if (state.full) state.saved = instruction.operands[0].code;
-        state.full = false;
-        return;
-    }
-    if (!writes_exec(instruction)) {
-        for (const isa::Operand& operand : instruction) {
-            if (operand.is_written && operand.code <= state.saved &&
-                state.saved < operand.code + std::max<int>(operand.dwords, 1) + 1)
-                state.saved = isa::code::none;
-        }
-        return;
-    }
-    state.full = false;
-    if (instruction.opcode == Opcode::s_mov_b64)
-        state.full = instruction.operands[1].code == 193 || instruction.operands[1].code == state.saved;
-    if (instruction.opcode == Opcode::s_or_b64) {
-        for (int i = 1; i <= 2; ++i) state.full |= instruction.operands[i].code == state.saved;
-    }
+bool reads_other_lanes(const Instruction& instruction) {
+    return instruction.has_dpp || moves_lanes_through_lds(instruction) || has(instruction, "permlane");
 }
+
+// Registers that somebody wants: before EXEC is next written, so in the very lanes that a write now would reach, or after.
+struct Live {
+    Registers here, later;
+    bool operator==(const Live&) const = default;
+};
 
 struct Block {
     size_t first, end;
     std::vector<size_t> successors;
-    Registers live_in;
-    ExecState exec;
+    Live live_in;
 };
 
 class Slice {
@@ -112,11 +83,10 @@ class Slice {
 
     std::vector<bool> run() {
         if (!find_blocks()) return {};
-        find_full_exec();
         needed_.assign(instructions_.size(), false);
         // Values that go through LDS or come back from it are followed only if somebody wants one.
         for (;;) {
-            for (Block& block : blocks_) block.live_in.reset();
+            for (Block& block : blocks_) block.live_in = {};
             for (bool changed = true; changed;) {
                 changed = false;
                 for (size_t i = blocks_.size(); i-- > 0;) changed |= visit(blocks_[i]);
@@ -158,7 +128,7 @@ class Slice {
         }
         std::vector<size_t> block_of(instructions_.size() + 1);
         for (size_t i = 0; i < instructions_.size(); ++i) {
-            if (leads[i]) blocks_.push_back({i, i, {}, {}, {}});
+            if (leads[i]) blocks_.push_back({i, i, {}, {}});
             block_of[i] = blocks_.size() - 1;
             blocks_.back().end = i + 1;
         }
@@ -173,51 +143,19 @@ class Slice {
         return true;
     }
 
-    // Every block is taken for an entry as well: the text may hold several kernels.
-    void find_full_exec() {
-        std::vector<bool> has_predecessor(blocks_.size());
-        for (const Block& block : blocks_) {
-            for (size_t next : block.successors) has_predecessor[next] = true;
-        }
-        std::vector<size_t> work;
-        for (size_t b = 0; b < blocks_.size(); ++b) {
-            if (has_predecessor[b]) continue;
-            blocks_[b].exec = {true, true, isa::code::none};
-            work.push_back(b);
-        }
-        if (work.empty() && !blocks_.empty()) {
-            blocks_[0].exec = {true, true, isa::code::none};
-            work.push_back(0);
-        }
-        while (!work.empty()) {
-            const Block& block = blocks_[work.back()];
-            work.pop_back();
-            ExecState state = block.exec;
-            for (size_t i = block.first; i < block.end; ++i) step_exec(instructions_[i], state);
-            for (size_t next : block.successors) {
-                const ExecState before = blocks_[next].exec;
-                blocks_[next].exec.merge(state);
-                if (!(blocks_[next].exec == before)) work.push_back(next);
-            }
-        }
-    }
-
     bool visit(Block& block) {
-        Registers live;
-        for (size_t next : block.successors) live |= blocks_[next].live_in;
-        std::vector<bool> full(block.end - block.first);
-        ExecState state = block.exec;
-        for (size_t i = block.first; i < block.end; ++i) {
-            full[i - block.first] = state.reached && state.full;
-            step_exec(instructions_[i], state);
+        Live live;
+        for (size_t next : block.successors) {
+            live.here |= blocks_[next].live_in.here;
+            live.later |= blocks_[next].live_in.later;
         }
-        for (size_t i = block.end; i-- > block.first;) visit(i, full[i - block.first], live);
+        for (size_t i = block.end; i-- > block.first;) visit(i, live);
         if (live == block.live_in) return false;
         block.live_in = live;
         return true;
     }
 
-    void visit(size_t index, bool exec_is_full, Registers& live) {
+    void visit(size_t index, Live& live) {
         const Instruction& instruction = instructions_[index];
         if (!instruction.row) return;
         const isa::Effects effects = isa::effects(instruction);
@@ -226,8 +164,7 @@ class Slice {
             if (operand.is_read) add(reads, operand);
             if (operand.is_written) add(writes, operand);
         }
-        const bool is_wanted = (writes & live).any();
-        const bool keeps = writes_partly(instruction) || (effects.reads_exec && !exec_is_full);
+        const bool is_wanted = (writes & (live.here | live.later)).any();
         Registers wants;
         bool needed = false;
         switch (effects.unit) {
@@ -256,8 +193,14 @@ class Slice {
                 wants = reads;
         }
         if (needed) needed_[index] = true;
-        if (!keeps) live &= ~writes;
-        live |= wants;
+        if (writes_exec(instruction)) live = {{}, live.here | live.later};
+        if (!writes_partly(instruction)) {
+            live.here &= ~writes;
+            // Masks in scalar registers are written whole, and matrix instructions do not look at EXEC.
+            live.later &= ~(effects.reads_exec ? writes & scalars : writes);
+        }
+        // Who reads lanes that EXEC leaves out wants what they held before.
+        (effects.reads_exec && !reads_other_lanes(instruction) ? live.here : live.later) |= wants;
     }
 
     static int address_position(const Instruction& instruction) {

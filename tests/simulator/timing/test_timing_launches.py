@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Whole launches in the cycle model: determinism, sampling, values left out, what is refused."""
 
+import numpy as np
 import pytest
 
 import hipkittens
@@ -55,6 +56,40 @@ def test_without_values_the_cycles_stay():
     for one, other in zip(with_values, run.launches, strict=True):
         assert one.cycles == pytest.approx(other.cycles, rel=0.02)
         assert [i["issues"] for i in one.instructions] == [i["issues"] for i in other.instructions]
+
+
+MASKED_ADDRESS = """
+  s_load_dwordx2 s[4:5], s[0:1], 0
+  v_lshlrev_b32_e32 v1, 2, v0
+  v_mul_u32_u24_e32 v2, 0x100, v0
+  s_mov_b64 s[8:9], exec
+  s_movk_i32 exec_lo, 0xff
+  s_mov_b32 exec_hi, 0
+  v_mov_b32_e32 v1, v2
+  s_mov_b64 exec, s[8:9]
+  s_waitcnt lgkmcnt(0)
+  global_load_dword v3, v1, s[4:5]
+  s_waitcnt vmcnt(0)
+  v_and_b32_e32 v3, 0xfc, v3
+  v_add_f32_e32 v4, v3, v3
+  global_load_dword v5, v3, s[4:5]
+  s_waitcnt vmcnt(0)
+  v_add_f32_e32 v5, v5, v4
+  global_store_dword v1, v5, s[4:5]"""
+
+
+def test_addresses_are_computed_also_without_values():
+    """Of some lanes before EXEC changes and of the others after; and from what was loaded. The result is not written."""
+    memory = np.arange(4096, dtype=np.uint32)
+    kernel = Kernel(MASKED_ADDRESS, "MI355X")
+    full = kernel.time(memory.copy())
+    before = memory.copy()
+    sliced = kernel.time(memory, values=False)
+    np.testing.assert_array_equal(memory, before)
+    assert sliced["instructions"] == full["instructions"]
+    assert sliced["caches"] == full["caches"]
+    # Lanes 0-7 in lines of their own, 8-63 in two, of which lane 0 has one; what is loaded from there points into two.
+    assert full["caches"]["vector_l1_lines"] == 8 + 2 - 1 + 2
 
 
 @pytest.mark.parametrize("device", ["MI300X", "MI355X"])
@@ -150,6 +185,16 @@ def test_a_kernel_for_another_target_is_refused():
             SimulatorError, match=r"modelled for MI355X \(gfx950\), this kernel is for gfx942"
         ):
             kernel.module.kernel("kernel").launch(pointers().ljust(64, b"\0"))
+    finally:
+        timed_kernels.end()
+
+
+def test_checks_and_timing_exclude_each_other():
+    kernel = Kernel("s_nop 0", "MI300X")
+    assert timed_kernels.begin("MI300X") == 0
+    try:
+        with pytest.raises(SimulatorError, match="either modelled"):
+            kernel.module.kernel("kernel").launch(pointers().ljust(64, b"\0"), checks=1)
     finally:
         timed_kernels.end()
 
