@@ -35,6 +35,9 @@ inline constexpr int device_count = sizeof devices / sizeof devices[0];
 inline constexpr int wave_size = 64, simds_per_compute_unit = 4, max_waves_per_simd = 8,
                      vgprs_per_simd_lane = 512;
 inline constexpr int max_workgroup_size = 1024;
+// COMPUTE_TMPRING_SIZE.WAVESIZE has 13 bits that count KiB (LLVM: GCNSubtarget::getMaxWaveScratchSize; ROCr:
+// MAX_WAVE_SCRATCH).
+inline constexpr uint32_t max_scratch_bytes_per_lane = ((1 << 13) - 1) * 1024 / wave_size;
 inline constexpr uint32_t max_grid_x = 0x7fffffff,
                           max_grid_yz = 65535;  // as hipDeviceProp_t::maxGridSize reports
 

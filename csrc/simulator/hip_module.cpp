@@ -122,6 +122,11 @@ void check_shape(const Function& function, const LaunchShape& shape) {
         refuse(hipErrorLaunchOutOfResources,
                std::to_string(kernel.allocated_vgprs) + " VGPRs; there are 512");
     }
+    if (kernel.private_bytes > max_scratch_bytes_per_lane) {
+        refuse(hipErrorLaunchOutOfResources, std::to_string(kernel.private_bytes) +
+                                                 " bytes of scratch for each work-item; there are at most " +
+                                                 std::to_string(max_scratch_bytes_per_lane));
+    }
 }
 
 void check_device(const Function& function) {

@@ -178,41 +178,81 @@ def test_too_few_argument_bytes_are_refused(module):
         module.kernel("add").launch(b"\0" * 8, {}, block=[256])
 
 
+# Eight vector registers: v0 to v3 and, from accum_offset on, a0 to a3.
+FEW_REGISTERS = """
+.amdgcn_target "amdgcn-amd-amdhsa--{target}"
+.text
+.globl small
+.type small,@function
+small:
+  s_nop 0
+  {instruction}
+  s_waitcnt vmcnt(0) lgkmcnt(0)
+  s_endpgm
+.rodata
+.p2align 6
+.amdhsa_kernel small
+  .amdhsa_next_free_vgpr 8
+  .amdhsa_next_free_sgpr 8
+  .amdhsa_accum_offset {accum_offset}
+  .amdhsa_private_segment_fixed_size {private_bytes}
+  .amdhsa_enable_private_segment 1
+.end_amdhsa_kernel
+.amdgpu_metadata
+amdhsa.version: [1, 2]
+amdhsa.kernels:
+  - .name: small
+    .symbol: small.kd
+    .kernarg_segment_size: 0
+    .kernarg_segment_align: 8
+    .group_segment_fixed_size: 0
+    .private_segment_fixed_size: {private_bytes}
+    .wavefront_size: 64
+    .sgpr_count: 8
+    .vgpr_count: 8
+    .max_flat_workgroup_size: 64
+.end_amdgpu_metadata
+"""
+
+
+def small_kernel(target: str, instruction: str, *, accum_offset: int = 8, private_bytes: int = 0):
+    text = FEW_REGISTERS.format(
+        target=target, instruction=instruction, accum_offset=accum_offset, private_bytes=private_bytes
+    )
+    return Module(assemble(text, target), target).kernel("small")
+
+
 def test_an_instruction_without_meaning_stops_with_its_text_and_place():
-    text = """
-    .amdgcn_target "amdgcn-amd-amdhsa--gfx942"
-    .text
-    .globl refused
-    .type refused,@function
-    refused:
-      s_nop 0
-      ds_gws_barrier v0 gds
-      s_endpgm
-    .rodata
-    .p2align 6
-    .amdhsa_kernel refused
-      .amdhsa_next_free_vgpr 8
-      .amdhsa_next_free_sgpr 8
-      .amdhsa_accum_offset 8
-    .end_amdhsa_kernel
-    .amdgpu_metadata
-    amdhsa.version: [1, 2]
-    amdhsa.kernels:
-      - .name: refused
-        .symbol: refused.kd
-        .kernarg_segment_size: 0
-        .kernarg_segment_align: 8
-        .group_segment_fixed_size: 0
-        .private_segment_fixed_size: 0
-        .wavefront_size: 64
-        .sgpr_count: 8
-        .vgpr_count: 8
-        .max_flat_workgroup_size: 64
-    .end_amdgpu_metadata
-    """
-    module = Module(assemble(text, "gfx942"), "gfx942")
-    with pytest.raises(SimulatorError, match=r"kernel refused.*at entry\+0x4: `ds_gws_barrier"):
-        module.kernel("refused").launch(b"")
+    with pytest.raises(SimulatorError, match=r"kernel small.*at entry\+0x4: `ds_gws_barrier"):
+        small_kernel("gfx942", "ds_gws_barrier v0 gds").launch(b"")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("accum_offset", "last", "beyond"),
+    [
+        (8, "v_mov_b32_e32 v7, v0", "v_mov_b32_e32 v8, v0"),
+        (8, "v_mov_b32_e32 v0, v7", "v_mov_b32_e32 v0, v8"),
+        (8, "v_pk_mul_f32 v[0:1], v[6:7], v[6:7]", "global_load_dwordx3 v[6:8], v[0:1], off"),
+        (8, "ds_nop", "v_accvgpr_write_b32 a0, v0"),
+        (4, "v_accvgpr_write_b32 a3, v0", "v_accvgpr_write_b32 a4, v0"),
+        (4, "v_mov_b32_e32 v7, v0", "v_mfma_f32_4x4x1_16b_f32 a[2:5], v0, v0, 0"),
+    ],
+)
+def test_an_instruction_stays_within_the_registers_of_its_wave(target, accum_offset, last, beyond):
+    small_kernel(target, last, accum_offset=accum_offset).launch(b"")
+    place = (
+        rf"at entry\+0x4: `{beyond.split()[0]}[^`]*`.*names a vector register beyond those that the kernel's"
+    )
+    with pytest.raises(SimulatorError, match=f"(?s){place}"):
+        small_kernel(target, beyond, accum_offset=accum_offset).launch(b"")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_wave_has_no_more_scratch_than_the_hardware_counts(target):
+    small_kernel(target, "scratch_store_dword off, v0, off offset:4092", private_bytes=131056).launch(b"")
+    with pytest.raises(SimulatorError, match=r"hip error 701.*131057 bytes of scratch.* at most 131056"):
+        small_kernel(target, "s_nop 1", private_bytes=131057).launch(b"")
 
 
 @pytest.mark.parametrize("target", TARGETS)
