@@ -107,7 +107,7 @@ std::vector<uint8_t> arguments_from_buffer(const Kernel& kernel, const void* buf
     }
     if (bytes && !buffer) refuse("the pointer to them is null");
     std::vector<uint8_t> segment(kernel.kernarg_bytes);
-    std::memcpy(segment.data(), buffer, std::min(bytes, segment.size()));
+    if (bytes) std::memcpy(segment.data(), buffer, std::min(bytes, segment.size()));
     fill_hidden(kernel, shape, segment);
     return segment;
 }

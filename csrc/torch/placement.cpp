@@ -32,7 +32,7 @@ int Placement::target() const { return std::atoi(device_.arch.c_str() + std::str
 
 Tensor Placement::empty(std::span<const int64_t> sizes, Dtype dtype) const {
     Tensor result = Tensor::empty(sizes, dtype, place_);
-    if (place_.cpu && prefill) {
+    if (place_.cpu && prefill && result.data()) {  // one of no elements has no memory
         std::memset(result.data(), 0xff, result.extent_bytes(dtype));
         fresh_.push_back(result.data());
     }
