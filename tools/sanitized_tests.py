@@ -88,7 +88,8 @@ def environment(name: str, tree: Path, report: Path) -> dict[str, str]:
         "PYTHONPATH": str(tree),
         "HIPKITTENS_SANITIZE": SANITIZERS[name].replace(";", ","),
     }
-    # In files, since pytest keeps what a test prints, and a finding ends it.
+    # In files, since pytest keeps what a test prints, and a finding ends it. Beside AddressSanitizer, which has functions of
+    # the same names, UndefinedBehaviorSanitizer writes to stderr whatever its log_path says: main() looks there.
     for variable, text in OPTIONS[name].items():
         result[variable] = f"{text}:log_path={report}"
     return result
@@ -99,7 +100,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("sanitizer", choices=SANITIZERS)
-    parser.add_argument("--host-level", default="avx2", help="the level that is built (default: %(default)s)")
+    parser.add_argument(
+        "--host-level",
+        default="portable",
+        help="the level that is built (default: %(default)s, which tests ask for)",
+    )
     parser.add_argument("--build-folder", type=Path, help="default: build-sanitized/SANITIZER")
     arguments, pytest_arguments = parser.parse_known_args()
 
@@ -111,11 +116,16 @@ def main() -> int:
     reports.mkdir()
     # ThreadSanitizer's shadow wants the addresses that a process has without randomisation.
     unrandomised = ["setarch", "-R"] if arguments.sanitizer == "thread" and shutil.which("setarch") else []
-    status = subprocess.run(
-        [*unrandomised, sys.executable, "-P", "-m", "pytest", "-p", "no:cacheprovider", *pytest_arguments],
-        cwd=tree,
-        env=environment(arguments.sanitizer, tree, reports / "report"),
-    ).returncode
+    stderr = reports / "stderr"
+    with stderr.open("wb") as stream:
+        status = subprocess.run(
+            [*unrandomised, sys.executable, "-P", "-m", "pytest", "-p", "no:cacheprovider", "--capture=sys",
+             *pytest_arguments],
+            cwd=tree, env=environment(arguments.sanitizer, tree, reports / "report"), stderr=stream,
+        ).returncode  # fmt: skip
+    if b"runtime error:" not in stderr.read_bytes():
+        print(stderr.read_text(errors="replace"), end="", file=sys.stderr)
+        stderr.unlink()
     found = sorted(reports.iterdir())
     for path in found:
         print(f"\n== {path}\n{path.read_text(errors='replace')}", flush=True)
