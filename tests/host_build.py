@@ -19,7 +19,7 @@ def build(output: pathlib.Path, sources: Sequence[pathlib.Path | str], *options:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
         pytest.skip("no C++ compiler on this machine")
-    if sanitizers := os.environ.get("HIPKITTENS_SANITIZE"):  # tools/sanitized_tests.py
+    if sanitizers := os.environ.get("SANITIZE_HOST_BUILDS"):  # tools/sanitized_tests.py
         options += (f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-g1")
     command = [compiler, "-std=c++20", "-Wall", "-Wextra", "-fPIC", f"-I{ROOT / 'csrc'}", *options,
                *(str(ROOT / path) for path in sources), "-o", str(output), "-ldl", "-pthread"]  # fmt: skip

@@ -86,7 +86,7 @@ def environment(name: str, tree: Path, report: Path) -> dict[str, str]:
     result = os.environ | {
         "LD_PRELOAD": ":".join(preload),
         "PYTHONPATH": str(tree),
-        "HIPKITTENS_SANITIZE": SANITIZERS[name].replace(";", ","),
+        "SANITIZE_HOST_BUILDS": SANITIZERS[name].replace(";", ","),
     }
     # In files, since pytest keeps what a test prints, and a finding ends it. Beside AddressSanitizer, which has functions of
     # the same names, UndefinedBehaviorSanitizer writes to stderr whatever its log_path says: main() looks there.
