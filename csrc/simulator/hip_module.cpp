@@ -316,8 +316,9 @@ HIPKITTENS_EXPORT hipError_t hipModuleGetFunction(hipFunction_t* function, hipMo
             auto made = std::make_shared<Function>();
             made->module = object;
             made->kernel = kernel;
+            const uint32_t lds_bytes = devices[object->device].lds_bytes;
             made->max_dynamic_lds_bytes =
-                static_cast<int>(devices[object->device].lds_bytes) - static_cast<int>(kernel->lds_bytes);
+                static_cast<int>(lds_bytes - std::min(kernel->lds_bytes, lds_bytes));
             handle = objects().functions.add(std::move(made));
         }
         *function = handle;

@@ -10,7 +10,8 @@ import threading
 import numpy as np
 import pytest
 
-from tests.device_compiler import compile_hip
+from fuzz.seeds import KERNEL
+from tests.device_compiler import assemble, compile_hip
 from tests.simulated_device import TARGETS, library, library_path
 
 SUCCESS, INVALID_VALUE, INVALID_CONFIGURATION, BAD_DIRECTION, BAD_FUNCTION, BAD_DEVICE = 0, 1, 9, 21, 98, 101
@@ -438,6 +439,22 @@ def test_dynamic_lds(hip, target, module):
     )
     assert f"0 bytes of static and {size + 4} of dynamic LDS; {target} has {size}" in text
     hip.hipFree(out)
+
+
+def test_a_kernel_of_more_lds_than_there_is_leaves_none(hip, target):
+    size = 1 << 31
+    text = KERNEL.format(target=target, body="")
+    for word in ("group_segment_fixed_size ", "group_segment_fixed_size: "):
+        text = text.replace(f"{word}2048", f"{word}{size}")
+    module, left = hip.load(assemble(text, target)), ctypes.c_int(-1)
+    function = hip.function(module, "kernel")
+    max_dynamic_shared_size_bytes = 8
+    hip.hipFuncGetAttribute(ctypes.byref(left), max_dynamic_shared_size_bytes, function)
+    assert left.value == 0
+    arguments = params(*(ctypes.c_uint64(0) for _ in range(3)), ctypes.c_uint(0))
+    text = hip.fails("hipModuleLaunchKernel", OUT_OF_RESOURCES, function, *shape(), arguments, None)
+    assert f"{size} bytes of static and 0 of dynamic LDS" in text
+    hip.hipModuleUnload(module)
 
 
 @pytest.mark.parametrize(
