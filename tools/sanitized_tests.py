@@ -40,6 +40,9 @@ OPTIONS = {
     "undefined": {"UBSAN_OPTIONS": "print_stacktrace=1"},
     "thread": {"TSAN_OPTIONS": "history_size=4"},
 }
+# The thread's own variables of a library that was opened with dlopen: when another thread takes over the stack of one that has
+# ended, glibc frees them, in an order kept by a lock of its own, which ThreadSanitizer does not see.
+THREAD_SUPPRESSIONS = "race:_dl_deallocate_tls\n"
 
 
 def run(*command: str | Path, **options) -> None:
@@ -92,6 +95,10 @@ def environment(name: str, tree: Path, report: Path) -> dict[str, str]:
     # the same names, UndefinedBehaviorSanitizer writes to stderr whatever its log_path says: main() looks there.
     for variable, text in OPTIONS[name].items():
         result[variable] = f"{text}:log_path={report}"
+    if name == "thread":
+        suppressions = tree.parent / "suppressions"
+        suppressions.write_text(THREAD_SUPPRESSIONS)
+        result["TSAN_OPTIONS"] += f":suppressions={suppressions}"
     return result
 
 
