@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Any bytes as a pack of code objects: refused with a PackError, or readable. Runs under atheris.
 

@@ -207,6 +207,8 @@ def minimise(folder: Path, target: str) -> None:
     unpack(corpus_archive(target), found)
     subprocess.run([*command, "-merge=1", f"-max_len={TARGETS[target][0]}", "-timeout=60", "-rss_limit_mb=4096", kept, found],
                    env=os.environ | OPTIONS, check=True, stderr=subprocess.DEVNULL)  # fmt: skip
+    if not any(kept.iterdir()):
+        sys.exit("the merge kept no input: the target did not start")
     count = pack(kept, corpus_archive(target))
     record = read_runs()
     if target in record:
