@@ -71,10 +71,15 @@ class Model:
         return self._known[row.key]
 
 
-def run(prepared: Prepared, model: Model, left_out: collections.Counter[str]) -> list[dict[str, Any]]:
-    """One record for each row that the model can run."""
-    records = []
+def run(
+    prepared: Prepared, model: Model, left_out: collections.Counter[str], seconds: float
+) -> list[dict[str, Any]]:
+    """One record for each row that the model can run; none is begun after so many seconds."""
+    records, started = [], time.perf_counter()
     for index, (row, launch) in enumerate(prepared):
+        if time.perf_counter() - started > seconds:
+            left_out[f"not reached within --seconds {seconds:g}"] += 1
+            continue
         try:
             modelled = model(row, launch)
         except Exception as error:  # one row's trouble shall not hide the others
@@ -150,6 +155,14 @@ def main() -> int:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the model"
     )
+    parser.add_argument(
+        "--largest",
+        type=float,
+        default=float("inf"),
+        metavar="GFLOP",
+        help="leave out rows with more operations",
+    )
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no row after so long")
     parser.add_argument("--results", type=Path, help="keep what the model said here, and do not ask it twice")
     parser.add_argument(
         "--fit", type=Path, help="fit on the other part of the rows and write the numbers here"
@@ -162,6 +175,9 @@ def main() -> int:
     settings = _settings(arguments)
     rows, left_out = calibration_rows.read(arguments.rows)
     prepared = prepare(rows, left_out)
+    small = [pair for pair in prepared if pair[1].operations <= arguments.largest * 1e9]
+    left_out[f"more than --largest {arguments.largest:g} GFLOP"] += len(prepared) - len(small)
+    prepared = small
     if not prepared:
         print(f"calibration.py: no row can be run: {dict(left_out)}", file=sys.stderr)
         return 1
@@ -171,10 +187,11 @@ def main() -> int:
 
     def chosen(part: list[Row]) -> Prepared:
         part = calibration_rows.sample(part, arguments.sample or len(part), stratum)
+        part.sort(key=lambda row: row.order)  # so that --seconds cuts every stratum alike
         return [(row, launches[row.key]) for row in part]
 
     if arguments.fit:
-        records = run(chosen(for_fit), model, left_out)
+        records = run(chosen(for_fit), model, left_out, arguments.seconds)
         points = (
             tuple(record[name] for name in ("key", "chip", "matrix_format", "predicted_us", "measured_us"))
             for record in records
@@ -191,7 +208,9 @@ def main() -> int:
     if fitted and fitted.settings != settings:
         parser.error(f"--fitted: was made with {fitted.settings}, this run has {settings}; make both alike")
     used = set(fitted.rows) if fitted else {row.key for row in for_fit}
-    records = run([pair for pair in chosen(held_out) if pair[0].key not in used], model, left_out)
+    records = run(
+        [pair for pair in chosen(held_out) if pair[0].key not in used], model, left_out, arguments.seconds
+    )
     compare(records, prepared, [pair for pair in prepared if pair[0].key in used], fitted)
     report = calibration_report.Report(
         records,

@@ -72,7 +72,8 @@ class Report:
             line = f"| {name} | {sum(map(of, self.records))} |"
             for model in self.models:
                 error = self.errors(model, of)
-                line += f" {error['mape']:.1f} % |" + f" {error['bias']:+.1f} % |" * model.startswith("cycle")
+                figure = f"{error['mape']:.1f} %" if error["rows"] else "none"
+                line += f" {figure} |" + f" {error['bias']:+.1f} % |" * model.startswith("cycle")
             lines.append(line)
         return "\n".join(lines)
 
@@ -235,8 +236,8 @@ kernel and a shape, the time on a GPU. The kernels are in its wheel, so the [cyc
 code objects at the same shapes:
 
 ```sh
-python benchmarks/calibration.py --rows FILE.csv --fit calibration_fit.json --sample 150
-python benchmarks/calibration.py --rows FILE.csv --fitted calibration_fit.json --sample 150
+python benchmarks/calibration.py --rows FILE.csv --largest 60 --sample 60 --seconds 45 --fit benchmarks/calibration_fit.json
+python benchmarks/calibration.py --rows FILE.csv --largest 60 --sample 110 --seconds 60 --fitted benchmarks/calibration_fit.json
 ```
 
 The file holds {distinct} distinct rows that say enough. Within each family and chip {share} of them, the first by a
@@ -252,7 +253,7 @@ Mean of |predicted / measured - 1|; *bias* is the median of predicted / measured
 {picture}The baselines see the same rows: a *roofline* of peak matrix rate and achievable HBM bandwidth; *Origami*, AMD's
 analytical model for matrix products, from its published formulas and constants, at the peak clock; and *two parameters
 per kernel*, rounds x (a + b K), fitted on the rows that the model was fitted on, where a kernel with fewer than three such
-rows takes the pair of its family.
+rows takes the pair of its family, and none where that has no such row either: those count in the other columns only.
 
 {ranks}
 
