@@ -207,6 +207,15 @@ def _patch(arguments: argparse.Namespace) -> int:
     return _patch_command.main(arguments.model, arguments.json, arguments.linear, arguments.dtype)
 
 
+def _bench(arguments: argparse.Namespace) -> int:
+    from .profiling import bench_command
+
+    try:
+        return bench_command.main(arguments)
+    except ValueError as error:
+        raise SystemExit(f"hipkittens bench: {error}") from None
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hipkittens", description="AMD GPU kernels for PyTorch, and their simulator"
@@ -229,6 +238,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument(
         "--report", metavar="FILE", help="write the text for a bug report to FILE, or print it (-)"
+    )
+    from .profiling import bench_command
+
+    bench_command.add_arguments(
+        command(
+            commands,
+            "bench",
+            _bench,
+            "how fast operations are beside other libraries: modelled here, measured on a GPU",
+        )
     )
     command(commands, "verify", _verify, "check the sha256 of every code object")
     patch = command(

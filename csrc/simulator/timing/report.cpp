@@ -3,7 +3,11 @@
 #include "simulator/timing/report.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "code_object/line_table.h"
+#include "simulator/machine/fault_report.h"
+#include "simulator/machine/program.h"
 #include "simulator/timing/clock.h"
 #include "simulator/timing/json_text.h"
 
@@ -15,6 +19,19 @@ constexpr const char* unit_names[] = {"salu",          "smem", "valu",   "transc
                                       "vector_memory", "flat", "branch", "message",        "internal"};
 
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+std::optional<code_object::LineTable> line_table_of(const Program& program) {
+    try {
+        return code_object::LineTable(*program.file);
+    } catch (const code_object::Error&) {
+        return std::nullopt;  // figures without source lines are better than none
+    }
+}
+
+std::string source_of(const std::optional<code_object::LineTable>& lines, const Program& program,
+                      const isa::Instruction& instruction) {
+    return lines ? lines->source_line(program.text_address + instruction.address - program.load_offset) : "";
+}
 
 }  // namespace
 
@@ -99,12 +116,16 @@ void Chip::describe(JsonText& json) const {
     for (const char* name : stall_names) json.value(name);
     json.close(']');
     json.member("timeline_is_full", events_.is_full());
+    const Program& program = *dispatch_.program;
+    const std::optional<code_object::LineTable> line_table = line_table_of(program);
     json.key("instructions").open('[');
     for (size_t i = 0; i < counts_.size(); ++i) {
         const InstructionCounts& counts = counts_[i];
         if (counts.issues == 0) continue;
         json.open('{')
             .member("address", costs_[i].address)
+            .member("text", instruction_text(program, program.instructions[i]))
+            .member("source", source_of(line_table, program, program.instructions[i]))
             .member("unit", unit_names[static_cast<int>(costs_[i].unit)])
             .member("issues", counts.issues)
             .key("stalls")

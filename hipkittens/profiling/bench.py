@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: MIT
+"""Rows of `hipkittens bench`: each library at each shape, modelled without a GPU, measured with one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from .. import _backend, _timing
+from .limits import limit
+from .measure import measure
+from .peers import Peer, Unavailable, peer
+from .problems import Problem
+from .published import figure
+
+OURS = "hipkittens"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One library at one shape.
+
+    kind            "modelled" (the cycle model), "measured" (a GPU), or "none": `note` says why
+    cycles          modelled: core clocks of all launches together
+    microseconds    modelled or measured (median); without what launching costs when it is modelled
+    low, high       measured: tenth and ninetieth percentile
+    tflops, gbps    useful operations and bytes over that time; tflops only where operations are the measure
+    share_of_limit  the least time that the data sheet allows over this one
+    limited_by      what sets that least time: "matrix" or "memory"
+    published_microseconds, published_tflops, published_source  what was published of this library at this shape and device
+    """
+
+    operation: str
+    shape: str
+    size: int
+    device: str
+    library: str
+    kind: str
+    kernels: tuple[str, ...] = ()
+    cycles: float | None = None
+    clock_mhz: float | None = None
+    microseconds: float | None = None
+    low: float | None = None
+    high: float | None = None
+    tflops: float | None = None
+    gbps: float | None = None
+    share_of_limit: float | None = None
+    limited_by: str = ""
+    published_microseconds: float | None = None
+    published_tflops: float | None = None
+    published_source: str | None = None
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"kernels": list(self.kernels)}
+
+
+def modelled_launches(
+    device: str, call: Callable[[], object], timeline: int = 0
+) -> list[_timing.ModelledLaunch]:
+    """The launches of `call` in the cycle model. Their results are not computed."""
+    with (
+        _backend.simulate(_timing.DEVICES[device]),
+        _timing.timing(device, values=False, timeline=timeline) as run,
+    ):
+        call()
+    return run.launches
+
+
+def _row(problem: Problem, device: str, library: str, kind: str) -> Row:
+    row = Row(problem.operation, problem.shape, problem.size, device, library, kind)
+    known = figure(problem, device, library)
+    if known is None:
+        return row
+    return replace(
+        row,
+        published_microseconds=known.microseconds,
+        published_tflops=problem.flops and problem.flops / known.microseconds * 1e-6,
+        published_source=known.source,
+    )
+
+
+def _timed(row: Row, problem: Problem, microseconds: float) -> Row:
+    least = limit(problem, row.device)
+    return replace(
+        row,
+        microseconds=microseconds,
+        tflops=problem.flops and problem.flops / microseconds * 1e-6,
+        gbps=problem.bytes / microseconds * 1e-3,
+        share_of_limit=least.microseconds / microseconds,
+        limited_by=least.unit,
+    )
+
+
+def _modelled(problem: Problem, device: str, library: str, candidates: Iterable[Any]) -> Row:
+    """The fastest of the candidates."""
+    best, name = None, ""
+    for label, call in candidates:
+        launches = modelled_launches(device, call)
+        if not launches:
+            raise Unavailable(f"{library} launched no kernel: there is nothing to do at this shape")
+        if best is None or sum(x.microseconds for x in launches) < sum(x.microseconds for x in best):
+            best, name = launches, label
+    assert best is not None
+    microseconds = sum(launch.microseconds for launch in best)
+    row = replace(
+        _row(problem, device, library, "modelled"),
+        kernels=tuple(launch.kernel for launch in best),
+        cycles=sum(launch.cycles for launch in best),
+        clock_mhz=sum(launch.cycles for launch in best) / microseconds,
+        note=name,
+    )
+    return _timed(row, problem, microseconds)
+
+
+def _measured(problem: Problem, device: str, library: str, call: Callable[[], object]) -> Row:
+    result = measure(call)
+    row = replace(_row(problem, device, library, "measured"), low=result.low, high=result.high)
+    return _timed(row, problem, result.median)
+
+
+def row_of(problem: Problem, device: str, library: str, on_gpu: bool) -> Row:
+    """One library at one shape; a row of kind "none" if it has nothing for it."""
+    try:
+        if library == OURS:
+            call = problem.call("cuda" if on_gpu else "cpu")
+            return (
+                _measured(problem, device, library, call)
+                if on_gpu
+                else _modelled(problem, device, library, [("", call)])
+            )
+        other: Peer = peer(library)
+        if on_gpu:
+            return _measured(problem, device, library, other.measured(problem))
+        return _modelled(problem, device, library, other.modelled(problem, _timing.DEVICES[device]))
+    except Unavailable as reason:
+        return replace(_row(problem, device, library, "none"), note=str(reason))

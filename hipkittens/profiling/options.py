@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""The arguments that bench, profile and trace share."""
+
+from __future__ import annotations
+
+import argparse
+
+from .. import _timing
+from .problems import DEFAULT_SHAPES, OPERATIONS, Problem, parse_shapes
+
+FIRST_DEVICE = {"gfx942": "MI300X", "gfx950": "MI355X"}
+
+
+def add(parser: argparse.ArgumentParser, several_shapes: bool, operation: str | None = None) -> None:
+    parser.add_argument("operation", metavar="OP", nargs=operation, help=", ".join(OPERATIONS))
+    form = "MxNxK (gemm), ROWSxCOLUMNS (norms), or letters such as B16H64K8N2048D128:causal"
+    parser.add_argument(
+        "--shapes" if several_shapes else "--shape",
+        dest="shapes",
+        metavar="SHAPES" if several_shapes else "SHAPE",
+        help=form + ", with commas between" * several_shapes,
+    )
+    parser.add_argument("--device", metavar="DEVICE", help=f"what to model: {', '.join(_timing.DEVICES)}")
+    parser.add_argument(
+        "--arch", choices=tuple(FIRST_DEVICE), help="instead: the first device of that target"
+    )
+
+
+def operation(name: str) -> str:
+    if name not in OPERATIONS:
+        raise ValueError(f"OP is {name!r}; allowed: {', '.join(OPERATIONS)}")
+    return name
+
+
+def device(arguments: argparse.Namespace) -> str:
+    """The device that --device or --arch names, by default MI355X. ValueError if there is none, or if they contradict."""
+    if arguments.device is None:
+        return FIRST_DEVICE[arguments.arch or "gfx950"]
+    name = arguments.device.upper()
+    if name not in _timing.DEVICES:
+        raise ValueError(f"--device is {arguments.device!r}; allowed: {', '.join(_timing.DEVICES)}")
+    if arguments.arch and _timing.DEVICES[name] != arguments.arch:
+        raise ValueError(f"--device {name} is a {_timing.DEVICES[name]}, and --arch says {arguments.arch}")
+    return name
+
+
+def problems(arguments: argparse.Namespace) -> list[Problem]:
+    name = operation(arguments.operation)
+    return parse_shapes(name, arguments.shapes or DEFAULT_SHAPES[name])
+
+
+def problem(arguments: argparse.Namespace) -> Problem:
+    name = operation(arguments.operation)
+    (first, *others) = parse_shapes(name, arguments.shapes or DEFAULT_SHAPES[name].split(",")[0])
+    if others:
+        raise ValueError(f"--shape is {arguments.shapes!r}; allowed: one shape")
+    return first

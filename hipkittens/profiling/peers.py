@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT
+"""Other libraries that `bench` sets beside ours.
+
+torch is always there. triton and aiter need a checkout, since what compiles and launches their kernels here is part of the
+benchmarks and tests and not of the package: benchmarks/peer_triton.py and benchmarks/peer_aiter.py.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from .problems import Problem
+
+NAMES = ("torch", "triton", "aiter")
+_BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
+
+Candidate = tuple[str, Callable[[], object]]
+
+
+class Unavailable(Exception):
+    """The peer has nothing for this problem; the text says why."""
+
+
+class Peer(Protocol):
+    """Both raise Unavailable. `modelled` gives every kernel that might be the fastest, with its name, to be called inside the
+    cycle model of a device; `measured` gives what to call on a GPU."""
+
+    def modelled(self, problem: Problem, target: str) -> Iterator[Candidate]: ...
+
+    def measured(self, problem: Problem) -> Callable[[], object]: ...
+
+
+class TorchPeer:
+    """PyTorch's own operators."""
+
+    def modelled(self, problem: Problem, target: str) -> Iterator[Candidate]:
+        raise Unavailable(
+            "PyTorch's GPU kernels are in ROCm's libraries, which have no code objects here to model"
+        )
+
+    def measured(self, problem: Problem) -> Callable[[], object]:
+        def random(*shape: int) -> torch.Tensor:
+            return problem.tensor("cuda", *shape)
+
+        e = problem.extents
+        if problem.operation == "gemm":
+            a, b = random(e["M"], e["K"]), random(e["N"], e["K"])
+            return lambda: a @ b.mT
+        if problem.operation.startswith("attention"):
+            if problem.causal and e["N"] != e["L"]:
+                raise Unavailable("PyTorch aligns a causal mask with the first key")
+            leaves = [random(e["B"], e["H"], e["N"], e["D"])]
+            leaves += [random(e["B"], e["K"], e["L"], e["D"]) for _ in range(2)]
+
+            def forward() -> torch.Tensor:
+                return F.scaled_dot_product_attention(*leaves, is_causal=problem.causal, enable_gqa=True)
+
+            if problem.operation == "attention":
+                return forward
+            for leaf in leaves:
+                leaf.requires_grad_()
+            out = forward()
+            gradient = torch.randn_like(out)
+            return lambda: torch.autograd.grad(out, leaves, gradient, retain_graph=True)
+        if problem.operation == "rotary":
+            x = random(e["B"], e["H"], e["N"], e["D"])
+            cos, sin = random(e["N"], e["D"]), random(e["N"], e["D"])
+
+            def turn() -> torch.Tensor:
+                first, second = x.chunk(2, -1)
+                return x * cos + torch.cat((-second, first), -1) * sin
+
+            return turn
+        x, weight, bias = random(e["rows"], e["columns"]), random(e["columns"]), random(e["columns"])
+        if problem.operation == "rms_norm":
+            return lambda: F.rms_norm(x, weight.shape, weight)
+        return lambda: F.layer_norm(x, weight.shape, weight, bias)
+
+
+def peer(name: str) -> Peer:
+    """Raises Unavailable if that peer cannot be had in this installation."""
+    if name == "torch":
+        return TorchPeer()
+    file = _BENCHMARKS / f"peer_{name}.py"
+    if not file.is_file():
+        raise Unavailable(f"--compare {name} needs a checkout of hipkittens (benchmarks/{file.name})")
+    module_name = f"hipkittens_benchmarks_peer_{name}"
+    if module_name not in sys.modules:
+        specification = importlib.util.spec_from_file_location(module_name, file)
+        assert specification and specification.loader
+        module = importlib.util.module_from_spec(specification)
+        try:
+            specification.loader.exec_module(module)
+        except ImportError as error:
+            raise Unavailable(f"--compare {name}: {error}") from None
+        sys.modules[module_name] = module
+    return sys.modules[module_name].peer()

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT
+"""Figures that others published of their kernels on real GPUs: published.csv, each row with its source. None of them is ours."""
+
+from __future__ import annotations
+
+import csv
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from .problems import Problem
+
+
+@dataclass(frozen=True)
+class Published:
+    microseconds: float
+    source: str
+
+
+@functools.cache
+def _rows() -> dict[tuple[str, str, str, str], Published]:
+    """The fastest of each operation, device, library and shape."""
+    fastest: dict[tuple[str, str, str, str], Published] = {}
+    with open(Path(__file__).with_name("published.csv"), newline="") as file:
+        for row in csv.DictReader(file):
+            key = row["op"], row["device"], row["library"], row["shape"]
+            known = Published(float(row["microseconds"]), row["source"])
+            if key not in fastest or known.microseconds < fastest[key].microseconds:
+                fastest[key] = known
+    return fastest
+
+
+def figure(problem: Problem, device: str, library: str) -> Published | None:
+    """What was published of `library` for this very shape and device, the fastest if there are several; or None."""
+    return _rows().get((problem.operation, device, library, problem.shape))
