@@ -11,7 +11,7 @@ from . import _prerequisites as _prerequisites  # isort: skip
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import _backend, _log
+from . import _backend, _log, _timing
 from . import _ops as _ops
 from ._backend import simulate
 from ._supported import Support, supported
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _log.configure()
 _backend.apply_environment()
+_timing.apply_environment()
 
 __version__ = "0.1.0"
 __all__ = [

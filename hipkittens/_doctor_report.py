@@ -14,7 +14,7 @@ from rich.table import Table
 from ._doctor import Examination, examine
 
 _MARKS = {"good": "[green]good[/]", "note": "[yellow]note[/]", "problem": "[red]PROBLEM[/]"}
-_PATHS = ("HIPKITTENS_CHECKS_FILE",)  # variables whose value is nobody's business
+_PATHS = ("HIPKITTENS_CHECKS_FILE", "HIPKITTENS_TIMING_FILE")  # variables whose value is nobody's business
 
 
 def _print_table(found: Examination) -> None:

@@ -62,6 +62,12 @@ CHECKS = Variable(
     "CHECKS", "checkers of the simulator that look at every call", ("all", *CHECKERS), several=True
 )
 CHECKS_FILE = Variable("CHECKS_FILE", "file that the findings of these are written to as the process ends")
+TIMING = Variable(
+    "TIMING",
+    "the GPU on which every launch is modelled, for TIMING_FILE",
+    ("MI300X", "MI325X", "MI350X", "MI355X"),
+)
+TIMING_FILE = Variable("TIMING_FILE", "file that the modelled launches are written to as the process ends")
 LOG = Variable(
     "LOG", "shows on standard error what the logger hipkittens says", ("debug", "info", "warning", "error")
 )
@@ -72,6 +78,8 @@ VARIABLES = (
     LIBHIP_PATH,
     CHECKS,
     CHECKS_FILE,
+    TIMING,
+    TIMING_FILE,
     LOG,
     Variable("DEVICE_COMPILER", "clang or hipcc that compiles kernels, instead of zig's"),
     Variable("PYTHON", "the Python that ./run makes its environment from", read_by="build"),

@@ -17,7 +17,7 @@ from ._library import SIMULATOR
 
 HOST_LEVELS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 # isa::Unit, in its order.
-_UNITS = (
+UNITS = (
     "salu", "smem", "valu", "transcendental", "matrix", "lds", "vector_memory", "flat", "branch", "message", "internal",
 )  # fmt: skip
 
@@ -289,7 +289,7 @@ def _recorded_launch(index: int) -> dict[str, Any]:
     rows = ctypes.string_at(record.instructions or 0, record.instruction_count * _INSTRUCTION.size)
     instructions, waits = [], []
     for executions, moved, conflicts, address, unit, vm, lgkm in _INSTRUCTION.iter_unpack(rows):
-        instructions.append((address, _UNITS[unit], executions, moved, conflicts))
+        instructions.append((address, UNITS[unit], executions, moved, conflicts))
         if vm or lgkm:
             waits.append((address, vm, lgkm))
     regions = []

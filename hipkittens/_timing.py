@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _simulator
+from . import _environment, _simulator
 
 DEVICES = {"MI300X": "gfx942", "MI325X": "gfx942", "MI350X": "gfx950", "MI355X": "gfx950"}
 
@@ -73,6 +74,22 @@ class ModelledLaunch:
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
+def launches_of(reports: str, timeline: Callable[[int], Any] = lambda _: ()) -> list[ModelledLaunch]:
+    """The launches of a JSON array of reports; `timeline` gives the events of each by its index."""
+    return [
+        ModelledLaunch(
+            report["kernel"],
+            report["device"],
+            report["cycles"],
+            report["microseconds"],
+            report["launch_overhead_microseconds"],
+            report,
+            timeline(index),
+        )
+        for index, report in enumerate(json.loads(reports))
+    ]
+
+
 class timing:
     """Models how long the launches inside take: `with hipkittens.timing("MI355X") as run: ...; run.launches`.
 
@@ -125,21 +142,26 @@ class timing:
         self._launches = self._read()
         _simulator.time_launches(None)
 
-    def _read(self) -> list[ModelledLaunch]:
-        return [
-            ModelledLaunch(
-                report["kernel"],
-                report["device"],
-                report["cycles"],
-                report["microseconds"],
-                report["launch_overhead_microseconds"],
-                report,
-                _simulator.timeline(index),
-            )
-            for index, report in enumerate(json.loads(_simulator.timed_launches()))
-        ]
+    @staticmethod
+    def _read() -> list[ModelledLaunch]:
+        return launches_of(_simulator.timed_launches(), _simulator.timeline)
 
     @property
     def launches(self) -> list[ModelledLaunch]:
         """The launches so far, in the order in which they ended."""
         return self._read() if self._launches is None else self._launches
+
+
+def apply_environment() -> None:
+    """Under HIPKITTENS_TIMING every launch of the process is modelled, and HIPKITTENS_TIMING_FILE gets the reports at its end."""
+    device, path = _environment.TIMING.read(), _environment.TIMING_FILE.read()
+    if not device or not path:
+        return
+    run = timing(device)
+    run.__enter__()
+
+    def write() -> None:
+        with open(path, "w") as file:
+            file.write(_simulator.timed_launches())
+
+    atexit.register(write)

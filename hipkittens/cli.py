@@ -207,13 +207,11 @@ def _patch(arguments: argparse.Namespace) -> int:
     return _patch_command.main(arguments.model, arguments.json, arguments.linear, arguments.dtype)
 
 
-def _bench(arguments: argparse.Namespace) -> int:
-    from .profiling import bench_command
-
+def _profiling(arguments: argparse.Namespace) -> int:
     try:
-        return bench_command.main(arguments)
+        return arguments.main(arguments)
     except ValueError as error:
-        raise SystemExit(f"hipkittens bench: {error}") from None
+        raise SystemExit(f"hipkittens {arguments.command_name}: {error}") from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -239,16 +237,24 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--report", metavar="FILE", help="write the text for a bug report to FILE, or print it (-)"
     )
-    from .profiling import bench_command
+    from .profiling import bench_command, profile_command, trace_command
 
-    bench_command.add_arguments(
-        command(
-            commands,
+    for name, module, help in (
+        (
             "bench",
-            _bench,
-            "how fast operations are beside other libraries: modelled here, measured on a GPU",
-        )
-    )
+            bench_command,
+            "how fast an operation is beside other libraries: modelled here, measured on a GPU",
+        ),
+        (
+            "profile",
+            profile_command,
+            "what each instruction costs in the cycle model, and what the bottleneck is",
+        ),
+        ("trace", trace_command, "a timeline of a modelled launch, for ui.perfetto.dev"),
+    ):
+        added = command(commands, name, _profiling, help)
+        added.set_defaults(main=module.main, command_name=name)
+        module.add_arguments(added)
     command(commands, "verify", _verify, "check the sha256 of every code object")
     patch = command(
         commands, "patch", _patch, "what hipkittens.patch would replace in a model, and why not the rest"

@@ -51,6 +51,12 @@ def test_its_cost(folder):
     assert "VGPRs" in lines[0] and "'instructions'" in lines[2] and "s_" in lines[3]
 
 
+def test_its_profile(folder):
+    lines = run(folder, "profile_of_softmax.py").splitlines()
+    assert len(lines) == 6 and lines[0].endswith(".")
+    assert all(" clocks for " in line for line in lines[1:]) and any("softmax.cpp:" in line for line in lines)
+
+
 def test_shipping_it_as_an_operator(folder, monkeypatch):
     run(folder, "build_softmax.py")
     monkeypatch.chdir(folder)

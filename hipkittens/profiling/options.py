@@ -11,8 +11,12 @@ from .problems import DEFAULT_SHAPES, OPERATIONS, Problem, parse_shapes
 FIRST_DEVICE = {"gfx942": "MI300X", "gfx950": "MI355X"}
 
 
-def add(parser: argparse.ArgumentParser, several_shapes: bool, operation: str | None = None) -> None:
-    parser.add_argument("operation", metavar="OP", nargs=operation, help=", ".join(OPERATIONS))
+def add(parser: argparse.ArgumentParser, several_shapes: bool) -> None:
+    parser.add_argument("operation", metavar="OP", help=", ".join(OPERATIONS))
+    add_where(parser, several_shapes)
+
+
+def add_where(parser: argparse.ArgumentParser, several_shapes: bool) -> None:
     form = "MxNxK (gemm), ROWSxCOLUMNS (norms), or letters such as B16H64K8N2048D128:causal"
     parser.add_argument(
         "--shapes" if several_shapes else "--shape",

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""`hipkittens profile`: what each instruction of the launched kernels costs, and what holds them up."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+from rich.console import Console
+from rich.table import Table
+
+from .. import _timing
+from . import options
+from .bench import modelled_launches
+from .listing import Line, Listing, listing
+
+_LEGEND = (
+    "Modelled: by the cycle model, never on a GPU (docs/timing_model.md). issues: waves that issued it; clocks: for which "
+    "waves waited before it, summed, and for what most of them; both of the XCD that is simulated in detail."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_where(parser, several_shapes=False)
+    parser.add_argument("--top", type=int, metavar="N", help="only the N instructions that cost most")
+    parser.add_argument(
+        "operation",
+        nargs="+",
+        metavar="OP | -- PROGRAM",
+        help=", ".join(options.OPERATIONS) + "; or a program, for example: -- python script.py",
+    )
+
+
+def main(arguments: argparse.Namespace) -> int:
+    if arguments.top is not None and arguments.top < 1:
+        raise ValueError(f"--top is {arguments.top}; allowed: a positive number")
+    status = 0
+    device = options.device(arguments)
+    if len(arguments.operation) == 1:
+        (arguments.operation,) = arguments.operation
+        launches = modelled_launches(device, options.problem(arguments).call())
+    else:
+        if arguments.shapes:
+            raise ValueError("--shape belongs to an operation, and a program has shapes of its own")
+        status, launches = _of_program(arguments.operation, device, arguments.json)
+    listings = [listing(launch) for launch in launches]
+    if arguments.json:
+        rows = [one.to_dict() for one in listings]
+        json.dump({"exit_status": status, "modelled": True, "launches": rows}, sys.stdout, indent=1)
+        print()
+    else:
+        _print(listings, arguments.top)
+    return status
+
+
+def _of_program(program: list[str], device: str, as_json: bool) -> tuple[int, list[_timing.ModelledLaunch]]:
+    """Exit status and modelled launches of a program that imports hipkittens."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "launches.json")
+        environment = os.environ | {
+            "HIPKITTENS_TIMING": device,
+            "HIPKITTENS_TIMING_FILE": path,
+            "HIPKITTENS_ARCH": _timing.DEVICES[device],
+        }
+        # The program's own output must not mix with JSON.
+        status = subprocess.run(program, env=environment, stdout=sys.stderr if as_json else None).returncode
+        if not os.path.exists(path):
+            return status, []
+        with open(path) as file:
+            return status, _timing.launches_of(file.read())
+
+
+def _print(listings: list[Listing], top: int | None) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    if not listings:
+        console.print("No kernel was launched.")
+        return
+    for one in listings:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("address", "issues", "clocks"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for heading in ("waiting for", "unit", "instruction", "source"):
+            table.add_column(heading, no_wrap=heading != "source", overflow="fold")
+        for line in _chosen(one.lines, top):
+            table.add_row(
+                f"{line.address:x}",
+                f"{line.issues:,}",
+                f"{line.clocks:,.0f}" if line.clocks >= 0.5 else "",
+                line.reason if line.clocks >= 0.5 else "",
+                line.unit,
+                line.text,
+                line.source,
+            )
+        console.print(table)
+        busy = ", ".join(f"{name.replace('_', ' ')} {100 * share:.1f} %" for name, share in one.busy.items())
+        waits = sum(one.stalls.values())
+        stalls = ", ".join(f"{name} {100 * clocks / waits:.0f} %" for name, clocks in one.stalls.items())
+        for text in (
+            f"{one.kernel} on {one.device}, modelled: {one.cycles:,.0f} cycles, {one.microseconds:,.2f} us",
+            f"occupancy: {one.occupancy}",
+            f"busy: {busy}",
+            f"waits: {stalls}",
+            f"bottleneck: {one.bottleneck}",
+            "",
+        ):
+            console.print(text, soft_wrap=True, highlight=False, markup=False)
+    console.print(_LEGEND, soft_wrap=True, highlight=False)
+
+
+def _chosen(lines: tuple[Line, ...], top: int | None) -> list[Line]:
+    if top is None:
+        return list(lines)
+    return sorted(sorted(lines, key=lambda line: -line.clocks)[:top], key=lambda line: line.address)

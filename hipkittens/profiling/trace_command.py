@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: MIT
+"""`hipkittens trace`: a timeline of an operation in the cycle model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from . import options
+from .bench import modelled_launches
+from .timeline import trace
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add(parser, several_shapes=False)
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="for ui.perfetto.dev (.json)")
+    parser.add_argument(
+        "--compute-units",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of XCD 0, to keep the events of (default 1)",
+    )
+    parser.add_argument(
+        "--launch",
+        type=int,
+        default=0,
+        metavar="I",
+        help="which launch, where an operation has several (default 0)",
+    )
+
+
+def main(arguments: argparse.Namespace) -> int:
+    if not 1 <= arguments.compute_units <= 38:
+        raise ValueError(f"--compute-units is {arguments.compute_units}; allowed: 1 to 38")
+    device, problem = options.device(arguments), options.problem(arguments)
+    launches = modelled_launches(device, problem.call(), timeline=arguments.compute_units)
+    if not 0 <= arguments.launch < len(launches):
+        raise ValueError(f"--launch is {arguments.launch}; allowed: 0 to {len(launches) - 1}")
+    timeline = trace(launches[arguments.launch])
+    with open(arguments.output, "w") as file:
+        json.dump(timeline, file, separators=(",", ":"))
+    said = timeline["otherData"] | {"events": len(timeline["traceEvents"]), "file": arguments.output}
+    if arguments.json:
+        json.dump(said, sys.stdout, indent=2)
+        print()
+        return 0
+    print(f"{said['kernel']} on {said['device']}: {said['events']:,} events in {arguments.output}")
+    print(
+        f"Modelled at {said['clock_mhz']:.0f} MHz, {said['cycles']:,.0f} cycles; open it in ui.perfetto.dev."
+    )
+    if not said["complete"]:
+        print("The timeline was full before the launch ended; trace fewer compute units or a smaller shape.")
+    return 0

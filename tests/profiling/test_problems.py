@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: MIT
+"""The syntax of --shapes, and what the problems count."""
+
+import pytest
+
+from hipkittens.profiling import limits, problems, published
+
+WRONG = {
+    ("gemm", "256x256"): "'256x256' is not MxNxK, such as 4096x4096x4096",
+    ("gemm", "256x0x256"): "N is 0; allowed: 1 to",
+    ("gemm", "1x2x-3"): "is not MxNxK",
+    ("gemm", "256x256x256,"): "'' is not MxNxK",
+    ("layer_norm", "4x4x4"): "is not rowsxcolumns",
+    ("attention", "B1H2N64"): "has no D; attention takes BHND[K][L]",
+    ("attention", "B1H2N64D64X3"): "X is no extent",
+    ("attention", "B1B1H2N64D64"): "has B twice",
+    ("attention", "B1H3K2N64D64"): "3 query heads cannot share 2 key heads",
+    ("attention", "B1H2N64D64:full"): "after the colon is 'full'; allowed: causal",
+    ("rotary", "B1H2N64D64:causal"): "allowed: nothing",
+    ("rotary", "B1H2N64D63"): "it has to be even",
+    ("rotary", "64x64"): "is not letters with numbers",
+}
+
+
+@pytest.mark.parametrize("operation, text", WRONG)
+def test_a_wrong_shape_is_named(operation, text):
+    with pytest.raises(problems.ShapeError) as error:
+        problems.parse_shapes(operation, text)
+    assert WRONG[operation, text] in str(error.value)
+
+
+@pytest.mark.parametrize("operation", problems.OPERATIONS)
+def test_shapes_are_written_as_they_are_read(operation):
+    texts = (problems.SYNTAX[operation].example, *problems.DEFAULT_SHAPES[operation].split(","))
+    assert [one.shape for one in problems.parse_shapes(operation, ",".join(texts))] == list(texts)
+
+
+def test_extents_with_defaults():
+    short, long = problems.parse_shapes("attention", "B2H4N64D128, B2H4K4N64L64D128")
+    assert short == long and short["K"] == 4 and short["L"] == 64
+
+
+def test_what_problems_count():
+    (product,) = problems.parse_shapes("gemm", "3x5x7")
+    assert product.flops == 2 * 3 * 5 * 7 and product.bytes == 2 * (3 * 7 + 7 * 5 + 3 * 5)
+    full, causal = problems.parse_shapes("attention", "B2H4K2N64D128,B2H4K2N64D128:causal")
+    assert full.flops == 2 * causal.flops == 4 * 2 * 4 * 64 * 64 * 128
+    assert full.bytes == 2 * 2 * 64 * 128 * (2 * 4 + 2 * 2) + 4 * 2 * 4 * 64
+
+
+def test_limits_are_those_of_the_data_sheets():
+    # AMD's figures of dense bfloat16.
+    stated = {"MI300X": 1307.4e12, "MI325X": 1307.4e12, "MI350X": 2306.9e12, "MI355X": 2516.6e12}
+    assert {device: pytest.approx(limits.peak_flops(device), rel=1e-3) for device in stated} == stated
+    (large,) = problems.parse_shapes("gemm", "8192x8192x8192")
+    (flat,) = problems.parse_shapes("gemm", "16x8192x8192")
+    assert limits.limit(large, "MI355X").unit == "matrix" and limits.limit(flat, "MI355X").unit == "memory"
+
+
+def test_published_figures_are_found_and_parse():
+    (problem,) = problems.parse_shapes("attention", "B16H16N1024D128:causal")
+    found = published.figure(problem, "MI355X", "aiter")
+    assert found is not None and "HipKittens" in found.source
+    # That source says 554.6 TFLOP/s.
+    assert problem.flops / found.microseconds * 1e-6 == pytest.approx(554.6, rel=0.05)
+    assert published.figure(problem, "MI355X", "nobody") is None
+    for operation, _, _, shape in published._rows():
+        (one,) = problems.parse_shapes(operation, shape)
+        assert one.shape == shape

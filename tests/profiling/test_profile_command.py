@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+"""`hipkittens profile`: listings of operations and of programs, and the sentence about the bottleneck."""
+
+import json
+import sys
+
+import pytest
+
+from hipkittens import _timing, cli
+from hipkittens.profiling import listing, problems
+from hipkittens.profiling.bench import modelled_launches
+
+
+def launch_of(busy=None, rounds=2.0, read=0.0, instructions=(), microseconds=10.0):
+    """A report as the model would make it, with what a test wants in it."""
+    everything = {"matrix": 0.1, "vector": 0.1, "lds": 0.1, "vector_memory": 0.1} | (busy or {})
+    report = {
+        "busy": everything,
+        "caches": {"hbm_bytes_read": read, "hbm_bytes_written": 0.0},
+        "instructions": list(instructions),
+        "rounds": rounds,
+        "waves_per_simd": 1.5,
+        "occupancy_limited_by": "registers",
+        "lds_conflict_cycles": 1234.0,
+    }
+    return _timing.ModelledLaunch("kernel", "MI355X", 1e4, microseconds, 2.6, report, ())
+
+
+def wait(address, clocks, reason="vmcnt"):
+    row = {
+        "address": address,
+        "text": "s_waitcnt vmcnt(0)",
+        "source": f"kernel.cpp:{address}",
+        "unit": "internal",
+    }
+    return row | {"issues": 4, "stalls": {reason: clocks}}
+
+
+@pytest.mark.parametrize(
+    "launch, sentence",
+    (
+        (launch_of({"matrix": 0.9}), "MFMA-bound: the matrix cores work 90 % of the time."),
+        (
+            launch_of({"lds": 0.8}),
+            "LDS-bound: the banks of LDS work 80 % of the time, bank conflicts take 1.23e+03",
+        ),
+        (launch_of({"vector": 0.8}), "VALU-bound"),
+        (launch_of(read=60e6), "HBM-bound: 6.00 TB/s, 75 % of the data sheet's."),
+        (
+            launch_of(instructions=[wait(16, 300.0), wait(32, 100.0), wait(48, 100.0, "barrier")]),
+            "Waiting for vmcnt: 80 % of the clocks that waves wait, 75 % of them at 0x10 `s_waitcnt vmcnt(0)` "
+            "(kernel.cpp:16); the busiest unit",
+        ),
+        (launch_of(instructions=[wait(16, 1.0)]), "occupancy is 1.5 waves a SIMD, limited by registers."),
+        (launch_of(rounds=0.25, instructions=[wait(16, 1.0)]), "the grid fills 25 % of the places"),
+        (launch_of(), "Nothing waits"),
+    ),
+)
+def test_the_sentence(launch, sentence):
+    assert sentence in listing.listing(launch).bottleneck
+
+
+def test_every_reason_of_the_model_has_words():
+    (problem,) = problems.parse_shapes("rms_norm", "4x128")
+    (launch,) = modelled_launches("MI355X", problem.call())
+    assert set(launch.report["stall_names"]) - {"none"} == set(listing.REASONS)
+
+
+def test_an_operation(capsys):
+    assert cli.main(["profile", "gemm", "--shape", "64x64x64", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    (launch,) = said["launches"]
+    assert said["modelled"] and launch["modelled"] and launch["device"] == "MI355X"
+    by_text = {line["text"].split()[0]: line for line in launch["lines"]}
+    assert by_text["s_endpgm"]["issues"] and any("mfma" in name for name in by_text)
+    assert all(line["source"].startswith("csrc/") for line in launch["lines"])
+    assert sum(line["clocks"] for line in launch["lines"]) == pytest.approx(sum(launch["stalls"].values()))
+
+
+def test_the_listing_as_text(capsys):
+    assert cli.main(["profile", "rms_norm", "--shape", "4x128", "--top", "5", "--arch", "gfx942"]) == 0
+    said = capsys.readouterr().out
+    assert "bottleneck: " in said and "on MI300X, modelled" in said and "Modelled: by the cycle model" in said
+    assert len([line for line in said.splitlines() if "csrc/" in line and "bottleneck" not in line]) == 5
+
+
+def test_a_program(capfd, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, hipkittens\n"
+        "print('said', hipkittens.rms_norm(torch.ones(4, 128, dtype=torch.bfloat16), torch.ones(128))[0, 0].item())\n"
+        "raise SystemExit(3)\n"
+    )
+    assert cli.main(["profile", "--device", "MI325X", "--json", "--", sys.executable, str(script)]) == 3
+    out, err = capfd.readouterr()
+    said = json.loads(out)
+    assert said["exit_status"] == 3 and "said 1.0" in err  # it computes, too
+    (launch,) = said["launches"]
+    assert launch["device"] == "MI325X" and "gfx942" in launch["kernel"]
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    (
+        (["gem"], "OP is 'gem'"),
+        (["gemm", "--shape", "8x8x8,4x4x4"], "allowed: one shape"),
+        (["gemm", "--top", "0"], "--top is 0"),
+        (["--shape", "8x8x8", "--", "python", "x.py"], "a program has shapes of its own"),
+    ),
+)
+def test_bad_arguments_are_named(arguments, text):
+    with pytest.raises(SystemExit, match="hipkittens profile: ") as error:
+        cli.main(["profile", *arguments])
+    assert text in str(error.value)
