@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+"""AITER's side of `hipkittens bench --compare aiter`: the code objects of its wheel, launched as tests/oracles/aiter does."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from hipkittens.profiling.peers import Candidate, Unavailable
+from hipkittens.profiling.problems import Problem
+from tests.oracles.aiter import wheel
+from tests.oracles.aiter.launch import Buffer, kernel, output
+
+_GEMM_TILES = (32, 48, 64, 80, 96)
+_FORWARD_ROWS = 256  # of a workgroup's tile
+
+
+class AiterPeer:
+    def modelled(self, problem: Problem, target: str) -> Iterator[Candidate]:
+        if not wheel.objects():
+            raise Unavailable(
+                f"needs AITER's code objects: pip install --no-deps {wheel.DISTRIBUTION}=={wheel.VERSION}"
+            )
+        if problem.operation == "gemm":
+            yield from _gemm(problem, target)
+        elif problem.operation == "attention":
+            yield from _forward(problem, target)
+        else:
+            raise Unavailable(f"no code object of {problem.operation} is launched here")
+
+    def measured(self, problem: Problem) -> Callable[[], object]:
+        raise Unavailable("AITER is modelled only: its own Python package measures it on a GPU")
+
+
+def _gemm(problem: Problem, target: str) -> Iterator[Candidate]:
+    """bf16gemm: the wheel's are for few rows, with float32 results."""
+    m, n, k = problem["M"], problem["N"], problem["K"]
+    a, b = Buffer(problem.tensor("cpu", m, k)), Buffer(problem.tensor("cpu", n, k))
+    out = output((m, n), torch.float32)
+    names = [f"{target}/bf16gemm/bf16gemm_outf32_tn_{tile}x64_pf3.co" for tile in _GEMM_TILES]
+    names = [name for name in names if name in wheel.objects()]
+    if n % 64 or k % 64 or not names:
+        raise Unavailable("AITER's bf16gemm wants N and K to be multiples of 64")
+    arguments = {
+        "D": out, "A": a, "B": b, "alpha": 1.0, "beta": 0.0, "strideC0": n * 4, "strideA0": k * 2, "strideB0": k * 2,
+        "Mdim": m, "Ndim": n, "Kdim": k, "splitk": 1,
+    }  # fmt: skip
+    for name in names:
+        tile = int(name.split("_tn_")[1].split("x")[0])
+
+        def call(name: str = name, tile: int = tile) -> None:
+            kernel(name).launch((n // 64, -(-m // tile), 1), arguments)
+
+        yield name, call
+
+
+def _forward(problem: Problem, target: str) -> Iterator[Candidate]:
+    e = problem.extents
+    if e["D"] != 128:
+        raise Unavailable(f"AITER's wheel has attention forward for heads of 128, not {e['D']}")
+    folder, rounding = ("MI300/", "_rtne") if target == "gfx942" else ("", "")
+    name = f"{target}/fmha_v3_fwd/{folder}fwd_hd128_bf16{'_causal' * problem.causal}{rounding}.co"
+    queries = Buffer(problem.tensor("cpu", e["B"], e["N"], e["H"], 128))
+    keys, values = (Buffer(problem.tensor("cpu", e["B"], e["L"], e["K"], 128)) for _ in range(2))
+    out = output((e["B"], e["N"], e["H"], 128), torch.bfloat16)
+    lse = output((e["B"], e["H"], e["N"]), torch.float32)
+    strides = {
+        f"{letter}_{stride}": buffer.stride(dimension)
+        for letter, buffer in {"k": keys, "v": values, "r": out}.items()
+        for stride, dimension in {"Seqs": 1, "Hs": 2, "Bs": 0}.items()
+    }
+    arguments = strides | {
+        "R": out, "Q": queries, "K": keys, "V": values, "LSE": lse, "scalar": 1 / math.sqrt(128), "seq_len": e["N"],
+        "Seqs": queries.stride(1), "Ts": _FORWARD_ROWS * queries.stride(1), "Hs": queries.stride(2),
+        "Bs": queries.stride(0), "gqa": e["H"] // e["K"], "msk_opt": 3 if problem.causal and e["H"] % 8 else 5, "lse": 1,
+        "kv_seq_len": e["L"], "qk_head_dim": 128, "v_head_dim": 128, "q_head_num": e["H"], "lse_Hs": 4 * e["N"],
+    }  # fmt: skip
+    tiles = -(-e["N"] // _FORWARD_ROWS)
+    grid = -(-tiles // 2) if problem.causal else tiles, e["H"], e["B"]
+    yield name, lambda: kernel(name).launch(grid, arguments)
+
+
+def peer() -> AiterPeer:
+    return AiterPeer()

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: MIT
+"""Triton's side of `hipkittens bench --compare triton`: plain kernels (tests/oracles/triton_kernels.py), compiled by Triton for
+the target, with a few tiles each of which the fastest counts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from hipkittens.integrations import triton as simulated
+from hipkittens.profiling.peers import Candidate, Unavailable
+from hipkittens.profiling.problems import Problem
+from tests.oracles import triton_kernels as kernels
+
+# BLOCK_M, BLOCK_N, BLOCK_K, warps
+_GEMM = ((64, 64, 64, 4), (128, 128, 64, 4), (256, 256, 64, 8))
+# BLOCK_M, BLOCK_N, warps
+_ATTENTION = ((128, 64, 4), (256, 64, 8))
+
+
+def _blocks(size: int, block: int) -> int:
+    return -(-size // block)
+
+
+class TritonPeer:
+    def modelled(self, problem: Problem, target: str) -> Iterator[Candidate]:
+        for label, call in _candidates(problem, "cpu"):
+
+            def on_the_simulator(call: Callable[[], object] = call) -> None:
+                with simulated.active():
+                    call()
+
+            yield label, on_the_simulator
+
+    def measured(self, problem: Problem) -> Callable[[], object]:
+        from triton.testing import do_bench
+
+        return min(_candidates(problem, "cuda"), key=lambda candidate: do_bench(candidate[1]))[1]
+
+
+def _candidates(problem: Problem, device: str) -> list[Candidate]:
+    e = problem.extents
+    if problem.operation == "gemm":
+        return _gemm(problem, device, e["M"], e["N"], e["K"])
+    if problem.operation == "attention":
+        if e["H"] != e["K"] or e["N"] != e["L"] or e["D"] & (e["D"] - 1):
+            raise Unavailable(
+                "the Triton kernel here has one key head for each query head, and as many keys as queries"
+            )
+        return _attention(problem, device, e["B"] * e["H"], e["N"], e["D"])
+    if problem.operation == "layer_norm":
+        return _layer_norm(problem, device, e["rows"], e["columns"])
+    raise Unavailable(f"there is no Triton kernel of {problem.operation} here")
+
+
+def _gemm(problem: Problem, device: str, m: int, n: int, k: int) -> list[Candidate]:
+    a, b = problem.tensor(device, m, k), problem.tensor(device, k, n)
+    out = torch.empty(m, n, dtype=torch.bfloat16, device=device)
+
+    def candidate(block_m: int, block_n: int, block_k: int, warps: int) -> Candidate:
+        def call() -> None:
+            kernels.matmul[_blocks(m, block_m), _blocks(n, block_n)](
+                a,
+                b,
+                out,
+                m,
+                n,
+                k,
+                k,
+                n,
+                n,
+                BLOCK_M=block_m,
+                BLOCK_N=block_n,
+                BLOCK_K=block_k,
+                num_warps=warps,
+            )
+
+        return f"{block_m}x{block_n}x{block_k}, {warps} warps", call
+
+    return [candidate(*tile) for tile in _GEMM]
+
+
+def _attention(problem: Problem, device: str, heads: int, n: int, size: int) -> list[Candidate]:
+    q, k, v, out = (problem.tensor(device, heads, n, size) for _ in range(4))
+
+    def candidate(block_m: int, block_n: int, warps: int) -> Candidate:
+        def call() -> None:
+            kernels.attention[_blocks(n, block_m), heads](
+                q, k, v, out, size**-0.5, n,
+                HEAD=size, BLOCK_M=block_m, BLOCK_N=block_n, CAUSAL=problem.causal, num_warps=warps,
+            )  # fmt: skip
+
+        return f"{block_m}x{block_n}, {warps} warps", call
+
+    return [candidate(*tile) for tile in _ATTENTION]
+
+
+def _layer_norm(problem: Problem, device: str, rows: int, columns: int) -> list[Candidate]:
+    x, out = (problem.tensor(device, rows, columns) for _ in range(2))
+    weight, bias = (problem.tensor(device, columns) for _ in range(2))
+    mean, rstd = (torch.empty(rows, device=device) for _ in range(2))
+    block = min(4096, 1 << (columns - 1).bit_length())
+
+    def candidate(warps: int) -> Candidate:
+        def call() -> None:
+            kernels.layer_norm[(rows,)](
+                x, weight, bias, out, mean, rstd, columns, 1e-5, BLOCK=block, num_warps=warps
+            )
+
+        return f"{block} columns, {warps} warps", call
+
+    return [candidate(warps) for warps in (4, 8)]
+
+
+def peer() -> TritonPeer:
+    return TritonPeer()
