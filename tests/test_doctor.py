@@ -17,7 +17,13 @@ from hipkittens._pack import Pack
 from tests.host_build import build
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMAND = [sys.executable, "-c", "import sys, hipkittens_command; sys.exit(hipkittens_command.main())"]
+# An editable installation finds the checkout's packages before PYTHONPATH is looked at.
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import sys; sys.meta_path[:] = [each for each in sys.meta_path if not type(each).__module__.startswith('_editable')]; "
+    "import hipkittens_command; sys.exit(hipkittens_command.main())",
+]
 
 
 @pytest.fixture(scope="module")

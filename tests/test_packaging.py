@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -353,8 +352,7 @@ def source_tree(tmp_path_factory):
     name = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()[-1]
-    with tarfile.open(folder / name) as archive:
-        archive.extractall(folder, filter="data")
+    shutil.unpack_archive(folder / name, folder)
     return folder / name.removesuffix(".tar.gz")
 
 

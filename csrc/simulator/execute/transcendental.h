@@ -25,9 +25,10 @@ HIPKITTENS_LARGE f32x16 exponential2(f32x16 x) {
 
 HIPKITTENS_LARGE f64x8 logarithm2(f64x8 x) {
     // x = 2^e * m with m in [sqrt(1/2), sqrt(2)); log2(m) is odd in s = (m - 1) / (m + 1). f32 denormals are normal here.
-    const i64x8 bits = (i64x8)x, offset = bits - 0x3fe6a09e667f3bcd;
-    const i64x8 exponent = offset >> 52;
-    const f64x8 m = (f64x8)(bits - (exponent << 52));
+    // Unsigned: what is no normal number gives anything, but no overflow.
+    const u64x8 bits = (u64x8)x;
+    const i64x8 exponent = (i64x8)(bits - 0x3fe6a09e667f3bcd) >> 52;
+    const f64x8 m = (f64x8)(bits - ((u64x8)exponent << 52));
     const f64x8 e = (f64x8)(exponent + 0x4338000000000000) - 6755399441055744.0;
     const f64x8 s = (m - 1.0) / (m + 1.0), z = s * s;
     f64x8 p = f64x8{} + 0x1.f19c36cc9d4bfp-3;
