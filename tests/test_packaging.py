@@ -356,13 +356,17 @@ def source_tree(tmp_path_factory):
     return folder / name.removesuffix(".tar.gz")
 
 
+# The build's own tools lie beside Python, and may be newer than the system's.
+TOOLS = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
+
+
 def configure(source, build, **environment):
     """CMake of the kernels alone, where `import ziglang` fails."""
     missing = build.parent / "missing"
     missing.mkdir(exist_ok=True)
     (missing / "ziglang.py").write_text("raise ImportError\n")
     command = [
-        "cmake",
+        shutil.which("cmake", path=TOOLS),
         "-S",
         source,
         "-B",
@@ -371,11 +375,14 @@ def configure(source, build, **environment):
         f"-DPython_EXECUTABLE={sys.executable}",
     ]
     return subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(missing), **environment}, capture_output=True, text=True
+        command,
+        env={**os.environ, "PATH": TOOLS, "PYTHONPATH": str(missing), **environment},
+        capture_output=True,
+        text=True,
     )
 
 
-needs_cmake = pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake on this machine")
+needs_cmake = pytest.mark.skipif(not shutil.which("cmake", path=TOOLS), reason="no cmake on this machine")
 
 
 @needs_cmake
