@@ -181,19 +181,22 @@ class Worker {
     explicit Worker(Grid& grid) : grid_(grid), block_counts_(grid.block_counts.size()) {}
 
     void run() {
-        while (!grid_.stop.is_stopping() && (!running_.empty() || start_next(true))) {
+        while (!grid_.stop.is_interrupted() &&
+               (!running_.empty() || (!grid_.stop.is_stopping() && start_next(true)))) {
             bool waiting = false;
-            for (size_t index = 0; index < running_.size() && !grid_.stop.is_stopping();) {
+            for (size_t index = 0; index < running_.size() && !grid_.stop.is_interrupted();) {
                 const Outcome outcome = run_workgroup(*running_[index]);
-                if (outcome == Outcome::paused) {
-                    if (++visits_ % visits_between_looks == 0 && !check_limit(*running_[index])) break;
-                    ++index;
-                    continue;
-                }
-                if (outcome == Outcome::yielded) {
-                    waiting = true;
-                    if (!check_limit(*running_[index])) break;
-                    ++index;
+                if (outcome == Outcome::paused || outcome == Outcome::yielded) {
+                    const bool waits = outcome == Outcome::yielded;
+                    const bool looks = waits || ++visits_ % visits_between_looks == 0;
+                    waiting |= waits;
+                    const bool endless = looks && !check_limit(*running_[index]);
+                    // After a fault, what waits for another workgroup may wait for ever.
+                    if (endless || (waits && grid_.stop.is_stopping())) {
+                        finish(index);
+                    } else {
+                        ++index;
+                    }
                     continue;
                 }
                 if (outcome == Outcome::faulted) {
