@@ -146,7 +146,7 @@ def _set_simulated_arch(arch: str) -> None:
 
 def apply_simulator_settings() -> None:
     """Hands the settings of the process to this thread, whose launch of its own they are to hold for."""
-    ctypes.CFUNCTYPE(None)(_simulator_control().apply_settings_address)()
+    _simulator_control().apply_settings()
 
 
 def simulator_settings() -> dict[str, Any]:

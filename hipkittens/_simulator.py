@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ._library import SIMULATOR
@@ -211,6 +211,11 @@ def set_settings(values: Mapping[str, Any]) -> None:
             raise ValueError(f"the simulator's setting {name} is {value}, which is out of range")
     if _simulator().hipkittens_set_process_settings(settings):
         raise ValueError(last_error())
+
+
+def apply_settings() -> None:
+    """Hands the process's settings to this thread, for launches that no operator makes."""
+    _simulator().hipkittens_apply_process_settings()
 
 
 def apply_settings_address() -> int:

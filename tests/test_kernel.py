@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import threading
 import zipfile
 
 import pytest
@@ -172,6 +173,17 @@ extern "C" __attribute__((global)) void two(int* x) { *x = VALUE; }
         pytest.raises(ValueError, match="compiled for gfx942, and this is a gfx950"),
     ):
         second(x, grid=1, block=1)
+
+
+def test_settings_hold_in_every_thread():
+    source = """extern "C" __attribute__((global)) void both(unsigned* x) { *x = __builtin_amdgcn_workitem_id_x(); }\n"""
+    both = kernel.compile(source, targets=("gfx942",))
+    x = torch.zeros(1, dtype=torch.int32).view(torch.uint32)
+    with hipkittens.simulate("gfx942", checks="racecheck") as run:
+        thread = threading.Thread(target=both, args=(x,), kwargs={"grid": 1, "block": 128})
+        thread.start()
+        thread.join()
+    assert [finding.checker for finding in run.findings] == ["racecheck"]
 
 
 def test_two_kernels_of_one_name_live_side_by_side():
