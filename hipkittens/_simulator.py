@@ -187,6 +187,14 @@ def _values(structure: ctypes.Structure) -> dict[str, Any]:
     return {name: getattr(structure, name) for name, *_ in structure._fields_}
 
 
+def _text_of(function: Callable[..., int], *arguments: Any) -> str:
+    """What a function writes that takes (..., text, size) and returns the length of the whole text."""
+    size = function(*arguments, None, 0) + 1
+    text = ctypes.create_string_buffer(size)
+    function(*arguments, text, size)
+    return text.value.decode()
+
+
 def get_settings() -> dict[str, Any]:
     """Settings of this process's later launches."""
     settings = Settings()
@@ -314,10 +322,7 @@ def _recorded_launch(index: int) -> dict[str, Any]:
 
 def findings() -> str:
     """JSON array of what the checkers found since clear_findings."""
-    size = _simulator().hipkittens_findings(None, 0) + 1
-    text = ctypes.create_string_buffer(size)
-    _simulator().hipkittens_findings(text, size)
-    return text.value.decode()
+    return _text_of(_simulator().hipkittens_findings)
 
 
 def clear_findings() -> None:
@@ -332,10 +337,7 @@ def time_launches(timing: Timing | None) -> None:
 
 def timed_launches() -> str:
     """JSON array of the modelled launches."""
-    size = _simulator().hipkittens_timed_launches(None, 0) + 1
-    text = ctypes.create_string_buffer(size)
-    _simulator().hipkittens_timed_launches(text, size)
-    return text.value.decode()
+    return _text_of(_simulator().hipkittens_timed_launches)
 
 
 def timeline(launch: int) -> ctypes.Array[TimelineEvent]:
@@ -350,10 +352,7 @@ def timeline(launch: int) -> ctypes.Array[TimelineEvent]:
 
 def timing_parameters(device: str) -> str:
     """JSON of the cycle model's numbers for one device; empty if there is no such device."""
-    size = _simulator().hipkittens_timing_parameters(device.encode(), None, 0) + 1
-    text = ctypes.create_string_buffer(size)
-    _simulator().hipkittens_timing_parameters(device.encode(), text, size)
-    return text.value.decode()
+    return _text_of(_simulator().hipkittens_timing_parameters, device.encode())
 
 
 def disassemble(target: int, code: bytes) -> tuple[int, str | None]:

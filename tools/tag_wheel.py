@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 MAX_BYTES = 20_000_000
@@ -43,6 +44,8 @@ def objections(wheel: Path) -> list[str]:
     found = []
     if (python, abi) != ("py3", "none"):
         found.append(f"it is for {python}-{abi}, not for py3-none")
+    with zipfile.ZipFile(wheel) as archive:
+        found += [f"{name} is made for one Python" for name in archive.namelist() if ".cpython-" in name]
     glibc = [tuple(map(int, pair)) for pair in re.findall(r"manylinux_(\d+)_(\d+)_", platforms)]
     if not glibc or min(glibc) > NEWEST_GLIBC:
         found.append(
