@@ -9,14 +9,14 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from . import _environment, _findings, _library
+from . import _environment, _findings, _library, _simulator
 from ._log import log
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 ARITHMETIC = {"fast": 0, "strict": 1, "exact": 2}
-HOST_LEVELS = {"best": -1, "portable": 0, "avx2": 1, "avx512": 2, "avx512_bf16": 3, "amx": 4}
+HOST_LEVELS = {"best": -1} | {name: level for level, name in enumerate(_simulator.HOST_LEVELS)}
 
 
 class _State:

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ._environment import CHECKERS
-
-TARGETS = ("gfx942", "gfx950")
+from ._library import TARGETS
 
 
 def _print_json(value: Any) -> None:
