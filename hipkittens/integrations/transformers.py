@@ -74,221 +74,84 @@ def _apply(
     return patch(model, **wanted)
 
 
-def apply_to_llama(
-    rope: bool = True,
-    cross_entropy: bool = False,
-    fused_linear_cross_entropy: bool = False,
-    rms_norm: bool = True,
-    swiglu: bool = False,
-    model: torch.nn.Module | None = None,
-    *,
-    attention: bool = True,
-    linear: bool = False,
-) -> PatchReport | ClassPatch:
-    """hipkittens.patch(model) in Liger"s words, for Llama.
+class _ApplyTo:
+    """One family of models, and the function that patches it; the subclasses have Liger's argument names."""
 
-    Without a model, the classes of norms and attention modules are replaced for Llama models made from now on, until
-    remove() of the result (also a context manager); models that exist do not change. attention and linear concern a model
-    that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what has no
-    kernel: cross_entropy, fused_linear_cross_entropy, swiglu.
-    """
-    return _apply(
-        "apply_to_llama",
-        ("llama",),
-        model,
-        {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
-        {
-            "cross_entropy": cross_entropy,
-            "fused_linear_cross_entropy": fused_linear_cross_entropy,
-            "swiglu": swiglu,
-        },
-    )
+    def __init__(self, name: str, title: str, activation: str, family: str | None = None) -> None:
+        self.__name__ = self.__qualname__ = f"apply_to_{name}"
+        self.__module__ = __name__
+        self._families = (family or name,)
+        self.__doc__ = f"""hipkittens.patch(model) in Liger's words, for {title}.
+
+        Without a model, the classes of norms and attention modules are replaced for {title} models made from now on, until
+        remove() of the result (also a context manager); models that exist do not change. attention and linear concern a
+        model that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what
+        has no kernel: cross_entropy, fused_linear_cross_entropy, {activation}.
+        """
+
+    def __repr__(self) -> str:
+        return f"<function {__name__}.{self.__name__}>"
 
 
-def apply_to_mistral(
-    rope: bool = True,
-    cross_entropy: bool = False,
-    fused_linear_cross_entropy: bool = False,
-    rms_norm: bool = True,
-    swiglu: bool = False,
-    model: torch.nn.Module | None = None,
-    *,
-    attention: bool = True,
-    linear: bool = False,
-) -> PatchReport | ClassPatch:
-    """hipkittens.patch(model) in Liger"s words, for Mistral.
-
-    Without a model, the classes of norms and attention modules are replaced for Mistral models made from now on, until
-    remove() of the result (also a context manager); models that exist do not change. attention and linear concern a model
-    that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what has no
-    kernel: cross_entropy, fused_linear_cross_entropy, swiglu.
-    """
-    return _apply(
-        "apply_to_mistral",
-        ("mistral",),
-        model,
-        {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
-        {
-            "cross_entropy": cross_entropy,
-            "fused_linear_cross_entropy": fused_linear_cross_entropy,
-            "swiglu": swiglu,
-        },
-    )
+class _WithSwiGLU(_ApplyTo):
+    def __call__(
+        self,
+        rope: bool = True,
+        cross_entropy: bool = False,
+        fused_linear_cross_entropy: bool = False,
+        rms_norm: bool = True,
+        swiglu: bool = False,
+        model: torch.nn.Module | None = None,
+        *,
+        attention: bool = True,
+        linear: bool = False,
+    ) -> PatchReport | ClassPatch:
+        return _apply(
+            self.__name__,
+            self._families,
+            model,
+            {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
+            {
+                "cross_entropy": cross_entropy,
+                "fused_linear_cross_entropy": fused_linear_cross_entropy,
+                "swiglu": swiglu,
+            },
+        )
 
 
-def apply_to_qwen2(
-    rope: bool = True,
-    cross_entropy: bool = False,
-    fused_linear_cross_entropy: bool = False,
-    rms_norm: bool = True,
-    swiglu: bool = False,
-    model: torch.nn.Module | None = None,
-    *,
-    attention: bool = True,
-    linear: bool = False,
-) -> PatchReport | ClassPatch:
-    """hipkittens.patch(model) in Liger"s words, for Qwen2 and Qwen2.5.
-
-    Without a model, the classes of norms and attention modules are replaced for Qwen2 and Qwen2.5 models made from now on, until
-    remove() of the result (also a context manager); models that exist do not change. attention and linear concern a model
-    that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what has no
-    kernel: cross_entropy, fused_linear_cross_entropy, swiglu.
-    """
-    return _apply(
-        "apply_to_qwen2",
-        ("qwen2",),
-        model,
-        {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
-        {
-            "cross_entropy": cross_entropy,
-            "fused_linear_cross_entropy": fused_linear_cross_entropy,
-            "swiglu": swiglu,
-        },
-    )
+class _WithGeGLU(_ApplyTo):
+    def __call__(
+        self,
+        rope: bool = True,
+        cross_entropy: bool = False,
+        fused_linear_cross_entropy: bool = False,
+        rms_norm: bool = True,
+        geglu: bool = False,
+        model: torch.nn.Module | None = None,
+        *,
+        attention: bool = True,
+        linear: bool = False,
+    ) -> PatchReport | ClassPatch:
+        return _apply(
+            self.__name__,
+            self._families,
+            model,
+            {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
+            {
+                "cross_entropy": cross_entropy,
+                "fused_linear_cross_entropy": fused_linear_cross_entropy,
+                "geglu": geglu,
+            },
+        )
 
 
-def apply_to_qwen3(
-    rope: bool = True,
-    cross_entropy: bool = False,
-    fused_linear_cross_entropy: bool = False,
-    rms_norm: bool = True,
-    swiglu: bool = False,
-    model: torch.nn.Module | None = None,
-    *,
-    attention: bool = True,
-    linear: bool = False,
-) -> PatchReport | ClassPatch:
-    """hipkittens.patch(model) in Liger"s words, for Qwen3.
-
-    Without a model, the classes of norms and attention modules are replaced for Qwen3 models made from now on, until
-    remove() of the result (also a context manager); models that exist do not change. attention and linear concern a model
-    that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what has no
-    kernel: cross_entropy, fused_linear_cross_entropy, swiglu.
-    """
-    return _apply(
-        "apply_to_qwen3",
-        ("qwen3",),
-        model,
-        {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
-        {
-            "cross_entropy": cross_entropy,
-            "fused_linear_cross_entropy": fused_linear_cross_entropy,
-            "swiglu": swiglu,
-        },
-    )
-
-
-def apply_to_gemma(
-    rope: bool = True,
-    cross_entropy: bool = False,
-    fused_linear_cross_entropy: bool = False,
-    rms_norm: bool = True,
-    geglu: bool = False,
-    model: torch.nn.Module | None = None,
-    *,
-    attention: bool = True,
-    linear: bool = False,
-) -> PatchReport | ClassPatch:
-    """hipkittens.patch(model) in Liger"s words, for Gemma.
-
-    Without a model, the classes of norms and attention modules are replaced for Gemma models made from now on, until
-    remove() of the result (also a context manager); models that exist do not change. attention and linear concern a model
-    that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what has no
-    kernel: cross_entropy, fused_linear_cross_entropy, geglu.
-    """
-    return _apply(
-        "apply_to_gemma",
-        ("gemma",),
-        model,
-        {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
-        {
-            "cross_entropy": cross_entropy,
-            "fused_linear_cross_entropy": fused_linear_cross_entropy,
-            "geglu": geglu,
-        },
-    )
-
-
-def apply_to_gemma2(
-    rope: bool = True,
-    cross_entropy: bool = False,
-    fused_linear_cross_entropy: bool = False,
-    rms_norm: bool = True,
-    geglu: bool = False,
-    model: torch.nn.Module | None = None,
-    *,
-    attention: bool = True,
-    linear: bool = False,
-) -> PatchReport | ClassPatch:
-    """hipkittens.patch(model) in Liger"s words, for Gemma 2.
-
-    Without a model, the classes of norms and attention modules are replaced for Gemma 2 models made from now on, until
-    remove() of the result (also a context manager); models that exist do not change. attention and linear concern a model
-    that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what has no
-    kernel: cross_entropy, fused_linear_cross_entropy, geglu.
-    """
-    return _apply(
-        "apply_to_gemma2",
-        ("gemma2",),
-        model,
-        {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
-        {
-            "cross_entropy": cross_entropy,
-            "fused_linear_cross_entropy": fused_linear_cross_entropy,
-            "geglu": geglu,
-        },
-    )
-
-
-def apply_to_gemma3(
-    rope: bool = True,
-    cross_entropy: bool = False,
-    fused_linear_cross_entropy: bool = False,
-    rms_norm: bool = True,
-    geglu: bool = False,
-    model: torch.nn.Module | None = None,
-    *,
-    attention: bool = True,
-    linear: bool = False,
-) -> PatchReport | ClassPatch:
-    """hipkittens.patch(model) in Liger"s words, for Gemma 3 (text).
-
-    Without a model, the classes of norms and attention modules are replaced for Gemma 3 (text) models made from now on, until
-    remove() of the result (also a context manager); models that exist do not change. attention and linear concern a model
-    that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what has no
-    kernel: cross_entropy, fused_linear_cross_entropy, geglu.
-    """
-    return _apply(
-        "apply_to_gemma3",
-        ("gemma3_text",),
-        model,
-        {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
-        {
-            "cross_entropy": cross_entropy,
-            "fused_linear_cross_entropy": fused_linear_cross_entropy,
-            "geglu": geglu,
-        },
-    )
+apply_to_llama = _WithSwiGLU("llama", "Llama", "swiglu")
+apply_to_mistral = _WithSwiGLU("mistral", "Mistral", "swiglu")
+apply_to_qwen2 = _WithSwiGLU("qwen2", "Qwen2 and Qwen2.5", "swiglu")
+apply_to_qwen3 = _WithSwiGLU("qwen3", "Qwen3", "swiglu")
+apply_to_gemma = _WithGeGLU("gemma", "Gemma", "geglu")
+apply_to_gemma2 = _WithGeGLU("gemma2", "Gemma 2", "geglu")
+apply_to_gemma3 = _WithGeGLU("gemma3", "Gemma 3 (text)", "geglu", "gemma3_text")
 
 
 def apply_to_bert(
