@@ -6,12 +6,14 @@
 
 import subprocess
 import sys
-import threading
+from pathlib import Path
 
 import torch
 
 import hipkittens
+from tests.python_threads import at_once
 
+ROOT = Path(__file__).resolve().parent.parent
 THREADS, ROUNDS = 4, 3
 
 
@@ -28,23 +30,13 @@ def calls(seed):
 
 
 def main():
-    results, errors, start = {}, [], threading.Barrier(THREADS)
+    results = {}
 
     def work(thread):
-        try:
-            start.wait()
-            for turn in range(ROUNDS):
-                results[thread, turn] = calls(thread * ROUNDS + turn)
-        except BaseException as error:
-            errors.append(error)
+        for turn in range(ROUNDS):
+            results[thread, turn] = calls(thread * ROUNDS + turn)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    at_once(THREADS, work)
     for (thread, turn), got in results.items():
         for one, alone in zip(got, calls(thread * ROUNDS + turn), strict=True):
             assert torch.equal(one, alone), (thread, turn)
@@ -53,7 +45,8 @@ def main():
 
 def test_threads_get_the_results_of_one_thread():
     """In a process of its own, where no kernel has been loaded yet."""
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
+    command = [sys.executable, "-m", "tests.test_concurrent_calls"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     assert int(done.stdout) == THREADS * ROUNDS
 

@@ -2,7 +2,6 @@
 """Several Python threads that launch at once: right results, settings as documented, one error to one thread."""
 
 import ctypes
-import threading
 
 import numpy as np
 import pytest
@@ -10,31 +9,12 @@ import torch
 
 import hipkittens
 from tests.device_compiler import compile_hip
+from tests.python_threads import at_once
 from tests.simulated_device import TARGETS, Module, SimulatorError, library, pointers
 
 SOURCE = r"""
 extern "C" __global__ void fill(uint* out, uint value) { out[workgroup_id() * 64 + thread_id()] = value; }
 """
-
-
-def at_once(count, work):
-    """Runs work(0), work(1), ... in threads that start together; raises what one of them raised."""
-    start, errors = threading.Barrier(count), []
-
-    def run(number):
-        try:
-            start.wait(30)
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 @pytest.mark.parametrize("checks", [False, "all"])

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: MIT
+"""Python threads that begin together."""
+
+import threading
+
+
+def at_once(count, work):
+    """Runs work(0), work(1), ... in threads that start together; raises what one of them raised."""
+    start, errors = threading.Barrier(count), []
+
+    def run(number):
+        try:
+            start.wait(30)
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
