@@ -10,27 +10,31 @@
 namespace hipkittens::simulator::timing {
 
 // Guest addresses are host addresses, which differ from run to run and begin anywhere in a line. In the model each region
-// begins at a multiple of 2 MiB, as large allocations of HIP do, one behind the other.
+// begins at a multiple of 2 MiB, as large allocations of HIP do, one behind the other: first those that the kernel's
+// arguments point into, in their order, then the others by name. So equal launches have equal addresses.
 class AddressMap {
   public:
     AddressMap() = default;
-    explicit AddressMap(const std::vector<Region>& regions) : regions_(regions.data()) {
-        uint64_t next = granule;
-        for (const Region& region : regions) {
-            displacements_.push_back(next - region.begin);
-            next += (region.end - region.begin + granule - 1) / granule * granule + granule;
-        }
-    }
+    explicit AddressMap(const Dispatch& dispatch);
 
-    // What is added to an address in this region, one of those it was made of.
+    // What is added to an address in this region, one of the dispatch's.
     uint64_t displacement(const Region* region) const {
         return region ? displacements_[static_cast<size_t>(region - regions_)] : 0;
+    }
+    // Where dword `dword` of a lane's private segment lies: those of all lanes of a wave side by side, as the hardware
+    // swizzles them. Waves that may run at the same time have segments of their own.
+    uint64_t private_dword(uint32_t wave, uint32_t private_bytes, uint32_t dword, uint32_t lane) const {
+        return private_begin_ + 64 * (uint64_t{wave % private_waves} * private_bytes + 4 * uint64_t{dword}) +
+               4 * uint64_t{lane};
     }
 
   private:
     static constexpr uint64_t granule = 2 << 20;
+    static constexpr uint32_t private_waves =
+        8192;  // at most so many run on a chip: 256 CUs, four SIMDs, eight waves
     const Region* regions_ = nullptr;
     std::vector<uint64_t> displacements_;
+    uint64_t private_begin_ = 0;
 };
 
 }  // namespace hipkittens::simulator::timing

@@ -18,7 +18,7 @@ uint64_t text_address_of(const Dispatch& dispatch) {
     const uint64_t address = dispatch.program->text_address;
     for (const Region& region : dispatch.regions) {
         if (region.begin <= address && address < region.end)
-            return address + AddressMap(dispatch.regions).displacement(&region);
+            return address + AddressMap(dispatch).displacement(&region);
     }
     return address;
 }

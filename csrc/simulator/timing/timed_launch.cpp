@@ -18,16 +18,6 @@ namespace {
 constexpr uint32_t ahead = 256;
 constexpr std::chrono::milliseconds a_moment{50};
 
-}  // namespace
-
-void TraceStore::set_readers(int count) {
-    std::lock_guard lock(mutex_);
-    readers_ = count;
-    for (auto& [id, kept] : traces_) kept.takers = count;
-}
-
-namespace {
-
 // condition_variable::wait is a symbol of GCC 12's libstdc++; wait_for is inline, and runs with older ones too.
 template <class Ready>
 void wait(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, const Ready& ready) {
@@ -35,6 +25,12 @@ void wait(std::condition_variable& condition, std::unique_lock<std::mutex>& lock
 }
 
 }  // namespace
+
+void TraceStore::set_readers(int count) {
+    std::lock_guard lock(mutex_);
+    readers_ = count;
+    for (auto& [id, kept] : traces_) kept.takers = count;
+}
 
 bool TraceStore::wait_for_room(uint32_t workgroup) {
     std::unique_lock lock(mutex_);
@@ -106,7 +102,7 @@ const TraceSteps& TimedLaunch::steps() const {
 
 void TimedLaunch::begin(Workgroup& workgroup) {
     std::call_once(prepared_, [&] {
-        addresses_ = AddressMap(workgroup.dispatch->regions);
+        addresses_ = AddressMap(*workgroup.dispatch);
         const Program& program = *workgroup.dispatch->program;
         const std::vector<Cost> costs = static_costs(program, options_.parameters);
         for (const Block& block : program.blocks) {

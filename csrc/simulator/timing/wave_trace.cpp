@@ -45,37 +45,78 @@ void drop_values(PendingOperation* operation) {
     operation->lanes = 0;
 }
 
+// Where the bytes of an access lie in the model. Its lanes mostly are in the region that was hit last.
+class AccessedLines {
+  public:
+    AccessedLines(Wave* wave, uint32_t bytes) : wave_(wave), bytes_(bytes) { enter(wave->last_region); }
+
+    // Calls add(line) for every line of a lane.
+    template <class Add>
+    void of(uint64_t address, uint32_t lane, const Add& add) {
+        if (region_ == nullptr || address < region_->begin || address >= region_->end) {
+            if (in_private_segment(address)) return private_lines(address, lane, add);
+            if (in_lds(address)) return;  // of a flat access: no line at all
+            enter(find_region(wave_, address, 1));
+        }
+        const uint64_t first = (address + displacement_) / line_bytes,
+                       last = (address + displacement_ + bytes_ - 1) / line_bytes;
+        for (uint64_t line = first; line <= last; ++line) add(line);
+    }
+
+  private:
+    void enter(const Region* region) {
+        region_ = region;
+        displacement_ = wave_->trace->addresses->displacement(region);
+    }
+    bool in_private_segment(uint64_t address) const {
+        return address - reinterpret_cast<uint64_t>(wave_->scratch_memory) <
+               uint64_t{64} * wave_->private_bytes;
+    }
+    bool in_lds(uint64_t address) const {
+        return address - reinterpret_cast<uint64_t>(wave_->lds) < wave_->lds_bytes;
+    }
+    template <class Add>
+    void private_lines(uint64_t address, uint32_t lane, const Add& add) const {
+        const uint32_t place =
+            static_cast<uint32_t>(address - reinterpret_cast<uint64_t>(wave_->scratch_memory) -
+                                  uint64_t{lane} * wave_->private_bytes);
+        const uint32_t number =
+            wave_->workgroup->linear_id * static_cast<uint32_t>(wave_->workgroup->waves.size()) +
+            wave_->index_in_workgroup;
+        for (uint32_t dword = place / 4; dword <= (place + bytes_ - 1) / 4; ++dword)
+            add(wave_->trace->addresses->private_dword(number, wave_->private_bytes, dword, lane) /
+                line_bytes);
+    }
+
+    Wave* wave_;
+    uint32_t bytes_;
+    const Region* region_ = nullptr;
+    uint64_t displacement_ = 0;
+};
+
 // Lines that lanes of one quarter touch, in the order of lanes; neighbouring ones mostly share them.
-// Addresses in the model of an access, whose lanes mostly lie in the region that was hit last.
 void append_lines(Wave* wave, const PendingOperation* operation, uint32_t bytes, bool is_store) {
     WaveTrace& trace = *wave->trace;
-    const Region* region = wave->last_region;
-    uint64_t displacement = trace.addresses->displacement(region);
-    uint64_t found[128];  // distinct lines of the whole access: at most two a lane
+    AccessedLines lines(wave, bytes);
+    uint64_t
+        found[64 *
+              5];  // distinct lines of a quarter, then of the whole access: of 16 bytes at most five a lane
     uint32_t count = 0, lookups = 0, quarter_begin = 0;
     for (int quarter = 0; quarter < 4; ++quarter) {
         quarter_begin = count;
         uint64_t left = operation->valid >> (16 * quarter) & 0xffff;
-        uint64_t last = ~uint64_t{0};
+        uint64_t latest = ~uint64_t{0};
         for (; left; left &= left - 1) {
-            const int lane = 16 * quarter + __builtin_ctzll(left);
-            const uint64_t address = operation->address[lane];
-            if (region && (address < region->begin || address >= region->end)) {
-                region = find_region(wave, address, 1);
-                displacement = trace.addresses->displacement(region);
-            }
-            const uint64_t first = (address + displacement) / line_bytes,
-                           end = (address + displacement + bytes - 1) / line_bytes;
-            for (uint64_t line = first; line <= end; ++line) {
-                if (line == last) continue;
-                last = line;
+            const uint32_t lane = static_cast<uint32_t>(16 * quarter + __builtin_ctzll(left));
+            lines.of(operation->address[lane], lane, [&](uint64_t line) {
+                if (line == latest) return;
+                latest = line;
                 uint32_t i = quarter_begin;
                 while (i < count && found[i] != line) ++i;
-                if (i == count) {
-                    found[count++] = line;
-                    ++lookups;
-                }
-            }
+                if (i < count) return;
+                found[count++] = line;
+                ++lookups;
+            });
         }
     }
     // The quarters may share lines: what is left are the lines of the access.

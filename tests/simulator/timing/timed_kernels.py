@@ -33,6 +33,7 @@ kernel:
   .amdhsa_user_sgpr_kernarg_segment_ptr 1
   .amdhsa_system_sgpr_workgroup_id_x 1
   .amdhsa_group_segment_fixed_size {lds_bytes}
+  .amdhsa_private_segment_fixed_size {private_bytes}
 .end_amdhsa_kernel
 .amdgpu_metadata
 ---
@@ -43,7 +44,7 @@ amdhsa.kernels:
     .kernarg_segment_size: 64
     .kernarg_segment_align: 8
     .group_segment_fixed_size: {lds_bytes}
-    .private_segment_fixed_size: 0
+    .private_segment_fixed_size: {private_bytes}
     .wavefront_size: 64
     .sgpr_count: 96
     .vgpr_count: {vgprs}
@@ -116,6 +117,7 @@ class Kernel:
     vgprs: int = 64
     accum_offset: int = 0  # 0: no accumulation registers
     lds_bytes: int = 0
+    private_bytes: int = 0
 
     @functools.cached_property
     def module(self) -> Module:
@@ -126,6 +128,7 @@ class Kernel:
             vgprs=self.vgprs,
             accum_offset=self.accum_offset or min(256, self.vgprs),
             lds_bytes=self.lds_bytes,
+            private_bytes=self.private_bytes,
         )
         return Module(assemble(text, target), target)
 
