@@ -233,14 +233,12 @@ def test_rows_of_every_family_go_through_the_model(tmp_path):
     ]  # fmt: skip
     stage = mixture_record(name="fmoe_stage1_bf16_pertokenFp8_g1u1_32x64_4tg_pf3", one=False)
     one = mixture_record(name="fmoe_bf16_blockscaleFp8_g1u1_novs_silu_1tg_ps_32x256")
-    skipping = mixture_record()
-    path = write(tmp_path / "rows.csv", float4_record(), *products, one, stage, skipping)
+    path = write(tmp_path / "rows.csv", float4_record(), *products, one, stage)
     command = [sys.executable, SCRIPT, "--rows", path, "--json", "--plot", tmp_path / "plot.png"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    ((why, count),) = report["rows_cannot_run"].items()
-    assert "s_setvskip" in why and count == 1
+    assert report["rows_cannot_run"] == {}
     assert {row["family"] for row in report["rows"]} == {
         "f4gemm",
         "bf16gemm",
@@ -254,6 +252,13 @@ def test_rows_of_every_family_go_through_the_model(tmp_path):
         assert row["predictions"].pop("two parameters per kernel") is None  # nothing to fit on
         assert all(value > 0 for value in row["predictions"].values())
     assert (tmp_path / "plot.png").stat().st_size > 10000
+
+
+@wheel.needs_wheel
+def test_a_kernel_that_skips_vector_instructions_goes_through_the_model(tmp_path):
+    (row,), _ = read(tmp_path, mixture_record())
+    assert "_vs_" in row.name
+    assert 1 < calibration_launch.modelled(row, calibration_launch.prepare(row), {})["predicted_us"] < 100
 
 
 @wheel.needs_wheel

@@ -30,6 +30,7 @@ class TraceBuilder {
 // One static object for each kind of trace: programs are kept for it, so that a launch without a trace pays nothing.
 struct TraceSteps {
     Handler enter_block;  // in the place of count_block, and counts as it does
+    Handler skip_vector;  // in the place of the other one, and skips as it does
     std::unique_ptr<TraceBuilder> (*prepare)(const Program& program, StepBuilder& builder);
 };
 

@@ -33,6 +33,7 @@ struct Program {
     std::vector<isa::Instruction> instructions;  // Instruction::address counts from text_address
     std::vector<Step> steps;
     std::vector<Block> blocks;
+    std::vector<Block> skip_runs;  // vector instructions that VSKIP, if it is on, leaves out together
     std::vector<int32_t> step_at;  // step of the instruction at each dword of the text, -1 inside one
     std::vector<uint32_t> constant_values;
     uint32_t wave_bytes = 0;

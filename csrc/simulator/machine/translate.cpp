@@ -194,8 +194,10 @@ void Translation::emit_steps() {
         }
         if (may_skip && skip == none) {
             skip = builder.steps().size();
-            builder.emit(skip_vector);
+            builder.emit(trace ? trace->skip_vector : skip_vector);
+            program.skip_runs.push_back({index, 0});
         }
+        if (may_skip) ++program.skip_runs.back().count;
         if (!has_registers(instruction, request)) {
             builder.emit(fault_missing_register);
             continue;

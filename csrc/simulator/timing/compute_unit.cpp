@@ -56,9 +56,8 @@ void ComputeUnit::start(std::unique_ptr<ResidentWorkgroup> workgroup, double tim
         wave->order = order_++;
         wave->begin = time;
         wave->at = wave->free_at = time + replay_.parameters.wave_start;
-        const Block& block = replay_.program.blocks[wave->trace->blocks[0]];
-        wave->next = &replay_.costs[block.first];
-        wave->block_end = wave->next + block.count;
+        enter_next_block(*wave);
+        while (leave_out(*wave)) enter_next_block(*wave);
         wait_for_operands(*wave);
         simds_[(first + i) % simd_count].waves.push_back(wave.get());
         waves_.push_back(std::move(wave));
@@ -344,20 +343,38 @@ void ComputeUnit::log(uint32_t simd, const ReplayedWave& wave, const Cost& cost,
     replay_.events->add(event);
 }
 
+void ComputeUnit::enter_next_block(ReplayedWave& wave) const {
+    const Block& block = replay_.program.blocks[wave.trace->blocks[wave.block++]];
+    wave.next = &replay_.costs[block.first];
+    wave.block_end = wave.next + block.count;
+}
+
+// Instructions that the wave skips cost an issue slot each. True: the block ends with them.
+bool ComputeUnit::leave_out(ReplayedWave& wave) const {
+    while (const uint32_t count = wave.next->skip_run) {
+        if (!wave.trace->skipped[wave.skip_run++]) return false;
+        wave.next += count;
+        wave.at += count * replay_.parameters.skipped_instruction;
+        wave.free_at += count * replay_.parameters.skipped_instruction;
+        if (wave.next == wave.block_end) return true;
+    }
+    return false;
+}
+
 void ComputeUnit::move_on(ReplayedWave& wave, double time) {
     const Kind kind = wave.next->kind;
-    if (++wave.next == wave.block_end) {
-        const uint32_t from = wave.trace->blocks[wave.block++];
-        const uint32_t to = wave.trace->blocks[wave.block];
-        const Block& block = replay_.program.blocks[to];
-        wave.next = &replay_.costs[block.first];
-        wave.block_end = wave.next + block.count;
-        if (kind == Kind::branch) {
-            const bool taken = to != from + 1;
-            raise(&wave.at, wave,
-                  time + (taken ? replay_.parameters.branch_taken : replay_.parameters.branch_not_taken),
-                  Stall::branch);
-        }
+    bool block_ends = ++wave.next == wave.block_end;
+    if (block_ends && kind == Kind::branch) {
+        const uint32_t from = wave.trace->blocks[wave.block - 1], to = wave.trace->blocks[wave.block];
+        const bool taken = to != from + 1;
+        raise(&wave.at, wave,
+              time + (taken ? replay_.parameters.branch_taken : replay_.parameters.branch_not_taken),
+              Stall::branch);
+    }
+    if (!block_ends) block_ends = leave_out(wave);
+    while (block_ends) {
+        enter_next_block(wave);
+        block_ends = leave_out(wave);
     }
     wait_for_operands(wave);
 }

@@ -39,7 +39,7 @@ struct ReplayedWave {
     uint8_t index = 0;  // in its workgroup
     ResidentWorkgroup* workgroup = nullptr;
     const WaveTrace* trace = nullptr;
-    uint32_t block = 0, access = 0, lds = 0, scalar = 0;
+    uint32_t block = 0, access = 0, lds = 0, scalar = 0, skip_run = 0;
     uint64_t fetched = ~uint64_t{0};  // line of instructions it has
     // Completions of what it has in flight; vector memory in order.
     uint32_t vm_head = 0, lgkm_head = 0;
@@ -110,6 +110,8 @@ class ComputeUnit {
     void issue_slot(uint32_t simd, double time);
     void issue(uint32_t simd, ReplayedWave& wave, double time, Stall why);
     void move_on(ReplayedWave& wave, double time);  // to the next instruction of the trace
+    bool leave_out(ReplayedWave& wave) const;       // the next instructions, if VSKIP was on
+    void enter_next_block(ReplayedWave& wave) const;
     void wait_for_operands(ReplayedWave& wave);
     void log(uint32_t simd, const ReplayedWave& wave, const Cost& cost, double time, float stalled,
              Stall stall, double done, uint32_t conflicts);

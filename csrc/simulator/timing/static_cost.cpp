@@ -255,6 +255,7 @@ std::vector<Cost> static_costs(const Program& program, const Parameters& paramet
     costs.reserve(program.instructions.size());
     for (const Instruction& instruction : program.instructions)
         costs.push_back(cost_of(instruction, parameters));
+    for (const Block& run : program.skip_runs) costs[run.first].skip_run = run.count;
     return costs;
 }
 

@@ -50,6 +50,7 @@ struct Cost {
     VectorRange ranges[6];            // vector registers it touches
     VectorRange result, c;            // of a matrix instruction
     uint32_t address = 0, bytes = 4;  // in the text
+    uint32_t skip_run = 0;            // heads so many instructions that VSKIP may leave out together
     double flops = 0;                 // of a matrix instruction, by one wave
 };
 

@@ -8,6 +8,7 @@
 
 #include "isa/effects.h"
 #include "isa/table.h"
+#include "simulator/machine/mode_regions.h"
 #include "simulator/machine/program.h"
 
 namespace hipkittens::simulator::timing {
@@ -79,7 +80,8 @@ struct Block {
 
 class Slice {
   public:
-    explicit Slice(const Program& program) : instructions_(program.instructions) {}
+    explicit Slice(const Program& program)
+        : instructions_(program.instructions), modes_(find_mode_regions(program.instructions)) {}
 
     std::vector<bool> run() {
         if (!find_blocks()) return {};
@@ -194,7 +196,8 @@ class Slice {
         }
         if (needed) needed_[index] = true;
         if (writes_exec(instruction)) live = {{}, live.here | live.later};
-        if (!writes_partly(instruction)) {
+        const bool may_be_skipped = modes_[index] & mode_vskip;
+        if (!writes_partly(instruction) && !may_be_skipped) {
             live.here &= ~writes;
             // Masks in scalar registers are written whole, and matrix instructions do not look at EXEC.
             live.later &= ~(effects.reads_exec ? writes & scalars : writes);
@@ -245,6 +248,7 @@ class Slice {
     }
 
     const std::vector<Instruction>& instructions_;
+    const std::vector<uint32_t> modes_;
     std::vector<Block> blocks_;
     std::vector<bool> needed_;
     bool lds_is_wanted_ = false;

@@ -8,7 +8,9 @@
 #include "isa/effects.h"
 #include "isa/table.h"
 #include "simulator/machine/control.h"
+#include "simulator/machine/mode_regions.h"
 #include "simulator/machine/program.h"
+#include "simulator/machine/register_index.h"
 #include "simulator/machine/step_builder.h"
 #include "simulator/machine/workgroup.h"
 #include "simulator/memory/buffer_descriptor.h"
@@ -25,6 +27,7 @@ void WaveTrace::clear() {
     memory_starts.clear();
     lds_conflicts.clear();
     scalar_lines.clear();
+    skipped.clear();
 }
 
 namespace timing {
@@ -33,6 +36,11 @@ namespace {
 const Step* enter_block(Wave* wave, const Step* step) {
     if (wave->trace->is_detailed) wave->trace->blocks.push_back(static_cast<uint32_t>(step->immediate));
     return count_block(wave, step);
+}
+
+const Step* decide_skip(Wave* wave, const Step* step) {
+    if (wave->trace->is_detailed) wave->trace->skipped.push_back(wave->mode & mode_vskip);
+    return skip_vector(wave, step);
 }
 
 // extra[0] of a tracing step: how the issue step uses its fields (execute/memory_step.h) is the same for all of a queue.
@@ -281,8 +289,8 @@ bool accesses_vector_memory(const isa::Instruction& instruction) {
            (has(instruction, "load") || has(instruction, "store") || has(instruction, "atomic"));
 }
 
-const TraceSteps steps_with_values{enter_block, prepare<true>};
-const TraceSteps steps_without_values{enter_block, prepare<false>};
+const TraceSteps steps_with_values{enter_block, decide_skip, prepare<true>};
+const TraceSteps steps_without_values{enter_block, decide_skip, prepare<false>};
 
 }  // namespace timing
 }  // namespace hipkittens::simulator

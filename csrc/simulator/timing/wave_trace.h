@@ -25,6 +25,7 @@ struct WaveTrace {
     std::vector<uint32_t> memory_starts;  // where in `lines` each access begins
     std::vector<uint16_t> lds_conflicts;  // each LDS read or write: cycles beyond one per phase
     std::vector<uint64_t> scalar_lines;   // each scalar memory access: first 64-byte line << 4 | lines
+    std::vector<bool> skipped;            // each of Program::skip_runs that was reached: VSKIP was on
     struct Pattern {                      // the latest conflicts of an LDS instruction, which mostly repeat
         const void* step = nullptr;
         uint64_t lanes = 0;

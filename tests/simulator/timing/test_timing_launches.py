@@ -96,6 +96,43 @@ def test_private_segments_lie_where_the_hardware_puts_them():
     assert report["caches"]["l2_hit_rate"] > 0.5  # the lines that were written; instructions are not there
 
 
+VSKIP = """
+  s_load_dwordx2 s[4:5], s[0:1], 0
+  v_lshlrev_b32_e32 v1, 2, v0
+  v_mov_b32_e32 v2, v1
+  s_waitcnt lgkmcnt(0)
+  s_setvskip {skip}, 0
+  global_load_dword v3, v1, s[4:5]
+  v_add_u32_e32 v2, 0x1000, v1
+  ds_read_b32 v4, v1
+  s_nop 0
+  global_load_dword v5, v1, s[4:5] offset:256
+  s_setvskip 0, 0
+  global_load_dword v6, v2, s[4:5] offset:512
+  ds_read_b32 v7, v1 offset:4
+  s_waitcnt vmcnt(0) lgkmcnt(0)"""
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_skipped_vector_instructions_are_not_replayed(values):
+    """What they would have written keeps its value, also where values are left out: the address of the last load."""
+    memory = np.arange(4096, dtype=np.uint32)
+    runs = {
+        skip: Kernel(VSKIP.format(skip=int(skip)), "MI355X", lds_bytes=1024).time(
+            memory, workgroups=9, values=values
+        )
+        for skip in (True, False)
+    }
+    texts = {skip: [i["text"] for i in run["instructions"]] for skip, run in runs.items()}
+    left_out = set(texts[False]) - set(texts[True])
+    assert {text.split()[0] for text in left_out} - {"s_setvskip"} == {
+        "global_load_dword", "v_add_u32_e32", "ds_read_b32"
+    }  # fmt: skip
+    assert len(texts[False]) - len(texts[True]) == 4
+    assert runs[True]["caches"]["vector_l1_lines"] == 2 * 2
+    assert runs[False]["caches"]["vector_l1_lines"] == 2 * 6
+
+
 def test_without_values_the_cycles_stay():
     """Control flow and addresses do not depend on what a matrix multiplication computes."""
     with_values, _, a, b = matmul("MI355X", 256, 256, 512)
