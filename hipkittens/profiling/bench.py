@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,14 +21,18 @@ OURS = "hipkittens"
 class Row:
     """One library at one shape.
 
-    kind            "modelled" (the cycle model), "measured" (a GPU), or "none": `note` says why
+    kind            "modelled" (the cycle model), "measured" (a GPU), "published" (not run, only known from others), or "none";
+                    `note` says why it was not run
     cycles          modelled: core clocks of all launches together
     microseconds    modelled or measured (median); without what launching costs when it is modelled
     low, high       measured: tenth and ninetieth percentile
     tflops, gbps    useful operations and bytes over that time; tflops only where operations are the measure
     share_of_limit  the least time that the data sheet allows over this one
     limited_by      what sets that least time: "matrix" or "memory"
-    published_microseconds, published_tflops, published_source  what was published of this library at this shape and device
+    published_microseconds, published_tflops, published_gbps, published_source  what was published of this library at this
+                    shape and device
+    speedup         of ours over this library, both as run here
+    speedup_over_published  of ours, as run here, over what was published of this library
     """
 
     operation: str
@@ -49,7 +53,10 @@ class Row:
     limited_by: str = ""
     published_microseconds: float | None = None
     published_tflops: float | None = None
+    published_gbps: float | None = None
     published_source: str | None = None
+    speedup: float | None = None
+    speedup_over_published: float | None = None
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,6 +84,7 @@ def _row(problem: Problem, device: str, library: str, kind: str) -> Row:
         row,
         published_microseconds=known.microseconds,
         published_tflops=problem.flops and problem.flops / known.microseconds * 1e-6,
+        published_gbps=problem.bytes / known.microseconds * 1e-3,
         published_source=known.source,
     )
 
@@ -121,7 +129,8 @@ def _measured(problem: Problem, device: str, library: str, call: Callable[[], ob
 
 
 def row_of(problem: Problem, device: str, library: str, on_gpu: bool) -> Row:
-    """One library at one shape; a row of kind "none" if it has nothing for it."""
+    """One library at one shape. What it was published to take if it cannot be run here, and a row of kind "none" if nothing
+    was."""
     try:
         if library == OURS:
             call = problem.call("cuda" if on_gpu else "cpu")
@@ -135,4 +144,28 @@ def row_of(problem: Problem, device: str, library: str, on_gpu: bool) -> Row:
             return _measured(problem, device, library, other.measured(problem))
         return _modelled(problem, device, library, other.modelled(problem, _timing.DEVICES[device]))
     except Unavailable as reason:
-        return replace(_row(problem, device, library, "none"), note=str(reason))
+        row = _row(problem, device, library, "none")
+        return replace(
+            row, kind="none" if row.published_microseconds is None else "published", note=str(reason)
+        )
+
+
+def beside_ours(rows: Sequence[Row]) -> list[Row]:
+    """The rows with their speedups, where ours ran at the same shape on the same device."""
+    ours = {
+        (row.operation, row.shape, row.device): row.microseconds
+        for row in rows
+        if row.library == OURS and row.microseconds is not None
+    }
+
+    def compared(row: Row) -> Row:
+        own = ours.get((row.operation, row.shape, row.device))
+        if own is None:
+            return row
+        return replace(
+            row,
+            speedup=row.microseconds / own if row.microseconds and row.library != OURS else None,
+            speedup_over_published=row.published_microseconds / own if row.published_microseconds else None,
+        )
+
+    return [compared(row) for row in rows]

@@ -7,6 +7,7 @@ import argparse
 import csv
 import json
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -15,22 +16,42 @@ from rich.table import Table
 
 from .. import _backend
 from .._progress import progress_bar
-from . import options, plot
-from .bench import OURS, Row, row_of
+from . import options, plot, published
+from .bench import OURS, Row, beside_ours, row_of
 from .measure import device_of
 from .peers import NAMES
+from .problems import Problem
 
 _MODELLED = (
     "modelled: by the cycle model, never on a GPU (docs/timing_model.md); launch overhead not included"
 )
 _MEASURED = "measured: median of repeated calls on this GPU, caches overwritten before each"
 _PUBLISHED = "published: by others, on real GPUs; sources in --json and --csv"
+_SPEEDUP = (
+    "ours is: how many times as fast as that row; beside a published row, {kind} against measured by others"
+)
+_WIDTH = 100  # of a table that goes to a file or a pipe
+# --compare, besides names of libraries
+_SETS = {
+    "published": "what others published at that very shape and device (default)",
+    "all": "these, and every library that can be run",
+    "none": "ours alone",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add(parser, several_shapes=True)
+    sets = "; ".join(f"{name}: {meaning}" for name, meaning in _SETS.items())
     parser.add_argument(
-        "--compare", default="", metavar="LIBRARIES", help=f"some of {', '.join(NAMES)}, with commas between"
+        "--compare",
+        default="published",
+        metavar="LIBRARIES",
+        help=f"some of {', '.join(_names())}, with commas between, or one of {sets}",
+    )
+    parser.add_argument(
+        "--rate",
+        choices=tuple(plot.RATES),
+        help="what is counted over the time (default: TFLOP/s, and GB/s where memory is the measure)",
     )
     parser.add_argument("--model", action="store_true", help="use the cycle model although there is a GPU")
     parser.add_argument("--csv", metavar="FILE", help="write the rows there (-: standard output)")
@@ -39,12 +60,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _libraries(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
+def _names() -> list[str]:
+    """Libraries that can be run here, then those of which there are published figures alone."""
+    return [*NAMES, *(name for name in published.libraries() if name not in NAMES)]
+
+
+def _libraries(text: str) -> Callable[[Problem, str], list[str]]:
+    """What --compare names, as a function of a problem and a device."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if len(names) == 1 and names[0] in _SETS:
+        if names == ["none"]:
+            return lambda problem, device: []
+        always = NAMES if names == ["all"] else ()
+        return lambda problem, device: list(
+            dict.fromkeys((*always, *published.libraries_at(problem, device)))
+        )
     for name in names:
-        if name not in NAMES:
-            raise ValueError(f"--compare names {name!r}; allowed: some of {', '.join(NAMES)}")
-    return [OURS, *dict.fromkeys(names)]
+        if name not in _names():
+            allowed = f"some of {', '.join(_names())}; or one of {', '.join(_SETS)}"
+            raise ValueError(f"--compare names {name!r}; allowed: {allowed}")
+    return lambda problem, device: names
 
 
 def _measured_device(arguments: argparse.Namespace) -> str:
@@ -61,31 +96,48 @@ def _measured_device(arguments: argparse.Namespace) -> str:
 
 def main(arguments: argparse.Namespace) -> int:
     problems, libraries = options.problems(arguments), _libraries(arguments.compare)
+    rate = _rate(arguments.rate, problems[0])
     if arguments.plot:
-        plot.require(arguments.plot)
+        plot.require(arguments.plot, problems)
     if arguments.json and arguments.csv == "-":
         raise ValueError("--json and --csv - would both be written to standard output; name a file for one")
     on_gpu = _backend.hip_device_count() > 0 and not arguments.model
     device = _measured_device(arguments) if on_gpu else options.device(arguments)
+    wanted = [(problem, library) for problem in problems for library in (OURS, *libraries(problem, device))]
     rows = []
     with progress_bar() as bar:
-        task = bar.add_task("", total=len(problems) * len(libraries))
-        for problem in problems:
-            for library in libraries:
-                bar.update(task, description=f"{library} {problem.shape}")
-                rows.append(row_of(problem, device, library, on_gpu))
-                bar.advance(task)
+        task = bar.add_task("", total=len(wanted))
+        for problem, library in wanted:
+            bar.update(task, description=f"{library} {problem.shape}")
+            rows.append(row_of(problem, device, library, on_gpu))
+            bar.advance(task)
+    rows = beside_ours(rows)
     if arguments.csv:
         _write_csv(rows, arguments.csv)
     if arguments.plot:
-        plot.write(rows, arguments.plot)
+        plot.write(rows, arguments.plot, rate)
     if arguments.json:
-        legend = [_MEASURED if on_gpu else _MODELLED, _PUBLISHED]
-        json.dump({"legend": legend, "rows": [row.to_dict() for row in rows]}, sys.stdout, indent=2)
+        json.dump({"legend": _legend(rows), "rows": [row.to_dict() for row in rows]}, sys.stdout, indent=2)
         print()
     elif arguments.csv != "-":
-        _print_table(rows, on_gpu)
+        _print_table(rows, rate)
     return int(any(row.kind == "none" and row.library == OURS for row in rows))
+
+
+def _rate(asked: str | None, problem: Problem) -> str:
+    if asked == "TFLOP/s" and problem.flops is None:
+        raise ValueError(f"--rate is TFLOP/s, and of {problem.operation} bytes are counted; allowed: GB/s")
+    return asked or ("GB/s" if problem.flops is None else "TFLOP/s")
+
+
+def _legend(rows: list[Row]) -> list[str]:
+    kinds = {row.kind for row in rows}
+    said = [text for kind, text in (("modelled", _MODELLED), ("measured", _MEASURED)) if kind in kinds]
+    if any(row.published_microseconds is not None for row in rows):
+        said.append(_PUBLISHED)
+    if any(row.speedup or row.speedup_over_published for row in rows):
+        said.append(_SPEEDUP.format(kind="measured here" if "measured" in kinds else "modelled"))
+    return said
 
 
 def _write_csv(rows: list[Row], path: str) -> None:
@@ -109,38 +161,54 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _print_table(rows: list[Row], on_gpu: bool) -> None:
-    first = rows[0]
-    counts_operations = first.tflops is not None or first.published_tflops is not None
-    table = Table(title=f"{first.operation}, bfloat16, {first.device}", box=None, pad_edge=False)
-    for heading in ("shape", "library", ""):
+def _print_table(rows: list[Row], rate: str) -> None:
+    measured = any(row.kind == "measured" for row in rows)
+    table = Table(title=f"{rows[0].operation}, bfloat16, {rows[0].device}", box=None, pad_edge=False)
+    for heading in ("shape, library", ""):
         table.add_column(heading, no_wrap=True)
-    rate = "TFLOP/s" if counts_operations else "GB/s"
-    for heading in ("cycles", "us", rate, "of limit", "published us", f"published {rate}"):
+    second = "10 % - 90 %" if measured else "cycles"
+    for heading in ("us", second, rate, "of limit", "ours is"):
         table.add_column(heading, justify="right", no_wrap=True)
-    bytes_of = {row.shape: row.gbps * row.microseconds for row in rows if row.gbps and row.microseconds}
-    notes = []
-    for row in rows:
-        reached = row.tflops if counts_operations else row.gbps
-        published = row.published_tflops
-        if not counts_operations and row.published_microseconds and row.shape in bytes_of:
-            published = bytes_of[row.shape] / row.published_microseconds
-        share = "" if row.share_of_limit is None else f"{100 * row.share_of_limit:.1f} % {row.limited_by}"
-        spread = "" if row.low is None else f" ({row.low:.2f} - {row.high:.2f})"
-        table.add_row(
-            row.shape,
-            row.library,
-            "not run" if row.kind == "none" else row.kind,
-            _number(row.cycles, ",.0f"),
-            _number(row.microseconds, ",.2f") + spread,
-            _number(reached, ",.1f"),
-            share,
-            _number(row.published_microseconds, ",.2f"),
-            _number(published, ",.1f"),
-        )
-        if row.kind == "none" and (note := f"{row.library}: {row.note}") not in notes:
-            notes.append(note)
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    for shape in dict.fromkeys(row.shape for row in rows):
+        table.add_row(shape)
+        for row in rows:
+            if row.shape == shape:
+                for cells in _cells(row, rate, measured):
+                    table.add_row(f"  {row.library}", *cells)
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     console.print(table)
-    for line in (_MEASURED if on_gpu else _MODELLED, _PUBLISHED, *notes):
+    for line in (*_legend(rows), *_reasons(rows)):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _cells(row: Row, rate: str, measured: bool) -> Iterable[tuple[str, ...]]:
+    """The line of what ran, and that of what was published."""
+    run, published_rate = plot.RATES[rate]
+    if row.microseconds is not None:
+        share = "" if row.share_of_limit is None else f"{100 * row.share_of_limit:.1f} % {row.limited_by}"
+        spread = "" if row.low is None else f"{row.low:,.2f} - {row.high:,.2f}"
+        yield (
+            row.kind,
+            _number(row.microseconds, ",.2f"),
+            spread if measured else _number(row.cycles, ",.0f"),
+            _number(getattr(row, run), ",.1f"),
+            share,
+            _number(row.speedup, ".2f"),
+        )
+    if row.published_microseconds is not None:
+        yield (
+            "published",
+            _number(row.published_microseconds, ",.2f"),
+            "",
+            _number(getattr(row, published_rate), ",.1f"),
+            "",
+            _number(row.speedup_over_published, ".2f"),
+        )
+    if row.kind == "none":
+        yield "not run", "", "", "", "", ""
+
+
+def _reasons(rows: list[Row]) -> Iterable[str]:
+    """Why rows that could have been run were not."""
+    said = (f"{row.library}: {row.note}" for row in rows if row.note and row.microseconds is None)
+    return dict.fromkeys(text for text in said if text.split(":")[0] in (OURS, *NAMES))

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from .problems import Problem
 
-NAMES = ("torch", "triton", "aiter")
+NAMES = ("torch", "triton", "aiter")  # that something here can run, in the model or on a GPU
 _BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
 Candidate = tuple[str, Callable[[], object]]
@@ -88,6 +88,8 @@ def peer(name: str) -> Peer:
     """Raises Unavailable if that peer cannot be had in this installation."""
     if name == "torch":
         return TorchPeer()
+    if name not in NAMES:
+        raise Unavailable(f"{name} is known from what was published of it; nothing here runs it")
     file = _BENCHMARKS / f"peer_{name}.py"
     if not file.is_file():
         raise Unavailable(f"--compare {name} needs a checkout of hipkittens (benchmarks/{file.name})")

@@ -4,15 +4,31 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from .bench import Row
+from .problems import Problem
 
-_LINES = {"hipkittens": "C1", "aiter": "C0", "triton": "C2", "torch": "C3"}
+# What is along the other axis: the members of a Row for what ran and for what was published.
+RATES = {"TFLOP/s": ("tflops", "published_tflops"), "GB/s": ("gbps", "published_gbps")}
+COLOURS = {
+    "hipkittens": "C1",
+    "aiter": "C0",
+    "triton": "C2",
+    "torch": "C3",
+    "hipkittens-upstream": "C4",
+    "composable_kernel": "C5",
+    "hipblaslt": "C6",
+    "torch_compile": "C8",
+}
 
 
-def require(path: str) -> None:
-    """ValueError without matplotlib, or for an ending that is no picture's; before anything runs."""
+def require(path: str, problems: Sequence[Problem]) -> None:
+    """ValueError without matplotlib, for an ending that is no picture's, or where a line would have two points at one size;
+    before anything runs."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--plot needs matplotlib: pip install matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -20,9 +36,45 @@ def require(path: str) -> None:
     allowed = sorted(FigureCanvasAgg.get_supported_filetypes())
     if Path(path).suffix.removeprefix(".") not in allowed:
         raise ValueError(f"--plot: {path!r} does not end as a picture; allowed: {', '.join(allowed)}")
+    size, times = Counter(problem.size for problem in problems).most_common(1)[0]
+    if times > 1:
+        raise ValueError(
+            f"--plot: {times} of the shapes have the size {size}, which is along the axis; plot one family of shapes at a time"
+        )
 
 
-def write(rows: list[Row], path: str) -> None:
+def draw(axes: Any, rows: Sequence[Row], rate: str) -> None:
+    """One operation on one device into `axes`: what ran as lines, what was published as dotted ones."""
+    ran_rate, published_rate = RATES[rate]
+    for library in dict.fromkeys(row.library for row in rows):
+        of_library = sorted((row for row in rows if row.library == library), key=lambda row: row.size)
+        ran = [row for row in of_library if row.microseconds is not None]
+        style = {"color": COLOURS[library], "linewidth": 2 if library == "hipkittens" else 1.2}
+        if ran:
+            values = [getattr(row, ran_rate) for row in ran]
+            axes.plot([row.size for row in ran], values, "o-", label=f"{library}, {ran[0].kind}", **style)
+        known = [row for row in of_library if getattr(row, published_rate) is not None]
+        if known:
+            values = [getattr(row, published_rate) for row in known]
+            axes.plot(
+                [row.size for row in known], values, "x:", alpha=0.6, label=f"{library}, published", **style
+            )
+    sizes = sorted({row.size for row in rows})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes], minor=False)
+    axes.minorticks_off()
+    axes.set_xlabel("columns" if "norm" in rows[0].operation else "N")
+    axes.set_ylabel(rate)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+
+
+def save(figure: Any, path: str) -> None:
+    """No date and no version in the file: the same rows give the same picture."""
+    figure.savefig(path, metadata={"Date": None} if path.endswith((".svg", ".svgz")) else {"Software": None})
+
+
+def write(rows: Sequence[Row], path: str, rate: str) -> None:
     """Writes a picture in the format of the file's ending. ValueError if there is nothing to draw."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -30,39 +82,10 @@ def write(rows: list[Row], path: str) -> None:
     timed = [row for row in rows if row.microseconds is not None]
     if not timed:
         raise ValueError("--plot: no library ran")
-    by_flops = timed[0].tflops is not None
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for library in dict.fromkeys(row.library for row in rows):
-        of_library = sorted((row for row in rows if row.library == library), key=lambda row: row.size)
-        ran = [row for row in of_library if row.microseconds is not None]
-        colour = _LINES[library]
-        if ran:
-            values = [(row.tflops if by_flops else row.gbps) for row in ran]
-            axes.plot(
-                [row.size for row in ran], values, "o-", color=colour, label=f"{library}, {ran[0].kind}"
-            )
-        known = [row for row in of_library if row.published_tflops is not None]
-        if known and by_flops:
-            axes.plot(
-                [row.size for row in known],
-                [row.published_tflops for row in known],
-                "x:",
-                color=colour,
-                alpha=0.6,
-                label=f"{library}, published",
-            )
-    first = timed[0]
-    axes.set_title(f"{first.operation}, bfloat16, {first.device}: {first.kind}")
-    sizes = sorted({row.size for row in rows})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [str(size) for size in sizes], minor=False)
-    axes.minorticks_off()
-    axes.set_xlabel("columns" if "norm" in first.operation else "N")
-    axes.set_ylabel("TFLOP/s" if by_flops else "GB/s")
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    # No date and no version in the file: the same rows give the same picture.
-    figure.savefig(path, metadata={"Date": None} if path.endswith((".svg", ".svgz")) else {"Software": None})
+    draw(axes, rows, rate)
+    axes.set_title(f"{timed[0].operation}, bfloat16, {timed[0].device}: {timed[0].kind}")
+    axes.legend(fontsize="small")
+    save(figure, path)

@@ -30,6 +30,21 @@ def _rows() -> dict[tuple[str, str, str, str], Published]:
     return fastest
 
 
+@functools.cache
+def libraries() -> tuple[str, ...]:
+    """Every library that anything was published of here, by name."""
+    return tuple(sorted({library for _, _, library, _ in _rows()}))
+
+
+def libraries_at(problem: Problem, device: str) -> list[str]:
+    """Those with a figure of this very shape and device, the fastest first."""
+    found = {library: figure(problem, device, library) for library in libraries()}
+    return sorted(
+        (library for library, known in found.items() if known),
+        key=lambda library: _rows()[problem.operation, device, library, problem.shape].microseconds,
+    )
+
+
 def figure(problem: Problem, device: str, library: str) -> Published | None:
     """What was published of `library` for this very shape and device, the fastest if there are several; or None."""
     return _rows().get((problem.operation, device, library, problem.shape))
