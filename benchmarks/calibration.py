@@ -2,36 +2,43 @@
 # SPDX-License-Identifier: MIT
 """The cycle model beside measured times: AITER's own code objects, run in the model at the shapes of its tuning logs.
 
-    python benchmarks/calibration.py --rows FILE.csv [--sample N] [--fitted FILE] [--results FILE] [--json]
-    python benchmarks/calibration.py --rows FILE.csv --fit FILE [--sample N] [--results FILE]
-    python benchmarks/calibration.py --rows FILE.csv --fitted FILE --write docs/calibration.md --plot docs/images/calibration.png
+    python benchmarks/calibration.py --rows FILE.csv [--per-class N] [--fitted FILE] [--results FILE] [--json]
+    python benchmarks/calibration.py --rows FILE.csv --fit FILE [--per-class N] [--results FILE]
+    python benchmarks/calibration.py --rows FILE.csv --fitted FILE --published GFLOP --write docs/calibration.md
+        --plot docs/images/calibration.png --errors hipkittens/profiling/model_error.json
 
 The rows are split by a hash of symbol and shape. --fit runs the one part and writes fitted numbers with the names of
-their rows; everything else runs the other part, and errors are of that part alone. --results keeps what the model said
-of each row, one JSON object per line, and takes from it what it already has. Needs AITER's wheel, see
-tests/oracles/aiter/wheel.py.
+their rows; everything else runs the other part, and errors are of that part alone. --published adds AITER's attention, of
+which only published tables are known. --results keeps what the model said of each row, one JSON object per line, and takes
+from it what the same build of the simulator already said. Needs AITER's wheel, see tests/oracles/aiter/wheel.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import functools
+import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import calibration_baselines as baselines
+import calibration_errors
 import calibration_launch
+import calibration_published
 import calibration_report
 import calibration_rows
 from calibration_fit import Fit, fit
 from calibration_launch import Launch
 from calibration_rows import CannotRun, Row
+
+from hipkittens._simulator import SIMULATOR
 
 Prepared = list[tuple[Row, Launch]]
 
@@ -48,27 +55,31 @@ def prepare(rows: Iterable[Row], left_out: collections.Counter[str]) -> Prepared
 
 
 class Model:
-    """The cycle model with the settings of this run, and what it has said before."""
+    """The cycle model with the settings of this run, and what this build of the simulator has said before."""
 
     def __init__(self, settings: Mapping[str, Any], results: Path | None):
         self.settings, self._path, self._known = dict(settings), results, {}
+        self._build = hashlib.sha256(SIMULATOR.read_bytes()).hexdigest()[:16]
         if results and results.exists():
             for line in results.read_text().splitlines():
                 entry = json.loads(line)
-                if entry["settings"] == self.settings:
+                if entry["settings"] == self.settings and entry["build"] == self._build:
                     self._known[entry["key"]] = entry["modelled"]
 
-    def __call__(self, row: Row, launch: Launch) -> Mapping[str, float]:
-        if row.key not in self._known:
+    def __call__(
+        self, key: str, ask: Callable[[Mapping[str, float]], dict[str, float]]
+    ) -> Mapping[str, float]:
+        """What `ask`, given this run's parameters, says of the row `key`."""
+        if key not in self._known:
             started = time.perf_counter()
-            modelled = calibration_launch.modelled(row, launch, self.settings["parameters"])
+            modelled = ask(self.settings["parameters"])
             modelled["seconds"] = time.perf_counter() - started
-            self._known[row.key] = modelled
+            self._known[key] = modelled
             if self._path:
+                entry = {"key": key, "build": self._build, "settings": self.settings, "modelled": modelled}
                 with self._path.open("a") as file:
-                    entry = {"key": row.key, "settings": self.settings, "modelled": modelled}
                     file.write(json.dumps(entry) + "\n")
-        return self._known[row.key]
+        return self._known[key]
 
 
 def run(
@@ -81,11 +92,11 @@ def run(
             left_out[f"not reached within --seconds {seconds:g}"] += 1
             continue
         try:
-            modelled = model(row, launch)
+            modelled = model(row.key, functools.partial(calibration_launch.modelled, row, launch))
         except Exception as error:  # one row's trouble shall not hide the others
             left_out[f"{row.family}: {str(error).splitlines()[0][:120]}"] += 1
             continue
-        m, n, k = row.dimensions
+        (m, n, k), bound = row.dimensions, baselines.bound(row, launch)
         records.append(
             {
                 "symbol": row.symbol,
@@ -99,7 +110,8 @@ def run(
                 "chip": row.chip,
                 "hw": row.hw,
                 "family": row.family,
-                "shape_class": baselines.shape_class(row, launch),
+                "bound": bound,
+                "shape_class": baselines.CLASSES[bound],
                 "matrix_format": launch.matrix_format,
                 "shape": dict(row.shape),
             }
@@ -109,10 +121,22 @@ def run(
     return records
 
 
+def published(figures: list[calibration_published.Figure], model: Model) -> list[dict[str, Any]]:
+    """One record for each figure of AITER's attention."""
+    records = []
+    for index, figure in enumerate(figures):
+        said = model(figure.key, functools.partial(calibration_published.modelled, figure))
+        records.append(calibration_published.record(figure, said))
+        print(f"\r{index + 1} of {len(figures)} published figures", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return records
+
+
 def compare(
     records: list[dict[str, Any]], prepared: Prepared, fit_rows: Prepared, fitted: Fit | None
 ) -> None:
-    """Adds what the fitted model and the baselines say to each record, under "predictions"."""
+    """Adds what the fitted model and the baselines say to each record, under "predictions", and "measured_cycles": the
+    measured time at the clock that was fitted for its class, or None."""
     launches = {row.key: (row, launch) for row, launch in prepared}
     two_parameters = baselines.TwoParameters(fit_rows)
     for record in records:
@@ -123,6 +147,8 @@ def compare(
             "Origami's formulas": baselines.origami(row, launch),
             "two parameters per kernel": two_parameters(row, launch),
         }
+        clock = fitted and fitted.clock(row.family, row.chip, record["bound"])
+        record["measured_cycles"] = clock and clock * row.measured_us
         if fitted:
             record["predictions"]["cycle model, fitted"] = fitted.predict(
                 row.chip, launch.matrix_format, record["predicted_us"]
@@ -139,9 +165,25 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"parameters": parameters}
 
 
-def _stratum(prepared: Prepared):
-    launches = {row.key: launch for row, launch in prepared}
-    return lambda row: (row.family, row.hw, baselines.shape_class(row, launches[row.key]))
+def chosen(
+    part: list[Row],
+    launches: Mapping[str, Launch],
+    arguments: argparse.Namespace,
+    left_out: collections.Counter[str],
+) -> Prepared:
+    """The rows of this run: of each family, chip and bound --per-class rows of at most --largest GFLOP, its kernels in turn,
+    and all rows of problems with several kernels, in the order of their hashes."""
+    small = [row for row in part if launches[row.key].operations <= arguments.largest * 1e9]
+    left_out[f"more than --largest {arguments.largest:g} GFLOP"] += len(part) - len(small)
+    rows = calibration_rows.balanced_sample(
+        small,
+        arguments.per_class or len(small),
+        lambda row: (row.family, row.hw, baselines.bound(row, launches[row.key])),
+        lambda row: row.symbol,
+    )
+    rows = sorted({*rows, *calibration_rows.with_several_kernels(small)}, key=lambda row: row.order)
+    left_out[f"not among the {arguments.per_class} of each class"] += len(small) - len(rows)
+    return [(row, launches[row.key]) for row in rows]
 
 
 def main() -> int:
@@ -150,7 +192,10 @@ def main() -> int:
         "--rows", type=Path, required=True, help="CSV with the columns of AITER's tuning logs"
     )
     parser.add_argument(
-        "--sample", type=int, help="run about N rows, of each family, chip and shape class its share"
+        "--per-class",
+        type=int,
+        metavar="N",
+        help="run N rows of each family, chip and bound, its kernels in turn",
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the model"
@@ -163,6 +208,13 @@ def main() -> int:
         help="leave out rows with more operations",
     )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no row after so long")
+    parser.add_argument(
+        "--published",
+        type=float,
+        default=0,
+        metavar="GFLOP",
+        help="run AITER's attention up to this size as well",
+    )
     parser.add_argument("--results", type=Path, help="keep what the model said here, and do not ask it twice")
     parser.add_argument(
         "--fit", type=Path, help="fit on the other part of the rows and write the numbers here"
@@ -171,47 +223,46 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--plot", type=Path, help="draw predicted over measured times")
     parser.add_argument("--write", type=Path, help="write the report as a page of the documentation")
+    parser.add_argument(
+        "--errors", type=Path, help="write the errors that the package prints beside modelled figures"
+    )
     arguments = parser.parse_args()
     settings = _settings(arguments)
     rows, left_out = calibration_rows.read(arguments.rows)
+    for_fit, held_out = calibration_rows.split(rows)
     prepared = prepare(rows, left_out)
-    small = [pair for pair in prepared if pair[1].operations <= arguments.largest * 1e9]
-    left_out[f"more than --largest {arguments.largest:g} GFLOP"] += len(prepared) - len(small)
-    prepared = small
     if not prepared:
         print(f"calibration.py: no row can be run: {dict(left_out)}", file=sys.stderr)
         return 1
-    stratum, launches = _stratum(prepared), {row.key: launch for row, launch in prepared}
-    for_fit, held_out = calibration_rows.split(row for row, _ in prepared)
+    launches = {row.key: launch for row, launch in prepared}
+    for_fit, held_out = ([row for row in part if row.key in launches] for part in (for_fit, held_out))
     model = Model(settings, arguments.results)
-
-    def chosen(part: list[Row]) -> Prepared:
-        part = calibration_rows.sample(part, arguments.sample or len(part), stratum)
-        part.sort(key=lambda row: row.order)  # so that --seconds cuts every stratum alike
-        return [(row, launches[row.key]) for row in part]
-
     if arguments.fit:
-        records = run(chosen(for_fit), model, left_out, arguments.seconds)
-        points = (
-            tuple(record[name] for name in ("key", "chip", "matrix_format", "predicted_us", "measured_us"))
-            for record in records
-        )
-        result = fit(points, settings)
+        records = run(chosen(for_fit, launches, arguments, left_out), model, left_out, arguments.seconds)
+        result = fit(records, settings)
         result.save(arguments.fit)
         for entry in result.fitted:
             print(
                 f"{entry.chip} {entry.matrix_format}: fixed {entry.fixed_us:.2f} µs, scale {entry.time_scale:.3f}, "
                 f"fitted on {entry.rows} rows"
             )
+        for entry in result.clocks:
+            print(
+                f"{entry.family} {entry.chip} {entry.bound}: {entry.mhz:.0f} MHz, fitted on {entry.rows} rows"
+            )
         return 0
     fitted = Fit.load(arguments.fitted) if arguments.fitted else None
     if fitted and fitted.settings != settings:
         parser.error(f"--fitted: was made with {fitted.settings}, this run has {settings}; make both alike")
     used = set(fitted.rows) if fitted else {row.key for row in for_fit}
-    records = run(
-        [pair for pair in chosen(held_out) if pair[0].key not in used], model, left_out, arguments.seconds
-    )
+    held_out = [row for row in held_out if row.key not in used]
+    records = run(chosen(held_out, launches, arguments, left_out), model, left_out, arguments.seconds)
     compare(records, prepared, [pair for pair in prepared if pair[0].key in used], fitted)
+    figures = [
+        figure
+        for figure in calibration_published.figures()
+        if figure.problem.flops <= arguments.published * 1e9
+    ]
     report = calibration_report.Report(
         records,
         {row.key: row for row, _ in prepared},
@@ -220,13 +271,17 @@ def main() -> int:
             "in the file": len(rows),
             "for fitting": len(for_fit),
             "held out": len(held_out),
-            "sample": arguments.sample,
+            "per class": arguments.per_class,
         },
         settings,
         fitted,
+        published(figures, model),
+        calibration_published.context(arguments.published * 1e9) if figures else [],
     )
     if arguments.plot:
         report.plot(arguments.plot)
+    if arguments.errors:
+        calibration_errors.write([*report.records, *report.published], arguments.errors)
     if arguments.write:
         before = arguments.write.read_text() if arguments.write.exists() else ""
         arguments.write.write_text(report.page(arguments.plot, before))

@@ -10,14 +10,19 @@ from collections.abc import Iterable, Mapping
 from calibration_launch import Launch, Product, chip_parameters, compute_units
 from calibration_rows import Row
 
+from hipkittens.profiling.model_error import SMALL_MICROSECONDS
+
 # Operations per clock and CU, dense: AMD's CDNA3 and CDNA4 white papers.
 RATES = {
     "gfx942": {"bf16": 2048, "f8": 4096, "i8": 4096},
     "gfx950": {"bf16": 4096, "f8": 8192, "i8": 8192, "f4": 16384},
 }
 BITS = {"bf16": 16, "f8": 8, "i8": 8, "f4": 4}
-# Below this roofline time launch and latency dominate.
-SMALL_US = 5.0
+CLASSES = {
+    "matrix": "matrix-bound",
+    "memory": "memory-bound",
+    "small": f"small (roofline below {SMALL_MICROSECONDS:.0f} µs)",
+}
 
 
 def _limits(row: Row, launch: Launch) -> tuple[float, float]:
@@ -31,11 +36,12 @@ def roofline(row: Row, launch: Launch) -> float:
     return max(_limits(row, launch))
 
 
-def shape_class(row: Row, launch: Launch) -> str:
+def bound(row: Row, launch: Launch) -> str:
+    """What sets the roofline: "matrix" or "memory", or "small" where launch and latency dominate; see CLASSES."""
     matrix, memory = _limits(row, launch)
-    if max(matrix, memory) < SMALL_US:
-        return f"small (roofline below {SMALL_US:.0f} µs)"
-    return "matrix-bound" if matrix > memory else "memory-bound"
+    if max(matrix, memory) < SMALL_MICROSECONDS:
+        return "small"
+    return "matrix" if matrix > memory else "memory"
 
 
 # TB/s of L2, MALL and HBM, and the share of the bandwidth that n active CUs reach: microbenchmarked constants of Origami
@@ -144,16 +150,17 @@ class TwoParameters:
 
 
 def errors(pairs: Iterable[tuple[float, float]]) -> Mapping[str, float]:
-    """Of (predicted, measured): the mean and the median absolute relative error, and the median signed one, in per cent."""
+    """Of (predicted, measured): the mean, median and largest absolute relative error, and the median signed one, in per cent."""
     relative = [predicted / measured - 1 for predicted, measured in pairs]
     if not relative:
-        return {"rows": 0, "mape": float("nan"), "median": float("nan"), "bias": float("nan")}
+        return {"rows": 0} | dict.fromkeys(("mape", "median", "bias", "worst"), float("nan"))
     absolute = [abs(value) for value in relative]
     return {
         "rows": len(relative),
         "mape": 100 * statistics.fmean(absolute),
         "median": 100 * statistics.median(absolute),
         "bias": 100 * statistics.median(relative),
+        "worst": 100 * max(absolute),
     }
 
 
@@ -182,10 +189,21 @@ def rank_correlation(pairs: Iterable[tuple[float, float]]) -> float | None:
     return statistics.correlation(first, second)
 
 
-def rank_correlation_at_same_problem(rows: Iterable[tuple[Row, float]]) -> tuple[float | None, int]:
-    """The mean over problems of the correlation between the kernels measured there, and the number of problems."""
+def rank_correlation_at_same_problem(
+    rows: Iterable[tuple[Row, float]], apart: float = 0.0
+) -> tuple[float | None, int]:
+    """The mean over problems of the correlation between the kernels measured there, and the number of problems.
+
+    Kernels whose measured times are all within a factor of 1 + `apart` are not told apart by measurement: such a problem
+    does not count.
+    """
     groups = collections.defaultdict(list)
     for row, predicted in rows:
         groups[row.problem].append((predicted, row.measured_us))
-    found = [value for pairs in groups.values() if (value := rank_correlation(pairs)) is not None]
+    found = [
+        value
+        for pairs in groups.values()
+        if max(pair[1] for pair in pairs) >= (1 + apart) * min(pair[1] for pair in pairs)
+        and (value := rank_correlation(pairs)) is not None
+    ]
     return (statistics.fmean(found) if found else None), len(found)

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The numbers that are fitted: for each chip and matrix format, measured = fixed_us + time_scale x modelled.
+"""The numbers that are fitted: a time beside the modelled one, and the clocks by which measured times become cycles.
 
-fixed_us is what a launch costs beside the cycles that are modelled; time_scale is the ratio of the clock that the model
-assumes to the one the chip held, and of whatever else is proportional to the time.
+For each chip and matrix format, measured = fixed_us + time_scale x modelled: fixed_us is what a launch costs beside the
+cycles that are modelled; time_scale is the ratio of the clock that the model assumes to the one the chip held, and of
+whatever else is proportional to the time.
+
+Nobody recorded the clock at which a row was measured. For each family, chip and bound one clock is taken with which the
+modelled cycles fit the measured times best: what is left is the error in cycles between rows of such a class.
 """
 
 from __future__ import annotations
@@ -10,8 +14,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 _LEAST_ROWS = 4
 _LARGEST_FIXED_US = 12.0
@@ -28,6 +33,15 @@ class Fitted:
 
     def __call__(self, modelled_us: float) -> float:
         return self.fixed_us + self.time_scale * modelled_us
+
+
+@dataclasses.dataclass(frozen=True)
+class Clock:
+    family: str
+    chip: str
+    bound: str
+    mhz: float
+    rows: int
 
 
 def _weighted_median(values: list[tuple[float, float]]) -> float:
@@ -58,6 +72,7 @@ class Fit:
 
     settings: dict
     fitted: tuple[Fitted, ...]
+    clocks: tuple[Clock, ...]
     rows: tuple[str, ...]
 
     def predict(self, chip: str, matrix_format: str, modelled_us: float) -> float:
@@ -67,24 +82,49 @@ class Fit:
                 return entry(modelled_us)
         return modelled_us
 
+    def clock(self, family: str, chip: str, bound: str) -> float | None:
+        """MHz. None: there were too few rows to fit on."""
+        for entry in self.clocks:
+            if (entry.family, entry.chip, entry.bound) == (family, chip, bound):
+                return entry.mhz
+        return None
+
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Fit:
         text = json.loads(path.read_text())
-        return cls(text["settings"], tuple(Fitted(**entry) for entry in text["fitted"]), tuple(text["rows"]))
+        return cls(
+            text["settings"],
+            tuple(Fitted(**entry) for entry in text["fitted"]),
+            tuple(Clock(**entry) for entry in text["clocks"]),
+            tuple(text["rows"]),
+        )
 
 
-def fit(points: Iterable[tuple[str, str, str, float, float]], settings: dict) -> Fit:
-    """From (key, chip, matrix format, modelled µs, measured µs) of the rows that may be fitted on."""
-    groups, keys = collections.defaultdict(list), []
-    for key, chip, matrix_format, modelled, measured in points:
-        groups[chip, matrix_format].append((modelled, measured))
-        keys.append(key)
+def _clock(points: list[tuple[float, float]]) -> float:
+    """MHz that minimises the mean of |cycles / (MHz x measured µs) - 1| over (cycles, measured µs)."""
+    return 1 / _weighted_median([(measured / cycles, cycles / measured) for cycles, measured in points])
+
+
+def fit(records: Iterable[Mapping[str, Any]], settings: dict) -> Fit:
+    """From records of rows that may be fitted on, with key, chip, family, bound, matrix_format, predicted_us, cycles and
+    measured_us."""
+    times, cycles, keys = collections.defaultdict(list), collections.defaultdict(list), []
+    for record in records:
+        measured = record["measured_us"]
+        times[record["chip"], record["matrix_format"]].append((record["predicted_us"], measured))
+        cycles[record["family"], record["chip"], record["bound"]].append((record["cycles"], measured))
+        keys.append(record["key"])
     fitted = [
-        Fitted(*group, *_least_absolute(values), len(values))
-        for group, values in sorted(groups.items())
-        if len(values) >= _LEAST_ROWS
+        Fitted(*group, *_least_absolute(points), len(points))
+        for group, points in sorted(times.items())
+        if len(points) >= _LEAST_ROWS
     ]
-    return Fit(settings, tuple(fitted), tuple(sorted(keys)))
+    clocks = [
+        Clock(*group, _clock(points), len(points))
+        for group, points in sorted(cycles.items())
+        if len(points) >= _LEAST_ROWS
+    ]
+    return Fit(settings, tuple(fitted), tuple(clocks), tuple(sorted(keys)))

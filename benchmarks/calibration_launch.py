@@ -34,12 +34,15 @@ _MI308X = {
 DEVICES: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "MI300X": ("MI300X", {}),
     "MI308X": ("MI300X", _MI308X),
+    "MI350X": ("MI350X", {}),
     "MI355X": ("MI355X", {}),
 }
 # AITER measures 101 launches (aiter/test_common.py), each with operands of its own while 32 GiB hold them: what the
 # launches before left in MALL is there again only if all of these fit.
 _ROTATED_OPERANDS = 101
 _GUARD = 1 << 20  # AITER's kernels prefetch past their tensors
+# By name of the code object's metadata, or by offset where the names are wrong.
+Arguments = Mapping[str | int, "Operand | int | float"]
 _ITEM_BYTES = {"bf16": 2.0, "f8": 1.0, "i8": 1.0, "f4": 0.5}
 
 
@@ -65,7 +68,7 @@ class Launch:
 
     name: str
     grid: tuple[int, int, int]
-    arguments: Mapping[str | int, Operand | int | float]
+    arguments: Arguments
     matrix_format: str  # bf16, f8, i8, f4
     products: tuple[Product, ...]
     bytes: float  # that have to be read or written at least once
@@ -95,11 +98,6 @@ class Operand:
         if self.values is not None:
             memory[_GUARD : _GUARD + self.bytes] = self.values.view(np.uint8).reshape(-1)
         return memory, memory.ctypes.data + _GUARD
-
-
-def device(row: Row) -> tuple[str, dict[str, float]]:
-    name, replaced = DEVICES[row.chip]
-    return name, dict(replaced)
 
 
 @functools.cache
@@ -303,10 +301,10 @@ def prepare(row: Row) -> Launch:
     return _FAMILIES[row.family](row)
 
 
-def _segment(launch: Launch, addresses: Mapping[Operand, int]) -> bytes:
-    target = kernel(launch.name)
+def _segment(name: str, arguments: Arguments, addresses: Mapping[Operand, int]) -> bytes:
+    target = kernel(name)
     packed = bytearray(target.metadata.argument_bytes)
-    for key, value in launch.arguments.items():
+    for key, value in arguments.items():
         offset = key if isinstance(key, int) else target.offsets[key].offset
         if isinstance(value, Operand):
             struct.pack_into("<Q", packed, offset, addresses[value])
@@ -317,16 +315,28 @@ def _segment(launch: Launch, addresses: Mapping[Operand, int]) -> bytes:
 
 def modelled(row: Row, launch: Launch, parameters: Mapping[str, float]) -> dict[str, float]:
     """What the cycle model says: microseconds, cycles and shares of time."""
-    name, replaced = device(row)
-    if _ROTATED_OPERANDS * launch.bytes < chip_parameters(row.chip)["mall_bytes"]:
-        replaced["mall_starts_warm"] = 1
-    target = kernel(row.name)
+    warm = _ROTATED_OPERANDS * launch.bytes < chip_parameters(row.chip)["mall_bytes"]
+    return run(row.chip, launch.name, launch.grid, launch.arguments, parameters, warm)
+
+
+def run(
+    chip: str,
+    name: str,
+    grid: tuple[int, int, int],
+    arguments: Arguments,
+    parameters: Mapping[str, float],
+    warm: bool,
+) -> dict[str, float]:
+    """One code object in the cycle model; `warm`: its operands are in the MALL from a launch before."""
+    device, replaced = DEVICES[chip]
+    target = kernel(name)
     block = (*target.metadata.workgroup, 1, 1)[:3]
-    memory = {value: value.allocate() for value in launch.arguments.values() if isinstance(value, Operand)}
-    segment = _segment(launch, {operand: address for operand, (_, address) in memory.items()})
+    memory = {value: value.allocate() for value in arguments.values() if isinstance(value, Operand)}
+    segment = _segment(name, arguments, {operand: address for operand, (_, address) in memory.items()})
     regions = {str(index): array for index, (array, _) in enumerate(memory.values())}
-    with hipkittens.timing(name, values=False, parameters=replaced | dict(parameters)) as run:
-        target.kernel.launch(segment, regions, grid=launch.grid, block=block)
+    warmth = {"mall_starts_warm": 1.0} if warm else {}
+    with hipkittens.timing(device, values=False, parameters={**replaced, **warmth, **parameters}) as run:
+        target.kernel.launch(segment, regions, grid=grid, block=block)
     (result,) = run.launches
     return {
         "predicted_us": result.microseconds,

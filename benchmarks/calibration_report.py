@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,16 @@ MODELS = (
     "roofline",
 )
 
+# Two measurements of one kernel differ by up to this: below it measured times do not say which of two kernels is faster.
+APART = 0.03
+
 BEGIN, END = "<!-- known errors: written by hand, kept -->", "<!-- end of known errors -->"
 
 
 @dataclasses.dataclass
 class Report:
-    """`records` as benchmarks/calibration.py makes them, of held-out rows only."""
+    """`records` as benchmarks/calibration.py makes them, of held-out rows only; `published` are AITER's own attention
+    kernels and `context` kernels of ours beside published times of others'."""
 
     records: list[dict[str, Any]]
     rows: Mapping[str, Row]
@@ -34,6 +39,8 @@ class Report:
     counts: Mapping[str, int | None]
     settings: Mapping[str, Any]
     fitted: Fit | None
+    published: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    context: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     @property
     def models(self) -> list[str]:
@@ -47,15 +54,41 @@ class Report:
         )
         return baselines.errors(pairs)
 
-    def rank_correlation(self, model: str) -> tuple[float | None, int]:
-        return baselines.rank_correlation_at_same_problem(
-            (self.rows[record["key"]], record["predictions"][model])
+    def cycle_errors(self, of: Callable[[dict], bool] = lambda record: True) -> Mapping[str, float]:
+        """Of cycles at one fitted clock for each family, chip and bound; rows of a class without one do not count."""
+        return baselines.errors(
+            (record["cycles"], record["measured_cycles"])
             for record in self.records
-            if record["predictions"].get(model) is not None
+            if of(record) and record["measured_cycles"] is not None
+        )
+
+    def mean_over_families(self, model: str) -> tuple[float, int]:
+        """The mean over families on chips of their mean errors, and how many there are: none counts more for its rows."""
+        groups = sorted({(record["family"], record["chip"]) for record in self.records})
+        found = []
+        for group in groups:
+            error = self.errors(
+                model, lambda record, group=group: (record["family"], record["chip"]) == group
+            )
+            if error["rows"]:
+                found.append(error["mape"])
+        return (statistics.fmean(found) if found else float("nan")), len(found)
+
+    def rank_correlation(self, model: str, apart: float = 0.0) -> tuple[float | None, int]:
+        return baselines.rank_correlation_at_same_problem(
+            (
+                (self.rows[record["key"]], record["predictions"][model])
+                for record in self.records
+                if record["predictions"].get(model) is not None
+            ),
+            apart,
         )
 
     def groups(self) -> list[tuple[str, Callable[[dict], bool]]]:
-        found = [("all", lambda record: True)]
+        def everywhere(record: dict) -> bool:
+            return all(record["predictions"].get(model) is not None for model in self.models)
+
+        found = [("all", lambda record: True), ("those that every column has", everywhere)]
         for name in ("chip", "family", "shape_class"):
             for value in sorted({record[name] for record in self.records}):
                 found.append((value, lambda record, name=name, value=value: record[name] == value))
@@ -73,20 +106,111 @@ class Report:
             for model in self.models:
                 error = self.errors(model, of)
                 figure = f"{error['mape']:.1f} %" if error["rows"] else "none"
-                line += f" {figure} |" + f" {error['bias']:+.1f} % |" * model.startswith("cycle")
+                bias = f"{error['bias']:+.1f} %" if error["rows"] else ""
+                line += f" {figure} |" + f" {bias} |" * model.startswith("cycle")
+            lines.append(line)
+        line = "| mean over families on chips | |"
+        for model in self.models:
+            mean, count = self.mean_over_families(model)
+            line += f" {mean:.1f} % of {count} |" + " |" * model.startswith("cycle")
+        lines.insert(3, line)
+        return "\n".join(lines)
+
+    def class_table(self) -> str:
+        """Of each family, chip and bound: errors in time, and in cycles at the clock fitted for that class."""
+        lines = [
+            "| family | chip | bound | rows | error in time | bias | largest | error in cycles | clock MHz, fitted on |",
+            "|---|---|---|---|---|---|---|---|---|",
+        ]
+        classes = sorted({(record["family"], record["chip"], record["bound"]) for record in self.records})
+        for of_class in classes:
+
+            def of(record: dict, of_class: tuple = of_class) -> bool:
+                return (record["family"], record["chip"], record["bound"]) == of_class
+
+            time, cycles = self.errors("cycle model", of), self.cycle_errors(of)
+            clocks = (
+                [entry for entry in self.fitted.clocks if (entry.family, entry.chip, entry.bound) == of_class]
+                if self.fitted
+                else []
+            )
+            lines.append(
+                f"| {' | '.join(of_class)} | {time['rows']} | {time['mape']:.1f} % | {time['bias']:+.1f} % | {time['worst']:.0f} % |"
+                + (
+                    f" {cycles['mape']:.1f} % | {clocks[0].mhz:.0f}, {clocks[0].rows} rows |"
+                    if clocks
+                    else " none | too few rows |"
+                )
+            )
+        return "\n".join(lines)
+
+    def cycles_text(self) -> str:
+        families = []
+        for family in sorted({record["family"] for record in self.records}):
+            error = self.cycle_errors(lambda record, family=family: record["family"] == family)
+            if error["rows"]:
+                families.append(f"{family} {error['mape']:.1f} % ({error['rows']} rows)")
+        error = self.cycle_errors()
+        if not error["rows"]:
+            return "No clock was fitted for this run."
+        return f"In cycles, all rows of classes with a clock: {error['mape']:.1f} % ({error['rows']} rows); {', '.join(families)}."
+
+    def rank_table(self) -> str:
+        lines = [
+            f"| | rank correlation of kernels at the same problem | problems | where they are at least {APART:.0%} apart | problems |",
+            "|---|---|---|---|---|",
+        ]
+        for model in self.models:
+            line = f"| {model} |"
+            for value, count in (self.rank_correlation(model), self.rank_correlation(model, APART)):
+                line += f" {'not defined' if value is None else f'{value:.2f}'} | {count} |"
             lines.append(line)
         return "\n".join(lines)
 
-    def rank_table(self) -> str:
-        lines = ["| | rank correlation of kernels at the same problem | problems |", "|---|---|---|"]
-        for model in self.models:
-            value, count = self.rank_correlation(model)
-            lines.append(f"| {model} | {'not defined' if value is None else f'{value:.2f}'} | {count} |")
+    def published_table(self) -> str:
+        """Errors against published attention times by operation, chip and mask."""
+        lines = [
+            "| operation | chip | figures | error | bias | largest | of the time is not in the wheel |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        groups: dict[tuple, list[dict]] = {}
+        for record in self.published:
+            name = record["operation"].replace("_", " ") + f" {record['sums']}" * bool(record["sums"])
+            groups.setdefault((name + ", causal" * record["causal"], record["chip"]), []).append(record)
+        for (name, chip), records in sorted(groups.items()):
+            error = baselines.errors((record["predicted_us"], record["measured_us"]) for record in records)
+            missing = statistics.fmean(record["missing_us"] / record["predicted_us"] for record in records)
+            lines.append(
+                f"| {name} | {chip} | {error['rows']} | {error['mape']:.1f} % | {error['bias']:+.1f} % | {error['worst']:.0f} % "
+                f"| {f'{missing:.0%}' if missing else ''} |"
+            )
+        if self.published:
+            error = baselines.errors(
+                (record["predicted_us"], record["measured_us"]) for record in self.published
+            )
+            lines.append(
+                f"| all | | {error['rows']} | {error['mape']:.1f} % | {error['bias']:+.1f} % | {error['worst']:.0f} % | |"
+            )
+        return "\n".join(lines)
+
+    def context_table(self) -> str:
+        lines = [
+            "| problem | chip | modelled, ours | published: fastest library | slowest of the same library | modelled over published |",
+            "|---|---|---|---|---|---|",
+        ]
+        for record in self.context:
+            lines.append(
+                f"| {record['operation']} {record['shape']} | {record['chip']} | {record['predicted_us']:.1f} µs "
+                f"| {record['measured_us']:.1f} µs, {record['library']} | {record['slowest_us']:.1f} µs "
+                f"| {record['predicted_us'] / record['measured_us']:.2f} |"
+            )
         return "\n".join(lines)
 
     def fitted_table(self) -> str:
         if not self.fitted:
             return "Nothing was fitted for this run."
+        if not self.fitted.fitted:
+            return "There were too few rows to fit on."
         lines = ["| chip | format | fixed_us | time_scale | fitted on |", "|---|---|---|---|---|"]
         lines += [
             f"| {entry.chip} | {entry.matrix_format} | {entry.fixed_us:.2f} | {entry.time_scale:.3f} | {entry.rows} rows |"
@@ -127,8 +251,12 @@ class Report:
             (
                 f"{len(self.records)} held-out rows; times are modelled",
                 self.table(),
+                self.class_table(),
+                self.cycles_text(),
                 self.rank_table(),
+                self.published_table() if self.published else "No published figures were run.",
                 self.fitted_table(),
+                self.worst(),
                 self.left_out_table(),
             )
         )
@@ -152,7 +280,11 @@ class Report:
             "predicted_by": model,
             "rows": rows,
             "errors": by_group,
+            "mape_over_families": {model: self.mean_over_families(model)[0] for model in self.models},
+            "errors_in_cycles": {name: dict(self.cycle_errors(of)) for name, of in self.groups()},
             "rank_correlation": {name: self.rank_correlation(name)[0] for name in self.models},
+            "published": self.published,
+            "context": self.context,
             "rows_cannot_run": {why: count for why, count in self.left_out.items() if count},
             "counts": dict(self.counts),
             "settings": dict(self.settings),
@@ -160,28 +292,21 @@ class Report:
         }
 
     def plot(self, path: Path) -> None:
-        """Predicted over measured µs with the band of the mean error, one panel for each cycle model."""
+        """Predicted over measured µs with the band of the mean error, one panel for each cycle model; and, in a file beside
+        it, modelled over published times."""
         import matplotlib
 
         matplotlib.use("Agg")
         from matplotlib import pyplot
 
+        path.parent.mkdir(parents=True, exist_ok=True)
         models = [model for model in self.models if model.startswith("cycle")]
         figure, panels = pyplot.subplots(
             1, len(models), figsize=(5.5 * len(models), 5), squeeze=False, layout="constrained"
         )
-        times = [record["measured_us"] for record in self.records]
-        ends = min(times) / 1.5, max(times) * 1.5
         for panel, model in zip(panels[0], models, strict=True):
-            error = self.errors(model)["mape"]
-            panel.plot(ends, ends, color="black", linewidth=0.8)
-            panel.fill_between(
-                ends,
-                [end * max(0.01, 1 - error / 100) for end in ends],
-                [end * (1 + error / 100) for end in ends],
-                color="black",
-                alpha=0.08,
-                label=f"± mean error, {error:.0f} %",
+            ends = _diagonal(
+                panel, [record["measured_us"] for record in self.records], self.errors(model)["mape"]
             )
             for chip in sorted({record["chip"] for record in self.records}):
                 for family in sorted({record["family"] for record in self.records if record["chip"] == chip}):
@@ -191,13 +316,47 @@ class Report:
                         if (record["chip"], record["family"]) == (chip, family)
                     ]
                     panel.scatter(*zip(*points, strict=True), s=12, label=f"{family}, {chip}")
-            panel.set(
-                xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured µs", ylabel="modelled µs", title=model
-            )  # fmt: skip
+            panel.set(xlim=ends, ylim=ends, xlabel="measured µs", ylabel="modelled µs", title=model)
             panel.legend(fontsize=7)
-        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=110)
         pyplot.close(figure)
+        if self.published:
+            figure, panel = pyplot.subplots(figsize=(6.5, 6), layout="constrained")
+            self._draw_published(panel)
+            figure.savefig(published_plot(path), dpi=110)
+            pyplot.close(figure)
+
+    def _draw_published(self, panel: Any) -> None:
+        """Bars span the published times of one problem, where there are several."""
+        records = self.published
+        error = baselines.errors((record["predicted_us"], record["measured_us"]) for record in records)[
+            "mape"
+        ]
+        ends = _diagonal(panel, [record["measured_us"] for record in [*records, *self.context]], error)
+        for index, chip in enumerate(sorted({record["chip"] for record in records})):
+            for marker, operation, causal in (
+                ("o", "attention", False), ("v", "attention", True), ("s", "attention_backward", False), ("^", "attention_backward", True),
+            ):  # fmt: skip
+                _bars(
+                    panel,
+                    [
+                        r
+                        for r in records
+                        if (r["chip"], r["operation"], r["causal"]) == (chip, operation, causal)
+                    ],
+                    f"{operation.replace('_', ' ')}{', causal' * causal}, {chip}",
+                    fmt=marker,
+                    color=f"C{index}",
+                )
+        _bars(panel, self.context, "context: our GEMM beside others' fastest", fmt="x", color="grey")
+        panel.set(
+            xlim=ends,
+            ylim=ends,
+            xlabel="published µs",
+            ylabel="modelled µs",
+            title="Kernels of published tables",
+        )
+        panel.legend(fontsize=7)
 
     def page(self, plot: Path | None, before: str = "") -> str:
         """docs/calibration.md: tables of this run; paragraphs on known errors are kept from the page as it was `before`."""
@@ -207,15 +366,27 @@ class Report:
         if plot:
             where = os.path.relpath(plot, "docs")
             picture = f"![Modelled over measured times of held-out rows]({where})\n\n"
-        sampled = f", of which a sample of {len(self.records)} was run" if self.counts["sample"] else ""
+        sampled = f", of which a sample of {len(self.records)} was run" if self.counts["per class"] else ""
+        published = "None was run."
+        if self.published:
+            drawn = (
+                f"![Modelled over published times]({os.path.relpath(published_plot(plot), 'docs')})\n\n"
+                if plot
+                else ""
+            )
+            published = f"{self.published_table()}\n\n{drawn}{_CONTEXT}\n\n{self.context_table()}"
         return _PAGE.format(
             distinct=self.counts["in the file"],
             fitting=self.counts["for fitting"],
             held_out=self.counts["held out"],
             sampled=sampled,
             share=f"{FIT_SHARE:.0%}",
+            apart=f"{APART:.0%}",
             overridden=overridden or "none",
             table=self.table(),
+            classes=self.class_table(),
+            cycles=self.cycles_text(),
+            published=published,
             picture=picture,
             ranks=self.rank_table(),
             fitted=self.fitted_table(),
@@ -227,6 +398,39 @@ class Report:
         )
 
 
+def published_plot(path: Path) -> Path:
+    return path.with_name(f"{path.stem}_published{path.suffix}")
+
+
+def _diagonal(panel: Any, times: list[float], error: float) -> tuple[float, float]:
+    """Logarithmic axes, the line on which a model is exact, and a band of the mean error; returns the ends of both axes."""
+    ends = min(times) / 1.5, max(times) * 1.5
+    panel.set(xscale="log", yscale="log")
+    panel.plot(ends, ends, color="black", linewidth=0.8)
+    panel.fill_between(
+        ends,
+        [end * max(0.01, 1 - error / 100) for end in ends],
+        [end * (1 + error / 100) for end in ends],
+        color="black",
+        alpha=0.08,
+        label=f"± mean error, {error:.0f} %",
+    )
+    return ends
+
+
+def _bars(panel: Any, records: list[dict[str, Any]], label: str, **style: Any) -> None:
+    if not records:
+        return
+    times, slowest, predicted = (
+        [record[name] for record in records] for name in ("measured_us", "slowest_us", "predicted_us")
+    )
+    spread = [[0.0] * len(times), [slow - fast for slow, fast in zip(slowest, times, strict=True)]]
+    panel.errorbar(times, predicted, xerr=spread, markersize=4, elinewidth=0.8, label=label, **style)
+
+
+_CONTEXT = """Context only, since these are **other kernels**: ours in the model beside the fastest published time of anybody's at that
+shape. A ratio below 1 may be a better kernel or a model that is too fast."""
+
 _PAGE = """# How far the cycle model is off
 
 <!-- written by benchmarks/calibration.py, but for the known errors; change that, not this -->
@@ -236,15 +440,17 @@ kernel and a shape, the time on a GPU. The kernels are in its wheel, so the [cyc
 code objects at the same shapes:
 
 ```sh
-python benchmarks/calibration.py --rows FILE.csv --largest 60 --sample 60 --seconds 45 --fit benchmarks/calibration_fit.json
-python benchmarks/calibration.py --rows FILE.csv --largest 60 --sample 110 --seconds 60 --fitted benchmarks/calibration_fit.json
+python benchmarks/calibration.py --rows FILE.csv --largest 1500 --per-class 8 --fit benchmarks/calibration_fit.json
+python benchmarks/calibration.py --rows FILE.csv --largest 1500 --per-class 16 --fitted benchmarks/calibration_fit.json --published 150
 ```
 
 The file holds {distinct} distinct rows that say enough. Within each family and chip {share} of them, the first by a
-SHA-256 of symbol and shape, may be fitted on ({fitting} rows); the others are held out ({held_out} rows{sampled}).
+SHA-256 of symbol and shape, may be fitted on ({fitting} rows); the others are held out ({held_out} rows{sampled}). So that
+no family swamps the others, the sample has equally many rows of each family, chip and bound as far as there are, the kernels
+of a class in turn, and with them all kernels of problems that several were measured at.
 **Only held-out rows are counted below.** Parameters replaced: {overridden}.
 
-## Errors
+## Errors in time
 
 Mean of |predicted / measured - 1|; *bias* is the median of predicted / measured - 1.
 
@@ -255,15 +461,38 @@ analytical model for matrix products, from its published formulas and constants,
 per kernel*, rounds x (a + b K), fitted on the rows that the model was fitted on, where a kernel with fewer than three such
 rows takes the pair of its family, and none where that has no such row either: those count in the other columns only.
 
+## Errors in cycles
+
+Nobody recorded the clock at which a row was measured. So for each family, chip and bound one clock is *fitted*, on fit rows
+only: the one with which modelled cycles and measured times agree best. Measured cycles are measured times at that clock. What
+is left is the error between shapes and kernels of a class; what a class has in common, wrong clocks among it, is not in it.
+
+{classes}
+
+{cycles}
+
+## Kernels at the same problem
+
 {ranks}
 
-The logs of matrix products keep the fastest kernel of each shape only, so kernels can be ranked for mixtures of experts
-alone.
+The logs of matrix products keep the fastest kernel of each shape; only where two logs have the same shape are there two. Most
+kernels of mixtures of experts that were measured at the same problem differ by less than {apart}, which another measurement
+may reverse. A correlation of two kernels is 1 or -1.
+
+## Kernels of published tables
+
+AITER publishes times of its attention kernels in a table, other projects publish more of them; the forward and backward
+objects of its wheel run in the model at the same shapes. Nothing of the model was fitted on them. Where one problem has several
+figures the fastest counts, and the bar of the plot reaches to the slowest. Of backward, the kernels that the wheel does not have
+(row sums of dO x O, and dQ to bf16) count with their bytes at the achievable HBM bandwidth. Launches of these tables follow each
+other on the same tensors, so the MALL starts warm where they fit, and gaps between launches are part of what is published.
+
+{published}
 
 ## What is fitted
 
-Beside the model's own numbers (`hipkittens._timing.parameters`, each with its source): measured = fixed_us + time_scale x
-modelled, for each chip and matrix format.
+Beside the model's own numbers (`hipkittens._timing.parameters`, each with its source): the clocks above, and, for the column
+that says so, measured = fixed_us + time_scale x modelled, for each chip and matrix format.
 
 {fitted}
 

@@ -3,14 +3,17 @@
 
 import collections
 import csv
+import dataclasses
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import calibration_baselines
+import calibration_errors
 import calibration_fit
 import calibration_launch
+import calibration_published
 import calibration_report
 import calibration_rows
 import numpy as np
@@ -18,6 +21,8 @@ import pytest
 from calibration_launch import Launch, Product
 from calibration_rows import CannotRun, Row
 
+from hipkittens.profiling import model_error
+from hipkittens.profiling.problems import parse_shapes
 from tests.oracles.aiter import wheel
 
 SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "calibration.py"
@@ -111,14 +116,23 @@ def test_the_split_depends_on_no_order_and_cuts_each_family():
     assert [row.key for row in fit] == [row.key for row in again]
     assert {row.key for row in fit}.isdisjoint(row.key for row in held_out)
     assert len(fit) + len(held_out) == len(rows)
-    assert collections.Counter(row.family for row in fit) == {"f4gemm": 30, "fmoe": 3}
+    assert collections.Counter(row.family for row in fit) == {"f4gemm": 35, "fmoe": 4}
 
 
-def test_a_sample_has_rows_of_every_group():
+def test_in_a_sample_neither_a_family_nor_a_kernel_swamps_the_others():
     rows = some_rows(100) + some_rows(3, "fmoe")
-    sample = calibration_rows.sample(rows, 20, lambda row: row.family)
-    assert collections.Counter(row.family for row in sample) == {"f4gemm": 19, "fmoe": 1}
-    assert len(calibration_rows.sample(rows, 1000, lambda row: row.family)) == 103
+    other = [dataclasses.replace(row, symbol="b", shape=(("M", 1000),)) for row in some_rows(1)]
+    sample = calibration_rows.balanced_sample(
+        rows + other, 20, lambda row: row.family, lambda row: row.symbol
+    )
+    assert collections.Counter(row.family for row in sample) == {"f4gemm": 20, "fmoe": 3}
+    assert other[0] in sample
+
+
+def test_kernels_that_were_measured_at_the_same_problem_are_found():
+    rows = some_rows(3)
+    same = [dataclasses.replace(rows[1], symbol="b"), dataclasses.replace(rows[2])]
+    assert calibration_rows.with_several_kernels(rows + same) == [rows[1], same[0]]
 
 
 def test_routing_lists_every_pair_once_in_whole_blocks():
@@ -137,9 +151,9 @@ def test_the_roofline_is_the_slower_of_matrix_units_and_memory():
     at_peak = 2 * 8192**3 / (16384 * 256 * 2400)
     assert calibration_baselines.roofline(row, square) == pytest.approx(at_peak)
     assert calibration_baselines.roofline(row, thin) == pytest.approx(thin.bytes / 6000 / 1e3)
-    assert calibration_baselines.shape_class(row, square) == "matrix-bound"
-    assert calibration_baselines.shape_class(row, thin) == "memory-bound"
-    assert calibration_baselines.shape_class(row, launch(1, 512, 512)).startswith("small")
+    assert calibration_baselines.bound(row, square) == "matrix"
+    assert calibration_baselines.bound(row, thin) == "memory"
+    assert calibration_baselines.bound(row, launch(1, 512, 512)) == "small"
 
 
 def test_origami_is_never_below_the_matrix_units_and_grows_with_every_dimension():
@@ -177,6 +191,7 @@ def test_errors_and_rank_correlation():
         "mape": pytest.approx(40 / 3),
         "median": pytest.approx(10),
         "bias": pytest.approx(10),
+        "worst": pytest.approx(20),
     }
     assert calibration_baselines.rank_correlation([(1, 5), (2, 6), (9, 7)]) == pytest.approx(1)
     assert calibration_baselines.rank_correlation([(1, 7), (2, 6), (9, 5)]) == pytest.approx(-1)
@@ -184,35 +199,112 @@ def test_errors_and_rank_correlation():
     assert calibration_baselines.rank_correlation([(1, 1)]) is None
 
 
-def test_the_fit_finds_fixed_cost_and_scale_despite_an_outlier(tmp_path):
-    points = [(f"row {t}", "MI355X", "f4", t, 2.5 + 1.2 * t) for t in (2.0, 5.0, 20.0, 80.0, 300.0)]
-    points += [("odd", "MI355X", "f4", 10.0, 200.0), ("few", "MI300X", "f8", 1.0, 9.0)]
-    result = calibration_fit.fit(points, {"parameters": {}})
+def test_kernels_that_measurements_do_not_tell_apart_can_be_left_out_of_the_ranking():
+    rows = some_rows(2)
+    near = dataclasses.replace(rows[0], symbol="b", measured_us=1.02)
+    far = dataclasses.replace(rows[1], symbol="b", measured_us=2.0)
+    said = [(rows[0], 2.0), (near, 1.0), (rows[1], 1.0), (far, 2.0)]
+    rank = calibration_baselines.rank_correlation_at_same_problem
+    assert rank(said) == (pytest.approx(0), 2)
+    assert rank(said, 0.03) == (pytest.approx(1), 1)
+
+
+def fit_record(key, modelled, measured, chip="MI355X", matrix_format="f4"):
+    return {
+        "key": key, "family": "f4gemm", "chip": chip, "bound": "matrix", "matrix_format": matrix_format,
+        "predicted_us": modelled, "measured_us": measured, "cycles": 1500.0 * measured,
+    }  # fmt: skip
+
+
+def test_the_fit_finds_fixed_cost_scale_and_clock_despite_an_outlier(tmp_path):
+    records = [fit_record(f"row {t}", t, 2.5 + 1.2 * t) for t in (2.0, 5.0, 20.0, 80.0, 300.0)]
+    records += [fit_record("odd", 10.0, 200.0) | {"cycles": 9.0}, fit_record("few", 1.0, 9.0, "MI300X", "f8")]
+    result = calibration_fit.fit(records, {"parameters": {}})
     (entry,) = result.fitted
     assert entry.fixed_us == pytest.approx(2.5, abs=0.05) and entry.time_scale == pytest.approx(1.2, rel=0.01)
     assert result.predict("MI300X", "f8", 1.0) == 1.0
+    assert result.clock("f4gemm", "MI355X", "matrix") == pytest.approx(1500)
+    assert result.clock("f4gemm", "MI300X", "matrix") is None
     result.save(tmp_path / "fit.json")
     assert calibration_fit.Fit.load(tmp_path / "fit.json") == result
-    assert set(result.rows) == {point[0] for point in points}
+    assert set(result.rows) == {record["key"] for record in records}
 
 
-def test_the_report_counts_each_group_on_its_own():
+def report_record(key, chip, time, measured_cycles=None):
+    return {
+        "key": key, "chip": chip, "family": "f4gemm", "bound": "small", "shape_class": "small", "measured_us": 10.0,
+        "predicted_us": time, "cycles": 100 * time, "measured_cycles": measured_cycles, "matrix_busy": 0.5, "M": 1, "N": 1,
+        "K": 1, "predictions": {"cycle model": time, "roofline": 5.0},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def report():
     rows = {f"{m}": row for m, row in enumerate(some_rows(3))}
-    records = [
-        {"key": key, "chip": chip, "family": "f4gemm", "shape_class": "small", "measured_us": 10.0, "predicted_us": time,
-         "matrix_busy": 0.5, "M": 1, "N": 1, "K": 1, "predictions": {"cycle model": time, "roofline": 5.0}}
-        for key, chip, time in (("0", "MI355X", 11.0), ("1", "MI355X", 9.0), ("2", "MI300X", 20.0))
-    ]  # fmt: skip
-    settings = {"parameters": {}}
-    report = calibration_report.Report(records, rows, {"why": 2}, {}, settings, None)
+    records = [report_record("0", "MI355X", 11.0, 1000.0), report_record("1", "MI355X", 9.0, 1000.0), report_record("2", "MI300X", 20.0)]  # fmt: skip
+    counts = {"in the file": 9, "for fitting": 3, "held out": 6, "per class": 3}
+    return calibration_report.Report(records, rows, {"why": 2}, counts, {"parameters": {}}, None)
+
+
+def test_the_report_counts_each_group_on_its_own(report):
     assert report.as_json()["mape"] == pytest.approx(40)
     assert report.as_json()["errors"]["MI355X"]["cycle model"]["mape"] == pytest.approx(10)
+    assert report.mean_over_families("cycle model") == (pytest.approx(55), 2)
+    assert report.cycle_errors()["rows"] == 2 and report.cycle_errors()["mape"] == pytest.approx(10)
     assert "| MI300X | 1 | 100.0 % | +100.0 % | 50.0 % |" in report.table()
+    assert "| f4gemm | MI300X | small | 1 | 100.0 % | +100.0 % | 100 % | none |" in report.class_table()
     assert "| 2 | why |" in report.text()
+
+
+def test_the_page_keeps_what_was_written_by_hand(report):
     marked = f"OUTDATED {calibration_report.BEGIN} by hand {calibration_report.END} OUTDATED"
-    report.counts = {"in the file": 9, "for fitting": 3, "held out": 6, "sample": 3}
     page = report.page(None, marked)
     assert "\n\nby hand\n\n" in page and "OUTDATED" not in page and "sample of 3" in page
+
+
+def test_errors_by_class_are_written_for_the_package(report, tmp_path):
+    calibration_errors.write(report.records, tmp_path / "errors.json")
+    cells = [
+        model_error.Cell(**entry) for entry in json.loads((tmp_path / "errors.json").read_text())["cells"]
+    ]
+    assert [(cell.operation, cell.chip, cell.bound, cell.rows) for cell in cells] == [
+        ("gemm", "MI300X", "small", 1),
+        ("gemm", "MI355X", "small", 2),
+    ]
+    assert (cells[1].error, cells[1].bias, cells[1].worst) == (10, 0, 10)
+
+
+def test_published_figures_of_one_problem_are_one_with_a_spread(tmp_path):
+    path = tmp_path / "published.csv"
+    path.write_text(
+        "op,device,library,shape,microseconds,source\n"
+        "attention,MI355X,aiter,B1H8N1024D128,30,newer\n"
+        "attention,MI355X,aiter,B1H8N1024D128,20,older\n"
+        "attention,MI355X,triton,B1H8N1024D128,10,another library\n"
+        "attention,MI355X,aiter,B1H8N1024D64,10,no object of that size\n"
+        "attention_backward,MI300X,aiter,B1H8N512D128,40,table (a32)\n"
+    )
+    backward, forward = calibration_published.figures(path)
+    assert (forward.best, forward.microseconds, forward.sums) == (20, (20, 30), "")
+    assert (backward.best, backward.sums) == (40, "a32")
+    record = calibration_published.record(forward, {"predicted_us": 22.0})
+    assert (record["measured_us"], record["slowest_us"], record["bound"]) == (20, 30, "small")
+    assert calibration_published.missing_microseconds(forward) == 0
+    rows = 8 * 512
+    assert calibration_published.missing_microseconds(backward) == pytest.approx(
+        (rows * 516 + rows * 768) / calibration_launch.chip_parameters("MI300X")["hbm_bandwidth"] / 1e3
+    )
+
+
+@wheel.needs_wheel
+@pytest.mark.parametrize("chip, sums", [("MI300X", ""), ("MI355X", ""), ("MI300X", "a32"), ("MI355X", "a16")])
+def test_attention_of_published_tables_goes_through_the_model(chip, sums):
+    operation = "attention_backward" if sums else "attention"
+    (problem,) = parse_shapes(operation, "B1H4K2N256D128:causal")
+    said = calibration_published.modelled(
+        calibration_published.Figure(problem, chip, sums, (1.0,), ("",)), {}
+    )
+    assert 5 < said["predicted_us"] < 100 and 0 < said["matrix_busy"] < 0.5
 
 
 @wheel.needs_wheel
@@ -232,7 +324,9 @@ def test_rows_of_every_family_go_through_the_model(tmp_path):
         for family, name in (("bf16gemm", bf16), ("i8gemm", int8))
     ]  # fmt: skip
     stage = mixture_record(name="fmoe_stage1_bf16_pertokenFp8_g1u1_32x64_4tg_pf3", one=False)
-    one = mixture_record(name="fmoe_bf16_blockscaleFp8_g1u1_novs_silu_1tg_ps_32x256")
+    one = mixture_record(name="fmoe_bf16_blockscaleFp8_g1u1_novs_silu_1tg_ps_32x256") | {
+        "hw": "MI300X/MI325X"
+    }
     path = write(tmp_path / "rows.csv", float4_record(), *products, one, stage)
     command = [sys.executable, SCRIPT, "--rows", path, "--json", "--plot", tmp_path / "plot.png"]
     done = subprocess.run(command, capture_output=True, text=True)
