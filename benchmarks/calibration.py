@@ -165,14 +165,19 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"parameters": parameters}
 
 
+def _sample(arguments: argparse.Namespace) -> dict[str, float | None]:
+    return {"per class": arguments.per_class, "largest GFLOP": arguments.largest}
+
+
 def chosen(
     part: list[Row],
     launches: Mapping[str, Launch],
     arguments: argparse.Namespace,
     left_out: collections.Counter[str],
+    also: Iterable[Row] = (),
 ) -> Prepared:
     """The rows of this run: of each family, chip and bound --per-class rows of at most --largest GFLOP, its kernels in turn,
-    and all rows of problems with several kernels, in the order of their hashes."""
+    and those of `also` that are no larger, in the order of their hashes."""
     small = [row for row in part if launches[row.key].operations <= arguments.largest * 1e9]
     left_out[f"more than --largest {arguments.largest:g} GFLOP"] += len(part) - len(small)
     rows = calibration_rows.balanced_sample(
@@ -181,7 +186,7 @@ def chosen(
         lambda row: (row.family, row.hw, baselines.bound(row, launches[row.key])),
         lambda row: row.symbol,
     )
-    rows = sorted({*rows, *calibration_rows.with_several_kernels(small)}, key=lambda row: row.order)
+    rows = sorted({*rows, *(row for row in also if row in small)}, key=lambda row: row.order)
     left_out[f"not among the {arguments.per_class} of each class"] += len(small) - len(rows)
     return [(row, launches[row.key]) for row in rows]
 
@@ -239,7 +244,7 @@ def main() -> int:
     model = Model(settings, arguments.results)
     if arguments.fit:
         records = run(chosen(for_fit, launches, arguments, left_out), model, left_out, arguments.seconds)
-        result = fit(records, settings)
+        result = fit(records, settings, _sample(arguments))
         result.save(arguments.fit)
         for entry in result.fitted:
             print(
@@ -256,7 +261,9 @@ def main() -> int:
         parser.error(f"--fitted: was made with {fitted.settings}, this run has {settings}; make both alike")
     used = set(fitted.rows) if fitted else {row.key for row in for_fit}
     held_out = [row for row in held_out if row.key not in used]
-    records = run(chosen(held_out, launches, arguments, left_out), model, left_out, arguments.seconds)
+    several = calibration_rows.with_several_kernels(held_out)
+    sample = chosen(held_out, launches, arguments, left_out, several)
+    records = run(sample, model, left_out, arguments.seconds)
     compare(records, prepared, [pair for pair in prepared if pair[0].key in used], fitted)
     figures = [
         figure
@@ -271,7 +278,8 @@ def main() -> int:
             "in the file": len(rows),
             "for fitting": len(for_fit),
             "held out": len(held_out),
-            "per class": arguments.per_class,
+            "published GFLOP": arguments.published,
+            **_sample(arguments),
         },
         settings,
         fitted,

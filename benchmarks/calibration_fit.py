@@ -68,9 +68,10 @@ def _least_absolute(points: list[tuple[float, float]]) -> tuple[float, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What was fitted, how the model was run for it, and the keys of the rows that it was fitted on."""
+    """What was fitted, how the model was run for it, how rows were sampled, and the keys of those it was fitted on."""
 
     settings: dict
+    sample: dict
     fitted: tuple[Fitted, ...]
     clocks: tuple[Clock, ...]
     rows: tuple[str, ...]
@@ -97,6 +98,7 @@ class Fit:
         text = json.loads(path.read_text())
         return cls(
             text["settings"],
+            text["sample"],
             tuple(Fitted(**entry) for entry in text["fitted"]),
             tuple(Clock(**entry) for entry in text["clocks"]),
             tuple(text["rows"]),
@@ -108,7 +110,7 @@ def _clock(points: list[tuple[float, float]]) -> float:
     return 1 / _weighted_median([(measured / cycles, cycles / measured) for cycles, measured in points])
 
 
-def fit(records: Iterable[Mapping[str, Any]], settings: dict) -> Fit:
+def fit(records: Iterable[Mapping[str, Any]], settings: dict, sample: dict) -> Fit:
     """From records of rows that may be fitted on, with key, chip, family, bound, matrix_format, predicted_us, cycles and
     measured_us."""
     times, cycles, keys = collections.defaultdict(list), collections.defaultdict(list), []
@@ -127,4 +129,4 @@ def fit(records: Iterable[Mapping[str, Any]], settings: dict) -> Fit:
         for group, points in sorted(cycles.items())
         if len(points) >= _LEAST_ROWS
     ]
-    return Fit(settings, tuple(fitted), tuple(clocks), tuple(sorted(keys)))
+    return Fit(settings, sample, tuple(fitted), tuple(clocks), tuple(sorted(keys)))

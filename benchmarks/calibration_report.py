@@ -24,6 +24,7 @@ MODELS = (
 
 # Two measurements of one kernel differ by up to this: below it measured times do not say which of two kernels is faster.
 APART = 0.03
+SAME_ROWS = "those that every column has"
 
 BEGIN, END = "<!-- known errors: written by hand, kept -->", "<!-- end of known errors -->"
 
@@ -74,6 +75,40 @@ class Report:
                 found.append(error["mape"])
         return (statistics.fmean(found) if found else float("nan")), len(found)
 
+    def goals(self) -> list[tuple[str, float, float, bool]]:
+        """What was to be reached on held-out rows: goal, limit, what came out, and whether that is within the limit."""
+        found = [("error in time, all rows, %", 15.0, self.errors("cycle model")["mape"])]
+        found.append(
+            ("error in time, mean over families on chips, %", 15.0, self.mean_over_families("cycle model")[0])
+        )
+        for family in sorted({record["family"] for record in self.records}):
+            error = self.cycle_errors(lambda record, family=family: record["family"] == family)
+            if error["rows"]:
+                found.append((f"error in cycles, {family}, %", 10.0, error["mape"]))
+        same = dict(self.groups())[SAME_ROWS]
+        for model in self.models:
+            if not model.startswith("cycle") and self.errors(model, same)["rows"]:
+                limit = self.errors(model, same)["mape"]
+                found.append(
+                    (
+                        f"less error than {model} on the same rows, %",
+                        limit,
+                        self.errors("cycle model", same)["mape"],
+                    )
+                )
+        result = [(name, limit, value, value <= limit) for name, limit, value in found]
+        rank, count = self.rank_correlation("cycle model", APART)
+        if rank is not None:
+            name = f"rank correlation at least, {count} problems with kernels {APART:.0%} apart"
+            result.append((name, 0.95, rank, rank >= 0.95))
+        return result
+
+    def goal_table(self) -> str:
+        lines = ["| goal | limit | cycle model | |", "|---|---|---|---|"]
+        for name, limit, value, reached in self.goals():
+            lines.append(f"| {name} | {limit:.2f} | {value:.2f} | {'reached' if reached else 'missed'} |")
+        return "\n".join(lines)
+
     def rank_correlation(self, model: str, apart: float = 0.0) -> tuple[float | None, int]:
         return baselines.rank_correlation_at_same_problem(
             (
@@ -88,7 +123,7 @@ class Report:
         def everywhere(record: dict) -> bool:
             return all(record["predictions"].get(model) is not None for model in self.models)
 
-        found = [("all", lambda record: True), ("those that every column has", everywhere)]
+        found = [("all", lambda record: True), (SAME_ROWS, everywhere)]
         for name in ("chip", "family", "shape_class"):
             for value in sorted({record[name] for record in self.records}):
                 found.append((value, lambda record, name=name, value=value: record[name] == value))
@@ -250,6 +285,7 @@ class Report:
         return "\n\n".join(
             (
                 f"{len(self.records)} held-out rows; times are modelled",
+                self.goal_table(),
                 self.table(),
                 self.class_table(),
                 self.cycles_text(),
@@ -281,6 +317,9 @@ class Report:
             "rows": rows,
             "errors": by_group,
             "mape_over_families": {model: self.mean_over_families(model)[0] for model in self.models},
+            "goals": [
+                dict(zip(("goal", "limit", "value", "reached"), goal, strict=True)) for goal in self.goals()
+            ],
             "errors_in_cycles": {name: dict(self.cycle_errors(of)) for name, of in self.groups()},
             "rank_correlation": {name: self.rank_correlation(name)[0] for name in self.models},
             "published": self.published,
@@ -358,6 +397,24 @@ class Report:
         )
         panel.legend(fontsize=7)
 
+    def commands(self) -> str:
+        """How this page is made again, but for where its files are."""
+
+        def command(counts: Mapping[str, Any], *last: str) -> str:
+            parts = ["python benchmarks/calibration.py --rows FILE.csv"]
+            if counts["per class"]:
+                parts.append(f"--per-class {counts['per class']}")
+            if counts["largest GFLOP"] != float("inf"):
+                parts.append(f"--largest {counts['largest GFLOP']:g}")
+            parts += [f"--set {name}={value:g}" for name, value in self.settings["parameters"].items()]
+            return " ".join([*parts, *last])
+
+        published = (f"--published {self.counts['published GFLOP']:g}",) if self.published else ()
+        if not self.fitted:
+            return command(self.counts, *published)
+        file = "benchmarks/calibration_fit.json"
+        return f"{command(self.fitted.sample, '--fit', file)}\n{command(self.counts, '--fitted', file, *published)}"
+
     def page(self, plot: Path | None, before: str = "") -> str:
         """docs/calibration.md: tables of this run; paragraphs on known errors are kept from the page as it was `before`."""
         known = before.partition(BEGIN)[2].partition(END)[0].strip()
@@ -375,7 +432,11 @@ class Report:
                 else ""
             )
             published = f"{self.published_table()}\n\n{drawn}{_CONTEXT}\n\n{self.context_table()}"
+        deviation = [abs(record["predicted_us"] / record["measured_us"] - 1) for record in self.records]
         return _PAGE.format(
+            commands=self.commands(),
+            goals=self.goal_table(),
+            uncertainty=f"{100 * statistics.stdev(deviation) / len(deviation) ** 0.5:.1f}",
             distinct=self.counts["in the file"],
             fitting=self.counts["for fitting"],
             held_out=self.counts["held out"],
@@ -440,19 +501,22 @@ kernel and a shape, the time on a GPU. The kernels are in its wheel, so the [cyc
 code objects at the same shapes:
 
 ```sh
-python benchmarks/calibration.py --rows FILE.csv --largest 1500 --per-class 8 --fit benchmarks/calibration_fit.json
-python benchmarks/calibration.py --rows FILE.csv --largest 1500 --per-class 16 --fitted benchmarks/calibration_fit.json --published 150
+{commands}
 ```
 
 The file holds {distinct} distinct rows that say enough. Within each family and chip {share} of them, the first by a
 SHA-256 of symbol and shape, may be fitted on ({fitting} rows); the others are held out ({held_out} rows{sampled}). So that
 no family swamps the others, the sample has equally many rows of each family, chip and bound as far as there are, the kernels
 of a class in turn, and with them all kernels of problems that several were measured at.
-**Only held-out rows are counted below.** Parameters replaced: {overridden}.
+**Only held-out rows are counted below.** Parameters replaced: {overridden}. `bench`, `profile` and `trace` print
+these errors beside what they model, from `hipkittens/profiling/model_error.json`, which `--errors` writes.
+
+{goals}
 
 ## Errors in time
 
-Mean of |predicted / measured - 1|; *bias* is the median of predicted / measured - 1.
+Mean of |predicted / measured - 1|; *bias* is the median of predicted / measured - 1. As a mean of a sample the error of all
+rows is known to ± {uncertainty} %.
 
 {table}
 

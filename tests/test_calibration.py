@@ -219,7 +219,7 @@ def fit_record(key, modelled, measured, chip="MI355X", matrix_format="f4"):
 def test_the_fit_finds_fixed_cost_scale_and_clock_despite_an_outlier(tmp_path):
     records = [fit_record(f"row {t}", t, 2.5 + 1.2 * t) for t in (2.0, 5.0, 20.0, 80.0, 300.0)]
     records += [fit_record("odd", 10.0, 200.0) | {"cycles": 9.0}, fit_record("few", 1.0, 9.0, "MI300X", "f8")]
-    result = calibration_fit.fit(records, {"parameters": {}})
+    result = calibration_fit.fit(records, {"parameters": {}}, {"per class": 8})
     (entry,) = result.fitted
     assert entry.fixed_us == pytest.approx(2.5, abs=0.05) and entry.time_scale == pytest.approx(1.2, rel=0.01)
     assert result.predict("MI300X", "f8", 1.0) == 1.0
@@ -242,7 +242,7 @@ def report_record(key, chip, time, measured_cycles=None):
 def report():
     rows = {f"{m}": row for m, row in enumerate(some_rows(3))}
     records = [report_record("0", "MI355X", 11.0, 1000.0), report_record("1", "MI355X", 9.0, 1000.0), report_record("2", "MI300X", 20.0)]  # fmt: skip
-    counts = {"in the file": 9, "for fitting": 3, "held out": 6, "per class": 3}
+    counts = {"in the file": 9, "for fitting": 3, "held out": 6, "per class": 3, "largest GFLOP": 60.0}
     return calibration_report.Report(records, rows, {"why": 2}, counts, {"parameters": {}}, None)
 
 
@@ -256,10 +256,22 @@ def test_the_report_counts_each_group_on_its_own(report):
     assert "| 2 | why |" in report.text()
 
 
+def test_goals_are_held_against_the_same_rows(report):
+    goals = {name: (limit, value, reached) for name, limit, value, reached in report.goals()}
+    assert goals["error in time, all rows, %"] == (15.0, pytest.approx(40), False)
+    assert goals["error in cycles, f4gemm, %"][:2] == (10.0, pytest.approx(10))
+    assert goals["less error than roofline on the same rows, %"] == (
+        pytest.approx(50),
+        pytest.approx(40),
+        True,
+    )
+
+
 def test_the_page_keeps_what_was_written_by_hand(report):
     marked = f"OUTDATED {calibration_report.BEGIN} by hand {calibration_report.END} OUTDATED"
     page = report.page(None, marked)
     assert "\n\nby hand\n\n" in page and "OUTDATED" not in page and "sample of 3" in page
+    assert "FILE.csv --per-class 3 --largest 60\n" in page
 
 
 def test_errors_by_class_are_written_for_the_package(report, tmp_path):
