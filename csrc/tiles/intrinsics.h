@@ -177,7 +177,8 @@ KITTENS_DEVICE void lds_write(V value, shared_byte* address) {
 
 // A value the compiler knows nothing of: what is added to it later can become the offset field of an LDS
 // instruction.
-KITTENS_DEVICE uint32_t opaque(uint32_t value) {
+template <class V>
+KITTENS_DEVICE V opaque(V value) {
     asm("" : "+v"(value));
     return value;
 }

@@ -23,7 +23,8 @@ struct GemmArguments {
     int32_t m, n, k;
     int32_t k_tiles, k_tiles_per_split;
     ElementType output, bias_type;
-    int32_t vector_stores;  // four neighbouring outputs lie in one row and begin on 4 bytes
+    int32_t
+        vector_stores;  // 16 bytes of a row of C on, all are in that row or none, and they begin on 4 bytes
     TileOrder order;
 };
 

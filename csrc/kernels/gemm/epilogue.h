@@ -25,59 +25,160 @@ KITTENS_DEVICE kittens::buffer bias_buffer(const void* bias, ElementType type, i
     return {static_cast<const char*>(bias), static_cast<uint32_t>(n) * (type == ElementType::f32 ? 4u : 2u)};
 }
 
-// Four neighbouring columns of one row. Stores outside the matrix go to an offset that the buffer drops; rows
-// past its end lie past the end of the buffer.
-template <class V>
-KITTENS_DEVICE void store_four(V values, kittens::buffer destination, uint32_t offset, int columns_left,
-                               bool whole) {
-    constexpr int size = sizeof(V) / 4;
-    if (whole) {
-        kittens::buffer_store(values, destination, columns_left > 0 ? offset : kittens::out_of_range);
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const auto value = values[i];
-            kittens::buffer_store(value, destination,
-                                  i < columns_left ? offset + i * size : kittens::out_of_range);
+// Known to be small: divisions by powers of two become shifts.
+KITTENS_DEVICE int own_lane() {
+    const int lane = kittens::lane_id_again();
+    __builtin_assume(lane >= 0 && lane < kittens::wave_lanes);
+    return lane;
+}
+
+// Where a wave turns what its lanes hold, four neighbouring columns of 16 (32) rows, into what memory wants: whole
+// rows side by side. In LDS, which the operands have left; runs of four are permuted within 128 bytes, the width of
+// LDS for writes, so that neighbouring rows of one column meet no bank twice.
+template <int columns, int size>
+struct ProductRows {
+    static constexpr int row_bytes = columns * size, run_bytes = 4 * size;
+    static constexpr int chunks = row_bytes / kittens::chunk_bytes;  // of a row
+    static constexpr int rows_per_pass = kittens::wave_lanes / chunks;
+    static_assert(kittens::wave_lanes % chunks == 0, "a wave reads whole rows at a time");
+
+    KITTENS_DEVICE static constexpr int offset(int row, int byte) {
+        constexpr int window = 128, rows_per_window = row_bytes < window ? window / row_bytes : 1;
+        constexpr int runs = (row_bytes < window ? row_bytes : window) / run_bytes;
+        return row * row_bytes + (byte ^ (row / rows_per_window % runs) * run_bytes);
+    }
+    KITTENS_DEVICE static kittens::chunk read(kittens::shared_byte* rows, int row, int byte) {
+        if constexpr (run_bytes == kittens::chunk_bytes)
+            return kittens::lds_read<kittens::chunk>(rows + offset(row, byte));
+        else {
+            using half = vec<uint32_t, 2>;
+            const half first = kittens::lds_read<half>(rows + offset(row, byte));
+            const half second = kittens::lds_read<half>(rows + offset(row, byte + run_bytes));
+            return {first[0], first[1], second[0], second[1]};
         }
+    }
+};
+
+// The elements of a chunk that C has, one by one.
+template <class T>
+KITTENS_DEVICE void store_elements(kittens::chunk values, kittens::buffer destination, uint32_t offset,
+                                   int columns_left) {
+    constexpr int count = kittens::chunk_bytes / sizeof(T);
+    const vec<T, count> elements = __builtin_bit_cast(vec<T, count>, values);
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+        const T element = elements[i];
+        kittens::buffer_store(
+            element, destination,
+            i < columns_left ? offset + i * static_cast<int>(sizeof(T)) : kittens::out_of_range);
     }
 }
 
-template <class Accumulator>
-KITTENS_DEVICE void store_product(Accumulator& sum, const GemmArguments& arguments, WorkgroupPlace place,
-                                  int wave_row, int wave_col) {
-    static_assert(Accumulator::layout::is_row && Accumulator::shape::run == 4,
-                  "a lane owns four neighbouring columns");
-    const int lane = kittens::lane_id_again();
-    const kittens::Coordinate own = kittens::row_layout(Accumulator::shape::value(), lane, 0);
-    // Of element e, from the lane's first.
-    constexpr auto column_of = [](int e) {
-        return kittens::row_layout(Accumulator::shape::value(), 0, e).col;
-    };
-    const int row = wave_row + own.row, col = place.n + wave_col + own.col;
+// Where a lane of a wave finds and puts the chunks of its bands.
+template <class T, class Accumulator>
+struct ProductStores {
+    using Shape = typename Accumulator::shape;
+    using Rows = ProductRows<Accumulator::cols, sizeof(T)>;
+    static_assert(Accumulator::layout::is_row && Shape::run == 4, "a lane owns four neighbouring columns");
 
-    if (arguments.bias) {
-        const kittens::buffer bias = bias_buffer(arguments.bias, arguments.bias_type, arguments.n);
-        auto add_bias = [&](auto zero) {
+    kittens::shared_byte* lds;
+    kittens::buffer destination;
+    uint32_t row_bytes;
+    int columns;         // of C from the tile's first on
+    int lane, row, col;  // of the wave's first band in the tile
+
+    // `whole` as in store(). The compiler may not see that both convert alike, or it converts everything before it asks.
+    template <int step, bool whole, class Convert>
+    KITTENS_DEVICE void write(const Accumulator& sum, int first, const Convert& convert) const {
+        const kittens::Coordinate own = kittens::row_layout(Shape::value(), lane, 0);
+#pragma unroll
+        for (int i = 0; i < step; ++i)
+#pragma unroll
+            for (int j = 0; j < Accumulator::width; ++j)
+#pragma unroll
+                for (int e = 0; e < Accumulator::per_lane; e += 4) {
+                    const typename Accumulator::fragment& all = sum.tiles[first + i][j];
+                    const int column =
+                        own.col + j * Shape::cols + kittens::row_layout(Shape::value(), 0, e).col;
+                    vec<float, 4> values{all[e], all[e + 1], all[e + 2], all[e + 3]};
+                    if constexpr (!whole) values = kittens::opaque(values);
+                    kittens::lds_write(convert(values),
+                                       lds + Rows::offset(i * Shape::rows + own.row, column * sizeof(T)));
+                    // One fragment after another: gfx942 rounds to bf16 with compares, whose masks would not fit.
+                    kittens::schedule_fence();
+                }
+    }
+    // Rows of the band that begins at (band_row, band_col), as they were written from row `written` on. Stores outside
+    // the matrix go to an offset that the buffer drops; rows past its end lie past the end of the buffer.
+    template <bool whole>
+    KITTENS_DEVICE void store(int band_row, int band_col, int written, int count) const {
+        const int chunk_row = lane / Rows::chunks, chunk_byte = lane % Rows::chunks * kittens::chunk_bytes;
+        const int column = col + band_col + chunk_byte / static_cast<int>(sizeof(T));
+        auto pass = [&](int first) {
+            const kittens::chunk values = Rows::read(lds, first + chunk_row, chunk_byte);
+            const uint32_t offset =
+                (row + band_row + written + first + chunk_row) * row_bytes + column * sizeof(T);
+            if constexpr (whole)
+                kittens::buffer_store(values, destination, column < columns ? offset : kittens::out_of_range);
+            else
+                store_elements<T>(values, destination, offset, columns - column);
+        };
+        if constexpr (whole) {
+#pragma unroll
+            for (int first = 0; first < count; first += Rows::rows_per_pass) pass(first);
+        } else {
+#pragma unroll 1
+            for (int first = 0; first < count; first += Rows::rows_per_pass) pass(first);
+        }
+    }
+};
+
+template <class Accumulator, int down, int across>
+KITTENS_DEVICE void add_bias(Accumulator (&bands)[down][across], const GemmArguments& arguments,
+                             int first_column, int band_step) {
+    using Shape = typename Accumulator::shape;
+    const kittens::buffer bias = bias_buffer(arguments.bias, arguments.bias_type, arguments.n);
+    const int own = kittens::row_layout(Shape::value(), own_lane(), 0).col;
+    float values[across][Accumulator::width][Accumulator::per_lane];
+    auto load = [&](auto zero) {
+        using T = decltype(zero);
+#pragma unroll
+        for (int c = 0; c < across; ++c)
 #pragma unroll
             for (int j = 0; j < Accumulator::width; ++j)
 #pragma unroll
                 for (int e = 0; e < Accumulator::per_lane; ++e) {
-                    using T = decltype(zero);
-                    const int index = col + j * Accumulator::shape::cols + column_of(e);
-                    const float value = static_cast<float>(kittens::buffer_load<T>(bias, index * sizeof(T)));
-#pragma unroll
-                    for (int i = 0; i < Accumulator::height; ++i) sum.tiles[i][j][e] += value;
+                    const int column = first_column + c * band_step + own + j * Shape::cols +
+                                       kittens::row_layout(Shape::value(), 0, e).col;
+                    values[c][j][e] = static_cast<float>(kittens::buffer_load<T>(bias, column * sizeof(T)));
                 }
-        };
-        if (arguments.bias_type == ElementType::f32)
-            add_bias(float());
-        else if (arguments.bias_type == ElementType::bf16)
-            add_bias(kittens::bf16());
-        else
-            add_bias(kittens::half());
-    }
+    };
+    if (arguments.bias_type == ElementType::f32)
+        load(float());
+    else if (arguments.bias_type == ElementType::bf16)
+        load(kittens::bf16());
+    else
+        load(kittens::half());
+#pragma unroll
+    for (int r = 0; r < down; ++r)
+#pragma unroll
+        for (int c = 0; c < across; ++c)
+#pragma unroll
+            for (int i = 0; i < Accumulator::height; ++i)
+#pragma unroll
+                for (int j = 0; j < Accumulator::width; ++j)
+#pragma unroll
+                    for (int e = 0; e < Accumulator::per_lane; ++e)
+                        bands[r][c].tiles[i][j][e] += values[c][j][e];
+}
 
+// The bands of a wave, the first at (row, col) of the workgroup's tile and others step_m and step_n on, go out through
+// `lds`: lds_bytes of the wave's own that nothing is under way to.
+template <int lds_bytes, class Accumulator, int down, int across>
+KITTENS_DEVICE void store_product(Accumulator (&bands)[down][across], const GemmArguments& arguments,
+                                  WorkgroupPlace place, int row, int col, int step_m, int step_n,
+                                  kittens::shared_byte* lds) {
+    if (arguments.bias) add_bias(bands, arguments, place.n + col, step_n);
     const bool single = arguments.output == ElementType::f32;
     const int size = single ? 4 : 2;
     char* data = static_cast<char*>(const_cast<void*>(arguments.c.data)) +
@@ -85,32 +186,51 @@ KITTENS_DEVICE void store_product(Accumulator& sum, const GemmArguments& argumen
     const int64_t begin = (place.m * arguments.c.leading_stride + place.n) * size;
     const int64_t end = ((arguments.m - 1) * arguments.c.leading_stride + arguments.n) * size;
     const kittens::buffer destination = kittens::global_window{data + begin, end - begin}.view();
-    const uint32_t row_bytes = static_cast<uint32_t>(arguments.c.leading_stride) * size;
-    const bool whole = arguments.vector_stores;
 
-    auto store_all = [&](auto convert) {
+    auto store_all = [&](auto zero, auto whole, auto convert) {
+        using T = decltype(zero);
+        using Stores = ProductStores<T, Accumulator>;
+        // As many base tiles at a time as there is room for.
+        constexpr int fit = lds_bytes / (Accumulator::shape::rows * Stores::Rows::row_bytes);
+        constexpr int step = fit < Accumulator::height ? fit : Accumulator::height;
+        constexpr int rows = step * Accumulator::shape::rows;
+        static_assert(step >= 1 && Accumulator::height % step == 0 && rows % Stores::Rows::rows_per_pass == 0,
+                      "whole passes fit in the wave's LDS");
+        const Stores stores{lds,
+                            destination,
+                            static_cast<uint32_t>(arguments.c.leading_stride) * size,
+                            arguments.n - place.n,
+                            own_lane(),
+                            row,
+                            col};
 #pragma unroll
-        for (int i = 0; i < Accumulator::height; ++i)
+        for (int r = 0; r < down; ++r)
 #pragma unroll
-            for (int j = 0; j < Accumulator::width; ++j)
+            for (int c = 0; c < across; ++c)
 #pragma unroll
-                for (int e = 0; e < Accumulator::per_lane; e += 4) {
-                    const typename Accumulator::fragment& all = sum.tiles[i][j];
-                    const auto values = convert(vec<float, 4>{all[e], all[e + 1], all[e + 2], all[e + 3]});
-                    const int right = j * Accumulator::shape::cols + column_of(e);
-                    const uint32_t offset = (row + i * Accumulator::shape::rows) * row_bytes +
-                                            (wave_col + own.col + right) * size;
-                    store_four(values, destination, offset, arguments.n - (col + right), whole);
+                for (int i = 0; i < Accumulator::height; i += step) {
+                    stores.template write<step, decltype(whole)::value>(bands[r][c], i, convert);
+                    // A wave's accesses to LDS take place in their order; only the compiler has to keep it.
+                    kittens::compiler_fence();
+                    stores.template store<decltype(whole)::value>(r * step_m, c * step_n,
+                                                                  i * Accumulator::shape::rows, rows);
+                    kittens::compiler_fence();
                 }
     };
+    auto store_as = [&](auto zero, auto convert) {
+        if (arguments.vector_stores)
+            store_all(zero, kittens::index<1>{}, convert);
+        else
+            store_all(zero, kittens::index<0>{}, convert);
+    };
     if (single)
-        store_all([](vec<float, 4> values) { return values; });
+        store_as(float(), [](vec<float, 4> values) { return values; });
     else if (arguments.output == ElementType::bf16)
-        store_all(
-            [](vec<float, 4> values) { return __builtin_convertvector(values, vec<kittens::bf16, 4>); });
+        store_as(kittens::bf16(),
+                 [](vec<float, 4> values) { return __builtin_convertvector(values, vec<kittens::bf16, 4>); });
     else
-        store_all(
-            [](vec<float, 4> values) { return __builtin_convertvector(values, vec<kittens::half, 4>); });
+        store_as(kittens::half(),
+                 [](vec<float, 4> values) { return __builtin_convertvector(values, vec<kittens::half, 4>); });
 }
 
 }  // namespace hipkittens::gemm

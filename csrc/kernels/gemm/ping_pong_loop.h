@@ -222,14 +222,11 @@ struct PingPongLoop {
                 }
             }
         });
-        // LDS belongs to another workgroup once this one ends; nothing may still be on its way there.
+        // The product goes out through LDS: nothing of any wave may still be on its way there.
         if constexpr (direct) kittens::wait_vector_memory<0>();
-        const GemmArguments again = kittens::arguments_again<GemmArguments>();
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-#pragma unroll
-            for (int j = 0; j < 2; ++j)
-                store_product(sum[i][j], again, place, i * half_m + row, j * half_n + col);
+        kittens::barrier();
+        store_product<lds_bytes / 8>(sum, kittens::arguments_again<GemmArguments>(), place, row, col, half_m,
+                                     half_n, lds + wave * (lds_bytes / 8));
     }
 };
 

@@ -201,8 +201,8 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
     arguments.output = split ? ElementType::f32 : problem.output;
     arguments.bias_type = problem.bias_type;
     arguments.vector_stores =
-        problem.n % 4 == 0 && (arguments.output == ElementType::f32 || split ||
-                               rows_are_dwords(c, {problem.m, problem.n}, problem.batch));
+        problem.n % (16 / size_of(arguments.output)) == 0 &&
+        (arguments.output == ElementType::f32 || rows_are_dwords(c, {problem.m, problem.n}, problem.batch));
     arguments.order = order_of(problem, config);
 
     const int out_size = size_of(problem.output);

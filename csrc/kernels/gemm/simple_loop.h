@@ -9,7 +9,7 @@ namespace hipkittens::gemm {
 template <GemmConfig config>
 struct SimpleLoop {
     using T = typename element_of<config.input>::type;
-    static constexpr int threads = config.threads();
+    static constexpr int threads = config.threads(), waves = config.waves_m * config.waves_n;
     static constexpr bool a_runs_along_k = !config.a_is_transposed(),
                           b_runs_along_k = config.b_is_transposed();
     using SourceA = OperandSource<T, a_runs_along_k, config.tile_k>;
@@ -67,7 +67,8 @@ struct SimpleLoop {
             kittens::barrier();
         }
 
-        Accumulator sum;
+        Accumulator sums[1][1];
+        Accumulator& sum = sums[0][0];
         zero(sum);
         kittens::global_window a_window = source_a.window(range.begin),
                                b_window = source_b.window(range.begin);
@@ -85,7 +86,9 @@ struct SimpleLoop {
             buffer = next;
         }
         multiply_tile(sum, a_tile(buffer), row, b_tile(buffer), col);
-        store_product(sum, kittens::arguments_again<GemmArguments>(), place, row, col);
+        kittens::barrier();  // everyone has read its operands
+        store_product<lds_bytes / waves>(sums, kittens::arguments_again<GemmArguments>(), place, row, col, 0,
+                                         0, lds + wave * (lds_bytes / waves));
     }
 
   private:
