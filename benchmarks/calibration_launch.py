@@ -315,7 +315,8 @@ def _segment(name: str, arguments: Arguments, addresses: Mapping[Operand, int]) 
 
 def modelled(row: Row, launch: Launch, parameters: Mapping[str, float]) -> dict[str, float]:
     """What the cycle model says: microseconds, cycles and shares of time."""
-    warm = _ROTATED_OPERANDS * launch.bytes < chip_parameters(row.chip)["mall_bytes"]
+    operands = sum(value.bytes for value in launch.arguments.values() if isinstance(value, Operand))
+    warm = _ROTATED_OPERANDS * operands < chip_parameters(row.chip)["mall_bytes"]
     return run(row.chip, launch.name, launch.grid, launch.arguments, parameters, warm)
 
 

@@ -33,8 +33,8 @@ class ModelledLaunch:
 
     kernel          its name
     device          the GPU that was modelled
-    cycles          core clocks from the first workgroup's dispatch until the last store is written back, at
-                    simulated_clock_mhz
+    cycles          core clocks from when the command processor takes the launch up until the last store is written
+                    back, at report["clock_mhz"]
     microseconds    cycles at the clock that the chip's power is modelled to allow; launch overhead not included
     launch_overhead_microseconds  what a launch costs beside that
     report          all that the model says, as described in docs/timing_model.md

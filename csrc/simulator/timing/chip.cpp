@@ -85,6 +85,7 @@ Chip::Chip(const Options& options, double clock_mhz, uint32_t detailed_xcd, cons
     for (uint32_t index = 0; index < (options_.full ? xcds : 1); ++index) {
         Xcd& xcd = xcds_.emplace_back();
         xcd.index = xcd.next_workgroup = options_.full ? index : detailed_xcd;
+        xcd.dispatcher = parameters_.packet_processing * clock_mhz_ / 1000;
         for (uint32_t unit = 0; unit < units; ++unit) {
             if (unit % 2 == 0)
                 xcd.front.push_back(std::make_unique<FrontCaches>(parameters_, memory_, xcd.index));

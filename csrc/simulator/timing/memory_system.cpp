@@ -3,6 +3,7 @@
 #include "simulator/timing/memory_system.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "simulator/timing/wave_trace.h"
 
@@ -13,6 +14,27 @@ constexpr uint64_t page_lines = (2 << 20) / line_bytes;
 
 // Spreads strides of a power of two.
 uint64_t fold(uint64_t bits) { return bits ^ bits >> 4 ^ bits >> 8 ^ bits >> 12 ^ bits >> 16 ^ bits >> 20; }
+
+// Quantiles of the latency, evenly spaced: see memory_system.h.
+std::vector<double> spread(double median, double percentile_95) {
+    constexpr size_t count = 1024;
+    const double scale = (percentile_95 - median) / (std::log(20) - std::log(2));
+    const double least = median - scale * std::log(2);
+    std::vector<double> result;
+    for (size_t i = 0; i < count; ++i) {
+        const double beyond = 1 - (static_cast<double>(i) + 0.5) / count;
+        result.push_back(least + scale * std::min(-std::log(beyond), std::log(20)));
+    }
+    return result;
+}
+
+// SplitMix64: neighbouring lines and first lines of pages are as random as others.
+uint64_t hash(uint64_t line) {
+    line += 0x9e3779b97f4a7c15;
+    line = (line ^ line >> 30) * 0xbf58476d1ce4e5b9;
+    line = (line ^ line >> 27) * 0x94d049bb133111eb;
+    return line ^ line >> 31;
+}
 
 }  // namespace
 
@@ -36,7 +58,9 @@ MemorySystem::MemorySystem(const Parameters& parameters, double clock_mhz)
     to_l2_ = parameters.l2_hit / 2;
     from_l2_ = parameters.l2_hit - to_l2_;
     mall_extra_ = std::max(0.0, parameters.mall_latency - l2_ns) * clocks_per_ns;
-    hbm_extra_ = std::max(0.0, parameters.hbm_latency - parameters.mall_latency) * clocks_per_ns;
+    for (const double ns :
+         spread(parameters.hbm_latency, std::max(parameters.hbm_latency, parameters.hbm_latency_95)))
+        hbm_extras_.push_back(std::max(0.0, ns - parameters.mall_latency) * clocks_per_ns);
     translation_ = parameters.translation_miss * clocks_per_ns;
     for (int i = 0; i < static_cast<int>(parameters.xcds); ++i) xcds_.emplace_back(parameters, clocks_per_ns);
 }
@@ -56,6 +80,17 @@ uint64_t MemorySystem::set_of(uint64_t line, uint32_t channel) const {
     return within * channels + channel;
 }
 
+// Addresses are translated in front of L2. A page that the XCD has not touched before takes a while.
+double MemorySystem::translate(Xcd& xcd, uint64_t line, double time) const {
+    if (translation_ == 0) return time;
+    const uint64_t number = line / page_lines;
+    Xcd::Page& page = xcd.pages[number % xcd.pages.size()];
+    if (page.number != number) page = {number, time + translation_};
+    return std::max(time, page.known);
+}
+
+double MemorySystem::hbm_extra(uint64_t line) const { return hbm_extras_[hash(line) % hbm_extras_.size()]; }
+
 // A line that has to make room is sent on; the caller fills the place.
 size_t MemorySystem::allocate(Xcd& xcd, uint64_t set, double time) {
     const size_t place = xcd.l2.oldest(set);
@@ -67,13 +102,12 @@ double MemorySystem::read(uint32_t index, uint64_t line, double time, bool in_ma
     Xcd& xcd = xcds_[index];
     const uint32_t channel = channel_of(line);
     const uint64_t set = set_of(line, channel);
-    double served = xcd.reads[channel].serve(time + to_l2_, line_bytes);
+    const double served = xcd.reads[channel].serve(translate(xcd, line, time) + to_l2_, line_bytes);
     ++xcd.counts.l2_reads;
     if (const size_t hit = xcd.l2.find(set, line); hit != TagArray::none) {
         ++xcd.counts.l2_read_hits;
         return std::max(served, xcd.l2.ready(hit)) + from_l2_;
     }
-    if (translation_ > 0 && xcd.pages.insert(line / page_lines).second) served += translation_;
     const double ready = fetch(xcd, line, served, in_mall);
     xcd.l2.fill(allocate(xcd, set, served), line, ready, false);
     return ready + from_l2_;
@@ -90,7 +124,7 @@ double MemorySystem::fetch(Xcd& xcd, uint64_t line, double time, bool in_mall) {
     if (in_mall || parameters_.mall_starts_warm != 0) {
         ++xcd.counts.mall_read_hits;
     } else {
-        time = hbm_queue_.serve(time, line_bytes) + hbm_extra_;
+        time = hbm_queue_.serve(time, line_bytes) + hbm_extra(line);
         ++xcd.counts.hbm_read_lines;
     }
     mall_.fill(allocate_in_mall(xcd, line, time), line, time, false);
@@ -110,7 +144,7 @@ double MemorySystem::write(uint32_t index, uint64_t line, double time, double by
     Xcd& xcd = xcds_[index];
     const uint32_t channel = channel_of(line);
     const uint64_t set = set_of(line, channel);
-    const double served = xcd.writes[channel].serve(time + to_l2_, bytes);
+    const double served = xcd.writes[channel].serve(translate(xcd, line, time) + to_l2_, bytes);
     ++xcd.counts.l2_writes;
     if (const size_t hit = xcd.l2.find(set, line); hit != TagArray::none) {
         xcd.l2.set_dirty(hit, true);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <unordered_set>
 #include <vector>
 
 #include "simulator/timing/bandwidth_queue.h"
@@ -18,6 +17,9 @@ struct MemoryCounts {
     uint64_t hbm_read_lines = 0, hbm_write_lines = 0;
 };
 
+// Latency of HBM differs from line to line: that of a shifted exponential distribution with the median and the 95th
+// percentile of the parameters, cut off there since nobody says what lies beyond, drawn by a hash of the line. Who waits for
+// many lines waits for the slowest.
 // Write choices (assumed): L2 allocates written lines without fetching them and writes them back when they are replaced
 // and at the end of the kernel; the MALL allocates every line that passes and writes back when it is replaced.
 // All times in clocks of the core, whose frequency turns nanoseconds into them.
@@ -43,12 +45,18 @@ class MemorySystem {
         TagArray l2;
         std::vector<BandwidthQueue> reads, writes;  // of the channels
         BandwidthQueue fabric_reads, fabric_writes;
-        std::unordered_set<uint64_t> pages;
+        struct Page {
+            uint64_t number = ~uint64_t{0};
+            double known = 0;  // when its translation is there
+        };
+        std::vector<Page> pages{4096};
         MemoryCounts counts;
     };
 
     uint32_t channel_of(uint64_t line) const;
     uint64_t set_of(uint64_t line, uint32_t channel) const;
+    double translate(Xcd& xcd, uint64_t line, double time) const;
+    double hbm_extra(uint64_t line) const;                             // clk beyond the MALL
     double fetch(Xcd& xcd, uint64_t line, double time, bool in_mall);  // from the fabric on
     void send(Xcd& xcd, uint64_t line, double time);                   // a replaced line
     size_t allocate(Xcd& xcd, uint64_t set, double time);
@@ -56,7 +64,8 @@ class MemorySystem {
 
     Parameters parameters_;
     double clock_mhz_;
-    double to_l2_, from_l2_, mall_extra_, hbm_extra_, translation_;  // clk
+    double to_l2_, from_l2_, mall_extra_, translation_;  // clk
+    std::vector<double> hbm_extras_;                     // clk, of lines by their hash
     std::vector<Xcd> xcds_;
     TagArray mall_;
     BandwidthQueue mall_queue_, hbm_queue_;

@@ -241,6 +241,61 @@ def test_a_large_copy_runs_at_the_achievable_rate_of_memory(device):
     assert 0.6 * achievable < rate <= achievable
 
 
+READ = """
+  s_load_dwordx2 s[4:5], s[0:1], 0
+  v_lshlrev_b32_e32 v1, 4, v0
+  s_lshl_b32 s6, s2, 20
+  v_add_u32_e32 v1, s6, v1
+  s_movk_i32 s20, {turns}
+  s_waitcnt lgkmcnt(0)
+again:
+  global_load_dwordx4 v[8:11], v1, s[4:5]
+  v_add_u32_e32 v1, 0x4000, v1
+  s_sub_u32 s20, s20, 1
+  s_cmp_lg_u32 s20, 0
+  s_cbranch_scc1 again
+  s_waitcnt vmcnt(0)"""
+
+
+def test_a_stream_on_few_compute_units_runs_at_the_published_rate(device):
+    """Origami's microbenchmarks, bytes/ns of a CU while few others read: 1.5 % of 4000 on gfx942; on gfx950 for 8 CUs
+    (-1.3e-5 n^2 + 0.00707 n + 0.0274) of 6000, and for 64."""
+
+    def share(n):
+        return 6000 * (-1.3e-5 * n * n + 0.00707 * n + 0.0274) / n
+
+    published = {"MI300X": (60, 60), "MI355X": (share(64), share(8))}[device]
+    memory = np.zeros(8 << 18, np.uint32)  # a MiB for each of eight workgroups of 16 waves, one on each XCD
+    reports = [
+        Kernel(READ.format(turns=turns), device).time(memory, workgroups=8, waves=16, values=False)
+        for turns in (16, 64)
+    ]
+    clocks = reports[1]["execution_cycles"] - reports[0]["execution_cycles"]
+    rate = 48 * 16384 / (1000 * clocks / reports[0]["clock_mhz"])
+    assert 0.9 * published[0] < rate < 1.1 * published[1]
+
+
+def test_a_wave_that_waits_for_many_lines_waits_for_the_slowest(device):
+    """MT4G: half of the lines take longer than the median, and one in twenty longer than the 95th percentile."""
+    known = parameters(device)
+    memory = np.zeros(1 << 18, np.uint32)
+    body = "global_load_dword v2, v1, s[4:5]\nv_add_u32_e32 v1, 0x2000, v1\ns_waitcnt vmcnt(0)"
+    one, many = (
+        clocks_each(
+            body,
+            device,
+            memory,
+            few=8,
+            many=72,
+            before=f"s_load_dwordx2 s[4:5], s[0:1], 0\nv_lshlrev_b32_e32 v1, {shift}, v0\ns_waitcnt lgkmcnt(0)",
+        )
+        for shift in (0, 7)
+    )
+    clocks_per_ns = known["latency_clock"] / 1000
+    assert one == pytest.approx(known["hbm_latency"] * clocks_per_ns, rel=0.05)
+    assert many == pytest.approx(known["hbm_latency_95"] * clocks_per_ns, rel=0.1)
+
+
 # --- dispatch ----------------------------------------------------------------------------------------------------
 
 

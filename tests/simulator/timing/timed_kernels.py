@@ -148,7 +148,7 @@ class Kernel:
         return launch
 
 
-def clocks_each(body, device: str, *, few=64, many=320, **launch) -> float:
+def clocks_each(body, device: str, *arguments: np.ndarray, few=64, many=320, **launch) -> float:
     """Clocks that one repetition of `body` adds to a workgroup: the difference between many and few of them. `body` is text
     or a function of the repetition's number. Straight code, whose instructions are taken for cached."""
     kernel = {
@@ -161,6 +161,6 @@ def clocks_each(body, device: str, *, few=64, many=320, **launch) -> float:
     times = []
     for count in (few, many):
         code = "\n".join([before, *(text(i) for i in range(count)), after])
-        report = Kernel(code, device, **kernel).time(instruction_cache_starts_warm=1, **launch)
+        report = Kernel(code, device, **kernel).time(*arguments, instruction_cache_starts_warm=1, **launch)
         times.append(report["median_workgroup_cycles"])
     return (times[1] - times[0]) / (many - few)
