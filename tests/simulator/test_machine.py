@@ -1,5 +1,6 @@
 """Launching grids: ids, barriers, calls, scratch, and what happens when a kernel misbehaves."""
 
+import functools
 import re
 
 import numpy as np
@@ -253,6 +254,29 @@ def test_a_wave_has_no_more_scratch_than_the_hardware_counts(target):
     small_kernel(target, "scratch_store_dword off, v0, off offset:4092", private_bytes=131056).launch(b"")
     with pytest.raises(SimulatorError, match=r"hip error 701.*131057 bytes of scratch.* at most 131056"):
         small_kernel(target, "s_nop 1", private_bytes=131057).launch(b"")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_kernels_translated_together_keep_their_names_and_entries(target):
+    names = ("first", "second", "third")
+    source = "".join(
+        f'extern "C" __global__ void {name}(uint* p) {{ p[thread_id() + {wild}] = {number}; }}\n'
+        for number, (name, wild) in enumerate(zip(names, (0, 5, 0), strict=True), 1)
+    )
+    module = Module(compile_hip(source, target), target)
+    out = np.zeros(4, np.uint32)
+    for number, name in enumerate(names, 1):
+        launch = functools.partial(
+            module.kernel(name).launch, pointers(out), {"out": out}, grid=[1], block=[4]
+        )
+        if name == "second":
+            with pytest.raises(
+                SimulatorError, match=r"kernel second,.*at entry\+0x[0-9a-f]{1,2}: `global_store"
+            ):
+                launch()
+        else:
+            launch()
+            assert (out == number).all()
 
 
 @pytest.mark.parametrize("target", TARGETS)

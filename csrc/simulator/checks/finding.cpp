@@ -90,27 +90,28 @@ struct Place {
     uint64_t offset = 0;
 };
 
-Place place_of(const Program& program, uint32_t instruction) {
+Place place_of(const Dispatch& dispatch, uint32_t instruction) {
+    const Program& program = *dispatch.program;
     Place place;
     place.text = instruction_text(program, program.instructions[instruction]);
     place.source = source_line(program, instruction);
     place.offset =
-        program.instructions[instruction].address - program.instructions[program.entry->instruction].address;
+        program.instructions[instruction].address - program.instructions[dispatch.entry->instruction].address;
     return place;
 }
 
-std::string party(const Program& program, uint32_t instruction, uint8_t wave) {
+std::string party(const Dispatch& dispatch, uint32_t instruction, uint8_t wave) {
     if (instruction == no_instruction) return "null";
-    const Place place = place_of(program, instruction);
+    const Place place = place_of(dispatch, instruction);
     return "{\"text\": " + quoted(place.text) + ", \"offset\": " + std::to_string(place.offset) +
            ", \"source\": " + quoted(place.source) +
            ", \"wave\": " + (wave == no_wave ? "null" : std::to_string(wave)) + "}";
 }
 
 // `s_barrier` at entry+0x40 (gemm.h:36)
-std::string named(const Program& program, uint32_t instruction) {
+std::string named(const Dispatch& dispatch, uint32_t instruction) {
     if (instruction == no_instruction) return "";
-    const Place place = place_of(program, instruction);
+    const Place place = place_of(dispatch, instruction);
     char offset[32];
     std::snprintf(offset, sizeof offset, "entry+0x%llx", static_cast<unsigned long long>(place.offset));
     return "`" + place.text + "` at " + offset + (place.source.empty() ? "" : " (" + place.source + ")");
@@ -123,19 +124,20 @@ void replace(std::string& text, const std::string& what, const std::string& by) 
 
 }  // namespace
 
-std::string to_json(const Finding& finding, const Program& program, const uint32_t* grid) {
+std::string to_json(const Finding& finding, const Dispatch& dispatch) {
+    const uint32_t* grid = dispatch.grid_workgroups;
     std::string message = finding.message;
-    replace(message, "{1}", named(program, finding.first));
-    replace(message, "{2}", named(program, finding.second));
+    replace(message, "{1}", named(dispatch, finding.first));
+    replace(message, "{2}", named(dispatch, finding.second));
     char lanes[32];
     std::snprintf(lanes, sizeof lanes, "0x%016llx", static_cast<unsigned long long>(finding.lanes));
     const uint32_t id = finding.workgroup;
     return std::string("{\"checker\": \"") + name_of(finding.checker) + "\", \"kind\": \"" + finding.kind +
-           "\", \"kernel\": " + quoted(program.kernel_name) + ", \"target\": \"" +
-           (program.target == isa::Target::gfx942 ? "gfx942" : "gfx950") +
+           "\", \"kernel\": " + quoted(dispatch.kernel_name) + ", \"target\": \"" +
+           (dispatch.program->target == isa::Target::gfx942 ? "gfx942" : "gfx950") +
            "\", \"message\": " + quoted(message) +
-           ", \"first\": " + party(program, finding.first, finding.first_wave) +
-           ", \"second\": " + party(program, finding.second, finding.second_wave) + ", \"workgroup\": [" +
+           ", \"first\": " + party(dispatch, finding.first, finding.first_wave) +
+           ", \"second\": " + party(dispatch, finding.second, finding.second_wave) + ", \"workgroup\": [" +
            std::to_string(id % grid[0]) + ", " + std::to_string(id / grid[0] % grid[1]) + ", " +
            std::to_string(id / grid[0] / grid[1]) + "], \"lanes\": \"" + lanes +
            "\", \"place\": " + quoted(finding.place) + ", \"fix\": " + quoted(finding.fix) +

@@ -12,7 +12,7 @@
 
 namespace hipkittens::simulator {
 
-struct Program;
+struct Dispatch;
 
 namespace checks {
 
@@ -58,8 +58,8 @@ class FindingList {
     std::map<std::tuple<uint32_t, uint32_t, const char*>, Finding> findings_;
 };
 
-// A finding as one JSON object. `grid_workgroups` turn the linear workgroup id into three.
-std::string to_json(const Finding& finding, const Program& program, const uint32_t* grid_workgroups);
+// A finding as one JSON object.
+std::string to_json(const Finding& finding, const Dispatch& dispatch);
 
 // The findings of all launches of this process since they were last taken, as JSON objects: Python's autograd
 // launches from several threads.

@@ -244,7 +244,7 @@ void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch,
     if (program.plan->hazards) add_hazards(shadow.findings, program, executed);
     std::vector<std::string> entries;
     for (const Finding* finding : shadow.findings.ordered())
-        entries.push_back(to_json(*finding, *dispatch.program, dispatch.grid_workgroups));
+        entries.push_back(to_json(*finding, dispatch));
     finding_log().append(std::move(entries));
 }
 

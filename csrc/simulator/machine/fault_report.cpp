@@ -75,11 +75,11 @@ std::string instruction_text(const Program& program, const isa::Instruction& ins
 std::string describe_place(const Wave& wave, const Step* step) {
     const Workgroup& workgroup = *wave.workgroup;
     const Program& program = *workgroup.dispatch->program;
-    std::string text = format("kernel %s, workgroup (%u, %u, %u), wave %u", program.kernel_name.c_str(),
+    std::string text = format("kernel %s, workgroup (%u, %u, %u), wave %u", workgroup.dispatch->kernel_name,
                               workgroup.id[0], workgroup.id[1], workgroup.id[2], wave.index_in_workgroup);
     if (step) {
         const isa::Instruction& instruction = program.instructions[step->instruction];
-        const uint64_t from_entry = program.address_of(step) - program.address_of(program.entry);
+        const uint64_t from_entry = program.address_of(step) - program.address_of(workgroup.dispatch->entry);
         text += format(", at entry+0x%" PRIx64 ": `%s`", from_entry,
                        instruction_text(program, instruction).c_str());
         const std::string source = source_line(program, step->instruction);

@@ -152,13 +152,15 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
 
     Dispatch dispatch;
     dispatch.program = &code.program(kernel, request.settings);
+    dispatch.kernel_name = kernel.name.c_str();
+    dispatch.entry = dispatch.program->step_for_address(code.run_address(kernel.start_address));
     dispatch.settings = request.settings;
     dispatch.freed_at = request.freed_at;
     dispatch.trace = request.launch_trace;
     std::copy_n(request.grid_workgroups, 3, dispatch.grid_workgroups);
     std::copy_n(request.workgroup_size, 3, dispatch.workgroup_size);
     dispatch.lds_bytes = kernel.lds_bytes + request.dynamic_lds_bytes;
-    if (!dispatch.program->entry) {
+    if (!dispatch.entry) {
         result.error = "kernel " + kernel.name + ": its entry point holds no instruction";
         return result;
     }

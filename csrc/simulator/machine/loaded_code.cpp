@@ -8,6 +8,14 @@
 #include <stdexcept>
 
 namespace hipkittens::simulator {
+namespace {
+
+bool lies_in(const code_object::Kernel& kernel, const code_object::Segment& segment) {
+    return kernel.start_address >= segment.address &&
+           kernel.start_address < segment.address + segment.memory_bytes;
+}
+
+}  // namespace
 
 LoadedCode::LoadedCode(std::span<const uint8_t> file)
     : object_(code_object::parse(file)),
@@ -27,34 +35,35 @@ void LoadedCode::start_again_after_fork(bool others_were_launching) {
 }
 
 const Program& LoadedCode::program(const code_object::Kernel& kernel, const Settings& settings) {
+    const code_object::Segment* text = nullptr;
+    for (const auto& segment : object_.segments) {
+        if (segment.is_executable && lies_in(kernel, segment)) text = &segment;
+    }
+    if (!text)
+        throw std::runtime_error("kernel " + kernel.name + ": its entry lies in no executable segment");
+
+    const uint64_t text_address = run_address(text->address);
     std::lock_guard lock(mutex_);
     for (const auto& program : programs_) {
         const Settings& have = program->settings;
-        if (program->kernel_name == kernel.name && have.arithmetic == settings.arithmetic &&
+        if (program->text_address == text_address && program->vgprs == kernel.allocated_vgprs &&
+            program->accum_offset == kernel.accum_offset && have.arithmetic == settings.arithmetic &&
             have.host_level == settings.host_level && have.poison == settings.poison &&
             have.checks == settings.checks && have.trace == settings.trace &&
             have.count_lds_conflicts == settings.count_lds_conflicts) {
             return *program;
         }
     }
-    const code_object::Segment* text = nullptr;
-    for (const auto& segment : object_.segments) {
-        const uint64_t end = segment.address + segment.memory_bytes;
-        if (segment.is_executable && kernel.start_address >= segment.address && kernel.start_address < end)
-            text = &segment;
-    }
-    if (!text)
-        throw std::runtime_error("kernel " + kernel.name + ": its entry lies in no executable segment");
-
     TranslateRequest request;
     request.target =
         object_.target == code_object::Target::gfx942 ? isa::Target::gfx942 : isa::Target::gfx950;
-    request.kernel_name = kernel.name;
     request.text = image().subspan(text->address - object_.image_address, text->memory_bytes);
-    request.text_address = run_address(text->address);
+    request.text_address = text_address;
     request.file = file_;
     request.load_offset = run_address(0);
-    request.entry_address = run_address(kernel.start_address);
+    for (const code_object::Kernel& other : object_.kernels) {
+        if (lies_in(other, *text)) request.entry_addresses.push_back(run_address(other.start_address));
+    }
     request.vgprs = kernel.allocated_vgprs;
     request.accum_offset = kernel.accum_offset;
     request.settings = settings;

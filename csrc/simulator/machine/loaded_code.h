@@ -30,8 +30,8 @@ class LoadedCode {
         return reinterpret_cast<uint64_t>(image_) + file_address - object_.image_address;
     }
 
-    // The kernel translated for these settings: made once and kept. Settings that steps do not depend on are
-    // ignored.
+    // The kernel's section translated for these settings: made once and kept, for all its kernels with the same
+    // registers. Settings that steps do not depend on are ignored.
     const Program& program(const code_object::Kernel& kernel, const Settings& settings);
 
     // In the child of a fork: no thread holds the lock. What other threads were at work with is left to them.

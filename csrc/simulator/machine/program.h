@@ -1,4 +1,4 @@
-// simulator/machine/program.h: a kernel translated into steps.
+// simulator/machine/program.h: an executable section translated into steps, for kernels with the same registers.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -27,7 +27,6 @@ struct Block {
 
 struct Program {
     isa::Target target = isa::Target::gfx942;
-    std::string kernel_name;
     Settings settings;
     uint64_t text_address = 0;                   // guest address of the first translated byte
     std::vector<isa::Instruction> instructions;  // Instruction::address counts from text_address
@@ -37,7 +36,6 @@ struct Program {
     std::vector<int32_t> step_at;  // step of the instruction at each dword of the text, -1 inside one
     std::vector<uint32_t> constant_values;
     uint32_t wave_bytes = 0;
-    const Step* entry = nullptr;
     uint32_t vgprs = 0, accum_offset = 0;  // as in TranslateRequest
     std::shared_ptr<IndexedSteps>
         indexed;  // steps made while it runs, for register indexes (register_index.h)
@@ -54,11 +52,10 @@ struct Program {
 
 struct TranslateRequest {
     isa::Target target;
-    std::string kernel_name;
     std::span<const uint8_t> text;  // the whole executable section: calls may leave the kernel
     uint64_t text_address;
-    uint64_t entry_address;
-    uint32_t vgprs;  // registers allocated per lane, AGPRs included
+    std::vector<uint64_t> entry_addresses;  // of all kernels in it
+    uint32_t vgprs;                         // registers allocated per lane, AGPRs included
     std::shared_ptr<const std::vector<uint8_t>> file;
     uint64_t load_offset;   // guest addresses minus the file's
     uint32_t accum_offset;  // first AGPR in that allocation

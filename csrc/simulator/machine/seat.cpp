@@ -107,7 +107,7 @@ void Seat::initialise_registers(Wave* wave, uint32_t first_work_item) {
     wave->mode = kernel_.float_mode | (kernel_.dx10_clamp ? 1u << 8 : 0) | (kernel_.ieee_mode ? 1u << 9 : 0) |
                  (kernel_.fp16_overflow ? 1u << 23 : 0);
     wave->status = WaveStatus::ready;
-    wave->next = dispatch_.program->entry;
+    wave->next = dispatch_.entry;
     wave->last_region = nullptr;
     wave->fault_step = nullptr;
     wave->fault_reason = nullptr;

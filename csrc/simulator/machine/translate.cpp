@@ -141,7 +141,8 @@ bool leaves_block(const Instruction& instruction) {
 }
 
 void Translation::find_leaders() {
-    leaders.insert(static_cast<uint32_t>(request.entry_address - request.text_address));
+    for (const uint64_t entry : request.entry_addresses)
+        leaders.insert(static_cast<uint32_t>(entry - request.text_address));
     for (const Instruction& instruction : program.instructions) {
         if (is_branch(instruction)) {
             for (const isa::Operand& operand : instruction) {
@@ -269,7 +270,6 @@ uint64_t Program::address_of(const Step* step) const {
 std::unique_ptr<const Program> translate(const TranslateRequest& request) {
     auto program = std::make_unique<Program>();
     program->target = request.target;
-    program->kernel_name = request.kernel_name;
     program->settings = request.settings;
     program->text_address = request.text_address;
     program->file = request.file;
@@ -290,7 +290,6 @@ std::unique_ptr<const Program> translate(const TranslateRequest& request) {
     }
     program->constant_values = translation.builder.constant_values();
     program->wave_bytes = translation.builder.wave_bytes();
-    program->entry = program->step_for_address(request.entry_address);
     return program;
 }
 

@@ -39,6 +39,8 @@ struct Counters {
 // One launch. Regions are sorted by begin and do not overlap.
 struct Dispatch {
     const Program* program = nullptr;
+    const char* kernel_name = "";
+    const Step* entry = nullptr;
     Settings settings;
     uint32_t grid_workgroups[3] = {1, 1, 1};
     uint32_t workgroup_size[3] = {1, 1, 1};
