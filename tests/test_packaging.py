@@ -325,20 +325,26 @@ def test_licence_and_metadata_are_where_they_belong():
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "objection"),
+    ("name", "member", "size", "objection"),
     [
-        ("hipkittens-0.1.0-py3-none-manylinux_2_34_x86_64", 10, None),
-        ("hipkittens-0.1.0-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64", 10, None),
-        ("hipkittens-0.1.0-cp311-cp311-manylinux_2_34_x86_64", 10, "it is for cp311-cp311, not for py3-none"),
-        ("hipkittens-0.1.0-py3-none-manylinux_2_39_x86_64", 10, "it is for manylinux_2_39_x86_64"),
-        ("hipkittens-0.1.0-py3-none-linux_x86_64", 10, "it is for linux_x86_64"),
-        ("hipkittens-0.1.0-py3-none-manylinux_2_34_x86_64", 20_000_001, "it has 20000001 bytes"),
+        ("py3-none-manylinux_2_34_x86_64", "lib/_ops.so", 10, None),
+        ("py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64", "lib/_ops.so", 10, None),
+        ("cp311-cp311-manylinux_2_34_x86_64", "lib/_ops.so", 10, "it is for cp311-cp311, not for py3-none"),
+        ("py3-none-manylinux_2_39_x86_64", "lib/_ops.so", 10, "it is for manylinux_2_39_x86_64"),
+        ("py3-none-linux_x86_64", "lib/_ops.so", 10, "it is for linux_x86_64"),
+        ("py3-none-manylinux_2_34_x86_64", "lib/_ops.so", 20_000_000, "it has 20000"),
+        (
+            "py3-none-manylinux_2_34_x86_64",
+            "_C.cpython-311-x86_64.so",
+            10,
+            "_C.cpython-311-x86_64.so is made",
+        ),
     ],
 )
-def test_a_wheel_that_is_not_for_all_is_refused(tmp_path, name, size, objection):
-    wheel = tmp_path / f"{name}.whl"
-    with wheel.open("wb") as file:
-        file.truncate(size)
+def test_a_wheel_that_is_not_for_all_is_refused(tmp_path, name, member, size, objection):
+    wheel = tmp_path / f"hipkittens-0.1.0-{name}.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(member, bytes(size))
     found = tool("tag_wheel").objections(wheel)
     assert len(found) == (objection is not None) and all(text.startswith(objection) for text in found)
 
