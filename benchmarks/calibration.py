@@ -289,7 +289,7 @@ def main() -> int:
     if arguments.plot:
         report.plot(arguments.plot)
     if arguments.errors:
-        calibration_errors.write([*report.records, *report.published], arguments.errors)
+        calibration_errors.write([*report.records, *report.by_aiter], arguments.errors)
     if arguments.write:
         before = arguments.write.read_text() if arguments.write.exists() else ""
         arguments.write.write_text(report.page(arguments.plot, before))

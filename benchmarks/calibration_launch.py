@@ -342,6 +342,7 @@ def run(
     return {
         "predicted_us": result.microseconds,
         "cycles": result.cycles,
+        "launch_overhead_us": result.launch_overhead_microseconds,
         "clock_mhz": result.report["clock_mhz"],
         "matrix_busy": result.busy["matrix"],
         "l2_hit_rate": result.caches["l2_hit_rate"],

@@ -290,22 +290,26 @@ def test_published_figures_of_one_problem_are_one_with_a_spread(tmp_path):
     path = tmp_path / "published.csv"
     path.write_text(
         "op,device,library,shape,microseconds,source\n"
-        "attention,MI355X,aiter,B1H8N1024D128,30,newer\n"
-        "attention,MI355X,aiter,B1H8N1024D128,20,older\n"
+        "attention,MI355X,aiter,B1H8N1024D128,30,ROCm/aiter@a\n"
+        "attention,MI355X,aiter,B1H8N1024D128,20,ROCm/aiter@b\n"
+        "attention_backward,MI300X,aiter,B1H8N512D128,50,HazyResearch/HipKittens@a\n"
         "attention,MI355X,triton,B1H8N1024D128,10,another library\n"
         "attention,MI355X,aiter,B1H8N1024D64,10,no object of that size\n"
-        "attention_backward,MI300X,aiter,B1H8N512D128,40,table (a32)\n"
+        "attention_backward,MI300X,aiter,B1H8N512D128,40,ROCm/aiter@a (a32)\n"
     )
-    backward, forward = calibration_published.figures(path)
+    from_python, backward, forward = calibration_published.figures(path)
+    assert (from_python.publisher, from_python.sums, from_python.best) == (
+        "HazyResearch/HipKittens",
+        "a32",
+        50,
+    )
     assert (forward.best, forward.microseconds, forward.sums) == (20, (20, 30), "")
     assert (backward.best, backward.sums) == (40, "a32")
     record = calibration_published.record(forward, {"predicted_us": 22.0})
     assert (record["measured_us"], record["slowest_us"], record["bound"]) == (20, 30, "small")
-    assert calibration_published.missing_microseconds(forward) == 0
-    rows = 8 * 512
-    assert calibration_published.missing_microseconds(backward) == pytest.approx(
-        (rows * 516 + rows * 768) / calibration_launch.chip_parameters("MI300X")["hbm_bandwidth"] / 1e3
-    )
+    assert calibration_published.missing(forward) == (0, 0)
+    rows, bandwidth = 8 * 512, calibration_launch.chip_parameters("MI300X")["hbm_bandwidth"]
+    assert calibration_published.missing(backward) == (2, pytest.approx(rows * (516 + 768) / bandwidth / 1e3))
 
 
 @wheel.needs_wheel
@@ -314,9 +318,16 @@ def test_attention_of_published_tables_goes_through_the_model(chip, sums):
     operation = "attention_backward" if sums else "attention"
     (problem,) = parse_shapes(operation, "B1H4K2N256D128:causal")
     said = calibration_published.modelled(
-        calibration_published.Figure(problem, chip, sums, (1.0,), ("",)), {}
+        calibration_published.Figure(problem, chip, "", sums, (1.0,), ("",)), {}
     )
-    assert 5 < said["predicted_us"] < 100 and 0 < said["matrix_busy"] < 0.5
+    assert 5 < said["modelled_us"] < 100 and 0 < said["matrix_busy"] < 0.5
+    launches = {"": 1, "a16": 3, "a32": 3}[sums]  # row sums, gradients, dQ
+    assert said["launching_us"] == pytest.approx(
+        launches * calibration_launch.chip_parameters(chip)["launch_overhead"]
+    )
+    assert said["predicted_us"] == pytest.approx(
+        said["modelled_us"] + said["launching_us"] + said["missing_us"]
+    )
 
 
 @wheel.needs_wheel
