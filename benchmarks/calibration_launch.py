@@ -21,22 +21,6 @@ import hipkittens
 from tests.oracles.aiter import wheel
 from tests.oracles.aiter.launch import kernel
 
-# A chip that the model does not have, as another one with some parameters replaced.
-_MI308X = {
-    "xcds": 4,  # hipBLASLt tunes gfx942_80cu for the whole chip and gfx942_20cu for one XCD of it
-    "compute_units_per_xcd": 20,
-    "clock_peak": 1420,  # assumed, and assumed to hold at full load: a quarter of MI300X's units share its power
-    "clock_matrix_f16": 1420,
-    "clock_matrix_bf16": 1420,
-    "clock_matrix_f8": 1420,
-    "clock_matrix_other": 1420,
-}
-DEVICES: Mapping[str, tuple[str, Mapping[str, float]]] = {
-    "MI300X": ("MI300X", {}),
-    "MI308X": ("MI300X", _MI308X),
-    "MI350X": ("MI350X", {}),
-    "MI355X": ("MI355X", {}),
-}
 # AITER measures 101 launches (aiter/test_common.py), each with operands of its own while 32 GiB hold them: what the
 # launches before left in MALL is there again only if all of these fit.
 _ROTATED_OPERANDS = 101
@@ -103,8 +87,7 @@ class Operand:
 @functools.cache
 def chip_parameters(chip: str) -> Mapping[str, float]:
     """The cycle model's numbers for a chip of the rows."""
-    name, replaced = DEVICES[chip]
-    return {entry["name"]: entry["value"] for entry in hipkittens._timing.parameters(name)} | dict(replaced)
+    return {entry["name"]: entry["value"] for entry in hipkittens._timing.parameters(chip)}
 
 
 def compute_units(chip: str) -> int:
@@ -329,14 +312,13 @@ def run(
     warm: bool,
 ) -> dict[str, float]:
     """One code object in the cycle model; `warm`: its operands are in the MALL from a launch before."""
-    device, replaced = DEVICES[chip]
     target = kernel(name)
     block = (*target.metadata.workgroup, 1, 1)[:3]
     memory = {value: value.allocate() for value in arguments.values() if isinstance(value, Operand)}
     segment = _segment(name, arguments, {operand: address for operand, (_, address) in memory.items()})
     regions = {str(index): array for index, (array, _) in enumerate(memory.values())}
     warmth = {"mall_starts_warm": 1.0} if warm else {}
-    with hipkittens.timing(device, values=False, parameters={**replaced, **warmth, **parameters}) as run:
+    with hipkittens.timing(chip, values=False, parameters={**warmth, **parameters}) as run:
         target.kernel.launch(segment, regions, grid=grid, block=block)
     (result,) = run.launches
     return {

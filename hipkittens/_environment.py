@@ -65,7 +65,7 @@ CHECKS_FILE = Variable("CHECKS_FILE", "file that the findings of these are writt
 TIMING = Variable(
     "TIMING",
     "the GPU on which every launch is modelled, for TIMING_FILE",
-    ("MI300X", "MI325X", "MI350X", "MI355X"),
+    ("MI300X", "MI308X", "MI325X", "MI350X", "MI355X"),
 )
 TIMING_FILE = Variable("TIMING_FILE", "file that the modelled launches are written to as the process ends")
 LOG = Variable(

@@ -12,7 +12,13 @@ from typing import Any
 
 from . import _environment, _simulator
 
-DEVICES = {"MI300X": "gfx942", "MI325X": "gfx942", "MI350X": "gfx950", "MI355X": "gfx950"}
+DEVICES = {
+    "MI300X": "gfx942",
+    "MI308X": "gfx942",
+    "MI325X": "gfx942",
+    "MI350X": "gfx950",
+    "MI355X": "gfx950",
+}
 
 
 def _check_device(device: str) -> str:
@@ -93,7 +99,7 @@ def launches_of(reports: str, timeline: Callable[[int], Any] = lambda _: ()) -> 
 class timing:
     """Models how long the launches inside take: `with hipkittens.timing("MI355X") as run: ...; run.launches`.
 
-    device      "MI300X", "MI325X" (gfx942), "MI350X" or "MI355X" (gfx950); launches have to be for that target
+    device      "MI300X", "MI308X", "MI325X" (gfx942), "MI350X" or "MI355X" (gfx950); launches have to be for that target
     values      False: skip what neither control flow nor addresses depend on. Faster; results are not written.
     full        True: simulate every XCD in detail, not only the first
     clock_mhz   core clock to simulate at; default: what the device sustains under full load of the kernel's matrix type

@@ -144,7 +144,7 @@ size_t hipkittens_recorded_launches(void);
 int hipkittens_recorded_launch(size_t index, HipkittensLaunchRecord* record);
 
 /* The cycle model: from hipkittens_time_launches on, every launch of this process is replayed in a model of `device` (MI300X,
-   MI325X for gfx942; MI350X, MI355X for gfx950) and kept as a report. All its figures are modelled, none is measured. */
+   MI308X, MI325X for gfx942; MI350X, MI355X for gfx950) and kept as a report. All its figures are modelled, none is measured. */
 typedef struct {
     const char* device;
     double

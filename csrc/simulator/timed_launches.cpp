@@ -70,9 +70,8 @@ HIPKITTENS_EXPORT int hipkittens_time_launches(const HipkittensTiming* timing) {
             require_pointer(timing->device, "device");
             wanted.emplace();
             if (!timing::device_of(timing->device, &wanted->device)) {
-                throw HipError(hip::hipErrorInvalidValue,
-                               std::string("device is '") + timing->device +
-                                   "'; allowed are MI300X, MI325X, MI350X, MI355X");
+                throw HipError(hip::hipErrorInvalidValue, std::string("device is '") + timing->device +
+                                                              "'; allowed are " + timing::device_names());
             }
             if (!(timing->clock_mhz >= 0 && timing->clock_mhz <= 10000)) {
                 throw HipError(

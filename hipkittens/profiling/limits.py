@@ -10,8 +10,8 @@ from .problems import Problem
 
 # FLOP per clock and compute unit, dense bfloat16 (AMD CDNA3 and CDNA4 white papers).
 MATRIX_RATE = {"gfx942": 2048, "gfx950": 4096}
-# Bytes/s (AMD data sheets).
-MEMORY_BANDWIDTH = {"MI300X": 5.3e12, "MI325X": 6.0e12, "MI350X": 8.0e12, "MI355X": 8.0e12}
+# Bytes/s (AMD data sheets; MI308X has MI300X's memory).
+MEMORY_BANDWIDTH = {"MI300X": 5.3e12, "MI308X": 5.3e12, "MI325X": 6.0e12, "MI350X": 8.0e12, "MI355X": 8.0e12}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@
 namespace hipkittens::simulator::timing {
 namespace {
 
-constexpr const char* device_names[device_count] = {"MI300X", "MI325X", "MI350X", "MI355X"};
+constexpr const char* names[device_count] = {"MI300X", "MI308X", "MI325X", "MI350X", "MI355X"};
 
 struct Row {
     const char* name;
@@ -21,8 +21,8 @@ struct Row {
 };
 
 constexpr Row table[] = {
-#define PARAMETER(name, mi300x, mi325x, mi350x, mi355x, unit, source) \
-    {#name, &Parameters::name, {mi300x, mi325x, mi350x, mi355x}, unit, source},
+#define PARAMETER(name, mi300x, mi308x, mi325x, mi350x, mi355x, unit, source) \
+    {#name, &Parameters::name, {mi300x, mi308x, mi325x, mi350x, mi355x}, unit, source},
 #include "simulator/timing/parameters.def"
 #undef PARAMETER
 };
@@ -36,12 +36,17 @@ bool may_be_zero(const Row& row) {
 
 }  // namespace
 
-const char* device_name(Device device) { return device_names[static_cast<int>(device)]; }
+const char* device_name(Device device) { return names[static_cast<int>(device)]; }
+
+std::string device_names() {
+    std::string text = names[0];
+    for (int i = 1; i < device_count; ++i) text += std::string(", ") + names[i];
+    return text;
+}
 
 bool device_of(std::string_view name, Device* device) {
     for (int i = 0; i < device_count; ++i) {
-        if (name.size() != std::strlen(device_names[i]) ||
-            strncasecmp(name.data(), device_names[i], name.size()) != 0)
+        if (name.size() != std::strlen(names[i]) || strncasecmp(name.data(), names[i], name.size()) != 0)
             continue;
         *device = static_cast<Device>(i);
         return true;

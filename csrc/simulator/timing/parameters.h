@@ -10,15 +10,16 @@
 
 namespace hipkittens::simulator::timing {
 
-enum class Device : int { mi300x, mi325x, mi350x, mi355x };
-inline constexpr int device_count = 4;
+enum class Device : int { mi300x, mi308x, mi325x, mi350x, mi355x };
+inline constexpr int device_count = 5;
 const char* device_name(Device device);
+std::string device_names();  // of all, for a message
 // Returns false if no device is called so; case does not matter.
 bool device_of(std::string_view name, Device* device);
 isa::Target target_of(Device device);
 
 struct Parameters {
-#define PARAMETER(name, mi300x, mi325x, mi350x, mi355x, unit, source) double name;
+#define PARAMETER(name, mi300x, mi308x, mi325x, mi350x, mi355x, unit, source) double name;
 #include "simulator/timing/parameters.def"
 #undef PARAMETER
 };

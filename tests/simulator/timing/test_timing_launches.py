@@ -248,7 +248,7 @@ def test_every_parameter_has_a_source():
 @pytest.mark.parametrize(
     ("device", "options", "text"),
     [
-        ("MI250X", {}, "device is 'MI250X'; allowed: MI300X, MI325X, MI350X, MI355X"),
+        ("MI250X", {}, "device is 'MI250X'; allowed: MI300X, MI308X, MI325X, MI350X, MI355X"),
         ("MI300X", {"parameters": {"l3_hit": 3.0}}, "no parameter 'l3_hit'"),
         ("MI300X", {"parameters": {"hbm_bandwidth": 0.0}}, "hbm_bandwidth is 0.0"),
         ("MI300X", {"clock_mhz": -5.0}, "clock_mhz is -5.0"),

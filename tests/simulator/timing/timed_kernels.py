@@ -13,7 +13,13 @@ import numpy as np
 from tests.device_compiler import assemble
 from tests.simulated_device import Module, library, pointers
 
-TARGET_OF = {"MI300X": "gfx942", "MI325X": "gfx942", "MI350X": "gfx950", "MI355X": "gfx950"}
+TARGET_OF = {
+    "MI300X": "gfx942",
+    "MI308X": "gfx942",
+    "MI325X": "gfx942",
+    "MI350X": "gfx950",
+    "MI355X": "gfx950",
+}
 
 TEXT = """
 .amdgcn_target "amdgcn-amd-amdhsa--{target}"
