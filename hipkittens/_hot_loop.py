@@ -121,33 +121,39 @@ def _loops(blocks: dict[int, _Block], entry: int) -> dict[int, set[int]]:
     return loops
 
 
-def hot_loop(instructions: list[Executed], waves: int) -> dict[str, Any]:
-    """The innermost loop in which at least half of what any loop executes is executed.
-
-    A turn is one execution of its first instruction by one wave; code beside the usual path counts as often as it was
-    run. A kernel without loops is one turn.
-    """
+def loop_of(instructions: list[Executed]) -> tuple[int | None, list[Executed]]:
+    """The innermost loop in which at least half of what any loop executes is executed: the address of its first instruction, and
+    all of them by address. None and everything for a kernel without loops."""
     blocks = _blocks(instructions)
-    entry = instructions[0].address
-    loops = _loops(blocks, entry)
+    loops = _loops(blocks, instructions[0].address)
     weights = {head: sum(blocks[a].weight for a in body) for head, body in loops.items()}
     inner = [head for head in loops if 2 * weights[head] >= max(weights.values())]
     head = min(inner, key=lambda head: (len(loops[head]), weights[head]), default=None)
     body = blocks.keys() if head is None else loops[head]
-    inside = [i for address in sorted(body) for i in blocks[address].instructions]
-    turns = blocks[entry if head is None else head].instructions[0].executions
+    return head, [i for address in sorted(body) for i in blocks[address].instructions]
+
+
+def hot_loop(instructions: list[Executed], waves: int) -> dict[str, Any]:
+    """The loop of `loop_of` in figures.
+
+    A turn is one execution of its first instruction by one wave; code beside the usual path counts as often as it was
+    run. A kernel without loops is one turn.
+    """
+    head, inside = loop_of(instructions)
+    first = instructions[0].address if head is None else head
+    turns = next(instruction.executions for instruction in inside if instruction.address == first)
     counts = Counter()
     for instruction in inside:
         counts[CLASS_OF_UNIT[instruction.unit]] += instruction.executions
     executed = counts.total()
     return {
         "is_loop": head is not None,
-        "address": inside[0].address if head is None else head,
+        "address": first,
         "code_bytes": sum(instruction.size for instruction in inside),
         "turns_per_wave": turns / waves,
         "instructions_per_turn": executed / turns,
         "per_turn": {name: counts[name] / turns for name in CLASSES},
         "mfma_share": counts["mfma"] / executed,
-        "share_of_all": executed / sum(block.weight for block in blocks.values()),
+        "share_of_all": executed / sum(instruction.executions for instruction in instructions),
         "lds_conflict_cycles": sum(instruction.lds_conflict_cycles for instruction in inside),
     }

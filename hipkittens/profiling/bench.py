@@ -10,6 +10,7 @@ from typing import Any
 from .. import _backend, _timing
 from .limits import limit
 from .measure import measure
+from .model_error import error_of
 from .peers import Peer, Unavailable, peer
 from .problems import Problem
 from .published import figure
@@ -25,6 +26,7 @@ class Row:
                     `note` says why it was not run
     cycles          modelled: core clocks of all launches together
     microseconds    modelled or measured (median); without what launching costs when it is modelled
+    error_percent, error_of  modelled: mean error of the class of measured kernels that is most like it, and which class that is
     low, high       measured: tenth and ninetieth percentile
     tflops, gbps    useful operations and bytes over that time; tflops only where operations are the measure
     share_of_limit  the least time that the data sheet allows over this one
@@ -45,6 +47,8 @@ class Row:
     cycles: float | None = None
     clock_mhz: float | None = None
     microseconds: float | None = None
+    error_percent: float | None = None
+    error_of: str = ""
     low: float | None = None
     high: float | None = None
     tflops: float | None = None
@@ -112,8 +116,11 @@ def _modelled(problem: Problem, device: str, library: str, candidates: Iterable[
             best, name = launches, label
     assert best is not None
     microseconds = sum(launch.microseconds for launch in best)
+    error = error_of(problem, device)
     row = replace(
         _row(problem, device, library, "modelled"),
+        error_percent=error.percent,
+        error_of=error.text,
         kernels=tuple(launch.kernel for launch in best),
         cycles=sum(launch.cycles for launch in best),
         clock_mhz=sum(launch.cycles for launch in best) / microseconds,
@@ -128,9 +135,14 @@ def _measured(problem: Problem, device: str, library: str, call: Callable[[], ob
     return _timed(row, problem, result.median)
 
 
+def published_row(problem: Problem, device: str, library: str, note: str = "") -> Row:
+    """What was published of a library, without running anything; a row of kind "none" if nothing was."""
+    row = _row(problem, device, library, "none")
+    return replace(row, kind="none" if row.published_microseconds is None else "published", note=note)
+
+
 def row_of(problem: Problem, device: str, library: str, on_gpu: bool) -> Row:
-    """One library at one shape. What it was published to take if it cannot be run here, and a row of kind "none" if nothing
-    was."""
+    """One library at one shape, run; its published row if it cannot be."""
     try:
         if library == OURS:
             call = problem.call("cuda" if on_gpu else "cpu")
@@ -144,10 +156,7 @@ def row_of(problem: Problem, device: str, library: str, on_gpu: bool) -> Row:
             return _measured(problem, device, library, other.measured(problem))
         return _modelled(problem, device, library, other.modelled(problem, _timing.DEVICES[device]))
     except Unavailable as reason:
-        row = _row(problem, device, library, "none")
-        return replace(
-            row, kind="none" if row.published_microseconds is None else "published", note=str(reason)
-        )
+        return published_row(problem, device, library, str(reason))
 
 
 def beside_ours(rows: Sequence[Row]) -> list[Row]:

@@ -7,7 +7,7 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -17,7 +17,7 @@ from rich.table import Table
 from .. import _backend
 from .._progress import progress_bar
 from . import options, plot, published
-from .bench import OURS, Row, beside_ours, row_of
+from .bench import OURS, Row, beside_ours, published_row, row_of
 from .measure import device_of
 from .peers import NAMES
 from .problems import Problem
@@ -33,7 +33,7 @@ _SPEEDUP = (
 _WIDTH = 100  # of a table that goes to a file or a pipe
 # --compare, besides names of libraries
 _SETS = {
-    "published": "what others published at that very shape and device (default)",
+    "published": "figures that others published at that very shape and device (default)",
     "all": "these, and every library that can be run",
     "none": "ours alone",
 }
@@ -65,21 +65,16 @@ def _names() -> list[str]:
     return [*NAMES, *(name for name in published.libraries() if name not in NAMES)]
 
 
-def _libraries(text: str) -> Callable[[Problem, str], list[str]]:
-    """What --compare names, as a function of a problem and a device."""
+def _libraries(text: str) -> tuple[list[str], bool]:
+    """What --compare names: the libraries to run, and whether those with published figures alone follow."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if len(names) == 1 and names[0] in _SETS:
-        if names == ["none"]:
-            return lambda problem, device: []
-        always = NAMES if names == ["all"] else ()
-        return lambda problem, device: list(
-            dict.fromkeys((*always, *published.libraries_at(problem, device)))
-        )
+        return list(NAMES) if names == ["all"] else [], names != ["none"]
     for name in names:
         if name not in _names():
             allowed = f"some of {', '.join(_names())}; or one of {', '.join(_SETS)}"
             raise ValueError(f"--compare names {name!r}; allowed: {allowed}")
-    return lambda problem, device: names
+    return names, False
 
 
 def _measured_device(arguments: argparse.Namespace) -> str:
@@ -95,7 +90,7 @@ def _measured_device(arguments: argparse.Namespace) -> str:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    problems, libraries = options.problems(arguments), _libraries(arguments.compare)
+    problems, (run, more) = options.problems(arguments), _libraries(arguments.compare)
     rate = _rate(arguments.rate, problems[0])
     if arguments.plot:
         plot.require(arguments.plot, problems)
@@ -103,14 +98,16 @@ def main(arguments: argparse.Namespace) -> int:
         raise ValueError("--json and --csv - would both be written to standard output; name a file for one")
     on_gpu = _backend.hip_device_count() > 0 and not arguments.model
     device = _measured_device(arguments) if on_gpu else options.device(arguments)
-    wanted = [(problem, library) for problem in problems for library in (OURS, *libraries(problem, device))]
     rows = []
     with progress_bar() as bar:
-        task = bar.add_task("", total=len(wanted))
-        for problem, library in wanted:
-            bar.update(task, description=f"{library} {problem.shape}")
-            rows.append(row_of(problem, device, library, on_gpu))
-            bar.advance(task)
+        task = bar.add_task("", total=len(problems) * (1 + len(run)))
+        for problem in problems:
+            for library in (OURS, *run):
+                bar.update(task, description=f"{library} {problem.shape}")
+                rows.append(row_of(problem, device, library, on_gpu))
+                bar.advance(task)
+            others = published.libraries_at(problem, device) if more else []
+            rows += [published_row(problem, device, library) for library in others if library not in run]
     rows = beside_ours(rows)
     if arguments.csv:
         _write_csv(rows, arguments.csv)
@@ -133,6 +130,7 @@ def _rate(asked: str | None, problem: Problem) -> str:
 def _legend(rows: list[Row]) -> list[str]:
     kinds = {row.kind for row in rows}
     said = [text for kind, text in (("modelled", _MODELLED), ("measured", _MEASURED)) if kind in kinds]
+    said += [f"error: {text}" for text in dict.fromkeys(row.error_of for row in rows) if text]
     if any(row.published_microseconds is not None for row in rows):
         said.append(_PUBLISHED)
     if any(row.speedup or row.speedup_over_published for row in rows):
@@ -166,8 +164,8 @@ def _print_table(rows: list[Row], rate: str) -> None:
     table = Table(title=f"{rows[0].operation}, bfloat16, {rows[0].device}", box=None, pad_edge=False)
     for heading in ("shape, library", ""):
         table.add_column(heading, no_wrap=True)
-    second = "10 % - 90 %" if measured else "cycles"
-    for heading in ("us", second, rate, "of limit", "ours is"):
+    second = ("10 % - 90 %",) if measured else ("error", "cycles")
+    for heading in ("us", *second, rate, "of limit", "ours is"):
         table.add_column(heading, justify="right", no_wrap=True)
     for shape in dict.fromkeys(row.shape for row in rows):
         table.add_row(shape)
@@ -187,10 +185,11 @@ def _cells(row: Row, rate: str, measured: bool) -> Iterable[tuple[str, ...]]:
     if row.microseconds is not None:
         share = "" if row.share_of_limit is None else f"{100 * row.share_of_limit:.1f} % {row.limited_by}"
         spread = "" if row.low is None else f"{row.low:,.2f} - {row.high:,.2f}"
+        error = "" if row.error_percent is None else f"±{row.error_percent:.0f} %"
         yield (
             row.kind,
             _number(row.microseconds, ",.2f"),
-            spread if measured else _number(row.cycles, ",.0f"),
+            *((spread,) if measured else (error, _number(row.cycles, ",.0f"))),
             _number(getattr(row, run), ",.1f"),
             share,
             _number(row.speedup, ".2f"),
@@ -199,13 +198,13 @@ def _cells(row: Row, rate: str, measured: bool) -> Iterable[tuple[str, ...]]:
         yield (
             "published",
             _number(row.published_microseconds, ",.2f"),
-            "",
+            *(("",) if measured else ("", "")),
             _number(getattr(row, published_rate), ",.1f"),
             "",
             _number(row.speedup_over_published, ".2f"),
         )
     if row.kind == "none":
-        yield "not run", "", "", "", "", ""
+        yield ("not run",)
 
 
 def _reasons(rows: list[Row]) -> Iterable[str]:

@@ -8,7 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .. import _timing
+from .._hot_loop import CLASS_OF_UNIT, CLASSES
 from .limits import MEMORY_BANDWIDTH
+from .main_loop import MainLoop, main_loop
+from .model_error import ModelError, error_of_launch
 
 # What a wave waits for, by the model's word for it (csrc/simulator/timing/stalls.h).
 REASONS = {
@@ -34,6 +37,7 @@ _UNITS = {
 # From here on a unit is what limits a kernel, and not the waits, which are then for it.
 _BOUND = 0.75
 _FULL_BANDWIDTH = 0.65  # of the data sheet's: about what chips of this kind reach in a copy
+_FEW = 0.1  # of the waits for one reason: below that no single instruction stands out
 
 
 @dataclass(frozen=True)
@@ -63,24 +67,34 @@ class Line:
 
 @dataclass(frozen=True)
 class Listing:
-    """A launch: its figures, a sentence about its bottleneck, and its instructions in the order of their addresses."""
+    """A launch: its figures, a sentence about its bottleneck, and its instructions in the order of their addresses.
+
+    issue_share  of all issues, by class of instruction
+    main_loop    None for a kernel without loops
+    error        of the class of measured kernels that is most like this one
+    """
 
     kernel: str
     device: str
     cycles: float
     microseconds: float
+    error: ModelError
     bottleneck: str
     occupancy: str
     busy: dict[str, float]
+    main_loop: MainLoop | None
+    issue_share: dict[str, float]
     caches: dict[str, float]
     stalls: dict[str, float]
     lines: tuple[Line, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"modelled": True}
+        busy = self.main_loop.mfma_busy if self.main_loop else None
+        return asdict(self) | {"modelled": True, "main_loop_mfma_busy": busy}
 
 
-def listing(launch: _timing.ModelledLaunch) -> Listing:
+def listing(launch: _timing.ModelledLaunch, error: ModelError | None = None) -> Listing:
+    """`error`: of the class of its problem; by default of its device and of what it keeps busy."""
     lines = tuple(
         Line(
             row["address"],
@@ -93,18 +107,31 @@ def listing(launch: _timing.ModelledLaunch) -> Listing:
         )
         for row in launch.instructions
     )
+    loop = main_loop(launch)
     return Listing(
         launch.kernel,
         launch.device,
         launch.cycles,
         launch.microseconds,
-        bottleneck(launch, lines),
+        error or error_of_launch(launch),
+        bottleneck(launch, lines, loop),
         occupancy(launch.report),
         launch.busy,
+        loop,
+        issue_share(lines),
         launch.caches,
         launch.stalls(),
         lines,
     )
+
+
+def issue_share(lines: Sequence[Line]) -> dict[str, float]:
+    """Shares of all issues, by class of instruction (hipkittens._hot_loop.CLASSES)."""
+    issues = dict.fromkeys(CLASSES, 0)
+    for line in lines:
+        issues[CLASS_OF_UNIT[line.unit]] += line.issues
+    total = sum(issues.values())
+    return {name: count / total if total else 0.0 for name, count in issues.items()}
 
 
 def occupancy(report: dict[str, Any]) -> str:
@@ -120,30 +147,70 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}" + "s" * (number != 1)
 
 
-def bottleneck(launch: _timing.ModelledLaunch, lines: Sequence[Line]) -> str:
+def bottleneck(launch: _timing.ModelledLaunch, lines: Sequence[Line], loop: MainLoop | None) -> str:
     """One sentence. A unit that works most of the time is the bottleneck, then memory, then what waves wait for longest."""
     unit = max(launch.busy, key=launch.busy.__getitem__)
     share = launch.busy[unit]
+    in_loop = loop.mfma_busy if loop else None
     if share >= _BOUND:
-        conflicts = launch.report["lds_conflict_cycles"] if unit == "lds" else 0
-        more = f", bank conflicts take {conflicts:.3g} of their clocks" if conflicts else ""
+        more = ""
+        if unit == "lds" and launch.report["lds_conflict_cycles"]:
+            more = f", bank conflicts take {launch.report['lds_conflict_cycles']:.3g} of their clocks"
+        if unit == "matrix" and in_loop is not None:
+            more = f", {_percent(in_loop)} in the main loop"
         return f"{_UNITS[unit]} {_percent(share)} of the time{more}."
-    moved = launch.caches["hbm_bytes_read"] + launch.caches["hbm_bytes_written"]
-    bandwidth = moved / launch.microseconds * 1e6
-    if bandwidth >= _FULL_BANDWIDTH * MEMORY_BANDWIDTH[launch.device]:
-        of_peak = bandwidth / MEMORY_BANDWIDTH[launch.device]
-        return f"HBM-bound: {bandwidth * 1e-12:.2f} TB/s, {_percent(of_peak)} of the data sheet's."
-    sums = launch.stalls()
-    if not sums:
+    bandwidth = hbm_bandwidth(launch)
+    of_peak = bandwidth / MEMORY_BANDWIDTH[launch.device]
+    if of_peak >= _FULL_BANDWIDTH:
+        return f"HBM-bound: {_terabytes(bandwidth)}, {_percent(of_peak)} of the data sheet's."
+    if loop is not None and in_loop is not None and in_loop >= _BOUND:
+        assert loop.clocks_share is not None
+        outside = [line for line in lines if not loop.first <= line.address <= loop.last]
+        waits = f"; outside it, {_wait(outside)}" if any(line.clocks for line in outside) else ""
+        return (
+            f"MFMA-bound in the main loop, where the matrix cores work {_percent(in_loop)} of the time, but that is "
+            f"{_percent(loop.clocks_share)} of the kernel's{waits}{_room(launch.report)}."
+        )
+    if not any(line.clocks for line in lines):
         return "Nothing waits: the kernel is as long as its instructions take to issue."
-    reason, clocks = next(iter(sums.items()))
-    worst = max(lines, key=lambda line: line.stalls.get(reason, 0.0))
-    where = f"{worst.address:#x} `{worst.text}`" + (f" ({worst.source})" if worst.source else "")
+    wait = _wait(lines)
+    if "vmcnt" in wait:
+        wait += f"; HBM moves {_terabytes(bandwidth)}, {_percent(of_peak)} of the data sheet's"
     return (
-        f"Waiting for {REASONS[reason]}: {_percent(clocks / sum(sums.values()))} of the clocks that waves wait, "
-        f"{_percent(worst.stalls[reason] / clocks)} of them at {where}; the busiest unit, {unit.replace('_', ' ')}, works "
-        f"{_percent(share)} of the time{_room(launch.report)}."
+        f"{wait[0].upper()}{wait[1:]}; the busiest unit, {unit.replace('_', ' ')}, works {_percent(share)} of the "
+        f"time{_room(launch.report)}."
     )
+
+
+def _wait(lines: Sequence[Line]) -> str:
+    """What waves wait for longest at these lines, and where."""
+    sums: dict[str, float] = {}
+    for line in lines:
+        for reason, clocks in line.stalls.items():
+            sums[reason] = sums.get(reason, 0.0) + clocks
+    reason = max(sums, key=sums.__getitem__)
+    most = max(range(len(lines)), key=lambda index: lines[index].stalls.get(reason, 0.0))
+    share = lines[most].stalls[reason] / sums[reason]
+    # A wave that waits at a barrier does so before its next instruction: what is of use is the barrier.
+    place = lines[most]
+    if reason == "barrier":
+        place = next((line for line in reversed(lines[:most]) if line.text == "s_barrier"), place)
+    where = f"{place.address:#x} `{place.text}`" + (f" ({place.source})" if place.source else "")
+    spread = "" if share >= _FEW else "no more than "
+    return (
+        f"waiting for {REASONS[reason]}: {_percent(sums[reason] / sum(sums.values()))} of the clocks that waves wait, "
+        f"{spread}{_percent(share)} of them at {where}"
+    )
+
+
+def hbm_bandwidth(launch: _timing.ModelledLaunch) -> float:
+    """Bytes/s that HBM moves, on the average of the launch."""
+    moved: float = launch.caches["hbm_bytes_read"] + launch.caches["hbm_bytes_written"]
+    return moved / launch.microseconds * 1e6
+
+
+def _terabytes(bandwidth: float) -> str:
+    return f"{bandwidth * 1e-12:.2f} TB/s"
 
 
 def _room(report: dict[str, Any]) -> str:

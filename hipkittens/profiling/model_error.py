@@ -79,6 +79,12 @@ def error_of(problem: Problem, device: str) -> ModelError:
     return error_for(problem.operation, device, bound_of(problem, device))
 
 
+def error_of_launch(launch: _timing.ModelledLaunch) -> ModelError:
+    """The same of a launch of which nobody says what problem it solves: by device, and by which units it keeps busy."""
+    bound = "matrix" if max(launch.busy, key=launch.busy.__getitem__) == "matrix" else "memory"
+    return error_for("any", launch.device, "small" if launch.microseconds < SMALL_MICROSECONDS else bound)
+
+
 def error_for(operation: str, device: str, bound: str) -> ModelError:
     """The error on measured rows of this operation, device and bound ("matrix", "memory", "small").
 

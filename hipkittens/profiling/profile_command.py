@@ -17,6 +17,9 @@ from .. import _timing
 from . import options
 from .bench import modelled_launches
 from .listing import Line, Listing, listing
+from .main_loop import MainLoop
+from .model_error import error_of
+from .timeline import CLASS_NAMES
 
 _LEGEND = (
     "Modelled: by the cycle model, never on a GPU (docs/timing_model.md). issues: waves that issued it; clocks: for which "
@@ -42,12 +45,17 @@ def main(arguments: argparse.Namespace) -> int:
     device = options.device(arguments)
     if len(arguments.operation) == 1:
         (arguments.operation,) = arguments.operation
-        launches = modelled_launches(device, options.problem(arguments).call())
+        problem = options.problem(arguments)
+        error = error_of(problem, device)
+        # The timeline of one compute unit says how busy its matrix cores are in the main loop.
+        listings = [
+            listing(launch, error) for launch in modelled_launches(device, problem.call(), timeline=1)
+        ]
     else:
         if arguments.shapes:
             raise ValueError("--shape belongs to an operation, and a program has shapes of its own")
         status, launches = _of_program(arguments.operation, device, arguments.json)
-    listings = [listing(launch) for launch in launches]
+        listings = [listing(launch) for launch in launches]
     if arguments.json:
         rows = [one.to_dict() for one in listings]
         json.dump({"exit_status": status, "modelled": True, "launches": rows}, sys.stdout, indent=1)
@@ -99,9 +107,15 @@ def _print(listings: list[Listing], top: int | None) -> None:
         busy = ", ".join(f"{name.replace('_', ' ')} {100 * share:.1f} %" for name, share in one.busy.items())
         waits = sum(one.stalls.values())
         stalls = ", ".join(f"{name} {100 * clocks / waits:.0f} %" for name, clocks in one.stalls.items())
+        issues = ", ".join(
+            f"{CLASS_NAMES[name]} {100 * share:.0f} %" for name, share in one.issue_share.items() if share
+        )
         for text in (
-            f"{one.kernel} on {one.device}, modelled: {one.cycles:,.0f} cycles, {one.microseconds:,.2f} us",
+            f"{one.kernel} on {one.device}, modelled: {one.cycles:,.0f} cycles, {one.microseconds:,.2f} us, "
+            f"{one.error.text}",
             f"occupancy: {one.occupancy}",
+            f"issue slots: {issues}",
+            f"main loop: {_loop(one.main_loop)}",
             f"busy: {busy}",
             f"waits: {stalls}",
             f"bottleneck: {one.bottleneck}",
@@ -109,6 +123,17 @@ def _print(listings: list[Listing], top: int | None) -> None:
         ):
             console.print(text, soft_wrap=True, highlight=False, markup=False)
     console.print(_LEGEND, soft_wrap=True, highlight=False)
+
+
+def _loop(loop: MainLoop | None) -> str:
+    if loop is None:
+        return "none"
+    said = f"{loop.first:#x} to {loop.last:#x}, {loop.instructions} instructions, {100 * loop.issue_share:.0f} % of all issues"
+    if loop.clocks_share is not None:
+        said += f", {100 * loop.clocks_share:.0f} % of the time"
+    if loop.mfma_instructions and loop.mfma_busy is not None:
+        said += f"; {loop.mfma_instructions} are MFMA, matrix cores busy {100 * loop.mfma_busy:.1f} % of it"
+    return said
 
 
 def _chosen(lines: tuple[Line, ...], top: int | None) -> list[Line]:

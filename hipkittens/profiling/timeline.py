@@ -9,16 +9,20 @@ modelled clock, which is among the metadata.
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from .. import _timing
 from .._hot_loop import CLASS_OF_UNIT
 from .._simulator import UNITS
+from .model_error import ModelError
 
 XCD = 0  # the model keeps events of this one
-_CLASS_NAMES = {
+CLASS_NAMES = {
     "mfma": "MFMA",
     "valu": "VALU",
     "salu": "SALU",
@@ -29,8 +33,8 @@ _CLASS_NAMES = {
 }
 
 
-def trace(launch: _timing.ModelledLaunch) -> dict[str, Any]:
-    """The JSON object of one launch whose events were kept (`hipkittens.timing(timeline=...)`)."""
+def trace(launch: _timing.ModelledLaunch, error: ModelError) -> dict[str, Any]:
+    """The JSON object of one launch whose events were kept (`hipkittens.timing(timeline=...)`), and of its class's error."""
     clock = launch.report["details_at_clock_mhz"]
     events = list(launch.events)
     return {
@@ -40,12 +44,19 @@ def trace(launch: _timing.ModelledLaunch) -> dict[str, Any]:
             "kernel": launch.kernel,
             "device": launch.device,
             "modelled": "every time is modelled, none is measured",
+            "error": error.text,
             "clock_mhz": clock,
             "cycles": launch.cycles,
             "microseconds": launch.microseconds,
             "complete": not launch.report["timeline_is_full"],
         },
     }
+
+
+def write(timeline: dict[str, Any], path: str) -> None:
+    """As JSON, compressed if the name ends in .gz; the same timeline gives the same bytes."""
+    data = json.dumps(timeline, separators=(",", ":")).encode()
+    Path(path).write_bytes(gzip.compress(data, mtime=0) if path.endswith(".gz") else data)
 
 
 def _events(launch: _timing.ModelledLaunch, events: list[Any], clock: float) -> Iterator[dict[str, Any]]:
@@ -71,7 +82,7 @@ def _events(launch: _timing.ModelledLaunch, events: list[Any], clock: float) -> 
             name = f"workgroup {event.workgroup} wave {event.wave}"
             yield {"name": name, "cat": "wave", "ph": "X", "dur": event.duration / clock, "args": {}, **place}
             continue
-        kind = _CLASS_NAMES[CLASS_OF_UNIT[UNITS[event.unit]]]
+        kind = CLASS_NAMES[CLASS_OF_UNIT[UNITS[event.unit]]]
         text, source = text_of[event.address]
         args: dict[str, Any] = {"instruction": text, "address": f"{event.address:#x}"}
         if source:
@@ -124,7 +135,7 @@ def _counters(events: list[Any], clock: float) -> Iterator[dict[str, Any]]:
             continue
         kind = CLASS_OF_UNIT[UNITS[event.unit]]
         if event.latency and kind in ("vector_memory", "lds"):
-            name = "outstanding " + _CLASS_NAMES[kind]
+            name = "outstanding " + CLASS_NAMES[kind]
             changes[event.compute_unit, name] += [
                 (event.begin, 1),
                 (event.begin + event.latency, -1),

@@ -9,12 +9,15 @@ import sys
 
 from . import options
 from .bench import modelled_launches
-from .timeline import trace
+from .model_error import error_of
+from .timeline import trace, write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add(parser, several_shapes=False)
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="for ui.perfetto.dev (.json)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="for ui.perfetto.dev (.json, or .json.gz)"
+    )
     parser.add_argument(
         "--compute-units",
         type=int,
@@ -38,9 +41,8 @@ def main(arguments: argparse.Namespace) -> int:
     launches = modelled_launches(device, problem.call(), timeline=arguments.compute_units)
     if not 0 <= arguments.launch < len(launches):
         raise ValueError(f"--launch is {arguments.launch}; allowed: 0 to {len(launches) - 1}")
-    timeline = trace(launches[arguments.launch])
-    with open(arguments.output, "w") as file:
-        json.dump(timeline, file, separators=(",", ":"))
+    timeline = trace(launches[arguments.launch], error_of(problem, device))
+    write(timeline, arguments.output)
     said = timeline["otherData"] | {"events": len(timeline["traceEvents"]), "file": arguments.output}
     if arguments.json:
         json.dump(said, sys.stdout, indent=2)
@@ -48,7 +50,8 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     print(f"{said['kernel']} on {said['device']}: {said['events']:,} events in {arguments.output}")
     print(
-        f"Modelled at {said['clock_mhz']:.0f} MHz, {said['cycles']:,.0f} cycles; open it in ui.perfetto.dev."
+        f"Modelled at {said['clock_mhz']:.0f} MHz, {said['cycles']:,.0f} cycles, {said['error']}; "
+        "open it in ui.perfetto.dev."
     )
     if not said["complete"]:
         print("The timeline was full before the launch ended; trace fewer compute units or a smaller shape.")

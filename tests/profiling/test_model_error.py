@@ -3,8 +3,9 @@
 
 import pytest
 
+from hipkittens import _timing
 from hipkittens.profiling import model_error
-from hipkittens.profiling.model_error import Cell, bound_of, error_for, error_of
+from hipkittens.profiling.model_error import Cell, bound_of, error_for, error_of, error_of_launch
 from hipkittens.profiling.problems import OPERATIONS, parse_shapes
 
 
@@ -79,3 +80,13 @@ def test_the_table_of_the_package_has_an_error_for_every_operation():
         for bound in model_error.BOUNDS:
             error = error_for(operation, "MI300X", bound)
             assert 0 < error.percent < 100 and error.rows >= 4, (operation, bound)
+
+
+def test_a_launch_of_no_known_problem(measured):
+    measured(cell(rows=4), cell(bound="memory", error=20.0), cell(bound="small", error=30.0))
+
+    def error(microseconds, matrix):
+        report = {"busy": {"matrix": matrix, "vector": 0.5}}
+        return error_of_launch(_timing.ModelledLaunch("k", "MI355X", 1.0, microseconds, 2.6, report, ()))
+
+    assert [error(50.0, 0.9).percent, error(50.0, 0.1).percent, error(2.0, 0.9).percent] == [10.0, 20.0, 30.0]

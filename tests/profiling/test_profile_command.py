@@ -9,6 +9,7 @@ import pytest
 from hipkittens import _timing, cli
 from hipkittens.profiling import listing, problems
 from hipkittens.profiling.bench import modelled_launches
+from hipkittens.profiling.main_loop import MainLoop
 
 
 def launch_of(busy=None, rounds=2.0, read=0.0, instructions=(), microseconds=10.0):
@@ -39,6 +40,10 @@ def wait(address, clocks, reason="vmcnt"):
     return row | {"issues": 4, "stalls": {reason: clocks}}
 
 
+def barrier(address):
+    return wait(address, 0.0) | {"text": "s_barrier", "stalls": {}}
+
+
 @pytest.mark.parametrize(
     "launch, sentence",
     (
@@ -52,15 +57,36 @@ def wait(address, clocks, reason="vmcnt"):
         (
             launch_of(instructions=[wait(16, 300.0), wait(32, 100.0), wait(48, 100.0, "barrier")]),
             "Waiting for vmcnt: 80 % of the clocks that waves wait, 75 % of them at 0x10 `s_waitcnt vmcnt(0)` "
-            "(kernel.cpp:16); the busiest unit",
+            "(kernel.cpp:16); HBM moves 0.00 TB/s, 0 % of the data sheet's; the busiest unit",
         ),
         (launch_of(instructions=[wait(16, 1.0)]), "occupancy is 1.5 waves a SIMD, limited by registers."),
         (launch_of(rounds=0.25, instructions=[wait(16, 1.0)]), "the grid fills 25 % of the places"),
         (launch_of(), "Nothing waits"),
+        (
+            launch_of(instructions=[barrier(12), wait(16, 8.0, "barrier")]),
+            "at s_barrier: 100 % of the clocks that waves wait, 100 % of them at 0xc `s_barrier` (kernel.cpp:12)",
+        ),
+        (
+            launch_of(instructions=[wait(4 * at, 1.0) for at in range(20)]),
+            "no more than 5 % of them at 0x0 `s_waitcnt vmcnt(0)` (kernel.cpp:0); HBM moves 0.00 TB/s, 0 % of",
+        ),
     ),
 )
 def test_the_sentence(launch, sentence):
     assert sentence in listing.listing(launch).bottleneck
+
+
+def test_a_kernel_that_is_bound_in_its_main_loop_alone():
+    launch = launch_of(instructions=[wait(0, 60.0), wait(64, 40.0)])
+    lines = listing.listing(launch).lines
+    loop = MainLoop(64, 96, 9, 4, 0.9, 0.5, 0.93)
+    said = listing.bottleneck(launch, lines, loop)
+    assert said.startswith(
+        "MFMA-bound in the main loop, where the matrix cores work 93 % of the time, but that is 50 % of"
+    )
+    assert "outside it, waiting for vmcnt" in said and "at 0x0 `s_waitcnt" in said
+    busy = listing.bottleneck(launch_of({"matrix": 0.8}), lines, loop)
+    assert busy == "MFMA-bound: the matrix cores work 80 % of the time, 93 % in the main loop."
 
 
 def test_every_reason_of_the_model_has_words():
@@ -70,10 +96,13 @@ def test_every_reason_of_the_model_has_words():
 
 
 def test_an_operation(capsys):
-    assert cli.main(["profile", "gemm", "--shape", "64x64x64", "--json"]) == 0
+    assert cli.main(["profile", "gemm", "--shape", "1024x1024x128", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     (launch,) = said["launches"]
     assert said["modelled"] and launch["modelled"] and launch["device"] == "MI355X"
+    assert launch["error"]["percent"] > 0 and launch["error"]["rows"] > 0
+    assert 0 < launch["main_loop_mfma_busy"] == launch["main_loop"]["mfma_busy"] < 1
+    assert sum(launch["issue_share"].values()) == pytest.approx(1)
     by_text = {line["text"].split()[0]: line for line in launch["lines"]}
     assert by_text["s_endpgm"]["issues"] and any("mfma" in name for name in by_text)
     assert all(line["source"].startswith("csrc/") for line in launch["lines"])
@@ -83,6 +112,7 @@ def test_an_operation(capsys):
 def test_the_listing_as_text(capsys):
     assert cli.main(["profile", "rms_norm", "--shape", "4x128", "--top", "5", "--arch", "gfx942"]) == 0
     said = capsys.readouterr().out
+    assert "main loop: " in said and "issue slots: VALU" in said and "measured row" in said
     assert "bottleneck: " in said and "on MI300X, modelled" in said and "Modelled: by the cycle model" in said
     assert len([line for line in said.splitlines() if "csrc/" in line and "bottleneck" not in line]) == 5
 

@@ -63,7 +63,12 @@ def test_it_is_of_the_format(timeline):
 
 def test_it_says_that_it_is_modelled(timeline):
     said = timeline["otherData"]
-    assert "modelled" in said["modelled"] and said["clock_mhz"] > 0 and said["complete"] is True
+    assert (
+        "modelled" in said["modelled"]
+        and "measured row" in said["error"]
+        and said["clock_mhz"] > 0
+        and said["complete"] is True
+    )
     (process,) = {event["args"]["name"] for event in of(timeline, "M") if event["name"] == "process_name"}
     assert process.startswith("XCD 0 CU 0") and "modelled at" in process
 
