@@ -52,7 +52,6 @@ KNOWN_SPILLS = {
         for dtype in ("bf16", "f16")
         for dropout in ("", "_dropout")
     },
-    **{f"norm.forward_{dtype}_65536": (8, 0, 36) for dtype in ("bf16", "f16", "f32")},
 }
 
 

@@ -24,7 +24,7 @@ READ_TWICE = {f"norm.backward_{dtype}_65536" for dtype in ("bf16", "f16", "f32")
 # Read again for each row, or for each head, and found in a cache: a row of everything else is read where it is needed.
 SHARED_BY_ROWS = {"weight", "bias", "mean", "rstd", "cos", "sin"}
 # Least share of bytes that move 16 to a lane. Backward reads its statistics, 4 bytes a lane, for each row.
-LEAST_WIDE = {"forward": 0.99, "backward": 0.92, "columns": 0.99, "rotary": 0.99}
+LEAST_WIDE = {"forward": 0.99, "backward": 0.9, "columns": 0.99, "rotary": 0.99}
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_norms_and_rotary_move_sixteen_bytes_a_lane(rows):
         kind = operation if operation == "rotary" else variant.split("_")[0]
         assert row["run"]["sixteen_byte_share"] >= LEAST_WIDE[kind], row["name"]
         checked += 1
-    assert checked == 2 * (33 + 3)
+    assert checked == 2 * (51 + 3)
 
 
 def test_a_norm_moves_little_but_its_rows(rows):

@@ -189,6 +189,12 @@ KITTENS_DEVICE int64_t opaque_scalar(int64_t value) {
     return value;
 }
 
+// The value is computed here and not where it is used, where what it is made of would still occupy registers.
+template <class V>
+KITTENS_DEVICE void compute_here(V& value) {
+    asm volatile("" : "+v"(value));
+}
+
 // The kernel's argument struct, read from memory where it is called: what only the end of a kernel needs then
 // occupies no scalar register before.
 template <class Arguments>
@@ -234,8 +240,25 @@ KITTENS_DEVICE T exchange_16(T value) {
 template <int Amount, class T>
 KITTENS_DEVICE T rotate_in_16(T value) {
     return as_32_bits(value, [](int bits) {
-        return __builtin_amdgcn_update_dpp(bits, bits, 0x120 + Amount, 0xf, 0xf, false);
+        // No lane is left out, so there is no old value to keep: the move becomes part of the next instruction.
+        return __builtin_amdgcn_mov_dpp(bits, 0x120 + Amount, 0xf, 0xf, true);
     });
+}
+// The sum over the 64 lanes, the same bits in each, without LDS: around every 16 lanes, then the last lane of rows 0 and 2
+// to rows 1 and 3 (DPP row_bcast:15), that of row 1 to row 3 (row_bcast:31), and from the last lane to all.
+template <int Control, int Rows>
+KITTENS_DEVICE float moved_or_zero(float value) {
+    return __builtin_bit_cast(
+        float, __builtin_amdgcn_update_dpp(0, __builtin_bit_cast(int, value), Control, Rows, 0xf, false));
+}
+KITTENS_DEVICE float sum_of_lanes(float value) {
+    value += rotate_in_16<8>(value);
+    value += rotate_in_16<4>(value);
+    value += rotate_in_16<2>(value);
+    value += rotate_in_16<1>(value);
+    value += moved_or_zero<0x142, 0xa>(value);
+    value += moved_or_zero<0x143, 0xc>(value);
+    return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, value), 63));
 }
 // In every 4 lanes, the values of lanes First, Second, Third and Fourth of them (DPP quad_perm).
 template <int First, int Second, int Third, int Fourth, class T>

@@ -8,6 +8,27 @@ namespace kittens {
 inline constexpr int chunk_elements = 8;
 using eight = vec<float, chunk_elements>;
 
+// The same as they lie in memory, so that those of a load take no more registers than they have bytes.
+template <class T>
+using raw_eight = choose<is_16bit<T>, vec<T, 8>, eight>;
+
+template <class T>
+KITTENS_DEVICE raw_eight<T> load_raw(buffer row, uint32_t column) {
+    const uint32_t offset = column * sizeof(T);
+    if constexpr (is_16bit<T>) {
+        return buffer_load<vec<T, 8>>(row, offset);
+    } else {
+        eight result;
+        result.lo = buffer_load<vec<float, 4>>(row, offset);
+        result.hi = buffer_load<vec<float, 4>>(row, offset + 16);
+        return result;
+    }
+}
+template <class Raw>
+KITTENS_DEVICE eight widened(Raw values) {
+    return __builtin_convertvector(values, eight);
+}
+
 // `row` ends where the row ends: elements beyond it read zero, and stores to them vanish. `wide`: the row
 // begins on 4 bytes and is whole chunks long, so that no access straddles its end.
 template <class T>
@@ -15,12 +36,7 @@ KITTENS_DEVICE eight load_eight(buffer row, uint32_t column, bool wide) {
     eight result;
     const uint32_t offset = column * sizeof(T);
     if (wide) {
-        if constexpr (is_16bit<T>) {
-            result = __builtin_convertvector((buffer_load<vec<T, 8>>(row, offset)), eight);
-        } else {
-            result.lo = buffer_load<vec<float, 4>>(row, offset);
-            result.hi = buffer_load<vec<float, 4>>(row, offset + 16);
-        }
+        result = widened(load_raw<T>(row, column));
     } else {
 #pragma unroll
         for (int i = 0; i < 8; ++i)

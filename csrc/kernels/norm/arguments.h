@@ -41,6 +41,8 @@ struct ForwardArguments {
     uint32_t workers;  // worker w takes the rows w, w + workers, ...
     int32_t wide;      // rows are whole chunks of 8 elements and begin on 4 bytes, in every tensor
     int32_t wide_parameters;
+    int32_t plain;     // wide, rows of one dimension, and parameters of the element's type or float
+    float per_column;  // 1 / cols
 };
 
 struct BackwardArguments {

@@ -14,6 +14,7 @@ KITTENS_DEVICE void backward(const BackwardArguments& given, kittens::shared_byt
     const Row worker;
     const int cols = given.rows.cols;
     const float scale = 1.0f / static_cast<float>(cols);
+    RowSums<Row::waves> sum_of_row(lds);
     eight sum_weight[sums ? Row::chunks : 1] = {}, sum_bias[sums ? Row::chunks : 1] = {};
 
     for (uint32_t row = worker.first_row; row < given.rows.count; row += given.workers) {
@@ -85,8 +86,8 @@ KITTENS_DEVICE void backward(const BackwardArguments& given, kittens::shared_byt
                 add(weighted(dy_of(c, arguments.wide), c), xhat_of(c, arguments.wide));
             }
         }
-        const float product = sum_of_row<Row::waves>(sum_of(products_of_lane), lds) * scale;
-        const float sum = arguments.mean ? sum_of_row<Row::waves>(sum_of(sums_of_lane), lds) * scale : 0.0f;
+        const float product = sum_of_row(sum_of(products_of_lane)) * scale;
+        const float sum = arguments.mean ? sum_of_row(sum_of(sums_of_lane)) * scale : 0.0f;
         if constexpr (held) {
 #pragma unroll
             for (int c = 0; c < Row::chunks; ++c)

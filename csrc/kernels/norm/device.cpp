@@ -19,7 +19,8 @@ namespace hipkittens::norm {
 template <ElementType element, RowShape shape>
 struct forward_row {
     using arguments = ForwardArguments;
-    static constexpr int threads = shape.threads(), lds_bytes = 4 * shape.waves;
+    static constexpr int waves_per_simd = 4, threads = shape.threads(),
+                         lds_bytes = RowSums<shape.waves>::lds_bytes;
     KITTENS_DEVICE static void run(const arguments& values, kittens::shared_byte* lds) {
         forward<typename element_of<element>::value, shape>(values, lds);
     }
@@ -27,7 +28,8 @@ struct forward_row {
 template <ElementType element, RowShape shape>
 struct backward_row {
     using arguments = BackwardArguments;
-    static constexpr int threads = shape.threads(), lds_bytes = 4 * shape.waves;
+    static constexpr int waves_per_simd = shape.waves > 4 ? 4 : 2, threads = shape.threads(),
+                         lds_bytes = RowSums<shape.waves>::lds_bytes;
     KITTENS_DEVICE static void run(const arguments& values, kittens::shared_byte* lds) {
         backward<typename element_of<element>::value, shape>(values, lds);
     }
@@ -35,7 +37,7 @@ struct backward_row {
 template <ElementType element>
 struct columns_row {
     using arguments = BackwardArguments;
-    static constexpr int threads = column_waves * 64, lds_bytes = 4;
+    static constexpr int waves_per_simd = 4, threads = column_waves * 64, lds_bytes = 4;
     KITTENS_DEVICE static void run(const arguments& values, kittens::shared_byte*) {
         sum_columns<typename element_of<element>::value>(values);
     }
@@ -43,7 +45,8 @@ struct columns_row {
 template <class = void>
 struct reduce_row {
     using arguments = ReduceArguments;
-    static constexpr int threads = reduce_waves * 64, lds_bytes = reduce_waves * reduce_columns * 4;
+    static constexpr int waves_per_simd = 4, threads = reduce_waves * 64,
+                         lds_bytes = reduce_waves * reduce_columns * 4;
     KITTENS_DEVICE static void run(const arguments& values, kittens::shared_byte* lds) {
         reduce(values, lds);
     }
@@ -62,8 +65,11 @@ struct reduce_row {
 
 }  // namespace hipkittens::norm
 
-extern "C" __attribute__((global, amdgpu_flat_work_group_size(hipkittens::norm::SELECTED::threads,
-                                                              hipkittens::norm::SELECTED::threads))) void
+// Four waves on each SIMD: 128 registers, and enough rows under way that their latency is hidden.
+extern "C" __attribute__((global,
+                          amdgpu_flat_work_group_size(hipkittens::norm::SELECTED::threads,
+                                                      hipkittens::norm::SELECTED::threads),
+                          amdgpu_waves_per_eu(hipkittens::norm::SELECTED::waves_per_simd))) void
 KERNEL_NAME(hipkittens::norm::SELECTED::arguments arguments) {
     static __attribute__((shared, aligned(16))) char lds[hipkittens::norm::SELECTED::lds_bytes];
     hipkittens::norm::SELECTED::run(arguments, (kittens::shared_byte*)lds);

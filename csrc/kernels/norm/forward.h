@@ -5,48 +5,101 @@
 
 namespace hipkittens::norm {
 
-template <class T, RowShape shape>
-KITTENS_DEVICE void forward(const ForwardArguments& given, kittens::shared_byte* lds) {
+// Parameter: the type of weight and bias where the arguments are plain; void: nothing is known of them.
+template <class T, RowShape shape, class Parameter>
+KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_byte* lds) {
     using Row = Worker<shape>;
+    constexpr bool plain = !kittens::same_type<Parameter, void>;
+    // What belongs to a row is under way all at once, weight and bias while the sums are taken; a bias of floats has to wait
+    // until the weight's registers are free.
+    constexpr bool whole = plain && shape.chunks <= 4;
+    constexpr bool early_bias = whole && !kittens::same_type<Parameter, float>;
+    using Raw = kittens::raw_eight<kittens::choose<plain, Parameter, float>>;
     const Row worker;
     const int cols = given.rows.cols;
-    const float scale = 1.0f / static_cast<float>(cols);
+    RowSums<Row::waves> sum_of_row(lds);
     for (uint32_t row = worker.first_row; row < given.rows.count; row += given.workers) {
         // From memory for each row and each half of its work: all of them together do not fit into scalar registers.
-        const ForwardArguments arguments = kittens::arguments_again<ForwardArguments>();
+        auto known = [](ForwardArguments arguments) {
+            if constexpr (plain) {
+                arguments.wide = arguments.wide_parameters = true;
+                arguments.rows.inner_count = arguments.rows.count;
+                arguments.parameter_type = type_of<Parameter>;
+            }
+            return arguments;
+        };
+        const ForwardArguments arguments = known(kittens::arguments_again<ForwardArguments>());
         eight values[Row::chunks];
         // Keeps the loads of a long row from all being in flight at once, each with registers of its own.
         auto in_order = [] {
             if constexpr (Row::chunks > 4) kittens::schedule_fence();
+        };
+        const int first_column = worker.column();
+        auto column_of = [&](int c) {
+            return (whole ? first_column : worker.column()) + c * Row::chunk_step;
         };
         auto read = [&](const RowTensor& tensor, const auto& take) {
             const buffer source = row_of<T>(tensor, arguments.rows, row);
             if constexpr (Row::chunks > 4) {
 #pragma unroll
                 for (int c = 0; c < Row::chunks; ++c) {
-                    take(c, load_eight<T>(source, worker.column() + c * Row::chunk_step, arguments.wide));
+                    take(c, load_eight<T>(source, column_of(c), arguments.wide));
                     in_order();
                 }
             } else if (arguments.wide) {
 #pragma unroll
-                for (int c = 0; c < Row::chunks; ++c)
-                    take(c, load_eight<T>(source, worker.column() + c * Row::chunk_step, true));
+                for (int c = 0; c < Row::chunks; ++c) take(c, load_eight<T>(source, column_of(c), true));
             } else {
 #pragma unroll
-                for (int c = 0; c < Row::chunks; ++c)
-                    take(c, load_eight<T>(source, worker.column() + c * Row::chunk_step, false));
+                for (int c = 0; c < Row::chunks; ++c) take(c, load_eight<T>(source, column_of(c), false));
             }
         };
-        read(arguments.x, [&](int c, eight loaded) { values[c] = loaded; });
-        if (arguments.dropout.seed) {
+        Raw weight[whole ? Row::chunks : 1], bias[whole ? Row::chunks : 1];
+        auto read_whole = [&](const void* data, Raw* into) {
+            if constexpr (whole)
+                if (data) {
 #pragma unroll
-            for (int c = 0; c < Row::chunks; ++c) {
-                values[c] *= kept(arguments.dropout, row, worker.column() + c * Row::chunk_step);
-                in_order();
+                    for (int c = 0; c < Row::chunks; ++c)
+                        into[c] =
+                            kittens::load_raw<Parameter>(parameters<Parameter>(data, cols), column_of(c));
+                }
+        };
+        if constexpr (whole) {
+            kittens::raw_eight<T> x[Row::chunks], residual[Row::chunks];
+            auto under_way = [&](const RowTensor& tensor, auto& into) {
+                const buffer source = row_of<T>(tensor, arguments.rows, row);
+#pragma unroll
+                for (int c = 0; c < Row::chunks; ++c) into[c] = kittens::load_raw<T>(source, column_of(c));
+            };
+            under_way(arguments.x, x);
+            // Rows of floats take as many registers as random numbers leave: there the residual follows them.
+            if (kittens::is_16bit<T> && arguments.residual.data) under_way(arguments.residual, residual);
+#pragma unroll
+            for (int c = 0; c < Row::chunks; ++c) values[c] = kittens::widened(x[c]);
+            if (arguments.dropout.seed) {
+#pragma unroll
+                for (int c = 0; c < Row::chunks; ++c) values[c] *= kept(arguments.dropout, row, column_of(c));
             }
+            if (arguments.residual.data) {
+                if (!kittens::is_16bit<T>) under_way(arguments.residual, residual);
+#pragma unroll
+                for (int c = 0; c < Row::chunks; ++c) values[c] += kittens::widened(residual[c]);
+            }
+        } else {
+            read(arguments.x, [&](int c, eight loaded) { values[c] = loaded; });
+            if (arguments.dropout.seed) {
+#pragma unroll
+                for (int c = 0; c < Row::chunks; ++c) {
+                    values[c] *= kept(arguments.dropout, row, column_of(c));
+                    in_order();
+                }
+            }
+            if (arguments.residual.data)
+                read(arguments.residual, [&](int c, eight loaded) {
+                    values[c] += loaded;
+                    if constexpr (Row::chunks > 4) kittens::compute_here(values[c]);
+                });
         }
-        if (arguments.residual.data)
-            read(arguments.residual, [&](int c, eight loaded) { values[c] += loaded; });
         if (arguments.sum) {
             // What is normalised is the sum as it is returned: backward reads that one.
             const buffer destination = dense_row<T>(arguments.sum, row, cols);
@@ -54,52 +107,82 @@ KITTENS_DEVICE void forward(const ForwardArguments& given, kittens::shared_byte*
             for (int c = 0; c < Row::chunks; ++c) {
                 values[c] =
                     __builtin_convertvector(__builtin_convertvector(values[c], kittens::vec<T, 8>), eight);
-                store_eight<T>(values[c], destination, worker.column() + c * Row::chunk_step, arguments.wide);
+                store_eight<T>(values[c], destination, column_of(c), arguments.wide);
             }
+        }
+        if constexpr (whole) {
+            read_whole(arguments.weight, weight);
+            if constexpr (early_bias) read_whole(arguments.bias, bias);
+            kittens::schedule_fence();
         }
 
         // Two passes over registers. The second one sees how far the first mean is off, and takes that out of both
         // results (Chan, Golub and LeVeque, Algorithms for computing the sample variance, 1983, formula 1.7).
-        float mean = 0, correction = 0;
+        const float scale = arguments.per_column;
+        float mean = 0;
         if (arguments.mean) {
             eight sum = {};
 #pragma unroll
             for (int c = 0; c < Row::chunks; ++c) sum += values[c];
-            mean = sum_of_row<Row::waves>(sum_of(sum), lds) * scale;
+            mean = sum_of_row(sum_of(sum)) * scale;
+#pragma unroll
+            for (int c = 0; c < Row::chunks; ++c) {
+                in_order();
+                // Behind the row's end are zeros, and stay.
+                const int column = column_of(c);
+                if (plain) {
+                    values[c] -= column < cols ? mean : 0.0f;
+                } else {
+#pragma unroll
+                    for (int i = 0; i < 8; ++i) values[c][i] -= column + i < cols ? mean : 0.0f;
+                }
+            }
         }
         eight sum = {}, squares = {};
 #pragma unroll
         for (int c = 0; c < Row::chunks; ++c) {
-            in_order();
-            const int column = worker.column() + c * Row::chunk_step;
-#pragma unroll
-            for (int i = 0; i < 8; ++i) values[c][i] = column + i < cols ? values[c][i] - mean : 0.0f;
             sum += values[c];
             squares = fused(values[c], values[c], squares);
         }
-        float variance = sum_of_row<Row::waves>(sum_of(squares), lds) * scale;
-        if (arguments.mean) {
-            correction = sum_of_row<Row::waves>(sum_of(sum), lds) * scale;
-            variance -= correction * correction;
-        }
+        float sums[2] = {sum_of(squares), sum_of(sum)};
+        sum_of_row(sums);
+        const float correction = arguments.mean ? sums[1] * scale : 0.0f;
+        const float variance = sums[0] * scale - correction * correction;
         const float rstd = kittens::hardware_reciprocal_square_root(variance + arguments.epsilon);
         if (worker.column() == 0) {
             arguments.rstd[row] = rstd;
             if (arguments.mean) arguments.mean[row] = mean + correction;
         }
 
-        const ForwardArguments last = kittens::arguments_again<ForwardArguments>();
+        const ForwardArguments last = known(kittens::arguments_again<ForwardArguments>());
         const buffer destination = dense_row<T>(last.y, row, cols);
+        if constexpr (whole) {
+#pragma unroll
+            for (int c = 0; c < Row::chunks; ++c) values[c] = (values[c] - correction) * rstd;
+            if (last.weight) {
+#pragma unroll
+                for (int c = 0; c < Row::chunks; ++c) values[c] *= kittens::widened(weight[c]);
+            }
+            if constexpr (!early_bias) {
+                kittens::schedule_fence();
+                read_whole(last.bias, bias);
+            }
+            if (last.bias) {
+#pragma unroll
+                for (int c = 0; c < Row::chunks; ++c) values[c] += kittens::widened(bias[c]);
+            }
+#pragma unroll
+            for (int c = 0; c < Row::chunks; ++c) store_eight<T>(values[c], destination, column_of(c), true);
+            continue;
+        }
         auto finish = [&](int c, auto zero) {
-            using Parameter = decltype(zero);
-            const int column = worker.column() + c * Row::chunk_step;
+            using Type = decltype(zero);
+            const int column = column_of(c);
             eight result = (values[c] - correction) * rstd;
             if (last.weight)
-                result *= load_eight<Parameter>(parameters<Parameter>(last.weight, cols), column,
-                                                last.wide_parameters);
+                result *= load_eight<Type>(parameters<Type>(last.weight, cols), column, last.wide_parameters);
             if (last.bias)
-                result += load_eight<Parameter>(parameters<Parameter>(last.bias, cols), column,
-                                                last.wide_parameters);
+                result += load_eight<Type>(parameters<Type>(last.bias, cols), column, last.wide_parameters);
             store_eight<T>(result, destination, column, last.wide);
         };
         if constexpr (Row::chunks > 4) {
@@ -115,6 +198,16 @@ KITTENS_DEVICE void forward(const ForwardArguments& given, kittens::shared_byte*
             });
         }
     }
+}
+
+template <class T, RowShape shape>
+KITTENS_DEVICE void forward(const ForwardArguments& given, kittens::shared_byte* lds) {
+    if (!given.plain)
+        forward_rows<T, shape, void>(given, lds);
+    else if (given.parameter_type == ElementType::f32)
+        forward_rows<T, shape, float>(given, lds);
+    else if constexpr (kittens::is_16bit<T>)
+        forward_rows<T, shape, T>(given, lds);
 }
 
 }  // namespace hipkittens::norm

@@ -58,6 +58,9 @@ Launch plan_forward(int target, ElementType element, const ForwardArguments& giv
     ForwardArguments arguments = given;
     const uint32_t groups = divide_up(std::min(given.rows.count, largest_forward_workers), together);
     arguments.workers = groups * together;
+    arguments.plain = given.wide && given.wide_parameters && given.rows.inner_count == given.rows.count &&
+                      (given.parameter_type == element || given.parameter_type == ElementType::f32);
+    arguments.per_column = 1.0f / static_cast<float>(given.rows.cols);
     return make_launch(target, variant.name, groups, 1, variant.shape.threads(), arguments);
 }
 

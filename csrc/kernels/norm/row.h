@@ -23,6 +23,13 @@ struct element_of<ElementType::f16> {
     using value = kittens::half;
 };
 
+template <class T>
+inline constexpr ElementType type_of = ElementType::f32;
+template <>
+inline constexpr ElementType type_of<kittens::bf16> = ElementType::bf16;
+template <>
+inline constexpr ElementType type_of<kittens::half> = ElementType::f16;
+
 // Calls function with a zero of the type that is only known at run time.
 template <class Function>
 KITTENS_DEVICE void with_type(ElementType type, const Function& function) {
@@ -80,31 +87,45 @@ KITTENS_DEVICE float sum_of(eight values) {
            ((values[4] + values[5]) + (values[6] + values[7]));
 }
 
-// Over the 64 lanes, the same bits in each.
-KITTENS_DEVICE float sum_of_wave(float value) {
-    value += kittens::rotate_in_16<8>(value);
-    value += kittens::rotate_in_16<4>(value);
-    value += kittens::rotate_in_16<2>(value);
-    value += kittens::rotate_in_16<1>(value);
-    value += kittens::exchange_16(value);
-    return value + kittens::exchange_32(value);
-}
-
-// Over the waves that share a row. Called by all of them together.
+// Sums over the waves that share a row, the same bits in each lane. Called by all of them together. Each call waits at one
+// barrier: the next one writes other places of LDS, and nobody comes to the one after it before all have read these.
 template <int waves>
-KITTENS_DEVICE float sum_of_row(float value, kittens::shared_byte* lds) {
-    value = sum_of_wave(value);
-    if constexpr (waves > 1) {
-        kittens::lds_write(value,
-                           lds + kittens::wave_id() * 4);  // every lane the same value to the same place
-        kittens::barrier();
-        value = 0;
+class RowSums {
+    kittens::shared_byte* lds_;
+    int turn_ = 0;
+
+  public:
+    static constexpr int most = 2, lds_bytes = waves > 1 ? 2 * most * waves * 4 : 4;
+
+    KITTENS_DEVICE explicit RowSums(kittens::shared_byte* lds) : lds_(lds) {}
+
+    template <int Count>
+    KITTENS_DEVICE void operator()(float (&values)[Count]) {
+        static_assert(Count <= most);
 #pragma unroll
-        for (int wave = 0; wave < waves; ++wave) value += kittens::lds_read<float>(lds + wave * 4);
-        kittens::barrier();
+        for (float& value : values) value = kittens::sum_of_lanes(value);
+        if constexpr (waves > 1) {
+            kittens::shared_byte* place = lds_ + turn_ * (most * waves * 4);
+            turn_ ^= 1;
+#pragma unroll
+            for (int i = 0; i < Count; ++i)  // every lane the same value to the same place
+                kittens::lds_write(values[i], place + (i * waves + kittens::wave_id()) * 4);
+            kittens::barrier();
+#pragma unroll
+            for (int i = 0; i < Count; ++i) {
+                values[i] = 0;
+#pragma unroll
+                for (int wave = 0; wave < waves; ++wave)
+                    values[i] += kittens::lds_read<float>(place + (i * waves + wave) * 4);
+            }
+        }
     }
-    return value;
-}
+    KITTENS_DEVICE float operator()(float value) {
+        float values[1] = {value};
+        (*this)(values);
+        return values[0];
+    }
+};
 
 template <RowShape shape>
 struct Worker {
