@@ -16,13 +16,12 @@ constexpr uint64_t page_lines = (2 << 20) / line_bytes;
 uint64_t fold(uint64_t bits) { return bits ^ bits >> 4 ^ bits >> 8 ^ bits >> 12 ^ bits >> 16 ^ bits >> 20; }
 
 // Quantiles of the latency, evenly spaced: see memory_system.h.
-std::vector<double> spread(double median, double percentile_95) {
-    constexpr size_t count = 1024;
+std::vector<double> spread(double median, double percentile_95, size_t count) {
     const double scale = (percentile_95 - median) / (std::log(20) - std::log(2));
     const double least = median - scale * std::log(2);
     std::vector<double> result;
     for (size_t i = 0; i < count; ++i) {
-        const double beyond = 1 - (static_cast<double>(i) + 0.5) / count;
+        const double beyond = 1 - (static_cast<double>(i) + 0.5) / static_cast<double>(count);
         result.push_back(least + scale * std::min(-std::log(beyond), std::log(20)));
     }
     return result;
@@ -48,6 +47,8 @@ MemorySystem::Xcd::Xcd(const Parameters& parameters, double clocks_per_ns)
 MemorySystem::MemorySystem(const Parameters& parameters, double clock_mhz)
     : parameters_(parameters),
       clock_mhz_(clock_mhz),
+      unit_lines_(static_cast<uint64_t>(parameters.l2_interleave) / line_bytes),
+      channels_(static_cast<uint64_t>(parameters.l2_channels)),
       mall_(static_cast<uint64_t>(parameters.mall_bytes) / line_bytes,
             static_cast<uint32_t>(parameters.mall_ways)),
       mall_queue_(parameters.mall_bandwidth * 1000 / clock_mhz),
@@ -59,37 +60,36 @@ MemorySystem::MemorySystem(const Parameters& parameters, double clock_mhz)
     from_l2_ = parameters.l2_hit - to_l2_;
     mall_extra_ = std::max(0.0, parameters.mall_latency - l2_ns) * clocks_per_ns;
     for (const double ns :
-         spread(parameters.hbm_latency, std::max(parameters.hbm_latency, parameters.hbm_latency_95)))
+         spread(parameters.hbm_latency, std::max(parameters.hbm_latency, parameters.hbm_latency_95),
+                quantile_count))
         hbm_extras_.push_back(std::max(0.0, ns - parameters.mall_latency) * clocks_per_ns);
     translation_ = parameters.translation_miss * clocks_per_ns;
     for (int i = 0; i < static_cast<int>(parameters.xcds); ++i) xcds_.emplace_back(parameters, clocks_per_ns);
 }
 
 uint32_t MemorySystem::channel_of(uint64_t line) const {
-    const uint64_t unit = line * line_bytes / static_cast<uint64_t>(parameters_.l2_interleave);
+    const uint64_t unit = unit_lines_.quotient(line);
     const uint64_t folded = parameters_.l2_hashes_channels != 0 ? fold(unit) : unit;
-    return static_cast<uint32_t>(folded % xcds_[0].reads.size());
+    return static_cast<uint32_t>(channels_.remainder(folded));
 }
 
 // Which set of its channel's share: the bits above the channel's.
 uint64_t MemorySystem::set_of(uint64_t line, uint32_t channel) const {
-    const uint64_t lines_a_unit =
-        std::max<uint64_t>(1, static_cast<uint64_t>(parameters_.l2_interleave) / line_bytes);
-    const uint64_t channels = xcds_[0].reads.size();
-    const uint64_t within = line / lines_a_unit / channels * lines_a_unit + line % lines_a_unit;
-    return within * channels + channel;
+    const uint64_t within =
+        channels_.quotient(unit_lines_.quotient(line)) * unit_lines_.number() + unit_lines_.remainder(line);
+    return within * channels_.number() + channel;
 }
 
 // Addresses are translated in front of L2. A page that the XCD has not touched before takes a while.
 double MemorySystem::translate(Xcd& xcd, uint64_t line, double time) const {
     if (translation_ == 0) return time;
     const uint64_t number = line / page_lines;
-    Xcd::Page& page = xcd.pages[number % xcd.pages.size()];
+    Xcd::Page& page = xcd.pages[number % page_count];
     if (page.number != number) page = {number, time + translation_};
     return std::max(time, page.known);
 }
 
-double MemorySystem::hbm_extra(uint64_t line) const { return hbm_extras_[hash(line) % hbm_extras_.size()]; }
+double MemorySystem::hbm_extra(uint64_t line) const { return hbm_extras_[hash(line) % quantile_count]; }
 
 // A line that has to make room is sent on; the caller fills the place.
 size_t MemorySystem::allocate(Xcd& xcd, uint64_t set, double time) {

@@ -40,6 +40,8 @@ class MemorySystem {
     double nanoseconds(double time) const { return time * 1000 / clock_mhz_; }
 
   private:
+    static constexpr size_t page_count = 4096, quantile_count = 1024;
+
     struct Xcd {
         Xcd(const Parameters& parameters, double clocks_per_ns);
         TagArray l2;
@@ -49,7 +51,7 @@ class MemorySystem {
             uint64_t number = ~uint64_t{0};
             double known = 0;  // when its translation is there
         };
-        std::vector<Page> pages{4096};
+        std::vector<Page> pages{page_count};
         MemoryCounts counts;
     };
 
@@ -64,6 +66,7 @@ class MemorySystem {
 
     Parameters parameters_;
     double clock_mhz_;
+    Divisor unit_lines_, channels_;                      // lines of a channel side by side
     double to_l2_, from_l2_, mall_extra_, translation_;  // clk
     std::vector<double> hbm_extras_;                     // clk, of lines by their hash
     std::vector<Xcd> xcds_;

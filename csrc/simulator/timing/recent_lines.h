@@ -10,11 +10,11 @@ namespace hipkittens::simulator::timing {
 // Stands for the tags of a vector L1 where only its misses matter: the last so many lines, whatever their sets.
 class RecentLines {
   public:
-    explicit RecentLines(uint32_t lines) : lines_(lines), entries_(1024) {}
+    explicit RecentLines(uint32_t lines) : lines_(lines), entries_(entry_count) {}
 
     // Whether it was there; it is now.
     bool touch(uint64_t line) {
-        Entry& entry = entries_[(line ^ line >> 12) % entries_.size()];
+        Entry& entry = entries_[(line ^ line >> 12) % entry_count];
         if (entry.line == line && filled_ - entry.filled < lines_) return true;
         entry = {line, ++filled_};
         return false;
@@ -25,6 +25,7 @@ class RecentLines {
         uint64_t line = ~uint64_t{0};
         uint64_t filled = 0;
     };
+    static constexpr size_t entry_count = 1024;
     uint64_t lines_, filled_ = 0;
     std::vector<Entry> entries_;
 };

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "simulator/timing/divisor.h"
+
 namespace hipkittens::simulator::timing {
 
 class TagArray {
@@ -13,15 +15,15 @@ class TagArray {
 
     TagArray(uint64_t lines, uint32_t ways)
         : ways_(ways),
-          sets_(lines / ways ? lines / ways : 1),
-          tags_(sets_ * ways, empty),
-          ages_(sets_ * ways),
-          ready_(sets_ * ways),
-          dirty_(sets_ * ways) {}
+          sets_(lines / ways),
+          tags_(sets_.number() * ways, empty),
+          ages_(tags_.size()),
+          ready_(tags_.size()),
+          dirty_(tags_.size()) {}
 
     // The line's place, or `none`. A hit makes it the youngest.
     size_t find(uint64_t set, uint64_t line) {
-        const size_t first = set % sets_ * ways_;
+        const size_t first = sets_.remainder(set) * ways_;
         const uint32_t tag = tag_of(line);
         for (uint32_t group = 0; group < ways_; group += 8) {
             const uint32_t* const tags = &tags_[first + group];
@@ -38,7 +40,7 @@ class TagArray {
     // The place for a line that find did not find, the youngest now. What it held has to go: the caller looks whether
     // that is dirty, and then calls fill.
     size_t oldest(uint64_t set) {
-        const size_t first = set % sets_ * ways_;
+        const size_t first = sets_.remainder(set) * ways_;
         size_t chosen = first;
         for (uint32_t way = 1; way < ways_; ++way) {
             if (ages_[first + way] < ages_[chosen]) chosen = first + way;
@@ -52,7 +54,7 @@ class TagArray {
         dirty_[place] = dirty;
     }
 
-    uint64_t sets() const { return sets_; }
+    uint64_t sets() const { return sets_.number(); }
     size_t size() const { return tags_.size(); }
     double ready(size_t place) const { return ready_[place]; }  // when its bytes are there
     bool is_dirty(size_t place) const { return dirty_[place]; }
@@ -66,7 +68,7 @@ class TagArray {
     static uint32_t tag_of(uint64_t line) { return static_cast<uint32_t>(line); }
 
     uint32_t ways_;
-    uint64_t sets_;
+    Divisor sets_;
     uint32_t clock_ = 0;
     std::vector<uint32_t> tags_, ages_;
     std::vector<double> ready_;
