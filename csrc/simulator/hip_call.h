@@ -66,6 +66,12 @@ hip::hipError_t call(const char* function, Body body) {
     }
 }
 
+// A text for the caller, cut off and ended with 0 if there is little room for it. Returns the length of all of it.
+inline size_t hand_out(const std::string& whole, char* text, size_t size) {
+    if (text && size) text[whole.copy(text, size - 1)] = 0;
+    return whole.size();
+}
+
 inline void require(bool condition, hip::hipError_t code, const char* text) {
     if (!condition) throw HipError(code, text);
 }

@@ -1,7 +1,5 @@
 // simulator/simulator_control.cpp: the functions of simulator.h that are not a launch.
 // SPDX-License-Identifier: MIT
-#include <algorithm>
-#include <cstring>
 #include <mutex>
 
 #include "isa/decode.h"
@@ -77,13 +75,7 @@ HIPKITTENS_EXPORT void hipkittens_last_report(HipkittensReport* report) {
 }
 
 HIPKITTENS_EXPORT size_t hipkittens_findings(char* text, size_t size) {
-    const std::string json = checks::finding_log().json();
-    if (text && size) {
-        const size_t length = std::min(json.size(), size - 1);
-        std::memcpy(text, json.data(), length);
-        text[length] = 0;
-    }
-    return json.size();
+    return hand_out(checks::finding_log().json(), text, size);
 }
 HIPKITTENS_EXPORT void hipkittens_clear_findings(void) { checks::finding_log().clear(); }
 
@@ -93,9 +85,6 @@ HIPKITTENS_EXPORT int hipkittens_disassemble(int target, const uint8_t* bytes, s
     isa::Instruction instruction;
     if (!isa::decode(target == 942 ? isa::Target::gfx942 : isa::Target::gfx950, bytes, size, 0, &instruction))
         return 0;
-    const std::string line = isa::disassemble(instruction);
-    const size_t length = std::min(line.size(), text_size - 1);
-    std::memcpy(text, line.data(), length);
-    text[length] = 0;
+    hand_out(isa::disassemble(instruction), text, text_size);
     return instruction.bytes;
 }

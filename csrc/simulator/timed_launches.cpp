@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "simulator/timed_launches.h"
 
-#include <algorithm>
-#include <cstring>
+#include <cstddef>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -19,15 +18,6 @@ std::mutex mutex;
 std::optional<timing::Options> options;
 std::vector<std::string> reports;
 std::deque<std::vector<timing::TimelineEvent>> timelines;  // elements stay where they are
-
-size_t hand_out(const std::string& json, char* text, size_t size) {
-    if (text && size) {
-        const size_t length = std::min(json.size(), size - 1);
-        std::memcpy(text, json.data(), length);
-        text[length] = 0;
-    }
-    return json.size();
-}
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "simulator/json_text.h"
 #include "simulator/machine/fault_report.h"
 #include "simulator/machine/program.h"
 
@@ -68,23 +69,6 @@ const char* name_of(Checker checker) {
     }
 }
 
-std::string quoted(const std::string& text) {
-    std::string result = "\"";
-    for (const char c : text) {
-        if (c == '"' || c == '\\') {
-            result += '\\';
-            result += c;
-        } else if (static_cast<unsigned char>(c) < 0x20) {
-            char escape[8];
-            std::snprintf(escape, sizeof escape, "\\u%04x", c);
-            result += escape;
-        } else {
-            result += c;
-        }
-    }
-    return result + "\"";
-}
-
 struct Place {
     std::string text, source;
     uint64_t offset = 0;
@@ -100,12 +84,22 @@ Place place_of(const Dispatch& dispatch, uint32_t instruction) {
     return place;
 }
 
-std::string party(const Dispatch& dispatch, uint32_t instruction, uint8_t wave) {
-    if (instruction == no_instruction) return "null";
+void add_party(JsonText& json, const char* name, const Dispatch& dispatch, uint32_t instruction,
+               uint8_t wave) {
+    json.key(name);
+    if (instruction == no_instruction) {
+        json.value(nullptr);
+        return;
+    }
     const Place place = place_of(dispatch, instruction);
-    return "{\"text\": " + quoted(place.text) + ", \"offset\": " + std::to_string(place.offset) +
-           ", \"source\": " + quoted(place.source) +
-           ", \"wave\": " + (wave == no_wave ? "null" : std::to_string(wave)) + "}";
+    json.open('{').member("text", place.text).member("offset", place.offset).member("source", place.source);
+    json.key("wave");
+    if (wave == no_wave) {
+        json.value(nullptr);
+    } else {
+        json.value(wave);
+    }
+    json.close('}');
 }
 
 // `s_barrier` at entry+0x40 (gemm.h:36)
@@ -132,16 +126,26 @@ std::string to_json(const Finding& finding, const Dispatch& dispatch) {
     char lanes[32];
     std::snprintf(lanes, sizeof lanes, "0x%016llx", static_cast<unsigned long long>(finding.lanes));
     const uint32_t id = finding.workgroup;
-    return std::string("{\"checker\": \"") + name_of(finding.checker) + "\", \"kind\": \"" + finding.kind +
-           "\", \"kernel\": " + quoted(dispatch.kernel_name) + ", \"target\": \"" +
-           (dispatch.program->target == isa::Target::gfx942 ? "gfx942" : "gfx950") +
-           "\", \"message\": " + quoted(message) +
-           ", \"first\": " + party(dispatch, finding.first, finding.first_wave) +
-           ", \"second\": " + party(dispatch, finding.second, finding.second_wave) + ", \"workgroup\": [" +
-           std::to_string(id % grid[0]) + ", " + std::to_string(id / grid[0] % grid[1]) + ", " +
-           std::to_string(id / grid[0] / grid[1]) + "], \"lanes\": \"" + lanes +
-           "\", \"place\": " + quoted(finding.place) + ", \"fix\": " + quoted(finding.fix) +
-           ", \"count\": " + std::to_string(finding.count) + "}";
+    JsonText json;
+    json.open('{')
+        .member("checker", name_of(finding.checker))
+        .member("kind", finding.kind)
+        .member("kernel", dispatch.kernel_name)
+        .member("target", dispatch.program->target == isa::Target::gfx942 ? "gfx942" : "gfx950")
+        .member("message", message);
+    add_party(json, "first", dispatch, finding.first, finding.first_wave);
+    add_party(json, "second", dispatch, finding.second, finding.second_wave);
+    json.key("workgroup")
+        .open('[')
+        .value(id % grid[0])
+        .value(id / grid[0] % grid[1])
+        .value(id / grid[0] / grid[1])
+        .close(']');
+    json.member("lanes", lanes)
+        .member("place", finding.place)
+        .member("fix", finding.fix)
+        .member("count", finding.count);
+    return json.close('}').text();
 }
 
 namespace {

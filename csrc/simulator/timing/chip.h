@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "code_object/kernel.h"
+#include "simulator/json_text.h"
 #include "simulator/machine/workgroup.h"
 #include "simulator/timing/compute_unit.h"
 #include "simulator/timing/echo.h"
-#include "simulator/timing/json_text.h"
 #include "simulator/timing/timed_launch.h"
 
 namespace hipkittens::simulator::timing {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "simulator/timing/json_text.h"
+#include "simulator/json_text.h"
 
 namespace hipkittens::simulator::timing {
 namespace {

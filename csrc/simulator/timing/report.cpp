@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "code_object/line_table.h"
+#include "simulator/json_text.h"
 #include "simulator/machine/fault_report.h"
 #include "simulator/machine/program.h"
 #include "simulator/timing/clock.h"
-#include "simulator/timing/json_text.h"
 
 namespace hipkittens::simulator::timing {
 namespace {

@@ -1,14 +1,15 @@
-// simulator/timing/json_text.h: writes JSON.
+// simulator/json_text.h: writes JSON.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cmath>
 #include <concepts>
+#include <cstddef>
 #include <cstdio>
 #include <string>
 #include <string_view>
 
-namespace hipkittens::simulator::timing {
+namespace hipkittens::simulator {
 
 class JsonText {
   public:
@@ -49,6 +50,7 @@ class JsonText {
     }
     JsonText& value(const char* string) { return value(std::string_view(string)); }
     JsonText& value(bool flag) { return raw(flag ? "true" : "false"); }
+    JsonText& value(std::nullptr_t) { return raw("null"); }
     template <std::integral Number>
     JsonText& value(Number number) {
         return raw(std::to_string(number));
@@ -80,4 +82,4 @@ class JsonText {
     bool first_ = true;
 };
 
-}  // namespace hipkittens::simulator::timing
+}  // namespace hipkittens::simulator
