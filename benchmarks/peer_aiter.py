@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from hipkittens.profiling.peers import Candidate, Unavailable
 from hipkittens.profiling.problems import Problem
 from tests.oracles.aiter import wheel
+from tests.oracles.aiter.attention_backward import launch_batch
 from tests.oracles.aiter.launch import Buffer, kernel, output
 
 _GEMM_TILES = (32, 48, 64, 80, 96)
@@ -31,6 +32,8 @@ class AiterPeer:
             yield from _gemm(problem, target)
         elif problem.operation == "attention":
             yield from _forward(problem, target)
+        elif problem.operation == "attention_backward":
+            yield from _backward(problem, target)
         else:
             raise Unavailable(f"no code object of {problem.operation} is launched here")
 
@@ -84,6 +87,32 @@ def _forward(problem: Problem, target: str) -> Iterator[Candidate]:
     tiles = -(-e["N"] // _FORWARD_ROWS)
     grid = -(-tiles // 2) if problem.causal else tiles, e["H"], e["B"]
     yield name, lambda: kernel(name).launch(grid, arguments)
+
+
+def _backward(problem: Problem, target: str) -> Iterator[Candidate]:
+    """The main kernel, and dq_shuffle where dQ is added up in 16 bits. Row sums of dO * O, the conversion of a 32-bit dQ, and
+    the sum of dK and dV over the query heads of a group are kernels that the wheel does not have."""
+    e = problem.extents
+    if e["N"] != e["L"]:
+        raise Unavailable("AITER's attention backward is launched here with as many keys as queries")
+    stem = f"{target}/fmha_v3_bwd/bwd_hd{e['D']}_bf16{'_causal' * problem.causal}"
+    suffixes = ("_psskddv", "_pssk", "") if e["N"] % 64 == 0 else ("_psskddv", "_pssk")
+    names = []
+    for sums in ("a16", "a32"):
+        variants = [
+            f"{stem}_{sums}{rounding}{suffix}.co" for suffix in suffixes for rounding in ("", "_rtne")
+        ]
+        names += [name for name in variants if name in wheel.objects()][:1]
+    if not names:
+        raise Unavailable(f"AITER's wheel has no attention backward for heads of {e['D']}")
+    q, d_out = (Buffer(problem.tensor("cpu", e["B"], e["N"], e["H"], e["D"])) for _ in range(2))
+    k, v = (Buffer(problem.tensor("cpu", e["B"], e["L"], e["K"], e["D"])) for _ in range(2))
+    lse, sums_of_rows = (Buffer(torch.zeros(e["B"], e["H"], e["N"])) for _ in range(2))
+    for name in names:
+        yield (
+            f"{name}, without row sums and conversions",
+            lambda name=name: launch_batch(name, q, k, v, d_out, lse, sums_of_rows),
+        )
 
 
 def peer() -> AiterPeer:

@@ -21,6 +21,7 @@ from tests.oracles import triton_kernels as kernels
 _GEMM = ((64, 64, 64, 4), (128, 128, 64, 4), (256, 256, 64, 8))
 # BLOCK_M, BLOCK_N, warps
 _ATTENTION = ((128, 64, 4), (256, 64, 8))
+_MOST_COLUMNS = 16384
 
 
 def _blocks(size: int, block: int) -> int:
@@ -55,6 +56,10 @@ def _candidates(problem: Problem, device: str) -> list[Candidate]:
         return _attention(problem, device, e["B"] * e["H"], e["N"], e["D"])
     if problem.operation == "layer_norm":
         return _layer_norm(problem, device, e["rows"], e["columns"])
+    if problem.operation == "rms_norm":
+        return _rms_norm(problem, device, e["rows"], e["columns"])
+    if problem.operation == "rotary":
+        return _rotary(problem, device, e["B"], e["N"], e["H"], e["D"])
     raise Unavailable(f"there is no Triton kernel of {problem.operation} here")
 
 
@@ -115,6 +120,38 @@ def _layer_norm(problem: Problem, device: str, rows: int, columns: int) -> list[
         return f"{block} columns, {warps} warps", call
 
     return [candidate(warps) for warps in (4, 8)]
+
+
+def _rms_norm(problem: Problem, device: str, rows: int, columns: int) -> list[Candidate]:
+    x, out, weight = (
+        problem.tensor(device, *shape) for shape in ((rows, columns), (rows, columns), (columns,))
+    )
+    block = 1 << (columns - 1).bit_length()
+    if block > _MOST_COLUMNS:
+        raise Unavailable(f"the Triton kernel here has a row in registers: up to {_MOST_COLUMNS} columns")
+
+    def candidate(warps: int) -> Candidate:
+        def call() -> None:
+            kernels.rms_norm[(rows,)](x, weight, out, columns, 1e-5, BLOCK=block, num_warps=warps)
+
+        return f"{block} columns, {warps} warps", call
+
+    return [candidate(warps) for warps in (4, 8)]
+
+
+def _rotary(problem: Problem, device: str, batch: int, n: int, heads: int, size: int) -> list[Candidate]:
+    if heads & (heads - 1) or size & (size - 1):
+        raise Unavailable("the Triton kernel here wants heads and head size to be powers of two")
+    x, out = (problem.tensor(device, batch, n, heads, size) for _ in range(2))
+    cos, sin = (torch.zeros(n, size // 2, device=device) for _ in range(2))
+
+    def candidate(warps: int) -> Candidate:
+        def call() -> None:
+            kernels.rotary[(batch * n,)](x, cos, sin, out, n, HEADS=heads, HALF=size // 2, num_warps=warps)
+
+        return f"a token, {warps} warps", call
+
+    return [candidate(warps) for warps in (1, 4)]
 
 
 def peer() -> TritonPeer:

@@ -66,6 +66,31 @@ def test_layer_norm(target, columns):
     assert compare(out, theirs, exact, 8.0).passes
 
 
+@pytest.mark.parametrize("columns", (64, 1000))
+def test_rms_norm(target, columns):
+    x, weight = random(4, columns, dtype=BF16), random(columns, dtype=BF16, seed=1)
+    out = unwritten(4, columns, dtype=BF16)
+    kernels.rms_norm[(4,)](x, weight, out, columns, 1e-5, BLOCK=1024)
+    norm = torch.nn.functional.rms_norm
+    exact = norm(x.double(), (columns,), weight.double(), 1e-5)
+    assert compare(out, norm(x, (columns,), weight, 1e-5), exact, 8.0).passes
+
+
+def test_rotary(target):
+    x = random(2, 3, 4, 64, dtype=BF16)
+    cos, sin = (random(3, 32, seed=seed) for seed in (1, 2))
+    out = unwritten(2, 3, 4, 64, dtype=BF16)
+    kernels.rotary[(6,)](x, cos, sin, out, 3, HEADS=4, HALF=32)
+
+    def turned(x, cos, sin):
+        first, second = x.chunk(2, -1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+    tables = [table[None, :, None] for table in (cos, sin)]
+    exact = turned(x.double(), *(table.double() for table in tables))
+    assert compare(out, turned(x.float(), *tables).bfloat16(), exact, 8.0).passes
+
+
 @pytest.mark.parametrize("m, n, k", ((64, 64, 64), (100, 70, 130)))
 def test_matmul_bf16(target, m, n, k):
     a, b, out = random(m, k, dtype=BF16), random(k, n, dtype=BF16, seed=1), unwritten(m, n, dtype=BF16)

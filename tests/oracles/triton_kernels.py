@@ -48,6 +48,29 @@ def layer_norm(x, weight, bias, out, mean_out, rstd_out, columns, epsilon, BLOCK
 
 
 @triton.jit
+def rms_norm(x, weight, out, columns, epsilon, BLOCK: tl.constexpr):
+    """A row in registers; BLOCK is no less than columns."""
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    inside = at < columns
+    value = tl.load(x + row * columns + at, inside, other=0.0).to(tl.float32)
+    rstd = 1 / tl.sqrt(tl.sum(value * value, axis=0) / columns + epsilon)
+    tl.store(out + row * columns + at, value * rstd * tl.load(weight + at, inside).to(tl.float32), inside)
+
+
+@triton.jit
+def rotary(x, cos, sin, out, tokens, HEADS: tl.constexpr, HALF: tl.constexpr):
+    """All heads of one token of x [batch, tokens, heads, 2 HALF]; HEADS and HALF are powers of two."""
+    token = tl.program_id(0).to(tl.int64)
+    pair = tl.arange(0, HALF)
+    at = token * HEADS * 2 * HALF + tl.arange(0, HEADS)[:, None] * 2 * HALF + pair[None, :]
+    c = tl.load(cos + token % tokens * HALF + pair)[None, :].to(tl.float32)
+    s = tl.load(sin + token % tokens * HALF + pair)[None, :].to(tl.float32)
+    first, second = tl.load(x + at).to(tl.float32), tl.load(x + at + HALF).to(tl.float32)
+    tl.store(out + at, first * c - second * s)
+    tl.store(out + at + HALF, second * c + first * s)
+
+
+@triton.jit
 def matmul(
     a, b, out, m, n, k, a_stride, b_stride, out_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,

@@ -123,7 +123,29 @@ def run_batch(
     mask = "window" + "_br" * bottom_right if kind.mask == "swa" else kind.mask
     seen = visible(queries, keys, mask, window)
     lse, sums, *expected = backward_reference(*values, scale, seen)
-    q, k, v, d_out = (Buffer(value) for value in values)
+    operands = [Buffer(value) for value in (*values, lse.float(), sums.float())]
+    runs, gradients = launch_batch(name, *operands, window=_window(mask, window, queries, keys))
+    errors = {
+        key: relative_error(gradients[key], value) for key, value in zip(gradients, expected, strict=True)
+    }
+    return Result(runs, errors, gradients)
+
+
+def launch_batch(
+    name: str,
+    q: Buffer,
+    k: Buffer,
+    v: Buffer,
+    d_out: Buffer,
+    lse: Buffer,
+    sums: Buffer,
+    window: Mapping[str, int] | None = None,
+) -> tuple[list[Run], dict[str, torch.Tensor]]:
+    """What ran, and dq, and dk and dv of every query head. q, k, v and dO are [batch, tokens, heads, size]; lse and the sums of
+    dO * O are [batch, heads, queries]."""
+    kind = variant(name)
+    batch, queries, heads, size = q.tensor.shape
+    keys, kv_heads, value_size = v.tensor.shape[1:]
     dk = output((batch, keys, heads, size), kind.dtype)
     dv = output((batch, keys, heads, value_size), kind.dtype)
     rows = -(-queries // 16) * 16
@@ -137,8 +159,8 @@ def run_batch(
     # The sliding-window kernels read lse and the sums past their last row and multiply what comes of it by zero: where NaN
     # follows in memory, dK and dV are NaN. A tolerated over-read is 0.
     arguments = {
-        "dQ": dq, "dK": dk, "dV": dv, "Q": q, "K": k, "V": v, "dO": d_out, "Lse": Buffer(lse.float()),
-        "D": Buffer(sums.float()), "scalar": scale, "log2e": LOG2E, "ratio": heads // kv_heads,
+        "dQ": dq, "dK": dk, "dV": dv, "Q": q, "K": k, "V": v, "dO": d_out, "Lse": lse, "D": sums,
+        "scalar": 1 / math.sqrt(size), "log2e": LOG2E, "ratio": heads // kv_heads,
     }  # fmt: skip
     if kind.arguments == 352:
         arguments |= {
@@ -159,7 +181,7 @@ def run_batch(
     elif kind.arguments in (272, 288):
         arguments |= {"head_dim": size, "nhead" if kind.mask == "swa" else "nhead_q": heads}
     if kind.mask == "swa":
-        arguments |= _window(mask, window, queries, keys)
+        arguments |= window
     tiles = -(-keys // kind.key_tile)
     grid = (-(-tiles // 2) if kind.mask.startswith("causal") else tiles, heads, batch)
     runs = [kernel(name).launch(grid, arguments)]
@@ -170,11 +192,7 @@ def run_batch(
         shape = (batch, queries, heads, size)
         result, run = _in_order(kind, dq, shape, queries, rows)
         runs.append(run)
-    gradients = {"dq": result, "dk": dk.tensor, "dv": dv.tensor}
-    errors = {
-        key: relative_error(gradients[key], value) for key, value in zip(gradients, expected, strict=True)
-    }
-    return Result(runs, errors, gradients)
+    return runs, {"dq": result, "dk": dk.tensor, "dv": dv.tensor}
 
 
 def _in_order(kind: Variant, sums: Buffer, shape, queries: int, rows: int, starts: Buffer | None = None):
