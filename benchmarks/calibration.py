@@ -133,12 +133,17 @@ def published(figures: list[calibration_published.Figure], model: Model) -> list
 
 
 def compare(
-    records: list[dict[str, Any]], prepared: Prepared, fit_rows: Prepared, fitted: Fit | None
+    records: list[dict[str, Any]],
+    prepared: Prepared,
+    fit_rows: Prepared,
+    used: set[str],
+    fitted: Fit | None,
 ) -> None:
     """Adds what the fitted model and the baselines say to each record, under "predictions", and "measured_cycles": the
-    measured time at the clock that was fitted for its class, or None."""
+    measured time at the clock that was fitted for its class, or None. `used` are the keys of the fit rows that were run."""
     launches = {row.key: (row, launch) for row, launch in prepared}
-    two_parameters = baselines.TwoParameters(fit_rows)
+    two_parameters = baselines.TwoParameters(pair for pair in fit_rows if pair[0].key in used)
+    of_all_rows = baselines.TwoParameters(fit_rows)
     for record in records:
         row, launch = launches[record["key"]]
         record["predictions"] = {
@@ -146,6 +151,7 @@ def compare(
             "roofline": baselines.roofline(row, launch),
             "Origami's formulas": baselines.origami(row, launch),
             "two parameters per kernel": two_parameters(row, launch),
+            "two parameters, of all fit rows": of_all_rows(row, launch),
         }
         clock = fitted and fitted.clock(row.family, row.chip, record["bound"])
         record["measured_cycles"] = clock and clock * row.measured_us
@@ -264,7 +270,7 @@ def main() -> int:
     several = calibration_rows.with_several_kernels(held_out)
     sample = chosen(held_out, launches, arguments, left_out, several)
     records = run(sample, model, left_out, arguments.seconds)
-    compare(records, prepared, [pair for pair in prepared if pair[0].key in used], fitted)
+    compare(records, prepared, [(row, launches[row.key]) for row in for_fit], used, fitted)
     figures = [
         figure
         for figure in calibration_published.figures()

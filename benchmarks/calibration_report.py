@@ -19,6 +19,7 @@ MODELS = (
     "cycle model",
     "cycle model, fitted",
     "two parameters per kernel",
+    "two parameters, of all fit rows",
     "Origami's formulas",
     "roofline",
 )
@@ -542,7 +543,8 @@ rows is known to ± {uncertainty} %.
 {picture}The baselines see the same rows: a *roofline* of peak matrix rate and achievable HBM bandwidth; *Origami*, AMD's
 analytical model for matrix products, from its published formulas and constants, at the peak clock; and *two parameters
 per kernel*, rounds x (a + b K), fitted on the rows that the model was fitted on, where a kernel with fewer than three such
-rows takes the pair of its family, and none where that has no such row either: those count in the other columns only.
+rows takes the pair of its family, and none where that has no such row either: those count in the other columns only. Since it
+costs nothing to fit them, *of all fit rows* has {fitting} rows and not only those that the model was run on.
 
 ## Errors in cycles
 

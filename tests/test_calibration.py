@@ -366,9 +366,23 @@ def test_rows_of_every_family_go_through_the_model(tmp_path):
     for row in report["rows"]:
         assert 1 < row["predicted_us"] < 100, row
         assert {"symbol", "arch", "M", "N", "K", "measured_us"} <= row.keys()
-        assert row["predictions"].pop("two parameters per kernel") is None  # nothing to fit on
+        for name in ("two parameters per kernel", "two parameters, of all fit rows"):
+            assert row["predictions"].pop(name) is None  # nothing to fit on
         assert all(value > 0 for value in row["predictions"].values())
     assert (tmp_path / "plot.png").stat().st_size > 10000
+
+
+@wheel.needs_wheel
+def test_a_split_product_is_measured_with_the_kernel_that_zeroes_its_result(tmp_path):
+    name = "bf16gemm_outf32_tn_32x64_pf3"
+    record = float4_record() | {"hw": "MI308X", "arch": "gfx942", "co": f"gfx942/bf16gemm/{name}.co", "symbol": f"_ZN5aiter{len(name)}{name}E"}  # fmt: skip
+    whole, split = read(tmp_path, record | {"splitK": "1"}, record | {"splitK": "4"})[0]
+    assert calibration_launch.prepare(whole).zeroed_bytes == 0
+    launch = calibration_launch.prepare(split)
+    assert launch.zeroed_bytes == 64 * 256 * 4
+    said = calibration_launch.modelled(split, launch, {})
+    assert 0.8 < said["zeroing_us"] < 2 < said["predicted_us"]
+    assert said["cycles"] == pytest.approx(said["predicted_us"] * said["clock_mhz"])
 
 
 @wheel.needs_wheel
