@@ -46,7 +46,9 @@ void Echo::play_until(ResidentWorkgroup& workgroup, size_t echo, uint32_t comput
         for (uint32_t i = 1; i <= run_count(header); ++i) {
             const LineRun run = unpack_run(access[i]);
             for (uint64_t line = run.first; line < run.first + run.count; ++line, at += 1) {
-                if (writes(header)) {
+                if (is_atomic(header)) {
+                    memory_.update(xcd, line, at, share);
+                } else if (writes(header)) {
                     memory_.write(xcd, line, at, share);
                 } else if (!cache.touch(line)) {
                     memory_.read(xcd, line, at);

@@ -154,6 +154,21 @@ double MemorySystem::write(uint32_t index, uint64_t line, double time, double by
     return served;
 }
 
+double MemorySystem::update(uint32_t index, uint64_t line, double time, double bytes) {
+    Xcd& xcd = xcds_[index];
+    const uint32_t channel = channel_of(line);
+    const uint64_t set = set_of(line, channel);
+    const double served = xcd.writes[channel].serve(translate(xcd, line, time) + to_l2_, bytes);
+    ++xcd.counts.l2_writes;
+    if (const size_t hit = xcd.l2.find(set, line); hit != TagArray::none) {
+        xcd.l2.set_dirty(hit, true);
+        return std::max(served, xcd.l2.ready(hit));
+    }
+    const double ready = fetch(xcd, line, served, false);
+    xcd.l2.fill(allocate(xcd, set, ready), line, ready, true);
+    return ready;
+}
+
 void MemorySystem::send(Xcd& xcd, uint64_t line, double time) {
     time = xcd.fabric_writes.serve(time, line_bytes);
     time = mall_queue_.serve(time, line_bytes);

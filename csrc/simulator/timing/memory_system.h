@@ -32,6 +32,8 @@ class MemorySystem {
     double read(uint32_t xcd, uint64_t line, double time, bool in_mall = false);
     // Returns when L2 has taken the bytes.
     double write(uint32_t xcd, uint64_t line, double time, double bytes);
+    // Returns when L2 has done an atomic operation, for which it has to have the line.
+    double update(uint32_t xcd, uint64_t line, double time, double bytes);
     // Lines that L2 still has to write back, at the end of the kernel. Returns when that is done.
     double write_back(double time);
 

@@ -75,7 +75,8 @@ double VectorCache::store(double time, const Cost& cost, const uint64_t* access)
         for (uint64_t line = run.first; line < run.first + run.count; ++line) {
             const double share = static_cast<double>(bytes) / static_cast<double>(lines);
             at += share / parameters_.store_bandwidth;
-            taken = std::max(taken, memory_.write(xcd_, line, at, share));
+            taken = std::max(taken, is_atomic(header) ? memory_.update(xcd_, line, at, share)
+                                                      : memory_.write(xcd_, line, at, share));
         }
     }
     pipe_ = std::max({time + lookup_count(header), time + data, time + parameters_.issue});

@@ -44,7 +44,14 @@ const Step* decide_skip(Wave* wave, const Step* step) {
 }
 
 // extra[0] of a tracing step: how the issue step uses its fields (execute/memory_step.h) is the same for all of a queue.
-enum TraceFlag : uint32_t { is_write = 1, drops_values = 2, counts_banks = 4, is_pair = 8, is_buffer = 16 };
+enum TraceFlag : uint32_t {
+    stores = 1,
+    drops_values = 2,
+    counts_banks = 4,
+    is_pair = 8,
+    is_buffer = 16,
+    updates = 32
+};
 
 void land_nothing(Wave*, PendingOperation*) {}
 void drop_values(PendingOperation* operation) {
@@ -103,7 +110,7 @@ class AccessedLines {
 };
 
 // Lines that lanes of one quarter touch, in the order of lanes; neighbouring ones mostly share them.
-void append_lines(Wave* wave, const PendingOperation* operation, uint32_t bytes, bool is_store) {
+void append_lines(Wave* wave, const PendingOperation* operation, uint32_t bytes, uint32_t flags) {
     WaveTrace& trace = *wave->trace;
     AccessedLines lines(wave, bytes);
     uint64_t
@@ -140,14 +147,15 @@ void append_lines(Wave* wave, const PendingOperation* operation, uint32_t bytes,
         i += run;
     }
     const uint64_t runs = trace.lines.size() - header - 1;
-    trace.lines[header] = runs | uint64_t{lookups} << 12 | uint64_t{is_store} << 48 |
+    trace.lines[header] = runs | uint64_t{lookups} << 12 | uint64_t{(flags & (stores | updates)) != 0} << 48 |
+                          uint64_t{(flags & updates) != 0} << 49 |
                           static_cast<uint64_t>(__builtin_popcountll(operation->valid)) * uint64_t{bytes}
                               << 24;
 }
 
 const Step* trace_vector_memory(Wave* wave, const Step* step) {
     PendingOperation* operation = wave->pending->vm[(wave->pending->vm_tail - 1) % 64];
-    append_lines(wave, operation, step->extra[1], step->extra[0] & is_write);
+    append_lines(wave, operation, step->extra[1], step->extra[0]);
     if (step->extra[0] & drops_values) drop_values(operation);
     return step + 1;
 }
@@ -251,8 +259,8 @@ class Builder : public TraceBuilder {
         const bool drops = !needed_.empty() && !needed_[index];
         if (accesses_vector_memory(instruction)) {
             Step& step = builder_.emit(trace_vector_memory);
-            step.extra[0] = (drops ? drops_values : 0u) |
-                            (has(instruction, "store") || has(instruction, "atomic") ? is_write : 0u);
+            step.extra[0] = (drops ? drops_values : 0u) | (has(instruction, "store") ? stores : 0u) |
+                            (has(instruction, "atomic") ? updates : 0u);
             step.extra[1] = std::max<uint32_t>(
                 1, instruction.lds || has(instruction, "load_lds") ? issue.dwords * 4u : issue.extra[0]);
         } else if (effects.unit == isa::Unit::lds && effects.raises_lgkmcnt && !instruction.gds) {

@@ -10,7 +10,7 @@
 namespace hipkittens::simulator {
 
 // A vector memory access is a header and as many runs of 128-byte lines as the header says.
-//   header   bits 11..0 runs, 23..12 tag lookups, 47..24 bytes moved, 48 set by stores and atomics
+//   header   bits 11..0 runs, 23..12 tag lookups, 47..24 bytes moved, 48 set by stores and atomics, 49 by atomics
 //   run      bits 7..0 lines - 1, the rest the first line's address / 128
 // Tag lookups: every quarter of the wave (16 lanes) looks each of its lines up once.
 namespace timing {
@@ -57,6 +57,7 @@ inline uint32_t run_count(uint64_t header) { return header & 0xfff; }
 inline uint32_t lookup_count(uint64_t header) { return header >> 12 & 0xfff; }
 inline uint32_t byte_count(uint64_t header) { return header >> 24 & 0xffffff; }
 inline bool writes(uint64_t header) { return header >> 48 & 1; }
+inline bool is_atomic(uint64_t header) { return header >> 49 & 1; }
 inline LineRun unpack_run(uint64_t word) { return {word >> 8, static_cast<uint32_t>(word & 0xff) + 1}; }
 
 // The steps that fill WaveTrace: with all values computed, and without those on which neither control flow nor an

@@ -296,6 +296,27 @@ def test_a_wave_that_waits_for_many_lines_waits_for_the_slowest(device):
     assert many == pytest.approx(known["hbm_latency_95"] * clocks_per_ns, rel=0.1)
 
 
+def test_an_atomic_operation_fetches_its_line_and_a_store_does_not(device):
+    """A page of each of four waves, twice: what L2 has it need not fetch again."""
+    body = """
+  s_load_dwordx2 s[4:5], s[0:1], 0
+  v_lshlrev_b32_e32 v1, 7, v0
+  v_mov_b32_e32 v2, 0
+  s_waitcnt lgkmcnt(0)
+  {0} v1, v2, s[4:5]
+  s_waitcnt vmcnt(0)
+  {0} v1, v2, s[4:5]"""
+    reports = {
+        name: Kernel(body.format(name), device).time(
+            np.zeros(1 << 14, np.uint32), waves=4, instruction_cache_starts_warm=1
+        )
+        for name in ("global_store_dword", "global_atomic_add_f32")
+    }
+    stored, added = (reports[name]["caches"] for name in ("global_store_dword", "global_atomic_add_f32"))
+    assert stored["l2_writes"] == added["l2_writes"] == 2 * 4 * 64
+    assert added["hbm_bytes_read"] - stored["hbm_bytes_read"] == 4 * 64 * 128
+
+
 # --- dispatch ----------------------------------------------------------------------------------------------------
 
 
