@@ -156,6 +156,27 @@ def test_parity_of_large_scores_and_odd_scales(target, dtype):
     assert_parity(q, k, v, grad_out * 64, scale=0.5)
 
 
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_parity_with_rows_far_larger_than_others(target, dtype):
+    """Sums of dQ have a unit that the largest key and value decide: small rows beside them keep their accuracy."""
+    q, k, v, grad_out = tensors(1, 70, 600, 4, 2, 64, dtype)
+    k[:, 450, :, :5] *= 16
+    v[:, 17] *= 16
+    grad_out[:, ::3] *= 2.0**-12
+    assert_parity(q * 0.25, k, v, grad_out, causal=True)
+
+
+def test_what_is_not_finite_is_not_finite_in_the_gradient(target):
+    q, k, v, grad_out = tensors(1, 130, 200, 4, 2, 64)
+    grad_out[0, 100, 1, 3] = float("inf")
+    v[0, 150, 1] = float("nan")
+    dq = gradients(lambda *i: ours(*i, 0.125, False, NO_WINDOW), (q, k, v), grad_out)[0]
+    finite = dq.isfinite().all(-1)[0]
+    assert not finite[100, 1] and not finite[:, 2:].any()
+    finite[100, 1] = True
+    assert finite[:, :2].all()
+
+
 def test_parity_through_the_lse(target):
     for causal, dtype in itertools.product((False, True), (BF16, F16)):
         values = tensors(1, 70, 130, 4, 2, 64, dtype)

@@ -269,6 +269,20 @@ KITTENS_DEVICE T permute_in_4(T value) {
     });
 }
 
+// The value of lane Lane of every 16 lanes (DPP row_newbcast).
+template <int Lane, class T>
+KITTENS_DEVICE T broadcast_in_16(T value) {
+    return as_32_bits(value,
+                      [](int bits) { return __builtin_amdgcn_mov_dpp(bits, 0x150 + Lane, 0xf, 0xf, true); });
+}
+
+// Adds in L2, in any order; nothing comes back. All lanes share the base.
+KITTENS_DEVICE void atomic_add(char* base, uint32_t offset, int32_t value) {
+    auto* address = (__attribute__((address_space(1))) char*)base + offset;
+    __hip_atomic_fetch_add((__attribute__((address_space(1))) int32_t*)address, value, __ATOMIC_RELAXED,
+                           __HIP_MEMORY_SCOPE_AGENT);
+}
+
 // One instruction each; v_exp_f32 and v_log_f32 flush denormals, the rest is within 1 ulp (CDNA3 ISA manual,
 // VOP1).
 KITTENS_DEVICE float exponential_base_2(float x) { return __builtin_amdgcn_exp2f(x); }
@@ -279,6 +293,10 @@ KITTENS_DEVICE float hardware_reciprocal_square_root(float x) { return __builtin
 KITTENS_DEVICE float absolute_value(float x) { return __builtin_fabsf(x); }
 KITTENS_DEVICE float larger(float x, float y) { return __builtin_fmaxf(x, y); }
 KITTENS_DEVICE float smaller(float x, float y) { return __builtin_fminf(x, y); }
+
+// x = fraction * 2^exponent with 0.5 <= |fraction| < 1; 0 for 0 and for what is not finite.
+KITTENS_DEVICE int binary_exponent(float x) { return __builtin_amdgcn_frexp_expf(x); }
+KITTENS_DEVICE float times_power_of_2(float x, int exponent) { return __builtin_amdgcn_ldexpf(x, exponent); }
 
 // Bytes chosen from low (selectors 0-3) and high (4-7); a selector per result byte.
 KITTENS_DEVICE uint32_t permute_bytes(uint32_t high, uint32_t low, uint32_t selectors) {

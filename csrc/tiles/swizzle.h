@@ -14,9 +14,12 @@ enum class Access {
                            // transposing fill)
     columns_16,            // ds_read_b64_tr_b16 feeding 16-wide base tiles
     columns_32,            // the same, feeding 32-wide base tiles
+    rows_and_columns_32,   // both ds_read_b128 of rows and the transposed read that feeds 32-wide base tiles
+    columns_32_written_in_runs,  // the transposed read, and filled by ds_write_b64 of four elements of neighbouring rows
 };
 
 constexpr unsigned slot_bytes(Access access) {
+    if (access == Access::columns_32_written_in_runs) return 8;
     return access == Access::columns_16 ? 32 : access == Access::columns_32 ? 64 : 16;
 }
 
@@ -27,6 +30,15 @@ constexpr unsigned swizzle_key(Access access, unsigned row_bytes, unsigned windo
     // A phase of ds_read_b128 meets 16 (gfx942: 8) different rows; one of the transposed read meets rows 0-3
     // and 8-11 of every 16 (for 32-wide tiles only rows 0-3), whichever four the instruction takes.
     unsigned number = row;
+    if (access == Access::rows_and_columns_32) {
+        // Neighbouring rows lie in different quarters (halves) of a window, which the transposed read wants; 16 rows
+        // use every slot once.
+        const unsigned window_row = row / rows_per_window, quarters = slots / 4;
+        return (window_row & (quarters - 1)) * 4 | (window_row / quarters & 3);
+    }
+    // Writes see 32 banks: 16 neighbouring rows use every slot of 128 bytes once.
+    if (access == Access::columns_32_written_in_runs)
+        return (row >> 1 & 1) << 3 | (row >> 2 & 3) << 1 | (row & 1);
     if (access == Access::rows_written_in_runs) number = row ^ row >> 3;
     if (access == Access::columns_16) number = (row & 3) | (row >> 3 & 1) << 2;
     if (access == Access::columns_32) number = row & 3;

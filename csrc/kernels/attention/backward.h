@@ -54,7 +54,7 @@ struct Backward {
     Own own_first[pieces], own_second[pieces];
     Gradient gradient_first, gradient_second;  // of Q or K; of V
     int first_row;                             // of the wave
-    float own_lse, own_delta;                  // of a query that a lane owns
+    float start_of_own, delta_of_own;          // of a query that a lane owns
     DropoutDraws draws;                        // of a kernel that drops
 
     KITTENS_DEVICE Backward(const BackwardArguments& arguments, kittens::shared_byte* lds)
@@ -183,10 +183,10 @@ struct Backward {
     }
     // dS of a weight, whose sign is as above, and its dP.
     KITTENS_DEVICE float slope(float weight, float gradient, float delta) const {
-        if constexpr (!config.dropout) return weight * (gradient - delta);
+        if constexpr (!config.dropout) return weight * (gradient + delta);
         const bool dropped = __builtin_bit_cast(int32_t, weight) < 0;
-        const float kept = __builtin_fmaf(gradient, arguments.dropout.scale, -delta);
-        return kittens::absolute_value(weight) * (dropped ? -delta : kept);
+        const float kept = __builtin_fmaf(gradient, arguments.dropout.scale, delta);
+        return kittens::absolute_value(weight) * (dropped ? delta : kept);
     }
 
     // Where the statistics of a head of the queries begin, for this sequence.
@@ -197,12 +197,14 @@ struct Backward {
 
     // head: of the queries; column: the first streamed row; statistics: of the streamed head.
     KITTENS_DEVICE void attend(int head, int column, int64_t statistics, int buffer) {
-        const int64_t at = statistics + column;
+        const auto at = [&](Statistic statistic) {
+            return arguments.statistics + statistic_index(statistic, statistics + column);
+        };
         Scores weights;
         score(weights, own_first, straight(buffer, 0));
-        with_statistics(arguments.lse_log2 + at, own_lse, [&](int j, int e, float lse) {
-            weights.tiles[0][j][e] = kittens::exponential_base_2(
-                __builtin_fmaf(weights.tiles[0][j][e], arguments.scale_log2, -lse));
+        with_statistics(at(Statistic::start), start_of_own, [&](int j, int e, float start) {
+            weights.tiles[0][j][e] =
+                kittens::exponential_base_2((weights.tiles[0][j][e] + start) * arguments.scale_log2);
         });
         // After the exponential: a hidden score may exceed the LSE by any amount.
         if (!all_visible(column)) clear_invisible(weights, column);
@@ -212,7 +214,7 @@ struct Backward {
         if constexpr (has_first) {
             Scores slopes;
             score(slopes, own_second, straight(buffer, 1));
-            with_statistics(arguments.delta + at, own_delta, [&](int j, int e, float delta) {
+            with_statistics(at(Statistic::delta), delta_of_own, [&](int j, int e, float delta) {
                 slopes.tiles[0][j][e] = slope(weights.tiles[0][j][e], slopes.tiles[0][j][e], delta);
             });
             weigh(gradient_first, slopes, turned(buffer, 0));
@@ -279,8 +281,11 @@ struct Backward {
             const int row =
                 first_row + kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0).row;
             const bool inside = row < mask.n_q;
-            own_lse = inside ? arguments.lse_log2[statistics + row] : __builtin_inff();
-            own_delta = inside ? arguments.delta[statistics + row] : 0;
+            const auto own = [&](Statistic statistic) {
+                return arguments.statistics[statistic_index(statistic, statistics + (inside ? row : 0))];
+            };
+            start_of_own = inside ? own(Statistic::start) : arguments.no_start;
+            delta_of_own = inside ? own(Statistic::delta) : 0;
         }
         if constexpr (config.dropout) draws.start(arguments.dropout);
         if constexpr (has_first) zero(gradient_first);

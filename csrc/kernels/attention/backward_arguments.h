@@ -7,15 +7,29 @@ namespace hipkittens::attention {
 
 // Whose gradients a kernel adds up. Those of keys and values share their weights, but do not fit in the registers together
 // with the rows themselves when heads are large.
-enum class Owner { keys_and_values, keys, values, queries };
+enum class Owner { keys_and_values, keys, values, queries, one_pass };
 
-// Rows of the statistics come in whole blocks of this many queries.
+// Rows of the statistics come in whole blocks of this many queries, blocks of keys have as many.
 inline constexpr int statistics_block = 64;
+
+// What is known of a query before its scores are; a block has all of the first, then all of the second, and so on.
+enum class Statistic {
+    start,  // -LSE (base 2) / scale_log2: where its products of Q K^T start. Without keys, or beyond the last query, what
+    // makes all weights 0
+    delta,  // dLSE - sum(dO O): where its products of dO V^T start
+    norm,   // of its row of dO
+    count = 4,
+};
+constexpr int64_t statistic_index(Statistic statistic, int64_t row) {
+    constexpr int block = statistics_block;
+    return (row / block * static_cast<int>(Statistic::count) + static_cast<int>(statistic)) * block +
+           row % block;
+}
 
 // Statistics of a sequence begin on a whole block, and end with one. Sequence b of a packed batch begins at this row: blocks
 // never overlap, since a length grows by less than one block when rounded up.
-constexpr int64_t statistics_row(int64_t first_q, int batch) {
-    return (first_q / statistics_block + batch) * statistics_block;
+constexpr int64_t statistics_row(int64_t first, int batch) {
+    return (first / statistics_block + batch) * statistics_block;
 }
 
 // All kernels of the backward take this; each has its own order of workgroups.
@@ -24,17 +38,22 @@ struct BackwardArguments {
     TensorArgument grad_q, grad_k, grad_v;  // written
     const float* lse;                       // [batch, heads, n_q], or [heads, rows_q] of packed sequences
     const float* grad_lse;                  // the same, or null
-    // Per head `statistics_rows` values each: the LSE in base 2, and delta = sum(dO O) - dLSE. A query without keys, or
-    // beyond the last, has an LSE of +inf there: all its weights are then 0.
-    float *lse_log2, *delta;
+    float* statistics;                      // per head those of `statistics_rows` rows
+    // Of kernels that add up dQ in memory; else null. Per head `statistics_rows` rows as wide as the kernel's tiles; per key
+    // head the bounds of `bounds_blocks` blocks (query_sums.h).
+    int32_t* sums;
+    float* bounds;
     Mask mask;
     PackedSequences packed;
     WorkgroupOrder order;  // of the kernel's own rows
     int32_t heads, group;  // of the queries; query heads per key head
     int32_t head_dim;
-    int32_t statistics_rows;
-    float scale, scale_log2;
-    Dropout dropout;  // of kernels that drop
+    int32_t statistics_rows, bounds_blocks;
+    int32_t sums_width;            // of a row of the sums
+    int32_t key_tiles;             // blocks of keys of the longest sequence
+    float scale, scale_log2;       // scale_log2 is not 0
+    float start_of_lse, no_start;  // -1 / scale; the start of a query without keys
+    Dropout dropout;               // of kernels that drop
 };
 
 }  // namespace hipkittens::attention

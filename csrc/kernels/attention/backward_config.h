@@ -32,12 +32,20 @@ struct DeltaVariant {
 };
 inline constexpr int delta_threads = 256;
 
+struct ConvertVariant {
+    const char* name;
+    Targets targets;
+    Input input;
+};
+
 // The rows of variants.def as constants variant_<name>, and all of a kind in order.
 #define ATTENTION_BACKWARD(name, targets, owner, input, head_dim, waves, stream_rows, dropout) \
     inline constexpr BackwardVariant variant_##name{                                           \
         #name, Targets::targets, {Owner::owner, Input::input, head_dim, waves, stream_rows, dropout}};
 #define ATTENTION_DELTA(name, targets, input) \
     inline constexpr DeltaVariant variant_##name{#name, Targets::targets, Input::input};
+#define ATTENTION_CONVERT(name, targets, input) \
+    inline constexpr ConvertVariant variant_##name{#name, Targets::targets, Input::input};
 #include "each_row.h"
 
 inline constexpr BackwardVariant backward_variants[] = {
@@ -47,6 +55,11 @@ inline constexpr BackwardVariant backward_variants[] = {
 
 inline constexpr DeltaVariant delta_variants[] = {
 #define ATTENTION_DELTA(name, ...) variant_##name,
+#include "each_row.h"
+};
+
+inline constexpr ConvertVariant convert_variants[] = {
+#define ATTENTION_CONVERT(name, ...) variant_##name,
 #include "each_row.h"
 };
 

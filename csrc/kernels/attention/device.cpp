@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: MIT
 // Compiled once per row and target with -DHIPKITTENS_VARIANT=<name>.
 #include "backward.h"
+#include "backward_convert.h"
 #include "backward_delta.h"
+#include "backward_one_pass.h"
 #include "combine.h"
 #include "forward.h"
 
@@ -30,13 +32,19 @@ struct forward_row {
 #define ATTENTION_FORWARD(name, ...) using selected_##name = forward_row<variant_##name.config>;
 #include "each_row.h"
 
+template <template <BackwardConfig> class Kernel, BackwardConfig config>
+struct kernel_of {
+    using type = Kernel<config>;
+};
 template <BackwardConfig config>
 struct backward_row {
     using arguments = BackwardArguments;
     static constexpr int threads = config.threads();
     KITTENS_DEVICE static void enter(const arguments& values) {
-        static __attribute__((shared, aligned(1024))) char lds[Backward<config>::lds_bytes];
-        Backward<config>::run(values, (kittens::shared_byte*)lds);
+        using Kernel = typename kittens::choose<config.owner == Owner::one_pass, kernel_of<OnePass, config>,
+                                                kernel_of<Backward, config>>::type;
+        static __attribute__((shared, aligned(1024))) char lds[Kernel::lds_bytes];
+        Kernel::run(values, (kittens::shared_byte*)lds);
     }
 };
 #define ATTENTION_BACKWARD(name, ...) using selected_##name = backward_row<variant_##name.config>;
@@ -51,6 +59,17 @@ struct delta_row {
     }
 };
 #define ATTENTION_DELTA(name, ...) using selected_##name = delta_row<variant_##name.input>;
+#include "each_row.h"
+
+template <Input input>
+struct convert_row {
+    using arguments = BackwardArguments;
+    static constexpr int threads = delta_threads;
+    KITTENS_DEVICE static void enter(const arguments& values) {
+        Convert<typename element_of<input>::type>::run(values);
+    }
+};
+#define ATTENTION_CONVERT(name, ...) using selected_##name = convert_row<variant_##name.input>;
 #include "each_row.h"
 
 template <Input input>

@@ -50,9 +50,11 @@ struct DropoutDraws {
                 second[0] << 16, second[0], second[1] << 16, second[1]};
     }
 
-    // The upper halves are those of `key` and of queries query .. query+7. Lanes l .. l+3 hold a block's four keys.
-    KITTENS_DEVICE Words of_key(uint32_t head, uint32_t query, uint32_t key) const {
-        const auto own = block(head, query / queries + key % keys, key / keys);
+    // The upper halves are those of `key` and of queries query .. query+3 and query+far .. query+far+3. Lanes l .. l+3 hold a
+    // block's four keys.
+    KITTENS_DEVICE Words of_key(uint32_t head, uint32_t query, uint32_t key, uint32_t far = 4) const {
+        const uint32_t own_query = query + key % 2 * queries + (key % keys / 2 ? far : 0);
+        const auto own = block(head, own_query / queries, key / keys);
         const bool late = key % keys / 2;
         const uint32_t shift = key % 2 ? 0 : 16;
         Words words;

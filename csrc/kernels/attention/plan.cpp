@@ -319,18 +319,42 @@ const BackwardVariant* find(const Problem& p, Owner owner) {
     return best;
 }
 
+// Blocks of keys of all sequences together, for one head.
+int64_t bounds_blocks(const Problem& p) {
+    if (p.first_k) return statistics_row(p.rows_k, static_cast<int>(p.batch)) / statistics_block;
+    return divide_up(p.n_k, statistics_block);
+}
+
+// What the kernels of the backward share in memory, in floats from the workspace's beginning.
+struct BackwardWorkspace {
+    int64_t sums, bounds, statistics, end;
+};
+BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* one_pass) {
+    const int64_t rows = tensor_batch(p) * p.heads * statistics_rows(p);
+    BackwardWorkspace at{};
+    at.bounds = one_pass ? rows * one_pass->config.head_dim : 0;
+    at.statistics = at.bounds + (one_pass ? 2 * tensor_batch(p) * p.key_heads * bounds_blocks(p) : 0);
+    at.statistics = divide_up(at.statistics, 4) * 4;
+    at.end = at.statistics + static_cast<int>(Statistic::count) * rows;
+    return at;
+}
+
 Launch backward_launch(const char* variant, const Problem& p, BackwardArguments arguments, int64_t rows,
-                       int64_t tile, int64_t heads, int threads) {
+                       int64_t tile, int64_t heads, int threads, int64_t more_workgroups = 0) {
     arguments.order = order_of(p, arguments.mask, divide_up(rows, tile), heads,
                                heads == p.heads ? arguments.group : 1, 1, threads);
-    return launch_of(variant, p, arguments.order, threads, bytes_of(arguments));
+    Launch launch = launch_of(variant, p, arguments.order, threads, bytes_of(arguments));
+    if ((launch.grid[0] + more_workgroups) * threads > 0xffffffffll)
+        refuse("the grid has 2^32 threads or more");
+    launch.grid[0] += static_cast<uint32_t>(more_workgroups);
+    return launch;
 }
 
 }  // namespace
 
 int64_t backward_workspace_floats(const Problem& p) {
     check(p);
-    return 2 * tensor_batch(p) * p.heads * statistics_rows(p);
+    return workspace_of(p, find(p, Owner::one_pass)).end;
 }
 
 Plan plan_backward(const BackwardProblem& problem) {
@@ -366,8 +390,16 @@ Plan plan_backward(const BackwardProblem& problem) {
     arguments.grad_v = argument_of(problem.grad_v);
     arguments.lse = problem.lse;
     arguments.grad_lse = problem.grad_lse;
-    arguments.lse_log2 = problem.workspace;
-    arguments.delta = problem.workspace + backward_workspace_floats(p) / 2;
+    const BackwardVariant* one_pass = find(p, Owner::one_pass);
+    const BackwardWorkspace workspace = workspace_of(p, one_pass);
+    arguments.statistics = problem.workspace + workspace.statistics;
+    if (one_pass) {
+        arguments.sums = reinterpret_cast<int32_t*>(problem.workspace + workspace.sums);
+        arguments.sums_width = one_pass->config.head_dim;
+        arguments.bounds = problem.workspace + workspace.bounds;
+        arguments.bounds_blocks = static_cast<int32_t>(bounds_blocks(p));
+        arguments.key_tiles = static_cast<int32_t>(divide_up(p.n_k, statistics_block));
+    }
     arguments.mask = mask_of(p);
     arguments.packed = packed_of(p);
     arguments.heads = static_cast<int32_t>(p.heads);
@@ -375,20 +407,34 @@ Plan plan_backward(const BackwardProblem& problem) {
     arguments.head_dim = static_cast<int32_t>(p.head_dim);
     arguments.statistics_rows = static_cast<int32_t>(statistics_rows(p));
     arguments.scale = static_cast<float>(p.scale);
-    arguments.scale_log2 = static_cast<float>(p.scale * 1.4426950408889634);
+    // A scale of zero weighs all visible keys alike; any product with a scale this small does.
+    const double scale_log2 =
+        std::copysign(std::max(std::fabs(p.scale) * 1.4426950408889634, 1e-30), p.scale);
+    arguments.scale_log2 = static_cast<float>(scale_log2);
+    arguments.start_of_lse = static_cast<float>(-1.4426950408889634 / scale_log2);
+    arguments.no_start = static_cast<float>(-std::copysign(INFINITY, scale_log2));
     arguments.dropout = dropout_of(p);
 
     Plan plan;
+    const int64_t key_blocks = one_pass ? arguments.key_tiles * p.key_heads * p.batch : 0;
     for (const DeltaVariant& variant : delta_variants)
         if (plan.launches.empty() && runs_on(variant.targets, variant.input, p))
-            plan.launches.push_back(
-                backward_launch(variant.name, p, arguments, p.n_q, statistics_block, p.heads, delta_threads));
+            plan.launches.push_back(backward_launch(variant.name, p, arguments, p.n_q, statistics_block,
+                                                    p.heads, delta_threads, key_blocks));
     const auto add = [&](const BackwardVariant* variant, int64_t rows, int64_t heads) {
         if (!variant) refuse("no gradient kernel has this element type and head_dim");
         if (rows > 0)
             plan.launches.push_back(backward_launch(variant->name, p, arguments, rows, variant->config.rows(),
                                                     heads, variant->config.threads()));
     };
+    if (one_pass) {
+        add(one_pass, p.n_k, p.key_heads);
+        for (const ConvertVariant& variant : convert_variants)
+            if (runs_on(variant.targets, variant.input, p))
+                plan.launches.push_back(backward_launch(variant.name, p, arguments, p.n_q, statistics_block,
+                                                        p.heads, delta_threads));
+        return plan;
+    }
     if (const BackwardVariant* both = find(p, Owner::keys_and_values)) {
         add(both, p.n_k, p.key_heads);
     } else {

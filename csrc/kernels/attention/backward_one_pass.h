@@ -1,0 +1,557 @@
+// kernels/attention/backward_one_pass.h: all gradients from one walk over the queries of a tile of keys.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "backward_config.h"
+#include "dropout.h"
+#include "forward_tiles.h"
+#include "mask.h"
+#include "query_sums.h"
+
+namespace hipkittens::attention {
+
+// The five products of backward.h once each. A workgroup owns a tile of keys, 32 of them to a wave, and goes over the
+// queries, a step of 64 at a time: S and dP, from which dV, dK and, after an exchange of dS among the waves through LDS, its
+// share of dQ. Shares are added in memory as whole numbers (query_sums.h), so their order does not matter.
+//
+// A wave has its SIMD to itself: nothing hides its waits but its own next products. A step is therefore written as slots:
+// one product, the LDS reads of the product `ahead` slots later, and a share of the arithmetic between products.
+template <BackwardConfig config>
+struct OnePass {
+    using T = kittens::choose<config.input == Input::bf16, kittens::bf16, kittens::half>;
+    static constexpr int threads = config.threads(), head_dim = config.head_dim, rows = config.rows_per_wave,
+                         keys = config.rows(), queries = config.stream_rows;
+    static_assert(config.waves == 4 && queries == statistics_block && kittens::target.transposed_lds_read);
+
+    using Tile = kittens::st<T, queries, head_dim, kittens::Access::rows_and_columns_32>;
+    using KeyTile = kittens::st<T, keys, head_dim, kittens::Access::rows_and_columns_32>;
+    using SlopeTile = kittens::st<T, keys, queries, kittens::Access::columns_32_written_in_runs>;
+    using Loads = kittens::global_to_shared<Tile, threads, kittens::Fill::direct>;
+    using KeyLoads = kittens::global_to_shared<KeyTile, threads, kittens::Fill::direct>;
+
+    // Two buffers, each with a tile of Q, one of dO and their statistics; two of dS.
+    static constexpr int statistics_bytes = static_cast<int>(Statistic::count) * statistics_block * 4;
+    static constexpr int buffer_bytes = 2 * Tile::bytes + statistics_bytes;
+    static constexpr int slopes_at = 2 * buffer_bytes;
+    static constexpr int lds_bytes = slopes_at + 2 * SlopeTile::bytes;
+    static_assert(KeyTile::bytes <= slopes_at, "the keys pass through LDS before the first step");
+    static_assert(lds_bytes <= kittens::target.lds_bytes);
+
+    using Fragment = kittens::vec<T, 8>;
+    using Accumulator = kittens::vec<float, 16>;
+    using Product = kittens::rt_32x32;
+    static constexpr int per_lane = 16;
+    static constexpr int pieces =
+        head_dim / 16;  // operands of a row; products of 32 queries in each of S, dP, dV, dK
+    static constexpr int columns = head_dim / 32;
+    // Tiles of 32 x 32 of dQ: the waves side by side along the heads' columns, then along the queries.
+    static constexpr int sums = queries / 32 * columns / config.waves, key_steps = keys / 16;
+    static_assert(sums * key_steps == 2 * pieces);
+
+    // The products of a step, in order.
+    static constexpr int scores_a = 0, dp_a = pieces, scores_b = 2 * pieces, dp_b = 3 * pieces,
+                         values_a = 4 * pieces, values_b = 5 * pieces, keys_a = 6 * pieces,
+                         keys_b = 7 * pieces, sums_at = 8 * pieces, products = 10 * pieces;
+    // Operands are read from LDS so many products before theirs, and waited for by fours.
+    static constexpr int ahead = 8, ring = 10, group = 4;
+    static_assert(products % ring == 0 && products % group == 0, "a step ends as it began");
+    // A half's 16 registers are exponentiated in as many slots as S has, from the second after its last product on; then the
+    // weights are converted and dS is made of them.
+    static constexpr int exponents_a = dp_a + 2, exponents_b = dp_b + 2;
+    static constexpr int slopes_a = exponents_a + pieces + (pieces > 4),
+                         slopes_b = exponents_b + pieces + (pieces > 4);
+    static_assert(slopes_a > scores_b && slopes_b > values_a && slopes_b + pieces / 2 <= values_b);
+    // Pairs of registers of the last step's shares of dQ, where the arithmetic above leaves room.
+    static constexpr int pairs = sums * per_lane / 2, early_pairs = pairs / 2;
+    static constexpr int slot_of_pair(int pair) {
+        return pair < early_pairs ? 2 + pair : values_b + (pair - early_pairs) * pieces / 4;
+    }
+    // Here the step's tile has been read and dS written; every wave may read both others then.
+    static constexpr int meeting = sums_at - ahead;
+    static_assert(slot_of_pair(pairs - 1) < meeting && slot_of_pair(early_pairs) > pieces + 2 &&
+                  slopes_b + pieces <= meeting);
+
+    const BackwardArguments& arguments;
+    kittens::shared_byte* lds;
+    TilePlace place;
+    Sequence sequence;
+    int first_row;  // of the wave
+    Fragment own_k[pieces], own_v[pieces], turned_k[key_steps];
+    Accumulator gradient_k[columns], gradient_v[columns], gradient_q[sums];
+    Accumulator scores[2], slopes[2];  // of a half of the queries; S, then the weights; dP, then dS
+    Fragment weights_low[2][2], slopes_low[2][2];
+    Fragment fragments[ring];
+    // Of the query of register lane % 16 of a product; of the lane's own query of dQ.
+    float start[2], delta[2], delta_now[2], inverse[sums], sum_delta[sums], sum_norm[sums];
+    KeyBounds bounds;
+    uint32_t straight_at, turned_at, slope_read_at, slope_write_at, statistic_at, own_statistic_at, sum_at;
+    char* sums_before;
+    DropoutDraws draws;
+
+    KITTENS_DEVICE OnePass(const BackwardArguments& arguments, kittens::shared_byte* lds)
+        : arguments(arguments),
+          lds(lds),
+          place(place_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          sequence(sequence_of(place.batch, arguments.mask, arguments.packed)) {}
+
+    KITTENS_DEVICE static constexpr int at_buffer(int buffer, int which) {
+        return buffer * buffer_bytes + which * Tile::bytes;
+    }
+    KITTENS_DEVICE Tile tile(int buffer, int which) const { return {lds + at_buffer(buffer, which)}; }
+    KITTENS_DEVICE SlopeTile slope_tile(int buffer) const {
+        return {lds + slopes_at + buffer * SlopeTile::bytes};
+    }
+
+    // The query of register e of a product, of a lane in the lower half of the wave.
+    static constexpr int query_of(int e) { return e % 4 + e / 4 * 8; }
+
+    template <class Of>
+    KITTENS_DEVICE Fragment read_turned(kittens::shared_byte* data, uint32_t lane_at, int row, int step,
+                                        int col) const {
+        const kittens::vec<T, 4> low = kittens::lds_read_transposed<T>(
+                                     data + kittens::stepped_offset<Of>(lane_at, row, col)),
+                                 high = kittens::lds_read_transposed<T>(
+                                     data + kittens::stepped_offset<Of>(lane_at, row + step, col));
+        return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+    }
+
+    // The operand from LDS of product i of a step; `straight` and so on are lanes' places in the step's buffer.
+    struct Places {
+        uint32_t straight, turned, slopes;
+    };
+    KITTENS_DEVICE Places places(int buffer) const {
+        return {straight_at + buffer * buffer_bytes, turned_at + buffer * buffer_bytes,
+                slope_read_at + buffer * SlopeTile::bytes};
+    }
+    template <int i>
+    KITTENS_DEVICE void read(Fragment& to, const Places& at) const {
+        if constexpr (i < values_a) {
+            constexpr int half = i / (2 * pieces), which = i / pieces % 2, piece = i % pieces;
+            to = kittens::lds_read<Fragment>(
+                lds + kittens::stepped_offset<Tile>(at.straight, half * 32, piece * 16) +
+                which * Tile::bytes);
+        } else if constexpr (i < sums_at) {
+            constexpr int which = i < keys_a, half = (i - values_a) / pieces % 2, n = i % pieces;
+            to = read_turned<Tile>(lds + which * Tile::bytes, at.turned, half * 32 + n / columns * 16, 8,
+                                   n % columns * 32);
+        } else {
+            constexpr int n = i - sums_at;
+            to =
+                read_turned<SlopeTile>(lds + slopes_at, at.slopes, n % key_steps * 16, 4, n / key_steps * 32);
+        }
+    }
+    // LDS reads of the operands of products first .. past-1.
+    static constexpr int reads_between(int first, int past) {
+        int reads = 0;
+        for (int i = first; i < past; ++i) reads += i % products < values_a ? 1 : 2;
+        return reads;
+    }
+    template <int i>
+    KITTENS_DEVICE void multiply(const Fragment& read) {
+        constexpr int half = i / (2 * pieces), piece = i % pieces;
+        if constexpr (i < values_a) {
+            const auto& own = i / pieces % 2 ? own_v : own_k;
+            auto& product = i / pieces % 2 ? slopes[half] : scores[half];
+            product = kittens::multiply_base<kittens::row_l, Product>(own[piece], read, product);
+        } else if constexpr (i < sums_at) {
+            constexpr int side = (i - values_a) / pieces % 2, n = i % pieces;
+            const auto& low = i < keys_a ? weights_low : slopes_low;
+            auto& gradient = (i < keys_a ? gradient_v : gradient_k)[n % columns];
+            gradient =
+                kittens::multiply_base<kittens::row_l, Product>(low[side][n / columns], read, gradient);
+        } else {
+            constexpr int n = i - sums_at;
+            auto& sum = gradient_q[n / key_steps];
+            if constexpr (n % key_steps == 0) sum = Accumulator{};
+            sum = kittens::multiply_base<kittens::row_l, Product>(read, turned_k[n % key_steps], sum);
+        }
+    }
+
+    // Registers first .. first+count-1 of the accumulators that the next step's S and dP start from.
+    template <int first, int count>
+    KITTENS_DEVICE void spread_statistics() {
+        kittens::for_each_index<first + count, first>([&](auto index) {
+            constexpr int which = index.value / per_lane, half = which / 2, e = index.value % per_lane;
+            if constexpr (which % 2 == 0)
+                scores[half][e] = kittens::broadcast_in_16<e>(start[half]);
+            else  // but for dropped weights
+                slopes[half][e] = config.dropout ? 0.0f : kittens::broadcast_in_16<e>(delta[half]);
+        });
+    }
+
+    template <int half>
+    KITTENS_DEVICE void exponentiate(int first, int count) {
+#pragma unroll
+        for (int e = first; e < first + count; e += 2) {
+            const kittens::vec<float, 2> scaled =
+                kittens::vec<float, 2>{scores[half][e], scores[half][e + 1]} * arguments.scale_log2;
+            scores[half][e] = kittens::exponential_base_2(scaled[0]);
+            scores[half][e + 1] = kittens::exponential_base_2(scaled[1]);
+        }
+    }
+    template <int half>
+    KITTENS_DEVICE void clear_invisible(int left, uint32_t span) {
+#pragma unroll
+        for (int e = 0; e < per_lane; ++e) {
+            if (static_cast<uint32_t>(query_of(e) + half * 32 - left) > span) scores[half][e] = 0;
+            if (e % 4 == 3) kittens::schedule_fence();
+        }
+    }
+    // A weight is never negative, so a sign can say that it was dropped: dV takes no share of it, and its dP is zero.
+    template <int half>
+    KITTENS_DEVICE void mark_dropped(int n, int head, int column) {
+        const int lane = kittens::lane_id();
+        const DropoutDraws::Words words =
+            draws.of_key(place.batch * arguments.heads + head, column + half * 32 + n * 16 + lane / 32 * 4,
+                         first_row + lane % 32, 8);
+#pragma unroll
+        for (int e = 0; e < 8; ++e)
+            if (words[e] < draws.limit) scores[half][n * 8 + e] = -scores[half][n * 8 + e];
+    }
+    template <int half>
+    KITTENS_DEVICE void convert_weights(int first, int count) {
+#pragma unroll
+        for (int e = first; e < first + count; ++e) {
+            const float weight = scores[half][e];
+            weights_low[half][e / 8][e % 8] = static_cast<T>(config.dropout && weight < 0 ? 0.0f : weight);
+        }
+    }
+    // dS of a weight and its dP, from which delta is already taken; a dropped one has no dP.
+    KITTENS_DEVICE float slope_of(float weight, float gradient, float delta) const {
+        if constexpr (!config.dropout) return weight * gradient;
+        const bool dropped = __builtin_bit_cast(int32_t, weight) < 0;
+        const float kept = __builtin_fmaf(gradient, arguments.dropout.scale, delta);
+        return kittens::absolute_value(weight) * (dropped ? delta : kept);
+    }
+    template <int half, int e>
+    KITTENS_DEVICE void slope() {
+        kittens::for_each_index<2>([&](auto n) {
+            constexpr int at = e + n.value;
+            const float own_delta = config.dropout ? kittens::broadcast_in_16<at>(delta_now[half]) : 0.0f;
+            slopes[half][at] = slope_of(scores[half][at], slopes[half][at], own_delta);
+            slopes_low[half][at / 8][at % 8] = static_cast<T>(slopes[half][at]);
+        });
+    }
+    template <int half, int e>
+    KITTENS_DEVICE void write_slopes(uint32_t to) const {
+        kittens::vec<T, 4> run;
+        kittens::for_each_index<4>([&](auto n) { run[n.value] = slopes_low[half][e / 8][e % 8 + n.value]; });
+        kittens::lds_write(
+            run, lds + slopes_at + kittens::stepped_offset<SlopeTile>(to, 0, half * 32 + query_of(e)));
+    }
+    // Two registers of the shares of the step before go to memory, in the order in which they lie (query_sums.h).
+    template <int pair>
+    KITTENS_DEVICE void add_shares() const {
+        constexpr int sum = pair * 2 / per_lane, e = pair * 2 % per_lane;
+        const kittens::vec<float, 2> shares =
+            kittens::vec<float, 2>{gradient_q[sum][e], gradient_q[sum][e + 1]} * inverse[sum];
+        char* const to = sums_before + sum * columns * sum_tile_bytes + e * kittens::wave_lanes * 4;
+        kittens::atomic_add(to, sum_at, static_cast<int32_t>(shares[0]));
+        kittens::atomic_add(to + kittens::wave_lanes * 4, sum_at, static_cast<int32_t>(shares[1]));
+    }
+
+    template <class First, class Second>
+    struct Fetch {
+        const First& first;
+        const Second& second;
+    };
+
+    // From the slot before `first` on.
+    template <int half, int first, int i>
+    KITTENS_DEVICE void arithmetic_of_slopes(int head, int column, bool masked, int left, uint32_t span,
+                                             uint32_t to) {
+        if constexpr (i == first - 1) {
+            if (__builtin_expect(masked, false)) clear_invisible<half>(left, span);
+            if constexpr (config.dropout) {
+                mark_dropped<half>(0, head, column);
+                mark_dropped<half>(1, head, column);
+            }
+        }
+        if constexpr (i >= first && i < first + pieces / 2)
+            convert_weights<half>((i - first) * 2 * per_lane / pieces, 2 * per_lane / pieces);
+        if constexpr (i >= first && i < first + pieces) {
+            constexpr int share = per_lane / pieces, at = (i - first) * share;
+            kittens::for_each_index<share / 2>([&](auto n) { slope<half, at + n.value * 2>(); });
+            if constexpr ((at + share) % 4 == 0) write_slopes<half, at + share - 4>(to);
+        }
+    }
+
+    template <class Loading>
+    KITTENS_DEVICE void step(int buffer, int head, int column, bool masked, int left, uint32_t span,
+                             const Loading& fetch) {
+        const Places now = places(buffer), then = places(buffer ^ 1);
+        const uint32_t slopes_to = slope_write_at + buffer * SlopeTile::bytes;
+        kittens::for_each_index<products>([&](auto index) {
+            constexpr int i = index.value;
+            if constexpr (i == 0) fetch.first();
+            if constexpr (i == pieces + 2) fetch.second();
+            if constexpr (i == meeting) {
+                // The last loads are older than the later half of the shares.
+                kittens::wait_vector_memory<sums * per_lane / 2>();
+                kittens::barrier();
+            }
+            if constexpr (i == meeting - 1) read_own_statistics(buffer);
+            if constexpr (i == meeting + 1) read_statistics(buffer ^ 1);
+            if constexpr (i == sums_at - 1) use_statistics();
+            if constexpr (config.dropout && i == 0) {
+                delta_now[0] = delta[0];
+                delta_now[1] = delta[1];
+            }
+            if constexpr (i >= sums_at)
+                spread_statistics<(i - sums_at) * 2 * per_lane / pieces, 2 * per_lane / pieces>();
+            // Those of the next fours may be under way.
+            if constexpr (i % group == 0) kittens::wait_lds<reads_between(i + group, i + ahead)>();
+            multiply<i>(fragments[i % ring]);
+            if constexpr (i + ahead < products)
+                read<i + ahead>(fragments[(i + ahead) % ring], now);
+            else
+                read<i + ahead - products>(fragments[(i + ahead) % ring], then);
+            // Shares of the arithmetic: 16 registers in as many slots as a product of S or dP has.
+            constexpr int share = per_lane / pieces;
+            const auto of = [](int first) { return i >= first && i < first + pieces; };
+            if constexpr (of(exponents_a)) exponentiate<0>((i - exponents_a) * share, share);
+            if constexpr (of(exponents_b)) exponentiate<1>((i - exponents_b) * share, share);
+            arithmetic_of_slopes<0, slopes_a, i>(head, column, masked, left, span, slopes_to);
+            arithmetic_of_slopes<1, slopes_b, i>(head, column, masked, left, span, slopes_to);
+            kittens::for_each_index<pairs>([&](auto pair) {
+                if constexpr (slot_of_pair(pair.value) == i) add_shares<pair.value>();
+            });
+            kittens::schedule_fence();
+        });
+    }
+
+    KITTENS_DEVICE float statistic(int buffer, Statistic which, uint32_t at) const {
+        return kittens::lds_read<float>(lds + (at_buffer(buffer, 2) + at) +
+                                        static_cast<int>(which) * statistics_block * 4);
+    }
+    // What S and dP of a step start from.
+    KITTENS_DEVICE void read_statistics(int buffer) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            start[half] = statistic(buffer, Statistic::start, statistic_at + half * 128);
+            delta[half] = statistic(buffer, Statistic::delta, statistic_at + half * 128);
+        }
+    }
+    // What its shares of dQ need.
+    KITTENS_DEVICE void read_own_statistics(int buffer) {
+#pragma unroll
+        for (int sum = 0; sum < sums; ++sum) {
+            sum_delta[sum] = statistic(buffer, Statistic::delta, own_statistic_at + sum * 128);
+            sum_norm[sum] = statistic(buffer, Statistic::norm, own_statistic_at + sum * 128);
+        }
+    }
+    KITTENS_DEVICE void use_statistics() {
+#pragma unroll
+        for (int sum = 0; sum < sums; ++sum)
+            inverse[sum] = kittens::times_power_of_2(
+                1.0f, sum_bits - bound_exponent(bounds.bound(sum_norm[sum], sum_delta[sum])));
+    }
+
+    // Rows beyond the last read zero, or what their stride of zero repeats; their weights are 0.
+    KITTENS_DEVICE void load_own(Fragment (&own)[pieces],
+                                 const kittens::global_matrix<const T>& source) const {
+        const kittens::Coordinate at = kittens::row_layout(kittens::rt_32x16::value(), kittens::lane_id(), 0);
+        const bool inside = first_row < source.rows;
+        kittens::buffer view = source.window(inside ? first_row : 0, 0).view();
+        if (!inside) view.bytes = 0;
+        const uint32_t row = at.row * static_cast<uint32_t>(source.row_bytes());
+#pragma unroll
+        for (int piece = 0; piece < pieces; ++piece) {
+            const int col = piece * 16 + at.col;
+            own[piece] = kittens::buffer_load<Fragment>(
+                view, col < source.cols ? row + col * sizeof(T) : kittens::out_of_range);
+        }
+    }
+
+    template <class Loads>
+    KITTENS_DEVICE void aim(Loads& loads, int64_t row_bytes) const {
+        loads.aim(row_bytes);
+#pragma unroll
+        for (int pass = 0; pass < Loads::passes; ++pass)
+            if (Loads::position(pass, kittens::thread_id()).col >= arguments.head_dim)
+                loads.offsets[pass] = kittens::out_of_range;
+    }
+
+    KITTENS_DEVICE void store(const Accumulator (&gradient)[columns], const TensorArgument& destination,
+                              int64_t first, int row_count, float factor) const {
+        const kittens::Coordinate at = kittens::row_layout(Product::value(), kittens::lane_id_again(), 0);
+        const int64_t row = first_row + at.row;
+        if (row >= row_count) return;
+        T* to = static_cast<T*>(const_cast<void*>(destination.data)) +
+                sequence.batch * destination.batch_stride + place.head * destination.head_stride +
+                (first + row) * destination.row_stride + at.col;
+#pragma unroll
+        for (int j = 0; j < columns; ++j)
+#pragma unroll
+            for (int e = 0; e < per_lane; e += 4) {
+                const auto& all = gradient[j];
+                const kittens::vec<float, 4> values = {all[e] * factor, all[e + 1] * factor,
+                                                       all[e + 2] * factor, all[e + 3] * factor};
+                const int col = j * 32 + query_of(e);
+                if (col + at.col < arguments.head_dim)
+                    *reinterpret_cast<kittens::vec<T, 4>*>(to + col) =
+                        __builtin_convertvector(values, kittens::vec<T, 4>);
+            }
+    }
+
+    KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
+        OnePass(arguments, lds).run();
+    }
+
+    KITTENS_DEVICE void run() {
+        const Mask& mask = sequence.mask;
+        const int begin = place.tile * keys, wave = kittens::wave_id(), lane = kittens::lane_id();
+        first_row = begin + wave * rows;
+        if (begin >= mask.n_k) return;
+        const auto matrix = [&](const TensorArgument& tensor, int64_t first, int head, int count) {
+            return matrix_of<T>(tensor, sequence.batch, first, head, count, arguments.head_dim);
+        };
+        const auto k = matrix(arguments.k, sequence.first_k, place.head, mask.n_k);
+        load_own(own_k, k);
+        load_own(own_v, matrix(arguments.v, sequence.first_k, place.head, mask.n_k));
+        kittens::for_each_index<columns>([&](auto j) {
+            gradient_k[j.value] = Accumulator{};
+            gradient_v[j.value] = Accumulator{};
+        });
+
+        const int last_row = (begin + keys < mask.n_k ? begin + keys : mask.n_k) - 1;
+        const int first_column = mask.first_query(begin) / queries * queries,
+                  past = mask.last_query(last_row) + 1;
+        if (first_column < past) {
+            KeyLoads key_loads;
+            aim(key_loads, k.row_bytes());
+            key_loads.fetch(k.window(begin, 0).view(), {lds + buffer_bytes});
+            Loads first_loads, second_loads;
+            const int64_t q_bytes = arguments.q.row_stride * static_cast<int64_t>(sizeof(T)),
+                          grad_bytes = arguments.grad_out.row_stride * static_cast<int64_t>(sizeof(T));
+            aim(first_loads, q_bytes);
+            aim(second_loads, grad_bytes);
+            const int64_t q_step = queries * q_bytes, grad_step = queries * grad_bytes;
+
+            // The step that is loaded next.
+            int head = place.head * arguments.group - 1, heads_left = arguments.group;
+            int next_column = past;
+            kittens::global_window q_window, grad_window;
+            const char* next_statistics = nullptr;
+            char* next_sums = nullptr;
+            uint32_t statistics_offset[1] = {static_cast<uint32_t>(lane * kittens::chunk_bytes)};
+            // Past the last one the buffers are empty: their loads count like any other, so waits stay the same.
+            bool more = true;
+            const auto begin_fetch = [&](int buffer) {
+                if (__builtin_expect(next_column >= past, false)) {
+                    // Read again: in the loop, scalar registers are short.
+                    const auto again = kittens::arguments_again<BackwardArguments>();
+                    more = heads_left-- > 0;
+                    if (more) ++head;
+                    next_column = first_column;
+                    const auto window = [&](const TensorArgument& tensor) {
+                        return matrix_of<T>(tensor, sequence.batch, sequence.first_q, head, mask.n_q,
+                                            again.head_dim)
+                            .window(first_column, 0);
+                    };
+                    q_window = window(again.q), grad_window = window(again.grad_out);
+                    const int64_t row =
+                        (sequence.batch * again.heads + head) * again.statistics_rows + first_column +
+                        (again.packed.first_q ? statistics_row(sequence.first_q, place.batch) : 0);
+                    next_statistics = reinterpret_cast<const char*>(again.statistics +
+                                                                    row * static_cast<int>(Statistic::count));
+                    next_sums = reinterpret_cast<char*>(again.sums + row * head_dim);
+                }
+                kittens::buffer q_view = q_window.view();
+                if (!more) q_view.bytes = 0;
+                if (wave == 0)
+                    kittens::buffer_load_to_lds<1>({next_statistics, statistics_bytes}, statistics_offset,
+                                                   lds + at_buffer(buffer, 2));
+                first_loads.fetch(q_view, tile(buffer, 0));
+            };
+            const auto end_fetch = [&](int buffer) {
+                kittens::buffer grad_view = grad_window.view();
+                if (!more) grad_view.bytes = 0;
+                second_loads.fetch(grad_view, tile(buffer, 1));
+            };
+            const auto advance = [&] {
+                next_column += queries;
+                q_window.advance(q_step);
+                grad_window.advance(grad_step);
+                next_statistics += statistics_bytes;
+                next_sums += queries * head_dim * 4;
+            };
+
+            const int low = lane % 32, high = lane / 32, inside = lane % 16;
+            straight_at = Tile::offset(low, high * 8);
+            turned_at = Tile::offset(high * 4 + inside / 4, low / 16 * 16 + inside % 4 * 4);
+            const int sum_column = wave % columns * 32, sum_query = wave / columns * 32;
+            slope_read_at =
+                SlopeTile::offset(high * 8 + inside / 4, sum_query + low / 16 * 16 + inside % 4 * 4);
+            slope_write_at = SlopeTile::offset(wave * rows + low, high * 4);
+            statistic_at = (query_of(inside) + high * 4) * 4;
+            own_statistic_at = (sum_query + low) * 4;
+            sum_at = wave * sum_tile_bytes + lane * 4;
+            const uint32_t key_at =
+                KeyTile::offset(high * 8 + inside / 4, sum_column + low / 16 * 16 + inside % 4 * 4);
+
+            begin_fetch(0);
+            end_fetch(0);
+            char* sums_now = next_sums;
+            int column_now = next_column, head_now = head;
+            advance();
+            bounds = bounds_of(arguments, sequence, place.batch, place.head);
+            if constexpr (config.dropout) bounds.v *= arguments.dropout.scale;
+            if constexpr (config.dropout) draws.start(arguments.dropout);
+            kittens::wait_vector_memory<0>();
+            kittens::barrier();
+            kittens::for_each_index<key_steps>([&](auto n) {
+                turned_k[n.value] = read_turned<KeyTile>(lds + buffer_bytes, key_at, n.value * 16, 4, 0);
+            });
+            kittens::for_each_index<ahead>([&](auto n) { read<n.value>(fragments[n.value], places(0)); });
+            read_statistics(0);
+            spread_statistics<0, 4 * per_lane>();
+            kittens::for_each_index<sums>([&](auto n) {
+                gradient_q[n.value] = Accumulator{};
+                inverse[n.value] = 0;
+            });
+            sums_before = sums_now;
+            kittens::barrier();
+
+            // Which of the queries of a step the lane's key sees: those `left` .. left + span of the lane's half.
+            const int row = first_row + low;
+            const bool some_invisible_rows = begin + keys > mask.n_k;
+            const int left_of = row < mask.n_k ? mask.first_query(row) - high * 4 : unlimited;
+            const int last = mask.last_query(row) - mask.first_query(row);
+            const uint32_t span = last < 0 || row >= mask.n_k ? 0 : last;
+            const int nearest = last < 0 ? unlimited : left_of;
+            int buffer = 0;
+            do {
+                const bool visible = !some_invisible_rows &&
+                                     mask.first_query(begin + keys - 1) <= column_now &&
+                                     column_now + queries - 1 <= mask.last_query(begin);
+                char* following = nullptr;
+                int following_column = 0, following_head = 0;
+                const auto first = [&] {
+                    begin_fetch(buffer ^ 1);
+                    following = next_sums;
+                    following_column = next_column;
+                    following_head = head;
+                };
+                const auto second = [&] {
+                    end_fetch(buffer ^ 1);
+                    advance();
+                };
+                step(buffer, head_now, column_now, !visible,
+                     nearest == unlimited ? unlimited : nearest - column_now, span,
+                     Fetch<decltype(first), decltype(second)>{first, second});
+                sums_before = sums_now;
+                sums_now = following;
+                column_now = following_column;
+                head_now = following_head;
+                buffer ^= 1;
+            } while (more);
+            kittens::for_each_index<pairs>([&](auto pair) { add_shares<pair.value>(); });
+        }
+        const BackwardArguments results = kittens::arguments_again<BackwardArguments>();
+        store(gradient_k, results.grad_k, sequence.first_k, mask.n_k, results.scale);
+        store(gradient_v, results.grad_v, sequence.first_k, mask.n_k,
+              config.dropout ? results.dropout.scale : 1.0f);
+    }
+};
+
+}  // namespace hipkittens::attention

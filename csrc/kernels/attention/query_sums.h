@@ -1,0 +1,71 @@
+// kernels/attention/query_sums.h: sums of dQ as whole numbers, which come out the same in any order.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../../tiles/tiles.h"
+#include "backward_arguments.h"
+
+namespace hipkittens::attention {
+
+// Workgroups add their shares of dQ in memory in whatever order they run. Floats would round differently each time; whole
+// numbers do not round. A query's unit is the power of two that its whole sum cannot exceed by more than sum_bits: with
+// weights w_j >= 0 that add up to 1, |sum_j w_j (dO v_j - delta) k_j| <= max|k| (|dO|_2 max|v|_2 + |delta|), elementwise in k.
+// That leaves a factor of 2 for rounded weights and statistics.
+inline constexpr int sum_bits = 30;
+
+// In memory a block of 64 queries is tiles of 32 x 32, side by side along a row first. A tile lies as an accumulator in row
+// layout does: 16 registers, each of 64 lanes.
+inline constexpr int sum_tile_bytes = 32 * 32 * 4;
+constexpr int sum_index(int row, int col, int width) {
+    return (row / 32 * (width / 32) + col / 32) * 1024 + (col % 32 / 8 * 4 + col % 4) * 64 +
+           (col / 4 % 2) * 32 + row % 32;
+}
+
+struct KeyBounds {
+    float k, v;  // of a sequence and head: the largest element of K, and the largest norm of a row of V
+
+    KITTENS_DEVICE void include(KeyBounds other) {
+        k = kittens::larger(k, other.k);
+        v = kittens::larger(v, other.v);
+    }
+    KITTENS_DEVICE void join_wave() {
+        include({kittens::rotate_in_16<8>(k), kittens::rotate_in_16<8>(v)});
+        include({kittens::rotate_in_16<4>(k), kittens::rotate_in_16<4>(v)});
+        include({kittens::rotate_in_16<2>(k), kittens::rotate_in_16<2>(v)});
+        include({kittens::rotate_in_16<1>(k), kittens::rotate_in_16<1>(v)});
+        include({kittens::exchange_16(k), kittens::exchange_16(v)});
+        include({kittens::exchange_32(k), kittens::exchange_32(v)});
+    }
+    // Of the sum of a query.
+    KITTENS_DEVICE float bound(float gradient_norm, float delta) const {
+        return k * __builtin_fmaf(gradient_norm, v, kittens::absolute_value(delta));
+    }
+};
+
+// Of the blocks of keys of a sequence and key head.
+KITTENS_DEVICE KeyBounds* bounds_at(const BackwardArguments& arguments, const Sequence& sequence, int batch,
+                                    int key_head) {
+    const int64_t head =
+        sequence.batch * (static_cast<uint32_t>(arguments.heads) / static_cast<uint32_t>(arguments.group)) +
+        key_head;
+    return reinterpret_cast<KeyBounds*>(arguments.bounds) + head * arguments.bounds_blocks +
+           (arguments.packed.first_k ? sequence.first_k / statistics_block + batch : 0);
+}
+// Of all of them, by one wave.
+KITTENS_DEVICE KeyBounds bounds_of(const BackwardArguments& arguments, const Sequence& sequence, int batch,
+                                   int key_head) {
+    const KeyBounds* blocks = bounds_at(arguments, sequence, batch, key_head);
+    const int count = (sequence.mask.n_k + statistics_block - 1) / statistics_block;
+    KeyBounds all{0, 0};
+    for (int block = kittens::lane_id(); block < count; block += kittens::wave_lanes)
+        all.include(blocks[block]);
+    all.join_wave();
+    return all;
+}
+
+// The exponent of a query's unit is sum_bits below it.
+KITTENS_DEVICE int bound_exponent(float bound) {
+    const int exponent = kittens::binary_exponent(bound);
+    return exponent < -90 ? -90 : exponent;
+}
+
+}  // namespace hipkittens::attention
