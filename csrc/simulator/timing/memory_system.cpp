@@ -11,6 +11,8 @@ namespace hipkittens::simulator::timing {
 namespace {
 
 constexpr uint64_t page_lines = (2 << 20) / line_bytes;
+// Stacks of HBM take turns every 4 KiB (assumed): lines within have the same way to go, and mostly lie in one DRAM page.
+constexpr uint64_t memory_unit_lines = 4096 / line_bytes;
 
 // Spreads strides of a power of two.
 uint64_t fold(uint64_t bits) { return bits ^ bits >> 4 ^ bits >> 8 ^ bits >> 12 ^ bits >> 16 ^ bits >> 20; }
@@ -27,12 +29,12 @@ std::vector<double> spread(double median, double percentile_95, size_t count) {
     return result;
 }
 
-// SplitMix64: neighbouring lines and first lines of pages are as random as others.
-uint64_t hash(uint64_t line) {
-    line += 0x9e3779b97f4a7c15;
-    line = (line ^ line >> 30) * 0xbf58476d1ce4e5b9;
-    line = (line ^ line >> 27) * 0x94d049bb133111eb;
-    return line ^ line >> 31;
+// SplitMix64: neighbours and the first ones of pages are as random as others.
+uint64_t hash(uint64_t unit) {
+    unit += 0x9e3779b97f4a7c15;
+    unit = (unit ^ unit >> 30) * 0xbf58476d1ce4e5b9;
+    unit = (unit ^ unit >> 27) * 0x94d049bb133111eb;
+    return unit ^ unit >> 31;
 }
 
 }  // namespace
@@ -89,7 +91,9 @@ double MemorySystem::translate(Xcd& xcd, uint64_t line, double time) const {
     return std::max(time, page.known);
 }
 
-double MemorySystem::hbm_extra(uint64_t line) const { return hbm_extras_[hash(line) % quantile_count]; }
+double MemorySystem::hbm_extra(uint64_t line) const {
+    return hbm_extras_[hash(line / memory_unit_lines) % quantile_count];
+}
 
 // A line that has to make room is sent on; the caller fills the place.
 size_t MemorySystem::allocate(Xcd& xcd, uint64_t set, double time) {

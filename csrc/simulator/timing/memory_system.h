@@ -17,9 +17,9 @@ struct MemoryCounts {
     uint64_t hbm_read_lines = 0, hbm_write_lines = 0;
 };
 
-// Latency of HBM differs from line to line: that of a shifted exponential distribution with the median and the 95th
-// percentile of the parameters, cut off there since nobody says what lies beyond, drawn by a hash of the line. Who waits for
-// many lines waits for the slowest.
+// Latency of HBM differs from place to place: that of a shifted exponential distribution with the median and the 95th
+// percentile of the parameters, cut off there since nobody says what lies beyond, drawn by a hash for every 4 KiB. Who waits
+// for many lines waits for the slowest.
 // Write choices (assumed): L2 allocates written lines without fetching them and writes them back when they are replaced
 // and at the end of the kernel; the MALL allocates every line that passes and writes back when it is replaced.
 // All times in clocks of the core, whose frequency turns nanoseconds into them.
@@ -70,7 +70,7 @@ class MemorySystem {
     double clock_mhz_;
     Divisor unit_lines_, channels_;                      // lines of a channel side by side
     double to_l2_, from_l2_, mall_extra_, translation_;  // clk
-    std::vector<double> hbm_extras_;                     // clk, of lines by their hash
+    std::vector<double> hbm_extras_;                     // clk, by hash
     std::vector<Xcd> xcds_;
     TagArray mall_;
     BandwidthQueue mall_queue_, hbm_queue_;

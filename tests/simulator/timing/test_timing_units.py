@@ -272,14 +272,14 @@ def test_a_stream_on_few_compute_units_runs_at_the_published_rate(device):
     ]
     clocks = reports[1]["execution_cycles"] - reports[0]["execution_cycles"]
     rate = 48 * 16384 / (1000 * clocks / reports[0]["clock_mhz"])
-    assert 0.9 * published[0] < rate < 1.1 * published[1]
+    assert 0.85 * published[0] < rate < 1.15 * published[1]
 
 
 def test_a_wave_that_waits_for_many_lines_waits_for_the_slowest(device):
     """MT4G: half of the lines take longer than the median, and one in twenty longer than the 95th percentile."""
     known = parameters(device)
-    memory = np.zeros(1 << 18, np.uint32)
-    body = "global_load_dword v2, v1, s[4:5]\nv_add_u32_e32 v1, 0x2000, v1\ns_waitcnt vmcnt(0)"
+    memory = np.zeros(72 << 16, np.uint32)
+    body = "global_load_dword v2, v1, s[4:5]\nv_add_u32_e32 v1, 0x40000, v1\ns_waitcnt vmcnt(0)"
     one, many = (
         clocks_each(
             body,
@@ -287,9 +287,10 @@ def test_a_wave_that_waits_for_many_lines_waits_for_the_slowest(device):
             memory,
             few=8,
             many=72,
+            translation_miss=0,
             before=f"s_load_dwordx2 s[4:5], s[0:1], 0\nv_lshlrev_b32_e32 v1, {shift}, v0\ns_waitcnt lgkmcnt(0)",
         )
-        for shift in (0, 7)
+        for shift in (0, 12)
     )
     clocks_per_ns = known["latency_clock"] / 1000
     assert one == pytest.approx(known["hbm_latency"] * clocks_per_ns, rel=0.05)
