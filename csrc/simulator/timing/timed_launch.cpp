@@ -124,6 +124,15 @@ void TimedLaunch::begin(Workgroup& workgroup) {
         trace->waves[i].addresses = &addresses_;
         workgroup.waves[i]->trace = &trace->waves[i];
     }
+    if (detailed) {
+        const std::lock_guard lock(patterns_mutex_);
+        patterns_.resize(trace->waves.size());
+        for (size_t i = 0; i < trace->waves.size(); ++i) {
+            if (patterns_[i].empty()) continue;
+            trace->waves[i].patterns = std::move(patterns_[i].back());
+            patterns_[i].pop_back();
+        }
+    }
     workgroup.trace = trace.release();
 }
 
@@ -137,7 +146,13 @@ void TimedLaunch::end(Workgroup& workgroup) {
     }
     for (size_t block = 0; block < block_work_.size(); ++block)
         trace->work += block_work_[block] * static_cast<double>(workgroup.block_counts[block]);
-    for (WaveTrace& wave : trace->waves) wave.patterns = {};
+    {
+        const std::lock_guard lock(patterns_mutex_);
+        for (size_t i = 0; i < trace->waves.size(); ++i) {
+            std::vector<WaveTrace::Pattern> patterns = std::exchange(trace->waves[i].patterns, {});
+            if (!patterns.empty()) patterns_[i].push_back(std::move(patterns));
+        }
+    }
     if (complete) store_.put(std::move(trace));
 }
 

@@ -82,6 +82,9 @@ class TimedLaunch : public LaunchTrace {
     std::once_flag prepared_;
     std::vector<double> block_work_;     // clk, see WorkgroupTrace::work
     std::atomic<int> detailed_xcd_{-1};  // not known yet: all are traced in detail
+    std::mutex patterns_mutex_;
+    // By wave of a workgroup: what its instructions did to LDS, for one of the next workgroups, where they mostly do the same.
+    std::vector<std::vector<std::vector<WaveTrace::Pattern>>> patterns_;
     std::string report_, error_;
     std::vector<TimelineEvent> events_;
 };
