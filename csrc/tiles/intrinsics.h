@@ -154,6 +154,16 @@ KITTENS_DEVICE void buffer_load_to_lds(buffer source, const uint32_t* offsets, s
 #undef KITTENS_COMMON
 }
 
+// One of them: the load of offset n.
+template <int Index>
+KITTENS_DEVICE void buffer_load_to_lds_one(buffer source, uint32_t offset, shared_byte* destination) {
+    static_assert(Index >= 0 && Index < 4, "the offset field has 12 bits");
+    asm volatile("s_nop 0\n\tbuffer_load_dwordx4 %3, %1, %2 offen offset:%4 lds" ::"{m0}"(
+                     reinterpret_cast<uint32_t>(destination)),
+                 "s"(source.words()), "s"(source.scalar_offset), "v"(offset), "n"(Index * 1024)
+                 : "memory");
+}
+
 // LDS.
 
 // Four 16-bit elements down a column: within every 16 lanes, lane l reads row l/4, columns 4(l%4)..+3 of a

@@ -85,6 +85,14 @@ struct global_to_shared {
     // The same from prepared(source): for loops that keep it in registers.
     KITTENS_DEVICE void fetch_prepared(buffer source, Tile tile) { fetch_at(source, tile, offsets); }
 
+    // One load of a direct fetch, for schedules that place each by itself.
+    template <int pass>
+    KITTENS_DEVICE void fetch_pass(buffer source, Tile tile) const {
+        static_assert(fill == Fill::direct);
+        buffer_load_to_lds_one<pass % 4>(prepared(source), offsets[pass],
+                                         tile.data + (wave * passes + pass / 4 * 4) * wave_bytes);
+    }
+
     // Rows from valid_rows and chunks from valid_cols on read as zero; a chunk that valid_cols cuts is loaded
     // whole: see zero_columns.
     KITTENS_DEVICE void fetch_valid(buffer source, Tile tile, int valid_rows, int valid_cols) {

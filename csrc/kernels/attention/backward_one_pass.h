@@ -54,21 +54,24 @@ struct OnePass {
     // Operands are read from LDS so many products before theirs, and waited for by fours.
     static constexpr int ahead = 8, ring = 10, group = 4;
     static_assert(products % ring == 0 && products % group == 0, "a step ends as it began");
+    // Here the step's tile has been read and dS written; every wave may read both others then.
+    static constexpr int meeting = sums_at - ahead;
     // A half's 16 registers are exponentiated in as many slots as S has, from the second after its last product on; then the
     // weights are converted and dS is made of them.
     static constexpr int exponents_a = dp_a + 2, exponents_b = dp_b + 2;
     static constexpr int slopes_a = exponents_a + pieces + (pieces > 4),
                          slopes_b = exponents_b + pieces + (pieces > 4);
     static_assert(slopes_a > scores_b && slopes_b > values_a && slopes_b + pieces / 2 <= values_b);
-    // Pairs of registers of the last step's shares of dQ, where the arithmetic above leaves room.
-    static constexpr int pairs = sums * per_lane / 2, early_pairs = pairs / 2;
+    // Pairs of registers of the last step's shares of dQ, where the arithmetic above leaves room: most before the waves
+    // meet, the rest before the products that need the registers.
+    static constexpr int pairs = sums * per_lane / 2, early_pairs = pairs * 5 / 8;
     static constexpr int slot_of_pair(int pair) {
-        return pair < early_pairs ? 2 + pair : values_b + (pair - early_pairs) * pieces / 4;
+        return pair < early_pairs ? values_b + pair * (meeting - values_b) / early_pairs
+                                  : meeting + 1 + pair - early_pairs;
     }
-    // Here the step's tile has been read and dS written; every wave may read both others then.
-    static constexpr int meeting = sums_at - ahead;
-    static_assert(slot_of_pair(pairs - 1) < meeting && slot_of_pair(early_pairs) > pieces + 2 &&
-                  slopes_b + pieces <= meeting);
+    // Each load of the next tiles has a slot, before all shares.
+    static constexpr int loads = 2 * Loads::passes;
+    static_assert(slot_of_pair(pairs - 1) < sums_at && loads < values_b && slopes_b + pieces <= meeting);
 
     const BackwardArguments& arguments;
     kittens::shared_byte* lds;
@@ -249,12 +252,6 @@ struct OnePass {
         kittens::atomic_add(to + kittens::wave_lanes * 4, sum_at, static_cast<int32_t>(shares[1]));
     }
 
-    template <class First, class Second>
-    struct Fetch {
-        const First& first;
-        const Second& second;
-    };
-
     // From the slot before `first` on.
     template <int half, int first, int i>
     KITTENS_DEVICE void arithmetic_of_slopes(int head, int column, bool masked, int left, uint32_t span,
@@ -275,18 +272,17 @@ struct OnePass {
         }
     }
 
-    template <class Loading>
+    template <class Begin, class Load>
     KITTENS_DEVICE void step(int buffer, int head, int column, bool masked, int left, uint32_t span,
-                             const Loading& fetch) {
+                             const Begin& begin, const Load& load) {
         const Places now = places(buffer), then = places(buffer ^ 1);
         const uint32_t slopes_to = slope_write_at + buffer * SlopeTile::bytes;
         kittens::for_each_index<products>([&](auto index) {
             constexpr int i = index.value;
-            if constexpr (i == 0) fetch.first();
-            if constexpr (i == pieces + 2) fetch.second();
+            if constexpr (i == 0) begin();
+            if constexpr (i > 0 && i <= loads) load(kittens::index<i - 1>{});
             if constexpr (i == meeting) {
-                // The last loads are older than the later half of the shares.
-                kittens::wait_vector_memory<sums * per_lane / 2>();
+                kittens::wait_vector_memory<2 * early_pairs>();
                 kittens::barrier();
             }
             if constexpr (i == meeting - 1) read_own_statistics(buffer);
@@ -431,6 +427,7 @@ struct OnePass {
             int head = place.head * arguments.group - 1, heads_left = arguments.group;
             int next_column = past;
             kittens::global_window q_window, grad_window;
+            kittens::buffer q_view, grad_view;
             const char* next_statistics = nullptr;
             char* next_sums = nullptr;
             uint32_t statistics_offset[1] = {static_cast<uint32_t>(lane * kittens::chunk_bytes)};
@@ -456,17 +453,11 @@ struct OnePass {
                                                                     row * static_cast<int>(Statistic::count));
                     next_sums = reinterpret_cast<char*>(again.sums + row * head_dim);
                 }
-                kittens::buffer q_view = q_window.view();
-                if (!more) q_view.bytes = 0;
+                q_view = q_window.view(), grad_view = grad_window.view();
+                if (!more) q_view.bytes = grad_view.bytes = 0;
                 if (wave == 0)
                     kittens::buffer_load_to_lds<1>({next_statistics, statistics_bytes}, statistics_offset,
                                                    lds + at_buffer(buffer, 2));
-                first_loads.fetch(q_view, tile(buffer, 0));
-            };
-            const auto end_fetch = [&](int buffer) {
-                kittens::buffer grad_view = grad_window.view();
-                if (!more) grad_view.bytes = 0;
-                second_loads.fetch(grad_view, tile(buffer, 1));
             };
             const auto advance = [&] {
                 next_column += queries;
@@ -490,7 +481,8 @@ struct OnePass {
                 KeyTile::offset(high * 8 + inside / 4, sum_column + low / 16 * 16 + inside % 4 * 4);
 
             begin_fetch(0);
-            end_fetch(0);
+            first_loads.fetch(q_view, tile(0, 0));
+            second_loads.fetch(grad_view, tile(0, 1));
             char* sums_now = next_sums;
             int column_now = next_column, head_now = head;
             advance();
@@ -526,19 +518,20 @@ struct OnePass {
                                      column_now + queries - 1 <= mask.last_query(begin);
                 char* following = nullptr;
                 int following_column = 0, following_head = 0;
-                const auto first = [&] {
+                const auto begin_next = [&] {
                     begin_fetch(buffer ^ 1);
                     following = next_sums;
                     following_column = next_column;
                     following_head = head;
-                };
-                const auto second = [&] {
-                    end_fetch(buffer ^ 1);
                     advance();
                 };
+                const auto load_next = [&](auto n) {
+                    constexpr int pass = n.value % Loads::passes, which = n.value / Loads::passes;
+                    auto& loads = which ? second_loads : first_loads;
+                    loads.template fetch_pass<pass>(which ? grad_view : q_view, tile(buffer ^ 1, which));
+                };
                 step(buffer, head_now, column_now, !visible,
-                     nearest == unlimited ? unlimited : nearest - column_now, span,
-                     Fetch<decltype(first), decltype(second)>{first, second});
+                     nearest == unlimited ? unlimited : nearest - column_now, span, begin_next, load_next);
                 sums_before = sums_now;
                 sums_now = following;
                 column_now = following_column;
