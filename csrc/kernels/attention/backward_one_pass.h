@@ -33,7 +33,8 @@ struct OnePass {
     static constexpr int buffer_bytes = 2 * Tile::bytes + statistics_bytes;
     static constexpr int slopes_at = 2 * buffer_bytes;
     static constexpr int lds_bytes = slopes_at + 2 * SlopeTile::bytes;
-    static_assert(KeyTile::bytes <= slopes_at, "the keys pass through LDS before the first step");
+    static_assert(KeyTile::bytes <= buffer_bytes && KeyTile::bytes <= 2 * SlopeTile::bytes,
+                  "keys and values pass through LDS before the first step, their gradients after the last");
     static_assert(lds_bytes <= kittens::target.lds_bytes);
 
     using Fragment = kittens::vec<T, 8>;
@@ -342,22 +343,6 @@ struct OnePass {
                 1.0f, sum_bits - bound_exponent(bounds.bound(sum_norm[sum], sum_delta[sum])));
     }
 
-    // Rows beyond the last read zero, or what their stride of zero repeats; their weights are 0.
-    KITTENS_DEVICE void load_own(Fragment (&own)[pieces],
-                                 const kittens::global_matrix<const T>& source) const {
-        const kittens::Coordinate at = kittens::row_layout(kittens::rt_32x16::value(), kittens::lane_id(), 0);
-        const bool inside = first_row < source.rows;
-        kittens::buffer view = source.window(inside ? first_row : 0, 0).view();
-        if (!inside) view.bytes = 0;
-        const uint32_t row = at.row * static_cast<uint32_t>(source.row_bytes());
-#pragma unroll
-        for (int piece = 0; piece < pieces; ++piece) {
-            const int col = piece * 16 + at.col;
-            own[piece] = kittens::buffer_load<Fragment>(
-                view, col < source.cols ? row + col * sizeof(T) : kittens::out_of_range);
-        }
-    }
-
     template <class Loads>
     KITTENS_DEVICE void aim(Loads& loads, int64_t row_bytes) const {
         loads.aim(row_bytes);
@@ -367,14 +352,13 @@ struct OnePass {
                 loads.offsets[pass] = kittens::out_of_range;
     }
 
-    KITTENS_DEVICE void store(const Accumulator (&gradient)[columns], const TensorArgument& destination,
-                              int64_t first, int row_count, float factor) const {
-        const kittens::Coordinate at = kittens::row_layout(Product::value(), kittens::lane_id_again(), 0);
-        const int64_t row = first_row + at.row;
-        if (row >= row_count) return;
-        T* to = static_cast<T*>(const_cast<void*>(destination.data)) +
-                sequence.batch * destination.batch_stride + place.head * destination.head_stride +
-                (first + row) * destination.row_stride + at.col;
+    // Through LDS, where a row's lanes meet: `at` is room for the workgroup's rows.
+    KITTENS_DEVICE void store(const Accumulator (&gradient)[columns], int at,
+                              const TensorArgument& destination, int64_t first, int row_count,
+                              int head_dim_used, float factor) const {
+        const KeyTile rows_of_all{lds + at};
+        const int wave_row = first_row - place.tile * keys, lane = kittens::lane_id_again();
+        const uint32_t write_at = KeyTile::offset(wave_row + lane % 32, lane / 32 * 4);
 #pragma unroll
         for (int j = 0; j < columns; ++j)
 #pragma unroll
@@ -382,11 +366,23 @@ struct OnePass {
                 const auto& all = gradient[j];
                 const kittens::vec<float, 4> values = {all[e] * factor, all[e + 1] * factor,
                                                        all[e + 2] * factor, all[e + 3] * factor};
-                const int col = j * 32 + query_of(e);
-                if (col + at.col < arguments.head_dim)
-                    *reinterpret_cast<kittens::vec<T, 4>*>(to + col) =
-                        __builtin_convertvector(values, kittens::vec<T, 4>);
+                kittens::lds_write(
+                    __builtin_convertvector(values, kittens::vec<T, 4>),
+                    rows_of_all.data + kittens::stepped_offset<KeyTile>(write_at, 0, j * 32 + query_of(e)));
             }
+        constexpr int lanes_per_row = head_dim / 8, rows_at_once = kittens::wave_lanes / lanes_per_row;
+        const int col = lane % lanes_per_row * 8;
+        T* to = static_cast<T*>(const_cast<void*>(destination.data)) +
+                sequence.batch * destination.batch_stride + place.head * destination.head_stride +
+                first * destination.row_stride + col;
+#pragma unroll
+        for (int i = 0; i < rows; i += rows_at_once) {
+            const int row = i + lane / lanes_per_row;
+            const Fragment run =
+                kittens::lds_read<Fragment>(rows_of_all.data + KeyTile::offset(wave_row + row, col));
+            if (first_row + row < row_count && col < head_dim_used)
+                *reinterpret_cast<Fragment*>(to + (first_row + row) * destination.row_stride) = run;
+        }
     }
 
     KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
@@ -401,9 +397,6 @@ struct OnePass {
         const auto matrix = [&](const TensorArgument& tensor, int64_t first, int head, int count) {
             return matrix_of<T>(tensor, sequence.batch, first, head, count, arguments.head_dim);
         };
-        const auto k = matrix(arguments.k, sequence.first_k, place.head, mask.n_k);
-        load_own(own_k, k);
-        load_own(own_v, matrix(arguments.v, sequence.first_k, place.head, mask.n_k));
         kittens::for_each_index<columns>([&](auto j) {
             gradient_k[j.value] = Accumulator{};
             gradient_v[j.value] = Accumulator{};
@@ -413,9 +406,14 @@ struct OnePass {
         const int first_column = mask.first_query(begin) / queries * queries,
                   past = mask.last_query(last_row) + 1;
         if (first_column < past) {
-            KeyLoads key_loads;
-            aim(key_loads, k.row_bytes());
-            key_loads.fetch(k.window(begin, 0).view(), {lds + buffer_bytes});
+            const auto fetch_keys = [&](const TensorArgument& tensor, int at) {
+                const auto source = matrix(tensor, sequence.first_k, place.head, mask.n_k);
+                KeyLoads key_loads;
+                aim(key_loads, source.row_bytes());
+                key_loads.fetch(source.window(begin, 0).view(), {lds + at});
+            };
+            fetch_keys(arguments.k, buffer_bytes);
+            fetch_keys(arguments.v, slopes_at);
             Loads first_loads, second_loads;
             const int64_t q_bytes = arguments.q.row_stride * static_cast<int64_t>(sizeof(T)),
                           grad_bytes = arguments.grad_out.row_stride * static_cast<int64_t>(sizeof(T));
@@ -491,6 +489,12 @@ struct OnePass {
             if constexpr (config.dropout) draws.start(arguments.dropout);
             kittens::wait_vector_memory<0>();
             kittens::barrier();
+            const uint32_t own_at = KeyTile::offset(wave * rows + low, high * 8);
+            kittens::for_each_index<pieces>([&](auto n) {
+                const uint32_t at = kittens::stepped_offset<KeyTile>(own_at, 0, n.value * 16);
+                own_k[n.value] = kittens::lds_read<Fragment>(lds + buffer_bytes + at);
+                own_v[n.value] = kittens::lds_read<Fragment>(lds + slopes_at + at);
+            });
             kittens::for_each_index<key_steps>([&](auto n) {
                 turned_k[n.value] = read_turned<KeyTile>(lds + buffer_bytes, key_at, n.value * 16, 4, 0);
             });
@@ -540,9 +544,10 @@ struct OnePass {
             } while (more);
             kittens::for_each_index<pairs>([&](auto pair) { add_shares<pair.value>(); });
         }
-        const BackwardArguments results = kittens::arguments_again<BackwardArguments>();
-        store(gradient_k, results.grad_k, sequence.first_k, mask.n_k, results.scale);
-        store(gradient_v, results.grad_v, sequence.first_k, mask.n_k,
+        const auto results = kittens::arguments_again<BackwardArguments>();
+        kittens::barrier();
+        store(gradient_k, 0, results.grad_k, sequence.first_k, mask.n_k, results.head_dim, results.scale);
+        store(gradient_v, buffer_bytes, results.grad_v, sequence.first_k, mask.n_k, results.head_dim,
               config.dropout ? results.dropout.scale : 1.0f);
     }
 };
