@@ -5,6 +5,9 @@ The format is the "Trace Event Format" (github.com/catapult-project/catapult, do
 1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU). A process is a compute unit of an XCD, a thread is a wave slot of one of its
 SIMDs; slices are instructions by class, and counters say what was in flight. One microsecond of the timeline is one of the
 modelled clock, which is among the metadata.
+
+Times are whole nanoseconds, which is what Perfetto keeps; `cycle` has the clock of each issue. Slices of a track have to nest. A wave may issue while an earlier instruction of its own still occupies a unit: that one's slice
+ends there, and `unit_cycles` says for how long the unit really works.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,23 +79,61 @@ def _events(launch: _timing.ModelledLaunch, events: list[Any], clock: float) -> 
             "tid": track,
             "args": {"sort_index": track},
         }
-    for event in events:
-        place = {"pid": event.compute_unit, "tid": tracks.of(event), "ts": event.begin / clock}
+    waves = {_wave(event): event for event in events if event.is_wave}
+    ends = _ends(events, waves)
+
+    def place(event: Any, end: float) -> dict[str, Any]:
+        begin = _nanoseconds(event.begin, clock)
+        length = _nanoseconds(end, clock) - begin
+        return {
+            "ph": "X",
+            "pid": event.compute_unit,
+            "tid": tracks.of(event),
+            "ts": begin / 1000,
+            "dur": length / 1000,
+        }
+
+    for event in (
+        waves.values()
+    ):  # before their instructions: of two slices that begin together the first is the outer one
+        name = f"workgroup {event.workgroup} wave {event.wave}"
+        yield {"name": name, "cat": "wave", "args": {}, **place(event, event.begin + event.duration)}
+    for event, end in zip(events, ends, strict=True):
         if event.is_wave:
-            name = f"workgroup {event.workgroup} wave {event.wave}"
-            yield {"name": name, "cat": "wave", "ph": "X", "dur": event.duration / clock, "args": {}, **place}
             continue
         kind = CLASS_NAMES[CLASS_OF_UNIT[UNITS[event.unit]]]
         text, source = text_of[event.address]
-        args: dict[str, Any] = {"instruction": text, "address": f"{event.address:#x}"}
+        args = {"instruction": text, "address": f"{event.address:#x}", "cycle": round(event.begin)}
         if source:
             args["source"] = source
+        if end < event.begin + event.duration:
+            args["unit_cycles"] = round(event.duration)
         if event.latency:
-            args["latency_cycles"] = event.latency
+            args["latency_cycles"] = round(event.latency)
         if event.stalled > 0:
-            args |= {"waited_cycles": event.stalled, "waited_for": stalls[event.stall]}
-        yield {"name": kind, "cat": kind, "ph": "X", "dur": event.duration / clock, "args": args, **place}
+            args |= {"waited_cycles": round(event.stalled, 1), "waited_for": stalls[event.stall]}
+        yield {"name": kind, "cat": kind, "args": args, **place(event, end)}
     yield from _counters(events, clock)
+
+
+def _nanoseconds(cycle: float, clock_mhz: float) -> int:
+    return round(cycle / clock_mhz * 1e3)
+
+
+def _wave(event: Any) -> tuple[int, int, int, int]:
+    return event.compute_unit, event.simd, event.workgroup, event.wave
+
+
+def _ends(events: list[Any], waves: Mapping[tuple[int, int, int, int], Any]) -> list[float]:
+    """The clock at which each slice ends: no later than its wave does, or issues again."""
+    until = {wave: event.begin + event.duration for wave, event in waves.items()}
+    ends = [0.0] * len(events)
+    for index in reversed(range(len(events))):
+        event = events[index]
+        if not event.is_wave:
+            ends[index] = min(event.begin + event.duration, until.get(_wave(event), float("inf")))
+            until[_wave(event)] = event.begin
+    return ends
 
 
 class _tracks:
@@ -103,7 +144,7 @@ class _tracks:
         self._slot: dict[tuple[int, int, int, int], int] = {}
         first_last: dict[tuple[int, int, int, int], tuple[float, float]] = {}
         for event in events:
-            key = self._key(event)
+            key = _wave(event)
             begin, end = first_last.get(key, (event.begin, event.begin))
             length = event.duration if event.is_wave else 0.0
             first_last[key] = min(begin, event.begin), max(end, event.begin + length)
@@ -115,12 +156,8 @@ class _tracks:
             self._slot[key] = slot
             self._track[key] = 1 + key[1] * 64 + slot
 
-    @staticmethod
-    def _key(event: Any) -> tuple[int, int, int, int]:
-        return event.compute_unit, event.simd, event.workgroup, event.wave
-
     def of(self, event: Any) -> int:
-        return self._track[self._key(event)]
+        return self._track[_wave(event)]
 
     def slots(self) -> Iterator[tuple[tuple[int, int, int], int]]:
         for key, track in self._track.items():
@@ -149,16 +186,19 @@ def _counters(events: list[Any], clock: float) -> Iterator[dict[str, Any]]:
             changes[event.compute_unit, "LDS conflict cycles"].append((event.begin, event.lds_conflicts))
     for (unit, name), steps in sorted(changes.items()):
         value = 0.0
-        levels: dict[float, float] = {}
+        levels: dict[int, float] = {}
         for time, step in sorted(steps):
             value += step
-            levels[time] = value
+            levels[_nanoseconds(time, clock)] = value
+        before = None
         for time, level in levels.items():
-            yield {
-                "name": name,
-                "ph": "C",
-                "pid": unit,
-                "tid": 0,
-                "ts": time / clock,
-                "args": {"value": level},
-            }
+            if level != before:
+                yield {
+                    "name": name,
+                    "ph": "C",
+                    "pid": unit,
+                    "tid": 0,
+                    "ts": time / 1000,
+                    "args": {"value": level},
+                }
+            before = level

@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""`hipkittens trace`: its file against the Trace Event Format, and against the launch that it shows."""
+"""`hipkittens trace`: its file against the Trace Event Format, and against the launch that it shows.
 
+Perfetto's own importer (trace_processor) is no part of its Python package, which fetches it when it is first used; so what it
+asks of a JSON trace is checked here: the fields of each phase, whole nanoseconds, slices that nest, counters in order of time.
+"""
+
+import gzip
+import itertools
 import json
+from pathlib import Path
 
 import pytest
 
 from hipkittens import cli
 
+TRACES = Path(__file__).resolve().parents[2] / "docs" / "traces"
 NUMBER = (int, float)
 # Field: types, by phase, as the Trace Event Format document has them: "X" complete events, "C" counters, "M" metadata.
 FIELDS = {
@@ -54,11 +62,15 @@ def of(timeline, phase):
 
 
 def test_it_is_of_the_format(timeline):
-    assert timeline["displayTimeUnit"] in ("ms", "ns") and isinstance(timeline["otherData"], dict)
-    for event in timeline["traceEvents"]:
-        check(event)
-    named = {(event["pid"], event["tid"]) for event in of(timeline, "M")}
-    assert {(event["pid"], event["tid"]) for event in of(timeline, "X")} <= named
+    check_timeline(timeline)
+
+
+@pytest.mark.parametrize("path", sorted(TRACES.glob("*.json.gz")), ids=lambda path: path.name)
+def test_traces_of_the_documentation_are_of_the_format(path):
+    assert path.stat().st_size < 300_000
+    timeline = json.loads(gzip.decompress(path.read_bytes()))
+    check_timeline(timeline)
+    assert timeline["otherData"]["complete"] and len(of(timeline, "X")) > 1000
 
 
 def test_it_says_that_it_is_modelled(timeline):
@@ -73,17 +85,67 @@ def test_it_says_that_it_is_modelled(timeline):
     assert process.startswith("XCD 0 CU 0") and "modelled at" in process
 
 
+def tracks_of(timeline):
+    tracks = {}
+    for event in of(timeline, "X"):
+        tracks.setdefault((event["pid"], event["tid"]), []).append(event)
+    return tracks
+
+
+def nanoseconds(event):
+    """Perfetto keeps whole ones: begin and end are to be such."""
+    begin, end = 1000 * event["ts"], 1000 * (event["ts"] + event["dur"])
+    assert begin == pytest.approx(round(begin), abs=1e-3) and end == pytest.approx(round(end), abs=1e-3)
+    return round(begin), round(end)
+
+
+def check_nesting(events):
+    """As Perfetto stacks complete events: of two that begin together the first is the outer one; none ends after its outer one."""
+    stack = []
+    for event in sorted(events, key=lambda event: nanoseconds(event)[0]):
+        begin, end = nanoseconds(event)
+        while stack and stack[-1] <= begin:
+            stack.pop()
+        assert not stack or end <= stack[-1], event
+        if end > begin:
+            stack.append(end)
+
+
+def check_timeline(timeline):
+    """All that is said of the format, for any trace."""
+    assert timeline["displayTimeUnit"] in ("ms", "ns") and isinstance(timeline["otherData"], dict)
+    for event in timeline["traceEvents"]:
+        check(event)
+    named = {(event["pid"], event["tid"]) for event in of(timeline, "M")}
+    assert {(event["pid"], event["tid"]) for event in of(timeline, "X")} <= named
+    for events in tracks_of(timeline).values():
+        check_nesting(events)
+    counters = {}
+    for event in of(timeline, "C"):
+        counters.setdefault((event["pid"], event["name"]), []).append((event["ts"], event["args"]["value"]))
+    for (_, name), steps in counters.items():
+        assert all(early < late for (early, _), (late, _) in itertools.pairwise(steps))
+        assert min(value for _, value in steps) >= 0
+        assert name == "LDS conflict cycles" or steps[-1][1] == 0
+
+
 def test_slices_of_a_track_nest(timeline):
     """Instructions lie inside their wave, and begin one after the other."""
-    waves = {}
-    for event in of(timeline, "X"):
-        waves.setdefault((event["pid"], event["tid"]), []).append(event)
-    for events in waves.values():
-        lives = [event for event in events if event["cat"] == "wave"]
-        assert len(lives) >= 1
-        starts = [event["ts"] for event in events if event["cat"] != "wave"]
-        assert starts == sorted(starts)
-        assert lives[0]["ts"] <= starts[0] and starts[-1] <= lives[-1]["ts"] + lives[-1]["dur"] + 1e-6
+    for events in tracks_of(timeline).values():
+        lives = [nanoseconds(event) for event in events if event["cat"] == "wave"]
+        slices = [nanoseconds(event) for event in events if event["cat"] != "wave"]
+        assert len(lives) >= 1 and slices == sorted(slices)
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(slices))
+        assert lives[0][0] <= slices[0][0] and slices[-1][1] <= lives[-1][1]
+
+
+def test_what_does_not_nest_is_found():
+    def event(begin, end):
+        return {"ts": begin / 1000, "dur": (end - begin) / 1000}
+
+    check_nesting([event(0, 100), event(0, 10), event(10, 20), event(90, 100)])
+    with pytest.raises(AssertionError):
+        check_nesting([event(0, 100), event(90, 110)])
 
 
 def test_classes_and_counters(timeline):
@@ -93,9 +155,6 @@ def test_classes_and_counters(timeline):
     for event in of(timeline, "C"):
         counters.setdefault(event["name"], []).append((event["ts"], event["args"]["value"]))
     assert {"outstanding VMEM", "outstanding LDS", "MFMA busy"} <= counters.keys()
-    for name, steps in counters.items():
-        assert steps == sorted(steps) and min(value for _, value in steps) >= 0
-        assert name == "LDS conflict cycles" or steps[-1][1] == 0
     # One compute unit has four matrix cores.
     assert max(value for _, value in counters["MFMA busy"]) <= 4
 
