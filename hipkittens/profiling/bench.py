@@ -11,7 +11,7 @@ from .. import _backend, _timing
 from .limits import limit
 from .measure import measure
 from .model_error import error_of
-from .peers import Peer, Unavailable, peer
+from .peers import Candidate, Peer, Unavailable, peer
 from .problems import Problem
 from .published import figure
 
@@ -105,11 +105,13 @@ def _timed(row: Row, problem: Problem, microseconds: float) -> Row:
     )
 
 
-def _modelled(problem: Problem, device: str, library: str, candidates: Iterable[Any]) -> Row:
-    """The fastest of the candidates."""
+def modelled_row(
+    problem: Problem, device: str, library: str, candidates: Iterable[Candidate], timeline: int = 0
+) -> tuple[Row, list[_timing.ModelledLaunch]]:
+    """The fastest of the candidates, and its launches. Unavailable if there is nothing to launch."""
     best, name = None, ""
     for label, call in candidates:
-        launches = modelled_launches(device, call)
+        launches = modelled_launches(device, call, timeline)
         if not launches:
             raise Unavailable(f"{library} launched no kernel: there is nothing to do at this shape")
         if best is None or sum(x.microseconds for x in launches) < sum(x.microseconds for x in best):
@@ -126,7 +128,7 @@ def _modelled(problem: Problem, device: str, library: str, candidates: Iterable[
         clock_mhz=sum(launch.cycles for launch in best) / microseconds,
         note=name,
     )
-    return _timed(row, problem, microseconds)
+    return _timed(row, problem, microseconds), best
 
 
 def _measured(problem: Problem, device: str, library: str, call: Callable[[], object]) -> Row:
@@ -149,12 +151,12 @@ def row_of(problem: Problem, device: str, library: str, on_gpu: bool) -> Row:
             return (
                 _measured(problem, device, library, call)
                 if on_gpu
-                else _modelled(problem, device, library, [("", call)])
+                else modelled_row(problem, device, library, [("", call)])[0]
             )
         other: Peer = peer(library)
         if on_gpu:
             return _measured(problem, device, library, other.measured(problem))
-        return _modelled(problem, device, library, other.modelled(problem, _timing.DEVICES[device]))
+        return modelled_row(problem, device, library, other.modelled(problem, _timing.DEVICES[device]))[0]
     except Unavailable as reason:
         return published_row(problem, device, library, str(reason))
 
