@@ -56,15 +56,19 @@ def _rotary(dtype: torch.dtype, tokens: int, heads: int, key_heads: int, size: i
         rotary_qk(q, k, angles.cos(), angles.sin())
 
 
-# m, n, k: one for each tile, at which the plan picks it on both targets; the last two split K and have odd rows.
+# m, n, k: for each tile one at which the plan picks it, on the targets that have it; the last two split K and have odd rows.
 _GEMM = (
     (4096, 4096, 512),
+    (4096, 2048, 256),
     (2048, 2048, 256),
+    (512, 4096, 512),
+    (1024, 2048, 256),
     (512, 512, 256),
-    (32, 32768, 256),
     (256, 128, 2048),
     (257, 129, 515),
 )
+# gfx942 has 256x224 tiles for nt alone, and takes them for the first above.
+_GEMM_NT = ((4864, 4096, 512),)
 # length, heads, key heads, head size, backward, dropout_p: the ping-pong kernels want a tile for every compute unit, and
 # one head of many keys is split into parts, which a kernel of its own joins.
 _ATTENTION = (
@@ -79,7 +83,7 @@ def problems() -> Iterator[Problem]:
     for name in ("bf16", "f16"):
         dtype = _DTYPES[name]
         for orientation in ("nn", "nt", "tn", "tt"):
-            for shape in _GEMM:
+            for shape in (*_GEMM, *(_GEMM_NT if orientation == "nt" else ())):
                 title = f"matmul {orientation} {'x'.join(map(str, shape))} {name}"
                 yield Problem(title, partial(_gemm, orientation, dtype, *shape))
         for length, heads, key_heads, size, backward, dropout_p in _ATTENTION:

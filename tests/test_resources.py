@@ -56,7 +56,7 @@ def test_products_have_their_hot_loop_in_matrix_instructions(rows):
         assert loop["is_loop"] and loop["turns_per_wave"] >= 3, row["name"]
         # Random bits double the vector instructions of the smallest heads.
         least = 0.018 if row["name"].endswith("_dropout") else 0.04
-        assert loop["per_turn"]["mfma"] >= 8 and loop["mfma_share"] > least, (row["name"], loop)
+        assert loop["per_turn"]["mfma"] >= 4 and loop["mfma_share"] > least, (row["name"], loop)
 
 
 def test_hot_loops_meet_no_lds_bank_twice(rows):
@@ -166,9 +166,9 @@ def test_the_command(monkeypatch, capsys):
     rows = json.loads(capsys.readouterr().out)
     assert len(rows) == len(_library.pack("gfx950").entries)
     (row,) = (row for row in rows if row["run"])
-    assert row["name"] == "gemm.nt_bf16_64x64x64" and row["run"]["problem"] == chosen[0].title
+    assert row["name"] == "gemm.nt_bf16_32x64x64" and row["run"]["problem"] == chosen[0].title
     assert row["scratch_bytes"] == 0 and row["waves_per_simd"] > 0 and row["code_bytes"] > 0
-    assert row["run"]["hot_loop"]["per_turn"]["mfma"] == 8
+    assert row["run"]["hot_loop"]["per_turn"]["mfma"] == 4
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["kernels", "list", "--resources", "--target", "gfx950"]) == 0
     text = capsys.readouterr().out

@@ -7,10 +7,16 @@
 
 namespace kittens {
 
+// Which base tiles of a register tile a load reads: for schedules that spread the reads.
+template <int FirstRow, int LastRow, int FirstCol, int LastCol>
+struct base_tiles {
+    static constexpr int first_row = FirstRow, last_row = LastRow, first_col = FirstCol, last_col = LastCol;
+};
+
 // Row layout: runs of neighbouring columns. (row, col) must be a multiple of the register tile's extents
 // rounded up to powers of two, so that steps inside the tile never carry into the lane's own bits.
-template <class T, int R, int C, class Shape, class Tile>
-KITTENS_DEVICE void load(rt<T, R, C, row_l, Shape>& destination, Tile source, int row, int col) {
+template <class Part, class T, int R, int C, class Shape, class Tile>
+KITTENS_DEVICE void load_part(rt<T, R, C, row_l, Shape>& destination, Tile source, int row, int col) {
     using Register = rt<T, R, C, row_l, Shape>;
     static_assert(same_type<T, typename Tile::element>, "a load does not convert");
     static_assert(Tile::access == Access::linear || Tile::access == Access::rows ||
@@ -22,9 +28,9 @@ KITTENS_DEVICE void load(rt<T, R, C, row_l, Shape>& destination, Tile source, in
     const Coordinate own = row_layout(Shape::value(), lane, 0);
     const int lane_offset = Tile::offset(row + own.row, col + own.col);
 #pragma unroll
-    for (int i = 0; i < Register::height; ++i)
+    for (int i = Part::first_row; i < Part::last_row; ++i)
 #pragma unroll
-        for (int j = 0; j < Register::width; ++j)
+        for (int j = Part::first_col; j < Part::last_col; ++j)
 #pragma unroll
             for (int g = 0; g < groups; ++g) {
                 const int group_col = j * Shape::cols + g * Shape::run * (wave_lanes / Shape::rows);
@@ -37,8 +43,8 @@ KITTENS_DEVICE void load(rt<T, R, C, row_l, Shape>& destination, Tile source, in
 
 // Column layout: runs of neighbouring rows, so the read transposes. gfx950 does it in the LDS read; gfx942
 // gathers elements (its GEMM fills the tile transposed instead: load_global_to_shared.h).
-template <class T, int R, int C, class Shape, class Tile>
-KITTENS_DEVICE void load(rt<T, R, C, col_l, Shape>& destination, Tile source, int row, int col) {
+template <class Part, class T, int R, int C, class Shape, class Tile>
+KITTENS_DEVICE void load_part(rt<T, R, C, col_l, Shape>& destination, Tile source, int row, int col) {
     using Register = rt<T, R, C, col_l, Shape>;
     static_assert(same_type<T, typename Tile::element>, "a load does not convert");
     const int lane = lane_id();
@@ -51,9 +57,9 @@ KITTENS_DEVICE void load(rt<T, R, C, col_l, Shape>& destination, Tile source, in
         const int lane_offset =
             Tile::offset(row + own.row + inside / 4, col + own.col / 16 * 16 + inside % 4 * 4);
 #pragma unroll
-        for (int i = 0; i < Register::height; ++i)
+        for (int i = Part::first_row; i < Part::last_row; ++i)
 #pragma unroll
-            for (int j = 0; j < Register::width; ++j)
+            for (int j = Part::first_col; j < Part::last_col; ++j)
 #pragma unroll
                 for (int e = 0; e < Register::per_lane; e += 4) {
                     const int element_row = col_layout(Shape::value(), 0, e).row;
@@ -65,9 +71,9 @@ KITTENS_DEVICE void load(rt<T, R, C, col_l, Shape>& destination, Tile source, in
                 }
     } else {
 #pragma unroll
-        for (int i = 0; i < Register::height; ++i)
+        for (int i = Part::first_row; i < Part::last_row; ++i)
 #pragma unroll
-            for (int j = 0; j < Register::width; ++j)
+            for (int j = Part::first_col; j < Part::last_col; ++j)
 #pragma unroll
                 for (int e = 0; e < Register::per_lane; ++e)
                     destination.tiles[i][j][e] =
@@ -75,6 +81,12 @@ KITTENS_DEVICE void load(rt<T, R, C, col_l, Shape>& destination, Tile source, in
                                                                    col_layout(Shape::value(), 0, e).row,
                                                                col + own.col + j * Shape::cols));
     }
+}
+
+template <class T, int R, int C, class Layout, class Shape, class Tile>
+KITTENS_DEVICE void load(rt<T, R, C, Layout, Shape>& destination, Tile source, int row, int col) {
+    using Register = rt<T, R, C, Layout, Shape>;
+    load_part<base_tiles<0, Register::height, 0, Register::width>>(destination, source, row, col);
 }
 
 }  // namespace kittens

@@ -17,6 +17,10 @@ def replaced(image: bytes, line: Line, word: int) -> bytes:
     return image[: line.offset] + word.to_bytes(4, "little") + image[line.offset + 4 :]
 
 
+def is_backward_branch(line: Line) -> bool:
+    return line.mnemonic.startswith("s_cbranch") and int(line.text.split()[1], 0) % 65536 >= 32768
+
+
 def is_executed(gemm: PackedGemm, line: Line) -> bool:
     try:
         gemm.run(replaced(gemm.image, line, S_TRAP_3))
@@ -58,12 +62,18 @@ def test_a_deleted_wait_is_noticed(target, variant, size, k):
     )
     assert len(waits) >= 12
     assert len(unnoticed) <= 0.25 * len(waits), unnoticed
-    loop_waits = [line for line in waits if "vmcnt" in line.text and "vmcnt(0)" not in line.text]
+    # Behind the loop the compiler also waits for what was loaded past the last tile, before it uses those registers.
+    lines = listing(gemm.image, target)
+    last_product = max(line.offset for line in lines if line.mnemonic.startswith("v_mfma"))
+    end = max(line.offset for line in lines if is_backward_branch(line) and line.offset < last_product)
+    loop_waits = [
+        line for line in waits if "vmcnt" in line.text and "vmcnt(0)" not in line.text and line.offset < end
+    ]
     assert sum(line in unnoticed for line in loop_waits) <= 1, unnoticed
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_deleted_barrier_of_the_simple_schedule_is_noticed(target):
+def test_a_deleted_barrier_of_the_interleaved_schedule_is_noticed(target):
     gemm = PackedGemm(target, "nt_bf16_128x128x64", 256, 256, 320)
     barriers = [
         line

@@ -43,9 +43,8 @@ struct Backward {
     using Scores = kittens::rt<float, rows, columns, kittens::row_l, kittens::rt_32x16>;
     using Weights = kittens::rt<T, rows, Turned::step, kittens::row_l, kittens::rt_32x16>;
     using Gradient = kittens::rt<float, rows, head_dim, kittens::row_l, kittens::rt_32x32>;
-    // A lane's columns of a base tile of Scores are neighbours, and so are their statistics.
-    static_assert(Scores::per_lane == Scores::shape::run);
-    using Statistics = kittens::vec<float, 4>;
+    static constexpr int statistic_registers = Scores::width * Scores::per_lane / 16;
+    static_assert(Scores::per_lane == 8 && Scores::width % 2 == 0);
 
     const BackwardArguments& arguments;
     kittens::shared_byte* lds;
@@ -54,8 +53,11 @@ struct Backward {
     Own own_first[pieces], own_second[pieces];
     Gradient gradient_first, gradient_second;  // of Q or K; of V
     int first_row;                             // of the wave
-    float start_of_own, delta_of_own;          // of a query that a lane owns
-    DropoutDraws draws;                        // of a kernel that drops
+    // Of the queries of the tile attended to, and of the next.
+    float start_of_streamed[statistic_registers], delta_of_streamed[statistic_registers];
+    float next_start[statistic_registers], next_delta[statistic_registers];
+    float start_of_own, delta_of_own;  // of a query that a lane owns
+    DropoutDraws draws;                // of a kernel that drops
 
     KITTENS_DEVICE Backward(const BackwardArguments& arguments, kittens::shared_byte* lds)
         : arguments(arguments),
@@ -124,19 +126,33 @@ struct Backward {
 
     // Of the query of each register: the owner's, or one of those that stream by.
     template <class Step>
-    KITTENS_DEVICE void with_statistics(const float* streamed, float own, const Step& step) const {
-        const int first = kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0).col;
-#pragma unroll
-        for (int j = 0; j < Scores::width; ++j)
-#pragma unroll
-            for (int e = 0; e < Scores::per_lane; e += 4) {
-                Statistics values = {own, own, own, own};
-                if constexpr (of_keys)
-                    values =
-                        *reinterpret_cast<const Statistics*>(streamed + j * Scores::shape::cols + first + e);
-#pragma unroll
-                for (int n = 0; n < 4; ++n) step(j, e + n, values[n]);
-            }
+    KITTENS_DEVICE static void with_statistics(const float (&streamed)[statistic_registers], float own,
+                                               const Step& step) {
+        kittens::for_each_index<Scores::width * Scores::per_lane>([&](auto index) {
+            constexpr int j = index.value / Scores::per_lane, e = index.value % Scores::per_lane;
+            if constexpr (of_keys)
+                step(j, e, kittens::broadcast_in_16<index.value % 16>(streamed[index.value / 16]));
+            else
+                step(j, e, own);
+        });
+    }
+    // Loaded before the tile they belong to, since loads return in order: whoever waited for them behind the next tile's
+    // would wait for that. Each lane has those of one query in 32, of the register whose number is the lane's in every 16.
+    KITTENS_DEVICE void load_streamed(int64_t first) {
+        constexpr int per_lane = Scores::per_lane, cols = Scores::shape::cols;
+        const int lane = kittens::lane_id(), number = lane % 16;
+        const int64_t own = first + number / per_lane * cols + lane / 32 * per_lane + number % per_lane;
+        for (int i = 0; i < statistic_registers; ++i) {
+            next_start[i] = arguments.statistics[statistic_index(Statistic::start, own + i * 2 * cols)];
+            if constexpr (has_first)
+                next_delta[i] = arguments.statistics[statistic_index(Statistic::delta, own + i * 2 * cols)];
+        }
+    }
+    KITTENS_DEVICE void use_streamed() {
+        for (int i = 0; i < statistic_registers; ++i) {
+            start_of_streamed[i] = next_start[i];
+            if constexpr (has_first) delta_of_streamed[i] = next_delta[i];
+        }
     }
 
     // Do all pairs of the wave's rows and of the streamed tile's see each other?
@@ -195,14 +211,11 @@ struct Backward {
                (arguments.packed.first_q ? statistics_row(sequence.first_q, place.batch) : 0);
     }
 
-    // head: of the queries; column: the first streamed row; statistics: of the streamed head.
-    KITTENS_DEVICE void attend(int head, int column, int64_t statistics, int buffer) {
-        const auto at = [&](Statistic statistic) {
-            return arguments.statistics + statistic_index(statistic, statistics + column);
-        };
+    // head: of the queries; column: the first streamed row.
+    KITTENS_DEVICE void attend(int head, int column, int buffer) {
         Scores weights;
         score(weights, own_first, straight(buffer, 0));
-        with_statistics(at(Statistic::start), start_of_own, [&](int j, int e, float start) {
+        with_statistics(start_of_streamed, start_of_own, [&](int j, int e, float start) {
             weights.tiles[0][j][e] =
                 kittens::exponential_base_2((weights.tiles[0][j][e] + start) * arguments.scale_log2);
         });
@@ -214,7 +227,7 @@ struct Backward {
         if constexpr (has_first) {
             Scores slopes;
             score(slopes, own_second, straight(buffer, 1));
-            with_statistics(at(Statistic::delta), delta_of_own, [&](int j, int e, float delta) {
+            with_statistics(delta_of_streamed, delta_of_own, [&](int j, int e, float delta) {
                 slopes.tiles[0][j][e] = slope(weights.tiles[0][j][e], slopes.tiles[0][j][e], delta);
             });
             weigh(gradient_first, slopes, turned(buffer, 0));
@@ -316,6 +329,9 @@ struct Backward {
                         .window(column, 0)
                         .view();
                 };
+                if constexpr (of_keys)
+                    load_streamed(statistics + static_cast<int64_t>(head) * arguments.statistics_rows +
+                                  column);
                 const kittens::buffer first = view(first_tensor), second = view(second_tensor);
                 straight_first.loads.fetch(first, straight(buffer, 0));
                 if constexpr (has_first) straight_second.loads.fetch(second, straight(buffer, 1));
@@ -332,6 +348,7 @@ struct Backward {
                     if constexpr (has_first) turned_first.loads.place(turned(buffer, 0));
                     if constexpr (has_values) turned_second.loads.place(turned(buffer, 1));
                 }
+                if constexpr (of_keys) use_streamed();
                 kittens::barrier();
             };
             fetch(0, first_column, 0);
@@ -346,8 +363,7 @@ struct Backward {
                 const int next = direct ? buffer ^ 1 : 0;
                 if (next_head < heads) fetch(next_head, next_column, next);
                 if (column + columns > own.first && column < own.past)
-                    attend(of_keys ? place.head * arguments.group + head : place.head, column,
-                           statistics + static_cast<int64_t>(head) * arguments.statistics_rows, buffer);
+                    attend(of_keys ? place.head * arguments.group + head : place.head, column, buffer);
                 if (next_head == heads) break;
                 if constexpr (!direct) kittens::barrier();
                 settle(next);

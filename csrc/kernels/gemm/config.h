@@ -11,8 +11,9 @@ enum class Input { bf16, f16 };
 // else.
 enum class RowStart { vector, element };
 enum class Schedule {
-    simple,     // load the next K tile, multiply this one, meet
-    ping_pong,  // two wave groups half a phase apart (tiles/schedule.h)
+    simple,       // load the next K tile, multiply this one, meet
+    ping_pong,    // two wave groups half a phase apart (tiles/schedule.h)
+    interleaved,  // memory steps between the matrix steps of each wave
 };
 enum class Targets { both, gfx942, gfx950 };
 
@@ -24,6 +25,7 @@ struct GemmConfig {
     int matrix;  // rows of the matrix instruction: 16 or 32
     RowStart row_start;
     Schedule schedule;
+    int buffers;  // K tiles in LDS where direct loads fill them; through registers interleaved has two, ping_pong one
 
     constexpr bool a_is_transposed() const {
         return orientation == Orientation::tn || orientation == Orientation::tt;
@@ -44,12 +46,12 @@ struct GemmVariant {
 
 // The rows of variants.def as constants variant_<name>, and all of them in order.
 #define GEMM(name, targets, orientation, input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix, rows, \
-             schedule)                                                                                  \
+             schedule, buffers)                                                                         \
     inline constexpr GemmVariant variant_##name{                                                        \
         #name,                                                                                          \
         Targets::targets,                                                                               \
         {Orientation::orientation, Input::input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix,      \
-         RowStart::rows, Schedule::schedule}};
+         RowStart::rows, Schedule::schedule, buffers}};
 #define GEMM_REDUCE(name, targets)
 #include "variants.def"
 #undef GEMM

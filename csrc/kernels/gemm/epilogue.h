@@ -32,15 +32,21 @@ KITTENS_DEVICE int own_lane() {
     return lane;
 }
 
+constexpr int next_power_of_two(int value) {
+    int power = 1;
+    while (power < value) power *= 2;
+    return power;
+}
+
 // Where a wave turns what its lanes hold, four neighbouring columns of 16 (32) rows, into what memory wants: whole
 // rows side by side. In LDS, which the operands have left; runs of four are permuted within 128 bytes, the width of
 // LDS for writes, so that neighbouring rows of one column meet no bank twice.
 template <int columns, int size>
 struct ProductRows {
-    static constexpr int row_bytes = columns * size, run_bytes = 4 * size;
+    // Rows begin a power of two apart; the lanes of what lies between have nothing to store.
+    static constexpr int row_bytes = next_power_of_two(columns) * size, run_bytes = 4 * size;
     static constexpr int chunks = row_bytes / kittens::chunk_bytes;  // of a row
     static constexpr int rows_per_pass = kittens::wave_lanes / chunks;
-    static_assert(kittens::wave_lanes % chunks == 0, "a wave reads whole rows at a time");
 
     KITTENS_DEVICE static constexpr int offset(int row, int byte) {
         constexpr int window = 128, rows_per_window = row_bytes < window ? window / row_bytes : 1;
@@ -114,14 +120,16 @@ struct ProductStores {
     KITTENS_DEVICE void store(int band_row, int band_col, int written, int count) const {
         const int chunk_row = lane / Rows::chunks, chunk_byte = lane % Rows::chunks * kittens::chunk_bytes;
         const int column = col + band_col + chunk_byte / static_cast<int>(sizeof(T));
+        const bool inside = chunk_byte < Accumulator::cols * static_cast<int>(sizeof(T));
         auto pass = [&](int first) {
             const kittens::chunk values = Rows::read(lds, first + chunk_row, chunk_byte);
             const uint32_t offset =
                 (row + band_row + written + first + chunk_row) * row_bytes + column * sizeof(T);
             if constexpr (whole)
-                kittens::buffer_store(values, destination, column < columns ? offset : kittens::out_of_range);
+                kittens::buffer_store(values, destination,
+                                      inside && column < columns ? offset : kittens::out_of_range);
             else
-                store_elements<T>(values, destination, offset, columns - column);
+                store_elements<T>(values, destination, offset, inside ? columns - column : 0);
         };
         if constexpr (whole) {
 #pragma unroll

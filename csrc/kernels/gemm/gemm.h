@@ -1,6 +1,7 @@
 // kernels/gemm/gemm.h: C = A B for every element type, orientation, tile and target.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "interleaved_loop.h"
 #include "ping_pong_loop.h"
 #include "simple_loop.h"
 
@@ -9,6 +10,16 @@ namespace hipkittens::gemm {
 template <GemmConfig config, Schedule schedule = config.schedule>
 struct Gemm {
     using Loop = SimpleLoop<config>;
+    static constexpr int lds_bytes = Loop::lds_bytes;
+    KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace place,
+                                   kittens::shared_byte* lds) {
+        Loop::run(arguments, place, lds);
+    }
+};
+
+template <GemmConfig config>
+struct Gemm<config, Schedule::interleaved> {
+    using Loop = InterleavedLoop<config>;
     static constexpr int lds_bytes = Loop::lds_bytes;
     KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace place,
                                    kittens::shared_byte* lds) {

@@ -99,6 +99,20 @@ struct OperandPiece {
         else
             load(registers, tile, row, k_begin);
     }
+    // Base tile `index` of registers that are one base tile wide along K.
+    template <int index, int rows, int k>
+    KITTENS_DEVICE static void read_base(Registers<rows, k>& registers, Tile tile, int row, int k_begin) {
+        static_assert(k == base::cols, "one base tile along K");
+        if constexpr (read_transposed)
+            kittens::load_part<kittens::base_tiles<0, 1, index, index + 1>>(registers, tile, k_begin, row);
+        else
+            kittens::load_part<kittens::base_tiles<index, index + 1, 0, 1>>(registers, tile, row, k_begin);
+    }
+    template <int index, class Register>
+    KITTENS_DEVICE static const typename Register::fragment& base_of(const Register& registers) {
+        return read_transposed ? registers.tiles[0][index % Register::width]
+                               : registers.tiles[index % Register::height][0];
+    }
 };
 
 // The verb that fits how the operands lie in registers.
@@ -129,6 +143,38 @@ struct KRange {
     }
     KITTENS_DEVICE int count() const { return last - begin + 1; }
     KITTENS_DEVICE bool cuts_a_chunk() const { return valid_k % 8 != 0; }
+};
+
+// The tiles not yet begun to load, after the first of the range. One buffer for all of K: only its scalar offset moves.
+template <class A, class B>
+struct RunningViews {
+    kittens::buffer a, b;
+    uint32_t a_step, b_step;
+    int left;
+
+    template <class SourceA, class SourceB>
+    KITTENS_DEVICE RunningViews(const SourceA& source_a, const SourceB& source_b, KRange range)
+        : a(A::Loads::prepared(source_a.window(range.begin).view())),
+          b(B::Loads::prepared(source_b.window(range.begin).view())),
+          a_step(source_a.step_bytes()),
+          b_step(source_b.step_bytes()),
+          left(range.count() - 1) {
+        if (left == 0) close();
+    }
+    // Past the last tile both buffers are empty: their loads touch no memory but count like any other, so the
+    // waits stay the same to the end.
+    KITTENS_DEVICE void close() {
+        a.bytes = b.bytes = a.scalar_offset = b.scalar_offset = a_step = b_step = 0;
+    }
+    // `steady`: at least one more tile is left after this one.
+    template <bool steady>
+    KITTENS_DEVICE void advance() {
+        a.scalar_offset += a_step;
+        b.scalar_offset += b_step;
+        if constexpr (!steady)
+            if (left == 1) close();
+        --left;
+    }
 };
 
 }  // namespace hipkittens::gemm

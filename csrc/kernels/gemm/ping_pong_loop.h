@@ -58,10 +58,7 @@ struct PingPongLoop {
     KRange range;
     A a[2];
     B b[2];
-    // The tiles not yet begun to load. One buffer for all of K: only its scalar offset moves.
-    kittens::buffer a_view, b_view;
-    uint32_t a_step, b_step;
-    int left;
+    RunningViews<A, B> views;
     uint32_t b_begin;
     int row, col;  // of the wave's bands in their halves
     Band sum[2][2];
@@ -74,28 +71,7 @@ struct PingPongLoop {
           source_a(arguments.a, place.batch, arguments.m, arguments.k, place.m),
           source_b(arguments.b, place.batch, arguments.n, arguments.k, place.n),
           range(arguments, place.split, config.tile_k),
-          a_view(A::Loads::prepared(source_a.window(range.begin).view())),
-          b_view(B::Loads::prepared(source_b.window(range.begin).view())),
-          a_step(source_a.step_bytes()),
-          b_step(source_b.step_bytes()),
-          left(range.count() - 1) {
-        if (left == 0) close();
-    }
-
-    // Past the last tile both buffers are empty: their loads touch no memory but count like any other, so the
-    // waits stay the same to the end.
-    KITTENS_DEVICE void close() {
-        a_view.bytes = b_view.bytes = a_view.scalar_offset = b_view.scalar_offset = a_step = b_step = 0;
-    }
-    // `steady`: at least one more tile is left after this one.
-    template <bool steady>
-    KITTENS_DEVICE void advance() {
-        a_view.scalar_offset += a_step;
-        b_view.scalar_offset += b_step;
-        if constexpr (!steady)
-            if (left == 1) close();
-        --left;
-    }
+          views(source_a, source_b, range) {}
 
     KITTENS_DEVICE TileA a_tile(int buffer, int half) const {
         return {lds + (buffer * 2 + half) * TileA::bytes};
@@ -112,12 +88,12 @@ struct PingPongLoop {
 
     template <int half, bool steady = false>
     KITTENS_DEVICE void fetch_a(int buffer) {
-        a[half].loads.fetch_prepared(a_view, a_tile(buffer, half));
-        if constexpr (half == 1) advance<steady>();  // the last of a tile's four
+        a[half].loads.fetch_prepared(views.a, a_tile(buffer, half));
+        if constexpr (half == 1) views.template advance<steady>();  // the last of a tile's four
     }
     template <int half>
     KITTENS_DEVICE void fetch_b(int buffer) {
-        b[half].loads.fetch_prepared(b_view, b_tile(buffer, half));
+        b[half].loads.fetch_prepared(views.b, b_tile(buffer, half));
     }
     // What phase `phase` does for later tiles.
     template <int buffer, int phase, bool steady>
@@ -207,18 +183,18 @@ struct PingPongLoop {
         kittens::barrier();
 
         kittens::eight_wave_ping_pong(wave, [&] {
-            // `left` goes down by one with every tile, from one less than their number.
+            // `views.left` goes down by one with every tile, from one less than their number.
             if constexpr (buffers == 2)
-                while (left > 2) {
+                while (views.left > 2) {
                     tile<0, true>();
                     tile<1, true>();
                 }
             while (true) {
                 tile<0, false>();
-                if (left < 0) break;
+                if (views.left < 0) break;
                 if constexpr (buffers == 2) {
                     tile<1, false>();
-                    if (left < 0) break;
+                    if (views.left < 0) break;
                 }
             }
         });

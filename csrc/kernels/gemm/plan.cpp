@@ -110,27 +110,70 @@ const void* advanced(const void* data, int64_t elements, int size) {
     return static_cast<const char*>(data) + elements * size;
 }
 
-// Predicted clocks of the whole device for a choice. The constants are rates of CDNA3/CDNA4 per compute unit;
-// only the order of choices matters, and tests/kernels/test_gemm_plan.py holds it to known cases.
+// What the cycle model says of each variant, and how it was asked: costs.def.
+struct Cost {
+    int target, tile_m, tile_n, tile_k;
+    RowStart row_start;
+    int concurrent;
+    double k_tile, k_tile_streamed, launch, round;
+};
+constexpr Cost costs[] = {
+#define GEMM_COST(target, tile_m, tile_n, tile_k, row_start, concurrent, k_tile, k_tile_streamed, launch, \
+                  round)                                                                                  \
+    {kittens::target.number, tile_m, tile_n, tile_k, RowStart::row_start, concurrent, k_tile,             \
+     k_tile_streamed,        launch, round},
+#define GEMM_REDUCE_COST(...)
+#include "costs.def"
+#undef GEMM_COST
+#undef GEMM_REDUCE_COST
+};
+struct ReduceCost {
+    int target;
+    double launch, element, partial;
+};
+constexpr ReduceCost reduce_costs[] = {
+#define GEMM_COST(...)
+#define GEMM_REDUCE_COST(target, launch, element, partial) {kittens::target.number, launch, element, partial},
+#include "costs.def"
+#undef GEMM_COST
+#undef GEMM_REDUCE_COST
+};
+
+// The row for so many workgroups on a compute unit, or the one with the most.
+const Cost& cost_of(int target, const GemmConfig& config, int64_t concurrent) {
+    const Cost* most = nullptr;
+    for (const Cost& cost : costs)
+        if (cost.target == target && cost.tile_m == config.tile_m && cost.tile_n == config.tile_n &&
+            cost.tile_k == config.tile_k && cost.row_start == config.row_start &&
+            cost.concurrent <= concurrent)
+            most = &cost;
+    if (!most) throw std::logic_error("gemm: costs.def lacks a variant; run benchmarks/gemm_plan.py");
+    return *most;
+}
+
+// Clocks that the cycle model would give a choice, about: rounds of workgroups, each with what comes beside its K
+// tiles. What a K tile costs lies between a grid whose workgroups share what they read and one that reads everything
+// from memory, by how much of what it loads no other workgroup has loaded.
 double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) {
-    const kittens::Target& target = target_of(p);
-    const int units = compute_units(p);
-    const int64_t tiles = divide_up(p.m, config.tile_m) * divide_up(p.n, config.tile_n) * p.batch * splits;
-    const int64_t k_tiles = divide_up(divide_up(p.k, config.tile_k), splits);
-    const double flops_per_clock = target.number == 950 ? 4096 : 2048;  // dense 16-bit matrix rate of a unit
-    const double multiply = 2.0 * config.tile_m * config.tile_n * config.tile_k / flops_per_clock;
-    const double bytes = 2.0 * (config.tile_m + config.tile_n) * config.tile_k;
-    const double load = bytes / 24;  // a unit's share of L2 bandwidth
-    const double element_penalty = config.row_start == RowStart::element ? 6 : 1;
-    const double step =
-        std::max(multiply / 0.85, load * element_penalty) + 60;  // waits and barriers between K tiles
-    // Small tiles leave room for a second workgroup, which hides latency; large ones do not.
-    const double latency = 2500;
-    const double store = config.tile_m * config.tile_n * (splits > 1 ? 4.0 : size_of(p.output)) / 32;
-    const double rounds = static_cast<double>(divide_up(tiles, units));
-    double clocks = rounds * (k_tiles * step + store) + latency;
-    if (splits > 1)  // the second launch and its traffic
-        clocks += 6000 + static_cast<double>(p.m) * p.n * p.batch * (4.0 * splits + 2) / (units * 7.0);
+    const double units = compute_units(p);
+    const int64_t tiles_m = divide_up(p.m, config.tile_m), tiles_n = divide_up(p.n, config.tile_n);
+    const int64_t workgroups = tiles_m * tiles_n * p.batch * splits;
+    const double k_tiles = static_cast<double>(divide_up(divide_up(p.k, config.tile_k), splits));
+    const double own = static_cast<double>(tiles_m * config.tile_m + tiles_n * config.tile_n) /
+                       (static_cast<double>(tiles_m * tiles_n) * config.tile_n);
+    const double streamed = std::min(1.0, own);
+    auto round = [&](const Cost& cost) {
+        return cost.round + k_tiles * (cost.k_tile + streamed * (cost.k_tile_streamed - cost.k_tile));
+    };
+    const int64_t each = divide_up(workgroups, compute_units(p));
+    const Cost& full = cost_of(p.target, config, each);
+    double clocks = full.launch + static_cast<double>(each / full.concurrent) * round(full);
+    if (each % full.concurrent) clocks += round(cost_of(p.target, config, each % full.concurrent));
+    if (splits > 1)
+        for (const ReduceCost& cost : reduce_costs)
+            if (cost.target == p.target)
+                clocks += cost.launch + static_cast<double>(p.m) * p.n * p.batch / units *
+                                            (cost.element + cost.partial * splits);
     return clocks;
 }
 
@@ -249,7 +292,6 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
 
 Plan plan(const Problem& problem) {
     check(problem);
-    const int64_t units = compute_units(problem);
     const GemmVariant* best = nullptr;
     int best_splits = 1;
     double best_clocks = 0;
@@ -258,10 +300,11 @@ Plan plan(const Problem& problem) {
         const int64_t k_tiles = divide_up(problem.k, variant.config.tile_k);
         const int64_t tiles = divide_up(problem.m, variant.config.tile_m) *
                               divide_up(problem.n, variant.config.tile_n) * problem.batch;
-        for (int splits = 1; splits <= 32 && splits <= k_tiles; splits *= 2) {
-            // The reduction has one row of workgroups per row of C (grid y), and its traffic pays only while
-            // compute units would idle.
-            if (splits > 1 && (problem.m > 65535 || k_tiles / splits < 4 || tiles * splits > 2 * units))
+        for (const int splits : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32}) {
+            // The reduction has one row of workgroups per row of C (grid y); shorter parts than four K tiles would be
+            // all beginning and end.
+            if (splits > 1 &&
+                (problem.m > 65535 || k_tiles / splits < 4 || tiles * splits > 4 * compute_units(problem)))
                 break;
             const double clocks = predicted_clocks(problem, variant.config, splits);
             if (!best || clocks < best_clocks) {

@@ -13,12 +13,25 @@ KITTENS_DEVICE void reduce(const ReduceArguments& arguments) {
     const int col = kittens::workgroup_id_x() * reduce_threads + kittens::thread_id();
     if (col >= arguments.n) return;
     const float* partial = arguments.partial + (batch * arguments.m + row) * arguments.n + col;
-    float sum = 0;
-    for (int split = 0; split < arguments.splits; ++split) sum += partial[split * arguments.split_stride];
+    float added = 0;
     if (arguments.bias) {
         const kittens::buffer bias = bias_buffer(arguments.bias, arguments.bias_type, arguments.n);
-        sum += element_at(bias, arguments.bias_type, col);
+        added = element_at(bias, arguments.bias_type, col);
     }
+    float sum = 0;
+    // Several loads at a time; those past the last split read it once more and are not added.
+    constexpr int at_once = 8;
+    for (int first = 0; first < arguments.splits; first += at_once) {
+        float values[at_once];
+#pragma unroll
+        for (int i = 0; i < at_once; ++i) {
+            const int split = first + i < arguments.splits ? first + i : arguments.splits - 1;
+            values[i] = partial[split * arguments.split_stride];
+        }
+#pragma unroll
+        for (int i = 0; i < at_once; ++i) sum = first + i < arguments.splits ? sum + values[i] : sum;
+    }
+    sum += added;
     const int64_t index = batch * arguments.c.batch_stride + row * arguments.c.leading_stride + col;
     void* data = const_cast<void*>(arguments.c.data);
     if (arguments.output == ElementType::f32)

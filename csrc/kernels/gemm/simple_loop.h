@@ -20,9 +20,9 @@ struct SimpleLoop {
                            config.row_start>;
     using TileA = typename A::Tile;
     using TileB = typename B::Tile;
-    static constexpr bool direct = A::fill == kittens::Fill::direct;
-    static constexpr int buffers = direct ? 2 : 1;
-    static constexpr int lds_bytes = buffers * (TileA::bytes + TileB::bytes);
+    static_assert(A::fill != kittens::Fill::direct && config.buffers == 1,
+                  "what is loaded waits in registers");
+    static constexpr int lds_bytes = TileA::bytes + TileB::bytes;
     static_assert(lds_bytes <= kittens::target.lds_bytes, "the K tiles under way fit in LDS");
     static constexpr int step_k = 32;
     static_assert(config.tile_k % step_k == 0 && config.wave_m() % config.matrix == 0 &&
@@ -43,27 +43,27 @@ struct SimpleLoop {
         }
     }
 
-    KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace place,
+    KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace where,
                                    kittens::shared_byte* lds) {
         const int wave = kittens::wave_id();
         const int row = wave / config.waves_n * config.wave_m(),
                   col = wave % config.waves_n * config.wave_n();
-        const SourceA source_a(arguments.a, place.batch, arguments.m, arguments.k, place.m);
-        const SourceB source_b(arguments.b, place.batch, arguments.n, arguments.k, place.n);
-        const KRange range(arguments, place.split, config.tile_k);
-        auto a_tile = [&](int buffer) { return TileA{lds + buffer * TileA::bytes}; };
-        auto b_tile = [&](int buffer) { return TileB{lds + buffers * TileA::bytes + buffer * TileB::bytes}; };
+        const SourceA source_a(arguments.a, where.batch, arguments.m, arguments.k, where.m);
+        const SourceB source_b(arguments.b, where.batch, arguments.n, arguments.k, where.n);
+        const KRange range(arguments, where.split, config.tile_k);
+        const TileA a_tile{lds};
+        const TileB b_tile{lds + TileA::bytes};
 
         A a;
         B b;
         a.aim(source_a, 0);
         b.aim(source_b, 0);
-        a.fetch_valid(source_a.window(range.last).view(), a_tile(0), range.valid_k);
-        b.fetch_valid(source_b.window(range.last).view(), b_tile(0), range.valid_k);
-        settle(a, b, a_tile(0), b_tile(0));
+        a.fetch_valid(source_a.window(range.last).view(), a_tile, range.valid_k);
+        b.fetch_valid(source_b.window(range.last).view(), b_tile, range.valid_k);
+        place(a, b, a_tile, b_tile);
         if (range.cuts_a_chunk()) {
-            A::clear_past(a_tile(0), range.valid_k);
-            B::clear_past(b_tile(0), range.valid_k);
+            A::clear_past(a_tile, range.valid_k);
+            B::clear_past(b_tile, range.valid_k);
             kittens::barrier();
         }
 
@@ -73,33 +73,26 @@ struct SimpleLoop {
         kittens::global_window a_window = source_a.window(range.begin),
                                b_window = source_b.window(range.begin);
         const int64_t a_step = source_a.step_bytes(), b_step = source_b.step_bytes();
-        int buffer = 0;
         for (int k_tile = range.begin; k_tile < range.last; ++k_tile) {
-            const int next = direct ? buffer ^ 1 : 0;
-            a.loads.fetch(a_window.view(), a_tile(next));
-            b.loads.fetch(b_window.view(), b_tile(next));
+            a.loads.fetch(a_window.view(), a_tile);
+            b.loads.fetch(b_window.view(), b_tile);
             a_window.advance(a_step);
             b_window.advance(b_step);
-            multiply_tile(sum, a_tile(buffer), row, b_tile(buffer), col);
-            if constexpr (!direct) kittens::barrier();
-            settle(a, b, a_tile(next), b_tile(next));
-            buffer = next;
+            multiply_tile(sum, a_tile, row, b_tile, col);
+            kittens::barrier();
+            place(a, b, a_tile, b_tile);
         }
-        multiply_tile(sum, a_tile(buffer), row, b_tile(buffer), col);
+        multiply_tile(sum, a_tile, row, b_tile, col);
         kittens::barrier();  // everyone has read its operands
-        store_product<lds_bytes / waves>(sums, kittens::arguments_again<GemmArguments>(), place, row, col, 0,
+        store_product<lds_bytes / waves>(sums, kittens::arguments_again<GemmArguments>(), where, row, col, 0,
                                          0, lds + wave * (lds_bytes / waves));
     }
 
   private:
-    // After it every wave may read the tiles whose loads were begun.
-    KITTENS_DEVICE static void settle(const A& a, const B& b, TileA a_tile, TileB b_tile) {
-        if constexpr (direct) {
-            kittens::wait_vector_memory<0>();
-        } else {
-            a.loads.place(a_tile);
-            b.loads.place(b_tile);
-        }
+    // After it every wave may read the tile whose loads were begun.
+    KITTENS_DEVICE static void place(const A& a, const B& b, TileA a_tile, TileB b_tile) {
+        a.loads.place(a_tile);
+        b.loads.place(b_tile);
         kittens::barrier();
     }
 };

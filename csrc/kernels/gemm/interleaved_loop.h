@@ -1,0 +1,208 @@
+// kernels/gemm/interleaved_loop.h: every wave alternates single matrix steps with single memory steps.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "epilogue.h"
+#include "operand.h"
+
+namespace hipkittens::gemm {
+
+// Several K tiles lie in LDS. While a wave multiplies a step of K, it reads the next step's operands into other
+// registers, and in the last step of a tile the next tile's first ones: the workgroup meets once for each tile, with
+// matrix instructions under way.
+template <GemmConfig config>
+struct InterleavedLoop {
+    using T = typename element_of<config.input>::type;
+    static constexpr int threads = config.threads(), waves = config.waves_m * config.waves_n;
+    static constexpr bool a_runs_along_k = !config.a_is_transposed(),
+                          b_runs_along_k = config.b_is_transposed();
+    using SourceA = OperandSource<T, a_runs_along_k, config.tile_k>;
+    using SourceB = OperandSource<T, b_runs_along_k, config.tile_k>;
+    using A = OperandPiece<T, config.tile_m, config.tile_k, threads, config.matrix, a_runs_along_k,
+                           config.row_start>;
+    using B = OperandPiece<T, config.tile_n, config.tile_k, threads, config.matrix, b_runs_along_k,
+                           config.row_start>;
+    using TileA = typename A::Tile;
+    using TileB = typename B::Tile;
+    static constexpr bool direct = A::fill == kittens::Fill::direct;
+    static constexpr int buffers = direct ? config.buffers : 2;
+    static constexpr int operand_bytes = buffers * (TileA::bytes + TileB::bytes),
+                         product_bytes = waves * config.matrix * ProductRows<config.wave_n(), 4>::row_bytes;
+    static constexpr int lds_bytes = operand_bytes > product_bytes ? operand_bytes : product_bytes;
+    static_assert(buffers >= 2 && lds_bytes <= kittens::target.lds_bytes, "the K tiles under way fit in LDS");
+
+    static constexpr bool is_power_of_two(int value) { return (value & (value - 1)) == 0; }
+    static_assert(is_power_of_two(config.wave_m()) &&
+                      (is_power_of_two(config.wave_n()) || B::Tile::access == kittens::Access::rows),
+                  "a wave's base tiles begin where the keys of their rows do");
+    static constexpr int step_k = A::base::cols, steps = config.tile_k / step_k;
+    using Accumulator = kittens::rt<float, config.wave_m(), config.wave_n(), kittens::row_l,
+                                    kittens::base_shape<config.matrix, config.matrix, 4>>;
+    using RegistersA = typename A::template Registers<config.wave_m(), step_k>;
+    using RegistersB = typename B::template Registers<config.wave_n(), step_k>;
+    static constexpr int height = Accumulator::height, width = Accumulator::width;
+    static constexpr int multiplies = height * width;
+    // Where in the last step the workgroup meets: what is read for this step has arrived by then, and the matrix cores
+    // have work meanwhile.
+    static constexpr int before_meeting = multiplies / 2;
+    static constexpr int loads_per_tile = A::loads_per_wave + B::loads_per_wave;
+
+    kittens::shared_byte* lds;
+    RunningViews<A, B> views;
+    A a;
+    B b;
+    int row, col;  // of the wave's part of the tile
+    Accumulator sums[1][1];
+    RegistersA a_registers[2];
+    RegistersB b_registers;
+
+    KITTENS_DEVICE TileA a_tile(int buffer) const { return {lds + buffer * TileA::bytes}; }
+    KITTENS_DEVICE TileB b_tile(int buffer) const {
+        return {lds + buffers * TileA::bytes + buffer * TileB::bytes};
+    }
+    KITTENS_DEVICE static int after(int buffer) { return buffer + 1 == buffers ? 0 : buffer + 1; }
+
+    KITTENS_DEVICE void fetch(int buffer) {
+        a.loads.fetch_prepared(views.a, a_tile(buffer));
+        b.loads.fetch_prepared(views.b, b_tile(buffer));
+        views.template advance<false>();
+    }
+    KITTENS_DEVICE void place(int buffer) const {
+        a.loads.place(a_tile(buffer));
+        b.loads.place(b_tile(buffer));
+    }
+    template <int index>
+    KITTENS_DEVICE void read_a(int set, int buffer, int k) {
+        A::template read_base<index>(a_registers[set], a_tile(buffer), row, k);
+    }
+    template <int index>
+    KITTENS_DEVICE void read_b(int buffer, int k) {
+        B::template read_base<index>(b_registers, b_tile(buffer), col, k);
+    }
+    // Down a column of base tiles, then the next: as soon as a column is done, its base tile of B can be replaced.
+    template <int index>
+    KITTENS_DEVICE void multiply(int set) {
+        constexpr int i = index % height, j = index / height;
+        auto& sum = sums[0][0].tiles[i][j];
+        sum = kittens::multiply_base<kittens::row_l, typename Accumulator::shape>(
+            A::template base_of<i>(a_registers[set]), B::template base_of<j>(b_registers), sum);
+    }
+
+    static constexpr int within(int product) { return product < multiplies ? product : multiplies - 1; }
+
+    // One K tile in buffer `buffer`. `first_set`: the registers that hold its first step of A. `last`: no other tile
+    // comes after it.
+    template <int first_set, bool last>
+    KITTENS_DEVICE void tile(int buffer) {
+        kittens::for_each_index<steps>([&](auto step) {
+            constexpr int set = (first_set + step.value) % 2;
+            constexpr bool ends = step.value == steps - 1;
+            constexpr bool meets = ends && !last, reads = !ends || !last;
+            constexpr bool refills = step.value == 0 && !direct && !last;
+            // From which product on the next step can be read.
+            constexpr int from = meets ? before_meeting : 0;
+            const int next_buffer = ends ? after(buffer) : buffer,
+                      next_k = ends ? 0 : (step.value + 1) * step_k;
+            kittens::for_each_index<multiplies>([&](auto product) {
+                constexpr int now = product.value;
+                if constexpr (meets && now == from) {
+                    if constexpr (direct)
+                        kittens::wait<(buffers - 2) * loads_per_tile, 0>();
+                    else
+                        kittens::wait_lds<0>();
+                    kittens::meet();
+                }
+                multiply<now>(set);
+                kittens::schedule_fence();
+                if constexpr (reads) {
+                    kittens::for_each_index<height>([&](auto base) {
+                        if constexpr (now == within(from + 2 * base.value)) {
+                            read_a<base.value>(1 - set, next_buffer, next_k);
+                            kittens::schedule_fence();
+                        }
+                    });
+                    kittens::for_each_index<width>([&](auto column) {
+                        constexpr int done = column.value * height + height - 1,
+                                      turn = from + 2 * column.value + 1;
+                        if constexpr (now == within(done < turn ? turn : done)) {
+                            read_b<column.value>(next_buffer, next_k);
+                            kittens::schedule_fence();
+                        }
+                    });
+                }
+                if constexpr (refills && now == 0) {
+                    place(after(buffer));
+                    fetch(0);
+                    kittens::schedule_fence();
+                }
+                if constexpr (meets && direct && now == within(from + height)) {
+                    fetch(buffer);
+                    kittens::schedule_fence();
+                }
+            });
+        });
+    }
+
+    KITTENS_DEVICE InterleavedLoop(kittens::shared_byte* lds, const SourceA& source_a,
+                                   const SourceB& source_b, KRange range)
+        : lds(lds), views(source_a, source_b, range) {}
+
+    KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace place,
+                                   kittens::shared_byte* lds) {
+        const SourceA source_a(arguments.a, place.batch, arguments.m, arguments.k, place.m);
+        const SourceB source_b(arguments.b, place.batch, arguments.n, arguments.k, place.n);
+        const KRange range(arguments, place.split, config.tile_k);
+        InterleavedLoop(lds, source_a, source_b, range).run(place, source_a, source_b, range);
+    }
+    KITTENS_DEVICE void run(WorkgroupPlace where, const SourceA& source_a, const SourceB& source_b,
+                            KRange range) {
+        const int wave = kittens::wave_id();
+        row = wave / config.waves_n * config.wave_m();
+        col = wave % config.waves_n * config.wave_n();
+        a.aim(source_a, 0);
+        b.aim(source_b, 0);
+        a.fetch_valid(source_a.window(range.last).view(), a_tile(0), range.valid_k);
+        b.fetch_valid(source_b.window(range.last).view(), b_tile(0), range.valid_k);
+        if constexpr (!direct) place(0);
+        if (range.cuts_a_chunk()) {
+            if constexpr (direct) kittens::wait_vector_memory<0>();
+            kittens::barrier();
+            A::clear_past(a_tile(0), range.valid_k);
+            B::clear_past(b_tile(0), range.valid_k);
+        }
+        if constexpr (direct) {
+            for (int buffer = 1; buffer < buffers; ++buffer) fetch(buffer);
+            kittens::wait_vector_memory<(buffers - 1) * loads_per_tile>();
+        } else {
+            fetch(0);
+        }
+        zero(sums[0][0]);
+        kittens::barrier();
+        kittens::for_each_index<height>([&](auto index) { read_a<index.value>(0, 0, 0); });
+        kittens::for_each_index<width>([&](auto index) { read_b<index.value>(0, 0); });
+
+        int buffer = 0;
+        if constexpr (steps % 2 == 0) {
+            for (int left = range.count(); left > 1; --left) {
+                tile<0, false>(buffer);
+                buffer = after(buffer);
+            }
+            tile<0, true>(buffer);
+        } else {
+            // Registers change places with every tile: two at a time, and one of zeros behind an odd number.
+            static_assert(!direct && buffers == 2, "a tile past the last is zero because registers are");
+            for (int left = range.count(); left > 2; left -= 2) {
+                tile<0, false>(0);
+                tile<1, false>(1);
+            }
+            tile<0, false>(0);
+            tile<1, true>(1);
+        }
+        // The product goes out through LDS: nothing of any wave may still be on its way there.
+        if constexpr (direct) kittens::wait_vector_memory<0>();
+        kittens::barrier();
+        store_product<lds_bytes / waves>(sums, kittens::arguments_again<GemmArguments>(), where, row, col, 0,
+                                         0, lds + wave * (lds_bytes / waves));
+    }
+};
+
+}  // namespace hipkittens::gemm
