@@ -26,8 +26,8 @@ _GEMM = {
     "32x64x64": (512, 512, 264),
     "64x64x64_unaligned": (257, 129, 515),
 }
-# ForwardArguments::workers of csrc/kernels/norm/arguments.h.
-_FORWARD_WORKERS = 0x98
+# `workers` of the arguments in csrc/kernels/norm/arguments.h, by kind of kernel.
+_NORM_WORKERS = {"forward": 0x98, "layer": 0x34, "rms": 0x34, "backward": 0xBC}
 
 
 def _attention(
@@ -46,9 +46,11 @@ def _attention(
         out.backward(_draw(*out.shape, dtype=dtype).detach())
 
 
-def _norm(dtype: torch.dtype, rows: int, columns: int) -> None:
+def _norm(kind: str, dtype: torch.dtype, rows: int, columns: int) -> None:
     x = _draw(rows, columns, dtype=dtype)
-    y = hipkittens.layer_norm(x, *(_draw(columns, dtype=dtype) for _ in range(2)))
+    parameter = dtype if kind != "forward" else torch.float32 if dtype != torch.float32 else torch.bfloat16
+    weight, bias = (_draw(columns, dtype=parameter) for _ in range(2))
+    y = hipkittens.rms_norm(x, weight) if kind == "rms" else hipkittens.layer_norm(x, weight, bias)
     y.backward(_draw(rows, columns, dtype=dtype).detach())
 
 
@@ -105,13 +107,15 @@ def trial(name: str) -> Trial:
     if norm:
         _, dtype, columns = norm.groups()
         dtype, columns = dtype or "bf16", int(columns or (65536 if norm[1] == "columns" else 512))
-        rows = 2048 if columns <= 2048 else 512 if columns == 8192 else 8
-        if norm[1] == "forward":
-            rows = 64
-        call = partial(_norm, _DTYPES[dtype], rows, columns)
-        at = _FORWARD_WORKERS if norm[1] == "forward" else None
-        return Trial(f"layer_norm {rows}x{columns} {dtype}", call, 4, workers_at=at)
-    rotary = re.fullmatch(r"rotary_(bf16|f16|f32)", name)
+        kind = norm[1] or "reduce"
+        at = _NORM_WORKERS.get(kind)
+        # Columns of 8 rows are added by as many waves, of which each has one; the others come round again.
+        rows = 2048 if kind == "reduce" else 64 if at is not None else 8
+        call = partial(_norm, kind, _DTYPES[dtype], rows, columns)
+        return Trial(
+            f"{'rms' if kind == 'rms' else 'layer'}_norm {rows}x{columns} {dtype}", call, 4, workers_at=at
+        )
+    rotary = re.fullmatch(r"rotary_(?:plain_)?(bf16|f16|f32)(?:_\w+)?", name)
     if rotary:
         call = partial(_rotary, _DTYPES[rotary[1]], 40, 4, 2, 128)
         return Trial(f"rotary_qk N40 H4 Hkv2 D128 {rotary[1]}", call, 4)

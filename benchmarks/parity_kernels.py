@@ -67,15 +67,21 @@ def calls() -> Iterator[tuple[str, Any]]:
             draw(*shape, dtype=dtype, leaf=True) for shape in ((2, columns), (columns,), (columns,))
         )
         y = hipkittens.layer_norm(x, weight, bias)
-        return [y, *torch.autograd.grad(y, (x, weight, bias), draw(2, columns, dtype=dtype))]
+        with torch.no_grad():
+            others = [hipkittens.rms_norm(x, weight), hipkittens.layer_norm(x, None)]
+        return [*others, y, *torch.autograd.grad(y, (x, weight, bias), draw(2, columns, dtype=dtype))]
 
     def rotary(dtype):
         angles = torch.arange(8.0)[:, None] * torch.arange(16.0)
-        return list(
-            hipkittens.rotary_qk(
-                *(draw(1, 8, heads, 32, dtype=dtype) for heads in (2, 1)), angles.cos(), angles.sin()
+        q, k = (draw(1, 8, heads, 32, dtype=dtype) for heads in (2, 1))
+        return [
+            turned
+            for table in (torch.float32, dtype)
+            for interleaved in (False, True)
+            for turned in hipkittens.rotary_qk(
+                q, k, angles.cos().to(table), angles.sin().to(table), interleaved=interleaved
             )
-        )
+        ]
 
     for name, dtype in DTYPES.items():
         for columns in (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536):

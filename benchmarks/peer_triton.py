@@ -58,6 +58,8 @@ def _candidates(problem: Problem, device: str) -> list[Candidate]:
         return _layer_norm(problem, device, e["rows"], e["columns"])
     if problem.operation == "rms_norm":
         return _rms_norm(problem, device, e["rows"], e["columns"])
+    if problem.operation == "layer_norm_backward":
+        return _layer_norm_backward(problem, device, e["rows"], e["columns"])
     if problem.operation == "rotary":
         return _rotary(problem, device, e["B"], e["N"], e["H"], e["D"])
     raise Unavailable(f"there is no Triton kernel of {problem.operation} here")
@@ -136,7 +138,7 @@ def _rms_norm(problem: Problem, device: str, rows: int, columns: int) -> list[Ca
 
         return f"{block} columns, {warps} warps", call
 
-    return [candidate(warps) for warps in (4, 8)]
+    return [candidate(warps) for warps in (1, 4, 8)]
 
 
 def _rotary(problem: Problem, device: str, batch: int, n: int, heads: int, size: int) -> list[Candidate]:
@@ -151,7 +153,42 @@ def _rotary(problem: Problem, device: str, batch: int, n: int, heads: int, size:
 
         return f"a token, {warps} warps", call
 
-    return [candidate(warps) for warps in (1, 4)]
+    rows = batch * n * heads
+
+    def of_heads(block: int, warps: int) -> Candidate:
+        def call() -> None:
+            kernels.rotary_heads[(_blocks(rows, block),)](
+                x, cos, sin, out, rows, n, heads, HALF=size // 2, BLOCK=block, num_warps=warps
+            )
+
+        return f"{block} heads, {warps} warps", call
+
+    return [*(candidate(warps) for warps in (1, 4)), of_heads(16, 1), of_heads(32, 4)]
+
+
+def _layer_norm_backward(problem: Problem, device: str, rows: int, columns: int) -> list[Candidate]:
+    dy, x, dx = (problem.tensor(device, rows, columns) for _ in range(3))
+    weight, dweight, dbias = (problem.tensor(device, columns) for _ in range(3))
+    mean, rstd = (torch.empty(rows, device=device) for _ in range(2))
+    block = 1 << (columns - 1).bit_length()
+    if block > _MOST_COLUMNS:
+        raise Unavailable(f"the Triton kernel here has a row in registers: up to {_MOST_COLUMNS} columns")
+
+    def candidate(programs: int, warps: int) -> Candidate:
+        partial = [torch.empty(programs, columns, device=device) for _ in range(2)]
+
+        def call() -> None:
+            kernels.layer_norm_backward[(programs,)](
+                dy, x, weight, mean, rstd, dx, *partial, rows, columns, BLOCK=block, num_warps=warps
+            )
+            for sums, result in zip(partial, (dweight, dbias), strict=True):
+                kernels.sum_rows[(_blocks(columns, 64),)](
+                    sums, result, programs, columns, BLOCK_ROWS=32, BLOCK=64, num_warps=4
+                )
+
+        return f"{programs} programs, {warps} warps", call
+
+    return [candidate(programs, 4) for programs in (512, 1024)]
 
 
 def peer() -> TritonPeer:

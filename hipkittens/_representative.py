@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import _backend, _library, attention, layer_norm, matmul, rotary_qk
+from . import _backend, _library, attention, layer_norm, matmul, rms_norm, rotary_qk
 from ._hot_loop import Executed, hot_loop
 
 _DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -45,15 +45,22 @@ def _attention(
 
 
 def _norm(dtype: torch.dtype, rows: int, columns: int) -> None:
-    y = layer_norm(_draw(rows, columns, dtype=dtype), *(_draw(columns, dtype=dtype) for _ in range(2)))
+    x, weight, bias = (_draw(*shape, dtype=dtype) for shape in ((rows, columns), (columns,), (columns,)))
+    y = layer_norm(x, weight, bias)
     y.backward(torch.ones_like(y))
+    with torch.no_grad():
+        rms_norm(x, weight)
+        layer_norm(x, None)
 
 
 def _rotary(dtype: torch.dtype, tokens: int, heads: int, key_heads: int, size: int) -> None:
     with torch.no_grad():
         q, k = (_draw(1, tokens, count, size, dtype=dtype) for count in (heads, key_heads))
         angles = torch.outer(torch.arange(tokens), 10000.0 ** -torch.linspace(0, 1, size // 2))
-        rotary_qk(q, k, angles.cos(), angles.sin())
+        cos, sin = angles.cos(), angles.sin()
+        for table in {torch.float32, dtype}:
+            rotary_qk(q, k, cos.to(table), sin.to(table))
+        rotary_qk(q, k, cos, sin, interleaved=True)
 
 
 # m, n, k: for each tile one at which the plan picks it, on the targets that have it; the last two split K and have odd rows.

@@ -22,6 +22,9 @@ from package_module import package_module
 device_compiler = package_module("_device_compiler")
 FLAGS, DeviceCompiler = device_compiler.FLAGS, device_compiler.DeviceCompiler
 ROOT = kernel_variants.ROOT
+# The first scalars of a kernel come in scalar registers with the wave, so that no load has to fetch them (LLVM AMDGPUUsage,
+# preloaded kernel arguments); all that fit beside the segment's address. Structs are never preloaded.
+PRELOAD = ["-mllvm", "-amdgpu-kernarg-preload-count=14"]
 
 
 def as_frontend(*words: str) -> list[str]:
@@ -38,7 +41,7 @@ def compile_kernel(
     # -ffile-prefix-map and the relative source keep the place of the checkout out of the object.
     warnings = compiler.compile(
         target, source, output, f"-ffile-prefix-map={ROOT}=.", "-fdebug-compilation-dir=.", f"-I{ROOT / 'csrc'}",
-        *(f"-D{name}={value}" for name, value in defines.items()),
+        *PRELOAD, *(f"-D{name}={value}" for name, value in defines.items()),
         *as_frontend("-dependency-file", str(rule), "-MT", "kernel"),
     )  # fmt: skip
     sys.stderr.write(warnings)
@@ -63,7 +66,7 @@ def describe(
         "target": target,
         "configuration": row,
         "compiler": compiler.version(),
-        "flags": FLAGS,
+        "flags": FLAGS + PRELOAD,
         "sources": names,
         "source_sha256": digest.hexdigest(),
     }

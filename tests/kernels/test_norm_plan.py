@@ -2,6 +2,7 @@
 """Every row of the norm and rotary lists is chosen by some problem, and runs it with every check on."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ ROWS = re.findall(
     r"^NORM_\w+\((\w+)_(bf16|f16|f32)_(\d+),", (ROOT / "csrc/kernels/norm/variants.def").read_text(), re.M
 )
 ROTARY = re.findall(r"^ROTARY\((\w+),", (ROOT / "csrc/kernels/rotary/variants.def").read_text(), re.M)
+ROTARY_PLAIN = re.findall(
+    r"^ROTARY_PLAIN\(plain_(\w+?)_(\w+),", (ROOT / "csrc/kernels/rotary/variants.def").read_text(), re.M
+)
 TOLERANCE = {"bf16": 2.0**-6, "f16": 2.0**-9, "f32": 2.0**-18}
 
 
@@ -27,8 +31,8 @@ def chosen(kind, element, columns, target):
 
 
 def test_the_lists_were_read():
-    assert {row[0] for row in ROWS} == {"forward", "backward"}
-    assert len(ROWS) == 48 and ROTARY == ["bf16", "f16", "f32"]
+    assert Counter(row[0] for row in ROWS) == {"forward": 24, "layer": 21, "rms": 21, "backward": 24}
+    assert ROTARY == ["bf16", "f16", "f32"] and len(ROTARY_PLAIN) == 5
 
 
 @pytest.mark.parametrize("target", ("gfx942", "gfx950"))
@@ -59,10 +63,69 @@ def test_norm_rows(target, element, capacity):
 
 
 @pytest.mark.parametrize("target", ("gfx942", "gfx950"))
+@pytest.mark.parametrize(
+    ("kind", "element", "capacity"), [(kind, *rest) for kind, *rest in ROWS if kind in ("layer", "rms")]
+)
+def test_plain_rows(target, kind, element, capacity):
+    """The forward kernels of most calls, and the backward one behind it: a full row, and one that leaves chunks empty."""
+    norm, exactly, taken = {
+        "layer": (hipkittens.layer_norm, F.layer_norm, 2),
+        "rms": (hipkittens.rms_norm, F.rms_norm, 1),
+    }[kind]
+    for seed, columns in ((0, int(capacity)), (5, int(capacity) - 8)):
+        x, residual, weight, bias = (
+            torch.randn(*shape, columns, generator=torch.Generator().manual_seed(i)).to(DTYPES[element])
+            for i, shape in enumerate(((5,), (5,), (), ()))
+        )
+        leaves = [tensor.requires_grad_() for tensor in (x, residual, weight, bias)[: 2 + taken]]
+        with hipkittens.simulate(target, checks=True, seed=seed):
+            y, z = norm(x, *leaves[2:], 1e-5, residual=residual, return_residual=True)
+            assert _library.last_kernel() == chosen(kind, element, columns, target)
+            plain = norm(x, *leaves[2:], 1e-5)
+            assert _library.last_kernel() == chosen(kind, element, columns, target)
+            gradients = torch.autograd.grad((y, z), leaves, (y.detach(), z.detach()))
+        exact = [tensor.detach().double().requires_grad_() for tensor in leaves]
+        total = exact[0] + exact[1]
+        right = exactly(z.detach().double(), (columns,), *exact[2:], eps=1e-5)
+        tolerance = TOLERANCE[element]
+        close = dict(rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(y.double(), right.detach(), **close)
+        torch.testing.assert_close(
+            plain.double(), exactly(exact[0], (columns,), *exact[2:], eps=1e-5).detach(), **close
+        )
+        torch.testing.assert_close(z.double(), total.detach(), **close)
+        right = exactly(total, (columns,), *exact[2:], eps=1e-5)
+        theirs = torch.autograd.grad((right, total), exact, (y.detach().double(), z.detach().double()))
+        for ours, value in zip(gradients, theirs, strict=True):
+            torch.testing.assert_close(ours.double(), value, rtol=4 * tolerance, atol=4 * tolerance)
+
+
+@pytest.mark.parametrize("target", ("gfx942", "gfx950"))
 @pytest.mark.parametrize("element", ROTARY)
 def test_rotary_row(target, element):
     x = torch.randn(1, 3, 2, 32).to(DTYPES[element])
     with hipkittens.simulate(target, checks=True, seed=3):
-        y = hipkittens.rotary(x, torch.zeros(3, 16), torch.ones(3, 16))
+        y = hipkittens.rotary(x, torch.zeros(3, 16), torch.ones(3, 16), interleaved=True)
         assert _library.last_kernel() == f"hipkittens_rotary_{element}_{target}"
-    assert torch.equal(y, torch.cat((-x[..., 16:], x[..., :16]), -1))
+    pairs = x.unflatten(-1, (16, 2))
+    assert torch.equal(y, torch.stack((-pairs[..., 1], pairs[..., 0]), -1).flatten(-2))
+
+
+@pytest.mark.parametrize("target", ("gfx942", "gfx950"))
+@pytest.mark.parametrize(("element", "table"), ROTARY_PLAIN)
+def test_plain_rotary_row(target, element, table):
+    """Heads that are several passes of a wave, and more tokens than a workgroup takes; queries with keys, and alone."""
+    angle = torch.arange(11.0)[:, None] * torch.linspace(0, 1, 64)
+    cos, sin = angle.cos().to(DTYPES[table]), angle.sin().to(DTYPES[table])
+    q, k = (torch.randn(2, 9, heads, 128).to(DTYPES[element]) for heads in (21, 3))
+    with hipkittens.simulate(target, checks=True, seed=3):
+        turned = hipkittens.rotary_qk(q, k, cos, sin, offset=2)
+        assert _library.last_kernel() == f"hipkittens_rotary_plain_{element}_{table}_{target}"
+        alone = hipkittens.rotary(k, cos, sin, offset=2)
+    assert torch.equal(alone, turned[1])
+    c, s = (value.double()[2:, None, :] for value in (cos, sin))
+    for ours, x in zip(turned, (q, k), strict=True):
+        first, second = x.double().chunk(2, -1)
+        exact = torch.cat((first * c - second * s, first * s + second * c), -1)
+        tolerance = TOLERANCE[element]
+        torch.testing.assert_close(ours.double(), exact, rtol=tolerance, atol=tolerance)

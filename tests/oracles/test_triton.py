@@ -91,6 +91,42 @@ def test_rotary(target):
     assert compare(out, turned(x.float(), *tables).bfloat16(), exact, 8.0).passes
 
 
+@pytest.mark.parametrize("columns", (64, 1000))
+def test_layer_norm_backward(target, columns):
+    rows, programs, block = 37, 8, 1 << (columns - 1).bit_length()
+    x, dy = random(rows, columns, dtype=BF16), random(rows, columns, dtype=BF16, seed=1)
+    weight = random(columns, dtype=BF16, seed=2)
+    mean, rstd = x.float().mean(-1), 1 / (x.float().var(-1, unbiased=False) + 1e-5).sqrt()
+    dx, partial = unwritten(rows, columns, dtype=BF16), [unwritten(programs, columns) for _ in range(2)]
+    kernels.layer_norm_backward[(programs,)](
+        dy, x, weight, mean, rstd, dx, *partial, rows, columns, BLOCK=block
+    )
+    dweight, dbias = (unwritten(columns, dtype=BF16) for _ in range(2))
+    for sums, result in zip(partial, (dweight, dbias), strict=True):
+        kernels.sum_rows[(blocks(columns, 64),)](sums, result, programs, columns, BLOCK_ROWS=32, BLOCK=64)
+    leaves = [value.double().requires_grad_() for value in (x, weight, torch.zeros(columns))]
+    exact = torch.nn.functional.layer_norm(leaves[0], (columns,), *leaves[1:])
+    gradients = torch.autograd.grad(exact, leaves, dy.double())
+    ours = torch.ops.hipkittens.norm_backward(dy, None, x, weight, mean, rstd, 0.0, None, True, True)
+    for theirs, mine, right in zip((dx, dweight, dbias), (ours[0], *ours[2:]), gradients, strict=True):
+        assert compare(mine, theirs, right, right.abs().max().item()).passes
+        assert compare(theirs, mine, right, right.abs().max().item()).passes
+
+
+@pytest.mark.parametrize("heads, size", ((4, 64), (3, 128)))
+def test_rotary_heads(target, heads, size):
+    x, out = random(2, 5, heads, size, dtype=BF16), unwritten(2, 5, heads, size, dtype=BF16)
+    angle = random(5, size // 2)
+    cos, sin = angle.cos().to(BF16), angle.sin().to(BF16)
+    rows = 2 * 5 * heads
+    kernels.rotary_heads[(blocks(rows, 16),)](x, cos, sin, out, rows, 5, heads, HALF=size // 2, BLOCK=16)
+    first, second = x.double().chunk(2, -1)
+    c, s = (value.double()[None, :, None] for value in (cos, sin))
+    exact = torch.cat((first * c - second * s, second * c + first * s), -1)
+    ours = hipkittens.rotary(x, cos, sin)
+    assert compare(ours, out, exact, 4.0).passes and compare(out, ours, exact, 4.0).passes
+
+
 @pytest.mark.parametrize("m, n, k", ((64, 64, 64), (100, 70, 130)))
 def test_matmul_bf16(target, m, n, k):
     a, b, out = random(m, k, dtype=BF16), random(k, n, dtype=BF16, seed=1), unwritten(m, n, dtype=BF16)

@@ -71,6 +71,59 @@ def rotary(x, cos, sin, out, tokens, HEADS: tl.constexpr, HALF: tl.constexpr):
 
 
 @triton.jit
+def rotary_heads(x, cos, sin, out, rows, tokens, heads, HALF: tl.constexpr, BLOCK: tl.constexpr):
+    """Pairs (i, i + HALF) of contiguous (batch, tokens, heads, 2 HALF) tensors: BLOCK heads of any tokens in a program."""
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    pair = tl.arange(0, HALF)
+    inside = (row < rows)[:, None]
+    angle = (row // heads % tokens)[:, None] * HALF + pair[None, :]
+    at = row[:, None] * (2 * HALF) + pair[None, :]
+    c = tl.load(cos + angle, inside, other=0.0).to(tl.float32)
+    s = tl.load(sin + angle, inside, other=0.0).to(tl.float32)
+    first = tl.load(x + at, inside, other=0.0).to(tl.float32)
+    second = tl.load(x + at + HALF, inside, other=0.0).to(tl.float32)
+    tl.store(out + at, first * c - second * s, inside)
+    tl.store(out + at + HALF, second * c + first * s, inside)
+
+
+@triton.jit
+def layer_norm_backward(
+    dy, x, weight, mean, rstd, dx, partial_weight, partial_bias, rows, columns, BLOCK: tl.constexpr
+):
+    """dx of every row, and the sums over a program's rows that the gradients of weight and bias are made of."""
+    at = tl.arange(0, BLOCK)
+    inside = at < columns
+    w = tl.load(weight + at, inside, other=0.0).to(tl.float32)
+    sum_weight = tl.zeros([BLOCK], tl.float32)
+    sum_bias = tl.zeros([BLOCK], tl.float32)
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        here = row.to(tl.int64) * columns + at
+        inverse = tl.load(rstd + row)
+        xhat = (tl.load(x + here, inside, other=0.0).to(tl.float32) - tl.load(mean + row)) * inverse
+        xhat = tl.where(inside, xhat, 0.0)
+        gradient = tl.load(dy + here, inside, other=0.0).to(tl.float32)
+        sum_weight += gradient * xhat
+        sum_bias += gradient
+        gradient *= w
+        along = tl.sum(gradient * xhat, axis=0) / columns
+        level = tl.sum(gradient, axis=0) / columns
+        tl.store(dx + here, (gradient - level - xhat * along) * inverse, inside)
+    tl.store(partial_weight + tl.program_id(0) * columns + at, sum_weight, inside)
+    tl.store(partial_bias + tl.program_id(0) * columns + at, sum_bias, inside)
+
+
+@triton.jit
+def sum_rows(partial, out, rows, columns, BLOCK_ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK_ROWS, BLOCK], tl.float32)
+    for start in range(0, rows, BLOCK_ROWS):
+        row = start + tl.arange(0, BLOCK_ROWS)
+        inside = (row < rows)[:, None] & (at < columns)[None, :]
+        total += tl.load(partial + row[:, None] * columns + at[None, :], inside, other=0.0)
+    tl.store(out + at, tl.sum(total, axis=0), at < columns)
+
+
+@triton.jit
 def matmul(
     a, b, out, m, n, k, a_stride, b_stride, out_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,

@@ -45,6 +45,23 @@ struct ForwardArguments {
     float per_column;  // 1 / cols
 };
 
+// The same without dropout, of rows that are `wide` and one step apart, with a weight of their type: what most calls need,
+// with what the first loads need in front. Strides in bytes.
+struct PlainArguments {
+    uint32_t rows, row_bytes, x_stride;
+    uint32_t bias_bytes;  // 0 without one
+    const void* x;
+    const void* residual;  // may be null
+    const void* weight;
+    const void* bias;
+    uint32_t residual_stride, workers;
+    float per_column, epsilon;
+    void* y;
+    void* sum;
+    float* mean;
+    float* rstd;
+};
+
 struct BackwardArguments {
     RowTensor dy, dsum, z;  // dsum.data may be null
     const float* mean;      // null: rms_norm
@@ -52,7 +69,7 @@ struct BackwardArguments {
     const void* weight;
     void* dx;               // dx before dropout's share is dresidual
     void* dresidual;        // null when nothing was dropped: the same as dx
-    float* partial_weight;  // [workers][cols], or null
+    float* partial_weight;  // [workgroups][cols], or null
     float* partial_bias;
     Dropout dropout;
     Rows rows;
@@ -60,6 +77,8 @@ struct BackwardArguments {
     uint32_t workers;
     int32_t wide;
     int32_t wide_parameters;
+    int32_t plain;  // wide, rows of one dimension, a weight of the element's type, no dropout
+    float per_column;
 };
 
 // Sums of the workers' partial sums, in a fixed order.
@@ -69,7 +88,7 @@ struct ReduceArguments {
     uint32_t workers;
     int32_t cols;
     ElementType type;
-    int32_t padding;
+    int32_t padding[3];
 };
 
 }  // namespace hipkittens::norm

@@ -5,17 +5,84 @@
 
 namespace hipkittens::norm {
 
+// The partial sums of a workgroup, from those of its rows' workers: waves that have rows of their own add theirs in turn.
+template <RowShape shape>
+class PartialSums {
+    static constexpr int chunks = shape.chunks, wave_bytes = chunks * 64 * 8 * 4;
+    static constexpr bool shares = shape.waves == 1;
+
+  public:
+    static constexpr int lds_bytes = shares ? 2 * wave_bytes : 4;
+    eight weight[chunks] = {}, bias[chunks] = {};
+
+    KITTENS_DEVICE void store(const BackwardArguments& arguments, const Worker<shape>& worker,
+                              kittens::shared_byte* lds) {
+        if constexpr (shares) {
+            constexpr int last = shape.rows_per_workgroup() - 1;
+            const int wave = kittens::wave_id();
+            kittens::shared_byte* place = lds + kittens::lane_id() * 16;
+            const auto each = [&](const auto& visit) {
+#pragma unroll
+                for (int c = 0; c < chunks; ++c)
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        kittens::shared_byte* here = place + (c * 2 + half) * 1024;
+                        visit(c, half, here, here + wave_bytes);
+                    }
+            };
+            for (int turn = 0; turn <= last; ++turn) {
+                if (wave == turn) {
+                    if (turn > 0)
+                        each([&](int c, int half, kittens::shared_byte* at_weight,
+                                 kittens::shared_byte* at_bias) {
+                            add(weight[c], half, at_weight);
+                            add(bias[c], half, at_bias);
+                        });
+                    if (turn < last)
+                        each([&](int c, int half, kittens::shared_byte* at_weight,
+                                 kittens::shared_byte* at_bias) {
+                            kittens::lds_write(part(weight[c], half), at_weight);
+                            kittens::lds_write(part(bias[c], half), at_bias);
+                        });
+                }
+                kittens::barrier();
+            }
+            if (wave != last) return;
+        }
+        const auto put = [&](float* partial, const eight(&values)[chunks]) {
+            const buffer destination =
+                dense_row<float>(partial, kittens::workgroup_id_x(), arguments.rows.cols);
+#pragma unroll
+            for (int c = 0; c < chunks; ++c)
+                store_eight<float>(values[c], destination, worker.column() + c * Worker<shape>::chunk_step,
+                                   arguments.wide);
+        };
+        if (arguments.partial_weight) put(arguments.partial_weight, weight);
+        if (arguments.partial_bias) put(arguments.partial_bias, bias);
+    }
+
+  private:
+    using four = kittens::vec<float, 4>;
+    KITTENS_DEVICE static four part(const eight& values, int half) { return half ? values.hi : values.lo; }
+    KITTENS_DEVICE static void add(eight& values, int half, kittens::shared_byte* from) {
+        if (half)
+            values.hi += kittens::lds_read<four>(from);
+        else
+            values.lo += kittens::lds_read<four>(from);
+    }
+};
+
 // dz = rstd (g - mean(g) - xhat mean(g xhat)) + dsum with g = dy weight and xhat = (z - mean) rstd; without the term
 // mean(g) for rms_norm.
 template <class T, RowShape shape>
-KITTENS_DEVICE void backward(const BackwardArguments& given, kittens::shared_byte* lds) {
+KITTENS_DEVICE void backward_rows(const BackwardArguments& given, kittens::shared_byte* lds) {
     using Row = Worker<shape>;
     constexpr bool sums = sums_columns(shape), held = holds_gradient(shape);
     const Row worker;
     const int cols = given.rows.cols;
-    const float scale = 1.0f / static_cast<float>(cols);
+    const float scale = given.per_column;
     RowSums<Row::waves> sum_of_row(lds);
-    eight sum_weight[sums ? Row::chunks : 1] = {}, sum_bias[sums ? Row::chunks : 1] = {};
+    PartialSums<sums ? shape : RowShape{1, 1}> partial;
 
     for (uint32_t row = worker.first_row; row < given.rows.count; row += given.workers) {
         // As in forward.h: not all of them fit into scalar registers at a time.
@@ -74,8 +141,8 @@ KITTENS_DEVICE void backward(const BackwardArguments& given, kittens::shared_byt
 #pragma unroll
             for (int c = 0; c < Row::chunks; ++c) {
                 if constexpr (sums) {
-                    sum_weight[c] = fused(gradient[c], xhat[c], sum_weight[c]);
-                    sum_bias[c] += gradient[c];
+                    partial.weight[c] = fused(gradient[c], xhat[c], partial.weight[c]);
+                    partial.bias[c] += gradient[c];
                 }
                 gradient[c] = weighted(gradient[c], c);
                 add(gradient[c], xhat[c]);
@@ -100,19 +167,84 @@ KITTENS_DEVICE void backward(const BackwardArguments& given, kittens::shared_byt
             }
         }
     }
-    if constexpr (sums) {
-        auto store = [&](float* partial, const auto& values) {
-            const buffer destination = dense_row<float>(partial, worker.first_row, cols);
+    if constexpr (sums) partial.store(given, worker, lds);
+}
+
+// The same for rows of 16-bit elements as most calls have them, `plain`, with the next row under way while this one is
+// worked on.
+template <class T, RowShape shape>
+KITTENS_DEVICE void backward_plain(const BackwardArguments& arguments, kittens::shared_byte* lds) {
+    using Row = Worker<shape>;
+    using Raw = kittens::raw_eight<T>;
+    const Row worker;
+    const int cols = arguments.rows.cols, column = worker.column();
+    RowSums<Row::waves> sum_of_row(lds);
+    PartialSums<shape> partial;
+    // Without a row or a tensor nothing is in range, and zeros come: a condition would keep registers taken.
+    const auto read = [&](const void* data, int64_t stride, uint32_t row, bool is_there,
+                          Raw(&into)[Row::chunks]) {
+        const buffer source = {
+            static_cast<const char*>(data) + row * stride * static_cast<int64_t>(sizeof(T)),
+            is_there ? static_cast<uint32_t>(cols * sizeof(T)) : 0};
 #pragma unroll
-            for (int c = 0; c < Row::chunks; ++c)
-                store_eight<float>(values[c], destination, (worker.column() + c * Row::chunk_step),
-                                   given.wide);
-        };
-        if (worker.first_row < given.workers) {
-            if (given.partial_weight) store(given.partial_weight, sum_weight);
-            if (given.partial_bias) store(given.partial_bias, sum_bias);
+        for (int c = 0; c < Row::chunks; ++c)
+            into[c] = kittens::load_raw<T>(source, column + c * Row::chunk_step);
+    };
+    const auto statistic = [&](const float* data, uint32_t row) {
+        return kittens::buffer_load<float>(
+            {reinterpret_cast<const char*>(data), data ? arguments.rows.count * 4 : 0}, row * 4);
+    };
+    Raw weight[Row::chunks], z[Row::chunks], dy[Row::chunks];
+    float next_mean, next_rstd;
+    const auto start = [&](uint32_t row) {
+        next_rstd = statistic(arguments.rstd, row);
+        next_mean = statistic(arguments.mean, row);
+        const bool is_there = row < arguments.rows.count;
+        read(arguments.z.data, arguments.z.inner, row, is_there, z);
+        read(arguments.dy.data, arguments.dy.inner, row, is_there, dy);
+    };
+    start(worker.first_row);
+    read(arguments.weight, 0, 0, true, weight);
+    for (uint32_t row = worker.first_row; row < arguments.rows.count; row += arguments.workers) {
+        const float mean = next_mean, rstd = next_rstd;
+        eight xhat[Row::chunks], gradient[Row::chunks];
+#pragma unroll
+        for (int c = 0; c < Row::chunks; ++c) {
+            xhat[c] = (kittens::widened(z[c]) - mean) * rstd;
+            gradient[c] = kittens::widened(dy[c]);
         }
+        Raw dsum[Row::chunks];
+        read(arguments.dsum.data, arguments.dsum.inner, row, arguments.dsum.data != nullptr, dsum);
+        start(row + arguments.workers);
+        kittens::schedule_fence();
+        eight sums_of_lane = {}, products_of_lane = {};
+#pragma unroll
+        for (int c = 0; c < Row::chunks; ++c) {
+            partial.weight[c] = fused(gradient[c], xhat[c], partial.weight[c]);
+            partial.bias[c] += gradient[c];
+            gradient[c] *= kittens::widened(weight[c]);
+            sums_of_lane += gradient[c];
+            products_of_lane = fused(gradient[c], xhat[c], products_of_lane);
+        }
+        float sums[2] = {sum_of(products_of_lane), sum_of(sums_of_lane)};
+        sum_of_row(sums);
+        const float product = sums[0] * arguments.per_column;
+        const float sum = arguments.mean ? sums[1] * arguments.per_column : 0.0f;
+        const buffer destination = dense_row<T>(arguments.dx, row, cols);
+#pragma unroll
+        for (int c = 0; c < Row::chunks; ++c)
+            store_eight<T>(fused(xhat[c], -product, gradient[c] - sum) * rstd + kittens::widened(dsum[c]),
+                           destination, column + c * Row::chunk_step, true);
     }
+    partial.store(arguments, worker, lds);
+}
+
+template <class T, RowShape shape>
+KITTENS_DEVICE void backward(const BackwardArguments& given, kittens::shared_byte* lds) {
+    if constexpr (kittens::is_16bit<T> && sums_columns(shape)) {
+        if (given.plain) return backward_plain<T, shape>(given, lds);
+    }
+    backward_rows<T, shape>(given, lds);
 }
 
 // The same partial sums, with columns in place of rows spread over the workgroups.
@@ -148,6 +280,7 @@ KITTENS_DEVICE void reduce(const ReduceArguments& arguments, kittens::shared_byt
     const float* partial = which ? arguments.partial[1] : arguments.partial[0];
     void* result = which ? arguments.result[1] : arguments.result[0];
     float sum = 0;
+#pragma unroll 16
     for (uint32_t worker = wave; worker < arguments.workers; worker += reduce_waves)
         sum += kittens::buffer_load<float>(dense_row<float>(partial, worker, arguments.cols), column * 4);
     kittens::lds_write(sum, lds + (wave * reduce_columns + lane) * 4);

@@ -14,9 +14,11 @@ struct RowShape {
     constexpr int threads() const { return waves * rows_per_workgroup() * 64; }
 };
 
+enum class Kind { forward, layer, rms, backward };
+
 struct RowVariant {
     const char* name;
-    bool backward;
+    Kind kind;
     ElementType element;
     RowShape shape;
 };
@@ -31,20 +33,25 @@ inline constexpr int reduce_waves = 16, reduce_columns = 64;
 inline constexpr int largest_cols = 65536;
 
 #define NORM_FORWARD(name, targets, element, waves, chunks) \
-    inline constexpr RowVariant variant_##name{#name, false, ElementType::element, {waves, chunks}};
+    inline constexpr RowVariant variant_##name{#name, Kind::forward, ElementType::element, {waves, chunks}};
+#define NORM_PLAIN(name, targets, kind, element, waves, chunks) \
+    inline constexpr RowVariant variant_##name{#name, Kind::kind, ElementType::element, {waves, chunks}};
 #define NORM_BACKWARD(name, targets, element, waves, chunks) \
-    inline constexpr RowVariant variant_##name{#name, true, ElementType::element, {waves, chunks}};
+    inline constexpr RowVariant variant_##name{#name, Kind::backward, ElementType::element, {waves, chunks}};
 #define NORM_COLUMNS(name, targets, element)
 #define NORM_REDUCE(name, targets)
 #include "variants.def"
 #undef NORM_FORWARD
+#undef NORM_PLAIN
 #undef NORM_BACKWARD
 
 inline constexpr RowVariant row_variants[] = {
 #define NORM_FORWARD(name, ...) variant_##name,
+#define NORM_PLAIN(name, ...) variant_##name,
 #define NORM_BACKWARD(name, ...) variant_##name,
 #include "variants.def"
 #undef NORM_FORWARD
+#undef NORM_PLAIN
 #undef NORM_BACKWARD
 #undef NORM_COLUMNS
 #undef NORM_REDUCE

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 // Compiled once per row and target with -DHIPKITTENS_VARIANT=<name>.
 #include "backward.h"
-#include "forward.h"
+#include "plain.h"
 
 #ifndef HIPKITTENS_VARIANT
 #error "name a row of variants.def: -DHIPKITTENS_VARIANT=<name>"
@@ -25,11 +25,23 @@ struct forward_row {
         forward<typename element_of<element>::value, shape>(values, lds);
     }
 };
+template <ElementType element, RowShape shape, bool centred>
+struct plain_row {
+    using arguments = PlainArguments;
+    static constexpr int waves_per_simd = 4, threads = shape.threads(),
+                         lds_bytes = RowSums<shape.waves>::lds_bytes;
+    KITTENS_DEVICE static void run(const arguments& values, kittens::shared_byte* lds) {
+        forward_plain<typename element_of<element>::value, shape, centred>(values, lds);
+    }
+};
 template <ElementType element, RowShape shape>
 struct backward_row {
     using arguments = BackwardArguments;
+    static constexpr int sums_bytes = sums_columns(shape) ? PartialSums<shape>::lds_bytes : 4;
     static constexpr int waves_per_simd = shape.waves > 4 ? 4 : 2, threads = shape.threads(),
-                         lds_bytes = RowSums<shape.waves>::lds_bytes;
+                         lds_bytes = sums_bytes > RowSums<shape.waves>::lds_bytes
+                                         ? sums_bytes
+                                         : RowSums<shape.waves>::lds_bytes;
     KITTENS_DEVICE static void run(const arguments& values, kittens::shared_byte* lds) {
         backward<typename element_of<element>::value, shape>(values, lds);
     }
@@ -53,24 +65,41 @@ struct reduce_row {
 };
 #define NORM_FORWARD(name, targets, element, waves, chunks) \
     using selected_##name = forward_row<ElementType::element, RowShape{waves, chunks}>;
+#define NORM_PLAIN(name, targets, kind, element, waves, chunks) \
+    using selected_##name =                                     \
+        plain_row<ElementType::element, RowShape{waves, chunks}, Kind::kind == Kind::layer>;
 #define NORM_BACKWARD(name, targets, element, waves, chunks) \
     using selected_##name = backward_row<ElementType::element, RowShape{waves, chunks}>;
 #define NORM_COLUMNS(name, targets, element) using selected_##name = columns_row<ElementType::element>;
 #define NORM_REDUCE(name, targets) using selected_##name = reduce_row<>;
 #include "variants.def"
 #undef NORM_FORWARD
+#undef NORM_PLAIN
 #undef NORM_BACKWARD
 #undef NORM_COLUMNS
 #undef NORM_REDUCE
 
 }  // namespace hipkittens::norm
 
+using Arguments = hipkittens::norm::SELECTED::arguments;
+// Of what the host hands over, the first words are the kernel's own arguments, and the rest a struct behind them: scalars
+// arrive in registers, see tools/build_kernels.py.
+struct Rest {
+    uint64_t words[sizeof(Arguments) / 8 - 6];
+};
+struct Words {
+    uint64_t first[6];
+    Rest rest;
+};
+static_assert(sizeof(Words) == sizeof(Arguments) && alignof(Words) == alignof(Arguments));
+
 // Four waves on each SIMD: 128 registers, and enough rows under way that their latency is hidden.
 extern "C" __attribute__((global,
                           amdgpu_flat_work_group_size(hipkittens::norm::SELECTED::threads,
                                                       hipkittens::norm::SELECTED::threads),
                           amdgpu_waves_per_eu(hipkittens::norm::SELECTED::waves_per_simd))) void
-KERNEL_NAME(hipkittens::norm::SELECTED::arguments arguments) {
+KERNEL_NAME(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, Rest rest) {
     static __attribute__((shared, aligned(16))) char lds[hipkittens::norm::SELECTED::lds_bytes];
-    hipkittens::norm::SELECTED::run(arguments, (kittens::shared_byte*)lds);
+    const Words words = {{a, b, c, d, e, f}, rest};
+    hipkittens::norm::SELECTED::run(__builtin_bit_cast(Arguments, words), (kittens::shared_byte*)lds);
 }

@@ -5,6 +5,42 @@
 
 namespace hipkittens::norm {
 
+struct Moments {
+    float mean, correction, rstd;
+};
+
+// Takes the mean out of a row, but for a correction, which is what the rounding of the mean left in.
+// Two passes over registers. The second one sees how far the first mean is off, and takes that out of both results (Chan,
+// Golub and LeVeque, Algorithms for computing the sample variance, 1983, formula 1.7).
+template <bool may_have_mean, int waves, int chunks, class Subtract>
+KITTENS_DEVICE Moments moments(eight (&values)[chunks], bool has_mean, float per_column, float epsilon,
+                               RowSums<waves>& sum_of_row, const Subtract& subtract) {
+    float mean = 0;
+    if (has_mean) {
+        eight sum = {};
+#pragma unroll
+        for (int c = 0; c < chunks; ++c) sum += values[c];
+        mean = sum_of_row(sum_of(sum)) * per_column;
+#pragma unroll
+        for (int c = 0; c < chunks; ++c) subtract(c, mean);
+    }
+    eight sum = {}, squares = {};
+#pragma unroll
+    for (int c = 0; c < chunks; ++c) {
+        sum += values[c];
+        squares = fused(values[c], values[c], squares);
+    }
+    if constexpr (!may_have_mean) {
+        const float variance = sum_of_row(sum_of(squares)) * per_column;
+        return {0, 0, kittens::hardware_reciprocal_square_root(variance + epsilon)};
+    }
+    float sums[2] = {sum_of(squares), sum_of(sum)};
+    sum_of_row(sums);
+    const float correction = has_mean ? sums[1] * per_column : 0.0f;
+    const float variance = sums[0] * per_column - correction * correction;
+    return {mean + correction, correction, kittens::hardware_reciprocal_square_root(variance + epsilon)};
+}
+
 // Parameter: the type of weight and bias where the arguments are plain; void: nothing is known of them.
 template <class T, RowShape shape, class Parameter>
 KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_byte* lds) {
@@ -55,14 +91,14 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
             }
         };
         Raw weight[whole ? Row::chunks : 1], bias[whole ? Row::chunks : 1];
+        // Where there is none, nothing is in range and zeros come: no register is read that nothing was loaded into.
         auto read_whole = [&](const void* data, Raw* into) {
-            if constexpr (whole)
-                if (data) {
+            if constexpr (whole) {
+                const buffer source = parameters<Parameter>(data, data ? cols : 0);
 #pragma unroll
-                    for (int c = 0; c < Row::chunks; ++c)
-                        into[c] =
-                            kittens::load_raw<Parameter>(parameters<Parameter>(data, cols), column_of(c));
-                }
+                for (int c = 0; c < Row::chunks; ++c)
+                    into[c] = kittens::load_raw<Parameter>(source, column_of(c));
+            }
         };
         if constexpr (whole) {
             kittens::raw_eight<T> x[Row::chunks], residual[Row::chunks];
@@ -116,42 +152,22 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
             kittens::schedule_fence();
         }
 
-        // Two passes over registers. The second one sees how far the first mean is off, and takes that out of both
-        // results (Chan, Golub and LeVeque, Algorithms for computing the sample variance, 1983, formula 1.7).
-        const float scale = arguments.per_column;
-        float mean = 0;
-        if (arguments.mean) {
-            eight sum = {};
+        const auto subtract = [&](int c, float mean) {
+            in_order();
+            // Behind the row's end are zeros, and stay.
+            const int column = column_of(c);
+            if (plain) {
+                values[c] -= column < cols ? mean : 0.0f;
+            } else {
 #pragma unroll
-            for (int c = 0; c < Row::chunks; ++c) sum += values[c];
-            mean = sum_of_row(sum_of(sum)) * scale;
-#pragma unroll
-            for (int c = 0; c < Row::chunks; ++c) {
-                in_order();
-                // Behind the row's end are zeros, and stay.
-                const int column = column_of(c);
-                if (plain) {
-                    values[c] -= column < cols ? mean : 0.0f;
-                } else {
-#pragma unroll
-                    for (int i = 0; i < 8; ++i) values[c][i] -= column + i < cols ? mean : 0.0f;
-                }
+                for (int i = 0; i < 8; ++i) values[c][i] -= column + i < cols ? mean : 0.0f;
             }
-        }
-        eight sum = {}, squares = {};
-#pragma unroll
-        for (int c = 0; c < Row::chunks; ++c) {
-            sum += values[c];
-            squares = fused(values[c], values[c], squares);
-        }
-        float sums[2] = {sum_of(squares), sum_of(sum)};
-        sum_of_row(sums);
-        const float correction = arguments.mean ? sums[1] * scale : 0.0f;
-        const float variance = sums[0] * scale - correction * correction;
-        const float rstd = kittens::hardware_reciprocal_square_root(variance + arguments.epsilon);
+        };
+        const auto [mean, correction, rstd] = moments<true>(
+            values, arguments.mean != nullptr, arguments.per_column, arguments.epsilon, sum_of_row, subtract);
         if (worker.column() == 0) {
             arguments.rstd[row] = rstd;
-            if (arguments.mean) arguments.mean[row] = mean + correction;
+            if (arguments.mean) arguments.mean[row] = mean;
         }
 
         const ForwardArguments last = known(kittens::arguments_again<ForwardArguments>());

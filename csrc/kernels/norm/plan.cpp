@@ -14,13 +14,18 @@ constexpr uint32_t largest_forward_workers = 1 << 18;
 
 uint32_t divide_up(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-const RowVariant& variant_for(bool backward, ElementType element, int64_t cols) {
+// The smallest that holds a row, or null.
+const RowVariant* find_variant(Kind kind, ElementType element, int64_t cols) {
     const RowVariant* best = nullptr;
     for (const RowVariant& variant : row_variants) {
-        if (variant.backward != backward || variant.element != element || variant.shape.capacity() < cols)
-            continue;
+        if (variant.kind != kind || variant.element != element || variant.shape.capacity() < cols) continue;
         if (!best || variant.shape.capacity() < best->shape.capacity()) best = &variant;
     }
+    return best;
+}
+
+const RowVariant& variant_for(Kind kind, ElementType element, int64_t cols) {
+    const RowVariant* best = find_variant(kind, element, cols);
     if (!best) throw std::invalid_argument("norm: no kernel for rows of " + std::to_string(cols));
     return *best;
 }
@@ -53,35 +58,69 @@ void check(int64_t rows, int64_t cols) {
 
 Launch plan_forward(int target, ElementType element, const ForwardArguments& given) {
     check(given.rows.count, given.rows.cols);
-    const RowVariant& variant = variant_for(false, element, given.rows.cols);
-    const uint32_t together = variant.shape.rows_per_workgroup();
+    const float per_column = 1.0f / static_cast<float>(given.rows.cols);
+    const auto groups = [&](const RowVariant& variant) {
+        return divide_up(std::min(given.rows.count, largest_forward_workers),
+                         variant.shape.rows_per_workgroup());
+    };
+    const int64_t size = element == ElementType::f32 ? 4 : 2;
+    const bool plain = given.wide && given.wide_parameters && given.rows.inner_count == given.rows.count;
+    const RowVariant* plain_variant =
+        find_variant(given.mean ? Kind::layer : Kind::rms, element, given.rows.cols);
+    const bool short_steps = given.x.inner * size <= UINT32_MAX && given.residual.inner * size <= UINT32_MAX;
+    if (plain && plain_variant && short_steps && given.weight && given.parameter_type == element &&
+        !given.dropout.seed) {
+        PlainArguments arguments{};
+        arguments.rows = given.rows.count;
+        arguments.workers = groups(*plain_variant) * plain_variant->shape.rows_per_workgroup();
+        arguments.x_stride = static_cast<uint32_t>(given.x.inner * size);
+        arguments.residual_stride = static_cast<uint32_t>(given.residual.inner * size);
+        arguments.row_bytes = static_cast<uint32_t>(given.rows.cols * size);
+        arguments.bias_bytes = given.bias ? arguments.row_bytes : 0;
+        arguments.per_column = per_column;
+        arguments.epsilon = given.epsilon;
+        arguments.x = given.x.data;
+        arguments.residual = given.residual.data;
+        arguments.weight = given.weight;
+        arguments.bias = given.bias;
+        arguments.y = given.y;
+        arguments.sum = given.sum;
+        arguments.mean = given.mean;
+        arguments.rstd = given.rstd;
+        return make_launch(target, plain_variant->name, groups(*plain_variant), 1,
+                           plain_variant->shape.threads(), arguments);
+    }
+    const RowVariant& variant = variant_for(Kind::forward, element, given.rows.cols);
     ForwardArguments arguments = given;
-    const uint32_t groups = divide_up(std::min(given.rows.count, largest_forward_workers), together);
-    arguments.workers = groups * together;
-    arguments.plain = given.wide && given.wide_parameters && given.rows.inner_count == given.rows.count &&
-                      (given.parameter_type == element || given.parameter_type == ElementType::f32);
-    arguments.per_column = 1.0f / static_cast<float>(given.rows.cols);
-    return make_launch(target, variant.name, groups, 1, variant.shape.threads(), arguments);
+    arguments.workers = groups(variant) * variant.shape.rows_per_workgroup();
+    arguments.plain = plain && (given.parameter_type == element || given.parameter_type == ElementType::f32);
+    arguments.per_column = per_column;
+    return make_launch(target, variant.name, groups(variant), 1, variant.shape.threads(), arguments);
 }
 
 uint32_t backward_workers(int64_t rows, int64_t cols) {
-    return static_cast<uint32_t>(std::min<int64_t>(rows, cols <= 512 ? 1024 : 256));
+    // Two workgroups for each compute unit of the largest device. Short rows have a wave each, and four a workgroup.
+    const int64_t together =
+        find_variant(Kind::backward, ElementType::bf16, cols)->shape.rows_per_workgroup();
+    return static_cast<uint32_t>(std::min<int64_t>((rows + together - 1) / together, 512));
 }
 
 std::vector<Launch> plan_backward(int target, ElementType element, const BackwardArguments& given,
                                   void* weight_result, void* bias_result) {
     check(given.rows.count, given.rows.cols);
-    const RowVariant& variant = variant_for(true, element, given.rows.cols);
+    const RowVariant& variant = variant_for(Kind::backward, element, given.rows.cols);
     const uint32_t together = variant.shape.rows_per_workgroup();
     const uint32_t workers = backward_workers(given.rows.count, given.rows.cols);
     std::vector<Launch> launches;
     BackwardArguments arguments = given;
-    arguments.workers = workers;
-    if (!sums_columns(variant.shape)) {  // nothing is carried from row to row
-        arguments.workers = std::min(given.rows.count, largest_forward_workers);
-    }
-    launches.push_back(make_launch(target, variant.name, divide_up(arguments.workers, together), 1,
-                                   variant.shape.threads(), arguments));
+    // Of long rows nothing is carried from row to row.
+    const uint32_t groups =
+        sums_columns(variant.shape) ? workers : std::min(given.rows.count, largest_forward_workers);
+    arguments.workers = groups * together;
+    arguments.plain = given.wide && given.wide_parameters && given.rows.inner_count == given.rows.count &&
+                      given.weight && given.parameter_type == element && !given.dropout.seed;
+    arguments.per_column = 1.0f / static_cast<float>(given.rows.cols);
+    launches.push_back(make_launch(target, variant.name, groups, 1, variant.shape.threads(), arguments));
     if (!given.partial_weight && !given.partial_bias) return launches;
     if (!sums_columns(variant.shape)) {
         arguments.workers = workers;

@@ -37,4 +37,26 @@ struct RotaryArguments {
     int32_t wide;            // everything begins on 4 bytes, pairs and what is not rotated are whole chunks
 };
 
+// A tensor as above, strides in bytes.
+struct PlainTensor {
+    const void* data;
+    int64_t batch;
+    uint32_t token, head;
+};
+
+// What most calls need, with what the first loads need in front: tensors that are `wide`, all features turned as pairs
+// (i, i + pairs), 8 << unit_shift pairs, and a row of the tables for each token, in their order.
+struct PlainArguments {
+    PlainTensor in;
+    const void* cos;  // of token 0
+    const void* sin;
+    uint32_t extent;  // bytes from a token's first feature to behind its last
+    uint32_t tokens, table_stride, unit_shift;
+    PlainTensor out, second_in, second_out;
+    uint32_t out_extent, second_extent, second_out_extent;
+    uint32_t passes,
+        second_passes;  // over the heads, as many at a time as a wave takes; none of a second tensor: 0
+    uint32_t inverse, padding[2];
+};
+
 }  // namespace hipkittens::rotary

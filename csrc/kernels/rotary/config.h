@@ -10,13 +10,16 @@ inline constexpr int pairs_per_lane = 8;  // 16 features, two accesses of 16 byt
 
 struct RotaryVariant {
     const char* name;
-    ElementType element;
+    bool plain;
+    ElementType element, table;
 };
 
 inline constexpr RotaryVariant rotary_variants[] = {
-#define ROTARY(name, targets, element) {#name, ElementType::element},
+#define ROTARY(name, targets, element) {#name, false, ElementType::element, ElementType::f32},
+#define ROTARY_PLAIN(name, targets, element, table) {#name, true, ElementType::element, ElementType::table},
 #include "variants.def"
 #undef ROTARY
+#undef ROTARY_PLAIN
 };
 
 }  // namespace hipkittens::rotary

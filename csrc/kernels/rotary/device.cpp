@@ -1,7 +1,7 @@
 // kernels/rotary/device.cpp: the entry point of one row of variants.def.
 // SPDX-License-Identifier: MIT
 // Compiled once per row and target with -DHIPKITTENS_VARIANT=<name>.
-#include "rotary.h"
+#include "plain.h"
 
 #ifndef HIPKITTENS_VARIANT
 #error "name a row of variants.def: -DHIPKITTENS_VARIANT=<name>"
@@ -26,14 +26,46 @@ template <>
 struct element_of<ElementType::f16> {
     using value = kittens::half;
 };
-#define ROTARY(name, targets, element) using selected_##name = element_of<ElementType::element>::value;
+
+// Only the selected row's template is instantiated.
+template <ElementType element>
+struct any_row {
+    using arguments = RotaryArguments;
+    KITTENS_DEVICE static void run(const arguments& values) {
+        rotary::run<typename element_of<element>::value>(values);
+    }
+};
+template <ElementType element, ElementType table>
+struct plain_row {
+    using arguments = PlainArguments;
+    KITTENS_DEVICE static void run(const arguments& values) {
+        rotate_plain<typename element_of<element>::value, typename element_of<table>::value>(values);
+    }
+};
+#define ROTARY(name, targets, element) using selected_##name = any_row<ElementType::element>;
+#define ROTARY_PLAIN(name, targets, element, table) \
+    using selected_##name = plain_row<ElementType::element, ElementType::table>;
 #include "variants.def"
 #undef ROTARY
+#undef ROTARY_PLAIN
 
 }  // namespace hipkittens::rotary
 
+using Arguments = hipkittens::rotary::SELECTED::arguments;
+// Of what the host hands over, the first words are the kernel's own arguments, and the rest a struct behind them: scalars
+// arrive in registers, see tools/build_kernels.py.
+struct Rest {
+    uint64_t words[sizeof(Arguments) / 8 - 7];
+};
+struct Words {
+    uint64_t first[7];
+    Rest rest;
+};
+static_assert(sizeof(Words) == sizeof(Arguments) && alignof(Words) == alignof(Arguments));
+
 extern "C" __attribute__((global, amdgpu_flat_work_group_size(hipkittens::rotary::waves * 64,
                                                               hipkittens::rotary::waves * 64))) void
-KERNEL_NAME(hipkittens::rotary::RotaryArguments arguments) {
-    hipkittens::rotary::run<hipkittens::rotary::SELECTED>(arguments);
+KERNEL_NAME(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g, Rest rest) {
+    const Words words = {{a, b, c, d, e, f, g}, rest};
+    hipkittens::rotary::SELECTED::run(__builtin_bit_cast(Arguments, words));
 }

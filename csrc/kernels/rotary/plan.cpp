@@ -29,6 +29,64 @@ bool is_wide(ElementType element, const RotaryArguments& a) {
            on_dwords(a.sin, size_of(a.table_type), {a.sin_stride});
 }
 
+// A tensor of the plain form and its extent, if 32 bits take all of it but the batch's step.
+bool as_plain(const HeadTensor& tensor, int64_t size, int heads, int features, PlainTensor& plain,
+              uint32_t& extent) {
+    const int64_t all = ((heads - 1) * tensor.head + features) * size;
+    // A head behind the last has to be out of range, also two passes of a wave further on.
+    if (tensor.head < features || tensor.token < 0 || tensor.token * size > UINT32_MAX ||
+        (heads + 128) * tensor.head * size > INT32_MAX)
+        return false;
+    plain = {tensor.data, tensor.batch * size, static_cast<uint32_t>(tensor.token * size),
+             static_cast<uint32_t>(tensor.head * size)};
+    extent = static_cast<uint32_t>(all);
+    return true;
+}
+
+// False where a call needs more than the plain form has.
+bool as_plain(ElementType element, const RotaryArguments& a, PlainArguments& plain) {
+    const int64_t size = size_of(element), stride = a.cos_stride * size_of(a.table_type);
+    const int units = a.pairs / pairs_per_lane;
+    if (!a.wide || a.interleaved || a.positions || 2 * a.pairs != a.features || (units & (units - 1)) ||
+        units > 64 || a.parts[0].heads == 0 || a.batch > 0xffff || a.offset < 0 || stride < 0 ||
+        stride > UINT32_MAX || a.sin_stride != a.cos_stride)
+        return false;
+    while (1 << plain.unit_shift < units) ++plain.unit_shift;
+    const int heads_at_a_time = 64 / units;
+    const auto passes = [&](int heads) {
+        return static_cast<uint32_t>((heads + heads_at_a_time - 1) / heads_at_a_time);
+    };
+    const Rotated &first = a.parts[0], &second = a.parts[1];
+    if (!as_plain(first.in, size, first.heads, a.features, plain.in, plain.extent) ||
+        !as_plain(first.out, size, first.heads, a.features, plain.out, plain.out_extent))
+        return false;
+    if (second.heads &&
+        (!as_plain(second.in, size, second.heads, a.features, plain.second_in, plain.second_extent) ||
+         !as_plain(second.out, size, second.heads, a.features, plain.second_out, plain.second_out_extent)))
+        return false;
+    const int64_t known = a.table_rows > a.offset ? a.table_rows - a.offset : 0;
+    if (known < a.tokens) return false;  // some token would be looked up behind the tables
+    plain.passes = passes(first.heads);
+    plain.second_passes = passes(second.heads);
+    plain.cos = static_cast<const char*>(a.cos) + a.offset * stride;
+    plain.sin = static_cast<const char*>(a.sin) + a.offset * stride;
+    plain.tokens = a.tokens;
+    plain.table_stride = static_cast<uint32_t>(stride);
+    plain.inverse = a.inverse;
+    return true;
+}
+
+template <class Arguments>
+Launch make_launch(int target, const char* name, uint32_t x, uint32_t y, const Arguments& arguments) {
+    Launch launch{std::string("hipkittens_rotary_") + name + "_gfx" + std::to_string(target),
+                  name,
+                  {x, y, 1},
+                  {waves * 64, 1, 1},
+                  std::vector<unsigned char>(sizeof(arguments))};
+    std::memcpy(launch.arguments.data(), &arguments, sizeof(arguments));
+    return launch;
+}
+
 }  // namespace
 
 Launch plan(int target, ElementType element, const RotaryArguments& given) {
@@ -41,18 +99,19 @@ Launch plan(int target, ElementType element, const RotaryArguments& given) {
     for (const Rotated& part : given.parts)
         if (static_cast<int64_t>(part.heads) * given.features > 0x7fffffff)
             throw std::invalid_argument("rotary: a token has more than 2147483647 features");
-    const char* name = nullptr;
-    for (const RotaryVariant& variant : rotary_variants)
-        if (variant.element == element) name = variant.name;
     RotaryArguments arguments = given;
     arguments.wide = is_wide(element, given);
-    Launch launch{std::string("hipkittens_rotary_") + name + "_gfx" + std::to_string(target),
-                  name,
-                  {static_cast<uint32_t>((all + waves - 1) / waves), 1, 1},
-                  {waves * 64, 1, 1},
-                  std::vector<unsigned char>(sizeof(arguments))};
-    std::memcpy(launch.arguments.data(), &arguments, sizeof(arguments));
-    return launch;
+    PlainArguments plain{};
+    const bool is_plain = as_plain(element, arguments, plain);
+    const RotaryVariant* chosen = nullptr;
+    for (const RotaryVariant& variant : rotary_variants) {
+        if (variant.element != element) continue;
+        if (!variant.plain) chosen = chosen ? chosen : &variant;
+        if (variant.plain && is_plain && variant.table == given.table_type) chosen = &variant;
+    }
+    if (chosen->plain)
+        return make_launch(target, chosen->name, (given.tokens + waves - 1) / waves, given.batch, plain);
+    return make_launch(target, chosen->name, static_cast<uint32_t>((all + waves - 1) / waves), 1, arguments);
 }
 
 }  // namespace hipkittens::rotary
