@@ -205,6 +205,9 @@ KITTENS_DEVICE void compute_here(V& value) {
     asm volatile("" : "+v"(value));
 }
 
+// Two floats that the compiler does not join with others to longer vectors, whose arithmetic would then be in one place.
+KITTENS_DEVICE void stay_apart(vec<float, 2>& pair) { asm("" : "+v"(pair)); }
+
 // The kernel's argument struct, read from memory where it is called: what only the end of a kernel needs then
 // occupies no scalar register before.
 template <class Arguments>

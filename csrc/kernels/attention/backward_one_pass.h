@@ -63,16 +63,17 @@ struct OnePass {
     static constexpr int slopes_a = exponents_a + pieces + (pieces > 4),
                          slopes_b = exponents_b + pieces + (pieces > 4);
     static_assert(slopes_a > scores_b && slopes_b > values_a && slopes_b + pieces / 2 <= values_b);
-    // Pairs of registers of the last step's shares of dQ, where the arithmetic above leaves room: most before the waves
-    // meet, the rest before the products that need the registers.
-    static constexpr int pairs = sums * per_lane / 2, early_pairs = pairs * 5 / 8;
-    static constexpr int slot_of_pair(int pair) {
-        return pair < early_pairs ? values_b + pair * (meeting - values_b) / early_pairs
-                                  : meeting + 1 + pair - early_pairs;
+    // Registers of the last step's shares of dQ, where the arithmetic above leaves room: most before the waves meet, the rest
+    // before the products that need the registers.
+    static constexpr int shares = sums * per_lane, early_shares = shares * 5 / 8;
+    static constexpr int slot_of_share(int share) {
+        return share < early_shares
+                   ? values_b + share * (meeting - values_b) / early_shares
+                   : meeting + 1 + (share - early_shares) * (sums_at - meeting - 1) / (shares - early_shares);
     }
     // Each load of the next tiles has a slot, before all shares.
     static constexpr int loads = 2 * Loads::passes;
-    static_assert(slot_of_pair(pairs - 1) < sums_at && loads < values_b && slopes_b + pieces <= meeting);
+    static_assert(slot_of_share(shares - 1) < sums_at && loads < values_b && slopes_b + pieces <= meeting);
 
     const BackwardArguments& arguments;
     kittens::shared_byte* lds;
@@ -214,9 +215,16 @@ struct OnePass {
     template <int half>
     KITTENS_DEVICE void convert_weights(int first, int count) {
 #pragma unroll
-        for (int e = first; e < first + count; ++e) {
-            const float weight = scores[half][e];
-            weights_low[half][e / 8][e % 8] = static_cast<T>(config.dropout && weight < 0 ? 0.0f : weight);
+        for (int e = first; e < first + count; e += 2) {
+            kittens::vec<float, 2> pair = {scores[half][e], scores[half][e + 1]};
+            kittens::stay_apart(pair);
+            if constexpr (config.dropout) {
+                if (pair[0] < 0) pair[0] = 0;
+                if (pair[1] < 0) pair[1] = 0;
+            }
+            const auto low = __builtin_convertvector(pair, kittens::vec<T, 2>);
+            weights_low[half][e / 8][e % 8] = low[0];
+            weights_low[half][e / 8][e % 8 + 1] = low[1];
         }
     }
     // dS of a weight and its dP, from which delta is already taken; a dropped one has no dP.
@@ -228,12 +236,16 @@ struct OnePass {
     }
     template <int half, int e>
     KITTENS_DEVICE void slope() {
+        kittens::vec<float, 2> pair;
         kittens::for_each_index<2>([&](auto n) {
             constexpr int at = e + n.value;
             const float own_delta = config.dropout ? kittens::broadcast_in_16<at>(delta_now[half]) : 0.0f;
-            slopes[half][at] = slope_of(scores[half][at], slopes[half][at], own_delta);
-            slopes_low[half][at / 8][at % 8] = static_cast<T>(slopes[half][at]);
+            pair[n.value] = slope_of(scores[half][at], slopes[half][at], own_delta);
         });
+        kittens::stay_apart(pair);
+        const auto low = __builtin_convertvector(pair, kittens::vec<T, 2>);
+        slopes_low[half][e / 8][e % 8] = low[0];
+        slopes_low[half][e / 8][e % 8 + 1] = low[1];
     }
     template <int half, int e>
     KITTENS_DEVICE void write_slopes(uint32_t to) const {
@@ -242,15 +254,12 @@ struct OnePass {
         kittens::lds_write(
             run, lds + slopes_at + kittens::stepped_offset<SlopeTile>(to, 0, half * 32 + query_of(e)));
     }
-    // Two registers of the shares of the step before go to memory, in the order in which they lie (query_sums.h).
-    template <int pair>
-    KITTENS_DEVICE void add_shares() const {
-        constexpr int sum = pair * 2 / per_lane, e = pair * 2 % per_lane;
-        const kittens::vec<float, 2> shares =
-            kittens::vec<float, 2>{gradient_q[sum][e], gradient_q[sum][e + 1]} * inverse[sum];
-        char* const to = sums_before + sum * columns * sum_tile_bytes + e * kittens::wave_lanes * 4;
-        kittens::atomic_add(to, sum_at, static_cast<int32_t>(shares[0]));
-        kittens::atomic_add(to + kittens::wave_lanes * 4, sum_at, static_cast<int32_t>(shares[1]));
+    // A register of the shares of the step before goes to memory, in the order in which they lie (query_sums.h).
+    template <int share>
+    KITTENS_DEVICE void add_share() const {
+        constexpr int sum = share / per_lane, e = share % per_lane;
+        kittens::atomic_add(sums_before + sum * columns * sum_tile_bytes + e * kittens::wave_lanes * 4,
+                            sum_at, static_cast<int32_t>(gradient_q[sum][e] * inverse[sum]));
     }
 
     // From the slot before `first` on.
@@ -283,12 +292,12 @@ struct OnePass {
             if constexpr (i == 0) begin();
             if constexpr (i > 0 && i <= loads) load(kittens::index<i - 1>{});
             if constexpr (i == meeting) {
-                kittens::wait_vector_memory<2 * early_pairs>();
+                kittens::wait_vector_memory<early_shares>();
                 kittens::barrier();
             }
             if constexpr (i == meeting - 1) read_own_statistics(buffer);
             if constexpr (i == meeting + 1) read_statistics(buffer ^ 1);
-            if constexpr (i == sums_at - 1) use_statistics();
+            if constexpr (i == sums_at) use_statistics();
             if constexpr (config.dropout && i == 0) {
                 delta_now[0] = delta[0];
                 delta_now[1] = delta[1];
@@ -298,6 +307,7 @@ struct OnePass {
             // Those of the next fours may be under way.
             if constexpr (i % group == 0) kittens::wait_lds<reads_between(i + group, i + ahead)>();
             multiply<i>(fragments[i % ring]);
+            kittens::schedule_fence();
             if constexpr (i + ahead < products)
                 read<i + ahead>(fragments[(i + ahead) % ring], now);
             else
@@ -309,8 +319,8 @@ struct OnePass {
             if constexpr (of(exponents_b)) exponentiate<1>((i - exponents_b) * share, share);
             arithmetic_of_slopes<0, slopes_a, i>(head, column, masked, left, span, slopes_to);
             arithmetic_of_slopes<1, slopes_b, i>(head, column, masked, left, span, slopes_to);
-            kittens::for_each_index<pairs>([&](auto pair) {
-                if constexpr (slot_of_pair(pair.value) == i) add_shares<pair.value>();
+            kittens::for_each_index<shares>([&](auto share) {
+                if constexpr (slot_of_share(share.value) == i) add_share<share.value>();
             });
             kittens::schedule_fence();
         });
@@ -542,7 +552,7 @@ struct OnePass {
                 head_now = following_head;
                 buffer ^= 1;
             } while (more);
-            kittens::for_each_index<pairs>([&](auto pair) { add_shares<pair.value>(); });
+            kittens::for_each_index<shares>([&](auto share) { add_share<share.value>(); });
         }
         const auto results = kittens::arguments_again<BackwardArguments>();
         kittens::barrier();
