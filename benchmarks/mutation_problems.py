@@ -18,10 +18,10 @@ from hipkittens._representative import _DTYPES, _draw, _gemm, _rotary
 # m, n, k at which the plan takes the tile on the targets that have it: it wants a tile for every compute unit.
 _GEMM = {
     "256x256x64": (4864, 4096, 456),
-    "256x224x32": (4096, 4096, 520),
+    "256x224x32": (4096, 4096, 1032),
     "256x128x64": (4096, 2048, 328),
     "128x128x64": (2048, 2048, 328),
-    "64x128x64": (512, 4096, 520),
+    "64x128x64": (512, 4096, 776),
     "64x64x64": (1024, 2048, 264),
     "32x64x64": (512, 512, 264),
     "64x64x64_unaligned": (257, 129, 515),

@@ -68,14 +68,14 @@ _GEMM = (
     (4096, 4096, 512),
     (4096, 2048, 256),
     (2048, 2048, 256),
-    (512, 4096, 512),
+    (512, 4096, 768),
     (1024, 2048, 256),
     (512, 512, 256),
     (256, 128, 2048),
     (257, 129, 515),
 )
-# gfx942 has 256x224 tiles for nt alone, and takes them for the first above.
-_GEMM_NT = ((4864, 4096, 512),)
+# gfx942 has 256x224 tiles for nt alone.
+_GEMM_NT = ((4096, 4096, 1024),)
 # length, heads, key heads, head size, backward, dropout_p: the ping-pong kernels want a tile for every compute unit, and
 # one head of many keys is split into parts, which a kernel of its own joins.
 _ATTENTION = (
