@@ -81,7 +81,12 @@ class TorchPeer:
         x, weight, bias = random(e["rows"], e["columns"]), random(e["columns"]), random(e["columns"])
         if problem.operation == "rms_norm":
             return lambda: F.rms_norm(x, weight.shape, weight)
-        return lambda: F.layer_norm(x, weight.shape, weight, bias)
+        if problem.operation == "layer_norm":
+            return lambda: F.layer_norm(x, weight.shape, weight, bias)
+        leaves = [leaf.requires_grad_() for leaf in (x, weight, bias)]
+        y = F.layer_norm(x, weight.shape, weight, bias)
+        gradient = torch.randn_like(y)
+        return lambda: torch.autograd.grad(y, leaves, gradient, retain_graph=True)
 
 
 def peer(name: str) -> Peer:

@@ -10,7 +10,9 @@ from functools import cached_property
 
 import torch
 
-OPERATIONS = ("gemm", "attention", "attention_backward", "rotary", "layer_norm", "rms_norm")
+OPERATIONS = (
+    "gemm", "attention", "attention_backward", "rotary", "layer_norm", "layer_norm_backward", "rms_norm",
+)  # fmt: skip
 BYTES = 2  # of a bfloat16, the dtype of every problem
 _MOST = 1 << 24  # of one extent: far beyond any of these problems
 
@@ -36,6 +38,7 @@ SYNTAX = {
     "attention_backward": _ATTENTION,
     "rotary": _Syntax("B16H16N2048D128", "BHND"),
     "layer_norm": _ROWS,
+    "layer_norm_backward": _ROWS,
     "rms_norm": _ROWS,
 }
 DEFAULT_SHAPES = {
@@ -44,6 +47,7 @@ DEFAULT_SHAPES = {
     "attention_backward": "B16H16N1024D128",
     "rotary": "B16H16N1024D128,B16H16N2048D128,B16H16N4096D128",
     "layer_norm": "16384x2048,16384x4096,16384x8192",
+    "layer_norm_backward": "16384x2048,16384x4096,16384x8192",
     "rms_norm": "16384x2048,16384x4096,16384x8192",
 }
 
@@ -114,7 +118,8 @@ class Problem:
             return BYTES * (4.0 * queries + 4 * keys) + lse  # q, out, dout, dq; k, v, dk, dv; lse
         if self.operation == "rotary":
             return BYTES * 2.0 * e["B"] * e["N"] * e["H"] * e["D"]
-        return BYTES * 2.0 * e["rows"] * e["columns"]
+        passes = 3 if self.operation == "layer_norm_backward" else 2  # x, y; or x, dy, dx
+        return BYTES * float(passes * e["rows"] * e["columns"])
 
     def call(self, device: str = "cpu") -> Callable[[], object]:
         """A function that runs ours on tensors of `device`: of random values on a GPU, of zeros elsewhere, which the model
@@ -146,7 +151,12 @@ class Problem:
         if self.operation == "rms_norm":
             return lambda: rms_norm(x, weight)
         bias = self.tensor(device, e["columns"])
-        return lambda: layer_norm(x, weight, bias)
+        if self.operation == "layer_norm":
+            return lambda: layer_norm(x, weight, bias)
+        gradient, statistics = self.tensor(device, *x.shape), torch.zeros(e["rows"], device=device)
+        return lambda: torch.ops.hipkittens.norm_backward(
+            gradient, None, x, weight, statistics, statistics, 0.0, None, True, True
+        )
 
     def _options(self) -> tuple[float, bool, int, int, float, None]:
         """scale, causal, window_left, window_right, dropout_p, seed."""

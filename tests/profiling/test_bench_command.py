@@ -15,6 +15,7 @@ TINY = {
     "attention_backward": "B1H1N64D64",
     "rotary": "B1H1N16D64",
     "layer_norm": "4x128",
+    "layer_norm_backward": "4x128",
     "rms_norm": "4x128",
 }
 

@@ -20,6 +20,7 @@ def rows_of(capsys, *arguments):
     (
         ("gemm", "64x64x64"),
         ("layer_norm", "4x128"),
+        ("layer_norm_backward", "4x128"),
         ("rms_norm", "4x128"),
         ("rotary", "B1H2N4D64"),
         ("attention", "B1H1N64D64"),
