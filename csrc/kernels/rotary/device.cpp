@@ -52,6 +52,17 @@ struct plain_row {
 }  // namespace hipkittens::rotary
 
 using Arguments = hipkittens::rotary::SELECTED::arguments;
+#define KERNEL                                                                                    \
+    extern "C" __attribute__((global, amdgpu_flat_work_group_size(hipkittens::rotary::waves * 64, \
+                                                                  hipkittens::rotary::waves * 64))) void
+
+// The rows of ROTARY: with words of their many arguments in registers from the start, the others would not fit.
+#define IN_MEMORY_bf16 1
+#define IN_MEMORY_f16 1
+#define IN_MEMORY_f32 1
+#if PASTE(IN_MEMORY_, HIPKITTENS_VARIANT, , )
+KERNEL KERNEL_NAME(Arguments arguments) { hipkittens::rotary::SELECTED::run(arguments); }
+#else
 // Of what the host hands over, the first words are the kernel's own arguments, and the rest a struct behind them: scalars
 // arrive in registers, see tools/build_kernels.py.
 struct Rest {
@@ -62,10 +73,9 @@ struct Words {
     Rest rest;
 };
 static_assert(sizeof(Words) == sizeof(Arguments) && alignof(Words) == alignof(Arguments));
-
-extern "C" __attribute__((global, amdgpu_flat_work_group_size(hipkittens::rotary::waves * 64,
-                                                              hipkittens::rotary::waves * 64))) void
-KERNEL_NAME(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g, Rest rest) {
+KERNEL KERNEL_NAME(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g,
+                   Rest rest) {
     const Words words = {{a, b, c, d, e, f, g}, rest};
     hipkittens::rotary::SELECTED::run(__builtin_bit_cast(Arguments, words));
 }
+#endif
