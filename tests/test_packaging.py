@@ -44,7 +44,7 @@ def test_every_variant_is_in_the_pack(target):
     assert pack.verify() == len(wanted) > 0
 
 
-# What is known to spill, by kernel: (VGPRs, SGPRs, bytes of scratch) at most. Attention at head size 256 parks its
+# What is known to spill, by kernel, or by kernel and target: (VGPRs, SGPRs, bytes of scratch) at most. Attention at head size 256 parks its
 # registers in AGPRs, outside memory; scalars of the longest backward rows lie in lanes of a VGPR.
 KNOWN_SPILLS = {
     **{
@@ -54,7 +54,7 @@ KNOWN_SPILLS = {
     },
     "norm.backward_bf16_8192": (0, 5, 0),
     "norm.backward_f16_8192": (0, 3, 0),
-    "norm.backward_bf16_65536": (0, 2, 0),
+    "norm.backward_bf16_65536 gfx942": (0, 2, 0),
 }
 
 
@@ -72,7 +72,7 @@ def test_index_says_what_a_kernel_is(target):
         assert kernel["vgprs"] > 0 and kernel["lds_bytes"] <= {"gfx942": 65536, "gfx950": 163840}[target]
         # A spilled SGPR goes to a lane of a VGPR, a VGPR to an AGPR; scratch memory is what costs.
         found = tuple(kernel[key] for key in ("vgpr_spills", "sgpr_spills", "scratch_bytes"))
-        known = KNOWN_SPILLS.get(entry["name"], (0, 0, 0))
+        known = KNOWN_SPILLS.get(entry["name"]) or KNOWN_SPILLS.get(f"{entry['name']} {target}", (0, 0, 0))
         assert all(a <= b for a, b in zip(found, known, strict=True)), (entry["name"], found)
         assert any(found) == any(known), f"{entry['name']} spills no more: take it off the list"
 
