@@ -167,7 +167,9 @@ def made_from(operation: str, device: str, library: str, kernels: Sequence[str])
         if not set(kernels) <= here.keys():
             return ""
         parts += [here[name] for name in kernels]
-        parts.append((ROOT / "csrc" / "kernels" / FOLDERS.get(operation, operation) / "plan.cpp").read_text())
+        folder = ROOT / "csrc" / "kernels" / FOLDERS.get(operation, operation)
+        plans = (folder / name for name in ("plan.cpp", "costs.def"))
+        parts += [path.read_text() for path in plans if path.exists()]
     else:
         parts += [(ROOT / name).read_text() for name in _PEER_SOURCES[library]]
         parts.append(wheel.VERSION if library == "aiter" else importlib.metadata.version("triton"))
