@@ -111,7 +111,7 @@ class LineProgramReader {
             const uint8_t byte = take<uint8_t>();
             value |= static_cast<int64_t>(uint64_t{byte & 0x7fu} << shift);
             if (byte & 0x80) continue;
-            if ((byte & 0x40) && shift + 7 < 64) value |= -(int64_t{1} << (shift + 7));
+            if ((byte & 0x40) && shift + 7 < 64) value |= static_cast<int64_t>(~uint64_t{0} << (shift + 7));
             return value;
         }
         damaged("a number has more than 64 bits");
