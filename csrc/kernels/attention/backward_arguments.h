@@ -21,9 +21,11 @@ enum class Statistic {
     count = 4,
 };
 constexpr int64_t statistic_index(Statistic statistic, int64_t row) {
-    constexpr int block = statistics_block;
-    return (row / block * static_cast<int>(Statistic::count) + static_cast<int>(statistic)) * block +
-           row % block;
+    constexpr uint64_t block = statistics_block, kinds = static_cast<uint64_t>(Statistic::count);
+    // A signed quotient is rounded towards zero, which takes more instructions.
+    const auto from_zero = static_cast<uint64_t>(row);
+    return static_cast<int64_t>((from_zero / block * kinds + static_cast<uint64_t>(statistic)) * block +
+                                from_zero % block);
 }
 
 // Statistics of a sequence begin on a whole block, and end with one. Sequence b of a packed batch begins at this row: blocks
