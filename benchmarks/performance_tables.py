@@ -213,6 +213,7 @@ _COLUMNS = (*(name for name in _FIELDS if name not in _DERIVED), *_OWN)
 
 
 def read(path: Path = ROWS) -> dict[tuple[str, str, str, str], Entry]:
+    """Rows carry the model's error as it is known now, not as it was when they ran."""
     if not path.exists():
         return {}
 
@@ -229,6 +230,9 @@ def read(path: Path = ROWS) -> dict[tuple[str, str, str, str], Entry]:
         for line in csv.DictReader(file):
             values = {name: value(name, text) for name, text in line.items()}
             own = {name: values.pop(name) for name in _OWN}
+            (problem,) = parse_shapes(values["operation"], values["shape"])
+            error = error_of(problem, values["device"])
+            values |= {"error_percent": error.percent, "error_of": error.text}
             entries.append(Entry(bench.Row(**values), **own))
     return {entry.key: entry for entry in entries}
 
@@ -272,7 +276,7 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=1 << 30, metavar="N", help="no sizes above")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no row after so many")
     parser.add_argument("--again", action="store_true", help="also rows that are not out of date")
-    parser.add_argument("--page", action="store_true", help="run nothing, write the page and its plots")
+    parser.add_argument("--page", action="store_true", help="run nothing, write rows, page and plots")
     parser.add_argument(
         "--check",
         action="store_true",
@@ -296,6 +300,7 @@ def main() -> None:
         sys.exit(bool(old))
     if not arguments.page:
         run_all(entries, chosen, arguments.largest, arguments.seconds, arguments.again)
+    write(entries)
     import performance_page
 
     performance_page.write(entries)
