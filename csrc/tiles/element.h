@@ -4,6 +4,8 @@
 #include <stdint.h>
 
 #define KITTENS_DEVICE __attribute__((device, always_inline)) inline
+// For lambdas in large kernels: one that is not inlined puts all it refers to into memory.
+#define KITTENS_INLINE __attribute__((always_inline))
 
 namespace kittens {
 

@@ -295,6 +295,7 @@ KITTENS_DEVICE void atomic_add(char* base, uint32_t offset, int32_t value) {
     __hip_atomic_fetch_add((__attribute__((address_space(1))) int32_t*)address, value, __ATOMIC_RELAXED,
                            __HIP_MEMORY_SCOPE_AGENT);
 }
+KITTENS_DEVICE bool any_lane(bool value) { return __builtin_amdgcn_ballot_w64(value) != 0; }
 
 // One instruction each; v_exp_f32 and v_log_f32 flush denormals, the rest is within 1 ulp (CDNA3 ISA manual,
 // VOP1).

@@ -88,8 +88,12 @@ struct global_to_shared {
     // One load of a direct fetch, for schedules that place each by itself.
     template <int pass>
     KITTENS_DEVICE void fetch_pass(buffer source, Tile tile) const {
+        fetch_prepared_pass<pass>(prepared(source), tile);
+    }
+    template <int pass>
+    KITTENS_DEVICE void fetch_prepared_pass(buffer source, Tile tile) const {
         static_assert(fill == Fill::direct);
-        buffer_load_to_lds_one<pass % 4>(prepared(source), offsets[pass],
+        buffer_load_to_lds_one<pass % 4>(source, offsets[pass],
                                          tile.data + (wave * passes + pass / 4 * 4) * wave_bytes);
     }
 

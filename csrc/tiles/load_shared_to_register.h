@@ -89,4 +89,49 @@ KITTENS_DEVICE void load(rt<T, R, C, Layout, Shape>& destination, Tile source, i
     load_part<base_tiles<0, Register::height, 0, Register::width>>(destination, source, row, col);
 }
 
+// Base tiles one by one: the XORs of a tile's columns are done once and kept in address registers, rows and whole tiles
+// are offsets in the instruction.
+template <class T, class Layout, class Shape, class Tile>
+struct base_tile_reader {
+    using Fragment = vec<T, Shape::rows * Shape::cols / wave_lanes>;
+    static constexpr bool transposes = !Layout::is_row;
+    static_assert(is_16bit<T> && Shape::run == 8 && sizeof(Fragment) == 16, "operands of 16-bit elements");
+    static_assert(!transposes || target.transposed_lds_read, "only gfx950 transposes while it reads");
+    static constexpr unsigned grain = Shape::cols * sizeof(T);
+    static constexpr int count = Tile::row_bytes / grain;
+    uint32_t addresses[count];
+
+    KITTENS_DEVICE explicit base_tile_reader(shared_byte* lds) {
+        const int lane = lane_id();
+        const Coordinate own = Layout::at(Shape::value(), lane, 0);
+        const int inside = lane % 16;
+        const unsigned offset =
+            transposes ? Tile::offset(own.row + inside / 4, own.col / 16 * 16 + inside % 4 * 4)
+                       : Tile::offset(own.row, own.col);
+#pragma unroll
+        for (int i = 0; i < count; ++i)
+            addresses[i] = opaque(reinterpret_cast<uint32_t>(lds) + (offset ^ i * grain));
+    }
+    // To another tile, `bytes` further on (or back: modulo 2^32); the same for all lanes.
+    KITTENS_DEVICE void move(uint32_t bytes) {
+#pragma unroll
+        for (uint32_t& address : addresses) address += bytes;
+    }
+    template <int row, int col>
+    KITTENS_DEVICE Fragment read() const {
+        constexpr unsigned turn = Tile::key(row) * slot_bytes(Tile::access) ^ col * sizeof(T);
+        static_assert(turn % grain == 0 && turn / grain < count, "an address register for each turn");
+        auto* address = reinterpret_cast<shared_byte*>(addresses[turn / grain]) + row * Tile::row_bytes;
+        if constexpr (transposes) {
+            static_assert(Tile::key(4) == 0, "rows 4 further on are not turned");
+            Fragment fragment;
+            fragment.lo = lds_read_transposed<T>(address);
+            fragment.hi = lds_read_transposed<T>(address + 4 * Tile::row_bytes);
+            return fragment;
+        } else {
+            return lds_read<Fragment>(address);
+        }
+    }
+};
+
 }  // namespace kittens

@@ -7,8 +7,8 @@ namespace hipkittens::attention {
 enum class Input { bf16, f16 };
 enum class Targets { both, gfx942, gfx950 };
 enum class Schedule {
-    simple,     // load the next tile, attend to this one, meet
-    ping_pong,  // two wave groups half a phase apart (tiles/schedule.h)
+    simple,       // load the next tile, attend to this one, meet
+    interleaved,  // matrix steps, softmax and LDS reads of neighbouring chunks of keys side by side
 };
 
 struct ForwardConfig {
@@ -21,6 +21,7 @@ struct ForwardConfig {
     static constexpr int queries_per_wave = 32, keys_per_tile = 64;
     constexpr int queries() const { return waves * queries_per_wave; }
     constexpr int threads() const { return waves * 64; }
+    constexpr int waves_per_simd() const { return schedule == Schedule::simple ? waves / 4 : 2; }
 };
 
 struct ForwardVariant {

@@ -23,7 +23,7 @@ namespace hipkittens::attention {
 template <ForwardConfig config>
 struct forward_row {
     using arguments = ForwardArguments;
-    static constexpr int threads = config.threads();
+    static constexpr int threads = config.threads(), waves_per_simd = config.waves_per_simd();
     KITTENS_DEVICE static void enter(const arguments& values) {
         static __attribute__((shared, aligned(1024))) char lds[Forward<config>::lds_bytes];
         Forward<config>::run(values, (kittens::shared_byte*)lds);
@@ -39,7 +39,7 @@ struct kernel_of {
 template <BackwardConfig config>
 struct backward_row {
     using arguments = BackwardArguments;
-    static constexpr int threads = config.threads();
+    static constexpr int threads = config.threads(), waves_per_simd = threads / 256;
     KITTENS_DEVICE static void enter(const arguments& values) {
         using Kernel = typename kittens::choose<config.owner == Owner::one_pass, kernel_of<OnePass, config>,
                                                 kernel_of<Backward, config>>::type;
@@ -53,7 +53,7 @@ struct backward_row {
 template <Input input>
 struct delta_row {
     using arguments = BackwardArguments;
-    static constexpr int threads = delta_threads;
+    static constexpr int threads = delta_threads, waves_per_simd = threads / 256;
     KITTENS_DEVICE static void enter(const arguments& values) {
         Delta<typename element_of<input>::type>::run(values);
     }
@@ -64,7 +64,7 @@ struct delta_row {
 template <Input input>
 struct convert_row {
     using arguments = BackwardArguments;
-    static constexpr int threads = delta_threads;
+    static constexpr int threads = delta_threads, waves_per_simd = threads / 256;
     KITTENS_DEVICE static void enter(const arguments& values) {
         Convert<typename element_of<input>::type>::run(values);
     }
@@ -75,7 +75,7 @@ struct convert_row {
 template <Input input>
 struct combine_row {
     using arguments = CombineArguments;
-    static constexpr int threads = combine_threads;
+    static constexpr int threads = combine_threads, waves_per_simd = threads / 256;
     KITTENS_DEVICE static void enter(const arguments& values) {
         Combine<typename element_of<input>::type>::run(values);
     }
@@ -85,11 +85,11 @@ struct combine_row {
 
 }  // namespace hipkittens::attention
 
-// A workgroup's waves fit on the four SIMDs: the registers of a wave follow from its number of threads.
+// So many waves fit on a SIMD: the registers of a wave follow from that.
 extern "C" __attribute__((global,
                           amdgpu_flat_work_group_size(hipkittens::attention::SELECTED::threads,
                                                       hipkittens::attention::SELECTED::threads),
-                          amdgpu_waves_per_eu(hipkittens::attention::SELECTED::threads / 256))) void
+                          amdgpu_waves_per_eu(hipkittens::attention::SELECTED::waves_per_simd))) void
 KERNEL_NAME(hipkittens::attention::SELECTED::arguments arguments) {
     hipkittens::attention::SELECTED::enter(arguments);
 }

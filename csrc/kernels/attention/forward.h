@@ -1,7 +1,7 @@
 // kernels/attention/forward.h: softmax(scale Q K^T) V for one tile of queries of one head.
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "forward_ping_pong.h"
+#include "forward_interleaved.h"
 #include "forward_simple.h"
 
 namespace hipkittens::attention {
@@ -16,8 +16,8 @@ struct Forward {
 };
 
 template <ForwardConfig config>
-struct Forward<config, Schedule::ping_pong> {
-    using Loop = PingPongForward<config>;
+struct Forward<config, Schedule::interleaved> {
+    using Loop = InterleavedForward<config>;
     static constexpr int lds_bytes = Loop::lds_bytes;
     KITTENS_DEVICE static void run(const ForwardArguments& arguments, kittens::shared_byte* lds) {
         Loop(arguments, lds).run();

@@ -100,7 +100,8 @@ struct SimpleForward : ForwardWave<config> {
                 buffer = next;
             }
         }
-        Wave::store();
+        kittens::barrier();  // everyone has read the last tile
+        Wave::template store<lds_bytes / config.waves>(lds + kittens::wave_id() * (lds_bytes / config.waves));
     }
 };
 

@@ -18,6 +18,37 @@ KITTENS_DEVICE kittens::global_matrix<const T> matrix_of(const TensorArgument& t
 inline constexpr kittens::Fill forward_fill =
     kittens::target.direct_to_lds_bytes == 16 ? kittens::Fill::direct : kittens::Fill::registers;
 
+// Tiles of the rows of a matrix, one after the other. Past the last one the view is empty: its loads touch no memory and
+// fill LDS with zeros.
+struct TileWindows {
+    const char* base;
+    int64_t step;
+    uint32_t whole, last, none;  // bytes of a tile, of the last one, past it
+    int left;                    // tiles not yet begun to load
+
+    // Of keys `key` .. `past` - 1 of the matrix; `lead`: loads begin so many bytes early (load_global_to_shared.h).
+    template <int keys, class T>
+    KITTENS_DEVICE void begin(const kittens::global_matrix<T>& matrix, int key, int past, uint32_t lead) {
+        const auto row_bytes = static_cast<uint32_t>(matrix.row_bytes());
+        const uint32_t row = matrix.cols * static_cast<uint32_t>(sizeof(T)) + lead;
+        left = (past - key + keys - 1) / keys;
+        const int rows = matrix.rows - key - (left - 1) * keys;
+        base = reinterpret_cast<const char*>(matrix.data) + key * matrix.row_bytes() - lead;
+        step = keys * matrix.row_bytes();
+        whole = (keys - 1) * row_bytes + row;
+        last = rows < keys ? (rows - 1) * row_bytes + row : whole;
+        none = lead;
+    }
+    KITTENS_DEVICE kittens::buffer next() {
+        // Values, not a choice of addresses to load from, which would keep all around in memory.
+        const uint32_t some = kittens::uniform(whole), end = kittens::uniform(last);
+        const kittens::buffer view{base, left > 1 ? some : left == 1 ? end : none};
+        --left;
+        base += kittens::opaque_scalar(step);
+        return view;
+    }
+};
+
 // Row r of a tile in LDS is key tile_key(r) of the tile: bits 2 and 3 change places. The accumulator of Q K^T gives a
 // lane runs of 4 columns, 8 apart; with its columns in this order they are 8 neighbouring keys, which is what the
 // second product wants of a lane (reference: CDNA3 ISA manual 7.1.4, layouts of 32x32 accumulators and operands).
@@ -31,6 +62,7 @@ struct KeyTiles {
     using Piece = kittens::rt<T, rows, cols, kittens::row_l, kittens::rt_32x16>;
     static constexpr int step = 32;
     using Registers = Piece<keys, step>;
+    using Reader = kittens::base_tile_reader<T, kittens::row_l, kittens::rt_32x16, Tile>;
     Loads loads;
 
     // Columns from valid_cols on read as zero.
@@ -58,8 +90,15 @@ struct ValueTiles {
         kittens::rt<T, count, head_dim, kittens::col_l, kittens::transposed_shape<kittens::rt_32x16>>;
     static constexpr int step = 16;
     using Registers = Piece<step>;
+    using Reader =
+        kittens::base_tile_reader<T, kittens::col_l, kittens::transposed_shape<kittens::rt_32x16>, Tile>;
     Loads loads;
 
+    // 16 keys from `key` on and 32 columns from `col` on.
+    template <int key, int col>
+    KITTENS_DEVICE static auto fragment(const Reader& reader) {
+        return reader.template read<key, col>();
+    }
     template <class Part>
     KITTENS_DEVICE static void read(Part& registers, Tile tile, int key) {
         load(registers, tile, key, 0);
@@ -77,8 +116,13 @@ struct ValueTiles<T, keys, head_dim, threads, false> {
     using Piece = kittens::rt<T, head_dim, count, kittens::row_l, kittens::rt_32x16>;
     static constexpr int step = 16;
     using Registers = Piece<step>;
+    using Reader = kittens::base_tile_reader<T, kittens::row_l, kittens::rt_32x16, Tile>;
     Loads loads;
 
+    template <int key, int col>
+    KITTENS_DEVICE static auto fragment(const Reader& reader) {
+        return reader.template read<col, key>();
+    }
     template <class Part>
     KITTENS_DEVICE static void read(Part& registers, Tile tile, int key) {
         load(registers, tile, 0, key);

@@ -3,6 +3,7 @@
 #pragma once
 #include "config.h"
 #include "dropout.h"
+#include "forward_output.h"
 #include "forward_tiles.h"
 #include "mask.h"
 #include "online_softmax.h"
@@ -29,6 +30,7 @@ struct ForwardWave {
     using KeyTile = typename Keys::Tile;
     using ValueTile = typename Values::Tile;
     static constexpr bool direct = forward_fill == kittens::Fill::direct;
+    static constexpr bool queries_through_lds = direct && config.schedule == Schedule::interleaved;
 
     static constexpr int pieces = head_dim / Keys::step;
     using Query = kittens::rt<T, queries, Keys::step, kittens::row_l, kittens::rt_32x16>;
@@ -59,12 +61,15 @@ struct ForwardWave {
                   .part_of(place.part, arguments.order.parts, keys)),
           own(sequence.mask, first_query, first_query + queries),
           softmax(arguments.scale_log2) {
-        load_queries(matrix_of<T>(arguments.q, sequence.batch, sequence.first_q, place.head,
-                                  sequence.mask.n_q, arguments.head_dim));
+        if constexpr (!queries_through_lds) load_queries(query_matrix());
         kittens::zero(output);
         if constexpr (config.dropout) draws.start(arguments.dropout);
     }
 
+    KITTENS_DEVICE kittens::global_matrix<const T> query_matrix() const {
+        return matrix_of<T>(arguments.q, sequence.batch, sequence.first_q, place.head, sequence.mask.n_q,
+                            arguments.head_dim);
+    }
     KITTENS_DEVICE kittens::global_matrix<const T> key_matrix(const TensorArgument& tensor) const {
         const int head = static_cast<uint32_t>(place.head) / static_cast<uint32_t>(arguments.group);
         return matrix_of<T>(tensor, sequence.batch, sequence.first_k, head, sequence.mask.n_k,
@@ -102,7 +107,7 @@ struct ForwardWave {
     }
     KITTENS_DEVICE void hide(Scores& scores, int key) const {
         if (!KeyRange::all_visible(sequence.mask, first_query, first_query + queries, key, keys))
-            hide_invisible(scores, sequence.mask, first_query, key);
+            hide_invisible<typename Scores::shape>(scores, sequence.mask, first_query, key);
     }
     // The weights of keys from `key` on, once they are in the softmax's sum.
     KITTENS_DEVICE void drop(Scores& weights, int key) const {
@@ -118,7 +123,9 @@ struct ForwardWave {
         }
     }
 
-    KITTENS_DEVICE void store() {
+    // Through `lds`: lds_bytes of the wave's own that nothing is under way to.
+    template <int lds_bytes>
+    KITTENS_DEVICE void store(kittens::shared_byte* lds) {
         // Read again: in the loop before, scalar registers are short.
         const ForwardArguments arguments = kittens::arguments_again<ForwardArguments>();
         const TilePlace place = place_of_head(this->place.head_of_all, arguments.order);
@@ -128,20 +135,27 @@ struct ForwardWave {
         kittens::mul(output, output, total == 0.0f ? 0.0f : kept / total);
         const int lane = kittens::lane_id_again();
         const kittens::Coordinate own = kittens::row_layout(Output::shape::value(), lane, 0);
-        if (first_query + own.row >= sequence.mask.n_q) return;
-        const int64_t row = sequence.first_q + first_query + own.row;
+        const bool inside = first_query + own.row < sequence.mask.n_q;
+        const int64_t row = sequence.first_q + first_query;
         const bool is_packed = arguments.packed.first_q;
         const int64_t rows = is_packed ? arguments.packed.rows_q : arguments.mask.n_q;
-        const int64_t statistic = (batch * arguments.order.heads + head) * rows + row;
+        const int64_t statistic = (batch * arguments.order.heads + head) * rows + row + own.row;
         if (arguments.order.parts == 1) {
-            if (lane < queries) arguments.lse[statistic] = softmax.log_sum_exp(total);
-            store_row(static_cast<T*>(const_cast<void*>(arguments.out.data)) +
-                          batch * arguments.out.batch_stride + head * arguments.out.head_stride +
-                          row * arguments.out.row_stride,
-                      own.col, arguments.head_dim);
+            if (inside && lane < queries) arguments.lse[statistic] = softmax.log_sum_exp(total);
+            constexpr int fit = lds_bytes / (queries * static_cast<int>(sizeof(T)));
+            constexpr int columns = fit < head_dim ? fit : head_dim;
+            static_assert(head_dim % columns == 0, "whole bands of columns");
+            T* out = static_cast<T*>(const_cast<void*>(arguments.out.data)) +
+                     batch * arguments.out.batch_stride + head * arguments.out.head_stride +
+                     row * arguments.out.row_stride;
+#pragma unroll
+            for (int first = 0; first < head_dim; first += columns)
+                OutputRows<T, columns>::store(output, first, lds, out + first, arguments.out.row_stride,
+                                              sequence.mask.n_q - first_query, arguments.head_dim - first);
         } else {
             const int64_t statistics = (is_packed ? 1 : arguments.order.batch) * arguments.order.heads * rows;
             const int64_t partial = place.part * statistics + statistic;
+            if (!inside) return;
             if (lane < queries) arguments.partial_lse[partial] = softmax.log_sum_exp(total);
             store_row(arguments.partial_out + partial * arguments.head_dim, own.col, arguments.head_dim);
         }

@@ -48,6 +48,49 @@ struct OnlineSoftmax {
             }
     }
 
+    // Without a maximum: a chunk of scores is exponentiated against the reference as it is, pair by pair, and only a sum
+    // of powers beyond `limit`, which bounds every one of them, has the reference follow and the chunk done again. The
+    // reference is a maximum of keys seen before, so that no power is smaller than against the final one; without any it is
+    // -inf, and the sum never within the limit.
+    template <class T>
+    static constexpr float limit = kittens::same_type<T, kittens::half> ? 0x1p15f : 0x1p60f;
+
+    // Of register `number` of the scores.
+    template <int number, class Scores>
+    KITTENS_DEVICE float exponent(const Scores& scores) const {
+        static_assert(Scores::height == 1 && Scores::width == 1);
+        return __builtin_fmaf(scores.tiles[0][0][number], scale_log2, -reference);
+    }
+    // After all pairs of a chunk, and after the output has taken in all earlier chunks. `chunk_sum` is of the powers as
+    // they are; redo(pair, power) receives other ones if need be.
+    template <class T, class Scores, class Output, class Redo>
+    KITTENS_DEVICE void settle(float chunk_sum, const Scores& scores, Output& output, const Redo& redo) {
+        if (kittens::any_lane(!(chunk_sum <= limit<T>))) [[unlikely]] {
+            kittens::col_vec<Scores> largest;
+            kittens::row_max(largest, scores);
+            const float maximum = largest.tiles[0][0] * scale_log2;
+            const bool grows = maximum > reference;
+            const float factor = grows ? kittens::exponential_base_2(reference - maximum) : 1.0f;
+            reference = grows ? maximum : reference;
+            sum *= factor;
+            kittens::mul(output, output, factor);
+            // A query that has seen no key yet: exp2(-inf - 0), not exp2(-inf + inf).
+            const float base = reference == -__builtin_inff() ? 0.0f : reference;
+            chunk_sum = 0;
+            kittens::for_each_index<Scores::per_lane / 2>([&](auto pair) KITTENS_INLINE {
+                kittens::vec<float, 2> powers;
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    powers[e] = kittens::exponential_base_2(
+                        __builtin_fmaf(scores.tiles[0][0][2 * pair.value + e], scale_log2, -base));
+                    chunk_sum += powers[e];
+                }
+                redo(pair, powers);
+            });
+        }
+        sum += chunk_sum;
+    }
+
     // Over all keys, in both lanes.
     KITTENS_DEVICE float total() const {
         return kittens::reduce_across_groups<kittens::operation::sum, 32>(sum);
