@@ -91,18 +91,19 @@ def trial(name: str) -> Trial:
         call = partial(_attention, _DTYPES[combine[1]], (1, 16, 2, 1, 64), False, keys=2048)
         return Trial(f"attention B1 N16x2048 H2 Hkv1 D64 {combine[1]}", call, 4)
     attention = re.fullmatch(
-        r"attention_(forward|backward)_.*?(bf16|f16)(?:_d(\d+))?(_ping_pong|_dropout)?", name
+        r"attention_(forward|backward)_.*?(bf16|f16)(?:_d(\d+))?(_interleaved_8_waves|_interleaved|_dropout)?",
+        name,
     )
     if attention:
         which, dtype, size, special = attention.groups()
-        ping_pong, dropout = special == "_ping_pong", 0.1 if special == "_dropout" else 0.0
+        large, dropout = special == "_interleaved_8_waves", 0.1 if special == "_dropout" else 0.0
         size = int(size or 64)
-        # 500 rows of keys are whole tiles and a broken one; ping-pong wants a tile for every compute unit.
-        shape = (2, 500, 80, 8, size) if ping_pong else (2, 200, 2, 1, size)
+        # 500 rows of keys are whole tiles and a broken one; large tiles want one for every compute unit.
+        shape = (2, 500, 80, 8, size) if large else (2, 200, 2, 1, size)
         backward = which == "backward"
         call = partial(_attention, _DTYPES[dtype], shape, backward, dropout_p=dropout)
         title = "attention B{} N{} H{} Hkv{} D{} {}".format(*shape, dtype) + " dropout" * bool(dropout)
-        return Trial(title, call, 3 if ping_pong else 16, skip=not backward)
+        return Trial(title, call, 3 if large else 16, skip=not backward)
     norm = re.fullmatch(r"norm_(?:(\w+?)_(bf16|f16|f32)(?:_(\d+))?|reduce)", name)
     if norm:
         _, dtype, columns = norm.groups()

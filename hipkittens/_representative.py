@@ -76,7 +76,7 @@ _GEMM = (
 )
 # gfx942 has 256x224 tiles for nt alone.
 _GEMM_NT = ((4096, 4096, 1024),)
-# length, heads, key heads, head size, backward, dropout_p: the ping-pong kernels want a tile for every compute unit, and
+# length, heads, key heads, head size, backward, dropout_p: the large tiles want one for every compute unit, and
 # one head of many keys is split into parts, which a kernel of its own joins.
 _ATTENTION = (
     (512, 152, 8, 64, False, 0.0), (512, 152, 8, 128, False, 0.0), (640, 1, 1, 64, False, 0.0),

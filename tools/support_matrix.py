@@ -152,7 +152,7 @@ def head_sizes() -> str:
     text += table(["head size", *head], body)
     text += (
         f"\nBoth targets: {', '.join(_library.TARGETS)}. \"through 128\" runs the kernel of size 128 on the tensors as they are, "
-        "without a copy. The\nping-pong schedule is taken where there is a large tile for every compute unit. `hipkittens.flash_attn` fills other sizes up to 256 with "
+        "without a copy. Of\ngfx942 the interleaved schedule is taken where there is a large tile for every compute unit. `hipkittens.flash_attn` fills other sizes up to 256 with "
         "zeros, as flash-attn does.\n"
     )  # fmt: skip
     return text

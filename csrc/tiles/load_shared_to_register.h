@@ -105,9 +105,9 @@ struct base_tile_reader {
         const int lane = lane_id();
         const Coordinate own = Layout::at(Shape::value(), lane, 0);
         const int inside = lane % 16;
-        const unsigned offset =
-            transposes ? Tile::offset(own.row + inside / 4, own.col / 16 * 16 + inside % 4 * 4)
-                       : Tile::offset(own.row, own.col);
+        const unsigned offset = transposes
+                                    ? Tile::offset(own.row + inside / 4, own.col / 16 * 16 + inside % 4 * 4)
+                                    : Tile::offset(own.row, own.col);
 #pragma unroll
         for (int i = 0; i < count; ++i)
             addresses[i] = opaque(reinterpret_cast<uint32_t>(lds) + (offset ^ i * grain));

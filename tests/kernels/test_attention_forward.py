@@ -68,16 +68,17 @@ def test_lengths(target, n_q, n_k):
 @pytest.mark.parametrize("head_dim", [8, 16, 40, 64, 72, 80, 96, 120, 128, 136, 192, 256])
 def test_head_sizes(target, head_dim):
     launch, _ = run(Forward(target, "bf16", head_dim, 33, 65, heads=2, key_heads=1))
-    assert launch["variant"].endswith("_d64" if head_dim <= 64 else "_d128" if head_dim <= 128 else "_d256")
+    size = 64 if head_dim <= 64 else 128 if head_dim <= 128 else 256
+    assert launch["variant"].removesuffix("_interleaved").endswith(f"_d{size}")
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("n_k", [1, 64, 65, 128, 190, 256, 320])
-def test_ping_pong_does_not_depend_on_the_order_of_waves(target, head_dim, n_k):
+def test_interleaved_does_not_depend_on_the_order_of_waves(target, head_dim, n_k):
     """Fewer tiles of keys than buffers, odd and even numbers of them."""
     for seed in range(1, 4):
-        row = f"forward_bf16_d{head_dim}_ping_pong"
+        row = f"forward_bf16_d{head_dim}_interleaved" + "_8_waves" * (target == "gfx942")
         run(
             Forward(target, "bf16", head_dim, 256, n_k, causal=seed == 2, window=(70, 30)),
             row,
@@ -93,7 +94,7 @@ def test_the_large_tiles_are_for_large_problems():
         return launch["variant"]
 
     assert chosen() == "forward_f16_d128"
-    assert chosen(batch=19) == "forward_f16_d128_ping_pong"
+    assert chosen(batch=19) == "forward_f16_d128_interleaved_8_waves"
     decode = make_plan(Forward("gfx942", "f16", 128, 1, 64, heads=8, batch=64).problem)
     assert [launch["variant"] for launch in decode] == ["forward_f16_d128"]
 
@@ -219,11 +220,14 @@ def test_the_plan_says_what_is_wrong():
 def test_dropout_has_kernels_of_its_own():
     dropping = Forward(
         "gfx942", "bf16", 64, 512, 64, heads=200, dropout_p=0.2
-    ).problem  # enough for ping-pong
+    ).problem  # enough for large tiles
     (launch,) = make_plan(dropping)
     assert launch["variant"] == "forward_bf16_d64_dropout"
     plain = Forward("gfx942", "bf16", 64, 4, 4).problem
-    for problem, row in ((dropping, "forward_bf16_d64"), (plain, "forward_bf16_d64_dropout")):
+    for problem, row in (
+        (dropping, "forward_bf16_d64_interleaved_8_waves"),
+        (plain, "forward_bf16_d64_dropout"),
+    ):
         with pytest.raises(PlanError, match="cannot run this problem"):
             make_plan(problem, row)
     plain.shared.dropout_p = 0.5

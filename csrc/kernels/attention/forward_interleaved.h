@@ -22,8 +22,7 @@ struct InterleavedForward : ForwardWave<config> {
     // t + key_tiles are loaded where the waves meet for tile t, and have until they are read to arrive.
     // Through registers they arrive a meeting later.
     static constexpr int key_tiles = 2, value_tiles = direct ? 3 : 2;
-    static constexpr int key_bytes = key_tiles * KeyTile::bytes,
-                         value_bytes = value_tiles * ValueTile::bytes;
+    static constexpr int key_bytes = key_tiles * KeyTile::bytes, value_bytes = value_tiles * ValueTile::bytes;
     // Queries come through LDS as well, and lie where later values will.
     using QueryTile = kittens::st<T, config.queries(), config.head_dim, kittens::Access::rows>;
     using QueryLoads = kittens::global_to_shared<QueryTile, config.threads(), forward_fill>;
@@ -131,7 +130,8 @@ struct InterleavedForward : ForwardWave<config> {
             if constexpr (piece < key_passes)
                 key_loads.loads.template fetch_prepared_pass<piece>(view, key_tile(key_fill));
             else
-                value_loads.loads.template fetch_prepared_pass<piece - key_passes>(view, value_tile(value_fill));
+                value_loads.loads.template fetch_prepared_pass<piece - key_passes>(view,
+                                                                                   value_tile(value_fill));
         } else {
             if constexpr (piece == 0) value_loads.loads.place(value_tile(value_fill));
             if constexpr (piece == 1)
@@ -159,8 +159,7 @@ struct InterleavedForward : ForwardWave<config> {
         if constexpr (piece % 2 == 0) {
             const Pair before = power;
             if constexpr (pair < pairs) {
-                power[0] =
-                    kittens::exponential_base_2(softmax.template exponent<2 * pair>(source));
+                power[0] = kittens::exponential_base_2(softmax.template exponent<2 * pair>(source));
                 second = softmax.template exponent<2 * pair + 1>(source);
             }
             if constexpr (pair > 0) place_powers<pair - 1>(weights, before);
@@ -199,9 +198,9 @@ struct InterleavedForward : ForwardWave<config> {
             if constexpr (!on_values && (half == 1 || at > meeting)) read_values<half, at>();
             if constexpr (!on_values && half == 0 && at > meeting && at <= 2 * meeting + 1)
                 read_values<half, at - meeting - 1>();
-            constexpr int since = half == 0 ? on_values ? -1 : at - meeting - 1
-                                            : on_values ? steps - meeting - 1 + at
-                                                        : between_meetings;
+            constexpr int since = half == 0   ? on_values ? -1 : at - meeting - 1
+                                  : on_values ? steps - meeting - 1 + at
+                                              : between_meetings;
             kittens::for_each_index<refill_pieces>([&](auto piece) KITTENS_INLINE {
                 if constexpr (piece.value * between_meetings / refill_pieces == since) refill<piece.value>();
             });
@@ -210,9 +209,8 @@ struct InterleavedForward : ForwardWave<config> {
         soften<pieces>(current, weights, sum);
         sum += done;
         softmax.template settle<T>(sum[0] + sum[1], current, output,
-                                   [&](auto pair, Pair values) KITTENS_INLINE {
-                                       place_powers<pair.value>(weights, values);
-                                   });
+                                   [&](auto pair, Pair values)
+                                       KITTENS_INLINE { place_powers<pair.value>(weights, values); });
         if constexpr (half == 1) turn_values();
         if constexpr (!last) hide(next, key + chunk);
     }
@@ -244,21 +242,21 @@ struct InterleavedForward : ForwardWave<config> {
                     step<0, false, false>(key);
                 }
                 step<1, false, true>(key + chunk);
-                kittens::for_each_index<steps>(
-                    [&](auto at) KITTENS_INLINE { weigh_values<at.value>(powers[1]); });
+                kittens::for_each_index<steps>([&](auto at)
+                                                   KITTENS_INLINE { weigh_values<at.value>(powers[1]); });
             }
             // The others go on with what this wave helps to load.
             for (; left > 0; --left) {
                 meet();
-                kittens::for_each_index<refill_pieces>(
-                    [&](auto piece) KITTENS_INLINE { refill<piece.value>(); });
+                kittens::for_each_index<refill_pieces>([&](auto piece)
+                                                           KITTENS_INLINE { refill<piece.value>(); });
             }
             // The output goes out through LDS: nothing of any wave may still be on its way there.
             if constexpr (direct) kittens::wait_vector_memory<0>();
         }
         kittens::barrier();
-        Wave::template store<lds_bytes / config.waves / 16 * 16>(lds + kittens::wave_id() *
-                                                                          (lds_bytes / config.waves / 16 * 16));
+        Wave::template store<lds_bytes / config.waves / 16 * 16>(
+            lds + kittens::wave_id() * (lds_bytes / config.waves / 16 * 16));
     }
 
   private:
@@ -311,10 +309,9 @@ struct InterleavedForward : ForwardWave<config> {
 #pragma unroll
         for (int pass = 0; pass < QueryLoads::passes; ++pass) {
             const kittens::Coordinate at = QueryLoads::position(pass, thread);
-            const uint32_t moved = (at.row / Wave::queries * Wave::queries) *
-                                   static_cast<uint32_t>(source.row_bytes());
-            loads.offsets[pass] =
-                at.col < source.cols ? loads.offsets[pass] - moved : kittens::out_of_range;
+            const uint32_t moved =
+                (at.row / Wave::queries * Wave::queries) * static_cast<uint32_t>(source.row_bytes());
+            loads.offsets[pass] = at.col < source.cols ? loads.offsets[pass] - moved : kittens::out_of_range;
         }
         loads.fetch(from, {lds + query_place});
     }

@@ -5,20 +5,24 @@
 
 namespace hipkittens::attention {
 
-// 32 rows of one wave. Its lanes hold runs of four columns of one row each; in LDS runs are permuted within 128 bytes, the
+// 32 rows of one wave, of 128 bytes or a multiple of 256. Its lanes hold runs of four columns of one row each; in LDS runs are permuted within 128 bytes, the
 // width of LDS for writes, so that neighbouring rows of one column meet no bank twice.
 template <class T, int columns>
 struct OutputRows {
-    static constexpr int rows = 32, row_bytes = columns * static_cast<int>(sizeof(T)), bytes = rows * row_bytes;
-    static constexpr int run_bytes = 4 * sizeof(T), window = row_bytes < 128 ? row_bytes : 128;
+    static constexpr int rows = 32, row_bytes = columns * static_cast<int>(sizeof(T)),
+                         bytes = rows * row_bytes;
+    static constexpr int run_bytes = 4 * sizeof(T), window = 128;
     static constexpr int chunks = row_bytes / kittens::chunk_bytes;  // of a row
     static constexpr int rows_per_pass = kittens::wave_lanes / chunks;
     using Run = kittens::vec<T, 4>;
     using Half = kittens::vec<uint32_t, 2>;
-    static_assert(kittens::is_16bit<T>, "a chunk is two runs");
+    static_assert(kittens::is_16bit<T> && (row_bytes == 128 || row_bytes % 256 == 0), "a chunk is two runs");
 
+    // A phase of writes meets 16 neighbouring rows at one column; one of reads meets every other run of 256 (gfx950: 512)
+    // neighbouring bytes. Of two places that share a bank there, the permutations differ in their lowest bit.
     KITTENS_DEVICE static constexpr int offset(int row, int byte) {
-        return row * row_bytes + (byte ^ row * (128 / window) % (window / run_bytes) * run_bytes);
+        const int number = row ^ (row_bytes == 128 ? row >> 1 & 1 : (byte >> 7 ^ byte >> 8) & 1);
+        return row * row_bytes + (byte ^ number % (window / run_bytes) * run_bytes);
     }
 
     // Columns first .. of the output go to `out`, where lane 0's row is `own_row` 0; rows from rows_left and columns from

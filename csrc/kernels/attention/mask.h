@@ -61,8 +61,8 @@ KITTENS_DEVICE void hide_invisible(Scores& scores, const Mask& mask, int query, 
     if (right < left) left = unlimited;
     kittens::for_each_register<Scores>([&](int i, int j, int e) {
         const int number = j * Scores::per_lane + e;
-        const int col = number / per_lane * Keys::cols +
-                        kittens::row_layout(Keys::value(), 0, number % per_lane).col;
+        const int col =
+            number / per_lane * Keys::cols + kittens::row_layout(Keys::value(), 0, number % per_lane).col;
         if (static_cast<uint32_t>(col - left) > span) scores.tiles[i][j][e] = -__builtin_inff();
     });
 }
