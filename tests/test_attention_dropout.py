@@ -231,7 +231,8 @@ def test_the_generator_decides(target):
     state = torch.get_rng_state()
     assert torch.equal(hipkittens.attention(q, k, v, dropout_p=0.0), hipkittens.attention(q, k, v))
     assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(out(1, 1e-9), hipkittens.attention(q, k, v))  # less than half a step drops nothing
+    # Less than half a step drops nothing. Kernels that drop round elsewhere than those that do not; a lost key shows more.
+    torch.testing.assert_close(out(1, 1e-9), hipkittens.attention(q, k, v), rtol=2**-6, atol=2**-9)
     mostly = out(1, 0.9999999)
     assert mostly.isfinite().all() and (mostly == 0).double().mean() > 0.98
 
