@@ -277,8 +277,7 @@ ForwardChoice choose_forward(const ForwardProblem& problem) {
         if (!suits(variant, problem)) continue;
         const ForwardConfig& config = variant.config;
         // Large tiles only where there is one for every compute unit, and no half of it stays empty.
-        if (config.waves == 8 &&
-            (workgroups_of(p, config) < units || 2 * p.n_q <= config.queries()))
+        if (config.waves == 8 && (workgroups_of(p, config) < units || 2 * p.n_q <= config.queries()))
             continue;
         const auto worse = [](const ForwardConfig& config) {
             return config.head_dim * 2 + (config.schedule == Schedule::simple);

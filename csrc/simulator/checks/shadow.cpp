@@ -243,8 +243,7 @@ void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch,
     add_notes(shadow.findings, *program.plan, shadow.notes);
     if (program.plan->hazards) add_hazards(shadow.findings, program, executed);
     std::vector<std::string> entries;
-    for (const Finding* finding : shadow.findings.ordered())
-        entries.push_back(to_json(*finding, dispatch));
+    for (const Finding* finding : shadow.findings.ordered()) entries.push_back(to_json(*finding, dispatch));
     finding_log().append(std::move(entries));
 }
 
