@@ -192,9 +192,15 @@ def test_every_tile_is_taken_once(target, batch, heads, key_heads, n_q, causal):
     assert (taken.max(axis=0) + 1 == (-(-n_q // 128), heads, batch, 1)).all() and (taken >= 0).all()
 
 
-def test_long_and_short_tiles_alternate():
-    (launch,) = make_plan(Forward("gfx950", "bf16", 8, 1024, 1024, causal=True).problem, parts=1)
-    assert places(bytes.fromhex(launch["arguments"]), 8)[:, 0].tolist() == [7, 0, 6, 1, 5, 2, 4, 3]
+def test_long_tiles_come_first():
+    """Of the heads that share keys together, and every tile of every head once."""
+    (launch,) = make_plan(
+        Forward("gfx950", "bf16", 8, 1024, 1024, heads=16, key_heads=8, causal=True).problem, parts=1
+    )
+    taken = places(bytes.fromhex(launch["arguments"]), 128)
+    of_first_xcd = taken[::8]
+    assert of_first_xcd[:, 0].tolist() == [tile for tile in range(7, -1, -1) for _ in range(2)]
+    assert sorted(map(tuple, taken[:, :2])) == [(tile, head) for tile in range(8) for head in range(16)]
 
 
 def test_the_plan_says_what_is_wrong():

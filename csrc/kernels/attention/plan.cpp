@@ -191,6 +191,25 @@ int64_t parts_of_keys(const Problem& p, const ForwardConfig& config, int64_t uni
     return best;
 }
 
+// Under a causal mask: heads that share keys, and further ones until an XCD is full, or its L2 with their keys and values.
+void take_longest_first(const Problem& p, const ForwardConfig& config, WorkgroupOrder& order) {
+    constexpr int64_t l2_bytes = 4 << 20;
+    const int64_t sharing = p.heads / p.key_heads, key_bytes = 4 * p.n_k * p.head_dim;
+    const int64_t places = compute_units(p) / order.xcds * (config.waves == 8 ? 1 : 2);
+    const int64_t workgroups = static_cast<int64_t>(order.tiles) * order.heads * order.batch * order.parts;
+    int64_t together = sharing;
+    for (int64_t heads = 2 * sharing; heads <= p.heads; heads += sharing) {
+        if (together * order.tiles >= places || heads * order.tiles * order.xcds > workgroups ||
+            heads / sharing * key_bytes > l2_bytes)
+            break;
+        if (p.heads % heads == 0) together = heads;
+    }
+    order.balanced = 0;
+    order.longest_first = static_cast<int32_t>(together);
+    order.chunk = static_cast<uint32_t>(
+        std::clamp<int64_t>(order.tiles * together, 1, std::max<int64_t>(1, workgroups / order.xcds)));
+}
+
 Launch combine_launch(const Problem& p, const ForwardArguments& forward) {
     CombineArguments arguments{};
     arguments.partial_out = forward.partial_out;
@@ -248,6 +267,7 @@ Plan plan_forward_variant(const ForwardProblem& problem, const ForwardChoice& ch
     arguments.packed = packed_of(p);
     arguments.order = order_of(p, arguments.mask, divide_up(p.n_q, config.queries()), p.heads,
                                p.heads / p.key_heads, choice.parts, config.threads());
+    if (arguments.order.balanced) take_longest_first(p, config, arguments.order);
     arguments.group = static_cast<int32_t>(p.heads / p.key_heads);
     arguments.head_dim = static_cast<int32_t>(p.head_dim);
     arguments.dropout = dropout_of(p);
