@@ -111,7 +111,7 @@ def head_sizes() -> str:
             continue
         cells[size] = []
         for (kind, dropout), name in itertools.product(columns, ("bf16", "f16")):
-            texts = set()
+            owns, schedules = set(), {}
             for target in _library.TARGETS:
                 have = [
                     row
@@ -123,15 +123,20 @@ def head_sizes() -> str:
                     raise SystemExit(
                         f"attention {kind} {name} {size} {target}: allowed, and no kernel is in the pack"
                     )
-                schedules = {
+                names = {
                     row["schedule"].replace("_", "-")
                     for row in have
                     if "schedule" in row and int(row["head_dim"]) == min(larger)
                 }
-                own = "own" if min(larger) == size else f"through {min(larger)}"
-                texts.add(own + (f" ({', '.join(sorted(schedules))})" if schedules and own == "own" else ""))
-            (only,) = texts  # the targets have the same kernels; otherwise this page needs a table each
-            cells[size].append(only)
+                schedules[target] = ", ".join(sorted(names))
+                owns.add("own" if min(larger) == size else f"through {min(larger)}")
+            (own,) = owns  # the targets have the same sizes; otherwise this page needs a table each
+            each = dict.fromkeys(schedules.values())
+            if own == "own" and len(each) > 1:
+                own += f" ({'; '.join(f'{target}: {names}' for target, names in schedules.items())})"
+            elif own == "own" and any(each):
+                own += f" ({next(iter(each))})"
+            cells[size].append(own)
     multiples = [size for size in cells if size % 8 == 0]
     groups = [
         (list(group), value) for value, group in itertools.groupby(multiples, key=lambda size: cells[size])
