@@ -18,7 +18,8 @@ enum class Statistic {
     // makes all weights 0
     delta,  // dLSE - sum(dO O): where its products of dO V^T start
     norm,   // of its row of dO
-    count = 4,
+    zero,   // makes a block what a load to LDS takes at a time
+    count,
 };
 constexpr int64_t statistic_index(Statistic statistic, int64_t row) {
     constexpr uint64_t block = statistics_block, kinds = static_cast<uint64_t>(Statistic::count);

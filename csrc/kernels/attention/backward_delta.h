@@ -103,6 +103,7 @@ struct Delta {
             set(Statistic::start, start);
             set(Statistic::delta, delta);
             set(Statistic::norm, kittens::hardware_square_root(square));
+            set(Statistic::zero, 0);
         }
     }
 
