@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import hipkittens
-from hipkittens import _library
+from hipkittens import _library, _representative
 from hipkittens._pack import Pack
 
 TARGETS = ("gfx942", "gfx950")
@@ -98,7 +98,9 @@ def calls() -> Iterator[tuple[str, Any]]:
                         lambda *i, a=(batch, n, heads, backward, size, dtype, dropout): attention(*a),
                     )
         for layout in ("nn", "nt", "tn", "tt"):
-            for shape in PRODUCTS:
+            nt_only = _representative._GEMM_NT if layout == "nt" else ()
+            large = [(1, *shape, False) for shape in (*_representative._GEMM, *nt_only)]
+            for shape in (*PRODUCTS, *large):
                 yield f"matmul {shape} {layout} {name}", lambda *i, a=(*shape, layout, dtype): product(*a)
 
 
