@@ -27,7 +27,7 @@ _PAGE = 4096
 
 class _Region(ctypes.Structure):
     _fields_ = [("begin", ctypes.c_void_p), ("bytes", ctypes.c_uint64), ("name", ctypes.c_char_p),
-                ("writable", ctypes.c_int)]  # fmt: skip
+                ("writable", ctypes.c_int), ("unwritten", ctypes.c_uint32)]  # fmt: skip
 
 
 class _Observed(ctypes.Structure):

@@ -25,7 +25,7 @@ class Region(ctypes.Structure):
         ("bytes", ctypes.c_uint64),
         ("name", ctypes.c_char_p),
         ("writable", ctypes.c_int),
-        ("fresh", ctypes.c_int),
+        ("unwritten", ctypes.c_uint32),
     ]
 
 
@@ -120,7 +120,7 @@ class Kernel:
         block: Sequence[int] = (64, 1, 1),
         shared_bytes: int = 0,
         read_only: Sequence[str] = (),
-        fresh: Sequence[str] = (),
+        unwritten: Mapping[str, int] | None = None,
         **settings,
     ) -> Report:
         """Runs the kernel; it may touch exactly `regions`. Settings by name: arithmetic, host_level, threads, ..."""
@@ -136,7 +136,8 @@ class Kernel:
         table = (Region * max(1, len(regions)))()
         for row, (name, array) in zip(table, regions.items(), strict=False):
             row.begin, row.bytes = array.ctypes.data, array.nbytes
-            row.name, row.writable, row.fresh = name.encode(), name not in read_only, name in fresh
+            row.name, row.writable = name.encode(), name not in read_only
+            row.unwritten = (unwritten or {}).get(name, 0)
         triple = ctypes.c_uint * 3
         _check(lib.hipSetDevice(self.module.device), "hipSetDevice", lib)
         _check(lib.hipkittens_set_settings(ctypes.byref(chosen)), "settings", lib)

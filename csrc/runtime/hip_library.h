@@ -25,7 +25,7 @@ struct BoundedRegion {
     uint64_t bytes;
     const char* name;
     int writable;
-    int fresh;
+    uint32_t unwritten;
 };
 struct SimulatorFunctions {
     int (*launch_bounded)(void* function, const unsigned int grid[3], const unsigned int block[3],

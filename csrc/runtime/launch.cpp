@@ -16,7 +16,7 @@ hipError_t launch_bounded(const Device& device, hipFunction_t function, const La
     bounds.reserve(regions.size());
     for (const Region& region : regions) {
         bounds.push_back(
-            {region.pointer, region.bytes, region.name, region.writable ? 1 : 0, region.fresh ? 1 : 0});
+            {region.pointer, region.bytes, region.name, region.writable ? 1 : 0, region.unwritten});
     }
     return static_cast<hipError_t>(device.library->simulator_functions.launch_bounded(
         function, shape.grid, shape.block, shape.dynamic_lds_bytes, stream, arguments, argument_bytes,

@@ -24,7 +24,7 @@ struct Region {
     uint64_t bytes = 0;
     const char* name = "";
     bool writable = false;
-    bool fresh = false;  // filled with 0xff and not written since: a checking simulator reports reads
+    uint32_t unwritten = 0;  // not 0: what every dword held; a checking simulator reports reads of it
 };
 
 // Returns when the kernel is queued on `stream` (simulator: when it has ended). `arguments` is the segment as

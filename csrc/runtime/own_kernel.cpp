@@ -59,7 +59,7 @@ EXPORT int hipkittens_runtime_launch_kernel(void* kernel, const uint32_t grid[3]
             {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, dynamic_lds_bytes};
         std::vector<Region> allowed;
         for (const hipkittens_runtime_region& region : std::span(regions, region_count))
-            allowed.push_back({region.begin, region.bytes, region.name, region.writable != 0, false});
+            allowed.push_back({region.begin, region.bytes, region.name, region.writable != 0});
         launch(*own.device, own.loaded.function, own.name, shape, stream, arguments, argument_bytes, allowed);
         return 0;
     } catch (const std::exception& error) {

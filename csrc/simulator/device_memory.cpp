@@ -13,7 +13,6 @@ namespace hipkittens::simulator {
 namespace {
 
 constexpr size_t page = 4096, granule = 256, remembered_frees = 256;
-constexpr uint32_t poison_pattern = 0x7fa5a5a5;  // a NaN as f32 and as bf16
 
 std::string text_of(const void* pointer) {
     char text[32];
@@ -149,7 +148,7 @@ DeviceMemory::Regions DeviceMemory::regions() {
     Regions result;
     for (const auto& [begin, block] : blocks_) {
         result.regions.push_back(
-            {begin, begin + block.bytes, block.name->c_str(), true, false, block.fresh_pattern});
+            {begin, begin + block.bytes, block.name->c_str(), true, false, block.unwritten});
         result.names.push_back(block.name);
     }
     return result;

@@ -54,7 +54,7 @@ class DeviceMemory {
         void* mapping = nullptr;  // null: registered host memory
         size_t mapping_bytes = 0;
         std::shared_ptr<const std::string> name;
-        uint32_t fresh_pattern = 0;
+        uint32_t unwritten = 0;
     };
     const std::pair<const uintptr_t, Block>* find(
         uintptr_t address) const;  // the block that begins at or below

@@ -456,7 +456,7 @@ extern "C" __attribute__((visibility("protected"))) int hipkittens_launch_bounde
             const uint64_t begin = reinterpret_cast<uint64_t>(regions[i].begin);
             require(regions[i].bytes <= UINT64_MAX - begin, hipErrorInvalidValue, "a region wraps around");
             bounds.push_back({begin, begin + regions[i].bytes, regions[i].name ? regions[i].name : "",
-                              regions[i].writable != 0, false, regions[i].fresh ? 0xffffffff : 0});
+                              regions[i].writable != 0, false, regions[i].unwritten});
         }
         std::shared_lock running(device_memory().launches);
         run(*object, shape, segment, std::move(bounds));

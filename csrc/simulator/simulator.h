@@ -18,7 +18,7 @@ typedef struct {
     uint64_t bytes;
     const char* name;
     int writable;
-    int fresh; /* every byte was 0xff before the first write: initcheck takes a dword that still is for unwritten */
+    uint32_t unwritten; /* not 0: initcheck takes a dword of this value for one never written */
 } HipkittensRegion;
 
 /* hipModuleLaunchKernel with HIP_LAUNCH_PARAM_BUFFER, restricted to exactly these regions (and the code object's own).

@@ -11,6 +11,9 @@
 namespace hipkittens::torch_door {
 namespace {
 
+// A NaN as f64, f32, f16 and bf16, and as a whole number one that no kernel's sums reach: -1 would be an ordinary sum.
+constexpr uint32_t unwritten = 0x7ff57ff5;
+
 constexpr const char* archs[] = {"gfx942", "gfx950"};
 std::atomic<const char*> simulated_arch{archs[0]};
 std::atomic<void (*)()> before_launch{nullptr};
@@ -33,8 +36,10 @@ int Placement::target() const { return std::atoi(device_.arch.c_str() + std::str
 Tensor Placement::empty(std::span<const int64_t> sizes, Dtype dtype) const {
     Tensor result = Tensor::empty(sizes, dtype, place_);
     if (place_.cpu && prefill && result.data()) {  // one of no elements has no memory
-        std::memset(result.data(), 0xff, result.extent_bytes(dtype));
-        fresh_.push_back(result.data());
+        auto* bytes = static_cast<unsigned char*>(result.data());
+        for (int64_t i = 0, count = result.extent_bytes(dtype); i < count; ++i)
+            bytes[i] = static_cast<unsigned char>(unwritten >> 8 * (i % 4));
+        filled_.push_back(result.data());
     }
     return result;
 }
@@ -48,7 +53,8 @@ void Placement::launch(const std::string& kernel, const runtime::LaunchShape& sh
     if (last_kernel.empty()) last_kernel = kernel;
     std::vector<runtime::Region> marked(regions.begin(), regions.end());
     for (runtime::Region& region : marked)
-        region.fresh = std::find(fresh_.begin(), fresh_.end(), region.pointer) != fresh_.end();
+        region.unwritten =
+            std::find(filled_.begin(), filled_.end(), region.pointer) != filled_.end() ? unwritten : 0;
     runtime::launch(device_, kernel, shape, stream_, arguments.data(), arguments.size(), marked);
 }
 

@@ -20,7 +20,7 @@ class Placement {
     const runtime::Device& device() const { return device_; }
     int target() const;  // 942, 950
 
-    // A result or a workspace. Under checks every byte is 0xff at first: a NaN in every dtype here.
+    // A result or a workspace. Under checks it is NaN in every dtype until it is written.
     Tensor empty(std::span<const int64_t> sizes, Dtype dtype) const;
 
     void launch(const std::string& kernel, const runtime::LaunchShape& shape,
@@ -30,7 +30,7 @@ class Placement {
     Device place_;
     const runtime::Device& device_;
     void* stream_;
-    mutable std::vector<const void*> fresh_;  // what `empty` returned and filled
+    mutable std::vector<const void*> filled_;  // what `empty` returned and filled
 };
 
 }  // namespace hipkittens::torch_door

@@ -113,16 +113,20 @@ def test_waves_of_a_workgroup(module):
         assert finding["fix"] == "s_waitcnt vmcnt, then s_barrier, between the two"
 
 
-def test_reads_of_memory_that_is_still_fresh(module):
+def test_reads_of_memory_that_still_holds_the_pattern_of_the_unwritten(module):
     memory = aligned(1024)
-    memory[:] = 0xFFFFFFFF
+    memory[:] = unwritten = 0x7FF57FF5
     launch = {"memory": memory}
-    assert findings_of(module, "load", **launch) == ([], None)  # nobody said that it was fresh
+    assert findings_of(module, "load", **launch) == ([], None)  # nobody said what unwritten memory holds
     memory[:40] = 5
     arguments = np.array([memory.ctypes.data] * 3 + [2**64 - 1] + [0] * 4, np.uint64).tobytes()
     take_findings()
     module.kernel("load").launch(
-        arguments, {"memory": memory}, fresh=["memory"], threads=1, checks=CHECKERS["initcheck"]
+        arguments,
+        {"memory": memory},
+        unwritten={"memory": unwritten},
+        threads=1,
+        checks=CHECKERS["initcheck"],
     )
     findings = take_findings()
     finding = next(row for row in findings if row["second"]["text"] == "global_load_dword v32, v1, s[8:9]")

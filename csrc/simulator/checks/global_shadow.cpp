@@ -113,9 +113,8 @@ void GlobalShadow::touch(Page& page, Wave* wave, const MemoryEffects& effects,
     }
 }
 
-void check_fresh_memory(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation,
-                        const Region& region) {
-    const uint32_t pattern = region.fresh_pattern;
+void check_unwritten_memory(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation,
+                            const Region& region) {
     for (uint64_t left = operation->valid; left; left &= left - 1) {
         const uint32_t lane = static_cast<uint32_t>(__builtin_ctzll(left));
         const uint64_t address = operation->address[lane];
@@ -124,7 +123,7 @@ void check_fresh_memory(Wave* wave, const MemoryEffects& effects, const PendingO
         for (uint32_t at = 0; at + 4 <= bytes; at += 4) {
             uint32_t value;
             std::memcpy(&value, reinterpret_cast<const void*>(address + at), 4);
-            if (value != pattern) continue;
+            if (value != region.unwritten) continue;
             report(wave, initcheck, "uninitialised_memory", no_instruction, effects.instruction,
                    [&](Finding& finding) {
                        finding.second_wave = wave->index_in_workgroup;

@@ -55,8 +55,8 @@ class GlobalShadow {
 };
 
 // initcheck: loads of what still holds the pattern of fresh memory.
-void check_fresh_memory(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation,
-                        const Region& region);
+void check_unwritten_memory(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation,
+                            const Region& region);
 
 }  // namespace checks
 }  // namespace hipkittens::simulator

@@ -108,8 +108,8 @@ void access_memory(Wave* wave, const MemoryEffects& effects, const PendingOperat
     if (!(plan.checkers & (racecheck | initcheck | notes))) return;
     const Region* region = region_of(wave, operation);
     if (!region) return;
-    if ((plan.checkers & initcheck) && effects.reads_memory && region->fresh_pattern)
-        check_fresh_memory(wave, effects, operation, *region);
+    if ((plan.checkers & initcheck) && effects.reads_memory && region->unwritten)
+        check_unwritten_memory(wave, effects, operation, *region);
     if ((plan.checkers & racecheck) && region->writable && !region->is_own && !effects.is_ordered_by_cache)
         wave->workgroup->dispatch->shadow->global.access(wave, effects, operation, *region);
     if (plan.checkers & notes)

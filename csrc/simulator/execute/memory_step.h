@@ -20,9 +20,6 @@ inline constexpr uint32_t poison = 1, count_conflicts = 2, is_gfx950 = 4, is_sto
 inline constexpr uint32_t access_shift = 8;  // LdsAccess
 }  // namespace memory_flag
 
-// A signalling NaN no kernel computes by chance.
-inline constexpr uint32_t poison_pattern = 0x7fa5a5a5;
-
 using Land = PendingOperation::Land;
 static inline Land land_of(const Step* step) { return reinterpret_cast<Land>(const_cast<void*>(step->data)); }
 static inline void set_land(Step& step, Land land) { step.data = reinterpret_cast<const void*>(land); }

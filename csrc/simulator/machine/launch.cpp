@@ -86,7 +86,7 @@ void merge_overlaps(std::vector<Region>& regions) {
         if (regions[index].begin < regions[kept].end) {
             regions[kept].end = std::max(regions[kept].end, regions[index].end);
             regions[kept].writable |= regions[index].writable;
-            regions[kept].fresh_pattern = 0;
+            regions[kept].unwritten = 0;
         } else {
             regions[++kept] = regions[index];
         }

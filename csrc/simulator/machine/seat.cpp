@@ -16,9 +16,6 @@ namespace {
 
 constexpr size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-// A signalling pattern in f32, f16 and bf16 alike, and far outside any allocation as an address.
-constexpr uint32_t poison_pattern = 0x7fa5a5a5;
-
 void fill(void* begin, size_t bytes, uint32_t pattern) {
     uint32_t* dwords = static_cast<uint32_t*>(begin);
     for (size_t i = 0; i < bytes / 4; ++i) dwords[i] = pattern;

@@ -6,6 +6,10 @@
 
 namespace hipkittens::simulator {
 
+// What memory and registers hold under Settings::poison until something is written: a signalling NaN as f32, f16 and bf16
+// that no kernel computes by chance, and far outside any allocation as an address.
+inline constexpr uint32_t poison_pattern = 0x7fa5a5a5;
+
 // How MFMA adds up products; the rules are in execute/matrix_arithmetic.h.
 //   fast    the host's widest instructions
 //   strict  k-sequential f32 fused multiply-add, denormals kept

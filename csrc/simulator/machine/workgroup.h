@@ -26,8 +26,8 @@ struct Region {
     uint64_t begin = 0, end = 0;
     const char* name = "";
     bool writable = true;
-    bool is_own = false;         // the launch's code or arguments: nobody's tensor
-    uint32_t fresh_pattern = 0;  // not 0: every dword held it when nothing had been written yet
+    bool is_own = false;     // the launch's code or arguments: nobody's tensor
+    uint32_t unwritten = 0;  // not 0: every dword held it when nothing had been written yet
 };
 
 struct Counters {
