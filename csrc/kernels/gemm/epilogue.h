@@ -121,8 +121,9 @@ struct ProductStores {
         const int chunk_row = lane / Rows::chunks, chunk_byte = lane % Rows::chunks * kittens::chunk_bytes;
         const int column = col + band_col + chunk_byte / static_cast<int>(sizeof(T));
         const bool inside = chunk_byte < Accumulator::cols * static_cast<int>(sizeof(T));
+        const int read_byte = inside ? chunk_byte : 0;  // nothing is written between rows
         auto pass = [&](int first) {
-            const kittens::chunk values = Rows::read(lds, first + chunk_row, chunk_byte);
+            const kittens::chunk values = Rows::read(lds, first + chunk_row, read_byte);
             const uint32_t offset =
                 (row + band_row + written + first + chunk_row) * row_bytes + column * sizeof(T);
             if constexpr (whole)
