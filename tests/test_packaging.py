@@ -13,7 +13,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import startup
 import torch
 
 import hipkittens
@@ -277,7 +276,7 @@ def test_our_declarations_agree_with_torch(tmp_path):
 
 
 AUDIT = """
-import sys, time
+import sys
 import torch
 seen = []
 def hook(event, arguments):
@@ -286,34 +285,21 @@ def hook(event, arguments):
     if event in ("socket.connect", "subprocess.Popen", "os.system", "os.mkdir", "os.rename", "os.remove"):
         seen.append(event)
 sys.addaudithook(hook)
-started = time.process_time()
+before = set(sys.modules)
 import hipkittens
-elapsed = time.process_time() - started
 assert not seen, seen
 assert not torch.cuda.is_initialized()
 maps = open("/proc/self/maps").read()
 assert "_ops.so" in maps and "hipkittens_simulator" not in maps and "amdhip" not in maps
-assert not {"rich", "triton", "torch.utils.flop_counter"} & set(sys.modules)
-print(elapsed)
+others = {name.split(".")[0] for name in set(sys.modules) - before} - {"hipkittens"} - sys.stdlib_module_names
+assert not others, others
 """
 
 
-def test_importing_is_quick_and_leaves_no_trace():
-    times = [
-        float(
-            subprocess.run(
-                [sys.executable, "-B", "-c", AUDIT], check=True, capture_output=True, text=True
-            ).stdout
-        )
-        for _ in range(3)
-    ]
-    assert min(times) < 0.05, times
-
-
-@pytest.mark.parametrize("name", ["matmul", "attention"])
-def test_a_first_call_is_quick(name):
-    program = startup.FIRST.replace("{call}", startup.CALLS[name])
-    assert startup.least(program, 2) < startup.FIRST_MS
+def test_importing_loads_only_ourselves_and_leaves_no_trace():
+    """How long it takes is what benchmarks/startup.py measures."""
+    run = subprocess.run([sys.executable, "-B", "-c", AUDIT], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 def test_version_is_the_projects():
