@@ -8,34 +8,20 @@
 namespace hipkittens::gemm {
 
 template <GemmConfig config, Schedule schedule = config.schedule>
-struct Gemm {
-    using Loop = SimpleLoop<config>;
-    static constexpr int lds_bytes = Loop::lds_bytes;
-    KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace place,
-                                   kittens::shared_byte* lds) {
-        Loop::run(arguments, place, lds);
-    }
+struct loop_of {
+    using type = SimpleLoop<config>;
 };
-
 template <GemmConfig config>
-struct Gemm<config, Schedule::interleaved> {
-    using Loop = InterleavedLoop<config>;
-    static constexpr int lds_bytes = Loop::lds_bytes;
-    KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace place,
-                                   kittens::shared_byte* lds) {
-        Loop::run(arguments, place, lds);
-    }
+struct loop_of<config, Schedule::interleaved> {
+    using type = InterleavedLoop<config>;
 };
-
 template <GemmConfig config>
-struct Gemm<config, Schedule::ping_pong> {
-    using Loop = PingPongLoop<config>;
-    static constexpr int lds_bytes = Loop::lds_bytes;
-    KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace place,
-                                   kittens::shared_byte* lds) {
-        Loop(arguments, place, lds).run(place);
-    }
+struct loop_of<config, Schedule::ping_pong> {
+    using type = PingPongLoop<config>;
 };
+// Has lds_bytes and run(arguments, place, lds).
+template <GemmConfig config>
+using Gemm = typename loop_of<config>::type;
 
 template <GemmConfig config>
 KITTENS_DEVICE WorkgroupPlace place_of_workgroup(const GemmArguments& arguments) {

@@ -10,19 +10,11 @@ namespace hipkittens::gemm {
 // registers, and in the last step of a tile the next tile's first ones: the workgroup meets once for each tile, with
 // matrix instructions under way.
 template <GemmConfig config>
-struct InterleavedLoop {
-    using T = typename element_of<config.input>::type;
-    static constexpr int threads = config.threads(), waves = config.waves_m * config.waves_n;
-    static constexpr bool a_runs_along_k = !config.a_is_transposed(),
-                          b_runs_along_k = config.b_is_transposed();
-    using SourceA = OperandSource<T, a_runs_along_k, config.tile_k>;
-    using SourceB = OperandSource<T, b_runs_along_k, config.tile_k>;
-    using A = OperandPiece<T, config.tile_m, config.tile_k, threads, config.matrix, a_runs_along_k,
-                           config.row_start>;
-    using B = OperandPiece<T, config.tile_n, config.tile_k, threads, config.matrix, b_runs_along_k,
-                           config.row_start>;
-    using TileA = typename A::Tile;
-    using TileB = typename B::Tile;
+struct InterleavedLoop : LoopOperands<config> {
+    using Operands = LoopOperands<config>;
+    using typename Operands::A, typename Operands::B, typename Operands::SourceA, typename Operands::SourceB,
+        typename Operands::TileA, typename Operands::TileB;
+    static constexpr int waves = config.waves_m * config.waves_n;
     static constexpr bool direct = A::fill == kittens::Fill::direct;
     static constexpr int buffers = direct ? config.buffers : 2;
     static constexpr int operand_bytes = buffers * (TileA::bytes + TileB::bytes),

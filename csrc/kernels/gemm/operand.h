@@ -115,6 +115,22 @@ struct OperandPiece {
     }
 };
 
+// Both operands as a loop moves them: so many rows and columns of the workgroup's tile at a time, and all of a K tile.
+template <GemmConfig config, int rows = config.tile_m, int columns = config.tile_n>
+struct LoopOperands {
+    using T = typename element_of<config.input>::type;
+    static constexpr bool a_runs_along_k = !config.a_is_transposed(),
+                          b_runs_along_k = config.b_is_transposed();
+    using SourceA = OperandSource<T, a_runs_along_k, config.tile_k>;
+    using SourceB = OperandSource<T, b_runs_along_k, config.tile_k>;
+    using A = OperandPiece<T, rows, config.tile_k, config.threads(), config.matrix, a_runs_along_k,
+                           config.row_start>;
+    using B = OperandPiece<T, columns, config.tile_k, config.threads(), config.matrix, b_runs_along_k,
+                           config.row_start>;
+    using TileA = typename A::Tile;
+    using TileB = typename B::Tile;
+};
+
 // The verb that fits how the operands lie in registers.
 template <class A, class B, class D, class RegistersA, class RegistersB>
 KITTENS_DEVICE void multiply(D& sum, const RegistersA& a, const RegistersB& b) {

@@ -7,24 +7,15 @@
 namespace hipkittens::gemm {
 
 template <GemmConfig config>
-struct PingPongLoop {
-    using T = typename element_of<config.input>::type;
-    static constexpr int threads = config.threads();
-    static_assert(config.waves_m * config.waves_n == 8, "ping-pong is a schedule of eight waves");
-    static constexpr bool a_runs_along_k = !config.a_is_transposed(),
-                          b_runs_along_k = config.b_is_transposed();
-    using SourceA = OperandSource<T, a_runs_along_k, config.tile_k>;
-    using SourceB = OperandSource<T, b_runs_along_k, config.tile_k>;
+struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2> {
     // A wave multiplies two bands of rows by two bands of columns, one of each half of the tile: as soon as
     // every wave has read its first band, the first half of the buffer is free.
     static constexpr int half_m = config.tile_m / 2, half_n = config.tile_n / 2;
     static constexpr int band_m = config.wave_m() / 2, band_n = config.wave_n() / 2;
-    using A =
-        OperandPiece<T, half_m, config.tile_k, threads, config.matrix, a_runs_along_k, config.row_start>;
-    using B =
-        OperandPiece<T, half_n, config.tile_k, threads, config.matrix, b_runs_along_k, config.row_start>;
-    using TileA = typename A::Tile;
-    using TileB = typename B::Tile;
+    using Operands = LoopOperands<config, half_m, half_n>;
+    using typename Operands::A, typename Operands::B, typename Operands::SourceA, typename Operands::SourceB,
+        typename Operands::TileA, typename Operands::TileB;
+    static_assert(config.waves_m * config.waves_n == 8, "ping-pong is a schedule of eight waves");
     static constexpr bool direct = A::fill == kittens::Fill::direct;
     static constexpr int buffers = direct ? 2 : 1;
     static constexpr int lds_bytes = buffers * 2 * (TileA::bytes + TileB::bytes);
@@ -137,6 +128,10 @@ struct PingPongLoop {
             });
     }
 
+    KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace place,
+                                   kittens::shared_byte* lds) {
+        PingPongLoop(arguments, place, lds).run(place);
+    }
     KITTENS_DEVICE void run(WorkgroupPlace place) {
         const int wave = kittens::wave_id();
         row = wave / config.waves_n * band_m;

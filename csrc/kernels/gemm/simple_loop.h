@@ -7,19 +7,11 @@
 namespace hipkittens::gemm {
 
 template <GemmConfig config>
-struct SimpleLoop {
-    using T = typename element_of<config.input>::type;
-    static constexpr int threads = config.threads(), waves = config.waves_m * config.waves_n;
-    static constexpr bool a_runs_along_k = !config.a_is_transposed(),
-                          b_runs_along_k = config.b_is_transposed();
-    using SourceA = OperandSource<T, a_runs_along_k, config.tile_k>;
-    using SourceB = OperandSource<T, b_runs_along_k, config.tile_k>;
-    using A = OperandPiece<T, config.tile_m, config.tile_k, threads, config.matrix, a_runs_along_k,
-                           config.row_start>;
-    using B = OperandPiece<T, config.tile_n, config.tile_k, threads, config.matrix, b_runs_along_k,
-                           config.row_start>;
-    using TileA = typename A::Tile;
-    using TileB = typename B::Tile;
+struct SimpleLoop : LoopOperands<config> {
+    using Operands = LoopOperands<config>;
+    using typename Operands::A, typename Operands::B, typename Operands::SourceA, typename Operands::SourceB,
+        typename Operands::TileA, typename Operands::TileB;
+    static constexpr int waves = config.waves_m * config.waves_n;
     static_assert(A::fill != kittens::Fill::direct && config.buffers == 1,
                   "what is loaded waits in registers");
     static constexpr int lds_bytes = TileA::bytes + TileB::bytes;
