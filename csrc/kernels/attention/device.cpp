@@ -50,37 +50,21 @@ struct backward_row {
 #define ATTENTION_BACKWARD(name, ...) using selected_##name = backward_row<variant_##name.config>;
 #include "each_row.h"
 
-template <Input input>
-struct delta_row {
-    using arguments = BackwardArguments;
-    static constexpr int threads = delta_threads, waves_per_simd = threads / 256;
+// Kernels of rows and vectors, which need no LDS.
+template <template <class> class Kernel, Input input, class Arguments, int kernel_threads>
+struct plain_row {
+    using arguments = Arguments;
+    static constexpr int threads = kernel_threads, waves_per_simd = threads / 256;
     KITTENS_DEVICE static void enter(const arguments& values) {
-        Delta<typename element_of<input>::type>::run(values);
+        Kernel<typename element_of<input>::type>::run(values);
     }
 };
-#define ATTENTION_DELTA(name, ...) using selected_##name = delta_row<variant_##name.input>;
-#include "each_row.h"
-
-template <Input input>
-struct convert_row {
-    using arguments = BackwardArguments;
-    static constexpr int threads = delta_threads, waves_per_simd = threads / 256;
-    KITTENS_DEVICE static void enter(const arguments& values) {
-        Convert<typename element_of<input>::type>::run(values);
-    }
-};
-#define ATTENTION_CONVERT(name, ...) using selected_##name = convert_row<variant_##name.input>;
-#include "each_row.h"
-
-template <Input input>
-struct combine_row {
-    using arguments = CombineArguments;
-    static constexpr int threads = combine_threads, waves_per_simd = threads / 256;
-    KITTENS_DEVICE static void enter(const arguments& values) {
-        Combine<typename element_of<input>::type>::run(values);
-    }
-};
-#define ATTENTION_COMBINE(name, ...) using selected_##name = combine_row<variant_##name.input>;
+#define ATTENTION_DELTA(name, ...) \
+    using selected_##name = plain_row<Delta, variant_##name.input, BackwardArguments, delta_threads>;
+#define ATTENTION_CONVERT(name, ...) \
+    using selected_##name = plain_row<Convert, variant_##name.input, BackwardArguments, delta_threads>;
+#define ATTENTION_COMBINE(name, ...) \
+    using selected_##name = plain_row<Combine, variant_##name.input, CombineArguments, combine_threads>;
 #include "each_row.h"
 
 }  // namespace hipkittens::attention
