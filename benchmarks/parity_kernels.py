@@ -98,8 +98,7 @@ def calls() -> Iterator[tuple[str, Any]]:
                         lambda *i, a=(batch, n, heads, backward, size, dtype, dropout): attention(*a),
                     )
         for layout in ("nn", "nt", "tn", "tt"):
-            nt_only = _representative._GEMM_NT if layout == "nt" else ()
-            large = [(1, *shape, False) for shape in (*_representative._GEMM, *nt_only)]
+            large = [(1, *shape, False) for shape in _representative.gemm_shapes(layout)]
             for shape in (*PRODUCTS, *large):
                 yield f"matmul {shape} {layout} {name}", lambda *i, a=(*shape, layout, dtype): product(*a)
 

@@ -86,11 +86,16 @@ _ATTENTION = (
 _NORM = ((2048, 512), (1024, 1024), (512, 2048), (256, 4096), (256, 8192), (8, 16384), (8, 32768), (8, 65536))
 
 
+def gemm_shapes(orientation: str) -> tuple[tuple[int, int, int], ...]:
+    """(m, n, k) at which the plan picks every tile that it has for "nn", "nt", "tn" or "tt"."""
+    return (*_GEMM, *(_GEMM_NT if orientation == "nt" else ()))
+
+
 def problems() -> Iterator[Problem]:
     for name in ("bf16", "f16"):
         dtype = _DTYPES[name]
         for orientation in ("nn", "nt", "tn", "tt"):
-            for shape in (*_GEMM, *(_GEMM_NT if orientation == "nt" else ())):
+            for shape in gemm_shapes(orientation):
                 title = f"matmul {orientation} {'x'.join(map(str, shape))} {name}"
                 yield Problem(title, partial(_gemm, orientation, dtype, *shape))
         for length, heads, key_heads, size, backward, dropout_p in _ATTENTION:
