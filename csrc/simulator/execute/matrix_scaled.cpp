@@ -1,5 +1,6 @@
 // simulator/execute/matrix_scaled.cpp: gfx950's products of 8-, 6- and 4-bit floats, with or without block
-// scales. SPDX-License-Identifier: MIT
+// scales.
+// SPDX-License-Identifier: MIT
 //
 // A lane holds 32 elements of one row of A (column of B), lowest bits first; CBSZ and BLGP name the formats.
 // 6- and 4-bit elements are 32 consecutive k; 8-bit ones two runs of 16, half of the depth apart (as AMD's
@@ -169,17 +170,9 @@ template <int size, int depth>
 const Step* run_widened(Wave* wave, const Step* step) {
     ScaledControl control;
     memcpy(&control, &step->immediate, sizeof(control));
-    __m512i powers[2][4];
-    if (control.is_scaled &&
-        !(widened::powers_of(at(wave, step->extra[0]), step->stride[0], control.a_byte, powers[0]) &&
-          widened::powers_of(at(wave, step->extra[1]), step->stride[1], control.b_byte, powers[1])))
-        return run<size, depth>(wave, step);
-    const MatrixMode mode(wave);
     alignas(64) uint8_t a[16 * 256], b[16 * 256];
-    widened::widen_block<size>(control.a_format, at(wave, step->source[0]),
-                               control.is_scaled ? powers[0] : nullptr, a);
-    widened::widen_block<size>(control.b_format, at(wave, step->source[1]),
-                               control.is_scaled ? powers[1] : nullptr, b);
+    if (!widened::widen_operands<size>(wave, step, control, a, b)) return run<size, depth>(wave, step);
+    const MatrixMode mode(wave);
     uint8_t* d = at(wave, step->destination);
     MatrixOperands operands = {
         d, a, b, at(wave, step->source[2]), step->dwords ? layout::vector_row_bytes : 0, step->stride[2]};

@@ -1,5 +1,6 @@
 // simulator/execute/matrix_widened.h: operands of 8-, 6- and 4-bit floats as bf16 ones, for the host's own bf16
-// products. SPDX-License-Identifier: MIT
+// products.
+// SPDX-License-Identifier: MIT
 //
 // All their values, scaled by powers of two that bf16's exponent has room for, are bf16 values: nothing is rounded
 // here. A widened operand lies in memory as the registers of bf16 operands do: rows of 64 dwords, one for each lane, a
@@ -8,6 +9,9 @@
 
 #include <cstdint>
 #include <cstring>
+
+#include "simulator/execute/matrix_scaled.h"
+#include "simulator/machine/wave.h"
 
 #if defined(__AVX512BW__)
 
@@ -198,6 +202,22 @@ HIPKITTENS_WIDENED bool powers_of(const uint8_t* scales, uint32_t quarter_bytes,
         powers[quarter] = _mm512_or_si512(bits, _mm512_slli_epi32(bits, 16));
     }
     return !far;
+}
+
+// Both operands of a step that bind_scaled_matrix made, with their scales: 16 rows of pairs each. False as powers_of.
+template <int size>
+HIPKITTENS_WIDENED bool widen_operands(Wave* wave, const Step* step, const ScaledControl& control, uint8_t* a,
+                                       uint8_t* b) {
+    __m512i powers[2][4];
+    if (control.is_scaled &&
+        !(powers_of(at(wave, step->extra[0]), step->stride[0], control.a_byte, powers[0]) &&
+          powers_of(at(wave, step->extra[1]), step->stride[1], control.b_byte, powers[1])))
+        return false;
+    widen_block<size>(control.a_format, at(wave, step->source[0]), control.is_scaled ? powers[0] : nullptr,
+                      a);
+    widen_block<size>(control.b_format, at(wave, step->source[1]), control.is_scaled ? powers[1] : nullptr,
+                      b);
+    return true;
 }
 
 #undef HIPKITTENS_WIDENED

@@ -1,5 +1,6 @@
 // simulator/tile_unit/tile_unit.cpp: bf16 matrix products on the host's own tile unit (Intel AMX), where it
-// has one. SPDX-License-Identifier: MIT
+// has one.
+// SPDX-License-Identifier: MIT
 //
 // TDPBF16PS multiplies a 16-row tile of A by a tile of B whose rows are pairs of k, adding to a 16x16 f32
 // tile (Intel SDM, "TDPBF16PS": even and odd k summed apart, then added to C; denormals flushed; nearest
@@ -236,16 +237,9 @@ template <int size>
 const Step* scaled_product(Wave* wave, const Step* step) {
     ScaledControl control;
     memcpy(&control, &step->immediate, sizeof(control));
-    __m512i powers[2][4];
-    if (control.is_scaled &&
-        !(widened::powers_of(at(wave, step->extra[0]), step->stride[0], control.a_byte, powers[0]) &&
-          widened::powers_of(at(wave, step->extra[1]), step->stride[1], control.b_byte, powers[1])))
-        return reinterpret_cast<Handler>(const_cast<void*>(step->data))(wave, step);
     alignas(64) uint8_t a[16 * 256], b[16 * 256];
-    widened::widen_block<size>(control.a_format, at(wave, step->source[0]),
-                               control.is_scaled ? powers[0] : nullptr, a);
-    widened::widen_block<size>(control.b_format, at(wave, step->source[1]),
-                               control.is_scaled ? powers[1] : nullptr, b);
+    if (!widened::widen_operands<size>(wave, step, control, a, b))
+        return reinterpret_cast<Handler>(const_cast<void*>(step->data))(wave, step);
     multiply_parts<size, 16, 64 / size>(wave, step, a, b);
     return step + 1;
 }

@@ -1,5 +1,6 @@
 // simulator/tile_unit/tile_unit.h: bf16 matrix products on the host's own tile unit (Intel AMX), where it has
-// one. SPDX-License-Identifier: MIT
+// one.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstddef>
