@@ -144,30 +144,27 @@ size_t MemorySystem::allocate_in_mall(Xcd& xcd, uint64_t line, double time) {
     return place;
 }
 
-double MemorySystem::write(uint32_t index, uint64_t line, double time, double bytes) {
-    Xcd& xcd = xcds_[index];
+MemorySystem::Arrival MemorySystem::reach_l2_with(Xcd& xcd, uint64_t line, double time, double bytes) {
     const uint32_t channel = channel_of(line);
     const uint64_t set = set_of(line, channel);
     const double served = xcd.writes[channel].serve(translate(xcd, line, time) + to_l2_, bytes);
     ++xcd.counts.l2_writes;
-    if (const size_t hit = xcd.l2.find(set, line); hit != TagArray::none) {
-        xcd.l2.set_dirty(hit, true);
-    } else {
-        xcd.l2.fill(allocate(xcd, set, served), line, served, true);
-    }
+    const size_t hit = xcd.l2.find(set, line);
+    if (hit != TagArray::none) xcd.l2.set_dirty(hit, true);
+    return {served, set, hit};
+}
+
+double MemorySystem::write(uint32_t index, uint64_t line, double time, double bytes) {
+    Xcd& xcd = xcds_[index];
+    const auto [served, set, hit] = reach_l2_with(xcd, line, time, bytes);
+    if (hit == TagArray::none) xcd.l2.fill(allocate(xcd, set, served), line, served, true);
     return served;
 }
 
 double MemorySystem::update(uint32_t index, uint64_t line, double time, double bytes) {
     Xcd& xcd = xcds_[index];
-    const uint32_t channel = channel_of(line);
-    const uint64_t set = set_of(line, channel);
-    const double served = xcd.writes[channel].serve(translate(xcd, line, time) + to_l2_, bytes);
-    ++xcd.counts.l2_writes;
-    if (const size_t hit = xcd.l2.find(set, line); hit != TagArray::none) {
-        xcd.l2.set_dirty(hit, true);
-        return std::max(served, xcd.l2.ready(hit));
-    }
+    const auto [served, set, hit] = reach_l2_with(xcd, line, time, bytes);
+    if (hit != TagArray::none) return std::max(served, xcd.l2.ready(hit));
     const double ready = fetch(xcd, line, served, false);
     xcd.l2.fill(allocate(xcd, set, ready), line, ready, true);
     return ready;

@@ -60,6 +60,13 @@ class MemorySystem {
     uint32_t channel_of(uint64_t line) const;
     uint64_t set_of(uint64_t line, uint32_t channel) const;
     double translate(Xcd& xcd, uint64_t line, double time) const;
+    // When L2 has taken what changes a line, and where that lies; TagArray::none: it is yet to come.
+    struct Arrival {
+        double served;
+        uint64_t set;
+        size_t hit;
+    };
+    Arrival reach_l2_with(Xcd& xcd, uint64_t line, double time, double bytes);
     double hbm_extra(uint64_t line) const;                             // clk beyond the MALL
     double fetch(Xcd& xcd, uint64_t line, double time, bool in_mall);  // from the fabric on
     void send(Xcd& xcd, uint64_t line, double time);                   // a replaced line

@@ -113,9 +113,8 @@ class AccessedLines {
 void append_lines(Wave* wave, const PendingOperation* operation, uint32_t bytes, uint32_t flags) {
     WaveTrace& trace = *wave->trace;
     AccessedLines lines(wave, bytes);
-    uint64_t
-        found[64 *
-              5];  // distinct lines of a quarter, then of the whole access: of 16 bytes at most five a lane
+    // Distinct lines of a quarter, then of the whole access: of 16 bytes at most five a lane.
+    uint64_t found[64 * 5];
     uint32_t count = 0, lookups = 0, quarter_begin = 0;
     for (int quarter = 0; quarter < 4; ++quarter) {
         quarter_begin = count;
