@@ -1,5 +1,6 @@
 // isa/operand_text.h: text of registers, constants and immediate fields, as LLVM prints them. Private to this
-// room. SPDX-License-Identifier: MIT
+// room.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <string>

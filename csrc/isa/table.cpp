@@ -1,5 +1,6 @@
 // isa/table.cpp: turns the text columns of table/*.def into rows while compiling, so that a malformed row is
-// an error. SPDX-License-Identifier: MIT
+// an error.
+// SPDX-License-Identifier: MIT
 #include "isa/table.h"
 
 #include <array>

@@ -1,5 +1,6 @@
 // torch/placement.h: where an operator's launches go: the GPU its tensors are on, or for CPU tensors the
-// simulated one. SPDX-License-Identifier: MIT
+// simulated one.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // tests/isa/describe_instruction.cpp: what decode() and effects() say about an instruction, as text for
-// Python. SPDX-License-Identifier: MIT
+// Python.
+// SPDX-License-Identifier: MIT
 #include <cstring>
 #include <string>
 

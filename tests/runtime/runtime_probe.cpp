@@ -1,5 +1,6 @@
 // tests/runtime/runtime_probe.cpp: a program that uses runtime/ as the torch door does, told what to do by
-// its arguments. SPDX-License-Identifier: MIT
+// its arguments.
+// SPDX-License-Identifier: MIT
 //
 //   status                         hipkittens_runtime_hip_status
 //   map LIBRARY                    opens LIBRARY, then status

@@ -1,5 +1,6 @@
 // simulator/checks/check_plan.h: what translation prepares for a checked program. A program that is translated without
-// checks has none of it. SPDX-License-Identifier: MIT
+// checks has none of it.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <deque>

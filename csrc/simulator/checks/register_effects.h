@@ -1,5 +1,6 @@
 // simulator/checks/register_effects.h: which registers an instruction reads and writes, as bits, and which queue
-// its memory operation joins. Made from the isa rows once per program. SPDX-License-Identifier: MIT
+// its memory operation joins. Made from the isa rows once per program.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstdint>

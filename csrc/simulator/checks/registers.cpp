@@ -1,5 +1,6 @@
 // simulator/checks/registers.cpp: registers read before their load has landed, overwritten under a load in flight, or
-// read before anything was written to them. SPDX-License-Identifier: MIT
+// read before anything was written to them.
+// SPDX-License-Identifier: MIT
 #include <cinttypes>
 #include <cstdio>
 

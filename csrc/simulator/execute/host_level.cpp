@@ -1,5 +1,6 @@
 // simulator/execute/host_level.cpp: which of the host levels this CPU can run. Compiled once, for the
-// baseline. SPDX-License-Identifier: MIT
+// baseline.
+// SPDX-License-Identifier: MIT
 #include <stdexcept>
 
 #include "simulator/execute/families.h"

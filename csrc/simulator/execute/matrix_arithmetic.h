@@ -1,5 +1,6 @@
 // simulator/execute/matrix_arithmetic.h: how a matrix instruction adds up its products; vectors as wide as
-// the host's. SPDX-License-Identifier: MIT
+// the host's.
+// SPDX-License-Identifier: MIT
 //
 //   strict  D = fma(A[k], B[k], D) for k = 0, 1, ..., starting from C: one rounding to nearest even per k,
 //   denormals kept,

@@ -1,5 +1,6 @@
 // simulator/execute/matrix_scaled.h: gfx950's products of 8-, 6- and 4-bit floats, with or without block
-// scales. SPDX-License-Identifier: MIT
+// scales.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include "isa/instruction.h"

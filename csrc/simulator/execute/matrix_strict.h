@@ -1,5 +1,6 @@
 // simulator/execute/matrix_strict.h: k-sequential multiplication: fused multiply-adds in f32 and f64,
-// integers. SPDX-License-Identifier: MIT
+// integers.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include "simulator/execute/matrix_arithmetic.h"

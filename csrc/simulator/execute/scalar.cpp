@@ -1,5 +1,6 @@
 // simulator/execute/scalar.cpp: scalar arithmetic and comparison: SOP1, SOP2, SOPK, SOPC and the SOPP that do
-// no control. SPDX-License-Identifier: MIT
+// no control.
+// SPDX-License-Identifier: MIT
 //
 // Meanings follow "Scalar ALU Operations" of the CDNA3 and CDNA4 ISA manuals; `scc` inside an operation is
 // SCC before and after it. A SOPK instruction becomes the SOP2 or SOPC operation whose second source is a

@@ -1,5 +1,6 @@
 // simulator/machine/step.h: what the run loop executes: an instruction, or a part of one, with its operands
-// resolved. SPDX-License-Identifier: MIT
+// resolved.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // simulator/machine/wave.h: the state of one wave, laid out so that every register is a byte offset from the
-// wave. SPDX-License-Identifier: MIT
+// wave.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstdint>

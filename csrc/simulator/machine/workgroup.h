@@ -1,5 +1,6 @@
 // simulator/machine/workgroup.h: what the waves of one workgroup share, and what the workgroups of one launch
-// share. SPDX-License-Identifier: MIT
+// share.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstdint>
