@@ -1,5 +1,8 @@
 """racecheck and initcheck on LDS: waves that nothing orders, copies that stay pending across barriers, unwritten bytes."""
 
+import dataclasses
+import itertools
+import random
 import re
 
 import pytest
@@ -125,6 +128,99 @@ def test_bytes_are_written_before_they_are_read(module, name, second, place):
     assert (finding["checker"], finding["kind"]) == ("initcheck", "uninitialised_lds")
     assert (finding["first"], finding["second"]["text"]) == (None, second)
     assert finding["place"] == place or name == "unwritten"
+
+
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """One instruction of a program that all waves run: on the part of LDS of the wave whose number is its own ^ `other`."""
+
+    kind: str  # "read", "write" or "copy", a write in vector memory's queue
+    other: int
+    epoch: int  # barriers before it is issued
+    place: int
+    landed_epoch: int  # and before the first wait that covers it
+    landed_place: int
+
+    def is_ordered_before(self, later: "Access", is_same_wave: bool) -> bool:
+        if not is_same_wave:
+            return self.landed_epoch < later.epoch
+        same_queue = (self.kind == "copy") == (later.kind == "copy")
+        return self.place < later.place if same_queue else self.landed_place < later.place
+
+
+COUNTERS = {"copy": "vmcnt(0)", "read": "lgkmcnt(0)", "write": "lgkmcnt(0)"}
+WAVES = 4
+
+
+def drawn_program(number: int) -> list[tuple[str, int]]:
+    """Mostly ordered, so that what orders it matters: accesses, each often with a wait and a barrier behind it."""
+    draw = random.Random(number)
+    program = []
+    for _ in range(draw.randint(2, 5)):
+        kind = draw.choice(("read", "write", "copy", "copy"))
+        program.append((kind, draw.randrange(3)))
+        if draw.random() < 0.75:
+            program.append((f"s_waitcnt {COUNTERS[draw.choice((kind, kind, 'copy'))]}", 0))
+        if draw.random() < 0.75:
+            program.append(("s_barrier", 0))
+    return program
+
+
+def accesses(program) -> list[Access]:
+    made = []
+    for place, (kind, other) in enumerate(program):
+        if kind not in COUNTERS:
+            continue
+        waits = (at for at in range(place, len(program)) if program[at][0] == f"s_waitcnt {COUNTERS[kind]}")
+        landed = next(waits, len(program))
+        epochs = (sum(what == "s_barrier" for what, _ in program[:at]) for at in (place, landed))
+        made.append(Access(kind, other, next(epochs), place, next(epochs), landed))
+    return made
+
+
+def has_race(program) -> bool:
+    for (wave, one), (other_wave, two) in itertools.combinations(
+        itertools.product(range(WAVES), accesses(program)), 2
+    ):
+        if wave ^ one.other != other_wave ^ two.other or one.kind == two.kind == "read":
+            continue
+        same = wave == other_wave
+        if not (one.is_ordered_before(two, same) or two.is_ordered_before(one, same)):
+            return True
+    return False
+
+
+def text_of(kind: str, other: int) -> str:
+    address = ("v1", "v2", "v4")[other]
+    if kind == "copy":
+        slot = f"s_lshl_b32 s21, s20, 8\ns_xor_b32 m0, s21, {256 * other:#x}\ns_nop 0\n"
+        return slot + "global_load_lds_dword v1, s[8:9]"
+    return {"read": f"ds_read_b32 v32, {address}", "write": f"ds_write_b32 {address}, v3"}.get(kind, kind)
+
+
+PROGRAMS = {f"drawn_{number}": drawn_program(number) for number in range(160)}
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("target", TARGETS)
+def test_drawn_programs_race_where_nothing_orders_them(target, seed):
+    """Against a judge that knows waits, barriers and queues, and runs nothing."""
+    begin = ("v_xor_b32_e32 v4, 0x200, v1", WRITE, DRAIN, "s_barrier")
+    module = load(
+        {
+            name: body(*begin, *itertools.starmap(text_of, program), DRAIN, "s_barrier")
+            for name, program in PROGRAMS.items()
+        },
+        target,
+    )
+    expected = {name for name, program in PROGRAMS.items() if has_race(program)}
+    found = {
+        name
+        for name in PROGRAMS
+        if findings_of(module, name, checks="racecheck", waves=WAVES, wave_order_seed=seed)[0]
+    }
+    assert 20 < len(expected) < len(PROGRAMS) - 20
+    assert found == expected
 
 
 def test_the_missing_first_barrier_of_an_eight_wave_product_is_found():
