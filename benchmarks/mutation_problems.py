@@ -98,8 +98,8 @@ def trial(name: str) -> Trial:
         which, dtype, size, special = attention.groups()
         large, dropout = special == "_interleaved_8_waves", 0.1 if special == "_dropout" else 0.0
         size = int(size or 64)
-        # 500 rows of keys are whole tiles and a broken one; large tiles want one for every compute unit.
-        shape = (2, 500, 80, 8, size) if large else (2, 200, 2, 1, size)
+        # Whole tiles of keys and a broken one, of which two of its loads have rows; large tiles want one for every compute unit.
+        shape = (2, 500, 80, 8, size) if large else (2, 204, 2, 1, size)
         backward = which == "backward"
         call = partial(_attention, _DTYPES[dtype], shape, backward, dropout_p=dropout)
         title = "attention B{} N{} H{} Hkv{} D{} {}".format(*shape, dtype) + " dropout" * bool(dropout)
