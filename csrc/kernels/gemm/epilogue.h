@@ -121,7 +121,8 @@ struct ProductStores {
         const int chunk_row = lane / Rows::chunks, chunk_byte = lane % Rows::chunks * kittens::chunk_bytes;
         const int column = col + band_col + chunk_byte / static_cast<int>(sizeof(T));
         const bool inside = chunk_byte < Accumulator::cols * static_cast<int>(sizeof(T));
-        const int read_byte = inside ? chunk_byte : 0;  // nothing is written between rows
+        // Nothing is written between rows: what lies half a row before has the same banks.
+        const int read_byte = inside ? chunk_byte : chunk_byte - Rows::row_bytes / 2;
         auto pass = [&](int first) {
             const kittens::chunk values = Rows::read(lds, first + chunk_row, read_byte);
             const uint32_t offset =
