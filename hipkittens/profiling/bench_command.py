@@ -94,8 +94,11 @@ def main(arguments: argparse.Namespace) -> int:
     rate = _rate(arguments.rate, problems[0])
     if arguments.plot:
         plot.require(arguments.plot, problems)
+        options.require_writable("--plot", arguments.plot)
     if arguments.json and arguments.csv == "-":
         raise ValueError("--json and --csv - would both be written to standard output; name a file for one")
+    if arguments.csv and arguments.csv != "-":
+        options.require_writable("--csv", arguments.csv)
     on_gpu = _backend.hip_device_count() > 0 and not arguments.model
     device = _measured_device(arguments) if on_gpu else options.device(arguments)
     rows = []

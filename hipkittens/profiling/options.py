@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 
 from .. import _timing
 from .problems import DEFAULT_SHAPES, OPERATIONS, Problem, parse_shapes
@@ -46,6 +48,17 @@ def device(arguments: argparse.Namespace) -> str:
     if arguments.arch and _timing.DEVICES[name] != arguments.arch:
         raise ValueError(f"--device {name} is a {_timing.DEVICES[name]}, and --arch says {arguments.arch}")
     return name
+
+
+def require_writable(option: str, path: str) -> None:
+    """ValueError for a file that could not be written, before what shall be written there has taken its time."""
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise ValueError(f"{option}: there is no folder {str(folder)!r}; make it first")
+    if Path(path).is_dir():
+        raise ValueError(f"{option}: {path!r} is a folder; name a file")
+    if not os.access(path if Path(path).exists() else folder, os.W_OK):
+        raise ValueError(f"{option}: {path!r} cannot be written; name a file that can")
 
 
 def problems(arguments: argparse.Namespace) -> list[Problem]:

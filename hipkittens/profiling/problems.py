@@ -177,21 +177,21 @@ def _parse(operation: str, text: str) -> Problem:
     extents, causal = _crossed(syntax, text) if syntax.extents else _lettered(operation, syntax, text)
     for name, value in extents.items():
         if not 1 <= value <= _MOST:
-            raise ShapeError(f"--shapes: {text!r}: {name} is {value}; allowed: 1 to {_MOST}")
+            raise ShapeError(f"shape {text!r}: {name} is {value}; allowed: 1 to {_MOST}")
     if "K" in extents and "H" in extents and extents["H"] % extents["K"]:
         raise ShapeError(
-            f"--shapes: {text!r}: {extents['H']} query heads cannot share {extents['K']} key heads; "
+            f"shape {text!r}: {extents['H']} query heads cannot share {extents['K']} key heads; "
             "H has to be a multiple of K"
         )
     if operation == "rotary" and extents["D"] % 2:
-        raise ShapeError(f"--shapes: {text!r}: D is {extents['D']}; rotary turns pairs, so it has to be even")
+        raise ShapeError(f"shape {text!r}: D is {extents['D']}; rotary turns pairs, so it has to be even")
     return Problem(operation, extents, causal)
 
 
 def _crossed(syntax: _Syntax, text: str) -> tuple[dict[str, int], bool]:
     parts = text.split("x")
     if len(parts) != len(syntax.extents) or not all(part.isascii() and part.isdigit() for part in parts):
-        raise ShapeError(f"--shapes: {text!r} is not {'x'.join(syntax.extents)}, such as {syntax.example}")
+        raise ShapeError(f"shape {text!r} is not {'x'.join(syntax.extents)}, such as {syntax.example}")
     return dict(zip(syntax.extents, map(int, parts), strict=True)), False
 
 
@@ -201,19 +201,19 @@ def _lettered(operation: str, syntax: _Syntax, text: str) -> tuple[dict[str, int
     such_as = f"; {operation} takes {syntax.letters}{''.join(f'[{name}]' for name in optional)}, such as {syntax.example}"
     if colon and not (syntax.causal and mask == "causal"):
         allowed = "causal, or nothing" if syntax.causal else "nothing"
-        raise ShapeError(f"--shapes: {text!r}: after the colon is {mask!r}; allowed: {allowed}")
+        raise ShapeError(f"shape {text!r}: after the colon is {mask!r}; allowed: {allowed}")
     if not re.fullmatch(r"([A-Z]\d+)+", body, re.ASCII):
-        raise ShapeError(f"--shapes: {text!r} is not letters with numbers{such_as}")
+        raise ShapeError(f"shape {text!r} is not letters with numbers{such_as}")
     extents: dict[str, int] = {}
     for letter, digits in re.findall(r"([A-Z])(\d+)", body):
         if letter in extents:
-            raise ShapeError(f"--shapes: {text!r} has {letter} twice")
+            raise ShapeError(f"shape {text!r} has {letter} twice")
         if letter not in syntax.letters and letter not in optional:
-            raise ShapeError(f"--shapes: {text!r}: {letter} is no extent{such_as}")
+            raise ShapeError(f"shape {text!r}: {letter} is no extent{such_as}")
         extents[letter] = int(digits)
     missing = [letter for letter in syntax.letters if letter not in extents]
     if missing:
-        raise ShapeError(f"--shapes: {text!r} has no {missing[0]}{such_as}")
+        raise ShapeError(f"shape {text!r} has no {missing[0]}{such_as}")
     for letter, other in optional.items():
         extents.setdefault(letter, extents[other])
     return extents, bool(colon)

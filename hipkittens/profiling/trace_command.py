@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.compute_units <= 38:
         raise ValueError(f"--compute-units is {arguments.compute_units}; allowed: 1 to 38")
+    options.require_writable("--output", arguments.output)
     device, problem = options.device(arguments), options.problem(arguments)
     launches = modelled_launches(device, problem.call(), timeline=arguments.compute_units)
     if not 0 <= arguments.launch < len(launches):

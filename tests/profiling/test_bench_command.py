@@ -62,6 +62,8 @@ def test_table_csv_and_plot(capsys, tmp_path):
         (["rms_norm", "--rate", "TFLOP/s"], "of rms_norm bytes are counted; allowed: GB/s"),
         (["gemm", "--plot", "p.svg", "--shapes", "8x8x8,4x8x8"], "2 of the shapes have the size 8"),
         (["gemm", "--plot", "picture.xyz"], "'picture.xyz' does not end as a picture"),
+        (["gemm", "--csv", "no/rows.csv"], "--csv: there is no folder "),
+        (["gemm", "--plot", "no/plot.svg"], "--plot: there is no folder "),
         (["gemm", "--json", "--csv", "-"], "both be written to standard output"),
     ),
 )

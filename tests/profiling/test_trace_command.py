@@ -162,6 +162,8 @@ def test_classes_and_counters(timeline):
 def test_bad_arguments_are_named(tmp_path):
     for arguments, text in (
         (["--compute-units", "0"], "--compute-units is 0"),
+        (["-o", str(tmp_path)], "is a folder; name a file"),
+        (["-o", str(tmp_path / "no" / "trace.json")], "--output: there is no folder "),
         (["--launch", "1", "--shape", "64x64x64"], "--launch is 1; allowed: 0 to 0"),
     ):
         with pytest.raises(SystemExit, match="hipkittens trace: ") as error:
