@@ -215,6 +215,25 @@ def test_the_clock_falls_with_the_matrix_load():
     assert idle["microseconds"] == pytest.approx(idle["cycles"] / idle["clock_mhz"])
 
 
+@pytest.mark.parametrize(
+    "matrix_format, per_clock, teraflops", [("bf16", 4096, 1597), ("f8", 8192, 3378), ("f4", 16384, 5803)]
+)
+def test_a_full_matrix_load_reaches_the_published_rate(matrix_format, per_clock, teraflops):
+    of = parameters("MI355X")
+    units = of["xcds"] * of["compute_units_per_xcd"]
+    rate = of[f"clock_matrix_{matrix_format}"] * of["clock_full_load"] * units * per_clock
+    assert rate == pytest.approx(teraflops * 1e6, rel=0.001)
+
+
+@pytest.mark.parametrize("device, load, mhz", [("MI300X", 0.831, 1230), ("MI325X", 0.833, 1464)])
+def test_the_clock_of_f8_products_is_the_measured_one_at_the_measured_load(device, load, mhz):
+    of = parameters(device)
+    share = (load - of["clock_idle_load"]) / (of["clock_full_load"] - of["clock_idle_load"])
+    assert 1 / ((1 - share) / of["clock_peak"] + share / of["clock_matrix_f8"]) == pytest.approx(
+        mhz, rel=0.002
+    )
+
+
 def test_stalls_say_what_a_wave_waited_for():
     report = copy("MI355X", 1)
     stalls = {}
