@@ -175,12 +175,16 @@ def strata(rows: Iterable[Row], of: Callable[[Row], Hashable]) -> list[list[Row]
 
 
 def split(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
-    """Rows to fit on and rows to report on: of each family on each chip the first rows by hash, and the others."""
+    """Rows to fit on and rows to report on: of each family on each chip the first rows by hash, and the others. Problems that
+    several kernels were measured at are reported on whole, since they are few and a ranking needs all of their kernels."""
+    rows = list(rows)
+    ranked = set(with_several_kernels(rows))
     fit, held_out = [], []
     for group in strata(rows, lambda row: (row.family, row.hw)):
-        count = round(len(group) * FIT_SHARE)
-        fit += group[:count]
-        held_out += group[count:]
+        allowed = [row for row in group if row not in ranked]
+        chosen = set(allowed[: round(len(group) * FIT_SHARE)])
+        fit += [row for row in group if row in chosen]
+        held_out += [row for row in group if row not in chosen]
     return fit, held_out
 
 

@@ -119,6 +119,14 @@ def test_the_split_depends_on_no_order_and_cuts_each_family():
     assert collections.Counter(row.family for row in fit) == {"f4gemm": 35, "fmoe": 4}
 
 
+def test_problems_of_several_kernels_are_never_fitted_on():
+    rows = some_rows(100)
+    others = [dataclasses.replace(row, symbol="b") for row in rows[:20]]
+    fit, held_out = calibration_rows.split(rows + others)
+    assert {*rows[:20], *others} <= set(held_out)
+    assert len(fit) == 42
+
+
 def test_in_a_sample_neither_a_family_nor_a_kernel_swamps_the_others():
     rows = some_rows(100) + some_rows(3, "fmoe")
     other = [dataclasses.replace(row, symbol="b", shape=(("M", 1000),)) for row in some_rows(1)]
