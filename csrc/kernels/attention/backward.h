@@ -216,8 +216,8 @@ struct Backward {
         Scores weights;
         score(weights, own_first, straight(buffer, 0));
         with_statistics(start_of_streamed, start_of_own, [&](int j, int e, float start) {
-            weights.tiles[0][j][e] =
-                kittens::exponential_base_2((weights.tiles[0][j][e] + start) * arguments.scale_log2);
+            weights.tiles[0][j][e] = kittens::exponential_base_2(
+                __builtin_fmaf(weights.tiles[0][j][e], arguments.scale_log2, start));
         });
         // After the exponential: a hidden score may exceed the LSE by any amount.
         if (!all_visible(column)) clear_invisible(weights, column);
@@ -297,7 +297,7 @@ struct Backward {
             const auto own = [&](Statistic statistic) {
                 return arguments.statistics[statistic_index(statistic, statistics + (inside ? row : 0))];
             };
-            start_of_own = inside ? own(Statistic::start) : arguments.no_start;
+            start_of_own = inside ? own(Statistic::start) : no_start;
             delta_of_own = inside ? own(Statistic::delta) : 0;
         }
         if constexpr (config.dropout) draws.start(arguments.dropout);

@@ -14,13 +14,13 @@ inline constexpr int statistics_block = 64;
 
 // What is known of a query before its scores are; a block has all of the first, then all of the second, and so on.
 enum class Statistic {
-    start,  // -LSE (base 2) / scale_log2: where its products of Q K^T start. Without keys, or beyond the last query, what
-    // makes all weights 0
+    start,  // -LSE, base 2: where its exponents start. Without keys, or beyond the last query, no_start
     delta,  // dLSE - sum(dO O): where its products of dO V^T start
     norm,   // of its row of dO
     zero,   // makes a block what a load to LDS takes at a time
     count,
 };
+inline constexpr float no_start = -__builtin_inff();  // makes all weights 0
 constexpr int64_t statistic_index(Statistic statistic, int64_t row) {
     constexpr uint64_t block = statistics_block, kinds = static_cast<uint64_t>(Statistic::count);
     // A signed quotient is rounded towards zero, which takes more instructions.
@@ -53,10 +53,9 @@ struct BackwardArguments {
     int32_t head_dim;
     int32_t statistics_rows, bounds_blocks;
     int32_t sums_width;            // of a row of the sums
-    int32_t key_tiles;             // blocks of keys of the longest sequence
-    float scale, scale_log2;       // scale_log2 is not 0
-    float start_of_lse, no_start;  // -1 / scale; the start of a query without keys
-    Dropout dropout;               // of kernels that drop
+    int32_t key_tiles;        // blocks of keys of the longest sequence
+    float scale, scale_log2;  // scale_log2 is not 0
+    Dropout dropout;          // of kernels that drop
 };
 
 }  // namespace hipkittens::attention

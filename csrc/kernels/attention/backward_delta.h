@@ -88,12 +88,13 @@ struct Delta {
                                    inside ? arguments.head_dim : 0);
             const float product = sum_of_16(own.product), square = sum_of_16(own.first_square);
             if (lane != 0) continue;
-            float start = arguments.no_start, delta = 0;
+            constexpr float log2_e = 1.4426950408889634f;
+            float start = no_start, delta = 0;
             if (inside) {
                 const int64_t at = head * rows + sequence.first_q + begin + row;
                 const float lse = arguments.lse[at];
                 if (lse != -__builtin_inff()) {
-                    start = lse * arguments.start_of_lse;
+                    start = -log2_e * lse;
                     delta = arguments.grad_lse ? arguments.grad_lse[at] - product : -product;
                 }
             }

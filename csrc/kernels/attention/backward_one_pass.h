@@ -86,7 +86,7 @@ struct OnePass {
     Fragment weights_low[2][2], slopes_low[2][2];
     Fragment fragments[ring];
     // Of the query of register lane % 16 of a product; of the lane's own query of dQ.
-    float start[2], delta[2], delta_now[2], inverse[sums], sum_delta[sums], sum_norm[sums];
+    float start[2], start_now[2], delta[2], delta_now[2], inverse[sums], sum_delta[sums], sum_norm[sums];
     KeyBounds bounds;
     uint32_t straight_at, turned_at, slope_read_at, slope_write_at, statistic_at, own_statistic_at, sum_at;
     char* sums_before;
@@ -155,7 +155,9 @@ struct OnePass {
         constexpr int half = i / (2 * pieces), piece = i % pieces;
         if constexpr (i < values_a) {
             const auto& own = i / pieces % 2 ? own_v : own_k;
-            auto& product = i / pieces % 2 ? slopes[half] : scores[half];
+            constexpr bool of_scores = i / pieces % 2 == 0;
+            auto& product = of_scores ? scores[half] : slopes[half];
+            if constexpr (of_scores && piece == 0) product = Accumulator{};
             product = kittens::multiply_base<kittens::row_l, Product>(own[piece], read, product);
         } else if constexpr (i < sums_at) {
             constexpr int side = (i - values_a) / pieces % 2, n = i % pieces;
@@ -171,27 +173,24 @@ struct OnePass {
         }
     }
 
-    // Registers first .. first+count-1 of the accumulators that the next step's S and dP start from.
+    // Registers first .. first+count-1 of the accumulators that the next step's dP starts from.
     template <int first, int count>
-    KITTENS_DEVICE void spread_statistics() {
+    KITTENS_DEVICE void spread_delta() {
         kittens::for_each_index<first + count, first>([&](auto index) {
-            constexpr int which = index.value / per_lane, half = which / 2, e = index.value % per_lane;
-            if constexpr (which % 2 == 0)
-                scores[half][e] = kittens::broadcast_in_16<e>(start[half]);
-            else  // but for dropped weights
-                slopes[half][e] = config.dropout ? 0.0f : kittens::broadcast_in_16<e>(delta[half]);
+            constexpr int half = index.value / per_lane, e = index.value % per_lane;
+            // Not where weights are dropped: slope_of has it.
+            slopes[half][e] = config.dropout ? 0.0f : kittens::broadcast_in_16<e>(delta[half]);
         });
     }
 
-    template <int half>
-    KITTENS_DEVICE void exponentiate(int first, int count) {
-#pragma unroll
-        for (int e = first; e < first + count; e += 2) {
-            const kittens::vec<float, 2> scaled =
-                kittens::vec<float, 2>{scores[half][e], scores[half][e + 1]} * arguments.scale_log2;
-            scores[half][e] = kittens::exponential_base_2(scaled[0]);
-            scores[half][e + 1] = kittens::exponential_base_2(scaled[1]);
-        }
+    // S does not start from -LSE: sums of products would be rounded in its units. One fused step cancels them.
+    template <int half, int first, int count>
+    KITTENS_DEVICE void exponentiate() {
+        kittens::for_each_index<first + count, first>([&](auto index) {
+            constexpr int e = index.value;
+            scores[half][e] = kittens::exponential_base_2(__builtin_fmaf(
+                scores[half][e], arguments.scale_log2, kittens::broadcast_in_16<e>(start_now[half])));
+        });
     }
     template <int half>
     KITTENS_DEVICE void clear_invisible(int left, uint32_t span) {
@@ -298,12 +297,14 @@ struct OnePass {
             if constexpr (i == meeting - 1) read_own_statistics(buffer);
             if constexpr (i == meeting + 1) read_statistics(buffer ^ 1);
             if constexpr (i == sums_at) use_statistics();
-            if constexpr (config.dropout && i == 0) {
-                delta_now[0] = delta[0];
-                delta_now[1] = delta[1];
+            if constexpr (i == 0) {
+                kittens::for_each_index<2>([&](auto half) {
+                    start_now[half.value] = start[half.value];
+                    delta_now[half.value] = delta[half.value];
+                });
             }
             if constexpr (i >= sums_at)
-                spread_statistics<(i - sums_at) * 2 * per_lane / pieces, 2 * per_lane / pieces>();
+                spread_delta<(i - sums_at) * per_lane / pieces, per_lane / pieces>();
             // Those of the next fours may be under way.
             if constexpr (i % group == 0) kittens::wait_lds<reads_between(i + group, i + ahead)>();
             multiply<i>(fragments[i % ring]);
@@ -315,8 +316,8 @@ struct OnePass {
             // Shares of the arithmetic: 16 registers in as many slots as a product of S or dP has.
             constexpr int share = per_lane / pieces;
             const auto of = [](int first) { return i >= first && i < first + pieces; };
-            if constexpr (of(exponents_a)) exponentiate<0>((i - exponents_a) * share, share);
-            if constexpr (of(exponents_b)) exponentiate<1>((i - exponents_b) * share, share);
+            if constexpr (of(exponents_a)) exponentiate<0, (i - exponents_a) * share, share>();
+            if constexpr (of(exponents_b)) exponentiate<1, (i - exponents_b) * share, share>();
             arithmetic_of_slopes<0, slopes_a, i>(head, column, masked, left, span, slopes_to);
             arithmetic_of_slopes<1, slopes_b, i>(head, column, masked, left, span, slopes_to);
             kittens::for_each_index<shares>([&](auto share) {
@@ -330,7 +331,7 @@ struct OnePass {
         return kittens::lds_read<float>(lds + (at_buffer(buffer, 2) + at) +
                                         static_cast<int>(which) * statistics_block * 4);
     }
-    // What S and dP of a step start from.
+    // What the exponents and dP of a step start from.
     KITTENS_DEVICE void read_statistics(int buffer) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -510,7 +511,7 @@ struct OnePass {
             });
             kittens::for_each_index<ahead>([&](auto n) { read<n.value>(fragments[n.value], places(0)); });
             read_statistics(0);
-            spread_statistics<0, 4 * per_lane>();
+            spread_delta<0, 2 * per_lane>();
             kittens::for_each_index<sums>([&](auto n) {
                 gradient_q[n.value] = Accumulator{};
                 inverse[n.value] = 0;

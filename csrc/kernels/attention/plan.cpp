@@ -430,8 +430,6 @@ Plan plan_backward(const BackwardProblem& problem) {
     const double scale_log2 =
         std::copysign(std::max(std::fabs(p.scale) * 1.4426950408889634, 1e-30), p.scale);
     arguments.scale_log2 = static_cast<float>(scale_log2);
-    arguments.start_of_lse = static_cast<float>(-1.4426950408889634 / scale_log2);
-    arguments.no_start = static_cast<float>(-std::copysign(INFINITY, scale_log2));
     arguments.dropout = dropout_of(p);
 
     Plan plan;
