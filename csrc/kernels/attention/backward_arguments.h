@@ -52,7 +52,7 @@ struct BackwardArguments {
     int32_t heads, group;  // of the queries; query heads per key head
     int32_t head_dim;
     int32_t statistics_rows, bounds_blocks;
-    int32_t sums_width;            // of a row of the sums
+    int32_t sums_width;       // of a row of the sums
     int32_t key_tiles;        // blocks of keys of the longest sequence
     float scale, scale_log2;  // scale_log2 is not 0
     Dropout dropout;          // of kernels that drop

@@ -303,8 +303,7 @@ struct OnePass {
                     delta_now[half.value] = delta[half.value];
                 });
             }
-            if constexpr (i >= sums_at)
-                spread_delta<(i - sums_at) * per_lane / pieces, per_lane / pieces>();
+            if constexpr (i >= sums_at) spread_delta<(i - sums_at) * per_lane / pieces, per_lane / pieces>();
             // Those of the next fours may be under way.
             if constexpr (i % group == 0) kittens::wait_lds<reads_between(i + group, i + ahead)>();
             multiply<i>(fragments[i % ring]);
