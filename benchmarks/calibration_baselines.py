@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 from calibration_launch import Launch, Product, chip_parameters, compute_units
 from calibration_rows import Row
@@ -190,16 +190,17 @@ def rank_correlation(pairs: Iterable[tuple[float, float]]) -> float | None:
 
 
 def rank_correlation_at_same_problem(
-    rows: Iterable[tuple[Row, float]], apart: float = 0.0
+    kernels: Iterable[tuple[Hashable, float, float]], apart: float = 0.0
 ) -> tuple[float | None, int]:
-    """The mean over problems of the correlation between the kernels measured there, and the number of problems.
+    """Of (problem, predicted, measured): the mean over problems of the correlation between the kernels measured there, and the
+    number of problems.
 
     Kernels whose measured times are all within a factor of 1 + `apart` are not told apart by measurement: such a problem
     does not count.
     """
     groups = collections.defaultdict(list)
-    for row, predicted in rows:
-        groups[row.problem].append((predicted, row.measured_us))
+    for problem, predicted, measured in kernels:
+        groups[problem].append((predicted, measured))
     found = [
         value
         for pairs in groups.values()

@@ -211,7 +211,10 @@ def test_kernels_that_measurements_do_not_tell_apart_can_be_left_out_of_the_rank
     rows = some_rows(2)
     near = dataclasses.replace(rows[0], symbol="b", measured_us=1.02)
     far = dataclasses.replace(rows[1], symbol="b", measured_us=2.0)
-    said = [(rows[0], 2.0), (near, 1.0), (rows[1], 1.0), (far, 2.0)]
+    said = [
+        (row.problem, predicted, row.measured_us)
+        for row, predicted in ((rows[0], 2.0), (near, 1.0), (rows[1], 1.0), (far, 2.0))
+    ]
     rank = calibration_baselines.rank_correlation_at_same_problem
     assert rank(said) == (pytest.approx(0), 2)
     assert rank(said, 0.03) == (pytest.approx(1), 1)
@@ -273,6 +276,23 @@ def test_goals_are_held_against_the_same_rows(report):
         pytest.approx(40),
         True,
     )
+
+
+def test_both_kernels_of_attention_backward_are_ranked(report):
+    def published(sums, measured, predicted):
+        return {"publisher": "ROCm/aiter", "sums": sums, "chip": "MI300X", "shape": "B1H8N512D128",
+                "measured_us": measured, "predicted_us": predicted}  # fmt: skip
+
+    wrong = [published("a16", 40.0, 50.0), published("a32", 50.0, 40.0)]
+    forward, from_python = published("", 1.0, 1.0), published("a32", 1.0, 1.0) | {"publisher": "others"}
+    report = dataclasses.replace(report, published=[*wrong, forward, from_python])
+    ranked = report.ranked("cycle model")
+    rank = calibration_baselines.rank_correlation_at_same_problem
+    assert rank(ranked["attention backward"]) == (pytest.approx(-1), 1)
+    assert len(ranked["both"]) == len(ranked["tuning logs"]) + 2
+    assert list(report.ranked("roofline")) == ["tuning logs"]
+    goals = {name: reached for name, *_, reached in report.goals()}
+    assert goals["rank correlation at least, both: 1 problems with kernels 3% apart"] is False
 
 
 def test_the_page_keeps_what_was_written_by_hand(report):
