@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import calibration_baselines as baselines
 import calibration_errors
 import calibration_launch
+import calibration_plot
 import calibration_published
 import calibration_report
 import calibration_rows
@@ -293,7 +294,7 @@ def main() -> int:
         calibration_published.context(arguments.published * 1e9) if figures else [],
     )
     if arguments.plot:
-        report.plot(arguments.plot)
+        calibration_plot.draw(report, arguments.plot)
     if arguments.errors:
         calibration_errors.write([*report.records, *report.by_aiter], arguments.errors)
     if arguments.write:

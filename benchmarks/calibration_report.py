@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import calibration_baselines as baselines
+import calibration_plot
 import calibration_published
 from calibration_fit import Fit
 from calibration_rows import FIT_SHARE, Row
@@ -358,81 +359,6 @@ class Report:
             "fitted": dataclasses.asdict(self.fitted) if self.fitted else None,
         }
 
-    def plot(self, path: Path) -> None:
-        """Predicted over measured µs with the band of the mean error, one panel for each cycle model; and, in a file beside
-        it, modelled over published times."""
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-
-        path.parent.mkdir(parents=True, exist_ok=True)
-        models = [model for model in self.models if model.startswith("cycle")]
-        figure, panels = pyplot.subplots(
-            1, len(models), figsize=(5.5 * len(models), 5), squeeze=False, layout="constrained"
-        )
-        for panel, model in zip(panels[0], models, strict=True):
-            ends = _diagonal(
-                panel, [record["measured_us"] for record in self.records], self.errors(model)["mape"]
-            )
-            for chip in sorted({record["chip"] for record in self.records}):
-                for family in sorted({record["family"] for record in self.records if record["chip"] == chip}):
-                    points = [
-                        (record["measured_us"], record["predictions"][model])
-                        for record in self.records
-                        if (record["chip"], record["family"]) == (chip, family)
-                    ]
-                    panel.scatter(*zip(*points, strict=True), s=12, label=f"{family}, {chip}")
-            panel.set(xlim=ends, ylim=ends, xlabel="measured µs", ylabel="modelled µs", title=model)
-            panel.legend(fontsize=7)
-        figure.savefig(path, dpi=110)
-        pyplot.close(figure)
-        if self.published:
-            figure, panel = pyplot.subplots(figsize=(6.5, 6), layout="constrained")
-            self._draw_published(panel)
-            figure.savefig(published_plot(path), dpi=110)
-            pyplot.close(figure)
-
-    def _draw_published(self, panel: Any) -> None:
-        """Bars span the published times of one problem, where there are several."""
-        records = self.by_aiter
-        error = baselines.errors((record["predicted_us"], record["measured_us"]) for record in records)[
-            "mape"
-        ]
-        drawn = [*self.published, *self.context]
-        ends = _diagonal(panel, [record["measured_us"] for record in drawn], error)
-        chips = sorted({record["chip"] for record in self.published})
-        for index, chip in enumerate(chips):
-            for marker, operation, causal in (
-                ("o", "attention", False), ("v", "attention", True), ("s", "attention_backward", False), ("^", "attention_backward", True),
-            ):  # fmt: skip
-                label = f"{operation.replace('_', ' ')}{', causal' * causal}, {chip}"
-                same = [
-                    r
-                    for r in self.published
-                    if (r["chip"], r["operation"], r["causal"]) == (chip, operation, causal)
-                ]
-                own = [r for r in same if r["publisher"] == calibration_published.AITER]
-                others = [r for r in same if r not in own]
-                _bars(panel, own, label, fmt=marker, color=f"C{index}")
-                _bars(
-                    panel,
-                    others,
-                    f"{label}, calls from Python",
-                    fmt=marker,
-                    color=f"C{index}",
-                    markerfacecolor="none",
-                )
-        _bars(panel, self.context, "context: our GEMM beside others' fastest", fmt="x", color="grey")
-        panel.set(
-            xlim=ends,
-            ylim=ends,
-            xlabel="published µs",
-            ylabel="modelled µs",
-            title="Kernels of published tables",
-        )
-        panel.legend(fontsize=6)
-
     def commands(self) -> str:
         """How this page is made again, but for where its files are."""
 
@@ -463,7 +389,7 @@ class Report:
         published = "None was run."
         if self.published:
             drawn = (
-                f"![Modelled over published times]({os.path.relpath(published_plot(plot), 'docs')})\n\n"
+                f"![Modelled over published times]({os.path.relpath(calibration_plot.published(plot), 'docs')})\n\n"
                 if plot
                 else ""
             )
@@ -493,36 +419,6 @@ class Report:
             begin=BEGIN,
             end=END,
         )
-
-
-def published_plot(path: Path) -> Path:
-    return path.with_name(f"{path.stem}_published{path.suffix}")
-
-
-def _diagonal(panel: Any, times: list[float], error: float) -> tuple[float, float]:
-    """Logarithmic axes, the line on which a model is exact, and a band of the mean error; returns the ends of both axes."""
-    ends = min(times) / 1.5, max(times) * 1.5
-    panel.set(xscale="log", yscale="log")
-    panel.plot(ends, ends, color="black", linewidth=0.8)
-    panel.fill_between(
-        ends,
-        [end * max(0.01, 1 - error / 100) for end in ends],
-        [end * (1 + error / 100) for end in ends],
-        color="black",
-        alpha=0.08,
-        label=f"± mean error, {error:.0f} %",
-    )
-    return ends
-
-
-def _bars(panel: Any, records: list[dict[str, Any]], label: str, **style: Any) -> None:
-    if not records:
-        return
-    times, slowest, predicted = (
-        [record[name] for record in records] for name in ("measured_us", "slowest_us", "predicted_us")
-    )
-    spread = [[0.0] * len(times), [slow - fast for slow, fast in zip(slowest, times, strict=True)]]
-    panel.errorbar(times, predicted, xerr=spread, markersize=4, elinewidth=0.8, label=label, **style)
 
 
 _CONTEXT = """Context only, since these are **other kernels**: ours in the model beside the fastest published time of anybody's at that
