@@ -45,8 +45,9 @@ class Problem(ctypes.Structure):
 class Backward(Forward):
     """A forward problem whose output and LSE are the float64 ones, rounded, and the gradients of both."""
 
-    def __init__(self, *arguments, grad_lse: bool = False, **options):
+    def __init__(self, *arguments, grad_lse: bool = False, compute_units: int = 0, **options):
         super().__init__(*arguments, **options)
+        self.problem.shared.compute_units = compute_units
         rng = np.random.default_rng(17)
         exact, exact_lse, *_ = self.expected()
         forward, element = self.problem, self.element
@@ -184,6 +185,54 @@ def test_windows(target, window):
 @pytest.mark.parametrize(("heads", "key_heads"), [(1, 1), (3, 1), (4, 1), (5, 1), (8, 1), (12, 4), (10, 2)])
 def test_head_groups(target, heads, key_heads):
     run(Backward(target, "f16", 16, 40, 70, batch=2, heads=heads, key_heads=key_heads, causal=True))
+
+
+def workgroups(**sizes) -> int:
+    """Of the kernel that owns keys, per tile of keys, key head and batch: into how many a group of heads is split."""
+    units = sizes.pop("compute_units", 0)
+    problem = Backward("gfx950", "bf16", 128, 1, 1, compute_units=units, causal=sizes.pop("causal", False))
+    for name, value in {"batch": 1, **sizes}.items():
+        setattr(problem.problem.shared, name, value)
+    problem.problem.workspace = 1 << 20
+    (launch,) = (launch for launch in problem.plan() if "one_pass" in launch["variant"])
+    parts, rest = divmod(
+        launch["grid"][0], -(-sizes["n_k"] // 128) * sizes["key_heads"] * sizes.get("batch", 1)
+    )
+    assert rest == 0 and parts * launch["block"][0] > 0
+    return parts
+
+
+def test_groups_are_split_where_compute_units_would_idle():
+    few = {"heads": 64, "key_heads": 8, "n_q": 2048, "n_k": 2048}
+    assert workgroups(**few) == 2  # 128 workgroups for 256 compute units
+    assert workgroups(**few, causal=True) >= 4  # of unequal length
+    assert workgroups(**few, compute_units=128) == workgroups(**few, batch=2) == 1
+    assert workgroups(heads=64, key_heads=64, n_q=256, n_k=256) == 1
+    assert workgroups(heads=5, key_heads=1, n_q=4096, n_k=4096) == 5
+    # Three heads as two and one: one by one they would need a second round.
+    assert workgroups(heads=24, key_heads=8, n_q=2048, n_k=2048) == 2
+    assert workgroups(heads=64, key_heads=8, n_q=2048, n_k=2048, batch=64, causal=True) == 1
+
+
+@pytest.mark.parametrize(("element", "dropout_p", "causal"), [("bf16", 0.0, True), ("f16", 0.3, False)])
+@pytest.mark.parametrize(("heads", "key_heads"), [(3, 1), (4, 1), (5, 1), (8, 1), (10, 2)])
+def test_parts_of_a_group(element, dropout_p, causal, heads, key_heads):
+    """Every number of parts, some of fewer heads: dQ has the bits of one part, and all has the same bits in any order."""
+    group, results = heads // key_heads, {}
+    for units in (1, 2, 3, 4, 6, 8, 12, 256):
+        problem = Backward("gfx950", element, 56, 150, 140, heads=heads, key_heads=key_heads, causal=causal,
+                           window=(100, -1), dropout_p=dropout_p, grad_lse=True, padding=2, compute_units=units)  # fmt: skip
+        (launch,) = (launch for launch in problem.plan() if "one_pass" in launch["variant"])
+        parts = launch["grid"][0] // (2 * key_heads)
+        if parts not in results:
+            run(problem)
+            results[parts] = {name: grad.copy() for name, grad in problem.grads.items()}
+    assert {1, group} <= results.keys() and (group < 4 or len(results) > 2)
+    for grads in results.values():
+        assert np.array_equal(grads["grad_q"], results[1]["grad_q"])
+    problem.run(wave_order_seed=7, threads=2)
+    for name, grad in problem.grads.items():
+        assert np.array_equal(grad, results[parts][name])
 
 
 @pytest.mark.parametrize("target", TARGETS)

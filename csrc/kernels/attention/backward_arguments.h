@@ -43,15 +43,19 @@ struct BackwardArguments {
     const float* grad_lse;                  // the same, or null
     float* statistics;                      // per head those of `statistics_rows` rows
     // Of kernels that add up dQ in memory; else null. Per head `statistics_rows` rows as wide as the kernel's tiles; per key
-    // head the bounds of `bounds_blocks` blocks (query_sums.h).
+    // head the bounds of `blocks_per_key_head` blocks (query_sums.h).
     int32_t* sums;
     float* bounds;
+    // Where a group's query heads are split into several parts, each a workgroup's (key_shares.h).
+    float* key_shares;
+    int64_t floats_per_part;
     Mask mask;
     PackedSequences packed;
-    WorkgroupOrder order;  // of the kernel's own rows
-    int32_t heads, group;  // of the queries; query heads per key head
+    WorkgroupOrder order;           // of the kernel's own rows
+    int32_t heads, group;           // of the queries; query heads per key head
+    int32_t heads_per_part, parts;  // of a group that is split; one part of all heads in other kernels
     int32_t head_dim;
-    int32_t statistics_rows, bounds_blocks;
+    int32_t statistics_rows, blocks_per_key_head;
     int32_t sums_width;       // of a row of the sums
     int32_t key_tiles;        // blocks of keys of the longest sequence
     float scale, scale_log2;  // scale_log2 is not 0

@@ -31,6 +31,11 @@ struct DeltaVariant {
     Input input;
 };
 inline constexpr int delta_threads = 256;
+// Of the tiles of the kernels that add up dQ in memory.
+inline constexpr int largest_one_pass_head_dim = 128;
+// The convert kernel's workgroups take 32 keys of dK or dV, so many columns each.
+inline constexpr int convert_columns = 64;
+constexpr int convert_workgroups(int width) { return 4 * width / convert_columns; }
 
 struct ConvertVariant {
     const char* name;

@@ -51,7 +51,7 @@ struct Delta {
         if (workgroup < queries)
             of_queries(arguments, place_of_workgroup(workgroup, arguments.order));
         else
-            of_keys(arguments, workgroup - queries);
+            of_keys(arguments, block_of_keys(arguments, workgroup - queries));
     }
 
   private:
@@ -108,15 +108,13 @@ struct Delta {
         }
     }
 
-    KITTENS_DEVICE static void of_keys(const BackwardArguments& arguments, uint32_t workgroup) {
-        const uint32_t tiles = arguments.key_tiles, key_heads = arguments.heads / arguments.group;
-        const int begin = workgroup % tiles * statistics_block;
-        const int head = workgroup / tiles % key_heads, batch = workgroup / tiles / key_heads;
-        const Sequence sequence = sequence_of(batch, arguments.mask, arguments.packed);
-        const int n_k = sequence.mask.n_k;
+    KITTENS_DEVICE static void of_keys(const BackwardArguments& arguments, const TilePlace& place) {
+        const Sequence sequence = sequence_of(place.batch, arguments.mask, arguments.packed);
+        const int begin = place.tile * statistics_block, n_k = sequence.mask.n_k;
         if (begin >= n_k) return;
         const auto matrix = [&](const TensorArgument& tensor) {
-            return matrix_of<T>(tensor, sequence.batch, sequence.first_k, head, n_k, arguments.head_dim);
+            return matrix_of<T>(tensor, sequence.batch, sequence.first_k, place.head, n_k,
+                                arguments.head_dim);
         };
         const auto k = matrix(arguments.k), v = matrix(arguments.v);
         const kittens::buffer k_view = k.window(begin, 0).view(), v_view = v.window(begin, 0).view();
@@ -139,7 +137,7 @@ struct Delta {
         kittens::barrier();
         if (kittens::thread_id() == 0) {
             for (const auto& wave : of_waves) bounds.include({wave[0], wave[1]});
-            bounds_at(arguments, sequence, batch, head)[begin / statistics_block] = bounds;
+            bounds_at(arguments, sequence, place.batch, place.head)[place.tile] = bounds;
         }
     }
 };

@@ -4,6 +4,7 @@
 #include "backward_config.h"
 #include "dropout.h"
 #include "forward_tiles.h"
+#include "key_shares.h"
 #include "mask.h"
 #include "query_sums.h"
 
@@ -21,6 +22,7 @@ struct OnePass {
     static constexpr int threads = config.threads(), head_dim = config.head_dim, rows = config.rows_per_wave,
                          keys = config.rows(), queries = config.stream_rows;
     static_assert(config.waves == 4 && queries == statistics_block && kittens::target.transposed_lds_read);
+    static_assert(head_dim <= largest_one_pass_head_dim);
 
     using Tile = kittens::st<T, queries, head_dim, kittens::Access::rows_and_columns_32>;
     using KeyTile = kittens::st<T, keys, head_dim, kittens::Access::rows_and_columns_32>;
@@ -95,8 +97,15 @@ struct OnePass {
     KITTENS_DEVICE OnePass(const BackwardArguments& arguments, kittens::shared_byte* lds)
         : arguments(arguments),
           lds(lds),
-          place(place_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          place(place_of_keys(arguments.order)),
           sequence(sequence_of(place.batch, arguments.mask, arguments.packed)) {}
+
+    // Under a causal mask the first keys are seen by most queries.
+    KITTENS_DEVICE static TilePlace place_of_keys(const WorkgroupOrder& order) {
+        TilePlace place = place_of_workgroup(kittens::workgroup_id_x(), order);
+        if (order.longest_first) place.tile = order.tiles - 1 - place.tile;
+        return place;
+    }
 
     KITTENS_DEVICE static constexpr int at_buffer(int buffer, int which) {
         return buffer * buffer_bytes + which * Tile::bytes;
@@ -395,6 +404,20 @@ struct OnePass {
         }
     }
 
+    // To where the other workgroups' shares of these keys lie.
+    KITTENS_DEVICE void store_share(const Accumulator (&gradient)[columns], const BackwardArguments& results,
+                                    bool values) const {
+        float* to = key_shares_at(results, sequence, place.batch, place.head, place.part, first_row, values) +
+                    kittens::lane_id_again() * 4;
+#pragma unroll
+        for (int j = 0; j < columns; ++j)
+#pragma unroll
+            for (int e = 0; e < per_lane; e += 4)
+                *reinterpret_cast<kittens::vec<float, 4>*>(to + key_share_index(0, j * 32 + query_of(e))) =
+                    kittens::vec<float, 4>{gradient[j][e], gradient[j][e + 1], gradient[j][e + 2],
+                                           gradient[j][e + 3]};
+    }
+
     KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
         OnePass(arguments, lds).run();
     }
@@ -432,7 +455,10 @@ struct OnePass {
             const int64_t q_step = queries * q_bytes, grad_step = queries * grad_bytes;
 
             // The step that is loaded next.
-            int head = place.head * arguments.group - 1, heads_left = arguments.group;
+            const int head_in_group = place.part * arguments.heads_per_part,
+                      past_head = head_in_group + arguments.heads_per_part;
+            int head = place.head * arguments.group + head_in_group - 1;
+            int heads_left = (past_head < arguments.group ? past_head : arguments.group) - head_in_group;
             int next_column = past;
             kittens::global_window q_window, grad_window;
             kittens::buffer q_view, grad_view;
@@ -555,6 +581,12 @@ struct OnePass {
             kittens::for_each_index<shares>([&](auto share) { add_share<share.value>(); });
         }
         const auto results = kittens::arguments_again<BackwardArguments>();
+        if (results.parts > 1) {
+            if (first_row >= mask.n_k) return;
+            store_share(gradient_k, results, false);
+            store_share(gradient_v, results, true);
+            return;
+        }
         kittens::barrier();
         store(gradient_k, 0, results.grad_k, sequence.first_k, mask.n_k, results.head_dim, results.scale);
         store(gradient_v, buffer_bytes, results.grad_v, sequence.first_k, mask.n_k, results.head_dim,

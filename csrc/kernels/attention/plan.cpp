@@ -191,18 +191,19 @@ int64_t parts_of_keys(const Problem& p, const ForwardConfig& config, int64_t uni
     return best;
 }
 
-// Under a causal mask: heads that share keys, and further ones until an XCD is full, or its L2 with their keys and values.
-void take_longest_first(const Problem& p, const ForwardConfig& config, WorkgroupOrder& order) {
+// Under a causal mask: heads that share rows of the other side, and further ones until an XCD's places for workgroups are
+// taken, or its L2 by those rows: `bytes` of each `sharing` heads, of which `all` divide into equal numbers taken together.
+void take_longest_first(const Problem& p, int64_t all, int64_t sharing, int64_t bytes,
+                        int64_t places_per_unit, WorkgroupOrder& order) {
     constexpr int64_t l2_bytes = 4 << 20;
-    const int64_t sharing = p.heads / p.key_heads, key_bytes = 4 * p.n_k * p.head_dim;
-    const int64_t places = compute_units(p) / order.xcds * (config.waves == 8 ? 1 : 2);
+    const int64_t places = compute_units(p) / order.xcds * places_per_unit;
     const int64_t workgroups = static_cast<int64_t>(order.tiles) * order.heads * order.batch * order.parts;
     int64_t together = sharing;
-    for (int64_t heads = 2 * sharing; heads <= p.heads; heads += sharing) {
+    for (int64_t heads = 2 * sharing; heads <= all; heads += sharing) {
         if (together * order.tiles >= places || heads * order.tiles * order.xcds > workgroups ||
-            heads / sharing * key_bytes > l2_bytes)
+            heads / sharing * bytes > l2_bytes)
             break;
-        if (p.heads % heads == 0) together = heads;
+        if (all % heads == 0) together = heads;
     }
     order.balanced = 0;
     order.longest_first = static_cast<int32_t>(together);
@@ -267,7 +268,9 @@ Plan plan_forward_variant(const ForwardProblem& problem, const ForwardChoice& ch
     arguments.packed = packed_of(p);
     arguments.order = order_of(p, arguments.mask, divide_up(p.n_q, config.queries()), p.heads,
                                p.heads / p.key_heads, choice.parts, config.threads());
-    if (arguments.order.balanced) take_longest_first(p, config, arguments.order);
+    if (arguments.order.balanced)
+        take_longest_first(p, p.heads, p.heads / p.key_heads, 4 * p.n_k * p.head_dim,
+                           config.waves == 8 ? 1 : 2, arguments.order);
     arguments.group = static_cast<int32_t>(p.heads / p.key_heads);
     arguments.head_dim = static_cast<int32_t>(p.head_dim);
     arguments.dropout = dropout_of(p);
@@ -339,33 +342,115 @@ const BackwardVariant* find(const Problem& p, Owner owner) {
 }
 
 // Blocks of keys of all sequences together, for one head.
-int64_t bounds_blocks(const Problem& p) {
+int64_t blocks_per_key_head(const Problem& p) {
     if (p.first_k) return statistics_row(p.rows_k, static_cast<int>(p.batch)) / statistics_block;
     return divide_up(p.n_k, statistics_block);
 }
 
+// Workgroups that take equally long: how long, and their number.
+struct Walks {
+    int64_t clocks, count;
+};
+// No schedule on so many compute units takes less: the mean, and of the k units + 1 longest, k + 1 meet on one unit. The
+// longest are first, and schedules that take them first come close.
+int64_t least_clocks(std::vector<Walks> walks, int64_t units) {
+    std::sort(walks.begin(), walks.end(),
+              [](const Walks& one, const Walks& other) { return one.clocks > other.clocks; });
+    int64_t all = 0, total = 0;
+    for (const Walks& walk : walks) all += walk.count, total += walk.clocks * walk.count;
+    int64_t least = divide_up(total, units);
+    for (int64_t k = 0; k * units < all; ++k) {
+        // Walks k units - k .. k units.
+        int64_t together = 0, past = 0;
+        for (const Walks& walk : walks) {
+            const int64_t first = std::max(past, k * units - k);
+            past += walk.count;
+            together += walk.clocks * std::max<int64_t>(0, std::min(past, k * units + 1) - first);
+            if (past > k * units) break;
+        }
+        least = std::max(least, together);
+    }
+    return least;
+}
+
+// Clocks of the one pass, as the cycle model has them (docs/attention_tuning.md): of a workgroup beside its steps, of a step of
+// one query head, and of the convert kernel for the sums that one workgroup shares.
+struct OnePassClocks {
+    int64_t start, step, share;
+};
+OnePassClocks clocks_of(const BackwardConfig& config) {
+    return config.head_dim <= 64 ? OnePassClocks{15000, 2580, 5400} : OnePassClocks{17000, 3690, 13000};
+}
+
+int64_t parts_of_group(const Problem& p, int64_t heads) { return divide_up(p.heads / p.key_heads, heads); }
+
+// How many query heads of a group a workgroup of the one pass goes over: not all where they would leave compute units idle.
+int64_t heads_per_part(const Problem& p, const BackwardVariant* one_pass) {
+    if (!one_pass) return p.heads / p.key_heads;
+    const BackwardConfig& config = one_pass->config;
+    const int64_t group = p.heads / p.key_heads, units = compute_units(p), most = 4 * units;
+    // The lengths of packed sequences are on the device: as if all were like the longest.
+    const int64_t sequences = p.first_k ? divide_up(p.rows_k, std::max<int64_t>(1, p.n_k)) : p.batch;
+    const int64_t tiles = divide_up(p.n_k, config.rows()), alike = p.key_heads * sequences;
+    const Mask mask = mask_of(p);
+    const auto steps_of = [&](int64_t tile) {
+        const auto first = static_cast<int>(tile * config.rows());
+        const int last = static_cast<int>(std::min<int64_t>(first + config.rows(), p.n_k)) - 1;
+        const int64_t begin = mask.first_query(first) / config.stream_rows,
+                      past = divide_up(mask.last_query(last) + 1, config.stream_rows);
+        return std::max<int64_t>(0, past - begin);
+    };
+    const OnePassClocks of = clocks_of(config);
+    const auto clocks = [&](int64_t heads) {
+        const int64_t parts = parts_of_group(p, heads), shares = parts > 1 ? parts * tiles * alike : 0;
+        std::vector<Walks> walks;
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+            const int64_t of_head = steps_of(tile) * of.step;
+            walks.push_back({of.start + of_head * heads, alike * (parts - 1)});
+            walks.push_back({of.start + of_head * (group - heads * (parts - 1)), alike});
+        }
+        return least_clocks(std::move(walks), units) + divide_up(shares * of.share, units);
+    };
+    if (group == 1 || tiles * alike >= most) return group;
+    int64_t best = group, least = clocks(group);
+    for (int64_t heads = group - 1; heads > 0; --heads) {
+        // As many parts with fewer heads are no shorter.
+        heads = divide_up(group, parts_of_group(p, heads));
+        if (tiles * alike * parts_of_group(p, heads) > most) break;
+        const int64_t now = clocks(heads);
+        if (now < least) best = heads, least = now;
+    }
+    return best;
+}
+
 // What the kernels of the backward share in memory, in floats from the workspace's beginning.
 struct BackwardWorkspace {
-    int64_t sums, bounds, statistics, end;
+    int64_t sums, bounds, statistics, key_shares, floats_per_part, end;
 };
-BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* one_pass) {
+BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* one_pass, int64_t parts) {
     const int64_t rows = tensor_batch(p) * p.heads * statistics_rows(p);
+    const int64_t key_blocks = tensor_batch(p) * p.key_heads * blocks_per_key_head(p);
+    const auto aligned = [](int64_t floats) { return divide_up(floats, 4) * 4; };
     BackwardWorkspace at{};
     at.bounds = one_pass ? rows * one_pass->config.head_dim : 0;
-    at.statistics = at.bounds + (one_pass ? 2 * tensor_batch(p) * p.key_heads * bounds_blocks(p) : 0);
-    at.statistics = divide_up(at.statistics, 4) * 4;
-    at.end = at.statistics + static_cast<int>(Statistic::count) * rows;
+    at.statistics = aligned(at.bounds + (one_pass ? 2 * key_blocks : 0));
+    at.key_shares = at.end = at.statistics + static_cast<int>(Statistic::count) * rows;
+    if (parts > 1) {
+        at.floats_per_part = 2 * key_blocks * statistics_block * one_pass->config.head_dim;
+        at.end += parts * at.floats_per_part;
+    }
     return at;
 }
 
-Launch backward_launch(const char* variant, const Problem& p, BackwardArguments arguments, int64_t rows,
-                       int64_t tile, int64_t heads, int threads, int64_t more_workgroups = 0) {
-    arguments.order = order_of(p, arguments.mask, divide_up(rows, tile), heads,
-                               heads == p.heads ? arguments.group : 1, 1, threads);
+// Blocks of queries, and after them some of keys.
+Launch launch_over_blocks(const char* variant, const Problem& p, BackwardArguments arguments,
+                          int64_t key_blocks) {
+    const int threads = delta_threads;
+    arguments.order =
+        order_of(p, arguments.mask, divide_up(p.n_q, statistics_block), p.heads, arguments.group, 1, threads);
     Launch launch = launch_of(variant, p, arguments.order, threads, bytes_of(arguments));
-    if ((launch.grid[0] + more_workgroups) * threads > 0xffffffffll)
-        refuse("the grid has 2^32 threads or more");
-    launch.grid[0] += static_cast<uint32_t>(more_workgroups);
+    if ((launch.grid[0] + key_blocks) * threads > 0xffffffffll) refuse("the grid has 2^32 threads or more");
+    launch.grid[0] += static_cast<uint32_t>(key_blocks);
     return launch;
 }
 
@@ -373,7 +458,8 @@ Launch backward_launch(const char* variant, const Problem& p, BackwardArguments 
 
 int64_t backward_workspace_floats(const Problem& p) {
     check(p);
-    return workspace_of(p, find(p, Owner::one_pass)).end;
+    const BackwardVariant* one_pass = find(p, Owner::one_pass);
+    return workspace_of(p, one_pass, parts_of_group(p, heads_per_part(p, one_pass))).end;
 }
 
 Plan plan_backward(const BackwardProblem& problem) {
@@ -410,19 +496,24 @@ Plan plan_backward(const BackwardProblem& problem) {
     arguments.lse = problem.lse;
     arguments.grad_lse = problem.grad_lse;
     const BackwardVariant* one_pass = find(p, Owner::one_pass);
-    const BackwardWorkspace workspace = workspace_of(p, one_pass);
+    const int64_t part_heads = heads_per_part(p, one_pass), parts = parts_of_group(p, part_heads);
+    const BackwardWorkspace workspace = workspace_of(p, one_pass, parts);
     arguments.statistics = problem.workspace + workspace.statistics;
     if (one_pass) {
         arguments.sums = reinterpret_cast<int32_t*>(problem.workspace + workspace.sums);
         arguments.sums_width = one_pass->config.head_dim;
         arguments.bounds = problem.workspace + workspace.bounds;
-        arguments.bounds_blocks = static_cast<int32_t>(bounds_blocks(p));
+        arguments.blocks_per_key_head = static_cast<int32_t>(blocks_per_key_head(p));
         arguments.key_tiles = static_cast<int32_t>(divide_up(p.n_k, statistics_block));
     }
     arguments.mask = mask_of(p);
     arguments.packed = packed_of(p);
     arguments.heads = static_cast<int32_t>(p.heads);
     arguments.group = static_cast<int32_t>(p.heads / p.key_heads);
+    arguments.heads_per_part = static_cast<int32_t>(part_heads);
+    arguments.parts = static_cast<int32_t>(parts);
+    arguments.key_shares = problem.workspace + workspace.key_shares;
+    arguments.floats_per_part = workspace.floats_per_part;
     arguments.head_dim = static_cast<int32_t>(p.head_dim);
     arguments.statistics_rows = static_cast<int32_t>(statistics_rows(p));
     arguments.scale = static_cast<float>(p.scale);
@@ -436,20 +527,26 @@ Plan plan_backward(const BackwardProblem& problem) {
     const int64_t key_blocks = one_pass ? arguments.key_tiles * p.key_heads * p.batch : 0;
     for (const DeltaVariant& variant : delta_variants)
         if (plan.launches.empty() && runs_on(variant.targets, variant.input, p))
-            plan.launches.push_back(backward_launch(variant.name, p, arguments, p.n_q, statistics_block,
-                                                    p.heads, delta_threads, key_blocks));
+            plan.launches.push_back(launch_over_blocks(variant.name, p, arguments, key_blocks));
     const auto add = [&](const BackwardVariant* variant, int64_t rows, int64_t heads) {
         if (!variant) refuse("no gradient kernel has this element type and head_dim");
-        if (rows > 0)
-            plan.launches.push_back(backward_launch(variant->name, p, arguments, rows, variant->config.rows(),
-                                                    heads, variant->config.threads()));
+        if (rows == 0) return;
+        const BackwardConfig& config = variant->config;
+        arguments.order = order_of(p, arguments.mask, divide_up(rows, config.rows()), heads,
+                                   heads == p.heads ? arguments.group : 1, arguments.parts, config.threads());
+        if (one_pass && arguments.order.balanced)
+            take_longest_first(p, heads * p.batch * arguments.parts, 1, 4 * p.n_q * p.head_dim, 1,
+                               arguments.order);
+        plan.launches.push_back(
+            launch_of(variant->name, p, arguments.order, config.threads(), bytes_of(arguments)));
     };
     if (one_pass) {
         add(one_pass, p.n_k, p.key_heads);
         for (const ConvertVariant& variant : convert_variants)
             if (runs_on(variant.targets, variant.input, p))
-                plan.launches.push_back(backward_launch(variant.name, p, arguments, p.n_q, statistics_block,
-                                                        p.heads, delta_threads));
+                plan.launches.push_back(launch_over_blocks(
+                    variant.name, p, arguments,
+                    parts > 1 ? key_blocks * convert_workgroups(arguments.sums_width) : 0));
         return plan;
     }
     if (const BackwardVariant* both = find(p, Owner::keys_and_values)) {

@@ -41,14 +41,27 @@ struct KeyBounds {
     }
 };
 
-// Of the blocks of keys of a sequence and key head.
-KITTENS_DEVICE KeyBounds* bounds_at(const BackwardArguments& arguments, const Sequence& sequence, int batch,
-                                    int key_head) {
+// Blocks of keys have workgroups behind those of the queries.
+KITTENS_DEVICE TilePlace block_of_keys(const BackwardArguments& arguments, uint32_t workgroup) {
+    const uint32_t tiles = arguments.key_tiles, key_heads = arguments.heads / arguments.group;
+    const uint32_t head_of_all = workgroup / tiles;
+    return {static_cast<int>(workgroup % tiles), static_cast<int>(head_of_all % key_heads),
+            static_cast<int>(head_of_all / key_heads), 0, head_of_all};
+}
+
+// The first block of keys of a sequence and key head, of all there are.
+KITTENS_DEVICE int64_t first_block_of_keys(const BackwardArguments& arguments, const Sequence& sequence,
+                                           int batch, int key_head) {
     const int64_t head =
         sequence.batch * (static_cast<uint32_t>(arguments.heads) / static_cast<uint32_t>(arguments.group)) +
         key_head;
-    return reinterpret_cast<KeyBounds*>(arguments.bounds) + head * arguments.bounds_blocks +
+    return head * arguments.blocks_per_key_head +
            (arguments.packed.first_k ? sequence.first_k / statistics_block + batch : 0);
+}
+KITTENS_DEVICE KeyBounds* bounds_at(const BackwardArguments& arguments, const Sequence& sequence, int batch,
+                                    int key_head) {
+    return reinterpret_cast<KeyBounds*>(arguments.bounds) +
+           first_block_of_keys(arguments, sequence, batch, key_head);
 }
 // Of all of them, by one wave.
 KITTENS_DEVICE KeyBounds bounds_of(const BackwardArguments& arguments, const Sequence& sequence, int batch,
