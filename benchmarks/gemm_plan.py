@@ -6,7 +6,8 @@
 For each tile, and each number of its workgroups that a compute unit holds at a time, five products of bf16 (nt) that
 fill the device evenly: in a square grid with two K, whose difference is what a K tile costs where workgroups share what
 they read; in a single row of tiles with two K, where nearly all comes from memory; and twice as many workgroups, for
-what another round costs beside its K tiles. The reduction of a split K costs a straight line through four sizes.
+what another round costs beside its K tiles. Two products of a single K tile, with four and eight rounds, say what another
+round costs at least: the results of the one before go to memory, however short K is. The reduction of a split K costs a straight line through four sizes.
 MI355X stands for gfx950, MI325X for gfx942.
 """
 
@@ -27,10 +28,11 @@ HEADER = """\
 // kernels/gemm/costs.def: what each variant costs in the cycle model, in clocks; the plan chooses by it.
 // SPDX-License-Identifier: MIT
 // Written by `python benchmarks/gemm_plan.py`, which says how: modelled, never measured.
-// GEMM_COST(target, tile_m, tile_n, tile_k, row_start, concurrent, k_tile, k_tile_streamed, launch, round)
+// GEMM_COST(target, tile_m, tile_n, tile_k, row_start, concurrent, k_tile, k_tile_streamed, launch, round, least)
 //   concurrent       workgroups of it that a compute unit runs side by side
 //   k_tile           of each K tile in a grid of many rows and columns; _streamed: in a single row of tiles
 //   launch, round    beside K tiles: once, and for each round of `concurrent` workgroups on every compute unit
+//   least            of every round but the first, however few its K tiles
 // GEMM_REDUCE_COST(target, launch, element, partial)
 //   launch, element, partial   once; for each element of the product and each partial sum of a compute unit's share
 """
@@ -61,10 +63,15 @@ def tile_rows(target: str, tile: Tile) -> list[str]:
         else:
             again = beside
         again = min(max(again, 0.0), beside)
+        least = again + k_tile
+        if concurrent == held:
+            single = tile.k - odd
+            more = clocks(8 * down, across, single) - clocks(4 * down, across, single)
+            least = max(least, more / 4)
         start = "element" if unaligned else "vector"
         rows.append(
             f"GEMM_COST({target}, {tile.m}, {tile.n}, {tile.k}, {start}, {concurrent}, {k_tile:.0f}, {streamed:.0f}, "
-            f"{beside - again:.0f}, {again:.0f})"
+            f"{beside - again:.0f}, {again:.0f}, {least:.0f})"
         )
         print(rows[-1], flush=True)
     return rows

@@ -115,13 +115,13 @@ struct Cost {
     int target, tile_m, tile_n, tile_k;
     RowStart row_start;
     int concurrent;
-    double k_tile, k_tile_streamed, launch, round;
+    double k_tile, k_tile_streamed, launch, round, least;
 };
 constexpr Cost costs[] = {
 #define GEMM_COST(target, tile_m, tile_n, tile_k, row_start, concurrent, k_tile, k_tile_streamed, launch, \
-                  round)                                                                                  \
+                  round, least)                                                                           \
     {kittens::target.number, tile_m, tile_n, tile_k, RowStart::row_start, concurrent, k_tile,             \
-     k_tile_streamed,        launch, round},
+     k_tile_streamed,        launch, round,  least},
 #define GEMM_REDUCE_COST(...)
 #include "costs.def"
 #undef GEMM_COST
@@ -167,7 +167,9 @@ double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) 
     };
     const int64_t each = divide_up(workgroups, compute_units(p));
     const Cost& full = cost_of(p.target, config, each);
-    double clocks = full.launch + static_cast<double>(each / full.concurrent) * round(full);
+    const int64_t full_rounds = each / full.concurrent;
+    double clocks = full.launch;
+    if (full_rounds > 0) clocks += round(full) + (full_rounds - 1) * std::max(full.least, round(full));
     if (each % full.concurrent) clocks += round(cost_of(p.target, config, each % full.concurrent));
     if (splits > 1)
         for (const ReduceCost& cost : reduce_costs)
