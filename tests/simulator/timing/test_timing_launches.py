@@ -216,10 +216,11 @@ def test_the_clock_falls_with_the_matrix_load():
 
 
 @pytest.mark.parametrize(
-    "matrix_format, per_clock, teraflops", [("bf16", 4096, 1597), ("f8", 8192, 3378), ("f4", 16384, 5803)]
-)
-def test_a_full_matrix_load_reaches_the_published_rate(matrix_format, per_clock, teraflops):
-    of = parameters("MI355X")
+    "device, matrix_format, per_clock, teraflops",
+    [("MI355X", "bf16", 4096, 1597), ("MI355X", "f8", 8192, 3378), ("MI355X", "f4", 16384, 5803), ("MI350X", "bf16", 4096, 1292)],
+)  # fmt: skip
+def test_a_full_matrix_load_reaches_the_published_rate(device, matrix_format, per_clock, teraflops):
+    of = parameters(device)
     units = of["xcds"] * of["compute_units_per_xcd"]
     rate = of[f"clock_matrix_{matrix_format}"] * of["clock_full_load"] * units * per_clock
     assert rate == pytest.approx(teraflops * 1e6, rel=0.001)
