@@ -117,7 +117,7 @@ struct Backward {
                     if (values[e] < 0) values[e] = 0;
             }
             Weights weights;
-            weights.tiles[0][0] = __builtin_convertvector(values, typename Weights::fragment);
+            weights.tiles[0][0] = kittens::narrowed<T>(values);
             typename Turned::Registers registers;
             Turned::read(registers, tile, j * Turned::step);
             Turned::multiply(gradient, weights, registers);

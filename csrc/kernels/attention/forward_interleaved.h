@@ -112,7 +112,7 @@ struct InterleavedForward : ForwardWave<config> {
     }
     template <int pair>
     KITTENS_DEVICE static void place_powers(Powers& destination, Pair values) {
-        const auto rounded = __builtin_convertvector(values, kittens::vec<T, 2>);
+        const auto rounded = kittens::narrowed<T>(values);
         destination.tiles[0][pair / 4][pair % 4 * 2] = rounded[0];
         destination.tiles[0][pair / 4][pair % 4 * 2 + 1] = rounded[1];
     }

@@ -44,7 +44,7 @@ struct SimpleForward : ForwardWave<config> {
 #pragma unroll
         for (int j = 0; j < Scores::width; ++j) {
             Powers powers;
-            powers.tiles[0][0] = __builtin_convertvector(scores.tiles[0][j], typename Powers::fragment);
+            powers.tiles[0][0] = kittens::narrowed<T>(scores.tiles[0][j]);
             typename Values::Registers registers;
             Values::read(registers, tile, j * step);
             Values::multiply(output, powers, registers);
