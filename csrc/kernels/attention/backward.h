@@ -95,12 +95,15 @@ struct Backward {
     KITTENS_DEVICE static void score(Scores& scores, const Own (&own)[pieces], StraightTile tile) {
         Product product;
         zero(product);
-#pragma unroll
-        for (int piece = 0; piece < pieces; ++piece) {
-            typename Straight::Registers registers;
-            load(registers, tile, 0, piece * Straight::step);
-            mma_ABt(product, own[piece], registers, product);
-        }
+        typename Straight::Registers registers[2];
+        load(registers[0], tile, 0, 0);
+        kittens::for_each_index<pieces>([&](auto piece) {
+            kittens::schedule_fence();
+            if constexpr (piece.value + 1 < pieces)
+                load(registers[(piece.value + 1) % 2], tile, 0, (piece.value + 1) * Straight::step);
+            kittens::schedule_fence();
+            mma_ABt(product, own[piece.value], registers[piece.value % 2], product);
+        });
         kittens::for_each_register<Scores>(
             [&](int, int j, int e) { scores.tiles[0][j][e] = product.tiles[0][j / 2][j % 2 * 8 + e]; });
     }
@@ -108,9 +111,10 @@ struct Backward {
     // positive_only: weights below zero have no share.
     template <bool positive_only = false>
     KITTENS_DEVICE static void weigh(Gradient& gradient, const Scores& scores, TurnedTile tile) {
-#pragma unroll
-        for (int j = 0; j < Scores::width; ++j) {
-            auto values = scores.tiles[0][j];
+        typename Turned::Registers registers[2];
+        Turned::read(registers[0], tile, 0);
+        kittens::for_each_index<Scores::width>([&](auto j) {
+            auto values = scores.tiles[0][j.value];
             if constexpr (positive_only) {
 #pragma unroll
                 for (int e = 0; e < Scores::per_lane; ++e)
@@ -118,10 +122,12 @@ struct Backward {
             }
             Weights weights;
             weights.tiles[0][0] = kittens::narrowed<T>(values);
-            typename Turned::Registers registers;
-            Turned::read(registers, tile, j * Turned::step);
-            Turned::multiply(gradient, weights, registers);
-        }
+            kittens::schedule_fence();
+            if constexpr (j.value + 1 < Scores::width)
+                Turned::read(registers[(j.value + 1) % 2], tile, (j.value + 1) * Turned::step);
+            kittens::schedule_fence();
+            Turned::multiply(gradient, weights, registers[j.value % 2]);
+        });
     }
 
     // Of the query of each register: the owner's, or one of those that stream by.
