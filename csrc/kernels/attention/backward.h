@@ -92,55 +92,74 @@ struct Backward {
             }
     }
 
-    KITTENS_DEVICE static void score(Scores& scores, const Own (&own)[pieces], StraightTile tile) {
+    // One wave works on a SIMD: what the vector units do stands between the matrix steps of something else. `beside(step)` is
+    // called behind each of a product's score_steps. What a step multiplies is read from LDS during the piece before.
+    static constexpr int score_steps = pieces * Own::width * Product::width;
+    template <class Beside>
+    KITTENS_DEVICE static void score(Scores& scores, const Own (&own)[pieces], StraightTile tile,
+                                     const Beside& beside) {
         Product product;
         zero(product);
         typename Straight::Registers registers[2];
         load(registers[0], tile, 0, 0);
-        kittens::for_each_index<pieces>([&](auto piece) {
+        kittens::for_each_index<score_steps>([&](auto step) {
+            constexpr int half = step.value % Product::width, k = step.value / Product::width % Own::width,
+                          piece = step.value / Product::width / Own::width;
+            if constexpr (half == 0 && k == 0 && piece + 1 < pieces) {
+                kittens::schedule_fence();
+                load(registers[(piece + 1) % 2], tile, 0, (piece + 1) * Straight::step);
+            }
             kittens::schedule_fence();
-            if constexpr (piece.value + 1 < pieces)
-                load(registers[(piece.value + 1) % 2], tile, 0, (piece.value + 1) * Straight::step);
+            product.tiles[0][half] = kittens::multiply_base<kittens::row_l, kittens::rt_32x32>(
+                own[piece].tiles[0][k], registers[piece % 2].tiles[half][k], product.tiles[0][half]);
             kittens::schedule_fence();
-            mma_ABt(product, own[piece.value], registers[piece.value % 2], product);
+            beside(step);
         });
         kittens::for_each_register<Scores>(
             [&](int, int j, int e) { scores.tiles[0][j][e] = product.tiles[0][j / 2][j % 2 * 8 + e]; });
     }
 
-    // positive_only: weights below zero have no share.
-    template <bool positive_only = false>
-    KITTENS_DEVICE static void weigh(Gradient& gradient, const Scores& scores, TurnedTile tile) {
+    // weight(number): that of a register of Scores, when it is its turn. The next fragment's are made between steps of one.
+    template <class Weight>
+    KITTENS_DEVICE static void weigh(Gradient& gradient, const Weight& weight, TurnedTile tile) {
+        constexpr int pairs = Scores::per_lane / 2, steps = Gradient::width;
+        typename Weights::fragment weights[2];
+        const auto make = [&](auto number) {
+            constexpr int pair = number.value % pairs, fragment = number.value / pairs;
+            constexpr int first = fragment * Scores::per_lane + 2 * pair;
+            const auto rounded = kittens::narrowed<T>(
+                kittens::vec<float, 2>{weight(kittens::index<first>{}), weight(kittens::index<first + 1>{})});
+            weights[fragment % 2][2 * pair] = rounded[0];
+            weights[fragment % 2][2 * pair + 1] = rounded[1];
+        };
         typename Turned::Registers registers[2];
         Turned::read(registers[0], tile, 0);
-        kittens::for_each_index<Scores::width>([&](auto j) {
-            auto values = scores.tiles[0][j.value];
-            if constexpr (positive_only) {
-#pragma unroll
-                for (int e = 0; e < Scores::per_lane; ++e)
-                    if (values[e] < 0) values[e] = 0;
+        kittens::for_each_index<pairs>(make);
+        kittens::for_each_index<Scores::width * steps>([&](auto number) {
+            constexpr int step = number.value % steps, j = number.value / steps;
+            constexpr bool has_next = j + 1 < Scores::width;
+            if constexpr (step == 0 && has_next) {
+                kittens::schedule_fence();
+                Turned::read(registers[(j + 1) % 2], tile, (j + 1) * Turned::step);
             }
-            Weights weights;
-            weights.tiles[0][0] = kittens::narrowed<T>(values);
             kittens::schedule_fence();
-            if constexpr (j.value + 1 < Scores::width)
-                Turned::read(registers[(j.value + 1) % 2], tile, (j.value + 1) * Turned::step);
+            gradient.tiles[0][step] = kittens::multiply_base<kittens::row_l, kittens::rt_32x32>(
+                weights[j % 2], Turned::template base_of<step>(registers[j % 2]), gradient.tiles[0][step]);
             kittens::schedule_fence();
-            Turned::multiply(gradient, weights, registers[j.value % 2]);
+            kittens::for_each_index<pairs>([&](auto pair) {
+                if constexpr (has_next && pair.value * steps / pairs == step)
+                    make(kittens::index<(j + 1) * pairs + pair.value>{});
+            });
         });
     }
 
-    // Of the query of each register: the owner's, or one of those that stream by.
-    template <class Step>
-    KITTENS_DEVICE static void with_statistics(const float (&streamed)[statistic_registers], float own,
-                                               const Step& step) {
-        kittens::for_each_index<Scores::width * Scores::per_lane>([&](auto index) {
-            constexpr int j = index.value / Scores::per_lane, e = index.value % Scores::per_lane;
-            if constexpr (of_keys)
-                step(j, e, kittens::broadcast_in_16<index.value % 16>(streamed[index.value / 16]));
-            else
-                step(j, e, own);
-        });
+    // Of the query of a register of Scores: the owner's, or one of those that stream by.
+    template <int number>
+    KITTENS_DEVICE static float statistic_of(const float (&streamed)[statistic_registers], float own) {
+        if constexpr (of_keys)
+            return kittens::broadcast_in_16<number % 16>(streamed[number / 16]);
+        else
+            return own;
     }
     // Loaded before the tile they belong to, since loads return in order: whoever waited for them behind the next tile's
     // would wait for that. Each lane has those of one query in 32, of the register whose number is the lane's in every 16.
@@ -219,24 +238,43 @@ struct Backward {
 
     // head: of the queries; column: the first streamed row.
     KITTENS_DEVICE void attend(int head, int column, int buffer) {
-        Scores weights;
-        score(weights, own_first, straight(buffer, 0));
-        with_statistics(start_of_streamed, start_of_own, [&](int j, int e, float start) {
-            weights.tiles[0][j][e] = kittens::exponential_base_2(
-                __builtin_fmaf(weights.tiles[0][j][e], arguments.scale_log2, start));
-        });
+        constexpr int count = Scores::width * Scores::per_lane;
+        Scores weights, slopes;
+        const auto of = [](auto& scores, auto number) -> auto& {
+            return scores.tiles[0][number.value / Scores::per_lane];
+        };
+        const auto exponentiate = [&](auto number) {
+            constexpr int e = number.value % Scores::per_lane;
+            const float start = statistic_of<number.value>(start_of_streamed, start_of_own);
+            of(weights, number)[e] = kittens::exponential_base_2(
+                __builtin_fmaf(of(weights, number)[e], arguments.scale_log2, start));
+        };
+        score(weights, own_first, straight(buffer, 0), [](auto) {});
+        if constexpr (has_first) {
+            score(slopes, own_second, straight(buffer, 1), [&](auto step) {
+                kittens::for_each_index<(step.value + 1) * count / score_steps,
+                                        step.value * count / score_steps>(exponentiate);
+            });
+        } else {
+            kittens::for_each_index<count>(exponentiate);
+        }
         // After the exponential: a hidden score may exceed the LSE by any amount.
         if (!all_visible(column)) clear_invisible(weights, column);
         if constexpr (config.dropout) mark_dropped(weights, head, column);
-        if constexpr (has_values)
-            weigh<config.dropout && has_first>(gradient_second, weights, turned(buffer, 1));
+        if constexpr (has_values) {
+            const auto kept = [&](auto number) {
+                const float weight = of(weights, number)[number.value % Scores::per_lane];
+                return config.dropout && has_first && weight < 0 ? 0 : weight;
+            };
+            weigh(gradient_second, kept, turned(buffer, 1));
+        }
         if constexpr (has_first) {
-            Scores slopes;
-            score(slopes, own_second, straight(buffer, 1));
-            with_statistics(delta_of_streamed, delta_of_own, [&](int j, int e, float delta) {
-                slopes.tiles[0][j][e] = slope(weights.tiles[0][j][e], slopes.tiles[0][j][e], delta);
-            });
-            weigh(gradient_first, slopes, turned(buffer, 0));
+            const auto slope_of = [&](auto number) {
+                constexpr int e = number.value % Scores::per_lane;
+                return slope(of(weights, number)[e], of(slopes, number)[e],
+                             statistic_of<number.value>(delta_of_streamed, delta_of_own));
+            };
+            weigh(gradient_first, slope_of, turned(buffer, 0));
         }
     }
 

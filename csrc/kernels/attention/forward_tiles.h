@@ -103,6 +103,10 @@ struct ValueTiles {
     KITTENS_DEVICE static void read(Part& registers, Tile tile, int key) {
         load(registers, tile, key, 0);
     }
+    template <int column, class Part>
+    KITTENS_DEVICE static const typename Part::fragment& base_of(const Part& registers) {
+        return registers.tiles[0][column];
+    }
     template <class Output, class Powers, class Part>
     KITTENS_DEVICE static void multiply(Output& output, const Powers& powers, const Part& registers) {
         mma_AB(output, powers, registers, output);
@@ -126,6 +130,10 @@ struct ValueTiles<T, keys, head_dim, threads, false> {
     template <class Part>
     KITTENS_DEVICE static void read(Part& registers, Tile tile, int key) {
         load(registers, tile, 0, key);
+    }
+    template <int column, class Part>
+    KITTENS_DEVICE static const typename Part::fragment& base_of(const Part& registers) {
+        return registers.tiles[column][0];
     }
     template <class Output, class Powers, class Part>
     KITTENS_DEVICE static void multiply(Output& output, const Powers& powers, const Part& registers) {
