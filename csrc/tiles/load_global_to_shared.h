@@ -125,12 +125,21 @@ struct global_to_shared {
         }
     }
     KITTENS_DEVICE void place(Tile tile) const {
-        if constexpr (fill != Fill::direct) {
-            const int thread = thread_id();
-#pragma unroll
-            for (int pass = 0; pass < passes; ++pass)
-                if (active(pass, thread)) lds_write(data[pass], tile.data + linear_offset(pass, thread));
-        }
+        if constexpr (fill != Fill::direct)
+            for_each_index<place_pieces>([&](auto piece) { place_piece<piece.value>(tile); });
+    }
+
+    // Through registers, one load and one write at a time, for schedules that place each by itself.
+    static constexpr int fetch_pieces = passes, place_pieces = passes;
+    template <int pass>
+    KITTENS_DEVICE void fetch_piece(buffer source) {
+        static_assert(fill == Fill::registers);
+        if (active(pass, thread_id())) data[pass] = buffer_load<chunk>(source, offsets[pass]);
+    }
+    template <int pass>
+    KITTENS_DEVICE void place_piece(Tile tile) const {
+        const int thread = thread_id();
+        if (active(pass, thread)) lds_write(data[pass], tile.data + linear_offset(pass, thread));
     }
 };
 
@@ -200,21 +209,27 @@ struct global_to_shared_transposed {
             }
     }
     KITTENS_DEVICE void place(Tile tile) const {
+        for_each_index<place_pieces>([&](auto piece) { place_piece<piece.value>(tile); });
+    }
+
+    // One load, and one run, at a time.
+    static constexpr int fetch_pieces = loads_per_wave, place_pieces = passes * block_cols;
+    template <int piece>
+    KITTENS_DEVICE void fetch_piece(buffer source) {
+        static_assert(fill == Fill::registers);
+        constexpr int pass = piece / block_rows, i = piece % block_rows;
+        if (active(pass, thread_id())) data[pass][i] = buffer_load<Row>(source, offsets[pass] + i * row_step);
+    }
+    template <int piece>
+    KITTENS_DEVICE void place_piece(Tile tile) const {
+        constexpr int pass = piece / block_cols, j = piece % block_cols;
         const int thread = thread_id();
-#pragma unroll
-        for (int pass = 0; pass < passes; ++pass) {
-            if (!active(pass, thread)) continue;
-            const Coordinate block = block_of(pass * Threads + thread);
-            const int lane_offset = Tile::offset(block.col, block.row);
-#pragma unroll
-            for (int j = 0; j < block_cols; ++j) {
-                const uint32_t halves = j % 2 ? 0x07060302 : 0x05040100;
-                const vec<uint32_t, 2> run = {
-                    permute_bytes(data[pass][1][j / 2], data[pass][0][j / 2], halves),
-                    permute_bytes(data[pass][3][j / 2], data[pass][2][j / 2], halves)};
-                lds_write(run, tile.data + stepped_offset<Tile>(lane_offset, j, 0));
-            }
-        }
+        if (!active(pass, thread)) return;
+        const Coordinate block = block_of(pass * Threads + thread);
+        const uint32_t halves = j % 2 ? 0x07060302 : 0x05040100;
+        const vec<uint32_t, 2> run = {permute_bytes(data[pass][1][j / 2], data[pass][0][j / 2], halves),
+                                      permute_bytes(data[pass][3][j / 2], data[pass][2][j / 2], halves)};
+        lds_write(run, tile.data + stepped_offset<Tile>(Tile::offset(block.col, block.row), j, 0));
     }
 };
 

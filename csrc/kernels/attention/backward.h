@@ -57,7 +57,10 @@ struct Backward {
     float start_of_streamed[statistic_registers], delta_of_streamed[statistic_registers];
     float next_start[statistic_registers], next_delta[statistic_registers];
     float start_of_own, delta_of_own;  // of a query that a lane owns
-    DropoutDraws draws;                // of a kernel that drops
+    Straight straight_first, straight_second;
+    Turned turned_first, turned_second;
+    kittens::buffer next_first, next_second;  // what is streamed next; of no bytes behind the last
+    DropoutDraws draws;                       // of a kernel that drops
 
     KITTENS_DEVICE Backward(const BackwardArguments& arguments, kittens::shared_byte* lds)
         : arguments(arguments),
@@ -120,8 +123,9 @@ struct Backward {
     }
 
     // weight(number): that of a register of Scores, when it is its turn. The next fragment's are made between steps of one.
-    template <class Weight>
-    KITTENS_DEVICE static void weigh(Gradient& gradient, const Weight& weight, TurnedTile tile) {
+    template <class Weight, class Beside>
+    KITTENS_DEVICE static void weigh(Gradient& gradient, const Weight& weight, TurnedTile tile,
+                                     const Beside& beside) {
         constexpr int pairs = Scores::per_lane / 2, steps = Gradient::width;
         typename Weights::fragment weights[2];
         const auto make = [&](auto number) {
@@ -150,6 +154,7 @@ struct Backward {
                 if constexpr (has_next && pair.value * steps / pairs == step)
                     make(kittens::index<(j + 1) * pairs + pair.value>{});
             });
+            beside(number);
         });
     }
 
@@ -236,9 +241,60 @@ struct Backward {
                (arguments.packed.first_q ? statistics_row(sequence.first_q, place.batch) : 0);
     }
 
+    // Through registers, LDS holds one tile of each kind. While scores are made of the rows as they lie, the next ones
+    // are loaded and the transposed ones placed; while those are weighed, the next of them are loaded and the rows as
+    // they lie replaced. Waves meet between the two, and each load has half a tile's time. In pieces, between matrix steps:
+    enum class Refill { scores, gradients };
+    template <Refill during, int piece>
+    KITTENS_DEVICE void refill_piece() {
+        constexpr bool of_scores = during == Refill::scores;
+        using Lying = typename Straight::Loads;
+        using Standing = typename Turned::Loads;
+        constexpr int lying = of_scores ? Lying::fetch_pieces : Lying::place_pieces,
+                      standing = of_scores ? Standing::place_pieces : Standing::fetch_pieces;
+        constexpr int all_lying = lying * (1 + has_first), all_standing = standing * turned_tiles;
+        // Loads first: what they replace has been placed, and what is placed has had time to arrive.
+        constexpr bool lies = of_scores ? piece < all_lying : piece >= all_standing;
+        constexpr int n = of_scores == lies ? piece : piece - (of_scores ? all_lying : all_standing);
+        if constexpr (lies) {
+            constexpr bool is_second = n >= lying;
+            auto& loads = (is_second ? straight_second : straight_first).loads;
+            if constexpr (of_scores)
+                loads.template fetch_piece<n % lying>(is_second ? next_second : next_first);
+            else
+                loads.template place_piece<n % lying>(straight(0, is_second));
+        } else {
+            constexpr bool is_second = !has_first || n >= standing;
+            auto& loads = (is_second ? turned_second : turned_first).loads;
+            if constexpr (of_scores)
+                loads.template place_piece<n % standing>(turned(0, is_second));
+            else
+                loads.template fetch_piece<n % standing>(is_second ? next_second : next_first);
+        }
+    }
+    static constexpr int pieces_of(Refill during) {
+        using Lying = typename Straight::Loads;
+        using Standing = typename Turned::Loads;
+        return during == Refill::scores
+                   ? Lying::fetch_pieces * (1 + has_first) + Standing::place_pieces * turned_tiles
+                   : Lying::place_pieces * (1 + has_first) + Standing::fetch_pieces * turned_tiles;
+    }
+    // The pieces of step `step` of `steps`.
+    template <Refill during, int step, int steps>
+    KITTENS_DEVICE void refill() {
+        if constexpr (!direct) {
+            constexpr int count = pieces_of(during);
+            kittens::for_each_index<(step + 1) * count / steps, step * count / steps>([&](auto piece) {
+                refill_piece<during, piece.value>();
+                kittens::schedule_fence();
+            });
+        }
+    }
+
     // head: of the queries; column: the first streamed row.
     KITTENS_DEVICE void attend(int head, int column, int buffer) {
         constexpr int count = Scores::width * Scores::per_lane;
+        constexpr int steps = score_steps * (1 + has_first), weigh_steps = Scores::width * Gradient::width;
         Scores weights, slopes;
         const auto of = [](auto& scores, auto number) -> auto& {
             return scores.tiles[0][number.value / Scores::per_lane];
@@ -249,9 +305,11 @@ struct Backward {
             of(weights, number)[e] = kittens::exponential_base_2(
                 __builtin_fmaf(of(weights, number)[e], arguments.scale_log2, start));
         };
-        score(weights, own_first, straight(buffer, 0), [](auto) {});
+        score(weights, own_first, straight(buffer, 0),
+              [&](auto step) { refill<Refill::scores, step.value, steps>(); });
         if constexpr (has_first) {
             score(slopes, own_second, straight(buffer, 1), [&](auto step) {
+                refill<Refill::scores, score_steps + step.value, steps>();
                 kittens::for_each_index<(step.value + 1) * count / score_steps,
                                         step.value * count / score_steps>(exponentiate);
             });
@@ -261,12 +319,14 @@ struct Backward {
         // After the exponential: a hidden score may exceed the LSE by any amount.
         if (!all_visible(column)) clear_invisible(weights, column);
         if constexpr (config.dropout) mark_dropped(weights, head, column);
+        if constexpr (!direct) kittens::barrier();
         if constexpr (has_values) {
             const auto kept = [&](auto number) {
                 const float weight = of(weights, number)[number.value % Scores::per_lane];
                 return config.dropout && has_first && weight < 0 ? 0 : weight;
             };
-            weigh(gradient_second, kept, turned(buffer, 1));
+            weigh(gradient_second, kept, turned(buffer, 1),
+                  [&](auto step) { refill<Refill::gradients, step.value, weigh_steps * turned_tiles>(); });
         }
         if constexpr (has_first) {
             const auto slope_of = [&](auto number) {
@@ -274,7 +334,10 @@ struct Backward {
                 return slope(of(weights, number)[e], of(slopes, number)[e],
                              statistic_of<number.value>(delta_of_streamed, delta_of_own));
             };
-            weigh(gradient_first, slope_of, turned(buffer, 0));
+            weigh(gradient_first, slope_of, turned(buffer, 0), [&](auto step) {
+                refill<Refill::gradients, weigh_steps * has_values + step.value,
+                       weigh_steps * turned_tiles>();
+            });
         }
     }
 
@@ -348,8 +411,8 @@ struct Backward {
         if constexpr (has_first) zero(gradient_first);
         if constexpr (has_values) zero(gradient_second);
 
-        // What the workgroup streams, and what of it this wave needs.
-        const Range all = range_of(begin, begin + config.rows()), own = range_of(first_row, first_row + rows);
+        // What the workgroup streams. A wave that sees nothing of a tile attends to it as well: it would wait for the others.
+        const Range all = range_of(begin, begin + config.rows());
         const int first_column = all.first / columns * columns;
         if (first_column < all.past) {
             const TensorArgument& first_tensor = of_keys ? arguments.q : arguments.k;
@@ -358,46 +421,46 @@ struct Backward {
             const int stream_head =
                 of_keys ? place.head * arguments.group
                         : static_cast<uint32_t>(place.head) / static_cast<uint32_t>(arguments.group);
-            Straight straight_first, straight_second;
-            Turned turned_first, turned_second;
             const int64_t first_bytes = first_tensor.row_stride * static_cast<int64_t>(sizeof(T)),
                           second_bytes = second_tensor.row_stride * static_cast<int64_t>(sizeof(T));
             straight_first.aim(first_bytes, arguments.head_dim);
             if constexpr (has_first) straight_second.aim(second_bytes, arguments.head_dim);
             if constexpr (has_first) turned_first.loads.aim(first_bytes);
             if constexpr (has_values) turned_second.loads.aim(second_bytes);
-            auto fetch = [&](int head, int column, int buffer) {
+            // The tile that is streamed next.
+            auto turn_to = [&](int head, int column) {
                 const auto view = [&](const TensorArgument& tensor) {
                     return matrix_of<T>(tensor, sequence.batch, stream_start, stream_head + head, stream_rows,
                                         arguments.head_dim)
                         .window(column, 0)
                         .view();
                 };
+                next_first = view(first_tensor);
+                next_second = view(second_tensor);
                 if constexpr (of_keys)
                     load_streamed(statistics + static_cast<int64_t>(head) * arguments.statistics_rows +
                                   column);
-                const kittens::buffer first = view(first_tensor), second = view(second_tensor);
-                straight_first.loads.fetch(first, straight(buffer, 0));
-                if constexpr (has_first) straight_second.loads.fetch(second, straight(buffer, 1));
-                if constexpr (has_first) turned_first.loads.fetch(first, turned(buffer, 0));
-                if constexpr (has_values) turned_second.loads.fetch(second, turned(buffer, 1));
             };
-            // After it every wave may read the tiles whose loads were begun.
-            auto settle = [&](int buffer) {
-                if constexpr (direct) {
-                    kittens::wait_vector_memory<0>();
-                } else {
-                    straight_first.loads.place(straight(buffer, 0));
-                    if constexpr (has_first) straight_second.loads.place(straight(buffer, 1));
-                    if constexpr (has_first) turned_first.loads.place(turned(buffer, 0));
-                    if constexpr (has_values) turned_second.loads.place(turned(buffer, 1));
-                }
+            auto fetch = [&](int buffer) {
+                straight_first.loads.fetch(next_first, straight(buffer, 0));
+                if constexpr (has_first) straight_second.loads.fetch(next_second, straight(buffer, 1));
+                if constexpr (has_first) turned_first.loads.fetch(next_first, turned(buffer, 0));
+                if constexpr (has_values) turned_second.loads.fetch(next_second, turned(buffer, 1));
+            };
+            // After it every wave may read the tile turned to: all of it, or what was placed.
+            auto settle = [&] {
+                if constexpr (direct) kittens::wait_vector_memory<0>();
                 if constexpr (of_keys) use_streamed();
                 kittens::barrier();
             };
-            fetch(0, first_column, 0);
-            settle(0);
             int head = 0, column = first_column, buffer = 0;
+            turn_to(head, column);
+            fetch(0);
+            if constexpr (!direct) {
+                straight_first.loads.place(straight(0, 0));
+                if constexpr (has_first) straight_second.loads.place(straight(0, 1));
+            }
+            settle();
             while (true) {
                 int next_head = head, next_column = column + columns;
                 if (next_column >= all.past) {
@@ -405,12 +468,15 @@ struct Backward {
                     next_column = first_column;
                 }
                 const int next = direct ? buffer ^ 1 : 0;
-                if (next_head < heads) fetch(next_head, next_column, next);
-                if (column + columns > own.first && column < own.past)
-                    attend(of_keys ? place.head * arguments.group + head : place.head, column, buffer);
-                if (next_head == heads) break;
-                if constexpr (!direct) kittens::barrier();
-                settle(next);
+                const bool is_last = next_head == heads;
+                if (is_last)
+                    next_first.bytes = next_second.bytes = 0;
+                else
+                    turn_to(next_head, next_column);
+                if (direct && !is_last) fetch(next);
+                attend(of_keys ? place.head * arguments.group + head : place.head, column, buffer);
+                if (is_last) break;
+                settle();
                 head = next_head;
                 column = next_column;
                 buffer = next;
