@@ -193,7 +193,7 @@ def rank_correlation_at_same_problem(
     kernels: Iterable[tuple[Hashable, float, float]], apart: float = 0.0
 ) -> tuple[float | None, int]:
     """Of (problem, predicted, measured): the mean over problems of the correlation between the kernels measured there, and the
-    number of problems.
+    number of problems. It is 0 where all predictions are alike, for they say nothing.
 
     Kernels whose measured times are all within a factor of 1 + `apart` are not told apart by measurement: such a problem
     does not count.
@@ -201,10 +201,9 @@ def rank_correlation_at_same_problem(
     groups = collections.defaultdict(list)
     for problem, predicted, measured in kernels:
         groups[problem].append((predicted, measured))
-    found = [
-        value
-        for pairs in groups.values()
-        if max(pair[1] for pair in pairs) >= (1 + apart) * min(pair[1] for pair in pairs)
-        and (value := rank_correlation(pairs)) is not None
-    ]
+    found = []
+    for pairs in groups.values():
+        times = [measured for _, measured in pairs]
+        if max(times) > min(times) and max(times) >= (1 + apart) * min(times):
+            found.append(rank_correlation(pairs) or 0.0)
     return (statistics.fmean(found) if found else None), len(found)

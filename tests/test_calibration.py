@@ -218,6 +218,9 @@ def test_kernels_that_measurements_do_not_tell_apart_can_be_left_out_of_the_rank
     rank = calibration_baselines.rank_correlation_at_same_problem
     assert rank(said) == (pytest.approx(0), 2)
     assert rank(said, 0.03) == (pytest.approx(1), 1)
+    alike = [(problem, 5.0, measured) for problem, _, measured in said]
+    assert rank(alike) == (0, 2)
+    assert rank([("alone", 1.0, 2.0)]) == (None, 0)
 
 
 def fit_record(key, modelled, measured, chip="MI355X", matrix_format="f4"):
