@@ -26,8 +26,8 @@ _GEMM = {
     "32x64x64": (512, 512, 264),
     "64x64x64_unaligned": (257, 129, 515),
 }
-# `workers` of the arguments in csrc/kernels/norm/arguments.h, by kind of kernel.
-_NORM_WORKERS = {"forward": 0x98, "layer": 0x34, "rms": 0x34, "backward": 0xBC}
+# `workers` of the arguments in csrc/kernels/norm/arguments.h, by kind of kernel that has a loop over rows.
+_NORM_WORKERS = {"forward": 0x98, "backward": 0xBC}
 
 
 def _attention(

@@ -84,7 +84,7 @@ def calls() -> Iterator[tuple[str, Any]]:
         ]
 
     for name, dtype in DTYPES.items():
-        for columns in (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536):
+        for columns in (128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536):
             yield f"layer_norm {columns} {name}", lambda c=columns, d=dtype: norm(c, d)
         yield f"rotary {name}", lambda d=dtype: rotary(d)
         if name == "f32":

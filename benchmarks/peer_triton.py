@@ -107,6 +107,11 @@ def _attention(problem: Problem, device: str, heads: int, n: int, size: int) -> 
     return [candidate(*tile) for tile in _ATTENTION]
 
 
+def _statistics(problem: Problem, names: str) -> str:
+    """What the kernel writes beside y, as ours does at the same shape."""
+    return f"{names} written" if problem.training else f"no {names} written"
+
+
 def _layer_norm(problem: Problem, device: str, rows: int, columns: int) -> list[Candidate]:
     x, out = (problem.tensor(device, rows, columns) for _ in range(2))
     weight, bias = (problem.tensor(device, columns) for _ in range(2))
@@ -116,10 +121,11 @@ def _layer_norm(problem: Problem, device: str, rows: int, columns: int) -> list[
     def candidate(warps: int) -> Candidate:
         def call() -> None:
             kernels.layer_norm[(rows,)](
-                x, weight, bias, out, mean, rstd, columns, 1e-5, BLOCK=block, num_warps=warps
-            )
+                x, weight, bias, out, mean, rstd, columns, 1e-5,
+                BLOCK=block, STATISTICS=problem.training, num_warps=warps,
+            )  # fmt: skip
 
-        return f"{block} columns, {warps} warps", call
+        return f"{block} columns, {warps} warps, {_statistics(problem, 'mean and 1/deviation')}", call
 
     return [candidate(warps) for warps in (4, 8)]
 
@@ -128,15 +134,19 @@ def _rms_norm(problem: Problem, device: str, rows: int, columns: int) -> list[Ca
     x, out, weight = (
         problem.tensor(device, *shape) for shape in ((rows, columns), (rows, columns), (columns,))
     )
+    rstd = torch.empty(rows, device=device)
     block = 1 << (columns - 1).bit_length()
     if block > _MOST_COLUMNS:
         raise Unavailable(f"the Triton kernel here has a row in registers: up to {_MOST_COLUMNS} columns")
 
     def candidate(warps: int) -> Candidate:
         def call() -> None:
-            kernels.rms_norm[(rows,)](x, weight, out, columns, 1e-5, BLOCK=block, num_warps=warps)
+            kernels.rms_norm[(rows,)](
+                x, weight, out, rstd, columns, 1e-5,
+                BLOCK=block, STATISTICS=problem.training, num_warps=warps,
+            )  # fmt: skip
 
-        return f"{block} columns, {warps} warps", call
+        return f"{block} columns, {warps} warps, {_statistics(problem, '1/rms')}", call
 
     return [candidate(warps) for warps in (1, 4, 8)]
 

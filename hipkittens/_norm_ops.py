@@ -9,9 +9,9 @@ from . import _backend
 
 
 @torch.library.register_fake("hipkittens::layer_norm")
-def _layer_norm_fake(x, residual, weight, bias, eps, dropout_p, seed):
+def _layer_norm_fake(x, residual, weight, bias, eps, dropout_p, seed, need_statistics=True):
     sums = x.new_empty(x.shape if residual is not None or seed is not None else (0,))
-    rows = x.shape[:-1]
+    rows = x.shape[:-1] if need_statistics else (0,)
     return (
         x.new_empty(x.shape),
         sums,
@@ -21,11 +21,11 @@ def _layer_norm_fake(x, residual, weight, bias, eps, dropout_p, seed):
 
 
 @torch.library.register_fake("hipkittens::rms_norm")
-def _rms_norm_fake(x, residual, weight, eps):
+def _rms_norm_fake(x, residual, weight, eps, need_statistics=True):
     return (
         x.new_empty(x.shape),
         x.new_empty(x.shape if residual is not None else (0,)),
-        x.new_empty(x.shape[:-1], dtype=torch.float32),
+        x.new_empty(x.shape[:-1] if need_statistics else (0,), dtype=torch.float32),
     )
 
 
@@ -42,19 +42,20 @@ def _norm_backward_fake(dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_w
 
 
 def _layer_norm_setup(ctx, inputs, output) -> None:
-    x, residual, weight, _bias, _, dropout_p, seed = inputs
+    x, residual, weight, _bias, eps, dropout_p, seed, need_statistics = inputs
     _, sums, mean, rstd = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(mean, rstd)
-    ctx.dropout_p = dropout_p
+    ctx.dropout_p, ctx.eps, ctx.has_statistics = dropout_p, eps, need_statistics
     ctx.save_for_backward(x if residual is None and seed is None else sums, weight, mean, rstd, seed)
 
 
 def _rms_norm_setup(ctx, inputs, output) -> None:
-    x, residual, weight, _ = inputs
+    x, residual, weight, eps, need_statistics = inputs
     _, sums, rstd = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(rstd)
+    ctx.eps, ctx.has_statistics = eps, need_statistics
     ctx.save_for_backward(x if residual is None else sums, weight, rstd)
 
 
@@ -71,6 +72,8 @@ def _gradients(dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_weight, ne
 @_backend.interruptible
 def _layer_norm_backward(ctx, dy, dsum, _dmean, _drstd):
     z, weight, mean, rstd, seed = ctx.saved_tensors
+    if not ctx.has_statistics:
+        _, _, mean, rstd = torch.ops.hipkittens.layer_norm(z, None, None, None, ctx.eps, 0.0, None)
     needs = ctx.needs_input_grad
     dx, dresidual, dweight, dbias = _gradients(
         dy, dsum, z, weight, mean, rstd, ctx.dropout_p, seed, needs[2], needs[3]
@@ -85,15 +88,18 @@ def _layer_norm_backward(ctx, dy, dsum, _dmean, _drstd):
         None,
         None,
         None,
+        None,
     )
 
 
 @_backend.interruptible
 def _rms_norm_backward(ctx, dy, dsum, _drstd):
     z, weight, rstd = ctx.saved_tensors
+    if not ctx.has_statistics:
+        _, _, rstd = torch.ops.hipkittens.rms_norm(z, None, None, ctx.eps)
     needs = ctx.needs_input_grad
     dx, _, dweight, _ = _gradients(dy, dsum, z, weight, None, rstd, 0.0, None, needs[2], False)
-    return dx if needs[0] else None, dx if needs[1] else None, dweight if needs[2] else None, None
+    return dx if needs[0] else None, dx if needs[1] else None, dweight if needs[2] else None, None, None
 
 
 def _no_double_backward(ctx, *_grads):

@@ -87,7 +87,9 @@ def layer_norm(
     seed = None
     if dropout_p > 0.0:
         seed = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=x.device)
-    y, z, _, _ = torch.ops.hipkittens.layer_norm(x, residual, weight, bias, eps, dropout_p, seed)
+    y, z, _, _ = torch.ops.hipkittens.layer_norm(
+        x, residual, weight, bias, eps, dropout_p, seed, _differentiated(x, residual, weight, bias)
+    )
     if not return_residual:
         return y
     return y, x if residual is None and seed is None else z
@@ -145,10 +147,15 @@ def rms_norm(
         z = x if residual is None else x + residual
         y = torch.nn.functional.rms_norm(z.float(), z.shape[-1:], _as_float(weight), eps).to(z.dtype)
         return (y, z) if return_residual else y
-    y, z, _ = torch.ops.hipkittens.rms_norm(x, residual, weight, eps)
+    y, z, _ = torch.ops.hipkittens.rms_norm(x, residual, weight, eps, _differentiated(x, residual, weight))
     if not return_residual:
         return y
     return y, x if residual is None else z
+
+
+def _differentiated(*tensors: torch.Tensor | None) -> bool:
+    """Whether a gradient may be taken: what it needs beside y is written only then."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def _as_float(tensor: torch.Tensor | None) -> torch.Tensor | None:

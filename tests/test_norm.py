@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import hipkittens
 from hipkittens.nn import LayerNorm, Linear, RMSNorm
@@ -255,6 +256,58 @@ def test_dropout_backward_rebuilds_the_mask(target):
         close(mine, right, F32)
 
 
+class _Statistics(TorchDispatchMode):
+    """Of each norm, whether it was asked for them; the dispatcher leaves out arguments that have their default."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.name() in ("hipkittens::layer_norm", "hipkittens::rms_norm"):
+            self.asked.append(args[-1] is not False)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("norm", (layer_norm, rms_norm))
+def test_statistics_are_taken_for_a_gradient_only(target, norm):
+    x, weight = draw(3, 40, grad=True), draw(40)
+    with _Statistics() as calls:
+        with torch.no_grad():
+            norm(x, weight)
+        with torch.inference_mode():
+            norm(x, weight)
+        norm(x.detach(), weight)
+        assert calls.asked == [False] * 3
+        norm(x, weight)
+        norm(x.detach(), weight, residual=x)
+        norm(x.detach(), weight.requires_grad_())
+        assert calls.asked[3:] == [True] * 3
+
+
+@pytest.mark.parametrize("columns", (40, 43))
+@pytest.mark.parametrize("dropout_p", (0.0, 0.25))
+def test_without_statistics_all_else_is_the_same(target, columns, dropout_p):
+    """And a gradient that is taken nevertheless takes them again."""
+    x, residual, weight, bias = leaves = [
+        draw(*shape, columns, seed=i, grad=True) for i, shape in enumerate(((3,), (3,), (), ()))
+    ]
+    seed = torch.tensor([5, 7]) if dropout_p else None
+    operators = torch.ops.hipkittens
+    calls = [
+        (operators.layer_norm, (x, residual, weight, bias, 1e-5, dropout_p, seed), leaves),
+        (operators.layer_norm, (x, None, weight, bias, 1e-5, dropout_p, seed), [x, weight, bias]),
+        (operators.rms_norm, (x, residual, weight, 1e-5), [x, residual, weight]),
+        (operators.rms_norm, (x, None, weight, 1e-5), [x, weight]),
+    ]
+    for operator, inputs, wanted in calls:
+        (y, z, *statistics), (other, other_z, *none) = operator(*inputs), operator(*inputs, False)
+        assert torch.equal(y, other) and torch.equal(z, other_z)
+        assert all(value.shape == (3,) for value in statistics) and all(value.shape == (0,) for value in none)
+        gradients = (torch.autograd.grad(result, wanted, torch.ones_like(result)) for result in (y, other))
+        assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
 def test_opcheck(target):
     operators = torch.ops.hipkittens
     seed = torch.tensor([5, 7])
@@ -265,6 +318,8 @@ def test_opcheck(target):
         (operators.layer_norm, (x17, draw(3, 4, 17, grad=True), draw(17, dtype=F32, grad=True), None, 1e-5, 0.25, seed)),
         (operators.rms_norm, (x, draw(3, 4, 16, grad=True), weight, 1e-5)),
         (operators.rms_norm, (draw(8), None, None, 1e-5)),
+        (operators.layer_norm, (x, x17[..., :16], weight, draw(16, grad=True), 1e-5, 0.0, None, False)),
+        (operators.rms_norm, (x, None, weight, 1e-5, False)),
         (operators.norm_backward, (x.detach(), None, x.detach(), draw(16), None, torch.ones(3, 4), 0.0, None, True, False)),
     ]  # fmt: skip
     for operator, inputs in calls:

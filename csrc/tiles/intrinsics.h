@@ -257,20 +257,25 @@ KITTENS_DEVICE T rotate_in_16(T value) {
         return __builtin_amdgcn_mov_dpp(bits, 0x120 + Amount, 0xf, 0xf, true);
     });
 }
-// The sum over the 64 lanes, the same bits in each, without LDS: around every 16 lanes, then the last lane of rows 0 and 2
-// to rows 1 and 3 (DPP row_bcast:15), that of row 1 to row 3 (row_bcast:31), and from the last lane to all.
-template <int Control, int Rows>
-KITTENS_DEVICE float moved_or_zero(float value) {
-    return __builtin_bit_cast(
-        float, __builtin_amdgcn_update_dpp(0, __builtin_bit_cast(int, value), Control, Rows, 0xf, false));
-}
-KITTENS_DEVICE float sum_of_lanes(float value) {
+// The sums over every 16 lanes, the same bits in each of them.
+KITTENS_DEVICE float sum_of_16_lanes(float value) {
     value += rotate_in_16<8>(value);
     value += rotate_in_16<4>(value);
     value += rotate_in_16<2>(value);
-    value += rotate_in_16<1>(value);
-    value += moved_or_zero<0x142, 0xa>(value);
-    value += moved_or_zero<0x143, 0xc>(value);
+    return value + rotate_in_16<1>(value);
+}
+// The sum over the 64 lanes, the same bits in each, without LDS: around every 16 lanes, then the last lane of each row to the
+// next one (DPP row_bcast:15), that of row 1 to row 3 (row_bcast:31), and from the last lane, where all of it is, to all. What
+// other rows get is of no use, but a move that leaves no lane out becomes part of the addition.
+template <int Control>
+KITTENS_DEVICE float moved_or_zero(float value) {
+    return __builtin_bit_cast(
+        float, __builtin_amdgcn_mov_dpp(__builtin_bit_cast(int, value), Control, 0xf, 0xf, true));
+}
+KITTENS_DEVICE float sum_of_lanes(float value) {
+    value = sum_of_16_lanes(value);
+    value += moved_or_zero<0x142>(value);
+    value += moved_or_zero<0x143>(value);
     return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, value), 63));
 }
 // In every 4 lanes, the values of lanes First, Second, Third and Fourth of them (DPP quad_perm).

@@ -13,8 +13,7 @@ template <class T>
 using raw_eight = choose<is_16bit<T>, vec<T, 8>, eight>;
 
 template <class T>
-KITTENS_DEVICE raw_eight<T> load_raw(buffer row, uint32_t column) {
-    const uint32_t offset = column * sizeof(T);
+KITTENS_DEVICE raw_eight<T> load_raw_at(buffer row, uint32_t offset) {
     if constexpr (is_16bit<T>) {
         return buffer_load<vec<T, 8>>(row, offset);
     } else {
@@ -23,6 +22,10 @@ KITTENS_DEVICE raw_eight<T> load_raw(buffer row, uint32_t column) {
         result.hi = buffer_load<vec<float, 4>>(row, offset + 16);
         return result;
     }
+}
+template <class T>
+KITTENS_DEVICE raw_eight<T> load_raw(buffer row, uint32_t column) {
+    return load_raw_at<T>(row, column * sizeof(T));
 }
 template <class Raw>
 KITTENS_DEVICE eight widened(Raw values) {
@@ -47,15 +50,19 @@ KITTENS_DEVICE eight load_eight(buffer row, uint32_t column, bool wide) {
 
 // Rounded to nearest even.
 template <class T>
+KITTENS_DEVICE void store_eight_at(eight values, buffer row, uint32_t offset) {
+    if constexpr (is_16bit<T>) {
+        buffer_store(__builtin_convertvector(values, vec<T, 8>), row, offset);
+    } else {
+        buffer_store(vec<float, 4>(values.lo), row, offset);
+        buffer_store(vec<float, 4>(values.hi), row, offset + 16);
+    }
+}
+template <class T>
 KITTENS_DEVICE void store_eight(eight values, buffer row, uint32_t column, bool wide) {
     const uint32_t offset = column * sizeof(T);
     if (wide) {
-        if constexpr (is_16bit<T>) {
-            buffer_store(__builtin_convertvector(values, vec<T, 8>), row, offset);
-        } else {
-            buffer_store(vec<float, 4>(values.lo), row, offset);
-            buffer_store(vec<float, 4>(values.hi), row, offset + 16);
-        }
+        store_eight_at<T>(values, row, offset);
     } else {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {

@@ -140,7 +140,8 @@ struct Results {
 };
 
 Results forward(const std::string& where, Tensor x, std::optional<Tensor> residual, Parameters parameters,
-                double eps, double dropout_p, std::optional<Tensor> seed, bool centred) {
+                double eps, double dropout_p, std::optional<Tensor> seed, bool centred,
+                bool need_statistics) {
     const Dtype dtype = x.dtype(where + "x");
     if (x.dimensions() < 1) fail(where + "x needs at least 1 dimension");
     if (residual) check_like(*residual, x, dtype, where + "residual");
@@ -152,15 +153,15 @@ Results forward(const std::string& where, Tensor x, std::optional<Tensor> residu
     const std::vector<int64_t> none = {0};
     const std::span<const int64_t> leading(sizes.data(), sizes.size() - 1);
     const bool has_sum = residual || seed;
-    Results results{
-        placement.empty(sizes, dtype), placement.empty(has_sum ? sizes : none, dtype),
-        centred ? placement.empty(leading, Dtype::float32) : placement.empty(none, Dtype::float32),
-        placement.empty(leading, Dtype::float32)};
+    Results results{placement.empty(sizes, dtype), placement.empty(has_sum ? sizes : none, dtype),
+                    placement.empty(centred && need_statistics ? leading : none, Dtype::float32),
+                    placement.empty(need_statistics ? leading : none, Dtype::float32)};
+    const int64_t cols = sizes.back();
     if (results.y.element_count() == 0) {
-        if (results.rstd.element_count() > 0) fail(where + "rows have no elements");
+        if (std::find(leading.begin(), leading.end(), 0) == leading.end())
+            fail(where + "rows have no elements");
         return results;
     }
-    const int64_t cols = sizes.back();
     norm::check(x.element_count() / cols, cols);
 
     std::vector<Tensor*> tensors = {&x};
@@ -171,8 +172,9 @@ Results forward(const std::string& where, Tensor x, std::optional<Tensor> residu
     if (residual) arguments.residual = view.describe(*residual, 1);
     arguments.y = results.y.data();
     arguments.sum = has_sum ? results.sum.data() : nullptr;
-    arguments.mean = centred ? static_cast<float*>(results.mean.data()) : nullptr;
-    arguments.rstd = static_cast<float*>(results.rstd.data());
+    arguments.mean = centred && need_statistics ? static_cast<float*>(results.mean.data()) : nullptr;
+    arguments.rstd = need_statistics ? static_cast<float*>(results.rstd.data()) : nullptr;
+    arguments.centred = centred;
     arguments.weight = parameters.weight ? parameters.weight->data() : nullptr;
     arguments.bias = parameters.bias ? parameters.bias->data() : nullptr;
     arguments.dropout = dropout;
@@ -188,9 +190,10 @@ Results forward(const std::string& where, Tensor x, std::optional<Tensor> residu
     if (seed) regions.push_back({seed->data(), 16, "seed", false});
     regions.push_back({results.y.data(), results.y.extent_bytes(dtype), "y", true});
     if (has_sum) regions.push_back({results.sum.data(), results.sum.extent_bytes(dtype), "sum", true});
-    if (centred)
+    if (arguments.mean)
         regions.push_back({results.mean.data(), results.mean.extent_bytes(Dtype::float32), "mean", true});
-    regions.push_back({results.rstd.data(), results.rstd.extent_bytes(Dtype::float32), "rstd", true});
+    if (arguments.rstd)
+        regions.push_back({results.rstd.data(), results.rstd.extent_bytes(Dtype::float32), "rstd", true});
     launch(placement, norm::plan_forward(placement.target(), element_type(dtype), arguments), regions);
     return results;
 }
@@ -198,7 +201,7 @@ Results forward(const std::string& where, Tensor x, std::optional<Tensor> residu
 }  // namespace
 
 void layer_norm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 7 || result_count != 4) fail("layer_norm is registered with another schema");
+    if (argument_count != 8 || result_count != 4) fail("layer_norm is registered with another schema");
     Arguments arguments(stack, argument_count);
     Tensor x = arguments.tensor();
     std::optional<Tensor> residual = arguments.optional_tensor();
@@ -207,8 +210,9 @@ void layer_norm(StableIValue* stack, uint64_t argument_count, uint64_t result_co
     parameters.bias = arguments.optional_tensor();
     const double eps = arguments.number(), dropout_p = arguments.number();
     std::optional<Tensor> seed = arguments.optional_tensor();
+    const bool need_statistics = arguments.boolean();
     Results results = forward("layer_norm: ", std::move(x), std::move(residual), std::move(parameters), eps,
-                              dropout_p, std::move(seed), true);
+                              dropout_p, std::move(seed), true, need_statistics);
     stack[0] = to_result(std::move(results.y));
     stack[1] = to_result(std::move(results.sum));
     stack[2] = to_result(std::move(results.mean));
@@ -216,15 +220,16 @@ void layer_norm(StableIValue* stack, uint64_t argument_count, uint64_t result_co
 }
 
 void rms_norm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 4 || result_count != 3) fail("rms_norm is registered with another schema");
+    if (argument_count != 5 || result_count != 3) fail("rms_norm is registered with another schema");
     Arguments arguments(stack, argument_count);
     Tensor x = arguments.tensor();
     std::optional<Tensor> residual = arguments.optional_tensor();
     Parameters parameters;
     parameters.weight = arguments.optional_tensor();
     const double eps = arguments.number();
+    const bool need_statistics = arguments.boolean();
     Results results = forward("rms_norm: ", std::move(x), std::move(residual), std::move(parameters), eps, 0,
-                              std::nullopt, false);
+                              std::nullopt, false, need_statistics);
     stack[0] = to_result(std::move(results.y));
     stack[1] = to_result(std::move(results.sum));
     stack[2] = to_result(std::move(results.rstd));

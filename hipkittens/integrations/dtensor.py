@@ -119,13 +119,16 @@ def _varlen_backward(grad_out, grad_lse, q, k, v, out, lse, cu_seqlens_q, cu_seq
 def _norm(results: int):
     def strategies(x, residual, *rest):
         found = [_replicated((x, residual, *rest), results)]
-        if hasattr(rest[-1], "placements"):  # the seed of dropout counts from the first row
+        if any(
+            hasattr(value, "placements") for value in rest[4:]
+        ):  # the seed of dropout counts from the first row
             return found
+        need_statistics = rest[-1] is not False  # left out where it is True, its default
         for axis in range(len(x.shape) - 1):
             rows = Shard(axis)
             sums = Replicate() if residual is None else rows  # empty where there is nothing to add
             parameters = [Replicate() if hasattr(value, "placements") else None for value in rest]
-            outputs = [rows, sums, *[rows] * (results - 2)]
+            outputs = [rows, sums, *[rows if need_statistics else Replicate()] * (results - 2)]
             found.append((outputs, [rows, _given(residual, rows), *parameters]))
         return found
 

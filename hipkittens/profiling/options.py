@@ -19,7 +19,7 @@ def add(parser: argparse.ArgumentParser, several_shapes: bool) -> None:
 
 
 def add_where(parser: argparse.ArgumentParser, several_shapes: bool) -> None:
-    form = "MxNxK (gemm), ROWSxCOLUMNS (norms), or letters such as B16H64K8N2048D128:causal"
+    form = "MxNxK (gemm), ROWSxCOLUMNS (norms; :training), or letters such as B16H64K8N2048D128:causal"
     parser.add_argument(
         "--shapes" if several_shapes else "--shape",
         dest="shapes",

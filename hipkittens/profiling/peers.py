@@ -79,6 +79,7 @@ class TorchPeer:
 
             return turn
         x, weight, bias = random(e["rows"], e["columns"]), random(e["columns"]), random(e["columns"])
+        weight.requires_grad_(problem.training)
         if problem.operation == "rms_norm":
             return lambda: F.rms_norm(x, weight.shape, weight)
         if problem.operation == "layer_norm":

@@ -28,17 +28,18 @@ class _Syntax:
     optional: Mapping[str, str] | None = None  # extent: the one that it is equal to when it is not there
     extents: tuple[str, ...] = ()  # of a shape with crosses
     causal: bool = False
+    training: bool = False  # may be asked for with what its gradient needs
 
 
 _ATTENTION = _Syntax("B16H64K8N2048D128:causal", "BHND", {"K": "H", "L": "N"}, causal=True)
-_ROWS = _Syntax("32768x8192", extents=("rows", "columns"))
+_ROWS = _Syntax("32768x8192:training", extents=("rows", "columns"), training=True)
 SYNTAX = {
     "gemm": _Syntax("4096x4096x4096", extents=("M", "N", "K")),
     "attention": _ATTENTION,
     "attention_backward": _ATTENTION,
     "rotary": _Syntax("B16H16N2048D128", "BHND"),
     "layer_norm": _ROWS,
-    "layer_norm_backward": _ROWS,
+    "layer_norm_backward": _Syntax("32768x8192", extents=("rows", "columns")),
     "rms_norm": _ROWS,
 }
 DEFAULT_SHAPES = {
@@ -60,11 +61,13 @@ class Problem:
     extents    by letter (attention: B batch, H query heads, K key heads, N queries, L keys, D head size; rotary: B, H, N, D)
                or by name (gemm: M, N, K of M x K times K x N; norms: rows, columns)
     causal     attention: the mask that is aligned with the last query and the last key
+    training   norms: a gradient will be taken, so mean and 1 / deviation of each row are written as well
     """
 
     operation: str
     extents: Mapping[str, int]
     causal: bool = False
+    training: bool = False
 
     def __getitem__(self, extent: str) -> int:
         return self.extents[extent]
@@ -74,7 +77,7 @@ class Problem:
         """In the syntax of --shapes, extents that have their default left out."""
         syntax = SYNTAX[self.operation]
         if syntax.extents:
-            return "x".join(str(self[name]) for name in syntax.extents)
+            return "x".join(str(self[name]) for name in syntax.extents) + ":training" * self.training
         defaults = syntax.optional or {}
         order = [name for name in "BHKNLD" if name in self.extents]
         parts = [
@@ -148,6 +151,7 @@ class Problem:
             cos, sin = angles.cos().to(device), angles.sin().to(device)
             return lambda: rotary(x, cos, sin)
         x, weight = self.tensor(device, e["rows"], e["columns"]), self.tensor(device, e["columns"])
+        weight.requires_grad_(self.training)
         if self.operation == "rms_norm":
             return lambda: rms_norm(x, weight)
         bias = self.tensor(device, e["columns"])
@@ -174,7 +178,7 @@ def parse_shapes(operation: str, text: str) -> list[Problem]:
 
 def _parse(operation: str, text: str) -> Problem:
     syntax = SYNTAX[operation]
-    extents, causal = _crossed(syntax, text) if syntax.extents else _lettered(operation, syntax, text)
+    extents, option = _crossed(syntax, text) if syntax.extents else _lettered(operation, syntax, text)
     for name, value in extents.items():
         if not 1 <= value <= _MOST:
             raise ShapeError(f"shape {text!r}: {name} is {value}; allowed: 1 to {_MOST}")
@@ -185,14 +189,18 @@ def _parse(operation: str, text: str) -> Problem:
         )
     if operation == "rotary" and extents["D"] % 2:
         raise ShapeError(f"shape {text!r}: D is {extents['D']}; rotary turns pairs, so it has to be even")
-    return Problem(operation, extents, causal)
+    return Problem(operation, extents, causal=option and syntax.causal, training=option and syntax.training)
 
 
 def _crossed(syntax: _Syntax, text: str) -> tuple[dict[str, int], bool]:
-    parts = text.split("x")
+    body, colon, option = text.partition(":")
+    if colon and not (syntax.training and option == "training"):
+        allowed = "training, or nothing" if syntax.training else "nothing"
+        raise ShapeError(f"shape {text!r}: after the colon is {option!r}; allowed: {allowed}")
+    parts = body.split("x")
     if len(parts) != len(syntax.extents) or not all(part.isascii() and part.isdigit() for part in parts):
         raise ShapeError(f"shape {text!r} is not {'x'.join(syntax.extents)}, such as {syntax.example}")
-    return dict(zip(syntax.extents, map(int, parts), strict=True)), False
+    return dict(zip(syntax.extents, map(int, parts), strict=True)), bool(colon)
 
 
 def _lettered(operation: str, syntax: _Syntax, text: str) -> tuple[dict[str, int], bool]:

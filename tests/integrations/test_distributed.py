@@ -71,7 +71,7 @@ def test_two_processes_train_as_one(way, saved, alone):
 
 
 def test_every_operator_takes_dtensors(saved):
-    assert len(saved["operators"]) == 11
+    assert len(saved["operators"]) == 13
     for name, (sharded, plain) in saved["operators"].items():
         for found, expected in zip(sharded, plain, strict=True):
             assert found.shape == expected.shape and near(found, expected), name

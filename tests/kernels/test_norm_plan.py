@@ -31,13 +31,14 @@ def chosen(kind, element, columns, target):
 
 
 def test_the_lists_were_read():
-    assert Counter(row[0] for row in ROWS) == {"forward": 24, "layer": 21, "rms": 21, "backward": 24}
+    assert Counter(row[0] for row in ROWS) == {"forward": 24, "layer": 24, "rms": 24, "backward": 24}
     assert ROTARY == ["bf16", "f16", "f32"] and len(ROTARY_PLAIN) == 5
 
 
 @pytest.mark.parametrize("target", ("gfx942", "gfx950"))
 @pytest.mark.parametrize(
-    ("element", "capacity"), sorted({(element, int(capacity)) for _, element, capacity in ROWS})
+    ("element", "capacity"),
+    sorted({(element, int(capacity)) for kind, element, capacity in ROWS if kind == "forward"}),
 )
 def test_norm_rows(target, element, capacity):
     """A full row, and one that ends in the middle of a chunk and begins on odd elements: forward and backward."""

@@ -59,7 +59,7 @@ def test_layer_norm(target, columns):
     x = random(4, columns, dtype=BF16)
     weight, bias = random(columns, dtype=BF16, seed=1), random(columns, dtype=BF16, seed=2)
     out, mean, rstd = unwritten(4, columns, dtype=BF16), unwritten(4), unwritten(4)
-    kernels.layer_norm[(4,)](x, weight, bias, out, mean, rstd, columns, 1e-5, BLOCK=256)
+    kernels.layer_norm[(4,)](x, weight, bias, out, mean, rstd, columns, 1e-5, BLOCK=256, STATISTICS=True)
     norm = torch.nn.functional.layer_norm
     theirs = norm(x, (columns,), weight, bias)
     exact = norm(x.double(), (columns,), weight.double(), bias.double())
@@ -69,8 +69,9 @@ def test_layer_norm(target, columns):
 @pytest.mark.parametrize("columns", (64, 1000))
 def test_rms_norm(target, columns):
     x, weight = random(4, columns, dtype=BF16), random(columns, dtype=BF16, seed=1)
-    out = unwritten(4, columns, dtype=BF16)
-    kernels.rms_norm[(4,)](x, weight, out, columns, 1e-5, BLOCK=1024)
+    out, rstd = unwritten(4, columns, dtype=BF16), unwritten(4)
+    kernels.rms_norm[(4,)](x, weight, out, rstd, columns, 1e-5, BLOCK=1024, STATISTICS=True)
+    torch.testing.assert_close(rstd, (x.float().square().mean(-1) + 1e-5).rsqrt())
     norm = torch.nn.functional.rms_norm
     exact = norm(x.double(), (columns,), weight.double(), 1e-5)
     assert compare(out, norm(x, (columns,), weight, 1e-5), exact, 8.0).passes

@@ -22,7 +22,9 @@ def softmax(x, out, columns, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def layer_norm(x, weight, bias, out, mean_out, rstd_out, columns, epsilon, BLOCK: tl.constexpr):
+def layer_norm(
+    x, weight, bias, out, mean_out, rstd_out, columns, epsilon, BLOCK: tl.constexpr, STATISTICS: tl.constexpr
+):
     row = tl.program_id(0)
     mean = tl.zeros([BLOCK], tl.float32)
     for start in range(0, columns, BLOCK):
@@ -35,8 +37,9 @@ def layer_norm(x, weight, bias, out, mean_out, rstd_out, columns, epsilon, BLOCK
         centred = tl.load(x + row * columns + at, at < columns, other=0.0).to(tl.float32) - mean
         variance += tl.where(at < columns, centred * centred, 0.0)
     rstd = 1 / tl.sqrt(tl.sum(variance, axis=0) / columns + epsilon)
-    tl.store(mean_out + row, mean)
-    tl.store(rstd_out + row, rstd)
+    if STATISTICS:
+        tl.store(mean_out + row, mean)
+        tl.store(rstd_out + row, rstd)
     for start in range(0, columns, BLOCK):
         at = start + tl.arange(0, BLOCK)
         inside = at < columns
@@ -48,12 +51,14 @@ def layer_norm(x, weight, bias, out, mean_out, rstd_out, columns, epsilon, BLOCK
 
 
 @triton.jit
-def rms_norm(x, weight, out, columns, epsilon, BLOCK: tl.constexpr):
+def rms_norm(x, weight, out, rstd_out, columns, epsilon, BLOCK: tl.constexpr, STATISTICS: tl.constexpr):
     """A row in registers; BLOCK is no less than columns."""
     row, at = tl.program_id(0), tl.arange(0, BLOCK)
     inside = at < columns
     value = tl.load(x + row * columns + at, inside, other=0.0).to(tl.float32)
     rstd = 1 / tl.sqrt(tl.sum(value * value, axis=0) / columns + epsilon)
+    if STATISTICS:
+        tl.store(rstd_out + row, rstd)
     tl.store(out + row * columns + at, value * rstd * tl.load(weight + at, inside).to(tl.float32), inside)
 
 

@@ -22,6 +22,7 @@ def rows_of(capsys, *arguments):
         ("layer_norm", "4x128"),
         ("layer_norm_backward", "4x128"),
         ("rms_norm", "4x128"),
+        ("rms_norm", "4x128:training"),
         ("rotary", "B1H2N4D64"),
         ("attention", "B1H1N64D64"),
     ),

@@ -11,6 +11,8 @@ WRONG = {
     ("gemm", "1x2x-3"): "is not MxNxK",
     ("gemm", "256x256x256,"): "'' is not MxNxK",
     ("layer_norm", "4x4x4"): "is not rowsxcolumns",
+    ("rms_norm", "4x4:causal"): "after the colon is 'causal'; allowed: training",
+    ("layer_norm_backward", "4x4:training"): "after the colon is 'training'; allowed: nothing",
     ("attention", "B1H2N64"): "has no D; attention takes BHND[K][L]",
     ("attention", "B1H2N64D64X3"): "X is no extent",
     ("attention", "B1B1H2N64D64"): "has B twice",

@@ -30,7 +30,7 @@ struct ForwardArguments {
     RowTensor x, residual;  // residual.data may be null
     void* y;                // results have their rows one after the other
     void* sum;              // z, or null
-    float* mean;            // null: the mean is taken as zero (rms_norm)
+    float* mean;            // what the gradient needs: null when nobody does
     float* rstd;
     const void* weight;  // cols elements or null
     const void* bias;
@@ -42,24 +42,27 @@ struct ForwardArguments {
     int32_t wide;      // rows are whole chunks of 8 elements and begin on 4 bytes, in every tensor
     int32_t wide_parameters;
     int32_t plain;     // wide, rows of one dimension, and parameters of the element's type or float
+    int32_t centred;   // 0: the mean is taken as zero (rms_norm)
     float per_column;  // 1 / cols
 };
 
-// The same without dropout, of rows that are `wide` and one step apart, with a weight of their type: what most calls need,
-// with what the first loads need in front. Strides in bytes.
+// The same without dropout, of rows that are `wide` and one step apart, with a weight of their type: what most calls need. In
+// front and in registers from the start is all that a call without residual and statistics needs. Strides in bytes.
 struct PlainArguments {
     uint32_t rows, row_bytes, x_stride;
-    uint32_t bias_bytes;  // 0 without one
+    float epsilon;
     const void* x;
-    const void* residual;  // may be null
     const void* weight;
-    const void* bias;
-    uint32_t residual_stride, workers;
-    float per_column, epsilon;
+    const void* bias;  // may be null
     void* y;
+    float per_column;
+    uint32_t has_residual : 1, needs_statistics : 1;
+    // The rest.
+    const void* residual;
     void* sum;
     float* mean;
     float* rstd;
+    uint32_t residual_stride, padding;
 };
 
 struct BackwardArguments {
@@ -88,7 +91,7 @@ struct ReduceArguments {
     uint32_t workers;
     int32_t cols;
     ElementType type;
-    int32_t padding[3];
+    int32_t padding[5];
 };
 
 }  // namespace hipkittens::norm

@@ -8,10 +8,12 @@ namespace hipkittens::norm {
 // A row is held in the registers of `waves` waves, `chunks` times 8 elements in each lane.
 struct RowShape {
     int waves, chunks;
-    constexpr int capacity() const { return waves * 64 * 8 * chunks; }
-    // Short rows: one wave each, four in a workgroup.
-    constexpr int rows_per_workgroup() const { return waves == 1 ? 4 : 1; }
-    constexpr int threads() const { return waves * rows_per_workgroup() * 64; }
+    int workgroup_waves = waves == 1 ? 4 : waves;
+    int lanes = 64;  // of a wave, for a row: with fewer than 64 the wave takes several rows
+    constexpr int capacity() const { return waves * lanes * 8 * chunks; }
+    constexpr int rows_per_wave() const { return 64 / lanes; }
+    constexpr int rows_per_workgroup() const { return workgroup_waves / waves * rows_per_wave(); }
+    constexpr int threads() const { return workgroup_waves * 64; }
 };
 
 enum class Kind { forward, layer, rms, backward };
@@ -34,8 +36,8 @@ inline constexpr int largest_cols = 65536;
 
 #define NORM_FORWARD(name, targets, element, waves, chunks) \
     inline constexpr RowVariant variant_##name{#name, Kind::forward, ElementType::element, {waves, chunks}};
-#define NORM_PLAIN(name, targets, kind, element, waves, chunks) \
-    inline constexpr RowVariant variant_##name{#name, Kind::kind, ElementType::element, {waves, chunks}};
+#define NORM_PLAIN(name, targets, kind, element, ...) \
+    inline constexpr RowVariant variant_##name{#name, Kind::kind, ElementType::element, {__VA_ARGS__}};
 #define NORM_BACKWARD(name, targets, element, waves, chunks) \
     inline constexpr RowVariant variant_##name{#name, Kind::backward, ElementType::element, {waves, chunks}};
 #define NORM_COLUMNS(name, targets, element)

@@ -29,7 +29,7 @@ template <ElementType element, RowShape shape, bool centred>
 struct plain_row {
     using arguments = PlainArguments;
     static constexpr int waves_per_simd = 4, threads = shape.threads(),
-                         lds_bytes = RowSums<shape.waves>::lds_bytes;
+                         lds_bytes = RowSums<shape.waves, shape.lanes>::lds_bytes;
     KITTENS_DEVICE static void run(const arguments& values, kittens::shared_byte* lds) {
         forward_plain<typename element_of<element>::value, shape, centred>(values, lds);
     }
@@ -65,9 +65,8 @@ struct reduce_row {
 };
 #define NORM_FORWARD(name, targets, element, waves, chunks) \
     using selected_##name = forward_row<ElementType::element, RowShape{waves, chunks}>;
-#define NORM_PLAIN(name, targets, kind, element, waves, chunks) \
-    using selected_##name =                                     \
-        plain_row<ElementType::element, RowShape{waves, chunks}, Kind::kind == Kind::layer>;
+#define NORM_PLAIN(name, targets, kind, element, ...) \
+    using selected_##name = plain_row<ElementType::element, RowShape{__VA_ARGS__}, Kind::kind == Kind::layer>;
 #define NORM_BACKWARD(name, targets, element, waves, chunks) \
     using selected_##name = backward_row<ElementType::element, RowShape{waves, chunks}>;
 #define NORM_COLUMNS(name, targets, element) using selected_##name = columns_row<ElementType::element>;
@@ -85,10 +84,10 @@ using Arguments = hipkittens::norm::SELECTED::arguments;
 // Of what the host hands over, the first words are the kernel's own arguments, and the rest a struct behind them: scalars
 // arrive in registers, see tools/build_kernels.py.
 struct Rest {
-    uint64_t words[sizeof(Arguments) / 8 - 6];
+    uint64_t words[sizeof(Arguments) / 8 - 7];
 };
 struct Words {
-    uint64_t first[6];
+    uint64_t first[7];
     Rest rest;
 };
 static_assert(sizeof(Words) == sizeof(Arguments) && alignof(Words) == alignof(Arguments));
@@ -98,8 +97,8 @@ extern "C" __attribute__((global,
                           amdgpu_flat_work_group_size(hipkittens::norm::SELECTED::threads,
                                                       hipkittens::norm::SELECTED::threads),
                           amdgpu_waves_per_eu(hipkittens::norm::SELECTED::waves_per_simd))) void
-KERNEL_NAME(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, Rest rest) {
+KERNEL_NAME(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g, Rest rest) {
     static __attribute__((shared, aligned(16))) char lds[hipkittens::norm::SELECTED::lds_bytes];
-    const Words words = {{a, b, c, d, e, f}, rest};
+    const Words words = {{a, b, c, d, e, f, g}, rest};
     hipkittens::norm::SELECTED::run(__builtin_bit_cast(Arguments, words), (kittens::shared_byte*)lds);
 }

@@ -12,9 +12,9 @@ struct Moments {
 // Takes the mean out of a row, but for a correction, which is what the rounding of the mean left in.
 // Two passes over registers. The second one sees how far the first mean is off, and takes that out of both results (Chan,
 // Golub and LeVeque, Algorithms for computing the sample variance, 1983, formula 1.7).
-template <bool may_have_mean, int waves, int chunks, class Subtract>
+template <bool may_have_mean, int chunks, class Sums, class Subtract>
 KITTENS_DEVICE Moments moments(eight (&values)[chunks], bool has_mean, float per_column, float epsilon,
-                               RowSums<waves>& sum_of_row, const Subtract& subtract) {
+                               Sums& sum_of_row, const Subtract& subtract) {
     float mean = 0;
     if (has_mean) {
         eight sum = {};
@@ -163,9 +163,9 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
                 for (int i = 0; i < 8; ++i) values[c][i] -= column + i < cols ? mean : 0.0f;
             }
         };
-        const auto [mean, correction, rstd] = moments<true>(
-            values, arguments.mean != nullptr, arguments.per_column, arguments.epsilon, sum_of_row, subtract);
-        if (worker.column() == 0) {
+        const auto [mean, correction, rstd] = moments<true>(values, arguments.centred, arguments.per_column,
+                                                            arguments.epsilon, sum_of_row, subtract);
+        if (arguments.rstd && worker.column() == 0) {
             arguments.rstd[row] = rstd;
             if (arguments.mean) arguments.mean[row] = mean;
         }

@@ -5,80 +5,125 @@
 
 namespace hipkittens::norm {
 
+// The row of a workgroup or wave, or several short ones of a wave, 16 lanes for each.
+template <class T, RowShape shape>
+class PlainRows {
+    static constexpr bool several = shape.rows_per_wave() > 1;
+    static constexpr uint32_t out_of_range =
+        0x80000000u;  // and so is what would follow a row that has its end there
+    uint32_t first_, lane_row_ = 0, row_bytes_;
+    bool there_ = true;
+
+  public:
+    static constexpr uint32_t chunk_step = shape.waves * 512 * sizeof(T);
+    uint32_t column;  // of the lane's first chunk, in bytes
+
+    KITTENS_DEVICE PlainRows(uint32_t rows, uint32_t row_bytes) : row_bytes_(row_bytes) {
+        const uint32_t lane = kittens::thread_id() % kittens::wave_lanes;
+        const uint32_t wave = shape.workgroup_waves == 1 ? 0 : kittens::wave_id();
+        first_ = kittens::workgroup_id_x() * shape.rows_per_workgroup();
+        if constexpr (shape.waves == 1) first_ += wave * shape.rows_per_wave();
+        column = (lane % shape.lanes * 8 + (shape.waves == 1 ? 0 : wave * 512)) * sizeof(T);
+        if constexpr (several) {
+            lane_row_ = lane / shape.lanes;
+            there_ = first_ + lane_row_ < rows && column < row_bytes;
+        }
+    }
+    KITTENS_DEVICE uint32_t first() const { return first_; }  // the same in all lanes
+    KITTENS_DEVICE uint32_t row() const { return first_ + lane_row_; }
+    KITTENS_DEVICE bool begins_row() const { return column == 0 && there_; }
+    KITTENS_DEVICE buffer of(const void* data, uint32_t stride) const {
+        return {static_cast<const char*>(data) + static_cast<uint64_t>(first_) * stride,
+                several ? out_of_range : row_bytes_};
+    }
+    KITTENS_DEVICE uint32_t offset(uint32_t stride, int chunk) const {
+        if constexpr (!several) return column + chunk * chunk_step;
+        return there_ ? lane_row_ * stride + column : out_of_range;
+    }
+};
+
 // Rows of whole chunks one step apart, a weight of their type, no dropout. What belongs to a row is under way before the
-// first of it arrives; of floats, which take twice the registers, the parameters follow when the row is there.
+// first of it arrives. The weight goes before the row: loads are taken in order, and behind those of other waves the row would
+// wait for it. Short rows are too few bytes for that, and go first. Of floats, which take twice the registers, the parameters
+// follow when the row is there.
 template <class T, RowShape shape, bool centred>
 KITTENS_DEVICE void forward_plain(const PlainArguments& arguments, kittens::shared_byte* lds) {
-    using Row = Worker<shape>;
+    using Rows = PlainRows<T, shape>;
     using Raw = kittens::raw_eight<T>;
-    constexpr bool early = kittens::is_16bit<T>;
-    const Row worker;
-    const int column = worker.wave_column + kittens::lane_id() * 8;
-    RowSums<Row::waves> sum_of_row(lds);
-    const auto row_at = [&](const void* data, uint32_t stride, uint32_t row) {
-        return buffer{static_cast<const char*>(data) + static_cast<uint64_t>(row) * stride,
-                      arguments.row_bytes};
-    };
-    const auto read = [&](buffer row, Raw(&into)[Row::chunks]) {
+    constexpr bool early = kittens::is_16bit<T>, short_rows = shape.rows_per_wave() > 1;
+    constexpr int chunks = shape.chunks;
+    const Rows rows(arguments.rows, arguments.row_bytes);
+    if (shape.workgroup_waves > shape.waves && rows.first() >= arguments.rows) return;
+    RowSums<shape.waves, shape.lanes> sum_of_row(lds);
+    const auto read = [&](const void* data, uint32_t stride, Raw(&into)[chunks]) {
+        const buffer source = rows.of(data, stride);
 #pragma unroll
-        for (int c = 0; c < Row::chunks; ++c)
-            into[c] = kittens::load_raw<T>(row, column + c * Row::chunk_step);
+        for (int c = 0; c < chunks; ++c) into[c] = kittens::load_raw_at<T>(source, rows.offset(stride, c));
     };
-    const auto write = [&](const eight(&values)[Row::chunks], void* data, uint32_t row) {
+    const auto write = [&](const eight(&values)[chunks], buffer destination) {
 #pragma unroll
-        for (int c = 0; c < Row::chunks; ++c)
-            store_eight<T>(values[c], row_at(data, arguments.row_bytes, row), column + c * Row::chunk_step,
-                           true);
+        for (int c = 0; c < chunks; ++c)
+            kittens::store_eight_at<T>(values[c], destination, rows.offset(arguments.row_bytes, c));
     };
-    for (uint32_t row = worker.first_row, step; row < arguments.rows; row += step) {
-        Raw x[Row::chunks], weight[Row::chunks], bias[Row::chunks];
-        const auto read_parameters = [&] {
-            read({static_cast<const char*>(arguments.weight), arguments.row_bytes}, weight);
-            // Without a bias none of it is in range, and zeros come.
-            if constexpr (centred)
-                read({static_cast<const char*>(arguments.bias), arguments.bias_bytes}, bias);
-        };
-        read(row_at(arguments.x, arguments.x_stride, row), x);
-        kittens::schedule_fence();
-        // What is not in registers from the start, see device.cpp.
+    Raw x[chunks], weight[chunks], bias[chunks];
+    const auto read_parameters = [&] {
+#pragma unroll
+        for (int c = 0; c < chunks; ++c)
+            weight[c] =
+                kittens::load_raw_at<T>({static_cast<const char*>(arguments.weight), arguments.row_bytes},
+                                        rows.column + c * Rows::chunk_step);
+        // Without a bias none of it is in range, and zeros come.
+        if constexpr (centred) {
+#pragma unroll
+            for (int c = 0; c < chunks; ++c)
+                bias[c] = kittens::load_raw_at<T>(
+                    {static_cast<const char*>(arguments.bias), arguments.bias ? arguments.row_bytes : 0},
+                    rows.column + c * Rows::chunk_step);
+        }
+    };
+    if constexpr (early && !short_rows) read_parameters();
+    read(arguments.x, arguments.x_stride, x);
+    kittens::schedule_fence();
+    if constexpr (early && short_rows) read_parameters();
+    // Here and not behind the wait for the row.
+    buffer y = rows.of(arguments.y, arguments.row_bytes);
+    y.base = reinterpret_cast<const char*>(kittens::opaque_scalar(reinterpret_cast<int64_t>(y.base)));
+    kittens::schedule_fence();
+    eight values[chunks];
+#pragma unroll
+    for (int c = 0; c < chunks; ++c) values[c] = kittens::widened(x[c]);
+    // What is loaded under a condition is used under it: else its registers would be taken all the time.
+    if (__builtin_expect(arguments.has_residual, false)) {
         const PlainArguments rest = kittens::arguments_again<PlainArguments>();
-        step = rest.workers;
-        eight values[Row::chunks];
-        // What is loaded under a condition is used under it: else its registers would be taken all the time.
-        if (arguments.residual) {
-            Raw residual[Row::chunks];
-            read(row_at(arguments.residual, rest.residual_stride, row), residual);
-            if constexpr (early) read_parameters();
+        Raw residual[chunks];
+        read(rest.residual, rest.residual_stride, residual);
 #pragma unroll
-            for (int c = 0; c < Row::chunks; ++c)
-                values[c] = kittens::widened(__builtin_convertvector(
-                    kittens::widened(x[c]) + kittens::widened(residual[c]), kittens::vec<T, 8>));
-            write(values, rest.sum, row);
-        } else {
-            if constexpr (early) read_parameters();
+        for (int c = 0; c < chunks; ++c)
+            values[c] = kittens::widened(
+                __builtin_convertvector(values[c] + kittens::widened(residual[c]), kittens::vec<T, 8>));
+        write(values, rows.of(rest.sum, arguments.row_bytes));
+    }
+    if constexpr (!early) {
+        kittens::schedule_fence();
+        read_parameters();
+    }
+    const auto subtract = [&](int c, float mean) {
+        values[c] -= rows.column + c * Rows::chunk_step < arguments.row_bytes ? mean : 0.0f;
+    };
+    const auto [mean, correction, rstd] =
+        moments<centred>(values, centred, arguments.per_column, arguments.epsilon, sum_of_row, subtract);
 #pragma unroll
-            for (int c = 0; c < Row::chunks; ++c) values[c] = kittens::widened(x[c]);
-        }
-        if constexpr (!early) {
-            kittens::schedule_fence();
-            read_parameters();
-        }
-        const auto subtract = [&](int c, float mean) {
-            const uint32_t place = (column + c * Row::chunk_step) * sizeof(T);
-            values[c] -= place < arguments.row_bytes ? mean : 0.0f;
-        };
-        const auto [mean, correction, rstd] =
-            moments<centred>(values, centred, rest.per_column, rest.epsilon, sum_of_row, subtract);
-        if (column == 0) {
-            rest.rstd[row] = rstd;
-            if constexpr (centred) rest.mean[row] = mean;
-        }
-#pragma unroll
-        for (int c = 0; c < Row::chunks; ++c) {
-            values[c] = (values[c] - correction) * rstd * kittens::widened(weight[c]);
-            if constexpr (centred) values[c] += kittens::widened(bias[c]);
-        }
-        write(values, rest.y, row);
+    for (int c = 0; c < chunks; ++c) {
+        values[c] = (values[c] - correction) * rstd * kittens::widened(weight[c]);
+        if constexpr (centred) values[c] += kittens::widened(bias[c]);
+    }
+    write(values, y);
+    kittens::schedule_fence();
+    // Behind the row itself, which more may wait for.
+    if (arguments.needs_statistics && rows.begins_row()) {
+        const PlainArguments rest = kittens::arguments_again<PlainArguments>();
+        rest.rstd[rows.row()] = rstd;
+        if constexpr (centred) rest.mean[rows.row()] = mean;
     }
 }
 

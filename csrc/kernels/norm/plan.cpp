@@ -59,43 +59,49 @@ void check(int64_t rows, int64_t cols) {
 Launch plan_forward(int target, ElementType element, const ForwardArguments& given) {
     check(given.rows.count, given.rows.cols);
     const float per_column = 1.0f / static_cast<float>(given.rows.cols);
-    const auto groups = [&](const RowVariant& variant) {
-        return divide_up(std::min(given.rows.count, largest_forward_workers),
-                         variant.shape.rows_per_workgroup());
-    };
     const int64_t size = element == ElementType::f32 ? 4 : 2;
     const bool plain = given.wide && given.wide_parameters && given.rows.inner_count == given.rows.count;
     const RowVariant* plain_variant =
-        find_variant(given.mean ? Kind::layer : Kind::rms, element, given.rows.cols);
-    const bool short_steps = given.x.inner * size <= UINT32_MAX && given.residual.inner * size <= UINT32_MAX;
-    if (plain && plain_variant && short_steps && given.weight && given.parameter_type == element &&
-        !given.dropout.seed) {
+        find_variant(given.centred ? Kind::layer : Kind::rms, element, given.rows.cols);
+    // A wave's rows lie in half of what 32 bits reach.
+    const bool short_steps = std::max(given.x.inner, given.residual.inner) * size <= INT32_MAX / 4;
+    // A plain kernel has no loop over rows, and HIP counts the threads of a grid in 32 bits.
+    const auto one_launch = [&](const RowShape& shape) {
+        return static_cast<uint64_t>(divide_up(given.rows.count, shape.rows_per_workgroup())) *
+                   shape.threads() <=
+               UINT32_MAX;
+    };
+    if (plain && plain_variant && one_launch(plain_variant->shape) && short_steps && given.weight &&
+        given.parameter_type == element && !given.dropout.seed) {
         PlainArguments arguments{};
         arguments.rows = given.rows.count;
-        arguments.workers = groups(*plain_variant) * plain_variant->shape.rows_per_workgroup();
         arguments.x_stride = static_cast<uint32_t>(given.x.inner * size);
         arguments.residual_stride = static_cast<uint32_t>(given.residual.inner * size);
         arguments.row_bytes = static_cast<uint32_t>(given.rows.cols * size);
-        arguments.bias_bytes = given.bias ? arguments.row_bytes : 0;
         arguments.per_column = per_column;
         arguments.epsilon = given.epsilon;
         arguments.x = given.x.data;
         arguments.residual = given.residual.data;
+        arguments.has_residual = given.residual.data != nullptr;
+        arguments.needs_statistics = given.rstd != nullptr;
         arguments.weight = given.weight;
         arguments.bias = given.bias;
         arguments.y = given.y;
         arguments.sum = given.sum;
         arguments.mean = given.mean;
         arguments.rstd = given.rstd;
-        return make_launch(target, plain_variant->name, groups(*plain_variant), 1,
+        return make_launch(target, plain_variant->name,
+                           divide_up(given.rows.count, plain_variant->shape.rows_per_workgroup()), 1,
                            plain_variant->shape.threads(), arguments);
     }
     const RowVariant& variant = variant_for(Kind::forward, element, given.rows.cols);
     ForwardArguments arguments = given;
-    arguments.workers = groups(variant) * variant.shape.rows_per_workgroup();
+    const uint32_t together = variant.shape.rows_per_workgroup();
+    const uint32_t groups = divide_up(std::min(given.rows.count, largest_forward_workers), together);
+    arguments.workers = groups * together;
     arguments.plain = plain && (given.parameter_type == element || given.parameter_type == ElementType::f32);
     arguments.per_column = per_column;
-    return make_launch(target, variant.name, groups(variant), 1, variant.shape.threads(), arguments);
+    return make_launch(target, variant.name, groups, 1, variant.shape.threads(), arguments);
 }
 
 uint32_t backward_workers(int64_t rows, int64_t cols) {

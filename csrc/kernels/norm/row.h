@@ -83,14 +83,16 @@ KITTENS_DEVICE eight kept(const Dropout& dropout, uint32_t row, uint32_t column)
 KITTENS_DEVICE eight fused(eight a, eight b, eight c) { return __builtin_elementwise_fma(a, b, c); }
 
 KITTENS_DEVICE float sum_of(eight values) {
-    return ((values[0] + values[1]) + (values[2] + values[3])) +
-           ((values[4] + values[5]) + (values[6] + values[7]));
+    const kittens::vec<float, 4> four = values.lo + values.hi;  // two additions in an instruction
+    const kittens::vec<float, 2> two = four.lo + four.hi;
+    return two[0] + two[1];
 }
 
-// Sums over the waves that share a row, the same bits in each lane. Called by all of them together. Each call waits at one
+// Sums over the lanes and waves that share a row, the same bits in each. Called by all of them together. Each call waits at one
 // barrier: the next one writes other places of LDS, and nobody comes to the one after it before all have read these.
-template <int waves>
+template <int waves, int lanes = 64>
 class RowSums {
+    static_assert(lanes == 64 || (lanes == 16 && waves == 1));
     kittens::shared_byte* lds_;
     int turn_ = 0;
 
@@ -103,7 +105,8 @@ class RowSums {
     KITTENS_DEVICE void operator()(float (&values)[Count]) {
         static_assert(Count <= most);
 #pragma unroll
-        for (float& value : values) value = kittens::sum_of_lanes(value);
+        for (float& value : values)
+            value = lanes == 16 ? kittens::sum_of_16_lanes(value) : kittens::sum_of_lanes(value);
         if constexpr (waves > 1) {
             kittens::shared_byte* place = lds_ + turn_ * (most * waves * 4);
             turn_ ^= 1;

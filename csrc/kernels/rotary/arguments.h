@@ -51,7 +51,9 @@ struct PlainArguments {
     const void* cos;  // of token 0
     const void* sin;
     uint32_t extent;  // bytes from a token's first feature to behind its last
-    uint32_t tokens, table_stride, unit_shift;
+    uint32_t tokens, table_stride;
+    uint16_t unit_shift;
+    uint16_t share_shift;  // 1 << share_shift waves have a token, and no more than `passes`
     PlainTensor out, second_in, second_out;
     uint32_t out_extent, second_extent, second_out_extent;
     uint32_t passes,

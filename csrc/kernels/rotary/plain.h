@@ -5,16 +5,23 @@
 
 namespace hipkittens::rotary {
 
-// A wave takes a token, a lane the same 8 pairs of some of its heads: cosines and sines are loaded once for all of them.
+// One or several waves of a workgroup take a token, in turn as many of its heads as a wave holds, a lane 8 pairs of each: the
+// same ones, so that cosines and sines are loaded once.
 template <class T, class Table>
 KITTENS_DEVICE void rotate_plain(const PlainArguments& arguments) {
     using Raw = kittens::raw_eight<T>;
     using kittens::buffer;
-    constexpr int together = 2;  // passes over the heads whose loads are under way at a time
-    const uint32_t token = kittens::workgroup_id_x() * waves + kittens::wave_id();
+    const uint32_t wave = kittens::wave_id(), share_count = 1u << arguments.share_shift;
+    const uint32_t share = wave & (share_count - 1);
+    const uint32_t token =
+        kittens::workgroup_id_x() * (waves >> arguments.share_shift) + (wave >> arguments.share_shift);
     const uint32_t batch = kittens::workgroup_id_y();
     if (token >= arguments.tokens) return;
-    const uint32_t lane = kittens::lane_id(), unit = lane & ((1u << arguments.unit_shift) - 1);
+    // What is not in registers from the start, see device.cpp: as far away as the token is.
+    const PlainArguments rest = kittens::arguments_again<PlainArguments>();
+    kittens::schedule_fence();
+    const uint32_t lane = kittens::thread_id() % kittens::wave_lanes,
+                   unit = lane & ((1u << arguments.unit_shift) - 1);
     const uint32_t first_head = lane >> arguments.unit_shift;
     const uint32_t heads_at_a_time = kittens::wave_lanes >> arguments.unit_shift;
     const uint32_t half = sizeof(T) * pairs_per_lane << arguments.unit_shift;  // bytes from a to b
@@ -29,18 +36,13 @@ KITTENS_DEVICE void rotate_plain(const PlainArguments& arguments) {
         return (first_head + pass * heads_at_a_time) * tensor.head +
                unit * static_cast<uint32_t>(pairs_per_lane * sizeof(T));
     };
-    const auto load = [&](const PlainTensor& tensor, uint32_t extent, uint32_t pass, Raw(&a)[together],
-                          Raw(&b)[together]) {
+    Raw a, b;
+    const auto load = [&](const PlainTensor& tensor, uint32_t extent, uint32_t pass) {
         const buffer source = of_token(tensor, extent);
-#pragma unroll
-        for (int i = 0; i < together; ++i) {
-            const uint32_t at = place(tensor, pass + i) / sizeof(T);
-            a[i] = kittens::load_raw<T>(source, at);
-            b[i] = kittens::load_raw<T>(source, at + half / sizeof(T));
-        }
+        const uint32_t at = place(tensor, pass);
+        a = kittens::load_raw_at<T>(source, at);
+        b = kittens::load_raw_at<T>(source, at + half);
     };
-    Raw a[together], b[together];
-    load(arguments.in, arguments.extent, 0, a, b);
     const auto angles = [&](const void* table) {
         const buffer row = {
             static_cast<const char*>(table) + static_cast<uint64_t>(token) * arguments.table_stride,
@@ -48,31 +50,33 @@ KITTENS_DEVICE void rotate_plain(const PlainArguments& arguments) {
         return kittens::load_raw<Table>(row, unit * pairs_per_lane);
     };
     const auto raw_cos = angles(arguments.cos), raw_sin = angles(arguments.sin);
+    load(arguments.in, arguments.extent, share);
     kittens::schedule_fence();
-    // What is not in registers from the start, see device.cpp.
-    const PlainArguments rest = kittens::arguments_again<PlainArguments>();
+    // Here and not behind the wait for the token.
+    buffer out = of_token(rest.out, rest.out_extent);
+    out.base = reinterpret_cast<const char*>(kittens::opaque_scalar(reinterpret_cast<int64_t>(out.base)));
+    kittens::schedule_fence();
     const eight cos = kittens::widened(raw_cos),
                 sin = kittens::widened(raw_sin) * (rest.inverse ? -1.0f : 1.0f);
 
-    const auto turn_and_store = [&](const PlainTensor& out, uint32_t extent, uint32_t pass) {
-        const buffer destination = of_token(out, extent);
-#pragma unroll
-        for (int i = 0; i < together; ++i) {
-            eight first = kittens::widened(a[i]), second = kittens::widened(b[i]);
-            turn(first, second, cos, sin);
-            const uint32_t at = place(out, pass + i) / sizeof(T);
-            kittens::store_eight<T>(first, destination, at, true);
-            kittens::store_eight<T>(second, destination, at + half / sizeof(T), true);
-        }
+    const auto turn_and_store = [&](const PlainTensor& tensor, buffer destination, uint32_t pass) {
+        eight first = kittens::widened(a), second = kittens::widened(b);
+        turn(first, second, cos, sin);
+        const uint32_t at = place(tensor, pass);
+        kittens::store_eight_at<T>(first, destination, at);
+        kittens::store_eight_at<T>(second, destination, at + half);
     };
-    turn_and_store(rest.out, rest.out_extent, 0);
-    for (uint32_t pass = together; pass < rest.passes; pass += together) {
-        load(rest.in, rest.extent, pass, a, b);
-        turn_and_store(rest.out, rest.out_extent, pass);
+    turn_and_store(rest.out, out, share);
+    uint32_t pass = share + share_count;
+    const uint32_t all = rest.passes + rest.second_passes;
+    if (__builtin_expect(pass >= all, true)) return;
+    for (; pass < rest.passes; pass += share_count) {
+        load(rest.in, rest.extent, pass);
+        turn_and_store(rest.out, out, pass);
     }
-    for (uint32_t pass = 0; pass < rest.second_passes; pass += together) {
-        load(rest.second_in, rest.second_extent, pass, a, b);
-        turn_and_store(rest.second_out, rest.second_out_extent, pass);
+    for (pass -= rest.passes; pass < rest.second_passes; pass += share_count) {
+        load(rest.second_in, rest.second_extent, pass);
+        turn_and_store(rest.second_out, of_token(rest.second_out, rest.second_out_extent), pass);
     }
 }
 

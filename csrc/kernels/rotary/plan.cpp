@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "plan.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -68,6 +69,9 @@ bool as_plain(ElementType element, const RotaryArguments& a, PlainArguments& pla
     if (known < a.tokens) return false;  // some token would be looked up behind the tables
     plain.passes = passes(first.heads);
     plain.second_passes = passes(second.heads);
+    // A pass for each wave, as far as a workgroup goes: the more waves, the more of them are there when tokens are few, and
+    // the sooner one that is done makes room where they are many.
+    while (2u << plain.share_shift <= std::min<uint32_t>(waves, plain.passes)) ++plain.share_shift;
     plain.cos = static_cast<const char*>(a.cos) + a.offset * stride;
     plain.sin = static_cast<const char*>(a.sin) + a.offset * stride;
     plain.tokens = a.tokens;
@@ -109,8 +113,11 @@ Launch plan(int target, ElementType element, const RotaryArguments& given) {
         if (!variant.plain) chosen = chosen ? chosen : &variant;
         if (variant.plain && is_plain && variant.table == given.table_type) chosen = &variant;
     }
-    if (chosen->plain)
-        return make_launch(target, chosen->name, (given.tokens + waves - 1) / waves, given.batch, plain);
+    if (chosen->plain) {
+        const uint32_t together = waves >> plain.share_shift;  // tokens of a workgroup
+        return make_launch(target, chosen->name, (given.tokens + together - 1) / together, given.batch,
+                           plain);
+    }
     return make_launch(target, chosen->name, static_cast<uint32_t>((all + waves - 1) / waves), 1, arguments);
 }
 

@@ -46,11 +46,11 @@ KITTENS_DEVICE void write(T* to, float value) {
     *(global<T>)to = static_cast<T>(value);
 }
 
-// (a, b) -> (a cos - b sin, a sin + b cos)
+// (a, b) -> (a cos - b sin, a sin + b cos), of each the first product without rounding.
 template <class V>
 KITTENS_DEVICE void turn(V& a, V& b, V cos, V sin) {
-    const V first = a * cos - b * sin;
-    b = a * sin + b * cos;
+    const V first = __builtin_elementwise_fma(a, cos, -(b * sin));
+    b = __builtin_elementwise_fma(a, sin, b * cos);
     a = first;
 }
 
