@@ -48,15 +48,19 @@ KITTENS_DEVICE eight load_eight(buffer row, uint32_t column, bool wide) {
     return result;
 }
 
-// Rounded to nearest even.
 template <class T>
-KITTENS_DEVICE void store_eight_at(eight values, buffer row, uint32_t offset) {
+KITTENS_DEVICE void store_raw_at(raw_eight<T> values, buffer row, uint32_t offset) {
     if constexpr (is_16bit<T>) {
-        buffer_store(__builtin_convertvector(values, vec<T, 8>), row, offset);
+        buffer_store(values, row, offset);
     } else {
         buffer_store(vec<float, 4>(values.lo), row, offset);
         buffer_store(vec<float, 4>(values.hi), row, offset + 16);
     }
+}
+// Rounded to nearest even.
+template <class T>
+KITTENS_DEVICE void store_eight_at(eight values, buffer row, uint32_t offset) {
+    store_raw_at<T>(__builtin_convertvector(values, raw_eight<T>), row, offset);
 }
 template <class T>
 KITTENS_DEVICE void store_eight(eight values, buffer row, uint32_t column, bool wide) {

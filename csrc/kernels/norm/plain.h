@@ -1,6 +1,7 @@
 // kernels/norm/plain.h: the forward kernel of most calls, which has nothing in it but what they need.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "../../tiles/convert.h"
 #include "forward.h"
 
 namespace hipkittens::norm {
@@ -63,7 +64,8 @@ KITTENS_DEVICE void forward_plain(const PlainArguments& arguments, kittens::shar
     const auto write = [&](const eight(&values)[chunks], buffer destination) {
 #pragma unroll
         for (int c = 0; c < chunks; ++c)
-            kittens::store_eight_at<T>(values[c], destination, rows.offset(arguments.row_bytes, c));
+            kittens::store_raw_at<T>(kittens::narrowed<T, 8>(values[c]), destination,
+                                     rows.offset(arguments.row_bytes, c));
     };
     Raw x[chunks], weight[chunks], bias[chunks];
     const auto read_parameters = [&] {
