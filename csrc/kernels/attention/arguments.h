@@ -79,9 +79,9 @@ struct Dropout {
 struct WorkgroupOrder {
     int32_t tiles, heads, batch;  // along the rows of one head
     int32_t parts;                // of the other side's rows, each a workgroup's
-    int32_t balanced;             // long and short tiles alternate
-    int32_t longest_first;  // heads whose tiles are taken together, the longest first; 0: one head's in order
-    uint32_t xcds, chunk;   // chunked_workgroup
+    int32_t together;             // heads that take turns: first a tile of each, then the next tile of each
+    int32_t descending;           // from the last tile to the first
+    uint32_t xcds, chunk;         // chunked_workgroup
 };
 
 struct TilePlace {
@@ -95,21 +95,19 @@ constexpr TilePlace place_of_head(uint32_t head_of_all, const WorkgroupOrder& or
 }
 
 // Tiles of one head follow each other, heads that share keys stay on one XCD. Under a causal mask a tile's work grows
-// or shrinks with its number: the longest and the shortest alternate, so that neighbours add up to the same; or the tiles of
-// as many heads as fill an XCD are taken from the longest to the shortest, which then fill what the longest leave.
+// or shrinks with its number: the tiles of as many heads as fill an XCD are taken from the longest to the shortest, which then
+// fill what the longest leave.
 constexpr TilePlace place_of_workgroup(uint32_t workgroup, const WorkgroupOrder& order) {
     const uint32_t tiles = order.tiles, count = tiles * order.heads * order.batch * order.parts;
     const uint32_t index = chunked_workgroup(workgroup, count, order.xcds, order.chunk);
-    uint32_t tile = index % tiles;
-    if (order.balanced) tile = tile % 2 ? tile / 2 : tiles - 1 - tile / 2;
-    uint32_t head_of_all = index / tiles;
-    if (order.longest_first) {
-        const uint32_t together = order.longest_first, inside = index % (together * tiles);
+    uint32_t tile = index % tiles, head_of_all = index / tiles;
+    if (order.together > 1) {
+        const uint32_t together = order.together, inside = index % (together * tiles);
         head_of_all = index / (together * tiles) * together + inside % together;
-        tile = tiles - 1 - inside / together;
+        tile = inside / together;
     }
     TilePlace place = place_of_head(head_of_all, order);
-    place.tile = static_cast<int>(tile);
+    place.tile = static_cast<int>(order.descending ? tiles - 1 - tile : tile);
     return place;
 }
 

@@ -97,15 +97,8 @@ struct OnePass {
     KITTENS_DEVICE OnePass(const BackwardArguments& arguments, kittens::shared_byte* lds)
         : arguments(arguments),
           lds(lds),
-          place(place_of_keys(arguments.order)),
+          place(place_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
           sequence(sequence_of(place.batch, arguments.mask, arguments.packed)) {}
-
-    // Under a causal mask the first keys are seen by most queries.
-    KITTENS_DEVICE static TilePlace place_of_keys(const WorkgroupOrder& order) {
-        TilePlace place = place_of_workgroup(kittens::workgroup_id_x(), order);
-        if (order.longest_first) place.tile = order.tiles - 1 - place.tile;
-        return place;
-    }
 
     KITTENS_DEVICE static constexpr int at_buffer(int buffer, int which) {
         return buffer * buffer_bytes + which * Tile::bytes;

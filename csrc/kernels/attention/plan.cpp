@@ -92,8 +92,8 @@ Dropout dropout_of(const Problem& p) {
 }
 
 // sharing: heads whose tiles read the same rows of the other side, which an XCD's L2 then serves.
-WorkgroupOrder order_of(const Problem& p, const Mask& mask, int64_t tiles, int64_t heads, int64_t sharing,
-                        int64_t parts, int64_t threads) {
+WorkgroupOrder order_of(const Problem& p, int64_t tiles, int64_t heads, int64_t sharing, int64_t parts,
+                        int64_t threads) {
     const kittens::Target& target = p.target == 942 ? kittens::gfx942 : kittens::gfx950;
     const int64_t workgroups = tiles * heads * p.batch * parts;
     // HIP counts the threads of a grid dimension in 32 bits.
@@ -103,7 +103,7 @@ WorkgroupOrder order_of(const Problem& p, const Mask& mask, int64_t tiles, int64
     order.heads = static_cast<int32_t>(heads);
     order.batch = static_cast<int32_t>(p.batch);
     order.parts = static_cast<int32_t>(parts);
-    order.balanced = mask.left >= p.n_k && mask.right < p.n_k;
+    order.together = 1;
     order.xcds = target.xcds;
     order.chunk = static_cast<uint32_t>(
         std::clamp<int64_t>(tiles * sharing, 1, std::max<int64_t>(1, workgroups / target.xcds)));
@@ -191,6 +191,9 @@ int64_t parts_of_keys(const Problem& p, const ForwardConfig& config, int64_t uni
     return best;
 }
 
+// Tiles of queries become longer from the first to the last, those of keys shorter.
+bool is_causal(const Problem& p, const Mask& mask) { return mask.left >= p.n_k && mask.right < p.n_k; }
+
 // Under a causal mask: heads that share rows of the other side, and further ones until an XCD's places for workgroups are
 // taken, or its L2 by those rows: `bytes` of each `sharing` heads, of which `all` divide into equal numbers taken together.
 void take_longest_first(const Problem& p, int64_t all, int64_t sharing, int64_t bytes,
@@ -205,8 +208,7 @@ void take_longest_first(const Problem& p, int64_t all, int64_t sharing, int64_t 
             break;
         if (all % heads == 0) together = heads;
     }
-    order.balanced = 0;
-    order.longest_first = static_cast<int32_t>(together);
+    order.together = static_cast<int32_t>(together);
     order.chunk = static_cast<uint32_t>(
         std::clamp<int64_t>(order.tiles * together, 1, std::max<int64_t>(1, workgroups / order.xcds)));
 }
@@ -266,11 +268,13 @@ Plan plan_forward_variant(const ForwardProblem& problem, const ForwardChoice& ch
     arguments.lse = problem.lse;
     arguments.mask = mask_of(p);
     arguments.packed = packed_of(p);
-    arguments.order = order_of(p, arguments.mask, divide_up(p.n_q, config.queries()), p.heads,
-                               p.heads / p.key_heads, choice.parts, config.threads());
-    if (arguments.order.balanced)
+    arguments.order = order_of(p, divide_up(p.n_q, config.queries()), p.heads, p.heads / p.key_heads,
+                               choice.parts, config.threads());
+    if (is_causal(p, arguments.mask)) {
         take_longest_first(p, p.heads, p.heads / p.key_heads, 4 * p.n_k * p.head_dim,
                            config.waves == 8 ? 1 : 2, arguments.order);
+        arguments.order.descending = 1;
+    }
     arguments.group = static_cast<int32_t>(p.heads / p.key_heads);
     arguments.head_dim = static_cast<int32_t>(p.head_dim);
     arguments.dropout = dropout_of(p);
@@ -446,8 +450,7 @@ BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* one_pass
 Launch launch_over_blocks(const char* variant, const Problem& p, BackwardArguments arguments,
                           int64_t key_blocks) {
     const int threads = delta_threads;
-    arguments.order =
-        order_of(p, arguments.mask, divide_up(p.n_q, statistics_block), p.heads, arguments.group, 1, threads);
+    arguments.order = order_of(p, divide_up(p.n_q, statistics_block), p.heads, arguments.group, 1, threads);
     Launch launch = launch_of(variant, p, arguments.order, threads, bytes_of(arguments));
     if ((launch.grid[0] + key_blocks) * threads > 0xffffffffll) refuse("the grid has 2^32 threads or more");
     launch.grid[0] += static_cast<uint32_t>(key_blocks);
@@ -532,11 +535,16 @@ Plan plan_backward(const BackwardProblem& problem) {
         if (!variant) refuse("no gradient kernel has this element type and head_dim");
         if (rows == 0) return;
         const BackwardConfig& config = variant->config;
-        arguments.order = order_of(p, arguments.mask, divide_up(rows, config.rows()), heads,
-                                   heads == p.heads ? arguments.group : 1, arguments.parts, config.threads());
-        if (one_pass && arguments.order.balanced)
-            take_longest_first(p, heads * p.batch * arguments.parts, 1, 4 * p.n_q * p.head_dim, 1,
-                               arguments.order);
+        const bool of_queries = config.owner == Owner::queries;
+        const int64_t sharing = of_queries ? arguments.group : 1;
+        arguments.order =
+            order_of(p, divide_up(rows, config.rows()), heads, sharing, arguments.parts, config.threads());
+        if (is_causal(p, arguments.mask)) {
+            const int64_t streamed_rows = of_queries ? p.n_k : p.n_q * arguments.heads_per_part;
+            take_longest_first(p, heads * p.batch * arguments.parts, sharing, 4 * streamed_rows * p.head_dim,
+                               1, arguments.order);
+            arguments.order.descending = of_queries;
+        }
         plan.launches.push_back(
             launch_of(variant->name, p, arguments.order, config.threads(), bytes_of(arguments)));
     };
