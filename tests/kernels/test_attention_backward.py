@@ -131,8 +131,8 @@ def run(problem, **settings):
 
 def test_the_sizes_reach_every_row():
     reached = {(launch["variant"], target) for target in TARGETS for size in SIZES for element in ELEMENTS
-               for dropout_p in DROPOUT
-               for launch in Backward(target, element, size, 4, 4, dropout_p=dropout_p).plan()}  # fmt: skip
+               for dropout_p in DROPOUT for heads in (1, 2)
+               for launch in Backward(target, element, size, 4, 4, heads=heads, dropout_p=dropout_p).plan()}  # fmt: skip
     assert reached == set(ROWS) and len(ROWS) >= 52
 
 
@@ -187,14 +187,21 @@ def test_head_groups(target, heads, key_heads):
     run(Backward(target, "f16", 16, 40, 70, batch=2, heads=heads, key_heads=key_heads, causal=True))
 
 
-def workgroups(**sizes) -> int:
+def owner_of_keys(problem) -> dict:
+    (launch,) = (
+        launch for launch in problem.plan() if re.search("one_pass|keys_and_values", launch["variant"])
+    )
+    return launch
+
+
+def workgroups(target="gfx950", **sizes) -> int:
     """Of the kernel that owns keys, per tile of keys, key head and batch: into how many a group of heads is split."""
     units = sizes.pop("compute_units", 0)
-    problem = Backward("gfx950", "bf16", 128, 1, 1, compute_units=units, causal=sizes.pop("causal", False))
+    problem = Backward(target, "bf16", 128, 1, 1, compute_units=units, causal=sizes.pop("causal", False))
     for name, value in {"batch": 1, **sizes}.items():
         setattr(problem.problem.shared, name, value)
     problem.problem.workspace = 1 << 20
-    (launch,) = (launch for launch in problem.plan() if "one_pass" in launch["variant"])
+    launch = owner_of_keys(problem)
     parts, rest = divmod(
         launch["grid"][0], -(-sizes["n_k"] // 128) * sizes["key_heads"] * sizes.get("batch", 1)
     )
@@ -212,18 +219,19 @@ def test_groups_are_split_where_compute_units_would_idle():
     # Three heads as two and one: one by one they would need a second round.
     assert workgroups(heads=24, key_heads=8, n_q=2048, n_k=2048) == 2
     assert workgroups(heads=64, key_heads=8, n_q=2048, n_k=2048, batch=64, causal=True) == 1
+    assert workgroups(target="gfx942", **few) == 2 and workgroups(target="gfx942", **few, batch=10) == 1
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("element", "dropout_p", "causal"), [("bf16", 0.0, True), ("f16", 0.3, False)])
 @pytest.mark.parametrize(("heads", "key_heads"), [(3, 1), (4, 1), (5, 1), (8, 1), (10, 2)])
-def test_parts_of_a_group(element, dropout_p, causal, heads, key_heads):
+def test_parts_of_a_group(target, element, dropout_p, causal, heads, key_heads):
     """Every number of parts, some of fewer heads: dQ has the bits of one part, and all has the same bits in any order."""
     group, results = heads // key_heads, {}
     for units in (1, 2, 3, 4, 6, 8, 12, 256):
-        problem = Backward("gfx950", element, 56, 150, 140, heads=heads, key_heads=key_heads, causal=causal,
+        problem = Backward(target, element, 56, 150, 140, heads=heads, key_heads=key_heads, causal=causal,
                            window=(100, -1), dropout_p=dropout_p, grad_lse=True, padding=2, compute_units=units)  # fmt: skip
-        (launch,) = (launch for launch in problem.plan() if "one_pass" in launch["variant"])
-        parts = launch["grid"][0] // (2 * key_heads)
+        parts = owner_of_keys(problem)["grid"][0] // (2 * key_heads)
         if parts not in results:
             run(problem)
             results[parts] = {name: grad.copy() for name, grad in problem.grads.items()}

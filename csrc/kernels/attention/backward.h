@@ -4,6 +4,7 @@
 #include "backward_config.h"
 #include "dropout.h"
 #include "forward_tiles.h"
+#include "key_shares.h"
 #include "mask.h"
 
 namespace hipkittens::attention {
@@ -417,7 +418,12 @@ struct Backward {
         if (first_column < all.past) {
             const TensorArgument& first_tensor = of_keys ? arguments.q : arguments.k;
             const TensorArgument& second_tensor = of_keys ? arguments.grad_out : arguments.v;
-            const int heads = of_keys ? arguments.group : 1;
+            // Of the group: all, or those of a part.
+            const int first_head = of_keys ? place.part * arguments.heads_per_part : 0,
+                      past_head = first_head + arguments.heads_per_part,
+                      heads = !of_keys                      ? 1
+                              : past_head < arguments.group ? past_head
+                                                            : arguments.group;
             const int stream_head =
                 of_keys ? place.head * arguments.group
                         : static_cast<uint32_t>(place.head) / static_cast<uint32_t>(arguments.group);
@@ -453,7 +459,7 @@ struct Backward {
                 if constexpr (of_keys) use_streamed();
                 kittens::barrier();
             };
-            int head = 0, column = first_column, buffer = 0;
+            int head = first_head, column = first_column, buffer = 0;
             turn_to(head, column);
             fetch(0);
             if constexpr (!direct) {
@@ -484,6 +490,14 @@ struct Backward {
         }
         // Read again: in the loop before, scalar registers are short.
         const BackwardArguments results = kittens::arguments_again<BackwardArguments>();
+        if constexpr (config.owner == Owner::keys_and_values) {
+            if (results.parts > 1) {
+                if (first_row >= own_rows) return;
+                store_key_share(gradient_first.tiles[0], results, sequence, place, first_row, false);
+                store_key_share(gradient_second.tiles[0], results, sequence, place, first_row, true);
+                return;
+            }
+        }
         if constexpr (has_first)
             store(gradient_first, of_keys ? results.grad_k : results.grad_q, own_start, own_rows,
                   results.scale);

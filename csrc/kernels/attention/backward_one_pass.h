@@ -397,20 +397,6 @@ struct OnePass {
         }
     }
 
-    // To where the other workgroups' shares of these keys lie.
-    KITTENS_DEVICE void store_share(const Accumulator (&gradient)[columns], const BackwardArguments& results,
-                                    bool values) const {
-        float* to = key_shares_at(results, sequence, place.batch, place.head, place.part, first_row, values) +
-                    kittens::lane_id_again() * 4;
-#pragma unroll
-        for (int j = 0; j < columns; ++j)
-#pragma unroll
-            for (int e = 0; e < per_lane; e += 4)
-                *reinterpret_cast<kittens::vec<float, 4>*>(to + key_share_index(0, j * 32 + query_of(e))) =
-                    kittens::vec<float, 4>{gradient[j][e], gradient[j][e + 1], gradient[j][e + 2],
-                                           gradient[j][e + 3]};
-    }
-
     KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
         OnePass(arguments, lds).run();
     }
@@ -576,8 +562,8 @@ struct OnePass {
         const auto results = kittens::arguments_again<BackwardArguments>();
         if (results.parts > 1) {
             if (first_row >= mask.n_k) return;
-            store_share(gradient_k, results, false);
-            store_share(gradient_v, results, true);
+            store_key_share(gradient_k, results, sequence, place, first_row, false);
+            store_key_share(gradient_v, results, sequence, place, first_row, true);
             return;
         }
         kittens::barrier();

@@ -21,4 +21,19 @@ KITTENS_DEVICE float* key_shares_at(const BackwardArguments& arguments, const Se
            ((first + row) * 2 + values * share_rows) * arguments.sums_width;
 }
 
+// `gradient`: a wave's 32 keys from `row` on, as accumulators of 32 x 32 side by side.
+template <class Accumulator, int count>
+KITTENS_DEVICE void store_key_share(const Accumulator (&gradient)[count], const BackwardArguments& arguments,
+                                    const Sequence& sequence, const TilePlace& place, int row, bool values) {
+    float* to = key_shares_at(arguments, sequence, place.batch, place.head, place.part, row, values) +
+                kittens::lane_id_again() * 4;
+#pragma unroll
+    for (int j = 0; j < count; ++j)
+#pragma unroll
+        for (int e = 0; e < 16; e += 4)
+            *reinterpret_cast<kittens::vec<float, 4>*>(to + key_share_index(0, j * 32 + 2 * e)) =
+                kittens::vec<float, 4>{gradient[j][e], gradient[j][e + 1], gradient[j][e + 2],
+                                       gradient[j][e + 3]};
+}
+
 }  // namespace hipkittens::attention

@@ -377,21 +377,30 @@ int64_t least_clocks(std::vector<Walks> walks, int64_t units) {
     return least;
 }
 
-// Clocks of the one pass, as the cycle model has them (docs/attention_tuning.md): of a workgroup beside its steps, of a step of
-// one query head, and of the convert kernel for the sums that one workgroup shares.
-struct OnePassClocks {
+// Clocks of the kernel that owns keys and values, as the cycle model has them (docs/attention_tuning.md): of a workgroup
+// beside its steps, of a step of one query head, and of the convert kernel for the sums that one workgroup shares.
+struct KeyClocks {
     int64_t start, step, share;
 };
-OnePassClocks clocks_of(const BackwardConfig& config) {
-    return config.head_dim <= 64 ? OnePassClocks{15000, 2580, 5400} : OnePassClocks{17000, 3690, 13000};
+KeyClocks clocks_of(const BackwardConfig& config) {
+    const bool small = config.head_dim <= 64;
+    if (config.owner == Owner::one_pass)
+        return small ? KeyClocks{15000, 2580, 5400} : KeyClocks{17000, 3690, 13000};
+    return small ? KeyClocks{13500, 4220, 5400} : KeyClocks{22200, 6000, 13000};
+}
+
+// What owns both keys and values: the one pass where the target has it, or null.
+const BackwardVariant* owner_of_keys(const Problem& p) {
+    const BackwardVariant* one_pass = find(p, Owner::one_pass);
+    return one_pass ? one_pass : find(p, Owner::keys_and_values);
 }
 
 int64_t parts_of_group(const Problem& p, int64_t heads) { return divide_up(p.heads / p.key_heads, heads); }
 
-// How many query heads of a group a workgroup of the one pass goes over: not all where they would leave compute units idle.
-int64_t heads_per_part(const Problem& p, const BackwardVariant* one_pass) {
-    if (!one_pass) return p.heads / p.key_heads;
-    const BackwardConfig& config = one_pass->config;
+// How many query heads of a group a workgroup of keys goes over: not all where they would leave compute units idle.
+int64_t heads_per_part(const Problem& p, const BackwardVariant* owner) {
+    if (!owner) return p.heads / p.key_heads;
+    const BackwardConfig& config = owner->config;
     const int64_t group = p.heads / p.key_heads, units = compute_units(p), most = 4 * units;
     // The lengths of packed sequences are on the device: as if all were like the longest.
     const int64_t sequences = p.first_k ? divide_up(p.rows_k, std::max<int64_t>(1, p.n_k)) : p.batch;
@@ -404,7 +413,7 @@ int64_t heads_per_part(const Problem& p, const BackwardVariant* one_pass) {
                       past = divide_up(mask.last_query(last) + 1, config.stream_rows);
         return std::max<int64_t>(0, past - begin);
     };
-    const OnePassClocks of = clocks_of(config);
+    const KeyClocks of = clocks_of(config);
     const auto clocks = [&](int64_t heads) {
         const int64_t parts = parts_of_group(p, heads), shares = parts > 1 ? parts * tiles * alike : 0;
         std::vector<Walks> walks;
@@ -431,16 +440,17 @@ int64_t heads_per_part(const Problem& p, const BackwardVariant* one_pass) {
 struct BackwardWorkspace {
     int64_t sums, bounds, statistics, key_shares, floats_per_part, end;
 };
-BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* one_pass, int64_t parts) {
+BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* owner, int64_t parts) {
+    const bool one_pass = owner && owner->config.owner == Owner::one_pass;
     const int64_t rows = tensor_batch(p) * p.heads * statistics_rows(p);
     const int64_t key_blocks = tensor_batch(p) * p.key_heads * blocks_per_key_head(p);
     const auto aligned = [](int64_t floats) { return divide_up(floats, 4) * 4; };
     BackwardWorkspace at{};
-    at.bounds = one_pass ? rows * one_pass->config.head_dim : 0;
+    at.bounds = one_pass ? rows * owner->config.head_dim : 0;
     at.statistics = aligned(at.bounds + (one_pass ? 2 * key_blocks : 0));
     at.key_shares = at.end = at.statistics + static_cast<int>(Statistic::count) * rows;
     if (parts > 1) {
-        at.floats_per_part = 2 * key_blocks * statistics_block * one_pass->config.head_dim;
+        at.floats_per_part = 2 * key_blocks * statistics_block * owner->config.head_dim;
         at.end += parts * at.floats_per_part;
     }
     return at;
@@ -448,9 +458,10 @@ BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* one_pass
 
 // Blocks of queries, and after them some of keys.
 Launch launch_over_blocks(const char* variant, const Problem& p, BackwardArguments arguments,
-                          int64_t key_blocks) {
+                          int64_t query_rows, int64_t key_blocks) {
     const int threads = delta_threads;
-    arguments.order = order_of(p, divide_up(p.n_q, statistics_block), p.heads, arguments.group, 1, threads);
+    arguments.order =
+        order_of(p, divide_up(query_rows, statistics_block), p.heads, arguments.group, 1, threads);
     Launch launch = launch_of(variant, p, arguments.order, threads, bytes_of(arguments));
     if ((launch.grid[0] + key_blocks) * threads > 0xffffffffll) refuse("the grid has 2^32 threads or more");
     launch.grid[0] += static_cast<uint32_t>(key_blocks);
@@ -461,8 +472,8 @@ Launch launch_over_blocks(const char* variant, const Problem& p, BackwardArgumen
 
 int64_t backward_workspace_floats(const Problem& p) {
     check(p);
-    const BackwardVariant* one_pass = find(p, Owner::one_pass);
-    return workspace_of(p, one_pass, parts_of_group(p, heads_per_part(p, one_pass))).end;
+    const BackwardVariant* owner = owner_of_keys(p);
+    return workspace_of(p, owner, parts_of_group(p, heads_per_part(p, owner))).end;
 }
 
 Plan plan_backward(const BackwardProblem& problem) {
@@ -498,17 +509,18 @@ Plan plan_backward(const BackwardProblem& problem) {
     arguments.grad_v = argument_of(problem.grad_v);
     arguments.lse = problem.lse;
     arguments.grad_lse = problem.grad_lse;
-    const BackwardVariant* one_pass = find(p, Owner::one_pass);
-    const int64_t part_heads = heads_per_part(p, one_pass), parts = parts_of_group(p, part_heads);
-    const BackwardWorkspace workspace = workspace_of(p, one_pass, parts);
+    const BackwardVariant* owner = owner_of_keys(p);
+    const bool one_pass = owner && owner->config.owner == Owner::one_pass;
+    const int64_t part_heads = heads_per_part(p, owner), parts = parts_of_group(p, part_heads);
+    const BackwardWorkspace workspace = workspace_of(p, owner, parts);
     arguments.statistics = problem.workspace + workspace.statistics;
     if (one_pass) {
         arguments.sums = reinterpret_cast<int32_t*>(problem.workspace + workspace.sums);
-        arguments.sums_width = one_pass->config.head_dim;
         arguments.bounds = problem.workspace + workspace.bounds;
-        arguments.blocks_per_key_head = static_cast<int32_t>(blocks_per_key_head(p));
-        arguments.key_tiles = static_cast<int32_t>(divide_up(p.n_k, statistics_block));
     }
+    arguments.sums_width = owner ? owner->config.head_dim : 0;
+    arguments.blocks_per_key_head = static_cast<int32_t>(blocks_per_key_head(p));
+    arguments.key_tiles = static_cast<int32_t>(divide_up(p.n_k, statistics_block));
     arguments.mask = mask_of(p);
     arguments.packed = packed_of(p);
     arguments.heads = static_cast<int32_t>(p.heads);
@@ -527,43 +539,42 @@ Plan plan_backward(const BackwardProblem& problem) {
     arguments.dropout = dropout_of(p);
 
     Plan plan;
-    const int64_t key_blocks = one_pass ? arguments.key_tiles * p.key_heads * p.batch : 0;
+    const int64_t key_blocks = arguments.key_tiles * p.key_heads * p.batch;
     for (const DeltaVariant& variant : delta_variants)
         if (plan.launches.empty() && runs_on(variant.targets, variant.input, p))
-            plan.launches.push_back(launch_over_blocks(variant.name, p, arguments, key_blocks));
+            plan.launches.push_back(
+                launch_over_blocks(variant.name, p, arguments, p.n_q, one_pass ? key_blocks : 0));
     const auto add = [&](const BackwardVariant* variant, int64_t rows, int64_t heads) {
         if (!variant) refuse("no gradient kernel has this element type and head_dim");
         if (rows == 0) return;
         const BackwardConfig& config = variant->config;
         const bool of_queries = config.owner == Owner::queries;
         const int64_t sharing = of_queries ? arguments.group : 1;
+        const int64_t parts_of_rows = of_queries ? 1 : arguments.parts;
         arguments.order =
-            order_of(p, divide_up(rows, config.rows()), heads, sharing, arguments.parts, config.threads());
+            order_of(p, divide_up(rows, config.rows()), heads, sharing, parts_of_rows, config.threads());
         if (is_causal(p, arguments.mask)) {
             const int64_t streamed_rows = of_queries ? p.n_k : p.n_q * arguments.heads_per_part;
-            take_longest_first(p, heads * p.batch * arguments.parts, sharing, 4 * streamed_rows * p.head_dim,
-                               1, arguments.order);
+            take_longest_first(p, heads * p.batch * parts_of_rows, sharing, 4 * streamed_rows * p.head_dim, 1,
+                               arguments.order);
             arguments.order.descending = of_queries;
         }
         plan.launches.push_back(
             launch_of(variant->name, p, arguments.order, config.threads(), bytes_of(arguments)));
     };
-    if (one_pass) {
-        add(one_pass, p.n_k, p.key_heads);
-        for (const ConvertVariant& variant : convert_variants)
-            if (runs_on(variant.targets, variant.input, p))
-                plan.launches.push_back(launch_over_blocks(
-                    variant.name, p, arguments,
-                    parts > 1 ? key_blocks * convert_workgroups(arguments.sums_width) : 0));
-        return plan;
-    }
-    if (const BackwardVariant* both = find(p, Owner::keys_and_values)) {
-        add(both, p.n_k, p.key_heads);
+    if (owner) {
+        add(owner, p.n_k, p.key_heads);
     } else {
         add(find(p, Owner::keys), p.n_k, p.key_heads);
         add(find(p, Owner::values), p.n_k, p.key_heads);
     }
-    add(find(p, Owner::queries), p.n_q, p.heads);
+    if (!one_pass) add(find(p, Owner::queries), p.n_q, p.heads);
+    if (one_pass || parts > 1)
+        for (const ConvertVariant& variant : convert_variants)
+            if (runs_on(variant.targets, variant.input, p))
+                plan.launches.push_back(launch_over_blocks(
+                    variant.name, p, arguments, one_pass ? p.n_q : 0,
+                    parts > 1 ? key_blocks * convert_workgroups(arguments.sums_width) : 0));
     return plan;
 }
 
