@@ -81,6 +81,7 @@ class _ApplyTo:
         self.__name__ = self.__qualname__ = f"apply_to_{name}"
         self.__module__ = __name__
         self._families = (family or name,)
+        self._activation = activation
         self.__doc__ = f"""hipkittens.patch(model) in Liger's words, for {title}.
 
         Without a model, the classes of norms and attention modules are replaced for {title} models made from now on, until
@@ -88,6 +89,21 @@ class _ApplyTo:
         model that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what
         has no kernel: cross_entropy, fused_linear_cross_entropy, {activation}.
         """
+
+    def _patch(
+        self,
+        model: torch.nn.Module | None,
+        rope: bool,
+        rms_norm: bool,
+        attention: bool,
+        linear: bool,
+        without_kernel: tuple[bool, ...],
+    ) -> PatchReport | ClassPatch:
+        wanted = {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear}
+        names = ("cross_entropy", "fused_linear_cross_entropy", self._activation)
+        return _apply(
+            self.__name__, self._families, model, wanted, dict(zip(names, without_kernel, strict=True))
+        )
 
     def __repr__(self) -> str:
         return f"<function {__name__}.{self.__name__}>"
@@ -106,17 +122,8 @@ class _WithSwiGLU(_ApplyTo):
         attention: bool = True,
         linear: bool = False,
     ) -> PatchReport | ClassPatch:
-        return _apply(
-            self.__name__,
-            self._families,
-            model,
-            {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
-            {
-                "cross_entropy": cross_entropy,
-                "fused_linear_cross_entropy": fused_linear_cross_entropy,
-                "swiglu": swiglu,
-            },
-        )
+        without_kernel = (cross_entropy, fused_linear_cross_entropy, swiglu)
+        return self._patch(model, rope, rms_norm, attention, linear, without_kernel)
 
 
 class _WithGeGLU(_ApplyTo):
@@ -132,17 +139,8 @@ class _WithGeGLU(_ApplyTo):
         attention: bool = True,
         linear: bool = False,
     ) -> PatchReport | ClassPatch:
-        return _apply(
-            self.__name__,
-            self._families,
-            model,
-            {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear},
-            {
-                "cross_entropy": cross_entropy,
-                "fused_linear_cross_entropy": fused_linear_cross_entropy,
-                "geglu": geglu,
-            },
-        )
+        without_kernel = (cross_entropy, fused_linear_cross_entropy, geglu)
+        return self._patch(model, rope, rms_norm, attention, linear, without_kernel)
 
 
 apply_to_llama = _WithSwiGLU("llama", "Llama", "swiglu")
