@@ -7,16 +7,19 @@
     python benchmarks/calibration.py --rows FILE.csv --fitted FILE --published GFLOP --write docs/calibration.md
         --plot docs/images/calibration.png --errors hipkittens/profiling/model_error.json
 
-The rows are split by a hash of symbol and shape. --fit runs the one part and writes fitted numbers with the names of
-their rows; everything else runs the other part, and errors are of that part alone. --published adds AITER's attention, of
-which only published tables are known. --results keeps what the model said of each row, one JSON object per line, and takes
-from it what the same build of the simulator already said. Needs AITER's wheel, see tests/oracles/aiter/wheel.py.
+--fit splits the rows by a hash of symbol and shape, runs the one part and writes fitted numbers with the names of their
+rows. A report (--fitted, --write, --errors) runs the rows that were not set apart then, and its errors are of these alone.
+With neither every row of the file is run, whoever measured it: each says whether it is held out, and "mape_held_out" in the
+JSON counts those alone. --published adds AITER's attention, of which only published tables are known. --results keeps what
+the model said of each row, one JSON object per line, and takes from it what the same build of the simulator already said.
+
+Rows that cannot be run are named by their lines on standard error; the exit code is 1 if none can. Needs AITER's wheel,
+see tests/oracles/aiter/wheel.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
 import functools
 import hashlib
 import json
@@ -37,21 +40,23 @@ import calibration_report
 import calibration_rows
 from calibration_fit import Fit, fit
 from calibration_launch import Launch
-from calibration_rows import CannotRun, Row
+from calibration_rows import CannotRun, LeftOut, Row
 
 from hipkittens._simulator import SIMULATOR
+from tests.oracles.aiter import wheel
 
 Prepared = list[tuple[Row, Launch]]
+FIT = Path(__file__).with_name("calibration_fit.json")
 
 
-def prepare(rows: Iterable[Row], left_out: collections.Counter[str]) -> Prepared:
+def prepare(rows: Iterable[Row], left_out: LeftOut) -> Prepared:
     """Rows with their launches; why the others have none is counted in `left_out`."""
     result = []
     for row in rows:
         try:
             result.append((row, calibration_launch.prepare(row)))
         except CannotRun as error:
-            left_out[f"{row.family}: {error}"] += 1
+            left_out.add(f"{row.family}: {error}", row.line)
     return result
 
 
@@ -83,10 +88,13 @@ class Model:
         return self._known[key]
 
 
-def run(
-    prepared: Prepared, model: Model, left_out: collections.Counter[str], seconds: float
-) -> list[dict[str, Any]]:
-    """One record for each row that the model can run; none is begun after so many seconds."""
+def _progress(done: int, of: int, what: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{done} of {of} {what}", end="\n" * (done == of), file=sys.stderr, flush=True)
+
+
+def run(prepared: Prepared, model: Model, left_out: LeftOut, seconds: float) -> list[dict[str, Any]]:
+    """One record for each row that the model can run, in the order of the file; none is begun after so many seconds."""
     records, started = [], time.perf_counter()
     for index, (row, launch) in enumerate(prepared):
         if time.perf_counter() - started > seconds:
@@ -95,7 +103,7 @@ def run(
         try:
             modelled = model(row.key, functools.partial(calibration_launch.modelled, row, launch))
         except Exception as error:  # one row's trouble shall not hide the others
-            left_out[f"{row.family}: {str(error).splitlines()[0][:120]}"] += 1
+            left_out.add(f"{row.family}: {str(error).splitlines()[0][:120]}", row.line)
             continue
         (m, n, k), bound = row.dimensions, baselines.bound(row, launch)
         records.append(
@@ -107,6 +115,7 @@ def run(
                 "K": k,
                 "measured_us": row.measured_us,
                 **modelled,
+                "line": row.line,
                 "key": row.key,
                 "chip": row.chip,
                 "hw": row.hw,
@@ -117,9 +126,8 @@ def run(
                 "shape": dict(row.shape),
             }
         )
-        print(f"\r{index + 1} of {len(prepared)} rows", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    return records
+        _progress(index + 1, len(prepared), "rows")
+    return sorted(records, key=lambda record: record["line"])
 
 
 def published(figures: list[calibration_published.Figure], model: Model) -> list[dict[str, Any]]:
@@ -128,8 +136,7 @@ def published(figures: list[calibration_published.Figure], model: Model) -> list
     for index, figure in enumerate(figures):
         said = model(figure.key, functools.partial(calibration_published.modelled, figure))
         records.append(calibration_published.record(figure, said))
-        print(f"\r{index + 1} of {len(figures)} published figures", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+        _progress(index + 1, len(figures), "published figures")
     return records
 
 
@@ -141,7 +148,9 @@ def compare(
     fitted: Fit | None,
 ) -> None:
     """Adds what the fitted model and the baselines say to each record, under "predictions", and "measured_cycles": the
-    measured time at the clock that was fitted for its class, or None. `used` are the keys of the fit rows that were run."""
+    measured time at the clock that was fitted for its class, or None; and whether it is held out. `used` are the keys of the fit
+    rows that were run. A baseline says nothing of the rows that it is fitted on."""
+    set_apart = {row.key for row, _ in fit_rows}
     launches = {row.key: (row, launch) for row, launch in prepared}
     two_parameters = baselines.TwoParameters(pair for pair in fit_rows if pair[0].key in used)
     of_all_rows = baselines.TwoParameters(fit_rows)
@@ -151,9 +160,10 @@ def compare(
             "cycle model": record["predicted_us"],
             "roofline": baselines.roofline(row, launch),
             "Origami's formulas": baselines.origami(row, launch),
-            "two parameters per kernel": two_parameters(row, launch),
-            "two parameters, of all fit rows": of_all_rows(row, launch),
+            "two parameters per kernel": None if row.key in set_apart else two_parameters(row, launch),
+            "two parameters, of all fit rows": None if row.key in set_apart else of_all_rows(row, launch),
         }
+        record["held_out"] = row.key not in set_apart
         clock = fitted and fitted.clock(row.family, row.chip, record["bound"])
         record["measured_cycles"] = clock and clock * row.measured_us
         if fitted:
@@ -168,7 +178,14 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals:
             raise SystemExit(f"calibration.py: --set {text}: write NAME=VALUE, as --set hbm_bandwidth=5500")
-        parameters[name] = float(value)
+        if name not in calibration_launch.chip_parameters("MI355X"):
+            raise SystemExit(
+                f"calibration.py: --set {text}: the model has no {name}; docs/timing_model.md says where its names are"
+            )
+        try:
+            parameters[name] = float(value)
+        except ValueError:
+            raise SystemExit(f"calibration.py: --set {text}: {value!r} is no number") from None
     return {"parameters": parameters}
 
 
@@ -180,7 +197,7 @@ def chosen(
     part: list[Row],
     launches: Mapping[str, Launch],
     arguments: argparse.Namespace,
-    left_out: collections.Counter[str],
+    left_out: LeftOut,
     also: Iterable[Row] = (),
 ) -> Prepared:
     """The rows of this run: of each family, chip and bound --per-class rows of at most --largest GFLOP, its kernels in turn,
@@ -196,6 +213,18 @@ def chosen(
     rows = sorted({*rows, *(row for row in also if row in small)}, key=lambda row: row.order)
     left_out[f"not among the {arguments.per_class} of each class"] += len(small) - len(rows)
     return [(row, launches[row.key]) for row in rows]
+
+
+def _name_lines(file: Path, left_out: LeftOut) -> None:
+    for message in left_out.messages():
+        print(f"calibration.py: {file}, {message}", file=sys.stderr)
+
+
+def _nothing_ran(file: Path, left_out: LeftOut) -> int:
+    _name_lines(file, left_out)
+    others = "; ".join(why for why, count in left_out.items() if count and why not in left_out.lines)
+    print(f"calibration.py: {file}: no row was run" + (f": {others}" if others else ""), file=sys.stderr)
+    return 1
 
 
 def main() -> int:
@@ -229,9 +258,9 @@ def main() -> int:
     )
     parser.add_argument("--results", type=Path, help="keep what the model said here, and do not ask it twice")
     parser.add_argument(
-        "--fit", type=Path, help="fit on the other part of the rows and write the numbers here"
+        "--fit", type=Path, help="set a part of the rows apart, fit on these and write the numbers here"
     )
-    parser.add_argument("--fitted", type=Path, help="apply the numbers of a --fit before")
+    parser.add_argument("--fitted", type=Path, help="apply the numbers of a --fit before to the other rows")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--plot", type=Path, help="draw predicted over measured times")
     parser.add_argument("--write", type=Path, help="write the report as a page of the documentation")
@@ -240,18 +269,26 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     settings = _settings(arguments)
-    rows, left_out = calibration_rows.read(arguments.rows)
-    for_fit, held_out = calibration_rows.split(rows)
+    if not wheel.objects():
+        raise SystemExit(
+            f"calibration.py: needs AITER's code objects: pip install --no-deps {wheel.DISTRIBUTION}=={wheel.VERSION}"
+        )
+    try:
+        rows, left_out = calibration_rows.read(arguments.rows)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"calibration.py: {error}") from None
+    set_apart = None if arguments.fit else Fit.load(arguments.fitted or FIT).set_apart
+    for_fit, held_out = calibration_rows.split(rows, set_apart)
+    set_apart = [row.order for row in for_fit]
     prepared = prepare(rows, left_out)
     if not prepared:
-        print(f"calibration.py: no row can be run: {dict(left_out)}", file=sys.stderr)
-        return 1
+        return _nothing_ran(arguments.rows, left_out)
     launches = {row.key: launch for row, launch in prepared}
     for_fit, held_out = ([row for row in part if row.key in launches] for part in (for_fit, held_out))
     model = Model(settings, arguments.results)
     if arguments.fit:
         records = run(chosen(for_fit, launches, arguments, left_out), model, left_out, arguments.seconds)
-        result = fit(records, settings, _sample(arguments))
+        result = fit(records, settings, _sample(arguments), set_apart)
         result.save(arguments.fit)
         for entry in result.fitted:
             print(
@@ -267,10 +304,14 @@ def main() -> int:
     if fitted and fitted.settings != settings:
         parser.error(f"--fitted: was made with {fitted.settings}, this run has {settings}; make both alike")
     used = set(fitted.rows) if fitted else {row.key for row in for_fit}
-    held_out = [row for row in held_out if row.key not in used]
+    is_report = arguments.fitted or arguments.write or arguments.errors
+    wanted = held_out if is_report else [*held_out, *for_fit]
     several = calibration_rows.with_several_kernels(held_out)
-    sample = chosen(held_out, launches, arguments, left_out, several)
+    sample = chosen(wanted, launches, arguments, left_out, several)
     records = run(sample, model, left_out, arguments.seconds)
+    if not records:
+        return _nothing_ran(arguments.rows, left_out)
+    _name_lines(arguments.rows, left_out)
     compare(records, prepared, [(row, launches[row.key]) for row in for_fit], used, fitted)
     figures = [
         figure
@@ -301,7 +342,7 @@ def main() -> int:
         before = arguments.write.read_text() if arguments.write.exists() else ""
         arguments.write.write_text(report.page(arguments.plot, before))
     if arguments.json:
-        json.dump(report.as_json(), sys.stdout, indent=1)
+        json.dump(report.as_json(), sys.stdout, indent=1, allow_nan=False)
         print()
     else:
         print(report.text())

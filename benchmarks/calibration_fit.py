@@ -68,13 +68,15 @@ def _least_absolute(points: list[tuple[float, float]]) -> tuple[float, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What was fitted, how the model was run for it, how rows were sampled, and the keys of those it was fitted on."""
+    """What was fitted, how the model was run for it, how rows were sampled, the keys of those it was fitted on, and the orders
+    (`Row.order`) of all that were set apart for fitting: no error is reported on any of them."""
 
     settings: dict
     sample: dict
     fitted: tuple[Fitted, ...]
     clocks: tuple[Clock, ...]
     rows: tuple[str, ...]
+    set_apart: tuple[str, ...]
 
     def predict(self, chip: str, matrix_format: str, modelled_us: float) -> float:
         """The modelled time itself where there were too few rows to fit on."""
@@ -102,6 +104,7 @@ class Fit:
             tuple(Fitted(**entry) for entry in text["fitted"]),
             tuple(Clock(**entry) for entry in text["clocks"]),
             tuple(text["rows"]),
+            tuple(text["set_apart"]),
         )
 
 
@@ -110,7 +113,7 @@ def _clock(points: list[tuple[float, float]]) -> float:
     return 1 / _weighted_median([(measured / cycles, cycles / measured) for cycles, measured in points])
 
 
-def fit(records: Iterable[Mapping[str, Any]], settings: dict, sample: dict) -> Fit:
+def fit(records: Iterable[Mapping[str, Any]], settings: dict, sample: dict, set_apart: Iterable[str]) -> Fit:
     """From records of rows that may be fitted on, with key, chip, family, bound, matrix_format, predicted_us, cycles and
     measured_us."""
     times, cycles, keys = collections.defaultdict(list), collections.defaultdict(list), []
@@ -129,4 +132,4 @@ def fit(records: Iterable[Mapping[str, Any]], settings: dict, sample: dict) -> F
         for group, points in sorted(cycles.items())
         if len(points) >= _LEAST_ROWS
     ]
-    return Fit(settings, sample, tuple(fitted), tuple(clocks), tuple(sorted(keys)))
+    return Fit(settings, sample, tuple(fitted), tuple(clocks), tuple(sorted(keys)), tuple(sorted(set_apart)))

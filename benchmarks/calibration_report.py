@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import statistics
 from collections.abc import Callable, Hashable, Mapping
@@ -32,10 +33,18 @@ SAME_ROWS = "those that every column has"
 BEGIN, END = "<!-- known errors: written by hand, kept -->", "<!-- end of known errors -->"
 
 
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 @dataclasses.dataclass
 class Report:
-    """`records` as benchmarks/calibration.py makes them, of held-out rows only; `published` are AITER's own attention
-    kernels and `context` kernels of ours beside published times of others'."""
+    """`records` as benchmarks/calibration.py makes them, each of which says whether it is held out; a page has held-out ones
+    only. `published` are AITER's own attention kernels and `context` kernels of ours beside published times of others'."""
 
     records: list[dict[str, Any]]
     rows: Mapping[str, Row]
@@ -50,6 +59,10 @@ class Report:
     def by_aiter(self) -> list[dict[str, Any]]:
         """Of the published ones those that are times of kernels, not of calls from Python."""
         return [record for record in self.published if record["publisher"] == calibration_published.AITER]
+
+    @property
+    def _kind(self) -> str:
+        return "held-out rows" if all(record["held_out"] for record in self.records) else "rows"
 
     @property
     def models(self) -> list[str]:
@@ -85,6 +98,9 @@ class Report:
 
     def goals(self) -> list[tuple[str, float, float, bool]]:
         """What was to be reached on held-out rows: goal, limit, what came out, and whether that is within the limit."""
+        if not all(record["held_out"] for record in self.records):
+            held_out = [record for record in self.records if record["held_out"]]
+            return dataclasses.replace(self, records=held_out).goals() if held_out else []
         found = [("error in time, all rows, %", 15.0, self.errors("cycle model")["mape"])]
         found.append(
             ("error in time, mean over families on chips, %", 15.0, self.mean_over_families("cycle model")[0])
@@ -147,7 +163,7 @@ class Report:
 
     def table(self) -> str:
         """Mean absolute relative errors; after the cycle models the median signed error."""
-        lines = ["| held-out rows | number |", "|---|---|"]
+        lines = [f"| {self._kind} | number |", "|---|---|"]
         for model in self.models:
             signed = model.startswith("cycle")
             lines[0] += f" {model} |" + " its bias |" * signed
@@ -307,7 +323,10 @@ class Report:
     def text(self) -> str:
         return "\n\n".join(
             (
-                f"{len(self.records)} held-out rows; times are modelled",
+                f"{len(self.records)} {self._kind}"
+                + f", {sum(record['held_out'] for record in self.records)} of them held out"
+                * (self._kind == "rows")
+                + "; times are modelled",
                 self.goal_table(),
                 self.table(),
                 self.class_table(),
@@ -321,6 +340,7 @@ class Report:
         )
 
     def as_json(self) -> dict[str, Any]:
+        """What JSON can say: null stands for figures that there are not."""
         model = "cycle model, fitted" if self.fitted else "cycle model"
         by_group = {
             name: {model: dict(self.errors(model, of)) for model in self.models} for name, of in self.groups()
@@ -334,30 +354,34 @@ class Report:
             }
             for record in self.records
         ]
-        return {
-            "mape": self.errors(model)["mape"],
-            "predicted_by": model,
-            "rows": rows,
-            "errors": by_group,
-            "mape_over_families": {model: self.mean_over_families(model)[0] for model in self.models},
-            "goals": [
-                dict(zip(("goal", "limit", "value", "reached"), goal, strict=True)) for goal in self.goals()
-            ],
-            "errors_in_cycles": {name: dict(self.cycle_errors(of)) for name, of in self.groups()},
-            "rank_correlation": {
-                model: {
-                    name: baselines.rank_correlation_at_same_problem(ranked, APART)[0]
-                    for name, ranked in self.ranked(model).items()
-                }
-                for model in self.models
-            },
-            "published": self.published,
-            "context": self.context,
-            "rows_cannot_run": {why: count for why, count in self.left_out.items() if count},
-            "counts": dict(self.counts),
-            "settings": dict(self.settings),
-            "fitted": dataclasses.asdict(self.fitted) if self.fitted else None,
-        }
+        return _without_nan(
+            {
+                "mape": self.errors(model)["mape"],
+                "mape_held_out": self.errors(model, lambda record: record["held_out"])["mape"],
+                "predicted_by": model,
+                "rows": rows,
+                "errors": by_group,
+                "mape_over_families": {model: self.mean_over_families(model)[0] for model in self.models},
+                "goals": [
+                    dict(zip(("goal", "limit", "value", "reached"), goal, strict=True))
+                    for goal in self.goals()
+                ],
+                "errors_in_cycles": {name: dict(self.cycle_errors(of)) for name, of in self.groups()},
+                "rank_correlation": {
+                    model: {
+                        name: baselines.rank_correlation_at_same_problem(ranked, APART)[0]
+                        for name, ranked in self.ranked(model).items()
+                    }
+                    for model in self.models
+                },
+                "published": self.published,
+                "context": self.context,
+                "rows_cannot_run": {why: count for why, count in self.left_out.items() if count},
+                "counts": dict(self.counts),
+                "settings": dict(self.settings),
+                "fitted": dataclasses.asdict(self.fitted) if self.fitted else None,
+            }
+        )
 
     def commands(self) -> str:
         """How this page is made again, but for where its files are."""
@@ -437,11 +461,16 @@ code objects at the same shapes:
 ```
 
 The file holds {distinct} distinct rows that say enough. Within each family and chip {share} of them, the first by a
-SHA-256 of symbol and shape but no problem that several kernels were measured at, may be fitted on ({fitting} rows); the others are held out ({held_out} rows{sampled}). So that
+SHA-256 of symbol and shape but no problem that several kernels were measured at, may be fitted on ({fitting} rows, which `benchmarks/calibration_fit.json`
+names); the others are held out ({held_out} rows{sampled}). So that
 no family swamps the others, the sample has equally many rows of each family, chip and bound as far as there are, the kernels
 of a class in turn, and with them all kernels of problems that several were measured at.
 **Only held-out rows are counted below.** Parameters replaced: {overridden}. `bench`, `profile` and `trace` print
 these errors beside what they model, from `hipkittens/profiling/model_error.json`, which `--errors` writes.
+
+With `--rows FILE.csv --json` alone every row of a file is run, whoever measured it: the columns `hw`, `arch`, `co`, `symbol`,
+`us` and those of the shape (`M`, `N`, `K`, or `token` and its like) are enough, in any order. Rows that cannot be run are named
+by their lines on standard error, and each of the others says whether it is held out.
 
 {goals}
 

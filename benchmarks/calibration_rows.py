@@ -2,7 +2,8 @@
 """Measured rows of AITER's tuning logs: which can be compared with the cycle model, and which may be fitted on.
 
 A CSV has the columns ver, hw, arch, co, symbol, us, M, N, K, splitK, token, model_dim, inter_dim, expert, topk, act,
-q_type, block_m and run_1stage; those that a kernel does not have stay empty, and further ones are ignored.
+q_type, block_m and run_1stage, in any order; those that a kernel does not have stay empty or away, and further ones are
+ignored.
 """
 
 from __future__ import annotations
@@ -12,20 +13,47 @@ import csv
 import dataclasses
 import hashlib
 import itertools
+import math
 import statistics
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from pathlib import Path
+
+from hipkittens import _timing
 
 # The share of every family on every chip whose rows may be fitted on; on the rest errors are reported.
 FIT_SHARE = 0.35
 # The logs do not say which of two chips it was; both of a pair are modelled as the one that is named.
-CHIPS = {"MI300X/MI325X": "MI300X", "MI308X": "MI308X", "MI350X/MI355X": "MI355X"}
+CHIPS = {"MI300X/MI325X": "MI300X", "MI350X/MI355X": "MI355X"} | {name: name for name in _timing.DEVICES}
 _COLUMNS = ("hw", "arch", "co", "symbol", "us")
+_PRODUCT = ("M", "N", "K", "splitK")
 _EXPERTS = ("token", "model_dim", "inter_dim", "expert", "topk", "block_m", "run_1stage")
+_LINES_NAMED = 10  # of those left out for one reason
 
 
 class CannotRun(ValueError):
     """A row that says too little, contradicts itself, or names a kernel that is not there."""
+
+
+class LeftOut(collections.Counter[str]):
+    """How many rows were left out for which reason."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[str, list[int]] = {}
+
+    def add(self, why: str, line: int) -> None:
+        """One row more, which is in this line of the file."""
+        self[why] += 1
+        self.lines.setdefault(why, []).append(line)
+
+    def messages(self) -> list[str]:
+        """Such as "line 3: us is 'abc'", of all reasons that lines were given for."""
+        return [
+            f"line{'s' * (len(lines) > 1)} {', '.join(map(str, sorted(lines)[:_LINES_NAMED]))}"
+            + f" and {len(lines) - _LINES_NAMED} more" * (len(lines) > _LINES_NAMED)
+            + f": {why}"
+            for why, lines in self.lines.items()
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +68,7 @@ class Row:
     shape: tuple[tuple[str, int], ...]
     activation: str = ""
     quantisation: str = ""
+    line: int = dataclasses.field(default=0, compare=False)  # of the file
 
     @property
     def family(self) -> str:
@@ -47,10 +76,7 @@ class Row:
 
     @property
     def chip(self) -> str:
-        try:
-            return CHIPS[self.hw]
-        except KeyError:
-            raise CannotRun(f"hw is {self.hw!r}; known: {', '.join(CHIPS)}") from None
+        return CHIPS[self.hw]
 
     def __getitem__(self, what: str) -> int:
         for key, value in self.shape:
@@ -88,61 +114,85 @@ class Row:
     @property
     def order(self) -> str:
         """A hash of symbol and shape: in this order rows are split and sampled, whatever their order in the file."""
-        return hashlib.sha256(self.key.encode()).hexdigest()
+        return hashlib.sha256(self.key.encode()).hexdigest()[:16]
 
 
-def _whole(text: str, name: str) -> int:
+def _number(text: str, name: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise CannotRun(f"{name} is {text!r}") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise CannotRun(f"{name} is {text!r}; it must be a number")
+    return number
+
+
+def _whole(text: str, name: str) -> int:
+    number = _number(text, name)
     if number != int(number) or number < 0:
-        raise CannotRun(f"{name} is {text!r}")
+        raise CannotRun(f"{name} is {text!r}; it must be a count")
     return int(number)
 
 
-def _row(record: dict[str, str]) -> Row:
-    names = _EXPERTS if record.get("token") else ("M", "N", "K", "splitK")
+def _row(record: Mapping[str, str], line: int) -> Row:
     shape = tuple(
-        (name, _whole(record.get(name) or ("0" if name == "splitK" else ""), name)) for name in names
+        (name, _whole(record.get(name) or ("0" if name == "splitK" else ""), name))
+        for name in (_EXPERTS if record.get("token") else _PRODUCT)
     )
     if record.get("token") and dict(shape)["run_1stage"] > 1:
         raise CannotRun("its columns are shifted: run_1stage is neither 0 nor 1")
-    measured = float(record["us"])
+    measured = _number(record["us"], "us")
     if not measured > 0:
-        raise CannotRun(f"us is {record['us']}")
+        raise CannotRun(f"us is {record['us']!r}; it must be positive")
+    name, arch, hw = record["co"], record["arch"], record["hw"]
+    if hw not in CHIPS:
+        raise CannotRun(f"hw is {hw!r}; known: {', '.join(CHIPS)}")
+    if name.count("/") < 2:
+        raise CannotRun(f"co is {name!r}; it must be as in the wheel, such as gfx950/f4gemm/NAME.co")
+    if not arch == name.partition("/")[0] == _timing.DEVICES[CHIPS[hw]]:
+        raise CannotRun(f"arch is {arch!r}, hw {hw!r} and co {name!r}: these are different targets")
     return Row(
-        record["co"],
+        name,
         record["symbol"],
-        record["arch"],
-        record["hw"],
+        arch,
+        hw,
         measured,
         shape,
-        (record.get("act") or "").rpartition(".")[2].lower(),
-        (record.get("q_type") or "").rpartition(".")[2],
+        record.get("act", "").rpartition(".")[2].lower(),
+        record.get("q_type", "").rpartition(".")[2],
+        line,
     )
 
 
-def read(path: Path) -> tuple[list[Row], collections.Counter[str]]:
-    """The distinct rows of `path`, and how many were left out for which reason. ValueError: columns are missing."""
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
-        if missing:
-            raise ValueError(
-                f"{path}: no column {', '.join(missing)}; needed are those of AITER's tuning logs"
-            )
-        records = list(reader)
-    rows, left_out = [], collections.Counter[str]()
-    for record in records:
+def read(path: Path) -> tuple[list[Row], LeftOut]:
+    """The distinct rows of `path`, and how many were left out for which reason. OSError, or ValueError: columns are missing."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, restkey="", restval="")
+        columns = reader.fieldnames
+        records = [(reader.line_num, record) for record in reader]
+    if not columns:
+        raise ValueError(
+            f"{path} is empty; needed are the columns of AITER's tuning logs and at least one row"
+        )
+    needed = list(_COLUMNS)
+    if any(record.get("token") for _, record in records):
+        needed += _EXPERTS
+    if any(not record.get("token") for _, record in records):
+        needed += [name for name in _PRODUCT if name != "splitK"]
+    if missing := [name for name in needed if name not in columns]:
+        raise ValueError(
+            f"{path}: no column {', '.join(missing)}; needed are those of AITER's tuning logs: {', '.join(needed)}"
+        )
+    rows, left_out = [], LeftOut()
+    for line, record in records:
         try:
-            rows.append(_row(record))
+            rows.append(_row({name: value.strip() for name, value in record.items() if name}, line))
         except CannotRun as error:
-            left_out[str(error)] += 1
+            left_out.add(str(error), line)
     return _distinct(rows, left_out), left_out
 
 
-def _distinct(rows: list[Row], left_out: collections.Counter[str]) -> list[Row]:
+def _distinct(rows: list[Row], left_out: LeftOut) -> list[Row]:
     def copied_key(row: Row) -> tuple:
         return row.hw, row.symbol, row.measured_us, *(pair for pair in row.shape if pair[0] != "token")
 
@@ -153,14 +203,16 @@ def _distinct(rows: list[Row], left_out: collections.Counter[str]) -> list[Row]:
     repeated = collections.defaultdict(list)
     for row in rows:
         if row.is_mixture and len(tokens[copied_key(row)]) > 1:
-            left_out[
-                "one time is given for several token counts: for which it was measured is not known"
-            ] += 1
+            left_out.add(
+                "one time is given for several token counts: for which it was measured is not known",
+                row.line,
+            )
         else:
             repeated[row.key].append(row)
     result = []
     for same in repeated.values():
-        left_out["measured more than once: the median is taken"] += len(same) - 1
+        for row in same[1:]:
+            left_out.add("measured more than once: the median is taken", row.line)
         time = statistics.median(row.measured_us for row in same)
         result.append(dataclasses.replace(same[0], measured_us=time))
     return result
@@ -174,10 +226,18 @@ def strata(rows: Iterable[Row], of: Callable[[Row], Hashable]) -> list[list[Row]
     return [groups[key] for key in sorted(groups, key=str)]
 
 
-def split(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
-    """Rows to fit on and rows to report on: of each family on each chip the first rows by hash, and the others. Problems that
-    several kernels were measured at are reported on whole, since they are few and a ranking needs all of their kernels."""
+def split(rows: Iterable[Row], set_apart: Container[str] | None = None) -> tuple[list[Row], list[Row]]:
+    """Rows to fit on, and the others, to report on.
+
+    `set_apart` has the orders of the rows that were set apart for fitting before: these, and no others. Without it a new
+    part is set apart: of each family on each chip the first rows by hash. Problems that several kernels were measured at are
+    reported on whole, since they are few and a ranking needs all of their kernels.
+    """
     rows = list(rows)
+    if set_apart is not None:
+        return [row for row in rows if row.order in set_apart], [
+            row for row in rows if row.order not in set_apart
+        ]
     ranked = set(with_several_kernels(rows))
     fit, held_out = [], []
     for group in strata(rows, lambda row: (row.family, row.hw)):

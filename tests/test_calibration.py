@@ -4,7 +4,9 @@
 import collections
 import csv
 import dataclasses
+import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,7 +95,7 @@ def test_the_median_of_repeated_measurements_is_taken(tmp_path):
 
 @pytest.mark.parametrize(
     "change, why",
-    [({"run_1stage": "419.0"}, "shifted"), ({"token": "4.5"}, "token"), ({"us": "0"}, "us is 0")],
+    [({"run_1stage": "419.0"}, "shifted"), ({"token": "4.5"}, "token"), ({"us": "0"}, "us is '0'")],
 )
 def test_rows_that_contradict_themselves_are_counted(tmp_path, change, why):
     rows, left_out = read(tmp_path, mixture_record() | change)
@@ -102,11 +104,49 @@ def test_rows_that_contradict_themselves_are_counted(tmp_path, change, why):
     assert why in reason and count == 1
 
 
-def test_a_file_without_the_columns_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("symbol,us\n", "no column hw, arch, co"),
+        ("hw,arch,co,symbol,us,M,N\nMI355X,gfx950,gfx950/f4gemm/x.co,x,1,2,3\n", "no column K"),
+        ("", "is empty"),
+    ],
+)
+def test_a_file_without_the_columns_is_refused(tmp_path, text, why):
     path = tmp_path / "other.csv"
-    path.write_text("symbol,us\n")
-    with pytest.raises(ValueError, match="no column hw, arch, co"):
+    path.write_text(text)
+    with pytest.raises(ValueError, match=why):
         calibration_rows.read(path)
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        ({"us": "fast"}, "us is 'fast'; it must be a number"),
+        ({"us": "inf"}, "us is 'inf'"),
+        ({"K": "nan"}, "K is 'nan'"),
+        ({"M": ""}, "M is ''"),
+        ({"hw": "MI100"}, "hw is 'MI100'; known: "),
+        ({"arch": "gfx942"}, "arch is 'gfx942'.* different targets"),
+        ({"co": "f4gemm.co"}, "co is 'f4gemm.co'"),
+    ],
+)
+def test_a_row_that_says_nothing_is_named_by_its_line(tmp_path, change, why):
+    rows, left_out = read(tmp_path, float4_record(), float4_record(m=128) | change, {"M": "x"})
+    assert len(rows) == 1
+    second, third = left_out.messages()
+    assert re.match(f"line 3: {why}", second) and third.startswith("line 4: M is 'x'")
+
+
+def test_columns_may_come_in_any_order_and_beside_others(tmp_path):
+    (row,), _ = read(tmp_path, float4_record())
+    turned = {"extra": "x,y"} | dict(reversed(float4_record().items())) | {"hw": "MI355X"}
+    with (tmp_path / "turned.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(turned))
+        writer.writeheader()
+        writer.writerow(turned)
+    (again,), left_out = calibration_rows.read(tmp_path / "turned.csv")
+    assert dataclasses.replace(again, hw=row.hw) == row and not left_out
 
 
 def test_the_split_depends_on_no_order_and_cuts_each_family():
@@ -117,6 +157,14 @@ def test_the_split_depends_on_no_order_and_cuts_each_family():
     assert {row.key for row in fit}.isdisjoint(row.key for row in held_out)
     assert len(fit) + len(held_out) == len(rows)
     assert collections.Counter(row.family for row in fit) == {"f4gemm": 35, "fmoe": 4}
+
+
+def test_what_was_set_apart_before_is_so_in_every_file():
+    rows = some_rows(100)
+    fit, _ = calibration_rows.split(rows)
+    few = [fit[0], *(row for row in rows if row not in fit)][:3]
+    again, held_out = calibration_rows.split(few, {row.order for row in fit})
+    assert again == few[:1] and held_out == few[1:]
 
 
 def test_problems_of_several_kernels_are_never_fitted_on():
@@ -233,7 +281,7 @@ def fit_record(key, modelled, measured, chip="MI355X", matrix_format="f4"):
 def test_the_fit_finds_fixed_cost_scale_and_clock_despite_an_outlier(tmp_path):
     records = [fit_record(f"row {t}", t, 2.5 + 1.2 * t) for t in (2.0, 5.0, 20.0, 80.0, 300.0)]
     records += [fit_record("odd", 10.0, 200.0) | {"cycles": 9.0}, fit_record("few", 1.0, 9.0, "MI300X", "f8")]
-    result = calibration_fit.fit(records, {"parameters": {}}, {"per class": 8})
+    result = calibration_fit.fit(records, {"parameters": {}}, {"per class": 8}, ["b", "a"])
     (entry,) = result.fitted
     assert entry.fixed_us == pytest.approx(2.5, abs=0.05) and entry.time_scale == pytest.approx(1.2, rel=0.01)
     assert result.predict("MI300X", "f8", 1.0) == 1.0
@@ -241,14 +289,20 @@ def test_the_fit_finds_fixed_cost_scale_and_clock_despite_an_outlier(tmp_path):
     assert result.clock("f4gemm", "MI300X", "matrix") is None
     result.save(tmp_path / "fit.json")
     assert calibration_fit.Fit.load(tmp_path / "fit.json") == result
-    assert set(result.rows) == {record["key"] for record in records}
+    assert set(result.rows) == {record["key"] for record in records} and result.set_apart == ("a", "b")
+
+
+def test_the_fit_that_is_kept_names_every_row_it_was_made_of():
+    kept = calibration_fit.Fit.load(SCRIPT.with_name("calibration_fit.json"))
+    assert len(set(kept.set_apart)) == len(kept.set_apart) > len(kept.rows)
+    assert {hashlib.sha256(key.encode()).hexdigest()[:16] for key in kept.rows} <= set(kept.set_apart)
 
 
 def report_record(key, chip, time, measured_cycles=None):
     return {
         "key": key, "chip": chip, "family": "f4gemm", "bound": "small", "shape_class": "small", "measured_us": 10.0,
         "predicted_us": time, "cycles": 100 * time, "measured_cycles": measured_cycles, "matrix_busy": 0.5, "M": 1, "N": 1,
-        "K": 1, "predictions": {"cycle model": time, "roofline": 5.0},
+        "K": 1, "held_out": True, "predictions": {"cycle model": time, "roofline": 5.0},
     }  # fmt: skip
 
 
@@ -279,6 +333,15 @@ def test_goals_are_held_against_the_same_rows(report):
         pytest.approx(40),
         True,
     )
+
+
+def test_goals_count_no_row_that_was_fitted_on(report):
+    report.records[2]["held_out"] = False
+    goals = {name: value for name, _, value, _ in report.goals()}
+    assert goals["error in time, all rows, %"] == pytest.approx(10)
+    said = report.as_json()
+    assert (said["mape"], said["mape_held_out"]) == (pytest.approx(40), pytest.approx(10))
+    assert "3 rows, 2 of them held out" in report.text()
 
 
 def test_both_kernels_of_attention_backward_are_ranked(report):
@@ -382,11 +445,18 @@ def test_rows_of_every_family_go_through_the_model(tmp_path):
         "hw": "MI300X/MI325X"
     }
     path = write(tmp_path / "rows.csv", float4_record(), *products, one, stage)
+    with path.open("a") as file:
+        file.write("MI300X/MI325X,gfx942,gfx942/fmoe/silu/none.co,none,1,,,,,4,512,512,4,2,,,32,1\n")
     command = [sys.executable, SCRIPT, "--rows", path, "--json", "--plot", tmp_path / "plot.png"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert report["rows_cannot_run"] == {}
+    assert done.stderr.splitlines() == [
+        f"calibration.py: {path}, line 7: fmoe: the wheel has no such code object"
+    ]
+    report = json.loads(done.stdout, parse_constant=pytest.fail)  # NaN and Infinity are not JSON
+    errors = [abs(row["predicted_us"] / row["measured_us"] - 1) for row in report["rows"]]
+    assert report["mape"] == report["mape_held_out"] == pytest.approx(100 * sum(errors) / len(errors))
+    assert [row["line"] for row in report["rows"]] == [2, 3, 4, 5, 6]
     assert {row["family"] for row in report["rows"]} == {
         "f4gemm",
         "bf16gemm",
