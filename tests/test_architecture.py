@@ -23,7 +23,13 @@ ALLOWED = {
     "simulator": ["isa/", "code_object/", "hip/"],
     "runtime": ["hip/", "code_object/"],
     "kernels": ["tiles/"],
-    "torch": ["runtime/", "kernels/*/plan.h", "kernels/*/arguments.h"],
+    "torch": [
+        "runtime/",
+        "kernels/*/plan.h",
+        "kernels/*/arguments.h",
+        "kernels/launch.h",
+        "kernels/element_type.h",
+    ],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 

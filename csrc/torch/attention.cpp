@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/attention/plan.h"
+#include "torch/element_type.h"
 #include "torch/placement.h"
 
 namespace hipkittens::torch_door {
@@ -57,12 +58,7 @@ attention::TensorLayout layout_of(const Tensor& tensor) {
 
 void launch(const Placement& placement, const attention::Plan& plan,
             const std::vector<runtime::Region>& regions) {
-    for (const attention::Launch& launch : plan.launches) {
-        runtime::LaunchShape shape;
-        std::copy_n(launch.grid, 3, shape.grid);
-        std::copy_n(launch.block, 3, shape.block);
-        placement.launch(launch.kernel, shape, launch.arguments, regions);
-    }
+    for (const Launch& launch : plan.launches) placement.launch(launch, regions);
 }
 
 // What both directions of an operator take, in the order of its schema.
@@ -159,8 +155,7 @@ struct Call {
         v = readable(std::move(v), dtype);
         problem.target = placement.target();
         problem.compute_units = placement.device().compute_units;
-        problem.element =
-            dtype == Dtype::bfloat16 ? attention::ElementType::bf16 : attention::ElementType::f16;
+        problem.element = element_type(dtype);
         problem.heads = query_sizes[packed ? 1 : 2];
         problem.key_heads = key_sizes[packed ? 1 : 2];
         problem.head_dim = query_sizes[packed ? 2 : 3];

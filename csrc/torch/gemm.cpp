@@ -8,22 +8,11 @@
 #include <vector>
 
 #include "kernels/gemm/plan.h"
+#include "torch/element_type.h"
 #include "torch/placement.h"
 
 namespace hipkittens::torch_door {
 namespace {
-
-gemm::ElementType element_type(Dtype dtype) {
-    switch (dtype) {
-        case Dtype::bfloat16:
-            return gemm::ElementType::bf16;
-        case Dtype::float16:
-            return gemm::ElementType::f16;
-        case Dtype::float32:
-            return gemm::ElementType::f32;
-    }
-    fail("unreachable dtype");
-}
 
 std::string shape_text(std::span<const int64_t> sizes) {
     std::string text = "(";
@@ -120,12 +109,7 @@ void run(const Placement& placement, const gemm::Problem& problem, std::span<con
         gemm::bind_workspace(plan, workspace->data());
         regions.push_back({workspace->data(), plan.workspace_bytes, "workspace", true});
     }
-    for (const gemm::Launch& launch : plan.launches) {
-        runtime::LaunchShape shape;
-        std::copy_n(launch.grid, 3, shape.grid);
-        std::copy_n(launch.block, 3, shape.block);
-        placement.launch(launch.kernel, shape, launch.arguments, regions);
-    }
+    for (const Launch& launch : plan.launches) placement.launch(launch, regions);
 }
 
 Tensor product(Tensor a_tensor, Tensor b_tensor, std::optional<Tensor> bias, Dtype out_dtype) {

@@ -9,16 +9,11 @@
 #include <vector>
 
 #include "kernels/norm/plan.h"
+#include "torch/element_type.h"
 #include "torch/placement.h"
 
 namespace hipkittens::torch_door {
 namespace {
-
-norm::ElementType element_type(Dtype dtype) {
-    return dtype == Dtype::bfloat16  ? norm::ElementType::bf16
-           : dtype == Dtype::float16 ? norm::ElementType::f16
-                                     : norm::ElementType::f32;
-}
 
 Tensor dense(Tensor tensor, Dtype dtype) {
     Tensor copy = Tensor::empty(tensor.sizes(), dtype, tensor.device());
@@ -127,14 +122,6 @@ norm::Dropout dropout_of(double p, const std::optional<Tensor>& seed, const std:
             static_cast<uint32_t>(std::min(p * 0x1p32, 0x1p32 - 1)), static_cast<float>(1 / (1 - p))};
 }
 
-void launch(const Placement& placement, const norm::Launch& launch,
-            std::span<const runtime::Region> regions) {
-    runtime::LaunchShape shape;
-    std::copy_n(launch.grid, 3, shape.grid);
-    std::copy_n(launch.block, 3, shape.block);
-    placement.launch(launch.kernel, shape, launch.arguments, regions);
-}
-
 struct Results {
     Tensor y, sum, mean, rstd;
 };
@@ -194,7 +181,7 @@ Results forward(const std::string& where, Tensor x, std::optional<Tensor> residu
         regions.push_back({results.mean.data(), results.mean.extent_bytes(Dtype::float32), "mean", true});
     if (arguments.rstd)
         regions.push_back({results.rstd.data(), results.rstd.extent_bytes(Dtype::float32), "rstd", true});
-    launch(placement, norm::plan_forward(placement.target(), element_type(dtype), arguments), regions);
+    placement.launch(norm::plan_forward(placement.target(), element_type(dtype), arguments), regions);
     return results;
 }
 
@@ -318,9 +305,9 @@ void norm_backward(StableIValue* stack, uint64_t argument_count, uint64_t result
         if (partial[0] > 0)
             regions.push_back(
                 {workspace.data(), workspace.extent_bytes(Dtype::float32), "partial sums", true});
-        for (const norm::Launch& each : norm::plan_backward(placement.target(), element_type(dtype),
-                                                            arguments, dweight.data(), dbias.data()))
-            launch(placement, each, regions);
+        for (const Launch& each : norm::plan_backward(placement.target(), element_type(dtype), arguments,
+                                                      dweight.data(), dbias.data()))
+            placement.launch(each, regions);
     }
     stack[0] = to_result(std::move(dx));
     stack[1] = to_result(std::move(dresidual));

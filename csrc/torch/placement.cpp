@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 namespace hipkittens::torch_door {
@@ -44,18 +45,20 @@ Tensor Placement::empty(std::span<const int64_t> sizes, Dtype dtype) const {
     return result;
 }
 
-void Placement::launch(const std::string& kernel, const runtime::LaunchShape& shape,
-                       std::span<const unsigned char> arguments,
-                       std::span<const runtime::Region> regions) const {
+void Placement::launch(const Launch& launch, std::span<const runtime::Region> regions) const {
     if (place_.cpu) {
         if (const auto function = before_launch.load()) function();
     }
-    if (last_kernel.empty()) last_kernel = kernel;
+    if (last_kernel.empty()) last_kernel = launch.kernel;
     std::vector<runtime::Region> marked(regions.begin(), regions.end());
     for (runtime::Region& region : marked)
         region.unwritten =
             std::find(filled_.begin(), filled_.end(), region.pointer) != filled_.end() ? unwritten : 0;
-    runtime::launch(device_, kernel, shape, stream_, arguments.data(), arguments.size(), marked);
+    runtime::LaunchShape shape;
+    std::copy_n(launch.grid.begin(), 3, shape.grid);
+    std::copy_n(launch.block.begin(), 3, shape.block);
+    runtime::launch(device_, launch.kernel, shape, stream_, launch.arguments.data(), launch.arguments.size(),
+                    marked);
 }
 
 }  // namespace hipkittens::torch_door

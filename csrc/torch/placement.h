@@ -3,11 +3,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cstddef>
 #include <span>
-#include <string>
 #include <vector>
 
+#include "kernels/launch.h"
 #include "runtime/device.h"
 #include "runtime/launch.h"
 #include "torch/tensor.h"
@@ -24,8 +23,7 @@ class Placement {
     // A result or a workspace. Under checks it is NaN in every dtype until it is written.
     Tensor empty(std::span<const int64_t> sizes, Dtype dtype) const;
 
-    void launch(const std::string& kernel, const runtime::LaunchShape& shape,
-                std::span<const unsigned char> arguments, std::span<const runtime::Region> regions) const;
+    void launch(const Launch& launch, std::span<const runtime::Region> regions) const;
 
   private:
     Device place_;

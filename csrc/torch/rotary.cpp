@@ -7,16 +7,11 @@
 #include <vector>
 
 #include "kernels/rotary/plan.h"
+#include "torch/element_type.h"
 #include "torch/placement.h"
 
 namespace hipkittens::torch_door {
 namespace {
-
-rotary::ElementType element_type(Dtype dtype) {
-    return dtype == Dtype::bfloat16  ? rotary::ElementType::bf16
-           : dtype == Dtype::float16 ? rotary::ElementType::f16
-                                     : rotary::ElementType::f32;
-}
 
 // A copy where the last dimension has gaps.
 Tensor with_unit_stride(Tensor tensor, Dtype dtype) {
@@ -162,11 +157,8 @@ std::vector<Tensor> rotate(Call call, bool in_place) {
         regions.push_back({in.data(), in.extent_bytes(dtype), name, in_place});
         if (!in_place) regions.push_back({out[i].data(), out[i].extent_bytes(dtype), "out", true});
     }
-    const rotary::Launch launch = rotary::plan(placement.target(), element_type(dtype), arguments);
-    runtime::LaunchShape shape;
-    std::copy_n(launch.grid, 3, shape.grid);
-    std::copy_n(launch.block, 3, shape.block);
-    placement.launch(launch.kernel, shape, launch.arguments, regions);
+    const Launch launch = rotary::plan(placement.target(), element_type(dtype), arguments);
+    placement.launch(launch, regions);
     return out;
 }
 

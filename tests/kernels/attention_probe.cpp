@@ -17,7 +17,7 @@ std::string describe(const attention::Plan& plan) {
     std::ostringstream text;
     text << "[";
     for (size_t i = 0; i < plan.launches.size(); ++i) {
-        const attention::Launch& launch = plan.launches[i];
+        const Launch& launch = plan.launches[i];
         text << (i ? ", " : "") << "{\"kernel\": \"" << launch.kernel << "\", \"variant\": \""
              << launch.variant << "\", \"grid\": [" << launch.grid[0] << ", " << launch.grid[1] << ", "
              << launch.grid[2] << "], \"block\": [" << launch.block[0] << ", " << launch.block[1] << ", "

@@ -7,8 +7,6 @@
 
 namespace hipkittens::attention {
 
-enum class ElementType : int32_t { bf16, f16 };
-
 // A tensor [batch, rows, heads, head_dim] with unit stride along head_dim. Strides in elements.
 struct TensorArgument {
     const void* data;

@@ -1,6 +1,7 @@
 // kernels/attention/backward.h: gradients of one tile of queries, or of one tile of keys and values.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "../element_of.h"
 #include "backward_config.h"
 #include "dropout.h"
 #include "forward_tiles.h"
@@ -16,7 +17,7 @@ namespace hipkittens::attention {
 // order. Names below are of the owner's view: (own, stream) is (Q, K) and (dO, V) for queries, (K, Q) and (V, dO) for keys.
 template <BackwardConfig config>
 struct Backward {
-    using T = kittens::choose<config.input == Input::bf16, kittens::bf16, kittens::half>;
+    using T = typename element_of<config.input>::value;
     // Own rows are keys; gradients of Q or K; gradients of V.
     static constexpr bool of_keys = config.owner != Owner::queries, has_first = config.owner != Owner::values,
                           has_values =

@@ -8,7 +8,7 @@ namespace hipkittens::attention {
 
 struct BackwardConfig {
     Owner owner;
-    Input input;
+    ElementType input;
     int head_dim;  // of the tiles; any smaller one that is a multiple of 8 runs with the rest of a row masked
     int waves;
     int stream_rows;  // of the other side, in LDS at a time
@@ -28,7 +28,7 @@ struct BackwardVariant {
 struct DeltaVariant {
     const char* name;
     Targets targets;
-    Input input;
+    ElementType input;
 };
 inline constexpr int delta_threads = 256;
 // Of the tiles of the kernels that add up dQ in memory.
@@ -40,17 +40,17 @@ constexpr int convert_workgroups(int width) { return 4 * width / convert_columns
 struct ConvertVariant {
     const char* name;
     Targets targets;
-    Input input;
+    ElementType input;
 };
 
 // The rows of variants.def as constants variant_<name>, and all of a kind in order.
 #define ATTENTION_BACKWARD(name, targets, owner, input, head_dim, waves, stream_rows, dropout) \
     inline constexpr BackwardVariant variant_##name{                                           \
-        #name, Targets::targets, {Owner::owner, Input::input, head_dim, waves, stream_rows, dropout}};
+        #name, Targets::targets, {Owner::owner, ElementType::input, head_dim, waves, stream_rows, dropout}};
 #define ATTENTION_DELTA(name, targets, input) \
-    inline constexpr DeltaVariant variant_##name{#name, Targets::targets, Input::input};
+    inline constexpr DeltaVariant variant_##name{#name, Targets::targets, ElementType::input};
 #define ATTENTION_CONVERT(name, targets, input) \
-    inline constexpr ConvertVariant variant_##name{#name, Targets::targets, Input::input};
+    inline constexpr ConvertVariant variant_##name{#name, Targets::targets, ElementType::input};
 #include "each_row.h"
 
 inline constexpr BackwardVariant backward_variants[] = {

@@ -1,6 +1,7 @@
 // kernels/attention/backward_one_pass.h: all gradients from one walk over the queries of a tile of keys.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "../element_of.h"
 #include "backward_config.h"
 #include "dropout.h"
 #include "forward_tiles.h"
@@ -18,7 +19,7 @@ namespace hipkittens::attention {
 // one product, the LDS reads of the product `ahead` slots later, and a share of the arithmetic between products.
 template <BackwardConfig config>
 struct OnePass {
-    using T = kittens::choose<config.input == Input::bf16, kittens::bf16, kittens::half>;
+    using T = typename element_of<config.input>::value;
     static constexpr int threads = config.threads(), head_dim = config.head_dim, rows = config.rows_per_wave,
                          keys = config.rows(), queries = config.stream_rows;
     static_assert(config.waves == 4 && queries == statistics_block && kittens::target.transposed_lds_read);

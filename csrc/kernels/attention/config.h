@@ -1,18 +1,18 @@
 // kernels/attention/config.h: what is fixed when an attention kernel is compiled.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "../element_type.h"
+#include "../targets.h"
 
 namespace hipkittens::attention {
 
-enum class Input { bf16, f16 };
-enum class Targets { both, gfx942, gfx950 };
 enum class Schedule {
     simple,       // load the next tile, attend to this one, meet
     interleaved,  // matrix steps, softmax and LDS reads of neighbouring chunks of keys side by side
 };
 
 struct ForwardConfig {
-    Input input;
+    ElementType input;
     int head_dim;  // of the tiles; any smaller one that is a multiple of 8 runs with the rest of a row masked
     int waves;
     Schedule schedule;
@@ -34,16 +34,16 @@ struct ForwardVariant {
 struct CombineVariant {
     const char* name;
     Targets targets;
-    Input input;
+    ElementType input;
 };
 inline constexpr int combine_threads = 256, combine_lanes_per_row = 16;
 
 // The rows of variants.def as constants variant_<name>, and all of a kind in order.
 #define ATTENTION_FORWARD(name, targets, input, head_dim, waves, schedule, dropout) \
     inline constexpr ForwardVariant variant_##name{                                 \
-        #name, Targets::targets, {Input::input, head_dim, waves, Schedule::schedule, dropout}};
+        #name, Targets::targets, {ElementType::input, head_dim, waves, Schedule::schedule, dropout}};
 #define ATTENTION_COMBINE(name, targets, input) \
-    inline constexpr CombineVariant variant_##name{#name, Targets::targets, Input::input};
+    inline constexpr CombineVariant variant_##name{#name, Targets::targets, ElementType::input};
 #include "each_row.h"
 
 inline constexpr ForwardVariant forward_variants[] = {

@@ -51,12 +51,12 @@ struct backward_row {
 #include "each_row.h"
 
 // Kernels of rows and vectors, which need no LDS.
-template <template <class> class Kernel, Input input, class Arguments, int kernel_threads>
+template <template <class> class Kernel, ElementType input, class Arguments, int kernel_threads>
 struct plain_row {
     using arguments = Arguments;
     static constexpr int threads = kernel_threads, waves_per_simd = threads / 256;
     KITTENS_DEVICE static void enter(const arguments& values) {
-        Kernel<typename element_of<input>::type>::run(values);
+        Kernel<typename element_of<input>::value>::run(values);
     }
 };
 #define ATTENTION_DELTA(name, ...) \

@@ -1,6 +1,7 @@
 // kernels/attention/forward_wave.h: the 32 queries of one wave: their scores, weights and output.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "../element_of.h"
 #include "config.h"
 #include "dropout.h"
 #include "forward_output.h"
@@ -10,19 +11,10 @@
 
 namespace hipkittens::attention {
 
-template <Input input>
-struct element_of {
-    using type = kittens::bf16;
-};
-template <>
-struct element_of<Input::f16> {
-    using type = kittens::half;
-};
-
 // One query per pair of lanes. All waves of a workgroup go over the same tiles of keys.
 template <ForwardConfig config>
 struct ForwardWave {
-    using T = typename element_of<config.input>::type;
+    using T = typename element_of<config.input>::value;
     static constexpr int threads = config.threads(), head_dim = config.head_dim, keys = config.keys_per_tile,
                          queries = config.queries_per_wave;
     using Keys = KeyTiles<T, keys, head_dim, threads>;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <stdexcept>
 
 #include "../../tiles/target.h"
@@ -110,44 +109,27 @@ WorkgroupOrder order_of(const Problem& p, int64_t tiles, int64_t heads, int64_t 
     return order;
 }
 
-std::string symbol(const std::string& variant, int target) {
-    return "hipkittens_attention_" + variant + "_gfx" + std::to_string(target);
-}
-
-Launch launch_of(const std::string& variant, const Problem& p, const WorkgroupOrder& order, int threads,
-                 std::vector<unsigned char> arguments) {
+template <class Arguments>
+Launch launch_of(const char* variant, const Problem& p, const WorkgroupOrder& order, int threads,
+                 const Arguments& arguments) {
     const auto workgroups = static_cast<uint32_t>(order.tiles) * order.heads * order.batch * order.parts;
-    return {symbol(variant, p.target),
-            variant,
-            {workgroups, 1, 1},
-            {static_cast<uint32_t>(threads), 1, 1},
-            std::move(arguments)};
+    return hipkittens::launch_of("attention", variant, p.target, {workgroups, 1, 1}, threads, arguments);
 }
 
-template <class T>
-std::vector<unsigned char> bytes_of(const T& value) {
-    std::vector<unsigned char> bytes(sizeof(T));
-    std::memcpy(bytes.data(), &value, sizeof(T));
-    return bytes;
+bool runs_on(Targets targets, ElementType input, const Problem& p) {
+    return includes(targets, p.target) && input == p.element;
 }
 
 }  // namespace
 
 bool suits(const ForwardVariant& variant, const ForwardProblem& problem) {
     const Problem& p = problem.shared;
-    if (variant.targets == Targets::gfx942 && p.target != 942) return false;
-    if (variant.targets == Targets::gfx950 && p.target != 950) return false;
-    if ((variant.config.input == Input::bf16) != (p.element == ElementType::bf16)) return false;
+    if (!runs_on(variant.targets, variant.config.input, p)) return false;
     if (variant.config.dropout != (p.dropout_p > 0)) return false;
     return p.head_dim <= variant.config.head_dim;
 }
 
 namespace {
-
-bool runs_on(Targets targets, Input input, const Problem& p) {
-    return targets != (p.target == 942 ? Targets::gfx950 : Targets::gfx942) &&
-           (input == Input::bf16) == (p.element == ElementType::bf16);
-}
 
 int64_t compute_units(const Problem& p) {
     return p.compute_units > 0 ? p.compute_units
@@ -230,11 +212,9 @@ Launch combine_launch(const Problem& p, const ForwardArguments& forward) {
         refuse("the grid that joins parts has 2^32 threads or more");
     for (const CombineVariant& variant : combine_variants)
         if (runs_on(variant.targets, variant.input, p))
-            return {symbol(variant.name, p.target),
-                    variant.name,
-                    {static_cast<uint32_t>(workgroups), 1, 1},
-                    {combine_threads, 1, 1},
-                    bytes_of(arguments)};
+            return hipkittens::launch_of("attention", variant.name, p.target,
+                                         {static_cast<uint32_t>(workgroups), 1, 1}, combine_threads,
+                                         arguments);
     refuse("no kernel joins parts of this element type");
 }
 
@@ -289,8 +269,7 @@ Plan plan_forward_variant(const ForwardProblem& problem, const ForwardChoice& ch
         arguments.partial_out = problem.workspace;
         arguments.partial_lse = problem.workspace + choice.parts * statistics(p) * p.head_dim;
     }
-    plan.launches.push_back(
-        launch_of(variant.name, p, arguments.order, config.threads(), bytes_of(arguments)));
+    plan.launches.push_back(launch_of(variant.name, p, arguments.order, config.threads(), arguments));
     if (choice.parts > 1) plan.launches.push_back(combine_launch(p, arguments));
     return plan;
 }
@@ -462,7 +441,7 @@ Launch launch_over_blocks(const char* variant, const Problem& p, BackwardArgumen
     const int threads = delta_threads;
     arguments.order =
         order_of(p, divide_up(query_rows, statistics_block), p.heads, arguments.group, 1, threads);
-    Launch launch = launch_of(variant, p, arguments.order, threads, bytes_of(arguments));
+    Launch launch = launch_of(variant, p, arguments.order, threads, arguments);
     if ((launch.grid[0] + key_blocks) * threads > 0xffffffffll) refuse("the grid has 2^32 threads or more");
     launch.grid[0] += static_cast<uint32_t>(key_blocks);
     return launch;
@@ -559,8 +538,7 @@ Plan plan_backward(const BackwardProblem& problem) {
                                arguments.order);
             arguments.order.descending = of_queries;
         }
-        plan.launches.push_back(
-            launch_of(variant->name, p, arguments.order, config.threads(), bytes_of(arguments)));
+        plan.launches.push_back(launch_of(variant->name, p, arguments.order, config.threads(), arguments));
     };
     if (owner) {
         add(owner, p.n_k, p.key_heads);

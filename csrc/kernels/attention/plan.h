@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "../launch.h"
 #include "arguments.h"
 #include "backward_config.h"
 #include "config.h"
@@ -49,14 +50,6 @@ struct BackwardProblem {
     const float* lse = nullptr;
     const float* grad_lse = nullptr;  // null: zero
     float* workspace = nullptr;       // backward_workspace_floats, any contents
-};
-
-struct Launch {
-    std::string kernel;   // symbol
-    std::string variant;  // row of variants.def
-    uint32_t grid[3];     // workgroups
-    uint32_t block[3];    // threads
-    std::vector<unsigned char> arguments;
 };
 
 struct Plan {

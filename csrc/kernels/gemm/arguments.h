@@ -3,11 +3,10 @@
 #pragma once
 #include <stdint.h>
 
+#include "../element_type.h"
 #include "../workgroup_order.h"
 
 namespace hipkittens::gemm {
-
-enum class ElementType : int32_t { bf16, f16, f32 };
 
 // One operand: rows of unit stride. Strides in elements.
 struct MatrixArgument {

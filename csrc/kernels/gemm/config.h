@@ -1,12 +1,13 @@
 // kernels/gemm/config.h: what is fixed when a GEMM kernel is compiled.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "../element_type.h"
+#include "../targets.h"
 
 namespace hipkittens::gemm {
 
 // First letter A, second B, as in BLAS: n is stored as in C = A B, t transposed.
 enum class Orientation { nn, nt, tn, tt };
-enum class Input { bf16, f16 };
 // vector: rows begin on 4 bytes and hold whole dwords, operands move 16 bytes at a time. element: anything
 // else.
 enum class RowStart { vector, element };
@@ -15,11 +16,10 @@ enum class Schedule {
     ping_pong,    // two wave groups half a phase apart (tiles/schedule.h)
     interleaved,  // memory steps between the matrix steps of each wave
 };
-enum class Targets { both, gfx942, gfx950 };
 
 struct GemmConfig {
     Orientation orientation;
-    Input input;
+    ElementType input;
     int tile_m, tile_n, tile_k;
     int waves_m, waves_n;
     int matrix;  // rows of the matrix instruction: 16 or 32
@@ -45,12 +45,12 @@ struct GemmVariant {
 };
 
 // The rows of variants.def as constants variant_<name>, and all of them in order.
-#define GEMM(name, targets, orientation, input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix, rows, \
-             schedule, buffers)                                                                         \
-    inline constexpr GemmVariant variant_##name{                                                        \
-        #name,                                                                                          \
-        Targets::targets,                                                                               \
-        {Orientation::orientation, Input::input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix,      \
+#define GEMM(name, targets, orientation, input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix, rows,  \
+             schedule, buffers)                                                                          \
+    inline constexpr GemmVariant variant_##name{                                                         \
+        #name,                                                                                           \
+        Targets::targets,                                                                                \
+        {Orientation::orientation, ElementType::input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix, \
          RowStart::rows, Schedule::schedule, buffers}};
 #define GEMM_REDUCE(name, targets)
 #include "variants.def"

@@ -2,19 +2,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
+#include "../element_of.h"
 #include "arguments.h"
 #include "config.h"
 
 namespace hipkittens::gemm {
-
-template <Input input>
-struct element_of {
-    using type = kittens::bf16;
-};
-template <>
-struct element_of<Input::f16> {
-    using type = kittens::half;
-};
 
 // An operand in memory: its rows run along K or along the product's own dimension.
 template <class T, bool k_is_contiguous, int tile_k>
@@ -118,7 +110,7 @@ struct OperandPiece {
 // Both operands as a loop moves them: so many rows and columns of the workgroup's tile at a time, and all of a K tile.
 template <GemmConfig config, int rows = config.tile_m, int columns = config.tile_n>
 struct LoopOperands {
-    using T = typename element_of<config.input>::type;
+    using T = typename element_of<config.input>::value;
     static constexpr bool a_runs_along_k = !config.a_is_transposed(),
                           b_runs_along_k = config.b_is_transposed();
     using SourceA = OperandSource<T, a_runs_along_k, config.tile_k>;

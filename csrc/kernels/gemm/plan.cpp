@@ -18,7 +18,6 @@ constexpr int reduce_threads = 256;
 constexpr int64_t reach_bytes = 0xfff00000;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int size_of(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
 
 const kittens::Target& target_of(const Problem& problem) {
     return problem.target == kittens::gfx942.number ? kittens::gfx942 : kittens::gfx950;
@@ -93,17 +92,6 @@ TileOrder order_of(const Problem& p, const GemmConfig& config) {
     order.window_rows = std::min(order.tiles_m, tiles >= 1024 ? 8u : 4u);
     order.xcd_chunk = std::max(1u, std::min(order.window_rows * order.window_rows, tiles / order.xcds));
     return order;
-}
-
-template <class T>
-std::vector<unsigned char> bytes_of(const T& value) {
-    std::vector<unsigned char> bytes(sizeof(T));
-    std::memcpy(bytes.data(), &value, sizeof(T));
-    return bytes;
-}
-
-std::string symbol(const std::string& variant, int target) {
-    return "hipkittens_gemm_" + variant + "_gfx" + std::to_string(target);
 }
 
 const void* advanced(const void* data, int64_t elements, int size) {
@@ -194,10 +182,8 @@ int64_t largest_stride_bytes(const Problem& p, const GemmConfig& config) {
 
 bool suits(const GemmVariant& variant, const Problem& p) {
     const GemmConfig& config = variant.config;
-    if (variant.targets == Targets::gfx942 && p.target != 942) return false;
-    if (variant.targets == Targets::gfx950 && p.target != 950) return false;
+    if (!includes(variant.targets, p.target) || config.input != p.input) return false;
     if (config.orientation != orientation_of(p)) return false;
-    if ((config.input == Input::bf16) != (p.input == ElementType::bf16)) return false;
     Problem q = p;
     q.a = normalized(p.a, stored_a(p));
     q.b = normalized(p.b, stored_b(p));
@@ -258,12 +244,10 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
         part.b.data = advanced(b.data, first * b.batch_stride, 2);
         part.c.data =
             split ? advanced(nullptr, first * plane, 4) : advanced(c.data, first * c.batch_stride, out_size);
-        Launch launch{symbol(variant.name, problem.target), variant.name, {}, {}, bytes_of(part), -1};
-        launch.grid[0] = part.order.tiles_m * part.order.tiles_n;
-        launch.grid[1] = static_cast<uint32_t>(splits);
-        launch.grid[2] = static_cast<uint32_t>(batches);
-        launch.block[0] = static_cast<uint32_t>(config.threads());
-        launch.block[1] = launch.block[2] = 1;
+        Launch launch{launch_of("gemm", variant.name, problem.target,
+                                {part.order.tiles_m * part.order.tiles_n, static_cast<uint32_t>(splits),
+                                 static_cast<uint32_t>(batches)},
+                                config.threads(), part)};
         if (split) launch.workspace_at = offsetof(GemmArguments, c) + offsetof(MatrixArgument, data);
         result.launches.push_back(std::move(launch));
     }
@@ -280,12 +264,11 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
         reduce.splits = splits;
         reduce.output = problem.output;
         reduce.bias_type = problem.bias_type;
-        Launch launch{symbol("reduce", problem.target), "reduce", {}, {}, bytes_of(reduce), -1};
-        launch.grid[0] = static_cast<uint32_t>(divide_up(problem.n, reduce_threads));
-        launch.grid[1] = static_cast<uint32_t>(problem.m);
-        launch.grid[2] = static_cast<uint32_t>(std::min(problem.batch - first, largest_batches_per_launch));
-        launch.block[0] = reduce_threads;
-        launch.block[1] = launch.block[2] = 1;
+        Launch launch{launch_of(
+            "gemm", "reduce", problem.target,
+            {static_cast<uint32_t>(divide_up(problem.n, reduce_threads)), static_cast<uint32_t>(problem.m),
+             static_cast<uint32_t>(std::min(problem.batch - first, largest_batches_per_launch))},
+            reduce_threads, reduce)};
         launch.workspace_at = offsetof(ReduceArguments, partial);
         result.launches.push_back(std::move(launch));
     }

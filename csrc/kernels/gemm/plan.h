@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "../launch.h"
 #include "arguments.h"
 #include "config.h"
 
@@ -30,12 +31,7 @@ struct Problem {
     ElementType bias_type = ElementType::bf16;
 };
 
-struct Launch {
-    std::string kernel;   // symbol
-    std::string variant;  // row of variants.def
-    uint32_t grid[3];     // workgroups
-    uint32_t block[3];    // threads
-    std::vector<unsigned char> arguments;
+struct Launch : hipkittens::Launch {
     // Where in arguments the workspace's address is added, or -1.
     int workspace_at = -1;
 };

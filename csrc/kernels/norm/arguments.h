@@ -3,9 +3,9 @@
 #pragma once
 #include <stdint.h>
 
-namespace hipkittens::norm {
+#include "../element_type.h"
 
-enum class ElementType : int32_t { bf16, f16, f32 };
+namespace hipkittens::norm {
 
 // Rows are counted over up to three dimensions; row = (outer * middle_count + middle) * inner_count + inner.
 struct Rows {

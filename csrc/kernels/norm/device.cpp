@@ -1,6 +1,7 @@
 // kernels/norm/device.cpp: the entry point of one row of variants.def.
 // SPDX-License-Identifier: MIT
 // Compiled once per row and target with -DHIPKITTENS_VARIANT=<name>.
+#include "../preloaded_arguments.h"
 #include "backward.h"
 #include "plain.h"
 
@@ -81,24 +82,15 @@ struct reduce_row {
 }  // namespace hipkittens::norm
 
 using Arguments = hipkittens::norm::SELECTED::arguments;
-// Of what the host hands over, the first words are the kernel's own arguments, and the rest a struct behind them: scalars
-// arrive in registers, see tools/build_kernels.py.
-struct Rest {
-    uint64_t words[sizeof(Arguments) / 8 - 7];
-};
-struct Words {
-    uint64_t first[7];
-    Rest rest;
-};
-static_assert(sizeof(Words) == sizeof(Arguments) && alignof(Words) == alignof(Arguments));
 
 // Four waves on each SIMD: 128 registers, and enough rows under way that their latency is hidden.
 extern "C" __attribute__((global,
                           amdgpu_flat_work_group_size(hipkittens::norm::SELECTED::threads,
                                                       hipkittens::norm::SELECTED::threads),
                           amdgpu_waves_per_eu(hipkittens::norm::SELECTED::waves_per_simd))) void
-KERNEL_NAME(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g, Rest rest) {
+KERNEL_NAME(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g,
+            hipkittens::NotPreloaded<Arguments> rest) {
     static __attribute__((shared, aligned(16))) char lds[hipkittens::norm::SELECTED::lds_bytes];
-    const Words words = {{a, b, c, d, e, f, g}, rest};
-    hipkittens::norm::SELECTED::run(__builtin_bit_cast(Arguments, words), (kittens::shared_byte*)lds);
+    hipkittens::norm::SELECTED::run(hipkittens::joined<Arguments>({a, b, c, d, e, f, g}, rest),
+                                    (kittens::shared_byte*)lds);
 }

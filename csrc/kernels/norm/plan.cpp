@@ -3,7 +3,6 @@
 #include "plan.h"
 
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 
 namespace hipkittens::norm {
@@ -31,15 +30,9 @@ const RowVariant& variant_for(Kind kind, ElementType element, int64_t cols) {
 }
 
 template <class Arguments>
-Launch make_launch(int target, const std::string& variant, uint32_t x, uint32_t y, int threads,
-                   const Arguments& arguments) {
-    Launch launch{"hipkittens_norm_" + variant + "_gfx" + std::to_string(target),
-                  variant,
-                  {x, y, 1},
-                  {static_cast<uint32_t>(threads), 1, 1},
-                  std::vector<unsigned char>(sizeof(Arguments))};
-    std::memcpy(launch.arguments.data(), &arguments, sizeof(Arguments));
-    return launch;
+Launch launch_of(const std::string& variant, int target, uint32_t x, uint32_t y, int threads,
+                 const Arguments& arguments) {
+    return hipkittens::launch_of("norm", variant, target, {x, y, 1}, threads, arguments);
 }
 
 const char* name(ElementType element) {
@@ -90,9 +83,9 @@ Launch plan_forward(int target, ElementType element, const ForwardArguments& giv
         arguments.sum = given.sum;
         arguments.mean = given.mean;
         arguments.rstd = given.rstd;
-        return make_launch(target, plain_variant->name,
-                           divide_up(given.rows.count, plain_variant->shape.rows_per_workgroup()), 1,
-                           plain_variant->shape.threads(), arguments);
+        return launch_of(plain_variant->name, target,
+                         divide_up(given.rows.count, plain_variant->shape.rows_per_workgroup()), 1,
+                         plain_variant->shape.threads(), arguments);
     }
     const RowVariant& variant = variant_for(Kind::forward, element, given.rows.cols);
     ForwardArguments arguments = given;
@@ -101,7 +94,7 @@ Launch plan_forward(int target, ElementType element, const ForwardArguments& giv
     arguments.workers = groups * together;
     arguments.plain = plain && (given.parameter_type == element || given.parameter_type == ElementType::f32);
     arguments.per_column = per_column;
-    return make_launch(target, variant.name, groups, 1, variant.shape.threads(), arguments);
+    return launch_of(variant.name, target, groups, 1, variant.shape.threads(), arguments);
 }
 
 uint32_t backward_workers(int64_t rows, int64_t cols) {
@@ -126,13 +119,13 @@ std::vector<Launch> plan_backward(int target, ElementType element, const Backwar
     arguments.plain = given.wide && given.wide_parameters && given.rows.inner_count == given.rows.count &&
                       given.weight && given.parameter_type == element && !given.dropout.seed;
     arguments.per_column = 1.0f / static_cast<float>(given.rows.cols);
-    launches.push_back(make_launch(target, variant.name, groups, 1, variant.shape.threads(), arguments));
+    launches.push_back(launch_of(variant.name, target, groups, 1, variant.shape.threads(), arguments));
     if (!given.partial_weight && !given.partial_bias) return launches;
     if (!sums_columns(variant.shape)) {
         arguments.workers = workers;
-        launches.push_back(make_launch(target, std::string("columns_") + name(element),
-                                       divide_up(given.rows.cols, columns_per_wave),
-                                       divide_up(workers, column_waves), column_waves * 64, arguments));
+        launches.push_back(launch_of(std::string("columns_") + name(element), target,
+                                     divide_up(given.rows.cols, columns_per_wave),
+                                     divide_up(workers, column_waves), column_waves * 64, arguments));
     }
     ReduceArguments reduce{};
     uint32_t results = 0;
@@ -146,8 +139,8 @@ std::vector<Launch> plan_backward(int target, ElementType element, const Backwar
     reduce.workers = workers;
     reduce.cols = given.rows.cols;
     reduce.type = given.parameter_type;
-    launches.push_back(make_launch(target, "reduce", divide_up(given.rows.cols, reduce_columns), results,
-                                   reduce_waves * 64, reduce));
+    launches.push_back(launch_of("reduce", target, divide_up(given.rows.cols, reduce_columns), results,
+                                 reduce_waves * 64, reduce));
     return launches;
 }
 

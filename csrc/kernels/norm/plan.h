@@ -5,18 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "../launch.h"
 #include "arguments.h"
 #include "config.h"
 
 namespace hipkittens::norm {
-
-struct Launch {
-    std::string kernel;   // symbol
-    std::string variant;  // row of variants.def
-    uint32_t grid[3];     // workgroups
-    uint32_t block[3];    // threads
-    std::vector<unsigned char> arguments;
-};
 
 // Throws std::invalid_argument for rows that no kernel takes.
 void check(int64_t rows, int64_t cols);

@@ -3,25 +3,13 @@
 #pragma once
 #include "../../tiles/philox.h"
 #include "../../tiles/row_chunk.h"
+#include "../element_of.h"
 #include "config.h"
 
 namespace hipkittens::norm {
 
 using kittens::buffer;
 using kittens::eight;
-
-template <ElementType type>
-struct element_of {
-    using value = float;
-};
-template <>
-struct element_of<ElementType::bf16> {
-    using value = kittens::bf16;
-};
-template <>
-struct element_of<ElementType::f16> {
-    using value = kittens::half;
-};
 
 template <class T>
 inline constexpr ElementType type_of = ElementType::f32;

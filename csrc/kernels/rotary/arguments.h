@@ -3,9 +3,9 @@
 #pragma once
 #include <stdint.h>
 
-namespace hipkittens::rotary {
+#include "../element_type.h"
 
-enum class ElementType : int32_t { bf16, f16, f32 };
+namespace hipkittens::rotary {
 
 // A tensor of [batch, tokens, heads, features], features of unit stride. Strides in elements.
 struct HeadTensor {

@@ -1,6 +1,8 @@
 // kernels/rotary/device.cpp: the entry point of one row of variants.def.
 // SPDX-License-Identifier: MIT
 // Compiled once per row and target with -DHIPKITTENS_VARIANT=<name>.
+#include "../element_of.h"
+#include "../preloaded_arguments.h"
 #include "plain.h"
 
 #ifndef HIPKITTENS_VARIANT
@@ -13,19 +15,6 @@
 #define SELECTED PASTE(selected_, HIPKITTENS_VARIANT, , )
 
 namespace hipkittens::rotary {
-
-template <ElementType type>
-struct element_of {
-    using value = float;
-};
-template <>
-struct element_of<ElementType::bf16> {
-    using value = kittens::bf16;
-};
-template <>
-struct element_of<ElementType::f16> {
-    using value = kittens::half;
-};
 
 // Only the selected row's template is instantiated.
 template <ElementType element>
@@ -63,19 +52,8 @@ using Arguments = hipkittens::rotary::SELECTED::arguments;
 #if PASTE(IN_MEMORY_, HIPKITTENS_VARIANT, , )
 KERNEL KERNEL_NAME(Arguments arguments) { hipkittens::rotary::SELECTED::run(arguments); }
 #else
-// Of what the host hands over, the first words are the kernel's own arguments, and the rest a struct behind them: scalars
-// arrive in registers, see tools/build_kernels.py.
-struct Rest {
-    uint64_t words[sizeof(Arguments) / 8 - 7];
-};
-struct Words {
-    uint64_t first[7];
-    Rest rest;
-};
-static_assert(sizeof(Words) == sizeof(Arguments) && alignof(Words) == alignof(Arguments));
 KERNEL KERNEL_NAME(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g,
-                   Rest rest) {
-    const Words words = {{a, b, c, d, e, f, g}, rest};
-    hipkittens::rotary::SELECTED::run(__builtin_bit_cast(Arguments, words));
+                   hipkittens::NotPreloaded<Arguments> rest) {
+    hipkittens::rotary::SELECTED::run(hipkittens::joined<Arguments>({a, b, c, d, e, f, g}, rest));
 }
 #endif

@@ -3,13 +3,10 @@
 #include "plan.h"
 
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 
 namespace hipkittens::rotary {
 namespace {
-
-int64_t size_of(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
 
 bool on_dwords(const void* data, int64_t size, std::initializer_list<int64_t> strides) {
     if (reinterpret_cast<uintptr_t>(data) % 4) return false;
@@ -80,17 +77,6 @@ bool as_plain(ElementType element, const RotaryArguments& a, PlainArguments& pla
     return true;
 }
 
-template <class Arguments>
-Launch make_launch(int target, const char* name, uint32_t x, uint32_t y, const Arguments& arguments) {
-    Launch launch{std::string("hipkittens_rotary_") + name + "_gfx" + std::to_string(target),
-                  name,
-                  {x, y, 1},
-                  {waves * 64, 1, 1},
-                  std::vector<unsigned char>(sizeof(arguments))};
-    std::memcpy(launch.arguments.data(), &arguments, sizeof(arguments));
-    return launch;
-}
-
 }  // namespace
 
 Launch plan(int target, ElementType element, const RotaryArguments& given) {
@@ -115,10 +101,11 @@ Launch plan(int target, ElementType element, const RotaryArguments& given) {
     }
     if (chosen->plain) {
         const uint32_t together = waves >> plain.share_shift;  // tokens of a workgroup
-        return make_launch(target, chosen->name, (given.tokens + together - 1) / together, given.batch,
-                           plain);
+        return launch_of("rotary", chosen->name, target,
+                         {(given.tokens + together - 1) / together, given.batch, 1}, waves * 64, plain);
     }
-    return make_launch(target, chosen->name, static_cast<uint32_t>((all + waves - 1) / waves), 1, arguments);
+    return launch_of("rotary", chosen->name, target, {static_cast<uint32_t>((all + waves - 1) / waves), 1, 1},
+                     waves * 64, arguments);
 }
 
 }  // namespace hipkittens::rotary

@@ -1,0 +1,33 @@
+// kernels/launch.h: a kernel, its grid and the bytes of its arguments: what every plan comes to.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace hipkittens {
+
+struct Launch {
+    std::string kernel;             // symbol
+    std::string variant;            // row of variants.def
+    std::array<uint32_t, 3> grid;   // workgroups
+    std::array<uint32_t, 3> block;  // threads
+    std::vector<unsigned char> arguments;
+};
+
+// Of the row `variant` of `operation`, as it is built for target 942 or 950.
+template <class Arguments>
+Launch launch_of(const std::string& operation, const std::string& variant, int target,
+                 std::array<uint32_t, 3> grid, int threads, const Arguments& arguments) {
+    Launch launch{"hipkittens_" + operation + "_" + variant + "_gfx" + std::to_string(target),
+                  variant,
+                  grid,
+                  {static_cast<uint32_t>(threads), 1, 1},
+                  std::vector<unsigned char>(sizeof(Arguments))};
+    std::memcpy(launch.arguments.data(), &arguments, sizeof(Arguments));
+    return launch;
+}
+
+}  // namespace hipkittens

@@ -1,0 +1,30 @@
+// kernels/preloaded_arguments.h: a kernel's argument struct whose first words are scalar arguments.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../tiles/element.h"
+
+namespace hipkittens {
+
+// Scalar arguments arrive in registers with each wave, members of a struct do not (tools/build_kernels.py). So a kernel
+// takes the first words of what the host hands over as scalars, and the rest as a struct behind them.
+inline constexpr int preloaded_words = 7;
+
+template <class Arguments>
+struct NotPreloaded {
+    static_assert(sizeof(Arguments) % 8 == 0 && alignof(Arguments) == 8);
+    uint64_t words[sizeof(Arguments) / 8 - preloaded_words];
+};
+
+template <class Arguments>
+KITTENS_DEVICE Arguments joined(const uint64_t (&first)[preloaded_words],
+                                const NotPreloaded<Arguments>& rest) {
+    struct Words {
+        uint64_t first[preloaded_words];
+        NotPreloaded<Arguments> rest;
+    };
+    static_assert(sizeof(Words) == sizeof(Arguments));
+    const Words words = {{first[0], first[1], first[2], first[3], first[4], first[5], first[6]}, rest};
+    return __builtin_bit_cast(Arguments, words);
+}
+
+}  // namespace hipkittens

@@ -1,0 +1,22 @@
+// torch/element_type.h: a tensor's dtype as the plans of kernels name it.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "kernels/element_type.h"
+#include "torch/tensor.h"
+
+namespace hipkittens::torch_door {
+
+constexpr ElementType element_type(Dtype dtype) {
+    switch (dtype) {
+        case Dtype::bfloat16:
+            return ElementType::bf16;
+        case Dtype::float16:
+            return ElementType::f16;
+        case Dtype::float32:
+            break;
+    }
+    return ElementType::f32;
+}
+
+}  // namespace hipkittens::torch_door
