@@ -16,6 +16,28 @@ def check_tensor(where: str, name: str, value: Any) -> None:
         raise TypeError(f"{where}: {name} is sparse ({value.layout}); call .to_dense() first")
 
 
+def number(where: str, name: str, value: Any) -> float:
+    """`value` as a float. TypeError for what is no number."""
+    try:
+        if not isinstance(value, str):
+            return float(value)
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"{where}: {name} is {value!r}; it must be a number")
+
+
+def check_flag(where: str, name: str, value: Any) -> None:
+    """TypeError for what is neither True nor False: a word such as "no" would otherwise count as True."""
+    if isinstance(value, (str, torch.Tensor)) or value not in (False, True):
+        raise TypeError(f"{where}: {name} is {value!r}; allowed: True, False")
+
+
+def check_probability(where: str, name: str, value: Any) -> None:
+    """TypeError for what is no number, ValueError for one outside [0, 1)."""
+    if not 0.0 <= number(where, name, value) < 1.0:
+        raise ValueError(f"{where}: {name} is {value}; it must be in [0, 1)")
+
+
 def check_dtype_and_device(
     where: str,
     name: str,

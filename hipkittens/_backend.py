@@ -41,9 +41,14 @@ def uses_torch() -> bool:
 
 
 @functools.cache
+def _count_hip_devices() -> int:
+    return torch.cuda.device_count() if torch.version.hip and torch.cuda.is_available() else 0
+
+
+@torch.compiler.assume_constant_result
 def hip_device_count() -> int:
     """GPUs that torch sees through HIP. Asked at the first call that needs to know, never at import."""
-    return torch.cuda.device_count() if torch.version.hip and torch.cuda.is_available() else 0
+    return _count_hip_devices()
 
 
 def simulates_cpu_tensors() -> bool:

@@ -10,7 +10,7 @@ from typing import Literal, overload
 import torch
 
 from . import _backend
-from ._arguments import check_tensor
+from ._arguments import check_flag, check_probability, check_tensor, number
 from ._autocast import to_autocast_dtype
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -106,7 +106,7 @@ def attention(
     q, k, v = to_autocast_dtype(q, k, v)
     _check(where, q, k, v, layout)
     left, right = _window(where, window_size)
-    _check_options(where, dropout_p, deterministic)
+    _check_options(where, causal, dropout_p, deterministic)
     scale = _scale(where, scale, q)
     if layout == "bhnd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -216,7 +216,7 @@ def attention_varlen(
             "they must be equal"
         )
     left, right = _window(where, window_size)
-    _check_options(where, dropout_p, deterministic)
+    _check_options(where, causal, dropout_p, deterministic)
     scale = _scale(where, scale, q)
     if _backend.uses_torch():
         out, lse = _packed_in_torch(
@@ -234,7 +234,7 @@ def attention_varlen(
 def _scale(where: str, scale: float | None, q: torch.Tensor) -> float:
     if scale is None:
         return q.shape[-1] ** -0.5
-    scale = float(scale)
+    scale = number(where, "scale", scale)
     if not math.isfinite(scale):
         raise ValueError(f"{where}: scale is {scale}; it must be finite")
     return scale
@@ -247,9 +247,9 @@ def _draw_seed(dropout_p: float, device: torch.device) -> torch.Tensor | None:
     return torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=device)
 
 
-def _check_options(where: str, dropout_p: float, deterministic: bool | None) -> None:
-    if not 0.0 <= dropout_p < 1.0:
-        raise ValueError(f"{where}: dropout_p is {dropout_p}; it must be in [0, 1)")
+def _check_options(where: str, causal: bool, dropout_p: float, deterministic: bool | None) -> None:
+    check_flag(where, "causal", causal)
+    check_probability(where, "dropout_p", dropout_p)
     if deterministic not in (None, False, True):
         raise TypeError(f"{where}: deterministic is {deterministic!r}; allowed: None, False, True")
 
@@ -297,6 +297,8 @@ def _shortened(values: list[int]) -> str:
 def _window(where: str, window_size: tuple[int, int]) -> tuple[int, int]:
     try:
         left, right = (int(side) for side in window_size)
+        if (left, right) != tuple(window_size):
+            raise TypeError
     except (TypeError, ValueError):
         raise TypeError(
             f"{where}: window_size is {window_size!r}; it must be two integers (left, right)"
@@ -338,7 +340,10 @@ def _check(where: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout
         raise ValueError(
             f"{where}: q has head size {q.shape[-1]} and k {k.shape[-1]} ({shapes}); they must be equal"
         )
-    if k.shape[heads] == 0 or q.shape[heads] % k.shape[heads]:
+    for name, value in tensors.items():
+        if value.shape[heads] == 0:
+            raise ValueError(f"{where}: {name} has 0 heads ({shapes}; {layout}); allowed: 1 or more")
+    if q.shape[heads] % k.shape[heads]:
         raise ValueError(
             f"{where}: {q.shape[heads]} heads of q are not a multiple of {k.shape[heads]} heads of k ({shapes}; {layout})"
         )

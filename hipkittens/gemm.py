@@ -39,7 +39,7 @@ def matmul(
     if _backend.uses_torch():
         return _in_torch(a, b, bias, out_dtype)
     if b.dim() == 2 and a.dim() > 2:  # one product with more rows
-        rows = a.reshape(-1, a.shape[-1])
+        rows = a.flatten(0, -2)
         return _product(rows, b, bias, out_dtype).reshape(*a.shape[:-1], b.shape[-1])
     if a.shape[:-2] != b.shape[:-2]:
         try:
@@ -74,7 +74,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
         )
     if _backend.uses_torch():
         return _in_torch(x, weight.t(), bias, out_dtype)
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.flatten(0, -2)
     return _product(rows, weight.t(), bias, out_dtype).reshape(*x.shape[:-1], weight.shape[0])
 
 

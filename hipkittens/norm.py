@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, overload
 
 import torch
 
 from . import _autocast, _backend
-from ._arguments import check_dtype_and_device, check_tensor
+from ._arguments import check_dtype_and_device, check_probability, check_tensor, number
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LARGEST_ROW = 65536
@@ -74,9 +75,8 @@ def layer_norm(
     Raises TypeError or ValueError, before anything is launched, for what has no kernel.
     """
     x, residual = _widened(x, residual)
-    _check("layer_norm", x, weight, bias, residual)
-    if not 0.0 <= dropout_p < 1.0:
-        raise ValueError(f"hipkittens.layer_norm: dropout_p is {dropout_p}; it must be in [0, 1)")
+    _check("layer_norm", x, weight, bias, residual, eps)
+    check_probability("hipkittens.layer_norm", "dropout_p", dropout_p)
     if _backend.uses_torch():
         z = torch.nn.functional.dropout(x, dropout_p)
         z = z if residual is None else z + residual
@@ -142,7 +142,7 @@ def rms_norm(
     With return_residual the result is (y, z). Shapes, dtypes, rounding and errors are those of layer_norm.
     """
     x, residual = _widened(x, residual)
-    _check("rms_norm", x, weight, None, residual)
+    _check("rms_norm", x, weight, None, residual, eps)
     if _backend.uses_torch():
         z = x if residual is None else x + residual
         y = torch.nn.functional.rms_norm(z.float(), z.shape[-1:], _as_float(weight), eps).to(z.dtype)
@@ -176,8 +176,10 @@ def _widened(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tens
     return x, residual
 
 
-def _check(function: str, x, weight, bias, residual) -> None:
+def _check(function: str, x, weight, bias, residual, eps) -> None:
     where = f"hipkittens.{function}"
+    if not 0.0 <= number(where, "eps", eps) < math.inf:
+        raise ValueError(f"{where}: eps is {eps}; it must be finite and not negative")
     named = [("x", x), ("weight", weight), ("bias", bias), ("residual", residual)]
     for name, value in named:
         if value is None and name != "x":

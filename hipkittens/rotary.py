@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from . import _backend
-from ._arguments import check_dtype_and_device, check_tensor
+from ._arguments import check_dtype_and_device, check_flag, check_tensor
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LAYOUTS = ("bnhd", "bhnd")
@@ -73,7 +73,7 @@ def rotary_qk(
 
 
 def _rotate(function, names, tensors, cos, sin, interleaved, positions, cu_seqlens, offset, layout, inplace):
-    _check(function, names, tensors, cos, sin, positions, cu_seqlens, offset, layout, inplace)
+    _check(function, names, tensors, cos, sin, interleaved, positions, cu_seqlens, offset, layout, inplace)
     heads_first = layout == "bhnd"
     whole = tuple(value.unsqueeze(0) if value.dim() == 3 else value for value in tensors)
     tokens = whole[0].shape[2 if heads_first else 1]
@@ -130,13 +130,18 @@ def _in_torch(x, cos, sin, interleaved, positions, offset, heads_first):
     return torch.cat((turned.to(x.dtype), rest), -1)
 
 
-def _check(function, names, tensors, cos, sin, positions, cu_seqlens, offset, layout, inplace) -> None:
+def _check(
+    function, names, tensors, cos, sin, interleaved, positions, cu_seqlens, offset, layout, inplace
+) -> None:
     where = f"hipkittens.{function}"
     named = [*zip(names, tensors, strict=True), ("cos", cos), ("sin", sin)]
     first = tensors[0]
     for name, value in named:
         check_tensor(where, name, value)
         check_dtype_and_device(where, name, value, DTYPES, names[0], first)
+    check_flag(where, "interleaved", interleaved)
+    if isinstance(offset, bool) or not isinstance(offset, (int, torch.SymInt)):
+        raise TypeError(f"{where}: offset is {offset!r}; it must be an int (positions takes a tensor)")
     if layout not in LAYOUTS:
         raise ValueError(f"{where}: layout is {layout!r}; allowed: bnhd, bhnd")
     for name, value in named[:-2]:

@@ -21,6 +21,11 @@ def z(*shape, dtype=BF16, **options):
 
 mm, lin = hipkittens.matmul, hipkittens.linear
 
+
+def attend(**options):
+    return hipkittens.attention(z(1, 8, 2, 64), z(1, 8, 2, 64), z(1, 8, 2, 64), **options)
+
+
 # what, call, exception, message
 BAD = [
     ("a list for a", lambda: mm([[1.0]], z(1, 1)), TypeError,
@@ -70,6 +75,25 @@ BAD = [
      "hipkittens.linear: x has shape (); it needs at least 1 dimension"),
     ("None for x", lambda: lin(None, z(4, 3)), TypeError,
      "hipkittens.linear: x is NoneType; it must be a torch.Tensor"),
+    ("a word for causal", lambda: attend(causal="no"), TypeError,
+     "hipkittens.attention: causal is 'no'; allowed: True, False"),
+    ("a word for scale", lambda: attend(scale="8"), TypeError,
+     "hipkittens.attention: scale is '8'; it must be a number"),
+    ("a word for dropout_p", lambda: attend(dropout_p="0.1"), TypeError,
+     "hipkittens.attention: dropout_p is '0.1'; it must be a number"),
+    ("half a key in a window", lambda: attend(window_size=(1.5, 0)), TypeError,
+     "hipkittens.attention: window_size is (1.5, 0); it must be two integers (left, right)"),
+    ("no heads", lambda: hipkittens.attention(z(1, 8, 2, 64), z(1, 8, 0, 64), z(1, 8, 0, 64)), ValueError,
+     "hipkittens.attention: k has 0 heads (q: (1, 8, 2, 64), k: (1, 8, 0, 64), v: (1, 8, 0, 64); bnhd); "
+     "allowed: 1 or more"),
+    ("a negative eps", lambda: hipkittens.rms_norm(z(2, 8), z(8), eps=-1e-6), ValueError,
+     "hipkittens.rms_norm: eps is -1e-06; it must be finite and not negative"),
+    ("a word for eps", lambda: hipkittens.layer_norm(z(2, 8), z(8), eps="1e-5"), TypeError,
+     "hipkittens.layer_norm: eps is '1e-5'; it must be a number"),
+    ("a word for interleaved", lambda: hipkittens.rotary(z(1, 2, 1, 8), z(2, 4), z(2, 4), interleaved="no"), TypeError,
+     "hipkittens.rotary: interleaved is 'no'; allowed: True, False"),
+    ("half an offset", lambda: hipkittens.rotary(z(1, 2, 1, 8), z(9, 4), z(9, 4), offset=0.5), TypeError,
+     "hipkittens.rotary: offset is 0.5; it must be an int (positions takes a tensor)"),
     ("an unknown target", lambda: hipkittens.simulate("gfx90a"), ValueError,
      "hipkittens.simulate: arch is 'gfx90a'; allowed: gfx942, gfx950"),
     ("an unknown arithmetic", lambda: hipkittens.simulate(arithmetic="slow"), ValueError,

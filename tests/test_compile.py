@@ -12,6 +12,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import hipkittens
 from hipkittens import nn
 
+pytestmark = pytest.mark.filterwarnings("error:Dynamo detected:UserWarning")  # users would see them
+
 BF16 = torch.bfloat16
 HEADS, KEY_HEADS, SIZE, WIDTH = 4, 2, 32, 64
 

@@ -54,6 +54,8 @@ def test_empty(target, shape):
     assert torch.equal(result, random(n).expand(m, n))
     assert torch.equal(hipkittens.matmul(random(m, k), random(k, n)), torch.zeros(m, n, dtype=BF16))
     assert hipkittens.matmul(random(0, m, k), random(0, k, n)).shape == (0, m, n)
+    assert hipkittens.matmul(random(2, m, k), random(k, n)).shape == (2, m, n)
+    assert torch.equal(hipkittens.linear(random(m, k), random(n, k), random(n)), random(n).expand(m, n))
 
 
 def test_linear_has_the_shapes_of_torch(target):
