@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import calibration_baselines as baselines
 import calibration_published
-
-if TYPE_CHECKING:
-    from calibration_report import Report
+from calibration_report import Report, published_plot
 
 
 def draw(report: Report, path: Path) -> None:
@@ -45,7 +43,7 @@ def draw(report: Report, path: Path) -> None:
     if report.published:
         figure, panel = pyplot.subplots(figsize=(6.5, 6), layout="constrained")
         _draw_published(report, panel)
-        figure.savefig(published(path), dpi=110)
+        figure.savefig(published_plot(path), dpi=110)
         pyplot.close(figure)
 
 
@@ -86,11 +84,6 @@ def _draw_published(report: Report, panel: Any) -> None:
         title="Kernels of published tables",
     )
     panel.legend(fontsize=6)
-
-
-def published(path: Path) -> Path:
-    """Where published times are drawn when the others go to `path`."""
-    return path.with_name(f"{path.stem}_published{path.suffix}")
 
 
 def _diagonal(panel: Any, times: list[float], error: float) -> tuple[float, float]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import calibration_baselines as baselines
-import calibration_plot
 import calibration_published
 from calibration_fit import Fit
 from calibration_rows import FIT_SHARE, Row
@@ -39,6 +38,11 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_without_nan(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def published_plot(path: Path) -> Path:
+    """Where published times are drawn when the others go to `path`."""
+    return path.with_name(f"{path.stem}_published{path.suffix}")
 
 
 @dataclasses.dataclass
@@ -413,7 +417,7 @@ class Report:
         published = "None was run."
         if self.published:
             drawn = (
-                f"![Modelled over published times]({os.path.relpath(calibration_plot.published(plot), 'docs')})\n\n"
+                f"![Modelled over published times]({os.path.relpath(published_plot(plot), 'docs')})\n\n"
                 if plot
                 else ""
             )

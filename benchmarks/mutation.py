@@ -32,9 +32,9 @@ from mutation_problems import kernels, short_name, trial
 from mutation_proof import proof
 from mutation_run import Subject, capture
 
-from hipkittens import _library
+from hipkittens import _installation
 
-TARGETS = _library.TARGETS
+TARGETS = _installation.TARGETS
 USUAL = (
     "gemm_nt_bf16_256x256x64", "attention_forward_bf16_d128_interleaved", "attention_backward_delta_bf16",
     "attention_backward_[!d]*_bf16_d128", "norm_forward_bf16_2048",
@@ -57,7 +57,7 @@ def subject(target: str, name: str) -> Subject:
     if problem.workers_at is not None:
         launch.share_among(problem.workgroups, problem.workers_at)
     launch.first_workgroups(problem.workgroups)
-    pack = _library.pack(target)
+    pack = _installation.pack(target)
     return Subject(launch, pack.image(pack.entry(symbol)))
 
 

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hipkittens import _library, _simulator
+from hipkittens import _disassembly, _simulator
 
 KINDS = ("wait", "barrier", "nop", "swap", "swizzle", "offset")
 _S_NOP_0 = struct.pack("<I", 0xBF800000)
@@ -76,7 +76,7 @@ class Mutant:
 
 
 def listing(target: str, image: bytes) -> list[Line]:
-    ((_, text),) = _library.code(image)
+    ((_, text),) = _disassembly.code(image)
     number, lines, address = int(target[3:]), [], 0
     while address < len(text):
         size, line = _simulator.disassemble(number, text[address : address + 16])
@@ -87,7 +87,7 @@ def listing(target: str, image: bytes) -> list[Line]:
 
 
 def mutated(image: bytes, mutant: Mutant) -> bytes:
-    ((_, text),) = _library.code(image)
+    ((_, text),) = _disassembly.code(image)
     begin = image.index(text) + mutant.address
     return image[:begin] + mutant.code + image[begin + len(mutant.code) :]
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import hipkittens
-from hipkittens import _library
+from hipkittens import _installation
 from hipkittens._representative import _DTYPES, _draw, _gemm, _rotary
 
 # m, n, k at which the plan takes the tile on the targets that have it: it wants a tile for every compute unit.
@@ -68,7 +68,7 @@ class Trial:
 
 
 def kernels(target: str) -> list[str]:
-    return [kernel["symbol"] for entry in _library.pack(target).entries for kernel in entry["kernels"]]
+    return [kernel["symbol"] for entry in _installation.pack(target).entries for kernel in entry["kernels"]]
 
 
 def short_name(symbol: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import hipkittens
-from hipkittens import _findings, _library, _simulator
+from hipkittens import _findings, _installation, _library, _simulator
 
 # All checkers but the notes, which are about speed.
 ERRORS = sum(bit for name, bit in _findings.CHECKERS.items() if name != "notes")
@@ -52,7 +52,7 @@ class Fault(Exception):
 
 
 def _simulator_library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(_library.SIMULATOR))
+    library = ctypes.CDLL(str(_installation.SIMULATOR))
     library.hipkittens_last_error.restype = ctypes.c_char_p
     library.hipkittens_get_settings.restype = None
     library.hipkittens_set_launch_observer.restype = None
@@ -113,7 +113,7 @@ class Launch:
             if region.writable:
                 region.data[:] = region.before
         library = _simulator_library()
-        device = _library.TARGETS.index(self.target)
+        device = _installation.TARGETS.index(self.target)
         _require(library.hipSetDevice(device))
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         _require(library.hipModuleLoadData(ctypes.byref(module), image))

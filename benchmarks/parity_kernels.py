@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import hipkittens
-from hipkittens import _library, _representative
+from hipkittens import _installation, _representative
 from hipkittens._pack import Pack
 
 TARGETS = ("gfx942", "gfx950")
@@ -114,7 +114,7 @@ def run(target: str) -> dict[str, Any]:
         for name, call in calls():
             if not all(tensor.isfinite().all() for tensor in call()):
                 broken.append(name)
-    listed = {entry["name"] for entry in _library.pack(target).entries}
+    listed = {entry["name"] for entry in _installation.pack(target).entries}
     ran = {name for of, name in seen if of == target}
     return {
         "target": target,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import performance_traces
-from performance_tables import DEVICES, FAMILIES, ROOT, TABLES, Entry, Family
+from performance_rows import DEVICES, FAMILIES, ROOT, TABLES, Entry, Family
 
 from hipkittens.profiling import bench, plot, published
 

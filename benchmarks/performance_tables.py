@@ -5,6 +5,7 @@
     python benchmarks/performance_tables.py                              # all of it, about twenty minutes on two cores
     python benchmarks/performance_tables.py --only gemm --devices MI355X # rows of these tables and devices alone
     python benchmarks/performance_tables.py --page                       # the page and plots again, from the rows there are
+    python benchmarks/performance_tables.py --page --traces              # and the two traces
 
 A row stays as it is while what it was made from does: the code objects that it launches, the plan that chose them, the
 model's parameters, the peer's kernels. So a second run does again only what changed. --check prints the rows that are out of date;
@@ -14,269 +15,39 @@ model's parameters, the peer's kernels. So a second run does again only what cha
 from __future__ import annotations
 
 import argparse
-import csv
-import dataclasses
-import functools
-import hashlib
-import importlib.metadata
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import performance_page
+import performance_rows
+import performance_traces
 
-from hipkittens import _library, _timing
 from hipkittens._progress import progress_bar
 from hipkittens.profiling import bench
-from hipkittens.profiling.listing import listing
-from hipkittens.profiling.model_error import error_of
-from hipkittens.profiling.peers import Unavailable, peer
-from hipkittens.profiling.problems import Problem, parse_shapes
-from tests.oracles.aiter import wheel
-
-ROOT = Path(__file__).resolve().parent.parent
-ROWS = ROOT / "docs" / "performance.csv"
-DEVICES = ("MI300X", "MI325X", "MI350X", "MI355X")
-FOLDERS = {"attention_backward": "attention", "layer_norm": "norm", "rms_norm": "norm"}
-# What else a library's rows come from, besides the model's parameters.
-_PEER_SOURCES = {
-    "triton": ("benchmarks/peer_triton.py", "tests/oracles/triton_kernels.py"),
-    "aiter": ("benchmarks/peer_aiter.py",),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """One table of the page: an operation at shapes that differ in one size.
-
-    shape  with {N} for the size, and {rows} for 16 N rows
-    sizes  of ours by device; peers: the largest size of each library that is run, by device
-    """
-
-    table: str
-    title: str
-    operation: str
-    shape: str
-    sizes: Mapping[str, tuple[int, ...]]
-    peers: Mapping[str, Mapping[str, int]]
-
-    def problem(self, size: int) -> Problem:
-        (problem,) = parse_shapes(self.operation, self.shape.format(N=size, rows=16 * size))
-        return problem
-
-    def wanted(self, device: str) -> Iterable[tuple[int, str]]:
-        """Sizes and libraries to run."""
-        for size in self.sizes.get(device, ()):
-            yield size, bench.OURS
-            yield from ((size, name) for name, most in self.peers.items() if size <= most.get(device, 0))
-
-
-def _everywhere(value: Any) -> dict[str, Any]:
-    return dict.fromkeys(DEVICES, value)
-
-
-def _attention(
-    name: str, operation: str, heads: str, sizes: Mapping[str, tuple[int, ...]], peers: Sequence[str]
-):
-    """Without a mask and causal. Peers run at all sizes but Triton, whose kernels have many more instructions."""
-    for mask in ("", ":causal"):
-        most = {
-            library: {
-                device: min(some) if library == "triton" else max(some) for device, some in sizes.items()
-            }
-            for library in peers
-        }
-        yield Family(
-            operation,
-            name + (", causal" if mask else ""),
-            operation,
-            f"B16{heads.format(N='{N}')}{mask}",
-            sizes,
-            most,
-        )
-
-
-_FIRST = _everywhere((1024,))
-_TWO = {"MI300X": (1024, 2048), "MI355X": (1024, 2048)}
-_MEMORY = {
-    "MI300X": (1024, 2048, 4096),
-    "MI325X": (1024, 4096),
-    "MI350X": (1024, 4096),
-    "MI355X": (1024, 2048, 4096, 8192),
-}
-_MEMORY_PEERS = {"triton": {"MI300X": 4096, "MI355X": 8192}}
-FAMILIES = (
-    Family(
-        "gemm", "GEMM, M = N = K", "gemm", "{N}x{N}x{N}", _everywhere((1024, 2048, 4096, 8192)),
-        {"triton": _everywhere(2048), "aiter": _everywhere(2048)},
-    ),
-    *_attention("Attention, 16 heads of 128, batch 16", "attention", "H16N{N}D128", _FIRST | _TWO, ("aiter", "triton")),
-    *_attention("Attention, 64 query and 8 key heads of 128, batch 16", "attention", "H64K8N{N}D128",
-                {"MI300X": (1024,), "MI355X": (1024,)}, ("aiter",)),
-    *_attention("Attention, 16 heads of 64, batch 16", "attention", "H16N{N}D64", _TWO, ()),
-    *_attention("Attention backward, 16 heads of 128, batch 16", "attention_backward", "H16N{N}D128", _FIRST, ("aiter",)),
-    *_attention("Attention backward, 64 query and 8 key heads of 128, batch 16", "attention_backward", "H64K8N{N}D128",
-                {"MI355X": (1024,)}, ("aiter",)),
-    Family("rotary", "Rotary embedding, 16 heads of 128, batch 16", "rotary", "B16H16N{N}D128", _MEMORY, _MEMORY_PEERS),
-    Family("layer_norm", "Layer norm of 2048 features, batch 16", "layer_norm", "{rows}x2048", _MEMORY, _MEMORY_PEERS),
-    Family("rms_norm", "RMS norm of 2048 features, batch 16", "rms_norm", "{rows}x2048", _MEMORY, _MEMORY_PEERS),
-)  # fmt: skip
-TABLES = tuple(dict.fromkeys(family.table for family in FAMILIES))
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """A row of bench, and of ours what its longest launch is held up by.
-
-    main_loop_mfma_busy, bottleneck  as in `hipkittens profile`
-    made_from                        digest of what it was made from
-    """
-
-    row: bench.Row
-    main_loop_mfma_busy: float | None
-    bottleneck: str
-    made_from: str
-
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        return self.row.operation, self.row.device, self.row.shape, self.row.library
-
-
-@functools.cache
-def _code_objects(target: str) -> dict[str, str]:
-    """sha256 of the code object of each kernel."""
-    return {
-        kernel["symbol"]: entry["sha256"]
-        for entry in _library.pack(target).entries
-        for kernel in entry["kernels"]
-    }
-
-
-@functools.cache
-def _parameters(device: str) -> str:
-    return repr([(row["name"], row["value"]) for row in _timing.parameters(device)])
-
-
-def made_from(operation: str, device: str, library: str, kernels: Sequence[str]) -> str:
-    """Digest of what a row comes from; "" where that is not here, so that nothing equals it."""
-    parts = [_parameters(device)]
-    if library == bench.OURS:
-        here = _code_objects(_timing.DEVICES[device])
-        if not set(kernels) <= here.keys():
-            return ""
-        parts += [here[name] for name in kernels]
-        folder = ROOT / "csrc" / "kernels" / FOLDERS.get(operation, operation)
-        plans = (folder / name for name in ("plan.cpp", "costs.def"))
-        parts += [path.read_text() for path in plans if path.exists()]
-    else:
-        parts += [(ROOT / name).read_text() for name in _PEER_SOURCES[library]]
-        parts.append(wheel.VERSION if library == "aiter" else importlib.metadata.version("triton"))
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
-def out_of_date(entries: Iterable[Entry]) -> list[Entry]:
-    def differs(entry: Entry) -> bool:
-        row = entry.row
-        return entry.made_from != made_from(row.operation, row.device, row.library, row.kernels)
-
-    return [entry for entry in entries if differs(entry)]
-
-
-def run(problem: Problem, device: str, library: str) -> Entry | None:
-    """None where the library has nothing for it."""
-    try:
-        if library == bench.OURS:
-            candidates = iter([("", problem.call())])
-        else:
-            candidates = peer(library).modelled(problem, _timing.DEVICES[device])
-        row, launches = bench.modelled_row(problem, device, library, candidates, timeline=1)
-    except Unavailable as reason:
-        print(f"{library} {problem.shape} {device}: {reason}", file=sys.stderr)
-        return None
-    busy, sentence = None, ""
-    if library == bench.OURS:
-        longest = max(launches, key=lambda launch: launch.microseconds)
-        said = listing(longest, error_of(problem, device))
-        loop = said.main_loop
-        busy = loop.mfma_busy if loop and loop.mfma_instructions else None
-        sentence = said.bottleneck if len(launches) == 1 else f"{longest.kernel}: {said.bottleneck}"
-    return Entry(row, busy, sentence, made_from(row.operation, device, library, row.kernels))
-
-
-_FIELDS = {field.name: field.type for field in dataclasses.fields(bench.Row)}
-_OWN = ("main_loop_mfma_busy", "bottleneck", "made_from")
-# Published figures are looked up for the page, and speedups follow from the rest.
-_DERIVED = tuple(name for name in _FIELDS if name.startswith(("published_", "speedup")))
-_COLUMNS = (*(name for name in _FIELDS if name not in _DERIVED), *_OWN)
-
-
-def read(path: Path = ROWS) -> dict[tuple[str, str, str, str], Entry]:
-    """Rows carry the model's error as it is known now, not as it was when they ran."""
-    if not path.exists():
-        return {}
-
-    def value(name: str, text: str) -> Any:
-        kind = str(_FIELDS.get(name, "float | None" if name == "main_loop_mfma_busy" else "str"))
-        if name == "kernels":
-            return tuple(text.split())
-        if kind.startswith("float"):
-            return float(text) if text else None
-        return int(text) if kind == "int" else text
-
-    entries = []
-    with path.open(newline="") as file:
-        for line in csv.DictReader(file):
-            values = {name: value(name, text) for name, text in line.items()}
-            own = {name: values.pop(name) for name in _OWN}
-            (problem,) = parse_shapes(values["operation"], values["shape"])
-            error = error_of(problem, values["device"])
-            values |= {"error_percent": error.percent, "error_of": error.text}
-            entries.append(Entry(bench.Row(**values), **own))
-    return {entry.key: entry for entry in entries}
-
-
-def write(entries: Mapping[Any, Entry], path: Path = ROWS) -> None:
-    """In the order of the page, so that a new figure is a changed line."""
-
-    def text(value: Any) -> Any:
-        if isinstance(value, float):
-            return f"{value:.5g}"
-        if isinstance(value, tuple):
-            return " ".join(value)
-        return "" if value is None else value
-
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_COLUMNS)
-        for entry in in_order(entries):
-            values = dataclasses.asdict(entry.row) | {name: getattr(entry, name) for name in _OWN}
-            writer.writerow([text(values[name]) for name in _COLUMNS])
-
-
-def in_order(entries: Mapping[Any, Entry]) -> list[Entry]:
-    """Those that the families still ask for."""
-    keys = dict.fromkeys(
-        (family.operation, device, family.problem(size).shape, library)
-        for family in FAMILIES
-        for device in DEVICES
-        for size, library in family.wanted(device)
-    )
-    return [entries[key] for key in keys if key in entries]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--only", default=",".join(TABLES), help=f"some of {', '.join(TABLES)}")
-    parser.add_argument("--devices", default=",".join(DEVICES), help=f"some of {', '.join(DEVICES)}")
+    parser.add_argument(
+        "--only",
+        default=",".join(performance_rows.TABLES),
+        help=f"some of {', '.join(performance_rows.TABLES)}",
+    )
+    parser.add_argument(
+        "--devices",
+        default=",".join(performance_rows.DEVICES),
+        help=f"some of {', '.join(performance_rows.DEVICES)}",
+    )
     parser.add_argument("--libraries", default="hipkittens,aiter,triton", help="default: %(default)s")
     parser.add_argument("--largest", type=int, default=1 << 30, metavar="N", help="no sizes above")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no row after so many")
     parser.add_argument("--again", action="store_true", help="also rows that are not out of date")
     parser.add_argument("--page", action="store_true", help="run nothing, write rows, page and plots")
+    parser.add_argument("--traces", action="store_true", help="also model the two traces of the page again")
     parser.add_argument(
         "--check",
         action="store_true",
@@ -285,41 +56,45 @@ def main() -> None:
     arguments = parser.parse_args()
     chosen = {}
     for name, allowed in (
-        ("only", TABLES),
-        ("devices", DEVICES),
+        ("only", performance_rows.TABLES),
+        ("devices", performance_rows.DEVICES),
         ("libraries", (bench.OURS, "aiter", "triton")),
     ):
         chosen[name] = getattr(arguments, name).split(",")
         if unknown := set(chosen[name]) - set(allowed):
             parser.error(f"--{name}: {', '.join(sorted(unknown))}; allowed: {', '.join(allowed)}")
-    entries = read()
+    entries = performance_rows.read()
     if arguments.check:
-        old = out_of_date(entries.values())
+        old = performance_rows.out_of_date(entries.values())
         for entry in old:
             print("out of date:", *entry.key)
         sys.exit(bool(old))
     if not arguments.page:
         run_all(entries, chosen, arguments.largest, arguments.seconds, arguments.again)
-    write(entries)
-    import performance_page
-
+    performance_rows.write(entries)
+    if arguments.traces:
+        performance_traces.make_all()
     performance_page.write(entries)
 
 
 def run_all(
-    entries: dict[Any, Entry],
+    entries: dict[Any, performance_rows.Entry],
     chosen: Mapping[str, list[str]],
     largest: int,
     seconds: float,
     again: bool = False,
 ) -> None:
     """Runs what is chosen and not fresh, small problems first: what `seconds` cuts off is what takes longest."""
-    fresh = set() if again else entries.keys() - {entry.key for entry in out_of_date(entries.values())}
+    fresh = (
+        set()
+        if again
+        else entries.keys() - {entry.key for entry in performance_rows.out_of_date(entries.values())}
+    )
     todo = [
         (family.problem(size), device, library)
-        for family in FAMILIES
+        for family in performance_rows.FAMILIES
         if family.table in chosen["only"]
-        for device in DEVICES
+        for device in performance_rows.DEVICES
         if device in chosen["devices"]
         for size, library in family.wanted(device)
         if library in chosen["libraries"]
@@ -333,10 +108,10 @@ def run_all(
             if time.monotonic() - begin > seconds:
                 break
             bar.update(task, description=f"{device} {library} {problem.operation} {problem.shape}")
-            entry = run(problem, device, library)
+            entry = performance_rows.run(problem, device, library)
             if entry is not None:
                 entries[entry.key] = entry
-                write(entries)
+                performance_rows.write(entries)
             bar.advance(task)
     left = len(todo) - bar.tasks[0].completed
     if left:

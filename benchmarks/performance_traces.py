@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The two traces of docs/performance.md, and a picture of each from the same data.
 
-python benchmarks/performance_traces.py      # make the traces again, then the pictures and their section of the page
+`benchmarks/performance_tables.py --page --traces` makes them again.
 """
 
 from __future__ import annotations
@@ -167,15 +167,6 @@ def draw_all() -> None:
         draw(trace)
 
 
-def main() -> None:
+def make_all() -> None:
     for trace in TRACES:
         make(trace)
-    import performance_page
-    import performance_tables
-
-    draw_all()
-    performance_page.PAGE.write_text(performance_page.page(performance_tables.read()))
-
-
-if __name__ == "__main__":
-    main()

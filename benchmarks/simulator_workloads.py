@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import hipkittens
-from hipkittens import _library
+from hipkittens import _installation, _library
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -78,7 +78,7 @@ def product(target: str, size: int) -> Workload:
         hipkittens.matmul(a, b.t())
     symbol = _library.last_kernel()
     seen = mutation_run.capture(target, [symbol], lambda: hipkittens.matmul(a, b.t()), skip=True)[symbol]
-    pack = _library.pack(target)
+    pack = _installation.pack(target)
     return Workload(
         f"gemm_nt_bf16_{size}", target, 2.0 * size**3, pack.image(pack.entry(symbol)), seen.kernel, seen.arguments,
         {

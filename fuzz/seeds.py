@@ -207,7 +207,7 @@ def launch_header(
 
 
 def chunks(image: bytes, target: str) -> list[bytes]:
-    from hipkittens._library import code
+    from hipkittens._disassembly import code
 
     return [
         bytes([TARGETS.index(target)]) + section[at : at + CHUNK]

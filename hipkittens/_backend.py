@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from . import _environment, _findings, _library, _simulator
+from . import _environment, _findings, _installation, _library, _simulator
 from ._log import log
 
 P = ParamSpec("P")
@@ -137,8 +137,10 @@ class simulate:
         tolerate_overreads: bool = False,
     ) -> None:
         self.arch = _State.arch if arch is None else arch
-        if self.arch not in _library.TARGETS:
-            raise ValueError(f"hipkittens.simulate: arch is {arch!r}; allowed: {', '.join(_library.TARGETS)}")
+        if self.arch not in _installation.TARGETS:
+            raise ValueError(
+                f"hipkittens.simulate: arch is {arch!r}; allowed: {', '.join(_installation.TARGETS)}"
+            )
         if arithmetic not in ARITHMETIC:
             raise ValueError(
                 f"hipkittens.simulate: arithmetic is {arithmetic!r}; allowed: {', '.join(ARITHMETIC)}"

@@ -12,7 +12,7 @@ import sys
 import zipfile
 from collections.abc import Iterable, Iterator
 
-from . import _library, _simulator
+from . import _disassembly, _simulator
 
 # e_flags & EF_AMDGPU_MACH of ELF for AMDGPU (LLVM's AMDGPUUsage).
 _MACHINES = {0x4C: "gfx942", 0x4F: "gfx950"}
@@ -61,7 +61,7 @@ class Coverage:
             self.skipped.append(name)
             return
         self.code_objects += 1
-        for _, code in _library.code(image):
+        for _, code in _disassembly.code(image):
             for mnemonic, (row, count, implemented) in _simulator.survey(int(target[3:]), code).items():
                 entry = self.mnemonics.setdefault(mnemonic, Mnemonic(row))
                 entry.count += count

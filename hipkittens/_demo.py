@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from . import _backend, _library, linear, matmul
+from . import _backend, _installation, _library, linear, matmul
 from ._accuracy import compare
 from ._demo_rows import ROW_JOBS, RowJob
 from ._demo_rows import run as _run_rows
@@ -102,7 +102,7 @@ def _run(target: str, job: Job) -> list[dict[str, Any]]:
 
 
 def main(as_json: bool, target: str | None) -> int:
-    targets = (target,) if target else _library.TARGETS
+    targets = (target,) if target else _installation.TARGETS
     rows: list[dict[str, Any]] = []
     with progress_bar() as progress:
         task = progress.add_task("simulating", total=len(targets) * len(JOBS + ROW_JOBS))

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import __version__, _backend, _environment, _library, _simulator
+from . import __version__, _backend, _environment, _installation, _library, _simulator
 from ._doctor_kernels import run_device
 from ._pack import PackError
 
@@ -130,9 +130,9 @@ def _examine_versions(found: Examination) -> None:
 
 def _examine_packs(found: Examination) -> None:
     found.facts["kernels"] = packs = {}
-    for target in _library.TARGETS:
+    for target in _installation.TARGETS:
         try:
-            count = _library.pack(target).verify()
+            count = _installation.pack(target).verify()
         except PackError as error:
             packs[target] = None
             found.say(f"{target} kernels", "problem", str(error), "pip install --force-reinstall hipkittens")
@@ -238,7 +238,7 @@ def _run_kernels(found: Examination, devices: Iterable[str]) -> None:
     for device in devices:
         rows = run_device(device)
         found.kernels += rows
-        place = f"simulated {device}" if device in _library.TARGETS else device
+        place = f"simulated {device}" if device in _installation.TARGETS else device
         wrong = [row for row in rows if not row["ok"]]
         for row in wrong:
             text = row["error"] or f"its error is {row['ratio']:.3g} times PyTorch's, 2 is the bar"

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from . import _backend, _library, attention, layer_norm, linear, rms_norm, rotary
+from . import _backend, _installation, attention, layer_norm, linear, rms_norm, rotary
 from ._accuracy import compare
 from ._demo_rows import _attend, _tables, _turn
 
@@ -59,7 +59,7 @@ def run_family(family: Family, device: str) -> dict[str, Any]:
     row: dict[str, Any] = {"family": family.name, "device": device, "ratio": None, "ok": False, "error": None}
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(shape, generator=generator).to(torch.bfloat16) for shape in family.shapes]
-    simulated = device in _library.TARGETS
+    simulated = device in _installation.TARGETS
     try:
         started = time.perf_counter()
         with _backend.simulate(device) if simulated else contextlib.nullcontext():
@@ -81,7 +81,7 @@ def run_family(family: Family, device: str) -> dict[str, Any]:
 
 def run_device(device: str) -> list[dict[str, Any]]:
     """A row per family. GPUs get a process of their own, whose end is reported if it does not answer."""
-    if device in _library.TARGETS:
+    if device in _installation.TARGETS:
         return [run_family(family, device) for family in FAMILIES]
     command = [sys.executable, "-m", "hipkittens._doctor_kernels", device]
     try:

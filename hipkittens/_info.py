@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 
-from . import __version__, _backend, _environment, _library
+from . import __version__, _backend, _environment, _installation, _library
 
 
 def collect() -> dict[str, Any]:
     from . import _simulator
 
     packs = {}
-    for target in _library.TARGETS:
-        index = _library.pack(target).index
+    for target in _installation.TARGETS:
+        index = _installation.pack(target).index
         packs[target] = {
             "code_objects": len(index["objects"]),
             "bytes": index["stream_bytes"],
-            "packed_bytes": _library.pack(target).path.stat().st_size,
+            "packed_bytes": _installation.pack(target).path.stat().st_size,
             "compiler": sorted({entry["compiler"] for entry in index["objects"]}),
             "run_on_silicon": False,
         }
@@ -35,7 +35,7 @@ def collect() -> dict[str, Any]:
         "backend": _backend.backend(),
         "arch": _backend.arch(),
         "simulator": {
-            "library": str(_library.SIMULATOR),
+            "library": str(_installation.SIMULATOR),
             "host_level": _simulator.best_host_level(),
             "cores": os.cpu_count(),
         },

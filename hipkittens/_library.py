@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The shared libraries and the code objects of this installation, and what Python tells them."""
+"""What Python tells the operators and the simulator, and asks of them."""
 
 from __future__ import annotations
 
@@ -9,60 +9,18 @@ import functools
 import json
 import logging
 import os
-import struct
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from . import _log
+from . import _installation, _log
 from ._log import log
-from ._pack import Pack
-
-TARGETS = ("gfx942", "gfx950")
-_HERE = Path(__file__).resolve().parent
-OPERATORS = _HERE / "lib" / "_ops.so"
-SIMULATOR = _HERE / "lib" / "libhipkittens_simulator.so"
-
-
-@functools.cache
-def pack(target: str) -> Pack:
-    return Pack(_HERE / "_kernels" / f"{target}.hkpack")
-
-
-def require_whole(library: Path) -> None:
-    """OSError if the file ends before its section table does: the dynamic linker would map it, and the process die of SIGBUS."""
-    with library.open("rb") as file:
-        header = file.read(64)
-        size = os.fstat(file.fileno()).st_size
-    if len(header) < 64 or not header.startswith(b"\x7fELF"):
-        return  # the dynamic linker refuses it
-    (table,) = struct.unpack_from("<Q", header, 0x28)
-    entry_bytes, entries = struct.unpack_from("<HH", header, 0x3A)
-    if size < table + entry_bytes * entries:
-        raise OSError(f"{library.name} has {size} bytes of {table + entry_bytes * entries}")
-
-
-def why_not_loaded(error: OSError) -> str:
-    """What the dynamic linker's complaint about _ops.so comes from, and what to do."""
-    text = str(error.__cause__ or error)  # torch wraps it
-    if not OPERATORS.exists():
-        cause = "the file is not there; reinstall hipkittens (in a checkout: ./run build)"
-    elif "GLIBC" in text:
-        cause = "the wheel was built for a newer system; it needs glibc 2.34 and GCC 11's libstdc++, or later"
-    elif "undefined symbol" in text:
-        cause = "torch lacks a function of its stable ABI 2.10; upgrade torch, or repair its installation"
-    elif "cannot open shared object file" in text:
-        cause = "a library that it needs is missing; reinstall torch"
-    else:
-        cause = "the file is damaged, or not for this machine; reinstall hipkittens"
-    return f"hipkittens: {OPERATORS} cannot be loaded: {cause} ({text})"
 
 
 @functools.cache
 def operators() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(OPERATORS))
+    library = ctypes.CDLL(str(_installation.OPERATORS))
     library.hipkittens_runtime_last_error.restype = ctypes.c_char_p
     library.hipkittens_runtime_hip_status.restype = ctypes.c_char_p
     library.hipkittens_torch_last_kernel.restype = ctypes.c_char_p
@@ -89,7 +47,7 @@ def _before_exit() -> None:
 
 def _is_simulator_open() -> bool:
     try:
-        ctypes.CDLL(str(SIMULATOR), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        ctypes.CDLL(str(_installation.SIMULATOR), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
         return False
     return True
@@ -103,16 +61,16 @@ def interruption(error: Exception) -> BaseException | None:
 
 
 _SOURCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
+_kept: list[Any] = []  # what the runtime may call for as long as the process lives
 
 
-@_SOURCE
-def _code_object_source(target: bytes, kernel: bytes) -> int:
+def _give_code_object(simulates_cpu_tensors: Callable[[], bool], target: bytes, kernel: bytes) -> int:
     """Answers the runtime, which asks for a kernel when it is first launched."""
     library = operators()
     try:
         if _is_simulator_open():
             _simulator_control()  # lets signals through to launches
-        chosen = pack(target.decode())
+        chosen = _installation.pack(target.decode())
         image = chosen.image(chosen.entry(kernel.decode()))
     except KeyError:
         library.hipkittens_runtime_refuse(b"the pack of " + target + b" has no kernel " + kernel)
@@ -120,28 +78,27 @@ def _code_object_source(target: bytes, kernel: bytes) -> int:
     except Exception as error:
         library.hipkittens_runtime_refuse(str(error).encode())
         return 1
-    _say_where(target.decode())
+    if simulates_cpu_tensors():
+        _log.once(logging.INFO, f"CPU tensors run in the simulator, as on a {target.decode()}")
     log.debug("loading %s for %s: %d bytes, sha256 as built", kernel.decode(), target.decode(), len(image))
     return library.hipkittens_runtime_add_code_object(target, kernel, image, ctypes.c_uint64(len(image)))
 
 
-def _say_where(target: str) -> None:
-    from . import _backend
+def connect(arch: str, simulates_cpu_tensors: Callable[[], bool]) -> None:
+    """Tells the operators where code objects come from and which target is simulated. Opens nothing yet.
 
-    if _backend.simulates_cpu_tensors():
-        _log.once(logging.INFO, f"CPU tensors run in the simulator, as on a {target}")
-
-
-def connect(arch: str) -> None:
-    """Tells the operators where code objects come from and which target is simulated. Opens nothing yet."""
-    operators().hipkittens_runtime_set_code_object_source(_code_object_source)
+    simulates_cpu_tensors is asked when a code object is, for the log.
+    """
+    source = _SOURCE(functools.partial(_give_code_object, simulates_cpu_tensors))
+    _kept.append(source)
+    operators().hipkittens_runtime_set_code_object_source(source)
     atexit.register(_before_exit)
     _set_simulated_arch(arch)
 
 
 def _set_simulated_arch(arch: str) -> None:
     if operators().hipkittens_torch_set_simulated_arch(arch.encode()):
-        raise ValueError(f"hipkittens: simulated arch '{arch}'; allowed: {', '.join(TARGETS)}")
+        raise ValueError(f"hipkittens: simulated arch '{arch}'; allowed: {', '.join(_installation.TARGETS)}")
 
 
 def apply_simulator_settings() -> None:
@@ -183,28 +140,3 @@ def last_kernel() -> str:
 def hip_status() -> dict[str, Any]:
     """What was found of HIP in this machine: the library, its devices, or why there are none."""
     return json.loads(operators().hipkittens_runtime_hip_status())
-
-
-def code(image: bytes) -> Iterator[tuple[int, bytes]]:
-    """(address, bytes) of each executable section of an ELF64 code object."""
-    (table,) = struct.unpack_from("<Q", image, 0x28)
-    entry_bytes, count = struct.unpack_from("<HH", image, 0x3A)
-    for number in range(count):
-        _, kind, flags, address, offset, size = struct.unpack_from(
-            "<IIQQQQ", image, table + number * entry_bytes
-        )
-        if kind == 1 and flags & 4:  # SHT_PROGBITS, SHF_EXECINSTR
-            yield address, image[offset : offset + size]
-
-
-def disassembled(target: str, address: int, code: bytes) -> Iterator[tuple[int, bytes, str]]:
-    """(address, bytes, text) of each instruction; bytes that are none are a `.long`."""
-    from . import _simulator
-
-    at = 0
-    while at < len(code):
-        length, text = _simulator.disassemble(int(target.removeprefix("gfx")), code[at : at + 16])
-        if length == 0:
-            length, text = 4, f".long 0x{int.from_bytes(code[at : at + 4], 'little'):08x}"
-        yield address + at, code[at : at + length], text
-        at += length

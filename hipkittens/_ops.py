@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import torch
 
-from . import _backend, _library
+from . import _backend, _installation, _library
 
 try:
-    _library.require_whole(_library.OPERATORS)
-    torch.ops.load_library(str(_library.OPERATORS))
+    _installation.require_whole(_installation.OPERATORS)
+    torch.ops.load_library(str(_installation.OPERATORS))
 except OSError as error:
-    raise ImportError(_library.why_not_loaded(error)) from error
-_library.connect(_backend.arch())
+    raise ImportError(_installation.why_not_loaded(error)) from error
+_library.connect(_backend.arch(), _backend.simulates_cpu_tensors)
 
 _gemm = torch.ops.hipkittens.gemm
 

@@ -13,14 +13,13 @@ from typing import Any
 
 import torch
 
-from ._patch_classes import MEMBERS
 from .norm import rms_norm
 
 EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "norm_eps")
 ROWS = 3
 
 
-def _members(original: type, eps_name: str, offset: int, promotes: bool) -> dict[str, Any]:
+def members(original: type, eps_name: str, offset: int, promotes: bool) -> dict[str, Any]:
     def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
         (x,) = (*inputs, *named.values())
         weight = getattr(self, "weight", None)
@@ -31,9 +30,6 @@ def _members(original: type, eps_name: str, offset: int, promotes: bool) -> dict
         return rms_norm(x, weight, getattr(self, eps_name))
 
     return {"forward": forward}
-
-
-MEMBERS["rms_norm"] = _members
 
 
 def looks_like_a_norm(module: torch.nn.Module) -> bool:

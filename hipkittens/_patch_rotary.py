@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ._patch_classes import MEMBERS, global_of, with_globals
+from ._function_globals import global_of, with_globals
 from .rotary import rotary_qk
 
 NAME = "apply_rotary_pos_emb"
@@ -63,11 +63,8 @@ def _check_halves(cos: torch.Tensor, sin: torch.Tensor) -> None:
     )
 
 
-def _members(original: type) -> dict[str, Any]:
+def members(original: type) -> dict[str, Any]:
     return {"forward": with_globals(original.forward, {NAME: apply_rotary_pos_emb})}
-
-
-MEMBERS["rotary"] = _members
 
 
 def understand(kind: type) -> tuple | str:

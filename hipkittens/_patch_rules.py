@@ -6,25 +6,10 @@ from __future__ import annotations
 import torch
 
 from . import _patch_norms, _patch_rotary, nn
-from ._patch_classes import MEMBERS, global_of, is_replaced, names_in
+from ._function_globals import global_of, names_in
+from ._patch_classes import is_replaced
 from ._patch_report import PatchRow
 from ._supported import supported
-
-
-def _forward_of(ours: type):
-    return lambda original: {"forward": vars(ours)["forward"]}
-
-
-MEMBERS["torch.nn.LayerNorm"] = _forward_of(nn.LayerNorm)
-MEMBERS["torch.nn.RMSNorm"] = _forward_of(nn.RMSNorm)
-MEMBERS["torch.nn.Linear"] = _forward_of(nn.Linear)
-MEMBERS["torch.nn.MultiheadAttention"] = lambda original: {
-    name: value for name, value in vars(nn.MultiheadAttention).items() if callable(value)
-}
-# A property stands before the instance's own attribute, which a fused path of torch asks for.
-MEMBERS["torch.nn.TransformerEncoderLayer"] = lambda original: {
-    "activation_relu_or_gelu": property(lambda self: 0)
-}
 
 
 def judge(

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import _backend, _library, attention, layer_norm, matmul, rms_norm, rotary_qk
+from . import _backend, _disassembly, _installation, attention, layer_norm, matmul, rms_norm, rotary_qk
 from ._hot_loop import Executed, hot_loop
 
 _DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -176,8 +176,8 @@ def _executed(launch: dict[str, Any]) -> list[Executed]:
     from . import _simulator
 
     target = launch["target"]
-    pack = _library.pack(target)
-    ((_, text),) = _library.code(pack.image(pack.entry(launch["kernel"])))
+    pack = _installation.pack(target)
+    ((_, text),) = _disassembly.code(pack.image(pack.entry(launch["kernel"])))
     result = []
     for address, unit, *sums in launch["instructions"]:
         size, line = _simulator.disassemble(int(target[3:]), text[address : address + 16])

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from . import _library
+from . import _installation
 
 # Of one compute unit: bytes of LDS, and the unit in which a workgroup gets them. Everything else is the same on both
 # targets. Sources: AMD CDNA3 and CDNA4 white papers (LDS, registers), LLVM's AMDGPU back end (granules, and
@@ -74,7 +74,7 @@ def static_row(target: str, entry: dict[str, Any], kernel: dict[str, Any]) -> di
         **{name: kernel[name] for name in names},
         "waves_per_simd": waves,
         "occupancy_limit": limit,
-        "code_bytes": code_bytes(_library.pack(target).image(entry), kernel["symbol"]),
+        "code_bytes": code_bytes(_installation.pack(target).image(entry), kernel["symbol"]),
     }
 
 
@@ -98,6 +98,6 @@ def collect(
     return [
         {**static_row(target, entry, kernel), "run": runs.get(kernel["symbol"])}
         for target in targets
-        for entry in _library.pack(target).entries
+        for entry in _installation.pack(target).entries
         for kernel in entry["kernels"]
     ]

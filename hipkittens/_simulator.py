@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ._library import SIMULATOR
+from ._installation import SIMULATOR
 
 HOST_LEVELS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 # isa::Unit, in its order.

@@ -14,7 +14,7 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree
 
-from . import _library
+from . import _installation
 
 OPERATIONS = (
     "attention",
@@ -49,9 +49,9 @@ def supported(op: str, /, *arguments: Any, target: str | None = None, **options:
     elements, which the launch refuses.
     """
     function = _function(op)
-    if target is not None and target not in _library.TARGETS:
+    if target is not None and target not in _installation.TARGETS:
         return Support(
-            False, f"hipkittens: no kernels for {target!r}; allowed: {', '.join(_library.TARGETS)}"
+            False, f"hipkittens: no kernels for {target!r}; allowed: {', '.join(_installation.TARGETS)}"
         )
     mode = detect_fake_mode((arguments, options)) or FakeTensorMode(allow_non_fake_inputs=True)
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ._environment import CHECKERS
-from ._library import TARGETS
+from ._installation import TARGETS
 
 
 def _print_json(value: Any) -> None:
@@ -72,7 +72,7 @@ def _kernels_list(arguments: argparse.Namespace) -> int:
         from . import _resource_table
 
         return _resource_table.main(arguments.json, _chosen(arguments))
-    from . import _library
+    from . import _installation
 
     rows = [
         {
@@ -88,7 +88,7 @@ def _kernels_list(arguments: argparse.Namespace) -> int:
             "sha256": entry["sha256"],
         }
         for target in _chosen(arguments)
-        for entry in _library.pack(target).entries
+        for entry in _installation.pack(target).entries
         for kernel in entry["kernels"]
     ]
     if arguments.json:
@@ -122,12 +122,12 @@ def _chosen(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _find(arguments: argparse.Namespace):
-    from . import _library
+    from . import _installation
 
     found = []
     for target in _chosen(arguments):
         try:
-            found.append((_library.pack(target), _library.pack(target).entry(arguments.name)))
+            found.append((_installation.pack(target), _installation.pack(target).entry(arguments.name)))
         except KeyError:
             continue
     if not found:
@@ -148,14 +148,14 @@ def _kernels_show(arguments: argparse.Namespace) -> int:
 
 
 def _kernels_disassemble(arguments: argparse.Namespace) -> int:
-    from . import _library
+    from . import _disassembly
 
     listings = []
     for pack, entry in _find(arguments):
         lines = [
             {"address": address, "bytes": data.hex(), "text": text}
-            for offset, code in _library.code(pack.image(entry))
-            for address, data, text in _library.disassembled(entry["target"], offset, code)
+            for offset, code in _disassembly.code(pack.image(entry))
+            for address, data, text in _disassembly.disassembled(entry["target"], offset, code)
         ]
         listings.append({"target": entry["target"], "name": entry["name"], "instructions": lines})
     if arguments.json:
@@ -169,13 +169,15 @@ def _kernels_disassemble(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from . import _library
+    from . import _installation
     from ._pack import PackError
 
     rows = []
     for target in TARGETS:
         try:
-            rows.append({"target": target, "code_objects": _library.pack(target).verify(), "error": None})
+            rows.append(
+                {"target": target, "code_objects": _installation.pack(target).verify(), "error": None}
+            )
         except PackError as error:
             rows.append({"target": target, "code_objects": 0, "error": str(error)})
     if arguments.json:

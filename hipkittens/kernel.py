@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from . import _backend, _code_object, _kernel_parameters, _library
+from . import _backend, _code_object, _disassembly, _installation, _kernel_parameters, _library
 from ._arguments import check_tensor
 from ._device_compiler import CompileError, DeviceCompiler
 
@@ -215,9 +215,10 @@ class Kernel:
     def disassembly(self, target: str) -> str:
         """The instructions for `target`, one a line, with their addresses."""
         lines = []
-        for offset, code in _library.code(self._image(target)):
+        for offset, code in _disassembly.code(self._image(target)):
             lines += [
-                f"{address:06x}  {text}" for address, _, text in _library.disassembled(target, offset, code)
+                f"{address:06x}  {text}"
+                for address, _, text in _disassembly.disassembled(target, offset, code)
             ]
         return "\n".join(lines)
 
@@ -267,7 +268,7 @@ def compile(
     source: str | os.PathLike[str],
     *,
     name: str | None = None,
-    targets: Sequence[str] = _library.TARGETS,
+    targets: Sequence[str] = _installation.TARGETS,
     defines: Mapping[str, str | int] | None = None,
     options: Sequence[str] = (),
 ) -> Kernel:
@@ -280,10 +281,10 @@ def compile(
 
     Raises CompileError with the compiler's messages, or when no kernel or more than one could be meant.
     """
-    unknown = [target for target in targets if target not in _library.TARGETS]
+    unknown = [target for target in targets if target not in _installation.TARGETS]
     if unknown or not targets:
         raise ValueError(
-            f"hipkittens.kernel.compile: targets is {tuple(targets)!r}; allowed: {', '.join(_library.TARGETS)}"
+            f"hipkittens.kernel.compile: targets is {tuple(targets)!r}; allowed: {', '.join(_installation.TARGETS)}"
         )
     compiler = DeviceCompiler()
     with tempfile.TemporaryDirectory(prefix="hipkittens") as folder:

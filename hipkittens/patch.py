@@ -152,9 +152,9 @@ def _switch_attention(model, interface, undo) -> None:
     configs = [config for config in configs if config._attn_implementation != "hipkittens"]
     if not configs:
         return
-    from .integrations import _transformers_configs, transformers
+    from .integrations import _transformers_configs, _transformers_registration
 
-    transformers.register()
+    _transformers_registration.register()
     switch = _transformers_configs.Switch(model, configs)
     switches = vars(model).setdefault(_SWITCHES, [])
     switches.append(switch)

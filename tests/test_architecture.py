@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The arrows of csrc/README.md, and other habits of the sources that a reader relies on."""
 
+import ast
+import graphlib
 import re
 from pathlib import Path
 
@@ -153,3 +155,29 @@ def test_no_two_test_files_share_a_name():
     """pytest imports them by their names alone."""
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert not {name for name in names if names.count(name) > 1}
+
+
+def _imported(path: Path, rooms: dict[str, Path]) -> set[Path]:
+    """The files of `rooms`, by dotted name, that a Python file imports, at its top or inside a function."""
+    package = next((name for name, where in rooms.items() if where == path), "").split(".")[:-1]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return {rooms[name] for name in found if name in rooms} - {path}
+
+
+def test_no_python_files_import_each_other_in_a_circle():
+    rooms = {path.stem: path for path in PYTHON if path.parent.name != "hipkittens"}
+    for path in (ROOT / "hipkittens").rglob("*.py"):
+        if path.name != "__init__.py":  # a face hands on names of files that may import it
+            rooms[".".join(path.relative_to(ROOT).with_suffix("").parts)] = path
+    sorter = graphlib.TopologicalSorter({path: _imported(path, rooms) for path in rooms.values()})
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(path.name for path in error.args[1]))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hipkittens import _library, cli
+from hipkittens import _installation, cli
 from hipkittens._pack import Pack
 
 TARGETS = ("gfx942", "gfx950")
@@ -47,7 +47,7 @@ def test_list_and_show(capsys):
 
 
 def test_disassembly(capsys):
-    name = min(_library.pack("gfx950").entries, key=lambda entry: entry["bytes"])["name"]
+    name = min(_installation.pack("gfx950").entries, key=lambda entry: entry["bytes"])["name"]
     status, listings = run_json(capsys, "kernels", "disasm", name)
     assert status == 0 and {listing["target"] for listing in listings} == set(TARGETS)
     for listing in listings:
@@ -68,12 +68,12 @@ def test_unknown_kernel(capsys):
 def test_verify(capsys, monkeypatch, tmp_path):
     status, rows = run_json(capsys, "verify")
     assert status == 0 and all(row["code_objects"] > 0 and row["error"] is None for row in rows)
-    data = bytearray(_library.pack("gfx950").path.read_bytes())
+    data = bytearray(_installation.pack("gfx950").path.read_bytes())
     data[-100] ^= 1
     (tmp_path / "gfx950.hkpack").write_bytes(data)
-    real = _library.pack
+    real = _installation.pack
     monkeypatch.setattr(
-        _library,
+        _installation,
         "pack",
         lambda target: Pack(tmp_path / "gfx950.hkpack") if target == "gfx950" else real(target),
     )

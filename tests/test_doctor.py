@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import hipkittens
-from hipkittens import _doctor, _doctor_kernels, _doctor_report, _library, _simulator, cli
+from hipkittens import _doctor, _doctor_kernels, _doctor_report, _installation, _simulator, cli
 from hipkittens._pack import Pack
 from tests.host_build import build
 
@@ -61,7 +61,9 @@ def subjects(found, status):
 
 def test_this_machine_works(healthy):
     assert healthy.exit_code == 0 and not subjects(healthy, "problem")
-    expected = {(device, family.name) for device in _library.TARGETS for family in _doctor_kernels.FAMILIES}
+    expected = {
+        (device, family.name) for device in _installation.TARGETS for family in _doctor_kernels.FAMILIES
+    }
     assert {(row["device"], row["family"]) for row in healthy.kernels} >= expected
     assert all(row["ok"] and 0 <= row["ratio"] <= 2 for row in healthy.kernels)
     assert set(healthy.facts) == {"versions", "environment", "cpu", "kernels", "driver", "hip"}
@@ -207,7 +209,7 @@ def test_operators_that_do_not_load(copied, damage, message):
     ],
 )
 def test_the_linkers_complaints(text, cause):
-    assert cause in _library.why_not_loaded(OSError(text))
+    assert cause in _installation.why_not_loaded(OSError(text))
 
 
 # --- what the doctor itself finds -------------------------------------------------------------------------------------
@@ -217,11 +219,11 @@ def test_the_linkers_complaints(text, cause):
 def test_packs(quick, monkeypatch, tmp_path, damage):
     path = tmp_path / "gfx950.hkpack"
     if damage == "corrupt":
-        data = bytearray(_library.pack("gfx950").path.read_bytes())
+        data = bytearray(_installation.pack("gfx950").path.read_bytes())
         data[-100] ^= 1
         path.write_bytes(data)
-    packs = {"gfx942": _library.pack("gfx942"), "gfx950": Pack(path)}
-    monkeypatch.setattr(_library, "pack", packs.get)
+    packs = {"gfx942": _installation.pack("gfx942"), "gfx950": Pack(path)}
+    monkeypatch.setattr(_installation, "pack", packs.get)
     found = _doctor.examine()
     assert found.exit_code == 1 and subjects(found, "problem") == ["gfx950 kernels"]
     assert found.facts["kernels"] == {"gfx942": len(packs["gfx942"].entries), "gfx950": None}

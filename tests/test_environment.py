@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hipkittens import _backend, _environment, _findings, _library
+from hipkittens import _backend, _environment, _findings, _installation
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = {row.variable: row for row in _environment.VARIABLES}
@@ -52,7 +52,7 @@ def test_every_variable_that_is_read_is_declared():
 
 
 def test_rows_agree_with_the_code():
-    assert set(_environment.ARCH.allowed) == set(_library.TARGETS)
+    assert set(_environment.ARCH.allowed) == set(_installation.TARGETS)
     assert set(_environment.CHECKERS) == set(_findings.CHECKERS)
     assert len(ROWS) == len(_environment.VARIABLES) and all(row.meaning for row in ROWS.values())
     assert _backend.backend() in _environment.BACKEND.allowed

@@ -11,9 +11,9 @@ from mutation_order import Order
 from mutation_proof import proof
 from mutation_registers import registers
 
-from hipkittens import _library
+from hipkittens import _installation
 
-TARGETS = _library.TARGETS
+TARGETS = _installation.TARGETS
 PING_PONG = "gemm_nt_bf16_256x256x64"
 SAMPLED = (
     (PING_PONG, "gfx942"), (PING_PONG, "gfx950"), ("attention_forward_bf16_d128_interleaved", "gfx950"),

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import hipkittens
-from hipkittens import _library
+from hipkittens import _installation
 from hipkittens._pack import Pack, PackError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,7 +38,7 @@ def test_every_variant_is_in_the_pack(target):
         for chosen, operation, row in tool("kernel_variants").all_variants()
         if chosen == target
     }
-    pack = _library.pack(target)
+    pack = _installation.pack(target)
     assert {entry["name"] for entry in pack.entries} == wanted
     assert pack.verify() == len(wanted) > 0
 
@@ -59,7 +59,7 @@ KNOWN_SPILLS = {
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_index_says_what_a_kernel_is(target):
-    for entry in _library.pack(target).entries:
+    for entry in _installation.pack(target).entries:
         assert entry["target"] == target
         assert entry["compiler"].startswith("clang version")
         assert entry["configuration"]["name"] == entry["variant"]
@@ -77,7 +77,7 @@ def test_index_says_what_a_kernel_is(target):
 
 
 def smallest(target):
-    return min(_library.pack(target).entries, key=lambda entry: entry["bytes"])
+    return min(_installation.pack(target).entries, key=lambda entry: entry["bytes"])
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -129,7 +129,7 @@ def test_a_source_of_a_kernel_is_in_its_depfile(tmp_path):
 
 
 def damaged(tmp_path, target, at):
-    data = bytearray(_library.pack(target).path.read_bytes())
+    data = bytearray(_installation.pack(target).path.read_bytes())
     data[at] ^= 0x10
     path = tmp_path / f"{target}.hkpack"
     path.write_bytes(data)
@@ -140,8 +140,8 @@ def damaged(tmp_path, target, at):
     "place", ["magic", "length", "index hash", "index", "stream start", "stream", "stream end"]
 )
 def test_a_flipped_bit_is_found(tmp_path, place):
-    size = _library.pack("gfx950").path.stat().st_size
-    stream = 48 + int.from_bytes(_library.pack("gfx950").path.read_bytes()[8:16], "little")
+    size = _installation.pack("gfx950").path.stat().st_size
+    stream = 48 + int.from_bytes(_installation.pack("gfx950").path.read_bytes()[8:16], "little")
     at = {
         "magic": 3,
         "length": 9,
@@ -156,7 +156,7 @@ def test_a_flipped_bit_is_found(tmp_path, place):
 
 
 def test_a_cut_pack_is_found(tmp_path):
-    data = _library.pack("gfx942").path.read_bytes()
+    data = _installation.pack("gfx942").path.read_bytes()
     for size in (0, 20, 60, len(data) // 2, len(data) - 1):
         path = tmp_path / "cut.hkpack"
         path.write_bytes(data[:size])
@@ -167,7 +167,7 @@ def test_a_cut_pack_is_found(tmp_path):
 
 
 def test_a_pack_of_another_format_is_named(tmp_path):
-    data = _library.pack("gfx942").path.read_bytes()
+    data = _installation.pack("gfx942").path.read_bytes()
     length = int.from_bytes(data[8:16], "little")
     index = json.dumps(json.loads(data[48 : 48 + length]) | {"format": 2}).encode()
     path = tmp_path / "gfx942.hkpack"
@@ -181,12 +181,12 @@ def test_a_pack_of_another_format_is_named(tmp_path):
 
 def test_a_damaged_kernel_is_not_launched(tmp_path):
     """In a process of its own, since kernels stay loaded."""
-    size = _library.pack("gfx942").path.stat().st_size
+    size = _installation.pack("gfx942").path.stat().st_size
     pack = damaged(tmp_path, "gfx942", size * 3 // 4)
     code = (
         "import pathlib, torch, hipkittens\n"
-        "from hipkittens import _library, _pack\n"
-        f"_library.pack = lambda target: _pack.Pack(pathlib.Path({str(pack.path)!r}))\n"
+        "from hipkittens import _installation, _pack\n"
+        f"_installation.pack = lambda target: _pack.Pack(pathlib.Path({str(pack.path)!r}))\n"
         "hipkittens.matmul(*[torch.ones(64, 64, dtype=torch.bfloat16)] * 2)\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -206,7 +206,7 @@ OF_THE_SYSTEM = re.compile(r"\w+@(GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+|__gmon_start_
 
 @pytest.mark.parametrize(
     ("library", "others"),
-    [(_library.OPERATORS, r"(aoti_torch|torch)_\w+"), (_library.SIMULATOR, None)],
+    [(_installation.OPERATORS, r"(aoti_torch|torch)_\w+"), (_installation.SIMULATOR, None)],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_libraries_want_only_the_system_and_the_stable_abi(library, others):
@@ -223,7 +223,7 @@ def test_a_symbol_of_libtorch_would_be_seen():
 
 
 def test_operators_show_only_their_doors():
-    exported = symbols(_library.OPERATORS, "--defined-only", "--extern-only")
+    exported = symbols(_installation.OPERATORS, "--defined-only", "--extern-only")
     assert exported and all(name.startswith("hipkittens_") for name in exported)
 
 
@@ -242,11 +242,13 @@ def test_shared_libraries_need_little():
         "libpthread.so.0",
         "libdl.so.2",
     }
-    assert set(needed(_library.OPERATORS)) - system == {"libtorch.so"}
-    assert set(needed(_library.SIMULATOR)) <= system
+    assert set(needed(_installation.OPERATORS)) - system == {"libtorch.so"}
+    assert set(needed(_installation.SIMULATOR)) <= system
 
 
-@pytest.mark.parametrize("library", [_library.OPERATORS, _library.SIMULATOR], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "library", [_installation.OPERATORS, _installation.SIMULATOR], ids=lambda path: path.name
+)
 def test_shared_libraries_run_on_older_systems(library):
     text = subprocess.run(["readelf", "-V", library], capture_output=True, text=True, check=True).stdout
     newest = max(tuple(map(int, version.split("."))) for version in re.findall(r"GLIBCXX_([\d.]+)", text))

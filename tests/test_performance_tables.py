@@ -5,6 +5,7 @@ import dataclasses
 import warnings
 
 import performance_page
+import performance_rows
 import performance_tables
 import performance_traces
 import pytest
@@ -15,7 +16,7 @@ from tests.oracles.aiter import wheel
 
 @pytest.fixture(scope="module")
 def entries():
-    return performance_tables.read()
+    return performance_rows.read()
 
 
 def test_the_page_is_what_its_rows_say(entries):
@@ -25,10 +26,10 @@ def test_the_page_is_what_its_rows_say(entries):
 
 
 def test_rows_survive_reading_and_writing(entries, tmp_path):
-    assert {entry.row.device for entry in entries.values()} == set(performance_tables.DEVICES)
-    performance_tables.write(entries, tmp_path / "rows.csv")
-    assert (tmp_path / "rows.csv").read_text() == performance_tables.ROWS.read_text()
-    assert performance_tables.read(tmp_path / "rows.csv") == entries
+    assert {entry.row.device for entry in entries.values()} == set(performance_rows.DEVICES)
+    performance_rows.write(entries, tmp_path / "rows.csv")
+    assert (tmp_path / "rows.csv").read_text() == performance_rows.ROWS.read_text()
+    assert performance_rows.read(tmp_path / "rows.csv") == entries
 
 
 def test_rows_are_of_the_kernels_there_are(entries):
@@ -38,7 +39,7 @@ def test_rows_are_of_the_kernels_there_are(entries):
         for entry in entries.values()
         if entry.row.library == bench.OURS or (entry.row.library == "aiter" and wheel.objects())
     ]
-    old = performance_tables.out_of_date(here)
+    old = performance_rows.out_of_date(here)
     if old:
         first = " ".join(old[0].key)
         warnings.warn(
@@ -51,28 +52,28 @@ def test_rows_are_of_the_kernels_there_are(entries):
 @pytest.fixture
 def ours():
     row = bench.Row("rms_norm", "4x128", 128, "MI355X", bench.OURS, "modelled", ("kernel",))
-    return performance_tables.Entry(row, None, "", "")
+    return performance_rows.Entry(row, None, "", "")
 
 
 def test_what_makes_a_row_out_of_date(ours, monkeypatch):
     objects = {"kernel": "1234"}
-    monkeypatch.setattr(performance_tables, "_code_objects", lambda target: objects)
+    monkeypatch.setattr(performance_rows, "_code_objects", lambda target: objects)
 
     def digest(device="MI355X", operation="rms_norm"):
-        return performance_tables.made_from(operation, device, bench.OURS, ("kernel",))
+        return performance_rows.made_from(operation, device, bench.OURS, ("kernel",))
 
     fresh = dataclasses.replace(ours, made_from=digest())
-    assert performance_tables.out_of_date([fresh]) == []
+    assert performance_rows.out_of_date([fresh]) == []
     assert len({digest(), digest("MI350X"), digest(operation="gemm")}) == 3  # other parameters, another plan
     objects["kernel"] = "5678"
-    assert performance_tables.out_of_date([fresh]) == [fresh]
+    assert performance_rows.out_of_date([fresh]) == [fresh]
     objects.clear()
-    assert performance_tables.out_of_date([fresh]) == [fresh]
+    assert performance_rows.out_of_date([fresh]) == [fresh]
 
 
 def test_a_row_is_run_once(ours, monkeypatch, tmp_path):
     """What is fresh stays, and the largest are left to a later run."""
-    family = performance_tables.Family(
+    family = performance_rows.Family(
         "rms_norm", "A norm", "rms_norm", "{N}x128", {"MI355X": (4, 8)}, {"triton": {"MI355X": 4}}
     )
     ran = []
@@ -80,12 +81,12 @@ def test_a_row_is_run_once(ours, monkeypatch, tmp_path):
     def run(problem, device, library):
         ran.append((problem.shape, library))
         row = dataclasses.replace(ours.row, shape=problem.shape, library=library, kernels=())
-        made_from = performance_tables.made_from("rms_norm", device, library, ())
+        made_from = performance_rows.made_from("rms_norm", device, library, ())
         return dataclasses.replace(ours, row=row, made_from=made_from)
 
-    monkeypatch.setattr(performance_tables, "FAMILIES", (family,))
-    monkeypatch.setattr(performance_tables, "run", run)
-    monkeypatch.setattr(performance_tables.write, "__defaults__", (tmp_path / "rows.csv",))
+    monkeypatch.setattr(performance_rows, "FAMILIES", (family,))
+    monkeypatch.setattr(performance_rows, "run", run)
+    monkeypatch.setattr(performance_rows.write, "__defaults__", (tmp_path / "rows.csv",))
     chosen = {"only": ["rms_norm"], "devices": ["MI355X"], "libraries": [bench.OURS]}
     entries = {}
     performance_tables.run_all(entries, chosen, 4, 60.0)
@@ -96,17 +97,17 @@ def test_a_row_is_run_once(ours, monkeypatch, tmp_path):
     assert ran[1:] == [("4x128", "triton"), ("8x128", bench.OURS)]
     performance_tables.run_all(entries, chosen, 8, 60.0)
     assert len(ran) == 3
-    assert list(performance_tables.read(tmp_path / "rows.csv")) == [
+    assert list(performance_rows.read(tmp_path / "rows.csv")) == [
         ("rms_norm", "MI355X", shape, library)
         for shape, library in (("4x128", bench.OURS), ("4x128", "triton"), ("8x128", bench.OURS))
     ]
 
 
 def test_a_tiny_row_through_the_model():
-    (problem,) = performance_tables.parse_shapes("gemm", "256x256x512")
-    entry = performance_tables.run(problem, "MI355X", bench.OURS)
+    (problem,) = performance_rows.parse_shapes("gemm", "256x256x512")
+    entry = performance_rows.run(problem, "MI355X", bench.OURS)
     assert entry.row.kind == "modelled" and entry.bottleneck and entry.row.error_of
-    assert entry.made_from == performance_tables.made_from("gemm", "MI355X", bench.OURS, entry.row.kernels)
+    assert entry.made_from == performance_rows.made_from("gemm", "MI355X", bench.OURS, entry.row.kernels)
 
 
 def test_traces_are_of_the_kernels_that_their_section_names():

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hipkittens import _library, _representative, _resources, cli
+from hipkittens import _disassembly, _installation, _representative, _resources, cli
 from tests.simulated_device import Module, library
 
 TARGETS = ("gfx942", "gfx950")
@@ -39,7 +39,7 @@ def of_operation(rows, *operations):
 
 
 def test_every_kernel_is_run(rows):
-    kernels = {entry["name"] for target in TARGETS for entry in _library.pack(target).entries}
+    kernels = {entry["name"] for target in TARGETS for entry in _installation.pack(target).entries}
     assert {row["name"] for row in rows} == kernels
     missing = [(row["target"], row["name"]) for row in rows if row["run"] is None]
     assert not missing, f"no problem of hipkittens._representative runs {missing}"
@@ -108,11 +108,11 @@ def test_a_norm_moves_little_but_its_rows(rows):
 def test_occupancy_is_what_the_driver_says(target):
     """The simulated driver counts workgroups of a compute unit, and no scalar registers."""
     compared = 0
-    for entry in _library.pack(target).entries[::5]:
+    for entry in _installation.pack(target).entries[::5]:
         (kernel,) = entry["kernels"]
         if kernel["sgprs"] > 100:
             continue
-        module = Module(_library.pack(target).image(entry), target)
+        module = Module(_installation.pack(target).image(entry), target)
         blocks = ctypes.c_int()
         library().hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
             ctypes.byref(blocks),
@@ -146,10 +146,10 @@ def test_occupancy_of_known_kernels():
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_code_ends_with_the_kernel(target):
-    pack = _library.pack(target)
+    pack = _installation.pack(target)
     for entry in pack.entries:
         image = pack.image(entry)
-        ((_, text),) = _library.code(image)
+        ((_, text),) = _disassembly.code(image)
         size = _resources.code_bytes(image, entry["kernels"][0]["symbol"])
         assert 0 < size <= len(text), entry["name"]
         padding = {text[at : at + 4].hex() for at in range(size, len(text), 4)}
@@ -164,7 +164,7 @@ def test_the_command(monkeypatch, capsys):
     monkeypatch.setattr(_representative, "problems", lambda: chosen)
     assert cli.main(["kernels", "list", "--resources", "--target", "gfx950", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert len(rows) == len(_library.pack("gfx950").entries)
+    assert len(rows) == len(_installation.pack("gfx950").entries)
     (row,) = (row for row in rows if row["run"])
     assert row["name"] == "gemm.nt_bf16_32x64x64" and row["run"]["problem"] == chosen[0].title
     assert row["scratch_bytes"] == 0 and row["waves_per_simd"] > 0 and row["code_bytes"] > 0

@@ -10,10 +10,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hipkittens
-from hipkittens import _library, supported
+from hipkittens import _installation, supported
 
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
-TARGETS = _library.TARGETS
+TARGETS = _installation.TARGETS
 
 
 class Draw:
@@ -275,7 +275,7 @@ def test_the_checks_allow_what_the_packs_hold(target):
         importlib.import_module(f"hipkittens.{name}") for name in ("attention", "norm", "rotary", "gemm")
     )
     rows = {}
-    for entry in _library.pack(target).entries:
+    for entry in _installation.pack(target).entries:
         rows.setdefault(entry["operation"], []).append(entry["configuration"])
     dtypes = {"bf16": BF16, "f16": F16, "f32": F32}
     attention = {(row["input"], int(row["head_dim"])) for row in rows["attention"] if "schedule" in row}

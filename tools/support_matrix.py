@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import hipkittens
-from hipkittens import _library, supported
+from hipkittens import _installation, supported
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "support.md"
@@ -51,7 +51,9 @@ def meta(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
 
 
 def rows(target: str, folder: str) -> list[dict[str, str]]:
-    return [entry["configuration"] for entry in _library.pack(target).entries if entry["operation"] == folder]
+    return [
+        entry["configuration"] for entry in _installation.pack(target).entries if entry["operation"] == folder
+    ]
 
 
 def table(head: list[str], body: list[list[str]]) -> str:
@@ -76,7 +78,7 @@ def example(op: str, dtype: torch.dtype, size: int = 64):
 
 def operations() -> str:
     body = []
-    for op, target in itertools.product(FOLDER, _library.TARGETS):
+    for op, target in itertools.product(FOLDER, _installation.TARGETS):
         cells = []
         for name, dtype in DTYPES.items():
             kinds = {
@@ -103,7 +105,7 @@ def head_sizes() -> str:
     cells: dict[int, list[str]] = {}
     for size in range(1, 265):
         answers = {
-            supported("attention", *example("attention", BF16, size), target=t) for t in _library.TARGETS
+            supported("attention", *example("attention", BF16, size), target=t) for t in _installation.TARGETS
         }
         (answer,) = answers
         if not answer.ok:
@@ -112,7 +114,7 @@ def head_sizes() -> str:
         cells[size] = []
         for (kind, dropout), name in itertools.product(columns, ("bf16", "f16")):
             owns, schedules = set(), {}
-            for target in _library.TARGETS:
+            for target in _installation.TARGETS:
                 have = [
                     row
                     for row in rows(target, "attention")
@@ -156,7 +158,7 @@ def head_sizes() -> str:
     ]
     text += table(["head size", *head], body)
     text += (
-        f"\nBoth targets: {', '.join(_library.TARGETS)}. \"through 128\" runs the kernel of size 128 on the tensors as they are, "
+        f"\nBoth targets: {', '.join(_installation.TARGETS)}. \"through 128\" runs the kernel of size 128 on the tensors as they are, "
         "without a copy. Of\ngfx942 the interleaved schedule is taken where there is a large tile for every compute unit. `hipkittens.flash_attn` fills other sizes up to 256 with "
         "zeros, as flash-attn does.\n"
     )  # fmt: skip
@@ -170,21 +172,21 @@ def sizes() -> str:
             for other in rows(target, "norm")
             if other["name"].startswith("forward") and other["element"] == row["element"]
         )
-        for target in _library.TARGETS
+        for target in _installation.TARGETS
         for row in rows(target, "norm")
         if row["name"].startswith("forward")
     }
     steps = sorted(
         {
             512 * int(row["waves"]) * int(row["chunks"])
-            for row in rows(_library.TARGETS[0], "norm")
+            for row in rows(_installation.TARGETS[0], "norm")
             if row["name"].startswith("forward")
         }
     )
     tiles = sorted(
         {
             tuple(int(row[key]) for key in ("tile_m", "tile_n", "tile_k"))
-            for row in rows(_library.TARGETS[0], "gemm")
+            for row in rows(_installation.TARGETS[0], "gemm")
             if "tile_m" in row
         },
         reverse=True,
@@ -239,7 +241,7 @@ def call_rows() -> list[tuple[str, str, tuple, dict]]:
 def options() -> str:
     body = []
     for what, op, arguments, keywords in call_rows():
-        (answer,) = {supported(op, *arguments, target=target, **keywords) for target in _library.TARGETS}
+        (answer,) = {supported(op, *arguments, target=target, **keywords) for target in _installation.TARGETS}
         body.append([f"`{op}`", what, "yes" if answer.ok else answer.reason])
     return "## Options\n\n" + table(["operation", "call", "answer"], body)
 

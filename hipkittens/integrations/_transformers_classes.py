@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from .. import _patch_norms, _patch_rotary
-from .._patch_classes import global_of, replacement_class
+from .._function_globals import global_of
+from .._patch_classes import replacement_class
 
 try:
     from transformers.monkey_patching import (

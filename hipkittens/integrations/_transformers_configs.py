@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from .._patch_classes import names_in
+from .._function_globals import names_in
 from .._supported import supported
 from ._transformers_attention import _refuse
 

@@ -14,14 +14,13 @@ For who comes from Liger: apply_to_llama and its sisters take the arguments of a
 from __future__ import annotations
 
 import torch
-from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface
 
 from .._patch_report import PatchReport
 from ..patch import patch
 from ._transformers_attention import attention_forward
 from ._transformers_classes import ClassPatch
 from ._transformers_masks import key_mask
+from ._transformers_registration import register
 
 __all__ = [
     "ClassPatch",
@@ -37,15 +36,6 @@ __all__ = [
     "key_mask",
     "register",
 ]
-
-NAME = "hipkittens"
-
-
-def register() -> None:
-    """Makes attn_implementation="hipkittens" known to Transformers; importing this module has done it."""
-    AttentionInterface.register(NAME, attention_forward)
-    AttentionMaskInterface.register(NAME, key_mask)
-
 
 register()
 

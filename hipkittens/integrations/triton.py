@@ -25,7 +25,7 @@ from triton import knobs
 from triton.backends.amd import driver as amd
 from triton.runtime import driver as triton_driver
 
-from .. import _backend, _library
+from .. import _backend, _installation
 
 # Triton wants a file of this name.
 _LIBRARY_NAME = "libamdhip64.so"
@@ -35,7 +35,7 @@ class _Simulator:
     """The functions of the simulator that Triton's driver does not call itself."""
 
     def __init__(self) -> None:
-        self.library = ctypes.CDLL(str(_library.SIMULATOR))
+        self.library = ctypes.CDLL(str(_installation.SIMULATOR))
         self.library.hipkittens_last_error.restype = ctypes.c_char_p
         self.library.hipHostRegister.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
         self.library.hipHostUnregister.argtypes = [ctypes.c_void_p]
@@ -78,7 +78,7 @@ class SimulatedDriver(amd.HIPDriver):
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="hipkittens")
         path = Path(self._directory.name) / _LIBRARY_NAME
-        path.symlink_to(_library.SIMULATOR)
+        path.symlink_to(_installation.SIMULATOR)
         # The base class asks torch.cuda, which has no device here.
         with knobs.amd.scope():
             knobs.amd.libhip_path = str(path)
@@ -92,7 +92,7 @@ class SimulatedDriver(amd.HIPDriver):
         self._current = None
 
     def get_current_device(self) -> int:
-        return _library.TARGETS.index(_backend.arch())
+        return _installation.TARGETS.index(_backend.arch())
 
     def set_current_device(self, index: int) -> None:
         if index != self.get_current_device():

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from hipkittens import _library, _simulator
+from hipkittens import _disassembly, _simulator
 from tests.isa.assembler import assemble
 from tests.isa.row_writer import Writer, read_rows
 from tests.oracles.aiter.wheel import needs_wheel, objects
@@ -64,7 +64,7 @@ def test_foreign_kernels_have_the_rows_they_are_said_to_have():
 
     found = set()
     for name in sorted({case.name for case in cases()}):
-        for _, code in _library.code(objects()[name].read_bytes()):
+        for _, code in _disassembly.code(objects()[name].read_bytes()):
             found |= {row for row, _, _ in _simulator.survey(int(name[3:6]), code).values()}
     assert set(EVIDENCE["foreign"]) <= found
 
@@ -106,7 +106,7 @@ def test_every_instruction_of_aiter_can_run():
     missing: dict[str, int] = {}
     for name, path in objects().items():
         counted[name[:6]] += 1
-        for _, code in _library.code(path.read_bytes()):
+        for _, code in _disassembly.code(path.read_bytes()):
             for mnemonic, (_, count, implemented) in _simulator.survey(int(name[3:6]), code).items():
                 if implemented < count:
                     missing[mnemonic] = missing.get(mnemonic, 0) + count - implemented

@@ -11,7 +11,7 @@ import tempfile
 
 import numpy as np
 
-from hipkittens._library import pack
+from hipkittens._installation import pack
 from tests.host_build import ROOT, build
 from tests.kernels.gemm_plan import from_bits
 from tests.oracles.philox import dropped_fraction, kept_weights

@@ -6,7 +6,7 @@ import ctypes
 
 import numpy as np
 
-from hipkittens._library import pack
+from hipkittens._installation import pack
 from tests.simulated_device import Module
 
 

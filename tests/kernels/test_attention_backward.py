@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from hipkittens._library import pack
+from hipkittens._installation import pack
 from tests.kernels.attention_forward import (
     VARIANTS,
     Forward,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hipkittens._library import pack
+from hipkittens._installation import pack
 from tests.kernels.attention_forward import (
     CASE_NAMES,
     CASES,

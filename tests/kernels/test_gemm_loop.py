@@ -2,7 +2,7 @@
 
 import pytest
 
-from hipkittens._library import pack
+from hipkittens._installation import pack
 from tests.kernels.gemm_plan import ROWS, Gemm
 from tests.simulated_device import TARGETS
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from hipkittens._library import SIMULATOR
+from hipkittens._installation import SIMULATOR
 from tests.device_compiler import compile_hip
 
 HERE = pathlib.Path(__file__).parent

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: MIT
+"""The rows of docs/performance.csv: which there are, how one is made, what it was made from, and whether that still holds."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from hipkittens import _installation, _timing
+from hipkittens.profiling import bench
+from hipkittens.profiling.listing import listing
+from hipkittens.profiling.model_error import error_of
+from hipkittens.profiling.peers import Unavailable, peer
+from hipkittens.profiling.problems import Problem, parse_shapes
+from tests.oracles.aiter import wheel
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS = ROOT / "docs" / "performance.csv"
+DEVICES = ("MI300X", "MI325X", "MI350X", "MI355X")
+FOLDERS = {"attention_backward": "attention", "layer_norm": "norm", "rms_norm": "norm"}
+# What else a library's rows come from, besides the model's parameters.
+_PEER_SOURCES = {
+    "triton": ("benchmarks/peer_triton.py", "tests/oracles/triton_kernels.py"),
+    "aiter": ("benchmarks/peer_aiter.py",),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """One table of the page: an operation at shapes that differ in one size.
+
+    shape  with {N} for the size, and {rows} for 16 N rows
+    sizes  of ours by device; peers: the largest size of each library that is run, by device
+    """
+
+    table: str
+    title: str
+    operation: str
+    shape: str
+    sizes: Mapping[str, tuple[int, ...]]
+    peers: Mapping[str, Mapping[str, int]]
+
+    def problem(self, size: int) -> Problem:
+        (problem,) = parse_shapes(self.operation, self.shape.format(N=size, rows=16 * size))
+        return problem
+
+    def wanted(self, device: str) -> Iterable[tuple[int, str]]:
+        """Sizes and libraries to run."""
+        for size in self.sizes.get(device, ()):
+            yield size, bench.OURS
+            yield from ((size, name) for name, most in self.peers.items() if size <= most.get(device, 0))
+
+
+def _everywhere(value: Any) -> dict[str, Any]:
+    return dict.fromkeys(DEVICES, value)
+
+
+def _attention(
+    name: str, operation: str, heads: str, sizes: Mapping[str, tuple[int, ...]], peers: Sequence[str]
+):
+    """Without a mask and causal. Peers run at all sizes but Triton, whose kernels have many more instructions."""
+    for mask in ("", ":causal"):
+        most = {
+            library: {
+                device: min(some) if library == "triton" else max(some) for device, some in sizes.items()
+            }
+            for library in peers
+        }
+        yield Family(
+            operation,
+            name + (", causal" if mask else ""),
+            operation,
+            f"B16{heads.format(N='{N}')}{mask}",
+            sizes,
+            most,
+        )
+
+
+_FIRST = _everywhere((1024,))
+_TWO = {"MI300X": (1024, 2048), "MI355X": (1024, 2048)}
+_MEMORY = {
+    "MI300X": (1024, 2048, 4096),
+    "MI325X": (1024, 4096),
+    "MI350X": (1024, 4096),
+    "MI355X": (1024, 2048, 4096, 8192),
+}
+_MEMORY_PEERS = {"triton": {"MI300X": 4096, "MI355X": 8192}}
+FAMILIES = (
+    Family(
+        "gemm", "GEMM, M = N = K", "gemm", "{N}x{N}x{N}", _everywhere((1024, 2048, 4096, 8192)),
+        {"triton": _everywhere(2048), "aiter": _everywhere(2048)},
+    ),
+    *_attention("Attention, 16 heads of 128, batch 16", "attention", "H16N{N}D128", _FIRST | _TWO, ("aiter", "triton")),
+    *_attention("Attention, 64 query and 8 key heads of 128, batch 16", "attention", "H64K8N{N}D128",
+                {"MI300X": (1024,), "MI355X": (1024,)}, ("aiter",)),
+    *_attention("Attention, 16 heads of 64, batch 16", "attention", "H16N{N}D64", _TWO, ()),
+    *_attention("Attention backward, 16 heads of 128, batch 16", "attention_backward", "H16N{N}D128", _FIRST, ("aiter",)),
+    *_attention("Attention backward, 64 query and 8 key heads of 128, batch 16", "attention_backward", "H64K8N{N}D128",
+                {"MI355X": (1024,)}, ("aiter",)),
+    Family("rotary", "Rotary embedding, 16 heads of 128, batch 16", "rotary", "B16H16N{N}D128", _MEMORY, _MEMORY_PEERS),
+    Family("layer_norm", "Layer norm of 2048 features, batch 16", "layer_norm", "{rows}x2048", _MEMORY, _MEMORY_PEERS),
+    Family("rms_norm", "RMS norm of 2048 features, batch 16", "rms_norm", "{rows}x2048", _MEMORY, _MEMORY_PEERS),
+)  # fmt: skip
+TABLES = tuple(dict.fromkeys(family.table for family in FAMILIES))
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A row of bench, and of ours what its longest launch is held up by.
+
+    main_loop_mfma_busy, bottleneck  as in `hipkittens profile`
+    made_from                        digest of what it was made from
+    """
+
+    row: bench.Row
+    main_loop_mfma_busy: float | None
+    bottleneck: str
+    made_from: str
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        return self.row.operation, self.row.device, self.row.shape, self.row.library
+
+
+@functools.cache
+def _code_objects(target: str) -> dict[str, str]:
+    """sha256 of the code object of each kernel."""
+    return {
+        kernel["symbol"]: entry["sha256"]
+        for entry in _installation.pack(target).entries
+        for kernel in entry["kernels"]
+    }
+
+
+@functools.cache
+def _parameters(device: str) -> str:
+    return repr([(row["name"], row["value"]) for row in _timing.parameters(device)])
+
+
+def made_from(operation: str, device: str, library: str, kernels: Sequence[str]) -> str:
+    """Digest of what a row comes from; "" where that is not here, so that nothing equals it."""
+    parts = [_parameters(device)]
+    if library == bench.OURS:
+        here = _code_objects(_timing.DEVICES[device])
+        if not set(kernels) <= here.keys():
+            return ""
+        parts += [here[name] for name in kernels]
+        folder = ROOT / "csrc" / "kernels" / FOLDERS.get(operation, operation)
+        plans = (folder / name for name in ("plan.cpp", "costs.def"))
+        parts += [path.read_text() for path in plans if path.exists()]
+    else:
+        parts += [(ROOT / name).read_text() for name in _PEER_SOURCES[library]]
+        parts.append(wheel.VERSION if library == "aiter" else importlib.metadata.version("triton"))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def out_of_date(entries: Iterable[Entry]) -> list[Entry]:
+    def differs(entry: Entry) -> bool:
+        row = entry.row
+        return entry.made_from != made_from(row.operation, row.device, row.library, row.kernels)
+
+    return [entry for entry in entries if differs(entry)]
+
+
+def run(problem: Problem, device: str, library: str) -> Entry | None:
+    """None where the library has nothing for it."""
+    try:
+        if library == bench.OURS:
+            candidates = iter([("", problem.call())])
+        else:
+            candidates = peer(library).modelled(problem, _timing.DEVICES[device])
+        row, launches = bench.modelled_row(problem, device, library, candidates, timeline=1)
+    except Unavailable as reason:
+        print(f"{library} {problem.shape} {device}: {reason}", file=sys.stderr)
+        return None
+    busy, sentence = None, ""
+    if library == bench.OURS:
+        longest = max(launches, key=lambda launch: launch.microseconds)
+        said = listing(longest, error_of(problem, device))
+        loop = said.main_loop
+        busy = loop.mfma_busy if loop and loop.mfma_instructions else None
+        sentence = said.bottleneck if len(launches) == 1 else f"{longest.kernel}: {said.bottleneck}"
+    return Entry(row, busy, sentence, made_from(row.operation, device, library, row.kernels))
+
+
+_FIELDS = {field.name: field.type for field in dataclasses.fields(bench.Row)}
+_OWN = ("main_loop_mfma_busy", "bottleneck", "made_from")
+# Published figures are looked up for the page, and speedups follow from the rest.
+_DERIVED = tuple(name for name in _FIELDS if name.startswith(("published_", "speedup")))
+_COLUMNS = (*(name for name in _FIELDS if name not in _DERIVED), *_OWN)
+
+
+def read(path: Path = ROWS) -> dict[tuple[str, str, str, str], Entry]:
+    """Rows carry the model's error as it is known now, not as it was when they ran."""
+    if not path.exists():
+        return {}
+
+    def value(name: str, text: str) -> Any:
+        kind = str(_FIELDS.get(name, "float | None" if name == "main_loop_mfma_busy" else "str"))
+        if name == "kernels":
+            return tuple(text.split())
+        if kind.startswith("float"):
+            return float(text) if text else None
+        return int(text) if kind == "int" else text
+
+    entries = []
+    with path.open(newline="") as file:
+        for line in csv.DictReader(file):
+            values = {name: value(name, text) for name, text in line.items()}
+            own = {name: values.pop(name) for name in _OWN}
+            (problem,) = parse_shapes(values["operation"], values["shape"])
+            error = error_of(problem, values["device"])
+            values |= {"error_percent": error.percent, "error_of": error.text}
+            entries.append(Entry(bench.Row(**values), **own))
+    return {entry.key: entry for entry in entries}
+
+
+def write(entries: Mapping[Any, Entry], path: Path = ROWS) -> None:
+    """In the order of the page, so that a new figure is a changed line."""
+
+    def text(value: Any) -> Any:
+        if isinstance(value, float):
+            return f"{value:.5g}"
+        if isinstance(value, tuple):
+            return " ".join(value)
+        return "" if value is None else value
+
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        for entry in in_order(entries):
+            values = dataclasses.asdict(entry.row) | {name: getattr(entry, name) for name in _OWN}
+            writer.writerow([text(values[name]) for name in _COLUMNS])
+
+
+def in_order(entries: Mapping[Any, Entry]) -> list[Entry]:
+    """Those that the families still ask for."""
+    keys = dict.fromkeys(
+        (family.operation, device, family.problem(size).shape, library)
+        for family in FAMILIES
+        for device in DEVICES
+        for size, library in family.wanted(device)
+    )
+    return [entries[key] for key in keys if key in entries]

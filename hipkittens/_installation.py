@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: MIT
+"""The files of this installation: two shared libraries and a pack of code objects for each target."""
+
+from __future__ import annotations
+
+import functools
+import os
+import struct
+from pathlib import Path
+
+from ._pack import Pack
+
+TARGETS = ("gfx942", "gfx950")
+_HERE = Path(__file__).resolve().parent
+OPERATORS = _HERE / "lib" / "_ops.so"
+SIMULATOR = _HERE / "lib" / "libhipkittens_simulator.so"
+
+
+@functools.cache
+def pack(target: str) -> Pack:
+    return Pack(_HERE / "_kernels" / f"{target}.hkpack")
+
+
+def require_whole(library: Path) -> None:
+    """OSError if the file ends before its section table does: the dynamic linker would map it, and the process die of SIGBUS."""
+    with library.open("rb") as file:
+        header = file.read(64)
+        size = os.fstat(file.fileno()).st_size
+    if len(header) < 64 or not header.startswith(b"\x7fELF"):
+        return  # the dynamic linker refuses it
+    (table,) = struct.unpack_from("<Q", header, 0x28)
+    entry_bytes, entries = struct.unpack_from("<HH", header, 0x3A)
+    if size < table + entry_bytes * entries:
+        raise OSError(f"{library.name} has {size} bytes of {table + entry_bytes * entries}")
+
+
+def why_not_loaded(error: OSError) -> str:
+    """What the dynamic linker's complaint about _ops.so comes from, and what to do."""
+    text = str(error.__cause__ or error)  # torch wraps it
+    if not OPERATORS.exists():
+        cause = "the file is not there; reinstall hipkittens (in a checkout: ./run build)"
+    elif "GLIBC" in text:
+        cause = "the wheel was built for a newer system; it needs glibc 2.34 and GCC 11's libstdc++, or later"
+    elif "undefined symbol" in text:
+        cause = "torch lacks a function of its stable ABI 2.10; upgrade torch, or repair its installation"
+    elif "cannot open shared object file" in text:
+        cause = "a library that it needs is missing; reinstall torch"
+    else:
+        cause = "the file is damaged, or not for this machine; reinstall hipkittens"
+    return f"hipkittens: {OPERATORS} cannot be loaded: {cause} ({text})"

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: MIT
+"""The name under which Transformers finds the kernels: its attention function and, with it, its masks."""
+
+from __future__ import annotations
+
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+
+from ._transformers_attention import attention_forward
+from ._transformers_masks import key_mask
+
+NAME = "hipkittens"
+
+
+def register() -> None:
+    """Makes attn_implementation="hipkittens" known to Transformers; importing hipkittens.integrations.transformers does it."""
+    AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(NAME, key_mask)
