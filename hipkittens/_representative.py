@@ -66,16 +66,16 @@ def _rotary(dtype: torch.dtype, tokens: int, heads: int, key_heads: int, size: i
 # m, n, k: for each tile one at which the plan picks it, on the targets that have it; the last two split K and have odd rows.
 _GEMM = (
     (4096, 4096, 512),
-    (4096, 2048, 256),
-    (2048, 2048, 256),
+    (4096, 2048, 512),
+    (2048, 2048, 512),
     (512, 4096, 768),
     (1024, 2048, 256),
-    (512, 512, 256),
+    (512, 512, 768),
     (256, 128, 2048),
     (257, 129, 515),
 )
-# gfx942 has 256x224 tiles for nt alone.
-_GEMM_NT = ((4096, 4096, 1024),)
+# gfx942 has 256x224 tiles for nt alone, and takes them at the first of those above.
+_GEMM_NT = ((4864, 4096, 256),)
 # length, heads, key heads, head size, backward, dropout_p: the large tiles want one for every compute unit, and
 # one head of many keys is split into parts, which a kernel of its own joins.
 _ATTENTION = (

@@ -30,8 +30,8 @@ KITTENS_DEVICE V load_elements(buffer source, uint32_t offset) {
 // Offsets are computed once (aim) and used for every window of the same row stride. Lanes write LDS in linear
 // order, as the direct load must; the swizzle is therefore applied, inverted, to the global side. The passes
 // of a wave lie side by side. fetch() starts the loads: into LDS (direct) or into registers, which place()
-// writes to LDS.
-template <class Tile, int Threads, Fill fill>
+// writes to LDS. `sets`: how many fills can be under way in registers, each in the set that its fetch and place name.
+template <class Tile, int Threads, Fill fill, int sets = 1>
 struct global_to_shared {
     using T = typename Tile::element;
     static constexpr int pass_bytes = Threads * chunk_bytes;
@@ -43,7 +43,7 @@ struct global_to_shared {
 
     int wave;
     uint32_t offsets[passes];
-    chunk data[fill == Fill::direct ? 1 : passes];
+    chunk data[sets][fill == Fill::direct ? 1 : passes];
 
     KITTENS_DEVICE bool active(int pass, int thread) const {
         return passes * pass_bytes <= Tile::bytes || linear_offset(pass, thread) < Tile::bytes;
@@ -81,9 +81,15 @@ struct global_to_shared {
         }
     }
 
-    KITTENS_DEVICE void fetch(buffer source, Tile tile) { fetch_at(prepared(source), tile, offsets); }
+    template <int set = 0>
+    KITTENS_DEVICE void fetch(buffer source, Tile tile) {
+        fetch_at<set>(prepared(source), tile, offsets);
+    }
     // The same from prepared(source): for loops that keep it in registers.
-    KITTENS_DEVICE void fetch_prepared(buffer source, Tile tile) { fetch_at(source, tile, offsets); }
+    template <int set = 0>
+    KITTENS_DEVICE void fetch_prepared(buffer source, Tile tile) {
+        fetch_at<set>(source, tile, offsets);
+    }
 
     // One load of a direct fetch, for schedules that place each by itself.
     template <int pass>
@@ -99,6 +105,7 @@ struct global_to_shared {
 
     // Rows from valid_rows and chunks from valid_cols on read as zero; a chunk that valid_cols cuts is loaded
     // whole: see zero_columns.
+    template <int set = 0>
     KITTENS_DEVICE void fetch_valid(buffer source, Tile tile, int valid_rows, int valid_cols) {
         const int thread = thread_id();
         uint32_t masked[passes];
@@ -107,9 +114,10 @@ struct global_to_shared {
             const Coordinate at = position(pass, thread);
             masked[pass] = at.row < valid_rows && at.col < valid_cols ? offsets[pass] : out_of_range;
         }
-        fetch_at(prepared(source), tile, masked);
+        fetch_at<set>(prepared(source), tile, masked);
     }
 
+    template <int set>
     KITTENS_DEVICE void fetch_at(buffer source, Tile tile, const uint32_t (&at)[passes]) {
         const int thread = thread_id();
         if constexpr (fill == Fill::direct) {
@@ -121,32 +129,33 @@ struct global_to_shared {
         } else {
 #pragma unroll
             for (int pass = 0; pass < passes; ++pass)
-                if (active(pass, thread)) data[pass] = load_elements<T, chunk, fill>(source, at[pass]);
+                if (active(pass, thread)) data[set][pass] = load_elements<T, chunk, fill>(source, at[pass]);
         }
     }
+    template <int set = 0>
     KITTENS_DEVICE void place(Tile tile) const {
         if constexpr (fill != Fill::direct)
-            for_each_index<place_pieces>([&](auto piece) { place_piece<piece.value>(tile); });
+            for_each_index<place_pieces>([&](auto piece) { place_piece<piece.value, set>(tile); });
     }
 
     // Through registers, one load and one write at a time, for schedules that place each by itself.
     static constexpr int fetch_pieces = passes, place_pieces = passes;
-    template <int pass>
+    template <int pass, int set = 0>
     KITTENS_DEVICE void fetch_piece(buffer source) {
         static_assert(fill == Fill::registers);
-        if (active(pass, thread_id())) data[pass] = buffer_load<chunk>(source, offsets[pass]);
+        if (active(pass, thread_id())) data[set][pass] = buffer_load<chunk>(source, offsets[pass]);
     }
-    template <int pass>
+    template <int pass, int set = 0>
     KITTENS_DEVICE void place_piece(Tile tile) const {
         const int thread = thread_id();
-        if (active(pass, thread)) lds_write(data[pass], tile.data + linear_offset(pass, thread));
+        if (active(pass, thread)) lds_write(data[set][pass], tile.data + linear_offset(pass, thread));
     }
 };
 
 // The same for a tile that is the transpose of its window: a thread takes 8 (if there are too few blocks for
 // all threads, 4) columns of 4 rows of the window and writes as many runs of 4. gfx942 reads transposed
 // operands this way; gfx950 has ds_read_b64_tr_b16 instead.
-template <class Tile, int Threads, Fill fill>
+template <class Tile, int Threads, Fill fill, int sets = 1>
 struct global_to_shared_transposed {
     using T = typename Tile::element;
     static_assert(is_16bit<T> && fill != Fill::direct, "16-bit elements through registers");
@@ -161,7 +170,7 @@ struct global_to_shared_transposed {
 
     uint32_t offsets[passes];
     uint32_t row_step;
-    Row data[passes][block_rows];
+    Row data[sets][passes][block_rows];
 
     // Sixteen neighbouring lanes, one phase of ds_write_b64, take 8 column blocks and two neighbouring row
     // blocks: with the swizzle rows_written_in_runs they meet all 32 banks, and memory is read in pieces of
@@ -186,14 +195,19 @@ struct global_to_shared_transposed {
         }
     }
     KITTENS_DEVICE static buffer prepared(buffer source) { return source; }
-    KITTENS_DEVICE void fetch_prepared(buffer source, Tile tile) { fetch(source, tile); }
+    template <int set = 0>
+    KITTENS_DEVICE void fetch_prepared(buffer source, Tile tile) {
+        fetch<set>(source, tile);
+    }
+    template <int set = 0>
     KITTENS_DEVICE void fetch(buffer source, Tile) {
-        fetch_where(source, [](int, int) { return true; });
+        fetch_where<set>(source, [](int, int) { return true; });
     }
+    template <int set = 0>
     KITTENS_DEVICE void fetch_valid(buffer source, Tile, int valid_rows, int valid_cols) {
-        fetch_where(source, [=](int row, int col) { return row < valid_rows && col < valid_cols; });
+        fetch_where<set>(source, [=](int row, int col) { return row < valid_rows && col < valid_cols; });
     }
-    template <class Valid>
+    template <int set, class Valid>
     KITTENS_DEVICE void fetch_where(buffer source, const Valid& valid) {
         const int thread = thread_id();
 #pragma unroll
@@ -204,31 +218,34 @@ struct global_to_shared_transposed {
                 for (int i = 0; i < block_rows; ++i) {
                     const uint32_t offset =
                         valid(block.row + i, block.col) ? offsets[pass] + i * row_step : out_of_range;
-                    data[pass][i] = load_elements<T, Row, fill>(source, offset);
+                    data[set][pass][i] = load_elements<T, Row, fill>(source, offset);
                 }
             }
     }
+    template <int set = 0>
     KITTENS_DEVICE void place(Tile tile) const {
-        for_each_index<place_pieces>([&](auto piece) { place_piece<piece.value>(tile); });
+        for_each_index<place_pieces>([&](auto piece) { place_piece<piece.value, set>(tile); });
     }
 
     // One load, and one run, at a time.
     static constexpr int fetch_pieces = loads_per_wave, place_pieces = passes * block_cols;
-    template <int piece>
+    template <int piece, int set = 0>
     KITTENS_DEVICE void fetch_piece(buffer source) {
         static_assert(fill == Fill::registers);
         constexpr int pass = piece / block_rows, i = piece % block_rows;
-        if (active(pass, thread_id())) data[pass][i] = buffer_load<Row>(source, offsets[pass] + i * row_step);
+        if (active(pass, thread_id()))
+            data[set][pass][i] = buffer_load<Row>(source, offsets[pass] + i * row_step);
     }
-    template <int piece>
+    template <int piece, int set = 0>
     KITTENS_DEVICE void place_piece(Tile tile) const {
         constexpr int pass = piece / block_cols, j = piece % block_cols;
         const int thread = thread_id();
         if (!active(pass, thread)) return;
         const Coordinate block = block_of(pass * Threads + thread);
         const uint32_t halves = j % 2 ? 0x07060302 : 0x05040100;
-        const vec<uint32_t, 2> run = {permute_bytes(data[pass][1][j / 2], data[pass][0][j / 2], halves),
-                                      permute_bytes(data[pass][3][j / 2], data[pass][2][j / 2], halves)};
+        const Row(&rows)[block_rows] = data[set][pass];
+        const vec<uint32_t, 2> run = {permute_bytes(rows[1][j / 2], rows[0][j / 2], halves),
+                                      permute_bytes(rows[3][j / 2], rows[2][j / 2], halves)};
         lds_write(run, tile.data + stepped_offset<Tile>(Tile::offset(block.col, block.row), j, 0));
     }
 };

@@ -25,6 +25,14 @@ ROWS = {
     )
 }
 
+# name -> how many K tiles its interleaved loop holds in LDS (direct loads), in registers (others)
+INTERLEAVED = {
+    name: (int(in_lds), int(in_registers))
+    for name, in_lds, in_registers in re.findall(
+        r"^GEMM\((\w+),.*, interleaved, (\d+), (\d+)\)", VARIANTS, re.M
+    )
+}
+
 
 class Matrix(ctypes.Structure):
     _fields_ = [

@@ -1,7 +1,11 @@
 """Every wait a GEMM needs is missed by the simulator when it is gone: memory lands late, so the numbers come out wrong."""
 
+import re
+
 import pytest
 
+from hipkittens._installation import pack
+from tests.kernels.gemm_plan import INTERLEAVED, ROWS
 from tests.kernels.packed_gemm import PackedGemm
 from tests.simulated_device import TARGETS, SimulatorError
 from tests.simulator.listing import Line, listing
@@ -83,3 +87,30 @@ def test_a_deleted_barrier_of_the_interleaved_schedule_is_noticed(target):
     assert barriers
     for line in barriers:
         assert is_missed(gemm, line), line
+
+
+def hot_loop(lines: list[Line]) -> list[Line]:
+    """The instructions of the innermost loop with the most matrix instructions."""
+
+    def matrix_instructions(loop: list[Line]) -> int:
+        return sum(line.mnemonic.startswith("v_mfma") for line in loop)
+
+    loops = []
+    for line in filter(is_backward_branch, lines):
+        begin = line.offset + line.size + 4 * (int(line.text.split()[1], 0) % 65536 - 65536)
+        loops.append([inner for inner in lines if begin <= inner.offset <= line.offset])
+    return max(loops, key=matrix_instructions)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in INTERLEAVED if row.startswith("nt_bf16") and ROWS[row][0] in ("both", "gfx942")]
+)
+def test_loads_through_registers_stay_under_way_for_as_many_k_tiles_as_the_row_says(row):
+    """The compiler counts these loads; one that it moves, or a way into the loop with another order, shortens the waits."""
+    chosen = pack("gfx942")
+    loop = hot_loop(listing(chosen.image(chosen.entry(f"hipkittens_gemm_{row}_gfx942")), "gfx942"))
+    loads = sum(line.mnemonic.startswith("buffer_load") for line in loop)
+    in_registers = INTERLEAVED[row][1]
+    assert loads and loads % in_registers == 0
+    waits = [int(count) for line in loop for count in re.findall(r"vmcnt\((\d+)\)", line.text)]
+    assert waits and min(waits) >= (in_registers - 1) * (loads // in_registers), waits

@@ -26,6 +26,7 @@ struct GemmConfig {
     RowStart row_start;
     Schedule schedule;
     int buffers;  // K tiles in LDS where direct loads fill them; through registers interleaved has two, ping_pong one
+    int in_registers;  // K tiles on their way through registers, where they take that way
 
     constexpr bool a_is_transposed() const {
         return orientation == Orientation::tn || orientation == Orientation::tt;
@@ -46,12 +47,12 @@ struct GemmVariant {
 
 // The rows of variants.def as constants variant_<name>, and all of them in order.
 #define GEMM(name, targets, orientation, input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix, rows,  \
-             schedule, buffers)                                                                          \
+             schedule, buffers, in_registers)                                                            \
     inline constexpr GemmVariant variant_##name{                                                         \
         #name,                                                                                           \
         Targets::targets,                                                                                \
         {Orientation::orientation, ElementType::input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix, \
-         RowStart::rows, Schedule::schedule, buffers}};
+         RowStart::rows, Schedule::schedule, buffers, in_registers}};
 #define GEMM_REDUCE(name, targets)
 #include "variants.def"
 #undef GEMM

@@ -6,9 +6,9 @@
 
 namespace hipkittens::gemm {
 
-// Several K tiles lie in LDS. While a wave multiplies a step of K, it reads the next step's operands into other
-// registers, and in the last step of a tile the next tile's first ones: the workgroup meets once for each tile, with
-// matrix instructions under way.
+// Several K tiles lie in LDS; where loads go through registers two do, and others are on their way there. While a wave
+// multiplies a step of K, it reads the next step's operands into other registers, and in the last step of a tile the
+// next tile's first ones: the workgroup meets once for each tile, with matrix instructions under way.
 template <GemmConfig config>
 struct InterleavedLoop : LoopOperands<config> {
     using Operands = LoopOperands<config>;
@@ -37,6 +37,9 @@ struct InterleavedLoop : LoopOperands<config> {
     // have work meanwhile.
     static constexpr int before_meeting = multiplies / 2;
     static constexpr int loads_per_tile = A::loads_per_wave + B::loads_per_wave;
+    // K tile t > 0 comes through set (t - 1) % sets of the registers that loads fill, tile 0 through the last one.
+    static constexpr int sets = direct ? 1 : config.in_registers;
+    static_assert(sets >= 1);
 
     kittens::shared_byte* lds;
     RunningViews<A, B> views;
@@ -53,14 +56,16 @@ struct InterleavedLoop : LoopOperands<config> {
     }
     KITTENS_DEVICE static int after(int buffer) { return buffer + 1 == buffers ? 0 : buffer + 1; }
 
+    template <int set>
     KITTENS_DEVICE void fetch(int buffer) {
-        a.loads.fetch_prepared(views.a, a_tile(buffer));
-        b.loads.fetch_prepared(views.b, b_tile(buffer));
+        a.loads.template fetch_prepared<set>(views.a, a_tile(buffer));
+        b.loads.template fetch_prepared<set>(views.b, b_tile(buffer));
         views.template advance<false>();
     }
+    template <int set>
     KITTENS_DEVICE void place(int buffer) const {
-        a.loads.place(a_tile(buffer));
-        b.loads.place(b_tile(buffer));
+        a.loads.template place<set>(a_tile(buffer));
+        b.loads.template place<set>(b_tile(buffer));
     }
     template <int index>
     KITTENS_DEVICE void read_a(int set, int buffer, int k) {
@@ -79,17 +84,33 @@ struct InterleavedLoop : LoopOperands<config> {
             A::template base_of<i>(a_registers[set]), B::template base_of<j>(b_registers), sum);
     }
 
+    // Through registers: every write to LDS and every load by itself, each operand's loads behind its writes.
+    static constexpr int a_places = A::Loads::place_pieces, a_moves = a_places + A::Loads::fetch_pieces,
+                         b_places = B::Loads::place_pieces,
+                         moves = a_moves + b_places + B::Loads::fetch_pieces;
+    template <int set, bool refilled, int index>
+    KITTENS_DEVICE void move(int buffer) {
+        if constexpr (index < a_places)
+            a.loads.template place_piece<index, set>(a_tile(buffer));
+        else if constexpr (index < a_moves && refilled)
+            a.loads.template fetch_piece<index - a_places, set>(views.a);
+        else if constexpr (index >= a_moves && index < a_moves + b_places)
+            b.loads.template place_piece<index - a_moves, set>(b_tile(buffer));
+        else if constexpr (index >= a_moves && refilled)
+            b.loads.template fetch_piece<index - a_moves - b_places, set>(views.b);
+        if constexpr (index == moves - 1 && refilled) views.template advance<false>();
+    }
+
     static constexpr int within(int product) { return product < multiplies ? product : multiplies - 1; }
 
-    // One K tile in buffer `buffer`. `first_set`: the registers that hold its first step of A. `last`: no other tile
-    // comes after it.
-    template <int first_set, bool last>
+    // One K tile in buffer `buffer`. `first_set`: the registers that hold its first step of A. `loaded`: the set that
+    // the next tile has been loaded to; `refilled`: and that is loaded again. `last`: no other tile comes after it.
+    template <int first_set, int loaded, bool refilled, bool last>
     KITTENS_DEVICE void tile(int buffer) {
         kittens::for_each_index<steps>([&](auto step) {
             constexpr int set = (first_set + step.value) % 2;
             constexpr bool ends = step.value == steps - 1;
             constexpr bool meets = ends && !last, reads = !ends || !last;
-            constexpr bool refills = step.value == 0 && !direct && !last;
             // From which product on the next step can be read.
             constexpr int from = meets ? before_meeting : 0;
             const int next_buffer = ends ? after(buffer) : buffer,
@@ -121,17 +142,38 @@ struct InterleavedLoop : LoopOperands<config> {
                         }
                     });
                 }
-                if constexpr (refills && now == 0) {
-                    place(after(buffer));
-                    fetch(0);
-                    kittens::schedule_fence();
+                // What comes through registers is written before the workgroup meets.
+                if constexpr (!direct && !last) {
+                    constexpr int products = (steps - 1) * multiplies + before_meeting,
+                                  at = step.value * multiplies + now;
+                    kittens::for_each_index<moves>([&](auto index) {
+                        if constexpr (index.value * products / moves == at) {
+                            move<loaded, refilled, index.value>(after(buffer));
+                            kittens::schedule_fence();
+                        }
+                    });
                 }
                 if constexpr (meets && direct && now == within(from + height)) {
-                    fetch(buffer);
+                    fetch<0>(buffer);
                     kittens::schedule_fence();
                 }
             });
         });
+    }
+    template <int loaded, bool refilled>
+    KITTENS_DEVICE void next_tile(int& left, int& buffer) {
+        tile<0, loaded, refilled, false>(buffer);
+        buffer = after(buffer);
+        --left;
+    }
+    // Those that are left behind whole turns of the sets, but for the last; nothing remains to be loaded.
+    template <int loaded = 0>
+    KITTENS_DEVICE void tiles_behind(int& left, int& buffer) {
+        if constexpr (loaded + 1 < sets)
+            if (left > 1) {
+                next_tile<loaded, false>(left, buffer);
+                tiles_behind<loaded + 1>(left, buffer);
+            }
     }
 
     KITTENS_DEVICE InterleavedLoop(kittens::shared_byte* lds, const SourceA& source_a,
@@ -152,9 +194,19 @@ struct InterleavedLoop : LoopOperands<config> {
         col = wave % config.waves_n * config.wave_n();
         a.aim(source_a, 0);
         b.aim(source_b, 0);
-        a.fetch_valid(source_a.window(range.last).view(), a_tile(0), range.valid_k);
-        b.fetch_valid(source_b.window(range.last).view(), b_tile(0), range.valid_k);
-        if constexpr (!direct) place(0);
+        a.template fetch_valid<sets - 1>(source_a.window(range.last).view(), a_tile(0), range.valid_k);
+        b.template fetch_valid<sets - 1>(source_b.window(range.last).view(), b_tile(0), range.valid_k);
+        if constexpr (!direct) {
+            // In this order: what the loop waits for is counted from here on.
+            kittens::for_each_index<sets - 1>([&](auto set) {
+                kittens::schedule_fence();
+                fetch<set.value>(0);
+            });
+            kittens::schedule_fence();
+            place<sets - 1>(0);
+            fetch<sets - 1>(0);
+            kittens::schedule_fence();
+        }
         if (range.cuts_a_chunk()) {
             if constexpr (direct) kittens::wait_vector_memory<0>();
             kittens::barrier();
@@ -162,32 +214,31 @@ struct InterleavedLoop : LoopOperands<config> {
             B::clear_past(b_tile(0), range.valid_k);
         }
         if constexpr (direct) {
-            for (int buffer = 1; buffer < buffers; ++buffer) fetch(buffer);
+            for (int buffer = 1; buffer < buffers; ++buffer) fetch<0>(buffer);
             kittens::wait_vector_memory<(buffers - 1) * loads_per_tile>();
-        } else {
-            fetch(0);
         }
         zero(sums[0][0]);
         kittens::barrier();
         kittens::for_each_index<height>([&](auto index) { read_a<index.value>(0, 0, 0); });
         kittens::for_each_index<width>([&](auto index) { read_b<index.value>(0, 0); });
 
-        int buffer = 0;
+        int left = range.count();
         if constexpr (steps % 2 == 0) {
-            for (int left = range.count(); left > 1; --left) {
-                tile<0, false>(buffer);
-                buffer = after(buffer);
-            }
-            tile<0, true>(buffer);
+            int buffer = 0;
+            while (left > sets)
+                kittens::for_each_index<sets>([&](auto set) { next_tile<set.value, true>(left, buffer); });
+            tiles_behind(left, buffer);
+            tile<0, 0, false, true>(buffer);
         } else {
             // Registers change places with every tile: two at a time, and one of zeros behind an odd number.
             static_assert(!direct && buffers == 2, "a tile past the last is zero because registers are");
-            for (int left = range.count(); left > 2; left -= 2) {
-                tile<0, false>(0);
-                tile<1, false>(1);
+            static_assert(2 % sets == 0);
+            for (; left > 2; left -= 2) {
+                tile<0, 0, true, false>(0);
+                tile<1, 1 % sets, true, false>(1);
             }
-            tile<0, false>(0);
-            tile<1, true>(1);
+            tile<0, 0, false, false>(0);
+            tile<1, 1 % sets, false, true>(1);
         }
         // The product goes out through LDS: nothing of any wave may still be on its way there.
         if constexpr (direct) kittens::wait_vector_memory<0>();

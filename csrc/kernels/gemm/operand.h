@@ -29,7 +29,8 @@ struct OperandSource {
 };
 
 // A piece of `extent` rows (columns) of the product by tile_k in LDS.
-template <class T, int extent, int tile_k, int threads, int matrix, bool k_is_contiguous, RowStart row_start>
+template <class T, int extent, int tile_k, int threads, int matrix, bool k_is_contiguous, RowStart row_start,
+          int sets>
 struct OperandPiece {
     static constexpr kittens::Fill fill = row_start == RowStart::element ? kittens::Fill::elements
                                           : kittens::target.direct_to_lds_bytes == 16
@@ -61,11 +62,11 @@ struct OperandPiece {
 
     template <bool transposed, int dummy = 0>
     struct loader {
-        using type = kittens::global_to_shared<Tile, threads, fill>;
+        using type = kittens::global_to_shared<Tile, threads, fill, sets>;
     };
     template <int dummy>
     struct loader<true, dummy> {
-        using type = kittens::global_to_shared_transposed<Tile, threads, fill>;
+        using type = kittens::global_to_shared_transposed<Tile, threads, fill, sets>;
     };
     using Loads = typename loader<filled_transposed>::type;
     static constexpr int loads_per_wave = Loads::loads_per_wave;
@@ -76,9 +77,10 @@ struct OperandPiece {
     KITTENS_DEVICE void aim(const OperandSource<T, k_is_contiguous, tile_k>& source, int first) {
         loads.aim(source.matrix.row_bytes(), k_is_contiguous ? first : 0, k_is_contiguous ? 0 : first);
     }
+    template <int set = 0>
     KITTENS_DEVICE void fetch_valid(kittens::buffer source, Tile tile, int valid_k) {
-        loads.fetch_valid(source, tile, k_is_contiguous ? extent : valid_k,
-                          k_is_contiguous ? valid_k : extent);
+        loads.template fetch_valid<set>(source, tile, k_is_contiguous ? extent : valid_k,
+                                        k_is_contiguous ? valid_k : extent);
     }
     // Elements past K in the chunk that K cuts: only rows that run along K are cut inside a chunk.
     KITTENS_DEVICE static void clear_past(Tile tile, int valid_k) {
@@ -116,9 +118,9 @@ struct LoopOperands {
     using SourceA = OperandSource<T, a_runs_along_k, config.tile_k>;
     using SourceB = OperandSource<T, b_runs_along_k, config.tile_k>;
     using A = OperandPiece<T, rows, config.tile_k, config.threads(), config.matrix, a_runs_along_k,
-                           config.row_start>;
+                           config.row_start, config.in_registers>;
     using B = OperandPiece<T, columns, config.tile_k, config.threads(), config.matrix, b_runs_along_k,
-                           config.row_start>;
+                           config.row_start, config.in_registers>;
     using TileA = typename A::Tile;
     using TileB = typename B::Tile;
 };
