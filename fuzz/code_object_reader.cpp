@@ -61,7 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     try {
         const LineTable lines(file);
         for (uint64_t address : {uint64_t{0}, uint64_t{0x1000}, uint64_t{0x1804}, UINT64_MAX})
-            (void)lines.source_line(address);
+            (void)(lines.source_line(address) + lines.called_from(address));
     } catch (const Error& error) {
         check(error);
     }

@@ -13,11 +13,13 @@ CHECKERS = {"memcheck": 1, "racecheck": 2, "initcheck": 4, "synccheck": 8, "note
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One party of a finding: LLVM's text, byte offset from the kernel's entry, source line, and who executed it."""
+    """One party of a finding: LLVM's text, byte offset from the kernel's entry, source line, from where the compiler inlined
+    it (of the calls around it the innermost in another folder, or ""), and who executed it."""
 
     text: str
     offset: int
     source: str
+    called_from: str
     wave: int | None
 
 

@@ -125,6 +125,7 @@ class Timing(ctypes.Structure):
         ("names", ctypes.POINTER(_text)),
         ("overrides", ctypes.POINTER(ctypes.c_double)),
         ("override_count", ctypes.c_size_t),
+        ("skip_others", _int),
     )
 
 
@@ -167,6 +168,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "hipkittens_clear_findings": (None, []),
     "hipkittens_time_launches": (_int, [ctypes.POINTER(Timing)]),
     "hipkittens_timed_launches": (ctypes.c_size_t, [_text, ctypes.c_size_t]),
+    "hipkittens_skipped_launches": (ctypes.c_size_t, []),
     "hipkittens_timeline": (ctypes.c_void_p, [ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]),
     "hipkittens_timing_parameters": (ctypes.c_size_t, [_text, _text, ctypes.c_size_t]),
     "hipkittens_disassemble": (_int, [_int, _text, ctypes.c_size_t, _text, ctypes.c_size_t]),
@@ -338,6 +340,11 @@ def time_launches(timing: Timing | None) -> None:
 def timed_launches() -> str:
     """JSON array of the modelled launches."""
     return _text_of(_simulator().hipkittens_timed_launches)
+
+
+def skipped_launches() -> int:
+    """How many launches ran without a report since the last `time_launches`, because of Timing.skip_others."""
+    return _simulator().hipkittens_skipped_launches()
 
 
 def timeline(launch: int) -> ctypes.Array[TimelineEvent]:

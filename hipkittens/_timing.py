@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,8 +107,13 @@ class timing:
     timeline    of so many compute units of XCD 0 every instruction is kept as an event of ModelledLaunch.events
     parameters  {name: value} to use in place of the model's own, see `hipkittens._timing.parameters`
 
-    The whole process is modelled while the context is open. Raises ValueError for an unknown device or parameter.
+    The whole process is modelled while the context is open. Raises ValueError for an unknown device or parameter, RuntimeError
+    inside another such context.
     """
+
+    _skip_others = False  # True: launches for another target, and checked ones, run without being modelled
+    _current: timing | None = None
+    _whole_process: _ProgramTiming | None = None
 
     def __init__(
         self,
@@ -126,6 +132,18 @@ class timing:
         self._launches: list[ModelledLaunch] | None = None
 
     def __enter__(self) -> timing:
+        if timing._current is not None:
+            raise RuntimeError(
+                f"hipkittens.timing: launches are modelled for {timing._current.device} already; close that context first"
+            )
+        if timing._whole_process is not None:
+            timing._whole_process.collect()
+        self._start()
+        timing._current = self
+        self._launches = None
+        return self
+
+    def _start(self) -> None:
         count = len(self._parameters)
         names = (ctypes.c_char_p * count)(*(name.encode() for name in self._parameters))
         overrides = (ctypes.c_double * count)(*self._parameters.values())
@@ -139,14 +157,16 @@ class timing:
                 names,
                 overrides,
                 count,
+                self._skip_others,
             )
         )
-        self._launches = None
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self._launches = self._read()
         _simulator.time_launches(None)
+        timing._current = None
+        if timing._whole_process is not None:
+            timing._whole_process._start()
 
     @staticmethod
     def _read() -> list[ModelledLaunch]:
@@ -158,16 +178,39 @@ class timing:
         return self._read() if self._launches is None else self._launches
 
 
+class _ProgramTiming(timing):
+    """What HIPKITTENS_TIMING asks for. A program may well look at several targets, check some launches, or model some itself:
+    these run without being modelled here."""
+
+    _skip_others = True
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self._reports: list[dict[str, Any]] = []
+        self._skipped = 0
+
+    def collect(self) -> None:
+        """Keeps what the simulator forgets when another context begins."""
+        self._reports += json.loads(_simulator.timed_launches())
+        self._skipped += _simulator.skipped_launches()
+
+    def write(self, path: str) -> None:
+        self.collect()
+        with open(path, "w") as file:
+            json.dump(self._reports, file)
+        if self._skipped:
+            print(
+                f"hipkittens: {self._skipped} launches were not modelled for {self.device}: they were for another target than "
+                f"{self.arch}, or checked",
+                file=sys.stderr,
+            )
+
+
 def apply_environment() -> None:
     """Under HIPKITTENS_TIMING every launch of the process is modelled, and HIPKITTENS_TIMING_FILE gets the reports at its end."""
     device, path = _environment.TIMING.read(), _environment.TIMING_FILE.read()
     if not device or not path:
         return
-    run = timing(device)
-    run.__enter__()
-
-    def write() -> None:
-        with open(path, "w") as file:
-            file.write(_simulator.timed_launches())
-
-    atexit.register(write)
+    timing._whole_process = _ProgramTiming(device)
+    timing._whole_process._start()
+    atexit.register(timing._whole_process.write, path)

@@ -295,7 +295,10 @@ def compile(
             file = Path(source)
             if not file.is_file():
                 raise CompileError(f"hipkittens.kernel.compile: there is no file {file}")
-        given = [f"-I{include_directory()}", f"-ffile-prefix-map={folder}/=", *options]
+        # Names of source lines that are the same wherever it is compiled.
+        prefixes = (file.absolute().parent, include_directory(), folder)
+        given = [f"-I{include_directory()}", "-fdebug-compilation-dir=."]
+        given += [*(f"-ffile-prefix-map={prefix}/=" for prefix in prefixes), *options]
         given += [f"-D{key}={value}" for key, value in (defines or {}).items()]
         images = {}
         for target in targets:

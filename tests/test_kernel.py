@@ -68,6 +68,18 @@ def test_a_launch_touches_nothing_else(line, target):
     assert storage[100:].sum() == 0
 
 
+def test_no_path_of_the_machine_is_in_the_code_object(tmp_path, monkeypatch):
+    text = (
+        '#include "tiles/tiles.h"\n' + 'extern "C" __attribute__((global)) void one(float* x) { *x = 1; }\n'
+    )
+    (tmp_path / "one.cpp").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    near = kernel.compile("one.cpp", targets=["gfx950"]).images["gfx950"]
+    far = kernel.compile(tmp_path / "one.cpp", targets=["gfx950"]).images["gfx950"]
+    for image in (near, far):
+        assert str(tmp_path).encode() not in image and str(kernel.include_directory()).encode() not in image
+
+
 def test_a_const_pointer_is_read_only(target):
     source = """extern "C" __attribute__((global)) void cheat(const int* x) { *const_cast<int*>(x) = 1; }\n"""
     with pytest.raises(RuntimeError, match=r"read-only.*'x'|'x'.*read-only"):

@@ -54,7 +54,30 @@ def test_its_cost(folder):
 def test_its_profile(folder):
     lines = run(folder, "profile_of_softmax.py").splitlines()
     assert len(lines) == 6 and lines[0].endswith(".")
-    assert all(" clocks for " in line for line in lines[1:]) and any("softmax.cpp:" in line for line in lines)
+    assert all(" clocks for " in line and "softmax.cpp:" in line for line in lines[1:])
+
+
+def test_the_profile_of_the_program_that_runs_it_on_both_targets(folder):
+    command = ("-m", "hipkittens", "profile", "--device", "MI355X", "--top", "20", "--", sys.executable)
+    said = run(folder, *command, "run_softmax.py")
+    assert said.count("softmax on MI355X, modelled") == 1
+
+
+def test_a_fault_names_the_line_of_the_kernel(folder):
+    kernel = hipkittens.kernel.compile(folder / "softmax.cpp", targets=["gfx950"])
+    x, out = torch.zeros(70, 257, dtype=torch.bfloat16), torch.zeros(60, 257, dtype=torch.bfloat16)
+    stored = (
+        FILES["softmax.cpp"]
+        .splitlines()
+        .index("        store(to.window(first, col), to.row_bytes(), narrow, cols - col);")
+    )
+    with (
+        hipkittens.simulate("gfx950"),
+        pytest.raises(
+            RuntimeError, match=rf"\(tiles/intrinsics.h:\d+, called from softmax.cpp:{stored + 1}\)"
+        ),
+    ):
+        kernel(x, out, 70, 257, x.stride(0), 1.0, grid=2, block=256)
 
 
 def test_shipping_it_as_an_operator(folder, monkeypatch):

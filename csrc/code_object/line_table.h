@@ -23,16 +23,28 @@ class LineTable {
     // known.
     std::string source_line(uint64_t address) const;
 
+    // Where the code at that address was called from, if the compiler inlined it: "csrc/kernels/gemm/gemm.h:210" for a
+    // load in csrc/tiles/intrinsics.h. Of the calls around it the innermost in a folder other than its own, so that
+    // words of a library that call each other are passed over; "" if there is none.
+    std::string called_from(uint64_t address) const;
+
   private:
     struct Row {
         uint64_t address;
         uint32_t file, line;
         bool ends_sequence;
     };
+    struct Call {
+        uint64_t begin, end;
+        uint32_t file, line;
+    };
     friend class LineProgramReader;
 
-    std::vector<Row> rows_;  // sorted by address
-    std::vector<std::string> files_;
+    const Row* row_of(uint64_t address) const;
+
+    std::vector<Row> rows_;    // sorted by address
+    std::vector<Call> calls_;  // an outer one before those inside it
+    std::vector<std::string> files_, folders_;
 };
 
 }  // namespace hipkittens::code_object

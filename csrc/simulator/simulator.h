@@ -156,12 +156,15 @@ typedef struct {
         names; /* parameters of simulator/timing/parameters.def to override, and their values */
     const double* overrides;
     size_t override_count;
+    int skip_others; /* launches for another target, and checked ones: 1 run without a report, 0 are refused */
 } HipkittensTiming;
 /* Null ends it. 0, or hipErrorInvalidValue with the reason in last_error. Forgets the reports kept before. */
 int hipkittens_time_launches(const HipkittensTiming* timing);
 /* JSON array of the reports, in the order in which the launches ended. Returns its length without the final 0; writes what
    fits into `size` bytes. */
 size_t hipkittens_timed_launches(char* text, size_t size);
+/* How many launches ran without a report since hipkittens_time_launches, because of skip_others. */
+size_t hipkittens_skipped_launches(void);
 /* What happened in those compute units, in the order in which each SIMD issued it; clocks of details_at_clock_mhz. */
 typedef struct {
     double begin;

@@ -16,6 +16,8 @@ namespace {
 // Of the process, not of a thread: autograd launches from threads of its own.
 std::mutex mutex;
 std::optional<timing::Options> options;
+bool skips_others = false;
+size_t skipped = 0;
 std::vector<std::string> reports;
 std::deque<std::vector<timing::TimelineEvent>> timelines;  // elements stay where they are
 
@@ -27,6 +29,10 @@ std::unique_ptr<timing::TimedLaunch> begin_timed_launch(int target, const Settin
     std::lock_guard lock(mutex);
     if (!options) return nullptr;
     const int modelled = timing::target_of(options->device) == isa::Target::gfx942 ? 942 : 950;
+    if (skips_others && (modelled != target || settings.checks)) {
+        ++skipped;
+        return nullptr;
+    }
     if (modelled != target) {
         throw HipError(hip::hipErrorInvalidDevice, std::string("launches are modelled for ") +
                                                        timing::device_name(options->device) + " (gfx" +
@@ -82,6 +88,8 @@ HIPKITTENS_EXPORT int hipkittens_time_launches(const HipkittensTiming* timing) {
         std::lock_guard lock(mutex);
         options = wanted;
         if (!timing) return;
+        skips_others = timing->skip_others != 0;
+        skipped = 0;
         reports.clear();
         timelines.clear();
     });
@@ -95,6 +103,11 @@ HIPKITTENS_EXPORT size_t hipkittens_timed_launches(char* text, size_t size) {
         json += report;
     }
     return hand_out(json + "]", text, size);
+}
+
+HIPKITTENS_EXPORT size_t hipkittens_skipped_launches(void) {
+    std::lock_guard lock(mutex);
+    return skipped;
 }
 
 static_assert(sizeof(HipkittensTimelineEvent) == sizeof(timing::TimelineEvent) &&

@@ -46,6 +46,8 @@ class Line:
 
     address  from the start of the text
     source   "file:line", or "" where the code object does not say
+    called_from  of the inlined calls around it the innermost in another folder, such as the line of a kernel at which a word
+             of the tile vocabulary stands; "" if there is none
     issues   by how many waves, in the XCDs simulated in detail
     clocks   for which waves waited before they could issue it, summed
     stalls   these clocks by reason
@@ -54,10 +56,16 @@ class Line:
     address: int
     text: str
     source: str
+    called_from: str
     unit: str
     issues: int
     clocks: float
     stalls: dict[str, float]
+
+    @property
+    def place(self) -> str:
+        """Both lines in words, such as "csrc/tiles/intrinsics.h:98, called from softmax.cpp:21"; or ""."""
+        return self.source + f", called from {self.called_from}" * bool(self.called_from)
 
     @property
     def reason(self) -> str:
@@ -100,6 +108,7 @@ def listing(launch: _timing.ModelledLaunch, error: ModelError | None = None) -> 
             row["address"],
             row["text"],
             row["source"],
+            row["called_from"],
             row["unit"],
             row["issues"],
             sum(row["stalls"].values()),
@@ -195,7 +204,7 @@ def _wait(lines: Sequence[Line]) -> str:
     place = lines[most]
     if reason == "barrier":
         place = next((line for line in reversed(lines[:most]) if line.text == "s_barrier"), place)
-    where = f"{place.address:#x} `{place.text}`" + (f" ({place.source})" if place.source else "")
+    where = f"{place.address:#x} `{place.text}`" + (f" ({place.place})" if place.place else "")
     spread = "" if share >= _FEW else "no more than "
     return (
         f"waiting for {REASONS[reason]}: {_percent(sums[reason] / sum(sums.values()))} of the clocks that waves wait, "

@@ -101,7 +101,7 @@ def _print(listings: list[Listing], top: int | None) -> None:
                 line.reason if line.clocks >= 0.5 else "",
                 line.unit,
                 line.text,
-                line.source,
+                line.called_from or line.source,
             )
         console.print(table)
         busy = ", ".join(f"{name.replace('_', ' ')} {100 * share:.1f} %" for name, share in one.busy.items())

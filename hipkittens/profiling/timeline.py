@@ -63,7 +63,7 @@ def write(timeline: dict[str, Any], path: str) -> None:
 
 
 def _events(launch: _timing.ModelledLaunch, events: list[Any], clock: float) -> Iterator[dict[str, Any]]:
-    text_of = {row["address"]: (row["text"], row["source"]) for row in launch.instructions}
+    row_of = {row["address"]: row for row in launch.instructions}
     stalls = launch.report["stall_names"]
     tracks = _tracks(events)
     for unit in sorted({event.compute_unit for event in events}):
@@ -102,10 +102,9 @@ def _events(launch: _timing.ModelledLaunch, events: list[Any], clock: float) -> 
         if event.is_wave:
             continue
         kind = CLASS_NAMES[CLASS_OF_UNIT[UNITS[event.unit]]]
-        text, source = text_of[event.address]
-        args = {"instruction": text, "address": f"{event.address:#x}", "cycle": round(event.begin)}
-        if source:
-            args["source"] = source
+        row = row_of[event.address]
+        args = {"instruction": row["text"], "address": f"{event.address:#x}", "cycle": round(event.begin)}
+        args |= {name: row[name] for name in ("source", "called_from") if row[name]}
         if end < event.begin + event.duration:
             args["unit_cycles"] = round(event.duration)
         if event.latency:

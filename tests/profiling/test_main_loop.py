@@ -32,7 +32,8 @@ def event(address, begin, duration=4.0, wave=0, simd=0, compute_unit=0):
 
 def launch_of(*events, code=CODE):
     rows = [
-        {"address": a, "text": t, "unit": u, "issues": i, "stalls": {}, "source": ""} for a, t, u, i in code
+        {"address": a, "text": t, "unit": u, "issues": i, "stalls": {}, "source": "", "called_from": ""}
+        for a, t, u, i in code
     ]
     return _timing.ModelledLaunch("kernel", "MI355X", 1e3, 1.0, 2.6, {"instructions": rows}, events)
 

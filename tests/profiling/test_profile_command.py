@@ -34,7 +34,8 @@ def wait(address, clocks, reason="vmcnt"):
     row = {
         "address": address,
         "text": "s_waitcnt vmcnt(0)",
-        "source": f"kernel.cpp:{address}",
+        "source": f"tiles/words.h:{address}",
+        "called_from": f"kernel.cpp:{address}",
         "unit": "internal",
     }
     return row | {"issues": 4, "stalls": {reason: clocks}}
@@ -57,18 +58,18 @@ def barrier(address):
         (
             launch_of(instructions=[wait(16, 300.0), wait(32, 100.0), wait(48, 100.0, "barrier")]),
             "Waiting for vmcnt: 80 % of the clocks that waves wait, 75 % of them at 0x10 `s_waitcnt vmcnt(0)` "
-            "(kernel.cpp:16); HBM moves 0.00 TB/s, 0 % of the data sheet's; the busiest unit",
+            "(tiles/words.h:16, called from kernel.cpp:16); HBM moves 0.00 TB/s, 0 % of the data sheet's; the busiest unit",
         ),
         (launch_of(instructions=[wait(16, 1.0)]), "occupancy is 1.5 waves a SIMD, limited by registers."),
         (launch_of(rounds=0.25, instructions=[wait(16, 1.0)]), "the grid fills 25 % of the places"),
         (launch_of(), "Nothing waits"),
         (
             launch_of(instructions=[barrier(12), wait(16, 8.0, "barrier")]),
-            "at s_barrier: 100 % of the clocks that waves wait, 100 % of them at 0xc `s_barrier` (kernel.cpp:12)",
+            "at s_barrier: 100 % of the clocks that waves wait, 100 % of them at 0xc `s_barrier` (tiles/words.h:12, called from kernel.cpp:12)",
         ),
         (
             launch_of(instructions=[wait(4 * at, 1.0) for at in range(20)]),
-            "no more than 5 % of them at 0x0 `s_waitcnt vmcnt(0)` (kernel.cpp:0); HBM moves 0.00 TB/s, 0 % of",
+            "no more than 5 % of them at 0x0 `s_waitcnt vmcnt(0)` (tiles/words.h:0, called from kernel.cpp:0); HBM moves 0.00 TB/s, 0 % of",
         ),
     ),
 )
@@ -106,6 +107,8 @@ def test_an_operation(capsys):
     by_text = {line["text"].split()[0]: line for line in launch["lines"]}
     assert by_text["s_endpgm"]["issues"] and any("mfma" in name for name in by_text)
     assert all(line["source"].startswith("csrc/") for line in launch["lines"])
+    by_word = [line for line in launch["lines"] if line["source"].startswith("csrc/tiles/")]
+    assert by_word and all(line["called_from"].startswith("csrc/kernels/") for line in by_word)
     assert sum(line["clocks"] for line in launch["lines"]) == pytest.approx(sum(launch["stalls"].values()))
 
 
@@ -115,6 +118,26 @@ def test_the_listing_as_text(capsys):
     assert "main loop: " in said and "issue slots: VALU" in said and "measured row" in said
     assert "bottleneck: " in said and "on MI300X, modelled" in said and "Modelled: by the cycle model" in said
     assert len([line for line in said.splitlines() if "csrc/" in line and "bottleneck" not in line]) == 5
+
+
+def test_a_program_that_does_more_than_can_be_modelled(capfd, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, hipkittens\n"
+        "x, w = torch.ones(4, 128, dtype=torch.bfloat16), torch.ones(128)\n"
+        "hipkittens.rms_norm(x, w)\n"
+        "with hipkittens.simulate('gfx942'): hipkittens.rms_norm(x, w)\n"
+        "with hipkittens.simulate(checks='all') as run: hipkittens.rms_norm(x, w)\n"
+        "with hipkittens.timing('MI355X', values=False) as own: hipkittens.rms_norm(x, w)\n"
+        "assert len(own.launches) == 1 and run.findings == []\n"
+        "hipkittens.rms_norm(x, w)\n"
+    )
+    assert cli.main(["profile", "--device", "MI355X", "--json", "--", sys.executable, str(script)]) == 0
+    out, err = capfd.readouterr()
+    assert [launch["device"] for launch in json.loads(out)["launches"]] == ["MI355X"] * 2
+    assert (
+        "2 launches were not modelled for MI355X: they were for another target than gfx950, or checked" in err
+    )
 
 
 def test_a_program(capfd, tmp_path):

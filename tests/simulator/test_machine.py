@@ -291,3 +291,22 @@ def test_a_fault_names_its_source_line_when_the_line_table_is_there(target):
     line = (PREAMBLE + source).split("\n").index("    p[thread_id() + 5] = 1;") + 1
     with pytest.raises(SimulatorError, match=rf"store_dword .*`.*kernel\.cpp:{line}\)"):
         Module(code, target).kernel("wild").launch(pointers(out), {"out": out})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_fault_names_the_call_that_was_inlined_from_another_folder(target, tmp_path):
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "inner.h").write_text("static inline __device__ void put(uint* p) { *p = 1; }\n")
+    (tmp_path / "words" / "outer.h").write_text(
+        '#include "inner.h"\nstatic inline __device__ void put_at(uint* p, int at) {\n    put(p + at);\n}\n'
+    )
+    # In two pieces of code, so that the call has a list of ranges.
+    source = SOURCE + (
+        '\n#include "outer.h"\n'
+        'extern "C" __global__ void wild(uint* p) {\n    if (thread_id() & 1) p[0] = 2;\n    put_at(p, thread_id() + 5);\n}\n'
+    )
+    code = compile_hip(source, target, ("-gline-tables-only", f"-I{tmp_path / 'words'}"))
+    out = np.zeros(4, np.uint32)
+    line = (PREAMBLE + source).split("\n").index("    put_at(p, thread_id() + 5);") + 1
+    with pytest.raises(SimulatorError, match=rf"words/inner\.h:1, called from .*kernel\.cpp:{line}\)"):
+        Module(code, target).kernel("wild").launch(pointers(out), {"out": out})

@@ -70,7 +70,8 @@ const char* name_of(Checker checker) {
 }
 
 struct Place {
-    std::string text, source;
+    std::string text;
+    SourcePlace source;
     uint64_t offset = 0;
 };
 
@@ -78,7 +79,7 @@ Place place_of(const Dispatch& dispatch, uint32_t instruction) {
     const Program& program = *dispatch.program;
     Place place;
     place.text = instruction_text(program, program.instructions[instruction]);
-    place.source = source_line(program, instruction);
+    place.source = source_of(program, instruction);
     place.offset =
         program.instructions[instruction].address - program.instructions[dispatch.entry->instruction].address;
     return place;
@@ -92,7 +93,11 @@ void add_party(JsonText& json, const char* name, const Dispatch& dispatch, uint3
         return;
     }
     const Place place = place_of(dispatch, instruction);
-    json.open('{').member("text", place.text).member("offset", place.offset).member("source", place.source);
+    json.open('{')
+        .member("text", place.text)
+        .member("offset", place.offset)
+        .member("source", place.source.line)
+        .member("called_from", place.source.called_from);
     json.key("wave");
     if (wave == no_wave) {
         json.value(nullptr);
@@ -108,7 +113,8 @@ std::string named(const Dispatch& dispatch, uint32_t instruction) {
     const Place place = place_of(dispatch, instruction);
     char offset[32];
     std::snprintf(offset, sizeof offset, "entry+0x%llx", static_cast<unsigned long long>(place.offset));
-    return "`" + place.text + "` at " + offset + (place.source.empty() ? "" : " (" + place.source + ")");
+    const std::string source = place.source.text();
+    return "`" + place.text + "` at " + offset + (source.empty() ? "" : " (" + source + ")");
 }
 
 void replace(std::string& text, const std::string& what, const std::string& by) {

@@ -49,13 +49,14 @@ std::string nearest_region(const Dispatch& dispatch, uint64_t address) {
 
 }  // namespace
 
-std::string source_line(const Program& program, uint32_t instruction) {
+SourcePlace source_of(const Program& program, uint32_t instruction) {
+    const uint64_t address =
+        program.text_address + program.instructions[instruction].address - program.load_offset;
     try {
-        return code_object::LineTable(*program.file)
-            .source_line(program.text_address + program.instructions[instruction].address -
-                         program.load_offset);
+        const code_object::LineTable lines(*program.file);
+        return {lines.source_line(address), lines.called_from(address)};
     } catch (const code_object::Error&) {
-        return "";  // a damaged line table must not hide the fault it was to explain
+        return {};  // a damaged line table must not hide the fault it was to explain
     }
 }
 
@@ -82,7 +83,7 @@ std::string describe_place(const Wave& wave, const Step* step) {
         const uint64_t from_entry = program.address_of(step) - program.address_of(workgroup.dispatch->entry);
         text += format(", at entry+0x%" PRIx64 ": `%s`", from_entry,
                        instruction_text(program, instruction).c_str());
-        const std::string source = source_line(program, step->instruction);
+        const std::string source = source_of(program, step->instruction).text();
         if (!source.empty()) text += " (" + source + ")";
     }
     return text;

@@ -14,13 +14,22 @@ struct Program;
 // distance.
 std::string describe_fault(const Wave& wave);
 
-// The parts of that line. source_line: "csrc/kernels/gemm/gemm.h:36", or "" if the code object does not say.
+// Where an instruction comes from: "csrc/tiles/intrinsics.h:98", and the call that the compiler inlined there, such as
+// "csrc/kernels/gemm/gemm.h:36" (code_object/line_table.h). Each is "" if the code object does not say.
+struct SourcePlace {
+    std::string line, called_from;
+
+    // "csrc/tiles/intrinsics.h:98, called from csrc/kernels/gemm/gemm.h:36"
+    std::string text() const { return called_from.empty() ? line : line + ", called from " + called_from; }
+};
+
+// The parts of that line.
 const char* instruction_name(const isa::Instruction& instruction);
 std::string instruction_text(const Program& program, const isa::Instruction& instruction);
 // "lane 3, address 0x10; nearest allocation ...", or "" if no address is at fault.
 std::string describe_address(const Wave& wave);
 std::string describe_address(const Wave& wave, uint64_t address, uint32_t lane);
-std::string source_line(const Program& program, uint32_t instruction);
+SourcePlace source_of(const Program& program, uint32_t instruction);
 
 // The same place line for a wave that has not faulted (watchdog reports).
 std::string describe_place(const Wave& wave, const Step* step);

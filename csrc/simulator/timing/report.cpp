@@ -28,9 +28,10 @@ std::optional<code_object::LineTable> line_table_of(const Program& program) {
     }
 }
 
-std::string source_of(const std::optional<code_object::LineTable>& lines, const Program& program,
+SourcePlace source_of(const std::optional<code_object::LineTable>& lines, const Program& program,
                       const isa::Instruction& instruction) {
-    return lines ? lines->source_line(program.text_address + instruction.address - program.load_offset) : "";
+    const uint64_t address = program.text_address + instruction.address - program.load_offset;
+    return lines ? SourcePlace{lines->source_line(address), lines->called_from(address)} : SourcePlace{};
 }
 
 }  // namespace
@@ -122,10 +123,12 @@ void Chip::describe(JsonText& json) const {
     for (size_t i = 0; i < counts_.size(); ++i) {
         const InstructionCounts& counts = counts_[i];
         if (counts.issues == 0) continue;
+        const SourcePlace source = source_of(line_table, program, program.instructions[i]);
         json.open('{')
             .member("address", costs_[i].address)
             .member("text", instruction_text(program, program.instructions[i]))
-            .member("source", source_of(line_table, program, program.instructions[i]))
+            .member("source", source.line)
+            .member("called_from", source.called_from)
             .member("unit", unit_names[static_cast<int>(costs_[i].unit)])
             .member("issues", counts.issues)
             .key("stalls")

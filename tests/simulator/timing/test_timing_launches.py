@@ -294,6 +294,14 @@ def test_a_kernel_for_another_target_is_refused():
         timed_kernels.end()
 
 
+def test_one_context_at_a_time():
+    inner = hipkittens.timing("MI355X")
+    with hipkittens.timing("MI300X"), pytest.raises(RuntimeError, match="MI300X already; close that context"):
+        inner.__enter__()
+    with hipkittens.timing("MI355X"):
+        pass
+
+
 def test_checks_and_timing_exclude_each_other():
     kernel = Kernel("s_nop 0", "MI300X")
     assert timed_kernels.begin("MI300X") == 0

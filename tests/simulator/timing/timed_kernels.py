@@ -10,6 +10,7 @@ import json
 
 import numpy as np
 
+from hipkittens._simulator import Timing
 from tests.device_compiler import assemble
 from tests.simulated_device import Module, library, pointers
 
@@ -60,19 +61,6 @@ amdhsa.kernels:
       - {{ .size: 64, .offset: 0, .value_kind: by_value }}
 .end_amdgpu_metadata
 """
-
-
-class Timing(ctypes.Structure):
-    _fields_ = [
-        ("device", ctypes.c_char_p),
-        ("clock_mhz", ctypes.c_double),
-        ("full", ctypes.c_int),
-        ("timeline_compute_units", ctypes.c_uint32),
-        ("values", ctypes.c_int),
-        ("names", ctypes.POINTER(ctypes.c_char_p)),
-        ("overrides", ctypes.POINTER(ctypes.c_double)),
-        ("override_count", ctypes.c_size_t),
-    ]
 
 
 def _text(function, *arguments) -> str:
