@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 
 from . import _findings
+from ._program import run_program
 
 
 def main(program: list[str], checks: str, as_json: bool, with_notes: bool) -> int:
@@ -18,10 +18,10 @@ def main(program: list[str], checks: str, as_json: bool, with_notes: bool) -> in
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "findings.json")
         environment = os.environ | {"HIPKITTENS_CHECKS": checks, "HIPKITTENS_CHECKS_FILE": path}
-        # The program's own output must not mix with JSON.
-        status = subprocess.run(program, env=environment, stdout=sys.stderr if as_json else None).returncode
+        status = run_program(program, environment, output_to_stderr=as_json)
         found = []
-        if os.path.exists(path):
+        was_imported = os.path.exists(path)
+        if was_imported:
             with open(path) as file:
                 found = _findings.merged(_findings.from_json(file.read()))
     errors, notes = _findings.errors(found), _findings.notes(found)
@@ -38,5 +38,6 @@ def main(program: list[str], checks: str, as_json: bool, with_notes: bool) -> in
             print(finding)
         print(
             f"hipkittens: {len(errors)} findings, {len(notes)} notes; the program ended with status {status}"
+            + ("" if was_imported else ", and never imported hipkittens: nothing was checked")
         )
     return status or int(bool(errors))

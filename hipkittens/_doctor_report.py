@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ._doctor import Examination, examine
+from ._output_file import require_writable
 
 _MARKS = {"good": "[green]good[/]", "note": "[yellow]note[/]", "problem": "[red]PROBLEM[/]"}
 _PATHS = ("HIPKITTENS_CHECKS_FILE", "HIPKITTENS_TIMING_FILE")  # variables whose value is nobody's business
@@ -64,6 +65,8 @@ def report_text(found: Examination) -> str:
 
 
 def main(as_json: bool, report: str | None) -> int:
+    if report is not None and report != "-":
+        require_writable("--report", report)
     found = examine()
     if report == "-":
         print(report_text(found), end="")

@@ -11,8 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from . import __version__
 from ._environment import CHECKERS
 from ._installation import TARGETS
+from ._whole_table import print_whole
 
 
 def _print_json(value: Any) -> None:
@@ -34,7 +36,6 @@ def _info(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(report)
         return 0
-    console = Console()
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_row("hipkittens", report["hipkittens"])
     table.add_row("python", report["python"])
@@ -57,14 +58,20 @@ def _info(arguments: argparse.Namespace) -> int:
         unset = f"not set, {row.default}" if row.default else "not set"
         allowed = f": {', '.join(row.allowed)}" if row.allowed else ""
         table.add_row(row.variable, f"{unset if value is None else value} ({row.meaning}{allowed})")
-    console.print(table, soft_wrap=True)
+    if sys.stdout.isatty():  # words, which may be folded
+        Console().print(table)
+    else:
+        print_whole(table)
     return 0
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
     from . import _doctor_report
 
-    return _doctor_report.main(arguments.json, arguments.report)
+    try:
+        return _doctor_report.main(arguments.json, arguments.report)
+    except ValueError as error:
+        raise SystemExit(f"hipkittens doctor: {error}") from None
 
 
 def _kernels_list(arguments: argparse.Namespace) -> int:
@@ -113,7 +120,7 @@ def _kernels_list(arguments: argparse.Namespace) -> int:
                 )
             )
         )
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    print_whole(table)
     return 0
 
 
@@ -199,7 +206,10 @@ def _sim_coverage(arguments: argparse.Namespace) -> int:
 def _sim_check(arguments: argparse.Namespace) -> int:
     from . import _check_command
 
-    return _check_command.main(arguments.program, arguments.checks, arguments.json, arguments.notes)
+    try:
+        return _check_command.main(arguments.program, arguments.checks, arguments.json, arguments.notes)
+    except ValueError as error:
+        raise SystemExit(f"hipkittens sim check: {error}") from None
 
 
 def _patch(arguments: argparse.Namespace) -> int:
@@ -219,6 +229,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hipkittens", description="AMD GPU kernels for PyTorch, and their simulator"
     )
+    parser.add_argument("--version", action="version", version=f"hipkittens {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(group, name: str, function, help: str) -> argparse.ArgumentParser:
@@ -280,7 +291,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("--checks", default="all", help="all (default), or some of " + ", ".join(CHECKERS))
     check.add_argument("--notes", action="store_true", help="also remarks about speed")
-    check.add_argument("program", nargs="+", metavar="-- PROGRAM", help="for example: -- python train.py")
+    check.add_argument("program", nargs="+", metavar="PROGRAM", help="for example: -- python train.py")
+    check.usage = "hipkittens sim check [-h] [--json] [--checks CHECKS] [--notes] -- PROGRAM [ARGUMENT ...]"
     kernels = commands.add_parser("kernels", help="the kernels in this installation").add_subparsers(
         required=True, metavar="COMMAND"
     )

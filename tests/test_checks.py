@@ -137,6 +137,24 @@ def test_the_command_reports_a_race_and_the_status(capfd, tmp_path, importable):
     assert (status, report["findings"]) == (7, [])
 
 
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["--", "no_such_program"], "cannot run 'no_such_program': No such file"),
+        (["--checks", "lintcheck", "--", "python"], "checks names 'lintcheck'; allowed: "),
+    ],
+)
+def test_the_command_names_what_it_cannot_do(arguments, text):
+    with pytest.raises(SystemExit, match="hipkittens sim check: ") as refused:
+        cli.main(["sim", "check", *arguments])
+    assert text in str(refused.value)
+
+
+def test_a_program_without_hipkittens_is_not_called_clean(capfd):
+    assert cli.main(["sim", "check", "--", sys.executable, "-c", "pass"]) == 0
+    assert "never imported hipkittens: nothing was checked" in capfd.readouterr().out
+
+
 def test_the_command_in_words(tmp_path, importable):
     (tmp_path / "racing.py").write_text(
         "from tests.test_checks import launch_racing\nlaunch_racing('gfx942')\n"

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import hipkittens
 from hipkittens import _installation, cli
 from hipkittens._pack import Pack
 
@@ -31,6 +32,25 @@ def test_info(capsys):
     assert all(not pack["run_on_silicon"] for pack in report["kernels"].values())
     status, text = run(capsys, "info")
     assert status == 0 and "never run on silicon" in text and "HIPKITTENS_BACKEND" in text
+
+
+def test_no_figure_is_cut_on_a_narrow_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    _, text = run(capsys, "kernels", "list", "--target", "gfx950")
+    _, rows = run_json(capsys, "kernels", "list", "--target", "gfx950")
+    assert "…" not in text and all(row["name"] in text for row in rows)
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == f"hipkittens {hipkittens.__version__}\n"
+
+
+def test_a_report_that_cannot_be_written_is_refused_at_once():
+    with pytest.raises(SystemExit, match="hipkittens doctor: --report: there is no folder"):
+        cli.main(["doctor", "--report", "no/such/folder/report.txt"])
 
 
 def test_list_and_show(capsys):

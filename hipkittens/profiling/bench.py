@@ -125,7 +125,7 @@ def modelled_row(
         error_of=error.text,
         kernels=tuple(launch.kernel for launch in best),
         cycles=sum(launch.cycles for launch in best),
-        clock_mhz=sum(launch.cycles for launch in best) / microseconds,
+        clock_mhz=round(sum(launch.cycles for launch in best) / microseconds, 3),
         note=name,
     )
     return _timed(row, problem, microseconds), best

@@ -15,7 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import _backend
+from .._output_file import require_writable
 from .._progress import progress_bar
+from .._whole_table import print_whole
 from . import options, plot, published
 from .bench import OURS, Row, beside_ours, published_row, row_of
 from .measure import device_of
@@ -30,7 +32,6 @@ _PUBLISHED = "published: by others, on real GPUs; sources in --json and --csv"
 _SPEEDUP = (
     "ours is: how many times as fast as that row; beside a published row, {kind} against measured by others"
 )
-_WIDTH = 100  # of a table that goes to a file or a pipe
 # --compare, besides names of libraries
 _SETS = {
     "published": "figures that others published at that very shape and device (default)",
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compare",
         default="published",
         metavar="LIBRARIES",
-        help=f"some of {', '.join(_names())}, with commas between, or one of {sets}",
+        help=f"some of {', '.join(_names())}, with commas between; or one of {sets}",
     )
     parser.add_argument(
         "--rate",
@@ -67,7 +68,7 @@ def _names() -> list[str]:
 
 def _libraries(text: str) -> tuple[list[str], bool]:
     """What --compare names: the libraries to run, and whether those with published figures alone follow."""
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     if len(names) == 1 and names[0] in _SETS:
         return list(NAMES) if names == ["all"] else [], names != ["none"]
     for name in names:
@@ -94,11 +95,11 @@ def main(arguments: argparse.Namespace) -> int:
     rate = _rate(arguments.rate, problems[0])
     if arguments.plot:
         plot.require(arguments.plot, problems)
-        options.require_writable("--plot", arguments.plot)
+        require_writable("--plot", arguments.plot)
     if arguments.json and arguments.csv == "-":
         raise ValueError("--json and --csv - would both be written to standard output; name a file for one")
     if arguments.csv and arguments.csv != "-":
-        options.require_writable("--csv", arguments.csv)
+        require_writable("--csv", arguments.csv)
     on_gpu = _backend.hip_device_count() > 0 and not arguments.model
     device = _measured_device(arguments) if on_gpu else options.device(arguments)
     rows = []
@@ -112,10 +113,10 @@ def main(arguments: argparse.Namespace) -> int:
             others = published.libraries_at(problem, device) if more else []
             rows += [published_row(problem, device, library) for library in others if library not in run]
     rows = beside_ours(rows)
-    if arguments.csv:
-        _write_csv(rows, arguments.csv)
     if arguments.plot:
         plot.write(rows, arguments.plot, rate)
+    if arguments.csv:
+        _write_csv(rows, arguments.csv)
     if arguments.json:
         json.dump({"legend": _legend(rows), "rows": [row.to_dict() for row in rows]}, sys.stdout, indent=2)
         print()
@@ -176,8 +177,8 @@ def _print_table(rows: list[Row], rate: str) -> None:
             if row.shape == shape:
                 for cells in _cells(row, rate, measured):
                     table.add_row(f"  {row.library}", *cells)
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
-    console.print(table)
+    print_whole(table)
+    console = Console()
     for line in (*_legend(rows), *_reasons(rows)):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-from pathlib import Path
 
 from .. import _timing
 from .problems import DEFAULT_SHAPES, OPERATIONS, Problem, parse_shapes
@@ -26,15 +24,20 @@ def add_where(parser: argparse.ArgumentParser, several_shapes: bool) -> None:
         metavar="SHAPES" if several_shapes else "SHAPE",
         help=form + ", with commas between" * several_shapes,
     )
-    parser.add_argument("--device", metavar="DEVICE", help=f"what to model: {', '.join(_timing.DEVICES)}")
     parser.add_argument(
-        "--arch", choices=tuple(FIRST_DEVICE), help="instead: the first device of that target"
+        "--device", metavar="DEVICE", help=f"what to model: {', '.join(_timing.DEVICES)} (default MI355X)"
+    )
+    parser.add_argument(
+        "--arch",
+        choices=tuple(FIRST_DEVICE),
+        help="instead of a device: "
+        + ", ".join(f"{device} for {arch}" for arch, device in FIRST_DEVICE.items()),
     )
 
 
-def operation(name: str) -> str:
+def operation(name: str, also: str = "") -> str:
     if name not in OPERATIONS:
-        raise ValueError(f"OP is {name!r}; allowed: {', '.join(OPERATIONS)}")
+        raise ValueError(f"OP is {name!r}; allowed: {', '.join(OPERATIONS)}" + also)
     return name
 
 
@@ -50,25 +53,16 @@ def device(arguments: argparse.Namespace) -> str:
     return name
 
 
-def require_writable(option: str, path: str) -> None:
-    """ValueError for a file that could not be written, before what shall be written there has taken its time."""
-    folder = Path(path).absolute().parent
-    if not folder.is_dir():
-        raise ValueError(f"{option}: there is no folder {str(folder)!r}; make it first")
-    if Path(path).is_dir():
-        raise ValueError(f"{option}: {path!r} is a folder; name a file")
-    if not os.access(path if Path(path).exists() else folder, os.W_OK):
-        raise ValueError(f"{option}: {path!r} cannot be written; name a file that can")
-
-
 def problems(arguments: argparse.Namespace) -> list[Problem]:
     name = operation(arguments.operation)
-    return parse_shapes(name, arguments.shapes or DEFAULT_SHAPES[name])
+    return parse_shapes(name, DEFAULT_SHAPES[name] if arguments.shapes is None else arguments.shapes)
 
 
-def problem(arguments: argparse.Namespace) -> Problem:
-    name = operation(arguments.operation)
-    (first, *others) = parse_shapes(name, arguments.shapes or DEFAULT_SHAPES[name].split(",")[0])
+def problem(arguments: argparse.Namespace, also: str = "") -> Problem:
+    """`also` is what else than an operation would be allowed, for the message."""
+    name = operation(arguments.operation, also)
+    shape = DEFAULT_SHAPES[name].partition(",")[0] if arguments.shapes is None else arguments.shapes
+    (first, *others) = parse_shapes(name, shape)
     if others:
         raise ValueError(f"--shape is {arguments.shapes!r}; allowed: one shape")
     return first

@@ -98,7 +98,7 @@ def peer(name: str) -> Peer:
         raise Unavailable(f"{name} is known from what was published of it; nothing here runs it")
     file = _BENCHMARKS / f"peer_{name}.py"
     if not file.is_file():
-        raise Unavailable(f"--compare {name} needs a checkout of hipkittens (benchmarks/{file.name})")
+        raise Unavailable(f"needs a checkout of hipkittens (benchmarks/{file.name})")
     module_name = f"hipkittens_benchmarks_peer_{name}"
     if module_name not in sys.modules:
         specification = importlib.util.spec_from_file_location(module_name, file)
@@ -107,6 +107,6 @@ def peer(name: str) -> Peer:
         try:
             specification.loader.exec_module(module)
         except ImportError as error:
-            raise Unavailable(f"--compare {name}: {error}") from None
+            raise Unavailable(f"{error}: pip install {error.name or name}") from None
         sys.modules[module_name] = module
     return sys.modules[module_name].peer()

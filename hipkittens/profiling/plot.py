@@ -74,6 +74,17 @@ def save(figure: Any, path: str) -> None:
     figure.savefig(path, metadata={"Date": None} if path.endswith((".svg", ".svgz")) else {"Software": None})
 
 
+def _errors(rows: Sequence[Row]) -> list[str]:
+    """What every modelled point carries, with the sizes that it is of where they are of several classes."""
+    sizes: dict[str, dict[int, None]] = {}
+    for row in rows:
+        if row.error_of:
+            sizes.setdefault(row.error_of, {})[row.size] = None
+    if len(sizes) == 1:
+        return list(sizes)
+    return [f"{', '.join(map(str, of))}: {text}" for text, of in sizes.items()]
+
+
 def write(rows: Sequence[Row], path: str, rate: str) -> None:
     """Writes a picture in the format of the file's ending. ValueError if there is nothing to draw."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -86,6 +97,7 @@ def write(rows: Sequence[Row], path: str, rate: str) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     draw(axes, rows, rate)
-    axes.set_title(f"{timed[0].operation}, bfloat16, {timed[0].device}: {timed[0].kind}")
+    figure.suptitle(f"{timed[0].operation}, bfloat16, {timed[0].device}: {timed[0].kind}")
+    axes.set_title("\n".join(f"error of the model: {text}" for text in _errors(timed)), fontsize="x-small")
     axes.legend(fontsize="small")
     save(figure, path)

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import torch
 
@@ -126,7 +128,12 @@ class Problem:
 
     def call(self, device: str = "cpu") -> Callable[[], object]:
         """A function that runs ours on tensors of `device`: of random values on a GPU, of zeros elsewhere, which the model
-        does not look at."""
+        does not look at. ShapeError if this machine has no room for them."""
+        if device == "cpu" and self.bytes > (free := _free_memory()):
+            raise ShapeError(
+                f"shape {self.shape!r} has tensors of {self.bytes / 1e9:,.0f} GB, and {free / 1e9:,.0f} GB of memory are free; "
+                "take a smaller one"
+            )
         from .. import attention, layer_norm, matmul, rms_norm, rotary
 
         e = self.extents
@@ -169,6 +176,17 @@ class Problem:
     def tensor(self, device: str, *shape: int) -> torch.Tensor:
         make = torch.zeros if device == "cpu" else torch.randn
         return make(shape, dtype=torch.bfloat16, device=device)
+
+
+def _free_memory() -> float:
+    """Bytes that can be allocated without swapping; infinitely many where Linux does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return math.inf
+    return next(
+        (1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), math.inf
+    )
 
 
 def parse_shapes(operation: str, text: str) -> list[Problem]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 
@@ -14,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import _timing
+from .._program import run_program
+from .._whole_table import print_whole
 from . import options
 from .bench import modelled_launches
 from .listing import Line, Listing, listing
@@ -28,12 +29,13 @@ _LEGEND = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "hipkittens profile [-h] [OPTION ...] OP | -- PROGRAM [ARGUMENT ...]"
     options.add_where(parser, several_shapes=False)
     parser.add_argument("--top", type=int, metavar="N", help="only the N instructions that cost most")
     parser.add_argument(
         "operation",
         nargs="+",
-        metavar="OP | -- PROGRAM",
+        metavar="OP",
         help=", ".join(options.OPERATIONS) + "; or a program, for example: -- python script.py",
     )
 
@@ -43,9 +45,13 @@ def main(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--top is {arguments.top}; allowed: a positive number")
     status = 0
     device = options.device(arguments)
-    if len(arguments.operation) == 1:
+    if len(arguments.operation) == 1 or arguments.operation[0] in options.OPERATIONS:
+        if len(arguments.operation) > 1:
+            raise ValueError(
+                f"{arguments.operation[1]!r} follows the operation; allowed: one operation, or -- PROGRAM"
+            )
         (arguments.operation,) = arguments.operation
-        problem = options.problem(arguments)
+        problem = options.problem(arguments, also="; or a program with arguments, as -- python script.py")
         error = error_of(problem, device)
         # The timeline of one compute unit says how busy its matrix cores are in the main loop.
         listings = [
@@ -75,7 +81,7 @@ def _of_program(program: list[str], device: str, as_json: bool) -> tuple[int, li
             "HIPKITTENS_ARCH": _timing.DEVICES[device],
         }
         # The program's own output must not mix with JSON.
-        status = subprocess.run(program, env=environment, stdout=sys.stderr if as_json else None).returncode
+        status = run_program(program, environment, output_to_stderr=as_json)
         if not os.path.exists(path):
             return status, []
         with open(path) as file:
@@ -83,7 +89,7 @@ def _of_program(program: list[str], device: str, as_json: bool) -> tuple[int, li
 
 
 def _print(listings: list[Listing], top: int | None) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    console = Console()
     if not listings:
         console.print("No kernel was launched.")
         return
@@ -92,7 +98,7 @@ def _print(listings: list[Listing], top: int | None) -> None:
         for heading in ("address", "issues", "clocks"):
             table.add_column(heading, justify="right", no_wrap=True)
         for heading in ("waiting for", "unit", "instruction", "source"):
-            table.add_column(heading, no_wrap=heading != "source", overflow="fold")
+            table.add_column(heading, no_wrap=True)
         for line in _chosen(one.lines, top):
             table.add_row(
                 f"{line.address:x}",
@@ -103,7 +109,7 @@ def _print(listings: list[Listing], top: int | None) -> None:
                 line.text,
                 line.called_from or line.source,
             )
-        console.print(table)
+        print_whole(table)
         busy = ", ".join(f"{name.replace('_', ' ')} {100 * share:.1f} %" for name, share in one.busy.items())
         waits = sum(one.stalls.values())
         stalls = ", ".join(f"{name} {100 * clocks / waits:.0f} %" for name, clocks in one.stalls.items())

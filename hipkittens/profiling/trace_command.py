@@ -7,6 +7,8 @@ import argparse
 import json
 import sys
 
+from .. import _timing
+from .._output_file import require_writable
 from . import options
 from .bench import modelled_launches
 from .model_error import error_of
@@ -35,10 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    if not 1 <= arguments.compute_units <= 38:
-        raise ValueError(f"--compute-units is {arguments.compute_units}; allowed: 1 to 38")
-    options.require_writable("--output", arguments.output)
     device, problem = options.device(arguments), options.problem(arguments)
+    most = next(row["value"] for row in _timing.parameters(device) if row["name"] == "compute_units_per_xcd")
+    if not 1 <= arguments.compute_units <= most:
+        raise ValueError(f"--compute-units is {arguments.compute_units}; allowed: 1 to {most:.0f} ({device})")
+    require_writable("--output", arguments.output)
     launches = modelled_launches(device, problem.call(), timeline=arguments.compute_units)
     if not 0 <= arguments.launch < len(launches):
         raise ValueError(f"--launch is {arguments.launch}; allowed: 0 to {len(launches) - 1}")
@@ -54,6 +57,8 @@ def main(arguments: argparse.Namespace) -> int:
         f"Modelled at {said['clock_mhz']:.0f} MHz, {said['cycles']:,.0f} cycles, {said['error']}; "
         "open it in ui.perfetto.dev."
     )
+    if said["compute_units"] < arguments.compute_units:
+        print(f"Of the {arguments.compute_units} compute units {said['compute_units']} had workgroups.")
     if not said["complete"]:
         print("The timeline was full before the launch ended; trace fewer compute units or a smaller shape.")
     return 0

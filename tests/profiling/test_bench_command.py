@@ -47,7 +47,7 @@ def test_table_csv_and_plot(capsys, tmp_path):
         ("hipkittens", "modelled"),
         ("torch", "none"),
     ] * 2
-    assert "<svg" in picture.read_text()
+    assert "<svg" in picture.read_text() and "error of the model: ±" in picture.read_text()
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,15 @@ def test_table_csv_and_plot(capsys, tmp_path):
         (["gemm", "--device", "H100"], "--device is 'H100'; allowed: MI300X"),
         (["gemm", "--device", "MI300X", "--arch", "gfx950"], "MI300X is a gfx942, and --arch says gfx950"),
         (["gemm", "--compare", "cublas"], "--compare names 'cublas'; allowed: some of torch"),
+        (["gemm", "--compare", ""], "--compare names ''; allowed: some of torch"),
+        (["gemm", "--shapes", ""], "shape '' is not MxNxK"),
         (["gemm", "--compare", "aiter,all"], "--compare names 'all'; allowed: some of torch"),
         (["rms_norm", "--rate", "TFLOP/s"], "of rms_norm bytes are counted; allowed: GB/s"),
         (["gemm", "--plot", "p.svg", "--shapes", "8x8x8,4x8x8"], "2 of the shapes have the size 8"),
         (["gemm", "--plot", "picture.xyz"], "'picture.xyz' does not end as a picture"),
         (["gemm", "--csv", "no/rows.csv"], "--csv: there is no folder "),
         (["gemm", "--plot", "no/plot.svg"], "--plot: there is no folder "),
+        (["gemm", "--shapes", "9999999x9999999x64"], "has tensors of 200,003 GB, and "),
         (["gemm", "--json", "--csv", "-"], "both be written to standard output"),
     ),
 )

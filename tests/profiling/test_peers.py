@@ -2,6 +2,7 @@
 """Other libraries beside ours in one run of `hipkittens bench`."""
 
 import json
+import sys
 
 import pytest
 
@@ -59,8 +60,12 @@ def test_a_peer_that_has_nothing_says_why(capsys):
 
 def test_outside_a_checkout_a_peer_says_what_it_needs(monkeypatch, tmp_path):
     monkeypatch.setattr(peers, "_BENCHMARKS", tmp_path)
-    with pytest.raises(peers.Unavailable, match="--compare aiter needs a checkout of hipkittens"):
+    with pytest.raises(peers.Unavailable, match=r"^needs a checkout of hipkittens"):
         peers.peer("aiter")
+    (tmp_path / "peer_triton.py").write_text("import not_a_package\n")
+    monkeypatch.delitem(sys.modules, "hipkittens_benchmarks_peer_triton", raising=False)
+    with pytest.raises(peers.Unavailable, match=r"No module named .*: pip install not_a_package"):
+        peers.peer("triton")
     (problem,) = problems.parse_shapes("gemm", "8x8x8")
     with pytest.raises(peers.Unavailable):
         next(iter(peers.peer("torch").modelled(problem, "gfx950")))

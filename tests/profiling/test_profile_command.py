@@ -159,6 +159,8 @@ def test_a_program(capfd, tmp_path):
     "arguments, text",
     (
         (["gem"], "OP is 'gem'"),
+        (["gemm", "rotary"], "'rotary' follows the operation; allowed: one operation, or -- PROGRAM"),
+        (["--", "no_such_program", "x"], "cannot run 'no_such_program': No such file or directory"),
         (["gemm", "--shape", "8x8x8,4x4x4"], "allowed: one shape"),
         (["gemm", "--top", "0"], "--top is 0"),
         (["--shape", "8x8x8", "--", "python", "x.py"], "a program has shapes of its own"),

@@ -63,6 +63,8 @@ def of(timeline, phase):
 
 def test_it_is_of_the_format(timeline):
     check_timeline(timeline)
+    times = [event.get("ts", -1) for event in timeline["traceEvents"]]  # names have none, and come first
+    assert times == sorted(times)
 
 
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*.json.gz")), ids=lambda path: path.name)
@@ -162,6 +164,7 @@ def test_classes_and_counters(timeline):
 def test_bad_arguments_are_named(tmp_path):
     for arguments, text in (
         (["--compute-units", "0"], "--compute-units is 0"),
+        (["--compute-units", "33", "--device", "MI355X"], "--compute-units is 33; allowed: 1 to 32 (MI355X)"),
         (["-o", str(tmp_path)], "is a folder; name a file"),
         (["-o", str(tmp_path / "no" / "trace.json")], "--output: there is no folder "),
         (["--launch", "1", "--shape", "64x64x64"], "--launch is 1; allowed: 0 to 0"),
