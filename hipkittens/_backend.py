@@ -36,6 +36,11 @@ def backend() -> str:
     return _State.backend
 
 
+def is_simulating() -> bool:
+    """Whether a `simulate` is open."""
+    return _State.forced
+
+
 def uses_torch() -> bool:
     return _State.backend == "torch" and not _State.forced
 

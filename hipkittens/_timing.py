@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import json
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _environment, _simulator
+from . import _backend, _environment, _simulator
 
 DEVICES = {
     "MI300X": "gfx942",
@@ -100,15 +101,16 @@ def launches_of(reports: str, timeline: Callable[[int], Any] = lambda _: ()) -> 
 class timing:
     """Models how long the launches inside take: `with hipkittens.timing("MI355X") as run: ...; run.launches`.
 
-    device      "MI300X", "MI308X", "MI325X" (gfx942), "MI350X" or "MI355X" (gfx950); launches have to be for that target
+    device      "MI300X", "MI308X", "MI325X" (gfx942), "MI350X" or "MI355X" (gfx950); launches have to be for that target, and
+                CPU tensors go to it as inside `hipkittens.simulate`
     values      False: skip what neither control flow nor addresses depend on. Faster; results are not written.
     full        True: simulate every XCD in detail, not only the first
     clock_mhz   core clock to simulate at; default: what the device sustains under full load of the kernel's matrix type
     timeline    of so many compute units of XCD 0 every instruction is kept as an event of ModelledLaunch.events
     parameters  {name: value} to use in place of the model's own, see `hipkittens._timing.parameters`
 
-    The whole process is modelled while the context is open. Raises ValueError for an unknown device or parameter, RuntimeError
-    inside another such context.
+    The whole process is modelled while the context is open. Raises ValueError for an unknown device or parameter, and inside a
+    `simulate` of another target; RuntimeError inside another such context.
     """
 
     _skip_others = False  # True: launches for another target, and checked ones, run without being modelled
@@ -130,15 +132,23 @@ class timing:
         self._values, self._full, self._clock_mhz, self._timeline = values, full, clock_mhz, timeline
         self._parameters = dict(parameters or {})
         self._launches: list[ModelledLaunch] | None = None
+        self._simulated = contextlib.ExitStack()
 
     def __enter__(self) -> timing:
         if timing._current is not None:
             raise RuntimeError(
                 f"hipkittens.timing: launches are modelled for {timing._current.device} already; close that context first"
             )
+        if _backend.is_simulating() and _backend.arch() != self.arch:
+            raise ValueError(
+                f"hipkittens.timing: device is {self.device!r}, a {self.arch}, inside hipkittens.simulate({_backend.arch()!r}); "
+                "name the same target"
+            )
         if timing._whole_process is not None:
             timing._whole_process.collect()
         self._start()
+        if not _backend.is_simulating():
+            self._simulated.enter_context(_backend.simulate(self.arch))
         timing._current = self
         self._launches = None
         return self
@@ -164,6 +174,7 @@ class timing:
     def __exit__(self, *exception: object) -> None:
         self._launches = self._read()
         _simulator.time_launches(None)
+        self._simulated.close()
         timing._current = None
         if timing._whole_process is not None:
             timing._whole_process._start()

@@ -75,7 +75,7 @@ def include_directory() -> Path:
 
 
 def _triple(where: str, name: str, value: Sequence[int] | int) -> Any:
-    sizes = (value,) if isinstance(value, int) else tuple(value)
+    sizes = (value,) if not isinstance(value, Sequence) else tuple(value)
     if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int) and 1 <= size < 2**31 for size in sizes):
         raise ValueError(f"{where}: {name} is {value!r}; it must be one to three positive integers")
     return (ctypes.c_uint32 * 3)(*sizes, *(1,) * (3 - len(sizes)))
@@ -268,23 +268,24 @@ def compile(
     source: str | os.PathLike[str],
     *,
     name: str | None = None,
-    targets: Sequence[str] = _installation.TARGETS,
+    targets: Sequence[str] | str = _installation.TARGETS,
     defines: Mapping[str, str | int] | None = None,
     options: Sequence[str] = (),
 ) -> Kernel:
     """Compiles device code: a file, or source text (anything with a line break in it).
 
-    name      the symbol of the kernel, where the source holds more than one
+    name      the symbol of the kernel, where the source holds more than one; it is extern "C"
     targets   "gfx942", "gfx950" or both (default)
     defines   preprocessor macros
     options   further options of clang
 
     Raises CompileError with the compiler's messages, or when no kernel or more than one could be meant.
     """
+    targets = (targets,) if isinstance(targets, str) else tuple(targets)
     unknown = [target for target in targets if target not in _installation.TARGETS]
     if unknown or not targets:
         raise ValueError(
-            f"hipkittens.kernel.compile: targets is {tuple(targets)!r}; allowed: {', '.join(_installation.TARGETS)}"
+            f"hipkittens.kernel.compile: targets is {targets!r}; allowed: {', '.join(_installation.TARGETS)}"
         )
     compiler = DeviceCompiler()
     with tempfile.TemporaryDirectory(prefix="hipkittens") as folder:
@@ -316,6 +317,11 @@ def compile(
         elif name not in described:
             raise CompileError(
                 f"hipkittens.kernel.compile: {file.name} has no kernel {name} (have {', '.join(described)})"
+            )
+        if name.startswith("_Z"):
+            raise CompileError(
+                f'hipkittens.kernel.compile: the kernel {name} of {file.name} has a C++ symbol; declare it extern "C" '
+                "(a template: call what it does from such a kernel)"
             )
         tree = compiler.front_end(
             targets[0], file, *given, "-fsyntax-only", "-Xclang", "-ast-dump=json", "-Xclang",

@@ -68,6 +68,16 @@ def test_a_launch_touches_nothing_else(line, target):
     assert storage[100:].sum() == 0
 
 
+def test_a_mangled_kernel_is_refused_with_what_to_do():
+    for source in (
+        "__attribute__((global)) void one(float* x) { *x = 1; }\n",
+        "template <int N> __attribute__((global)) void many(float* x) { *x = N; }\n"
+        "template __attribute__((global)) void many<3>(float*);\n",
+    ):
+        with pytest.raises(kernel.CompileError, match=r'has a C\+\+ symbol; declare it extern "C"'):
+            kernel.compile(source, targets="gfx950")
+
+
 def test_no_path_of_the_machine_is_in_the_code_object(tmp_path, monkeypatch):
     text = (
         '#include "tiles/tiles.h"\n' + 'extern "C" __attribute__((global)) void one(float* x) { *x = 1; }\n'
@@ -99,6 +109,7 @@ def test_a_const_pointer_is_read_only(target):
         ({"negate": 1}, TypeError, "negate (bool) is 1 (int); it must be a Python bool"),
         ({"structure": bytes(4)}, TypeError, "line (Line) is 4 bytes; it must be bytes or a ctypes.Structure of 8 bytes"),
         ({"structure": 1.0}, TypeError, "line (Line) is float"),
+        ({"grid": 1.0}, ValueError, "grid is 1.0; it must be one to three positive integers"),
         ({"grid": 0}, ValueError, "grid is 0; it must be one to three positive integers"),
         ({"grid": (1, 1, 1, 1)}, ValueError, "grid"),
         ({"block": (64.0,)}, ValueError, "block"),

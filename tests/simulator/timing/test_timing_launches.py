@@ -294,6 +294,23 @@ def test_a_kernel_for_another_target_is_refused():
         timed_kernels.end()
 
 
+def test_the_device_says_which_gpu_is_simulated():
+    a = torch.zeros(64, 64, dtype=torch.bfloat16)
+    before = hipkittens._backend.arch()
+    for device, target in (("MI355X", "gfx950"), ("MI300X", "gfx942")):
+        with hipkittens.timing(device, values=False) as run:
+            hipkittens.matmul(a, a)
+        (launch,) = run.launches
+        assert launch.kernel.endswith(target) and hipkittens._backend.arch() == before
+    with (
+        hipkittens.simulate("gfx942"),
+        pytest.raises(ValueError, match=r"'MI355X', a gfx950, inside hipkittens.simulate\('gfx942'\)"),
+        hipkittens.timing("MI355X"),
+    ):
+        pass
+    assert not hipkittens._backend.is_simulating()
+
+
 def test_one_context_at_a_time():
     inner = hipkittens.timing("MI355X")
     with hipkittens.timing("MI300X"), pytest.raises(RuntimeError, match="MI300X already; close that context"):
