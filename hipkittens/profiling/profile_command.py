@@ -128,7 +128,31 @@ def _print(listings: list[Listing], top: int | None) -> None:
             "",
         ):
             console.print(text, soft_wrap=True, highlight=False, markup=False)
+    if len(listings) > 1:
+        _print_sums(listings)
     console.print(_LEGEND, soft_wrap=True, highlight=False)
+
+
+def _print_sums(listings: list[Listing]) -> None:
+    """What all launches of each kernel take together, the longest first."""
+    of_kernel: dict[str, list[Listing]] = {}
+    for one in listings:
+        of_kernel.setdefault(one.kernel, []).append(one)
+    total = sum(one.microseconds for one in listings)
+    table = Table(title=f"{len(listings)} launches, modelled: {total:,.2f} us", box=None, pad_edge=False)
+    table.add_column("kernel", no_wrap=True)
+    for heading in ("launches", "us", "share", "error"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for kernel, launches in sorted(
+        of_kernel.items(), key=lambda item: -sum(one.microseconds for one in item[1])
+    ):
+        time = sum(one.microseconds for one in launches)
+        error = max(one.error.percent for one in launches)
+        table.add_row(
+            kernel, f"{len(launches):,}", f"{time:,.2f}", f"{100 * time / total:.1f} %", f"±{error:.0f} %"
+        )
+    print_whole(table)
+    print()
 
 
 def _loop(loop: MainLoop | None) -> str:

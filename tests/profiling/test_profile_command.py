@@ -120,6 +120,18 @@ def test_the_listing_as_text(capsys):
     assert len([line for line in said.splitlines() if "csrc/" in line and "bottleneck" not in line]) == 5
 
 
+def test_several_launches_are_summed_by_kernel(capsys):
+    assert cli.main(["profile", "attention_backward", "--shape", "B1H1N64D64", "--top", "1"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    (title,) = [line for line in said if " launches, modelled: " in line]
+    sums = said[said.index(title) + 2 : said.index("", said.index(title))]
+    listed = [line for line in said if " on MI355X, modelled: " in line]
+    assert title.split()[0] == str(len(listed)) and len(sums) == len({line.split()[0] for line in listed})
+    times = [float(line.split()[2].replace(",", "")) for line in sums]
+    assert times == sorted(times, reverse=True) and all("±" in line for line in sums)
+    assert sum(times) == pytest.approx(float(title.split()[-2].replace(",", "")), abs=0.02)
+
+
 def test_a_program_that_does_more_than_can_be_modelled(capfd, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
