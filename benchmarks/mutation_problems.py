@@ -50,8 +50,12 @@ def _norm(kind: str, dtype: torch.dtype, rows: int, columns: int) -> None:
     x = _draw(rows, columns, dtype=dtype)
     parameter = dtype if kind != "forward" else torch.float32 if dtype != torch.float32 else torch.bfloat16
     weight, bias = (_draw(columns, dtype=parameter) for _ in range(2))
-    y = hipkittens.rms_norm(x, weight) if kind == "rms" else hipkittens.layer_norm(x, weight, bias)
-    y.backward(_draw(rows, columns, dtype=dtype).detach())
+    # Stores of statistics between loads and the waits for them would hide a wait that is too weak.
+    backward = kind != "forward"
+    with torch.set_grad_enabled(backward):
+        y = hipkittens.rms_norm(x, weight) if kind == "rms" else hipkittens.layer_norm(x, weight, bias)
+    if backward:
+        y.backward(_draw(rows, columns, dtype=dtype).detach())
 
 
 @dataclass(frozen=True)
