@@ -39,9 +39,18 @@ OPERATIONS = {
 
 
 def run(case: Case) -> list[dict[str, Any]]:
-    """The rows of a case; a case that raises is one row with an infinite ratio."""
+    """The rows of a case; a case that raises is one row with an infinite ratio.
+
+    The largest error of one draw of values can be one row's: where nothing else is over the bar, by less than twice as much,
+    eight draws are compared as one.
+    """
+    operation = OPERATIONS[case.operation]
     try:
-        return compare_case(OPERATIONS[case.operation], case)
+        rows = compare_case(operation, case)
+        over = [row for row in rows if not ratio(row) <= BAR]
+        if over and all(row["ratio_rms"] <= BAR and row["ratio_max"] < 2 * BAR for row in over):
+            rows = compare_case(operation, case, draws=8)
+        return rows
     except Exception:
         return [
             {

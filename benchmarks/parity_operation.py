@@ -95,8 +95,9 @@ class Operation:
 FEWEST_ELEMENTS = 128  # the largest of a handful of rounding errors says little
 
 
-def compare_case(operation: Operation, case: Case) -> list[dict[str, Any]]:
-    """One row per tensor compared. Small results are computed several times, from other values, and compared as one."""
+def compare_case(operation: Operation, case: Case, draws: int = 1) -> list[dict[str, Any]]:
+    """One row per tensor compared. Results are computed `draws` times, small ones more often, from other values, and compared
+    as one."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # these problems are too small for more
     try:
@@ -104,11 +105,9 @@ def compare_case(operation: Operation, case: Case) -> list[dict[str, Any]]:
         smallest = max(1, min(result.reference.numel() for result in results))
         more = [
             operation.run(case.target, case.properties, case.seed + 1000 * number)
-            for number in range(1, min(-(-FEWEST_ELEMENTS // smallest), 16))
+            for number in range(1, max(draws, min(-(-FEWEST_ELEMENTS // smallest), 16)))
         ]
-        return [
-            _row(case, _together(draws) if more else draws[0]) for draws in zip(results, *more, strict=True)
-        ]
+        return [_row(case, _together(each) if more else each[0]) for each in zip(results, *more, strict=True)]
     finally:
         torch.set_num_threads(threads)
 

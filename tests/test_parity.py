@@ -77,6 +77,21 @@ def test_a_failing_case_is_kept_and_runs_again(tmp_path, monkeypatch):
     assert not parity.misses([again])
 
 
+@pytest.mark.parametrize(("unlucky", "passes"), [((0,), True), (range(0, 8000, 1000), False)])
+def test_one_large_error_of_one_draw_is_judged_with_others(unlucky, passes, monkeypatch):
+    def results(target, case, seed):
+        ours, theirs = torch.full((2, 64, 64), 1e-3)
+        ours[0, 0] = 3e-3 if seed in unlucky else 1e-3
+        theirs[0, 0] = 1e-3 if seed in unlucky else 2e-3
+        return [Result("", ours, [theirs], torch.zeros(64, 64, dtype=torch.float64), 0.0)]
+
+    monkeypatch.setitem(parity.OPERATIONS, "made_up", Operation("made_up", {}, results))
+    case = Case("made_up", "gfx942", {}, 0)
+    (row,) = parity_operation.compare_case(parity.OPERATIONS["made_up"], case)
+    assert row["ratio_max"] > BAR >= row["ratio_rms"]
+    assert bool(parity.misses([case])) != passes
+
+
 def test_every_pair_of_values_occurs():
     factors = {"a": (1, 2, 3), "b": ("x", "y"), "c": (0, 1, 2, 3, 4), "d": (True, False)}
     for seed in range(5):
