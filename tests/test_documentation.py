@@ -3,18 +3,41 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 
 import hipkittens
+from hipkittens import cli
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = ROOT / "docs"
+
+
+def commands(program):
+    """(page, command) for each command of the documentation that begins so, in shell blocks and in running text."""
+    found = []
+    for page in (ROOT / "README.md", ROOT / "examples" / "README.md", *sorted(PAGES.glob("*.md"))):
+        text = page.read_text()
+        blocks = re.findall(r"^```(?:sh)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        lines = [line.strip() for block in blocks for line in block.splitlines()]
+        lines += re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+        found += [(page.name, line) for line in lines if line.startswith(program + " ")]
+    return sorted(set(found))
+
+
+def refused(parse, arguments, capsys):
+    try:
+        parse(arguments)
+    except SystemExit:
+        return capsys.readouterr().err.splitlines()[-1]
+    return None
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +105,32 @@ def test_every_operation_says_what_it_takes_and_raises(name):
         r"(dtypes|errors|what is raised).*(`attention`|layer_norm|`rotary`)", text, re.DOTALL
     )
     assert inherits or ("float16" in text and "Raises" in text), text
+
+
+def test_every_command_of_the_pages_is_one(capsys):
+    """The parser takes it, where it is a whole command and not a name of one or an outline with words in capitals."""
+    said = commands("hipkittens")
+    assert len(said) > 20
+    outline = re.compile(
+        r"\.\.\.|\b(?:OP|MODEL|FILE|NAME|LIBRARIES)\b|[|]|^hipkittens (?:bench|profile|trace|patch|sim)( [a-z]+)?$"
+    )
+    names = ("bench", "demo", "doctor", "info", "kernels", "patch", "profile", "sim", "trace", "verify")
+    whole = [(page, line) for page, line in said if line.split()[1] in names and not outline.search(line)]
+    assert len(whole) > 15
+    problems = {
+        (page, line): refused(cli._parser().parse_args, shlex.split(line, comments=True)[1:], capsys)
+        for page, line in whole
+    }
+    assert not {where: why for where, why in problems.items() if why}
+
+
+@pytest.mark.parametrize("name", ["train_llama", "train_bert"])
+def test_every_command_of_the_examples_is_one(name, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    said = [line for _, line in commands(f"python examples/{name}.py") if "cuda" not in line]
+    assert said
+    problems = {line: refused(module.parse, shlex.split(line, comments=True)[2:], capsys) for line in said}
+    assert not {line: why for line, why in problems.items() if why}
