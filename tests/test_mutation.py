@@ -53,7 +53,9 @@ def test_the_barrier_in_the_prologue_of_an_eight_wave_gemm(gemm):
     _, barriers = mutants(gemm, "barrier")
     assert gemm.launch.block[0] == 8 * 64
     assert gemm.noticed(gemm.image) is None
-    assert gemm.noticed(mutated(gemm.image, barriers[0])) == "racecheck"
+    # On gfx950 the one before it keeps loads in order, which is a matter of time alone.
+    in_prologue = barriers[1 if gemm.launch.target == "gfx950" else 0]
+    assert gemm.noticed(mutated(gemm.image, in_prologue)) == "racecheck"
 
 
 def test_every_kind_of_mutant_is_made(gemm):

@@ -107,14 +107,17 @@ struct global_to_shared {
     // whole: see zero_columns.
     template <int set = 0>
     KITTENS_DEVICE void fetch_valid(buffer source, Tile tile, int valid_rows, int valid_cols) {
-        const int thread = thread_id();
         uint32_t masked[passes];
+        mask(masked, valid_rows, valid_cols);
+        fetch_at<set>(prepared(source), tile, masked);
+    }
+    KITTENS_DEVICE void mask(uint32_t (&masked)[passes], int valid_rows, int valid_cols) const {
+        const int thread = thread_id();
 #pragma unroll
         for (int pass = 0; pass < passes; ++pass) {
             const Coordinate at = position(pass, thread);
             masked[pass] = at.row < valid_rows && at.col < valid_cols ? offsets[pass] : out_of_range;
         }
-        fetch_at<set>(prepared(source), tile, masked);
     }
 
     template <int set>

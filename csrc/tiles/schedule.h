@@ -31,12 +31,17 @@ KITTENS_DEVICE void eight_wave_ping_pong(int wave, const Work& work) {
 // The phases of one tile: move(phase) issues LDS reads and loads, multiply(phase) uses what was read. LDS
 // reads are complete before the barrier, so a piece read in phase p by both groups may be overwritten from
 // move(p + 1) on. Loads::outstanding_after(phase): how many loads may then be under way, see pipeline.h; -1:
-// any number.
+// any number. finish(phase) multiplies the rest, behind the barrier that gives the other group its turn: the matrix
+// cores have work until that group is there. It has the highest priority, or it would wait for all that group's products.
 struct compiler_waits {
     static constexpr int outstanding_after(int) { return -1; }
 };
-template <int Phases, class Loads = compiler_waits, class Move, class Multiply>
-KITTENS_DEVICE void ping_pong_phases(const Move& move, const Multiply& multiply) {
+struct nothing_left {
+    template <class Phase>
+    KITTENS_DEVICE void operator()(Phase) const {}
+};
+template <int Phases, class Loads = compiler_waits, class Move, class Multiply, class Finish = nothing_left>
+KITTENS_DEVICE void ping_pong_phases(const Move& move, const Multiply& multiply, const Finish& finish = {}) {
     for_each_index<Phases>([&](auto phase) {
         move(phase);
         constexpr int outstanding = Loads::outstanding_after(phase.value);
@@ -46,9 +51,13 @@ KITTENS_DEVICE void ping_pong_phases(const Move& move, const Multiply& multiply)
         schedule_fence();
         set_priority<1>();
         multiply(phase);
+        schedule_fence();
+        set_priority<2>();
+        meet();
+        schedule_fence();
+        finish(phase);
         set_priority<0>();
         schedule_fence();
-        meet();
     });
 }
 

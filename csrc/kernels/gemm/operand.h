@@ -82,6 +82,9 @@ struct OperandPiece {
         loads.template fetch_valid<set>(source, tile, k_is_contiguous ? extent : valid_k,
                                         k_is_contiguous ? valid_k : extent);
     }
+    KITTENS_DEVICE void mask(uint32_t (&masked)[Loads::passes], int valid_k) const {
+        loads.mask(masked, k_is_contiguous ? extent : valid_k, k_is_contiguous ? valid_k : extent);
+    }
     // Elements past K in the chunk that K cuts: only rows that run along K are cut inside a chunk.
     KITTENS_DEVICE static void clear_past(Tile tile, int valid_k) {
         if constexpr (k_is_contiguous) kittens::zero_columns<threads>(tile, valid_k);
@@ -126,16 +129,17 @@ struct LoopOperands {
 };
 
 // The verb that fits how the operands lie in registers.
-template <class A, class B, class D, class RegistersA, class RegistersB>
+template <class A, class B, class Products = kittens::all_products, class D, class RegistersA,
+          class RegistersB>
 KITTENS_DEVICE void multiply(D& sum, const RegistersA& a, const RegistersB& b) {
     if constexpr (A::read_transposed && B::read_transposed)
-        mma_AtB(sum, a, b, sum);
+        kittens::mma_AtB<Products>(sum, a, b, sum);
     else if constexpr (A::read_transposed)
-        mma_AtBt(sum, a, b, sum);
+        kittens::mma_AtBt<Products>(sum, a, b, sum);
     else if constexpr (B::read_transposed)
-        mma_AB(sum, a, b, sum);
+        kittens::mma_AB<Products>(sum, a, b, sum);
     else
-        mma_ABt(sum, a, b, sum);
+        kittens::mma_ABt<Products>(sum, a, b, sum);
 }
 
 // A workgroup's share of K, in tiles. Its last tile, which K may cut, is taken first: masks and clearing stay

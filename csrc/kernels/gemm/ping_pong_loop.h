@@ -26,20 +26,45 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
     using RegistersA = typename A::template Registers<band_m, config.tile_k>;
     using RegistersB = typename B::template Registers<band_n, config.tile_k>;
 
-    // Phase 0 reads both first halves, 1 the second half of B, 2 the second half of A. A half is refilled in
-    // the phase after the one that read it. Direct loads spread over all phases; the second half of A waits
-    // for phase 0 of the next tile. Through registers a half's load begins one phase after its registers were
-    // written to LDS (for the second half of A two), so that only three halves occupy registers; the compiler
-    // counts these loads.
+    // Phase 0 reads the first half of A, 1 the second half of B, 2 the second half of A, 3 the first half of B of the
+    // next tile, which leaves no phase more reads than products hide. A half is refilled after the phase that read it.
+    // Direct loads: phases 0 and 1 load the halves of one operand for the next tile, 2 and 3 those of the other for the
+    // one after it. Through registers a half's load begins one phase after its registers were written to LDS (for the
+    // second half of A two), so that only three halves occupy registers; the compiler counts these loads.
     static constexpr int phases = 4;
     struct DirectLoads {
+        static constexpr int loads = A::loads_per_wave;
+        static constexpr int needed_after(int phase) {
+            // A one tile ahead and B two; and the other way round.
+            constexpr kittens::Pipeline<4> a_first{
+                phases, {{0, 0, 1, loads}, {1, 2, 1, loads}, {2, -1, 2, loads}, {3, 1, 2, loads}}};
+            constexpr kittens::Pipeline<4> b_first{
+                phases, {{0, -1, 1, loads}, {1, 1, 1, loads}, {2, 0, 2, loads}, {3, 2, 2, loads}}};
+            const int one = a_first.outstanding_after(phase), other = b_first.outstanding_after(phase);
+            return one < other ? one : other;
+        }
+        // What has arrived after phase 0 (2) is enough for the phase behind the next one as well.
         static constexpr int outstanding_after(int phase) {
-            constexpr kittens::Pipeline<4> pipeline{phases,
-                                                    {{1, 0, 2, B::loads_per_wave},    // first half of B
-                                                     {2, 0, 2, A::loads_per_wave},    // first half of A
-                                                     {3, 1, 2, B::loads_per_wave},    // second half of B
-                                                     {0, 2, 1, A::loads_per_wave}}};  // second half of A
-            return pipeline.outstanding_after(phase);
+            return phase % 2 == 0 ? needed_after(phase) : -1;
+        }
+        static_assert(needed_after(1) >= needed_after(0) + loads &&
+                      needed_after(3) >= needed_after(2) + loads);
+    };
+    // What one operand's direct loads take. Which of the two is A differs between workgroups.
+    struct Stream {
+        kittens::buffer view;
+        uint32_t step;
+        int left;  // tiles not yet begun to load, after the first of the range
+        uint32_t offsets[2][A::Loads::passes];
+        kittens::shared_byte* tiles;
+
+        KITTENS_DEVICE void close() { view.bytes = view.scalar_offset = step = 0; }
+        template <bool steady>
+        KITTENS_DEVICE void advance() {
+            view.scalar_offset += step;
+            if constexpr (!steady)
+                if (left == 1) close();
+            --left;
         }
     };
 
@@ -50,6 +75,7 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
     A a[2];
     B b[2];
     RunningViews<A, B> views;
+    Stream near, far;  // loaded one tile ahead, two tiles ahead
     uint32_t b_begin;
     int row, col;  // of the wave's bands in their halves
     Band sum[2][2];
@@ -86,14 +112,20 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
     KITTENS_DEVICE void fetch_b(int buffer) {
         b[half].loads.fetch_prepared(views.b, b_tile(buffer, half));
     }
+    template <int half, bool steady>
+    KITTENS_DEVICE void fetch_half(Stream& stream, int buffer) {
+        a[0].loads.template fetch_at<0>(stream.view, half_of(stream, buffer, half), stream.offsets[half]);
+        if constexpr (half == 1) stream.template advance<steady>();
+    }
+    KITTENS_DEVICE TileA half_of(const Stream& stream, int buffer, int half) const {
+        return {stream.tiles + (buffer * 2 + half) * TileA::bytes};
+    }
     // What phase `phase` does for later tiles.
     template <int buffer, int phase, bool steady>
     KITTENS_DEVICE void refill() {
         if constexpr (direct) {
-            if constexpr (phase == 0) fetch_a<1, steady>(1 - buffer);
-            if constexpr (phase == 1) fetch_b<0>(buffer);
-            if constexpr (phase == 2) fetch_a<0>(buffer);
-            if constexpr (phase == 3) fetch_b<1>(buffer);
+            if constexpr (phase < 2) fetch_half<phase, steady>(near, 1 - buffer);
+            if constexpr (phase >= 2) fetch_half<phase - 2, steady>(far, buffer);
         } else {
             if constexpr (phase == 1) b[0].loads.place(b_tile(0, 0));
             if constexpr (phase == 2) a[0].loads.place(a_tile(0, 0));
@@ -106,6 +138,19 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
         }
     }
 
+    KITTENS_DEVICE void read_first_b(int buffer) {
+        B::template read<band_n, config.tile_k>(b_registers[0], b_tile_read(buffer, 0), col, 0);
+    }
+
+    // A band's products. The groups meet before the last of them.
+    static constexpr int products = Band::height * Band::width * (config.tile_k / A::base::cols),
+                         before_meeting = products - 1;
+    template <int phase, class Products>
+    KITTENS_DEVICE void multiply_band() {
+        constexpr int band_row = phase / 2, band_col = phase % 2;
+        multiply<A, B, Products>(sum[band_row][band_col], a_registers, b_registers[band_col]);
+    }
+
     // One K tile in LDS buffer `buffer`.
     template <int buffer, bool steady>
     KITTENS_DEVICE void tile() {
@@ -113,18 +158,19 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
         kittens::ping_pong_phases<phases, Loads>(
             [&](auto phase) {
                 if constexpr (phase.value == 0) {
-                    B::template read<band_n, config.tile_k>(b_registers[0], b_tile_read(buffer, 0), col, 0);
                     A::template read<band_m, config.tile_k>(a_registers, a_tile(buffer, 0), row, 0);
                 } else if constexpr (phase.value == 1) {
                     B::template read<band_n, config.tile_k>(b_registers[1], b_tile_read(buffer, 1), col, 0);
                 } else if constexpr (phase.value == 2) {
                     A::template read<band_m, config.tile_k>(a_registers, a_tile(buffer, 1), row, 0);
+                } else {
+                    read_first_b(buffers == 2 ? 1 - buffer : 0);
                 }
                 refill<buffer, phase.value, steady>();
             },
+            [&](auto phase) { multiply_band<phase.value, kittens::base_products<0, before_meeting>>(); },
             [&](auto phase) {
-                constexpr int band_row = phase.value / 2, band_col = phase.value % 2;
-                multiply<A, B>(sum[band_row][band_col], a_registers, b_registers[band_col]);
+                multiply_band<phase.value, kittens::base_products<before_meeting, products>>();
             });
     }
 
@@ -132,27 +178,83 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
                                    kittens::shared_byte* lds) {
         PingPongLoop(arguments, place, lds).run(place);
     }
-    KITTENS_DEVICE void run(WorkgroupPlace place) {
-        const int wave = kittens::wave_id();
-        row = wave / config.waves_n * band_m;
-        col = wave % config.waves_n * band_n;
-        b_begin = kittens::opaque(buffers * 2 * TileA::bytes);
+    KITTENS_DEVICE static kittens::buffer chosen(bool first, kittens::buffer one, kittens::buffer other) {
+        return {first ? one.base : other.base, first ? one.bytes : other.bytes,
+                first ? one.scalar_offset : other.scalar_offset};
+    }
+    // As if two tiles before the first had run.
+    KITTENS_DEVICE void begin_loads(WorkgroupPlace place) {
         const kittens::buffer a_last = source_a.window(range.last).view(),
                               b_last = source_b.window(range.last).view();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             a[half].aim(source_a, half * half_m);
             b[half].aim(source_b, half * half_n);
-            b[half].fetch_valid(b_last, b_tile(0, half), range.valid_k);
-            a[half].fetch_valid(a_last, a_tile(0, half), range.valid_k);
         }
-        if constexpr (!direct) {
+        if constexpr (direct) {
+            static_assert(A::Loads::passes == B::Loads::passes && TileA::bytes == TileB::bytes,
+                          "the operands are loaded alike");
+            // Of the workgroups that share rows of A or columns of B, half load A two tiles ahead and half B: a line is
+            // fetched from memory for one half of them, and in L2 when the others ask. The loads of a compute unit
+            // return in order, so that one from memory holds up those behind it: each of both kinds stays among its own.
+            const bool a_is_near = (place.m / config.tile_m + place.n / config.tile_n) % 2 == 0;
+            const int count = range.count();
+            const auto begin = [&](Stream& stream, bool is_a) {
+                stream.view = chosen(is_a, views.a, views.b);
+                stream.step = is_a ? views.a_step : views.b_step;
+                stream.tiles = is_a ? a_tile(0, 0).data : b_tile(0, 0).data;
+                stream.left = count - 1;
+#pragma unroll
+                for (int half = 0; half < 2; ++half)
+#pragma unroll
+                    for (int pass = 0; pass < A::Loads::passes; ++pass)
+                        stream.offsets[half][pass] =
+                            is_a ? a[half].loads.offsets[pass] : b[half].loads.offsets[pass];
+            };
+            begin(near, a_is_near);
+            begin(far, !a_is_near);
+            const kittens::buffer a_view = A::Loads::prepared(a_last), b_view = B::Loads::prepared(b_last);
+            const auto fetch_first = [&](Stream& stream, bool is_a, auto half) {
+                uint32_t of_a[A::Loads::passes], of_b[A::Loads::passes];
+                a[half.value].mask(of_a, range.valid_k);
+                b[half.value].mask(of_b, range.valid_k);
+#pragma unroll
+                for (int pass = 0; pass < A::Loads::passes; ++pass)
+                    of_a[pass] = is_a ? of_a[pass] : of_b[pass];
+                a[0].loads.template fetch_at<0>(chosen(is_a, a_view, b_view), half_of(stream, 0, half.value),
+                                                of_a);
+            };
+            fetch_first(near, a_is_near, kittens::index<0>{});
+            fetch_first(far, !a_is_near, kittens::index<0>{});
+            // Loads of all waves stand in one line: what everyone needs first comes before what any wave needs later.
+            kittens::meet();
+            fetch_first(far, !a_is_near, kittens::index<1>{});
+            fetch_first(near, a_is_near, kittens::index<1>{});
+            fetch_half<0, false>(far, 1);
+            fetch_half<1, false>(far, 1);
+        } else {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                b[half].fetch_valid(b_last, b_tile(0, half), range.valid_k);
+                a[half].fetch_valid(a_last, a_tile(0, half), range.valid_k);
+            }
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 b[half].loads.place(b_tile(0, half));
                 a[half].loads.place(a_tile(0, half));
             }
+            fetch_b<0>(0);
+            fetch_a<0>(0);
         }
+    }
+    KITTENS_DEVICE int left() const { return direct ? near.left : views.left; }
+
+    KITTENS_DEVICE void run(WorkgroupPlace place) {
+        const int wave = kittens::wave_id();
+        row = wave / config.waves_n * band_m;
+        col = wave % config.waves_n * band_n;
+        b_begin = kittens::opaque(buffers * 2 * TileA::bytes);
+        begin_loads(place);
         if (range.cuts_a_chunk()) {
             if constexpr (direct) kittens::wait_vector_memory<0>();
             kittens::barrier();
@@ -161,35 +263,27 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
                 B::clear_past(b_tile(0, half), range.valid_k);
             }
         }
-        // As if the tile before the first had run its phases 1 to 3.
-        if constexpr (direct) {
-            fetch_b<0>(1);
-            fetch_a<0>(1);
-            fetch_b<1>(1);
-            kittens::wait_vector_memory<DirectLoads::outstanding_after(phases - 1)>();
-        } else {
-            fetch_b<0>(0);
-            fetch_a<0>(0);
-        }
+        if constexpr (direct) kittens::wait_vector_memory<4 * A::loads_per_wave>();  // the first halves
 #pragma unroll
         for (int i = 0; i < 2; ++i)
 #pragma unroll
             for (int j = 0; j < 2; ++j) zero(sum[i][j]);
         kittens::barrier();
+        read_first_b(0);
 
         kittens::eight_wave_ping_pong(wave, [&] {
-            // `views.left` goes down by one with every tile, from one less than their number.
+            // `left()` goes down by one with every tile, from one less than their number.
             if constexpr (buffers == 2)
-                while (views.left > 2) {
+                while (far.left > 2) {
                     tile<0, true>();
                     tile<1, true>();
                 }
             while (true) {
                 tile<0, false>();
-                if (views.left < 0) break;
+                if (left() < 0) break;
                 if constexpr (buffers == 2) {
                     tile<1, false>();
-                    if (views.left < 0) break;
+                    if (left() < 0) break;
                 }
             }
         });
