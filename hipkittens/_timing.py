@@ -7,13 +7,16 @@ import atexit
 import contextlib
 import ctypes
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _backend, _environment, _simulator
+from . import _backend, _environment, _library, _simulator
+from ._arguments import number
 
+_MOST_UNITS = 38  # of an XCD
 DEVICES = {
     "MI300X": "gfx942",
     "MI308X": "gfx942",
@@ -33,6 +36,9 @@ def _check_device(device: str) -> str:
 def parameters(device: str) -> list[dict[str, Any]]:
     """Every number of the cycle model for `device`: name, value, unit, and the source it comes from."""
     return json.loads(_simulator.timing_parameters(_check_device(device)))["parameters"]
+
+
+_parameters_of = parameters  # `timing` has an argument of that name
 
 
 @dataclass(frozen=True)
@@ -105,12 +111,12 @@ class timing:
                 CPU tensors go to it as inside `hipkittens.simulate`
     values      False: skip what neither control flow nor addresses depend on. Faster; results are not written.
     full        True: simulate every XCD in detail, not only the first
-    clock_mhz   core clock to simulate at; default: what the device sustains under full load of the kernel's matrix type
+    clock_mhz   core clock that the chip holds; default: what its power is modelled to allow under the launch's matrix load
     timeline    of so many compute units of XCD 0 every instruction is kept as an event of ModelledLaunch.events
     parameters  {name: value} to use in place of the model's own, see `hipkittens._timing.parameters`
 
     The whole process is modelled while the context is open. Raises ValueError for an unknown device or parameter, and inside a
-    `simulate` of another target; RuntimeError inside another such context.
+    `simulate` of another target or with checkers; RuntimeError inside another such context.
     """
 
     _skip_others = False  # True: launches for another target, and checked ones, run without being modelled
@@ -129,9 +135,26 @@ class timing:
     ) -> None:
         self.device = _check_device(device)
         self.arch = DEVICES[self.device]
+        where = "hipkittens.timing"
+        if not 0 <= number(where, "clock_mhz", clock_mhz) <= 10000:
+            raise ValueError(
+                f"{where}: clock_mhz is {clock_mhz}; allowed: up to 10000, or 0 for what the power allows"
+            )
+        if isinstance(timeline, bool) or not isinstance(timeline, int) or not 0 <= timeline <= _MOST_UNITS:
+            raise ValueError(f"{where}: timeline is {timeline!r}; allowed: 0 to {_MOST_UNITS} compute units")
         self._values, self._full, self._clock_mhz, self._timeline = values, full, clock_mhz, timeline
-        self._parameters = dict(parameters or {})
-        self._launches: list[ModelledLaunch] | None = None
+        known = {row["name"] for row in _parameters_of(self.device)}
+        self._parameters = {
+            name: number(where, f"parameters[{name!r}]", value) for name, value in (parameters or {}).items()
+        }
+        for name, value in self._parameters.items():
+            if name not in known:
+                raise ValueError(
+                    f"{where}: the cycle model has no parameter {name!r}; hipkittens._timing.parameters lists them"
+                )
+            if not 0 < value < math.inf:
+                raise ValueError(f"{where}: parameters[{name!r}] is {value}; allowed: finite numbers above 0")
+        self._launches: list[ModelledLaunch] | None = []
         self._simulated = contextlib.ExitStack()
 
     def __enter__(self) -> timing:
@@ -143,6 +166,14 @@ class timing:
             raise ValueError(
                 f"hipkittens.timing: device is {self.device!r}, a {self.arch}, inside hipkittens.simulate({_backend.arch()!r}); "
                 "name the same target"
+            )
+        if (
+            _library.simulator_settings().get("checks")
+            if _backend.is_simulating()
+            else _environment.CHECKS.read()
+        ):
+            raise ValueError(
+                "hipkittens.timing: checkers are on, and a launch is either modelled or checked; do one after the other"
             )
         if timing._whole_process is not None:
             timing._whole_process.collect()

@@ -147,9 +147,8 @@ int hipkittens_recorded_launch(size_t index, HipkittensLaunchRecord* record);
    MI308X, MI325X for gfx942; MI350X, MI355X for gfx950) and kept as a report. All its figures are modelled, none is measured. */
 typedef struct {
     const char* device;
-    double
-        clock_mhz; /* at which it is simulated; 0: what the chip sustains under full load of the kernel's matrix type */
-    int full; /* 1: all XCDs in detail; 0: XCD 0, and the others' loads and stores in step with it */
+    double clock_mhz; /* that the chip holds; 0: what its power allows under the launch's matrix load */
+    int full;         /* 1: all XCDs in detail; 0: XCD 0, and the others' loads and stores in step with it */
     uint32_t timeline_compute_units; /* of XCD 0, of which every instruction is kept as an event; 0: none */
     int values; /* 0: skip what neither control flow nor addresses depend on; results are then not written */
     const char* const*

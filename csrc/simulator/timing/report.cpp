@@ -161,9 +161,6 @@ Report report_of(const Chip& chip, const Chip* fast) {
         }
         microseconds = time_at(clock);
         cycles = microseconds * clock;
-    } else if (chip.options().clock_mhz > 0) {
-        clock = sustained_clock(parameters, chip.matrix_type(), chip.matrix_load());
-        microseconds = cycles / clock;
     }
     JsonText json;
     json.open('{').member("cycles", cycles).member("microseconds", microseconds).member("clock_mhz", clock);

@@ -2,6 +2,7 @@
 """Whole launches in the cycle model: determinism, sampling, values left out, what is refused."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -270,12 +271,13 @@ def test_every_parameter_has_a_source():
     [
         ("MI250X", {}, "device is 'MI250X'; allowed: MI300X, MI308X, MI325X, MI350X, MI355X"),
         ("MI300X", {"parameters": {"l3_hit": 3.0}}, "no parameter 'l3_hit'"),
-        ("MI300X", {"parameters": {"hbm_bandwidth": 0.0}}, "hbm_bandwidth is 0.0"),
+        ("MI300X", {"parameters": {"hbm_bandwidth": 0.0}}, "'hbm_bandwidth'] is 0.0"),
         ("MI300X", {"clock_mhz": -5.0}, "clock_mhz is -5.0"),
+        ("MI300X", {"timeline": -1}, "timeline is -1; allowed: 0 to 38 compute units"),
     ],
 )
 def test_wrong_requests_are_refused(device, options, text):
-    with pytest.raises(ValueError, match=text.replace("(", r"\(")), hipkittens.timing(device, **options):
+    with pytest.raises(ValueError, match=re.escape(text)), hipkittens.timing(device, **options):
         pass
     with hipkittens.timing("MI300X") as run:
         pass
@@ -302,6 +304,13 @@ def test_the_device_says_which_gpu_is_simulated():
             hipkittens.matmul(a, a)
         (launch,) = run.launches
         assert launch.kernel.endswith(target) and hipkittens._backend.arch() == before
+    for checks in ("all", "racecheck"):
+        with (
+            hipkittens.simulate("gfx950", checks=checks),
+            pytest.raises(ValueError, match="checkers are on, and a launch is either modelled or checked"),
+            hipkittens.timing("MI355X"),
+        ):
+            pass
     with (
         hipkittens.simulate("gfx942"),
         pytest.raises(ValueError, match=r"'MI355X', a gfx950, inside hipkittens.simulate\('gfx942'\)"),
@@ -309,6 +318,20 @@ def test_the_device_says_which_gpu_is_simulated():
     ):
         pass
     assert not hipkittens._backend.is_simulating()
+
+
+def test_a_clock_that_is_held_is_the_one_of_the_time():
+    a, times = torch.zeros(256, 256, dtype=torch.bfloat16), []
+    for clock in (2400.0, 1600.0, 800.0):
+        with hipkittens.timing("MI355X", values=False, clock_mhz=clock) as run:
+            hipkittens.matmul(a, a)
+        (launch,) = run.launches
+        assert launch.report["clock_mhz"] == clock
+        assert launch.microseconds == pytest.approx(launch.cycles / clock)
+        times.append(launch.microseconds)
+    assert times == sorted(times)
+    unused = hipkittens.timing("MI355X")
+    assert unused.launches == []
 
 
 def test_one_context_at_a_time():
