@@ -20,8 +20,8 @@ def main(program: list[str], checks: str, as_json: bool, with_notes: bool) -> in
         environment = os.environ | {"HIPKITTENS_CHECKS": checks, "HIPKITTENS_CHECKS_FILE": path}
         status = run_program(program, environment, output_to_stderr=as_json)
         found = []
-        was_imported = os.path.exists(path)
-        if was_imported:
+        was_checked = os.path.exists(path)
+        if was_checked:
             with open(path) as file:
                 found = _findings.merged(_findings.from_json(file.read()))
     errors, notes = _findings.errors(found), _findings.notes(found)
@@ -38,6 +38,6 @@ def main(program: list[str], checks: str, as_json: bool, with_notes: bool) -> in
             print(finding)
         print(
             f"hipkittens: {len(errors)} findings, {len(notes)} notes; the program ended with status {status}"
-            + ("" if was_imported else ", and never imported hipkittens: nothing was checked")
+            + ("" if was_checked else "; no launch of it was checked")
         )
     return status or int(bool(errors))

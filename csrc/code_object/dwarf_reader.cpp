@@ -1,4 +1,4 @@
-// code_object/dwarf_reader.cpp: numbers and forms of DWARF 5 out of one debug section, which cannot be left.
+// code_object/dwarf_reader.cpp: numbers and forms of DWARF 4 and 5 out of one debug section, which cannot be left.
 // SPDX-License-Identifier: MIT
 #include "code_object/dwarf_reader.h"
 
@@ -22,7 +22,8 @@ DebugSections::DebugSections(std::span<const uint8_t> bytes) {
     const auto name_table = file.range(names.offset, names.bytes, "the section names");
     for (const elf::SectionHeader& section : sections) {
         const std::string_view name = FileView::text(name_table, section.name, names.offset);
-        for (Section* wanted : {&line, &line_strings, &strings, &info, &abbreviations, &addresses, &ranges}) {
+        for (Section* wanted :
+             {&line, &line_strings, &strings, &info, &abbreviations, &addresses, &range_lists, &ranges}) {
             if (name != wanted->name) continue;
             wanted->bytes = file.range(section.offset, section.bytes, "a debug section");
             wanted->file_offset = section.offset;

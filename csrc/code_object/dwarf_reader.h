@@ -1,4 +1,4 @@
-// code_object/dwarf_reader.h: numbers and forms of DWARF 5 out of one debug section, which cannot be left.
+// code_object/dwarf_reader.h: numbers and forms of DWARF 4 and 5 out of one debug section, which cannot be left.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -19,7 +19,8 @@ struct DebugSections {
         uint64_t file_offset = 0;
     };
     Section line{".debug_line"}, line_strings{".debug_line_str"}, strings{".debug_str"}, info{".debug_info"},
-        abbreviations{".debug_abbrev"}, addresses{".debug_addr"}, ranges{".debug_rnglists"};
+        abbreviations{".debug_abbrev"}, addresses{".debug_addr"}, range_lists{".debug_rnglists"},
+        ranges{".debug_ranges"};
 };
 
 // DWARF 5, 7.5.6.

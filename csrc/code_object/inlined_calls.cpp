@@ -75,12 +75,20 @@ class UnitReader {
         if (length > in_.left()) in_.damaged("a unit reaches beyond its section");
         const uint64_t end = in_.at() + length;
         constexpr uint8_t compile_unit = 1;
-        if (in_.take<uint16_t>() == 5 && in_.take<uint8_t>() == compile_unit && in_.take<uint8_t>() == 8) {
-            read_abbreviations(in_.take<uint32_t>());
-            unit_ = {};
-            while (in_.at() < end) read_entry();
+        version_ = in_.take<uint16_t>();
+        if (version_ == 5 && in_.take<uint8_t>() == compile_unit && in_.take<uint8_t>() == 8) {
+            read_entries(in_.take<uint32_t>(), end);
+        } else if (version_ == 4) {
+            const uint32_t abbreviations = in_.take<uint32_t>();
+            if (in_.take<uint8_t>() == 8) read_entries(abbreviations, end);
         }
         in_.seek(end);
+    }
+
+    void read_entries(uint64_t abbreviations, uint64_t end) {
+        read_abbreviations(abbreviations);
+        unit_ = {};
+        while (in_.at() < end) read_entry();
     }
 
     void read_abbreviations(uint64_t offset) {
@@ -140,15 +148,28 @@ class UnitReader {
     }
 
     void add_ranges(const Attributes& call, const Attributes::Value& ranges) {
+        const Attributes::Value* low = unit_.find(at_low_pc);
+        uint64_t base = low ? address_of(*low) : 0;
+        if (version_ == 4) {
+            DwarfReader in(sections_.ranges, ranges.number);
+            for (;;) {
+                const uint64_t begin = in.take<uint64_t>(), end = in.take<uint64_t>();
+                if (begin == 0 && end == 0) return;
+                if (begin == UINT64_MAX) {
+                    base = end;
+                } else {
+                    add(call, base + begin, base + end);
+                }
+            }
+        }
         uint64_t offset = ranges.number;
         if (ranges.form == form_rnglistx) {
             const uint64_t base = unit_.number(at_rnglists_base);
-            if (offset > sections_.ranges.bytes.size() / 4) in_.damaged("a range list that is not listed");
-            offset = base + DwarfReader(sections_.ranges, base + 4 * offset).take<uint32_t>();
+            if (offset > sections_.range_lists.bytes.size() / 4)
+                in_.damaged("a range list that is not listed");
+            offset = base + DwarfReader(sections_.range_lists, base + 4 * offset).take<uint32_t>();
         }
-        DwarfReader in(sections_.ranges, offset);
-        const Attributes::Value* low = unit_.find(at_low_pc);
-        uint64_t base = low ? address_of(*low) : 0;
+        DwarfReader in(sections_.range_lists, offset);
         for (;;) {
             switch (in.take<uint8_t>()) {
                 case end_of_list:
@@ -195,6 +216,7 @@ class UnitReader {
     std::vector<InlinedCall>& calls_;
     std::map<uint64_t, Abbreviation> abbreviations_;
     Attributes unit_;
+    uint16_t version_ = 0;
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // code_object/inlined_calls.h: which calls the compiler inlined, and where their code lies.
 // SPDX-License-Identifier: MIT
 //
-// Facts: DWARF 5, sections 3.3.8.2 "Concrete Inlined Instances", 2.17 (addresses), 7.25 (range lists). With
+// Facts: DWARF 5, sections 3.3.8.2 "Concrete Inlined Instances", 2.17 (addresses), 7.25 (range lists); DWARF 4, 2.17.3. With
 // -gline-tables-only clang writes these entries and hardly any others.
 #pragma once
 
@@ -18,7 +18,7 @@ struct InlinedCall {
     uint64_t line_unit, file, line;
 };
 
-// All of a file, an outer call before the calls inside it; units of other versions than 5 have none. Throws
+// All of a file, an outer call before the calls inside it; units of other versions than 4 and 5 have none. Throws
 // Error if .debug_info is damaged.
 std::vector<InlinedCall> read_inlined_calls(const DebugSections& sections);
 

@@ -72,13 +72,33 @@ class LineProgramReader {
         return entries;
     }
 
+    // DWARF 4, 6.2.4: names until an empty one. Both lists count from 1; what is at 0 is named elsewhere.
+    std::string take_text() { return std::string(in_.take_form(form_string, sections_).text); }
+
+    std::vector<Entry> take_directories() {
+        std::vector<Entry> entries(1);
+        for (std::string path = take_text(); !path.empty(); path = take_text()) entries.push_back({path});
+        return entries;
+    }
+
+    std::vector<Entry> take_files() {
+        std::vector<Entry> entries(1);
+        for (std::string path = take_text(); !path.empty(); path = take_text()) {
+            entries.push_back({path, in_.take_unsigned()});
+            in_.take_unsigned();  // when it was changed
+            in_.take_unsigned();  // its length
+        }
+        return entries;
+    }
+
     void read_unit() {
         const uint64_t begin = in_.at();
         const uint32_t length = in_.take<uint32_t>();
         if (length > in_.left()) in_.damaged("a unit reaches beyond its section");
         const uint64_t end = in_.at() + length;
-        if (in_.take<uint16_t>() != 5) in_.damaged("a version other than DWARF 5");
-        in_.skip(2);  // address and selector sizes
+        const uint16_t version = in_.take<uint16_t>();
+        if (version != 4 && version != 5) in_.damaged("a version other than DWARF 4 and 5");
+        if (version == 5) in_.skip(2);  // address and selector sizes
         const uint32_t header_length = in_.take<uint32_t>();
         if (header_length > end - in_.at()) in_.damaged("a header reaches beyond its unit");
         const uint64_t program = in_.at() + header_length;
@@ -92,9 +112,9 @@ class LineProgramReader {
         for (unsigned opcode = 1; opcode < opcode_base_; ++opcode)
             operand_counts_[opcode] = in_.take<uint8_t>();
 
-        const std::vector<Entry> directories = take_entries();
+        const std::vector<Entry> directories = version == 5 ? take_entries() : take_directories();
         first_file_ = table_.files_.size();
-        for (const Entry& entry : take_entries()) {
+        for (const Entry& entry : version == 5 ? take_entries() : take_files()) {
             std::filesystem::path path = entry.path;
             if (entry.directory < directories.size()) path = directories[entry.directory].path / path;
             table_.files_.push_back(path.lexically_normal().string());

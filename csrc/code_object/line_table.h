@@ -1,7 +1,7 @@
 // code_object/line_table.h: from an address in a code object to the source line it was compiled from.
 // SPDX-License-Identifier: MIT
 //
-// Facts: DWARF 5, section 6.2 "Line Number Information"; clang writes it with -gline-tables-only.
+// Facts: DWARF 5 and 4, section 6.2 "Line Number Information"; clang writes 5 with -gline-tables-only, Triton writes 4.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace hipkittens::code_object {
 class LineTable {
   public:
     // Reads .debug_line of an ELF file; empty if there is none. Throws Error if it is damaged or of a version
-    // other than 5.
+    // other than 4 and 5.
     explicit LineTable(std::span<const uint8_t> file);
 
     // "csrc/kernels/gemm/gemm.h:36" for an address of the file (not of where it was loaded), or "" if none is

@@ -196,6 +196,22 @@ def test_a_fault_names_kernel_and_address(target):
     assert torch.equal(out, x + x)
 
 
+def test_lines_of_the_kernel_and_of_what_it_calls():
+    """Triton writes DWARF 4: an instruction of tl.max has its line in Triton's library and one of the kernel."""
+    path = pathlib.Path(kernels.__file__)
+    lines = path.read_text().splitlines()
+    x, out = random(2, 781), unwritten(2, 781)
+    with simulated.active(), hipkittens.timing("MI355X", values=False) as run:
+        kernels.softmax[(2,)](x, out, 781, BLOCK=1024)
+    (launch,) = run.launches
+    own = {row["source"] for row in launch.instructions if not row["called_from"]}
+    called = {row["called_from"] for row in launch.instructions if "triton/language" in row["source"]}
+    for name, places in (("tl.load", own), ("tl.store", own), ("tl.max", called), ("tl.sum", called)):
+        # Triton's cache may have it from a copy of this file elsewhere.
+        said = [lines[int(place.rpartition(":")[2]) - 1] for place in places if f"/{path.name}:" in place]
+        assert any(name in line for line in said), (name, places)
+
+
 def test_the_driver_comes_back():
     code = (
         "from hipkittens.integrations import triton as simulated\n"
