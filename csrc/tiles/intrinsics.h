@@ -205,6 +205,12 @@ KITTENS_DEVICE void compute_here(V& value) {
     asm volatile("" : "+v"(value));
 }
 
+// An operand of matrix instructions that stays in the accumulation registers, which nothing else asks for.
+template <class V>
+KITTENS_DEVICE void keep_in_accumulator(V& value) {
+    asm("" : "+a"(value));
+}
+
 // Two floats that the compiler does not join with others to longer vectors, whose arithmetic would then be in one place.
 KITTENS_DEVICE void stay_apart(vec<float, 2>& pair) { asm("" : "+v"(pair)); }
 
@@ -345,6 +351,18 @@ KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 8> a, vec<T, 8> b, vec<float, 4
     }
 }
 
+// gfx942's own step, of half the K.
+template <class T>
+KITTENS_DEVICE vec<float, 16> matrix_32x32(vec<T, 4> a, vec<T, 4> b, vec<float, 16> c) {
+    static_assert(target.matrix_k_16bit == 16);
+    if constexpr (same_type<T, bf16>) {
+        using four = vec<short, 4>;
+        return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(four, a),
+                                                        __builtin_bit_cast(four, b), c, 0, 0, 0);
+    } else {
+        return __builtin_amdgcn_mfma_f32_32x32x8f16(a, b, c, 0, 0, 0);
+    }
+}
 template <class T>
 KITTENS_DEVICE vec<float, 16> matrix_32x32(vec<T, 8> a, vec<T, 8> b, vec<float, 16> c) {
     if constexpr (target.matrix_k_16bit == 32) {
@@ -352,15 +370,9 @@ KITTENS_DEVICE vec<float, 16> matrix_32x32(vec<T, 8> a, vec<T, 8> b, vec<float, 
             return __builtin_amdgcn_mfma_f32_32x32x16_bf16(a, b, c, 0, 0, 0);
         else
             return __builtin_amdgcn_mfma_f32_32x32x16_f16(a, b, c, 0, 0, 0);
-    } else if constexpr (same_type<T, bf16>) {
-        using four = vec<short, 4>;
-        c = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(four, vec<T, 4>(a.lo)),
-                                                     __builtin_bit_cast(four, vec<T, 4>(b.lo)), c, 0, 0, 0);
-        return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(
-            __builtin_bit_cast(four, vec<T, 4>(a.hi)), __builtin_bit_cast(four, vec<T, 4>(b.hi)), c, 0, 0, 0);
     } else {
-        c = __builtin_amdgcn_mfma_f32_32x32x8f16(a.lo, b.lo, c, 0, 0, 0);
-        return __builtin_amdgcn_mfma_f32_32x32x8f16(a.hi, b.hi, c, 0, 0, 0);
+        c = matrix_32x32<T>(vec<T, 4>(a.lo), vec<T, 4>(b.lo), c);
+        return matrix_32x32<T>(vec<T, 4>(a.hi), vec<T, 4>(b.hi), c);
     }
 }
 

@@ -253,6 +253,55 @@ struct global_to_shared_transposed {
     }
 };
 
+// A matrix twice in LDS from one load of it, as it lies and transposed: a thread takes 8 columns of 4 rows. Row r of the
+// window is row `Place`(r) of the tile as it lies; neighbours of every 4 stay neighbours.
+template <class Straight, class Turned, int Threads, int (*Place)(int)>
+struct global_to_shared_both_ways {
+    using T = typename Straight::element;
+    using Blocks = global_to_shared_transposed<Turned, Threads, Fill::registers>;
+    static constexpr int rows = Blocks::block_rows, cols = 8;
+    static_assert(Blocks::passes == 1 && Blocks::block_cols == cols && Blocks::blocks == Threads,
+                  "a block of each thread");
+    static_assert(Straight::rows == Turned::cols && Straight::cols == Turned::rows && Place(3) == 3);
+
+    uint32_t offsets[rows];
+    uint32_t straight_at, turned_at;
+    vec<uint32_t, 4> data[rows];
+    vec<uint32_t, 2> runs[cols];
+
+    // thread: 0 .. Threads-1. Columns from valid_cols on read as zero.
+    KITTENS_DEVICE void aim(int thread, int64_t row_bytes, int valid_cols) {
+        const Coordinate block = Blocks::block_of(thread);
+#pragma unroll
+        for (int i = 0; i < rows; ++i)
+            offsets[i] = block.col < valid_cols
+                             ? (block.row + i) * static_cast<uint32_t>(row_bytes) + block.col * sizeof(T)
+                             : out_of_range;
+        straight_at = Straight::offset(Place(block.row), block.col);
+        turned_at = Turned::offset(block.col, block.row);
+    }
+    template <int row>
+    KITTENS_DEVICE void fetch(buffer source) {
+        data[row] = buffer_load<vec<uint32_t, 4>>(source, offsets[row]);
+    }
+    template <int row>
+    KITTENS_DEVICE void place_row(Straight tile) const {
+        lds_write(data[row], tile.data + stepped_offset<Straight>(straight_at, row, 0));
+    }
+    // Column `col` of the rows, after which they may be replaced.
+    template <int col>
+    KITTENS_DEVICE void turn() {
+        const uint32_t halves = col % 2 ? 0x07060302 : 0x05040100;
+        runs[col] = {permute_bytes(data[1][col / 2], data[0][col / 2], halves),
+                     permute_bytes(data[3][col / 2], data[2][col / 2], halves)};
+        compute_here(runs[col]);
+    }
+    template <int col>
+    KITTENS_DEVICE void place_column(Turned tile) const {
+        lds_write(runs[col], tile.data + stepped_offset<Turned>(turned_at, col, 0));
+    }
+};
+
 // Clears what a chunk cut by the end of the matrix brought along: columns first.. of the chunk that holds
 // column `first`.
 template <int Threads, class Tile>

@@ -117,11 +117,13 @@ struct base_tile_reader {
 #pragma unroll
         for (uint32_t& address : addresses) address += bytes;
     }
-    template <int row, int col>
+    // Of the tile `further` bytes on, which the instruction's offset field has to hold.
+    template <int row, int col, int further = 0>
     KITTENS_DEVICE Fragment read() const {
         constexpr unsigned turn = Tile::key(row) * slot_bytes(Tile::access) ^ col * sizeof(T);
         static_assert(turn % grain == 0 && turn / grain < count, "an address register for each turn");
-        auto* address = reinterpret_cast<shared_byte*>(addresses[turn / grain]) + row * Tile::row_bytes;
+        auto* address =
+            reinterpret_cast<shared_byte*>(addresses[turn / grain]) + row * Tile::row_bytes + further;
         if constexpr (transposes) {
             static_assert(Tile::key(4) == 0, "rows 4 further on are not turned");
             Fragment fragment;

@@ -5,7 +5,6 @@
 #include "backward_config.h"
 #include "dropout.h"
 #include "forward_tiles.h"
-#include "key_shares.h"
 #include "mask.h"
 
 namespace hipkittens::attention {
@@ -18,10 +17,8 @@ namespace hipkittens::attention {
 template <BackwardConfig config>
 struct Backward {
     using T = typename element_of<config.input>::value;
-    // Own rows are keys; gradients of Q or K; gradients of V.
-    static constexpr bool of_keys = config.owner != Owner::queries, has_first = config.owner != Owner::values,
-                          has_values =
-                              config.owner == Owner::keys_and_values || config.owner == Owner::values;
+    // Own rows are keys; the gradient is that of V and not of Q or K.
+    static constexpr bool of_keys = config.owner != Owner::queries, of_values = config.owner == Owner::values;
     static constexpr int threads = config.threads(), head_dim = config.head_dim, rows = config.rows_per_wave,
                          columns = config.stream_rows;
     // The same rows twice: as they lie for S and dP, transposed for the gradients.
@@ -31,9 +28,9 @@ struct Backward {
     using TurnedTile = typename Turned::Tile;
     static constexpr bool direct = forward_fill == kittens::Fill::direct;
     static constexpr int buffers = direct ? 2 : 1;
-    static constexpr int turned_tiles = has_first + has_values;
-    static constexpr int buffer_bytes =
-        (1 + has_first) * StraightTile::bytes + turned_tiles * TurnedTile::bytes;
+    // The first stream makes S, the second dP, which the gradient of V does not need.
+    static constexpr int straight_tiles = of_values ? 1 : 2;
+    static constexpr int buffer_bytes = straight_tiles * StraightTile::bytes + TurnedTile::bytes;
     static constexpr int lds_bytes = buffers * buffer_bytes;
     static_assert(lds_bytes <= kittens::target.lds_bytes, "the tiles under way fit in LDS");
     static_assert(statistics_block % columns == 0, "a tile of queries has its statistics");
@@ -53,14 +50,14 @@ struct Backward {
     TilePlace place;
     Sequence sequence;
     Own own_first[pieces], own_second[pieces];
-    Gradient gradient_first, gradient_second;  // of Q or K; of V
-    int first_row;                             // of the wave
+    Gradient gradient;
+    int first_row;  // of the wave
     // Of the queries of the tile attended to, and of the next.
     float start_of_streamed[statistic_registers], delta_of_streamed[statistic_registers];
     float next_start[statistic_registers], next_delta[statistic_registers];
     float start_of_own, delta_of_own;  // of a query that a lane owns
     Straight straight_first, straight_second;
-    Turned turned_first, turned_second;
+    Turned turned_rows;                       // of the second stream for the gradient of V, else of the first
     kittens::buffer next_first, next_second;  // what is streamed next; of no bytes behind the last
     DropoutDraws draws;                       // of a kernel that drops
 
@@ -73,10 +70,8 @@ struct Backward {
     KITTENS_DEVICE StraightTile straight(int buffer, int which) const {
         return {lds + buffer * buffer_bytes + which * StraightTile::bytes};
     }
-    KITTENS_DEVICE TurnedTile turned(int buffer, int which) const {
-        const int before = has_first ? which : 0;
-        return {lds + buffer * buffer_bytes + (1 + has_first) * StraightTile::bytes +
-                before * TurnedTile::bytes};
+    KITTENS_DEVICE TurnedTile turned(int buffer) const {
+        return {lds + buffer * buffer_bytes + straight_tiles * StraightTile::bytes};
     }
 
     // Straight to registers: a wave's rows are nobody else's. Rows beyond the last read zero, or what their stride of
@@ -176,14 +171,14 @@ struct Backward {
         const int64_t own = first + number / per_lane * cols + lane / 32 * per_lane + number % per_lane;
         for (int i = 0; i < statistic_registers; ++i) {
             next_start[i] = arguments.statistics[statistic_index(Statistic::start, own + i * 2 * cols)];
-            if constexpr (has_first)
+            if constexpr (!of_values)
                 next_delta[i] = arguments.statistics[statistic_index(Statistic::delta, own + i * 2 * cols)];
         }
     }
     KITTENS_DEVICE void use_streamed() {
         for (int i = 0; i < statistic_registers; ++i) {
             start_of_streamed[i] = next_start[i];
-            if constexpr (has_first) delta_of_streamed[i] = next_delta[i];
+            if constexpr (!of_values) delta_of_streamed[i] = next_delta[i];
         }
     }
 
@@ -226,7 +221,7 @@ struct Backward {
 #pragma unroll
             for (int e = 0; e < Scores::per_lane; ++e)
                 if (words[e] < draws.limit)
-                    weights.tiles[0][j][e] = has_first ? -weights.tiles[0][j][e] : 0.0f;
+                    weights.tiles[0][j][e] = of_values ? 0.0f : -weights.tiles[0][j][e];
         }
     }
     // dS of a weight, whose sign is as above, and its dP.
@@ -254,10 +249,10 @@ struct Backward {
         using Standing = typename Turned::Loads;
         constexpr int lying = of_scores ? Lying::fetch_pieces : Lying::place_pieces,
                       standing = of_scores ? Standing::place_pieces : Standing::fetch_pieces;
-        constexpr int all_lying = lying * (1 + has_first), all_standing = standing * turned_tiles;
+        constexpr int all_lying = lying * straight_tiles;
         // Loads first: what they replace has been placed, and what is placed has had time to arrive.
-        constexpr bool lies = of_scores ? piece < all_lying : piece >= all_standing;
-        constexpr int n = of_scores == lies ? piece : piece - (of_scores ? all_lying : all_standing);
+        constexpr bool lies = of_scores ? piece < all_lying : piece >= standing;
+        constexpr int n = of_scores == lies ? piece : piece - (of_scores ? all_lying : standing);
         if constexpr (lies) {
             constexpr bool is_second = n >= lying;
             auto& loads = (is_second ? straight_second : straight_first).loads;
@@ -265,21 +260,17 @@ struct Backward {
                 loads.template fetch_piece<n % lying>(is_second ? next_second : next_first);
             else
                 loads.template place_piece<n % lying>(straight(0, is_second));
+        } else if constexpr (of_scores) {
+            turned_rows.loads.template place_piece<n>(turned(0));
         } else {
-            constexpr bool is_second = !has_first || n >= standing;
-            auto& loads = (is_second ? turned_second : turned_first).loads;
-            if constexpr (of_scores)
-                loads.template place_piece<n % standing>(turned(0, is_second));
-            else
-                loads.template fetch_piece<n % standing>(is_second ? next_second : next_first);
+            turned_rows.loads.template fetch_piece<n>(of_values ? next_second : next_first);
         }
     }
     static constexpr int pieces_of(Refill during) {
         using Lying = typename Straight::Loads;
         using Standing = typename Turned::Loads;
-        return during == Refill::scores
-                   ? Lying::fetch_pieces * (1 + has_first) + Standing::place_pieces * turned_tiles
-                   : Lying::place_pieces * (1 + has_first) + Standing::fetch_pieces * turned_tiles;
+        return during == Refill::scores ? Lying::fetch_pieces * straight_tiles + Standing::place_pieces
+                                        : Lying::place_pieces * straight_tiles + Standing::fetch_pieces;
     }
     // The pieces of step `step` of `steps`.
     template <Refill during, int step, int steps>
@@ -296,7 +287,7 @@ struct Backward {
     // head: of the queries; column: the first streamed row.
     KITTENS_DEVICE void attend(int head, int column, int buffer) {
         constexpr int count = Scores::width * Scores::per_lane;
-        constexpr int steps = score_steps * (1 + has_first), weigh_steps = Scores::width * Gradient::width;
+        constexpr int steps = score_steps * straight_tiles, weigh_steps = Scores::width * Gradient::width;
         Scores weights, slopes;
         const auto of = [](auto& scores, auto number) -> auto& {
             return scores.tiles[0][number.value / Scores::per_lane];
@@ -309,7 +300,7 @@ struct Backward {
         };
         score(weights, own_first, straight(buffer, 0),
               [&](auto step) { refill<Refill::scores, step.value, steps>(); });
-        if constexpr (has_first) {
+        if constexpr (!of_values) {
             score(slopes, own_second, straight(buffer, 1), [&](auto step) {
                 refill<Refill::scores, score_steps + step.value, steps>();
                 kittens::for_each_index<(step.value + 1) * count / score_steps,
@@ -322,25 +313,17 @@ struct Backward {
         if (!all_visible(column)) clear_invisible(weights, column);
         if constexpr (config.dropout) mark_dropped(weights, head, column);
         if constexpr (!direct) kittens::barrier();
-        if constexpr (has_values) {
-            const auto kept = [&](auto number) {
-                const float weight = of(weights, number)[number.value % Scores::per_lane];
-                return config.dropout && has_first && weight < 0 ? 0 : weight;
-            };
-            weigh(gradient_second, kept, turned(buffer, 1),
-                  [&](auto step) { refill<Refill::gradients, step.value, weigh_steps * turned_tiles>(); });
-        }
-        if constexpr (has_first) {
-            const auto slope_of = [&](auto number) {
-                constexpr int e = number.value % Scores::per_lane;
-                return slope(of(weights, number)[e], of(slopes, number)[e],
+        const auto weight_of = [&](auto number) {
+            constexpr int e = number.value % Scores::per_lane;
+            const float weight = of(weights, number)[e];
+            if constexpr (of_values)
+                return weight;
+            else
+                return slope(weight, of(slopes, number)[e],
                              statistic_of<number.value>(delta_of_streamed, delta_of_own));
-            };
-            weigh(gradient_first, slope_of, turned(buffer, 0), [&](auto step) {
-                refill<Refill::gradients, weigh_steps * has_values + step.value,
-                       weigh_steps * turned_tiles>();
-            });
-        }
+        };
+        weigh(gradient, weight_of, turned(buffer),
+              [&](auto step) { refill<Refill::gradients, step.value, weigh_steps>(); });
     }
 
     KITTENS_DEVICE void store(const Gradient& gradient, const TensorArgument& destination, int64_t first,
@@ -397,7 +380,8 @@ struct Backward {
             return matrix_of<T>(tensor, sequence.batch, own_start, place.head, own_rows, arguments.head_dim);
         };
         load_own(own_first, own_matrix(of_keys ? arguments.k : arguments.q));
-        if constexpr (has_first) load_own(own_second, own_matrix(of_keys ? arguments.v : arguments.grad_out));
+        if constexpr (!of_values)
+            load_own(own_second, own_matrix(of_keys ? arguments.v : arguments.grad_out));
         const int64_t statistics = statistics_of(of_keys ? place.head * arguments.group : place.head);
         if constexpr (!of_keys) {
             const int row =
@@ -410,8 +394,7 @@ struct Backward {
             delta_of_own = inside ? own(Statistic::delta) : 0;
         }
         if constexpr (config.dropout) draws.start(arguments.dropout);
-        if constexpr (has_first) zero(gradient_first);
-        if constexpr (has_values) zero(gradient_second);
+        zero(gradient);
 
         // What the workgroup streams. A wave that sees nothing of a tile attends to it as well: it would wait for the others.
         const Range all = range_of(begin, begin + config.rows());
@@ -419,21 +402,15 @@ struct Backward {
         if (first_column < all.past) {
             const TensorArgument& first_tensor = of_keys ? arguments.q : arguments.k;
             const TensorArgument& second_tensor = of_keys ? arguments.grad_out : arguments.v;
-            // Of the group: all, or those of a part.
-            const int first_head = of_keys ? place.part * arguments.heads_per_part : 0,
-                      past_head = first_head + arguments.heads_per_part,
-                      heads = !of_keys                      ? 1
-                              : past_head < arguments.group ? past_head
-                                                            : arguments.group;
+            const int heads = of_keys ? arguments.group : 1;
             const int stream_head =
                 of_keys ? place.head * arguments.group
                         : static_cast<uint32_t>(place.head) / static_cast<uint32_t>(arguments.group);
             const int64_t first_bytes = first_tensor.row_stride * static_cast<int64_t>(sizeof(T)),
                           second_bytes = second_tensor.row_stride * static_cast<int64_t>(sizeof(T));
             straight_first.aim(first_bytes, arguments.head_dim);
-            if constexpr (has_first) straight_second.aim(second_bytes, arguments.head_dim);
-            if constexpr (has_first) turned_first.loads.aim(first_bytes);
-            if constexpr (has_values) turned_second.loads.aim(second_bytes);
+            if constexpr (!of_values) straight_second.aim(second_bytes, arguments.head_dim);
+            turned_rows.loads.aim(of_values ? second_bytes : first_bytes);
             // The tile that is streamed next.
             auto turn_to = [&](int head, int column) {
                 const auto view = [&](const TensorArgument& tensor) {
@@ -450,9 +427,8 @@ struct Backward {
             };
             auto fetch = [&](int buffer) {
                 straight_first.loads.fetch(next_first, straight(buffer, 0));
-                if constexpr (has_first) straight_second.loads.fetch(next_second, straight(buffer, 1));
-                if constexpr (has_first) turned_first.loads.fetch(next_first, turned(buffer, 0));
-                if constexpr (has_values) turned_second.loads.fetch(next_second, turned(buffer, 1));
+                if constexpr (!of_values) straight_second.loads.fetch(next_second, straight(buffer, 1));
+                turned_rows.loads.fetch(of_values ? next_second : next_first, turned(buffer));
             };
             // After it every wave may read the tile turned to: all of it, or what was placed.
             auto settle = [&] {
@@ -460,12 +436,12 @@ struct Backward {
                 if constexpr (of_keys) use_streamed();
                 kittens::barrier();
             };
-            int head = first_head, column = first_column, buffer = 0;
+            int head = 0, column = first_column, buffer = 0;
             turn_to(head, column);
             fetch(0);
             if constexpr (!direct) {
                 straight_first.loads.place(straight(0, 0));
-                if constexpr (has_first) straight_second.loads.place(straight(0, 1));
+                if constexpr (!of_values) straight_second.loads.place(straight(0, 1));
             }
             settle();
             while (true) {
@@ -491,20 +467,10 @@ struct Backward {
         }
         // Read again: in the loop before, scalar registers are short.
         const BackwardArguments results = kittens::arguments_again<BackwardArguments>();
-        if constexpr (config.owner == Owner::keys_and_values) {
-            if (results.parts > 1) {
-                if (first_row >= own_rows) return;
-                store_key_share(gradient_first.tiles[0], results, sequence, place, first_row, false);
-                store_key_share(gradient_second.tiles[0], results, sequence, place, first_row, true);
-                return;
-            }
-        }
-        if constexpr (has_first)
-            store(gradient_first, of_keys ? results.grad_k : results.grad_q, own_start, own_rows,
-                  results.scale);
-        if constexpr (has_values)
-            store(gradient_second, results.grad_v, own_start, own_rows,
-                  config.dropout ? results.dropout.scale : 1.0f);
+        const TensorArgument& destination =
+            of_values ? results.grad_v : (of_keys ? results.grad_k : results.grad_q);
+        const float factor = !of_values ? results.scale : config.dropout ? results.dropout.scale : 1.0f;
+        store(gradient, destination, own_start, own_rows, factor);
     }
 };
 

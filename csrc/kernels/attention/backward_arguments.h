@@ -5,9 +5,9 @@
 
 namespace hipkittens::attention {
 
-// Whose gradients a kernel adds up. Those of keys and values share their weights, but do not fit in the registers together
-// with the rows themselves when heads are large.
-enum class Owner { keys_and_values, keys, values, queries, one_pass };
+// Whose gradients a kernel adds up: all of them, or where heads are large those of one side, which fit in the registers
+// together with the rows themselves.
+enum class Owner { keys, values, queries, one_pass };
 
 // Rows of the statistics come in whole blocks of this many queries, blocks of keys have as many.
 inline constexpr int statistics_block = 64;

@@ -356,30 +356,23 @@ int64_t least_clocks(std::vector<Walks> walks, int64_t units) {
     return least;
 }
 
-// Clocks of the kernel that owns keys and values, as the cycle model has them (docs/attention_tuning.md): of a workgroup
-// beside its steps, of a step of one query head, and of the convert kernel for the sums that one workgroup shares.
+// Clocks of the one pass as the cycle model has them (docs/attention_tuning.md): of a workgroup beside its steps, of a step
+// of one query head, and of the convert kernel for the sums that one workgroup shares.
 struct KeyClocks {
     int64_t start, step, share;
 };
-KeyClocks clocks_of(const BackwardConfig& config) {
+KeyClocks clocks_of(int target, const BackwardConfig& config) {
     const bool small = config.head_dim <= 64;
-    if (config.owner == Owner::one_pass)
-        return small ? KeyClocks{15000, 2580, 5400} : KeyClocks{17000, 3690, 13000};
-    return small ? KeyClocks{13500, 4220, 5400} : KeyClocks{22200, 6000, 13000};
-}
-
-// What owns both keys and values: the one pass where the target has it, or null.
-const BackwardVariant* owner_of_keys(const Problem& p) {
-    const BackwardVariant* one_pass = find(p, Owner::one_pass);
-    return one_pass ? one_pass : find(p, Owner::keys_and_values);
+    if (target == 942) return small ? KeyClocks{20000, 2900, 5400} : KeyClocks{23000, 2800, 13000};
+    return small ? KeyClocks{15000, 2580, 5400} : KeyClocks{17000, 3690, 13000};
 }
 
 int64_t parts_of_group(const Problem& p, int64_t heads) { return divide_up(p.heads / p.key_heads, heads); }
 
 // How many query heads of a group a workgroup of keys goes over: not all where they would leave compute units idle.
-int64_t heads_per_part(const Problem& p, const BackwardVariant* owner) {
-    if (!owner) return p.heads / p.key_heads;
-    const BackwardConfig& config = owner->config;
+int64_t heads_per_part(const Problem& p, const BackwardVariant* one_pass) {
+    if (!one_pass) return p.heads / p.key_heads;
+    const BackwardConfig& config = one_pass->config;
     const int64_t group = p.heads / p.key_heads, units = compute_units(p), most = 4 * units;
     // The lengths of packed sequences are on the device: as if all were like the longest.
     const int64_t sequences = p.first_k ? divide_up(p.rows_k, std::max<int64_t>(1, p.n_k)) : p.batch;
@@ -392,7 +385,7 @@ int64_t heads_per_part(const Problem& p, const BackwardVariant* owner) {
                       past = divide_up(mask.last_query(last) + 1, config.stream_rows);
         return std::max<int64_t>(0, past - begin);
     };
-    const KeyClocks of = clocks_of(config);
+    const KeyClocks of = clocks_of(p.target, config);
     const auto clocks = [&](int64_t heads) {
         const int64_t parts = parts_of_group(p, heads), shares = parts > 1 ? parts * tiles * alike : 0;
         std::vector<Walks> walks;
@@ -419,17 +412,16 @@ int64_t heads_per_part(const Problem& p, const BackwardVariant* owner) {
 struct BackwardWorkspace {
     int64_t sums, bounds, statistics, key_shares, floats_per_part, end;
 };
-BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* owner, int64_t parts) {
-    const bool one_pass = owner && owner->config.owner == Owner::one_pass;
+BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* one_pass, int64_t parts) {
     const int64_t rows = tensor_batch(p) * p.heads * statistics_rows(p);
     const int64_t key_blocks = tensor_batch(p) * p.key_heads * blocks_per_key_head(p);
     const auto aligned = [](int64_t floats) { return divide_up(floats, 4) * 4; };
     BackwardWorkspace at{};
-    at.bounds = one_pass ? rows * owner->config.head_dim : 0;
+    at.bounds = one_pass ? rows * one_pass->config.head_dim : 0;
     at.statistics = aligned(at.bounds + (one_pass ? 2 * key_blocks : 0));
     at.key_shares = at.end = at.statistics + static_cast<int>(Statistic::count) * rows;
     if (parts > 1) {
-        at.floats_per_part = 2 * key_blocks * statistics_block * owner->config.head_dim;
+        at.floats_per_part = 2 * key_blocks * statistics_block * one_pass->config.head_dim;
         at.end += parts * at.floats_per_part;
     }
     return at;
@@ -451,8 +443,8 @@ Launch launch_over_blocks(const char* variant, const Problem& p, BackwardArgumen
 
 int64_t backward_workspace_floats(const Problem& p) {
     check(p);
-    const BackwardVariant* owner = owner_of_keys(p);
-    return workspace_of(p, owner, parts_of_group(p, heads_per_part(p, owner))).end;
+    const BackwardVariant* one_pass = find(p, Owner::one_pass);
+    return workspace_of(p, one_pass, parts_of_group(p, heads_per_part(p, one_pass))).end;
 }
 
 Plan plan_backward(const BackwardProblem& problem) {
@@ -488,16 +480,15 @@ Plan plan_backward(const BackwardProblem& problem) {
     arguments.grad_v = argument_of(problem.grad_v);
     arguments.lse = problem.lse;
     arguments.grad_lse = problem.grad_lse;
-    const BackwardVariant* owner = owner_of_keys(p);
-    const bool one_pass = owner && owner->config.owner == Owner::one_pass;
-    const int64_t part_heads = heads_per_part(p, owner), parts = parts_of_group(p, part_heads);
-    const BackwardWorkspace workspace = workspace_of(p, owner, parts);
+    const BackwardVariant* one_pass = find(p, Owner::one_pass);
+    const int64_t part_heads = heads_per_part(p, one_pass), parts = parts_of_group(p, part_heads);
+    const BackwardWorkspace workspace = workspace_of(p, one_pass, parts);
     arguments.statistics = problem.workspace + workspace.statistics;
     if (one_pass) {
         arguments.sums = reinterpret_cast<int32_t*>(problem.workspace + workspace.sums);
         arguments.bounds = problem.workspace + workspace.bounds;
     }
-    arguments.sums_width = owner ? owner->config.head_dim : 0;
+    arguments.sums_width = one_pass ? one_pass->config.head_dim : 0;
     arguments.blocks_per_key_head = static_cast<int32_t>(blocks_per_key_head(p));
     arguments.key_tiles = static_cast<int32_t>(divide_up(p.n_k, statistics_block));
     arguments.mask = mask_of(p);
@@ -540,18 +531,18 @@ Plan plan_backward(const BackwardProblem& problem) {
         }
         plan.launches.push_back(launch_of(variant->name, p, arguments.order, config.threads(), arguments));
     };
-    if (owner) {
-        add(owner, p.n_k, p.key_heads);
+    if (one_pass) {
+        add(one_pass, p.n_k, p.key_heads);
     } else {
         add(find(p, Owner::keys), p.n_k, p.key_heads);
         add(find(p, Owner::values), p.n_k, p.key_heads);
+        add(find(p, Owner::queries), p.n_q, p.heads);
     }
-    if (!one_pass) add(find(p, Owner::queries), p.n_q, p.heads);
-    if (one_pass || parts > 1)
+    if (one_pass)
         for (const ConvertVariant& variant : convert_variants)
             if (runs_on(variant.targets, variant.input, p))
                 plan.launches.push_back(launch_over_blocks(
-                    variant.name, p, arguments, one_pass ? p.n_q : 0,
+                    variant.name, p, arguments, p.n_q,
                     parts > 1 ? key_blocks * convert_workgroups(arguments.sums_width) : 0));
     return plan;
 }
