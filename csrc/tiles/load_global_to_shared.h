@@ -265,9 +265,12 @@ struct global_to_shared_both_ways {
     static_assert(Straight::rows == Turned::cols && Straight::cols == Turned::rows && Place(3) == 3);
 
     uint32_t offsets[rows];
-    uint32_t straight_at, turned_at;
+    uint32_t straight_at, turned_at[2], halves[2];
     vec<uint32_t, 4> data[rows];
     vec<uint32_t, 2> runs[cols];
+    // Two rows of the transposed tile fill a window of banks, and lanes write rows 8 apart: every other one takes the odd column
+    // of two when its neighbours take the even one, or they would meet in one half.
+    static constexpr bool alternates = Turned::key(1) == 0;
 
     // thread: 0 .. Threads-1. Columns from valid_cols on read as zero.
     KITTENS_DEVICE void aim(int thread, int64_t row_bytes, int valid_cols) {
@@ -278,7 +281,12 @@ struct global_to_shared_both_ways {
                              ? (block.row + i) * static_cast<uint32_t>(row_bytes) + block.col * sizeof(T)
                              : out_of_range;
         straight_at = Straight::offset(Place(block.row), block.col);
-        turned_at = Turned::offset(block.col, block.row);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int odd = alternates ? (i ^ block.col / cols) & 1 : i;
+            turned_at[i] = Turned::offset(block.col + odd, block.row);
+            halves[i] = odd ? 0x07060302 : 0x05040100;
+        }
     }
     template <int row>
     KITTENS_DEVICE void fetch(buffer source) {
@@ -288,17 +296,16 @@ struct global_to_shared_both_ways {
     KITTENS_DEVICE void place_row(Straight tile) const {
         lds_write(data[row], tile.data + stepped_offset<Straight>(straight_at, row, 0));
     }
-    // Column `col` of the rows, after which they may be replaced.
+    // Column `col` of the rows, or the other one of two; after all of them the rows may be replaced.
     template <int col>
     KITTENS_DEVICE void turn() {
-        const uint32_t halves = col % 2 ? 0x07060302 : 0x05040100;
-        runs[col] = {permute_bytes(data[1][col / 2], data[0][col / 2], halves),
-                     permute_bytes(data[3][col / 2], data[2][col / 2], halves)};
+        runs[col] = {permute_bytes(data[1][col / 2], data[0][col / 2], halves[col % 2]),
+                     permute_bytes(data[3][col / 2], data[2][col / 2], halves[col % 2])};
         compute_here(runs[col]);
     }
     template <int col>
     KITTENS_DEVICE void place_column(Turned tile) const {
-        lds_write(runs[col], tile.data + stepped_offset<Turned>(turned_at, col, 0));
+        lds_write(runs[col], tile.data + stepped_offset<Turned>(turned_at[col % 2], col & ~1, 0));
     }
 };
 

@@ -133,7 +133,7 @@ def test_the_sizes_reach_every_row():
     reached = {(launch["variant"], target) for target in TARGETS for size in SIZES for element in ELEMENTS
                for dropout_p in DROPOUT for heads in (1, 2)
                for launch in Backward(target, element, size, 4, 4, heads=heads, dropout_p=dropout_p).plan()}  # fmt: skip
-    assert reached == set(ROWS) and len(ROWS) >= 52
+    assert reached == set(ROWS) and len(ROWS) >= 48
 
 
 @pytest.mark.parametrize("target", TARGETS)
