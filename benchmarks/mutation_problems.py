@@ -95,7 +95,7 @@ def trial(name: str) -> Trial:
         call = partial(_attention, _DTYPES[combine[1]], (1, 16, 2, 1, 64), False, keys=2048)
         return Trial(f"attention B1 N16x2048 H2 Hkv1 D64 {combine[1]}", call, 4)
     attention = re.fullmatch(
-        r"attention_(forward|backward)_.*?(bf16|f16)(?:_d(\d+))?(_interleaved_8_waves|_interleaved|_dropout)?",
+        r"attention_(forward|backward)_.*?(bf16|f16)(?:_d(\d+)(?:_32_queries)?)?(_interleaved_8_waves|_interleaved|_dropout)?",
         name,
     )
     if attention:

@@ -17,7 +17,7 @@ TARGETS = _installation.TARGETS
 PING_PONG = "gemm_nt_bf16_256x256x64"
 SAMPLED = (
     (PING_PONG, "gfx942"), (PING_PONG, "gfx950"), ("attention_forward_bf16_d128_interleaved", "gfx950"),
-    ("attention_backward_queries_bf16_d128", "gfx942"), ("norm_backward_bf16_2048", "gfx950"), ("rotary_bf16", "gfx942"),
+    ("attention_backward_one_pass_bf16_d128_32_queries", "gfx942"), ("norm_backward_bf16_2048", "gfx950"), ("rotary_bf16", "gfx942"),
 )  # fmt: skip
 # Missed, and why that is no mistake of a checker: kernel, kind, instruction, and what was changed.
 NO_MISTAKE = (
