@@ -4,7 +4,8 @@
 #include "backward.h"
 #include "backward_convert.h"
 #include "backward_delta.h"
-#include "backward_one_pass.h"
+#include "backward_one_pass_direct.h"
+#include "backward_one_pass_placed.h"
 #include "combine.h"
 #include "forward.h"
 
@@ -41,7 +42,9 @@ struct backward_row {
     using arguments = BackwardArguments;
     static constexpr int threads = config.threads(), waves_per_simd = threads / 256;
     KITTENS_DEVICE static void enter(const arguments& values) {
-        using Kernel = typename kittens::choose<config.owner == Owner::one_pass, kernel_of<OnePass, config>,
+        using OnePass = kittens::choose<kittens::target.transposed_lds_read, kernel_of<OnePassDirect, config>,
+                                        kernel_of<OnePassPlaced, config>>;
+        using Kernel = typename kittens::choose<config.owner == Owner::one_pass, OnePass,
                                                 kernel_of<Backward, config>>::type;
         static __attribute__((shared, aligned(1024))) char lds[Kernel::lds_bytes];
         Kernel::run(values, (kittens::shared_byte*)lds);

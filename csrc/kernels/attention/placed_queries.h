@@ -5,12 +5,6 @@
 
 namespace hipkittens::attention {
 
-// Of a target that needs none of this.
-struct NothingPlaced {
-    static constexpr int bytes = 0;
-    KITTENS_DEVICE explicit NothingPlaced(kittens::shared_byte*) {}
-};
-
 // Rows of Q and of dO twice, as they lie for S and dP, and transposed for dK and dV: gfx942 cannot transpose while it reads. Half
 // of the waves move Q, the others dO, each row loaded once. dS is exchanged with queries along the rows, for dQ.
 template <class T, int queries, int head_dim, int keys, int waves>
