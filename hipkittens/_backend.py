@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -222,5 +224,17 @@ class simulate:
 
 def apply_environment() -> None:
     """Under HIPKITTENS_CHECKS every call of the process is checked, inside `simulate` or not."""
-    if _environment.CHECKS.read():
-        _library.configure_simulator(_State.arch, _library.simulator_settings())
+    if not _environment.CHECKS.read():
+        return
+    _library.configure_simulator(_State.arch, _library.simulator_settings())
+    if not _environment.CHECKS_FILE.read():
+        atexit.register(_print_findings)
+
+
+def _print_findings() -> None:
+    """What HIPKITTENS_CHECKS found, for whom nothing else tells it."""
+    found = _findings.merged(_findings.from_json(_simulator.kept_findings()))
+    errors, notes = _findings.errors(found), _findings.notes(found)
+    for finding in errors:
+        print(finding, file=sys.stderr)
+    print(f"hipkittens: {len(errors)} findings, {len(notes)} notes, by HIPKITTENS_CHECKS", file=sys.stderr)

@@ -166,6 +166,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "hipkittens_recorded_launch": (_int, [ctypes.c_size_t, ctypes.POINTER(LaunchRecord)]),
     "hipkittens_findings": (ctypes.c_size_t, [_text, ctypes.c_size_t]),
     "hipkittens_clear_findings": (None, []),
+    "hipkittens_kept_findings": (ctypes.c_size_t, [_text, ctypes.c_size_t]),
     "hipkittens_time_launches": (_int, [ctypes.POINTER(Timing)]),
     "hipkittens_timed_launches": (ctypes.c_size_t, [_text, ctypes.c_size_t]),
     "hipkittens_skipped_launches": (ctypes.c_size_t, []),
@@ -325,6 +326,11 @@ def _recorded_launch(index: int) -> dict[str, Any]:
 def findings() -> str:
     """JSON array of what the checkers found since clear_findings."""
     return _text_of(_simulator().hipkittens_findings)
+
+
+def kept_findings() -> str:
+    """JSON array of what the checkers found in this process, under HIPKITTENS_CHECKS; empty if no simulator was opened."""
+    return _text_of(_simulator().hipkittens_kept_findings) if _simulator.cache_info().currsize else "[]"
 
 
 def clear_findings() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from . import _backend, _environment, _library, _simulator
 from ._arguments import number
+from ._output_file import require_writable
 
 _MOST_UNITS = 38  # of an XCD
 DEVICES = {
@@ -251,8 +252,15 @@ class _ProgramTiming(timing):
 def apply_environment() -> None:
     """Under HIPKITTENS_TIMING every launch of the process is modelled, and HIPKITTENS_TIMING_FILE gets the reports at its end."""
     device, path = _environment.TIMING.read(), _environment.TIMING_FILE.read()
-    if not device or not path:
+    if not device and not path:
         return
+    if not device or not path:
+        given, other = ("TIMING", "TIMING_FILE") if device else ("TIMING_FILE", "TIMING")
+        raise ValueError(
+            f"hipkittens: HIPKITTENS_{given} is {device or path!r} and HIPKITTENS_{other} is not set; set both, or use "
+            "hipkittens.timing or `hipkittens profile`"
+        )
+    require_writable("HIPKITTENS_TIMING_FILE", path)
     timing._whole_process = _ProgramTiming(device)
     timing._whole_process._start()
     atexit.register(timing._whole_process.write, path)

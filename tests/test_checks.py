@@ -150,6 +150,25 @@ def test_the_command_names_what_it_cannot_do(arguments, text):
     assert text in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "program, kernels",
+    [
+        (
+            "from tests.test_checks import launch_racing; import hipkittens; launch_racing('gfx950')",
+            ["racing"],
+        ),
+        ("import torch, hipkittens; hipkittens.rms_norm(torch.ones(4, 64), torch.ones(64))", []),
+    ],
+)
+def test_the_environment_alone_tells_what_it_finds(importable, program, kernels):
+    environment = os.environ | {"HIPKITTENS_CHECKS": "racecheck"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *findings, count = done.stderr.splitlines()
+    assert count == f"hipkittens: {len(findings)} findings, 0 notes, by HIPKITTENS_CHECKS"
+    assert sorted({line.split("kernel ")[1].split()[0] for line in findings}) == kernels
+
+
 def test_a_program_that_launches_nothing_is_not_called_clean(capfd):
     assert cli.main(["sim", "check", "--", sys.executable, "-c", "pass"]) == 0
     assert "; no launch of it was checked" in capfd.readouterr().out

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hipkittens import _backend, _environment, _findings, _installation
+from hipkittens import _backend, _environment, _findings, _installation, _timing
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = {row.variable: row for row in _environment.VARIABLES}
@@ -130,3 +130,27 @@ def test_the_variable_shows_each_message_once():
 def test_a_programs_own_logging_hears_it():
     out, err = outcome("program")
     assert "program hipkittens: loading " in out and err == ""
+
+
+@pytest.mark.parametrize(
+    "environment, message",
+    [
+        (
+            {"HIPKITTENS_TIMING": "MI355X"},
+            "HIPKITTENS_TIMING is 'MI355X' and HIPKITTENS_TIMING_FILE is not set",
+        ),
+        (
+            {"HIPKITTENS_TIMING_FILE": "a.json"},
+            "HIPKITTENS_TIMING_FILE is 'a.json' and HIPKITTENS_TIMING is not set",
+        ),
+        (
+            {"HIPKITTENS_TIMING": "MI355X", "HIPKITTENS_TIMING_FILE": "no/such/folder/a.json"},
+            "HIPKITTENS_TIMING_FILE: there is no folder",
+        ),
+    ],
+)
+def test_half_a_request_to_model_is_refused(monkeypatch, environment, message):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=message):
+        _timing.apply_environment()

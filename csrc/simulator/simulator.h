@@ -94,6 +94,8 @@ const char* hipkittens_last_error(void);
    the final 0; writes what fits into `size` bytes. */
 size_t hipkittens_findings(char* text, size_t size);
 void hipkittens_clear_findings(void);
+/* All findings of this process, cleared ones too; kept under HIPKITTENS_CHECKS or HIPKITTENS_CHECKS_FILE alone. */
+size_t hipkittens_kept_findings(char* text, size_t size);
 
 /* Counters of the calling thread's last launch. */
 typedef struct {

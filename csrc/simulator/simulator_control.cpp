@@ -78,6 +78,9 @@ HIPKITTENS_EXPORT size_t hipkittens_findings(char* text, size_t size) {
     return hand_out(checks::finding_log().json(), text, size);
 }
 HIPKITTENS_EXPORT void hipkittens_clear_findings(void) { checks::finding_log().clear(); }
+HIPKITTENS_EXPORT size_t hipkittens_kept_findings(char* text, size_t size) {
+    return hand_out(checks::finding_log().kept_json(), text, size);
+}
 
 HIPKITTENS_EXPORT int hipkittens_disassemble(int target, const uint8_t* bytes, size_t size, char* text,
                                              size_t text_size) {

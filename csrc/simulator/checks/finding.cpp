@@ -171,10 +171,11 @@ void FindingLog::append(std::vector<std::string> launch) {
     constexpr size_t limit = 10000;  // a wrong kernel in a training loop must not eat the host's memory
     static const char* const file = std::getenv("HIPKITTENS_CHECKS_FILE");
     static const int registered = file ? std::atexit([] { finding_log().write_file(); }) : 0;
+    static const bool keeps = file || std::getenv("HIPKITTENS_CHECKS");
     (void)registered;
     std::lock_guard lock(mutex_);
     for (std::string& entry : launch) {
-        if (file && kept_.size() < limit) kept_.push_back(entry);
+        if (keeps && kept_.size() < limit) kept_.push_back(entry);
         if (entries_.size() < limit) entries_.push_back(std::move(entry));
     }
 }
@@ -191,6 +192,11 @@ void FindingLog::write_file() {
 std::string FindingLog::json() {
     std::lock_guard lock(mutex_);
     return array_of(entries_);
+}
+
+std::string FindingLog::kept_json() {
+    std::lock_guard lock(mutex_);
+    return array_of(kept_);
 }
 
 void FindingLog::clear() {

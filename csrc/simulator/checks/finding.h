@@ -68,6 +68,8 @@ class FindingLog {
     void append(std::vector<std::string> launch);
     std::string json();  // an array
     void clear();
+    std::string
+    kept_json();  // an array of all since the process began, whoever cleared or took them; under HIPKITTENS_CHECKS
     // For fork_handlers.cpp.
     void lock() { mutex_.lock(); }
     void unlock() { mutex_.unlock(); }
@@ -75,7 +77,7 @@ class FindingLog {
   private:
     std::mutex mutex_;
     std::vector<std::string> entries_;
-    std::vector<std::string> kept_;  // for the file
+    std::vector<std::string> kept_;
     void write_file();
 };
 FindingLog& finding_log();
