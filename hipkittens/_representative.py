@@ -65,7 +65,7 @@ def _rotary(dtype: torch.dtype, tokens: int, heads: int, key_heads: int, size: i
 
 # m, n, k: for each tile one at which the plan picks it, on the targets that have it; the last two split K and have odd rows.
 _GEMM = (
-    (4096, 4096, 512),
+    (4096, 4096, 640),
     (4096, 2048, 512),
     (2048, 2048, 512),
     (512, 4096, 768),

@@ -120,7 +120,7 @@ struct global_to_shared {
         }
     }
 
-    template <int set>
+    template <int set = 0>
     KITTENS_DEVICE void fetch_at(buffer source, Tile tile, const uint32_t (&at)[passes]) {
         const int thread = thread_id();
         if constexpr (fill == Fill::direct) {

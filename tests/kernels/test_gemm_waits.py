@@ -84,6 +84,8 @@ def test_a_deleted_barrier_of_the_interleaved_schedule_is_noticed(target):
         for line in listing(gemm.image, target)
         if line.mnemonic == "s_barrier" and is_executed(gemm, line)
     ]
+    if target == "gfx950":  # the first one keeps loads in order, which is a matter of time alone
+        assert not is_missed(gemm, barriers.pop(0))
     assert barriers
     for line in barriers:
         assert is_missed(gemm, line), line

@@ -3,6 +3,7 @@
 #pragma once
 #include "epilogue.h"
 #include "operand.h"
+#include "operand_stream.h"
 
 namespace hipkittens::gemm {
 
@@ -37,15 +38,21 @@ struct InterleavedLoop : LoopOperands<config> {
     // have work meanwhile.
     static constexpr int before_meeting = multiplies / 2;
     static constexpr int loads_per_tile = A::loads_per_wave + B::loads_per_wave;
+    // A K tile is all that a compute unit can have under way: two of one operand, then two of the other.
+    static constexpr bool pairs =
+        direct && buffers == 4 && TileA::bytes == TileB::bytes && TileA::bytes + TileB::bytes == 256 * 128;
     // K tile t > 0 comes through set (t - 1) % sets of the registers that loads fill, tile 0 through the last one.
-    static constexpr int sets = direct ? 1 : config.in_registers;
+    static constexpr int sets = pairs ? 2 : direct ? 1 : config.in_registers;
     static_assert(sets >= 1);
+
+    using Stream = typename stream_of<A, B, 1, pairs>::type;
 
     kittens::shared_byte* lds;
     RunningViews<A, B> views;
     A a;
     B b;
-    int row, col;  // of the wave's part of the tile
+    Stream first, second;  // the operand whose two K tiles are loaded first, and the other
+    int row, col;          // of the wave's part of the tile
     Accumulator sums[1][1];
     RegistersA a_registers[2];
     RegistersB b_registers;
@@ -104,7 +111,8 @@ struct InterleavedLoop : LoopOperands<config> {
     static constexpr int within(int product) { return product < multiplies ? product : multiplies - 1; }
 
     // One K tile in buffer `buffer`. `first_set`: the registers that hold its first step of A. `loaded`: the set that
-    // the next tile has been loaded to; `refilled`: and that is loaded again. `last`: no other tile comes after it.
+    // the next tile has been loaded to (pairs: whether this one is odd). `refilled`: later tiles are loaded. `last`: no
+    // other tile comes after it.
     template <int first_set, int loaded, bool refilled, bool last>
     KITTENS_DEVICE void tile(int buffer) {
         kittens::for_each_index<steps>([&](auto step) {
@@ -118,7 +126,11 @@ struct InterleavedLoop : LoopOperands<config> {
             kittens::for_each_index<multiplies>([&](auto product) {
                 constexpr int now = product.value;
                 if constexpr (meets && now == from) {
-                    if constexpr (direct)
+                    // Pairs: behind an odd tile, of the second operand's two the younger may be under way; behind an even
+                    // one both of the next first operand.
+                    if constexpr (pairs)
+                        kittens::wait<loaded ? loads_per_tile / 2 : loads_per_tile, 0>();
+                    else if constexpr (direct)
                         kittens::wait<(buffers - 2) * loads_per_tile, 0>();
                     else
                         kittens::wait_lds<0>();
@@ -154,11 +166,22 @@ struct InterleavedLoop : LoopOperands<config> {
                     });
                 }
                 if constexpr (meets && direct && now == within(from + height)) {
-                    fetch<0>(buffer);
+                    if constexpr (!pairs)
+                        fetch<0>(buffer);
+                    else if constexpr (refilled)
+                        fetch_pair<loaded>(buffer);
                     kittens::schedule_fence();
                 }
             });
         });
+    }
+    // Behind an odd K tile t the first operand of t + 3 and t + 4, behind an even one the second of t + 2 and t + 3.
+    template <int is_odd>
+    KITTENS_DEVICE void fetch_pair(int buffer) {
+        Stream& stream = is_odd ? first : second;
+        const int before = buffer == 0 ? buffers - 1 : buffer - 1;
+        stream.template fetch<0, false>(is_odd ? before : (buffer + 2) % buffers);
+        stream.template fetch<0, false>(is_odd ? buffer : before);
     }
     template <int loaded, bool refilled>
     KITTENS_DEVICE void next_tile(int& left, int& buffer) {
@@ -194,8 +217,20 @@ struct InterleavedLoop : LoopOperands<config> {
         col = wave % config.waves_n * config.wave_n();
         a.aim(source_a, 0);
         b.aim(source_b, 0);
-        a.template fetch_valid<sets - 1>(source_a.window(range.last).view(), a_tile(0), range.valid_k);
-        b.template fetch_valid<sets - 1>(source_b.window(range.last).view(), b_tile(0), range.valid_k);
+        if constexpr (pairs) {
+            const bool is_a = loads_a_first(where, config);
+            const A of_a[1] = {a};
+            const B of_b[1] = {b};
+            const kittens::buffer a_first = source_a.window(range.last).view(),
+                                  b_first = source_b.window(range.last).view();
+            first.aim(is_a, of_a, of_b, views, a_first, b_first, a_tile(0).data, b_tile(0).data, range);
+            second.aim(!is_a, of_a, of_b, views, a_first, b_first, a_tile(0).data, b_tile(0).data, range);
+            first.fetch_first(0);
+            second.fetch_first(0);
+        } else {
+            a.template fetch_valid<sets - 1>(source_a.window(range.last).view(), a_tile(0), range.valid_k);
+            b.template fetch_valid<sets - 1>(source_b.window(range.last).view(), b_tile(0), range.valid_k);
+        }
         if constexpr (!direct) {
             // In this order: what the loop waits for is counted from here on.
             kittens::for_each_index<sets - 1>([&](auto set) {
@@ -213,7 +248,13 @@ struct InterleavedLoop : LoopOperands<config> {
             A::clear_past(a_tile(0), range.valid_k);
             B::clear_past(b_tile(0), range.valid_k);
         }
-        if constexpr (direct) {
+        if constexpr (pairs) {
+            kittens::meet();  // the loads of all waves stand in one line: the first tile's before any others
+            first.template fetch<0, false>(1);
+            second.template fetch<0, false>(1);
+            fetch_pair<1>(3);
+            kittens::wait_vector_memory<2 * loads_per_tile>();
+        } else if constexpr (direct) {
             for (int buffer = 1; buffer < buffers; ++buffer) fetch<0>(buffer);
             kittens::wait_vector_memory<(buffers - 1) * loads_per_tile>();
         }

@@ -3,6 +3,7 @@
 #pragma once
 #include "epilogue.h"
 #include "operand.h"
+#include "operand_stream.h"
 
 namespace hipkittens::gemm {
 
@@ -50,23 +51,7 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
         static_assert(needed_after(1) >= needed_after(0) + loads &&
                       needed_after(3) >= needed_after(2) + loads);
     };
-    // What one operand's direct loads take. Which of the two is A differs between workgroups.
-    struct Stream {
-        kittens::buffer view;
-        uint32_t step;
-        int left;  // tiles not yet begun to load, after the first of the range
-        uint32_t offsets[2][A::Loads::passes];
-        kittens::shared_byte* tiles;
-
-        KITTENS_DEVICE void close() { view.bytes = view.scalar_offset = step = 0; }
-        template <bool steady>
-        KITTENS_DEVICE void advance() {
-            view.scalar_offset += step;
-            if constexpr (!steady)
-                if (left == 1) close();
-            --left;
-        }
-    };
+    using Stream = typename stream_of<A, B, 2, direct>::type;
 
     kittens::shared_byte* lds;
     SourceA source_a;
@@ -75,7 +60,7 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
     A a[2];
     B b[2];
     RunningViews<A, B> views;
-    Stream near, far;  // loaded one tile ahead, two tiles ahead
+    Stream near, far;  // the operand that is loaded one tile ahead, and the one two tiles ahead
     uint32_t b_begin;
     int row, col;  // of the wave's bands in their halves
     Band sum[2][2];
@@ -112,20 +97,12 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
     KITTENS_DEVICE void fetch_b(int buffer) {
         b[half].loads.fetch_prepared(views.b, b_tile(buffer, half));
     }
-    template <int half, bool steady>
-    KITTENS_DEVICE void fetch_half(Stream& stream, int buffer) {
-        a[0].loads.template fetch_at<0>(stream.view, half_of(stream, buffer, half), stream.offsets[half]);
-        if constexpr (half == 1) stream.template advance<steady>();
-    }
-    KITTENS_DEVICE TileA half_of(const Stream& stream, int buffer, int half) const {
-        return {stream.tiles + (buffer * 2 + half) * TileA::bytes};
-    }
     // What phase `phase` does for later tiles.
     template <int buffer, int phase, bool steady>
     KITTENS_DEVICE void refill() {
         if constexpr (direct) {
-            if constexpr (phase < 2) fetch_half<phase, steady>(near, 1 - buffer);
-            if constexpr (phase >= 2) fetch_half<phase - 2, steady>(far, buffer);
+            if constexpr (phase < 2) near.template fetch<phase, steady>(1 - buffer);
+            if constexpr (phase >= 2) far.template fetch<phase - 2, steady>(buffer);
         } else {
             if constexpr (phase == 1) b[0].loads.place(b_tile(0, 0));
             if constexpr (phase == 2) a[0].loads.place(a_tile(0, 0));
@@ -178,10 +155,6 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
                                    kittens::shared_byte* lds) {
         PingPongLoop(arguments, place, lds).run(place);
     }
-    KITTENS_DEVICE static kittens::buffer chosen(bool first, kittens::buffer one, kittens::buffer other) {
-        return {first ? one.base : other.base, first ? one.bytes : other.bytes,
-                first ? one.scalar_offset : other.scalar_offset};
-    }
     // As if two tiles before the first had run.
     KITTENS_DEVICE void begin_loads(WorkgroupPlace place) {
         const kittens::buffer a_last = source_a.window(range.last).view(),
@@ -192,46 +165,17 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
             b[half].aim(source_b, half * half_n);
         }
         if constexpr (direct) {
-            static_assert(A::Loads::passes == B::Loads::passes && TileA::bytes == TileB::bytes,
-                          "the operands are loaded alike");
-            // Of the workgroups that share rows of A or columns of B, half load A two tiles ahead and half B: a line is
-            // fetched from memory for one half of them, and in L2 when the others ask. The loads of a compute unit
-            // return in order, so that one from memory holds up those behind it: each of both kinds stays among its own.
-            const bool a_is_near = (place.m / config.tile_m + place.n / config.tile_n) % 2 == 0;
-            const int count = range.count();
-            const auto begin = [&](Stream& stream, bool is_a) {
-                stream.view = chosen(is_a, views.a, views.b);
-                stream.step = is_a ? views.a_step : views.b_step;
-                stream.tiles = is_a ? a_tile(0, 0).data : b_tile(0, 0).data;
-                stream.left = count - 1;
-#pragma unroll
-                for (int half = 0; half < 2; ++half)
-#pragma unroll
-                    for (int pass = 0; pass < A::Loads::passes; ++pass)
-                        stream.offsets[half][pass] =
-                            is_a ? a[half].loads.offsets[pass] : b[half].loads.offsets[pass];
-            };
-            begin(near, a_is_near);
-            begin(far, !a_is_near);
-            const kittens::buffer a_view = A::Loads::prepared(a_last), b_view = B::Loads::prepared(b_last);
-            const auto fetch_first = [&](Stream& stream, bool is_a, auto half) {
-                uint32_t of_a[A::Loads::passes], of_b[A::Loads::passes];
-                a[half.value].mask(of_a, range.valid_k);
-                b[half.value].mask(of_b, range.valid_k);
-#pragma unroll
-                for (int pass = 0; pass < A::Loads::passes; ++pass)
-                    of_a[pass] = is_a ? of_a[pass] : of_b[pass];
-                a[0].loads.template fetch_at<0>(chosen(is_a, a_view, b_view), half_of(stream, 0, half.value),
-                                                of_a);
-            };
-            fetch_first(near, a_is_near, kittens::index<0>{});
-            fetch_first(far, !a_is_near, kittens::index<0>{});
+            const bool a_is_near = loads_a_first(place, config);
+            near.aim(a_is_near, a, b, views, a_last, b_last, a_tile(0, 0).data, b_tile(0, 0).data, range);
+            far.aim(!a_is_near, a, b, views, a_last, b_last, a_tile(0, 0).data, b_tile(0, 0).data, range);
+            near.fetch_first(0);
+            far.fetch_first(0);
             // Loads of all waves stand in one line: what everyone needs first comes before what any wave needs later.
             kittens::meet();
-            fetch_first(far, !a_is_near, kittens::index<1>{});
-            fetch_first(near, a_is_near, kittens::index<1>{});
-            fetch_half<0, false>(far, 1);
-            fetch_half<1, false>(far, 1);
+            far.fetch_first(1);
+            near.fetch_first(1);
+            far.template fetch<0, false>(1);
+            far.template fetch<1, false>(1);
         } else {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
@@ -247,7 +191,12 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
             fetch_a<0>(0);
         }
     }
-    KITTENS_DEVICE int left() const { return direct ? near.left : views.left; }
+    KITTENS_DEVICE int left() const {
+        if constexpr (direct)
+            return near.left;
+        else
+            return views.left;
+    }
 
     KITTENS_DEVICE void run(WorkgroupPlace place) {
         const int wave = kittens::wave_id();
@@ -273,7 +222,7 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
 
         kittens::eight_wave_ping_pong(wave, [&] {
             // `left()` goes down by one with every tile, from one less than their number.
-            if constexpr (buffers == 2)
+            if constexpr (direct)
                 while (far.left > 2) {
                     tile<0, true>();
                     tile<1, true>();
