@@ -114,12 +114,11 @@ struct OnePassPlaced : OnePass<config> {
     template <int at, int half>
     KITTENS_DEVICE void arithmetic(int head, int column, bool masked, int left, uint32_t span) {
         // Exponentials from S on, weights until dV needs them, dS from dP on until dK needs it.
-        constexpr int exponents_first = 2 * (half * 2 + 1) * pieces,
-                      exponents_past = exponents_first + (halves == 1 ? 16 : 14);
+        constexpr int exponents_first = 2 * (half * 2 + 1) * pieces, exponents_past = exponents_first + 16;
         constexpr int weights_first = exponents_past + 1,
-                      weights_past = 2 * values_first + half * 2 * pieces - 2;
-        constexpr int slopes_first = halves == 1 ? weights_past - 4 : first_meeting - 3 + half * 8,
-                      slopes_past = slopes_first + 20, apart = 2;
+                      weights_past = halves == 1 ? 2 * values_first - 2 : weights_first + 16;
+        constexpr int slopes_first = halves == 1 ? weights_past - 4 : first_meeting + 1 + half * 14,
+                      slopes_past = slopes_first + (halves == 1 ? 20 : 15), apart = halves == 1 ? 2 : 1;
         static_assert(slopes_first + 2 * apart > first_meeting && slopes_past + 2 * apart <= second_meeting);
         spread<at, exponents_first, exponents_past, per_lane>(
             [&](auto n) { this->template exponentiate<half, n.value, 1>(); });

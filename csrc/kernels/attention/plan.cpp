@@ -363,7 +363,7 @@ struct KeyClocks {
 };
 KeyClocks clocks_of(int target, const BackwardConfig& config) {
     const bool small = config.head_dim <= 64;
-    if (target == 942) return small ? KeyClocks{18400, 3520, 5400} : KeyClocks{20400, 2900, 13000};
+    if (target == 942) return small ? KeyClocks{17600, 3420, 5400} : KeyClocks{19900, 2900, 13000};
     return small ? KeyClocks{15000, 2580, 5400} : KeyClocks{17000, 3690, 13000};
 }
 
