@@ -68,6 +68,11 @@ TIMING = Variable(
     ("MI300X", "MI308X", "MI325X", "MI350X", "MI355X"),
 )
 TIMING_FILE = Variable("TIMING_FILE", "file that the modelled launches are written to as the process ends")
+TIMING_TIMELINE = Variable(
+    "TIMING_TIMELINE",
+    "number of compute units of which every instruction is in TIMING_FILE, too",
+    default="0",
+)
 LOG = Variable(
     "LOG", "shows on standard error what the logger hipkittens says", ("debug", "info", "warning", "error")
 )
@@ -80,6 +85,7 @@ VARIABLES = (
     CHECKS_FILE,
     TIMING,
     TIMING_FILE,
+    TIMING_TIMELINE,
     LOG,
     Variable("DEVICE_COMPILER", "clang or hipcc that compiles kernels, instead of zig's"),
     Variable("PYTHON", "the Python that ./run makes its environment from", read_by="build"),

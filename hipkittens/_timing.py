@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import base64
 import contextlib
 import ctypes
 import json
@@ -90,7 +91,15 @@ class ModelledLaunch:
 
 
 def launches_of(reports: str, timeline: Callable[[int], Any] = lambda _: ()) -> list[ModelledLaunch]:
-    """The launches of a JSON array of reports; `timeline` gives the events of each by its index."""
+    """The launches of a JSON array of reports; `timeline` gives the events of each by its index, if the report has none."""
+
+    def events(index: int, report: dict[str, Any]) -> Any:
+        if "events" not in report:
+            return timeline(index)
+        data = base64.b64decode(report.pop("events"))
+        kind = _simulator.TimelineEvent * (len(data) // ctypes.sizeof(_simulator.TimelineEvent))
+        return kind.from_buffer_copy(data) if data else ()
+
     return [
         ModelledLaunch(
             report["kernel"],
@@ -99,7 +108,7 @@ def launches_of(reports: str, timeline: Callable[[int], Any] = lambda _: ()) -> 
             report["microseconds"],
             report["launch_overhead_microseconds"],
             report,
-            timeline(index),
+            events(index, report),
         )
         for index, report in enumerate(json.loads(reports))
     ]
@@ -227,14 +236,18 @@ class _ProgramTiming(timing):
 
     _skip_others = True
 
-    def __init__(self, device: str) -> None:
-        super().__init__(device)
+    def __init__(self, device: str, timeline: int) -> None:
+        super().__init__(device, timeline=timeline)
         self._reports: list[dict[str, Any]] = []
         self._skipped = 0
 
     def collect(self) -> None:
         """Keeps what the simulator forgets when another context begins."""
-        self._reports += json.loads(_simulator.timed_launches())
+        reports = json.loads(_simulator.timed_launches())
+        if self._timeline:
+            for index, report in enumerate(reports):
+                report["events"] = base64.b64encode(bytes(_simulator.timeline(index))).decode()
+        self._reports += reports
         self._skipped += _simulator.skipped_launches()
 
     def write(self, path: str) -> None:
@@ -261,6 +274,11 @@ def apply_environment() -> None:
             "hipkittens.timing or `hipkittens profile`"
         )
     require_writable("HIPKITTENS_TIMING_FILE", path)
-    timing._whole_process = _ProgramTiming(device)
+    units = _environment.TIMING_TIMELINE.read() or "0"
+    if not units.isdecimal():
+        raise ValueError(
+            f"hipkittens: HIPKITTENS_TIMING_TIMELINE is {units!r}; allowed: a number of compute units"
+        )
+    timing._whole_process = _ProgramTiming(device, int(units))
     timing._whole_process._start()
     atexit.register(timing._whole_process.write, path)

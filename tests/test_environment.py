@@ -144,6 +144,14 @@ def test_a_programs_own_logging_hears_it():
             "HIPKITTENS_TIMING_FILE is 'a.json' and HIPKITTENS_TIMING is not set",
         ),
         (
+            {
+                "HIPKITTENS_TIMING": "MI355X",
+                "HIPKITTENS_TIMING_FILE": "a.json",
+                "HIPKITTENS_TIMING_TIMELINE": "all",
+            },
+            "HIPKITTENS_TIMING_TIMELINE is 'all'; allowed: a number",
+        ),
+        (
             {"HIPKITTENS_TIMING": "MI355X", "HIPKITTENS_TIMING_FILE": "no/such/folder/a.json"},
             "HIPKITTENS_TIMING_FILE: there is no folder",
         ),

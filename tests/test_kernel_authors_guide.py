@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import pathlib
 import re
 import subprocess
@@ -61,6 +62,24 @@ def test_the_profile_of_the_program_that_runs_it_on_both_targets(folder):
     command = ("-m", "hipkittens", "profile", "--device", "MI355X", "--top", "20", "--", sys.executable)
     said = run(folder, *command, "run_softmax.py")
     assert said.count("softmax on MI355X, modelled") == 1
+
+
+def test_its_timeline(folder):
+    run(
+        folder,
+        "-m",
+        "hipkittens",
+        "trace",
+        "--device",
+        "MI355X",
+        "-o",
+        "t.json",
+        "--",
+        sys.executable,
+        "run_softmax.py",
+    )
+    events = json.loads((folder / "t.json").read_text())["traceEvents"]
+    assert any(event["args"].get("called_from", "").startswith("softmax.cpp:") for event in events)
 
 
 def test_a_fault_names_the_line_of_the_kernel(folder):

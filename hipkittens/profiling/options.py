@@ -35,9 +35,36 @@ def add_where(parser: argparse.ArgumentParser, several_shapes: bool) -> None:
     )
 
 
-def operation(name: str, also: str = "") -> str:
+def add_or_program(parser: argparse.ArgumentParser, command: str) -> None:
+    """An operation with --shape, or a program after --: `names_operation` tells which."""
+    parser.usage = f"hipkittens {command} [-h] [OPTION ...] OP | -- PROGRAM [ARGUMENT ...]"
+    add_where(parser, several_shapes=False)
+    parser.add_argument(
+        "operation",
+        nargs="+",
+        metavar="OP",
+        help=", ".join(OPERATIONS) + "; or a program, for example: -- python script.py",
+    )
+
+
+def names_operation(arguments: argparse.Namespace) -> bool:
+    """Whether it is one, which then is arguments.operation itself. ValueError for what is neither."""
+    first, *others = arguments.operation
+    if first in OPERATIONS and others:
+        raise ValueError(f"{others[0]!r} follows the operation; allowed: one operation, or -- PROGRAM")
+    if not others and first not in OPERATIONS:
+        allowed = f"{', '.join(OPERATIONS)}; or a program with arguments, as -- python script.py"
+        raise ValueError(f"OP is {first!r}; allowed: {allowed}")
+    if others and arguments.shapes:
+        raise ValueError("--shape belongs to an operation, and a program has shapes of its own")
+    if not others:
+        arguments.operation = first
+    return not others
+
+
+def operation(name: str) -> str:
     if name not in OPERATIONS:
-        raise ValueError(f"OP is {name!r}; allowed: {', '.join(OPERATIONS)}" + also)
+        raise ValueError(f"OP is {name!r}; allowed: {', '.join(OPERATIONS)}")
     return name
 
 
@@ -58,9 +85,8 @@ def problems(arguments: argparse.Namespace) -> list[Problem]:
     return parse_shapes(name, DEFAULT_SHAPES[name] if arguments.shapes is None else arguments.shapes)
 
 
-def problem(arguments: argparse.Namespace, also: str = "") -> Problem:
-    """`also` is what else than an operation would be allowed, for the message."""
-    name = operation(arguments.operation, also)
+def problem(arguments: argparse.Namespace) -> Problem:
+    name = operation(arguments.operation)
     shape = DEFAULT_SHAPES[name].partition(",")[0] if arguments.shapes is None else arguments.shapes
     (first, *others) = parse_shapes(name, shape)
     if others:

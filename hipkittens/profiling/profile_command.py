@@ -5,21 +5,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-import tempfile
 
 from rich.console import Console
 from rich.table import Table
 
-from .. import _timing
-from .._program import run_program
 from .._whole_table import print_whole
 from . import options
 from .bench import modelled_launches
 from .listing import Line, Listing, listing
 from .main_loop import MainLoop
 from .model_error import error_of
+from .program import modelled_program
 from .timeline import CLASS_NAMES
 
 _LEGEND = (
@@ -29,15 +26,8 @@ _LEGEND = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "hipkittens profile [-h] [OPTION ...] OP | -- PROGRAM [ARGUMENT ...]"
-    options.add_where(parser, several_shapes=False)
+    options.add_or_program(parser, "profile")
     parser.add_argument("--top", type=int, metavar="N", help="only the N instructions that cost most")
-    parser.add_argument(
-        "operation",
-        nargs="+",
-        metavar="OP",
-        help=", ".join(options.OPERATIONS) + "; or a program, for example: -- python script.py",
-    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -45,22 +35,15 @@ def main(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--top is {arguments.top}; allowed: a positive number")
     status = 0
     device = options.device(arguments)
-    if len(arguments.operation) == 1 or arguments.operation[0] in options.OPERATIONS:
-        if len(arguments.operation) > 1:
-            raise ValueError(
-                f"{arguments.operation[1]!r} follows the operation; allowed: one operation, or -- PROGRAM"
-            )
-        (arguments.operation,) = arguments.operation
-        problem = options.problem(arguments, also="; or a program with arguments, as -- python script.py")
+    if options.names_operation(arguments):
+        problem = options.problem(arguments)
         error = error_of(problem, device)
         # The timeline of one compute unit says how busy its matrix cores are in the main loop.
         listings = [
             listing(launch, error) for launch in modelled_launches(device, problem.call(), timeline=1)
         ]
     else:
-        if arguments.shapes:
-            raise ValueError("--shape belongs to an operation, and a program has shapes of its own")
-        status, launches = _of_program(arguments.operation, device, arguments.json)
+        status, launches = modelled_program(arguments.operation, device, arguments.json)
         listings = [listing(launch) for launch in launches]
     if arguments.json:
         rows = [one.to_dict() for one in listings]
@@ -69,23 +52,6 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         _print(listings, arguments.top)
     return status
-
-
-def _of_program(program: list[str], device: str, as_json: bool) -> tuple[int, list[_timing.ModelledLaunch]]:
-    """Exit status and modelled launches of a program that imports hipkittens."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "launches.json")
-        environment = os.environ | {
-            "HIPKITTENS_TIMING": device,
-            "HIPKITTENS_TIMING_FILE": path,
-            "HIPKITTENS_ARCH": _timing.DEVICES[device],
-        }
-        # The program's own output must not mix with JSON.
-        status = run_program(program, environment, output_to_stderr=as_json)
-        if not os.path.exists(path):
-            return status, []
-        with open(path) as file:
-            return status, _timing.launches_of(file.read())
 
 
 def _print(listings: list[Listing], top: int | None) -> None:

@@ -8,11 +8,15 @@ asks of a JSON trace is checked here: the fields of each phase, whole nanosecond
 import gzip
 import itertools
 import json
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+import hipkittens
 from hipkittens import cli
+from hipkittens.profiling.timeline import trace
 
 TRACES = Path(__file__).resolve().parents[2] / "docs" / "traces"
 NUMBER = (int, float)
@@ -73,6 +77,46 @@ def test_traces_of_the_documentation_are_of_the_format(path):
     timeline = json.loads(gzip.decompress(path.read_bytes()))
     check_timeline(timeline)
     assert timeline["otherData"]["complete"] and len(of(timeline, "X")) > 1000
+
+
+def test_a_launch_of_a_program(tmp_path, capsys):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, hipkittens\n"
+        "x = torch.ones(64, 64, dtype=torch.bfloat16)\n"
+        "hipkittens.rms_norm(x, torch.ones(64))\n"
+        "hipkittens.matmul(x, x)\n"
+    )
+    path = tmp_path / "trace.json"
+    arguments = [
+        "trace",
+        "--device",
+        "MI300X",
+        "-o",
+        str(path),
+        "--launch",
+        "1",
+        "--",
+        sys.executable,
+        str(script),
+    ]
+    assert cli.main(arguments) == 0
+    assert "gfx942, modelled: " in capsys.readouterr().out
+    timeline = json.loads(path.read_text())
+    check_timeline(timeline)
+    assert "gemm" in timeline["otherData"]["kernel"] and "measured row" in timeline["otherData"]["error"]
+    assert any(event["name"] == "MFMA" for event in of(timeline, "X"))
+    arguments[arguments.index("1")] = "2"
+    with pytest.raises(SystemExit, match="--launch is 2; allowed: 0 to 1"):
+        cli.main(arguments)
+
+
+def test_a_launch_without_events_is_refused():
+    x = torch.ones(4, 64, dtype=torch.bfloat16)
+    with hipkittens.timing("MI355X") as run:
+        hipkittens.rms_norm(x, torch.ones(64))
+    with pytest.raises(ValueError, match="kept no events; open"):
+        trace(run.launches[0])
 
 
 def test_it_says_that_it_is_modelled(timeline):
