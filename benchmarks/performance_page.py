@@ -236,7 +236,7 @@ def draw(family: Family, entries: Mapping[Any, Entry]) -> None:
         axes.set_ylabel("")
     panels[0].set_ylim(0, 1.05 * max(max(line.get_ydata()) for axes in panels for line in axes.get_lines()))
     figure.legend(labels.values(), labels.keys(), loc="outside right upper", fontsize="small")
-    figure.suptitle(f"{family.title}, bfloat16")
+    figure.suptitle(f"{family.title}, bfloat16; bands: mean error of the model")
     plot.save(figure, str(IMAGES / picture(family)))
 
 

@@ -87,6 +87,7 @@ def _attention(
 
 _FIRST = _everywhere((1024,))
 _TWO = {"MI300X": (1024, 2048), "MI355X": (1024, 2048)}
+_THREE = _TWO | {"MI355X": (1024, 2048, 4096)}
 _MEMORY = {
     "MI300X": (1024, 2048, 4096),
     "MI325X": (1024, 4096),
@@ -99,7 +100,7 @@ FAMILIES = (
         "gemm", "GEMM, M = N = K", "gemm", "{N}x{N}x{N}", _everywhere((1024, 2048, 4096, 8192)),
         {"triton": _everywhere(2048), "aiter": _everywhere(2048)},
     ),
-    *_attention("Attention, 16 heads of 128, batch 16", "attention", "H16N{N}D128", _FIRST | _TWO, ("aiter", "triton")),
+    *_attention("Attention, 16 heads of 128, batch 16", "attention", "H16N{N}D128", _FIRST | _THREE, ("aiter", "triton")),
     *_attention("Attention, 64 query and 8 key heads of 128, batch 16", "attention", "H64K8N{N}D128",
                 {"MI300X": (1024,), "MI355X": (1024,)}, ("aiter",)),
     *_attention("Attention, 16 heads of 64, batch 16", "attention", "H16N{N}D64", _TWO, ()),

@@ -44,7 +44,8 @@ def require(path: str, problems: Sequence[Problem]) -> None:
 
 
 def draw(axes: Any, rows: Sequence[Row], rate: str) -> None:
-    """One operation on one device into `axes`: what ran as lines, what was published as dotted ones."""
+    """One operation on one device into `axes`: what ran as lines, the model's mean error as a band around them, what was published
+    as dotted lines."""
     ran_rate, published_rate = RATES[rate]
     for library in dict.fromkeys(row.library for row in rows):
         of_library = sorted((row for row in rows if row.library == library), key=lambda row: row.size)
@@ -53,6 +54,16 @@ def draw(axes: Any, rows: Sequence[Row], rate: str) -> None:
         if ran:
             values = [getattr(row, ran_rate) for row in ran]
             axes.plot([row.size for row in ran], values, "o-", label=f"{library}, {ran[0].kind}", **style)
+            if all(row.error_percent is not None for row in ran):
+                # The error is one of time, which the rate has below the line.
+                off = (
+                    [1 + row.error_percent / 100 for row in ran],
+                    [1 - row.error_percent / 100 for row in ran],
+                )
+                low, high = ([value / by for value, by in zip(values, side, strict=True)] for side in off)
+                axes.fill_between(
+                    [row.size for row in ran], low, high, color=style["color"], alpha=0.12, linewidth=0
+                )
         known = [row for row in of_library if getattr(row, published_rate) is not None]
         if known:
             values = [getattr(row, published_rate) for row in known]
