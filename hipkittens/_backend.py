@@ -27,6 +27,7 @@ class _State:
     backend = _environment.BACKEND.read()
     arch = _environment.ARCH.read()
     forced = False  # inside `simulate`
+    hip_devices: int | None = None  # not asked yet; functools.cache is not for what torch.compile traces
     checking: simulate | None = None  # the innermost `simulate`
 
 
@@ -47,15 +48,14 @@ def uses_torch() -> bool:
     return _State.backend == "torch" and not _State.forced
 
 
-@functools.cache
-def _count_hip_devices() -> int:
-    return torch.cuda.device_count() if torch.version.hip and torch.cuda.is_available() else 0
-
-
-@torch.compiler.assume_constant_result
 def hip_device_count() -> int:
     """GPUs that torch sees through HIP. Asked at the first call that needs to know, never at import."""
-    return _count_hip_devices()
+    if _State.hip_devices is not None:
+        return _State.hip_devices
+    count = torch.cuda.device_count() if torch.version.hip and torch.cuda.is_available() else 0
+    if not torch.compiler.is_compiling():
+        _State.hip_devices = count
+    return count
 
 
 def simulates_cpu_tensors() -> bool:
