@@ -115,6 +115,20 @@ def test_paths_through_branches_are_followed(target_and_module):
     assert findings_of(target_and_module[1], "around_a_loop_1", checks="synccheck") == ([], None)
 
 
+def test_c_comes_from_the_last_matrix_instruction_that_writes_it(target_and_module):
+    """Clang leaves out wait states for a register that another matrix instruction has written since."""
+    between = "v_mfma_f32_16x16x16_f16 v[30:33], v[4:5], v[6:7], v[8:11]"
+    product = "v_mfma_f32_16x16x16_f16 v[8:11], v[4:5], v[6:7], {}"
+    texts = {
+        name: around(SETUP + f"s_nop 15\n{FOUR_PASS}\n{between}\n{product.format(c)}\ns_nop 15\ns_nop 7")
+        for name, c in (("of_the_last", "v[30:33]"), ("of_the_first", "v[34:37]"))
+    }
+    module = load(texts, target_and_module[0])
+    assert findings_of(module, "of_the_last", checks="synccheck") == ([], None)
+    finding = only(findings_of(module, "of_the_first", checks="synccheck")[0])
+    assert (finding["kind"], finding["first"]["text"]) == ("xdl_xdl_c", FOUR_PASS)
+
+
 def test_what_is_not_executed_is_not_reported(target_and_module):
     dead = around("s_branch .Lover\nv_exp_f32_e32 v4, v5\nv_add_f32_e32 v32, v4, v5\n.Lover:")
     module = load({"dead": dead}, target_and_module[0])

@@ -210,7 +210,7 @@ class Search {
 
     std::vector<Hazard> run() {
         for (uint32_t index = 0; index < program_.instructions.size(); ++index) {
-            if (consumers_[index]) look_back(index, index, 0);
+            if (consumers_[index]) look_back(index, index, 0, sets_[index].c);
         }
         return std::move(found_);
     }
@@ -286,27 +286,33 @@ class Search {
         }
     }
 
-    void look_back(uint32_t consumer, uint32_t from, uint32_t states) {
-        if (from > 0 && falls_through(from - 1)) visit(consumer, from - 1, states);
-        for (const uint32_t jump : jumps_[from]) visit(consumer, jump, states);
+    // `c`: registers of the consumer's C that no matrix instruction in between writes. The others it takes from that one:
+    // matrix instructions write in order.
+    void look_back(uint32_t consumer, uint32_t from, uint32_t states, const RegisterSet& c) {
+        if (from > 0 && falls_through(from - 1)) visit(consumer, from - 1, states, c);
+        for (const uint32_t jump : jumps_[from]) visit(consumer, jump, states, c);
     }
 
-    void visit(uint32_t consumer, uint32_t at, uint32_t states) {
+    void visit(uint32_t consumer, uint32_t at, uint32_t states, const RegisterSet& c) {
         for (uint64_t rows = producers_[at] & consumers_[consumer]; rows; rows &= rows - 1)
-            judge(table[__builtin_ctzll(rows)], at, consumer, states);
+            judge(table[__builtin_ctzll(rows)], at, consumer, states, c);
         const Instruction& instruction = program_.instructions[at];
         states += instruction.opcode == Opcode::s_nop
                       ? static_cast<uint32_t>(instruction.operands[0].immediate & 15) + 1
                       : 1;
-        if (states < longest) look_back(consumer, at, states);
+        if (states >= longest) return;
+        if (sets_[at].passes)
+            look_back(consumer, at, states, without(c, plan_.effects[at].writes));
+        else
+            look_back(consumer, at, states, c);
     }
 
-    void judge(const Row& row, uint32_t producer, uint32_t consumer, uint32_t have) {
+    void judge(const Row& row, uint32_t producer, uint32_t consumer, uint32_t have, const RegisterSet& c) {
         int need = row.states + (row.passes ? sets_[producer].passes : 0);
         const bool is_gfx950 = program_.target == isa::Target::gfx950;
         if (is_gfx950 && !(row.passes && sets_[producer].passes == 2)) need += row.more_on_gfx950;
         if (static_cast<int>(have) >= need) return;
-        const uint32_t number = shared_register(row.through, producer, consumer);
+        const uint32_t number = shared_register(row.through, producer, consumer, c);
         if (number == nothing) return;
         for (Hazard& known : found_) {
             if (known.kind == row.kind && known.producer == producer && known.consumer == consumer) {
@@ -336,8 +342,16 @@ class Search {
         return best;
     }
 
+    static RegisterSet without(RegisterSet all, const RegisterSet& taken) {
+        for (uint32_t i = 0; i < all.count; ++i)
+            for (uint32_t j = 0; j < taken.count; ++j)
+                if (all.words[i].word == taken.words[j].word) all.words[i].bits &= ~taken.words[j].bits;
+        return all;
+    }
+
     // The register through which the consumer depends on the producer, `nothing` if it does not.
-    uint32_t shared_register(Through through, uint32_t producer, uint32_t consumer) const {
+    uint32_t shared_register(Through through, uint32_t producer, uint32_t consumer,
+                             const RegisterSet& c) const {
         const Effects &made = plan_.effects[producer], &used = plan_.effects[consumer];
         const Sets &from = sets_[producer], &to = sets_[consumer];
         const Instruction& instruction = program_.instructions[consumer];
@@ -381,9 +395,9 @@ class Search {
             case Through::reads_ab:
                 return common(made.writes, to.ab);
             case Through::overlaps_c:
-                return is_same_c(producer, consumer) ? nothing : common(made.writes, to.c);
+                return is_same_c(producer, consumer) ? nothing : common(made.writes, c);
             case Through::same_c:
-                return is_same_c(producer, consumer) ? common(made.writes, to.c) : nothing;
+                return is_same_c(producer, consumer) ? common(made.writes, c) : nothing;
             case Through::always:
                 return register_count;
         }
