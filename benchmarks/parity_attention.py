@@ -62,6 +62,20 @@ def fused(q, k, v, scale, mask):
     return out.transpose(1, 2).masked_fill(dead[:, None], 0), None
 
 
+def exact_operands(q, k, v, grad_out) -> tuple[torch.Tensor, ...]:
+    """In float64 and (batch, heads, rows, size), with a key head for every query head."""
+    group = q.shape[2] // k.shape[2]
+    q, k, v, grad_out = (t.double().transpose(1, 2) for t in (q, k, v, grad_out))
+    return q, k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1), grad_out
+
+
+def exact_weights(q, k, scale, mask) -> torch.Tensor:
+    """Of such operands; a query that sees nothing has none."""
+    dead = mask.all(-1, keepdim=True)
+    scores = (q @ k.mT * scale).masked_fill(mask & ~dead, float("-inf"))
+    return torch.softmax(scores, -1).masked_fill(dead, 0)
+
+
 def from_rounded_output(q, k, v, grad_out, grad_lse, scale, mask) -> tuple[torch.Tensor, ...]:
     """Gradients of q, k and v as flash-attention defines them: from rowsum(dO O) of an output that has been rounded.
 
@@ -69,11 +83,8 @@ def from_rounded_output(q, k, v, grad_out, grad_lse, scale, mask) -> tuple[torch
     least error of any such kernel. It shows where values are far from zero and one key has much of the weight.
     """
     group, dtype = q.shape[2] // k.shape[2], q.dtype
-    q, k, v, grad_out = (t.double().transpose(1, 2) for t in (q, k, v, grad_out))
-    k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
-    dead = mask.all(-1, keepdim=True)
-    scores = (q @ k.mT * scale).masked_fill(mask & ~dead, float("-inf"))
-    weights = torch.softmax(scores, -1).masked_fill(dead, 0)
+    q, k, v, grad_out = exact_operands(q, k, v, grad_out)
+    weights = exact_weights(q, k, scale, mask)
     delta = (grad_out * (weights @ v).to(dtype).double()).sum(-1, keepdim=True)
     if grad_lse is not None:
         delta = delta - grad_lse.double()[..., None]
@@ -91,11 +102,8 @@ def gradient_magnitudes(q, k, v, grad_out, scale, mask) -> tuple[float, ...]:
     Those of q and k hold differences of two float32 sums, which may cancel, as with a single key: 4 roundings.
     """
     group = q.shape[2] // k.shape[2]
-    q, k, v, grad_out = (t.double().transpose(1, 2) for t in (q, k, v, grad_out))
-    k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
-    dead = mask.all(-1, keepdim=True)
-    scores = (q @ k.mT * scale).masked_fill(mask & ~dead, float("-inf"))
-    weights = torch.softmax(scores, -1).masked_fill(dead, 0)
+    q, k, v, grad_out = exact_operands(q, k, v, grad_out)
+    weights = exact_weights(q, k, scale, mask)
     slope = grad_out.abs() @ v.abs().mT
     slope = weights * (slope + (weights * slope).sum(-1, keepdim=True)) * abs(scale)
     sums = (slope @ k.abs(), slope.mT @ q.abs(), weights.mT @ grad_out.abs())
