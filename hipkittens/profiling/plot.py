@@ -56,11 +56,13 @@ def draw(axes: Any, rows: Sequence[Row], rate: str) -> None:
             axes.plot([row.size for row in ran], values, "o-", label=f"{library}, {ran[0].kind}", **style)
             if all(row.error_percent is not None for row in ran):
                 # The error is one of time, which the rate has below the line.
-                off = (
-                    [1 + row.error_percent / 100 for row in ran],
-                    [1 - row.error_percent / 100 for row in ran],
+                low, high = (
+                    [
+                        value / (1 + sign * row.error_percent / 100)
+                        for value, row in zip(values, ran, strict=True)
+                    ]
+                    for sign in (1, -1)
                 )
-                low, high = ([value / by for value, by in zip(values, side, strict=True)] for side in off)
                 axes.fill_between(
                     [row.size for row in ran], low, high, color=style["color"], alpha=0.12, linewidth=0
                 )
