@@ -24,8 +24,8 @@ using shared_pointer = __attribute__((address_space(3))) T*;
 
 inline constexpr int wave_lanes = 64;
 // The widest LDS and buffer access of one lane.
-inline constexpr int chunk_bytes = 16;
-using chunk = vec<uint32_t, 4>;
+inline constexpr int b128_bytes = 16;
+using b128 = vec<uint32_t, 4>;
 
 template <class A, class B>
 inline constexpr bool same_type = false;

@@ -8,7 +8,7 @@ namespace kittens {
 
 KITTENS_DEVICE int lane_id() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)); }
 // The same, computed where it is called instead of kept in a register until then.
-KITTENS_DEVICE int lane_id_again() {
+KITTENS_DEVICE int recompute_lane_id() {
     uint32_t zero = 0;
     asm volatile("" : "+v"(zero));
     return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, zero));
@@ -60,7 +60,7 @@ KITTENS_DEVICE void barrier() {
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 }
 // The bare instruction: waves meet, nothing is waited for.
-KITTENS_DEVICE void meet() {
+KITTENS_DEVICE void s_barrier() {
     compiler_fence();
     __builtin_amdgcn_s_barrier();
     compiler_fence();
@@ -110,7 +110,7 @@ KITTENS_DEVICE V buffer_load(buffer source, uint32_t offset) {
 template <class V>
 KITTENS_DEVICE void buffer_store(V value, buffer destination, uint32_t offset) {
     if constexpr (sizeof(V) == 16)
-        __builtin_amdgcn_raw_buffer_store_b128(__builtin_bit_cast(chunk, value), destination.descriptor(),
+        __builtin_amdgcn_raw_buffer_store_b128(__builtin_bit_cast(b128, value), destination.descriptor(),
                                                offset, destination.scalar_offset, 0);
     else if constexpr (sizeof(V) == 8)
         __builtin_amdgcn_raw_buffer_store_b64(__builtin_bit_cast(vec<uint32_t, 2>, value),
@@ -201,7 +201,7 @@ KITTENS_DEVICE int64_t opaque_scalar(int64_t value) {
 
 // The value is computed here and not where it is used, where what it is made of would still occupy registers.
 template <class V>
-KITTENS_DEVICE void compute_here(V& value) {
+KITTENS_DEVICE void materialize(V& value) {
     asm volatile("" : "+v"(value));
 }
 
@@ -212,12 +212,12 @@ KITTENS_DEVICE void keep_in_accumulator(V& value) {
 }
 
 // Two floats that the compiler does not join with others to longer vectors, whose arithmetic would then be in one place.
-KITTENS_DEVICE void stay_apart(vec<float, 2>& pair) { asm("" : "+v"(pair)); }
+KITTENS_DEVICE void prevent_vectorization(vec<float, 2>& pair) { asm("" : "+v"(pair)); }
 
 // The kernel's argument struct, read from memory where it is called: what only the end of a kernel needs then
 // occupies no scalar register before.
 template <class Arguments>
-KITTENS_DEVICE Arguments arguments_again() {
+KITTENS_DEVICE Arguments reload_arguments() {
     auto* arguments = __builtin_amdgcn_kernarg_segment_ptr();
     asm volatile("" : "+s"(arguments));
     return *(const __attribute__((address_space(4))) Arguments*)arguments;

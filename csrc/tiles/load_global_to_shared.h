@@ -34,16 +34,16 @@ KITTENS_DEVICE V load_elements(buffer source, uint32_t offset) {
 template <class Tile, int Threads, Fill fill, int sets = 1>
 struct global_to_shared {
     using T = typename Tile::element;
-    static constexpr int pass_bytes = Threads * chunk_bytes;
+    static constexpr int pass_bytes = Threads * b128_bytes;
     static constexpr int passes = (Tile::bytes + pass_bytes - 1) / pass_bytes;
     static constexpr int loads_per_wave = passes;  // what one fill adds to vmcnt
-    static_assert(Tile::bytes % (wave_lanes * chunk_bytes) == 0, "a tile is filled by whole waves");
+    static_assert(Tile::bytes % (wave_lanes * b128_bytes) == 0, "a tile is filled by whole waves");
     static_assert(fill != Fill::direct || Tile::bytes % pass_bytes == 0,
                   "every wave issues the same number of direct loads, or their waits differ");
 
     int wave;
     uint32_t offsets[passes];
-    chunk data[sets][fill == Fill::direct ? 1 : passes];
+    b128 data[sets][fill == Fill::direct ? 1 : passes];
 
     KITTENS_DEVICE bool active(int pass, int thread) const {
         return passes * pass_bytes <= Tile::bytes || linear_offset(pass, thread) < Tile::bytes;
@@ -52,7 +52,7 @@ struct global_to_shared {
     // Up to four direct loads share one m0 and tell their 1024-byte blocks apart by the offset field. The
     // field also moves the address in memory, so the buffer begins `lead` bytes early and lanes make up for
     // it.
-    static constexpr int wave_bytes = wave_lanes * chunk_bytes;
+    static constexpr int wave_bytes = wave_lanes * b128_bytes;
     static constexpr int lead = fill == Fill::direct ? (passes < 4 ? passes - 1 : 3) * wave_bytes : 0;
 
     KITTENS_DEVICE static buffer prepared(buffer source) {
@@ -60,7 +60,7 @@ struct global_to_shared {
     }
 
     KITTENS_DEVICE static int linear_offset(int pass, int thread) {
-        return (thread / wave_lanes * passes + pass) * wave_bytes + thread % wave_lanes * chunk_bytes;
+        return (thread / wave_lanes * passes + pass) * wave_bytes + thread % wave_lanes * b128_bytes;
     }
     KITTENS_DEVICE static Coordinate position(int pass, int thread) {
         const int linear = linear_offset(pass, thread);
@@ -69,7 +69,7 @@ struct global_to_shared {
     }
 
     // The tile is filled from (first_row, first_col) of the window.
-    KITTENS_DEVICE void aim(int64_t row_bytes, int first_row = 0, int first_col = 0) {
+    KITTENS_DEVICE void init_offsets(int64_t row_bytes, int first_row = 0, int first_col = 0) {
         const int thread = thread_id();
         wave = wave_id();
 #pragma unroll
@@ -82,22 +82,22 @@ struct global_to_shared {
     }
 
     template <int set = 0>
-    KITTENS_DEVICE void fetch(buffer source, Tile tile) {
-        fetch_at<set>(prepared(source), tile, offsets);
+    KITTENS_DEVICE void issue(buffer source, Tile tile) {
+        issue_at<set>(prepared(source), tile, offsets);
     }
     // The same from prepared(source): for loops that keep it in registers.
     template <int set = 0>
-    KITTENS_DEVICE void fetch_prepared(buffer source, Tile tile) {
-        fetch_at<set>(source, tile, offsets);
+    KITTENS_DEVICE void issue_prepared(buffer source, Tile tile) {
+        issue_at<set>(source, tile, offsets);
     }
 
     // One load of a direct fetch, for schedules that place each by itself.
     template <int pass>
-    KITTENS_DEVICE void fetch_pass(buffer source, Tile tile) const {
-        fetch_prepared_pass<pass>(prepared(source), tile);
+    KITTENS_DEVICE void issue_pass(buffer source, Tile tile) const {
+        issue_prepared_pass<pass>(prepared(source), tile);
     }
     template <int pass>
-    KITTENS_DEVICE void fetch_prepared_pass(buffer source, Tile tile) const {
+    KITTENS_DEVICE void issue_prepared_pass(buffer source, Tile tile) const {
         static_assert(fill == Fill::direct);
         buffer_load_to_lds_one<pass % 4>(source, offsets[pass],
                                          tile.data + (wave * passes + pass / 4 * 4) * wave_bytes);
@@ -106,10 +106,10 @@ struct global_to_shared {
     // Rows from valid_rows and chunks from valid_cols on read as zero; a chunk that valid_cols cuts is loaded
     // whole: see zero_columns.
     template <int set = 0>
-    KITTENS_DEVICE void fetch_valid(buffer source, Tile tile, int valid_rows, int valid_cols) {
+    KITTENS_DEVICE void issue_valid(buffer source, Tile tile, int valid_rows, int valid_cols) {
         uint32_t masked[passes];
         mask(masked, valid_rows, valid_cols);
-        fetch_at<set>(prepared(source), tile, masked);
+        issue_at<set>(prepared(source), tile, masked);
     }
     KITTENS_DEVICE void mask(uint32_t (&masked)[passes], int valid_rows, int valid_cols) const {
         const int thread = thread_id();
@@ -121,7 +121,7 @@ struct global_to_shared {
     }
 
     template <int set = 0>
-    KITTENS_DEVICE void fetch_at(buffer source, Tile tile, const uint32_t (&at)[passes]) {
+    KITTENS_DEVICE void issue_at(buffer source, Tile tile, const uint32_t (&at)[passes]) {
         const int thread = thread_id();
         if constexpr (fill == Fill::direct) {
             for_each_index<(passes + 3) / 4>([&](auto group) {
@@ -132,24 +132,24 @@ struct global_to_shared {
         } else {
 #pragma unroll
             for (int pass = 0; pass < passes; ++pass)
-                if (active(pass, thread)) data[set][pass] = load_elements<T, chunk, fill>(source, at[pass]);
+                if (active(pass, thread)) data[set][pass] = load_elements<T, b128, fill>(source, at[pass]);
         }
     }
     template <int set = 0>
-    KITTENS_DEVICE void place(Tile tile) const {
+    KITTENS_DEVICE void commit(Tile tile) const {
         if constexpr (fill != Fill::direct)
-            for_each_index<place_pieces>([&](auto piece) { place_piece<piece.value, set>(tile); });
+            for_each_index<commit_items>([&](auto piece) { commit_item<piece.value, set>(tile); });
     }
 
     // Through registers, one load and one write at a time, for schedules that place each by itself.
-    static constexpr int fetch_pieces = passes, place_pieces = passes;
+    static constexpr int issue_items = passes, commit_items = passes;
     template <int pass, int set = 0>
-    KITTENS_DEVICE void fetch_piece(buffer source) {
+    KITTENS_DEVICE void issue_item(buffer source) {
         static_assert(fill == Fill::registers);
-        if (active(pass, thread_id())) data[set][pass] = buffer_load<chunk>(source, offsets[pass]);
+        if (active(pass, thread_id())) data[set][pass] = buffer_load<b128>(source, offsets[pass]);
     }
     template <int pass, int set = 0>
-    KITTENS_DEVICE void place_piece(Tile tile) const {
+    KITTENS_DEVICE void commit_item(Tile tile) const {
         const int thread = thread_id();
         if (active(pass, thread)) lds_write(data[set][pass], tile.data + linear_offset(pass, thread));
     }
@@ -188,7 +188,7 @@ struct global_to_shared_transposed {
         return (pass + 1) * Threads <= blocks || pass * Threads + thread < blocks;
     }
 
-    KITTENS_DEVICE void aim(int64_t row_bytes, int first_row = 0, int first_col = 0) {
+    KITTENS_DEVICE void init_offsets(int64_t row_bytes, int first_row = 0, int first_col = 0) {
         const int thread = thread_id();
         row_step = static_cast<uint32_t>(row_bytes);
 #pragma unroll
@@ -199,19 +199,19 @@ struct global_to_shared_transposed {
     }
     KITTENS_DEVICE static buffer prepared(buffer source) { return source; }
     template <int set = 0>
-    KITTENS_DEVICE void fetch_prepared(buffer source, Tile tile) {
-        fetch<set>(source, tile);
+    KITTENS_DEVICE void issue_prepared(buffer source, Tile tile) {
+        issue<set>(source, tile);
     }
     template <int set = 0>
-    KITTENS_DEVICE void fetch(buffer source, Tile) {
-        fetch_where<set>(source, [](int, int) { return true; });
+    KITTENS_DEVICE void issue(buffer source, Tile) {
+        issue_where<set>(source, [](int, int) { return true; });
     }
     template <int set = 0>
-    KITTENS_DEVICE void fetch_valid(buffer source, Tile, int valid_rows, int valid_cols) {
-        fetch_where<set>(source, [=](int row, int col) { return row < valid_rows && col < valid_cols; });
+    KITTENS_DEVICE void issue_valid(buffer source, Tile, int valid_rows, int valid_cols) {
+        issue_where<set>(source, [=](int row, int col) { return row < valid_rows && col < valid_cols; });
     }
     template <int set, class Valid>
-    KITTENS_DEVICE void fetch_where(buffer source, const Valid& valid) {
+    KITTENS_DEVICE void issue_where(buffer source, const Valid& valid) {
         const int thread = thread_id();
 #pragma unroll
         for (int pass = 0; pass < passes; ++pass)
@@ -226,21 +226,21 @@ struct global_to_shared_transposed {
             }
     }
     template <int set = 0>
-    KITTENS_DEVICE void place(Tile tile) const {
-        for_each_index<place_pieces>([&](auto piece) { place_piece<piece.value, set>(tile); });
+    KITTENS_DEVICE void commit(Tile tile) const {
+        for_each_index<commit_items>([&](auto piece) { commit_item<piece.value, set>(tile); });
     }
 
     // One load, and one run, at a time.
-    static constexpr int fetch_pieces = loads_per_wave, place_pieces = passes * block_cols;
+    static constexpr int issue_items = loads_per_wave, commit_items = passes * block_cols;
     template <int piece, int set = 0>
-    KITTENS_DEVICE void fetch_piece(buffer source) {
+    KITTENS_DEVICE void issue_item(buffer source) {
         static_assert(fill == Fill::registers);
         constexpr int pass = piece / block_rows, i = piece % block_rows;
         if (active(pass, thread_id()))
             data[set][pass][i] = buffer_load<Row>(source, offsets[pass] + i * row_step);
     }
     template <int piece, int set = 0>
-    KITTENS_DEVICE void place_piece(Tile tile) const {
+    KITTENS_DEVICE void commit_item(Tile tile) const {
         constexpr int pass = piece / block_cols, j = piece % block_cols;
         const int thread = thread_id();
         if (!active(pass, thread)) return;
@@ -273,7 +273,7 @@ struct global_to_shared_both_ways {
     static constexpr bool alternates = Turned::key(1) == 0;
 
     // thread: 0 .. Threads-1. Columns from valid_cols on read as zero.
-    KITTENS_DEVICE void aim(int thread, int64_t row_bytes, int valid_cols) {
+    KITTENS_DEVICE void init_offsets(int thread, int64_t row_bytes, int valid_cols) {
         const Coordinate block = Blocks::block_of(thread);
 #pragma unroll
         for (int i = 0; i < rows; ++i)
@@ -289,11 +289,11 @@ struct global_to_shared_both_ways {
         }
     }
     template <int row>
-    KITTENS_DEVICE void fetch(buffer source) {
+    KITTENS_DEVICE void issue(buffer source) {
         data[row] = buffer_load<vec<uint32_t, 4>>(source, offsets[row]);
     }
     template <int row>
-    KITTENS_DEVICE void place_row(Straight tile) const {
+    KITTENS_DEVICE void commit_row(Straight tile) const {
         lds_write(data[row], tile.data + stepped_offset<Straight>(straight_at, row, 0));
     }
     // Column `col` of the rows, or the other one of two; after all of them the rows may be replaced.
@@ -301,10 +301,10 @@ struct global_to_shared_both_ways {
     KITTENS_DEVICE void turn() {
         runs[col] = {permute_bytes(data[1][col / 2], data[0][col / 2], halves[col % 2]),
                      permute_bytes(data[3][col / 2], data[2][col / 2], halves[col % 2])};
-        compute_here(runs[col]);
+        materialize(runs[col]);
     }
     template <int col>
-    KITTENS_DEVICE void place_column(Turned tile) const {
+    KITTENS_DEVICE void commit_column(Turned tile) const {
         lds_write(runs[col], tile.data + stepped_offset<Turned>(turned_at[col % 2], col & ~1, 0));
     }
 };
@@ -314,7 +314,7 @@ struct global_to_shared_both_ways {
 template <int Threads, class Tile>
 KITTENS_DEVICE void zero_columns(Tile tile, int first) {
     using T = typename Tile::element;
-    constexpr int per_chunk = chunk_bytes / sizeof(T);
+    constexpr int per_chunk = b128_bytes / sizeof(T);
     const int chunk_begin = first / per_chunk * per_chunk;
 #pragma clang loop unroll(disable) vectorize(disable)
     for (int index = thread_id(); index < Tile::rows * per_chunk; index += Threads) {

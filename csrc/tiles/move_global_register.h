@@ -8,9 +8,9 @@ namespace kittens {
 
 // Registers of one run, as wide an access as 16 bytes.
 template <class Tile>
-inline constexpr int elements_per_access = Tile::shape::run * sizeof(typename Tile::element) <= chunk_bytes
+inline constexpr int elements_per_access = Tile::shape::run * sizeof(typename Tile::element) <= b128_bytes
                                                ? Tile::shape::run
-                                               : chunk_bytes / sizeof(typename Tile::element);
+                                               : b128_bytes / sizeof(typename Tile::element);
 
 // Calls access(i, j, e, offset, row, col) for every group of elements that one access covers: a run of a
 // row-layout tile, single elements of a column-layout one (its runs go down the rows of a row-major matrix).

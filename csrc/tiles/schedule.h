@@ -23,9 +23,9 @@ KITTENS_DEVICE void for_each_index(const Step& step) {
 // meets one barrier more before the work and the lower group one more after it.
 template <class Work>
 KITTENS_DEVICE void eight_wave_ping_pong(int wave, const Work& work) {
-    if (wave >= 4) meet();
+    if (wave >= 4) s_barrier();
     work();
-    if (wave < 4) meet();
+    if (wave < 4) s_barrier();
 }
 
 // The phases of one tile: move(phase) issues LDS reads and loads, multiply(phase) uses what was read. LDS
@@ -47,13 +47,13 @@ KITTENS_DEVICE void ping_pong_phases(const Move& move, const Multiply& multiply,
         constexpr int outstanding = Loads::outstanding_after(phase.value);
         static_assert(outstanding >= -1, "a piece is read before it is loaded");
         wait < outstanding<0 ? any_vector_memory : outstanding, 0>();
-        meet();
+        s_barrier();
         schedule_fence();
         set_priority<1>();
         multiply(phase);
         schedule_fence();
         set_priority<2>();
-        meet();
+        s_barrier();
         schedule_fence();
         finish(phase);
         set_priority<0>();

@@ -13,9 +13,9 @@ template <class T, int R, int C, class Layout, class Shape, class Tile>
 KITTENS_DEVICE void store(Tile destination, const rt<T, R, C, Layout, Shape>& source, int row, int col) {
     using Register = rt<T, R, C, Layout, Shape>;
     static_assert(same_type<T, typename Tile::element>, "a store does not convert");
-    constexpr int width = !Layout::is_row                         ? 1
-                          : Shape::run * sizeof(T) <= chunk_bytes ? Shape::run
-                                                                  : chunk_bytes / sizeof(T);
+    constexpr int width = !Layout::is_row                        ? 1
+                          : Shape::run * sizeof(T) <= b128_bytes ? Shape::run
+                                                                 : b128_bytes / sizeof(T);
     static_assert(width * sizeof(T) <= slot_bytes(Tile::access), "a run stays inside a swizzled slot");
     const Coordinate own = Layout::at(Shape::value(), lane_id(), 0);
 #pragma unroll

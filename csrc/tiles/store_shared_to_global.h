@@ -12,10 +12,10 @@ template <int Threads, class Tile>
 KITTENS_DEVICE void store(const global_window& to, int64_t row_bytes, Tile source,
                           int valid_cols = Tile::cols) {
     using T = typename Tile::element;
-    constexpr int per_chunk = chunk_bytes / sizeof(T);
+    constexpr int per_chunk = b128_bytes / sizeof(T);
     const buffer destination = to.view();
 #pragma clang loop unroll(disable) vectorize(disable)
-    for (int index = thread_id(); index < Tile::bytes / chunk_bytes; index += Threads) {
+    for (int index = thread_id(); index < Tile::bytes / b128_bytes; index += Threads) {
         const int row = index / (Tile::cols / per_chunk), col = index % (Tile::cols / per_chunk) * per_chunk;
         using Elements = vec<T, per_chunk>;
         const Elements elements = lds_read<Elements>(source.data + Tile::offset(row, col));

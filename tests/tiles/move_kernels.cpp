@@ -47,15 +47,15 @@ KITTENS_DEVICE void through_shared(const Arguments& arguments, shared_byte* lds)
     const auto source = matrix<T>(arguments.a, arguments);
     const Tile tile{lds};
     Loader loader;
-    loader.aim(source.row_bytes(), 0, 0);
-    loader.fetch_valid(source.window(0, 0).view(), tile, arguments.rows, arguments.cols);
+    loader.init_offsets(source.row_bytes(), 0, 0);
+    loader.issue_valid(source.window(0, 0).view(), tile, arguments.rows, arguments.cols);
     if constexpr (requires { Loader::is_direct; }) {
         wait_vector_memory<0>();
     } else {
-        loader.place(tile);
+        loader.commit(tile);
     }
     barrier();
-    if (!stored_transposed && arguments.cols * sizeof(T) % chunk_bytes != 0) {
+    if (!stored_transposed && arguments.cols * sizeof(T) % b128_bytes != 0) {
         zero_columns<256>(tile, arguments.cols);
         barrier();
     }

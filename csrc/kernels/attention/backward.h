@@ -247,8 +247,8 @@ struct Backward {
         constexpr bool of_scores = during == Refill::scores;
         using Lying = typename Straight::Loads;
         using Standing = typename Turned::Loads;
-        constexpr int lying = of_scores ? Lying::fetch_pieces : Lying::place_pieces,
-                      standing = of_scores ? Standing::place_pieces : Standing::fetch_pieces;
+        constexpr int lying = of_scores ? Lying::issue_items : Lying::commit_items,
+                      standing = of_scores ? Standing::commit_items : Standing::issue_items;
         constexpr int all_lying = lying * straight_tiles;
         // Loads first: what they replace has been placed, and what is placed has had time to arrive.
         constexpr bool lies = of_scores ? piece < all_lying : piece >= standing;
@@ -257,20 +257,20 @@ struct Backward {
             constexpr bool is_second = n >= lying;
             auto& loads = (is_second ? straight_second : straight_first).loads;
             if constexpr (of_scores)
-                loads.template fetch_piece<n % lying>(is_second ? next_second : next_first);
+                loads.template issue_item<n % lying>(is_second ? next_second : next_first);
             else
-                loads.template place_piece<n % lying>(straight(0, is_second));
+                loads.template commit_item<n % lying>(straight(0, is_second));
         } else if constexpr (of_scores) {
-            turned_rows.loads.template place_piece<n>(turned(0));
+            turned_rows.loads.template commit_item<n>(turned(0));
         } else {
-            turned_rows.loads.template fetch_piece<n>(of_values ? next_second : next_first);
+            turned_rows.loads.template issue_item<n>(of_values ? next_second : next_first);
         }
     }
     static constexpr int pieces_of(Refill during) {
         using Lying = typename Straight::Loads;
         using Standing = typename Turned::Loads;
-        return during == Refill::scores ? Lying::fetch_pieces * straight_tiles + Standing::place_pieces
-                                        : Lying::place_pieces * straight_tiles + Standing::fetch_pieces;
+        return during == Refill::scores ? Lying::issue_items * straight_tiles + Standing::commit_items
+                                        : Lying::commit_items * straight_tiles + Standing::issue_items;
     }
     // The pieces of step `step` of `steps`.
     template <Refill during, int step, int steps>
@@ -329,7 +329,7 @@ struct Backward {
     KITTENS_DEVICE void store(const Gradient& gradient, const TensorArgument& destination, int64_t first,
                               int row_count, float factor) const {
         const kittens::Coordinate place =
-            kittens::row_layout(Gradient::shape::value(), kittens::lane_id_again(), 0);
+            kittens::row_layout(Gradient::shape::value(), kittens::recompute_lane_id(), 0);
         const int64_t row = first_row + place.row;
         if (row >= row_count) return;
         T* to = static_cast<T*>(const_cast<void*>(destination.data)) +
@@ -408,9 +408,9 @@ struct Backward {
                         : static_cast<uint32_t>(place.head) / static_cast<uint32_t>(arguments.group);
             const int64_t first_bytes = first_tensor.row_stride * static_cast<int64_t>(sizeof(T)),
                           second_bytes = second_tensor.row_stride * static_cast<int64_t>(sizeof(T));
-            straight_first.aim(first_bytes, arguments.head_dim);
-            if constexpr (!of_values) straight_second.aim(second_bytes, arguments.head_dim);
-            turned_rows.loads.aim(of_values ? second_bytes : first_bytes);
+            straight_first.init_offsets(first_bytes, arguments.head_dim);
+            if constexpr (!of_values) straight_second.init_offsets(second_bytes, arguments.head_dim);
+            turned_rows.loads.init_offsets(of_values ? second_bytes : first_bytes);
             // The tile that is streamed next.
             auto turn_to = [&](int head, int column) {
                 const auto view = [&](const TensorArgument& tensor) {
@@ -425,10 +425,10 @@ struct Backward {
                     load_streamed(statistics + static_cast<int64_t>(head) * arguments.statistics_rows +
                                   column);
             };
-            auto fetch = [&](int buffer) {
-                straight_first.loads.fetch(next_first, straight(buffer, 0));
-                if constexpr (!of_values) straight_second.loads.fetch(next_second, straight(buffer, 1));
-                turned_rows.loads.fetch(of_values ? next_second : next_first, turned(buffer));
+            auto issue = [&](int buffer) {
+                straight_first.loads.issue(next_first, straight(buffer, 0));
+                if constexpr (!of_values) straight_second.loads.issue(next_second, straight(buffer, 1));
+                turned_rows.loads.issue(of_values ? next_second : next_first, turned(buffer));
             };
             // After it every wave may read the tile turned to: all of it, or what was placed.
             auto settle = [&] {
@@ -438,10 +438,10 @@ struct Backward {
             };
             int head = 0, column = first_column, buffer = 0;
             turn_to(head, column);
-            fetch(0);
+            issue(0);
             if constexpr (!direct) {
-                straight_first.loads.place(straight(0, 0));
-                if constexpr (!of_values) straight_second.loads.place(straight(0, 1));
+                straight_first.loads.commit(straight(0, 0));
+                if constexpr (!of_values) straight_second.loads.commit(straight(0, 1));
             }
             settle();
             while (true) {
@@ -456,7 +456,7 @@ struct Backward {
                     next_first.bytes = next_second.bytes = 0;
                 else
                     turn_to(next_head, next_column);
-                if (direct && !is_last) fetch(next);
+                if (direct && !is_last) issue(next);
                 attend(of_keys ? place.head * arguments.group + head : place.head, column, buffer);
                 if (is_last) break;
                 settle();
@@ -466,7 +466,7 @@ struct Backward {
             }
         }
         // Read again: in the loop before, scalar registers are short.
-        const BackwardArguments results = kittens::arguments_again<BackwardArguments>();
+        const BackwardArguments results = kittens::reload_arguments<BackwardArguments>();
         const TensorArgument& destination =
             of_values ? results.grad_v : (of_keys ? results.grad_k : results.grad_q);
         const float factor = !of_values ? results.scale : config.dropout ? results.dropout.scale : 1.0f;

@@ -13,7 +13,7 @@ namespace hipkittens::attention {
 // lanes exchanged on the way.
 template <class T>
 struct Convert {
-    static constexpr int per_lane = kittens::chunk_bytes / sizeof(T);
+    static constexpr int per_lane = kittens::b128_bytes / sizeof(T);
     using Run = kittens::vec<T, per_lane>;
 
     KITTENS_DEVICE static void run(const BackwardArguments& arguments) {

@@ -11,7 +11,7 @@ namespace hipkittens::attention {
 // lanes take a row, 8 elements each at a time.
 template <class T>
 struct Delta {
-    static constexpr int lanes = 16, per_lane = kittens::chunk_bytes / sizeof(T);
+    static constexpr int lanes = 16, per_lane = kittens::b128_bytes / sizeof(T);
     static constexpr int rows_per_pass = delta_threads / lanes;
     static_assert(statistics_block % rows_per_pass == 0, "a workgroup takes a block of rows in whole passes");
     using Values = kittens::vec<T, per_lane>;

@@ -119,13 +119,13 @@ struct OnePass {
 #pragma unroll
         for (int e = first; e < first + count; e += 2) {
             kittens::vec<float, 2> pair = {scores[half][e], scores[half][e + 1]};
-            kittens::stay_apart(pair);
+            kittens::prevent_vectorization(pair);
             if constexpr (config.dropout) {
                 if (pair[0] < 0) pair[0] = 0;
                 if (pair[1] < 0) pair[1] = 0;
             }
             auto low = kittens::narrowed<T>(pair);
-            if constexpr (!direct) kittens::compute_here(low);
+            if constexpr (!direct) kittens::materialize(low);
             weights_low[half][e / 8][e % 8] = low[0];
             weights_low[half][e / 8][e % 8 + 1] = low[1];
         }
@@ -153,8 +153,8 @@ struct OnePass {
     }
 
     template <class Loads>
-    KITTENS_DEVICE void aim(Loads& loads, int64_t row_bytes) const {
-        loads.aim(row_bytes);
+    KITTENS_DEVICE void init_offsets(Loads& loads, int64_t row_bytes) const {
+        loads.init_offsets(row_bytes);
 #pragma unroll
         for (int pass = 0; pass < Loads::passes; ++pass)
             if (Loads::position(pass, kittens::thread_id()).col >= arguments.head_dim)
@@ -166,7 +166,7 @@ struct OnePass {
                               const TensorArgument& destination, int64_t first, int row_count,
                               int head_dim_used, float factor) const {
         const KeyTile rows_of_all{lds + at};
-        const int wave_row = first_row - place.tile * keys, lane = kittens::lane_id_again();
+        const int wave_row = first_row - place.tile * keys, lane = kittens::recompute_lane_id();
         const uint32_t write_at = KeyTile::offset(wave_row + lane % 32, lane / 32 * 4);
 #pragma unroll
         for (int j = 0; j < columns; ++j)
@@ -194,11 +194,11 @@ struct OnePass {
         }
     }
 
-    KITTENS_DEVICE void fetch_keys(KeyLoads& key_loads, const TensorArgument& tensor, int at) const {
+    KITTENS_DEVICE void issue_keys(KeyLoads& key_loads, const TensorArgument& tensor, int at) const {
         const auto source = matrix_of<T>(tensor, sequence.batch, sequence.first_k, place.head,
                                          sequence.mask.n_k, arguments.head_dim);
-        aim(key_loads, source.row_bytes());
-        key_loads.fetch(source.window(place.tile * keys, 0).view(), {lds + at});
+        init_offsets(key_loads, source.row_bytes());
+        key_loads.issue(source.window(place.tile * keys, 0).view(), {lds + at});
     }
     template <int keys_at, int values_at>
     KITTENS_DEVICE void read_keys(int wave, int lane) {
@@ -244,14 +244,14 @@ struct OnePass {
                   past = mask.last_query(last_row) + 1;
         if (first_column < past) {
             KeyLoads k_loads, v_loads;
-            fetch_keys(k_loads, arguments.k, keys_at);
-            fetch_keys(v_loads, arguments.v, values_at);
+            issue_keys(k_loads, arguments.k, keys_at);
+            issue_keys(v_loads, arguments.v, values_at);
             walk(first_column, past, [&] {
-                k_loads.place({lds + keys_at});
-                v_loads.place({lds + values_at});
+                k_loads.commit({lds + keys_at});
+                v_loads.commit({lds + values_at});
             });
         }
-        const auto results = kittens::arguments_again<BackwardArguments>();
+        const auto results = kittens::reload_arguments<BackwardArguments>();
         if (results.parts > 1) {
             if (first_row >= mask.n_k) return;
             store_key_share(gradient_k, results, sequence, place, first_row, false);

@@ -9,7 +9,6 @@ namespace hipkittens::attention {
 template <BackwardConfig config>
 struct OnePassDirect : OnePass<config> {
     using Base = OnePass<config>;
-    using Base::aim, Base::seen_queries, Base::slope_of, Base::use_statistics;
     using Base::arguments, Base::bounds, Base::delta, Base::delta_now, Base::draws, Base::first_row,
         Base::gradient_k, Base::gradient_q, Base::gradient_v, Base::inverse, Base::lds, Base::own_k,
         Base::own_statistic_at, Base::own_v, Base::place, Base::scores, Base::sequence, Base::slopes,
@@ -18,6 +17,7 @@ struct OnePassDirect : OnePass<config> {
     using Base::columns, Base::halves, Base::head_dim, Base::key_steps, Base::keys, Base::per_lane,
         Base::pieces, Base::products, Base::queries, Base::query_of, Base::rows, Base::shares,
         Base::statistics_bytes, Base::sums, Base::threads, Base::upper;
+    using Base::init_offsets, Base::seen_queries, Base::slope_of, Base::use_statistics;
     using typename Base::Accumulator, typename Base::Fragment, typename Base::KeyTile, typename Base::Product,
         typename Base::SeenQueries, typename Base::T;
     static_assert(Base::direct && queries == statistics_block);
@@ -146,7 +146,7 @@ struct OnePassDirect : OnePass<config> {
             const float own_delta = config.dropout ? kittens::broadcast_in_16<at>(delta_now[half]) : 0.0f;
             pair[n.value] = slope_of(scores[half][at], slopes[half][at], own_delta);
         });
-        kittens::stay_apart(pair);
+        kittens::prevent_vectorization(pair);
         const auto low = kittens::narrowed<T>(pair);
         slopes_low[half][e / 8][e % 8] = low[0];
         slopes_low[half][e / 8][e % 8 + 1] = low[1];
@@ -250,8 +250,8 @@ struct OnePassDirect : OnePass<config> {
         Loads first_loads, second_loads;
         const int64_t q_bytes = arguments.q.row_stride * static_cast<int64_t>(sizeof(T)),
                       grad_bytes = arguments.grad_out.row_stride * static_cast<int64_t>(sizeof(T));
-        aim(first_loads, q_bytes);
-        aim(second_loads, grad_bytes);
+        init_offsets(first_loads, q_bytes);
+        init_offsets(second_loads, grad_bytes);
         const int64_t q_step = queries * q_bytes, grad_step = queries * grad_bytes;
 
         // The step that is loaded next.
@@ -264,13 +264,13 @@ struct OnePassDirect : OnePass<config> {
         kittens::buffer q_view, grad_view;
         const char* next_statistics = nullptr;
         char* next_sums = nullptr;
-        uint32_t statistics_offset[1] = {static_cast<uint32_t>(lane * kittens::chunk_bytes)};
+        uint32_t statistics_offset[1] = {static_cast<uint32_t>(lane * kittens::b128_bytes)};
         // Past the last one the buffers are empty: their loads count like any other, so waits stay the same.
         bool more = true;
-        const auto begin_fetch = [&](int buffer) {
+        const auto begin_issue = [&](int buffer) {
             if (__builtin_expect(next_column >= past, false)) {
                 // Read again: in the loop, scalar registers are short.
-                const auto again = kittens::arguments_again<BackwardArguments>();
+                const auto again = kittens::reload_arguments<BackwardArguments>();
                 more = heads_left-- > 0;
                 if (more) ++head;
                 next_column = first_column;
@@ -313,9 +313,9 @@ struct OnePassDirect : OnePass<config> {
         const uint32_t key_at =
             KeyTile::offset(high * 8 + inside / 4, sum_column + low / 16 * 16 + inside % 4 * 4);
 
-        begin_fetch(0);
-        first_loads.fetch(q_view, tile(0, 0));
-        second_loads.fetch(grad_view, tile(0, 1));
+        begin_issue(0);
+        first_loads.issue(q_view, tile(0, 0));
+        second_loads.issue(grad_view, tile(0, 1));
         char* sums_now = next_sums;
         int column_now = next_column, head_now = head;
         advance();
@@ -347,7 +347,7 @@ struct OnePassDirect : OnePass<config> {
             char* following = nullptr;
             int following_column = 0, following_head = 0;
             const auto begin_next = [&] {
-                begin_fetch(buffer ^ 1);
+                begin_issue(buffer ^ 1);
                 following = next_sums;
                 following_column = next_column;
                 following_head = head;
@@ -356,7 +356,7 @@ struct OnePassDirect : OnePass<config> {
             const auto load_next = [&](auto n) {
                 constexpr int pass = n.value % Loads::passes, which = n.value / Loads::passes;
                 auto& loads = which ? second_loads : first_loads;
-                loads.template fetch_pass<pass>(which ? grad_view : q_view, tile(buffer ^ 1, which));
+                loads.template issue_pass<pass>(which ? grad_view : q_view, tile(buffer ^ 1, which));
             };
             step(buffer, head_now, column_now, !visible, seen.left(column_now), seen.span, begin_next,
                  load_next);

@@ -100,13 +100,13 @@ struct OnePassPlaced : OnePass<config> {
     KITTENS_DEVICE void make_slope() {
         const float own_delta = config.dropout ? kittens::broadcast_in_16<e>(delta_now[half]) : 0.0f;
         float slope = slope_of(scores[half][e], slopes[half][e], own_delta);
-        kittens::compute_here(slope);
+        kittens::materialize(slope);
         slopes[half][e] = slope;
     }
     template <int half, int e>
     KITTENS_DEVICE void convert_slopes() {
         auto low = kittens::narrowed<T>(kittens::vec<float, 2>{slopes[half][e], slopes[half][e + 1]});
-        kittens::compute_here(low);
+        kittens::materialize(low);
         slopes_low[half][e / 8][e % 8] = low[0];
         slopes_low[half][e / 8][e % 8 + 1] = low[1];
     }
@@ -143,7 +143,7 @@ struct OnePassPlaced : OnePass<config> {
     // begin_fetch(): the rows of the step after the next; advance(): to the next step's statistics.
     template <class Begin, class Advance>
     KITTENS_DEVICE void step(int head, int column, bool masked, int left, uint32_t span,
-                             const Begin& begin_fetch, const Advance& advance) {
+                             const Begin& begin_issue, const Advance& advance) {
         kittens::buffer rows_to_come;
         kittens::for_each_index<slots>([&](auto index) {
             constexpr int at = index.value, i = at / 2, part = at % 2;
@@ -163,20 +163,20 @@ struct OnePassPlaced : OnePass<config> {
                 [&](auto half) { arithmetic<at, half.value>(head, column, masked, left, span); });
 
             // The next step's rows: transposed, what dP starts from, and as they lie; then the loads of those after.
-            spread<at, 1, 16, Placed::columns>([&](auto n) { placed.template place_column<n.value>(); });
+            spread<at, 1, 16, Placed::columns>([&](auto n) { placed.template commit_column<n.value>(); });
             spread<at, 0, 16, halves * per_lane>([&](auto n) { this->template spread_delta<n.value, 1>(); });
             if constexpr (at == 4) advance();
-            if constexpr (at == 9) rows_to_come = begin_fetch();
+            if constexpr (at == 9) rows_to_come = begin_issue();
             if constexpr (at == 2 * sums_first + 2) load_statistics(following_statistics);
             spread<at, first_meeting + 2, first_meeting + 14, Placed::rows>(
-                [&](auto n) { placed.template place_row<n.value>(); });
+                [&](auto n) { placed.template commit_row<n.value>(); });
             if constexpr (at == 2 * keys_first - 4) use_statistics();
             if constexpr (at == 2 * keys_first - 3) load_own_statistics(statistics_now);
             spread<at, 2 * keys_first, slots, shares>([&](auto n) { this->template add_share<n.value>(); });
             spread<at, second_meeting - 10, second_meeting - 2, Placed::columns>(
                 [&](auto n) { placed.template turn<n.value>(); });
             spread<at, second_meeting - 1, second_meeting + 7, Placed::rows>(
-                [&](auto n) { placed.template fetch<n.value>(rows_to_come); });
+                [&](auto n) { placed.template issue<n.value>(rows_to_come); });
             kittens::schedule_fence();
         });
     }
@@ -198,7 +198,7 @@ struct OnePassPlaced : OnePass<config> {
     }
 
     template <class Place>
-    KITTENS_DEVICE void walk(int first_column, int past, const Place& place_keys) {
+    KITTENS_DEVICE void walk(int first_column, int past, const Place& commit_keys) {
         const Mask& mask = sequence.mask;
         const int begin = place.tile * keys, wave = kittens::wave_id(), lane = kittens::lane_id();
         const int low = lane % 32, high = lane / 32;
@@ -212,13 +212,13 @@ struct OnePassPlaced : OnePass<config> {
         const bool of_grad = placed.which(wave) != 0;
         const int64_t row_bytes =
             (of_grad ? arguments.grad_out : arguments.q).row_stride * static_cast<int64_t>(sizeof(T));
-        placed.aim(row_bytes, arguments.head_dim);
+        placed.init_offsets(row_bytes, arguments.head_dim);
         int head = first_head - 1, next_column = past, left_to_load = steps_of_head * heads;
         kittens::global_window window;
-        const auto begin_fetch = [&] {
+        const auto begin_issue = [&] {
             if (__builtin_expect(next_column >= past, false)) {
                 // Read again: in the loop, scalar registers are short.
-                const auto again = kittens::arguments_again<BackwardArguments>();
+                const auto again = kittens::reload_arguments<BackwardArguments>();
                 if (left_to_load > 0) ++head;
                 next_column = first_column;
                 window = matrix_of<T>(of_grad ? again.grad_out : again.q, sequence.batch, sequence.first_q,
@@ -231,16 +231,16 @@ struct OnePassPlaced : OnePass<config> {
             window.advance(queries * row_bytes);
             return view;
         };
-        const auto fetch = [&] {
-            const kittens::buffer view = begin_fetch();
-            kittens::for_each_index<Placed::rows>([&](auto n) { placed.template fetch<n.value>(view); });
+        const auto issue = [&] {
+            const kittens::buffer view = begin_issue();
+            kittens::for_each_index<Placed::rows>([&](auto n) { placed.template issue<n.value>(view); });
         };
         // Behind the last load, so that all of them are waited for once.
-        fetch();
+        issue();
         bounds = bounds_of(arguments, sequence, place.batch, place.head);
         if constexpr (config.dropout) bounds.v *= arguments.dropout.scale;
         if constexpr (config.dropout) draws.start(arguments.dropout);
-        place_keys();
+        commit_keys();
         kittens::barrier();
         this->template read_keys<keys_at, values_at>(wave, lane);
         const int sum_column = wave % columns * 32, sum_query = wave / columns * 32;
@@ -290,10 +290,10 @@ struct OnePassPlaced : OnePass<config> {
         placed.clear_slopes();
         for (int sum = 0; sum < sums; ++sum) sum_delta[sum] = sum_norm[sum] = 0;
         sums_before = sums_now;
-        kittens::for_each_index<Placed::rows>([&](auto n) { placed.template place_row<n.value>(); });
+        kittens::for_each_index<Placed::rows>([&](auto n) { placed.template commit_row<n.value>(); });
         kittens::for_each_index<Placed::columns>([&](auto n) { placed.template turn<n.value>(); });
         load_statistics(statistics_now);
-        fetch();
+        issue();
         // Here, or the compiler has every step wait as if it were the first.
         kittens::wait_vector_memory<Placed::rows>();
         kittens::barrier();
@@ -307,7 +307,7 @@ struct OnePassPlaced : OnePass<config> {
             // Without branches, which would part the loop.
             const bool visible =
                 !some_invisible_rows & (first_clear <= column_now) & (column_now <= last_clear);
-            step(head_now, column_now, !visible, seen.left(column_now), seen.span, begin_fetch, advance);
+            step(head_now, column_now, !visible, seen.left(column_now), seen.span, begin_issue, advance);
             sums_before = sums_now;
             sums_now = following_sums;
             statistics_now = following_statistics;
@@ -326,8 +326,8 @@ struct OnePassPlaced : OnePass<config> {
 
     KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
         OnePassPlaced pass(arguments, lds);
-        pass.Base::template run<keys_at, values_at>([&](int first_column, int past, const auto& place_keys) {
-            pass.walk(first_column, past, place_keys);
+        pass.Base::template run<keys_at, values_at>([&](int first_column, int past, const auto& commit_keys) {
+            pass.walk(first_column, past, commit_keys);
         });
     }
 };

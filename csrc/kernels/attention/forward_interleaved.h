@@ -128,16 +128,16 @@ struct InterleavedForward : ForwardWave<config> {
             if constexpr (piece == 0) view = k_windows.next();
             if constexpr (piece == key_passes) view = v_windows.next();
             if constexpr (piece < key_passes)
-                key_loads.loads.template fetch_prepared_pass<piece>(view, key_tile(key_fill));
+                key_loads.loads.template issue_prepared_pass<piece>(view, key_tile(key_fill));
             else
-                value_loads.loads.template fetch_prepared_pass<piece - key_passes>(view,
+                value_loads.loads.template issue_prepared_pass<piece - key_passes>(view,
                                                                                    value_tile(value_fill));
         } else {
-            if constexpr (piece == 0) value_loads.loads.place(value_tile(value_fill));
+            if constexpr (piece == 0) value_loads.loads.commit(value_tile(value_fill));
             if constexpr (piece == 1)
-                value_loads.loads.fetch_prepared(v_windows.next(), value_tile(value_fill));
-            if constexpr (piece == 2) key_loads.loads.place(key_tile(key_fill));
-            if constexpr (piece == 3) key_loads.loads.fetch_prepared(k_windows.next(), key_tile(key_fill));
+                value_loads.loads.issue_prepared(v_windows.next(), value_tile(value_fill));
+            if constexpr (piece == 2) key_loads.loads.commit(key_tile(key_fill));
+            if constexpr (piece == 3) key_loads.loads.issue_prepared(k_windows.next(), key_tile(key_fill));
         }
         if constexpr (piece == refill_pieces - 1) {
             key_fill = next<KeyTile::bytes, key_bytes>(key_fill);
@@ -148,7 +148,7 @@ struct InterleavedForward : ForwardWave<config> {
     // return in order: only the values of the tile after the next may still be under way.
     KITTENS_DEVICE void meet() {
         kittens::wait<direct ? value_passes : kittens::any_vector_memory, 0>();
-        kittens::meet();
+        kittens::s_barrier();
     }
 
     // Softmax in pieces, so that some lie between any two matrix steps: the exponents of a pair and its first power, its
@@ -225,8 +225,8 @@ struct InterleavedForward : ForwardWave<config> {
             const auto k = Wave::key_matrix(arguments.k), v = Wave::key_matrix(arguments.v);
             k_windows.begin<keys>(k, key, all.past, loads_lead<typename Keys::Loads>());
             v_windows.begin<keys>(v, key, all.past, loads_lead<typename Values::Loads>());
-            key_loads.aim(k.row_bytes(), arguments.head_dim);
-            value_loads.loads.aim(v.row_bytes());
+            key_loads.init_offsets(k.row_bytes(), arguments.head_dim);
+            value_loads.loads.init_offsets(v.row_bytes());
             int left = k_windows.left;  // tiles that the workgroup has not met for
             // Tiles that this wave has work in; it sees nothing beyond.
             const int past = own.past < all.past ? own.past : all.past;
@@ -270,41 +270,41 @@ struct InterleavedForward : ForwardWave<config> {
     // As if the workgroup had met for two tiles before the first.
     KITTENS_DEVICE void begin() {
         if constexpr (direct) {
-            fetch_queries();
-            fetch_keys(0);
+            issue_queries();
+            issue_keys(0);
             kittens::wait_vector_memory<key_passes>();
             read_queries();
-            fetch_values(0);
+            issue_values(0);
             kittens::wait_vector_memory<value_passes>();
-            kittens::meet();
-            fetch_keys(KeyTile::bytes);
-            fetch_values(ValueTile::bytes);
+            kittens::s_barrier();
+            issue_keys(KeyTile::bytes);
+            issue_values(ValueTile::bytes);
         } else {
-            fetch_keys(0);
-            fetch_values(0);
-            key_loads.loads.place(key_tile(0));
-            value_loads.loads.place(value_tile(0));
-            fetch_keys(0);
-            fetch_values(0);
-            key_loads.loads.place(key_tile(KeyTile::bytes));
-            fetch_keys(0);
+            issue_keys(0);
+            issue_values(0);
+            key_loads.loads.commit(key_tile(0));
+            value_loads.loads.commit(value_tile(0));
+            issue_keys(0);
+            issue_values(0);
+            key_loads.loads.commit(key_tile(KeyTile::bytes));
+            issue_keys(0);
             kittens::barrier();
         }
     }
-    KITTENS_DEVICE void fetch_keys(uint32_t place) {
-        key_loads.loads.fetch_prepared(k_windows.next(), key_tile(place));
+    KITTENS_DEVICE void issue_keys(uint32_t place) {
+        key_loads.loads.issue_prepared(k_windows.next(), key_tile(place));
     }
-    KITTENS_DEVICE void fetch_values(uint32_t place) {
-        value_loads.loads.fetch_prepared(v_windows.next(), value_tile(place));
+    KITTENS_DEVICE void issue_values(uint32_t place) {
+        value_loads.loads.issue_prepared(v_windows.next(), value_tile(place));
     }
     // Each wave its own: 16 lanes side by side instead of 16 rows, and nobody to wait for.
-    KITTENS_DEVICE void fetch_queries() {
+    KITTENS_DEVICE void issue_queries() {
         const auto source = Wave::query_matrix();
         const bool inside = Wave::first_query < source.rows;
         kittens::buffer from = source.window(inside ? Wave::first_query : 0, 0).view();
         if (!inside) from.bytes = 0;
         QueryLoads loads;
-        loads.aim(source.row_bytes());
+        loads.init_offsets(source.row_bytes());
         const int thread = kittens::thread_id();
 #pragma unroll
         for (int pass = 0; pass < QueryLoads::passes; ++pass) {
@@ -313,14 +313,14 @@ struct InterleavedForward : ForwardWave<config> {
                 (at.row / Wave::queries * Wave::queries) * static_cast<uint32_t>(source.row_bytes());
             loads.offsets[pass] = at.col < source.cols ? loads.offsets[pass] - moved : kittens::out_of_range;
         }
-        loads.fetch(from, {lds + query_place});
+        loads.issue(from, {lds + query_place});
     }
     KITTENS_DEVICE void read_queries() {
         const QueryReader reader(lds + query_place + kittens::wave_id() * (QueryTile::bytes / config.waves));
         const uint32_t sign = arguments.negated ? 0x80008000u : 0;
         kittens::for_each_index<steps>([&](auto at) KITTENS_INLINE {
             const auto values =
-                __builtin_bit_cast(kittens::chunk, reader.template read<0, at.value * 16>()) ^ sign;
+                __builtin_bit_cast(kittens::b128, reader.template read<0, at.value * 16>()) ^ sign;
             query[at.value / 2].tiles[0][at.value % 2] = __builtin_bit_cast(Fragment, values);
         });
         kittens::wait_lds<0>();

@@ -12,7 +12,7 @@ struct OutputRows {
     static constexpr int rows = 32, row_bytes = columns * static_cast<int>(sizeof(T)),
                          bytes = rows * row_bytes;
     static constexpr int run_bytes = 4 * sizeof(T), window = 128;
-    static constexpr int chunks = row_bytes / kittens::chunk_bytes;  // of a row
+    static constexpr int chunks = row_bytes / kittens::b128_bytes;  // of a row
     static constexpr int rows_per_pass = kittens::wave_lanes / chunks;
     using Run = kittens::vec<T, 4>;
     using Half = kittens::vec<uint32_t, 2>;
@@ -31,7 +31,7 @@ struct OutputRows {
     KITTENS_DEVICE static void store(const Output& output, int first, kittens::shared_byte* lds, T* out,
                                      int64_t row_stride, int rows_left, int cols_left) {
         using Shape = typename Output::shape;
-        const int lane = kittens::lane_id_again();
+        const int lane = kittens::recompute_lane_id();
         __builtin_assume(lane >= 0 && lane < kittens::wave_lanes);
         const kittens::Coordinate own = kittens::row_layout(Shape::value(), lane, 0);
 #pragma unroll
@@ -46,7 +46,7 @@ struct OutputRows {
             }
         // A wave's accesses to LDS take place in their order; only the compiler has to keep it.
         kittens::compiler_fence();
-        const int row = lane / chunks, byte = lane % chunks * kittens::chunk_bytes;
+        const int row = lane / chunks, byte = lane % chunks * kittens::b128_bytes;
         const bool inside = byte / static_cast<int>(sizeof(T)) < cols_left;
         T* place = out + row * row_stride + byte / static_cast<int>(sizeof(T));
 #pragma unroll
@@ -54,7 +54,7 @@ struct OutputRows {
             const Half low = kittens::lds_read<Half>(lds + offset(pass + row, byte));
             const Half high = kittens::lds_read<Half>(lds + offset(pass + row, byte + run_bytes));
             if (inside && pass + row < rows_left)
-                *reinterpret_cast<kittens::chunk*>(place) = kittens::chunk{low[0], low[1], high[0], high[1]};
+                *reinterpret_cast<kittens::b128*>(place) = kittens::b128{low[0], low[1], high[0], high[1]};
             place += rows_per_pass * row_stride;
         }
         kittens::compiler_fence();

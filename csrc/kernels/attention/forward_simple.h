@@ -67,12 +67,12 @@ struct SimpleForward : ForwardWave<config> {
             const auto k = Wave::key_matrix(arguments.k), v = Wave::key_matrix(arguments.v);
             Keys key_loads;
             Values value_loads;
-            key_loads.aim(k.row_bytes(), arguments.head_dim);
-            value_loads.loads.aim(v.row_bytes());
+            key_loads.init_offsets(k.row_bytes(), arguments.head_dim);
+            value_loads.loads.init_offsets(v.row_bytes());
             kittens::global_window k_window = k.window(key, 0), v_window = v.window(key, 0);
-            auto fetch = [&](int buffer) {
-                key_loads.loads.fetch(k_window.view(), key_tile(buffer));
-                value_loads.loads.fetch(v_window.view(), value_tile(buffer));
+            auto issue = [&](int buffer) {
+                key_loads.loads.issue(k_window.view(), key_tile(buffer));
+                value_loads.loads.issue(v_window.view(), value_tile(buffer));
                 k_window.advance(keys * k.row_bytes());
                 v_window.advance(keys * v.row_bytes());
             };
@@ -81,18 +81,18 @@ struct SimpleForward : ForwardWave<config> {
                 if constexpr (direct) {
                     kittens::wait_vector_memory<0>();
                 } else {
-                    key_loads.loads.place(key_tile(buffer));
-                    value_loads.loads.place(value_tile(buffer));
+                    key_loads.loads.commit(key_tile(buffer));
+                    value_loads.loads.commit(value_tile(buffer));
                 }
                 kittens::barrier();
             };
-            fetch(0);
+            issue(0);
             settle(0);
             int buffer = 0;
             for (; key < all.past; key += keys) {
                 const bool more = key + keys < all.past;
                 const int next = direct ? buffer ^ 1 : 0;
-                if (more) fetch(next);
+                if (more) issue(next);
                 if (key + keys > own.first && key < own.past) attend(key, buffer);
                 if (!more) break;
                 if constexpr (!direct) kittens::barrier();

@@ -66,8 +66,8 @@ struct KeyTiles {
     Loads loads;
 
     // Columns from valid_cols on read as zero.
-    KITTENS_DEVICE void aim(int64_t row_bytes, int valid_cols) {
-        loads.aim(row_bytes);
+    KITTENS_DEVICE void init_offsets(int64_t row_bytes, int valid_cols) {
+        loads.init_offsets(row_bytes);
         const int thread = kittens::thread_id();
 #pragma unroll
         for (int pass = 0; pass < Loads::passes; ++pass) {

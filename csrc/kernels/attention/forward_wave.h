@@ -82,7 +82,7 @@ struct ForwardWave {
 #pragma unroll
             for (int j = 0; j < Query::width; ++j) {
                 const int col = piece * Keys::step + j * Query::shape::cols + own.col;
-                const kittens::chunk values = kittens::buffer_load<kittens::chunk>(
+                const kittens::b128 values = kittens::buffer_load<kittens::b128>(
                     view, col < source.cols ? row + col * sizeof(T) : kittens::out_of_range);
                 query[piece].tiles[0][j] = __builtin_bit_cast(typename Query::fragment, values ^ sign);
             }
@@ -119,13 +119,13 @@ struct ForwardWave {
     template <int lds_bytes>
     KITTENS_DEVICE void store(kittens::shared_byte* lds) {
         // Read again: in the loop before, scalar registers are short.
-        const ForwardArguments arguments = kittens::arguments_again<ForwardArguments>();
+        const ForwardArguments arguments = kittens::reload_arguments<ForwardArguments>();
         const TilePlace place = place_of_head(this->place.head_of_all, arguments.order);
         const int64_t batch = sequence.batch, head = place.head;
         const float total = softmax.total();
         const float kept = config.dropout ? arguments.dropout.scale : 1.0f;
         kittens::mul(output, output, total == 0.0f ? 0.0f : kept / total);
-        const int lane = kittens::lane_id_again();
+        const int lane = kittens::recompute_lane_id();
         const kittens::Coordinate own = kittens::row_layout(Output::shape::value(), lane, 0);
         const bool inside = first_query + own.row < sequence.mask.n_q;
         const int64_t row = sequence.first_q + first_query;

@@ -26,7 +26,7 @@ template <class Accumulator, int count>
 KITTENS_DEVICE void store_key_share(const Accumulator (&gradient)[count], const BackwardArguments& arguments,
                                     const Sequence& sequence, const TilePlace& place, int row, bool values) {
     float* to = key_shares_at(arguments, sequence, place.batch, place.head, place.part, row, values) +
-                kittens::lane_id_again() * 4;
+                kittens::recompute_lane_id() * 4;
 #pragma unroll
     for (int j = 0; j < count; ++j)
 #pragma unroll

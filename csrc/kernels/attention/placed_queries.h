@@ -51,8 +51,8 @@ struct PlacedQueries {
                 slopes_at + SlopeTile::offset(lane / 32 * 8 + n.value, wave * (keys / waves) + lane % 32);
         });
     }
-    KITTENS_DEVICE void aim(int64_t row_bytes, int valid_cols) {
-        moves.aim(kittens::thread_id() % (waves * kittens::wave_lanes / 2), row_bytes, valid_cols);
+    KITTENS_DEVICE void init_offsets(int64_t row_bytes, int valid_cols) {
+        moves.init_offsets(kittens::thread_id() % (waves * kittens::wave_lanes / 2), row_bytes, valid_cols);
     }
 
     template <int which, int row, int col>
@@ -74,27 +74,27 @@ struct PlacedQueries {
         kittens::lds_write(slope, lds + slope_at[row % 16] + row / 16 * 16 * SlopeTile::row_bytes);
     }
     KITTENS_DEVICE void clear_slopes() const {
-        constexpr int step = waves * kittens::wave_lanes * kittens::chunk_bytes;
-        for (int at = kittens::thread_id() * kittens::chunk_bytes; at < SlopeTile::bytes; at += step)
-            kittens::lds_write(kittens::chunk{}, lds + slopes_at + at);
+        constexpr int step = waves * kittens::wave_lanes * kittens::b128_bytes;
+        for (int at = kittens::thread_id() * kittens::b128_bytes; at < SlopeTile::bytes; at += step)
+            kittens::lds_write(kittens::b128{}, lds + slopes_at + at);
     }
 
     // One load, permutation or write at a time.
     template <int row>
-    KITTENS_DEVICE void fetch(kittens::buffer source) {
-        moves.template fetch<row>(source);
+    KITTENS_DEVICE void issue(kittens::buffer source) {
+        moves.template issue<row>(source);
     }
     template <int row>
-    KITTENS_DEVICE void place_row() const {
-        moves.template place_row<row>(own_straight);
+    KITTENS_DEVICE void commit_row() const {
+        moves.template commit_row<row>(own_straight);
     }
     template <int column>
     KITTENS_DEVICE void turn() {
         moves.template turn<column>();
     }
     template <int column>
-    KITTENS_DEVICE void place_column() const {
-        moves.template place_column<column>(own_turned);
+    KITTENS_DEVICE void commit_column() const {
+        moves.template commit_column<column>(own_turned);
     }
 };
 

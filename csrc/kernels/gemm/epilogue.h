@@ -27,7 +27,7 @@ KITTENS_DEVICE kittens::buffer bias_buffer(const void* bias, ElementType type, i
 
 // Known to be small: divisions by powers of two become shifts.
 KITTENS_DEVICE int own_lane() {
-    const int lane = kittens::lane_id_again();
+    const int lane = kittens::recompute_lane_id();
     __builtin_assume(lane >= 0 && lane < kittens::wave_lanes);
     return lane;
 }
@@ -45,7 +45,7 @@ template <int columns, int size>
 struct ProductRows {
     // Rows begin a power of two apart; the lanes of what lies between have nothing to store.
     static constexpr int row_bytes = next_power_of_two(columns) * size, run_bytes = 4 * size;
-    static constexpr int chunks = row_bytes / kittens::chunk_bytes;  // of a row
+    static constexpr int chunks = row_bytes / kittens::b128_bytes;  // of a row
     static constexpr int rows_per_pass = kittens::wave_lanes / chunks;
 
     KITTENS_DEVICE static constexpr int offset(int row, int byte) {
@@ -53,9 +53,9 @@ struct ProductRows {
         constexpr int runs = (row_bytes < window ? row_bytes : window) / run_bytes;
         return row * row_bytes + (byte ^ (row / rows_per_window % runs) * run_bytes);
     }
-    KITTENS_DEVICE static kittens::chunk read(kittens::shared_byte* rows, int row, int byte) {
-        if constexpr (run_bytes == kittens::chunk_bytes)
-            return kittens::lds_read<kittens::chunk>(rows + offset(row, byte));
+    KITTENS_DEVICE static kittens::b128 read(kittens::shared_byte* rows, int row, int byte) {
+        if constexpr (run_bytes == kittens::b128_bytes)
+            return kittens::lds_read<kittens::b128>(rows + offset(row, byte));
         else {
             using half = vec<uint32_t, 2>;
             const half first = kittens::lds_read<half>(rows + offset(row, byte));
@@ -67,9 +67,9 @@ struct ProductRows {
 
 // The elements of a chunk that C has, one by one.
 template <class T>
-KITTENS_DEVICE void store_elements(kittens::chunk values, kittens::buffer destination, uint32_t offset,
+KITTENS_DEVICE void store_elements(kittens::b128 values, kittens::buffer destination, uint32_t offset,
                                    int columns_left) {
-    constexpr int count = kittens::chunk_bytes / sizeof(T);
+    constexpr int count = kittens::b128_bytes / sizeof(T);
     const vec<T, count> elements = __builtin_bit_cast(vec<T, count>, values);
 #pragma unroll
     for (int i = 0; i < count; ++i) {
@@ -118,13 +118,13 @@ struct ProductStores {
     // the matrix go to an offset that the buffer drops; rows past its end lie past the end of the buffer.
     template <bool whole>
     KITTENS_DEVICE void store(int band_row, int band_col, int written, int count) const {
-        const int chunk_row = lane / Rows::chunks, chunk_byte = lane % Rows::chunks * kittens::chunk_bytes;
+        const int chunk_row = lane / Rows::chunks, chunk_byte = lane % Rows::chunks * kittens::b128_bytes;
         const int column = col + band_col + chunk_byte / static_cast<int>(sizeof(T));
         const bool inside = chunk_byte < Accumulator::cols * static_cast<int>(sizeof(T));
         // Nothing is written between rows: what lies half a row before has the same banks.
         const int read_byte = inside ? chunk_byte : chunk_byte - Rows::row_bytes / 2;
         auto pass = [&](int first) {
-            const kittens::chunk values = Rows::read(lds, first + chunk_row, read_byte);
+            const kittens::b128 values = Rows::read(lds, first + chunk_row, read_byte);
             const uint32_t offset =
                 (row + band_row + written + first + chunk_row) * row_bytes + column * sizeof(T);
             if constexpr (whole)

@@ -64,15 +64,15 @@ struct InterleavedLoop : LoopOperands<config> {
     KITTENS_DEVICE static int after(int buffer) { return buffer + 1 == buffers ? 0 : buffer + 1; }
 
     template <int set>
-    KITTENS_DEVICE void fetch(int buffer) {
-        a.loads.template fetch_prepared<set>(views.a, a_tile(buffer));
-        b.loads.template fetch_prepared<set>(views.b, b_tile(buffer));
+    KITTENS_DEVICE void issue(int buffer) {
+        a.loads.template issue_prepared<set>(views.a, a_tile(buffer));
+        b.loads.template issue_prepared<set>(views.b, b_tile(buffer));
         views.template advance<false>();
     }
     template <int set>
-    KITTENS_DEVICE void place(int buffer) const {
-        a.loads.template place<set>(a_tile(buffer));
-        b.loads.template place<set>(b_tile(buffer));
+    KITTENS_DEVICE void commit(int buffer) const {
+        a.loads.template commit<set>(a_tile(buffer));
+        b.loads.template commit<set>(b_tile(buffer));
     }
     template <int index>
     KITTENS_DEVICE void read_a(int set, int buffer, int k) {
@@ -92,19 +92,19 @@ struct InterleavedLoop : LoopOperands<config> {
     }
 
     // Through registers: every write to LDS and every load by itself, each operand's loads behind its writes.
-    static constexpr int a_places = A::Loads::place_pieces, a_moves = a_places + A::Loads::fetch_pieces,
-                         b_places = B::Loads::place_pieces,
-                         moves = a_moves + b_places + B::Loads::fetch_pieces;
+    static constexpr int a_places = A::Loads::commit_items, a_moves = a_places + A::Loads::issue_items,
+                         b_places = B::Loads::commit_items,
+                         moves = a_moves + b_places + B::Loads::issue_items;
     template <int set, bool refilled, int index>
     KITTENS_DEVICE void move(int buffer) {
         if constexpr (index < a_places)
-            a.loads.template place_piece<index, set>(a_tile(buffer));
+            a.loads.template commit_item<index, set>(a_tile(buffer));
         else if constexpr (index < a_moves && refilled)
-            a.loads.template fetch_piece<index - a_places, set>(views.a);
+            a.loads.template issue_item<index - a_places, set>(views.a);
         else if constexpr (index >= a_moves && index < a_moves + b_places)
-            b.loads.template place_piece<index - a_moves, set>(b_tile(buffer));
+            b.loads.template commit_item<index - a_moves, set>(b_tile(buffer));
         else if constexpr (index >= a_moves && refilled)
-            b.loads.template fetch_piece<index - a_moves - b_places, set>(views.b);
+            b.loads.template issue_item<index - a_moves - b_places, set>(views.b);
         if constexpr (index == moves - 1 && refilled) views.template advance<false>();
     }
 
@@ -134,7 +134,7 @@ struct InterleavedLoop : LoopOperands<config> {
                         kittens::wait<(buffers - 2) * loads_per_tile, 0>();
                     else
                         kittens::wait_lds<0>();
-                    kittens::meet();
+                    kittens::s_barrier();
                 }
                 multiply<now>(set);
                 kittens::schedule_fence();
@@ -167,9 +167,9 @@ struct InterleavedLoop : LoopOperands<config> {
                 }
                 if constexpr (meets && direct && now == within(from + height)) {
                     if constexpr (!pairs)
-                        fetch<0>(buffer);
+                        issue<0>(buffer);
                     else if constexpr (refilled)
-                        fetch_pair<loaded>(buffer);
+                        issue_pair<loaded>(buffer);
                     kittens::schedule_fence();
                 }
             });
@@ -177,11 +177,11 @@ struct InterleavedLoop : LoopOperands<config> {
     }
     // Behind an odd K tile t the first operand of t + 3 and t + 4, behind an even one the second of t + 2 and t + 3.
     template <int is_odd>
-    KITTENS_DEVICE void fetch_pair(int buffer) {
+    KITTENS_DEVICE void issue_pair(int buffer) {
         Stream& stream = is_odd ? first : second;
         const int before = buffer == 0 ? buffers - 1 : buffer - 1;
-        stream.template fetch<0, false>(is_odd ? before : (buffer + 2) % buffers);
-        stream.template fetch<0, false>(is_odd ? buffer : before);
+        stream.template issue<0, false>(is_odd ? before : (buffer + 2) % buffers);
+        stream.template issue<0, false>(is_odd ? buffer : before);
     }
     template <int loaded, bool refilled>
     KITTENS_DEVICE void next_tile(int& left, int& buffer) {
@@ -215,31 +215,33 @@ struct InterleavedLoop : LoopOperands<config> {
         const int wave = kittens::wave_id();
         row = wave / config.waves_n * config.wave_m();
         col = wave % config.waves_n * config.wave_n();
-        a.aim(source_a, 0);
-        b.aim(source_b, 0);
+        a.init_offsets(source_a, 0);
+        b.init_offsets(source_b, 0);
         if constexpr (pairs) {
             const bool is_a = loads_a_first(where, config);
             const A of_a[1] = {a};
             const B of_b[1] = {b};
             const kittens::buffer a_first = source_a.window(range.last).view(),
                                   b_first = source_b.window(range.last).view();
-            first.aim(is_a, of_a, of_b, views, a_first, b_first, a_tile(0).data, b_tile(0).data, range);
-            second.aim(!is_a, of_a, of_b, views, a_first, b_first, a_tile(0).data, b_tile(0).data, range);
-            first.fetch_first(0);
-            second.fetch_first(0);
+            first.init_offsets(is_a, of_a, of_b, views, a_first, b_first, a_tile(0).data, b_tile(0).data,
+                               range);
+            second.init_offsets(!is_a, of_a, of_b, views, a_first, b_first, a_tile(0).data, b_tile(0).data,
+                                range);
+            first.issue_first(0);
+            second.issue_first(0);
         } else {
-            a.template fetch_valid<sets - 1>(source_a.window(range.last).view(), a_tile(0), range.valid_k);
-            b.template fetch_valid<sets - 1>(source_b.window(range.last).view(), b_tile(0), range.valid_k);
+            a.template issue_valid<sets - 1>(source_a.window(range.last).view(), a_tile(0), range.valid_k);
+            b.template issue_valid<sets - 1>(source_b.window(range.last).view(), b_tile(0), range.valid_k);
         }
         if constexpr (!direct) {
             // In this order: what the loop waits for is counted from here on.
             kittens::for_each_index<sets - 1>([&](auto set) {
                 kittens::schedule_fence();
-                fetch<set.value>(0);
+                issue<set.value>(0);
             });
             kittens::schedule_fence();
-            place<sets - 1>(0);
-            fetch<sets - 1>(0);
+            commit<sets - 1>(0);
+            issue<sets - 1>(0);
             kittens::schedule_fence();
         }
         if (range.cuts_a_chunk()) {
@@ -249,13 +251,14 @@ struct InterleavedLoop : LoopOperands<config> {
             B::clear_past(b_tile(0), range.valid_k);
         }
         if constexpr (pairs) {
-            kittens::meet();  // the loads of all waves stand in one line: the first tile's before any others
-            first.template fetch<0, false>(1);
-            second.template fetch<0, false>(1);
-            fetch_pair<1>(3);
+            kittens::
+                s_barrier();  // the loads of all waves stand in one line: the first tile's before any others
+            first.template issue<0, false>(1);
+            second.template issue<0, false>(1);
+            issue_pair<1>(3);
             kittens::wait_vector_memory<2 * loads_per_tile>();
         } else if constexpr (direct) {
-            for (int buffer = 1; buffer < buffers; ++buffer) fetch<0>(buffer);
+            for (int buffer = 1; buffer < buffers; ++buffer) issue<0>(buffer);
             kittens::wait_vector_memory<(buffers - 1) * loads_per_tile>();
         }
         zero(sums[0][0]);
@@ -284,7 +287,7 @@ struct InterleavedLoop : LoopOperands<config> {
         // The product goes out through LDS: nothing of any wave may still be on its way there.
         if constexpr (direct) kittens::wait_vector_memory<0>();
         kittens::barrier();
-        store_product<lds_bytes / waves>(sums, kittens::arguments_again<GemmArguments>(), where, row, col, 0,
+        store_product<lds_bytes / waves>(sums, kittens::reload_arguments<GemmArguments>(), where, row, col, 0,
                                          0, lds + wave * (lds_bytes / waves));
     }
 };

@@ -74,12 +74,13 @@ struct OperandPiece {
 
     // `first`: where the piece begins in the workgroup's extent. Only K is ever masked: what rows of the
     // product beyond the matrix read never leaves their own row of the accumulator.
-    KITTENS_DEVICE void aim(const OperandSource<T, k_is_contiguous, tile_k>& source, int first) {
-        loads.aim(source.matrix.row_bytes(), k_is_contiguous ? first : 0, k_is_contiguous ? 0 : first);
+    KITTENS_DEVICE void init_offsets(const OperandSource<T, k_is_contiguous, tile_k>& source, int first) {
+        loads.init_offsets(source.matrix.row_bytes(), k_is_contiguous ? first : 0,
+                           k_is_contiguous ? 0 : first);
     }
     template <int set = 0>
-    KITTENS_DEVICE void fetch_valid(kittens::buffer source, Tile tile, int valid_k) {
-        loads.template fetch_valid<set>(source, tile, k_is_contiguous ? extent : valid_k,
+    KITTENS_DEVICE void issue_valid(kittens::buffer source, Tile tile, int valid_k) {
+        loads.template issue_valid<set>(source, tile, k_is_contiguous ? extent : valid_k,
                                         k_is_contiguous ? valid_k : extent);
     }
     KITTENS_DEVICE void mask(uint32_t (&masked)[Loads::passes], int valid_k) const {

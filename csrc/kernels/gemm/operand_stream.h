@@ -36,9 +36,10 @@ struct OperandStream {
     kittens::buffer first_view;
     kittens::shared_byte* tiles;
 
-    KITTENS_DEVICE void aim(bool is_a, const A (&a)[pieces], const B (&b)[pieces],
-                            const RunningViews<A, B>& views, kittens::buffer a_first, kittens::buffer b_first,
-                            kittens::shared_byte* a_tiles, kittens::shared_byte* b_tiles, KRange range) {
+    KITTENS_DEVICE void init_offsets(bool is_a, const A (&a)[pieces], const B (&b)[pieces],
+                                     const RunningViews<A, B>& views, kittens::buffer a_first,
+                                     kittens::buffer b_first, kittens::shared_byte* a_tiles,
+                                     kittens::shared_byte* b_tiles, KRange range) {
         view = chosen(is_a, views.a, views.b);
         step = is_a ? views.a_step : views.b_step;
         tiles = is_a ? a_tiles : b_tiles;
@@ -60,12 +61,12 @@ struct OperandStream {
     KITTENS_DEVICE Tile tile(int buffer, int piece) const {
         return {tiles + (buffer * pieces + piece) * tile_bytes};
     }
-    KITTENS_DEVICE void fetch_first(int piece) {
-        loads.fetch_at(first_view, tile(0, piece), first_offsets[piece]);
+    KITTENS_DEVICE void issue_first(int piece) {
+        loads.issue_at(first_view, tile(0, piece), first_offsets[piece]);
     }
     template <int piece, bool steady>
-    KITTENS_DEVICE void fetch(int buffer) {
-        loads.fetch_at(view, tile(buffer, piece), offsets[piece]);
+    KITTENS_DEVICE void issue(int buffer) {
+        loads.issue_at(view, tile(buffer, piece), offsets[piece]);
         if constexpr (piece == pieces - 1) advance<steady>();
     }
 

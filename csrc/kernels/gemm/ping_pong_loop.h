@@ -89,29 +89,29 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
     }
 
     template <int half, bool steady = false>
-    KITTENS_DEVICE void fetch_a(int buffer) {
-        a[half].loads.fetch_prepared(views.a, a_tile(buffer, half));
+    KITTENS_DEVICE void issue_a(int buffer) {
+        a[half].loads.issue_prepared(views.a, a_tile(buffer, half));
         if constexpr (half == 1) views.template advance<steady>();  // the last of a tile's four
     }
     template <int half>
-    KITTENS_DEVICE void fetch_b(int buffer) {
-        b[half].loads.fetch_prepared(views.b, b_tile(buffer, half));
+    KITTENS_DEVICE void issue_b(int buffer) {
+        b[half].loads.issue_prepared(views.b, b_tile(buffer, half));
     }
     // What phase `phase` does for later tiles.
     template <int buffer, int phase, bool steady>
     KITTENS_DEVICE void refill() {
         if constexpr (direct) {
-            if constexpr (phase < 2) near.template fetch<phase, steady>(1 - buffer);
-            if constexpr (phase >= 2) far.template fetch<phase - 2, steady>(buffer);
+            if constexpr (phase < 2) near.template issue<phase, steady>(1 - buffer);
+            if constexpr (phase >= 2) far.template issue<phase - 2, steady>(buffer);
         } else {
-            if constexpr (phase == 1) b[0].loads.place(b_tile(0, 0));
-            if constexpr (phase == 2) a[0].loads.place(a_tile(0, 0));
-            if constexpr (phase == 3) b[1].loads.place(b_tile(0, 1));
-            if constexpr (phase == 3) a[1].loads.place(a_tile(0, 1));
-            if constexpr (phase == 0) fetch_b<1>(0);
-            if constexpr (phase == 1) fetch_a<1, steady>(0);
-            if constexpr (phase == 2) fetch_b<0>(0);
-            if constexpr (phase == 3) fetch_a<0>(0);
+            if constexpr (phase == 1) b[0].loads.commit(b_tile(0, 0));
+            if constexpr (phase == 2) a[0].loads.commit(a_tile(0, 0));
+            if constexpr (phase == 3) b[1].loads.commit(b_tile(0, 1));
+            if constexpr (phase == 3) a[1].loads.commit(a_tile(0, 1));
+            if constexpr (phase == 0) issue_b<1>(0);
+            if constexpr (phase == 1) issue_a<1, steady>(0);
+            if constexpr (phase == 2) issue_b<0>(0);
+            if constexpr (phase == 3) issue_a<0>(0);
         }
     }
 
@@ -161,34 +161,36 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
                               b_last = source_b.window(range.last).view();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            a[half].aim(source_a, half * half_m);
-            b[half].aim(source_b, half * half_n);
+            a[half].init_offsets(source_a, half * half_m);
+            b[half].init_offsets(source_b, half * half_n);
         }
         if constexpr (direct) {
             const bool a_is_near = loads_a_first(place, config);
-            near.aim(a_is_near, a, b, views, a_last, b_last, a_tile(0, 0).data, b_tile(0, 0).data, range);
-            far.aim(!a_is_near, a, b, views, a_last, b_last, a_tile(0, 0).data, b_tile(0, 0).data, range);
-            near.fetch_first(0);
-            far.fetch_first(0);
+            near.init_offsets(a_is_near, a, b, views, a_last, b_last, a_tile(0, 0).data, b_tile(0, 0).data,
+                              range);
+            far.init_offsets(!a_is_near, a, b, views, a_last, b_last, a_tile(0, 0).data, b_tile(0, 0).data,
+                             range);
+            near.issue_first(0);
+            far.issue_first(0);
             // Loads of all waves stand in one line: what everyone needs first comes before what any wave needs later.
-            kittens::meet();
-            far.fetch_first(1);
-            near.fetch_first(1);
-            far.template fetch<0, false>(1);
-            far.template fetch<1, false>(1);
+            kittens::s_barrier();
+            far.issue_first(1);
+            near.issue_first(1);
+            far.template issue<0, false>(1);
+            far.template issue<1, false>(1);
         } else {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                b[half].fetch_valid(b_last, b_tile(0, half), range.valid_k);
-                a[half].fetch_valid(a_last, a_tile(0, half), range.valid_k);
+                b[half].issue_valid(b_last, b_tile(0, half), range.valid_k);
+                a[half].issue_valid(a_last, a_tile(0, half), range.valid_k);
             }
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                b[half].loads.place(b_tile(0, half));
-                a[half].loads.place(a_tile(0, half));
+                b[half].loads.commit(b_tile(0, half));
+                a[half].loads.commit(a_tile(0, half));
             }
-            fetch_b<0>(0);
-            fetch_a<0>(0);
+            issue_b<0>(0);
+            issue_a<0>(0);
         }
     }
     KITTENS_DEVICE int left() const {
@@ -239,7 +241,7 @@ struct PingPongLoop : LoopOperands<config, config.tile_m / 2, config.tile_n / 2>
         // The product goes out through LDS: nothing of any wave may still be on its way there.
         if constexpr (direct) kittens::wait_vector_memory<0>();
         kittens::barrier();
-        store_product<lds_bytes / 8>(sum, kittens::arguments_again<GemmArguments>(), place, row, col, half_m,
+        store_product<lds_bytes / 8>(sum, kittens::reload_arguments<GemmArguments>(), place, row, col, half_m,
                                      half_n, lds + wave * (lds_bytes / 8));
     }
 };

@@ -48,11 +48,11 @@ struct SimpleLoop : LoopOperands<config> {
 
         A a;
         B b;
-        a.aim(source_a, 0);
-        b.aim(source_b, 0);
-        a.fetch_valid(source_a.window(range.last).view(), a_tile, range.valid_k);
-        b.fetch_valid(source_b.window(range.last).view(), b_tile, range.valid_k);
-        place(a, b, a_tile, b_tile);
+        a.init_offsets(source_a, 0);
+        b.init_offsets(source_b, 0);
+        a.issue_valid(source_a.window(range.last).view(), a_tile, range.valid_k);
+        b.issue_valid(source_b.window(range.last).view(), b_tile, range.valid_k);
+        commit(a, b, a_tile, b_tile);
         if (range.cuts_a_chunk()) {
             A::clear_past(a_tile, range.valid_k);
             B::clear_past(b_tile, range.valid_k);
@@ -66,25 +66,25 @@ struct SimpleLoop : LoopOperands<config> {
                                b_window = source_b.window(range.begin);
         const int64_t a_step = source_a.step_bytes(), b_step = source_b.step_bytes();
         for (int k_tile = range.begin; k_tile < range.last; ++k_tile) {
-            a.loads.fetch(a_window.view(), a_tile);
-            b.loads.fetch(b_window.view(), b_tile);
+            a.loads.issue(a_window.view(), a_tile);
+            b.loads.issue(b_window.view(), b_tile);
             a_window.advance(a_step);
             b_window.advance(b_step);
             multiply_tile(sum, a_tile, row, b_tile, col);
             kittens::barrier();
-            place(a, b, a_tile, b_tile);
+            commit(a, b, a_tile, b_tile);
         }
         multiply_tile(sum, a_tile, row, b_tile, col);
         kittens::barrier();  // everyone has read its operands
-        store_product<lds_bytes / waves>(sums, kittens::arguments_again<GemmArguments>(), where, row, col, 0,
+        store_product<lds_bytes / waves>(sums, kittens::reload_arguments<GemmArguments>(), where, row, col, 0,
                                          0, lds + wave * (lds_bytes / waves));
     }
 
   private:
     // After it every wave may read the tile whose loads were begun.
-    KITTENS_DEVICE static void place(const A& a, const B& b, TileA a_tile, TileB b_tile) {
-        a.loads.place(a_tile);
-        b.loads.place(b_tile);
+    KITTENS_DEVICE static void commit(const A& a, const B& b, TileA a_tile, TileB b_tile) {
+        a.loads.commit(a_tile);
+        b.loads.commit(b_tile);
         kittens::barrier();
     }
 };

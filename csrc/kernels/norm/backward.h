@@ -86,7 +86,7 @@ KITTENS_DEVICE void backward_rows(const BackwardArguments& given, kittens::share
 
     for (uint32_t row = worker.first_row; row < given.rows.count; row += given.workers) {
         // As in forward.h: not all of them fit into scalar registers at a time.
-        const BackwardArguments arguments = kittens::arguments_again<BackwardArguments>();
+        const BackwardArguments arguments = kittens::reload_arguments<BackwardArguments>();
         const float mean = arguments.mean ? arguments.mean[row] : 0.0f, rstd = arguments.rstd[row];
         auto xhat_of = [&](int c, bool wide) {
             return (load_eight<T>(row_of<T>(arguments.z, arguments.rows, row),
@@ -108,7 +108,7 @@ KITTENS_DEVICE void backward_rows(const BackwardArguments& given, kittens::share
                 });
             return dy;
         };
-        const BackwardArguments last = kittens::arguments_again<BackwardArguments>();
+        const BackwardArguments last = kittens::reload_arguments<BackwardArguments>();
         auto finish = [&](int c, eight gradient) {
             if (last.dsum.data)
                 gradient += load_eight<T>(row_of<T>(last.dsum, last.rows, row),

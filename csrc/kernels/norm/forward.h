@@ -64,7 +64,7 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
             }
             return arguments;
         };
-        const ForwardArguments arguments = known(kittens::arguments_again<ForwardArguments>());
+        const ForwardArguments arguments = known(kittens::reload_arguments<ForwardArguments>());
         eight values[Row::chunks];
         // Keeps the loads of a long row from all being in flight at once, each with registers of its own.
         auto in_order = [] {
@@ -133,7 +133,7 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
             if (arguments.residual.data)
                 read(arguments.residual, [&](int c, eight loaded) {
                     values[c] += loaded;
-                    if constexpr (Row::chunks > 4) kittens::compute_here(values[c]);
+                    if constexpr (Row::chunks > 4) kittens::materialize(values[c]);
                 });
         }
         if (arguments.sum) {
@@ -170,7 +170,7 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
             if (arguments.mean) arguments.mean[row] = mean;
         }
 
-        const ForwardArguments last = known(kittens::arguments_again<ForwardArguments>());
+        const ForwardArguments last = known(kittens::reload_arguments<ForwardArguments>());
         const buffer destination = dense_row<T>(last.y, row, cols);
         if constexpr (whole) {
 #pragma unroll

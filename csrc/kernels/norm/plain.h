@@ -96,7 +96,7 @@ KITTENS_DEVICE void forward_plain(const PlainArguments& arguments, kittens::shar
     for (int c = 0; c < chunks; ++c) values[c] = kittens::widened(x[c]);
     // What is loaded under a condition is used under it: else its registers would be taken all the time.
     if (__builtin_expect(arguments.has_residual, false)) {
-        const PlainArguments rest = kittens::arguments_again<PlainArguments>();
+        const PlainArguments rest = kittens::reload_arguments<PlainArguments>();
         Raw residual[chunks];
         read(rest.residual, rest.residual_stride, residual);
 #pragma unroll
@@ -123,7 +123,7 @@ KITTENS_DEVICE void forward_plain(const PlainArguments& arguments, kittens::shar
     kittens::schedule_fence();
     // Behind the row itself, which more may wait for.
     if (arguments.needs_statistics && rows.begins_row()) {
-        const PlainArguments rest = kittens::arguments_again<PlainArguments>();
+        const PlainArguments rest = kittens::reload_arguments<PlainArguments>();
         rest.rstd[rows.row()] = rstd;
         if constexpr (centred) rest.mean[rows.row()] = mean;
     }

@@ -131,7 +131,7 @@ struct Worker {
     }
     // The first column of the lane in chunk 0; chunk_step columns lie between its chunks. Computed where it is called:
     // otherwise offsets and masks of every element, the same for all rows, would be kept in registers.
-    KITTENS_DEVICE int column() const { return wave_column + kittens::lane_id_again() * 8; }
+    KITTENS_DEVICE int column() const { return wave_column + kittens::recompute_lane_id() * 8; }
     static constexpr int chunk_step = waves * 512;
 };
 

@@ -18,7 +18,7 @@ KITTENS_DEVICE void rotate_plain(const PlainArguments& arguments) {
     const uint32_t batch = kittens::workgroup_id_y();
     if (token >= arguments.tokens) return;
     // What is not in registers from the start, see device.cpp: as far away as the token is.
-    const PlainArguments rest = kittens::arguments_again<PlainArguments>();
+    const PlainArguments rest = kittens::reload_arguments<PlainArguments>();
     kittens::schedule_fence();
     const uint32_t lane = kittens::thread_id() % kittens::wave_lanes,
                    unit = lane & ((1u << arguments.unit_shift) - 1);

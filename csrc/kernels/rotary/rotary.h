@@ -17,12 +17,12 @@ template <class T>
 KITTENS_DEVICE eight read_eight(const T* from) {
     auto* source = (global<const dwords>)from;
     if constexpr (kittens::is_16bit<T>) {
-        return __builtin_convertvector(__builtin_bit_cast(kittens::vec<T, 8>, kittens::chunk(source[0])),
+        return __builtin_convertvector(__builtin_bit_cast(kittens::vec<T, 8>, kittens::b128(source[0])),
                                        eight);
     } else {
         eight result;
-        result.lo = __builtin_bit_cast(kittens::vec<float, 4>, kittens::chunk(source[0]));
-        result.hi = __builtin_bit_cast(kittens::vec<float, 4>, kittens::chunk(source[1]));
+        result.lo = __builtin_bit_cast(kittens::vec<float, 4>, kittens::b128(source[0]));
+        result.hi = __builtin_bit_cast(kittens::vec<float, 4>, kittens::b128(source[1]));
         return result;
     }
 }
@@ -31,10 +31,10 @@ KITTENS_DEVICE void write_eight(T* to, eight values) {
     auto* destination = (global<dwords>)to;
     if constexpr (kittens::is_16bit<T>) {
         destination[0] =
-            __builtin_bit_cast(kittens::chunk, __builtin_convertvector(values, kittens::vec<T, 8>));
+            __builtin_bit_cast(kittens::b128, __builtin_convertvector(values, kittens::vec<T, 8>));
     } else {
-        destination[0] = __builtin_bit_cast(kittens::chunk, kittens::vec<float, 4>(values.lo));
-        destination[1] = __builtin_bit_cast(kittens::chunk, kittens::vec<float, 4>(values.hi));
+        destination[0] = __builtin_bit_cast(kittens::b128, kittens::vec<float, 4>(values.lo));
+        destination[1] = __builtin_bit_cast(kittens::b128, kittens::vec<float, 4>(values.hi));
     }
 }
 template <class T>
