@@ -11,33 +11,35 @@ namespace kittens {
 // accesses, softmax, conversions) is cut into items that are placed in slots when the kernel is compiled. A kernel
 // states each kind of work once: what one item does, and by a placement how many items there are and in which slot each stands.
 
-// A placement is a constant with `items`, `slot(item)` and `fenced`: whether the compiler may move instructions of other
-// items across one. These are the usual ones; a kernel writes its own where a slot depends on something else.
+// A placement is a constant with `size()` items, `slot(item)`, and `fenced`: no instruction moves across one of its items when the
+// compiler schedules. These are the usual ones; a kernel writes its own where a slot depends on something else.
 
 // Evenly over slots first .. past-1, each item as early as its share allows.
 struct spread {
     int items, first, past;
     bool fenced = false;
+    constexpr int size() const { return items; }
     constexpr int slot(int item) const { return first + item * (past - first) / items; }
 };
 // The same, each item as late as its share allows.
 struct spread_late {
     int items, first, past;
     bool fenced = false;
+    constexpr int size() const { return items; }
     constexpr int slot(int item) const { return first + ((item + 1) * (past - first) - 1) / items; }
 };
 // `each` items in every slot of first .. past-1.
 struct every_slot {
     int first, past, each = 1;
     bool fenced = false;
-    int items = (past - first) * each;
+    constexpr int size() const { return (past - first) * each; }
     constexpr int slot(int item) const { return first + item / each; }
 };
 // One item, or where `present` is false none.
 struct in_slot {
     int where;
     bool present = true, fenced = false;
-    int items = present ? 1 : 0;
+    constexpr int size() const { return present; }
     constexpr int slot(int) const { return where; }
 };
 
@@ -63,7 +65,7 @@ struct item_schedule {
     template <class Placement>
     static constexpr int items_of(Placement placement) {
         int count = 0;
-        for (int item = 0; item < placement.items; ++item) count += holds(placement.slot(item));
+        for (int item = 0; item < placement.size(); ++item) count += holds(placement.slot(item));
         return count;
     }
     static constexpr int count = (items_of(Placements) + ... + 0);
@@ -75,7 +77,7 @@ struct item_schedule {
             int work = 0;
             (
                 [&](auto placement) {
-                    for (int item = 0; item < placement.items; ++item)
+                    for (int item = 0; item < placement.size(); ++item)
                         if (holds(placement.slot(item))) use(placement.slot(item) - First, work, item);
                     ++work;
                 }(Placements),
@@ -117,7 +119,7 @@ KITTENS_DEVICE void interleave(const Works&... works) {
 }
 template <int Slots, class... Works>
 KITTENS_DEVICE void interleave(const Works&... works) {
-    static_assert(item_schedule<0, Slots, Works::placement...>::count == (Works::placement.items + ... + 0),
+    static_assert(item_schedule<0, Slots, Works::placement...>::count == (Works::placement.size() + ... + 0),
                   "every item has a slot");
     interleave<0, Slots>(works...);
 }

@@ -8,6 +8,7 @@
 #include "swizzle.h"
 #include "target.h"
 #include "unroll.h"
+#include "wait_counts.h"
 // Places.
 #include "global_layout.h"
 #include "register_tile.h"
@@ -22,7 +23,6 @@
 #include "store_shared_to_global.h"
 // Time.
 #include "interleave.h"
-#include "loads_in_flight.h"
 #include "ping_pong.h"
 #include "pipeline.h"
 #include "schedule.h"

@@ -1,9 +1,14 @@
-// tiles/loads_in_flight.h: how many loads may be in flight at a wait, from where a loop's body issues and needs them.
+// tiles/wait_counts.h: how many loads may be in flight at an s_waitcnt, from where a loop issues and needs them.
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "intrinsics.h"
 
 namespace kittens {
+
+// s_waitcnt of gfx9: vmcnt in bits 3:0 and 15:14, expcnt in 6:4, lgkmcnt in 11:8.
+constexpr int wait_immediate(int vector_memory, int lds) {
+    return (vector_memory & 15) | (vector_memory >> 4 & 3) << 14 | 7 << 4 | (lds & 15) << 8;
+}
+inline constexpr int any_vector_memory = 63, any_lds = 15;
 
 // Loads that one turn of a loop issues in slot `issued` (a phase of ping_pong, a matrix step of interleave) for the turn that
 // comes `ahead` later, where they are needed from slot `needed` on; slots past the body's count from its beginning, and
@@ -49,8 +54,9 @@ struct load_pipeline {
     constexpr void for_each_load(int turn, const Use& use) const {
         for (int t = turn - 16; t <= turn + 16; ++t)
             for (int stage = 0; stage < Stages; ++stage)
-                use(stage, (t - stages[stage].ahead) * slots + stages[stage].issued,
-                    t * slots + stages[stage].needed);
+                if (stages[stage].loads > 0)
+                    use(stage, (t - stages[stage].ahead) * slots + stages[stage].issued,
+                        t * slots + stages[stage].needed);
     }
 };
 
