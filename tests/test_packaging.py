@@ -3,6 +3,7 @@
 
 import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import re

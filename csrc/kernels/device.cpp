@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: MIT
 // Compiled once per row and target. The build names the operation, whose folder it searches for headers, and kind and name of
 // the row.
-#include "kernels.h"
+#include <kernels.h>
+
 #include "preloaded_arguments.h"
 
 #define STRING_(text) #text
