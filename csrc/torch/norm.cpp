@@ -1,7 +1,5 @@
 // torch/norm.cpp: checks the tensors of a norm, plans it and launches it.
 // SPDX-License-Identifier: MIT
-#include "torch/norm.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,9 +9,26 @@
 #include "kernels/norm/plan.h"
 #include "torch/element_type.h"
 #include "torch/placement.h"
+#include "torch/registration.h"
 
-namespace hipkittens::torch_door {
+namespace hipkittens::torch_binding {
 namespace {
+
+// seed: two int64 on x's device, given exactly when dropout_p > 0. Results that nobody needs are empty: sum without
+// residual and dropout, mean and rstd unless asked for, which the gradient otherwise takes again, dresidual without dropout,
+// dweight and dbias unless asked for.
+constexpr const char* layer_norm_schema =
+    "layer_norm(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, float eps, float dropout_p, "
+    "Tensor? seed, bool need_statistics=True) "
+    "-> (Tensor y, Tensor sum, Tensor mean, Tensor rstd)";
+constexpr const char* rms_norm_schema =
+    "rms_norm(Tensor x, Tensor? residual, Tensor? weight, float eps, bool need_statistics=True) "
+    "-> (Tensor y, Tensor sum, Tensor rstd)";
+constexpr const char* norm_backward_schema =
+    "norm_backward(Tensor dy, Tensor? dsum, Tensor z, Tensor? weight, Tensor? mean, Tensor rstd, float "
+    "dropout_p, "
+    "Tensor? seed, bool need_weight, bool need_bias) "
+    "-> (Tensor dx, Tensor dresidual, Tensor dweight, Tensor dbias)";
 
 Tensor dense(Tensor tensor, Dtype dtype) {
     Tensor copy = Tensor::empty(tensor.sizes(), dtype, tensor.device());
@@ -185,8 +200,6 @@ Results forward(const std::string& where, Tensor x, std::optional<Tensor> residu
     return results;
 }
 
-}  // namespace
-
 void layer_norm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     if (argument_count != 8 || result_count != 4) fail("layer_norm is registered with another schema");
     Arguments arguments(stack, argument_count);
@@ -315,4 +328,11 @@ void norm_backward(StableIValue* stack, uint64_t argument_count, uint64_t result
     stack[3] = to_result(std::move(dbias));
 }
 
-}  // namespace hipkittens::torch_door
+const Registration registration{{
+    {layer_norm_schema, &layer_norm},
+    {rms_norm_schema, &rms_norm},
+    {norm_backward_schema, &norm_backward},
+}};
+
+}  // namespace
+}  // namespace hipkittens::torch_binding
