@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from ..attention import attention, attention_varlen
 from ._attention_benchmarks import BENCHMARKS
+from ._attention_head_sizes import section
 from ._record import DTYPES, Checks, Example, Kernel, Trial
 from ._tensors import draw
 
@@ -161,6 +162,7 @@ CHECKS = Checks(
     doctor=_DOCTOR,
     parity=("parity_attention:ATTENTION",),
     calls=_calls,
+    section=section,
     benchmarks=BENCHMARKS,
     representative=_representative,
     every_kernel=_every_kernel,

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from ..gemm import linear, matmul
-from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Table, Trial
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Rows, Table, Trial
 from ._tables import DEVICES
 from ._tensors import draw
 
@@ -137,9 +137,12 @@ def _calls(tensor):
     ]
 
 
-def _sizes(rows) -> str:
+def _sizes(rows: Rows) -> str:
     tiles = {
-        tuple(int(row[key]) for key in ("tile_m", "tile_n", "tile_k")) for row in rows if "tile_m" in row
+        tuple(int(row[key]) for key in ("tile_m", "tile_n", "tile_k"))
+        for of_target in rows.values()
+        for row in of_target
+        if row["kind"] == "gemm"
     }
     named = ", ".join("x".join(map(str, tile)) for tile in sorted(tiles, reverse=True))
     return f"Matrix products: any M, N and K. Tiles (M x N x K): {named}."

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from ..norm import layer_norm, rms_norm
-from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Table, Trial
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Rows, Table, Trial
 from ._tables import MEMORY_BOUND_PEERS, MEMORY_BOUND_SIZES
 from ._tensors import draw
 
@@ -85,20 +85,19 @@ def _rms_norm_in_torch(x, weight):
     return F.rms_norm(x, x.shape[-1:], weight, 1e-6)
 
 
-def _sizes(rows) -> str:
-    """Of the kernels that take any row; the others are for a part of their lengths."""
-    steps = {512 * int(row["waves"]) * int(row["chunks"]) for row in rows if row["kind"] == "forward"}
-    longest = {
-        max(
-            512 * int(row["waves"]) * int(row["chunks"])
-            for row in rows
-            if row["kind"] == "forward" and row["element"] == name
-        )
-        for name in DTYPES
-    }
-    (limit,) = longest
-    named = ", ".join(map(str, sorted(steps)))
-    return f"Norms: rows of 1 to {limit} elements. A row is read once; kernels for up to {named} elements."
+def _sizes(rows: Rows) -> str:
+    """Of the kernels that take any row; the others are for some lengths."""
+    largest = {}  # by dtype and target
+    for target, of_target in rows.items():
+        for row in of_target:
+            if row["kind"] == "forward":
+                columns = 8 * int(row["lanes"]) * int(row["waves"]) * int(row["chunks"])
+                largest.setdefault((row["element"], target), set()).add(columns)
+    (steps,) = {tuple(sorted(columns)) for columns in largest.values()}  # a line serves only where they agree
+    named = ", ".join(map(str, steps))
+    return (
+        f"Norms: rows of 1 to {steps[-1]} elements. A row is read once; kernels for up to {named} elements."
+    )
 
 
 def _calls(tensor):
