@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: MIT
+"""Devices and sizes of the tables of docs/performance.md."""
+
+from __future__ import annotations
+
+DEVICES = ("MI300X", "MI325X", "MI350X", "MI355X")
+MEMORY_BOUND_SIZES = {
+    "MI300X": (1024, 2048, 4096),
+    "MI325X": (1024, 4096),
+    "MI350X": (1024, 4096),
+    "MI355X": (1024, 2048, 4096, 8192),
+}
+MEMORY_BOUND_PEERS = {"triton": {"MI300X": 4096, "MI355X": 8192}}
