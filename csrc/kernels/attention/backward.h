@@ -47,7 +47,7 @@ struct Backward {
 
     const BackwardArguments& arguments;
     kittens::shared_byte* lds;
-    TilePlace place;
+    TileCoordinate place;
     Sequence sequence;
     Own own_first[pieces], own_second[pieces];
     Gradient gradient;
@@ -64,7 +64,7 @@ struct Backward {
     KITTENS_DEVICE Backward(const BackwardArguments& arguments, kittens::shared_byte* lds)
         : arguments(arguments),
           lds(lds),
-          place(place_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          place(coordinate_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
           sequence(sequence_of(place.batch, arguments.mask, arguments.packed)) {}
 
     KITTENS_DEVICE StraightTile straight(int buffer, int which) const {

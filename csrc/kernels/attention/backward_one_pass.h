@@ -49,7 +49,7 @@ struct OnePass {
 
     const BackwardArguments& arguments;
     kittens::shared_byte* lds;
-    TilePlace place;
+    TileCoordinate place;
     Sequence sequence;
     int first_row;  // of the wave
     Fragment own_k[pieces], own_v[pieces], turned_k[key_steps];
@@ -67,7 +67,7 @@ struct OnePass {
     KITTENS_DEVICE OnePass(const BackwardArguments& arguments, kittens::shared_byte* lds)
         : arguments(arguments),
           lds(lds),
-          place(place_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          place(coordinate_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
           sequence(sequence_of(place.batch, arguments.mask, arguments.packed)) {}
 
     // The column of register e of a product, of a lane in the lower half of the wave, and its query, which is `upper` further in

@@ -52,7 +52,7 @@ struct InterleavedForward : ForwardWave<config> {
     uint32_t key_place = 0, value_place = 0, key_fill = 0, value_fill = value_bytes - ValueTile::bytes;
     Keys key_loads;
     Values value_loads;
-    ClearKeys clear;
+    FullyVisibleKeys unmasked;
     TileWindows k_windows, v_windows;
     kittens::buffer view;  // of the loads that are being begun
     typename Keys::Reader key_reader;
@@ -66,7 +66,7 @@ struct InterleavedForward : ForwardWave<config> {
     KITTENS_DEVICE InterleavedForward(const ForwardArguments& arguments, kittens::shared_byte* lds)
         : Wave(arguments),
           lds(lds),
-          clear(Wave::sequence.mask, Wave::first_query, Wave::first_query + Wave::queries, chunk),
+          unmasked(Wave::sequence.mask, Wave::first_query, Wave::first_query + Wave::queries, chunk),
           key_reader(lds),
           value_reader(lds + key_bytes) {}
 
@@ -215,7 +215,7 @@ struct InterleavedForward : ForwardWave<config> {
         if constexpr (!last) hide(next, key + chunk);
     }
     KITTENS_DEVICE void hide(Scores& destination, int key) const {
-        if (!clear.holds(key)) [[unlikely]]
+        if (!unmasked.holds(key)) [[unlikely]]
             apply_mask<KeyColumns>(destination,
                                    visible_keys<KeyColumns>(Wave::sequence.mask, Wave::first_query, key),
                                    -__builtin_inff());
@@ -224,7 +224,7 @@ struct InterleavedForward : ForwardWave<config> {
     KITTENS_DEVICE void run() {
         int key = Wave::first_tile_key();
         if (key < all.past) {
-            const auto k = Wave::key_matrix(arguments.k), v = Wave::key_matrix(arguments.v);
+            const auto k = Wave::keys_of(arguments.k), v = Wave::keys_of(arguments.v);
             k_windows.begin<keys>(k, key, all.past, loads_lead<typename Keys::Loads>());
             v_windows.begin<keys>(v, key, all.past, loads_lead<typename Values::Loads>());
             key_loads.init_offsets(k.row_bytes(), arguments.head_dim);
@@ -301,7 +301,7 @@ struct InterleavedForward : ForwardWave<config> {
     }
     // Each wave its own: 16 lanes side by side instead of 16 rows, and nobody to wait for.
     KITTENS_DEVICE void issue_queries() {
-        const auto source = Wave::query_matrix();
+        const auto source = Wave::queries_of(arguments.q);
         const bool inside = Wave::first_query < source.rows;
         kittens::buffer from = source.window(inside ? Wave::first_query : 0, 0).view();
         if (!inside) from.bytes = 0;

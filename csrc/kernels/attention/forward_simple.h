@@ -64,7 +64,7 @@ struct SimpleForward : ForwardWave<config> {
     KITTENS_DEVICE void run() {
         int key = Wave::first_tile_key();
         if (key < all.past) {
-            const auto k = Wave::key_matrix(arguments.k), v = Wave::key_matrix(arguments.v);
+            const auto k = Wave::keys_of(arguments.k), v = Wave::keys_of(arguments.v);
             Keys key_loads;
             Values value_loads;
             key_loads.init_offsets(k.row_bytes(), arguments.head_dim);

@@ -15,14 +15,14 @@ struct KeyRange {
         first = mask.first_key(begin);
         past = begin < mask.n_q ? mask.last_key(last_query) + 1 : 0;
     }
-    // Its share in one of several parts: whole tiles of `count` keys, as many for each part but the last ones.
-    KITTENS_DEVICE KeyRange part_of(int part, int parts, int count) const {
+    // One of several splits: whole tiles of `count` keys, as many for each split but the last ones.
+    KITTENS_DEVICE KeyRange split_of(int split, int splits, int count) const {
         KeyRange range = *this;
-        if (parts == 1 || past <= first) return range;
+        if (splits == 1 || past <= first) return range;
         const int begin = first / count * count;
         const uint32_t tiles = static_cast<uint32_t>(past - begin + count - 1) / count;
-        const int share = (tiles + parts - 1) / static_cast<uint32_t>(parts) * count;
-        const int from = begin + part * share;
+        const int share = (tiles + splits - 1) / static_cast<uint32_t>(splits) * count;
+        const int from = begin + split * share;
         if (from > range.first) range.first = from;
         if (from + share < range.past) range.past = from + share;
         return range;
@@ -33,12 +33,12 @@ struct KeyRange {
     }
 };
 
-// The places of `count` keys that all of queries begin .. end-1 see, for loops that ask often: one comparison.
-struct ClearKeys {
+// Where runs of `count` keys begin that all of queries begin .. end-1 see, for loops that ask often: one comparison.
+struct FullyVisibleKeys {
     int first;
     uint32_t span;
 
-    KITTENS_DEVICE ClearKeys(const Mask& mask, int begin, int end, int count) {
+    KITTENS_DEVICE FullyVisibleKeys(const Mask& mask, int begin, int end, int count) {
         const int past = mask.last_key(begin) + 2 - count;
         first = mask.first_key(end - 1);
         span = past > first ? past - first : 0;

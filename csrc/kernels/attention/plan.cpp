@@ -101,7 +101,7 @@ WorkgroupOrder order_of(const Problem& p, int64_t tiles, int64_t heads, int64_t 
     order.tiles = static_cast<int32_t>(tiles);
     order.heads = static_cast<int32_t>(heads);
     order.batch = static_cast<int32_t>(p.batch);
-    order.parts = static_cast<int32_t>(parts);
+    order.splits = static_cast<int32_t>(parts);
     order.together = 1;
     order.xcds = target.xcds;
     order.chunk = static_cast<uint32_t>(
@@ -112,7 +112,7 @@ WorkgroupOrder order_of(const Problem& p, int64_t tiles, int64_t heads, int64_t 
 template <class Arguments>
 Launch launch_of(const char* variant, const Problem& p, const WorkgroupOrder& order, int threads,
                  const Arguments& arguments) {
-    const auto workgroups = static_cast<uint32_t>(order.tiles) * order.heads * order.batch * order.parts;
+    const auto workgroups = static_cast<uint32_t>(order.tiles) * order.heads * order.batch * order.splits;
     return hipkittens::launch_of("attention", variant, p.target, {workgroups, 1, 1}, threads, arguments);
 }
 
@@ -182,7 +182,7 @@ void take_longest_first(const Problem& p, int64_t all, int64_t sharing, int64_t 
                         int64_t places_per_unit, WorkgroupOrder& order) {
     constexpr int64_t l2_bytes = 4 << 20;
     const int64_t places = compute_units(p) / order.xcds * places_per_unit;
-    const int64_t workgroups = static_cast<int64_t>(order.tiles) * order.heads * order.batch * order.parts;
+    const int64_t workgroups = static_cast<int64_t>(order.tiles) * order.heads * order.batch * order.splits;
     int64_t together = sharing;
     for (int64_t heads = 2 * sharing; heads <= all; heads += sharing) {
         if (together * order.tiles >= places || heads * order.tiles * order.xcds > workgroups ||
@@ -204,7 +204,7 @@ Launch combine_launch(const Problem& p, const ForwardArguments& forward) {
     arguments.rows = statistics(p);
     arguments.rows_per_head = query_rows(p);
     arguments.heads = forward.order.heads;
-    arguments.parts = forward.order.parts;
+    arguments.parts = forward.order.splits;
     arguments.head_dim = forward.head_dim;
     // HIP counts the threads of a grid dimension in 32 bits.
     const int64_t workgroups = divide_up(arguments.rows, combine_threads / combine_lanes_per_row);
