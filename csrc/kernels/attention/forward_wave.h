@@ -31,7 +31,7 @@ struct ForwardWave {
     // The product's registers, its columns in the order of the keys (tile_key), as operands of the second product.
     using Scores = kittens::rt<float, queries, keys, kittens::row_l, kittens::rt_32x16>;
     template <int count>
-    using Powers = kittens::rt<T, queries, count, kittens::row_l, kittens::rt_32x16>;
+    using Probabilities = kittens::rt<T, queries, count, kittens::row_l, kittens::rt_32x16>;
     using Output = kittens::rt<float, queries, head_dim, kittens::row_l, kittens::rt_32x32>;
 
     const ForwardArguments& arguments;
