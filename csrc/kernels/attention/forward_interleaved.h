@@ -55,14 +55,6 @@ struct InterleavedForward : ForwardWave<config> {
     static constexpr int loads_in_flight =
         direct ? loads.in_flight(barrier_slot, slots) : kittens::any_vector_memory;
 
-    // The values of a chunk replace its keys in registers, each fragment behind the QK^T step that used it; in a tile's first
-    // half not before the barrier.
-    struct value_reads {
-        int first, barrier;
-        constexpr int size() const { return steps; }
-        constexpr int slot(int item) const { return first + item + (item > barrier ? 0 : barrier + 1); }
-        bool fenced = false;
-    };
     using Scores = typename Wave::template Product<chunk>;
     using Probabilities = typename Wave::template Probabilities<chunk>;
     using Fragment = typename Keys::Reader::Fragment;
@@ -195,7 +187,11 @@ struct InterleavedForward : ForwardWave<config> {
         // S comes out of the matrix core a while after its last step.
         constexpr kittens::spread softmax_steps{2 * pairs, begin + 1, end};
         constexpr kittens::every_slot key_reads{pv_begin, last ? pv_begin : qk_begin};
-        constexpr value_reads values{last ? pv_begin : qk_begin, half == 0 ? barrier_step : -1};
+        // Values replace keys in registers, each fragment behind the QK^T step that used it; in a tile's first half not
+        // before the barrier, which the first ones are `delayed` by.
+        constexpr int values_begin = last ? pv_begin : qk_begin, delayed = half == 0 ? barrier_step + 1 : 0;
+        constexpr kittens::every_slot value_reads{values_begin + delayed, values_begin + steps},
+            delayed_value_reads{values_begin + delayed, values_begin + 2 * delayed};
         Pair sum = {};
         if constexpr (half == 1 && !last) key_reader.move(key_read.advance());
         kittens::interleave<begin, end>(
@@ -205,7 +201,9 @@ struct InterleavedForward : ForwardWave<config> {
             kittens::work<softmax_steps>(
                 [&](auto n) KITTENS_INLINE { softmax_step<n.value>(s[half], p[half], sum); }),
             kittens::work<key_reads>([&](auto n) KITTENS_INLINE { read_keys<1 - half, n.value>(); }),
-            kittens::work<values>([&](auto n) KITTENS_INLINE { read_values<half, n.value>(); }),
+            kittens::work<value_reads>([&](auto n)
+                                           KITTENS_INLINE { read_values<half, delayed + n.value>(); }),
+            kittens::work<delayed_value_reads>([&](auto n) KITTENS_INLINE { read_values<half, n.value>(); }),
             kittens::work<refill_slots>([&](auto n) KITTENS_INLINE { refill<n.value>(); }),
             kittens::work<fences>([](auto) KITTENS_INLINE {}));
         softmax_step<2 * pairs>(s[half], p[half], sum);
