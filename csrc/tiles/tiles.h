@@ -15,6 +15,7 @@
 #include "register_vector.h"
 #include "shared_tile.h"
 #include "shared_vector.h"
+#include "tile_source.h"
 // Movements.
 #include "load_global_to_shared.h"
 #include "load_shared_to_register.h"
