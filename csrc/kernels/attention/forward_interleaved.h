@@ -17,7 +17,7 @@ struct InterleavedForward : ForwardWave<config> {
         typename Wave::ValueTile;
     using Wave::all, Wave::arguments, Wave::direct, Wave::keys, Wave::output, Wave::own, Wave::query,
         Wave::softmax;
-    static_assert(!config.dropout, "only the simple schedule drops weights");
+    static_assert(!config.dropout && config.query_rows == QueryRows::of_head, "the simple schedule has both");
     // Tiles in LDS: those that are read, and those in flight. At the barrier of tile t, loads are issued for the keys of tile
     // t + 2 and the values of tile t + 2. Through registers, values are committed to LDS a barrier later: t + 1.
     static constexpr int key_tiles = 2, value_tiles = direct ? 3 : 2;
@@ -78,7 +78,7 @@ struct InterleavedForward : ForwardWave<config> {
     Keys key_loads;
     Values value_loads;
     FullyVisibleKeys unmasked;
-    TileWindows k_source, v_source;
+    kittens::tile_iterator<kittens::tiles_of_rows> k_source, v_source;
     kittens::buffer view;  // of the loads that are being issued
     typename Keys::Reader key_reader;
     typename Values::Reader value_reader;
@@ -91,7 +91,7 @@ struct InterleavedForward : ForwardWave<config> {
     KITTENS_DEVICE InterleavedForward(const ForwardArguments& arguments, kittens::shared_byte* lds)
         : Wave(arguments),
           lds(lds),
-          unmasked(Wave::sequence.mask, Wave::first_query, Wave::first_query + Wave::queries, chunk),
+          unmasked(Wave::sequence.mask, Wave::first_query, Wave::past_query, chunk),
           key_reader(lds),
           value_reader(lds + key_bytes) {}
 
@@ -216,17 +216,15 @@ struct InterleavedForward : ForwardWave<config> {
     }
     KITTENS_DEVICE void mask_scores(Scores& scores, int key) const {
         if (!unmasked.holds(key)) [[unlikely]]
-            apply_mask<KeyColumns>(scores,
-                                   visible_keys<KeyColumns>(Wave::sequence.mask, Wave::first_query, key),
-                                   -__builtin_inff());
+            apply_mask<KeyColumns>(scores, Wave::visible_keys(key), -__builtin_inff());
     }
 
     KITTENS_DEVICE void run() {
         int key = Wave::first_tile_key();
         if (key < all.past) {
             const auto k = Wave::keys_of(arguments.k), v = Wave::keys_of(arguments.v);
-            k_source.begin<keys>(k, key, all.past, loads_lead<typename Keys::Loads>());
-            v_source.begin<keys>(v, key, all.past, loads_lead<typename Values::Loads>());
+            k_source = Wave::template tiles_of<typename Keys::Loads>(k);
+            v_source = Wave::template tiles_of<typename Values::Loads>(v);
             key_loads.init_offsets(k.row_bytes(), arguments.head_dim);
             value_loads.loads.init_offsets(v.row_bytes());
             int left = k_source.left;  // tiles whose barriers are ahead
@@ -261,13 +259,6 @@ struct InterleavedForward : ForwardWave<config> {
     }
 
   private:
-    template <class Loads>
-    static constexpr uint32_t loads_lead() {
-        if constexpr (direct)
-            return Loads::lead;
-        else
-            return 0;
-    }
     // What the barriers of two tiles before the first would have issued.
     KITTENS_DEVICE void begin() {
         if constexpr (direct) {
@@ -318,7 +309,7 @@ struct InterleavedForward : ForwardWave<config> {
     }
     KITTENS_DEVICE void read_queries() {
         const QueryReader reader(lds + query_offset + kittens::wave_id() * (QueryTile::bytes / config.waves));
-        const uint32_t sign = arguments.negated ? 0x80008000u : 0;
+        const uint32_t sign = Wave::query_sign();
         kittens::for_each_index<steps>([&](auto at) KITTENS_INLINE {
             const auto values =
                 __builtin_bit_cast(kittens::b128, reader.template read<0, at.value * 16>()) ^ sign;
