@@ -3,6 +3,7 @@
 #pragma once
 #include "element.h"
 #include "target.h"
+#include "wait_counts.h"
 
 namespace kittens {
 
@@ -21,12 +22,6 @@ KITTENS_DEVICE uint32_t workgroup_id_z() { return __builtin_amdgcn_workgroup_id_
 KITTENS_DEVICE uint32_t uniform(uint32_t value) { return __builtin_amdgcn_readfirstlane(value); }
 
 // Waits, barriers, scheduling.
-
-// s_waitcnt of gfx9: vmcnt in bits 3:0 and 15:14, expcnt in 6:4, lgkmcnt in 11:8.
-constexpr int wait_immediate(int vector_memory, int lds) {
-    return (vector_memory & 15) | (vector_memory >> 4 & 3) << 14 | 7 << 4 | (lds & 15) << 8;
-}
-inline constexpr int any_vector_memory = 63, any_lds = 15;
 
 KITTENS_DEVICE void compiler_fence() { asm volatile("" ::: "memory"); }
 

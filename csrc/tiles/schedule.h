@@ -2,21 +2,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "intrinsics.h"
+#include "unroll.h"
 
 namespace kittens {
-
-template <int Index>
-struct index {
-    static constexpr int value = Index;
-};
-
-template <int Count, int First = 0, class Step>
-KITTENS_DEVICE void for_each_index(const Step& step) {
-    if constexpr (First < Count) {
-        step(index<First>{});
-        for_each_index<Count, First + 1>(step);
-    }
-}
 
 // Eight waves, two on each SIMD, in two groups half a phase apart: while one group moves data the other
 // multiplies. Waves i and i + 4 share a SIMD, so the groups are the lower and the upper four. The upper group
@@ -58,22 +46,6 @@ KITTENS_DEVICE void ping_pong_phases(const Move& move, const Multiply& multiply,
         finish(phase);
         set_priority<0>();
         schedule_fence();
-    });
-}
-
-// Four waves, one on each SIMD: no other wave fills the gaps, so single matrix steps alternate with single
-// memory steps in this very order. Memory step j runs after matrix step floor(j * Multiplies / Moves).
-template <int Multiplies, int Moves, class Multiply, class Move>
-KITTENS_DEVICE void four_wave_interleave(const Multiply& multiply, const Move& move) {
-    for_each_index<Multiplies>([&](auto step) {
-        multiply(step);
-        schedule_fence();
-        for_each_index<Moves>([&](auto memory) {
-            if constexpr (memory.value * Multiplies / Moves == step.value) {
-                move(memory);
-                schedule_fence();
-            }
-        });
     });
 }
 

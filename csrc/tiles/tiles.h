@@ -7,6 +7,8 @@
 #include "lane_layout.h"
 #include "swizzle.h"
 #include "target.h"
+#include "unroll.h"
+#include "wait_counts.h"
 // Places.
 #include "global_layout.h"
 #include "register_tile.h"
@@ -20,6 +22,8 @@
 #include "store_register_to_shared.h"
 #include "store_shared_to_global.h"
 // Time.
+#include "interleave.h"
+#include "ping_pong.h"
 #include "pipeline.h"
 #include "schedule.h"
 // Verbs.

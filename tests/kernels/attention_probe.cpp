@@ -38,7 +38,7 @@ attention::ForwardChoice choose(const attention::ForwardProblem& problem, const 
         if (parts) choice.parts = parts;
         return choice;
     }
-    for (const attention::ForwardVariant& row : attention::forward_variants)
+    for (const attention::ForwardVariant& row : attention::variants<attention::kinds::forward>)
         if (row.name == variant) return {&row, parts ? parts : 1};
     throw std::invalid_argument("no variant " + variant);
 }

@@ -1,4 +1,4 @@
-"""Swizzles against the phase tables that were measured on the hardware, and waits against a count by hand."""
+"""Swizzles against the phase tables that were measured on the hardware."""
 
 import ctypes
 
@@ -130,12 +130,3 @@ def test_the_transposing_fill_meets_no_bank_twice(probe, row_bytes, block_cols):
                 ]
             )
             assert degree(addresses, 942, "write_b64") == 1
-
-
-def test_waits_of_the_ping_pong_pipeline(probe):
-    # Before phase 0 of a tile its two first halves must have landed. Issued after them: its two second halves and three
-    # halves of the next tile.
-    assert [probe.probe_outstanding(phase, 2) for phase in range(4)] == [10, 10, -1, 10]
-    assert probe.probe_single(1, 0, 0, 1, 4, 0) == 0
-    assert probe.probe_single(1, 0, 0, 3, 4, 0) == 8
-    assert probe.probe_single(2, 1, 0, 0, 4, 1) == -2  # read before it is issued

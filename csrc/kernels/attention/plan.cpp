@@ -204,8 +204,8 @@ Launch combine_launch(const Problem& p, const ForwardArguments& forward) {
     const int64_t workgroups = divide_up(arguments.rows, combine_threads / combine_lanes_per_row);
     if (workgroups * combine_threads > 0xffffffffll)
         refuse("the grid that joins parts has 2^32 threads or more");
-    for (const CombineVariant& variant : combine_variants)
-        if (runs_on(variant.targets, variant.input, p))
+    for (const Row<kinds::combine>& variant : variants<kinds::combine>)
+        if (runs_on(variant.targets, variant.config.element, p))
             return hipkittens::launch_of("attention", variant.name, p.device.target,
                                          {static_cast<uint32_t>(workgroups), 1, 1}, combine_threads,
                                          arguments);
@@ -273,7 +273,7 @@ ForwardChoice choose_forward(const ForwardProblem& problem) {
     check(p);
     const int64_t units = p.device.compute_units;
     const ForwardVariant* best = nullptr;
-    for (const ForwardVariant& variant : forward_variants) {
+    for (const ForwardVariant& variant : variants<kinds::forward>) {
         if (!suits(variant, problem)) continue;
         const ForwardConfig& config = variant.config;
         // Large tiles only where there is one for every compute unit, and no half of it stays empty.
@@ -307,10 +307,12 @@ int64_t statistics_rows(const Problem& p) {
     return divide_up(p.n_q, statistics_block) * statistics_block;
 }
 
+using BackwardVariant = Row<kinds::backward>;
+
 // The smallest variant whose tiles hold the heads; null if none does.
 const BackwardVariant* find(const Problem& p, Owner owner) {
     const BackwardVariant* best = nullptr;
-    for (const BackwardVariant& variant : backward_variants)
+    for (const BackwardVariant& variant : variants<kinds::backward>)
         if (variant.config.owner == owner && runs_on(variant.targets, variant.config.input, p) &&
             variant.config.dropout == (p.dropout_p > 0) && p.head_dim <= variant.config.head_dim &&
             (!best || variant.config.head_dim < best->config.head_dim))
@@ -504,8 +506,8 @@ Plan plan_backward(const BackwardProblem& problem) {
 
     Plan plan;
     const int64_t key_blocks = arguments.key_tiles * p.key_heads * p.batch;
-    for (const DeltaVariant& variant : delta_variants)
-        if (plan.launches.empty() && runs_on(variant.targets, variant.input, p))
+    for (const Row<kinds::delta>& variant : variants<kinds::delta>)
+        if (plan.launches.empty() && runs_on(variant.targets, variant.config.element, p))
             plan.launches.push_back(
                 launch_over_blocks(variant.name, p, arguments, p.n_q, one_pass ? key_blocks : 0));
     const auto add = [&](const BackwardVariant* variant, int64_t rows, int64_t heads) {
@@ -533,8 +535,8 @@ Plan plan_backward(const BackwardProblem& problem) {
         add(find(p, Owner::queries), p.n_q, p.heads);
     }
     if (one_pass)
-        for (const ConvertVariant& variant : convert_variants)
-            if (runs_on(variant.targets, variant.input, p))
+        for (const Row<kinds::convert>& variant : variants<kinds::convert>)
+            if (runs_on(variant.targets, variant.config.element, p))
                 plan.launches.push_back(launch_over_blocks(
                     variant.name, p, arguments, p.n_q,
                     parts > 1 ? key_blocks * convert_workgroups(arguments.sums_width) : 0));

@@ -1,0 +1,70 @@
+// tiles/wait_counts.h: how many loads may be in flight at an s_waitcnt, from where a loop issues and needs them.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+namespace kittens {
+
+// s_waitcnt of gfx9: vmcnt in bits 3:0 and 15:14, expcnt in 6:4, lgkmcnt in 11:8.
+constexpr int wait_immediate(int vector_memory, int lds) {
+    return (vector_memory & 15) | (vector_memory >> 4 & 3) << 14 | 7 << 4 | (lds & 15) << 8;
+}
+inline constexpr int any_vector_memory = 63, any_lds = 15;
+
+// Loads that one turn of a loop issues in slot `issued` (a phase of ping_pong, a matrix step of interleave) for the turn that
+// comes `ahead` later, where they are needed from slot `needed` on; slots past the body's count from its beginning, and
+// a negative one lies in the turn before.
+struct load_stage {
+    int issued, needed, ahead, loads;  // loads: vmcnt of one wave
+};
+
+// A wave's loads return in order (CDNA3 ISA manual 4.4), so a wait names how many of the youngest may be in flight.
+template <int Stages>
+struct load_pipeline {
+    int slots;
+    load_stage stages[Stages];
+
+    // At a wait in slot `wait`, behind what that slot issues: everything needed in the next `until_next` slots, those up to the
+    // slot of the following wait, has to be complete; loads issued after the youngest of it may be in flight. any_vector_memory
+    // where nothing new is needed; -1 where something is needed before it is issued, and no wait can help.
+    constexpr int in_flight(int wait, int until_next = 1) const {
+        const int turn = 64, now = turn * slots + wait;  // far enough from the first turn
+        int youngest = -1, youngest_stage = -1;
+        for_each_load(turn, [&](int stage, int issue_time, int need_time) {
+            if (need_time > now && need_time <= now + until_next &&
+                (issue_time > youngest || (issue_time == youngest && stage > youngest_stage))) {
+                youngest = issue_time;
+                youngest_stage = stage;
+            }
+        });
+        if (youngest_stage < 0) return any_vector_memory;
+        if (youngest > now) return -1;
+        int count = 0;
+        for_each_load(turn, [&](int stage, int issue_time, int) {
+            if (issue_time <= now &&
+                (issue_time > youngest || (issue_time == youngest && stage > youngest_stage)))
+                count += stages[stage].loads;
+        });
+        return count;
+    }
+    // The same before the first turn, when all that the turns before it would have issued has been.
+    constexpr int in_flight_before_loop(int until_next = 1) const { return in_flight(slots - 1, until_next); }
+
+  private:
+    template <class Use>
+    constexpr void for_each_load(int turn, const Use& use) const {
+        for (int t = turn - 16; t <= turn + 16; ++t)
+            for (int stage = 0; stage < Stages; ++stage)
+                if (stages[stage].loads > 0)
+                    use(stage, (t - stages[stage].ahead) * slots + stages[stage].issued,
+                        t * slots + stages[stage].needed);
+    }
+};
+
+static_assert(load_pipeline<1>{1, {{0, 0, 1, 4}}}.in_flight(0) == 0,
+              "one tile ahead: nothing may be in flight");
+static_assert(load_pipeline<1>{1, {{0, 0, 2, 4}}}.in_flight(0) == 4, "two ahead: one tile stays in flight");
+static_assert(load_pipeline<1>{1, {{0, 0, 0, 4}}}.in_flight(0) == -1 ||
+                  load_pipeline<1>{2, {{1, 1, 0, 4}}}.in_flight(0) == -1,
+              "needed before it is issued");
+
+}  // namespace kittens
