@@ -177,8 +177,7 @@ struct Call {
         q = readable(std::move(q), dtype);
         k = readable(std::move(k), dtype);
         v = readable(std::move(v), dtype);
-        problem.target = placement.target();
-        problem.compute_units = placement.device().compute_units;
+        problem.device = placement.shape();
         problem.element = element_type(dtype);
         problem.heads = query_sizes[packed ? 1 : 2];
         problem.key_heads = key_sizes[packed ? 1 : 2];

@@ -192,6 +192,22 @@ def test_every_tile_is_taken_once(target, batch, heads, key_heads, n_q, causal):
     assert (taken.max(axis=0) + 1 == (-(-n_q // 128), heads, batch, 1)).all() and (taken >= 0).all()
 
 
+@pytest.mark.parametrize("xcds", [1, 2, 4, 6, 8])
+@pytest.mark.parametrize("causal", [False, True])
+def test_heads_that_share_keys_stay_on_one_xcd(xcds, causal):
+    """The first workgroups of an XCD are the tiles of two heads that share keys; and every tile is taken once."""
+    problem = Forward("gfx942", "bf16", 8, 1024, 1024, heads=48, key_heads=24, causal=causal).problem
+    problem.shared.compute_units, problem.shared.xcds = 38 * xcds, xcds
+    (launch,) = make_plan(problem, parts=1)
+    taken = places(bytes.fromhex(launch["arguments"]), launch["grid"][0])
+    tiles = len(taken) // 48
+    assert sorted(map(tuple, taken[:, :2])) == [(tile, head) for tile in range(tiles) for head in range(48)]
+    for xcd in range(xcds):
+        first = taken[xcd::xcds][: 2 * tiles]
+        # Under a causal mask the longest tiles of further heads, as many as fill an XCD, come before the next ones.
+        assert len(set(first[:, 0])) < tiles if causal else len(set(first[:, 1] // 2)) == 1
+
+
 def test_long_tiles_come_first():
     """Of the heads that share keys together, and every tile of every head once."""
     (launch,) = make_plan(
@@ -213,6 +229,8 @@ def test_the_plan_says_what_is_wrong():
             make_plan(problem)
 
     refused("target gfx90 has no kernels", target=90)
+    refused("no compute units or no XCDs", xcds=0)
+    refused("no compute units or no XCDs", compute_units=0)
     refused("head_dim = 60 is not a multiple of 8", head_dim=60)
     refused("head_dim = 264", head_dim=264)
     refused("2 heads are not a multiple of 3 key heads", key_heads=3)

@@ -6,8 +6,6 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "../../tiles/target.h"
-
 namespace hipkittens::attention {
 namespace {
 
@@ -19,8 +17,9 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 [[noreturn]] void refuse(const std::string& text) { throw std::invalid_argument("attention: " + text); }
 
 void check(const Problem& p) {
-    if (p.target != 942 && p.target != 950)
-        refuse("target gfx" + std::to_string(p.target) + " has no kernels; gfx942 and gfx950 have");
+    if (p.device.target != 942 && p.device.target != 950)
+        refuse("target gfx" + std::to_string(p.device.target) + " has no kernels; gfx942 and gfx950 have");
+    if (p.device.compute_units < 1 || p.device.xcds < 1) refuse("the device has no compute units or no XCDs");
     auto extent = [&](const char* name, int64_t value, int64_t smallest) {
         if (value < smallest || value > longest_sequence)
             refuse(std::string(name) + " = " + std::to_string(value) + " is not in " +
@@ -93,7 +92,6 @@ Dropout dropout_of(const Problem& p) {
 // sharing: heads whose tiles read the same rows of the other side, which an XCD's L2 then serves.
 WorkgroupOrder order_of(const Problem& p, int64_t tiles, int64_t heads, int64_t sharing, int64_t parts,
                         int64_t threads) {
-    const kittens::Target& target = p.target == 942 ? kittens::gfx942 : kittens::gfx950;
     const int64_t workgroups = tiles * heads * p.batch * parts;
     // HIP counts the threads of a grid dimension in 32 bits.
     if (workgroups * threads > 0xffffffffll) refuse("the grid has 2^32 threads or more");
@@ -103,9 +101,9 @@ WorkgroupOrder order_of(const Problem& p, int64_t tiles, int64_t heads, int64_t 
     order.batch = static_cast<int32_t>(p.batch);
     order.splits = static_cast<int32_t>(parts);
     order.together = 1;
-    order.xcds = target.xcds;
+    order.xcds = static_cast<uint32_t>(p.device.xcds);
     order.chunk = static_cast<uint32_t>(
-        std::clamp<int64_t>(tiles * sharing, 1, std::max<int64_t>(1, workgroups / target.xcds)));
+        std::clamp<int64_t>(tiles * sharing, 1, std::max<int64_t>(1, workgroups / p.device.xcds)));
     return order;
 }
 
@@ -113,11 +111,12 @@ template <class Arguments>
 Launch launch_of(const char* variant, const Problem& p, const WorkgroupOrder& order, int threads,
                  const Arguments& arguments) {
     const auto workgroups = static_cast<uint32_t>(order.tiles) * order.heads * order.batch * order.splits;
-    return hipkittens::launch_of("attention", variant, p.target, {workgroups, 1, 1}, threads, arguments);
+    return hipkittens::launch_of("attention", variant, p.device.target, {workgroups, 1, 1}, threads,
+                                 arguments);
 }
 
 bool runs_on(Targets targets, ElementType input, const Problem& p) {
-    return includes(targets, p.target) && input == p.element;
+    return includes(targets, p.device.target) && input == p.element;
 }
 
 }  // namespace
@@ -130,11 +129,6 @@ bool suits(const ForwardVariant& variant, const ForwardProblem& problem) {
 }
 
 namespace {
-
-int64_t compute_units(const Problem& p) {
-    return p.compute_units > 0 ? p.compute_units
-                               : (p.target == 942 ? kittens::gfx942 : kittens::gfx950).compute_units;
-}
 
 int64_t workgroups_of(const Problem& p, const ForwardConfig& config) {
     return divide_up(p.n_q, config.queries()) * p.heads * p.batch;
@@ -181,7 +175,7 @@ bool is_causal(const Problem& p, const Mask& mask) { return mask.left >= p.n_k &
 void take_longest_first(const Problem& p, int64_t all, int64_t sharing, int64_t bytes,
                         int64_t places_per_unit, WorkgroupOrder& order) {
     constexpr int64_t l2_bytes = 4 << 20;
-    const int64_t places = compute_units(p) / order.xcds * places_per_unit;
+    const int64_t places = int64_t{p.device.compute_units} / p.device.xcds * places_per_unit;
     const int64_t workgroups = static_cast<int64_t>(order.tiles) * order.heads * order.batch * order.splits;
     int64_t together = sharing;
     for (int64_t heads = 2 * sharing; heads <= all; heads += sharing) {
@@ -212,7 +206,7 @@ Launch combine_launch(const Problem& p, const ForwardArguments& forward) {
         refuse("the grid that joins parts has 2^32 threads or more");
     for (const Row<kinds::combine>& variant : variants<kinds::combine>)
         if (runs_on(variant.targets, variant.config.element, p))
-            return hipkittens::launch_of("attention", variant.name, p.target,
+            return hipkittens::launch_of("attention", variant.name, p.device.target,
                                          {static_cast<uint32_t>(workgroups), 1, 1}, combine_threads,
                                          arguments);
     refuse("no kernel joins parts of this element type");
@@ -277,7 +271,7 @@ Plan plan_forward_variant(const ForwardProblem& problem, const ForwardChoice& ch
 ForwardChoice choose_forward(const ForwardProblem& problem) {
     const Problem& p = problem.shared;
     check(p);
-    const int64_t units = compute_units(p);
+    const int64_t units = p.device.compute_units;
     const ForwardVariant* best = nullptr;
     for (const ForwardVariant& variant : variants<kinds::forward>) {
         if (!suits(variant, problem)) continue;
@@ -375,7 +369,7 @@ int64_t parts_of_group(const Problem& p, int64_t heads) { return divide_up(p.hea
 int64_t heads_per_part(const Problem& p, const BackwardVariant* one_pass) {
     if (!one_pass) return p.heads / p.key_heads;
     const BackwardConfig& config = one_pass->config;
-    const int64_t group = p.heads / p.key_heads, units = compute_units(p), most = 4 * units;
+    const int64_t group = p.heads / p.key_heads, units = p.device.compute_units, most = 4 * units;
     // The lengths of packed sequences are on the device: as if all were like the longest.
     const int64_t sequences = p.first_k ? divide_up(p.rows_k, std::max<int64_t>(1, p.n_k)) : p.batch;
     const int64_t tiles = divide_up(p.n_k, config.rows()), alike = p.key_heads * sequences;
@@ -387,7 +381,7 @@ int64_t heads_per_part(const Problem& p, const BackwardVariant* one_pass) {
                       past = divide_up(mask.last_query(last) + 1, config.stream_rows);
         return std::max<int64_t>(0, past - begin);
     };
-    const KeyClocks of = clocks_of(p.target, config);
+    const KeyClocks of = clocks_of(p.device.target, config);
     const auto clocks = [&](int64_t heads) {
         const int64_t parts = parts_of_group(p, heads), shares = parts > 1 ? parts * tiles * alike : 0;
         std::vector<Walks> walks;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "../device_shape.h"
 #include "../launch.h"
 #include "arguments.h"
 #include "backward_config.h"
@@ -21,8 +22,7 @@ struct TensorLayout {
 
 // The sizes both directions share.
 struct Problem {
-    int target = 0;         // 942 or 950
-    int compute_units = 0;  // of the device; 0: the target's usual count
+    DeviceShape device;
     ElementType element = ElementType::bf16;
     // Of packed sequences: their number, and the longest.
     int64_t batch = 0, n_q = 0, n_k = 0;
