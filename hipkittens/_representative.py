@@ -77,9 +77,10 @@ _GEMM = (
 # gfx942 has 256x224 tiles for nt alone, and takes them at the first of those above.
 _GEMM_NT = ((4864, 4096, 256),)
 # length, heads, key heads, head size, backward, dropout_p: the large tiles want one for every compute unit, and
-# one head of many keys is split into parts, which a kernel of its own joins.
+# one head of many keys is split, which a kernel of its own joins, and few queries share the keys of their group.
 _ATTENTION = (
     (512, 152, 8, 64, False, 0.0), (512, 152, 8, 128, False, 0.0), (640, 1, 1, 64, False, 0.0),
+    (32, 8, 2, 64, False, 0.0), (32, 8, 2, 128, False, 0.0), (32, 8, 2, 256, False, 0.0),
     (384, 8, 2, 64, True, 0.0), (384, 4, 2, 128, True, 0.0), (256, 2, 1, 256, True, 0.0),
     (384, 4, 2, 64, True, 0.1), (384, 4, 2, 128, True, 0.1), (256, 2, 1, 256, True, 0.1),
 )  # fmt: skip

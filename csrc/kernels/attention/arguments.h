@@ -117,7 +117,7 @@ struct ForwardArguments {
     TensorArgument q, k, v, out;  // out is written
     // [batch, heads, n_q], or [heads, rows_q] of packed sequences; natural logarithm.
     float* lse;
-    // Of order.splits > 1, instead of out and lse: per part the normalised rows [part, (as lse), head_dim] and their lse.
+    // Of order.splits > 1, instead of out and lse: per split the normalised rows [split, (as lse), head_dim] and their lse.
     float *partial_out, *partial_lse;
     Mask mask;
     PackedSequences packed;
@@ -129,14 +129,14 @@ struct ForwardArguments {
     Dropout dropout;   // of kernels that drop
 };
 
-// The kernel that joins the parts; one row of one head per 16 lanes.
+// The kernel that joins the splits; one row of one head per 16 lanes.
 struct CombineArguments {
     const float *partial_out, *partial_lse;
     TensorArgument out;
     float* lse;
     int64_t rows;           // of all heads and batches
     int64_t rows_per_head;  // n_q, or rows_q of packed sequences
-    int32_t heads, parts, head_dim;
+    int32_t heads, splits, head_dim;
 };
 
 }  // namespace hipkittens::attention
