@@ -43,10 +43,8 @@ template <class T, int keys, int head_dim, int threads>
 struct KeyTiles {
     using Tile = kittens::st<T, keys, head_dim, kittens::Access::rows>;
     using Loads = kittens::global_to_shared<Tile, threads, forward_fill>;
-    template <int rows, int cols>
-    using Piece = kittens::rt<T, rows, cols, kittens::row_l, kittens::rt_32x16>;
     static constexpr int step = 32;
-    using Registers = Piece<keys, step>;
+    using Registers = kittens::rt<T, keys, step, kittens::row_l, kittens::rt_32x16>;
     using Reader = kittens::base_tile_reader<T, kittens::row_l, kittens::rt_32x16, Tile>;
     Loads loads;
 
@@ -63,66 +61,42 @@ struct KeyTiles {
     }
 };
 
-// gfx950 transposes in the LDS read, gfx942 on the way into LDS. Columns beyond head_dim are whatever lies there: they
+// gfx950 transposes in the LDS read, gfx942 on the way into LDS. Columns from the problem's head_dim on are undefined: they
 // stay in their own columns of the output, which are not stored.
-template <class T, int keys, int head_dim, int threads,
-          bool read_transposed = kittens::target.transposed_lds_read>
+template <class T, int keys, int head_dim, int threads>
 struct ValueTiles {
-    using Tile = kittens::st<T, keys, head_dim, kittens::Access::columns_32>;
-    using Loads = kittens::global_to_shared<Tile, threads, forward_fill>;
-    template <int count>
-    using Piece =
-        kittens::rt<T, count, head_dim, kittens::col_l, kittens::transposed_shape<kittens::rt_32x16>>;
+    static constexpr bool read_transposed = kittens::target.transposed_lds_read;
+    using Shape =
+        kittens::choose<read_transposed, kittens::transposed_shape<kittens::rt_32x16>, kittens::rt_32x16>;
+    using Layout = kittens::choose<read_transposed, kittens::col_l, kittens::row_l>;
+    using Tile = kittens::choose<read_transposed, kittens::st<T, keys, head_dim, kittens::Access::columns_32>,
+                                 kittens::st<T, head_dim, keys, kittens::Access::rows_written_in_runs>>;
+    using Loads = kittens::choose<read_transposed, kittens::global_to_shared<Tile, threads, forward_fill>,
+                                  kittens::global_to_shared_transposed<Tile, threads, forward_fill>>;
     static constexpr int step = 16;
-    using Registers = Piece<step>;
-    using Reader =
-        kittens::base_tile_reader<T, kittens::col_l, kittens::transposed_shape<kittens::rt_32x16>, Tile>;
+    using Registers = kittens::choose<read_transposed, kittens::rt<T, step, head_dim, Layout, Shape>,
+                                      kittens::rt<T, head_dim, step, Layout, Shape>>;
+    using Reader = kittens::base_tile_reader<T, Layout, Shape, Tile>;
     Loads loads;
 
     // 16 keys from `key` on and 32 columns from `col` on.
     template <int key, int col>
     KITTENS_DEVICE static auto fragment(const Reader& reader) {
-        return reader.template read<key, col>();
+        return reader.template read<read_transposed ? key : col, read_transposed ? col : key>();
     }
-    template <class Part>
-    KITTENS_DEVICE static void read(Part& registers, Tile tile, int key) {
-        load(registers, tile, key, 0);
+    KITTENS_DEVICE static void read(Registers& registers, Tile tile, int key) {
+        load(registers, tile, read_transposed ? key : 0, read_transposed ? 0 : key);
     }
-    template <int column, class Part>
-    KITTENS_DEVICE static const typename Part::fragment& base_of(const Part& registers) {
-        return registers.tiles[0][column];
+    template <int column>
+    KITTENS_DEVICE static const auto& base_of(const Registers& registers) {
+        return registers.tiles[read_transposed ? 0 : column][read_transposed ? column : 0];
     }
-    template <class Output, class Powers, class Part>
-    KITTENS_DEVICE static void multiply(Output& output, const Powers& powers, const Part& registers) {
-        mma_AB(output, powers, registers, output);
-    }
-};
-template <class T, int keys, int head_dim, int threads>
-struct ValueTiles<T, keys, head_dim, threads, false> {
-    using Tile = kittens::st<T, head_dim, keys, kittens::Access::rows_written_in_runs>;
-    using Loads = kittens::global_to_shared_transposed<Tile, threads, forward_fill>;
-    template <int count>
-    using Piece = kittens::rt<T, head_dim, count, kittens::row_l, kittens::rt_32x16>;
-    static constexpr int step = 16;
-    using Registers = Piece<step>;
-    using Reader = kittens::base_tile_reader<T, kittens::row_l, kittens::rt_32x16, Tile>;
-    Loads loads;
-
-    template <int key, int col>
-    KITTENS_DEVICE static auto fragment(const Reader& reader) {
-        return reader.template read<col, key>();
-    }
-    template <class Part>
-    KITTENS_DEVICE static void read(Part& registers, Tile tile, int key) {
-        load(registers, tile, 0, key);
-    }
-    template <int column, class Part>
-    KITTENS_DEVICE static const typename Part::fragment& base_of(const Part& registers) {
-        return registers.tiles[column][0];
-    }
-    template <class Output, class Powers, class Part>
-    KITTENS_DEVICE static void multiply(Output& output, const Powers& powers, const Part& registers) {
-        mma_ABt(output, powers, registers, output);
+    template <class Output, class Probabilities>
+    KITTENS_DEVICE static void multiply(Output& output, const Probabilities& p, const Registers& registers) {
+        if constexpr (read_transposed)
+            mma_AB(output, p, registers, output);
+        else
+            mma_ABt(output, p, registers, output);
     }
 };
 
