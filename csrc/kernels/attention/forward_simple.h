@@ -35,7 +35,7 @@ struct SimpleForward : ForwardWave<config> {
             load(registers, tile, 0, piece * Keys::step);
             mma_ABt(product, query[piece], registers, product);
         }
-        Wave::template place_scores<0>(scores, product);
+        Wave::template reorder_scores<0>(scores, product);
     }
 
     KITTENS_DEVICE void mma_pv(const Scores& scores, ValueTile tile) {
@@ -55,7 +55,7 @@ struct SimpleForward : ForwardWave<config> {
         Scores scores;
         mma_qk(scores, key_tile(buffer));
         Wave::mask_scores(scores, key);
-        softmax.follow(scores, output);
+        softmax.raise_reference(scores, output);
         softmax.template exponentiate<0, Scores::width>(scores);
         if constexpr (config.dropout) Wave::drop(scores, key);
         mma_pv(scores, value_tile(buffer));
@@ -76,7 +76,7 @@ struct SimpleForward : ForwardWave<config> {
                 value_loads.loads.issue_prepared(v_tiles.next(), value_tile(buffer));
             };
             // After it every wave may read the tiles whose loads were issued.
-            auto settle = [&](int buffer) {
+            auto wait_and_barrier = [&](int buffer) {
                 if constexpr (direct) {
                     kittens::wait_vector_memory<0>();
                 } else {
@@ -86,7 +86,7 @@ struct SimpleForward : ForwardWave<config> {
                 kittens::barrier();
             };
             issue(0);
-            settle(0);
+            wait_and_barrier(0);
             int buffer = 0;
             for (; key < all.past; key += keys) {
                 const bool more = key + keys < all.past;
@@ -95,7 +95,7 @@ struct SimpleForward : ForwardWave<config> {
                 if (key + keys > own.first && key < own.past) attend(key, buffer);
                 if (!more) break;
                 if constexpr (!direct) kittens::barrier();
-                settle(next);
+                wait_and_barrier(next);
                 buffer = next;
             }
         }

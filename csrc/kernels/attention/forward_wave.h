@@ -120,7 +120,7 @@ struct ForwardWave {
 
     // Columns first .. of the scores from as many columns of the product.
     template <int first, class Part>
-    KITTENS_DEVICE static void place_scores(Scores& scores, const Part& product) {
+    KITTENS_DEVICE static void reorder_scores(Scores& scores, const Part& product) {
 #pragma unroll
         for (int j = 0; j < Part::cols / Scores::shape::cols; ++j)
 #pragma unroll
@@ -131,8 +131,8 @@ struct ForwardWave {
         if (!KeyRange::all_visible(sequence.mask, first_query, past_query, key, keys))
             apply_mask<KeyColumns>(scores, visible_keys(key), -__builtin_inff());
     }
-    // The weights of keys from `key` on, once they are in the softmax's sum.
-    KITTENS_DEVICE void drop(Scores& weights, int key) const {
+    // P of keys from `key` on, once it is in the softmax's sum.
+    KITTENS_DEVICE void drop(Scores& p, int key) const {
         const uint32_t head = coordinate.batch * arguments.order.heads + coordinate.head;
         const kittens::Coordinate own = kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0);
 #pragma unroll
@@ -141,7 +141,7 @@ struct ForwardWave {
                 draws.of_query(head, first_query + own.row, key + j * Scores::shape::cols + own.col);
 #pragma unroll
             for (int e = 0; e < Scores::per_lane; ++e)
-                if (words[e] < draws.limit) weights.tiles[0][j][e] = 0;
+                if (words[e] < draws.limit) p.tiles[0][j][e] = 0;
         }
     }
 

@@ -21,10 +21,10 @@ struct KeyRange {
         if (splits == 1 || past <= first) return range;
         const int begin = first / count * count;
         const uint32_t tiles = static_cast<uint32_t>(past - begin + count - 1) / count;
-        const int share = (tiles + splits - 1) / static_cast<uint32_t>(splits) * count;
-        const int from = begin + split * share;
+        const int length = (tiles + splits - 1) / static_cast<uint32_t>(splits) * count;
+        const int from = begin + split * length;
         if (from > range.first) range.first = from;
-        if (from + share < range.past) range.past = from + share;
+        if (from + length < range.past) range.past = from + length;
         return range;
     }
     // Do all of queries begin .. end-1 see all of keys key .. key+count-1?
