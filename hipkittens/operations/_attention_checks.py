@@ -17,9 +17,10 @@ from ._tensors import draw
 
 _NAMES = ("bf16", "f16")
 # length, heads, key heads, head size, backward, dropout_p: the large tiles want one for every compute unit, and
-# one head of many keys is split, which a kernel of its own joins.
+# one head of many keys is split, which a kernel of its own joins, and few queries share the keys of their group.
 _SHAPES = (
     (512, 152, 8, 64, False, 0.0), (512, 152, 8, 128, False, 0.0), (640, 1, 1, 64, False, 0.0),
+    (32, 8, 2, 64, False, 0.0), (32, 8, 2, 128, False, 0.0), (32, 8, 2, 256, False, 0.0),
     (384, 8, 2, 64, True, 0.0), (384, 4, 2, 128, True, 0.0), (256, 2, 1, 256, True, 0.0),
     (384, 4, 2, 64, True, 0.1), (384, 4, 2, 128, True, 0.1), (256, 2, 1, 256, True, 0.1),
 )  # fmt: skip
@@ -56,6 +57,8 @@ def _trial_of(kernel: Kernel) -> Trial:
     backward = kernel.kind != "forward"
     size = int(row.get("head_dim", 64))
     shape = (2, 500, 80, 8, size) if large else (2, 204, 2, 1, size)
+    if row.get("query_rows") == "of_group":  # few queries: their heads share the keys
+        shape = (2, 13, 6, 2, size)
     call = partial(_run, DTYPES[name], shape, backward, dropout_p=0.1 * dropout)
     title = "attention B{} N{} H{} Hkv{} D{} {}".format(*shape, name) + " dropout" * dropout
     return Trial(title, call, 3 if large else 16, skip=not backward)
@@ -72,16 +75,16 @@ def _representative() -> Iterator[Trial]:
 
 
 def _every_kernel() -> Iterator[Trial]:
-    """One tile; keys enough to be split; and, for the large tiles, one for every compute unit."""
+    """One tile; keys enough to be split; few queries of a group; and, for the large tiles, one for every compute unit."""
     for name in _NAMES:
         for size in (64, 128, 256):
             for dropout_p in (0.0, 0.2):
-                for batch, length, heads, backward in (
-                    (1, 70, 2, True),
-                    (1, 600, 1, False),
-                    (40, 130, 8, False),
+                for batch, length, heads, key_heads, backward in (
+                    (1, 70, 2, 1, True),  # few key heads: a group's gradients are split
+                    (1, 600, 1, 1, False),
+                    (1, 30, 4, 1, False),
+                    (40, 130, 8, 8, False),
                 ):
-                    key_heads = 1 if backward else heads  # few: a group's gradients are split
                     shape = (batch, length, heads, key_heads, size)
                     call = partial(_run, DTYPES[name], shape, backward, dropout_p=dropout_p, causal=True)
                     yield Trial(f"attention {batch}x{length}x{heads}x{size} {name} dropout {dropout_p}", call)

@@ -45,6 +45,7 @@ struct Dispatch {
     Settings settings;
     uint32_t grid_workgroups[3] = {1, 1, 1};
     uint32_t workgroup_size[3] = {1, 1, 1};
+    uint32_t xccs = 8;
     uint32_t lds_bytes = 0;  // static + dynamic
     const uint8_t* kernel_arguments = nullptr;
     std::vector<Region> regions;
