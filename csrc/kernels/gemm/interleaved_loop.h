@@ -102,7 +102,7 @@ struct InterleavedLoop : MainLoop<config, TypeA, TypeB, 1> {
         constexpr int moves = direct ? 0 : FirstStream::items + decltype(in_flight.second)::items;
         int next = 0;
         interleave<slots>(
-            work<in_slot{direct ? slots - products : 0, true, true}>([&](auto) KITTENS_INLINE { next = after(buffer); }),
+            work<in_slot{direct ? slots - products : 0}>([&](auto) KITTENS_INLINE { next = after(buffer); }),
             work<in_slot{barrier_slot, !last}>([&](auto) KITTENS_INLINE {
                 if constexpr (direct)
                     wait<loads_in_flight<loaded>(), 0>();
