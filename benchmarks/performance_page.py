@@ -60,10 +60,9 @@ def page(entries: Mapping[Any, Entry]) -> str:
     parts = [_OPENING, _summary(entries)]
     known = operations.benchmarks()
     for name in TABLES:
-        parts.append(f"## {known[name].heading}\n")
-        for family in FAMILIES:
-            if family.table == name:
-                parts += _family(family, entries)
+        tables = [text for family in FAMILIES if family.table == name for text in _family(family, entries)]
+        if tables:
+            parts += [f"## {known[name].heading}\n", *tables]
     parts.append(performance_traces.section())
     return "\n".join(parts)
 

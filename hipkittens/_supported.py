@@ -36,7 +36,7 @@ def supported(op: str, /, *arguments: Any, target: str | None = None, **options:
     op is the name of a function of this package: "attention", "matmul", "flash_attn.flash_attn_func", ... Tensors may be
     real, fake or on the meta device; nothing is computed and nothing is written. target asks about a GPU by name
     ("gfx950"); otherwise the answer is about where the call would run. What only shows in the values of positions and
-    in cu_seqlens of rotary (an id behind the last row of a table) is not looked at, nor are the limits of sizes near 2**31
+    in cu_seqlens of rotations (an id behind the last row of a table) is not looked at, nor are the limits of sizes near 2**31
     elements, which the launch refuses.
     """
     function = _function(op)

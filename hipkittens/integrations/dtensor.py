@@ -6,8 +6,8 @@
     dtensor.register()
     parallelize_module(model, mesh, {"project": ColwiseParallel(), "back": RowwiseParallel()})   # hipkittens.nn.Linear
 
-Products are sharded by rows, columns, batches or the sum; attention by batch or heads; norms by any dimension but the last;
-rotary by batch or heads. Other placements are redistributed to one of these by DTensor. FSDP2 (fully_shard) and DDP need
+Products are sharded by rows, columns, batches or the sum; attention and rotations by batch or heads; what works on rows by
+any dimension but the last. Other placements are redistributed to one of these by DTensor. FSDP2 (fully_shard) and DDP need
 nothing of this: they call the operators with plain tensors.
 
 Not served: dropout of DTensors (its seed is a plain tensor, which DTensor refuses to mix; use local tensors, as

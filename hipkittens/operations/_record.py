@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from ..profiling.problems import Problem
+    from typing import Protocol
+
+    class Problem(Protocol):
+        """One shape of a benchmark: hipkittens.profiling.problems.Problem."""
+
+        extents: Mapping[str, int]
+        causal: bool
+        training: bool
+
+        def __getitem__(self, extent: str) -> int: ...
+
+        def tensor(self, device: str, *shape: int) -> torch.Tensor: ...
+
 
 Rows = Mapping[str, Sequence[Mapping[str, str]]]
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT
+"""What is known of an operation stands in its record, hipkittens/operations, and nowhere else."""
+
+import ast
+import fnmatch
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import hipkittens
+from hipkittens import _installation, _representative, operations
+
+ROOT = Path(__file__).resolve().parent.parent
+# Where the name of an operation may be, besides its record and the module of its functions.
+ELSEWHERE = {
+    "hipkittens/__init__.py": "type checkers find functions here",
+    "hipkittens/operations/_*.py": "parts of a record",
+    "hipkittens/nn.py": "modules of models",
+    "hipkittens/_m*_attention.py": "modules of models",
+    "hipkittens/*patch*.py": "patterns of models and what replaces them",
+    "hipkittens/cli.py": "the options of patch",
+    "hipkittens/integrations/*.py": "other frameworks' names",
+    "hipkittens/flash_attn/*.py": "flash-attn's names",
+    "benchmarks/peer_*.py": "other libraries' kernels",
+    "benchmarks/parity_*.py": "cases that a record names, and other libraries'",
+    "benchmarks/calibration_*.py": "measured kernels of others",
+    "benchmarks/simulator*.py": "how fast the simulator is, on matrix products",
+    "benchmarks/performance_traces.py": "two kernels to look at",
+    "benchmarks/attention.py": "a study of one operation",
+    "tools/wheel_probe.py": "a model to be compiled",
+}
+
+
+def words_of_code(path):
+    """Identifiers, and strings that are one word."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        for field in ("value", "id", "attr", "name", "arg"):
+            word = getattr(node, field, None)
+            if isinstance(word, str):
+                yield word
+
+
+def names(operation):
+    return {operation.name, *(each.name for each in operation.functions)}
+
+
+@pytest.fixture(scope="module")
+def files():
+    """By name the files whose code has it."""
+    found = defaultdict(set)
+    known = set().union(*map(names, operations.every()))
+    for folder in ("hipkittens", "benchmarks", "tools"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for word in known & set(words_of_code(path)):
+                found[word].add(path.relative_to(ROOT).as_posix())
+    return found
+
+
+def of_record(operation):
+    modules = {f"hipkittens.operations.{operation.name}"}
+    modules |= {each.function.__module__ for each in operation.functions}
+    return {module.replace(".", "/") + ".py" for module in modules}
+
+
+@pytest.mark.parametrize("operation", operations.every(), ids=lambda operation: operation.name)
+def test_no_list_names_an_operation(operation, files):
+    places = set().union(
+        *map(of_record, operations.every())
+    )  # records may share words, and name each other's functions
+    for name in names(operation):
+        elsewhere = files[name] - places
+        unknown = {
+            path for path in elsewhere if not any(fnmatch.fnmatchcase(path, each) for each in ELSEWHERE)
+        }
+        assert not unknown, f"{name} is named in {sorted(unknown)}"
+
+
+def test_an_operation_can_be_one_file(files):
+    whole = [operation for operation in operations.every() if len(of_record(operation)) == 1]
+    assert whole
+    for operation in whole:
+        for name in names(operation):
+            assert files[name] <= of_record(operation) | {"hipkittens/__init__.py"}
+
+
+def test_every_place_that_may_name_one_does(files):
+    found = set().union(*files.values())
+    assert not [pattern for pattern in ELSEWHERE if not fnmatch.filter(found, pattern)]
+
+
+def test_functions_are_exported():
+    for name, function in operations.functions().items():
+        assert getattr(hipkittens, name) is function and name in hipkittens.__all__
+
+
+def test_operators_are_those_of_the_library():
+    import torch
+
+    registered = {
+        name.removeprefix("hipkittens::").partition(".")[0]
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("hipkittens::") and not name.endswith("_out")
+    }
+    known = [each.name for operation in operations.every() for each in operation.operators]
+    assert sorted(known) == sorted(registered)
+
+
+@pytest.mark.parametrize("target", _installation.TARGETS)
+def test_every_kernel_has_a_trial(target):
+    for kernel in _representative.kernels(target):
+        trial = _representative.trial(kernel)
+        assert trial.title and trial.workgroups > 0
+        assert not trial.shared_by or trial.shared_by in {each["name"] for each in kernel.arguments}
+
+
+def test_checks_are_not_built_by_an_import():
+    program = (
+        "import sys, hipkittens; from hipkittens import operations; assert not operations.checks.cache_info().currsize; "
+        "print(*[name for name in sys.modules if name.startswith('hipkittens.operations._')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not [
+        name for name in done.stdout.split() if name.endswith(("_checks", "_benchmarks", "_markdown"))
+    ]
+
+
+def test_the_lists_are_current():
+    tool = ROOT / "tools" / "operation_lists.py"
+    done = subprocess.run([sys.executable, tool, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
