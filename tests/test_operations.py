@@ -96,6 +96,12 @@ def test_every_place_that_may_name_one_does(files):
     assert not [pattern for pattern in ELSEWHERE if not fnmatch.filter(found, pattern)]
 
 
+def test_a_record_and_its_parts_stay_short():
+    for path in (ROOT / "hipkittens" / "operations").glob("*.py"):
+        lines = path.read_text().splitlines()
+        assert lines[0] == "# SPDX-License-Identifier: MIT" and len(lines) <= 300, path
+
+
 def test_functions_are_exported():
     for name, function in operations.functions().items():
         assert getattr(hipkittens, name) is function and name in hipkittens.__all__
