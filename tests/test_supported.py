@@ -2,6 +2,7 @@
 """hipkittens.supported says what the call itself would say."""
 
 import importlib
+import inspect
 import itertools
 import random
 
@@ -10,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hipkittens
-from hipkittens import _installation, supported
+from hipkittens import _installation, operations, supported
 
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 TARGETS = _installation.TARGETS
@@ -41,6 +42,19 @@ class Draw:
         if self.choose.random() < 0.02:
             return self.one_of(None, [1.0], 2, value.to("meta"), value.to_sparse())
         return value
+
+    def of_record(self, name):
+        """For a function whose arguments need no rules of their own: the usual ones, and every option's default."""
+        (function,) = (
+            each for operation in operations.every() for each in operation.functions if each.name == name
+        )
+        dtype = self.one_of(BF16, F16, F32)
+        arguments = function.arguments(lambda *shape, dtype=dtype: self.tensor(shape, dtype), dtype)
+        parameters = list(inspect.signature(function.function).parameters.values())[len(arguments) :]
+        wrong = (None, "other", -1, [1], ("a", 1), float("nan"), True)
+        return list(arguments), {
+            each.name: self.mostly(each.default, *wrong, odds=0.3) for each in parameters
+        }
 
     def attention(self):
         dtype, size = (
@@ -193,7 +207,8 @@ def test_the_answer_is_what_the_call_says(op, count=250):
     works = 0
     with hipkittens.simulate("gfx942"):
         for seed in range(count):
-            arguments, options = getattr(Draw(f"{op} {seed}"), op)()
+            draw = Draw(f"{op} {seed}")
+            arguments, options = getattr(draw, op)() if hasattr(draw, op) else draw.of_record(op)
             answer = supported(op, *arguments, **options)
             assert (answer.ok, answer.reason) == outcome(op, arguments, options), (seed, arguments, options)
             assert bool(answer) is answer.ok
