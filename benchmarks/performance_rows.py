@@ -115,7 +115,8 @@ def made_from(operation: str, device: str, library: str, kernels: Sequence[str])
             return ""
         parts += [here[name] for name in kernels]
         folder = ROOT / "csrc" / "kernels" / FOLDERS[operation]
-        plans = (folder / name for name in ("plan.cpp", "costs.def"))
+        plan = folder / "plan.cpp"
+        plans = (plan if plan.exists() else folder / "plan.h", folder / "costs.def")
         parts += [path.read_text() for path in plans if path.exists()]
     else:
         parts += [(ROOT / name).read_text() for name in _PEER_SOURCES[library]]

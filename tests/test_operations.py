@@ -161,7 +161,7 @@ import json, sys
 sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("_editable")]
 import torch
 import hipkittens
-from hipkittens import _demo_rows, _doctor_kernels, operations
+from hipkittens import _examples, _doctor_kernels, operations
 from hipkittens.profiling import options, problems
 
 sys.path[:0] = sys.argv[1:]
@@ -172,7 +172,7 @@ x = torch.randn(3, 40, requires_grad=True)
 torch.testing.assert_close(gradient, x.detach())
 compiled = torch.compile(hipkittens.scaled_square, fullgraph=True, backend="aot_eager")
 torch.testing.assert_close(compiled(x), x * x)
-(example,) = [(one, other) for one, other in _demo_rows.examples() if one.name == "scaled_square"]
+(example,) = [(one, other) for one, other in _examples.examples() if one.name == "scaled_square"]
 (problem,) = problems.parse_shapes("scaled_square", "16x128")
 problem.call()()
 print(json.dumps({
@@ -180,7 +180,7 @@ print(json.dumps({
         hipkittens.supported("scaled_square", torch.empty(2, 2, dtype=dtype, device="meta")).reason
         for dtype in (torch.float32, torch.float64)
     ],
-    "demo": [row["ok"] for row in _demo_rows.run("gfx950", *example)],
+    "demo": [row["ok"] for row in _examples.run("gfx950", *example)],
     "doctor": _doctor_kernels.run_family("scaled_square", _doctor_kernels.families()["scaled_square"], "gfx942"),
     "bench": [options.operation("scaled_square"), problem.shape, problem.bytes],
     "parity": max(map(parity.ratio, sum(map(parity.run, parity.OPERATIONS["scaled_square"].cases(("gfx942",))), []))),
