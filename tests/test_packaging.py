@@ -69,13 +69,17 @@ def test_index_says_what_a_kernel_is(target):
         (kernel,) = entry["kernels"]
         fields = entry["arguments"]
         assert len({field["name"] for field in fields}) == len(fields)
-        assert all(a["offset"] + a["size"] <= b["offset"] or "bit" in b for a, b in itertools.pairwise(fields))
+        assert all(
+            a["offset"] + a["size"] <= b["offset"] or "bit" in b for a, b in itertools.pairwise(fields)
+        )
         passed = max(
             argument["offset"] + argument["size"]
             for argument in kernel["arguments"]
             if not argument["value_kind"].startswith("hidden")
         )
-        assert 0 <= passed - fields[-1]["offset"] - fields[-1]["size"] < 8  # the struct ends on a multiple of 8
+        assert (
+            0 <= passed - fields[-1]["offset"] - fields[-1]["size"] < 8
+        )  # the struct ends on a multiple of 8
         assert kernel["symbol"].endswith(target)
         assert kernel["argument_bytes"] > 0 and kernel["arguments"]
         assert kernel["vgprs"] > 0 and kernel["lds_bytes"] <= {"gfx942": 65536, "gfx950": 163840}[target]

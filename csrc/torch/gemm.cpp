@@ -26,12 +26,12 @@ std::string shape_text(std::span<const int64_t> sizes) {
 // transposed one. False when neither is so.
 bool describe(std::span<const int64_t> sizes, std::span<const int64_t> strides, gemm::Matrix& matrix) {
     const size_t last = sizes.size() - 1;
-    const auto walks = [&](size_t along, size_t across) {
+    const auto unit_stride = [&](size_t along, size_t across) {
         return (sizes[along] == 1 || strides[along] == 1) &&
                (sizes[across] == 1 || strides[across] >= sizes[along]);
     };
-    const bool rows = walks(last, last - 1);
-    if (!rows && !walks(last - 1, last)) return false;
+    const bool rows = unit_stride(last, last - 1);
+    if (!rows && !unit_stride(last - 1, last)) return false;
     matrix.transposed = !rows;
     matrix.leading_stride = strides[rows ? last - 1 : last];
     return true;
