@@ -84,14 +84,14 @@ def from_rounded_output(q, k, v, grad_out, grad_lse, scale, mask) -> tuple[torch
     """
     group, dtype = q.shape[2] // k.shape[2], q.dtype
     q, k, v, grad_out = exact_operands(q, k, v, grad_out)
-    weights = exact_weights(q, k, scale, mask)
-    delta = (grad_out * (weights @ v).to(dtype).double()).sum(-1, keepdim=True)
+    p = exact_weights(q, k, scale, mask)
+    delta = (grad_out * (p @ v).to(dtype).double()).sum(-1, keepdim=True)
     if grad_lse is not None:
         delta = delta - grad_lse.double()[..., None]
-    slopes = weights * (grad_out @ v.mT - delta) * scale
+    ds = p * (grad_out @ v.mT - delta) * scale
     gradients = [
-        slopes @ k,
-        *(t.unflatten(1, (-1, group)).sum(2) for t in (slopes.mT @ q, weights.mT @ grad_out)),
+        ds @ k,
+        *(t.unflatten(1, (-1, group)).sum(2) for t in (ds.mT @ q, p.mT @ grad_out)),
     ]
     return tuple(gradient.transpose(1, 2).to(dtype) for gradient in gradients)
 
@@ -103,10 +103,10 @@ def gradient_magnitudes(q, k, v, grad_out, scale, mask) -> tuple[float, ...]:
     """
     group = q.shape[2] // k.shape[2]
     q, k, v, grad_out = exact_operands(q, k, v, grad_out)
-    weights = exact_weights(q, k, scale, mask)
-    slope = grad_out.abs() @ v.abs().mT
-    slope = weights * (slope + (weights * slope).sum(-1, keepdim=True)) * abs(scale)
-    sums = (slope @ k.abs(), slope.mT @ q.abs(), weights.mT @ grad_out.abs())
+    p = exact_weights(q, k, scale, mask)
+    ds = grad_out.abs() @ v.abs().mT
+    ds = p * (ds + (p * ds).sum(-1, keepdim=True)) * abs(scale)
+    sums = (ds @ k.abs(), ds.mT @ q.abs(), p.mT @ grad_out.abs())
     return tuple(count * value.max().item() for count, value in zip((4, 4 * group, group), sums, strict=True))
 
 

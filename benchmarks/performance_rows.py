@@ -115,7 +115,8 @@ def made_from(operation: str, device: str, library: str, kernels: Sequence[str])
             return ""
         parts += [here[name] for name in kernels]
         folder = ROOT / "csrc" / "kernels" / FOLDERS[operation]
-        parts += [path.read_text() for path in (*sorted(folder.glob("plan*.cpp")), *folder.glob("costs.def"))]
+        plans = (*sorted(folder.glob("plan*.cpp")), *folder.glob("costs.def"))
+        parts += [path.read_text() for path in (plans or sorted(folder.glob("plan.h")))]
     else:
         parts += [(ROOT / name).read_text() for name in _PEER_SOURCES[library]]
         parts.append(wheel.VERSION if library == "aiter" else importlib.metadata.version("triton"))

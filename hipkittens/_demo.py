@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import _installation
-from ._demo_rows import examples, run
+from ._examples import examples, run
 from ._progress import progress_bar
 
 

@@ -18,7 +18,7 @@ import torch
 
 from . import _backend, _installation, operations
 from ._accuracy import compare
-from ._demo_rows import inputs_of
+from ._examples import inputs_of
 from .operations._record import Example
 
 SECONDS = 300  # that a GPU may take for all of them

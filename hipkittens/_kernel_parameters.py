@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-# Spellings of one type, tile words included, to the dtype a tensor behind a pointer must have. Types that no dtype
+# Spellings of one type, those of csrc/tiles included, to the dtype a tensor behind a pointer must have. Types that no dtype
 # stands for (void, structs, a byte of a packed format) take any tensor.
 _POINTEES = {
     "bf16": torch.bfloat16,

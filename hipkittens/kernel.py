@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Kernels of your own, in C++ with the tile vocabulary: compiled once, kept in a file, launched on tensors.
+"""Kernels of your own, in C++ with the tile primitives: compiled once, kept in a file, launched on tensors.
 
     softmax = hipkittens.kernel.compile("softmax.cpp")              # needs `pip install ziglang==0.17.0`
     softmax(x, out, rows, cols, grid=(rows // 64,), block=(256,))   # CPU tensors: the simulator; GPU tensors: the GPU
@@ -7,7 +7,7 @@
 
     softmax = hipkittens.kernel.load("softmax.hkkernel")            # needs no compiler
 
-The source is freestanding HIP C++20 (no HIP headers); `#include "tiles/tiles.h"` has the vocabulary. A launch may touch
+The source is freestanding HIP C++20 (no HIP headers); `#include "tiles/tiles.h"` has the primitives. A launch may touch
 exactly the tensors it is given: in the simulator, anything else ends it with the kernel's source line and the nearest
 tensor, and hipkittens.simulate(checks="all") has the rest. docs/kernel_authors.md builds one from start to end.
 """

@@ -163,7 +163,7 @@ def _as_float(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _widened(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Under autocast a 16-bit x meets a float32 residual: both become the wider. x alone keeps its dtype, since sums
+    """Under autocast a 16-bit x and a float32 residual both become the wider dtype. x alone keeps its dtype, since sums
     are float32 in any case."""
     if (
         isinstance(x, torch.Tensor)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""Doors to other libraries. Nothing here is imported by `import hipkittens`."""
+"""Bindings to other libraries. Nothing here is imported by `import hipkittens`."""

@@ -18,13 +18,11 @@ from ._record import (
     Kernel,
     Operation,
     Operator,
-    Parity,
-    ParityProblem,
     Table,
     Trial,
 )
 from ._sharding import given, replicated
-from ._tensors import draw, with_gaps
+from ._tensors import draw
 
 
 def _fake(x, cos, sin, positions, offset, interleaved, heads_first, inverse):
@@ -87,35 +85,14 @@ def tables(tokens: int, features: int) -> tuple[torch.Tensor, torch.Tensor]:
     return angles.cos().float(), angles.sin().float()
 
 
-def turn(x, cos, sin, interleaved, rows, head_axis):
-    """The rotation in the widest of the dtypes it is given, as real products."""
-    cos, sin = (table[rows].unsqueeze(head_axis) for table in (cos, sin))
-    pairs = cos.shape[-1]
-    turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
-    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
-    parts = (a * cos - b * sin, a * sin + b * cos)
-    joined = torch.stack(parts, -1).flatten(-2) if interleaved else torch.cat(parts, -1)
-    return torch.cat((joined.to(x.dtype), rest), -1)
-
-
-def turn_complex(x, cos, sin, interleaved, rows, head_axis):
-    """The same as products of complex numbers."""
-    wide = x.dtype if x.dtype == torch.float64 else torch.float32
-    pairs = cos.shape[-1]
-    factor = torch.complex(cos.to(wide), sin.to(wide))[rows].unsqueeze(head_axis)
-    turned, rest = x[..., : 2 * pairs].to(wide), x[..., 2 * pairs :]
-    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
-    z = torch.complex(a, b) * factor
-    joined = torch.stack((z.real, z.imag), -1 if interleaved else -2).flatten(-2)
-    return torch.cat((joined.to(x.dtype), rest), -1)
-
-
 def _ours_by_row(x):
     return rotary(x, *(table.to(x.device) for table in tables(*x.shape[1::2])))
 
 
 def _theirs_by_row(x):
     """With tables in x's dtype or in float32, whichever is wider."""
+    from ._rotary_parity import turn
+
     cos, sin = (table.to(torch.promote_types(x.dtype, torch.float32)) for table in tables(*x.shape[1::2]))
     return turn(x, cos, sin, False, torch.arange(x.shape[1]), -2)
 
@@ -155,79 +132,6 @@ def _run_orders(dtype: torch.dtype) -> list[torch.Tensor]:
 
 def _every_kernel():
     return [Trial(f"rotary {name}", partial(_run_orders, dtype)) for name, dtype in DTYPES.items()]
-
-
-def _parity_problem(names: tuple[str, ...]):
-    function = rotary if len(names) == 1 else rotary_qk
-
-    def problem(case, generator) -> ParityProblem:
-        dtype, table, (features, pairs) = DTYPES[case["dtype"]], DTYPES[case["table"]], case["features"]
-        batch, tokens, heads_first = case["batch"], case["tokens"], case["layout"] == "bhnd"
-
-        def draw(count):
-            shape = (batch, tokens, count, features)
-            if case["storage"] == "swapped":
-                shape = (batch, count, tokens, features)
-            values = torch.randn(shape, generator=generator).to(dtype)
-            values = values.transpose(1, 2) if case["storage"] == "swapped" else values
-            values = with_gaps(values, 1, 3) if case["storage"] == "gap" else values
-            return values.transpose(1, 2) if heads_first else values
-
-        inputs = {name: draw(count) for name, count in zip(names, case["heads"], strict=False)}
-        gradients = [draw(count) for _, count in zip(names, case["heads"], strict=False)]
-        angles = 100 * torch.rand(tokens + 6, pairs, generator=generator, dtype=torch.float64)
-        cos, sin = angles.cos().to(table), angles.sin().to(table)
-        positions, offset = None, 0
-        if case["positions"] == "offset":
-            offset = 3
-        elif case["positions"]:
-            shape = (tokens,) if case["positions"] == "tokens" else (batch, tokens)
-            integer = torch.int32 if case["positions"] == "int32" else torch.int64
-            positions = torch.randint(tokens + 6, shape, generator=generator).to(integer)
-        rows = torch.arange(tokens) + offset if positions is None else positions.long()
-
-        def ours(*values):
-            options = {"interleaved": case["interleaved"], "positions": positions, "offset": offset}
-            return function(*values, cos, sin, layout=case["layout"], **options)
-
-        def theirs(reference):
-            def run(*values):
-                wide = torch.promote_types(values[0].dtype, torch.float32)
-                options = (cos.to(wide), sin.to(wide), case["interleaved"], rows, -3 if heads_first else -2)
-                return [reference(value, *options) for value in values]
-
-            return run
-
-        largest = 2 * max(value.double().abs().max().item() for value in (*inputs.values(), *gradients))
-        return ParityProblem(
-            inputs, ours, (theirs(turn), theirs(turn_complex)), names, gradients, magnitude=largest
-        )
-
-    return problem
-
-
-def _parity(names: tuple[str, ...]) -> Parity:
-    factors = {
-        # features, pairs
-        "features": (
-            (64, 32), (2, 1), (128, 64), (80, 40), (96, 16), (17, 3), (256, 128), (72, 36), (40, 8), (64, 16),
-        ),
-        "heads": ((4, 2), (1, 1), (8, 1), (3, 3), (5, 1)),
-        "tokens": (17, 1, 2, 33, 257),
-        "batch": (1, 2, 3),
-        "dtype": tuple(DTYPES),
-        "table": tuple(DTYPES),
-        "layout": ("bnhd", "bhnd"),
-        "storage": ("dense", "swapped", "gap"),
-        "interleaved": (False, True),
-        "positions": ("", "offset", "tokens", "batch", "int32"),
-    }  # fmt: skip
-    draws = {
-        "tokens": lambda choose: choose.randint(1, 200),
-        "features": lambda choose: (2 * (pairs := choose.randint(1, 64)) + choose.randint(0, 32), pairs),
-        "heads": lambda choose: (choose.randint(1, 9), choose.randint(1, 4)),
-    }
-    return Parity("rotary" if len(names) == 1 else "rotary_qk", factors, _parity_problem(names), draws)
 
 
 def _calls(tensor):
@@ -297,11 +201,13 @@ def _benchmark() -> Benchmark:
 
 
 def _checks() -> Checks:
+    from ._rotary_parity import parity_of
+
     return Checks(
         trial=_trial_of,
         examples=(Example("rotary", {"x": (1, 128, 8, 128)}, _ours_by_row, _theirs_by_row),),
         doctor=Example("rotary", {"x": (1, 40, 4, 64)}, _ours_by_row, _theirs_by_row),
-        parity=(_parity(("x",)), _parity(("q", "k"))),
+        parity=(parity_of(("x",)), parity_of(("q", "k"))),
         calls=_calls,
         sizes=lambda rows: "Rotary: 1 to features / 2 pairs of any number of features.",
         benchmarks=(_benchmark(),),

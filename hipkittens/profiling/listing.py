@@ -46,8 +46,8 @@ class Line:
 
     address  from the start of the text
     source   "file:line", or "" where the code object does not say
-    called_from  of the inlined calls around it the innermost in another folder, such as the line of a kernel at which a word
-             of the tile vocabulary stands; "" if there is none
+    called_from  of the inlined calls around it the innermost in another folder, such as the line of a kernel that calls a
+             primitive of csrc/tiles; "" if there is none
     issues   by how many waves, in the XCDs simulated in detail
     clocks   for which waves waited before they could issue it, summed
     stalls   these clocks by reason
