@@ -12,11 +12,11 @@ namespace hipkittens::gemm {
 // At least the waves of one workgroup fit on the four SIMDs.
 template <GemmConfig config>
 struct GemmKernel {
-    using Type = typename element_of<config.input>::value;
-    using Loop = kittens::choose<
-        config.schedule == Schedule::ping_pong, PingPongLoop<config, Type>,
-        kittens::choose<config.schedule == Schedule::interleaved, InterleavedLoop<config, Type>,
-                        SimpleLoop<config, Type>>>;
+    using Policy = GemmPolicy<typename element_of<config.input>::value>;
+    using Loop =
+        kittens::choose<config.schedule == Schedule::ping_pong, PingPongLoop<config, Policy>,
+                        kittens::choose<config.schedule == Schedule::interleaved,
+                                        InterleavedLoop<config, Policy>, SimpleLoop<config, Policy>>>;
     static constexpr int threads = config.threads(), waves_per_simd = threads / 256,
                          lds_bytes = Loop::lds_bytes;
 

@@ -1,6 +1,7 @@
 // kernels/gemm/main_loop.h: what the schedules of a main loop share: both operands, the accumulators, begin and end.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "accumulation.h"
 #include "epilogue.h"
 #include "operand_stream.h"
 
@@ -13,11 +14,22 @@ KITTENS_DEVICE bool loads_a_first(TileCoordinate tile, const GemmConfig& config)
     return (tile.m / config.tile_m + tile.n / config.tile_n) % 2 == 0;
 }
 
+// What a product is besides its row: the elements of both operands, what becomes of sums, and what is done to those of a
+// K tile before they are added (accumulation.h).
+template <class TypeA_, class TypeB_ = TypeA_, class Epilogue_ = Epilogue<SplitDestination, AddBias>,
+          class Accumulation_ = AccumulateInPlace>
+struct GemmPolicy {
+    using TypeA = TypeA_;
+    using TypeB = TypeB_;
+    using Epilogue = Epilogue_;
+    using Accumulation = Accumulation_;
+};
+
 // A K tile of each operand is in `pieces` tiles in LDS, and a wave multiplies as many bands of rows by as many of columns.
-template <GemmConfig config, class TypeA, class TypeB, int pieces>
+template <GemmConfig config, class Policy, int pieces>
 struct MainLoop {
-    using A = Operand<TypeA, config.tile_m / pieces, !config.a_is_transposed(), config>;
-    using B = Operand<TypeB, config.tile_n / pieces, config.b_is_transposed(), config>;
+    using A = Operand<typename Policy::TypeA, config.tile_m / pieces, !config.a_is_transposed(), config>;
+    using B = Operand<typename Policy::TypeB, config.tile_n / pieces, config.b_is_transposed(), config>;
     static_assert(A::step_k == B::step_k && A::fill == B::fill, "both operands order K alike");
     static constexpr bool direct = A::fill == kittens::Fill::direct,
                           alternate = direct && config.load_order == LoadOrder::alternate;
@@ -25,9 +37,8 @@ struct MainLoop {
                          waves = config.waves_m * config.waves_n,
                          loads_per_tile = pieces * (A::Loads::loads_per_wave + B::Loads::loads_per_wave);
 
-    using Accumulator =
-        kittens::rt<float, config.wave_m() / pieces, config.wave_n() / pieces, kittens::row_l,
-                    kittens::base_shape<config.matrix, config.matrix, 4>>;
+    using Accumulator = kittens::rt<float, config.wave_m() / pieces, config.wave_n() / pieces, kittens::row_l,
+                                    kittens::base_shape<config.matrix, config.matrix, 4>>;
     static constexpr int height = Accumulator::height, width = Accumulator::width,
                          products = height * width;  // of a step
     template <int k>
@@ -35,9 +46,7 @@ struct MainLoop {
     template <int k>
     using RegistersB = typename B::template Registers<Accumulator::cols, k>;
 
-    static constexpr int buffers = direct                                      ? config.buffers
-                                   : config.schedule == Schedule::interleaved ? 2
-                                                                              : 1;
+    static constexpr int buffers = direct ? config.buffers : config.schedule == Schedule::interleaved ? 2 : 1;
     static constexpr int b_begin = buffers * pieces * A::Tile::bytes,
                          operand_bytes = b_begin + buffers * pieces * B::Tile::bytes,
                          product_bytes =
@@ -93,7 +102,7 @@ struct MainLoop {
     KITTENS_DEVICE void advance_both() {
         auto &first = in_flight.first.k_tiles, &second = in_flight.second.k_tiles;
         first.source.advance(), second.source.advance();
-        if constexpr (!steady)
+        if constexpr (!steady && A::fill != kittens::Fill::elements)
             if (first.left == 1) first.source.close(), second.source.close();
         --first.left;
     }
@@ -119,8 +128,9 @@ struct MainLoop {
         if constexpr (direct) kittens::wait_vector_memory<0>();
         kittens::barrier();
         constexpr int wave_bytes = lds_bytes / waves;
-        store_product<wave_bytes>(sums, kittens::reload_arguments<GemmArguments>(), tile, row, col, A::rows,
-                                  B::rows, lds + kittens::wave_id() * wave_bytes);
+        Policy::Epilogue::template store<wave_bytes>(sums, kittens::reload_arguments<GemmArguments>(), tile,
+                                                     row, col, A::rows, B::rows,
+                                                     lds + kittens::wave_id() * wave_bytes);
     }
 };
 

@@ -73,10 +73,10 @@ struct Operand {
         kittens::choose<read_transposed,
                         kittens::rt<T, k, rows, kittens::col_l, kittens::transposed_shape<base>>,
                         kittens::rt<T, rows, k, kittens::row_l, base>>;
-    using Loads = kittens::choose<
-        filled_transposed,
-        kittens::global_to_shared_transposed<Tile, threads, fill, config.in_registers>,
-        kittens::global_to_shared<Tile, threads, fill, config.in_registers>>;
+    using Loads =
+        kittens::choose<filled_transposed,
+                        kittens::global_to_shared_transposed<Tile, threads, fill, config.in_registers>,
+                        kittens::global_to_shared<Tile, threads, fill, config.in_registers>>;
 
     // Only K is ever masked: what rows of the product beyond the matrix read never leaves their own row of the accumulator.
     KITTENS_DEVICE static int valid_rows(int valid_k) { return k_is_contiguous ? Tile::rows : valid_k; }

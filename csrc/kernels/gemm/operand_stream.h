@@ -5,14 +5,18 @@
 
 namespace hipkittens::gemm {
 
-// Loads of an operand, a K tile of which is `pieces` tiles in LDS. All of K is in one buffer.
+// Loads of an operand, a K tile of which is `pieces` tiles in LDS.
 template <class Operand, int pieces>
 struct OperandStream {
     using Tile = typename Operand::Tile;
     using Loads = typename Operand::Loads;
     static constexpr bool direct = Operand::fill == kittens::Fill::direct;
 
-    kittens::tile_iterator<kittens::tiles_of_buffer> k_tiles;  // not yet issued, after the first of the range
+    // All of K is in one buffer; but rows that have no alignment may be anywhere.
+    static constexpr bool one_buffer = Operand::fill != kittens::Fill::elements;
+    using TileSource = kittens::choose<one_buffer, kittens::tiles_of_buffer, kittens::tiles_of_window>;
+
+    kittens::tile_iterator<TileSource> k_tiles;  // not yet issued, after the first of the range
     Loads loads[pieces];
     kittens::buffer first_view;  // of the range's first tile, which K may cut
     uint32_t first_offsets[pieces][Loads::passes];
@@ -20,11 +24,17 @@ struct OperandStream {
     kittens::shared_byte* lds;
 
     template <class Source>
+    KITTENS_DEVICE static auto tiles_behind_first(const Source& source, KRange range) {
+        const kittens::global_window window = source.window(range.begin);
+        const int64_t step = source.step_bytes();
+        if constexpr (one_buffer)
+            return TileSource::iterator(Loads::prepared(window.view()), step, range.count() - 1);
+        else
+            return kittens::tile_iterator<TileSource>{{window, step}, range.count() - 1};
+    }
+    template <class Source>
     KITTENS_DEVICE OperandStream(const Source& source, KRange range, kittens::shared_byte* lds)
-        : k_tiles(kittens::tiles_of_buffer::iterator(Loads::prepared(source.window(range.begin).view()),
-                                                     source.step_bytes(), range.count() - 1)),
-          valid_k(range.valid_k),
-          lds(lds) {
+        : k_tiles(tiles_behind_first(source, range)), valid_k(range.valid_k), lds(lds) {
         first_view = Loads::prepared(source.window(range.last).view());
 #pragma unroll
         for (int piece = 0; piece < pieces; ++piece) {

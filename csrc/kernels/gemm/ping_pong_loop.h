@@ -7,13 +7,13 @@ namespace hipkittens::gemm {
 
 // A wave multiplies two bands of rows by two bands of columns, one of each half of the tile: as soon as every wave has
 // read its first band, the first half of the buffer is free.
-template <GemmConfig config, class TypeA, class TypeB = TypeA>
-struct PingPongLoop : MainLoop<config, TypeA, TypeB, 2> {
-    using Base = MainLoop<config, TypeA, TypeB, 2>;
-    using typename Base::A, typename Base::B, typename Base::Accumulator;
+template <GemmConfig config, class Policy>
+struct PingPongLoop : MainLoop<config, Policy, 2> {
+    using Base = MainLoop<config, Policy, 2>;
     using Base::direct, Base::alternate, Base::buffers, Base::steps, Base::height, Base::width,
         Base::operand_bytes;
     using Base::lds, Base::in_flight, Base::sums, Base::row, Base::col, Base::a_tile, Base::b_tile;
+    using typename Base::A, typename Base::B, typename Base::Accumulator;
     static_assert(config.threads() == 512, "ping-pong is a schedule of eight waves");
     static_assert(!direct || A::Loads::loads_per_wave == B::Loads::loads_per_wave);
 
@@ -81,13 +81,14 @@ struct PingPongLoop : MainLoop<config, TypeA, TypeB, 2> {
         constexpr int products = height * width * steps;  // of a phase, a band of rows by a band of columns
         ping_pong<0, phases, choose<direct, DirectLoads, loads_to_registers>>(
             work<every_slot{0, phases, products}>([&](auto product) KITTENS_INLINE {
-                constexpr int band_row = product.value / products / 2, band_col = product.value / products % 2,
+                constexpr int band_row = product.value / products / 2,
+                              band_col = product.value / products % 2,
                               k = product.value % products / (height * width),
                               i = product.value / width % height, j = product.value % width;
                 auto& sum = sums[band_row][band_col].tiles[i][j];
                 sum = multiply_base<row_l, typename Accumulator::shape>(
-                    A::template fragment<i, k>(a_registers), B::template fragment<j, k>(b_registers[band_col]),
-                    sum);
+                    A::template fragment<i, k>(a_registers),
+                    B::template fragment<j, k>(b_registers[band_col]), sum);
             }),
             work<every_slot{0, phases}>([&](auto phase) KITTENS_INLINE {
                 if constexpr (phase.value == 0) read_a(buffer, 0);
@@ -95,8 +96,8 @@ struct PingPongLoop : MainLoop<config, TypeA, TypeB, 2> {
                 if constexpr (phase.value == 2) read_a(buffer, 1);
                 if constexpr (phase.value == 3) read_b(buffers == 2 ? 1 - buffer : 0, 0);
             }),
-            work<every_slot{0, phases}>(
-                [&](auto phase) KITTENS_INLINE { refill<buffer, phase.value, steady>(); }));
+            work<every_slot{0, phases}>([&](auto phase)
+                                            KITTENS_INLINE { refill<buffer, phase.value, steady>(); }));
     }
 
     // As if two tiles before the first had run.
@@ -129,7 +130,8 @@ struct PingPongLoop : MainLoop<config, TypeA, TypeB, 2> {
         b_begin = kittens::opaque(Base::b_begin);
         begin_loads();
         this->clear_past_k();
-        if constexpr (direct) kittens::wait_vector_memory<4 * A::Loads::loads_per_wave>();  // the first halves
+        if constexpr (direct)
+            kittens::wait_vector_memory<4 * A::Loads::loads_per_wave>();  // the first halves
         this->clear_sums();
         kittens::barrier();
         read_b(0, 0);

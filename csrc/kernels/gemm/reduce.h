@@ -7,6 +7,13 @@ namespace hipkittens::gemm {
 
 inline constexpr int reduce_threads = 256;
 
+KITTENS_DEVICE float element_at(kittens::buffer source, ElementType type, int index) {
+    if (type == ElementType::f32) return kittens::buffer_load<float>(source, index * 4);
+    const uint16_t bits = kittens::buffer_load<uint16_t>(source, index * 2);
+    return type == ElementType::bf16 ? static_cast<float>(__builtin_bit_cast(kittens::bf16, bits))
+                                     : static_cast<float>(__builtin_bit_cast(kittens::half, bits));
+}
+
 // One thread per output element: columns along x, rows along y, batches along z.
 KITTENS_DEVICE void reduce(const ReduceArguments& arguments) {
     const int64_t row = kittens::workgroup_id_y(), batch = kittens::workgroup_id_z();
@@ -15,7 +22,9 @@ KITTENS_DEVICE void reduce(const ReduceArguments& arguments) {
     const float* partial = arguments.partial + (batch * arguments.m + row) * arguments.n + col;
     float added = 0;
     if (arguments.bias) {
-        const kittens::buffer bias = bias_buffer(arguments.bias, arguments.bias_type, arguments.n);
+        const bool single = arguments.bias_type == ElementType::f32;
+        const kittens::buffer bias{static_cast<const char*>(arguments.bias),
+                                   static_cast<uint32_t>(arguments.n) * (single ? 4u : 2u)};
         added = element_at(bias, arguments.bias_type, col);
     }
     float sum = 0;
@@ -34,12 +43,10 @@ KITTENS_DEVICE void reduce(const ReduceArguments& arguments) {
     sum += added;
     const int64_t index = batch * arguments.c.batch_stride + row * arguments.c.leading_stride + col;
     void* data = const_cast<void*>(arguments.c.data);
-    if (arguments.output == ElementType::f32)
-        static_cast<float*>(data)[index] = sum;
-    else if (arguments.output == ElementType::bf16)
-        static_cast<kittens::bf16*>(data)[index] = static_cast<kittens::bf16>(sum);
-    else
-        static_cast<kittens::half*>(data)[index] = static_cast<kittens::half>(sum);
+    with_element(arguments.output, [&](auto zero) KITTENS_INLINE {
+        using T = decltype(zero);
+        static_cast<T*>(data)[index] = static_cast<T>(sum);
+    });
 }
 
 }  // namespace hipkittens::gemm
