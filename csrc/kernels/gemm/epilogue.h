@@ -19,9 +19,9 @@ KITTENS_DEVICE void with_element(ElementType type, const Use& use) {
     if (type == ElementType::f32)
         use(float());
     else if (type == ElementType::bf16)
-        use(kittens::bf16());
+        use(bf16());
     else
-        use(kittens::half());
+        use(half());
 }
 
 // The bands of a wave, the first at (row, col) of the product and others row_step and col_step on.
@@ -35,7 +35,7 @@ struct ProductBands {
 
     // use(c, j, e, column): register e of base tile column j of band column c holds elements of `column`, for a lane whose
     // first one is `lane_col`.
-    KITTENS_DEVICE static int lane_col() { return kittens::row_layout(Shape::value(), own_lane(), 0).col; }
+    KITTENS_DEVICE static int lane_col() { return row_layout(Shape::value(), own_lane(), 0).col; }
     template <class Use>
     KITTENS_DEVICE void for_each_column(int lane_col, const Use& use) const {
 #pragma unroll
@@ -46,7 +46,7 @@ struct ProductBands {
                 for (int e = 0; e < Accumulator::per_lane; ++e)
                     use(c, j, e,
                         col + c * col_step + lane_col + j * Shape::cols +
-                            kittens::row_layout(Shape::value(), 0, e).col);
+                            row_layout(Shape::value(), 0, e).col);
     }
     // use(element, c, j, e) for the elements of all rows.
     template <class Use>
@@ -73,12 +73,12 @@ struct AddBias {
         using Accumulator = typename Bands::Accumulator;
         const int lane_col = Bands::lane_col();
         float values[Bands::across][Accumulator::width][Accumulator::per_lane];
-        const kittens::buffer bias{static_cast<const char*>(arguments.bias),
-                                   static_cast<uint32_t>(arguments.n * size_of(arguments.bias_type))};
+        const buffer bias{static_cast<const char*>(arguments.bias),
+                          static_cast<uint32_t>(arguments.n * size_of(arguments.bias_type))};
         with_element(arguments.bias_type, [&](auto zero) KITTENS_INLINE {
             using T = decltype(zero);
             bands.for_each_column(lane_col, [&](int c, int j, int e, int column) KITTENS_INLINE {
-                values[c][j][e] = static_cast<float>(kittens::buffer_load<T>(bias, column * sizeof(T)));
+                values[c][j][e] = static_cast<float>(buffer_load<T>(bias, column * sizeof(T)));
             });
         });
         bands.for_each([&](float sum, int c, int j, int e) { return sum + values[c][j][e]; });
@@ -87,13 +87,12 @@ struct AddBias {
 
 // Where rows of the product go: those of C, or with a split K of the split's partial sums.
 struct SplitDestination {
-    KITTENS_DEVICE static kittens::buffer view(const GemmArguments& arguments, TileCoordinate tile,
-                                               int size) {
+    KITTENS_DEVICE static buffer view(const GemmArguments& arguments, TileCoordinate tile, int size) {
         char* data = static_cast<char*>(const_cast<void*>(arguments.c.data)) +
                      (tile.batch * arguments.c.batch_stride + tile.split * arguments.c_split_stride) * size;
         const int64_t begin = (tile.m * arguments.c.leading_stride + tile.n) * size;
         const int64_t end = ((arguments.m - 1) * arguments.c.leading_stride + arguments.n) * size;
-        return kittens::global_window{data + begin, end - begin}.view();
+        return global_window{data + begin, end - begin}.view();
     }
 };
 
@@ -104,12 +103,12 @@ struct Epilogue {
     template <int lds_bytes, class Accumulator, int down, int across>
     KITTENS_DEVICE static void store(Accumulator (&bands)[down][across], const GemmArguments& arguments,
                                      TileCoordinate tile, int row, int col, int row_step, int col_step,
-                                     kittens::shared_byte* lds) {
+                                     shared_byte* lds) {
         const ProductBands<Accumulator, down, across> product{bands, tile.m + row, tile.n + col, row_step,
                                                               col_step};
         (Stages::apply(product, arguments), ...);
         const int size = size_of(arguments.output);
-        const kittens::buffer destination = Destination::view(arguments, tile, size);
+        const buffer destination = Destination::view(arguments, tile, size);
         const auto store_all = [&](auto zero, auto whole) KITTENS_INLINE {
             using T = decltype(zero);
             using Stores = ProductStores<T, Accumulator>;
@@ -135,17 +134,17 @@ struct Epilogue {
                     for (int i = 0; i < Accumulator::height; i += step) {
                         stores.template write<step, whole.value>(bands[r][c], i);
                         // A wave's accesses to LDS are in order; only the compiler has to keep it.
-                        kittens::compiler_fence();
+                        compiler_fence();
                         stores.template store<whole.value>(r * row_step, c * col_step,
                                                            i * Accumulator::shape::rows, rows);
-                        kittens::compiler_fence();
+                        compiler_fence();
                     }
         };
         with_element(arguments.output, [&](auto zero) KITTENS_INLINE {
             if (arguments.vector_stores)
-                store_all(zero, kittens::index<1>{});
+                store_all(zero, index<1>{});
             else
-                store_all(zero, kittens::index<0>{});
+                store_all(zero, index<0>{});
         });
     }
 };

@@ -19,7 +19,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
 
     static constexpr bool is_power_of_two(int value) { return (value & (value - 1)) == 0; }
     static_assert(is_power_of_two(config.wave_m()) &&
-                      (is_power_of_two(config.wave_n()) || B::access == kittens::Access::rows),
+                      (is_power_of_two(config.wave_n()) || B::access == Access::rows),
                   "a wave's base tiles begin where the keys of their rows do");
     // K tile t > 0 comes through set (t - 1) % sets of the registers that loads fill, tile 0 through the last one.
     static constexpr int sets = alternate ? 2 : direct ? 1 : config.in_registers;
@@ -53,15 +53,15 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
     static constexpr int loads_in_flight() {
         constexpr int needed = barrier_slot - slots, half = loads_per_tile / 2;
         if constexpr (alternate)
-            return kittens::load_pipeline<4>{2 * slots,
-                                             {{slots + issue_slot, needed, 2, half},
-                                              {slots + issue_slot, needed + slots, 2, half},
-                                              {issue_slot, needed, 1, half},
-                                              {issue_slot, needed + slots, 1, half}}}
+            return load_pipeline<4>{2 * slots,
+                                    {{slots + issue_slot, needed, 2, half},
+                                     {slots + issue_slot, needed + slots, 2, half},
+                                     {issue_slot, needed, 1, half},
+                                     {issue_slot, needed + slots, 1, half}}}
                 .in_flight(odd * slots + barrier_slot - 1, slots);
         else
-            return kittens::load_pipeline<1>{slots, {{issue_slot, needed, buffers, loads_per_tile}}}
-                .in_flight(barrier_slot - 1, slots);
+            return load_pipeline<1>{slots, {{issue_slot, needed, buffers, loads_per_tile}}}.in_flight(
+                barrier_slot - 1, slots);
     }
 
     // Sums of one K tile, where they are not added to the others as they are.
@@ -100,11 +100,11 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
     }
     template <int n>
     KITTENS_DEVICE void read_a(int set, int buffer, int k) {
-        A::template read<kittens::base_tiles<n, n + 1, 0, 1>>(a_registers[set], a_tile(buffer), row, k);
+        A::template read<base_tiles<n, n + 1, 0, 1>>(a_registers[set], a_tile(buffer), row, k);
     }
     template <int n>
     KITTENS_DEVICE void read_b(int buffer, int k) {
-        B::template read<kittens::base_tiles<n, n + 1, 0, 1>>(b_registers, b_tile(buffer), col, k);
+        B::template read<base_tiles<n, n + 1, 0, 1>>(b_registers, b_tile(buffer), col, k);
     }
 
     // One K tile in buffer `buffer`. `first_set`: the registers that hold its first step of A. `loaded`: the set that
@@ -112,7 +112,6 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
     // `last`: no other tile comes after it.
     template <int first_set, int loaded, bool refilled, bool last>
     KITTENS_DEVICE void k_tile(int buffer) {
-        using namespace kittens;
         using FirstStream = decltype(in_flight.first);
         constexpr int moves = direct ? 0 : FirstStream::items + decltype(in_flight.second)::items;
         int next = 0;
@@ -183,8 +182,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
             }
     }
 
-    KITTENS_DEVICE InterleavedLoop(const GemmArguments& arguments, TileCoordinate tile,
-                                   kittens::shared_byte* lds)
+    KITTENS_DEVICE InterleavedLoop(const GemmArguments& arguments, TileCoordinate tile, shared_byte* lds)
         : Base(arguments, tile, lds), accumulation(arguments, range) {}
 
     // The first tile and as many behind it as there is room for; the first is in LDS afterwards.
@@ -193,34 +191,34 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
         in_flight.second.template issue_first<sets - 1>(0);
         if constexpr (!direct) {
             // In this order: what the loop waits for is counted from here on.
-            kittens::for_each_index<sets - 1>([&](auto set) {
-                kittens::schedule_fence();
+            for_each_index<sets - 1>([&](auto set) {
+                schedule_fence();
                 issue<set.value>(0);
             });
-            kittens::schedule_fence();
+            schedule_fence();
             in_flight.first.loads[0].template commit<sets - 1>(a_tile(0));
             in_flight.second.loads[0].template commit<sets - 1>(b_tile(0));
             issue<sets - 1>(0);
-            kittens::schedule_fence();
+            schedule_fence();
         }
         this->clear_past_k();
         if constexpr (alternate) {
             // The FIFO load queue of the compute unit is shared by its waves: the first tile of all before any other.
-            kittens::s_barrier();
+            s_barrier();
             in_flight.first.issue(1);
             in_flight.first.k_tiles.advance();
             in_flight.second.issue(1);
             in_flight.second.k_tiles.advance();
             issue_pair<1>(3);
-            kittens::wait_vector_memory<2 * loads_per_tile>();
+            wait_vector_memory<2 * loads_per_tile>();
         } else if constexpr (direct) {
             for (int buffer = 1; buffer < buffers; ++buffer) issue(buffer);
-            kittens::wait_vector_memory<(buffers - 1) * loads_per_tile>();
+            wait_vector_memory<(buffers - 1) * loads_per_tile>();
         }
         this->clear_sums();
-        kittens::barrier();
-        kittens::for_each_index<height>([&](auto n) { read_a<n.value>(0, 0, 0); });
-        kittens::for_each_index<width>([&](auto n) { read_b<n.value>(0, 0); });
+        barrier();
+        for_each_index<height>([&](auto n) { read_a<n.value>(0, 0, 0); });
+        for_each_index<width>([&](auto n) { read_b<n.value>(0, 0); });
     }
     KITTENS_DEVICE void run(TileCoordinate tile) {
         prologue();
@@ -228,7 +226,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
         if constexpr (steps % 2 == 0) {
             int buffer = 0;
             while (left > sets)
-                kittens::for_each_index<sets>([&](auto set) { next_tile<set.value, true>(left, buffer); });
+                for_each_index<sets>([&](auto set) { next_tile<set.value, true>(left, buffer); });
             tiles_behind(left, buffer);
             k_tile<0, 0, false, true>(buffer);
         } else {

@@ -25,13 +25,13 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
     static constexpr int phases = 4;
     struct DirectLoads {
         static constexpr int loads = A::Loads::loads_per_wave;
-        static constexpr kittens::load_pipeline<4> a_is_near{
+        static constexpr load_pipeline<4> a_is_near{
             phases, {{0, 0, 1, loads}, {1, 2, 1, loads}, {2, -1, 2, loads}, {3, 1, 2, loads}}};
-        static constexpr kittens::load_pipeline<4> b_is_near{
+        static constexpr load_pipeline<4> b_is_near{
             phases, {{0, -1, 1, loads}, {1, 1, 1, loads}, {2, 0, 2, loads}, {3, 2, 2, loads}}};
         // Every other phase waits for what the next two read.
         static constexpr int in_flight_after(int phase) {
-            if (phase % 2 != 0) return kittens::any_vector_memory;
+            if (phase % 2 != 0) return any_vector_memory;
             const int one = a_is_near.in_flight(phase, 2), other = b_is_near.in_flight(phase, 2);
             return alternate && other < one ? other : one;
         }
@@ -44,13 +44,13 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
     using Base::Base;
 
     KITTENS_DEVICE void read_a(int buffer, int half) {
-        A::template read<kittens::base_tiles<0, height, 0, steps>>(a_registers, a_tile(buffer, half), row, 0);
+        A::template read<base_tiles<0, height, 0, steps>>(a_registers, a_tile(buffer, half), row, 0);
     }
     KITTENS_DEVICE void read_b(int buffer, int half) {
         typename B::Tile tile = b_tile(buffer, half);
         // Beyond the 64 KiB that an offset field spans the beginning of B is part of the register.
         if constexpr (operand_bytes > 65536) tile.data = lds + b_begin + (buffer * 2 + half) * B::Tile::bytes;
-        B::template read<kittens::base_tiles<0, width, 0, steps>>(b_registers[half], tile, col, 0);
+        B::template read<base_tiles<0, width, 0, steps>>(b_registers[half], tile, col, 0);
     }
     // What phase `phase` does for later tiles.
     template <int buffer, int phase, bool steady>
@@ -77,7 +77,6 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
     // One K tile in LDS buffer `buffer`.
     template <int buffer, bool steady>
     KITTENS_DEVICE void k_tile() {
-        using namespace kittens;
         constexpr int products = height * width * steps;  // of a phase, a band of rows by a band of columns
         ping_pong<0, phases, choose<direct, DirectLoads, loads_to_registers>>(
             work<every_slot{0, phases, products}>([&](auto product) KITTENS_INLINE {
@@ -107,7 +106,7 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
             near.issue_first(0);
             far.issue_first(0);
             // The FIFO load queue of the compute unit is shared by its waves: what all need first comes before the rest.
-            kittens::s_barrier();
+            s_barrier();
             far.issue_first(1);
             near.issue_first(1);
             far.template issue<0>(1);
@@ -127,16 +126,15 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
         }
     }
     KITTENS_DEVICE void run(TileCoordinate tile) {
-        b_begin = kittens::opaque(Base::b_begin);
+        b_begin = opaque(Base::b_begin);
         begin_loads();
         this->clear_past_k();
-        if constexpr (direct)
-            kittens::wait_vector_memory<4 * A::Loads::loads_per_wave>();  // the first halves
+        if constexpr (direct) wait_vector_memory<4 * A::Loads::loads_per_wave>();  // the first halves
         this->clear_sums();
-        kittens::barrier();
+        barrier();
         read_b(0, 0);
 
-        kittens::stagger_wave_groups(kittens::wave_id(), [&] {
+        stagger_wave_groups(wave_id(), [&] {
             // `left` goes down by one with every tile, from one less than their number.
             const int &left = in_flight.first.k_tiles.left, &left_of_far = in_flight.second.k_tiles.left;
             if constexpr (direct)

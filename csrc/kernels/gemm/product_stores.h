@@ -5,12 +5,12 @@
 
 namespace hipkittens::gemm {
 
-using kittens::vec;
+using namespace kittens;
 
 // Known to be small: divisions by powers of two become shifts.
 KITTENS_DEVICE int own_lane() {
-    const int lane = kittens::recompute_lane_id();
-    __builtin_assume(lane >= 0 && lane < kittens::wave_lanes);
+    const int lane = recompute_lane_id();
+    __builtin_assume(lane >= 0 && lane < wave_lanes);
     return lane;
 }
 
@@ -39,16 +39,14 @@ struct ProductRows {
 
 // The elements of a chunk that C has, one by one.
 template <class T>
-KITTENS_DEVICE void store_elements(kittens::b128 values, kittens::buffer destination, uint32_t offset,
-                                   int columns_left) {
-    constexpr int count = kittens::b128_bytes / sizeof(T);
+KITTENS_DEVICE void store_elements(b128 values, buffer destination, uint32_t offset, int columns_left) {
+    constexpr int count = b128_bytes / sizeof(T);
     const vec<T, count> elements = __builtin_bit_cast(vec<T, count>, values);
 #pragma unroll
     for (int i = 0; i < count; ++i) {
         const T element = elements[i];
-        kittens::buffer_store(
-            element, destination,
-            i < columns_left ? offset + i * static_cast<int>(sizeof(T)) : kittens::out_of_range);
+        buffer_store(element, destination,
+                     i < columns_left ? offset + i * static_cast<int>(sizeof(T)) : out_of_range);
     }
 }
 
@@ -57,10 +55,10 @@ template <class T, class Accumulator>
 struct ProductStores {
     using Shape = typename Accumulator::shape;
     using Rows = ProductRows<T, Accumulator::cols>;
-    using Stager = kittens::output_stager<Rows>;
+    using Stager = output_stager<Rows>;
 
-    kittens::shared_byte* lds;
-    kittens::buffer destination;
+    shared_byte* lds;
+    buffer destination;
     uint32_t row_bytes;
     int columns;         // of C from the tile's first on
     int lane, row, col;  // of the wave's first band in the tile
@@ -68,9 +66,9 @@ struct ProductStores {
     // `whole` as in store(). The compiler may not see that both convert alike, or it converts everything before it asks.
     template <int step, bool whole>
     KITTENS_DEVICE void write(const Accumulator& sum, int first) const {
-        const kittens::Coordinate own = kittens::row_layout(Shape::value(), lane, 0);
+        const Coordinate own = row_layout(Shape::value(), lane, 0);
         const auto convert = [](vec<float, 4> values) KITTENS_INLINE {
-            if constexpr (!whole) values = kittens::opaque(values);
+            if constexpr (!whole) values = opaque(values);
             return __builtin_convertvector(values, vec<T, 4>);
         };
 #pragma unroll
@@ -86,18 +84,17 @@ struct ProductStores {
     template <bool whole>
     KITTENS_DEVICE void store(int band_row, int band_col, int written, int count) const {
         const int own_row = lane / Stager::vectors_per_row,
-                  own_byte = lane % Stager::vectors_per_row * kittens::b128_bytes;
+                  own_byte = lane % Stager::vectors_per_row * b128_bytes;
         const int column = col + band_col + own_byte / static_cast<int>(sizeof(T));
         const bool inside = own_byte < Accumulator::cols * static_cast<int>(sizeof(T));
         // Nothing is written between rows: what is half a row before has the same banks.
         const int read_byte = inside ? own_byte : own_byte - Rows::row_bytes / 2;
         const auto pass = [&](int first) KITTENS_INLINE {
-            const kittens::b128 values = Stager::read(lds, own_row, first, read_byte);
+            const b128 values = Stager::read(lds, own_row, first, read_byte);
             const uint32_t offset =
                 (row + band_row + written + first + own_row) * row_bytes + column * sizeof(T);
             if constexpr (whole)
-                kittens::buffer_store(values, destination,
-                                      inside && column < columns ? offset : kittens::out_of_range);
+                buffer_store(values, destination, inside && column < columns ? offset : out_of_range);
             else
                 store_elements<T>(values, destination, offset, inside ? columns - column : 0);
         };

@@ -7,26 +7,17 @@ namespace hipkittens::gemm {
 
 inline constexpr int reduce_threads = 256;
 
-KITTENS_DEVICE float element_at(kittens::buffer source, ElementType type, int index) {
-    if (type == ElementType::f32) return kittens::buffer_load<float>(source, index * 4);
-    const uint16_t bits = kittens::buffer_load<uint16_t>(source, index * 2);
-    return type == ElementType::bf16 ? static_cast<float>(__builtin_bit_cast(kittens::bf16, bits))
-                                     : static_cast<float>(__builtin_bit_cast(kittens::half, bits));
-}
-
 // One thread per output element: columns along x, rows along y, batches along z.
 KITTENS_DEVICE void reduce(const ReduceArguments& arguments) {
-    const int64_t row = kittens::workgroup_id_y(), batch = kittens::workgroup_id_z();
-    const int col = kittens::workgroup_id_x() * reduce_threads + kittens::thread_id();
+    const int64_t row = workgroup_id_y(), batch = workgroup_id_z();
+    const int col = workgroup_id_x() * reduce_threads + thread_id();
     if (col >= arguments.n) return;
     const float* partial = arguments.partial + (batch * arguments.m + row) * arguments.n + col;
     float added = 0;
-    if (arguments.bias) {
-        const bool single = arguments.bias_type == ElementType::f32;
-        const kittens::buffer bias{static_cast<const char*>(arguments.bias),
-                                   static_cast<uint32_t>(arguments.n) * (single ? 4u : 2u)};
-        added = element_at(bias, arguments.bias_type, col);
-    }
+    if (arguments.bias)
+        with_element(arguments.bias_type, [&](auto zero) KITTENS_INLINE {
+            added = static_cast<float>(static_cast<const decltype(zero)*>(arguments.bias)[col]);
+        });
     float sum = 0;
     // Several loads at a time; those past the last split read it once more and are not added.
     constexpr int at_once = 8;

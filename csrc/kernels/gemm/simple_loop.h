@@ -16,7 +16,6 @@ struct SimpleLoop : MainLoop<config, Policy, 1> {
     using Base::Base;
 
     KITTENS_DEVICE void multiply() {
-        using namespace kittens;
 #pragma unroll
         for (int k = 0; k < config.tile_k; k += step_k) {
             typename Base::template RegistersA<step_k> a;
@@ -35,7 +34,7 @@ struct SimpleLoop : MainLoop<config, Policy, 1> {
     KITTENS_DEVICE void commit() const {
         in_flight.first.loads[0].commit(a_tile(0));
         in_flight.second.loads[0].commit(b_tile(0));
-        kittens::barrier();
+        barrier();
     }
     KITTENS_DEVICE void run(TileCoordinate tile) {
         in_flight.first.issue_first(0);
@@ -43,13 +42,13 @@ struct SimpleLoop : MainLoop<config, Policy, 1> {
         commit();
         this->clear_past_k();
         this->clear_sums();
-        kittens::barrier();
+        barrier();
         while (in_flight.first.k_tiles.left > 0) {
             in_flight.first.issue(0);
             in_flight.second.issue(0);
             this->advance_both();
             multiply();
-            kittens::barrier();
+            barrier();
             commit();
         }
         multiply();
