@@ -11,6 +11,9 @@ namespace kittens {
 
 using bf16 = __bf16;
 using half = _Float16;
+// 8 bits of e4m3 (gfx942: its own encoding without infinities and negative zero, gfx950: OCP's). A type of its own, so that
+// matrix instructions follow from it; arithmetic on it is that of bits.
+using fp8_e4m3 = unsigned _BitInt(8);
 
 template <class T, int Count>
 using vec = T __attribute__((ext_vector_type(Count)));

@@ -97,6 +97,9 @@ KITTENS_DEVICE V buffer_load(buffer source, uint32_t offset) {
     else if constexpr (sizeof(V) == 4)
         return __builtin_bit_cast(
             V, __builtin_amdgcn_raw_buffer_load_b32(source.descriptor(), offset, source.scalar_offset, 0));
+    else if constexpr (sizeof(V) == 1)
+        return __builtin_bit_cast(
+            V, __builtin_amdgcn_raw_buffer_load_b8(source.descriptor(), offset, source.scalar_offset, 0));
     else
         return __builtin_bit_cast(
             V, __builtin_amdgcn_raw_buffer_load_b16(source.descriptor(), offset, source.scalar_offset, 0));
@@ -344,6 +347,14 @@ KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 8> a, vec<T, 8> b, vec<float, 4
         c = __builtin_amdgcn_mfma_f32_16x16x16f16(a.lo, b.lo, c, 0, 0, 0);
         return __builtin_amdgcn_mfma_f32_16x16x16f16(a.hi, b.hi, c, 0, 0, 0);
     }
+}
+
+// 16 elements of 8 bits hold K = 64, two instructions on both targets.
+KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<fp8_e4m3, 16> a, vec<fp8_e4m3, 16> b, vec<float, 4> c) {
+    using two = vec<long, 2>;
+    const two left = __builtin_bit_cast(two, a), right = __builtin_bit_cast(two, b);
+    c = __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(left[0], right[0], c, 0, 0, 0);
+    return __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(left[1], right[1], c, 0, 0, 0);
 }
 
 // gfx942's own step, of half the K.

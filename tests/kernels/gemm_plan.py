@@ -30,7 +30,7 @@ ROWS = {
 INTERLEAVED = {
     name: (int(in_lds), int(in_registers))
     for name, in_lds, in_registers in re.findall(
-        r"^ROW\(gemm, (\w+),.*, interleaved, (\d+), (\d+)\)", VARIANTS, re.M
+        r"^ROW\(gemm, (\w+),.*, interleaved, (\d+), (\d+), \w+\)", VARIANTS, re.M
     )
 }
 

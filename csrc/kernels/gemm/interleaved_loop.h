@@ -8,18 +8,18 @@ namespace hipkittens::gemm {
 // Several K tiles are in LDS; where loads go through registers two are, and others are on their way there. While a wave
 // multiplies a step of K, it reads the next step's operands into other registers, and in the last step of a tile the
 // next tile's first ones: there is one barrier for each tile, with matrix instructions in flight.
-template <GemmConfig config, class TypeA, class TypeB = TypeA>
-struct InterleavedLoop : MainLoop<config, TypeA, TypeB, 1> {
-    using Base = MainLoop<config, TypeA, TypeB, 1>;
-    using typename Base::A, typename Base::B, typename Base::Accumulator;
+template <GemmConfig config, class Policy>
+struct InterleavedLoop : MainLoop<config, Policy, 1> {
+    using Base = MainLoop<config, Policy, 1>;
     using Base::direct, Base::alternate, Base::buffers, Base::steps, Base::step_k, Base::height, Base::width,
         Base::products, Base::loads_per_tile;
     using Base::range, Base::in_flight, Base::sums, Base::row, Base::col, Base::a_tile, Base::b_tile;
+    using typename Base::A, typename Base::B, typename Base::Accumulator;
     static_assert(buffers >= 2);
 
     static constexpr bool is_power_of_two(int value) { return (value & (value - 1)) == 0; }
     static_assert(is_power_of_two(config.wave_m()) &&
-                      (is_power_of_two(config.wave_n()) || B::access == kittens::Access::rows),
+                      (is_power_of_two(config.wave_n()) || B::access == Access::rows),
                   "a wave's base tiles begin where the keys of their rows do");
     // K tile t > 0 comes through set (t - 1) % sets of the registers that loads fill, tile 0 through the last one.
     static constexpr int sets = alternate ? 2 : direct ? 1 : config.in_registers;
@@ -29,9 +29,9 @@ struct InterleavedLoop : MainLoop<config, TypeA, TypeB, 1> {
     // arrived by then, and the matrix cores have work meanwhile. Direct loads are issued behind it, to the buffer that is
     // read no more; what comes through registers is written to LDS before it.
     static constexpr int slots = steps * products, barrier_slot = slots - products + products / 2,
-                         issue_slot = barrier_slot + (height < products - products / 2
-                                                          ? height
-                                                          : products - products / 2 - 1);
+                         issue_slot =
+                             barrier_slot +
+                             (height < products - products / 2 ? height : products - products / 2 - 1);
     // The next step's base tiles are read two slots apart, A's in even slots and B's in odd ones, but B's not before the
     // products that use its predecessor in the same registers; those of the next tile behind the barrier.
     struct Reads {
@@ -53,19 +53,34 @@ struct InterleavedLoop : MainLoop<config, TypeA, TypeB, 1> {
     static constexpr int loads_in_flight() {
         constexpr int needed = barrier_slot - slots, half = loads_per_tile / 2;
         if constexpr (alternate)
-            return kittens::load_pipeline<4>{2 * slots,
-                                             {{slots + issue_slot, needed, 2, half},
-                                              {slots + issue_slot, needed + slots, 2, half},
-                                              {issue_slot, needed, 1, half},
-                                              {issue_slot, needed + slots, 1, half}}}
+            return load_pipeline<4>{2 * slots,
+                                    {{slots + issue_slot, needed, 2, half},
+                                     {slots + issue_slot, needed + slots, 2, half},
+                                     {issue_slot, needed, 1, half},
+                                     {issue_slot, needed + slots, 1, half}}}
                 .in_flight(odd * slots + barrier_slot - 1, slots);
         else
-            return kittens::load_pipeline<1>{slots, {{issue_slot, needed, buffers, loads_per_tile}}}.in_flight(
+            return load_pipeline<1>{slots, {{issue_slot, needed, buffers, loads_per_tile}}}.in_flight(
                 barrier_slot - 1, slots);
     }
 
+    // Sums of one K tile, where they are not added to the others as they are.
+    using Accumulation = typename Policy::Accumulation;
+    static constexpr bool promotes = Accumulation::promotes;
+    struct Promotions {
+        int items;
+        bool fenced = true;
+        constexpr int size() const { return items; }
+        constexpr int slot(int n) const {  // behind the product's latency, where there is a tile's end before
+            return n + 2 < products ? slots - products + n + 2 : slots - 1;
+        }
+    };
+    static_assert(!promotes || steps % 2 == 0, "no tile past the last");
+
     typename Base::template RegistersA<step_k> a_registers[2];
     typename Base::template RegistersB<step_k> b_registers;
+    Accumulator partial;  // of one K tile, where it promotes
+    Accumulation accumulation;
 
     KITTENS_DEVICE static int after(int buffer) { return buffer + 1 == buffers ? 0 : buffer + 1; }
     template <int set = 0>
@@ -85,11 +100,11 @@ struct InterleavedLoop : MainLoop<config, TypeA, TypeB, 1> {
     }
     template <int n>
     KITTENS_DEVICE void read_a(int set, int buffer, int k) {
-        A::template read<kittens::base_tiles<n, n + 1, 0, 1>>(a_registers[set], a_tile(buffer), row, k);
+        A::template read<base_tiles<n, n + 1, 0, 1>>(a_registers[set], a_tile(buffer), row, k);
     }
     template <int n>
     KITTENS_DEVICE void read_b(int buffer, int k) {
-        B::template read<kittens::base_tiles<n, n + 1, 0, 1>>(b_registers, b_tile(buffer), col, k);
+        B::template read<base_tiles<n, n + 1, 0, 1>>(b_registers, b_tile(buffer), col, k);
     }
 
     // One K tile in buffer `buffer`. `first_set`: the registers that hold its first step of A. `loaded`: the set that
@@ -97,7 +112,6 @@ struct InterleavedLoop : MainLoop<config, TypeA, TypeB, 1> {
     // `last`: no other tile comes after it.
     template <int first_set, int loaded, bool refilled, bool last>
     KITTENS_DEVICE void k_tile(int buffer) {
-        using namespace kittens;
         using FirstStream = decltype(in_flight.first);
         constexpr int moves = direct ? 0 : FirstStream::items + decltype(in_flight.second)::items;
         int next = 0;
@@ -110,13 +124,21 @@ struct InterleavedLoop : MainLoop<config, TypeA, TypeB, 1> {
                     wait_lds<0>();
                 s_barrier();
             }),
+            work<in_slot{0, promotes}>([&](auto) KITTENS_INLINE { accumulation.begin_k_tile(); }),
             // Down a column of base tiles, then the next: as soon as a column is done, its base tile of B can be replaced.
             work<every_slot{0, slots, 1, true}>([&](auto slot) KITTENS_INLINE {
                 constexpr int i = slot.value % height, j = slot.value % products / height,
                               set = (first_set + slot.value / products) % 2;
-                auto& sum = sums[0][0].tiles[i][j];
+                auto& sum = (promotes ? partial : sums[0][0]).tiles[i][j];
+                if constexpr (promotes && slot.value < products) sum = {};
                 sum = multiply_base<row_l, typename Accumulator::shape>(
-                    A::template fragment<i, 0>(a_registers[set]), B::template fragment<j, 0>(b_registers), sum);
+                    A::template fragment<i, 0>(a_registers[set]), B::template fragment<j, 0>(b_registers),
+                    sum);
+            }),
+            work<Promotions{promotes ? products : 0}>([&](auto n) KITTENS_INLINE {
+                constexpr int i = n.value % height, j = n.value / height;
+                auto& sum = sums[0][0].tiles[i][j];
+                sum = accumulation.promoted(sum, partial.tiles[i][j], i, j);
             }),
             work<Reads{height, 0, 0, last}>([&](auto item) KITTENS_INLINE {
                 constexpr int step = item.value / height + 1;
@@ -160,7 +182,8 @@ struct InterleavedLoop : MainLoop<config, TypeA, TypeB, 1> {
             }
     }
 
-    using Base::Base;
+    KITTENS_DEVICE InterleavedLoop(const GemmArguments& arguments, TileCoordinate tile, shared_byte* lds)
+        : Base(arguments, tile, lds), accumulation(arguments, range) {}
 
     // The first tile and as many behind it as there is room for; the first is in LDS afterwards.
     KITTENS_DEVICE void prologue() {
@@ -168,34 +191,34 @@ struct InterleavedLoop : MainLoop<config, TypeA, TypeB, 1> {
         in_flight.second.template issue_first<sets - 1>(0);
         if constexpr (!direct) {
             // In this order: what the loop waits for is counted from here on.
-            kittens::for_each_index<sets - 1>([&](auto set) {
-                kittens::schedule_fence();
+            for_each_index<sets - 1>([&](auto set) {
+                schedule_fence();
                 issue<set.value>(0);
             });
-            kittens::schedule_fence();
+            schedule_fence();
             in_flight.first.loads[0].template commit<sets - 1>(a_tile(0));
             in_flight.second.loads[0].template commit<sets - 1>(b_tile(0));
             issue<sets - 1>(0);
-            kittens::schedule_fence();
+            schedule_fence();
         }
         this->clear_past_k();
         if constexpr (alternate) {
             // The FIFO load queue of the compute unit is shared by its waves: the first tile of all before any other.
-            kittens::s_barrier();
+            s_barrier();
             in_flight.first.issue(1);
             in_flight.first.k_tiles.advance();
             in_flight.second.issue(1);
             in_flight.second.k_tiles.advance();
             issue_pair<1>(3);
-            kittens::wait_vector_memory<2 * loads_per_tile>();
+            wait_vector_memory<2 * loads_per_tile>();
         } else if constexpr (direct) {
             for (int buffer = 1; buffer < buffers; ++buffer) issue(buffer);
-            kittens::wait_vector_memory<(buffers - 1) * loads_per_tile>();
+            wait_vector_memory<(buffers - 1) * loads_per_tile>();
         }
         this->clear_sums();
-        kittens::barrier();
-        kittens::for_each_index<height>([&](auto n) { read_a<n.value>(0, 0, 0); });
-        kittens::for_each_index<width>([&](auto n) { read_b<n.value>(0, 0); });
+        barrier();
+        for_each_index<height>([&](auto n) { read_a<n.value>(0, 0, 0); });
+        for_each_index<width>([&](auto n) { read_b<n.value>(0, 0); });
     }
     KITTENS_DEVICE void run(TileCoordinate tile) {
         prologue();
@@ -203,7 +226,7 @@ struct InterleavedLoop : MainLoop<config, TypeA, TypeB, 1> {
         if constexpr (steps % 2 == 0) {
             int buffer = 0;
             while (left > sets)
-                kittens::for_each_index<sets>([&](auto set) { next_tile<set.value, true>(left, buffer); });
+                for_each_index<sets>([&](auto set) { next_tile<set.value, true>(left, buffer); });
             tiles_behind(left, buffer);
             k_tile<0, 0, false, true>(buffer);
         } else {

@@ -12,19 +12,18 @@ namespace hipkittens::gemm {
 // At least the waves of one workgroup fit on the four SIMDs.
 template <GemmConfig config>
 struct GemmKernel {
-    using Type = typename element_of<config.input>::value;
-    using Loop = kittens::choose<
-        config.schedule == Schedule::ping_pong, PingPongLoop<config, Type>,
-        kittens::choose<config.schedule == Schedule::interleaved, InterleavedLoop<config, Type>,
-                        SimpleLoop<config, Type>>>;
+    using Policy = GemmPolicy<typename element_of<config.input>::value>;
+    using Loop = choose<config.schedule == Schedule::ping_pong, PingPongLoop<config, Policy>,
+                        choose<config.schedule == Schedule::interleaved, InterleavedLoop<config, Policy>,
+                               SimpleLoop<config, Policy>>>;
     static constexpr int threads = config.threads(), waves_per_simd = threads / 256,
                          lds_bytes = Loop::lds_bytes;
 
-    KITTENS_DEVICE static void run(const GemmArguments& arguments, kittens::shared_byte* lds) {
-        const TilePosition position = tile_of_workgroup(kittens::workgroup_id_x(), arguments.order);
-        const TileCoordinate tile{
-            static_cast<int>(position.m) * config.tile_m, static_cast<int>(position.n) * config.tile_n,
-            static_cast<int>(kittens::workgroup_id_y()), static_cast<int64_t>(kittens::workgroup_id_z())};
+    KITTENS_DEVICE static void run(const GemmArguments& arguments, shared_byte* lds) {
+        const TilePosition position = tile_of_workgroup(workgroup_id_x(), arguments.order);
+        const TileCoordinate tile{static_cast<int>(position.m) * config.tile_m,
+                                  static_cast<int>(position.n) * config.tile_n,
+                                  static_cast<int>(workgroup_id_y()), static_cast<int64_t>(workgroup_id_z())};
         Loop(arguments, tile, lds).run(tile);
     }
 };

@@ -1,6 +1,7 @@
 // kernels/gemm/main_loop.h: what the schedules of a main loop share: both operands, the accumulators, begin and end.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "accumulation.h"
 #include "epilogue.h"
 #include "operand_stream.h"
 
@@ -13,21 +14,31 @@ KITTENS_DEVICE bool loads_a_first(TileCoordinate tile, const GemmConfig& config)
     return (tile.m / config.tile_m + tile.n / config.tile_n) % 2 == 0;
 }
 
+// What a product is besides its row: the elements of both operands, what becomes of sums, and what is done to those of a
+// K tile before they are added (accumulation.h).
+template <class TypeA_, class TypeB_ = TypeA_, class Epilogue_ = Epilogue<SplitDestination, AddBias>,
+          class Accumulation_ = AccumulateInPlace>
+struct GemmPolicy {
+    using TypeA = TypeA_;
+    using TypeB = TypeB_;
+    using Epilogue = Epilogue_;
+    using Accumulation = Accumulation_;
+};
+
 // A K tile of each operand is in `pieces` tiles in LDS, and a wave multiplies as many bands of rows by as many of columns.
-template <GemmConfig config, class TypeA, class TypeB, int pieces>
+template <GemmConfig config, class Policy, int pieces>
 struct MainLoop {
-    using A = Operand<TypeA, config.tile_m / pieces, !config.a_is_transposed(), config>;
-    using B = Operand<TypeB, config.tile_n / pieces, config.b_is_transposed(), config>;
+    using A = Operand<typename Policy::TypeA, config.tile_m / pieces, !config.a_is_transposed(), config>;
+    using B = Operand<typename Policy::TypeB, config.tile_n / pieces, config.b_is_transposed(), config>;
     static_assert(A::step_k == B::step_k && A::fill == B::fill, "both operands order K alike");
-    static constexpr bool direct = A::fill == kittens::Fill::direct,
+    static constexpr bool direct = A::fill == Fill::direct,
                           alternate = direct && config.load_order == LoadOrder::alternate;
     static constexpr int step_k = A::step_k, steps = config.tile_k / step_k,
                          waves = config.waves_m * config.waves_n,
                          loads_per_tile = pieces * (A::Loads::loads_per_wave + B::Loads::loads_per_wave);
 
-    using Accumulator =
-        kittens::rt<float, config.wave_m() / pieces, config.wave_n() / pieces, kittens::row_l,
-                    kittens::base_shape<config.matrix, config.matrix, 4>>;
+    using Accumulator = rt<float, config.wave_m() / pieces, config.wave_n() / pieces, row_l,
+                           base_shape<config.matrix, config.matrix, 4>>;
     static constexpr int height = Accumulator::height, width = Accumulator::width,
                          products = height * width;  // of a step
     template <int k>
@@ -35,25 +46,23 @@ struct MainLoop {
     template <int k>
     using RegistersB = typename B::template Registers<Accumulator::cols, k>;
 
-    static constexpr int buffers = direct                                      ? config.buffers
-                                   : config.schedule == Schedule::interleaved ? 2
-                                                                              : 1;
+    static constexpr int buffers = direct ? config.buffers : config.schedule == Schedule::interleaved ? 2 : 1;
     static constexpr int b_begin = buffers * pieces * A::Tile::bytes,
                          operand_bytes = b_begin + buffers * pieces * B::Tile::bytes,
                          product_bytes =
                              waves * config.matrix * ProductRows<float, Accumulator::cols>::row_bytes,
                          lds_bytes = operand_bytes > product_bytes ? operand_bytes : product_bytes;
-    static_assert(lds_bytes <= kittens::target.lds_bytes, "the K tiles in flight fit in LDS");
+    static_assert(lds_bytes <= target.lds_bytes, "the K tiles in flight fit in LDS");
 
     using StreamA = OperandStream<A, pieces>;
     using StreamB = OperandStream<B, pieces>;
     // A and B, or with alternate loads the operand whose tiles this workgroup issues first and the other one.
     struct Streams {
         StreamA first;
-        kittens::choose<alternate, StreamA, StreamB> second;
+        choose<alternate, StreamA, StreamB> second;
     };
     KITTENS_DEVICE static Streams streams(const GemmArguments& arguments, TileCoordinate tile, KRange range,
-                                          kittens::shared_byte* lds) {
+                                          shared_byte* lds) {
         const typename A::Source source_a(arguments.a, tile.batch, arguments.m, arguments.k, tile.m);
         const typename B::Source source_b(arguments.b, tile.batch, arguments.n, arguments.k, tile.n);
         const StreamA a(source_a, range, lds);
@@ -69,18 +78,18 @@ struct MainLoop {
         }
     }
 
-    kittens::shared_byte* lds;
+    shared_byte* lds;
     KRange range;
     Streams in_flight;
     int row, col;  // of the wave's first band in its piece
     Accumulator sums[pieces][pieces];
 
-    KITTENS_DEVICE MainLoop(const GemmArguments& arguments, TileCoordinate tile, kittens::shared_byte* lds)
+    KITTENS_DEVICE MainLoop(const GemmArguments& arguments, TileCoordinate tile, shared_byte* lds)
         : lds(lds),
           range(arguments, tile.split, config.tile_k),
           in_flight(streams(arguments, tile, range, lds)),
-          row(kittens::wave_id() / config.waves_n * Accumulator::rows),
-          col(kittens::wave_id() % config.waves_n * Accumulator::cols) {}
+          row(wave_id() / config.waves_n * Accumulator::rows),
+          col(wave_id() % config.waves_n * Accumulator::cols) {}
 
     KITTENS_DEVICE typename A::Tile a_tile(int buffer, int piece = 0) const {
         return {lds + (buffer * pieces + piece) * A::Tile::bytes};
@@ -93,15 +102,15 @@ struct MainLoop {
     KITTENS_DEVICE void advance_both() {
         auto &first = in_flight.first.k_tiles, &second = in_flight.second.k_tiles;
         first.source.advance(), second.source.advance();
-        if constexpr (!steady)
+        if constexpr (!steady && A::fill != Fill::elements)
             if (first.left == 1) first.source.close(), second.source.close();
         --first.left;
     }
     // Behind the loads of the first K tile.
     KITTENS_DEVICE void clear_past_k() const {
         if (!A::is_cut(range.valid_k)) return;
-        if constexpr (direct) kittens::wait_vector_memory<0>();
-        kittens::barrier();
+        if constexpr (direct) wait_vector_memory<0>();
+        barrier();
 #pragma unroll
         for (int piece = 0; piece < pieces; ++piece) {
             A::clear_past(a_tile(0, piece), range.valid_k);
@@ -116,11 +125,11 @@ struct MainLoop {
     }
     KITTENS_DEVICE void store(TileCoordinate tile) {
         // The product goes out through LDS: nothing of any wave may still be on its way there.
-        if constexpr (direct) kittens::wait_vector_memory<0>();
-        kittens::barrier();
+        if constexpr (direct) wait_vector_memory<0>();
+        barrier();
         constexpr int wave_bytes = lds_bytes / waves;
-        store_product<wave_bytes>(sums, kittens::reload_arguments<GemmArguments>(), tile, row, col, A::rows,
-                                  B::rows, lds + kittens::wave_id() * wave_bytes);
+        Policy::Epilogue::template store<wave_bytes>(sums, reload_arguments<GemmArguments>(), tile, row, col,
+                                                     A::rows, B::rows, lds + wave_id() * wave_bytes);
     }
 };
 

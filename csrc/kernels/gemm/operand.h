@@ -8,6 +8,8 @@
 
 namespace hipkittens::gemm {
 
+using namespace kittens;
+
 // A workgroup's share of K, in tiles. Its last tile, which K may cut, is taken first: masks and clearing stay
 // out of the loop, and every other tile begins on a multiple of tile_k.
 struct KRange {
@@ -27,7 +29,7 @@ struct KRange {
 // An operand in memory: its rows run along K or along the product's own dimension.
 template <class T, bool k_is_contiguous, int tile_k>
 struct OperandSource {
-    kittens::global_matrix<const T> matrix;
+    global_matrix<const T> matrix;
     int origin;  // the workgroup's first row (of A) or column (of B) of the product
 
     KITTENS_DEVICE OperandSource(MatrixArgument argument, int64_t batch, int extent, int k, int origin)
@@ -35,7 +37,7 @@ struct OperandSource {
         matrix = {static_cast<const T*>(argument.data) + batch * argument.batch_stride,
                   argument.leading_stride, k_is_contiguous ? extent : k, k_is_contiguous ? k : extent};
     }
-    KITTENS_DEVICE kittens::global_window window(int k_tile) const {
+    KITTENS_DEVICE global_window window(int k_tile) const {
         const int64_t k = static_cast<int64_t>(k_tile) * tile_k;
         return k_is_contiguous ? matrix.window(origin, k) : matrix.window(k, origin);
     }
@@ -50,33 +52,27 @@ template <class T, int extent, bool k_is_contiguous, GemmConfig config>
 struct Operand {
     static constexpr bool along_k = k_is_contiguous;
     static constexpr int rows = extent, tile_k = config.tile_k, threads = config.threads(),
-                         vector_elements = kittens::b128_bytes / sizeof(T);
-    static constexpr kittens::Fill fill =
-        config.row_start == RowStart::element ? kittens::Fill::elements : kittens::vector_fill;
+                         vector_elements = b128_bytes / sizeof(T);
+    static constexpr Fill fill = config.row_start == RowStart::element ? Fill::elements : vector_fill;
     // Transposed in the LDS read where the target can, else on the way into LDS.
-    static constexpr bool read_transposed = !k_is_contiguous && kittens::target.transposed_lds_read,
+    static constexpr bool read_transposed = !k_is_contiguous && target.transposed_lds_read,
                           filled_transposed = !k_is_contiguous && !read_transposed;
-    static_assert(k_is_contiguous || kittens::is_16bit<T>, "transposition moves 16-bit elements");
+    static_assert(k_is_contiguous || is_16bit<T>, "transposition moves 16-bit elements");
 
     using Source = OperandSource<T, k_is_contiguous, tile_k>;
-    using base = kittens::base_shape<config.matrix, kittens::wave_lanes * vector_elements / config.matrix,
-                                     vector_elements>;
+    using base = base_shape<config.matrix, wave_lanes * vector_elements / config.matrix, vector_elements>;
     static constexpr int step_k = base::cols;
-    static constexpr kittens::Access access = filled_transposed     ? kittens::Access::rows_written_in_runs
-                                              : !read_transposed    ? kittens::Access::rows
-                                              : config.matrix == 16 ? kittens::Access::columns_16
-                                                                    : kittens::Access::columns_32;
-    using Tile = kittens::choose<read_transposed, kittens::st<T, tile_k, extent, access>,
-                                 kittens::st<T, extent, tile_k, access>>;
+    static constexpr Access access = filled_transposed     ? Access::rows_written_in_runs
+                                     : !read_transposed    ? Access::rows
+                                     : config.matrix == 16 ? Access::columns_16
+                                                           : Access::columns_32;
+    using Tile = choose<read_transposed, st<T, tile_k, extent, access>, st<T, extent, tile_k, access>>;
     template <int rows, int k>
     using Registers =
-        kittens::choose<read_transposed,
-                        kittens::rt<T, k, rows, kittens::col_l, kittens::transposed_shape<base>>,
-                        kittens::rt<T, rows, k, kittens::row_l, base>>;
-    using Loads = kittens::choose<
-        filled_transposed,
-        kittens::global_to_shared_transposed<Tile, threads, fill, config.in_registers>,
-        kittens::global_to_shared<Tile, threads, fill, config.in_registers>>;
+        choose<read_transposed, rt<T, k, rows, col_l, transposed_shape<base>>, rt<T, rows, k, row_l, base>>;
+    using Loads =
+        choose<filled_transposed, global_to_shared_transposed<Tile, threads, fill, config.in_registers>,
+               global_to_shared<Tile, threads, fill, config.in_registers>>;
 
     // Only K is ever masked: what rows of the product beyond the matrix read never leaves their own row of the accumulator.
     KITTENS_DEVICE static int valid_rows(int valid_k) { return k_is_contiguous ? Tile::rows : valid_k; }
@@ -85,14 +81,14 @@ struct Operand {
     // K ends inside 16 bytes, which are loaded whole: only rows that run along K are cut there.
     KITTENS_DEVICE static bool is_cut(int valid_k) { return valid_k % vector_elements != 0; }
     KITTENS_DEVICE static void clear_past(Tile tile, int valid_k) {
-        if constexpr (k_is_contiguous) kittens::zero_columns<threads>(tile, valid_k);
+        if constexpr (k_is_contiguous) zero_columns<threads>(tile, valid_k);
     }
     template <class Part, class Register>
     KITTENS_DEVICE static void read(Register& registers, Tile tile, int row, int k) {
         if constexpr (read_transposed)
-            kittens::load_part<kittens::transposed_base_tiles<Part>>(registers, tile, k, row);
+            load_part<transposed_base_tiles<Part>>(registers, tile, k, row);
         else
-            kittens::load_part<Part>(registers, tile, row, k);
+            load_part<Part>(registers, tile, row, k);
     }
     template <int row, int k, class Register>
     KITTENS_DEVICE static const typename Register::fragment& fragment(const Register& registers) {

@@ -5,26 +5,36 @@
 
 namespace hipkittens::gemm {
 
-// Loads of an operand, a K tile of which is `pieces` tiles in LDS. All of K is in one buffer.
+// Loads of an operand, a K tile of which is `pieces` tiles in LDS.
 template <class Operand, int pieces>
 struct OperandStream {
     using Tile = typename Operand::Tile;
     using Loads = typename Operand::Loads;
-    static constexpr bool direct = Operand::fill == kittens::Fill::direct;
+    static constexpr bool direct = Operand::fill == Fill::direct;
 
-    kittens::tile_iterator<kittens::tiles_of_buffer> k_tiles;  // not yet issued, after the first of the range
+    // All of K is in one buffer; but rows that have no alignment may be anywhere.
+    static constexpr bool one_buffer = Operand::fill != Fill::elements;
+    using TileSource = choose<one_buffer, tiles_of_buffer, tiles_of_window>;
+
+    tile_iterator<TileSource> k_tiles;  // not yet issued, after the first of the range
     Loads loads[pieces];
-    kittens::buffer first_view;  // of the range's first tile, which K may cut
+    buffer first_view;  // of the range's first tile, which K may cut
     uint32_t first_offsets[pieces][Loads::passes];
     int valid_k;
-    kittens::shared_byte* lds;
+    shared_byte* lds;
 
     template <class Source>
-    KITTENS_DEVICE OperandStream(const Source& source, KRange range, kittens::shared_byte* lds)
-        : k_tiles(kittens::tiles_of_buffer::iterator(Loads::prepared(source.window(range.begin).view()),
-                                                     source.step_bytes(), range.count() - 1)),
-          valid_k(range.valid_k),
-          lds(lds) {
+    KITTENS_DEVICE static auto tiles_behind_first(const Source& source, KRange range) {
+        const global_window window = source.window(range.begin);
+        const int64_t step = source.step_bytes();
+        if constexpr (one_buffer)
+            return TileSource::iterator(Loads::prepared(window.view()), step, range.count() - 1);
+        else
+            return tile_iterator<TileSource>{{window, step}, range.count() - 1};
+    }
+    template <class Source>
+    KITTENS_DEVICE OperandStream(const Source& source, KRange range, shared_byte* lds)
+        : k_tiles(tiles_behind_first(source, range)), valid_k(range.valid_k), lds(lds) {
         first_view = Loads::prepared(source.window(range.last).view());
 #pragma unroll
         for (int piece = 0; piece < pieces; ++piece) {
@@ -65,22 +75,22 @@ struct OperandStream {
     KITTENS_DEVICE void replace_where(bool replaced, const Other& other) {
         static_assert(direct && Other::Loads::passes == Loads::passes && Other::Tile::bytes == Tile::bytes,
                       "the operands are loaded alike");
-        const auto take = [&](kittens::buffer& mine, kittens::buffer its) {
-            mine = {replaced ? its.base : mine.base, replaced ? its.bytes : mine.bytes,
-                    replaced ? its.scalar_offset : mine.scalar_offset};
+        const auto take = [&](auto& mine, auto its) KITTENS_INLINE { mine = replaced ? its : mine; };
+        const auto take_buffer = [&](buffer& mine, buffer its) KITTENS_INLINE {
+            take(mine.base, its.base), take(mine.bytes, its.bytes),
+                take(mine.scalar_offset, its.scalar_offset);
         };
-        take(k_tiles.source.current, other.k_tiles.source.current);
-        take(first_view, other.first_view);
-        if (replaced) k_tiles.source.step = other.k_tiles.source.step;
-        if (replaced) lds = other.lds;
+        take_buffer(k_tiles.source.current, other.k_tiles.source.current);
+        take_buffer(first_view, other.first_view);
+        take(k_tiles.source.step, other.k_tiles.source.step);
+        take(lds, other.lds);
 #pragma unroll
         for (int piece = 0; piece < pieces; ++piece)
 #pragma unroll
-            for (int pass = 0; pass < Loads::passes; ++pass)
-                if (replaced) {
-                    loads[piece].offsets[pass] = other.loads[piece].offsets[pass];
-                    first_offsets[piece][pass] = other.first_offsets[piece][pass];
-                }
+            for (int pass = 0; pass < Loads::passes; ++pass) {
+                take(loads[piece].offsets[pass], other.loads[piece].offsets[pass]);
+                take(first_offsets[piece][pass], other.first_offsets[piece][pass]);
+            }
     }
 };
 

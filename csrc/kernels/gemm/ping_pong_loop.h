@@ -7,13 +7,13 @@ namespace hipkittens::gemm {
 
 // A wave multiplies two bands of rows by two bands of columns, one of each half of the tile: as soon as every wave has
 // read its first band, the first half of the buffer is free.
-template <GemmConfig config, class TypeA, class TypeB = TypeA>
-struct PingPongLoop : MainLoop<config, TypeA, TypeB, 2> {
-    using Base = MainLoop<config, TypeA, TypeB, 2>;
-    using typename Base::A, typename Base::B, typename Base::Accumulator;
+template <GemmConfig config, class Policy>
+struct PingPongLoop : MainLoop<config, Policy, 2> {
+    using Base = MainLoop<config, Policy, 2>;
     using Base::direct, Base::alternate, Base::buffers, Base::steps, Base::height, Base::width,
         Base::operand_bytes;
     using Base::lds, Base::in_flight, Base::sums, Base::row, Base::col, Base::a_tile, Base::b_tile;
+    using typename Base::A, typename Base::B, typename Base::Accumulator;
     static_assert(config.threads() == 512, "ping-pong is a schedule of eight waves");
     static_assert(!direct || A::Loads::loads_per_wave == B::Loads::loads_per_wave);
 
@@ -25,13 +25,13 @@ struct PingPongLoop : MainLoop<config, TypeA, TypeB, 2> {
     static constexpr int phases = 4;
     struct DirectLoads {
         static constexpr int loads = A::Loads::loads_per_wave;
-        static constexpr kittens::load_pipeline<4> a_is_near{
+        static constexpr load_pipeline<4> a_is_near{
             phases, {{0, 0, 1, loads}, {1, 2, 1, loads}, {2, -1, 2, loads}, {3, 1, 2, loads}}};
-        static constexpr kittens::load_pipeline<4> b_is_near{
+        static constexpr load_pipeline<4> b_is_near{
             phases, {{0, -1, 1, loads}, {1, 1, 1, loads}, {2, 0, 2, loads}, {3, 2, 2, loads}}};
         // Every other phase waits for what the next two read.
         static constexpr int in_flight_after(int phase) {
-            if (phase % 2 != 0) return kittens::any_vector_memory;
+            if (phase % 2 != 0) return any_vector_memory;
             const int one = a_is_near.in_flight(phase, 2), other = b_is_near.in_flight(phase, 2);
             return alternate && other < one ? other : one;
         }
@@ -44,13 +44,13 @@ struct PingPongLoop : MainLoop<config, TypeA, TypeB, 2> {
     using Base::Base;
 
     KITTENS_DEVICE void read_a(int buffer, int half) {
-        A::template read<kittens::base_tiles<0, height, 0, steps>>(a_registers, a_tile(buffer, half), row, 0);
+        A::template read<base_tiles<0, height, 0, steps>>(a_registers, a_tile(buffer, half), row, 0);
     }
     KITTENS_DEVICE void read_b(int buffer, int half) {
         typename B::Tile tile = b_tile(buffer, half);
         // Beyond the 64 KiB that an offset field spans the beginning of B is part of the register.
         if constexpr (operand_bytes > 65536) tile.data = lds + b_begin + (buffer * 2 + half) * B::Tile::bytes;
-        B::template read<kittens::base_tiles<0, width, 0, steps>>(b_registers[half], tile, col, 0);
+        B::template read<base_tiles<0, width, 0, steps>>(b_registers[half], tile, col, 0);
     }
     // What phase `phase` does for later tiles.
     template <int buffer, int phase, bool steady>
@@ -77,17 +77,17 @@ struct PingPongLoop : MainLoop<config, TypeA, TypeB, 2> {
     // One K tile in LDS buffer `buffer`.
     template <int buffer, bool steady>
     KITTENS_DEVICE void k_tile() {
-        using namespace kittens;
         constexpr int products = height * width * steps;  // of a phase, a band of rows by a band of columns
         ping_pong<0, phases, choose<direct, DirectLoads, loads_to_registers>>(
             work<every_slot{0, phases, products}>([&](auto product) KITTENS_INLINE {
-                constexpr int band_row = product.value / products / 2, band_col = product.value / products % 2,
+                constexpr int band_row = product.value / products / 2,
+                              band_col = product.value / products % 2,
                               k = product.value % products / (height * width),
                               i = product.value / width % height, j = product.value % width;
                 auto& sum = sums[band_row][band_col].tiles[i][j];
                 sum = multiply_base<row_l, typename Accumulator::shape>(
-                    A::template fragment<i, k>(a_registers), B::template fragment<j, k>(b_registers[band_col]),
-                    sum);
+                    A::template fragment<i, k>(a_registers),
+                    B::template fragment<j, k>(b_registers[band_col]), sum);
             }),
             work<every_slot{0, phases}>([&](auto phase) KITTENS_INLINE {
                 if constexpr (phase.value == 0) read_a(buffer, 0);
@@ -95,8 +95,8 @@ struct PingPongLoop : MainLoop<config, TypeA, TypeB, 2> {
                 if constexpr (phase.value == 2) read_a(buffer, 1);
                 if constexpr (phase.value == 3) read_b(buffers == 2 ? 1 - buffer : 0, 0);
             }),
-            work<every_slot{0, phases}>(
-                [&](auto phase) KITTENS_INLINE { refill<buffer, phase.value, steady>(); }));
+            work<every_slot{0, phases}>([&](auto phase)
+                                            KITTENS_INLINE { refill<buffer, phase.value, steady>(); }));
     }
 
     // As if two tiles before the first had run.
@@ -106,7 +106,7 @@ struct PingPongLoop : MainLoop<config, TypeA, TypeB, 2> {
             near.issue_first(0);
             far.issue_first(0);
             // The FIFO load queue of the compute unit is shared by its waves: what all need first comes before the rest.
-            kittens::s_barrier();
+            s_barrier();
             far.issue_first(1);
             near.issue_first(1);
             far.template issue<0>(1);
@@ -126,15 +126,15 @@ struct PingPongLoop : MainLoop<config, TypeA, TypeB, 2> {
         }
     }
     KITTENS_DEVICE void run(TileCoordinate tile) {
-        b_begin = kittens::opaque(Base::b_begin);
+        b_begin = opaque(Base::b_begin);
         begin_loads();
         this->clear_past_k();
-        if constexpr (direct) kittens::wait_vector_memory<4 * A::Loads::loads_per_wave>();  // the first halves
+        if constexpr (direct) wait_vector_memory<4 * A::Loads::loads_per_wave>();  // the first halves
         this->clear_sums();
-        kittens::barrier();
+        barrier();
         read_b(0, 0);
 
-        kittens::stagger_wave_groups(kittens::wave_id(), [&] {
+        stagger_wave_groups(wave_id(), [&] {
             // `left` goes down by one with every tile, from one less than their number.
             const int &left = in_flight.first.k_tiles.left, &left_of_far = in_flight.second.k_tiles.left;
             if constexpr (direct)

@@ -64,9 +64,10 @@ void check(const Problem& p) {
 
 // Loads of 16 bytes need rows that begin on 4 bytes and hold whole dwords (CDNA3 ISA manual 9.1: buffer
 // dwords are aligned).
-bool rows_are_dwords(const Matrix& m, Stored stored, int64_t batch) {
-    return reinterpret_cast<uintptr_t>(m.data) % 4 == 0 && stored.cols % 2 == 0 &&
-           (stored.rows == 1 || m.leading_stride % 2 == 0) && (batch == 1 || m.batch_stride % 2 == 0);
+bool rows_are_dwords(const Matrix& m, Stored stored, int64_t batch, ElementType type) {
+    const auto dwords = [&](int64_t elements) { return elements * size_of(type) % 4 == 0; };
+    return reinterpret_cast<uintptr_t>(m.data) % 4 == 0 && dwords(stored.cols) &&
+           (stored.rows == 1 || dwords(m.leading_stride)) && (batch == 1 || dwords(m.batch_stride));
 }
 
 Orientation orientation_of(const Problem& p) {
@@ -161,14 +162,16 @@ double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) 
 }
 
 int64_t largest_stride_bytes(const Problem& p, const GemmConfig& config) {
-    const int64_t a = (config.a_is_transposed() ? config.tile_k : config.tile_m) * p.a.leading_stride * 2;
-    const int64_t b = (config.b_is_transposed() ? config.tile_n : config.tile_k) * p.b.leading_stride * 2;
-    const int64_t c = config.tile_m * std::max(p.c.leading_stride, p.n) * 4;
+    const int64_t size = size_of(config.input), row_a = p.a.leading_stride * size,
+                  row_b = p.b.leading_stride * size;
+    const int64_t a = (config.a_is_transposed() ? config.tile_k : config.tile_m) * row_a;
+    const int64_t b = (config.b_is_transposed() ? config.tile_n : config.tile_k) * row_b;
+    const int64_t c = config.tile_m * std::max(p.c.leading_stride, p.n) * size_of(ElementType::f32);
     if (config.schedule == Schedule::simple) return std::max({a, b, c});
     // One buffer for all of K.
-    const int64_t all_a = (config.a_is_transposed() ? p.k : config.tile_m) * p.a.leading_stride * 2;
-    const int64_t all_b = (config.b_is_transposed() ? config.tile_n : p.k) * p.b.leading_stride * 2;
-    return std::max({c, all_a + p.k * 2, all_b + p.k * 2});
+    const int64_t all_a = (config.a_is_transposed() ? p.k : config.tile_m) * row_a;
+    const int64_t all_b = (config.b_is_transposed() ? config.tile_n : p.k) * row_b;
+    return std::max({c, all_a + p.k * size, all_b + p.k * size});
 }
 
 }  // namespace
@@ -185,8 +188,8 @@ bool suits(const GemmVariant& variant, const Problem& p) {
     // HIP counts the threads of a grid dimension in 32 bits.
     if (divide_up(p.m, config.tile_m) * divide_up(p.n, config.tile_n) * config.threads() > 0xffffffffll)
         return false;
-    return config.row_start == RowStart::element ||
-           (rows_are_dwords(q.a, stored_a(p), p.batch) && rows_are_dwords(q.b, stored_b(p), p.batch));
+    return config.row_start == RowStart::element || (rows_are_dwords(q.a, stored_a(p), p.batch, p.input) &&
+                                                     rows_are_dwords(q.b, stored_b(p), p.batch, p.input));
 }
 
 Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits) {
@@ -224,17 +227,17 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
     arguments.k_tiles_per_split = static_cast<int32_t>(k_tiles_per_split);
     arguments.output = split ? ElementType::f32 : problem.output;
     arguments.bias_type = problem.bias_type;
-    arguments.vector_stores =
-        problem.n % (16 / size_of(arguments.output)) == 0 &&
-        (arguments.output == ElementType::f32 || rows_are_dwords(c, {problem.m, problem.n}, problem.batch));
+    arguments.vector_stores = problem.n % (16 / size_of(arguments.output)) == 0 &&
+                              (arguments.output == ElementType::f32 ||
+                               rows_are_dwords(c, {problem.m, problem.n}, problem.batch, arguments.output));
     arguments.order = order_of(problem, config);
 
-    const int out_size = size_of(problem.output);
+    const int in_size = size_of(problem.input), out_size = size_of(problem.output);
     for (int64_t first = 0; first < problem.batch; first += largest_batches_per_launch) {
         const int64_t batches = std::min(problem.batch - first, largest_batches_per_launch);
         GemmArguments part = arguments;
-        part.a.data = advanced(a.data, first * a.batch_stride, 2);
-        part.b.data = advanced(b.data, first * b.batch_stride, 2);
+        part.a.data = advanced(a.data, first * a.batch_stride, in_size);
+        part.b.data = advanced(b.data, first * b.batch_stride, in_size);
         part.c.data =
             split ? advanced(nullptr, first * plane, 4) : advanced(c.data, first * c.batch_stride, out_size);
         Launch launch{launch_of("gemm", variant.name, problem.device.target,

@@ -9,15 +9,15 @@ inline constexpr int reduce_threads = 256;
 
 // One thread per output element: columns along x, rows along y, batches along z.
 KITTENS_DEVICE void reduce(const ReduceArguments& arguments) {
-    const int64_t row = kittens::workgroup_id_y(), batch = kittens::workgroup_id_z();
-    const int col = kittens::workgroup_id_x() * reduce_threads + kittens::thread_id();
+    const int64_t row = workgroup_id_y(), batch = workgroup_id_z();
+    const int col = workgroup_id_x() * reduce_threads + thread_id();
     if (col >= arguments.n) return;
     const float* partial = arguments.partial + (batch * arguments.m + row) * arguments.n + col;
     float added = 0;
-    if (arguments.bias) {
-        const kittens::buffer bias = bias_buffer(arguments.bias, arguments.bias_type, arguments.n);
-        added = element_at(bias, arguments.bias_type, col);
-    }
+    if (arguments.bias)
+        with_element(arguments.bias_type, [&](auto zero) KITTENS_INLINE {
+            added = static_cast<float>(static_cast<const decltype(zero)*>(arguments.bias)[col]);
+        });
     float sum = 0;
     // Several loads at a time; those past the last split read it once more and are not added.
     constexpr int at_once = 8;
@@ -34,12 +34,10 @@ KITTENS_DEVICE void reduce(const ReduceArguments& arguments) {
     sum += added;
     const int64_t index = batch * arguments.c.batch_stride + row * arguments.c.leading_stride + col;
     void* data = const_cast<void*>(arguments.c.data);
-    if (arguments.output == ElementType::f32)
-        static_cast<float*>(data)[index] = sum;
-    else if (arguments.output == ElementType::bf16)
-        static_cast<kittens::bf16*>(data)[index] = static_cast<kittens::bf16>(sum);
-    else
-        static_cast<kittens::half*>(data)[index] = static_cast<kittens::half>(sum);
+    with_element(arguments.output, [&](auto zero) KITTENS_INLINE {
+        using T = decltype(zero);
+        static_cast<T*>(data)[index] = static_cast<T>(sum);
+    });
 }
 
 }  // namespace hipkittens::gemm

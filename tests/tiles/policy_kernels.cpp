@@ -1,0 +1,84 @@
+// tests/tiles/policy_kernels.cpp: the GEMM main loops with other elements, epilogues and accumulations than the rows of variants.def have.
+// SPDX-License-Identifier: MIT
+#include "kernels/gemm/interleaved_loop.h"
+#include "kernels/gemm/ping_pong_loop.h"
+#include "kernels/gemm/simple_loop.h"
+
+namespace hipkittens::gemm {
+
+using kittens::fp8_e4m3;
+// Rows of 128 bytes; the host's element type is not used.
+constexpr GemmConfig interleaved{
+    Orientation::nt, ElementType::bf16, 64, 64, 128, 2, 2, 16, RowStart::vector, Schedule::interleaved, 4, 2,
+    LoadOrder::plain};
+constexpr GemmConfig ping_pong{
+    Orientation::nt, ElementType::bf16, 256, 256, 128, 2, 4, 16, RowStart::vector, Schedule::ping_pong, 2, 1,
+    LoadOrder::plain};
+constexpr GemmConfig alternate{Orientation::nt,
+                               ElementType::bf16,
+                               128,
+                               128,
+                               128,
+                               2,
+                               2,
+                               16,
+                               RowStart::vector,
+                               Schedule::interleaved,
+                               4,
+                               2,
+                               LoadOrder::alternate};
+constexpr GemmConfig simple{
+    Orientation::nt, ElementType::bf16, 64, 64, 128, 2, 2, 16, RowStart::element, Schedule::simple, 1, 1,
+    LoadOrder::plain};
+
+// A stage behind the sums: each times 1/2.
+struct Halve {
+    template <class Bands>
+    KITTENS_DEVICE static void apply(const Bands& bands, const GemmArguments&) {
+        bands.for_each([](float sum, int, int, int) { return sum * 0.5f; });
+    }
+};
+// A scale for each K tile, where a bias would be.
+struct ScaledKTiles {
+    static constexpr bool promotes = true;
+    const float* scales;
+    KRange range;
+    int tile;
+    float scale;
+    KITTENS_DEVICE ScaledKTiles(const GemmArguments& arguments, KRange range)
+        : scales(static_cast<const float*>(arguments.bias)), range(range), tile(range.begin - 1) {}
+    KITTENS_DEVICE void begin_k_tile() {
+        scale = scales[tile < range.begin ? range.last : tile];
+        ++tile;
+    }
+    template <class Sum>
+    KITTENS_DEVICE Sum promoted(Sum sum, Sum partial, int, int) const {
+        return __builtin_elementwise_fma(partial, Sum(scale), sum);
+    }
+};
+
+using Plain = GemmPolicy<fp8_e4m3>;
+using Halved = GemmPolicy<fp8_e4m3, fp8_e4m3, Epilogue<SplitDestination, AddBias, Halve>>;
+using Scaled = GemmPolicy<fp8_e4m3, fp8_e4m3, Epilogue<SplitDestination>, ScaledKTiles>;
+
+template <class Loop, GemmConfig config>
+KITTENS_DEVICE void run(const GemmArguments& arguments) {
+    __attribute__((shared, aligned(1024))) static char lds[Loop::lds_bytes];
+    const TileCoordinate tile{static_cast<int>(kittens::workgroup_id_x()) * config.tile_m,
+                              static_cast<int>(kittens::workgroup_id_y()) * config.tile_n, 0, 0};
+    Loop(arguments, tile, (kittens::shared_byte*)lds).run(tile);
+}
+#define POLICY_KERNEL(name, Loop, config, Policy)                                                      \
+    extern "C" __attribute__((global, amdgpu_flat_work_group_size(config.threads(), config.threads()), \
+                              amdgpu_waves_per_eu(config.threads() / 256))) void                       \
+    name(GemmArguments arguments) {                                                                    \
+        run<Loop<config, Policy>, config>(arguments);                                                  \
+    }
+POLICY_KERNEL(interleaved_plain, InterleavedLoop, interleaved, Plain)
+POLICY_KERNEL(interleaved_halved, InterleavedLoop, interleaved, Halved)
+POLICY_KERNEL(interleaved_scaled, InterleavedLoop, interleaved, Scaled)
+POLICY_KERNEL(interleaved_alternate, InterleavedLoop, alternate, Plain)
+POLICY_KERNEL(ping_pong_plain, PingPongLoop, ping_pong, Plain)
+POLICY_KERNEL(simple_plain, SimpleLoop, simple, Plain)
+
+}  // namespace hipkittens::gemm
