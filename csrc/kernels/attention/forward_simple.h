@@ -56,7 +56,7 @@ struct SimpleForward : ForwardWave<config> {
         mma_qk(scores, key_tile(buffer));
         Wave::mask_scores(scores, key);
         softmax.raise_reference(scores, output);
-        softmax.template exponentiate<0, Scores::width>(scores);
+        softmax.exponentiate(scores);
         if constexpr (config.dropout) Wave::drop(scores, key);
         mma_pv(scores, value_tile(buffer));
     }

@@ -39,6 +39,15 @@ using KeyColumns = kittens::rt_32x16;
 // second product wants of a lane (reference: CDNA3 ISA manual 7.1.4, layouts of 32x32 accumulators and operands).
 constexpr int tile_key(int row) { return (row & ~12) | (row & 4) << 1 | (row & 8) >> 1; }
 
+// Columns from valid_cols on read as zero.
+template <class Loads>
+KITTENS_DEVICE void skip_columns(Loads& loads, int valid_cols) {
+#pragma unroll
+    for (int pass = 0; pass < Loads::passes; ++pass)
+        if (Loads::position(pass, kittens::thread_id()).col >= valid_cols)
+            loads.offsets[pass] = kittens::out_of_range;
+}
+
 template <class T, int keys, int head_dim, int threads>
 struct KeyTiles {
     using Tile = kittens::st<T, keys, head_dim, kittens::Access::rows>;
@@ -48,16 +57,10 @@ struct KeyTiles {
     using Reader = kittens::base_tile_reader<T, kittens::row_l, kittens::rt_32x16, Tile>;
     Loads loads;
 
-    // Columns from valid_cols on read as zero.
     KITTENS_DEVICE void init_offsets(int64_t row_bytes, int valid_cols) {
-        loads.init_offsets(row_bytes);
-        const int thread = kittens::thread_id();
-#pragma unroll
-        for (int pass = 0; pass < Loads::passes; ++pass) {
-            const kittens::Coordinate at = Loads::position(pass, thread);
-            const uint32_t moved = (tile_key(at.row) - at.row) * static_cast<uint32_t>(row_bytes);
-            loads.offsets[pass] = at.col < valid_cols ? loads.offsets[pass] + moved : kittens::out_of_range;
-        }
+        loads.init_offsets_of(
+            [=](int row) KITTENS_INLINE { return tile_key(row) * static_cast<uint32_t>(row_bytes); });
+        skip_columns(loads, valid_cols);
     }
 };
 

@@ -20,25 +20,25 @@ struct OnlineSoftmax {
 
     // Before the scores of a tile are exponentiated, and after the PV products of all earlier ones.
     template <class Scores, class Output>
-    KITTENS_DEVICE void raise_reference(const Scores& scores, Output& output) {
+    KITTENS_DEVICE void raise_reference(const Scores& scores, Output& output, float allowed = slack) {
         static_assert(Scores::height == 1 && Output::height == 1, "one query per lane");
         kittens::col_vec<Scores> largest;
         kittens::row_max(largest, scores);
         const float maximum = largest.tiles[0][0] * scale_log2;
-        if (maximum > reference + slack) {
+        if (maximum > reference + allowed) {
             const float factor = kittens::exponential_base_2(reference - maximum);
             reference = maximum;
             sum *= factor;
             kittens::mul(output, output, factor);
         }
     }
-    // Base tiles first .. first+count-1 of the scores become exponentials.
-    template <int first, int count, class Scores>
+    // Scores become exponentials.
+    template <class Scores>
     KITTENS_DEVICE void exponentiate(Scores& scores) {
         // A query that has seen no key yet: exp2(-inf - 0), not exp2(-inf + inf).
         const float base = reference == -__builtin_inff() ? 0.0f : reference;
 #pragma unroll
-        for (int j = first; j < first + count; ++j)
+        for (int j = 0; j < Scores::width; ++j)
 #pragma unroll
             for (int e = 0; e < Scores::per_lane; ++e) {
                 const float exponential =
@@ -67,14 +67,7 @@ struct OnlineSoftmax {
     KITTENS_DEVICE void finish_chunk(float chunk_sum, const Scores& scores, Output& output,
                                      const Redo& redo) {
         if (kittens::any_lane(!(chunk_sum <= limit<T>))) [[unlikely]] {
-            kittens::col_vec<Scores> largest;
-            kittens::row_max(largest, scores);
-            const float maximum = largest.tiles[0][0] * scale_log2;
-            const bool grows = maximum > reference;
-            const float factor = grows ? kittens::exponential_base_2(reference - maximum) : 1.0f;
-            reference = grows ? maximum : reference;
-            sum *= factor;
-            kittens::mul(output, output, factor);
+            raise_reference(scores, output, 0);
             // A query that has seen no key yet: exp2(-inf - 0), not exp2(-inf + inf).
             const float base = reference == -__builtin_inff() ? 0.0f : reference;
             chunk_sum = 0;

@@ -21,14 +21,9 @@ struct StagedQueries {
         kittens::buffer from = source.window(inside ? first_query : 0, 0).view();
         if (!inside) from.bytes = 0;
         Loads loads;
-        loads.init_offsets(source.row_bytes());
-        const int thread = kittens::thread_id();
-#pragma unroll
-        for (int pass = 0; pass < Loads::passes; ++pass) {
-            const kittens::Coordinate at = Loads::position(pass, thread);
-            const uint32_t moved = (at.row / queries * queries) * static_cast<uint32_t>(source.row_bytes());
-            loads.offsets[pass] = at.col < source.cols ? loads.offsets[pass] - moved : kittens::out_of_range;
-        }
+        const auto row_bytes = static_cast<uint32_t>(source.row_bytes());
+        loads.init_offsets_of([=](int row) KITTENS_INLINE { return row % queries * row_bytes; });
+        skip_columns(loads, source.cols);
         loads.issue(from, {lds});
     }
     // Once the loads are complete. `sign`: bits that are flipped in every pair of elements.
