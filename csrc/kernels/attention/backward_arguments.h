@@ -62,4 +62,11 @@ struct BackwardArguments {
     Dropout dropout;          // of kernels that drop
 };
 
+// The row of the statistics at which those of a head of the queries begin, for this sequence.
+constexpr int64_t first_statistics_row(const BackwardArguments& arguments, const Sequence& sequence,
+                                       int batch, int head) {
+    return (sequence.batch * arguments.heads + head) * arguments.statistics_rows +
+           (arguments.packed.first_q ? statistics_row(sequence.first_q, batch) : 0);
+}
+
 }  // namespace hipkittens::attention

@@ -1,8 +1,9 @@
-// kernels/attention/backward_one_pass.h: all gradients from one walk over the queries of a tile of keys.
+// kernels/attention/backward_one_pass.h: all gradients from one loop over the queries of a tile of keys.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_of.h"
 #include "backward_config.h"
+#include "backward_scores.h"
 #include "dropout.h"
 #include "forward_tiles.h"
 #include "key_shares.h"
@@ -11,18 +12,31 @@
 
 namespace hipkittens::attention {
 
-// The five products of backward.h once each. A workgroup owns a tile of keys, 32 of them to a wave, and goes over the
-// queries, a step of 64 or 32 at a time: S and dP, from which dV, dK and, after an exchange of dS among the waves through LDS,
-// its share of dQ. Shares are added in memory as whole numbers (query_sums.h), so their order does not matter.
+// Items of each half of a step's queries: those of half h in slots `apart` x h further on.
+template <class Placement>
+struct each_half {
+    Placement of_half;
+    int halves, apart;
+    bool fenced = false;
+    constexpr int size() const { return halves * of_half.size(); }
+    constexpr int slot(int item) const {
+        return of_half.slot(item % of_half.size()) + item / of_half.size() * apart;
+    }
+};
+
+// A workgroup owns a tile of keys, 32 of them to a wave, and goes over the queries, 64 or 32 in each step:
+//     S = Q K^T, P = exp(S - LSE), dP = dO V^T, dS = P (dP + delta), dV += P^T dO, dK += dS^T Q, dQ = dS K.
+// dS is exchanged among the waves through LDS for dQ, which is added in memory as integers (query_sums.h), so that the order
+// of workgroups does not matter.
 //
-// A wave has its SIMD to itself: nothing hides its waits but its own next products. A step is therefore written as slots:
-// one matrix instruction, the LDS reads of a later product, and a share of the arithmetic between products. How rows come to
-// LDS and from there to registers differs between the targets, and with it the order of a step: backward_one_pass_direct.h
-// (gfx950), backward_one_pass_placed.h (gfx942). Here is what they share.
+// Occupancy is one: only independent matrix instructions of the same wave hide its latencies. A step is therefore slots of
+// one matrix instruction each, and the LDS reads of later ones and the arithmetic between products are placed in them. How
+// queries come to LDS, and from there to registers, differs between the targets, and with it the placement:
+// backward_one_pass_direct.h (gfx950), backward_one_pass_placed.h (gfx942). Here is what they share.
 template <BackwardConfig config>
 struct OnePass {
     using T = typename element_of<config.input>::value;
-    static constexpr int threads = config.threads(), head_dim = config.head_dim, rows = config.rows_per_wave,
+    static constexpr int threads = config.threads(), head_dim = config.head_dim, wave_keys = config.rows_per_wave,
                          keys = config.rows(), queries = config.stream_rows;
     static_assert(config.waves == 4 && statistics_block % queries == 0);
     static_assert(head_dim <= largest_one_pass_head_dim);
@@ -36,32 +50,54 @@ struct OnePass {
 
     using Fragment = kittens::vec<T, 8>;
     using Accumulator = kittens::vec<float, 16>;
-    using Product = kittens::rt_32x32;
+    using Shape = kittens::rt_32x32;
     static constexpr int per_lane = 16;
-    static constexpr int pieces =
-        head_dim / 16;  // operands of a row; products of 32 queries in each of S, dP, dV, dK
     static constexpr int columns = head_dim / 32, halves = queries / 32;
-    // Tiles of 32 x 32 of dQ: the waves side by side along the heads' columns, then along the queries.
-    static constexpr int sums = halves * columns / config.waves, key_steps = keys / 16;
-    static_assert(sums * key_steps == halves * pieces);
-    static constexpr int products = 5 * halves * pieces;
-    static constexpr int shares = sums * per_lane;  // registers of dQ
+    // dQ is tiles of 32 x 32: those of the waves side by side along the head's columns, then along the queries.
+    static constexpr int dq_tiles = halves * columns / config.waves, dq_registers = dq_tiles * per_lane,
+                         key_steps = keys / 16;
+
+    // A product of 32 queries is `pieces` matrix steps with K = 16. gfx942's instructions take half of that.
+    enum class Product { s, dp, dv, dk, dq };
+    struct MatrixStep {
+        Product product;
+        int half, n;
+    };
+    static constexpr int pieces = head_dim / 16, products = 5 * halves * pieces, parts = direct ? 1 : 2,
+                         slots = parts * products;
+    static_assert(dq_tiles * key_steps == halves * pieces);
+    // S and dP of a half of the queries in turn, then the others. On gfx942 dQ is that of the step before, and its time is what
+    // P and dS of this one take.
+    static constexpr Product after_dp(int which) {
+        constexpr Product in_order[] = {Product::dv, Product::dk, Product::dq};
+        return in_order[direct ? which : (which + 2) % 3];
+    }
+    static constexpr MatrixStep matrix_step(int i) {
+        const int product = i / pieces, n = i % pieces;
+        if (product < 2 * halves) return {product % 2 ? Product::dp : Product::s, product / 2, n};
+        return {after_dp(product / halves - 2), product % halves, n};
+    }
+    static constexpr int first_of(Product product) {
+        int i = 0;
+        while (matrix_step(i).product != product) ++i;
+        return i;
+    }
 
     const BackwardArguments& arguments;
     kittens::shared_byte* lds;
     TilePlace place;
     Sequence sequence;
-    int first_row;  // of the wave
-    Fragment own_k[pieces], own_v[pieces], turned_k[key_steps];
-    Accumulator gradient_k[columns], gradient_v[columns], gradient_q[sums];
-    Accumulator scores[halves], slopes[halves];  // of a half of the queries; S, then the weights; dP, then dS
-    Fragment weights_low[halves][2], slopes_low[halves][2];
-    // Of the query of register lane % 16 of a product; of the lane's own query of dQ.
-    float start[halves], start_now[halves], delta[halves], delta_now[halves], inverse[sums], sum_delta[sums],
-        sum_norm[sums];
+    int first_key;  // of the wave
+    Fragment k[pieces], v[pieces], k_transposed[key_steps];
+    Accumulator dk[columns], dv[columns], dq[dq_tiles];
+    Accumulator p[halves], ds[halves];  // P is made of S, dS of dP, each in its registers
+    Fragment p_operand[halves][2], ds_operand[halves][2];
+    // Of the query of register lane % 16 of S, in the next step and in this one; of the lane's own query of dQ.
+    float start[halves], start_now[halves], delta[halves], delta_now[halves];
+    float dq_delta[dq_tiles], dq_norm[dq_tiles], dq_factor[dq_tiles];
     KeyBounds bounds;
-    uint32_t own_statistic_at, sum_at;
-    char* sums_before;
+    uint32_t dq_statistic_at, dq_at;
+    char* dq_destination;
     DropoutDraws draws;
 
     KITTENS_DEVICE OnePass(const BackwardArguments& arguments, kittens::shared_byte* lds)
@@ -70,86 +106,163 @@ struct OnePass {
           place(place_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
           sequence(sequence_of(place.batch, arguments.mask, arguments.packed)) {}
 
-    // The column of register e of a product, of a lane in the lower half of the wave, and its query, which is `upper` further in
-    // the other half: gfx942 has the rows in LDS in an order that makes queries neighbours (tile_key).
-    static constexpr int column_of(int e) { return e % 4 + e / 4 * 8; }
-    static constexpr int query_of(int e) { return direct ? column_of(e) : e % 8 + e / 8 * 16; }
+    // The operand from LDS of matrix step i.
+    template <int i, class Queries>
+    KITTENS_DEVICE static Fragment read(const Queries& from) {
+        constexpr MatrixStep at = matrix_step(i);
+        constexpr int half = at.half, n = at.n;
+        if constexpr (at.product == Product::s || at.product == Product::dp)
+            return from.template row_major<at.product == Product::dp, half * 32, n * 16>();
+        else if constexpr (at.product != Product::dq)
+            return from.template transposed<at.product == Product::dv, half * 32 + n / columns * 16,
+                                            n % columns * 32>();
+        else
+            return from.template ds<(half * pieces + n) / key_steps * 32, (half * pieces + n) % key_steps * 16>();
+    }
+    // The matrix instruction of a slot.
+    template <int slot>
+    KITTENS_DEVICE void multiply(const Fragment& from_lds) {
+        constexpr MatrixStep at = matrix_step(slot / parts);
+        constexpr int half = at.half, n = at.n, dq_step = half * pieces + n;
+        const auto operand = [](const Fragment& whole) {
+            if constexpr (direct)
+                return whole;
+            else
+                return slot % parts ? kittens::vec<T, 4>(whole.hi) : kittens::vec<T, 4>(whole.lo);
+        };
+        const auto mma = [&](Accumulator& d, const Fragment& a, const Fragment& b, bool is_first = false) {
+            if (is_first && slot % parts == 0) d = Accumulator{};
+            d = kittens::multiply_base<kittens::row_l, Shape>(operand(a), operand(b), d);
+        };
+        if constexpr (at.product == Product::s)
+            mma(p[half], k[n], from_lds, n == 0);
+        else if constexpr (at.product == Product::dp)
+            mma(ds[half], v[n], from_lds);
+        else if constexpr (at.product == Product::dv)
+            mma(dv[n % columns], p_operand[half][n / columns], from_lds);
+        else if constexpr (at.product == Product::dk)
+            mma(dk[n % columns], ds_operand[half][n / columns], from_lds);
+        else
+            mma(dq[dq_step / key_steps], from_lds, k_transposed[dq_step % key_steps], dq_step % key_steps == 0);
+    }
+
+    // gfx942 has the rows in LDS in an order that makes queries neighbours (tile_key). The upper half of the wave is `upper`
+    // queries further on.
+    using QueryColumns = kittens::choose<direct, Shape, KeyColumns>;
+    static constexpr int query_of(int e) { return kittens::row_layout(QueryColumns::value(), 0, e).col; }
     static constexpr int upper = direct ? 4 : 8;
 
-    // Registers first .. first+count-1 of the accumulators that the next step's dP starts from.
-    template <int first, int count>
-    KITTENS_DEVICE void spread_delta() {
-        kittens::for_each_index<first + count, first>([&](auto index) {
-            constexpr int half = index.value / per_lane, e = index.value % per_lane;
-            // Not where weights are dropped: slope_of has it.
-            slopes[half][e] = config.dropout ? 0.0f : kittens::broadcast_in_16<e>(delta[half]);
-        });
+    // What dP of the next step is added to.
+    template <int n>
+    KITTENS_DEVICE void start_dp() {
+        constexpr int half = n / per_lane, e = n % per_lane;
+        // Not where weights are dropped: make_ds has it.
+        ds[half][e] = config.dropout ? 0.0f : kittens::broadcast_in_16<e>(delta[half]);
     }
-
-    // S does not start from -LSE: sums of products would be rounded in its units. One fused step cancels them.
-    template <int half, int first, int count>
-    KITTENS_DEVICE void exponentiate() {
-        kittens::for_each_index<first + count, first>([&](auto index) {
-            constexpr int e = index.value;
-            scores[half][e] = kittens::exponential_base_2(__builtin_fmaf(
-                scores[half][e], arguments.scale_log2, kittens::broadcast_in_16<e>(start_now[half])));
-        });
+    template <int n>
+    KITTENS_DEVICE void make_p() {
+        constexpr int half = n / per_lane, e = n % per_lane;
+        p[half][e] =
+            exponential(p[half][e], arguments.scale_log2, kittens::broadcast_in_16<e>(start_now[half]));
     }
+    // What is known of a step's queries beside their rows.
+    struct Step {
+        int head, column;  // of the first query
+        bool masked;
+        Visible visible;  // to the lane's key
+    };
     template <int half>
-    KITTENS_DEVICE void clear_invisible(int left, uint32_t span) {
+    KITTENS_DEVICE void mask_p(const Step& step) {
+        if (__builtin_expect(step.masked, false))
+            apply_mask<QueryColumns, 4>(p[half], half * per_lane, step.visible, 0);
+        if constexpr (config.dropout) {
+            const int lane = kittens::lane_id();
 #pragma unroll
-        for (int e = 0; e < per_lane; ++e) {
-            if (static_cast<uint32_t>(query_of(e) + half * 32 - left) > span) scores[half][e] = 0;
-            if (e % 4 == 3) kittens::schedule_fence();
+            for (int n = 0; n < 2; ++n)
+                mark_dropped(p[half], n * 8,
+                             draws.of_key(place.batch * arguments.heads + step.head,
+                                          step.column + half * 32 + n * 16 + lane / 32 * upper,
+                                          first_key + lane % 32, 12 - upper),
+                             draws.limit);
         }
     }
-    // A weight is never negative, so a sign can say that it was dropped: dV takes no share of it, and its dP is zero.
-    template <int half>
-    KITTENS_DEVICE void mark_dropped(int n, int head, int column) {
-        const int lane = kittens::lane_id();
-        const DropoutDraws::Words words =
-            draws.of_key(place.batch * arguments.heads + head,
-                         column + half * 32 + n * 16 + lane / 32 * upper, first_row + lane % 32, 12 - upper);
-#pragma unroll
-        for (int e = 0; e < 8; ++e)
-            if (words[e] < draws.limit) scores[half][n * 8 + e] = -scores[half][n * 8 + e];
+    // Two registers of an accumulator as an operand.
+    template <int e>
+    KITTENS_DEVICE static void convert(kittens::vec<float, 2> pair, Fragment (&operand)[2]) {
+        auto low = kittens::narrowed<T>(pair);
+        if constexpr (!direct) kittens::materialize(low);
+        operand[e / 8][e % 8] = low[0];
+        operand[e / 8][e % 8 + 1] = low[1];
     }
-    template <int half>
-    KITTENS_DEVICE void convert_weights(int first, int count) {
-#pragma unroll
-        for (int e = first; e < first + count; e += 2) {
-            kittens::vec<float, 2> pair = {scores[half][e], scores[half][e + 1]};
-            kittens::prevent_vectorization(pair);
-            if constexpr (config.dropout) {
-                if (pair[0] < 0) pair[0] = 0;
-                if (pair[1] < 0) pair[1] = 0;
-            }
-            auto low = kittens::narrowed<T>(pair);
-            if constexpr (!direct) kittens::materialize(low);
-            weights_low[half][e / 8][e % 8] = low[0];
-            weights_low[half][e / 8][e % 8 + 1] = low[1];
+    template <int n>
+    KITTENS_DEVICE void convert_p() {
+        constexpr int half = n / 8, e = n % 8 * 2;
+        kittens::vec<float, 2> pair = {p[half][e], p[half][e + 1]};
+        kittens::prevent_vectorization(pair);
+        if constexpr (config.dropout) {
+            if (pair[0] < 0) pair[0] = 0;
+            if (pair[1] < 0) pair[1] = 0;
+        }
+        convert<e>(pair, p_operand[half]);
+    }
+    template <int n>
+    KITTENS_DEVICE void make_ds() {
+        constexpr int half = n / per_lane, e = n % per_lane;
+        if constexpr (config.dropout)
+            ds[half][e] = ds_of_dropped(p[half][e], ds[half][e], kittens::broadcast_in_16<e>(delta_now[half]),
+                                        arguments.dropout.scale);
+        else
+            ds[half][e] = p[half][e] * ds[half][e];
+        if constexpr (!direct) {
+            float value = ds[half][e];
+            kittens::materialize(value);
+            ds[half][e] = value;
         }
     }
-    // dS of a weight and its dP, from which delta is already taken; a dropped one has no dP.
-    KITTENS_DEVICE float slope_of(float weight, float gradient, float delta) const {
-        if constexpr (!config.dropout) return weight * gradient;
-        const bool dropped = __builtin_bit_cast(int32_t, weight) < 0;
-        const float kept = __builtin_fmaf(gradient, arguments.dropout.scale, delta);
-        return kittens::absolute_value(weight) * (dropped ? delta : kept);
+    template <int n>
+    KITTENS_DEVICE void convert_ds() {
+        constexpr int half = n / 8, e = n % 8 * 2;
+        kittens::vec<float, 2> pair = {ds[half][e], ds[half][e + 1]};
+        if constexpr (direct) kittens::prevent_vectorization(pair);
+        convert<e>(pair, ds_operand[half]);
     }
-    // A register of the shares of the step before goes to memory, in the order in which they lie (query_sums.h).
-    template <int share>
-    KITTENS_DEVICE void add_share() const {
-        constexpr int sum = share / per_lane, e = share % per_lane;
-        kittens::atomic_add(sums_before + sum * columns * sum_tile_bytes + e * kittens::wave_lanes * 4,
-                            sum_at, static_cast<int32_t>(gradient_q[sum][e] * inverse[sum]));
+    // A register of dQ goes to memory, in the order in which the accumulator has it (query_sums.h).
+    template <int n>
+    KITTENS_DEVICE void add_dq() const {
+        constexpr int tile = n / per_lane, e = n % per_lane;
+        kittens::atomic_add(dq_destination + tile * columns * sum_tile_bytes + e * kittens::wave_lanes * 4,
+                            dq_at, static_cast<int32_t>(dq[tile][e] * dq_factor[tile]));
     }
 
+    // read(statistic, query) of the queries of a lane's registers, and of its own query of dQ.
+    template <class Read>
+    KITTENS_DEVICE void load_statistics(const Read& read) {
+#pragma unroll
+        for (int half = 0; half < halves; ++half) {
+            start[half] = read(Statistic::start, half * 32);
+            delta[half] = read(Statistic::delta, half * 32);
+        }
+    }
+    template <class Read>
+    KITTENS_DEVICE void load_dq_statistics(const Read& read) {
+#pragma unroll
+        for (int tile = 0; tile < dq_tiles; ++tile) {
+            dq_delta[tile] = read(Statistic::delta, tile * 32);
+            dq_norm[tile] = read(Statistic::norm, tile * 32);
+        }
+    }
     KITTENS_DEVICE void use_statistics() {
 #pragma unroll
-        for (int sum = 0; sum < sums; ++sum)
-            inverse[sum] = kittens::times_power_of_2(
-                1.0f, sum_bits - bound_exponent(bounds.bound(sum_norm[sum], sum_delta[sum])));
+        for (int half = 0; half < halves; ++half) {
+            start_now[half] = start[half];
+            delta_now[half] = delta[half];
+        }
+    }
+    KITTENS_DEVICE void use_dq_statistics() {
+#pragma unroll
+        for (int tile = 0; tile < dq_tiles; ++tile)
+            dq_factor[tile] = kittens::times_power_of_2(
+                1.0f, sum_bits - bound_exponent(bounds.bound(dq_norm[tile], dq_delta[tile])));
     }
 
     template <class Loads>
@@ -160,40 +273,6 @@ struct OnePass {
             if (Loads::position(pass, kittens::thread_id()).col >= arguments.head_dim)
                 loads.offsets[pass] = kittens::out_of_range;
     }
-
-    // Through LDS, where a row's lanes meet: `at` is room for the workgroup's rows.
-    KITTENS_DEVICE void store(const Accumulator (&gradient)[columns], int at,
-                              const TensorArgument& destination, int64_t first, int row_count,
-                              int head_dim_used, float factor) const {
-        const KeyTile rows_of_all{lds + at};
-        const int wave_row = first_row - place.tile * keys, lane = kittens::recompute_lane_id();
-        const uint32_t write_at = KeyTile::offset(wave_row + lane % 32, lane / 32 * 4);
-#pragma unroll
-        for (int j = 0; j < columns; ++j)
-#pragma unroll
-            for (int e = 0; e < per_lane; e += 4) {
-                const auto& all = gradient[j];
-                const kittens::vec<float, 4> values = {all[e] * factor, all[e + 1] * factor,
-                                                       all[e + 2] * factor, all[e + 3] * factor};
-                kittens::lds_write(
-                    kittens::narrowed<T>(values),
-                    rows_of_all.data + kittens::stepped_offset<KeyTile>(write_at, 0, j * 32 + column_of(e)));
-            }
-        constexpr int lanes_per_row = head_dim / 8, rows_at_once = kittens::wave_lanes / lanes_per_row;
-        const int col = lane % lanes_per_row * 8;
-        T* to = static_cast<T*>(const_cast<void*>(destination.data)) +
-                sequence.batch * destination.batch_stride + place.head * destination.head_stride +
-                first * destination.row_stride + col;
-#pragma unroll
-        for (int i = 0; i < rows; i += rows_at_once) {
-            const int row = i + lane / lanes_per_row;
-            const Fragment run =
-                kittens::lds_read<Fragment>(rows_of_all.data + KeyTile::offset(wave_row + row, col));
-            if (first_row + row < row_count && col < head_dim_used)
-                *reinterpret_cast<Fragment*>(to + (first_row + row) * destination.row_stride) = run;
-        }
-    }
-
     KITTENS_DEVICE void issue_keys(KeyLoads& key_loads, const TensorArgument& tensor, int at) const {
         const auto source = matrix_of<T>(tensor, sequence.batch, sequence.first_k, place.head,
                                          sequence.mask.n_k, arguments.head_dim);
@@ -202,12 +281,44 @@ struct OnePass {
     }
     template <int keys_at, int values_at>
     KITTENS_DEVICE void read_keys(int wave, int lane) {
-        const uint32_t own_at = KeyTile::offset(wave * rows + lane % 32, lane / 32 * 8);
+        const uint32_t lane_at = KeyTile::offset(wave * wave_keys + lane % 32, lane / 32 * 8);
         kittens::for_each_index<pieces>([&](auto n) {
-            const uint32_t at = kittens::stepped_offset<KeyTile>(own_at, 0, n.value * 16);
-            own_k[n.value] = kittens::lds_read<Fragment>(lds + keys_at + at);
-            own_v[n.value] = kittens::lds_read<Fragment>(lds + values_at + at);
+            const uint32_t at = kittens::stepped_offset<KeyTile>(lane_at, 0, n.value * 16);
+            k[n.value] = kittens::lds_read<Fragment>(lds + keys_at + at);
+            v[n.value] = kittens::lds_read<Fragment>(lds + values_at + at);
         });
+    }
+    // Through LDS, where a row's lanes meet: `at` is room for the workgroup's rows.
+    KITTENS_DEVICE void store(const Accumulator (&gradient)[columns], int at,
+                              const TensorArgument& destination, int64_t first, int row_count,
+                              int head_dim_used, float factor) const {
+        const KeyTile rows_of_all{lds + at};
+        const int wave_row = first_key - place.tile * keys, lane = kittens::recompute_lane_id();
+        const uint32_t write_at = KeyTile::offset(wave_row + lane % 32, lane / 32 * 4);
+#pragma unroll
+        for (int j = 0; j < columns; ++j)
+#pragma unroll
+            for (int e = 0; e < per_lane; e += 4) {
+                const auto& all = gradient[j];
+                const kittens::vec<float, 4> values = {all[e] * factor, all[e + 1] * factor,
+                                                       all[e + 2] * factor, all[e + 3] * factor};
+                kittens::lds_write(kittens::narrowed<T>(values),
+                                   rows_of_all.data + kittens::stepped_offset<KeyTile>(
+                                                          write_at, 0, j * 32 + e % 4 + e / 4 * 8));
+            }
+        constexpr int lanes_per_row = head_dim / 8, rows_at_once = kittens::wave_lanes / lanes_per_row;
+        const int col = lane % lanes_per_row * 8;
+        T* to = static_cast<T*>(const_cast<void*>(destination.data)) +
+                sequence.batch * destination.batch_stride + place.head * destination.head_stride +
+                first * destination.row_stride + col;
+#pragma unroll
+        for (int i = 0; i < wave_keys; i += rows_at_once) {
+            const int row = i + lane / lanes_per_row;
+            const Fragment run =
+                kittens::lds_read<Fragment>(rows_of_all.data + KeyTile::offset(wave_row + row, col));
+            if (first_key + row < row_count && col < head_dim_used)
+                *reinterpret_cast<Fragment*>(to + (first_key + row) * destination.row_stride) = run;
+        }
     }
 
     // Which of the queries of a step that begins at `column` the lane's key sees: left(column) .. left(column) + span of the
@@ -221,46 +332,63 @@ struct OnePass {
     };
     KITTENS_DEVICE SeenQueries seen_queries(int low, int high) const {
         const Mask& mask = sequence.mask;
-        const int row = first_row + low;
+        const int row = first_key + low;
         const int left_of = row < mask.n_k ? mask.first_query(row) - high * upper : unlimited;
         const int last = mask.last_query(row) - mask.first_query(row);
         return {last < 0 ? unlimited : left_of, last < 0 || row >= mask.n_k ? 0u : last};
     }
 
-    // walk(first, past, place_keys): over the queries that somebody sees, with the keys and values on their way to LDS.
-    template <int keys_at, int values_at, class Walk>
-    KITTENS_DEVICE void run(const Walk& walk) {
+    // What is shared by loops over queries first .. past-1 of the heads of the group that are the workgroup's.
+    struct Queries {
+        int first, past, first_head, past_head;
+    };
+    KITTENS_DEVICE int64_t statistics_row_of(const BackwardArguments& arguments, int head, int column) const {
+        return first_statistics_row(arguments, sequence, place.batch, head) + column;
+    }
+    KITTENS_DEVICE void start_loop() {
+        bounds = bounds_of(arguments, sequence, place.batch, place.head);
+        if constexpr (config.dropout) bounds.v *= arguments.dropout.scale;
+        if constexpr (config.dropout) draws.start(arguments.dropout);
+    }
+
+    // loop(queries, commit_keys): over the queries that somebody sees, with the keys and values on their way to LDS.
+    template <int keys_at, int values_at, class Loop>
+    KITTENS_DEVICE void run(const Loop& loop) {
         const Mask& mask = sequence.mask;
         const int begin = place.tile * keys;
-        first_row = begin + kittens::wave_id() * rows;
+        first_key = begin + kittens::wave_id() * wave_keys;
         if (begin >= mask.n_k) return;
         kittens::for_each_index<columns>([&](auto j) {
-            gradient_k[j.value] = Accumulator{};
-            gradient_v[j.value] = Accumulator{};
+            dk[j.value] = Accumulator{};
+            dv[j.value] = Accumulator{};
         });
 
-        const int last_row = (begin + keys < mask.n_k ? begin + keys : mask.n_k) - 1;
-        const int first_column = mask.first_query(begin) / queries * queries,
-                  past = mask.last_query(last_row) + 1;
-        if (first_column < past) {
+        const int last_key = (begin + keys < mask.n_k ? begin + keys : mask.n_k) - 1;
+        const int first = mask.first_query(begin) / queries * queries, past = mask.last_query(last_key) + 1;
+        if (first < past) {
             KeyLoads k_loads, v_loads;
             issue_keys(k_loads, arguments.k, keys_at);
             issue_keys(v_loads, arguments.v, values_at);
-            walk(first_column, past, [&] {
-                k_loads.commit({lds + keys_at});
-                v_loads.commit({lds + values_at});
-            });
+            const int first_head = place.part * arguments.heads_per_part,
+                      past_head = first_head + arguments.heads_per_part,
+                      group_head = place.head * arguments.group;
+            loop(Queries{first, past, group_head + first_head,
+                         group_head + (past_head < arguments.group ? past_head : arguments.group)},
+                 [&] {
+                     k_loads.commit({lds + keys_at});
+                     v_loads.commit({lds + values_at});
+                 });
         }
         const auto results = kittens::reload_arguments<BackwardArguments>();
         if (results.parts > 1) {
-            if (first_row >= mask.n_k) return;
-            store_key_share(gradient_k, results, sequence, place, first_row, false);
-            store_key_share(gradient_v, results, sequence, place, first_row, true);
+            if (first_key >= mask.n_k) return;
+            store_key_share(dk, results, sequence, place, first_key, false);
+            store_key_share(dv, results, sequence, place, first_key, true);
             return;
         }
         kittens::barrier();
-        store(gradient_k, 0, results.grad_k, sequence.first_k, mask.n_k, results.head_dim, results.scale);
-        store(gradient_v, values_at - keys_at, results.grad_v, sequence.first_k, mask.n_k, results.head_dim,
+        store(dk, 0, results.grad_k, sequence.first_k, mask.n_k, results.head_dim, results.scale);
+        store(dv, values_at - keys_at, results.grad_v, sequence.first_k, mask.n_k, results.head_dim,
               config.dropout ? results.dropout.scale : 1.0f);
     }
 };

@@ -5,7 +5,7 @@
 #include "backward_convert.h"
 #include "backward_delta.h"
 #include "backward_one_pass_direct.h"
-#include "backward_one_pass_placed.h"
+#include "backward_one_pass_through_registers.h"
 #include "combine.h"
 #include "forward.h"
 
@@ -43,7 +43,7 @@ struct backward_row {
     static constexpr int threads = config.threads(), waves_per_simd = threads / 256;
     KITTENS_DEVICE static void enter(const arguments& values) {
         using OnePass = kittens::choose<kittens::target.transposed_lds_read, kernel_of<OnePassDirect, config>,
-                                        kernel_of<OnePassPlaced, config>>;
+                                        kernel_of<OnePassThroughRegisters, config>>;
         using Kernel = typename kittens::choose<config.owner == Owner::one_pass, OnePass,
                                                 kernel_of<Backward, config>>::type;
         static __attribute__((shared, aligned(1024))) char lds[Kernel::lds_bytes];

@@ -216,7 +216,9 @@ struct InterleavedForward : ForwardWave<config> {
     }
     KITTENS_DEVICE void hide(Scores& destination, int key) const {
         if (!clear.holds(key)) [[unlikely]]
-            hide_invisible<kittens::rt_32x16>(destination, Wave::sequence.mask, Wave::first_query, key);
+            apply_mask<KeyColumns>(destination,
+                                   visible_keys<KeyColumns>(Wave::sequence.mask, Wave::first_query, key),
+                                   -__builtin_inff());
     }
 
     KITTENS_DEVICE void run() {

@@ -49,6 +49,9 @@ struct TileWindows {
     }
 };
 
+// The base of the columns that accumulators of a product with KeyTiles hold, in their order (tile_key).
+using KeyColumns = kittens::rt_32x16;
+
 // Row r of a tile in LDS is key tile_key(r) of the tile: bits 2 and 3 change places. The accumulator of Q K^T gives a
 // lane runs of 4 columns, 8 apart; with its columns in this order they are 8 neighbouring keys, which is what the
 // second product wants of a lane (reference: CDNA3 ISA manual 7.1.4, layouts of 32x32 accumulators and operands).
@@ -140,5 +143,28 @@ struct ValueTiles<T, keys, head_dim, threads, false> {
         mma_ABt(output, powers, registers, output);
     }
 };
+
+// Rows first .. of one wave alone, from memory to registers: base tiles side by side as operands of the first product. Rows
+// beyond the last read zero, or what their stride of zero repeats. `sign`: bits that are flipped in every pair of elements.
+template <class Tile, int count>
+KITTENS_DEVICE void load_own_rows(Tile (&destination)[count],
+                                  const kittens::global_matrix<const typename Tile::element>& source,
+                                  int first, uint32_t sign = 0) {
+    using T = typename Tile::element;
+    const kittens::Coordinate own = kittens::row_layout(Tile::shape::value(), kittens::lane_id(), 0);
+    const bool inside = first < source.rows;
+    kittens::buffer view = source.window(inside ? first : 0, 0).view();
+    if (!inside) view.bytes = 0;
+    const uint32_t row = own.row * static_cast<uint32_t>(source.row_bytes());
+#pragma unroll
+    for (int piece = 0; piece < count; ++piece)
+#pragma unroll
+        for (int j = 0; j < Tile::width; ++j) {
+            const int col = piece * Tile::cols + j * Tile::shape::cols + own.col;
+            const kittens::b128 values = kittens::buffer_load<kittens::b128>(
+                view, col < source.cols ? row + col * sizeof(T) : kittens::out_of_range);
+            destination[piece].tiles[0][j] = __builtin_bit_cast(typename Tile::fragment, values ^ sign);
+        }
+}
 
 }  // namespace hipkittens::attention

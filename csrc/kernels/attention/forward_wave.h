@@ -53,7 +53,7 @@ struct ForwardWave {
                   .part_of(place.part, arguments.order.parts, keys)),
           own(sequence.mask, first_query, first_query + queries),
           softmax(arguments.scale_log2) {
-        if constexpr (!queries_through_lds) load_queries(query_matrix());
+        if constexpr (!queries_through_lds) load_own_rows(query, query_matrix(), first_query, query_sign());
         kittens::zero(output);
         if constexpr (config.dropout) draws.start(arguments.dropout);
     }
@@ -67,26 +67,8 @@ struct ForwardWave {
         return matrix_of<T>(tensor, sequence.batch, sequence.first_k, head, sequence.mask.n_k,
                             arguments.head_dim);
     }
+    KITTENS_DEVICE uint32_t query_sign() const { return arguments.negated ? 0x80008000u : 0; }
     KITTENS_DEVICE int first_tile_key() const { return all.first / keys * keys; }
-
-    // Straight to registers: a wave's queries are nobody else's. Rows beyond the last read zero.
-    KITTENS_DEVICE void load_queries(const kittens::global_matrix<const T>& source) {
-        const kittens::Coordinate own = kittens::row_layout(Query::shape::value(), kittens::lane_id(), 0);
-        const bool inside = first_query < source.rows;
-        kittens::buffer view = source.window(inside ? first_query : 0, 0).view();
-        if (!inside) view.bytes = 0;
-        const uint32_t sign = arguments.negated ? 0x80008000u : 0;
-        const uint32_t row = own.row * static_cast<uint32_t>(source.row_bytes());
-#pragma unroll
-        for (int piece = 0; piece < pieces; ++piece)
-#pragma unroll
-            for (int j = 0; j < Query::width; ++j) {
-                const int col = piece * Keys::step + j * Query::shape::cols + own.col;
-                const kittens::b128 values = kittens::buffer_load<kittens::b128>(
-                    view, col < source.cols ? row + col * sizeof(T) : kittens::out_of_range);
-                query[piece].tiles[0][j] = __builtin_bit_cast(typename Query::fragment, values ^ sign);
-            }
-    }
 
     // Columns first .. of the scores from as many columns of the product.
     template <int first, class Part>
@@ -99,7 +81,8 @@ struct ForwardWave {
     }
     KITTENS_DEVICE void hide(Scores& scores, int key) const {
         if (!KeyRange::all_visible(sequence.mask, first_query, first_query + queries, key, keys))
-            hide_invisible<typename Scores::shape>(scores, sequence.mask, first_query, key);
+            apply_mask<KeyColumns>(scores, visible_keys<KeyColumns>(sequence.mask, first_query, key),
+                                   -__builtin_inff());
     }
     // The weights of keys from `key` on, once they are in the softmax's sum.
     KITTENS_DEVICE void drop(Scores& weights, int key) const {
