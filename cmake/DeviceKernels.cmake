@@ -35,7 +35,7 @@ function(hipkittens_add_device_kernels)
   endif()
   if(HIPKITTENS_INSTALL)
     install(FILES ${packs} DESTINATION hipkittens/_kernels)
-    # The tile vocabulary, for kernels that users write.
+    # The tile primitives, for kernels that users write.
     install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/csrc/tiles DESTINATION hipkittens/include FILES_MATCHING PATTERN "*.h")
   endif()
 endfunction()
@@ -43,6 +43,7 @@ endfunction()
 function(hipkittens_compile_device_kernels variable)
   set(tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/build_kernels.py)
   set(pack_tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/pack_kernels.py)
+  set(layouts_tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/kernel_layouts.py)
   set(variants_tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/kernel_variants.py)
   file(GLOB variant_lists CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/csrc/kernels/*/variants.def)
   if(NOT variant_lists)
@@ -73,7 +74,7 @@ function(hipkittens_compile_device_kernels variable)
         COMMAND ${CMAKE_COMMAND} -E env "HIPKITTENS_DEVICE_COMPILER=${HIPKITTENS_DEVICE_COMPILER}"
                 ${Python_EXECUTABLE} ${tool} --target ${target} --operation ${operation} --variant ${variant}
                 --output ${object} --depfile ${object}.d
-        DEPENDS ${tool} ${CMAKE_CURRENT_SOURCE_DIR}/csrc/kernels/${operation}/device.cpp
+        DEPENDS ${tool} ${CMAKE_CURRENT_SOURCE_DIR}/csrc/kernels/device.cpp
         DEPFILE ${object}.d
         COMMENT "Kernel ${operation}.${variant} for ${target}"
         VERBATIM)
@@ -85,8 +86,9 @@ function(hipkittens_compile_device_kernels variable)
     file(CONFIGURE OUTPUT ${object_list} CONTENT "${lines}\n")
     add_custom_command(
       OUTPUT ${pack}
-      COMMAND ${Python_EXECUTABLE} ${pack_tool} --target ${target} --objects ${object_list} --output ${pack}
-      DEPENDS ${pack_tool} ${object_list} ${objects}
+      COMMAND ${CMAKE_COMMAND} -E env "HIPKITTENS_DEVICE_COMPILER=${HIPKITTENS_DEVICE_COMPILER}"
+              ${Python_EXECUTABLE} ${pack_tool} --target ${target} --objects ${object_list} --output ${pack}
+      DEPENDS ${pack_tool} ${layouts_tool} ${CMAKE_CURRENT_SOURCE_DIR}/csrc/kernels/layouts.cpp ${object_list} ${objects}
       COMMENT "Pack ${target}"
       VERBATIM)
     list(APPEND packs ${pack})

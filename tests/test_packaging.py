@@ -3,6 +3,7 @@
 
 import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -63,9 +64,18 @@ def test_index_says_what_a_kernel_is(target):
         assert entry["target"] == target
         assert entry["compiler"].startswith("clang version")
         assert entry["configuration"]["name"] == entry["variant"]
-        assert "csrc/kernels/" + entry["operation"] + "/device.cpp" in entry["sources"]
+        assert "csrc/kernels/" + entry["operation"] + "/kernels.h" in entry["sources"]
         assert len(entry["sha256"]) == len(entry["source_sha256"]) == 64
         (kernel,) = entry["kernels"]
+        fields = entry["arguments"]
+        assert len({field["name"] for field in fields}) == len(fields)
+        assert all(a["offset"] + a["size"] <= b["offset"] or "bit" in b for a, b in itertools.pairwise(fields))
+        passed = max(
+            argument["offset"] + argument["size"]
+            for argument in kernel["arguments"]
+            if not argument["value_kind"].startswith("hidden")
+        )
+        assert 0 <= passed - fields[-1]["offset"] - fields[-1]["size"] < 8  # the struct ends on a multiple of 8
         assert kernel["symbol"].endswith(target)
         assert kernel["argument_bytes"] > 0 and kernel["arguments"]
         assert kernel["vgprs"] > 0 and kernel["lds_bytes"] <= {"gfx942": 65536, "gfx950": 163840}[target]
@@ -87,13 +97,10 @@ def test_rebuilding_gives_the_same_bytes(target, tmp_path):
     compiler = build.DeviceCompiler()
     if compiler.version() != entry["compiler"]:
         pytest.skip(f"built with {entry['compiler']}, here is {compiler.version()}")
-    source = ROOT / "csrc" / "kernels" / entry["operation"] / "device.cpp"
     images, packed = [], []
     for place in ("one", "another/place"):
         output = tmp_path / place / f"{entry['name']}.co"
-        sources = build.compile_kernel(
-            compiler, target, source, output, {"HIPKITTENS_VARIANT": entry["variant"]}
-        )
+        sources = build.compile_kernel(compiler, target, entry["operation"], entry["configuration"], output)
         description = build.describe(compiler, target, entry["operation"], entry["configuration"], sources)
         assert description["source_sha256"] == entry["source_sha256"], (
             "the pack is older than the sources: build again"
@@ -124,8 +131,8 @@ def test_a_source_of_a_kernel_is_in_its_depfile(tmp_path):
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert re.fullmatch(r"gfx942 gemm\.reduce: \d+\.\d s, \d+ bytes\n", printed)
     listed = (tmp_path / "kernel.d").read_text()
-    for name in ("device.cpp", "reduce.h", "variants.def"):
-        assert str(ROOT / "csrc" / "kernels" / "gemm" / name) in listed
+    for name in ("device.cpp", "gemm/reduce.h", "gemm/variants.def"):
+        assert str(ROOT / "csrc" / "kernels" / name) in listed
 
 
 def damaged(tmp_path, target, at):
@@ -408,7 +415,7 @@ def test_packs_of_other_sources_are_refused(source_tree, tmp_path, change):
     else:
         rows = source / "csrc" / "kernels" / "rotary" / "variants.def"
         last = [line for line in rows.read_text().splitlines() if re.match(r"[A-Z_]+\(", line)][-1]
-        rows.write_text(rows.read_text() + re.sub(r"\(\s*\w+", "(another", last) + "\n")
+        rows.write_text(rows.read_text() + re.sub(r"\((\w+), \w+", r"(\1, another", last) + "\n")
         text = "has no rotary.another"
     done = configure(source, tmp_path / "build")
     complaint = " ".join(done.stderr.split())

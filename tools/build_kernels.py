@@ -22,6 +22,7 @@ from package_module import package_module
 device_compiler = package_module("_device_compiler")
 FLAGS, DeviceCompiler = device_compiler.FLAGS, device_compiler.DeviceCompiler
 ROOT = kernel_variants.ROOT
+KERNELS = ROOT / "csrc" / "kernels"
 # The first scalars of a kernel come in scalar registers with the wave, so that no load has to fetch them (LLVM AMDGPUUsage,
 # preloaded kernel arguments); all that fit beside the segment's address. Structs are never preloaded.
 PRELOAD = ["-mllvm", "-amdgpu-kernarg-preload-count=14"]
@@ -33,15 +34,16 @@ def as_frontend(*words: str) -> list[str]:
 
 
 def compile_kernel(
-    compiler: DeviceCompiler, target: str, source: Path, output: Path, defines: dict[str, str]
+    compiler: DeviceCompiler, target: str, operation: str, row: dict[str, str], output: Path
 ) -> list[Path]:
     """Leaves output (.co) and the listing (.s). Returns the sources it was made from."""
+    defines = {"OPERATION": operation, "KIND": row["kind"], "ROW": row["name"]}
     output.parent.mkdir(parents=True, exist_ok=True)
     rule = output.with_suffix(".d.raw")
     # -ffile-prefix-map and the relative source keep the place of the checkout out of the object.
     warnings = compiler.compile(
-        target, source, output, f"-ffile-prefix-map={ROOT}=.", "-fdebug-compilation-dir=.", f"-I{ROOT / 'csrc'}",
-        *PRELOAD, *(f"-D{name}={value}" for name, value in defines.items()),
+        target, KERNELS / "device.cpp", output, f"-ffile-prefix-map={ROOT}=.", "-fdebug-compilation-dir=.", f"-I{KERNELS / operation}",
+        *PRELOAD, *(f"-DHIPKITTENS_{name}={value}" for name, value in defines.items()),
         *as_frontend("-dependency-file", str(rule), "-MT", "kernel"),
     )  # fmt: skip
     sys.stderr.write(warnings)
@@ -81,20 +83,14 @@ def main() -> None:
     parser.add_argument("--depfile", type=Path)
     arguments = parser.parse_args()
 
-    folder = ROOT / "csrc" / "kernels" / arguments.operation
-    rows = [row for row in kernel_variants.read(folder / "variants.def") if row["name"] == arguments.variant]
+    variants = KERNELS / arguments.operation / "variants.def"
+    rows = [row for row in kernel_variants.read(variants) if row["name"] == arguments.variant]
     if not rows:
-        raise SystemExit(f"{folder / 'variants.def'} has no row {arguments.variant}")
+        raise SystemExit(f"{variants} has no row {arguments.variant}")
     started = time.monotonic()
     try:
         compiler = DeviceCompiler()
-        sources = compile_kernel(
-            compiler,
-            arguments.target,
-            folder / "device.cpp",
-            arguments.output,
-            {"HIPKITTENS_VARIANT": arguments.variant},
-        )
+        sources = compile_kernel(compiler, arguments.target, arguments.operation, rows[0], arguments.output)
     except device_compiler.CompileError as error:
         raise SystemExit(str(error)) from None
     description = describe(compiler, arguments.target, arguments.operation, rows[0], sources)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """The rows of csrc/kernels/*/variants.def, read the way the build needs them.
 
-A row is `MACRO(name, targets, ...)`. The names of its columns stand in the list itself, in a comment of the same form;
-the column `targets` holds `both`, `gfx942` or `gfx950`.
+A row is `ROW(kind, name, targets, ...)`. The names of a kind's columns are in a comment of the same form before its rows: those
+of its configuration's fields (tools/kernel_layouts.py compares them). `targets` is `both`, `gfx942` or `gfx950`.
 Run as a program, prints one line `target operation variant` per code object.
 """
 
@@ -15,12 +15,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = ("gfx942", "gfx950")
 
-_ROW = re.compile(r"^([A-Z][A-Z0-9_]*)\(([^()]*)\)$")
-_COLUMNS = re.compile(r"^//\s*([A-Z][A-Z0-9_]*)\((name, targets[^()]*)\)")
+_ROW = re.compile(r"^ROW\((\w+), ([^()]*)\)$")
+_COLUMNS = re.compile(r"^//\s*ROW\((\w+), (name, targets[^()]*)\)")
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """Each row as {column: text}, in file order."""
+    """Each row as {"kind": text, column: text}, in file order."""
     columns: dict[str, list[str]] = {}
     rows: list[dict[str, str]] = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -30,10 +30,12 @@ def read(path: Path) -> list[dict[str, str]]:
         elif match := _ROW.match(line):
             cells = [cell.strip() for cell in match[2].split(",")]
             if match[1] not in columns:
-                raise SystemExit(f"{where}: no comment '// {match[1]}(name, targets, ...)' before this row")
+                raise SystemExit(
+                    f"{where}: no comment '// ROW({match[1]}, name, targets, ...)' before this row"
+                )
             if len(cells) != len(columns[match[1]]):
                 raise SystemExit(f"{where}: {len(cells)} cells for {len(columns[match[1]])} columns")
-            rows.append(dict(zip(columns[match[1]], cells, strict=True)))
+            rows.append({"kind": match[1]} | dict(zip(columns[match[1]], cells, strict=True)))
         elif line and not line.startswith("//"):
             raise SystemExit(f"{where}: neither a row nor a comment: {line}")
     names = [row["name"] for row in rows]

@@ -23,6 +23,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import kernel_layouts
 from package_module import package_module
 
 describe_kernels = package_module("_code_object").describe_kernels
@@ -31,13 +32,18 @@ MAGIC = b"HKPACK01"
 
 
 def pack(target: str, objects: list[Path]) -> bytes:
+    compiler, fields = kernel_layouts.DeviceCompiler(), {}
     entries, images, offset = [], [], 0
     for path in sorted(objects, key=lambda path: path.name):
         image = path.read_bytes()
         entry = json.loads(path.with_suffix(".json").read_text())
         if entry["target"] != target:
             raise SystemExit(f"{path} was built for {entry['target']}, not {target}")
+        operation = entry["operation"]
+        if operation not in fields:
+            fields[operation] = kernel_layouts.arguments(compiler, target, operation)
         entry |= {
+            "arguments": fields[operation][entry["configuration"]["kind"]],
             "offset": offset,
             "bytes": len(image),
             "sha256": hashlib.sha256(image).hexdigest(),

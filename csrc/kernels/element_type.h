@@ -9,4 +9,9 @@ enum class ElementType : int32_t { bf16, f16, f32 };
 
 constexpr int size_of(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
 
+// Of kinds whose rows differ in the element's type alone.
+struct ElementConfig {
+    ElementType element;
+};
+
 }  // namespace hipkittens

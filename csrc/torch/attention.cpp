@@ -1,7 +1,5 @@
 // torch/attention.cpp: checks the tensors of an attention, plans it and launches it.
 // SPDX-License-Identifier: MIT
-#include "torch/attention.h"
-
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -10,9 +8,35 @@
 #include "kernels/attention/plan.h"
 #include "torch/element_type.h"
 #include "torch/placement.h"
+#include "torch/registration.h"
 
-namespace hipkittens::torch_door {
+namespace hipkittens::torch_binding {
 namespace {
+
+// q (B, N, H, D), k and v (B, N_k, H_k, D) -> out (B, N, H, D) contiguous, lse (B, H, N) float32.
+// A negative window side is unlimited. seed: two int64 on q's device, given exactly when dropout_p > 0.
+constexpr const char* attention_forward_schema =
+    "attention_forward(Tensor q, Tensor k, Tensor v, float scale, bool causal, int window_left, int "
+    "window_right, float dropout_p=0., Tensor? seed=None) -> (Tensor, Tensor)";
+
+// The gradients of q, k and v, contiguous, from those of out and lse.
+constexpr const char* attention_backward_schema =
+    "attention_backward(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor "
+    "lse, float scale, bool causal, int window_left, int window_right, float dropout_p=0., Tensor? "
+    "seed=None) -> "
+    "(Tensor, Tensor, Tensor)";
+
+// Packed sequences: q (T, H, D), k and v (T_k, H_k, D) -> out (T, H, D), lse (H, T). Sequence b has rows
+// cu_seqlens[b] .. cu_seqlens[b + 1] - 1, int32 on q's device, at most max_seqlen of them.
+constexpr const char* attention_varlen_forward_schema =
+    "attention_varlen_forward(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
+    "SymInt max_seqlen_q, SymInt max_seqlen_k, float scale, bool causal, int window_left, int window_right, "
+    "float dropout_p=0., Tensor? seed=None) -> (Tensor, Tensor)";
+constexpr const char* attention_varlen_backward_schema =
+    "attention_varlen_backward(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, "
+    "Tensor lse, Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
+    "float scale, bool causal, int window_left, int window_right, float dropout_p=0., Tensor? seed=None) -> "
+    "(Tensor, Tensor, Tensor)";
 
 std::string shape_text(const char* name, const Tensor& tensor) {
     std::string text;
@@ -300,8 +324,6 @@ void backward(const char* where, bool packed, StableIValue* stack, uint64_t argu
     stack[2] = to_result(std::move(grad_v));
 }
 
-}  // namespace
-
 void attention_forward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     forward("attention_forward", false, stack, argument_count, result_count);
 }
@@ -315,4 +337,12 @@ void attention_varlen_backward(StableIValue* stack, uint64_t argument_count, uin
     backward("attention_varlen_backward", true, stack, argument_count, result_count);
 }
 
-}  // namespace hipkittens::torch_door
+const Registration registration{{
+    {attention_forward_schema, &attention_forward},
+    {attention_backward_schema, &attention_backward},
+    {attention_varlen_forward_schema, &attention_varlen_forward},
+    {attention_varlen_backward_schema, &attention_varlen_backward},
+}};
+
+}  // namespace
+}  // namespace hipkittens::torch_binding

@@ -5,7 +5,7 @@
 #include "kernels/element_type.h"
 #include "torch/tensor.h"
 
-namespace hipkittens::torch_door {
+namespace hipkittens::torch_binding {
 
 constexpr ElementType element_type(Dtype dtype) {
     switch (dtype) {
@@ -19,4 +19,4 @@ constexpr ElementType element_type(Dtype dtype) {
     return ElementType::f32;
 }
 
-}  // namespace hipkittens::torch_door
+}  // namespace hipkittens::torch_binding

@@ -1,7 +1,5 @@
 // torch/gemm.cpp: checks the tensors of a matrix product, plans it and launches it.
 // SPDX-License-Identifier: MIT
-#include "torch/gemm.h"
-
 #include <algorithm>
 #include <array>
 #include <string>
@@ -10,9 +8,13 @@
 #include "kernels/gemm/plan.h"
 #include "torch/element_type.h"
 #include "torch/placement.h"
+#include "torch/registration.h"
 
-namespace hipkittens::torch_door {
+namespace hipkittens::torch_binding {
 namespace {
+
+constexpr const char* gemm_schema =
+    "gemm(Tensor a, Tensor b, Tensor? bias, ScalarType out_dtype, bool deterministic) -> Tensor";
 
 std::string shape_text(std::span<const int64_t> sizes) {
     std::string text = "(";
@@ -188,8 +190,6 @@ Tensor product(Tensor a_tensor, Tensor b_tensor, std::optional<Tensor> bias, Dty
     }
 }
 
-}  // namespace
-
 void gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     if (argument_count != 5 || result_count != 1) fail("gemm is registered with another schema");
     Arguments arguments(stack, argument_count);
@@ -203,4 +203,9 @@ void gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
         product(std::move(a), std::move(b), std::move(bias), dtype_from_torch(out_dtype, "gemm: out_dtype")));
 }
 
-}  // namespace hipkittens::torch_door
+const Registration registration{{
+    {gemm_schema, &gemm},
+}};
+
+}  // namespace
+}  // namespace hipkittens::torch_binding

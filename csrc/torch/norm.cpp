@@ -1,7 +1,5 @@
 // torch/norm.cpp: checks the tensors of a norm, plans it and launches it.
 // SPDX-License-Identifier: MIT
-#include "torch/norm.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,76 +9,37 @@
 #include "kernels/norm/plan.h"
 #include "torch/element_type.h"
 #include "torch/placement.h"
+#include "torch/registration.h"
+#include "torch/row_view.h"
 
-namespace hipkittens::torch_door {
+namespace hipkittens::torch_binding {
 namespace {
 
-Tensor dense(Tensor tensor, Dtype dtype) {
-    Tensor copy = Tensor::empty(tensor.sizes(), dtype, tensor.device());
-    copy.copy_from(tensor);
-    return copy;
+// seed: two int64 on x's device, given exactly when dropout_p > 0. Results that nobody needs are empty: sum without
+// residual and dropout, mean and rstd unless asked for, which the gradient otherwise takes again, dresidual without dropout,
+// dweight and dbias unless asked for.
+constexpr const char* layer_norm_schema =
+    "layer_norm(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, float eps, float dropout_p, "
+    "Tensor? seed, bool need_statistics=True) "
+    "-> (Tensor y, Tensor sum, Tensor mean, Tensor rstd)";
+constexpr const char* rms_norm_schema =
+    "rms_norm(Tensor x, Tensor? residual, Tensor? weight, float eps, bool need_statistics=True) "
+    "-> (Tensor y, Tensor sum, Tensor rstd)";
+constexpr const char* norm_backward_schema =
+    "norm_backward(Tensor dy, Tensor? dsum, Tensor z, Tensor? weight, Tensor? mean, Tensor rstd, float "
+    "dropout_p, "
+    "Tensor? seed, bool need_weight, bool need_bias) "
+    "-> (Tensor dx, Tensor dresidual, Tensor dweight, Tensor dbias)";
+
+norm::Rows rows_of(const RowView& view, int64_t cols) {
+    const auto& sizes = view.sizes();
+    return {static_cast<uint32_t>(sizes[0] * sizes[1] * sizes[2]), static_cast<uint32_t>(sizes[1]),
+            static_cast<uint32_t>(sizes[0]), static_cast<int32_t>(cols)};
 }
 
-// Tensors of one shape seen as rows. Leading dimensions that every tensor crosses with one step become one; when more
-// than three remain, the tensors are copied first.
-class RowView {
-  public:
-    RowView(std::vector<Tensor*> tensors, Dtype dtype) : dtype_(dtype) {
-        for (Tensor* tensor : tensors) {
-            const auto strides = tensor->strides();
-            if (tensor->sizes().back() > 1 && strides.back() != 1) *tensor = dense(std::move(*tensor), dtype);
-        }
-        if (!collapse(tensors)) {
-            for (Tensor* tensor : tensors) *tensor = dense(std::move(*tensor), dtype);
-            collapse(tensors);
-        }
-    }
-    norm::Rows rows(int64_t cols) const {
-        return {static_cast<uint32_t>(sizes_[0] * sizes_[1] * sizes_[2]), static_cast<uint32_t>(sizes_[1]),
-                static_cast<uint32_t>(sizes_[0]), static_cast<int32_t>(cols)};
-    }
-    norm::RowTensor describe(const Tensor& tensor, size_t position) const {
-        const auto& s = strides_[position];
-        return {tensor.data(), s[2], s[1], s[0]};
-    }
-    // Rows begin on 4 bytes, in all tensors.
-    bool aligned(const std::vector<Tensor*>& tensors) const {
-        const int64_t unit = 4 / bytes_of(dtype_);
-        for (size_t i = 0; i < tensors.size(); ++i) {
-            if (reinterpret_cast<uintptr_t>(tensors[i]->data()) % 4) return false;
-            for (size_t axis = 0; axis < 3; ++axis)
-                if (sizes_[axis] > 1 && strides_[i][axis] % unit) return false;
-        }
-        return true;
-    }
-
-  private:
-    bool collapse(const std::vector<Tensor*>& tensors) {
-        strides_.assign(tensors.size(), {0, 0, 0});
-        std::fill_n(sizes_, 3, int64_t{1});
-        const auto sizes = tensors[0]->sizes();
-        int used = 0;  // innermost first
-        for (size_t axis = sizes.size() - 1; axis-- > 0;) {
-            if (sizes[axis] == 1) continue;
-            bool continues = used > 0;
-            for (size_t i = 0; i < tensors.size() && continues; ++i)
-                continues = tensors[i]->strides()[axis] == strides_[i][used - 1] * sizes_[used - 1];
-            if (continues) {
-                sizes_[used - 1] *= sizes[axis];
-                continue;
-            }
-            if (used == 3) return false;
-            sizes_[used] = sizes[axis];
-            for (size_t i = 0; i < tensors.size(); ++i) strides_[i][used] = tensors[i]->strides()[axis];
-            ++used;
-        }
-        return true;
-    }
-
-    Dtype dtype_;
-    int64_t sizes_[3];
-    std::vector<std::array<int64_t, 3>> strides_;
-};
+norm::RowTensor described(const Tensor& tensor, const std::array<int64_t, 3>& strides) {
+    return {tensor.data(), strides[2], strides[1], strides[0]};
+}
 
 struct Parameters {
     std::optional<Tensor> weight, bias;
@@ -96,7 +55,7 @@ struct Parameters {
             fail(where + name + " needs the shape (" + std::to_string(cols) + ")");
         if (!(held->device() == x.device())) fail(where + name + " is on another device than x");
         if (&held != &weight && weight && own != dtype) fail(where + "weight and bias have different dtypes");
-        if (cols > 1 && held->strides()[0] != 1) held = dense(std::move(*held), own);
+        if (cols > 1 && held->strides()[0] != 1) held = contiguous_copy(std::move(*held), own);
         dtype = own;
         aligned &= reinterpret_cast<uintptr_t>(held->data()) % 4 == 0;
         regions.push_back({held->data(), held->extent_bytes(own), name, false});
@@ -155,8 +114,8 @@ Results forward(const std::string& where, Tensor x, std::optional<Tensor> residu
     if (residual) tensors.push_back(&*residual);
     const RowView view(tensors, dtype);
     norm::ForwardArguments arguments{};
-    arguments.x = view.describe(x, 0);
-    if (residual) arguments.residual = view.describe(*residual, 1);
+    arguments.x = described(x, view.strides(0));
+    if (residual) arguments.residual = described(*residual, view.strides(1));
     arguments.y = results.y.data();
     arguments.sum = has_sum ? results.sum.data() : nullptr;
     arguments.mean = centred && need_statistics ? static_cast<float*>(results.mean.data()) : nullptr;
@@ -165,7 +124,7 @@ Results forward(const std::string& where, Tensor x, std::optional<Tensor> residu
     arguments.weight = parameters.weight ? parameters.weight->data() : nullptr;
     arguments.bias = parameters.bias ? parameters.bias->data() : nullptr;
     arguments.dropout = dropout;
-    arguments.rows = view.rows(cols);
+    arguments.rows = rows_of(view, cols);
     arguments.parameter_type = element_type(parameters.dtype);
     arguments.epsilon = static_cast<float>(eps);
     arguments.wide = cols % 8 == 0 && view.aligned(tensors);
@@ -184,8 +143,6 @@ Results forward(const std::string& where, Tensor x, std::optional<Tensor> residu
     placement.launch(norm::plan_forward(placement.target(), element_type(dtype), arguments), regions);
     return results;
 }
-
-}  // namespace
 
 void layer_norm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     if (argument_count != 8 || result_count != 4) fail("layer_norm is registered with another schema");
@@ -264,18 +221,18 @@ void norm_backward(StableIValue* stack, uint64_t argument_count, uint64_t result
         std::vector<Tensor*> tensors = {&dy, &z};
         if (dsum) tensors.push_back(&*dsum);
         const RowView view(tensors, dtype);
-        if (mean && rows > 1) mean = dense(std::move(*mean), Dtype::float32);
+        if (mean && rows > 1) mean = contiguous_copy(std::move(*mean), Dtype::float32);
         norm::BackwardArguments arguments{};
-        arguments.dy = view.describe(dy, 0);
-        arguments.z = view.describe(z, 1);
-        if (dsum) arguments.dsum = view.describe(*dsum, 2);
+        arguments.dy = described(dy, view.strides(0));
+        arguments.z = described(z, view.strides(1));
+        if (dsum) arguments.dsum = described(*dsum, view.strides(2));
         arguments.mean = mean ? static_cast<const float*>(mean->data()) : nullptr;
         arguments.rstd = static_cast<const float*>(rstd.data());
         arguments.weight = parameters.weight ? parameters.weight->data() : nullptr;
         arguments.dx = dx.data();
         arguments.dresidual = seed ? dresidual.data() : nullptr;
         arguments.dropout = dropout;
-        arguments.rows = view.rows(cols);
+        arguments.rows = rows_of(view, cols);
         arguments.parameter_type = element_type(parameters.dtype);
         arguments.wide = cols % 8 == 0 && view.aligned(tensors);
         arguments.wide_parameters = cols % 8 == 0 && parameters.aligned;
@@ -315,4 +272,11 @@ void norm_backward(StableIValue* stack, uint64_t argument_count, uint64_t result
     stack[3] = to_result(std::move(dbias));
 }
 
-}  // namespace hipkittens::torch_door
+const Registration registration{{
+    {layer_norm_schema, &layer_norm},
+    {rms_norm_schema, &rms_norm},
+    {norm_backward_schema, &norm_backward},
+}};
+
+}  // namespace
+}  // namespace hipkittens::torch_binding

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace hipkittens::torch_door {
+namespace hipkittens::torch_binding {
 namespace {
 
 // A NaN as f64, f32, f16 and bf16, and as a whole number one that no kernel's sums reach: -1 would be an ordinary sum.
@@ -61,14 +61,14 @@ void Placement::launch(const Launch& launch, std::span<const runtime::Region> re
                     marked);
 }
 
-}  // namespace hipkittens::torch_door
+}  // namespace hipkittens::torch_binding
 
 #define HIPKITTENS_EXPORT extern "C" __attribute__((visibility("default")))
 
 HIPKITTENS_EXPORT int hipkittens_torch_set_simulated_arch(const char* arch) {
-    for (const char* known : hipkittens::torch_door::archs) {
+    for (const char* known : hipkittens::torch_binding::archs) {
         if (std::string_view(known) == arch) {
-            hipkittens::torch_door::simulated_arch = known;
+            hipkittens::torch_binding::simulated_arch = known;
             return 0;
         }
     }
@@ -76,11 +76,11 @@ HIPKITTENS_EXPORT int hipkittens_torch_set_simulated_arch(const char* arch) {
 }
 
 HIPKITTENS_EXPORT void hipkittens_torch_set_before_launch(void (*function)()) {
-    hipkittens::torch_door::before_launch = function;
+    hipkittens::torch_binding::before_launch = function;
 }
 
-HIPKITTENS_EXPORT void hipkittens_torch_set_prefill(int on) { hipkittens::torch_door::prefill = on != 0; }
+HIPKITTENS_EXPORT void hipkittens_torch_set_prefill(int on) { hipkittens::torch_binding::prefill = on != 0; }
 
 HIPKITTENS_EXPORT const char* hipkittens_torch_last_kernel() {
-    return hipkittens::torch_door::last_kernel.c_str();
+    return hipkittens::torch_binding::last_kernel.c_str();
 }

@@ -11,7 +11,7 @@
 #include "runtime/launch.h"
 #include "torch/tensor.h"
 
-namespace hipkittens::torch_door {
+namespace hipkittens::torch_binding {
 
 class Placement {
   public:
@@ -32,9 +32,9 @@ class Placement {
     mutable std::vector<const void*> filled_;  // what `empty` returned and filled
 };
 
-}  // namespace hipkittens::torch_door
+}  // namespace hipkittens::torch_binding
 
-// The door for Python's `simulate`. All of it holds for the process: autograd may launch from any thread.
+// The binding for Python's `simulate`. All of it holds for the process: autograd may launch from any thread.
 extern "C" {
 // "gfx942" or "gfx950". 0, or 1 if it is neither.
 int hipkittens_torch_set_simulated_arch(const char* arch);

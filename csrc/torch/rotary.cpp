@@ -1,7 +1,5 @@
 // torch/rotary.cpp: checks the tensors of a rotation, plans it and launches it.
 // SPDX-License-Identifier: MIT
-#include "torch/rotary.h"
-
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -9,9 +7,27 @@
 #include "kernels/rotary/plan.h"
 #include "torch/element_type.h"
 #include "torch/placement.h"
+#include "torch/registration.h"
 
-namespace hipkittens::torch_door {
+namespace hipkittens::torch_binding {
 namespace {
+
+// x, q, k: 4 dimensions, (batch, tokens, heads, features), or (batch, heads, tokens, features) with heads_first.
+// cos, sin: (positions, rotated features / 2). positions: int32 or int64, (batch, tokens).
+constexpr const char* rotary_schema =
+    "rotary(Tensor x, Tensor cos, Tensor sin, Tensor? positions, SymInt offset, bool interleaved, bool "
+    "heads_first, "
+    "bool inverse) -> Tensor";
+constexpr const char* rotary_qk_schema =
+    "rotary_qk(Tensor q, Tensor k, Tensor cos, Tensor sin, Tensor? positions, SymInt offset, bool "
+    "interleaved, "
+    "bool heads_first, bool inverse) -> (Tensor, Tensor)";
+constexpr const char* rotary_in_place_schema =
+    "rotary_(Tensor(a!) x, Tensor cos, Tensor sin, Tensor? positions, SymInt offset, bool interleaved, "
+    "bool heads_first, bool inverse) -> ()";
+constexpr const char* rotary_qk_in_place_schema =
+    "rotary_qk_(Tensor(a!) q, Tensor(b!) k, Tensor cos, Tensor sin, Tensor? positions, SymInt offset, "
+    "bool interleaved, bool heads_first, bool inverse) -> ()";
 
 // A copy where the last dimension has gaps.
 Tensor with_unit_stride(Tensor tensor, Dtype dtype) {
@@ -162,8 +178,6 @@ std::vector<Tensor> rotate(Call call, bool in_place) {
     return out;
 }
 
-}  // namespace
-
 void rotary(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     std::vector<Tensor> out = rotate(read_call(stack, argument_count, result_count, 1, 1), false);
     stack[0] = to_result(std::move(out[0]));
@@ -183,4 +197,12 @@ void rotary_qk_in_place(StableIValue* stack, uint64_t argument_count, uint64_t r
     rotate(read_call(stack, argument_count, result_count, 2, 0), true);
 }
 
-}  // namespace hipkittens::torch_door
+const Registration registration{{
+    {rotary_schema, &rotary},
+    {rotary_qk_schema, &rotary_qk},
+    {rotary_in_place_schema, &rotary_in_place},
+    {rotary_qk_in_place_schema, &rotary_qk_in_place},
+}};
+
+}  // namespace
+}  // namespace hipkittens::torch_binding

@@ -53,8 +53,8 @@ AOTITorchError aoti_torch_delete_tensor_object(AtenTensorHandle tensor);
 AOTITorchError aoti_torch_create_device_guard(int32_t device_index, DeviceGuardHandle* result);
 AOTITorchError aoti_torch_delete_device_guard(DeviceGuardHandle guard);
 
-AOTITorchError aoti_torch_library_init_def(const char* name_space, const char* file, uint32_t line,
-                                           TorchLibraryHandle* result);
+AOTITorchError aoti_torch_library_init_fragment(const char* name_space, const char* file, uint32_t line,
+                                                TorchLibraryHandle* result);
 AOTITorchError aoti_torch_library_init_impl(const char* name_space, const char* dispatch_key,
                                             const char* file, uint32_t line, TorchLibraryHandle* result);
 AOTITorchError aoti_torch_library_def(TorchLibraryHandle library, const char* schema);
@@ -63,7 +63,7 @@ AOTITorchError torch_library_impl(TorchLibraryHandle library, const char* name,
                                   uint64_t built_for_version);
 }
 
-namespace hipkittens::torch_door {
+namespace hipkittens::torch_binding {
 
 // Conversions keep the rules of this version in every later torch.
 inline constexpr uint64_t stable_abi_version = (uint64_t{2} << 56) | (uint64_t{10} << 48);
@@ -72,4 +72,4 @@ inline constexpr uint64_t stable_abi_version = (uint64_t{2} << 56) | (uint64_t{1
 using GetCurrentCudaStream = AOTITorchError (*)(int32_t device_index, void** stream);
 inline constexpr const char* get_current_cuda_stream_name = "aoti_torch_get_current_cuda_stream";
 
-}  // namespace hipkittens::torch_door
+}  // namespace hipkittens::torch_binding

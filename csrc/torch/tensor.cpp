@@ -7,7 +7,7 @@
 #include <bit>
 #include <stdexcept>
 
-namespace hipkittens::torch_door {
+namespace hipkittens::torch_binding {
 
 void fail(const std::string& message) { throw std::runtime_error("hipkittens: " + message); }
 
@@ -174,4 +174,4 @@ void* current_stream(Device device) {
     return stream;
 }
 
-}  // namespace hipkittens::torch_door
+}  // namespace hipkittens::torch_binding

@@ -11,7 +11,7 @@
 
 #include "torch/stable_abi.h"
 
-namespace hipkittens::torch_door {
+namespace hipkittens::torch_binding {
 
 enum class Dtype { bfloat16, float16, float32 };
 
@@ -88,4 +88,4 @@ void* current_stream(Device device);
 [[noreturn]] void fail(const std::string& message);
 void check(AOTITorchError status, const char* what);
 
-}  // namespace hipkittens::torch_door
+}  // namespace hipkittens::torch_binding

@@ -22,7 +22,7 @@ VARIANTS = (ROOT / "csrc/kernels/attention/variants.def").read_text()
 ROWS = {
     name: (targets, element, int(head_dim), int(waves), dropout == "true")
     for name, targets, element, head_dim, waves, dropout in re.findall(
-        r"^ATTENTION_FORWARD\((\w+), (\w+), (\w+), (\d+), (\d+), \w+, (true|false)\)", VARIANTS, re.M
+        r"^ROW\(forward, (\w+), (\w+), (\w+), (\d+), (\d+), \w+, (true|false)\)", VARIANTS, re.M
     )
 }
 CASES = [

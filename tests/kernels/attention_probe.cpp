@@ -38,7 +38,7 @@ attention::ForwardChoice choose(const attention::ForwardProblem& problem, const 
         if (parts) choice.parts = parts;
         return choice;
     }
-    for (const attention::ForwardVariant& row : attention::forward_variants)
+    for (const attention::ForwardVariant& row : attention::variants<attention::kinds::forward>)
         if (row.name == variant) return {&row, parts ? parts : 1};
     throw std::invalid_argument("no variant " + variant);
 }
@@ -83,11 +83,11 @@ int64_t probe_backward_workspace_floats(const attention::Problem* problem) {
 // Tile, head, batch and part of every workgroup, for `count` workgroups.
 void probe_places(const attention::ForwardArguments* arguments, uint32_t count, int32_t* places) {
     for (uint32_t i = 0; i < count; ++i) {
-        const attention::TilePlace place = place_of_workgroup(i, arguments->order);
+        const attention::TileCoordinate place = coordinate_of_workgroup(i, arguments->order);
         places[4 * i] = place.tile;
         places[4 * i + 1] = place.head;
         places[4 * i + 2] = place.batch;
-        places[4 * i + 3] = place.part;
+        places[4 * i + 3] = place.split;
     }
 }
 }

@@ -21,7 +21,7 @@ VARIANTS = (ROOT / "csrc/kernels/gemm/variants.def").read_text()
 ROWS = {
     name: (targets, orientation, element, *map(int, tile))
     for name, targets, orientation, element, *tile in re.findall(
-        r"^GEMM\((\w+), (\w+), (\w+), (\w+), (\d+), (\d+), (\d+)", VARIANTS, re.M
+        r"^ROW\(gemm, (\w+), (\w+), (\w+), (\w+), (\d+), (\d+), (\d+)", VARIANTS, re.M
     )
 }
 
@@ -29,7 +29,7 @@ ROWS = {
 INTERLEAVED = {
     name: (int(in_lds), int(in_registers))
     for name, in_lds, in_registers in re.findall(
-        r"^GEMM\((\w+),.*, interleaved, (\d+), (\d+)\)", VARIANTS, re.M
+        r"^ROW\(gemm, (\w+),.*, interleaved, (\d+), (\d+)\)", VARIANTS, re.M
     )
 }
 

@@ -15,11 +15,11 @@ from hipkittens import _library
 ROOT = Path(__file__).resolve().parents[2]
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 ROWS = re.findall(
-    r"^NORM_\w+\((\w+)_(bf16|f16|f32)_(\d+),", (ROOT / "csrc/kernels/norm/variants.def").read_text(), re.M
+    r"^ROW\(\w+, (\w+)_(bf16|f16|f32)_(\d+),", (ROOT / "csrc/kernels/norm/variants.def").read_text(), re.M
 )
-ROTARY = re.findall(r"^ROTARY\((\w+),", (ROOT / "csrc/kernels/rotary/variants.def").read_text(), re.M)
+ROTARY = re.findall(r"^ROW\(rotary, (\w+),", (ROOT / "csrc/kernels/rotary/variants.def").read_text(), re.M)
 ROTARY_PLAIN = re.findall(
-    r"^ROTARY_PLAIN\(plain_(\w+?)_(\w+),", (ROOT / "csrc/kernels/rotary/variants.def").read_text(), re.M
+    r"^ROW\(plain, plain_(\w+?)_(\w+),", (ROOT / "csrc/kernels/rotary/variants.def").read_text(), re.M
 )
 TOLERANCE = {"bf16": 2.0**-6, "f16": 2.0**-9, "f32": 2.0**-18}
 

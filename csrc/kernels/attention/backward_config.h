@@ -7,65 +7,23 @@
 namespace hipkittens::attention {
 
 struct BackwardConfig {
-    Owner owner;
+    GradientTarget gradient_of;
     ElementType input;
     int head_dim;  // of the tiles; any smaller one that is a multiple of 8 runs with the rest of a row masked
     int waves;
     int stream_rows;  // of the other side, in LDS at a time
-    bool dropout;     // weights were dropped
+    bool dropout;     // elements of P were dropped
 
     static constexpr int rows_per_wave = 32;
     constexpr int rows() const { return waves * rows_per_wave; }
     constexpr int threads() const { return waves * 64; }
 };
 
-struct BackwardVariant {
-    const char* name;
-    Targets targets;
-    BackwardConfig config;
-};
-
-struct DeltaVariant {
-    const char* name;
-    Targets targets;
-    ElementType input;
-};
 inline constexpr int delta_threads = 256;
 // Of the tiles of the kernels that add up dQ in memory.
 inline constexpr int largest_one_pass_head_dim = 128;
 // The convert kernel's workgroups take 32 keys of dK or dV, so many columns each.
 inline constexpr int convert_columns = 64;
 constexpr int convert_workgroups(int width) { return 4 * width / convert_columns; }
-
-struct ConvertVariant {
-    const char* name;
-    Targets targets;
-    ElementType input;
-};
-
-// The rows of variants.def as constants variant_<name>, and all of a kind in order.
-#define ATTENTION_BACKWARD(name, targets, owner, input, head_dim, waves, stream_rows, dropout) \
-    inline constexpr BackwardVariant variant_##name{                                           \
-        #name, Targets::targets, {Owner::owner, ElementType::input, head_dim, waves, stream_rows, dropout}};
-#define ATTENTION_DELTA(name, targets, input) \
-    inline constexpr DeltaVariant variant_##name{#name, Targets::targets, ElementType::input};
-#define ATTENTION_CONVERT(name, targets, input) \
-    inline constexpr ConvertVariant variant_##name{#name, Targets::targets, ElementType::input};
-#include "each_row.h"
-
-inline constexpr BackwardVariant backward_variants[] = {
-#define ATTENTION_BACKWARD(name, ...) variant_##name,
-#include "each_row.h"
-};
-
-inline constexpr DeltaVariant delta_variants[] = {
-#define ATTENTION_DELTA(name, ...) variant_##name,
-#include "each_row.h"
-};
-
-inline constexpr ConvertVariant convert_variants[] = {
-#define ATTENTION_CONVERT(name, ...) variant_##name,
-#include "each_row.h"
-};
 
 }  // namespace hipkittens::attention

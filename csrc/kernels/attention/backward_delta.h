@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward_config.h"
+#include "dq_accumulator.h"
 #include "forward_tiles.h"
-#include "query_sums.h"
 
 namespace hipkittens::attention {
 
-// Workgroups take blocks of queries, and after them blocks of keys where dQ is added up in memory (query_sums.h). Sixteen
+// Workgroups take blocks of queries, and after them blocks of keys where dQ is added up in memory (dq_accumulator.h). Sixteen
 // lanes take a row, 8 elements each at a time.
 template <class T>
 struct Delta {
@@ -49,31 +49,32 @@ struct Delta {
         const auto queries =
             static_cast<uint32_t>(arguments.order.tiles) * arguments.order.heads * arguments.order.batch;
         if (workgroup < queries)
-            of_queries(arguments, place_of_workgroup(workgroup, arguments.order));
+            of_queries(arguments, coordinate_of_workgroup(workgroup, arguments.order));
         else
             of_keys(arguments, block_of_keys(arguments, workgroup - queries));
     }
 
   private:
-    KITTENS_DEVICE static void of_queries(const BackwardArguments& arguments, const TilePlace& place) {
-        const Sequence sequence = sequence_of(place.batch, arguments.mask, arguments.packed);
-        const int begin = place.tile * statistics_block, n_q = sequence.mask.n_q;
+    KITTENS_DEVICE static void of_queries(const BackwardArguments& arguments,
+                                          const TileCoordinate& coordinate) {
+        const Sequence sequence = sequence_of(coordinate.batch, arguments.mask, arguments.packed);
+        const int begin = coordinate.tile * statistics_block, n_q = sequence.mask.n_q;
         if (begin >= n_q) return;
         const bool is_packed = arguments.packed.first_q;
         const auto matrix = [&](const TensorArgument& tensor) {
-            return matrix_of<T>(tensor, sequence.batch, sequence.first_q, place.head, n_q,
+            return matrix_of<T>(tensor, sequence.batch, sequence.first_q, coordinate.head, n_q,
                                 arguments.head_dim);
         };
         const auto out = matrix(arguments.out), grad_out = matrix(arguments.grad_out);
         const kittens::buffer out_view = out.window(begin, 0).view(),
                               grad_view = grad_out.window(begin, 0).view();
-        const int64_t head = sequence.batch * arguments.heads + place.head;
+        const int64_t head = sequence.batch * arguments.heads + coordinate.head;
         const int64_t statistics = head * arguments.statistics_rows + begin +
-                                   (is_packed ? statistics_row(sequence.first_q, place.batch) : 0);
+                                   (is_packed ? statistics_row(sequence.first_q, coordinate.batch) : 0);
         const int64_t rows = is_packed ? arguments.packed.rows_q : n_q;
-        if (arguments.sums) {
-            int32_t* sums = arguments.sums + statistics * arguments.sums_width;
-            for (int i = kittens::thread_id() * 4; i < statistics_block * arguments.sums_width;
+        if (arguments.dq_accumulator) {
+            int32_t* sums = arguments.dq_accumulator + statistics * arguments.dq_width;
+            for (int i = kittens::thread_id() * 4; i < statistics_block * arguments.dq_width;
                  i += delta_threads * 4)
                 *reinterpret_cast<kittens::vec<int32_t, 4>*>(sums + i) = kittens::vec<int32_t, 4>{};
         }
@@ -108,12 +109,12 @@ struct Delta {
         }
     }
 
-    KITTENS_DEVICE static void of_keys(const BackwardArguments& arguments, const TilePlace& place) {
-        const Sequence sequence = sequence_of(place.batch, arguments.mask, arguments.packed);
-        const int begin = place.tile * statistics_block, n_k = sequence.mask.n_k;
+    KITTENS_DEVICE static void of_keys(const BackwardArguments& arguments, const TileCoordinate& coordinate) {
+        const Sequence sequence = sequence_of(coordinate.batch, arguments.mask, arguments.packed);
+        const int begin = coordinate.tile * statistics_block, n_k = sequence.mask.n_k;
         if (begin >= n_k) return;
         const auto matrix = [&](const TensorArgument& tensor) {
-            return matrix_of<T>(tensor, sequence.batch, sequence.first_k, place.head, n_k,
+            return matrix_of<T>(tensor, sequence.batch, sequence.first_k, coordinate.head, n_k,
                                 arguments.head_dim);
         };
         const auto k = matrix(arguments.k), v = matrix(arguments.v);
@@ -137,7 +138,7 @@ struct Delta {
         kittens::barrier();
         if (kittens::thread_id() == 0) {
             for (const auto& wave : of_waves) bounds.include({wave[0], wave[1]});
-            bounds_at(arguments, sequence, place.batch, place.head)[place.tile] = bounds;
+            bounds_at(arguments, sequence, coordinate.batch, coordinate.head)[coordinate.tile] = bounds;
         }
     }
 };

@@ -4,11 +4,11 @@
 #include "../element_of.h"
 #include "backward_config.h"
 #include "backward_scores.h"
+#include "dq_accumulator.h"
 #include "dropout.h"
 #include "forward_tiles.h"
-#include "key_shares.h"
 #include "mask.h"
-#include "query_sums.h"
+#include "split_partials.h"
 
 namespace hipkittens::attention {
 
@@ -26,7 +26,7 @@ struct each_half {
 
 // A workgroup owns a tile of keys, 32 of them to a wave, and goes over the queries, 64 or 32 in each step:
 //     S = Q K^T, P = exp(S - LSE), dP = dO V^T, dS = P (dP + delta), dV += P^T dO, dK += dS^T Q, dQ = dS K.
-// dS is exchanged among the waves through LDS for dQ, which is added in memory as integers (query_sums.h), so that the order
+// dS is exchanged among the waves through LDS for dQ, which is added in memory as integers (dq_accumulator.h), so that the order
 // of workgroups does not matter.
 //
 // Occupancy is one: only independent matrix instructions of the same wave hide its latencies. A step is therefore slots of
@@ -36,8 +36,8 @@ struct each_half {
 template <BackwardConfig config>
 struct OnePass {
     using T = typename element_of<config.input>::value;
-    static constexpr int threads = config.threads(), head_dim = config.head_dim, wave_keys = config.rows_per_wave,
-                         keys = config.rows(), queries = config.stream_rows;
+    static constexpr int threads = config.threads(), head_dim = config.head_dim,
+                         wave_keys = config.rows_per_wave, keys = config.rows(), queries = config.stream_rows;
     static_assert(config.waves == 4 && statistics_block % queries == 0);
     static_assert(head_dim <= largest_one_pass_head_dim);
     static constexpr int statistics_bytes = static_cast<int>(Statistic::count) * statistics_block * 4;
@@ -85,7 +85,7 @@ struct OnePass {
 
     const BackwardArguments& arguments;
     kittens::shared_byte* lds;
-    TilePlace place;
+    TileCoordinate coordinate;
     Sequence sequence;
     int first_key;  // of the wave
     Fragment k[pieces], v[pieces], k_transposed[key_steps];
@@ -103,8 +103,8 @@ struct OnePass {
     KITTENS_DEVICE OnePass(const BackwardArguments& arguments, kittens::shared_byte* lds)
         : arguments(arguments),
           lds(lds),
-          place(place_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
-          sequence(sequence_of(place.batch, arguments.mask, arguments.packed)) {}
+          coordinate(coordinate_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          sequence(sequence_of(coordinate.batch, arguments.mask, arguments.packed)) {}
 
     // The operand from LDS of matrix step i.
     template <int i, class Queries>
@@ -117,7 +117,8 @@ struct OnePass {
             return from.template transposed<at.product == Product::dv, half * 32 + n / columns * 16,
                                             n % columns * 32>();
         else
-            return from.template ds<(half * pieces + n) / key_steps * 32, (half * pieces + n) % key_steps * 16>();
+            return from
+                .template ds<(half * pieces + n) / key_steps * 32, (half * pieces + n) % key_steps * 16>();
     }
     // The matrix instruction of a slot.
     template <int slot>
@@ -143,7 +144,8 @@ struct OnePass {
         else if constexpr (at.product == Product::dk)
             mma(dk[n % columns], ds_operand[half][n / columns], from_lds);
         else
-            mma(dq[dq_step / key_steps], from_lds, k_transposed[dq_step % key_steps], dq_step % key_steps == 0);
+            mma(dq[dq_step / key_steps], from_lds, k_transposed[dq_step % key_steps],
+                dq_step % key_steps == 0);
     }
 
     // gfx942 has the rows in LDS in an order that makes queries neighbours (tile_key). The upper half of the wave is `upper`
@@ -180,7 +182,7 @@ struct OnePass {
 #pragma unroll
             for (int n = 0; n < 2; ++n)
                 mark_dropped(p[half], n * 8,
-                             draws.of_key(place.batch * arguments.heads + step.head,
+                             draws.of_key(coordinate.batch * arguments.heads + step.head,
                                           step.column + half * 32 + n * 16 + lane / 32 * upper,
                                           first_key + lane % 32, 12 - upper),
                              draws.limit);
@@ -226,11 +228,11 @@ struct OnePass {
         if constexpr (direct) kittens::prevent_vectorization(pair);
         convert<e>(pair, ds_operand[half]);
     }
-    // A register of dQ goes to memory, in the order in which the accumulator has it (query_sums.h).
+    // A register of dQ goes to memory, in the order in which the accumulator has it (dq_accumulator.h).
     template <int n>
     KITTENS_DEVICE void add_dq() const {
         constexpr int tile = n / per_lane, e = n % per_lane;
-        kittens::atomic_add(dq_destination + tile * columns * sum_tile_bytes + e * kittens::wave_lanes * 4,
+        kittens::atomic_add(dq_destination + tile * columns * dq_tile_bytes + e * kittens::wave_lanes * 4,
                             dq_at, static_cast<int32_t>(dq[tile][e] * dq_factor[tile]));
     }
 
@@ -262,7 +264,7 @@ struct OnePass {
 #pragma unroll
         for (int tile = 0; tile < dq_tiles; ++tile)
             dq_factor[tile] = kittens::times_power_of_2(
-                1.0f, sum_bits - bound_exponent(bounds.bound(dq_norm[tile], dq_delta[tile])));
+                1.0f, dq_bits - bound_exponent(bounds.bound(dq_norm[tile], dq_delta[tile])));
     }
 
     template <class Loads>
@@ -274,10 +276,9 @@ struct OnePass {
                 loads.offsets[pass] = kittens::out_of_range;
     }
     KITTENS_DEVICE void issue_keys(KeyLoads& key_loads, const TensorArgument& tensor, int at) const {
-        const auto source = matrix_of<T>(tensor, sequence.batch, sequence.first_k, place.head,
-                                         sequence.mask.n_k, arguments.head_dim);
+        const auto source = key_matrix<T>(tensor, sequence, coordinate.head, arguments.head_dim);
         init_offsets(key_loads, source.row_bytes());
-        key_loads.issue(source.window(place.tile * keys, 0).view(), {lds + at});
+        key_loads.issue(source.window(coordinate.tile * keys, 0).view(), {lds + at});
     }
     template <int keys_at, int values_at>
     KITTENS_DEVICE void read_keys(int wave, int lane) {
@@ -288,36 +289,25 @@ struct OnePass {
             v[n.value] = kittens::lds_read<Fragment>(lds + values_at + at);
         });
     }
-    // Through LDS, where a row's lanes meet: `at` is room for the workgroup's rows.
+    // `at`: LDS for the workgroup's rows.
     KITTENS_DEVICE void store(const Accumulator (&gradient)[columns], int at,
-                              const TensorArgument& destination, int64_t first, int row_count,
-                              int head_dim_used, float factor) const {
-        const KeyTile rows_of_all{lds + at};
-        const int wave_row = first_key - place.tile * keys, lane = kittens::recompute_lane_id();
-        const uint32_t write_at = KeyTile::offset(wave_row + lane % 32, lane / 32 * 4);
+                              const TensorArgument& destination, int head_dim_used, float factor) const {
+        using Stager = kittens::output_stager<kittens::tile_rows<KeyTile>>;
+        const int wave_row = first_key - coordinate.tile * keys, lane = kittens::recompute_lane_id();
 #pragma unroll
         for (int j = 0; j < columns; ++j)
-#pragma unroll
-            for (int e = 0; e < per_lane; e += 4) {
-                const auto& all = gradient[j];
-                const kittens::vec<float, 4> values = {all[e] * factor, all[e + 1] * factor,
-                                                       all[e + 2] * factor, all[e + 3] * factor};
-                kittens::lds_write(kittens::narrowed<T>(values),
-                                   rows_of_all.data + kittens::stepped_offset<KeyTile>(
-                                                          write_at, 0, j * 32 + e % 4 + e / 4 * 8));
-            }
-        constexpr int lanes_per_row = head_dim / 8, rows_at_once = kittens::wave_lanes / lanes_per_row;
-        const int col = lane % lanes_per_row * 8;
+            Stager::template write<Shape>(
+                lds + at, {wave_row + lane % 32, lane / 32 * 4}, 0, j * 32, gradient[j],
+                [&](kittens::vec<float, 4> run) { return kittens::narrowed<T>(run * factor); });
+        const int row = first_key + lane / Stager::vectors_per_row, col = lane % Stager::vectors_per_row * 8;
         T* to = static_cast<T*>(const_cast<void*>(destination.data)) +
-                sequence.batch * destination.batch_stride + place.head * destination.head_stride +
-                first * destination.row_stride + col;
+                sequence.batch * destination.batch_stride + coordinate.head * destination.head_stride +
+                sequence.first_k * destination.row_stride + col;
 #pragma unroll
-        for (int i = 0; i < wave_keys; i += rows_at_once) {
-            const int row = i + lane / lanes_per_row;
-            const Fragment run =
-                kittens::lds_read<Fragment>(rows_of_all.data + KeyTile::offset(wave_row + row, col));
-            if (first_key + row < row_count && col < head_dim_used)
-                *reinterpret_cast<Fragment*>(to + (first_key + row) * destination.row_stride) = run;
+        for (int pass = 0; pass < wave_keys; pass += Stager::rows_per_pass) {
+            const kittens::b128 run = Stager::read(lds + at, wave_row + row - first_key, pass, col * 2);
+            if (row + pass < sequence.mask.n_k && col < head_dim_used)
+                *reinterpret_cast<kittens::b128*>(to + (row + pass) * destination.row_stride) = run;
         }
     }
 
@@ -343,10 +333,10 @@ struct OnePass {
         int first, past, first_head, past_head;
     };
     KITTENS_DEVICE int64_t statistics_row_of(const BackwardArguments& arguments, int head, int column) const {
-        return first_statistics_row(arguments, sequence, place.batch, head) + column;
+        return first_statistics_row(arguments, sequence, coordinate.batch, head) + column;
     }
     KITTENS_DEVICE void start_loop() {
-        bounds = bounds_of(arguments, sequence, place.batch, place.head);
+        bounds = bounds_of(arguments, sequence, coordinate.batch, coordinate.head);
         if constexpr (config.dropout) bounds.v *= arguments.dropout.scale;
         if constexpr (config.dropout) draws.start(arguments.dropout);
     }
@@ -355,7 +345,7 @@ struct OnePass {
     template <int keys_at, int values_at, class Loop>
     KITTENS_DEVICE void run(const Loop& loop) {
         const Mask& mask = sequence.mask;
-        const int begin = place.tile * keys;
+        const int begin = coordinate.tile * keys;
         first_key = begin + kittens::wave_id() * wave_keys;
         if (begin >= mask.n_k) return;
         kittens::for_each_index<columns>([&](auto j) {
@@ -369,9 +359,9 @@ struct OnePass {
             KeyLoads k_loads, v_loads;
             issue_keys(k_loads, arguments.k, keys_at);
             issue_keys(v_loads, arguments.v, values_at);
-            const int first_head = place.part * arguments.heads_per_part,
-                      past_head = first_head + arguments.heads_per_part,
-                      group_head = place.head * arguments.group;
+            const int first_head = coordinate.split * arguments.heads_per_split,
+                      past_head = first_head + arguments.heads_per_split,
+                      group_head = coordinate.head * arguments.group;
             loop(Queries{first, past, group_head + first_head,
                          group_head + (past_head < arguments.group ? past_head : arguments.group)},
                  [&] {
@@ -380,15 +370,15 @@ struct OnePass {
                  });
         }
         const auto results = kittens::reload_arguments<BackwardArguments>();
-        if (results.parts > 1) {
+        if (results.splits > 1) {
             if (first_key >= mask.n_k) return;
-            store_key_share(dk, results, sequence, place, first_key, false);
-            store_key_share(dv, results, sequence, place, first_key, true);
+            store_partial(dk, results, sequence, coordinate, first_key, false);
+            store_partial(dv, results, sequence, coordinate, first_key, true);
             return;
         }
         kittens::barrier();
-        store(dk, 0, results.grad_k, sequence.first_k, mask.n_k, results.head_dim, results.scale);
-        store(dv, values_at - keys_at, results.grad_v, sequence.first_k, mask.n_k, results.head_dim,
+        store(dk, 0, results.grad_k, results.head_dim, results.scale);
+        store(dv, values_at - keys_at, results.grad_v, results.head_dim,
               config.dropout ? results.dropout.scale : 1.0f);
     }
 };

@@ -9,7 +9,8 @@ namespace hipkittens::attention {
 template <BackwardConfig config>
 struct OnePassDirect : OnePass<config> {
     using Base = OnePass<config>;
-    using Base::arguments, Base::dq_destination, Base::k_transposed, Base::lds, Base::place, Base::sequence;
+    using Base::arguments, Base::dq_destination, Base::k_transposed, Base::lds, Base::coordinate,
+        Base::sequence;
     using Base::dq_registers, Base::dq_tiles, Base::head_dim, Base::key_steps, Base::keys, Base::per_lane,
         Base::pieces, Base::products, Base::queries, Base::statistics_bytes, Base::threads;
     using typename Base::Accumulator, typename Base::Fragment, typename Base::KeyTile, typename Base::Product,
@@ -132,8 +133,7 @@ struct OnePassDirect : OnePass<config> {
         const Buffer now = buffer_at(buffer), next = buffer_at(buffer ^ 1);
         const uint32_t ds_to = ds_write_at + buffer * DsTile::bytes;
         interleave<products>(
-            work<in_slot{0}>([&](auto) { begin_next(); }),
-            work<every_slot{1, 1 + loads}>([&](auto n) {
+            work<in_slot{0}>([&](auto) { begin_next(); }), work<every_slot{1, 1 + loads}>([&](auto n) {
                 constexpr int pass = n.value % Loads::passes, which = n.value / Loads::passes;
                 (which ? do_loads : q_loads)
                     .template issue_pass<pass>(which ? do_view : q_view, tile(buffer ^ 1, which));
@@ -148,8 +148,7 @@ struct OnePassDirect : OnePass<config> {
                 [&](auto) { this->load_statistics(statistics_in(buffer ^ 1, statistic_at)); }),
             work<in_slot{dq_first}>([&](auto) { this->use_dq_statistics(); }),
             work<in_slot{0}>([&](auto) { this->use_statistics(); }),
-            work<every_slot{dq_first, products, share}>(
-                [&](auto n) { this->template start_dp<n.value>(); }),
+            work<every_slot{dq_first, products, share}>([&](auto n) { this->template start_dp<n.value>(); }),
             // Those of the next fours may be in flight.
             work<spread{products / group, 0, products}>([&](auto n) {
                 constexpr int i = n.value * group;
@@ -161,22 +160,25 @@ struct OnePassDirect : OnePass<config> {
                 constexpr int to = i.value + ahead;
                 fragments[to % ring] = this->template read<to % products>(to < products ? now : next);
             }),
-            work<each(spread{per_lane, exponents, exponents + pieces})>([&](auto n) { this->template make_p<n.value>(); }),
+            work<each(spread{per_lane, exponents, exponents + pieces})>(
+                [&](auto n) { this->template make_p<n.value>(); }),
             work<each(in_slot{ds_first - 1})>([&](auto half) { this->template mask_p<half.value>(step); }),
-            work<each(spread{8, ds_first, ds_first + pieces / 2})>([&](auto n) { this->template convert_p<n.value>(); }),
+            work<each(spread{8, ds_first, ds_first + pieces / 2})>(
+                [&](auto n) { this->template convert_p<n.value>(); }),
             work<each(spread{8, ds_first, ds_first + pieces})>([&](auto n) {
                 this->template make_ds<2 * n.value>();
                 this->template make_ds<2 * n.value + 1>();
                 this->template convert_ds<n.value>();
             }),
-            work<each(spread_late{4, ds_first, ds_first + pieces})>([&](auto n) { this->template write_ds<n.value>(ds_to); }),
+            work<each(spread_late{4, ds_first, ds_first + pieces})>(
+                [&](auto n) { this->template write_ds<n.value>(ds_to); }),
             work<dq_additions{}>([&](auto n) { this->template add_dq<n.value>(); }),
             work<every_slot{0, products, 1, true}>([](auto) {}));
     }
 
     KITTENS_DEVICE void loop(const Queries& all) {
         const Mask& mask = sequence.mask;
-        const int begin = place.tile * keys, wave = kittens::wave_id(), lane = kittens::lane_id();
+        const int begin = coordinate.tile * keys, wave = kittens::wave_id(), lane = kittens::lane_id();
         const int64_t q_bytes = arguments.q.row_stride * static_cast<int64_t>(sizeof(T)),
                       do_bytes = arguments.grad_out.row_stride * static_cast<int64_t>(sizeof(T));
         this->init_offsets(q_loads, q_bytes);
@@ -199,15 +201,13 @@ struct OnePassDirect : OnePass<config> {
                 if (more) ++head;
                 column = all.first;
                 const auto window = [&](const TensorArgument& tensor) {
-                    return matrix_of<T>(tensor, sequence.batch, sequence.first_q, head, mask.n_q,
-                                        again.head_dim)
-                        .window(all.first, 0);
+                    return query_matrix<T>(tensor, sequence, head, again.head_dim).window(all.first, 0);
                 };
                 q_window = window(again.q), do_window = window(again.grad_out);
                 const int64_t row = this->statistics_row_of(again, head, all.first);
                 statistics = reinterpret_cast<const char*>(again.statistics +
                                                            row * static_cast<int>(Statistic::count));
-                dq = reinterpret_cast<char*>(again.sums + row * head_dim);
+                dq = reinterpret_cast<char*>(again.dq_accumulator + row * head_dim);
             }
             q_view = q_window.view(), do_view = do_window.view();
             if (!more) q_view.bytes = do_view.bytes = 0;
@@ -231,7 +231,7 @@ struct OnePassDirect : OnePass<config> {
         ds_write_at = DsTile::offset(wave * Base::wave_keys + low, high * 4);
         statistic_at = (Base::query_of(inside) + high * 4) * 4;
         this->dq_statistic_at = (dq_query + low) * 4;
-        this->dq_at = wave * sum_tile_bytes + lane * 4;
+        this->dq_at = wave * dq_tile_bytes + lane * 4;
         const uint32_t key_at =
             KeyTile::offset(high * 8 + inside / 4, dq_column + low / 16 * 16 + inside % 4 * 4);
 
@@ -285,8 +285,7 @@ struct OnePassDirect : OnePass<config> {
 
     KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
         OnePassDirect pass(arguments, lds);
-        pass.Base::template run<keys_at, values_at>(
-            [&](const Queries& all, const auto&) { pass.loop(all); });
+        pass.Base::template run<keys_at, values_at>([&](const Queries& all, const auto&) { pass.loop(all); });
     }
 };
 

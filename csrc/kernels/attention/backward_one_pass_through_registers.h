@@ -11,7 +11,8 @@ namespace hipkittens::attention {
 template <BackwardConfig config>
 struct OnePassThroughRegisters : OnePass<config> {
     using Base = OnePass<config>;
-    using Base::arguments, Base::dq_destination, Base::k_transposed, Base::lds, Base::place, Base::sequence;
+    using Base::arguments, Base::dq_destination, Base::k_transposed, Base::lds, Base::coordinate,
+        Base::sequence;
     using Base::columns, Base::dq_registers, Base::dq_tiles, Base::halves, Base::head_dim, Base::key_steps,
         Base::keys, Base::per_lane, Base::pieces, Base::products, Base::queries, Base::slots,
         Base::statistics_bytes, Base::upper;
@@ -30,7 +31,8 @@ struct OnePassThroughRegisters : OnePass<config> {
     static_assert(products % ring == 0, "a step ends as it began");
     // Barriers: when all waves have read the row-major tiles and the last dS, and when all have read the transposed ones. In
     // between the first are replaced, after that the second.
-    static constexpr int first_barrier = 2 * (dv_first - ahead) + 1, second_barrier = 2 * (products - ahead) + 1;
+    static constexpr int first_barrier = 2 * (dv_first - ahead) + 1,
+                         second_barrier = 2 * (products - ahead) + 1;
     // Operands are read in the first slot of a product: behind a barrier, but not right before it, which waits for all reads.
     struct operand_reads {
         bool fenced = false;
@@ -109,8 +111,9 @@ struct OnePassThroughRegisters : OnePass<config> {
             work<spread{Rows::rows, first_barrier + 2, first_barrier + 14}>(
                 [&](auto n) { rows.loads.template commit_row<n.value>(rows.row_major_tile); }),
             work<in_slot{2 * dk_first - 4}>([&](auto) { this->use_dq_statistics(); }),
-            work<in_slot{2 * dk_first - 3}>(
-                [&](auto) { this->load_dq_statistics(statistics_in(statistics, this->dq_statistic_at / 4)); }),
+            work<in_slot{2 * dk_first - 3}>([&](auto) {
+                this->load_dq_statistics(statistics_in(statistics, this->dq_statistic_at / 4));
+            }),
             work<spread{dq_registers, 2 * dk_first, slots}>(
                 [&](auto n) { this->template add_dq<n.value>(); }),
             work<spread{Rows::columns, second_barrier - 10, second_barrier - 2}>(
@@ -123,7 +126,7 @@ struct OnePassThroughRegisters : OnePass<config> {
     template <class CommitKeys>
     KITTENS_DEVICE void loop(const Queries& all, const CommitKeys& commit_keys) {
         const Mask& mask = sequence.mask;
-        const int begin = place.tile * keys, wave = kittens::wave_id(), lane = kittens::lane_id();
+        const int begin = coordinate.tile * keys, wave = kittens::wave_id(), lane = kittens::lane_id();
         const int low = lane % 32, high = lane / 32;
         const int steps_of_head = (all.past - all.first + queries - 1) / queries;
 
@@ -142,8 +145,7 @@ struct OnePassThroughRegisters : OnePass<config> {
                 const auto again = kittens::reload_arguments<BackwardArguments>();
                 if (left_to_load > 0) ++head;
                 column = all.first;
-                window = matrix_of<T>(of_do ? again.grad_out : again.q, sequence.batch, sequence.first_q,
-                                      head, mask.n_q, again.head_dim)
+                window = query_matrix<T>(of_do ? again.grad_out : again.q, sequence, head, again.head_dim)
                              .window(all.first, 0);
             }
             kittens::buffer view = window.view();
@@ -171,7 +173,7 @@ struct OnePassThroughRegisters : OnePass<config> {
             kittens::keep_in_accumulator(k_transposed[n.value]);
         });
         this->dq_statistic_at = (dq_query + low) * 4;
-        this->dq_at = wave * sum_tile_bytes + lane * 4;
+        this->dq_at = wave * dq_tile_bytes + lane * 4;
         kittens::barrier();
 
         // Of the step that is computed next.
@@ -180,7 +182,7 @@ struct OnePassThroughRegisters : OnePass<config> {
             return arguments.statistics + statistic_index(Statistic::start, row);
         };
         const auto dq_of = [&](int64_t row) {
-            return reinterpret_cast<char*>(arguments.sums) + row * head_dim * 4;
+            return reinterpret_cast<char*>(arguments.dq_accumulator) + row * head_dim * 4;
         };
         Step now{all.first_head, all.first}, next = now;
         statistics = next_statistics = statistics_of(row_of(all.first_head));

@@ -40,14 +40,14 @@ struct SimpleForward : ForwardWave<config> {
 
     KITTENS_DEVICE void weigh(const Scores& scores, ValueTile tile) {
         constexpr int step = Values::step;
-        using Powers = typename Wave::template Powers<step>;
+        using Probabilities = typename Wave::template Probabilities<step>;
 #pragma unroll
         for (int j = 0; j < Scores::width; ++j) {
-            Powers powers;
-            powers.tiles[0][0] = kittens::narrowed<T>(scores.tiles[0][j]);
+            Probabilities p;
+            p.tiles[0][0] = kittens::narrowed<T>(scores.tiles[0][j]);
             typename Values::Registers registers;
             Values::read(registers, tile, j * step);
-            Values::multiply(output, powers, registers);
+            Values::multiply(output, p, registers);
         }
     }
 
@@ -64,7 +64,7 @@ struct SimpleForward : ForwardWave<config> {
     KITTENS_DEVICE void run() {
         int key = Wave::first_tile_key();
         if (key < all.past) {
-            const auto k = Wave::key_matrix(arguments.k), v = Wave::key_matrix(arguments.v);
+            const auto k = Wave::keys_of(arguments.k), v = Wave::keys_of(arguments.v);
             Keys key_loads;
             Values value_loads;
             key_loads.init_offsets(k.row_bytes(), arguments.head_dim);

@@ -15,6 +15,19 @@ KITTENS_DEVICE kittens::global_matrix<const T> matrix_of(const TensorArgument& t
             tensor.row_stride, rows, cols};
 }
 
+template <class T>
+KITTENS_DEVICE kittens::global_matrix<const T> query_matrix(const TensorArgument& tensor,
+                                                            const Sequence& sequence, int head,
+                                                            int head_dim) {
+    return matrix_of<T>(tensor, sequence.batch, sequence.first_q, head, sequence.mask.n_q, head_dim);
+}
+template <class T>
+KITTENS_DEVICE kittens::global_matrix<const T> key_matrix(const TensorArgument& tensor,
+                                                          const Sequence& sequence, int key_head,
+                                                          int head_dim) {
+    return matrix_of<T>(tensor, sequence.batch, sequence.first_k, key_head, sequence.mask.n_k, head_dim);
+}
+
 inline constexpr kittens::Fill forward_fill =
     kittens::target.direct_to_lds_bytes == 16 ? kittens::Fill::direct : kittens::Fill::registers;
 

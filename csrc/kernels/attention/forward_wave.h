@@ -31,11 +31,11 @@ struct ForwardWave {
     // The product's registers, its columns in the order of the keys (tile_key), as operands of the second product.
     using Scores = kittens::rt<float, queries, keys, kittens::row_l, kittens::rt_32x16>;
     template <int count>
-    using Powers = kittens::rt<T, queries, count, kittens::row_l, kittens::rt_32x16>;
+    using Probabilities = kittens::rt<T, queries, count, kittens::row_l, kittens::rt_32x16>;
     using Output = kittens::rt<float, queries, head_dim, kittens::row_l, kittens::rt_32x32>;
 
     const ForwardArguments& arguments;
-    TilePlace place;
+    TileCoordinate coordinate;
     Sequence sequence;
     int first_query;
     KeyRange all, own;  // the keys that the workgroup loads, and those of them that this wave needs
@@ -46,26 +46,26 @@ struct ForwardWave {
 
     KITTENS_DEVICE explicit ForwardWave(const ForwardArguments& arguments)
         : arguments(arguments),
-          place(place_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
-          sequence(sequence_of(place.batch, arguments.mask, arguments.packed)),
-          first_query(place.tile * config.queries() + kittens::wave_id() * queries),
-          all(KeyRange(sequence.mask, place.tile * config.queries(), (place.tile + 1) * config.queries())
-                  .part_of(place.part, arguments.order.parts, keys)),
+          coordinate(coordinate_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          sequence(sequence_of(coordinate.batch, arguments.mask, arguments.packed)),
+          first_query(coordinate.tile * config.queries() + kittens::wave_id() * queries),
+          all(KeyRange(sequence.mask, coordinate.tile * config.queries(),
+                       (coordinate.tile + 1) * config.queries())
+                  .split_of(coordinate.split, arguments.order.splits, keys)),
           own(sequence.mask, first_query, first_query + queries),
           softmax(arguments.scale_log2) {
-        if constexpr (!queries_through_lds) load_own_rows(query, query_matrix(), first_query, query_sign());
+        if constexpr (!queries_through_lds)
+            load_own_rows(query, queries_of(arguments.q), first_query, query_sign());
         kittens::zero(output);
         if constexpr (config.dropout) draws.start(arguments.dropout);
     }
 
-    KITTENS_DEVICE kittens::global_matrix<const T> query_matrix() const {
-        return matrix_of<T>(arguments.q, sequence.batch, sequence.first_q, place.head, sequence.mask.n_q,
-                            arguments.head_dim);
+    KITTENS_DEVICE kittens::global_matrix<const T> queries_of(const TensorArgument& tensor) const {
+        return query_matrix<T>(tensor, sequence, coordinate.head, arguments.head_dim);
     }
-    KITTENS_DEVICE kittens::global_matrix<const T> key_matrix(const TensorArgument& tensor) const {
-        const int head = static_cast<uint32_t>(place.head) / static_cast<uint32_t>(arguments.group);
-        return matrix_of<T>(tensor, sequence.batch, sequence.first_k, head, sequence.mask.n_k,
-                            arguments.head_dim);
+    KITTENS_DEVICE kittens::global_matrix<const T> keys_of(const TensorArgument& tensor) const {
+        return key_matrix<T>(tensor, sequence, key_head_of(coordinate.head, arguments.group),
+                             arguments.head_dim);
     }
     KITTENS_DEVICE uint32_t query_sign() const { return arguments.negated ? 0x80008000u : 0; }
     KITTENS_DEVICE int first_tile_key() const { return all.first / keys * keys; }
@@ -86,7 +86,7 @@ struct ForwardWave {
     }
     // The weights of keys from `key` on, once they are in the softmax's sum.
     KITTENS_DEVICE void drop(Scores& weights, int key) const {
-        const uint32_t head = place.batch * arguments.order.heads + place.head;
+        const uint32_t head = coordinate.batch * arguments.order.heads + coordinate.head;
         const kittens::Coordinate own = kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0);
 #pragma unroll
         for (int j = 0; j < Scores::width; ++j) {
@@ -103,8 +103,8 @@ struct ForwardWave {
     KITTENS_DEVICE void store(kittens::shared_byte* lds) {
         // Read again: in the loop before, scalar registers are short.
         const ForwardArguments arguments = kittens::reload_arguments<ForwardArguments>();
-        const TilePlace place = place_of_head(this->place.head_of_all, arguments.order);
-        const int64_t batch = sequence.batch, head = place.head;
+        const TileCoordinate coordinate = coordinate_of_head(this->coordinate.head_of_all, arguments.order);
+        const int64_t batch = sequence.batch, head = coordinate.head;
         const float total = softmax.total();
         const float kept = config.dropout ? arguments.dropout.scale : 1.0f;
         kittens::mul(output, output, total == 0.0f ? 0.0f : kept / total);
@@ -115,7 +115,7 @@ struct ForwardWave {
         const bool is_packed = arguments.packed.first_q;
         const int64_t rows = is_packed ? arguments.packed.rows_q : arguments.mask.n_q;
         const int64_t statistic = (batch * arguments.order.heads + head) * rows + row + own.row;
-        if (arguments.order.parts == 1) {
+        if (arguments.order.splits == 1) {
             if (inside && lane < queries) arguments.lse[statistic] = softmax.log_sum_exp(total);
             constexpr int fit = lds_bytes / (queries * static_cast<int>(sizeof(T)));
             constexpr int columns = fit < head_dim ? fit : head_dim;
@@ -129,7 +129,7 @@ struct ForwardWave {
                                               sequence.mask.n_q - first_query, arguments.head_dim - first);
         } else {
             const int64_t statistics = (is_packed ? 1 : arguments.order.batch) * arguments.order.heads * rows;
-            const int64_t partial = place.part * statistics + statistic;
+            const int64_t partial = coordinate.split * statistics + statistic;
             if (!inside) return;
             if (lane < queries) arguments.partial_lse[partial] = softmax.log_sum_exp(total);
             store_row(arguments.partial_out + partial * arguments.head_dim, own.col, arguments.head_dim);

@@ -15,14 +15,14 @@ struct KeyRange {
         first = mask.first_key(begin);
         past = begin < mask.n_q ? mask.last_key(last_query) + 1 : 0;
     }
-    // Its share in one of several parts: whole tiles of `count` keys, as many for each part but the last ones.
-    KITTENS_DEVICE KeyRange part_of(int part, int parts, int count) const {
+    // One of several splits: whole tiles of `count` keys, as many for each split but the last ones.
+    KITTENS_DEVICE KeyRange split_of(int split, int splits, int count) const {
         KeyRange range = *this;
-        if (parts == 1 || past <= first) return range;
+        if (splits == 1 || past <= first) return range;
         const int begin = first / count * count;
         const uint32_t tiles = static_cast<uint32_t>(past - begin + count - 1) / count;
-        const int share = (tiles + parts - 1) / static_cast<uint32_t>(parts) * count;
-        const int from = begin + part * share;
+        const int share = (tiles + splits - 1) / static_cast<uint32_t>(splits) * count;
+        const int from = begin + split * share;
         if (from > range.first) range.first = from;
         if (from + share < range.past) range.past = from + share;
         return range;
@@ -33,12 +33,12 @@ struct KeyRange {
     }
 };
 
-// The places of `count` keys that all of queries begin .. end-1 see, for loops that ask often: one comparison.
-struct ClearKeys {
+// Where runs of `count` keys begin that all of queries begin .. end-1 see, for loops that ask often: one comparison.
+struct FullyVisibleKeys {
     int first;
     uint32_t span;
 
-    KITTENS_DEVICE ClearKeys(const Mask& mask, int begin, int end, int count) {
+    KITTENS_DEVICE FullyVisibleKeys(const Mask& mask, int begin, int end, int count) {
         const int past = mask.last_key(begin) + 2 - count;
         first = mask.first_key(end - 1);
         span = past > first ? past - first : 0;
@@ -54,7 +54,8 @@ struct Visible {
 
     // Columns left .. right; none when right is less.
     KITTENS_DEVICE static Visible between(int left, int right) {
-        return {right < left ? unlimited : left, right < left ? 0 : static_cast<uint32_t>(right - left)};
+        const uint32_t span = right < left ? 0 : right - left;
+        return {right < left ? unlimited : left, span};
     }
     KITTENS_DEVICE bool holds(int column) const { return static_cast<uint32_t>(column - left) <= span; }
 };
@@ -96,8 +97,8 @@ KITTENS_DEVICE Visible visible_keys(const Mask& mask, int query, int key) {
 template <class Columns>
 KITTENS_DEVICE Visible visible_queries(const Mask& mask, int key, int query) {
     const kittens::Coordinate own = kittens::row_layout(Columns::value(), kittens::lane_id(), 0);
-    return Visible::between(mask.first_query(key + own.row) - query - own.col,
-                            mask.last_query(key + own.row) - query - own.col);
+    const int from = query + own.col;
+    return Visible::between(mask.first_query(key + own.row) - from, mask.last_query(key + own.row) - from);
 }
 
 }  // namespace hipkittens::attention

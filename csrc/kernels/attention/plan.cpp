@@ -101,7 +101,7 @@ WorkgroupOrder order_of(const Problem& p, int64_t tiles, int64_t heads, int64_t 
     order.tiles = static_cast<int32_t>(tiles);
     order.heads = static_cast<int32_t>(heads);
     order.batch = static_cast<int32_t>(p.batch);
-    order.parts = static_cast<int32_t>(parts);
+    order.splits = static_cast<int32_t>(parts);
     order.together = 1;
     order.xcds = target.xcds;
     order.chunk = static_cast<uint32_t>(
@@ -112,7 +112,7 @@ WorkgroupOrder order_of(const Problem& p, int64_t tiles, int64_t heads, int64_t 
 template <class Arguments>
 Launch launch_of(const char* variant, const Problem& p, const WorkgroupOrder& order, int threads,
                  const Arguments& arguments) {
-    const auto workgroups = static_cast<uint32_t>(order.tiles) * order.heads * order.batch * order.parts;
+    const auto workgroups = static_cast<uint32_t>(order.tiles) * order.heads * order.batch * order.splits;
     return hipkittens::launch_of("attention", variant, p.target, {workgroups, 1, 1}, threads, arguments);
 }
 
@@ -182,7 +182,7 @@ void take_longest_first(const Problem& p, int64_t all, int64_t sharing, int64_t 
                         int64_t places_per_unit, WorkgroupOrder& order) {
     constexpr int64_t l2_bytes = 4 << 20;
     const int64_t places = compute_units(p) / order.xcds * places_per_unit;
-    const int64_t workgroups = static_cast<int64_t>(order.tiles) * order.heads * order.batch * order.parts;
+    const int64_t workgroups = static_cast<int64_t>(order.tiles) * order.heads * order.batch * order.splits;
     int64_t together = sharing;
     for (int64_t heads = 2 * sharing; heads <= all; heads += sharing) {
         if (together * order.tiles >= places || heads * order.tiles * order.xcds > workgroups ||
@@ -204,14 +204,14 @@ Launch combine_launch(const Problem& p, const ForwardArguments& forward) {
     arguments.rows = statistics(p);
     arguments.rows_per_head = query_rows(p);
     arguments.heads = forward.order.heads;
-    arguments.parts = forward.order.parts;
+    arguments.splits = forward.order.splits;
     arguments.head_dim = forward.head_dim;
     // HIP counts the threads of a grid dimension in 32 bits.
     const int64_t workgroups = divide_up(arguments.rows, combine_threads / combine_lanes_per_row);
     if (workgroups * combine_threads > 0xffffffffll)
         refuse("the grid that joins parts has 2^32 threads or more");
-    for (const CombineVariant& variant : combine_variants)
-        if (runs_on(variant.targets, variant.input, p))
+    for (const Row<kinds::combine>& variant : variants<kinds::combine>)
+        if (runs_on(variant.targets, variant.config.element, p))
             return hipkittens::launch_of("attention", variant.name, p.target,
                                          {static_cast<uint32_t>(workgroups), 1, 1}, combine_threads,
                                          arguments);
@@ -279,7 +279,7 @@ ForwardChoice choose_forward(const ForwardProblem& problem) {
     check(p);
     const int64_t units = compute_units(p);
     const ForwardVariant* best = nullptr;
-    for (const ForwardVariant& variant : forward_variants) {
+    for (const ForwardVariant& variant : variants<kinds::forward>) {
         if (!suits(variant, problem)) continue;
         const ForwardConfig& config = variant.config;
         // Large tiles only where there is one for every compute unit, and no half of it stays empty.
@@ -313,11 +313,13 @@ int64_t statistics_rows(const Problem& p) {
     return divide_up(p.n_q, statistics_block) * statistics_block;
 }
 
+using BackwardVariant = Row<kinds::backward>;
+
 // The smallest variant whose tiles hold the heads; null if none does.
-const BackwardVariant* find(const Problem& p, Owner owner) {
+const BackwardVariant* find(const Problem& p, GradientTarget wanted) {
     const BackwardVariant* best = nullptr;
-    for (const BackwardVariant& variant : backward_variants)
-        if (variant.config.owner == owner && runs_on(variant.targets, variant.config.input, p) &&
+    for (const BackwardVariant& variant : variants<kinds::backward>)
+        if (variant.config.gradient_of == wanted && runs_on(variant.targets, variant.config.input, p) &&
             variant.config.dropout == (p.dropout_p > 0) && p.head_dim <= variant.config.head_dim &&
             (!best || variant.config.head_dim < best->config.head_dim))
             best = &variant;
@@ -367,10 +369,10 @@ KeyClocks clocks_of(int target, const BackwardConfig& config) {
     return small ? KeyClocks{15000, 2580, 5400} : KeyClocks{17000, 3690, 13000};
 }
 
-int64_t parts_of_group(const Problem& p, int64_t heads) { return divide_up(p.heads / p.key_heads, heads); }
+int64_t splits_of_group(const Problem& p, int64_t heads) { return divide_up(p.heads / p.key_heads, heads); }
 
 // How many query heads of a group a workgroup of keys goes over: not all where they would leave compute units idle.
-int64_t heads_per_part(const Problem& p, const BackwardVariant* one_pass) {
+int64_t heads_per_split(const Problem& p, const BackwardVariant* one_pass) {
     if (!one_pass) return p.heads / p.key_heads;
     const BackwardConfig& config = one_pass->config;
     const int64_t group = p.heads / p.key_heads, units = compute_units(p), most = 4 * units;
@@ -387,21 +389,21 @@ int64_t heads_per_part(const Problem& p, const BackwardVariant* one_pass) {
     };
     const KeyClocks of = clocks_of(p.target, config);
     const auto clocks = [&](int64_t heads) {
-        const int64_t parts = parts_of_group(p, heads), shares = parts > 1 ? parts * tiles * alike : 0;
+        const int64_t splits = splits_of_group(p, heads), shares = splits > 1 ? splits * tiles * alike : 0;
         std::vector<Walks> walks;
         for (int64_t tile = 0; tile < tiles; ++tile) {
             const int64_t of_head = steps_of(tile) * of.step;
-            walks.push_back({of.start + of_head * heads, alike * (parts - 1)});
-            walks.push_back({of.start + of_head * (group - heads * (parts - 1)), alike});
+            walks.push_back({of.start + of_head * heads, alike * (splits - 1)});
+            walks.push_back({of.start + of_head * (group - heads * (splits - 1)), alike});
         }
         return least_clocks(std::move(walks), units) + divide_up(shares * of.share, units);
     };
     if (group == 1 || tiles * alike >= most) return group;
     int64_t best = group, least = clocks(group);
     for (int64_t heads = group - 1; heads > 0; --heads) {
-        // As many parts with fewer heads are no shorter.
-        heads = divide_up(group, parts_of_group(p, heads));
-        if (tiles * alike * parts_of_group(p, heads) > most) break;
+        // As many splits with fewer heads are no shorter.
+        heads = divide_up(group, splits_of_group(p, heads));
+        if (tiles * alike * splits_of_group(p, heads) > most) break;
         const int64_t now = clocks(heads);
         if (now < least) best = heads, least = now;
     }
@@ -410,19 +412,19 @@ int64_t heads_per_part(const Problem& p, const BackwardVariant* one_pass) {
 
 // What the kernels of the backward share in memory, in floats from the workspace's beginning.
 struct BackwardWorkspace {
-    int64_t sums, bounds, statistics, key_shares, floats_per_part, end;
+    int64_t dq_accumulator, key_bounds, statistics, split_partials, floats_per_split, end;
 };
-BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* one_pass, int64_t parts) {
+BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* one_pass, int64_t splits) {
     const int64_t rows = tensor_batch(p) * p.heads * statistics_rows(p);
     const int64_t key_blocks = tensor_batch(p) * p.key_heads * blocks_per_key_head(p);
     const auto aligned = [](int64_t floats) { return divide_up(floats, 4) * 4; };
     BackwardWorkspace at{};
-    at.bounds = one_pass ? rows * one_pass->config.head_dim : 0;
-    at.statistics = aligned(at.bounds + (one_pass ? 2 * key_blocks : 0));
-    at.key_shares = at.end = at.statistics + static_cast<int>(Statistic::count) * rows;
-    if (parts > 1) {
-        at.floats_per_part = 2 * key_blocks * statistics_block * one_pass->config.head_dim;
-        at.end += parts * at.floats_per_part;
+    at.key_bounds = one_pass ? rows * one_pass->config.head_dim : 0;
+    at.statistics = aligned(at.key_bounds + (one_pass ? 2 * key_blocks : 0));
+    at.split_partials = at.end = at.statistics + static_cast<int>(Statistic::count) * rows;
+    if (splits > 1) {
+        at.floats_per_split = 2 * key_blocks * statistics_block * one_pass->config.head_dim;
+        at.end += splits * at.floats_per_split;
     }
     return at;
 }
@@ -443,8 +445,8 @@ Launch launch_over_blocks(const char* variant, const Problem& p, BackwardArgumen
 
 int64_t backward_workspace_floats(const Problem& p) {
     check(p);
-    const BackwardVariant* one_pass = find(p, Owner::one_pass);
-    return workspace_of(p, one_pass, parts_of_group(p, heads_per_part(p, one_pass))).end;
+    const BackwardVariant* one_pass = find(p, GradientTarget::one_pass);
+    return workspace_of(p, one_pass, splits_of_group(p, heads_per_split(p, one_pass))).end;
 }
 
 Plan plan_backward(const BackwardProblem& problem) {
@@ -480,25 +482,25 @@ Plan plan_backward(const BackwardProblem& problem) {
     arguments.grad_v = argument_of(problem.grad_v);
     arguments.lse = problem.lse;
     arguments.grad_lse = problem.grad_lse;
-    const BackwardVariant* one_pass = find(p, Owner::one_pass);
-    const int64_t part_heads = heads_per_part(p, one_pass), parts = parts_of_group(p, part_heads);
-    const BackwardWorkspace workspace = workspace_of(p, one_pass, parts);
+    const BackwardVariant* one_pass = find(p, GradientTarget::one_pass);
+    const int64_t split_heads = heads_per_split(p, one_pass), splits = splits_of_group(p, split_heads);
+    const BackwardWorkspace workspace = workspace_of(p, one_pass, splits);
     arguments.statistics = problem.workspace + workspace.statistics;
     if (one_pass) {
-        arguments.sums = reinterpret_cast<int32_t*>(problem.workspace + workspace.sums);
-        arguments.bounds = problem.workspace + workspace.bounds;
+        arguments.dq_accumulator = reinterpret_cast<int32_t*>(problem.workspace + workspace.dq_accumulator);
+        arguments.key_bounds = problem.workspace + workspace.key_bounds;
     }
-    arguments.sums_width = one_pass ? one_pass->config.head_dim : 0;
+    arguments.dq_width = one_pass ? one_pass->config.head_dim : 0;
     arguments.blocks_per_key_head = static_cast<int32_t>(blocks_per_key_head(p));
     arguments.key_tiles = static_cast<int32_t>(divide_up(p.n_k, statistics_block));
     arguments.mask = mask_of(p);
     arguments.packed = packed_of(p);
     arguments.heads = static_cast<int32_t>(p.heads);
     arguments.group = static_cast<int32_t>(p.heads / p.key_heads);
-    arguments.heads_per_part = static_cast<int32_t>(part_heads);
-    arguments.parts = static_cast<int32_t>(parts);
-    arguments.key_shares = problem.workspace + workspace.key_shares;
-    arguments.floats_per_part = workspace.floats_per_part;
+    arguments.heads_per_split = static_cast<int32_t>(split_heads);
+    arguments.splits = static_cast<int32_t>(splits);
+    arguments.split_partials = problem.workspace + workspace.split_partials;
+    arguments.floats_per_split = workspace.floats_per_split;
     arguments.head_dim = static_cast<int32_t>(p.head_dim);
     arguments.statistics_rows = static_cast<int32_t>(statistics_rows(p));
     arguments.scale = static_cast<float>(p.scale);
@@ -510,22 +512,22 @@ Plan plan_backward(const BackwardProblem& problem) {
 
     Plan plan;
     const int64_t key_blocks = arguments.key_tiles * p.key_heads * p.batch;
-    for (const DeltaVariant& variant : delta_variants)
-        if (plan.launches.empty() && runs_on(variant.targets, variant.input, p))
+    for (const Row<kinds::delta>& variant : variants<kinds::delta>)
+        if (plan.launches.empty() && runs_on(variant.targets, variant.config.element, p))
             plan.launches.push_back(
                 launch_over_blocks(variant.name, p, arguments, p.n_q, one_pass ? key_blocks : 0));
     const auto add = [&](const BackwardVariant* variant, int64_t rows, int64_t heads) {
         if (!variant) refuse("no gradient kernel has this element type and head_dim");
         if (rows == 0) return;
         const BackwardConfig& config = variant->config;
-        const bool of_queries = config.owner == Owner::queries;
+        const bool of_queries = config.gradient_of == GradientTarget::queries;
         const int64_t sharing = of_queries ? arguments.group : 1;
-        const int64_t parts_of_rows = of_queries ? 1 : arguments.parts;
+        const int64_t row_splits = of_queries ? 1 : arguments.splits;
         arguments.order =
-            order_of(p, divide_up(rows, config.rows()), heads, sharing, parts_of_rows, config.threads());
+            order_of(p, divide_up(rows, config.rows()), heads, sharing, row_splits, config.threads());
         if (is_causal(p, arguments.mask)) {
-            const int64_t streamed_rows = of_queries ? p.n_k : p.n_q * arguments.heads_per_part;
-            take_longest_first(p, heads * p.batch * parts_of_rows, sharing, 4 * streamed_rows * p.head_dim, 1,
+            const int64_t streamed_rows = of_queries ? p.n_k : p.n_q * arguments.heads_per_split;
+            take_longest_first(p, heads * p.batch * row_splits, sharing, 4 * streamed_rows * p.head_dim, 1,
                                arguments.order);
             arguments.order.descending = of_queries;
         }
@@ -534,16 +536,16 @@ Plan plan_backward(const BackwardProblem& problem) {
     if (one_pass) {
         add(one_pass, p.n_k, p.key_heads);
     } else {
-        add(find(p, Owner::keys), p.n_k, p.key_heads);
-        add(find(p, Owner::values), p.n_k, p.key_heads);
-        add(find(p, Owner::queries), p.n_q, p.heads);
+        add(find(p, GradientTarget::keys), p.n_k, p.key_heads);
+        add(find(p, GradientTarget::values), p.n_k, p.key_heads);
+        add(find(p, GradientTarget::queries), p.n_q, p.heads);
     }
     if (one_pass)
-        for (const ConvertVariant& variant : convert_variants)
-            if (runs_on(variant.targets, variant.input, p))
+        for (const Row<kinds::convert>& variant : variants<kinds::convert>)
+            if (runs_on(variant.targets, variant.config.element, p))
                 plan.launches.push_back(launch_over_blocks(
                     variant.name, p, arguments, p.n_q,
-                    parts > 1 ? key_blocks * convert_workgroups(arguments.sums_width) : 0));
+                    splits > 1 ? key_blocks * convert_workgroups(arguments.dq_width) : 0));
     return plan;
 }
 

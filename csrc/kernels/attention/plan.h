@@ -9,6 +9,7 @@
 #include "arguments.h"
 #include "backward_config.h"
 #include "config.h"
+#include "kinds.h"
 
 namespace hipkittens::attention {
 
@@ -59,6 +60,8 @@ struct Plan {
 // Throws std::invalid_argument with what is wrong and what would be right.
 int64_t forward_workspace_floats(const ForwardProblem& problem);  // of plan_forward; 0: none is needed
 Plan plan_forward(const ForwardProblem& problem);
+
+using ForwardVariant = Row<kinds::forward>;
 
 // A variant, and into how many parts the keys are split, each a workgroup's.
 struct ForwardChoice {

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_type.h"
-#include "../targets.h"
 
 namespace hipkittens::gemm {
 
@@ -12,7 +11,7 @@ enum class Orientation { nn, nt, tn, tt };
 // else.
 enum class RowStart { vector, element };
 enum class Schedule {
-    simple,       // load the next K tile, multiply this one, meet
+    simple,       // load the next K tile, multiply this one, barrier
     ping_pong,    // two wave groups half a phase apart (tiles/schedule.h)
     interleaved,  // memory steps between the matrix steps of each wave
 };
@@ -37,33 +36,6 @@ struct GemmConfig {
     constexpr int threads() const { return waves_m * waves_n * 64; }
     constexpr int wave_m() const { return tile_m / waves_m; }
     constexpr int wave_n() const { return tile_n / waves_n; }
-};
-
-struct GemmVariant {
-    const char* name;
-    Targets targets;
-    GemmConfig config;
-};
-
-// The rows of variants.def as constants variant_<name>, and all of them in order.
-#define GEMM(name, targets, orientation, input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix, rows,  \
-             schedule, buffers, in_registers)                                                            \
-    inline constexpr GemmVariant variant_##name{                                                         \
-        #name,                                                                                           \
-        Targets::targets,                                                                                \
-        {Orientation::orientation, ElementType::input, tile_m, tile_n, tile_k, waves_m, waves_n, matrix, \
-         RowStart::rows, Schedule::schedule, buffers, in_registers}};
-#define GEMM_REDUCE(name, targets)
-#include "variants.def"
-#undef GEMM
-#undef GEMM_REDUCE
-
-inline constexpr GemmVariant gemm_variants[] = {
-#define GEMM(name, ...) variant_##name,
-#define GEMM_REDUCE(name, targets)
-#include "variants.def"
-#undef GEMM
-#undef GEMM_REDUCE
 };
 
 }  // namespace hipkittens::gemm

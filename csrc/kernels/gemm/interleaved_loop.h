@@ -19,7 +19,7 @@ struct InterleavedLoop : LoopOperands<config> {
     static constexpr bool direct = A::fill == kittens::Fill::direct;
     static constexpr int buffers = direct ? config.buffers : 2;
     static constexpr int operand_bytes = buffers * (TileA::bytes + TileB::bytes),
-                         product_bytes = waves * config.matrix * ProductRows<config.wave_n(), 4>::row_bytes;
+                         product_bytes = waves * config.matrix * ProductRows<float, config.wave_n()>::row_bytes;
     static constexpr int lds_bytes = operand_bytes > product_bytes ? operand_bytes : product_bytes;
     static_assert(buffers >= 2 && lds_bytes <= kittens::target.lds_bytes, "the K tiles under way fit in LDS");
 

@@ -32,10 +32,8 @@ struct OperandSource {
 template <class T, int extent, int tile_k, int threads, int matrix, bool k_is_contiguous, RowStart row_start,
           int sets>
 struct OperandPiece {
-    static constexpr kittens::Fill fill = row_start == RowStart::element ? kittens::Fill::elements
-                                          : kittens::target.direct_to_lds_bytes == 16
-                                              ? kittens::Fill::direct
-                                              : kittens::Fill::registers;
+    static constexpr kittens::Fill fill =
+        row_start == RowStart::element ? kittens::Fill::elements : kittens::vector_fill;
     // Transposed in the LDS read where the target can, else on the way into LDS.
     static constexpr bool read_transposed = !k_is_contiguous && kittens::target.transposed_lds_read;
     static constexpr bool filled_transposed = !k_is_contiguous && !read_transposed;

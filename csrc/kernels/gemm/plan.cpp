@@ -280,7 +280,7 @@ Plan plan(const Problem& problem) {
     const GemmVariant* best = nullptr;
     int best_splits = 1;
     double best_clocks = 0;
-    for (const GemmVariant& variant : gemm_variants) {
+    for (const GemmVariant& variant : variants<kinds::gemm>) {
         if (!suits(variant, problem)) continue;
         const int64_t k_tiles = divide_up(problem.k, variant.config.tile_k);
         const int64_t tiles = divide_up(problem.m, variant.config.tile_m) *

@@ -7,7 +7,7 @@
 
 #include "../launch.h"
 #include "arguments.h"
-#include "config.h"
+#include "kinds.h"
 
 namespace hipkittens::gemm {
 
@@ -30,6 +30,8 @@ struct Problem {
     const void* bias = nullptr;
     ElementType bias_type = ElementType::bf16;
 };
+
+using GemmVariant = Row<kinds::gemm>;
 
 struct Launch : hipkittens::Launch {
     // Where in arguments the workspace's address is added, or -1.

@@ -82,7 +82,7 @@ KITTENS_DEVICE void backward_rows(const BackwardArguments& given, kittens::share
     const int cols = given.rows.cols;
     const float scale = given.per_column;
     RowSums<Row::waves> sum_of_row(lds);
-    PartialSums<sums ? shape : RowShape{1, 1}> partial;
+    PartialSums<sums ? shape : RowShape{1, 1, 1, 64}> partial;
 
     for (uint32_t row = worker.first_row; row < given.rows.count; row += given.workers) {
         // As in forward.h: not all of them fit into scalar registers at a time.

@@ -13,20 +13,27 @@ constexpr uint32_t largest_forward_workers = 1 << 18;
 
 uint32_t divide_up(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-// The smallest that holds a row, or null.
-const RowVariant* find_variant(Kind kind, ElementType element, int64_t cols) {
-    const RowVariant* best = nullptr;
-    for (const RowVariant& variant : row_variants) {
-        if (variant.kind != kind || variant.element != element || variant.shape.capacity() < cols) continue;
-        if (!best || variant.shape.capacity() < best->shape.capacity()) best = &variant;
+struct Choice {
+    const char* name = nullptr;
+    RowShape shape{};
+};
+
+// The smallest of a kind that holds a row; without a name if none does.
+template <class Kind>
+Choice find_variant(ElementType element, int64_t cols) {
+    Choice best;
+    for (const auto& [name, targets, config] : variants<Kind>) {
+        if (config.element != element || config.shape().capacity() < cols) continue;
+        if (!best.name || config.shape().capacity() < best.shape.capacity()) best = {name, config.shape()};
     }
     return best;
 }
 
-const RowVariant& variant_for(Kind kind, ElementType element, int64_t cols) {
-    const RowVariant* best = find_variant(kind, element, cols);
-    if (!best) throw std::invalid_argument("norm: no kernel for rows of " + std::to_string(cols));
-    return *best;
+template <class Kind>
+Choice variant_for(ElementType element, int64_t cols) {
+    const Choice best = find_variant<Kind>(element, cols);
+    if (!best.name) throw std::invalid_argument("norm: no kernel for rows of " + std::to_string(cols));
+    return best;
 }
 
 template <class Arguments>
@@ -54,8 +61,8 @@ Launch plan_forward(int target, ElementType element, const ForwardArguments& giv
     const float per_column = 1.0f / static_cast<float>(given.rows.cols);
     const int64_t size = element == ElementType::f32 ? 4 : 2;
     const bool plain = given.wide && given.wide_parameters && given.rows.inner_count == given.rows.count;
-    const RowVariant* plain_variant =
-        find_variant(given.centred ? Kind::layer : Kind::rms, element, given.rows.cols);
+    const Choice plain_variant = given.centred ? find_variant<kinds::layer>(element, given.rows.cols)
+                                               : find_variant<kinds::rms>(element, given.rows.cols);
     // A wave's rows lie in half of what 32 bits reach.
     const bool short_steps = std::max(given.x.inner, given.residual.inner) * size <= INT32_MAX / 4;
     // A plain kernel has no loop over rows, and HIP counts the threads of a grid in 32 bits.
@@ -64,7 +71,7 @@ Launch plan_forward(int target, ElementType element, const ForwardArguments& giv
                    shape.threads() <=
                UINT32_MAX;
     };
-    if (plain && plain_variant && one_launch(plain_variant->shape) && short_steps && given.weight &&
+    if (plain && plain_variant.name && one_launch(plain_variant.shape) && short_steps && given.weight &&
         given.parameter_type == element && !given.dropout.seed) {
         PlainArguments arguments{};
         arguments.rows = given.rows.count;
@@ -83,11 +90,11 @@ Launch plan_forward(int target, ElementType element, const ForwardArguments& giv
         arguments.sum = given.sum;
         arguments.mean = given.mean;
         arguments.rstd = given.rstd;
-        return launch_of(plain_variant->name, target,
-                         divide_up(given.rows.count, plain_variant->shape.rows_per_workgroup()), 1,
-                         plain_variant->shape.threads(), arguments);
+        return launch_of(plain_variant.name, target,
+                         divide_up(given.rows.count, plain_variant.shape.rows_per_workgroup()), 1,
+                         plain_variant.shape.threads(), arguments);
     }
-    const RowVariant& variant = variant_for(Kind::forward, element, given.rows.cols);
+    const Choice variant = variant_for<kinds::forward>(element, given.rows.cols);
     ForwardArguments arguments = given;
     const uint32_t together = variant.shape.rows_per_workgroup();
     const uint32_t groups = divide_up(std::min(given.rows.count, largest_forward_workers), together);
@@ -100,14 +107,14 @@ Launch plan_forward(int target, ElementType element, const ForwardArguments& giv
 uint32_t backward_workers(int64_t rows, int64_t cols) {
     // Two workgroups for each compute unit of the largest device. Short rows have a wave each, and four a workgroup.
     const int64_t together =
-        find_variant(Kind::backward, ElementType::bf16, cols)->shape.rows_per_workgroup();
+        find_variant<kinds::backward>(ElementType::bf16, cols).shape.rows_per_workgroup();
     return static_cast<uint32_t>(std::min<int64_t>((rows + together - 1) / together, 512));
 }
 
 std::vector<Launch> plan_backward(int target, ElementType element, const BackwardArguments& given,
                                   void* weight_result, void* bias_result) {
     check(given.rows.count, given.rows.cols);
-    const RowVariant& variant = variant_for(Kind::backward, element, given.rows.cols);
+    const Choice variant = variant_for<kinds::backward>(element, given.rows.cols);
     const uint32_t together = variant.shape.rows_per_workgroup();
     const uint32_t workers = backward_workers(given.rows.count, given.rows.cols);
     std::vector<Launch> launches;

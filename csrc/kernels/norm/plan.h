@@ -7,7 +7,7 @@
 
 #include "../launch.h"
 #include "arguments.h"
-#include "config.h"
+#include "kinds.h"
 
 namespace hipkittens::norm {
 

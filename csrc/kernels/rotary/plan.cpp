@@ -93,19 +93,16 @@ Launch plan(int target, ElementType element, const RotaryArguments& given) {
     arguments.wide = is_wide(element, given);
     PlainArguments plain{};
     const bool is_plain = as_plain(element, arguments, plain);
-    const RotaryVariant* chosen = nullptr;
-    for (const RotaryVariant& variant : rotary_variants) {
-        if (variant.element != element) continue;
-        if (!variant.plain) chosen = chosen ? chosen : &variant;
-        if (variant.plain && is_plain && variant.table == given.table_type) chosen = &variant;
-    }
-    if (chosen->plain) {
-        const uint32_t together = waves >> plain.share_shift;  // tokens of a workgroup
-        return launch_of("rotary", chosen->name, target,
-                         {(given.tokens + together - 1) / together, given.batch, 1}, waves * 64, plain);
-    }
-    return launch_of("rotary", chosen->name, target, {static_cast<uint32_t>((all + waves - 1) / waves), 1, 1},
-                     waves * 64, arguments);
+    const uint32_t together = waves >> plain.share_shift;  // tokens of a workgroup
+    for (const Row<kinds::plain>& row : variants<kinds::plain>)
+        if (is_plain && row.config.element == element && row.config.table == given.table_type)
+            return launch_of("rotary", row.name, target,
+                             {(given.tokens + together - 1) / together, given.batch, 1}, waves * 64, plain);
+    for (const Row<kinds::rotary>& row : variants<kinds::rotary>)
+        if (row.config.element == element)
+            return launch_of("rotary", row.name, target,
+                             {static_cast<uint32_t>((all + waves - 1) / waves), 1, 1}, waves * 64, arguments);
+    throw std::invalid_argument("rotary: no kernel has this element type");
 }
 
 }  // namespace hipkittens::rotary

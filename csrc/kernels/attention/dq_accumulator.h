@@ -1,4 +1,4 @@
-// kernels/attention/query_sums.h: sums of dQ as whole numbers, which come out the same in any order.
+// kernels/attention/dq_accumulator.h: sums of dQ as whole numbers, which come out the same in any order.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -7,15 +7,15 @@
 namespace hipkittens::attention {
 
 // Workgroups add their shares of dQ in memory in whatever order they run. Floats would round differently each time; whole
-// numbers do not round. A query's unit is the power of two that its whole sum cannot exceed by more than sum_bits: with
+// numbers do not round. A query's unit is the power of two that its whole sum cannot exceed by more than dq_bits: with
 // weights w_j >= 0 that add up to 1, |sum_j w_j (dO v_j - delta) k_j| <= max|k| (|dO|_2 max|v|_2 + |delta|), elementwise in k.
 // That leaves a factor of 2 for rounded weights and statistics.
-inline constexpr int sum_bits = 30;
+inline constexpr int dq_bits = 30;
 
 // In memory a block of 64 queries is tiles of 32 x 32, side by side along a row first. A tile lies as an accumulator in row
 // layout does: 16 registers, each of 64 lanes.
-inline constexpr int sum_tile_bytes = 32 * 32 * 4;
-constexpr int sum_index(int row, int col, int width) {
+inline constexpr int dq_tile_bytes = 32 * 32 * 4;
+constexpr int dq_index(int row, int col, int width) {
     return (row / 32 * (width / 32) + col / 32) * 1024 + (col % 32 / 8 * 4 + col % 4) * 64 +
            (col / 4 % 2) * 32 + row % 32;
 }
@@ -42,7 +42,7 @@ struct KeyBounds {
 };
 
 // Blocks of keys have workgroups behind those of the queries.
-KITTENS_DEVICE TilePlace block_of_keys(const BackwardArguments& arguments, uint32_t workgroup) {
+KITTENS_DEVICE TileCoordinate block_of_keys(const BackwardArguments& arguments, uint32_t workgroup) {
     const uint32_t tiles = arguments.key_tiles, key_heads = arguments.heads / arguments.group;
     const uint32_t head_of_all = workgroup / tiles;
     return {static_cast<int>(workgroup % tiles), static_cast<int>(head_of_all % key_heads),
@@ -60,7 +60,7 @@ KITTENS_DEVICE int64_t first_block_of_keys(const BackwardArguments& arguments, c
 }
 KITTENS_DEVICE KeyBounds* bounds_at(const BackwardArguments& arguments, const Sequence& sequence, int batch,
                                     int key_head) {
-    return reinterpret_cast<KeyBounds*>(arguments.bounds) +
+    return reinterpret_cast<KeyBounds*>(arguments.key_bounds) +
            first_block_of_keys(arguments, sequence, batch, key_head);
 }
 // Of all of them, by one wave.
@@ -75,7 +75,7 @@ KITTENS_DEVICE KeyBounds bounds_of(const BackwardArguments& arguments, const Seq
     return all;
 }
 
-// The exponent of a query's unit is sum_bits below it.
+// The exponent of a query's unit is dq_bits below it.
 KITTENS_DEVICE int bound_exponent(float bound) {
     const int exponent = kittens::binary_exponent(bound);
     return exponent < -90 ? -90 : exponent;

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Shapes and derivatives of torch.ops.hipkittens.layer_norm, rms_norm and norm_backward."""
+"""Shapes, derivatives and shardings of torch.ops.hipkittens.layer_norm, rms_norm and norm_backward."""
 
 from __future__ import annotations
 
 import torch
 
-from . import _backend
+from .. import _backend
+from ._record import Operator
+from ._sharding import given, is_tensor, replicated
 
 
-@torch.library.register_fake("hipkittens::layer_norm")
-def _layer_norm_fake(x, residual, weight, bias, eps, dropout_p, seed, need_statistics=True):
+def layer_norm_fake(x, residual, weight, bias, eps, dropout_p, seed, need_statistics=True):
     sums = x.new_empty(x.shape if residual is not None or seed is not None else (0,))
     rows = x.shape[:-1] if need_statistics else (0,)
     return (
@@ -20,8 +21,7 @@ def _layer_norm_fake(x, residual, weight, bias, eps, dropout_p, seed, need_stati
     )
 
 
-@torch.library.register_fake("hipkittens::rms_norm")
-def _rms_norm_fake(x, residual, weight, eps, need_statistics=True):
+def rms_norm_fake(x, residual, weight, eps, need_statistics=True):
     return (
         x.new_empty(x.shape),
         x.new_empty(x.shape if residual is not None else (0,)),
@@ -29,8 +29,7 @@ def _rms_norm_fake(x, residual, weight, eps, need_statistics=True):
     )
 
 
-@torch.library.register_fake("hipkittens::norm_backward")
-def _norm_backward_fake(dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_weight, need_bias):
+def norm_backward_fake(dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_weight, need_bias):
     dtype = torch.float32 if weight is None else weight.dtype
     columns = z.shape[-1:]
     return (
@@ -41,7 +40,7 @@ def _norm_backward_fake(dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_w
     )
 
 
-def _layer_norm_setup(ctx, inputs, output) -> None:
+def layer_norm_setup(ctx, inputs, output) -> None:
     x, residual, weight, _bias, eps, dropout_p, seed, need_statistics = inputs
     _, sums, mean, rstd = output
     ctx.set_materialize_grads(False)
@@ -50,7 +49,7 @@ def _layer_norm_setup(ctx, inputs, output) -> None:
     ctx.save_for_backward(x if residual is None and seed is None else sums, weight, mean, rstd, seed)
 
 
-def _rms_norm_setup(ctx, inputs, output) -> None:
+def rms_norm_setup(ctx, inputs, output) -> None:
     x, residual, weight, eps, need_statistics = inputs
     _, sums, rstd = output
     ctx.set_materialize_grads(False)
@@ -70,7 +69,7 @@ def _gradients(dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_weight, ne
 
 
 @_backend.interruptible
-def _layer_norm_backward(ctx, dy, dsum, _dmean, _drstd):
+def layer_norm_backward(ctx, dy, dsum, _dmean, _drstd):
     z, weight, mean, rstd, seed = ctx.saved_tensors
     if not ctx.has_statistics:
         _, _, mean, rstd = torch.ops.hipkittens.layer_norm(z, None, None, None, ctx.eps, 0.0, None)
@@ -93,7 +92,7 @@ def _layer_norm_backward(ctx, dy, dsum, _dmean, _drstd):
 
 
 @_backend.interruptible
-def _rms_norm_backward(ctx, dy, dsum, _drstd):
+def rms_norm_backward(ctx, dy, dsum, _drstd):
     z, weight, rstd = ctx.saved_tensors
     if not ctx.has_statistics:
         _, _, rstd = torch.ops.hipkittens.rms_norm(z, None, None, ctx.eps)
@@ -102,15 +101,51 @@ def _rms_norm_backward(ctx, dy, dsum, _drstd):
     return dx if needs[0] else None, dx if needs[1] else None, dweight if needs[2] else None, None, None
 
 
-def _no_double_backward(ctx, *_grads):
+def no_double_backward(ctx, *_grads):
     raise NotImplementedError(
         "hipkittens: the gradient of layer_norm and rms_norm cannot be differentiated again; "
         "use torch.nn.functional where double backward is needed"
     )
 
 
-torch.library.register_autograd(
-    "hipkittens::layer_norm", _layer_norm_backward, setup_context=_layer_norm_setup
+def sharding(results: int):
+    def strategies(x, residual, *rest):
+        from torch.distributed.tensor import Replicate, Shard
+
+        found = [replicated((x, residual, *rest), results)]
+        if any(is_tensor(value) for value in rest[4:]):  # the seed of dropout counts from the first row
+            return found
+        need_statistics = rest[-1] is not False  # left out where it is True, its default
+        for axis in range(len(x.shape) - 1):
+            rows = Shard(axis)
+            sums = Replicate() if residual is None else rows  # empty where there is nothing to add
+            parameters = [Replicate() if is_tensor(value) else None for value in rest]
+            outputs = [rows, sums, *[rows if need_statistics else Replicate()] * (results - 2)]
+            found.append((outputs, [rows, given(residual, rows), *parameters]))
+        return found
+
+    return strategies
+
+
+def backward_sharding(dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_weight, need_bias):
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    arguments = (dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_weight, need_bias)
+    found = [replicated(arguments, 4)]
+    if seed is not None:
+        return found
+    for axis in range(len(z.shape) - 1):
+        rows = Shard(axis)
+        outputs = [
+            rows,
+            Replicate(),
+            *(Partial() if need else Replicate() for need in (need_weight, need_bias)),
+        ]
+        inputs = [rows, given(dsum, rows), rows, given(weight, Replicate()), given(mean, rows), rows]
+        found.append((outputs, [*inputs, None, None, None, None]))
+    return found
+
+
+BACKWARD = Operator(
+    "norm_backward", norm_backward_fake, no_double_backward, sharding=backward_sharding, first_option=6
 )
-torch.library.register_autograd("hipkittens::rms_norm", _rms_norm_backward, setup_context=_rms_norm_setup)
-torch.library.register_autograd("hipkittens::norm_backward", _no_double_backward)

@@ -1,0 +1,75 @@
+// kernels/attention/kinds.h: the kinds of rows in variants.def.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../row.h"
+#include "arguments.h"
+#include "backward_arguments.h"
+#include "backward_config.h"
+#include "config.h"
+
+namespace hipkittens::attention {
+
+template <ForwardConfig config>
+struct ForwardKernel;
+template <ElementConfig config>
+struct CombineKernel;
+template <BackwardConfig config>
+struct BackwardKernel;
+template <ElementConfig config>
+struct DeltaKernel;
+template <ElementConfig config>
+struct ConvertKernel;
+
+namespace kinds {
+
+struct forward {
+    using Config = ForwardConfig;
+    using Arguments = ForwardArguments;
+    template <Config config>
+    using Kernel = ForwardKernel<config>;
+};
+// Joins the splits of the keys.
+struct combine {
+    using Config = ElementConfig;
+    using Arguments = CombineArguments;
+    template <Config config>
+    using Kernel = CombineKernel<config>;
+};
+struct backward {
+    using Config = BackwardConfig;
+    using Arguments = BackwardArguments;
+    template <Config config>
+    using Kernel = BackwardKernel<config>;
+};
+// What the gradient kernels need to know of a query beside its rows.
+struct delta {
+    using Config = ElementConfig;
+    using Arguments = BackwardArguments;
+    template <Config config>
+    using Kernel = DeltaKernel<config>;
+};
+// dQ from its accumulator, dK and dV from their split partials.
+struct convert {
+    using Config = ElementConfig;
+    using Arguments = BackwardArguments;
+    template <Config config>
+    using Kernel = ConvertKernel<config>;
+};
+
+}  // namespace kinds
+
+struct Variants {
+    template <class Visit>
+    static constexpr void each(const Visit& visit) {
+        using enum ElementType;
+        using enum Schedule;
+        using enum GradientTarget;
+#define ROW(kind, name, targets, ...) visit(Row<kinds::kind>{#name, Targets::targets, {__VA_ARGS__}});
+#include "variants.def"
+#undef ROW
+    }
+};
+template <class Kind>
+inline constexpr auto& variants = rows_of<Kind, Variants>;
+
+}  // namespace hipkittens::attention

@@ -1,0 +1,16 @@
+// kernels/layouts.cpp: the argument struct and the configuration of each kind, for tools/kernel_layouts.py.
+// SPDX-License-Identifier: MIT
+// Parsed, never compiled to code: sizeof makes clang lay a struct out, and print how.
+#include <kinds.h>
+
+namespace hipkittens::HIPKITTENS_OPERATION {
+
+template <class Kind>
+struct Layout {
+    typename Kind::Arguments arguments;
+    typename Kind::Config config;
+};
+#define ROW(kind, ...) static_assert(sizeof(Layout<kinds::kind>) > 0);
+#include <variants.def>
+
+}  // namespace hipkittens::HIPKITTENS_OPERATION

@@ -1,0 +1,69 @@
+// kernels/norm/kernels.h: the device code of each kind of rows.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "backward.h"
+#include "kinds.h"
+#include "plain.h"
+
+#define PRELOADS_forward 1
+#define PRELOADS_layer 1
+#define PRELOADS_rms 1
+#define PRELOADS_backward 1
+#define PRELOADS_columns 1
+#define PRELOADS_reduce 1
+
+namespace hipkittens::norm {
+
+// Four waves on each SIMD leave 128 registers to a lane, and enough rows are in flight to hide the latency of their loads.
+template <RowConfig config>
+struct ForwardKernel {
+    static constexpr int threads = config.shape().threads(), waves_per_simd = 4,
+                         lds_bytes = RowSums<config.waves>::lds_bytes;
+    KITTENS_DEVICE static void run(const ForwardArguments& arguments, kittens::shared_byte* lds) {
+        forward<typename element_of<config.element>::value, config.shape()>(arguments, lds);
+    }
+};
+
+template <RowConfig config, bool centred>
+struct PlainKernel {
+    static constexpr int threads = config.shape().threads(), waves_per_simd = 4,
+                         lds_bytes = RowSums<config.waves, config.lanes>::lds_bytes;
+    KITTENS_DEVICE static void run(const PlainArguments& arguments, kittens::shared_byte* lds) {
+        forward_plain<typename element_of<config.element>::value, config.shape(), centred>(arguments, lds);
+    }
+};
+template <RowConfig config>
+struct LayerKernel : PlainKernel<config, true> {};
+template <RowConfig config>
+struct RmsKernel : PlainKernel<config, false> {};
+
+template <RowConfig config>
+struct BackwardKernel {
+    static constexpr RowShape shape = config.shape();
+    static constexpr int row_bytes = RowSums<shape.waves>::lds_bytes,
+                         column_bytes = sums_columns(shape) ? PartialSums<shape>::lds_bytes : 0;
+    static constexpr int threads = shape.threads(), waves_per_simd = shape.waves > 4 ? 4 : 2,
+                         lds_bytes = row_bytes > column_bytes ? row_bytes : column_bytes;
+    KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
+        backward<typename element_of<config.element>::value, shape>(arguments, lds);
+    }
+};
+
+template <ElementConfig config>
+struct ColumnsKernel {
+    static constexpr int threads = column_waves * 64, waves_per_simd = 4, lds_bytes = 0;
+    KITTENS_DEVICE static void run(const BackwardArguments& arguments) {
+        sum_columns<typename element_of<config.element>::value>(arguments);
+    }
+};
+
+template <NoConfig config>
+struct ReduceKernel {
+    static constexpr int threads = reduce_waves * 64, waves_per_simd = 4,
+                         lds_bytes = reduce_waves * reduce_columns * 4;
+    KITTENS_DEVICE static void run(const ReduceArguments& arguments, kittens::shared_byte* lds) {
+        reduce(arguments, lds);
+    }
+};
+
+}  // namespace hipkittens::norm

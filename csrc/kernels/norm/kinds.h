@@ -1,0 +1,78 @@
+// kernels/norm/kinds.h: the kinds of rows in variants.def.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../row.h"
+#include "config.h"
+
+namespace hipkittens::norm {
+
+template <RowConfig config>
+struct ForwardKernel;
+template <RowConfig config>
+struct LayerKernel;
+template <RowConfig config>
+struct RmsKernel;
+template <RowConfig config>
+struct BackwardKernel;
+template <ElementConfig config>
+struct ColumnsKernel;
+template <NoConfig config>
+struct ReduceKernel;
+
+namespace kinds {
+
+struct forward {
+    using Config = RowConfig;
+    using Arguments = ForwardArguments;
+    template <Config config>
+    using Kernel = ForwardKernel<config>;
+};
+// What most calls of layer_norm and rms_norm ask for.
+struct layer {
+    using Config = RowConfig;
+    using Arguments = PlainArguments;
+    template <Config config>
+    using Kernel = LayerKernel<config>;
+};
+struct rms {
+    using Config = RowConfig;
+    using Arguments = PlainArguments;
+    template <Config config>
+    using Kernel = RmsKernel<config>;
+};
+struct backward {
+    using Config = RowConfig;
+    using Arguments = BackwardArguments;
+    template <Config config>
+    using Kernel = BackwardKernel<config>;
+};
+// Partial sums of the gradients of weight and bias, for rows so long that `backward` does not make them.
+struct columns {
+    using Config = ElementConfig;
+    using Arguments = BackwardArguments;
+    template <Config config>
+    using Kernel = ColumnsKernel<config>;
+};
+// Adds the partial sums.
+struct reduce {
+    using Config = NoConfig;
+    using Arguments = ReduceArguments;
+    template <Config config>
+    using Kernel = ReduceKernel<config>;
+};
+
+}  // namespace kinds
+
+struct Variants {
+    template <class Visit>
+    static constexpr void each(const Visit& visit) {
+        using enum ElementType;
+#define ROW(kind, name, targets, ...) visit(Row<kinds::kind>{#name, Targets::targets, {__VA_ARGS__}});
+#include "variants.def"
+#undef ROW
+    }
+};
+template <class Kind>
+inline constexpr auto& variants = rows_of<Kind, Variants>;
+
+}  // namespace hipkittens::norm

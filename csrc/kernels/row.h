@@ -1,0 +1,57 @@
+// kernels/row.h: a row of variants.def, one prebuilt kernel; and all rows of one kind.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "targets.h"
+
+namespace hipkittens {
+
+// An operation declares each kind of its rows once, in kinds.h, which device and host builds include:
+//
+//     struct reduce {
+//         using Config = ...;     // fixed when the kernel is compiled: the columns behind `targets`, in this order
+//         using Arguments = ...;  // passed by the host, by value
+//         template <Config config>
+//         using Kernel = ...;     // the device code, defined in kernels.h, which device.cpp alone includes
+//     };
+template <class Kind>
+struct Row {
+    const char* name;
+    Targets targets;
+    typename Kind::Config config;
+};
+
+// Of kinds whose rows differ in nothing but their name.
+struct NoConfig {};
+
+template <class Kind, int count>
+struct RowList {
+    Row<Kind> rows[count];
+    constexpr const Row<Kind>* begin() const { return rows; }
+    constexpr const Row<Kind>* end() const { return rows + count; }
+};
+
+template <class Kind, class Argument>
+inline constexpr bool is_row_of = false;
+template <class Kind>
+inline constexpr bool is_row_of<Kind, const Row<Kind>&> = true;
+
+// In the order of variants.def. Variants::each calls its argument with every row.
+template <class Kind, class Variants>
+inline constexpr auto rows_of = [] {
+    constexpr auto each = [](const auto& visit) {
+        Variants::each([&](const auto& row) {
+            if constexpr (is_row_of<Kind, decltype(row)>) visit(row);
+        });
+    };
+    constexpr int count = [each] {
+        int rows = 0;
+        each([&](const Row<Kind>&) { ++rows; });
+        return rows;
+    }();
+    RowList<Kind, count> list{};
+    int next = 0;
+    each([&](const Row<Kind>& row) { list.rows[next++] = row; });
+    return list;
+}();
+
+}  // namespace hipkittens

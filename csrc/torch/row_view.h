@@ -1,0 +1,35 @@
+// torch/row_view.h: tensors as rows of their last dimension, without copies where strides allow it.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "torch/tensor.h"
+
+namespace hipkittens::torch_binding {
+
+Tensor contiguous_copy(Tensor tensor, Dtype dtype);
+
+// Tensors whose leading dimensions are the same. Neighbouring dimensions that every tensor crosses with one stride become
+// one; when more than three remain, or a row has no unit stride, the tensors are copied first.
+class RowView {
+  public:
+    RowView(std::vector<Tensor*> tensors, Dtype dtype);
+
+    Dtype dtype() const { return dtype_; }
+    // Both innermost first.
+    const std::array<int64_t, 3>& sizes() const { return sizes_; }
+    const std::array<int64_t, 3>& strides(size_t position) const { return strides_[position]; }
+    // Rows begin on 4 bytes, in all tensors.
+    bool aligned(const std::vector<Tensor*>& tensors) const;
+
+  private:
+    bool collapse(const std::vector<Tensor*>& tensors);
+
+    Dtype dtype_;
+    std::array<int64_t, 3> sizes_;
+    std::vector<std::array<int64_t, 3>> strides_;
+};
+
+}  // namespace hipkittens::torch_binding

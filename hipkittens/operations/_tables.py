@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: MIT
+"""Sizes at which tables of docs/performance.md have operations that are limited by memory."""
+
+from __future__ import annotations
+
+MEMORY_BOUND_SIZES = {
+    "MI300X": (1024, 2048, 4096),
+    "MI325X": (1024, 4096),
+    "MI350X": (1024, 4096),
+    "MI355X": (1024, 2048, 4096, 8192),
+}
+MEMORY_BOUND_PEERS = {"triton": {"MI300X": 4096, "MI355X": 8192}}

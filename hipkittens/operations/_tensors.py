@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: MIT
+"""Tensors that checks of operations compute with."""
+
+from __future__ import annotations
+
+import torch
+
+
+def draw(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """Normal values, the same at each call, that take a gradient."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
+
+
+def with_gaps(value: torch.Tensor, before: int, after: int) -> torch.Tensor:
+    """The same values in rows with NaN before and after them."""
+    if not before and not after:
+        return value
+    columns = value.shape[-1]
+    wide = torch.full((*value.shape[:-1], before + columns + after), float("nan"), dtype=value.dtype)
+    wide[..., before : before + columns] = value
+    return wide[..., before : before + columns]

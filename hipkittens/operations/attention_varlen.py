@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: MIT
+"""Attention of packed sequences as an operation: hipkittens/attention.py has the function."""
+
+from __future__ import annotations
+
+import torch
+
+from ..attention import attention_varlen
+from ._attention import VARLEN_OPERATORS
+from ._record import Checks, Function, Operation
+
+
+def _arguments(tensor, dtype):
+    ends = tensor(2, dtype=torch.int32)
+    return *(tensor(32, 4, 64, dtype=dtype) for _ in range(3)), ends, ends, 32, 32
+
+
+def _checks() -> Checks:
+    from ._attention_checks import VARLEN
+
+    return VARLEN
+
+
+OPERATION = Operation(
+    name="attention_varlen",
+    folder="attention",
+    functions=(Function(attention_varlen, _arguments),),
+    operators=VARLEN_OPERATORS,
+    checks=_checks,
+    order=2,
+)

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: MIT
+"""Rotary embeddings as an operation: hipkittens/rotary.py has the functions."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from .. import _backend
+from ..rotary import rotary, rotary_qk
+from ._record import (
+    DTYPES,
+    Benchmark,
+    Checks,
+    Example,
+    Function,
+    Kernel,
+    Operation,
+    Operator,
+    Parity,
+    ParityProblem,
+    Table,
+    Trial,
+)
+from ._sharding import given, replicated
+from ._tensors import draw, with_gaps
+
+
+def _fake(x, cos, sin, positions, offset, interleaved, heads_first, inverse):
+    return x.new_empty(x.shape)
+
+
+def _qk_fake(q, k, cos, sin, positions, offset, interleaved, heads_first, inverse):
+    return q.new_empty(q.shape), k.new_empty(k.shape)
+
+
+def _in_place_fake(*_arguments):
+    return None
+
+
+# The gradient is the rotation back: the operator itself, which can be differentiated again.
+
+
+def _setup(ctx, inputs, output) -> None:
+    *_, cos, sin, positions, offset, interleaved, heads_first, inverse = inputs
+    ctx.save_for_backward(cos, sin, positions)
+    ctx.flags = (offset, interleaved, heads_first, not inverse)
+
+
+def _refuse_table_gradient(needs) -> None:
+    if any(needs):
+        raise NotImplementedError("hipkittens: rotary gives cos and sin no gradient; detach them")
+
+
+@_backend.interruptible
+def _backward(ctx, grad):
+    _refuse_table_gradient(ctx.needs_input_grad[1:3])
+    return torch.ops.hipkittens.rotary(grad, *ctx.saved_tensors, *ctx.flags), *[None] * 7
+
+
+@_backend.interruptible
+def _qk_backward(ctx, grad_q, grad_k):
+    _refuse_table_gradient(ctx.needs_input_grad[2:4])
+    return *torch.ops.hipkittens.rotary_qk(grad_q, grad_k, *ctx.saved_tensors, *ctx.flags), *[None] * 7
+
+
+def _sharding(count: int):
+    """By batch, or by heads."""
+
+    def strategies(*arguments):
+        from torch.distributed.tensor import Replicate, Shard
+
+        positions, heads_first = arguments[count + 2], arguments[count + 5]
+        found = [replicated(arguments, count)]
+        for placement, of_positions in ((Shard(0), Shard(0)), (Shard(1 if heads_first else 2), Replicate())):
+            inputs = [placement] * count + [Replicate(), Replicate(), given(positions, of_positions)]
+            found.append(([placement] * count, [*inputs, None, None, None, None]))
+        return found
+
+    return strategies
+
+
+def tables(tokens: int, features: int) -> tuple[torch.Tensor, torch.Tensor]:
+    frequencies = 10000.0 ** (-torch.arange(0, features, 2, dtype=torch.float64) / features)
+    angles = torch.outer(torch.arange(tokens, dtype=torch.float64), frequencies)
+    return angles.cos().float(), angles.sin().float()
+
+
+def turn(x, cos, sin, interleaved, rows, head_axis):
+    """The rotation in the widest of the dtypes it is given, as real products."""
+    cos, sin = (table[rows].unsqueeze(head_axis) for table in (cos, sin))
+    pairs = cos.shape[-1]
+    turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
+    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
+    parts = (a * cos - b * sin, a * sin + b * cos)
+    joined = torch.stack(parts, -1).flatten(-2) if interleaved else torch.cat(parts, -1)
+    return torch.cat((joined.to(x.dtype), rest), -1)
+
+
+def turn_complex(x, cos, sin, interleaved, rows, head_axis):
+    """The same as products of complex numbers."""
+    wide = x.dtype if x.dtype == torch.float64 else torch.float32
+    pairs = cos.shape[-1]
+    factor = torch.complex(cos.to(wide), sin.to(wide))[rows].unsqueeze(head_axis)
+    turned, rest = x[..., : 2 * pairs].to(wide), x[..., 2 * pairs :]
+    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
+    z = torch.complex(a, b) * factor
+    joined = torch.stack((z.real, z.imag), -1 if interleaved else -2).flatten(-2)
+    return torch.cat((joined.to(x.dtype), rest), -1)
+
+
+def _ours_by_row(x):
+    return rotary(x, *(table.to(x.device) for table in tables(*x.shape[1::2])))
+
+
+def _theirs_by_row(x):
+    """With tables in x's dtype or in float32, whichever is wider."""
+    cos, sin = (table.to(torch.promote_types(x.dtype, torch.float32)) for table in tables(*x.shape[1::2]))
+    return turn(x, cos, sin, False, torch.arange(x.shape[1]), -2)
+
+
+def _run(dtype: torch.dtype, tokens: int, heads: int, key_heads: int, size: int) -> list[torch.Tensor]:
+    """The kernels of one dtype: tables of float32 and of its own, both orders of pairs."""
+    with torch.no_grad():
+        q, k = (draw(1, tokens, count, size, dtype=dtype) for count in (heads, key_heads))
+        angles = torch.outer(torch.arange(tokens), 10000.0 ** -torch.linspace(0, 1, size // 2))
+        cos, sin = angles.cos(), angles.sin()
+        results = []
+        for table in {torch.float32, dtype}:
+            results += rotary_qk(q, k, cos.to(table), sin.to(table))
+        return [*results, *rotary_qk(q, k, cos, sin, interleaved=True)]
+
+
+def _trial(name: str, tokens: int, heads: int, key_heads: int) -> Trial:
+    title = f"rotary_qk N{tokens} H{heads} Hkv{key_heads} D128 {name}"
+    return Trial(title, lambda: _run(DTYPES[name], tokens, heads, key_heads, 128))
+
+
+def _trial_of(kernel: Kernel) -> Trial:
+    return _trial(kernel.row["element"], 40, 4, 2)
+
+
+def _run_orders(dtype: torch.dtype) -> list[torch.Tensor]:
+    """Tables of both dtypes with both orders of pairs."""
+    angles = torch.arange(8.0)[:, None] * torch.arange(16.0)
+    q, k = (draw(1, 8, heads, 32, dtype=dtype).detach() for heads in (2, 1))
+    return [
+        turned
+        for table in (torch.float32, dtype)
+        for interleaved in (False, True)
+        for turned in rotary_qk(q, k, angles.cos().to(table), angles.sin().to(table), interleaved=interleaved)
+    ]
+
+
+def _every_kernel():
+    return [Trial(f"rotary {name}", partial(_run_orders, dtype)) for name, dtype in DTYPES.items()]
+
+
+def _parity_problem(names: tuple[str, ...]):
+    function = rotary if len(names) == 1 else rotary_qk
+
+    def problem(case, generator) -> ParityProblem:
+        dtype, table, (features, pairs) = DTYPES[case["dtype"]], DTYPES[case["table"]], case["features"]
+        batch, tokens, heads_first = case["batch"], case["tokens"], case["layout"] == "bhnd"
+
+        def draw(count):
+            shape = (batch, tokens, count, features)
+            if case["storage"] == "swapped":
+                shape = (batch, count, tokens, features)
+            values = torch.randn(shape, generator=generator).to(dtype)
+            values = values.transpose(1, 2) if case["storage"] == "swapped" else values
+            values = with_gaps(values, 1, 3) if case["storage"] == "gap" else values
+            return values.transpose(1, 2) if heads_first else values
+
+        inputs = {name: draw(count) for name, count in zip(names, case["heads"], strict=False)}
+        gradients = [draw(count) for _, count in zip(names, case["heads"], strict=False)]
+        angles = 100 * torch.rand(tokens + 6, pairs, generator=generator, dtype=torch.float64)
+        cos, sin = angles.cos().to(table), angles.sin().to(table)
+        positions, offset = None, 0
+        if case["positions"] == "offset":
+            offset = 3
+        elif case["positions"]:
+            shape = (tokens,) if case["positions"] == "tokens" else (batch, tokens)
+            integer = torch.int32 if case["positions"] == "int32" else torch.int64
+            positions = torch.randint(tokens + 6, shape, generator=generator).to(integer)
+        rows = torch.arange(tokens) + offset if positions is None else positions.long()
+
+        def ours(*values):
+            options = {"interleaved": case["interleaved"], "positions": positions, "offset": offset}
+            return function(*values, cos, sin, layout=case["layout"], **options)
+
+        def theirs(reference):
+            def run(*values):
+                wide = torch.promote_types(values[0].dtype, torch.float32)
+                options = (cos.to(wide), sin.to(wide), case["interleaved"], rows, -3 if heads_first else -2)
+                return [reference(value, *options) for value in values]
+
+            return run
+
+        largest = 2 * max(value.double().abs().max().item() for value in (*inputs.values(), *gradients))
+        return ParityProblem(
+            inputs, ours, (theirs(turn), theirs(turn_complex)), names, gradients, magnitude=largest
+        )
+
+    return problem
+
+
+def _parity(names: tuple[str, ...]) -> Parity:
+    factors = {
+        # features, pairs
+        "features": (
+            (64, 32), (2, 1), (128, 64), (80, 40), (96, 16), (17, 3), (256, 128), (72, 36), (40, 8), (64, 16),
+        ),
+        "heads": ((4, 2), (1, 1), (8, 1), (3, 3), (5, 1)),
+        "tokens": (17, 1, 2, 33, 257),
+        "batch": (1, 2, 3),
+        "dtype": tuple(DTYPES),
+        "table": tuple(DTYPES),
+        "layout": ("bnhd", "bhnd"),
+        "storage": ("dense", "swapped", "gap"),
+        "interleaved": (False, True),
+        "positions": ("", "offset", "tokens", "batch", "int32"),
+    }  # fmt: skip
+    draws = {
+        "tokens": lambda choose: choose.randint(1, 200),
+        "features": lambda choose: (2 * (pairs := choose.randint(1, 64)) + choose.randint(0, 32), pairs),
+        "heads": lambda choose: (choose.randint(1, 9), choose.randint(1, 4)),
+    }
+    return Parity("rotary" if len(names) == 1 else "rotary_qk", factors, _parity_problem(names), draws)
+
+
+def _calls(tensor):
+    one, packed, cos = tensor(1, 33, 8, 64), tensor(33, 8, 64), tensor(64, 32, dtype=torch.float32)
+    ends = tensor(3, dtype=torch.int32)
+    q, k = tensor(2, 33, 8, 64), tensor(2, 33, 2, 64)
+    return [
+        ("interleaved, in place, position ids", "rotary", (one, cos, cos),
+         {"interleaved": True, "inplace": True, "positions": tensor(33, dtype=torch.int64)}),
+        ("packed sequences", "rotary", (packed, cos, cos), {"cu_seqlens": ends}),
+        ("queries and keys in one launch, partial", "rotary_qk", (q, k, cos[:, :16], cos[:, :16]), {}),
+        ("more pairs than features", "rotary", (one[..., :60], cos, cos), {}),
+    ]  # fmt: skip
+
+
+def _exercise(draw):
+    q, k = draw(1, 20, 4, 32), draw(1, 20, 2, 32, seed=1)
+    cos, sin = tables(20, 32)
+    rotary(q.detach().clone(), cos, sin, inplace=True)
+    rotary_qk(q.detach().clone(), k.detach().clone(), cos, sin, inplace=True)
+    return [rotary(q, cos, sin), *rotary_qk(q, k, cos, sin)]
+
+
+def _call(problem, device):
+    e = problem.extents
+    x = problem.tensor(device, e["B"], e["N"], e["H"], e["D"])
+    angles = torch.outer(torch.arange(e["N"]), 10000.0 ** -torch.linspace(0, 1, e["D"] // 2))
+    cos, sin = angles.cos().to(device), angles.sin().to(device)
+    return lambda: rotary(x, cos, sin)
+
+
+def _call_torch(problem):
+    e = problem.extents
+    x = problem.tensor("cuda", e["B"], e["H"], e["N"], e["D"])
+    cos, sin = (problem.tensor("cuda", e["N"], e["D"]) for _ in range(2))
+
+    def turn():
+        first, second = x.chunk(2, -1)
+        return x * cos + torch.cat((-second, first), -1) * sin
+
+    return turn
+
+
+def _refuse(extents):
+    if extents["D"] % 2:
+        return f"D is {extents['D']}; rotary turns pairs, so it has to be even"
+    return None
+
+
+def _benchmark() -> Benchmark:
+    from ._tables import MEMORY_BOUND_PEERS, MEMORY_BOUND_SIZES
+
+    return Benchmark(
+        "rotary",
+        example="B16H16N2048D128",
+        shapes="B16H16N1024D128,B16H16N2048D128,B16H16N4096D128",
+        letters="BHND",
+        bytes=lambda problem: 4.0 * problem["B"] * problem["N"] * problem["H"] * problem["D"],
+        call=_call,
+        torch=_call_torch,
+        refuse=_refuse,
+        heading="Rotary embedding",
+        tables=(
+            Table("Rotary embedding, 16 heads of 128, batch 16", "B16H16N{N}D128", MEMORY_BOUND_SIZES, MEMORY_BOUND_PEERS),
+        ),
+    )  # fmt: skip
+
+
+def _checks() -> Checks:
+    return Checks(
+        trial=_trial_of,
+        examples=(Example("rotary", {"x": (1, 128, 8, 128)}, _ours_by_row, _theirs_by_row),),
+        doctor=Example("rotary", {"x": (1, 40, 4, 64)}, _ours_by_row, _theirs_by_row),
+        parity=(_parity(("x",)), _parity(("q", "k"))),
+        calls=_calls,
+        sizes=lambda rows: "Rotary: 1 to features / 2 pairs of any number of features.",
+        benchmarks=(_benchmark(),),
+        representative=lambda: (_trial(name, 256, 8, 2) for name in DTYPES),
+        every_kernel=_every_kernel,
+        exercise=_exercise,
+    )
+
+
+def _arguments(count: int):
+    def arguments(tensor, dtype):
+        table = tensor(32, 16, dtype=torch.float32)
+        return *(tensor(1, 32, 4, 64, dtype=dtype) for _ in range(count)), table, table
+
+    return arguments
+
+
+OPERATION = Operation(
+    name="rotary",
+    folder="rotary",
+    functions=(Function(rotary, _arguments(1)), Function(rotary_qk, _arguments(2))),
+    operators=(
+        Operator("rotary", _fake, _backward, _setup, sharding=_sharding(1), first_option=4),
+        Operator("rotary_qk", _qk_fake, _qk_backward, _setup, sharding=_sharding(2), first_option=5),
+        Operator("rotary_", _in_place_fake),
+        Operator("rotary_qk_", _in_place_fake),
+    ),
+    checks=_checks,
+    order=3,
+)
