@@ -14,7 +14,7 @@ struct OnePassDirect : OnePass<config> {
     using Base::dq_registers, Base::dq_tiles, Base::head_dim, Base::key_steps, Base::keys, Base::per_lane,
         Base::pieces, Base::products, Base::queries, Base::statistics_bytes, Base::threads;
     using typename Base::Accumulator, typename Base::Fragment, typename Base::KeyTile, typename Base::Product,
-        typename Base::Queries, typename Base::Step, typename Base::T;
+        typename Base::T;
     static_assert(Base::direct && queries == statistics_block);
 
     using Tile = kittens::st<T, queries, head_dim, kittens::Access::rows_and_columns_32>;
@@ -56,13 +56,14 @@ struct OnePassDirect : OnePass<config> {
         }
     };
     // Each load of the next tiles has a slot, before all of these.
-    static constexpr int loads = 2 * Loads::passes;
-    static_assert(loads < dq_additions{}.slot(0) && ds_first + apart + pieces <= barrier_slot);
+    static constexpr int issues = 2 * Loads::passes;
+    static_assert(issues < dq_additions{}.slot(0) && ds_first + apart + pieces <= barrier_slot);
 
     Fragment fragments[ring];
-    uint32_t row_major_at, transposed_at, ds_read_at, ds_write_at, statistic_at;
-    Loads q_loads, do_loads;
-    kittens::buffer q_view, do_view;
+    uint32_t row_major_at, transposed_at, ds_read_at, ds_write_at, statistic_at, lane_bytes;
+    int wave;
+    Loads loads[2];
+    typename Base::template RowTiles<2> tiles;
 
     using Base::Base;
 
@@ -126,17 +127,27 @@ struct OnePassDirect : OnePass<config> {
         };
     }
 
-    // begin_next(): the loads of the next step; its statistics are in flight then.
-    template <class Begin>
-    KITTENS_DEVICE void compute(int buffer, const Step& step, const Begin& begin_next) {
+    // The rows are issued by themselves.
+    KITTENS_DEVICE void begin_next(int to) {
+        this->next_views(tiles);
+        if (wave == 0)
+            kittens::buffer_load_to_lds<1>(
+                {reinterpret_cast<const char*>(this->next.statistics), statistics_bytes}, &lane_bytes,
+                lds + at_buffer(to, 2));
+    }
+
+    KITTENS_DEVICE void compute(int buffer) {
         using namespace kittens;
         const Buffer now = buffer_at(buffer), next = buffer_at(buffer ^ 1);
         const uint32_t ds_to = ds_write_at + buffer * DsTile::bytes;
         interleave<products>(
-            work<in_slot{0}>([&](auto) { begin_next(); }), work<every_slot{1, 1 + loads}>([&](auto n) {
+            work<in_slot{0}>([&](auto) {
+                this->advance(this->next);
+                begin_next(buffer ^ 1);
+            }),
+            work<every_slot{1, 1 + issues}>([&](auto n) {
                 constexpr int pass = n.value % Loads::passes, which = n.value / Loads::passes;
-                (which ? do_loads : q_loads)
-                    .template issue_pass<pass>(which ? do_view : q_view, tile(buffer ^ 1, which));
+                loads[which].template issue_pass<pass>(tiles.views[which], tile(buffer ^ 1, which));
             }),
             work<in_slot{barrier_slot}>([&](auto) {
                 wait_vector_memory<dq_additions{}.early>();
@@ -162,7 +173,7 @@ struct OnePassDirect : OnePass<config> {
             }),
             work<each(spread{per_lane, exponents, exponents + pieces})>(
                 [&](auto n) { this->template make_p<n.value>(); }),
-            work<each(in_slot{ds_first - 1})>([&](auto half) { this->template mask_p<half.value>(step); }),
+            work<each(in_slot{ds_first - 1})>([&](auto half) { this->template mask_p<half.value>(); }),
             work<each(spread{8, ds_first, ds_first + pieces / 2})>(
                 [&](auto n) { this->template convert_p<n.value>(); }),
             work<each(spread{8, ds_first, ds_first + pieces})>([&](auto n) {
@@ -176,72 +187,25 @@ struct OnePassDirect : OnePass<config> {
             work<every_slot{0, products, 1, true}>([](auto) {}));
     }
 
-    KITTENS_DEVICE void loop(const Queries& all) {
-        const Mask& mask = sequence.mask;
-        const int begin = coordinate.tile * keys, wave = kittens::wave_id(), lane = kittens::lane_id();
-        const int64_t q_bytes = arguments.q.row_stride * static_cast<int64_t>(sizeof(T)),
-                      do_bytes = arguments.grad_out.row_stride * static_cast<int64_t>(sizeof(T));
-        this->init_offsets(q_loads, q_bytes);
-        this->init_offsets(do_loads, do_bytes);
-        const int64_t q_step = queries * q_bytes, do_step = queries * do_bytes;
-
-        // The step that is loaded next.
-        int head = all.first_head - 1, heads_left = all.past_head - all.first_head, column = all.past;
-        kittens::global_window q_window, do_window;
-        const char* statistics = nullptr;
-        char* dq = nullptr;
-        uint32_t statistics_offset[1] = {static_cast<uint32_t>(lane * kittens::b128_bytes)};
-        // Past the last one the buffers are empty: their loads count like any other, so waits stay the same.
-        bool more = true;
-        const auto issue_next = [&](int buffer) {
-            if (__builtin_expect(column >= all.past, false)) {
-                // Read again: in the loop, scalar registers are short.
-                const auto again = kittens::reload_arguments<BackwardArguments>();
-                more = heads_left-- > 0;
-                if (more) ++head;
-                column = all.first;
-                const auto window = [&](const TensorArgument& tensor) {
-                    return query_matrix<T>(tensor, sequence, head, again.head_dim).window(all.first, 0);
-                };
-                q_window = window(again.q), do_window = window(again.grad_out);
-                const int64_t row = this->statistics_row_of(again, head, all.first);
-                statistics = reinterpret_cast<const char*>(again.statistics +
-                                                           row * static_cast<int>(Statistic::count));
-                dq = reinterpret_cast<char*>(again.dq_accumulator + row * head_dim);
-            }
-            q_view = q_window.view(), do_view = do_window.view();
-            if (!more) q_view.bytes = do_view.bytes = 0;
-            if (wave == 0)
-                kittens::buffer_load_to_lds<1>({statistics, statistics_bytes}, statistics_offset,
-                                               lds + at_buffer(buffer, 2));
-        };
-        const auto advance = [&] {
-            column += queries;
-            q_window.advance(q_step);
-            do_window.advance(do_step);
-            statistics += statistics_bytes;
-            dq += queries * head_dim * 4;
-        };
-
+    KITTENS_DEVICE void loop() {
+        const int lane = kittens::lane_id();
+        wave = kittens::wave_id(), lane_bytes = lane * kittens::b128_bytes;
         const int low = lane % 32, high = lane / 32, inside = lane % 16;
+        tiles = this->template row_tiles<2>(false);
+        this->init_offsets(loads[0], tiles.step_bytes[0] / queries);
+        this->init_offsets(loads[1], tiles.step_bytes[1] / queries);
         row_major_at = Tile::offset(low, high * 8);
         transposed_at = Tile::offset(high * 4 + inside / 4, low / 16 * 16 + inside % 4 * 4);
-        const int dq_column = wave % Base::columns * 32, dq_query = wave / Base::columns * 32;
-        ds_read_at = DsTile::offset(high * 8 + inside / 4, dq_query + low / 16 * 16 + inside % 4 * 4);
+        const int row = high * 8 + inside / 4, col = low / 16 * 16 + inside % 4 * 4;
+        ds_read_at = DsTile::offset(row, Base::dq_query() + col);
         ds_write_at = DsTile::offset(wave * Base::wave_keys + low, high * 4);
         statistic_at = (Base::query_of(inside) + high * 4) * 4;
-        this->dq_statistic_at = (dq_query + low) * 4;
-        this->dq_at = wave * dq_tile_bytes + lane * 4;
-        const uint32_t key_at =
-            KeyTile::offset(high * 8 + inside / 4, dq_column + low / 16 * 16 + inside % 4 * 4);
+        const uint32_t key_at = KeyTile::offset(row, Base::dq_column() + col);
 
-        issue_next(0);
-        q_loads.issue(q_view, tile(0, 0));
-        do_loads.issue(do_view, tile(0, 1));
-        char* dq_now = dq;
-        int column_now = column, head_now = head;
-        advance();
-        this->start_loop();
+        begin_next(0);
+        kittens::for_each_index<2>(
+            [&](auto i) { loads[i.value].issue(tiles.views[i.value], tile(0, i.value)); });
+        this->load_bounds();
         kittens::wait_vector_memory<0>();
         kittens::barrier();
         this->template read_keys<keys_at, values_at>(wave, lane);
@@ -256,36 +220,18 @@ struct OnePassDirect : OnePass<config> {
             this->dq[n.value] = Accumulator{};
             this->dq_factor[n.value] = 0;
         });
-        dq_destination = dq_now;
         kittens::barrier();
-
-        const auto seen = this->seen_queries(low, high);
-        const bool some_invisible_rows = begin + keys > mask.n_k;
         int buffer = 0;
-        do {
-            const bool visible = !some_invisible_rows && mask.first_query(begin + keys - 1) <= column_now &&
-                                 column_now + queries - 1 <= mask.last_query(begin);
-            char* dq_next = nullptr;
-            int column_next = 0, head_next = 0;
-            compute(buffer, {head_now, column_now, !visible, {seen.left(column_now), seen.span}}, [&] {
-                issue_next(buffer ^ 1);
-                dq_next = dq;
-                column_next = column;
-                head_next = head;
-                advance();
-            });
-            dq_destination = dq_now;
-            dq_now = dq_next;
-            column_now = column_next;
-            head_now = head_next;
+        this->template for_each_step<1>(tiles, [&] {
+            compute(buffer);
             buffer ^= 1;
-        } while (more);
+        });
         kittens::for_each_index<dq_registers>([&](auto n) { this->template add_dq<n.value>(); });
     }
 
     KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
         OnePassDirect pass(arguments, lds);
-        pass.Base::template run<keys_at, values_at>([&](const Queries& all, const auto&) { pass.loop(all); });
+        pass.Base::template run<keys_at, values_at>([&](const auto&) { pass.loop(); });
     }
 };
 

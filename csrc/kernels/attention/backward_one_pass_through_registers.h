@@ -16,8 +16,7 @@ struct OnePassThroughRegisters : OnePass<config> {
     using Base::columns, Base::dq_registers, Base::dq_tiles, Base::halves, Base::head_dim, Base::key_steps,
         Base::keys, Base::per_lane, Base::pieces, Base::products, Base::queries, Base::slots,
         Base::statistics_bytes, Base::upper;
-    using typename Base::Fragment, typename Base::KeyTile, typename Base::Product, typename Base::Queries,
-        typename Base::Step, typename Base::T;
+    using typename Base::Fragment, typename Base::KeyTile, typename Base::Product, typename Base::T;
 
     using Rows = QueriesThroughRegisters<T, queries, head_dim, keys, config.waves>;
     static constexpr int keys_at = 0, values_at = KeyTile::bytes;
@@ -59,7 +58,7 @@ struct OnePassThroughRegisters : OnePass<config> {
 
     Rows rows;
     Fragment fragments[ring];
-    const float *statistics, *next_statistics;  // of the queries of the step, and of the next
+    typename Base::template RowTiles<1> tiles;
 
     KITTENS_DEVICE OnePassThroughRegisters(const BackwardArguments& arguments, kittens::shared_byte* lds)
         : Base(arguments, lds), rows(lds) {}
@@ -73,14 +72,12 @@ struct OnePassThroughRegisters : OnePass<config> {
     }
     KITTENS_DEVICE void load_statistics() {
         const int lane = kittens::lane_id();
-        Base::load_statistics(statistics_in(next_statistics, Base::query_of(lane % 16) + lane / 32 * upper));
+        Base::load_statistics(
+            statistics_in(this->next.statistics, Base::query_of(lane % 16) + lane / 32 * upper));
     }
 
-    // begin_issue(): the rows of the step after the next; advance(): to the next step's statistics.
-    template <class Begin, class Advance>
-    KITTENS_DEVICE void compute(const Step& step, const Begin& begin_issue, const Advance& advance) {
+    KITTENS_DEVICE void compute() {
         using namespace kittens;
-        buffer rows_to_come;
         const auto meet = [](auto) { barrier(); };
         interleave<slots>(
             work<in_slot{0, true, true}>([&](auto) { this->use_statistics(); }),
@@ -98,115 +95,60 @@ struct OnePassThroughRegisters : OnePass<config> {
                 rows.template write_ds<half * 32 + Base::query_of(e)>(this->ds_operand[half][e / 8][e % 8]);
             }),
             work<each(spread{8, p_first, p_past})>([&](auto n) { this->template convert_p<n.value>(); }),
-            work<each(in_slot{exponents + 16})>([&](auto half) { this->template mask_p<half.value>(step); }),
+            work<each(in_slot{exponents + 16})>([&](auto half) { this->template mask_p<half.value>(); }),
             work<each(spread{per_lane, exponents, exponents + 16})>(
                 [&](auto n) { this->template make_p<n.value>(); }),
             // The next step's rows: transposed, what dP is added to, and row-major; then the loads of those after.
             work<spread{Rows::columns, 1, 16}>(
                 [&](auto n) { rows.loads.template commit_column<n.value>(rows.transposed_tile); }),
             work<spread{halves * per_lane, 0, 16}>([&](auto n) { this->template start_dp<n.value>(); }),
-            work<in_slot{4}>([&](auto) { advance(); }),
-            work<in_slot{9}>([&](auto) { rows_to_come = begin_issue(); }),
+            work<in_slot{4}>([&](auto) { this->advance(this->next); }),
+            work<in_slot{9}>([&](auto) { this->next_views(tiles); }),
             work<in_slot{2 * dq_first + 2}>([&](auto) { load_statistics(); }),
             work<spread{Rows::rows, first_barrier + 2, first_barrier + 14}>(
                 [&](auto n) { rows.loads.template commit_row<n.value>(rows.row_major_tile); }),
             work<in_slot{2 * dk_first - 4}>([&](auto) { this->use_dq_statistics(); }),
             work<in_slot{2 * dk_first - 3}>([&](auto) {
-                this->load_dq_statistics(statistics_in(statistics, this->dq_statistic_at / 4));
+                this->load_dq_statistics(statistics_in(this->now.statistics, this->dq_statistic_at / 4));
             }),
             work<spread{dq_registers, 2 * dk_first, slots}>(
                 [&](auto n) { this->template add_dq<n.value>(); }),
             work<spread{Rows::columns, second_barrier - 10, second_barrier - 2}>(
                 [&](auto n) { rows.loads.template turn<n.value>(); }),
             work<spread{Rows::rows, second_barrier - 1, second_barrier + 7}>(
-                [&](auto n) { rows.loads.template issue<n.value>(rows_to_come); }),
+                [&](auto n) { rows.loads.template issue<n.value>(tiles.views[0]); }),
             work<every_slot{0, slots, 1, true}>([](auto) {}));
     }
 
     template <class CommitKeys>
-    KITTENS_DEVICE void loop(const Queries& all, const CommitKeys& commit_keys) {
-        const Mask& mask = sequence.mask;
-        const int begin = coordinate.tile * keys, wave = kittens::wave_id(), lane = kittens::lane_id();
-        const int low = lane % 32, high = lane / 32;
-        const int steps_of_head = (all.past - all.first + queries - 1) / queries;
-
-        // The rows that are loaded next, of Q or of dO.
-        const bool of_do = Rows::which(wave) != 0;
-        const int64_t row_bytes =
-            (of_do ? arguments.grad_out : arguments.q).row_stride * static_cast<int64_t>(sizeof(T));
-        rows.loads.init_offsets(kittens::thread_id() % (config.threads() / 2), row_bytes, arguments.head_dim);
-        int head = all.first_head - 1, column = all.past,
-            left_to_load = steps_of_head * (all.past_head - all.first_head);
-        int steps = left_to_load;
-        kittens::global_window window;
-        const auto begin_issue = [&] {
-            if (__builtin_expect(column >= all.past, false)) {
-                // Read again: in the loop, scalar registers are short.
-                const auto again = kittens::reload_arguments<BackwardArguments>();
-                if (left_to_load > 0) ++head;
-                column = all.first;
-                window = query_matrix<T>(of_do ? again.grad_out : again.q, sequence, head, again.head_dim)
-                             .window(all.first, 0);
-            }
-            kittens::buffer view = window.view();
-            if (left_to_load-- <= 0) view.bytes = 0;
-            column += queries;
-            window.advance(queries * row_bytes);
-            return view;
-        };
+    KITTENS_DEVICE void loop(const CommitKeys& commit_keys) {
+        const int wave = kittens::wave_id(), lane = kittens::lane_id();
         const auto issue = [&] {
-            const kittens::buffer view = begin_issue();
-            kittens::for_each_index<Rows::rows>([&](auto n) { rows.loads.template issue<n.value>(view); });
+            this->next_views(tiles);
+            kittens::for_each_index<Rows::rows>(
+                [&](auto n) { rows.loads.template issue<n.value>(tiles.views[0]); });
         };
-        // Behind the last load, so that all of them are waited for once.
+        tiles = this->template row_tiles<1>(Rows::which(wave) != 0);
+        rows.loads.init_offsets(kittens::thread_id() % (config.threads() / 2), tiles.step_bytes[0] / queries,
+                                arguments.head_dim);
         issue();
-        this->start_loop();
+        this->load_bounds();
         commit_keys();
         kittens::barrier();
         this->template read_keys<keys_at, values_at>(wave, lane);
-        const int dq_column = wave % columns * 32, dq_query = wave / columns * 32;
         kittens::for_each_index<key_steps>([&](auto n) {
             kittens::for_each_index<8>([&](auto e) {
-                k_transposed[n.value][e.value] = kittens::lds_read<T>(
-                    lds + keys_at + KeyTile::offset(n.value * 16 + high * 8 + e.value, dq_column + low));
+                const uint32_t at =
+                    KeyTile::offset(n.value * 16 + lane / 32 * 8 + e.value, Base::dq_column() + lane % 32);
+                k_transposed[n.value][e.value] = kittens::lds_read<T>(lds + keys_at + at);
             });
             kittens::keep_in_accumulator(k_transposed[n.value]);
         });
-        this->dq_statistic_at = (dq_query + low) * 4;
-        this->dq_at = wave * dq_tile_bytes + lane * 4;
         kittens::barrier();
-
-        // Of the step that is computed next.
-        const auto row_of = [&](int head) { return this->statistics_row_of(arguments, head, all.first); };
-        const auto statistics_of = [&](int64_t row) {
-            return arguments.statistics + statistic_index(Statistic::start, row);
-        };
-        const auto dq_of = [&](int64_t row) {
-            return reinterpret_cast<char*>(arguments.dq_accumulator) + row * head_dim * 4;
-        };
-        Step now{all.first_head, all.first}, next = now;
-        statistics = next_statistics = statistics_of(row_of(all.first_head));
-        char *dq = dq_of(row_of(all.first_head)), *next_dq = dq;
-        const auto advance = [&] {
-            next.column += queries;
-            next_dq += queries * head_dim * 4;
-            // Further on in the block, or to the next one.
-            next_statistics += next.column % statistics_block
-                                   ? queries
-                                   : statistics_bytes / 4 - (statistics_block - queries);
-            if (__builtin_expect(next.column >= all.past, false)) {
-                next.column = all.first;
-                // Past the last step its statistics are loaded again.
-                if (next.head + 1 < all.past_head) ++next.head;
-                next_statistics = statistics_of(row_of(next.head));
-                next_dq = dq_of(row_of(next.head));
-            }
-        };
 
         // Before the first step there is no dS, and nothing to add.
         rows.clear_ds();
         for (int tile = 0; tile < dq_tiles; ++tile) this->dq_delta[tile] = this->dq_norm[tile] = 0;
-        dq_destination = dq;
         kittens::for_each_index<Rows::rows>(
             [&](auto n) { rows.loads.template commit_row<n.value>(rows.row_major_tile); });
         kittens::for_each_index<Rows::columns>([&](auto n) { rows.loads.template turn<n.value>(); });
@@ -217,24 +159,7 @@ struct OnePassThroughRegisters : OnePass<config> {
         kittens::barrier();
         kittens::for_each_index<ahead>(
             [&](auto n) { fragments[n.value] = this->template read<n.value>(rows); });
-
-        const auto seen = this->seen_queries(low, high);
-        const int first_clear = mask.first_query(begin + keys - 1),
-                  last_clear = mask.last_query(begin) + 1 - queries;
-        const bool some_invisible_rows = begin + keys > mask.n_k;
-        for (; steps > 0; --steps) {
-            // Without branches, which would part the loop.
-            const bool visible =
-                !some_invisible_rows & (first_clear <= now.column) & (now.column <= last_clear);
-            now.masked = !visible;
-            now.visible = {seen.left(now.column), seen.span};
-            compute(now, begin_issue, advance);
-            dq_destination = dq;
-            dq = next_dq;
-            statistics = next_statistics;
-            now.column = next.column;
-            now.head = next.head;
-        }
+        this->template for_each_step<2>(tiles, [&] { compute(); });
         this->use_dq_statistics();
         kittens::for_each_index<2 * dv_first, 2 * dq_first>([&](auto slot) {
             this->template multiply<slot.value>(this->template read<slot.value / 2>(rows));
@@ -244,8 +169,7 @@ struct OnePassThroughRegisters : OnePass<config> {
 
     KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
         OnePassThroughRegisters pass(arguments, lds);
-        pass.Base::template run<keys_at, values_at>(
-            [&](const Queries& all, const auto& commit_keys) { pass.loop(all, commit_keys); });
+        pass.Base::template run<keys_at, values_at>([&](const auto& commit_keys) { pass.loop(commit_keys); });
     }
 };
 
