@@ -6,17 +6,9 @@
 #include "backward_scores.h"
 #include "forward_tiles.h"
 #include "mask.h"
+#include "row_tiles.h"
 
 namespace hipkittens::attention {
-
-// Items first .. first + count - 1 of a placement of several kinds of work, one behind the other.
-struct part_of {
-    kittens::spread_late all;
-    int first, count;
-    bool fenced = true;
-    constexpr int size() const { return count; }
-    constexpr int slot(int item) const { return all.slot(first + item); }
-};
 
 // With S = scale Q K^T, P = exp(S - LSE) and dP = dO V^T: dS = P (dP + delta), dQ = scale dS K, dK = scale dS^T Q,
 // dV = P^T dO; where elements of P were dropped, M being 0 or the scale of those that stay, dV = (M P)^T dO and
@@ -65,9 +57,9 @@ struct Backward {
     // Of this lane's query; where queries stream, of that of register lane % 16 of S, in this tile and in the next.
     float start, delta, next_start, next_delta;
     RowMajor row_major_first, row_major_second;
-    Transposed transposed_rows;               // of the second tensor for the gradient of V, else of the first
-    kittens::buffer next_first, next_second;  // what is streamed next; of no bytes behind the last
-    DropoutDraws draws;                       // of a kernel that drops
+    Transposed transposed_rows;  // of the second tensor for the gradient of V, else of the first
+    RowTiles<2, columns> tiles;  // what is streamed next
+    DropoutDraws draws;          // of a kernel that drops
 
     KITTENS_DEVICE Backward(const BackwardArguments& arguments, kittens::shared_byte* lds)
         : arguments(arguments),
@@ -92,9 +84,10 @@ struct Backward {
     }
     // Before the tile they belong to: loads return in order, and whoever waited for them behind the next tile's would wait
     // for that.
-    KITTENS_DEVICE void load_streamed_statistics(int64_t first) {
+    KITTENS_DEVICE void load_streamed_statistics() {
         const int lane = kittens::lane_id();
-        const int64_t row = first + kittens::row_layout(KeyColumns::value(), lane, lane % per_lane).col;
+        const int64_t row = first_statistics_row(arguments, sequence, coordinate.batch, tiles.head) +
+                            tiles.row + kittens::row_layout(KeyColumns::value(), lane, lane % per_lane).col;
         next_start = arguments.statistics[statistic_index(Statistic::start, row)];
         if constexpr (!of_values) next_delta = arguments.statistics[statistic_index(Statistic::delta, row)];
     }
@@ -165,13 +158,10 @@ struct Backward {
                          row_major_commits = direct ? 0 : row_major_tiles * RowMajorLoads::commit_items,
                          transposed_issues = direct ? 0 : TransposedLoads::issue_items,
                          transposed_commits = direct ? 0 : TransposedLoads::commit_items;
-    static constexpr part_of during_scores(int first, int count) {
-        return {{row_major_issues + transposed_commits, 0, score_steps}, first, count};
+    // Slots of `items` of all the items between `first` and `past` of them.
+    static constexpr kittens::spread_late share_of(int slots, int all, int first, int items) {
+        return {items, items ? first * slots / all : 0, items ? (first + items) * slots / all : 0, true};
     }
-    static constexpr part_of during_gradient(int first, int count) {
-        return {{transposed_issues + row_major_commits, 0, gradient_steps}, first, count};
-    }
-
     // head: of the queries; column: the first streamed row.
     KITTENS_DEVICE void compute(int head, int column, int buffer) {
         using namespace kittens;
@@ -190,12 +180,14 @@ struct Backward {
                     multiply_base<row_l, Shape>((n.value < steps ? own_first : own_second)[piece].tiles[0][k],
                                                 operands[piece % 2].tiles[0][k], product);
             }),
-            work<during_scores(0, row_major_issues)>([&](auto n) {
-                constexpr int count = RowMajorLoads::issue_items;
-                (n.value < count ? row_major_first : row_major_second)
-                    .loads.template issue_item<n.value % count>(n.value < count ? next_first : next_second);
-            }),
-            work<during_scores(row_major_issues, transposed_commits)>(
+            work<share_of(score_steps, row_major_issues + transposed_commits, 0, row_major_issues)>(
+                [&](auto n) {
+                    constexpr int count = RowMajorLoads::issue_items;
+                    (n.value < count ? row_major_first : row_major_second)
+                        .loads.template issue_item<n.value % count>(tiles.views[n.value >= count]);
+                }),
+            work<share_of(score_steps, row_major_issues + transposed_commits, row_major_issues,
+                          transposed_commits)>(
                 [&](auto n) { transposed_rows.loads.template commit_item<n.value>(transposed(0)); }),
             work<spread_late{of_values ? 0 : per_lane, steps, score_steps}>(
                 [&](auto n) { make_p<n.value>(); }),
@@ -225,10 +217,10 @@ struct Backward {
                     gradient.tiles[0][column]);
             }),
             work<spread{4, 0, Gradient::width}>([&](auto n) { make_factors(index<n.value + 4>{}); }),
-            work<during_gradient(0, transposed_issues)>([&](auto n) {
-                transposed_rows.loads.template issue_item<n.value>(of_values ? next_second : next_first);
-            }),
-            work<during_gradient(transposed_issues, row_major_commits)>([&](auto n) {
+            work<share_of(gradient_steps, transposed_issues + row_major_commits, 0, transposed_issues)>(
+                [&](auto n) { transposed_rows.loads.template issue_item<n.value>(tiles.views[of_values]); }),
+            work<share_of(gradient_steps, transposed_issues + row_major_commits, transposed_issues,
+                          row_major_commits)>([&](auto n) {
                 constexpr int count = RowMajorLoads::commit_items;
                 (n.value < count ? row_major_first : row_major_second)
                     .loads.template commit_item<n.value % count>(row_major(0, n.value >= count));
@@ -276,69 +268,51 @@ struct Backward {
 
     // All tiles of `range`, for each query head of the group where queries stream. A wave that sees nothing of a tile computes as
     // well: it would wait for the others.
-    KITTENS_DEVICE void stream(Range range, int first_column, int64_t statistics) {
-        const TensorArgument& first_tensor = of_keys ? arguments.q : arguments.k;
-        const TensorArgument& second_tensor = of_keys ? arguments.grad_out : arguments.v;
-        const int heads = of_keys ? arguments.group : 1;
-        const int stream_head =
+    KITTENS_DEVICE void stream(Range range) {
+        const int first_head =
             of_keys ? coordinate.head * arguments.group : key_head_of(coordinate.head, arguments.group);
-        const int64_t first_bytes = first_tensor.row_stride * static_cast<int64_t>(sizeof(T)),
-                      second_bytes = second_tensor.row_stride * static_cast<int64_t>(sizeof(T));
-        row_major_first.init_offsets(first_bytes, arguments.head_dim);
-        if constexpr (!of_values) row_major_second.init_offsets(second_bytes, arguments.head_dim);
-        transposed_rows.loads.init_offsets(of_values ? second_bytes : first_bytes);
-        const auto turn_to = [&](int head, int column) {
-            const auto view = [&](const TensorArgument& tensor) {
-                return (of_keys ? query_matrix<T>(tensor, sequence, stream_head + head, arguments.head_dim)
-                                : key_matrix<T>(tensor, sequence, stream_head, arguments.head_dim))
-                    .window(column, 0)
-                    .view();
-            };
-            next_first = view(first_tensor);
-            next_second = view(second_tensor);
-            if constexpr (of_keys)
-                load_streamed_statistics(statistics + static_cast<int64_t>(head) * arguments.statistics_rows +
-                                         column);
+        tiles.begin(range.first / columns * columns, range.past, first_head, of_keys ? arguments.group : 1);
+        const auto next_tile = [&] {
+            tiles.next([&](auto i, int head) {
+                return of_keys ? query_matrix<T>(i.value ? arguments.grad_out : arguments.q, sequence, head,
+                                                 arguments.head_dim)
+                               : key_matrix<T>(i.value ? arguments.v : arguments.k, sequence, head,
+                                               arguments.head_dim);
+            });
+            if constexpr (of_keys) load_streamed_statistics();
         };
         const auto issue = [&](int buffer) {
-            row_major_first.loads.issue(next_first, row_major(buffer, 0));
-            if constexpr (!of_values) row_major_second.loads.issue(next_second, row_major(buffer, 1));
-            transposed_rows.loads.issue(of_values ? next_second : next_first, transposed(buffer));
+            row_major_first.loads.issue(tiles.views[0], row_major(buffer, 0));
+            if constexpr (!of_values) row_major_second.loads.issue(tiles.views[1], row_major(buffer, 1));
+            transposed_rows.loads.issue(tiles.views[of_values], transposed(buffer));
         };
-        // After it every wave may read the tile turned to: all of it, or what was committed.
+        // After it every wave may read the next tile: all of it, or what was committed.
         const auto settle = [&] {
             if constexpr (direct) kittens::wait_vector_memory<0>();
             if constexpr (of_keys) use_streamed_statistics();
             kittens::barrier();
         };
-        int head = 0, column = first_column, buffer = 0;
-        turn_to(head, column);
+        next_tile();
+        row_major_first.init_offsets(tiles.step_bytes[0] / columns, arguments.head_dim);
+        if constexpr (!of_values)
+            row_major_second.init_offsets(tiles.step_bytes[1] / columns, arguments.head_dim);
+        transposed_rows.loads.init_offsets(tiles.step_bytes[of_values] / columns);
         issue(0);
         if constexpr (!direct) {
             row_major_first.loads.commit(row_major(0, 0));
             if constexpr (!of_values) row_major_second.loads.commit(row_major(0, 1));
         }
         settle();
-        while (true) {
-            int next_head = head, next_column = column + columns;
-            if (next_column >= range.past) {
-                ++next_head;
-                next_column = first_column;
-            }
-            const int next = direct ? buffer ^ 1 : 0;
-            const bool is_last = next_head == heads;
-            if (is_last)
-                next_first.bytes = next_second.bytes = 0;
-            else
-                turn_to(next_head, next_column);
-            if (direct && !is_last) issue(next);
-            compute(of_keys ? coordinate.head * arguments.group + head : coordinate.head, column, buffer);
-            if (is_last) break;
+        int buffer = 0;
+        do {
+            const int head = of_keys ? tiles.head : coordinate.head, column = tiles.row,
+                      next = direct ? buffer ^ 1 : 0;
+            next_tile();
+            if constexpr (direct) issue(next);
+            compute(head, column, buffer);
             settle();
-            head = next_head;
-            column = next_column;
             buffer = next;
-        }
+        } while (tiles.left >= 0);
     }
 
     KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
@@ -356,12 +330,11 @@ struct Backward {
         };
         load(own_first, of_keys ? arguments.k : arguments.q);
         if constexpr (!of_values) load(own_second, of_keys ? arguments.v : arguments.grad_out);
-        const int64_t statistics =
-            first_statistics_row(arguments, sequence, coordinate.batch,
-                                 of_keys ? coordinate.head * arguments.group : coordinate.head);
         if constexpr (!of_keys) {
             const int row = first_row + kittens::row_layout(KeyColumns::value(), kittens::lane_id(), 0).row;
             const bool inside = row < mask.n_q;
+            const int64_t statistics =
+                first_statistics_row(arguments, sequence, coordinate.batch, coordinate.head);
             const auto own = [&](Statistic statistic) {
                 return arguments.statistics[statistic_index(statistic, statistics + (inside ? row : 0))];
             };
@@ -371,8 +344,7 @@ struct Backward {
         if constexpr (config.dropout) draws.start(arguments.dropout);
         zero(gradient);
         const Range range = range_of(begin, begin + config.rows());
-        const int first_column = range.first / columns * columns;
-        if (first_column < range.past) stream(range, first_column, statistics);
+        if (range.first / columns * columns < range.past) stream(range);
         // Read again: in the loop before, scalar registers are short.
         const BackwardArguments results = kittens::reload_arguments<BackwardArguments>();
         store(of_values ? results.grad_v : (of_keys ? results.grad_k : results.grad_q),

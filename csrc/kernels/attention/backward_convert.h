@@ -1,4 +1,4 @@
-// kernels/attention/backward_convert.h: dQ from its sums in memory, dK and dV from their shares.
+// kernels/attention/backward_convert.h: dQ from its accumulator, dK and dV from their split partials.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward_config.h"
@@ -9,8 +9,8 @@
 namespace hipkittens::attention {
 
 // Workgroups take blocks of queries, and after them parts of blocks of keys where a group's heads were split. A lane takes 8
-// elements of a row at a time. Whole lines are read and written: what lies in memory otherwise than it is stored has its
-// lanes exchanged on the way.
+// elements of a row at a time. Whole lines are read and written: where the accumulator's order is another than the
+// result's, lanes exchange through LDS.
 template <class T>
 struct Convert {
     static constexpr int per_lane = kittens::b128_bytes / sizeof(T);
@@ -34,19 +34,16 @@ struct Convert {
                                       row * tensor.row_stride + col);
     }
 
-    // Neighbouring lanes read neighbouring rows, as they lie among the sums, and write neighbouring columns.
+    // Neighbouring lanes read neighbouring rows, which are neighbours in the accumulator, and write neighbouring columns.
     KITTENS_DEVICE static void of_queries(const BackwardArguments& arguments,
                                           const TileCoordinate& coordinate) {
         const Sequence sequence = sequence_of(coordinate.batch, arguments.mask, arguments.packed);
         const int begin = coordinate.tile * statistics_block, n_q = sequence.mask.n_q;
         if (begin >= n_q) return;
         const int64_t row_of_all =
-            (sequence.batch * arguments.heads + coordinate.head) * arguments.statistics_rows + begin +
-            (arguments.packed.first_q ? statistics_row(sequence.first_q, coordinate.batch) : 0);
-        KeyBounds bounds =
-            bounds_of(arguments, sequence, coordinate.batch,
-                      static_cast<uint32_t>(coordinate.head) / static_cast<uint32_t>(arguments.group));
-        if (arguments.dropout.seed) bounds.v *= arguments.dropout.scale;
+            first_statistics_row(arguments, sequence, coordinate.batch, coordinate.head) + begin;
+        const KeyBounds bounds =
+            bounds_of(arguments, sequence, coordinate.batch, key_head_of(coordinate.head, arguments.group));
         const int row = kittens::thread_id() % statistics_block;
         const auto statistic = [&](Statistic which) {
             return arguments.statistics[statistic_index(which, row_of_all + row)];
@@ -60,7 +57,7 @@ struct Convert {
         static __attribute__((shared,
                               aligned(16))) Run lds[statistics_block * largest_one_pass_head_dim / per_lane];
         const uint32_t runs = arguments.dq_width / per_lane;
-        const auto place_of = [&](uint32_t row, uint32_t run) { return row * runs + (run ^ row % runs); };
+        const auto lds_index = [&](uint32_t row, uint32_t run) { return row * runs + (run ^ row % runs); };
         constexpr int step = delta_threads / statistics_block * per_lane;
         for (int col = kittens::thread_id() / statistics_block * per_lane; col < arguments.head_dim;
              col += step) {
@@ -73,7 +70,7 @@ struct Convert {
             for (int e = 0; e < per_lane; ++e)
                 values[e] =
                     static_cast<T>(kittens::times_power_of_2(static_cast<float>(sum[e]), exponent) * factor);
-            lds[place_of(row, col / per_lane)] = values;
+            lds[lds_index(row, col / per_lane)] = values;
         }
         kittens::barrier();
         const int run = kittens::thread_id() % runs,
@@ -81,7 +78,7 @@ struct Convert {
         if (run * per_lane >= arguments.head_dim) return;
         for (int own = kittens::thread_id() / runs; own < count; own += delta_threads / runs)
             *element(arguments.grad_q, sequence, coordinate.head, sequence.first_q + begin + own,
-                     run * per_lane) = lds[place_of(own, run)];
+                     run * per_lane) = lds[lds_index(own, run)];
     }
 
     // 32 keys and 64 columns of dK or dV: 8 lanes read a line of 8 rows of four columns, and write a line of a row.
@@ -96,16 +93,16 @@ struct Convert {
                   row = thread / kittens::wave_lanes * 8 + thread % 8,
                   col = number % runs * convert_columns + thread % kittens::wave_lanes / 8 * per_lane;
         if (first_row + row >= sequence.mask.n_k || col >= arguments.head_dim) return;
-        const float* share =
+        const float* partial =
             split_partials_at(arguments, sequence, coordinate.batch, coordinate.head, 0, first_row, values) +
             partial_index(row, col);
         using Half = kittens::vec<float, per_lane / 2>;
         Half low{}, high{};
-        // So many parts are under way at a time.
+        // So many loads are in flight at a time.
 #pragma clang loop unroll_count(4)
-        for (int part = 0; part < arguments.splits; ++part, share += arguments.floats_per_split) {
-            low += *reinterpret_cast<const Half*>(share);
-            high += *reinterpret_cast<const Half*>(share + partial_index(0, per_lane / 2));
+        for (int split = 0; split < arguments.splits; ++split, partial += arguments.floats_per_split) {
+            low += *reinterpret_cast<const Half*>(partial);
+            high += *reinterpret_cast<const Half*>(partial + partial_index(0, per_lane / 2));
         }
         const float factor_of_values = arguments.dropout.seed ? arguments.dropout.scale : 1.0f;
         *element(values ? arguments.grad_v : arguments.grad_k, sequence, coordinate.head,

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward_one_pass_step.h"
+#include "row_tiles.h"
 #include "split_partials.h"
 
 namespace hipkittens::attention {
@@ -74,59 +75,17 @@ struct OnePass : OnePassStep<config> {
         }
     }
 
-    // Tiles of rows of Q, dO or both, in the order of the steps. Past the last one they are empty: their loads count like any
-    // other, so waits stay the same.
-    template <int count>
-    struct RowTiles {
-        bool begins_with_do;
-        int head, column, left;
-        int64_t step_bytes[count];
-        kittens::global_window windows[count];
-        kittens::buffer views[count];
-    };
-    template <int count>
-    KITTENS_DEVICE static TensorArgument tensor(const BackwardArguments& arguments,
-                                                const RowTiles<count>& tiles, int i) {
+    KITTENS_DEVICE kittens::global_matrix<const T> rows_of(bool is_do, int head) const {
+        // Read again: in the loop, scalar registers are short.
+        const auto again = kittens::reload_arguments<BackwardArguments>();
+        const TensorArgument &q = again.q, &grad = again.grad_out;
         // Values, not a choice of addresses to load from, which would keep the arguments in memory.
-        const bool of_do = i || tiles.begins_with_do;
-        const TensorArgument &q = arguments.q, &grad = arguments.grad_out;
-        return {of_do ? grad.data : q.data, of_do ? grad.batch_stride : q.batch_stride,
-                of_do ? grad.row_stride : q.row_stride, of_do ? grad.head_stride : q.head_stride};
-    }
-    template <int count>
-    KITTENS_DEVICE RowTiles<count> row_tiles(bool begins_with_do) const {
-        RowTiles<count> tiles{begins_with_do, first_head - 1, past, steps(), {}, {}, {}};
-        kittens::for_each_index<count>([&](auto i) {
-            tiles.step_bytes[i.value] =
-                queries * tensor(arguments, tiles, i.value).row_stride * static_cast<int64_t>(sizeof(T));
-        });
-        return tiles;
-    }
-    template <int count>
-    KITTENS_DEVICE void next_views(RowTiles<count>& tiles) const {
-        if (__builtin_expect(tiles.column >= past, false)) {
-            // Read again: in the loop, scalar registers are short.
-            const auto again = kittens::reload_arguments<BackwardArguments>();
-            if (tiles.left > 0) ++tiles.head;
-            tiles.column = first;
-            kittens::for_each_index<count>([&](auto i) {
-                tiles.windows[i.value] =
-                    query_matrix<T>(tensor(again, tiles, i.value), sequence, tiles.head, again.head_dim)
-                        .window(first, 0);
-            });
-        }
-        kittens::for_each_index<count>([&](auto i) {
-            tiles.views[i.value] = tiles.windows[i.value].view();
-            if (tiles.left <= 0) tiles.views[i.value].bytes = 0;
-            tiles.windows[i.value].advance(tiles.step_bytes[i.value]);
-        });
-        tiles.column += queries;
-        --tiles.left;
+        const TensorArgument tensor{is_do ? grad.data : q.data, is_do ? grad.batch_stride : q.batch_stride,
+                                    is_do ? grad.row_stride : q.row_stride,
+                                    is_do ? grad.head_stride : q.head_stride};
+        return query_matrix<T>(tensor, sequence, head, again.head_dim);
     }
 
-    KITTENS_DEVICE int steps() const {
-        return (past - first + queries - 1) / queries * (past_head - first_head);
-    }
     KITTENS_DEVICE void locate(Step& step, const BackwardArguments& arguments) const {
         const int64_t row = first_statistics_row(arguments, sequence, coordinate.batch, step.head) + first;
         step.statistics = arguments.statistics + statistic_index(Statistic::start, row);
@@ -157,12 +116,11 @@ struct OnePass : OnePassStep<config> {
     // With the loads of the first step in flight, so that all are waited for once.
     KITTENS_DEVICE void load_bounds() {
         bounds = bounds_of(arguments, sequence, coordinate.batch, coordinate.head);
-        if constexpr (config.dropout) bounds.v *= arguments.dropout.scale;
         if constexpr (config.dropout) draws.start(arguments.dropout);
     }
     // compute() makes `next` the following step and takes its rows from `tiles`, `ahead` steps before they are needed.
-    template <int ahead, int count, class Compute>
-    KITTENS_DEVICE void for_each_step(const RowTiles<count>& tiles, const Compute& compute) {
+    template <int ahead, class Tiles, class Compute>
+    KITTENS_DEVICE void for_each_step(const Tiles& tiles, const Compute& compute) {
         const Mask& mask = sequence.mask;
         const int begin = coordinate.tile * keys;
         const int first_clear = mask.first_query(begin + keys - 1),

@@ -63,7 +63,7 @@ struct OnePassDirect : OnePass<config> {
     uint32_t row_major_at, transposed_at, ds_read_at, ds_write_at, statistic_at, lane_bytes;
     int wave;
     Loads loads[2];
-    typename Base::template RowTiles<2> tiles;
+    RowTiles<2, queries> tiles;
 
     using Base::Base;
 
@@ -129,7 +129,7 @@ struct OnePassDirect : OnePass<config> {
 
     // The rows are issued by themselves.
     KITTENS_DEVICE void begin_next(int to) {
-        this->next_views(tiles);
+        tiles.next([&](auto i, int head) { return this->rows_of(i.value, head); });
         if (wave == 0)
             kittens::buffer_load_to_lds<1>(
                 {reinterpret_cast<const char*>(this->next.statistics), statistics_bytes}, &lane_bytes,
@@ -191,9 +191,6 @@ struct OnePassDirect : OnePass<config> {
         const int lane = kittens::lane_id();
         wave = kittens::wave_id(), lane_bytes = lane * kittens::b128_bytes;
         const int low = lane % 32, high = lane / 32, inside = lane % 16;
-        tiles = this->template row_tiles<2>(false);
-        this->init_offsets(loads[0], tiles.step_bytes[0] / queries);
-        this->init_offsets(loads[1], tiles.step_bytes[1] / queries);
         row_major_at = Tile::offset(low, high * 8);
         transposed_at = Tile::offset(high * 4 + inside / 4, low / 16 * 16 + inside % 4 * 4);
         const int row = high * 8 + inside / 4, col = low / 16 * 16 + inside % 4 * 4;
@@ -202,9 +199,12 @@ struct OnePassDirect : OnePass<config> {
         statistic_at = (Base::query_of(inside) + high * 4) * 4;
         const uint32_t key_at = KeyTile::offset(row, Base::dq_column() + col);
 
+        tiles.begin(this->first, this->past, this->first_head, this->past_head - this->first_head);
         begin_next(0);
-        kittens::for_each_index<2>(
-            [&](auto i) { loads[i.value].issue(tiles.views[i.value], tile(0, i.value)); });
+        kittens::for_each_index<2>([&](auto i) {
+            this->init_offsets(loads[i.value], tiles.step_bytes[i.value] / queries);
+            loads[i.value].issue(tiles.views[i.value], tile(0, i.value));
+        });
         this->load_bounds();
         kittens::wait_vector_memory<0>();
         kittens::barrier();

@@ -58,7 +58,7 @@ struct OnePassThroughRegisters : OnePass<config> {
 
     Rows rows;
     Fragment fragments[ring];
-    typename Base::template RowTiles<1> tiles;
+    RowTiles<1, queries> tiles;
 
     KITTENS_DEVICE OnePassThroughRegisters(const BackwardArguments& arguments, kittens::shared_byte* lds)
         : Base(arguments, lds), rows(lds) {}
@@ -74,6 +74,11 @@ struct OnePassThroughRegisters : OnePass<config> {
         const int lane = kittens::lane_id();
         Base::load_statistics(
             statistics_in(this->next.statistics, Base::query_of(lane % 16) + lane / 32 * upper));
+    }
+
+    KITTENS_DEVICE void next_rows() {
+        const bool is_do = Rows::which(kittens::wave_id());
+        tiles.next([&](auto, int head) { return this->rows_of(is_do, head); });
     }
 
     KITTENS_DEVICE void compute() {
@@ -103,7 +108,7 @@ struct OnePassThroughRegisters : OnePass<config> {
                 [&](auto n) { rows.loads.template commit_column<n.value>(rows.transposed_tile); }),
             work<spread{halves * per_lane, 0, 16}>([&](auto n) { this->template start_dp<n.value>(); }),
             work<in_slot{4}>([&](auto) { this->advance(this->next); }),
-            work<in_slot{9}>([&](auto) { this->next_views(tiles); }),
+            work<in_slot{9}>([&](auto) { next_rows(); }),
             work<in_slot{2 * dq_first + 2}>([&](auto) { load_statistics(); }),
             work<spread{Rows::rows, first_barrier + 2, first_barrier + 14}>(
                 [&](auto n) { rows.loads.template commit_row<n.value>(rows.row_major_tile); }),
@@ -124,11 +129,11 @@ struct OnePassThroughRegisters : OnePass<config> {
     KITTENS_DEVICE void loop(const CommitKeys& commit_keys) {
         const int wave = kittens::wave_id(), lane = kittens::lane_id();
         const auto issue = [&] {
-            this->next_views(tiles);
             kittens::for_each_index<Rows::rows>(
                 [&](auto n) { rows.loads.template issue<n.value>(tiles.views[0]); });
         };
-        tiles = this->template row_tiles<1>(Rows::which(wave) != 0);
+        tiles.begin(this->first, this->past, this->first_head, this->past_head - this->first_head);
+        next_rows();
         rows.loads.init_offsets(kittens::thread_id() % (config.threads() / 2), tiles.step_bytes[0] / queries,
                                 arguments.head_dim);
         issue();
@@ -153,6 +158,7 @@ struct OnePassThroughRegisters : OnePass<config> {
             [&](auto n) { rows.loads.template commit_row<n.value>(rows.row_major_tile); });
         kittens::for_each_index<Rows::columns>([&](auto n) { rows.loads.template turn<n.value>(); });
         load_statistics();
+        next_rows();
         issue();
         // Here, or the compiler has every step wait as if it were the first.
         kittens::wait_vector_memory<Rows::rows>();

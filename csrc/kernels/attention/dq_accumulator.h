@@ -52,9 +52,7 @@ KITTENS_DEVICE TileCoordinate block_of_keys(const BackwardArguments& arguments, 
 // The first block of keys of a sequence and key head, of all there are.
 KITTENS_DEVICE int64_t first_block_of_keys(const BackwardArguments& arguments, const Sequence& sequence,
                                            int batch, int key_head) {
-    const int64_t head =
-        sequence.batch * (static_cast<uint32_t>(arguments.heads) / static_cast<uint32_t>(arguments.group)) +
-        key_head;
+    const int64_t head = sequence.batch * key_head_of(arguments.heads, arguments.group) + key_head;
     return head * arguments.blocks_per_key_head +
            (arguments.packed.first_k ? sequence.first_k / statistics_block + batch : 0);
 }
@@ -72,6 +70,7 @@ KITTENS_DEVICE KeyBounds bounds_of(const BackwardArguments& arguments, const Seq
     for (int block = kittens::lane_id(); block < count; block += kittens::wave_lanes)
         all.include(blocks[block]);
     all.join_wave();
+    if (arguments.dropout.seed) all.v *= arguments.dropout.scale;
     return all;
 }
 
