@@ -139,15 +139,6 @@ struct Backward {
             return p[n] * (ds[n] + statistic<n>(delta));
     }
 
-    // Reads of a product's operands, a piece before they are multiplied.
-    struct score_reads {
-        bool fenced = true;
-        constexpr int size() const { return row_major_tiles * pieces; }
-        constexpr int slot(int item) const {
-            const int piece = item % pieces;
-            return item / pieces * steps + (piece ? 2 * (piece - 1) : 0);
-        }
-    };
     // Through registers, LDS holds one tile of each kind. During S and dP the next row-major tiles are loaded and the transposed
     // one committed; during the gradient's product it is the other way round. The barrier is between the two, and each
     // load has half a tile's time. Loads are first: what they replace has been committed, and what is committed then has had
@@ -166,19 +157,24 @@ struct Backward {
     KITTENS_DEVICE void compute(int head, int column, int buffer) {
         using namespace kittens;
         constexpr every_slot end{0, score_steps, 1, true};
+        constexpr int reads = row_major_tiles * pieces;
         typename RowMajor::Registers operands[2];
+        const auto read_operands = [&](auto n) {
+            load(operands[n.value % 2], row_major(buffer, n.value / pieces), 0,
+                 n.value % pieces * RowMajor::step);
+        };
         p = ds = Accumulator{};
+        read_operands(index<0>{});
         interleave<score_steps>(
-            work<score_reads{}>([&](auto n) {
-                constexpr int piece = n.value % pieces;
-                load(operands[piece % 2], row_major(buffer, n.value / pieces), 0, piece * RowMajor::step);
-            }),
+            // A piece before it is multiplied.
+            work<spread{reads - 1, 0, 2 * (reads - 1), true}>(
+                [&](auto n) { read_operands(index<n.value + 1>{}); }),
             work<end>([&](auto n) {
                 constexpr int piece = n.value % steps / 2, k = n.value % 2;
                 auto& product = n.value < steps ? p : ds;
                 product =
                     multiply_base<row_l, Shape>((n.value < steps ? own_first : own_second)[piece].tiles[0][k],
-                                                operands[piece % 2].tiles[0][k], product);
+                                                operands[n.value / 2 % 2].tiles[0][k], product);
             }),
             work<share_of(score_steps, row_major_issues + transposed_commits, 0, row_major_issues)>(
                 [&](auto n) {
@@ -242,36 +238,20 @@ struct Backward {
 #pragma unroll
             for (int e = 0; e < Gradient::per_lane; e += 4) {
                 const auto& all = gradient.tiles[0][j];
-                const kittens::vec<float, 4> values = {all[e] * factor, all[e + 1] * factor,
-                                                       all[e + 2] * factor, all[e + 3] * factor};
+                const kittens::vec<float, 4> run = {all[e], all[e + 1], all[e + 2], all[e + 3]};
                 const int col = j * Shape::cols + kittens::row_layout(Shape::value(), 0, e).col;
                 if (col + own.col < arguments.head_dim)
                     *reinterpret_cast<kittens::vec<T, 4>*>(to + col) =
-                        __builtin_convertvector(values, kittens::vec<T, 4>);
+                        __builtin_convertvector(run * factor, kittens::vec<T, 4>);
             }
     }
 
-    // Rows first .. past-1 of the other side, which own rows begin .. end-1 need.
-    struct Range {
-        int first, past;
-    };
-    KITTENS_DEVICE Range range_of(int begin, int end) const {
-        const Mask& mask = sequence.mask;
-        if constexpr (of_keys) {
-            const int last = (end < mask.n_k ? end : mask.n_k) - 1;
-            return {mask.first_query(begin), begin < mask.n_k ? mask.last_query(last) + 1 : 0};
-        } else {
-            const KeyRange keys(mask, begin, end);
-            return {keys.first, keys.past};
-        }
-    }
-
-    // All tiles of `range`, for each query head of the group where queries stream. A wave that sees nothing of a tile computes as
+    // All tiles of rows first .. past-1, for each query head of the group where queries stream. A wave that sees nothing of a tile computes as
     // well: it would wait for the others.
-    KITTENS_DEVICE void stream(Range range) {
+    KITTENS_DEVICE void stream(int first, int past) {
         const int first_head =
             of_keys ? coordinate.head * arguments.group : key_head_of(coordinate.head, arguments.group);
-        tiles.begin(range.first / columns * columns, range.past, first_head, of_keys ? arguments.group : 1);
+        tiles.begin(first, past, first_head, of_keys ? arguments.group : 1);
         const auto next_tile = [&] {
             tiles.next([&](auto i, int head) {
                 return of_keys ? query_matrix<T>(i.value ? arguments.grad_out : arguments.q, sequence, head,
@@ -343,8 +323,8 @@ struct Backward {
         }
         if constexpr (config.dropout) draws.start(arguments.dropout);
         zero(gradient);
-        const Range range = range_of(begin, begin + config.rows());
-        if (range.first / columns * columns < range.past) stream(range);
+        const kittens::choose<of_keys, QueryRange, KeyRange> range(mask, begin, begin + config.rows());
+        if (range.first / columns * columns < range.past) stream(range.first / columns * columns, range.past);
         // Read again: in the loop before, scalar registers are short.
         const BackwardArguments results = kittens::reload_arguments<BackwardArguments>();
         store(of_values ? results.grad_v : (of_keys ? results.grad_k : results.grad_q),

@@ -152,8 +152,8 @@ struct OnePass : OnePassStep<config> {
             dv[j.value] = Accumulator{};
         });
 
-        const int last_key = (begin + keys < mask.n_k ? begin + keys : mask.n_k) - 1;
-        first = mask.first_query(begin) / queries * queries, past = mask.last_query(last_key) + 1;
+        const QueryRange range(mask, begin, begin + keys);
+        first = range.first / queries * queries, past = range.past;
         if (first < past) {
             KeyLoads k_loads, v_loads;
             issue_keys(k_loads, arguments.k, keys_at);

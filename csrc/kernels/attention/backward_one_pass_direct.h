@@ -9,8 +9,7 @@ namespace hipkittens::attention {
 template <BackwardConfig config>
 struct OnePassDirect : OnePass<config> {
     using Base = OnePass<config>;
-    using Base::arguments, Base::dq_destination, Base::k_transposed, Base::lds, Base::coordinate,
-        Base::sequence;
+    using Base::arguments, Base::k_transposed, Base::lds;
     using Base::dq_registers, Base::dq_tiles, Base::head_dim, Base::key_steps, Base::keys, Base::per_lane,
         Base::pieces, Base::products, Base::queries, Base::statistics_bytes, Base::threads;
     using typename Base::Accumulator, typename Base::Fragment, typename Base::KeyTile, typename Base::Product,
@@ -159,7 +158,7 @@ struct OnePassDirect : OnePass<config> {
                 [&](auto) { this->load_statistics(statistics_in(buffer ^ 1, statistic_at)); }),
             work<in_slot{dq_first}>([&](auto) { this->use_dq_statistics(); }),
             work<in_slot{0}>([&](auto) { this->use_statistics(); }),
-            work<every_slot{dq_first, products, share}>([&](auto n) { this->template start_dp<n.value>(); }),
+            work<every_slot{dq_first, products, share}>([&](auto n) { this->start_dp(n); }),
             // Those of the next fours may be in flight.
             work<spread{products / group, 0, products}>([&](auto n) {
                 constexpr int i = n.value * group;
@@ -171,19 +170,17 @@ struct OnePassDirect : OnePass<config> {
                 constexpr int to = i.value + ahead;
                 fragments[to % ring] = this->template read<to % products>(to < products ? now : next);
             }),
-            work<each(spread{per_lane, exponents, exponents + pieces})>(
-                [&](auto n) { this->template make_p<n.value>(); }),
-            work<each(in_slot{ds_first - 1})>([&](auto half) { this->template mask_p<half.value>(); }),
-            work<each(spread{8, ds_first, ds_first + pieces / 2})>(
-                [&](auto n) { this->template convert_p<n.value>(); }),
+            work<each(spread{per_lane, exponents, exponents + pieces})>([&](auto n) { this->make_p(n); }),
+            work<each(in_slot{ds_first - 1})>([&](auto half) { this->mask_p(half); }),
+            work<each(spread{8, ds_first, ds_first + pieces / 2})>([&](auto n) { this->convert_p(n); }),
             work<each(spread{8, ds_first, ds_first + pieces})>([&](auto n) {
-                this->template make_ds<2 * n.value>();
-                this->template make_ds<2 * n.value + 1>();
-                this->template convert_ds<n.value>();
+                this->make_ds(index<2 * n.value>{});
+                this->make_ds(index<2 * n.value + 1>{});
+                this->convert_ds(n);
             }),
             work<each(spread_late{4, ds_first, ds_first + pieces})>(
                 [&](auto n) { this->template write_ds<n.value>(ds_to); }),
-            work<dq_additions{}>([&](auto n) { this->template add_dq<n.value>(); }),
+            work<dq_additions{}>([&](auto n) { this->add_dq(n); }),
             work<every_slot{0, products, 1, true}>([](auto) {}));
     }
 
@@ -215,7 +212,7 @@ struct OnePassDirect : OnePass<config> {
         kittens::for_each_index<ahead>(
             [&](auto n) { fragments[n.value] = this->template read<n.value>(buffer_at(0)); });
         this->load_statistics(statistics_in(0, statistic_at));
-        kittens::for_each_index<2 * per_lane>([&](auto n) { this->template start_dp<n.value>(); });
+        kittens::for_each_index<2 * per_lane>([&](auto n) { this->start_dp(n); });
         kittens::for_each_index<dq_tiles>([&](auto n) {
             this->dq[n.value] = Accumulator{};
             this->dq_factor[n.value] = 0;
@@ -226,7 +223,7 @@ struct OnePassDirect : OnePass<config> {
             compute(buffer);
             buffer ^= 1;
         });
-        kittens::for_each_index<dq_registers>([&](auto n) { this->template add_dq<n.value>(); });
+        kittens::for_each_index<dq_registers>([&](auto n) { this->add_dq(n); });
     }
 
     KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {

@@ -51,21 +51,20 @@ struct OnePassStep {
     enum class Product { s, dp, dv, dk, dq };
     struct MatrixStep {
         Product product;
-        int half, n;
+        int half, n;  // half of the queries, or tile of dQ; step of its product
     };
     static constexpr int pieces = head_dim / 16, products = 5 * halves * pieces, parts = direct ? 1 : 2,
                          slots = parts * products;
     static_assert(dq_tiles * key_steps == halves * pieces);
     // S and dP of a half of the queries in turn, then the others. On gfx942 dQ is that of the step before, and its time is what
     // P and dS of this one take.
-    static constexpr Product after_dp(int which) {
-        constexpr Product in_order[] = {Product::dv, Product::dk, Product::dq};
-        return in_order[direct ? which : (which + 2) % 3];
-    }
     static constexpr MatrixStep matrix_step(int i) {
-        const int product = i / pieces, n = i % pieces;
-        if (product < 2 * halves) return {product % 2 ? Product::dp : Product::s, product / 2, n};
-        return {after_dp(product / halves - 2), product % halves, n};
+        constexpr int all = halves * pieces;
+        constexpr Product after_dp[] = {Product::dv, Product::dk, Product::dq};
+        if (i < 2 * all) return {i / pieces % 2 ? Product::dp : Product::s, i / pieces / 2, i % pieces};
+        const Product product = after_dp[direct ? i / all - 2 : i / all % 3];
+        const int of_part = product == Product::dq ? key_steps : pieces;
+        return {product, i % all / of_part, i % all % of_part};
     }
     static constexpr int first_of(Product product) {
         int i = 0;
@@ -112,18 +111,17 @@ struct OnePassStep {
         constexpr int half = at.half, n = at.n;
         if constexpr (at.product == Product::s || at.product == Product::dp)
             return from.template row_major<at.product == Product::dp, half * 32, n * 16>();
-        else if constexpr (at.product != Product::dq)
+        else if constexpr (at.product == Product::dq)
+            return from.template ds<half * 32, n * 16>();
+        else
             return from.template transposed<at.product == Product::dv, half * 32 + n / columns * 16,
                                             n % columns * 32>();
-        else
-            return from
-                .template ds<(half * pieces + n) / key_steps * 32, (half * pieces + n) % key_steps * 16>();
     }
     // The matrix instruction of a slot.
     template <int slot>
     KITTENS_DEVICE void multiply(const Fragment& from_lds) {
         constexpr MatrixStep at = matrix_step(slot / parts);
-        constexpr int half = at.half, n = at.n, dq_step = half * pieces + n;
+        constexpr int half = at.half, n = at.n;
         const auto operand = [](const Fragment& whole) {
             if constexpr (direct)
                 return whole;
@@ -143,8 +141,7 @@ struct OnePassStep {
         else if constexpr (at.product == Product::dk)
             mma(dk[n % columns], ds_operand[half][n / columns], from_lds);
         else
-            mma(dq[dq_step / key_steps], from_lds, k_transposed[dq_step % key_steps],
-                dq_step % key_steps == 0);
+            mma(dq[half], from_lds, k_transposed[n], n == 0);
     }
 
     // gfx942 has the rows in LDS in an order that makes queries neighbours (tile_key). The upper half of the wave is `upper`
@@ -155,19 +152,19 @@ struct OnePassStep {
 
     // What dP of the next step is added to.
     template <int n>
-    KITTENS_DEVICE void start_dp() {
+    KITTENS_DEVICE void start_dp(kittens::index<n>) {
         constexpr int half = n / per_lane, e = n % per_lane;
         // Not where weights are dropped: make_ds has it.
         ds[half][e] = config.dropout ? 0.0f : kittens::broadcast_in_16<e>(delta[half]);
     }
     template <int n>
-    KITTENS_DEVICE void make_p() {
+    KITTENS_DEVICE void make_p(kittens::index<n>) {
         constexpr int half = n / per_lane, e = n % per_lane;
         p[half][e] =
             exponential(p[half][e], arguments.scale_log2, kittens::broadcast_in_16<e>(start_now[half]));
     }
     template <int half>
-    KITTENS_DEVICE void mask_p() {
+    KITTENS_DEVICE void mask_p(kittens::index<half>) {
         if (__builtin_expect(masked, false))
             apply_mask<QueryColumns, 4>(p[half], half * per_lane, visible, 0);
         if constexpr (config.dropout) {
@@ -190,7 +187,7 @@ struct OnePassStep {
         operand[e / 8][e % 8 + 1] = low[1];
     }
     template <int n>
-    KITTENS_DEVICE void convert_p() {
+    KITTENS_DEVICE void convert_p(kittens::index<n>) {
         constexpr int half = n / 8, e = n % 8 * 2;
         kittens::vec<float, 2> pair = {p[half][e], p[half][e + 1]};
         kittens::prevent_vectorization(pair);
@@ -201,21 +198,17 @@ struct OnePassStep {
         convert<e>(pair, p_operand[half]);
     }
     template <int n>
-    KITTENS_DEVICE void make_ds() {
+    KITTENS_DEVICE void make_ds(kittens::index<n>) {
         constexpr int half = n / per_lane, e = n % per_lane;
-        if constexpr (config.dropout)
-            ds[half][e] = ds_of_dropped(p[half][e], ds[half][e], kittens::broadcast_in_16<e>(delta_now[half]),
-                                        arguments.dropout.scale);
-        else
-            ds[half][e] = p[half][e] * ds[half][e];
-        if constexpr (!direct) {
-            float value = ds[half][e];
-            kittens::materialize(value);
-            ds[half][e] = value;
-        }
+        const float own_delta = kittens::broadcast_in_16<e>(delta_now[half]);
+        float value = config.dropout
+                          ? ds_of_dropped(p[half][e], ds[half][e], own_delta, arguments.dropout.scale)
+                          : p[half][e] * ds[half][e];
+        if constexpr (!direct) kittens::materialize(value);
+        ds[half][e] = value;
     }
     template <int n>
-    KITTENS_DEVICE void convert_ds() {
+    KITTENS_DEVICE void convert_ds(kittens::index<n>) {
         constexpr int half = n / 8, e = n % 8 * 2;
         kittens::vec<float, 2> pair = {ds[half][e], ds[half][e + 1]};
         if constexpr (direct) kittens::prevent_vectorization(pair);
@@ -223,7 +216,7 @@ struct OnePassStep {
     }
     // A register of dQ goes to memory, in the order in which the accumulator has it (dq_accumulator.h).
     template <int n>
-    KITTENS_DEVICE void add_dq() const {
+    KITTENS_DEVICE void add_dq(kittens::index<n>) const {
         constexpr int tile = n / per_lane, e = n % per_lane;
         kittens::atomic_add(dq_destination + tile * columns * dq_tile_bytes + e * kittens::wave_lanes * 4,
                             dq_at, static_cast<int32_t>(dq[tile][e] * dq_factor[tile]));

@@ -11,11 +11,9 @@ namespace hipkittens::attention {
 template <BackwardConfig config>
 struct OnePassThroughRegisters : OnePass<config> {
     using Base = OnePass<config>;
-    using Base::arguments, Base::dq_destination, Base::k_transposed, Base::lds, Base::coordinate,
-        Base::sequence;
-    using Base::columns, Base::dq_registers, Base::dq_tiles, Base::halves, Base::head_dim, Base::key_steps,
-        Base::keys, Base::per_lane, Base::pieces, Base::products, Base::queries, Base::slots,
-        Base::statistics_bytes, Base::upper;
+    using Base::arguments, Base::k_transposed, Base::lds;
+    using Base::dq_registers, Base::dq_tiles, Base::halves, Base::head_dim, Base::key_steps, Base::keys,
+        Base::per_lane, Base::pieces, Base::products, Base::queries, Base::slots, Base::upper;
     using typename Base::Fragment, typename Base::KeyTile, typename Base::Product, typename Base::T;
 
     using Rows = QueriesThroughRegisters<T, queries, head_dim, keys, config.waves>;
@@ -93,20 +91,19 @@ struct OnePassThroughRegisters : OnePass<config> {
                 constexpr int to = i.value + ahead;
                 fragments[to % ring] = this->template read<to % products>(rows);
             }),
-            work<after_ds(per_lane, 0)>([&](auto n) { this->template make_ds<n.value>(); }),
-            work<after_ds(8, lag)>([&](auto n) { this->template convert_ds<n.value>(); }),
+            work<after_ds(per_lane, 0)>([&](auto n) { this->make_ds(n); }),
+            work<after_ds(8, lag)>([&](auto n) { this->convert_ds(n); }),
             work<after_ds(per_lane, 2 * lag)>([&](auto n) {
                 constexpr int half = n.value / per_lane, e = n.value % per_lane;
                 rows.template write_ds<half * 32 + Base::query_of(e)>(this->ds_operand[half][e / 8][e % 8]);
             }),
-            work<each(spread{8, p_first, p_past})>([&](auto n) { this->template convert_p<n.value>(); }),
-            work<each(in_slot{exponents + 16})>([&](auto half) { this->template mask_p<half.value>(); }),
-            work<each(spread{per_lane, exponents, exponents + 16})>(
-                [&](auto n) { this->template make_p<n.value>(); }),
+            work<each(spread{8, p_first, p_past})>([&](auto n) { this->convert_p(n); }),
+            work<each(in_slot{exponents + 16})>([&](auto half) { this->mask_p(half); }),
+            work<each(spread{per_lane, exponents, exponents + 16})>([&](auto n) { this->make_p(n); }),
             // The next step's rows: transposed, what dP is added to, and row-major; then the loads of those after.
             work<spread{Rows::columns, 1, 16}>(
                 [&](auto n) { rows.loads.template commit_column<n.value>(rows.transposed_tile); }),
-            work<spread{halves * per_lane, 0, 16}>([&](auto n) { this->template start_dp<n.value>(); }),
+            work<spread{halves * per_lane, 0, 16}>([&](auto n) { this->start_dp(n); }),
             work<in_slot{4}>([&](auto) { this->advance(this->next); }),
             work<in_slot{9}>([&](auto) { next_rows(); }),
             work<in_slot{2 * dq_first + 2}>([&](auto) { load_statistics(); }),
@@ -116,8 +113,7 @@ struct OnePassThroughRegisters : OnePass<config> {
             work<in_slot{2 * dk_first - 3}>([&](auto) {
                 this->load_dq_statistics(statistics_in(this->now.statistics, this->dq_statistic_at / 4));
             }),
-            work<spread{dq_registers, 2 * dk_first, slots}>(
-                [&](auto n) { this->template add_dq<n.value>(); }),
+            work<spread{dq_registers, 2 * dk_first, slots}>([&](auto n) { this->add_dq(n); }),
             work<spread{Rows::columns, second_barrier - 10, second_barrier - 2}>(
                 [&](auto n) { rows.loads.template turn<n.value>(); }),
             work<spread{Rows::rows, second_barrier - 1, second_barrier + 7}>(
@@ -170,7 +166,7 @@ struct OnePassThroughRegisters : OnePass<config> {
         kittens::for_each_index<2 * dv_first, 2 * dq_first>([&](auto slot) {
             this->template multiply<slot.value>(this->template read<slot.value / 2>(rows));
         });
-        kittens::for_each_index<dq_registers>([&](auto n) { this->template add_dq<n.value>(); });
+        kittens::for_each_index<dq_registers>([&](auto n) { this->add_dq(n); });
     }
 
     KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {

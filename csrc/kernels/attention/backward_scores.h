@@ -1,10 +1,21 @@
-// kernels/attention/backward_scores.h: P of a score, and dS of P and dP.
+// kernels/attention/backward_scores.h: which queries see a key, P of a score, and dS of P and dP.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
 #include "dropout.h"
 
 namespace hipkittens::attention {
+
+// Queries first .. past-1 that some of keys begin .. end-1 are visible to; keys from n_k on do not count.
+struct QueryRange {
+    int first, past;
+
+    KITTENS_DEVICE QueryRange(const Mask& mask, int begin, int end) {
+        const int last_key = (end < mask.n_k ? end : mask.n_k) - 1;
+        first = mask.first_query(begin);
+        past = begin < mask.n_k ? mask.last_query(last_key) + 1 : 0;
+    }
+};
 
 // `start` is -LSE, base 2. S does not start from it: sums of products would be rounded in its units. One fused step cancels
 // what both have in common.
