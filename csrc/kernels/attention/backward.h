@@ -50,13 +50,13 @@ struct Backward {
     kittens::shared_byte* lds;
     TileCoordinate coordinate;
     Sequence sequence;
-    Own own_first[pieces], own_second[pieces];
+    Own own[row_major_tiles][pieces];
     Accumulator p, ds;  // P is made of S, dS of dP, each in its registers
     Gradient gradient;
     int first_row;  // of the wave
     // Of this lane's query; where queries stream, of that of register lane % 16 of S, in this tile and in the next.
     float start, delta, next_start, next_delta;
-    RowMajor row_major_first, row_major_second;
+    RowMajor row_major_rows[row_major_tiles];
     Transposed transposed_rows;  // of the second tensor for the gradient of V, else of the first
     RowTiles<2, columns> tiles;  // what is streamed next
     DropoutDraws draws;          // of a kernel that drops
@@ -172,15 +172,14 @@ struct Backward {
             work<end>([&](auto n) {
                 constexpr int piece = n.value % steps / 2, k = n.value % 2;
                 auto& product = n.value < steps ? p : ds;
-                product =
-                    multiply_base<row_l, Shape>((n.value < steps ? own_first : own_second)[piece].tiles[0][k],
-                                                operands[n.value / 2 % 2].tiles[0][k], product);
+                product = multiply_base<row_l, Shape>(own[n.value / steps][piece].tiles[0][k],
+                                                      operands[n.value / 2 % 2].tiles[0][k], product);
             }),
             work<share_of(score_steps, row_major_issues + transposed_commits, 0, row_major_issues)>(
                 [&](auto n) {
                     constexpr int count = RowMajorLoads::issue_items;
-                    (n.value < count ? row_major_first : row_major_second)
-                        .loads.template issue_item<n.value % count>(tiles.views[n.value >= count]);
+                    row_major_rows[n.value / count].loads.template issue_item<n.value % count>(
+                        tiles.views[n.value / count]);
                 }),
             work<share_of(score_steps, row_major_issues + transposed_commits, row_major_issues,
                           transposed_commits)>(
@@ -218,8 +217,8 @@ struct Backward {
             work<share_of(gradient_steps, transposed_issues + row_major_commits, transposed_issues,
                           row_major_commits)>([&](auto n) {
                 constexpr int count = RowMajorLoads::commit_items;
-                (n.value < count ? row_major_first : row_major_second)
-                    .loads.template commit_item<n.value % count>(row_major(0, n.value >= count));
+                row_major_rows[n.value / count].loads.template commit_item<n.value % count>(
+                    row_major(0, n.value / count));
             }),
             work<every_slot{0, gradient_steps, 1, true}>([](auto) {}));
     }
@@ -262,8 +261,9 @@ struct Backward {
             if constexpr (of_keys) load_streamed_statistics();
         };
         const auto issue = [&](int buffer) {
-            row_major_first.loads.issue(tiles.views[0], row_major(buffer, 0));
-            if constexpr (!of_values) row_major_second.loads.issue(tiles.views[1], row_major(buffer, 1));
+            kittens::for_each_index<row_major_tiles>([&](auto i) {
+                row_major_rows[i.value].loads.issue(tiles.views[i.value], row_major(buffer, i.value));
+            });
             transposed_rows.loads.issue(tiles.views[of_values], transposed(buffer));
         };
         // After it every wave may read the next tile: all of it, or what was committed.
@@ -273,15 +273,14 @@ struct Backward {
             kittens::barrier();
         };
         next_tile();
-        row_major_first.init_offsets(tiles.step_bytes[0] / columns, arguments.head_dim);
-        if constexpr (!of_values)
-            row_major_second.init_offsets(tiles.step_bytes[1] / columns, arguments.head_dim);
+        kittens::for_each_index<row_major_tiles>([&](auto i) {
+            row_major_rows[i.value].init_offsets(tiles.step_bytes[i.value] / columns, arguments.head_dim);
+        });
         transposed_rows.loads.init_offsets(tiles.step_bytes[of_values] / columns);
         issue(0);
-        if constexpr (!direct) {
-            row_major_first.loads.commit(row_major(0, 0));
-            if constexpr (!of_values) row_major_second.loads.commit(row_major(0, 1));
-        }
+        if constexpr (!direct)
+            kittens::for_each_index<row_major_tiles>(
+                [&](auto i) { row_major_rows[i.value].loads.commit(row_major(0, i.value)); });
         settle();
         int buffer = 0;
         do {
@@ -302,14 +301,13 @@ struct Backward {
         const Mask& mask = sequence.mask;
         const int begin = coordinate.tile * config.rows(), own_rows = of_keys ? mask.n_k : mask.n_q;
         first_row = begin + kittens::wave_id() * rows;
-        const auto load = [&](Own(&own)[pieces], const TensorArgument& tensor) {
-            load_own_rows(own,
-                          of_keys ? key_matrix<T>(tensor, sequence, coordinate.head, arguments.head_dim)
-                                  : query_matrix<T>(tensor, sequence, coordinate.head, arguments.head_dim),
-                          first_row);
-        };
-        load(own_first, of_keys ? arguments.k : arguments.q);
-        if constexpr (!of_values) load(own_second, of_keys ? arguments.v : arguments.grad_out);
+        kittens::for_each_index<row_major_tiles>([&](auto i) {
+            const auto source = of_keys ? key_matrix<T>(i.value ? arguments.v : arguments.k, sequence,
+                                                        coordinate.head, arguments.head_dim)
+                                        : query_matrix<T>(i.value ? arguments.grad_out : arguments.q,
+                                                          sequence, coordinate.head, arguments.head_dim);
+            load_own_rows(own[i.value], source, first_row);
+        });
         if constexpr (!of_keys) {
             const int row = first_row + kittens::row_layout(KeyColumns::value(), kittens::lane_id(), 0).row;
             const bool inside = row < mask.n_q;

@@ -44,19 +44,10 @@ struct OnePassDirect : OnePass<config> {
     }
     // dQ of the last step is added where the arithmetic above leaves room: most of it before the barrier, the rest before the
     // products that need the registers.
-    struct dq_additions {
-        int items = dq_registers, early = dq_registers * 5 / 8, dv_half = dv_first + pieces;
-        bool fenced = false;
-        constexpr int size() const { return items; }
-        constexpr int slot(int item) const {
-            const kittens::spread before{early, dv_half, barrier_slot},
-                after{items - early, barrier_slot + 1, dq_first};
-            return item < early ? before.slot(item) : after.slot(item - early);
-        }
-    };
+    static constexpr int early = dq_registers * 5 / 8, early_first = dv_first + pieces;
     // Each load of the next tiles has a slot, before all of these.
     static constexpr int issues = 2 * Loads::passes;
-    static_assert(issues < dq_additions{}.slot(0) && ds_first + apart + pieces <= barrier_slot);
+    static_assert(issues < early_first && ds_first + apart + pieces <= barrier_slot);
 
     Fragment fragments[ring];
     uint32_t row_major_at, transposed_at, ds_read_at, ds_write_at, statistic_at, lane_bytes;
@@ -109,14 +100,12 @@ struct OnePassDirect : OnePass<config> {
         for (int i = first; i < past; ++i) reads += i % products < dv_first ? 1 : 2;
         return reads;
     }
-    template <int n>
-    KITTENS_DEVICE void write_ds(uint32_t to) const {
-        constexpr int half = n / 4, e = n % 4 * 4;
-        kittens::vec<T, 4> run;
-        kittens::for_each_index<4>(
-            [&](auto i) { run[i.value] = this->ds_operand[half][e / 8][e % 8 + i.value]; });
+    KITTENS_DEVICE void write_ds(auto n, uint32_t to) const {
+        constexpr int half = n.value / 4, e = n.value % 4 * 4;
+        const Fragment& operand = this->ds_operand[half][e / 8];
         kittens::lds_write(
-            run, lds + ds_at + kittens::stepped_offset<DsTile>(to, 0, half * 32 + Base::query_of(e)));
+            kittens::vec<T, 4>(e % 8 ? operand.hi : operand.lo),
+            lds + ds_at + kittens::stepped_offset<DsTile>(to, 0, half * 32 + Base::query_of(e)));
     }
     // Those of the queries in a buffer, from `at` on.
     KITTENS_DEVICE auto statistics_in(int buffer, uint32_t at) const {
@@ -149,7 +138,7 @@ struct OnePassDirect : OnePass<config> {
                 loads[which].template issue_pass<pass>(tiles.views[which], tile(buffer ^ 1, which));
             }),
             work<in_slot{barrier_slot}>([&](auto) {
-                wait_vector_memory<dq_additions{}.early>();
+                wait_vector_memory<early>();
                 barrier();
             }),
             work<in_slot{barrier_slot - 1}>(
@@ -157,7 +146,7 @@ struct OnePassDirect : OnePass<config> {
             work<in_slot{barrier_slot + 1}>(
                 [&](auto) { this->load_statistics(statistics_in(buffer ^ 1, statistic_at)); }),
             work<in_slot{dq_first}>([&](auto) { this->use_dq_statistics(); }),
-            work<in_slot{0}>([&](auto) { this->use_statistics(); }),
+            work<in_slot{0}>([&](auto) { this->statistics = this->next_statistics; }),
             work<every_slot{dq_first, products, share}>([&](auto n) { this->start_dp(n); }),
             // Those of the next fours may be in flight.
             work<spread{products / group, 0, products}>([&](auto n) {
@@ -178,9 +167,10 @@ struct OnePassDirect : OnePass<config> {
                 this->make_ds(index<2 * n.value + 1>{});
                 this->convert_ds(n);
             }),
-            work<each(spread_late{4, ds_first, ds_first + pieces})>(
-                [&](auto n) { this->template write_ds<n.value>(ds_to); }),
-            work<dq_additions{}>([&](auto n) { this->add_dq(n); }),
+            work<each(spread_late{4, ds_first, ds_first + pieces})>([&](auto n) { write_ds(n, ds_to); }),
+            work<spread{early, early_first, barrier_slot}>([&](auto n) { this->add_dq(n); }),
+            work<spread{dq_registers - early, barrier_slot + 1, dq_first}>(
+                [&](auto n) { this->add_dq(index<early + n.value>{}); }),
             work<every_slot{0, products, 1, true}>([](auto) {}));
     }
 

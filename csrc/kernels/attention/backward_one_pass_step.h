@@ -88,7 +88,9 @@ struct OnePassStep {
     Accumulator p[halves], ds[halves];  // P is made of S, dS of dP, each in its registers
     Fragment p_operand[halves][2], ds_operand[halves][2];
     // Of the query of register lane % 16 of S, in the next step and in this one; of the lane's own query of dQ.
-    float start[halves], start_now[halves], delta[halves], delta_now[halves];
+    struct Statistics {
+        float start[halves], delta[halves];
+    } next_statistics, statistics;
     float dq_delta[dq_tiles], dq_norm[dq_tiles], dq_factor[dq_tiles];
     KeyBounds bounds;
     uint32_t dq_statistic_at, dq_at;  // of the lane
@@ -151,20 +153,18 @@ struct OnePassStep {
     static constexpr int upper = direct ? 4 : 8;
 
     // What dP of the next step is added to.
-    template <int n>
-    KITTENS_DEVICE void start_dp(kittens::index<n>) {
-        constexpr int half = n / per_lane, e = n % per_lane;
+    KITTENS_DEVICE void start_dp(auto n) {
+        constexpr int half = n.value / per_lane, e = n.value % per_lane;
         // Not where weights are dropped: make_ds has it.
-        ds[half][e] = config.dropout ? 0.0f : kittens::broadcast_in_16<e>(delta[half]);
+        ds[half][e] = config.dropout ? 0.0f : kittens::broadcast_in_16<e>(next_statistics.delta[half]);
     }
-    template <int n>
-    KITTENS_DEVICE void make_p(kittens::index<n>) {
-        constexpr int half = n / per_lane, e = n % per_lane;
-        p[half][e] =
-            exponential(p[half][e], arguments.scale_log2, kittens::broadcast_in_16<e>(start_now[half]));
+    KITTENS_DEVICE void make_p(auto n) {
+        constexpr int half = n.value / per_lane, e = n.value % per_lane;
+        p[half][e] = exponential(p[half][e], arguments.scale_log2,
+                                 kittens::broadcast_in_16<e>(statistics.start[half]));
     }
-    template <int half>
-    KITTENS_DEVICE void mask_p(kittens::index<half>) {
+    KITTENS_DEVICE void mask_p(auto half_index) {
+        constexpr int half = half_index.value;
         if (__builtin_expect(masked, false))
             apply_mask<QueryColumns, 4>(p[half], half * per_lane, visible, 0);
         if constexpr (config.dropout) {
@@ -186,9 +186,8 @@ struct OnePassStep {
         operand[e / 8][e % 8] = low[0];
         operand[e / 8][e % 8 + 1] = low[1];
     }
-    template <int n>
-    KITTENS_DEVICE void convert_p(kittens::index<n>) {
-        constexpr int half = n / 8, e = n % 8 * 2;
+    KITTENS_DEVICE void convert_p(auto n) {
+        constexpr int half = n.value / 8, e = n.value % 8 * 2;
         kittens::vec<float, 2> pair = {p[half][e], p[half][e + 1]};
         kittens::prevent_vectorization(pair);
         if constexpr (config.dropout) {
@@ -197,27 +196,24 @@ struct OnePassStep {
         }
         convert<e>(pair, p_operand[half]);
     }
-    template <int n>
-    KITTENS_DEVICE void make_ds(kittens::index<n>) {
-        constexpr int half = n / per_lane, e = n % per_lane;
-        const float own_delta = kittens::broadcast_in_16<e>(delta_now[half]);
+    KITTENS_DEVICE void make_ds(auto n) {
+        constexpr int half = n.value / per_lane, e = n.value % per_lane;
+        const float own_delta = kittens::broadcast_in_16<e>(statistics.delta[half]);
         float value = config.dropout
                           ? ds_of_dropped(p[half][e], ds[half][e], own_delta, arguments.dropout.scale)
                           : p[half][e] * ds[half][e];
         if constexpr (!direct) kittens::materialize(value);
         ds[half][e] = value;
     }
-    template <int n>
-    KITTENS_DEVICE void convert_ds(kittens::index<n>) {
-        constexpr int half = n / 8, e = n % 8 * 2;
+    KITTENS_DEVICE void convert_ds(auto n) {
+        constexpr int half = n.value / 8, e = n.value % 8 * 2;
         kittens::vec<float, 2> pair = {ds[half][e], ds[half][e + 1]};
         if constexpr (direct) kittens::prevent_vectorization(pair);
         convert<e>(pair, ds_operand[half]);
     }
     // A register of dQ goes to memory, in the order in which the accumulator has it (dq_accumulator.h).
-    template <int n>
-    KITTENS_DEVICE void add_dq(kittens::index<n>) const {
-        constexpr int tile = n / per_lane, e = n % per_lane;
+    KITTENS_DEVICE void add_dq(auto n) const {
+        constexpr int tile = n.value / per_lane, e = n.value % per_lane;
         kittens::atomic_add(dq_destination + tile * columns * dq_tile_bytes + e * kittens::wave_lanes * 4,
                             dq_at, static_cast<int32_t>(dq[tile][e] * dq_factor[tile]));
     }
@@ -227,8 +223,8 @@ struct OnePassStep {
     KITTENS_DEVICE void load_statistics(const Read& read) {
 #pragma unroll
         for (int half = 0; half < halves; ++half) {
-            start[half] = read(Statistic::start, half * 32);
-            delta[half] = read(Statistic::delta, half * 32);
+            next_statistics.start[half] = read(Statistic::start, half * 32);
+            next_statistics.delta[half] = read(Statistic::delta, half * 32);
         }
     }
     template <class Read>
@@ -237,13 +233,6 @@ struct OnePassStep {
         for (int tile = 0; tile < dq_tiles; ++tile) {
             dq_delta[tile] = read(Statistic::delta, tile * 32);
             dq_norm[tile] = read(Statistic::norm, tile * 32);
-        }
-    }
-    KITTENS_DEVICE void use_statistics() {
-#pragma unroll
-        for (int half = 0; half < halves; ++half) {
-            start_now[half] = start[half];
-            delta_now[half] = delta[half];
         }
     }
     KITTENS_DEVICE void use_dq_statistics() {

@@ -83,7 +83,7 @@ struct OnePassThroughRegisters : OnePass<config> {
         using namespace kittens;
         const auto meet = [](auto) { barrier(); };
         interleave<slots>(
-            work<in_slot{0, true, true}>([&](auto) { this->use_statistics(); }),
+            work<in_slot{0, true, true}>([&](auto) { this->statistics = this->next_statistics; }),
             work<in_slot{first_barrier, true, true}>(meet), work<in_slot{second_barrier, true, true}>(meet),
             work<every_slot{0, slots, 1, true}>(
                 [&](auto at) { this->template multiply<at.value>(fragments[at.value / 2 % ring]); }),
