@@ -55,7 +55,9 @@ struct Backward {
     Gradient gradient;
     int first_row;  // of the wave
     // Of this lane's query; where queries stream, of that of register lane % 16 of S, in this tile and in the next.
-    float start, delta, next_start, next_delta;
+    struct Statistics {
+        float start, delta;
+    } statistics, next_statistics;
     RowMajor row_major_rows[row_major_tiles];
     Transposed transposed_rows;  // of the second tensor for the gradient of V, else of the first
     RowTiles<2, columns> tiles;  // what is streamed next
@@ -88,12 +90,9 @@ struct Backward {
         const int lane = kittens::lane_id();
         const int64_t row = first_statistics_row(arguments, sequence, coordinate.batch, tiles.head) +
                             tiles.row + kittens::row_layout(KeyColumns::value(), lane, lane % per_lane).col;
-        next_start = arguments.statistics[statistic_index(Statistic::start, row)];
-        if constexpr (!of_values) next_delta = arguments.statistics[statistic_index(Statistic::delta, row)];
-    }
-    KITTENS_DEVICE void use_streamed_statistics() {
-        start = next_start;
-        if constexpr (!of_values) delta = next_delta;
+        next_statistics.start = arguments.statistics[statistic_index(Statistic::start, row)];
+        if constexpr (!of_values)
+            next_statistics.delta = arguments.statistics[statistic_index(Statistic::delta, row)];
     }
 
     // Do all pairs of the wave's rows and of the streamed tile's see each other?
@@ -126,7 +125,7 @@ struct Backward {
     }
     template <int n>
     KITTENS_DEVICE void make_p() {
-        p[n] = exponential(p[n], arguments.scale_log2, statistic<n>(start));
+        p[n] = exponential(p[n], arguments.scale_log2, statistic<n>(statistics.start));
     }
     // What the gradient is multiplied by: P or dS.
     template <int n>
@@ -134,9 +133,9 @@ struct Backward {
         if constexpr (of_values)
             return config.dropout && p[n] < 0 ? 0.0f : p[n];
         else if constexpr (config.dropout)
-            return ds_of_dropped(p[n], ds[n], statistic<n>(delta), arguments.dropout.scale);
+            return ds_of_dropped(p[n], ds[n], statistic<n>(statistics.delta), arguments.dropout.scale);
         else
-            return p[n] * (ds[n] + statistic<n>(delta));
+            return p[n] * (ds[n] + statistic<n>(statistics.delta));
     }
 
     // Through registers, LDS holds one tile of each kind. During S and dP the next row-major tiles are loaded and the transposed
@@ -269,7 +268,7 @@ struct Backward {
         // After it every wave may read the next tile: all of it, or what was committed.
         const auto settle = [&] {
             if constexpr (direct) kittens::wait_vector_memory<0>();
-            if constexpr (of_keys) use_streamed_statistics();
+            if constexpr (of_keys) statistics = next_statistics;
             kittens::barrier();
         };
         next_tile();
@@ -311,13 +310,13 @@ struct Backward {
         if constexpr (!of_keys) {
             const int row = first_row + kittens::row_layout(KeyColumns::value(), kittens::lane_id(), 0).row;
             const bool inside = row < mask.n_q;
-            const int64_t statistics =
-                first_statistics_row(arguments, sequence, coordinate.batch, coordinate.head);
-            const auto own = [&](Statistic statistic) {
-                return arguments.statistics[statistic_index(statistic, statistics + (inside ? row : 0))];
+            const int64_t at = first_statistics_row(arguments, sequence, coordinate.batch, coordinate.head) +
+                               (inside ? row : 0);
+            const auto own = [&](Statistic which) {
+                return arguments.statistics[statistic_index(which, at)];
             };
-            start = inside ? own(Statistic::start) : no_start;
-            delta = inside ? own(Statistic::delta) : 0;
+            statistics.start = inside ? own(Statistic::start) : no_start;
+            statistics.delta = inside ? own(Statistic::delta) : 0;
         }
         if constexpr (config.dropout) draws.start(arguments.dropout);
         zero(gradient);

@@ -27,7 +27,9 @@ struct OnePass : OnePassStep<config> {
         kittens::st<T, keys, head_dim, direct ? kittens::Access::rows_and_columns_32 : kittens::Access::rows>;
     using KeyLoads = kittens::global_to_shared<KeyTile, config.threads(), forward_fill>;
 
-    int first, past, first_head, past_head;  // of the queries in the loop
+    int first, past, past_head;  // of the queries in the loop
+    // Through registers, half of the waves load Q and the others dO.
+    RowTiles<direct ? 2 : 1, queries> tiles;
 
     using Base::Base;
 
@@ -75,15 +77,18 @@ struct OnePass : OnePassStep<config> {
         }
     }
 
-    KITTENS_DEVICE kittens::global_matrix<const T> rows_of(bool is_do, int head) const {
-        // Read again: in the loop, scalar registers are short.
-        const auto again = kittens::reload_arguments<BackwardArguments>();
-        const TensorArgument &q = again.q, &grad = again.grad_out;
-        // Values, not a choice of addresses to load from, which would keep the arguments in memory.
-        const TensorArgument tensor{is_do ? grad.data : q.data, is_do ? grad.batch_stride : q.batch_stride,
-                                    is_do ? grad.row_stride : q.row_stride,
-                                    is_do ? grad.head_stride : q.head_stride};
-        return query_matrix<T>(tensor, sequence, head, again.head_dim);
+    KITTENS_DEVICE void next_rows() {
+        tiles.next([&](auto i, int head) {
+            // Read again: in the loop, scalar registers are short.
+            const auto again = kittens::reload_arguments<BackwardArguments>();
+            const TensorArgument &q = again.q, &grad = again.grad_out;
+            const bool is_do = direct ? i.value : kittens::wave_id() >= config.waves / 2;
+            // Values, not a choice of addresses to load from, which would keep the arguments in memory.
+            const TensorArgument tensor{
+                is_do ? grad.data : q.data, is_do ? grad.batch_stride : q.batch_stride,
+                is_do ? grad.row_stride : q.row_stride, is_do ? grad.head_stride : q.head_stride};
+            return query_matrix<T>(tensor, sequence, head, again.head_dim);
+        });
     }
 
     KITTENS_DEVICE void locate(Step& step, const BackwardArguments& arguments) const {
@@ -105,22 +110,14 @@ struct OnePass : OnePassStep<config> {
             locate(step, kittens::reload_arguments<BackwardArguments>());
         }
     }
-    KITTENS_DEVICE void start_steps() {
-        now.head = first_head, now.column = first;
-        locate(now, arguments);
-        next = now;
-        dq_destination = now.dq;
-        dq_statistic_at = (dq_query() + kittens::lane_id() % 32) * 4;
-        dq_at = kittens::wave_id() * dq_tile_bytes + kittens::lane_id() * 4;
-    }
     // With the loads of the first step in flight, so that all are waited for once.
     KITTENS_DEVICE void load_bounds() {
         bounds = bounds_of(arguments, sequence, coordinate.batch, coordinate.head);
         if constexpr (config.dropout) draws.start(arguments.dropout);
     }
-    // compute() makes `next` the following step and takes its rows from `tiles`, `ahead` steps before they are needed.
-    template <int ahead, class Tiles, class Compute>
-    KITTENS_DEVICE void for_each_step(const Tiles& tiles, const Compute& compute) {
+    // compute() makes `next` the following step and loads the rows of the one that comes `ahead` steps later.
+    template <int ahead, class Compute>
+    KITTENS_DEVICE void for_each_step(const Compute& compute) {
         const Mask& mask = sequence.mask;
         const int begin = coordinate.tile * keys;
         const int first_clear = mask.first_query(begin + keys - 1),
@@ -159,11 +156,16 @@ struct OnePass : OnePassStep<config> {
             issue_keys(k_loads, arguments.k, keys_at);
             issue_keys(v_loads, arguments.v, values_at);
             const int in_group = coordinate.split * arguments.heads_per_split,
-                      past_in_group = in_group + arguments.heads_per_split;
-            first_head = coordinate.head * arguments.group + in_group;
-            past_head = coordinate.head * arguments.group +
-                        (past_in_group < arguments.group ? past_in_group : arguments.group);
-            start_steps();
+                      past_in_group = in_group + arguments.heads_per_split,
+                      group_head = coordinate.head * arguments.group;
+            past_head = group_head + (past_in_group < arguments.group ? past_in_group : arguments.group);
+            now.head = group_head + in_group, now.column = first;
+            tiles.begin(first, past, now.head, past_head - now.head);
+            locate(now, arguments);
+            next = now;
+            dq_destination = now.dq;
+            dq_statistic_at = (dq_query() + kittens::lane_id() % 32) * 4;
+            dq_at = kittens::wave_id() * dq_tile_bytes + kittens::lane_id() * 4;
             loop([&] {
                 k_loads.commit({lds + keys_at});
                 v_loads.commit({lds + values_at});

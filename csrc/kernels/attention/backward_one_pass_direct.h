@@ -11,7 +11,7 @@ struct OnePassDirect : OnePass<config> {
     using Base = OnePass<config>;
     using Base::arguments, Base::k_transposed, Base::lds;
     using Base::dq_registers, Base::dq_tiles, Base::head_dim, Base::key_steps, Base::keys, Base::per_lane,
-        Base::pieces, Base::products, Base::queries, Base::statistics_bytes, Base::threads;
+        Base::pieces, Base::products, Base::queries, Base::statistics_bytes, Base::threads, Base::tiles;
     using typename Base::Accumulator, typename Base::Fragment, typename Base::KeyTile, typename Base::Product,
         typename Base::T;
     static_assert(Base::direct && queries == statistics_block);
@@ -53,7 +53,6 @@ struct OnePassDirect : OnePass<config> {
     uint32_t row_major_at, transposed_at, ds_read_at, ds_write_at, statistic_at, lane_bytes;
     int wave;
     Loads loads[2];
-    RowTiles<2, queries> tiles;
 
     using Base::Base;
 
@@ -117,7 +116,7 @@ struct OnePassDirect : OnePass<config> {
 
     // The rows are issued by themselves.
     KITTENS_DEVICE void begin_next(int to) {
-        tiles.next([&](auto i, int head) { return this->rows_of(i.value, head); });
+        this->next_rows();
         if (wave == 0)
             kittens::buffer_load_to_lds<1>(
                 {reinterpret_cast<const char*>(this->next.statistics), statistics_bytes}, &lane_bytes,
@@ -186,7 +185,6 @@ struct OnePassDirect : OnePass<config> {
         statistic_at = (Base::query_of(inside) + high * 4) * 4;
         const uint32_t key_at = KeyTile::offset(row, Base::dq_column() + col);
 
-        tiles.begin(this->first, this->past, this->first_head, this->past_head - this->first_head);
         begin_next(0);
         kittens::for_each_index<2>([&](auto i) {
             this->init_offsets(loads[i.value], tiles.step_bytes[i.value] / queries);
@@ -209,7 +207,7 @@ struct OnePassDirect : OnePass<config> {
         });
         kittens::barrier();
         int buffer = 0;
-        this->template for_each_step<1>(tiles, [&] {
+        this->template for_each_step<1>([&] {
             compute(buffer);
             buffer ^= 1;
         });

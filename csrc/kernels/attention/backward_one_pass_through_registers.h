@@ -13,7 +13,7 @@ struct OnePassThroughRegisters : OnePass<config> {
     using Base = OnePass<config>;
     using Base::arguments, Base::k_transposed, Base::lds;
     using Base::dq_registers, Base::dq_tiles, Base::halves, Base::head_dim, Base::key_steps, Base::keys,
-        Base::per_lane, Base::pieces, Base::products, Base::queries, Base::slots, Base::upper;
+        Base::per_lane, Base::pieces, Base::products, Base::queries, Base::slots, Base::tiles, Base::upper;
     using typename Base::Fragment, typename Base::KeyTile, typename Base::Product, typename Base::T;
 
     using Rows = QueriesThroughRegisters<T, queries, head_dim, keys, config.waves>;
@@ -56,7 +56,6 @@ struct OnePassThroughRegisters : OnePass<config> {
 
     Rows rows;
     Fragment fragments[ring];
-    RowTiles<1, queries> tiles;
 
     KITTENS_DEVICE OnePassThroughRegisters(const BackwardArguments& arguments, kittens::shared_byte* lds)
         : Base(arguments, lds), rows(lds) {}
@@ -72,11 +71,6 @@ struct OnePassThroughRegisters : OnePass<config> {
         const int lane = kittens::lane_id();
         Base::load_statistics(
             statistics_in(this->next.statistics, Base::query_of(lane % 16) + lane / 32 * upper));
-    }
-
-    KITTENS_DEVICE void next_rows() {
-        const bool is_do = Rows::which(kittens::wave_id());
-        tiles.next([&](auto, int head) { return this->rows_of(is_do, head); });
     }
 
     KITTENS_DEVICE void compute() {
@@ -105,7 +99,7 @@ struct OnePassThroughRegisters : OnePass<config> {
                 [&](auto n) { rows.loads.template commit_column<n.value>(rows.transposed_tile); }),
             work<spread{halves * per_lane, 0, 16}>([&](auto n) { this->start_dp(n); }),
             work<in_slot{4}>([&](auto) { this->advance(this->next); }),
-            work<in_slot{9}>([&](auto) { next_rows(); }),
+            work<in_slot{9}>([&](auto) { this->next_rows(); }),
             work<in_slot{2 * dq_first + 2}>([&](auto) { load_statistics(); }),
             work<spread{Rows::rows, first_barrier + 2, first_barrier + 14}>(
                 [&](auto n) { rows.loads.template commit_row<n.value>(rows.row_major_tile); }),
@@ -128,8 +122,7 @@ struct OnePassThroughRegisters : OnePass<config> {
             kittens::for_each_index<Rows::rows>(
                 [&](auto n) { rows.loads.template issue<n.value>(tiles.views[0]); });
         };
-        tiles.begin(this->first, this->past, this->first_head, this->past_head - this->first_head);
-        next_rows();
+        this->next_rows();
         rows.loads.init_offsets(kittens::thread_id() % (config.threads() / 2), tiles.step_bytes[0] / queries,
                                 arguments.head_dim);
         issue();
@@ -154,14 +147,14 @@ struct OnePassThroughRegisters : OnePass<config> {
             [&](auto n) { rows.loads.template commit_row<n.value>(rows.row_major_tile); });
         kittens::for_each_index<Rows::columns>([&](auto n) { rows.loads.template turn<n.value>(); });
         load_statistics();
-        next_rows();
+        this->next_rows();
         issue();
         // Here, or the compiler has every step wait as if it were the first.
         kittens::wait_vector_memory<Rows::rows>();
         kittens::barrier();
         kittens::for_each_index<ahead>(
             [&](auto n) { fragments[n.value] = this->template read<n.value>(rows); });
-        this->template for_each_step<2>(tiles, [&] { compute(); });
+        this->template for_each_step<2>([&] { compute(); });
         this->use_dq_statistics();
         kittens::for_each_index<2 * dv_first, 2 * dq_first>([&](auto slot) {
             this->template multiply<slot.value>(this->template read<slot.value / 2>(rows));
