@@ -15,12 +15,12 @@ inline constexpr int statistics_block = 64;
 // What is known of a query before its scores are; a block has all of the first, then all of the second, and so on.
 enum class Statistic {
     start,  // -LSE, base 2: where its exponents start. Without keys, or beyond the last query, no_start
-    delta,  // dLSE - sum(dO O): where its products of dO V^T start
+    delta,  // dLSE - sum(dO O): what dP is added to
     norm,   // of its row of dO
     zero,   // makes a block what a load to LDS takes at a time
     count,
 };
-inline constexpr float no_start = -__builtin_inff();  // makes all weights 0
+inline constexpr float no_start = -__builtin_inff();  // makes P 0
 constexpr int64_t statistic_index(Statistic statistic, int64_t row) {
     constexpr uint64_t block = statistics_block, kinds = static_cast<uint64_t>(Statistic::count);
     // A signed quotient is rounded towards zero, which takes more instructions.
@@ -46,17 +46,17 @@ struct BackwardArguments {
     // head the bounds of `blocks_per_key_head` blocks (dq_accumulator.h).
     int32_t* dq_accumulator;
     float* key_bounds;
-    // Where a group's query heads are split into several parts, each a workgroup's (split_partials.h).
+    // Where a group's query heads are split, each split a workgroup's (split_partials.h).
     float* split_partials;
     int64_t floats_per_split;
     Mask mask;
     PackedSequences packed;
-    WorkgroupOrder order;             // of the kernel's own rows
+    WorkgroupOrder order;             // of the rows whose gradients a kernel makes
     int32_t heads, group;             // of the queries; query heads per key head
-    int32_t heads_per_split, splits;  // of a group that is split; one part of all heads in other kernels
+    int32_t heads_per_split, splits;  // of a group; one split of all heads in other kernels
     int32_t head_dim;
     int32_t statistics_rows, blocks_per_key_head;
-    int32_t dq_width;         // of a row of the sums
+    int32_t dq_width;         // columns of the accumulator
     int32_t key_tiles;        // blocks of keys of the longest sequence
     float scale, scale_log2;  // scale_log2 is not 0
     Dropout dropout;          // of kernels that drop

@@ -8,7 +8,7 @@
 
 namespace hipkittens::attention {
 
-// Workgroups take blocks of queries, and after them parts of blocks of keys where a group's heads were split. A lane takes 8
+// Workgroups take blocks of queries, and after them pieces of blocks of keys where a group's heads were split. A lane takes 8
 // elements of a row at a time. Whole lines are read and written: where the accumulator's order is another than the
 // result's, lanes exchange through LDS.
 template <class T>
@@ -49,11 +49,11 @@ struct Convert {
             return arguments.statistics[statistic_index(which, row_of_all + row)];
         };
         const float bound = bounds.bound(statistic(Statistic::norm), statistic(Statistic::delta));
-        // What is not finite cannot be added up in whole numbers; it was NaN or infinite somewhere.
+        // What is not finite cannot be accumulated as integers; it was NaN or infinite somewhere.
         const float factor = bound < __builtin_inff() ? arguments.scale : __builtin_nanf("");
         const int exponent = bound_exponent(bound) - dq_bits;
-        const int32_t* sums = arguments.dq_accumulator + row_of_all * arguments.dq_width;
-        // Runs of a row, and those of as many rows that follow each other, lie in different banks.
+        const int32_t* accumulator = arguments.dq_accumulator + row_of_all * arguments.dq_width;
+        // Runs of a row, and those of as many rows that follow each other, are in different banks.
         static __attribute__((shared,
                               aligned(16))) Run lds[statistics_block * largest_one_pass_head_dim / per_lane];
         const uint32_t runs = arguments.dq_width / per_lane;
@@ -64,7 +64,7 @@ struct Convert {
             kittens::vec<int32_t, per_lane> sum;
 #pragma unroll
             for (int e = 0; e < per_lane; ++e)
-                sum[e] = sums[dq_index(row, col, arguments.dq_width) + dq_index(0, e, 32)];
+                sum[e] = accumulator[dq_index(row, col, arguments.dq_width) + dq_index(0, e, 32)];
             Run values;
 #pragma unroll
             for (int e = 0; e < per_lane; ++e)

@@ -1,4 +1,4 @@
-// kernels/attention/backward_delta.h: per query, what its gradients need besides the scores.
+// kernels/attention/backward_delta.h: per query, what its gradients need besides P and dP.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward_config.h"
@@ -69,10 +69,10 @@ struct Delta {
             first_statistics_row(arguments, sequence, coordinate.batch, coordinate.head) + begin;
         const int64_t rows = arguments.packed.first_q ? arguments.packed.rows_q : n_q;
         if (arguments.dq_accumulator) {
-            int32_t* sums = arguments.dq_accumulator + statistics * arguments.dq_width;
+            int32_t* accumulator = arguments.dq_accumulator + statistics * arguments.dq_width;
             for (int i = kittens::thread_id() * 4; i < statistics_block * arguments.dq_width;
                  i += delta_threads * 4)
-                *reinterpret_cast<kittens::vec<int32_t, 4>*>(sums + i) = kittens::vec<int32_t, 4>{};
+                *reinterpret_cast<kittens::vec<int32_t, 4>*>(accumulator + i) = kittens::vec<int32_t, 4>{};
         }
         const int lane = kittens::thread_id() % lanes;
 #pragma clang loop unroll(disable)

@@ -7,7 +7,7 @@
 
 namespace hipkittens::attention {
 
-// A workgroup owns a tile of keys, 32 of them to a wave, and goes over the queries of some heads, 64 or 32 in each step. dV and
+// A workgroup has a tile of keys, 32 of them to a wave, and goes over the queries of some heads, 64 or 32 in each step. dV and
 // dK stay in registers. dS is exchanged among the waves through LDS for dQ, which is added in memory as integers
 // (dq_accumulator.h), so that the order of workgroups does not matter. Here is what the loops of both targets share:
 // backward_one_pass_direct.h (gfx950), backward_one_pass_through_registers.h (gfx942).
@@ -126,7 +126,7 @@ struct OnePass : OnePassStep<config> {
         Visible of_key = visible_queries<QueryColumns>(mask, first_key, 0);
         if (first_key + kittens::lane_id() % 32 >= mask.n_k) of_key = Visible::between(0, -1);
         do {
-            // Without branches, which would part the loop.
+            // Without branches, which would split the loop's scheduling region.
             masked = some_invisible_rows | (now.column < first_clear) | (last_clear < now.column);
             visible = {of_key.left == unlimited ? unlimited : of_key.left - now.column, of_key.span};
             compute();

@@ -5,7 +5,7 @@
 
 namespace hipkittens::attention {
 
-// gfx950: a step's rows are loaded straight to LDS, a step ahead, and read both ways.
+// gfx950: a step's rows are loaded directly to LDS, a step ahead, and read both ways.
 template <BackwardConfig config>
 struct OnePassDirect : OnePass<config> {
     using Base = OnePass<config>;
@@ -36,7 +36,7 @@ struct OnePassDirect : OnePass<config> {
     static constexpr int barrier_slot = dq_first - ahead;
     // The 16 registers of 32 queries in as many slots as a product has: exponentials of S from the second after its last one
     // on; then P is converted, and dS made of it.
-    static constexpr int share = per_lane / pieces, exponents = pieces + 2,
+    static constexpr int registers_per_slot = per_lane / pieces, exponents = pieces + 2,
                          ds_first = exponents + pieces + (pieces > 4), apart = 2 * pieces;
     template <class Placement>
     static constexpr each_half<Placement> each(Placement of_half) {
@@ -146,7 +146,7 @@ struct OnePassDirect : OnePass<config> {
                 [&](auto) { this->load_statistics(statistics_in(buffer ^ 1, statistic_at)); }),
             work<in_slot{dq_first}>([&](auto) { this->use_dq_statistics(); }),
             work<in_slot{0}>([&](auto) { this->statistics = this->next_statistics; }),
-            work<every_slot{dq_first, products, share}>([&](auto n) { this->start_dp(n); }),
+            work<every_slot{dq_first, products, registers_per_slot}>([&](auto n) { this->start_dp(n); }),
             // Those of the next fours may be in flight.
             work<spread{products / group, 0, products}>([&](auto n) {
                 constexpr int i = n.value * group;

@@ -1,4 +1,4 @@
-// kernels/attention/backward_one_pass_step.h: the products of a tile of keys with some queries, and what lies between them.
+// kernels/attention/backward_one_pass_step.h: the products of 32 keys with some queries, and the arithmetic between them.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_of.h"
@@ -53,8 +53,8 @@ struct OnePassStep {
         Product product;
         int half, n;  // half of the queries, or tile of dQ; step of its product
     };
-    static constexpr int pieces = head_dim / 16, products = 5 * halves * pieces, parts = direct ? 1 : 2,
-                         slots = parts * products;
+    static constexpr int pieces = head_dim / 16, products = 5 * halves * pieces,
+                         instructions = direct ? 1 : 2, slots = instructions * products;
     static_assert(dq_tiles * key_steps == halves * pieces);
     // S and dP of a half of the queries in turn, then the others. On gfx942 dQ is that of the step before, and its time is what
     // P and dS of this one take.
@@ -87,7 +87,7 @@ struct OnePassStep {
     Accumulator dk[columns], dv[columns], dq[dq_tiles];
     Accumulator p[halves], ds[halves];  // P is made of S, dS of dP, each in its registers
     Fragment p_operand[halves][2], ds_operand[halves][2];
-    // Of the query of register lane % 16 of S, in the next step and in this one; of the lane's own query of dQ.
+    // Of the query of register lane % 16 of S, in the next step and in this one; of this lane's query of dQ.
     struct Statistics {
         float start[halves], delta[halves];
     } next_statistics, statistics;
@@ -122,16 +122,16 @@ struct OnePassStep {
     // The matrix instruction of a slot.
     template <int slot>
     KITTENS_DEVICE void multiply(const Fragment& from_lds) {
-        constexpr MatrixStep at = matrix_step(slot / parts);
+        constexpr MatrixStep at = matrix_step(slot / instructions);
         constexpr int half = at.half, n = at.n;
         const auto operand = [](const Fragment& whole) {
             if constexpr (direct)
                 return whole;
             else
-                return slot % parts ? kittens::vec<T, 4>(whole.hi) : kittens::vec<T, 4>(whole.lo);
+                return slot % instructions ? kittens::vec<T, 4>(whole.hi) : kittens::vec<T, 4>(whole.lo);
         };
         const auto mma = [&](Accumulator& d, const Fragment& a, const Fragment& b, bool is_first = false) {
-            if (is_first && slot % parts == 0) d = Accumulator{};
+            if (is_first && slot % instructions == 0) d = Accumulator{};
             d = kittens::multiply_base<kittens::row_l, Shape>(operand(a), operand(b), d);
         };
         if constexpr (at.product == Product::s)
@@ -155,7 +155,7 @@ struct OnePassStep {
     // What dP of the next step is added to.
     KITTENS_DEVICE void start_dp(auto n) {
         constexpr int half = n.value / per_lane, e = n.value % per_lane;
-        // Not where weights are dropped: make_ds has it.
+        // Not with dropout: make_ds adds it.
         ds[half][e] = config.dropout ? 0.0f : kittens::broadcast_in_16<e>(next_statistics.delta[half]);
     }
     KITTENS_DEVICE void make_p(auto n) {
@@ -198,9 +198,9 @@ struct OnePassStep {
     }
     KITTENS_DEVICE void make_ds(auto n) {
         constexpr int half = n.value / per_lane, e = n.value % per_lane;
-        const float own_delta = kittens::broadcast_in_16<e>(statistics.delta[half]);
+        const float query_delta = kittens::broadcast_in_16<e>(statistics.delta[half]);
         float value = config.dropout
-                          ? ds_of_dropped(p[half][e], ds[half][e], own_delta, arguments.dropout.scale)
+                          ? ds_of_dropped(p[half][e], ds[half][e], query_delta, arguments.dropout.scale)
                           : p[half][e] * ds[half][e];
         if constexpr (!direct) kittens::materialize(value);
         ds[half][e] = value;
@@ -218,7 +218,7 @@ struct OnePassStep {
                             dq_at, static_cast<int32_t>(dq[tile][e] * dq_factor[tile]));
     }
 
-    // read(statistic, query) of the queries of a lane's registers, and of its own query of dQ.
+    // read(statistic, query) of the queries of a lane's registers, and of this lane's query of dQ.
     template <class Read>
     KITTENS_DEVICE void load_statistics(const Read& read) {
 #pragma unroll

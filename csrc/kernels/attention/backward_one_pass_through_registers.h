@@ -75,10 +75,11 @@ struct OnePassThroughRegisters : OnePass<config> {
 
     KITTENS_DEVICE void compute() {
         using namespace kittens;
-        const auto meet = [](auto) { barrier(); };
+        const auto wave_barrier = [](auto) { barrier(); };
         interleave<slots>(
             work<in_slot{0, true, true}>([&](auto) { this->statistics = this->next_statistics; }),
-            work<in_slot{first_barrier, true, true}>(meet), work<in_slot{second_barrier, true, true}>(meet),
+            work<in_slot{first_barrier, true, true}>(wave_barrier),
+            work<in_slot{second_barrier, true, true}>(wave_barrier),
             work<every_slot{0, slots, 1, true}>(
                 [&](auto at) { this->template multiply<at.value>(fragments[at.value / 2 % ring]); }),
             work<operand_reads{}>([&](auto i) {

@@ -23,7 +23,7 @@ KITTENS_DEVICE float exponential(float score, float scale_log2, float start) {
     return kittens::exponential_base_2(__builtin_fmaf(score, scale_log2, start));
 }
 
-// P is never negative, so a sign can say that it was dropped: dV takes no share of it, and its dP is zero. Eight
+// P is never negative, so a sign can say that it was dropped: it adds nothing to dV, and its dP is zero. Eight
 // neighbouring registers from `first` on; a word below the limit drops.
 template <class Registers>
 KITTENS_DEVICE void mark_dropped(Registers& p, int first, const DropoutDraws::Words& words, uint32_t limit) {

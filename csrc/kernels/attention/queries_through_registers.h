@@ -42,7 +42,7 @@ struct QueriesThroughRegisters {
         : lds(lds),
           row_major_reader(lds),
           transposed_reader(lds + transposed_at),
-          // Waves lie side by side along a head's columns of dQ, then along the queries.
+          // Waves are side by side along a head's columns of dQ, then along the queries.
           ds_reader(lds + ds_at + kittens::wave_id() / (head_dim / 32) * 32 * DsTile::row_bytes) {
         const int wave = kittens::wave_id(), lane = kittens::lane_id();
         row_major_tile = {lds + which(wave) * RowMajor::bytes};

@@ -1,23 +1,23 @@
-// kernels/attention/split_partials.h: what each part of a group's query heads adds to the gradients of keys and values.
+// kernels/attention/split_partials.h: dK and dV of each split of a group's query heads.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "dq_accumulator.h"
 
 namespace hipkittens::attention {
 
-// Workgroups that share a tile of keys write their sums as 32-bit floats, and one reader adds them in the order of the
-// parts, whichever was written first. In memory 32 keys lie together, their dK before their dV, each of them tiles of
+// Workgroups of one tile of keys write their gradients as 32-bit floats, and one reader adds them in the order of the
+// splits, whichever was written first. In memory 32 keys are together, their dK before their dV, each of them tiles of
 // 32 x 32 as an accumulator in row layout holds them: four registers of 64 lanes at a time.
 inline constexpr int partial_rows = 32;
 constexpr int partial_index(int row, int col) {
     return col / 8 * (partial_rows * 8) + (col / 4 % 2 * partial_rows + row % partial_rows) * 4 + col % 4;
 }
 
-// The share of a part in dK or dV of the 32 keys from `row` on.
+// A split's dK or dV of the 32 keys from `row` on.
 KITTENS_DEVICE float* split_partials_at(const BackwardArguments& arguments, const Sequence& sequence,
-                                        int batch, int key_head, int part, int row, bool values) {
+                                        int batch, int key_head, int split, int row, bool values) {
     const int64_t first = first_block_of_keys(arguments, sequence, batch, key_head) * statistics_block;
-    return arguments.split_partials + part * arguments.floats_per_split +
+    return arguments.split_partials + split * arguments.floats_per_split +
            ((first + row) * 2 + values * partial_rows) * arguments.dq_width;
 }
 
