@@ -61,15 +61,13 @@ struct Convert {
         constexpr int step = delta_threads / statistics_block * per_lane;
         for (int col = kittens::thread_id() / statistics_block * per_lane; col < arguments.head_dim;
              col += step) {
-            kittens::vec<int32_t, per_lane> sum;
-#pragma unroll
-            for (int e = 0; e < per_lane; ++e)
-                sum[e] = accumulator[dq_index(row, col, arguments.dq_width) + dq_index(0, e, 32)];
             Run values;
 #pragma unroll
-            for (int e = 0; e < per_lane; ++e)
+            for (int e = 0; e < per_lane; ++e) {
+                const int32_t sum = accumulator[dq_index(row, col, arguments.dq_width) + dq_index(0, e, 32)];
                 values[e] =
-                    static_cast<T>(kittens::times_power_of_2(static_cast<float>(sum[e]), exponent) * factor);
+                    static_cast<T>(kittens::times_power_of_2(static_cast<float>(sum), exponent) * factor);
+            }
             lds[lds_index(row, col / per_lane)] = values;
         }
         kittens::barrier();

@@ -15,7 +15,6 @@ struct Delta {
     static constexpr int rows_per_pass = delta_threads / lanes;
     static_assert(statistics_block % rows_per_pass == 0, "a workgroup takes a block of rows in whole passes");
     using Values = kittens::vec<T, per_lane>;
-
     using Matrix = kittens::global_matrix<const T>;
 
     // Of the lane's elements of two rows.
@@ -45,6 +44,7 @@ struct Delta {
         }
         return row;
     }
+
     KITTENS_DEVICE static void run(const BackwardArguments& arguments) {
         const uint32_t workgroup = kittens::workgroup_id_x();
         const auto queries =

@@ -169,7 +169,6 @@ struct OnePassStep {
             apply_mask<QueryColumns, 4>(p[half], half * per_lane, visible, 0);
         if constexpr (config.dropout) {
             const int lane = kittens::lane_id();
-#pragma unroll
             for (int n = 0; n < 2; ++n)
                 mark_dropped(p[half], n * 8,
                              draws.of_key(coordinate.batch * arguments.heads + now.head,
@@ -221,7 +220,6 @@ struct OnePassStep {
     // read(statistic, query) of the queries of a lane's registers, and of this lane's query of dQ.
     template <class Read>
     KITTENS_DEVICE void load_statistics(const Read& read) {
-#pragma unroll
         for (int half = 0; half < halves; ++half) {
             next_statistics.start[half] = read(Statistic::start, half * 32);
             next_statistics.delta[half] = read(Statistic::delta, half * 32);
@@ -229,14 +227,12 @@ struct OnePassStep {
     }
     template <class Read>
     KITTENS_DEVICE void load_dq_statistics(const Read& read) {
-#pragma unroll
         for (int tile = 0; tile < dq_tiles; ++tile) {
             dq_delta[tile] = read(Statistic::delta, tile * 32);
             dq_norm[tile] = read(Statistic::norm, tile * 32);
         }
     }
     KITTENS_DEVICE void use_dq_statistics() {
-#pragma unroll
         for (int tile = 0; tile < dq_tiles; ++tile)
             dq_factor[tile] = kittens::times_power_of_2(
                 1.0f, dq_bits - bound_exponent(bounds.bound(dq_norm[tile], dq_delta[tile])));
