@@ -211,7 +211,7 @@ def _examine_hip(found: Examination) -> list[str]:
             found.say(
                 subject,
                 "good",
-                f"{device['name']}, {device['arch']}, {device['compute_units']} compute units",
+                f"{device['name']}, {device['arch']}, {device['compute_units']} compute units in {device['xcds']} XCDs",
             )
             usable.append(f"cuda:{device['ordinal']}")
     if torch.version.hip and _backend.hip_device_count() != status["device_count"]:

@@ -29,6 +29,7 @@ ALLOWED = {
         "runtime/",
         "kernels/*/plan.h",
         "kernels/*/arguments.h",
+        "kernels/device_shape.h",
         "kernels/launch.h",
         "kernels/element_type.h",
     ],

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -21,11 +22,36 @@ struct alignas(16) Properties {
     }
 };
 
+int attribute(const Device& device, hip::hipDeviceAttribute_t which) {
+    int value = 0;
+    device.library->check(
+        device.library->functions.hipDeviceGetAttribute(&value, which, device.ordinal),
+        "reading an attribute of device " + std::to_string(device.ordinal) + " of " + device.library->path());
+    return value;
+}
+
+// For HIP libraries older than ROCm 7, which need not know the attribute. Compute units of an XCD: 32 on gfx950, 38 on MI300X,
+// MI300A (228 in all) and MI325X, 20 on MI308X (80 in all), whose parts of 80, 40 and 20 no division of 304 or 228 equals.
+int xcds_by_compute_units(const Device& device, int compute_units) {
+    const int each = device.arch == "gfx950" ? 32 : compute_units % 20 ? 38 : 20;
+    return std::max(1, (compute_units + each - 1) / each);
+}
+
+Processors read_processors(const Device& device) {
+    const HipFunctions& functions = device.library->functions;
+    Processors processors{attribute(device, hip::hipDeviceAttributeMultiprocessorCount)};
+    const hipError_t error = functions.hipDeviceGetAttribute(
+        &processors.xcds, hip::hipDeviceAttributeNumberOfXccs, device.ordinal);
+    if (error != hip::hipSuccess) functions.hipGetLastError();  // the next caller must not find it
+    if (error != hip::hipSuccess || processors.xcds < 1)
+        processors.xcds = xcds_by_compute_units(device, processors.compute_units);
+    return processors;
+}
+
 Device read_device(HipLibrary& library, int ordinal) {
-    const std::string place = "device " + std::to_string(ordinal) + " of " + library.path();
     Properties properties;
     library.check(library.functions.hipGetDevicePropertiesR0600(properties.bytes, ordinal),
-                  "reading the properties of " + place);
+                  "reading the properties of device " + std::to_string(ordinal) + " of " + library.path());
     Device device;
     device.library = &library;
     device.ordinal = ordinal;
@@ -33,14 +59,8 @@ Device read_device(HipLibrary& library, int ordinal) {
     // "gfx942:sramecc+:xnack-": the features do not matter, our objects accept either setting.
     const std::string arch = properties.text(hip::device_properties::gcn_arch_name);
     device.arch = arch.substr(0, arch.find(':'));
-    const auto attribute = [&](hip::hipDeviceAttribute_t which) {
-        int value = 0;
-        library.check(library.functions.hipDeviceGetAttribute(&value, which, ordinal),
-                      "reading an attribute of " + place);
-        return value;
-    };
-    device.compute_units = attribute(hip::hipDeviceAttributeMultiprocessorCount);
-    device.lds_bytes = attribute(hip::hipDeviceAttributeMaxSharedMemoryPerBlock);
+    device.processors = read_processors(device);
+    device.lds_bytes = attribute(device, hip::hipDeviceAttributeMaxSharedMemoryPerBlock);
     return device;
 }
 
@@ -87,6 +107,10 @@ const Device& simulated_device(std::string_view arch) {
         if (device.arch == arch) return device;
     }
     throw Error("there is no simulated " + std::string(arch) + "; choose gfx942 or gfx950");
+}
+
+Processors processors_of(const Device& device) {
+    return device.library->is_simulator() ? read_processors(device) : device.processors;
 }
 
 CurrentDevice::CurrentDevice(const Device& device) : device_(device) {

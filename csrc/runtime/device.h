@@ -9,13 +9,19 @@
 
 namespace hipkittens::runtime {
 
+// What plans and the order of workgroups depend on; of a device in a partition mode (DPX, QPX, CPX), those of its part.
+struct Processors {
+    int compute_units = 0;
+    int xcds = 0;
+};
+
 struct Device {
     HipLibrary* library = nullptr;
     int ordinal = 0;
     std::string arch;  // "gfx942": the target its code objects are made for
     std::string name;
-    int compute_units = 0;
-    int lds_bytes = 0;  // a workgroup may use
+    Processors processors;  // when the device was first asked for
+    int lds_bytes = 0;      // a workgroup may use
 };
 
 // Device `ordinal` of the system's HIP. Throws Error if there is none, or if it is no gfx942 or gfx950.
@@ -27,6 +33,10 @@ const Device& any_hip_device(int ordinal);
 
 // The simulator's device for "gfx942" or "gfx950". Throws Error.
 const Device& simulated_device(std::string_view arch);
+
+// A simulated device has those of the product whose cycles are being modelled (simulator.h, hipkittens_time_launches),
+// which may change.
+Processors processors_of(const Device& device);
 
 // Makes a device current for the calling thread, and the one before it again at the end of the scope.
 class CurrentDevice {

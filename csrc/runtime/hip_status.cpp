@@ -41,7 +41,8 @@ std::string json_device(int ordinal) {
     try {
         const Device& device = any_hip_device(ordinal);
         text += ", \"name\": " + json_text(device.name) + ", \"arch\": " + json_text(device.arch) +
-                ", \"compute_units\": " + std::to_string(device.compute_units) +
+                ", \"compute_units\": " + std::to_string(device.processors.compute_units) +
+                ", \"xcds\": " + std::to_string(device.processors.xcds) +
                 ", \"lds_bytes\": " + std::to_string(device.lds_bytes);
         hip_device(ordinal);
         return text + ", \"error\": null}";

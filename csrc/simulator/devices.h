@@ -31,6 +31,10 @@ inline constexpr DeviceFacts devices[] = {
 };
 inline constexpr int device_count = sizeof devices / sizeof devices[0];
 
+struct Processors {
+    int compute_units, xccs;
+};
+
 // The same for both (CDNA3 and CDNA4 ISA manuals; LLVM AMDGPU: register file of 512 VGPRs per lane and SIMD).
 inline constexpr int wave_size = 64, simds_per_compute_unit = 4, max_waves_per_simd = 8,
                      vgprs_per_simd_lane = 512;

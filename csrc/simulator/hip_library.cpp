@@ -6,6 +6,7 @@
 
 #include "simulator/devices.h"
 #include "simulator/hip_objects.h"
+#include "simulator/timed_launches.h"
 
 namespace hipkittens::simulator {
 
@@ -88,7 +89,7 @@ int attribute_value(const DeviceFacts& facts, int attribute) {
             return facts.memory_clock_khz;
         case hipDeviceAttributeMultiprocessorCount:
         case hipDeviceAttributePhysicalMultiProcessorCount:
-            return facts.compute_units;
+            return processors_of(facts).compute_units;
         case hipDeviceAttributePciBusId:
             return static_cast<int>(&facts - devices) + 1;
         case hipDeviceAttributePciDeviceId:
@@ -111,7 +112,7 @@ int attribute_value(const DeviceFacts& facts, int attribute) {
         case hipDeviceAttributeWallClockRate:
             return 100000;  // s_memrealtime counts 100 MHz
         case hipDeviceAttributeNumberOfXccs:
-            return facts.xccs;
+            return processors_of(facts).xccs;
         default:
             throw HipError(hipErrorInvalidValue,
                            "attribute " + std::to_string(attribute) +

@@ -47,6 +47,15 @@ std::unique_ptr<timing::TimedLaunch> begin_timed_launch(int target, const Settin
     return std::make_unique<timing::TimedLaunch>(*options);
 }
 
+Processors processors_of(const DeviceFacts& device) {
+    std::lock_guard lock(mutex);
+    const auto is_gfx942 = [](auto target) { return target == decltype(target)::gfx942; };
+    if (!options || is_gfx942(timing::target_of(options->device)) != is_gfx942(device.target))
+        return {device.compute_units, device.xccs};
+    const int xccs = static_cast<int>(options->parameters.xcds);
+    return {xccs * static_cast<int>(options->parameters.compute_units_per_xcd), xccs};
+}
+
 void keep_timed_launch(timing::TimedLaunch& launch) {
     if (!launch.error().empty()) throw HipError(hip::hipErrorUnknown, "cycle model: " + launch.error());
     std::lock_guard lock(mutex);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 
+#include "simulator/devices.h"
 #include "simulator/timing/timed_launch.h"
 
 namespace hipkittens::simulator {
@@ -13,6 +14,8 @@ std::mutex& timed_launches_mutex();  // for fork_handlers.cpp
 // Null unless launches are being timed. Throws HipError if the model is of another target than 942 or 950, or if the launch
 // is to be checked as well.
 std::unique_ptr<timing::TimedLaunch> begin_timed_launch(int target, const Settings& settings);
+// Those of the modelled product while launches for the device's target are timed: a plan is made for the device that is modelled.
+Processors processors_of(const DeviceFacts& device);
 void keep_timed_launch(timing::TimedLaunch& launch);
 
 }  // namespace hipkittens::simulator

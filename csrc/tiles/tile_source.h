@@ -10,7 +10,8 @@ namespace kittens {
 //
 // A source knows where tiles are:
 //   view(left)       the buffer of the next tile, where `left` tiles are not yet issued; empty for left <= 0
-//   advance(left)    to the tile behind it
+//   advance()        to the tile behind it
+//   close()          if it has one, makes all later views empty
 template <class Source>
 struct tile_iterator {
     Source source;
@@ -20,7 +21,9 @@ struct tile_iterator {
     // `steady`: at least one more tile is left after this one.
     template <bool steady = false>
     KITTENS_DEVICE void advance() {
-        source.template advance<steady>(left);
+        source.advance();
+        if constexpr (!steady && requires { source.close(); })
+            if (left == 1) source.close();
         --left;
     }
     KITTENS_DEVICE buffer next() {
@@ -41,12 +44,7 @@ struct tiles_of_buffer {
         return {source, count};
     }
     KITTENS_DEVICE buffer view(int) const { return current; }
-    template <bool steady>
-    KITTENS_DEVICE void advance(int left) {
-        current.scalar_offset += step;
-        if constexpr (!steady)
-            if (left == 1) close();
-    }
+    KITTENS_DEVICE void advance() { current.scalar_offset += step; }
     KITTENS_DEVICE void close() { current.bytes = current.scalar_offset = step = 0; }
 };
 
@@ -75,10 +73,7 @@ struct tiles_of_rows {
         const uint32_t some = uniform(whole), end = uniform(last);
         return {base, left > 1 ? some : left == 1 ? end : empty};
     }
-    template <bool steady>
-    KITTENS_DEVICE void advance(int) {
-        base += opaque_scalar(step);
-    }
+    KITTENS_DEVICE void advance() { base += opaque_scalar(step); }
 };
 
 // Tiles of a window that ends with its matrix: for ranges that the loop moves to other matrices (`window` is replaced).
@@ -91,10 +86,7 @@ struct tiles_of_window {
         if (left <= 0) result.bytes = 0;
         return result;
     }
-    template <bool steady>
-    KITTENS_DEVICE void advance(int) {
-        window.advance(step);
-    }
+    KITTENS_DEVICE void advance() { window.advance(step); }
 };
 
 // Rows found through a page table, as those of a key-value cache: row r is row r % page_rows of page table[r / page_rows],
@@ -114,10 +106,7 @@ struct tiles_of_pages {
         return {pool + page * page_bytes + inside * static_cast<int64_t>(row_bytes),
                 (rows - 1) * row_bytes + used_bytes};
     }
-    template <bool steady>
-    KITTENS_DEVICE void advance(int) {
-        row += row_step;
-    }
+    KITTENS_DEVICE void advance() { row += row_step; }
 };
 
 // Rows found through a list, as those of tokens sorted by expert: row r is row index[r] - lowest of the buffer. They

@@ -144,8 +144,7 @@ Tensor product(Tensor a_tensor, Tensor b_tensor, std::optional<Tensor> bias, Dty
     const Operand b = make_operand(std::move(b_tensor), dtype);
 
     gemm::Problem problem;
-    problem.target = placement.target();
-    problem.compute_units = placement.device().compute_units;
+    problem.device = placement.shape();
     problem.input = element_type(dtype);
     problem.output = element_type(out_dtype);
     problem.m = m;

@@ -34,6 +34,11 @@ Placement::Placement(Device device)
 
 int Placement::target() const { return std::atoi(device_.arch.c_str() + std::strlen("gfx")); }
 
+DeviceShape Placement::shape() const {
+    const runtime::Processors processors = runtime::processors_of(device_);
+    return {target(), processors.compute_units, processors.xcds};
+}
+
 Tensor Placement::empty(std::span<const int64_t> sizes, Dtype dtype) const {
     Tensor result = Tensor::empty(sizes, dtype, place_);
     if (place_.cpu && prefill && result.data()) {  // one of no elements has no memory

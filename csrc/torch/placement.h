@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/device_shape.h"
 #include "kernels/launch.h"
 #include "runtime/device.h"
 #include "runtime/launch.h"
@@ -19,6 +20,7 @@ class Placement {
 
     const runtime::Device& device() const { return device_; }
     int target() const;  // 942, 950
+    DeviceShape shape() const;
 
     // A result or a workspace. Under checks it is NaN in every dtype until it is written.
     Tensor empty(std::span<const int64_t> sizes, Dtype dtype) const;

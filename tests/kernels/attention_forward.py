@@ -13,7 +13,7 @@ import numpy as np
 
 from hipkittens._installation import pack
 from tests.host_build import ROOT, build
-from tests.kernels.gemm_plan import from_bits
+from tests.kernels.gemm_plan import COMPUTE_UNITS, from_bits
 from tests.oracles.philox import dropped_fraction, kept_weights
 from tests.simulated_device import TARGETS, Module
 
@@ -22,7 +22,7 @@ VARIANTS = (ROOT / "csrc/kernels/attention/variants.def").read_text()
 ROWS = {
     name: (targets, element, int(head_dim), int(waves), dropout == "true")
     for name, targets, element, head_dim, waves, dropout in re.findall(
-        r"^ROW\(forward, (\w+), (\w+), (\w+), (\d+), (\d+), \w+, (true|false)\)", VARIANTS, re.M
+        r"^ROW\(forward, (\w+), (\w+), (\w+), (\d+), (\d+), \w+, \w+, (true|false)\)", VARIANTS, re.M
     )
 }
 CASES = [
@@ -39,7 +39,8 @@ class Layout(ctypes.Structure):
 class Shared(ctypes.Structure):
     """attention::Problem of csrc/kernels/attention/plan.h."""
 
-    _fields_ = [("target", ctypes.c_int), ("compute_units", ctypes.c_int), ("element", ctypes.c_int32),
+    _fields_ = [("target", ctypes.c_int), ("compute_units", ctypes.c_int), ("xcds", ctypes.c_int),
+                ("element", ctypes.c_int32),
                 *((name, ctypes.c_int64) for name in ("batch", "n_q", "n_k", "heads", "key_heads", "head_dim")),
                 ("scale", ctypes.c_double), ("causal", ctypes.c_bool), ("window_left", ctypes.c_int64),
                 ("window_right", ctypes.c_int64), ("first_q", ctypes.c_void_p), ("first_k", ctypes.c_void_p),
@@ -63,7 +64,7 @@ class Problem(ctypes.Structure):
 def probe() -> ctypes.CDLL:
     directory = pathlib.Path(tempfile.mkdtemp(prefix="attention_probe"))
     path = build(directory / "libattention_probe.so",
-                 ["tests/kernels/attention_probe.cpp", "csrc/kernels/attention/plan.cpp"], "-O1", "-shared")  # fmt: skip
+                 ["tests/kernels/attention_probe.cpp", *map(str, (ROOT / "csrc/kernels/attention").glob("plan_*.cpp"))], "-O1", "-shared")  # fmt: skip
     library = ctypes.CDLL(str(path))
     library.probe_forward.restype = ctypes.c_char_p
     library.probe_forward.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64]
@@ -156,8 +157,8 @@ class Forward:
         self.regions = {"q": q_bits, "k": k_bits, "v": v_bits, "out": self.out, "lse": self.lse}
         self.seen = visible(n_q, n_k, causal, window)
         out_layout = Layout(self.out.ctypes.data, *(stride // 2 for stride in self.out.strides[:3]))
-        shared = Shared(int(target[3:]), 0, 0 if element == "bf16" else 1, batch, n_q, n_k, heads, key_heads, head_dim,
-                        self.scale, causal, *window)  # fmt: skip
+        shared = Shared(int(target[3:]), COMPUTE_UNITS[target], 8, 0 if element == "bf16" else 1, batch, n_q, n_k, heads,
+                        key_heads, head_dim, self.scale, causal, *window)  # fmt: skip
         self.factor: np.ndarray | float = 1.0  # of each weight
         if dropout_p:
             mask_seed = rng.integers(0, 1 << 64, 2, np.uint64)

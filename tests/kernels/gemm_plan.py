@@ -15,6 +15,7 @@ from hipkittens._installation import pack
 from tests.host_build import ROOT, build
 from tests.simulated_device import Module
 
+COMPUTE_UNITS = {"gfx942": 304, "gfx950": 256}  # MI300X, MI355X
 ELEMENT_TYPES = {"bf16": 0, "f16": 1, "f32": 2}
 VARIANTS = (ROOT / "csrc/kernels/gemm/variants.def").read_text()
 # name -> (targets, orientation, input, tile_m, tile_n, tile_k)
@@ -49,6 +50,7 @@ class Problem(ctypes.Structure):
     _fields_ = [
         ("target", ctypes.c_int),
         ("compute_units", ctypes.c_int),
+        ("xcds", ctypes.c_int),
         ("input", ctypes.c_int32),
         ("output", ctypes.c_int32),
         ("m", ctypes.c_int64),
@@ -107,14 +109,16 @@ def shape(
     element: str = "bf16",
     output: str | None = None,
     compute_units: int = 0,
+    xcds: int = 8,
     data: int = 1 << 20,
 ) -> Problem:
-    """A problem of contiguous matrices at an address that is never read."""
+    """A problem of contiguous matrices at an address that is never read, for MI300X or MI355X where nothing else is said."""
     a = Matrix(data, m if orientation[0] == "t" else k, m * k, orientation[0] == "t")
     b = Matrix(data, k if orientation[1] == "t" else n, n * k, orientation[1] == "t")
     return Problem(
         int(target[3:]),
-        compute_units,
+        compute_units or COMPUTE_UNITS[target],
+        xcds,
         ELEMENT_TYPES[element],
         ELEMENT_TYPES[output or element],
         m,
@@ -221,7 +225,8 @@ class Gemm:
 
         self.problem = Problem(
             int(target[3:]),
-            0,
+            COMPUTE_UNITS[target],
+            8,
             ELEMENT_TYPES[element],
             ELEMENT_TYPES[output],
             m,

@@ -47,7 +47,8 @@ class Backward(Forward):
 
     def __init__(self, *arguments, grad_lse: bool = False, compute_units: int = 0, **options):
         super().__init__(*arguments, **options)
-        self.problem.shared.compute_units = compute_units
+        if compute_units:
+            self.problem.shared.compute_units = compute_units
         rng = np.random.default_rng(17)
         exact, exact_lse, *_ = self.expected()
         forward, element = self.problem, self.element

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 from gemm_model import DEVICES, microseconds, modelled, tiles
 
-from tests.kernels.gemm_plan import ROWS, PlanError, make_plan, shape, suitable
+from tests.kernels.gemm_plan import ROWS, Order, PlanError, make_plan, shape, suitable
 from tests.simulated_device import TARGETS
 
 
@@ -92,6 +92,32 @@ def test_grids_cover_the_product_and_arguments_say_so():
     assert make_plan(shape("gfx950", 1000, 2000, 512), "nt_bf16_128x128x64", 5)["splits"] == 4
 
 
+def order_of(problem):
+    """The TileOrder that GemmArguments end with; four bytes of padding follow it."""
+    arguments = bytes.fromhex(make_plan(problem, "nt_bf16_128x128x64")["launches"][0]["arguments"])
+    return Order.from_buffer_copy(arguments, len(arguments) - 4 - ctypes.sizeof(Order))
+
+
+@pytest.mark.parametrize("xcds", [1, 2, 4, 6, 8])
+def test_tiles_are_ordered_for_the_xcds_of_the_device(xcds):
+    large, small = (
+        order_of(shape("gfx942", m, 1024, 1024, compute_units=38 * xcds, xcds=xcds)) for m in (16384, 384)
+    )
+    assert (large.tiles_m, large.tiles_n, large.window_rows) == (128, 8, 8) and large.xcd_chunk == 64
+    assert (small.tiles_m, small.tiles_n, small.window_rows) == (3, 8, 3) and small.xcd_chunk == min(
+        9, 24 // xcds
+    )
+    assert large.xcds == small.xcds == xcds
+
+
+def test_splits_are_for_the_compute_units_of_the_device():
+    def workgroups(units):
+        plan = make_plan(shape("gfx942", 256, 256, 8192, compute_units=units))
+        return plan["launches"][0]["grid"][0] * plan["splits"]
+
+    assert workgroups(20) <= 20 < workgroups(80) <= 80 < workgroups(304) <= 304
+
+
 def test_the_plan_is_pure():
     problem = shape("gfx950", 777, 555, 333 * 2)
     assert make_plan(problem) == make_plan(problem)
@@ -109,6 +135,8 @@ def changed(**fields):
     ("fields", "message"),
     [
         ({"target": 908}, "gfx908 has no kernels"),
+        ({"compute_units": 0}, "no compute units or no XCDs"),
+        ({"xcds": 0}, "no compute units or no XCDs"),
         ({"m": 0}, "m = 0 is not in"),
         ({"k": -1}, "k = -1 is not in"),
         ({"n": 1 << 31}, "n = 2147483648 is not in"),

@@ -4,6 +4,8 @@
 // FAKE_HIP_LOG      file that gets a line per call: name and arguments
 // FAKE_HIP_DEVICES  number of devices (default 1; 0 answers hipErrorNoDevice)
 // FAKE_HIP_ARCH     architecture of device i is entry i of this comma-separated list (default gfx942 for all)
+// FAKE_HIP_UNITS    compute units of every device (default 304)
+// FAKE_HIP_XCDS     XCDs of every device (default: the attribute is unknown, as to ROCm 6)
 // FAKE_HIP_FAIL     name of a function that fails with hipErrorUnknown
 // Compiled with -DFAKE_HIP_OLD it lacks hipGetDevicePropertiesR0600, as ROCm 5 does.
 #include <cstdio>
@@ -74,10 +76,15 @@ EXPORT hipError_t hipGetDevicePropertiesR0600(void* properties, int device) {
 }
 #endif
 EXPORT hipError_t hipDeviceGetAttribute(int* value, int attribute, int device) {
-    *value = attribute == hipDeviceAttributeMultiprocessorCount       ? 304
+    const std::string xcds = environment("FAKE_HIP_XCDS", "");
+    *value = attribute == hipDeviceAttributeMultiprocessorCount
+                 ? std::atoi(environment("FAKE_HIP_UNITS", "304").c_str())
              : attribute == hipDeviceAttributeMaxSharedMemoryPerBlock ? 65536
+             : attribute == hipDeviceAttributeNumberOfXccs            ? std::atoi(xcds.c_str())
                                                                       : -1;
-    return record("hipDeviceGetAttribute", " %d %d", attribute, device);
+    const bool is_unknown = attribute == hipDeviceAttributeNumberOfXccs && xcds.empty();
+    const hipError_t error = record("hipDeviceGetAttribute", " %d %d", attribute, device);
+    return is_unknown ? hipErrorInvalidValue : error;
 }
 EXPORT hipError_t hipModuleLoadData(hipModule_t* module, const void* image) {
     *module = reinterpret_cast<hipModule_t>(0x1000);

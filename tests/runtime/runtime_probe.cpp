@@ -119,9 +119,9 @@ int main(int count, char** words) {
             std::printf("%s\n", hipkittens_runtime_hip_status());
         } else if (command == "device" && count == 3) {
             const Device& device = hip_device(std::atoi(words[2]));
-            std::printf("%s | %s | %d CUs | %d bytes of LDS | %s\n", device.arch.c_str(), device.name.c_str(),
-                        device.compute_units, device.lds_bytes,
-                        device.library->is_simulator() ? "simulator" : "hip");
+            std::printf("%s | %s | %d CUs | %d XCDs | %d bytes of LDS | %s\n", device.arch.c_str(),
+                        device.name.c_str(), device.processors.compute_units, device.processors.xcds,
+                        device.lds_bytes, device.library->is_simulator() ? "simulator" : "hip");
         } else if (command == "add" && count == 5) {
             add_code_object(words[2], words[3], read(words[4]));
             add_code_object(words[2], words[3], read(words[4]));

@@ -181,8 +181,9 @@ def test_a_missing_function_is_named_with_its_library(machine):
 
 def test_device(machine):
     path = machine.install("libamdhip64.so")
-    environment = {"HIPKITTENS_LIBHIP_PATH": path, "FAKE_HIP_DEVICES": "2", "FAKE_HIP_ARCH": "gfx942,gfx950"}
-    text = "Fake Instinct | 304 CUs | 65536 bytes of LDS | hip"
+    environment = {"HIPKITTENS_LIBHIP_PATH": path, "FAKE_HIP_DEVICES": "2", "FAKE_HIP_ARCH": "gfx942,gfx950",
+                   "FAKE_HIP_XCDS": "8"}  # fmt: skip
+    text = "Fake Instinct | 304 CUs | 8 XCDs | 65536 bytes of LDS | hip"
     assert machine.run("device", "0", **environment) == f"gfx942 | {text}"
     assert machine.run("device", "1", **environment) == f"gfx950 | {text}"
     assert machine.run("device", "2", **environment) == f"error: HIP device 2 does not exist; {path} has 2"
@@ -190,6 +191,39 @@ def test_device(machine):
     assert other.startswith(
         "error: HIP device 0 (Fake Instinct) is a gfx1100; hipkittens has kernels for gfx942"
     )
+
+
+def processors(machine, arch, units, **environment):
+    path = machine.install("libamdhip64.so")
+    said = machine.run(
+        "device",
+        "0",
+        HIPKITTENS_LIBHIP_PATH=path,
+        FAKE_HIP_ARCH=arch,
+        FAKE_HIP_UNITS=str(units),
+        **environment,
+    )
+    return int(said.split(" | ")[3].removesuffix(" XCDs"))
+
+
+@pytest.mark.parametrize("xcds", [1, 2, 4, 6, 8])
+def test_xcds_are_what_the_device_says(machine, xcds):
+    assert processors(machine, "gfx942", 304, FAKE_HIP_XCDS=str(xcds)) == xcds
+    assert "hipGetLastError" not in machine.calls()
+
+
+@pytest.mark.parametrize(
+    ("arch", "units", "xcds"),
+    [
+        *(("gfx942", 38 * xcds, xcds) for xcds in (1, 2, 4, 6, 8)),  # MI300X whole and in parts, MI300A
+        *(("gfx942", 20 * xcds, xcds) for xcds in (1, 2, 4)),  # MI308X
+        *(("gfx950", 32 * xcds, xcds) for xcds in (1, 2, 4, 8)),
+    ],
+)
+def test_xcds_that_rocm_6_does_not_say_follow_from_the_compute_units(machine, arch, units, xcds):
+    assert processors(machine, arch, units) == xcds
+    assert "hipGetLastError" in machine.calls()  # the failed question is not left for PyTorch to find
+    assert processors(machine, arch, units, FAKE_HIP_XCDS="0") == xcds
 
 
 # --- launching on HIP ---------------------------------------------------------------------------------------
@@ -207,6 +241,8 @@ def test_calls_of_a_launch_and_their_order(machine):
         "hipGetDeviceCount",
         "hipGetDevicePropertiesR0600 0",
         "hipDeviceGetAttribute 63 0",
+        "hipDeviceGetAttribute 10018 0",
+        "hipGetLastError",
         "hipDeviceGetAttribute 74 0",
         "hipGetDevice",
         "hipModuleLoadData 7fELF device 0",
@@ -311,7 +347,7 @@ def test_the_hip_path_reaches_the_simulator_as_a_system_library(machine):
     """The table of functions is the same: the simulator can stand in for libamdhip64."""
     environment = {"HIPKITTENS_LIBHIP_PATH": os.path.realpath(library_path())}
     assert machine.run("device", "1", **environment).startswith(
-        "gfx950 | AMD Instinct MI355X (simulated) | 256 CUs | 163840"
+        "gfx950 | AMD Instinct MI355X (simulated) | 256 CUs | 8 XCDs | 163840"
     )
     out = machine.run("launch", "hip:0", machine.code_object("gfx942"), "scale", "threads", **environment)
     assert out.splitlines()[-8:] == ["right"] * 8

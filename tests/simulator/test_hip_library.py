@@ -170,6 +170,7 @@ def test_devices(hip):
         got = {}
         for key, attribute in {
             "units": 63,
+            "xccs": 10018,
             "lds": 74,
             "wave": 87,
             "threads": 56,
@@ -180,6 +181,7 @@ def test_devices(hip):
             got[key] = value.value
         assert got == {
             "units": compute_units,
+            "xccs": 8,
             "lds": lds,
             "wave": 64,
             "threads": 1024,

@@ -13,8 +13,8 @@ struct TensorArgument {
     int64_t batch_stride, row_stride, head_stride;
 };
 
-// Which keys a query sees. Both sequences end together: query i stands at key i + n_k - n_q and sees `left` keys
-// before that place and `right` keys after it.
+// Which keys a query sees. Both sequences end together: query i is aligned with key i + n_k - n_q and sees `left` keys
+// before that one and `right` keys after it.
 struct Mask {
     int32_t n_q, n_k;
     int32_t left, right;
@@ -42,14 +42,14 @@ struct Mask {
 inline constexpr int32_t unlimited = 1 << 30;
 inline constexpr int64_t longest_sequence = (1 << 29) - 1;
 
-// Which rows belong to which batch. Packed sequences lie one after the other in tensors of batch 1: those of batch b are
+// Which rows belong to which batch. Packed sequences follow each other in tensors of batch 1: those of batch b are
 // rows first[b] .. first[b+1]-1. The tensors of a padded batch have a batch dimension, and rows mask.n_q and mask.n_k.
 struct PackedSequences {
     const int32_t *first_q, *first_k;  // null: a padded batch
     int64_t rows_q;                    // of all sequences together, for statistics per query
 };
 
-// One batch of a problem: its place in the tensors and its own mask.
+// One batch of a problem: where it is in the tensors, and its mask.
 struct Sequence {
     int64_t batch;             // 0 when packed
     int64_t first_q, first_k;  // rows before it; 0 when not packed
@@ -65,7 +65,7 @@ constexpr Sequence sequence_of(int batch, const Mask& mask, const PackedSequence
         {packed.first_q[batch + 1] - first_q, packed.first_k[batch + 1] - first_k, mask.left, mask.right}};
 }
 
-// Weights are dropped with probability threshold / 2^16, and the rest multiplied by scale (dropout.h).
+// Elements of P are dropped with probability threshold / 2^16, and the rest multiplied by scale (dropout.h).
 struct Dropout {
     const uint64_t*
         seed;  // two: the generator's key, and in the low half of the second a part of the counter
@@ -77,9 +77,9 @@ struct Dropout {
 struct WorkgroupOrder {
     int32_t tiles, heads, batch;  // along the rows of one head
     int32_t splits;               // of the other side's rows, each a workgroup's
-    int32_t together;             // heads that take turns: first a tile of each, then the next tile of each
-    int32_t descending;           // from the last tile to the first
-    uint32_t xcds, chunk;         // chunked_workgroup
+    int32_t together;      // heads whose tiles alternate: first a tile of each, then the next tile of each
+    int32_t descending;    // from the last tile to the first
+    uint32_t xcds, chunk;  // chunked_workgroup
 };
 
 struct TileCoordinate {
@@ -117,7 +117,7 @@ struct ForwardArguments {
     TensorArgument q, k, v, out;  // out is written
     // [batch, heads, n_q], or [heads, rows_q] of packed sequences; natural logarithm.
     float* lse;
-    // Of order.splits > 1, instead of out and lse: per part the normalised rows [part, (as lse), head_dim] and their lse.
+    // Of order.splits > 1, instead of out and lse: per split the normalised rows [split, (as lse), head_dim] and their lse.
     float *partial_out, *partial_lse;
     Mask mask;
     PackedSequences packed;
@@ -129,14 +129,14 @@ struct ForwardArguments {
     Dropout dropout;   // of kernels that drop
 };
 
-// The kernel that joins the parts; one row of one head per 16 lanes.
+// The kernel that joins the splits; one row of one head per 16 lanes.
 struct CombineArguments {
     const float *partial_out, *partial_lse;
     TensorArgument out;
     float* lse;
     int64_t rows;           // of all heads and batches
     int64_t rows_per_head;  // n_q, or rows_q of packed sequences
-    int32_t heads, parts, head_dim;
+    int32_t heads, splits, head_dim;
 };
 
 }  // namespace hipkittens::attention

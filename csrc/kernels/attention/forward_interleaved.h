@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "forward_wave.h"
+#include "staged_queries.h"
 
 namespace hipkittens::attention {
 
@@ -17,19 +18,15 @@ struct InterleavedForward : ForwardWave<config> {
         typename Wave::ValueTile;
     using Wave::all, Wave::arguments, Wave::direct, Wave::keys, Wave::output, Wave::own, Wave::query,
         Wave::softmax;
-    static_assert(!config.dropout, "only the simple schedule drops weights");
+    static_assert(!config.dropout && config.query_rows == QueryRows::of_head, "the simple schedule has both");
     // Tiles in LDS: those that are read, and those in flight. At the barrier of tile t, loads are issued for the keys of tile
     // t + 2 and the values of tile t + 2. Through registers, values are committed to LDS a barrier later: t + 1.
     static constexpr int key_tiles = 2, value_tiles = direct ? 3 : 2;
     static constexpr int key_bytes = key_tiles * KeyTile::bytes, value_bytes = value_tiles * ValueTile::bytes;
     // Queries come through LDS as well, where later values will be.
-    using QueryTile = kittens::st<T, config.queries(), config.head_dim, kittens::Access::rows>;
-    using QueryLoads = kittens::global_to_shared<QueryTile, config.threads(), forward_fill>;
-    using QueryReader =
-        kittens::base_tile_reader<T, kittens::row_l, kittens::rt_32x16,
-                                  kittens::st<T, Wave::queries, config.head_dim, kittens::Access::rows>>;
+    using Staged = StagedQueries<T, config.waves, config.head_dim>;
     static constexpr int query_offset = key_bytes + ValueTile::bytes,
-                         query_end = Wave::queries_through_lds ? query_offset + QueryTile::bytes : 0;
+                         query_end = Wave::queries_through_lds ? query_offset + Staged::bytes : 0;
     static constexpr int lds_bytes =
         query_end > key_bytes + value_bytes ? query_end : key_bytes + value_bytes;
     static_assert(lds_bytes * (8 / config.waves) <= kittens::target.lds_bytes, "two waves on each SIMD");
@@ -78,20 +75,20 @@ struct InterleavedForward : ForwardWave<config> {
     Keys key_loads;
     Values value_loads;
     FullyVisibleKeys unmasked;
-    TileWindows k_source, v_source;
+    kittens::tile_iterator<kittens::tiles_of_rows> k_source, v_source;
     kittens::buffer view;  // of the loads that are being issued
     typename Keys::Reader key_reader;
     typename Values::Reader value_reader;
     Fragment fragments[steps];  // of keys, then of values, one after the other in the same registers
     Scores s[2];
     Probabilities p[2];
-    Pair power, previous_power;  // of a pair of scores
+    Pair exponentials, previous_exponentials;  // of a pair of scores
     float second_exponent;
 
     KITTENS_DEVICE InterleavedForward(const ForwardArguments& arguments, kittens::shared_byte* lds)
         : Wave(arguments),
           lds(lds),
-          unmasked(Wave::sequence.mask, Wave::first_query, Wave::first_query + Wave::queries, chunk),
+          unmasked(Wave::sequence.mask, Wave::first_query, Wave::past_query, chunk),
           key_reader(lds),
           value_reader(lds + key_bytes) {}
 
@@ -116,9 +113,9 @@ struct InterleavedForward : ForwardWave<config> {
             step == 0 ? Accumulator{} : scores.tiles[0][0]);
     }
     template <int step>
-    KITTENS_DEVICE void mma_pv(const Probabilities& weights) {
+    KITTENS_DEVICE void mma_pv(const Probabilities& probabilities) {
         auto& o = output.tiles[0][step % columns];
-        o = kittens::multiply_base<kittens::row_l, kittens::rt_32x32>(weights.tiles[0][step / columns],
+        o = kittens::multiply_base<kittens::row_l, kittens::rt_32x32>(probabilities.tiles[0][step / columns],
                                                                       fragments[step], o);
     }
     template <int pair>
@@ -160,19 +157,19 @@ struct InterleavedForward : ForwardWave<config> {
     // A softmax step is half a pair: both exponents and the first exponential; the second exponential, and, a pair later,
     // the sum and the conversion.
     template <int item>
-    KITTENS_DEVICE void softmax_step(const Scores& scores, Probabilities& weights, Pair& sum) {
+    KITTENS_DEVICE void softmax_step(const Scores& scores, Probabilities& probabilities, Pair& sum) {
         constexpr int pair = item / 2;
         if constexpr (item % 2 == 0) {
-            const Pair before = power;
+            const Pair before = exponentials;
             if constexpr (pair < pairs) {
-                power[0] = kittens::exponential_base_2(softmax.template exponent<2 * pair>(scores));
+                exponentials[0] = kittens::exponential_base_2(softmax.template exponent<2 * pair>(scores));
                 second_exponent = softmax.template exponent<2 * pair + 1>(scores);
             }
-            if constexpr (pair > 0) convert_pair<pair - 1>(weights, before);
-            previous_power = before;
+            if constexpr (pair > 0) convert_pair<pair - 1>(probabilities, before);
+            previous_exponentials = before;
         } else {
-            power[1] = kittens::exponential_base_2(second_exponent);
-            if constexpr (pair > 0) sum += previous_power;
+            exponentials[1] = kittens::exponential_base_2(second_exponent);
+            if constexpr (pair > 0) sum += previous_exponentials;
         }
     }
 
@@ -207,34 +204,31 @@ struct InterleavedForward : ForwardWave<config> {
             kittens::work<refill_slots>([&](auto n) KITTENS_INLINE { refill<n.value>(); }),
             kittens::work<fences>([](auto) KITTENS_INLINE {}));
         softmax_step<2 * pairs>(s[half], p[half], sum);
-        sum += previous_power;
-        softmax.template settle<T>(sum[0] + sum[1], s[half], output,
-                                   [&](auto pair, Pair values)
-                                       KITTENS_INLINE { convert_pair<pair.value>(p[half], values); });
+        sum += previous_exponentials;
+        softmax.template finish_chunk<T>(sum[0] + sum[1], s[half], output,
+                                         [&](auto pair, Pair values)
+                                             KITTENS_INLINE { convert_pair<pair.value>(p[half], values); });
         if constexpr (half == 1) value_reader.move(value_read.advance());
         if constexpr (!last) mask_scores(s[1 - half], key + chunk);
     }
     KITTENS_DEVICE void mask_scores(Scores& scores, int key) const {
         if (!unmasked.holds(key)) [[unlikely]]
-            apply_mask<KeyColumns>(scores,
-                                   visible_keys<KeyColumns>(Wave::sequence.mask, Wave::first_query, key),
-                                   -__builtin_inff());
+            apply_mask<KeyColumns>(scores, Wave::visible_keys(key), -__builtin_inff());
     }
 
     KITTENS_DEVICE void run() {
         int key = Wave::first_tile_key();
         if (key < all.past) {
             const auto k = Wave::keys_of(arguments.k), v = Wave::keys_of(arguments.v);
-            k_source.begin<keys>(k, key, all.past, loads_lead<typename Keys::Loads>());
-            v_source.begin<keys>(v, key, all.past, loads_lead<typename Values::Loads>());
+            k_source = Wave::template tiles_of<typename Keys::Loads>(k);
+            v_source = Wave::template tiles_of<typename Values::Loads>(v);
             key_loads.init_offsets(k.row_bytes(), arguments.head_dim);
             value_loads.loads.init_offsets(v.row_bytes());
-            int left = k_source.left;  // tiles whose barriers are ahead
             // Tiles that this wave has work in; it sees nothing beyond.
             const int past = own.past < all.past ? own.past : all.past;
             int mine = kittens::uniform(past > key ? (past - key + keys - 1) / keys : 0);
-            left -= mine;
-            begin();
+            int left = k_source.left - mine;  // tiles that only others have work in
+            prologue();
             if (mine > 0) {
                 start(key);
                 attend<0, true, false>(key);
@@ -246,13 +240,13 @@ struct InterleavedForward : ForwardWave<config> {
                 attend<1, false, true>(key + chunk);
                 kittens::for_each_index<steps>([&](auto at) KITTENS_INLINE { mma_pv<at.value>(p[1]); });
             }
-            // The others go on with what this wave helps to load.
+            // This wave helps to load them.
             for (; left > 0; --left) {
                 wait_and_barrier();
                 kittens::for_each_index<refill_items>([&](auto piece)
                                                           KITTENS_INLINE { refill<piece.value>(); });
             }
-            // The output goes out through LDS: nothing of any wave may still be on its way there.
+            // The output is staged in LDS: no load of any wave may be in flight to it.
             if constexpr (direct) kittens::wait_vector_memory<0>();
         }
         kittens::barrier();
@@ -261,20 +255,13 @@ struct InterleavedForward : ForwardWave<config> {
     }
 
   private:
-    template <class Loads>
-    static constexpr uint32_t loads_lead() {
-        if constexpr (direct)
-            return Loads::lead;
-        else
-            return 0;
-    }
     // What the barriers of two tiles before the first would have issued.
-    KITTENS_DEVICE void begin() {
+    KITTENS_DEVICE void prologue() {
         if constexpr (direct) {
-            issue_queries();
+            Staged::issue(Wave::queries_of(arguments.q), Wave::first_query, lds + query_offset);
             issue_keys(0);
             kittens::wait_vector_memory<key_loads_per_tile>();
-            read_queries();
+            Staged::read(query, Wave::query_sign(), lds + query_offset);
             issue_values(0);
             kittens::wait_vector_memory<value_loads_per_tile>();
             kittens::s_barrier();
@@ -297,34 +284,6 @@ struct InterleavedForward : ForwardWave<config> {
     }
     KITTENS_DEVICE void issue_values(uint32_t offset) {
         value_loads.loads.issue_prepared(v_source.next(), value_tile(offset));
-    }
-    // Each wave its own: 16 lanes side by side instead of 16 rows, and nobody to wait for.
-    KITTENS_DEVICE void issue_queries() {
-        const auto source = Wave::queries_of(arguments.q);
-        const bool inside = Wave::first_query < source.rows;
-        kittens::buffer from = source.window(inside ? Wave::first_query : 0, 0).view();
-        if (!inside) from.bytes = 0;
-        QueryLoads loads;
-        loads.init_offsets(source.row_bytes());
-        const int thread = kittens::thread_id();
-#pragma unroll
-        for (int pass = 0; pass < QueryLoads::passes; ++pass) {
-            const kittens::Coordinate at = QueryLoads::position(pass, thread);
-            const uint32_t moved =
-                (at.row / Wave::queries * Wave::queries) * static_cast<uint32_t>(source.row_bytes());
-            loads.offsets[pass] = at.col < source.cols ? loads.offsets[pass] - moved : kittens::out_of_range;
-        }
-        loads.issue(from, {lds + query_offset});
-    }
-    KITTENS_DEVICE void read_queries() {
-        const QueryReader reader(lds + query_offset + kittens::wave_id() * (QueryTile::bytes / config.waves));
-        const uint32_t sign = arguments.negated ? 0x80008000u : 0;
-        kittens::for_each_index<steps>([&](auto at) KITTENS_INLINE {
-            const auto values =
-                __builtin_bit_cast(kittens::b128, reader.template read<0, at.value * 16>()) ^ sign;
-            query[at.value / 2].tiles[0][at.value % 2] = __builtin_bit_cast(Fragment, values);
-        });
-        kittens::wait_lds<0>();
     }
     // The scores of chunk 0, and the keys of chunk 1.
     KITTENS_DEVICE void start(int key) {

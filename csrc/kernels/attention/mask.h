@@ -21,10 +21,10 @@ struct KeyRange {
         if (splits == 1 || past <= first) return range;
         const int begin = first / count * count;
         const uint32_t tiles = static_cast<uint32_t>(past - begin + count - 1) / count;
-        const int share = (tiles + splits - 1) / static_cast<uint32_t>(splits) * count;
-        const int from = begin + split * share;
+        const int length = (tiles + splits - 1) / static_cast<uint32_t>(splits) * count;
+        const int from = begin + split * length;
         if (from > range.first) range.first = from;
-        if (from + share < range.past) range.past = from + share;
+        if (from + length < range.past) range.past = from + length;
         return range;
     }
     // Do all of queries begin .. end-1 see all of keys key .. key+count-1?
@@ -72,7 +72,8 @@ KITTENS_DEVICE void apply_mask(Vector& scores, int first, const Visible& visible
         const int column = number / per_lane * Columns::cols +
                            kittens::row_layout(Columns::value(), 0, number % per_lane).col;
         if (!visible.holds(column)) scores[e] = fill;
-        if (fence_every && e % fence_every == fence_every - 1) kittens::schedule_fence();
+        if constexpr (fence_every > 0)
+            if (e % fence_every == fence_every - 1) kittens::schedule_fence();
     }
 }
 // A tile of one row per lane.
@@ -86,12 +87,17 @@ KITTENS_DEVICE void apply_mask(kittens::rt<T, rows, cols, kittens::row_l, Shape>
         apply_mask<Columns, fence_every>(scores.tiles[0][j], j * Tile::per_lane, visible, fill);
 }
 
-// The keys that this lane's query sees: the tile begins at (query, key) of the sequences.
+// The keys that this lane's query sees, columns counted from `key`. visible_keys: the tile's rows are queries from `query` on.
+template <class Columns>
+KITTENS_DEVICE Visible keys_visible_to(const Mask& mask, int own_query, int key) {
+    const int own_col = kittens::row_layout(Columns::value(), kittens::lane_id(), 0).col;
+    return Visible::between(mask.first_key(own_query) - key - own_col,
+                            mask.last_key(own_query) - key - own_col);
+}
 template <class Columns>
 KITTENS_DEVICE Visible visible_keys(const Mask& mask, int query, int key) {
-    const kittens::Coordinate own = kittens::row_layout(Columns::value(), kittens::lane_id(), 0);
-    return Visible::between(mask.first_key(query + own.row) - key - own.col,
-                            mask.last_key(query + own.row) - key - own.col);
+    const int own_row = kittens::row_layout(Columns::value(), kittens::lane_id(), 0).row;
+    return keys_visible_to<Columns>(mask, query + own_row, key);
 }
 // The queries that this lane's key sees.
 template <class Columns>

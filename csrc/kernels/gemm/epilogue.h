@@ -9,7 +9,7 @@ namespace hipkittens::gemm {
 using kittens::vec;
 
 // What a workgroup computes: its tile begins at row m, column n of the product.
-struct WorkgroupPlace {
+struct TileCoordinate {
     int m, n, split;
     int64_t batch;
 };
@@ -172,14 +172,14 @@ KITTENS_DEVICE void add_bias(Accumulator (&bands)[down][across], const GemmArgum
 // `lds`: lds_bytes of the wave's own that nothing is under way to.
 template <int lds_bytes, class Accumulator, int down, int across>
 KITTENS_DEVICE void store_product(Accumulator (&bands)[down][across], const GemmArguments& arguments,
-                                  WorkgroupPlace place, int row, int col, int step_m, int step_n,
+                                  TileCoordinate tile, int row, int col, int step_m, int step_n,
                                   kittens::shared_byte* lds) {
-    if (arguments.bias) add_bias(bands, arguments, place.n + col, step_n);
+    if (arguments.bias) add_bias(bands, arguments, tile.n + col, step_n);
     const bool single = arguments.output == ElementType::f32;
     const int size = single ? 4 : 2;
     char* data = static_cast<char*>(const_cast<void*>(arguments.c.data)) +
-                 (place.batch * arguments.c.batch_stride + place.split * arguments.c_split_stride) * size;
-    const int64_t begin = (place.m * arguments.c.leading_stride + place.n) * size;
+                 (tile.batch * arguments.c.batch_stride + tile.split * arguments.c_split_stride) * size;
+    const int64_t begin = (tile.m * arguments.c.leading_stride + tile.n) * size;
     const int64_t end = ((arguments.m - 1) * arguments.c.leading_stride + arguments.n) * size;
     const kittens::buffer destination = kittens::global_window{data + begin, end - begin}.view();
 
@@ -196,7 +196,7 @@ KITTENS_DEVICE void store_product(Accumulator (&bands)[down][across], const Gemm
         const Stores stores{lds,
                             destination,
                             static_cast<uint32_t>(arguments.c.leading_stride) * size,
-                            arguments.n - place.n,
+                            arguments.n - tile.n,
                             own_lane(),
                             row,
                             col};

@@ -19,14 +19,6 @@ constexpr int64_t reach_bytes = 0xfff00000;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-const kittens::Target& target_of(const Problem& problem) {
-    return problem.target == kittens::gfx942.number ? kittens::gfx942 : kittens::gfx950;
-}
-
-int compute_units(const Problem& problem) {
-    return problem.compute_units > 0 ? problem.compute_units : target_of(problem).compute_units;
-}
-
 struct Stored {
     int64_t rows, cols;
 };
@@ -42,8 +34,9 @@ Matrix normalized(Matrix matrix, Stored stored) {
 
 void check(const Problem& p) {
     auto refuse = [](const std::string& text) { throw std::invalid_argument("gemm: " + text); };
-    if (p.target != 942 && p.target != 950)
-        refuse("target gfx" + std::to_string(p.target) + " has no kernels; gfx942 and gfx950 have");
+    if (p.device.target != 942 && p.device.target != 950)
+        refuse("target gfx" + std::to_string(p.device.target) + " has no kernels; gfx942 and gfx950 have");
+    if (p.device.compute_units < 1 || p.device.xcds < 1) refuse("the device has no compute units or no XCDs");
     if (p.input == ElementType::f32) refuse("operands are bf16 or f16");
     auto extent = [&](const char* name, int64_t value) {
         if (value < 1 || value > largest_extent)
@@ -87,7 +80,7 @@ TileOrder order_of(const Problem& p, const GemmConfig& config) {
     TileOrder order{};
     order.tiles_m = static_cast<uint32_t>(divide_up(p.m, config.tile_m));
     order.tiles_n = static_cast<uint32_t>(divide_up(p.n, config.tile_n));
-    order.xcds = target_of(p).xcds;
+    order.xcds = static_cast<uint32_t>(p.device.xcds);
     const uint32_t tiles = order.tiles_m * order.tiles_n;
     order.window_rows = std::min(order.tiles_m, tiles >= 1024 ? 8u : 4u);
     order.xcd_chunk = std::max(1u, std::min(order.window_rows * order.window_rows, tiles / order.xcds));
@@ -143,7 +136,7 @@ const Cost& cost_of(int target, const GemmConfig& config, int64_t concurrent) {
 // tiles. What a K tile costs lies between a grid whose workgroups share what they read and one that reads everything
 // from memory, by how much of what it loads no other workgroup has loaded.
 double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) {
-    const double units = compute_units(p);
+    const double units = p.device.compute_units;
     const int64_t tiles_m = divide_up(p.m, config.tile_m), tiles_n = divide_up(p.n, config.tile_n);
     const int64_t workgroups = tiles_m * tiles_n * p.batch * splits;
     const double k_tiles = static_cast<double>(divide_up(divide_up(p.k, config.tile_k), splits));
@@ -153,15 +146,15 @@ double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) 
     auto round = [&](const Cost& cost) {
         return cost.round + k_tiles * (cost.k_tile + streamed * (cost.k_tile_streamed - cost.k_tile));
     };
-    const int64_t each = divide_up(workgroups, compute_units(p));
-    const Cost& full = cost_of(p.target, config, each);
+    const int64_t each = divide_up(workgroups, p.device.compute_units);
+    const Cost& full = cost_of(p.device.target, config, each);
     const int64_t full_rounds = each / full.concurrent;
     double clocks = full.launch;
     if (full_rounds > 0) clocks += round(full) + (full_rounds - 1) * std::max(full.least, round(full));
-    if (each % full.concurrent) clocks += round(cost_of(p.target, config, each % full.concurrent));
+    if (each % full.concurrent) clocks += round(cost_of(p.device.target, config, each % full.concurrent));
     if (splits > 1)
         for (const ReduceCost& cost : reduce_costs)
-            if (cost.target == p.target)
+            if (cost.target == p.device.target)
                 clocks += cost.launch + static_cast<double>(p.m) * p.n * p.batch / units *
                                             (cost.element + cost.partial * splits);
     return clocks;
@@ -182,7 +175,7 @@ int64_t largest_stride_bytes(const Problem& p, const GemmConfig& config) {
 
 bool suits(const GemmVariant& variant, const Problem& p) {
     const GemmConfig& config = variant.config;
-    if (!includes(variant.targets, p.target) || config.input != p.input) return false;
+    if (!includes(variant.targets, p.device.target) || config.input != p.input) return false;
     if (config.orientation != orientation_of(p)) return false;
     Problem q = p;
     q.a = normalized(p.a, stored_a(p));
@@ -244,7 +237,7 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
         part.b.data = advanced(b.data, first * b.batch_stride, 2);
         part.c.data =
             split ? advanced(nullptr, first * plane, 4) : advanced(c.data, first * c.batch_stride, out_size);
-        Launch launch{launch_of("gemm", variant.name, problem.target,
+        Launch launch{launch_of("gemm", variant.name, problem.device.target,
                                 {part.order.tiles_m * part.order.tiles_n, static_cast<uint32_t>(splits),
                                  static_cast<uint32_t>(batches)},
                                 config.threads(), part)};
@@ -265,7 +258,7 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
         reduce.output = problem.output;
         reduce.bias_type = problem.bias_type;
         Launch launch{launch_of(
-            "gemm", "reduce", problem.target,
+            "gemm", "reduce", problem.device.target,
             {static_cast<uint32_t>(divide_up(problem.n, reduce_threads)), static_cast<uint32_t>(problem.m),
              static_cast<uint32_t>(std::min(problem.batch - first, largest_batches_per_launch))},
             reduce_threads, reduce)};
@@ -288,8 +281,8 @@ Plan plan(const Problem& problem) {
         for (const int splits : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32}) {
             // The reduction has one row of workgroups per row of C (grid y); shorter parts than four K tiles would be
             // all beginning and end.
-            if (splits > 1 &&
-                (problem.m > 65535 || k_tiles / splits < 4 || tiles * splits > 4 * compute_units(problem)))
+            if (splits > 1 && (problem.m > 65535 || k_tiles / splits < 4 ||
+                               tiles * splits > 4 * problem.device.compute_units))
                 break;
             const double clocks = predicted_clocks(problem, variant.config, splits);
             if (!best || clocks < best_clocks) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "../device_shape.h"
 #include "../launch.h"
 #include "arguments.h"
 #include "kinds.h"
@@ -22,8 +23,7 @@ struct Matrix {
 
 // C[batch, m, n] = A[batch, m, k] B[batch, k, n] (+ bias[n])
 struct Problem {
-    int target = 0;         // 942 or 950
-    int compute_units = 0;  // of the device; 0: the target's usual count
+    DeviceShape device;
     ElementType input = ElementType::bf16, output = ElementType::bf16;
     int64_t m = 0, n = 0, k = 0, batch = 1;
     Matrix a, b, c;

@@ -73,9 +73,8 @@ uint32_t hardware_register(const Wave* wave, uint32_t number) {
             return (wave->lds_bytes + 511) / 512 << 12;
         case register_memory_bases:  // private in bits 15:0, shared in 31:16: bits 63:48 of the apertures
             return memory::private_aperture_high >> 16 | (memory::shared_aperture_high >> 16 << 16);
-        // Workgroups are dealt to the eight XCDs in turn.
         case register_xcc_id:
-            return wave->workgroup->linear_id % 8;
+            return wave->workgroup->linear_id % wave->workgroup->dispatch->xccs;
         default:
             return 0;  // no exception was raised, and no counter is shown
     }

@@ -159,6 +159,7 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     dispatch.trace = request.launch_trace;
     std::copy_n(request.grid_workgroups, 3, dispatch.grid_workgroups);
     std::copy_n(request.workgroup_size, 3, dispatch.workgroup_size);
+    dispatch.xccs = request.xccs;
     dispatch.lds_bytes = kernel.lds_bytes + request.dynamic_lds_bytes;
     if (!dispatch.entry) {
         result.error = "kernel " + kernel.name + ": its entry point holds no instruction";

@@ -26,6 +26,7 @@ struct LaunchRequest {
     bool record = false;                  // fill LaunchResult::record
     bool trace = false;                   // its trace too
     uint32_t compute_units = 304;         // bounds how many workgroups can be resident together
+    uint32_t xccs = 8;                    // workgroup i runs on XCC i % xccs
     uint32_t lds_bytes_per_compute_unit = 65536;
 };
 

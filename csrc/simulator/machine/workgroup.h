@@ -45,6 +45,7 @@ struct Dispatch {
     Settings settings;
     uint32_t grid_workgroups[3] = {1, 1, 1};
     uint32_t workgroup_size[3] = {1, 1, 1};
+    uint32_t xccs = 8;
     uint32_t lds_bytes = 0;  // static + dynamic
     const uint8_t* kernel_arguments = nullptr;
     std::vector<Region> regions;
@@ -60,6 +61,7 @@ struct Workgroup {
     uint32_t id[3] = {0, 0, 0};
     uint32_t linear_id = 0;
     std::vector<Wave*> waves;
+    bool shares_l1 = true;  // its waves run on one compute unit: not built for tgsplit
     uint8_t* lds = nullptr;
     uint64_t* block_counts =
         nullptr;  // executions of each block of the program, by all workgroups of a worker

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Whole launches in the cycle model: determinism, sampling, values left out, what is refused."""
 
+import ctypes
 import json
 import re
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 import hipkittens
 from hipkittens import _timing
-from tests.simulated_device import SimulatorError, pointers
+from tests.simulated_device import SimulatorError, library, pointers
 from tests.simulator.timing import timed_kernels
 from tests.simulator.timing.test_timing_units import copy
 from tests.simulator.timing.timed_kernels import Kernel, parameters
@@ -294,6 +295,68 @@ def test_a_kernel_for_another_target_is_refused():
             kernel.module.kernel("kernel").launch(pointers().ljust(64, b"\0"))
     finally:
         timed_kernels.end()
+
+
+def processors(device):
+    """Compute units and XCDs of simulated device 0, a gfx942, or 1, a gfx950."""
+    value, found = ctypes.c_int(), []
+    for attribute in (63, 10018):
+        assert library().hipDeviceGetAttribute(ctypes.byref(value), attribute, device) == 0
+        found.append(value.value)
+    return tuple(found)
+
+
+@pytest.mark.parametrize(
+    ("device", "parameters", "expected"),
+    [
+        ("MI300X", {}, (304, 8)),
+        ("MI308X", {}, (80, 4)),
+        ("MI325X", {}, (304, 8)),
+        ("MI350X", {}, (256, 8)),
+        ("MI355X", {}, (256, 8)),
+        ("MI300X", {"xcds": 6.0}, (228, 6)),  # MI300A
+        ("MI355X", {"xcds": 1.0}, (32, 1)),  # partition modes CPX, QPX, DPX
+        ("MI300X", {"xcds": 2.0}, (76, 2)),
+        ("MI355X", {"xcds": 4.0}, (128, 4)),
+    ],
+)
+def test_a_plan_is_for_the_device_that_is_modelled(device, parameters, expected):
+    """The simulated device has its compute units and XCDs, and an operation its tiles, on each of them."""
+    generator = torch.Generator().manual_seed(3)
+    a, b = (torch.randn(700, 128, generator=generator).bfloat16() for _ in range(2))
+    mine = 0 if _timing.DEVICES[device] == "gfx942" else 1
+    with hipkittens.timing(device, parameters=parameters) as run:
+        assert processors(mine) == expected
+        assert processors(1 - mine) == ((256, 8) if mine == 0 else (304, 8))
+        product = hipkittens.matmul(a, b.T)
+    assert processors(mine) == ((304, 8) if mine == 0 else (256, 8))
+    assert len(run.launches) == 1
+    exact = a.double() @ b.double().T
+    assert torch.allclose(product.double(), exact, rtol=2**-8, atol=1e-3)
+
+
+def test_splits_are_for_the_device_that_is_modelled():
+    a, b = torch.zeros(256, 8192).bfloat16(), torch.zeros(256, 8192).bfloat16()
+    for device, units in (("MI308X", 80), ("MI300X", 304)):
+        with hipkittens.timing(device, values=False) as run:
+            hipkittens.matmul(a, b.T)
+        assert units // 2 < run.launches[0].report["workgroups"] <= units
+
+
+@pytest.mark.parametrize("xcds", [1, 6, 8])
+def test_xcc_id_counts_the_xcds_of_the_device(xcds):
+    body = """
+      s_getreg_b32 s20, hwreg(HW_REG_XCC_ID)
+      s_load_dwordx2 s[4:5], s[0:1], 0x0
+      s_lshl_b32 s21, s2, 2
+      v_mov_b32 v0, s21
+      v_mov_b32 v1, s20
+      s_waitcnt lgkmcnt(0)
+      global_store_dword v0, v1, s[4:5]
+    """
+    found = np.zeros(20, np.uint32)
+    Kernel(body, "MI300X").time(found, workgroups=20, xcds=float(xcds))
+    assert np.array_equal(found, np.arange(20) % xcds)
 
 
 def test_the_device_says_which_gpu_is_simulated():
