@@ -41,8 +41,8 @@ def steps(q, k, v, scale, mask, scale_first=False):
     scores = (q * scale) @ k.mT if scale_first else (q @ k.mT) * scale
     dead = mask.all(-1, keepdim=True)
     scores = scores.masked_fill(mask & ~dead, float("-inf"))
-    weights = torch.softmax(scores, dim=-1).masked_fill(dead, 0)
-    return (weights @ v).transpose(1, 2), scores.logsumexp(-1).masked_fill(dead[:, 0], 0)
+    p = torch.softmax(scores, dim=-1).masked_fill(dead, 0)
+    return (p @ v).transpose(1, 2), scores.logsumexp(-1).masked_fill(dead[:, 0], 0)
 
 
 def fused(q, k, v, scale, mask):
@@ -70,12 +70,10 @@ def magnitudes(q, k, v, grad_out, scale, mask):
     q, k, v, grad_out = (t.double().transpose(1, 2) for t in (q, k, v, grad_out))
     k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
     dead = mask.all(-1, keepdim=True)
-    weights = torch.softmax((q @ k.mT * scale).masked_fill(mask & ~dead, float("-inf")), -1).masked_fill(
-        dead, 0
-    )
-    slope = grad_out.abs() @ v.abs().mT
-    slope = weights * (slope + (weights * slope).sum(-1, keepdim=True)) * abs(scale)
-    sums = (slope @ k.abs(), slope.mT @ q.abs(), weights.mT @ grad_out.abs())
+    p = torch.softmax((q @ k.mT * scale).masked_fill(mask & ~dead, float("-inf")), -1).masked_fill(dead, 0)
+    ds = grad_out.abs() @ v.abs().mT
+    ds = p * (ds + (p * ds).sum(-1, keepdim=True)) * abs(scale)
+    sums = (ds @ k.abs(), ds.mT @ q.abs(), p.mT @ grad_out.abs())
     return [group * value.max().item() for value in sums]
 
 

@@ -93,30 +93,30 @@ class Backward(Forward):
         }  # fmt: skip
 
     def check(self):
-        """Each gradient within the roundings of weights and slopes (and of the stored output, in delta) and its own."""
+        """Each gradient within the roundings of P and dS (and of the stored output, in delta) and its own."""
         group = self.q.shape[2] // self.k.shape[2]
         k, v = (np.repeat(tensor, group, axis=2) for tensor in (self.k, self.v))
         exact, lse, *_ = self.expected()
         with np.errstate(invalid="ignore"):
             scores = np.einsum("bqhd,bkhd->bhqk", self.q, k) * self.scale - lse[..., None]
-        weights = np.where(self.seen, np.exp(np.where(self.seen, scores, 0)), 0)
-        slope = np.einsum("bqhd,bkhd->bhqk", self.grad_out, v) * self.factor
+        p = np.where(self.seen, np.exp(np.where(self.seen, scores, 0)), 0)
+        ds = np.einsum("bqhd,bkhd->bhqk", self.grad_out, v) * self.factor
         delta = np.einsum("bqhd,bqhd->bhq", self.grad_out, exact) - self.grad_lse
-        slope = weights * (slope - delta[..., None])
+        ds = p * (ds - delta[..., None])
         rough = np.einsum("bqhd,bqhd->bhq", np.abs(self.grad_out), np.abs(exact))
-        rough = np.abs(slope) + weights * rough[..., None]
+        rough = np.abs(ds) + p * rough[..., None]
 
         def over_groups(values):
             batch, rows, heads, size = values.shape
             return values.reshape(batch, rows, heads // group, group, size).sum(axis=3)
 
-        def sums(weights, slope, q, k, grad_out):
-            return (np.einsum("bhqk,bkhd->bqhd", slope, k) * abs(self.scale),
-                    over_groups(np.einsum("bhqk,bqhd->bkhd", slope, q)) * abs(self.scale),
-                    over_groups(np.einsum("bhqk,bqhd->bkhd", weights * self.factor, grad_out)))  # fmt: skip
+        def gradients(p, ds, q, k, grad_out):
+            return (np.einsum("bhqk,bkhd->bqhd", ds, k) * abs(self.scale),
+                    over_groups(np.einsum("bhqk,bqhd->bkhd", ds, q)) * abs(self.scale),
+                    over_groups(np.einsum("bhqk,bqhd->bkhd", p * self.factor, grad_out)))  # fmt: skip
 
-        signed = sums(weights, slope * np.sign(self.scale), self.q, k, self.grad_out)
-        largest = sums(weights, rough, np.abs(self.q), np.abs(k), np.abs(self.grad_out))
+        signed = gradients(p, ds * np.sign(self.scale), self.q, k, self.grad_out)
+        largest = gradients(p, rough, np.abs(self.q), np.abs(k), np.abs(self.grad_out))
         unit = 2.0**-8 if self.element == "bf16" else 2.0**-11
         for name, expected, sum_of_absolutes in zip(self.grads, signed, largest, strict=True):
             error = np.abs(from_bits(self.grads[name], self.element).astype(np.float64) - expected)
@@ -188,26 +188,24 @@ def test_head_groups(target, heads, key_heads):
     run(Backward(target, "f16", 16, 40, 70, batch=2, heads=heads, key_heads=key_heads, causal=True))
 
 
-def owner_of_keys(problem) -> dict:
-    (launch,) = (
-        launch for launch in problem.plan() if re.search("one_pass|keys_and_values", launch["variant"])
-    )
+def launch_over_keys(problem) -> dict:
+    (launch,) = (launch for launch in problem.plan() if re.search("one_pass", launch["variant"]))
     return launch
 
 
 def workgroups(target="gfx950", **sizes) -> int:
-    """Of the kernel that owns keys, per tile of keys, key head and batch: into how many a group of heads is split."""
+    """Of the kernel over tiles of keys, per tile of keys, key head and batch: into how many a group of heads is split."""
     units = sizes.pop("compute_units", 0)
     problem = Backward(target, "bf16", 128, 1, 1, compute_units=units, causal=sizes.pop("causal", False))
     for name, value in {"batch": 1, **sizes}.items():
         setattr(problem.problem.shared, name, value)
     problem.problem.workspace = 1 << 20
-    launch = owner_of_keys(problem)
-    parts, rest = divmod(
+    launch = launch_over_keys(problem)
+    splits, rest = divmod(
         launch["grid"][0], -(-sizes["n_k"] // 128) * sizes["key_heads"] * sizes.get("batch", 1)
     )
-    assert rest == 0 and parts * launch["block"][0] > 0
-    return parts
+    assert rest == 0 and splits * launch["block"][0] > 0
+    return splits
 
 
 def test_groups_are_split_where_compute_units_would_idle():
@@ -226,22 +224,22 @@ def test_groups_are_split_where_compute_units_would_idle():
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("element", "dropout_p", "causal"), [("bf16", 0.0, True), ("f16", 0.3, False)])
 @pytest.mark.parametrize(("heads", "key_heads"), [(3, 1), (4, 1), (5, 1), (8, 1), (10, 2)])
-def test_parts_of_a_group(target, element, dropout_p, causal, heads, key_heads):
-    """Every number of parts, some of fewer heads: dQ has the bits of one part, and all has the same bits in any order."""
+def test_splits_of_a_group(target, element, dropout_p, causal, heads, key_heads):
+    """Every number of splits, some of fewer heads: dQ has the bits of one split, and all has the same bits in any order."""
     group, results = heads // key_heads, {}
     for units in (1, 2, 3, 4, 6, 8, 12, 256):
         problem = Backward(target, element, 56, 150, 140, heads=heads, key_heads=key_heads, causal=causal,
                            window=(100, -1), dropout_p=dropout_p, grad_lse=True, padding=2, compute_units=units)  # fmt: skip
-        parts = owner_of_keys(problem)["grid"][0] // (2 * key_heads)
-        if parts not in results:
+        splits = launch_over_keys(problem)["grid"][0] // (2 * key_heads)
+        if splits not in results:
             run(problem)
-            results[parts] = {name: grad.copy() for name, grad in problem.grads.items()}
+            results[splits] = {name: grad.copy() for name, grad in problem.grads.items()}
     assert {1, group} <= results.keys() and (group < 4 or len(results) > 2)
     for grads in results.values():
         assert np.array_equal(grads["grad_q"], results[1]["grad_q"])
     problem.run(wave_order_seed=7, threads=2)
     for name, grad in problem.grads.items():
-        assert np.array_equal(grad, results[parts][name])
+        assert np.array_equal(grad, results[splits][name])
 
 
 @pytest.mark.parametrize("target", TARGETS)

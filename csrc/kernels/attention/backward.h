@@ -1,167 +1,98 @@
-// kernels/attention/backward.h: gradients of one tile of queries, or of one tile of keys and values.
+// kernels/attention/backward.h: gradients of one tile of queries, or of one tile of keys or values.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_of.h"
 #include "backward_config.h"
-#include "dropout.h"
+#include "backward_scores.h"
 #include "forward_tiles.h"
 #include "mask.h"
+#include "row_tiles.h"
 
 namespace hipkittens::attention {
 
-// With S = scale Q K^T, P = exp(S - LSE) and dP = dO V^T: dS = P (dP - delta), dQ = scale dS K, dK = scale dS^T Q,
-// dV = P^T dO; where weights were dropped, M being 0 or the scale of those that stay, dV = (M P)^T dO and
-// dS = P (M dP - delta). A workgroup owns rows of one side, which stay in registers, and goes over the rows of the other side,
-// which pass through LDS; every kernel recomputes P and dS. Nothing is added across workgroups, so every sum has one
-// order. Names below are of the owner's view: (own, stream) is (Q, K) and (dO, V) for queries, (K, Q) and (V, dO) for keys.
+// With S = scale Q K^T, P = exp(S - LSE) and dP = dO V^T: dS = P (dP + delta), dQ = scale dS K, dK = scale dS^T Q,
+// dV = P^T dO; where elements of P were dropped, M being 0 or the scale of those that stay, dV = (M P)^T dO and
+// dS = P (M dP + delta). A workgroup has rows of one side in registers and goes over the rows of the other side, which stream
+// through LDS; every kernel recomputes P and dS. Nothing is added across workgroups, so every sum has one order. (own,
+// streamed) is (Q, K) and (dO, V) where the gradient is that of the queries, else (K, Q) and (V, dO).
 template <BackwardConfig config>
 struct Backward {
     using T = typename element_of<config.input>::value;
-    // Own rows are keys; the gradient is that of V and not of Q or K.
-    static constexpr bool of_keys = config.owner != Owner::queries, of_values = config.owner == Owner::values;
+    static constexpr bool of_keys = config.gradient_of != GradientTarget::queries,
+                          of_values = config.gradient_of == GradientTarget::values;
     static constexpr int threads = config.threads(), head_dim = config.head_dim, rows = config.rows_per_wave,
                          columns = config.stream_rows;
-    // The same rows twice: as they lie for S and dP, transposed for the gradients.
-    using Straight = KeyTiles<T, columns, head_dim, threads>;
-    using Turned = ValueTiles<T, columns, head_dim, threads>;
-    using StraightTile = typename Straight::Tile;
-    using TurnedTile = typename Turned::Tile;
+    static_assert(rows == 32 && columns == 32, "S of a wave is one accumulator");
+    // Row-major for S and dP, transposed for the gradients.
+    using RowMajor = KeyTiles<T, columns, head_dim, threads>;
+    using Transposed = ValueTiles<T, columns, head_dim, threads>;
+    using RowMajorTile = typename RowMajor::Tile;
+    using TransposedTile = typename Transposed::Tile;
     static constexpr bool direct = forward_fill == kittens::Fill::direct;
     static constexpr int buffers = direct ? 2 : 1;
-    // The first stream makes S, the second dP, which the gradient of V does not need.
-    static constexpr int straight_tiles = of_values ? 1 : 2;
-    static constexpr int buffer_bytes = straight_tiles * StraightTile::bytes + TurnedTile::bytes;
+    // The first tile makes S, the second dP, which the gradient of V does not need.
+    static constexpr int row_major_tiles = of_values ? 1 : 2;
+    static constexpr int buffer_bytes = row_major_tiles * RowMajorTile::bytes + TransposedTile::bytes;
     static constexpr int lds_bytes = buffers * buffer_bytes;
-    static_assert(lds_bytes <= kittens::target.lds_bytes, "the tiles under way fit in LDS");
-    static_assert(statistics_block % columns == 0, "a tile of queries has its statistics");
+    static_assert(lds_bytes <= kittens::target.lds_bytes, "the tiles in flight fit in LDS");
 
-    static constexpr int pieces = head_dim / Straight::step;
-    using Own = kittens::rt<T, rows, Straight::step, kittens::row_l, kittens::rt_32x16>;
-    using Product = kittens::rt<float, rows, columns, kittens::row_l, kittens::rt_32x32>;
-    // The product's registers, its columns in the order of the streamed rows (tile_key).
-    using Scores = kittens::rt<float, rows, columns, kittens::row_l, kittens::rt_32x16>;
-    using Weights = kittens::rt<T, rows, Turned::step, kittens::row_l, kittens::rt_32x16>;
-    using Gradient = kittens::rt<float, rows, head_dim, kittens::row_l, kittens::rt_32x32>;
-    static constexpr int statistic_registers = Scores::width * Scores::per_lane / 16;
-    static_assert(Scores::per_lane == 8 && Scores::width % 2 == 0);
+    static constexpr int pieces = head_dim / RowMajor::step;
+    using Own = kittens::rt<T, rows, RowMajor::step, kittens::row_l, kittens::rt_32x16>;
+    using Shape = kittens::rt_32x32;
+    using Accumulator = kittens::vec<float, 16>;
+    using Gradient = kittens::rt<float, rows, head_dim, kittens::row_l, Shape>;
+    static constexpr int per_lane = 16;
+    // Matrix steps of S, and of dP behind it; of the gradient, which has two halves of the streamed rows along K.
+    static constexpr int steps = head_dim / 16, score_steps = row_major_tiles * steps,
+                         gradient_steps = 2 * Gradient::width;
 
     const BackwardArguments& arguments;
     kittens::shared_byte* lds;
-    TileCoordinate place;
+    TileCoordinate coordinate;
     Sequence sequence;
-    Own own_first[pieces], own_second[pieces];
+    Own own[row_major_tiles][pieces];
+    Accumulator p, ds;  // P is made of S, dS of dP, each in its registers
     Gradient gradient;
     int first_row;  // of the wave
-    // Of the queries of the tile attended to, and of the next.
-    float start_of_streamed[statistic_registers], delta_of_streamed[statistic_registers];
-    float next_start[statistic_registers], next_delta[statistic_registers];
-    float start_of_own, delta_of_own;  // of a query that a lane owns
-    Straight straight_first, straight_second;
-    Turned turned_rows;                       // of the second stream for the gradient of V, else of the first
-    kittens::buffer next_first, next_second;  // what is streamed next; of no bytes behind the last
-    DropoutDraws draws;                       // of a kernel that drops
+    // Of this lane's query; where queries stream, of that of register lane % 16 of S, in this tile and in the next.
+    struct Statistics {
+        float start, delta;
+    } statistics, next_statistics;
+    RowMajor row_major_rows[row_major_tiles];
+    Transposed transposed_rows;  // of the second tensor for the gradient of V, else of the first
+    RowTiles<2, columns> tiles;  // what is streamed next
+    DropoutDraws draws;          // of a kernel that drops
 
     KITTENS_DEVICE Backward(const BackwardArguments& arguments, kittens::shared_byte* lds)
         : arguments(arguments),
           lds(lds),
-          place(coordinate_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
-          sequence(sequence_of(place.batch, arguments.mask, arguments.packed)) {}
+          coordinate(coordinate_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          sequence(sequence_of(coordinate.batch, arguments.mask, arguments.packed)) {}
 
-    KITTENS_DEVICE StraightTile straight(int buffer, int which) const {
-        return {lds + buffer * buffer_bytes + which * StraightTile::bytes};
+    KITTENS_DEVICE RowMajorTile row_major(int buffer, int which) const {
+        return {lds + buffer * buffer_bytes + which * RowMajorTile::bytes};
     }
-    KITTENS_DEVICE TurnedTile turned(int buffer) const {
-        return {lds + buffer * buffer_bytes + straight_tiles * StraightTile::bytes};
-    }
-
-    // One wave works on a SIMD: what the vector units do stands between the matrix steps of something else. `beside(step)` is
-    // called behind each of a product's score_steps. What a step multiplies is read from LDS during the piece before.
-    static constexpr int score_steps = pieces * Own::width * Product::width;
-    template <class Beside>
-    KITTENS_DEVICE static void score(Scores& scores, const Own (&own)[pieces], StraightTile tile,
-                                     const Beside& beside) {
-        Product product;
-        zero(product);
-        typename Straight::Registers registers[2];
-        load(registers[0], tile, 0, 0);
-        kittens::for_each_index<score_steps>([&](auto step) {
-            constexpr int half = step.value % Product::width, k = step.value / Product::width % Own::width,
-                          piece = step.value / Product::width / Own::width;
-            if constexpr (half == 0 && k == 0 && piece + 1 < pieces) {
-                kittens::schedule_fence();
-                load(registers[(piece + 1) % 2], tile, 0, (piece + 1) * Straight::step);
-            }
-            kittens::schedule_fence();
-            product.tiles[0][half] = kittens::multiply_base<kittens::row_l, kittens::rt_32x32>(
-                own[piece].tiles[0][k], registers[piece % 2].tiles[half][k], product.tiles[0][half]);
-            kittens::schedule_fence();
-            beside(step);
-        });
-        kittens::for_each_register<Scores>(
-            [&](int, int j, int e) { scores.tiles[0][j][e] = product.tiles[0][j / 2][j % 2 * 8 + e]; });
+    KITTENS_DEVICE TransposedTile transposed(int buffer) const {
+        return {lds + buffer * buffer_bytes + row_major_tiles * RowMajorTile::bytes};
     }
 
-    // weight(number): that of a register of Scores, when it is its turn. The next fragment's are made between steps of one.
-    template <class Weight, class Beside>
-    KITTENS_DEVICE static void weigh(Gradient& gradient, const Weight& weight, TurnedTile tile,
-                                     const Beside& beside) {
-        constexpr int pairs = Scores::per_lane / 2, steps = Gradient::width;
-        typename Weights::fragment weights[2];
-        const auto make = [&](auto number) {
-            constexpr int pair = number.value % pairs, fragment = number.value / pairs;
-            constexpr int first = fragment * Scores::per_lane + 2 * pair;
-            const auto rounded = kittens::narrowed<T>(
-                kittens::vec<float, 2>{weight(kittens::index<first>{}), weight(kittens::index<first + 1>{})});
-            weights[fragment % 2][2 * pair] = rounded[0];
-            weights[fragment % 2][2 * pair + 1] = rounded[1];
-        };
-        typename Turned::Registers registers[2];
-        Turned::read(registers[0], tile, 0);
-        kittens::for_each_index<pairs>(make);
-        kittens::for_each_index<Scores::width * steps>([&](auto number) {
-            constexpr int step = number.value % steps, j = number.value / steps;
-            constexpr bool has_next = j + 1 < Scores::width;
-            if constexpr (step == 0 && has_next) {
-                kittens::schedule_fence();
-                Turned::read(registers[(j + 1) % 2], tile, (j + 1) * Turned::step);
-            }
-            kittens::schedule_fence();
-            gradient.tiles[0][step] = kittens::multiply_base<kittens::row_l, kittens::rt_32x32>(
-                weights[j % 2], Turned::template base_of<step>(registers[j % 2]), gradient.tiles[0][step]);
-            kittens::schedule_fence();
-            kittens::for_each_index<pairs>([&](auto pair) {
-                if constexpr (has_next && pair.value * steps / pairs == step)
-                    make(kittens::index<(j + 1) * pairs + pair.value>{});
-            });
-            beside(number);
-        });
-    }
-
-    // Of the query of a register of Scores: the owner's, or one of those that stream by.
-    template <int number>
-    KITTENS_DEVICE static float statistic_of(const float (&streamed)[statistic_registers], float own) {
+    // Of the query of a register of S: this lane's, or one of those that stream.
+    template <int n>
+    KITTENS_DEVICE static float statistic(float of_lane) {
         if constexpr (of_keys)
-            return kittens::broadcast_in_16<number % 16>(streamed[number / 16]);
+            return kittens::broadcast_in_16<n>(of_lane);
         else
-            return own;
+            return of_lane;
     }
-    // Loaded before the tile they belong to, since loads return in order: whoever waited for them behind the next tile's
-    // would wait for that. Each lane has those of one query in 32, of the register whose number is the lane's in every 16.
-    KITTENS_DEVICE void load_streamed(int64_t first) {
-        constexpr int per_lane = Scores::per_lane, cols = Scores::shape::cols;
-        const int lane = kittens::lane_id(), number = lane % 16;
-        const int64_t own = first + number / per_lane * cols + lane / 32 * per_lane + number % per_lane;
-        for (int i = 0; i < statistic_registers; ++i) {
-            next_start[i] = arguments.statistics[statistic_index(Statistic::start, own + i * 2 * cols)];
-            if constexpr (!of_values)
-                next_delta[i] = arguments.statistics[statistic_index(Statistic::delta, own + i * 2 * cols)];
-        }
-    }
-    KITTENS_DEVICE void use_streamed() {
-        for (int i = 0; i < statistic_registers; ++i) {
-            start_of_streamed[i] = next_start[i];
-            if constexpr (!of_values) delta_of_streamed[i] = next_delta[i];
-        }
+    // Before the tile they belong to: loads return in order, and whoever waited for them behind the next tile's would wait
+    // for that.
+    KITTENS_DEVICE void load_streamed_statistics() {
+        const int lane = kittens::lane_id();
+        const int64_t row = first_statistics_row(arguments, sequence, coordinate.batch, tiles.head) +
+                            tiles.row + kittens::row_layout(KeyColumns::value(), lane, lane % per_lane).col;
+        next_statistics.start = arguments.statistics[statistic_index(Statistic::start, row)];
+        if constexpr (!of_values)
+            next_statistics.delta = arguments.statistics[statistic_index(Statistic::delta, row)];
     }
 
     // Do all pairs of the wave's rows and of the streamed tile's see each other?
@@ -173,275 +104,231 @@ struct Backward {
         else
             return KeyRange::all_visible(mask, first_row, first_row + rows, column, columns);
     }
-
-    KITTENS_DEVICE void clear_invisible(Scores& weights, int column) const {
-        const Visible visible = of_keys ? visible_queries<KeyColumns>(sequence.mask, first_row, column)
-                                        : visible_keys<KeyColumns>(sequence.mask, first_row, column);
-        apply_mask<KeyColumns, Scores::per_lane>(weights, visible, 0);
-    }
-
-    // A weight is never negative, so a sign can say that it was dropped: dV takes no share of it, and its dP is zero.
-    KITTENS_DEVICE void mark_dropped(Scores& weights, int head, int column) const {
-        const kittens::Coordinate own = kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0);
-        const uint32_t of_batch = place.batch * arguments.heads + head, row = first_row + own.row;
+    KITTENS_DEVICE void mask_p(int head, int column) {
+        // After the exponential: a masked score may exceed the LSE by any amount.
+        if (!all_visible(column)) {
+            const Visible visible = of_keys ? visible_queries<KeyColumns>(sequence.mask, first_row, column)
+                                            : visible_keys<KeyColumns>(sequence.mask, first_row, column);
+            apply_mask<KeyColumns, 8>(p, 0, visible, 0);
+        }
+        if constexpr (config.dropout) {
+            const kittens::Coordinate own = kittens::row_layout(KeyColumns::value(), kittens::lane_id(), 0);
+            const uint32_t of_batch = coordinate.batch * arguments.heads + head, row = first_row + own.row;
 #pragma unroll
-        for (int j = 0; j < Scores::width; ++j) {
-            const uint32_t first = column + j * Scores::shape::cols + own.col;
-            const DropoutDraws::Words words =
-                of_keys ? draws.of_key(of_batch, first, row) : draws.of_query(of_batch, row, first);
-#pragma unroll
-            for (int e = 0; e < Scores::per_lane; ++e)
-                if (words[e] < draws.limit)
-                    weights.tiles[0][j][e] = of_values ? 0.0f : -weights.tiles[0][j][e];
+            for (int e = 0; e < per_lane; e += 8) {
+                const uint32_t first = column + e * 2 + own.col;
+                mark_dropped(
+                    p, e, of_keys ? draws.of_key(of_batch, first, row) : draws.of_query(of_batch, row, first),
+                    draws.limit);
+            }
         }
     }
-    // dS of a weight, whose sign is as above, and its dP.
-    KITTENS_DEVICE float slope(float weight, float gradient, float delta) const {
-        if constexpr (!config.dropout) return weight * (gradient + delta);
-        const bool dropped = __builtin_bit_cast(int32_t, weight) < 0;
-        const float kept = __builtin_fmaf(gradient, arguments.dropout.scale, delta);
-        return kittens::absolute_value(weight) * (dropped ? delta : kept);
+    template <int n>
+    KITTENS_DEVICE void make_p() {
+        p[n] = exponential(p[n], arguments.scale_log2, statistic<n>(statistics.start));
+    }
+    // What the gradient is multiplied by: P or dS.
+    template <int n>
+    KITTENS_DEVICE float factor() const {
+        if constexpr (of_values)
+            return config.dropout && p[n] < 0 ? 0.0f : p[n];
+        else if constexpr (config.dropout)
+            return ds_of_dropped(p[n], ds[n], statistic<n>(statistics.delta), arguments.dropout.scale);
+        else
+            return p[n] * (ds[n] + statistic<n>(statistics.delta));
     }
 
-    // Where the statistics of a head of the queries begin, for this sequence.
-    KITTENS_DEVICE int64_t statistics_of(int head) const {
-        return (sequence.batch * arguments.heads + head) * arguments.statistics_rows +
-               (arguments.packed.first_q ? statistics_row(sequence.first_q, place.batch) : 0);
+    // Through registers, LDS holds one tile of each kind. During S and dP the next row-major tiles are loaded and the transposed
+    // one committed; during the gradient's product it is the other way round. The barrier is between the two, and each
+    // load has half a tile's time. Loads are first: what they replace has been committed, and what is committed then has had
+    // time to complete.
+    using RowMajorLoads = typename RowMajor::Loads;
+    using TransposedLoads = typename Transposed::Loads;
+    static constexpr int row_major_issues = direct ? 0 : row_major_tiles * RowMajorLoads::issue_items,
+                         row_major_commits = direct ? 0 : row_major_tiles * RowMajorLoads::commit_items,
+                         transposed_issues = direct ? 0 : TransposedLoads::issue_items,
+                         transposed_commits = direct ? 0 : TransposedLoads::commit_items;
+    // Slots of `items` of all the items between `first` and `past` of them.
+    static constexpr kittens::spread_late share_of(int slots, int all, int first, int items) {
+        return {items, items ? first * slots / all : 0, items ? (first + items) * slots / all : 0, true};
     }
-
-    // Through registers, LDS holds one tile of each kind. While scores are made of the rows as they lie, the next ones
-    // are loaded and the transposed ones placed; while those are weighed, the next of them are loaded and the rows as
-    // they lie replaced. Waves meet between the two, and each load has half a tile's time. In pieces, between matrix steps:
-    enum class Refill { scores, gradients };
-    template <Refill during, int piece>
-    KITTENS_DEVICE void refill_piece() {
-        constexpr bool of_scores = during == Refill::scores;
-        using Lying = typename Straight::Loads;
-        using Standing = typename Turned::Loads;
-        constexpr int lying = of_scores ? Lying::issue_items : Lying::commit_items,
-                      standing = of_scores ? Standing::commit_items : Standing::issue_items;
-        constexpr int all_lying = lying * straight_tiles;
-        // Loads first: what they replace has been placed, and what is placed has had time to arrive.
-        constexpr bool lies = of_scores ? piece < all_lying : piece >= standing;
-        constexpr int n = of_scores == lies ? piece : piece - (of_scores ? all_lying : standing);
-        if constexpr (lies) {
-            constexpr bool is_second = n >= lying;
-            auto& loads = (is_second ? straight_second : straight_first).loads;
-            if constexpr (of_scores)
-                loads.template issue_item<n % lying>(is_second ? next_second : next_first);
-            else
-                loads.template commit_item<n % lying>(straight(0, is_second));
-        } else if constexpr (of_scores) {
-            turned_rows.loads.template commit_item<n>(turned(0));
-        } else {
-            turned_rows.loads.template issue_item<n>(of_values ? next_second : next_first);
-        }
-    }
-    static constexpr int pieces_of(Refill during) {
-        using Lying = typename Straight::Loads;
-        using Standing = typename Turned::Loads;
-        return during == Refill::scores ? Lying::issue_items * straight_tiles + Standing::commit_items
-                                        : Lying::commit_items * straight_tiles + Standing::issue_items;
-    }
-    // The pieces of step `step` of `steps`.
-    template <Refill during, int step, int steps>
-    KITTENS_DEVICE void refill() {
-        if constexpr (!direct) {
-            constexpr int count = pieces_of(during);
-            kittens::for_each_index<(step + 1) * count / steps, step * count / steps>([&](auto piece) {
-                refill_piece<during, piece.value>();
-                kittens::schedule_fence();
-            });
-        }
-    }
-
     // head: of the queries; column: the first streamed row.
-    KITTENS_DEVICE void attend(int head, int column, int buffer) {
-        constexpr int count = Scores::width * Scores::per_lane;
-        constexpr int steps = score_steps * straight_tiles, weigh_steps = Scores::width * Gradient::width;
-        Scores weights, slopes;
-        const auto of = [](auto& scores, auto number) -> auto& {
-            return scores.tiles[0][number.value / Scores::per_lane];
+    KITTENS_DEVICE void compute(int head, int column, int buffer) {
+        using namespace kittens;
+        constexpr every_slot end{0, score_steps, 1, true};
+        constexpr int reads = row_major_tiles * pieces;
+        typename RowMajor::Registers operands[2];
+        const auto read_operands = [&](auto n) {
+            load(operands[n.value % 2], row_major(buffer, n.value / pieces), 0,
+                 n.value % pieces * RowMajor::step);
         };
-        const auto exponentiate = [&](auto number) {
-            constexpr int e = number.value % Scores::per_lane;
-            const float start = statistic_of<number.value>(start_of_streamed, start_of_own);
-            of(weights, number)[e] = kittens::exponential_base_2(
-                __builtin_fmaf(of(weights, number)[e], arguments.scale_log2, start));
+        p = ds = Accumulator{};
+        read_operands(index<0>{});
+        interleave<score_steps>(
+            // A piece before it is multiplied.
+            work<spread{reads - 1, 0, 2 * (reads - 1), true}>(
+                [&](auto n) { read_operands(index<n.value + 1>{}); }),
+            work<end>([&](auto n) {
+                constexpr int piece = n.value % steps / 2, k = n.value % 2;
+                auto& product = n.value < steps ? p : ds;
+                product = multiply_base<row_l, Shape>(own[n.value / steps][piece].tiles[0][k],
+                                                      operands[n.value / 2 % 2].tiles[0][k], product);
+            }),
+            work<share_of(score_steps, row_major_issues + transposed_commits, 0, row_major_issues)>(
+                [&](auto n) {
+                    constexpr int count = RowMajorLoads::issue_items;
+                    row_major_rows[n.value / count].loads.template issue_item<n.value % count>(
+                        tiles.views[n.value / count]);
+                }),
+            work<share_of(score_steps, row_major_issues + transposed_commits, row_major_issues,
+                          transposed_commits)>(
+                [&](auto n) { transposed_rows.loads.template commit_item<n.value>(transposed(0)); }),
+            work<spread_late{of_values ? 0 : per_lane, steps, score_steps}>(
+                [&](auto n) { make_p<n.value>(); }),
+            work<end>([](auto) {}));
+        if constexpr (of_values) for_each_index<per_lane>([&](auto n) { make_p<n.value>(); });
+        mask_p(head, column);
+        if constexpr (!direct) barrier();
+
+        vec<T, 8> factors[2];
+        const auto make_factors = [&](auto n) {
+            constexpr int e = n.value * 2;
+            const auto pair = narrowed<T>(vec<float, 2>{factor<e>(), factor<e + 1>()});
+            factors[e / 8][e % 8] = pair[0];
+            factors[e / 8][e % 8 + 1] = pair[1];
         };
-        score(weights, own_first, straight(buffer, 0),
-              [&](auto step) { refill<Refill::scores, step.value, steps>(); });
-        if constexpr (!of_values) {
-            score(slopes, own_second, straight(buffer, 1), [&](auto step) {
-                refill<Refill::scores, score_steps + step.value, steps>();
-                kittens::for_each_index<(step.value + 1) * count / score_steps,
-                                        step.value * count / score_steps>(exponentiate);
-            });
-        } else {
-            kittens::for_each_index<count>(exponentiate);
-        }
-        // After the exponential: a hidden score may exceed the LSE by any amount.
-        if (!all_visible(column)) clear_invisible(weights, column);
-        if constexpr (config.dropout) mark_dropped(weights, head, column);
-        if constexpr (!direct) kittens::barrier();
-        const auto weight_of = [&](auto number) {
-            constexpr int e = number.value % Scores::per_lane;
-            const float weight = of(weights, number)[e];
-            if constexpr (of_values)
-                return weight;
-            else
-                return slope(weight, of(slopes, number)[e],
-                             statistic_of<number.value>(delta_of_streamed, delta_of_own));
-        };
-        weigh(gradient, weight_of, turned(buffer),
-              [&](auto step) { refill<Refill::gradients, step.value, weigh_steps>(); });
+        typename Transposed::Registers halves[2];
+        Transposed::read(halves[0], transposed(buffer), 0);
+        for_each_index<4>(make_factors);
+        schedule_fence();
+        interleave<gradient_steps>(
+            work<in_slot{0, true, true}>(
+                [&](auto) { Transposed::read(halves[1], transposed(buffer), Transposed::step); }),
+            work<every_slot{0, gradient_steps, 1, true}>([&](auto n) {
+                constexpr int half = n.value / Gradient::width, column = n.value % Gradient::width;
+                gradient.tiles[0][column] = multiply_base<row_l, Shape>(
+                    factors[half], Transposed::template base_of<column>(halves[half]),
+                    gradient.tiles[0][column]);
+            }),
+            work<spread{4, 0, Gradient::width}>([&](auto n) { make_factors(index<n.value + 4>{}); }),
+            work<share_of(gradient_steps, transposed_issues + row_major_commits, 0, transposed_issues)>(
+                [&](auto n) { transposed_rows.loads.template issue_item<n.value>(tiles.views[of_values]); }),
+            work<share_of(gradient_steps, transposed_issues + row_major_commits, transposed_issues,
+                          row_major_commits)>([&](auto n) {
+                constexpr int count = RowMajorLoads::commit_items;
+                row_major_rows[n.value / count].loads.template commit_item<n.value % count>(
+                    row_major(0, n.value / count));
+            }),
+            work<every_slot{0, gradient_steps, 1, true}>([](auto) {}));
     }
 
-    KITTENS_DEVICE void store(const Gradient& gradient, const TensorArgument& destination, int64_t first,
-                              int row_count, float factor) const {
-        const kittens::Coordinate place =
+    KITTENS_DEVICE void store(const TensorArgument& destination, int64_t first, int row_count,
+                              float factor) const {
+        const kittens::Coordinate own =
             kittens::row_layout(Gradient::shape::value(), kittens::recompute_lane_id(), 0);
-        const int64_t row = first_row + place.row;
+        const int64_t row = first_row + own.row;
         if (row >= row_count) return;
         T* to = static_cast<T*>(const_cast<void*>(destination.data)) +
-                sequence.batch * destination.batch_stride + this->place.head * destination.head_stride +
-                (first + row) * destination.row_stride + place.col;
+                sequence.batch * destination.batch_stride + coordinate.head * destination.head_stride +
+                (first + row) * destination.row_stride + own.col;
 #pragma unroll
         for (int j = 0; j < Gradient::width; ++j)
 #pragma unroll
             for (int e = 0; e < Gradient::per_lane; e += 4) {
                 const auto& all = gradient.tiles[0][j];
-                const kittens::vec<float, 4> values = {all[e] * factor, all[e + 1] * factor,
-                                                       all[e + 2] * factor, all[e + 3] * factor};
-                const int col =
-                    j * Gradient::shape::cols + kittens::row_layout(Gradient::shape::value(), 0, e).col;
-                if (col + place.col < arguments.head_dim)
+                const kittens::vec<float, 4> run = {all[e], all[e + 1], all[e + 2], all[e + 3]};
+                const int col = j * Shape::cols + kittens::row_layout(Shape::value(), 0, e).col;
+                if (col + own.col < arguments.head_dim)
                     *reinterpret_cast<kittens::vec<T, 4>*>(to + col) =
-                        __builtin_convertvector(values, kittens::vec<T, 4>);
+                        __builtin_convertvector(run * factor, kittens::vec<T, 4>);
             }
     }
 
-    // Rows of the stream, first .. past-1, that owners begin .. end-1 need.
-    struct Range {
-        int first, past;
-    };
-    KITTENS_DEVICE Range range_of(int begin, int end) const {
-        const Mask& mask = sequence.mask;
-        if constexpr (of_keys) {
-            const int last = (end < mask.n_k ? end : mask.n_k) - 1;
-            return {mask.first_query(begin), begin < mask.n_k ? mask.last_query(last) + 1 : 0};
-        } else {
-            const KeyRange keys(mask, begin, end);
-            return {keys.first, keys.past};
-        }
+    // All tiles of rows first .. past-1, for each query head of the group where queries stream. A wave that sees nothing of a tile computes as
+    // well: it would wait for the others.
+    KITTENS_DEVICE void stream(int first, int past) {
+        const int first_head =
+            of_keys ? coordinate.head * arguments.group : key_head_of(coordinate.head, arguments.group);
+        tiles.begin(first, past, first_head, of_keys ? arguments.group : 1);
+        const auto next_tile = [&] {
+            tiles.next([&](auto i, int head) {
+                return of_keys ? query_matrix<T>(i.value ? arguments.grad_out : arguments.q, sequence, head,
+                                                 arguments.head_dim)
+                               : key_matrix<T>(i.value ? arguments.v : arguments.k, sequence, head,
+                                               arguments.head_dim);
+            });
+            if constexpr (of_keys) load_streamed_statistics();
+        };
+        const auto issue = [&](int buffer) {
+            kittens::for_each_index<row_major_tiles>([&](auto i) {
+                row_major_rows[i.value].loads.issue(tiles.views[i.value], row_major(buffer, i.value));
+            });
+            transposed_rows.loads.issue(tiles.views[of_values], transposed(buffer));
+        };
+        // After it every wave may read the next tile: all of it, or what was committed.
+        const auto settle = [&] {
+            if constexpr (direct) kittens::wait_vector_memory<0>();
+            if constexpr (of_keys) statistics = next_statistics;
+            kittens::barrier();
+        };
+        next_tile();
+        kittens::for_each_index<row_major_tiles>([&](auto i) {
+            row_major_rows[i.value].init_offsets(tiles.step_bytes[i.value] / columns, arguments.head_dim);
+        });
+        transposed_rows.loads.init_offsets(tiles.step_bytes[of_values] / columns);
+        issue(0);
+        if constexpr (!direct)
+            kittens::for_each_index<row_major_tiles>(
+                [&](auto i) { row_major_rows[i.value].loads.commit(row_major(0, i.value)); });
+        settle();
+        int buffer = 0;
+        do {
+            const int head = of_keys ? tiles.head : coordinate.head, column = tiles.row,
+                      next = direct ? buffer ^ 1 : 0;
+            next_tile();
+            if constexpr (direct) issue(next);
+            compute(head, column, buffer);
+            settle();
+            buffer = next;
+        } while (tiles.left >= 0);
     }
 
     KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
         Backward(arguments, lds).run();
     }
-
     KITTENS_DEVICE void run() {
         const Mask& mask = sequence.mask;
-        const int begin = place.tile * config.rows();
-        const int own_rows = of_keys ? mask.n_k : mask.n_q, stream_rows = of_keys ? mask.n_q : mask.n_k;
+        const int begin = coordinate.tile * config.rows(), own_rows = of_keys ? mask.n_k : mask.n_q;
         first_row = begin + kittens::wave_id() * rows;
-        const int64_t own_start = of_keys ? sequence.first_k : sequence.first_q,
-                      stream_start = of_keys ? sequence.first_q : sequence.first_k;
-        const auto own_matrix = [&](const TensorArgument& tensor) {
-            return matrix_of<T>(tensor, sequence.batch, own_start, place.head, own_rows, arguments.head_dim);
-        };
-        load_own_rows(own_first, own_matrix(of_keys ? arguments.k : arguments.q), first_row);
-        if constexpr (!of_values)
-            load_own_rows(own_second, own_matrix(of_keys ? arguments.v : arguments.grad_out), first_row);
-        const int64_t statistics = statistics_of(of_keys ? place.head * arguments.group : place.head);
+        kittens::for_each_index<row_major_tiles>([&](auto i) {
+            const auto source = of_keys ? key_matrix<T>(i.value ? arguments.v : arguments.k, sequence,
+                                                        coordinate.head, arguments.head_dim)
+                                        : query_matrix<T>(i.value ? arguments.grad_out : arguments.q,
+                                                          sequence, coordinate.head, arguments.head_dim);
+            load_own_rows(own[i.value], source, first_row);
+        });
         if constexpr (!of_keys) {
-            const int row =
-                first_row + kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0).row;
+            const int row = first_row + kittens::row_layout(KeyColumns::value(), kittens::lane_id(), 0).row;
             const bool inside = row < mask.n_q;
-            const auto own = [&](Statistic statistic) {
-                return arguments.statistics[statistic_index(statistic, statistics + (inside ? row : 0))];
+            const int64_t at = first_statistics_row(arguments, sequence, coordinate.batch, coordinate.head) +
+                               (inside ? row : 0);
+            const auto own = [&](Statistic which) {
+                return arguments.statistics[statistic_index(which, at)];
             };
-            start_of_own = inside ? own(Statistic::start) : no_start;
-            delta_of_own = inside ? own(Statistic::delta) : 0;
+            statistics.start = inside ? own(Statistic::start) : no_start;
+            statistics.delta = inside ? own(Statistic::delta) : 0;
         }
         if constexpr (config.dropout) draws.start(arguments.dropout);
         zero(gradient);
-
-        // What the workgroup streams. A wave that sees nothing of a tile attends to it as well: it would wait for the others.
-        const Range all = range_of(begin, begin + config.rows());
-        const int first_column = all.first / columns * columns;
-        if (first_column < all.past) {
-            const TensorArgument& first_tensor = of_keys ? arguments.q : arguments.k;
-            const TensorArgument& second_tensor = of_keys ? arguments.grad_out : arguments.v;
-            const int heads = of_keys ? arguments.group : 1;
-            const int stream_head =
-                of_keys ? place.head * arguments.group
-                        : static_cast<uint32_t>(place.head) / static_cast<uint32_t>(arguments.group);
-            const int64_t first_bytes = first_tensor.row_stride * static_cast<int64_t>(sizeof(T)),
-                          second_bytes = second_tensor.row_stride * static_cast<int64_t>(sizeof(T));
-            straight_first.init_offsets(first_bytes, arguments.head_dim);
-            if constexpr (!of_values) straight_second.init_offsets(second_bytes, arguments.head_dim);
-            turned_rows.loads.init_offsets(of_values ? second_bytes : first_bytes);
-            // The tile that is streamed next.
-            auto turn_to = [&](int head, int column) {
-                const auto view = [&](const TensorArgument& tensor) {
-                    return matrix_of<T>(tensor, sequence.batch, stream_start, stream_head + head, stream_rows,
-                                        arguments.head_dim)
-                        .window(column, 0)
-                        .view();
-                };
-                next_first = view(first_tensor);
-                next_second = view(second_tensor);
-                if constexpr (of_keys)
-                    load_streamed(statistics + static_cast<int64_t>(head) * arguments.statistics_rows +
-                                  column);
-            };
-            auto issue = [&](int buffer) {
-                straight_first.loads.issue(next_first, straight(buffer, 0));
-                if constexpr (!of_values) straight_second.loads.issue(next_second, straight(buffer, 1));
-                turned_rows.loads.issue(of_values ? next_second : next_first, turned(buffer));
-            };
-            // After it every wave may read the tile turned to: all of it, or what was placed.
-            auto settle = [&] {
-                if constexpr (direct) kittens::wait_vector_memory<0>();
-                if constexpr (of_keys) use_streamed();
-                kittens::barrier();
-            };
-            int head = 0, column = first_column, buffer = 0;
-            turn_to(head, column);
-            issue(0);
-            if constexpr (!direct) {
-                straight_first.loads.commit(straight(0, 0));
-                if constexpr (!of_values) straight_second.loads.commit(straight(0, 1));
-            }
-            settle();
-            while (true) {
-                int next_head = head, next_column = column + columns;
-                if (next_column >= all.past) {
-                    ++next_head;
-                    next_column = first_column;
-                }
-                const int next = direct ? buffer ^ 1 : 0;
-                const bool is_last = next_head == heads;
-                if (is_last)
-                    next_first.bytes = next_second.bytes = 0;
-                else
-                    turn_to(next_head, next_column);
-                if (direct && !is_last) issue(next);
-                attend(of_keys ? place.head * arguments.group + head : place.head, column, buffer);
-                if (is_last) break;
-                settle();
-                head = next_head;
-                column = next_column;
-                buffer = next;
-            }
-        }
+        const kittens::choose<of_keys, QueryRange, KeyRange> range(mask, begin, begin + config.rows());
+        if (range.first / columns * columns < range.past) stream(range.first / columns * columns, range.past);
         // Read again: in the loop before, scalar registers are short.
         const BackwardArguments results = kittens::reload_arguments<BackwardArguments>();
-        const TensorArgument& destination =
-            of_values ? results.grad_v : (of_keys ? results.grad_k : results.grad_q);
-        const float factor = !of_values ? results.scale : config.dropout ? results.dropout.scale : 1.0f;
-        store(gradient, destination, own_start, own_rows, factor);
+        store(of_values ? results.grad_v : (of_keys ? results.grad_k : results.grad_q),
+              of_keys ? sequence.first_k : sequence.first_q, own_rows,
+              !of_values       ? results.scale
+              : config.dropout ? results.dropout.scale
+                               : 1.0f);
     }
 };
 

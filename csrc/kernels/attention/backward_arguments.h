@@ -7,7 +7,7 @@ namespace hipkittens::attention {
 
 // Whose gradients a kernel adds up: all of them, or where heads are large those of one side, which fit in the registers
 // together with the rows themselves.
-enum class Owner { keys, values, queries, one_pass };
+enum class GradientTarget { keys, values, queries, one_pass };
 
 // Rows of the statistics come in whole blocks of this many queries, blocks of keys have as many.
 inline constexpr int statistics_block = 64;
@@ -15,12 +15,12 @@ inline constexpr int statistics_block = 64;
 // What is known of a query before its scores are; a block has all of the first, then all of the second, and so on.
 enum class Statistic {
     start,  // -LSE, base 2: where its exponents start. Without keys, or beyond the last query, no_start
-    delta,  // dLSE - sum(dO O): where its products of dO V^T start
+    delta,  // dLSE - sum(dO O): what dP is added to
     norm,   // of its row of dO
     zero,   // makes a block what a load to LDS takes at a time
     count,
 };
-inline constexpr float no_start = -__builtin_inff();  // makes all weights 0
+inline constexpr float no_start = -__builtin_inff();  // makes P 0
 constexpr int64_t statistic_index(Statistic statistic, int64_t row) {
     constexpr uint64_t block = statistics_block, kinds = static_cast<uint64_t>(Statistic::count);
     // A signed quotient is rounded towards zero, which takes more instructions.
@@ -43,23 +43,30 @@ struct BackwardArguments {
     const float* grad_lse;                  // the same, or null
     float* statistics;                      // per head those of `statistics_rows` rows
     // Of kernels that add up dQ in memory; else null. Per head `statistics_rows` rows as wide as the kernel's tiles; per key
-    // head the bounds of `blocks_per_key_head` blocks (query_sums.h).
-    int32_t* sums;
-    float* bounds;
-    // Where a group's query heads are split into several parts, each a workgroup's (key_shares.h).
-    float* key_shares;
-    int64_t floats_per_part;
+    // head the bounds of `blocks_per_key_head` blocks (dq_accumulator.h).
+    int32_t* dq_accumulator;
+    float* key_bounds;
+    // Where a group's query heads are split, each split a workgroup's (split_partials.h).
+    float* split_partials;
+    int64_t floats_per_split;
     Mask mask;
     PackedSequences packed;
-    WorkgroupOrder order;           // of the kernel's own rows
-    int32_t heads, group;           // of the queries; query heads per key head
-    int32_t heads_per_part, parts;  // of a group that is split; one part of all heads in other kernels
+    WorkgroupOrder order;             // of the rows whose gradients a kernel makes
+    int32_t heads, group;             // of the queries; query heads per key head
+    int32_t heads_per_split, splits;  // of a group; one split of all heads in other kernels
     int32_t head_dim;
     int32_t statistics_rows, blocks_per_key_head;
-    int32_t sums_width;       // of a row of the sums
+    int32_t dq_width;         // columns of the accumulator
     int32_t key_tiles;        // blocks of keys of the longest sequence
     float scale, scale_log2;  // scale_log2 is not 0
     Dropout dropout;          // of kernels that drop
 };
+
+// The row of the statistics at which those of a head of the queries begin, for this sequence.
+constexpr int64_t first_statistics_row(const BackwardArguments& arguments, const Sequence& sequence,
+                                       int batch, int head) {
+    return (sequence.batch * arguments.heads + head) * arguments.statistics_rows +
+           (arguments.packed.first_q ? statistics_row(sequence.first_q, batch) : 0);
+}
 
 }  // namespace hipkittens::attention

@@ -7,7 +7,7 @@
 namespace hipkittens::attention {
 
 struct BackwardConfig {
-    Owner owner;
+    GradientTarget gradient_of;
     ElementType input;
     int head_dim;  // of the tiles; any smaller one that is a multiple of 8 runs with the rest of a row masked
     int waves;

@@ -1,13 +1,13 @@
-// kernels/attention/backward_delta.h: per query, what its gradients need besides the scores.
+// kernels/attention/backward_delta.h: per query, what its gradients need besides P and dP.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward_config.h"
+#include "dq_accumulator.h"
 #include "forward_tiles.h"
-#include "query_sums.h"
 
 namespace hipkittens::attention {
 
-// Workgroups take blocks of queries, and after them blocks of keys where dQ is added up in memory (query_sums.h). Sixteen
+// Workgroups take blocks of queries, and after them blocks of keys where dQ is added up in memory (dq_accumulator.h). Sixteen
 // lanes take a row, 8 elements each at a time.
 template <class T>
 struct Delta {
@@ -15,13 +15,20 @@ struct Delta {
     static constexpr int rows_per_pass = delta_threads / lanes;
     static_assert(statistics_block % rows_per_pass == 0, "a workgroup takes a block of rows in whole passes");
     using Values = kittens::vec<T, per_lane>;
+    using Matrix = kittens::global_matrix<const T>;
 
     // Of the lane's elements of two rows.
     struct Row {
         float product = 0, first_square = 0, second_largest = 0;
     };
-    KITTENS_DEVICE static Row row_of(kittens::buffer first, kittens::buffer second, uint32_t first_row,
-                                     uint32_t second_row, int col, int cols) {
+    // Rows beyond the last read nothing: with a row stride of 0 the bounds alone would not stop them.
+    KITTENS_DEVICE static Row row_of(const Matrix& of_first, const Matrix& of_second, int begin, int number) {
+        const kittens::buffer first = of_first.window(begin, 0).view(),
+                              second = of_second.window(begin, 0).view();
+        const uint32_t first_row = number * static_cast<uint32_t>(of_first.row_bytes()),
+                       second_row = number * static_cast<uint32_t>(of_second.row_bytes());
+        const int cols = begin + number < of_first.rows ? of_first.cols : 0;
+        int col = kittens::thread_id() % lanes * per_lane;
         Row row;
 #pragma clang loop unroll(disable)
         for (; col < cols; col += lanes * per_lane) {
@@ -37,12 +44,6 @@ struct Delta {
         }
         return row;
     }
-    KITTENS_DEVICE static float sum_of_16(float value) {
-        value += kittens::rotate_in_16<8>(value);
-        value += kittens::rotate_in_16<4>(value);
-        value += kittens::rotate_in_16<2>(value);
-        return value + kittens::rotate_in_16<1>(value);
-    }
 
     KITTENS_DEVICE static void run(const BackwardArguments& arguments) {
         const uint32_t workgroup = kittens::workgroup_id_x();
@@ -55,38 +56,32 @@ struct Delta {
     }
 
   private:
-    KITTENS_DEVICE static void of_queries(const BackwardArguments& arguments, const TileCoordinate& place) {
-        const Sequence sequence = sequence_of(place.batch, arguments.mask, arguments.packed);
-        const int begin = place.tile * statistics_block, n_q = sequence.mask.n_q;
+    KITTENS_DEVICE static void of_queries(const BackwardArguments& arguments,
+                                          const TileCoordinate& coordinate) {
+        const Sequence sequence = sequence_of(coordinate.batch, arguments.mask, arguments.packed);
+        const int begin = coordinate.tile * statistics_block, n_q = sequence.mask.n_q;
         if (begin >= n_q) return;
-        const bool is_packed = arguments.packed.first_q;
-        const auto matrix = [&](const TensorArgument& tensor) {
-            return matrix_of<T>(tensor, sequence.batch, sequence.first_q, place.head, n_q,
-                                arguments.head_dim);
-        };
-        const auto out = matrix(arguments.out), grad_out = matrix(arguments.grad_out);
-        const kittens::buffer out_view = out.window(begin, 0).view(),
-                              grad_view = grad_out.window(begin, 0).view();
-        const int64_t head = sequence.batch * arguments.heads + place.head;
-        const int64_t statistics = head * arguments.statistics_rows + begin +
-                                   (is_packed ? statistics_row(sequence.first_q, place.batch) : 0);
-        const int64_t rows = is_packed ? arguments.packed.rows_q : n_q;
-        if (arguments.sums) {
-            int32_t* sums = arguments.sums + statistics * arguments.sums_width;
-            for (int i = kittens::thread_id() * 4; i < statistics_block * arguments.sums_width;
+        const Matrix out = query_matrix<T>(arguments.out, sequence, coordinate.head, arguments.head_dim),
+                     grad_out =
+                         query_matrix<T>(arguments.grad_out, sequence, coordinate.head, arguments.head_dim);
+        const int64_t head = sequence.batch * arguments.heads + coordinate.head;
+        const int64_t statistics =
+            first_statistics_row(arguments, sequence, coordinate.batch, coordinate.head) + begin;
+        const int64_t rows = arguments.packed.first_q ? arguments.packed.rows_q : n_q;
+        if (arguments.dq_accumulator) {
+            int32_t* accumulator = arguments.dq_accumulator + statistics * arguments.dq_width;
+            for (int i = kittens::thread_id() * 4; i < statistics_block * arguments.dq_width;
                  i += delta_threads * 4)
-                *reinterpret_cast<kittens::vec<int32_t, 4>*>(sums + i) = kittens::vec<int32_t, 4>{};
+                *reinterpret_cast<kittens::vec<int32_t, 4>*>(accumulator + i) = kittens::vec<int32_t, 4>{};
         }
         const int lane = kittens::thread_id() % lanes;
 #pragma clang loop unroll(disable)
         for (int pass = 0; pass < statistics_block; pass += rows_per_pass) {
             const int row = pass + kittens::thread_id() / lanes;
             const bool inside = begin + row < n_q;
-            // Lanes beyond the last row read nothing: with a row stride of 0 the bounds alone would not stop them.
-            const Row own = row_of(grad_view, out_view, row * static_cast<uint32_t>(grad_out.row_bytes()),
-                                   row * static_cast<uint32_t>(out.row_bytes()), lane * per_lane,
-                                   inside ? arguments.head_dim : 0);
-            const float product = sum_of_16(own.product), square = sum_of_16(own.first_square);
+            const Row own = row_of(grad_out, out, begin, row);
+            const float product = kittens::sum_of_16_lanes(own.product),
+                        square = kittens::sum_of_16_lanes(own.first_square);
             if (lane != 0) continue;
             constexpr float log2_e = 1.4426950408889634f;
             float start = no_start, delta = 0;
@@ -108,25 +103,18 @@ struct Delta {
         }
     }
 
-    KITTENS_DEVICE static void of_keys(const BackwardArguments& arguments, const TileCoordinate& place) {
-        const Sequence sequence = sequence_of(place.batch, arguments.mask, arguments.packed);
-        const int begin = place.tile * statistics_block, n_k = sequence.mask.n_k;
+    KITTENS_DEVICE static void of_keys(const BackwardArguments& arguments, const TileCoordinate& coordinate) {
+        const Sequence sequence = sequence_of(coordinate.batch, arguments.mask, arguments.packed);
+        const int begin = coordinate.tile * statistics_block, n_k = sequence.mask.n_k;
         if (begin >= n_k) return;
-        const auto matrix = [&](const TensorArgument& tensor) {
-            return matrix_of<T>(tensor, sequence.batch, sequence.first_k, place.head, n_k,
-                                arguments.head_dim);
-        };
-        const auto k = matrix(arguments.k), v = matrix(arguments.v);
-        const kittens::buffer k_view = k.window(begin, 0).view(), v_view = v.window(begin, 0).view();
-        const int lane = kittens::thread_id() % lanes;
+        const Matrix k = key_matrix<T>(arguments.k, sequence, coordinate.head, arguments.head_dim),
+                     v = key_matrix<T>(arguments.v, sequence, coordinate.head, arguments.head_dim);
         KeyBounds bounds{0, 0};
 #pragma clang loop unroll(disable)
         for (int pass = 0; pass < statistics_block; pass += rows_per_pass) {
-            const int row = pass + kittens::thread_id() / lanes;
-            const Row own = row_of(v_view, k_view, row * static_cast<uint32_t>(v.row_bytes()),
-                                   row * static_cast<uint32_t>(k.row_bytes()), lane * per_lane,
-                                   begin + row < n_k ? arguments.head_dim : 0);
-            bounds.include({own.second_largest, kittens::hardware_square_root(sum_of_16(own.first_square))});
+            const Row own = row_of(v, k, begin, pass + kittens::thread_id() / lanes);
+            bounds.include({own.second_largest,
+                            kittens::hardware_square_root(kittens::sum_of_16_lanes(own.first_square))});
         }
         bounds.join_wave();
         static __attribute__((shared)) float of_waves[delta_threads / kittens::wave_lanes][2];
@@ -137,7 +125,7 @@ struct Delta {
         kittens::barrier();
         if (kittens::thread_id() == 0) {
             for (const auto& wave : of_waves) bounds.include({wave[0], wave[1]});
-            bounds_at(arguments, sequence, place.batch, place.head)[place.tile] = bounds;
+            bounds_at(arguments, sequence, coordinate.batch, coordinate.head)[coordinate.tile] = bounds;
         }
     }
 };

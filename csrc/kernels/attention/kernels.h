@@ -6,7 +6,7 @@
 #include "backward_convert.h"
 #include "backward_delta.h"
 #include "backward_one_pass_direct.h"
-#include "backward_one_pass_placed.h"
+#include "backward_one_pass_through_registers.h"
 #include "combine.h"
 #include "forward_interleaved.h"
 #include "forward_simple.h"
@@ -32,9 +32,9 @@ struct kernel_of {
 // Only the template that is chosen is instantiated.
 template <BackwardConfig config>
 using backward_of = typename kittens::choose<
-    config.owner == Owner::one_pass,
+    config.gradient_of == GradientTarget::one_pass,
     kittens::choose<kittens::target.transposed_lds_read, kernel_of<OnePassDirect, config>,
-                    kernel_of<OnePassPlaced, config>>,
+                    kernel_of<OnePassThroughRegisters, config>>,
     kernel_of<Backward, config>>::type;
 template <BackwardConfig config>
 struct BackwardKernel {

@@ -64,7 +64,7 @@ struct Variants {
         using enum ElementType;
         using enum Schedule;
         using enum QueryRows;
-        using enum Owner;
+        using enum GradientTarget;
 #define ROW(kind, name, targets, ...) visit(Row<kinds::kind>{#name, Targets::targets, {__VA_ARGS__}});
 #include "variants.def"
 #undef ROW

@@ -14,10 +14,10 @@ int64_t statistics_rows(const Problem& p) {
 }
 
 // The smallest variant whose tiles hold the heads; null if none does.
-const BackwardVariant* find(const Problem& p, Owner owner) {
+const BackwardVariant* find(const Problem& p, GradientTarget wanted) {
     const BackwardVariant* best = nullptr;
     for (const BackwardVariant& variant : variants<kinds::backward>)
-        if (variant.config.owner == owner && runs_on(variant.targets, variant.config.input, p) &&
+        if (variant.config.gradient_of == wanted && runs_on(variant.targets, variant.config.input, p) &&
             variant.config.dropout == (p.dropout_p > 0) && p.head_dim <= variant.config.head_dim &&
             (!best || variant.config.head_dim < best->config.head_dim))
             best = &variant;
@@ -57,7 +57,7 @@ int64_t least_clocks(std::vector<Walks> walks, int64_t units) {
 }
 
 // Clocks of the one pass as the cycle model has them (docs/attention_tuning.md): of a workgroup beside its steps, of a step
-// of one query head, and of the convert kernel for the sums that one workgroup shares.
+// of one query head, and of the convert kernel for the gradients of one workgroup's split.
 struct KeyClocks {
     int64_t start, step, share;
 };
@@ -67,10 +67,10 @@ KeyClocks clocks_of(int target, const BackwardConfig& config) {
     return small ? KeyClocks{15000, 2580, 5400} : KeyClocks{17000, 3690, 13000};
 }
 
-int64_t parts_of_group(const Problem& p, int64_t heads) { return divide_up(group_of(p), heads); }
+int64_t splits_of_group(const Problem& p, int64_t heads) { return divide_up(group_of(p), heads); }
 
 // How many query heads of a group a workgroup of keys goes over: not all where they would leave compute units idle.
-int64_t heads_per_part(const Problem& p, const BackwardVariant* one_pass) {
+int64_t heads_per_split(const Problem& p, const BackwardVariant* one_pass) {
     if (!one_pass) return group_of(p);
     const BackwardConfig& config = one_pass->config;
     const int64_t group = group_of(p), units = p.device.compute_units, most = 4 * units;
@@ -87,21 +87,21 @@ int64_t heads_per_part(const Problem& p, const BackwardVariant* one_pass) {
     };
     const KeyClocks of = clocks_of(p.device.target, config);
     const auto clocks = [&](int64_t heads) {
-        const int64_t parts = parts_of_group(p, heads), shares = parts > 1 ? parts * tiles * alike : 0;
+        const int64_t splits = splits_of_group(p, heads), shares = splits > 1 ? splits * tiles * alike : 0;
         std::vector<Walks> walks;
         for (int64_t tile = 0; tile < tiles; ++tile) {
             const int64_t of_head = steps_of(tile) * of.step;
-            walks.push_back({of.start + of_head * heads, alike * (parts - 1)});
-            walks.push_back({of.start + of_head * (group - heads * (parts - 1)), alike});
+            walks.push_back({of.start + of_head * heads, alike * (splits - 1)});
+            walks.push_back({of.start + of_head * (group - heads * (splits - 1)), alike});
         }
         return least_clocks(std::move(walks), units) + divide_up(shares * of.share, units);
     };
     if (group == 1 || tiles * alike >= most) return group;
     int64_t best = group, least = clocks(group);
     for (int64_t heads = group - 1; heads > 0; --heads) {
-        // As many parts with fewer heads are no shorter.
-        heads = divide_up(group, parts_of_group(p, heads));
-        if (tiles * alike * parts_of_group(p, heads) > most) break;
+        // As many splits with fewer heads are no shorter.
+        heads = divide_up(group, splits_of_group(p, heads));
+        if (tiles * alike * splits_of_group(p, heads) > most) break;
         const int64_t now = clocks(heads);
         if (now < least) best = heads, least = now;
     }
@@ -110,19 +110,19 @@ int64_t heads_per_part(const Problem& p, const BackwardVariant* one_pass) {
 
 // What the kernels of the backward share in memory, in floats from the workspace's beginning.
 struct BackwardWorkspace {
-    int64_t sums, bounds, statistics, key_shares, floats_per_part, end;
+    int64_t dq_accumulator, key_bounds, statistics, split_partials, floats_per_split, end;
 };
-BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* one_pass, int64_t parts) {
+BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* one_pass, int64_t splits) {
     const int64_t rows = tensor_batch(p) * p.heads * statistics_rows(p);
     const int64_t key_blocks = tensor_batch(p) * p.key_heads * blocks_per_key_head(p);
     const auto aligned = [](int64_t floats) { return divide_up(floats, 4) * 4; };
     BackwardWorkspace at{};
-    at.bounds = one_pass ? rows * one_pass->config.head_dim : 0;
-    at.statistics = aligned(at.bounds + (one_pass ? 2 * key_blocks : 0));
-    at.key_shares = at.end = at.statistics + static_cast<int>(Statistic::count) * rows;
-    if (parts > 1) {
-        at.floats_per_part = 2 * key_blocks * statistics_block * one_pass->config.head_dim;
-        at.end += parts * at.floats_per_part;
+    at.key_bounds = one_pass ? rows * one_pass->config.head_dim : 0;
+    at.statistics = aligned(at.key_bounds + (one_pass ? 2 * key_blocks : 0));
+    at.split_partials = at.end = at.statistics + static_cast<int>(Statistic::count) * rows;
+    if (splits > 1) {
+        at.floats_per_split = 2 * key_blocks * statistics_block * one_pass->config.head_dim;
+        at.end += splits * at.floats_per_split;
     }
     return at;
 }
@@ -143,12 +143,12 @@ Launch launch_over_blocks(const char* variant, const Problem& p, BackwardArgumen
 
 BackwardChoice choose_backward(const Problem& p) {
     check(p);
-    const BackwardVariant* one_pass = find(p, Owner::one_pass);
-    return {one_pass, heads_per_part(p, one_pass)};
+    const BackwardVariant* one_pass = find(p, GradientTarget::one_pass);
+    return {one_pass, heads_per_split(p, one_pass)};
 }
 
 int64_t backward_workspace_floats(const Problem& p, const BackwardChoice& choice) {
-    return workspace_of(p, choice.one_pass, parts_of_group(p, choice.heads_per_split)).end;
+    return workspace_of(p, choice.one_pass, splits_of_group(p, choice.heads_per_split)).end;
 }
 
 Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice) {
@@ -183,24 +183,24 @@ Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice)
     arguments.lse = problem.lse;
     arguments.grad_lse = problem.grad_lse;
     const BackwardVariant* one_pass = choice.one_pass;
-    const int64_t part_heads = choice.heads_per_split, parts = parts_of_group(p, part_heads);
-    const BackwardWorkspace workspace = workspace_of(p, one_pass, parts);
+    const int64_t split_heads = choice.heads_per_split, splits = splits_of_group(p, split_heads);
+    const BackwardWorkspace workspace = workspace_of(p, one_pass, splits);
     arguments.statistics = problem.workspace + workspace.statistics;
     if (one_pass) {
-        arguments.sums = reinterpret_cast<int32_t*>(problem.workspace + workspace.sums);
-        arguments.bounds = problem.workspace + workspace.bounds;
+        arguments.dq_accumulator = reinterpret_cast<int32_t*>(problem.workspace + workspace.dq_accumulator);
+        arguments.key_bounds = problem.workspace + workspace.key_bounds;
     }
-    arguments.sums_width = one_pass ? one_pass->config.head_dim : 0;
+    arguments.dq_width = one_pass ? one_pass->config.head_dim : 0;
     arguments.blocks_per_key_head = static_cast<int32_t>(blocks_per_key_head(p));
     arguments.key_tiles = static_cast<int32_t>(divide_up(p.n_k, statistics_block));
     arguments.mask = mask_of(p);
     arguments.packed = packed_of(p);
     arguments.heads = static_cast<int32_t>(p.heads);
     arguments.group = static_cast<int32_t>(group_of(p));
-    arguments.heads_per_part = static_cast<int32_t>(part_heads);
-    arguments.parts = static_cast<int32_t>(parts);
-    arguments.key_shares = problem.workspace + workspace.key_shares;
-    arguments.floats_per_part = workspace.floats_per_part;
+    arguments.heads_per_split = static_cast<int32_t>(split_heads);
+    arguments.splits = static_cast<int32_t>(splits);
+    arguments.split_partials = problem.workspace + workspace.split_partials;
+    arguments.floats_per_split = workspace.floats_per_split;
     arguments.head_dim = static_cast<int32_t>(p.head_dim);
     arguments.statistics_rows = static_cast<int32_t>(statistics_rows(p));
     arguments.scale = static_cast<float>(p.scale);
@@ -217,14 +217,14 @@ Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice)
         if (!variant) refuse("no gradient kernel has this element type and head_dim");
         if (rows == 0) return;
         const BackwardConfig& config = variant->config;
-        const bool of_queries = config.owner == Owner::queries;
+        const bool of_queries = config.gradient_of == GradientTarget::queries;
         const int64_t sharing = of_queries ? arguments.group : 1;
-        const int64_t parts_of_rows = of_queries ? 1 : arguments.parts;
+        const int64_t row_splits = of_queries ? 1 : arguments.splits;
         arguments.order =
-            order_of(p, divide_up(rows, config.rows()), heads, sharing, parts_of_rows, config.threads());
+            order_of(p, divide_up(rows, config.rows()), heads, sharing, row_splits, config.threads());
         if (is_causal(p, arguments.mask)) {
-            const int64_t streamed_rows = of_queries ? p.n_k : p.n_q * arguments.heads_per_part;
-            take_longest_first(p, heads * p.batch * parts_of_rows, sharing, 4 * streamed_rows * p.head_dim, 1,
+            const int64_t streamed_rows = of_queries ? p.n_k : p.n_q * arguments.heads_per_split;
+            take_longest_first(p, heads * p.batch * row_splits, sharing, 4 * streamed_rows * p.head_dim, 1,
                                arguments.order);
             arguments.order.descending = of_queries;
         }
@@ -233,16 +233,16 @@ Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice)
     if (one_pass) {
         add(one_pass, p.n_k, p.key_heads);
     } else {
-        add(find(p, Owner::keys), p.n_k, p.key_heads);
-        add(find(p, Owner::values), p.n_k, p.key_heads);
-        add(find(p, Owner::queries), p.n_q, p.heads);
+        add(find(p, GradientTarget::keys), p.n_k, p.key_heads);
+        add(find(p, GradientTarget::values), p.n_k, p.key_heads);
+        add(find(p, GradientTarget::queries), p.n_q, p.heads);
     }
     if (one_pass)
         for (const Row<kinds::convert>& variant : variants<kinds::convert>)
             if (runs_on(variant.targets, variant.config.element, p))
-                plan.launches.push_back(launch_over_blocks(
-                    variant.name, p, arguments, p.n_q,
-                    parts > 1 ? key_blocks * convert_workgroups(arguments.sums_width) : 0));
+                plan.launches.push_back(
+                    launch_over_blocks(variant.name, p, arguments, p.n_q,
+                                       splits > 1 ? key_blocks * convert_workgroups(arguments.dq_width) : 0));
     return plan;
 }
 

@@ -1,4 +1,4 @@
-// kernels/attention/query_sums.h: sums of dQ as whole numbers, which come out the same in any order.
+// kernels/attention/dq_accumulator.h: dQ accumulated as integers, with the same result in any order.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -6,16 +6,16 @@
 
 namespace hipkittens::attention {
 
-// Workgroups add their shares of dQ in memory in whatever order they run. Floats would round differently each time; whole
-// numbers do not round. A query's unit is the power of two that its whole sum cannot exceed by more than sum_bits: with
-// weights w_j >= 0 that add up to 1, |sum_j w_j (dO v_j - delta) k_j| <= max|k| (|dO|_2 max|v|_2 + |delta|), elementwise in k.
-// That leaves a factor of 2 for rounded weights and statistics.
-inline constexpr int sum_bits = 30;
+// Workgroups add to dQ in memory in whatever order they run. Floats would round differently each time; integers do not
+// round. A query's unit is the power of two that the whole sum cannot exceed by more than dq_bits: as
+// P_j >= 0 add up to 1, |sum_j P_j (dO v_j - delta) k_j| <= max|k| (|dO|_2 max|v|_2 + |delta|), an upper bound for each
+// element of dQ. That leaves a factor of 2 for rounded P and statistics.
+inline constexpr int dq_bits = 30;
 
-// In memory a block of 64 queries is tiles of 32 x 32, side by side along a row first. A tile lies as an accumulator in row
-// layout does: 16 registers, each of 64 lanes.
-inline constexpr int sum_tile_bytes = 32 * 32 * 4;
-constexpr int sum_index(int row, int col, int width) {
+// In memory a block of 64 queries is tiles of 32 x 32, side by side along a row first. A tile has the order of an accumulator in
+// row layout: 16 registers, each of 64 lanes.
+inline constexpr int dq_tile_bytes = 32 * 32 * 4;
+constexpr int dq_index(int row, int col, int width) {
     return (row / 32 * (width / 32) + col / 32) * 1024 + (col % 32 / 8 * 4 + col % 4) * 64 +
            (col / 4 % 2) * 32 + row % 32;
 }
@@ -35,7 +35,7 @@ struct KeyBounds {
         include({kittens::exchange_16(k), kittens::exchange_16(v)});
         include({kittens::exchange_32(k), kittens::exchange_32(v)});
     }
-    // Of the sum of a query.
+    // Of |dQ| of a query.
     KITTENS_DEVICE float bound(float gradient_norm, float delta) const {
         return k * __builtin_fmaf(gradient_norm, v, kittens::absolute_value(delta));
     }
@@ -52,15 +52,13 @@ KITTENS_DEVICE TileCoordinate block_of_keys(const BackwardArguments& arguments, 
 // The first block of keys of a sequence and key head, of all there are.
 KITTENS_DEVICE int64_t first_block_of_keys(const BackwardArguments& arguments, const Sequence& sequence,
                                            int batch, int key_head) {
-    const int64_t head =
-        sequence.batch * (static_cast<uint32_t>(arguments.heads) / static_cast<uint32_t>(arguments.group)) +
-        key_head;
+    const int64_t head = sequence.batch * key_head_of(arguments.heads, arguments.group) + key_head;
     return head * arguments.blocks_per_key_head +
            (arguments.packed.first_k ? sequence.first_k / statistics_block + batch : 0);
 }
 KITTENS_DEVICE KeyBounds* bounds_at(const BackwardArguments& arguments, const Sequence& sequence, int batch,
                                     int key_head) {
-    return reinterpret_cast<KeyBounds*>(arguments.bounds) +
+    return reinterpret_cast<KeyBounds*>(arguments.key_bounds) +
            first_block_of_keys(arguments, sequence, batch, key_head);
 }
 // Of all of them, by one wave.
@@ -72,10 +70,11 @@ KITTENS_DEVICE KeyBounds bounds_of(const BackwardArguments& arguments, const Seq
     for (int block = kittens::lane_id(); block < count; block += kittens::wave_lanes)
         all.include(blocks[block]);
     all.join_wave();
+    if (arguments.dropout.seed) all.v *= arguments.dropout.scale;
     return all;
 }
 
-// The exponent of a query's unit is sum_bits below it.
+// The exponent of a query's unit is dq_bits below it.
 KITTENS_DEVICE int bound_exponent(float bound) {
     const int exponent = kittens::binary_exponent(bound);
     return exponent < -90 ? -90 : exponent;

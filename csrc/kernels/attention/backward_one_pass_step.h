@@ -1,0 +1,242 @@
+// kernels/attention/backward_one_pass_step.h: the products of 32 keys with some queries, and the arithmetic between them.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../element_of.h"
+#include "backward_config.h"
+#include "backward_scores.h"
+#include "dq_accumulator.h"
+#include "dropout.h"
+#include "forward_tiles.h"
+#include "mask.h"
+
+namespace hipkittens::attention {
+
+// Items of each half of a step's queries: those of half h in slots `apart` x h further on.
+template <class Placement>
+struct each_half {
+    Placement of_half;
+    int halves, apart;
+    bool fenced = false;
+    constexpr int size() const { return halves * of_half.size(); }
+    constexpr int slot(int item) const {
+        return of_half.slot(item % of_half.size()) + item / of_half.size() * apart;
+    }
+};
+
+// For 64 or 32 queries and a wave's 32 keys:
+//     S = Q K^T, P = exp(S - LSE), dP = dO V^T, dS = P (dP + delta), dV += P^T dO, dK += dS^T Q, dQ = dS K.
+// Occupancy is one: only independent matrix instructions of the same wave hide its latencies. A step is therefore slots of
+// one matrix instruction each, and the LDS reads of later ones and the arithmetic between products are placed in them. Here
+// are the items; how queries come to LDS differs between the targets, and with it the placement.
+template <BackwardConfig config>
+struct OnePassStep {
+    using T = typename element_of<config.input>::value;
+    static constexpr int threads = config.threads(), head_dim = config.head_dim,
+                         wave_keys = config.rows_per_wave, keys = config.rows(), queries = config.stream_rows;
+    static_assert(config.waves == 4 && statistics_block % queries == 0);
+    static_assert(head_dim <= largest_one_pass_head_dim);
+    static constexpr int statistics_bytes = static_cast<int>(Statistic::count) * statistics_block * 4;
+
+    static constexpr bool direct = kittens::target.transposed_lds_read;
+    using Fragment = kittens::vec<T, 8>;
+    using Accumulator = kittens::vec<float, 16>;
+    using Shape = kittens::rt_32x32;
+    static constexpr int per_lane = 16;
+    static constexpr int columns = head_dim / 32, halves = queries / 32;
+    // dQ is tiles of 32 x 32: those of the waves side by side along the head's columns, then along the queries.
+    static constexpr int dq_tiles = halves * columns / config.waves, dq_registers = dq_tiles * per_lane,
+                         key_steps = keys / 16;
+
+    // A product of 32 queries is `pieces` matrix steps with K = 16. gfx942's instructions take half of that.
+    enum class Product { s, dp, dv, dk, dq };
+    struct MatrixStep {
+        Product product;
+        int half, n;  // half of the queries, or tile of dQ; step of its product
+    };
+    static constexpr int pieces = head_dim / 16, products = 5 * halves * pieces,
+                         instructions = direct ? 1 : 2, slots = instructions * products;
+    static_assert(dq_tiles * key_steps == halves * pieces);
+    // S and dP of a half of the queries in turn, then the others. On gfx942 dQ is that of the step before, and its time is what
+    // P and dS of this one take.
+    static constexpr MatrixStep matrix_step(int i) {
+        constexpr int all = halves * pieces;
+        constexpr Product after_dp[] = {Product::dv, Product::dk, Product::dq};
+        if (i < 2 * all) return {i / pieces % 2 ? Product::dp : Product::s, i / pieces / 2, i % pieces};
+        const Product product = after_dp[direct ? i / all - 2 : i / all % 3];
+        const int of_part = product == Product::dq ? key_steps : pieces;
+        return {product, i % all / of_part, i % all % of_part};
+    }
+    static constexpr int first_of(Product product) {
+        int i = 0;
+        while (matrix_step(i).product != product) ++i;
+        return i;
+    }
+
+    struct Step {
+        int head, column;         // of the first query
+        const float* statistics;  // of the queries
+        char* dq;                 // their accumulator
+    };
+
+    const BackwardArguments& arguments;
+    kittens::shared_byte* lds;
+    TileCoordinate coordinate;
+    Sequence sequence;
+    int first_key;  // of the wave
+    Fragment k[pieces], v[pieces], k_transposed[key_steps];
+    Accumulator dk[columns], dv[columns], dq[dq_tiles];
+    Accumulator p[halves], ds[halves];  // P is made of S, dS of dP, each in its registers
+    Fragment p_operand[halves][2], ds_operand[halves][2];
+    // Of the query of register lane % 16 of S, in the next step and in this one; of this lane's query of dQ.
+    struct Statistics {
+        float start[halves], delta[halves];
+    } next_statistics, statistics;
+    float dq_delta[dq_tiles], dq_norm[dq_tiles], dq_factor[dq_tiles];
+    KeyBounds bounds;
+    uint32_t dq_statistic_at, dq_at;  // of the lane
+    char* dq_destination;             // of the step whose dQ is added
+    Step now, next;
+    bool masked;
+    Visible visible;  // to the lane's key, if masked
+    DropoutDraws draws;
+
+    KITTENS_DEVICE OnePassStep(const BackwardArguments& arguments, kittens::shared_byte* lds)
+        : arguments(arguments),
+          lds(lds),
+          coordinate(coordinate_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          sequence(sequence_of(coordinate.batch, arguments.mask, arguments.packed)) {}
+
+    // The operand from LDS of matrix step i.
+    template <int i, class Queries>
+    KITTENS_DEVICE static Fragment read(const Queries& from) {
+        constexpr MatrixStep at = matrix_step(i);
+        constexpr int half = at.half, n = at.n;
+        if constexpr (at.product == Product::s || at.product == Product::dp)
+            return from.template row_major<at.product == Product::dp, half * 32, n * 16>();
+        else if constexpr (at.product == Product::dq)
+            return from.template ds<half * 32, n * 16>();
+        else
+            return from.template transposed<at.product == Product::dv, half * 32 + n / columns * 16,
+                                            n % columns * 32>();
+    }
+    // The matrix instruction of a slot.
+    template <int slot>
+    KITTENS_DEVICE void multiply(const Fragment& from_lds) {
+        constexpr MatrixStep at = matrix_step(slot / instructions);
+        constexpr int half = at.half, n = at.n;
+        const auto operand = [](const Fragment& whole) {
+            if constexpr (direct)
+                return whole;
+            else
+                return slot % instructions ? kittens::vec<T, 4>(whole.hi) : kittens::vec<T, 4>(whole.lo);
+        };
+        const auto mma = [&](Accumulator& d, const Fragment& a, const Fragment& b, bool is_first = false) {
+            if (is_first && slot % instructions == 0) d = Accumulator{};
+            d = kittens::multiply_base<kittens::row_l, Shape>(operand(a), operand(b), d);
+        };
+        if constexpr (at.product == Product::s)
+            mma(p[half], k[n], from_lds, n == 0);
+        else if constexpr (at.product == Product::dp)
+            mma(ds[half], v[n], from_lds);
+        else if constexpr (at.product == Product::dv)
+            mma(dv[n % columns], p_operand[half][n / columns], from_lds);
+        else if constexpr (at.product == Product::dk)
+            mma(dk[n % columns], ds_operand[half][n / columns], from_lds);
+        else
+            mma(dq[half], from_lds, k_transposed[n], n == 0);
+    }
+
+    // gfx942 has the rows in LDS in an order that makes queries neighbours (tile_key). The upper half of the wave is `upper`
+    // queries further on.
+    using QueryColumns = kittens::choose<direct, Shape, KeyColumns>;
+    static constexpr int query_of(int e) { return kittens::row_layout(QueryColumns::value(), 0, e).col; }
+    static constexpr int upper = direct ? 4 : 8;
+
+    // What dP of the next step is added to.
+    KITTENS_DEVICE void start_dp(auto n) {
+        constexpr int half = n.value / per_lane, e = n.value % per_lane;
+        // Not with dropout: make_ds adds it.
+        ds[half][e] = config.dropout ? 0.0f : kittens::broadcast_in_16<e>(next_statistics.delta[half]);
+    }
+    KITTENS_DEVICE void make_p(auto n) {
+        constexpr int half = n.value / per_lane, e = n.value % per_lane;
+        p[half][e] = exponential(p[half][e], arguments.scale_log2,
+                                 kittens::broadcast_in_16<e>(statistics.start[half]));
+    }
+    KITTENS_DEVICE void mask_p(auto half_index) {
+        constexpr int half = half_index.value;
+        if (__builtin_expect(masked, false))
+            apply_mask<QueryColumns, 4>(p[half], half * per_lane, visible, 0);
+        if constexpr (config.dropout) {
+            const int lane = kittens::lane_id();
+            for (int n = 0; n < 2; ++n)
+                mark_dropped(p[half], n * 8,
+                             draws.of_key(coordinate.batch * arguments.heads + now.head,
+                                          now.column + half * 32 + n * 16 + lane / 32 * upper,
+                                          first_key + lane % 32, 12 - upper),
+                             draws.limit);
+        }
+    }
+    // Two registers of an accumulator as an operand.
+    template <int e>
+    KITTENS_DEVICE static void convert(kittens::vec<float, 2> pair, Fragment (&operand)[2]) {
+        auto low = kittens::narrowed<T>(pair);
+        if constexpr (!direct) kittens::materialize(low);
+        operand[e / 8][e % 8] = low[0];
+        operand[e / 8][e % 8 + 1] = low[1];
+    }
+    KITTENS_DEVICE void convert_p(auto n) {
+        constexpr int half = n.value / 8, e = n.value % 8 * 2;
+        kittens::vec<float, 2> pair = {p[half][e], p[half][e + 1]};
+        kittens::prevent_vectorization(pair);
+        if constexpr (config.dropout) {
+            if (pair[0] < 0) pair[0] = 0;
+            if (pair[1] < 0) pair[1] = 0;
+        }
+        convert<e>(pair, p_operand[half]);
+    }
+    KITTENS_DEVICE void make_ds(auto n) {
+        constexpr int half = n.value / per_lane, e = n.value % per_lane;
+        const float query_delta = kittens::broadcast_in_16<e>(statistics.delta[half]);
+        float value = config.dropout
+                          ? ds_of_dropped(p[half][e], ds[half][e], query_delta, arguments.dropout.scale)
+                          : p[half][e] * ds[half][e];
+        if constexpr (!direct) kittens::materialize(value);
+        ds[half][e] = value;
+    }
+    KITTENS_DEVICE void convert_ds(auto n) {
+        constexpr int half = n.value / 8, e = n.value % 8 * 2;
+        kittens::vec<float, 2> pair = {ds[half][e], ds[half][e + 1]};
+        if constexpr (direct) kittens::prevent_vectorization(pair);
+        convert<e>(pair, ds_operand[half]);
+    }
+    // A register of dQ goes to memory, in the order in which the accumulator has it (dq_accumulator.h).
+    KITTENS_DEVICE void add_dq(auto n) const {
+        constexpr int tile = n.value / per_lane, e = n.value % per_lane;
+        kittens::atomic_add(dq_destination + tile * columns * dq_tile_bytes + e * kittens::wave_lanes * 4,
+                            dq_at, static_cast<int32_t>(dq[tile][e] * dq_factor[tile]));
+    }
+
+    // read(statistic, query) of the queries of a lane's registers, and of this lane's query of dQ.
+    template <class Read>
+    KITTENS_DEVICE void load_statistics(const Read& read) {
+        for (int half = 0; half < halves; ++half) {
+            next_statistics.start[half] = read(Statistic::start, half * 32);
+            next_statistics.delta[half] = read(Statistic::delta, half * 32);
+        }
+    }
+    template <class Read>
+    KITTENS_DEVICE void load_dq_statistics(const Read& read) {
+        for (int tile = 0; tile < dq_tiles; ++tile) {
+            dq_delta[tile] = read(Statistic::delta, tile * 32);
+            dq_norm[tile] = read(Statistic::norm, tile * 32);
+        }
+    }
+    KITTENS_DEVICE void use_dq_statistics() {
+        for (int tile = 0; tile < dq_tiles; ++tile)
+            dq_factor[tile] = kittens::times_power_of_2(
+                1.0f, dq_bits - bound_exponent(bounds.bound(dq_norm[tile], dq_delta[tile])));
+    }
+};
+
+}  // namespace hipkittens::attention

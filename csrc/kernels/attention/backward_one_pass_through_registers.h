@@ -1,0 +1,172 @@
+// kernels/attention/backward_one_pass_through_registers.h: the one pass of a target whose loads to LDS go through registers.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "backward_one_pass.h"
+#include "queries_through_registers.h"
+
+namespace hipkittens::attention {
+
+// gfx942: a step's rows are loaded two steps ahead, and committed to LDS both ways where those of the step before have been
+// read (queries_through_registers.h).
+template <BackwardConfig config>
+struct OnePassThroughRegisters : OnePass<config> {
+    using Base = OnePass<config>;
+    using Base::arguments, Base::k_transposed, Base::lds;
+    using Base::dq_registers, Base::dq_tiles, Base::halves, Base::head_dim, Base::key_steps, Base::keys,
+        Base::per_lane, Base::pieces, Base::products, Base::queries, Base::slots, Base::tiles, Base::upper;
+    using typename Base::Fragment, typename Base::KeyTile, typename Base::Product, typename Base::T;
+
+    using Rows = QueriesThroughRegisters<T, queries, head_dim, keys, config.waves>;
+    static constexpr int keys_at = 0, values_at = KeyTile::bytes;
+    static constexpr int lds_bytes = Rows::bytes < 2 * KeyTile::bytes ? 2 * KeyTile::bytes : Rows::bytes;
+    static_assert(lds_bytes <= kittens::target.lds_bytes);
+
+    static constexpr int dq_first = Base::first_of(Product::dq), dv_first = Base::first_of(Product::dv),
+                         dk_first = Base::first_of(Product::dk);
+    // Operands are read from LDS so many products before theirs.
+    static constexpr int ahead = 4, ring = 5;
+    static_assert(products % ring == 0, "a step ends as it began");
+    // Barriers: when all waves have read the row-major tiles and the last dS, and when all have read the transposed ones. In
+    // between the first are replaced, after that the second.
+    static constexpr int first_barrier = 2 * (dv_first - ahead) + 1,
+                         second_barrier = 2 * (products - ahead) + 1;
+    // Operands are read in the first slot of a product: behind a barrier, but not right before it, which waits for all reads.
+    struct operand_reads {
+        bool fenced = false;
+        constexpr int size() const { return products; }
+        constexpr int slot(int i) const {
+            return 2 * i + (2 * i + 1 == first_barrier || 2 * i + 1 == second_barrier);
+        }
+    };
+    // Exponentials from S on, P until dV needs it, dS from dP on until dK needs it.
+    static constexpr int exponents = 2 * pieces, p_first = exponents + 17,
+                         p_past = halves == 1 ? 2 * dv_first - 2 : p_first + 16;
+    static constexpr int ds_first = halves == 1 ? p_past - 4 : first_barrier + 1,
+                         ds_past = ds_first + (halves == 1 ? 20 : 15), ds_apart = 14,
+                         lag = halves == 1 ? 2 : 1;
+    static_assert(ds_first + 2 * lag > first_barrier &&
+                  ds_past + (halves - 1) * ds_apart + 2 * lag <= second_barrier);
+    template <class Placement>
+    static constexpr each_half<Placement> each(Placement of_half, int apart = 4 * pieces) {
+        return {of_half, halves, apart};
+    }
+    static constexpr each_half<kittens::spread> after_ds(int items, int slots) {
+        return each(kittens::spread{items, ds_first + slots, ds_past + slots}, ds_apart);
+    }
+
+    Rows rows;
+    Fragment fragments[ring];
+
+    KITTENS_DEVICE OnePassThroughRegisters(const BackwardArguments& arguments, kittens::shared_byte* lds)
+        : Base(arguments, lds), rows(lds) {}
+
+    // Those of a step's queries, in memory from `first` on; `lane_at`: the lane's first one.
+    template <class Index>
+    KITTENS_DEVICE static auto statistics_in(const float* first, Index lane_at) {
+        return [=](Statistic which, int query) {
+            return first[lane_at + (query + static_cast<int>(which) * statistics_block)];
+        };
+    }
+    KITTENS_DEVICE void load_statistics() {
+        const int lane = kittens::lane_id();
+        Base::load_statistics(
+            statistics_in(this->next.statistics, Base::query_of(lane % 16) + lane / 32 * upper));
+    }
+
+    KITTENS_DEVICE void compute() {
+        using namespace kittens;
+        const auto wave_barrier = [](auto) { barrier(); };
+        interleave<slots>(
+            work<in_slot{0, true, true}>([&](auto) { this->statistics = this->next_statistics; }),
+            work<in_slot{first_barrier, true, true}>(wave_barrier),
+            work<in_slot{second_barrier, true, true}>(wave_barrier),
+            work<every_slot{0, slots, 1, true}>(
+                [&](auto at) { this->template multiply<at.value>(fragments[at.value / 2 % ring]); }),
+            work<operand_reads{}>([&](auto i) {
+                constexpr int to = i.value + ahead;
+                fragments[to % ring] = this->template read<to % products>(rows);
+            }),
+            work<after_ds(per_lane, 0)>([&](auto n) { this->make_ds(n); }),
+            work<after_ds(8, lag)>([&](auto n) { this->convert_ds(n); }),
+            work<after_ds(per_lane, 2 * lag)>([&](auto n) {
+                constexpr int half = n.value / per_lane, e = n.value % per_lane;
+                rows.template write_ds<half * 32 + Base::query_of(e)>(this->ds_operand[half][e / 8][e % 8]);
+            }),
+            work<each(spread{8, p_first, p_past})>([&](auto n) { this->convert_p(n); }),
+            work<each(in_slot{exponents + 16})>([&](auto half) { this->mask_p(half); }),
+            work<each(spread{per_lane, exponents, exponents + 16})>([&](auto n) { this->make_p(n); }),
+            // The next step's rows: transposed, what dP is added to, and row-major; then the loads of those after.
+            work<spread{Rows::columns, 1, 16}>(
+                [&](auto n) { rows.loads.template commit_column<n.value>(rows.transposed_tile); }),
+            work<spread{halves * per_lane, 0, 16}>([&](auto n) { this->start_dp(n); }),
+            work<in_slot{4}>([&](auto) { this->advance(this->next); }),
+            work<in_slot{9}>([&](auto) { this->next_rows(); }),
+            work<in_slot{2 * dq_first + 2}>([&](auto) { load_statistics(); }),
+            work<spread{Rows::rows, first_barrier + 2, first_barrier + 14}>(
+                [&](auto n) { rows.loads.template commit_row<n.value>(rows.row_major_tile); }),
+            work<in_slot{2 * dk_first - 4}>([&](auto) { this->use_dq_statistics(); }),
+            work<in_slot{2 * dk_first - 3}>([&](auto) {
+                this->load_dq_statistics(statistics_in(this->now.statistics, this->dq_statistic_at / 4));
+            }),
+            work<spread{dq_registers, 2 * dk_first, slots}>([&](auto n) { this->add_dq(n); }),
+            work<spread{Rows::columns, second_barrier - 10, second_barrier - 2}>(
+                [&](auto n) { rows.loads.template turn<n.value>(); }),
+            work<spread{Rows::rows, second_barrier - 1, second_barrier + 7}>(
+                [&](auto n) { rows.loads.template issue<n.value>(tiles.views[0]); }),
+            work<every_slot{0, slots, 1, true}>([](auto) {}));
+    }
+
+    template <class CommitKeys>
+    KITTENS_DEVICE void loop(const CommitKeys& commit_keys) {
+        const int wave = kittens::wave_id(), lane = kittens::lane_id();
+        const auto issue = [&] {
+            kittens::for_each_index<Rows::rows>(
+                [&](auto n) { rows.loads.template issue<n.value>(tiles.views[0]); });
+        };
+        this->next_rows();
+        rows.loads.init_offsets(kittens::thread_id() % (config.threads() / 2), tiles.step_bytes[0] / queries,
+                                arguments.head_dim);
+        issue();
+        this->load_bounds();
+        commit_keys();
+        kittens::barrier();
+        this->template read_keys<keys_at, values_at>(wave, lane);
+        kittens::for_each_index<key_steps>([&](auto n) {
+            kittens::for_each_index<8>([&](auto e) {
+                const uint32_t at =
+                    KeyTile::offset(n.value * 16 + lane / 32 * 8 + e.value, Base::dq_column() + lane % 32);
+                k_transposed[n.value][e.value] = kittens::lds_read<T>(lds + keys_at + at);
+            });
+            kittens::keep_in_accumulator(k_transposed[n.value]);
+        });
+        kittens::barrier();
+
+        // Before the first step there is no dS, and nothing to add.
+        rows.clear_ds();
+        for (int tile = 0; tile < dq_tiles; ++tile) this->dq_delta[tile] = this->dq_norm[tile] = 0;
+        kittens::for_each_index<Rows::rows>(
+            [&](auto n) { rows.loads.template commit_row<n.value>(rows.row_major_tile); });
+        kittens::for_each_index<Rows::columns>([&](auto n) { rows.loads.template turn<n.value>(); });
+        load_statistics();
+        this->next_rows();
+        issue();
+        // Here, or the compiler has every step wait as if it were the first.
+        kittens::wait_vector_memory<Rows::rows>();
+        kittens::barrier();
+        kittens::for_each_index<ahead>(
+            [&](auto n) { fragments[n.value] = this->template read<n.value>(rows); });
+        this->template for_each_step<2>([&] { compute(); });
+        this->use_dq_statistics();
+        kittens::for_each_index<2 * dv_first, 2 * dq_first>([&](auto slot) {
+            this->template multiply<slot.value>(this->template read<slot.value / 2>(rows));
+        });
+        kittens::for_each_index<dq_registers>([&](auto n) { this->add_dq(n); });
+    }
+
+    KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
+        OnePassThroughRegisters pass(arguments, lds);
+        pass.Base::template run<keys_at, values_at>([&](const auto& commit_keys) { pass.loop(commit_keys); });
+    }
+};
+
+}  // namespace hipkittens::attention
