@@ -28,11 +28,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from mutation_code import KINDS, Mutant, Mutations, mutated
-from mutation_problems import kernels, short_name, trial
+from mutation_problems import argument, kernels
 from mutation_proof import proof
 from mutation_run import Subject, capture
 
 from hipkittens import _installation
+from hipkittens._representative import trial
 
 TARGETS = _installation.TARGETS
 USUAL = (
@@ -44,7 +45,7 @@ USUAL = (
 
 def chosen(target: str, patterns: Sequence[str]) -> list[str]:
     """Short names of kernels. A pattern that fits none is an error."""
-    names = [short_name(symbol) for symbol in kernels(target)]
+    names = list(kernels(target))
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             raise SystemExit(f"mutation: no kernel of {target} is called {pattern!r}; one is {names[0]}")
@@ -52,10 +53,11 @@ def chosen(target: str, patterns: Sequence[str]) -> list[str]:
 
 
 def subject(target: str, name: str) -> Subject:
-    symbol, problem = f"hipkittens_{name}_{target}", trial(name)
-    launch = capture(target, [symbol], problem.call, problem.skip)[symbol]
-    if problem.workers_at is not None:
-        launch.share_among(problem.workgroups, problem.workers_at)
+    kernel = kernels(target)[name]
+    symbol, problem = kernel.symbol, trial(kernel)
+    launch = capture(target, [symbol], problem.run, problem.skip)[symbol]
+    if problem.shared_by:
+        launch.share_among(problem.workgroups, *argument(kernel, problem.shared_by))
     launch.first_workgroups(problem.workgroups)
     pack = _installation.pack(target)
     return Subject(launch, pack.image(pack.entry(symbol)))
@@ -65,7 +67,7 @@ def measure(
     target: str, name: str, kinds: Sequence[str] = KINDS, sample: int = 0, seed: int = 0
 ) -> dict[str, Any]:
     """The row of a kernel. sample: so many of its mutants, drawn by the seed."""
-    shipped = subject(target, name)
+    shipped, problem = subject(target, name), trial(kernels(target)[name])
     mutations = Mutations(target, shipped.image, shipped.executed)
     mutants = list(mutations.of(kinds))
     if sample:
@@ -81,7 +83,7 @@ def measure(
         else:
             missed.append(describe(mutant))
     return {
-        "kernel": name, "target": target, "problem": trial(name).title, "workgroups": trial(name).workgroups,
+        "kernel": name, "target": target, "problem": problem.title, "workgroups": problem.workgroups,
         "mutants": len(mutants), "found": found.total(), "equivalent": len(equivalent), "missed": len(missed),
         "kinds": dict(Counter(mutant.kind for mutant in mutants)), "found_by": dict(found),
         "equivalent_mutants": equivalent, "missed_mutants": missed,

@@ -92,12 +92,12 @@ class Launch:
             grid[axis] = max(1, min(grid[axis], count // others))
         self.grid = tuple(grid)
 
-    def share_among(self, workgroups: int, workers_at: int) -> None:
-        """Tells so many workgroups that they are all there are, by the count of workers among the arguments."""
-        workers = int.from_bytes(self.arguments[workers_at : workers_at + 4], "little")
+    def share_among(self, workgroups: int, offset: int, size: int) -> None:
+        """Tells so many workgroups that they are all there are, by the argument that counts workers."""
+        workers = int.from_bytes(self.arguments[offset : offset + size], "little")
         together = -(-workers // self.grid[0])
-        fewer = (workgroups * together).to_bytes(4, "little")
-        self.arguments = self.arguments[:workers_at] + fewer + self.arguments[workers_at + 4 :]
+        fewer = (workgroups * together).to_bytes(size, "little")
+        self.arguments = self.arguments[:offset] + fewer + self.arguments[offset + size :]
 
     def drop_untouched(self, loaded: Container[str]) -> None:
         """Cuts what is only written to down to the part that a run has changed. `loaded`: names of regions."""

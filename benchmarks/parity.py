@@ -16,6 +16,7 @@ the reference, over its mean size. Exit code 1 when a case misses the bar.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import random
 import sys
@@ -25,16 +26,26 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from parity_attention import ATTENTION, ATTENTION_VARLEN
-from parity_matmul import LINEAR, MATMUL
-from parity_operation import TARGETS, Case, compare_case
-from parity_rows import LAYER_NORM, RMS_NORM, ROTARY, ROTARY_QK
+import parity_problem
+from parity_operation import TARGETS, Case, Operation, compare_case
 
+from hipkittens import operations
 from hipkittens._accuracy import BAR
+from hipkittens.operations._record import Parity
+
+
+def _operation(cases: Parity | str) -> Operation:
+    """From an operation's record: its cases, or the name of those that are written beside this file."""
+    if isinstance(cases, Parity):
+        return parity_problem.operation_of(cases)
+    module, _, name = cases.partition(":")
+    return getattr(importlib.import_module(module), name)
+
 
 OPERATIONS = {
-    operation.name: operation
-    for operation in (MATMUL, LINEAR, ATTENTION, ATTENTION_VARLEN, LAYER_NORM, RMS_NORM, ROTARY, ROTARY_QK)
+    found.name: found
+    for operation in operations.every()
+    for found in map(_operation, operations.checks(operation).parity)
 }
 
 

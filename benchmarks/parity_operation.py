@@ -17,9 +17,10 @@ import torch
 from parity_covering import pairwise
 
 from hipkittens._accuracy import compare
+from hipkittens.operations._record import DTYPES as DTYPES
+from hipkittens.operations._tensors import with_gaps as with_gaps
 
 TARGETS = ("gfx942", "gfx950")
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
 
 @dataclass(frozen=True)
@@ -181,13 +182,3 @@ def dense_leaf(value: torch.Tensor, dtype: torch.dtype | None = None) -> torch.T
     return (
         value.detach().to(dtype or value.dtype).clone(memory_format=torch.contiguous_format).requires_grad_()
     )
-
-
-def with_gaps(value: torch.Tensor, before: int, after: int) -> torch.Tensor:
-    """The same values in rows with NaN before and after them."""
-    if not before and not after:
-        return value
-    columns = value.shape[-1]
-    wide = torch.full((*value.shape[:-1], before + columns + after), float("nan"), dtype=value.dtype)
-    wide[..., before : before + columns] = value
-    return wide[..., before : before + columns]

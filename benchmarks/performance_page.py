@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import performance_traces
-from performance_rows import DEVICES, FAMILIES, ROOT, TABLES, Entry, Family
+from performance_rows import FAMILIES, ROOT, TABLES, Entry, Family
 
+from hipkittens import operations
+from hipkittens.operations._tables import DEVICES
 from hipkittens.profiling import bench, plot, published
 
 PAGE = ROOT / "docs" / "performance.md"
@@ -56,16 +58,9 @@ def picture(family: Family) -> str:
 
 def page(entries: Mapping[Any, Entry]) -> str:
     parts = [_OPENING, _summary(entries)]
-    headings = {
-        "gemm": "GEMM",
-        "attention": "Attention",
-        "attention_backward": "Attention backward",
-        "rotary": "Rotary embedding",
-        "layer_norm": "Layer norm",
-        "rms_norm": "RMS norm",
-    }
+    known = operations.benchmarks()
     for name in TABLES:
-        parts.append(f"## {headings[name]}\n")
+        parts.append(f"## {known[name].heading}\n")
         for family in FAMILIES:
             if family.table == name:
                 parts += _family(family, entries)
@@ -93,7 +88,7 @@ def _rows(family: Family, device: str, entries: Mapping[Any, Entry]) -> dict[tup
 
 
 def _rate(row: bench.Row, was_published: bool) -> float | None:
-    if row.operation in ("gemm", "attention", "attention_backward"):
+    if operations.benchmarks()[row.operation].flops is not None:
         return row.published_tflops if was_published else row.tflops
     return row.published_gbps if was_published else row.gbps
 
@@ -135,7 +130,7 @@ def _table(
             ]
             if having:
                 columns.append((library, was_published))
-    has_mfma = family.operation not in ("rotary", "layer_norm", "rms_norm")
+    has_mfma = operations.benchmarks()[family.operation].flops is not None
     head = [device, f"ours, modelled {unit}", "µs", "error", "of limit"] + ["MFMA"] * has_mfma
     head += [f"{_NAMES[library]}, {'published' if known else 'modelled'}" for library, known in columns]
     lines = [head, ["---"] * len(head)]

@@ -15,7 +15,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hipkittens import _installation, _timing
+from hipkittens import _installation, _timing, operations
+from hipkittens.operations._tables import DEVICES
 from hipkittens.profiling import bench
 from hipkittens.profiling.listing import listing
 from hipkittens.profiling.model_error import error_of
@@ -25,8 +26,12 @@ from tests.oracles.aiter import wheel
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "docs" / "performance.csv"
-DEVICES = ("MI300X", "MI325X", "MI350X", "MI355X")
-FOLDERS = {"attention_backward": "attention", "layer_norm": "norm", "rms_norm": "norm"}
+# Of the kernels of what `bench` calls by a name.
+FOLDERS = {
+    benchmark.name: operation.folder
+    for operation in operations.every()
+    for benchmark in operations.checks(operation).benchmarks
+}
 # What else a library's rows come from, besides the model's parameters.
 _PEER_SOURCES = {
     "triton": ("benchmarks/peer_triton.py", "tests/oracles/triton_kernels.py"),
@@ -60,57 +65,11 @@ class Family:
             yield from ((size, name) for name, most in self.peers.items() if size <= most.get(device, 0))
 
 
-def _everywhere(value: Any) -> dict[str, Any]:
-    return dict.fromkeys(DEVICES, value)
-
-
-def _attention(
-    name: str, operation: str, heads: str, sizes: Mapping[str, tuple[int, ...]], peers: Sequence[str]
-):
-    """Without a mask and causal. Peers run at all sizes but Triton, whose kernels have many more instructions."""
-    for mask in ("", ":causal"):
-        most = {
-            library: {
-                device: min(some) if library == "triton" else max(some) for device, some in sizes.items()
-            }
-            for library in peers
-        }
-        yield Family(
-            operation,
-            name + (", causal" if mask else ""),
-            operation,
-            f"B16{heads.format(N='{N}')}{mask}",
-            sizes,
-            most,
-        )
-
-
-_FIRST = _everywhere((1024,))
-_TWO = {"MI300X": (1024, 2048), "MI355X": (1024, 2048)}
-_THREE = _TWO | {"MI355X": (1024, 2048, 4096)}
-_MEMORY = {
-    "MI300X": (1024, 2048, 4096),
-    "MI325X": (1024, 4096),
-    "MI350X": (1024, 4096),
-    "MI355X": (1024, 2048, 4096, 8192),
-}
-_MEMORY_PEERS = {"triton": {"MI300X": 4096, "MI355X": 8192}}
-FAMILIES = (
-    Family(
-        "gemm", "GEMM, M = N = K", "gemm", "{N}x{N}x{N}", _everywhere((1024, 2048, 4096, 8192)),
-        {"triton": _everywhere(2048), "aiter": _everywhere(2048)},
-    ),
-    *_attention("Attention, 16 heads of 128, batch 16", "attention", "H16N{N}D128", _FIRST | _THREE, ("aiter", "triton")),
-    *_attention("Attention, 64 query and 8 key heads of 128, batch 16", "attention", "H64K8N{N}D128",
-                {"MI300X": (1024,), "MI355X": (1024,)}, ("aiter",)),
-    *_attention("Attention, 16 heads of 64, batch 16", "attention", "H16N{N}D64", _TWO, ()),
-    *_attention("Attention backward, 16 heads of 128, batch 16", "attention_backward", "H16N{N}D128", _FIRST, ("aiter",)),
-    *_attention("Attention backward, 64 query and 8 key heads of 128, batch 16", "attention_backward", "H64K8N{N}D128",
-                {"MI355X": (1024,)}, ("aiter",)),
-    Family("rotary", "Rotary embedding, 16 heads of 128, batch 16", "rotary", "B16H16N{N}D128", _MEMORY, _MEMORY_PEERS),
-    Family("layer_norm", "Layer norm of 2048 features, batch 16", "layer_norm", "{rows}x2048", _MEMORY, _MEMORY_PEERS),
-    Family("rms_norm", "RMS norm of 2048 features, batch 16", "rms_norm", "{rows}x2048", _MEMORY, _MEMORY_PEERS),
-)  # fmt: skip
+FAMILIES = tuple(
+    Family(name, table.title, name, table.shape, table.sizes, table.peers)
+    for name, benchmark in operations.benchmarks().items()
+    for table in benchmark.tables
+)
 TABLES = tuple(dict.fromkeys(family.table for family in FAMILIES))
 
 
@@ -155,9 +114,8 @@ def made_from(operation: str, device: str, library: str, kernels: Sequence[str])
         if not set(kernels) <= here.keys():
             return ""
         parts += [here[name] for name in kernels]
-        folder = ROOT / "csrc" / "kernels" / FOLDERS.get(operation, operation)
-        plans = (folder / name for name in ("plan.cpp", "costs.def"))
-        parts += [path.read_text() for path in plans if path.exists()]
+        folder = ROOT / "csrc" / "kernels" / FOLDERS[operation]
+        parts += [path.read_text() for path in (*sorted(folder.glob("plan*.cpp")), *folder.glob("costs.def"))]
     else:
         parts += [(ROOT / name).read_text() for name in _PEER_SOURCES[library]]
         parts.append(wheel.VERSION if library == "aiter" else importlib.metadata.version("triton"))

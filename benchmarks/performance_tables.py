@@ -25,6 +25,7 @@ import performance_rows
 import performance_traces
 
 from hipkittens._progress import progress_bar
+from hipkittens.operations._tables import DEVICES
 from hipkittens.profiling import bench
 
 
@@ -39,8 +40,8 @@ def main() -> None:
     )
     parser.add_argument(
         "--devices",
-        default=",".join(performance_rows.DEVICES),
-        help=f"some of {', '.join(performance_rows.DEVICES)}",
+        default=",".join(DEVICES),
+        help=f"some of {', '.join(DEVICES)}",
     )
     parser.add_argument("--libraries", default="hipkittens,aiter,triton", help="default: %(default)s")
     parser.add_argument("--largest", type=int, default=1 << 30, metavar="N", help="no sizes above")
@@ -57,7 +58,7 @@ def main() -> None:
     chosen = {}
     for name, allowed in (
         ("only", performance_rows.TABLES),
-        ("devices", performance_rows.DEVICES),
+        ("devices", DEVICES),
         ("libraries", (bench.OURS, "aiter", "triton")),
     ):
         chosen[name] = getattr(arguments, name).split(",")
@@ -94,7 +95,7 @@ def run_all(
         (family.problem(size), device, library)
         for family in performance_rows.FAMILIES
         if family.table in chosen["only"]
-        for device in performance_rows.DEVICES
+        for device in DEVICES
         if device in chosen["devices"]
         for size, library in family.wanted(device)
         if library in chosen["libraries"]

@@ -17,6 +17,8 @@ import os
 import subprocess
 import sys
 
+from hipkittens import operations
+
 IMPORT_MS = 50.0
 FIRST_MS = 100.0
 
@@ -28,33 +30,28 @@ print((time.process_time() - started) * 1e3)
 """
 
 FIRST = """
-import time, torch, hipkittens
-bf16 = torch.bfloat16
-x, w, q = torch.ones(8, 64, dtype=bf16), torch.ones(64, dtype=bf16), torch.ones(1, 8, 1, 64, dtype=bf16)
-table = torch.ones(8, 32)
-call = lambda: {call}
+import sys, time, torch, hipkittens
+from hipkittens import operations
+(function,) = (f for o in operations.every() for f in o.functions if f.name == sys.argv[1])
+arguments = function.arguments(lambda *shape, dtype: torch.ones(shape, dtype=dtype), torch.bfloat16)
 times = []
 for _ in range(2):
     started = time.process_time()
-    call()
+    function.function(*arguments)
     times.append((time.process_time() - started) * 1e3)
 print(times[0] - times[1])
 """
 
-CALLS = {
-    "matmul": "hipkittens.matmul(x, x.mT)",
-    "attention": "hipkittens.attention(q, q, q)",
-    "layer_norm": "hipkittens.layer_norm(x, w, w)",
-    "rms_norm": "hipkittens.rms_norm(x, w)",
-    "rotary": "hipkittens.rotary(q, table, table)",
-}
 
-
-def least(program: str, repeat: int) -> float:
+def least(program: str, repeat: int, *arguments: str) -> float:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     outputs = [
         subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", program, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for _ in range(repeat)
     ]
@@ -67,8 +64,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     rows = {"import hipkittens": (least(IMPORT, arguments.repeat), IMPORT_MS)}
-    for name, call in CALLS.items():
-        rows[f"first {name}"] = (least(FIRST.replace("{call}", call), arguments.repeat), FIRST_MS)
+    for operation in operations.every():
+        name = operation.functions[0].name
+        rows[f"first {name}"] = (least(FIRST, arguments.repeat, name), FIRST_MS)
     if arguments.json:
         print(
             json.dumps(

@@ -19,6 +19,7 @@ from ._timing import timing
 from .attention import attention, attention_varlen
 from .gemm import linear, matmul
 from .norm import layer_norm, rms_norm
+from .operations.gated_activation import gated_activation
 from .rotary import rotary, rotary_qk
 
 from . import flash_attn as flash_attn, nn as nn  # isort: skip
@@ -36,6 +37,7 @@ __all__ = [
     "Support",
     "attention",
     "attention_varlen",
+    "gated_activation",
     "info",
     "layer_norm",
     "linear",

@@ -11,39 +11,28 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
-from . import _backend, _installation, attention, layer_norm, linear, rms_norm, rotary
+from . import _backend, _installation, operations
 from ._accuracy import compare
-from ._demo_rows import _attend, _tables, _turn
+from ._demo_rows import inputs_of
+from .operations._record import Example
 
 SECONDS = 300  # that a GPU may take for all of them
 
 
-@dataclass(frozen=True)
-class Family:
-    """One operation on small tensors of these shapes. The magnitude is that of the sums that a result is made of."""
-
-    name: str
-    shapes: Sequence[tuple[int, ...]]
-    ours: Callable[..., torch.Tensor]
-    theirs: Callable[..., torch.Tensor]
-
-
-FAMILIES = (
-    Family("gemm", [(129, 256), (72, 256), (72,)], linear, F.linear),
-    Family("attention", [(1, 130, 4, 64), (1, 130, 2, 64), (1, 130, 2, 64)],
-           lambda q, k, v: attention(q, k, v, causal=True), lambda q, k, v: _attend(q, k, v, True)),
-    Family("rotary", [(1, 40, 4, 64)], lambda x: rotary(x, *(t.to(x.device) for t in _tables(40, 64))), _turn),
-    Family("layer_norm", [(48, 512), (512,), (512,)], layer_norm,
-           lambda x, weight, bias: F.layer_norm(x, (512,), weight, bias)),
-    Family("rms_norm", [(48, 512), (512,)], rms_norm, lambda x, weight: F.rms_norm(x, (512,), weight, 1e-6)),
-)  # fmt: skip
+def families() -> dict[str, Example]:
+    """By operation an example that has gradients: the one meant for this, or else the first."""
+    found = {}
+    for operation in operations.every():
+        checks = operations.checks(operation)
+        example = checks.doctor or next(iter(checks.examples), None)
+        if example is not None:
+            found[operation.name] = example
+    return found
 
 
 def _results(function: Callable[..., torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -54,11 +43,10 @@ def _results(function: Callable[..., torch.Tensor], inputs: list[torch.Tensor]) 
     return [value.detach().cpu() for value in (y, *torch.autograd.grad(y, leaves, grad))]
 
 
-def run_family(family: Family, device: str) -> dict[str, Any]:
+def run_family(name: str, family: Example, device: str) -> dict[str, Any]:
     """device is "gfx942" or "gfx950", simulated, or "cuda:N". The row's error is None when results were compared."""
-    row: dict[str, Any] = {"family": family.name, "device": device, "ratio": None, "ok": False, "error": None}
-    generator = torch.Generator().manual_seed(0)
-    inputs = [torch.randn(shape, generator=generator).to(torch.bfloat16) for shape in family.shapes]
+    row: dict[str, Any] = {"family": name, "device": device, "ratio": None, "ok": False, "error": None}
+    inputs = inputs_of(family, torch.Generator().manual_seed(0))
     simulated = device in _installation.TARGETS
     try:
         started = time.perf_counter()
@@ -82,7 +70,7 @@ def run_family(family: Family, device: str) -> dict[str, Any]:
 def run_device(device: str) -> list[dict[str, Any]]:
     """A row per family. GPUs get a process of their own, whose end is reported if it does not answer."""
     if device in _installation.TARGETS:
-        return [run_family(family, device) for family in FAMILIES]
+        return [run_family(*family, device) for family in families().items()]
     command = [sys.executable, "-m", "hipkittens._doctor_kernels", device]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
@@ -96,4 +84,4 @@ def run_device(device: str) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    json.dump([run_family(family, sys.argv[1]) for family in FAMILIES], sys.stdout)
+    json.dump([run_family(*family, sys.argv[1]) for family in families().items()], sys.stdout)

@@ -102,9 +102,14 @@ class Pack:
             )
         return data
 
-    @property
+    @cached_property
     def entries(self) -> list[dict[str, Any]]:
-        return self.index["objects"]
+        """One per code object. "arguments": the fields of what the kernel is passed, which those of a kind share."""
+        fields = self.index["arguments"]
+        return [
+            entry | {"arguments": fields[f"{entry['operation']}.{entry['configuration']['kind']}"]}
+            for entry in self.index["objects"]
+        ]
 
     def entry(self, name: str) -> dict[str, Any]:
         for entry in self.entries:

@@ -3,125 +3,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import torch
-
-from . import _backend, _disassembly, _installation, attention, layer_norm, matmul, rms_norm, rotary_qk
+from . import _backend, _disassembly, _installation, operations
 from ._hot_loop import Executed, hot_loop
-
-_DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
-
-
-@dataclass(frozen=True)
-class Problem:
-    title: str
-    run: Callable[[], Any]
+from .operations._record import Checks, Kernel, Trial
 
 
-def _draw(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
+def kernels(target: str) -> list[Kernel]:
+    """Every prebuilt kernel of a target."""
+    return [
+        Kernel(
+            symbol=kernel["symbol"],
+            target=target,
+            folder=entry["operation"],
+            kind=entry["configuration"]["kind"],
+            row=entry["configuration"],
+            arguments=entry["arguments"],
+        )
+        for entry in _installation.pack(target).entries
+        for kernel in entry["kernels"]
+    ]
 
 
-def _gemm(orientation: str, dtype: torch.dtype, m: int, n: int, k: int) -> None:
-    with torch.no_grad():
-        a = _draw(k, m, dtype=dtype).t() if orientation[0] == "t" else _draw(m, k, dtype=dtype)
-        b = _draw(n, k, dtype=dtype).t() if orientation[1] == "t" else _draw(k, n, dtype=dtype)
-        matmul(a, b)
+def trial(kernel: Kernel) -> Trial:
+    """A small problem that runs it. LookupError if no operation knows one."""
+    for operation in operations.every():
+        known = operations.checks(operation).trial
+        if operation.folder == kernel.folder and known is not None:
+            return known(kernel)
+    raise LookupError(f"no operation has a problem that runs {kernel.symbol}: `trial` of its checks")
 
 
-def _attention(
-    dtype: torch.dtype, length: int, heads: int, key_heads: int, size: int, backward: bool, dropout_p: float
-) -> None:
-    q = _draw(1, length, heads, size, dtype=dtype)
-    k, v = (_draw(1, length, key_heads, size, dtype=dtype) for _ in range(2))
-    with torch.set_grad_enabled(backward), torch.random.fork_rng(devices=[]):
-        out = attention(q, k, v, dropout_p=dropout_p)
-    if backward:
-        out.backward(torch.ones_like(out))
+def problems() -> Iterator[Trial]:
+    """Of usual sizes, as far as the operations have such."""
+    yield from _of_every_operation(lambda checks: checks.representative)
 
 
-def _norm(dtype: torch.dtype, rows: int, columns: int) -> None:
-    x, weight, bias = (_draw(*shape, dtype=dtype) for shape in ((rows, columns), (columns,), (columns,)))
-    y = layer_norm(x, weight, bias)
-    y.backward(torch.ones_like(y))
-    with torch.no_grad():
-        rms_norm(x, weight)
-        layer_norm(x, None)
+def problems_of_every_kernel() -> Iterator[Trial]:
+    """Small ones."""
+    yield from _of_every_operation(lambda checks: checks.every_kernel)
 
 
-def _rotary(dtype: torch.dtype, tokens: int, heads: int, key_heads: int, size: int) -> None:
-    with torch.no_grad():
-        q, k = (_draw(1, tokens, count, size, dtype=dtype) for count in (heads, key_heads))
-        angles = torch.outer(torch.arange(tokens), 10000.0 ** -torch.linspace(0, 1, size // 2))
-        cos, sin = angles.cos(), angles.sin()
-        for table in {torch.float32, dtype}:
-            rotary_qk(q, k, cos.to(table), sin.to(table))
-        rotary_qk(q, k, cos, sin, interleaved=True)
-
-
-# m, n, k: for each tile one at which the plan picks it, on the targets that have it; the last two split K and have odd rows.
-_GEMM = (
-    (4096, 4096, 640),
-    (4096, 2048, 512),
-    (2048, 2048, 512),
-    (512, 4096, 768),
-    (1024, 2048, 256),
-    (512, 512, 768),
-    (256, 128, 2048),
-    (257, 129, 515),
-)
-# gfx942 has 256x224 tiles for nt alone, and takes them at the first of those above.
-_GEMM_NT = ((4864, 4096, 256),)
-# length, heads, key heads, head size, backward, dropout_p: the large tiles want one for every compute unit, and
-# one head of many keys is split into parts, which a kernel of its own joins.
-_ATTENTION = (
-    (512, 152, 8, 64, False, 0.0), (512, 152, 8, 128, False, 0.0), (640, 1, 1, 64, False, 0.0),
-    (384, 8, 2, 64, True, 0.0), (384, 4, 2, 128, True, 0.0), (256, 2, 1, 256, True, 0.0),
-    (384, 4, 2, 64, True, 0.1), (384, 4, 2, 128, True, 0.1), (256, 2, 1, 256, True, 0.1),
-)  # fmt: skip
-_NORM = (
-    (1024, 128),
-    (2048, 512),
-    (1024, 1024),
-    (512, 2048),
-    (256, 4096),
-    (256, 8192),
-    (8, 16384),
-    (8, 32768),
-    (8, 65536),
-)
-
-
-def gemm_shapes(orientation: str) -> tuple[tuple[int, int, int], ...]:
-    """(m, n, k) at which the plan picks every tile that it has for "nn", "nt", "tn" or "tt"."""
-    return (*_GEMM, *(_GEMM_NT if orientation == "nt" else ()))
-
-
-def problems() -> Iterator[Problem]:
-    for name in ("bf16", "f16"):
-        dtype = _DTYPES[name]
-        for orientation in ("nn", "nt", "tn", "tt"):
-            for shape in gemm_shapes(orientation):
-                title = f"matmul {orientation} {'x'.join(map(str, shape))} {name}"
-                yield Problem(title, partial(_gemm, orientation, dtype, *shape))
-        for length, heads, key_heads, size, backward, dropout_p in _ATTENTION:
-            title = (
-                f"attention N{length} H{heads} Hkv{key_heads} D{size} {name}{' dropout' if dropout_p else ''}"
+def _of_every_operation(chosen: Callable[[Checks], Callable[[], Iterable[Trial]] | None]) -> Iterator[Trial]:
+    """Each operation's own problems, or else one for each of its kernels."""
+    for operation in operations.every():
+        checks = operations.checks(operation)
+        if own := chosen(checks):
+            yield from own()
+        elif checks.trial is not None:
+            of_kernels = (
+                checks.trial(kernel)
+                for target in _installation.TARGETS
+                for kernel in kernels(target)
+                if kernel.folder == operation.folder
             )
-            yield Problem(
-                title, partial(_attention, dtype, length, heads, key_heads, size, backward, dropout_p)
-            )
-    for name, dtype in _DTYPES.items():
-        for rows, columns in _NORM:
-            yield Problem(f"layer_norm {rows}x{columns} {name}", partial(_norm, dtype, rows, columns))
-        yield Problem(f"rotary_qk N256 H8 Hkv2 D128 {name}", partial(_rotary, dtype, 256, 8, 2, 128))
+            yield from {each.title: each for each in of_kernels}.values()
 
 
-def run(target: str, problem: Problem) -> dict[str, dict[str, Any]]:
+def run(target: str, problem: Trial) -> dict[str, dict[str, Any]]:
     """What each kernel did that the problem ran, by symbol; of several launches the longest."""
     from . import _simulator
 
@@ -141,7 +82,7 @@ def run(target: str, problem: Problem) -> dict[str, dict[str, Any]]:
     return {symbol: _describe(problem, launch) for symbol, launch in found.items()}
 
 
-def _describe(problem: Problem, launch: dict[str, Any]) -> dict[str, Any]:
+def _describe(problem: Trial, launch: dict[str, Any]) -> dict[str, Any]:
     executed = _executed(launch)
     tensors = [
         {

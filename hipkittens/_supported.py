@@ -14,18 +14,9 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree
 
-from . import _installation
+from . import _installation, operations
 
-OPERATIONS = (
-    "attention",
-    "attention_varlen",
-    "layer_norm",
-    "linear",
-    "matmul",
-    "rms_norm",
-    "rotary",
-    "rotary_qk",
-)
+OPERATIONS = tuple(operations.functions())
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import hipkittens
+from hipkittens import _simulator
 from tests.test_attention import BF16, F16, assert_parity, tensors
 
 TARGETS = ("gfx942", "gfx950")
@@ -35,6 +36,54 @@ def was_split(rows):
 def test_parity(target, batch, n_q, n_k, heads, key_heads, size, dtype, options):
     assert_parity(*tensors(batch, n_q, n_k, heads, key_heads, size, dtype), **options)
     assert was_split(batch * heads * n_q)
+
+
+def loaded_bytes(call):
+    """By tensor, of each launch of the call."""
+    _simulator.record_launches(True)
+    try:
+        call()
+        launches = list(_simulator.recorded_launches())
+    finally:
+        _simulator.record_launches(True)  # lets go of the records
+        _simulator.record_launches(False)
+    return [{name: loaded for name, loaded, *_ in launch["regions"]} for launch in launches]
+
+
+@pytest.mark.parametrize(("n_k", "size"), [(500, 64), (500, 128), (500, 256), (4096, 128)])
+def test_keys_are_read_once_for_a_group(target, n_k, size):
+    """Decode at 8 query heads to one key head; of split keys, the partial results are read besides."""
+    q, k, v = tensors(2, 1, n_k, 16, 2, size)
+    cache = k.nbytes + v.nbytes
+    forward, *combine = loaded_bytes(lambda: hipkittens.attention(q, k, v, causal=True))
+    assert forward["k"] == k.nbytes and forward["v"] == v.nbytes
+    assert sum(forward.values()) <= 1.02 * cache
+    assert len(combine) == (n_k == 4096)
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (30, 2)}])
+def test_packed_groups(target, options):
+    """Sequences of few queries, whose rows are pairs of a query and a head; each against PyTorch by itself."""
+    lengths_q, lengths_k = (1, 2, 0, 5, 17), (255, 1, 70, 257, 17)
+    q, _, _ = tensors(1, sum(lengths_q), 1, 10, 2, 72)
+    _, k, v = tensors(1, 1, sum(lengths_k), 10, 2, 72, seed=1)
+    first_q, first_k = (
+        torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=torch.int32)
+        for lengths in (lengths_q, lengths_k)
+    )
+    out, lse = hipkittens.attention_varlen(
+        q[0], k[0], v[0], first_q, first_k, 17, 257, return_lse=True, **options
+    )
+    pieces = zip(q[0].split(lengths_q), k[0].split(lengths_k), v[0].split(lengths_k), strict=True)
+    begin = 0
+    for q_b, k_b, v_b in pieces:
+        if len(q_b) == 0:
+            continue
+        theirs = hipkittens.attention(q_b[None], k_b[None], v_b[None], return_lse=True, **options)
+        assert torch.equal(out[begin : begin + len(q_b)], theirs[0][0])
+        assert torch.equal(lse[:, begin : begin + len(q_b)], theirs[1][0])
+        assert_parity(q_b[None], k_b[None], v_b[None], **options)
+        begin += len(q_b)
 
 
 def test_short_keys_are_not_split(target):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The command line: what it prints, as JSON and as text, and its exit codes."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -121,9 +122,10 @@ def test_demo():
 def test_demo_fails_when_a_result_is_wrong(monkeypatch, capsys):
     from hipkittens import _demo
 
-    monkeypatch.setattr(_demo, "JOBS", (_demo.Job("small", 16, 16, 16, _demo.torch.bfloat16),))
-    right = _demo.matmul
-    monkeypatch.setattr(_demo, "matmul", lambda *tensors, **options: right(*tensors, **options) * 1.01)
+    operation, example = _demo.examples()[0]
+    small = {name: tuple(min(size, 16) for size in shape) for name, shape in example.inputs.items()}
+    wrong = dataclasses.replace(example, inputs=small, ours=lambda *inputs: example.ours(*inputs) * 1.01)
+    monkeypatch.setattr(_demo, "examples", lambda: [(operation, wrong)])
     assert cli.main(["demo", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert not report["ok"] and not report["rows"][0]["ok"]

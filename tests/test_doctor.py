@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """hipkittens doctor: good machines, and each kind of wrong installation with what it is told."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -61,9 +62,7 @@ def subjects(found, status):
 
 def test_this_machine_works(healthy):
     assert healthy.exit_code == 0 and not subjects(healthy, "problem")
-    expected = {
-        (device, family.name) for device in _installation.TARGETS for family in _doctor_kernels.FAMILIES
-    }
+    expected = {(device, family) for device in _installation.TARGETS for family in _doctor_kernels.families()}
     assert {(row["device"], row["family"]) for row in healthy.kernels} >= expected
     assert all(row["ok"] and 0 <= row["ratio"] <= 2 for row in healthy.kernels)
     assert set(healthy.facts) == {"versions", "environment", "cpu", "kernels", "driver", "hip"}
@@ -99,11 +98,9 @@ def test_report_keeps_private_things_out(healthy, monkeypatch):
 
 
 def test_a_wrong_kernel_is_found(monkeypatch):
-    family = _doctor_kernels.FAMILIES[0]
-    broken = _doctor_kernels.Family(
-        "gemm", family.shapes, lambda *inputs: family.ours(*inputs) * 1.1, family.theirs
-    )
-    monkeypatch.setattr(_doctor_kernels, "FAMILIES", (broken,))
+    family = _doctor_kernels.families()["gemm"]
+    broken = dataclasses.replace(family, ours=lambda *inputs: family.ours(*inputs) * 1.1)
+    monkeypatch.setattr(_doctor_kernels, "families", lambda: {"gemm": broken})
     found = _doctor.Examination()
     _doctor._run_kernels(found, ["gfx942"])
     assert found.exit_code == 1 and subjects(found, "problem") == ["gemm on simulated gfx942"]

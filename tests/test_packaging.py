@@ -269,7 +269,7 @@ def test_our_declarations_agree_with_torch(tmp_path):
     source.write_text(
         "#include <torch/csrc/stable/c/shim.h>\n"
         '#include "torch/stable_abi.h"\n'
-        "static_assert(hipkittens::torch_door::stable_abi_version == TORCH_VERSION_2_10_0);\n"
+        "static_assert(hipkittens::torch_binding::stable_abi_version == TORCH_VERSION_2_10_0);\n"
         "static_assert(sizeof(StableIValue) == 8);\n"
     )
     command = ["g++", "-std=c++20", "-fsyntax-only", f"-I{ROOT / 'csrc'}", "-isystem", include, source]

@@ -10,6 +10,7 @@ import performance_tables
 import performance_traces
 import pytest
 
+from hipkittens.operations._tables import DEVICES
 from hipkittens.profiling import bench
 from tests.oracles.aiter import wheel
 
@@ -26,7 +27,7 @@ def test_the_page_is_what_its_rows_say(entries):
 
 
 def test_rows_survive_reading_and_writing(entries, tmp_path):
-    assert {entry.row.device for entry in entries.values()} == set(performance_rows.DEVICES)
+    assert {entry.row.device for entry in entries.values()} == set(DEVICES)
     performance_rows.write(entries, tmp_path / "rows.csv")
     assert (tmp_path / "rows.csv").read_text() == performance_rows.ROWS.read_text()
     assert performance_rows.read(tmp_path / "rows.csv") == entries

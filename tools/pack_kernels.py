@@ -5,7 +5,8 @@
     8 bytes   "HKPACK01"
     8 bytes   length of the index, little endian
     32 bytes  sha256 of the index
-    index     JSON: target, compiler, sha256 and length of the unpacked stream, one entry per code object
+    index     JSON: target, sha256 and length of the unpacked stream, one entry per code object, the fields of the argument
+              struct of each kind of kernels
     stream    xz of the objects end to end, in the order of the index
 
 One stream and not one per object, because variants of a kernel are near copies of each other. The same objects give
@@ -32,18 +33,13 @@ MAGIC = b"HKPACK01"
 
 
 def pack(target: str, objects: list[Path]) -> bytes:
-    compiler, fields = kernel_layouts.DeviceCompiler(), {}
     entries, images, offset = [], [], 0
     for path in sorted(objects, key=lambda path: path.name):
         image = path.read_bytes()
         entry = json.loads(path.with_suffix(".json").read_text())
         if entry["target"] != target:
             raise SystemExit(f"{path} was built for {entry['target']}, not {target}")
-        operation = entry["operation"]
-        if operation not in fields:
-            fields[operation] = kernel_layouts.arguments(compiler, target, operation)
         entry |= {
-            "arguments": fields[operation][entry["configuration"]["kind"]],
             "offset": offset,
             "bytes": len(image),
             "sha256": hashlib.sha256(image).hexdigest(),
@@ -53,12 +49,19 @@ def pack(target: str, objects: list[Path]) -> bytes:
         images.append(image)
         offset += len(image)
     stream = b"".join(images)
+    compiler = kernel_layouts.DeviceCompiler()
+    arguments = {
+        f"{operation}.{kind}": fields
+        for operation in sorted({entry["operation"] for entry in entries})
+        for kind, fields in kernel_layouts.arguments(compiler, target, operation).items()
+    }
     index = json.dumps(
         {
             "format": 1,
             "target": target,
             "stream_bytes": len(stream),
             "stream_sha256": hashlib.sha256(stream).hexdigest(),
+            "arguments": arguments,
             "objects": entries,
         },
         sort_keys=True,

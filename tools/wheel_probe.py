@@ -67,26 +67,22 @@ def _draw(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def _use_everything() -> None:
-    """Each function once, forward and backward, on small tensors."""
-    import hipkittens
+    """Each function at least once, forward and backward, on small tensors."""
+    from hipkittens import operations
 
-    q, k, v = _draw(1, 20, 4, 32), _draw(1, 20, 2, 32, seed=1), _draw(1, 20, 2, 32, seed=2)
-    lengths = torch.tensor([0, 7, 20], dtype=torch.int32)
-    angles = torch.outer(torch.arange(20.0), 10.0 ** -torch.arange(16.0))
-    x, weight, bias = _draw(20, 64), _draw(64, seed=3), _draw(64, seed=4)
-    rotated = hipkittens.rotary_qk(q, k, angles.cos(), angles.sin())
-    results = [
-        hipkittens.attention(q, k, v, causal=True),
-        hipkittens.attention(q, k, v, dropout_p=0.25),
-        hipkittens.attention_varlen(q[0], k[0], v[0], lengths, lengths, 13, 13),
-        hipkittens.layer_norm(x, weight, bias),
-        hipkittens.rms_norm(x, weight, residual=x),
-        hipkittens.linear(x, _draw(48, 64, seed=5), _draw(48, seed=6)),
-        hipkittens.rotary(q, angles.cos(), angles.sin()),
-        *rotated,
-    ]
-    hipkittens.rotary(q.detach().clone(), angles.cos(), angles.sin(), inplace=True)
-    hipkittens.rotary_qk(q.detach().clone(), k.detach().clone(), angles.cos(), angles.sin(), inplace=True)
+    def tensor(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+        value = _draw(*shape)
+        return value if dtype == torch.bfloat16 else value.detach().to(dtype)
+
+    results = []
+    for operation in operations.every():
+        exercise = operations.checks(operation).exercise
+        if exercise is not None:
+            results += exercise(_draw)
+            continue
+        for function in operation.functions:
+            result = function.function(*function.arguments(tensor, torch.bfloat16))
+            results += [result] if isinstance(result, torch.Tensor) else result
     sum(result.float().square().sum() for result in results).backward()
 
 
@@ -102,7 +98,7 @@ def opcheck_rows() -> dict[str, str]:
     results = dict.fromkeys(sorted(registered), "no call of it was seen")
     for function, (arguments, options) in calls.seen.items():
         name = function.name().removesuffix(".default")
-        # Tables of rotary, which are float32, have no gradient; nor has what a backward or an in-place operator takes.
+        # Tables of angles, which are float32, have no gradient; nor has what a backward or an in-place operator takes.
         differentiable = not name.endswith(("backward", "_"))
         fresh = [
             value.detach().clone().requires_grad_(differentiable and value.dtype == torch.bfloat16)

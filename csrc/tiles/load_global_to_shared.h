@@ -5,6 +5,7 @@
 #include "lane_layout.h"
 #include "schedule.h"
 #include "shared_tile.h"
+#include "tile_source.h"
 
 namespace kittens {
 
@@ -13,6 +14,9 @@ enum class Fill {
     registers,  // 16-byte loads, 16-byte LDS writes
     elements,   // one load per element, for rows that do not begin on 4 bytes
 };
+
+// Where rows begin on 4 bytes and hold whole dwords.
+inline constexpr Fill vector_fill = target.direct_to_lds_bytes == 16 ? Fill::direct : Fill::registers;
 
 template <class T, class V, Fill fill>
 KITTENS_DEVICE V load_elements(buffer source, uint32_t offset) {
@@ -68,17 +72,21 @@ struct global_to_shared {
         return {row, Tile::col_at(row, linear % Tile::row_bytes)};
     }
 
-    // The tile is filled from (first_row, first_col) of the window.
-    KITTENS_DEVICE void init_offsets(int64_t row_bytes, int first_row = 0, int first_col = 0) {
+    // Row r of the tile is `rows`(r) bytes into the buffer: contiguous_rows, listed_rows or any other function.
+    template <class Rows>
+    KITTENS_DEVICE void init_offsets_of(const Rows& rows, int first_col = 0) {
         const int thread = thread_id();
         wave = wave_id();
 #pragma unroll
         for (int pass = 0; pass < passes; ++pass) {
             const Coordinate at = position(pass, thread);
-            offsets[pass] =
-                (first_row + at.row) * static_cast<uint32_t>(row_bytes) + (first_col + at.col) * sizeof(T);
+            offsets[pass] = rows(at.row) + (first_col + at.col) * sizeof(T);
             if constexpr (fill == Fill::direct) offsets[pass] += lead - pass % 4 * wave_bytes;
         }
+    }
+    // The tile is filled from (first_row, first_col) of the window.
+    KITTENS_DEVICE void init_offsets(int64_t row_bytes, int first_row = 0, int first_col = 0) {
+        init_offsets_of(contiguous_rows{static_cast<uint32_t>(row_bytes), first_row}, first_col);
     }
 
     template <int set = 0>

@@ -13,6 +13,9 @@ struct base_tiles {
     static constexpr int first_row = FirstRow, last_row = LastRow, first_col = FirstCol, last_col = LastCol;
 };
 
+template <class Part>
+using transposed_base_tiles = base_tiles<Part::first_col, Part::last_col, Part::first_row, Part::last_row>;
+
 // Row layout: runs of neighbouring columns. (row, col) must be a multiple of the register tile's extents
 // rounded up to powers of two, so that steps inside the tile never carry into the lane's own bits.
 template <class Part, class T, int R, int C, class Shape, class Tile>

@@ -14,10 +14,12 @@
 #include "register_tile.h"
 #include "register_vector.h"
 #include "shared_tile.h"
+#include "tile_source.h"
 // Loads and stores.
 #include "load_global_to_shared.h"
 #include "load_shared_to_register.h"
 #include "move_global_register.h"
+#include "output_stager.h"
 #include "store_register_to_shared.h"
 #include "store_shared_to_global.h"
 // Schedules.

@@ -239,14 +239,16 @@ void forward(const char* where, bool packed, StableIValue* stack, uint64_t argum
         problem.v = layout_of(call.v);
         problem.out = layout_of(out);
         problem.lse = static_cast<float*>(lse.data());
-        const std::vector<int64_t> workspace_sizes = {attention::forward_workspace_floats(problem)};
+        const attention::ForwardChoice choice = attention::choose_forward(problem);
+        const std::vector<int64_t> workspace_sizes = {
+            attention::forward_workspace_floats(problem.shared, choice)};
         Tensor workspace = placement.empty(workspace_sizes, Dtype::float32);
         problem.workspace = static_cast<float*>(workspace.data());
         std::vector<runtime::Region> regions = call.regions();
         if (workspace_sizes[0] > 0) regions.push_back(float_region(workspace, "workspace", true));
         regions.push_back(call.region(out, "out", true));
         regions.push_back(float_region(lse, "lse", true));
-        launch(placement, attention::plan_forward(problem), regions);
+        launch(placement, attention::plan_forward(problem, choice), regions);
     }
     stack[0] = to_result(std::move(out));
     stack[1] = to_result(std::move(lse));
@@ -292,7 +294,9 @@ void backward(const char* where, bool packed, StableIValue* stack, uint64_t argu
         grad_out = readable(std::move(grad_out), dtype);
         lse = contiguous(std::move(lse), Dtype::float32);
         if (grad_lse) grad_lse = contiguous(std::move(*grad_lse), Dtype::float32);
-        const std::vector<int64_t> workspace_sizes = {attention::backward_workspace_floats(call.problem)};
+        const attention::BackwardChoice choice = attention::choose_backward(call.problem);
+        const std::vector<int64_t> workspace_sizes = {
+            attention::backward_workspace_floats(call.problem, choice)};
         Tensor workspace = placement.empty(workspace_sizes, Dtype::float32);
         attention::BackwardProblem problem;
         problem.shared = call.problem;
@@ -316,7 +320,7 @@ void backward(const char* where, bool packed, StableIValue* stack, uint64_t argu
         regions.push_back(float_region(lse, "lse", false));
         regions.push_back(float_region(workspace, "workspace", true));
         if (grad_lse) regions.push_back(float_region(*grad_lse, "grad_lse", false));
-        launch(placement, attention::plan_backward(problem), regions);
+        launch(placement, attention::plan_backward(problem, choice), regions);
     }
     stack[0] = to_result(std::move(grad_q));
     stack[1] = to_result(std::move(grad_k));

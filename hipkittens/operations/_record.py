@@ -12,6 +12,7 @@ import torch
 if TYPE_CHECKING:
     from ..profiling.problems import Problem
 
+Rows = Mapping[str, Sequence[Mapping[str, str]]]
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
 
@@ -200,7 +201,8 @@ class Checks:
     parity          of each function; or "module:NAME" of one that is written in benchmarks/
     calls           rows of the table of options in docs/support.md: what is special, function, arguments, options; its
                     `tensor(*shape, dtype=...)` makes tensors without data
-    sizes           a line of docs/support.md on which sizes there are, of all rows of the folder on a target
+    sizes           a line of docs/support.md on which sizes there are; section: a section of its own on that page; both of the
+                    folder's rows of variants.def by target
     benchmarks      by the names that `bench` takes
     representative  problems of usual size that together run every kernel, for `kernels list --resources`
     every_kernel    problems that together run every kernel with all checkers on; both default to the trials
@@ -215,7 +217,8 @@ class Checks:
     calls: Callable[
         [Callable[..., torch.Tensor]], Sequence[tuple[str, str, Sequence[Any], Mapping[str, Any]]]
     ] = lambda tensor: ()
-    sizes: Callable[[Sequence[Mapping[str, str]]], str] | None = None
+    sizes: Callable[[Rows], str] | None = None
+    section: Callable[[Rows], str] | None = None
     benchmarks: tuple[Benchmark, ...] = ()
     representative: Callable[[], Iterable[Trial]] | None = None
     every_kernel: Callable[[], Iterable[Trial]] | None = None

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Sizes at which tables of docs/performance.md have operations that are limited by memory."""
+"""Devices and sizes of the tables of docs/performance.md."""
 
 from __future__ import annotations
 
+DEVICES = ("MI300X", "MI325X", "MI350X", "MI355X")
 MEMORY_BOUND_SIZES = {
     "MI300X": (1024, 2048, 4096),
     "MI325X": (1024, 4096),

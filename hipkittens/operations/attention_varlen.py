@@ -11,7 +11,7 @@ from ._record import Checks, Function, Operation
 
 
 def _arguments(tensor, dtype):
-    ends = tensor(2, dtype=torch.int32)
+    ends = tensor(2, dtype=torch.int32).new_tensor([0, 32])
     return *(tensor(32, 4, 64, dtype=dtype) for _ in range(3)), ends, ends, 32, 32
 
 

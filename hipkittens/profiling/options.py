@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from .. import _timing
-from .problems import DEFAULT_SHAPES, OPERATIONS, Problem, parse_shapes
+from .problems import OPERATIONS, SYNTAX, Problem, parse_shapes
 
 FIRST_DEVICE = {"gfx942": "MI300X", "gfx950": "MI355X"}
 
@@ -82,12 +82,12 @@ def device(arguments: argparse.Namespace) -> str:
 
 def problems(arguments: argparse.Namespace) -> list[Problem]:
     name = operation(arguments.operation)
-    return parse_shapes(name, DEFAULT_SHAPES[name] if arguments.shapes is None else arguments.shapes)
+    return parse_shapes(name, SYNTAX[name].shapes if arguments.shapes is None else arguments.shapes)
 
 
 def problem(arguments: argparse.Namespace) -> Problem:
     name = operation(arguments.operation)
-    shape = DEFAULT_SHAPES[name].partition(",")[0] if arguments.shapes is None else arguments.shapes
+    shape = SYNTAX[name].shapes.partition(",")[0] if arguments.shapes is None else arguments.shapes
     (first, *others) = parse_shapes(name, shape)
     if others:
         raise ValueError(f"--shape is {arguments.shapes!r}; allowed: one shape")

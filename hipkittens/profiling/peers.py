@@ -13,10 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-import torch
-import torch.nn.functional as F
-
-from .problems import Problem
+from .problems import SYNTAX, Problem
 
 NAMES = ("torch", "triton", "aiter")  # that something here can run, in the model or on a GPU
 _BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
@@ -46,48 +43,10 @@ class TorchPeer:
         )
 
     def measured(self, problem: Problem) -> Callable[[], object]:
-        def random(*shape: int) -> torch.Tensor:
-            return problem.tensor("cuda", *shape)
-
-        e = problem.extents
-        if problem.operation == "gemm":
-            a, b = random(e["M"], e["K"]), random(e["N"], e["K"])
-            return lambda: a @ b.mT
-        if problem.operation.startswith("attention"):
-            if problem.causal and e["N"] != e["L"]:
-                raise Unavailable("PyTorch aligns a causal mask with the first key")
-            leaves = [random(e["B"], e["H"], e["N"], e["D"])]
-            leaves += [random(e["B"], e["K"], e["L"], e["D"]) for _ in range(2)]
-
-            def forward() -> torch.Tensor:
-                return F.scaled_dot_product_attention(*leaves, is_causal=problem.causal, enable_gqa=True)
-
-            if problem.operation == "attention":
-                return forward
-            for leaf in leaves:
-                leaf.requires_grad_()
-            out = forward()
-            gradient = torch.randn_like(out)
-            return lambda: torch.autograd.grad(out, leaves, gradient, retain_graph=True)
-        if problem.operation == "rotary":
-            x = random(e["B"], e["H"], e["N"], e["D"])
-            cos, sin = random(e["N"], e["D"]), random(e["N"], e["D"])
-
-            def turn() -> torch.Tensor:
-                first, second = x.chunk(2, -1)
-                return x * cos + torch.cat((-second, first), -1) * sin
-
-            return turn
-        x, weight, bias = random(e["rows"], e["columns"]), random(e["columns"]), random(e["columns"])
-        weight.requires_grad_(problem.training)
-        if problem.operation == "rms_norm":
-            return lambda: F.rms_norm(x, weight.shape, weight)
-        if problem.operation == "layer_norm":
-            return lambda: F.layer_norm(x, weight.shape, weight, bias)
-        leaves = [leaf.requires_grad_() for leaf in (x, weight, bias)]
-        y = F.layer_norm(x, weight.shape, weight, bias)
-        gradient = torch.randn_like(y)
-        return lambda: torch.autograd.grad(y, leaves, gradient, retain_graph=True)
+        call = SYNTAX[problem.operation].torch
+        if call is None:
+            raise Unavailable(f"PyTorch has no {problem.operation}")
+        return call(problem)
 
 
 def peer(name: str) -> Peer:

@@ -22,7 +22,7 @@ VARIANTS = (ROOT / "csrc/kernels/attention/variants.def").read_text()
 ROWS = {
     name: (targets, element, int(head_dim), int(waves), dropout == "true")
     for name, targets, element, head_dim, waves, dropout in re.findall(
-        r"^ROW\(forward, (\w+), (\w+), (\w+), (\d+), (\d+), \w+, (true|false)\)", VARIANTS, re.M
+        r"^ROW\(forward, (\w+), (\w+), (\w+), (\d+), (\d+), \w+, \w+, (true|false)\)", VARIANTS, re.M
     )
 }
 CASES = [
@@ -64,7 +64,7 @@ class Problem(ctypes.Structure):
 def probe() -> ctypes.CDLL:
     directory = pathlib.Path(tempfile.mkdtemp(prefix="attention_probe"))
     path = build(directory / "libattention_probe.so",
-                 ["tests/kernels/attention_probe.cpp", "csrc/kernels/attention/plan.cpp"], "-O1", "-shared")  # fmt: skip
+                 ["tests/kernels/attention_probe.cpp", *map(str, (ROOT / "csrc/kernels/attention").glob("plan_*.cpp"))], "-O1", "-shared")  # fmt: skip
     library = ctypes.CDLL(str(path))
     library.probe_forward.restype = ctypes.c_char_p
     library.probe_forward.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64]

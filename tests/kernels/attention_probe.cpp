@@ -30,16 +30,16 @@ std::string describe(const attention::Plan& plan) {
     return text.str();
 }
 
-// A row that is named runs in one part unless told otherwise.
+// A row that is named runs in one split unless told otherwise.
 attention::ForwardChoice choose(const attention::ForwardProblem& problem, const std::string& variant,
-                                int64_t parts) {
+                                int64_t splits) {
     if (variant.empty()) {
         attention::ForwardChoice choice = choose_forward(problem);
-        if (parts) choice.parts = parts;
+        if (splits) choice.splits = splits;
         return choice;
     }
     for (const attention::ForwardVariant& row : attention::variants<attention::kinds::forward>)
-        if (row.name == variant) return {&row, parts ? parts : 1};
+        if (row.name == variant) return {&row, splits ? splits : 1};
     throw std::invalid_argument("no variant " + variant);
 }
 
@@ -47,10 +47,10 @@ attention::ForwardChoice choose(const attention::ForwardProblem& problem, const 
 
 extern "C" {
 
-// The launches as JSON, or "error: ...". variant: a row's name, or empty for the plan's own choice; parts likewise, or 0.
-const char* probe_forward(const attention::ForwardProblem* problem, const char* variant, int64_t parts) {
+// The launches as JSON, or "error: ...". variant: a row's name, or empty for the plan's own choice; splits likewise, or 0.
+const char* probe_forward(const attention::ForwardProblem* problem, const char* variant, int64_t splits) {
     try {
-        answer = describe(plan_forward_variant(*problem, choose(*problem, variant, parts)));
+        answer = describe(plan_forward(*problem, choose(*problem, variant, splits)));
     } catch (const std::exception& error) {
         answer = "error: " + std::string(error.what());
     }
@@ -59,9 +59,9 @@ const char* probe_forward(const attention::ForwardProblem* problem, const char* 
 
 // Also -1 for what probe_forward refuses.
 int64_t probe_forward_workspace_floats(const attention::ForwardProblem* problem, const char* variant,
-                                       int64_t parts) {
+                                       int64_t splits) {
     try {
-        return forward_workspace_floats(problem->shared, choose(*problem, variant, parts).parts);
+        return forward_workspace_floats(problem->shared, choose(*problem, variant, splits));
     } catch (const std::exception&) {
         return -1;
     }
@@ -69,7 +69,7 @@ int64_t probe_forward_workspace_floats(const attention::ForwardProblem* problem,
 
 const char* probe_backward(const attention::BackwardProblem* problem) {
     try {
-        answer = describe(plan_backward(*problem));
+        answer = describe(plan_backward(*problem, choose_backward(problem->shared)));
     } catch (const std::exception& error) {
         answer = "error: " + std::string(error.what());
     }
@@ -77,17 +77,17 @@ const char* probe_backward(const attention::BackwardProblem* problem) {
 }
 
 int64_t probe_backward_workspace_floats(const attention::Problem* problem) {
-    return backward_workspace_floats(*problem);
+    return backward_workspace_floats(*problem, choose_backward(*problem));
 }
 
-// Tile, head, batch and part of every workgroup, for `count` workgroups.
+// Tile, head, batch and split of every workgroup, for `count` workgroups.
 void probe_places(const attention::ForwardArguments* arguments, uint32_t count, int32_t* places) {
     for (uint32_t i = 0; i < count; ++i) {
-        const attention::TilePlace place = place_of_workgroup(i, arguments->order);
+        const attention::TileCoordinate place = coordinate_of_workgroup(i, arguments->order);
         places[4 * i] = place.tile;
         places[4 * i + 1] = place.head;
         places[4 * i + 2] = place.batch;
-        places[4 * i + 3] = place.part;
+        places[4 * i + 3] = place.split;
     }
 }
 }

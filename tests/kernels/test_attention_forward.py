@@ -95,8 +95,45 @@ def test_the_large_tiles_are_for_large_problems():
 
     assert chosen() == "forward_f16_d128"
     assert chosen(batch=19) == "forward_f16_d128_interleaved_8_waves"
-    decode = make_plan(Forward("gfx942", "f16", 128, 1, 64, heads=8, batch=64).problem)
+    decode = make_plan(Forward("gfx942", "f16", 128, 1, 64, heads=8, key_heads=8, batch=64).problem)
     assert [launch["variant"] for launch in decode] == ["forward_f16_d128"]
+
+
+def test_few_queries_share_the_keys_of_their_group():
+    def chosen(n_q, key_heads, **changes):
+        return make_plan(
+            Forward("gfx950", "bf16", 128, n_q, 64, heads=8, key_heads=key_heads, **changes).problem
+        )
+
+    shared, alone = "forward_bf16_d128_grouped", "forward_bf16_d128_interleaved"
+    for n_q, key_heads, variant, workgroups in ((1, 2, shared, 2), (32, 2, shared, 2), (32, 1, shared, 2),
+                                                (33, 2, alone, 8), (1, 8, alone, 8)):  # fmt: skip
+        (launch,) = chosen(n_q, key_heads)
+        assert (launch["variant"], launch["grid"][0]) == (variant, workgroups)
+    assert chosen(1, 2, dropout_p=0.5)[0]["variant"] == "forward_bf16_d128_dropout"
+    far = Forward("gfx950", "bf16", 128, 1, 64, heads=8, key_heads=2).problem
+    far.q.head_stride = 1 << 30
+    (launch,) = make_plan(far)
+    assert launch["variant"] == alone
+
+
+GROUPED = sorted(row for row in ROWS if row.endswith("_grouped"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("row", GROUPED)
+@pytest.mark.parametrize("n_q", [1, 2, 5, 17])
+@pytest.mark.parametrize("group", [1, 3, 4, 5, 8])
+def test_rows_of_a_group(target, row, n_q, group):
+    """Every length of keys with every mask in turn; a short head, gaps between rows, tiles with rows of two waves and more."""
+    _, element, head_dim, *_ = ROWS[row]
+    masks = ({}, {"causal": True}, {"window": (20, 3)})
+    lengths = LENGTHS if head_dim == 64 else (17, 257)
+    for i, n_k in enumerate(lengths):
+        problem = Forward(target, element, head_dim - 8 * (i % 2), n_q, n_k, batch=2, heads=2 * group, key_heads=2,
+                          padding=6, **masks[(i + n_q + group) % 3])  # fmt: skip
+        _, report = run(problem, row, 1 + i % 3)
+        assert report.lds_conflict_cycles == 0
 
 
 @pytest.mark.parametrize("target", TARGETS)

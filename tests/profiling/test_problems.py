@@ -33,7 +33,7 @@ def test_a_wrong_shape_is_named(operation, text):
 
 @pytest.mark.parametrize("operation", problems.OPERATIONS)
 def test_shapes_are_written_as_they_are_read(operation):
-    texts = (problems.SYNTAX[operation].example, *problems.DEFAULT_SHAPES[operation].split(","))
+    texts = (problems.SYNTAX[operation].example, *problems.SYNTAX[operation].shapes.split(","))
     assert [one.shape for one in problems.parse_shapes(operation, ",".join(texts))] == list(texts)
 
 

@@ -48,6 +48,7 @@ KERNEL = """
   .amdhsa_group_segment_fixed_size {lds_bytes}
   .amdhsa_private_segment_fixed_size {private_bytes}
   .amdhsa_uses_dynamic_stack 0
+  .amdhsa_tg_split {tg_split}
   .amdhsa_enable_private_segment {uses_private}
 .end_amdhsa_kernel
 .text
@@ -98,6 +99,7 @@ class Body:
     text: str
     lds_bytes: int = 0
     private_bytes: int = 0
+    tg_split: bool = False
 
 
 def around(text: str, *, lds: bool = False, private_bytes: int = 0) -> Body:
@@ -128,6 +130,7 @@ class Kernels:
             sizes = {
                 "lds_bytes": body.lds_bytes,
                 "private_bytes": body.private_bytes,
+                "tg_split": int(body.tg_split),
                 "uses_private": int(body.private_bytes > 0),
             }
             text += KERNEL.format(name=name, body=body.text, **sizes)

@@ -1,6 +1,7 @@
 """memcheck, racecheck and initcheck on global memory, and the notes about speed."""
 
 import ctypes
+import dataclasses
 
 import numpy as np
 import pytest
@@ -59,6 +60,9 @@ BODIES = {
 }  # fmt: skip
 
 
+BODIES["waves_of_split_workgroup"] = dataclasses.replace(BODIES["waves_without_wait"], tg_split=True)
+
+
 @pytest.fixture(scope="module", params=TARGETS)
 def module(request):
     return load(BODIES, request.param)
@@ -107,10 +111,14 @@ def test_a_workgroup_that_reads_what_another_writes(module):
 
 def test_waves_of_a_workgroup(module):
     assert launched(module, "waves_in_turn", 1, waves=2) == []
-    for name in ("waves", "waves_without_wait"):
+    assert launched(module, "waves_without_wait", 1, waves=2) == []  # one vector L1 takes both in order
+    for name, fix in (
+        ("waves", "s_barrier"),
+        ("waves_of_split_workgroup", "s_waitcnt vmcnt, then s_barrier,"),
+    ):
         finding = launched(module, name, 1, waves=2)[0]
         assert {finding["first"]["wave"], finding["second"]["wave"]} == {0, 1}
-        assert finding["fix"] == "s_waitcnt vmcnt, then s_barrier, between the two"
+        assert finding["fix"] == f"{fix} between the two"
 
 
 def test_reads_of_memory_that_still_holds_the_pattern_of_the_unwritten(module):

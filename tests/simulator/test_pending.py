@@ -1,5 +1,7 @@
 """Memory operations land at the wait that covers them, and no earlier: registers, LDS and memory keep their old bytes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -109,6 +111,8 @@ BODIES = {
     "store_waited": two_waves("g", "v_mov_b32_e32 v33, 77\nglobal_store_dword v1, v33, s[8:9]\ns_waitcnt vmcnt(0)\ns_barrier", READ_MEMORY),
     "store_not_waited": two_waves("h", "v_mov_b32_e32 v33, 77\nglobal_store_dword v1, v33, s[8:9]\ns_barrier\ns_barrier",
                                   READ_MEMORY + "\ns_waitcnt vmcnt(0)\ns_barrier"),
+    "store_split": dataclasses.replace(two_waves("i", "v_mov_b32_e32 v33, 77\nglobal_store_dword v1, v33, s[8:9]\ns_barrier\ns_barrier",
+                                  READ_MEMORY + "\ns_waitcnt vmcnt(0)\ns_barrier"), tg_split=True),
 }  # fmt: skip
 assert STORE_ROWS in BODIES["no_wait"].text
 
@@ -221,16 +225,16 @@ def test_twenty_flat_loads(module):
 
 
 @pytest.mark.parametrize("name", ["lds_write_waited", "direct_waited", "direct_counted", "store_waited", "lds_write_not_waited",
-                                  "direct_not_waited", "direct_waits_for_the_other", "store_not_waited"])  # fmt: skip
+                                  "direct_not_waited", "direct_waits_for_the_other", "store_not_waited", "store_split"])  # fmt: skip
 @pytest.mark.parametrize("poison", [0, 1])
 def test_a_barrier_lands_nothing(module, name, poison):
-    """What another wave sees beyond the barrier is new only if the writer waited before it."""
+    """What another wave sees beyond the barrier is new only if the writer waited before it, or if both share a vector L1."""
     memory = image()
     before = memory[:64].copy()
     out = run(module, name, memory=memory, waves=2, descriptor=descriptor_of(memory, 4096), poison=poison)
     seen = out.reshape(-1)[:64]
     written = np.full(64, 77) if name.startswith(("lds", "store")) else before
-    if name in ("lds_write_waited", "direct_waited", "direct_counted", "store_waited"):
+    if name in ("lds_write_waited", "direct_waited", "direct_counted", "store_waited", "store_not_waited"):
         np.testing.assert_array_equal(seen, written)
     elif name.startswith("store"):
         np.testing.assert_array_equal(seen, before)

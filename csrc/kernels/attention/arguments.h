@@ -13,8 +13,8 @@ struct TensorArgument {
     int64_t batch_stride, row_stride, head_stride;
 };
 
-// Which keys a query sees. Both sequences end together: query i stands at key i + n_k - n_q and sees `left` keys
-// before that place and `right` keys after it.
+// Which keys a query sees. Both sequences end together: query i is aligned with key i + n_k - n_q and sees `left` keys
+// before that one and `right` keys after it.
 struct Mask {
     int32_t n_q, n_k;
     int32_t left, right;
@@ -42,14 +42,14 @@ struct Mask {
 inline constexpr int32_t unlimited = 1 << 30;
 inline constexpr int64_t longest_sequence = (1 << 29) - 1;
 
-// Which rows belong to which batch. Packed sequences lie one after the other in tensors of batch 1: those of batch b are
+// Which rows belong to which batch. Packed sequences follow each other in tensors of batch 1: those of batch b are
 // rows first[b] .. first[b+1]-1. The tensors of a padded batch have a batch dimension, and rows mask.n_q and mask.n_k.
 struct PackedSequences {
     const int32_t *first_q, *first_k;  // null: a padded batch
     int64_t rows_q;                    // of all sequences together, for statistics per query
 };
 
-// One batch of a problem: its place in the tensors and its own mask.
+// One batch of a problem: where it is in the tensors, and its mask.
 struct Sequence {
     int64_t batch;             // 0 when packed
     int64_t first_q, first_k;  // rows before it; 0 when not packed
@@ -65,7 +65,7 @@ constexpr Sequence sequence_of(int batch, const Mask& mask, const PackedSequence
         {packed.first_q[batch + 1] - first_q, packed.first_k[batch + 1] - first_k, mask.left, mask.right}};
 }
 
-// Weights are dropped with probability threshold / 2^16, and the rest multiplied by scale (dropout.h).
+// Elements of P are dropped with probability threshold / 2^16, and the rest multiplied by scale (dropout.h).
 struct Dropout {
     const uint64_t*
         seed;  // two: the generator's key, and in the low half of the second a part of the counter
@@ -76,17 +76,21 @@ struct Dropout {
 // Workgroups take tiles of rows of one head in an order that neighbours gain from.
 struct WorkgroupOrder {
     int32_t tiles, heads, batch;  // along the rows of one head
-    int32_t parts;                // of the other side's rows, each a workgroup's
-    int32_t together;             // heads that take turns: first a tile of each, then the next tile of each
-    int32_t descending;           // from the last tile to the first
-    uint32_t xcds, chunk;         // chunked_workgroup
+    int32_t splits;               // of the other side's rows, each a workgroup's
+    int32_t together;      // heads whose tiles alternate: first a tile of each, then the next tile of each
+    int32_t descending;    // from the last tile to the first
+    uint32_t xcds, chunk;  // chunked_workgroup
 };
 
-struct TilePlace {
-    int tile, head, batch, part;
-    uint32_t head_of_all;  // (part x batches + batch) x heads + head
+struct TileCoordinate {
+    int tile, head, batch, split;
+    uint32_t head_of_all;  // (split x batches + batch) x heads + head
 };
-constexpr TilePlace place_of_head(uint32_t head_of_all, const WorkgroupOrder& order) {
+// Query heads head x group .. of a group share one key head.
+constexpr int key_head_of(int query_head, int group) {
+    return static_cast<int>(static_cast<uint32_t>(query_head) / static_cast<uint32_t>(group));
+}
+constexpr TileCoordinate coordinate_of_head(uint32_t head_of_all, const WorkgroupOrder& order) {
     const uint32_t heads = order.heads, batch = order.batch, of_batch = head_of_all / heads;
     return {0, static_cast<int>(head_of_all % heads), static_cast<int>(of_batch % batch),
             static_cast<int>(of_batch / batch), head_of_all};
@@ -95,8 +99,8 @@ constexpr TilePlace place_of_head(uint32_t head_of_all, const WorkgroupOrder& or
 // Tiles of one head follow each other, heads that share keys stay on one XCD. Under a causal mask a tile's work grows
 // or shrinks with its number: the tiles of as many heads as fill an XCD are taken from the longest to the shortest, which then
 // fill what the longest leave.
-constexpr TilePlace place_of_workgroup(uint32_t workgroup, const WorkgroupOrder& order) {
-    const uint32_t tiles = order.tiles, count = tiles * order.heads * order.batch * order.parts;
+constexpr TileCoordinate coordinate_of_workgroup(uint32_t workgroup, const WorkgroupOrder& order) {
+    const uint32_t tiles = order.tiles, count = tiles * order.heads * order.batch * order.splits;
     const uint32_t index = chunked_workgroup(workgroup, count, order.xcds, order.chunk);
     uint32_t tile = index % tiles, head_of_all = index / tiles;
     if (order.together > 1) {
@@ -104,16 +108,16 @@ constexpr TilePlace place_of_workgroup(uint32_t workgroup, const WorkgroupOrder&
         head_of_all = index / (together * tiles) * together + inside % together;
         tile = inside / together;
     }
-    TilePlace place = place_of_head(head_of_all, order);
-    place.tile = static_cast<int>(order.descending ? tiles - 1 - tile : tile);
-    return place;
+    TileCoordinate coordinate = coordinate_of_head(head_of_all, order);
+    coordinate.tile = static_cast<int>(order.descending ? tiles - 1 - tile : tile);
+    return coordinate;
 }
 
 struct ForwardArguments {
     TensorArgument q, k, v, out;  // out is written
     // [batch, heads, n_q], or [heads, rows_q] of packed sequences; natural logarithm.
     float* lse;
-    // Of order.parts > 1, instead of out and lse: per part the normalised rows [part, (as lse), head_dim] and their lse.
+    // Of order.splits > 1, instead of out and lse: per split the normalised rows [split, (as lse), head_dim] and their lse.
     float *partial_out, *partial_lse;
     Mask mask;
     PackedSequences packed;
@@ -125,14 +129,14 @@ struct ForwardArguments {
     Dropout dropout;   // of kernels that drop
 };
 
-// The kernel that joins the parts; one row of one head per 16 lanes.
+// The kernel that joins the splits; one row of one head per 16 lanes.
 struct CombineArguments {
     const float *partial_out, *partial_lse;
     TensorArgument out;
     float* lse;
     int64_t rows;           // of all heads and batches
     int64_t rows_per_head;  // n_q, or rows_q of packed sequences
-    int32_t heads, parts, head_dim;
+    int32_t heads, splits, head_dim;
 };
 
 }  // namespace hipkittens::attention

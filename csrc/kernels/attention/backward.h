@@ -47,7 +47,7 @@ struct Backward {
 
     const BackwardArguments& arguments;
     kittens::shared_byte* lds;
-    TilePlace place;
+    TileCoordinate place;
     Sequence sequence;
     Own own_first[pieces], own_second[pieces];
     Gradient gradient;
@@ -64,7 +64,7 @@ struct Backward {
     KITTENS_DEVICE Backward(const BackwardArguments& arguments, kittens::shared_byte* lds)
         : arguments(arguments),
           lds(lds),
-          place(place_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          place(coordinate_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
           sequence(sequence_of(place.batch, arguments.mask, arguments.packed)) {}
 
     KITTENS_DEVICE StraightTile straight(int buffer, int which) const {
@@ -72,24 +72,6 @@ struct Backward {
     }
     KITTENS_DEVICE TurnedTile turned(int buffer) const {
         return {lds + buffer * buffer_bytes + straight_tiles * StraightTile::bytes};
-    }
-
-    // Straight to registers: a wave's rows are nobody else's. Rows beyond the last read zero, or what their stride of
-    // zero repeats; their gradients are not stored.
-    KITTENS_DEVICE void load_own(Own (&own)[pieces], const kittens::global_matrix<const T>& source) const {
-        const kittens::Coordinate place = kittens::row_layout(Own::shape::value(), kittens::lane_id(), 0);
-        const bool inside = first_row < source.rows;
-        kittens::buffer view = source.window(inside ? first_row : 0, 0).view();
-        if (!inside) view.bytes = 0;
-        const uint32_t row = place.row * static_cast<uint32_t>(source.row_bytes());
-#pragma unroll
-        for (int piece = 0; piece < pieces; ++piece)
-#pragma unroll
-            for (int j = 0; j < Own::width; ++j) {
-                const int col = piece * Straight::step + j * Own::shape::cols + place.col;
-                own[piece].tiles[0][j] = kittens::buffer_load<typename Own::fragment>(
-                    view, col < source.cols ? row + col * sizeof(T) : kittens::out_of_range);
-            }
     }
 
     // One wave works on a SIMD: what the vector units do stands between the matrix steps of something else. `beside(step)` is
@@ -193,20 +175,9 @@ struct Backward {
     }
 
     KITTENS_DEVICE void clear_invisible(Scores& weights, int column) const {
-        const Mask& mask = sequence.mask;
-        const kittens::Coordinate place = kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0);
-        const int row = first_row + place.row, from = column + place.col;
-        int left = (of_keys ? mask.first_query(row) : mask.first_key(row)) - from;
-        const int right = (of_keys ? mask.last_query(row) : mask.last_key(row)) - from;
-        // One comparison for both sides, as in hide_invisible.
-        const uint32_t span = right < left ? 0 : right - left;
-        if (right < left) left = unlimited;
-        kittens::for_each_register<Scores>([&](int, int j, int e) {
-            const int col = j * Scores::shape::cols + e;
-            if (static_cast<uint32_t>(col - left) > span) weights.tiles[0][j][e] = 0;
-            // The scheduler would do all comparisons first, and hold them in scalar registers.
-            if (e == Scores::per_lane - 1) kittens::schedule_fence();
-        });
+        const Visible visible = of_keys ? visible_queries<KeyColumns>(sequence.mask, first_row, column)
+                                        : visible_keys<KeyColumns>(sequence.mask, first_row, column);
+        apply_mask<KeyColumns, Scores::per_lane>(weights, visible, 0);
     }
 
     // A weight is never negative, so a sign can say that it was dropped: dV takes no share of it, and its dP is zero.
@@ -379,9 +350,9 @@ struct Backward {
         const auto own_matrix = [&](const TensorArgument& tensor) {
             return matrix_of<T>(tensor, sequence.batch, own_start, place.head, own_rows, arguments.head_dim);
         };
-        load_own(own_first, own_matrix(of_keys ? arguments.k : arguments.q));
+        load_own_rows(own_first, own_matrix(of_keys ? arguments.k : arguments.q), first_row);
         if constexpr (!of_values)
-            load_own(own_second, own_matrix(of_keys ? arguments.v : arguments.grad_out));
+            load_own_rows(own_second, own_matrix(of_keys ? arguments.v : arguments.grad_out), first_row);
         const int64_t statistics = statistics_of(of_keys ? place.head * arguments.group : place.head);
         if constexpr (!of_keys) {
             const int row =

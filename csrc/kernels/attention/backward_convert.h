@@ -21,7 +21,7 @@ struct Convert {
         const auto queries =
             static_cast<uint32_t>(arguments.order.tiles) * arguments.order.heads * arguments.order.batch;
         if (workgroup < queries)
-            of_queries(arguments, place_of_workgroup(workgroup, arguments.order));
+            of_queries(arguments, coordinate_of_workgroup(workgroup, arguments.order));
         else
             of_keys(arguments, workgroup - queries);
     }
@@ -35,7 +35,7 @@ struct Convert {
     }
 
     // Neighbouring lanes read neighbouring rows, as they lie among the sums, and write neighbouring columns.
-    KITTENS_DEVICE static void of_queries(const BackwardArguments& arguments, const TilePlace& place) {
+    KITTENS_DEVICE static void of_queries(const BackwardArguments& arguments, const TileCoordinate& place) {
         const Sequence sequence = sequence_of(place.batch, arguments.mask, arguments.packed);
         const int begin = place.tile * statistics_block, n_q = sequence.mask.n_q;
         if (begin >= n_q) return;
@@ -88,7 +88,7 @@ struct Convert {
         constexpr int rows = statistics_block / share_rows;
         const uint32_t runs = arguments.sums_width / convert_columns, number = workgroup / (2 * rows);
         const bool values = workgroup % 2;
-        const TilePlace place = block_of_keys(arguments, number / runs);
+        const TileCoordinate place = block_of_keys(arguments, number / runs);
         const Sequence sequence = sequence_of(place.batch, arguments.mask, arguments.packed);
         const int thread = kittens::thread_id(),
                   first_row = place.tile * statistics_block + workgroup / 2 % rows * share_rows,

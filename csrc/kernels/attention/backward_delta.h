@@ -49,13 +49,13 @@ struct Delta {
         const auto queries =
             static_cast<uint32_t>(arguments.order.tiles) * arguments.order.heads * arguments.order.batch;
         if (workgroup < queries)
-            of_queries(arguments, place_of_workgroup(workgroup, arguments.order));
+            of_queries(arguments, coordinate_of_workgroup(workgroup, arguments.order));
         else
             of_keys(arguments, block_of_keys(arguments, workgroup - queries));
     }
 
   private:
-    KITTENS_DEVICE static void of_queries(const BackwardArguments& arguments, const TilePlace& place) {
+    KITTENS_DEVICE static void of_queries(const BackwardArguments& arguments, const TileCoordinate& place) {
         const Sequence sequence = sequence_of(place.batch, arguments.mask, arguments.packed);
         const int begin = place.tile * statistics_block, n_q = sequence.mask.n_q;
         if (begin >= n_q) return;
@@ -108,7 +108,7 @@ struct Delta {
         }
     }
 
-    KITTENS_DEVICE static void of_keys(const BackwardArguments& arguments, const TilePlace& place) {
+    KITTENS_DEVICE static void of_keys(const BackwardArguments& arguments, const TileCoordinate& place) {
         const Sequence sequence = sequence_of(place.batch, arguments.mask, arguments.packed);
         const int begin = place.tile * statistics_block, n_k = sequence.mask.n_k;
         if (begin >= n_k) return;

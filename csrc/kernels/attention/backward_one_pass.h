@@ -49,7 +49,7 @@ struct OnePass {
 
     const BackwardArguments& arguments;
     kittens::shared_byte* lds;
-    TilePlace place;
+    TileCoordinate place;
     Sequence sequence;
     int first_row;  // of the wave
     Fragment own_k[pieces], own_v[pieces], turned_k[key_steps];
@@ -67,12 +67,13 @@ struct OnePass {
     KITTENS_DEVICE OnePass(const BackwardArguments& arguments, kittens::shared_byte* lds)
         : arguments(arguments),
           lds(lds),
-          place(place_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          place(coordinate_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
           sequence(sequence_of(place.batch, arguments.mask, arguments.packed)) {}
 
     // The column of register e of a product, of a lane in the lower half of the wave, and its query, which is `upper` further in
     // the other half: gfx942 has the rows in LDS in an order that makes queries neighbours (tile_key).
     static constexpr int column_of(int e) { return e % 4 + e / 4 * 8; }
+    using QueryColumns = kittens::choose<direct, kittens::rt_32x32, KeyColumns>;
     static constexpr int query_of(int e) { return direct ? column_of(e) : e % 8 + e / 8 * 16; }
     static constexpr int upper = direct ? 4 : 8;
 
@@ -97,11 +98,7 @@ struct OnePass {
     }
     template <int half>
     KITTENS_DEVICE void clear_invisible(int left, uint32_t span) {
-#pragma unroll
-        for (int e = 0; e < per_lane; ++e) {
-            if (static_cast<uint32_t>(query_of(e) + half * 32 - left) > span) scores[half][e] = 0;
-            if (e % 4 == 3) kittens::schedule_fence();
-        }
+        apply_mask<QueryColumns, 4>(scores[half], half * per_lane, Visible{left, span}, 0);
     }
     // A weight is never negative, so a sign can say that it was dropped: dV takes no share of it, and its dP is zero.
     template <int half>

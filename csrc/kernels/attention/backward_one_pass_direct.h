@@ -255,7 +255,7 @@ struct OnePassDirect : OnePass<config> {
         const int64_t q_step = queries * q_bytes, grad_step = queries * grad_bytes;
 
         // The step that is loaded next.
-        const int head_in_group = place.part * arguments.heads_per_part,
+        const int head_in_group = place.split * arguments.heads_per_part,
                   past_head = head_in_group + arguments.heads_per_part;
         int head = place.head * arguments.group + head_in_group - 1;
         int heads_left = (past_head < arguments.group ? past_head : arguments.group) - head_in_group;

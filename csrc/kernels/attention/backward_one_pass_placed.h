@@ -202,7 +202,7 @@ struct OnePassPlaced : OnePass<config> {
         const Mask& mask = sequence.mask;
         const int begin = place.tile * keys, wave = kittens::wave_id(), lane = kittens::lane_id();
         const int low = lane % 32, high = lane / 32;
-        const int head_in_group = place.part * arguments.heads_per_part,
+        const int head_in_group = place.split * arguments.heads_per_part,
                   past_head = head_in_group + arguments.heads_per_part,
                   heads = (past_head < arguments.group ? past_head : arguments.group) - head_in_group;
         const int first_head = place.head * arguments.group + head_in_group;

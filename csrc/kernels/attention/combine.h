@@ -1,4 +1,4 @@
-// kernels/attention/combine.h: one result from those of the parts that the keys were split into.
+// kernels/attention/combine.h: one result from those of the splits of the keys.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -7,8 +7,8 @@
 
 namespace hipkittens::attention {
 
-// Part p has out_p = sum over its keys of exp(s) v / exp(lse_p), so that out = sum of exp(lse_p - lse) out_p. Parts are
-// added in their order, whichever was computed first. One that saw no key has lse -inf and weighs nothing.
+// Split p has out_p = sum over its keys of exp(s) v / exp(lse_p), so that out = sum of exp(lse_p - lse) out_p. Splits are
+// added in their order, whichever was computed first. One that saw no key has lse -inf and has no weight.
 template <class T>
 struct Combine {
     static constexpr int lanes = combine_lanes_per_row, rows_per_workgroup = combine_threads / lanes;
@@ -28,12 +28,13 @@ struct Combine {
         const float* lses = arguments.partial_lse + row;
         float largest = -__builtin_inff(), total = 0;
 #pragma clang loop unroll_count(4)
-        for (int part = 0; part < arguments.parts; ++part)
-            largest = kittens::larger(largest, lses[part * arguments.rows]);
+        for (int split = 0; split < arguments.splits; ++split)
+            largest = kittens::larger(largest, lses[split * arguments.rows]);
         // Without any key: exp(-inf - 0), not exp(-inf + inf).
         const float base = largest == -__builtin_inff() ? 0.0f : largest;
 #pragma clang loop unroll_count(4)
-        for (int part = 0; part < arguments.parts; ++part) total += weight(lses[part * arguments.rows], base);
+        for (int split = 0; split < arguments.splits; ++split)
+            total += weight(lses[split * arguments.rows], base);
 
         const auto of_head = static_cast<uint32_t>(row) / static_cast<uint32_t>(arguments.rows_per_head);
         const int64_t batch = of_head / arguments.heads, head = of_head % arguments.heads,
@@ -45,14 +46,14 @@ struct Combine {
         const float scale = total == 0.0f ? 0.0f : 1.0f / total;
         T* out = static_cast<T*>(const_cast<void*>(arguments.out.data)) + batch * arguments.out.batch_stride +
                  head * arguments.out.head_stride + query * arguments.out.row_stride;
-        const int64_t part_stride = arguments.rows * arguments.head_dim;
+        const int64_t split_stride = arguments.rows * arguments.head_dim;
         for (int col = lane * per_lane; col < arguments.head_dim; col += lanes * per_lane) {
             const float* partial = arguments.partial_out + row * arguments.head_dim + col;
             Values sum = {};
 #pragma clang loop unroll_count(4)
-            for (int part = 0; part < arguments.parts; ++part) {
-                const Values values = *reinterpret_cast<const Values*>(partial + part * part_stride);
-                const float factor = weight(lses[part * arguments.rows], base) * scale;
+            for (int split = 0; split < arguments.splits; ++split) {
+                const Values values = *reinterpret_cast<const Values*>(partial + split * split_stride);
+                const float factor = weight(lses[split * arguments.rows], base) * scale;
 #pragma unroll
                 for (int e = 0; e < per_lane; ++e) sum[e] = __builtin_fmaf(values[e], factor, sum[e]);
             }

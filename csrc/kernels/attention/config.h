@@ -10,15 +10,24 @@ enum class Schedule {
     interleaved,  // matrix steps, softmax and LDS reads of neighbouring chunks of keys side by side
 };
 
+// What the rows of a tile of queries are.
+enum class QueryRows {
+    of_head,   // the queries of one head
+    of_group,  // pairs of a query and a head of a group, query by query: they share the keys that are loaded
+};
+
 struct ForwardConfig {
     ElementType input;
     int head_dim;  // of the tiles; any smaller one that is a multiple of 8 runs with the rest of a row masked
     int waves;
     Schedule schedule;
+    QueryRows query_rows;
     bool dropout;  // drops elements of P
 
     static constexpr int queries_per_wave = 32, keys_per_tile = 64;
-    constexpr int queries() const { return waves * queries_per_wave; }
+    constexpr int queries() const { return waves * queries_per_wave; }  // rows of a workgroup
+    // Query heads that a workgroup's rows belong to, of groups of so many.
+    constexpr int heads_together(int group) const { return query_rows == QueryRows::of_group ? group : 1; }
     constexpr int threads() const { return waves * 64; }
     constexpr int waves_per_simd() const { return schedule == Schedule::simple ? waves / 4 : 2; }
 };

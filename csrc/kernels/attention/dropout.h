@@ -1,4 +1,4 @@
-// kernels/attention/dropout.h: which weights are dropped: the same in forward and backward, whoever asks.
+// kernels/attention/dropout.h: which elements of P are dropped: the same in forward and backward.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/philox.h"
@@ -8,7 +8,7 @@
 namespace hipkittens::attention {
 
 // One draw of 128 bits serves a block of 2 queries and 4 keys, 16 bits each: a function of the seed, the head and the
-// places of query and key in their sequences, whatever tiles a kernel works in. In row layout a lane holds 8 neighbours
+// positions of query and key in their sequences, whatever tiles a kernel works in. In row layout a lane holds 8 neighbours
 // of its own row, and a lane's neighbours in the wave hold the rest of their blocks: every lane draws one block per 8
 // weights and hands words to its neighbours, so that no bit is drawn twice or left over.
 struct DropoutDraws {
@@ -58,17 +58,17 @@ struct DropoutDraws {
         const bool late = key % keys / 2;
         const uint32_t shift = key % 2 ? 0 : 16;
         Words words;
-        place<0>(words, own, late);
-        place<1>(words, own, late);
-        place<2>(words, own, late);
-        place<3>(words, own, late);
+        set_words<0>(words, own, late);
+        set_words<1>(words, own, late);
+        set_words<2>(words, own, late);
+        set_words<3>(words, own, late);
         return words << shift;
     }
 
   private:
     // The two queries of lane l & ~3 | lane's block.
     template <int lane>
-    KITTENS_DEVICE static void place(Words& words, const kittens::vec<uint32_t, 4>& own, bool late) {
+    KITTENS_DEVICE static void set_words(Words& words, const kittens::vec<uint32_t, 4>& own, bool late) {
         const auto of_lane = [](uint32_t word) {
             return kittens::permute_in_4<lane, lane, lane, lane>(word);
         };

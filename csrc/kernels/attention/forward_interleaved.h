@@ -1,15 +1,16 @@
-// kernels/attention/forward_interleaved.h: matrix steps, softmax and LDS reads of neighbouring chunks of keys, interleaved.
+// kernels/attention/forward_interleaved.h: QK^T, softmax, PV and LDS reads of neighbouring chunks of keys, interleaved.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "forward_wave.h"
+#include "staged_queries.h"
 
 namespace hipkittens::attention {
 
-// A wave goes over chunks of 32 keys. Step c multiplies queries by the keys of chunk c + 1 and weighs the values of chunk
-// c - 1 while it exponentiates the scores of chunk c and reads the keys of chunk c + 2 and the values of chunk c from LDS:
-// nothing in a step waits for anything else in it, so that matrix cores, vector units and LDS work at once, whatever the
-// other wave of the SIMD does. Waves meet once for each tile of keys. Two of them share a SIMD: of one workgroup of eight,
-// or of two workgroups of four that never wait for each other.
+// A wave goes over chunks of 32 keys. Chunk c multiplies Q by the keys of chunk c + 1 and P by the values of chunk c - 1
+// while it takes the exponentials of chunk c and reads the keys of chunk c + 2 and the values of chunk c from LDS: nothing in a
+// chunk depends on anything else in it, so that matrix cores, vector units and LDS work at once, whatever the other wave of
+// the SIMD does. There is one barrier for each tile of keys. Two waves share a SIMD: of one workgroup of eight, or of two
+// workgroups of four that never wait for each other.
 template <ForwardConfig config>
 struct InterleavedForward : ForwardWave<config> {
     using Wave = ForwardWave<config>;
@@ -17,75 +18,82 @@ struct InterleavedForward : ForwardWave<config> {
         typename Wave::ValueTile;
     using Wave::all, Wave::arguments, Wave::direct, Wave::keys, Wave::output, Wave::own, Wave::query,
         Wave::softmax;
-    static_assert(!config.dropout, "only the simple schedule drops weights");
-    // Tiles in LDS: those that are read, and those under way. Values of tile t + value_tiles - 1 and keys of tile
-    // t + key_tiles are loaded where the waves meet for tile t, and have until they are read to arrive.
-    // Through registers they arrive a meeting later.
+    static_assert(!config.dropout && config.query_rows == QueryRows::of_head, "the simple schedule has both");
+    // Tiles in LDS: those that are read, and those in flight. At the barrier of tile t, loads are issued for the keys of tile
+    // t + 2 and the values of tile t + 2. Through registers, values are committed to LDS a barrier later: t + 1.
     static constexpr int key_tiles = 2, value_tiles = direct ? 3 : 2;
     static constexpr int key_bytes = key_tiles * KeyTile::bytes, value_bytes = value_tiles * ValueTile::bytes;
-    // Queries come through LDS as well, and lie where later values will.
-    using QueryTile = kittens::st<T, config.queries(), config.head_dim, kittens::Access::rows>;
-    using QueryLoads = kittens::global_to_shared<QueryTile, config.threads(), forward_fill>;
-    using QueryReader =
-        kittens::base_tile_reader<T, kittens::row_l, kittens::rt_32x16,
-                                  kittens::st<T, Wave::queries, config.head_dim, kittens::Access::rows>>;
-    static constexpr int query_place = key_bytes + ValueTile::bytes,
-                         query_end = Wave::queries_through_lds ? query_place + QueryTile::bytes : 0;
+    // Queries come through LDS as well, where later values will be.
+    using Staged = StagedQueries<T, config.waves, config.head_dim>;
+    static constexpr int query_offset = key_bytes + ValueTile::bytes,
+                         query_end = Wave::queries_through_lds ? query_offset + Staged::bytes : 0;
     static constexpr int lds_bytes =
         query_end > key_bytes + value_bytes ? query_end : key_bytes + value_bytes;
     static_assert(lds_bytes * (8 / config.waves) <= kittens::target.lds_bytes, "two waves on each SIMD");
 
     static constexpr int chunk = 32;
     static_assert(keys == 2 * chunk, "a tile is two chunks");
-    // Matrix steps of a chunk: over head_dim for the scores; over keys, and over head_dim inside, for the output.
+    // Matrix steps of a chunk: over head_dim for S; over keys, and over head_dim inside, for O.
     static constexpr int steps = config.head_dim / 16, columns = config.head_dim / 32;
     static constexpr int pairs = 8;  // of a lane's scores in a chunk
-    // Steps into a tile after which its waves meet: long enough for the LDS reads of the tile before to be complete.
-    static constexpr int meeting = steps / 4;
+
+    // Slots of the loop, which is a tile: of each half, the PV steps and then the QK^T steps. The barrier stands where LDS
+    // reads of the tile before have had time to complete.
+    static constexpr int slots = 4 * steps, barrier_step = steps / 4, barrier_slot = steps + barrier_step;
+    static constexpr int key_loads_per_tile = Keys::Loads::loads_per_wave,
+                         value_loads_per_tile = Values::Loads::loads_per_wave,
+                         refill_items = direct ? key_loads_per_tile + value_loads_per_tile : 4;
+    static constexpr kittens::spread refill_slots{refill_items, barrier_slot + 1, 3 * steps};
+    // Keys are needed from the second half of the tile before on, values from the barrier of their own tile on.
+    static constexpr kittens::load_pipeline<2> loads{
+        slots,
+        {{barrier_slot + 1, -2 * steps, 2, key_loads_per_tile},
+         {barrier_slot + 1, barrier_slot + 1, 2, value_loads_per_tile}}};
+    static constexpr int loads_in_flight =
+        direct ? loads.in_flight(barrier_slot, slots) : kittens::any_vector_memory;
+
     using Scores = typename Wave::template Product<chunk>;
-    using Powers = typename Wave::template Powers<chunk>;
+    using Probabilities = typename Wave::template Probabilities<chunk>;
     using Fragment = typename Keys::Reader::Fragment;
     using Pair = kittens::vec<float, 2>;
 
+    // A ring of tiles in LDS.
+    template <class Tile, int tiles>
+    struct RingOffset {
+        uint32_t value = 0;
+        // Returns the number of bytes it moves by, modulo 2^32.
+        KITTENS_DEVICE uint32_t advance() {
+            const uint32_t before = value;
+            value = value == (tiles - 1) * Tile::bytes ? 0 : value + Tile::bytes;
+            return value - before;
+        }
+    };
+
     kittens::shared_byte* lds;
-    // Places in the rings of tiles: what is read, what is filled.
-    uint32_t key_place = 0, value_place = 0, key_fill = 0, value_fill = value_bytes - ValueTile::bytes;
+    RingOffset<KeyTile, key_tiles> key_read, key_fill;
+    RingOffset<ValueTile, value_tiles> value_read, value_fill{(value_tiles - 1) * ValueTile::bytes};
     Keys key_loads;
     Values value_loads;
-    ClearKeys clear;
-    TileWindows k_windows, v_windows;
-    kittens::buffer view;  // of the loads that are being begun
+    FullyVisibleKeys unmasked;
+    kittens::tile_iterator<kittens::tiles_of_rows> k_source, v_source;
+    kittens::buffer view;  // of the loads that are being issued
     typename Keys::Reader key_reader;
     typename Values::Reader value_reader;
     Fragment fragments[steps];  // of keys, then of values, one after the other in the same registers
-    Scores scores[2];
-    Powers powers[2];
-    Pair power, done;  // of the pair of scores under way, and of the one before
-    float second;      // exponent
+    Scores s[2];
+    Probabilities p[2];
+    Pair exponentials, previous_exponentials;  // of a pair of scores
+    float second_exponent;
 
     KITTENS_DEVICE InterleavedForward(const ForwardArguments& arguments, kittens::shared_byte* lds)
         : Wave(arguments),
           lds(lds),
-          clear(Wave::sequence.mask, Wave::first_query, Wave::first_query + Wave::queries, chunk),
+          unmasked(Wave::sequence.mask, Wave::first_query, Wave::past_query, chunk),
           key_reader(lds),
           value_reader(lds + key_bytes) {}
 
-    KITTENS_DEVICE KeyTile key_tile(uint32_t place) const { return {lds + place}; }
-    KITTENS_DEVICE ValueTile value_tile(uint32_t place) const { return {lds + key_bytes + place}; }
-    template <int bytes, int ring>
-    KITTENS_DEVICE static uint32_t next(uint32_t place) {
-        return place == ring - bytes ? 0 : place + bytes;
-    }
-    KITTENS_DEVICE void turn_keys() {
-        const uint32_t before = key_place;
-        key_place = next<KeyTile::bytes, key_bytes>(key_place);
-        key_reader.move(key_place - before);
-    }
-    KITTENS_DEVICE void turn_values() {
-        const uint32_t before = value_place;
-        value_place = next<ValueTile::bytes, value_bytes>(value_place);
-        value_reader.move(value_place - before);
-    }
+    KITTENS_DEVICE KeyTile key_tile(uint32_t offset) const { return {lds + offset}; }
+    KITTENS_DEVICE ValueTile value_tile(uint32_t offset) const { return {lds + key_bytes + offset}; }
 
     // Chunk `half` of the tile that the reader is at.
     template <int half, int step>
@@ -98,160 +106,147 @@ struct InterleavedForward : ForwardWave<config> {
             Values::template fragment<half * chunk + step / columns * 16, step % columns * 32>(value_reader);
     }
     template <int step>
-    KITTENS_DEVICE void multiply_keys(Scores& destination) {
+    KITTENS_DEVICE void mma_qk(Scores& scores) {
         using Accumulator = typename Scores::fragment;
-        destination.tiles[0][0] = kittens::multiply_base<kittens::row_l, kittens::rt_32x32>(
+        scores.tiles[0][0] = kittens::multiply_base<kittens::row_l, kittens::rt_32x32>(
             query[step / 2].tiles[0][step % 2], fragments[step],
-            step == 0 ? Accumulator{} : destination.tiles[0][0]);
+            step == 0 ? Accumulator{} : scores.tiles[0][0]);
     }
     template <int step>
-    KITTENS_DEVICE void weigh_values(const Powers& weights) {
-        auto& destination = output.tiles[0][step % columns];
-        destination = kittens::multiply_base<kittens::row_l, kittens::rt_32x32>(
-            weights.tiles[0][step / columns], fragments[step], destination);
+    KITTENS_DEVICE void mma_pv(const Probabilities& probabilities) {
+        auto& o = output.tiles[0][step % columns];
+        o = kittens::multiply_base<kittens::row_l, kittens::rt_32x32>(probabilities.tiles[0][step / columns],
+                                                                      fragments[step], o);
     }
     template <int pair>
-    KITTENS_DEVICE static void place_powers(Powers& destination, Pair values) {
+    KITTENS_DEVICE static void convert_pair(Probabilities& destination, Pair values) {
         const auto rounded = kittens::narrowed<T>(values);
         destination.tiles[0][pair / 4][pair % 4 * 2] = rounded[0];
         destination.tiles[0][pair / 4][pair % 4 * 2 + 1] = rounded[1];
     }
 
-    // What is done between two meetings, in pieces: loads of keys, then of values; through registers, those that were
-    // begun after the meeting before go to LDS first.
-    static constexpr int key_passes = Keys::Loads::loads_per_wave,
-                         value_passes = Values::Loads::loads_per_wave,
-                         refill_pieces = direct ? key_passes + value_passes : 4;
-    template <int piece>
+    // What follows a barrier: loads of keys, then of values; through registers, those issued after the barrier before are
+    // committed to LDS first.
+    template <int item>
     KITTENS_DEVICE void refill() {
         if constexpr (direct) {
-            if constexpr (piece == 0) view = k_windows.next();
-            if constexpr (piece == key_passes) view = v_windows.next();
-            if constexpr (piece < key_passes)
-                key_loads.loads.template issue_prepared_pass<piece>(view, key_tile(key_fill));
+            if constexpr (item == 0) view = k_source.next();
+            if constexpr (item == key_loads_per_tile) view = v_source.next();
+            if constexpr (item < key_loads_per_tile)
+                key_loads.loads.template issue_prepared_pass<item>(view, key_tile(key_fill.value));
             else
-                value_loads.loads.template issue_prepared_pass<piece - key_passes>(view,
-                                                                                   value_tile(value_fill));
+                value_loads.loads.template issue_prepared_pass<item - key_loads_per_tile>(
+                    view, value_tile(value_fill.value));
         } else {
-            if constexpr (piece == 0) value_loads.loads.commit(value_tile(value_fill));
-            if constexpr (piece == 1)
-                value_loads.loads.issue_prepared(v_windows.next(), value_tile(value_fill));
-            if constexpr (piece == 2) key_loads.loads.commit(key_tile(key_fill));
-            if constexpr (piece == 3) key_loads.loads.issue_prepared(k_windows.next(), key_tile(key_fill));
+            if constexpr (item == 0) value_loads.loads.commit(value_tile(value_fill.value));
+            if constexpr (item == 1) issue_values(value_fill.value);
+            if constexpr (item == 2) key_loads.loads.commit(key_tile(key_fill.value));
+            if constexpr (item == 3) issue_keys(key_fill.value);
         }
-        if constexpr (piece == refill_pieces - 1) {
-            key_fill = next<KeyTile::bytes, key_bytes>(key_fill);
-            value_fill = next<ValueTile::bytes, value_bytes>(value_fill);
+        if constexpr (item == refill_items - 1) {
+            key_fill.advance();
+            value_fill.advance();
         }
     }
-    // What will be read until the next meeting is there for all waves, and what they have read may be overwritten. Loads
-    // return in order: only the values of the tile after the next may still be under way.
-    KITTENS_DEVICE void meet() {
-        kittens::wait<direct ? value_passes : kittens::any_vector_memory, 0>();
+    // What is read until the next barrier is in LDS for all waves, and what they have read may be overwritten.
+    KITTENS_DEVICE void wait_and_barrier() {
+        kittens::wait<loads_in_flight, 0>();
         kittens::s_barrier();
     }
 
-    // Softmax in pieces, so that some lie between any two matrix steps: the exponents of a pair and its first power, its
-    // second power, and another pair later its sum and its rounding.
-    template <int piece>
-    KITTENS_DEVICE void soften(const Scores& source, Powers& weights, Pair& sum) {
-        constexpr int pair = piece / 2;
-        if constexpr (piece % 2 == 0) {
-            const Pair before = power;
+    // A softmax step is half a pair: both exponents and the first exponential; the second exponential, and, a pair later,
+    // the sum and the conversion.
+    template <int item>
+    KITTENS_DEVICE void softmax_step(const Scores& scores, Probabilities& probabilities, Pair& sum) {
+        constexpr int pair = item / 2;
+        if constexpr (item % 2 == 0) {
+            const Pair before = exponentials;
             if constexpr (pair < pairs) {
-                power[0] = kittens::exponential_base_2(softmax.template exponent<2 * pair>(source));
-                second = softmax.template exponent<2 * pair + 1>(source);
+                exponentials[0] = kittens::exponential_base_2(softmax.template exponent<2 * pair>(scores));
+                second_exponent = softmax.template exponent<2 * pair + 1>(scores);
             }
-            if constexpr (pair > 0) place_powers<pair - 1>(weights, before);
-            done = before;
+            if constexpr (pair > 0) convert_pair<pair - 1>(probabilities, before);
+            previous_exponentials = before;
         } else {
-            power[1] = kittens::exponential_base_2(second);
-            if constexpr (pair > 0) sum += done;
+            exponentials[1] = kittens::exponential_base_2(second_exponent);
+            if constexpr (pair > 0) sum += previous_exponentials;
         }
     }
 
     // Chunk `half` of the tile at `key`. `first`: there is no chunk before it; `last`: none behind it.
     template <int half, bool first, bool last>
-    KITTENS_DEVICE void step(int key) {
-        Scores &current = scores[half], &next = scores[1 - half];
-        Powers &weights = powers[half], &weights_before = powers[1 - half];
-        // Matrix steps: those on values, then those on keys.
-        constexpr int begin = first ? steps : 0, end = last ? steps : 2 * steps, count = end - begin;
-        constexpr int pieces = 2 * pairs, between_meetings = 2 * steps - meeting - 1;
+    KITTENS_DEVICE void attend(int key) {
+        constexpr int pv_begin = half * 2 * steps, qk_begin = pv_begin + steps, qk_end = qk_begin + steps;
+        constexpr int begin = first ? qk_begin : pv_begin, end = last ? qk_begin : qk_end;
+        constexpr kittens::every_slot pv{pv_begin, qk_begin}, qk{qk_begin, qk_end},
+            fences{begin, end, 1, true};
+        constexpr kittens::in_slot barrier{barrier_slot};
+        // S comes out of the matrix core a while after its last step.
+        constexpr kittens::spread softmax_steps{2 * pairs, begin + 1, end};
+        constexpr kittens::every_slot key_reads{pv_begin, last ? pv_begin : qk_begin};
+        // Values replace keys in registers, each fragment behind the QK^T step that used it; in a tile's first half not
+        // before the barrier, which the first ones are `delayed` by.
+        constexpr int values_begin = last ? pv_begin : qk_begin, delayed = half == 0 ? barrier_step + 1 : 0;
+        constexpr kittens::every_slot value_reads{values_begin + delayed, values_begin + steps},
+            delayed_value_reads{values_begin + delayed, values_begin + 2 * delayed};
         Pair sum = {};
-        if constexpr (half == 1 && !last) turn_keys();
-        kittens::for_each_index<end, begin>([&](auto place) KITTENS_INLINE {
-            constexpr bool on_values = place.value < steps;
-            constexpr int at = on_values ? place.value : place.value - steps;
-            if constexpr (on_values)
-                weigh_values<at>(weights_before);
-            else
-                multiply_keys<at>(next);
-            if constexpr (!on_values && half == 0 && at == meeting) meet();
-            // The scores come out of the matrix core a while after the step before.
-            kittens::for_each_index<pieces>([&](auto piece) KITTENS_INLINE {
-                if constexpr (1 + piece.value * (count - 1) / pieces == place.value - begin)
-                    soften<piece.value>(current, weights, sum);
-            });
-            if constexpr (on_values && !last) read_keys<1 - half, at>();
-            if constexpr (on_values && last) read_values<half, at>();
-            if constexpr (!on_values && (half == 1 || at > meeting)) read_values<half, at>();
-            if constexpr (!on_values && half == 0 && at > meeting && at <= 2 * meeting + 1)
-                read_values<half, at - meeting - 1>();
-            constexpr int since = half == 0   ? on_values ? -1 : at - meeting - 1
-                                  : on_values ? steps - meeting - 1 + at
-                                              : between_meetings;
-            kittens::for_each_index<refill_pieces>([&](auto piece) KITTENS_INLINE {
-                if constexpr (piece.value * between_meetings / refill_pieces == since) refill<piece.value>();
-            });
-            kittens::schedule_fence();
-        });
-        soften<pieces>(current, weights, sum);
-        sum += done;
-        softmax.template settle<T>(sum[0] + sum[1], current, output,
-                                   [&](auto pair, Pair values)
-                                       KITTENS_INLINE { place_powers<pair.value>(weights, values); });
-        if constexpr (half == 1) turn_values();
-        if constexpr (!last) hide(next, key + chunk);
+        if constexpr (half == 1 && !last) key_reader.move(key_read.advance());
+        kittens::interleave<begin, end>(
+            kittens::work<pv>([&](auto n) KITTENS_INLINE { mma_pv<n.value>(p[1 - half]); }),
+            kittens::work<qk>([&](auto n) KITTENS_INLINE { mma_qk<n.value>(s[1 - half]); }),
+            kittens::work<barrier>([&](auto) KITTENS_INLINE { wait_and_barrier(); }),
+            kittens::work<softmax_steps>(
+                [&](auto n) KITTENS_INLINE { softmax_step<n.value>(s[half], p[half], sum); }),
+            kittens::work<key_reads>([&](auto n) KITTENS_INLINE { read_keys<1 - half, n.value>(); }),
+            kittens::work<value_reads>([&](auto n)
+                                           KITTENS_INLINE { read_values<half, delayed + n.value>(); }),
+            kittens::work<delayed_value_reads>([&](auto n) KITTENS_INLINE { read_values<half, n.value>(); }),
+            kittens::work<refill_slots>([&](auto n) KITTENS_INLINE { refill<n.value>(); }),
+            kittens::work<fences>([](auto) KITTENS_INLINE {}));
+        softmax_step<2 * pairs>(s[half], p[half], sum);
+        sum += previous_exponentials;
+        softmax.template finish_chunk<T>(sum[0] + sum[1], s[half], output,
+                                         [&](auto pair, Pair values)
+                                             KITTENS_INLINE { convert_pair<pair.value>(p[half], values); });
+        if constexpr (half == 1) value_reader.move(value_read.advance());
+        if constexpr (!last) mask_scores(s[1 - half], key + chunk);
     }
-    KITTENS_DEVICE void hide(Scores& destination, int key) const {
-        if (!clear.holds(key)) [[unlikely]]
-            hide_invisible<kittens::rt_32x16>(destination, Wave::sequence.mask, Wave::first_query, key);
+    KITTENS_DEVICE void mask_scores(Scores& scores, int key) const {
+        if (!unmasked.holds(key)) [[unlikely]]
+            apply_mask<KeyColumns>(scores, Wave::visible_keys(key), -__builtin_inff());
     }
 
     KITTENS_DEVICE void run() {
         int key = Wave::first_tile_key();
         if (key < all.past) {
-            const auto k = Wave::key_matrix(arguments.k), v = Wave::key_matrix(arguments.v);
-            k_windows.begin<keys>(k, key, all.past, loads_lead<typename Keys::Loads>());
-            v_windows.begin<keys>(v, key, all.past, loads_lead<typename Values::Loads>());
+            const auto k = Wave::keys_of(arguments.k), v = Wave::keys_of(arguments.v);
+            k_source = Wave::template tiles_of<typename Keys::Loads>(k);
+            v_source = Wave::template tiles_of<typename Values::Loads>(v);
             key_loads.init_offsets(k.row_bytes(), arguments.head_dim);
             value_loads.loads.init_offsets(v.row_bytes());
-            int left = k_windows.left;  // tiles that the workgroup has not met for
             // Tiles that this wave has work in; it sees nothing beyond.
             const int past = own.past < all.past ? own.past : all.past;
             int mine = kittens::uniform(past > key ? (past - key + keys - 1) / keys : 0);
-            left -= mine;
-            begin();
+            int left = k_source.left - mine;  // tiles that only others have work in
+            prologue();
             if (mine > 0) {
                 start(key);
-                step<0, true, false>(key);
+                attend<0, true, false>(key);
                 for (; mine > 1; --mine) {
-                    step<1, false, false>(key + chunk);
+                    attend<1, false, false>(key + chunk);
                     key += keys;
-                    step<0, false, false>(key);
+                    attend<0, false, false>(key);
                 }
-                step<1, false, true>(key + chunk);
-                kittens::for_each_index<steps>([&](auto at)
-                                                   KITTENS_INLINE { weigh_values<at.value>(powers[1]); });
+                attend<1, false, true>(key + chunk);
+                kittens::for_each_index<steps>([&](auto at) KITTENS_INLINE { mma_pv<at.value>(p[1]); });
             }
-            // The others go on with what this wave helps to load.
+            // This wave helps to load them.
             for (; left > 0; --left) {
-                meet();
-                kittens::for_each_index<refill_pieces>([&](auto piece)
-                                                           KITTENS_INLINE { refill<piece.value>(); });
+                wait_and_barrier();
+                kittens::for_each_index<refill_items>([&](auto piece)
+                                                          KITTENS_INLINE { refill<piece.value>(); });
             }
-            // The output goes out through LDS: nothing of any wave may still be on its way there.
+            // The output is staged in LDS: no load of any wave may be in flight to it.
             if constexpr (direct) kittens::wait_vector_memory<0>();
         }
         kittens::barrier();
@@ -260,22 +255,15 @@ struct InterleavedForward : ForwardWave<config> {
     }
 
   private:
-    template <class Loads>
-    static constexpr uint32_t loads_lead() {
-        if constexpr (direct)
-            return Loads::lead;
-        else
-            return 0;
-    }
-    // As if the workgroup had met for two tiles before the first.
-    KITTENS_DEVICE void begin() {
+    // What the barriers of two tiles before the first would have issued.
+    KITTENS_DEVICE void prologue() {
         if constexpr (direct) {
-            issue_queries();
+            Staged::issue(Wave::queries_of(arguments.q), Wave::first_query, lds + query_offset);
             issue_keys(0);
-            kittens::wait_vector_memory<key_passes>();
-            read_queries();
+            kittens::wait_vector_memory<key_loads_per_tile>();
+            Staged::read(query, Wave::query_sign(), lds + query_offset);
             issue_values(0);
-            kittens::wait_vector_memory<value_passes>();
+            kittens::wait_vector_memory<value_loads_per_tile>();
             kittens::s_barrier();
             issue_keys(KeyTile::bytes);
             issue_values(ValueTile::bytes);
@@ -291,48 +279,20 @@ struct InterleavedForward : ForwardWave<config> {
             kittens::barrier();
         }
     }
-    KITTENS_DEVICE void issue_keys(uint32_t place) {
-        key_loads.loads.issue_prepared(k_windows.next(), key_tile(place));
+    KITTENS_DEVICE void issue_keys(uint32_t offset) {
+        key_loads.loads.issue_prepared(k_source.next(), key_tile(offset));
     }
-    KITTENS_DEVICE void issue_values(uint32_t place) {
-        value_loads.loads.issue_prepared(v_windows.next(), value_tile(place));
-    }
-    // Each wave its own: 16 lanes side by side instead of 16 rows, and nobody to wait for.
-    KITTENS_DEVICE void issue_queries() {
-        const auto source = Wave::query_matrix();
-        const bool inside = Wave::first_query < source.rows;
-        kittens::buffer from = source.window(inside ? Wave::first_query : 0, 0).view();
-        if (!inside) from.bytes = 0;
-        QueryLoads loads;
-        loads.init_offsets(source.row_bytes());
-        const int thread = kittens::thread_id();
-#pragma unroll
-        for (int pass = 0; pass < QueryLoads::passes; ++pass) {
-            const kittens::Coordinate at = QueryLoads::position(pass, thread);
-            const uint32_t moved =
-                (at.row / Wave::queries * Wave::queries) * static_cast<uint32_t>(source.row_bytes());
-            loads.offsets[pass] = at.col < source.cols ? loads.offsets[pass] - moved : kittens::out_of_range;
-        }
-        loads.issue(from, {lds + query_place});
-    }
-    KITTENS_DEVICE void read_queries() {
-        const QueryReader reader(lds + query_place + kittens::wave_id() * (QueryTile::bytes / config.waves));
-        const uint32_t sign = arguments.negated ? 0x80008000u : 0;
-        kittens::for_each_index<steps>([&](auto at) KITTENS_INLINE {
-            const auto values =
-                __builtin_bit_cast(kittens::b128, reader.template read<0, at.value * 16>()) ^ sign;
-            query[at.value / 2].tiles[0][at.value % 2] = __builtin_bit_cast(Fragment, values);
-        });
-        kittens::wait_lds<0>();
+    KITTENS_DEVICE void issue_values(uint32_t offset) {
+        value_loads.loads.issue_prepared(v_source.next(), value_tile(offset));
     }
     // The scores of chunk 0, and the keys of chunk 1.
     KITTENS_DEVICE void start(int key) {
         kittens::for_each_index<steps>([&](auto at) KITTENS_INLINE { read_keys<0, at.value>(); });
         kittens::for_each_index<steps>([&](auto at) KITTENS_INLINE {
-            multiply_keys<at.value>(scores[0]);
+            mma_qk<at.value>(s[0]);
             read_keys<1, at.value>();
         });
-        hide(scores[0], key);
+        mask_scores(s[0], key);
     }
 };
 

@@ -1,4 +1,4 @@
-// kernels/attention/forward_simple.h: load the next tile of keys and values, attend to this one, meet.
+// kernels/attention/forward_simple.h: load the next tile of keys and values, attend to this one, barrier.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "forward_wave.h"
@@ -14,7 +14,7 @@ struct SimpleForward : ForwardWave<config> {
         Wave::softmax;
     static constexpr int buffers = direct ? 2 : 1;
     static constexpr int lds_bytes = buffers * (KeyTile::bytes + ValueTile::bytes);
-    static_assert(lds_bytes <= kittens::target.lds_bytes, "the tiles under way fit in LDS");
+    static_assert(lds_bytes <= kittens::target.lds_bytes, "the tiles in flight fit in LDS");
 
     kittens::shared_byte* lds;
 
@@ -26,7 +26,7 @@ struct SimpleForward : ForwardWave<config> {
         return {lds + buffers * KeyTile::bytes + buffer * ValueTile::bytes};
     }
 
-    KITTENS_DEVICE void score(Scores& scores, KeyTile tile) {
+    KITTENS_DEVICE void mma_qk(Scores& scores, KeyTile tile) {
         typename Wave::template Product<keys> product;
         zero(product);
 #pragma unroll
@@ -35,49 +35,48 @@ struct SimpleForward : ForwardWave<config> {
             load(registers, tile, 0, piece * Keys::step);
             mma_ABt(product, query[piece], registers, product);
         }
-        Wave::template place_scores<0>(scores, product);
+        Wave::template reorder_scores<0>(scores, product);
     }
 
-    KITTENS_DEVICE void weigh(const Scores& scores, ValueTile tile) {
+    KITTENS_DEVICE void mma_pv(const Scores& scores, ValueTile tile) {
         constexpr int step = Values::step;
-        using Powers = typename Wave::template Powers<step>;
+        using Probabilities = typename Wave::template Probabilities<step>;
 #pragma unroll
         for (int j = 0; j < Scores::width; ++j) {
-            Powers powers;
-            powers.tiles[0][0] = kittens::narrowed<T>(scores.tiles[0][j]);
+            Probabilities p;
+            p.tiles[0][0] = kittens::narrowed<T>(scores.tiles[0][j]);
             typename Values::Registers registers;
             Values::read(registers, tile, j * step);
-            Values::multiply(output, powers, registers);
+            Values::multiply(output, p, registers);
         }
     }
 
     KITTENS_DEVICE void attend(int key, int buffer) {
         Scores scores;
-        score(scores, key_tile(buffer));
-        Wave::hide(scores, key);
-        softmax.follow(scores, output);
+        mma_qk(scores, key_tile(buffer));
+        Wave::mask_scores(scores, key);
+        softmax.raise_reference(scores, output);
         softmax.template exponentiate<0, Scores::width>(scores);
         if constexpr (config.dropout) Wave::drop(scores, key);
-        weigh(scores, value_tile(buffer));
+        mma_pv(scores, value_tile(buffer));
     }
 
     KITTENS_DEVICE void run() {
         int key = Wave::first_tile_key();
         if (key < all.past) {
-            const auto k = Wave::key_matrix(arguments.k), v = Wave::key_matrix(arguments.v);
+            const auto k = Wave::keys_of(arguments.k), v = Wave::keys_of(arguments.v);
             Keys key_loads;
             Values value_loads;
             key_loads.init_offsets(k.row_bytes(), arguments.head_dim);
             value_loads.loads.init_offsets(v.row_bytes());
-            kittens::global_window k_window = k.window(key, 0), v_window = v.window(key, 0);
+            auto k_tiles = Wave::template tiles_of<typename Keys::Loads>(k);
+            auto v_tiles = Wave::template tiles_of<typename Values::Loads>(v);
             auto issue = [&](int buffer) {
-                key_loads.loads.issue(k_window.view(), key_tile(buffer));
-                value_loads.loads.issue(v_window.view(), value_tile(buffer));
-                k_window.advance(keys * k.row_bytes());
-                v_window.advance(keys * v.row_bytes());
+                key_loads.loads.issue_prepared(k_tiles.next(), key_tile(buffer));
+                value_loads.loads.issue_prepared(v_tiles.next(), value_tile(buffer));
             };
-            // After it every wave may read the tiles whose loads were begun.
-            auto settle = [&](int buffer) {
+            // After it every wave may read the tiles whose loads were issued.
+            auto wait_and_barrier = [&](int buffer) {
                 if constexpr (direct) {
                     kittens::wait_vector_memory<0>();
                 } else {
@@ -87,7 +86,7 @@ struct SimpleForward : ForwardWave<config> {
                 kittens::barrier();
             };
             issue(0);
-            settle(0);
+            wait_and_barrier(0);
             int buffer = 0;
             for (; key < all.past; key += keys) {
                 const bool more = key + keys < all.past;
@@ -96,7 +95,7 @@ struct SimpleForward : ForwardWave<config> {
                 if (key + keys > own.first && key < own.past) attend(key, buffer);
                 if (!more) break;
                 if constexpr (!direct) kittens::barrier();
-                settle(next);
+                wait_and_barrier(next);
                 buffer = next;
             }
         }

@@ -1,4 +1,4 @@
-// kernels/attention/forward_wave.h: the 32 queries of one wave: their scores, weights and output.
+// kernels/attention/forward_wave.h: the 32 rows of queries of one wave: their scores and output.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_of.h"
@@ -11,7 +11,7 @@
 
 namespace hipkittens::attention {
 
-// One query per pair of lanes. All waves of a workgroup go over the same tiles of keys.
+// One row per pair of lanes. All waves of a workgroup go over the same tiles of keys.
 template <ForwardConfig config>
 struct ForwardWave {
     using T = typename element_of<config.input>::value;
@@ -31,13 +31,17 @@ struct ForwardWave {
     // The product's registers, its columns in the order of the keys (tile_key), as operands of the second product.
     using Scores = kittens::rt<float, queries, keys, kittens::row_l, kittens::rt_32x16>;
     template <int count>
-    using Powers = kittens::rt<T, queries, count, kittens::row_l, kittens::rt_32x16>;
+    using Probabilities = kittens::rt<T, queries, count, kittens::row_l, kittens::rt_32x16>;
     using Output = kittens::rt<float, queries, head_dim, kittens::row_l, kittens::rt_32x32>;
 
+    static constexpr bool grouped = config.query_rows == QueryRows::of_group;
+    static_assert(!grouped || !config.dropout, "draws are of a head's neighbouring queries");
+
     const ForwardArguments& arguments;
-    TilePlace place;
+    TileCoordinate coordinate;  // of rows of a key head where heads are grouped
     Sequence sequence;
-    int first_query;
+    int first_row, first_query, past_query;  // of the wave; the queries of its rows
+    int own_query, own_head;                 // of the lane's row, where heads are grouped
     KeyRange all, own;  // the keys that the workgroup loads, and those of them that this wave needs
     Query query[pieces];
     Output output;
@@ -46,64 +50,90 @@ struct ForwardWave {
 
     KITTENS_DEVICE explicit ForwardWave(const ForwardArguments& arguments)
         : arguments(arguments),
-          place(place_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
-          sequence(sequence_of(place.batch, arguments.mask, arguments.packed)),
-          first_query(place.tile * config.queries() + kittens::wave_id() * queries),
-          all(KeyRange(sequence.mask, place.tile * config.queries(), (place.tile + 1) * config.queries())
-                  .part_of(place.part, arguments.order.parts, keys)),
-          own(sequence.mask, first_query, first_query + queries),
+          coordinate(coordinate_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          sequence(sequence_of(coordinate.batch, arguments.mask, arguments.packed)),
+          first_row(coordinate.tile * config.queries() + kittens::wave_id() * queries),
+          first_query(query_of(first_row)),
+          past_query(query_past(first_row + queries)),
+          all(KeyRange(sequence.mask, query_of(coordinate.tile * config.queries()),
+                       query_past((coordinate.tile + 1) * config.queries()))
+                  .split_of(coordinate.split, arguments.order.splits, keys)),
+          own(sequence.mask, first_query, past_query),
           softmax(arguments.scale_log2) {
-        if constexpr (!queries_through_lds) load_queries(query_matrix());
+        if constexpr (grouped)
+            load_grouped_queries();
+        else if constexpr (!queries_through_lds)
+            load_own_rows(query, queries_of(arguments.q), first_query, query_sign());
         kittens::zero(output);
         if constexpr (config.dropout) draws.start(arguments.dropout);
     }
 
-    KITTENS_DEVICE kittens::global_matrix<const T> query_matrix() const {
-        return matrix_of<T>(arguments.q, sequence.batch, sequence.first_q, place.head, sequence.mask.n_q,
-                            arguments.head_dim);
+    // The query of a row, and the one behind that of the row before `past_row`.
+    KITTENS_DEVICE int query_of(int row) const { return grouped ? key_head_of(row, arguments.group) : row; }
+    KITTENS_DEVICE int query_past(int past_row) const {
+        return grouped ? query_of(past_row - 1) + 1 : past_row;
     }
-    KITTENS_DEVICE kittens::global_matrix<const T> key_matrix(const TensorArgument& tensor) const {
-        const int head = static_cast<uint32_t>(place.head) / static_cast<uint32_t>(arguments.group);
-        return matrix_of<T>(tensor, sequence.batch, sequence.first_k, head, sequence.mask.n_k,
-                            arguments.head_dim);
+
+    KITTENS_DEVICE kittens::global_matrix<const T> queries_of(const TensorArgument& tensor) const {
+        return query_matrix<T>(tensor, sequence, coordinate.head, arguments.head_dim);
     }
+    KITTENS_DEVICE kittens::global_matrix<const T> keys_of(const TensorArgument& tensor) const {
+        const int key_head = grouped ? coordinate.head : key_head_of(coordinate.head, arguments.group);
+        return key_matrix<T>(tensor, sequence, key_head, arguments.head_dim);
+    }
+    // The tiles of the workgroup's keys.
+    template <class Loads>
+    KITTENS_DEVICE auto tiles_of(const kittens::global_matrix<const T>& matrix) const {
+        uint32_t lead = 0;
+        if constexpr (direct) lead = Loads::lead;
+        return kittens::tiles_of_rows::iterator<keys>(matrix, first_tile_key(), all.past, lead);
+    }
+    KITTENS_DEVICE uint32_t query_sign() const { return arguments.negated ? 0x80008000u : 0; }
     KITTENS_DEVICE int first_tile_key() const { return all.first / keys * keys; }
 
-    // Straight to registers: a wave's queries are nobody else's. Rows beyond the last read zero.
-    KITTENS_DEVICE void load_queries(const kittens::global_matrix<const T>& source) {
-        const kittens::Coordinate own = kittens::row_layout(Query::shape::value(), kittens::lane_id(), 0);
-        const bool inside = first_query < source.rows;
-        kittens::buffer view = source.window(inside ? first_query : 0, 0).view();
-        if (!inside) view.bytes = 0;
-        const uint32_t sign = arguments.negated ? 0x80008000u : 0;
-        const uint32_t row = own.row * static_cast<uint32_t>(source.row_bytes());
-#pragma unroll
-        for (int piece = 0; piece < pieces; ++piece)
-#pragma unroll
-            for (int j = 0; j < Query::width; ++j) {
-                const int col = piece * Keys::step + j * Query::shape::cols + own.col;
-                const kittens::b128 values = kittens::buffer_load<kittens::b128>(
-                    view, col < source.cols ? row + col * sizeof(T) : kittens::out_of_range);
-                query[piece].tiles[0][j] = __builtin_bit_cast(typename Query::fragment, values ^ sign);
-            }
+    KITTENS_DEVICE void load_grouped_queries() {
+        const int row = first_row + kittens::row_layout(Query::shape::value(), kittens::lane_id(), 0).row;
+        own_query = query_of(row);
+        const int head_in_group = row - own_query * arguments.group;
+        const int first_head = coordinate.head * arguments.group;
+        own_head = first_head + head_in_group;
+        const TensorArgument& q = arguments.q;
+        constexpr uint32_t size = sizeof(T);
+        const auto row_bytes = static_cast<uint32_t>(q.row_stride) * size,
+                   head_bytes = static_cast<uint32_t>(q.head_stride) * size;
+        const uint32_t offset = (own_query - first_query) * row_bytes + head_in_group * head_bytes;
+        const T* base = static_cast<const T*>(q.data) + sequence.batch * q.batch_stride +
+                        (sequence.first_q + first_query) * q.row_stride + first_head * q.head_stride;
+        const kittens::buffer view{reinterpret_cast<const char*>(base),
+                                   (past_query - 1 - first_query) * row_bytes +
+                                       (arguments.group - 1) * head_bytes + arguments.head_dim * size};
+        load_own_rows(query, view, own_query < sequence.mask.n_q ? offset : kittens::out_of_range,
+                      arguments.head_dim, query_sign());
+    }
+
+    KITTENS_DEVICE Visible visible_keys(int key) const {
+        if constexpr (grouped)
+            return keys_visible_to<KeyColumns>(sequence.mask, own_query, key);
+        else
+            return attention::visible_keys<KeyColumns>(sequence.mask, first_query, key);
     }
 
     // Columns first .. of the scores from as many columns of the product.
     template <int first, class Part>
-    KITTENS_DEVICE static void place_scores(Scores& scores, const Part& product) {
+    KITTENS_DEVICE static void reorder_scores(Scores& scores, const Part& product) {
 #pragma unroll
         for (int j = 0; j < Part::cols / Scores::shape::cols; ++j)
 #pragma unroll
             for (int e = 0; e < Scores::per_lane; ++e)
                 scores.tiles[0][first / Scores::shape::cols + j][e] = product.tiles[0][j / 2][j % 2 * 8 + e];
     }
-    KITTENS_DEVICE void hide(Scores& scores, int key) const {
-        if (!KeyRange::all_visible(sequence.mask, first_query, first_query + queries, key, keys))
-            hide_invisible<typename Scores::shape>(scores, sequence.mask, first_query, key);
+    KITTENS_DEVICE void mask_scores(Scores& scores, int key) const {
+        if (!KeyRange::all_visible(sequence.mask, first_query, past_query, key, keys))
+            apply_mask<KeyColumns>(scores, visible_keys(key), -__builtin_inff());
     }
-    // The weights of keys from `key` on, once they are in the softmax's sum.
-    KITTENS_DEVICE void drop(Scores& weights, int key) const {
-        const uint32_t head = place.batch * arguments.order.heads + place.head;
+    // P of keys from `key` on, once it is in the softmax's sum.
+    KITTENS_DEVICE void drop(Scores& p, int key) const {
+        const uint32_t head = coordinate.batch * arguments.order.heads + coordinate.head;
         const kittens::Coordinate own = kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0);
 #pragma unroll
         for (int j = 0; j < Scores::width; ++j) {
@@ -111,45 +141,52 @@ struct ForwardWave {
                 draws.of_query(head, first_query + own.row, key + j * Scores::shape::cols + own.col);
 #pragma unroll
             for (int e = 0; e < Scores::per_lane; ++e)
-                if (words[e] < draws.limit) weights.tiles[0][j][e] = 0;
+                if (words[e] < draws.limit) p.tiles[0][j][e] = 0;
         }
     }
 
-    // Through `lds`: lds_bytes of the wave's own that nothing is under way to.
+    // Through `lds`: lds_bytes of the wave's own that no load is in flight to.
     template <int lds_bytes>
     KITTENS_DEVICE void store(kittens::shared_byte* lds) {
         // Read again: in the loop before, scalar registers are short.
         const ForwardArguments arguments = kittens::reload_arguments<ForwardArguments>();
-        const TilePlace place = place_of_head(this->place.head_of_all, arguments.order);
-        const int64_t batch = sequence.batch, head = place.head;
+        const TileCoordinate coordinate = coordinate_of_head(this->coordinate.head_of_all, arguments.order);
+        const int64_t batch = sequence.batch;
         const float total = softmax.total();
         const float kept = config.dropout ? arguments.dropout.scale : 1.0f;
         kittens::mul(output, output, total == 0.0f ? 0.0f : kept / total);
         const int lane = kittens::recompute_lane_id();
         const kittens::Coordinate own = kittens::row_layout(Output::shape::value(), lane, 0);
-        const bool inside = first_query + own.row < sequence.mask.n_q;
-        const int64_t row = sequence.first_q + first_query;
+        const int query = grouped ? own_query : first_query + own.row,
+                  head = grouped ? own_head : coordinate.head;
+        const bool inside = query < sequence.mask.n_q;
         const bool is_packed = arguments.packed.first_q;
         const int64_t rows = is_packed ? arguments.packed.rows_q : arguments.mask.n_q;
-        const int64_t statistic = (batch * arguments.order.heads + head) * rows + row + own.row;
-        if (arguments.order.parts == 1) {
-            if (inside && lane < queries) arguments.lse[statistic] = softmax.log_sum_exp(total);
-            constexpr int fit = lds_bytes / (queries * static_cast<int>(sizeof(T)));
-            constexpr int columns = fit < head_dim ? fit : head_dim;
-            static_assert(head_dim % columns == 0, "whole bands of columns");
-            T* out = static_cast<T*>(const_cast<void*>(arguments.out.data)) +
-                     batch * arguments.out.batch_stride + head * arguments.out.head_stride +
-                     row * arguments.out.row_stride;
-#pragma unroll
-            for (int first = 0; first < head_dim; first += columns)
-                OutputRows<T, columns>::store(output, first, lds, out + first, arguments.out.row_stride,
-                                              sequence.mask.n_q - first_query, arguments.head_dim - first);
-        } else {
-            const int64_t statistics = (is_packed ? 1 : arguments.order.batch) * arguments.order.heads * rows;
-            const int64_t partial = place.part * statistics + statistic;
+        const int64_t heads = arguments.order.heads * config.heads_together(arguments.group);
+        const int64_t statistic = (batch * heads + head) * rows + sequence.first_q + query;
+        if (arguments.order.splits > 1) {
+            const int64_t statistics = (is_packed ? 1 : arguments.order.batch) * heads * rows;
+            const int64_t partial = coordinate.split * statistics + statistic;
             if (!inside) return;
             if (lane < queries) arguments.partial_lse[partial] = softmax.log_sum_exp(total);
             store_row(arguments.partial_out + partial * arguments.head_dim, own.col, arguments.head_dim);
+            return;
+        }
+        if (inside && lane < queries) arguments.lse[statistic] = softmax.log_sum_exp(total);
+        T* out = static_cast<T*>(const_cast<void*>(arguments.out.data)) + batch * arguments.out.batch_stride +
+                 head * arguments.out.head_stride;
+        const int64_t row_stride = arguments.out.row_stride;
+        if constexpr (grouped) {
+            if (inside) store_row(out + (sequence.first_q + query) * row_stride, own.col, arguments.head_dim);
+        } else {
+            constexpr int fit = lds_bytes / (queries * static_cast<int>(sizeof(T)));
+            constexpr int columns = fit < head_dim ? fit : head_dim;
+            static_assert(head_dim % columns == 0, "whole bands of columns");
+            out += (sequence.first_q + first_query) * row_stride;
+#pragma unroll
+            for (int first = 0; first < head_dim; first += columns)
+                OutputRows<T, columns>::store(output, first, lds, out + first, row_stride,
+                                              sequence.mask.n_q - first_query, arguments.head_dim - first);
         }
     }
     // own_col: the first of this lane's columns.

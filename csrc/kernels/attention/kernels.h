@@ -8,14 +8,21 @@
 #include "backward_one_pass_direct.h"
 #include "backward_one_pass_placed.h"
 #include "combine.h"
-#include "forward.h"
+#include "forward_interleaved.h"
+#include "forward_simple.h"
 #include "kinds.h"
 
 namespace hipkittens::attention {
 
 template <ForwardConfig config>
-struct ForwardKernel : Forward<config> {
-    static constexpr int threads = config.threads(), waves_per_simd = config.waves_per_simd();
+struct ForwardKernel {
+    using Loop = kittens::choose<config.schedule == Schedule::simple, SimpleForward<config>,
+                                 InterleavedForward<config>>;
+    static constexpr int threads = config.threads(), waves_per_simd = config.waves_per_simd(),
+                         lds_bytes = Loop::lds_bytes;
+    KITTENS_DEVICE static void run(const ForwardArguments& arguments, kittens::shared_byte* lds) {
+        Loop(arguments, lds).run();
+    }
 };
 
 template <template <BackwardConfig> class Kernel, BackwardConfig config>

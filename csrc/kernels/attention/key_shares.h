@@ -24,8 +24,9 @@ KITTENS_DEVICE float* key_shares_at(const BackwardArguments& arguments, const Se
 // `gradient`: a wave's 32 keys from `row` on, as accumulators of 32 x 32 side by side.
 template <class Accumulator, int count>
 KITTENS_DEVICE void store_key_share(const Accumulator (&gradient)[count], const BackwardArguments& arguments,
-                                    const Sequence& sequence, const TilePlace& place, int row, bool values) {
-    float* to = key_shares_at(arguments, sequence, place.batch, place.head, place.part, row, values) +
+                                    const Sequence& sequence, const TileCoordinate& place, int row,
+                                    bool values) {
+    float* to = key_shares_at(arguments, sequence, place.batch, place.head, place.split, row, values) +
                 kittens::recompute_lane_id() * 4;
 #pragma unroll
     for (int j = 0; j < count; ++j)

@@ -63,6 +63,7 @@ struct Variants {
     static constexpr void each(const Visit& visit) {
         using enum ElementType;
         using enum Schedule;
+        using enum QueryRows;
         using enum Owner;
 #define ROW(kind, name, targets, ...) visit(Row<kinds::kind>{#name, Targets::targets, {__VA_ARGS__}});
 #include "variants.def"

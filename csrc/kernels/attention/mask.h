@@ -1,4 +1,4 @@
-// kernels/attention/mask.h: scores of keys that a query does not see become -inf.
+// kernels/attention/mask.h: which keys a query sees, and scores without the others.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -15,16 +15,16 @@ struct KeyRange {
         first = mask.first_key(begin);
         past = begin < mask.n_q ? mask.last_key(last_query) + 1 : 0;
     }
-    // Its share in one of several parts: whole tiles of `count` keys, as many for each part but the last ones.
-    KITTENS_DEVICE KeyRange part_of(int part, int parts, int count) const {
+    // One of several splits: whole tiles of `count` keys, as many for each split but the last ones.
+    KITTENS_DEVICE KeyRange split_of(int split, int splits, int count) const {
         KeyRange range = *this;
-        if (parts == 1 || past <= first) return range;
+        if (splits == 1 || past <= first) return range;
         const int begin = first / count * count;
         const uint32_t tiles = static_cast<uint32_t>(past - begin + count - 1) / count;
-        const int share = (tiles + parts - 1) / static_cast<uint32_t>(parts) * count;
-        const int from = begin + part * share;
+        const int length = (tiles + splits - 1) / static_cast<uint32_t>(splits) * count;
+        const int from = begin + split * length;
         if (from > range.first) range.first = from;
-        if (from + share < range.past) range.past = from + share;
+        if (from + length < range.past) range.past = from + length;
         return range;
     }
     // Do all of queries begin .. end-1 see all of keys key .. key+count-1?
@@ -33,12 +33,12 @@ struct KeyRange {
     }
 };
 
-// The places of `count` keys that all of queries begin .. end-1 see, for loops that ask often: one comparison.
-struct ClearKeys {
+// Where runs of `count` keys begin that all of queries begin .. end-1 see, for loops that ask often: one comparison.
+struct FullyVisibleKeys {
     int first;
     uint32_t span;
 
-    KITTENS_DEVICE ClearKeys(const Mask& mask, int begin, int end, int count) {
+    KITTENS_DEVICE FullyVisibleKeys(const Mask& mask, int begin, int end, int count) {
         const int past = mask.last_key(begin) + 2 - count;
         first = mask.first_key(end - 1);
         span = past > first ? past - first : 0;
@@ -46,25 +46,65 @@ struct ClearKeys {
     KITTENS_DEVICE bool holds(int key) const { return static_cast<uint32_t>(key - first) < span; }
 };
 
-// Scores with queries along rows (row layout: one query per lane) and keys along columns. The tile begins at
-// (query, key) of the sequences. `Keys`: the shape whose column order the keys have (tile_key).
-template <class Keys, class Scores>
-KITTENS_DEVICE void hide_invisible(Scores& scores, const Mask& mask, int query, int key) {
-    static_assert(Scores::layout::is_row && Scores::height == 1, "a lane's scores belong to one query");
-    static_assert(Keys::rows == Scores::shape::rows, "the same lanes");
-    constexpr int per_lane = Keys::rows * Keys::cols / kittens::wave_lanes;
-    const kittens::Coordinate own = kittens::row_layout(Keys::value(), kittens::lane_id(), 0);
-    int left = mask.first_key(query + own.row) - key - own.col;
-    const int right = mask.last_key(query + own.row) - key - own.col;
-    // One comparison for both sides: columns before the left one wrap around. Nothing is visible from far away.
-    const uint32_t span = right < left ? 0 : right - left;
-    if (right < left) left = unlimited;
-    kittens::for_each_register<Scores>([&](int i, int j, int e) {
-        const int number = j * Scores::per_lane + e;
-        const int col =
-            number / per_lane * Keys::cols + kittens::row_layout(Keys::value(), 0, number % per_lane).col;
-        if (static_cast<uint32_t>(col - left) > span) scores.tiles[i][j][e] = -__builtin_inff();
-    });
+// What one row sees of a run of columns: left .. left + span. One comparison for both sides: columns before the left one
+// wrap around.
+struct Visible {
+    int left;
+    uint32_t span;
+
+    // Columns left .. right; none when right is less.
+    KITTENS_DEVICE static Visible between(int left, int right) {
+        const uint32_t span = right < left ? 0 : right - left;
+        return {right < left ? unlimited : left, span};
+    }
+    KITTENS_DEVICE bool holds(int column) const { return static_cast<uint32_t>(column - left) <= span; }
+};
+
+// Replaces invisible elements of a lane's row: -inf for scores, 0 for their exponentials. `Columns`: the base shape in whose
+// order the registers hold columns (tile_key); the vector begins at register `first`. `fence_every`: registers after which a
+// scheduling fence keeps the scheduler from doing all comparisons first, with their results in scalar registers; 0: none.
+template <class Columns, int fence_every = 0, class Vector>
+KITTENS_DEVICE void apply_mask(Vector& scores, int first, const Visible& visible, float fill) {
+    constexpr int per_lane = Columns::rows * Columns::cols / kittens::wave_lanes;
+#pragma unroll
+    for (int e = 0; e < static_cast<int>(sizeof(Vector) / sizeof(scores[0])); ++e) {
+        const int number = first + e;
+        const int column = number / per_lane * Columns::cols +
+                           kittens::row_layout(Columns::value(), 0, number % per_lane).col;
+        if (!visible.holds(column)) scores[e] = fill;
+        if constexpr (fence_every > 0)
+            if (e % fence_every == fence_every - 1) kittens::schedule_fence();
+    }
+}
+// A tile of one row per lane.
+template <class Columns, int fence_every = 0, class Shape, class T, int rows, int cols>
+KITTENS_DEVICE void apply_mask(kittens::rt<T, rows, cols, kittens::row_l, Shape>& scores,
+                               const Visible& visible, float fill) {
+    using Tile = kittens::rt<T, rows, cols, kittens::row_l, Shape>;
+    static_assert(Tile::height == 1 && Columns::rows == Shape::rows, "a lane's scores belong to one row");
+#pragma unroll
+    for (int j = 0; j < Tile::width; ++j)
+        apply_mask<Columns, fence_every>(scores.tiles[0][j], j * Tile::per_lane, visible, fill);
+}
+
+// The keys that this lane's query sees, columns counted from `key`. visible_keys: the tile's rows are queries from `query` on.
+template <class Columns>
+KITTENS_DEVICE Visible keys_visible_to(const Mask& mask, int own_query, int key) {
+    const int own_col = kittens::row_layout(Columns::value(), kittens::lane_id(), 0).col;
+    return Visible::between(mask.first_key(own_query) - key - own_col,
+                            mask.last_key(own_query) - key - own_col);
+}
+template <class Columns>
+KITTENS_DEVICE Visible visible_keys(const Mask& mask, int query, int key) {
+    const int own_row = kittens::row_layout(Columns::value(), kittens::lane_id(), 0).row;
+    return keys_visible_to<Columns>(mask, query + own_row, key);
+}
+// The queries that this lane's key sees.
+template <class Columns>
+KITTENS_DEVICE Visible visible_queries(const Mask& mask, int key, int query) {
+    const kittens::Coordinate own = kittens::row_layout(Columns::value(), kittens::lane_id(), 0);
+    const int from = query + own.col;
+    return Visible::between(mask.first_query(key + own.row) - from, mask.last_query(key + own.row) - from);
 }
 
 }  // namespace hipkittens::attention

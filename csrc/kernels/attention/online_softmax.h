@@ -1,4 +1,4 @@
-// kernels/attention/online_softmax.h: the running maximum and sum of a row of scores that arrives tile by tile.
+// kernels/attention/online_softmax.h: the running maximum and sum of a row of scores that comes tile by tile.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
@@ -6,7 +6,7 @@
 namespace hipkittens::attention {
 
 // One query per lane, its keys spread over lanes l and l ^ 32. Exponents are base 2 and relative to `reference`,
-// which follows the maximum only when it falls behind by more than `slack`: then, and before anything is
+// which is raised to the maximum only when it falls behind by more than `slack`: then, and before anything is
 // exponentiated against the new reference, all that was summed so far is multiplied by one factor.
 struct OnlineSoftmax {
     // 2^slack times the number of keys fits in f32, and 2^slack in f16.
@@ -18,9 +18,9 @@ struct OnlineSoftmax {
 
     KITTENS_DEVICE explicit OnlineSoftmax(float scale_log2) : scale_log2(scale_log2) {}
 
-    // Before the scores of a tile are exponentiated, and after the output has taken in all earlier ones.
+    // Before the scores of a tile are exponentiated, and after the PV products of all earlier ones.
     template <class Scores, class Output>
-    KITTENS_DEVICE void follow(const Scores& scores, Output& output) {
+    KITTENS_DEVICE void raise_reference(const Scores& scores, Output& output) {
         static_assert(Scores::height == 1 && Output::height == 1, "one query per lane");
         kittens::col_vec<Scores> largest;
         kittens::row_max(largest, scores);
@@ -32,7 +32,7 @@ struct OnlineSoftmax {
             kittens::mul(output, output, factor);
         }
     }
-    // Base tiles first .. first+count-1 of the scores become powers of two.
+    // Base tiles first .. first+count-1 of the scores become exponentials.
     template <int first, int count, class Scores>
     KITTENS_DEVICE void exponentiate(Scores& scores) {
         // A query that has seen no key yet: exp2(-inf - 0), not exp2(-inf + inf).
@@ -41,16 +41,16 @@ struct OnlineSoftmax {
         for (int j = first; j < first + count; ++j)
 #pragma unroll
             for (int e = 0; e < Scores::per_lane; ++e) {
-                const float power =
+                const float exponential =
                     kittens::exponential_base_2(__builtin_fmaf(scores.tiles[0][j][e], scale_log2, -base));
-                scores.tiles[0][j][e] = power;
-                sum += power;
+                scores.tiles[0][j][e] = exponential;
+                sum += exponential;
             }
     }
 
     // Without a maximum: a chunk of scores is exponentiated against the reference as it is, pair by pair, and only a sum
-    // of powers beyond `limit`, which bounds every one of them, has the reference follow and the chunk done again. The
-    // reference is a maximum of keys seen before, so that no power is smaller than against the final one; without any it is
+    // of exponentials beyond `limit`, which bounds every one of them, raises the reference and repeats the chunk. The
+    // reference is a maximum of keys seen before, so that no exponential is smaller than against the final one; without any it is
     // -inf, and the sum never within the limit.
     template <class T>
     static constexpr float limit = kittens::same_type<T, kittens::half> ? 0x1p15f : 0x1p60f;
@@ -61,10 +61,11 @@ struct OnlineSoftmax {
         static_assert(Scores::height == 1 && Scores::width == 1);
         return __builtin_fmaf(scores.tiles[0][0][number], scale_log2, -reference);
     }
-    // After all pairs of a chunk, and after the output has taken in all earlier chunks. `chunk_sum` is of the powers as
-    // they are; redo(pair, power) receives other ones if need be.
+    // After all pairs of a chunk, and after the PV products of all earlier chunks. `chunk_sum` is of the exponentials as
+    // they are; redo(pair, exponentials) receives those against a new reference.
     template <class T, class Scores, class Output, class Redo>
-    KITTENS_DEVICE void settle(float chunk_sum, const Scores& scores, Output& output, const Redo& redo) {
+    KITTENS_DEVICE void finish_chunk(float chunk_sum, const Scores& scores, Output& output,
+                                     const Redo& redo) {
         if (kittens::any_lane(!(chunk_sum <= limit<T>))) [[unlikely]] {
             kittens::col_vec<Scores> largest;
             kittens::row_max(largest, scores);
@@ -78,14 +79,14 @@ struct OnlineSoftmax {
             const float base = reference == -__builtin_inff() ? 0.0f : reference;
             chunk_sum = 0;
             kittens::for_each_index<Scores::per_lane / 2>([&](auto pair) KITTENS_INLINE {
-                kittens::vec<float, 2> powers;
+                kittens::vec<float, 2> exponentials;
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
-                    powers[e] = kittens::exponential_base_2(
+                    exponentials[e] = kittens::exponential_base_2(
                         __builtin_fmaf(scores.tiles[0][0][2 * pair.value + e], scale_log2, -base));
-                    chunk_sum += powers[e];
+                    chunk_sum += exponentials[e];
                 }
-                redo(pair, powers);
+                redo(pair, exponentials);
             });
         }
         sum += chunk_sum;

@@ -57,23 +57,27 @@ struct Plan {
     std::vector<Launch> launches;  // in order, on one stream
 };
 
-// Throws std::invalid_argument with what is wrong and what would be right.
-int64_t forward_workspace_floats(const ForwardProblem& problem);  // of plan_forward; 0: none is needed
-Plan plan_forward(const ForwardProblem& problem);
-
+// A variant, and into how many splits its keys are divided, each a workgroup's.
 using ForwardVariant = Row<kinds::forward>;
-
-// A variant, and into how many parts the keys are split, each a workgroup's.
 struct ForwardChoice {
     const ForwardVariant* variant;
-    int64_t parts;
+    int64_t splits;
 };
+// These throw std::invalid_argument with what is wrong and what would be right.
 ForwardChoice choose_forward(const ForwardProblem& problem);
-int64_t forward_workspace_floats(const Problem& problem, int64_t parts);
-Plan plan_forward_variant(const ForwardProblem& problem, const ForwardChoice& choice);
+int64_t forward_workspace_floats(const Problem& problem, const ForwardChoice& choice);  // 0: none is needed
+Plan plan_forward(const ForwardProblem& problem, const ForwardChoice& choice);
 bool suits(const ForwardVariant& variant, const ForwardProblem& problem);
 
-int64_t backward_workspace_floats(const Problem& problem);
-Plan plan_backward(const BackwardProblem& problem);
+// The kernel of all gradients, null where there is none of the size; and how many query heads of a group a workgroup of
+// keys goes over.
+using BackwardVariant = Row<kinds::backward>;
+struct BackwardChoice {
+    const BackwardVariant* one_pass;
+    int64_t heads_per_split;
+};
+BackwardChoice choose_backward(const Problem& problem);
+int64_t backward_workspace_floats(const Problem& problem, const BackwardChoice& choice);
+Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice);
 
 }  // namespace hipkittens::attention

@@ -42,7 +42,7 @@ struct KeyBounds {
 };
 
 // Blocks of keys have workgroups behind those of the queries.
-KITTENS_DEVICE TilePlace block_of_keys(const BackwardArguments& arguments, uint32_t workgroup) {
+KITTENS_DEVICE TileCoordinate block_of_keys(const BackwardArguments& arguments, uint32_t workgroup) {
     const uint32_t tiles = arguments.key_tiles, key_heads = arguments.heads / arguments.group;
     const uint32_t head_of_all = workgroup / tiles;
     return {static_cast<int>(workgroup % tiles), static_cast<int>(head_of_all % key_heads),

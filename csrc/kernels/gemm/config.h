@@ -16,6 +16,12 @@ enum class Schedule {
     interleaved,  // memory steps between the matrix steps of each wave
 };
 
+// In which order the loads of a K tile are issued, where they go to LDS directly (gfx950).
+enum class LoadOrder {
+    plain,      // A's tiles, then B's
+    alternate,  // operands in turns, and half of the workgroups B first: main_loop.h, interleaved_loop.h
+};
+
 struct GemmConfig {
     Orientation orientation;
     ElementType input;
@@ -26,6 +32,7 @@ struct GemmConfig {
     Schedule schedule;
     int buffers;  // K tiles in LDS where direct loads fill them; through registers interleaved has two, ping_pong one
     int in_registers;  // K tiles on their way through registers, where they take that way
+    LoadOrder load_order;
 
     constexpr bool a_is_transposed() const {
         return orientation == Orientation::tn || orientation == Orientation::tt;

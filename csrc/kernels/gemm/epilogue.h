@@ -9,7 +9,7 @@ namespace hipkittens::gemm {
 using kittens::vec;
 
 // What a workgroup computes: its tile begins at row m, column n of the product.
-struct WorkgroupPlace {
+struct TileCoordinate {
     int m, n, split;
     int64_t batch;
 };
@@ -38,30 +38,20 @@ constexpr int next_power_of_two(int value) {
     return power;
 }
 
-// Where a wave turns what its lanes hold, four neighbouring columns of 16 (32) rows, into what memory wants: whole
-// rows side by side. In LDS, which the operands have left; runs of four are permuted within 128 bytes, the width of
-// LDS for writes, so that neighbouring rows of one column meet no bank twice.
-template <int columns, int size>
+// Rows of the product in LDS (output_stager.h), which the operands have left. Runs of four columns are permuted within
+// 128 bytes, the width of LDS for writes, so that neighbouring rows of one column are in different banks.
+template <class T, int columns>
 struct ProductRows {
-    // Rows begin a power of two apart; the lanes of what lies between have nothing to store.
+    using element = T;
+    static constexpr int size = sizeof(T);
+    // Rows begin a power of two apart; the lanes of what is between them have nothing to store.
     static constexpr int row_bytes = next_power_of_two(columns) * size, run_bytes = 4 * size;
-    static constexpr int chunks = row_bytes / kittens::b128_bytes;  // of a row
-    static constexpr int rows_per_pass = kittens::wave_lanes / chunks;
 
-    KITTENS_DEVICE static constexpr int offset(int row, int byte) {
+    KITTENS_DEVICE static constexpr int offset(int lane_row, int step, int lane_byte, int run) {
         constexpr int window = 128, rows_per_window = row_bytes < window ? window / row_bytes : 1;
         constexpr int runs = (row_bytes < window ? row_bytes : window) / run_bytes;
+        const int row = step + lane_row, byte = lane_byte + run;
         return row * row_bytes + (byte ^ (row / rows_per_window % runs) * run_bytes);
-    }
-    KITTENS_DEVICE static kittens::b128 read(kittens::shared_byte* rows, int row, int byte) {
-        if constexpr (run_bytes == kittens::b128_bytes)
-            return kittens::lds_read<kittens::b128>(rows + offset(row, byte));
-        else {
-            using half = vec<uint32_t, 2>;
-            const half first = kittens::lds_read<half>(rows + offset(row, byte));
-            const half second = kittens::lds_read<half>(rows + offset(row, byte + run_bytes));
-            return {first[0], first[1], second[0], second[1]};
-        }
     }
 };
 
@@ -80,12 +70,12 @@ KITTENS_DEVICE void store_elements(kittens::b128 values, kittens::buffer destina
     }
 }
 
-// Where a lane of a wave finds and puts the chunks of its bands.
+// How a wave's bands get from its accumulators to C.
 template <class T, class Accumulator>
 struct ProductStores {
     using Shape = typename Accumulator::shape;
-    using Rows = ProductRows<Accumulator::cols, sizeof(T)>;
-    static_assert(Accumulator::layout::is_row && Shape::run == 4, "a lane owns four neighbouring columns");
+    using Rows = ProductRows<T, Accumulator::cols>;
+    using Stager = kittens::output_stager<Rows>;
 
     kittens::shared_byte* lds;
     kittens::buffer destination;
@@ -97,36 +87,32 @@ struct ProductStores {
     template <int step, bool whole, class Convert>
     KITTENS_DEVICE void write(const Accumulator& sum, int first, const Convert& convert) const {
         const kittens::Coordinate own = kittens::row_layout(Shape::value(), lane, 0);
+        const auto convert_run = [&](vec<float, 4> values) KITTENS_INLINE {
+            if constexpr (!whole) values = kittens::opaque(values);
+            return convert(values);
+        };
 #pragma unroll
         for (int i = 0; i < step; ++i)
 #pragma unroll
             for (int j = 0; j < Accumulator::width; ++j)
-#pragma unroll
-                for (int e = 0; e < Accumulator::per_lane; e += 4) {
-                    const typename Accumulator::fragment& all = sum.tiles[first + i][j];
-                    const int column =
-                        own.col + j * Shape::cols + kittens::row_layout(Shape::value(), 0, e).col;
-                    vec<float, 4> values{all[e], all[e + 1], all[e + 2], all[e + 3]};
-                    if constexpr (!whole) values = kittens::opaque(values);
-                    kittens::lds_write(convert(values),
-                                       lds + Rows::offset(i * Shape::rows + own.row, column * sizeof(T)));
-                    // One fragment after another: gfx942 rounds to bf16 with compares, whose masks would not fit.
-                    kittens::schedule_fence();
-                }
+                // gfx942 rounds to bf16 with compares, whose masks would not fit.
+                Stager::template write<Shape, true>(lds, own, i * Shape::rows, j * Shape::cols,
+                                                    sum.tiles[first + i][j], convert_run);
     }
     // Rows of the band that begins at (band_row, band_col), as they were written from row `written` on. Stores outside
-    // the matrix go to an offset that the buffer drops; rows past its end lie past the end of the buffer.
+    // the matrix go to an offset that the buffer drops; rows past its end are past the end of the buffer.
     template <bool whole>
     KITTENS_DEVICE void store(int band_row, int band_col, int written, int count) const {
-        const int chunk_row = lane / Rows::chunks, chunk_byte = lane % Rows::chunks * kittens::b128_bytes;
-        const int column = col + band_col + chunk_byte / static_cast<int>(sizeof(T));
-        const bool inside = chunk_byte < Accumulator::cols * static_cast<int>(sizeof(T));
-        // Nothing is written between rows: what lies half a row before has the same banks.
-        const int read_byte = inside ? chunk_byte : chunk_byte - Rows::row_bytes / 2;
+        const int own_row = lane / Stager::vectors_per_row,
+                  own_byte = lane % Stager::vectors_per_row * kittens::b128_bytes;
+        const int column = col + band_col + own_byte / static_cast<int>(sizeof(T));
+        const bool inside = own_byte < Accumulator::cols * static_cast<int>(sizeof(T));
+        // Nothing is written between rows: what is half a row before has the same banks.
+        const int read_byte = inside ? own_byte : own_byte - Rows::row_bytes / 2;
         auto pass = [&](int first) {
-            const kittens::b128 values = Rows::read(lds, first + chunk_row, read_byte);
+            const kittens::b128 values = Stager::read(lds, own_row, first, read_byte);
             const uint32_t offset =
-                (row + band_row + written + first + chunk_row) * row_bytes + column * sizeof(T);
+                (row + band_row + written + first + own_row) * row_bytes + column * sizeof(T);
             if constexpr (whole)
                 kittens::buffer_store(values, destination,
                                       inside && column < columns ? offset : kittens::out_of_range);
@@ -135,10 +121,10 @@ struct ProductStores {
         };
         if constexpr (whole) {
 #pragma unroll
-            for (int first = 0; first < count; first += Rows::rows_per_pass) pass(first);
+            for (int first = 0; first < count; first += Stager::rows_per_pass) pass(first);
         } else {
 #pragma unroll 1
-            for (int first = 0; first < count; first += Rows::rows_per_pass) pass(first);
+            for (int first = 0; first < count; first += Stager::rows_per_pass) pass(first);
         }
     }
 };
@@ -186,14 +172,14 @@ KITTENS_DEVICE void add_bias(Accumulator (&bands)[down][across], const GemmArgum
 // `lds`: lds_bytes of the wave's own that nothing is under way to.
 template <int lds_bytes, class Accumulator, int down, int across>
 KITTENS_DEVICE void store_product(Accumulator (&bands)[down][across], const GemmArguments& arguments,
-                                  WorkgroupPlace place, int row, int col, int step_m, int step_n,
+                                  TileCoordinate tile, int row, int col, int step_m, int step_n,
                                   kittens::shared_byte* lds) {
-    if (arguments.bias) add_bias(bands, arguments, place.n + col, step_n);
+    if (arguments.bias) add_bias(bands, arguments, tile.n + col, step_n);
     const bool single = arguments.output == ElementType::f32;
     const int size = single ? 4 : 2;
     char* data = static_cast<char*>(const_cast<void*>(arguments.c.data)) +
-                 (place.batch * arguments.c.batch_stride + place.split * arguments.c_split_stride) * size;
-    const int64_t begin = (place.m * arguments.c.leading_stride + place.n) * size;
+                 (tile.batch * arguments.c.batch_stride + tile.split * arguments.c_split_stride) * size;
+    const int64_t begin = (tile.m * arguments.c.leading_stride + tile.n) * size;
     const int64_t end = ((arguments.m - 1) * arguments.c.leading_stride + arguments.n) * size;
     const kittens::buffer destination = kittens::global_window{data + begin, end - begin}.view();
 
@@ -204,12 +190,13 @@ KITTENS_DEVICE void store_product(Accumulator (&bands)[down][across], const Gemm
         constexpr int fit = lds_bytes / (Accumulator::shape::rows * Stores::Rows::row_bytes);
         constexpr int step = fit < Accumulator::height ? fit : Accumulator::height;
         constexpr int rows = step * Accumulator::shape::rows;
-        static_assert(step >= 1 && Accumulator::height % step == 0 && rows % Stores::Rows::rows_per_pass == 0,
-                      "whole passes fit in the wave's LDS");
+        static_assert(
+            step >= 1 && Accumulator::height % step == 0 && rows % Stores::Stager::rows_per_pass == 0,
+            "whole passes fit in the wave's LDS");
         const Stores stores{lds,
                             destination,
                             static_cast<uint32_t>(arguments.c.leading_stride) * size,
-                            arguments.n - place.n,
+                            arguments.n - tile.n,
                             own_lane(),
                             row,
                             col};

@@ -37,6 +37,7 @@ struct Variants {
         using enum ElementType;
         using enum RowStart;
         using enum Schedule;
+        using enum LoadOrder;
 #define ROW(kind, name, targets, ...) visit(Row<kinds::kind>{#name, Targets::targets, {__VA_ARGS__}});
 #include "variants.def"
 #undef ROW

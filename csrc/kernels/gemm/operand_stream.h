@@ -1,94 +1,87 @@
-// kernels/gemm/operand_stream.h: direct loads of an operand, where workgroups differ in which of the two it is.
+// kernels/gemm/operand_stream.h: the loads of an operand's K tiles.
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "epilogue.h"
 #include "operand.h"
 
 namespace hipkittens::gemm {
 
-// Of the workgroups that share rows of A or columns of B, half load A first and half B: a line is fetched from memory
-// for one half of them, and in L2 when the others ask. The loads of a compute unit return in order, so that one from
-// memory holds up those behind it: each of both kinds stays among its own.
-KITTENS_DEVICE bool loads_a_first(WorkgroupPlace place, const GemmConfig& config) {
-    return (place.m / config.tile_m + place.n / config.tile_n) % 2 == 0;
-}
-
-KITTENS_DEVICE kittens::buffer chosen(bool first, kittens::buffer one, kittens::buffer other) {
-    return {first ? one.base : other.base, first ? one.bytes : other.bytes,
-            first ? one.scalar_offset : other.scalar_offset};
-}
-
-// Both operands are loaded alike; a K tile of each is `pieces` tiles in LDS.
-template <class A, class B, int pieces>
+// Loads of an operand, a K tile of which is `pieces` tiles in LDS. All of K is in one buffer.
+template <class Operand, int pieces>
 struct OperandStream {
-    static constexpr int passes = A::Loads::passes, tile_bytes = A::Tile::bytes;
-    static_assert(A::fill == kittens::Fill::direct && B::Loads::passes == passes &&
-                      B::Tile::bytes == tile_bytes,
-                  "the operands are loaded alike");
-    using Tile = typename A::Tile;
+    using Tile = typename Operand::Tile;
+    using Loads = typename Operand::Loads;
+    static constexpr bool direct = Operand::fill == kittens::Fill::direct;
 
-    kittens::buffer view;
-    typename A::Loads loads;
-    uint32_t step;
-    int left;  // tiles not yet begun to load, after the first of the range
-    uint32_t offsets[pieces][passes];
-    uint32_t first_offsets[pieces][passes];  // of the range's first tile, which K may cut
-    kittens::buffer first_view;
-    kittens::shared_byte* tiles;
+    kittens::tile_iterator<kittens::tiles_of_buffer> k_tiles;  // not yet issued, after the first of the range
+    Loads loads[pieces];
+    kittens::buffer first_view;  // of the range's first tile, which K may cut
+    uint32_t first_offsets[pieces][Loads::passes];
+    int valid_k;
+    kittens::shared_byte* lds;
 
-    KITTENS_DEVICE void init_offsets(bool is_a, const A (&a)[pieces], const B (&b)[pieces],
-                                     const RunningViews<A, B>& views, kittens::buffer a_first,
-                                     kittens::buffer b_first, kittens::shared_byte* a_tiles,
-                                     kittens::shared_byte* b_tiles, KRange range) {
-        view = chosen(is_a, views.a, views.b);
-        step = is_a ? views.a_step : views.b_step;
-        tiles = is_a ? a_tiles : b_tiles;
-        left = range.count() - 1;
-        loads.wave = a[0].loads.wave;
-        first_view = chosen(is_a, A::Loads::prepared(a_first), B::Loads::prepared(b_first));
+    template <class Source>
+    KITTENS_DEVICE OperandStream(const Source& source, KRange range, kittens::shared_byte* lds)
+        : k_tiles(kittens::tiles_of_buffer::iterator(Loads::prepared(source.window(range.begin).view()),
+                                                     source.step_bytes(), range.count() - 1)),
+          valid_k(range.valid_k),
+          lds(lds) {
+        first_view = Loads::prepared(source.window(range.last).view());
 #pragma unroll
         for (int piece = 0; piece < pieces; ++piece) {
-            uint32_t of_a[passes], of_b[passes];
-            a[piece].mask(of_a, range.valid_k);
-            b[piece].mask(of_b, range.valid_k);
-#pragma unroll
-            for (int pass = 0; pass < passes; ++pass) {
-                offsets[piece][pass] = is_a ? a[piece].loads.offsets[pass] : b[piece].loads.offsets[pass];
-                first_offsets[piece][pass] = is_a ? of_a[pass] : of_b[pass];
-            }
+            const int first = piece * Operand::rows;
+            loads[piece].init_offsets(source.matrix.row_bytes(), Operand::along_k ? first : 0,
+                                      Operand::along_k ? 0 : first);
+            if constexpr (direct)
+                loads[piece].mask(first_offsets[piece], Operand::valid_rows(valid_k),
+                                  Operand::valid_cols(valid_k));
         }
     }
-    KITTENS_DEVICE Tile tile(int buffer, int piece) const {
-        return {tiles + (buffer * pieces + piece) * tile_bytes};
+    KITTENS_DEVICE Tile tile(int buffer, int piece = 0) const {
+        return {lds + (buffer * pieces + piece) * Tile::bytes};
     }
+    template <int set = 0>
     KITTENS_DEVICE void issue_first(int piece) {
-        loads.issue_at(first_view, tile(0, piece), first_offsets[piece]);
+        if constexpr (direct)
+            loads[piece].issue_at(first_view, tile(0, piece), first_offsets[piece]);
+        else
+            loads[piece].template issue_valid<set>(first_view, tile(0, piece), Operand::valid_rows(valid_k),
+                                                   Operand::valid_cols(valid_k));
     }
-    template <int piece, bool steady>
+    template <int piece = 0, int set = 0>
     KITTENS_DEVICE void issue(int buffer) {
-        loads.issue_at(view, tile(buffer, piece), offsets[piece]);
-        if constexpr (piece == pieces - 1) advance<steady>();
+        loads[piece].template issue_prepared<set>(k_tiles.view(), tile(buffer, piece));
     }
-
-  private:
-    KITTENS_DEVICE void close() { view.bytes = view.scalar_offset = step = 0; }
-    template <bool steady>
-    KITTENS_DEVICE void advance() {
-        view.scalar_offset += step;
-        if constexpr (!steady)
-            if (left == 1) close();
-        --left;
+    // Through registers: every write to LDS and every load by itself, the loads behind the writes.
+    static constexpr int commit_items = Loads::commit_items, items = commit_items + Loads::issue_items;
+    template <int item, int set, bool refilled>
+    KITTENS_DEVICE void commit_and_issue_item(int buffer) {
+        if constexpr (item < commit_items)
+            loads[0].template commit_item<item, set>(tile(buffer));
+        else if constexpr (refilled)
+            loads[0].template issue_item<item - commit_items, set>(k_tiles.view());
     }
-};
-
-struct no_stream {};
-template <class A, class B, int pieces, bool wanted>
-struct stream_of {
-    using type = no_stream;
-};
-template <class A, class B, int pieces>
-struct stream_of<A, B, pieces, true> {
-    using type = OperandStream<A, B, pieces>;
+    // This or the other operand, which is loaded alike.
+    template <class Other>
+    KITTENS_DEVICE void replace_where(bool replaced, const Other& other) {
+        static_assert(direct && Other::Loads::passes == Loads::passes && Other::Tile::bytes == Tile::bytes,
+                      "the operands are loaded alike");
+        const auto take = [&](kittens::buffer& mine, kittens::buffer its) {
+            mine = {replaced ? its.base : mine.base, replaced ? its.bytes : mine.bytes,
+                    replaced ? its.scalar_offset : mine.scalar_offset};
+        };
+        take(k_tiles.source.current, other.k_tiles.source.current);
+        take(first_view, other.first_view);
+        if (replaced) k_tiles.source.step = other.k_tiles.source.step;
+        if (replaced) lds = other.lds;
+#pragma unroll
+        for (int piece = 0; piece < pieces; ++piece)
+#pragma unroll
+            for (int pass = 0; pass < Loads::passes; ++pass)
+                if (replaced) {
+                    loads[piece].offsets[pass] = other.loads[piece].offsets[pass];
+                    first_offsets[piece][pass] = other.first_offsets[piece][pass];
+                }
+    }
 };
 
 }  // namespace hipkittens::gemm

@@ -1,4 +1,4 @@
-// kernels/gemm/simple_loop.h: load the next K tile, multiply this one, meet.
+// kernels/gemm/simple_loop.h: prefetch the next K tile to registers, multiply the current one, barrier.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "epilogue.h"
@@ -6,86 +6,90 @@
 
 namespace hipkittens::gemm {
 
-template <GemmConfig config>
-struct SimpleLoop : LoopOperands<config> {
-    using Operands = LoopOperands<config>;
-    using typename Operands::A, typename Operands::B, typename Operands::SourceA, typename Operands::SourceB,
-        typename Operands::TileA, typename Operands::TileB;
-    static constexpr int waves = config.waves_m * config.waves_n;
-    static_assert(A::fill != kittens::Fill::direct && config.buffers == 1,
-                  "what is loaded waits in registers");
-    static constexpr int lds_bytes = TileA::bytes + TileB::bytes;
-    static_assert(lds_bytes <= kittens::target.lds_bytes, "the K tiles under way fit in LDS");
-    static constexpr int step_k = 32;
-    static_assert(config.tile_k % step_k == 0 && config.wave_m() % config.matrix == 0 &&
-                      config.wave_n() % config.matrix == 0,
-                  "waves own whole base tiles");
-
+template <GemmConfig config, class TypeA, class TypeB = TypeA>
+struct SimpleLoop {
+    using A = Operand<TypeA, config.tile_m, !config.a_is_transposed(), config>;
+    using B = Operand<TypeB, config.tile_n, config.b_is_transposed(), config>;
+    static constexpr int waves = config.waves_m * config.waves_n,
+                         lds_bytes = A::Tile::bytes + B::Tile::bytes;
+    static_assert(A::fill != kittens::Fill::direct && config.buffers == 1, "loads wait in registers");
+    static_assert(lds_bytes <= kittens::target.lds_bytes);
     using Accumulator = kittens::rt<float, config.wave_m(), config.wave_n(), kittens::row_l,
                                     kittens::base_shape<config.matrix, config.matrix, 4>>;
 
-    KITTENS_DEVICE static void multiply_tile(Accumulator& sum, TileA a_tile, int row, TileB b_tile, int col) {
+    typename A::Source source_a;
+    typename B::Source source_b;
+    KRange range;
+    typename A::Tile a_tile;
+    typename B::Tile b_tile;
+    typename A::Loads a;
+    typename B::Loads b;
+    int row, col;  // of the wave in the tile
+    Accumulator sums[1][1];
+
+    KITTENS_DEVICE SimpleLoop(const GemmArguments& arguments, TileCoordinate tile, kittens::shared_byte* lds)
+        : source_a(arguments.a, tile.batch, arguments.m, arguments.k, tile.m),
+          source_b(arguments.b, tile.batch, arguments.n, arguments.k, tile.n),
+          range(arguments, tile.split, config.tile_k),
+          a_tile{lds},
+          b_tile{lds + A::Tile::bytes},
+          row(kittens::wave_id() / config.waves_n * config.wave_m()),
+          col(kittens::wave_id() % config.waves_n * config.wave_n()) {}
+
+    KITTENS_DEVICE void multiply() {
+        constexpr int step_k = A::step_k;
 #pragma unroll
         for (int k = 0; k < config.tile_k; k += step_k) {
-            typename A::template Registers<config.wave_m(), step_k> a;
-            typename B::template Registers<config.wave_n(), step_k> b;
-            A::template read<config.wave_m(), step_k>(a, a_tile, row, k);
-            B::template read<config.wave_n(), step_k>(b, b_tile, col, k);
-            multiply<A, B>(sum, a, b);
+            typename A::template Registers<config.wave_m(), step_k> a_registers;
+            typename B::template Registers<config.wave_n(), step_k> b_registers;
+            A::template read<kittens::base_tiles<0, Accumulator::height, 0, 1>>(a_registers, a_tile, row, k);
+            B::template read<kittens::base_tiles<0, Accumulator::width, 0, 1>>(b_registers, b_tile, col, k);
+            kittens::for_each_index<Accumulator::height>([&](auto i) {
+                kittens::for_each_index<Accumulator::width>([&](auto j) {
+                    auto& sum = sums[0][0].tiles[i.value][j.value];
+                    sum = kittens::multiply_base<kittens::row_l, typename Accumulator::shape>(
+                        A::template fragment<i.value, 0>(a_registers),
+                        B::template fragment<j.value, 0>(b_registers), sum);
+                });
+            });
         }
     }
-
-    KITTENS_DEVICE static void run(const GemmArguments& arguments, WorkgroupPlace where,
-                                   kittens::shared_byte* lds) {
-        const int wave = kittens::wave_id();
-        const int row = wave / config.waves_n * config.wave_m(),
-                  col = wave % config.waves_n * config.wave_n();
-        const SourceA source_a(arguments.a, where.batch, arguments.m, arguments.k, where.m);
-        const SourceB source_b(arguments.b, where.batch, arguments.n, arguments.k, where.n);
-        const KRange range(arguments, where.split, config.tile_k);
-        const TileA a_tile{lds};
-        const TileB b_tile{lds + TileA::bytes};
-
-        A a;
-        B b;
-        a.init_offsets(source_a, 0);
-        b.init_offsets(source_b, 0);
-        a.issue_valid(source_a.window(range.last).view(), a_tile, range.valid_k);
-        b.issue_valid(source_b.window(range.last).view(), b_tile, range.valid_k);
-        commit(a, b, a_tile, b_tile);
-        if (range.cuts_a_chunk()) {
+    // After it every wave may read the tile whose loads were issued.
+    KITTENS_DEVICE void commit() const {
+        a.commit(a_tile);
+        b.commit(b_tile);
+        kittens::barrier();
+    }
+    KITTENS_DEVICE void run(TileCoordinate tile) {
+        a.init_offsets(source_a.matrix.row_bytes());
+        b.init_offsets(source_b.matrix.row_bytes());
+        a.issue_valid(source_a.window(range.last).view(), a_tile, A::valid_rows(range.valid_k),
+                      A::valid_cols(range.valid_k));
+        b.issue_valid(source_b.window(range.last).view(), b_tile, B::valid_rows(range.valid_k),
+                      B::valid_cols(range.valid_k));
+        commit();
+        if (A::is_cut(range.valid_k)) {
             A::clear_past(a_tile, range.valid_k);
             B::clear_past(b_tile, range.valid_k);
             kittens::barrier();
         }
-
-        Accumulator sums[1][1];
-        Accumulator& sum = sums[0][0];
-        zero(sum);
+        zero(sums[0][0]);
+        // Bases move: all of K need not be within one buffer.
         kittens::global_window a_window = source_a.window(range.begin),
                                b_window = source_b.window(range.begin);
-        const int64_t a_step = source_a.step_bytes(), b_step = source_b.step_bytes();
         for (int k_tile = range.begin; k_tile < range.last; ++k_tile) {
-            a.loads.issue(a_window.view(), a_tile);
-            b.loads.issue(b_window.view(), b_tile);
-            a_window.advance(a_step);
-            b_window.advance(b_step);
-            multiply_tile(sum, a_tile, row, b_tile, col);
+            a.issue(a_window.view(), a_tile);
+            b.issue(b_window.view(), b_tile);
+            a_window.advance(source_a.step_bytes());
+            b_window.advance(source_b.step_bytes());
+            multiply();
             kittens::barrier();
-            commit(a, b, a_tile, b_tile);
+            commit();
         }
-        multiply_tile(sum, a_tile, row, b_tile, col);
+        multiply();
         kittens::barrier();  // everyone has read its operands
-        store_product<lds_bytes / waves>(sums, kittens::reload_arguments<GemmArguments>(), where, row, col, 0,
-                                         0, lds + wave * (lds_bytes / waves));
-    }
-
-  private:
-    // After it every wave may read the tile whose loads were begun.
-    KITTENS_DEVICE static void commit(const A& a, const B& b, TileA a_tile, TileB b_tile) {
-        a.loads.commit(a_tile);
-        b.loads.commit(b_tile);
-        kittens::barrier();
+        store_product<lds_bytes / waves>(sums, kittens::reload_arguments<GemmArguments>(), tile, row, col, 0,
+                                         0, a_tile.data + kittens::wave_id() * (lds_bytes / waves));
     }
 };
 

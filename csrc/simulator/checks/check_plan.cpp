@@ -47,7 +47,7 @@ MemoryEffects memory_effects(const isa::Instruction& instruction, uint32_t index
         result.writes_memory = stores || result.is_atomic;
         result.writes_lds = result.to_lds;
         result.memory_bytes = result.bytes;
-        result.is_ordered_by_cache = instruction.sc1;
+        result.is_ordered_by_cache = instruction.sc1 || (instruction.sc0 && !result.is_atomic);
         if (result.to_lds) result.bytes = static_cast<uint8_t>(issue.dwords * 4);
     }
     for (uint32_t number = 0; number < register_count; ++number) {
@@ -65,6 +65,13 @@ bool synchronises(const isa::Instruction& instruction) {
            (contains(name, "atomic") && instruction.sc0);
 }
 
+// What waves of a workgroup wait for each other with, other than barriers: flags read at workgroup scope or wider.
+bool reads_flags(const isa::Instruction& instruction) {
+    const std::string_view name = instruction.row->mnemonic;
+    const bool reads = contains(name, "_load_") || contains(name, "atomic");
+    return reads && !contains(name, "load_lds") && !instruction.lds && (instruction.sc0 || instruction.sc1);
+}
+
 }  // namespace
 
 PlanBuilder::PlanBuilder(Plan& plan, const Program& program, StepBuilder& builder, uint32_t accum_offset)
@@ -76,6 +83,7 @@ PlanBuilder::PlanBuilder(Plan& plan, const Program& program, StepBuilder& builde
         const isa::Instruction& instruction = program.instructions[index];
         plan.effects.push_back(instruction.row ? effects_of(instruction, builder) : Effects{});
         if (instruction.row && synchronises(instruction)) plan.synchronising.push_back(index);
+        if (instruction.row && reads_flags(instruction)) plan.reading_flags.push_back(index);
     }
 }
 

@@ -23,10 +23,11 @@ struct MemoryEffects {
     bool is_private = false;  // scratch
     bool is_pair = false;
     memory::LdsAccess banks = memory::LdsAccess::read_b32;  // how LDS serves it
-    bool is_ordered_by_cache = false;  // sc1: part of a protocol between workgroups that is not judged
-    uint8_t memory_bytes = 0;          // per lane, in memory
-    uint8_t bytes = 0;                 // per lane, in LDS if it goes there
-    uint32_t second = 0;               // read2, write2: distance of the second access
+    bool is_ordered_by_cache =
+        false;                 // sc0, sc1: a flag of a protocol among waves or workgroups that is not judged
+    uint8_t memory_bytes = 0;  // per lane, in memory
+    uint8_t bytes = 0;         // per lane, in LDS if it goes there
+    uint32_t second = 0;       // read2, write2: distance of the second access
     uint32_t result_first = 0, result_count = 0;  // registers that change when it lands
 };
 
@@ -48,6 +49,7 @@ struct Plan {
     std::deque<Run> runs;
     std::shared_ptr<const std::vector<Hazard>> hazards;  // of the whole text, executed or not
     std::vector<uint32_t> synchronising;                 // instructions that spin locks are made of
+    std::vector<uint32_t> reading_flags;  // by which waves of a workgroup may wait for each other
 };
 
 // Emits the steps around an instruction's own. Used by translate.cpp.

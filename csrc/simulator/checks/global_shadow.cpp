@@ -68,14 +68,19 @@ void GlobalShadow::touch(Page& page, Wave* wave, const MemoryEffects& effects,
         page.cells = std::move(finer);
         page.shift = shift;
     }
-    const Party me{wave->workgroup->linear_id + 1, effects.instruction, wave->shadow->epoch,
-                   wave->index_in_workgroup, effects.is_atomic};
+    const Party me{wave->workgroup->linear_id + 1, effects.instruction,
+                   operation->issue_epoch,         wave->shadow->epoch,
+                   wave->index_in_workgroup,       effects.is_atomic};
     const auto same_wave = [&](const Party& other) {
         return other.workgroup == me.workgroup && other.wave == me.wave;
     };
     const auto judge = [&](const Party& other, uint64_t at, bool other_writes) {
         if (!other.workgroup || same_wave(other) || (other.is_atomic && me.is_atomic)) return;
-        if (other.workgroup == me.workgroup && operation->issue_epoch > other.land_epoch) return;
+        if (other.workgroup == me.workgroup) {
+            const bool is_ordered = wave->workgroup->shares_l1 ? me.issue_epoch != other.issue_epoch
+                                                               : me.issue_epoch > other.land_epoch;
+            if (is_ordered) return;
+        }
         static constexpr const char* kinds[2][3] = {
             {"global_write_after_read", "global_write_after_write", "global_read_after_write"},
             {"workgroups_write_after_read", "workgroups_write_after_write", "workgroups_read_after_write"}};
@@ -94,7 +99,8 @@ void GlobalShadow::touch(Page& page, Wave* wave, const MemoryEffects& effects,
                               " with {2}, " + others + (other_writes ? " writes" : " reads") +
                               " them with {1}, and nothing orders the two";
             finding.fix = across ? "atomics, or another launch: workgroups run in any order"
-                                 : "s_waitcnt vmcnt, then s_barrier, between the two";
+                          : wave->workgroup->shares_l1 ? "s_barrier between the two"
+                                                       : "s_waitcnt vmcnt, then s_barrier, between the two";
         });
     };
     const size_t first = address % page_bytes >> page.shift;

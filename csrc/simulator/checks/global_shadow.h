@@ -19,7 +19,8 @@ struct Region;
 namespace checks {
 
 // Workgroups of one launch run in any order: what one writes, no other may read or write, but by atomics. Within a
-// workgroup the rule of LDS holds (lds_shadow.h). Memory that a launch may only read is not followed.
+// workgroup a barrier between the two instructions orders them, since its waves share a vector L1 (memory/workgroup_order.h);
+// built for tgsplit they do not, and the rule of LDS holds (lds_shadow.h). Memory that a launch may only read is not followed.
 class GlobalShadow {
   public:
     // `operation` is about to land; its lanes lie in `region`.
@@ -30,7 +31,7 @@ class GlobalShadow {
     struct Party {
         uint32_t workgroup = 0;  // linear id + 1, 0: nobody
         uint32_t instruction = 0;
-        uint32_t land_epoch = 0;
+        uint32_t issue_epoch = 0, land_epoch = 0;  // barriers that its wave had arrived at
         uint8_t wave = 0;
         bool is_atomic = false;
     };

@@ -125,13 +125,18 @@ void landed(Wave* wave, PendingOperation* operation) {
         if (effects.reads_lds || effects.writes_lds) workgroup.lds.access(wave, effects, operation);
         if (effects.queue == Queue::flat) access_lds_through_flat(wave, effects, operation);
     }
-    if ((effects.reads_memory || effects.writes_memory) && !effects.is_private)
-        access_memory(wave, effects, operation);
+    if (!operation->is_early) memory_accessed(wave, operation);
     operation->checked_land(wave, operation);
     if (!operation->is_flat) registers_changed(wave, operation);
 }
 
 }  // namespace
+
+void memory_accessed(Wave* wave, PendingOperation* operation) {
+    const MemoryEffects& effects = *static_cast<const MemoryEffects*>(operation->checked);
+    if ((effects.reads_memory || effects.writes_memory) && !effects.is_private)
+        access_memory(wave, effects, operation);
+}
 
 void registers_changed(Wave* wave, PendingOperation* operation) {
     const MemoryEffects& effects = *static_cast<const MemoryEffects*>(operation->checked);
@@ -236,9 +241,12 @@ void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch,
                    const std::vector<uint64_t>& block_counts) {
     const Program& program = *dispatch.program;
     const std::vector<uint64_t> executed = executions(program, block_counts);
-    // Workgroups that talk to each other through flags may well be ordered: that is not judged.
+    // Workgroups, and waves, that talk to each other through flags may well be ordered: that is not judged.
     for (const uint32_t index : program.plan->synchronising) {
         if (executed[index]) shadow.findings.drop("workgroups_");
+    }
+    for (const uint32_t index : program.plan->reading_flags) {
+        if (executed[index]) shadow.findings.drop("global_");
     }
     add_notes(shadow.findings, *program.plan, shadow.notes);
     if (program.plan->hazards) add_hazards(shadow.findings, program, executed);

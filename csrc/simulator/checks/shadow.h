@@ -75,6 +75,8 @@ void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch, const std::ve
 const Step* check_run(Wave* wave, const Step* step);
 const Step* check_issue(Wave* wave, const Step* step);
 const Step* check_barrier(Wave* wave, const Step* step);
+// The checks of an operation's effect on memory, where that comes before its landing.
+void memory_accessed(Wave* wave, PendingOperation* operation);
 const Step* check_wait(Wave* wave, const Step* step);
 const Step* check_first_lane(Wave* wave, const Step* step);
 

@@ -287,7 +287,7 @@ const Step* issue(Wave* wave, const Step* step) {
     } else {
         poison_results(wave, step);
     }
-    queue_vector_memory(wave, operation);
+    queue_vector_memory(wave, operation, is_store);
     return step + 1;
 }
 

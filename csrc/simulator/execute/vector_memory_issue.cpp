@@ -17,12 +17,13 @@ HIPKITTENS_INLINE bool record_addresses(Wave* wave, const Step* step, PendingOpe
     if constexpr (form == AddressForm::buffer) return record_buffer_addresses(wave, step, operation);
 }
 
+// Scratch is every lane's own: nothing orders it with what other waves do.
 template <AddressForm form>
-HIPKITTENS_INLINE void queue(Wave* wave, PendingOperation* operation) {
+HIPKITTENS_INLINE void queue(Wave* wave, PendingOperation* operation, bool writes) {
     if constexpr (form == AddressForm::flat) {
-        queue_flat(wave, operation);
+        queue_flat(wave, operation, writes);
     } else {
-        queue_vector_memory(wave, operation);
+        queue_vector_memory(wave, operation, writes && form != AddressForm::scratch);
     }
 }
 
@@ -57,7 +58,7 @@ const Step* issue_load(Wave* wave, const Step* step) {
     count_bytes<form, false>(wave, step, operation);
     prefetch(operation, step->extra[0]);
     poison_results(wave, step);
-    queue<form>(wave, operation);
+    queue<form>(wave, operation, false);
     return step + 1;
 }
 
@@ -75,6 +76,7 @@ const Step* issue_load_to_lds(Wave* wave, const Step* step) {
                      start + top * size, top);
     }
     operation->land = land_of(step);
+    operation->bytes = static_cast<uint8_t>(step->extra[0]);
     operation->lds_offset = start;
     count_bytes<form, false>(wave, step, operation);
     prefetch(operation, size);
@@ -111,8 +113,9 @@ const Step* issue_store(Wave* wave, const Step* step) {
     capture_rows<dwords>(at(wave, step->source[1]), operation->data);
     operation->land = land_of(step);
     operation->dwords = 0;
+    operation->bytes = static_cast<uint8_t>(step->extra[0]);
     count_bytes<form, true>(wave, step, operation);
-    queue<form>(wave, operation);
+    queue<form>(wave, operation, true);
     return step + 1;
 }
 
@@ -147,7 +150,7 @@ const Step* issue_atomic(Wave* wave, const Step* step) {
         operation->write_mask = 0xffffffff;
     }
     poison_results(wave, step);
-    queue<form>(wave, operation);
+    queue<form>(wave, operation, true);
     return step + 1;
 }
 

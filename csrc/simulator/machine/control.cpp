@@ -109,6 +109,7 @@ const Step* end_program(Wave* wave, const Step*) {
 
 const Step* barrier(Wave* wave, const Step* step) {
     if (__builtin_expect(wave->workgroup->dispatch->recording != nullptr, 0)) record_barrier(wave, step);
+    wave->barriers += wave->workgroup->shares_l1;
     return stop(wave, step + 1, WaveStatus::at_barrier);
 }
 

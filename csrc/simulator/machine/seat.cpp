@@ -44,6 +44,7 @@ Seat::Seat(const Dispatch& dispatch, const code_object::Kernel& kernel, const vo
 
     workgroup.dispatch = &dispatch;
     workgroup.lds = memory_;
+    workgroup.shares_l1 = !kernel.tg_split;
     workgroup.block_counts = block_counts.data();
     uint8_t* place = memory_ + lds_bytes;
     for (uint32_t index = 0; index < waves; ++index, place += wave_stride_) {
@@ -101,6 +102,7 @@ void Seat::initialise_registers(Wave* wave, uint32_t first_work_item) {
     const uint32_t active = work_items_ - first_work_item < 64 ? work_items_ - first_work_item : 64;
     write_exec(wave, active == 64 ? ~uint64_t{0} : (uint64_t{1} << active) - 1);
     wave->scc = 0;
+    wave->barriers = 0;
     wave->mode = kernel_.float_mode | (kernel_.dx10_clamp ? 1u << 8 : 0) | (kernel_.ieee_mode ? 1u << 9 : 0) |
                  (kernel_.fp16_overflow ? 1u << 23 : 0);
     wave->status = WaveStatus::ready;

@@ -32,8 +32,9 @@ enum class WaveStatus : uint8_t { ready, at_barrier, yielded, ended, faulted };
 // 0.
 struct alignas(64) Wave {
     uint64_t exec = 0;
-    uint32_t scc = 0;   // 0 or 1
-    uint32_t mode = 0;  // MODE register
+    uint32_t scc = 0;       // 0 or 1
+    uint32_t mode = 0;      // MODE register
+    uint32_t barriers = 0;  // passed that order memory for the workgroup (memory/workgroup_order.h)
     WaveStatus status = WaveStatus::ready;
     uint8_t index_in_workgroup = 0;
     uint32_t lds_bytes = 0;

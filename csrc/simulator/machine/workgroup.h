@@ -61,6 +61,7 @@ struct Workgroup {
     uint32_t id[3] = {0, 0, 0};
     uint32_t linear_id = 0;
     std::vector<Wave*> waves;
+    bool shares_l1 = true;  // its waves run on one compute unit: not built for tgsplit
     uint8_t* lds = nullptr;
     uint64_t* block_counts =
         nullptr;  // executions of each block of the program, by all workgroups of a worker

@@ -10,6 +10,7 @@
 
 #include "simulator/checks/shadow.h"
 #include "simulator/memory/pending_queue.h"
+#include "simulator/memory/workgroup_order.h"
 
 namespace hipkittens::simulator {
 
@@ -33,10 +34,25 @@ void land_and_release(Wave* wave, PendingOperation* operation) {
     release(wave->pending, operation);
 }
 
+// The oldest of the ring, which is still in it: what has to take effect first may look at it.
+void land_vector_operation(Wave* wave, PendingOperation* operation) {
+    PendingOperations* pending = wave->pending;
+    if (__builtin_expect(operation->is_early, 0)) {
+        finish_early(wave, operation);
+    } else {
+        if (operation->barriers) order_before_landing(wave, operation);
+        operation->land(wave, operation);
+    }
+    ++pending->vm_head;
+    pending->vm_writes -= operation->writes;
+    release(pending, operation);
+}
+
 // A flat operation may go to LDS or to memory, which answer in any order. Its memory effect keeps its place
 // among the wave's other accesses; its registers wait until both counters have passed it.
 void perform_flat(Wave* wave, PendingOperation* operation) {
     if (operation->performed) return;
+    if (operation->barriers) order_before_landing(wave, operation);
     operation->performed = true;
     operation->land(wave, operation);
 }
@@ -64,10 +80,12 @@ void forget_half_done(PendingOperations* pending, uint32_t index) {
 // Takes the oldest operation out of the vector memory ring.
 void pop_vector_memory(Wave* wave, bool counter_passed) {
     PendingOperations* pending = wave->pending;
-    PendingOperation* operation = pending->vm[pending->vm_head++ % 64];
-    if (!operation->is_flat) return land_and_release(wave, operation);
-    --pending->vm_flats;
+    PendingOperation* operation = pending->vm[pending->vm_head % 64];
+    if (!operation->is_flat) return land_vector_operation(wave, operation);
     perform_flat(wave, operation);
+    ++pending->vm_head;
+    --pending->vm_flats;
+    pending->vm_writes -= operation->writes;
     operation->vm_passed = counter_passed;
     if (operation->vm_passed && operation->lgkm_passed) return finish_flat(wave, operation);
     pending->half_done[pending->half_done_count++] = operation;
@@ -184,7 +202,7 @@ void land_vector_memory(Wave* wave, uint32_t keep) {
     PendingOperations* pending = wave->pending;
     if (__builtin_expect(pending->vm_flats == 0, 1)) {
         while (pending->vm_tail - pending->vm_head > keep) {
-            land_and_release(wave, pending->vm[pending->vm_head++ % 64]);
+            land_vector_operation(wave, pending->vm[pending->vm_head % 64]);
         }
     } else {
         while (pending->vm_tail - pending->vm_head - pending->vm_flats > keep) pop_vector_memory(wave, false);
@@ -236,6 +254,7 @@ void drop_pending(Wave* wave) {
     while (pending->lds_head != pending->lds_tail) release(pending, pending->lds[pending->lds_head++ % 16]);
     while (pending->scalar_count) release(pending, pending->scalar[--pending->scalar_count]);
     while (pending->half_done_count) release(pending, pending->half_done[--pending->half_done_count]);
+    pending->vm_writes = 0;
     pending->vm_flats = pending->scalar_weight = pending->half_done_vm = pending->flats_in_lgkm = 0;
 }
 

@@ -30,6 +30,9 @@ struct alignas(64) PendingOperation {
     bool partial;          // valid_bytes[] says how much of each lane is in range
     bool to_lds;           // a direct-to-LDS load
     bool is_flat, performed, vm_passed, lgkm_passed;
+    bool writes;        // memory: a store or an atomic
+    bool is_early;      // its effect on memory came before its landing (workgroup_order.h)
+    uint32_t barriers;  // that its wave had passed when it was issued
 
     union alignas(64) {
         uint64_t address[64];      // host addresses
@@ -54,6 +57,7 @@ struct PendingOperations {
     uint32_t sequence = 0;
     uint32_t vm_head = 0, vm_tail = 0;  // ring of vector memory and flat operations in issue order
     uint32_t vm_flats = 0;              // how many of them are flat
+    uint32_t vm_writes = 0;             // and how many write memory
     uint32_t lds_head = 0, lds_tail = 0;
     uint32_t scalar_count = 0, scalar_weight = 0;
     uint32_t half_done_count = 0;  // flat operations that left the ring and wait for the other counter
@@ -84,12 +88,19 @@ static inline PendingOperation* peek_operation(Wave* wave) {
 static inline void take_operation(PendingOperations* pending, PendingOperation* operation) {
     pending->free = operation->next;
     operation->sequence = pending->sequence++;
-    operation->is_flat = operation->to_lds = false;
+    operation->is_flat = operation->to_lds = operation->writes = operation->is_early = false;
 }
 
-static inline void queue_vector_memory(Wave* wave, PendingOperation* operation) {
+static inline void note_order(const Wave* wave, PendingOperation* operation, bool writes) {
+    operation->barriers = wave->barriers;
+    operation->writes = writes;
+    wave->pending->vm_writes += writes;
+}
+
+static inline void queue_vector_memory(Wave* wave, PendingOperation* operation, bool writes = false) {
     PendingOperations* pending = wave->pending;
     take_operation(pending, operation);
+    note_order(wave, operation, writes);
     if (__builtin_expect(pending->vm_count() >= PendingOperations::vm_limit, 0)) make_room_in_vm(wave);
     pending->vm[pending->vm_tail++ % 64] = operation;
 }
@@ -108,9 +119,10 @@ static inline void queue_scalar(Wave* wave, PendingOperation* operation, uint32_
     pending->scalar[pending->scalar_count++] = operation;
     pending->scalar_weight += weight;
 }
-static inline void queue_flat(Wave* wave, PendingOperation* operation) {
+static inline void queue_flat(Wave* wave, PendingOperation* operation, bool writes) {
     PendingOperations* pending = wave->pending;
     take_operation(pending, operation);
+    note_order(wave, operation, writes);
     operation->is_flat = true;
     operation->performed = operation->vm_passed = operation->lgkm_passed = false;
     if (pending->vm_count() >= PendingOperations::vm_limit) make_room_in_vm(wave);

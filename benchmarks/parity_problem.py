@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: MIT
+"""Runs the parity cases that stand in an operation's record: its results and every gradient beside PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from parity_operation import Operation, Result, dense_leaf, leaf
+
+import hipkittens
+from hipkittens.operations._record import Parity, ParityProblem
+
+
+def operation_of(parity: Parity) -> Operation:
+    def run(target: str, case: dict[str, Any], seed: int) -> list[Result]:
+        generator = torch.Generator().manual_seed(seed)
+        return _run(target, parity.problem(case, generator), generator)
+
+    return Operation(parity.function, dict(parity.factors), run, dict(parity.draws), parity.extra)
+
+
+def _as_list(values: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [values] if isinstance(values, torch.Tensor) else list(values)
+
+
+def _differentiated(
+    function: Callable[..., Any],
+    leaves: Mapping[str, torch.Tensor],
+    gradients: Callable[[list[torch.Tensor]], list[torch.Tensor]],
+) -> list[torch.Tensor]:
+    """Outputs, then the gradient of each input."""
+    outputs = _as_list(function(*leaves.values()))
+    found = torch.autograd.grad(outputs, list(leaves.values()), gradients(outputs))
+    return [value.detach() for value in (*outputs, *found)]
+
+
+def _run(target: str, problem: ParityProblem, generator: torch.Generator) -> list[Result]:
+    drawn: list[torch.Tensor] = list(problem.gradients or ())
+
+    def gradients(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        if not drawn:
+            drawn.extend(torch.randn(y.shape, generator=generator).to(y.dtype) for y in outputs)
+        return [value.to(y.dtype) for value, y in zip(drawn, outputs, strict=True)]
+
+    def leaves(make: Callable[..., torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
+        return {name: make(value, dtype) for name, value in problem.inputs.items()}
+
+    with hipkittens.simulate(target, checks=True, threads=1):
+        ours = _differentiated(problem.ours, leaves(leaf, None), gradients)
+    others = [_differentiated(theirs, leaves(dense_leaf, None), gradients) for theirs in problem.theirs]
+    exact = _differentiated(problem.theirs[-1], leaves(dense_leaf, torch.float64), gradients)
+    names = (*problem.outputs, *("d" + name for name in problem.inputs))
+    return [
+        Result(
+            name,
+            value,
+            [other[i].to(value.dtype) for other in others],
+            exact[i],
+            exact[i].abs().max().item() if problem.magnitude is None else problem.magnitude,
+        )
+        for i, (name, value) in enumerate(zip(names, ours, strict=True))
+    ]

@@ -1,0 +1,249 @@
+// kernels/attention/plan_backward.cpp: which kernels of the backward, in which order and memory, with which arguments.
+// SPDX-License-Identifier: MIT
+#include <algorithm>
+#include <cmath>
+
+#include "plan_order.h"
+
+namespace hipkittens::attention {
+namespace {
+
+int64_t statistics_rows(const Problem& p) {
+    if (p.first_q) return statistics_row(p.rows_q, static_cast<int>(p.batch));
+    return divide_up(p.n_q, statistics_block) * statistics_block;
+}
+
+// The smallest variant whose tiles hold the heads; null if none does.
+const BackwardVariant* find(const Problem& p, Owner owner) {
+    const BackwardVariant* best = nullptr;
+    for (const BackwardVariant& variant : variants<kinds::backward>)
+        if (variant.config.owner == owner && runs_on(variant.targets, variant.config.input, p) &&
+            variant.config.dropout == (p.dropout_p > 0) && p.head_dim <= variant.config.head_dim &&
+            (!best || variant.config.head_dim < best->config.head_dim))
+            best = &variant;
+    return best;
+}
+
+// Blocks of keys of all sequences together, for one head.
+int64_t blocks_per_key_head(const Problem& p) {
+    if (p.first_k) return statistics_row(p.rows_k, static_cast<int>(p.batch)) / statistics_block;
+    return divide_up(p.n_k, statistics_block);
+}
+
+// Workgroups that take equally long: how long, and their number.
+struct Walks {
+    int64_t clocks, count;
+};
+// No schedule on so many compute units takes less: the mean, and of the k units + 1 longest, k + 1 meet on one unit. The
+// longest are first, and schedules that take them first come close.
+int64_t least_clocks(std::vector<Walks> walks, int64_t units) {
+    std::sort(walks.begin(), walks.end(),
+              [](const Walks& one, const Walks& other) { return one.clocks > other.clocks; });
+    int64_t all = 0, total = 0;
+    for (const Walks& walk : walks) all += walk.count, total += walk.clocks * walk.count;
+    int64_t least = divide_up(total, units);
+    for (int64_t k = 0; k * units < all; ++k) {
+        // Walks k units - k .. k units.
+        int64_t together = 0, past = 0;
+        for (const Walks& walk : walks) {
+            const int64_t first = std::max(past, k * units - k);
+            past += walk.count;
+            together += walk.clocks * std::max<int64_t>(0, std::min(past, k * units + 1) - first);
+            if (past > k * units) break;
+        }
+        least = std::max(least, together);
+    }
+    return least;
+}
+
+// Clocks of the one pass as the cycle model has them (docs/attention_tuning.md): of a workgroup beside its steps, of a step
+// of one query head, and of the convert kernel for the sums that one workgroup shares.
+struct KeyClocks {
+    int64_t start, step, share;
+};
+KeyClocks clocks_of(int target, const BackwardConfig& config) {
+    const bool small = config.head_dim <= 64;
+    if (target == 942) return small ? KeyClocks{17600, 3420, 5400} : KeyClocks{19900, 2900, 13000};
+    return small ? KeyClocks{15000, 2580, 5400} : KeyClocks{17000, 3690, 13000};
+}
+
+int64_t parts_of_group(const Problem& p, int64_t heads) { return divide_up(group_of(p), heads); }
+
+// How many query heads of a group a workgroup of keys goes over: not all where they would leave compute units idle.
+int64_t heads_per_part(const Problem& p, const BackwardVariant* one_pass) {
+    if (!one_pass) return group_of(p);
+    const BackwardConfig& config = one_pass->config;
+    const int64_t group = group_of(p), units = p.device.compute_units, most = 4 * units;
+    // The lengths of packed sequences are on the device: as if all were like the longest.
+    const int64_t sequences = p.first_k ? divide_up(p.rows_k, std::max<int64_t>(1, p.n_k)) : p.batch;
+    const int64_t tiles = divide_up(p.n_k, config.rows()), alike = p.key_heads * sequences;
+    const Mask mask = mask_of(p);
+    const auto steps_of = [&](int64_t tile) {
+        const auto first = static_cast<int>(tile * config.rows());
+        const int last = static_cast<int>(std::min<int64_t>(first + config.rows(), p.n_k)) - 1;
+        const int64_t begin = mask.first_query(first) / config.stream_rows,
+                      past = divide_up(mask.last_query(last) + 1, config.stream_rows);
+        return std::max<int64_t>(0, past - begin);
+    };
+    const KeyClocks of = clocks_of(p.device.target, config);
+    const auto clocks = [&](int64_t heads) {
+        const int64_t parts = parts_of_group(p, heads), shares = parts > 1 ? parts * tiles * alike : 0;
+        std::vector<Walks> walks;
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+            const int64_t of_head = steps_of(tile) * of.step;
+            walks.push_back({of.start + of_head * heads, alike * (parts - 1)});
+            walks.push_back({of.start + of_head * (group - heads * (parts - 1)), alike});
+        }
+        return least_clocks(std::move(walks), units) + divide_up(shares * of.share, units);
+    };
+    if (group == 1 || tiles * alike >= most) return group;
+    int64_t best = group, least = clocks(group);
+    for (int64_t heads = group - 1; heads > 0; --heads) {
+        // As many parts with fewer heads are no shorter.
+        heads = divide_up(group, parts_of_group(p, heads));
+        if (tiles * alike * parts_of_group(p, heads) > most) break;
+        const int64_t now = clocks(heads);
+        if (now < least) best = heads, least = now;
+    }
+    return best;
+}
+
+// What the kernels of the backward share in memory, in floats from the workspace's beginning.
+struct BackwardWorkspace {
+    int64_t sums, bounds, statistics, key_shares, floats_per_part, end;
+};
+BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* one_pass, int64_t parts) {
+    const int64_t rows = tensor_batch(p) * p.heads * statistics_rows(p);
+    const int64_t key_blocks = tensor_batch(p) * p.key_heads * blocks_per_key_head(p);
+    const auto aligned = [](int64_t floats) { return divide_up(floats, 4) * 4; };
+    BackwardWorkspace at{};
+    at.bounds = one_pass ? rows * one_pass->config.head_dim : 0;
+    at.statistics = aligned(at.bounds + (one_pass ? 2 * key_blocks : 0));
+    at.key_shares = at.end = at.statistics + static_cast<int>(Statistic::count) * rows;
+    if (parts > 1) {
+        at.floats_per_part = 2 * key_blocks * statistics_block * one_pass->config.head_dim;
+        at.end += parts * at.floats_per_part;
+    }
+    return at;
+}
+
+// Blocks of queries, and after them some of keys.
+Launch launch_over_blocks(const char* variant, const Problem& p, BackwardArguments arguments,
+                          int64_t query_rows, int64_t key_blocks) {
+    const int threads = delta_threads;
+    arguments.order =
+        order_of(p, divide_up(query_rows, statistics_block), p.heads, arguments.group, 1, threads);
+    Launch launch = launch_of(variant, p, arguments.order, threads, arguments);
+    if ((launch.grid[0] + key_blocks) * threads > 0xffffffffll) refuse("the grid has 2^32 threads or more");
+    launch.grid[0] += static_cast<uint32_t>(key_blocks);
+    return launch;
+}
+
+}  // namespace
+
+BackwardChoice choose_backward(const Problem& p) {
+    check(p);
+    const BackwardVariant* one_pass = find(p, Owner::one_pass);
+    return {one_pass, heads_per_part(p, one_pass)};
+}
+
+int64_t backward_workspace_floats(const Problem& p, const BackwardChoice& choice) {
+    return workspace_of(p, choice.one_pass, parts_of_group(p, choice.heads_per_split)).end;
+}
+
+Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice) {
+    const Problem& p = problem.shared;
+    check(p);
+    const int64_t rows_q = query_rows(p), rows_k = key_rows(p);
+    check_tensor(p, "q", problem.q, rows_q);
+    check_tensor(p, "k", problem.k, rows_k);
+    check_tensor(p, "v", problem.v, rows_k);
+    check_tensor(p, "out", problem.out, rows_q);
+    check_tensor(p, "grad_out", problem.grad_out, rows_q);
+    check_tensor(p, "grad_q", problem.grad_q, rows_q);
+    check_tensor(p, "grad_k", problem.grad_k, rows_k);
+    check_tensor(p, "grad_v", problem.grad_v, rows_k);
+    if (!problem.lse) refuse("lse has no data");
+    if (!problem.workspace) refuse("workspace has no data");
+    const int64_t largest_row =
+        std::max({rows_q > 1 ? problem.q.row_stride : 0, rows_q > 1 ? problem.out.row_stride : 0,
+                  rows_q > 1 ? problem.grad_out.row_stride : 0, rows_k > 1 ? problem.k.row_stride : 0,
+                  rows_k > 1 ? problem.v.row_stride : 0});
+    check_reach(statistics_block, largest_row, p.head_dim);
+
+    BackwardArguments arguments{};
+    arguments.q = argument_of(problem.q);
+    arguments.k = argument_of(problem.k);
+    arguments.v = argument_of(problem.v);
+    arguments.out = argument_of(problem.out);
+    arguments.grad_out = argument_of(problem.grad_out);
+    arguments.grad_q = argument_of(problem.grad_q);
+    arguments.grad_k = argument_of(problem.grad_k);
+    arguments.grad_v = argument_of(problem.grad_v);
+    arguments.lse = problem.lse;
+    arguments.grad_lse = problem.grad_lse;
+    const BackwardVariant* one_pass = choice.one_pass;
+    const int64_t part_heads = choice.heads_per_split, parts = parts_of_group(p, part_heads);
+    const BackwardWorkspace workspace = workspace_of(p, one_pass, parts);
+    arguments.statistics = problem.workspace + workspace.statistics;
+    if (one_pass) {
+        arguments.sums = reinterpret_cast<int32_t*>(problem.workspace + workspace.sums);
+        arguments.bounds = problem.workspace + workspace.bounds;
+    }
+    arguments.sums_width = one_pass ? one_pass->config.head_dim : 0;
+    arguments.blocks_per_key_head = static_cast<int32_t>(blocks_per_key_head(p));
+    arguments.key_tiles = static_cast<int32_t>(divide_up(p.n_k, statistics_block));
+    arguments.mask = mask_of(p);
+    arguments.packed = packed_of(p);
+    arguments.heads = static_cast<int32_t>(p.heads);
+    arguments.group = static_cast<int32_t>(group_of(p));
+    arguments.heads_per_part = static_cast<int32_t>(part_heads);
+    arguments.parts = static_cast<int32_t>(parts);
+    arguments.key_shares = problem.workspace + workspace.key_shares;
+    arguments.floats_per_part = workspace.floats_per_part;
+    arguments.head_dim = static_cast<int32_t>(p.head_dim);
+    arguments.statistics_rows = static_cast<int32_t>(statistics_rows(p));
+    arguments.scale = static_cast<float>(p.scale);
+    arguments.scale_log2 = std::copysign(absolute_scale_log2(p), static_cast<float>(p.scale));
+    arguments.dropout = dropout_of(p);
+
+    Plan plan;
+    const int64_t key_blocks = arguments.key_tiles * p.key_heads * p.batch;
+    for (const Row<kinds::delta>& variant : variants<kinds::delta>)
+        if (plan.launches.empty() && runs_on(variant.targets, variant.config.element, p))
+            plan.launches.push_back(
+                launch_over_blocks(variant.name, p, arguments, p.n_q, one_pass ? key_blocks : 0));
+    const auto add = [&](const BackwardVariant* variant, int64_t rows, int64_t heads) {
+        if (!variant) refuse("no gradient kernel has this element type and head_dim");
+        if (rows == 0) return;
+        const BackwardConfig& config = variant->config;
+        const bool of_queries = config.owner == Owner::queries;
+        const int64_t sharing = of_queries ? arguments.group : 1;
+        const int64_t parts_of_rows = of_queries ? 1 : arguments.parts;
+        arguments.order =
+            order_of(p, divide_up(rows, config.rows()), heads, sharing, parts_of_rows, config.threads());
+        if (is_causal(p, arguments.mask)) {
+            const int64_t streamed_rows = of_queries ? p.n_k : p.n_q * arguments.heads_per_part;
+            take_longest_first(p, heads * p.batch * parts_of_rows, sharing, 4 * streamed_rows * p.head_dim, 1,
+                               arguments.order);
+            arguments.order.descending = of_queries;
+        }
+        plan.launches.push_back(launch_of(variant->name, p, arguments.order, config.threads(), arguments));
+    };
+    if (one_pass) {
+        add(one_pass, p.n_k, p.key_heads);
+    } else {
+        add(find(p, Owner::keys), p.n_k, p.key_heads);
+        add(find(p, Owner::values), p.n_k, p.key_heads);
+        add(find(p, Owner::queries), p.n_q, p.heads);
+    }
+    if (one_pass)
+        for (const Row<kinds::convert>& variant : variants<kinds::convert>)
+            if (runs_on(variant.targets, variant.config.element, p))
+                plan.launches.push_back(launch_over_blocks(
+                    variant.name, p, arguments, p.n_q,
+                    parts > 1 ? key_blocks * convert_workgroups(arguments.sums_width) : 0));
+    return plan;
+}
+
+}  // namespace hipkittens::attention

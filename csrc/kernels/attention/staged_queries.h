@@ -1,0 +1,47 @@
+// kernels/attention/staged_queries.h: Q through LDS to registers, so that loads cover whole cache lines.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "forward_tiles.h"
+
+namespace hipkittens::attention {
+
+// 32 queries for each wave. A wave loads its own, 16 lanes to a row instead of two, and waits for no other.
+template <class T, int waves, int head_dim>
+struct StagedQueries {
+    static constexpr int queries = 32;
+    using Tile = kittens::st<T, waves * queries, head_dim, kittens::Access::rows>;
+    using Loads = kittens::global_to_shared<Tile, waves * kittens::wave_lanes, forward_fill>;
+    using Reader = kittens::base_tile_reader<T, kittens::row_l, kittens::rt_32x16,
+                                             kittens::st<T, queries, head_dim, kittens::Access::rows>>;
+    static constexpr int bytes = Tile::bytes;
+
+    KITTENS_DEVICE static void issue(const kittens::global_matrix<const T>& source, int first_query,
+                                     kittens::shared_byte* lds) {
+        const bool inside = first_query < source.rows;
+        kittens::buffer from = source.window(inside ? first_query : 0, 0).view();
+        if (!inside) from.bytes = 0;
+        Loads loads;
+        loads.init_offsets(source.row_bytes());
+        const int thread = kittens::thread_id();
+#pragma unroll
+        for (int pass = 0; pass < Loads::passes; ++pass) {
+            const kittens::Coordinate at = Loads::position(pass, thread);
+            const uint32_t moved = (at.row / queries * queries) * static_cast<uint32_t>(source.row_bytes());
+            loads.offsets[pass] = at.col < source.cols ? loads.offsets[pass] - moved : kittens::out_of_range;
+        }
+        loads.issue(from, {lds});
+    }
+    // Once the loads are complete. `sign`: bits that are flipped in every pair of elements.
+    template <class Query, int pieces>
+    KITTENS_DEVICE static void read(Query (&query)[pieces], uint32_t sign, kittens::shared_byte* lds) {
+        const Reader reader(lds + kittens::wave_id() * (bytes / waves));
+        kittens::for_each_index<head_dim / 16>([&](auto at) KITTENS_INLINE {
+            const auto values =
+                __builtin_bit_cast(kittens::b128, reader.template read<0, at.value * 16>()) ^ sign;
+            query[at.value / 2].tiles[0][at.value % 2] = __builtin_bit_cast(typename Query::fragment, values);
+        });
+        kittens::wait_lds<0>();
+    }
+};
+
+}  // namespace hipkittens::attention

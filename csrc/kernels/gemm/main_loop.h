@@ -1,0 +1,127 @@
+// kernels/gemm/main_loop.h: what the schedules of a main loop share: both operands, the accumulators, begin and end.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "epilogue.h"
+#include "operand_stream.h"
+
+namespace hipkittens::gemm {
+
+// Of the workgroups that share rows of A or columns of B, half load A first and half B: a line is fetched from memory
+// for one half of them, and in L2 when the others ask. The loads of a compute unit return in order, so that one from
+// memory holds up those behind it: each of both kinds stays among its own (LoadOrder::alternate).
+KITTENS_DEVICE bool loads_a_first(TileCoordinate tile, const GemmConfig& config) {
+    return (tile.m / config.tile_m + tile.n / config.tile_n) % 2 == 0;
+}
+
+// A K tile of each operand is in `pieces` tiles in LDS, and a wave multiplies as many bands of rows by as many of columns.
+template <GemmConfig config, class TypeA, class TypeB, int pieces>
+struct MainLoop {
+    using A = Operand<TypeA, config.tile_m / pieces, !config.a_is_transposed(), config>;
+    using B = Operand<TypeB, config.tile_n / pieces, config.b_is_transposed(), config>;
+    static_assert(A::step_k == B::step_k && A::fill == B::fill, "both operands order K alike");
+    static constexpr bool direct = A::fill == kittens::Fill::direct,
+                          alternate = direct && config.load_order == LoadOrder::alternate;
+    static constexpr int step_k = A::step_k, steps = config.tile_k / step_k,
+                         waves = config.waves_m * config.waves_n,
+                         loads_per_tile = pieces * (A::Loads::loads_per_wave + B::Loads::loads_per_wave);
+
+    using Accumulator =
+        kittens::rt<float, config.wave_m() / pieces, config.wave_n() / pieces, kittens::row_l,
+                    kittens::base_shape<config.matrix, config.matrix, 4>>;
+    static constexpr int height = Accumulator::height, width = Accumulator::width,
+                         products = height * width;  // of a step
+    template <int k>
+    using RegistersA = typename A::template Registers<Accumulator::rows, k>;
+    template <int k>
+    using RegistersB = typename B::template Registers<Accumulator::cols, k>;
+
+    static constexpr int buffers = direct                                      ? config.buffers
+                                   : config.schedule == Schedule::interleaved ? 2
+                                                                              : 1;
+    static constexpr int b_begin = buffers * pieces * A::Tile::bytes,
+                         operand_bytes = b_begin + buffers * pieces * B::Tile::bytes,
+                         product_bytes =
+                             waves * config.matrix * ProductRows<float, Accumulator::cols>::row_bytes,
+                         lds_bytes = operand_bytes > product_bytes ? operand_bytes : product_bytes;
+    static_assert(lds_bytes <= kittens::target.lds_bytes, "the K tiles in flight fit in LDS");
+
+    using StreamA = OperandStream<A, pieces>;
+    using StreamB = OperandStream<B, pieces>;
+    // A and B, or with alternate loads the operand whose tiles this workgroup issues first and the other one.
+    struct Streams {
+        StreamA first;
+        kittens::choose<alternate, StreamA, StreamB> second;
+    };
+    KITTENS_DEVICE static Streams streams(const GemmArguments& arguments, TileCoordinate tile, KRange range,
+                                          kittens::shared_byte* lds) {
+        const typename A::Source source_a(arguments.a, tile.batch, arguments.m, arguments.k, tile.m);
+        const typename B::Source source_b(arguments.b, tile.batch, arguments.n, arguments.k, tile.n);
+        const StreamA a(source_a, range, lds);
+        const StreamB b(source_b, range, lds + b_begin);
+        if constexpr (alternate) {
+            const bool a_first = loads_a_first(tile, config);
+            Streams result{a, a};
+            result.first.replace_where(!a_first, b);
+            result.second.replace_where(a_first, b);
+            return result;
+        } else {
+            return {a, b};
+        }
+    }
+
+    kittens::shared_byte* lds;
+    KRange range;
+    Streams in_flight;
+    int row, col;  // of the wave's first band in its piece
+    Accumulator sums[pieces][pieces];
+
+    KITTENS_DEVICE MainLoop(const GemmArguments& arguments, TileCoordinate tile, kittens::shared_byte* lds)
+        : lds(lds),
+          range(arguments, tile.split, config.tile_k),
+          in_flight(streams(arguments, tile, range, lds)),
+          row(kittens::wave_id() / config.waves_n * Accumulator::rows),
+          col(kittens::wave_id() % config.waves_n * Accumulator::cols) {}
+
+    KITTENS_DEVICE typename A::Tile a_tile(int buffer, int piece = 0) const {
+        return {lds + (buffer * pieces + piece) * A::Tile::bytes};
+    }
+    KITTENS_DEVICE typename B::Tile b_tile(int buffer, int piece = 0) const {
+        return {lds + b_begin + (buffer * pieces + piece) * B::Tile::bytes};
+    }
+    // To the next K tile of both operands, which have as many left: the first one counts.
+    template <bool steady = false>
+    KITTENS_DEVICE void advance_both() {
+        auto &first = in_flight.first.k_tiles, &second = in_flight.second.k_tiles;
+        first.source.advance(), second.source.advance();
+        if constexpr (!steady)
+            if (first.left == 1) first.source.close(), second.source.close();
+        --first.left;
+    }
+    // Behind the loads of the first K tile.
+    KITTENS_DEVICE void clear_past_k() const {
+        if (!A::is_cut(range.valid_k)) return;
+        if constexpr (direct) kittens::wait_vector_memory<0>();
+        kittens::barrier();
+#pragma unroll
+        for (int piece = 0; piece < pieces; ++piece) {
+            A::clear_past(a_tile(0, piece), range.valid_k);
+            B::clear_past(b_tile(0, piece), range.valid_k);
+        }
+    }
+    KITTENS_DEVICE void clear_sums() {
+#pragma unroll
+        for (int i = 0; i < pieces; ++i)
+#pragma unroll
+            for (int j = 0; j < pieces; ++j) zero(sums[i][j]);
+    }
+    KITTENS_DEVICE void store(TileCoordinate tile) {
+        // The product goes out through LDS: nothing of any wave may still be on its way there.
+        if constexpr (direct) kittens::wait_vector_memory<0>();
+        kittens::barrier();
+        constexpr int wave_bytes = lds_bytes / waves;
+        store_product<wave_bytes>(sums, kittens::reload_arguments<GemmArguments>(), tile, row, col, A::rows,
+                                  B::rows, lds + kittens::wave_id() * wave_bytes);
+    }
+};
+
+}  // namespace hipkittens::gemm

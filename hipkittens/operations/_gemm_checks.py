@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: MIT
+"""What shows that matrix products work and how fast: problems for each kernel, examples, benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from ..gemm import linear, matmul
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Rows, Table, Trial
+from ._tables import DEVICES
+from ._tensors import draw
+
+_NAMES = ("bf16", "f16")
+_ORIENTATIONS = ("nn", "nt", "tn", "tt")
+# m, n, k: for each tile one at which the plan picks it, on the targets that have it; the last two split K and have odd rows.
+_SHAPES = (
+    (4096, 4096, 640),
+    (4096, 2048, 512),
+    (2048, 2048, 512),
+    (512, 4096, 768),
+    (1024, 2048, 256),
+    (512, 512, 768),
+    (256, 128, 2048),
+    (257, 129, 515),
+)
+# gfx942 has 256x224 tiles for nt alone, and takes them at the first of those above.
+_SHAPES_NT = ((4864, 4096, 256),)
+# The same with loops of several turns and tails, by tile: it wants one for every compute unit.
+_LOOPED_SHAPES = {
+    (256, 256, 64): (4864, 4096, 456),
+    (256, 224, 32): (4096, 4096, 1032),
+    (256, 128, 64): (4096, 2048, 328),
+    (128, 128, 64): (2048, 2048, 328),
+    (64, 128, 64): (512, 4096, 776),
+    (64, 64, 64): (1024, 2048, 264),
+    (32, 64, 64): (512, 512, 264),
+}
+_LOOPED_UNALIGNED = (257, 129, 515)
+# batch, m, n, k and whether rows begin anywhere: one for each tile size, and a long k that is split
+_SMALL_SHAPES = (
+    (256, 256, 256, 64, False), (256, 128, 128, 64, False), (1, 64, 64, 64, False), (256, 32, 128, 64, False),
+    (1, 60, 60, 61, True), (1, 64, 64, 8192, False),
+)  # fmt: skip
+
+
+def _run(orientation: str, dtype: torch.dtype, m: int, n: int, k: int) -> list[torch.Tensor]:
+    with torch.no_grad():
+        a = draw(k, m, dtype=dtype).t() if orientation[0] == "t" else draw(m, k, dtype=dtype)
+        b = draw(n, k, dtype=dtype).t() if orientation[1] == "t" else draw(k, n, dtype=dtype)
+        return [matmul(a, b)]
+
+
+def _trial(name: str, orientation: str, shape: tuple[int, int, int], **options) -> Trial:
+    title = f"matmul {orientation} {'x'.join(map(str, shape))} {name}"
+    return Trial(title, partial(_run, orientation, DTYPES[name], *shape), **options)
+
+
+def _trial_of(kernel: Kernel) -> Trial:
+    if kernel.kind == "reduce":
+        return _trial("bf16", "nt", (256, 128, 2048))
+    row = kernel.row
+    shape = _LOOPED_SHAPES[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
+    if row["row_start"] != "vector":
+        shape = _LOOPED_UNALIGNED
+    return _trial(row["input"], row["orientation"], shape, workgroups=3, skip=True)
+
+
+def _representative() -> Iterator[Trial]:
+    for name in _NAMES:
+        for orientation in _ORIENTATIONS:
+            for shape in (*_SHAPES, *(_SHAPES_NT if orientation == "nt" else ())):
+                yield _trial(name, orientation, shape)
+
+
+def _run_batch(batch: int, m: int, n: int, k: int, anywhere: bool, orientation: str, dtype: torch.dtype):
+    rows_a, rows_b = (
+        ((k, m) if orientation[0] == "t" else (m, k)),
+        ((n, k) if orientation[1] == "t" else (k, n)),
+    )
+    a, b = (
+        draw(batch, rows, columns + anywhere, dtype=dtype).detach()[..., :columns]
+        for rows, columns in (rows_a, rows_b)
+    )
+    return [matmul(a.mT if orientation[0] == "t" else a, b.mT if orientation[1] == "t" else b)]
+
+
+def _every_kernel() -> Iterator[Trial]:
+    for name in _NAMES:
+        for orientation in _ORIENTATIONS:
+            for shape in _SMALL_SHAPES:
+                title = f"matmul {shape} {orientation} {name}"
+                yield Trial(title, partial(_run_batch, *shape, orientation, DTYPES[name]))
+    yield from _representative()
+
+
+def _times_transposed(x, weight, bias):
+    return matmul(x, weight.t(), bias=bias)
+
+
+def _magnitude(x, weight, bias) -> float:
+    return (x.abs() @ weight.abs().t()).max().item()
+
+
+def _example(title, m, n, k, dtype=torch.bfloat16, ours=_times_transposed, gradients=False, **options):
+    inputs = {"x": (m, k), "weight": (n, k), "bias": (n,)}
+    return Example(
+        title, inputs, ours, F.linear, dtype, gradients, magnitude=_magnitude, shape=(m, n, k), **options
+    )
+
+
+_EXAMPLES = (
+    _example("square", 1024, 1024, 1024),
+    _example("large", 4096, 4096, 512),
+    _example("one row", 1, 4096, 4096),
+    _example("odd sizes", 257, 1001, 515, torch.float16),
+    _example("integers", 300, 200, 130, integers=True),
+    _example("linear, trained", 384, 768, 512, ours=linear, gradients=True),
+)
+
+
+def _calls(tensor):
+    x, w = tensor(4, 96), tensor(96)
+    return [
+        (
+            "transposed operands, bias, float32 result",
+            "matmul",
+            (x.mT, x),
+            {"bias": w, "out_dtype": torch.float32},
+        ),
+        ("batches that broadcast", "matmul", (tensor(3, 1, 4, 8), tensor(2, 8, 5)), {}),
+        ("two input dtypes", "matmul", (x, x.mT.half()), {}),
+        ("float32 operands", "matmul", (x.float(), x.mT.float()), {}),
+    ]
+
+
+def _sizes(rows: Rows) -> str:
+    tiles = {
+        tuple(int(row[key]) for key in ("tile_m", "tile_n", "tile_k"))
+        for of_target in rows.values()
+        for row in of_target
+        if row["kind"] == "gemm"
+    }
+    named = ", ".join("x".join(map(str, tile)) for tile in sorted(tiles, reverse=True))
+    return f"Matrix products: any M, N and K. Tiles (M x N x K): {named}."
+
+
+def _exercise(draw):
+    return [linear(draw(20, 64), draw(48, 64, seed=5), draw(48, seed=6))]
+
+
+def _call(problem, device):
+    e = problem.extents
+    a, b = problem.tensor(device, e["M"], e["K"]), problem.tensor(device, e["N"], e["K"])
+    return lambda: matmul(a, b.mT)
+
+
+def _call_torch(problem):
+    e = problem.extents
+    a, b = problem.tensor("cuda", e["M"], e["K"]), problem.tensor("cuda", e["N"], e["K"])
+    return lambda: a @ b.mT
+
+
+CHECKS = Checks(
+    trial=_trial_of,
+    examples=_EXAMPLES,
+    doctor=Example("gemm", {"x": (129, 256), "weight": (72, 256), "bias": (72,)}, linear, F.linear),
+    parity=("parity_matmul:MATMUL", "parity_matmul:LINEAR"),
+    calls=_calls,
+    sizes=_sizes,
+    benchmarks=(
+        Benchmark(
+            "gemm",
+            example="4096x4096x4096",
+            shapes="1024x1024x1024,2048x2048x2048,4096x4096x4096",
+            extents=("M", "N", "K"),
+            flops=lambda e: 2.0 * e["M"] * e["N"] * e["K"],
+            bytes=lambda e: 2.0 * (e["M"] * e["K"] + e["K"] * e["N"] + e["M"] * e["N"]),
+            call=_call,
+            torch=_call_torch,
+            heading="GEMM",
+            tables=(
+                Table(
+                    "GEMM, M = N = K",
+                    "{N}x{N}x{N}",
+                    dict.fromkeys(DEVICES, (1024, 2048, 4096, 8192)),
+                    {"triton": dict.fromkeys(DEVICES, 2048), "aiter": dict.fromkeys(DEVICES, 2048)},
+                ),
+            ),
+        ),
+    ),
+    representative=_representative,
+    every_kernel=_every_kernel,
+    exercise=_exercise,
+)
