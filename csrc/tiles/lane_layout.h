@@ -56,14 +56,8 @@ using rt_32x16 = base_shape<32, 16, 8>;
 // Accumulators of all shapes.
 using rt_16x16 = base_shape<16, 16, 4>;
 using rt_32x32 = base_shape<32, 32, 4>;
-// Operands whose K order is that of an accumulator, so that a converted accumulator is the next operand.
-using rt_16x32_4 = base_shape<16, 32, 4>;
-using rt_32x16_4 = base_shape<32, 16, 4>;
-// Operands of the f32 shapes 16x16x4 and 32x32x2.
+// Operands of the f32 shape 16x16x4.
 using rt_16x4 = base_shape<16, 4, 1>;
-using rt_4x16 = base_shape<4, 16, 1>;
-using rt_32x2 = base_shape<32, 2, 1>;
-using rt_2x32 = base_shape<2, 32, 1>;
 
 template <class Shape>
 using transposed_shape = base_shape<Shape::cols, Shape::rows, Shape::run>;
@@ -81,8 +75,6 @@ constexpr bool covers_each_element_once(BaseShape shape, Coordinate (*layout)(Ba
 }
 static_assert(covers_each_element_once({16, 32, 8}, row_layout) &&
               covers_each_element_once({32, 16, 8}, row_layout));
-static_assert(covers_each_element_once({16, 32, 4}, row_layout) &&
-              covers_each_element_once({32, 16, 4}, row_layout));
 static_assert(covers_each_element_once({16, 16, 4}, col_layout) &&
               covers_each_element_once({32, 32, 4}, col_layout));
 static_assert(covers_each_element_once({16, 4, 1}, row_layout) &&

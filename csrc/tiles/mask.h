@@ -7,54 +7,26 @@ namespace kittens {
 
 // Replaces every element for which where(row, col) holds.
 template <class Tile, class Where>
-KITTENS_DEVICE void fill_where(Tile& destination, const Tile& source, typename Tile::element value,
-                               const Where& where) {
-    map_with_place(destination, source,
-                   [&](int row, int col, typename Tile::element x) { return where(row, col) ? value : x; });
+KITTENS_DEVICE void fill_where(Tile& destination, const Tile& source, float value, const Where& where) {
+    const Coordinate first = Tile::at(lane_id(), 0, 0, 0);
+    for_each_register<Tile>([&](int i, int j, int e) {
+        const Coordinate step = Tile::at(0, i, j, e);
+        destination.tiles[i][j][e] = where(first.row + step.row, first.col + step.col)
+                                         ? static_cast<typename Tile::element>(value)
+                                         : source.tiles[i][j][e];
+    });
 }
 
-// Keeps col <= row + diagonal (tril), col >= row + diagonal (triu).
+// Of scores with queries down and keys across: the keys behind each query's own position. The tile's first query is at
+// position `offset`, counted from the tile's first key.
 template <class Tile>
-KITTENS_DEVICE void tril(Tile& destination, const Tile& source, int diagonal,
-                         typename Tile::element value = 0) {
-    fill_where(destination, source, value, [=](int row, int col) { return col > row + diagonal; });
+KITTENS_DEVICE void make_causal(Tile& destination, const Tile& source, int offset, float value) {
+    fill_where(destination, source, value, [=](int row, int col) { return col > row + offset; });
 }
+// Columns from `first` on.
 template <class Tile>
-KITTENS_DEVICE void triu(Tile& destination, const Tile& source, int diagonal,
-                         typename Tile::element value = 0) {
-    fill_where(destination, source, value, [=](int row, int col) { return col < row + diagonal; });
-}
-// Scores of queries down and keys across: a query sees keys up to its own place. The tile's first query
-// stands `offset` places behind its first key. make_causal_t: keys down, queries across.
-template <class Tile>
-KITTENS_DEVICE void make_causal(Tile& destination, const Tile& source, int offset,
-                                typename Tile::element value) {
-    tril(destination, source, offset, value);
-}
-template <class Tile>
-KITTENS_DEVICE void make_causal_t(Tile& destination, const Tile& source, int offset,
-                                  typename Tile::element value) {
-    triu(destination, source, -offset, value);
-}
-// Columns from / before a column, rows from / before a row.
-template <class Tile>
-KITTENS_DEVICE void right_fill(Tile& destination, const Tile& source, int first,
-                               typename Tile::element value) {
+KITTENS_DEVICE void right_fill(Tile& destination, const Tile& source, int first, float value) {
     fill_where(destination, source, value, [=](int, int col) { return col >= first; });
-}
-template <class Tile>
-KITTENS_DEVICE void left_fill(Tile& destination, const Tile& source, int past, typename Tile::element value) {
-    fill_where(destination, source, value, [=](int, int col) { return col < past; });
-}
-template <class Tile>
-KITTENS_DEVICE void lower_fill(Tile& destination, const Tile& source, int first,
-                               typename Tile::element value) {
-    fill_where(destination, source, value, [=](int row, int) { return row >= first; });
-}
-template <class Tile>
-KITTENS_DEVICE void upper_fill(Tile& destination, const Tile& source, int past,
-                               typename Tile::element value) {
-    fill_where(destination, source, value, [=](int row, int) { return row < past; });
 }
 
 }  // namespace kittens

@@ -1,21 +1,30 @@
-// tiles/reduce.h: sums, products and extremes over the rows and columns of register tiles, and over vectors.
+// tiles/reduce.h: sums and maxima over the rows and columns of register tiles.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "elementwise.h"
 
 namespace kittens {
 
+namespace operation {
+struct sum {
+    KITTENS_DEVICE static float apply(float x, float y) { return x + y; }
+};
+struct maximum {
+    KITTENS_DEVICE static float apply(float x, float y) { return larger(x, y); }
+};
+}  // namespace operation
+
 // All lanes of a group receive the same bits: every level combines two halves, and the operations commute.
 // Over lanes l, l + Stride, l + 2 Stride, ... (Stride 16 or 32).
-template <class Operation, int Stride, class T>
-KITTENS_DEVICE T reduce_across_groups(T value) {
+template <class Operation, int Stride>
+KITTENS_DEVICE float reduce_across_groups(float value) {
     static_assert(Stride == 16 || Stride == 32, "groups of 16 or 32 lanes");
     if constexpr (Stride == 16) value = Operation::apply(value, exchange_16(value));
     return Operation::apply(value, exchange_32(value));
 }
 // Over the Width lanes of a group (16 or 32).
-template <class Operation, int Width, class T>
-KITTENS_DEVICE T reduce_inside_group(T value) {
+template <class Operation, int Width>
+KITTENS_DEVICE float reduce_inside_group(float value) {
     static_assert(Width == 16 || Width == 32, "groups of 16 or 32 lanes");
     value = Operation::apply(value, rotate_in_16<8>(value));
     value = Operation::apply(value, rotate_in_16<4>(value));
@@ -25,100 +34,48 @@ KITTENS_DEVICE T reduce_inside_group(T value) {
     return value;
 }
 
-// Partial results stay in f32; one rounding at the end. by_row: one result per row, else one per column.
-template <class Operation, bool by_row, bool accumulate, class Vector, class Tile>
-KITTENS_DEVICE void reduce_tile(Vector& destination, const Tile& source, const Vector& before) {
-    using T = typename Vector::element;
-    using operation::wide;
-    constexpr bool across_lanes_of_run = by_row == Tile::layout::is_row;  // results lie across lanes
-    using Shape = row_layout_shape<Tile>;
+// Partial results stay in f32; one rounding at the end. by_row: one result per row, else one per column. `before`, if given,
+// is combined with the results.
+template <class Operation, bool by_row, class Vector, class Tile, class... Before>
+KITTENS_DEVICE void reduce_tile(Vector& destination, const Tile& source, const Before&... before) {
+    constexpr bool across_lanes = by_row == Tile::layout::is_row;  // a lane has one result of each base tile
     static_assert(Vector::length == (by_row ? Tile::rows : Tile::cols), "one result per row (column)");
+    static_assert(Vector::is_ortho == across_lanes, "col_vec (row_vec) of the tile");
     constexpr int kept = by_row ? Tile::height : Tile::width, reduced = by_row ? Tile::width : Tile::height;
-    auto at = [&](int k, int r, int e) {
-        return wide(by_row ? source.tiles[k % Tile::height][r % Tile::width][e]
-                           : source.tiles[r % Tile::height][k % Tile::width][e]);
-    };
+    constexpr int width = row_layout_shape<Tile>::rows, summed = across_lanes ? Tile::per_lane : 1;
 #pragma unroll
-    for (int k = 0; k < kept; ++k) {
-        if constexpr (across_lanes_of_run) {
-            static_assert(Vector::is_ortho, "results of this layout lie across lanes");
-            float value = at(k, 0, 0);
+    for (int k = 0; k < kept; ++k)
 #pragma unroll
-            for (int r = 0; r < reduced; ++r)
+        for (int result = 0; result < Vector::per_lane; ++result) {
+            const auto at = [&](int n) {
+                const int r = n / summed, e = across_lanes ? n % summed : result;
+                return static_cast<float>(by_row ? source.tiles[k % Tile::height][r % Tile::width][e]
+                                                 : source.tiles[r % Tile::height][k % Tile::width][e]);
+            };
+            float value = at(0);
 #pragma unroll
-                for (int e = r == 0 ? 1 : 0; e < Tile::per_lane; ++e)
-                    value = Operation::apply(value, at(k, r, e));
-            value = reduce_across_groups<Operation, Shape::rows>(value);
-            if constexpr (accumulate) value = Operation::apply(value, wide(before.tiles[k][0]));
-            destination.tiles[k][0] = static_cast<T>(value);
-        } else {
-            static_assert(Vector::is_align, "results of this layout lie along runs");
-#pragma unroll
-            for (int e = 0; e < Tile::per_lane; ++e) {
-                float value = at(k, 0, e);
-#pragma unroll
-                for (int r = 1; r < reduced; ++r) value = Operation::apply(value, at(k, r, e));
-                value = reduce_inside_group<Operation, Shape::rows>(value);
-                if constexpr (accumulate) value = Operation::apply(value, wide(before.tiles[k][e]));
-                destination.tiles[k][e] = static_cast<T>(value);
-            }
+            for (int n = 1; n < reduced * summed; ++n) value = Operation::apply(value, at(n));
+            if constexpr (across_lanes)
+                value = reduce_across_groups<Operation, width>(value);
+            else
+                value = reduce_inside_group<Operation, width>(value);
+            ((value = Operation::apply(value, static_cast<float>(before.tiles[k][result]))), ...);
+            destination.tiles[k][result] = static_cast<typename Vector::element>(value);
         }
-    }
 }
 
 // row_sum(values, tile): values[r] = sum of row r; row_sum(values, tile, before) adds before[r].
-#define KITTENS_REDUCTION(name, function)                                                           \
-    template <class Vector, class Tile>                                                             \
-    KITTENS_DEVICE void row_##name(Vector& destination, const Tile& source) {                       \
-        reduce_tile<operation::function, true, false>(destination, source, destination);            \
-    }                                                                                               \
-    template <class Vector, class Tile>                                                             \
-    KITTENS_DEVICE void row_##name(Vector& destination, const Tile& source, const Vector& before) { \
-        reduce_tile<operation::function, true, true>(destination, source, before);                  \
-    }                                                                                               \
-    template <class Vector, class Tile>                                                             \
-    KITTENS_DEVICE void col_##name(Vector& destination, const Tile& source) {                       \
-        reduce_tile<operation::function, false, false>(destination, source, destination);           \
-    }                                                                                               \
-    template <class Vector, class Tile>                                                             \
-    KITTENS_DEVICE void col_##name(Vector& destination, const Tile& source, const Vector& before) { \
-        reduce_tile<operation::function, false, true>(destination, source, before);                 \
+#define KITTENS_REDUCTION(name, function)                                                              \
+    template <class Vector, class Tile, class... Before>                                               \
+    KITTENS_DEVICE void row_##name(Vector& destination, const Tile& source, const Before&... before) { \
+        reduce_tile<operation::function, true>(destination, source, before...);                        \
+    }                                                                                                  \
+    template <class Vector, class Tile, class... Before>                                               \
+    KITTENS_DEVICE void col_##name(Vector& destination, const Tile& source, const Before&... before) { \
+        reduce_tile<operation::function, false>(destination, source, before...);                       \
     }
 KITTENS_REDUCTION(sum, sum)
-KITTENS_REDUCTION(prod, product)
 KITTENS_REDUCTION(max, maximum)
-KITTENS_REDUCTION(min, minimum)
 #undef KITTENS_REDUCTION
-
-// Over a whole vector, in every lane. The end of a naive vector must be filled with the operation's neutral
-// value.
-template <class Operation, class Vector>
-KITTENS_DEVICE float reduce_vector(const Vector& source) {
-    using operation::wide;
-    float value = wide(source.tiles[0][0]);
-    for_each_vector_register<Vector>([&](int i, int e) {
-        if (i != 0 || e != 0) value = Operation::apply(value, wide(source.tiles[i][e]));
-    });
-    if constexpr (Vector::is_align) return reduce_across_groups<Operation, Vector::shape::rows>(value);
-    value = reduce_inside_group<Operation, Vector::is_ortho ? Vector::shape::rows : 32>(value);
-    if constexpr (!Vector::is_ortho) value = Operation::apply(value, exchange_32(value));
-    return value;
-}
-template <class Vector>
-KITTENS_DEVICE float sum(const Vector& source) {
-    return reduce_vector<operation::sum>(source);
-}
-template <class Vector>
-KITTENS_DEVICE float prod(const Vector& source) {
-    return reduce_vector<operation::product>(source);
-}
-template <class Vector>
-KITTENS_DEVICE float max(const Vector& source) {
-    return reduce_vector<operation::maximum>(source);
-}
-template <class Vector>
-KITTENS_DEVICE float min(const Vector& source) {
-    return reduce_vector<operation::minimum>(source);
-}
 
 }  // namespace kittens

@@ -13,7 +13,7 @@ struct rt {
     using layout = Layout;
     using shape = Shape;
     static constexpr int rows = Rows, cols = Cols;
-    static constexpr int height = Rows / Shape::rows, width = Cols / Shape::cols;
+    static constexpr int height = Rows / Shape::rows, width = Cols / Shape::cols, count = height * width;
     static constexpr int per_lane = Shape::rows * Shape::cols / wave_lanes;
     static_assert(Rows % Shape::rows == 0 && Cols % Shape::cols == 0,
                   "a register tile is a whole number of base tiles");
@@ -21,15 +21,13 @@ struct rt {
     using fragment = vec<T, per_lane>;
     fragment tiles[height][width];
 
+    KITTENS_DEVICE fragment& base(int n) { return tiles[n / width][n % width]; }
+    KITTENS_DEVICE const fragment& base(int n) const { return tiles[n / width][n % width]; }
+
     static constexpr Coordinate at(int lane, int tile_row, int tile_col, int index) {
         const Coordinate inside = Layout::at(Shape::value(), lane, index);
         return {tile_row * Shape::rows + inside.row, tile_col * Shape::cols + inside.col};
     }
 };
-
-template <class T>
-inline constexpr bool is_register_tile = false;
-template <class T, int R, int C, class L, class S>
-inline constexpr bool is_register_tile<rt<T, R, C, L, S>> = true;
 
 }  // namespace kittens

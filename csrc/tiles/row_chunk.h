@@ -27,6 +27,12 @@ template <class T>
 KITTENS_DEVICE raw_eight<T> load_raw(buffer row, uint32_t column) {
     return load_raw_at<T>(row, column * sizeof(T));
 }
+// Vectors of 8 elements `step` bytes apart, all in flight at once.
+template <class T, int count>
+KITTENS_DEVICE void load_raw_row(raw_eight<T> (&into)[count], buffer row, uint32_t offset, uint32_t step) {
+#pragma unroll
+    for (int n = 0; n < count; ++n) into[n] = load_raw_at<T>(row, offset + n * step);
+}
 template <class Raw>
 KITTENS_DEVICE eight widened(Raw values) {
     return __builtin_convertvector(values, eight);

@@ -160,34 +160,3 @@ OUT(half, row_l, rt_16x16)
 OUT(half, col_l, rt_16x32)
 OUT(float, row_l, rt_16x16)
 OUT(float, col_l, rt_16x16)
-
-// A vector from memory to LDS to registers and back again; `cols` elements are valid.
-template <class T, class Vector>
-KITTENS_DEVICE void vector_moves(const Arguments& arguments, shared_byte* lds) {
-    constexpr int length = Vector::length;
-    const sv<T, length> there{lds}, back{lds + sv<T, length>::bytes};
-    const auto source = matrix<T>(arguments.a, arguments), destination = matrix<T>(arguments.out, arguments);
-    load<64>(there, source.window(0, 0), arguments.cols);
-    barrier();
-    Vector vector, direct;
-    load(vector, there);
-    store(back, vector);
-    barrier();
-    store<64>(destination.window(0, 0), back, arguments.cols);
-    load(direct, source.window(0, 0), arguments.cols);
-    store(destination.window(1, 0), direct, arguments.cols);
-    load(vector, there.template part<length>(0));
-    give_vector(static_cast<T*>(arguments.out) + 2 * arguments.stride, vector);
-}
-#define VECTORS(T, Layout)                                                          \
-    TEST_KERNEL(vector_##T##_##Layout, 64) {                                        \
-        __attribute__((shared)) static char lds[2 * 96 * sizeof(T)];                \
-        vector_moves<T, rv<T, 96, Layout, rt_16x32>>(arguments, (shared_byte*)lds); \
-    }
-#define VECTORS_OF(T)   \
-    VECTORS(T, align_l) \
-    VECTORS(T, ortho_l) \
-    VECTORS(T, naive_l)
-VECTORS_OF(float)
-VECTORS_OF(bf16)
-VECTORS_OF(half)

@@ -1,4 +1,4 @@
-// tests/tiles/product_kernels.cpp: matrix products, conversions, changes of layout, order of schedules.
+// tests/tiles/product_kernels.cpp: matrix products, conversions, order of schedules.
 // SPDX-License-Identifier: MIT
 #include "registers.h"
 
@@ -69,42 +69,6 @@ CONVERT(float, bf16)
 CONVERT(float, half)
 CONVERT(half, bf16)
 CONVERT(bf16, half)
-
-// To any other layout; then the transpose in the same layout, by relabelling and swapping.
-template <class To, class From>
-KITTENS_DEVICE void relaid(const Arguments& arguments) {
-    From source;
-    To destination;
-    take(source, arguments.a);
-    relayout(destination, source);
-    give(arguments.out, destination);
-    auto transposed = swap_layout(transpose(source));
-    give(static_cast<typename To::element*>(arguments.out) + To::rows * To::cols, transposed);
-}
-#define RELAYOUT(T, FromLayout, FromShape, ToLayout, ToShape)                                      \
-    TEST_KERNEL(relayout_##T##_##FromLayout##_##FromShape##_##ToLayout##_##ToShape, 64) {          \
-        relaid<rt<T, 32, 32, ToLayout, ToShape>, rt<T, 32, 32, FromLayout, FromShape>>(arguments); \
-    }
-RELAYOUT(bf16, col_l, rt_16x16, row_l, rt_16x32)
-RELAYOUT(bf16, col_l, rt_32x32, row_l, rt_16x32)
-RELAYOUT(bf16, row_l, rt_16x32, col_l, rt_32x16)
-RELAYOUT(half, row_l, rt_16x16, col_l, rt_16x16)
-RELAYOUT(half, col_l, rt_32x32, row_l, rt_32x16)
-RELAYOUT(half, row_l, rt_32x16, row_l, rt_16x32)
-RELAYOUT(float, col_l, rt_16x16, row_l, rt_32x32)
-RELAYOUT(float, row_l, rt_16x16, col_l, rt_16x16)
-
-// Writes down the order in which the interleaved schedule takes its steps: 1000 + n for the n-th move.
-TEST_KERNEL(interleave, 64) {
-    int* out = static_cast<int*>(arguments.out);
-    int position = 0;
-    auto note = [&](int what) {
-        if (lane_id() == 0) out[position] = what;
-        ++position;
-    };
-    four_wave_interleave<16, 6>([&](auto step) { note(step.value); },
-                                [&](auto step) { note(1000 + step.value); });
-}
 
 // Two groups of four waves hand a token back and forth: in every phase the waves that multiply see what the
 // other group wrote in its last move, and never in the same half phase.

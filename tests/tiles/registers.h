@@ -37,13 +37,13 @@ template <class Vector>
 KITTENS_DEVICE void take_vector(Vector& vector, const void* memory) {
     using T = typename Vector::element;
     const T* values = static_cast<const T*>(memory) + kittens::lane_id();
-    kittens::for_each_vector_register<Vector>(
-        [&](int i, int e) { vector.tiles[i][e] = values[(i * Vector::per_lane + e) * 64]; });
+    for (int n = 0; n < Vector::count * Vector::per_lane; ++n)
+        vector.tiles[n / Vector::per_lane][n % Vector::per_lane] = values[n * 64];
 }
 template <class Vector>
 KITTENS_DEVICE void give_vector(void* memory, const Vector& vector) {
     using T = typename Vector::element;
     T* values = static_cast<T*>(memory) + kittens::lane_id();
-    kittens::for_each_vector_register<Vector>(
-        [&](int i, int e) { values[(i * Vector::per_lane + e) * 64] = vector.tiles[i][e]; });
+    for (int n = 0; n < Vector::count * Vector::per_lane; ++n)
+        values[n * 64] = vector.tiles[n / Vector::per_lane][n % Vector::per_lane];
 }

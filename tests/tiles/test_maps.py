@@ -19,7 +19,6 @@ TYPED_TILES = [
 every_tile = pytest.mark.parametrize(
     ("dtype", "tile"), TYPED_TILES, ids=[f"{t}-{tile.suffix}" for t, tile in TYPED_TILES]
 )
-every_type = pytest.mark.parametrize("dtype", TYPES)
 every_target = pytest.mark.parametrize("target", TARGETS)
 
 
@@ -43,26 +42,12 @@ def tiles_of(out, dtype, tile):
 def test_unary(target, dtype, tile):
     rng = np.random.default_rng(1)
     x = from_type(to_type(rng.uniform(-3, 3, (ROWS, COLS)), dtype), dtype)
-    out = np.zeros((14, ROWS * COLS), to_type(x, dtype).dtype)
+    out = np.zeros((4, ROWS * COLS), to_type(x, dtype).dtype)
     run("map_kernels", f"unary_{dtype}_{tile.suffix}", target, a=tile.pack(to_type(x, dtype)), out=out)
-    results = tiles_of(out, dtype, tile)
-    size = np.abs(x)
-    for ours, expected in zip(results, [-x, size, np.maximum(x, 0)], strict=False):
-        same(ours, expected, dtype)
-    wide = size.astype(np.float64)
-    functions = [
-        np.exp(x.astype(np.float64)),
-        np.exp2(x.astype(np.float64)),
-        np.log(wide),
-        np.log2(wide),
-        np.sqrt(wide),
-        1 / np.sqrt(wide),
-        1 / wide,
-    ]
-    for ours, expected in zip(results[3:10], functions, strict=True):
-        near(ours, expected, dtype)
-    for ours, value in zip(results[10:], [0, 1, np.inf, -np.inf], strict=True):
-        assert np.all(ours == value)
+    powers, mapped, zeros, infinities = tiles_of(out, dtype, tile)
+    near(powers, np.exp2(x.astype(np.float64)), dtype)
+    same(mapped, np.where(x < 0, -x, 2 * x), dtype)
+    assert np.all(zeros == 0) and np.all(infinities == -np.inf)
 
 
 @every_target
@@ -77,7 +62,7 @@ def test_binary(target, dtype, tile):
     x, y, rows, cols = values(ROWS, COLS), values(ROWS, COLS), values(ROWS), values(COLS)
     scalar = 1.375
     vectors = [tile.pack_vector(to_type(rows, dtype), True), tile.pack_vector(to_type(cols, dtype), False)]
-    out = np.zeros((27, ROWS * COLS), to_type(x, dtype).dtype)
+    out = np.zeros((19, ROWS * COLS), to_type(x, dtype).dtype)
     run(
         "map_kernels",
         f"binary_{dtype}_{tile.suffix}",
@@ -90,20 +75,28 @@ def test_binary(target, dtype, tile):
     )
     results = iter(tiles_of(out, dtype, tile))
     others = [y, np.float32(scalar), rows[:, None], cols[None, :]]
-    for function in (np.add, np.subtract, np.multiply, np.divide, np.maximum, np.minimum):
+    for function in (np.add, np.subtract, np.multiply, np.divide):
         for other in others:
             expected = function(x.astype(np.float32), other)
             (near if function is np.divide else same)(next(results), expected, dtype)
     near(next(results), x.astype(np.float64) * y + x, dtype)
-    same(next(results), np.broadcast_to(rows[:, None], x.shape), dtype)
-    same(next(results), np.broadcast_to(cols[None, :], x.shape), dtype)
+
+    def rounded(values):
+        return from_type(to_type(values, dtype), dtype)
+
+    same(next(results), x + rounded(rounded(rows - np.float32(scalar)) + rows)[:, None], dtype)
+    # The hardware's exp2 may round otherwise, before two more roundings.
+    factors = np.exp2(cols.astype(np.float64)) + cols
+    np.testing.assert_allclose(
+        next(results), x * factors[None, :], rtol=0, atol=(8 * ROUNDING[dtype] + APPROXIMATE) * 4 * 20
+    )
 
 
 @every_target
 @every_tile
 def test_reductions(target, dtype, tile):
     rng = np.random.default_rng(3)
-    # Sums stay exact in bf16, products too.
+    # Sums stay exact in bf16.
     x = rng.integers(-1, 2, (ROWS, COLS)).astype(np.float32)
     x[:, : COLS // 2] = rng.choice([-1, 1, 2, 0.5], (ROWS, COLS // 2), p=[0.3, 0.5, 0.1, 0.1])
     old_rows, old_cols = rng.integers(-9, 10, ROWS).astype(np.float32), rng.choice([-1.0, 1.0, 2.0], COLS)
@@ -112,7 +105,7 @@ def test_reductions(target, dtype, tile):
         tile.pack_vector(to_type(old_cols, dtype), False),
     ]
     sizes = [p.size for p in packed]
-    out = np.zeros(10 * sizes[0] + 11 * sizes[1], to_type(x, dtype).dtype)
+    out = np.zeros(4 * sizes[0] + 4 * sizes[1], to_type(x, dtype).dtype)
     run(
         "map_kernels",
         f"reduce_{dtype}_{tile.suffix}",
@@ -134,22 +127,12 @@ def test_reductions(target, dtype, tile):
 
     for reduce, combine in (
         (np.sum, np.add),
-        (np.prod, np.multiply),
         (np.max, np.maximum),
-        (np.min, np.minimum),
     ):
         for axis, old in ((1, old_rows), (0, old_cols)):
             result = reduce(x, axis=axis)
             expect(result, axis == 1)
             expect(combine(result, old), axis == 1)
-    for values, per_row in (
-        (old_rows.sum(), True),
-        (old_rows.max(), True),
-        (old_cols.sum(), False),
-        (old_cols.min(), False),
-        (old_cols.prod(), False),
-    ):
-        expect(np.full(ROWS if per_row else COLS, values), per_row)
     assert position == out.size
 
 
@@ -158,7 +141,7 @@ def test_reductions(target, dtype, tile):
 @pytest.mark.parametrize("number", [0, 5, 33, -7])
 def test_masks(target, dtype, tile, number):
     x = np.arange(ROWS * COLS, dtype=np.float32).reshape(ROWS, COLS) % 251
-    out = np.zeros((9, ROWS * COLS), to_type(x, dtype).dtype)
+    out = np.zeros((3, ROWS * COLS), to_type(x, dtype).dtype)
     run(
         "map_kernels",
         f"mask_{dtype}_{tile.suffix}",
@@ -169,28 +152,6 @@ def test_masks(target, dtype, tile, number):
         scalar=-500.0,
     )
     row, col = np.arange(ROWS)[:, None] + 0 * x.astype(int), np.arange(COLS)[None, :] + 0 * x.astype(int)
-    removed = [
-        col > row + number,
-        col < row + number,
-        col > row + number,
-        row > col + number,
-        col >= number,
-        col < number,
-        row >= number,
-        row < number,
-    ]
-    results = tiles_of(out, dtype, tile)
-    for ours, mask in zip(results, removed, strict=False):
+    removed = [col > row + number, col >= number, row + 2 * col < number]
+    for ours, mask in zip(tiles_of(out, dtype, tile), removed, strict=True):
         same(ours, np.where(mask, -500, x), dtype)
-    same(results[8], row * 2 - col, dtype)
-
-
-@every_target
-@every_type
-def test_naive_vectors(target, dtype):
-    x = np.random.default_rng(4).integers(-2, 3, 192).astype(np.float32)
-    out = np.zeros((5, 192), to_type(x, dtype).dtype)
-    run("map_kernels", f"naive_{dtype}", target, a=to_type(x, dtype), out=out, scalar=3.0)
-    expected = [3 * x, 4 * x, x * x + 4 * x, np.full(192, x.sum()), np.full(192, x.max())]
-    for ours, values in zip(from_type(out, dtype), expected, strict=True):
-        same(ours, values, dtype)

@@ -165,34 +165,3 @@ def test_registers_to_lds_to_memory(target, dtype, name, shape, rows, cols):
     )
     expected = strided(values[:rows, :cols], stride, dtype, UNTOUCHED)
     np.testing.assert_array_equal(from_type(memory, dtype), from_type(expected, dtype))
-
-
-@every_target
-@pytest.mark.parametrize("dtype", ["float", "bf16", "half"])
-@pytest.mark.parametrize("kind", ["align_l", "ortho_l", "naive_l"])
-@pytest.mark.parametrize("valid", [96, 61, 1])
-def test_vectors(target, dtype, kind, valid):
-    values = numbers(1, 96)[0]
-    layout = layout_of("row_l", "16x32")
-    stride = 512
-    out = to_type(np.full(2 * stride + 1536, UNTOUCHED), dtype)
-    run(
-        "move_kernels",
-        f"vector_{dtype}_{kind}",
-        target,
-        a=to_type(values[:valid], dtype),
-        out=out,
-        stride=stride,
-        rows=3,
-        cols=valid,
-    )
-    ours = from_type(out, dtype)
-    np.testing.assert_array_equal(ours[:valid], values[:valid])
-    np.testing.assert_array_equal(ours[stride : stride + valid], values[:valid])
-    assert np.all(ours[valid:stride] == UNTOUCHED) and np.all(ours[stride + valid : 2 * stride] == UNTOUCHED)
-    padded = np.where(np.arange(128) < valid, np.resize(values, 128), 0).astype(np.float32)
-    if kind == "naive_l":
-        expected = padded.reshape(-1, 64)
-    else:
-        expected = padded[layout.vector_index(96, per_row=kind == "ortho_l")]
-    np.testing.assert_array_equal(ours[2 * stride : 2 * stride + expected.size].reshape(-1, 64), expected)

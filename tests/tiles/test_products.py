@@ -1,4 +1,4 @@
-"""Matrix products in every orientation, rounding conversions, changes of layout, and schedules."""
+"""Matrix products in every orientation, rounding conversions, and schedules."""
 
 import re
 
@@ -11,11 +11,6 @@ from tests.tiles.tile_kernels import ROOT, Layout, from_type, run, to_type
 SOURCE = (ROOT / "tests/tiles/product_kernels.cpp").read_text()
 
 every_target = pytest.mark.parametrize("target", TARGETS)
-
-
-def shape_layout(name: str, shape: str) -> Layout:
-    rows, cols = map(int, shape.split("x"))
-    return Layout(name, rows, cols, 8 if rows != cols else 4)
 
 
 @every_target
@@ -72,40 +67,6 @@ def test_conversions_round_to_nearest_even(target, to, given):
     nan[:] = {"float": np.nan, "half": np.nan, "bf16": 0x7FC1}[given]
     run("product_kernels", f"convert_{given}_{to}", target, a=nan, out=out)
     assert np.isnan(from_type(out, to)).all()
-
-
-@every_target
-@pytest.mark.parametrize(
-    ("dtype", "from_name", "from_shape", "to_name", "to_shape"),
-    re.findall(r"^RELAYOUT\((\w+), (\w+), rt_(\w+), (\w+), rt_(\w+)\)", SOURCE, re.M),
-)
-def test_relayout_and_transpose(target, dtype, from_name, from_shape, to_name, to_shape):
-    values = np.arange(1024, dtype=np.float32).reshape(32, 32) % 256
-    values[16:] *= 0.5
-    source, destination = shape_layout(from_name, from_shape), shape_layout(to_name, to_shape)
-    out = to_type(np.zeros((2, 1024)), dtype)
-    run(
-        "product_kernels",
-        f"relayout_{dtype}_{source.suffix}_{destination.suffix}",
-        target,
-        a=source.pack(to_type(values, dtype)),
-        out=out,
-    )
-    np.testing.assert_array_equal(destination.unpack(from_type(out[0], dtype), 32, 32), values)
-    flipped = Layout(
-        from_name, source.cols, source.rows, source.run
-    )  # the transpose has the transposed base tile
-    np.testing.assert_array_equal(flipped.unpack(from_type(out[1], dtype), 32, 32), values.T)
-
-
-@every_target
-def test_four_wave_interleave_takes_its_steps_in_order(target):
-    out = np.zeros(22, np.int32)
-    run("product_kernels", "interleave", target, out=out)
-    expected = []
-    for step in range(16):
-        expected += [step, *(1000 + move for move in range(6) if move * 16 // 6 == step)]
-    assert out.tolist() == expected
 
 
 @every_target

@@ -88,22 +88,19 @@ KITTENS_DEVICE void backward_rows(const BackwardArguments& given, kittens::share
         // As in forward.h: not all of them fit into scalar registers at a time.
         const BackwardArguments arguments = kittens::reload_arguments<BackwardArguments>();
         const float mean = arguments.mean ? arguments.mean[row] : 0.0f, rstd = arguments.rstd[row];
+        auto column_of = [&](int c) { return worker.column() + c * Row::chunk_step; };
         auto xhat_of = [&](int c, bool wide) {
-            return (load_eight<T>(row_of<T>(arguments.z, arguments.rows, row),
-                                  (worker.column() + c * Row::chunk_step), wide) -
-                    mean) *
+            return (load_eight<T>(row_of<T>(arguments.z, arguments.rows, row), column_of(c), wide) - mean) *
                    rstd;
         };
         auto dy_of = [&](int c, bool wide) {
-            return load_eight<T>(row_of<T>(arguments.dy, arguments.rows, row),
-                                 (worker.column() + c * Row::chunk_step), wide);
+            return load_eight<T>(row_of<T>(arguments.dy, arguments.rows, row), column_of(c), wide);
         };
         auto weighted = [&](eight dy, int c) {
             if (arguments.weight)
                 with_type(arguments.parameter_type, [&](auto zero) {
                     using Parameter = decltype(zero);
-                    dy *= load_eight<Parameter>(parameters<Parameter>(arguments.weight, cols),
-                                                (worker.column() + c * Row::chunk_step),
+                    dy *= load_eight<Parameter>(parameters<Parameter>(arguments.weight, cols), column_of(c),
                                                 arguments.wide_parameters);
                 });
             return dy;
@@ -111,15 +108,11 @@ KITTENS_DEVICE void backward_rows(const BackwardArguments& given, kittens::share
         const BackwardArguments last = kittens::reload_arguments<BackwardArguments>();
         auto finish = [&](int c, eight gradient) {
             if (last.dsum.data)
-                gradient += load_eight<T>(row_of<T>(last.dsum, last.rows, row),
-                                          (worker.column() + c * Row::chunk_step), last.wide);
+                gradient += load_eight<T>(row_of<T>(last.dsum, last.rows, row), column_of(c), last.wide);
             if (last.dresidual)
-                store_eight<T>(gradient, dense_row<T>(last.dresidual, row, cols),
-                               (worker.column() + c * Row::chunk_step), last.wide);
-            if (last.dropout.seed)
-                gradient *= kept(last.dropout, row, (worker.column() + c * Row::chunk_step));
-            store_eight<T>(gradient, dense_row<T>(last.dx, row, cols),
-                           (worker.column() + c * Row::chunk_step), last.wide);
+                store_eight<T>(gradient, dense_row<T>(last.dresidual, row, cols), column_of(c), last.wide);
+            if (last.dropout.seed) gradient *= kept(last.dropout, row, column_of(c));
+            store_eight<T>(gradient, dense_row<T>(last.dx, row, cols), column_of(c), last.wide);
         };
 
         eight xhat[held ? Row::chunks : 1], gradient[held ? Row::chunks : 1];
@@ -129,15 +122,12 @@ KITTENS_DEVICE void backward_rows(const BackwardArguments& given, kittens::share
             products_of_lane = fused(g, x, products_of_lane);
         };
         if constexpr (held) {
-            if (arguments.wide) {
+            const auto load = [&](bool wide) {
 #pragma unroll
                 for (int c = 0; c < Row::chunks; ++c)
-                    xhat[c] = xhat_of(c, true), gradient[c] = dy_of(c, true);
-            } else {
-#pragma unroll
-                for (int c = 0; c < Row::chunks; ++c)
-                    xhat[c] = xhat_of(c, false), gradient[c] = dy_of(c, false);
-            }
+                    xhat[c] = xhat_of(c, wide), gradient[c] = dy_of(c, wide);
+            };
+            arguments.wide ? load(true) : load(false);
 #pragma unroll
             for (int c = 0; c < Row::chunks; ++c) {
                 if constexpr (sums) {
@@ -186,9 +176,8 @@ KITTENS_DEVICE void backward_plain(const BackwardArguments& arguments, kittens::
         const buffer source = {
             static_cast<const char*>(data) + row * stride * static_cast<int64_t>(sizeof(T)),
             is_there ? static_cast<uint32_t>(cols * sizeof(T)) : 0};
-#pragma unroll
-        for (int c = 0; c < Row::chunks; ++c)
-            into[c] = kittens::load_raw<T>(source, column + c * Row::chunk_step);
+        kittens::load_raw_row<T>(into, source, column * static_cast<uint32_t>(sizeof(T)),
+                                 Row::chunk_step * static_cast<uint32_t>(sizeof(T)));
     };
     const auto statistic = [&](const float* data, uint32_t row) {
         return kittens::buffer_load<float>(

@@ -91,25 +91,23 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
             }
         };
         Raw weight[whole ? Row::chunks : 1], bias[whole ? Row::chunks : 1];
+        auto load_whole = [&](auto& into, const buffer& source, auto zero) {
+            using Type = decltype(zero);
+            kittens::load_raw_row<Type>(into, source, first_column * static_cast<uint32_t>(sizeof(Type)),
+                                        Row::chunk_step * static_cast<uint32_t>(sizeof(Type)));
+        };
         // Where there is none, nothing is in range and zeros come: no register is read that nothing was loaded into.
-        auto read_whole = [&](const void* data, Raw* into) {
-            if constexpr (whole) {
-                const buffer source = parameters<Parameter>(data, data ? cols : 0);
-#pragma unroll
-                for (int c = 0; c < Row::chunks; ++c)
-                    into[c] = kittens::load_raw<Parameter>(source, column_of(c));
-            }
+        auto load_parameters = [&](const void* data, auto& into) {
+            if constexpr (whole) load_whole(into, parameters<Parameter>(data, data ? cols : 0), Parameter());
         };
         if constexpr (whole) {
             kittens::raw_eight<T> x[Row::chunks], residual[Row::chunks];
-            auto under_way = [&](const RowTensor& tensor, auto& into) {
-                const buffer source = row_of<T>(tensor, arguments.rows, row);
-#pragma unroll
-                for (int c = 0; c < Row::chunks; ++c) into[c] = kittens::load_raw<T>(source, column_of(c));
+            auto issue = [&](const RowTensor& tensor, auto& into) {
+                load_whole(into, row_of<T>(tensor, arguments.rows, row), T());
             };
-            under_way(arguments.x, x);
+            issue(arguments.x, x);
             // Rows of floats take as many registers as random numbers leave: there the residual follows them.
-            if (kittens::is_16bit<T> && arguments.residual.data) under_way(arguments.residual, residual);
+            if (kittens::is_16bit<T> && arguments.residual.data) issue(arguments.residual, residual);
 #pragma unroll
             for (int c = 0; c < Row::chunks; ++c) values[c] = kittens::widened(x[c]);
             if (arguments.dropout.seed) {
@@ -117,7 +115,7 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
                 for (int c = 0; c < Row::chunks; ++c) values[c] *= kept(arguments.dropout, row, column_of(c));
             }
             if (arguments.residual.data) {
-                if (!kittens::is_16bit<T>) under_way(arguments.residual, residual);
+                if (!kittens::is_16bit<T>) issue(arguments.residual, residual);
 #pragma unroll
                 for (int c = 0; c < Row::chunks; ++c) values[c] += kittens::widened(residual[c]);
             }
@@ -147,8 +145,8 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
             }
         }
         if constexpr (whole) {
-            read_whole(arguments.weight, weight);
-            if constexpr (early_bias) read_whole(arguments.bias, bias);
+            load_parameters(arguments.weight, weight);
+            if constexpr (early_bias) load_parameters(arguments.bias, bias);
             kittens::schedule_fence();
         }
 
@@ -181,7 +179,7 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
             }
             if constexpr (!early_bias) {
                 kittens::schedule_fence();
-                read_whole(last.bias, bias);
+                load_parameters(last.bias, bias);
             }
             if (last.bias) {
 #pragma unroll

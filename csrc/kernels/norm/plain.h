@@ -37,8 +37,8 @@ class PlainRows {
         return {static_cast<const char*>(data) + static_cast<uint64_t>(first_) * stride,
                 several ? out_of_range : row_bytes_};
     }
-    KITTENS_DEVICE uint32_t offset(uint32_t stride, int chunk) const {
-        if constexpr (!several) return column + chunk * chunk_step;
+    KITTENS_DEVICE uint32_t offset(uint32_t stride) const {
+        if constexpr (!several) return column;
         return there_ ? lane_row_ * stride + column : out_of_range;
     }
 };
@@ -57,31 +57,23 @@ KITTENS_DEVICE void forward_plain(const PlainArguments& arguments, kittens::shar
     if (shape.workgroup_waves > shape.waves && rows.first() >= arguments.rows) return;
     RowSums<shape.waves, shape.lanes> sum_of_row(lds);
     const auto read = [&](const void* data, uint32_t stride, Raw(&into)[chunks]) {
-        const buffer source = rows.of(data, stride);
-#pragma unroll
-        for (int c = 0; c < chunks; ++c) into[c] = kittens::load_raw_at<T>(source, rows.offset(stride, c));
+        kittens::load_raw_row<T>(into, rows.of(data, stride), rows.offset(stride), Rows::chunk_step);
     };
     const auto write = [&](const eight(&values)[chunks], buffer destination) {
 #pragma unroll
         for (int c = 0; c < chunks; ++c)
             kittens::store_raw_at<T>(kittens::narrowed<T, 8>(values[c]), destination,
-                                     rows.offset(arguments.row_bytes, c));
+                                     rows.offset(arguments.row_bytes) + c * Rows::chunk_step);
     };
     Raw x[chunks], weight[chunks], bias[chunks];
     const auto read_parameters = [&] {
-#pragma unroll
-        for (int c = 0; c < chunks; ++c)
-            weight[c] =
-                kittens::load_raw_at<T>({static_cast<const char*>(arguments.weight), arguments.row_bytes},
-                                        rows.column + c * Rows::chunk_step);
+        const auto load = [&](const void* data, uint32_t bytes, Raw(&into)[chunks]) {
+            kittens::load_raw_row<T>(into, {static_cast<const char*>(data), bytes}, rows.column,
+                                     Rows::chunk_step);
+        };
+        load(arguments.weight, arguments.row_bytes, weight);
         // Without a bias none of it is in range, and zeros come.
-        if constexpr (centred) {
-#pragma unroll
-            for (int c = 0; c < chunks; ++c)
-                bias[c] = kittens::load_raw_at<T>(
-                    {static_cast<const char*>(arguments.bias), arguments.bias ? arguments.row_bytes : 0},
-                    rows.column + c * Rows::chunk_step);
-        }
+        if constexpr (centred) load(arguments.bias, arguments.bias ? arguments.row_bytes : 0, bias);
     };
     if constexpr (early && !short_rows) read_parameters();
     read(arguments.x, arguments.x_stride, x);

@@ -5,7 +5,7 @@
 
 namespace hipkittens::rotary {
 
-// One or several waves of a workgroup take a token, in turn as many of its heads as a wave holds, a lane 8 pairs of each: the
+// One or several waves of a workgroup take a token, as many of its heads at a time as a wave holds, a lane 8 pairs of each: the
 // same ones, so that cosines and sines are loaded once.
 template <class T, class Table>
 KITTENS_DEVICE void rotate_plain(const PlainArguments& arguments) {
@@ -59,24 +59,24 @@ KITTENS_DEVICE void rotate_plain(const PlainArguments& arguments) {
     const eight cos = kittens::widened(raw_cos),
                 sin = kittens::widened(raw_sin) * (rest.inverse ? -1.0f : 1.0f);
 
-    const auto turn_and_store = [&](const PlainTensor& tensor, buffer destination, uint32_t pass) {
+    const auto rotate_and_store = [&](const PlainTensor& tensor, buffer destination, uint32_t pass) {
         eight first = kittens::widened(a), second = kittens::widened(b);
-        turn(first, second, cos, sin);
+        rotate_pairs(first, second, cos, sin);
         const uint32_t at = place(tensor, pass);
         kittens::store_eight_at<T>(first, destination, at);
         kittens::store_eight_at<T>(second, destination, at + half);
     };
-    turn_and_store(rest.out, out, share);
+    rotate_and_store(rest.out, out, share);
     uint32_t pass = share + share_count;
     const uint32_t all = rest.passes + rest.second_passes;
     if (__builtin_expect(pass >= all, true)) return;
     for (; pass < rest.passes; pass += share_count) {
         load(rest.in, rest.extent, pass);
-        turn_and_store(rest.out, out, pass);
+        rotate_and_store(rest.out, out, pass);
     }
     for (pass -= rest.passes; pass < rest.second_passes; pass += share_count) {
         load(rest.second_in, rest.second_extent, pass);
-        turn_and_store(rest.second_out, of_token(rest.second_out, rest.second_out_extent), pass);
+        rotate_and_store(rest.second_out, of_token(rest.second_out, rest.second_out_extent), pass);
     }
 }
 

@@ -1,4 +1,4 @@
-// kernels/rotary/rotary.h: pairs of features turned by an angle that depends on the token.
+// kernels/rotary/rotary.h: pairs of features rotated by an angle that depends on the token.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/row_chunk.h"
@@ -11,31 +11,18 @@ using kittens::eight;
 // Device memory, with the alignment that 16-byte accesses need: a dword.
 template <class T>
 using global = __attribute__((address_space(1))) T*;
-using dwords = uint32_t __attribute__((ext_vector_type(4), aligned(4)));
+template <class T>
+struct Eight {
+    typedef kittens::raw_eight<T> aligned __attribute__((aligned(4)));
+};
 
 template <class T>
 KITTENS_DEVICE eight read_eight(const T* from) {
-    auto* source = (global<const dwords>)from;
-    if constexpr (kittens::is_16bit<T>) {
-        return __builtin_convertvector(__builtin_bit_cast(kittens::vec<T, 8>, kittens::b128(source[0])),
-                                       eight);
-    } else {
-        eight result;
-        result.lo = __builtin_bit_cast(kittens::vec<float, 4>, kittens::b128(source[0]));
-        result.hi = __builtin_bit_cast(kittens::vec<float, 4>, kittens::b128(source[1]));
-        return result;
-    }
+    return kittens::widened(kittens::raw_eight<T>(*(global<const typename Eight<T>::aligned>)from));
 }
 template <class T>
 KITTENS_DEVICE void write_eight(T* to, eight values) {
-    auto* destination = (global<dwords>)to;
-    if constexpr (kittens::is_16bit<T>) {
-        destination[0] =
-            __builtin_bit_cast(kittens::b128, __builtin_convertvector(values, kittens::vec<T, 8>));
-    } else {
-        destination[0] = __builtin_bit_cast(kittens::b128, kittens::vec<float, 4>(values.lo));
-        destination[1] = __builtin_bit_cast(kittens::b128, kittens::vec<float, 4>(values.hi));
-    }
+    *(global<typename Eight<T>::aligned>)to = __builtin_convertvector(values, kittens::raw_eight<T>);
 }
 template <class T>
 KITTENS_DEVICE float read(const T* from) {
@@ -48,7 +35,7 @@ KITTENS_DEVICE void write(T* to, float value) {
 
 // (a, b) -> (a cos - b sin, a sin + b cos), of each the first product without rounding.
 template <class V>
-KITTENS_DEVICE void turn(V& a, V& b, V cos, V sin) {
+KITTENS_DEVICE void rotate_pairs(V& a, V& b, V cos, V sin) {
     const V first = __builtin_elementwise_fma(a, cos, -(b * sin));
     b = __builtin_elementwise_fma(a, sin, b * cos);
     a = first;
@@ -81,7 +68,7 @@ KITTENS_DEVICE void rotate(const RotaryArguments& arguments) {
     const Table* sines = static_cast<const Table*>(arguments.sin) + angle.row * arguments.sin_stride;
     const float sign = arguments.inverse ? -1.0f : 1.0f, poison = angle.known ? 1.0f : __builtin_nanf("");
     const int pairs = arguments.pairs, rest = arguments.copies_rest ? arguments.features - 2 * pairs : 0;
-    const uint32_t turning = (pairs + 7) / 8, units = turning + (rest + 15) / 16;
+    const uint32_t rotated = (pairs + 7) / 8, units = rotated + (rest + 15) / 16;
 
     for (const Rotated& part : arguments.parts) {
         const int64_t in = batch * part.in.batch + token * part.in.token;
@@ -91,8 +78,8 @@ KITTENS_DEVICE void rotate(const RotaryArguments& arguments) {
             const T* source = static_cast<const T*>(part.in.data) + in + head * part.in.head;
             T* destination = static_cast<T*>(const_cast<void*>(part.out.data)) + out + head * part.out.head;
             const int first = unit * pairs_per_lane;
-            if (unit >= turning) {
-                const int begin = 2 * pairs + (unit - turning) * 16;
+            if (unit >= rotated) {
+                const int begin = 2 * pairs + (unit - rotated) * 16;
                 if (arguments.wide) {
                     write_eight(destination + begin, read_eight(source + begin));
                     write_eight(destination + begin + 8, read_eight(source + begin + 8));
@@ -108,14 +95,14 @@ KITTENS_DEVICE void rotate(const RotaryArguments& arguments) {
                                 high = read_eight(source + 2 * first + 8);
                     eight a = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14);
                     eight b = __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15);
-                    turn(a, b, cos, sin);
+                    rotate_pairs(a, b, cos, sin);
                     write_eight(destination + 2 * first,
                                 __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11));
                     write_eight(destination + 2 * first + 8,
                                 __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15));
                 } else {
                     eight a = read_eight(source + first), b = read_eight(source + first + pairs);
-                    turn(a, b, cos, sin);
+                    rotate_pairs(a, b, cos, sin);
                     write_eight(destination + first, a);
                     write_eight(destination + first + pairs, b);
                 }
@@ -124,7 +111,7 @@ KITTENS_DEVICE void rotate(const RotaryArguments& arguments) {
                     const int at_a = arguments.interleaved ? 2 * i : i;
                     const int at_b = arguments.interleaved ? 2 * i + 1 : i + pairs;
                     float a = read(source + at_a), b = read(source + at_b);
-                    turn(a, b, read(cosines + i) * poison, read(sines + i) * sign);
+                    rotate_pairs(a, b, read(cosines + i) * poison, read(sines + i) * sign);
                     write(destination + at_a, a);
                     write(destination + at_b, b);
                 }
