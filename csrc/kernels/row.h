@@ -5,14 +5,17 @@
 
 namespace hipkittens {
 
-// An operation declares each kind of its rows once, in kinds.h, which device and host builds include:
-//
-//     struct reduce {
-//         using Config = ...;     // fixed when the kernel is compiled: the columns behind `targets`, in this order
-//         using Arguments = ...;  // passed by the host, by value
-//         template <Config config>
-//         using Kernel = ...;     // the device code, defined in kernels.h, which device.cpp alone includes
-//     };
+// An operation declares each kind of its rows once, in kinds.h, which device and host builds include, as a struct derived from
+// this. C is fixed when a kernel is compiled: its fields are the columns behind `targets`. A is passed by the host, by value.
+// K is the device code; kernels.h defines it, which device.cpp alone includes.
+template <class C, class A, template <C> class K>
+struct Kind {
+    using Config = C;
+    using Arguments = A;
+    template <C config>
+    using Kernel = K<config>;
+};
+
 template <class Kind>
 struct Row {
     const char* name;

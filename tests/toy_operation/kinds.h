@@ -23,18 +23,8 @@ struct SquareGradient;
 
 namespace kinds {
 
-struct square {
-    using Config = ElementConfig;
-    using Arguments = SquareArguments;
-    template <Config config>
-    using Kernel = Square<config>;
-};
-struct square_backward {
-    using Config = ElementConfig;
-    using Arguments = SquareArguments;
-    template <Config config>
-    using Kernel = SquareGradient<config>;
-};
+struct square : Kind<ElementConfig, SquareArguments, Square> {};
+struct square_backward : Kind<ElementConfig, SquareArguments, SquareGradient> {};
 
 }  // namespace kinds
 

@@ -36,18 +36,8 @@ struct GatedBackward;
 
 namespace kinds {
 
-struct gated_forward {
-    using Config = GatedConfig;
-    using Arguments = GatedArguments;
-    template <Config config>
-    using Kernel = GatedForward<config>;
-};
-struct gated_backward {
-    using Config = GatedConfig;
-    using Arguments = GatedArguments;
-    template <Config config>
-    using Kernel = GatedBackward<config>;
-};
+struct gated_forward : Kind<GatedConfig, GatedArguments, GatedForward> {};
+struct gated_backward : Kind<GatedConfig, GatedArguments, GatedBackward> {};
 
 }  // namespace kinds
 

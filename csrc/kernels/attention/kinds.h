@@ -22,39 +22,14 @@ struct ConvertKernel;
 
 namespace kinds {
 
-struct forward {
-    using Config = ForwardConfig;
-    using Arguments = ForwardArguments;
-    template <Config config>
-    using Kernel = ForwardKernel<config>;
-};
+struct forward : Kind<ForwardConfig, ForwardArguments, ForwardKernel> {};
 // Joins the splits of the keys.
-struct combine {
-    using Config = ElementConfig;
-    using Arguments = CombineArguments;
-    template <Config config>
-    using Kernel = CombineKernel<config>;
-};
-struct backward {
-    using Config = BackwardConfig;
-    using Arguments = BackwardArguments;
-    template <Config config>
-    using Kernel = BackwardKernel<config>;
-};
+struct combine : Kind<ElementConfig, CombineArguments, CombineKernel> {};
+struct backward : Kind<BackwardConfig, BackwardArguments, BackwardKernel> {};
 // What the gradient kernels need to know of a query beside its rows.
-struct delta {
-    using Config = ElementConfig;
-    using Arguments = BackwardArguments;
-    template <Config config>
-    using Kernel = DeltaKernel<config>;
-};
+struct delta : Kind<ElementConfig, BackwardArguments, DeltaKernel> {};
 // dQ from its accumulator, dK and dV from their split partials.
-struct convert {
-    using Config = ElementConfig;
-    using Arguments = BackwardArguments;
-    template <Config config>
-    using Kernel = ConvertKernel<config>;
-};
+struct convert : Kind<ElementConfig, BackwardArguments, ConvertKernel> {};
 
 }  // namespace kinds
 

@@ -14,19 +14,9 @@ struct ReduceKernel;
 
 namespace kinds {
 
-struct gemm {
-    using Config = GemmConfig;
-    using Arguments = GemmArguments;
-    template <Config config>
-    using Kernel = GemmKernel<config>;
-};
+struct gemm : Kind<GemmConfig, GemmArguments, GemmKernel> {};
 // Sums the partial products of a split K.
-struct reduce {
-    using Config = NoConfig;
-    using Arguments = ReduceArguments;
-    template <Config config>
-    using Kernel = ReduceKernel<config>;
-};
+struct reduce : Kind<NoConfig, ReduceArguments, ReduceKernel> {};
 
 }  // namespace kinds
 

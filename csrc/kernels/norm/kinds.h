@@ -21,45 +21,15 @@ struct ReduceKernel;
 
 namespace kinds {
 
-struct forward {
-    using Config = RowConfig;
-    using Arguments = ForwardArguments;
-    template <Config config>
-    using Kernel = ForwardKernel<config>;
-};
+struct forward : Kind<RowConfig, ForwardArguments, ForwardKernel> {};
 // What most calls of layer_norm and rms_norm ask for.
-struct layer {
-    using Config = RowConfig;
-    using Arguments = PlainArguments;
-    template <Config config>
-    using Kernel = LayerKernel<config>;
-};
-struct rms {
-    using Config = RowConfig;
-    using Arguments = PlainArguments;
-    template <Config config>
-    using Kernel = RmsKernel<config>;
-};
-struct backward {
-    using Config = RowConfig;
-    using Arguments = BackwardArguments;
-    template <Config config>
-    using Kernel = BackwardKernel<config>;
-};
+struct layer : Kind<RowConfig, PlainArguments, LayerKernel> {};
+struct rms : Kind<RowConfig, PlainArguments, RmsKernel> {};
+struct backward : Kind<RowConfig, BackwardArguments, BackwardKernel> {};
 // Partial sums of the gradients of weight and bias, for rows so long that `backward` does not make them.
-struct columns {
-    using Config = ElementConfig;
-    using Arguments = BackwardArguments;
-    template <Config config>
-    using Kernel = ColumnsKernel<config>;
-};
+struct columns : Kind<ElementConfig, BackwardArguments, ColumnsKernel> {};
 // Adds the partial sums.
-struct reduce {
-    using Config = NoConfig;
-    using Arguments = ReduceArguments;
-    template <Config config>
-    using Kernel = ReduceKernel<config>;
-};
+struct reduce : Kind<NoConfig, ReduceArguments, ReduceKernel> {};
 
 }  // namespace kinds
 

@@ -13,19 +13,9 @@ struct PlainKernel;
 
 namespace kinds {
 
-struct rotary {
-    using Config = ElementConfig;
-    using Arguments = RotaryArguments;
-    template <Config config>
-    using Kernel = RotaryKernel<config>;
-};
+struct rotary : Kind<ElementConfig, RotaryArguments, RotaryKernel> {};
 // What most calls ask for.
-struct plain {
-    using Config = PlainConfig;
-    using Arguments = PlainArguments;
-    template <Config config>
-    using Kernel = PlainKernel<config>;
-};
+struct plain : Kind<PlainConfig, PlainArguments, PlainKernel> {};
 
 }  // namespace kinds
 
