@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hipkittens import operations
+
 ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
 SOURCES = sorted(path for path in CSRC.rglob("*") if path.suffix in (".h", ".cpp", ".def"))
@@ -99,6 +101,16 @@ def test_the_arrows_can_be_broken():
     assert not may_include("torch", Path("simulator/simulator.h"))
     assert not may_include("torch", Path("kernels/gemm/gemm.h"))
     assert may_include("torch", Path("kernels/gemm/plan.h"))
+
+
+def test_operations_do_not_include_each_other():
+    """The build finds their folders and their bindings; nothing else knows one."""
+    for folder in {operation.folder for operation in operations.every()}:
+        own = (f"kernels/{folder}/", f"torch/{folder}.")
+        for path in SOURCES:
+            name = path.relative_to(CSRC).as_posix()
+            wrong = [target for target in included_files(path) if target.as_posix().startswith(own)]
+            assert name.startswith(own) or not wrong, f"{name} includes {wrong[0]}"
 
 
 def test_no_file_for_leftovers():

@@ -12,7 +12,6 @@ A new operation is one file here, and an import of its functions in hipkittens/_
 kernels and its torch binding are docs/adding_an_operation.md's matter. All of such a file:
 
     import torch
-    import torch.nn.functional as F
 
     from .. import _backend
     from .._arguments import check_dtype_and_device, check_tensor
@@ -53,7 +52,7 @@ kernels and its torch binding are docs/adding_an_operation.md's matter. All of s
         (x,) = ctx.saved_tensors
         return torch.ops.hipkittens.scaled_square_backward(grad, x, ctx.scale), None
 
-    # 3. What only checks, tables and tools ask for: built when first asked, so heavy imports stand in here.
+    # 3. What only checks, tables and tools ask for: built when it is first asked for, so heavy imports belong here.
     def _trial(kernel):
         \"\"\"A small problem that runs this row of variants.def.\"\"\"
         dtype = DTYPES[kernel.row["element"]]

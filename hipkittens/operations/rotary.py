@@ -90,11 +90,11 @@ def _ours_by_row(x):
 
 
 def _theirs_by_row(x):
-    """With tables in x's dtype or in float32, whichever is wider."""
+    """In x's dtype or in float32, whichever is wider, rounded once."""
     from ._rotary_parity import turn
 
     cos, sin = (table.to(torch.promote_types(x.dtype, torch.float32)) for table in tables(*x.shape[1::2]))
-    return turn(x, cos, sin, False, torch.arange(x.shape[1]), -2)
+    return turn(x.to(cos.dtype), cos, sin, False, torch.arange(x.shape[1]), -2).to(x.dtype)
 
 
 def _run(dtype: torch.dtype, tokens: int, heads: int, key_heads: int, size: int) -> list[torch.Tensor]:
