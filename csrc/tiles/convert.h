@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "elementwise.h"
-#include "schedule.h"
+#include "unroll.h"
 
 namespace kittens {
 

@@ -26,8 +26,6 @@
 // Time.
 #include "interleave.h"
 #include "ping_pong.h"
-#include "pipeline.h"
-#include "schedule.h"
 // Verbs.
 #include "convert.h"
 #include "elementwise.h"

@@ -94,18 +94,6 @@ RELAYOUT(half, row_l, rt_32x16, row_l, rt_16x32)
 RELAYOUT(float, col_l, rt_16x16, row_l, rt_32x32)
 RELAYOUT(float, row_l, rt_16x16, col_l, rt_16x16)
 
-// Writes down the order in which the interleaved schedule takes its steps: 1000 + n for the n-th move.
-TEST_KERNEL(interleave, 64) {
-    int* out = static_cast<int*>(arguments.out);
-    int position = 0;
-    auto note = [&](int what) {
-        if (lane_id() == 0) out[position] = what;
-        ++position;
-    };
-    four_wave_interleave<16, 6>([&](auto step) { note(step.value); },
-                                [&](auto step) { note(1000 + step.value); });
-}
-
 // Two groups of four waves hand a token back and forth: in every phase the waves that multiply see what the
 // other group wrote in its last move, and never in the same half phase.
 TEST_KERNEL(ping_pong, 512) {
@@ -115,14 +103,19 @@ TEST_KERNEL(ping_pong, 512) {
     int position = 0;
     lds_write(0, (shared_byte*)&turn[wave]);
     barrier();
-    eight_wave_ping_pong(wave, [&] {
+    stagger_wave_groups(wave, [&] {
         for (int round = 0; round < 3; ++round)
-            ping_pong_phases<4>(
-                [&](auto phase) { lds_write(round * 4 + phase.value + 1, (shared_byte*)&turn[wave]); },
-                [&](auto) {
-                    const int other = lds_read<int>((shared_byte*)&turn[wave ^ 4]);
-                    if (lane_id() == 0) out[wave * 12 + position] = other;
-                    ++position;
-                });
+            ping_pong<0, 4, loads_to_registers>(
+                // Two products in each phase: the second stands behind the barrier.
+                work<every_slot{0, 4, 2}>([&](auto product) KITTENS_INLINE {
+                    if constexpr (product.value % 2 == 0) {
+                        const int other = lds_read<int>((shared_byte*)&turn[wave ^ 4]);
+                        if (lane_id() == 0) out[wave * 12 + position] = other;
+                        ++position;
+                    }
+                }),
+                work<every_slot{0, 4}>([&](auto phase) KITTENS_INLINE {
+                    lds_write(round * 4 + phase.value + 1, (shared_byte*)&turn[wave]);
+                }));
     });
 }

@@ -99,16 +99,6 @@ def test_relayout_and_transpose(target, dtype, from_name, from_shape, to_name, t
 
 
 @every_target
-def test_four_wave_interleave_takes_its_steps_in_order(target):
-    out = np.zeros(22, np.int32)
-    run("product_kernels", "interleave", target, out=out)
-    expected = []
-    for step in range(16):
-        expected += [step, *(1000 + move for move in range(6) if move * 16 // 6 == step)]
-    assert out.tolist() == expected
-
-
-@every_target
 @pytest.mark.parametrize("seed", range(4))
 def test_ping_pong_groups_are_half_a_phase_apart(target, seed):
     out = np.zeros((8, 12), np.int32)
