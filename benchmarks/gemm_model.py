@@ -33,11 +33,11 @@ class Tile:
 
 
 def tiles(target: str) -> list[Tile]:
-    """Of the variants of `target`, those that differ in more than orientation and element type."""
+    """Of the variants of `target`, those that differ in more than orientation, element type and order of loads."""
     names = {
         name.removeprefix("nt_bf16_"): Tile(name.removeprefix("nt_bf16_"), *extents)
         for name, (targets, _, _, *extents) in ROWS.items()
-        if name.startswith("nt_bf16_") and targets in ("both", target)
+        if name.startswith("nt_bf16_") and not name.endswith("_plain") and targets in ("both", target)
     }
     return list(names.values())
 

@@ -3,7 +3,7 @@
 #pragma once
 #include "global_layout.h"
 #include "lane_layout.h"
-#include "schedule.h"
+#include "unroll.h"
 #include "shared_tile.h"
 #include "tile_source.h"
 

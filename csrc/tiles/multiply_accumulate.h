@@ -26,16 +26,9 @@ KITTENS_DEVICE C multiply_base(A a, B b, C c) {
     }
 }
 
-// Which products of base tiles are made: counted across D, then down it, then along K.
-template <int First, int Last>
-struct base_products {
-    static constexpr int first = First, last = Last;
-};
-using all_products = base_products<0, 1 << 30>;
-
 // D = C + A' B'^T, where A' has M x K base tiles in row layout. A transposed operand is the same registers
 // under the other name: K x M in column layout.
-template <bool transpose_a, bool transpose_b, class Products, class D, class A, class B, class C>
+template <bool transpose_a, bool transpose_b, class D, class A, class B, class C>
 KITTENS_DEVICE void multiply_accumulate(D& d, const A& a, const B& b, const C& c) {
     static_assert(same_type<D, C> && same_type<typename D::element, float>, "accumulators are f32");
     static_assert(same_type<typename A::element, typename B::element>, "both operands have one element type");
@@ -54,8 +47,6 @@ KITTENS_DEVICE void multiply_accumulate(D& d, const A& a, const B& b, const C& c
         for (int i = 0; i < D::height; ++i)
 #pragma unroll
             for (int j = 0; j < D::width; ++j) {
-                const int product = (k * D::height + i) * D::width + j;
-                if (product < Products::first || product >= Products::last) continue;
                 const auto& left =
                     transpose_a ? a.tiles[k % A::height][i % A::width] : a.tiles[i % A::height][k % A::width];
                 const auto& right =
@@ -65,21 +56,21 @@ KITTENS_DEVICE void multiply_accumulate(D& d, const A& a, const B& b, const C& c
             }
 }
 
-template <class Products = all_products, class D, class A, class B, class C>
+template <class D, class A, class B, class C>
 KITTENS_DEVICE void mma_AB(D& d, const A& a, const B& b, const C& c) {
-    multiply_accumulate<false, false, Products>(d, a, b, c);
+    multiply_accumulate<false, false>(d, a, b, c);
 }
-template <class Products = all_products, class D, class A, class B, class C>
+template <class D, class A, class B, class C>
 KITTENS_DEVICE void mma_ABt(D& d, const A& a, const B& b, const C& c) {
-    multiply_accumulate<false, true, Products>(d, a, b, c);
+    multiply_accumulate<false, true>(d, a, b, c);
 }
-template <class Products = all_products, class D, class A, class B, class C>
+template <class D, class A, class B, class C>
 KITTENS_DEVICE void mma_AtB(D& d, const A& a, const B& b, const C& c) {
-    multiply_accumulate<true, false, Products>(d, a, b, c);
+    multiply_accumulate<true, false>(d, a, b, c);
 }
-template <class Products = all_products, class D, class A, class B, class C>
+template <class D, class A, class B, class C>
 KITTENS_DEVICE void mma_AtBt(D& d, const A& a, const B& b, const C& c) {
-    multiply_accumulate<true, true, Products>(d, a, b, c);
+    multiply_accumulate<true, true>(d, a, b, c);
 }
 
 }  // namespace kittens

@@ -25,8 +25,6 @@
 // Schedules.
 #include "interleave.h"
 #include "ping_pong.h"
-#include "pipeline.h"
-#include "schedule.h"
 // Operations on register tiles.
 #include "convert.h"
 #include "elementwise.h"

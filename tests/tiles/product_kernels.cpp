@@ -79,14 +79,19 @@ TEST_KERNEL(ping_pong, 512) {
     int position = 0;
     lds_write(0, (shared_byte*)&turn[wave]);
     barrier();
-    eight_wave_ping_pong(wave, [&] {
+    stagger_wave_groups(wave, [&] {
         for (int round = 0; round < 3; ++round)
-            ping_pong_phases<4>(
-                [&](auto phase) { lds_write(round * 4 + phase.value + 1, (shared_byte*)&turn[wave]); },
-                [&](auto) {
-                    const int other = lds_read<int>((shared_byte*)&turn[wave ^ 4]);
-                    if (lane_id() == 0) out[wave * 12 + position] = other;
-                    ++position;
-                });
+            ping_pong<0, 4, loads_to_registers>(
+                // Two products in each phase: the second stands behind the barrier.
+                work<every_slot{0, 4, 2}>([&](auto product) KITTENS_INLINE {
+                    if constexpr (product.value % 2 == 0) {
+                        const int other = lds_read<int>((shared_byte*)&turn[wave ^ 4]);
+                        if (lane_id() == 0) out[wave * 12 + position] = other;
+                        ++position;
+                    }
+                }),
+                work<every_slot{0, 4}>([&](auto phase) KITTENS_INLINE {
+                    lds_write(round * 4 + phase.value + 1, (shared_byte*)&turn[wave]);
+                }));
     });
 }

@@ -12,7 +12,7 @@ enum class Orientation { nn, nt, tn, tt };
 enum class RowStart { vector, element };
 enum class Schedule {
     simple,       // load the next K tile, multiply this one, barrier
-    ping_pong,    // two wave groups half a phase apart (tiles/schedule.h)
+    ping_pong,    // two wave groups half a phase apart (tiles/ping_pong.h)
     interleaved,  // memory steps between the matrix steps of each wave
 };
 

@@ -75,8 +75,8 @@ struct Operand {
                global_to_shared<Tile, threads, fill, config.in_registers>>;
 
     // Only K is ever masked: what rows of the product beyond the matrix read never leaves their own row of the accumulator.
-    KITTENS_DEVICE static int valid_rows(int valid_k) { return k_is_contiguous ? Tile::rows : valid_k; }
-    KITTENS_DEVICE static int valid_cols(int valid_k) { return k_is_contiguous ? valid_k : Tile::cols; }
+    KITTENS_DEVICE static int valid_rows(int valid_k) { return k_is_contiguous ? extent : valid_k; }
+    KITTENS_DEVICE static int valid_cols(int valid_k) { return k_is_contiguous ? valid_k : extent; }
 
     // K ends inside 16 bytes, which are loaded whole: only rows that run along K are cut there.
     KITTENS_DEVICE static bool is_cut(int valid_k) { return valid_k % vector_elements != 0; }

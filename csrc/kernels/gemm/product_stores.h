@@ -87,6 +87,7 @@ struct ProductStores {
                   own_byte = lane % Stager::vectors_per_row * b128_bytes;
         const int column = col + band_col + own_byte / static_cast<int>(sizeof(T));
         const bool inside = own_byte < Accumulator::cols * static_cast<int>(sizeof(T));
+        const bool stored = inside & (column < columns);
         // Nothing is written between rows: what is half a row before has the same banks.
         const int read_byte = inside ? own_byte : own_byte - Rows::row_bytes / 2;
         const auto pass = [&](int first) KITTENS_INLINE {
@@ -94,7 +95,7 @@ struct ProductStores {
             const uint32_t offset =
                 (row + band_row + written + first + own_row) * row_bytes + column * sizeof(T);
             if constexpr (whole)
-                buffer_store(values, destination, inside && column < columns ? offset : out_of_range);
+                buffer_store(values, destination, stored ? offset : out_of_range);
             else
                 store_elements<T>(values, destination, offset, inside ? columns - column : 0);
         };
