@@ -170,7 +170,7 @@ def test_scores_that_grow_from_tile_to_tile(target, element, step):
     """In natural units: 6 is more than 8 in log2, where the reference must follow; 1 to 4 let it fall behind first."""
     for every in (16, 64):
         problem = Forward(target, element, 64, 70, 640, bias=np.arange(640) // every * float(step))
-        run(problem, parts=1)
+        run(problem, splits=1)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -235,7 +235,7 @@ def test_heads_that_share_keys_stay_on_one_xcd(xcds, causal):
     """The first workgroups of an XCD are the tiles of two heads that share keys; and every tile is taken once."""
     problem = Forward("gfx942", "bf16", 8, 1024, 1024, heads=48, key_heads=24, causal=causal).problem
     problem.shared.compute_units, problem.shared.xcds = 38 * xcds, xcds
-    (launch,) = make_plan(problem, parts=1)
+    (launch,) = make_plan(problem, splits=1)
     taken = places(bytes.fromhex(launch["arguments"]), launch["grid"][0])
     tiles = len(taken) // 48
     assert sorted(map(tuple, taken[:, :2])) == [(tile, head) for tile in range(tiles) for head in range(48)]
@@ -248,7 +248,7 @@ def test_heads_that_share_keys_stay_on_one_xcd(xcds, causal):
 def test_long_tiles_come_first():
     """Of the heads that share keys together, and every tile of every head once."""
     (launch,) = make_plan(
-        Forward("gfx950", "bf16", 8, 1024, 1024, heads=16, key_heads=8, causal=True).problem, parts=1
+        Forward("gfx950", "bf16", 8, 1024, 1024, heads=16, key_heads=8, causal=True).problem, splits=1
     )
     taken = places(bytes.fromhex(launch["arguments"]), 128)
     of_first_xcd = taken[::8]
