@@ -105,7 +105,7 @@ def test_few_queries_share_the_keys_of_their_group():
             Forward("gfx950", "bf16", 128, n_q, 64, heads=8, key_heads=key_heads, **changes).problem
         )
 
-    shared, alone = "forward_bf16_d128_grouped", "forward_bf16_d128_interleaved"
+    shared, alone = "forward_bf16_d128_interleaved_grouped", "forward_bf16_d128_interleaved"
     for n_q, key_heads, variant, workgroups in ((1, 2, shared, 2), (32, 2, shared, 2), (32, 1, shared, 2),
                                                 (33, 2, alone, 8), (1, 8, alone, 8)):  # fmt: skip
         (launch,) = chosen(n_q, key_heads)
@@ -117,14 +117,10 @@ def test_few_queries_share_the_keys_of_their_group():
     assert launch["variant"] == alone
 
 
-GROUPED = sorted(row for row in ROWS if row.endswith("_grouped"))
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("row", GROUPED)
+@pytest.mark.parametrize(("row", "target"), [case for case in CASES if case[0].endswith("_grouped")])
 @pytest.mark.parametrize("n_q", [1, 2, 5, 17])
 @pytest.mark.parametrize("group", [1, 3, 4, 5, 8])
-def test_rows_of_a_group(target, row, n_q, group):
+def test_rows_of_a_group(row, target, n_q, group):
     """Every length of keys with every mask in turn; a short head, gaps between rows, tiles with rows of two waves and more."""
     _, element, head_dim, *_ = ROWS[row]
     masks = ({}, {"causal": True}, {"window": (20, 3)})
