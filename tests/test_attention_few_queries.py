@@ -18,7 +18,7 @@ def target(request):
 
 
 def was_split(rows):
-    """The last launch joined parts: 16 rows in a workgroup, no matrix products."""
+    """The last launch joined splits: 16 rows in a workgroup, no matrix products."""
     report = hipkittens.simulate.report()
     return report["mfma_instructions"] == 0 and report["workgroups"] == -(-rows // 16)
 

@@ -78,16 +78,16 @@ class PlanError(Exception):
     pass
 
 
-def make_plan(problem: Problem, variant: str = "", parts: int = 0) -> list[dict]:
-    """Without a variant or parts, as the plan chooses."""
-    text = probe().probe_forward(ctypes.byref(problem), variant.encode(), parts).decode()
+def make_plan(problem: Problem, variant: str = "", splits: int = 0) -> list[dict]:
+    """Without a variant or splits, as the plan chooses."""
+    text = probe().probe_forward(ctypes.byref(problem), variant.encode(), splits).decode()
     if text.startswith("error: "):
         raise PlanError(text.removeprefix("error: "))
     return json.loads(text)
 
 
 def places(arguments: bytes, count: int) -> np.ndarray:
-    """(tile, head, batch, part) of each workgroup."""
+    """(tile, head, batch, split) of each workgroup."""
     result = np.empty((count, 4), np.int32)
     probe().probe_places(arguments, count, result.ctypes.data_as(ctypes.c_void_p))
     return result
@@ -168,15 +168,15 @@ class Forward:
             self.factor = kept.reshape(batch, heads, n_q, n_k) / (1 - dropped_fraction(dropout_p))
         self.problem = Problem(shared, q_layout, k_layout, v_layout, out_layout, self.lse.ctypes.data)
 
-    def run(self, variant: str = "", parts: int = 0, **settings):
+    def run(self, variant: str = "", splits: int = 0, **settings):
         """Runs the plan; returns its first launch and that launch's report."""
         self.out[:] = 0x7FFF
         self.lse[:] = np.nan
-        floats = probe().probe_forward_workspace_floats(ctypes.byref(self.problem), variant.encode(), parts)
+        floats = probe().probe_forward_workspace_floats(ctypes.byref(self.problem), variant.encode(), splits)
         if floats > 0:
             self.regions["workspace"] = workspace = np.full(floats, np.nan, np.float32)
             self.problem.workspace = workspace.ctypes.data
-        launches = make_plan(self.problem, variant, parts)
+        launches = make_plan(self.problem, variant, splits)
         reports = [
             kernel(self.target, launch["kernel"]).launch(
                 bytes.fromhex(launch["arguments"]), self.regions, grid=launch["grid"], block=launch["block"],
@@ -212,8 +212,8 @@ class Forward:
         assert np.all(np.abs(self.lse[finite] - lse[finite]) <= 2e-6 * (4 + np.abs(lse[finite])))
 
 
-def run(problem: Forward, variant: str = "", parts: int = 0, **settings):
+def run(problem: Forward, variant: str = "", splits: int = 0, **settings):
     """One launch with poison and counted LDS conflicts, its results checked; (launch, report)."""
-    launch, report = problem.run(variant, parts, **{"poison": 1, "count_lds_conflicts": 1, **settings})
+    launch, report = problem.run(variant, splits, **{"poison": 1, "count_lds_conflicts": 1, **settings})
     problem.check()
     return launch, report

@@ -105,7 +105,7 @@ def test_few_queries_share_the_keys_of_their_group():
             Forward("gfx950", "bf16", 128, n_q, 64, heads=8, key_heads=key_heads, **changes).problem
         )
 
-    shared, alone = "forward_bf16_d128_grouped", "forward_bf16_d128_interleaved"
+    shared, alone = "forward_bf16_d128_interleaved_grouped", "forward_bf16_d128_interleaved"
     for n_q, key_heads, variant, workgroups in ((1, 2, shared, 2), (32, 2, shared, 2), (32, 1, shared, 2),
                                                 (33, 2, alone, 8), (1, 8, alone, 8)):  # fmt: skip
         (launch,) = chosen(n_q, key_heads)
@@ -117,14 +117,10 @@ def test_few_queries_share_the_keys_of_their_group():
     assert launch["variant"] == alone
 
 
-GROUPED = sorted(row for row in ROWS if row.endswith("_grouped"))
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("row", GROUPED)
+@pytest.mark.parametrize(("row", "target"), [case for case in CASES if case[0].endswith("_grouped")])
 @pytest.mark.parametrize("n_q", [1, 2, 5, 17])
 @pytest.mark.parametrize("group", [1, 3, 4, 5, 8])
-def test_rows_of_a_group(target, row, n_q, group):
+def test_rows_of_a_group(row, target, n_q, group):
     """Every length of keys with every mask in turn; a short head, gaps between rows, tiles with rows of two waves and more."""
     _, element, head_dim, *_ = ROWS[row]
     masks = ({}, {"causal": True}, {"window": (20, 3)})
@@ -170,7 +166,7 @@ def test_scores_that_grow_from_tile_to_tile(target, element, step):
     """In natural units: 6 is more than 8 in log2, where the reference must follow; 1 to 4 let it fall behind first."""
     for every in (16, 64):
         problem = Forward(target, element, 64, 70, 640, bias=np.arange(640) // every * float(step))
-        run(problem, parts=1)
+        run(problem, splits=1)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -235,7 +231,7 @@ def test_heads_that_share_keys_stay_on_one_xcd(xcds, causal):
     """The first workgroups of an XCD are the tiles of two heads that share keys; and every tile is taken once."""
     problem = Forward("gfx942", "bf16", 8, 1024, 1024, heads=48, key_heads=24, causal=causal).problem
     problem.shared.compute_units, problem.shared.xcds = 38 * xcds, xcds
-    (launch,) = make_plan(problem, parts=1)
+    (launch,) = make_plan(problem, splits=1)
     taken = places(bytes.fromhex(launch["arguments"]), launch["grid"][0])
     tiles = len(taken) // 48
     assert sorted(map(tuple, taken[:, :2])) == [(tile, head) for tile in range(tiles) for head in range(48)]
@@ -248,7 +244,7 @@ def test_heads_that_share_keys_stay_on_one_xcd(xcds, causal):
 def test_long_tiles_come_first():
     """Of the heads that share keys together, and every tile of every head once."""
     (launch,) = make_plan(
-        Forward("gfx950", "bf16", 8, 1024, 1024, heads=16, key_heads=8, causal=True).problem, parts=1
+        Forward("gfx950", "bf16", 8, 1024, 1024, heads=16, key_heads=8, causal=True).problem, splits=1
     )
     taken = places(bytes.fromhex(launch["arguments"]), 128)
     of_first_xcd = taken[::8]

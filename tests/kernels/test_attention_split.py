@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention forward with the keys split into parts, each a workgroup's, against float64; and when the plan splits."""
+"""Attention forward with the keys split into splits, each a workgroup's, against float64; and when the plan splits."""
 
 import numpy as np
 import pytest
@@ -20,14 +20,14 @@ from tests.simulated_device import TARGETS
 
 @pytest.mark.parametrize(("row", "target"), CASES, ids=CASE_NAMES)
 def test_row(row, target):
-    """Parts of whole tiles; parts of which some see no key; odd lengths, a window, and more parts than tiles."""
+    """Splits of whole tiles; splits of which some see no key; odd lengths, a window, and more splits than tiles."""
     _, element, head_dim, waves, drops = ROWS[row]
     dropout_p = 0.3 if drops else 0.0
     run(Forward(target, element, head_dim, 32 * waves, 384, dropout_p=dropout_p), row, 3)
     broken = Forward(target, element, head_dim - 24, 32 * waves + 19, 333, batch=2, heads=4, key_heads=2,
                      causal=True, padding=6, dropout_p=dropout_p)  # fmt: skip
-    for parts in (2, 7):
-        run(broken, row, parts, wave_order_seed=parts)
+    for splits in (2, 7):
+        run(broken, row, splits, wave_order_seed=splits)
     run(Forward(target, element, head_dim, 70, 461, window=(100, 60), dropout_p=dropout_p), row, 3)
 
 
@@ -41,14 +41,14 @@ def test_the_kernels_that_join_use_no_scratch(target):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("n_k", [1, 63, 64, 65, 129, 320, 449])
 def test_lengths(target, n_k):
-    for parts in (2, 3, 7):
-        run(Forward(target, "bf16", 64, 40, n_k, causal=parts == 3, heads=2, key_heads=1), parts=parts)
+    for splits in (2, 3, 7):
+        run(Forward(target, "bf16", 64, 40, n_k, causal=splits == 3, heads=2, key_heads=1), splits=splits)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("head_dim", [8, 40, 72, 136, 256])
 def test_head_sizes(target, head_dim):
-    run(Forward(target, "f16", head_dim, 33, 200, heads=2), parts=3)
+    run(Forward(target, "f16", head_dim, 33, 200, heads=2), splits=3)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -58,7 +58,7 @@ def test_queries_that_see_nothing(target):
         Forward(target, "f16", 64, 9, 0),
         Forward(target, "bf16", 64, 500, 20, window=(2, 2)),
     ):
-        run(problem, parts=3)
+        run(problem, splits=3)
         blind = ~problem.seen.any(axis=1)
         assert not problem.out[:, blind].any() and np.isneginf(problem.lse[:, :, blind]).all()
 
@@ -67,15 +67,15 @@ def test_queries_that_see_nothing(target):
 @pytest.mark.parametrize("step", [1, 6, 60, -60])
 def test_scores_that_grow_from_part_to_part(target, step):
     """Up to 200 in natural units from one part to the next: a weight of the combination may be zero, never infinite."""
-    run(Forward(target, "bf16", 64, 70, 640, bias=np.arange(640) // 64 * float(step)), parts=3)
+    run(Forward(target, "bf16", 64, 70, 640, bias=np.arange(640) // 64 * float(step)), splits=3)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_one_part_that_sees_keys_is_passed_on_unchanged(target):
     problem = Forward(target, "bf16", 64, 50, 60)
-    run(problem, parts=1)
+    run(problem, splits=1)
     out, lse = problem.out.copy(), problem.lse.copy()
-    run(problem, parts=5)
+    run(problem, splits=5)
     assert np.array_equal(out, problem.out) and np.array_equal(lse, problem.lse)
 
 
@@ -83,13 +83,13 @@ def test_one_part_that_sees_keys_is_passed_on_unchanged(target):
 def test_every_run_gives_the_same_bits(target):
     problem, results = Forward(target, "bf16", 64, 70, 700, heads=2), []
     for seed in (0, 5, 6):
-        run(problem, parts=4, wave_order_seed=seed, threads=1 + seed % 2)
+        run(problem, splits=4, wave_order_seed=seed, threads=1 + seed % 2)
         results.append((problem.out.copy(), problem.lse.copy()))
     for out, lse in results[1:]:
         assert np.array_equal(out, results[0][0]) and np.array_equal(lse, results[0][1])
 
 
-def parts_chosen(target, n_q, n_k, **options):
+def splits_chosen(target, n_q, n_k, **options):
     problem = Forward(target, "bf16", 128, 1, 1, causal=options.pop("causal", False),
                       window=options.pop("window", (-1, -1))).problem  # fmt: skip
     sizes = {"batch": 1, "heads": 1, "n_q": n_q, "n_k": n_k, **options}
@@ -99,31 +99,31 @@ def parts_chosen(target, n_q, n_k, **options):
     launches = make_plan(problem)
     taken = places(bytes.fromhex(launches[0]["arguments"]), launches[0]["grid"][0])
     assert len({tuple(place) for place in taken}) == len(taken)
-    parts = int(taken[:, 3].max()) + 1
-    assert len(launches) == (1 if parts == 1 else 2)
-    return parts
+    splits = int(taken[:, 3].max()) + 1
+    assert len(launches) == (1 if splits == 1 else 2)
+    return splits
 
 
 @pytest.mark.parametrize(("target", "units"), [("gfx942", 304), ("gfx950", 256)])
 def test_the_plan_splits_what_would_leave_compute_units_idle(target, units):
-    assert parts_chosen(target, 1, 4096, heads=32, key_heads=8) * 8 in range(units // 2, units + 1)
-    assert parts_chosen(target, 1, 8192, batch=2, heads=8) > 4
-    assert parts_chosen(target, 128, 4096, heads=4, causal=True) > 4
+    assert splits_chosen(target, 1, 4096, heads=32, key_heads=8) * 8 in range(units // 2, units + 1)
+    assert splits_chosen(target, 1, 8192, batch=2, heads=8) > 4
+    assert splits_chosen(target, 128, 4096, heads=4, causal=True) > 4
     # Too few keys for a second launch to pay, or a window over few keys.
-    assert parts_chosen(target, 1, 512) == 1
-    assert parts_chosen(target, 1, 4096, window=(200, 0)) == 1
+    assert splits_chosen(target, 1, 512) == 1
+    assert splits_chosen(target, 1, 4096, window=(200, 0)) == 1
     # Enough workgroups without.
-    assert parts_chosen(target, 1, 4096, batch=units // 8, heads=8) == 1
-    assert parts_chosen(target, 300, 2048, batch=4, heads=64, key_heads=8) == 1
-    assert parts_chosen(target, 1, 4096, compute_units=1) == 1
-    # The same problem, the same parts.
-    assert len({parts_chosen(target, 7, 3000, heads=3) for _ in range(3)}) == 1
+    assert splits_chosen(target, 1, 4096, batch=units // 8, heads=8) == 1
+    assert splits_chosen(target, 300, 2048, batch=4, heads=64, key_heads=8) == 1
+    assert splits_chosen(target, 1, 4096, compute_units=1) == 1
+    # The same problem, the same splits.
+    assert len({splits_chosen(target, 7, 3000, heads=3) for _ in range(3)}) == 1
 
 
-def test_parts_are_whole_tiles_and_as_equal_as_can_be():
-    parts = parts_chosen("gfx942", 1, 64 * 100, heads=2)
-    share = -(-100 // parts)
-    assert 2 <= share <= 4 and parts * 2 <= 304
+def test_splits_are_whole_tiles_and_as_equal_as_can_be():
+    splits = splits_chosen("gfx942", 1, 64 * 100, heads=2)
+    tiles = -(-100 // splits)
+    assert 2 <= tiles <= 4 and splits * 2 <= 304
 
 
 def test_a_workspace_is_asked_for():
@@ -132,7 +132,7 @@ def test_a_workspace_is_asked_for():
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_part_that_begins_beyond_4_gib(target):
+def test_a_split_that_begins_beyond_4_gib(target):
     problem = Forward(target, "bf16", 64, 5, 300)
     stride = 9 << 20
     for name, layout in (("k", problem.problem.k), ("v", problem.problem.v)):
@@ -142,4 +142,4 @@ def test_a_part_that_begins_beyond_4_gib(target):
         problem.regions[name] = far
         layout.data, layout.row_stride = far.ctypes.data, stride
     assert 256 * stride * 2 > 1 << 32
-    run(problem, parts=5)
+    run(problem, splits=5)

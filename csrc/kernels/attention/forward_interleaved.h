@@ -18,7 +18,7 @@ struct InterleavedForward : ForwardWave<config> {
         typename Wave::ValueTile;
     using Wave::all, Wave::arguments, Wave::direct, Wave::keys, Wave::output, Wave::own, Wave::query,
         Wave::softmax;
-    static_assert(!config.dropout && config.query_rows == QueryRows::of_head, "the simple schedule has both");
+    static_assert(!config.dropout, "the simple schedule has it");
     // Tiles in LDS: those that are read, and those in flight. At the barrier of tile t, loads are issued for the keys of tile
     // t + 2 and the values of tile t + 2. Through registers, values are committed to LDS a barrier later: t + 1.
     static constexpr int key_tiles = 2, value_tiles = direct ? 3 : 2;
@@ -254,14 +254,14 @@ struct InterleavedForward : ForwardWave<config> {
             lds + kittens::wave_id() * (lds_bytes / config.waves / 16 * 16));
     }
 
-  private:
     // What the barriers of two tiles before the first would have issued.
     KITTENS_DEVICE void prologue() {
         if constexpr (direct) {
-            Staged::issue(Wave::queries_of(arguments.q), Wave::first_query, lds + query_offset);
+            if constexpr (Wave::queries_through_lds)
+                Staged::issue(Wave::queries_of(arguments.q), Wave::first_query, lds + query_offset);
             issue_keys(0);
-            kittens::wait_vector_memory<key_loads_per_tile>();
-            Staged::read(query, Wave::query_sign(), lds + query_offset);
+            if constexpr (Wave::queries_through_lds)
+                Staged::template read<key_loads_per_tile>(query, Wave::query_sign(), lds + query_offset);
             issue_values(0);
             kittens::wait_vector_memory<value_loads_per_tile>();
             kittens::s_barrier();

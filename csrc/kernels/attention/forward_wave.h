@@ -22,7 +22,10 @@ struct ForwardWave {
     using KeyTile = typename Keys::Tile;
     using ValueTile = typename Values::Tile;
     static constexpr bool direct = forward_fill == kittens::Fill::direct;
-    static constexpr bool queries_through_lds = direct && config.schedule == Schedule::interleaved;
+    static constexpr bool grouped = config.query_rows == QueryRows::of_group;
+    static_assert(!grouped || !config.dropout, "draws are of a head's neighbouring queries");
+    static constexpr bool queries_through_lds =
+        direct && config.schedule == Schedule::interleaved && !grouped;
 
     static constexpr int pieces = head_dim / Keys::step;
     using Query = kittens::rt<T, queries, Keys::step, kittens::row_l, kittens::rt_32x16>;
@@ -33,9 +36,6 @@ struct ForwardWave {
     template <int count>
     using Probabilities = kittens::rt<T, queries, count, kittens::row_l, kittens::rt_32x16>;
     using Output = kittens::rt<float, queries, head_dim, kittens::row_l, kittens::rt_32x32>;
-
-    static constexpr bool grouped = config.query_rows == QueryRows::of_group;
-    static_assert(!grouped || !config.dropout, "draws are of a head's neighbouring queries");
 
     const ForwardArguments& arguments;
     TileCoordinate coordinate;  // of rows of a key head where heads are grouped

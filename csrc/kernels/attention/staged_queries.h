@@ -26,9 +26,10 @@ struct StagedQueries {
         skip_columns(loads, source.cols);
         loads.issue(from, {lds});
     }
-    // Once the loads are complete. `sign`: bits that are flipped in every pair of elements.
-    template <class Query, int pieces>
+    // `in_flight`: loads issued since. `sign`: bits that are flipped in every pair of elements.
+    template <int in_flight, class Query, int pieces>
     KITTENS_DEVICE static void read(Query (&query)[pieces], uint32_t sign, kittens::shared_byte* lds) {
+        kittens::wait_vector_memory<in_flight>();
         const Reader reader(lds + kittens::wave_id() * (bytes / waves));
         kittens::for_each_index<head_dim / 16>([&](auto at) KITTENS_INLINE {
             const auto values =
