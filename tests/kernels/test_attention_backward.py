@@ -26,7 +26,7 @@ LENGTHS = (1, 2, 17, 255, 257)
 ELEMENTS = ("bf16", "f16")
 ROWS = [
     (row, target)
-    for row, targets in re.findall(r"^ATTENTION_(?:BACKWARD|DELTA|CONVERT)\((\w+), (\w+),", VARIANTS, re.M)
+    for row, targets in re.findall(r"^ROW\((?:backward|delta|convert), (\w+), (\w+),", VARIANTS, re.M)
     for target in TARGETS
     if targets in (target, "both")
 ]

@@ -29,11 +29,10 @@ struct Backward {
     using RowMajorTile = typename RowMajor::Tile;
     using TransposedTile = typename Transposed::Tile;
     static constexpr bool direct = forward_fill == kittens::Fill::direct;
-    static constexpr int buffers = direct ? 2 : 1;
     // The first tile makes S, the second dP, which the gradient of V does not need.
-    static constexpr int row_major_tiles = of_values ? 1 : 2;
-    static constexpr int buffer_bytes = row_major_tiles * RowMajorTile::bytes + TransposedTile::bytes;
-    static constexpr int lds_bytes = buffers * buffer_bytes;
+    static constexpr int buffers = direct ? 2 : 1, row_major_tiles = of_values ? 1 : 2,
+                         buffer_bytes = row_major_tiles * RowMajorTile::bytes + TransposedTile::bytes,
+                         lds_bytes = buffers * buffer_bytes;
     static_assert(lds_bytes <= kittens::target.lds_bytes, "the tiles in flight fit in LDS");
 
     static constexpr int pieces = head_dim / RowMajor::step;
@@ -293,9 +292,6 @@ struct Backward {
         } while (tiles.left >= 0);
     }
 
-    KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
-        Backward(arguments, lds).run();
-    }
     KITTENS_DEVICE void run() {
         const Mask& mask = sequence.mask;
         const int begin = coordinate.tile * config.rows(), own_rows = of_keys ? mask.n_k : mask.n_q;

@@ -21,10 +21,8 @@ struct OnePassDirect : OnePass<config> {
     using Loads = kittens::global_to_shared<Tile, threads, kittens::Fill::direct>;
 
     // Two buffers, each with a tile of Q, one of dO and their statistics; two of dS.
-    static constexpr int buffer_bytes = 2 * Tile::bytes + statistics_bytes;
-    static constexpr int ds_at = 2 * buffer_bytes;
-    static constexpr int lds_bytes = ds_at + 2 * DsTile::bytes;
-    static constexpr int keys_at = buffer_bytes, values_at = ds_at;
+    static constexpr int buffer_bytes = 2 * Tile::bytes + statistics_bytes, ds_at = 2 * buffer_bytes,
+                         lds_bytes = ds_at + 2 * DsTile::bytes, keys_at = buffer_bytes, values_at = ds_at;
     static_assert(KeyTile::bytes <= buffer_bytes && KeyTile::bytes <= 2 * DsTile::bytes);
     static_assert(lds_bytes <= kittens::target.lds_bytes);
 
@@ -38,10 +36,6 @@ struct OnePassDirect : OnePass<config> {
     // on; then P is converted, and dS made of it.
     static constexpr int registers_per_slot = per_lane / pieces, exponents = pieces + 2,
                          ds_first = exponents + pieces + (pieces > 4), apart = 2 * pieces;
-    template <class Placement>
-    static constexpr each_half<Placement> each(Placement of_half) {
-        return {of_half, 2, apart};
-    }
     // dQ of the last step is added where the arithmetic above leaves room: most of it before the barrier, the rest before the
     // products that need the registers.
     static constexpr int early = dq_registers * 5 / 8, early_first = dv_first + pieces;
@@ -158,15 +152,18 @@ struct OnePassDirect : OnePass<config> {
                 constexpr int to = i.value + ahead;
                 fragments[to % ring] = this->template read<to % products>(to < products ? now : next);
             }),
-            work<each(spread{per_lane, exponents, exponents + pieces})>([&](auto n) { this->make_p(n); }),
-            work<each(in_slot{ds_first - 1})>([&](auto half) { this->mask_p(half); }),
-            work<each(spread{8, ds_first, ds_first + pieces / 2})>([&](auto n) { this->convert_p(n); }),
-            work<each(spread{8, ds_first, ds_first + pieces})>([&](auto n) {
+            work<Base::each(spread{per_lane, exponents, exponents + pieces}, apart)>(
+                [&](auto n) { this->make_p(n); }),
+            work<Base::each(in_slot{ds_first - 1}, apart)>([&](auto half) { this->mask_p(half); }),
+            work<Base::each(spread{8, ds_first, ds_first + pieces / 2}, apart)>(
+                [&](auto n) { this->convert_p(n); }),
+            work<Base::each(spread{8, ds_first, ds_first + pieces}, apart)>([&](auto n) {
                 this->make_ds(index<2 * n.value>{});
                 this->make_ds(index<2 * n.value + 1>{});
                 this->convert_ds(n);
             }),
-            work<each(spread_late{4, ds_first, ds_first + pieces})>([&](auto n) { write_ds(n, ds_to); }),
+            work<Base::each(spread_late{4, ds_first, ds_first + pieces}, apart)>(
+                [&](auto n) { write_ds(n, ds_to); }),
             work<spread{early, early_first, barrier_slot}>([&](auto n) { this->add_dq(n); }),
             work<spread{dq_registers - early, barrier_slot + 1, dq_first}>(
                 [&](auto n) { this->add_dq(index<early + n.value>{}); }),
@@ -214,9 +211,8 @@ struct OnePassDirect : OnePass<config> {
         kittens::for_each_index<dq_registers>([&](auto n) { this->add_dq(n); });
     }
 
-    KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
-        OnePassDirect pass(arguments, lds);
-        pass.Base::template run<keys_at, values_at>([&](const auto&) { pass.loop(); });
+    KITTENS_DEVICE void run() {
+        Base::template run<keys_at, values_at>([&](const auto&) { loop(); });
     }
 };
 

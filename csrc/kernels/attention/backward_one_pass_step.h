@@ -72,6 +72,11 @@ struct OnePassStep {
         return i;
     }
 
+    template <class Placement>
+    static constexpr each_half<Placement> each(Placement of_half, int apart) {
+        return {of_half, halves, apart};
+    }
+
     struct Step {
         int head, column;         // of the first query
         const float* statistics;  // of the queries

@@ -46,12 +46,8 @@ struct OnePassThroughRegisters : OnePass<config> {
                          lag = halves == 1 ? 2 : 1;
     static_assert(ds_first + 2 * lag > first_barrier &&
                   ds_past + (halves - 1) * ds_apart + 2 * lag <= second_barrier);
-    template <class Placement>
-    static constexpr each_half<Placement> each(Placement of_half, int apart = 4 * pieces) {
-        return {of_half, halves, apart};
-    }
     static constexpr each_half<kittens::spread> after_ds(int items, int slots) {
-        return each(kittens::spread{items, ds_first + slots, ds_past + slots}, ds_apart);
+        return Base::each(kittens::spread{items, ds_first + slots, ds_past + slots}, ds_apart);
     }
 
     Rows rows;
@@ -92,9 +88,10 @@ struct OnePassThroughRegisters : OnePass<config> {
                 constexpr int half = n.value / per_lane, e = n.value % per_lane;
                 rows.template write_ds<half * 32 + Base::query_of(e)>(this->ds_operand[half][e / 8][e % 8]);
             }),
-            work<each(spread{8, p_first, p_past})>([&](auto n) { this->convert_p(n); }),
-            work<each(in_slot{exponents + 16})>([&](auto half) { this->mask_p(half); }),
-            work<each(spread{per_lane, exponents, exponents + 16})>([&](auto n) { this->make_p(n); }),
+            work<Base::each(spread{8, p_first, p_past}, 4 * pieces)>([&](auto n) { this->convert_p(n); }),
+            work<Base::each(in_slot{exponents + 16}, 4 * pieces)>([&](auto half) { this->mask_p(half); }),
+            work<Base::each(spread{per_lane, exponents, exponents + 16}, 4 * pieces)>(
+                [&](auto n) { this->make_p(n); }),
             // The next step's rows: transposed, what dP is added to, and row-major; then the loads of those after.
             work<spread{Rows::columns, 1, 16}>(
                 [&](auto n) { rows.loads.template commit_column<n.value>(rows.transposed_tile); }),
@@ -163,9 +160,8 @@ struct OnePassThroughRegisters : OnePass<config> {
         kittens::for_each_index<dq_registers>([&](auto n) { this->add_dq(n); });
     }
 
-    KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
-        OnePassThroughRegisters pass(arguments, lds);
-        pass.Base::template run<keys_at, values_at>([&](const auto& commit_keys) { pass.loop(commit_keys); });
+    KITTENS_DEVICE void run() {
+        Base::template run<keys_at, values_at>([&](const auto& commit_keys) { loop(commit_keys); });
     }
 };
 

@@ -41,7 +41,7 @@ struct BackwardKernel {
     static constexpr int threads = config.threads(), waves_per_simd = threads / 256,
                          lds_bytes = backward_of<config>::lds_bytes;
     KITTENS_DEVICE static void run(const BackwardArguments& arguments, kittens::shared_byte* lds) {
-        backward_of<config>::run(arguments, lds);
+        backward_of<config>(arguments, lds).run();
     }
 };
 
