@@ -12,11 +12,11 @@ ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
 SOURCES = sorted(path for path in CSRC.rglob("*") if path.suffix in (".h", ".cpp", ".def"))
 PYTHON = sorted(
-    path for room in ("hipkittens", "tools", "benchmarks", "examples") for path in (ROOT / room).glob("*.py")
+    path for folder in ("hipkittens", "tools", "benchmarks", "examples") for path in (ROOT / folder).glob("*.py")
 )
 LINE_CAP = 600
 
-# room: the rooms (or single files) it may include beside its own
+# module: the modules (or single files) it may include beside its own
 ALLOWED = {
     "isa": [],
     "code_object": [],
@@ -46,28 +46,28 @@ def included_files(path: Path):
         yield target.relative_to(CSRC)
 
 
-def may_include(room: str, target: Path) -> bool:
-    return target.parts[0] == room or any(
+def may_include(module: str, target: Path) -> bool:
+    return target.parts[0] == module or any(
         target.match(pattern) if pattern.endswith(".h") else target.as_posix().startswith(pattern)
-        for pattern in ALLOWED[room]
+        for pattern in ALLOWED[module]
     )
 
 
-def test_every_room_is_known():
-    rooms = {path.relative_to(CSRC).parts[0] for path in SOURCES}
-    assert rooms <= ALLOWED.keys()
+def test_every_module_is_known():
+    modules = {path.relative_to(CSRC).parts[0] for path in SOURCES}
+    assert modules <= ALLOWED.keys()
     described = (CSRC / "README.md").read_text()
-    assert not [room for room in ALLOWED if f"{room}/" not in described]
+    assert not [module for module in ALLOWED if f"{module}/" not in described]
 
 
-@pytest.mark.parametrize("room", ALLOWED)
-def test_includes_follow_the_arrows(room):
+@pytest.mark.parametrize("module", ALLOWED)
+def test_includes_follow_the_dependencies(module):
     wrong = [
         f"{path.relative_to(CSRC)} includes {target}"
         for path in SOURCES
-        if path.relative_to(CSRC).parts[0] == room
+        if path.relative_to(CSRC).parts[0] == module
         for target in included_files(path)
-        if not may_include(room, target)
+        if not may_include(module, target)
     ]
     assert not wrong
 
@@ -83,12 +83,12 @@ def test_the_machine_knows_no_cycle_model():
         "simulator/checks/hazards.def",
     )
     for path in SOURCES:
-        room = path.relative_to(CSRC).as_posix().split("/")
+        module = path.relative_to(CSRC).as_posix().split("/")
         for target in included_files(path):
             name = target.as_posix()
-            if room[:2] == ["simulator", "timing"]:
+            if module[:2] == ["simulator", "timing"]:
                 assert name.startswith(("simulator/timing/", *allowed)), f"{path.name} includes {name}"
-            elif len(room) > 2 and room[0] == "simulator":
+            elif len(module) > 2 and module[0] == "simulator":
                 assert not name.startswith("simulator/timing/"), f"{path.name} includes {name}"
 
 
@@ -158,9 +158,9 @@ def test_no_two_test_files_share_a_name():
     assert not {name for name in names if names.count(name) > 1}
 
 
-def _imported(path: Path, rooms: dict[str, Path]) -> set[Path]:
-    """The files of `rooms`, by dotted name, that a Python file imports, at its top or inside a function."""
-    package = next((name for name, where in rooms.items() if where == path), "").split(".")[:-1]
+def _imported(path: Path, modules: dict[str, Path]) -> set[Path]:
+    """The files of `modules`, by dotted name, that a Python file imports, at its top or inside a function."""
+    package = next((name for name, where in modules.items() if where == path), "").split(".")[:-1]
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -169,15 +169,15 @@ def _imported(path: Path, rooms: dict[str, Path]) -> set[Path]:
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-    return {rooms[name] for name in found if name in rooms} - {path}
+    return {modules[name] for name in found if name in modules} - {path}
 
 
 def test_no_python_files_import_each_other_in_a_circle():
-    rooms = {path.stem: path for path in PYTHON if path.parent.name != "hipkittens"}
+    modules = {path.stem: path for path in PYTHON if path.parent.name != "hipkittens"}
     for path in (ROOT / "hipkittens").rglob("*.py"):
         if path.name != "__init__.py":  # a face hands on names of files that may import it
-            rooms[".".join(path.relative_to(ROOT).with_suffix("").parts)] = path
-    sorter = graphlib.TopologicalSorter({path: _imported(path, rooms) for path in rooms.values()})
+            modules[".".join(path.relative_to(ROOT).with_suffix("").parts)] = path
+    sorter = graphlib.TopologicalSorter({path: _imported(path, modules) for path in modules.values()})
     try:
         sorter.prepare()
     except graphlib.CycleError as error:
