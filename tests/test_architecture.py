@@ -12,7 +12,9 @@ ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
 SOURCES = sorted(path for path in CSRC.rglob("*") if path.suffix in (".h", ".cpp", ".def"))
 PYTHON = sorted(
-    path for folder in ("hipkittens", "tools", "benchmarks", "examples") for path in (ROOT / folder).glob("*.py")
+    path
+    for folder in ("hipkittens", "tools", "benchmarks", "examples")
+    for path in (ROOT / folder).glob("*.py")
 )
 LINE_CAP = 600
 

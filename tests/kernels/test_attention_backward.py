@@ -93,7 +93,7 @@ class Backward(Forward):
         }  # fmt: skip
 
     def check(self):
-        """Each gradient within the roundings of weights and slopes (and of the stored output, in delta) and its own."""
+        """Each gradient within the roundings of P and dS (and of the stored output, in delta) and its own."""
         group = self.q.shape[2] // self.k.shape[2]
         k, v = (np.repeat(tensor, group, axis=2) for tensor in (self.k, self.v))
         exact, lse, *_ = self.expected()
@@ -149,7 +149,7 @@ def test_row(target, element, size, dropout_p):
         if "one_pass" in variant:  # once for a tile of keys: the keys, and the gradients at the end
             assert report.lds_conflict_cycles == longer[variant].lds_conflict_cycles
             continue
-        # gfx942 writes transposed tiles of 32 rows in runs that meet a bank twice; with heads of 256 no others fit.
+        # gfx942 writes transposed tiles of 32 rows in runs with a two-way bank conflict; with heads of 256 no others fit.
         assert report.lds_conflict_cycles == 0 or (size == 256 and target == "gfx942"), variant
     short = Backward(target, element, size - 24, 147, 141, batch=2, heads=6, key_heads=2, causal=True, padding=6,
                      grad_lse=True, dropout_p=dropout_p)  # fmt: skip
