@@ -75,19 +75,17 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
         };
         auto read = [&](const RowTensor& tensor, const auto& take) {
             const buffer source = row_of<T>(tensor, arguments.rows, row);
-            if constexpr (Row::chunks > 4) {
+            const auto load = [&](bool wide) {
 #pragma unroll
                 for (int c = 0; c < Row::chunks; ++c) {
-                    take(c, load_eight<T>(source, column_of(c), arguments.wide));
+                    take(c, load_eight<T>(source, column_of(c), wide));
                     in_order();
                 }
-            } else if (arguments.wide) {
-#pragma unroll
-                for (int c = 0; c < Row::chunks; ++c) take(c, load_eight<T>(source, column_of(c), true));
-            } else {
-#pragma unroll
-                for (int c = 0; c < Row::chunks; ++c) take(c, load_eight<T>(source, column_of(c), false));
-            }
+            };
+            if (Row::chunks > 4)
+                load(arguments.wide);
+            else
+                arguments.wide ? load(true) : load(false);
         };
         Raw weight[whole ? Row::chunks : 1], bias[whole ? Row::chunks : 1];
         auto load_whole = [&](auto& into, const buffer& source, auto zero) {
