@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: MIT
 
 set(HIPKITTENS_HOST_LEVELS portable avx2 avx512 avx512_bf16 CACHE STRING
-    "Host levels to build; fewer than all is for development: a level left out cannot be asked for")
+    "Host levels to build; fewer than all is for development: a level left out cannot be selected")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   # Emulating 64-byte vectors with SSE2 makes much code of little use: optimising it further only costs build time.
   set(HIPKITTENS_FLAGS_portable -O1)

@@ -31,6 +31,6 @@ def build(output: pathlib.Path, sources: Sequence[pathlib.Path | str], *options:
     return output
 
 
-def room(name: str) -> list[pathlib.Path]:
-    """The sources of one room of csrc."""
+def sources_of(name: str) -> list[pathlib.Path]:
+    """The sources of one module of csrc."""
     return sorted((ROOT / "csrc" / name).glob("*.cpp"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.attention as a PyTorch user meets it, and beside PyTorch's own attention against float64."""
+"""hipkittens.attention from PyTorch, and beside PyTorch's own attention against float64."""
 
 import itertools
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.attention where few queries meet many keys: the keys are split, and the result is as good and as repeatable."""
+"""hipkittens.attention with few queries and many keys: the keys are split, and the result is as accurate and as reproducible."""
 
 import pytest
 import torch

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from fuzz import pack_reader
-from tests.host_build import ROOT, SANITIZERS, build, room
+from tests.host_build import ROOT, SANITIZERS, build, sources_of
 from tests.simulated_device import library_path
 
 spec = importlib.util.spec_from_file_location("fuzz_tool", ROOT / "tools" / "fuzz.py")
@@ -31,10 +31,10 @@ def replay(program, paths):
 
 
 @pytest.mark.parametrize(
-    ("target", "room_name"), [("code_object_reader", "code_object"), ("instruction_decoder", "isa")]
+    ("target", "module_name"), [("code_object_reader", "code_object"), ("instruction_decoder", "isa")]
 )
-def test_readers(tmp_path, target, room_name):
-    sources = [*room(room_name), f"fuzz/{target}.cpp", "fuzz/replay.cpp"]
+def test_readers(tmp_path, target, module_name):
+    sources = [*sources_of(module_name), f"fuzz/{target}.cpp", "fuzz/replay.cpp"]
     program = build(tmp_path / "replay", sources, "-O1", *SANITIZERS, f"-I{ROOT}")
     (tmp_path / "corpus").mkdir()
     replay(program, inputs(target, tmp_path / "corpus"))
@@ -42,7 +42,7 @@ def test_readers(tmp_path, target, room_name):
 
 def test_launches(tmp_path):
     library = library_path()
-    sources = [*room("code_object"), "fuzz/simulated_launch.cpp", "fuzz/replay.cpp"]
+    sources = [*sources_of("code_object"), "fuzz/simulated_launch.cpp", "fuzz/replay.cpp"]
     program = build(
         tmp_path / "replay", [*sources, library], "-O1", f"-I{ROOT}", f"-Wl,-rpath,{library.parent}"
     )

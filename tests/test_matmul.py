@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.matmul and linear as a PyTorch user meets them."""
+"""hipkittens.matmul and linear from PyTorch."""
 
 import copy
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.layer_norm and rms_norm as a PyTorch user meets them."""
+"""hipkittens.layer_norm and rms_norm from PyTorch."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""hipkittens.rotary and rotary_qk as a PyTorch user meets them."""
+"""hipkittens.rotary and rotary_qk from PyTorch."""
 
 import pytest
 import torch

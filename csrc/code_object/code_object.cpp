@@ -186,7 +186,7 @@ class Parser {
         if (is_dynamic) dynamic_symbols_ = object_.symbols;
     }
 
-    // True if [address, address + bytes) lies in one segment.
+    // True if [address, address + bytes) is in one segment.
     bool holds(uint64_t address, uint64_t bytes) const {
         return std::any_of(object_.segments.begin(), object_.segments.end(), [&](const Segment& segment) {
             return address >= segment.address && address - segment.address <= segment.memory_bytes &&

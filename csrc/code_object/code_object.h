@@ -49,7 +49,7 @@ enum class RelocationType : uint8_t {
 
 struct Relocation {
     RelocationType type;
-    uint64_t address = 0;  // of the place, in the file's addresses; checked to lie in a segment
+    uint64_t address = 0;  // of the place, in the file's addresses; checked to be in a segment
     int64_t addend = 0;
     bool has_symbol = false;
     uint64_t symbol_address = 0;  // in the file's addresses

@@ -1,4 +1,4 @@
-// code_object/error.h: the exception of this room.
+// code_object/error.h: the exception of this module.
 // SPDX-License-Identifier: MIT
 #pragma once
 

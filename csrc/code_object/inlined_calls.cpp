@@ -1,4 +1,4 @@
-// code_object/inlined_calls.cpp: which calls the compiler inlined, and where their code lies.
+// code_object/inlined_calls.cpp: which calls the compiler inlined, and where their code is.
 // SPDX-License-Identifier: MIT
 #include "code_object/inlined_calls.h"
 

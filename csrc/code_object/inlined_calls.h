@@ -1,4 +1,4 @@
-// code_object/inlined_calls.h: which calls the compiler inlined, and where their code lies.
+// code_object/inlined_calls.h: which calls the compiler inlined, and where their code is.
 // SPDX-License-Identifier: MIT
 //
 // Facts: DWARF 5, sections 3.3.8.2 "Concrete Inlined Instances", 2.17 (addresses), 7.25 (range lists); DWARF 4, 2.17.3. With

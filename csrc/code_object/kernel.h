@@ -19,7 +19,7 @@ struct Argument {
     std::string name, type_name;  // empty if the compiler did not say
     std::string kind_text, address_space;
     ValueKind kind = ValueKind::unknown;
-    uint32_t offset = 0, bytes = 0;  // within the kernel argument segment; checked to lie in it
+    uint32_t offset = 0, bytes = 0;  // within the kernel argument segment; checked to be inside it
 
     bool is_hidden() const { return kind_text.starts_with("hidden_"); }
 };

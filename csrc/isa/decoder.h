@@ -1,4 +1,4 @@
-// isa/decoder.h: state of one decode and the operand builders shared by decode*.cpp. Private to this room.
+// isa/decoder.h: state of one decode and the operand builders shared by decode*.cpp. Private to this module.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,5 +1,5 @@
 // isa/operand_text.h: text of registers, constants and immediate fields, as LLVM prints them. Private to this
-// room.
+// module.
 // SPDX-License-Identifier: MIT
 #pragma once
 

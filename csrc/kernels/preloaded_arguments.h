@@ -5,7 +5,7 @@
 
 namespace hipkittens {
 
-// Scalar arguments arrive in registers with each wave, members of a struct do not (tools/build_kernels.py). So a kernel
+// Scalar arguments are preloaded into registers when a wave starts, members of a struct are not (tools/build_kernels.py). So a kernel
 // takes the first words of what the host hands over as scalars, and the rest as a struct behind them.
 inline constexpr int preloaded_words = 7;
 

@@ -10,7 +10,7 @@
 
 namespace hipkittens::runtime {
 
-// The kernel loaded on the device: its code object is asked for and loaded on the first call, then kept.
+// The kernel loaded on the device: its code object is requested and loaded on the first call, then kept.
 // Throws Error.
 hipFunction_t kernel_function(const Device& device, const std::string& kernel);
 

@@ -26,7 +26,7 @@ class DeviceMemory {
     void register_host(void* pointer, size_t bytes);
     void unregister_host(void* pointer);
 
-    // Throws unless [pointer, pointer + bytes) lies in one allocation or registered range.
+    // Throws unless [pointer, pointer + bytes) is in one allocation or registered range.
     void check_device_range(const void* pointer, size_t bytes, const char* what);
     // Throws if the range begins in an allocation and ends beyond it. Other host memory passes.
     void check_any_range(const void* pointer, size_t bytes, const char* what);

@@ -27,7 +27,7 @@ int hipkittens_launch_bounded(void* function, const unsigned int grid[3], const 
                               unsigned int shared_bytes, void* stream, const void* arguments,
                               size_t argument_bytes, const HipkittensRegion* regions, size_t region_count);
 
-/* A launch of hipkittens_launch_bounded, as its caller asked for it. */
+/* A launch of hipkittens_launch_bounded, as its caller passed it. */
 typedef struct {
     const char* kernel;
     int target;
@@ -110,7 +110,7 @@ void hipkittens_last_report(HipkittensReport* report);
 /* Wave instructions of all launches of the calling thread so far: an operation may launch several kernels. */
 uint64_t hipkittens_instructions_so_far(void);
 
-/* What a launch did, instruction by instruction. Off until asked for; then launches of all threads are kept, in the order
+/* What a launch did, instruction by instruction. Off until enabled; then launches of all threads are kept, in the order
    in which they end. */
 typedef struct {
     uint64_t executions; /* by waves */
@@ -122,7 +122,7 @@ typedef struct {
 } HipkittensInstructionRecord;
 typedef struct {
     const char* name;
-    uint64_t bytes_loaded, bytes_stored; /* by lanes; a byte that is asked for twice is one distinct byte */
+    uint64_t bytes_loaded, bytes_stored; /* by lanes; a byte that is accessed twice is one distinct byte */
     uint64_t distinct_bytes_loaded, distinct_bytes_stored;
 } HipkittensRegionRecord;
 typedef struct {

@@ -54,7 +54,7 @@ KITTENS_DEVICE void barrier() {
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 }
-// The bare instruction: waves meet, nothing is waited for.
+// The bare instruction: no memory operation is waited for.
 KITTENS_DEVICE void s_barrier() {
     compiler_fence();
     __builtin_amdgcn_s_barrier();
@@ -125,7 +125,7 @@ KITTENS_DEVICE void buffer_store(V value, buffer destination, uint32_t offset) {
 // Assembly, not the builtin: behind the builtin the compiler waits for all of vmcnt before every later LDS
 // read it cannot tell apart (SIInsertWaitcnts, LDS DMA). The caller waits with wait_vector_memory. All loads
 // share m0; the instructions' own offsets tell them apart, and count on the memory side too. One wait state
-// lies between a scalar write of m0 and its use (CDNA3 ISA manual 4.5).
+// is needed between a scalar write of m0 and its use (CDNA3 ISA manual 4.5).
 template <int Count>
 KITTENS_DEVICE void buffer_load_to_lds(buffer source, const uint32_t* offsets, shared_byte* destination) {
     static_assert(Count >= 1 && Count <= 4, "the offset field has 12 bits");
@@ -183,8 +183,7 @@ KITTENS_DEVICE void lds_write(V value, shared_byte* address) {
     *(shared_pointer<V>)address = value;
 }
 
-// A value the compiler knows nothing of: what is added to it later can become the offset field of an LDS
-// instruction.
+// Opaque to the optimiser, so that later additions fold into the offset field of a DS instruction.
 template <class V>
 KITTENS_DEVICE V opaque(V value) {
     asm("" : "+v"(value));

@@ -8,7 +8,7 @@ namespace kittens {
 inline constexpr int chunk_elements = 8;
 using eight = vec<float, chunk_elements>;
 
-// The same as they lie in memory, so that those of a load take no more registers than they have bytes.
+// The same in the element type of memory, so that a load takes no more registers than it has bytes.
 template <class T>
 using raw_eight = choose<is_16bit<T>, vec<T, 8>, eight>;
 
@@ -38,8 +38,8 @@ KITTENS_DEVICE eight widened(Raw values) {
     return __builtin_convertvector(values, eight);
 }
 
-// `row` ends where the row ends: elements beyond it read zero, and stores to them vanish. `wide`: the row
-// begins on 4 bytes and is whole chunks long, so that no access straddles its end.
+// `row` ends where the row ends: elements beyond it read zero, and stores to them are dropped. `wide`: the row
+// begins on 4 bytes and is a multiple of 8 elements long, so that no access straddles its end.
 template <class T>
 KITTENS_DEVICE eight load_eight(buffer row, uint32_t column, bool wide) {
     eight result;

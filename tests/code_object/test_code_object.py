@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tests.device_compiler import assemble, compile_hip
-from tests.host_build import SANITIZERS, build, room
+from tests.host_build import SANITIZERS, build, sources_of
 
 TARGETS = ("gfx942", "gfx950")
 
@@ -44,7 +44,7 @@ void hidden(Mixed value, int* out, unsigned short half) {
 def program(tmp_path_factory):
     output = tmp_path_factory.mktemp("code_object") / "inspect_code_object"
     return build(
-        output, [*room("code_object"), "tests/code_object/inspect_code_object.cpp"], "-O1", *SANITIZERS
+        output, [*sources_of("code_object"), "tests/code_object/inspect_code_object.cpp"], "-O1", *SANITIZERS
     )
 
 

@@ -13,7 +13,7 @@ import transformers
 
 import hipkittens
 from hipkittens import cli
-from hipkittens.integrations import transformers as door
+from hipkittens.integrations import transformers as patches
 
 
 def logits(model):
@@ -149,27 +149,27 @@ def test_reasons_for_attention():
 
 def test_liger_s_words():
     model = tiny_models.make("llama")
-    report = door.apply_to_llama(rope=True, rms_norm=False, model=model)
+    report = patches.apply_to_llama(rope=True, rms_norm=False, model=model)
     assert {row.part for row in report.replaced} == {"attention", "rotary"}
     with pytest.raises(NotImplementedError, match="swiglu is True"):
-        door.apply_to_llama(swiglu=True, model=model)
+        patches.apply_to_llama(swiglu=True, model=model)
     with pytest.raises(NotImplementedError, match="fused_linear_cross_entropy"):
-        door.apply_to_qwen2(fused_linear_cross_entropy=True)
+        patches.apply_to_qwen2(fused_linear_cross_entropy=True)
     with pytest.raises(TypeError, match="model is a 'llama'; allowed: mistral"):
-        door.apply_to_mistral(model=model)
+        patches.apply_to_mistral(model=model)
     with pytest.raises(ValueError, match="Pass a model"):
-        door.apply_to_bert()
-    assert door.apply_to_bert(model=tiny_models.make("bert")).replaced
+        patches.apply_to_bert()
+    assert patches.apply_to_bert(model=tiny_models.make("bert")).replaced
 
 
 def test_classes_for_later_models_until_removed():
     existing = tiny_models.make("llama")
     before = logits(existing)
     recorders = dict(type(existing.model)._can_record_outputs)
-    with door.apply_to_llama() as patch:
+    with patches.apply_to_llama() as patch:
         assert patch.classes == ["LlamaAttention", "LlamaRMSNorm"]
         with pytest.raises(RuntimeError, match="replaced already"):
-            door.apply_to_llama()
+            patches.apply_to_llama()
         later, other = tiny_models.make("llama"), tiny_models.make("mistral")
         assert type(later.model.norm).__name__ == "HipkittensLlamaRMSNorm"
         assert type(other.model.norm).__name__ == "MistralRMSNorm"

@@ -11,7 +11,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from tests.host_build import build, room
+from tests.host_build import build, sources_of
 from tests.isa.assembler import assemble
 from tests.isa.row_writer import Row, read_rows
 from tests.simulator.register_kernels import RegisterKernel, RegisterKernels
@@ -98,7 +98,7 @@ SHORT = {
 def describe(tmp_path_factory):
     output = tmp_path_factory.mktemp("isa") / "describe.so"
     library = ctypes.CDLL(
-        str(build(output, ["tests/isa/describe_instruction.cpp", *room("isa")], "-shared", "-O0"))
+        str(build(output, ["tests/isa/describe_instruction.cpp", *sources_of("isa")], "-shared", "-O0"))
     )
 
     def registers_of(data: bytes) -> tuple[set[str], set[str]]:

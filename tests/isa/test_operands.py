@@ -6,7 +6,7 @@ import ctypes
 
 import pytest
 
-from tests.host_build import build, room
+from tests.host_build import build, sources_of
 from tests.isa.assembler import assemble
 from tests.isa.disassembler import disassemble
 from tests.isa.row_writer import read_rows
@@ -19,7 +19,7 @@ VCC, EXEC, M0, LITERAL = 106, 126, 124, 255
 def library(tmp_path_factory):
     output = tmp_path_factory.mktemp("isa") / "describe.so"
     return ctypes.CDLL(
-        str(build(output, ["tests/isa/describe_instruction.cpp", *room("isa")], "-shared", "-O0"))
+        str(build(output, ["tests/isa/describe_instruction.cpp", *sources_of("isa")], "-shared", "-O0"))
     )
 
 

@@ -149,7 +149,7 @@ def test_row(target, element, size, dropout_p):
         if "one_pass" in variant:  # once for a tile of keys: the keys, and the gradients at the end
             assert report.lds_conflict_cycles == longer[variant].lds_conflict_cycles
             continue
-        # gfx942 writes transposed tiles of 32 rows in runs that meet a bank twice; with heads of 256 no others fit.
+        # gfx942 writes transposed tiles of 32 rows in runs with a two-way bank conflict; with heads of 256 no others fit.
         assert report.lds_conflict_cycles == 0 or (size == 256 and target == "gfx942"), variant
     short = Backward(target, element, size - 24, 147, 141, batch=2, heads=6, key_heads=2, causal=True, padding=6,
                      grad_lse=True, dropout_p=dropout_p)  # fmt: skip

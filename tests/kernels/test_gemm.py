@@ -87,7 +87,7 @@ def test_ping_pong_does_not_depend_on_the_order_of_waves(target, seed):
     [case for case in CASES if case[0] in INTERLEAVED and case[0].startswith(("nt_bf16", "tn_bf16"))],
 )
 def test_every_number_of_k_tiles_of_the_interleaved_schedule(row, target):
-    """From fewer than are under way to all that can be left behind whole turns of the loop, the last one cut."""
+    """From fewer K tiles than are in flight to every remainder of whole turns of the loop, the last tile cut."""
     _, orientation, element, tile_m, tile_n, tile_k = ROWS[row]
     for k_tiles in range(1, 2 * max(INTERLEAVED[row]) + 2):
         problem = Gemm(target, orientation, element, tile_m, tile_n, k_tiles * tile_k - 22)

@@ -1,7 +1,7 @@
 """Where AMD's matrix instructions keep their elements, from the instruction calculator's formulas, for numpy.
 
 Independent of csrc/simulator/execute/matrix_layout.h, which states the same facts in another form: here every
-element is asked for by its coordinates, as the calculator does.
+element is looked up by its coordinates, as the calculator does.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Objects of AITER that do not give what they were asked for, and who is right."""
+"""Objects of AITER whose results differ from what was requested, and who is right."""
 
 from __future__ import annotations
 

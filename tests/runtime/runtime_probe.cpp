@@ -1,4 +1,4 @@
-// tests/runtime/runtime_probe.cpp: a program that uses runtime/ as the torch door does, told what to do by
+// tests/runtime/runtime_probe.cpp: a program that uses runtime/ as the torch operators do, told what to do by
 // its arguments.
 // SPDX-License-Identifier: MIT
 //

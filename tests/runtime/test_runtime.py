@@ -1,4 +1,4 @@
-"""Finding a HIP library, loading kernels and launching them, with a HIP library that only keeps a diary."""
+"""Finding a HIP library, loading kernels and launching them, with a HIP library that only logs its calls."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tests.device_compiler import compile_hip
-from tests.host_build import build, room
+from tests.host_build import build, sources_of
 from tests.simulated_device import library_path
 
 SCALE = 'extern "C" __global__ void scale(float* out, const float* in, int n) {'
@@ -20,7 +20,9 @@ def built(tmp_path_factory):
     """The probe, and two fake HIP libraries."""
     folder = tmp_path_factory.mktemp("runtime")
     build(
-        folder / "probe", [*room("runtime"), *room("code_object"), "tests/runtime/runtime_probe.cpp"], "-O0"
+        folder / "probe",
+        [*sources_of("runtime"), *sources_of("code_object"), "tests/runtime/runtime_probe.cpp"],
+        "-O0",
     )
     fake = "tests/runtime/fake_amdhip64.cpp"
     hidden = ("-shared", "-fvisibility=hidden")

@@ -93,7 +93,7 @@ def test_random_addresses(target, module, name):
 def test_same_address_and_consecutive_addresses_are_free(module):
     for name, size in ((name, SIZES[name.split("_")[1]]) for name in PHASES["gfx942"]):
         assert cycles(module, name, np.full(64, 2 * size)) == 0
-        # The measured groups of a 96-bit read lie 16 lanes apart: a stride of 12 bytes makes them meet.
+        # The measured groups of a 96-bit read are 16 lanes apart: a stride of 12 bytes makes them conflict.
         assert cycles(module, name, np.arange(64) * size) == (8 if name == "read_b96" else 0)
 
 

@@ -33,7 +33,7 @@ def probe(tmp_path_factory):
 
 
 def degree(addresses, target, instruction):
-    """The most lanes of a phase that meet in one bank (lanes reading the same dword meet nobody)."""
+    """The most lanes of a phase in one bank; lanes that read the same dword do not conflict."""
     phases, window = PHASES[target, instruction]
     worst = 1
     for phase in phases:

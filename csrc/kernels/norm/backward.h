@@ -20,30 +20,22 @@ class PartialSums {
         if constexpr (shares) {
             constexpr int last = shape.rows_per_workgroup() - 1;
             const int wave = kittens::wave_id();
-            kittens::shared_byte* place = lds + kittens::lane_id() * 16;
-            const auto each = [&](const auto& visit) {
-#pragma unroll
-                for (int c = 0; c < chunks; ++c)
-#pragma unroll
-                    for (int half = 0; half < 2; ++half) {
-                        kittens::shared_byte* here = place + (c * 2 + half) * 1024;
-                        visit(c, half, here, here + wave_bytes);
-                    }
-            };
             for (int turn = 0; turn <= last; ++turn) {
                 if (wave == turn) {
                     if (turn > 0)
-                        each([&](int c, int half, kittens::shared_byte* at_weight,
-                                 kittens::shared_byte* at_bias) {
-                            add(weight[c], half, at_weight);
-                            add(bias[c], half, at_bias);
-                        });
+                        each(
+                            [&](eight& sums, kittens::shared_byte* low) {
+                                sums.lo += kittens::lds_read<four>(low);
+                                sums.hi += kittens::lds_read<four>(low + 1024);
+                            },
+                            lds);
                     if (turn < last)
-                        each([&](int c, int half, kittens::shared_byte* at_weight,
-                                 kittens::shared_byte* at_bias) {
-                            kittens::lds_write(part(weight[c], half), at_weight);
-                            kittens::lds_write(part(bias[c], half), at_bias);
-                        });
+                        each(
+                            [&](const eight& sums, kittens::shared_byte* low) {
+                                kittens::lds_write(four(sums.lo), low);
+                                kittens::lds_write(four(sums.hi), low + 1024);
+                            },
+                            lds);
                 }
                 kittens::barrier();
             }
@@ -63,12 +55,14 @@ class PartialSums {
 
   private:
     using four = kittens::vec<float, 4>;
-    KITTENS_DEVICE static four part(const eight& values, int half) { return half ? values.hi : values.lo; }
-    KITTENS_DEVICE static void add(eight& values, int half, kittens::shared_byte* from) {
-        if (half)
-            values.hi += kittens::lds_read<four>(from);
-        else
-            values.lo += kittens::lds_read<four>(from);
+    template <class Visit>
+    KITTENS_DEVICE void each(const Visit& visit, kittens::shared_byte* lds) {
+        kittens::shared_byte* first = lds + kittens::lane_id() * 16;
+#pragma unroll
+        for (int c = 0; c < chunks; ++c) {
+            visit(weight[c], first + c * 2048);
+            visit(bias[c], first + c * 2048 + wave_bytes);
+        }
     }
 };
 
@@ -160,8 +154,8 @@ KITTENS_DEVICE void backward_rows(const BackwardArguments& given, kittens::share
     if constexpr (sums) partial.store(given, worker, lds);
 }
 
-// The same for rows of 16-bit elements as most calls have them, `plain`, with the next row under way while this one is
-// worked on.
+// The same for rows of 16-bit elements as most calls have them, `plain`, with the next row in flight while this one is
+// computed.
 template <class T, RowShape shape>
 KITTENS_DEVICE void backward_plain(const BackwardArguments& arguments, kittens::shared_byte* lds) {
     using Row = Worker<shape>;

@@ -46,8 +46,8 @@ template <class T, RowShape shape, class Parameter>
 KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_byte* lds) {
     using Row = Worker<shape>;
     constexpr bool plain = !kittens::same_type<Parameter, void>;
-    // What belongs to a row is under way all at once, weight and bias while the sums are taken; a bias of floats has to wait
-    // until the weight's registers are free.
+    // All loads of a row are in flight at once, those of weight and bias while the row is summed; a bias of floats is loaded when
+    // the weight's registers are free.
     constexpr bool whole = plain && shape.chunks <= 4;
     constexpr bool early_bias = whole && !kittens::same_type<Parameter, float>;
     using Raw = kittens::raw_eight<kittens::choose<plain, Parameter, float>>;
@@ -55,12 +55,11 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
     const int cols = given.rows.cols;
     RowSums<Row::waves> sum_of_row(lds);
     for (uint32_t row = worker.first_row; row < given.rows.count; row += given.workers) {
-        // From memory for each row and each half of its work: all of them together do not fit into scalar registers.
+        // Reloaded for each row and each half of its work: all of them together do not fit into scalar registers.
         auto known = [](ForwardArguments arguments) {
             if constexpr (plain) {
                 arguments.wide = arguments.wide_parameters = true;
                 arguments.rows.inner_count = arguments.rows.count;
-                arguments.parameter_type = type_of<Parameter>;
             }
             return arguments;
         };
@@ -76,19 +75,17 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
         };
         auto read = [&](const RowTensor& tensor, const auto& take) {
             const buffer source = row_of<T>(tensor, arguments.rows, row);
-            if constexpr (Row::chunks > 4) {
+            const auto load = [&](bool wide) {
 #pragma unroll
                 for (int c = 0; c < Row::chunks; ++c) {
-                    take(c, load_eight<T>(source, column_of(c), arguments.wide));
+                    take(c, load_eight<T>(source, column_of(c), wide));
                     in_order();
                 }
-            } else if (arguments.wide) {
-#pragma unroll
-                for (int c = 0; c < Row::chunks; ++c) take(c, load_eight<T>(source, column_of(c), true));
-            } else {
-#pragma unroll
-                for (int c = 0; c < Row::chunks; ++c) take(c, load_eight<T>(source, column_of(c), false));
-            }
+            };
+            if (Row::chunks > 4)
+                load(arguments.wide);
+            else
+                arguments.wide ? load(true) : load(false);
         };
         Raw weight[whole ? Row::chunks : 1], bias[whole ? Row::chunks : 1];
         auto load_whole = [&](auto& into, const buffer& source, auto zero) {
@@ -202,7 +199,10 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
         if constexpr (Row::chunks > 4) {
 #pragma unroll
             for (int c = 0; c < Row::chunks; ++c) {
-                with_type(last.parameter_type, [&](auto zero) { finish(c, zero); });
+                if constexpr (plain)
+                    finish(c, Parameter());
+                else
+                    with_type(last.parameter_type, [&](auto zero) { finish(c, zero); });
                 in_order();
             }
         } else {

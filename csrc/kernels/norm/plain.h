@@ -1,4 +1,4 @@
-// kernels/norm/plain.h: the forward kernel of most calls, which has nothing in it but what they need.
+// kernels/norm/plain.h: the forward kernel of most calls, without dropout, strides or mixed types.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/convert.h"
@@ -43,10 +43,10 @@ class PlainRows {
     }
 };
 
-// Rows of whole chunks one step apart, a weight of their type, no dropout. What belongs to a row is under way before the
-// first of it arrives. The weight goes before the row: loads are taken in order, and behind those of other waves the row would
-// wait for it. Short rows are too few bytes for that, and go first. Of floats, which take twice the registers, the parameters
-// follow when the row is there.
+// Rows of whole 16-byte vectors one stride apart, a weight of their type, no dropout. All loads of a row are issued before the
+// first of them completes, the weight's before the row's: the load queue of a compute unit is FIFO across its waves, and a weight
+// issued later would delay the row's reduction behind loads of other waves. Short rows are too few bytes for that, and are loaded
+// first. Of floats, which take twice the registers, the parameters are loaded when the row is complete.
 template <class T, RowShape shape, bool centred>
 KITTENS_DEVICE void forward_plain(const PlainArguments& arguments, kittens::shared_byte* lds) {
     using Rows = PlainRows<T, shape>;
@@ -79,14 +79,14 @@ KITTENS_DEVICE void forward_plain(const PlainArguments& arguments, kittens::shar
     read(arguments.x, arguments.x_stride, x);
     kittens::schedule_fence();
     if constexpr (early && short_rows) read_parameters();
-    // Here and not behind the wait for the row.
+    // Computed here and not behind the wait for the row.
     buffer y = rows.of(arguments.y, arguments.row_bytes);
     y.base = reinterpret_cast<const char*>(kittens::opaque_scalar(reinterpret_cast<int64_t>(y.base)));
     kittens::schedule_fence();
     eight values[chunks];
 #pragma unroll
     for (int c = 0; c < chunks; ++c) values[c] = kittens::widened(x[c]);
-    // What is loaded under a condition is used under it: else its registers would be taken all the time.
+    // What is loaded under a condition is used under it: else its registers would be live all the time.
     if (__builtin_expect(arguments.has_residual, false)) {
         const PlainArguments rest = kittens::reload_arguments<PlainArguments>();
         Raw residual[chunks];
@@ -113,7 +113,7 @@ KITTENS_DEVICE void forward_plain(const PlainArguments& arguments, kittens::shar
     }
     write(values, y);
     kittens::schedule_fence();
-    // Behind the row itself, which more may wait for.
+    // After the row itself, for which later kernels may wait.
     if (arguments.needs_statistics && rows.begins_row()) {
         const PlainArguments rest = kittens::reload_arguments<PlainArguments>();
         rest.rstd[rows.row()] = rstd;

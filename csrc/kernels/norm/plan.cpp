@@ -63,7 +63,7 @@ Launch plan_forward(int target, ElementType element, const ForwardArguments& giv
     const bool plain = given.wide && given.wide_parameters && given.rows.inner_count == given.rows.count;
     const Choice plain_variant = given.centred ? find_variant<kinds::layer>(element, given.rows.cols)
                                                : find_variant<kinds::rms>(element, given.rows.cols);
-    // A wave's rows lie in half of what 32 bits reach.
+    // A wave's rows are within half of what 32 bits reach.
     const bool short_steps = std::max(given.x.inner, given.residual.inner) * size <= INT32_MAX / 4;
     // A plain kernel has no loop over rows, and HIP counts the threads of a grid in 32 bits.
     const auto one_launch = [&](const RowShape& shape) {

@@ -22,7 +22,7 @@ Launch plan_forward(int target, ElementType element, const ForwardArguments& arg
 uint32_t backward_workers(int64_t rows, int64_t cols);
 
 // In order, on one stream. The partial sums are workspace: backward_workers rows for each. result: the gradients of
-// weight and bias in parameter_type, where partial sums are asked for.
+// weight and bias in parameter_type, where there are partial sums.
 std::vector<Launch> plan_backward(int target, ElementType element, const BackwardArguments& arguments,
                                   void* weight_result, void* bias_result);
 

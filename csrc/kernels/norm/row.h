@@ -1,4 +1,4 @@
-// kernels/norm/row.h: where a worker's row lies, in memory and in registers, and sums over it.
+// kernels/norm/row.h: where a worker's row is, in memory and in registers, and sums over it.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/philox.h"
@@ -10,13 +10,6 @@ namespace hipkittens::norm {
 
 using kittens::buffer;
 using kittens::eight;
-
-template <class T>
-inline constexpr ElementType type_of = ElementType::f32;
-template <>
-inline constexpr ElementType type_of<kittens::bf16> = ElementType::bf16;
-template <>
-inline constexpr ElementType type_of<kittens::half> = ElementType::f16;
 
 // Calls function with a zero of the type that is only known at run time.
 template <class Function>
@@ -51,7 +44,7 @@ KITTENS_DEVICE buffer parameters(const void* data, int cols) {
     return dense_row<T>(data, 0, cols);
 }
 
-// The factors of eight elements: 0 or scale. The counter holds the element's place and not an address, so that
+// The factors of eight elements: 0 or scale. The counter holds the element's row and column and not an address, so that
 // strides and variants do not change the mask.
 KITTENS_DEVICE eight kept(const Dropout& dropout, uint32_t row, uint32_t column) {
     const uint64_t key = dropout.seed[0], offset = dropout.seed[1];
@@ -76,13 +69,13 @@ KITTENS_DEVICE float sum_of(eight values) {
     return two[0] + two[1];
 }
 
-// Sums over the lanes and waves that share a row, the same bits in each. Called by all of them together. Each call waits at one
-// barrier: the next one writes other places of LDS, and nobody comes to the one after it before all have read these.
+// Sums over the lanes and waves that share a row, the same bits in each. Called by all of them together, with one barrier in
+// each call. LDS is double-buffered: the barrier of the call between orders the reuse of a buffer behind its reads.
 template <int waves, int lanes = 64>
 class RowSums {
     static_assert(lanes == 64 || (lanes == 16 && waves == 1));
     kittens::shared_byte* lds_;
-    int turn_ = 0;
+    int buffer_ = 0;
 
   public:
     static constexpr int most = 2, lds_bytes = waves > 1 ? 2 * most * waves * 4 : 4;
@@ -96,10 +89,10 @@ class RowSums {
         for (float& value : values)
             value = lanes == 16 ? kittens::sum_of_16_lanes(value) : kittens::sum_of_lanes(value);
         if constexpr (waves > 1) {
-            kittens::shared_byte* place = lds_ + turn_ * (most * waves * 4);
-            turn_ ^= 1;
+            kittens::shared_byte* place = lds_ + buffer_ * (most * waves * 4);
+            buffer_ ^= 1;
 #pragma unroll
-            for (int i = 0; i < Count; ++i)  // every lane the same value to the same place
+            for (int i = 0; i < Count; ++i)  // every lane the same value to the same address
                 kittens::lds_write(values[i], place + (i * waves + kittens::wave_id()) * 4);
             kittens::barrier();
 #pragma unroll
@@ -129,8 +122,8 @@ struct Worker {
         first_row = kittens::workgroup_id_x() * shape.rows_per_workgroup() + (waves == 1 ? wave : 0);
         wave_column = waves == 1 ? 0 : wave * 512;
     }
-    // The first column of the lane in chunk 0; chunk_step columns lie between its chunks. Computed where it is called:
-    // otherwise offsets and masks of every element, the same for all rows, would be kept in registers.
+    // The first column of the lane in chunk 0; its chunks are chunk_step columns apart. Recomputed at every call: otherwise offsets
+    // and masks of every element, the same for all rows, would stay in registers.
     KITTENS_DEVICE int column() const { return wave_column + kittens::recompute_lane_id() * 8; }
     static constexpr int chunk_step = waves * 512;
 };

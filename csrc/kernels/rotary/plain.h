@@ -1,4 +1,4 @@
-// kernels/rotary/plain.h: the rotation of most calls, which has nothing in it but what they need.
+// kernels/rotary/plain.h: the rotation of most calls: all features, one stride per dimension, no gathered positions.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "rotary.h"
@@ -31,7 +31,7 @@ KITTENS_DEVICE void rotate_plain(const PlainArguments& arguments) {
                           static_cast<uint64_t>(token) * tensor.token,
                       extent};
     };
-    // Behind the last head nothing is in range: loads give zeros and stores vanish.
+    // Behind the last head nothing is in range: loads give zeros and stores are dropped.
     const auto place = [&](const PlainTensor& tensor, uint32_t pass) {
         return (first_head + pass * heads_at_a_time) * tensor.head +
                unit * static_cast<uint32_t>(pairs_per_lane * sizeof(T));
@@ -52,7 +52,7 @@ KITTENS_DEVICE void rotate_plain(const PlainArguments& arguments) {
     const auto raw_cos = angles(arguments.cos), raw_sin = angles(arguments.sin);
     load(arguments.in, arguments.extent, share);
     kittens::schedule_fence();
-    // Here and not behind the wait for the token.
+    // Computed here and not behind the wait for the token.
     buffer out = of_token(rest.out, rest.out_extent);
     out.base = reinterpret_cast<const char*>(kittens::opaque_scalar(reinterpret_cast<int64_t>(out.base)));
     kittens::schedule_fence();

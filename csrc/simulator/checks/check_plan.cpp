@@ -1,4 +1,4 @@
-// simulator/checks/check_plan.cpp: which check steps stand around which instructions.
+// simulator/checks/check_plan.cpp: which check steps are inserted around which instructions.
 // SPDX-License-Identifier: MIT
 #include "simulator/checks/check_plan.h"
 

@@ -43,7 +43,7 @@ struct Finding {
     uint64_t count = 1;
 };
 
-// Findings of one worker's seat, or of a launch: one per kind and pair of instructions.
+// Findings of one worker's slot, or of a launch: one per kind and pair of instructions.
 class FindingList {
   public:
     // The finding of that kind and pair if it is known already, its count raised; else nullptr.

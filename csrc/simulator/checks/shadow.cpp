@@ -116,7 +116,7 @@ void access_memory(Wave* wave, const MemoryEffects& effects, const PendingOperat
         sample_lines(wave->workgroup->shadow->notes[effects.instruction], effects, operation);
 }
 
-// Stands in the place of the operation's own landing.
+// Takes the place of the operation's own landing function.
 void landed(Wave* wave, PendingOperation* operation) {
     const MemoryEffects& effects = *static_cast<const MemoryEffects*>(operation->checked);
     WorkgroupShadow& workgroup = *wave->workgroup->shadow;

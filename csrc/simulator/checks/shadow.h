@@ -55,7 +55,7 @@ struct LaunchShadow {
     GlobalShadow global;
 };
 
-// For worker.cpp and seat.cpp; all do nothing for a launch without checks.
+// For worker.cpp and workgroup_slot.cpp; all do nothing for a launch without checks.
 void create_shadows(Workgroup& workgroup);
 void destroy_shadows(Workgroup& workgroup);  // hands the findings to the launch
 void begin_workgroup(Workgroup& workgroup);

@@ -44,7 +44,7 @@ struct AtomicOperation {
 // What lands `operation`, or nullptr.
 PendingOperation::Land atomic_land(AtomicOperation operation, Shared shared);
 
-// Operands as they lie in PendingOperation::data: the first at 0, the second from dword 128 on.
+// Operands in PendingOperation::data: the first at 0, the second from dword 128 on.
 inline constexpr int second_operand = 128;
 
 }  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL

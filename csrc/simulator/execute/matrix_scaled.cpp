@@ -31,7 +31,7 @@ constexpr float power_of_two(int n) {
     return value;
 }
 
-// Every pattern of a format with the value it stands for (OCP 8-bit floating point; OCP microscaling
+// Every pattern of a format with its value (OCP 8-bit floating point; OCP microscaling
 // formats).
 struct Values {
     float of[256];

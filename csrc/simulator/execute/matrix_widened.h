@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: MIT
 //
 // All their values, scaled by powers of two that bf16's exponent has room for, are bf16 values: nothing is rounded
-// here. A widened operand lies in memory as the registers of bf16 operands do: rows of 64 dwords, one for each lane, a
+// here. A widened operand is stored as the registers of bf16 operands do: rows of 64 dwords, one for each lane, a
 // pair of k in each.
 #pragma once
 

@@ -26,7 +26,7 @@ constexpr uint32_t piece_mask(Piece p) {
     return is_low_half(p) ? 0xffff : is_high_half(p) ? 0xffff0000 : 0xffffffff;
 }
 
-// The bits as they stand in the register; halves are already in place.
+// The bits as they are in the register; halves are already in position.
 template <Piece piece>
 HIPKITTENS_INLINE uint32_t load_piece(const uint8_t* place) {
     uint32_t value;

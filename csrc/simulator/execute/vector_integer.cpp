@@ -116,7 +116,7 @@ HIPKITTENS_LARGE WithBit<u32x16, i32x16> subtract_with_borrow(u32x16 a, u32x16 b
     {isa::Opcode::opcode, as_with_bit<u32x16, u32x16, u32x16, LaneMask>( \
                               HIPKITTENS_LAMBDA((auto a, auto b, auto c), __VA_ARGS__))},
 
-// Counts the bits of a that stand below each lane's number.
+// Counts the bits of a below each lane's number.
 template <int half>
 const Step* count_below(Wave* wave, const Step* step) {
     const u32x16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

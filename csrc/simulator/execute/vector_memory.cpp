@@ -87,7 +87,7 @@ bool is_direct_to_lds(const isa::Instruction& instruction) {
     }
 }
 
-// Operands by position (isa/table.h): where the address and the data stand.
+// Operands by position (isa/table.h): which is the address and which the data.
 struct Positions {
     AddressForm form;
     int destination = -1, data = -1, vaddr = -1, saddr = -1;

@@ -21,7 +21,7 @@ std::string format(const char* pattern, Arguments... arguments) {
     return text;
 }
 
-// How far `address` is from the region that lies nearest to it.
+// How far `address` is from the nearest region.
 std::string nearest_region(const Dispatch& dispatch, uint64_t address) {
     const Region* nearest = nullptr;
     uint64_t best = UINT64_MAX;
@@ -95,7 +95,7 @@ std::string describe_address(const Wave& wave) {
 
 std::string describe_address(const Wave& wave, uint64_t address, uint32_t lane) {
     const std::string text = format("lane %u, address 0x%" PRIx64 "; ", lane, address);
-    // LDS addresses are offsets; nothing global lies in the first page.
+    // LDS addresses are offsets; nothing global is in the first page.
     if (address < (1u << 20)) return text + format("LDS of the workgroup is %u bytes", wave.lds_bytes);
     const Dispatch& dispatch = *wave.workgroup->dispatch;
     const std::string freed = dispatch.freed_at ? dispatch.freed_at(address) : "";

@@ -14,7 +14,7 @@
 
 namespace hipkittens::simulator {
 
-// Guest addresses are host addresses: the image lies where the code runs, so that s_getpc and rodata loads
+// Guest addresses are host addresses: the image is where the code runs, so that s_getpc and rodata loads
 // just work.
 class LoadedCode {
   public:

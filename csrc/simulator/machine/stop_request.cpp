@@ -1,4 +1,4 @@
-// simulator/machine/stop_request.cpp: how a launch under way is told to stop.
+// simulator/machine/stop_request.cpp: how a running launch is told to stop.
 // SPDX-License-Identifier: MIT
 #include "simulator/machine/stop_request.h"
 

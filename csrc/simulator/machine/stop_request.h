@@ -1,4 +1,4 @@
-// simulator/machine/stop_request.h: how a launch under way is told to stop.
+// simulator/machine/stop_request.h: how a running launch is told to stop.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,7 +18,7 @@ class StopRequest {
     void stop() { stopping_ = true; }
     // No further workgroup shall start.
     bool is_stopping() { return stopping_.load(std::memory_order_relaxed) || is_interrupted(); }
-    // Nor shall one under way go on. After a fault it does: of several that fault, the first is to be reported.
+    // Nor shall a running one go on. After a fault it does: of several that fault, the first is to be reported.
     bool is_interrupted() {
         if (interrupted_.load(std::memory_order_relaxed)) return true;
         return should_stop_ && std::this_thread::get_id() == launching_ && ask();

@@ -107,7 +107,7 @@ bool is_vector(const Instruction& instruction) {
     }
 }
 
-// A wave has no memory for more: what lies behind its last register belongs to others.
+// A wave has no memory for more: what is behind its last register belongs to others.
 bool has_registers(const Instruction& instruction, const TranslateRequest& request) {
     return std::all_of(instruction.begin(), instruction.end(), [&](const isa::Operand& operand) {
         if (operand.is_vgpr())

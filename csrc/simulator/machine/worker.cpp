@@ -70,10 +70,10 @@ void take_turns(const std::vector<Wave*>& waves, uint64_t turn, bool once) {
     }
 }
 
-// One pass over the waves in the order asked for. Every ready wave runs to its next barrier, yield or end.
-void run_waves_once(Seat& seat) {
-    const auto& waves = seat.workgroup.waves;
-    const Settings& settings = seat.workgroup.dispatch->settings;
+// One pass over the waves in the requested order. Every ready wave runs to its next barrier, yield or end.
+void run_waves_once(WorkgroupSlot& slot) {
+    const auto& waves = slot.workgroup.waves;
+    const Settings& settings = slot.workgroup.dispatch->settings;
     if (settings.wave_turn)
         return take_turns(waves, settings.wave_turn, settings.workgroups_side_by_side > 1);
     const uint64_t seed = settings.wave_order_seed;
@@ -92,8 +92,8 @@ void run_waves_once(Seat& seat) {
             if (wave->status == WaveStatus::ready) ready[count++] = wave;
         }
         if (count == 0) return;
-        Wave* wave = ready[next_random(seat.order_state) % count];
-        run_wave(wave, 1 + next_random(seat.order_state) % 64);
+        Wave* wave = ready[next_random(slot.order_state) % count];
+        run_wave(wave, 1 + next_random(slot.order_state) % 64);
         if (wave->status == WaveStatus::faulted) return;
         if (wave->status == WaveStatus::yielded) return;
     }
@@ -107,11 +107,11 @@ void make_ready(const std::vector<Wave*>& waves, WaveStatus from) {
     }
 }
 
-Outcome run_workgroup(Seat& seat) {
-    const auto& waves = seat.workgroup.waves;
+Outcome run_workgroup(WorkgroupSlot& slot) {
+    const auto& waves = slot.workgroup.waves;
     make_ready(waves, WaveStatus::yielded);
     for (uint32_t barriers = 0;;) {
-        run_waves_once(seat);
+        run_waves_once(slot);
         size_t at_barrier = 0, ended = 0, yielded = 0, ready = 0;
         for (Wave* wave : waves) {
             if (wave->status == WaveStatus::faulted) return Outcome::faulted;
@@ -131,7 +131,7 @@ Outcome run_workgroup(Seat& seat) {
             return Outcome::yielded;
         }
         if (at_barrier + ended == waves.size()) {
-            if (ended) checks::report_missing_at_barrier(seat.workgroup);
+            if (ended) checks::report_missing_at_barrier(slot.workgroup);
             make_ready(waves, WaveStatus::at_barrier);
             // Waves that meet at barriers for ever must not keep the worker from looking up.
             if (++barriers == barriers_per_visit) return Outcome::paused;
@@ -140,11 +140,11 @@ Outcome run_workgroup(Seat& seat) {
     }
 }
 
-uint64_t instructions_executed(const Seat& seat) {
-    const auto& blocks = seat.workgroup.dispatch->program->blocks;
+uint64_t instructions_executed(const WorkgroupSlot& slot) {
+    const auto& blocks = slot.workgroup.dispatch->program->blocks;
     uint64_t sum = 0;
     for (size_t block = 0; block < blocks.size(); ++block)
-        sum += seat.block_counts[block] * blocks[block].count;
+        sum += slot.block_counts[block] * blocks[block].count;
     return sum;
 }
 
@@ -157,11 +157,11 @@ void stop_grid(Grid& grid, uint32_t workgroup, std::string error) {
     }
 }
 
-std::string describe_endless(const Seat& seat, uint64_t executed) {
+std::string describe_endless(const WorkgroupSlot& slot, uint64_t executed) {
     std::string text =
         "stopped by the watchdog after " + std::to_string(executed) +
         " wave instructions of one workgroup (raise instruction_limit if the kernel is meant to run longer)";
-    for (const Wave* wave : seat.workgroup.waves) {
+    for (const Wave* wave : slot.workgroup.waves) {
         if (wave->status == WaveStatus::ended) continue;
         text += "\n  " + describe_place(*wave, wave->next) +
                 (wave->status == WaveStatus::at_barrier ? " (waits at a barrier before it)" : "");
@@ -228,7 +228,8 @@ class Worker {
             while (!trace->wait_for_room(id) && !grid_.stop.is_stopping()) {
             }
         if (idle_.empty())
-            idle_.push_back(std::make_unique<Seat>(grid_.dispatch, grid_.kernel, grid_.dispatch_packet));
+            idle_.push_back(
+                std::make_unique<WorkgroupSlot>(grid_.dispatch, grid_.kernel, grid_.dispatch_packet));
         running_.push_back(std::move(idle_.back()));
         idle_.pop_back();
         running_.back()->begin(id);
@@ -238,21 +239,21 @@ class Worker {
     }
 
     void finish(size_t index) {
-        Seat& seat = *running_[index];
-        if (grid_.dispatch.trace) grid_.dispatch.trace->end(seat.workgroup);
+        WorkgroupSlot& slot = *running_[index];
+        if (grid_.dispatch.trace) grid_.dispatch.trace->end(slot.workgroup);
         for (size_t block = 0; block < block_counts_.size(); ++block)
-            block_counts_[block] += seat.block_counts[block];
-        add(counters_, seat.workgroup.counters);
+            block_counts_[block] += slot.block_counts[block];
+        add(counters_, slot.workgroup.counters);
         idle_.push_back(std::move(running_[index]));
         running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
         --grid_.resident;
     }
 
-    bool check_limit(const Seat& seat) {
+    bool check_limit(const WorkgroupSlot& slot) {
         const uint64_t limit = grid_.dispatch.settings.instruction_limit;
-        const uint64_t executed = instructions_executed(seat);
+        const uint64_t executed = instructions_executed(slot);
         if (executed <= (limit ? limit : default_instruction_limit)) return true;
-        stop_grid(grid_, seat.workgroup.linear_id, describe_endless(seat, executed));
+        stop_grid(grid_, slot.workgroup.linear_id, describe_endless(slot, executed));
         return false;
     }
 
@@ -264,7 +265,7 @@ class Worker {
     }
 
     Grid& grid_;
-    std::vector<std::unique_ptr<Seat>> running_, idle_;
+    std::vector<std::unique_ptr<WorkgroupSlot>> running_, idle_;
     std::vector<uint64_t> block_counts_;
     uint64_t visits_ = 0;
     Counters counters_;

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "simulator/machine/seat.h"
 #include "simulator/machine/stop_request.h"
+#include "simulator/machine/workgroup_slot.h"
 
 namespace hipkittens::simulator {
 

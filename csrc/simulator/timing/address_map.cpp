@@ -1,4 +1,4 @@
-// simulator/timing/address_map.cpp: where a launch's memory would lie on the GPU.
+// simulator/timing/address_map.cpp: where a launch's memory would be on the GPU.
 // SPDX-License-Identifier: MIT
 #include "simulator/timing/address_map.h"
 

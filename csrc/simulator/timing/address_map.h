@@ -1,4 +1,4 @@
-// simulator/timing/address_map.h: where a launch's memory would lie on the GPU.
+// simulator/timing/address_map.h: where a launch's memory would be on the GPU.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -21,7 +21,7 @@ class AddressMap {
     uint64_t displacement(const Region* region) const {
         return region ? displacements_[static_cast<size_t>(region - regions_)] : 0;
     }
-    // Where dword `dword` of a lane's private segment lies: those of all lanes of a wave side by side, as the hardware
+    // The address of dword `dword` of a lane's private segment: those of all lanes of a wave side by side, as the hardware
     // swizzles them. Waves that may run at the same time have segments of their own.
     uint64_t private_dword(uint32_t wave, uint32_t private_bytes, uint32_t dword, uint32_t lane) const {
         return private_begin_ + 64 * (uint64_t{wave % private_waves} * private_bytes + 4 * uint64_t{dword}) +

@@ -16,7 +16,7 @@ class BandwidthQueue {
     explicit BandwidthQueue(double bytes_per_clock = 1, size_t slices = 4096)
         : rate_(bytes_per_clock), slices_(slices) {}
 
-    // When the last of `bytes` has passed, if they arrive at `time`.
+    // When the last of `bytes` has passed, if they enter at `time`.
     double serve(double time, double bytes) {
         bytes_ += bytes;
         int64_t index = find(static_cast<int64_t>(time / width));

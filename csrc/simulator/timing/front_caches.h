@@ -24,7 +24,7 @@ class FrontCaches {
     double fetch(uint64_t line, double time) {
         if (parameters_.instruction_cache_starts_warm != 0) return time;
         const double ready = std::max(time + parameters_.instruction_hit, bring(line, time));
-        // What was asked for with the line before is on its way: one more is new.
+        // The lines prefetched with the one before are in flight: one more is new.
         const uint64_t ahead = static_cast<uint64_t>(parameters_.instruction_prefetch);
         for (uint64_t next = line == last_ + 1 ? line + ahead : line + 1; next <= line + ahead; ++next)
             bring(next, time);

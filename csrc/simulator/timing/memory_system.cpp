@@ -11,7 +11,7 @@ namespace hipkittens::simulator::timing {
 namespace {
 
 constexpr uint64_t page_lines = (2 << 20) / line_bytes;
-// Stacks of HBM take turns every 4 KiB (assumed): lines within have the same way to go, and mostly lie in one DRAM page.
+// Stacks of HBM take turns every 4 KiB (assumed): lines within are equally far, and mostly in one DRAM page.
 constexpr uint64_t memory_unit_lines = 4096 / line_bytes;
 
 // Spreads strides of a power of two.

@@ -18,7 +18,7 @@ struct MemoryCounts {
 };
 
 // Latency of HBM differs from place to place: that of a shifted exponential distribution with the median and the 95th
-// percentile of the parameters, cut off there since nobody says what lies beyond, drawn by a hash for every 4 KiB. Who waits
+// percentile of the parameters, cut off there since nothing is published beyond, drawn by a hash for every 4 KiB. Who waits
 // for many lines waits for the slowest.
 // Write choices (assumed): L2 allocates written lines without fetching them and writes them back when they are replaced
 // and at the end of the kernel; the MALL allocates every line that passes and writes back when it is replaced.

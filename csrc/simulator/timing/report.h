@@ -9,7 +9,7 @@
 namespace hipkittens::simulator::timing {
 
 // `fast`: the same launch at the peak clock, if `chip` ran it at the clock of full matrix load. The clock that it would
-// sustain lies between, where the load it has there allows it; times are interpolated.
+// sustain is between, where the load it has there allows it; times are interpolated.
 struct Report {
     std::string text;
     bool fast_is_nearer = false;  // all but the times is that of the run nearer to the sustained clock

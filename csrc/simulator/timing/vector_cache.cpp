@@ -47,7 +47,7 @@ double VectorCache::load(double time, const Cost& cost, const uint64_t* access) 
                 ready = std::max({ready, lookup + parameters_.vector_cache_hit, known});
                 continue;
             }
-            // No more lines can be asked for than there is room to note: the pipe waits.
+            // The lines in flight are limited: the pipe waits.
             double& slot = outstanding_[next_outstanding_];
             next_outstanding_ = (next_outstanding_ + 1) % outstanding_.size();
             lookup = std::max(lookup, slot);

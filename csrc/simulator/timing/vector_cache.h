@@ -53,7 +53,7 @@ class VectorCache {
     size_t next_ = 0;
     double pipe_ = 0, returns_ = 0, stores_ = 0, busy_ = 0;
     BandwidthQueue fills_;
-    std::vector<double> outstanding_;  // when the lines asked for arrive, a ring
+    std::vector<double> outstanding_;  // when the requested lines complete, a ring
     size_t next_outstanding_ = 0;
     uint64_t lookups_ = 0, lines_ = 0, hits_ = 0;
 };

@@ -60,7 +60,7 @@ void drop_values(PendingOperation* operation) {
     operation->lanes = 0;
 }
 
-// Where the bytes of an access lie in the model. Its lanes mostly are in the region that was hit last.
+// The addresses of an access in the model. Its lanes mostly are in the region that was hit last.
 class AccessedLines {
   public:
     AccessedLines(Wave* wave, uint32_t bytes) : wave_(wave), bytes_(bytes) { enter(wave->last_region); }

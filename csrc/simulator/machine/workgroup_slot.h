@@ -1,4 +1,4 @@
-// simulator/machine/seat.h: the registers, LDS and scratch in which one workgroup at a time runs.
+// simulator/machine/workgroup_slot.h: the registers, LDS and scratch in which one workgroup at a time runs.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -13,13 +13,13 @@
 
 namespace hipkittens::simulator {
 
-// A worker keeps its seats for the whole launch: constant rows are written once, registers are reused as they
+// A worker keeps its slots for the whole launch: constant rows are written once, registers are reused as they
 // are (or poisoned, when asked for).
-class Seat {
+class WorkgroupSlot {
   public:
-    Seat(const Dispatch& dispatch, const code_object::Kernel& kernel, const void* dispatch_packet);
-    ~Seat();
-    Seat(const Seat&) = delete;
+    WorkgroupSlot(const Dispatch& dispatch, const code_object::Kernel& kernel, const void* dispatch_packet);
+    ~WorkgroupSlot();
+    WorkgroupSlot(const WorkgroupSlot&) = delete;
 
     // Sets up every wave as the hardware does at launch: EXEC, user SGPRs, workgroup ids, work-item ids.
     void begin(uint32_t linear_id);

@@ -1,6 +1,6 @@
-// simulator/machine/seat.cpp: the registers, LDS and scratch in which one workgroup at a time runs.
+// simulator/machine/workgroup_slot.cpp: the registers, LDS and scratch in which one workgroup at a time runs.
 // SPDX-License-Identifier: MIT
-#include "simulator/machine/seat.h"
+#include "simulator/machine/workgroup_slot.h"
 
 #include <sys/mman.h>
 
@@ -23,7 +23,8 @@ void fill(void* begin, size_t bytes, uint32_t pattern) {
 
 }  // namespace
 
-Seat::Seat(const Dispatch& dispatch, const code_object::Kernel& kernel, const void* dispatch_packet)
+WorkgroupSlot::WorkgroupSlot(const Dispatch& dispatch, const code_object::Kernel& kernel,
+                             const void* dispatch_packet)
     : block_counts(dispatch.program->blocks.size()),
       dispatch_(dispatch),
       kernel_(kernel),
@@ -69,13 +70,13 @@ Seat::Seat(const Dispatch& dispatch, const code_object::Kernel& kernel, const vo
     checks::create_shadows(workgroup);
 }
 
-Seat::~Seat() {
+WorkgroupSlot::~WorkgroupSlot() {
     checks::destroy_shadows(workgroup);
     for (Wave* wave : workgroup.waves) destroy_pending_operations(wave->pending);
     munmap(memory_, memory_bytes_);
 }
 
-void Seat::begin(uint32_t linear_id) {
+void WorkgroupSlot::begin(uint32_t linear_id) {
     const uint32_t* grid = dispatch_.grid_workgroups;
     workgroup.linear_id = linear_id;
     workgroup.id[0] = linear_id % grid[0];
@@ -90,7 +91,7 @@ void Seat::begin(uint32_t linear_id) {
         initialise_registers(workgroup.waves[index], index * 64);
 }
 
-void Seat::initialise_registers(Wave* wave, uint32_t first_work_item) {
+void WorkgroupSlot::initialise_registers(Wave* wave, uint32_t first_work_item) {
     drop_pending(wave);
     if (dispatch_.settings.poison) {
         fill(at(wave, layout::scalars), 104 * layout::scalar_row_bytes, poison_pattern);
