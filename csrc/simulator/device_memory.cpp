@@ -3,6 +3,7 @@
 #include "simulator/device_memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -18,6 +19,35 @@ std::string text_of(const void* pointer) {
     char text[32];
     std::snprintf(text, sizeof text, "%p", pointer);
     return text;
+}
+
+// A large allocation shows the pattern without room for it: its pages are copies-on-write of a file of poison, so that what is
+// never written (a pool that a library reserves) costs nothing.
+constexpr size_t poison_file_bytes = size_t{64} << 20;
+
+int poison_file() {
+    static const int file = [] {
+        const int opened = memfd_create("hipkittens_poison", MFD_CLOEXEC);
+        if (opened < 0 || ftruncate(opened, poison_file_bytes) != 0) return -1;
+        void* pages = mmap(nullptr, poison_file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, opened, 0);
+        if (pages == MAP_FAILED) return -1;
+        std::fill_n(static_cast<uint32_t*>(pages), poison_file_bytes / 4, poison_pattern);
+        munmap(pages, poison_file_bytes);
+        return opened;
+    }();
+    return file;
+}
+
+// `first` begins a page, and so does what lies behind the last of `bytes`.
+bool show_poison(uint8_t* first, size_t bytes) {
+    if (poison_file() < 0) return false;
+    for (size_t done = 0; done < bytes; done += poison_file_bytes) {
+        const size_t part = std::min(bytes - done, poison_file_bytes);
+        if (mmap(first + done, part, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+                 poison_file(), 0) == MAP_FAILED)
+            return false;
+    }
+    return true;
 }
 
 }  // namespace
@@ -43,7 +73,8 @@ void* DeviceMemory::allocate(size_t bytes, size_t capacity, bool poison) {
                        "the host has no " + std::to_string(bytes) + " bytes to give");
     }
     uint8_t* const begin = first + (pages - usable);
-    if (poison) std::fill_n(reinterpret_cast<uint32_t*>(begin), usable / 4, poison_pattern);
+    if (poison && (usable <= poison_file_bytes || !show_poison(first, pages)))
+        std::fill_n(reinterpret_cast<uint32_t*>(begin), usable / 4, poison_pattern);
     std::lock_guard lock(mutex_);
     ++count_;
     allocated_bytes_ += bytes;

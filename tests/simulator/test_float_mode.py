@@ -50,6 +50,16 @@ KERNELS["registers"] = RegisterKernel(
     "s_setreg_imm32_b32 hwreg(HW_REG_TRAPSTS, 0, 4), 0\ns_getreg_b32 s20, hwreg(HW_REG_IB_STS)\nv_mov_b32 v70, s20",
     outputs=7,
 )
+SATURATED = "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 23, 1), {}\ns_nop 1\n"
+KERNELS["half_overflow"] = RegisterKernel(
+    "v_mov_b32 v20, 0x47ffe000\nv_mov_b32 v21, 0xff800000\nv_mov_b32 v22, 0x7bff7bff\nv_mov_b32 v23, 0x7c00fbff\n"
+    + SATURATED.format(1)
+    + "v_cvt_f16_f32 v64, v20\nv_cvt_f16_f32 v65, v21\nv_mul_f16 v66, v22, -v22\nv_pk_add_f16 v67, v22, v22\n"
+    "v_pk_add_f16 v68, v23, v23\n"
+    + SATURATED.format(0)
+    + "v_cvt_f16_f32 v69, v20\nv_pk_add_f16 v70, v22, v22",
+    outputs=7,
+)
 NO_ROWS = np.zeros((0, 64), np.uint32)
 
 
@@ -99,3 +109,11 @@ def test_other_hardware_registers(kernels):
     assert traps == 0 and lds == 0 and counts == 0
     assert (vgprs + 1) * 8 == 256
     assert bases >> 16 == shared
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_f16_results_stay_finite_where_mode_says_so(kernels, level):
+    out = kernels.run("half_overflow", NO_ROWS, host_level=level)
+    assert [int(row[5]) & (0xFFFF if number in (0, 1, 2, 5) else 0xFFFFFFFF) for number, row in enumerate(out)] == [
+        0x7BFF, 0xFC00, 0xFBFF, 0x7BFF7BFF, 0x7C00FBFF, 0x7C00, 0x7C007C00,
+    ]  # fmt: skip

@@ -313,7 +313,7 @@ def test_place_of_a_wave():
     "text, message",
     [
         ("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 2, 2), 1", "rounding mode of f64"),
-        ("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 23, 1), 1", "MODE field"),
+        ("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 12, 1), 1", "MODE field"),
         ("s_getreg_b32 s20, hwreg(HW_REG_TBA_LO)", "no meaning"),
         ("s_setkill 1", "no meaning"),
     ],

@@ -81,6 +81,10 @@ def module(target):
         bodies[f"byte_{kind}"] = f"v_cvt_f32_{kind}_sdwa v32, v16 src0_sel:BYTE_2"
         bodies[f"two_{kind}"] = f"v_cvt_pk_f32_{kind}_sdwa v[32:33], v16 src0_sel:WORD_1"
         bodies[f"pack_{kind}"] = f"v_cvt_pk_{kind}_f32 v32, v16, v18"
+        bodies[f"pack_saturated_{kind}"] = (
+            "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 23, 1), 1\ns_nop 1\n"
+            f"v_cvt_pk_{kind}_f32 v32, v16, v18\ns_setreg_imm32_b32 hwreg(HW_REG_MODE, 23, 1), 0"
+        )
         bodies[f"pack_high_{kind}"] = f"v_cvt_pk_{kind}_f32 v32, -v16, |v18| op_sel:[0,0,1]"
     return load(bodies, target)
 
@@ -139,3 +143,26 @@ def test_rounding(module, target, kind):
     low, high = encode(a ^ np.uint64(1 << 31)), encode(b & np.uint64((1 << 31) - 1))
     got = run(module, f"pack_high_{kind}", [a, b], old=OLD).destination
     assert (got == (low << np.uint64(16) | high << np.uint64(24) | np.uint64(OLD & ~0xFFFF0000))).all()
+
+
+@pytest.mark.parametrize("kind", ["fp8", "bf8"])
+def test_finite_values_stay_finite_where_mode_says_so(module, target, kind):
+    """MODE.FP16_OVFL, which Triton sets before it casts to fp8."""
+    byte = FORMATS[target, kind]
+    largest = float(byte.value(byte.largest))
+    values = np.array(
+        [largest, 1.01 * largest, 1.2 * largest, 1e30, 3e38, 0.5, -largest, -2 * largest], np.float32
+    )
+    a = np.resize(values, 256).view(np.uint32).reshape(4, 64).astype(np.uint64)
+    want = np.clip(values, -largest, largest)
+    for level in HOST_LEVELS:
+        codes = run(
+            module, f"pack_saturated_{kind}", [a, a], old=OLD, host_level=level
+        ).destination & np.uint64(0xFF)
+        got = np.array([float(byte.value(int(code))) for code in codes.ravel()[:8]], np.float32)
+        np.testing.assert_array_equal(got, want)
+    infinity = np.full((4, 64), 0x7F800000, np.uint64)
+    with_mode = run(module, f"pack_saturated_{kind}", [infinity, infinity], old=OLD).destination
+    np.testing.assert_array_equal(
+        with_mode, run(module, f"pack_{kind}", [infinity, infinity], old=OLD).destination
+    )

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 #include "simulator/checks/shadow.h"
 #include "simulator/memory/pending_queue.h"
@@ -26,6 +27,7 @@ void LdsShadow::resize(uint32_t bytes) {
 void LdsShadow::clear() {
     std::fill(cells_.begin(), cells_.end(), Cell{});
     accesses_.erase(accesses_.begin() + first_access, accesses_.end());
+    unordered_writes_.clear();
 }
 
 void LdsShadow::split_to(uint32_t shift) {
@@ -85,7 +87,7 @@ void LdsShadow::access(Wave* wave, const MemoryEffects& effects, const PendingOp
         touch<false>(wave, effects, me, address, lanes, bytes);
     }
     // An endless kernel must not fill the host: what was done so long ago is forgotten.
-    if (accesses_.size() > (1u << 22)) {
+    if (accesses_.size() > (1u << 22) && unordered_writes_.empty()) {
         for (Cell& cell : cells_) cell = {cell.writer ? forgotten : 0, 0, 0};
         accesses_.erase(accesses_.begin() + first_access, accesses_.end());
     }
@@ -148,8 +150,14 @@ void LdsShadow::touch(Wave* wave, const MemoryEffects& effects, uint32_t me, con
         if (is_done) return;
     }
     const auto judge = [&](Stamp earlier, uint32_t at, uint32_t lane, bool earlier_writes) {
-        if (access_of(earlier) != me && !is_ordered(accesses_[access_of(earlier)], mine))
+        if (access_of(earlier) == me || is_ordered(accesses_[access_of(earlier)], mine)) return;
+        if (earlier_writes && writes) {
+            UnorderedWrite both{access_of(earlier), me, at, cell_bytes, lane, {}};
+            std::memcpy(both.before, wave->lds + at, cell_bytes);
+            unordered_writes_.push_back(both);
+        } else {
             report_race(wave, access_of(earlier), me, at, cell_bytes, lane, earlier_writes, writes);
+        }
     };
     for (uint64_t left = lanes; left; left &= left - 1) {
         const uint32_t lane = static_cast<uint32_t>(__builtin_ctzll(left));
@@ -213,6 +221,28 @@ void LdsShadow::report_race(Wave* wave, uint32_t earlier, uint32_t later, uint32
                 wait + " in wave " + std::to_string(sooner.wave) + ", then s_barrier, between the two";
         }
     });
+}
+
+void LdsShadow::judge_equal_writes(Wave* wave) {
+    for (const UnorderedWrite& both : unordered_writes_) {
+        if (std::memcmp(both.before, wave->lds + both.address, both.bytes)) {
+            report_race(wave, both.earlier, both.later, both.address, both.bytes, both.lane, true, true);
+            continue;
+        }
+        if (!(wave->workgroup->shadow->plan->checkers & notes)) continue;
+        const LdsAccess a = accesses_[both.earlier], b = accesses_[both.later];
+        report(wave, notes, "equal_lds_writes", a.instruction, b.instruction, [&](Finding& finding) {
+            finding.first_wave = a.wave;
+            finding.second_wave = b.wave;
+            finding.lanes = uint64_t{1} << both.lane;
+            finding.place = bytes_text(both.address, both.bytes);
+            finding.message = "wave " + std::to_string(b.wave) + " writes " + finding.place +
+                              " with {2}, wave " + std::to_string(a.wave) +
+                              " writes them with {1}, nothing orders the two, and both write the same";
+            finding.fix = "one wave writes them";
+        });
+    }
+    unordered_writes_.clear();
 }
 
 void LdsShadow::report_undefined(Wave* wave, uint32_t later, uint32_t address, uint32_t bytes,

@@ -35,6 +35,9 @@ class LdsShadow {
     void clear();
     // `operation` is about to land.
     void access(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation);
+    // ... and has landed: of writes that nothing orders, those that left LDS as it was are a note and no race. Compilers let
+    // several waves write what all of them hold (Triton's replicated layouts).
+    void judge_equal_writes(Wave* wave);
     // Lanes of one access: byte offsets.
     void access(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation,
                 const uint32_t* address, uint64_t lanes, uint32_t bytes);
@@ -63,6 +66,12 @@ class LdsShadow {
                      uint32_t lane, bool earlier_writes, bool later_writes);
     void report_undefined(Wave* wave, uint32_t later, uint32_t address, uint32_t bytes, uint32_t lane);
 
+    struct UnorderedWrite {
+        uint32_t earlier, later, address, bytes, lane;
+        uint8_t before[16];  // what LDS held, of the earlier write
+    };
+
+    std::vector<UnorderedWrite> unordered_writes_;  // of the operation that is landing
     std::vector<Cell> cells_;
     std::vector<LdsAccess> accesses_;
     uint32_t bytes_ = 0, shift_ = 4;

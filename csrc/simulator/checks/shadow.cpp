@@ -127,6 +127,7 @@ void landed(Wave* wave, PendingOperation* operation) {
     }
     if (!operation->is_early) memory_accessed(wave, operation);
     operation->checked_land(wave, operation);
+    workgroup.lds.judge_equal_writes(wave);
     if (!operation->is_flat) registers_changed(wave, operation);
 }
 

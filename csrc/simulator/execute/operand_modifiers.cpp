@@ -273,8 +273,9 @@ const Step* adjust_f32(Wave* wave, const Step* step) {
 const Step* adjust_f16(Wave* wave, const Step* step) {
     for (int quarter = 0; quarter < 4; ++quarter) {
         const f32x16 a = half_to_float(load_quarter<u32x16>(wave, step->destination, 64, quarter));
-        store_whole_quarter(wave, step->destination, quarter,
-                            float_to_half(scaled_and_clamped<f32x16, u32x16>(wave, step, a, 0x80)));
+        store_whole_quarter(
+            wave, step->destination, quarter,
+            float_to_half(within_half(wave, scaled_and_clamped<f32x16, u32x16>(wave, step, a, 0x80))));
     }
     return step + 1;
 }
@@ -283,7 +284,9 @@ const Step* adjust_pk_f16(Wave* wave, const Step* step) {
         const u32x16 both = load_quarter<u32x16>(wave, step->destination, 64, quarter);
         const f32x16 low = scaled_and_clamped<f32x16, u32x16>(wave, step, half_to_float(both), 0x80);
         const f32x16 high = scaled_and_clamped<f32x16, u32x16>(wave, step, half_to_float(both >> 16), 0x80);
-        store_whole_quarter(wave, step->destination, quarter, float_to_half(low) | float_to_half(high) << 16);
+        store_whole_quarter(wave, step->destination, quarter,
+                            float_to_half(within_half(wave, low)) | float_to_half(within_half(wave, high))
+                                                                        << 16);
     }
     return step + 1;
 }

@@ -46,11 +46,11 @@ bool is_readable(uint32_t number) {
 }
 
 // MODE: rounding of f32 in bits 1:0, of f64 and f16 in 3:2, denormals of f32 in 5:4, of f64 and f16 in 7:6, dx10_clamp 8,
-// ieee 9, gpr_idx_en 27, vskip 28.
+// ieee 9, fp16_ovfl 23, gpr_idx_en 27, vskip 28.
 constexpr uint32_t mode_round_f32 = 0x03, mode_round_f64 = 0x0c, mode_denormals_f32 = 0x30,
-                   mode_denormals_f64 = 0xc0,
+                   mode_denormals_f64 = 0xc0, mode_fp16_overflow = 1u << 23,
                    mode_changeable = mode_round_f32 | mode_denormals_f32 | mode_denormals_f64 | 0x300 |
-                                     mode_gpr_index_enabled | mode_vskip;
+                                     mode_fp16_overflow | mode_gpr_index_enabled | mode_vskip;
 
 uint32_t hardware_register(const Wave* wave, uint32_t number) {
     const Program& program = *wave->workgroup->dispatch->program;

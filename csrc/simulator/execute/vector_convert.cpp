@@ -116,7 +116,7 @@ const Meaning rows[] = {
     MEANING1(v_cvt_f32_bf16, f32x16, u32x16, bfloat_to_float(a))
 
     MEANING2(v_cvt_pk_bf16_f32, u32x16, f32x16, f32x16, (float_to_bfloat(a) | (float_to_bfloat_high(b) & 0xffff0000)))
-    MEANING2(v_cvt_pk_f16_f32, u32x16, f32x16, f32x16, float_to_half(a) | float_to_half(b) << 16)
+    MEANING2(v_cvt_pk_f16_f32, PackedHalf, f32x16, f32x16, (Wide<f32x16>{a, b}))
     MEANING2(v_cvt_pkrtz_f16_f32, u32x16, f32x16, f32x16, float_to_half_toward_zero(a) | float_to_half_toward_zero(b) << 16)
     MEANING2(v_cvt_pknorm_i16_f32, u32x16, f32x16, f32x16, packed(to_signed_norm(a), to_signed_norm(b)))
     MEANING2(v_cvt_pknorm_u16_f32, u32x16, f32x16, f32x16, packed(to_unsigned_norm(a), to_unsigned_norm(b)))

@@ -27,11 +27,12 @@ struct Access {  // a lane vector itself
     }
 };
 
-struct Half {};       // f16 in the low half, computed as f32
-struct PlainHalf {};  // the same, signaling NaNs kept: minimum and maximum tell them from quiet ones
-struct LowU16 {};     // u16 in the low half; a result has zeros above
-struct LowI16 {};     // the same, sign extended when read
-struct U64 {};        // register pairs, computed as two vectors of eight
+struct Half {};        // f16 in the low half, computed as f32
+struct PackedHalf {};  // two f16, computed as f32
+struct PlainHalf {};   // the same, signaling NaNs kept: minimum and maximum tell them from quiet ones
+struct LowU16 {};      // u16 in the low half; a result has zeros above
+struct LowI16 {};      // the same, sign extended when read
+struct U64 {};         // register pairs, computed as two vectors of eight
 struct I64 {};
 struct F64 {};
 struct U32As64 {};  // one register, extended to 64 bits; as a result: the low dwords
@@ -39,16 +40,40 @@ struct I32As64 {};
 struct F32As64 {};   // f32 widened to f64; as a result: rounded once
 struct LaneMask {};  // a scalar pair, one bit a lane: -1 where the bit is set
 
+inline constexpr uint32_t fp16_overflow_bit = 1u << 23;  // MODE.FP16_OVFL
+
+// With MODE.FP16_OVFL a finite result beyond the range of f16 is the largest f16 and no infinity (CDNA3 ISA manual, "Mode
+// Register"); infinities stay.
+HIPKITTENS_INLINE f32x16 within_half(const Wave* wave, f32x16 value) {
+    if (__builtin_expect(!(wave->mode & fp16_overflow_bit), 1)) return value;
+    const u32x16 bits = (u32x16)value, magnitude = bits & 0x7fffffff;
+    const auto beyond = (magnitude > 0x477fe000) & (magnitude < 0x7f800000);
+    return (f32x16)pick(beyond, (bits & 0x80000000) | 0x477fe000, bits);
+}
+
 template <>
 struct Access<Half> {
     HIPKITTENS_INLINE f32x16 read(const Wave* wave, uint32_t offset, uint32_t stride, int quarter) {
         return half_to_float(load_quarter<u32x16>(wave, offset, stride, quarter));
     }
     HIPKITTENS_INLINE void write(Wave* wave, uint32_t offset, int quarter, uint64_t mask, f32x16 value) {
-        store_quarter(wave, offset, quarter, mask, float_to_half(value));
+        store_quarter(wave, offset, quarter, mask, float_to_half(within_half(wave, value)));
     }
 };
 
+template <>
+struct Access<PackedHalf> {
+    HIPKITTENS_INLINE Wide<f32x16> read(const Wave* wave, uint32_t offset, uint32_t stride, int quarter) {
+        const u32x16 both = load_quarter<u32x16>(wave, offset, stride, quarter);
+        return {half_to_float(both), half_to_float(both >> 16)};
+    }
+    HIPKITTENS_INLINE void write(Wave* wave, uint32_t offset, int quarter, uint64_t mask,
+                                 Wide<f32x16> value) {
+        store_quarter(wave, offset, quarter, mask,
+                      float_to_half(within_half(wave, value.first)) |
+                          float_to_half(within_half(wave, value.second)) << 16);
+    }
+};
 template <>
 struct Access<PlainHalf> : Access<Half> {
     HIPKITTENS_INLINE f32x16 read(const Wave* wave, uint32_t offset, uint32_t stride, int quarter) {

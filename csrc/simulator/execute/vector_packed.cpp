@@ -5,24 +5,11 @@
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
-struct PackedHalf {};       // two f16, computed as f32
 struct PackedPlainHalf {};  // the same, signaling NaNs kept
 struct PackedBfloat {};     // two bf16, read only
 struct PackedFloat {};      // two f32 in a register pair
 struct PackedDword {};      // two dwords in a register pair
 
-template <>
-struct Access<PackedHalf> {
-    HIPKITTENS_INLINE Wide<f32x16> read(const Wave* wave, uint32_t offset, uint32_t stride, int quarter) {
-        const u32x16 both = load_quarter<u32x16>(wave, offset, stride, quarter);
-        return {half_to_float(both), half_to_float(both >> 16)};
-    }
-    HIPKITTENS_INLINE void write(Wave* wave, uint32_t offset, int quarter, uint64_t mask,
-                                 Wide<f32x16> value) {
-        store_quarter(wave, offset, quarter, mask,
-                      float_to_half(value.first) | float_to_half(value.second) << 16);
-    }
-};
 template <>
 struct Access<PackedPlainHalf> : Access<PackedHalf> {
     HIPKITTENS_INLINE Wide<f32x16> read(const Wave* wave, uint32_t offset, uint32_t stride, int quarter) {

@@ -111,6 +111,4 @@ HIPKITTENS_LARGE u32x16 to_small_float_stochastic(f32x16 value, u32x16 random, b
     return with_specials<Format>(bits, pick((i32x16)is_tiny != 0, tiny, normal), saturate);
 }
 
-constexpr uint32_t fp16_overflow_bit = 1u << 23;  // MODE.FP16_OVFL
-
 }  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL
