@@ -5,6 +5,7 @@
 #include "backward_config.h"
 #include "backward_scores.h"
 #include "forward_tiles.h"
+#include "gradient_rows.h"
 #include "mask.h"
 #include "row_tiles.h"
 
@@ -20,6 +21,7 @@ struct Backward {
     using T = typename element_of<config.input>::value;
     static constexpr bool of_keys = config.gradient_of != GradientTarget::queries,
                           of_values = config.gradient_of == GradientTarget::values;
+    using Range = kittens::choose<of_keys, QueryRange, KeyRange>;  // of the streamed rows
     static constexpr int threads = config.threads(), head_dim = config.head_dim, rows = config.rows_per_wave,
                          columns = config.stream_rows;
     static_assert(rows == 32 && columns == 32, "S of a wave is one accumulator");
@@ -78,10 +80,7 @@ struct Backward {
     // Of the query of a register of S: this lane's, or one of those that stream.
     template <int n>
     KITTENS_DEVICE static float statistic(float of_lane) {
-        if constexpr (of_keys)
-            return kittens::broadcast_in_16<n>(of_lane);
-        else
-            return of_lane;
+        return of_keys ? kittens::broadcast_in_16<n>(of_lane) : of_lane;
     }
     // Before the tile they belong to: loads return in order, and whoever waited for them behind the next tile's would wait
     // for that.
@@ -93,19 +92,9 @@ struct Backward {
         if constexpr (!of_values)
             next_statistics.delta = arguments.statistics[statistic_index(Statistic::delta, row)];
     }
-
-    // Do all pairs of the wave's rows and of the streamed tile's see each other?
-    KITTENS_DEVICE bool all_visible(int column) const {
-        const Mask& mask = sequence.mask;
-        if constexpr (of_keys)
-            return mask.first_query(first_row + rows - 1) <= column &&
-                   column + columns - 1 <= mask.last_query(first_row);
-        else
-            return KeyRange::all_visible(mask, first_row, first_row + rows, column, columns);
-    }
     KITTENS_DEVICE void mask_p(int head, int column) {
         // After the exponential: a masked score may exceed the LSE by any amount.
-        if (!all_visible(column)) {
+        if (!Range::all_visible(sequence.mask, first_row, first_row + rows, column, columns)) {
             const Visible visible = of_keys ? visible_queries<KeyColumns>(sequence.mask, first_row, column)
                                             : visible_keys<KeyColumns>(sequence.mask, first_row, column);
             apply_mask<KeyColumns, 8>(p, 0, visible, 0);
@@ -221,28 +210,6 @@ struct Backward {
             work<every_slot{0, gradient_steps, 1, true}>([](auto) {}));
     }
 
-    KITTENS_DEVICE void store(const TensorArgument& destination, int64_t first, int row_count,
-                              float factor) const {
-        const kittens::Coordinate own =
-            kittens::row_layout(Gradient::shape::value(), kittens::recompute_lane_id(), 0);
-        const int64_t row = first_row + own.row;
-        if (row >= row_count) return;
-        T* to = static_cast<T*>(const_cast<void*>(destination.data)) +
-                sequence.batch * destination.batch_stride + coordinate.head * destination.head_stride +
-                (first + row) * destination.row_stride + own.col;
-#pragma unroll
-        for (int j = 0; j < Gradient::width; ++j)
-#pragma unroll
-            for (int e = 0; e < Gradient::per_lane; e += 4) {
-                const auto& all = gradient.tiles[0][j];
-                const kittens::vec<float, 4> run = {all[e], all[e + 1], all[e + 2], all[e + 3]};
-                const int col = j * Shape::cols + kittens::row_layout(Shape::value(), 0, e).col;
-                if (col + own.col < arguments.head_dim)
-                    *reinterpret_cast<kittens::vec<T, 4>*>(to + col) =
-                        __builtin_convertvector(run * factor, kittens::vec<T, 4>);
-            }
-    }
-
     // All tiles of rows first .. past-1, for each query head of the group where queries stream. A wave that sees nothing of a tile computes as
     // well: it would wait for the others.
     KITTENS_DEVICE void stream(int first, int past) {
@@ -316,15 +283,16 @@ struct Backward {
         }
         if constexpr (config.dropout) draws.start(arguments.dropout);
         zero(gradient);
-        const kittens::choose<of_keys, QueryRange, KeyRange> range(mask, begin, begin + config.rows());
+        const Range range(mask, begin, begin + config.rows());
         if (range.first / columns * columns < range.past) stream(range.first / columns * columns, range.past);
         // Read again: in the loop before, scalar registers are short.
         const BackwardArguments results = kittens::reload_arguments<BackwardArguments>();
-        store(of_values ? results.grad_v : (of_keys ? results.grad_k : results.grad_q),
-              of_keys ? sequence.first_k : sequence.first_q, own_rows,
-              !of_values       ? results.scale
-              : config.dropout ? results.dropout.scale
-                               : 1.0f);
+        store_rows<T>(gradient, of_values ? results.grad_v : (of_keys ? results.grad_k : results.grad_q),
+                      sequence, coordinate.head, of_keys ? sequence.first_k : sequence.first_q, first_row,
+                      own_rows, arguments.head_dim,
+                      !of_values       ? results.scale
+                      : config.dropout ? results.dropout.scale
+                                       : 1.0f);
     }
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 #include "../../tiles/tiles.h"
 #include "dropout.h"
+#include "mask.h"
 
 namespace hipkittens::attention {
 
@@ -14,6 +15,10 @@ struct QueryRange {
         const int last_key = (end < mask.n_k ? end : mask.n_k) - 1;
         first = mask.first_query(begin);
         past = begin < mask.n_k ? mask.last_query(last_key) + 1 : 0;
+    }
+    // Do all of keys begin .. end-1 see all of queries query .. query+count-1?
+    KITTENS_DEVICE static bool all_visible(const Mask& mask, int begin, int end, int query, int count) {
+        return mask.first_query(end - 1) <= query && query + count - 1 <= mask.last_query(begin);
     }
 };
 
