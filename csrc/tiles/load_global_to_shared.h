@@ -3,9 +3,9 @@
 #pragma once
 #include "global_layout.h"
 #include "lane_layout.h"
-#include "unroll.h"
 #include "shared_tile.h"
 #include "tile_source.h"
+#include "unroll.h"
 
 namespace kittens {
 

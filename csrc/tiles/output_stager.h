@@ -11,7 +11,7 @@ namespace kittens {
 // neighbouring lanes side by side, so that stores cover whole cache lines. `Rows` says where they are in LDS:
 //   element, row_bytes   of a row
 //   run_bytes            that stay together: 16, or a run of four elements
-//   offset(row, byte)    of a lane's row and byte, each given as what depends on the lane and what does not
+//   offset(lane_row, row, lane_byte, byte)   of row lane_row + row, byte lane_byte + byte; what depends on the lane apart
 // The wave owns the LDS. Its accesses to LDS are in order: between writing and reading, and before rows are written
 // anew, only the compiler has to keep it (compiler_fence).
 template <class Rows>

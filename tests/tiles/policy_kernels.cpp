@@ -33,9 +33,10 @@ constexpr GemmConfig simple{
 
 // A stage behind the sums: each times 1/2.
 struct Halve {
-    template <class Bands>
-    KITTENS_DEVICE static void apply(const Bands& bands, const GemmArguments&) {
-        bands.for_each([](float sum, int, int, int) { return sum * 0.5f; });
+    template <class Accumulator, int down, int across>
+    KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const GemmArguments&, int, int) {
+        for (auto& row : bands)
+            for (auto& band : row) mul(band, band, 0.5f);
     }
 };
 // A scale for each K tile, where a bias would be.

@@ -24,64 +24,55 @@ KITTENS_DEVICE void with_element(ElementType type, const Use& use) {
         use(half());
 }
 
-// The bands of a wave, the first at (row, col) of the product and others row_step and col_step on.
-template <class Accumulator_, int down_, int across_>
-struct ProductBands {
-    using Accumulator = Accumulator_;
+KITTENS_DEVICE buffer bias_buffer(const void* bias, ElementType type, int n) {
+    return {static_cast<const char*>(bias), static_cast<uint32_t>(n) * size_of(type)};
+}
+template <class Accumulator, int down, int across>
+KITTENS_DEVICE void add_bias(Accumulator (&bands)[down][across], const GemmArguments& arguments,
+                             int first_column, int column_step) {
     using Shape = typename Accumulator::shape;
-    static constexpr int down = down_, across = across_;
-    Accumulator (&bands)[down][across];
-    int row, col, row_step, col_step;
-
-    // use(c, j, e, column): register e of base tile column j of band column c holds elements of `column`, for a lane whose
-    // first one is `lane_col`.
-    KITTENS_DEVICE static int lane_col() { return row_layout(Shape::value(), own_lane(), 0).col; }
-    template <class Use>
-    KITTENS_DEVICE void for_each_column(int lane_col, const Use& use) const {
+    const buffer bias = bias_buffer(arguments.bias, arguments.bias_type, arguments.n);
+    const int own = row_layout(Shape::value(), own_lane(), 0).col;
+    float values[across][Accumulator::width][Accumulator::per_lane];
+    auto load = [&](auto zero) {
+        using T = decltype(zero);
 #pragma unroll
         for (int c = 0; c < across; ++c)
 #pragma unroll
             for (int j = 0; j < Accumulator::width; ++j)
 #pragma unroll
-                for (int e = 0; e < Accumulator::per_lane; ++e)
-                    use(c, j, e,
-                        col + c * col_step + lane_col + j * Shape::cols +
-                            row_layout(Shape::value(), 0, e).col);
-    }
-    // use(element, c, j, e) for the elements of all rows.
-    template <class Use>
-    KITTENS_DEVICE void for_each(const Use& use) const {
+                for (int e = 0; e < Accumulator::per_lane; ++e) {
+                    const int column = first_column + c * column_step + own + j * Shape::cols +
+                                       row_layout(Shape::value(), 0, e).col;
+                    values[c][j][e] = static_cast<float>(buffer_load<T>(bias, column * sizeof(T)));
+                }
+    };
+    if (arguments.bias_type == ElementType::f32)
+        load(float());
+    else if (arguments.bias_type == ElementType::bf16)
+        load(bf16());
+    else
+        load(half());
 #pragma unroll
-        for (int r = 0; r < down; ++r)
+    for (int r = 0; r < down; ++r)
 #pragma unroll
-            for (int c = 0; c < across; ++c)
+        for (int c = 0; c < across; ++c)
 #pragma unroll
-                for (int i = 0; i < Accumulator::height; ++i)
+            for (int i = 0; i < Accumulator::height; ++i)
 #pragma unroll
-                    for (int j = 0; j < Accumulator::width; ++j)
+                for (int j = 0; j < Accumulator::width; ++j)
 #pragma unroll
-                        for (int e = 0; e < Accumulator::per_lane; ++e)
-                            bands[r][c].tiles[i][j][e] = use(bands[r][c].tiles[i][j][e], c, j, e);
-    }
-};
+                    for (int e = 0; e < Accumulator::per_lane; ++e)
+                        bands[r][c].tiles[i][j][e] += values[c][j][e];
+}
 
-// A stage: apply(bands, arguments) changes the sums where they are. What may be absent asks once, not for each element.
+// A stage: apply(bands, arguments, first_column, column_step) changes the sums of a wave's bands, columns of which begin at
+// first_column and column_step on. What may be absent asks once, not for each element.
 struct AddBias {
-    template <class Bands>
-    KITTENS_DEVICE static void apply(const Bands& bands, const GemmArguments& arguments) {
-        if (!arguments.bias) return;
-        using Accumulator = typename Bands::Accumulator;
-        const int lane_col = Bands::lane_col();
-        float values[Bands::across][Accumulator::width][Accumulator::per_lane];
-        const buffer bias{static_cast<const char*>(arguments.bias),
-                          static_cast<uint32_t>(arguments.n * size_of(arguments.bias_type))};
-        with_element(arguments.bias_type, [&](auto zero) KITTENS_INLINE {
-            using T = decltype(zero);
-            bands.for_each_column(lane_col, [&](int c, int j, int e, int column) KITTENS_INLINE {
-                values[c][j][e] = static_cast<float>(buffer_load<T>(bias, column * sizeof(T)));
-            });
-        });
-        bands.for_each([&](float sum, int c, int j, int e) { return sum + values[c][j][e]; });
+    template <class Accumulator, int down, int across>
+    KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const GemmArguments& arguments,
+                                     int first_column, int column_step) {
+        if (arguments.bias) add_bias(bands, arguments, first_column, column_step);
     }
 };
 
@@ -104,12 +95,12 @@ struct Epilogue {
     KITTENS_DEVICE static void store(Accumulator (&bands)[down][across], const GemmArguments& arguments,
                                      TileCoordinate tile, int row, int col, int row_step, int col_step,
                                      shared_byte* lds) {
-        const ProductBands<Accumulator, down, across> product{bands, tile.m + row, tile.n + col, row_step,
-                                                              col_step};
-        (Stages::apply(product, arguments), ...);
-        const int size = size_of(arguments.output);
+        (Stages::apply(bands, arguments, tile.n + col, col_step), ...);
+        const bool single = arguments.output == ElementType::f32;
+        const int size = single ? 4 : 2;
         const buffer destination = Destination::view(arguments, tile, size);
-        const auto store_all = [&](auto zero, auto whole) KITTENS_INLINE {
+
+        auto store_all = [&](auto zero, auto whole, auto convert) {
             using T = decltype(zero);
             using Stores = ProductStores<T, Accumulator>;
             // As many base tiles at a time as there is room for.
@@ -132,20 +123,28 @@ struct Epilogue {
                 for (int c = 0; c < across; ++c)
 #pragma unroll
                     for (int i = 0; i < Accumulator::height; i += step) {
-                        stores.template write<step, whole.value>(bands[r][c], i);
-                        // A wave's accesses to LDS are in order; only the compiler has to keep it.
+                        stores.template write<step, decltype(whole)::value>(bands[r][c], i, convert);
+                        // A wave's accesses to LDS take place in their order; only the compiler has to keep it.
                         compiler_fence();
-                        stores.template store<whole.value>(r * row_step, c * col_step,
-                                                           i * Accumulator::shape::rows, rows);
+                        stores.template store<decltype(whole)::value>(r * row_step, c * col_step,
+                                                                      i * Accumulator::shape::rows, rows);
                         compiler_fence();
                     }
         };
-        with_element(arguments.output, [&](auto zero) KITTENS_INLINE {
+        auto store_as = [&](auto zero, auto convert) {
             if (arguments.vector_stores)
-                store_all(zero, index<1>{});
+                store_all(zero, index<1>{}, convert);
             else
-                store_all(zero, index<0>{});
-        });
+                store_all(zero, index<0>{}, convert);
+        };
+        if (single)
+            store_as(float(), [](vec<float, 4> values) { return values; });
+        else if (arguments.output == ElementType::bf16)
+            store_as(bf16(),
+                     [](vec<float, 4> values) { return __builtin_convertvector(values, vec<bf16, 4>); });
+        else
+            store_as(half(),
+                     [](vec<float, 4> values) { return __builtin_convertvector(values, vec<half, 4>); });
     }
 };
 

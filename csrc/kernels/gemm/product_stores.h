@@ -64,12 +64,12 @@ struct ProductStores {
     int lane, row, col;  // of the wave's first band in the tile
 
     // `whole` as in store(). The compiler may not see that both convert alike, or it converts everything before it asks.
-    template <int step, bool whole>
-    KITTENS_DEVICE void write(const Accumulator& sum, int first) const {
+    template <int step, bool whole, class Convert>
+    KITTENS_DEVICE void write(const Accumulator& sum, int first, const Convert& convert_values) const {
         const Coordinate own = row_layout(Shape::value(), lane, 0);
-        const auto convert = [](vec<float, 4> values) KITTENS_INLINE {
+        const auto convert = [&](vec<float, 4> values) KITTENS_INLINE {
             if constexpr (!whole) values = opaque(values);
-            return __builtin_convertvector(values, vec<T, 4>);
+            return convert_values(values);
         };
 #pragma unroll
         for (int i = 0; i < step; ++i)

@@ -7,6 +7,13 @@ namespace hipkittens::gemm {
 
 inline constexpr int reduce_threads = 256;
 
+KITTENS_DEVICE float element_at(buffer source, ElementType type, int index) {
+    if (type == ElementType::f32) return buffer_load<float>(source, index * 4);
+    const uint16_t bits = buffer_load<uint16_t>(source, index * 2);
+    return type == ElementType::bf16 ? static_cast<float>(__builtin_bit_cast(bf16, bits))
+                                     : static_cast<float>(__builtin_bit_cast(half, bits));
+}
+
 // One thread per output element: columns along x, rows along y, batches along z.
 KITTENS_DEVICE void reduce(const ReduceArguments& arguments) {
     const int64_t row = workgroup_id_y(), batch = workgroup_id_z();
@@ -15,9 +22,8 @@ KITTENS_DEVICE void reduce(const ReduceArguments& arguments) {
     const float* partial = arguments.partial + (batch * arguments.m + row) * arguments.n + col;
     float added = 0;
     if (arguments.bias)
-        with_element(arguments.bias_type, [&](auto zero) KITTENS_INLINE {
-            added = static_cast<float>(static_cast<const decltype(zero)*>(arguments.bias)[col]);
-        });
+        added = element_at(bias_buffer(arguments.bias, arguments.bias_type, arguments.n), arguments.bias_type,
+                           col);
     float sum = 0;
     // Several loads at a time; those past the last split read it once more and are not added.
     constexpr int at_once = 8;
