@@ -73,6 +73,12 @@ TIMING_TIMELINE = Variable(
     "number of compute units of which every instruction is in TIMING_FILE, too",
     default="0",
 )
+GEMM_LOADS = Variable(
+    "GEMM_LOADS",
+    "order of loads of the GEMM kernels that have a twin with another: docs/gemm_tuning.md",
+    ("alternate", "plain"),
+    default="alternate",
+)
 LOG = Variable(
     "LOG", "shows on standard error what the logger hipkittens says", ("debug", "info", "warning", "error")
 )
@@ -86,6 +92,7 @@ VARIABLES = (
     TIMING,
     TIMING_FILE,
     TIMING_TIMELINE,
+    GEMM_LOADS,
     LOG,
     Variable("DEVICE_COMPILER", "clang or hipcc that compiles kernels, instead of zig's"),
     Variable("PYTHON", "the Python that ./run makes its environment from", read_by="build"),

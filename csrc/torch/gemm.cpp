@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/gemm/plan.h"
@@ -101,6 +103,12 @@ const void* advanced(const void* data, int64_t elements, uint32_t bytes) {
     return static_cast<const char*>(data) + elements * static_cast<int64_t>(bytes);
 }
 
+// Python has refused any other value (hipkittens/_environment.py).
+gemm::LoadOrder load_order_asked_for() {
+    const char* value = std::getenv("HIPKITTENS_GEMM_LOADS");
+    return value && std::string_view(value) == "plain" ? gemm::LoadOrder::plain : gemm::LoadOrder::alternate;
+}
+
 void run(const Placement& placement, const gemm::Problem& problem, std::span<const runtime::Region> tensors) {
     gemm::Plan plan = gemm::plan(problem);
     std::vector<runtime::Region> regions(tensors.begin(), tensors.end());
@@ -153,6 +161,7 @@ Tensor product(Tensor a_tensor, Tensor b_tensor, std::optional<Tensor> bias, Dty
     problem.a = a.matrix;
     problem.b = b.matrix;
     problem.c = {out.data(), n, 0, false};
+    problem.load_order = load_order_asked_for();
     std::vector<runtime::Region> regions = {
         {a.tensor.data(), a.tensor.extent_bytes(dtype), "a", false},
         {b.tensor.data(), b.tensor.extent_bytes(dtype), "b", false},

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from .._environment import GEMM_LOADS
 from ..gemm import linear, matmul
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Rows, Table, Trial
 from ._tables import DEVICES
@@ -29,6 +33,8 @@ _SHAPES = (
 )
 # gfx942 has 256x224 tiles for nt alone, and takes them at the first of those above.
 _SHAPES_NT = ((4864, 4096, 256),)
+# Tiles of which there is a row with plain loads, on gfx950.
+_SHAPES_OF_TWINS = ((4096, 4096, 640), (2048, 2048, 512))
 # The same with loops of several turns and tails, by tile: it wants one for every compute unit.
 _LOOPED_SHAPES = {
     (256, 256, 64): (4864, 4096, 456),
@@ -54,9 +60,32 @@ def _run(orientation: str, dtype: torch.dtype, m: int, n: int, k: int) -> list[t
         return [matmul(a, b)]
 
 
-def _trial(name: str, orientation: str, shape: tuple[int, int, int], **options) -> Trial:
-    title = f"matmul {orientation} {'x'.join(map(str, shape))} {name}"
-    return Trial(title, partial(_run, orientation, DTYPES[name], *shape), **options)
+@contextlib.contextmanager
+def _loads(order: str) -> Iterator[None]:
+    """Inside, rows with this order of loads are taken where there is one with another."""
+    before = os.environ.get(GEMM_LOADS.variable)
+    os.environ[GEMM_LOADS.variable] = order
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[GEMM_LOADS.variable]
+        else:
+            os.environ[GEMM_LOADS.variable] = before
+
+
+def _run_with_loads(order: str, *problem: Any) -> list[torch.Tensor]:
+    with _loads(order):
+        return _run(*problem)
+
+
+def _trial(
+    name: str, orientation: str, shape: tuple[int, int, int], loads: str = "alternate", **options
+) -> Trial:
+    title = f"matmul {orientation} {'x'.join(map(str, shape))} {name}" + f" {loads} loads" * (
+        loads == "plain"
+    )
+    return Trial(title, partial(_run_with_loads, loads, orientation, DTYPES[name], *shape), **options)
 
 
 def _trial_of(kernel: Kernel) -> Trial:
@@ -66,7 +95,8 @@ def _trial_of(kernel: Kernel) -> Trial:
     shape = _LOOPED_SHAPES[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
     if row["row_start"] != "vector":
         shape = _LOOPED_UNALIGNED
-    return _trial(row["input"], row["orientation"], shape, workgroups=3, skip=True)
+    loads = "plain" if row["name"].endswith("_plain") else "alternate"
+    return _trial(row["input"], row["orientation"], shape, loads, workgroups=3, skip=True)
 
 
 def _representative() -> Iterator[Trial]:
@@ -74,6 +104,8 @@ def _representative() -> Iterator[Trial]:
         for orientation in _ORIENTATIONS:
             for shape in (*_SHAPES, *(_SHAPES_NT if orientation == "nt" else ())):
                 yield _trial(name, orientation, shape)
+    for shape in _SHAPES_OF_TWINS:
+        yield _trial("bf16", "nt", shape, "plain")
 
 
 def _run_batch(batch: int, m: int, n: int, k: int, anywhere: bool, orientation: str, dtype: torch.dtype):

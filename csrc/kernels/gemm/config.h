@@ -34,6 +34,7 @@ struct GemmConfig {
     int in_registers;  // K tiles on their way through registers, where they take that way
     LoadOrder load_order;
 
+    constexpr bool operator==(const GemmConfig&) const = default;
     constexpr bool a_is_transposed() const {
         return orientation == Orientation::tn || orientation == Orientation::tt;
     }

@@ -271,13 +271,23 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
     return result;
 }
 
+// Is there a row that differs in nothing but the order of loads, which is the one asked for?
+bool is_other_twin(const GemmVariant& variant, const Problem& problem) {
+    if (variant.config.load_order == problem.load_order) return false;
+    GemmConfig wanted = variant.config;
+    wanted.load_order = problem.load_order;
+    for (const GemmVariant& other : variants<kinds::gemm>)
+        if (other.config == wanted && suits(other, problem)) return true;
+    return false;
+}
+
 Plan plan(const Problem& problem) {
     check(problem);
     const GemmVariant* best = nullptr;
     int best_splits = 1;
     double best_clocks = 0;
     for (const GemmVariant& variant : variants<kinds::gemm>) {
-        if (!suits(variant, problem)) continue;
+        if (!suits(variant, problem) || is_other_twin(variant, problem)) continue;
         const int64_t k_tiles = divide_up(problem.k, variant.config.tile_k);
         const int64_t tiles = divide_up(problem.m, variant.config.tile_m) *
                               divide_up(problem.n, variant.config.tile_n) * problem.batch;

@@ -29,6 +29,7 @@ struct Problem {
     Matrix a, b, c;
     const void* bias = nullptr;
     ElementType bias_type = ElementType::bf16;
+    LoadOrder load_order = LoadOrder::alternate;  // of two rows that differ in nothing else, which to take
 };
 
 using GemmVariant = Row<kinds::gemm>;
