@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hipkittens import _installation, _timing, operations
+from hipkittens import _code_object, _installation, _timing, operations
 from hipkittens.operations._tables import DEVICES
 from hipkittens.profiling import bench
 from hipkittens.profiling.listing import listing
@@ -93,10 +93,11 @@ class Entry:
 
 @functools.cache
 def _code_objects(target: str) -> dict[str, str]:
-    """sha256 of the code object of each kernel."""
+    """sha256 of what a GPU loads of each kernel's code object: a renaming in the source changes line tables only."""
+    pack = _installation.pack(target)
     return {
-        kernel["symbol"]: entry["sha256"]
-        for entry in _installation.pack(target).entries
+        kernel["symbol"]: _code_object.loaded_sha256(pack.image(entry))
+        for entry in pack.entries
         for kernel in entry["kernels"]
     }
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 
 NOTE_AMDGPU_METADATA = 32  # NT_AMDGPU_METADATA: msgpack
@@ -80,6 +81,20 @@ def metadata(image: bytes) -> dict:
                 return unpack_msgpack(image[data_at : data_at + data_bytes])[0]
             at = data_at + (data_bytes + 3) // 4 * 4
     raise ValueError("no AMDGPU metadata note")
+
+
+def loaded_sha256(image: bytes) -> str:
+    """sha256 of what a GPU loads of an ELF64 code object: all but line tables, symbols and the file's own headers."""
+    section_headers = struct.unpack_from("<Q", image, 0x28)[0]
+    entry_bytes, count = struct.unpack_from("<HH", image, 0x3A)
+    digest = hashlib.sha256()
+    for number in range(count):
+        _, kind, flags, _, offset, size = struct.unpack_from(
+            "<IIQQQQ", image, section_headers + number * entry_bytes
+        )
+        if flags & 2 and kind != 8:  # SHF_ALLOC, but for SHT_NOBITS
+            digest.update(image[offset : offset + size])
+    return digest.hexdigest()
 
 
 def describe_kernels(image: bytes) -> list[dict]:

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from hipkittens import _code_object
 from tests.device_compiler import assemble, compile_hip
 from tests.host_build import SANITIZERS, build, sources_of
 
@@ -277,3 +278,16 @@ def test_damaged_files_never_crash_for_long(program, tmp_path, seed):
     path.write_bytes(compile_hip(SOURCE, "gfx950") if seed % 2 else hand_written())
     done = subprocess.run([program, "mutate", path, str(seed), "200000"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_what_is_loaded_does_not_know_the_lines():
+    """Two sources that differ in empty lines make other files and the same code; another constant makes other code."""
+
+    def build(before: str, constant: int) -> bytes:
+        source = before + f'extern "C" __global__ void scale(uint* x) {{ x[thread_id()] *= {constant}; }}'
+        return compile_hip(source, "gfx942", ("-gline-tables-only", "-fuse-cuid=none"))
+
+    plain, moved, other = build("", 3), build("\n\n\n", 3), build("", 5)
+    assert plain != moved
+    assert _code_object.loaded_sha256(plain) == _code_object.loaded_sha256(moved)
+    assert _code_object.loaded_sha256(plain) != _code_object.loaded_sha256(other)
