@@ -57,10 +57,14 @@ def _trial_of(kernel: Kernel) -> Trial:
     backward = kernel.kind != "forward"
     size = int(row.get("head_dim", 64))
     shape = (2, 500, 80, 8, size) if large else (2, 204, 2, 1, size)
+    keys = None
     if row.get("query_rows") == "of_group":  # few queries: their heads share the keys
-        shape = (2, 13, 6, 2, size)
-    call = partial(_run, DTYPES[name], shape, backward, dropout_p=0.1 * dropout)
-    title = "attention B{} N{} H{} Hkv{} D{} {}".format(*shape, name) + " dropout" * dropout
+        shape, keys = (2, 13, 6, 2, size), 204
+    call = partial(_run, DTYPES[name], shape, backward, keys, dropout_p=0.1 * dropout)
+    lengths = f"{shape[1]}" + f"x{keys}" * (keys is not None)
+    title = (
+        f"attention B{shape[0]} N{lengths} H{shape[2]} Hkv{shape[3]} D{size} {name}" + " dropout" * dropout
+    )
     return Trial(title, call, 3 if large else 16, skip=not backward)
 
 
