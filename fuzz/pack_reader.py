@@ -92,8 +92,9 @@ def seeds() -> dict[str, bytes]:
         "stream_sha256": hashlib.sha256(STREAM).hexdigest(),
         "objects": [
             {"name": "a", "offset": 0, "bytes": len(image), "sha256": hashlib.sha256(image).hexdigest(),
-             "kernels": [{"symbol": "a_kernel"}]}
+             "operation": "an_operation", "configuration": {"kind": "a_kind"}, "kernels": [{"symbol": "a_kernel"}]}
         ],
+        "arguments": {"an_operation.a_kind": []},
     }  # fmt: skip
     text = json.dumps(index).encode()
     whole = (

@@ -28,6 +28,8 @@ def _what_is_wrong(index: Any) -> str:
         return "it is no object"
     if index.get("format") != 1:
         return f"format {index.get('format')}, this version reads 1"
+    if not isinstance(index.get("arguments"), dict):
+        return "arguments is missing or no object"
 
     def is_size(value: Any) -> bool:
         return isinstance(value, int) and 0 <= value <= _MOST_STREAM_BYTES
@@ -47,6 +49,10 @@ def _what_is_wrong(index: Any) -> str:
             and all(isinstance(k, dict) and isinstance(k.get("symbol"), str) for k in entry["kernels"])
         ):
             return f"name, sha256, offset, bytes or kernels of object {number} is missing or impossible"
+        configuration = entry.get("configuration")
+        kind = configuration.get("kind") if isinstance(configuration, dict) else None
+        if f"{entry.get('operation')}.{kind}" not in index["arguments"]:
+            return f"arguments has no fields for object {number}"
     return ""
 
 

@@ -123,9 +123,20 @@ def test_no_file_for_leftovers():
     assert not wrong
 
 
-def test_builtins_stay_in_one_file():
+def test_device_code_is_in_files_of_300_lines():
+    long = {
+        path.relative_to(CSRC).as_posix(): length
+        for folder in ("tiles", "kernels")
+        for path in (CSRC / folder).rglob("*.h")
+        if (length := len(path.read_text().splitlines())) > 300
+    }
+    assert not long
+
+
+def test_builtins_stay_in_the_files_of_intrinsics():
     users = [path.relative_to(CSRC).as_posix() for path in SOURCES if "__builtin_amdgcn" in path.read_text()]
-    assert users == ["tiles/intrinsics.h"]
+    kinds = ("lane", "matrix", "memory", "wave")
+    assert users == [f"tiles/{kind}_intrinsics.h" for kind in kinds]
 
 
 def test_no_source_uses_a_header_of_torch_or_python():

@@ -66,7 +66,7 @@ def racing_module(target):
   ds_read_b32 v3, v2
   s_waitcnt lgkmcnt(0)
 """
-    sizes = {"name": "racing", "lds_bytes": 1024, "private_bytes": 0, "uses_private": 0}
+    sizes = {"name": "racing", "lds_bytes": 1024, "private_bytes": 0, "tg_split": 0, "uses_private": 0}
     text = HEADER.format(target=target) + KERNEL.format(body=body, **sizes)
     text += ".amdgpu_metadata\namdhsa.version: [1, 2]\namdhsa.kernels:" + METADATA.format(**sizes)
     return assemble(text + ".end_amdgpu_metadata\n", target)

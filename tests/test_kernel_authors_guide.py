@@ -93,7 +93,7 @@ def test_a_fault_names_the_line_of_the_kernel(folder):
     with (
         hipkittens.simulate("gfx950"),
         pytest.raises(
-            RuntimeError, match=rf"\(tiles/intrinsics.h:\d+, called from softmax.cpp:{stored + 1}\)"
+            RuntimeError, match=rf"\(tiles/memory_intrinsics.h:\d+, called from softmax.cpp:{stored + 1}\)"
         ),
     ):
         kernel(x, out, 70, 257, x.stride(0), 1.0, grid=2, block=256)

@@ -17,6 +17,7 @@
 #include "tile_source.h"
 // Loads and stores.
 #include "load_global_to_shared.h"
+#include "load_global_to_shared_transposed.h"
 #include "load_shared_to_register.h"
 #include "move_global_register.h"
 #include "output_stager.h"

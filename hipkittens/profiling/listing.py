@@ -64,7 +64,7 @@ class Line:
 
     @property
     def place(self) -> str:
-        """Both lines in words, such as "csrc/tiles/intrinsics.h:98, called from softmax.cpp:21"; or ""."""
+        """Both lines in words, such as "csrc/tiles/memory_intrinsics.h:98, called from softmax.cpp:21"; or ""."""
         return self.source + f", called from {self.called_from}" * bool(self.called_from)
 
     @property

@@ -1,0 +1,162 @@
+// tiles/load_global_to_shared_transposed.h: a workgroup fills a shared tile with the transpose of a window of a matrix.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "load_global_to_shared.h"
+
+namespace kittens {
+
+// As global_to_shared, for a tile that is the transpose of its window: a thread takes 8 (if there are too few blocks for
+// all threads, 4) columns of 4 rows of the window and writes as many runs of 4. gfx942 reads transposed
+// operands this way; gfx950 has ds_read_b64_tr_b16 instead.
+template <class Tile, int Threads, Fill fill, int sets = 1>
+struct global_to_shared_transposed {
+    using T = typename Tile::element;
+    static_assert(is_16bit<T> && fill != Fill::direct, "16-bit elements through registers");
+    static constexpr int block_rows = 4;
+    static constexpr int block_cols = Tile::bytes / (block_rows * 8 * 2) >= Threads ? 8 : 4;
+    using Row = vec<uint32_t, block_cols / 2>;
+    static constexpr int row_blocks = Tile::cols / block_rows, col_blocks = Tile::rows / block_cols;
+    static constexpr int blocks = row_blocks * col_blocks;
+    static constexpr int passes = (blocks + Threads - 1) / Threads;
+    static constexpr int loads_per_wave = passes * block_rows;
+    static_assert(blocks % wave_lanes == 0, "a tile is filled by whole waves");
+
+    uint32_t offsets[passes];
+    uint32_t row_step;
+    Row data[sets][passes][block_rows];
+
+    // Sixteen neighbouring lanes, one phase of ds_write_b64, take 8 column blocks and two neighbouring row
+    // blocks: with the swizzle rows_written_in_runs they meet all 32 banks, and memory is read in pieces of
+    // 128 (64) bytes.
+    static constexpr int lane_cols = col_blocks < 8 ? col_blocks : 8;
+    KITTENS_DEVICE static Coordinate block_of(int index) {
+        const int rest = index / (lane_cols * 2);
+        return {(rest / (col_blocks / lane_cols) * 2 + index / lane_cols % 2) * block_rows,
+                (rest % (col_blocks / lane_cols) * lane_cols + index % lane_cols) * block_cols};
+    }
+    KITTENS_DEVICE bool active(int pass, int thread) const {
+        return (pass + 1) * Threads <= blocks || pass * Threads + thread < blocks;
+    }
+
+    KITTENS_DEVICE void init_offsets(int64_t row_bytes, int first_row = 0, int first_col = 0) {
+        const int thread = thread_id();
+        row_step = static_cast<uint32_t>(row_bytes);
+#pragma unroll
+        for (int pass = 0; pass < passes; ++pass) {
+            const Coordinate block = block_of(pass * Threads + thread);
+            offsets[pass] = (first_row + block.row) * row_step + (first_col + block.col) * sizeof(T);
+        }
+    }
+    KITTENS_DEVICE static buffer prepared(buffer source) { return source; }
+    template <int set = 0>
+    KITTENS_DEVICE void issue_prepared(buffer source, Tile tile) {
+        issue<set>(source, tile);
+    }
+    template <int set = 0>
+    KITTENS_DEVICE void issue(buffer source, Tile) {
+        issue_where<set>(source, [](int, int) { return true; });
+    }
+    template <int set = 0>
+    KITTENS_DEVICE void issue_valid(buffer source, Tile, int valid_rows, int valid_cols) {
+        issue_where<set>(source, [=](int row, int col) { return row < valid_rows && col < valid_cols; });
+    }
+    template <int set, class Valid>
+    KITTENS_DEVICE void issue_where(buffer source, const Valid& valid) {
+        const int thread = thread_id();
+#pragma unroll
+        for (int pass = 0; pass < passes; ++pass)
+            if (active(pass, thread)) {
+                const Coordinate block = block_of(pass * Threads + thread);
+#pragma unroll
+                for (int i = 0; i < block_rows; ++i) {
+                    const uint32_t offset =
+                        valid(block.row + i, block.col) ? offsets[pass] + i * row_step : out_of_range;
+                    data[set][pass][i] = load_elements<T, Row, fill>(source, offset);
+                }
+            }
+    }
+    template <int set = 0>
+    KITTENS_DEVICE void commit(Tile tile) const {
+        for_each_index<commit_items>([&](auto piece) { commit_item<piece.value, set>(tile); });
+    }
+
+    // One load, and one run, at a time.
+    static constexpr int issue_items = loads_per_wave, commit_items = passes * block_cols;
+    template <int piece, int set = 0>
+    KITTENS_DEVICE void issue_item(buffer source) {
+        static_assert(fill == Fill::registers);
+        constexpr int pass = piece / block_rows, i = piece % block_rows;
+        if (active(pass, thread_id()))
+            data[set][pass][i] = buffer_load<Row>(source, offsets[pass] + i * row_step);
+    }
+    template <int piece, int set = 0>
+    KITTENS_DEVICE void commit_item(Tile tile) const {
+        constexpr int pass = piece / block_cols, j = piece % block_cols;
+        const int thread = thread_id();
+        if (!active(pass, thread)) return;
+        const Coordinate block = block_of(pass * Threads + thread);
+        const uint32_t halves = j % 2 ? 0x07060302 : 0x05040100;
+        const Row(&rows)[block_rows] = data[set][pass];
+        const vec<uint32_t, 2> run = {permute_bytes(rows[1][j / 2], rows[0][j / 2], halves),
+                                      permute_bytes(rows[3][j / 2], rows[2][j / 2], halves)};
+        lds_write(run, tile.data + stepped_offset<Tile>(Tile::offset(block.col, block.row), j, 0));
+    }
+};
+
+// A matrix twice in LDS from one load of it, row-major and transposed: a thread takes 8 columns of 4 rows. Row r of the
+// window is row `Place`(r) of the row-major tile; neighbours of every 4 stay neighbours.
+template <class RowMajor, class Transposed, int Threads, int (*Place)(int)>
+struct global_to_shared_both_ways {
+    using T = typename RowMajor::element;
+    using Blocks = global_to_shared_transposed<Transposed, Threads, Fill::registers>;
+    static constexpr int rows = Blocks::block_rows, cols = 8;
+    static_assert(Blocks::passes == 1 && Blocks::block_cols == cols && Blocks::blocks == Threads,
+                  "a block of each thread");
+    static_assert(RowMajor::rows == Transposed::cols && RowMajor::cols == Transposed::rows && Place(3) == 3);
+
+    uint32_t offsets[rows];
+    uint32_t row_major_offset, transposed_offset[2], halves[2];
+    vec<uint32_t, 4> data[rows];
+    vec<uint32_t, 2> runs[cols];
+    // Two rows of the transposed tile fill a window of banks, and lanes write rows 8 apart: every other one takes the odd column
+    // of two when its neighbours take the even one, or they would meet in one half.
+    static constexpr bool alternates = Transposed::key(1) == 0;
+
+    // thread: 0 .. Threads-1. Columns from valid_cols on read as zero.
+    KITTENS_DEVICE void init_offsets(int thread, int64_t row_bytes, int valid_cols) {
+        const Coordinate block = Blocks::block_of(thread);
+#pragma unroll
+        for (int i = 0; i < rows; ++i)
+            offsets[i] = block.col < valid_cols
+                             ? (block.row + i) * static_cast<uint32_t>(row_bytes) + block.col * sizeof(T)
+                             : out_of_range;
+        row_major_offset = RowMajor::offset(Place(block.row), block.col);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int odd = alternates ? (i ^ block.col / cols) & 1 : i;
+            transposed_offset[i] = Transposed::offset(block.col + odd, block.row);
+            halves[i] = odd ? 0x07060302 : 0x05040100;
+        }
+    }
+    template <int row>
+    KITTENS_DEVICE void issue(buffer source) {
+        data[row] = buffer_load<vec<uint32_t, 4>>(source, offsets[row]);
+    }
+    template <int row>
+    KITTENS_DEVICE void commit_row(RowMajor tile) const {
+        lds_write(data[row], tile.data + stepped_offset<RowMajor>(row_major_offset, row, 0));
+    }
+    // Column `col` of the rows, or the other one of two; after all of them the rows may be replaced.
+    template <int col>
+    KITTENS_DEVICE void turn() {
+        runs[col] = {permute_bytes(data[1][col / 2], data[0][col / 2], halves[col % 2]),
+                     permute_bytes(data[3][col / 2], data[2][col / 2], halves[col % 2])};
+        materialize(runs[col]);
+    }
+    template <int col>
+    KITTENS_DEVICE void commit_column(Transposed tile) const {
+        lds_write(runs[col], tile.data + stepped_offset<Transposed>(transposed_offset[col % 2], col & ~1, 0));
+    }
+};
+
+}  // namespace kittens
