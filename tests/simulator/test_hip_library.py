@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -573,3 +574,30 @@ def test_settings_are_checked():
         assert f"{field} is {value}; allowed are" in library().hipkittens_last_error().decode()
     library().hipkittens_get_settings(ctypes.byref(settings))
     assert bytes(settings) == bytes(before)
+
+
+def test_what_a_pool_reserves_is_filled_on_first_touch():
+    """Under checks fresh memory holds a pattern; a library that reserves most of the device may not take the host's."""
+    program = """
+import ctypes, resource
+from tests.simulated_device import Settings, library
+lib, settings, pointer = library(), Settings(), ctypes.c_void_p()
+lib.hipkittens_get_settings(ctypes.byref(settings))
+settings.poison = 1
+assert lib.hipkittens_set_settings(ctypes.byref(settings)) == 0
+size = 150 << 30
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert lib.hipMalloc(ctypes.byref(pointer), ctypes.c_size_t(size)) == 0
+word = ctypes.c_uint32.from_address
+fresh = {word(pointer.value + at).value for at in (0, 4, (64 << 20) - 4, 64 << 20, size // 2, size - 4)}
+assert len(fresh) == 1 and fresh != {0}, fresh
+word(pointer.value + size // 2).value = 7
+assert word(pointer.value + size // 2).value == 7 and word(pointer.value + size // 2 + (64 << 20)).value in fresh
+assert lib.hipFree(pointer) == 0
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024, "MiB")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[0]) < 1024
