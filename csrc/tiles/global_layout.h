@@ -1,4 +1,4 @@
-// tiles/global_layout.h: gl, a tensor in device memory, and the buffer windows that tiles are loaded through.
+// tiles/global_layout.h: matrices in device memory, and the buffer windows that tiles are loaded through.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "intrinsics.h"
@@ -39,18 +39,6 @@ struct global_matrix {
         const int64_t begin = (row * row_stride + col) * static_cast<int64_t>(sizeof(T));
         const int64_t end = ((rows - 1) * row_stride + cols) * static_cast<int64_t>(sizeof(T));
         return {reinterpret_cast<const char*>(data) + begin, end - begin};
-    }
-};
-
-// A tensor of up to four dimensions with run-time extents and strides (in elements).
-template <class T>
-struct gl {
-    T* data;
-    int batch, depth, rows, cols;
-    int64_t batch_stride, depth_stride, row_stride;
-
-    KITTENS_DEVICE global_matrix<T> matrix(int64_t batch_index, int64_t depth_index) const {
-        return {data + batch_index * batch_stride + depth_index * depth_stride, row_stride, rows, cols};
     }
 };
 

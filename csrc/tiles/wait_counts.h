@@ -46,8 +46,6 @@ struct load_pipeline {
         });
         return count;
     }
-    // The same before the first turn, when all that the turns before it would have issued has been.
-    constexpr int in_flight_before_loop(int until_next = 1) const { return in_flight(slots - 1, until_next); }
 
   private:
     template <class Use>
