@@ -18,6 +18,7 @@ from ._supported import Support, supported
 from ._timing import timing
 from .attention import attention, attention_varlen
 from .gemm import linear, matmul
+from .loss import cross_entropy, linear_cross_entropy
 from .norm import layer_norm, rms_norm
 from .operations.gated_activation import gated_activation
 from .rotary import rotary, rotary_qk
@@ -37,10 +38,12 @@ __all__ = [
     "Support",
     "attention",
     "attention_varlen",
+    "cross_entropy",
     "gated_activation",
     "info",
     "layer_norm",
     "linear",
+    "linear_cross_entropy",
     "matmul",
     "patch",
     "patched",

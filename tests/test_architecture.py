@@ -36,6 +36,7 @@ ALLOWED = {
         "kernels/device_shape.h",
         "kernels/launch.h",
         "kernels/element_type.h",
+        "kernels/strided_rows.h",
     ],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)

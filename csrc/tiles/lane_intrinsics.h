@@ -66,6 +66,20 @@ KITTENS_DEVICE float sum_of_lanes(float value) {
     value += moved_or_zero<0x143>(value);
     return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, value), 63));
 }
+// The maxima likewise. A DPP move into another row leaves zeros where it has no source, so the rows are read as scalars.
+KITTENS_DEVICE float maximum_of_16_lanes(float value) {
+    value = __builtin_fmaxf(value, rotate_in_16<8>(value));
+    value = __builtin_fmaxf(value, rotate_in_16<4>(value));
+    value = __builtin_fmaxf(value, rotate_in_16<2>(value));
+    return __builtin_fmaxf(value, rotate_in_16<1>(value));
+}
+KITTENS_DEVICE float maximum_of_lanes(float value) {
+    value = maximum_of_16_lanes(value);
+    const auto of_row = [&](int lane) {
+        return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, value), lane));
+    };
+    return __builtin_fmaxf(__builtin_fmaxf(of_row(0), of_row(16)), __builtin_fmaxf(of_row(32), of_row(48)));
+}
 // In every 4 lanes, the values of lanes First, Second, Third and Fourth of them (DPP quad_perm).
 template <int First, int Second, int Third, int Fourth, class T>
 KITTENS_DEVICE T permute_in_4(T value) {

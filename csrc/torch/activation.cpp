@@ -36,20 +36,14 @@ std::vector<int64_t> result_sizes(const Tensor& x, const std::string& where) {
     return sizes;
 }
 
-StridedRows described(const Tensor& tensor, const std::array<int64_t, 3>& strides) {
-    return {tensor.data(), strides[2], strides[1], strides[0]};
-}
-
 // All arguments but dy.
 activation::GatedArguments arguments_of(const Tensor& x, const Tensor& result, const RowView& view,
                                         const std::vector<Tensor*>& tensors) {
     const int64_t columns = x.sizes().back() / 2;
-    const auto& sizes = view.sizes();
     activation::GatedArguments arguments{};
-    arguments.x = described(x, view.strides(0));
+    arguments.x = view.rows(x, 0);
     arguments.result = result.data();
-    arguments.rows = {static_cast<uint32_t>(sizes[0] * sizes[1] * sizes[2]), static_cast<uint32_t>(sizes[1]),
-                      static_cast<uint32_t>(sizes[0])};
+    arguments.rows = view.counts();
     arguments.columns = static_cast<uint32_t>(columns);
     arguments.aligned = columns * size_of(element_type(view.dtype())) % 4 == 0 && view.aligned(tensors);
     return arguments;
@@ -96,7 +90,7 @@ void gated_activation_backward(StableIValue* stack, uint64_t argument_count, uin
         const std::vector<Tensor*> tensors = {&x, &dy};
         const RowView view(tensors, dtype);
         auto arguments = arguments_of(x, dx, view, tensors);
-        arguments.dy = described(dy, view.strides(1));
+        arguments.dy = view.rows(dy, 1);
         const runtime::Region regions[] = {{x.data(), x.extent_bytes(dtype), "x", false},
                                            {dy.data(), dy.extent_bytes(dtype), "dy", false},
                                            {dx.data(), dx.extent_bytes(dtype), "dx", true}};

@@ -5,6 +5,7 @@
 #include <array>
 #include <vector>
 
+#include "kernels/strided_rows.h"
 #include "torch/tensor.h"
 
 namespace hipkittens::torch_binding {
@@ -21,6 +22,15 @@ class RowView {
     // Both innermost first.
     const std::array<int64_t, 3>& sizes() const { return sizes_; }
     const std::array<int64_t, 3>& strides(size_t position) const { return strides_[position]; }
+    // As kernels are passed them.
+    RowCounts counts() const {
+        return {static_cast<uint32_t>(sizes_[0] * sizes_[1] * sizes_[2]), static_cast<uint32_t>(sizes_[1]),
+                static_cast<uint32_t>(sizes_[0])};
+    }
+    StridedRows rows(const Tensor& tensor, size_t position) const {
+        const auto& strides = strides_[position];
+        return {tensor.data(), strides[2], strides[1], strides[0]};
+    }
     // Rows begin on 4 bytes, in all tensors.
     bool aligned(const std::vector<Tensor*>& tensors) const;
 

@@ -1,0 +1,190 @@
+// kernels/loss/kernels.h: the device code of each kind of rows.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../../tiles/row_chunk.h"
+#include "../../tiles/row_reduction.h"
+#include "../../tiles/transcendental.h"
+#include "../element_of.h"
+#include "kinds.h"
+
+namespace hipkittens::loss {
+
+using kittens::buffer;
+using kittens::eight;
+
+// Of a logit after the cap: the value, and its derivative.
+struct Capped {
+    float value, slope;
+};
+template <bool plain>
+KITTENS_DEVICE Capped capped(float logit, float softcap) {
+    if (plain || softcap == 0) return {logit, 1};
+    const float tangent = kittens::hyperbolic_tangent(logit / softcap);
+    return {softcap * tangent, __builtin_fmaf(-tangent, tangent, 1.0f)};
+}
+
+// What a lane has seen of its row: the largest value and, relative to it, the sum of e^x and of x e^x.
+template <bool accurate, bool with_products>
+struct OnlineSoftmax {
+    float maximum = -__builtin_inff(), sum = 0, products = 0;
+
+    // Nothing is subtracted while every value is -infinity.
+    KITTENS_DEVICE static float offset(float maximum) {
+        return maximum == -__builtin_inff() ? 0.0f : maximum;
+    }
+    KITTENS_DEVICE void rise_to(float higher) {
+        const float step = maximum - offset(higher), factor = kittens::exponential<accurate>(step);
+        // Where the factor is 0 the step may be infinite.
+        if (with_products) products = factor == 0 ? 0.0f : factor * __builtin_fmaf(step, sum, products);
+        sum *= factor;
+        maximum = higher;
+    }
+    KITTENS_DEVICE void add(eight values) {
+        float higher = maximum;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) higher = kittens::larger(higher, values[i]);
+        rise_to(higher);
+        const float largest = offset(maximum);
+        eight powers;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const float below = values[i] - largest;
+            powers[i] = kittens::exponential<accurate>(below);
+            if (with_products) products += powers[i] == 0 ? 0.0f : below * powers[i];
+        }
+        sum += ((powers[0] + powers[1]) + (powers[2] + powers[3])) +
+               ((powers[4] + powers[5]) + (powers[6] + powers[7]));
+    }
+};
+
+template <CrossEntropyConfig config>
+struct CrossEntropyKernel {
+    using T = typename element_of<config.element>::value;
+    using Reduction = kittens::RowReduction<waves>;
+    static constexpr bool accurate = !kittens::is_16bit<T>, plain = config.plain;
+    static constexpr int threads = loss::threads, waves_per_simd = 4, lds_bytes = Reduction::lds_bytes;
+    // Vectors of 8 elements that a thread has in flight.
+    static constexpr int vectors = plain ? 4 : 1;
+
+    // visit(column, eight logits): the thread's share of a row; what lies behind the end is 0.
+    template <class Visit>
+    KITTENS_DEVICE static void sweep(const buffer& row, const CrossEntropyArguments& arguments,
+                                     const Visit& visit) {
+        constexpr uint32_t step = threads * 8;
+        for (uint32_t first = 0; first < arguments.columns; first += vectors * step) {
+            const uint32_t column = first + kittens::thread_id() * 8;
+            if constexpr (plain) {
+                kittens::raw_eight<T> loaded[vectors];
+                kittens::load_raw_row<T>(loaded, row, column * sizeof(T), step * sizeof(T));
+#pragma unroll
+                for (int n = 0; n < vectors; ++n) visit(column + n * step, kittens::widened(loaded[n]));
+            } else {
+                visit(column, kittens::load_eight<T>(row, column, arguments.wide));
+            }
+        }
+    }
+
+    KITTENS_DEVICE static void run(const CrossEntropyArguments& arguments, kittens::shared_byte* lds) {
+        const uint32_t row = kittens::workgroup_id_x(), row_bytes = arguments.columns * sizeof(T);
+        const int64_t target = arguments.target[row];
+        const bool ignored = target == arguments.ignore_index;
+        const buffer logits = {static_cast<const char*>(arguments.logits.data) +
+                                   arguments.logits.offset(row, arguments.rows) * int64_t(sizeof(T)),
+                               ignored ? 0 : row_bytes};
+        Statistics statistics{};
+        if (!arguments.loss) {
+            statistics = {arguments.maximum[row], arguments.sum[row]};
+        } else if (!ignored) {
+            statistics = losses(arguments, logits, target, row, lds);
+        } else if (kittens::thread_id() == 0) {
+            arguments.loss[row] = arguments.maximum[row] = arguments.sum[row] = 0;
+            if (!plain && arguments.entropy) arguments.entropy[row] = 0;
+        }
+        if (!arguments.gradient) return;
+        const buffer gradient = {
+            static_cast<const char*>(arguments.gradient) + static_cast<int64_t>(row) * row_bytes, row_bytes};
+        if (ignored)
+            sweep(logits, arguments, [&](uint32_t column, eight) {
+                kittens::store_eight<T>(eight(0.0f), gradient, column, plain || arguments.wide);
+            });
+        else
+            write_gradient(arguments, logits, gradient, target, row, statistics);
+    }
+
+    struct Statistics {
+        float maximum, sum;
+        KITTENS_DEVICE float lse() const { return maximum + kittens::natural_logarithm(sum); }
+    };
+    // Of the row; writes them, the loss and the entropy.
+    KITTENS_DEVICE static Statistics losses(const CrossEntropyArguments& arguments, const buffer& logits,
+                                            int64_t target, uint32_t row, kittens::shared_byte* lds) {
+        const uint32_t columns = arguments.columns;
+        OnlineSoftmax<accurate, !plain> online;
+        float total = 0, of_target = 0;
+        sweep(logits, arguments, [&](uint32_t column, eight values) {
+            const uint32_t position = static_cast<uint32_t>(target) - column;
+#pragma unroll
+            for (uint32_t i = 0; i < 8; ++i) {
+                values[i] = capped<plain>(values[i], arguments.softcap).value;
+                if (!plain) total += values[i];
+                if (position == i) of_target = values[i];
+                // A chunk of a wide row is whole.
+                if (column + (plain ? 0 : i) >= columns) values[i] = -__builtin_inff();
+            }
+            online.add(values);
+        });
+        Reduction reduction(lds);
+        online.rise_to(reduction.maximum(online.maximum));
+        float sums[2] = {online.sum, of_target}, others[2] = {online.products, total};
+        reduction.sum(sums);
+        if (!plain) reduction.sum(others);
+        const float logarithm = kittens::natural_logarithm(sums[0]);
+        const Statistics statistics = {online.maximum, sums[0]};
+        if (kittens::thread_id() == 0) {
+            // A target outside of the row has no loss.
+            const bool there = static_cast<uint64_t>(target) < columns;
+            float result = there ? (online.maximum - sums[1]) + logarithm : __builtin_nanf("");
+            if (!plain && arguments.label_smoothing > 0)
+                result +=
+                    arguments.label_smoothing * (sums[1] - others[1] / static_cast<float>(arguments.classes));
+            const float lse = statistics.lse();
+            arguments.loss[row] = __builtin_fmaf(arguments.z_loss * lse, lse, result);
+            arguments.maximum[row] = statistics.maximum;
+            arguments.sum[row] = statistics.sum;
+            if (!plain && arguments.entropy) arguments.entropy[row] = logarithm - others[0] / sums[0];
+        }
+        return statistics;
+    }
+
+    KITTENS_DEVICE static void write_gradient(const CrossEntropyArguments& arguments, const buffer& logits,
+                                              const buffer& gradient, int64_t target, uint32_t row,
+                                              const Statistics& statistics) {
+        const float dloss = arguments.dloss[row * arguments.dloss_step];
+        const float dentropy =
+            !plain && arguments.dentropy ? arguments.dentropy[row * arguments.dentropy_step] : 0;
+        const float entropy = dentropy != 0 ? arguments.entropy[row] : 0;
+        const float inverse = 1 / statistics.sum, logarithm = kittens::natural_logarithm(statistics.sum);
+        const float of_power = dloss * __builtin_fmaf(2 * arguments.z_loss, statistics.lse(), 1.0f);
+        const float of_each = -dloss * arguments.label_smoothing / static_cast<float>(arguments.classes);
+        const float of_target = -dloss * (1 - arguments.label_smoothing);
+        sweep(logits, arguments, [&](uint32_t column, eight values) {
+            const uint32_t position = static_cast<uint32_t>(target) - column;
+            eight result;
+#pragma unroll
+            for (uint32_t i = 0; i < 8; ++i) {
+                const Capped x = capped<plain>(values[i], arguments.softcap);
+                const float below = x.value - statistics.maximum;
+                const float power = kittens::exponential<accurate>(below) * inverse;
+                float sum = of_power * power;
+                if (!plain) sum += of_each;
+                if (position == i) sum += of_target;
+                if (!plain && power != 0)
+                    sum = __builtin_fmaf(-dentropy * power, below - logarithm + entropy, sum);
+                result[i] = sum * x.slope;
+            }
+            kittens::store_eight<T>(result, gradient, column, plain || arguments.wide);
+        });
+    }
+};
+
+}  // namespace hipkittens::loss

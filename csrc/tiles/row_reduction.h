@@ -1,0 +1,74 @@
+// tiles/row_reduction.h: sums and maxima over the lanes and waves that share a row.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "intrinsics.h"
+
+namespace kittens {
+
+struct Sum {
+    static constexpr float identity = 0.0f;
+    KITTENS_DEVICE static float combine(float a, float b) { return a + b; }
+    KITTENS_DEVICE static float of_16_lanes(float value) { return sum_of_16_lanes(value); }
+    KITTENS_DEVICE static float of_lanes(float value) { return sum_of_lanes(value); }
+};
+// NaN counts as the smallest value.
+struct Maximum {
+    static constexpr float identity = -__builtin_inff();
+    KITTENS_DEVICE static float combine(float a, float b) { return larger(a, b); }
+    KITTENS_DEVICE static float of_16_lanes(float value) { return maximum_of_16_lanes(value); }
+    KITTENS_DEVICE static float of_lanes(float value) { return maximum_of_lanes(value); }
+};
+
+// Called by all lanes and waves of a row together, with one barrier in each call; the same bits in each lane. LDS is double-buffered:
+// the barrier of the call between orders the reuse of a buffer behind its reads.
+template <int waves, int lanes = 64>
+class RowReduction {
+    static_assert(lanes == 64 || (lanes == 16 && waves == 1));
+    shared_byte* lds_;
+    int buffer_ = 0;
+
+  public:
+    static constexpr int most = 2, lds_bytes = waves > 1 ? 2 * most * waves * 4 : 4;
+
+    KITTENS_DEVICE explicit RowReduction(shared_byte* lds) : lds_(lds) {}
+
+    template <class Operation, int Count>
+    KITTENS_DEVICE void reduce(float (&values)[Count]) {
+        static_assert(Count <= most);
+#pragma unroll
+        for (float& value : values)
+            value = lanes == 16 ? Operation::of_16_lanes(value) : Operation::of_lanes(value);
+        if constexpr (waves > 1) {
+            shared_byte* place = lds_ + buffer_ * (most * waves * 4);
+            buffer_ ^= 1;
+#pragma unroll
+            for (int i = 0; i < Count; ++i)  // every lane the same value to the same address
+                lds_write(values[i], place + (i * waves + wave_id()) * 4);
+            barrier();
+#pragma unroll
+            for (int i = 0; i < Count; ++i) {
+                values[i] = Operation::identity;
+#pragma unroll
+                for (int wave = 0; wave < waves; ++wave)
+                    values[i] =
+                        Operation::combine(values[i], lds_read<float>(place + (i * waves + wave) * 4));
+            }
+        }
+    }
+    template <int Count>
+    KITTENS_DEVICE void sum(float (&values)[Count]) {
+        reduce<Sum>(values);
+    }
+    KITTENS_DEVICE float sum(float value) {
+        float values[1] = {value};
+        reduce<Sum>(values);
+        return values[0];
+    }
+    KITTENS_DEVICE float maximum(float value) {
+        float values[1] = {value};
+        reduce<Maximum>(values);
+        return values[0];
+    }
+};
+
+}  // namespace kittens

@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: MIT
+"""Cross entropy over logits, and over the product that would make them, which is then never held whole."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, overload
+
+import torch
+import torch.nn.functional as F
+
+from . import _autocast, _backend
+from ._arguments import check_dtype_and_device, check_flag, check_probability, check_tensor, number
+from .gemm import matmul
+
+LOGIT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+FEATURE_DTYPES = (torch.bfloat16, torch.float16)
+Reduction = Literal["mean", "sum", "none"]
+
+# linear_cross_entropy allocates at most a part of the logits' bytes for its work, 1 / _PARTS, but for small problems.
+_PARTS, _SMALL_BYTES = 8, 1 << 24
+# Rows and classes of a part are whole tiles of the products.
+_STEP = 256
+
+
+class _Options(NamedTuple):
+    """What torch.ops.hipkittens.cross_entropy* take last, in their order. softcap 0.0: none."""
+
+    ignore_index: int
+    label_smoothing: float
+    z_loss: float
+    softcap: float
+
+
+@overload
+def cross_entropy(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+    reduction: Reduction = "mean",
+    return_entropy: Literal[False] = False,
+) -> torch.Tensor: ...
+
+
+@overload
+def cross_entropy(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+    reduction: Reduction = "mean",
+    return_entropy: bool,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@_backend.interruptible
+def cross_entropy(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+    reduction: Reduction = "mean",
+    return_entropy: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """torch.nn.functional.cross_entropy of logits (..., V) and class indices target (...), float32 whatever logits are.
+
+    With x = softcap * tanh(logits / softcap), or the logits where softcap is None, and lse = log(sum(exp(x))), a row has the
+    loss (1 - label_smoothing) * (lse - x[target]) + label_smoothing * (lse - mean(x)) + z_loss * lse ** 2. A row whose target
+    is ignore_index has loss, entropy and gradient 0, and does not count for the "mean"; "none" returns a loss for each row.
+    return_entropy: also lse - sum(softmax(x) * x) of every row, with its derivative. Sums are float32.
+
+    logits are float32, bfloat16 or float16 and read once, and once more for their gradient, which is rounded once to their
+    dtype. target is int64. A target outside of 0 .. V - 1 raises IndexError for tensors on the CPU; on a GPU, which is not
+    asked, its loss is NaN. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    """
+    where = "hipkittens.cross_entropy"
+    check_tensor(where, "logits", logits)
+    check_dtype_and_device(where, "logits", logits, LOGIT_DTYPES, "logits", logits)
+    if logits.dim() == 0 or logits.shape[-1] == 0:
+        raise ValueError(
+            f"{where}: logits have shape {tuple(logits.shape)}; they need a last dimension of 1 or more"
+        )
+    _check_target(where, target, ignore_index, logits, "logits", logits.shape[-1])
+    options = _checked_options(where, ignore_index, label_smoothing, z_loss, softcap, reduction)
+    check_flag(where, "return_entropy", return_entropy)
+    _backend.check_device(where, "logits", logits)
+    target = target.contiguous()
+    if _backend.uses_torch():
+        loss, entropy = in_torch(logits, target, *options)
+    else:
+        loss, _, _, entropy = torch.ops.hipkittens.cross_entropy(logits, target, *options, return_entropy)
+    loss = _reduced(loss, target, options, reduction)
+    return (loss, entropy) if return_entropy else loss
+
+
+@_backend.interruptible
+def linear_cross_entropy(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+    reduction: Reduction = "mean",
+    recompute: bool | None = None,
+) -> torch.Tensor:
+    """cross_entropy(linear(x, weight, bias), target, ...) for x (..., H), weight (V, H), bias (V) and target (...).
+
+    The logits are made in parts, rounded to x's dtype; all workspace together is an eighth of their bytes, or 16 MiB. x and
+    weight are bfloat16 or float16, both the same, bias of their dtype or float32; the loss is float32. Every gradient is summed
+    in float32 and rounded once.
+
+    recompute=True: backward makes the logits again, a fourth product. False: the gradients of a "mean" or a "sum" of bfloat16
+    are computed with the loss, in three products, and kept for one backward; the sum of weight's takes 4 V H bytes more. None:
+    False where that is within the eighth, that is for many rows, and True elsewhere. Losses of each row, and float16, whose
+    gradients would underflow before a loss scale reaches them, are always recomputed.
+
+    Options and errors are those of `cross_entropy`.
+    """
+    where = "hipkittens.linear_cross_entropy"
+    x, weight, bias = _autocast.to_autocast_dtype(x, weight, bias)
+    for name, value in (("x", x), ("weight", weight), *([("bias", bias)] if bias is not None else [])):
+        check_tensor(where, name, value)
+    check_dtype_and_device(where, "x", x, FEATURE_DTYPES, "x", x)
+    check_dtype_and_device(where, "weight", weight, (x.dtype,), "x", x)
+    if x.dim() == 0 or weight.dim() != 2 or weight.shape[1] != x.shape[-1] or 0 in weight.shape:
+        raise ValueError(
+            f"{where}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; they must be (..., H) and (V, H) "
+            "with H and V of 1 or more"
+        )
+    if bias is not None:
+        check_dtype_and_device(where, "bias", bias, (x.dtype, torch.float32), "x", x)
+        if bias.shape != weight.shape[:1]:
+            raise ValueError(f"{where}: bias has shape {tuple(bias.shape)}; it must be ({weight.shape[0]},)")
+    _check_target(where, target, ignore_index, x, "x", weight.shape[0])
+    options = _checked_options(where, ignore_index, label_smoothing, z_loss, softcap, reduction)
+    if recompute is not None:
+        check_flag(where, "recompute", recompute)
+    _backend.check_device(where, "x", x)
+    target = target.contiguous()
+    if _backend.uses_torch():
+        logits = F.linear(x.float(), weight.float(), None if bias is None else bias.float())
+        return _reduced(in_torch(logits, target, *options)[0], target, options, reduction)
+    rows, flat = x.reshape(-1, x.shape[-1]), target.reshape(-1)
+    keeps = reduction != "none" and x.dtype == torch.bfloat16
+    if recompute is None:
+        recompute = weight.numel() * 4 > _workspace(rows.shape[0], weight.shape[0]) // 2
+    elif not recompute and not keeps and torch.is_grad_enabled():
+        raise ValueError(
+            f"{where}: recompute is False, reduction {reduction!r} and x {x.dtype}; gradients are kept of a 'mean' or 'sum' "
+            "of torch.bfloat16: leave recompute out"
+        )
+    if keeps and not recompute and torch.is_grad_enabled():
+        scale = torch.ones((), dtype=torch.float32, device=x.device)
+        if reduction == "mean":
+            scale = 1.0 / _counted(flat, options)
+        return _KeptGradients.apply(rows, weight, bias, flat, scale, options)
+    loss = _Recomputed.apply(rows, weight, bias, flat, options)
+    return _reduced(loss.reshape(target.shape), target, options, reduction)
+
+
+def _check_target(
+    where: str, target: torch.Tensor, ignore_index: int, rows: torch.Tensor, of: str, classes: int
+) -> None:
+    check_tensor(where, "target", target)
+    if target.dtype != torch.int64:
+        hint = "; class probabilities are not supported" if target.is_floating_point() else ""
+        raise TypeError(f"{where}: target is {target.dtype}; allowed: torch.int64 class indices{hint}")
+    if target.device != rows.device:
+        raise ValueError(
+            f"{where}: target is on {target.device} and {of} on {rows.device}; move one to the other"
+        )
+    if target.shape != rows.shape[:-1]:
+        raise ValueError(
+            f"{where}: target has shape {tuple(target.shape)} and {of} {tuple(rows.shape)}; target must have the shape "
+            f"{tuple(rows.shape[:-1])}, one class for each row"
+        )
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
+        raise TypeError(f"{where}: ignore_index is {ignore_index!r}; it must be an int")
+    if type(target) is torch.Tensor and target.device.type == "cpu" and not torch.compiler.is_compiling():
+        outside = target[(target != ignore_index) & ((target < 0) | (target >= classes))]
+        if outside.numel():
+            raise IndexError(
+                f"{where}: target has the class {int(outside[0])}; allowed: 0 .. {classes - 1}, and ignore_index "
+                f"{ignore_index}"
+            )
+
+
+def _checked_options(
+    where: str,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    softcap: float | None,
+    reduction: str,
+) -> _Options:
+    check_probability(where, "label_smoothing", label_smoothing)
+    if not 0.0 <= number(where, "z_loss", z_loss) < float("inf"):
+        raise ValueError(f"{where}: z_loss is {z_loss}; it must be 0 or more")
+    if softcap is not None and not 0.0 < number(where, "softcap", softcap) < float("inf"):
+        raise ValueError(f"{where}: softcap is {softcap}; it must be above 0, or None")
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"{where}: reduction is {reduction!r}; allowed: 'mean', 'sum', 'none'")
+    return _Options(
+        ignore_index, float(label_smoothing), float(z_loss), 0.0 if softcap is None else float(softcap)
+    )
+
+
+def _counted(target: torch.Tensor, options: _Options) -> torch.Tensor:
+    return (target != options.ignore_index).sum(dtype=torch.float32)
+
+
+def _reduced(loss: torch.Tensor, target: torch.Tensor, options: _Options, reduction: str) -> torch.Tensor:
+    if reduction == "none":
+        return loss
+    return loss.sum() if reduction == "sum" else loss.sum() / _counted(target, options)
+
+
+def in_torch(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    softcap: float | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The losses and entropies of rows in PyTorch's operations, float32 unless logits are float64."""
+    x = logits if logits.dtype == torch.float64 else logits.float()
+    if softcap:
+        x = softcap * torch.tanh(x / softcap)
+    lse = x.logsumexp(-1)
+    kept = target != ignore_index
+    chosen = x.gather(-1, target.clamp(0, x.shape[-1] - 1).unsqueeze(-1)).squeeze(-1)
+    loss = lse - chosen
+    if label_smoothing:
+        loss = loss + label_smoothing * (chosen - x.mean(-1))
+    if z_loss:
+        loss = loss + z_loss * lse * lse
+    powers = (x - lse.unsqueeze(-1)).exp()
+    entropy = lse - torch.where(powers == 0, 0.0, powers * x).sum(-1)
+    return torch.where(kept, loss, 0.0), torch.where(kept, entropy, 0.0)
+
+
+def _workspace(rows: int, classes: int) -> int:
+    """Bytes, of logits of 2 bytes each."""
+    return max(rows * classes * 2 // _PARTS, _SMALL_BYTES)
+
+
+def _steps(total: int, bytes_of_one: int, budget: int) -> list[tuple[int, int]]:
+    """First and end of parts that take at most `budget` bytes, if a whole tile of them does."""
+    step = max(budget // bytes_of_one // _STEP, 1) * _STEP
+    return [(first, min(first + step, total)) for first in range(0, total, step)]
+
+
+def _part_of_logits(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, first: int, end: int
+) -> torch.Tensor:
+    return matmul(x, weight[first:end].t(), bias=None if bias is None else bias[first:end])
+
+
+def _losses(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, options: _Options
+) -> torch.Tensor:
+    """Of all rows: the loss, and what the gradient needs, the maximum and the sum of powers; of 3 rows."""
+    rows, classes = x.shape[0], weight.shape[0]
+    results = x.new_empty((3, rows), dtype=torch.float32)
+    for first, end in _steps(rows, classes * 2, _workspace(rows, classes)):
+        logits = _part_of_logits(x[first:end], weight, bias, 0, classes)
+        of_part = torch.ops.hipkittens.cross_entropy(logits, target[first:end], *options, False)
+        for result, value in zip(results, of_part, strict=False):
+            result[first:end] = value
+    return results
+
+
+def _add_product(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor, budget: int) -> None:
+    """sums += a @ b in float32, in parts of rows whose product is within `budget` bytes."""
+    for first, end in _steps(sums.shape[0], sums.shape[1] * 4, budget):
+        sums[first:end] += matmul(a[first:end], b, out_dtype=torch.float32)
+
+
+def _empty_gradients(
+    needed: tuple[bool, ...], *values: torch.Tensor | None
+) -> tuple[torch.Tensor | None, ...]:
+    return tuple(
+        torch.zeros_like(value) if need else None for value, need in zip(values, needed, strict=True)
+    )
+
+
+class _KeptGradients(torch.autograd.Function):
+    """The sum of the losses times `scale`, in parts of rows; the gradients are computed with it."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, target, scale, options):
+        needed = tuple(ctx.needs_input_grad[:3])
+        ctx.used = False
+        rows, classes = x.shape[0], weight.shape[0]
+        dx, dweight, dbias = _empty_gradients(needed, x, weight, bias)
+        if dweight is not None:
+            dweight = dweight.float()
+        if dbias is not None:
+            dbias = dbias.float()
+        total = torch.zeros((), dtype=torch.float32, device=x.device)
+        budget = _workspace(rows, classes) // 2
+        for first, end in _steps(rows, classes * 2, budget):
+            part = x[first:end]
+            logits = _part_of_logits(part, weight, bias, 0, classes)
+            total += torch.ops.hipkittens.cross_entropy_in_place(
+                logits, target[first:end], scale, *options
+            ).sum()
+            if dx is not None:
+                dx[first:end] = matmul(logits, weight)
+            if dweight is not None:
+                _add_product(dweight, logits.t(), part, budget // 4)
+            if dbias is not None:
+                dbias += logits.sum(0, dtype=torch.float32)
+        ctx.save_for_backward(
+            dx,
+            None if dweight is None else dweight.to(weight.dtype),
+            None if dbias is None else dbias.to(bias.dtype),
+        )
+        return total * scale
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dloss):
+        if ctx.used:
+            raise RuntimeError(
+                "hipkittens.linear_cross_entropy: its gradients were kept for one backward, and this is another; call it "
+                "with recompute=True"
+            )
+        ctx.used = True
+        scaled = (value if value is None else value.mul_(dloss) for value in ctx.saved_tensors)
+        return *scaled, None, None, None
+
+
+class _Recomputed(torch.autograd.Function):
+    """The losses of all rows; backward makes the logits again, in parts of classes."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, target, options):
+        loss, maximum, sums = _losses(x, weight, bias, target, options)
+        ctx.options = options
+        ctx.save_for_backward(x, weight, bias, target, maximum, sums)
+        return loss
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dloss):
+        x, weight, bias, target, maximum, of_powers = ctx.saved_tensors
+        options: _Options = ctx.options
+        dx, dweight, dbias = _empty_gradients(tuple(ctx.needs_input_grad[:3]), x, weight, bias)
+        rows, classes = x.shape[0], weight.shape[0]
+        budget = _workspace(rows, classes)
+        sums = None if dx is None else torch.zeros_like(dx, dtype=torch.float32)
+        dloss = dloss.contiguous()
+        left = budget - (0 if sums is None else sums.numel() * 4)
+        for first, end in _steps(classes, rows * 2, left * 3 // 4) if rows else ():
+            logits = _part_of_logits(x, weight, bias, first, end)
+            here = torch.where(target == options.ignore_index, target, target - first)
+            # A class before the part must not look like one that is ignored.
+            here = here.masked_fill((target != options.ignore_index) & (target < first), classes)
+            torch.ops.hipkittens.cross_entropy_backward_in_place(
+                logits, here, dloss, maximum, of_powers, classes, *options
+            )
+            if sums is not None:
+                _add_product(sums, logits, weight[first:end], left // 8)
+            if dweight is not None:
+                dweight[first:end] = matmul(logits.t(), x)
+            if dbias is not None:
+                dbias[first:end] = logits.sum(0, dtype=torch.float32)
+        return None if sums is None else sums.to(x.dtype), dweight, dbias, None, None
