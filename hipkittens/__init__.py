@@ -16,11 +16,12 @@ from . import _ops as _ops
 from ._backend import simulate
 from ._supported import Support, supported
 from ._timing import timing
+from .activation import activation, gated_activation
 from .attention import attention, attention_varlen
 from .gemm import linear, matmul
 from .loss import cross_entropy, linear_cross_entropy
 from .norm import layer_norm, rms_norm
-from .operations.gated_activation import gated_activation
+from .quantization import QuantSpec, dequantize, quantize
 from .rotary import rotary, rotary_qk
 
 from . import flash_attn as flash_attn, nn as nn  # isort: skip
@@ -35,10 +36,13 @@ _timing.apply_environment()
 
 __version__ = "0.1.0"
 __all__ = [
+    "QuantSpec",
     "Support",
+    "activation",
     "attention",
     "attention_varlen",
     "cross_entropy",
+    "dequantize",
     "gated_activation",
     "info",
     "layer_norm",
@@ -47,6 +51,7 @@ __all__ = [
     "matmul",
     "patch",
     "patched",
+    "quantize",
     "rms_norm",
     "rotary",
     "rotary_qk",

@@ -35,6 +35,13 @@ def arch() -> str:
     return _State.arch
 
 
+def arch_of(device: torch.device) -> str:
+    """gfx942 or gfx950: what runs calls on tensors of this device, simulated for those of the CPU."""
+    if device.type != "cuda":
+        return _State.arch
+    return torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]
+
+
 def backend() -> str:
     return _State.backend
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from . import _patch_norms, _patch_rotary, nn
+from . import _patch_mlps, _patch_norms, _patch_rotary, nn
 from ._function_globals import global_of, names_in
 from ._patch_classes import is_replaced
 from ._patch_report import PatchRow
@@ -61,6 +61,7 @@ _PART_OF = {
     "torch.nn.MultiheadAttention": ("attention", "hipkittens.nn.MultiheadAttention"),
     "rms_norm": ("norm", "hipkittens.rms_norm"),
     "rotary": ("rotary", "hipkittens.rotary_qk"),
+    "gated_mlp": ("mlp", "hipkittens.gated_activation"),
     "torch.nn.TransformerEncoderLayer": ("", "its modules"),
 }
 
@@ -81,6 +82,8 @@ def _rule(module: torch.nn.Module) -> tuple[str, str, tuple | None, str] | None:
         return _with_reason("rotary", _patch_rotary.understand(type(module)))
     if _patch_norms.looks_like_a_norm(module):
         return _with_reason("rms_norm", _patch_norms.understand(module))
+    if _patch_mlps.looks_like_a_gated_mlp(module):
+        return _with_reason("gated_mlp", _patch_mlps.understand(module))
     return None
 
 
@@ -109,6 +112,8 @@ def _refusal(module: torch.nn.Module, rule: tuple, dtype: torch.dtype | None) ->
         function = "layer_norm" if rule[0] == "torch.nn.LayerNorm" else "rms_norm"
         parameters = (weight, bias) if function == "layer_norm" else (weight,)
         return supported(function, input_of(weight.numel()), *parameters).reason
+    if rule[0] == "gated_mlp":
+        return supported("gated_activation", input_of(8), rule[1]).reason
     if rule[0] == "torch.nn.MultiheadAttention":
         query = input_of(module.embed_dim).view(1, 1, module.num_heads, module.head_dim)
         return supported("attention", query, query, query).reason
@@ -128,8 +133,6 @@ def _why_nothing(module: torch.nn.Module) -> tuple[str, str]:
             "attention",
             "it computes attention by itself, with no interface that a kernel could be put behind",
         )
-    if {"gate_proj", "up_proj", "down_proj"} <= module._modules.keys():
-        return "mlp", "there is no fused SwiGLU kernel; linear=True replaces its three products"
     if not module._modules:
         return "", f"no kernel computes {kind}"
     return "", ""

@@ -8,11 +8,12 @@ from typing import Any, overload
 import torch
 
 from ._multihead_attention import MultiheadAttention
+from .activation import gated_activation
 from .gemm import linear
 from .norm import layer_norm, rms_norm
 from .rotary import rotary, rotary_qk
 
-__all__ = ["LayerNorm", "Linear", "MultiheadAttention", "RMSNorm", "RotaryEmbedding"]
+__all__ = ["GeGLU", "LayerNorm", "Linear", "MultiheadAttention", "RMSNorm", "RotaryEmbedding", "SwiGLU"]
 
 
 def _over_rows(normalize, module, x: torch.Tensor, *parameters: torch.Tensor | None) -> torch.Tensor:
@@ -33,6 +34,40 @@ class Linear(torch.nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return linear(x, self.weight, self.bias)
+
+
+class _GatedMLP(torch.nn.Module):
+    """down_proj(act(gate) * up), with gate and up the halves of gate_up_proj."""
+
+    _kind: str
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        bias: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.gate_up_proj = Linear(hidden_size, 2 * intermediate_size, bias=bias, device=device, dtype=dtype)
+        self.down_proj = Linear(intermediate_size, hidden_size, bias=bias, device=device, dtype=dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(gated_activation(self.gate_up_proj(x), self._kind))
+
+
+class SwiGLU(_GatedMLP):
+    """The feed-forward block of Llama, Mistral and Qwen: down_proj(silu(gate) * up), gate and up the halves of gate_up_proj
+    (Phi-3's names). x (..., hidden_size), bfloat16 or float16."""
+
+    _kind = "silu"
+
+
+class GeGLU(_GatedMLP):
+    """The same with gelu(gate), approximated by tanh as Gemma's."""
+
+    _kind = "gelu_tanh"
 
 
 class LayerNorm(torch.nn.LayerNorm):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ._patch_report import PatchReport
 
 _SWITCHES = "_hipkittens_configurations"
-_PARTS = ("attention", "norm", "rotary", "linear")
+_PARTS = ("attention", "norm", "rotary", "mlp", "loss", "linear")
 
 
 def patch(
@@ -24,6 +24,8 @@ def patch(
     attention: bool = True,
     norm: bool = True,
     rotary: bool = True,
+    mlp: bool = True,
+    loss: bool = True,
     linear: bool = False,
     dtype: torch.dtype | None = None,
     exclude: Iterable[str] = (),
@@ -34,6 +36,8 @@ def patch(
     attention  torch.nn.MultiheadAttention, and models of Transformers through its AttentionInterface
     norm       torch.nn.LayerNorm and RMSNorm, and every module that computes x / rms(x) * weight or * (1 + weight)
     rotary     apply_rotary_pos_emb of Transformers' models
+    mlp        every module that computes down(act(gate) * up), its projections apart (Llama) or as one (Phi-3)
+    loss       ForCausalLMLoss of Transformers' models
     linear     torch.nn.Linear
     dtype      that of the tensors the model will be called with; default autocast's, where it is on, or that of the
                parameters. A float32 model trained under autocast(dtype=torch.bfloat16) wants dtype=torch.bfloat16
@@ -52,7 +56,7 @@ def patch(
         raise TypeError(f"hipkittens.patch: model is {type(model).__name__}; it must be a torch.nn.Module")
     if isinstance(exclude, str):
         raise TypeError(f"hipkittens.patch: exclude is a str; it must be a list of names, [{exclude!r}]")
-    wanted = dict(zip(_PARTS, (attention, norm, rotary, linear), strict=True))
+    wanted = dict(zip(_PARTS, (attention, norm, rotary, mlp, loss, linear), strict=True))
     for name, value in wanted.items():
         if not isinstance(value, bool):
             raise TypeError(f"hipkittens.patch: {name} is {value!r}; it must be True or False")
@@ -71,6 +75,8 @@ def patch(
     try:
         if attention and not dry_run:
             _switch_attention(model, interface, undo)
+        if "transformers" in sys.modules:
+            _switch_losses(modules, left_out, loss, dry_run, report, undo)
         for name, module in modules.items():
             for row, rule in judge(
                 name, module, wanted, dtype, name in left_out, interface, inside_multihead
@@ -147,6 +153,24 @@ def _interface_of_transformers(model, dtype, left_out) -> dict[str, tuple[Any, s
     return _transformers_configs.refusals(model, dtype, left_out)
 
 
+def _switch_losses(modules, left_out, wanted, dry_run, report, undo) -> None:
+    from ._patch_report import PatchRow
+    from .integrations._transformers_loss import LossSwitch, refusal
+
+    for name, module in modules.items():
+        reason = refusal(module)
+        if reason is None:
+            continue
+        if not reason and name in left_out:
+            reason = "it was excluded"
+        elif not reason and not wanted:
+            reason = "loss=False"
+        by = "" if reason else "hipkittens.cross_entropy"
+        report.rows.append(PatchRow(name, type(module).__name__, "loss", by, reason))
+        if by and not dry_run:
+            _keep(module, LossSwitch(module), undo)
+
+
 def _switch_attention(model, interface, undo) -> None:
     configs = [config for config, reason in interface.values() if not reason]
     configs = [config for config in configs if config._attn_implementation != "hipkittens"]
@@ -155,14 +179,18 @@ def _switch_attention(model, interface, undo) -> None:
     from .integrations import _transformers_configs, _transformers_registration
 
     _transformers_registration.register()
-    switch = _transformers_configs.Switch(model, configs)
-    switches = vars(model).setdefault(_SWITCHES, [])
+    _keep(model, _transformers_configs.Switch(model, configs), undo)
+
+
+def _keep(module: torch.nn.Module, switch, undo) -> None:
+    """Remembers what is to be restored, for unpatch of the module and for the end of this patch."""
+    switches = vars(module).setdefault(_SWITCHES, [])
     switches.append(switch)
 
     def restore() -> None:
         switch.restore()
         switches.remove(switch)
         if not switches:
-            vars(model).pop(_SWITCHES, None)
+            vars(module).pop(_SWITCHES, None)
 
     undo.append(restore)

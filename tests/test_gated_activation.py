@@ -12,7 +12,7 @@ from hipkittens import _accuracy, _backend, gated_activation
 
 TARGETS = ("gfx942", "gfx950")
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-KINDS = ("silu", "gelu_tanh")
+KINDS = ("silu", "gelu_tanh", "gelu", "relu", "tanh", "swiglu")
 
 
 @pytest.fixture(params=TARGETS)
@@ -28,7 +28,17 @@ def draw(*shape, dtype=BF16, seed=0, scale=1.0, grad=False):
 
 def reference(x, kind="silu"):
     gate, other = x.chunk(2, -1)
-    return (F.silu(gate) if kind == "silu" else F.gelu(gate, approximate="tanh")) * other
+    if kind == "swiglu":
+        gate, other = gate.clamp(max=7.0), other.clamp(-7.0, 7.0) + 1
+        return gate * torch.sigmoid(1.702 * gate) * other
+    activated = {
+        "silu": F.silu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        "gelu": F.gelu,
+        "relu": F.relu,
+        "tanh": torch.tanh,
+    }[kind](gate)
+    return activated * other
 
 
 def with_gradient(function, x, dy):
@@ -61,15 +71,67 @@ def test_every_16_bit_gate(target, dtype, kind):
     x = torch.stack([gate, torch.ones_like(gate)], -1)
     mine, normal = gated_activation(x, kind)[:, 0].double(), gate.isfinite()
     exact = gate.double()
-    # Without the cancellation of 1 + tanh, which float64 has, too.
-    exponent = exact if kind == "silu" else math.sqrt(8 / math.pi) * (exact + 0.044715 * exact**3)
-    exact = (exact * exponent.sigmoid())[normal]
+    # Without the cancellation of 1 + tanh and 1 + erf, which float64 has, too.
+    exact = {
+        "silu": lambda x: x * x.sigmoid(),
+        "gelu_tanh": lambda x: x * (math.sqrt(8 / math.pi) * (x + 0.044715 * x**3)).sigmoid(),
+        "gelu": lambda x: x / 2 * torch.special.erfc(-x / math.sqrt(2)),
+        "relu": F.relu,
+        "tanh": torch.tanh,
+        "swiglu": lambda x: x.clamp(max=7) * (1.702 * x.clamp(max=7)).sigmoid() * 2,
+    }[kind](exact)[normal]
     limits = torch.finfo(dtype)
     error = (mine[normal] - exact).abs()
     assert (error <= 0.505 * limits.eps * (exact.abs() + limits.tiny)).all()
     theirs = reference(x.float(), kind)[:, 0]
     assert torch.equal(mine[~normal].isnan(), theirs[~normal].isnan())
     assert torch.equal(mine.isposinf()[~normal], theirs.isposinf()[~normal])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(), (17,), (3, 257), (2, 5, 136)])
+def test_gate_and_other_apart(target, kind, shape):
+    """The bits of one tensor that holds both, and their gradients."""
+    gate, other, dy = (draw(*shape, seed=seed) for seed in range(3))
+    if not shape:
+        gate, other, dy = (value.reshape(()) for value in (gate, other, dy))
+    leaves = [gate.requires_grad_(), other.requires_grad_()]
+    y = gated_activation(gate, kind, other=other)
+    mine = [y, *torch.autograd.grad(y, leaves, dy)]
+    row = shape or (1,)
+    together = torch.cat((gate.reshape(row), other.reshape(row)), -1)
+    right, dx = with_gradient(lambda x: gated_activation(x, kind), together, dy.reshape(row))
+    assert all(torch.equal(a, b.reshape(shape)) for a, b in zip(mine, (right, *dx.chunk(2, -1)), strict=True))
+    if len(shape) > 1:
+        strided = [value.detach().transpose(0, -1) for value in (gate, other)]
+        assert torch.equal(gated_activation(strided[0], kind, other=strided[1]), y.transpose(0, -1))
+        wide = torch.cat((other, gate, other), -1).detach()
+        inside = wide[..., shape[-1] : 2 * shape[-1]]
+        assert torch.equal(gated_activation(inside, kind, other=other), y)
+
+
+@pytest.mark.parametrize("options", [{"limit": 1.5}, {"alpha": 2.5}, {"alpha": 0.5, "limit": 0.25}])
+@pytest.mark.parametrize("kind", ["silu", "swiglu", "gelu"])
+def test_limit_and_alpha(target, kind, options):
+    if kind == "gelu":
+        options = {"limit": 1.5}
+    x, dy = draw(5, 2 * 130, dtype=F32, scale=2.0), draw(5, 130, dtype=F32, seed=1)
+    x[0, 3], x[1, 140] = math.nan, math.nan
+    alpha = options.get("alpha", 1.702 if kind == "swiglu" else 1.0)
+    limit = options.get("limit", 7.0 if kind == "swiglu" else math.inf)
+
+    def theirs(x):
+        gate, other = x[:, :130].clamp(max=limit), x[:, 130:].clamp(-limit, limit)
+        gated = F.gelu(gate) if kind == "gelu" else gate * torch.sigmoid(alpha * gate)
+        return gated * (other + 1 if kind == "swiglu" else other)
+
+    mine = with_gradient(lambda x: gated_activation(x, kind, **options), x, dy)
+    right = with_gradient(theirs, x.double(), dy)
+    for a, b in zip(mine, right, strict=True):
+        # PyTorch's clamp gives NaN the gradient 0.
+        there = ~(a.isnan() | b.isnan())
+        assert there.sum() >= there.numel() - 4 and (b.isnan() <= a.isnan()).all()
+        assert (a - b)[there].abs().max() <= 1e-6 * b[there].abs().max()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,9 +202,11 @@ def test_double_backward_is_refused(target):
 def test_opcheck(target):
     operators = torch.ops.hipkittens
     calls = [
-        (operators.gated_activation, (draw(3, 4, 16, grad=True), 0)),
-        (operators.gated_activation, (draw(5, 34, dtype=F32, grad=True), 1)),
-        (operators.gated_activation_backward, (draw(3, 8), draw(3, 16), 0)),
+        (operators.gated_activation, (draw(3, 4, 16, grad=True), None, 0, 1.0, math.inf)),
+        (operators.gated_activation, (draw(5, 34, dtype=F32, grad=True), None, 5, 1.7, 7.0)),
+        (operators.gated_activation, (draw(3, 17, grad=True), draw(3, 17, seed=1, grad=True), 2, 1.0, 9.0)),
+        (operators.gated_activation_backward, (draw(3, 8), draw(3, 8), draw(3, 8), 3, 1.0, math.inf)),
+        (operators.gated_activation_backward, (draw(3, 8), draw(3, 16), None, 0, 1.0, math.inf)),
     ]
     for operator, inputs in calls:
         assert set(torch.library.opcheck(operator.default, inputs).values()) == {"SUCCESS"}
@@ -183,7 +247,13 @@ BAD = [
     (lambda: gated_activation(X.to_sparse()), TypeError, "x is sparse"),
     (lambda: gated_activation(X[0, 0]), ValueError, "x has shape (); it needs at least 1 dimension"),
     (lambda: gated_activation(X[:, 1:]), ValueError, "rows of x have 7 elements; they need an even number"),
-    (lambda: gated_activation(X, "gelu"), ValueError, "kind is 'gelu'; allowed: 'silu', 'gelu_tanh'"),
+    (lambda: gated_activation(X, "mish"), ValueError, "kind is 'mish'; allowed: 'silu', 'gelu_tanh'"),
+    (lambda: gated_activation(X, other=X[:2]), ValueError, "other has shape (2, 8) and x (4, 8); they must be equal"),
+    (lambda: gated_activation(X, other=X.half()), TypeError, "other is torch.float16; allowed: torch.bfloat16"),
+    (lambda: gated_activation(X, limit=0), ValueError, "limit is 0; it must be above 0, or None"),
+    (lambda: gated_activation(X, limit="7"), TypeError, "limit is '7'; it must be a number"),
+    (lambda: gated_activation(X, "gelu", alpha=1.7), ValueError, "alpha is 1.7, and kind 'gelu' has none; 'silu' and 'swiglu'"),
+    (lambda: gated_activation(X, alpha=math.inf), ValueError, "alpha is inf; it must be finite"),
     (lambda: gated_activation(X, 0), ValueError, "kind is 0; allowed"),
 ]  # fmt: skip
 
@@ -197,11 +267,11 @@ def test_bad_input(call, error, message):
 
 OPERATORS = torch.ops.hipkittens
 BAD_OPERANDS = [
-    (lambda: OPERATORS.gated_activation(X, 2), "activation is 2; 0 (silu) and 1 (gelu_tanh) are allowed"),
-    (lambda: OPERATORS.gated_activation(X[:, 1:], 0), "x needs rows of an even number of elements"),
-    (lambda: OPERATORS.gated_activation_backward(X, X, 0), "dy needs the shape of x with half as many"),
-    (lambda: OPERATORS.gated_activation_backward(X[:, :4].half(), X, 0), "dy needs the dtype and the device of x"),
-    (lambda: OPERATORS.gated_activation(torch.zeros(1, dtype=BF16).expand(2**32, 8), 0), "4294967296 rows of 4 columns; 1 .. "),
+    (lambda: OPERATORS.gated_activation(X, None, 6, 1.0, 1.0), "activation is 6; 0 .. 5 are allowed"),
+    (lambda: OPERATORS.gated_activation(X[:, 1:], None, 0, 1.0, 1.0), "x needs rows of an even number of elements"),
+    (lambda: OPERATORS.gated_activation_backward(X, X, None, 0, 1.0, 1.0), "dy needs the shape of x with half as many"),
+    (lambda: OPERATORS.gated_activation_backward(X[:, :4].half(), X, None, 0, 1.0, 1.0), "dy needs the dtype and the device of x"),
+    (lambda: OPERATORS.gated_activation(torch.zeros(1, dtype=BF16).expand(2**32, 8), None, 0, 1.0, 1.0), "4294967296 rows of 4 columns; 1 .. "),
 ]  # fmt: skip
 
 

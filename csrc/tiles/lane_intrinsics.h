@@ -66,19 +66,21 @@ KITTENS_DEVICE float sum_of_lanes(float value) {
     value += moved_or_zero<0x143>(value);
     return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, value), 63));
 }
-// The maxima likewise. A DPP move into another row leaves zeros where it has no source, so the rows are read as scalars.
-KITTENS_DEVICE float maximum_of_16_lanes(float value) {
-    value = __builtin_fmaxf(value, rotate_in_16<8>(value));
-    value = __builtin_fmaxf(value, rotate_in_16<4>(value));
-    value = __builtin_fmaxf(value, rotate_in_16<2>(value));
-    return __builtin_fmaxf(value, rotate_in_16<1>(value));
+// Any other operation likewise. A DPP move into another row leaves zeros where it has no source, so the rows are read as scalars.
+template <class Combine>
+KITTENS_DEVICE float combine_16_lanes(float value, const Combine& combine) {
+    value = combine(value, rotate_in_16<8>(value));
+    value = combine(value, rotate_in_16<4>(value));
+    value = combine(value, rotate_in_16<2>(value));
+    return combine(value, rotate_in_16<1>(value));
 }
-KITTENS_DEVICE float maximum_of_lanes(float value) {
-    value = maximum_of_16_lanes(value);
+template <class Combine>
+KITTENS_DEVICE float combine_lanes(float value, const Combine& combine) {
+    value = combine_16_lanes(value, combine);
     const auto of_row = [&](int lane) {
         return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, value), lane));
     };
-    return __builtin_fmaxf(__builtin_fmaxf(of_row(0), of_row(16)), __builtin_fmaxf(of_row(32), of_row(48)));
+    return combine(combine(of_row(0), of_row(16)), combine(of_row(32), of_row(48)));
 }
 // In every 4 lanes, the values of lanes First, Second, Third and Fourth of them (DPP quad_perm).
 template <int First, int Second, int Third, int Fourth, class T>
@@ -89,6 +91,20 @@ KITTENS_DEVICE T permute_in_4(T value) {
     });
 }
 
+// The value of lane 7 - l of every 8 lanes (DPP row_half_mirror).
+template <class T>
+KITTENS_DEVICE T mirror_in_8(T value) {
+    return as_32_bits(value, [](int bits) { return __builtin_amdgcn_mov_dpp(bits, 0x141, 0xf, 0xf, true); });
+}
+// Over every 4 or 8 lanes; other counts: 16.
+template <class Combine>
+KITTENS_DEVICE float combine_group(float value, uint32_t lanes, const Combine& combine) {
+    value = combine(value, permute_in_4<1, 0, 3, 2>(value));
+    value = combine(value, permute_in_4<2, 3, 0, 1>(value));
+    if (lanes == 4) return value;
+    value = combine(value, mirror_in_8(value));
+    return lanes == 8 ? value : combine(value, rotate_in_16<8>(value));
+}
 // The value of lane Lane of every 16 lanes (DPP row_newbcast).
 template <int Lane, class T>
 KITTENS_DEVICE T broadcast_in_16(T value) {
@@ -108,6 +124,21 @@ KITTENS_DEVICE float hardware_reciprocal_square_root(float x) { return __builtin
 KITTENS_DEVICE float absolute_value(float x) { return __builtin_fabsf(x); }
 KITTENS_DEVICE float larger(float x, float y) { return __builtin_fmaxf(x, y); }
 KITTENS_DEVICE float smaller(float x, float y) { return __builtin_fminf(x, y); }
+// Of what is not negative: the larger one, and NaN if one of them is NaN, which has the larger bits.
+KITTENS_DEVICE float larger_or_nan(float x, float y) {
+    const uint32_t a = __builtin_bit_cast(uint32_t, x), b = __builtin_bit_cast(uint32_t, y);
+    return __builtin_bit_cast(float, a > b ? a : b);
+}
+
+// Two floats as 8-bit codes in the lower or upper half of a word whose other half stays.
+template <bool upper>
+KITTENS_DEVICE uint32_t pack_fp8(float first, float second, uint32_t other) {
+    return __builtin_amdgcn_cvt_pk_fp8_f32(first, second, other, upper);
+}
+template <bool upper>
+KITTENS_DEVICE uint32_t pack_bf8(float first, float second, uint32_t other) {
+    return __builtin_amdgcn_cvt_pk_bf8_f32(first, second, other, upper);
+}
 
 // x = fraction * 2^exponent with 0.5 <= |fraction| < 1; 0 for 0 and for what is not finite.
 KITTENS_DEVICE int binary_exponent(float x) { return __builtin_amdgcn_frexp_expf(x); }

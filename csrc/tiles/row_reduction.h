@@ -11,12 +11,19 @@ struct Sum {
     KITTENS_DEVICE static float of_16_lanes(float value) { return sum_of_16_lanes(value); }
     KITTENS_DEVICE static float of_lanes(float value) { return sum_of_lanes(value); }
 };
+template <float (&function)(float, float)>
+struct Combined {
+    KITTENS_DEVICE static float combine(float a, float b) { return function(a, b); }
+    KITTENS_DEVICE static float of_16_lanes(float value) { return combine_16_lanes(value, function); }
+    KITTENS_DEVICE static float of_lanes(float value) { return combine_lanes(value, function); }
+};
 // NaN counts as the smallest value.
-struct Maximum {
+struct Maximum : Combined<larger> {
     static constexpr float identity = -__builtin_inff();
-    KITTENS_DEVICE static float combine(float a, float b) { return larger(a, b); }
-    KITTENS_DEVICE static float of_16_lanes(float value) { return maximum_of_16_lanes(value); }
-    KITTENS_DEVICE static float of_lanes(float value) { return maximum_of_lanes(value); }
+};
+// Of what is not negative; NaN counts as the largest value.
+struct Magnitude : Combined<larger_or_nan> {
+    static constexpr float identity = 0.0f;
 };
 
 // Called by all lanes and waves of a row together, with one barrier in each call; the same bits in each lane. LDS is double-buffered:
@@ -67,6 +74,11 @@ class RowReduction {
     KITTENS_DEVICE float maximum(float value) {
         float values[1] = {value};
         reduce<Maximum>(values);
+        return values[0];
+    }
+    KITTENS_DEVICE float magnitude(float value) {
+        float values[1] = {value};
+        reduce<Magnitude>(values);
         return values[0];
     }
 };

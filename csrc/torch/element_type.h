@@ -14,6 +14,7 @@ constexpr ElementType element_type(Dtype dtype) {
         case Dtype::float16:
             return ElementType::f16;
         case Dtype::float32:
+        case Dtype::uint8:  // no kernel reads bytes as elements
             break;
     }
     return ElementType::f32;

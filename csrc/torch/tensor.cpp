@@ -23,11 +23,31 @@ const char* name(Dtype dtype) {
             return "float16";
         case Dtype::float32:
             return "float32";
+        case Dtype::uint8:
+            return "uint8";
     }
     return "?";
 }
 
-uint32_t bytes_of(Dtype dtype) { return dtype == Dtype::float32 ? 4 : 2; }
+uint32_t bytes_of(Dtype dtype) { return dtype == Dtype::float32 ? 4 : dtype == Dtype::uint8 ? 1 : 2; }
+
+namespace {
+
+int32_t number_of(Dtype dtype) {
+    switch (dtype) {
+        case Dtype::bfloat16:
+            return aoti_torch_dtype_bfloat16();
+        case Dtype::float16:
+            return aoti_torch_dtype_float16();
+        case Dtype::float32:
+            break;
+        case Dtype::uint8:
+            return aoti_torch_dtype_uint8();
+    }
+    return aoti_torch_dtype_float32();
+}
+
+}  // namespace
 
 Dtype dtype_from_torch(int32_t number, const std::string& argument) {
     if (number == aoti_torch_dtype_bfloat16()) return Dtype::bfloat16;
@@ -48,14 +68,12 @@ Tensor Tensor::empty(std::span<const int64_t> sizes, Dtype dtype, Device device)
         strides[axis] = stride;
         stride *= sizes[axis] > 0 ? sizes[axis] : 1;
     }
-    const int32_t number = dtype == Dtype::bfloat16  ? aoti_torch_dtype_bfloat16()
-                           : dtype == Dtype::float16 ? aoti_torch_dtype_float16()
-                                                     : aoti_torch_dtype_float32();
+    const int32_t number = number_of(dtype);
     AtenTensorHandle handle = nullptr;
     const int32_t type = device.cpu ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda();
     if (aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), number,
                                  type, device.index, &handle) != 0) {
-        fail("torch has no " + std::to_string(stride * (dtype == Dtype::float32 ? 4 : 2)) +
+        fail("torch has no " + std::to_string(stride * bytes_of(dtype)) +
              " bytes for a result; free memory, or make the call smaller");
     }
     return Tensor(handle);
@@ -110,6 +128,14 @@ Device Tensor::device() const {
     check(aoti_torch_get_device_type(handle_, &type), "a tensor's device");
     check(aoti_torch_get_device_index(handle_, &index), "a tensor's device");
     return {type == aoti_torch_device_type_cpu(), index};
+}
+
+bool Tensor::is_dense() const {
+    int64_t step = 1;
+    const auto of_sizes = sizes(), of_strides = strides();
+    for (size_t axis = of_sizes.size(); axis-- > 0; step *= of_sizes[axis])
+        if (of_sizes[axis] > 1 && of_strides[axis] != step) return false;
+    return true;
 }
 
 void Tensor::set_zero() const { check(aoti_torch_zero_(handle_), "to set the result to zero"); }

@@ -45,14 +45,7 @@ def _apply(
     families: tuple[str, ...],
     model: torch.nn.Module | None,
     wanted: dict[str, bool],
-    without_kernel: dict[str, bool],
 ) -> PatchReport | ClassPatch:
-    for name, value in without_kernel.items():
-        if value:
-            raise NotImplementedError(
-                f"hipkittens.integrations.transformers.{function}: {name} is True, and there is no kernel for it yet; pass "
-                f"{name}=False"
-            )
     if model is None:
         return ClassPatch(function, families, norm=wanted["norm"], rotary=wanted["rotary"])
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
@@ -76,8 +69,9 @@ class _ApplyTo:
 
         Without a model, the classes of norms and attention modules are replaced for {title} models made from now on, until
         remove() of the result (also a context manager); models that exist do not change. attention and linear concern a
-        model that is given: a later one gets its attention by attn_implementation="hipkittens". NotImplementedError for what
-        has no kernel: cross_entropy, fused_linear_cross_entropy, {activation}.
+        model that is given: a later one gets its attention by attn_implementation="hipkittens". So do {activation} and
+        cross_entropy, by hipkittens.patch. NotImplementedError for fused_linear_cross_entropy, which would replace the whole
+        forward of the model: call hipkittens.linear_cross_entropy on its hidden states.
         """
 
     def _patch(
@@ -87,13 +81,24 @@ class _ApplyTo:
         rms_norm: bool,
         attention: bool,
         linear: bool,
-        without_kernel: tuple[bool, ...],
+        loss: bool,
+        fused_loss: bool,
+        mlp: bool,
     ) -> PatchReport | ClassPatch:
-        wanted = {"attention": attention, "norm": rms_norm, "rotary": rope, "linear": linear}
-        names = ("cross_entropy", "fused_linear_cross_entropy", self._activation)
-        return _apply(
-            self.__name__, self._families, model, wanted, dict(zip(names, without_kernel, strict=True))
-        )
+        if fused_loss:
+            raise NotImplementedError(
+                f"hipkittens.integrations.transformers.{self.__name__}: fused_linear_cross_entropy is True; it would replace "
+                "the whole forward of the model. Pass False, and call hipkittens.linear_cross_entropy on its hidden states"
+            )
+        wanted = {
+            "attention": attention,
+            "norm": rms_norm,
+            "rotary": rope,
+            "linear": linear,
+            "loss": loss,
+            "mlp": mlp,
+        }
+        return _apply(self.__name__, self._families, model, wanted)
 
     def __repr__(self) -> str:
         return f"<function {__name__}.{self.__name__}>"
@@ -106,14 +111,15 @@ class _WithSwiGLU(_ApplyTo):
         cross_entropy: bool = False,
         fused_linear_cross_entropy: bool = False,
         rms_norm: bool = True,
-        swiglu: bool = False,
+        swiglu: bool = True,
         model: torch.nn.Module | None = None,
         *,
         attention: bool = True,
         linear: bool = False,
     ) -> PatchReport | ClassPatch:
-        without_kernel = (cross_entropy, fused_linear_cross_entropy, swiglu)
-        return self._patch(model, rope, rms_norm, attention, linear, without_kernel)
+        return self._patch(
+            model, rope, rms_norm, attention, linear, cross_entropy, fused_linear_cross_entropy, swiglu
+        )
 
 
 class _WithGeGLU(_ApplyTo):
@@ -123,14 +129,15 @@ class _WithGeGLU(_ApplyTo):
         cross_entropy: bool = False,
         fused_linear_cross_entropy: bool = False,
         rms_norm: bool = True,
-        geglu: bool = False,
+        geglu: bool = True,
         model: torch.nn.Module | None = None,
         *,
         attention: bool = True,
         linear: bool = False,
     ) -> PatchReport | ClassPatch:
-        without_kernel = (cross_entropy, fused_linear_cross_entropy, geglu)
-        return self._patch(model, rope, rms_norm, attention, linear, without_kernel)
+        return self._patch(
+            model, rope, rms_norm, attention, linear, cross_entropy, fused_linear_cross_entropy, geglu
+        )
 
 
 apply_to_llama = _WithSwiGLU("llama", "Llama", "swiglu")
@@ -156,7 +163,14 @@ def apply_to_bert(
             "hipkittens.integrations.transformers.apply_to_bert: model is None; BERT's norms are torch.nn.LayerNorm, which "
             "is not replaced for everybody. Pass a model"
         )
-    wanted = {"attention": attention, "norm": layer_norm, "rotary": False, "linear": linear}
-    report = _apply("apply_to_bert", ("bert",), model, wanted, {})
+    wanted = {
+        "attention": attention,
+        "norm": layer_norm,
+        "rotary": False,
+        "linear": linear,
+        "mlp": False,
+        "loss": False,
+    }
+    report = _apply("apply_to_bert", ("bert",), model, wanted)
     assert isinstance(report, PatchReport)
     return report

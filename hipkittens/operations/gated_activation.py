@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
 from .. import _backend
-from .._arguments import check_dtype_and_device, check_tensor
+from ..activation import ACTIVATIONS, GATES, activation, gated_activation, gated_in_torch
 from ._record import (
     DTYPES,
     Benchmark,
@@ -25,57 +24,37 @@ from ._sharding import rowwise
 from ._tables import MEMORY_BOUND_SIZES
 from ._tensors import draw, with_gaps
 
-# In the order of the enumeration in csrc/kernels/activation/kinds.h.
-KINDS = ("silu", "gelu_tanh")
+# The trials run every activation of a kernel, clamped ones too.
+_LIMIT = 2.0
 
 
-@_backend.interruptible
-def gated_activation(x: torch.Tensor, kind: str = "silu") -> torch.Tensor:
-    """act(x[..., :d]) * x[..., d:] for rows of 2 d elements: vLLM's silu_and_mul and gelu_tanh_and_mul.
-
-    kind: "silu", x / (1 + exp(-x)), or "gelu_tanh", torch.nn.functional.gelu(x, approximate="tanh"). x is float32, bfloat16
-    or float16; everything is float32 until the result is rounded to x's dtype. Any d, and any leading dimensions.
-    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
-    """
-    where = "hipkittens.gated_activation"
-    check_tensor(where, "x", x)
-    check_dtype_and_device(where, "x", x, tuple(DTYPES.values()), "x", x)
-    if x.dim() == 0:
-        raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
-    if x.shape[-1] % 2:
-        raise ValueError(
-            f"{where}: rows of x have {x.shape[-1]} elements; they need an even number, the gate and what it multiplies"
-        )
-    if kind not in KINDS:
-        raise ValueError(f"{where}: kind is {kind!r}; allowed: {', '.join(map(repr, KINDS))}")
-    _backend.check_device(where, "x", x)
-    if _backend.uses_torch():
-        return _in_torch(x.float(), kind).to(x.dtype)
-    return torch.ops.hipkittens.gated_activation(x, KINDS.index(kind))
-
-
-def _in_torch(x: torch.Tensor, kind: str = "silu") -> torch.Tensor:
-    gate, other = x.chunk(2, -1)
-    return (F.silu(gate) if kind == "silu" else F.gelu(gate, approximate="tanh")) * other
-
-
-def _fake(x, activation):
-    return x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
+def _fake(x, other, activation, alpha, limit):
+    return x.new_empty((*x.shape[:-1], x.shape[-1] // 2) if other is None else x.shape)
 
 
 def _setup(ctx, inputs, output) -> None:
-    x, ctx.activation = inputs
-    ctx.save_for_backward(x)
+    x, other, *ctx.options = inputs
+    ctx.save_for_backward(x, other)
 
 
 @_backend.interruptible
 def _backward(ctx, dy):
-    (x,) = ctx.saved_tensors
-    return torch.ops.hipkittens.gated_activation_backward(dy, x, ctx.activation), None
+    x, other = ctx.saved_tensors
+    dx, dother = torch.ops.hipkittens.gated_activation_backward(dy, x, other, *ctx.options)
+    return dx, None if other is None else dother, None, None, None
 
 
-def _backward_fake(dy, x, activation):
-    return x.new_empty(x.shape)
+def _backward_fake(dy, x, other, *options):
+    return x.new_empty(x.shape), x.new_empty((0,) if other is None else x.shape)
+
+
+def _backward_sharding(dy, x, other, *options):
+    from torch.distributed.tensor import Replicate
+
+    found = rowwise(3, 2)(dy, x, other, *options)
+    if other is None:  # the second result is empty
+        found = [([results[0], Replicate()], arguments) for results, arguments in found]
+    return found
 
 
 def _no_double_backward(ctx, *_grads):
@@ -86,31 +65,31 @@ def _no_double_backward(ctx, *_grads):
 
 
 def _trial(kernel) -> Trial:
-    element, kind = kernel.row["element"], kernel.row["activation"]
+    element, gated = kernel.row["element"], kernel.row["gated"] == "true"
     # Rows that do not end with a thread's eight columns.
-    rows, columns = 9, 2 * 515 if element == "f32" else 2 * 514
+    rows, columns = 9, 515 if element == "f32" else 514
 
     def run():
-        x = draw(rows, columns, dtype=DTYPES[element])
-        y = gated_activation(x, kind)
-        return y, *torch.autograd.grad(y, x, draw(*y.shape, dtype=y.dtype).detach())
+        x = draw(rows, (2 if gated else 1) * columns, dtype=DTYPES[element])
+        results = []
+        for kind in GATES if gated else ACTIVATIONS:
+            y = gated_activation(x, kind, limit=_LIMIT) if gated else activation(x, kind)
+            results += [y, *torch.autograd.grad(y, x, draw(*y.shape, dtype=y.dtype).detach())]
+        return results
 
-    return Trial(f"gated_activation {rows}x{columns} {kind} {element}", run)
+    return Trial(f"{'gated_' if gated else ''}activation {rows}x{columns} {element}", run)
 
 
 def _parity(case, generator) -> ParityProblem:
     x = torch.randn(case["rows"], 2 * case["columns"], generator=generator) * case["magnitude"]
     x = with_gaps(x.to(DTYPES[case["dtype"]]), *case["gaps"])
-    kind = case["kind"]
+    kind, limit = case["kind"], case["limit"]
+
+    def theirs(x):
+        return gated_in_torch(x if x.dtype == torch.float64 else x.float(), kind, limit).to(x.dtype)
+
     return ParityProblem(
-        inputs={"x": x},
-        ours=lambda x: gated_activation(x, kind),
-        theirs=(
-            lambda x: (
-                _in_torch(x.float(), kind).to(x.dtype) if x.dtype != torch.float64 else _in_torch(x, kind)
-            ),
-            lambda x: _in_torch(x, kind),
-        ),
+        inputs={"x": x}, ours=lambda x: gated_activation(x, kind, limit=limit), theirs=(theirs, theirs)
     )
 
 
@@ -123,12 +102,12 @@ def _checks() -> Checks:
     return Checks(
         trial=_trial,
         examples=(
-            Example("gated activation", {"x": (64, 1024)}, gated_activation, _in_torch),
+            Example("gated activation", {"x": (64, 1024)}, gated_activation, gated_in_torch),
             Example(
-                "gated activation, gelu",
+                "gated activation, gpt-oss",
                 {"x": (64, 1030)},
-                lambda x: gated_activation(x, "gelu_tanh"),
-                lambda x: _in_torch(x, "gelu_tanh"),
+                lambda x: gated_activation(x, "swiglu"),
+                lambda x: gated_in_torch(x, "swiglu"),
             ),
         ),
         parity=(
@@ -136,7 +115,8 @@ def _checks() -> Checks:
                 "gated_activation",
                 {
                     "dtype": tuple(DTYPES),
-                    "kind": KINDS,
+                    "kind": GATES,
+                    "limit": (None, 1.5),
                     "columns": (512, 1, 2, 6, 17, 255, 257, 514, 1030, 22016),
                     "rows": (3, 1, 40),
                     "magnitude": (1.0, 10.0),
@@ -147,7 +127,14 @@ def _checks() -> Checks:
         ),
         calls=lambda tensor: [
             ("gelu_tanh", "gated_activation", (tensor(4, 96),), {"kind": "gelu_tanh"}),
-            ("gelu", "gated_activation", (tensor(4, 96),), {"kind": "gelu"}),
+            ("gpt-oss", "gated_activation", (tensor(4, 96),), {"kind": "swiglu", "limit": 7.0}),
+            (
+                "gate and other apart",
+                "gated_activation",
+                (tensor(4, 96),),
+                {"kind": "gelu_tanh", "other": tensor(4, 96)},
+            ),
+            ("alpha in gelu", "gated_activation", (tensor(4, 96),), {"kind": "gelu", "alpha": 1.7}),
             ("float64", "gated_activation", (tensor(4, 96, dtype=torch.float64),), {}),
         ],
         benchmarks=(
@@ -172,13 +159,13 @@ OPERATION = Operation(
     folder="activation",
     functions=(Function(gated_activation, lambda tensor, dtype: (tensor(32, 128, dtype=dtype),)),),
     operators=(
-        Operator("gated_activation", _fake, _backward, _setup, sharding=rowwise(1), first_option=1),
+        Operator("gated_activation", _fake, _backward, _setup, sharding=rowwise(2), first_option=2),
         Operator(
             "gated_activation_backward",
             _backward_fake,
             _no_double_backward,
-            sharding=rowwise(2),
-            first_option=2,
+            sharding=_backward_sharding,
+            first_option=3,
         ),
     ),
     checks=_checks,

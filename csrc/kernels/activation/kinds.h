@@ -1,4 +1,4 @@
-// kernels/activation/kinds.h: what is passed to a gated activation, and the kinds of rows in variants.def.
+// kernels/activation/kinds.h: what is passed to an activation, and the kinds of rows in variants.def.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_type.h"
@@ -7,37 +7,43 @@
 
 namespace hipkittens::activation {
 
-// silu(x) = x / (1 + e^-x); gelu_tanh(x) = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
-enum class Activation { silu, gelu_tanh };
+// silu(x) = x / (1 + e^-(alpha x)); gelu_tanh(x) = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)));
+// gelu(x) = x / 2 (1 + erf(x / sqrt 2)). swiglu is gpt-oss' gate: silu(gate) (other + 1).
+enum class Activation : int32_t { silu, gelu_tanh, gelu, relu, tanh, swiglu };
 
-struct GatedConfig {
+struct ActivationConfig {
     ElementType element;
-    Activation activation;
+    bool gated;
 };
 
 // Each thread computes 8 columns of a row.
-inline constexpr int threads = 256, thread_columns = 8;
+inline constexpr int threads = 256, columns_of_thread = 8;
 
-// A row of x is `columns` of the gate, then as many of what the gate multiplies.
-struct GatedArguments {
+struct ActivationArguments {
     StridedRows x;
-    StridedRows dy;  // of the gradient alone
-    void* result;    // y, or the gradient of x; its rows are dense
+    StridedRows other;  // what the gate x multiplies
+    StridedRows dy;     // of the gradient alone
+    void* result;       // y, or the gradient of x
+    void* dother;
+    int64_t result_step;  // from row to row of result and dother
     RowCounts rows;
     uint32_t columns;          // of y
-    uint32_t threads_per_row;  // columns / thread_columns, rounded up
-    uint32_t aligned;          // every row and both halves of x begin on 4 bytes
+    uint32_t threads_per_row;  // columns / 8, rounded up
+    uint32_t aligned;          // every row begins on 4 bytes
+    Activation activation;
+    float alpha;
+    float limit;  // of a gated row: gate <= limit, |other| <= limit
 };
 
-template <GatedConfig config>
-struct GatedForward;
-template <GatedConfig config>
-struct GatedBackward;
+template <ActivationConfig config>
+struct Forward;
+template <ActivationConfig config>
+struct Backward;
 
 namespace kinds {
 
-struct gated_forward : Kind<GatedConfig, GatedArguments, GatedForward> {};
-struct gated_backward : Kind<GatedConfig, GatedArguments, GatedBackward> {};
+struct forward : Kind<ActivationConfig, ActivationArguments, Forward> {};
+struct backward : Kind<ActivationConfig, ActivationArguments, Backward> {};
 
 }  // namespace kinds
 
@@ -45,7 +51,6 @@ struct Variants {
     template <class Visit>
     static constexpr void each(const Visit& visit) {
         using enum ElementType;
-        using enum Activation;
 #define ROW(kind, name, targets, ...) visit(Row<kinds::kind>{#name, Targets::targets, {__VA_ARGS__}});
 #include "variants.def"
 #undef ROW

@@ -1,4 +1,4 @@
-// kernels/activation/plan.h: from a gated activation's arguments to its launch.
+// kernels/activation/plan.h: from an activation's arguments to its launch.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <stdexcept>
@@ -9,7 +9,9 @@
 
 namespace hipkittens::activation {
 
-constexpr int64_t row_threads(int64_t columns) { return (columns + thread_columns - 1) / thread_columns; }
+constexpr int64_t row_threads(int64_t columns) {
+    return (columns + columns_of_thread - 1) / columns_of_thread;
+}
 
 // Throws std::invalid_argument. HIP counts the threads of a grid dimension in 32 bits.
 inline void check(int64_t rows, int64_t columns) {
@@ -20,18 +22,17 @@ inline void check(int64_t rows, int64_t columns) {
                                     " are allowed of rows x columns / 8 rounded up, and 2147483647 columns");
 }
 
-// Of the kind gated_forward or gated_backward; `threads_per_row` is decided here. Throws std::invalid_argument.
+// Of the kind forward or backward; `threads_per_row` is decided here. Throws std::invalid_argument.
 template <class Kind>
-Launch plan(int target, ElementType element, Activation activation, GatedArguments arguments) {
+Launch plan(int target, ElementType element, bool gated, ActivationArguments arguments) {
     check(arguments.rows.all, arguments.columns);
     arguments.threads_per_row = static_cast<uint32_t>(row_threads(arguments.columns));
     const uint32_t all = arguments.rows.all * arguments.threads_per_row;
     for (const Row<Kind>& row : variants<Kind>)
-        if (includes(row.targets, target) && row.config.element == element &&
-            row.config.activation == activation)
+        if (includes(row.targets, target) && row.config.element == element && row.config.gated == gated)
             return launch_of("activation", row.name, target, {(all + threads - 1) / threads, 1, 1}, threads,
                              arguments);
-    throw std::invalid_argument("activation: no kernel has this element type and activation");
+    throw std::invalid_argument("activation: no kernel has this element type");
 }
 
 }  // namespace hipkittens::activation

@@ -19,8 +19,8 @@ struct Capped {
 template <bool plain>
 KITTENS_DEVICE Capped capped(float logit, float softcap) {
     if (plain || softcap == 0) return {logit, 1};
-    const float tangent = kittens::hyperbolic_tangent(logit / softcap);
-    return {softcap * tangent, __builtin_fmaf(-tangent, tangent, 1.0f)};
+    const kittens::Tangent tangent = kittens::hyperbolic_tangent(logit / softcap);
+    return {softcap * tangent.value, tangent.slope};
 }
 
 // What a lane has seen of its row: the largest value and, relative to it, the sum of e^x and of x e^x.

@@ -1,0 +1,75 @@
+// kernels/activation/functions.h: the value of an activation and its derivative.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../../tiles/transcendental.h"
+#include "kinds.h"
+
+namespace hipkittens::activation {
+
+struct Activated {
+    float value, slope;
+};
+
+// silu and gelu_tanh are x sigmoid(z(x)): 1 + tanh(u) = 2 sigmoid(2 u), without the cancellation of the sum.
+// accurate: to a float's last bits, of which a 16-bit result shows none.
+template <Activation activation, bool accurate>
+KITTENS_DEVICE Activated activated(float x, float alpha) {
+    if constexpr (activation == Activation::relu) {
+        return {x <= 0 ? 0.0f : x, x > 0 ? 1.0f : 0.0f};  // NaN stays
+    } else if constexpr (activation == Activation::tanh) {
+        const kittens::Tangent tangent = kittens::hyperbolic_tangent(x);
+        return {tangent.value, tangent.slope};
+    } else if constexpr (activation == Activation::gelu) {
+        const kittens::Normal normal = kittens::standard_normal<accurate>(x);
+        return {x * normal.below, __builtin_fmaf(x, normal.density, normal.below)};
+    } else {
+        float z = alpha * x, slope_of_z = alpha;
+        if constexpr (activation == Activation::gelu_tanh) {
+            constexpr float linear = 0x1.988454p+0f;  // sqrt(8 / pi)
+            constexpr float cubic = 0x1.2444f2p-4f;   // 0.044715 sqrt(8 / pi)
+            z = x * __builtin_fmaf(cubic * x, x, linear);
+            slope_of_z = __builtin_fmaf(3.0f * cubic * x, x, linear);
+        }
+        const kittens::Sigmoid s = kittens::sigmoid<accurate>(z);
+        return {x * s.value, s.value * __builtin_fmaf(x * s.rest, slope_of_z, 1.0f)};
+    }
+}
+
+// Of a gate and what it multiplies, both clamped; a clamped one has no gradient.
+struct Gated {
+    float value, dgate, dother;
+};
+template <Activation activation, bool accurate>
+KITTENS_DEVICE Gated gated(float gate, float other, float alpha, float limit) {
+    // Comparisons, so that NaN stays.
+    const bool gate_clamped = gate > limit, other_clamped = kittens::absolute_value(other) > limit;
+    const Activated a = activated<activation, accurate>(gate_clamped ? limit : gate, alpha);
+    float factor = other_clamped ? __builtin_copysignf(limit, other) : other;
+    if constexpr (activation == Activation::swiglu) factor += 1;
+    return {a.value * factor, gate_clamped ? 0.0f : a.slope * factor, other_clamped ? 0.0f : a.value};
+}
+
+template <Activation activation>
+struct Constant {
+    static constexpr Activation value = activation;
+};
+// Calls visit with the activation, which is the same for all threads, as a constant.
+template <class Visit>
+KITTENS_DEVICE void with_activation(Activation activation, const Visit& visit) {
+    switch (activation) {
+        case Activation::silu:
+            return visit(Constant<Activation::silu>());
+        case Activation::gelu_tanh:
+            return visit(Constant<Activation::gelu_tanh>());
+        case Activation::gelu:
+            return visit(Constant<Activation::gelu>());
+        case Activation::relu:
+            return visit(Constant<Activation::relu>());
+        case Activation::tanh:
+            return visit(Constant<Activation::tanh>());
+        case Activation::swiglu:
+            return visit(Constant<Activation::swiglu>());
+    }
+}
+
+}  // namespace hipkittens::activation

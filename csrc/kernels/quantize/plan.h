@@ -1,0 +1,31 @@
+// kernels/quantize/plan.h: from what is to be quantised to launches.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "../launch.h"
+#include "kinds.h"
+
+namespace hipkittens::quantize {
+
+// What shares a scale.
+enum class Granularity { tensor, row, group };
+
+// Bytes or floats of scales that `plan` has written. group: columns of one; rows and groups as padding makes them.
+struct ScaleCount {
+    int64_t rows, groups;
+};
+// Throws std::invalid_argument for what no kernel takes.
+ScaleCount scale_count(int64_t rows, int64_t columns, Granularity granularity, int64_t group,
+                       ScaleLayout layout);
+
+// Floats of workspace, for `maxima`.
+uint32_t maxima_count(int64_t rows, int64_t columns);
+
+// In order, on one stream. Of the arguments, x, codes, scales, given, maxima, rows, columns, aligned and what says how a scale and a code
+// are made are the caller's; the rest is decided here.
+std::vector<Launch> plan(int target, ElementType element, Granularity granularity, int64_t group,
+                         QuantizeArguments arguments);
+
+}  // namespace hipkittens::quantize

@@ -1,0 +1,58 @@
+// kernels/row_columns.h: the 8 columns of a row that a thread computes, where a thread has no other work.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../tiles/row_chunk.h"
+
+namespace hipkittens {
+
+inline constexpr int thread_columns = kittens::chunk_elements;
+
+// Fewer at the end of a row.
+template <class T>
+class RowColumns {
+    template <class V>
+    using global = __attribute__((address_space(1))) V*;
+    // Accesses of 16 bytes want a dword's alignment.
+    typedef kittens::raw_eight<T> vector __attribute__((aligned(4)));
+
+    uint32_t count_;
+    bool whole_;
+
+  public:
+    uint32_t row, first;
+
+    // The thread's among all threads of the launch, `threads_per_row` for each of `rows`. aligned: rows begin on 4 bytes.
+    KITTENS_DEVICE RowColumns(uint32_t thread, uint32_t threads_per_row, uint32_t rows, uint32_t columns,
+                              bool aligned) {
+        row = thread / threads_per_row;
+        first = (thread - row * threads_per_row) * thread_columns;
+        count_ = row < rows && first < columns ? columns - first : 0;
+        whole_ = aligned && count_ >= thread_columns;
+    }
+    KITTENS_DEVICE bool none() const { return count_ == 0; }
+    KITTENS_DEVICE bool whole() const { return whole_; }
+    KITTENS_DEVICE bool has(uint32_t i) const { return i < count_; }
+
+    // What is behind the end is 0.
+    KITTENS_DEVICE kittens::eight load(const void* data, int64_t offset) const {
+        auto* from = (global<const T>)data + offset + first;
+        if (whole_) return kittens::widened(kittens::raw_eight<T>(*(global<const vector>)from));
+        kittens::eight values = 0.0f;
+#pragma unroll
+        for (uint32_t i = 0; i < thread_columns; ++i)
+            if (i < count_) values[i] = static_cast<float>(from[i]);
+        return values;
+    }
+    KITTENS_DEVICE void store(kittens::eight values, void* data, int64_t offset) const {
+        auto* to = (global<T>)data + offset + first;
+        if (whole_) {
+            *(global<vector>)to = __builtin_convertvector(values, kittens::raw_eight<T>);
+            return;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < thread_columns; ++i)
+            if (i < count_) to[i] = static_cast<T>(values[i]);
+    }
+};
+
+}  // namespace hipkittens

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+"""Activations, and the gates of feed-forward blocks: one half of a row, activated, times the other half."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from . import _backend
+from ._arguments import check_dtype_and_device, check_tensor, number
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+# In the order of the enumeration in csrc/kernels/activation/kinds.h.
+GATES = ("silu", "gelu_tanh", "gelu", "relu", "tanh", "swiglu")
+ACTIVATIONS = GATES[:-1]
+# gpt-oss' swiglu: its factor in the sigmoid, and where gate and other are clamped.
+_SWIGLU_ALPHA, _SWIGLU_LIMIT = 1.702, 7.0
+
+
+@_backend.interruptible
+def activation(x: torch.Tensor, kind: str) -> torch.Tensor:
+    """x / (1 + exp(-x)) for kind "silu"; torch.nn.functional's gelu for "gelu", and with approximate="tanh" for "gelu_tanh";
+    relu; tanh.
+
+    x is float32, bfloat16 or float16 of any shape; everything is float32 until the result is rounded to x's dtype.
+    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    """
+    where = "hipkittens.activation"
+    check_tensor(where, "x", x)
+    check_dtype_and_device(where, "x", x, DTYPES, "x", x)
+    _check_kind(where, kind, ACTIVATIONS)
+    _backend.check_device(where, "x", x)
+    if _backend.uses_torch():
+        return in_torch(x.float(), kind).to(x.dtype)
+    return torch.ops.hipkittens.activation(x, ACTIVATIONS.index(kind))
+
+
+@_backend.interruptible
+def gated_activation(
+    x: torch.Tensor,
+    kind: str = "silu",
+    *,
+    other: torch.Tensor | None = None,
+    limit: float | None = None,
+    alpha: float | None = None,
+) -> torch.Tensor:
+    """act(x[..., :d]) * x[..., d:] for rows of 2 d elements: vLLM's silu_and_mul and gelu_tanh_and_mul, GeGLU, ReGLU.
+    Given other, of x's shape and dtype: act(x) * other, as models have it whose two projections are apart.
+
+    kind: one of `activation`, or "swiglu", gpt-oss' gate: g / (1 + exp(-alpha g)) * (u + 1) with alpha 1.702 and limit 7
+    unless they are given. alpha is also silu's, 1 by default; other kinds have none. limit: min(g, limit) in place of the
+    gate g, and u within -limit .. limit in place of the other half; what is clamped has no gradient. x is float32, bfloat16
+    or float16; everything is float32 until the result is rounded to x's dtype. Any d, and any leading dimensions. Raises
+    TypeError or ValueError, before anything is launched, for what has no kernel.
+    """
+    where = "hipkittens.gated_activation"
+    check_tensor(where, "x", x)
+    check_dtype_and_device(where, "x", x, DTYPES, "x", x)
+    if x.dim() == 0:
+        raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
+    if other is not None:
+        check_tensor(where, "other", other)
+        check_dtype_and_device(where, "other", other, (x.dtype,), "x", x)
+        if other.shape != x.shape:
+            raise ValueError(
+                f"{where}: other has shape {tuple(other.shape)} and x {tuple(x.shape)}; they must be equal"
+            )
+    elif x.shape[-1] % 2:
+        raise ValueError(
+            f"{where}: rows of x have {x.shape[-1]} elements; they need an even number, the gate and what it multiplies"
+        )
+    _check_kind(where, kind, GATES)
+    if limit is not None and not number(where, "limit", limit) > 0.0:
+        raise ValueError(f"{where}: limit is {limit}; it must be above 0, or None")
+    if alpha is not None:
+        if kind not in ("silu", "swiglu"):
+            raise ValueError(
+                f"{where}: alpha is {alpha}, and kind {kind!r} has none; 'silu' and 'swiglu' have one"
+            )
+        if not math.isfinite(number(where, "alpha", alpha)):
+            raise ValueError(f"{where}: alpha is {alpha}; it must be finite")
+    _backend.check_device(where, "x", x)
+    if _backend.uses_torch():
+        second = None if other is None else other.float()
+        return gated_in_torch(x.float(), kind, limit, alpha, second).to(x.dtype)
+    return torch.ops.hipkittens.gated_activation(x, other, GATES.index(kind), *_constants(kind, limit, alpha))
+
+
+def _check_kind(where: str, kind: str, allowed: tuple[str, ...]) -> None:
+    if kind not in allowed:
+        raise ValueError(f"{where}: kind is {kind!r}; allowed: {', '.join(map(repr, allowed))}")
+
+
+def _constants(kind: str, limit: float | None, alpha: float | None) -> tuple[float, float]:
+    """alpha and limit, as given or as the kind has them."""
+    if alpha is None:
+        alpha = _SWIGLU_ALPHA if kind == "swiglu" else 1.0
+    if limit is None:
+        limit = _SWIGLU_LIMIT if kind == "swiglu" else math.inf
+    return float(alpha), float(limit)
+
+
+def in_torch(x: torch.Tensor, kind: str, alpha: float = 1.0) -> torch.Tensor:
+    """`activation` in PyTorch's operations, in x's dtype."""
+    if kind in ("silu", "swiglu"):
+        return F.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
+    if kind in ("gelu", "gelu_tanh"):
+        return F.gelu(x, approximate="none" if kind == "gelu" else "tanh")
+    return F.relu(x) if kind == "relu" else torch.tanh(x)
+
+
+def gated_in_torch(
+    x: torch.Tensor,
+    kind: str = "silu",
+    limit: float | None = None,
+    alpha: float | None = None,
+    other: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`gated_activation` in PyTorch's operations, in x's dtype."""
+    alpha, limit = _constants(kind, limit, alpha)
+    gate, other = x.chunk(2, -1) if other is None else (x, other)
+    if limit < math.inf:
+        gate, other = gate.clamp(max=limit), other.clamp(-limit, limit)
+    return in_torch(gate, kind, alpha) * (other + 1 if kind == "swiglu" else other)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+"""The loss of Transformers' causal language models on hipkittens.cross_entropy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..loss import cross_entropy
+
+
+def causal_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor | None,
+    vocab_size: int,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    ignore_index: int = -100,
+    shift_labels: torch.Tensor | None = None,
+    **_: Any,
+) -> torch.Tensor:
+    """transformers.loss.loss_utils.ForCausalLMLoss without a float32 copy of the logits: float32, as it is there."""
+    if shift_labels is None:
+        shift_labels = torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    target = shift_labels.reshape(-1).to(logits.device)
+    total = cross_entropy(
+        logits.reshape(-1, vocab_size),
+        target,
+        ignore_index=ignore_index,
+        reduction="mean" if num_items_in_batch is None else "sum",
+    )
+    if num_items_in_batch is None:
+        return total
+    if isinstance(num_items_in_batch, torch.Tensor):
+        num_items_in_batch = num_items_in_batch.to(total.device)
+    return total / num_items_in_batch
+
+
+class LossSwitch:
+    """Gives a model another loss function, until `restore`."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._before = vars(model).get("_loss_function")
+        model._loss_function = causal_loss
+
+    def restore(self) -> None:
+        if vars(self._model).get("_loss_function") is not causal_loss:
+            return
+        if self._before is None:
+            del self._model._loss_function
+        else:
+            self._model._loss_function = self._before
+
+
+def refusal(model: torch.nn.Module) -> str | None:
+    """Why a model's loss stays, "" if it need not, None of a model that has none."""
+    if not isinstance(getattr(type(model), "loss_function", None), property):
+        return None
+    function = model.loss_function
+    if function is causal_loss:
+        return "it has been replaced before, by hipkittens.cross_entropy"
+    name = getattr(function, "__name__", type(function).__name__)
+    if name != "ForCausalLMLoss":
+        return f"its loss is {name}; ForCausalLMLoss is replaced"
+    return ""

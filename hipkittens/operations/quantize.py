@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: MIT
+"""The record of quantize."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from ..quantization import QuantSpec, dequantize, quantize
+from ._record import DTYPES, Benchmark, Checks, Example, Function, Kernel, Operation, Operator, Table, Trial
+from ._sharding import replicated
+from ._tables import MEMORY_BOUND_SIZES
+from ._tensors import draw
+
+_SHUFFLED = 2
+
+
+def _fake(x, scale, code, group, layout, floor, bound, zero_scale, power_exponent, power_threshold, other):
+    columns = x.shape[-1]
+    codes = x.new_empty((*x.shape[:-1], columns // 2 if code == 3 else columns), dtype=torch.uint8)
+    if scale is not None:
+        return codes, x.new_empty((0,), dtype=torch.float32)
+    rows = x.numel() // columns
+    shape = (1, 1) if group == 0 else (rows, 1) if group == -1 else (rows, -(-columns // group))
+    if layout == _SHUFFLED:
+        shape = (-(-shape[0] // 256) * 256, -(-shape[1] // 8) * 8)
+    if layout == 1:
+        shape = shape[::-1]
+    return codes, x.new_empty(shape, dtype=torch.uint8 if power_exponent >= 0 else torch.float32)
+
+
+def _no_backward(ctx, *_grads):
+    raise NotImplementedError(
+        "hipkittens: quantize has no derivative; call it on x.detach(), or use a straight-through estimator"
+    )
+
+
+def _sharding(x, *rest):
+    return [replicated((x, *rest), 2)]
+
+
+# Each trial runs every way in which a kernel makes codes and scales.
+_SPECS = {
+    "row": (
+        QuantSpec("fp8"),
+        QuantSpec("bf8"),
+        QuantSpec("int8"),
+        QuantSpec("int8", rounding="truncate", floor=2.0),
+    ),
+    "group": (
+        QuantSpec("fp8", 128),
+        QuantSpec("int8", 64, layout="columns"),
+        QuantSpec("mxfp4"),
+        QuantSpec("mxfp4", scale_rule="round_up", rounding="away", layout="shuffled"),
+    ),
+    "tensor": (QuantSpec("fp8", "tensor"), QuantSpec("int8", "tensor", scale_bound=1.5)),
+}
+
+
+def _trial(kernel: Kernel) -> Trial:
+    dtype = DTYPES[kernel.row["element"]]
+    rows, columns = 9, 518
+    if kernel.kind == "row":  # beyond what its registers hold
+        columns = 512 * int(kernel.row["waves"]) * int(kernel.row["chunks"]) + (
+            582 if int(kernel.row["waves"]) > 1 else -6
+        )
+    specs = _SPECS["tensor" if kernel.kind == "maximum" else kernel.kind]
+
+    def run():
+        x = draw(rows, columns, dtype=dtype).detach()
+        results = [value for spec in specs for value in quantize(x, spec)]
+        if kernel.kind == "tensor":
+            results.append(quantize(x, specs[0], torch.tensor(0.01))[0])
+        return [value.view(torch.uint8) if value.dtype.itemsize == 1 else value for value in results]
+
+    return Trial(f"quantize {rows}x{columns} {kernel.kind} {kernel.row['element']}", run)
+
+
+def _there_and_back(x: torch.Tensor, spec: QuantSpec) -> torch.Tensor:
+    return dequantize(*quantize(x, spec), spec, x.dtype)
+
+
+def _whole_numbers(x: torch.Tensor) -> torch.Tensor:
+    """int8 codes of rows whose largest magnitude is 127: themselves."""
+    x = torch.cat((x, torch.full_like(x[:, :1], 127)), 1)
+    return _there_and_back(x, QuantSpec("int8"))
+
+
+def _call(problem, device, spec):
+    x = problem.tensor(device, problem["rows"], problem["columns"])
+    return lambda: quantize(x, spec)
+
+
+def _bytes(extra: float):
+    return lambda problem: (2.0 + extra) * problem["rows"] * problem["columns"]
+
+
+def _checks() -> Checks:
+    shapes = "16384x2048,16384x8192"
+    return Checks(
+        trial=_trial,
+        examples=(
+            Example(
+                "quantize int8, rows",
+                {"x": (64, 1000)},
+                _whole_numbers,
+                lambda x: torch.cat((x, torch.full_like(x[:, :1], 127)), 1),
+                gradients=False,
+                integers=True,
+            ),
+        ),
+        calls=lambda tensor: [
+            ("rows of fp8", "quantize", (tensor(4, 96), QuantSpec("fp8")), {}),
+            ("groups of 128", "quantize", (tensor(4, 96), QuantSpec("fp8", 128, layout="columns")), {}),
+            ("MXFP4", "quantize", (tensor(4, 96), QuantSpec("mxfp4", layout="shuffled")), {}),
+        ],
+        benchmarks=(
+            Benchmark(
+                "quantize_rows",
+                example="16384x8192",
+                extents=("rows", "columns"),
+                shapes=shapes,
+                heading="Quantisation to fp8, a scale for each row",
+                bytes=_bytes(1),
+                call=partial(_call, spec=QuantSpec("fp8")),
+                tables=(Table("To fp8 of rows of 2048, batch 16", "{rows}x2048", MEMORY_BOUND_SIZES),),
+            ),
+            Benchmark(
+                "quantize_groups",
+                example="16384x8192",
+                extents=("rows", "columns"),
+                shapes=shapes,
+                heading="Quantisation to fp8, groups of 128",
+                bytes=_bytes(1 + 4 / 128),
+                call=partial(_call, spec=QuantSpec("fp8", 128)),
+            ),
+            Benchmark(
+                "quantize_mxfp4",
+                example="16384x8192",
+                extents=("rows", "columns"),
+                shapes=shapes,
+                heading="Quantisation to MXFP4",
+                bytes=_bytes(0.5 + 1 / 32),
+                call=partial(_call, spec=QuantSpec("mxfp4")),
+            ),
+        ),
+    )
+
+
+OPERATION = Operation(
+    name="quantize",
+    folder="quantize",
+    functions=(Function(quantize, lambda tensor, dtype: (tensor(32, 128, dtype=dtype), QuantSpec("fp8"))),),
+    operators=(Operator("quantize", _fake, _no_backward, sharding=_sharding, first_option=2),),
+    checks=_checks,
+)

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: MIT
+"""Quantisation to 8-bit floats, 8-bit integers and the MX formats, every choice of which has a name."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from . import _backend
+from ._arguments import check_dtype_and_device, check_tensor, number
+
+INPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+Format = Literal["fp8", "bf8", "int8", "mxfp8", "mxfp4"]
+ScaleRule = Literal["maximum", "floor", "even", "half_up", "round_up", "ceil"]
+
+# The 8-bit floats that each target's instructions convert to (CDNA3 and CDNA4 ISA manuals, V_CVT_PK_FP8_F32, V_CVT_PK_BF8_F32).
+_DTYPES = {
+    ("fp8", "gfx942"): torch.float8_e4m3fnuz,
+    ("bf8", "gfx942"): torch.float8_e5m2fnuz,
+    ("fp8", "gfx950"): torch.float8_e4m3fn,
+    ("bf8", "gfx950"): torch.float8_e5m2,
+}
+_CODES = {"fp8": 0, "bf8": 1, "int8": 2, "mxfp8": 0, "mxfp4": 3}
+_LAYOUTS = {"rows": 0, "columns": 1, "shuffled": 2}
+_MX_GROUP = 32
+# Of mantissas above 1: the first of 23 bits from which the power of two is one larger. The second is of codes up to 6 = 1.5 x 4, the
+# first of codes up to 448 = 1.75 x 256.
+_MANTISSA = 1 << 23
+_THRESHOLDS = {
+    "floor": (_MANTISSA, _MANTISSA),
+    "even": (3 * _MANTISSA // 4, 3 * _MANTISSA // 4),
+    "half_up": (_MANTISSA // 2, _MANTISSA // 2),
+    "round_up": (3 * _MANTISSA // 4 + 1, _MANTISSA // 2 + 1),
+    "ceil": (1, 1),
+}
+# The exponent of the largest code.
+_EXPONENTS = {"mxfp8": 8, "mxfp4": 2}
+
+
+@dataclass(frozen=True)
+class QuantSpec:
+    """What `quantize` makes of a tensor; x is about code * scale.
+
+    format       "fp8": e4m3fnuz on gfx942, e4m3fn on gfx950; "bf8": e5m2fnuz, e5m2; "int8"; "mxfp8": e4m3fn (gfx950) and
+                 "mxfp4": e2m1, two to a byte, the first in its low half, both in groups of 32 columns whose scale is a power of two
+    granularity  what shares a scale: "tensor", "row", or a number of columns, 32, 64 or 128. MX formats: 32
+    scale_rule   "maximum": the largest magnitude over the largest code, in float32. Of the MX formats, for a largest magnitude
+                 m 2^E with 1 <= m < 2, the power E - e (e = 8 of mxfp8, 2 of mxfp4), and one more: "floor" never, "even" for
+                 m >= 1.75, "half_up" for m >= 1.5, "round_up" where the largest code would be passed (m > 1.75, m > 1.5),
+                 "ceil" for m > 1
+    rounding     "even"; of int8 also "truncate", of mxfp4 also "away": what half-way cases do
+    floor        least largest magnitude, such as AITER's 1e-10 of groups
+    scale_bound  largest largest magnitude (AITER's scale_ub); what is above it is clamped
+    zero_scale   of zeros, where the floor is 0
+    layout       of the scales of groups: "rows", "columns" (transposed in memory), or of MX formats "shuffled", the order of the
+                 scaled matrix instructions (AITER's e8m0_shuffle): rows padded to 256 and groups to 8, by scales of 1
+
+    Values are multiplied by 1 / scale, not divided; clamped to the largest code; a NaN makes its scale and codes NaN (of int8, 0).
+    """
+
+    format: Format = "fp8"
+    granularity: Literal["tensor", "row"] | int = "row"
+    scale_rule: ScaleRule | None = None
+    rounding: Literal["even", "away", "truncate"] = "even"
+    floor: float = 0.0
+    scale_bound: float = math.inf
+    zero_scale: float = 1.0
+    layout: Literal["rows", "columns", "shuffled"] = "rows"
+
+    def __post_init__(self) -> None:
+        where = "hipkittens.QuantSpec"
+        mx = self.format in _EXPONENTS
+        if self.format not in _CODES:
+            raise ValueError(f"{where}: format is {self.format!r}; allowed: {_listed(_CODES)}")
+        if mx and self.granularity != _MX_GROUP and self.granularity == "row":
+            object.__setattr__(self, "granularity", _MX_GROUP)
+        if self.granularity not in ((_MX_GROUP,) if mx else ("tensor", "row", 32, 64, 128)):
+            allowed = "32" if mx else "'tensor', 'row', 32, 64, 128"
+            raise ValueError(
+                f"{where}: granularity is {self.granularity!r}; allowed with {self.format!r}: {allowed}"
+            )
+        if self.scale_rule is None:
+            object.__setattr__(self, "scale_rule", "even" if mx else "maximum")
+        rules = _THRESHOLDS if mx else ("maximum",)
+        if self.scale_rule not in rules:
+            raise ValueError(
+                f"{where}: scale_rule is {self.scale_rule!r}; allowed with {self.format!r}: {_listed(rules)}"
+            )
+        roundings = {"int8": ("even", "truncate"), "mxfp4": ("even", "away")}.get(self.format, ("even",))
+        if self.rounding not in roundings:
+            raise ValueError(
+                f"{where}: rounding is {self.rounding!r}; allowed with {self.format!r}: {_listed(roundings)}"
+            )
+        layouts = (
+            ("rows",)
+            if isinstance(self.granularity, str)
+            else ("rows", "columns", "shuffled")[: 3 if mx else 2]
+        )
+        if self.layout not in layouts:
+            raise ValueError(
+                f"{where}: layout is {self.layout!r}; allowed with {self.format!r} and granularity {self.granularity!r}: "
+                f"{_listed(layouts)}"
+            )
+        for name in ("floor", "zero_scale", "scale_bound"):
+            if not number(where, name, getattr(self, name)) >= 0.0:
+                raise ValueError(f"{where}: {name} is {getattr(self, name)}; it must be 0 or more")
+            if mx and getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                raise ValueError(f"{where}: {name} is {getattr(self, name)}; MX formats have none")
+
+
+@_backend.interruptible
+def quantize(
+    x: torch.Tensor, spec: QuantSpec, scale: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x as codes and their scales.
+
+    x (..., N) is bfloat16, float16 or float32. codes have the shape of x and the dtype of the format, or of mxfp4 (..., N / 2)
+    and torch.uint8; scales are float32, of MX formats torch.uint8 bytes of e8m0: 2 ** (byte - 127), 255 for NaN. Shape of
+    scales: () of a tensor, (..., 1) of rows, (..., ceil(N / group)) of groups; "shuffled" ones have two dimensions, padded.
+    scale: a float32 tensor of one element that is used instead, with granularity "tensor"; it is returned.
+
+    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    """
+    where = "hipkittens.quantize"
+    check_tensor(where, "x", x)
+    check_dtype_and_device(where, "x", x, INPUT_DTYPES, "x", x)
+    if not isinstance(spec, QuantSpec):
+        raise TypeError(f"{where}: spec is {type(spec).__name__}; it must be a hipkittens.QuantSpec")
+    if x.dim() == 0:
+        raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
+    if x.shape[-1] == 0:
+        raise ValueError(f"{where}: x has shape {tuple(x.shape)}; its rows need 1 element or more")
+    if spec.format == "mxfp4" and x.shape[-1] % 2:
+        raise ValueError(
+            f"{where}: rows of x have {x.shape[-1]} elements; mxfp4 has two in a byte and needs an even number"
+        )
+    if scale is not None:
+        check_tensor(where, "scale", scale)
+        check_dtype_and_device(where, "scale", scale, (torch.float32,), "x", x)
+        if spec.granularity != "tensor" or scale.numel() != 1:
+            raise ValueError(
+                f"{where}: scale has shape {tuple(scale.shape)} and granularity is {spec.granularity!r}; a scale that is given "
+                "has one element and is the tensor's"
+            )
+    _backend.check_device(where, "x", x)
+    if _backend.uses_torch():
+        raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which has no such operation; unset it")
+    dtype = dtype_of(spec.format, x.device)
+    group = {"tensor": 0, "row": -1}.get(spec.granularity, spec.granularity)
+    power, threshold = -1, 0
+    if spec.format in _EXPONENTS:
+        power, threshold = _EXPONENTS[spec.format], _THRESHOLDS[spec.scale_rule][spec.format == "mxfp4"]
+    codes, scales = torch.ops.hipkittens.quantize(
+        x,
+        scale,
+        _CODES[spec.format],
+        group,
+        _LAYOUTS[spec.layout],
+        spec.floor,
+        spec.scale_bound,
+        spec.zero_scale,
+        power,
+        threshold,
+        spec.rounding != "even",
+    )
+    codes = codes if dtype == torch.uint8 else codes.view(dtype)
+    if scale is not None:
+        return codes, scale
+    if spec.granularity == "tensor":
+        return codes, scales.reshape(()) if scales.numel() else scales.new_zeros(())
+    if spec.layout == "shuffled":
+        return codes, scales
+    groups = 1 if group == -1 else -(-x.shape[-1] // group)
+    if spec.layout == "columns" and scales.dim() == 2:
+        return codes, scales.t().view(*x.shape[:-1], groups) if x.dim() > 1 else scales[:, 0]
+    return codes, scales.reshape(*x.shape[:-1], groups)
+
+
+def dtype_of(format: Format, device: torch.device) -> torch.dtype:
+    """Of the codes of a format on a device: gfx942 and gfx950 have 8-bit floats of their own."""
+    if format == "int8":
+        return torch.int8
+    if format == "mxfp4":
+        return torch.uint8
+    target = _backend.arch_of(device)
+    if format == "mxfp8":
+        if target != "gfx950":
+            raise ValueError(
+                f"hipkittens.quantize: format 'mxfp8' has e4m3fn codes, which {target} has not; use gfx950, or 'fp8'"
+            )
+        format = "fp8"
+    return _DTYPES[format, target]
+
+
+def dequantize(
+    codes: torch.Tensor, scales: torch.Tensor, spec: QuantSpec, dtype: torch.dtype
+) -> torch.Tensor:
+    """code * scale in float32, rounded to dtype: what `quantize` has made codes and scales of. PyTorch's operations, on any device.
+
+    Scales as `quantize` returns them, but not "shuffled".
+    """
+    where = "hipkittens.dequantize"
+    check_tensor(where, "codes", codes)
+    check_tensor(where, "scales", scales)
+    if spec.layout == "shuffled":
+        raise ValueError(f"{where}: layout is 'shuffled'; quantize with 'rows' to read scales back")
+    if spec.format == "mxfp4":
+        table = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], device=codes.device)
+        halves = torch.stack((codes & 15, codes >> 4), -1).flatten(-2).long()
+        values = table[halves & 7] * torch.where(halves >= 8, -1.0, 1.0)
+    else:
+        values = codes.float()
+    if spec.format in _EXPONENTS:
+        powers = torch.ldexp(torch.ones((), device=scales.device), scales.int() - 127)
+        scales = torch.where(scales == 255, torch.nan, powers)
+    if isinstance(spec.granularity, int):
+        scales = scales.reshape(*codes.shape[:-1], -1) if spec.layout == "columns" else scales
+        scales = scales.repeat_interleave(spec.granularity, -1)[..., : values.shape[-1]]
+    return (values * scales).to(dtype)
+
+
+def _listed(names) -> str:
+    return ", ".join(map(repr, names))

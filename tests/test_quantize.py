@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: MIT
+"""hipkittens.quantize: codes and scales equal to the bit to a reference made of integers and float32 steps."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import hipkittens
+from hipkittens import QuantSpec, dequantize, quantize
+
+TARGETS = ("gfx942", "gfx950")
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+FLOATS = {
+    "gfx942": {"fp8": torch.float8_e4m3fnuz, "bf8": torch.float8_e5m2fnuz},
+    "gfx950": {"fp8": torch.float8_e4m3fn, "bf8": torch.float8_e5m2, "mxfp8": torch.float8_e4m3fn},
+}
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.float64)
+
+
+@pytest.fixture(params=TARGETS)
+def target(request):
+    with hipkittens.simulate(request.param, checks="all"):
+        yield request.param
+
+
+def draw(*shape, dtype=BF16, seed=0, scale=1.0):
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale).to(dtype)
+
+
+def groups_of(x, spec):
+    """Values (..., groups, columns of one) in float32, zeros behind the end."""
+    if spec.granularity == "tensor":
+        return x.float().reshape(1, -1)
+    size = x.shape[-1] if spec.granularity == "row" else spec.granularity
+    padded = torch.nn.functional.pad(x.float(), (0, -x.shape[-1] % size))
+    return padded.unflatten(-1, (-1, size))
+
+
+def power_of(magnitude, spec):
+    """The byte of e8m0 from the largest magnitude, by frexp."""
+    fraction, exponent = torch.frexp(magnitude.double())
+    mantissa, exponent = fraction * 2, exponent - 1
+    largest = 6.0 / 4 if spec.format == "mxfp4" else 448.0 / 256
+    rises = {
+        "floor": mantissa < 0,
+        "even": mantissa >= 1.75,
+        "half_up": mantissa >= 1.5,
+        "round_up": mantissa > largest,
+        "ceil": mantissa > 1,
+    }[spec.scale_rule]
+    byte = exponent - (2 if spec.format == "mxfp4" else 8) + rises.int() + 127
+    byte = torch.where(magnitude == 0, 0, byte.clamp(min=0))
+    return torch.where(magnitude.isfinite(), byte, 255).to(torch.uint8)
+
+
+def e2m1(values, away):
+    """Nearest codes, half-way cases to the even one or away from zero."""
+    distance = (values.double().abs().unsqueeze(-1) - E2M1).abs()
+    order = torch.arange(8) if not away else torch.arange(8).flip(0)
+    # The preferred one of equal distances first: even codes, or the larger ones.
+    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7]) if not away else order
+    codes = order[distance[..., order].argmin(-1)]
+    return (codes | torch.signbit(values).long() << 3).to(torch.uint8)
+
+
+def reference(x, spec, target, scale=None):
+    """Codes (in the order of x, e2m1 not packed) and scales of groups."""
+    groups = groups_of(x, spec)
+    magnitude = groups.abs().amax(-1)
+    if spec.format.startswith("mx"):
+        byte = power_of(magnitude, spec)
+        values = torch.ldexp(groups, (127 - byte.int()).unsqueeze(-1))
+        values = torch.where((byte == 255).unsqueeze(-1), groups * 2.0**-128, values)
+        scales = byte
+    else:
+        largest = {"fp8": 240 if target == "gfx942" else 448, "bf8": 57344, "int8": 127}[spec.format]
+        bounded = magnitude.clamp(min=spec.floor, max=spec.scale_bound)
+        scales = torch.where(bounded == 0, spec.zero_scale, bounded / largest)
+        if scale is not None:
+            scales = scale.reshape(1)
+        inverse = torch.where(bounded == 0, 0.0, 1 / scales) if scale is None else 1 / scales
+        values = groups * inverse.unsqueeze(-1)
+    if spec.format == "mxfp4":
+        codes = e2m1(values, spec.rounding == "away")
+    elif spec.format == "int8":
+        whole = values.trunc() if spec.rounding == "truncate" else values.round()
+        codes = whole.nan_to_num(0).clamp(-127, 127).to(torch.int8)
+    else:
+        dtype = FLOATS[target][spec.format]
+        largest = torch.finfo(dtype).max
+        codes = values.clamp(-largest, largest).to(dtype).view(torch.uint8)
+    codes = codes.reshape(x.shape) if spec.granularity == "tensor" else codes.flatten(-2)[..., : x.shape[-1]]
+    return codes, scales
+
+
+def unpacked(codes, spec):
+    if spec.format == "mxfp4":
+        return torch.stack((codes & 15, codes >> 4), -1).flatten(-2)
+    return codes if spec.format == "int8" else codes.view(torch.uint8)
+
+
+def assert_equal_codes(x, spec, target, scale=None):
+    codes, scales = quantize(x, spec, scale)
+    right, of_groups = reference(x, spec, target, scale)
+    assert torch.equal(scales.reshape(-1), of_groups.reshape(-1).to(scales.dtype)) or torch.allclose(
+        scales.reshape(-1), of_groups.reshape(-1), rtol=0, atol=0, equal_nan=True
+    )
+    mine = unpacked(codes, spec)
+    assert torch.equal(mine, right), (mine != right).nonzero()[:4]
+    if target == "gfx942" and spec.format in ("fp8", "bf8") and x.isfinite().all():
+        assert (mine != 0x80).all()  # the NaN of these formats
+    return codes, scales
+
+
+SPECS = {
+    "fp8 rows": QuantSpec("fp8"),
+    "fp8 tensor": QuantSpec("fp8", "tensor"),
+    "fp8 32": QuantSpec("fp8", 32),
+    "fp8 64": QuantSpec("fp8", 64),
+    "fp8 128": QuantSpec("fp8", 128, floor=1e-10),
+    "bf8 rows": QuantSpec("bf8"),
+    "bf8 128": QuantSpec("bf8", 128),
+    "int8 rows": QuantSpec("int8"),
+    "int8 truncate": QuantSpec("int8", rounding="truncate"),
+    "int8 tensor": QuantSpec("int8", "tensor"),
+    "bounds": QuantSpec("fp8", floor=0.5, scale_bound=1.5, zero_scale=0.0),
+    "mxfp4": QuantSpec("mxfp4"),
+    "mxfp4 away": QuantSpec("mxfp4", rounding="away", scale_rule="round_up"),
+    "mxfp8": QuantSpec("mxfp8"),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@pytest.mark.parametrize("dtype", [BF16, F16, F32])
+@pytest.mark.parametrize("columns", [1, 2, 13, 75, 130, 1024, 4098, 8200])
+def test_codes_and_scales_are_exact(target, spec, dtype, columns):
+    if spec.format == "mxfp8" and target == "gfx942":
+        pytest.skip("refused: test_targets_have_their_own_formats")
+    if spec.format == "mxfp4" and columns % 2:
+        pytest.skip("refused: test_bad_input")
+    x = draw(5, columns, dtype=dtype, scale=3.0)
+    x[1] = 0
+    x[2] *= 1e-4
+    assert_equal_codes(x, spec, target)
+
+
+@pytest.mark.parametrize("spec", [QuantSpec("fp8"), QuantSpec("bf8"), QuantSpec("int8"), QuantSpec("mxfp4")], ids=lambda spec: spec.format)  # fmt: skip
+def test_every_bf16_pattern(target, spec):
+    """Each beside a value that sets the scale, so that codes of every size come up."""
+    patterns = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(BF16)
+    patterns = patterns[patterns.isfinite()]
+    for scale in (1.0, 2.0**-100, 2.0**100):
+        inside = patterns[patterns.float().abs() <= 448 * scale]
+        inside = inside[: inside.numel() // 31 * 31].reshape(-1, 31)
+        x = torch.cat((inside, torch.full_like(inside[:, :1], 448 * scale)), 1)
+        assert_equal_codes(x, spec, target)
+
+
+RULES = ("floor", "even", "half_up", "round_up", "ceil")
+
+
+@pytest.mark.parametrize("rounding", ["even", "away"])
+@pytest.mark.parametrize("rule", RULES)
+def test_mx_scales(target, rule, rounding):
+    """Every exponent with the mantissas where rules differ, and ties of e2m1."""
+    mantissas = torch.tensor([1, 1.0078125, 1.4921875, 1.5, 1.5078125, 1.7421875, 1.75, 1.7578125, 1.9921875])
+    largest = torch.cat([torch.ldexp(mantissas, torch.tensor(e)) for e in range(-126, 128)]).to(F32)
+    ties = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, -0.25, -5.0, 0.0]) / 8
+    rest = largest.unsqueeze(1) * torch.cat((ties, torch.linspace(-1, 1, 21))).unsqueeze(0)
+    x = torch.cat((largest.unsqueeze(1), rest), 1)
+    assert x.shape[1] == 32
+    formats = ["mxfp4"] if target == "gfx942" or rounding == "away" else ["mxfp4", "mxfp8"]
+    for format in formats:
+        assert_equal_codes(x, QuantSpec(format, scale_rule=rule, rounding=rounding), target)
+
+
+@pytest.mark.parametrize("spec", [QuantSpec("fp8", 32), QuantSpec("mxfp4"), QuantSpec("int8", 32), QuantSpec("fp8")], ids=str)  # fmt: skip
+def test_nan_and_infinity_stay_in_their_group(target, spec):
+    x = draw(3, 96, dtype=F32)
+    clean, of_clean = quantize(x, spec)
+    x[0, 40], x[1, 70] = math.nan, math.inf
+    codes, scales = quantize(x, spec)
+    mine, right = unpacked(codes, spec), unpacked(clean, spec)
+    whole_rows = spec.granularity == "row"
+    spoiled = torch.zeros(3, 96, dtype=torch.bool)
+    spoiled[0, slice(None) if whole_rows else slice(32, 64)] = True
+    spoiled[1, slice(None) if whole_rows else slice(64, 96)] = True
+    assert torch.equal(mine[~spoiled], right[~spoiled])
+    if spec.format == "mxfp4":
+        assert scales[0, 1] == 255 and scales[1, 2] == 255
+        assert torch.equal(scales[2], of_clean[2])
+    elif spec.format == "fp8":
+        assert codes[0].float()[spoiled[0]].isnan().all()
+        assert scales[0].isnan().any() and scales[1].isinf().any()
+        assert codes[1, 70].float().isnan()
+
+
+@pytest.mark.parametrize("rows", [1, 33, 255, 257])
+@pytest.mark.parametrize("groups", [1, 5, 7, 8, 45])
+def test_shuffled_scales(target, rows, groups):
+    x = draw(rows, 32 * groups) * torch.logspace(-4, 4, 32 * groups, base=2.0).to(BF16)
+    _, plain = quantize(x, QuantSpec("mxfp4"))
+    _, shuffled = quantize(x, QuantSpec("mxfp4", layout="shuffled"))
+    padded = torch.full((-(-rows // 256) * 256, -(-groups // 8) * 8), 127, dtype=torch.uint8)
+    padded[:rows, :groups] = plain
+    assert shuffled.shape == padded.shape
+    order = padded.view(padded.shape[0] // 32, 2, 16, padded.shape[1] // 8, 2, 4).permute(0, 3, 5, 2, 4, 1)
+    assert torch.equal(shuffled.reshape(-1), order.reshape(-1))
+
+
+def test_scales_in_columns(target):
+    x = draw(3, 5, 300)
+    spec = QuantSpec("fp8", 128)
+    codes, scales = quantize(x, spec)
+    turned, columns = quantize(x, QuantSpec("fp8", 128, layout="columns"))
+    assert torch.equal(codes.view(torch.uint8), turned.view(torch.uint8))
+    assert torch.equal(scales, columns) and columns.stride(-1) == 15 and columns.stride(-2) == 1
+
+
+def test_a_scale_that_is_given(target):
+    x, scale = draw(7, 130, scale=100.0), torch.tensor(0.125)
+    spec = QuantSpec("fp8", "tensor")
+    codes, same = assert_equal_codes(x, spec, target, scale)
+    assert same is scale and codes.dtype == FLOATS[target]["fp8"]
+
+
+def test_a_tensor_of_many_workgroups(target):
+    x = draw(2100, 1000)
+    x[2099, 999] = 77.0
+    assert_equal_codes(x, QuantSpec("int8", "tensor"), target)
+
+
+def test_strides_without_copies(target):
+    storage = draw(7, 5, 6, 70)
+    views = [storage[..., 3:43], storage.transpose(0, 2)[..., :64], storage[:, 2], storage[::2, 1:3, ::3, 1:69],
+             storage.permute(2, 0, 1, 3), storage[0, 0, 0], draw(1, 64).expand(9, 64), storage[:0], draw(131)[1:],
+             draw(40, 12).t()]  # fmt: skip
+    for x, spec in itertools.product(
+        views, (QuantSpec("fp8"), QuantSpec("int8", 32), QuantSpec("fp8", "tensor"))
+    ):
+        for mine, right in zip(quantize(x, spec), quantize(x.contiguous(), spec), strict=True):
+            assert mine.shape == right.shape and torch.equal(mine.float(), right.float())
+
+
+@pytest.mark.parametrize("spec", [SPECS[name] for name in ("fp8 rows", "fp8 128", "fp8 tensor", "int8 rows", "mxfp4")], ids=str)  # fmt: skip
+def test_there_and_back(target, spec):
+    x = draw(6, 256, dtype=F32)
+    back = dequantize(*quantize(x, spec), spec, F32)
+    step = {"fp8": 1 / 16, "int8": 1 / 127, "mxfp4": 1 / 4}[spec.format]
+    assert ((back - x).abs() <= step * (x.abs() + x.abs().amax(-1, keepdim=True) / 2)).all()
+
+
+def test_targets_have_their_own_formats(target):
+    x = draw(4, 64)
+    assert quantize(x, QuantSpec("fp8"))[0].dtype == FLOATS[target]["fp8"]
+    assert quantize(x, QuantSpec("bf8"))[0].dtype == FLOATS[target]["bf8"]
+    if target == "gfx942":
+        with pytest.raises(ValueError, match="'mxfp8' has e4m3fn codes, which gfx942 has not"):
+            quantize(x, QuantSpec("mxfp8"))
+
+
+def test_opcheck(target):
+    operator = torch.ops.hipkittens.quantize
+    rest = (0.0, math.inf, 1.0)
+    calls = [
+        (draw(3, 4, 34), None, 0, -1, 0, *rest, -1, 0, False),
+        (draw(5, 34, dtype=F32), torch.ones(1), 2, 0, 0, *rest, -1, 0, True),
+        (draw(5, 34), None, 3, 32, 2, *rest, 2, 1 << 22, False),
+        (draw(5, 300), None, 1, 128, 1, *rest, -1, 0, False),
+    ]
+    for inputs in calls:
+        tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+        assert set(torch.library.opcheck(operator.default, inputs, test_utils=tests).values()) == {"SUCCESS"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compile(target):
+    torch._dynamo.reset()
+
+    def block(x):
+        codes, scales = quantize(x * 2, QuantSpec("int8"))
+        return codes.float() * scales
+
+    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    for rows in (3, 8):
+        x = draw(rows, 24, seed=rows)
+        assert torch.equal(compiled(x), block(x))
+
+
+def test_it_has_no_derivative(target):
+    x = draw(3, 8, dtype=F32).requires_grad_()
+    _, scales = quantize(x, QuantSpec("int8"))
+    with pytest.raises(NotImplementedError, match="quantize has no derivative"):
+        scales.sum().backward()
+
+
+X, FP8 = torch.zeros(4, 8, dtype=BF16), QuantSpec("fp8")
+BAD = [
+    (lambda: quantize([1.0], FP8), TypeError, "quantize: x is list; it must be a torch.Tensor"),
+    (lambda: quantize(X.double(), FP8), TypeError, "quantize: x is torch.float64; allowed"),
+    (lambda: quantize(X, "fp8"), TypeError, "quantize: spec is str; it must be a hipkittens.QuantSpec"),
+    (lambda: quantize(X[0, 0], FP8), ValueError, "quantize: x has shape (); it needs at least 1 dimension"),
+    (lambda: quantize(X[:, :0], FP8), ValueError, "quantize: x has shape (4, 0); its rows need 1 element"),
+    (lambda: quantize(X[:, :7], QuantSpec("mxfp4")), ValueError, "rows of x have 7 elements; mxfp4 has two in a byte"),
+    (lambda: quantize(X, FP8, torch.ones(1)), ValueError, "quantize: scale has shape (1,) and granularity is 'row'"),
+    (lambda: quantize(X, QuantSpec("fp8", "tensor"), torch.ones(2)), ValueError, "quantize: scale has shape (2,)"),
+    (lambda: quantize(X, QuantSpec("fp8", "tensor"), torch.ones(1).half()), TypeError, "quantize: scale is torch.float16"),
+    (lambda: QuantSpec("e4m3"), ValueError, "QuantSpec: format is 'e4m3'; allowed: 'fp8', 'bf8', 'int8', 'mxfp8', 'mxfp4'"),
+    (lambda: QuantSpec("fp8", 16), ValueError, "granularity is 16; allowed with 'fp8': 'tensor', 'row', 32, 64, 128"),
+    (lambda: QuantSpec("mxfp4", 64), ValueError, "granularity is 64; allowed with 'mxfp4': 32"),
+    (lambda: QuantSpec("fp8", scale_rule="ceil"), ValueError, "scale_rule is 'ceil'; allowed with 'fp8': 'maximum'"),
+    (lambda: QuantSpec("fp8", rounding="away"), ValueError, "rounding is 'away'; allowed with 'fp8': 'even'"),
+    (lambda: QuantSpec("fp8", layout="columns"), ValueError, "layout is 'columns'; allowed with 'fp8' and granularity 'row': 'rows'"),
+    (lambda: QuantSpec("fp8", floor=-1.0), ValueError, "floor is -1.0; it must be 0 or more"),
+    (lambda: QuantSpec("mxfp4", floor=1.0), ValueError, "floor is 1.0; MX formats have none"),
+    (lambda: dequantize(X, X, QuantSpec("mxfp4", layout="shuffled"), BF16), ValueError, "dequantize: layout is 'shuffled'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "error", "message"), BAD, ids=[row[2] for row in BAD])
+def test_bad_input(call, error, message):
+    with hipkittens.simulate("gfx950"), pytest.raises(error) as caught:
+        call()
+    assert message in str(caught.value) and str(caught.value).startswith("hipkittens.")
+
+
+NONE = (0.0, math.inf, 1.0, -1, 0, False)
+BAD_OPERANDS = [
+    (lambda op: op(X, None, 4, -1, 0, *NONE), "code is 4; 0 .. 3 are allowed"),
+    (lambda op: op(X, None, 0, 48, 0, *NONE), "groups of 48; 32, 64 and 128 are allowed"),
+    (lambda op: op(X, None, 0, -1, 1, *NONE), "layouts of scales are for groups"),
+    (lambda op: op(X, None, 0, 32, 2, *NONE), "only powers of two are shuffled"),
+    (lambda op: op(X[:, :7], None, 3, 32, 0, *NONE), "rows of e2m1 need an even number of elements"),
+    (lambda op: op(X, torch.ones(1), 0, -1, 0, *NONE), "scale needs to be one float32"),
+    (lambda op: op(torch.zeros(1, dtype=BF16).expand(2**25, 8), None, 0, -1, 0, *NONE), "33554432 rows with a scale each"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "message"), BAD_OPERANDS, ids=[row[1] for row in BAD_OPERANDS])
+def test_bad_operands(call, message):
+    with hipkittens.simulate("gfx950"), pytest.raises((RuntimeError, ValueError)) as caught:
+        call(torch.ops.hipkittens.quantize)
+    assert message in str(caught.value)
+
+
+@pytest.mark.slow
+def test_more_than_four_gibibytes():
+    storage = torch.zeros(1 + 2**31 + 64, dtype=BF16)
+    x = torch.as_strided(storage, (2, 64), (2**31, 1), 1)
+    x.copy_(draw(2, 64))
+    with hipkittens.simulate("gfx942"):
+        for spec in (FP8, QuantSpec("int8", 32), QuantSpec("fp8", "tensor")):
+            for far, near in zip(quantize(x, spec), quantize(x.clone(), spec), strict=True):
+                assert torch.equal(far.float(), near.float())
