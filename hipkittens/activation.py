@@ -58,7 +58,7 @@ def gated_activation(
     where = "hipkittens.gated_activation"
     check_tensor(where, "x", x)
     check_dtype_and_device(where, "x", x, DTYPES, "x", x)
-    if x.dim() == 0:
+    if x.dim() == 0 and other is None:
         raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
     if other is not None:
         check_tensor(where, "other", other)

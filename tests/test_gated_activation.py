@@ -129,7 +129,7 @@ def test_limit_and_alpha(target, kind, options):
     right = with_gradient(theirs, x.double(), dy)
     for a, b in zip(mine, right, strict=True):
         # PyTorch's clamp gives NaN the gradient 0.
-        there = ~(a.isnan() | b.isnan())
+        there = ~(a.isnan() | b.isnan()) & (~x.isnan() if a.shape == x.shape else True)
         assert there.sum() >= there.numel() - 4 and (b.isnan() <= a.isnan()).all()
         assert (a - b)[there].abs().max() <= 1e-6 * b[there].abs().max()
 

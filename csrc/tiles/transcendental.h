@@ -36,10 +36,12 @@ KITTENS_DEVICE Tangent hyperbolic_tangent(float x) {
     series = __builtin_fmaf(square, series, -3.33332819422e-1f);
     series = __builtin_fmaf(x * square, series, x);
     const float power = exponential<true>(-2 * magnitude);
-    const float numerator = 1 - power, denominator = 1 + power, inverse = hardware_reciprocal(denominator);
+    const float numerator = 1 - power, denominator = 1 + power, estimate = hardware_reciprocal(denominator);
+    const float inverse = __builtin_fmaf(__builtin_fmaf(-denominator, estimate, 1.0f), estimate, estimate);
     const float rough = numerator * inverse;
     const float quotient = __builtin_fmaf(__builtin_fmaf(-denominator, rough, numerator), inverse, rough);
-    return {magnitude < 0.625f ? series : __builtin_copysignf(quotient, x), 4 * power * inverse * inverse};
+    if (magnitude < 0.625f) return {series, __builtin_fmaf(-series, series, 1.0f)};
+    return {__builtin_copysignf(quotient, x), 4 * power * inverse * inverse};
 }
 
 // 1 / (1 + e^-z), and what it lacks to 1, each to its own last bits. The exponent of e is never positive, so that nothing overflows.

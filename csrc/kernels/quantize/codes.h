@@ -98,7 +98,7 @@ KITTENS_DEVICE void store_codes(const QuantizeArguments& arguments, kittens::vec
     else if (whole)
         *(__attribute__((address_space(1))) two*)bytes = words;
     else {
-        const uint32_t length = half ? count / 2 : count;
+        const uint32_t there = count < 8 ? count : 8, length = half ? there / 2 : there;
 #pragma unroll
         for (uint32_t i = 0; i < 8; ++i)
             if (i < length) bytes[i] = static_cast<char>(words[i / 4] >> 8 * (i % 4));
