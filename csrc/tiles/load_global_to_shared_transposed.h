@@ -83,7 +83,7 @@ struct global_to_shared_transposed {
     // One load, and one run, at a time.
     static constexpr int issue_items = loads_per_wave, commit_items = passes * block_cols;
     template <int piece, int set = 0>
-    KITTENS_DEVICE void issue_item(buffer source) {
+    KITTENS_DEVICE void issue_item(buffer source, Tile) {
         static_assert(fill == Fill::registers);
         constexpr int pass = piece / block_rows, i = piece % block_rows;
         if (active(pass, thread_id()))

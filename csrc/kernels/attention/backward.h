@@ -166,7 +166,7 @@ struct Backward {
                 [&](auto n) {
                     constexpr int count = RowMajorLoads::issue_items;
                     row_major_rows[n.value / count].loads.template issue_item<n.value % count>(
-                        tiles.views[n.value / count]);
+                        tiles.views[n.value / count], row_major(0, n.value / count));
                 }),
             work<share_of(score_steps, row_major_issues + transposed_commits, row_major_issues,
                           transposed_commits)>(
@@ -200,7 +200,9 @@ struct Backward {
             }),
             work<spread{4, 0, Gradient::width}>([&](auto n) { make_factors(index<n.value + 4>{}); }),
             work<share_of(gradient_steps, transposed_issues + row_major_commits, 0, transposed_issues)>(
-                [&](auto n) { transposed_rows.loads.template issue_item<n.value>(tiles.views[of_values]); }),
+                [&](auto n) {
+                    transposed_rows.loads.template issue_item<n.value>(tiles.views[of_values], transposed(0));
+                }),
             work<share_of(gradient_steps, transposed_issues + row_major_commits, transposed_issues,
                           row_major_commits)>([&](auto n) {
                 constexpr int count = RowMajorLoads::commit_items;

@@ -41,6 +41,9 @@ struct OnePassDirect : OnePass<config> {
     static constexpr int early = dq_registers * 5 / 8, early_first = dv_first + pieces;
     // Each load of the next tiles has a slot, before all of these.
     static constexpr int issues = 2 * Loads::passes;
+    // In flight at the barrier: what was added to dQ behind these loads, which the next step reads.
+    static constexpr load_pipeline<2> memory{
+        products, {{issues, barrier_slot + 1, 0, issues}, {barrier_slot - 1, products, 1, early}}};
     static_assert(issues < early_first && ds_first + apart + pieces <= barrier_slot);
 
     Fragment fragments[ring];
@@ -123,10 +126,11 @@ struct OnePassDirect : OnePass<config> {
             }),
             work<every_slot{1, 1 + issues}>([&](auto n) {
                 constexpr int pass = n.value % Loads::passes, which = n.value / Loads::passes;
-                loads[which].template issue_pass<pass>(tiles.views[which], tile(buffer ^ 1, which));
+                loads[which].template issue_item<pass>(Loads::prepared(tiles.views[which]),
+                                                       tile(buffer ^ 1, which));
             }),
             work<in_slot{barrier_slot}>([&](auto) {
-                wait_vector_memory<early>();
+                wait_vector_memory<memory.in_flight(barrier_slot)>();
                 barrier();
             }),
             work<in_slot{barrier_slot - 1}>(

@@ -130,9 +130,9 @@ struct InterleavedForward : ForwardWave<config> {
             if constexpr (item == 0) view = k_source.next();
             if constexpr (item == key_loads_per_tile) view = v_source.next();
             if constexpr (item < key_loads_per_tile)
-                key_loads.loads.template issue_prepared_pass<item>(view, key_tile(key_fill.value));
+                key_loads.loads.template issue_item<item>(view, key_tile(key_fill.value));
             else
-                value_loads.loads.template issue_prepared_pass<item - key_loads_per_tile>(
+                value_loads.loads.template issue_item<item - key_loads_per_tile>(
                     view, value_tile(value_fill.value));
         } else {
             if constexpr (item == 0) value_loads.loads.commit(value_tile(value_fill.value));
