@@ -99,7 +99,7 @@ struct global_to_shared {
         issue_at<set>(source, tile, offsets);
     }
 
-    // Rows from valid_rows and chunks from valid_cols on read as zero; a chunk that valid_cols cuts is loaded
+    // Rows from valid_rows and vectors from valid_cols on read as zero; a vector that valid_cols cuts is loaded
     // whole: see zero_columns.
     template <int set = 0>
     KITTENS_DEVICE void issue_valid(buffer source, Tile tile, int valid_rows, int valid_cols) {
@@ -159,11 +159,11 @@ struct global_to_shared {
 template <int Threads, class Tile>
 KITTENS_DEVICE void zero_columns(Tile tile, int first) {
     using T = typename Tile::element;
-    constexpr int per_chunk = b128_bytes / sizeof(T);
-    const int chunk_begin = first / per_chunk * per_chunk;
+    constexpr int per_vector = b128_bytes / sizeof(T);
+    const int vector_begin = first / per_vector * per_vector;
 #pragma clang loop unroll(disable) vectorize(disable)
-    for (int index = thread_id(); index < Tile::rows * per_chunk; index += Threads) {
-        const int row = index / per_chunk, col = chunk_begin + index % per_chunk;
+    for (int index = thread_id(); index < Tile::rows * per_vector; index += Threads) {
+        const int row = index / per_vector, col = vector_begin + index % per_vector;
         if (col >= first) lds_write(T(0), tile.data + Tile::offset(row, col));
     }
 }

@@ -70,6 +70,15 @@ struct Backward {
           coordinate(coordinate_of_workgroup(workgroup_id_x(), arguments.order)),
           sequence(sequence_of(coordinate.batch, arguments.mask, arguments.packed)) {}
 
+    // Q or K; with `second`, dO or V.
+    template <bool of_queries>
+    KITTENS_DEVICE global_matrix<const T> matrix(bool second, int head) const {
+        if constexpr (of_queries)
+            return query_matrix<T>(second ? arguments.grad_out : arguments.q, sequence, head,
+                                   arguments.head_dim);
+        else
+            return key_matrix<T>(second ? arguments.v : arguments.k, sequence, head, arguments.head_dim);
+    }
     KITTENS_DEVICE RowMajorTile row_major(int buffer, int which) const {
         return {lds + buffer * buffer_bytes + which * RowMajorTile::bytes};
     }
@@ -219,12 +228,7 @@ struct Backward {
             of_keys ? coordinate.head * arguments.group : key_head_of(coordinate.head, arguments.group);
         tiles.begin(first, past, first_head, of_keys ? arguments.group : 1);
         const auto next_tile = [&] {
-            tiles.next([&](auto i, int head) {
-                return of_keys ? query_matrix<T>(i.value ? arguments.grad_out : arguments.q, sequence, head,
-                                                 arguments.head_dim)
-                               : key_matrix<T>(i.value ? arguments.v : arguments.k, sequence, head,
-                                               arguments.head_dim);
-            });
+            tiles.next([&](auto i, int head) { return matrix<of_keys>(i.value, head); });
             if constexpr (of_keys) load_streamed_statistics();
         };
         const auto issue = [&](int buffer) {
@@ -266,11 +270,7 @@ struct Backward {
         const int begin = coordinate.tile * config.rows();
         first_row = begin + wave_id() * rows;
         for_each_index<row_major_tiles>([&](auto i) {
-            const auto source = of_keys ? key_matrix<T>(i.value ? arguments.v : arguments.k, sequence,
-                                                        coordinate.head, arguments.head_dim)
-                                        : query_matrix<T>(i.value ? arguments.grad_out : arguments.q,
-                                                          sequence, coordinate.head, arguments.head_dim);
-            load_own_rows(own[i.value], source, first_row);
+            load_own_rows(own[i.value], matrix<!of_keys>(i.value, coordinate.head), first_row);
         });
         if constexpr (!of_keys) {
             const int row = first_row + row_layout(KeyColumns::value(), lane_id(), 0).row;

@@ -128,7 +128,7 @@ struct OnePass : OnePassStep<config> {
     KITTENS_DEVICE static int dq_query() { return wave_id() / columns * 32; }
     KITTENS_DEVICE static int dq_column() { return wave_id() % columns * 32; }
 
-    // loop(commit_keys): over the queries that somebody sees, with the keys and values on their way to LDS.
+    // loop(commit_keys): over the queries that some of the keys are visible to, with the keys and values on their way to LDS.
     template <int keys_at, int values_at, class Loop>
     KITTENS_DEVICE void run(const Loop& loop) {
         const Mask& mask = sequence.mask;

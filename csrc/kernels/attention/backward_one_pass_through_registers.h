@@ -106,7 +106,7 @@ struct OnePassThroughRegisters : OnePass<config> {
             }),
             work<spread{dq_registers, 2 * dk_first, slots}>([&](auto n) { this->add_dq(n); }),
             work<spread{Rows::columns, second_barrier - 10, second_barrier - 2}>(
-                [&](auto n) { rows.loads.template turn<n.value>(); }),
+                [&](auto n) { rows.loads.template transpose_column<n.value>(); }),
             work<spread{Rows::rows, second_barrier - 1, second_barrier + 7}>(
                 [&](auto n) { rows.loads.template issue<n.value>(tiles.views[0]); }),
             work<every_slot{0, slots, 1, true}>([](auto) {}));
@@ -141,7 +141,7 @@ struct OnePassThroughRegisters : OnePass<config> {
         for (int tile = 0; tile < dq_tiles; ++tile) this->dq_delta[tile] = this->dq_norm[tile] = 0;
         for_each_index<Rows::rows>(
             [&](auto n) { rows.loads.template commit_row<n.value>(rows.row_major_tile); });
-        for_each_index<Rows::columns>([&](auto n) { rows.loads.template turn<n.value>(); });
+        for_each_index<Rows::columns>([&](auto n) { rows.loads.template transpose_column<n.value>(); });
         load_statistics();
         this->next_rows();
         issue();

@@ -85,9 +85,7 @@ struct ForwardWave {
     // The tiles of the workgroup's keys.
     template <class Loads>
     KITTENS_DEVICE auto tiles_of(const global_matrix<const T>& matrix) const {
-        uint32_t lead = 0;
-        if constexpr (direct) lead = Loads::lead;
-        return tiles_of_rows::iterator<keys>(matrix, first_tile_key(), all.past, lead);
+        return tiles_of_rows::iterator<keys>(matrix, first_tile_key(), all.past, Loads::lead);
     }
     KITTENS_DEVICE uint32_t query_sign() const { return arguments.negated ? 0x80008000u : 0; }
     KITTENS_DEVICE int first_tile_key() const { return all.first / keys * keys; }

@@ -8,7 +8,7 @@ namespace hipkittens::attention {
 
 using namespace kittens;
 
-// Keys first .. past-1 that somebody of queries begin .. end-1 sees; queries from n_q on do not count.
+// Keys first .. past-1 that some of queries begin .. end-1 see; queries from n_q on do not count.
 struct KeyRange {
     int first, past;
 
@@ -35,7 +35,7 @@ struct KeyRange {
     }
 };
 
-// Where runs of `count` keys begin that all of queries begin .. end-1 see, for loops that ask often: one comparison.
+// Where runs of `count` keys begin that all of queries begin .. end-1 see, for loops that test often: one comparison.
 struct FullyVisibleKeys {
     int first;
     uint32_t span;

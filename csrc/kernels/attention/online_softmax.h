@@ -39,15 +39,12 @@ struct OnlineSoftmax {
     KITTENS_DEVICE void exponentiate(Scores& scores) {
         // A query that has seen no key yet: exp2(-inf - 0), not exp2(-inf + inf).
         const float base = reference == -__builtin_inff() ? 0.0f : reference;
-#pragma unroll
-        for (int j = 0; j < Scores::width; ++j)
-#pragma unroll
-            for (int e = 0; e < Scores::per_lane; ++e) {
-                const float exponential =
-                    exponential_base_2(__builtin_fmaf(scores.tiles[0][j][e], scale_log2, -base));
-                scores.tiles[0][j][e] = exponential;
-                sum += exponential;
-            }
+        for_each_register<Scores>([&](int i, int j, int e) {
+            const float exponential =
+                exponential_base_2(__builtin_fmaf(scores.tiles[i][j][e], scale_log2, -base));
+            scores.tiles[i][j][e] = exponential;
+            sum += exponential;
+        });
     }
 
     // Without a maximum: a chunk of scores is exponentiated against the reference as it is, pair by pair, and only a sum

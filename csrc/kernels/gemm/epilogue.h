@@ -29,7 +29,7 @@ KITTENS_DEVICE buffer bias_buffer(const void* bias, ElementType type, int n) {
 }
 
 // A stage: apply(bands, arguments, first_column, column_step) changes the sums of a wave's bands, columns of which begin at
-// first_column and column_step on. What may be absent asks once, not for each element.
+// first_column and column_step on. What may be absent is tested once, not for each element.
 struct AddBias {
     template <class Accumulator, int down, int across>
     KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const GemmArguments& arguments,
@@ -88,7 +88,7 @@ struct Epilogue {
         auto store_all = [&](auto zero, auto whole, auto convert) {
             using T = decltype(zero);
             using Stores = ProductStores<T, Accumulator>;
-            // As many base tiles at a time as there is room for.
+            // As many base tiles at a time as fit in it.
             constexpr int fit = lds_bytes / (Accumulator::shape::rows * Stores::Rows::row_bytes);
             constexpr int step = fit < Accumulator::height ? fit : Accumulator::height;
             constexpr int rows = step * Accumulator::shape::rows;

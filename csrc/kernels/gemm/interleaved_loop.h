@@ -42,8 +42,8 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
         constexpr int slot(int item) const {
             const int step = item / base_tiles, n = item % base_tiles;
             const int first = step == steps - 1 ? products / 2 : 0;
-            const int turn = first + begin + 2 * n, free = (n + 1) * products_of_each - 1;
-            const int product = turn > free ? turn : free;
+            const int own = first + begin + 2 * n, free = (n + 1) * products_of_each - 1;
+            const int product = own > free ? own : free;
             return step * products + (product < products ? product : products - 1);
         }
     };
@@ -162,7 +162,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
         buffer = after(buffer);
         --left;
     }
-    // Those that are left behind whole turns of the sets, but for the last; nothing remains to be loaded.
+    // Those that are left behind whole rounds of the sets, but for the last; nothing remains to be loaded.
     template <int loaded = 0>
     KITTENS_DEVICE void tiles_behind(int& left, int& buffer) {
         if constexpr (loaded + 1 < sets)
@@ -176,7 +176,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
     KITTENS_DEVICE InterleavedLoop(const GemmArguments& arguments, TileCoordinate tile, shared_byte* lds)
         : Base(arguments, tile, lds) {}
 
-    // The first tile and as many behind it as there is room for; the first is in LDS afterwards.
+    // The first tile and as many behind it as fit in LDS; the first is in LDS afterwards.
     KITTENS_DEVICE void prologue() {
         in_flight.first.template issue_first<sets - 1>(0);
         in_flight.second.template issue_first<sets - 1>(0);

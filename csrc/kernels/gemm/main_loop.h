@@ -7,8 +7,8 @@
 
 namespace hipkittens::gemm {
 
-// Of the workgroups that share rows of A or columns of B, half load A first and half B: a line is fetched from memory
-// for one half of them, and in L2 when the others ask. The loads of a compute unit return in order, so that one from
+// Of the workgroups that share rows of A or columns of B, half load A first and half B: a line is read from memory
+// for one half of them, and is in L2 when the others load it. The loads of a compute unit return in order, so that one from
 // memory holds up those behind it: each of both kinds stays among its own (LoadOrder::alternate).
 KITTENS_DEVICE bool loads_a_first(TileCoordinate tile, const GemmConfig& config) {
     return (tile.m / config.tile_m + tile.n / config.tile_n) % 2 == 0;
@@ -124,10 +124,7 @@ struct MainLoop {
         }
     }
     KITTENS_DEVICE void clear_sums() {
-#pragma unroll
-        for (int i = 0; i < pieces; ++i)
-#pragma unroll
-            for (int j = 0; j < pieces; ++j) zero(sums[i][j]);
+        for_each_index<pieces * pieces>([&](auto n) { zero(sums[n.value / pieces][n.value % pieces]); });
         if constexpr (promotes) zero(partial);
     }
     // A matrix step: base tiles i of A and j of B, at base tile k of the registers along K. `first`: of a K tile.

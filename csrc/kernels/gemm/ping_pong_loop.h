@@ -18,7 +18,7 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
     static_assert(!direct || A::Loads::loads_per_wave == B::Loads::loads_per_wave);
 
     // Phase 0 reads the first half of A, 1 the second half of B, 2 the second half of A, 3 the first half of B of the
-    // next tile, which leaves no phase more reads than products hide. A half is refilled after the phase that read it.
+    // next tile, so that no phase has more reads than its products cover. A half is refilled after the phase that read it.
     // Direct loads: phases 0 and 1 load the halves of one operand for the next tile, 2 and 3 those of the other for the
     // one after it. Through registers a half's load begins one phase after its registers were written to LDS (for the
     // second half of A two), so that only three halves occupy registers; the compiler counts these loads.
