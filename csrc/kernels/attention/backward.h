@@ -23,7 +23,7 @@ struct Backward {
                           of_values = config.gradient_of == GradientTarget::values;
     using Range = choose<of_keys, QueryRange, KeyRange>;  // of the streamed rows
     static constexpr int threads = config.threads(), head_dim = config.head_dim, rows = config.rows_per_wave,
-                         columns = config.stream_rows;
+                         columns = config.stream_rows, per_lane = 16;
     static_assert(rows == 32 && columns == 32, "S of a wave is one accumulator");
     // Row-major for S and dP, transposed for the gradients.
     using RowMajor = KeyTiles<T, columns, head_dim, threads>;
@@ -42,7 +42,6 @@ struct Backward {
     using Shape = rt_32x32;
     using Accumulator = vec<float, 16>;
     using Gradient = rt<float, rows, head_dim, row_l, Shape>;
-    static constexpr int per_lane = 16;
     // Matrix steps of S, and of dP behind it; of the gradient, which has two halves of the streamed rows along K.
     static constexpr int steps = head_dim / 16, score_steps = row_major_tiles * steps,
                          gradient_steps = 2 * Gradient::width;
@@ -277,11 +276,9 @@ struct Backward {
             const bool inside = row < mask.n_q;
             const int64_t at = first_statistics_row(arguments, sequence, coordinate.batch, coordinate.head) +
                                (inside ? row : 0);
-            const auto own = [&](Statistic which) {
-                return arguments.statistics[statistic_index(which, at)];
-            };
-            statistics.start = inside ? own(Statistic::start) : no_start;
-            statistics.delta = inside ? own(Statistic::delta) : 0;
+            const float* all = arguments.statistics;
+            statistics.start = inside ? all[statistic_index(Statistic::start, at)] : no_start;
+            statistics.delta = inside ? all[statistic_index(Statistic::delta, at)] : 0;
         }
         if constexpr (config.dropout) draws.start(arguments.dropout);
         zero(gradient);
@@ -289,15 +286,14 @@ struct Backward {
         if (range.first / columns * columns < range.past) stream(range.first / columns * columns, range.past);
         // Read again: in the loop before, scalar registers are short.
         const BackwardArguments results = reload_arguments<BackwardArguments>();
+        mul(gradient, gradient, !of_values ? results.scale : config.dropout ? results.dropout.scale : 1.0f);
         const TensorArgument& to = of_values ? results.grad_v : of_keys ? results.grad_k : results.grad_q;
-        const float factor = !of_values ? results.scale : config.dropout ? results.dropout.scale : 1.0f;
         const Coordinate lane_at = row_layout(Shape::value(), recompute_lane_id(), 0);
-        const int64_t row = first_row + lane_at.row;
-        if (row >= (of_keys ? mask.n_k : mask.n_q)) return;
-        store_row(gradient,
-                  row_of<T>(to, sequence.batch, coordinate.head,
-                            (of_keys ? sequence.first_k : sequence.first_q) + row),
-                  lane_at.col, arguments.head_dim, factor);
+        const int64_t row = first_row + lane_at.row,
+                      begin_of_rows = of_keys ? sequence.first_k : sequence.first_q;
+        if (row < (of_keys ? mask.n_k : mask.n_q))
+            store_row(gradient, row_of<T>(to, sequence.batch, coordinate.head, begin_of_rows + row),
+                      lane_at.col, arguments.head_dim);
     }
 };
 

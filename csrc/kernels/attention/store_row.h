@@ -9,7 +9,7 @@ using namespace kittens;
 
 // Runs of four columns, the lane's first of which is own_col; columns from `cols` on are left out.
 template <class Tile, class Element>
-KITTENS_DEVICE void store_row(const Tile& tile, Element* row, int own_col, int cols, float factor = 1.0f) {
+KITTENS_DEVICE void store_row(const Tile& tile, Element* row, int own_col, int cols) {
     using Shape = typename Tile::shape;
 #pragma unroll
     for (int j = 0; j < Tile::width; ++j)
@@ -20,7 +20,7 @@ KITTENS_DEVICE void store_row(const Tile& tile, Element* row, int own_col, int c
             const int col = j * Shape::cols + row_layout(Shape::value(), 0, e).col;
             if (col + own_col < cols)
                 *reinterpret_cast<vec<Element, 4>*>(row + own_col + col) =
-                    __builtin_convertvector(run * factor, vec<Element, 4>);
+                    __builtin_convertvector(run, vec<Element, 4>);
         }
 }
 
