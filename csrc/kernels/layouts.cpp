@@ -10,6 +10,7 @@ struct Layout {
     typename Kind::Arguments arguments;
     typename Kind::Config config;
 };
+#undef ROW
 #define ROW(kind, ...) static_assert(sizeof(Layout<kinds::kind>) > 0);
 #include <variants.def>
 

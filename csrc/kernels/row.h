@@ -38,11 +38,14 @@ inline constexpr bool is_row_of = false;
 template <class Kind>
 inline constexpr bool is_row_of<Kind, const Row<Kind>&> = true;
 
-// In the order of variants.def. Variants::each calls its argument with every row.
-template <class Kind, class Variants>
+// A line of variants.def where a family visits its rows: kinds.h.
+#define ROW(kind, name, targets, ...) visit(Row<kinds::kind>{#name, Targets::targets, {__VA_ARGS__}});
+
+// In the order of variants.def. `each_row` calls its argument with every row of every kind.
+template <class Kind, auto each_row>
 inline constexpr auto rows_of = [] {
     constexpr auto each = [](const auto& visit) {
-        Variants::each([&](const auto& row) {
+        each_row([&](const auto& row) {
             if constexpr (is_row_of<Kind, decltype(row)>) visit(row);
         });
     };

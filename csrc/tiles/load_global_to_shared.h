@@ -99,19 +99,7 @@ struct global_to_shared {
         issue_at<set>(source, tile, offsets);
     }
 
-    // One load of a direct fetch, for schedules that place each by itself.
-    template <int pass>
-    KITTENS_DEVICE void issue_pass(buffer source, Tile tile) const {
-        issue_prepared_pass<pass>(prepared(source), tile);
-    }
-    template <int pass>
-    KITTENS_DEVICE void issue_prepared_pass(buffer source, Tile tile) const {
-        static_assert(fill == Fill::direct);
-        buffer_load_to_lds_one<pass % 4>(source, offsets[pass],
-                                         tile.data + (wave * passes + pass / 4 * 4) * wave_bytes);
-    }
-
-    // Rows from valid_rows and chunks from valid_cols on read as zero; a chunk that valid_cols cuts is loaded
+    // Rows from valid_rows and vectors from valid_cols on read as zero; a vector that valid_cols cuts is loaded
     // whole: see zero_columns.
     template <int set = 0>
     KITTENS_DEVICE void issue_valid(buffer source, Tile tile, int valid_rows, int valid_cols) {
@@ -145,16 +133,19 @@ struct global_to_shared {
     }
     template <int set = 0>
     KITTENS_DEVICE void commit(Tile tile) const {
-        if constexpr (fill != Fill::direct)
-            for_each_index<commit_items>([&](auto piece) { commit_item<piece.value, set>(tile); });
+        for_each_index<commit_items>([&](auto piece) { commit_item<piece.value, set>(tile); });
     }
 
-    // Through registers, one load and one write at a time, for schedules that place each by itself.
-    static constexpr int issue_items = passes, commit_items = passes;
+    // One load from prepared(source), and one write, at a time: for schedules that place each by itself.
+    static constexpr int issue_items = passes, commit_items = fill == Fill::direct ? 0 : passes;
     template <int pass, int set = 0>
-    KITTENS_DEVICE void issue_item(buffer source) {
-        static_assert(fill == Fill::registers);
-        if (active(pass, thread_id())) data[set][pass] = buffer_load<b128>(source, offsets[pass]);
+    KITTENS_DEVICE void issue_item(buffer source, Tile tile) {
+        static_assert(fill != Fill::elements);
+        if constexpr (fill == Fill::direct)
+            buffer_load_to_lds_one<pass % 4>(source, offsets[pass],
+                                             tile.data + (wave * passes + pass / 4 * 4) * wave_bytes);
+        else if (active(pass, thread_id()))
+            data[set][pass] = buffer_load<b128>(source, offsets[pass]);
     }
     template <int pass, int set = 0>
     KITTENS_DEVICE void commit_item(Tile tile) const {
@@ -168,11 +159,11 @@ struct global_to_shared {
 template <int Threads, class Tile>
 KITTENS_DEVICE void zero_columns(Tile tile, int first) {
     using T = typename Tile::element;
-    constexpr int per_chunk = b128_bytes / sizeof(T);
-    const int chunk_begin = first / per_chunk * per_chunk;
+    constexpr int per_vector = b128_bytes / sizeof(T);
+    const int vector_begin = first / per_vector * per_vector;
 #pragma clang loop unroll(disable) vectorize(disable)
-    for (int index = thread_id(); index < Tile::rows * per_chunk; index += Threads) {
-        const int row = index / per_chunk, col = chunk_begin + index % per_chunk;
+    for (int index = thread_id(); index < Tile::rows * per_vector; index += Threads) {
+        const int row = index / per_vector, col = vector_begin + index % per_vector;
         if (col >= first) lds_write(T(0), tile.data + Tile::offset(row, col));
     }
 }

@@ -18,7 +18,7 @@ struct global_to_shared_transposed {
     static constexpr int row_blocks = Tile::cols / block_rows, col_blocks = Tile::rows / block_cols;
     static constexpr int blocks = row_blocks * col_blocks;
     static constexpr int passes = (blocks + Threads - 1) / Threads;
-    static constexpr int loads_per_wave = passes * block_rows;
+    static constexpr int loads_per_wave = passes * block_rows, lead = 0;
     static_assert(blocks % wave_lanes == 0, "a tile is filled by whole waves");
 
     uint32_t offsets[passes];
@@ -26,7 +26,7 @@ struct global_to_shared_transposed {
     Row data[sets][passes][block_rows];
 
     // Sixteen neighbouring lanes, one phase of ds_write_b64, take 8 column blocks and two neighbouring row
-    // blocks: with the swizzle rows_written_in_runs they meet all 32 banks, and memory is read in pieces of
+    // blocks: with the swizzle rows_written_in_runs they use all 32 banks, and memory is read in pieces of
     // 128 (64) bytes.
     static constexpr int lane_cols = col_blocks < 8 ? col_blocks : 8;
     KITTENS_DEVICE static Coordinate block_of(int index) {
@@ -83,7 +83,7 @@ struct global_to_shared_transposed {
     // One load, and one run, at a time.
     static constexpr int issue_items = loads_per_wave, commit_items = passes * block_cols;
     template <int piece, int set = 0>
-    KITTENS_DEVICE void issue_item(buffer source) {
+    KITTENS_DEVICE void issue_item(buffer source, Tile) {
         static_assert(fill == Fill::registers);
         constexpr int pass = piece / block_rows, i = piece % block_rows;
         if (active(pass, thread_id()))
@@ -104,22 +104,22 @@ struct global_to_shared_transposed {
 };
 
 // A matrix twice in LDS from one load of it, row-major and transposed: a thread takes 8 columns of 4 rows. Row r of the
-// window is row `Place`(r) of the row-major tile; neighbours of every 4 stay neighbours.
-template <class RowMajor, class Transposed, int Threads, int (*Place)(int)>
+// window is row `Order`(r) of the row-major tile; neighbours of every 4 stay neighbours.
+template <class RowMajor, class Transposed, int Threads, int (*Order)(int)>
 struct global_to_shared_both_ways {
     using T = typename RowMajor::element;
     using Blocks = global_to_shared_transposed<Transposed, Threads, Fill::registers>;
     static constexpr int rows = Blocks::block_rows, cols = 8;
     static_assert(Blocks::passes == 1 && Blocks::block_cols == cols && Blocks::blocks == Threads,
                   "a block of each thread");
-    static_assert(RowMajor::rows == Transposed::cols && RowMajor::cols == Transposed::rows && Place(3) == 3);
+    static_assert(RowMajor::rows == Transposed::cols && RowMajor::cols == Transposed::rows && Order(3) == 3);
 
     uint32_t offsets[rows];
     uint32_t row_major_offset, transposed_offset[2], halves[2];
     vec<uint32_t, 4> data[rows];
     vec<uint32_t, 2> runs[cols];
     // Two rows of the transposed tile fill a window of banks, and lanes write rows 8 apart: every other one takes the odd column
-    // of two when its neighbours take the even one, or they would meet in one half.
+    // of two when its neighbours take the even one, or both would use the banks of one half.
     static constexpr bool alternates = Transposed::key(1) == 0;
 
     // thread: 0 .. Threads-1. Columns from valid_cols on read as zero.
@@ -130,7 +130,7 @@ struct global_to_shared_both_ways {
             offsets[i] = block.col < valid_cols
                              ? (block.row + i) * static_cast<uint32_t>(row_bytes) + block.col * sizeof(T)
                              : out_of_range;
-        row_major_offset = RowMajor::offset(Place(block.row), block.col);
+        row_major_offset = RowMajor::offset(Order(block.row), block.col);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int odd = alternates ? (i ^ block.col / cols) & 1 : i;
@@ -148,7 +148,7 @@ struct global_to_shared_both_ways {
     }
     // Column `col` of the rows, or the other one of two; after all of them the rows may be replaced.
     template <int col>
-    KITTENS_DEVICE void turn() {
+    KITTENS_DEVICE void transpose_column() {
         runs[col] = {permute_bytes(data[1][col / 2], data[0][col / 2], halves[col % 2]),
                      permute_bytes(data[3][col / 2], data[2][col / 2], halves[col % 2])};
         materialize(runs[col]);

@@ -123,12 +123,12 @@ struct base_tile_reader {
     // Of the tile `further` bytes on, which the instruction's offset field has to hold.
     template <int row, int col, int further = 0>
     KITTENS_DEVICE Fragment read() const {
-        constexpr unsigned turn = Tile::key(row) * slot_bytes(Tile::access) ^ col * sizeof(T);
-        static_assert(turn % grain == 0 && turn / grain < count, "an address register for each turn");
+        constexpr unsigned flip = Tile::key(row) * slot_bytes(Tile::access) ^ col * sizeof(T);
+        static_assert(flip % grain == 0 && flip / grain < count, "an address register for each XOR");
         auto* address =
-            reinterpret_cast<shared_byte*>(addresses[turn / grain]) + row * Tile::row_bytes + further;
+            reinterpret_cast<shared_byte*>(addresses[flip / grain]) + row * Tile::row_bytes + further;
         if constexpr (transposes) {
-            static_assert(Tile::key(4) == 0, "rows 4 further on are not turned");
+            static_assert(Tile::key(4) == 0, "rows 4 further on have the same key");
             Fragment fragment;
             fragment.lo = lds_read_transposed<T>(address);
             fragment.hi = lds_read_transposed<T>(address + 4 * Tile::row_bytes);

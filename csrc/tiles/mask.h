@@ -17,12 +17,6 @@ KITTENS_DEVICE void fill_where(Tile& destination, const Tile& source, float valu
     });
 }
 
-// Of scores with queries down and keys across: the keys behind each query's own position. The tile's first query is at
-// position `offset`, counted from the tile's first key.
-template <class Tile>
-KITTENS_DEVICE void make_causal(Tile& destination, const Tile& source, int offset, float value) {
-    fill_where(destination, source, value, [=](int row, int col) { return col > row + offset; });
-}
 // Columns from `first` on.
 template <class Tile>
 KITTENS_DEVICE void right_fill(Tile& destination, const Tile& source, int first, float value) {

@@ -1,4 +1,4 @@
-// tiles/swizzle.h: where a shared tile puts its bytes so that the access it is made for meets no bank twice.
+// tiles/swizzle.h: where a shared tile puts its bytes so that the access it is made for has no bank conflicts.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -27,7 +27,7 @@ constexpr unsigned swizzle_key(Access access, unsigned row_bytes, unsigned windo
     if (access == Access::linear) return 0;
     const unsigned rows_per_window = row_bytes < window_bytes ? window_bytes / row_bytes : 1;
     const unsigned slots = (row_bytes < window_bytes ? row_bytes : window_bytes) / slot_bytes(access);
-    // A phase of ds_read_b128 meets 16 (gfx942: 8) different rows; one of the transposed read meets rows 0-3
+    // A phase of ds_read_b128 reads 16 (gfx942: 8) different rows; one of the transposed read reads rows 0-3
     // and 8-11 of every 16 (for 32-wide tiles only rows 0-3), whichever four the instruction takes.
     unsigned number = row;
     if (access == Access::rows_and_columns_32) {

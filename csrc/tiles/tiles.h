@@ -21,8 +21,6 @@
 #include "load_shared_to_register.h"
 #include "move_global_register.h"
 #include "output_stager.h"
-#include "store_register_to_shared.h"
-#include "store_shared_to_global.h"
 // Schedules.
 #include "interleave.h"
 #include "ping_pong.h"

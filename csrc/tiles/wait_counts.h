@@ -10,9 +10,9 @@ constexpr int wait_immediate(int vector_memory, int lds) {
 }
 inline constexpr int any_vector_memory = 63, any_lds = 15;
 
-// Loads that one turn of a loop issues in slot `issued` (a phase of ping_pong, a matrix step of interleave) for the turn that
+// Loads that one iteration of a loop issues in slot `issued` (a phase of ping_pong, a matrix step of interleave) for the one that
 // comes `ahead` later, where they are needed from slot `needed` on; slots past the body's count from its beginning, and
-// a negative one lies in the turn before.
+// a negative one is in the iteration before.
 struct load_stage {
     int issued, needed, ahead, loads;  // loads: vmcnt of one wave
 };
@@ -27,9 +27,9 @@ struct load_pipeline {
     // slot of the following wait, has to be complete; loads issued after the youngest of it may be in flight. any_vector_memory
     // where nothing new is needed; -1 where something is needed before it is issued, and no wait can help.
     constexpr int in_flight(int wait, int until_next = 1) const {
-        const int turn = 64, now = turn * slots + wait;  // far enough from the first turn
+        const int iteration = 64, now = iteration * slots + wait;  // far enough from the first one
         int youngest = -1, youngest_stage = -1;
-        for_each_load(turn, [&](int stage, int issue_time, int need_time) {
+        for_each_load(iteration, [&](int stage, int issue_time, int need_time) {
             if (need_time > now && need_time <= now + until_next &&
                 (issue_time > youngest || (issue_time == youngest && stage > youngest_stage))) {
                 youngest = issue_time;
@@ -39,7 +39,7 @@ struct load_pipeline {
         if (youngest_stage < 0) return any_vector_memory;
         if (youngest > now) return -1;
         int count = 0;
-        for_each_load(turn, [&](int stage, int issue_time, int) {
+        for_each_load(iteration, [&](int stage, int issue_time, int) {
             if (issue_time <= now &&
                 (issue_time > youngest || (issue_time == youngest && stage > youngest_stage)))
                 count += stages[stage].loads;
@@ -49,8 +49,8 @@ struct load_pipeline {
 
   private:
     template <class Use>
-    constexpr void for_each_load(int turn, const Use& use) const {
-        for (int t = turn - 16; t <= turn + 16; ++t)
+    constexpr void for_each_load(int iteration, const Use& use) const {
+        for (int t = iteration - 16; t <= iteration + 16; ++t)
             for (int stage = 0; stage < Stages; ++stage)
                 if (stages[stage].loads > 0)
                     use(stage, (t - stages[stage].ahead) * slots + stages[stage].issued,

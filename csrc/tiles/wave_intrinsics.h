@@ -74,7 +74,7 @@ KITTENS_DEVICE V opaque(V value) {
     return value;
 }
 // The same for a value that all lanes share: the compiler cannot derive it from others, nor others from it, and keeps
-// just this one from turn to turn of a loop.
+// just this one from iteration to iteration.
 KITTENS_DEVICE int64_t opaque_scalar(int64_t value) {
     asm("" : "+s"(value));
     return value;

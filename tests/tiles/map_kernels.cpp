@@ -86,7 +86,6 @@ KITTENS_DEVICE void masks(const Arguments& arguments) {
     const int number = arguments.number;
     Tile x, y;
     take(x, arguments.a);
-    make_causal(y, x, number, arguments.scalar), out.tile(y);
     right_fill(y, x, number, arguments.scalar), out.tile(y);
     fill_where(y, x, arguments.scalar, [=](int row, int col) { return row + 2 * col < number; }), out.tile(y);
 }

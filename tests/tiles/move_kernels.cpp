@@ -135,28 +135,3 @@ COLUMNS(half)
 DIRECT(bf16)
 DIRECT(half)
 #endif
-
-// Registers to LDS, a barrier, and out as chunks.
-template <class Tile, class Register>
-KITTENS_DEVICE void out_through_shared(const Arguments& arguments, shared_byte* lds) {
-    using T = typename Tile::element;
-    const auto destination = matrix<T>(arguments.out, arguments);
-    const Tile tile{lds};
-    Register registers;
-    take(registers, static_cast<const T*>(arguments.a) + wave_id() * Register::rows * Register::cols);
-    store(tile, registers, wave_id() * Register::rows, 0);
-    barrier();
-    store<256>(destination.window(0, 0), destination.row_bytes(), tile, arguments.cols);
-}
-#define OUT(T, Layout, Shape)                                                                 \
-    TEST_KERNEL(out_##T##_##Layout##_##Shape, 256) {                                          \
-        using Tile = st<T, 64, 64, sizeof(T) == 2 ? Access::rows : Access::linear>;           \
-        __attribute__((shared, aligned(1024))) static char lds[Tile::bytes];                  \
-        out_through_shared<Tile, rt<T, 16, 64, Layout, Shape>>(arguments, (shared_byte*)lds); \
-    }
-OUT(bf16, row_l, rt_16x32)
-OUT(bf16, col_l, rt_16x16)
-OUT(half, row_l, rt_16x16)
-OUT(half, col_l, rt_16x32)
-OUT(float, row_l, rt_16x16)
-OUT(float, col_l, rt_16x16)

@@ -39,13 +39,13 @@ struct Halve {
             for (auto& band : row) mul(band, band, 0.5f);
     }
 };
-// A scale for each K tile, where a bias would be.
+// A scale for each K tile, where a bias would be, times 2^(i - j) of base tile (i, j).
 struct ScaledKTiles {
     static constexpr bool promotes = true;
     const float* scales;
     KRange range;
     int tile;
-    float scale;
+    float scale = 0;
     KITTENS_DEVICE ScaledKTiles(const GemmArguments& arguments, KRange range)
         : scales(static_cast<const float*>(arguments.bias)), range(range), tile(range.begin - 1) {}
     KITTENS_DEVICE void begin_k_tile() {
@@ -53,8 +53,8 @@ struct ScaledKTiles {
         ++tile;
     }
     template <class Sum>
-    KITTENS_DEVICE Sum promoted(Sum sum, Sum partial, int, int) const {
-        return __builtin_elementwise_fma(partial, Sum(scale), sum);
+    KITTENS_DEVICE Sum promoted(Sum sum, Sum partial, int i, int j) const {
+        return __builtin_elementwise_fma(partial, Sum(times_power_of_2(scale, i - j)), sum);
     }
 };
 
@@ -78,6 +78,8 @@ KITTENS_DEVICE void run(const GemmArguments& arguments) {
 POLICY_KERNEL(interleaved_plain, InterleavedLoop, interleaved, Plain)
 POLICY_KERNEL(interleaved_halved, InterleavedLoop, interleaved, Halved)
 POLICY_KERNEL(interleaved_scaled, InterleavedLoop, interleaved, Scaled)
+POLICY_KERNEL(ping_pong_scaled, PingPongLoop, ping_pong, Scaled)
+POLICY_KERNEL(simple_scaled, SimpleLoop, simple, Scaled)
 POLICY_KERNEL(interleaved_alternate, InterleavedLoop, alternate, Plain)
 POLICY_KERNEL(ping_pong_plain, PingPongLoop, ping_pong, Plain)
 POLICY_KERNEL(simple_plain, SimpleLoop, simple, Plain)

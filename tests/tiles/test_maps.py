@@ -141,7 +141,7 @@ def test_reductions(target, dtype, tile):
 @pytest.mark.parametrize("number", [0, 5, 33, -7])
 def test_masks(target, dtype, tile, number):
     x = np.arange(ROWS * COLS, dtype=np.float32).reshape(ROWS, COLS) % 251
-    out = np.zeros((3, ROWS * COLS), to_type(x, dtype).dtype)
+    out = np.zeros((2, ROWS * COLS), to_type(x, dtype).dtype)
     run(
         "map_kernels",
         f"mask_{dtype}_{tile.suffix}",
@@ -152,6 +152,6 @@ def test_masks(target, dtype, tile, number):
         scalar=-500.0,
     )
     row, col = np.arange(ROWS)[:, None] + 0 * x.astype(int), np.arange(COLS)[None, :] + 0 * x.astype(int)
-    removed = [col > row + number, col >= number, row + 2 * col < number]
+    removed = [col >= number, row + 2 * col < number]
     for ours, mask in zip(tiles_of(out, dtype, tile), removed, strict=True):
         same(ours, np.where(mask, -500, x), dtype)

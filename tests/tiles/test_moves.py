@@ -136,32 +136,3 @@ def test_tiles_through_lds(target, dtype, access, shape, fill, rows, cols):
     swizzled = access in ("rows", "transposed") or (access == "columns" and target == "gfx950")
     if swizzled and cols % 8 == 0:
         assert report.lds_conflict_cycles == 0
-
-
-@every_target
-@pytest.mark.parametrize(
-    ("dtype", "name", "shape"), re.findall(r"^OUT\((\w+), (\w+), rt_(\w+)\)", SOURCE, re.M)
-)
-@pytest.mark.parametrize(("rows", "cols"), [(64, 64), (33, 64), (64, 27)])
-def test_registers_to_lds_to_memory(target, dtype, name, shape, rows, cols):
-    layout = layout_of(name, shape)
-    values = numbers(64, 64)
-    given = np.concatenate(
-        [layout.pack(to_type(values[i : i + 16], dtype)).reshape(-1) for i in range(0, 64, 16)]
-    )
-    stride = 68
-    memory = strided(np.full((rows, cols), UNTOUCHED), stride, dtype, UNTOUCHED)
-    run(
-        "move_kernels",
-        f"out_{dtype}_{layout.suffix}",
-        target,
-        a=given,
-        out=memory,
-        stride=stride,
-        rows=rows,
-        cols=cols,
-        threads=256,
-        wave_order_seed=2,
-    )
-    expected = strided(values[:rows, :cols], stride, dtype, UNTOUCHED)
-    np.testing.assert_array_equal(from_type(memory, dtype), from_type(expected, dtype))

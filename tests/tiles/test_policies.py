@@ -75,13 +75,29 @@ def test_8_bit_operands_in_every_loop(target, name, tile, threads, k):
     np.testing.assert_array_equal(out, a @ b.T)
 
 
+def base_tiles(extent: int, tile: int, bands: int, waves: int) -> np.ndarray:
+    """The number that a wave gives the base tile of each row (column): bands of a tile, waves side by side in each."""
+    inside = np.arange(extent) % tile
+    band, wave = tile // bands, tile // bands // waves
+    return inside // band * (wave // 16) + inside % wave // 16
+
+
 @every_target
-@pytest.mark.parametrize("k", [128, 640, 404])
-def test_scales_between_k_tiles(target, k):
+@pytest.mark.parametrize(
+    ("name", "tile", "bands", "waves", "k"),
+    [
+        *[("interleaved_scaled", 64, 1, (2, 2), k) for k in (128, 640, 404)],
+        *[("ping_pong_scaled", 256, 2, (2, 4), k) for k in (128, 256, 384, 916)],
+        ("simple_scaled", 64, 1, (2, 2), 275),
+    ],
+)
+def test_scales_between_k_tiles(target, name, tile, bands, waves, k):
     scales = np.ldexp(1.0, np.arange(-(-k // 128)) - 2).astype(np.float32)
-    a, b, out = product(target, "interleaved_scaled", 70, 68, k, 64, 256, scales)
+    m, n = tile + 6, tile + 4
+    a, b, out = product(target, name, m, n, k, tile, 64 * waves[0] * waves[1], scales)
     expected = sum(
         a[:, begin : begin + 128] @ b[:, begin : begin + 128].T * float(scales[begin // 128])
         for begin in range(0, k, 128)
     )
-    np.testing.assert_array_equal(out, expected)
+    i, j = (base_tiles(extent, tile, bands, count) for extent, count in zip((m, n), waves, strict=True))
+    np.testing.assert_array_equal(out, np.ldexp(expected, i[:, None] - j))

@@ -13,6 +13,13 @@ struct TensorArgument {
     int64_t batch_stride, row_stride, head_stride;
 };
 
+// The row that a kernel writes.
+template <class T>
+constexpr T* row_of(const TensorArgument& tensor, int64_t batch, auto head, int64_t row) {
+    return static_cast<T*>(const_cast<void*>(tensor.data)) + batch * tensor.batch_stride +
+           head * tensor.head_stride + row * tensor.row_stride;
+}
+
 // Which keys a query sees. Both sequences end together: query i is aligned with key i + n_k - n_q and sees `left` keys
 // before that one and `right` keys after it.
 struct Mask {

@@ -5,9 +5,9 @@
 #include "backward_config.h"
 #include "backward_scores.h"
 #include "forward_tiles.h"
-#include "gradient_rows.h"
 #include "mask.h"
 #include "row_tiles.h"
+#include "store_row.h"
 
 namespace hipkittens::attention {
 
@@ -21,34 +21,33 @@ struct Backward {
     using T = typename element_of<config.input>::value;
     static constexpr bool of_keys = config.gradient_of != GradientTarget::queries,
                           of_values = config.gradient_of == GradientTarget::values;
-    using Range = kittens::choose<of_keys, QueryRange, KeyRange>;  // of the streamed rows
+    using Range = choose<of_keys, QueryRange, KeyRange>;  // of the streamed rows
     static constexpr int threads = config.threads(), head_dim = config.head_dim, rows = config.rows_per_wave,
-                         columns = config.stream_rows;
+                         columns = config.stream_rows, per_lane = 16;
     static_assert(rows == 32 && columns == 32, "S of a wave is one accumulator");
     // Row-major for S and dP, transposed for the gradients.
     using RowMajor = KeyTiles<T, columns, head_dim, threads>;
     using Transposed = ValueTiles<T, columns, head_dim, threads>;
     using RowMajorTile = typename RowMajor::Tile;
     using TransposedTile = typename Transposed::Tile;
-    static constexpr bool direct = forward_fill == kittens::Fill::direct;
+    static constexpr bool direct = forward_fill == Fill::direct;
     // The first tile makes S, the second dP, which the gradient of V does not need.
     static constexpr int buffers = direct ? 2 : 1, row_major_tiles = of_values ? 1 : 2,
                          buffer_bytes = row_major_tiles * RowMajorTile::bytes + TransposedTile::bytes,
                          lds_bytes = buffers * buffer_bytes;
-    static_assert(lds_bytes <= kittens::target.lds_bytes, "the tiles in flight fit in LDS");
+    static_assert(lds_bytes <= target.lds_bytes, "the tiles in flight fit in LDS");
 
     static constexpr int pieces = head_dim / RowMajor::step;
-    using Own = kittens::rt<T, rows, RowMajor::step, kittens::row_l, kittens::rt_32x16>;
-    using Shape = kittens::rt_32x32;
-    using Accumulator = kittens::vec<float, 16>;
-    using Gradient = kittens::rt<float, rows, head_dim, kittens::row_l, Shape>;
-    static constexpr int per_lane = 16;
+    using Own = rt<T, rows, RowMajor::step, row_l, rt_32x16>;
+    using Shape = rt_32x32;
+    using Accumulator = vec<float, 16>;
+    using Gradient = rt<float, rows, head_dim, row_l, Shape>;
     // Matrix steps of S, and of dP behind it; of the gradient, which has two halves of the streamed rows along K.
     static constexpr int steps = head_dim / 16, score_steps = row_major_tiles * steps,
                          gradient_steps = 2 * Gradient::width;
 
     const BackwardArguments& arguments;
-    kittens::shared_byte* lds;
+    shared_byte* lds;
     TileCoordinate coordinate;
     Sequence sequence;
     Own own[row_major_tiles][pieces];
@@ -64,12 +63,21 @@ struct Backward {
     RowTiles<2, columns> tiles;  // what is streamed next
     DropoutDraws draws;          // of a kernel that drops
 
-    KITTENS_DEVICE Backward(const BackwardArguments& arguments, kittens::shared_byte* lds)
+    KITTENS_DEVICE Backward(const BackwardArguments& arguments, shared_byte* lds)
         : arguments(arguments),
           lds(lds),
-          coordinate(coordinate_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          coordinate(coordinate_of_workgroup(workgroup_id_x(), arguments.order)),
           sequence(sequence_of(coordinate.batch, arguments.mask, arguments.packed)) {}
 
+    // Q or K; with `second`, dO or V.
+    template <bool of_queries>
+    KITTENS_DEVICE global_matrix<const T> matrix(bool second, int head) const {
+        if constexpr (of_queries)
+            return query_matrix<T>(second ? arguments.grad_out : arguments.q, sequence, head,
+                                   arguments.head_dim);
+        else
+            return key_matrix<T>(second ? arguments.v : arguments.k, sequence, head, arguments.head_dim);
+    }
     KITTENS_DEVICE RowMajorTile row_major(int buffer, int which) const {
         return {lds + buffer * buffer_bytes + which * RowMajorTile::bytes};
     }
@@ -80,14 +88,14 @@ struct Backward {
     // Of the query of a register of S: this lane's, or one of those that stream.
     template <int n>
     KITTENS_DEVICE static float statistic(float of_lane) {
-        return of_keys ? kittens::broadcast_in_16<n>(of_lane) : of_lane;
+        return of_keys ? broadcast_in_16<n>(of_lane) : of_lane;
     }
     // Before the tile they belong to: loads return in order, and whoever waited for them behind the next tile's would wait
     // for that.
     KITTENS_DEVICE void load_streamed_statistics() {
-        const int lane = kittens::lane_id();
+        const int lane = lane_id();
         const int64_t row = first_statistics_row(arguments, sequence, coordinate.batch, tiles.head) +
-                            tiles.row + kittens::row_layout(KeyColumns::value(), lane, lane % per_lane).col;
+                            tiles.row + row_layout(KeyColumns::value(), lane, lane % per_lane).col;
         next_statistics.start = arguments.statistics[statistic_index(Statistic::start, row)];
         if constexpr (!of_values)
             next_statistics.delta = arguments.statistics[statistic_index(Statistic::delta, row)];
@@ -95,12 +103,13 @@ struct Backward {
     KITTENS_DEVICE void mask_p(int head, int column) {
         // After the exponential: a masked score may exceed the LSE by any amount.
         if (!Range::all_visible(sequence.mask, first_row, first_row + rows, column, columns)) {
-            const Visible visible = of_keys ? visible_queries<KeyColumns>(sequence.mask, first_row, column)
-                                            : visible_keys<KeyColumns>(sequence.mask, first_row, column);
+            const int row = first_row + row_layout(KeyColumns::value(), lane_id(), 0).row;
+            const Visible visible = of_keys ? visible_queries<KeyColumns>(sequence.mask, row, column)
+                                            : visible_keys<KeyColumns>(sequence.mask, row, column);
             apply_mask<KeyColumns, 8>(p, 0, visible, 0);
         }
         if constexpr (config.dropout) {
-            const kittens::Coordinate own = kittens::row_layout(KeyColumns::value(), kittens::lane_id(), 0);
+            const Coordinate own = row_layout(KeyColumns::value(), lane_id(), 0);
             const uint32_t of_batch = coordinate.batch * arguments.heads + head, row = first_row + own.row;
 #pragma unroll
             for (int e = 0; e < per_lane; e += 8) {
@@ -137,12 +146,11 @@ struct Backward {
                          transposed_issues = direct ? 0 : TransposedLoads::issue_items,
                          transposed_commits = direct ? 0 : TransposedLoads::commit_items;
     // Slots of `items` of all the items between `first` and `past` of them.
-    static constexpr kittens::spread_late share_of(int slots, int all, int first, int items) {
+    static constexpr spread_late share_of(int slots, int all, int first, int items) {
         return {items, items ? first * slots / all : 0, items ? (first + items) * slots / all : 0, true};
     }
     // head: of the queries; column: the first streamed row.
     KITTENS_DEVICE void compute(int head, int column, int buffer) {
-        using namespace kittens;
         constexpr every_slot end{0, score_steps, 1, true};
         constexpr int reads = row_major_tiles * pieces;
         typename RowMajor::Registers operands[2];
@@ -166,7 +174,7 @@ struct Backward {
                 [&](auto n) {
                     constexpr int count = RowMajorLoads::issue_items;
                     row_major_rows[n.value / count].loads.template issue_item<n.value % count>(
-                        tiles.views[n.value / count]);
+                        tiles.views[n.value / count], row_major(0, n.value / count));
                 }),
             work<share_of(score_steps, row_major_issues + transposed_commits, row_major_issues,
                           transposed_commits)>(
@@ -200,7 +208,9 @@ struct Backward {
             }),
             work<spread{4, 0, Gradient::width}>([&](auto n) { make_factors(index<n.value + 4>{}); }),
             work<share_of(gradient_steps, transposed_issues + row_major_commits, 0, transposed_issues)>(
-                [&](auto n) { transposed_rows.loads.template issue_item<n.value>(tiles.views[of_values]); }),
+                [&](auto n) {
+                    transposed_rows.loads.template issue_item<n.value>(tiles.views[of_values], transposed(0));
+                }),
             work<share_of(gradient_steps, transposed_issues + row_major_commits, transposed_issues,
                           row_major_commits)>([&](auto n) {
                 constexpr int count = RowMajorLoads::commit_items;
@@ -217,34 +227,29 @@ struct Backward {
             of_keys ? coordinate.head * arguments.group : key_head_of(coordinate.head, arguments.group);
         tiles.begin(first, past, first_head, of_keys ? arguments.group : 1);
         const auto next_tile = [&] {
-            tiles.next([&](auto i, int head) {
-                return of_keys ? query_matrix<T>(i.value ? arguments.grad_out : arguments.q, sequence, head,
-                                                 arguments.head_dim)
-                               : key_matrix<T>(i.value ? arguments.v : arguments.k, sequence, head,
-                                               arguments.head_dim);
-            });
+            tiles.next([&](auto i, int head) { return matrix<of_keys>(i.value, head); });
             if constexpr (of_keys) load_streamed_statistics();
         };
         const auto issue = [&](int buffer) {
-            kittens::for_each_index<row_major_tiles>([&](auto i) {
+            for_each_index<row_major_tiles>([&](auto i) {
                 row_major_rows[i.value].loads.issue(tiles.views[i.value], row_major(buffer, i.value));
             });
             transposed_rows.loads.issue(tiles.views[of_values], transposed(buffer));
         };
         // After it every wave may read the next tile: all of it, or what was committed.
         const auto settle = [&] {
-            if constexpr (direct) kittens::wait_vector_memory<0>();
+            if constexpr (direct) wait_vector_memory<0>();
             if constexpr (of_keys) statistics = next_statistics;
-            kittens::barrier();
+            barrier();
         };
         next_tile();
-        kittens::for_each_index<row_major_tiles>([&](auto i) {
+        for_each_index<row_major_tiles>([&](auto i) {
             row_major_rows[i.value].init_offsets(tiles.step_bytes[i.value] / columns, arguments.head_dim);
         });
         transposed_rows.loads.init_offsets(tiles.step_bytes[of_values] / columns);
         issue(0);
         if constexpr (!direct)
-            kittens::for_each_index<row_major_tiles>(
+            for_each_index<row_major_tiles>(
                 [&](auto i) { row_major_rows[i.value].loads.commit(row_major(0, i.value)); });
         settle();
         int buffer = 0;
@@ -261,38 +266,34 @@ struct Backward {
 
     KITTENS_DEVICE void run() {
         const Mask& mask = sequence.mask;
-        const int begin = coordinate.tile * config.rows(), own_rows = of_keys ? mask.n_k : mask.n_q;
-        first_row = begin + kittens::wave_id() * rows;
-        kittens::for_each_index<row_major_tiles>([&](auto i) {
-            const auto source = of_keys ? key_matrix<T>(i.value ? arguments.v : arguments.k, sequence,
-                                                        coordinate.head, arguments.head_dim)
-                                        : query_matrix<T>(i.value ? arguments.grad_out : arguments.q,
-                                                          sequence, coordinate.head, arguments.head_dim);
-            load_own_rows(own[i.value], source, first_row);
+        const int begin = coordinate.tile * config.rows();
+        first_row = begin + wave_id() * rows;
+        for_each_index<row_major_tiles>([&](auto i) {
+            load_own_rows(own[i.value], matrix<!of_keys>(i.value, coordinate.head), first_row);
         });
         if constexpr (!of_keys) {
-            const int row = first_row + kittens::row_layout(KeyColumns::value(), kittens::lane_id(), 0).row;
+            const int row = first_row + row_layout(KeyColumns::value(), lane_id(), 0).row;
             const bool inside = row < mask.n_q;
             const int64_t at = first_statistics_row(arguments, sequence, coordinate.batch, coordinate.head) +
                                (inside ? row : 0);
-            const auto own = [&](Statistic which) {
-                return arguments.statistics[statistic_index(which, at)];
-            };
-            statistics.start = inside ? own(Statistic::start) : no_start;
-            statistics.delta = inside ? own(Statistic::delta) : 0;
+            const float* all = arguments.statistics;
+            statistics.start = inside ? all[statistic_index(Statistic::start, at)] : no_start;
+            statistics.delta = inside ? all[statistic_index(Statistic::delta, at)] : 0;
         }
         if constexpr (config.dropout) draws.start(arguments.dropout);
         zero(gradient);
         const Range range(mask, begin, begin + config.rows());
         if (range.first / columns * columns < range.past) stream(range.first / columns * columns, range.past);
         // Read again: in the loop before, scalar registers are short.
-        const BackwardArguments results = kittens::reload_arguments<BackwardArguments>();
-        store_rows<T>(gradient, of_values ? results.grad_v : (of_keys ? results.grad_k : results.grad_q),
-                      sequence, coordinate.head, of_keys ? sequence.first_k : sequence.first_q, first_row,
-                      own_rows, arguments.head_dim,
-                      !of_values       ? results.scale
-                      : config.dropout ? results.dropout.scale
-                                       : 1.0f);
+        const BackwardArguments results = reload_arguments<BackwardArguments>();
+        mul(gradient, gradient, !of_values ? results.scale : config.dropout ? results.dropout.scale : 1.0f);
+        const TensorArgument& to = of_values ? results.grad_v : of_keys ? results.grad_k : results.grad_q;
+        const Coordinate lane_at = row_layout(Shape::value(), recompute_lane_id(), 0);
+        const int64_t row = first_row + lane_at.row,
+                      begin_of_rows = of_keys ? sequence.first_k : sequence.first_q;
+        if (row < (of_keys ? mask.n_k : mask.n_q))
+            store_row(gradient, row_of<T>(to, sequence.batch, coordinate.head, begin_of_rows + row),
+                      lane_at.col, arguments.head_dim);
     }
 };
 

@@ -1,6 +1,7 @@
 // kernels/attention/backward_convert.h: dQ from its accumulator, dK and dV from their split partials.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "../element_of.h"
 #include "backward_config.h"
 #include "dq_accumulator.h"
 #include "forward_tiles.h"
@@ -11,27 +12,20 @@ namespace hipkittens::attention {
 // Workgroups take blocks of queries, and after them pieces of blocks of keys where a group's heads were split. A lane takes 8
 // elements of a row at a time. Whole lines are read and written: where the accumulator's order is another than the
 // result's, lanes exchange through LDS.
-template <class T>
-struct Convert {
-    static constexpr int per_lane = kittens::b128_bytes / sizeof(T);
-    using Run = kittens::vec<T, per_lane>;
+template <ElementConfig config>
+struct ConvertKernel {
+    using T = typename element_of<config.element>::value;
+    static constexpr int threads = delta_threads, waves_per_simd = 1, lds_bytes = 0;
+    static constexpr int per_lane = b128_bytes / sizeof(T);
+    using Run = vec<T, per_lane>;
 
     KITTENS_DEVICE static void run(const BackwardArguments& arguments) {
-        const uint32_t workgroup = kittens::workgroup_id_x();
-        const auto queries =
-            static_cast<uint32_t>(arguments.order.tiles) * arguments.order.heads * arguments.order.batch;
-        if (workgroup < queries)
-            of_queries(arguments, coordinate_of_workgroup(workgroup, arguments.order));
-        else
-            of_keys(arguments, workgroup - queries);
+        run_blocks<ConvertKernel>(arguments);
     }
 
-  private:
     KITTENS_DEVICE static Run* element(const TensorArgument& tensor, const Sequence& sequence, int head,
                                        int64_t row, int col) {
-        return reinterpret_cast<Run*>(static_cast<T*>(const_cast<void*>(tensor.data)) +
-                                      sequence.batch * tensor.batch_stride + head * tensor.head_stride +
-                                      row * tensor.row_stride + col);
+        return reinterpret_cast<Run*>(row_of<T>(tensor, sequence.batch, head, row) + col);
     }
 
     // Neighbouring lanes read neighbouring rows, which are neighbours in the accumulator, and write neighbouring columns.
@@ -44,7 +38,7 @@ struct Convert {
             first_statistics_row(arguments, sequence, coordinate.batch, coordinate.head) + begin;
         const KeyBounds bounds =
             bounds_of(arguments, sequence, coordinate.batch, key_head_of(coordinate.head, arguments.group));
-        const int row = kittens::thread_id() % statistics_block;
+        const int row = thread_id() % statistics_block;
         const auto statistic = [&](Statistic which) {
             return arguments.statistics[statistic_index(which, row_of_all + row)];
         };
@@ -59,22 +53,20 @@ struct Convert {
         const uint32_t runs = arguments.dq_width / per_lane;
         const auto lds_index = [&](uint32_t row, uint32_t run) { return row * runs + (run ^ row % runs); };
         constexpr int step = delta_threads / statistics_block * per_lane;
-        for (int col = kittens::thread_id() / statistics_block * per_lane; col < arguments.head_dim;
-             col += step) {
+        for (int col = thread_id() / statistics_block * per_lane; col < arguments.head_dim; col += step) {
             Run values;
 #pragma unroll
             for (int e = 0; e < per_lane; ++e) {
                 const int32_t sum = accumulator[dq_index(row, col, arguments.dq_width) + dq_index(0, e, 32)];
-                values[e] =
-                    static_cast<T>(kittens::times_power_of_2(static_cast<float>(sum), exponent) * factor);
+                values[e] = static_cast<T>(times_power_of_2(static_cast<float>(sum), exponent) * factor);
             }
             lds[lds_index(row, col / per_lane)] = values;
         }
-        kittens::barrier();
-        const int run = kittens::thread_id() % runs,
+        barrier();
+        const int run = thread_id() % runs,
                   count = n_q - begin < statistics_block ? n_q - begin : statistics_block;
         if (run * per_lane >= arguments.head_dim) return;
-        for (int own = kittens::thread_id() / runs; own < count; own += delta_threads / runs)
+        for (int own = thread_id() / runs; own < count; own += delta_threads / runs)
             *element(arguments.grad_q, sequence, coordinate.head, sequence.first_q + begin + own,
                      run * per_lane) = lds[lds_index(own, run)];
     }
@@ -86,15 +78,15 @@ struct Convert {
         const bool values = workgroup % 2;
         const TileCoordinate coordinate = block_of_keys(arguments, number / runs);
         const Sequence sequence = sequence_of(coordinate.batch, arguments.mask, arguments.packed);
-        const int thread = kittens::thread_id(),
+        const int thread = thread_id(),
                   first_row = coordinate.tile * statistics_block + workgroup / 2 % rows * partial_rows,
-                  row = thread / kittens::wave_lanes * 8 + thread % 8,
-                  col = number % runs * convert_columns + thread % kittens::wave_lanes / 8 * per_lane;
+                  row = thread / wave_lanes * 8 + thread % 8,
+                  col = number % runs * convert_columns + thread % wave_lanes / 8 * per_lane;
         if (first_row + row >= sequence.mask.n_k || col >= arguments.head_dim) return;
         const float* partial =
             split_partials_at(arguments, sequence, coordinate.batch, coordinate.head, 0, first_row, values) +
             partial_index(row, col);
-        using Half = kittens::vec<float, per_lane / 2>;
+        using Half = vec<float, per_lane / 2>;
         Half low{}, high{};
         // So many loads are in flight at a time.
 #pragma clang loop unroll_count(4)

@@ -1,6 +1,7 @@
 // kernels/attention/backward_delta.h: per query, what its gradients need besides P and dP.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "../element_of.h"
 #include "backward_config.h"
 #include "dq_accumulator.h"
 #include "forward_tiles.h"
@@ -9,13 +10,15 @@ namespace hipkittens::attention {
 
 // Workgroups take blocks of queries, and after them blocks of keys where dQ is added up in memory (dq_accumulator.h). Sixteen
 // lanes take a row, 8 elements each at a time.
-template <class T>
-struct Delta {
-    static constexpr int lanes = 16, per_lane = kittens::b128_bytes / sizeof(T);
+template <ElementConfig config>
+struct DeltaKernel {
+    using T = typename element_of<config.element>::value;
+    static constexpr int threads = delta_threads, waves_per_simd = 1, lds_bytes = 0;
+    static constexpr int lanes = 16, per_lane = b128_bytes / sizeof(T);
     static constexpr int rows_per_pass = delta_threads / lanes;
     static_assert(statistics_block % rows_per_pass == 0, "a workgroup takes a block of rows in whole passes");
-    using Values = kittens::vec<T, per_lane>;
-    using Matrix = kittens::global_matrix<const T>;
+    using Values = vec<T, per_lane>;
+    using Matrix = global_matrix<const T>;
 
     // Of the lane's elements of two rows.
     struct Row {
@@ -23,39 +26,29 @@ struct Delta {
     };
     // Rows beyond the last read nothing: with a row stride of 0 the bounds alone would not stop them.
     KITTENS_DEVICE static Row row_of(const Matrix& of_first, const Matrix& of_second, int begin, int number) {
-        const kittens::buffer first = of_first.window(begin, 0).view(),
-                              second = of_second.window(begin, 0).view();
+        const buffer first = of_first.window(begin, 0).view(), second = of_second.window(begin, 0).view();
         const uint32_t first_row = number * static_cast<uint32_t>(of_first.row_bytes()),
                        second_row = number * static_cast<uint32_t>(of_second.row_bytes());
         const int cols = begin + number < of_first.rows ? of_first.cols : 0;
-        int col = kittens::thread_id() % lanes * per_lane;
+        int col = thread_id() % lanes * per_lane;
         Row row;
 #pragma clang loop unroll(disable)
         for (; col < cols; col += lanes * per_lane) {
-            const Values a = kittens::buffer_load<Values>(first, first_row + col * sizeof(T));
-            const Values b = kittens::buffer_load<Values>(second, second_row + col * sizeof(T));
+            const Values a = buffer_load<Values>(first, first_row + col * sizeof(T));
+            const Values b = buffer_load<Values>(second, second_row + col * sizeof(T));
 #pragma unroll
             for (int e = 0; e < per_lane; ++e) {
                 const float x = static_cast<float>(a[e]), y = static_cast<float>(b[e]);
                 row.product = __builtin_fmaf(x, y, row.product);
                 row.first_square = __builtin_fmaf(x, x, row.first_square);
-                row.second_largest = kittens::larger(row.second_largest, kittens::absolute_value(y));
+                row.second_largest = larger(row.second_largest, absolute_value(y));
             }
         }
         return row;
     }
 
-    KITTENS_DEVICE static void run(const BackwardArguments& arguments) {
-        const uint32_t workgroup = kittens::workgroup_id_x();
-        const auto queries =
-            static_cast<uint32_t>(arguments.order.tiles) * arguments.order.heads * arguments.order.batch;
-        if (workgroup < queries)
-            of_queries(arguments, coordinate_of_workgroup(workgroup, arguments.order));
-        else
-            of_keys(arguments, block_of_keys(arguments, workgroup - queries));
-    }
+    KITTENS_DEVICE static void run(const BackwardArguments& arguments) { run_blocks<DeltaKernel>(arguments); }
 
-  private:
     KITTENS_DEVICE static void of_queries(const BackwardArguments& arguments,
                                           const TileCoordinate& coordinate) {
         const Sequence sequence = sequence_of(coordinate.batch, arguments.mask, arguments.packed);
@@ -70,18 +63,16 @@ struct Delta {
         const int64_t rows = arguments.packed.first_q ? arguments.packed.rows_q : n_q;
         if (arguments.dq_accumulator) {
             int32_t* accumulator = arguments.dq_accumulator + statistics * arguments.dq_width;
-            for (int i = kittens::thread_id() * 4; i < statistics_block * arguments.dq_width;
-                 i += delta_threads * 4)
-                *reinterpret_cast<kittens::vec<int32_t, 4>*>(accumulator + i) = kittens::vec<int32_t, 4>{};
+            for (int i = thread_id() * 4; i < statistics_block * arguments.dq_width; i += delta_threads * 4)
+                *reinterpret_cast<vec<int32_t, 4>*>(accumulator + i) = vec<int32_t, 4>{};
         }
-        const int lane = kittens::thread_id() % lanes;
+        const int lane = thread_id() % lanes;
 #pragma clang loop unroll(disable)
         for (int pass = 0; pass < statistics_block; pass += rows_per_pass) {
-            const int row = pass + kittens::thread_id() / lanes;
+            const int row = pass + thread_id() / lanes;
             const bool inside = begin + row < n_q;
             const Row own = row_of(grad_out, out, begin, row);
-            const float product = kittens::sum_of_16_lanes(own.product),
-                        square = kittens::sum_of_16_lanes(own.first_square);
+            const float product = sum_of_16_lanes(own.product), square = sum_of_16_lanes(own.first_square);
             if (lane != 0) continue;
             constexpr float log2_e = 1.4426950408889634f;
             float start = no_start, delta = 0;
@@ -98,12 +89,13 @@ struct Delta {
             };
             set(Statistic::start, start);
             set(Statistic::delta, delta);
-            set(Statistic::norm, kittens::hardware_square_root(square));
+            set(Statistic::norm, hardware_square_root(square));
             set(Statistic::zero, 0);
         }
     }
 
-    KITTENS_DEVICE static void of_keys(const BackwardArguments& arguments, const TileCoordinate& coordinate) {
+    KITTENS_DEVICE static void of_keys(const BackwardArguments& arguments, uint32_t workgroup) {
+        const TileCoordinate coordinate = block_of_keys(arguments, workgroup);
         const Sequence sequence = sequence_of(coordinate.batch, arguments.mask, arguments.packed);
         const int begin = coordinate.tile * statistics_block, n_k = sequence.mask.n_k;
         if (begin >= n_k) return;
@@ -112,18 +104,17 @@ struct Delta {
         KeyBounds bounds{0, 0};
 #pragma clang loop unroll(disable)
         for (int pass = 0; pass < statistics_block; pass += rows_per_pass) {
-            const Row own = row_of(v, k, begin, pass + kittens::thread_id() / lanes);
-            bounds.include({own.second_largest,
-                            kittens::hardware_square_root(kittens::sum_of_16_lanes(own.first_square))});
+            const Row own = row_of(v, k, begin, pass + thread_id() / lanes);
+            bounds.include({own.second_largest, hardware_square_root(sum_of_16_lanes(own.first_square))});
         }
         bounds.join_wave();
-        static __attribute__((shared)) float of_waves[delta_threads / kittens::wave_lanes][2];
-        if (kittens::lane_id() == 0) {
-            of_waves[kittens::wave_id()][0] = bounds.k;
-            of_waves[kittens::wave_id()][1] = bounds.v;
+        static __attribute__((shared)) float of_waves[delta_threads / wave_lanes][2];
+        if (lane_id() == 0) {
+            of_waves[wave_id()][0] = bounds.k;
+            of_waves[wave_id()][1] = bounds.v;
         }
-        kittens::barrier();
-        if (kittens::thread_id() == 0) {
+        barrier();
+        if (thread_id() == 0) {
             for (const auto& wave : of_waves) bounds.include({wave[0], wave[1]});
             bounds_at(arguments, sequence, coordinate.batch, coordinate.head)[coordinate.tile] = bounds;
         }

@@ -23,9 +23,8 @@ struct OnePass : OnePassStep<config> {
         typename Base::Shape, typename Base::Step, typename Base::T;
 
     // Keys and values pass through LDS before the first step, their gradients after the last.
-    using KeyTile =
-        kittens::st<T, keys, head_dim, direct ? kittens::Access::rows_and_columns_32 : kittens::Access::rows>;
-    using KeyLoads = kittens::global_to_shared<KeyTile, config.threads(), forward_fill>;
+    using KeyTile = st<T, keys, head_dim, direct ? Access::rows_and_columns_32 : Access::rows>;
+    using KeyLoads = global_to_shared<KeyTile, config.threads(), forward_fill>;
 
     int first, past, past_head;  // of the queries in the loop
     // Through registers, half of the waves load Q and the others dO.
@@ -33,56 +32,47 @@ struct OnePass : OnePassStep<config> {
 
     using Base::Base;
 
-    template <class Loads>
-    KITTENS_DEVICE void init_offsets(Loads& loads, int64_t row_bytes) const {
-        loads.init_offsets(row_bytes);
-#pragma unroll
-        for (int pass = 0; pass < Loads::passes; ++pass)
-            if (Loads::position(pass, kittens::thread_id()).col >= arguments.head_dim)
-                loads.offsets[pass] = kittens::out_of_range;
-    }
     KITTENS_DEVICE void issue_keys(KeyLoads& key_loads, const TensorArgument& tensor, int at) const {
         const auto source = key_matrix<T>(tensor, sequence, coordinate.head, arguments.head_dim);
-        init_offsets(key_loads, source.row_bytes());
+        key_loads.init_offsets(source.row_bytes());
+        skip_columns(key_loads, arguments.head_dim);
         key_loads.issue(source.window(coordinate.tile * keys, 0).view(), {lds + at});
     }
     template <int keys_at, int values_at>
     KITTENS_DEVICE void read_keys(int wave, int lane) {
         const uint32_t lane_at = KeyTile::offset(wave * wave_keys + lane % 32, lane / 32 * 8);
-        kittens::for_each_index<pieces>([&](auto n) {
-            const uint32_t at = kittens::stepped_offset<KeyTile>(lane_at, 0, n.value * 16);
-            k[n.value] = kittens::lds_read<Fragment>(lds + keys_at + at);
-            v[n.value] = kittens::lds_read<Fragment>(lds + values_at + at);
+        for_each_index<pieces>([&](auto n) {
+            const uint32_t at = stepped_offset<KeyTile>(lane_at, 0, n.value * 16);
+            k[n.value] = lds_read<Fragment>(lds + keys_at + at);
+            v[n.value] = lds_read<Fragment>(lds + values_at + at);
         });
     }
     // `at`: LDS for the workgroup's rows.
     KITTENS_DEVICE void store(const Accumulator (&gradient)[columns], int at,
                               const TensorArgument& destination, int head_dim_used, float factor) const {
-        using Stager = kittens::output_stager<kittens::tile_rows<KeyTile>>;
-        const int wave_row = first_key - coordinate.tile * keys, lane = kittens::recompute_lane_id();
+        using Stager = output_stager<tile_rows<KeyTile>>;
+        const int wave_row = first_key - coordinate.tile * keys, lane = recompute_lane_id();
 #pragma unroll
         for (int j = 0; j < columns; ++j)
-            Stager::template write<Shape>(
-                lds + at, {wave_row + lane % 32, lane / 32 * 4}, 0, j * 32, gradient[j],
-                [&](kittens::vec<float, 4> run) { return kittens::narrowed<T>(run * factor); });
+            Stager::template write<Shape>(lds + at, {wave_row + lane % 32, lane / 32 * 4}, 0, j * 32,
+                                          gradient[j],
+                                          [&](vec<float, 4> run) { return narrowed<T>(run * factor); });
         const int row = first_key + lane / Stager::vectors_per_row, col = lane % Stager::vectors_per_row * 8;
-        T* to = static_cast<T*>(const_cast<void*>(destination.data)) +
-                sequence.batch * destination.batch_stride + coordinate.head * destination.head_stride +
-                sequence.first_k * destination.row_stride + col;
+        T* to = row_of<T>(destination, sequence.batch, coordinate.head, sequence.first_k) + col;
 #pragma unroll
         for (int pass = 0; pass < wave_keys; pass += Stager::rows_per_pass) {
-            const kittens::b128 run = Stager::read(lds + at, wave_row + row - first_key, pass, col * 2);
+            const b128 run = Stager::read(lds + at, wave_row + row - first_key, pass, col * 2);
             if (row + pass < sequence.mask.n_k && col < head_dim_used)
-                *reinterpret_cast<kittens::b128*>(to + (row + pass) * destination.row_stride) = run;
+                *reinterpret_cast<b128*>(to + (row + pass) * destination.row_stride) = run;
         }
     }
 
     KITTENS_DEVICE void next_rows() {
         tiles.next([&](auto i, int head) {
             // Read again: in the loop, scalar registers are short.
-            const auto again = kittens::reload_arguments<BackwardArguments>();
+            const auto again = reload_arguments<BackwardArguments>();
             const TensorArgument &q = again.q, &grad = again.grad_out;
-            const bool is_do = direct ? i.value : kittens::wave_id() >= config.waves / 2;
+            const bool is_do = direct ? i.value : wave_id() >= config.waves / 2;
             // Values, not a choice of addresses to load from, which would keep the arguments in memory.
             const TensorArgument tensor{
                 is_do ? grad.data : q.data, is_do ? grad.batch_stride : q.batch_stride,
@@ -107,7 +97,7 @@ struct OnePass : OnePassStep<config> {
             step.column = first;
             // Past the last step its statistics are loaded again.
             if (step.head + 1 < past_head) ++step.head;
-            locate(step, kittens::reload_arguments<BackwardArguments>());
+            locate(step, reload_arguments<BackwardArguments>());
         }
     }
     // With the loads of the first step in flight, so that all are waited for once.
@@ -123,8 +113,9 @@ struct OnePass : OnePassStep<config> {
         const int first_clear = mask.first_query(begin + keys - 1),
                   last_clear = mask.last_query(begin) + 1 - queries;
         const bool some_invisible_rows = begin + keys > mask.n_k;
-        Visible of_key = visible_queries<QueryColumns>(mask, first_key, 0);
-        if (first_key + kittens::lane_id() % 32 >= mask.n_k) of_key = Visible::between(0, -1);
+        const int own_key = first_key + lane_id() % 32;
+        Visible of_key = visible_queries<QueryColumns>(mask, own_key, 0);
+        if (own_key >= mask.n_k) of_key = Visible::between(0, -1);
         do {
             // Without branches, which would split the loop's scheduling region.
             masked = some_invisible_rows | (now.column < first_clear) | (last_clear < now.column);
@@ -134,17 +125,17 @@ struct OnePass : OnePassStep<config> {
             now = next;
         } while (tiles.left > -ahead);
     }
-    KITTENS_DEVICE static int dq_query() { return kittens::wave_id() / columns * 32; }
-    KITTENS_DEVICE static int dq_column() { return kittens::wave_id() % columns * 32; }
+    KITTENS_DEVICE static int dq_query() { return wave_id() / columns * 32; }
+    KITTENS_DEVICE static int dq_column() { return wave_id() % columns * 32; }
 
-    // loop(commit_keys): over the queries that somebody sees, with the keys and values on their way to LDS.
+    // loop(commit_keys): over the queries that some of the keys are visible to, with the keys and values on their way to LDS.
     template <int keys_at, int values_at, class Loop>
     KITTENS_DEVICE void run(const Loop& loop) {
         const Mask& mask = sequence.mask;
         const int begin = coordinate.tile * keys;
-        first_key = begin + kittens::wave_id() * wave_keys;
+        first_key = begin + wave_id() * wave_keys;
         if (begin >= mask.n_k) return;
-        kittens::for_each_index<columns>([&](auto j) {
+        for_each_index<columns>([&](auto j) {
             dk[j.value] = Accumulator{};
             dv[j.value] = Accumulator{};
         });
@@ -164,21 +155,21 @@ struct OnePass : OnePassStep<config> {
             locate(now, arguments);
             next = now;
             dq_destination = now.dq;
-            dq_statistic_at = (dq_query() + kittens::lane_id() % 32) * 4;
-            dq_at = kittens::wave_id() * dq_tile_bytes + kittens::lane_id() * 4;
+            dq_statistic_at = (dq_query() + lane_id() % 32) * 4;
+            dq_at = wave_id() * dq_tile_bytes + lane_id() * 4;
             loop([&] {
                 k_loads.commit({lds + keys_at});
                 v_loads.commit({lds + values_at});
             });
         }
-        const auto results = kittens::reload_arguments<BackwardArguments>();
+        const auto results = reload_arguments<BackwardArguments>();
         if (results.splits > 1) {
             if (first_key >= mask.n_k) return;
             store_partial(dk, results, sequence, coordinate, first_key, false);
             store_partial(dv, results, sequence, coordinate, first_key, true);
             return;
         }
-        kittens::barrier();
+        barrier();
         store(dk, 0, results.grad_k, results.head_dim, results.scale);
         store(dv, values_at - keys_at, results.grad_v, results.head_dim,
               config.dropout ? results.dropout.scale : 1.0f);

@@ -16,15 +16,15 @@ struct OnePassDirect : OnePass<config> {
         typename Base::T;
     static_assert(Base::direct && queries == statistics_block);
 
-    using Tile = kittens::st<T, queries, head_dim, kittens::Access::rows_and_columns_32>;
-    using DsTile = kittens::st<T, keys, queries, kittens::Access::columns_32_written_in_runs>;
-    using Loads = kittens::global_to_shared<Tile, threads, kittens::Fill::direct>;
+    using Tile = st<T, queries, head_dim, Access::rows_and_columns_32>;
+    using DsTile = st<T, keys, queries, Access::columns_32_written_in_runs>;
+    using Loads = global_to_shared<Tile, threads, Fill::direct>;
 
     // Two buffers, each with a tile of Q, one of dO and their statistics; two of dS.
     static constexpr int buffer_bytes = 2 * Tile::bytes + statistics_bytes, ds_at = 2 * buffer_bytes,
                          lds_bytes = ds_at + 2 * DsTile::bytes, keys_at = buffer_bytes, values_at = ds_at;
     static_assert(KeyTile::bytes <= buffer_bytes && KeyTile::bytes <= 2 * DsTile::bytes);
-    static_assert(lds_bytes <= kittens::target.lds_bytes);
+    static_assert(lds_bytes <= target.lds_bytes);
 
     // Operands are read from LDS so many products before theirs, and waited for by fours.
     static constexpr int ahead = 8, ring = 10, group = 4;
@@ -41,6 +41,9 @@ struct OnePassDirect : OnePass<config> {
     static constexpr int early = dq_registers * 5 / 8, early_first = dv_first + pieces;
     // Each load of the next tiles has a slot, before all of these.
     static constexpr int issues = 2 * Loads::passes;
+    // In flight at the barrier: what was added to dQ behind these loads, which the next step reads.
+    static constexpr load_pipeline<2> memory{
+        products, {{issues, barrier_slot + 1, 0, issues}, {barrier_slot - 1, products, 1, early}}};
     static_assert(issues < early_first && ds_first + apart + pieces <= barrier_slot);
 
     Fragment fragments[ring];
@@ -56,23 +59,21 @@ struct OnePassDirect : OnePass<config> {
     KITTENS_DEVICE Tile tile(int buffer, int which) const { return {lds + at_buffer(buffer, which)}; }
 
     template <class Of>
-    KITTENS_DEVICE static Fragment read_transposed(kittens::shared_byte* data, uint32_t lane_at, int row,
-                                                   int step, int col) {
-        const kittens::vec<T, 4> low = kittens::lds_read_transposed<T>(
-                                     data + kittens::stepped_offset<Of>(lane_at, row, col)),
-                                 high = kittens::lds_read_transposed<T>(
-                                     data + kittens::stepped_offset<Of>(lane_at, row + step, col));
+    KITTENS_DEVICE static Fragment read_transposed(shared_byte* data, uint32_t lane_at, int row, int step,
+                                                   int col) {
+        const vec<T, 4> low = lds_read_transposed<T>(data + stepped_offset<Of>(lane_at, row, col)),
+                        high = lds_read_transposed<T>(data + stepped_offset<Of>(lane_at, row + step, col));
         return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
     }
     // Operands of a lane in one of the buffers; which: 0 of Q, 1 of dO.
     struct Buffer {
-        kittens::shared_byte* lds;
+        shared_byte* lds;
         uint32_t row_major_at, transposed_at, ds_at;
 
         template <int which, int row, int col>
         KITTENS_DEVICE Fragment row_major() const {
-            return kittens::lds_read<Fragment>(lds + kittens::stepped_offset<Tile>(row_major_at, row, col) +
-                                               which * Tile::bytes);
+            return lds_read<Fragment>(lds + stepped_offset<Tile>(row_major_at, row, col) +
+                                      which * Tile::bytes);
         }
         template <int which, int row, int col>
         KITTENS_DEVICE Fragment transposed() const {
@@ -96,15 +97,14 @@ struct OnePassDirect : OnePass<config> {
     KITTENS_DEVICE void write_ds(auto n, uint32_t to) const {
         constexpr int half = n.value / 4, e = n.value % 4 * 4;
         const Fragment& operand = this->ds_operand[half][e / 8];
-        kittens::lds_write(
-            kittens::vec<T, 4>(e % 8 ? operand.hi : operand.lo),
-            lds + ds_at + kittens::stepped_offset<DsTile>(to, 0, half * 32 + Base::query_of(e)));
+        lds_write(vec<T, 4>(e % 8 ? operand.hi : operand.lo),
+                  lds + ds_at + stepped_offset<DsTile>(to, 0, half * 32 + Base::query_of(e)));
     }
     // Those of the queries in a buffer, from `at` on.
     KITTENS_DEVICE auto statistics_in(int buffer, uint32_t at) const {
         return [=, this](Statistic which, int query) {
-            return kittens::lds_read<float>(lds + (at_buffer(buffer, 2) + at + query * 4) +
-                                            static_cast<int>(which) * statistics_block * 4);
+            return lds_read<float>(lds + (at_buffer(buffer, 2) + at + query * 4) +
+                                   static_cast<int>(which) * statistics_block * 4);
         };
     }
 
@@ -112,13 +112,11 @@ struct OnePassDirect : OnePass<config> {
     KITTENS_DEVICE void begin_next(int to) {
         this->next_rows();
         if (wave == 0)
-            kittens::buffer_load_to_lds<1>(
-                {reinterpret_cast<const char*>(this->next.statistics), statistics_bytes}, &lane_bytes,
-                lds + at_buffer(to, 2));
+            buffer_load_to_lds<1>({reinterpret_cast<const char*>(this->next.statistics), statistics_bytes},
+                                  &lane_bytes, lds + at_buffer(to, 2));
     }
 
     KITTENS_DEVICE void compute(int buffer) {
-        using namespace kittens;
         const Buffer now = buffer_at(buffer), next = buffer_at(buffer ^ 1);
         const uint32_t ds_to = ds_write_at + buffer * DsTile::bytes;
         interleave<products>(
@@ -128,10 +126,11 @@ struct OnePassDirect : OnePass<config> {
             }),
             work<every_slot{1, 1 + issues}>([&](auto n) {
                 constexpr int pass = n.value % Loads::passes, which = n.value / Loads::passes;
-                loads[which].template issue_pass<pass>(tiles.views[which], tile(buffer ^ 1, which));
+                loads[which].template issue_item<pass>(Loads::prepared(tiles.views[which]),
+                                                       tile(buffer ^ 1, which));
             }),
             work<in_slot{barrier_slot}>([&](auto) {
-                wait_vector_memory<early>();
+                wait_vector_memory<memory.in_flight(barrier_slot)>();
                 barrier();
             }),
             work<in_slot{barrier_slot - 1}>(
@@ -171,8 +170,8 @@ struct OnePassDirect : OnePass<config> {
     }
 
     KITTENS_DEVICE void loop() {
-        const int lane = kittens::lane_id();
-        wave = kittens::wave_id(), lane_bytes = lane * kittens::b128_bytes;
+        const int lane = lane_id();
+        wave = wave_id(), lane_bytes = lane * b128_bytes;
         const int low = lane % 32, high = lane / 32, inside = lane % 16;
         row_major_at = Tile::offset(low, high * 8);
         transposed_at = Tile::offset(high * 4 + inside / 4, low / 16 * 16 + inside % 4 * 4);
@@ -183,32 +182,33 @@ struct OnePassDirect : OnePass<config> {
         const uint32_t key_at = KeyTile::offset(row, Base::dq_column() + col);
 
         begin_next(0);
-        kittens::for_each_index<2>([&](auto i) {
-            this->init_offsets(loads[i.value], tiles.step_bytes[i.value] / queries);
+        for_each_index<2>([&](auto i) {
+            loads[i.value].init_offsets(tiles.step_bytes[i.value] / queries);
+            skip_columns(loads[i.value], arguments.head_dim);
             loads[i.value].issue(tiles.views[i.value], tile(0, i.value));
         });
         this->load_bounds();
-        kittens::wait_vector_memory<0>();
-        kittens::barrier();
+        wait_vector_memory<0>();
+        barrier();
         this->template read_keys<keys_at, values_at>(wave, lane);
-        kittens::for_each_index<key_steps>([&](auto n) {
+        for_each_index<key_steps>([&](auto n) {
             k_transposed[n.value] = read_transposed<KeyTile>(lds + keys_at, key_at, n.value * 16, 4, 0);
         });
-        kittens::for_each_index<ahead>(
+        for_each_index<ahead>(
             [&](auto n) { fragments[n.value] = this->template read<n.value>(buffer_at(0)); });
         this->load_statistics(statistics_in(0, statistic_at));
-        kittens::for_each_index<2 * per_lane>([&](auto n) { this->start_dp(n); });
-        kittens::for_each_index<dq_tiles>([&](auto n) {
+        for_each_index<2 * per_lane>([&](auto n) { this->start_dp(n); });
+        for_each_index<dq_tiles>([&](auto n) {
             this->dq[n.value] = Accumulator{};
             this->dq_factor[n.value] = 0;
         });
-        kittens::barrier();
+        barrier();
         int buffer = 0;
         this->template for_each_step<1>([&] {
             compute(buffer);
             buffer ^= 1;
         });
-        kittens::for_each_index<dq_registers>([&](auto n) { this->add_dq(n); });
+        for_each_index<dq_registers>([&](auto n) { this->add_dq(n); });
     }
 
     KITTENS_DEVICE void run() {

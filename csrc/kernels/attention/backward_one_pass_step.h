@@ -37,10 +37,10 @@ struct OnePassStep {
     static_assert(head_dim <= largest_one_pass_head_dim);
     static constexpr int statistics_bytes = static_cast<int>(Statistic::count) * statistics_block * 4;
 
-    static constexpr bool direct = kittens::target.transposed_lds_read;
-    using Fragment = kittens::vec<T, 8>;
-    using Accumulator = kittens::vec<float, 16>;
-    using Shape = kittens::rt_32x32;
+    static constexpr bool direct = target.transposed_lds_read;
+    using Fragment = vec<T, 8>;
+    using Accumulator = vec<float, 16>;
+    using Shape = rt_32x32;
     static constexpr int per_lane = 16;
     static constexpr int columns = head_dim / 32, halves = queries / 32;
     // dQ is tiles of 32 x 32: those of the waves side by side along the head's columns, then along the queries.
@@ -84,7 +84,7 @@ struct OnePassStep {
     };
 
     const BackwardArguments& arguments;
-    kittens::shared_byte* lds;
+    shared_byte* lds;
     TileCoordinate coordinate;
     Sequence sequence;
     int first_key;  // of the wave
@@ -105,10 +105,10 @@ struct OnePassStep {
     Visible visible;  // to the lane's key, if masked
     DropoutDraws draws;
 
-    KITTENS_DEVICE OnePassStep(const BackwardArguments& arguments, kittens::shared_byte* lds)
+    KITTENS_DEVICE OnePassStep(const BackwardArguments& arguments, shared_byte* lds)
         : arguments(arguments),
           lds(lds),
-          coordinate(coordinate_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          coordinate(coordinate_of_workgroup(workgroup_id_x(), arguments.order)),
           sequence(sequence_of(coordinate.batch, arguments.mask, arguments.packed)) {}
 
     // The operand from LDS of matrix step i.
@@ -133,11 +133,11 @@ struct OnePassStep {
             if constexpr (direct)
                 return whole;
             else
-                return slot % instructions ? kittens::vec<T, 4>(whole.hi) : kittens::vec<T, 4>(whole.lo);
+                return slot % instructions ? vec<T, 4>(whole.hi) : vec<T, 4>(whole.lo);
         };
         const auto mma = [&](Accumulator& d, const Fragment& a, const Fragment& b, bool is_first = false) {
             if (is_first && slot % instructions == 0) d = Accumulator{};
-            d = kittens::multiply_base<kittens::row_l, Shape>(operand(a), operand(b), d);
+            d = multiply_base<row_l, Shape>(operand(a), operand(b), d);
         };
         if constexpr (at.product == Product::s)
             mma(p[half], k[n], from_lds, n == 0);
@@ -153,27 +153,27 @@ struct OnePassStep {
 
     // gfx942 has the rows in LDS in an order that makes queries neighbours (tile_key). The upper half of the wave is `upper`
     // queries further on.
-    using QueryColumns = kittens::choose<direct, Shape, KeyColumns>;
-    static constexpr int query_of(int e) { return kittens::row_layout(QueryColumns::value(), 0, e).col; }
+    using QueryColumns = choose<direct, Shape, KeyColumns>;
+    static constexpr int query_of(int e) { return row_layout(QueryColumns::value(), 0, e).col; }
     static constexpr int upper = direct ? 4 : 8;
 
     // What dP of the next step is added to.
     KITTENS_DEVICE void start_dp(auto n) {
         constexpr int half = n.value / per_lane, e = n.value % per_lane;
         // Not with dropout: make_ds adds it.
-        ds[half][e] = config.dropout ? 0.0f : kittens::broadcast_in_16<e>(next_statistics.delta[half]);
+        ds[half][e] = config.dropout ? 0.0f : broadcast_in_16<e>(next_statistics.delta[half]);
     }
     KITTENS_DEVICE void make_p(auto n) {
         constexpr int half = n.value / per_lane, e = n.value % per_lane;
-        p[half][e] = exponential(p[half][e], arguments.scale_log2,
-                                 kittens::broadcast_in_16<e>(statistics.start[half]));
+        p[half][e] =
+            exponential(p[half][e], arguments.scale_log2, broadcast_in_16<e>(statistics.start[half]));
     }
     KITTENS_DEVICE void mask_p(auto half_index) {
         constexpr int half = half_index.value;
         if (__builtin_expect(masked, false))
             apply_mask<QueryColumns, 4>(p[half], half * per_lane, visible, 0);
         if constexpr (config.dropout) {
-            const int lane = kittens::lane_id();
+            const int lane = lane_id();
             for (int n = 0; n < 2; ++n)
                 mark_dropped(p[half], n * 8,
                              draws.of_key(coordinate.batch * arguments.heads + now.head,
@@ -184,16 +184,16 @@ struct OnePassStep {
     }
     // Two registers of an accumulator as an operand.
     template <int e>
-    KITTENS_DEVICE static void convert(kittens::vec<float, 2> pair, Fragment (&operand)[2]) {
-        auto low = kittens::narrowed<T>(pair);
-        if constexpr (!direct) kittens::materialize(low);
+    KITTENS_DEVICE static void convert(vec<float, 2> pair, Fragment (&operand)[2]) {
+        auto low = narrowed<T>(pair);
+        if constexpr (!direct) materialize(low);
         operand[e / 8][e % 8] = low[0];
         operand[e / 8][e % 8 + 1] = low[1];
     }
     KITTENS_DEVICE void convert_p(auto n) {
         constexpr int half = n.value / 8, e = n.value % 8 * 2;
-        kittens::vec<float, 2> pair = {p[half][e], p[half][e + 1]};
-        kittens::prevent_vectorization(pair);
+        vec<float, 2> pair = {p[half][e], p[half][e + 1]};
+        prevent_vectorization(pair);
         if constexpr (config.dropout) {
             if (pair[0] < 0) pair[0] = 0;
             if (pair[1] < 0) pair[1] = 0;
@@ -202,24 +202,24 @@ struct OnePassStep {
     }
     KITTENS_DEVICE void make_ds(auto n) {
         constexpr int half = n.value / per_lane, e = n.value % per_lane;
-        const float query_delta = kittens::broadcast_in_16<e>(statistics.delta[half]);
+        const float query_delta = broadcast_in_16<e>(statistics.delta[half]);
         float value = config.dropout
                           ? ds_of_dropped(p[half][e], ds[half][e], query_delta, arguments.dropout.scale)
                           : p[half][e] * ds[half][e];
-        if constexpr (!direct) kittens::materialize(value);
+        if constexpr (!direct) materialize(value);
         ds[half][e] = value;
     }
     KITTENS_DEVICE void convert_ds(auto n) {
         constexpr int half = n.value / 8, e = n.value % 8 * 2;
-        kittens::vec<float, 2> pair = {ds[half][e], ds[half][e + 1]};
-        if constexpr (direct) kittens::prevent_vectorization(pair);
+        vec<float, 2> pair = {ds[half][e], ds[half][e + 1]};
+        if constexpr (direct) prevent_vectorization(pair);
         convert<e>(pair, ds_operand[half]);
     }
     // A register of dQ goes to memory, in the order in which the accumulator has it (dq_accumulator.h).
     KITTENS_DEVICE void add_dq(auto n) const {
         constexpr int tile = n.value / per_lane, e = n.value % per_lane;
-        kittens::atomic_add(dq_destination + tile * columns * dq_tile_bytes + e * kittens::wave_lanes * 4,
-                            dq_at, static_cast<int32_t>(dq[tile][e] * dq_factor[tile]));
+        atomic_add(dq_destination + tile * columns * dq_tile_bytes + e * wave_lanes * 4, dq_at,
+                   static_cast<int32_t>(dq[tile][e] * dq_factor[tile]));
     }
 
     // read(statistic, query) of the queries of a lane's registers, and of this lane's query of dQ.
@@ -239,8 +239,8 @@ struct OnePassStep {
     }
     KITTENS_DEVICE void use_dq_statistics() {
         for (int tile = 0; tile < dq_tiles; ++tile)
-            dq_factor[tile] = kittens::times_power_of_2(
-                1.0f, dq_bits - bound_exponent(bounds.bound(dq_norm[tile], dq_delta[tile])));
+            dq_factor[tile] =
+                times_power_of_2(1.0f, dq_bits - bound_exponent(bounds.bound(dq_norm[tile], dq_delta[tile])));
     }
 };
 

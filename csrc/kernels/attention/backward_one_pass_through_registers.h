@@ -19,7 +19,7 @@ struct OnePassThroughRegisters : OnePass<config> {
     using Rows = QueriesThroughRegisters<T, queries, head_dim, keys, config.waves>;
     static constexpr int keys_at = 0, values_at = KeyTile::bytes;
     static constexpr int lds_bytes = Rows::bytes < 2 * KeyTile::bytes ? 2 * KeyTile::bytes : Rows::bytes;
-    static_assert(lds_bytes <= kittens::target.lds_bytes);
+    static_assert(lds_bytes <= target.lds_bytes);
 
     static constexpr int dq_first = Base::first_of(Product::dq), dv_first = Base::first_of(Product::dv),
                          dk_first = Base::first_of(Product::dk);
@@ -46,14 +46,14 @@ struct OnePassThroughRegisters : OnePass<config> {
                          lag = halves == 1 ? 2 : 1;
     static_assert(ds_first + 2 * lag > first_barrier &&
                   ds_past + (halves - 1) * ds_apart + 2 * lag <= second_barrier);
-    static constexpr each_half<kittens::spread> after_ds(int items, int slots) {
-        return Base::each(kittens::spread{items, ds_first + slots, ds_past + slots}, ds_apart);
+    static constexpr each_half<spread> after_ds(int items, int slots) {
+        return Base::each(spread{items, ds_first + slots, ds_past + slots}, ds_apart);
     }
 
     Rows rows;
     Fragment fragments[ring];
 
-    KITTENS_DEVICE OnePassThroughRegisters(const BackwardArguments& arguments, kittens::shared_byte* lds)
+    KITTENS_DEVICE OnePassThroughRegisters(const BackwardArguments& arguments, shared_byte* lds)
         : Base(arguments, lds), rows(lds) {}
 
     // Those of a step's queries, in memory from `first` on; `lane_at`: the lane's first one.
@@ -64,13 +64,12 @@ struct OnePassThroughRegisters : OnePass<config> {
         };
     }
     KITTENS_DEVICE void load_statistics() {
-        const int lane = kittens::lane_id();
+        const int lane = lane_id();
         Base::load_statistics(
             statistics_in(this->next.statistics, Base::query_of(lane % 16) + lane / 32 * upper));
     }
 
     KITTENS_DEVICE void compute() {
-        using namespace kittens;
         const auto wave_barrier = [](auto) { barrier(); };
         interleave<slots>(
             work<in_slot{0, true, true}>([&](auto) { this->statistics = this->next_statistics; }),
@@ -107,7 +106,7 @@ struct OnePassThroughRegisters : OnePass<config> {
             }),
             work<spread{dq_registers, 2 * dk_first, slots}>([&](auto n) { this->add_dq(n); }),
             work<spread{Rows::columns, second_barrier - 10, second_barrier - 2}>(
-                [&](auto n) { rows.loads.template turn<n.value>(); }),
+                [&](auto n) { rows.loads.template transpose_column<n.value>(); }),
             work<spread{Rows::rows, second_barrier - 1, second_barrier + 7}>(
                 [&](auto n) { rows.loads.template issue<n.value>(tiles.views[0]); }),
             work<every_slot{0, slots, 1, true}>([](auto) {}));
@@ -115,49 +114,47 @@ struct OnePassThroughRegisters : OnePass<config> {
 
     template <class CommitKeys>
     KITTENS_DEVICE void loop(const CommitKeys& commit_keys) {
-        const int wave = kittens::wave_id(), lane = kittens::lane_id();
+        const int wave = wave_id(), lane = lane_id();
         const auto issue = [&] {
-            kittens::for_each_index<Rows::rows>(
-                [&](auto n) { rows.loads.template issue<n.value>(tiles.views[0]); });
+            for_each_index<Rows::rows>([&](auto n) { rows.loads.template issue<n.value>(tiles.views[0]); });
         };
         this->next_rows();
-        rows.loads.init_offsets(kittens::thread_id() % (config.threads() / 2), tiles.step_bytes[0] / queries,
+        rows.loads.init_offsets(thread_id() % (config.threads() / 2), tiles.step_bytes[0] / queries,
                                 arguments.head_dim);
         issue();
         this->load_bounds();
         commit_keys();
-        kittens::barrier();
+        barrier();
         this->template read_keys<keys_at, values_at>(wave, lane);
-        kittens::for_each_index<key_steps>([&](auto n) {
-            kittens::for_each_index<8>([&](auto e) {
+        for_each_index<key_steps>([&](auto n) {
+            for_each_index<8>([&](auto e) {
                 const uint32_t at =
                     KeyTile::offset(n.value * 16 + lane / 32 * 8 + e.value, Base::dq_column() + lane % 32);
-                k_transposed[n.value][e.value] = kittens::lds_read<T>(lds + keys_at + at);
+                k_transposed[n.value][e.value] = lds_read<T>(lds + keys_at + at);
             });
-            kittens::keep_in_accumulator(k_transposed[n.value]);
+            keep_in_accumulator(k_transposed[n.value]);
         });
-        kittens::barrier();
+        barrier();
 
         // Before the first step there is no dS, and nothing to add.
         rows.clear_ds();
         for (int tile = 0; tile < dq_tiles; ++tile) this->dq_delta[tile] = this->dq_norm[tile] = 0;
-        kittens::for_each_index<Rows::rows>(
+        for_each_index<Rows::rows>(
             [&](auto n) { rows.loads.template commit_row<n.value>(rows.row_major_tile); });
-        kittens::for_each_index<Rows::columns>([&](auto n) { rows.loads.template turn<n.value>(); });
+        for_each_index<Rows::columns>([&](auto n) { rows.loads.template transpose_column<n.value>(); });
         load_statistics();
         this->next_rows();
         issue();
         // Here, or the compiler has every step wait as if it were the first.
-        kittens::wait_vector_memory<Rows::rows>();
-        kittens::barrier();
-        kittens::for_each_index<ahead>(
-            [&](auto n) { fragments[n.value] = this->template read<n.value>(rows); });
+        wait_vector_memory<Rows::rows>();
+        barrier();
+        for_each_index<ahead>([&](auto n) { fragments[n.value] = this->template read<n.value>(rows); });
         this->template for_each_step<2>([&] { compute(); });
         this->use_dq_statistics();
-        kittens::for_each_index<2 * dv_first, 2 * dq_first>([&](auto slot) {
+        for_each_index<2 * dv_first, 2 * dq_first>([&](auto slot) {
             this->template multiply<slot.value>(this->template read<slot.value / 2>(rows));
         });
-        kittens::for_each_index<dq_registers>([&](auto n) { this->add_dq(n); });
+        for_each_index<dq_registers>([&](auto n) { this->add_dq(n); });
     }
 
     KITTENS_DEVICE void run() {

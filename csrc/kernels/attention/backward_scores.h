@@ -7,6 +7,8 @@
 
 namespace hipkittens::attention {
 
+using namespace kittens;
+
 // Queries first .. past-1 that some of keys begin .. end-1 are visible to; keys from n_k on do not count.
 struct QueryRange {
     int first, past;
@@ -25,7 +27,7 @@ struct QueryRange {
 // `start` is -LSE, base 2. S does not start from it: sums of products would be rounded in its units. One fused step cancels
 // what both have in common.
 KITTENS_DEVICE float exponential(float score, float scale_log2, float start) {
-    return kittens::exponential_base_2(__builtin_fmaf(score, scale_log2, start));
+    return exponential_base_2(__builtin_fmaf(score, scale_log2, start));
 }
 
 // P is never negative, so a sign can say that it was dropped: it adds nothing to dV, and its dP is zero. Eight
@@ -40,7 +42,7 @@ KITTENS_DEVICE void mark_dropped(Registers& p, int first, const DropoutDraws::Wo
 KITTENS_DEVICE float ds_of_dropped(float p, float dp, float delta, float dropout_scale) {
     const bool dropped = __builtin_bit_cast(int32_t, p) < 0;
     const float kept = __builtin_fmaf(dp, dropout_scale, delta);
-    return kittens::absolute_value(p) * (dropped ? delta : kept);
+    return absolute_value(p) * (dropped ? delta : kept);
 }
 
 }  // namespace hipkittens::attention

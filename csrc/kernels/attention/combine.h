@@ -2,34 +2,38 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
+#include "../element_of.h"
 #include "arguments.h"
 #include "config.h"
 
 namespace hipkittens::attention {
 
+using namespace kittens;
+
 // Split p has out_p = sum over its keys of exp(s) v / exp(lse_p), so that out = sum of exp(lse_p - lse) out_p. Splits are
 // added in their order, whichever was computed first. One that saw no key has lse -inf and has no weight.
-template <class T>
-struct Combine {
-    static constexpr int lanes = combine_lanes_per_row, rows_per_workgroup = combine_threads / lanes;
+template <ElementConfig config>
+struct CombineKernel {
+    using T = typename element_of<config.element>::value;
+    static constexpr int threads = combine_threads, waves_per_simd = 1, lds_bytes = 0;
+    static constexpr int lanes = combine_lanes_per_row, rows_per_workgroup = threads / lanes;
     static constexpr int per_lane = 4;
 
     KITTENS_DEVICE static float weight(float lse, float base) {
         constexpr float log2_e = 1.4426950408889634f;
-        return kittens::exponential_base_2((lse - base) * log2_e);
+        return exponential_base_2((lse - base) * log2_e);
     }
 
     KITTENS_DEVICE static void run(const CombineArguments& arguments) {
-        using Values = kittens::vec<float, per_lane>;
+        using Values = vec<float, per_lane>;
         constexpr float ln_2 = 0.69314718055994531f;
-        const int64_t row = static_cast<int64_t>(kittens::workgroup_id_x()) * rows_per_workgroup +
-                            kittens::thread_id() / lanes;
+        const int64_t row = static_cast<int64_t>(workgroup_id_x()) * rows_per_workgroup + thread_id() / lanes;
         if (row >= arguments.rows) return;
         const float* lses = arguments.partial_lse + row;
         float largest = -__builtin_inff(), total = 0;
 #pragma clang loop unroll_count(4)
         for (int split = 0; split < arguments.splits; ++split)
-            largest = kittens::larger(largest, lses[split * arguments.rows]);
+            largest = larger(largest, lses[split * arguments.rows]);
         // Without any key: exp(-inf - 0), not exp(-inf + inf).
         const float base = largest == -__builtin_inff() ? 0.0f : largest;
 #pragma clang loop unroll_count(4)
@@ -39,13 +43,11 @@ struct Combine {
         const auto of_head = static_cast<uint32_t>(row) / static_cast<uint32_t>(arguments.rows_per_head);
         const int64_t batch = of_head / arguments.heads, head = of_head % arguments.heads,
                       query = row - of_head * arguments.rows_per_head;
-        const int lane = kittens::thread_id() % lanes;
+        const int lane = thread_id() % lanes;
         if (lane == 0)
-            arguments.lse[row] =
-                total == 0.0f ? -__builtin_inff() : base + kittens::logarithm_base_2(total) * ln_2;
+            arguments.lse[row] = total == 0.0f ? -__builtin_inff() : base + logarithm_base_2(total) * ln_2;
         const float scale = total == 0.0f ? 0.0f : 1.0f / total;
-        T* out = static_cast<T*>(const_cast<void*>(arguments.out.data)) + batch * arguments.out.batch_stride +
-                 head * arguments.out.head_stride + query * arguments.out.row_stride;
+        T* out = row_of<T>(arguments.out, batch, head, query);
         const int64_t split_stride = arguments.rows * arguments.head_dim;
         for (int col = lane * per_lane; col < arguments.head_dim; col += lanes * per_lane) {
             const float* partial = arguments.partial_out + row * arguments.head_dim + col;
@@ -57,8 +59,7 @@ struct Combine {
 #pragma unroll
                 for (int e = 0; e < per_lane; ++e) sum[e] = __builtin_fmaf(values[e], factor, sum[e]);
             }
-            *reinterpret_cast<kittens::vec<T, per_lane>*>(out + col) =
-                __builtin_convertvector(sum, kittens::vec<T, per_lane>);
+            *reinterpret_cast<vec<T, per_lane>*>(out + col) = __builtin_convertvector(sum, vec<T, per_lane>);
         }
     }
 };

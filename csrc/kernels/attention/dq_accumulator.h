@@ -6,6 +6,8 @@
 
 namespace hipkittens::attention {
 
+using namespace kittens;
+
 // Workgroups add to dQ in memory in whatever order they run. Floats would round differently each time; integers do not
 // round. A query's unit is the power of two that the whole sum cannot exceed by more than dq_bits: as
 // P_j >= 0 add up to 1, |sum_j P_j (dO v_j - delta) k_j| <= max|k| (|dO|_2 max|v|_2 + |delta|), an upper bound for each
@@ -24,24 +26,34 @@ struct KeyBounds {
     float k, v;  // of a sequence and head: the largest element of K, and the largest norm of a row of V
 
     KITTENS_DEVICE void include(KeyBounds other) {
-        k = kittens::larger(k, other.k);
-        v = kittens::larger(v, other.v);
+        k = larger(k, other.k);
+        v = larger(v, other.v);
     }
     KITTENS_DEVICE void join_wave() {
-        include({kittens::rotate_in_16<8>(k), kittens::rotate_in_16<8>(v)});
-        include({kittens::rotate_in_16<4>(k), kittens::rotate_in_16<4>(v)});
-        include({kittens::rotate_in_16<2>(k), kittens::rotate_in_16<2>(v)});
-        include({kittens::rotate_in_16<1>(k), kittens::rotate_in_16<1>(v)});
-        include({kittens::exchange_16(k), kittens::exchange_16(v)});
-        include({kittens::exchange_32(k), kittens::exchange_32(v)});
+        include({rotate_in_16<8>(k), rotate_in_16<8>(v)});
+        include({rotate_in_16<4>(k), rotate_in_16<4>(v)});
+        include({rotate_in_16<2>(k), rotate_in_16<2>(v)});
+        include({rotate_in_16<1>(k), rotate_in_16<1>(v)});
+        include({exchange_16(k), exchange_16(v)});
+        include({exchange_32(k), exchange_32(v)});
     }
     // Of |dQ| of a query.
     KITTENS_DEVICE float bound(float gradient_norm, float delta) const {
-        return k * __builtin_fmaf(gradient_norm, v, kittens::absolute_value(delta));
+        return k * __builtin_fmaf(gradient_norm, v, absolute_value(delta));
     }
 };
 
-// Blocks of keys have workgroups behind those of the queries.
+// The first workgroups take blocks of queries, those behind them what is done for the keys.
+template <class Kernel>
+KITTENS_DEVICE void run_blocks(const BackwardArguments& arguments) {
+    const WorkgroupOrder& order = arguments.order;
+    const uint32_t workgroup = workgroup_id_x(),
+                   queries = static_cast<uint32_t>(order.tiles) * order.heads * order.batch;
+    if (workgroup < queries)
+        Kernel::of_queries(arguments, coordinate_of_workgroup(workgroup, order));
+    else
+        Kernel::of_keys(arguments, workgroup - queries);
+}
 KITTENS_DEVICE TileCoordinate block_of_keys(const BackwardArguments& arguments, uint32_t workgroup) {
     const uint32_t tiles = arguments.key_tiles, key_heads = arguments.heads / arguments.group;
     const uint32_t head_of_all = workgroup / tiles;
@@ -67,8 +79,7 @@ KITTENS_DEVICE KeyBounds bounds_of(const BackwardArguments& arguments, const Seq
     const KeyBounds* blocks = bounds_at(arguments, sequence, batch, key_head);
     const int count = (sequence.mask.n_k + statistics_block - 1) / statistics_block;
     KeyBounds all{0, 0};
-    for (int block = kittens::lane_id(); block < count; block += kittens::wave_lanes)
-        all.include(blocks[block]);
+    for (int block = lane_id(); block < count; block += wave_lanes) all.include(blocks[block]);
     all.join_wave();
     if (arguments.dropout.seed) all.v *= arguments.dropout.scale;
     return all;
@@ -76,7 +87,7 @@ KITTENS_DEVICE KeyBounds bounds_of(const BackwardArguments& arguments, const Seq
 
 // The exponent of a query's unit is dq_bits below it.
 KITTENS_DEVICE int bound_exponent(float bound) {
-    const int exponent = kittens::binary_exponent(bound);
+    const int exponent = binary_exponent(bound);
     return exponent < -90 ? -90 : exponent;
 }
 

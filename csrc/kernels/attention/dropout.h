@@ -7,28 +7,29 @@
 
 namespace hipkittens::attention {
 
+using namespace kittens;
+
 // One draw of 128 bits serves a block of 2 queries and 4 keys, 16 bits each: a function of the seed, the head and the
 // positions of query and key in their sequences, whatever tiles a kernel works in. In row layout a lane holds 8 neighbours
 // of its own row, and a lane's neighbours in the wave hold the rest of their blocks: every lane draws one block per 8
 // weights and hands words to its neighbours, so that no bit is drawn twice or left over.
 struct DropoutDraws {
     static constexpr int queries = 2, keys = 4;  // of a block
-    using Words = kittens::vec<uint32_t, 8>;
+    using Words = vec<uint32_t, 8>;
 
     uint32_t key_low, key_high, sequel;
     uint32_t limit;  // a word whose upper half is below this one's is dropped
 
     KITTENS_DEVICE void start(const Dropout& dropout) {
         const uint64_t seed = dropout.seed[0];
-        key_low = kittens::uniform(static_cast<uint32_t>(seed));
-        key_high = kittens::uniform(static_cast<uint32_t>(seed >> 32));
-        sequel = kittens::uniform(static_cast<uint32_t>(dropout.seed[1]));
+        key_low = uniform(static_cast<uint32_t>(seed));
+        key_high = uniform(static_cast<uint32_t>(seed >> 32));
+        sequel = uniform(static_cast<uint32_t>(dropout.seed[1]));
         limit = dropout.threshold << 16;
     }
 
     // head counts over all batches.
-    KITTENS_DEVICE kittens::vec<uint32_t, 4> block(uint32_t head, uint32_t query_block,
-                                                   uint32_t key_block) const {
+    KITTENS_DEVICE vec<uint32_t, 4> block(uint32_t head, uint32_t query_block, uint32_t key_block) const {
         // Else the ten round keys, which are sums, occupy scalar registers through the whole loop.
         uint32_t low = key_low, high = key_high;
         asm volatile("" : "+s"(low), "+s"(high));
@@ -42,7 +43,7 @@ struct DropoutDraws {
         uint32_t first[2], second[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const uint32_t other = kittens::permute_in_4<1, 0, 3, 2>(odd ? own[i] : own[2 + i]);
+            const uint32_t other = permute_in_4<1, 0, 3, 2>(odd ? own[i] : own[2 + i]);
             first[i] = odd ? other : own[i];
             second[i] = odd ? own[2 + i] : other;
         }
@@ -58,25 +59,16 @@ struct DropoutDraws {
         const bool late = key % keys / 2;
         const uint32_t shift = key % 2 ? 0 : 16;
         Words words;
-        set_words<0>(words, own, late);
-        set_words<1>(words, own, late);
-        set_words<2>(words, own, late);
-        set_words<3>(words, own, late);
-        return words << shift;
-    }
-
-  private:
-    // The two queries of lane l & ~3 | lane's block.
-    template <int lane>
-    KITTENS_DEVICE static void set_words(Words& words, const kittens::vec<uint32_t, 4>& own, bool late) {
-        const auto of_lane = [](uint32_t word) {
-            return kittens::permute_in_4<lane, lane, lane, lane>(word);
-        };
+        for_each_index<4>([&, own, late](auto lane) KITTENS_INLINE {  // of every four
+            constexpr int from = lane.value;
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const uint32_t early = of_lane(own[2 * i]), after = of_lane(own[2 * i + 1]);
-            words[2 * lane + i] = late ? after : early;
-        }
+            for (int i = 0; i < 2; ++i) {
+                const uint32_t early = permute_in_4<from, from, from, from>(own[2 * i]),
+                               after = permute_in_4<from, from, from, from>(own[2 * i + 1]);
+                words[2 * from + i] = late ? after : early;
+            }
+        });
+        return words << shift;
     }
 };
 

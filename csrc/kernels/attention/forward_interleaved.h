@@ -29,7 +29,7 @@ struct InterleavedForward : ForwardWave<config> {
                          query_end = Wave::queries_through_lds ? query_offset + Staged::bytes : 0;
     static constexpr int lds_bytes =
         query_end > key_bytes + value_bytes ? query_end : key_bytes + value_bytes;
-    static_assert(lds_bytes * (8 / config.waves) <= kittens::target.lds_bytes, "two waves on each SIMD");
+    static_assert(lds_bytes * (8 / config.waves) <= target.lds_bytes, "two waves on each SIMD");
 
     static constexpr int chunk = 32;
     static_assert(keys == 2 * chunk, "a tile is two chunks");
@@ -43,19 +43,17 @@ struct InterleavedForward : ForwardWave<config> {
     static constexpr int key_loads_per_tile = Keys::Loads::loads_per_wave,
                          value_loads_per_tile = Values::Loads::loads_per_wave,
                          refill_items = direct ? key_loads_per_tile + value_loads_per_tile : 4;
-    static constexpr kittens::spread refill_slots{refill_items, barrier_slot + 1, 3 * steps};
+    static constexpr spread refill_slots{refill_items, barrier_slot + 1, 3 * steps};
     // Keys are needed from the second half of the tile before on, values from the barrier of their own tile on.
-    static constexpr kittens::load_pipeline<2> loads{
-        slots,
-        {{barrier_slot + 1, -2 * steps, 2, key_loads_per_tile},
-         {barrier_slot + 1, barrier_slot + 1, 2, value_loads_per_tile}}};
-    static constexpr int loads_in_flight =
-        direct ? loads.in_flight(barrier_slot, slots) : kittens::any_vector_memory;
+    static constexpr load_pipeline<2> loads{slots,
+                                            {{barrier_slot + 1, -2 * steps, 2, key_loads_per_tile},
+                                             {barrier_slot + 1, barrier_slot + 1, 2, value_loads_per_tile}}};
+    static constexpr int loads_in_flight = direct ? loads.in_flight(barrier_slot, slots) : any_vector_memory;
 
     using Scores = typename Wave::template Product<chunk>;
     using Probabilities = typename Wave::template Probabilities<chunk>;
     using Fragment = typename Keys::Reader::Fragment;
-    using Pair = kittens::vec<float, 2>;
+    using Pair = vec<float, 2>;
 
     // A ring of tiles in LDS.
     template <class Tile, int tiles>
@@ -69,14 +67,14 @@ struct InterleavedForward : ForwardWave<config> {
         }
     };
 
-    kittens::shared_byte* lds;
+    shared_byte* lds;
     RingOffset<KeyTile, key_tiles> key_read, key_fill;
     RingOffset<ValueTile, value_tiles> value_read, value_fill{(value_tiles - 1) * ValueTile::bytes};
     Keys key_loads;
     Values value_loads;
     FullyVisibleKeys unmasked;
-    kittens::tile_iterator<kittens::tiles_of_rows> k_source, v_source;
-    kittens::buffer view;  // of the loads that are being issued
+    tile_iterator<tiles_of_rows> k_source, v_source;
+    buffer view;  // of the loads that are being issued
     typename Keys::Reader key_reader;
     typename Values::Reader value_reader;
     Fragment fragments[steps];  // of keys, then of values, one after the other in the same registers
@@ -85,7 +83,7 @@ struct InterleavedForward : ForwardWave<config> {
     Pair exponentials, previous_exponentials;  // of a pair of scores
     float second_exponent;
 
-    KITTENS_DEVICE InterleavedForward(const ForwardArguments& arguments, kittens::shared_byte* lds)
+    KITTENS_DEVICE InterleavedForward(const ForwardArguments& arguments, shared_byte* lds)
         : Wave(arguments),
           lds(lds),
           unmasked(Wave::sequence.mask, Wave::first_query, Wave::past_query, chunk),
@@ -108,19 +106,18 @@ struct InterleavedForward : ForwardWave<config> {
     template <int step>
     KITTENS_DEVICE void mma_qk(Scores& scores) {
         using Accumulator = typename Scores::fragment;
-        scores.tiles[0][0] = kittens::multiply_base<kittens::row_l, kittens::rt_32x32>(
-            query[step / 2].tiles[0][step % 2], fragments[step],
-            step == 0 ? Accumulator{} : scores.tiles[0][0]);
+        scores.tiles[0][0] =
+            multiply_base<row_l, rt_32x32>(query[step / 2].tiles[0][step % 2], fragments[step],
+                                           step == 0 ? Accumulator{} : scores.tiles[0][0]);
     }
     template <int step>
     KITTENS_DEVICE void mma_pv(const Probabilities& probabilities) {
         auto& o = output.tiles[0][step % columns];
-        o = kittens::multiply_base<kittens::row_l, kittens::rt_32x32>(probabilities.tiles[0][step / columns],
-                                                                      fragments[step], o);
+        o = multiply_base<row_l, rt_32x32>(probabilities.tiles[0][step / columns], fragments[step], o);
     }
     template <int pair>
     KITTENS_DEVICE static void convert_pair(Probabilities& destination, Pair values) {
-        const auto rounded = kittens::narrowed<T>(values);
+        const auto rounded = narrowed<T>(values);
         destination.tiles[0][pair / 4][pair % 4 * 2] = rounded[0];
         destination.tiles[0][pair / 4][pair % 4 * 2 + 1] = rounded[1];
     }
@@ -133,9 +130,9 @@ struct InterleavedForward : ForwardWave<config> {
             if constexpr (item == 0) view = k_source.next();
             if constexpr (item == key_loads_per_tile) view = v_source.next();
             if constexpr (item < key_loads_per_tile)
-                key_loads.loads.template issue_prepared_pass<item>(view, key_tile(key_fill.value));
+                key_loads.loads.template issue_item<item>(view, key_tile(key_fill.value));
             else
-                value_loads.loads.template issue_prepared_pass<item - key_loads_per_tile>(
+                value_loads.loads.template issue_item<item - key_loads_per_tile>(
                     view, value_tile(value_fill.value));
         } else {
             if constexpr (item == 0) value_loads.loads.commit(value_tile(value_fill.value));
@@ -150,8 +147,8 @@ struct InterleavedForward : ForwardWave<config> {
     }
     // What is read until the next barrier is in LDS for all waves, and what they have read may be overwritten.
     KITTENS_DEVICE void wait_and_barrier() {
-        kittens::wait<loads_in_flight, 0>();
-        kittens::s_barrier();
+        wait<loads_in_flight, 0>();
+        s_barrier();
     }
 
     // A softmax step is half a pair: both exponents and the first exponential; the second exponential, and, a pair later,
@@ -162,13 +159,13 @@ struct InterleavedForward : ForwardWave<config> {
         if constexpr (item % 2 == 0) {
             const Pair before = exponentials;
             if constexpr (pair < pairs) {
-                exponentials[0] = kittens::exponential_base_2(softmax.template exponent<2 * pair>(scores));
+                exponentials[0] = exponential_base_2(softmax.template exponent<2 * pair>(scores));
                 second_exponent = softmax.template exponent<2 * pair + 1>(scores);
             }
             if constexpr (pair > 0) convert_pair<pair - 1>(probabilities, before);
             previous_exponentials = before;
         } else {
-            exponentials[1] = kittens::exponential_base_2(second_exponent);
+            exponentials[1] = exponential_base_2(second_exponent);
             if constexpr (pair > 0) sum += previous_exponentials;
         }
     }
@@ -178,31 +175,28 @@ struct InterleavedForward : ForwardWave<config> {
     KITTENS_DEVICE void attend(int key) {
         constexpr int pv_begin = half * 2 * steps, qk_begin = pv_begin + steps, qk_end = qk_begin + steps;
         constexpr int begin = first ? qk_begin : pv_begin, end = last ? qk_begin : qk_end;
-        constexpr kittens::every_slot pv{pv_begin, qk_begin}, qk{qk_begin, qk_end},
-            fences{begin, end, 1, true};
-        constexpr kittens::in_slot barrier{barrier_slot};
+        constexpr every_slot pv{pv_begin, qk_begin}, qk{qk_begin, qk_end}, fences{begin, end, 1, true};
+        constexpr in_slot barrier{barrier_slot};
         // S comes out of the matrix core a while after its last step.
-        constexpr kittens::spread softmax_steps{2 * pairs, begin + 1, end};
-        constexpr kittens::every_slot key_reads{pv_begin, last ? pv_begin : qk_begin};
+        constexpr spread softmax_steps{2 * pairs, begin + 1, end};
+        constexpr every_slot key_reads{pv_begin, last ? pv_begin : qk_begin};
         // Values replace keys in registers, each fragment behind the QK^T step that used it; in a tile's first half not
         // before the barrier, which the first ones are `delayed` by.
         constexpr int values_begin = last ? pv_begin : qk_begin, delayed = half == 0 ? barrier_step + 1 : 0;
-        constexpr kittens::every_slot value_reads{values_begin + delayed, values_begin + steps},
+        constexpr every_slot value_reads{values_begin + delayed, values_begin + steps},
             delayed_value_reads{values_begin + delayed, values_begin + 2 * delayed};
         Pair sum = {};
         if constexpr (half == 1 && !last) key_reader.move(key_read.advance());
-        kittens::interleave<begin, end>(
-            kittens::work<pv>([&](auto n) KITTENS_INLINE { mma_pv<n.value>(p[1 - half]); }),
-            kittens::work<qk>([&](auto n) KITTENS_INLINE { mma_qk<n.value>(s[1 - half]); }),
-            kittens::work<barrier>([&](auto) KITTENS_INLINE { wait_and_barrier(); }),
-            kittens::work<softmax_steps>(
-                [&](auto n) KITTENS_INLINE { softmax_step<n.value>(s[half], p[half], sum); }),
-            kittens::work<key_reads>([&](auto n) KITTENS_INLINE { read_keys<1 - half, n.value>(); }),
-            kittens::work<value_reads>([&](auto n)
-                                           KITTENS_INLINE { read_values<half, delayed + n.value>(); }),
-            kittens::work<delayed_value_reads>([&](auto n) KITTENS_INLINE { read_values<half, n.value>(); }),
-            kittens::work<refill_slots>([&](auto n) KITTENS_INLINE { refill<n.value>(); }),
-            kittens::work<fences>([](auto) KITTENS_INLINE {}));
+        interleave<begin, end>(
+            work<pv>([&](auto n) KITTENS_INLINE { mma_pv<n.value>(p[1 - half]); }),
+            work<qk>([&](auto n) KITTENS_INLINE { mma_qk<n.value>(s[1 - half]); }),
+            work<barrier>([&](auto) KITTENS_INLINE { wait_and_barrier(); }),
+            work<softmax_steps>([&](auto n) KITTENS_INLINE { softmax_step<n.value>(s[half], p[half], sum); }),
+            work<key_reads>([&](auto n) KITTENS_INLINE { read_keys<1 - half, n.value>(); }),
+            work<value_reads>([&](auto n) KITTENS_INLINE { read_values<half, delayed + n.value>(); }),
+            work<delayed_value_reads>([&](auto n) KITTENS_INLINE { read_values<half, n.value>(); }),
+            work<refill_slots>([&](auto n) KITTENS_INLINE { refill<n.value>(); }),
+            work<fences>([](auto) KITTENS_INLINE {}));
         softmax_step<2 * pairs>(s[half], p[half], sum);
         sum += previous_exponentials;
         softmax.template finish_chunk<T>(sum[0] + sum[1], s[half], output,
@@ -226,7 +220,7 @@ struct InterleavedForward : ForwardWave<config> {
             value_loads.loads.init_offsets(v.row_bytes());
             // Tiles that this wave has work in; it sees nothing beyond.
             const int past = own.past < all.past ? own.past : all.past;
-            int mine = kittens::uniform(past > key ? (past - key + keys - 1) / keys : 0);
+            int mine = uniform(past > key ? (past - key + keys - 1) / keys : 0);
             int left = k_source.left - mine;  // tiles that only others have work in
             prologue();
             if (mine > 0) {
@@ -238,20 +232,19 @@ struct InterleavedForward : ForwardWave<config> {
                     attend<0, false, false>(key);
                 }
                 attend<1, false, true>(key + chunk);
-                kittens::for_each_index<steps>([&](auto at) KITTENS_INLINE { mma_pv<at.value>(p[1]); });
+                for_each_index<steps>([&](auto at) KITTENS_INLINE { mma_pv<at.value>(p[1]); });
             }
             // This wave helps to load them.
             for (; left > 0; --left) {
                 wait_and_barrier();
-                kittens::for_each_index<refill_items>([&](auto piece)
-                                                          KITTENS_INLINE { refill<piece.value>(); });
+                for_each_index<refill_items>([&](auto piece) KITTENS_INLINE { refill<piece.value>(); });
             }
             // The output is staged in LDS: no load of any wave may be in flight to it.
-            if constexpr (direct) kittens::wait_vector_memory<0>();
+            if constexpr (direct) wait_vector_memory<0>();
         }
-        kittens::barrier();
+        barrier();
         Wave::template store<lds_bytes / config.waves / 16 * 16>(
-            lds + kittens::wave_id() * (lds_bytes / config.waves / 16 * 16));
+            lds + wave_id() * (lds_bytes / config.waves / 16 * 16));
     }
 
     // What the barriers of two tiles before the first would have issued.
@@ -263,8 +256,8 @@ struct InterleavedForward : ForwardWave<config> {
             if constexpr (Wave::queries_through_lds)
                 Staged::template read<key_loads_per_tile>(query, Wave::query_sign(), lds + query_offset);
             issue_values(0);
-            kittens::wait_vector_memory<value_loads_per_tile>();
-            kittens::s_barrier();
+            wait_vector_memory<value_loads_per_tile>();
+            s_barrier();
             issue_keys(KeyTile::bytes);
             issue_values(ValueTile::bytes);
         } else {
@@ -276,7 +269,7 @@ struct InterleavedForward : ForwardWave<config> {
             issue_values(0);
             key_loads.loads.commit(key_tile(KeyTile::bytes));
             issue_keys(0);
-            kittens::barrier();
+            barrier();
         }
     }
     KITTENS_DEVICE void issue_keys(uint32_t offset) {
@@ -287,8 +280,8 @@ struct InterleavedForward : ForwardWave<config> {
     }
     // The scores of chunk 0, and the keys of chunk 1.
     KITTENS_DEVICE void start(int key) {
-        kittens::for_each_index<steps>([&](auto at) KITTENS_INLINE { read_keys<0, at.value>(); });
-        kittens::for_each_index<steps>([&](auto at) KITTENS_INLINE {
+        for_each_index<steps>([&](auto at) KITTENS_INLINE { read_keys<0, at.value>(); });
+        for_each_index<steps>([&](auto at) KITTENS_INLINE {
             mma_qk<at.value>(s[0]);
             read_keys<1, at.value>();
         });

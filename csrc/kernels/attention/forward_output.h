@@ -5,6 +5,8 @@
 
 namespace hipkittens::attention {
 
+using namespace kittens;
+
 // 32 rows of one wave, of 128 bytes or a multiple of 256 (output_stager.h). Runs of four columns are permuted within 128
 // bytes, the width of LDS for writes, so that neighbouring rows of one column have no bank conflicts.
 template <class T, int columns>
@@ -12,9 +14,8 @@ struct OutputRows {
     using element = T;
     static constexpr int rows = 32, row_bytes = columns * static_cast<int>(sizeof(T)),
                          run_bytes = 4 * sizeof(T), window = 128;
-    using Stager = kittens::output_stager<OutputRows>;
-    static_assert(kittens::is_16bit<T> && (row_bytes == 128 || row_bytes % 256 == 0),
-                  "16 bytes are two runs");
+    using Stager = output_stager<OutputRows>;
+    static_assert(is_16bit<T> && (row_bytes == 128 || row_bytes % 256 == 0), "16 bytes are two runs");
 
     // A phase of writes covers 16 neighbouring rows at one column; one of reads every other run of 256 (gfx950: 512)
     // neighbouring bytes. Of two addresses that share a bank there, the permutations differ in their lowest bit.
@@ -27,29 +28,28 @@ struct OutputRows {
     // Columns first .. of the output go to `out`, where lane 0's row is row 0; rows from rows_left and columns from
     // cols_left on are left out.
     template <class Output>
-    KITTENS_DEVICE static void store(const Output& output, int first, kittens::shared_byte* lds, T* out,
+    KITTENS_DEVICE static void store(const Output& output, int first, shared_byte* lds, T* out,
                                      int64_t row_stride, int rows_left, int cols_left) {
         using Shape = typename Output::shape;
-        const int lane = kittens::recompute_lane_id();
-        __builtin_assume(lane >= 0 && lane < kittens::wave_lanes);
-        const kittens::Coordinate own = kittens::row_layout(Shape::value(), lane, 0);
+        const int lane = recompute_lane_id();
+        __builtin_assume(lane >= 0 && lane < wave_lanes);
+        const Coordinate own = row_layout(Shape::value(), lane, 0);
 #pragma unroll
         for (int j = 0; j < columns / Shape::cols; ++j)
-            Stager::template write<Shape>(
-                lds, own, 0, j * Shape::cols, output.tiles[0][first / Shape::cols + j],
-                [](auto run) { return __builtin_convertvector(run, kittens::vec<T, 4>); });
-        kittens::compiler_fence();
-        const int row = lane / Stager::vectors_per_row,
-                  byte = lane % Stager::vectors_per_row * kittens::b128_bytes;
+            Stager::template write<Shape>(lds, own, 0, j * Shape::cols,
+                                          output.tiles[0][first / Shape::cols + j],
+                                          [](auto run) { return __builtin_convertvector(run, vec<T, 4>); });
+        compiler_fence();
+        const int row = lane / Stager::vectors_per_row, byte = lane % Stager::vectors_per_row * b128_bytes;
         const bool inside = byte / static_cast<int>(sizeof(T)) < cols_left;
         T* to = out + row * row_stride + byte / static_cast<int>(sizeof(T));
 #pragma unroll
         for (int pass = 0; pass < rows; pass += Stager::rows_per_pass) {
-            const kittens::b128 values = Stager::read(lds, row, pass, byte);
-            if (inside && pass + row < rows_left) *reinterpret_cast<kittens::b128*>(to) = values;
+            const b128 values = Stager::read(lds, row, pass, byte);
+            if (inside && pass + row < rows_left) *reinterpret_cast<b128*>(to) = values;
             to += Stager::rows_per_pass * row_stride;
         }
-        kittens::compiler_fence();
+        compiler_fence();
     }
 };
 

@@ -14,11 +14,11 @@ struct SimpleForward : ForwardWave<config> {
         Wave::softmax;
     static constexpr int buffers = direct ? 2 : 1;
     static constexpr int lds_bytes = buffers * (KeyTile::bytes + ValueTile::bytes);
-    static_assert(lds_bytes <= kittens::target.lds_bytes, "the tiles in flight fit in LDS");
+    static_assert(lds_bytes <= target.lds_bytes, "the tiles in flight fit in LDS");
 
-    kittens::shared_byte* lds;
+    shared_byte* lds;
 
-    KITTENS_DEVICE SimpleForward(const ForwardArguments& arguments, kittens::shared_byte* lds)
+    KITTENS_DEVICE SimpleForward(const ForwardArguments& arguments, shared_byte* lds)
         : Wave(arguments), lds(lds) {}
 
     KITTENS_DEVICE KeyTile key_tile(int buffer) const { return {lds + buffer * KeyTile::bytes}; }
@@ -26,7 +26,7 @@ struct SimpleForward : ForwardWave<config> {
         return {lds + buffers * KeyTile::bytes + buffer * ValueTile::bytes};
     }
 
-    KITTENS_DEVICE void mma_qk(Scores& scores, KeyTile tile) {
+    KITTENS_DEVICE Scores mma_qk(KeyTile tile) const {
         typename Wave::template Product<keys> product;
         zero(product);
 #pragma unroll
@@ -35,7 +35,7 @@ struct SimpleForward : ForwardWave<config> {
             load(registers, tile, 0, piece * Keys::step);
             mma_ABt(product, query[piece], registers, product);
         }
-        Wave::template reorder_scores<0>(scores, product);
+        return __builtin_bit_cast(Scores, product);
     }
 
     KITTENS_DEVICE void mma_pv(const Scores& scores, ValueTile tile) {
@@ -44,7 +44,7 @@ struct SimpleForward : ForwardWave<config> {
 #pragma unroll
         for (int j = 0; j < Scores::width; ++j) {
             Probabilities p;
-            p.tiles[0][0] = kittens::narrowed<T>(scores.tiles[0][j]);
+            p.tiles[0][0] = narrowed<T>(scores.tiles[0][j]);
             typename Values::Registers registers;
             Values::read(registers, tile, j * step);
             Values::multiply(output, p, registers);
@@ -52,8 +52,7 @@ struct SimpleForward : ForwardWave<config> {
     }
 
     KITTENS_DEVICE void attend(int key, int buffer) {
-        Scores scores;
-        mma_qk(scores, key_tile(buffer));
+        Scores scores = mma_qk(key_tile(buffer));
         Wave::mask_scores(scores, key);
         softmax.raise_reference(scores, output);
         softmax.exponentiate(scores);
@@ -78,12 +77,12 @@ struct SimpleForward : ForwardWave<config> {
             // After it every wave may read the tiles whose loads were issued.
             auto wait_and_barrier = [&](int buffer) {
                 if constexpr (direct) {
-                    kittens::wait_vector_memory<0>();
+                    wait_vector_memory<0>();
                 } else {
                     key_loads.loads.commit(key_tile(buffer));
                     value_loads.loads.commit(value_tile(buffer));
                 }
-                kittens::barrier();
+                barrier();
             };
             issue(0);
             wait_and_barrier(0);
@@ -94,13 +93,13 @@ struct SimpleForward : ForwardWave<config> {
                 if (more) issue(next);
                 if (key + keys > own.first && key < own.past) attend(key, buffer);
                 if (!more) break;
-                if constexpr (!direct) kittens::barrier();
+                if constexpr (!direct) barrier();
                 wait_and_barrier(next);
                 buffer = next;
             }
         }
-        kittens::barrier();  // everyone has read the last tile
-        Wave::template store<lds_bytes / config.waves>(lds + kittens::wave_id() * (lds_bytes / config.waves));
+        barrier();  // everyone has read the last tile
+        Wave::template store<lds_bytes / config.waves>(lds + wave_id() * (lds_bytes / config.waves));
     }
 };
 

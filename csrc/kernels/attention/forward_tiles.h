@@ -6,33 +6,32 @@
 
 namespace hipkittens::attention {
 
+using namespace kittens;
+
 // The rows of one head of a sequence that begins at row `first` of its batch.
 template <class T>
-KITTENS_DEVICE kittens::global_matrix<const T> matrix_of(const TensorArgument& tensor, int64_t batch,
-                                                         int64_t first, int64_t head, int rows, int cols) {
+KITTENS_DEVICE global_matrix<const T> matrix_of(const TensorArgument& tensor, int64_t batch, int64_t first,
+                                                int64_t head, int rows, int cols) {
     return {static_cast<const T*>(tensor.data) + batch * tensor.batch_stride + first * tensor.row_stride +
                 head * tensor.head_stride,
             tensor.row_stride, rows, cols};
 }
 
 template <class T>
-KITTENS_DEVICE kittens::global_matrix<const T> query_matrix(const TensorArgument& tensor,
-                                                            const Sequence& sequence, int head,
-                                                            int head_dim) {
+KITTENS_DEVICE global_matrix<const T> query_matrix(const TensorArgument& tensor, const Sequence& sequence,
+                                                   int head, int head_dim) {
     return matrix_of<T>(tensor, sequence.batch, sequence.first_q, head, sequence.mask.n_q, head_dim);
 }
 template <class T>
-KITTENS_DEVICE kittens::global_matrix<const T> key_matrix(const TensorArgument& tensor,
-                                                          const Sequence& sequence, int key_head,
-                                                          int head_dim) {
+KITTENS_DEVICE global_matrix<const T> key_matrix(const TensorArgument& tensor, const Sequence& sequence,
+                                                 int key_head, int head_dim) {
     return matrix_of<T>(tensor, sequence.batch, sequence.first_k, key_head, sequence.mask.n_k, head_dim);
 }
 
-inline constexpr kittens::Fill forward_fill =
-    kittens::target.direct_to_lds_bytes == 16 ? kittens::Fill::direct : kittens::Fill::registers;
+inline constexpr Fill forward_fill = target.direct_to_lds_bytes == 16 ? Fill::direct : Fill::registers;
 
 // The base of the columns that accumulators of a product with KeyTiles hold, in their order (tile_key).
-using KeyColumns = kittens::rt_32x16;
+using KeyColumns = rt_32x16;
 
 // Row r of a tile in LDS is key tile_key(r) of the tile: bits 2 and 3 change places. The accumulator of Q K^T gives a
 // lane runs of 4 columns, 8 apart; with its columns in this order they are 8 neighbouring keys, which is what the
@@ -44,17 +43,16 @@ template <class Loads>
 KITTENS_DEVICE void skip_columns(Loads& loads, int valid_cols) {
 #pragma unroll
     for (int pass = 0; pass < Loads::passes; ++pass)
-        if (Loads::position(pass, kittens::thread_id()).col >= valid_cols)
-            loads.offsets[pass] = kittens::out_of_range;
+        if (Loads::position(pass, thread_id()).col >= valid_cols) loads.offsets[pass] = out_of_range;
 }
 
 template <class T, int keys, int head_dim, int threads>
 struct KeyTiles {
-    using Tile = kittens::st<T, keys, head_dim, kittens::Access::rows>;
-    using Loads = kittens::global_to_shared<Tile, threads, forward_fill>;
+    using Tile = st<T, keys, head_dim, Access::rows>;
+    using Loads = global_to_shared<Tile, threads, forward_fill>;
     static constexpr int step = 32;
-    using Registers = kittens::rt<T, keys, step, kittens::row_l, kittens::rt_32x16>;
-    using Reader = kittens::base_tile_reader<T, kittens::row_l, kittens::rt_32x16, Tile>;
+    using Registers = rt<T, keys, step, row_l, rt_32x16>;
+    using Reader = base_tile_reader<T, row_l, rt_32x16, Tile>;
     Loads loads;
 
     KITTENS_DEVICE void init_offsets(int64_t row_bytes, int valid_cols) {
@@ -68,18 +66,17 @@ struct KeyTiles {
 // stay in their own columns of the output, which are not stored.
 template <class T, int keys, int head_dim, int threads>
 struct ValueTiles {
-    static constexpr bool read_transposed = kittens::target.transposed_lds_read;
-    using Shape =
-        kittens::choose<read_transposed, kittens::transposed_shape<kittens::rt_32x16>, kittens::rt_32x16>;
-    using Layout = kittens::choose<read_transposed, kittens::col_l, kittens::row_l>;
-    using Tile = kittens::choose<read_transposed, kittens::st<T, keys, head_dim, kittens::Access::columns_32>,
-                                 kittens::st<T, head_dim, keys, kittens::Access::rows_written_in_runs>>;
-    using Loads = kittens::choose<read_transposed, kittens::global_to_shared<Tile, threads, forward_fill>,
-                                  kittens::global_to_shared_transposed<Tile, threads, forward_fill>>;
+    static constexpr bool read_transposed = target.transposed_lds_read;
+    using Shape = choose<read_transposed, transposed_shape<rt_32x16>, rt_32x16>;
+    using Layout = choose<read_transposed, col_l, row_l>;
+    using Tile = choose<read_transposed, st<T, keys, head_dim, Access::columns_32>,
+                        st<T, head_dim, keys, Access::rows_written_in_runs>>;
+    using Loads = choose<read_transposed, global_to_shared<Tile, threads, forward_fill>,
+                         global_to_shared_transposed<Tile, threads, forward_fill>>;
     static constexpr int step = 16;
-    using Registers = kittens::choose<read_transposed, kittens::rt<T, step, head_dim, Layout, Shape>,
-                                      kittens::rt<T, head_dim, step, Layout, Shape>>;
-    using Reader = kittens::base_tile_reader<T, Layout, Shape, Tile>;
+    using Registers =
+        choose<read_transposed, rt<T, step, head_dim, Layout, Shape>, rt<T, head_dim, step, Layout, Shape>>;
+    using Reader = base_tile_reader<T, Layout, Shape, Tile>;
     Loads loads;
 
     // 16 keys from `key` on and 32 columns from `col` on.
@@ -106,28 +103,27 @@ struct ValueTiles {
 // A wave's own rows, from memory to registers: base tiles side by side as operands of the first product. A lane's row begins
 // `row` bytes into the view; out_of_range: it reads zero. `sign`: bits that are flipped in every pair of elements.
 template <class Tile, int count>
-KITTENS_DEVICE void load_own_rows(Tile (&destination)[count], const kittens::buffer& view, uint32_t row,
-                                  int cols, uint32_t sign) {
+KITTENS_DEVICE void load_own_rows(Tile (&destination)[count], const buffer& view, uint32_t row, int cols,
+                                  uint32_t sign) {
     using T = typename Tile::element;
-    const int own_col = kittens::row_layout(Tile::shape::value(), kittens::lane_id(), 0).col;
+    const int own_col = row_layout(Tile::shape::value(), lane_id(), 0).col;
 #pragma unroll
     for (int piece = 0; piece < count; ++piece)
 #pragma unroll
         for (int j = 0; j < Tile::width; ++j) {
             const int col = piece * Tile::cols + j * Tile::shape::cols + own_col;
-            const kittens::b128 values = kittens::buffer_load<kittens::b128>(
-                view, col < cols ? row + col * sizeof(T) : kittens::out_of_range);
+            const b128 values = buffer_load<b128>(view, col < cols ? row + col * sizeof(T) : out_of_range);
             destination[piece].tiles[0][j] = __builtin_bit_cast(typename Tile::fragment, values ^ sign);
         }
 }
 // Rows first .. of a matrix. Those beyond the last read zero, or what their stride of zero repeats.
 template <class Tile, int count>
 KITTENS_DEVICE void load_own_rows(Tile (&destination)[count],
-                                  const kittens::global_matrix<const typename Tile::element>& source,
-                                  int first, uint32_t sign = 0) {
-    const int own_row = kittens::row_layout(Tile::shape::value(), kittens::lane_id(), 0).row;
+                                  const global_matrix<const typename Tile::element>& source, int first,
+                                  uint32_t sign = 0) {
+    const int own_row = row_layout(Tile::shape::value(), lane_id(), 0).row;
     const bool inside = first < source.rows;
-    kittens::buffer view = source.window(inside ? first : 0, 0).view();
+    buffer view = source.window(inside ? first : 0, 0).view();
     if (!inside) view.bytes = 0;
     load_own_rows(destination, view, own_row * static_cast<uint32_t>(source.row_bytes()), source.cols, sign);
 }

@@ -8,6 +8,7 @@
 #include "forward_tiles.h"
 #include "mask.h"
 #include "online_softmax.h"
+#include "store_row.h"
 
 namespace hipkittens::attention {
 
@@ -21,21 +22,21 @@ struct ForwardWave {
     using Values = ValueTiles<T, keys, head_dim, threads>;
     using KeyTile = typename Keys::Tile;
     using ValueTile = typename Values::Tile;
-    static constexpr bool direct = forward_fill == kittens::Fill::direct;
+    static constexpr bool direct = forward_fill == Fill::direct;
     static constexpr bool grouped = config.query_rows == QueryRows::of_group;
     static_assert(!grouped || !config.dropout, "draws are of a head's neighbouring queries");
     static constexpr bool queries_through_lds =
         direct && config.schedule == Schedule::interleaved && !grouped;
 
     static constexpr int pieces = head_dim / Keys::step;
-    using Query = kittens::rt<T, queries, Keys::step, kittens::row_l, kittens::rt_32x16>;
+    using Query = rt<T, queries, Keys::step, row_l, rt_32x16>;
     template <int count>
-    using Product = kittens::rt<float, queries, count, kittens::row_l, kittens::rt_32x32>;
+    using Product = rt<float, queries, count, row_l, rt_32x32>;
     // The product's registers, its columns in the order of the keys (tile_key), as operands of the second product.
-    using Scores = kittens::rt<float, queries, keys, kittens::row_l, kittens::rt_32x16>;
+    using Scores = rt<float, queries, keys, row_l, rt_32x16>;
     template <int count>
-    using Probabilities = kittens::rt<T, queries, count, kittens::row_l, kittens::rt_32x16>;
-    using Output = kittens::rt<float, queries, head_dim, kittens::row_l, kittens::rt_32x32>;
+    using Probabilities = rt<T, queries, count, row_l, rt_32x16>;
+    using Output = rt<float, queries, head_dim, row_l, rt_32x32>;
 
     const ForwardArguments& arguments;
     TileCoordinate coordinate;  // of rows of a key head where heads are grouped
@@ -50,9 +51,9 @@ struct ForwardWave {
 
     KITTENS_DEVICE explicit ForwardWave(const ForwardArguments& arguments)
         : arguments(arguments),
-          coordinate(coordinate_of_workgroup(kittens::workgroup_id_x(), arguments.order)),
+          coordinate(coordinate_of_workgroup(workgroup_id_x(), arguments.order)),
           sequence(sequence_of(coordinate.batch, arguments.mask, arguments.packed)),
-          first_row(coordinate.tile * config.queries() + kittens::wave_id() * queries),
+          first_row(coordinate.tile * config.queries() + wave_id() * queries),
           first_query(query_of(first_row)),
           past_query(query_past(first_row + queries)),
           all(KeyRange(sequence.mask, query_of(coordinate.tile * config.queries()),
@@ -64,7 +65,7 @@ struct ForwardWave {
             load_grouped_queries();
         else if constexpr (!queries_through_lds)
             load_own_rows(query, queries_of(arguments.q), first_query, query_sign());
-        kittens::zero(output);
+        zero(output);
         if constexpr (config.dropout) draws.start(arguments.dropout);
     }
 
@@ -74,25 +75,23 @@ struct ForwardWave {
         return grouped ? query_of(past_row - 1) + 1 : past_row;
     }
 
-    KITTENS_DEVICE kittens::global_matrix<const T> queries_of(const TensorArgument& tensor) const {
+    KITTENS_DEVICE global_matrix<const T> queries_of(const TensorArgument& tensor) const {
         return query_matrix<T>(tensor, sequence, coordinate.head, arguments.head_dim);
     }
-    KITTENS_DEVICE kittens::global_matrix<const T> keys_of(const TensorArgument& tensor) const {
+    KITTENS_DEVICE global_matrix<const T> keys_of(const TensorArgument& tensor) const {
         const int key_head = grouped ? coordinate.head : key_head_of(coordinate.head, arguments.group);
         return key_matrix<T>(tensor, sequence, key_head, arguments.head_dim);
     }
     // The tiles of the workgroup's keys.
     template <class Loads>
-    KITTENS_DEVICE auto tiles_of(const kittens::global_matrix<const T>& matrix) const {
-        uint32_t lead = 0;
-        if constexpr (direct) lead = Loads::lead;
-        return kittens::tiles_of_rows::iterator<keys>(matrix, first_tile_key(), all.past, lead);
+    KITTENS_DEVICE auto tiles_of(const global_matrix<const T>& matrix) const {
+        return tiles_of_rows::iterator<keys>(matrix, first_tile_key(), all.past, Loads::lead);
     }
     KITTENS_DEVICE uint32_t query_sign() const { return arguments.negated ? 0x80008000u : 0; }
     KITTENS_DEVICE int first_tile_key() const { return all.first / keys * keys; }
 
     KITTENS_DEVICE void load_grouped_queries() {
-        const int row = first_row + kittens::row_layout(Query::shape::value(), kittens::lane_id(), 0).row;
+        const int row = first_row + row_layout(Query::shape::value(), lane_id(), 0).row;
         own_query = query_of(row);
         const int head_in_group = row - own_query * arguments.group;
         const int first_head = coordinate.head * arguments.group;
@@ -104,29 +103,19 @@ struct ForwardWave {
         const uint32_t offset = (own_query - first_query) * row_bytes + head_in_group * head_bytes;
         const T* base = static_cast<const T*>(q.data) + sequence.batch * q.batch_stride +
                         (sequence.first_q + first_query) * q.row_stride + first_head * q.head_stride;
-        const kittens::buffer view{reinterpret_cast<const char*>(base),
-                                   (past_query - 1 - first_query) * row_bytes +
-                                       (arguments.group - 1) * head_bytes + arguments.head_dim * size};
-        load_own_rows(query, view, own_query < sequence.mask.n_q ? offset : kittens::out_of_range,
-                      arguments.head_dim, query_sign());
+        const buffer view{reinterpret_cast<const char*>(base), (past_query - 1 - first_query) * row_bytes +
+                                                                   (arguments.group - 1) * head_bytes +
+                                                                   arguments.head_dim * size};
+        load_own_rows(query, view, own_query < sequence.mask.n_q ? offset : out_of_range, arguments.head_dim,
+                      query_sign());
     }
 
     KITTENS_DEVICE Visible visible_keys(int key) const {
-        if constexpr (grouped)
-            return keys_visible_to<KeyColumns>(sequence.mask, own_query, key);
-        else
-            return attention::visible_keys<KeyColumns>(sequence.mask, first_query, key);
+        const int row = row_layout(KeyColumns::value(), lane_id(), 0).row;
+        return attention::visible_keys<KeyColumns>(sequence.mask, grouped ? own_query : first_query + row,
+                                                   key);
     }
 
-    // Columns first .. of the scores from as many columns of the product.
-    template <int first, class Part>
-    KITTENS_DEVICE static void reorder_scores(Scores& scores, const Part& product) {
-#pragma unroll
-        for (int j = 0; j < Part::cols / Scores::shape::cols; ++j)
-#pragma unroll
-            for (int e = 0; e < Scores::per_lane; ++e)
-                scores.tiles[0][first / Scores::shape::cols + j][e] = product.tiles[0][j / 2][j % 2 * 8 + e];
-    }
     KITTENS_DEVICE void mask_scores(Scores& scores, int key) const {
         if (!KeyRange::all_visible(sequence.mask, first_query, past_query, key, keys))
             apply_mask<KeyColumns>(scores, visible_keys(key), -__builtin_inff());
@@ -134,7 +123,7 @@ struct ForwardWave {
     // P of keys from `key` on, once it is in the softmax's sum.
     KITTENS_DEVICE void drop(Scores& p, int key) const {
         const uint32_t head = coordinate.batch * arguments.order.heads + coordinate.head;
-        const kittens::Coordinate own = kittens::row_layout(Scores::shape::value(), kittens::lane_id(), 0);
+        const Coordinate own = row_layout(Scores::shape::value(), lane_id(), 0);
 #pragma unroll
         for (int j = 0; j < Scores::width; ++j) {
             const DropoutDraws::Words words =
@@ -147,16 +136,16 @@ struct ForwardWave {
 
     // Through `lds`: lds_bytes of the wave's own that no load is in flight to.
     template <int lds_bytes>
-    KITTENS_DEVICE void store(kittens::shared_byte* lds) {
+    KITTENS_DEVICE void store(shared_byte* lds) {
         // Read again: in the loop before, scalar registers are short.
-        const ForwardArguments arguments = kittens::reload_arguments<ForwardArguments>();
+        const ForwardArguments arguments = reload_arguments<ForwardArguments>();
         const TileCoordinate coordinate = coordinate_of_head(this->coordinate.head_of_all, arguments.order);
         const int64_t batch = sequence.batch;
         const float total = softmax.total();
         const float kept = config.dropout ? arguments.dropout.scale : 1.0f;
-        kittens::mul(output, output, total == 0.0f ? 0.0f : kept / total);
-        const int lane = kittens::recompute_lane_id();
-        const kittens::Coordinate own = kittens::row_layout(Output::shape::value(), lane, 0);
+        mul(output, output, total == 0.0f ? 0.0f : kept / total);
+        const int lane = recompute_lane_id();
+        const Coordinate own = row_layout(Output::shape::value(), lane, 0);
         const int query = grouped ? own_query : first_query + own.row,
                   head = grouped ? own_head : coordinate.head;
         const bool inside = query < sequence.mask.n_q;
@@ -169,15 +158,16 @@ struct ForwardWave {
             const int64_t partial = coordinate.split * statistics + statistic;
             if (!inside) return;
             if (lane < queries) arguments.partial_lse[partial] = softmax.log_sum_exp(total);
-            store_row(arguments.partial_out + partial * arguments.head_dim, own.col, arguments.head_dim);
+            store_row(output, arguments.partial_out + partial * arguments.head_dim, own.col,
+                      arguments.head_dim);
             return;
         }
         if (inside && lane < queries) arguments.lse[statistic] = softmax.log_sum_exp(total);
-        T* out = static_cast<T*>(const_cast<void*>(arguments.out.data)) + batch * arguments.out.batch_stride +
-                 head * arguments.out.head_stride;
+        T* out = row_of<T>(arguments.out, batch, head, 0);
         const int64_t row_stride = arguments.out.row_stride;
         if constexpr (grouped) {
-            if (inside) store_row(out + (sequence.first_q + query) * row_stride, own.col, arguments.head_dim);
+            if (inside)
+                store_row(output, out + (sequence.first_q + query) * row_stride, own.col, arguments.head_dim);
         } else {
             constexpr int fit = lds_bytes / (queries * static_cast<int>(sizeof(T)));
             constexpr int columns = fit < head_dim ? fit : head_dim;
@@ -188,22 +178,6 @@ struct ForwardWave {
                 OutputRows<T, columns>::store(output, first, lds, out + first, row_stride,
                                               sequence.mask.n_q - first_query, arguments.head_dim - first);
         }
-    }
-    // own_col: the first of this lane's columns.
-    template <class Element>
-    KITTENS_DEVICE void store_row(Element* row, int own_col, int cols) const {
-#pragma unroll
-        for (int j = 0; j < Output::width; ++j)
-#pragma unroll
-            for (int e = 0; e < Output::per_lane; e += 4) {
-                const auto& all = output.tiles[0][j];
-                const kittens::vec<float, 4> values = {all[e], all[e + 1], all[e + 2], all[e + 3]};
-                const int col =
-                    j * Output::shape::cols + kittens::row_layout(Output::shape::value(), 0, e).col;
-                if (col + own_col < cols)
-                    *reinterpret_cast<kittens::vec<Element, 4>*>(row + own_col + col) =
-                        __builtin_convertvector(values, kittens::vec<Element, 4>);
-            }
     }
 };
 

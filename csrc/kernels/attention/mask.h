@@ -6,7 +6,9 @@
 
 namespace hipkittens::attention {
 
-// Keys first .. past-1 that somebody of queries begin .. end-1 sees; queries from n_q on do not count.
+using namespace kittens;
+
+// Keys first .. past-1 that some of queries begin .. end-1 see; queries from n_q on do not count.
 struct KeyRange {
     int first, past;
 
@@ -33,7 +35,7 @@ struct KeyRange {
     }
 };
 
-// Where runs of `count` keys begin that all of queries begin .. end-1 see, for loops that ask often: one comparison.
+// Where runs of `count` keys begin that all of queries begin .. end-1 see, for loops that test often: one comparison.
 struct FullyVisibleKeys {
     int first;
     uint32_t span;
@@ -65,46 +67,39 @@ struct Visible {
 // scheduling fence keeps the scheduler from doing all comparisons first, with their results in scalar registers; 0: none.
 template <class Columns, int fence_every = 0, class Vector>
 KITTENS_DEVICE void apply_mask(Vector& scores, int first, const Visible& visible, float fill) {
-    constexpr int per_lane = Columns::rows * Columns::cols / kittens::wave_lanes;
+    constexpr int per_lane = Columns::rows * Columns::cols / wave_lanes;
 #pragma unroll
     for (int e = 0; e < static_cast<int>(sizeof(Vector) / sizeof(scores[0])); ++e) {
         const int number = first + e;
-        const int column = number / per_lane * Columns::cols +
-                           kittens::row_layout(Columns::value(), 0, number % per_lane).col;
+        const int column =
+            number / per_lane * Columns::cols + row_layout(Columns::value(), 0, number % per_lane).col;
         if (!visible.holds(column)) scores[e] = fill;
         if constexpr (fence_every > 0)
-            if (e % fence_every == fence_every - 1) kittens::schedule_fence();
+            if (e % fence_every == fence_every - 1) schedule_fence();
     }
 }
 // A tile of one row per lane.
 template <class Columns, int fence_every = 0, class Shape, class T, int rows, int cols>
-KITTENS_DEVICE void apply_mask(kittens::rt<T, rows, cols, kittens::row_l, Shape>& scores,
-                               const Visible& visible, float fill) {
-    using Tile = kittens::rt<T, rows, cols, kittens::row_l, Shape>;
+KITTENS_DEVICE void apply_mask(rt<T, rows, cols, row_l, Shape>& scores, const Visible& visible, float fill) {
+    using Tile = rt<T, rows, cols, row_l, Shape>;
     static_assert(Tile::height == 1 && Columns::rows == Shape::rows, "a lane's scores belong to one row");
 #pragma unroll
     for (int j = 0; j < Tile::width; ++j)
         apply_mask<Columns, fence_every>(scores.tiles[0][j], j * Tile::per_lane, visible, fill);
 }
 
-// The keys that this lane's query sees, columns counted from `key`. visible_keys: the tile's rows are queries from `query` on.
+// The keys that this lane's query sees, columns counted from `key`.
 template <class Columns>
-KITTENS_DEVICE Visible keys_visible_to(const Mask& mask, int own_query, int key) {
-    const int own_col = kittens::row_layout(Columns::value(), kittens::lane_id(), 0).col;
+KITTENS_DEVICE Visible visible_keys(const Mask& mask, int own_query, int key) {
+    const int own_col = row_layout(Columns::value(), lane_id(), 0).col;
     return Visible::between(mask.first_key(own_query) - key - own_col,
                             mask.last_key(own_query) - key - own_col);
 }
-template <class Columns>
-KITTENS_DEVICE Visible visible_keys(const Mask& mask, int query, int key) {
-    const int own_row = kittens::row_layout(Columns::value(), kittens::lane_id(), 0).row;
-    return keys_visible_to<Columns>(mask, query + own_row, key);
-}
 // The queries that this lane's key sees.
 template <class Columns>
-KITTENS_DEVICE Visible visible_queries(const Mask& mask, int key, int query) {
-    const kittens::Coordinate own = kittens::row_layout(Columns::value(), kittens::lane_id(), 0);
-    const int from = query + own.col;
-    return Visible::between(mask.first_query(key + own.row) - from, mask.last_query(key + own.row) - from);
+KITTENS_DEVICE Visible visible_queries(const Mask& mask, int own_key, int query) {
+    const int from = query + row_layout(Columns::value(), lane_id(), 0).col;
+    return Visible::between(mask.first_query(own_key) - from, mask.last_query(own_key) - from);
 }
 
 }  // namespace hipkittens::attention

@@ -5,6 +5,8 @@
 
 namespace hipkittens::attention {
 
+using namespace kittens;
+
 // One query per lane, its keys spread over lanes l and l ^ 32. Exponents are base 2 and relative to `reference`,
 // which is raised to the maximum only when it falls behind by more than `slack`: then, and before anything is
 // exponentiated against the new reference, all that was summed so far is multiplied by one factor.
@@ -22,14 +24,14 @@ struct OnlineSoftmax {
     template <class Scores, class Output>
     KITTENS_DEVICE void raise_reference(const Scores& scores, Output& output, float allowed = slack) {
         static_assert(Scores::height == 1 && Output::height == 1, "one query per lane");
-        kittens::col_vec<Scores> largest;
-        kittens::row_max(largest, scores);
+        col_vec<Scores> largest;
+        row_max(largest, scores);
         const float maximum = largest.tiles[0][0] * scale_log2;
         if (maximum > reference + allowed) {
-            const float factor = kittens::exponential_base_2(reference - maximum);
+            const float factor = exponential_base_2(reference - maximum);
             reference = maximum;
             sum *= factor;
-            kittens::mul(output, output, factor);
+            mul(output, output, factor);
         }
     }
     // Scores become exponentials.
@@ -37,15 +39,12 @@ struct OnlineSoftmax {
     KITTENS_DEVICE void exponentiate(Scores& scores) {
         // A query that has seen no key yet: exp2(-inf - 0), not exp2(-inf + inf).
         const float base = reference == -__builtin_inff() ? 0.0f : reference;
-#pragma unroll
-        for (int j = 0; j < Scores::width; ++j)
-#pragma unroll
-            for (int e = 0; e < Scores::per_lane; ++e) {
-                const float exponential =
-                    kittens::exponential_base_2(__builtin_fmaf(scores.tiles[0][j][e], scale_log2, -base));
-                scores.tiles[0][j][e] = exponential;
-                sum += exponential;
-            }
+        for_each_register<Scores>([&](int i, int j, int e) {
+            const float exponential =
+                exponential_base_2(__builtin_fmaf(scores.tiles[i][j][e], scale_log2, -base));
+            scores.tiles[i][j][e] = exponential;
+            sum += exponential;
+        });
     }
 
     // Without a maximum: a chunk of scores is exponentiated against the reference as it is, pair by pair, and only a sum
@@ -53,7 +52,7 @@ struct OnlineSoftmax {
     // reference is a maximum of keys seen before, so that no exponential is smaller than against the final one; without any it is
     // -inf, and the sum never within the limit.
     template <class T>
-    static constexpr float limit = kittens::same_type<T, kittens::half> ? 0x1p15f : 0x1p60f;
+    static constexpr float limit = same_type<T, half> ? 0x1p15f : 0x1p60f;
 
     // Of register `number` of the scores.
     template <int number, class Scores>
@@ -66,16 +65,16 @@ struct OnlineSoftmax {
     template <class T, class Scores, class Output, class Redo>
     KITTENS_DEVICE void finish_chunk(float chunk_sum, const Scores& scores, Output& output,
                                      const Redo& redo) {
-        if (kittens::any_lane(!(chunk_sum <= limit<T>))) [[unlikely]] {
+        if (any_lane(!(chunk_sum <= limit<T>))) [[unlikely]] {
             raise_reference(scores, output, 0);
             // A query that has seen no key yet: exp2(-inf - 0), not exp2(-inf + inf).
             const float base = reference == -__builtin_inff() ? 0.0f : reference;
             chunk_sum = 0;
-            kittens::for_each_index<Scores::per_lane / 2>([&](auto pair) KITTENS_INLINE {
-                kittens::vec<float, 2> exponentials;
+            for_each_index<Scores::per_lane / 2>([&](auto pair) KITTENS_INLINE {
+                vec<float, 2> exponentials;
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
-                    exponentials[e] = kittens::exponential_base_2(
+                    exponentials[e] = exponential_base_2(
                         __builtin_fmaf(scores.tiles[0][0][2 * pair.value + e], scale_log2, -base));
                     chunk_sum += exponentials[e];
                 }
@@ -86,13 +85,11 @@ struct OnlineSoftmax {
     }
 
     // Over all keys, in both lanes.
-    KITTENS_DEVICE float total() const {
-        return kittens::reduce_across_groups<kittens::operation::sum, 32>(sum);
-    }
+    KITTENS_DEVICE float total() const { return reduce_across_groups<operation::sum, 32>(sum); }
     // ln of the sum of exp(scale x score); -inf for a query that sees nothing.
     KITTENS_DEVICE float log_sum_exp(float total) const {
         constexpr float ln_2 = 0.69314718055994531f;
-        return total == 0.0f ? -__builtin_inff() : (reference + kittens::logarithm_base_2(total)) * ln_2;
+        return total == 0.0f ? -__builtin_inff() : (reference + logarithm_base_2(total)) * ln_2;
     }
 };
 

@@ -10,14 +10,13 @@ namespace hipkittens::attention {
 template <class T, int queries, int head_dim, int keys, int waves>
 struct QueriesThroughRegisters {
     // The order of rows makes those neighbours that are neighbours in a lane's registers (tile_key).
-    using RowMajor = kittens::st<T, queries, head_dim, kittens::Access::rows>;
-    using Transposed = kittens::st<T, head_dim, queries, kittens::Access::rows_written_in_runs>;
-    using DsTile = kittens::st<T, queries, keys, kittens::Access::rows>;
-    using Loads =
-        kittens::global_to_shared_both_ways<RowMajor, Transposed, waves * kittens::wave_lanes / 2, tile_key>;
+    using RowMajor = st<T, queries, head_dim, Access::rows>;
+    using Transposed = st<T, head_dim, queries, Access::rows_written_in_runs>;
+    using DsTile = st<T, queries, keys, Access::rows>;
+    using Loads = global_to_shared_both_ways<RowMajor, Transposed, waves * wave_lanes / 2, tile_key>;
     template <class Tile>
-    using Reader = kittens::base_tile_reader<T, kittens::row_l, kittens::rt_32x16, Tile>;
-    using Fragment = kittens::vec<T, 8>;
+    using Reader = base_tile_reader<T, row_l, rt_32x16, Tile>;
+    using Fragment = vec<T, 8>;
 
     // Q and dO row-major, then transposed, then dS.
     static constexpr int transposed_at = 2 * RowMajor::bytes, ds_at = transposed_at + 2 * Transposed::bytes,
@@ -25,7 +24,7 @@ struct QueriesThroughRegisters {
     static constexpr int rows = Loads::rows, columns = Loads::cols;  // items of a lane
     static constexpr int key_rows = 8;                               // whose swizzles differ
 
-    kittens::shared_byte* lds;
+    shared_byte* lds;
     Reader<RowMajor> row_major_reader;
     Reader<Transposed> transposed_reader;
     Reader<DsTile> ds_reader;
@@ -38,16 +37,16 @@ struct QueriesThroughRegisters {
     // 0: Q, 1: dO.
     KITTENS_DEVICE static int which(int wave) { return wave >= waves / 2; }
 
-    KITTENS_DEVICE explicit QueriesThroughRegisters(kittens::shared_byte* lds)
+    KITTENS_DEVICE explicit QueriesThroughRegisters(shared_byte* lds)
         : lds(lds),
           row_major_reader(lds),
           transposed_reader(lds + transposed_at),
           // Waves are side by side along a head's columns of dQ, then along the queries.
-          ds_reader(lds + ds_at + kittens::wave_id() / (head_dim / 32) * 32 * DsTile::row_bytes) {
-        const int wave = kittens::wave_id(), lane = kittens::lane_id();
+          ds_reader(lds + ds_at + wave_id() / (head_dim / 32) * 32 * DsTile::row_bytes) {
+        const int wave = wave_id(), lane = lane_id();
         row_major_tile = {lds + which(wave) * RowMajor::bytes};
         transposed_tile = {lds + transposed_at + which(wave) * Transposed::bytes};
-        kittens::for_each_index<key_rows>([&](auto n) {
+        for_each_index<key_rows>([&](auto n) {
             ds_write_at[n.value] =
                 ds_at + DsTile::offset(lane / 32 * 8 + n.value, wave * (keys / waves) + lane % 32);
         });
@@ -69,12 +68,12 @@ struct QueriesThroughRegisters {
     template <int query>
     KITTENS_DEVICE void write_ds(T value) const {
         static_assert(query % 16 < key_rows);
-        kittens::lds_write(value, lds + ds_write_at[query % 16] + query / 16 * 16 * DsTile::row_bytes);
+        lds_write(value, lds + ds_write_at[query % 16] + query / 16 * 16 * DsTile::row_bytes);
     }
     KITTENS_DEVICE void clear_ds() const {
-        constexpr int step = waves * kittens::wave_lanes * kittens::b128_bytes;
-        for (int at = kittens::thread_id() * kittens::b128_bytes; at < DsTile::bytes; at += step)
-            kittens::lds_write(kittens::b128{}, lds + ds_at + at);
+        constexpr int step = waves * wave_lanes * b128_bytes;
+        for (int at = thread_id() * b128_bytes; at < DsTile::bytes; at += step)
+            lds_write(b128{}, lds + ds_at + at);
     }
 };
 

@@ -5,6 +5,8 @@
 
 namespace hipkittens::attention {
 
+using namespace kittens;
+
 // Rows first .. past-1, `rows` at a time, of each of `heads` heads. Past the last tile views are empty: their loads touch no memory
 // but count like any other, so waits stay the same.
 template <int count, int rows>
@@ -12,8 +14,8 @@ struct RowTiles {
     int first, past, head, left;  // head: of the views; left: tiles not yet begun to load
     int row, next_row;            // of the views, and of those after them
     int64_t step_bytes[count];
-    kittens::global_window windows[count];
-    kittens::buffer views[count];
+    global_window windows[count];
+    buffer views[count];
 
     KITTENS_DEVICE void begin(int first_row, int past_row, int first_head, int heads) {
         first = first_row, past = next_row = past_row, head = first_head - 1;
@@ -25,14 +27,14 @@ struct RowTiles {
         if (__builtin_expect(next_row >= past, false)) {
             if (left > 0) ++head;
             next_row = first;
-            kittens::for_each_index<count>([&](auto i) {
+            for_each_index<count>([&](auto i) {
                 const auto of_head = matrix(i, head);
                 windows[i.value] = of_head.window(first, 0);
                 step_bytes[i.value] = rows * of_head.row_bytes();
             });
         }
         row = next_row;
-        kittens::for_each_index<count>([&](auto i) {
+        for_each_index<count>([&](auto i) {
             views[i.value] = windows[i.value].view();
             if (left <= 0) views[i.value].bytes = 0;
             windows[i.value].advance(step_bytes[i.value]);

@@ -28,14 +28,13 @@ KITTENS_DEVICE void store_partial(const Accumulator (&gradient)[count], const Ba
                                   bool values) {
     float* to = split_partials_at(arguments, sequence, coordinate.batch, coordinate.head, coordinate.split,
                                   row, values) +
-                kittens::recompute_lane_id() * 4;
+                recompute_lane_id() * 4;
 #pragma unroll
     for (int j = 0; j < count; ++j)
 #pragma unroll
         for (int e = 0; e < 16; e += 4)
-            *reinterpret_cast<kittens::vec<float, 4>*>(to + partial_index(0, j * 32 + 2 * e)) =
-                kittens::vec<float, 4>{gradient[j][e], gradient[j][e + 1], gradient[j][e + 2],
-                                       gradient[j][e + 3]};
+            *reinterpret_cast<vec<float, 4>*>(to + partial_index(0, j * 32 + 2 * e)) =
+                vec<float, 4>{gradient[j][e], gradient[j][e + 1], gradient[j][e + 2], gradient[j][e + 3]};
 }
 
 }  // namespace hipkittens::attention

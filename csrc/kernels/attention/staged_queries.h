@@ -9,16 +9,15 @@ namespace hipkittens::attention {
 template <class T, int waves, int head_dim>
 struct StagedQueries {
     static constexpr int queries = 32;
-    using Tile = kittens::st<T, waves * queries, head_dim, kittens::Access::rows>;
-    using Loads = kittens::global_to_shared<Tile, waves * kittens::wave_lanes, forward_fill>;
-    using Reader = kittens::base_tile_reader<T, kittens::row_l, kittens::rt_32x16,
-                                             kittens::st<T, queries, head_dim, kittens::Access::rows>>;
+    using Tile = st<T, waves * queries, head_dim, Access::rows>;
+    using Loads = global_to_shared<Tile, waves * wave_lanes, forward_fill>;
+    using Reader = base_tile_reader<T, row_l, rt_32x16, st<T, queries, head_dim, Access::rows>>;
     static constexpr int bytes = Tile::bytes;
 
-    KITTENS_DEVICE static void issue(const kittens::global_matrix<const T>& source, int first_query,
-                                     kittens::shared_byte* lds) {
+    KITTENS_DEVICE static void issue(const global_matrix<const T>& source, int first_query,
+                                     shared_byte* lds) {
         const bool inside = first_query < source.rows;
-        kittens::buffer from = source.window(inside ? first_query : 0, 0).view();
+        buffer from = source.window(inside ? first_query : 0, 0).view();
         if (!inside) from.bytes = 0;
         Loads loads;
         const auto row_bytes = static_cast<uint32_t>(source.row_bytes());
@@ -28,15 +27,14 @@ struct StagedQueries {
     }
     // `in_flight`: loads issued since. `sign`: bits that are flipped in every pair of elements.
     template <int in_flight, class Query, int pieces>
-    KITTENS_DEVICE static void read(Query (&query)[pieces], uint32_t sign, kittens::shared_byte* lds) {
-        kittens::wait_vector_memory<in_flight>();
-        const Reader reader(lds + kittens::wave_id() * (bytes / waves));
-        kittens::for_each_index<head_dim / 16>([&](auto at) KITTENS_INLINE {
-            const auto values =
-                __builtin_bit_cast(kittens::b128, reader.template read<0, at.value * 16>()) ^ sign;
+    KITTENS_DEVICE static void read(Query (&query)[pieces], uint32_t sign, shared_byte* lds) {
+        wait_vector_memory<in_flight>();
+        const Reader reader(lds + wave_id() * (bytes / waves));
+        for_each_index<head_dim / 16>([&](auto at) KITTENS_INLINE {
+            const auto values = __builtin_bit_cast(b128, reader.template read<0, at.value * 16>()) ^ sign;
             query[at.value / 2].tiles[0][at.value % 2] = __builtin_bit_cast(typename Query::fragment, values);
         });
-        kittens::wait_lds<0>();
+        wait_lds<0>();
     }
 };
 

@@ -19,7 +19,7 @@ enum class Schedule {
 // In which order the loads of a K tile are issued, where they go to LDS directly (gfx950).
 enum class LoadOrder {
     plain,      // A's tiles, then B's
-    alternate,  // operands in turns, and half of the workgroups B first: main_loop.h, interleaved_loop.h
+    alternate,  // operands alternate, and half of the workgroups B first: main_loop.h, interleaved_loop.h
 };
 
 struct GemmConfig {

@@ -27,52 +27,37 @@ KITTENS_DEVICE void with_element(ElementType type, const Use& use) {
 KITTENS_DEVICE buffer bias_buffer(const void* bias, ElementType type, int n) {
     return {static_cast<const char*>(bias), static_cast<uint32_t>(n) * size_of(type)};
 }
-template <class Accumulator, int down, int across>
-KITTENS_DEVICE void add_bias(Accumulator (&bands)[down][across], const GemmArguments& arguments,
-                             int first_column, int column_step) {
-    using Shape = typename Accumulator::shape;
-    const buffer bias = bias_buffer(arguments.bias, arguments.bias_type, arguments.n);
-    const int own = row_layout(Shape::value(), own_lane(), 0).col;
-    float values[across][Accumulator::width][Accumulator::per_lane];
-    auto load = [&](auto zero) {
-        using T = decltype(zero);
-#pragma unroll
-        for (int c = 0; c < across; ++c)
-#pragma unroll
-            for (int j = 0; j < Accumulator::width; ++j)
-#pragma unroll
-                for (int e = 0; e < Accumulator::per_lane; ++e) {
-                    const int column = first_column + c * column_step + own + j * Shape::cols +
-                                       row_layout(Shape::value(), 0, e).col;
-                    values[c][j][e] = static_cast<float>(buffer_load<T>(bias, column * sizeof(T)));
-                }
-    };
-    if (arguments.bias_type == ElementType::f32)
-        load(float());
-    else if (arguments.bias_type == ElementType::bf16)
-        load(bf16());
-    else
-        load(half());
-#pragma unroll
-    for (int r = 0; r < down; ++r)
-#pragma unroll
-        for (int c = 0; c < across; ++c)
-#pragma unroll
-            for (int i = 0; i < Accumulator::height; ++i)
-#pragma unroll
-                for (int j = 0; j < Accumulator::width; ++j)
-#pragma unroll
-                    for (int e = 0; e < Accumulator::per_lane; ++e)
-                        bands[r][c].tiles[i][j][e] += values[c][j][e];
-}
 
 // A stage: apply(bands, arguments, first_column, column_step) changes the sums of a wave's bands, columns of which begin at
-// first_column and column_step on. What may be absent asks once, not for each element.
+// first_column and column_step on. What may be absent is tested once, not for each element.
 struct AddBias {
     template <class Accumulator, int down, int across>
     KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const GemmArguments& arguments,
                                      int first_column, int column_step) {
-        if (arguments.bias) add_bias(bands, arguments, first_column, column_step);
+        if (!arguments.bias) return;
+        using Shape = typename Accumulator::shape;
+        const buffer bias = bias_buffer(arguments.bias, arguments.bias_type, arguments.n);
+        const int own = row_layout(Shape::value(), own_lane(), 0).col;
+        float values[across][Accumulator::width][Accumulator::per_lane];
+        with_element(arguments.bias_type, [&](auto zero) {
+            using T = decltype(zero);
+#pragma unroll
+            for (int c = 0; c < across; ++c)
+#pragma unroll
+                for (int j = 0; j < Accumulator::width; ++j)
+#pragma unroll
+                    for (int e = 0; e < Accumulator::per_lane; ++e) {
+                        const int column = first_column + c * column_step + own + j * Shape::cols +
+                                           row_layout(Shape::value(), 0, e).col;
+                        values[c][j][e] = static_cast<float>(buffer_load<T>(bias, column * sizeof(T)));
+                    }
+        });
+#pragma unroll
+        for (int r = 0; r < down; ++r)
+#pragma unroll
+            for (int c = 0; c < across; ++c)
+                for_each_register<Accumulator>(
+                    [&](int i, int j, int e) { bands[r][c].tiles[i][j][e] += values[c][j][e]; });
     }
 };
 
@@ -103,7 +88,7 @@ struct Epilogue {
         auto store_all = [&](auto zero, auto whole, auto convert) {
             using T = decltype(zero);
             using Stores = ProductStores<T, Accumulator>;
-            // As many base tiles at a time as there is room for.
+            // As many base tiles at a time as fit in it.
             constexpr int fit = lds_bytes / (Accumulator::shape::rows * Stores::Rows::row_bytes);
             constexpr int step = fit < Accumulator::height ? fit : Accumulator::height;
             constexpr int rows = step * Accumulator::shape::rows;

@@ -12,9 +12,9 @@ template <GemmConfig config, class Policy>
 struct InterleavedLoop : MainLoop<config, Policy, 1> {
     using Base = MainLoop<config, Policy, 1>;
     using Base::direct, Base::alternate, Base::buffers, Base::steps, Base::step_k, Base::height, Base::width,
-        Base::products, Base::loads_per_tile;
+        Base::products, Base::loads_per_tile, Base::promotes;
     using Base::range, Base::in_flight, Base::sums, Base::row, Base::col, Base::a_tile, Base::b_tile;
-    using typename Base::A, typename Base::B, typename Base::Accumulator;
+    using typename Base::A, typename Base::B;
     static_assert(buffers >= 2);
 
     static constexpr bool is_power_of_two(int value) { return (value & (value - 1)) == 0; }
@@ -42,8 +42,8 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
         constexpr int slot(int item) const {
             const int step = item / base_tiles, n = item % base_tiles;
             const int first = step == steps - 1 ? products / 2 : 0;
-            const int turn = first + begin + 2 * n, free = (n + 1) * products_of_each - 1;
-            const int product = turn > free ? turn : free;
+            const int own = first + begin + 2 * n, free = (n + 1) * products_of_each - 1;
+            const int product = own > free ? own : free;
             return step * products + (product < products ? product : products - 1);
         }
     };
@@ -65,8 +65,6 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
     }
 
     // Sums of one K tile, where they are not added to the others as they are.
-    using Accumulation = typename Policy::Accumulation;
-    static constexpr bool promotes = Accumulation::promotes;
     struct Promotions {
         int items;
         bool fenced = true;
@@ -79,8 +77,6 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
 
     typename Base::template RegistersA<step_k> a_registers[2];
     typename Base::template RegistersB<step_k> b_registers;
-    Accumulator partial;  // of one K tile, where it promotes
-    Accumulation accumulation;
 
     KITTENS_DEVICE static int after(int buffer) { return buffer + 1 == buffers ? 0 : buffer + 1; }
     template <int set = 0>
@@ -124,22 +120,16 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
                     wait_lds<0>();
                 s_barrier();
             }),
-            work<in_slot{0, promotes}>([&](auto) KITTENS_INLINE { accumulation.begin_k_tile(); }),
+            work<in_slot{0, promotes}>([&](auto) KITTENS_INLINE { this->accumulation.begin_k_tile(); }),
             // Down a column of base tiles, then the next: as soon as a column is done, its base tile of B can be replaced.
             work<every_slot{0, slots, 1, true}>([&](auto slot) KITTENS_INLINE {
                 constexpr int i = slot.value % height, j = slot.value % products / height,
                               set = (first_set + slot.value / products) % 2;
-                auto& sum = (promotes ? partial : sums[0][0]).tiles[i][j];
-                if constexpr (promotes && slot.value < products) sum = {};
-                sum = multiply_base<row_l, typename Accumulator::shape>(
-                    A::template fragment<i, 0>(a_registers[set]), B::template fragment<j, 0>(b_registers),
-                    sum);
+                constexpr bool first = slot.value < products;
+                this->template multiply<i, j, 0, first>(sums[0][0], a_registers[set], b_registers);
             }),
-            work<Promotions{promotes ? products : 0}>([&](auto n) KITTENS_INLINE {
-                constexpr int i = n.value % height, j = n.value / height;
-                auto& sum = sums[0][0].tiles[i][j];
-                sum = accumulation.promoted(sum, partial.tiles[i][j], i, j);
-            }),
+            work<Promotions{promotes ? products : 0}>(
+                [&](auto n) KITTENS_INLINE { this->template promote<n.value % height, n.value / height>(); }),
             work<Reads{height, 0, 0, last}>([&](auto item) KITTENS_INLINE {
                 constexpr int step = item.value / height + 1;
                 read_a<item.value % height>((first_set + step) % 2, step == steps ? next : buffer,
@@ -172,7 +162,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
         buffer = after(buffer);
         --left;
     }
-    // Those that are left behind whole turns of the sets, but for the last; nothing remains to be loaded.
+    // Those that are left behind whole rounds of the sets, but for the last; nothing remains to be loaded.
     template <int loaded = 0>
     KITTENS_DEVICE void tiles_behind(int& left, int& buffer) {
         if constexpr (loaded + 1 < sets)
@@ -182,10 +172,11 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
             }
     }
 
+    // Not inherited: such a constructor is inlined late, and code about it is worse.
     KITTENS_DEVICE InterleavedLoop(const GemmArguments& arguments, TileCoordinate tile, shared_byte* lds)
-        : Base(arguments, tile, lds), accumulation(arguments, range) {}
+        : Base(arguments, tile, lds) {}
 
-    // The first tile and as many behind it as there is room for; the first is in LDS afterwards.
+    // The first tile and as many behind it as fit in LDS; the first is in LDS afterwards.
     KITTENS_DEVICE void prologue() {
         in_flight.first.template issue_first<sets - 1>(0);
         in_flight.second.template issue_first<sets - 1>(0);

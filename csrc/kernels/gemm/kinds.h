@@ -20,20 +20,15 @@ struct reduce : Kind<NoConfig, ReduceArguments, ReduceKernel> {};
 
 }  // namespace kinds
 
-struct Variants {
-    template <class Visit>
-    static constexpr void each(const Visit& visit) {
-        using enum Orientation;
-        using enum ElementType;
-        using enum RowStart;
-        using enum Schedule;
-        using enum LoadOrder;
-#define ROW(kind, name, targets, ...) visit(Row<kinds::kind>{#name, Targets::targets, {__VA_ARGS__}});
+inline constexpr auto each_row = [](const auto& visit) {
+    using enum Orientation;
+    using enum ElementType;
+    using enum RowStart;
+    using enum Schedule;
+    using enum LoadOrder;
 #include "variants.def"
-#undef ROW
-    }
 };
 template <class Kind>
-inline constexpr auto& variants = rows_of<Kind, Variants>;
+inline constexpr auto& variants = rows_of<Kind, each_row>;
 
 }  // namespace hipkittens::gemm

@@ -7,8 +7,8 @@
 
 namespace hipkittens::gemm {
 
-// Of the workgroups that share rows of A or columns of B, half load A first and half B: a line is fetched from memory
-// for one half of them, and in L2 when the others ask. The loads of a compute unit return in order, so that one from
+// Of the workgroups that share rows of A or columns of B, half load A first and half B: a line is read from memory
+// for one half of them, and is in L2 when the others load it. The loads of a compute unit return in order, so that one from
 // memory holds up those behind it: each of both kinds stays among its own (LoadOrder::alternate).
 KITTENS_DEVICE bool loads_a_first(TileCoordinate tile, const GemmConfig& config) {
     return (tile.m / config.tile_m + tile.n / config.tile_n) % 2 == 0;
@@ -54,6 +54,9 @@ struct MainLoop {
                          lds_bytes = operand_bytes > product_bytes ? operand_bytes : product_bytes;
     static_assert(lds_bytes <= target.lds_bytes, "the K tiles in flight fit in LDS");
 
+    using Accumulation = typename Policy::Accumulation;
+    static constexpr bool promotes = Accumulation::promotes;
+
     using StreamA = OperandStream<A, pieces>;
     using StreamB = OperandStream<B, pieces>;
     // A and B, or with alternate loads the operand whose tiles this workgroup issues first and the other one.
@@ -83,13 +86,16 @@ struct MainLoop {
     Streams in_flight;
     int row, col;  // of the wave's first band in its piece
     Accumulator sums[pieces][pieces];
+    Accumulator partial;  // of one K tile, or of one band of it, where it promotes
+    Accumulation accumulation;
 
     KITTENS_DEVICE MainLoop(const GemmArguments& arguments, TileCoordinate tile, shared_byte* lds)
         : lds(lds),
           range(arguments, tile.split, config.tile_k),
           in_flight(streams(arguments, tile, range, lds)),
           row(wave_id() / config.waves_n * Accumulator::rows),
-          col(wave_id() % config.waves_n * Accumulator::cols) {}
+          col(wave_id() % config.waves_n * Accumulator::cols),
+          accumulation(arguments, range) {}
 
     KITTENS_DEVICE typename A::Tile a_tile(int buffer, int piece = 0) const {
         return {lds + (buffer * pieces + piece) * A::Tile::bytes};
@@ -118,10 +124,22 @@ struct MainLoop {
         }
     }
     KITTENS_DEVICE void clear_sums() {
-#pragma unroll
-        for (int i = 0; i < pieces; ++i)
-#pragma unroll
-            for (int j = 0; j < pieces; ++j) zero(sums[i][j]);
+        for_each_index<pieces * pieces>([&](auto n) { zero(sums[n.value / pieces][n.value % pieces]); });
+        if constexpr (promotes) zero(partial);
+    }
+    // A matrix step: base tiles i of A and j of B, at base tile k of the registers along K. `first`: of a K tile.
+    template <int i, int j, int k, bool first, class A_, class B_>
+    KITTENS_DEVICE void multiply(Accumulator& band, const A_& a, const B_& b) {
+        auto& sum = (promotes ? partial : band).tiles[i][j];
+        if constexpr (promotes && first) sum = {};
+        sum = multiply_base<row_l, typename Accumulator::shape>(A::template fragment<i, k>(a),
+                                                                B::template fragment<j, k>(b), sum);
+    }
+    // What a K tile added to base tile (i, j) of a band.
+    template <int i, int j, int band_row = 0, int band_col = 0>
+    KITTENS_DEVICE void promote() {
+        auto& sum = sums[band_row][band_col].tiles[i][j];
+        sum = accumulation.promoted(sum, partial.tiles[i][j], band_row * height + i, band_col * width + j);
     }
     KITTENS_DEVICE void store(TileCoordinate tile) {
         // The product goes out through LDS: nothing of any wave may still be on its way there.

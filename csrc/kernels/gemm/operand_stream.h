@@ -68,7 +68,7 @@ struct OperandStream {
         if constexpr (item < commit_items)
             loads[0].template commit_item<item, set>(tile(buffer));
         else if constexpr (refilled)
-            loads[0].template issue_item<item - commit_items, set>(k_tiles.view());
+            loads[0].template issue_item<item - commit_items, set>(k_tiles.view(), tile(buffer));
     }
     // This or the other operand, which is loaded alike.
     template <class Other>

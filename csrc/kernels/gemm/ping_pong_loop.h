@@ -13,12 +13,12 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
     using Base::direct, Base::alternate, Base::buffers, Base::steps, Base::height, Base::width,
         Base::operand_bytes;
     using Base::lds, Base::in_flight, Base::sums, Base::row, Base::col, Base::a_tile, Base::b_tile;
-    using typename Base::A, typename Base::B, typename Base::Accumulator;
+    using typename Base::A, typename Base::B;
     static_assert(config.threads() == 512, "ping-pong is a schedule of eight waves");
     static_assert(!direct || A::Loads::loads_per_wave == B::Loads::loads_per_wave);
 
     // Phase 0 reads the first half of A, 1 the second half of B, 2 the second half of A, 3 the first half of B of the
-    // next tile, which leaves no phase more reads than products hide. A half is refilled after the phase that read it.
+    // next tile, so that no phase has more reads than its products cover. A half is refilled after the phase that read it.
     // Direct loads: phases 0 and 1 load the halves of one operand for the next tile, 2 and 3 those of the other for the
     // one after it. Through registers a half's load begins one phase after its registers were written to LDS (for the
     // second half of A two), so that only three halves occupy registers; the compiler counts these loads.
@@ -80,14 +80,11 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
         constexpr int products = height * width * steps;  // of a phase, a band of rows by a band of columns
         ping_pong<0, phases, choose<direct, DirectLoads, loads_to_registers>>(
             work<every_slot{0, phases, products}>([&](auto product) KITTENS_INLINE {
-                constexpr int band_row = product.value / products / 2,
-                              band_col = product.value / products % 2,
+                constexpr int phase = product.value / products,
                               k = product.value % products / (height * width),
                               i = product.value / width % height, j = product.value % width;
-                auto& sum = sums[band_row][band_col].tiles[i][j];
-                sum = multiply_base<row_l, typename Accumulator::shape>(
-                    A::template fragment<i, k>(a_registers),
-                    B::template fragment<j, k>(b_registers[band_col]), sum);
+                this->template multiply<i, j, k, k == 0>(sums[phase / 2][phase % 2], a_registers,
+                                                         b_registers[phase % 2]);
             }),
             work<every_slot{0, phases}>([&](auto phase) KITTENS_INLINE {
                 if constexpr (phase.value == 0) read_a(buffer, 0);
@@ -96,7 +93,19 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
                 if constexpr (phase.value == 3) read_b(buffers == 2 ? 1 - buffer : 0, 0);
             }),
             work<every_slot{0, phases}>([&](auto phase)
-                                            KITTENS_INLINE { refill<buffer, phase.value, steady>(); }));
+                                            KITTENS_INLINE { refill<buffer, phase.value, steady>(); }),
+            // Behind the latency of the products, which the other group's run meanwhile.
+            work<every_slot{0, Base::promotes ? phases : 0}>([&](auto phase) KITTENS_INLINE {
+                promote_band<(phase.value + phases - 1) % phases>();
+                if constexpr (phase.value == 0) this->accumulation.begin_k_tile();
+            }));
+    }
+    // Of the products of a phase.
+    template <int phase>
+    KITTENS_DEVICE void promote_band() {
+        for_each_index<height * width>([&](auto n) KITTENS_INLINE {
+            this->template promote<n.value / width, n.value % width, phase / 2, phase % 2>();
+        });
     }
 
     // As if two tiles before the first had run.
@@ -151,6 +160,7 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
                 }
             }
         });
+        if constexpr (Base::promotes) promote_band<phases - 1>();
         this->store(tile);
     }
 };

@@ -3,6 +3,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <stdexcept>
 
@@ -161,6 +162,19 @@ double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) 
     return clocks;
 }
 
+// Of each row, the one that differs in nothing but the order of its loads.
+constexpr auto twins = [] {
+    constexpr auto& rows = variants<kinds::gemm>;
+    std::array<const GemmVariant*, rows.end() - rows.begin()> result{};
+    for (const GemmVariant& row : rows)
+        for (const GemmVariant& other : rows) {
+            GemmConfig config = other.config;
+            config.load_order = row.config.load_order;
+            if (&other != &row && config == row.config) result[&row - rows.begin()] = &other;
+        }
+    return result;
+}();
+
 int64_t largest_stride_bytes(const Problem& p, const GemmConfig& config) {
     const int64_t size = size_of(config.input), row_a = p.a.leading_stride * size,
                   row_b = p.b.leading_stride * size;
@@ -273,12 +287,8 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
 
 // Is there a row that differs in nothing but the order of loads, which is the one asked for?
 bool is_other_twin(const GemmVariant& variant, const Problem& problem) {
-    if (variant.config.load_order == problem.load_order) return false;
-    GemmConfig wanted = variant.config;
-    wanted.load_order = problem.load_order;
-    for (const GemmVariant& other : variants<kinds::gemm>)
-        if (other.config == wanted && suits(other, problem)) return true;
-    return false;
+    const GemmVariant* twin = twins[&variant - variants<kinds::gemm>.begin()];
+    return twin && twin->config.load_order == problem.load_order && suits(*twin, problem);
 }
 
 Plan plan(const Problem& problem) {

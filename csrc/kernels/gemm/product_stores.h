@@ -37,7 +37,7 @@ struct ProductRows {
     }
 };
 
-// The elements of a chunk that C has, one by one.
+// The elements of a 16-byte vector that C has, one by one.
 template <class T>
 KITTENS_DEVICE void store_elements(b128 values, buffer destination, uint32_t offset, int columns_left) {
     constexpr int count = b128_bytes / sizeof(T);

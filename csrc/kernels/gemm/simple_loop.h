@@ -8,14 +8,15 @@ namespace hipkittens::gemm {
 template <GemmConfig config, class Policy>
 struct SimpleLoop : MainLoop<config, Policy, 1> {
     using Base = MainLoop<config, Policy, 1>;
-    using Base::step_k, Base::height, Base::width, Base::range, Base::in_flight, Base::sums, Base::row,
-        Base::col, Base::a_tile, Base::b_tile;
-    using typename Base::A, typename Base::B, typename Base::Accumulator;
+    using Base::step_k, Base::height, Base::width, Base::in_flight, Base::sums, Base::row, Base::col,
+        Base::a_tile, Base::b_tile;
+    using typename Base::A, typename Base::B;
     static_assert(!Base::direct && Base::buffers == 1, "loads wait in registers");
 
     using Base::Base;
 
-    KITTENS_DEVICE void multiply() {
+    KITTENS_DEVICE void k_tile() {
+        if constexpr (Base::promotes) zero(this->partial), this->accumulation.begin_k_tile();
 #pragma unroll
         for (int k = 0; k < config.tile_k; k += step_k) {
             typename Base::template RegistersA<step_k> a;
@@ -23,12 +24,12 @@ struct SimpleLoop : MainLoop<config, Policy, 1> {
             A::template read<base_tiles<0, height, 0, 1>>(a, a_tile(0), row, k);
             B::template read<base_tiles<0, width, 0, 1>>(b, b_tile(0), col, k);
             for_each_index<height * width>([&](auto n) KITTENS_INLINE {
-                constexpr int i = n.value / width, j = n.value % width;
-                auto& sum = sums[0][0].tiles[i][j];
-                sum = multiply_base<row_l, typename Accumulator::shape>(A::template fragment<i, 0>(a),
-                                                                        B::template fragment<j, 0>(b), sum);
+                this->template multiply<n.value / width, n.value % width, 0, false>(sums[0][0], a, b);
             });
         }
+        if constexpr (Base::promotes)
+            for_each_index<height * width>(
+                [&](auto n) { this->template promote<n.value / width, n.value % width>(); });
     }
     // After it every wave may read the tile whose loads were issued.
     KITTENS_DEVICE void commit() const {
@@ -47,11 +48,11 @@ struct SimpleLoop : MainLoop<config, Policy, 1> {
             in_flight.first.issue(0);
             in_flight.second.issue(0);
             this->advance_both();
-            multiply();
+            k_tile();
             barrier();
             commit();
         }
-        multiply();
+        k_tile();
         this->store(tile);
     }
 };

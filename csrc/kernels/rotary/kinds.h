@@ -19,16 +19,11 @@ struct plain : Kind<PlainConfig, PlainArguments, PlainKernel> {};
 
 }  // namespace kinds
 
-struct Variants {
-    template <class Visit>
-    static constexpr void each(const Visit& visit) {
-        using enum ElementType;
-#define ROW(kind, name, targets, ...) visit(Row<kinds::kind>{#name, Targets::targets, {__VA_ARGS__}});
+inline constexpr auto each_row = [](const auto& visit) {
+    using enum ElementType;
 #include "variants.def"
-#undef ROW
-    }
 };
 template <class Kind>
-inline constexpr auto& variants = rows_of<Kind, Variants>;
+inline constexpr auto& variants = rows_of<Kind, each_row>;
 
 }  // namespace hipkittens::rotary
