@@ -328,6 +328,15 @@ def test_importing_loads_only_ourselves_and_leaves_no_trace():
     assert run.returncode == 0, run.stderr
 
 
+def test_a_first_run_without_numpy_warns_of_nothing():
+    """As in the environment that ./run demo makes."""
+    call = "import sys; sys.modules['numpy'] = None; import hipkittens_command; sys.argv[1:] = ['info']; hipkittens_command.main()"
+    run = subprocess.run(
+        [sys.executable, "-W", "always::UserWarning", "-c", call], capture_output=True, text=True
+    )
+    assert (run.returncode, run.stderr) == (0, "") and "simulated target" in run.stdout
+
+
 def test_version_is_the_projects():
     assert f'version = "{hipkittens.__version__}"' in (ROOT / "pyproject.toml").read_text()
     assert (Path(hipkittens.__file__).parent / "py.typed").exists()
