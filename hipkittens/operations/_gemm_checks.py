@@ -171,13 +171,16 @@ def _calls(tensor):
 
 
 def _sizes(rows: Rows) -> str:
-    tiles = {
-        tuple(int(row[key]) for key in ("tile_m", "tile_n", "tile_k"))
-        for of_target in rows.values()
-        for row in of_target
-        if row["kind"] == "gemm"
-    }
-    named = ", ".join("x".join(map(str, tile)) for tile in sorted(tiles, reverse=True))
+    targets: dict[tuple[int, ...], set[str]] = {}
+    for target, of_target in rows.items():
+        for row in of_target:
+            if row["kind"] == "gemm":
+                tile = tuple(int(row[key]) for key in ("tile_m", "tile_n", "tile_k"))
+                targets.setdefault(tile, set()).add(target)
+    named = ", ".join(
+        "x".join(map(str, tile)) + ("" if len(of) == len(rows) else f" ({', '.join(sorted(of))})")
+        for tile, of in sorted(targets.items(), reverse=True)
+    )
     return f"Matrix products: any M, N and K. Tiles (M x N x K): {named}."
 
 
