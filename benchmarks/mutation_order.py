@@ -78,7 +78,8 @@ class Order:
     def _waits(self, line: Line, mutant: Mutant) -> dict[str, int]:
         waits = counts(line)
         if mutant.kind == "wait" and line.address == mutant.address:
-            if mutant.what == "deleted":  # a counter cannot pass its largest value: issue waits there (section 4.4)
+            # A counter cannot pass its largest value: issue waits there (section 4.4).
+            if mutant.what == "deleted":
                 return {counter: COUNTER_LIMITS[counter] for counter in waits}
             for counter, count in mutant.relaxed:
                 waits[counter] = count + 1
