@@ -6,12 +6,17 @@
 
 A mutant is one change in the machine code, among the instructions that a small problem executes: a wait deleted, or
 weakened by one; a barrier deleted; an s_nop deleted; two memory instructions swapped across a barrier; one bit of a
-constant in the computation of an address flipped; an offset shifted by one element. It is found if the simulator faults,
-a checker reports something, or a result differs, in one of three orders of the waves. Of those that are not found, the
-ones that mutation_proof.py proves equal to the kernel count as equivalent; the rest is missed, and listed.
+constant in the computation of an address flipped; an offset shifted by one element. It is run in three orders of the waves.
+
+* found: the simulator faults or a checker reports something.
+* found by its bits: neither, but a result differs from that of the kernel as shipped. A user has no such result to compare with.
+* equivalent: mutation_proof.py proves from the code that it does what the kernel does.
+* equivalent on this problem: nothing was noticed, and what one run recorded shows that nothing could be. Another problem may.
+* missed: the rest, which is listed.
 
 --kernel takes names without `hipkittens_` and the target, or patterns such as `attention_*`; by default one kernel of
-each kind. --all takes every kernel of the packs. Exit code 1 when something is missed.
+each kind that the packs have, 20 mutants of each. --all takes every kernel, --sample 0 every mutant. Exit code 1 when something
+is missed.
 """
 
 from __future__ import annotations
@@ -23,24 +28,30 @@ import multiprocessing
 import random
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from mutation_code import KINDS, Mutant, Mutations, mutated
 from mutation_problems import argument, kernels
-from mutation_proof import proof
+from mutation_proof import ALWAYS, ON_THIS_PROBLEM, proof
 from mutation_run import Subject, capture
 
-from hipkittens import _installation
+from hipkittens import _disassembly, _installation
 from hipkittens._representative import trial
 
 TARGETS = _installation.TARGETS
-USUAL = (
-    "gemm_nt_bf16_256x256x64", "attention_forward_bf16_d128_interleaved*", "attention_backward_delta_bf16",
-    "attention_backward_[!d]*_bf16_d128", "norm_forward_bf16_2048",
-    "norm_backward_bf16_2048", "rotary_bf16",
-)  # fmt: skip
+
+
+def usual(target: str) -> list[str]:
+    """One kernel of each kind of each operation: the one with the most code, where several have the same the first."""
+    pack, largest = _installation.pack(target), {}
+    for name, kernel in kernels(target).items():
+        size = sum(len(text) for _, text in _disassembly.code(pack.image(pack.entry(kernel.symbol))))
+        known = largest.get((kernel.folder, kernel.kind))
+        if known is None or size > known[0]:
+            largest[kernel.folder, kernel.kind] = size, name
+    return [name for _, name in largest.values()]
 
 
 def chosen(target: str, patterns: Sequence[str]) -> list[str]:
@@ -66,27 +77,30 @@ def subject(target: str, name: str) -> Subject:
 def measure(
     target: str, name: str, kinds: Sequence[str] = KINDS, sample: int = 0, seed: int = 0
 ) -> dict[str, Any]:
-    """The row of a kernel. sample: so many of its mutants, drawn by the seed."""
+    """The row of a kernel. sample: so many of its mutants, drawn by the seed and the kernel's name."""
     shipped, problem = subject(target, name), trial(kernels(target)[name])
     mutations = Mutations(target, shipped.image, shipped.executed)
     mutants = list(mutations.of(kinds))
     if sample:
-        mutants = random.Random(seed).sample(mutants, min(sample, len(mutants)))
+        mutants = random.Random(f"{seed} {target} {name}").sample(mutants, min(sample, len(mutants)))
     found: Counter[str] = Counter()
     equivalent, missed = [], []
     for mutant in mutants:
         who = shipped.noticed(mutated(shipped.image, mutant))
         if who:
             found[who] += 1
-        elif reason := proof(mutant, mutations, shipped):
-            equivalent.append(describe(mutant) | {"proof": reason})
+        elif proved := proof(mutant, mutations, shipped):
+            equivalent.append(describe(mutant) | {"proof": proved.reason, "holds": proved.holds})
         else:
             missed.append(describe(mutant))
+    holds = Counter(mutant["holds"] for mutant in equivalent)
     return {
         "kernel": name, "target": target, "problem": problem.title, "workgroups": problem.workgroups,
-        "mutants": len(mutants), "found": found.total(), "equivalent": len(equivalent), "missed": len(missed),
+        "mutants": len(mutants), "found": found.total() - found["result"], "found_by_bits": found["result"],
+        "equivalent": holds[ALWAYS], "equivalent_on_this_problem": holds[ON_THIS_PROBLEM], "missed": len(missed),
         "kinds": dict(Counter(mutant.kind for mutant in mutants)), "found_by": dict(found),
         "equivalent_mutants": equivalent, "missed_mutants": missed,
+        "drawn": [mutant.address for mutant in mutants],
     }  # fmt: skip
 
 
@@ -98,24 +112,43 @@ def _measure(task: tuple) -> dict[str, Any]:
     return measure(*task)
 
 
-def score(rows: Sequence[dict[str, Any]]) -> float:
-    """Percent found of those not proved equivalent."""
-    judged = sum(row["mutants"] - row["equivalent"] for row in rows)
-    return 100 * sum(row["found"] for row in rows) / judged if judged else 100.0
+NUMBERS = {
+    "mutants": "mutants", "found": "found", "found_by_bits": "found by their bits", "equivalent": "equivalent",
+    "equivalent_on_this_problem": "equivalent on this problem", "missed": "missed",
+}  # fmt: skip
+
+
+def percent(some: int, of: int) -> float:
+    return 100 * some / of if of else 100.0
+
+
+def scores(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Percent found of the mutants that are not equivalent, in the kindest way of counting first."""
+    total = {key: sum(row[key] for row in rows) for key in NUMBERS}
+    judged = total["mutants"] - total["equivalent"]
+    found = total["found"] + total["found_by_bits"]
+    return {
+        "with bits, of those that this problem can show": percent(
+            found, judged - total["equivalent_on_this_problem"]
+        ),
+        "with bits, of all": percent(found, judged),
+        "without bits, of all": percent(total["found"], judged),
+    }
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     lines = [
-        "| kernel | target | mutants | found | equivalent | missed | found of the rest |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| kernel | target | " + " | ".join(NUMBERS.values()) + " | found, with and without bits |",
+        "| --- | --- |" + " ---: |" * (len(NUMBERS) + 1),
     ]
-    for row in rows:
-        numbers = " | ".join(str(row[key]) for key in ("mutants", "found", "equivalent", "missed"))
-        lines.append(f"| {row['kernel']} | {row['target']} | {numbers} | {score([row]):.1f} % |")
-    sums = " | ".join(
-        str(sum(row[key] for row in rows)) for key in ("mutants", "found", "equivalent", "missed")
-    )
-    return "\n".join([*lines, f"| all of these | | {sums} | {score(rows):.1f} % |"])
+
+    def line(name, target, members):
+        numbers = " | ".join(str(sum(row[key] for row in members)) for key in NUMBERS)
+        _, with_bits, without = scores(members).values()
+        return f"| {name} | {target} | {numbers} | {with_bits:.1f} %, {without:.1f} % |"
+
+    lines += [line(row["kernel"], row["target"], [row]) for row in rows]
+    return "\n".join([*lines, line("all of these", "", rows)])
 
 
 def page(rows: Sequence[dict[str, Any]], arguments: Sequence[str]) -> str:
@@ -124,15 +157,32 @@ def page(rows: Sequence[dict[str, Any]], arguments: Sequence[str]) -> str:
     who = Counter()
     for row in rows:
         who.update(row["found_by"])
+    by_kind = defaultdict(Counter)
+    for row in rows:
+        for kind, count in row["kinds"].items():
+            by_kind[kind]["mutants"] += count
+        for mutant in row["missed_mutants"]:
+            by_kind[mutant["kind"]]["missed"] += 1
+        for mutant in row["equivalent_mutants"]:
+            by_kind[mutant["kind"]][mutant["holds"]] += 1
     lines = [
         "# Mutation score", "",
-        f"Made by `{command}`. What a mutant is, and when one is found: `benchmarks/mutation.py`.",
-        f"These {len(rows)} kernels were run, and no others.", "", table(rows), "",
-        "Who found them first: " + ", ".join(f"{name} {count}" for name, count in who.most_common()) + ".", "",
-        "Most of the equivalent barriers keep one half of the waves in arithmetic while the other half is in memory: they cost",
-        "speed when they are gone, and order nothing. Their proof is a replay of a recorded run (`benchmarks/mutation_order.py`),",
-        "which shares no code with racecheck; `tests/test_mutation.py` holds the two to the same answer.", "",
-        "## Problems", "",
+        f"Made by `{command}`. What a mutant is, and what the columns count: `benchmarks/mutation.py`.",
+        f"These {len(rows)} kernels were run, and no others; each kernel draws its sample with a seed of its own.", "",
+        *(f"* {value:.1f} % found {name}" for name, value in scores(rows).items()), "",
+        "\"Bits\" is the comparison with the result of the kernel as shipped; what is found without it, a fault or a checker reports.",
+        "\"Equivalent\" is proved from the code. \"Equivalent on this problem\" is not: one run of one small problem gave the mistake no",
+        "chance to show, and the second line counts it as not found.", "",
+        "Who reported them: " + ", ".join(f"{name} {count}" for name, count in who.most_common()) + ".", "",
+        "| kind | mutants | equivalent | equivalent on this problem | missed |", "| --- | ---: | ---: | ---: | ---: |",
+        *(
+            f"| {kind} | {n['mutants']} | {n[ALWAYS]} | {n[ON_THIS_PROBLEM]} | {n['missed']} |"
+            for kind, n in by_kind.items()
+        ), "",
+        "Most of the barriers that are equivalent on this problem keep one half of the waves in arithmetic while the other half is in",
+        "memory: they cost speed when they are gone. That they order nothing is a replay of a recorded run",
+        "(`benchmarks/mutation_order.py`), which shares no code with racecheck; `tests/test_mutation.py` holds the two to the same answer.",
+        "", "## Kernels", "", table(rows), "", "## Problems", "",
     ]  # fmt: skip
     lines += [
         f"- {row['kernel']} on {row['target']}: {row['problem']}, at most {row['workgroups']} workgroups"
@@ -146,27 +196,33 @@ def page(rows: Sequence[dict[str, Any]], arguments: Sequence[str]) -> str:
             lines.append(
                 f"- {mutant['kind']}, text+{mutant['address']:#x}, `{mutant['instruction']}` {mutant['change']}"
             )
-    lines += ["", "## Proved equivalent", "", "| kind | mutants | proof |", "| --- | ---: | --- |"]
-    proofs: Counter[tuple[str, str]] = Counter()
+    lines += ["", "## Equivalent", "", "| kind | mutants | holds | proof |", "| --- | ---: | --- | --- |"]
+    proofs: Counter[tuple[str, str, str]] = Counter()
     for row in rows:
         # What was counted in the run is the kernel's; the rest of the sentence is the proof.
         proofs.update(
-            (mutant["kind"], re.sub(r"((vm|lgkm)cnt) \d+", r"\1 of that many", mutant["proof"]))
+            (
+                mutant["kind"],
+                mutant["holds"],
+                re.sub(r"((vm|lgkm)cnt) \d+", r"\1 of that many", mutant["proof"]),
+            )
             for mutant in row["equivalent_mutants"]
         )
-    lines += [f"| {kind} | {count} | {reason} |" for (kind, reason), count in proofs.most_common()]
+    lines += [
+        f"| {kind} | {count} | {holds} | {reason} |" for (kind, holds, reason), count in proofs.most_common()
+    ]
     return "\n".join(lines)
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--kernel", nargs="+", default=list(USUAL), metavar="NAME")
+    parser.add_argument("--kernel", nargs="+", metavar="NAME", help="default: one of each kind")
     parser.add_argument("--all", action="store_true", help="every kernel of the packs")
     parser.add_argument("--target", choices=TARGETS)
     parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS))
     parser.add_argument("--jobs", type=int, default=1, help="kernels that are tried side by side")
     parser.add_argument(
-        "--sample", type=int, default=0, help="so many mutants of each kernel, instead of all"
+        "--sample", type=int, default=20, help="so many mutants of each kernel; 0: all of them"
     )
     parser.add_argument("--seed", type=int, default=0, help="which ones --sample takes")
     parser.add_argument("--json", action="store_true")
@@ -175,7 +231,7 @@ def main(arguments: Sequence[str]) -> int:
     tasks = [
         (target, name, options.kind, options.sample, options.seed)
         for target in ([options.target] if options.target else TARGETS)
-        for name in chosen(target, ["*"] if options.all else options.kernel)
+        for name in chosen(target, ["*"] if options.all else options.kernel or usual(target))
     ]
     if options.jobs > 1:
         with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=4) as pool:
@@ -191,6 +247,8 @@ def main(arguments: Sequence[str]) -> int:
         print(page(rows, [argument for argument in arguments if argument != "--markdown"]))
     else:
         print(table(rows))
+        for name, value in scores(rows).items():
+            print(f"{value:.1f} % found {name}")
         for row in rows:
             for mutant in row["missed_mutants"]:
                 place = f"{row['kernel']} {row['target']} text+{mutant['address']:#x}"

@@ -17,7 +17,7 @@ from hipkittens import _disassembly, _simulator
 
 KINDS = ("wait", "barrier", "nop", "swap", "swizzle", "offset")
 _S_NOP_0 = struct.pack("<I", 0xBF800000)
-_ALL_ONES = {"vmcnt": 63, "lgkmcnt": 15}
+COUNTER_LIMITS = {"vmcnt": 63, "lgkmcnt": 15}
 _CONSTANT_USERS = ("v_xor_b32", "v_and_b32", "v_or_b32", "v_lshlrev_b32", "v_lshrrev_b32", "v_lshl_or_b32",
                    "v_and_or_b32", "v_lshl_add_u32", "v_add_lshl_u32", "v_xad_u32", "v_bfe_u32", "v_bitop3_b32")  # fmt: skip
 _ELEMENT_BYTES = {"byte": 1, "ubyte": 1, "sbyte": 1, "b8": 1, "u8": 1, "i8": 1, "short": 2, "ushort": 2, "sshort": 2,
@@ -98,7 +98,7 @@ def counts(line: Line) -> dict[str, int]:
 
 
 def _wait_code(waits: dict[str, int]) -> bytes:
-    vm, lgkm = (waits.get(name, full) for name, full in _ALL_ONES.items())
+    vm, lgkm = (waits.get(name, full) for name, full in COUNTER_LIMITS.items())
     return struct.pack("<I", 0xBF8C0000 | (vm & 15) | 7 << 4 | lgkm << 8 | (vm >> 4) << 14)
 
 

@@ -15,7 +15,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
-from mutation_code import Line, Mutant, Mutations, counts
+from mutation_code import COUNTER_LIMITS, Line, Mutant, Mutations, counts
 from mutation_registers import registers
 
 _BARRIER, _WAIT, _VECTOR_MEMORY, _TO_LDS, _LDS = range(5)
@@ -78,8 +78,9 @@ class Order:
     def _waits(self, line: Line, mutant: Mutant) -> dict[str, int]:
         waits = counts(line)
         if mutant.kind == "wait" and line.address == mutant.address:
+            # A counter cannot pass its largest value: issue waits there (section 4.4).
             if mutant.what == "deleted":
-                return {}
+                return {counter: COUNTER_LIMITS[counter] for counter in waits}
             for counter, count in mutant.relaxed:
                 waits[counter] = count + 1
         return waits

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Mechanical proofs that a mutant does what the kernel does. Each looks at the code and at what a run recorded, never at
-what a checker says."""
+what a checker says.
+
+A proof from the code alone holds for every problem. One from what a run recorded holds for this problem, in the order of waves
+that was recorded: such a mutant may be a mistake that another problem would show.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from mutation_code import Line, Mutant, Mutations
 from mutation_order import Order
@@ -16,17 +21,29 @@ _HAZARD_WINDOW = 19
 _TRANSCENDENTAL = ("v_exp", "v_log", "v_rcp", "v_rsq", "v_sqrt", "v_sin", "v_cos")
 
 
-def proof(mutant: Mutant, mutations: Mutations, subject: Subject) -> str | None:
-    """Why the mutant is equivalent, or None."""
-    if mutant.kind == "wait":
-        return _idle_wait(mutant, subject) or _orders_nothing(mutant, mutations, subject)
-    if mutant.kind == "barrier":
-        return _orders_nothing(mutant, mutations, subject)
-    if mutant.kind == "nop":
-        return _nothing_to_wait_for(mutant, mutations)
-    if mutant.kind == "swizzle":
-        return _sign_of_the_lane(mutant, mutations)
-    return None
+ALWAYS, ON_THIS_PROBLEM = "always", "on this problem"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Why a mutant is equivalent, and whether always or only on the problem that was run."""
+
+    reason: str
+    holds: str
+
+
+def proof(mutant: Mutant, mutations: Mutations, subject: Subject) -> Proof | None:
+    """Of the mutant's equivalence; None without one."""
+    if mutant.kind in ("wait", "barrier"):
+        reason = _idle_wait(mutant, subject) if mutant.kind == "wait" else None
+        reason, holds = reason or _orders_nothing(mutant, mutations, subject), ON_THIS_PROBLEM
+    elif mutant.kind == "nop":
+        reason, holds = _nothing_to_wait_for(mutant, mutations), ALWAYS
+    elif mutant.kind == "swizzle":
+        reason, holds = _sign_of_the_lane(mutant, mutations), ALWAYS
+    else:
+        return None
+    return None if reason is None else Proof(reason, holds)
 
 
 def _idle_wait(mutant: Mutant, subject: Subject) -> str | None:

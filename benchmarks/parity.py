@@ -2,20 +2,24 @@
 # SPDX-License-Identifier: MIT
 """Accuracy of our kernels beside PyTorch's own, both against float64, over many shapes, layouts and dtypes.
 
-    python benchmarks/parity.py --against pytorch [--op matmul] [--target gfx950] [--json]
+    python benchmarks/parity.py --against pytorch [--op matmul] [--target gfx950] [--arithmetic exact] [--json]
     python benchmarks/parity.py --op attention --random 500 [--seed 7] [--save-regressions tests/regressions]
     python benchmarks/parity.py --replay tests/regressions/attention-gfx942-12.json
 
 The cases of an operation are a covering array: every two values of any two of its properties meet in one of them. Each
 runs with the simulator's checks on: results and registers hold NaN until they are written. Outputs and every gradient
-are held to the bar of hipkittens/_accuracy.py, in the largest error and in the RMS; products of integers to the bit.
-The rows also hold the largest relative error of a row of the result, and the bias: the mean error in the direction of
-the reference, over its mean size. Exit code 1 when a case misses the bar.
+are held to the bar of hipkittens/_accuracy.py, in the largest error and in the RMS, both beside the one baseline that the row
+names; products of integers to the bit. The rows also hold the largest relative error of a row of the result, and the bias: the
+mean error in the direction of the reference, over its mean size. Exit code 1 when a case misses the bar.
+
+A case whose only fault is one large error, of less than twice the bar, is computed again from eight draws of values, the first
+among them; the mean of their largest errors is judged. Its rows say so (`redrawn`) and keep the ratios of the first draw; the tables count them.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import json
 import random
@@ -27,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import parity_problem
-from parity_operation import TARGETS, Case, Operation, compare_case
+from parity_operation import ARITHMETIC, TARGETS, Case, Operation, compare_case
 
 from hipkittens import operations
 from hipkittens._accuracy import BAR
@@ -49,24 +53,32 @@ OPERATIONS = {
 }
 
 
+REDRAWS = 8
+
+
 def run(case: Case) -> list[dict[str, Any]]:
     """The rows of a case; a case that raises is one row with an infinite ratio.
 
-    The largest error of one draw of values can be one row's: where nothing else is over the bar, by less than twice as much,
-    eight draws are compared as one.
+    Each has `redrawn`, and `first_max` and `first_rms`, the ratios of the first draw. All rows of a case are redrawn or none.
     """
     operation = OPERATIONS[case.operation]
     try:
-        rows = compare_case(operation, case)
+        rows = first = compare_case(operation, case)
         over = [row for row in rows if not ratio(row) <= BAR]
-        if over and all(row["ratio_rms"] <= BAR and row["ratio_max"] < 2 * BAR for row in over):
-            rows = compare_case(operation, case, draws=8)
-        return rows
+        redrawn = bool(over) and all(row["ratio_rms"] <= BAR and row["ratio_max"] < 2 * BAR for row in over)
+        if redrawn:
+            rows = compare_case(operation, case, draws=REDRAWS)
+        return [
+            row | {"redrawn": redrawn, "first_max": before["ratio_max"], "first_rms": before["ratio_rms"]}
+            for row, before in zip(rows, first, strict=True)
+        ]
     except Exception:
+        infinite = float("inf")
         return [
             {
-                "op": case.operation, "target": case.target, "case": str(case), "ratio_max": float("inf"),
-                "ratio_rms": float("inf"), "ratio_to_better": float("inf"), "error": traceback.format_exc(),
+                "op": case.operation, "target": case.target, "case": str(case), "baseline": "none: the case raised",
+                "ratio_max": infinite, "ratio_rms": infinite, "redrawn": False, "first_max": infinite, "first_rms": infinite,
+                "error": traceback.format_exc(),
             }
         ]  # fmt: skip
 
@@ -75,12 +87,16 @@ def ratio(row: dict[str, Any]) -> float:
     return max(row["ratio_max"], row["ratio_rms"])
 
 
-def misses(cases: Iterable[Case], save_to: Path | None = None) -> list[dict[str, Any]]:
-    """The rows over the bar; their cases are saved when there is a directory for them."""
+def over_the_bar(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if not ratio(row) <= BAR]
+
+
+def run_all(cases: Iterable[Case], save_to: Path | None = None) -> list[dict[str, Any]]:
+    """The rows of all of them; cases with a row over the bar are saved when there is a directory for them."""
     found = []
     for case in cases:
-        rows = [row for row in run(case) if not ratio(row) <= BAR]
-        if rows and save_to is not None:
+        rows = run(case)
+        if save_to is not None and over_the_bar(rows):
             save(case, save_to)
         found += rows
     return found
@@ -94,21 +110,54 @@ def save(case: Case, directory: Path) -> Path:
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Per result and target: how many, the worst ratio, and whose errors they were."""
+    """Per result, target and baseline: how many, how many of them were drawn again, and the worst ratios.
+
+    worst_first is of first draws alone.
+    """
     groups = defaultdict(list)
     for row in rows:
-        groups[row["op"], row["target"]].append(row)
+        groups[row["op"], row["target"], row["baseline"]].append(row)
     return [
         {
             "op": op,
             "target": target,
+            "baseline": baseline,
             "cases": len(members),
+            "redrawn": sum(row["redrawn"] for row in members),
             "worst_max": max(row["ratio_max"] for row in members),
             "worst_rms": max(row["ratio_rms"] for row in members),
-            "worst_to_better": max(row["ratio_to_better"] for row in members),
+            "worst_first": max(max(row["first_max"], row["first_rms"]) for row in members),
         }
-        for (op, target), members in groups.items()
+        for (op, target, baseline), members in groups.items()
     ]
+
+
+def page(cases: int, rows: list[dict[str, Any]]) -> str:
+    """docs/parity.md."""
+    again = [row for row in rows if row["redrawn"]]
+    first = max((max(row["first_max"], row["first_rms"]) for row in again), default=0.0)
+    lines = [
+        "# Accuracy beside PyTorch", "",
+        "Made by `python benchmarks/parity.py --markdown`. In the simulator; nothing of this has run on a GPU.", "",
+        "Every result, outputs and each gradient, is compared with float64 from the same rounded inputs. Its largest error and the RMS of",
+        f"its errors are each held to {BAR:g} times those of *one* baseline, the one named here, plus one float32 rounding (2^-24) of the",
+        "largest sum of absolute values that an element is made of, and for float16 its smallest step (2^-24). What `no error` names is",
+        "equal to the correctly rounded result, bit for bit. Cases are covering arrays: every two values of any two properties (shape,",
+        "dtype, layout, strides, options, kind of values) meet in one of them. Results of fewer than 128 elements are computed from up to",
+        "16 draws of values and judged as one. Sums have the host's order; float32 products, and all of it under `-m slow`, that of the",
+        "matrix cores (`exact`).", "",
+        f"{cases:,} cases, {len(rows):,} results; the worst ratio is {max(map(ratio, rows)):.2f}. {len(again)} results, of cases that missed",
+        f"the bar by one large error of less than twice it, were judged by the mean of the largest errors of {REDRAWS} draws of values; the worst",
+        f"ratio of a first draw was {first:.2f}.", "",
+        "| result | target | results | worst, largest error | worst, RMS | drawn again | worst first draw | baseline |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]  # fmt: skip
+    lines += [
+        f"| `{row['op']}` | {row['target']} | {row['cases']} | {row['worst_max']:.2f} | {row['worst_rms']:.2f} | {row['redrawn']} | "
+        f"{row['worst_first']:.2f} | {row['baseline']} |"
+        for row in summary(rows)
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def chosen_cases(arguments: argparse.Namespace) -> list[Case]:
@@ -116,13 +165,13 @@ def chosen_cases(arguments: argparse.Namespace) -> list[Case]:
         return [Case.from_json(path.read_text()) for path in arguments.replay]
     targets = (arguments.target,) if arguments.target else TARGETS
     operations = [OPERATIONS[name] for name in (arguments.op or OPERATIONS)]
-    if not arguments.random:
-        return [case for operation in operations for case in operation.cases(targets)]
-    seed = random.randrange(1 << 30) if arguments.seed is None else arguments.seed
-    print(f"seed {seed}", file=sys.stderr)
-    return [
-        case for operation in operations for case in operation.random_cases(arguments.random, seed, targets)
-    ]
+    if arguments.random:
+        seed = random.randrange(1 << 30) if arguments.seed is None else arguments.seed
+        print(f"seed {seed}", file=sys.stderr)
+        drawn = (operation.random_cases(arguments.random, seed, targets) for operation in operations)
+    else:
+        drawn = (operation.cases(targets) for operation in operations)
+    return [dataclasses.replace(case, arithmetic=arguments.arithmetic) for cases in drawn for case in cases]
 
 
 def main() -> int:
@@ -130,6 +179,9 @@ def main() -> int:
     parser.add_argument("--against", choices=["pytorch", "aiter"], default="pytorch")
     parser.add_argument("--op", choices=OPERATIONS, action="append", help="default: all of them")
     parser.add_argument("--target", choices=TARGETS, help="default: both")
+    parser.add_argument(
+        "--arithmetic", choices=ARITHMETIC, default="fast", help="of the simulated matrix cores"
+    )
     parser.add_argument(
         "--random", type=int, metavar="COUNT", help="random cases instead of the covering array"
     )
@@ -139,6 +191,7 @@ def main() -> int:
         "--save-regressions", type=Path, metavar="DIRECTORY", help="keep failing cases as JSON"
     )
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--markdown", action="store_true", help="the page docs/parity.md")
     arguments = parser.parse_args()
     if arguments.against == "aiter":
         import parity_aiter  # beside this file; it needs AITER's wheel
@@ -149,31 +202,37 @@ def main() -> int:
     for number, case in enumerate(cases):
         found = run(case)
         rows += found
-        if arguments.save_regressions and any(not ratio(row) <= BAR for row in found):
+        if arguments.save_regressions and over_the_bar(found):
             print(f"saved {save(case, arguments.save_regressions)}", file=sys.stderr)
         if sys.stderr.isatty():
             print(f"\r{number + 1}/{len(cases)}", end="", file=sys.stderr, flush=True)
-    worst = max(map(ratio, rows))
-    if arguments.json:
-        json.dump(
-            {"cases": len(cases), "worst": worst, "summary": summary(rows), "rows": rows},
-            sys.stdout,
-            indent=1,
-        )
+    worst, worst_first = max(map(ratio, rows)), max(max(row["first_max"], row["first_rms"]) for row in rows)
+    redrawn = sum(row["redrawn"] for row in rows)
+    if arguments.markdown:
+        print(page(len(cases), rows), end="")
+    elif arguments.json:
+        found = {
+            "cases": len(cases), "worst": worst, "redrawn": redrawn, "results": len(rows),
+            "worst_first": worst_first, "summary": summary(rows), "rows": rows,
+        }  # fmt: skip
+        json.dump(found, sys.stdout, indent=1)
         print()
     else:
         for row in sorted(rows, key=ratio, reverse=True)[:10]:
+            again = f"  (first draw {row['first_max']:.2f})" if row["redrawn"] else ""
             print(
-                f"{row['op']:<18} {row['target']}  max {row['ratio_max']:5.2f}  rms {row['ratio_rms']:5.2f}  {row['case']}"
+                f"{row['op']:<18} {row['target']}  max {row['ratio_max']:5.2f}  rms {row['ratio_rms']:5.2f}{again}  {row['case']}"
             )
             print(row.get("error", ""), end="")
         for group in summary(rows):
             print(
-                f"{group['op']:<24} {group['target']} {group['cases']:5d} cases  worst max {group['worst_max']:5.2f}  "
-                f"rms {group['worst_rms']:5.2f}  (to the better order {group['worst_to_better']:.2f})"
+                f"{group['op']:<24} {group['target']} {group['cases']:5d} results  worst max {group['worst_max']:5.2f}  "
+                f"rms {group['worst_rms']:5.2f}  {group['redrawn']:3d} redrawn, worst first draw "
+                f"{group['worst_first']:5.2f}  beside {group['baseline']}"
             )
         print(
-            f"{len(cases)} cases, {len(rows)} results; worst ratio of our error to PyTorch's: {worst:.2f} (bar {BAR})"
+            f"{len(cases)} cases, {len(rows)} results; worst ratio of our error to the baseline's: {worst:.2f} (bar {BAR}); "
+            f"{redrawn} results drawn again, the worst first draw was {worst_first:.2f}"
         )
     return int(not worst <= BAR)
 

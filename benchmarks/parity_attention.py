@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
-from parity_operation import DTYPES, Operation, Result, dense_leaf, leaf, with_gaps
+from parity_operation import DTYPES, Operation, Result, dense_leaf, leaf, simulated, with_gaps
 
 import hipkittens
 
@@ -19,6 +18,7 @@ VALUES = ("normal", "large", "growing", "late", "mean")
 STORAGE = ("dense", "swapped", "gap", "odd", "packed", "loose", "expanded")
 WINDOWS = ((-1, -1), (20, -1), (40, 9), (0, 0), (-1, 3))
 SCALES = (None, -0.3, 0.0, 2.0, 1e-3)
+BASELINE = "PyTorch with float32 scores and softmax; P, dS and results rounded to the inputs' dtype"
 
 
 def hidden(n_q: int, n_k: int, causal: bool, window: tuple[int, int]) -> torch.Tensor:
@@ -34,32 +34,16 @@ def hidden(n_q: int, n_k: int, causal: bool, window: tuple[int, int]) -> torch.T
     return mask
 
 
-def steps(q, k, v, scale, mask, scale_first=False):
+def steps(q, k, v, scale, mask):
     """Attention written out in the dtype of its inputs; and the LSE, which is -inf for queries that see nothing."""
     group = q.shape[2] // k.shape[2]
     q, k, v = q.transpose(1, 2), *(t.repeat_interleave(group, dim=2).transpose(1, 2) for t in (k, v))
-    scores = (q * scale) @ k.mT if scale_first else (q @ k.mT) * scale
+    scores = (q @ k.mT) * scale
     dead = mask.all(-1, keepdim=True)
     scores = scores.masked_fill(mask & ~dead, float("-inf"))
     weights = torch.softmax(scores, dim=-1).masked_fill(dead, 0)
     lse = scores.logsumexp(-1).masked_fill(dead.squeeze(-1), float("-inf"))
     return (weights @ v).transpose(1, 2), lse
-
-
-def lse_in_parts(q, k, scale, mask):
-    """The LSE with scores summed as matrix cores sum them, 16 features at a time."""
-    group = q.shape[2] // k.shape[2]
-    q, k = q.transpose(1, 2), k.repeat_interleave(group, dim=2).transpose(1, 2)
-    scores = sum(one @ other.mT for one, other in zip(q.split(16, -1), k.split(16, -1), strict=True)) * scale
-    return scores.masked_fill(mask, float("-inf")).logsumexp(-1)
-
-
-def fused(q, k, v, scale, mask):
-    """PyTorch's own fused attention."""
-    q, k, v = (value.transpose(1, 2) for value in (q, k, v))
-    dead = mask.all(-1, keepdim=True)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=~mask | dead, scale=scale, enable_gqa=True)
-    return out.transpose(1, 2).masked_fill(dead[:, None], 0), None
 
 
 def exact_operands(q, k, v, grad_out) -> tuple[torch.Tensor, ...]:
@@ -76,36 +60,51 @@ def exact_weights(q, k, scale, mask) -> torch.Tensor:
     return torch.softmax(scores, -1).masked_fill(dead, 0)
 
 
-def from_rounded_output(q, k, v, grad_out, grad_lse, scale, mask) -> tuple[torch.Tensor, ...]:
-    """Gradients of q, k and v as flash-attention defines them: from rowsum(dO O) of an output that has been rounded.
+def in_mixed_precision(q, k, v, grad_out, grad_lse, scale, mask) -> tuple[torch.Tensor, ...]:
+    """out, dq, dk, dv and the LSE as PyTorch gives them with float32 scores and softmax, whose operands have the inputs' dtype.
 
-    PyTorch's fused attention on GPUs does so, and ours; its CPU kernel does not. All else is exact here, so that this is the
-    least error of any such kernel. It shows where values are far from zero and one key has much of the weight.
+    Rounded to it are P = softmax(S), dS, the output and the gradients, and delta = rowsum(dO O) is of the rounded output:
+    FlashAttention-2's formulas (Dao 2023), as PyTorch's fused attention on GPUs has them. Sums are float32.
     """
-    group, dtype = q.shape[2] // k.shape[2], q.dtype
-    q, k, v, grad_out = exact_operands(q, k, v, grad_out)
-    p = exact_weights(q, k, scale, mask)
-    delta = (grad_out * (p @ v).to(dtype).double()).sum(-1, keepdim=True)
+    dtype, group = q.dtype, q.shape[2] // k.shape[2]
+    if not mask.numel():  # no key, or no query
+        nothing = q.new_full((q.shape[0], q.shape[2], q.shape[1]), float("-inf"), dtype=torch.float32)
+        return *(torch.zeros_like(t) for t in (q, q, k, v)), nothing
+    q, k, v, grad_out = (t.float().transpose(1, 2) for t in (q, k, v, grad_out))
+    k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
+
+    def rounded(value):
+        return value.to(dtype).float()
+
+    # Scores as matrix cores sum them, 16 features at a time.
+    scores = sum(one @ other.mT for one, other in zip(q.split(16, -1), k.split(16, -1), strict=True)) * scale
+    scores = scores.masked_fill(mask, float("-inf"))
+    lse = scores.logsumexp(-1)
+    p = torch.softmax(scores, -1).masked_fill(mask.all(-1, keepdim=True), 0)
+    out = rounded(rounded(p) @ v)
+    delta = (grad_out * out).sum(-1, keepdim=True)
     if grad_lse is not None:
-        delta = delta - grad_lse.double()[..., None]
-    ds = p * (grad_out @ v.mT - delta) * scale
-    gradients = [
-        ds @ k,
-        *(t.unflatten(1, (-1, group)).sum(2) for t in (ds.mT @ q, p.mT @ grad_out)),
-    ]
-    return tuple(gradient.transpose(1, 2).to(dtype) for gradient in gradients)
+        delta = delta - grad_lse[..., None]
+    ds = rounded(p * (grad_out @ v.mT - delta))
+    of_heads = (t.unflatten(1, (-1, group)).sum(2) for t in (ds.mT @ q * scale, rounded(p).mT @ grad_out))
+    found = (out, ds @ k * scale, *of_heads)
+    return *(value.transpose(1, 2).to(dtype) for value in found), lse
 
 
-def gradient_magnitudes(q, k, v, grad_out, scale, mask) -> tuple[float, ...]:
+def gradient_magnitudes(q, k, v, grad_out, scale, mask, grad_lse=None) -> tuple[float, ...]:
     """The largest sums of absolute values that the gradients of q, k and v are made of.
 
-    Those of q and k hold differences of two float32 sums, which may cancel, as with a single key: 4 roundings.
+    Those of q and k hold differences of two float32 sums, which may cancel, as with a single key: 4 roundings. A gradient of
+    the LSE is one more term of that difference; that of v has no part of it.
     """
     group = q.shape[2] // k.shape[2]
     q, k, v, grad_out = exact_operands(q, k, v, grad_out)
     p = exact_weights(q, k, scale, mask)
     ds = grad_out.abs() @ v.abs().mT
-    ds = p * (ds + (p * ds).sum(-1, keepdim=True)) * abs(scale)
+    ds = ds + (p * ds).sum(-1, keepdim=True)
+    if grad_lse is not None:
+        ds = ds + grad_lse.double().abs()[..., None]
+    ds = p * ds * abs(scale)
     sums = (ds @ k.abs(), ds.mT @ q.abs(), p.mT @ grad_out.abs())
     return tuple(count * value.max().item() for count, value in zip((4, 4 * group, group), sums, strict=True))
 
@@ -190,40 +189,25 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
         found = torch.autograd.grad(outputs, leaves, gradients)
         return [out.detach(), *found, None if lse is None else lse.detach()]
 
-    with hipkittens.simulate(target, checks=True, threads=1):
+    with simulated(target):
         mine = results(ours, leaf, None)
     exact = results(lambda *i: steps(*i, scale, mask), dense_leaf, torch.float64)
-    others = [
-        results(lambda *i, order=order: steps(*i, scale, mask, order), dense_leaf, None)
-        for order in (False, True)
-    ]
-    if grad_lse is None:  # PyTorch's fused attention gives no LSE
-        others.append(results(lambda *i: fused(*i, scale, mask), dense_leaf, None))
-    if case["values"] == "mean":
-        others.append([exact[0], *from_rounded_output(q, k, v, grad, grad_lse, scale, mask), exact[4]])
-    magnitudes = (v.double().abs().max().item(), *gradient_magnitudes(q, k, v, grad, scale, mask))
-    if grad_lse is not None:  # its part of dq and dk is one more weighted sum of keys and queries
-        more = (
-            1
-            + grad_lse.abs().max().item()
-            * abs(scale)
-            * max(q.double().abs().max(), k.double().abs().max()).item()
-        )
-        magnitudes = tuple(value + more * n_q for value in magnitudes)
+    *baselines, lse = in_mixed_precision(q, k, v, grad, grad_lse, scale, mask)
+    magnitudes = (v.double().abs().max().item(), *gradient_magnitudes(q, k, v, grad, scale, mask, grad_lse))
     found = [
-        Result(name, mine[i], [other[i] for other in others], exact[i], magnitudes[i])
-        for i, name in enumerate(("out", "dq", "dk", "dv"))
+        Result(name, *each, BASELINE)
+        for name, *each in zip(
+            ("out", "dq", "dk", "dv"), mine[:4], baselines, exact[:4], magnitudes, strict=True
+        )
     ]
-    lses = [steps(q.float(), k.float(), v.float(), scale, mask, order)[1] for order in (False, True)]
-    lses.append(lse_in_parts(q.float(), k.float(), scale, mask))
-    found.append(lse_result(mine[4], exact[4], lses, score_magnitude(q, k, scale)))
+    found.append(lse_result(mine[4], exact[4], lse, score_magnitude(q, k, scale)))
     if case["copies"] > 1:
-        with hipkittens.simulate(target, checks=True, threads=1), torch.no_grad():
+        with simulated(target), torch.no_grad():
             many = ours(*(value.expand(case["copies"], *value.shape[1:]) for value in (q, k, v)))[0]
         many = (
             many[:1] if torch.equal(many, many[:1].expand_as(many)) else torch.full_like(many[:1], torch.nan)
         )
-        found.append(Result("out_of_many", many, found[0].baselines, exact[0], magnitudes[0]))
+        found.append(Result("out_of_many", many, baselines[0][:1], exact[0][:1], magnitudes[0], BASELINE))
     return found
 
 
@@ -232,14 +216,14 @@ def score_magnitude(q: torch.Tensor, k: torch.Tensor, scale: float) -> float:
     return abs(scale) * (q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max()).item()
 
 
-def lse_result(mine: torch.Tensor, exact: torch.Tensor, others: list[torch.Tensor], scores: float) -> Result:
-    """Ours is float32, so PyTorch's are too. The score is rounded, then its logarithm's sum, and the whole."""
+def lse_result(mine: torch.Tensor, exact: torch.Tensor, other: torch.Tensor, scores: float) -> Result:
+    """Ours is float32, so the baseline is too. The score is rounded, then its logarithm's sum, and the whole."""
     seen = ~exact.isneginf()
     if not torch.equal(mine.isneginf(), ~seen):
         mine = torch.full_like(mine, float("nan"))
     largest = exact[seen].abs().max().item() if seen.any() else 0.0
-    mine, exact, *others = (value.masked_fill(~seen, 0) for value in (mine, exact, *others))
-    return Result("lse", mine, others, exact, scores + 2 * (1 + largest))
+    mine, exact, other = (value.masked_fill(~seen, 0) for value in (mine, exact, other))
+    return Result("lse", mine, other, exact, scores + 2 * (1 + largest), BASELINE)
 
 
 def _many_workgroups():
@@ -337,11 +321,17 @@ def _run_packed(target: str, case: dict, seed: int) -> list[Result]:
             None if lse is None else lse.detach(),
         ]
 
-    with hipkittens.simulate(target, checks=True, threads=1):
+    with simulated(target):
         mine = results(ours, leaf, None)
-    orders = [one_by_one(steps), one_by_one(lambda *i: steps(*i, scale_first=True)), one_by_one(fused)]
-    exact = results(orders[0], dense_leaf, torch.float64)
-    others = [results(order, dense_leaf, None) for order in orders]
+    exact = results(one_by_one(steps), dense_leaf, torch.float64)
+    by_sequence = [
+        in_mixed_precision(*parts[:3], part_grad, None, scale, parts[3])
+        for parts, part_grad in zip(
+            sequences(q, k, v), grad.unsqueeze(0).split(tuple(lengths_q), 1), strict=True
+        )
+    ]
+    *baselines, lses = zip(*by_sequence, strict=True)
+    baselines = [torch.cat(each, 1)[0] for each in baselines]
     each = [
         gradient_magnitudes(*parts[:3], part_grad, scale, parts[3])
         for parts, part_grad in zip(
@@ -351,12 +341,12 @@ def _run_packed(target: str, case: dict, seed: int) -> list[Result]:
     ]
     magnitudes = (v.double().abs().max().item(), *(max(values) for values in zip(*each, strict=True)))
     found = [
-        Result(name, mine[i], [other[i] for other in others], exact[i], magnitudes[i])
-        for i, name in enumerate(("out", "dq", "dk", "dv"))
+        Result(name, *each, BASELINE)
+        for name, *each in zip(
+            ("out", "dq", "dk", "dv"), mine[:4], baselines, exact[:4], magnitudes, strict=True
+        )
     ]
-    in_parts = one_by_one(lambda q, k, v, scale, mask: (q, lse_in_parts(q, k, scale, mask)))
-    lses = [order(q.float(), k.float(), v.float())[1] for order in (*orders[:2], in_parts)]
-    return [*found, lse_result(mine[4], exact[4], lses, score_magnitude(q, k, scale))]
+    return [*found, lse_result(mine[4], exact[4], torch.cat(lses, 2)[0], score_magnitude(q, k, scale))]
 
 
 ATTENTION_VARLEN = Operation(

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import itertools
-from functools import partial
 
 import torch
 import torch.nn.functional as F
-from parity_operation import DTYPES, Operation, Result, dense_leaf, leaf, with_gaps
+from parity_operation import DTYPES, Operation, Result, dense_leaf, leaf, simulated, with_gaps
 
 import hipkittens
 
@@ -42,11 +41,18 @@ def _matrix(generator, kind, batch, rows, columns, transposed, gap, dtype) -> to
     return value.mT if transposed else value
 
 
-def _compare(target, exact, ours, theirs, inputs, grad, out_dtype, names, magnitudes) -> list[Result]:
-    """ours(*inputs) and its gradients, beside each of `theirs`, the first of which float64 follows too.
+OWN = "PyTorch's own product in the inputs' dtype"
+EXPANDED = "PyTorch's own products in the inputs' dtype, batch by batch"
+IN_PARTS = "PyTorch's float32 products of 32 k at a time"
 
-    theirs(wide=True) may multiply in the dtype of the result, if that is wider than the inputs'. Gradients have the
-    inputs' dtype in any case, so they are compared with products in that one.
+
+def _compare(
+    target, exact, ours, theirs, inputs, grad, out_dtype, names, magnitudes, out=None, theirs_name=OWN
+) -> list[Result]:
+    """ours(*inputs) and its gradients, beside theirs, which float64 follows too.
+
+    `out` takes the place of the first result of `theirs`, where PyTorch has no product of the inputs' dtype with such a result:
+    gradients have the inputs' dtype in any case.
     """
 
     def results(function, make_leaf, dtype):
@@ -56,18 +62,18 @@ def _compare(target, exact, ours, theirs, inputs, grad, out_dtype, names, magnit
         return [out.detach(), *found]
 
     # An f32 result shows every rounding of the sum: there the matrix cores' own count, and not the host's (`fast`).
-    arithmetic = "exact" if out_dtype == torch.float32 else "fast"
-    with hipkittens.simulate(target, checks=True, threads=1, arithmetic=arithmetic):
+    with simulated(target, "exact" if out_dtype == torch.float32 else None):
         mine = results(ours, leaf, None)
-    others = []
-    for function in theirs:
-        out, *_ = results(partial(function, wide=True), dense_leaf, None)
-        _, *gradients = results(partial(function, wide=False), dense_leaf, None)
-        others.append([other.to(value.dtype) for other, value in zip((out, *gradients), mine, strict=True)])
-    reference = results(partial(theirs[0], wide=False), dense_leaf, torch.float64)
+    baseline = results(theirs, dense_leaf, None)
+    baseline_names = [theirs_name] * len(mine)
+    if out is not None:
+        baseline[0], baseline_names[0] = out, IN_PARTS
+    reference = results(theirs, dense_leaf, torch.float64)
     return [
-        Result(names[i], value, [other[i] for other in others], reference[i], magnitudes[i], exact[i])
-        for i, value in enumerate(mine)
+        Result(name, value, other.to(value.dtype), exactly, magnitude, baseline_name, to_the_bit)
+        for name, value, other, exactly, magnitude, baseline_name, to_the_bit in zip(
+            names, mine, baseline, reference, magnitudes, baseline_names, exact, strict=False
+        )
     ]
 
 
@@ -93,29 +99,27 @@ def _run_matmul(target: str, case: dict, seed: int) -> list[Result]:
     def ours(a, b, bias=None):
         return hipkittens.matmul(a, b, bias=bias, out_dtype=out_dtype)
 
-    def at_once(a, b, bias=None, wide=False):
-        if wide:
-            a, b, bias = a.float(), b.float(), None if bias is None else bias.float()
+    # PyTorch may fold what is broadcast into one product, whose gradient is summed before it is rounded. Batches that both
+    # operands have of their own, and ours, are rounded first.
+    broadcast = batch_a != batch or batch_b != batch
+
+    def own(a, b, bias=None):
+        if broadcast:
+            a, b = a.expand(*batch, m, k), b.expand(*batch, k, n)
         if bias is None:
             return torch.matmul(a, b)
         if a.dim() == b.dim() == 2:
             return torch.addmm(bias.to(a.dtype), a, b)
         return torch.matmul(a, b) + bias
 
-    def in_parts(a, b, bias=None, wide=False):
-        """From the last k to the first, every batch by itself; float32 ones as matrix cores do, a few k at a time."""
-        a, b = a.flip(-1).expand(*batch, m, k), b.flip(-2).expand(*batch, k, n)
-        if not wide:
-            return at_once(a, b, bias)
+    def in_parts(a, b, bias=None):
+        """In float32 as matrix cores sum, a few k at a time: what has no counterpart in PyTorch."""
         total = torch.zeros(*batch, m, n)
         for first in range(0, k, 32):
             total = total + a[..., first : first + 32].float() @ b[..., first : first + 32, :].float()
         return total if bias is None else total + bias.float()
 
     narrow = out_dtype == dtype and (not case["bias"] or inputs["bias"].dtype == dtype)
-    orders = [
-        lambda *i, wide=False, f=f, **o: f(*i, wide=wide and not narrow, **o) for f in (at_once, in_parts)
-    ]
     size_a, size_b, size_grad = (value.double().abs() for value in (a, b, grad))
     product = size_a @ size_b
     copies = (max(1, batch.numel() // max(1, torch.Size(part).numel())) for part in (batch_a, batch_b))
@@ -132,7 +136,9 @@ def _run_matmul(target: str, case: dict, seed: int) -> list[Result]:
     exact = [kind == "integers"] * 4
     exact[1] &= batch_a == batch
     exact[2] &= batch_b == batch or not batch_b
-    return _compare(target, exact, ours, orders, inputs, grad, out_dtype, names, magnitudes)
+    out = None if narrow else in_parts(**inputs)
+    theirs_name = EXPANDED if broadcast else OWN
+    return _compare(target, exact, ours, own, inputs, grad, out_dtype, names, magnitudes, out, theirs_name)
 
 
 def _run_linear(target: str, case: dict, seed: int) -> list[Result]:
@@ -150,12 +156,6 @@ def _run_linear(target: str, case: dict, seed: int) -> list[Result]:
         inputs["bias"] = _values(generator, kind, (n,), dtype)
     grad = _values(generator, kind, (*rows, n), dtype)
 
-    def in_order(reverse: bool):
-        def product(x, weight, bias=None, wide=False):
-            return F.linear(x.flip(-1), weight.flip(-1), bias) if reverse else F.linear(x, weight, bias)
-
-        return product
-
     size_x, size_grad = (value.double().abs().reshape(-1, value.shape[-1]) for value in (x, grad))
     size_weight = inputs["weight"].double().abs()
     magnitudes = [
@@ -170,7 +170,7 @@ def _run_linear(target: str, case: dict, seed: int) -> list[Result]:
         target,
         exact,
         hipkittens.linear,
-        [in_order(False), in_order(True)],
+        F.linear,
         inputs,
         grad,
         dtype,

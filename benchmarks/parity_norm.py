@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from parity_operation import DTYPES, Operation, Result, dense_leaf, leaf, with_gaps
+from parity_operation import DTYPES, Operation, Result, dense_leaf, leaf, simulated, with_gaps
 
 import hipkittens
 
@@ -57,28 +57,26 @@ def _run_norm(operation: str, target: str, case: dict, seed: int) -> list[Result
         z = x + residual
         return z + (z.to(dtype).to(z.dtype) - z).detach()
 
-    def fused(x, residual=None, weight=None, bias=None):
+    def own(x, residual=None, weight=None, bias=None):
         z = add(x, residual)
         if operation == "rms_norm":
             return F.rms_norm(z, (columns,), weight, EPS), z
         return F.layer_norm(z, (columns,), weight, bias, EPS), z
 
-    def in_steps(x, residual=None, weight=None, bias=None):
-        """As models write it: normalised in float32, scaled in the model's dtype."""
+    def in_float32(x, residual=None, weight=None, bias=None):
+        """Of weights that PyTorch does not take beside x's dtype."""
         z = add(x, residual)
-        wide = z if z.dtype == torch.float64 else z.float()
-        if operation == "layer_norm":
-            wide = wide - wide.mean(-1, keepdim=True)
-        y = (wide * (wide.square().mean(-1, keepdim=True) + EPS).rsqrt()).to(z.dtype)
-        y = y if weight is None else y * weight
-        return (y if bias is None else y + bias), z
+        wide, weight, bias = (None if value is None else value.float() for value in (z, weight, bias))
+        if operation == "rms_norm":
+            return F.rms_norm(wide, (columns,), weight, EPS).to(dtype), z
+        return F.layer_norm(wide, (columns,), weight, bias, EPS).to(dtype), z
 
     def results(function, make_leaf, convert):
-        leaves = {name: make_leaf(convert(value)) for name, value in inputs.items()}
+        leaves = {name: make_leaf(value, convert) for name, value in inputs.items()}
         y, z = function(**leaves)
-        outputs, gradients = [y], [convert(dy).to(y.dtype)]
+        outputs, gradients = [y], [dy.to(y.dtype)]
         if dz is not None:
-            outputs, gradients = [y, z], [*gradients, convert(dz).to(z.dtype)]
+            outputs, gradients = [y, z], [*gradients, dz.to(z.dtype)]
         found = torch.autograd.grad(outputs, list(leaves.values()), gradients)
         values = {
             "y": y,
@@ -87,14 +85,16 @@ def _run_norm(operation: str, target: str, case: dict, seed: int) -> list[Result
         }
         return {name: value.detach() for name, value in values.items()}
 
-    with hipkittens.simulate(target, checks=True, threads=1):
-        mine = results(ours, leaf, lambda value: value)
-    # PyTorch gets parameters of x's dtype, and rounds their gradients to the dtype they are wanted in.
-    others = [results(function, dense_leaf, lambda value: value.to(dtype)) for function in (fused, in_steps)]
-    exact = results(fused, dense_leaf, lambda value: value.double())
+    with simulated(target):
+        mine = results(ours, leaf, None)
+    # Nobody's parameters are rounded to another dtype than they have.
+    taken = not case["parameters"] or DTYPES[case["parameters"]] == dtype
+    baseline = results(own if taken else in_float32, dense_leaf, None)
+    exact = results(own, dense_leaf, torch.float64)
     magnitudes = _norm_magnitudes(operation, inputs, dy, dz)
+    name_of_baseline = f"PyTorch's own {operation}" + ("" if taken else " in float32, rounded once")
     return [
-        Result(name, value, [other[name].to(value.dtype) for other in others], exact[name], magnitudes[name])
+        Result(name, value, baseline[name].to(value.dtype), exact[name], magnitudes[name], name_of_baseline)
         for name, value in mine.items()
     ]
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from parity_operation import Operation, Result, dense_leaf, leaf
+from parity_operation import Operation, Result, dense_leaf, leaf, simulated
 
-import hipkittens
 from hipkittens.operations._record import Parity, ParityProblem
 
 
@@ -47,18 +46,19 @@ def _run(target: str, problem: ParityProblem, generator: torch.Generator) -> lis
     def leaves(make: Callable[..., torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
         return {name: make(value, dtype) for name, value in problem.inputs.items()}
 
-    with hipkittens.simulate(target, checks=True, threads=1):
+    with simulated(target):
         ours = _differentiated(problem.ours, leaves(leaf, None), gradients)
-    others = [_differentiated(theirs, leaves(dense_leaf, None), gradients) for theirs in problem.theirs]
-    exact = _differentiated(problem.theirs[-1], leaves(dense_leaf, torch.float64), gradients)
+    theirs = _differentiated(problem.theirs, leaves(dense_leaf, None), gradients)
+    exact = _differentiated(problem.theirs, leaves(dense_leaf, torch.float64), gradients)
     names = (*problem.outputs, *("d" + name for name in problem.inputs))
     return [
         Result(
             name,
             value,
-            [other[i].to(value.dtype) for other in others],
+            theirs[i].to(value.dtype),
             exact[i],
             exact[i].abs().max().item() if problem.magnitude is None else problem.magnitude,
+            problem.baseline,
         )
         for i, (name, value) in enumerate(zip(names, ours, strict=True))
     ]

@@ -42,6 +42,7 @@ endfunction()
 
 function(hipkittens_compile_device_kernels variable)
   set(tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/build_kernels.py)
+  set(flags ${CMAKE_CURRENT_SOURCE_DIR}/hipkittens/_device_compiler.py)
   set(pack_tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/pack_kernels.py)
   set(layouts_tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/kernel_layouts.py)
   set(variants_tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/kernel_variants.py)
@@ -74,7 +75,7 @@ function(hipkittens_compile_device_kernels variable)
         COMMAND ${CMAKE_COMMAND} -E env "HIPKITTENS_DEVICE_COMPILER=${HIPKITTENS_DEVICE_COMPILER}"
                 ${Python_EXECUTABLE} ${tool} --target ${target} --operation ${operation} --variant ${variant}
                 --output ${object} --depfile ${object}.d
-        DEPENDS ${tool} ${CMAKE_CURRENT_SOURCE_DIR}/csrc/kernels/device.cpp
+        DEPENDS ${tool} ${flags} ${CMAKE_CURRENT_SOURCE_DIR}/csrc/kernels/device.cpp
         DEPFILE ${object}.d
         COMMENT "Kernel ${operation}.${variant} for ${target}"
         VERBATIM)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,7 @@ class Comparison:
     rms_torch: float
     ratio_max: float
     ratio_rms: float
+    allowance: float = 0.0  # one float32 rounding of the largest sum
 
     @property
     def passes(self) -> bool:
@@ -57,7 +59,24 @@ def compare(
         rms_torch,
         _ratio(max_ours, max_torch, allowance),
         _ratio(rms_ours, rms_torch, allowance),
+        allowance,
     )
+
+
+def mean_of(draws: Sequence[Comparison]) -> Comparison:
+    """Of as many draws of values: the mean of the largest errors, and the RMS of all errors. A NaN of ours stays infinite."""
+    if len(draws) == 1:
+        return draws[0]
+    max_ours, max_torch, allowance = (
+        sum(getattr(draw, name) for draw in draws) / len(draws)
+        for name in ("max_ours", "max_torch", "allowance")
+    )
+    rms_ours, rms_torch = (
+        (sum(getattr(draw, name) ** 2 for draw in draws) / len(draws)) ** 0.5
+        for name in ("rms_ours", "rms_torch")
+    )
+    ratios = _ratio(max_ours, max_torch, allowance), _ratio(rms_ours, rms_torch, allowance)
+    return Comparison(max_ours, max_torch, rms_ours, rms_torch, *ratios, allowance)
 
 
 def _ratio(ours: float, theirs: float, allowance: float) -> float:

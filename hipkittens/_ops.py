@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from . import _backend, _installation, _library, operations
+from . import _autograd, _backend, _installation, _library, _vmap, operations
 from ._after_import import after_import
 
 try:
@@ -19,8 +19,8 @@ for _operation in operations.every():
     for _operator in _operation.operators:
         _name = f"hipkittens::{_operator.name}"
         torch.library.register_fake(_name, _operator.fake)
-        if _operator.backward is not None:
-            torch.library.register_autograd(_name, _operator.backward, setup_context=_operator.setup_context)
+        _autograd.register(_operator.name, _operator.backward, _operator.setup_context)
+        _vmap.register(_operator.name)
 
 # torch's FLOP counter imports Triton where there is one, which takes longer than all else here.
 after_import("torch.utils.flop_counter", "hipkittens._flop_formulas")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 from . import _environment
 
@@ -12,7 +13,10 @@ OLDEST_TORCH = (2, 10)  # the first with the whole stable ABI that _ops.so uses
 _environment.check()
 
 try:
-    import torch
+    # torch says so while it is imported where there is no NumPy, of which neither it nor this package has need.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+        import torch
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise

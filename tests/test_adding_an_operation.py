@@ -118,7 +118,7 @@ def test_a_toy_operation_is_everywhere(checkout):
     checkout.run("-c", SUPPORTED)
     assert "modelled" in checkout.run("-m", "hipkittens", "bench", "scaled_square", "--shapes", "512x1024")
     compared = checkout.run("benchmarks/parity.py", "--op", "scaled_square", "--target", "gfx950")
-    assert re.search(r"scaled_square\.dx\s+gfx950\s+\d+ cases", compared)
+    assert re.search(r"scaled_square\.dx\s+gfx950\s+\d+ results", compared)
     checkout.run("tools/support_matrix.py")
     page = (checkout.path / "docs" / "support.md").read_text()
     for target in _installation.TARGETS:

@@ -81,6 +81,28 @@ def test_index_says_what_a_kernel_is(target):
         assert any(found) == any(known), f"{entry['name']} spills no more: take it off the list"
 
 
+# LLVM AMDGPUUsage, "Header": 64-bit, little-endian, ELFOSABI_AMDGPU_HSA, ELFABIVERSION_AMDGPU_HSA_V5.
+CODE_OBJECT_5 = b"\x7fELF\x02\x01\x01\x40\x03"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_object_is_of_code_object_version_5(target):
+    """ROCm before 6.3 refuses version 6, which clang writes by itself: docs/install.md."""
+    pack = _installation.pack(target)
+    for entry in pack.entries:
+        assert pack.image(entry)[:9] == CODE_OBJECT_5, entry["name"]
+        assert "-mcode-object-version=5" in entry["flags"]
+
+
+def test_so_are_kernels_that_users_compile():
+    one = hipkittens.kernel.compile(
+        'extern "C" __attribute__((global)) void one(int* out) {\n    *out = 1;\n}\n'
+    )
+    assert {target: image[:9] for target, image in one.images.items()} == dict.fromkeys(
+        TARGETS, CODE_OBJECT_5
+    )
+
+
 def smallest(target):
     return min(_installation.pack(target).entries, key=lambda entry: entry["bytes"])
 
@@ -304,6 +326,15 @@ def test_importing_loads_only_ourselves_and_leaves_no_trace():
     """How long it takes is what benchmarks/startup.py measures."""
     run = subprocess.run([sys.executable, "-B", "-c", AUDIT], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+def test_a_first_run_without_numpy_warns_of_nothing():
+    """As in the environment that ./run demo makes."""
+    call = "import sys; sys.modules['numpy'] = None; import hipkittens_command; sys.argv[1:] = ['info']; hipkittens_command.main()"
+    run = subprocess.run(
+        [sys.executable, "-W", "always::UserWarning", "-c", call], capture_output=True, text=True
+    )
+    assert (run.returncode, run.stderr) == (0, "") and "simulated target" in run.stdout
 
 
 def test_version_is_the_projects():

@@ -1,4 +1,5 @@
-// tiles/intrinsics.h: all files with compiler builtins and inline assembly.
+// tiles/intrinsics.h: the compiler builtins and inline assembly of the primitives, under names of their own. A kernel that needs one
+// more has it in a file of its own (kernels/attention/dropout.h).
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "lane_intrinsics.h"

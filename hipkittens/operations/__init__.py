@@ -69,7 +69,7 @@ kernels and its torch binding are docs/adding_an_operation.md's matter. All of s
         return ParityProblem(
             inputs={"x": x},
             ours=lambda x: scaled_square(x, 0.3),
-            theirs=(lambda x: 0.3 * (x * x), lambda x: (0.3 * x) * x),
+            theirs=lambda x: 0.3 * (x * x),  # the one baseline; run in float64, it is the reference, too
         )
 
     def _call(problem, device):

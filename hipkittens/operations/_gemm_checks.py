@@ -35,15 +35,16 @@ _SHAPES = (
 _SHAPES_NT = ((4864, 4096, 256),)
 # Tiles of which there is a row with plain loads, on gfx950.
 _SHAPES_OF_TWINS = ((4096, 4096, 640), (2048, 2048, 512))
-# The same with loops of several turns and tails, by tile: it wants one for every compute unit.
+# The same with loops of several turns and tails, by tile: it wants one for every compute unit. A tail is more than half a tile,
+# so that every read of it meets something that is not zero.
 _LOOPED_SHAPES = {
-    (256, 256, 64): (4864, 4096, 456),
-    (256, 224, 32): (4096, 4096, 1032),
-    (256, 128, 64): (4096, 2048, 328),
-    (128, 128, 64): (2048, 2048, 328),
-    (64, 128, 64): (512, 4096, 776),
-    (64, 64, 64): (1024, 2048, 264),
-    (32, 64, 64): (512, 512, 264),
+    (256, 256, 64): (4864, 4096, 488),
+    (256, 224, 32): (4096, 4096, 1048),
+    (256, 128, 64): (4096, 2048, 360),
+    (128, 128, 64): (2048, 2048, 360),
+    (64, 128, 64): (512, 4096, 808),
+    (64, 64, 64): (1024, 2048, 296),
+    (32, 64, 64): (512, 512, 296),
 }
 _LOOPED_UNALIGNED = (257, 129, 515)
 # batch, m, n, k and whether rows begin anywhere: one for each tile size, and a long k that is split
@@ -170,13 +171,16 @@ def _calls(tensor):
 
 
 def _sizes(rows: Rows) -> str:
-    tiles = {
-        tuple(int(row[key]) for key in ("tile_m", "tile_n", "tile_k"))
-        for of_target in rows.values()
-        for row in of_target
-        if row["kind"] == "gemm"
-    }
-    named = ", ".join("x".join(map(str, tile)) for tile in sorted(tiles, reverse=True))
+    targets: dict[tuple[int, ...], set[str]] = {}
+    for target, of_target in rows.items():
+        for row in of_target:
+            if row["kind"] == "gemm":
+                tile = tuple(int(row[key]) for key in ("tile_m", "tile_n", "tile_k"))
+                targets.setdefault(tile, set()).add(target)
+    named = ", ".join(
+        "x".join(map(str, tile)) + ("" if len(of) == len(rows) else f" ({', '.join(sorted(of))})")
+        for tile, of in sorted(targets.items(), reverse=True)
+    )
     return f"Matrix products: any M, N and K. Tiles (M x N x K): {named}."
 
 

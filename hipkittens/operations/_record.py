@@ -33,7 +33,8 @@ class Operator:
     """One operator of torch.ops.hipkittens, whose schema and kernel are csrc/torch's.
 
     fake           its results without data, for torch.compile and `hipkittens.supported`
-    backward       of its autograd formula; setup_context may be absent where it saves nothing
+    backward       of its autograd formula, as torch.library.register_autograd takes it, which also serves torch.func (_autograd.py);
+                   setup_context may be absent where it saves nothing
     flops          a formula of torch.utils.flop_counter; of tensors in place of shapes if flops_of_tensors
     sharding       a DTensor strategy as torch's register_sharding takes it: `replicated` and `rowwise` of _sharding.py
     first_option   the position of its first argument that is no tensor, which DTensor's cache is told
@@ -124,7 +125,8 @@ class ParityProblem:
     """One case of parity.
 
     inputs     each of them gets a gradient; both functions take them in this order
-    theirs     PyTorch's, in two or more orders of operations; the last one is also run in float64
+    theirs     PyTorch's: of the inputs' dtype the one baseline that ours is held to, of float64 the reference
+    baseline   its name in tables: PyTorch's own operation, or what was written out and where it is rounded
     outputs    names of what the functions return
     gradients  of the outputs; drawn where they are None
     magnitude  the largest sum of absolute values that a result is made of; by default what the reference's largest is
@@ -132,7 +134,8 @@ class ParityProblem:
 
     inputs: Mapping[str, torch.Tensor]
     ours: Callable[..., Any]
-    theirs: Sequence[Callable[..., Any]]
+    theirs: Callable[..., Any]
+    baseline: str = "PyTorch's own operation in the same dtype"
     outputs: tuple[str, ...] = ("y",)
     gradients: Sequence[torch.Tensor] | None = None
     magnitude: float | None = None

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""Reverse-mode derivatives of our operators, in eager autograd and under the transforms of torch.func.
+
+`torch.library.register_autograd` alone registers a kernel that ends `torch.func.grad` with "must override the setup_context
+staticmethod", and that drops the tangents of forward-mode AD. The kernel registered here is PyTorch's own where no transform is
+at work. Under one it records the operator for the level of that transform, as PyTorch's own derivatives do, and calls it
+again on the level below. A tangent is refused: no operator has a forward-mode derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch._library.autograd import Info, make_autograd_impl
+
+_registrations = torch.library.Library("hipkittens", "FRAGMENT")  # which ends when this does
+
+
+def register(
+    name: str, backward: Callable[..., Any] | None, setup_context: Callable[..., None] | None
+) -> None:
+    """Gives torch.ops.hipkittens.<name> this derivative; both functions are as torch.library.register_autograd takes them.
+
+    An operator without one refuses a forward-mode derivative, and is otherwise left alone.
+    """
+    operator = getattr(torch.ops.hipkittens, name).default
+    if backward is None:
+        eager, recorded = _below(operator), None
+    else:
+        eager = make_autograd_impl(operator, Info(backward, setup_context))
+        recorded = _at_one_level(operator, backward, setup_context)
+
+    def kernel(keyset, *arguments):
+        if forward_ad._current_level >= 0 and any(map(_has_tangent, arguments)):
+            raise NotImplementedError(
+                f"hipkittens: {name} has no forward-mode derivative (torch.func.jvp, jacfwd, linearize, "
+                "torch.autograd.forward_ad); use reverse mode (torch.func.vjp, grad, jacrev), or HIPKITTENS_BACKEND=torch"
+            )
+        if (
+            recorded is not None
+            and torch._C._are_functorch_transforms_active()
+            and torch.is_grad_enabled()
+            and torch._C._any_requires_grad(*arguments)
+        ):
+            with enable_single_level_autograd_function():
+                return recorded.apply(keyset, *arguments)
+        return eager(keyset, *arguments)
+
+    _registrations.impl(name, kernel, "Autograd", with_keyset=True)
+
+
+def _has_tangent(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None
+
+
+def _below(operator: torch._ops.OpOverload) -> Callable[..., Any]:
+    """The operator on the level below that of the running transform, or without a derivative where none runs."""
+
+    def call(keyset, *arguments):
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+
+    return call
+
+
+def _at_one_level(operator, backward, setup_context) -> type:
+    """The autograd function of one level: tensors saved and gradients taken are of that level."""
+    below = _below(operator)
+
+    def forward(ctx, keyset, *arguments):
+        # autograd functions turn derivatives off, which the transforms below may have need of.
+        with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+            output = below(keyset, *arguments)
+        if setup_context is not None:
+            arguments, _ = torch._library.utils.fill_defaults(operator._schema, arguments, {})
+            setup_context(ctx=ctx, inputs=arguments, output=output)
+        return output
+
+    def backward_of_level(ctx, *gradients):
+        needed = ctx.needs_input_grad
+        try:
+            ctx.needs_input_grad = needed[1:]  # the first argument is the key set
+            found = backward(ctx, *gradients)
+        finally:
+            ctx.needs_input_grad = needed
+        return (None, *found) if isinstance(found, tuple) else (None, found)
+
+    return type(
+        f"{operator._opname}_at_one_level",
+        (torch.autograd.function._SingleLevelFunction,),
+        {"forward": staticmethod(forward), "backward": staticmethod(backward_of_level)},
+    )

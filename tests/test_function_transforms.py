@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: MIT
+"""torch.func over every operation: grad, vjp and vmap beside plain autograd and a loop; jvp is refused by name."""
+
+import functools
+import warnings
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch.func import grad, jacrev, jvp, vjp, vmap
+
+import hipkittens
+from hipkittens import operations
+
+CALLS = {}
+for _operation in operations.every():
+    for _each in _operation.functions:
+        CALLS[_each.name] = (_each.function, functools.partial(_each.arguments, dtype=torch.bfloat16))
+    for _example in operations.checks(_operation).examples:
+        if _example.gradients:
+            CALLS[f"example: {_example.title}"] = (
+                _example.ours,
+                lambda tensor, of=_example: tuple(
+                    tensor(*shape, dtype=of.dtype) for shape in of.inputs.values()
+                ),
+            )
+every_call = pytest.mark.parametrize("call", CALLS)
+
+
+def drawer(seed):
+    generator = torch.Generator().manual_seed(seed)
+
+    def tensor(*shape, dtype=torch.bfloat16):
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    return tensor
+
+
+def outputs(call, *values):
+    results = CALLS[call][0](*values)
+    return results if isinstance(results, tuple) else (results,)
+
+
+def made(call, seed=0):
+    """The function as a scalar loss, its arguments, and the positions of those that take a gradient."""
+    _, arguments = CALLS[call]
+    values = arguments(drawer(seed))
+
+    def loss(*values):
+        results = outputs(call, *values)
+        return sum((result.float() * (index + 1)).square().sum() for index, result in enumerate(results))
+
+    differentiable = tuple(
+        index
+        for index, value in enumerate(values)
+        if isinstance(value, torch.Tensor)
+        and value.is_floating_point()
+        and takes_gradient(loss, values, index)
+    )
+    assert differentiable and differentiable[0] == 0
+    return loss, values, differentiable
+
+
+def takes_gradient(loss, values, index):
+    """Tables of angles refuse one."""
+    values = [v.clone().requires_grad_() if i == index else v for i, v in enumerate(values)]
+    try:
+        loss(*values)
+    except ValueError as error:
+        assert "requires a gradient and gets none" in str(error)
+        return False
+    return True
+
+
+def plain(loss, values, positions, **options):
+    leaves = [v.clone().requires_grad_() if i in positions else v for i, v in enumerate(values)]
+    return torch.autograd.grad(loss(*leaves), [leaves[i] for i in positions], **options)
+
+
+def equal(found, expected):
+    return len(found) == len(expected) and all(map(torch.equal, found, expected))
+
+
+@every_call
+def test_grad_is_that_of_plain_autograd(call):
+    loss, values, positions = made(call)
+    expected = plain(loss, values, positions)
+    assert any(gradient.abs().max() > 0 for gradient in expected)
+    assert equal(grad(loss, positions)(*values), expected)
+    result, pull_back = vjp(lambda *some: loss(*some, *values[len(positions) :]), *values[: len(positions)])
+    assert torch.equal(result, loss(*values)) and equal(pull_back(torch.ones(())), expected)
+
+
+@every_call
+def test_vmap_is_a_loop(call):
+    loss, values, _ = made(call)
+    many = torch.stack([values[0], made(call, 1)[1][0], values[0] * 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # PyTorch's own fallback warns
+        found = vmap(lambda one: outputs(call, one, *values[1:]))(many)
+        each = vmap(lambda one: grad(loss)(one, *values[1:]))(many)
+    loop = [outputs(call, one, *values[1:]) for one in many]
+    assert equal(found, [torch.stack(each) for each in zip(*loop, strict=True)])
+    expected = [plain(loss, [one, *values[1:]], (0,))[0] for one in many]
+    assert torch.equal(each, torch.stack(expected))
+    leaf = many.clone().requires_grad_()
+    total = vmap(lambda one: loss(one, *values[1:]), in_dims=1)(leaf.movedim(0, 1)).sum()
+    assert torch.equal(torch.autograd.grad(total, leaf)[0], torch.stack(expected))
+
+
+@every_call
+def test_a_forward_mode_derivative_is_refused(call):
+    loss, values, _ = made(call)
+    refused = pytest.raises(
+        NotImplementedError, match=r"hipkittens: \w+ has no forward-mode derivative .*jvp.*; use reverse"
+    )
+    with refused:
+        jvp(lambda one: loss(one, *values[1:]), (values[0],), (values[0],))
+    with refused, forward_ad.dual_level():
+        loss(forward_ad.make_dual(values[0], values[0]), *values[1:])
+    with forward_ad.dual_level():  # nothing to refuse
+        assert torch.equal(loss(*values), loss(*values))
+
+
+def test_an_operator_in_place_refuses_a_tangent():
+    x, cos, sin = drawer(0)(1, 8, 2, 16), *drawer(1)(2, 8, 8)
+    with (
+        torch.no_grad(),
+        forward_ad.dual_level(),
+        pytest.raises(NotImplementedError, match="rotary_ has no forward"),
+    ):
+        hipkittens.rotary(forward_ad.make_dual(x.clone(), x), cos, sin, inplace=True)
+
+
+@pytest.mark.parametrize("call", ["matmul", "linear", "rotary", "rotary_qk"])
+def test_second_derivatives(call):
+    loss, values, _ = made(call)
+
+    def of_gradient(gradient):
+        return gradient.float().pow(3).sum()
+
+    leaf = values[0].clone().requires_grad_()
+    first = torch.autograd.grad(loss(leaf, *values[1:]), leaf, create_graph=True)[0]
+    (expected,) = torch.autograd.grad(of_gradient(first), leaf)
+    found = grad(lambda one: of_gradient(grad(loss)(one, *values[1:])))(values[0])
+    assert torch.equal(found, expected) and found.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    "call", ["attention", "attention_varlen", "layer_norm", "rms_norm", "gated_activation"]
+)
+def test_second_derivatives_are_refused(call):
+    loss, values, _ = made(call)
+    with pytest.raises(NotImplementedError, match="cannot be differentiated again"):
+        grad(lambda one: grad(loss)(one, *values[1:]).float().pow(3).sum())(values[0])
+
+
+def test_transforms_within_each_other():
+    a, b = drawer(0)(2, 3, 8, 16), drawer(1)(16, 8)
+    found = vmap(vmap(hipkittens.matmul, in_dims=(0, None)), in_dims=(1, None))(a, b)
+    assert torch.equal(found, hipkittens.matmul(a, b).transpose(0, 1))
+    rows = jacrev(lambda one: hipkittens.matmul(one, b))(a[0, 0])
+    expected = torch.autograd.functional.jacobian(lambda one: hipkittens.matmul(one, b), a[0, 0])
+    assert torch.equal(rows, expected)
+
+
+def test_what_is_in_place_must_be_mapped():
+    x, (cos, sin) = drawer(0)(3, 1, 8, 2, 16), drawer(1)(2, 8, 8)
+    expected = torch.stack([hipkittens.rotary(one, cos, sin) for one in x])
+    turned = x.clone()
+    vmap(lambda one: hipkittens.rotary(one, cos, sin, inplace=True))(turned)
+    assert torch.equal(turned, expected)
+    with pytest.raises(RuntimeError, match=r"rotary_ under torch\.func\.vmap writes to x, which is not"):
+        vmap(lambda table: hipkittens.rotary(x[0].clone(), table, sin, inplace=True))(torch.stack([cos, cos]))
+
+
+def test_a_compiled_transform():
+    a, b = drawer(0)(8, 16), drawer(1)(16, 8)
+
+    def step(a, b):
+        return grad(lambda a: hipkittens.matmul(a, b).float().square().sum())(a)
+
+    assert torch.equal(torch.compile(step, backend="aot_eager", fullgraph=True)(a, b), step(a, b))

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Runs every test that the default run leaves out (`-m slow`), file by file, and keeps the result in docs/slow_tests.md.
+
+    python tools/slow_tests.py [FILE ...] [--page]        # ./run test --slow builds first and passes --page
+
+A file that was not run keeps its row. Exit code 1 when a test failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "slow_tests.md"
+HEAD = """# Slow tests
+
+`./run test` leaves out what takes long: random sweeps, covering arrays in exact arithmetic, whole mutation runs, AITER's objects,
+builds. `./run test --slow` runs all of that, and writes this page; `python tools/slow_tests.py tests/test_parity.py --page` runs one
+file. Each row is the last run of a file here; "skipped" are tests for which something is not installed.
+
+| file | passed | failed | skipped | seconds | date |
+| --- | ---: | ---: | ---: | ---: | --- |
+"""
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Run:
+    file: str
+    passed: int
+    failed: int
+    skipped: int
+    seconds: int
+    date: str
+
+    def line(self) -> str:
+        return (
+            f"| {self.file} | {self.passed} | {self.failed} | {self.skipped} | {self.seconds} | {self.date} |"
+        )
+
+
+def files_with_slow_tests() -> list[str]:
+    """Raises SystemExit with pytest's text when it cannot collect."""
+    command = [sys.executable, "-m", "pytest", "-m", "slow", "--collect-only", "-q", "-o", "addopts="]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stdout + done.stderr)
+    return sorted({line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line})
+
+
+def run(file: str, more: Sequence[str] = ()) -> Run:
+    """One process for one file, so that a crash takes no other with it: then one more test counts as failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-m", "slow", "-q", f"--junitxml={report}", file, *more]
+        started = time.monotonic()
+        status = subprocess.run(command, cwd=ROOT).returncode
+        seconds = round(time.monotonic() - started)
+        passed = failed = skipped = 0
+        if report.is_file():
+            for case in ElementTree.parse(report).iter("testcase"):
+                outcomes = {child.tag for child in case}
+                failed += bool(outcomes & {"failure", "error"})
+                skipped += "skipped" in outcomes
+                passed += not outcomes & {"failure", "error", "skipped"}
+        if status and not failed:
+            failed = 1
+    return Run(file, passed, failed, skipped, seconds, datetime.date.today().isoformat())
+
+
+def read(page: Path = PAGE) -> dict[str, Run]:
+    """The rows of the page by file."""
+    found = {}
+    for line in page.read_text().splitlines() if page.is_file() else ():
+        if line.startswith("| tests/"):
+            file, *numbers, date = (cell.strip() for cell in line.strip("|").split("|"))
+            found[file] = Run(file, *map(int, numbers), date)
+    return found
+
+
+def text(rows: dict[str, Run]) -> str:
+    return HEAD + "".join(rows[file].line() + "\n" for file in sorted(rows))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*", metavar="FILE", help="default: every file that has slow tests")
+    parser.add_argument("--page", action="store_true", help="write docs/slow_tests.md")
+    arguments = parser.parse_args()
+    every = files_with_slow_tests()
+    unknown = set(arguments.files) - set(every)
+    if unknown:
+        raise SystemExit(
+            f"no slow tests in {', '.join(sorted(unknown))}; there are some in {', '.join(every)}"
+        )
+    rows = {file: Run(file, 0, 0, 0, 0, NOT_RUN) for file in every}
+    rows |= {file: row for file, row in read().items() if file in every}
+    failed = 0
+    for number, file in enumerate(arguments.files or every, 1):
+        print(f"== {file} ({number} of {len(arguments.files or every)})", flush=True)
+        rows[file] = run(file)
+        failed += rows[file].failed
+        if arguments.page:
+            PAGE.write_text(text(rows))
+    print(text(rows))
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
