@@ -21,6 +21,7 @@ struct MemoryEffects {
     bool is_atomic = false, to_lds = false;
     bool is_counter = false;  // ds_append, ds_consume: one dword at operation->lds_offset
     bool is_private = false;  // scratch
+    bool sc0 = false, sc1 = false;
     bool is_pair = false;
     memory::LdsAccess banks = memory::LdsAccess::read_b32;  // how LDS serves it
     bool is_ordered_by_cache =
@@ -49,6 +50,7 @@ struct Plan {
     std::deque<Run> runs;
     std::shared_ptr<const std::vector<Hazard>> hazards;  // of the whole text, executed or not
     std::vector<uint32_t> synchronising;                 // instructions that spin locks are made of
+    bool follows_caches = false;          // visibility.h: its workgroups may talk to each other
     std::vector<uint32_t> reading_flags;  // by which waves of a workgroup may wait for each other
 };
 
@@ -63,6 +65,7 @@ class PlanBuilder {
 
   private:
     bool joins_run(uint32_t instruction) const;
+    void emit_cache_checks(uint32_t instruction);
 
     Plan& plan_;
     const Program& program_;

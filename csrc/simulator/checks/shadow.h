@@ -9,6 +9,7 @@
 #include "simulator/checks/finding.h"
 #include "simulator/checks/global_shadow.h"
 #include "simulator/checks/lds_shadow.h"
+#include "simulator/checks/visibility.h"
 #include "simulator/machine/workgroup.h"
 
 namespace hipkittens::simulator {
@@ -27,7 +28,8 @@ struct WaveShadow {
     PendingOperation* in_flight_by[register_count];  // meaningful where in flight
     uint32_t sequence = 0;                           // of wave->pending when it was last looked at
     uint32_t epoch = 0;                              // barriers the wave has arrived at
-    uint32_t clock = 0;                              // counts what is issued and lands
+    uint32_t clock = 0;                              // counts what is issued and takes effect
+    std::unique_ptr<WaveVisibility> visibility;      // where the plan follows caches
 };
 
 struct InstructionNotes {
@@ -45,6 +47,7 @@ struct WorkgroupShadow {
     FindingList findings;
     LdsShadow lds;
     std::vector<InstructionNotes> notes;
+    WorkgroupVisibility visibility;
 };
 
 // What the workgroups of a launch share.
@@ -53,6 +56,7 @@ struct LaunchShadow {
     FindingList findings;
     std::vector<InstructionNotes> notes;
     GlobalShadow global;
+    Visibility visibility;
 };
 
 // For worker.cpp and workgroup_slot.cpp; all do nothing for a launch without checks.
@@ -77,7 +81,12 @@ const Step* check_issue(Wave* wave, const Step* step);
 const Step* check_barrier(Wave* wave, const Step* step);
 // The checks of an operation's effect on memory, where that comes before its landing.
 void memory_accessed(Wave* wave, PendingOperation* operation);
+// And once it has read memory: a flag whose bits are seen brings at least what was written before them.
+void memory_returned(Wave* wave, PendingOperation* operation);
 const Step* check_wait(Wave* wave, const Step* step);
+const Step* check_write_back(Wave* wave, const Step* step);    // BUFFER_WBL2 sc1
+const Step* check_written_back(Wave* wave, const Step* step);  // the wait for it
+const Step* check_invalidate(Wave* wave, const Step* step);    // BUFFER_INV; extra[0]: sc1
 const Step* check_first_lane(Wave* wave, const Step* step);
 
 // A flat operation has changed its registers (memory/pending.cpp).

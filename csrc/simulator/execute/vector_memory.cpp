@@ -5,6 +5,7 @@
 #include "simulator/execute/atomics.h"
 #include "simulator/execute/buffer_format.h"
 #include "simulator/execute/families.h"
+#include "simulator/memory/workgroup_order.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
@@ -13,7 +14,12 @@ using isa::Opcode;
 
 namespace {
 
-const Step* do_nothing(Wave*, const Step* step) { return step + 1; }
+const Step* invalidate(Wave*, const Step* step) { return step + 1; }
+
+const Step* write_back(Wave* wave, const Step* step) {
+    if (wave->barriers) order_before_write_back(wave);
+    return step + 1;
+}
 
 #define HIPKITTENS_FORMS(name) \
     Opcode::buffer_atomic_##name, Opcode::flat_atomic_##name, Opcode::global_atomic_##name
@@ -145,9 +151,9 @@ void set_addresses(const isa::Instruction& instruction, StepBuilder& builder, St
 bool bind_vector_memory(const isa::Instruction& instruction, StepBuilder& builder) {
     if (bind_formatted_buffer(instruction, builder)) return true;
     if (instruction.encoding == Encoding::mtbuf) return false;
-    // Cache maintenance orders accesses that are ordered here anyway.
+    // Caches hold no data: what is missing is found by checks/visibility.h.
     if (instruction.opcode == Opcode::buffer_inv || instruction.opcode == Opcode::buffer_wbl2) {
-        builder.emit(do_nothing);
+        builder.emit(instruction.opcode == Opcode::buffer_inv ? invalidate : write_back);
         return true;
     }
     const Load* load = load_of(instruction.opcode);
