@@ -52,6 +52,8 @@ MemoryEffects memory_effects(const isa::Instruction& instruction, uint32_t index
         result.is_ordered_by_cache = instruction.sc1 || (instruction.sc0 && !result.is_atomic);
         if (result.to_lds) result.bytes = static_cast<uint8_t>(issue.dwords * 4);
     }
+    result.saved_first = effects.saved_first;
+    result.saved_count = effects.saved_count;
     for (uint32_t number = 0; number < register_count; ++number) {
         if (!effects.writes.has(number)) continue;
         if (result.result_count == 0) result.result_first = number;

@@ -29,6 +29,7 @@ struct MemoryEffects {
     uint8_t memory_bytes = 0;  // per lane, in memory
     uint8_t bytes = 0;         // per lane, in LDS if it goes there
     uint32_t second = 0;       // read2, write2: distance of the second access
+    uint32_t saved_first = 0, saved_count = 0;    // registers that it saves in scratch
     uint32_t result_first = 0, result_count = 0;  // registers that change when it lands
 };
 

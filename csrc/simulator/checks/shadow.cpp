@@ -52,6 +52,7 @@ void begin_wave(Wave* wave, uint32_t defined_sgprs) {
     shadow.sequence = wave->pending->sequence;
     shadow.epoch = shadow.clock = 0;
     if (shadow.visibility) *shadow.visibility = {};
+    shadow.unwritten_scratch.clear();
     const uint32_t checkers = wave->workgroup->shadow->plan->checkers;
     if (checkers & initcheck) {
         const uint32_t vectors = (wave->workgroup->dispatch->program->wave_bytes - StepBuilder::vectors) /
@@ -184,6 +185,7 @@ const Step* check_issue(Wave* wave, const Step* step) {
     const bool is_memory = (effects.reads_memory || effects.writes_memory) && !effects.is_private;
     if (shadow.visibility && is_memory)
         wave->workgroup->dispatch->shadow->visibility.issued(wave, effects, operation);
+    if (effects.is_private && (workgroup.plan->checkers & initcheck)) follow_spill(wave, effects, operation);
     if (workgroup.plan->checkers & synccheck) {
         const uint32_t end = effects.result_first + effects.result_count;
         for (uint32_t number = effects.result_first; number < end; ++number) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_set>
 #include <vector>
 
 #include "simulator/checks/check_plan.h"
@@ -23,8 +24,10 @@ struct WaveShadow {
     // the common case costs one test of a few words.
     uint64_t watched[register_words];
     uint64_t in_flight[register_words];
-    uint64_t undefined[register_words];              // some lane was never written
-    uint64_t defined_lanes[register_count];          // meaningful where undefined
+    uint64_t undefined[register_words];      // some lane was never written
+    uint64_t defined_lanes[register_count];  // meaningful where undefined
+    std::unordered_set<uint64_t>
+        unwritten_scratch;  // addresses of dwords that unwritten registers were saved in
     PendingOperation* in_flight_by[register_count];  // meaningful where in flight
     uint32_t sequence = 0;                           // of wave->pending when it was last looked at
     uint32_t epoch = 0;                              // barriers the wave has arrived at
@@ -91,6 +94,13 @@ const Step* check_first_lane(Wave* wave, const Step* step);
 
 // A flat operation has changed its registers (memory/pending.cpp).
 void registers_changed(Wave* wave, PendingOperation* operation);
+
+// initcheck: scratch keeps whether what was saved there had been written.
+void follow_spill(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation);
+
+uint64_t defined_lanes(const WaveShadow& shadow,
+                       uint32_t number);  // that have been written, of a vector register
+void undefine(WaveShadow& shadow, uint32_t number, uint64_t lanes);
 
 // Adds a finding of this workgroup unless it is known; `describe` fills the rest of a new one.
 template <class Describe>
