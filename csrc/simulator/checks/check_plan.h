@@ -30,10 +30,10 @@ struct MemoryEffects {
     uint8_t bytes = 0;         // per lane, in LDS if it goes there
     uint32_t second = 0;       // read2, write2: distance of the second access
     uint32_t saved_first = 0, saved_count = 0;    // registers that it saves in scratch
-    uint32_t result_first = 0, result_count = 0;  // registers that change when it lands
+    uint32_t result_first = 0, result_count = 0;  // registers that change when it completes
 };
 
-// Instructions [first, first + count) between two places where something can be issued, land or change EXEC. Their
+// Instructions [first, first + count) between two places where something can be issued, complete or change EXEC. Their
 // registers are checked together, before the first of them runs.
 struct Run {
     uint32_t first = 0, count = 0;

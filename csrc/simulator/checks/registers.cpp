@@ -1,4 +1,4 @@
-// simulator/checks/registers.cpp: registers read before their load has landed, overwritten under a load in flight, or
+// simulator/checks/registers.cpp: registers read before their load has completed, overwritten under a load in flight, or
 // read before anything was written to them.
 // SPDX-License-Identifier: MIT
 #include <cinttypes>
@@ -12,7 +12,7 @@ namespace hipkittens::simulator::checks {
 
 namespace {
 
-// The weakest wait that makes `operation` land: how many younger ones may stay in flight.
+// The weakest wait that makes `operation` complete: how many younger ones may stay in flight.
 std::string wait_for(const Wave* wave, const PendingOperation* operation, Queue queue) {
     const PendingOperations* pending = wave->pending;
     uint32_t younger = 0;

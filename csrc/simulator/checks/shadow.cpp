@@ -1,4 +1,4 @@
-// simulator/checks/shadow.cpp: the life of the checkers' memory, and what happens at issue and landing.
+// simulator/checks/shadow.cpp: the life of the checkers' memory, and what happens at issue and completion.
 // SPDX-License-Identifier: MIT
 #include "simulator/checks/shadow.h"
 
@@ -125,8 +125,8 @@ void access_memory(Wave* wave, const MemoryEffects& effects, const PendingOperat
         sample_lines(wave->workgroup->shadow->notes[effects.instruction], effects, operation);
 }
 
-// Takes the place of the operation's own landing function.
-void landed(Wave* wave, PendingOperation* operation) {
+// Takes the place of the operation's own completion function.
+void completed(Wave* wave, PendingOperation* operation) {
     const MemoryEffects& effects = *static_cast<const MemoryEffects*>(operation->checked);
     WorkgroupShadow& workgroup = *wave->workgroup->shadow;
     ++wave->shadow->clock;
@@ -136,7 +136,7 @@ void landed(Wave* wave, PendingOperation* operation) {
     }
     if (!operation->is_early) memory_accessed(wave, operation);
     const bool is_early = operation->is_early;
-    operation->checked_land(wave, operation);
+    operation->checked_complete(wave, operation);
     if (!is_early) memory_returned(wave, operation);
     workgroup.lds.judge_equal_writes(wave);
     if (!operation->is_flat) registers_changed(wave, operation);
@@ -178,8 +178,8 @@ const Step* check_issue(Wave* wave, const Step* step) {
     shadow.sequence = pending->sequence;
     PendingOperation* operation = newest(pending, effects.queue);
     operation->checked = &effects;
-    operation->checked_land = operation->land;
-    operation->land = landed;
+    operation->checked_complete = operation->complete;
+    operation->complete = completed;
     operation->issue_epoch = shadow.epoch;
     operation->issue_clock = ++shadow.clock;
     const bool is_memory = (effects.reads_memory || effects.writes_memory) && !effects.is_private;

@@ -82,7 +82,7 @@ void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch, const std::ve
 const Step* check_run(Wave* wave, const Step* step);
 const Step* check_issue(Wave* wave, const Step* step);
 const Step* check_barrier(Wave* wave, const Step* step);
-// The checks of an operation's effect on memory, where that comes before its landing.
+// The checks of an operation's effect on memory, where that comes before its completion.
 void memory_accessed(Wave* wave, PendingOperation* operation);
 // And once it has read memory: a flag whose bits are seen brings at least what was written before them.
 void memory_returned(Wave* wave, PendingOperation* operation);

@@ -181,7 +181,7 @@ bool bind_vector_memory(const isa::Instruction& instruction, StepBuilder& builde
         step.dwords = load->dwords;
         step.extra[0] = load->bytes;
         step.extra[2] = flags;
-        set_land(step, to_lds ? load->in_lds : load->land);
+        set_completion(step, to_lds ? load->in_lds : load->complete);
         return true;
     }
     if (store) {
@@ -190,7 +190,7 @@ bool bind_vector_memory(const isa::Instruction& instruction, StepBuilder& builde
         step.source[1] = builder.offset_of(instruction.operands[positions.data].code);
         step.extra[0] = store->bytes;
         step.extra[2] = flags;
-        set_land(step, store->land);
+        set_completion(step, store->complete);
         return true;
     }
     const int dwords = atomic->bytes / 4;
@@ -204,7 +204,7 @@ bool bind_vector_memory(const isa::Instruction& instruction, StepBuilder& builde
     step.stride[2] = atomic->operation == Atomic::cmpswap;
     step.extra[0] = atomic->bytes;
     step.extra[2] = flags;
-    set_land(step, atomic_land(*atomic, Shared::device));
+    set_completion(step, atomic_completion(*atomic, Shared::device));
     return true;
 }
 

@@ -15,7 +15,7 @@ namespace hipkittens::simulator {
 // ones or something that has. All other steps keep their order, and products theirs. Of a wave only registers tell the
 // difference, and no other step looks at these.
 //
-// A wait may be passed: what lands there was requested for registers that a product before the wait may not touch either.
+// A wait may be passed: what completes there was requested for registers that a product before the wait may not touch either.
 bool gathers_products(const Settings& settings);
 void gather_products(Program& program, const StepBuilder& builder);
 

@@ -75,7 +75,7 @@ void write(Wave* wave, PendingOperation* operation) {
     if (wave->shadow) checks::memory_accessed(wave, operation);
     operation->is_early = true;
     operation->rows = reinterpret_cast<uint8_t*>(operation->result);
-    (wave->shadow ? operation->checked_land : operation->land)(wave, operation);
+    (wave->shadow ? operation->checked_complete : operation->complete)(wave, operation);
     if (wave->shadow) checks::memory_returned(wave, operation);
 }
 
@@ -85,10 +85,10 @@ void take_effect(Wave* wave, uint32_t last) {
     for (uint32_t i = pending->vm_head; i != last + 1; ++i) {
         PendingOperation* operation = pending->vm[i % 64];
         if (operation->is_early || (operation->is_flat && operation->performed)) continue;
-        order_before_landing(wave, operation);
+        order_before_completion(wave, operation);
         if (operation->is_flat) {
             operation->performed = true;
-            operation->land(wave, operation);
+            operation->complete(wave, operation);
         } else if (operation->writes) {
             write(wave, operation);
         } else {
@@ -99,7 +99,7 @@ void take_effect(Wave* wave, uint32_t last) {
 
 }  // namespace
 
-void order_before_landing(Wave* wave, PendingOperation* operation) {
+void order_before_completion(Wave* wave, PendingOperation* operation) {
     for (Wave* other : wave->workgroup->waves) {
         PendingOperations* pending = other->pending;
         if (other == wave || (!operation->writes && !pending->vm_writes)) continue;
@@ -131,7 +131,7 @@ void order_before_write_back(Wave* wave) {
 
 void finish_early(Wave* wave, PendingOperation* operation) {
     if (!operation->writes) {
-        operation->land(wave, operation);
+        operation->complete(wave, operation);
         return;
     }
     for (uint32_t row = 0; row < operation->dwords; ++row) {
