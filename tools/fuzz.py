@@ -107,7 +107,7 @@ def basic_blocks(program: Path, sources: tuple[str, ...]) -> dict[int, str]:
 
 
 def coverage(folder: Path, command: list[str], target: str, corpus: Path) -> dict[str, list[int]]:
-    """Blocks seen and blocks there are, by room, when all of `corpus` runs."""
+    """Blocks seen and blocks there are, by folder, when all of `corpus` runs."""
     sources = TARGETS[target][1]
     if not sources:
         return {}
@@ -128,9 +128,9 @@ def coverage(folder: Path, command: list[str], target: str, corpus: Path) -> dic
     for program in programs:
         visited = seen["0" if program.name == target else "1"]
         for address, source in basic_blocks(program, sources).items():
-            room = result.setdefault("/".join(source.split("/")[:2]), [0, 0])
-            room[0] += address in visited
-            room[1] += 1
+            counts = result.setdefault("/".join(source.split("/")[:2]), [0, 0])
+            counts[0] += address in visited
+            counts[1] += 1
     return dict(sorted(result.items()))
 
 
@@ -225,13 +225,13 @@ def write_runs(record: dict) -> None:
     RUNS.write_text(json.dumps(dict(sorted(record.items())), indent=1) + "\n")
 
 
-def coverage_text(rooms: dict) -> str:
+def coverage_text(folders: dict) -> str:
     parts = []
-    for room, count in rooms.items():
+    for folder, count in folders.items():
         if isinstance(count, list):
-            parts.append(f"{room} {count[0] / count[1]:.0%} of {count[1]:,} blocks")
+            parts.append(f"{folder} {count[0] / count[1]:.0%} of {count[1]:,} blocks")
         else:
-            parts.append(f"{count:,} {room}")
+            parts.append(f"{count:,} {folder}")
     return ", ".join(parts)
 
 

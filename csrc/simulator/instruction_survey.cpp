@@ -10,6 +10,8 @@
 #include "simulator/execute/families.h"
 #include "simulator/hip_call.h"
 #include "simulator/machine/control.h"
+#include "simulator/machine/loaded_code.h"
+#include "simulator/machine/product_runs.h"
 #include "simulator/machine/program.h"
 
 using namespace hipkittens;
@@ -80,5 +82,21 @@ HIPKITTENS_EXPORT int hipkittens_survey(int target, const uint8_t* code, size_t 
         }
         for (const auto& [name, tally] : tallies)
             visit(context, name.c_str(), tally.row, tally.count, tally.implemented);
+    });
+}
+
+HIPKITTENS_EXPORT int hipkittens_product_runs(const uint8_t* code_object, size_t size, uint64_t* products,
+                                              uint64_t* runs) {
+    return call("hipkittens_product_runs", [&] {
+        require_pointer(code_object, "code_object");
+        require_pointer(products, "products");
+        require_pointer(runs, "runs");
+        Settings settings;
+        settings.host_level = HostLevel::avx512_bf16;
+        LoadedCode code({code_object, size});
+        require(!code.object().kernels.empty(), hip::hipErrorInvalidValue, "the code object has no kernel");
+        const ProductRuns found = product_runs(code.program(code.object().kernels.front(), settings));
+        *products = found.products;
+        *runs = found.runs;
     });
 }

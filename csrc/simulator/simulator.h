@@ -195,6 +195,10 @@ typedef void (*HipkittensVisitMnemonic)(void* context, const char* mnemonic, con
 int hipkittens_survey(int target, const uint8_t* code, size_t size, HipkittensVisitMnemonic visit,
                       void* context);
 
+/* How the bf16 matrix products of a code object stand in its steps, as a host with AVX-512-BF16 or AMX runs them: how many
+   there are, and in how many runs with nothing between. Returns 0, or an error whose text is in last_error. */
+int hipkittens_product_runs(const uint8_t* code_object, size_t size, uint64_t* products, uint64_t* runs);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,4 +1,4 @@
-"""Every wait a GEMM needs is missed by the simulator when it is gone: memory lands late, so the numbers come out wrong."""
+"""Every wait a GEMM needs is missed by the simulator when it is gone: memory completes late, so the numbers come out wrong."""
 
 import re
 

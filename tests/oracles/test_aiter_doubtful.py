@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
 import pytest
 import torch
 
-from tests.oracles.aiter import decode, rows
+from hipkittens import _disassembly
+from tests.oracles.aiter import decode, experts, rows, wheel
 from tests.oracles.aiter.wheel import needs_wheel
 
 pytestmark = needs_wheel
 TARGETS = ("gfx942", "gfx950")
-
-
-def shifted_row(query: torch.Tensor) -> None:
-    query[1::2, 0, :96] = query[1::2, 0, 96:192].clone()
 
 
 @pytest.mark.parametrize("splits", [1, 2])
@@ -32,7 +32,7 @@ def test_qseqlen2_races_with_itself_in_lds(target, splits):
     name = f"{target}/mla/mla_a8w8_qh16_qseqlen2_gqaratio16.co"
     asked = decode.latent(name, [300, 333], 16, 2, splits=splits)
     assert asked.error > 0.05
-    seen = decode.latent(name, [300, 333], 16, 2, splits=splits, seen_query=shifted_row)
+    seen = decode.latent(name, [300, 333], 16, 2, splits=splits, seen_query=decode.overwritten_query)
     assert seen.error < 2.5e-2 and seen.lse_error < 1e-5
 
 
@@ -55,3 +55,78 @@ def test_layer_norm_qnt_overflows_where_it_forgets_the_largest_value():
     """Row 4's largest value is in a column that the kernel's maximum leaves out (see rows.layer_norm)."""
     result = rows.layer_norm("gfx942/layer_norm_qnt.co")
     assert result.errors["scale"] < 1e-2
+
+
+# One object of each way, what its name asks for instead, and the least error when that is asked.
+NAMED = {
+    experts.ADDS_BF16_AS_F16: ("fp16_pertokenFp8_g1u1_silu_1tg_32x256", {}, 0.3),
+    experts.FP8_AS_INT8: (
+        "bf16_pertokenInt8_g1u1_tkw1_silu_1tg_32x256",
+        {"weights": "int8", "stored": torch.int8},
+        1.0,
+    ),
+    experts.BF16_AS_F16: (
+        "fp16_noquantFp16_g1u0_vs_atm_inlv_silu_1tg_32x512",
+        {"stored": torch.float16},
+        0.9,
+    ),
+    experts.READS_BF16_AS_F16: ("fp16_pertokenInt8_g1u1_vs_smf_gelu_1tg_32x320", {}, 1.0),
+    experts.DROPS_RESULTS: ("bf16_pertokenFp8_g1u1_vs_silu_1tg_32x128", {}, 0.5),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("deviation", NAMED)
+def test_experts_do_what_their_instructions_show_and_not_what_they_are_named(target, deviation):
+    """The same launcher and float64 reference, asked by the name and by the instructions.
+
+    A file that adds up f16 without ever converting to f16 takes the upper halves of f32 (v_perm_b32), which are bf16. A
+    file named int8 without an int8 MFMA, or f16 without an f16 one, multiplies what its MFMAs multiply.
+    """
+    file, asked, least = NAMED[deviation]
+    name = f"{target}/fmoe/{'gelu' if '_gelu_' in file else 'silu'}/fmoe_{file}.co"
+    shown = experts.variant(name)
+    assert shown.deviations == (deviation,)
+    assert experts.run(name).error < 8e-3
+    named = dataclasses.replace(shown, deviations=(), **asked)
+    assert not experts.run(name, kind=named).error < least  # NaN counts
+
+
+def loops(name: str) -> list[list[str]]:
+    """The instructions of every loop: these kernels leave one by a conditional branch and close it by another."""
+    found, code = [], wheel.objects()[name].read_bytes()
+    for address, section in _disassembly.code(code):
+        lines = list(_disassembly.disassembled(name.split("/")[0], address, section))
+        index = {at: number for number, (at, _, _) in enumerate(lines)}
+        for number, (at, _, text) in enumerate(lines):
+            branch = re.fullmatch(r"s_branch (-\d+)", text)
+            if branch:
+                found.append([text for _, _, text in lines[index[at + 4 + 4 * int(branch[1])] : number]])
+    return found
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("out", ["bf16", "fp16"])
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_eight_experts_never_hand_their_results_over(target, out, activation):
+    """fmoe_*_pertokenFp8_g1u1_vs_*_1tg_32x128: the kernels are wrong, the simulator right.
+
+    Their second product runs 256 columns at a time. Each turn adds to memory what lanes read from LDS, two turns late;
+    in all other sizes a turn also writes its own results there, between its MFMAs. With 128 columns of the intermediate
+    result there are too few MFMAs to go between, and no instruction of the loop writes LDS at all. Only what follows the
+    loop does: the last 256 columns come out right, and before them stands what LDS happened to hold.
+    """
+    folder = f"{target}/fmoe/{activation}/fmoe_{out}_pertokenFp8_g1u1_vs_{activation}_1tg_32x"
+    adding = [loop for loop in loops(f"{folder}128.co") if any("global_atomic" in text for text in loop)]
+    assert adding
+    for loop in adding:
+        assert any(text.startswith("ds_read") for text in loop)
+        assert not any(text.startswith("ds_write") for text in loop)
+    for loop in loops(f"{folder}192.co"):
+        adds = any("global_atomic" in text for text in loop)
+        assert not adds or any(text.startswith("ds_write") for text in loop)
+    shown = experts.variant(f"{folder}128.co")
+    everything = dataclasses.replace(shown, deviations=())
+    assert experts.run(f"{folder}128.co", 256, everything).error < 6e-3  # one turn: there is no loop
+    assert experts.run(f"{folder}128.co", 512).error < 6e-3  # the last of two
+    assert experts.run(f"{folder}128.co", 512, everything).error > 0.5

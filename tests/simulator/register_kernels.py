@@ -104,7 +104,7 @@ class RegisterKernels:
         self.kernels, self.target, self.directives = dict(kernels), target, directives
 
     @functools.cached_property
-    def module(self) -> Module:
+    def code(self) -> bytes:
         numbers = {"directives": self.directives, "all_vgprs": VGPRS + AGPRS, "vgprs": VGPRS, "agprs": AGPRS}
         text = f'.amdgcn_target "amdgcn-amd-amdhsa--{self.target}"\n.text\n'
         text += "".join(
@@ -116,7 +116,11 @@ class RegisterKernels:
             "".join(_METADATA.format(name=name, **numbers) for name in self.kernels)
             + "...\n.end_amdgpu_metadata\n"
         )
-        return Module(assemble(text, self.target), self.target)
+        return assemble(text, self.target)
+
+    @functools.cached_property
+    def module(self) -> Module:
+        return Module(self.code, self.target)
 
     def run(self, name: str, rows: np.ndarray, **settings) -> np.ndarray:
         """Rows uint32[inputs][64] to rows uint32[outputs][64]."""

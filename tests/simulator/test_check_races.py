@@ -148,14 +148,14 @@ class Access:
     other: int
     epoch: int  # barriers before it is issued
     place: int
-    landed_epoch: int  # and before the first wait that covers it
-    landed_place: int
+    completed_epoch: int  # and before the first wait that covers it
+    completed_place: int
 
     def is_ordered_before(self, later: "Access", is_same_wave: bool) -> bool:
         if not is_same_wave:
-            return self.landed_epoch < later.epoch
+            return self.completed_epoch < later.epoch
         same_queue = (self.kind == "copy") == (later.kind == "copy")
-        return self.place < later.place if same_queue else self.landed_place < later.place
+        return self.place < later.place if same_queue else self.completed_place < later.place
 
 
 COUNTERS = {"copy": "vmcnt(0)", "read": "lgkmcnt(0)", "write": "lgkmcnt(0)"}
@@ -182,9 +182,9 @@ def accesses(program) -> list[Access]:
         if kind not in COUNTERS:
             continue
         waits = (at for at in range(place, len(program)) if program[at][0] == f"s_waitcnt {COUNTERS[kind]}")
-        landed = next(waits, len(program))
-        epochs = (sum(what == "s_barrier" for what, _ in program[:at]) for at in (place, landed))
-        made.append(Access(kind, other, next(epochs), place, next(epochs), landed))
+        completed = next(waits, len(program))
+        epochs = (sum(what == "s_barrier" for what, _ in program[:at]) for at in (place, completed))
+        made.append(Access(kind, other, next(epochs), place, next(epochs), completed))
     return made
 
 

@@ -33,6 +33,20 @@ BODIES = {
     "moved": around("v_mov_b32_e32 v51, v50\nv_accvgpr_write_b32 a1, v51\nv_mov_b32_e32 v51, 3"),
     "moved_and_used": around("v_mov_b32_e32 v51, v50\nv_add_u32_e32 v33, v51, v1"),
     "stored": around("global_store_dword v1, v50, s[8:9]"),
+    "half_of_a_pair_saved": around(
+        "v_mov_b32_e32 v50, 5\nscratch_store_dwordx2 off, v[50:51], off offset:8\ns_waitcnt vmcnt(0)\n"
+        "scratch_load_dwordx2 v[52:53], off, off offset:8\ns_waitcnt vmcnt(0)\nv_add_u32_e32 v33, v52, v1", private_bytes=64),
+    "half_of_a_pair_restored_and_used": around(
+        "v_mov_b32_e32 v50, 5\nscratch_store_dwordx2 off, v[50:51], off offset:8\ns_waitcnt vmcnt(0)\n"
+        "scratch_load_dwordx2 v[52:53], off, off offset:8\ns_waitcnt vmcnt(0)\nv_add_u32_e32 v33, v53, v1", private_bytes=64),
+    "half_of_the_lanes_restored_and_used": around(
+        "s_mov_b64 exec, 0xff\nv_mov_b32_e32 v50, 5\ns_mov_b64 exec, -1\nscratch_store_dword off, v50, off offset:8\n"
+        "s_waitcnt vmcnt(0)\nscratch_load_dword v52, off, off offset:8\ns_waitcnt vmcnt(0)\nv_add_u32_e32 v33, v52, v1", private_bytes=64),
+    "saved_again": around(
+        "scratch_store_dword off, v50, off offset:8\ns_waitcnt vmcnt(0)\nv_mov_b32_e32 v50, 5\n"
+        "scratch_store_dword off, v50, off offset:8\ns_waitcnt vmcnt(0)\nscratch_load_dword v52, off, off offset:8\n"
+        "s_waitcnt vmcnt(0)\nv_add_u32_e32 v33, v52, v1", private_bytes=64),
+    "part_of_a_register_saved": around("scratch_store_short off, v50, off offset:8\ns_waitcnt vmcnt(0)", private_bytes=64),
     "no_lanes": around("s_mov_b64 exec, 0\nv_readfirstlane_b32 s20, v1"),
     "some_lanes": around("s_mov_b64 exec, 16\nv_readfirstlane_b32 s20, v1"),
     "missing_wave": Body("v_readfirstlane_b32 s20, v0\ns_cmp_eq_u32 s20, 0\ns_cbranch_scc1 .Lend\ns_barrier\n.Lend:"),
@@ -74,7 +88,7 @@ def test_a_register_in_flight_is_left_alone(module, name, kind, first, second, p
 @pytest.mark.parametrize(
     "name",
     ["read_after_wait", "read_second", "read_from_lds", "other_lanes", "loaded_twice", "halves", "store_source", "written_lanes", "moved",
-     "some_lanes", "all_waves"],
+     "half_of_a_pair_saved", "saved_again", "some_lanes", "all_waves"],
 )  # fmt: skip
 @pytest.mark.parametrize("wave_turn", (0, 1, 3))
 def test_no_finding(module, name, wave_turn):
@@ -89,6 +103,9 @@ def test_no_finding(module, name, wave_turn):
         ("never_written_scalar", "s_add_u32 s40, s41, 1", "s41", 0),
         ("moved_and_used", "v_add_u32_e32 v33, v51, v1", "v51", 2**64 - 1),
         ("stored", "global_store_dword v1, v50, s[8:9]", "v50", 2**64 - 1),
+        ("half_of_a_pair_restored_and_used", "v_add_u32_e32 v33, v53, v1", "v53", 2**64 - 1),
+        ("half_of_the_lanes_restored_and_used", "v_add_u32_e32 v33, v52, v1", "v52", 2**64 - 256),
+        ("part_of_a_register_saved", "scratch_store_short off, v50, off offset:8", "v50", 2**64 - 1),
     ],
 )
 def test_a_register_is_written_before_it_is_used(module, name, second, place, lanes):

@@ -1,4 +1,4 @@
-"""Memory operations land at the wait that covers them, and no earlier: registers, LDS and memory keep their old bytes."""
+"""Memory operations complete at the wait that covers them, and no earlier: registers, LDS and memory keep their old bytes."""
 
 import dataclasses
 
@@ -164,7 +164,7 @@ def test_counts_leave_the_youngest_in_flight(module, poison):
     np.testing.assert_array_equal(out[3], np.full(64, POISON if poison else OLD + 1))
     out = run(module, "lds_order", memory=memory, poison=poison)
     np.testing.assert_array_equal(out[3], np.full(64, POISON if poison else OLD + 1))
-    np.testing.assert_array_equal(out[:3], memory[:192].reshape(3, 64))  # v34's read landed over the move
+    np.testing.assert_array_equal(out[:3], memory[:192].reshape(3, 64))  # v34's read completed over the move
 
 
 def test_a_scalar_load_in_flight_does_not_help_an_lds_wait(module):
@@ -183,12 +183,12 @@ def test_one_wave_sees_its_own_accesses_in_order_and_stores_keep_the_data_of_the
     np.testing.assert_array_equal(out[0], memory[:64])
 
 
-def test_full_counters_land_the_oldest(module):
+def test_full_counters_complete_the_oldest(module):
     memory = image()
     out = run(module, "full_vmcnt", memory=memory)
-    np.testing.assert_array_equal(out[0], 2 * memory[:64])  # the first and the seventh have landed
+    np.testing.assert_array_equal(out[0], 2 * memory[:64])  # the first and the seventh have completed
     np.testing.assert_array_equal(out[2], np.full(64, 1))  # the eighth has not
-    np.testing.assert_array_equal(out[3], memory[:64])  # one count less lands it
+    np.testing.assert_array_equal(out[3], memory[:64])  # one count less completes it
     out = run(module, "full_lgkmcnt", memory=memory)
     np.testing.assert_array_equal(out[0], memory[:64])  # the fifth of twenty
     np.testing.assert_array_equal(out[1], np.full(64, 1))

@@ -219,7 +219,7 @@ def test_stores_to_read_only_memory_are_refused(module):
             run(module, kernel, memory=image(), read_only=("memory",))
 
 
-def test_scalar_loads_land_only_at_zero(module):
+def test_scalar_loads_complete_only_at_zero(module):
     """They may return in any order, so lgkmcnt(1) promises nothing about either."""
     memory = image()
     out = run(module, "waits_for_one", memory=memory)[0]

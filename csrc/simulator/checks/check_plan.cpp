@@ -47,9 +47,13 @@ MemoryEffects memory_effects(const isa::Instruction& instruction, uint32_t index
         result.writes_memory = stores || result.is_atomic;
         result.writes_lds = result.to_lds;
         result.memory_bytes = result.bytes;
+        result.sc0 = instruction.sc0;
+        result.sc1 = instruction.sc1;
         result.is_ordered_by_cache = instruction.sc1 || (instruction.sc0 && !result.is_atomic);
         if (result.to_lds) result.bytes = static_cast<uint8_t>(issue.dwords * 4);
     }
+    result.saved_first = effects.saved_first;
+    result.saved_count = effects.saved_count;
     for (uint32_t number = 0; number < register_count; ++number) {
         if (!effects.writes.has(number)) continue;
         if (result.result_count == 0) result.result_first = number;
@@ -85,6 +89,8 @@ PlanBuilder::PlanBuilder(Plan& plan, const Program& program, StepBuilder& builde
         if (instruction.row && synchronises(instruction)) plan.synchronising.push_back(index);
         if (instruction.row && reads_flags(instruction)) plan.reading_flags.push_back(index);
     }
+    plan.follows_caches =
+        (plan.checkers & racecheck) && (!plan.synchronising.empty() || !plan.reading_flags.empty());
 }
 
 void PlanBuilder::before(uint32_t index, bool starts_block, bool is_indexed) {
@@ -121,8 +127,19 @@ void PlanBuilder::before(uint32_t index, bool starts_block, bool is_indexed) {
         step.extra[0] = counts.vmcnt;
         step.extra[1] = counts.lgkmcnt;
     }
+    if (plan_.follows_caches) emit_cache_checks(index);
     if (opcode == Opcode::v_readfirstlane_b32 && (plan_.checkers & synccheck))
         builder_.emit(check_first_lane);
+}
+
+void PlanBuilder::emit_cache_checks(uint32_t index) {
+    const isa::Instruction& instruction = program_.instructions[index];
+    if (instruction.opcode == Opcode::buffer_inv) builder_.emit(check_invalidate).extra[0] = instruction.sc1;
+    if (instruction.opcode == Opcode::buffer_wbl2 && instruction.sc1) builder_.emit(check_write_back);
+    if (instruction.opcode == Opcode::s_waitcnt) {
+        const auto counts = static_cast<uint16_t>(instruction.operands[0].immediate);
+        builder_.emit(check_written_back).extra[0] = isa::decode_wait_counts(counts).vmcnt;
+    }
 }
 
 void PlanBuilder::after(uint32_t index) {

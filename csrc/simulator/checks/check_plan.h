@@ -21,6 +21,7 @@ struct MemoryEffects {
     bool is_atomic = false, to_lds = false;
     bool is_counter = false;  // ds_append, ds_consume: one dword at operation->lds_offset
     bool is_private = false;  // scratch
+    bool sc0 = false, sc1 = false;
     bool is_pair = false;
     memory::LdsAccess banks = memory::LdsAccess::read_b32;  // how LDS serves it
     bool is_ordered_by_cache =
@@ -28,10 +29,11 @@ struct MemoryEffects {
     uint8_t memory_bytes = 0;  // per lane, in memory
     uint8_t bytes = 0;         // per lane, in LDS if it goes there
     uint32_t second = 0;       // read2, write2: distance of the second access
-    uint32_t result_first = 0, result_count = 0;  // registers that change when it lands
+    uint32_t saved_first = 0, saved_count = 0;    // registers that it saves in scratch
+    uint32_t result_first = 0, result_count = 0;  // registers that change when it completes
 };
 
-// Instructions [first, first + count) between two places where something can be issued, land or change EXEC. Their
+// Instructions [first, first + count) between two places where something can be issued, complete or change EXEC. Their
 // registers are checked together, before the first of them runs.
 struct Run {
     uint32_t first = 0, count = 0;
@@ -49,6 +51,7 @@ struct Plan {
     std::deque<Run> runs;
     std::shared_ptr<const std::vector<Hazard>> hazards;  // of the whole text, executed or not
     std::vector<uint32_t> synchronising;                 // instructions that spin locks are made of
+    bool follows_caches = false;          // visibility.h: its workgroups may talk to each other
     std::vector<uint32_t> reading_flags;  // by which waves of a workgroup may wait for each other
 };
 
@@ -63,6 +66,7 @@ class PlanBuilder {
 
   private:
     bool joins_run(uint32_t instruction) const;
+    void emit_cache_checks(uint32_t instruction);
 
     Plan& plan_;
     const Program& program_;

@@ -78,7 +78,7 @@ void GlobalShadow::touch(Page& page, Wave* wave, const MemoryEffects& effects,
         if (!other.workgroup || same_wave(other) || (other.is_atomic && me.is_atomic)) return;
         if (other.workgroup == me.workgroup) {
             const bool is_ordered = wave->workgroup->shares_l1 ? me.issue_epoch != other.issue_epoch
-                                                               : me.issue_epoch > other.land_epoch;
+                                                               : me.issue_epoch > other.completion_epoch;
             if (is_ordered) return;
         }
         static constexpr const char* kinds[2][3] = {

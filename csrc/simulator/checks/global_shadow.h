@@ -23,7 +23,7 @@ namespace checks {
 // built for tgsplit they do not, and the rule of LDS holds (lds_shadow.h). Memory that a launch may only read is not followed.
 class GlobalShadow {
   public:
-    // `operation` is about to land; its lanes lie in `region`.
+    // `operation` is about to complete; its lanes lie in `region`.
     void access(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation,
                 const Region& region);
 
@@ -31,7 +31,7 @@ class GlobalShadow {
     struct Party {
         uint32_t workgroup = 0;  // linear id + 1, 0: nobody
         uint32_t instruction = 0;
-        uint32_t issue_epoch = 0, land_epoch = 0;  // barriers that its wave had arrived at
+        uint32_t issue_epoch = 0, completion_epoch = 0;  // barriers that its wave had arrived at
         uint8_t wave = 0;
         bool is_atomic = false;
     };

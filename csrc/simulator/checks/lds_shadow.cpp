@@ -42,9 +42,9 @@ bool LdsShadow::is_ordered(const LdsAccess& earlier, const LdsAccess& later) con
     // A wave's operations of one queue reach LDS in the order of their issue.
     if (earlier.wave == later.wave) {
         return (earlier.queue == later.queue && earlier.queue != Queue::flat) ||
-               later.issue_clock > earlier.land_clock;
+               later.issue_clock > earlier.completion_clock;
     }
-    return later.issue_epoch > earlier.land_epoch;
+    return later.issue_epoch > earlier.completion_epoch;
 }
 
 void LdsShadow::access(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation) {
@@ -95,7 +95,7 @@ void LdsShadow::access(Wave* wave, const MemoryEffects& effects, const PendingOp
 
 struct LdsShadow::Touch {
     Stamp stamp;
-    // From here on a stamp may belong to somebody who is not ordered before: whoever landed before the last barrier that
+    // From here on a stamp may belong to somebody who is not ordered before: whoever completed before the last barrier that
     // the access knows of is.
     Stamp first_doubtful;
     Stamp first_defined;  // stamps below are findings: 1 where a read of what nobody wrote is one
@@ -142,7 +142,7 @@ void LdsShadow::touch(Wave* wave, const MemoryEffects& effects, uint32_t me, con
     const bool races = checkers & racecheck, undefined = (checkers & initcheck) && effects.reads_lds;
     const LdsAccess mine = accesses_[me];
     const uint32_t per_lane = bytes >> shift_, cell_bytes = 1u << shift_;
-    const Touch touch{uint64_t{mine.land_epoch + 1} << epoch_bit | uint64_t{mine.wave} << wave_bit | me,
+    const Touch touch{uint64_t{mine.completion_epoch + 1} << epoch_bit | uint64_t{mine.wave} << wave_bit | me,
                       races ? uint64_t{mine.issue_epoch + 1} << epoch_bit : ~Stamp{0}, undefined};
     if (lanes == ~uint64_t{0}) {
         const bool is_done = per_lane == 1 ? touch_all<writes>(touch, address, 1)
@@ -206,14 +206,14 @@ void LdsShadow::report_race(Wave* wave, uint32_t earlier, uint32_t later, uint32
                           finding.place + " with {2}, wave " + std::to_string(a.wave) +
                           (earlier_writes ? " writes" : " reads") +
                           " them with {1}, and nothing orders the two";
-        // What landed first may well have been issued last: then it is the other one that has to be waited for.
+        // What completed first may well have been issued last: then it is the other one that has to be waited for.
         const bool in_order =
             a.wave == b.wave ? a.issue_clock < b.issue_clock : a.issue_epoch <= b.issue_epoch;
         const LdsAccess& sooner = in_order ? a : b;
         const std::string wait = std::string("s_waitcnt ") + counter_of(sooner.queue);
         if (a.wave == b.wave) {
             finding.fix = wait + " between the two";
-        } else if (sooner.land_epoch > sooner.issue_epoch) {
+        } else if (sooner.completion_epoch > sooner.issue_epoch) {
             finding.fix = wait + " in wave " + std::to_string(sooner.wave) +
                           " before the barrier between the two, which does not wait for memory";
         } else {

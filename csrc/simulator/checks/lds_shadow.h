@@ -15,16 +15,16 @@ struct PendingOperation;
 
 namespace checks {
 
-// Barriers do not drain counters: an access counts as done when a wait of its issuer has made it land, and another wave
+// Barriers do not drain counters: an access counts as done when a wait of its issuer has made it complete, and another wave
 // may rely on that after a barrier at which the issuer arrived later. So every access keeps how many barriers its issuer
-// had passed when it was issued and when it landed.
+// had passed when it was issued and when it completed.
 struct LdsAccess {
     uint32_t instruction;
     uint8_t wave;
     Queue queue;
     bool is_atomic;
-    uint32_t issue_epoch, land_epoch;  // barriers the issuer had arrived at
-    uint32_t issue_clock, land_clock;  // order within the issuer
+    uint32_t issue_epoch, completion_epoch;  // barriers the issuer had arrived at
+    uint32_t issue_clock, completion_clock;  // order within the issuer
 };
 
 // Bytes that are always accessed together share a cell. Cells start at 16 bytes and are split, once and for the rest of the
@@ -33,9 +33,9 @@ class LdsShadow {
   public:
     void resize(uint32_t bytes);
     void clear();
-    // `operation` is about to land.
+    // `operation` is about to complete.
     void access(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation);
-    // ... and has landed: of writes that nothing orders, those that left LDS as it was are a note and no race. Compilers let
+    // ... and has completed: of writes that nothing orders, those that left LDS as it was are a note and no race. Compilers let
     // several waves write what all of them hold (Triton's replicated layouts).
     void judge_equal_writes(Wave* wave);
     // Lanes of one access: byte offsets.
@@ -44,7 +44,7 @@ class LdsShadow {
 
   private:
     // An access, below what is needed to see at once that it is ordered before another: one barrier more than its issuer
-    // had passed when it landed, from bit 40 on, and the issuer. 0: nobody.
+    // had passed when it completed, from bit 40 on, and the issuer. 0: nobody.
     using Stamp = uint64_t;
     static constexpr uint32_t wave_bit = 32, epoch_bit = 40;
     static uint32_t access_of(Stamp stamp) { return static_cast<uint32_t>(stamp); }
@@ -71,7 +71,7 @@ class LdsShadow {
         uint8_t before[16];  // what LDS held, of the earlier write
     };
 
-    std::vector<UnorderedWrite> unordered_writes_;  // of the operation that is landing
+    std::vector<UnorderedWrite> unordered_writes_;  // of the operation that completes
     std::vector<Cell> cells_;
     std::vector<LdsAccess> accesses_;
     uint32_t bytes_ = 0, shift_ = 4;

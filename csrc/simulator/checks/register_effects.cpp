@@ -129,6 +129,13 @@ bool ignores_exec(const isa::Instruction& instruction, const isa::Effects& effec
            instruction.opcode == Opcode::v_readfirstlane_b32;
 }
 
+// Whole registers stored in scratch: how compilers spill, pairs of which only one half was written among them.
+bool saves(const isa::Instruction& instruction, int position) {
+    const std::string_view name = instruction.row->mnemonic;
+    return instruction.encoding == Encoding::scratch && name.starts_with("scratch_store_dword") &&
+           position == 1;
+}
+
 struct DwordRange {
     uint32_t first, count;
 };
@@ -175,6 +182,10 @@ Effects effects_of(const isa::Instruction& instruction, const StepBuilder& build
         const bool is_register = operand.code < 128 || operand.is_vgpr() || operand.is_agpr();
         if (!is_register) continue;
         const uint32_t first = register_at(builder.offset_of(operand.code));
+        if (operand.is_read && saves(instruction, position)) {
+            result.saved_first = first;
+            result.saved_count = operand.dwords ? operand.dwords : 1;
+        }
         if (operand.is_read) {
             const auto [skipped, dwords] = dwords_read(instruction, position);
             result.reads.add(first + skipped, dwords);

@@ -50,6 +50,8 @@ struct Effects {
     bool partly_writes = false;  // of a destination only some lanes or bits: what it held stays
     bool writes_exec = false;
     bool is_control = false;  // branch, wait, barrier, end
+    // Registers that a store saves in scratch: what nobody has written may be saved and restored (spills.cpp).
+    uint32_t saved_first = 0, saved_count = 0;
 };
 
 Effects effects_of(const isa::Instruction& instruction, const StepBuilder& builder);

@@ -1,4 +1,4 @@
-// simulator/checks/registers.cpp: registers read before their load has landed, overwritten under a load in flight, or
+// simulator/checks/registers.cpp: registers read before their load has completed, overwritten under a load in flight, or
 // read before anything was written to them.
 // SPDX-License-Identifier: MIT
 #include <cinttypes>
@@ -12,7 +12,7 @@ namespace hipkittens::simulator::checks {
 
 namespace {
 
-// The weakest wait that makes `operation` land: how many younger ones may stay in flight.
+// The weakest wait that makes `operation` complete: how many younger ones may stay in flight.
 std::string wait_for(const Wave* wave, const PendingOperation* operation, Queue queue) {
     const PendingOperations* pending = wave->pending;
     uint32_t younger = 0;
@@ -50,7 +50,9 @@ class RunChecker {
                  [&](uint32_t number) { judge_in_flight(number, true); });
         if (!(plan_.checkers & initcheck)) return;
         if (effects_->copies) return copy();
-        for_each(effects_->reads, shadow_.undefined, [&](uint32_t number) { judge_undefined(number); });
+        for_each(effects_->reads, shadow_.undefined, [&](uint32_t number) {
+            if (number - effects_->saved_first >= effects_->saved_count) judge_undefined(number);
+        });
         for_each(effects_->writes, shadow_.undefined,
                  [&](uint32_t number) { define(number, effects_->partly_writes ? ~uint64_t{0} : lanes_); });
     }
@@ -113,11 +115,6 @@ class RunChecker {
         if (!(shadow_.in_flight[number / 64] & bit)) shadow_.watched[number / 64] &= ~bit;
     }
 
-    uint64_t defined(uint32_t number) const {
-        if (!(shadow_.undefined[number / 64] >> number % 64 & 1)) return ~uint64_t{0};
-        return number < first_vector ? 0 : shadow_.defined_lanes[number];
-    }
-
     // The destination is as much written as its source. A selection passes if either side was written: which side a
     // lane takes is data. A register of scalars passes if any lane of its source was written.
     void copy() {
@@ -139,7 +136,7 @@ class RunChecker {
                 const uint32_t number =
                     effects_->reads.words[i].word * 64 + static_cast<uint32_t>(__builtin_ctzll(left));
                 has_register_source = true;
-                source |= defined(number);
+                source |= defined_lanes(shadow_, number);
             }
         }
         if (!has_register_source || !is_any_undefined || effects_->partly_writes) source = ~uint64_t{0};
@@ -147,24 +144,16 @@ class RunChecker {
             const bool is_scalar = number < first_vector;
             if (is_scalar) {
                 if (source) {
-                    if (!defined(number)) define(number, ~uint64_t{0});
+                    if (!defined_lanes(shadow_, number)) define(number, ~uint64_t{0});
                 } else {
-                    undefine(number, ~uint64_t{0});
+                    undefine(shadow_, number, ~uint64_t{0});
                 }
                 continue;
             }
             const uint64_t lanes = effects_->partly_writes ? ~uint64_t{0} : lanes_;
-            if (~source & lanes) undefine(number, ~source & lanes);
-            if (~defined(number) & source & lanes) define(number, source & lanes);
+            if (~source & lanes) undefine(shadow_, number, ~source & lanes);
+            if (~defined_lanes(shadow_, number) & source & lanes) define(number, source & lanes);
         }
-    }
-
-    void undefine(uint32_t number, uint64_t lanes) {
-        const uint64_t bit = uint64_t{1} << number % 64;
-        const uint64_t was = defined(number);
-        shadow_.defined_lanes[number] = was & ~lanes;
-        shadow_.undefined[number / 64] |= bit;
-        shadow_.watched[number / 64] |= bit;
     }
 
     Wave* wave_;
@@ -176,6 +165,19 @@ class RunChecker {
 };
 
 }  // namespace
+
+uint64_t defined_lanes(const WaveShadow& shadow, uint32_t number) {
+    if (!(shadow.undefined[number / 64] >> number % 64 & 1)) return ~uint64_t{0};
+    return number < first_vector ? 0 : shadow.defined_lanes[number];
+}
+
+void undefine(WaveShadow& shadow, uint32_t number, uint64_t lanes) {
+    const uint64_t bit = uint64_t{1} << number % 64;
+    const uint64_t was = defined_lanes(shadow, number);
+    shadow.defined_lanes[number] = was & ~lanes;
+    shadow.undefined[number / 64] |= bit;
+    shadow.watched[number / 64] |= bit;
+}
 
 const Step* check_run(Wave* wave, const Step* step) {
     const Run& run = *static_cast<const Run*>(step->data);

@@ -1,4 +1,4 @@
-// simulator/checks/shadow.cpp: the life of the checkers' memory, and what happens at issue and landing.
+// simulator/checks/shadow.cpp: the life of the checkers' memory, and what happens at issue and completion.
 // SPDX-License-Identifier: MIT
 #include "simulator/checks/shadow.h"
 
@@ -17,7 +17,10 @@ void create_shadows(Workgroup& workgroup) {
     workgroup.shadow->plan = program.plan.get();
     workgroup.shadow->lds.resize(workgroup.dispatch->lds_bytes);
     if (program.plan->checkers & notes) workgroup.shadow->notes.resize(program.instructions.size());
-    for (Wave* wave : workgroup.waves) wave->shadow = new WaveShadow;
+    for (Wave* wave : workgroup.waves) {
+        wave->shadow = new WaveShadow;
+        if (program.plan->follows_caches) wave->shadow->visibility = std::make_unique<WaveVisibility>();
+    }
 }
 
 void destroy_shadows(Workgroup& workgroup) {
@@ -35,7 +38,9 @@ void destroy_shadows(Workgroup& workgroup) {
 }
 
 void begin_workgroup(Workgroup& workgroup) {
-    if (workgroup.shadow) workgroup.shadow->lds.clear();
+    if (!workgroup.shadow) return;
+    workgroup.shadow->lds.clear();
+    workgroup.shadow->visibility = {};
 }
 
 // Lanes beyond the workgroup's end never run: they count as written.
@@ -46,6 +51,8 @@ void begin_wave(Wave* wave, uint32_t defined_sgprs) {
     std::memset(shadow.undefined, 0, sizeof shadow.undefined);
     shadow.sequence = wave->pending->sequence;
     shadow.epoch = shadow.clock = 0;
+    if (shadow.visibility) *shadow.visibility = {};
+    shadow.unwritten_scratch.clear();
     const uint32_t checkers = wave->workgroup->shadow->plan->checkers;
     if (checkers & initcheck) {
         const uint32_t vectors = (wave->workgroup->dispatch->program->wave_bytes - StepBuilder::vectors) /
@@ -110,14 +117,16 @@ void access_memory(Wave* wave, const MemoryEffects& effects, const PendingOperat
     if (!region) return;
     if ((plan.checkers & initcheck) && effects.reads_memory && region->unwritten)
         check_unwritten_memory(wave, effects, operation, *region);
+    if (wave->shadow->visibility && region->writable && !region->is_own)
+        wave->workgroup->dispatch->shadow->visibility.takes_effect(wave, effects, operation);
     if ((plan.checkers & racecheck) && region->writable && !region->is_own && !effects.is_ordered_by_cache)
         wave->workgroup->dispatch->shadow->global.access(wave, effects, operation, *region);
     if (plan.checkers & notes)
         sample_lines(wave->workgroup->shadow->notes[effects.instruction], effects, operation);
 }
 
-// Takes the place of the operation's own landing function.
-void landed(Wave* wave, PendingOperation* operation) {
+// Takes the place of the operation's own completion function.
+void completed(Wave* wave, PendingOperation* operation) {
     const MemoryEffects& effects = *static_cast<const MemoryEffects*>(operation->checked);
     WorkgroupShadow& workgroup = *wave->workgroup->shadow;
     ++wave->shadow->clock;
@@ -126,7 +135,9 @@ void landed(Wave* wave, PendingOperation* operation) {
         if (effects.queue == Queue::flat) access_lds_through_flat(wave, effects, operation);
     }
     if (!operation->is_early) memory_accessed(wave, operation);
-    operation->checked_land(wave, operation);
+    const bool is_early = operation->is_early;
+    operation->checked_complete(wave, operation);
+    if (!is_early) memory_returned(wave, operation);
     workgroup.lds.judge_equal_writes(wave);
     if (!operation->is_flat) registers_changed(wave, operation);
 }
@@ -137,6 +148,12 @@ void memory_accessed(Wave* wave, PendingOperation* operation) {
     const MemoryEffects& effects = *static_cast<const MemoryEffects*>(operation->checked);
     if ((effects.reads_memory || effects.writes_memory) && !effects.is_private)
         access_memory(wave, effects, operation);
+}
+
+void memory_returned(Wave* wave, PendingOperation* operation) {
+    const MemoryEffects& effects = *static_cast<const MemoryEffects*>(operation->checked);
+    if (wave->shadow->visibility && effects.reads_memory && !effects.is_private)
+        wave->workgroup->dispatch->shadow->visibility.returned(wave, effects, operation);
 }
 
 void registers_changed(Wave* wave, PendingOperation* operation) {
@@ -161,10 +178,14 @@ const Step* check_issue(Wave* wave, const Step* step) {
     shadow.sequence = pending->sequence;
     PendingOperation* operation = newest(pending, effects.queue);
     operation->checked = &effects;
-    operation->checked_land = operation->land;
-    operation->land = landed;
+    operation->checked_complete = operation->complete;
+    operation->complete = completed;
     operation->issue_epoch = shadow.epoch;
     operation->issue_clock = ++shadow.clock;
+    const bool is_memory = (effects.reads_memory || effects.writes_memory) && !effects.is_private;
+    if (shadow.visibility && is_memory)
+        wave->workgroup->dispatch->shadow->visibility.issued(wave, effects, operation);
+    if (effects.is_private && (workgroup.plan->checkers & initcheck)) follow_spill(wave, effects, operation);
     if (workgroup.plan->checkers & synccheck) {
         const uint32_t end = effects.result_first + effects.result_count;
         for (uint32_t number = effects.result_first; number < end; ++number) {
@@ -183,6 +204,7 @@ const Step* check_issue(Wave* wave, const Step* step) {
 }
 
 const Step* check_barrier(Wave* wave, const Step* step) {
+    if (wave->shadow->visibility) arrive_at_barrier(wave);
     ++wave->shadow->epoch;
     return step + 1;
 }

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_set>
 #include <vector>
 
 #include "simulator/checks/check_plan.h"
 #include "simulator/checks/finding.h"
 #include "simulator/checks/global_shadow.h"
 #include "simulator/checks/lds_shadow.h"
+#include "simulator/checks/visibility.h"
 #include "simulator/machine/workgroup.h"
 
 namespace hipkittens::simulator {
@@ -22,12 +24,15 @@ struct WaveShadow {
     // the common case costs one test of a few words.
     uint64_t watched[register_words];
     uint64_t in_flight[register_words];
-    uint64_t undefined[register_words];              // some lane was never written
-    uint64_t defined_lanes[register_count];          // meaningful where undefined
+    uint64_t undefined[register_words];      // some lane was never written
+    uint64_t defined_lanes[register_count];  // meaningful where undefined
+    std::unordered_set<uint64_t>
+        unwritten_scratch;  // addresses of dwords that unwritten registers were saved in
     PendingOperation* in_flight_by[register_count];  // meaningful where in flight
     uint32_t sequence = 0;                           // of wave->pending when it was last looked at
     uint32_t epoch = 0;                              // barriers the wave has arrived at
-    uint32_t clock = 0;                              // counts what is issued and lands
+    uint32_t clock = 0;                              // counts what is issued and takes effect
+    std::unique_ptr<WaveVisibility> visibility;      // where the plan follows caches
 };
 
 struct InstructionNotes {
@@ -45,6 +50,7 @@ struct WorkgroupShadow {
     FindingList findings;
     LdsShadow lds;
     std::vector<InstructionNotes> notes;
+    WorkgroupVisibility visibility;
 };
 
 // What the workgroups of a launch share.
@@ -53,6 +59,7 @@ struct LaunchShadow {
     FindingList findings;
     std::vector<InstructionNotes> notes;
     GlobalShadow global;
+    Visibility visibility;
 };
 
 // For worker.cpp and workgroup_slot.cpp; all do nothing for a launch without checks.
@@ -75,13 +82,25 @@ void finish_launch(LaunchShadow& shadow, const Dispatch& dispatch, const std::ve
 const Step* check_run(Wave* wave, const Step* step);
 const Step* check_issue(Wave* wave, const Step* step);
 const Step* check_barrier(Wave* wave, const Step* step);
-// The checks of an operation's effect on memory, where that comes before its landing.
+// The checks of an operation's effect on memory, where that comes before its completion.
 void memory_accessed(Wave* wave, PendingOperation* operation);
+// And once it has read memory: a flag whose bits are seen brings at least what was written before them.
+void memory_returned(Wave* wave, PendingOperation* operation);
 const Step* check_wait(Wave* wave, const Step* step);
+const Step* check_write_back(Wave* wave, const Step* step);    // BUFFER_WBL2 sc1
+const Step* check_written_back(Wave* wave, const Step* step);  // the wait for it
+const Step* check_invalidate(Wave* wave, const Step* step);    // BUFFER_INV; extra[0]: sc1
 const Step* check_first_lane(Wave* wave, const Step* step);
 
 // A flat operation has changed its registers (memory/pending.cpp).
 void registers_changed(Wave* wave, PendingOperation* operation);
+
+// initcheck: scratch keeps whether what was saved there had been written.
+void follow_spill(Wave* wave, const MemoryEffects& effects, const PendingOperation* operation);
+
+uint64_t defined_lanes(const WaveShadow& shadow,
+                       uint32_t number);  // that have been written, of a vector register
+void undefine(WaveShadow& shadow, uint32_t number, uint64_t lanes);
 
 // Adds a finding of this workgroup unless it is known; `describe` fills the rest of a new one.
 template <class Describe>

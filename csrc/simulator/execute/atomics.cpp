@@ -112,7 +112,7 @@ HIPKITTENS_INLINE T apply(T old, T data, T second) {
 }
 
 template <Atomic operation, class T, Shared shared>
-void land_atomic(Wave* wave, PendingOperation* pending) {
+void complete_atomic(Wave* wave, PendingOperation* pending) {
     constexpr int dwords = sizeof(T) / 4;
     const uint8_t* first = reinterpret_cast<const uint8_t*>(pending->data);
     const uint8_t* second = reinterpret_cast<const uint8_t*>(pending->data + second_operand);
@@ -145,12 +145,13 @@ void land_atomic(Wave* wave, PendingOperation* pending) {
 }
 
 template <Atomic operation, Shared shared>
-PendingOperation::Land of_width(uint8_t bytes) {
-    return bytes == 4 ? land_atomic<operation, uint32_t, shared> : land_atomic<operation, uint64_t, shared>;
+PendingOperation::Complete of_width(uint8_t bytes) {
+    return bytes == 4 ? complete_atomic<operation, uint32_t, shared>
+                      : complete_atomic<operation, uint64_t, shared>;
 }
 
 template <Shared shared>
-PendingOperation::Land land_of_operation(AtomicOperation atomic) {
+PendingOperation::Complete completion_of_operation(AtomicOperation atomic) {
     switch (atomic.operation) {
         case Atomic::add:
             return of_width<Atomic::add, shared>(atomic.bytes);
@@ -195,20 +196,20 @@ PendingOperation::Land land_of_operation(AtomicOperation atomic) {
         case Atomic::max_float:
             return of_width<Atomic::max_float, shared>(atomic.bytes);
         case Atomic::condxchg32:
-            return land_atomic<Atomic::condxchg32, uint64_t, shared>;
+            return complete_atomic<Atomic::condxchg32, uint64_t, shared>;
         case Atomic::pk_add_f16:
-            return land_atomic<Atomic::pk_add_f16, uint32_t, shared>;
+            return complete_atomic<Atomic::pk_add_f16, uint32_t, shared>;
         case Atomic::pk_add_bf16:
-            return land_atomic<Atomic::pk_add_bf16, uint32_t, shared>;
+            return complete_atomic<Atomic::pk_add_bf16, uint32_t, shared>;
     }
     return nullptr;
 }
 
 }  // namespace
 
-PendingOperation::Land atomic_land(AtomicOperation operation, Shared shared) {
-    return shared == Shared::lds ? land_of_operation<Shared::lds>(operation)
-                                 : land_of_operation<Shared::device>(operation);
+PendingOperation::Complete atomic_completion(AtomicOperation operation, Shared shared) {
+    return shared == Shared::lds ? completion_of_operation<Shared::lds>(operation)
+                                 : completion_of_operation<Shared::device>(operation);
 }
 
 }  // namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL

@@ -1,4 +1,4 @@
-// simulator/execute/atomics.h: what an atomic operation does to one value, and landing it over the lanes.
+// simulator/execute/atomics.h: what an atomic operation does to one value, and that over all lanes.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -41,8 +41,8 @@ struct AtomicOperation {
     uint8_t bytes;  // 4 or 8
 };
 
-// What lands `operation`, or nullptr.
-PendingOperation::Land atomic_land(AtomicOperation operation, Shared shared);
+// What completes `operation`, or nullptr.
+PendingOperation::Complete atomic_completion(AtomicOperation operation, Shared shared);
 
 // Operands in PendingOperation::data: the first at 0, the second from dword 128 on.
 inline constexpr int second_operand = 128;

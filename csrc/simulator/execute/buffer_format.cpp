@@ -204,7 +204,7 @@ Request request_of(const PendingOperation* operation) {
     return request;
 }
 
-void land_load(Wave*, PendingOperation* operation) {
+void complete_load(Wave*, PendingOperation* operation) {
     const Request request = request_of(operation);
     uint32_t* rows = reinterpret_cast<uint32_t*>(operation->rows);
     for (uint64_t left = operation->lanes; left; left &= left - 1) {
@@ -229,7 +229,7 @@ void land_load(Wave*, PendingOperation* operation) {
     }
 }
 
-void land_store(Wave*, PendingOperation* operation) {
+void complete_store(Wave*, PendingOperation* operation) {
     const Request request = request_of(operation);
     for (uint64_t left = operation->valid; left; left &= left - 1) {
         const int lane = __builtin_ctzll(left);
@@ -354,7 +354,7 @@ bool bind_formatted_buffer(const isa::Instruction& instruction, StepBuilder& bui
     step.dwords = form.is_store ? 0 : operands[0].dwords;
     step.extra[2] =
         flags_of(builder, instruction) | (form.is_store ? memory_flag::is_store : 0) | asked << request_shift;
-    set_land(step, form.is_store ? land_store : land_load);
+    set_completion(step, form.is_store ? complete_store : complete_load);
     return true;
 }
 

@@ -6,7 +6,7 @@
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
 // Apertures are above every host address: turning their addresses into the host addresses behind them makes
-// landing the same for all lanes.
+// what completes them the same for all lanes.
 bool record_flat_addresses(Wave* wave, const Step* step, PendingOperation* operation) {
     const uint32_t* low = reinterpret_cast<const uint32_t*>(at(wave, step->source[0]));
     const uint32_t* high =

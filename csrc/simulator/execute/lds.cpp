@@ -73,7 +73,7 @@ const Step* issue_write(Wave* wave, const Step* step) {
         operation->lds_offset = step->extra[1];
         capture_rows<dwords>(at(wave, step->source[2]), operation->data + 64 * dwords);
     }
-    operation->land = land_of(step);
+    operation->complete = completion_of(step);
     operation->lanes = operation->valid = wave->exec;
     count_if_asked(wave, step, operation);
     queue_lds(wave, operation);
@@ -85,13 +85,13 @@ LdsPointers pointers(Wave* wave, const PendingOperation* operation, uint32_t dis
 }
 
 template <int dwords>
-void land_read(Wave* wave, PendingOperation* operation) {
+void complete_read(Wave* wave, PendingOperation* operation) {
     if (!operation->lanes) return;
     load_rows<dwords>(pointers(wave, operation), operation->rows, operation->lanes, all_lanes);
 }
 
 template <int dwords>
-void land_read2(Wave* wave, PendingOperation* operation) {
+void complete_read2(Wave* wave, PendingOperation* operation) {
     if (!operation->lanes) return;
     load_rows<dwords>(pointers(wave, operation), operation->rows, operation->lanes, all_lanes);
     LdsPointers second = pointers(wave, operation);
@@ -101,19 +101,19 @@ void land_read2(Wave* wave, PendingOperation* operation) {
 }
 
 template <Piece piece>
-void land_piece(Wave* wave, PendingOperation* operation) {
+void complete_piece(Wave* wave, PendingOperation* operation) {
     if (!operation->lanes) return;
     load_piece_row<piece>(pointers(wave, operation), operation->rows, operation->lanes, all_lanes);
 }
 
 template <int bytes>
-void land_write(Wave* wave, PendingOperation* operation) {
+void complete_write(Wave* wave, PendingOperation* operation) {
     store_captured<bytes>(pointers(wave, operation), operation->data, operation->lanes);
 }
 
 // d16_hi: bits 16 and up of the register.
 template <int bytes>
-void land_write_high(Wave* wave, PendingOperation* operation) {
+void complete_write_high(Wave* wave, PendingOperation* operation) {
     for (uint64_t left = operation->lanes; left; left &= left - 1) {
         const int lane = __builtin_ctzll(left);
         memcpy(wave->lds + operation->lds_address[lane],
@@ -122,14 +122,14 @@ void land_write_high(Wave* wave, PendingOperation* operation) {
 }
 
 template <int bytes>
-void land_write2(Wave* wave, PendingOperation* operation) {
+void complete_write2(Wave* wave, PendingOperation* operation) {
     store_captured<bytes>(pointers(wave, operation), operation->data, operation->lanes);
     for (int lane = 0; lane < 64; ++lane) operation->lds_address[lane] += operation->lds_offset;
     store_captured<bytes>(pointers(wave, operation), operation->data + 16 * bytes, operation->lanes);
 }
 
 struct Read {
-    Land land;
+    Complete complete;
     uint8_t bytes, dwords;
     LdsAccess access;
 };
@@ -137,54 +137,54 @@ struct Read {
 bool read_of(Opcode opcode, Read* read) {
     switch (opcode) {
         case Opcode::ds_read_b32:
-            *read = {land_read<1>, 4, 1, LdsAccess::read_b32};
+            *read = {complete_read<1>, 4, 1, LdsAccess::read_b32};
             return true;
         case Opcode::ds_read_b64:
-            *read = {land_read<2>, 8, 2, LdsAccess::read_b64};
+            *read = {complete_read<2>, 8, 2, LdsAccess::read_b64};
             return true;
         case Opcode::ds_read_b96:
-            *read = {land_read<3>, 12, 3, LdsAccess::read_b96};
+            *read = {complete_read<3>, 12, 3, LdsAccess::read_b96};
             return true;
         case Opcode::ds_read_b128:
-            *read = {land_read<4>, 16, 4, LdsAccess::read_b128};
+            *read = {complete_read<4>, 16, 4, LdsAccess::read_b128};
             return true;
         case Opcode::ds_read_u8:
-            *read = {land_piece<Piece::u8>, 1, 1, LdsAccess::read_b32};
+            *read = {complete_piece<Piece::u8>, 1, 1, LdsAccess::read_b32};
             return true;
         case Opcode::ds_read_i8:
-            *read = {land_piece<Piece::i8>, 1, 1, LdsAccess::read_b32};
+            *read = {complete_piece<Piece::i8>, 1, 1, LdsAccess::read_b32};
             return true;
         case Opcode::ds_read_u16:
-            *read = {land_piece<Piece::u16>, 2, 1, LdsAccess::read_b32};
+            *read = {complete_piece<Piece::u16>, 2, 1, LdsAccess::read_b32};
             return true;
         case Opcode::ds_read_i16:
-            *read = {land_piece<Piece::i16>, 2, 1, LdsAccess::read_b32};
+            *read = {complete_piece<Piece::i16>, 2, 1, LdsAccess::read_b32};
             return true;
         case Opcode::ds_read_u8_d16:
-            *read = {land_piece<Piece::u8_low>, 1, 1, LdsAccess::read_b32};
+            *read = {complete_piece<Piece::u8_low>, 1, 1, LdsAccess::read_b32};
             return true;
         case Opcode::ds_read_u8_d16_hi:
-            *read = {land_piece<Piece::u8_high>, 1, 1, LdsAccess::read_b32};
+            *read = {complete_piece<Piece::u8_high>, 1, 1, LdsAccess::read_b32};
             return true;
         case Opcode::ds_read_i8_d16:
-            *read = {land_piece<Piece::i8_low>, 1, 1, LdsAccess::read_b32};
+            *read = {complete_piece<Piece::i8_low>, 1, 1, LdsAccess::read_b32};
             return true;
         case Opcode::ds_read_i8_d16_hi:
-            *read = {land_piece<Piece::i8_high>, 1, 1, LdsAccess::read_b32};
+            *read = {complete_piece<Piece::i8_high>, 1, 1, LdsAccess::read_b32};
             return true;
         case Opcode::ds_read_u16_d16:
-            *read = {land_piece<Piece::u16_low>, 2, 1, LdsAccess::read_b32};
+            *read = {complete_piece<Piece::u16_low>, 2, 1, LdsAccess::read_b32};
             return true;
         case Opcode::ds_read_u16_d16_hi:
-            *read = {land_piece<Piece::u16_high>, 2, 1, LdsAccess::read_b32};
+            *read = {complete_piece<Piece::u16_high>, 2, 1, LdsAccess::read_b32};
             return true;
         case Opcode::ds_read2_b32:
         case Opcode::ds_read2st64_b32:
-            *read = {land_read2<1>, 4, 2, LdsAccess::read_b32};
+            *read = {complete_read2<1>, 4, 2, LdsAccess::read_b32};
             return true;
         case Opcode::ds_read2_b64:
         case Opcode::ds_read2st64_b64:
-            *read = {land_read2<2>, 8, 4, LdsAccess::read_b64};
+            *read = {complete_read2<2>, 8, 4, LdsAccess::read_b64};
             return true;
         default:
             return false;
@@ -193,7 +193,7 @@ bool read_of(Opcode opcode, Read* read) {
 
 struct Write {
     Handler issue;
-    Land land;
+    Complete complete;
     uint8_t bytes;
     LdsAccess access;
 };
@@ -201,36 +201,36 @@ struct Write {
 bool write_of(Opcode opcode, Write* write) {
     switch (opcode) {
         case Opcode::ds_write_b8:
-            *write = {issue_write<1, false>, land_write<1>, 1, LdsAccess::write_b32};
+            *write = {issue_write<1, false>, complete_write<1>, 1, LdsAccess::write_b32};
             return true;
         case Opcode::ds_write_b16:
-            *write = {issue_write<1, false>, land_write<2>, 2, LdsAccess::write_b32};
+            *write = {issue_write<1, false>, complete_write<2>, 2, LdsAccess::write_b32};
             return true;
         case Opcode::ds_write_b8_d16_hi:
-            *write = {issue_write<1, false>, land_write_high<1>, 1, LdsAccess::write_b32};
+            *write = {issue_write<1, false>, complete_write_high<1>, 1, LdsAccess::write_b32};
             return true;
         case Opcode::ds_write_b16_d16_hi:
-            *write = {issue_write<1, false>, land_write_high<2>, 2, LdsAccess::write_b32};
+            *write = {issue_write<1, false>, complete_write_high<2>, 2, LdsAccess::write_b32};
             return true;
         case Opcode::ds_write_b32:
-            *write = {issue_write<1, false>, land_write<4>, 4, LdsAccess::write_b32};
+            *write = {issue_write<1, false>, complete_write<4>, 4, LdsAccess::write_b32};
             return true;
         case Opcode::ds_write_b64:
-            *write = {issue_write<2, false>, land_write<8>, 8, LdsAccess::write_b64};
+            *write = {issue_write<2, false>, complete_write<8>, 8, LdsAccess::write_b64};
             return true;
         case Opcode::ds_write_b96:
-            *write = {issue_write<3, false>, land_write<12>, 12, LdsAccess::write_b96};
+            *write = {issue_write<3, false>, complete_write<12>, 12, LdsAccess::write_b96};
             return true;
         case Opcode::ds_write_b128:
-            *write = {issue_write<4, false>, land_write<16>, 16, LdsAccess::write_b128};
+            *write = {issue_write<4, false>, complete_write<16>, 16, LdsAccess::write_b128};
             return true;
         case Opcode::ds_write2_b32:
         case Opcode::ds_write2st64_b32:
-            *write = {issue_write<1, true>, land_write2<4>, 4, LdsAccess::write_b32};
+            *write = {issue_write<1, true>, complete_write2<4>, 4, LdsAccess::write_b32};
             return true;
         case Opcode::ds_write2_b64:
         case Opcode::ds_write2st64_b64:
-            *write = {issue_write<2, true>, land_write2<8>, 8, LdsAccess::write_b64};
+            *write = {issue_write<2, true>, complete_write2<8>, 8, LdsAccess::write_b64};
             return true;
         default:
             return false;
@@ -288,7 +288,7 @@ bool bind_lds(const isa::Instruction& instruction, StepBuilder& builder) {
         step.extra[0] = read.bytes;
         step.extra[2] = flags | static_cast<uint32_t>(read.access) << memory_flag::access_shift;
         set_offsets(instruction, step, read.bytes);
-        set_land(step, read.land);
+        set_completion(step, read.complete);
         return true;
     }
     if (Write write; write_of(instruction.opcode, &write)) {
@@ -299,7 +299,7 @@ bool bind_lds(const isa::Instruction& instruction, StepBuilder& builder) {
         step.extra[0] = write.bytes;
         step.extra[2] = flags | static_cast<uint32_t>(write.access) << memory_flag::access_shift;
         set_offsets(instruction, step, write.bytes);
-        set_land(step, write.land);
+        set_completion(step, write.complete);
         return true;
     }
     if (instruction.opcode == Opcode::ds_nop) {

@@ -36,7 +36,7 @@ const Step* issue_atomic(Wave* wave, const Step* step) {
 
 // ds_append and ds_consume: one counter for the wave, at M0[15:0] + offset.
 template <bool append>
-void land_count(Wave* wave, PendingOperation* operation) {
+void complete_count(Wave* wave, PendingOperation* operation) {
     if (!operation->lanes) return;
     uint8_t* place = wave->lds + operation->lds_offset;
     const uint32_t old = load_unaligned<uint32_t>(place);
@@ -118,7 +118,7 @@ bool bind_count(const isa::Instruction& instruction, StepBuilder& builder) {
     step.dwords = 1;
     step.immediate = instruction.offset;
     step.extra[2] = flags_of(builder, instruction);
-    set_land(step, append ? land_count<true> : land_count<false>);
+    set_completion(step, append ? complete_count<true> : complete_count<false>);
     return true;
 }
 
@@ -146,7 +146,7 @@ bool bind_lds_atomic(const isa::Instruction& instruction, StepBuilder& builder) 
         step.extra[2] = flags_of(builder, instruction) |
                         static_cast<uint32_t>(dwords == 1 ? LdsAccess::write_b32 : LdsAccess::write_b64)
                             << memory_flag::access_shift;
-        set_land(step, atomic_land(match.atomic, Shared::lds));
+        set_completion(step, atomic_completion(match.atomic, Shared::lds));
         return true;
     }
     return bind_count(instruction, builder);

@@ -31,7 +31,7 @@ const Step* issue_exchange2(Wave* wave, const Step* step) {
 }
 
 template <int dwords>
-void land_exchange2(Wave* wave, PendingOperation* operation) {
+void complete_exchange2(Wave* wave, PendingOperation* operation) {
     uint32_t* rows = reinterpret_cast<uint32_t*>(operation->rows);
     for (uint64_t left = operation->lanes; left; left &= left - 1) {
         const int lane = __builtin_ctzll(left);
@@ -74,17 +74,17 @@ const Step* issue_write_by_lane(Wave* wave, const Step* step) {
     PendingOperation* operation = peek_operation(wave);
     if (!record_lane_addresses(wave, step, operation)) return nullptr;
     memcpy(operation->data, at(wave, step->source[1]), layout::vector_row_bytes);
-    operation->land = land_of(step);
+    operation->complete = completion_of(step);
     queue_lds(wave, operation);
     return step + 1;
 }
-void land_read_by_lane(Wave* wave, PendingOperation* operation) {
+void complete_read_by_lane(Wave* wave, PendingOperation* operation) {
     for (uint64_t left = operation->lanes; left; left &= left - 1) {
         const int lane = __builtin_ctzll(left);
         memcpy(operation->rows + 4 * lane, wave->lds + operation->lds_address[lane], 4);
     }
 }
-void land_write_by_lane(Wave* wave, PendingOperation* operation) {
+void complete_write_by_lane(Wave* wave, PendingOperation* operation) {
     for (uint64_t left = operation->lanes; left; left &= left - 1) {
         const int lane = __builtin_ctzll(left);
         memcpy(wave->lds + operation->lds_address[lane], operation->data + lane, 4);
@@ -101,7 +101,7 @@ bool bind_by_lane(const isa::Instruction& instruction, StepBuilder& builder) {
     step.immediate = instruction.offset;
     step.extra[0] = 4;
     step.extra[2] = flags_of(builder, instruction);
-    set_land(step, reads ? land_read_by_lane : land_write_by_lane);
+    set_completion(step, reads ? complete_read_by_lane : complete_write_by_lane);
     return true;
 }
 
@@ -137,7 +137,7 @@ bool bind_lds_exchange(const isa::Instruction& instruction, StepBuilder& builder
     step.extra[0] = static_cast<uint32_t>(4 * dwords);
     step.extra[1] = static_cast<uint32_t>((instruction.offset1 - instruction.offset) * scale);
     step.extra[2] = flags_of(builder, instruction);
-    set_land(step, dwords == 1 ? land_exchange2<1> : land_exchange2<2>);
+    set_completion(step, dwords == 1 ? complete_exchange2<1> : complete_exchange2<2>);
     return true;
 }
 

@@ -10,13 +10,13 @@ using isa::Opcode;
 namespace {
 
 // The result exists at issue, but like every LDS instruction it shows up when lgkmcnt says so.
-void land_values(Wave*, PendingOperation* operation) {
+void complete_values(Wave*, PendingOperation* operation) {
     write_row_from(operation->rows, operation->data, operation->lanes, all_lanes);
 }
 
 HIPKITTENS_INLINE const Step* queue_values(Wave* wave, const Step* step, PendingOperation* operation) {
     begin_results(wave, step, operation);
-    operation->land = land_values;
+    operation->complete = complete_values;
     operation->lanes = operation->valid = wave->exec;
     poison_results(wave, step);
     queue_lds(wave, operation);

@@ -47,7 +47,7 @@ const Step* issue_transposed_read(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-void land_16(Wave* wave, PendingOperation* operation) {
+void complete_16(Wave* wave, PendingOperation* operation) {
     if (!operation->lanes) return;
     const LdsPointers from{wave->lds, operation->lds_address};
     for (int group = 0; group < 4; ++group) {
@@ -77,7 +77,7 @@ void land_16(Wave* wave, PendingOperation* operation) {
 
 // bits: 4, 6 or 8 an element.
 template <int bits, int bytes>
-void land_narrow(Wave* wave, PendingOperation* operation) {
+void complete_narrow(Wave* wave, PendingOperation* operation) {
     if (!operation->lanes) return;
     constexpr int per_lane = 8 * bytes / bits, lanes_per_row = 16 / per_lane;
     const LdsPointers from{wave->lds, operation->lds_address};
@@ -112,21 +112,21 @@ void land_narrow(Wave* wave, PendingOperation* operation) {
 }  // namespace
 
 bool bind_lds_transpose(const isa::Instruction& instruction, StepBuilder& builder) {
-    Land land;
+    Complete complete;
     uint32_t bytes = 8;
     LdsAccess access = LdsAccess::read_b64;
     switch (instruction.opcode) {
         case Opcode::ds_read_b64_tr_b16:
-            land = land_16;
+            complete = complete_16;
             break;
         case Opcode::ds_read_b64_tr_b8:
-            land = land_narrow<8, 8>;
+            complete = complete_narrow<8, 8>;
             break;
         case Opcode::ds_read_b64_tr_b4:
-            land = land_narrow<4, 8>;
+            complete = complete_narrow<4, 8>;
             break;
         case Opcode::ds_read_b96_tr_b6:
-            land = land_narrow<6, 12>;
+            complete = complete_narrow<6, 12>;
             bytes = 12;
             access = LdsAccess::read_b96;
             break;
@@ -141,7 +141,7 @@ bool bind_lds_transpose(const isa::Instruction& instruction, StepBuilder& builde
     step.extra[0] = bytes;
     step.extra[2] = flags_of(builder, instruction) | static_cast<uint32_t>(access)
                                                          << memory_flag::access_shift;
-    set_land(step, land);
+    set_completion(step, complete);
     return true;
 }
 

@@ -14,19 +14,23 @@ namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 // * source[0] address register, source[1] data, source[2] second data, scalar address or descriptor
 // * immediate: byte offset
 // * extra[0] bytes per lane, extra[1] offset of the second LDS access or row of soffset, extra[2] flags
-// * data: what performs the access when it lands
+// * data: what performs the access when it completes
 namespace memory_flag {
 inline constexpr uint32_t poison = 1, count_conflicts = 2, is_gfx950 = 4, is_store = 8;
 inline constexpr uint32_t access_shift = 8;  // LdsAccess
 }  // namespace memory_flag
 
-using Land = PendingOperation::Land;
-static inline Land land_of(const Step* step) { return reinterpret_cast<Land>(const_cast<void*>(step->data)); }
-static inline void set_land(Step& step, Land land) { step.data = reinterpret_cast<const void*>(land); }
+using Complete = PendingOperation::Complete;
+static inline Complete completion_of(const Step* step) {
+    return reinterpret_cast<Complete>(const_cast<void*>(step->data));
+}
+static inline void set_completion(Step& step, Complete complete) {
+    step.data = reinterpret_cast<const void*>(complete);
+}
 
 // What every operation with results in registers needs.
 HIPKITTENS_INLINE void begin_results(Wave* wave, const Step* step, PendingOperation* operation) {
-    operation->land = land_of(step);
+    operation->complete = completion_of(step);
     operation->destination = step->destination;
     operation->rows = at(wave, step->destination);
     operation->dwords = step->dwords;
@@ -39,7 +43,7 @@ HIPKITTENS_INLINE void poison_results(Wave* wave, const Step* step) {
     }
 }
 
-// Lanes outside `lanes` take the address of one inside, so that whoever lands the operation may read all 64.
+// Lanes outside `lanes` take the address of one inside, so that whoever completes the operation may read all 64.
 template <class Address>
 HIPKITTENS_INLINE void fill_idle_lanes(Address* address, uint64_t lanes) {
     if (lanes == all_lanes || !lanes) return;

@@ -11,7 +11,7 @@ using isa::Opcode;
 
 namespace {
 
-void land_scalars(Wave* wave, PendingOperation* operation) {
+void complete_scalars(Wave* wave, PendingOperation* operation) {
     for (uint32_t i = 0; i < operation->dwords; ++i) {
         write_scalar(wave, operation->destination + i * layout::scalar_row_bytes, operation->data[i]);
     }
@@ -21,7 +21,7 @@ void land_scalars(Wave* wave, PendingOperation* operation) {
 // later vector store nor an earlier one against them without a wait). The registers change when the wait says
 // so.
 const Step* queue_scalars(Wave* wave, const Step* step, PendingOperation* operation) {
-    operation->land = land_of(step);
+    operation->complete = completion_of(step);
     operation->destination = step->destination;
     operation->dwords = step->dwords;
     if (step->extra[2] & memory_flag::poison) {
@@ -93,7 +93,7 @@ bool may_write(Wave* wave, const Step* step, uint64_t address, uint32_t bytes) {
     return false;
 }
 
-void land_store(Wave*, PendingOperation* operation) {
+void complete_store(Wave*, PendingOperation* operation) {
     for (uint32_t i = 0; i < operation->dwords; ++i) {
         if (operation->valid >> i & 1)
             memcpy(reinterpret_cast<void*>(operation->address[0] + 4 * i), &operation->data[i], 4);
@@ -118,7 +118,7 @@ const Step* issue_store(Wave* wave, const Step* step) {
         if (!may_write(wave, step, operation->address[0] + 4 * i, 4)) return nullptr;
         operation->data[i] = read_scalar(wave, step->destination + i * layout::scalar_row_bytes);
     }
-    operation->land = land_store;
+    operation->complete = complete_store;
     operation->dwords = step->dwords;
     queue_scalar(wave, operation, step->dwords > 1 ? 2 : 1);
     return step + 1;
@@ -127,8 +127,8 @@ const Step* issue_store(Wave* wave, const Step* step) {
 // A scalar atomic is a vector atomic of lane 0 whose result goes to a scalar register. `result` stages it, and behind it
 // lies the function that performs the operation.
 constexpr int performer_at = 96;
-void land_atomic(Wave* wave, PendingOperation* operation) {
-    Land perform;
+void complete_atomic(Wave* wave, PendingOperation* operation) {
+    Complete perform;
     memcpy(&perform, &operation->result[performer_at], sizeof perform);
     operation->rows = reinterpret_cast<uint8_t*>(operation->result);
     perform(wave, operation);
@@ -160,7 +160,7 @@ const Step* issue_atomic(Wave* wave, const Step* step) {
             operation->data[second_operand + i] =
                 read_scalar(wave, step->destination + (dwords + i) * layout::scalar_row_bytes);
     }
-    operation->land = land_atomic;
+    operation->complete = complete_atomic;
     operation->destination = step->destination;
     operation->dwords = step->dwords;
     operation->partial = false;
@@ -251,7 +251,7 @@ Meaning meaning_of(Opcode opcode) {
 
 bool bind_scalar_memory(const isa::Instruction& instruction, StepBuilder& builder) {
     switch (instruction.opcode) {
-        // Stores are in memory when they land, and translations are never missing: nothing to discard or to probe.
+        // Stores are in memory when they complete, and translations are never missing: nothing to discard or to probe.
         case Opcode::s_dcache_inv:
         case Opcode::s_dcache_wb:
         case Opcode::s_dcache_inv_vol:
@@ -268,7 +268,7 @@ bool bind_scalar_memory(const isa::Instruction& instruction, StepBuilder& builde
             step.destination = builder.offset_of(instruction.operands[0].code);
             step.dwords = 2;
             step.extra[2] = flags_of(builder, instruction);
-            set_land(step, land_scalars);
+            set_completion(step, complete_scalars);
             return true;
         }
         default:
@@ -294,10 +294,10 @@ bool bind_scalar_memory(const isa::Instruction& instruction, StepBuilder& builde
     step.extra[0] = meaning.dwords * 4u;
     step.extra[1] = meaning.atomic == Atomic::cmpswap;
     step.extra[2] = flags_of(builder, instruction);
-    if (meaning.access == Access::load) set_land(step, land_scalars);
+    if (meaning.access == Access::load) set_completion(step, complete_scalars);
     if (meaning.access == Access::atomic)
-        set_land(step,
-                 atomic_land({meaning.atomic, static_cast<uint8_t>(meaning.dwords * 4)}, Shared::device));
+        set_completion(step, atomic_completion({meaning.atomic, static_cast<uint8_t>(meaning.dwords * 4)},
+                                               Shared::device));
     return true;
 }
 

@@ -5,6 +5,7 @@
 #include "simulator/execute/atomics.h"
 #include "simulator/execute/buffer_format.h"
 #include "simulator/execute/families.h"
+#include "simulator/memory/workgroup_order.h"
 
 namespace hipkittens::simulator::HIPKITTENS_HOST_LEVEL {
 
@@ -13,7 +14,12 @@ using isa::Opcode;
 
 namespace {
 
-const Step* do_nothing(Wave*, const Step* step) { return step + 1; }
+const Step* invalidate(Wave*, const Step* step) { return step + 1; }
+
+const Step* write_back(Wave* wave, const Step* step) {
+    if (wave->barriers) order_before_write_back(wave);
+    return step + 1;
+}
 
 #define HIPKITTENS_FORMS(name) \
     Opcode::buffer_atomic_##name, Opcode::flat_atomic_##name, Opcode::global_atomic_##name
@@ -145,9 +151,9 @@ void set_addresses(const isa::Instruction& instruction, StepBuilder& builder, St
 bool bind_vector_memory(const isa::Instruction& instruction, StepBuilder& builder) {
     if (bind_formatted_buffer(instruction, builder)) return true;
     if (instruction.encoding == Encoding::mtbuf) return false;
-    // Cache maintenance orders accesses that are ordered here anyway.
+    // Caches hold no data: what is missing is found by checks/visibility.h.
     if (instruction.opcode == Opcode::buffer_inv || instruction.opcode == Opcode::buffer_wbl2) {
-        builder.emit(do_nothing);
+        builder.emit(instruction.opcode == Opcode::buffer_inv ? invalidate : write_back);
         return true;
     }
     const Load* load = load_of(instruction.opcode);
@@ -175,7 +181,7 @@ bool bind_vector_memory(const isa::Instruction& instruction, StepBuilder& builde
         step.dwords = load->dwords;
         step.extra[0] = load->bytes;
         step.extra[2] = flags;
-        set_land(step, to_lds ? load->in_lds : load->land);
+        set_completion(step, to_lds ? load->in_lds : load->complete);
         return true;
     }
     if (store) {
@@ -184,7 +190,7 @@ bool bind_vector_memory(const isa::Instruction& instruction, StepBuilder& builde
         step.source[1] = builder.offset_of(instruction.operands[positions.data].code);
         step.extra[0] = store->bytes;
         step.extra[2] = flags;
-        set_land(step, store->land);
+        set_completion(step, store->complete);
         return true;
     }
     const int dwords = atomic->bytes / 4;
@@ -198,7 +204,7 @@ bool bind_vector_memory(const isa::Instruction& instruction, StepBuilder& builde
     step.stride[2] = atomic->operation == Atomic::cmpswap;
     step.extra[0] = atomic->bytes;
     step.extra[2] = flags;
-    set_land(step, atomic_land(*atomic, Shared::device));
+    set_completion(step, atomic_completion(*atomic, Shared::device));
     return true;
 }
 

@@ -28,12 +28,12 @@ bool record_buffer_addresses(Wave* wave, const Step* step, PendingOperation* ope
 bool check_regions(Wave* wave, const Step* step, PendingOperation* operation);
 
 struct Load {
-    Land land, in_lds;  // in_lds: direct to LDS, nullptr where there is no such form
+    Complete complete, in_lds;  // in_lds: direct to LDS, nullptr where there is no such form
     uint8_t bytes, dwords;
     uint32_t write_mask;  // bits of the register that are written
 };
 struct Store {
-    Land land;
+    Complete complete;
     uint8_t bytes, dwords;
 };
 const Load* load_of(isa::Opcode opcode);  // nullptr if it is none

@@ -36,7 +36,7 @@ HIPKITTENS_INLINE void count_bytes(Wave* wave, const Step* step, const PendingOp
         record_access(wave, step, operation, store);
 }
 
-// The data is wanted when the load lands; the host can fetch it meanwhile. Neighbouring lanes mostly share
+// The data is wanted when the load completes; the host can fetch it meanwhile. Neighbouring lanes mostly share
 // its lines.
 HIPKITTENS_INLINE void prefetch(const PendingOperation* operation, uint32_t bytes) {
     constexpr uint32_t line_bytes = 64;
@@ -75,7 +75,7 @@ const Step* issue_load_to_lds(Wave* wave, const Step* step) {
         return fault(wave, step, "direct-to-LDS load outside the workgroup's LDS allocation",
                      start + top * size, top);
     }
-    operation->land = land_of(step);
+    operation->complete = completion_of(step);
     operation->bytes = static_cast<uint8_t>(step->extra[0]);
     operation->lds_offset = start;
     count_bytes<form, false>(wave, step, operation);
@@ -111,7 +111,7 @@ const Step* issue_store(Wave* wave, const Step* step) {
         }
     }
     capture_rows<dwords>(at(wave, step->source[1]), operation->data);
-    operation->land = land_of(step);
+    operation->complete = completion_of(step);
     operation->dwords = 0;
     operation->bytes = static_cast<uint8_t>(step->extra[0]);
     count_bytes<form, true>(wave, step, operation);

@@ -103,7 +103,7 @@ Handler branch_handler(Opcode opcode) {
 }
 
 const Step* end_program(Wave* wave, const Step*) {
-    land_all(wave);
+    complete_all(wave);
     return stop(wave, nullptr, WaveStatus::ended);
 }
 
@@ -115,8 +115,8 @@ const Step* barrier(Wave* wave, const Step* step) {
 
 const Step* wait_count(Wave* wave, const Step* step) {
     if (__builtin_expect(wave->workgroup->dispatch->recording != nullptr, 0)) record_wait(wave, step);
-    if (step->extra[0] < 63) land_vector_memory(wave, step->extra[0]);
-    if (step->extra[1] < 15) land_lgkm(wave, step->extra[1]);
+    if (step->extra[0] < 63) complete_vector_memory(wave, step->extra[0]);
+    if (step->extra[1] < 15) complete_lgkm(wave, step->extra[1]);
     return step + 1;
 }
 

@@ -80,6 +80,6 @@ class Recording {
 void record_access(Wave* wave, const Step* step, const PendingOperation* operation, bool store);
 void record_lds_access(const Wave* wave, const Step* step, uint64_t cycles, const uint32_t* addresses);
 void record_barrier(const Wave* wave, const Step* step);
-void record_wait(const Wave* wave, const Step* step);  // before anything lands
+void record_wait(const Wave* wave, const Step* step);  // before anything completes
 
 }  // namespace hipkittens::simulator

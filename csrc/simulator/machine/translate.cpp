@@ -13,6 +13,7 @@
 #include "simulator/machine/control.h"
 #include "simulator/machine/launch_trace.h"
 #include "simulator/machine/mode_regions.h"
+#include "simulator/machine/product_runs.h"
 #include "simulator/machine/program.h"
 #include "simulator/machine/register_index.h"
 #include "simulator/tile_unit/tile_unit.h"
@@ -285,6 +286,7 @@ std::unique_ptr<const Program> translate(const TranslateRequest& request) {
     translation.emit_steps();
     translation.resolve_branches();
     program->steps = std::move(translation.builder.steps());
+    if (gathers_products(request.settings)) gather_products(*program, translation.builder);
     if (uses_tile_unit(request.settings)) {
         tile_unit::adopt_products(program->steps.data(), program->steps.size(), program->instructions.data());
     }

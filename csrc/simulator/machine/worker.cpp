@@ -126,7 +126,7 @@ Outcome run_workgroup(WorkgroupSlot& slot) {
             // stores a flag and then spins on another one must be seen by the other side.
             for (Wave* wave : waves) {
                 if (wave->status == WaveStatus::yielded || wave->status == WaveStatus::at_barrier)
-                    land_all(wave);
+                    complete_all(wave);
             }
             return Outcome::yielded;
         }

@@ -1,4 +1,4 @@
-// simulator/memory/pending.cpp: when operations in flight land.
+// simulator/memory/pending.cpp: when operations in flight complete.
 // SPDX-License-Identifier: MIT
 #include "simulator/memory/pending.h"
 
@@ -23,25 +23,25 @@ struct Chunk {
     alignas(64) PendingOperation operations[operations_per_chunk];
 };
 
-// Last in, first out: the operation that landed last is the one in the host's nearest cache.
+// Last in, first out: the operation that completed last is the one in the host's nearest cache.
 void release(PendingOperations* pending, PendingOperation* operation) {
     operation->next = pending->free;
     pending->free = operation;
 }
 
-void land_and_release(Wave* wave, PendingOperation* operation) {
-    operation->land(wave, operation);
+void complete_and_release(Wave* wave, PendingOperation* operation) {
+    operation->complete(wave, operation);
     release(wave->pending, operation);
 }
 
 // The oldest of the ring, which is still in it: what has to take effect first may look at it.
-void land_vector_operation(Wave* wave, PendingOperation* operation) {
+void complete_vector_operation(Wave* wave, PendingOperation* operation) {
     PendingOperations* pending = wave->pending;
     if (__builtin_expect(operation->is_early, 0)) {
         finish_early(wave, operation);
     } else {
-        if (operation->barriers) order_before_landing(wave, operation);
-        operation->land(wave, operation);
+        if (operation->barriers) order_before_completion(wave, operation);
+        operation->complete(wave, operation);
     }
     ++pending->vm_head;
     pending->vm_writes -= operation->writes;
@@ -52,9 +52,9 @@ void land_vector_operation(Wave* wave, PendingOperation* operation) {
 // among the wave's other accesses; its registers wait until both counters have passed it.
 void perform_flat(Wave* wave, PendingOperation* operation) {
     if (operation->performed) return;
-    if (operation->barriers) order_before_landing(wave, operation);
+    if (operation->barriers) order_before_completion(wave, operation);
     operation->performed = true;
-    operation->land(wave, operation);
+    operation->complete(wave, operation);
 }
 
 void finish_flat(Wave* wave, PendingOperation* operation) {
@@ -81,7 +81,7 @@ void forget_half_done(PendingOperations* pending, uint32_t index) {
 void pop_vector_memory(Wave* wave, bool counter_passed) {
     PendingOperations* pending = wave->pending;
     PendingOperation* operation = pending->vm[pending->vm_head % 64];
-    if (!operation->is_flat) return land_vector_operation(wave, operation);
+    if (!operation->is_flat) return complete_vector_operation(wave, operation);
     perform_flat(wave, operation);
     ++pending->vm_head;
     --pending->vm_flats;
@@ -116,18 +116,18 @@ void pass_flat_lgkm(Wave* wave, PendingOperation* operation) {
     }
 }
 
-void land_oldest_lds(Wave* wave) {
+void complete_oldest_lds(Wave* wave) {
     PendingOperations* pending = wave->pending;
-    land_and_release(wave, pending->lds[pending->lds_head++ % 16]);
+    complete_and_release(wave, pending->lds[pending->lds_head++ % 16]);
 }
 
-void land_oldest_scalar(Wave* wave) {
+void complete_oldest_scalar(Wave* wave) {
     PendingOperations* pending = wave->pending;
     PendingOperation* operation = pending->scalar[0];
     for (uint32_t i = 1; i < pending->scalar_count; ++i) pending->scalar[i - 1] = pending->scalar[i];
     --pending->scalar_count;
     pending->scalar_weight -= operation->weight;
-    land_and_release(wave, operation);
+    complete_and_release(wave, operation);
 }
 
 PendingOperation* oldest_flat_in_lgkm(PendingOperations* pending) {
@@ -187,9 +187,9 @@ void make_room_in_lgkm(Wave* wave, uint32_t weight) {
         PendingOperation* scalar = pending->scalar_count ? pending->scalar[0] : nullptr;
         PendingOperation* flat = oldest_flat_in_lgkm(pending);
         if (lds && is_older(lds, scalar) && is_older(lds, flat)) {
-            land_oldest_lds(wave);
+            complete_oldest_lds(wave);
         } else if (scalar && is_older(scalar, flat)) {
-            land_oldest_scalar(wave);
+            complete_oldest_scalar(wave);
         } else {
             pass_flat_lgkm(wave, flat);
         }
@@ -198,11 +198,11 @@ void make_room_in_lgkm(Wave* wave, uint32_t weight) {
 
 // Flat operations answer out of order, so with vmcnt(n > 0) they may be the ones that returned and do not
 // count.
-void land_vector_memory(Wave* wave, uint32_t keep) {
+void complete_vector_memory(Wave* wave, uint32_t keep) {
     PendingOperations* pending = wave->pending;
     if (__builtin_expect(pending->vm_flats == 0, 1)) {
         while (pending->vm_tail - pending->vm_head > keep) {
-            land_vector_operation(wave, pending->vm[pending->vm_head % 64]);
+            complete_vector_operation(wave, pending->vm[pending->vm_head % 64]);
         }
     } else {
         while (pending->vm_tail - pending->vm_head - pending->vm_flats > keep) pop_vector_memory(wave, false);
@@ -215,17 +215,17 @@ void land_vector_memory(Wave* wave, uint32_t keep) {
 }
 
 // Scalar loads and flat operations may be the ones that returned first: n > 0 counts LDS operations only.
-void land_lgkm(Wave* wave, uint32_t keep) {
+void complete_lgkm(Wave* wave, uint32_t keep) {
     PendingOperations* pending = wave->pending;
-    while (pending->lds_tail - pending->lds_head > keep) land_oldest_lds(wave);
+    while (pending->lds_tail - pending->lds_head > keep) complete_oldest_lds(wave);
     if (keep) return;
-    while (pending->scalar_count) land_oldest_scalar(wave);
+    while (pending->scalar_count) complete_oldest_scalar(wave);
     while (PendingOperation* flat = oldest_flat_in_lgkm(pending)) pass_flat_lgkm(wave, flat);
 }
 
 void answer_in_time(Wave* wave, uint32_t turn) {
     PendingOperations* pending = wave->pending;
-    while (pending->lds_tail != pending->lds_head) land_oldest_lds(wave);
+    while (pending->lds_tail != pending->lds_head) complete_oldest_lds(wave);
     for (pending->steps_since_mark += turn; pending->steps_since_mark >= 32;
          pending->steps_since_mark -= 32) {
         const uint32_t due = pending->vm_marks[0];
@@ -238,9 +238,9 @@ void answer_in_time(Wave* wave, uint32_t turn) {
     }
 }
 
-void land_all(Wave* wave) {
-    land_vector_memory(wave, 0);
-    land_lgkm(wave, 0);
+void complete_all(Wave* wave) {
+    complete_vector_memory(wave, 0);
+    complete_lgkm(wave, 0);
 }
 
 bool has_pending(const Wave* wave) {

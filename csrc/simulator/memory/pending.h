@@ -1,4 +1,4 @@
-// simulator/memory/pending.h: memory operations that were issued and land only when a wait says so.
+// simulator/memory/pending.h: memory operations that were issued and complete only when a wait says so.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -9,25 +9,25 @@
 namespace hipkittens::simulator {
 
 // Every memory instruction captures its addresses (and a store its data) when it is issued and is queued
-// here; the access itself happens when it lands. It lands as late as the hardware allows:
+// here; the access itself happens when it completes. It completes as late as the hardware allows:
 // * vector memory: in issue order, when s_waitcnt vmcnt(n) leaves it outside the n youngest
 // * LDS: in issue order, when lgkmcnt(n) leaves it outside the n youngest (scalar loads may be the ones that
 //   returned first, so they do not help)
-// * scalar loads: in any order, so only lgkmcnt(0) lands them
+// * scalar loads: in any order, so only lgkmcnt(0) completes them
 // * flat: counts on both
-// Barriers do not land anything. s_endpgm lands everything. A full counter (vmcnt 63, lgkmcnt 15) lands the
+// Barriers do not complete anything. s_endpgm completes everything. A full counter (vmcnt 63, lgkmcnt 15) completes the
 // oldest.
 PendingOperations* create_pending_operations();
 void destroy_pending_operations(PendingOperations* pending);
 
-void land_vector_memory(Wave* wave, uint32_t keep);
-void land_lgkm(Wave* wave, uint32_t keep);
+void complete_vector_memory(Wave* wave, uint32_t keep);
+void complete_lgkm(Wave* wave, uint32_t keep);
 
 // For waves that take turns: LDS has answered at the end of a turn, memory 128 to 144 steps after the issue. Flat
 // operations, among which no order is known, and loads into LDS, which may not arrive before others have read what
-// was there, still land with their waits.
+// was there, still complete with their waits.
 void answer_in_time(Wave* wave, uint32_t turn);
-void land_all(Wave* wave);
+void complete_all(Wave* wave);
 bool has_pending(const Wave* wave);
 void drop_pending(Wave* wave);  // after a fault: forget without performing
 

@@ -9,13 +9,13 @@
 
 namespace hipkittens::simulator {
 
-// What an operation needs when it lands. Only the parts an instruction uses are touched, so that a load costs
+// What an operation needs when it completes. Only the parts an instruction uses are touched, so that a load costs
 // the header and its addresses. Lanes that are not in `valid` carry the address of one that is (gathers stay
 // unmasked).
 struct alignas(64) PendingOperation {
-    using Land = void (*)(Wave*, PendingOperation*);
+    using Complete = void (*)(Wave*, PendingOperation*);
 
-    Land land;
+    Complete complete;
     PendingOperation* next;  // in the free list
     uint64_t lanes;          // EXEC at issue: the lanes that get a result
     uint64_t valid;          // of these, the lanes that touch memory; the others read 0 and store nothing
@@ -31,7 +31,7 @@ struct alignas(64) PendingOperation {
     bool to_lds;           // a direct-to-LDS load
     bool is_flat, performed, vm_passed, lgkm_passed;
     bool writes;        // memory: a store or an atomic
-    bool is_early;      // its effect on memory came before its landing (workgroup_order.h)
+    bool is_early;      // its effect on memory came before its completion (workgroup_order.h)
     uint32_t barriers;  // that its wave had passed when it was issued
 
     union alignas(64) {
@@ -43,8 +43,8 @@ struct alignas(64) PendingOperation {
     alignas(64) uint32_t result[128];  // staging of a returning flat atomic
     uint8_t valid_bytes[64];
 
-    // Under checks `land` is the checkers', which then call the operation's own.
-    Land checked_land;
+    // Under checks `complete` is the checkers', which then call the operation's own.
+    Complete checked_complete;
     const void* checked;  // null without checks
     uint32_t issue_epoch, issue_clock;
 };

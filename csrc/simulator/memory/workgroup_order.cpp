@@ -56,10 +56,13 @@ void sample(Wave* wave, PendingOperation* operation) {
     uint8_t* kept = reinterpret_cast<uint8_t*>(operation->data);
     for (uint64_t left = operation->valid; left; left &= left - 1) {
         const int lane = __builtin_ctzll(left);
-        uint8_t* place = kept + lane * operation->bytes;
-        std::memcpy(place, reinterpret_cast<const uint8_t*>(operation->address[lane]),
-                    bytes_of(operation, lane));
-        operation->address[lane] = reinterpret_cast<uint64_t>(place);
+        std::memcpy(kept + lane * operation->bytes,
+                    reinterpret_cast<const uint8_t*>(operation->address[lane]), bytes_of(operation, lane));
+    }
+    if (wave->shadow) checks::memory_returned(wave, operation);
+    for (uint64_t left = operation->valid; left; left &= left - 1) {
+        const int lane = __builtin_ctzll(left);
+        operation->address[lane] = reinterpret_cast<uint64_t>(kept + lane * operation->bytes);
     }
     const uint64_t good = operation->address[__builtin_ctzll(operation->valid)];
     for (int lane = 0; lane < lanes_per_wave; ++lane) {
@@ -72,7 +75,8 @@ void write(Wave* wave, PendingOperation* operation) {
     if (wave->shadow) checks::memory_accessed(wave, operation);
     operation->is_early = true;
     operation->rows = reinterpret_cast<uint8_t*>(operation->result);
-    (wave->shadow ? operation->checked_land : operation->land)(wave, operation);
+    (wave->shadow ? operation->checked_complete : operation->complete)(wave, operation);
+    if (wave->shadow) checks::memory_returned(wave, operation);
 }
 
 // The effects on memory of the operations of `wave` up to number `last` of its ring, in their order.
@@ -81,10 +85,10 @@ void take_effect(Wave* wave, uint32_t last) {
     for (uint32_t i = pending->vm_head; i != last + 1; ++i) {
         PendingOperation* operation = pending->vm[i % 64];
         if (operation->is_early || (operation->is_flat && operation->performed)) continue;
-        order_before_landing(wave, operation);
+        order_before_completion(wave, operation);
         if (operation->is_flat) {
             operation->performed = true;
-            operation->land(wave, operation);
+            operation->complete(wave, operation);
         } else if (operation->writes) {
             write(wave, operation);
         } else {
@@ -95,7 +99,7 @@ void take_effect(Wave* wave, uint32_t last) {
 
 }  // namespace
 
-void order_before_landing(Wave* wave, PendingOperation* operation) {
+void order_before_completion(Wave* wave, PendingOperation* operation) {
     for (Wave* other : wave->workgroup->waves) {
         PendingOperations* pending = other->pending;
         if (other == wave || (!operation->writes && !pending->vm_writes)) continue;
@@ -111,9 +115,23 @@ void order_before_landing(Wave* wave, PendingOperation* operation) {
     }
 }
 
+void order_before_write_back(Wave* wave) {
+    for (Wave* other : wave->workgroup->waves) {
+        if (other == wave || !other->pending->vm_writes) continue;
+        PendingOperations* pending = other->pending;
+        uint32_t past = pending->vm_head;
+        for (uint32_t i = pending->vm_head; i != pending->vm_tail; ++i) {
+            const PendingOperation* older = pending->vm[i % 64];
+            if (static_cast<int32_t>(older->barriers - wave->barriers) >= 0) break;
+            if (older->writes) past = i + 1;
+        }
+        if (past != pending->vm_head) take_effect(other, past - 1);
+    }
+}
+
 void finish_early(Wave* wave, PendingOperation* operation) {
     if (!operation->writes) {
-        operation->land(wave, operation);
+        operation->complete(wave, operation);
         return;
     }
     for (uint32_t row = 0; row < operation->dwords; ++row) {

@@ -16,7 +16,11 @@ namespace hipkittens::simulator {
 // only with the wait of the wave that issued it, and what other workgroups see of a store is as late as before.
 
 // Before `operation`, the oldest in its wave's ring, takes effect.
-void order_before_landing(Wave* wave, PendingOperation* operation);
+void order_before_completion(Wave* wave, PendingOperation* operation);
+
+// BUFFER_WBL2 writes back what the waves of the workgroup have stored before a barrier that this one has passed. A release at
+// agent scope waits for its own wave's stores alone.
+void order_before_write_back(Wave* wave);
 
 // Ends an operation whose effect on memory came early: registers and LDS change now.
 void finish_early(Wave* wave, PendingOperation* operation);

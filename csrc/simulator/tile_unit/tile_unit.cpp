@@ -160,10 +160,9 @@ const Step* product(Wave* wave, const Step* step) {
     return step + 1;
 }
 
-// Whether the sum that `step` leaves in D is what `next` adds to.
+// Whether the sum that `step` leaves in D is what `next` adds to. Compilers often give it another D.
 inline __attribute__((always_inline)) bool is_continued(const Step* step, const Step* next) {
-    return next->source[2] == step->destination && next->destination == step->destination &&
-           next->stride[2] != 0;
+    return next->source[2] == step->destination && next->stride[2] != 0;
 }
 
 // Step::extra[2] products in a row. None writes a register that a later one reads as A (adopt_products sees
@@ -181,14 +180,15 @@ const Step* products(Wave* wave, const Step* step) {
             a.offset = step->source[0];
         }
         if constexpr (size == 16) {
-            // Products into the same D stand together: the sum stays in its tile between them.
+            // The sum stays in its tile from one product to the next that adds to it.
             const uint8_t* c = at(wave, step->source[2]);
             if (!sum_is_in_tile) _tile_loadd(ACCUMULATOR, c, step->stride[2]);
             load_a<pairs>(a.tile[0]);
             load_b<pairs>(at(wave, step->source[1]), size * 4);
             multiply_add<pairs>();
             sum_is_in_tile = step + 1 != end && is_continued(step, step + 1);
-            if (!sum_is_in_tile) _tile_stored(ACCUMULATOR, at(wave, step->destination), size * 4);
+            if (!sum_is_in_tile || step[1].destination != step->destination)
+                _tile_stored(ACCUMULATOR, at(wave, step->destination), size * 4);
         } else {
             multiply<size, pairs>(wave, step, a);
         }

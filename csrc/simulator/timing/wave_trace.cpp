@@ -53,9 +53,9 @@ enum TraceFlag : uint32_t {
     updates = 32
 };
 
-void land_nothing(Wave*, PendingOperation*) {}
+void complete_nothing(Wave*, PendingOperation*) {}
 void drop_values(PendingOperation* operation) {
-    operation->land = land_nothing;
+    operation->complete = complete_nothing;
     operation->dwords = 0;
     operation->lanes = 0;
 }

@@ -13,6 +13,15 @@ from tests.oracles.aiter.launch import Run
 BF16, F16, F32 = 2.5e-3, 4e-4, 2e-7
 
 
+# What other objects than experts do that nobody can have asked for; tests/oracles/test_aiter_doubtful.py proves it.
+DEVIATIONS = {
+    "gfx942/layer_norm_qnt.co": "leaves an eighth of a row out of its maximum",
+    "gfx942/mla/mla_a8w8_qh16_qseqlen2_gqaratio16.co": "overwrites 96 elements of a query in LDS",
+    "gfx950/mla/mla_a8w8_qh16_qseqlen2_gqaratio16.co": "overwrites 96 elements of a query in LDS",
+    "gfx950/mla/mla_a8w8_qh16_qseqlen4_gqaratio16.co": "leaves half of its partial results unwritten",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """What one object did: the relative error of every result against float64, and the bar each must meet."""
@@ -42,6 +51,13 @@ class Case:
     @property
     def target(self) -> str:
         return self.name.split("/")[0]
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """How the object differs from what its name promises: it is then held to what its instructions show."""
+        if self.family == "fmoe":
+            return experts.variant(self.name).deviations
+        return (DEVIATIONS[self.name],) if self.name in DEVIATIONS else ()
 
     def __str__(self) -> str:
         return (
@@ -223,7 +239,7 @@ def paged_cases() -> Iterator[Case]:
 def latent_cases() -> Iterator[Case]:
     """Without the persistent kernels (_ps), whose work lists another kernel makes."""
 
-    def action(name: str, bar: float, arguments: tuple, options: Mapping[str, int]):
+    def action(name: str, bar: float, arguments: tuple, options: Mapping[str, object]):
         def run() -> Outcome:
             result = decode.latent(name, *arguments, **options)
             return Outcome(
@@ -252,8 +268,7 @@ def latent_cases() -> Iterator[Case]:
         tokens = (1,) if heads == 128 or "subQ16" in name else (2, 4) if "m16x4" in name else (7,)
         if "qseqlen" in name:
             tokens = (int(name.split("qseqlen")[1][0]),)
-        if "qseqlen2" in name:
-            continue  # races with itself: test_aiter_doubtful.py
+        seen = {"seen_query": decode.overwritten_query} if "qseqlen2" in name else {}
         for count in tokens:
             for splits in (1, 2, 3):
                 if "qseqlen4" in name and splits > 1 and name.startswith("gfx950"):
@@ -261,32 +276,22 @@ def latent_cases() -> Iterator[Case]:
                 label = f"{count}_tokens_{splits}_splits"
                 arguments = [300, 333], heads, count
                 sample = splits == 2 and ("subQ16" in name or "qh16_qseqlen1" in name)
-                yield Case("mla", name, label, action(name, bar, arguments, {"splits": splits}), sample)
-
-
-def _has_unknown_contract(name: str) -> bool:
-    """Objects that give something else from the inputs which the others of their kind take; why is not known."""
-    half = "/fmoe_fp16_" in name and "_vs_" not in name and "_novs_" not in name
-    first_weighted = "Int8_g1u1_tkw1" in name
-    older = "/fmoe_fp8_blockscale_g1u1" in name or name == "gfx942/fmoe_int8_g1u0.co"
-    half |= "/fmoe_fp16_noquantFp16" in name or ("/fmoe_fp16_" in name and "_vs_smf" in name)
-    return half or first_weighted or older or "atm_opt" in name or "int4" in name
+                yield Case(
+                    "mla", name, label, action(name, bar, arguments, {"splits": splits, **seen}), sample
+                )
 
 
 def expert_cases() -> Iterator[Case]:
     def one(name: str):
         def run() -> Outcome:
             kind = experts.variant(name)
-            # The intermediate result is quantised like the weights before the second product.
-            bar = {"none": 3.5e-3, "int8": 3.7e-2, "fp8": 2.6e-2, "block": 2.6e-2, "mxfp4": 0.16}[
-                kind.weights
-            ]
-            # Rows of 512 and more give these files other results (0.9 off); not for a pace of waves, and why is open.
-            short = (
-                "pertokenFp8_g1u1_vs_silu_1tg_32x128" in name or "pertokenFp8_g1u1_vs_gelu_1tg_32x128" in name
+            # One rounding of every part of the sum, and intermediate values that f32 puts on the other side of a tie;
+            # int8 activations quantised by the kernel itself cut digits off twice.
+            bar = (
+                3.5e-3 if kind.weights == "none" else 8e-3 if kind.smooth and kind.weights == "int8" else 6e-3
             )
-            result = experts.run(name, 256 if short else 512)
-            return Outcome(result.run, {"out": result.error}, {"out": 5e-2 if kind.smooth else bar})
+            result = experts.run(name, max(512, kind.least_dim))
+            return Outcome(result.run, {"out": result.error}, {"out": bar})
 
         return run
 
@@ -308,7 +313,7 @@ def expert_cases() -> Iterator[Case]:
         "gfx950/fmoe/silu/fmoe_bf16_pertokenFp8_g1u1_vs_tkw1_silu_1tg_32x256.co",
     )  # fmt: skip
     for name in _names("fmoe"):
-        if "/fmoe_2stages/" in name or "fmoe_stage1" in name or _has_unknown_contract(name):
+        if "/fmoe_2stages/" in name or "fmoe_stage1" in name:
             continue
         yield Case("fmoe", name, "", one(name), name in sampled)
     for name in _names("/fmoe_2stages/"):
@@ -316,6 +321,21 @@ def expert_cases() -> Iterator[Case]:
         if "_32x128_3tg_pf2" in name and "Fp8_g1u1" in name:
             yield Case("fmoe_2stages", name, "gelu", first(name, "gelu", 0))
             yield Case("fmoe_2stages", name, "split", first(name, "silu", 1))
+
+
+def family(name: str) -> str:
+    """The folder an object lies in; those beside the folders go to the family they compute for."""
+    if name.count("/") > 1:
+        return name.split("/")[1]
+    prefixes = {"all": "all_reduce", "pa_": "pa", "gemm_a8w8": "i8gemm", "fmoe": "fmoe"}
+    prefixes |= {"f8_block_scale": "f8_block_scale", "flatmm": "flatmm", "layer_norm": "layer_norm"}
+    file = name.split("/")[1]
+    return next(value for prefix, value in prefixes.items() if file.startswith(prefix))
+
+
+def also_run(name: str) -> bool:
+    """Whether an object without cases of its own runs behind others."""
+    return "dq_shuffle" in name  # every a16 file of gfx950 leaves its dQ to one of them
 
 
 def cases() -> list[Case]:

@@ -102,6 +102,11 @@ def _latent_rows(stored: torch.dtype, rows: int, heads: int, generator: torch.Ge
     return values, values.double() * factor
 
 
+def overwritten_query(query: torch.Tensor) -> None:
+    """What mla_a8w8_qh16_qseqlen2 makes of its queries: see tests/oracles/test_aiter_doubtful.py."""
+    query[1::2, 0, :96] = query[1::2, 0, 96:192].clone()
+
+
 def latent(
     name: str,
     lengths: Sequence[int],

@@ -63,6 +63,37 @@ def quantised_float4(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (code[..., 0::2] | code[..., 1::2] << 4).contiguous(), scales
 
 
+def quantised_int4(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Per row of the last dimension: integers of -8 to 7, f32 scales [..., 1], and what they mean in f64."""
+    scale = (values.abs().amax(-1, keepdim=True) / 7).float()
+    stored = (values / scale).round().clamp(-8, 7).to(torch.int32)
+    return stored, scale, stored.double() * scale.double()
+
+
+def packed_int4(stored: torch.Tensor) -> torch.Tensor:
+    """Eight to a word, even ones in its low half, in tiles of 16 rows: each lane's 32 values of a row together.
+
+    The order is read off the kernels: they take the bytes of a word two at a time, low nibbles first (v_cvt_off_f32_i4
+    on bytes 0 and 2, then on the word shifted by 4), into the eight fp8 values of one operand.
+    """
+    *batch, n, k = stored.shape
+    tiles = stored.reshape(*batch, n // 16, 16, k // 128, 4, 32).transpose(-4, -3).transpose(-3, -2)
+    nibbles = (tiles.reshape(*batch, n, k // 8, 8) & 15)[..., [0, 2, 4, 6, 1, 3, 5, 7]].long()
+    words = (nibbles << (4 * torch.arange(8))).sum(-1)
+    return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
+
+
+def rounded_to_float4(values: torch.Tensor) -> torch.Tensor:
+    """As MXFP4 holds them in blocks of 32: the least scale that keeps the largest within 6, to nearest, ties to even."""
+    blocks = values.reshape(*values.shape[:-1], -1, 32)
+    scale = torch.exp2((blocks.abs().amax(-1, keepdim=True) / 6).clamp_min(2.0**-126).log2().ceil())
+    between = (FLOAT4[1:8] + FLOAT4[:7]) / 2
+    size = (blocks / scale).abs()
+    code = torch.bucketize(size, between)  # the lower one at a tie
+    code += torch.isin(size, between[1::2])
+    return (FLOAT4[code] * blocks.sign() * scale).reshape(values.shape)
+
+
 def tiled_scales(scales: torch.Tensor) -> torch.Tensor:
     """AITER's e8m0_shuffle: rows padded to 256, columns to 8, in tiles of 32 x 8."""
     rows, columns = -(-scales.shape[0] // 256) * 256, -(-scales.shape[1] // 8) * 8

@@ -15,9 +15,10 @@ import json
 import pathlib
 import sys
 import time
+from collections.abc import Iterable
 
 from tests.oracles.aiter import wheel
-from tests.oracles.aiter.catalog import Case, cases
+from tests.oracles.aiter.catalog import Case, also_run, cases, family
 
 BEGIN, END = "<!-- table of tests/oracles/aiter/survey.py -->", "<!-- end of table -->"
 
@@ -35,28 +36,57 @@ def run(case: Case) -> dict:
 
 
 def table(rows: list[dict]) -> str:
-    groups = collections.defaultdict(dict)
-    current = {str(case) for case in cases()}
-    for row in rows:  # of runs of the same case the last one counts
-        if row["case"] not in current:
-            continue
-        groups[row["family"], row["target"]][row["case"]] = row
+    everything = {str(case): case for case in cases()}
+    by_name = collections.defaultdict(list)
+    latest = {row["case"]: row for row in rows if row["case"] in everything}  # the last run of a case counts
+    for row in latest.values():
+        by_name[row["name"]].append(row)
+    groups = collections.defaultdict(list)
+    for name in sorted(wheel.objects()):
+        groups[family(name), name.split("/")[0]].append(name)
+    header = (
+        "family", "target", "files", "run", "agree", "agree, but not as named", "disagree", "not run", "launches",
+        "worst error", "load past their tensors",
+    )  # fmt: skip
+    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    total = collections.Counter()
+    for (group, target), names in sorted(groups.items()):
+        launched = [row for name in names for row in by_name[name]]
+        run = {row["name"] for row in launched}
+        wrong = {row["name"] for row in launched if row["problem"]}
+        deviating = {
+            case.name for case in everything.values() if case.name in run - wrong and case.deviations
+        }
+        behind = sum(also_run(name) for name in names)
+        counts = {
+            "files": len(names), "run": len(run) + behind, "agree": len(run - wrong - deviating) + behind,
+            "deviate": len(deviating), "disagree": len(wrong), "not run": len(names) - len(run) - behind,
+            "launches": len(launched),
+        }  # fmt: skip
+        total.update(counts)
+        errors = [max(row["errors"].values()) for row in launched if not row["problem"]]
+        past = len({row["name"] for row in launched if row["over_read"]})
+        total["past"] += past
+        cells = [group, target, *counts.values(), f"{max(errors):.2g}" if errors else "-", past]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    cells = ["all", "", *(total[key] for key in counts), "", total["past"]]
+    lines.append("| " + " | ".join(f"**{cell}**" if cell != "" else "" for cell in cells) + " |")
+    return "\n".join([*lines, "", *deviations(everything.values())])
+
+
+def deviations(every: Iterable[Case]) -> list[str]:
+    """How many objects deviate from their names in which way, and how many of them AITER's host can choose."""
+    ways = collections.defaultdict(set)
+    for case in every:
+        for deviation in case.deviations:
+            ways[deviation].add(case.name)
     lines = [
-        "| family | target | files | run | right | launches | worst error | files that load past their tensors |",
-        "|---|---|---|---|---|---|---|---|",
+        "| what an object does that its name does not say | files | in the tables of AITER's host |",
+        "|---|---|---|",
     ]
-    for (family, target), group in sorted(groups.items()):
-        known = {case.name for case in cases() if (case.family, case.target) == (family, target)}
-        shipped = {name for name in wheel.objects() if name.startswith(f"{target}/{family}/")}
-        files = {row["name"] for row in group.values()}
-        wrong = {row["name"] for row in group.values() if row["problem"]}
-        worst = max(max(row["errors"].values()) for row in group.values() if not row["problem"])
-        past = {row["name"] for row in group.values() if row["over_read"]}
-        lines.append(
-            f"| {family} | {target} | {len(known | shipped)} | {len(files)} | {len(files - wrong)} | {len(group)} "
-            f"| {worst:.2g} | {len(past)} |"
-        )
-    return "\n".join(lines)
+    for deviation, names in sorted(ways.items(), key=lambda item: (-len(item[1]), item[0])):
+        lines.append(f"| {deviation} | {len(names)} | {len(names & wheel.in_tables())} |")
+    return lines
 
 
 def main() -> int:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import functools
 import importlib.metadata
+import os
 import pathlib
 import struct
 
@@ -28,9 +30,33 @@ def objects() -> dict[str, pathlib.Path]:
     return {str(file).removeprefix(FOLDER): pathlib.Path(str(file.locate())) for file in found}
 
 
-needs_wheel = pytest.mark.skipif(
-    not objects(), reason=f"needs AITER's code objects: pip install --no-deps {DISTRIBUTION}=={VERSION}"
-)
+HOW_TO_INSTALL = f"needs AITER's code objects: pip install --no-deps {DISTRIBUTION}=={VERSION}"
+# Set by .ci/run: there, tests without the wheel fail instead of being skipped.
+REQUIRED = "REQUIRE_AITER_WHEEL"
+
+
+def missing() -> str | None:
+    """Why continuous integration may not go on: it requires the wheel, and the wheel is not here."""
+    if not os.environ.get(REQUIRED) or objects():
+        return None
+    return f"{REQUIRED} is set, and the wheel is not installed: {HOW_TO_INSTALL}"
+
+
+needs_wheel = pytest.mark.skipif(not objects(), reason=HOW_TO_INSTALL)
+
+
+@functools.cache
+def in_tables() -> frozenset[str]:
+    """The objects that the tables of AITER's host name (hsa/*/*.csv), from which it chooses what to launch."""
+    named = set()
+    for file in importlib.metadata.distribution(DISTRIBUTION).files or ():
+        if file.suffix != ".csv" or not str(file).startswith(FOLDER):
+            continue
+        folder = str(file.parent).removeprefix(FOLDER)
+        with open(str(file.locate()), newline="") as table:
+            for row in csv.DictReader(table):
+                named |= {f"{folder}/{row[key]}" for key in ("knl_file", "co_name") if row.get(key)}
+    return frozenset(named & objects().keys())
 
 
 @dataclasses.dataclass(frozen=True)

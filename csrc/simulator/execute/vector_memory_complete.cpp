@@ -1,4 +1,4 @@
-// simulator/execute/vector_memory_land.cpp: loads and stores when they land, and which is which.
+// simulator/execute/vector_memory_complete.cpp: loads and stores when they complete, and which is which.
 // SPDX-License-Identifier: MIT
 #include "simulator/execute/memory_pieces.h"
 #include "simulator/execute/vector_memory.h"
@@ -28,7 +28,7 @@ void copy_partial(const PendingOperation* operation, uint8_t* lanes, uint64_t* a
 }
 
 template <int dwords>
-void land_load(Wave*, PendingOperation* operation) {
+void complete_load(Wave*, PendingOperation* operation) {
     if (__builtin_expect(!operation->valid, 0)) {
         fill_rows(operation->rows, dwords, 0, operation->lanes);
         return;
@@ -45,7 +45,7 @@ void land_load(Wave*, PendingOperation* operation) {
 }
 
 template <Piece piece>
-void land_piece(Wave*, PendingOperation* operation) {
+void complete_piece(Wave*, PendingOperation* operation) {
     static const uint32_t zero = 0;
     if (!operation->valid) {
         for (int lane = 0; lane < 64; ++lane) operation->address[lane] = reinterpret_cast<uint64_t>(&zero);
@@ -54,7 +54,7 @@ void land_piece(Wave*, PendingOperation* operation) {
 }
 
 template <int bytes>
-void land_in_lds(Wave* wave, PendingOperation* operation) {
+void complete_in_lds(Wave* wave, PendingOperation* operation) {
     uint8_t* target = wave->lds + operation->lds_offset;
     uint8_t lanes[64 * bytes];
     alignas(64) uint64_t address[64];
@@ -80,7 +80,7 @@ void land_in_lds(Wave* wave, PendingOperation* operation) {
 }
 
 template <Piece piece>
-void land_piece_in_lds(Wave* wave, PendingOperation* operation) {
+void complete_piece_in_lds(Wave* wave, PendingOperation* operation) {
     for (uint64_t left = operation->lanes; left; left &= left - 1) {
         const int lane = __builtin_ctzll(left);
         const uint32_t value =
@@ -90,7 +90,7 @@ void land_piece_in_lds(Wave* wave, PendingOperation* operation) {
 }
 
 template <int bytes>
-void land_store(Wave*, PendingOperation* operation) {
+void complete_store(Wave*, PendingOperation* operation) {
     if (__builtin_expect(!operation->partial, 1)) {
         store_captured<bytes>(pointers(operation), operation->data, operation->valid);
         return;
@@ -104,7 +104,7 @@ void land_store(Wave*, PendingOperation* operation) {
 }
 
 template <int bytes>
-void land_store_high(Wave*, PendingOperation* operation) {
+void complete_store_high(Wave*, PendingOperation* operation) {
     for (uint64_t left = operation->valid; left; left &= left - 1) {
         const int lane = __builtin_ctzll(left);
         memcpy(reinterpret_cast<uint8_t*>(operation->address[lane]),
@@ -114,13 +114,13 @@ void land_store_high(Wave*, PendingOperation* operation) {
 
 template <Piece piece, bool may_go_to_lds = false>
 constexpr Load piece_load() {
-    Land in_lds = nullptr;
-    if constexpr (may_go_to_lds) in_lds = land_piece_in_lds<piece>;
-    return {land_piece<piece>, in_lds, static_cast<uint8_t>(piece_bytes(piece)), 1, piece_mask(piece)};
+    Complete in_lds = nullptr;
+    if constexpr (may_go_to_lds) in_lds = complete_piece_in_lds<piece>;
+    return {complete_piece<piece>, in_lds, static_cast<uint8_t>(piece_bytes(piece)), 1, piece_mask(piece)};
 }
 template <int dwords>
 constexpr Load dword_load() {
-    return {land_load<dwords>, dwords == 2 ? nullptr : land_in_lds<4 * dwords>, 4 * dwords, dwords,
+    return {complete_load<dwords>, dwords == 2 ? nullptr : complete_in_lds<4 * dwords>, 4 * dwords, dwords,
             0xffffffff};
 }
 
@@ -155,14 +155,14 @@ struct StoreRow {
     Store store;
 };
 constexpr StoreRow stores[] = {
-    {{HIPKITTENS_FORMS(store_byte)}, {land_store<1>, 1, 1}},
-    {{HIPKITTENS_FORMS(store_byte_d16_hi)}, {land_store_high<1>, 1, 1}},
-    {{HIPKITTENS_FORMS(store_short)}, {land_store<2>, 2, 1}},
-    {{HIPKITTENS_FORMS(store_short_d16_hi)}, {land_store_high<2>, 2, 1}},
-    {{HIPKITTENS_FORMS(store_dword)}, {land_store<4>, 4, 1}},
-    {{HIPKITTENS_FORMS(store_dwordx2)}, {land_store<8>, 8, 2}},
-    {{HIPKITTENS_FORMS(store_dwordx3)}, {land_store<12>, 12, 3}},
-    {{HIPKITTENS_FORMS(store_dwordx4)}, {land_store<16>, 16, 4}},
+    {{HIPKITTENS_FORMS(store_byte)}, {complete_store<1>, 1, 1}},
+    {{HIPKITTENS_FORMS(store_byte_d16_hi)}, {complete_store_high<1>, 1, 1}},
+    {{HIPKITTENS_FORMS(store_short)}, {complete_store<2>, 2, 1}},
+    {{HIPKITTENS_FORMS(store_short_d16_hi)}, {complete_store_high<2>, 2, 1}},
+    {{HIPKITTENS_FORMS(store_dword)}, {complete_store<4>, 4, 1}},
+    {{HIPKITTENS_FORMS(store_dwordx2)}, {complete_store<8>, 8, 2}},
+    {{HIPKITTENS_FORMS(store_dwordx3)}, {complete_store<12>, 12, 3}},
+    {{HIPKITTENS_FORMS(store_dwordx4)}, {complete_store<16>, 16, 4}},
 };
 #undef HIPKITTENS_FORMS
 #undef HIPKITTENS_TO_LDS
