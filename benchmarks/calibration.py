@@ -10,7 +10,8 @@
 --fit splits the rows by a hash of symbol and shape, runs the one part and writes fitted numbers with the names of their
 rows. A report (--fitted, --write, --errors) runs the rows that were not set apart then, and its errors are of these alone.
 With neither every row of the file is run, whoever measured it: each says whether it is held out, and "mape_held_out" in the
-JSON counts those alone. --published adds AITER's attention, of which only published tables are known. --results keeps what
+JSON counts those alone. --published adds AITER's attention, of which only published tables are known; --choices adds the kernels that a log did not
+choose. --results keeps what
 the model said of each row, one JSON object per line, and takes from it what the same build of the simulator already said.
 
 Rows that cannot be run are named by their lines on standard error; the exit code is 1 if none can. Needs AITER's wheel,
@@ -32,6 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import calibration_baselines as baselines
+import calibration_choice
 import calibration_errors
 import calibration_launch
 import calibration_plot
@@ -54,9 +56,14 @@ def prepare(rows: Iterable[Row], left_out: LeftOut) -> Prepared:
     result = []
     for row in rows:
         try:
-            result.append((row, calibration_launch.prepare(row)))
+            launch = calibration_launch.prepare(row)
         except CannotRun as error:
             left_out.add(f"{row.family}: {error}", row.line)
+            continue
+        if baselines.is_impossible(row, launch):
+            left_out.add("its operations exceed the chip's peak rate: no such time can be", row.line)
+        else:
+            result.append((row, launch))
     return result
 
 
@@ -138,6 +145,11 @@ def published(figures: list[calibration_published.Figure], model: Model) -> list
         records.append(calibration_published.record(figure, said))
         _progress(index + 1, len(figures), "published figures")
     return records
+
+
+def streams(model: Model) -> list[dict[str, Any]]:
+    """One record for each published rate of memory."""
+    return [stream.record(model(stream.key, stream.modelled)) for stream in calibration_published.streams()]
 
 
 def compare(
@@ -256,6 +268,13 @@ def main() -> int:
         metavar="GFLOP",
         help="run AITER's attention up to this size as well",
     )
+    parser.add_argument(
+        "--choices",
+        type=int,
+        default=0,
+        metavar="N",
+        help="run all kernels of the family at N products of each bound, and see where the model ranks the one of the log",
+    )
     parser.add_argument("--results", type=Path, help="keep what the model said here, and do not ask it twice")
     parser.add_argument(
         "--fit", type=Path, help="set a part of the rows apart, fit on these and write the numbers here"
@@ -277,7 +296,9 @@ def main() -> int:
         rows, left_out = calibration_rows.read(arguments.rows)
     except (OSError, ValueError) as error:
         raise SystemExit(f"calibration.py: {error}") from None
-    set_apart = None if arguments.fit else Fit.load(arguments.fitted or FIT).set_apart
+    # The part that was set apart once stays so: numbers may be fitted again, but on no row that errors were reported of.
+    split = arguments.fitted or arguments.fit or FIT
+    set_apart = Fit.load(split).set_apart if split.exists() else None
     for_fit, held_out = calibration_rows.split(rows, set_apart)
     set_apart = [row.order for row in for_fit]
     prepared = prepare(rows, left_out)
@@ -332,7 +353,15 @@ def main() -> int:
         settings,
         fitted,
         published(figures, model),
-        calibration_published.context(arguments.published * 1e9) if figures else [],
+        calibration_choice.choices(
+            [(row, launches[row.key]) for row in held_out],
+            arguments.choices,
+            arguments.largest,
+            model,
+            baselines.TwoParameters((row, launches[row.key]) for row in for_fit),
+        ),
+        left_out.repeats,
+        streams(model) if arguments.published else [],
     )
     if arguments.plot:
         calibration_plot.draw(report, arguments.plot)

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,21 @@ FOLDERS = {
     for operation in operations.every()
     for benchmark in operations.checks(operation).benchmarks
 }
-# What else a library's rows come from, besides the model's parameters.
+# The model's own code, besides its parameters: the traces it takes, what instructions cost, and the chip.
+MODEL_SOURCES = tuple(
+    sorted(
+        path
+        for pattern in (
+            "timing/*.cpp",
+            "timing/*.h",
+            "timed_launches.*",
+            "memory/lds_banks.*",
+            "checks/hazards.def",
+        )
+        for path in (ROOT / "csrc" / "simulator").glob(pattern)
+    )
+)
+# What else a library's rows come from.
 _PEER_SOURCES = {
     "triton": ("benchmarks/peer_triton.py", "tests/oracles/triton_kernels.py"),
     "aiter": ("benchmarks/peer_aiter.py",),
@@ -107,9 +122,24 @@ def _parameters(device: str) -> str:
     return repr([(row["name"], row["value"]) for row in _timing.parameters(device)])
 
 
+def _code_of(source: str) -> str:
+    """C++ without comments and layout: what is only worded or set otherwise makes no row stale."""
+    text = re.sub(
+        r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', lambda found: found[1] or " ", source, flags=re.DOTALL
+    )
+    return " ".join(text.split())
+
+
+@functools.cache
+def _model() -> str:
+    """Digest of the model's code, whatever its parameters are."""
+    named = (f"{path.name}\n{_code_of(path.read_text())}" for path in MODEL_SOURCES)
+    return hashlib.sha256("\n".join(named).encode()).hexdigest()
+
+
 def made_from(operation: str, device: str, library: str, kernels: Sequence[str]) -> str:
     """Digest of what a row comes from; "" where that is not here, so that nothing equals it."""
-    parts = [_parameters(device)]
+    parts = [_model(), _parameters(device)]
     if library == bench.OURS:
         here = _code_objects(_timing.DEVICES[device])
         if not set(kernels) <= here.keys():

@@ -26,7 +26,8 @@ class Row:
                     `note` says why it was not run
     cycles          modelled: core clocks of all launches together
     microseconds    modelled or measured (median); without what launching costs when it is modelled
-    error_percent, error_of  modelled: mean error of the class of measured kernels that is most like it, and which class that is
+    error_percent, error_of  modelled: mean error on measured kernels of the same operation and device, and which these are; no
+                    error_percent where there are too few: not calibrated
     low, high       measured: tenth and ninetieth percentile
     tflops, gbps    useful operations and bytes over that time; tflops only where operations are the measure
     share_of_limit  the least time that the data sheet allows over this one

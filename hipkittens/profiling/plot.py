@@ -23,6 +23,7 @@ COLOURS = {
     "composable_kernel": "C5",
     "hipblaslt": "C6",
     "torch_compile": "C8",
+    "flydsl": "C9",
 }
 
 
