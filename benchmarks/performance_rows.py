@@ -10,19 +10,22 @@ import hashlib
 import importlib.metadata
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import gemm_model
 
 from hipkittens import _code_object, _installation, _timing, operations
 from hipkittens.operations._tables import DEVICES
 from hipkittens.profiling import bench
 from hipkittens.profiling.listing import listing
 from hipkittens.profiling.model_error import error_of
-from hipkittens.profiling.peers import Unavailable, peer
+from hipkittens.profiling.peers import Candidate, Unavailable, peer
 from hipkittens.profiling.problems import Problem, parse_shapes
+from tests.kernels.gemm_plan import ROWS as GEMM_VARIANTS
 from tests.oracles.aiter import wheel
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,6 +55,10 @@ _PEER_SOURCES = {
     "triton": ("benchmarks/peer_triton.py", "tests/oracles/triton_kernels.py"),
     "aiter": ("benchmarks/peer_aiter.py",),
 }
+# Our GEMM without alternate loads, LoadOrder::plain of csrc/kernels/gemm/config.h: what the model credits to that order of loads,
+# which nobody has measured. The largest size of N x N x N by device.
+PLAIN_LOADS = "plain_loads"
+_PLAIN_LOADS_TO = {"MI350X": 8192, "MI355X": 8192}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +88,14 @@ class Family:
 
 
 FAMILIES = tuple(
-    Family(name, table.title, name, table.shape, table.sizes, table.peers)
+    Family(
+        name,
+        table.title,
+        name,
+        table.shape,
+        table.sizes,
+        {**table.peers, **({PLAIN_LOADS: _PLAIN_LOADS_TO} if name == "gemm" else {})},
+    )
     for name, benchmark in operations.benchmarks().items()
     for table in benchmark.tables
 )
@@ -140,7 +154,7 @@ def _model() -> str:
 def made_from(operation: str, device: str, library: str, kernels: Sequence[str]) -> str:
     """Digest of what a row comes from; "" where that is not here, so that nothing equals it."""
     parts = [_model(), _parameters(device)]
-    if library == bench.OURS:
+    if library in (bench.OURS, PLAIN_LOADS):
         here = _code_objects(_timing.DEVICES[device])
         if not set(kernels) <= here.keys():
             return ""
@@ -162,11 +176,26 @@ def out_of_date(entries: Iterable[Entry]) -> list[Entry]:
     return [entry for entry in entries if differs(entry)]
 
 
+def _plain_loads(problem: Problem, target: str) -> Iterator[Candidate]:
+    """The variants of our GEMM whose loads are in plain order."""
+    for tile in (
+        name.removeprefix("nt_bf16_")
+        for name in GEMM_VARIANTS
+        if name.startswith("nt_bf16_") and name.endswith("_plain")
+    ):
+        yield Candidate(
+            tile,
+            lambda tile=tile: gemm_model.launch(target, tile, problem["M"], problem["N"], problem["K"]),
+        )
+
+
 def run(problem: Problem, device: str, library: str) -> Entry | None:
     """None where the library has nothing for it."""
     try:
         if library == bench.OURS:
-            candidates = iter([("", problem.call())])
+            candidates = iter([Candidate("", problem.call())])
+        elif library == PLAIN_LOADS:
+            candidates = _plain_loads(problem, _timing.DEVICES[device])
         else:
             candidates = peer(library).modelled(problem, _timing.DEVICES[device])
         row, launches = bench.modelled_row(problem, device, library, candidates, timeline=1)

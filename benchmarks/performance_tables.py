@@ -3,7 +3,7 @@
 """Writes docs/performance.md, its plots and docs/performance.csv: ours and other libraries at upstream's shapes, modelled.
 
     python benchmarks/performance_tables.py --jobs 28                    # all that is out of date, in 28 processes
-    python benchmarks/performance_tables.py --libraries hipkittens       # ours alone; aiter and triton are the others
+    python benchmarks/performance_tables.py --libraries hipkittens       # ours alone; aiter, triton and plain_loads are the others
     python benchmarks/performance_tables.py --only gemm --devices MI355X # rows of these tables and devices alone
     python benchmarks/performance_tables.py --page                       # the page and plots again, from the rows there are
     python benchmarks/performance_tables.py --page --traces              # and the two traces
@@ -32,6 +32,7 @@ from hipkittens.operations._tables import DEVICES
 from hipkittens.profiling import bench
 from hipkittens.profiling.problems import Problem
 
+LIBRARIES = (bench.OURS, "aiter", "triton", performance_rows.PLAIN_LOADS)
 Item = tuple[Problem, str, str]  # with device and library
 
 
@@ -49,7 +50,7 @@ def main() -> None:
         default=",".join(DEVICES),
         help=f"some of {', '.join(DEVICES)}",
     )
-    parser.add_argument("--libraries", default="hipkittens,aiter,triton", help="default: %(default)s")
+    parser.add_argument("--libraries", default=",".join(LIBRARIES), help="default: %(default)s")
     parser.add_argument("--largest", type=int, default=1 << 30, metavar="N", help="no sizes above")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no row after so many")
     parser.add_argument(
@@ -70,7 +71,7 @@ def main() -> None:
     for name, allowed in (
         ("only", performance_rows.TABLES),
         ("devices", DEVICES),
-        ("libraries", (bench.OURS, "aiter", "triton")),
+        ("libraries", LIBRARIES),
     ):
         chosen[name] = getattr(arguments, name).split(",")
         if unknown := set(chosen[name]) - set(allowed):

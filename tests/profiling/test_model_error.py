@@ -54,6 +54,9 @@ def test_chips_that_rows_do_not_tell_apart_are_one(measured):
     measured(cell(), cell(chip="MI300X", error=30.0))
     assert error_for("gemm", "MI350X", "matrix") == error_for("gemm", "MI355X", "matrix")
     assert error_for("gemm", "MI325X", "matrix").percent == 30.0
+    measured(cell("attention", "fmha_v3_fwd"))
+    assert error_for("attention", "MI355X", "matrix").percent == 10.0
+    assert error_for("attention", "MI350X", "matrix").percent is None  # the table names its chips
 
 
 @pytest.mark.parametrize(
