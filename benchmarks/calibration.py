@@ -49,6 +49,7 @@ from tests.oracles.aiter import wheel
 
 Prepared = list[tuple[Row, Launch]]
 FIT = Path(__file__).with_name("calibration_fit.json")
+BEFORE = Path(__file__).with_name("calibration_before.json")
 
 
 def prepare(rows: Iterable[Row], left_out: LeftOut) -> Prepared:
@@ -348,6 +349,7 @@ def main() -> int:
             "for fitting": len(for_fit),
             "held out": len(held_out),
             "published GFLOP": arguments.published,
+            "choices": arguments.choices,
             **_sample(arguments),
         },
         settings,
@@ -356,12 +358,12 @@ def main() -> int:
         calibration_choice.choices(
             [(row, launches[row.key]) for row in held_out],
             arguments.choices,
-            arguments.largest,
             model,
             baselines.TwoParameters((row, launches[row.key]) for row in for_fit),
         ),
         left_out.repeats,
         streams(model) if arguments.published else [],
+        calibration_errors.read(BEFORE),
     )
     if arguments.plot:
         calibration_plot.draw(report, arguments.plot)

@@ -23,6 +23,8 @@ from calibration_rows import CannotRun, Row
 from tests.oracles.aiter import wheel
 from tests.oracles.aiter.launch import kernel
 
+_LARGEST = 60e9  # operations of a problem: dozens of kernels run at each
+
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
@@ -59,12 +61,12 @@ def family(name: str) -> list[str]:
     return sorted(each for each in wheel.objects() if stem(each) == stem(name))
 
 
-def problems(held_out: Iterable[tuple[Row, Launch]], count: int, largest: float) -> list[tuple[Row, Launch]]:
-    """Up to `count` matrix products of each family, chip and bound, in the order of their hashes, of at most `largest` GFLOP; of
-    kernels at the same problem the fastest."""
+def problems(held_out: Iterable[tuple[Row, Launch]], count: int) -> list[tuple[Row, Launch]]:
+    """Up to `count` matrix products of each family, chip and bound, in the order of their hashes; of kernels at the same problem
+    the fastest."""
     fastest: dict[tuple, tuple[Row, Launch]] = {}
     for row, launch in held_out:
-        if row.is_mixture or launch.operations > largest * 1e9:
+        if row.is_mixture or launch.operations > _LARGEST:
             continue
         if row.problem not in fastest or row.measured_us < fastest[row.problem][0].measured_us:
             fastest[row.problem] = row, launch
@@ -77,13 +79,12 @@ def problems(held_out: Iterable[tuple[Row, Launch]], count: int, largest: float)
 def choices(
     held_out: Iterable[tuple[Row, Launch]],
     count: int,
-    largest: float,
     model: Callable[..., Mapping[str, float]],
     two_parameters: baselines.TwoParameters,
 ) -> list[Choice]:
     """One for each problem with more than one kernel. `model` is benchmarks/calibration.py's, which keeps what it said."""
     result = []
-    for row, launch in problems(held_out, count, largest):
+    for row, launch in problems(held_out, count):
         names, predictions = [], collections.defaultdict(list)
         for name in family(row.name):
             other = dataclasses.replace(row, name=name, symbol=kernel(name).metadata.name)

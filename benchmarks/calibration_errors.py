@@ -43,6 +43,11 @@ def cells(records: Iterable[Mapping[str, Any]]) -> list[Cell]:
     ]
 
 
+def read(path: Path) -> list[Cell]:
+    """What `write` wrote."""
+    return [Cell(**entry) for entry in json.loads(path.read_text())["cells"]]
+
+
 def write(records: Iterable[Mapping[str, Any]], path: Path) -> None:
     text = {
         "written by": "benchmarks/calibration.py --errors, from rows that the model was not fitted on; never edited by hand",
