@@ -527,11 +527,16 @@ code objects at the same shapes:
 {commands}
 ```
 
+`FILE.csv` is not in the repository. It has the rows of ROCm/aiter's `aiter/configs/**/*tuned*.csv` whose kernel is a code object of
+the wheel, with the object (`co`, `symbol`) and what the number of compute units says of the GPU (`hw`) beside the logs' columns.
+
 The file holds {distinct} distinct rows that say enough. Within each family and chip {share} of them, the first by a
 SHA-256 of symbol and shape but no problem that several kernels were measured at, may be fitted on ({fitting} rows, which `benchmarks/calibration_fit.json`
 names); the others are held out ({held_out} rows{sampled}). So that
 no family swamps the others, the sample has equally many rows of each family, chip and bound as far as there are, the kernels
 of a class in turn, and with them all kernels of problems that several were measured at.
+Held out does not mean blind: no number is fitted on these rows, but their errors were looked at from one model to the next. The row
+that MI308X's clock is taken from may be fitted on.
 **Only held-out rows are counted below.** Parameters replaced: {overridden}. `bench`, `profile` and `trace` print
 these errors beside what they model, from `hipkittens/profiling/model_error.json`, which `--errors` writes.
 
