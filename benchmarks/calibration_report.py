@@ -591,7 +591,7 @@ of the file that have two kernels, and no row of them is fitted on.
 
 The logs keep the fastest kernel of each shape, out of all of its family, which were measured one after the other. The other times
 are not kept, but a model that ranks well has the log's kernel first. At held-out problems all kernels of the family that differ
-in the tile alone were run:
+in the tile alone were run, with the log's split of K:
 
 {choices}
 
