@@ -21,9 +21,11 @@ see tests/oracles/aiter/wheel.py.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import functools
 import hashlib
 import json
+import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -85,15 +87,38 @@ class Model:
     ) -> Mapping[str, float]:
         """What `ask`, given this run's parameters, says of the row `key`."""
         if key not in self._known:
-            started = time.perf_counter()
-            modelled = ask(self.settings["parameters"])
-            modelled["seconds"] = time.perf_counter() - started
-            self._known[key] = modelled
-            if self._path:
-                entry = {"key": key, "build": self._build, "settings": self.settings, "modelled": modelled}
-                with self._path.open("a") as file:
-                    file.write(json.dumps(entry) + "\n")
+            self._keep(key, _ask(ask, self.settings["parameters"]))
         return self._known[key]
+
+    def prepare(
+        self, asked: Iterable[tuple[str, Callable[[Mapping[str, float]], dict[str, float]]]], jobs: int
+    ) -> None:
+        """Asks of those rows that are not known yet in so many processes. What cannot be run is asked again by whoever wants it."""
+        left = [(key, ask) for key, ask in dict(asked).items() if key not in self._known]
+        if jobs == 1 or not left:
+            return
+        # Not forked: the simulator has threads.
+        with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+            running = {pool.submit(_ask, ask, self.settings["parameters"]): key for key, ask in left}
+            for index, future in enumerate(concurrent.futures.as_completed(running)):
+                if future.exception() is None:
+                    self._keep(running[future], future.result())
+                _progress(index + 1, len(left), "rows in processes")
+
+    def _keep(self, key: str, modelled: dict[str, float]) -> None:
+        self._known[key] = modelled
+        if self._path:
+            entry = {"key": key, "build": self._build, "settings": self.settings, "modelled": modelled}
+            with self._path.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+
+
+def _ask(
+    ask: Callable[[Mapping[str, float]], dict[str, float]], parameters: Mapping[str, float]
+) -> dict[str, float]:
+    started = time.perf_counter()
+    modelled = ask(parameters)
+    return modelled | {"seconds": time.perf_counter() - started}
 
 
 def _progress(done: int, of: int, what: str) -> None:
@@ -228,6 +253,12 @@ def chosen(
     return [(row, launches[row.key]) for row in rows]
 
 
+def _of_rows(prepared: Prepared) -> list[tuple[str, Callable[[Mapping[str, float]], dict[str, float]]]]:
+    return [
+        (row.key, functools.partial(calibration_launch.modelled, row, launch)) for row, launch in prepared
+    ]
+
+
 def _name_lines(file: Path, left_out: LeftOut) -> None:
     for message in left_out.messages():
         print(f"calibration.py: {file}, {message}", file=sys.stderr)
@@ -261,6 +292,9 @@ def main() -> int:
         metavar="GFLOP",
         help="leave out rows with more operations",
     )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="model so many rows at a time, default: %(default)s"
+    )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no row after so long")
     parser.add_argument(
         "--published",
@@ -288,6 +322,8 @@ def main() -> int:
         "--errors", type=Path, help="write the errors that the package prints beside modelled figures"
     )
     arguments = parser.parse_args()
+    if arguments.jobs < 1:
+        parser.error(f"--jobs: {arguments.jobs}; allowed: 1 and more")
     settings = _settings(arguments)
     if not wheel.objects():
         raise SystemExit(
@@ -309,7 +345,9 @@ def main() -> int:
     for_fit, held_out = ([row for row in part if row.key in launches] for part in (for_fit, held_out))
     model = Model(settings, arguments.results)
     if arguments.fit:
-        records = run(chosen(for_fit, launches, arguments, left_out), model, left_out, arguments.seconds)
+        sample = chosen(for_fit, launches, arguments, left_out)
+        model.prepare(_of_rows(sample), arguments.jobs)
+        records = run(sample, model, left_out, arguments.seconds)
         result = fit(records, settings, _sample(arguments), set_apart)
         result.save(arguments.fit)
         for entry in result.fitted:
@@ -330,16 +368,30 @@ def main() -> int:
     wanted = held_out if is_report else [*held_out, *for_fit]
     several = calibration_rows.with_several_kernels(held_out)
     sample = chosen(wanted, launches, arguments, left_out, several)
-    records = run(sample, model, left_out, arguments.seconds)
-    if not records:
-        return _nothing_ran(arguments.rows, left_out)
-    _name_lines(arguments.rows, left_out)
-    compare(records, prepared, [(row, launches[row.key]) for row in for_fit], used, fitted)
     figures = [
         figure
         for figure in calibration_published.figures()
         if figure.problem.flops <= arguments.published * 1e9
     ]
+    others = calibration_choice.launches([(row, launches[row.key]) for row in held_out], arguments.choices)
+    model.prepare(
+        [
+            *_of_rows(sample),
+            *_of_rows(others),
+            *((figure.key, functools.partial(calibration_published.modelled, figure)) for figure in figures),
+            *(
+                (stream.key, stream.modelled)
+                for stream in calibration_published.streams()
+                if arguments.published
+            ),
+        ],
+        arguments.jobs,
+    )
+    records = run(sample, model, left_out, arguments.seconds)
+    if not records:
+        return _nothing_ran(arguments.rows, left_out)
+    _name_lines(arguments.rows, left_out)
+    compare(records, prepared, [(row, launches[row.key]) for row in for_fit], used, fitted)
     report = calibration_report.Report(
         records,
         {row.key: row for row, _ in prepared},

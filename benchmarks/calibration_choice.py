@@ -76,6 +76,23 @@ def problems(held_out: Iterable[tuple[Row, Launch]], count: int) -> list[tuple[R
     return [pair for group in groups.values() for pair in group[:count]]
 
 
+def kernels(row: Row) -> list[tuple[Row, Launch]]:
+    """All kernels of the row's family that take its problem, with the log's split of K."""
+    found = []
+    for name in family(row.name):
+        other = dataclasses.replace(row, name=name, symbol=kernel(name).metadata.name)
+        try:
+            found.append((other, calibration_launch.prepare(other)))
+        except CannotRun:
+            continue
+    return found
+
+
+def launches(held_out: Iterable[tuple[Row, Launch]], count: int) -> list[tuple[Row, Launch]]:
+    """Everything that `choices` asks the model of."""
+    return [each for row, _ in problems(held_out, count) for each in kernels(row)]
+
+
 def choices(
     held_out: Iterable[tuple[Row, Launch]],
     count: int,
@@ -85,21 +102,18 @@ def choices(
     """One for each problem with more than one kernel. `model` is benchmarks/calibration.py's, which keeps what it said."""
     result = []
     for row, launch in problems(held_out, count):
-        names, predictions = [], collections.defaultdict(list)
-        for name in family(row.name):
-            other = dataclasses.replace(row, name=name, symbol=kernel(name).metadata.name)
-            try:
-                its = calibration_launch.prepare(other)
-            except CannotRun:
-                continue
-            names.append(name)
-            said = model(other.key, functools.partial(calibration_launch.modelled, other, its))
-            predictions["cycle model"].append(said["predicted_us"])
-            predictions["Origami's formulas"].append(baselines.origami(other, its))
-            predictions["two parameters, of all fit rows"].append(two_parameters(other, its))
-        known: dict[str, Any] = {
-            model: tuple(times) for model, times in predictions.items() if None not in times
+        candidates = kernels(row)
+        if len(candidates) < 2:
+            continue
+        predictions: dict[str, list[Any]] = {
+            "cycle model": [
+                model(other.key, functools.partial(calibration_launch.modelled, other, its))["predicted_us"]
+                for other, its in candidates
+            ],
+            "Origami's formulas": [baselines.origami(*pair) for pair in candidates],
+            "two parameters, of all fit rows": [two_parameters(*pair) for pair in candidates],
         }
-        if len(names) > 1:
-            result.append(Choice(row.key, baselines.bound(row, launch), names.index(row.name), known))
+        known = {model: tuple(times) for model, times in predictions.items() if None not in times}
+        chosen = next(index for index, (other, _) in enumerate(candidates) if other.name == row.name)
+        result.append(Choice(row.key, baselines.bound(row, launch), chosen, known))
     return result

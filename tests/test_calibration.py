@@ -500,7 +500,17 @@ def test_rows_of_every_family_go_through_the_model(tmp_path):
     path = write(tmp_path / "rows.csv", float4_record(), *products, one, stage)
     with path.open("a") as file:
         file.write("MI300X/MI325X,gfx942,gfx942/fmoe/silu/none.co,none,1,,,,,4,512,512,4,2,,,32,1\n")
-    command = [sys.executable, SCRIPT, "--rows", path, "--json", "--plot", tmp_path / "plot.png"]
+    command = [
+        sys.executable,
+        SCRIPT,
+        "--rows",
+        path,
+        "--json",
+        "--plot",
+        tmp_path / "plot.png",
+        "--jobs",
+        "2",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == [
