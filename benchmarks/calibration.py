@@ -10,7 +10,8 @@
 --fit splits the rows by a hash of symbol and shape, runs the one part and writes fitted numbers with the names of their
 rows. A report (--fitted, --write, --errors) runs the rows that were not set apart then, and its errors are of these alone.
 With neither every row of the file is run, whoever measured it: each says whether it is held out, and "mape_held_out" in the
-JSON counts those alone. --published adds AITER's attention, of which only published tables are known. --results keeps what
+JSON counts those alone. --published adds AITER's attention, of which only published tables are known; --choices adds the kernels that a log did not
+choose. --results keeps what
 the model said of each row, one JSON object per line, and takes from it what the same build of the simulator already said.
 
 Rows that cannot be run are named by their lines on standard error; the exit code is 1 if none can. Needs AITER's wheel,
@@ -20,9 +21,11 @@ see tests/oracles/aiter/wheel.py.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import functools
 import hashlib
 import json
+import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -32,6 +35,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import calibration_baselines as baselines
+import calibration_choice
 import calibration_errors
 import calibration_launch
 import calibration_plot
@@ -47,6 +51,7 @@ from tests.oracles.aiter import wheel
 
 Prepared = list[tuple[Row, Launch]]
 FIT = Path(__file__).with_name("calibration_fit.json")
+BEFORE = Path(__file__).with_name("calibration_before.json")
 
 
 def prepare(rows: Iterable[Row], left_out: LeftOut) -> Prepared:
@@ -54,9 +59,14 @@ def prepare(rows: Iterable[Row], left_out: LeftOut) -> Prepared:
     result = []
     for row in rows:
         try:
-            result.append((row, calibration_launch.prepare(row)))
+            launch = calibration_launch.prepare(row)
         except CannotRun as error:
             left_out.add(f"{row.family}: {error}", row.line)
+            continue
+        if baselines.is_impossible(row, launch):
+            left_out.add("its operations exceed the chip's peak rate: no such time can be", row.line)
+        else:
+            result.append((row, launch))
     return result
 
 
@@ -77,15 +87,38 @@ class Model:
     ) -> Mapping[str, float]:
         """What `ask`, given this run's parameters, says of the row `key`."""
         if key not in self._known:
-            started = time.perf_counter()
-            modelled = ask(self.settings["parameters"])
-            modelled["seconds"] = time.perf_counter() - started
-            self._known[key] = modelled
-            if self._path:
-                entry = {"key": key, "build": self._build, "settings": self.settings, "modelled": modelled}
-                with self._path.open("a") as file:
-                    file.write(json.dumps(entry) + "\n")
+            self._keep(key, _ask(ask, self.settings["parameters"]))
         return self._known[key]
+
+    def prepare(
+        self, asked: Iterable[tuple[str, Callable[[Mapping[str, float]], dict[str, float]]]], jobs: int
+    ) -> None:
+        """Asks of those rows that are not known yet in so many processes. What cannot be run is asked again by whoever wants it."""
+        left = [(key, ask) for key, ask in dict(asked).items() if key not in self._known]
+        if jobs == 1 or not left:
+            return
+        # Not forked: the simulator has threads.
+        with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+            running = {pool.submit(_ask, ask, self.settings["parameters"]): key for key, ask in left}
+            for index, future in enumerate(concurrent.futures.as_completed(running)):
+                if future.exception() is None:
+                    self._keep(running[future], future.result())
+                _progress(index + 1, len(left), "rows in processes")
+
+    def _keep(self, key: str, modelled: dict[str, float]) -> None:
+        self._known[key] = modelled
+        if self._path:
+            entry = {"key": key, "build": self._build, "settings": self.settings, "modelled": modelled}
+            with self._path.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+
+
+def _ask(
+    ask: Callable[[Mapping[str, float]], dict[str, float]], parameters: Mapping[str, float]
+) -> dict[str, float]:
+    started = time.perf_counter()
+    modelled = ask(parameters)
+    return modelled | {"seconds": time.perf_counter() - started}
 
 
 def _progress(done: int, of: int, what: str) -> None:
@@ -138,6 +171,11 @@ def published(figures: list[calibration_published.Figure], model: Model) -> list
         records.append(calibration_published.record(figure, said))
         _progress(index + 1, len(figures), "published figures")
     return records
+
+
+def streams(model: Model) -> list[dict[str, Any]]:
+    """One record for each published rate of memory."""
+    return [stream.record(model(stream.key, stream.modelled)) for stream in calibration_published.streams()]
 
 
 def compare(
@@ -215,6 +253,12 @@ def chosen(
     return [(row, launches[row.key]) for row in rows]
 
 
+def _of_rows(prepared: Prepared) -> list[tuple[str, Callable[[Mapping[str, float]], dict[str, float]]]]:
+    return [
+        (row.key, functools.partial(calibration_launch.modelled, row, launch)) for row, launch in prepared
+    ]
+
+
 def _name_lines(file: Path, left_out: LeftOut) -> None:
     for message in left_out.messages():
         print(f"calibration.py: {file}, {message}", file=sys.stderr)
@@ -248,6 +292,9 @@ def main() -> int:
         metavar="GFLOP",
         help="leave out rows with more operations",
     )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="model so many rows at a time, default: %(default)s"
+    )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no row after so long")
     parser.add_argument(
         "--published",
@@ -255,6 +302,13 @@ def main() -> int:
         default=0,
         metavar="GFLOP",
         help="run AITER's attention up to this size as well",
+    )
+    parser.add_argument(
+        "--choices",
+        type=int,
+        default=0,
+        metavar="N",
+        help="run all kernels of the family at N products of each bound, and see where the model ranks the one of the log",
     )
     parser.add_argument("--results", type=Path, help="keep what the model said here, and do not ask it twice")
     parser.add_argument(
@@ -268,6 +322,8 @@ def main() -> int:
         "--errors", type=Path, help="write the errors that the package prints beside modelled figures"
     )
     arguments = parser.parse_args()
+    if arguments.jobs < 1:
+        parser.error(f"--jobs: {arguments.jobs}; allowed: 1 and more")
     settings = _settings(arguments)
     if not wheel.objects():
         raise SystemExit(
@@ -277,7 +333,9 @@ def main() -> int:
         rows, left_out = calibration_rows.read(arguments.rows)
     except (OSError, ValueError) as error:
         raise SystemExit(f"calibration.py: {error}") from None
-    set_apart = None if arguments.fit else Fit.load(arguments.fitted or FIT).set_apart
+    # The part that was set apart once stays so: numbers may be fitted again, but on no row that errors were reported of.
+    split = arguments.fitted or arguments.fit or FIT
+    set_apart = Fit.load(split).set_apart if split.exists() else None
     for_fit, held_out = calibration_rows.split(rows, set_apart)
     set_apart = [row.order for row in for_fit]
     prepared = prepare(rows, left_out)
@@ -287,7 +345,9 @@ def main() -> int:
     for_fit, held_out = ([row for row in part if row.key in launches] for part in (for_fit, held_out))
     model = Model(settings, arguments.results)
     if arguments.fit:
-        records = run(chosen(for_fit, launches, arguments, left_out), model, left_out, arguments.seconds)
+        sample = chosen(for_fit, launches, arguments, left_out)
+        model.prepare(_of_rows(sample), arguments.jobs)
+        records = run(sample, model, left_out, arguments.seconds)
         result = fit(records, settings, _sample(arguments), set_apart)
         result.save(arguments.fit)
         for entry in result.fitted:
@@ -308,16 +368,30 @@ def main() -> int:
     wanted = held_out if is_report else [*held_out, *for_fit]
     several = calibration_rows.with_several_kernels(held_out)
     sample = chosen(wanted, launches, arguments, left_out, several)
-    records = run(sample, model, left_out, arguments.seconds)
-    if not records:
-        return _nothing_ran(arguments.rows, left_out)
-    _name_lines(arguments.rows, left_out)
-    compare(records, prepared, [(row, launches[row.key]) for row in for_fit], used, fitted)
     figures = [
         figure
         for figure in calibration_published.figures()
         if figure.problem.flops <= arguments.published * 1e9
     ]
+    others = calibration_choice.launches([(row, launches[row.key]) for row in held_out], arguments.choices)
+    model.prepare(
+        [
+            *_of_rows(sample),
+            *_of_rows(others),
+            *((figure.key, functools.partial(calibration_published.modelled, figure)) for figure in figures),
+            *(
+                (stream.key, stream.modelled)
+                for stream in calibration_published.streams()
+                if arguments.published
+            ),
+        ],
+        arguments.jobs,
+    )
+    records = run(sample, model, left_out, arguments.seconds)
+    if not records:
+        return _nothing_ran(arguments.rows, left_out)
+    _name_lines(arguments.rows, left_out)
+    compare(records, prepared, [(row, launches[row.key]) for row in for_fit], used, fitted)
     report = calibration_report.Report(
         records,
         {row.key: row for row, _ in prepared},
@@ -327,12 +401,21 @@ def main() -> int:
             "for fitting": len(for_fit),
             "held out": len(held_out),
             "published GFLOP": arguments.published,
+            "choices": arguments.choices,
             **_sample(arguments),
         },
         settings,
         fitted,
         published(figures, model),
-        calibration_published.context(arguments.published * 1e9) if figures else [],
+        calibration_choice.choices(
+            [(row, launches[row.key]) for row in held_out],
+            arguments.choices,
+            model,
+            baselines.TwoParameters((row, launches[row.key]) for row in for_fit),
+        ),
+        left_out.repeats,
+        streams(model) if arguments.published else [],
+        calibration_errors.read(BEFORE),
     )
     if arguments.plot:
         calibration_plot.draw(report, arguments.plot)

@@ -36,6 +36,16 @@ def roofline(row: Row, launch: Launch) -> float:
     return max(_limits(row, launch))
 
 
+def is_impossible(row: Row, launch: Launch) -> bool:
+    """Whether its operations would take longer at the data sheet's rate and peak clock than was measured."""
+    rate = (
+        RATES[row.arch][launch.matrix_format]
+        * compute_units(row.chip)
+        * chip_parameters(row.chip)["clock_peak"]
+    )
+    return launch.operations / rate > row.measured_us
+
+
 def bound(row: Row, launch: Launch) -> str:
     """What sets the roofline: "matrix" or "memory", or "small" where launch and latency dominate; see CLASSES."""
     matrix, memory = _limits(row, launch)

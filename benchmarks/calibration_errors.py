@@ -13,10 +13,11 @@ from typing import Any
 
 from hipkittens.profiling.model_error import Cell
 
+# As `hipkittens bench` names them; products of other number formats are other operations than its bf16 `gemm`.
 OPERATIONS = {
-    "f4gemm": "gemm",
+    "f4gemm": "gemm_mxfp4",
     "bf16gemm": "gemm",
-    "i8gemm": "gemm",
+    "i8gemm": "gemm_int8",
     "fmoe": "mixture_of_experts",
     "fmoe_2stages": "mixture_of_experts",
     "fmha_v3_fwd": "attention",
@@ -40,6 +41,11 @@ def cells(records: Iterable[Mapping[str, Any]]) -> list[Cell]:
         )
         for key, errors in sorted(groups.items())
     ]
+
+
+def read(path: Path) -> list[Cell]:
+    """What `write` wrote."""
+    return [Cell(**entry) for entry in json.loads(path.read_text())["cells"]]
 
 
 def write(records: Iterable[Mapping[str, Any]], path: Path) -> None:

@@ -51,8 +51,7 @@ def _draw_published(report: Report, panel: Any) -> None:
     """Bars span the published times of one problem, where there are several."""
     records = report.by_aiter
     error = baselines.errors((record["predicted_us"], record["measured_us"]) for record in records)["mape"]
-    drawn = [*report.published, *report.context]
-    ends = _diagonal(panel, [record["measured_us"] for record in drawn], error)
+    ends = _diagonal(panel, [record["measured_us"] for record in report.published], error)
     chips = sorted({record["chip"] for record in report.published})
     for index, chip in enumerate(chips):
         for marker, operation, causal in (
@@ -75,7 +74,6 @@ def _draw_published(report: Report, panel: Any) -> None:
                 color=f"C{index}",
                 markerfacecolor="none",
             )
-    _bars(panel, report.context, "context: our GEMM beside others' fastest", fmt="x", color="grey")
     panel.set(
         xlim=ends,
         ylim=ends,

@@ -7,14 +7,18 @@ import dataclasses
 import math
 import os
 import statistics
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import calibration_baselines as baselines
+import calibration_errors
 import calibration_published
+from calibration_choice import Choice
 from calibration_fit import Fit
 from calibration_rows import FIT_SHARE, Row
+
+from hipkittens.profiling.model_error import Cell
 
 MODELS = (
     "cycle model",
@@ -48,7 +52,8 @@ def published_plot(path: Path) -> Path:
 @dataclasses.dataclass
 class Report:
     """`records` as benchmarks/calibration.py makes them, each of which says whether it is held out; a page has held-out ones
-    only. `published` are AITER's own attention kernels and `context` kernels of ours beside published times of others'."""
+    only. `published` are AITER's own attention kernels, `choices` where models rank the kernels that logs chose, and `repeats` by
+    which factor repeated measurements of one kernel at one shape differ; `streams` are rates of memory; `before` has the errors of an earlier model on the same rows."""
 
     records: list[dict[str, Any]]
     rows: Mapping[str, Row]
@@ -57,7 +62,10 @@ class Report:
     settings: Mapping[str, Any]
     fitted: Fit | None
     published: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    context: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    choices: list[Choice] = dataclasses.field(default_factory=list)
+    repeats: list[float] = dataclasses.field(default_factory=list)
+    streams: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    before: Sequence[Cell] = ()
 
     @property
     def by_aiter(self) -> list[dict[str, Any]]:
@@ -226,15 +234,22 @@ class Report:
             return "No clock was fitted for this run."
         return f"In cycles, all rows of classes with a clock: {error['mape']:.1f} % ({error['rows']} rows); {', '.join(families)}."
 
+    @property
+    def repeat_spread(self) -> float:
+        """What nine of ten repeated measurements of one kernel at one shape lie within; 0 if the file has too few."""
+        return statistics.quantiles(self.repeats, n=10)[-1] - 1 if len(self.repeats) >= 5 else 0.0
+
     def rank_table(self) -> str:
+        thresholds = sorted({0.0, APART, self.repeat_spread})
         lines = [
-            f"| | of | rank correlation of kernels at the same problem | problems | where they are at least {APART:.0%} apart | problems |",
-            "|---|---|---|---|---|---|",
+            "| | of | rank correlation of kernels at the same problem | problems |"
+            + "".join(f" where they are at least {apart:.0%} apart | problems |" for apart in thresholds[1:]),
+            "|---|---|" + "---|---|" * len(thresholds),
         ]
         for model in self.models:
             for name, ranked in self.ranked(model).items():
                 line = f"| {model} | {name} |"
-                for apart in (0.0, APART):
+                for apart in thresholds:
                     value, count = baselines.rank_correlation_at_same_problem(ranked, apart)
                     line += f" {'not defined' if value is None else f'{value:.2f}'} | {count} |"
                 lines.append(line)
@@ -271,17 +286,61 @@ class Report:
             )
         return "\n".join(lines)
 
-    def context_table(self) -> str:
+    def before_table(self) -> str:
+        """Mean errors and mean signed errors of each class, and what they were of the model before."""
+        before = {(cell.family, cell.chip, cell.bound): cell for cell in self.before}
         lines = [
-            "| problem | chip | modelled, ours | published: fastest library | slowest of the same library | modelled over published |",
-            "|---|---|---|---|---|---|",
+            "| family | chip | bound | rows | error before | now | bias before | now |",
+            "|---|---|---|---|---|---|---|---|",
         ]
-        for record in self.context:
+        for cell in calibration_errors.cells([*self.records, *self.by_aiter]):
+            old = before.get((cell.family, cell.chip, cell.bound))
+            was = (f"{old.error:.1f} %", f"{old.bias:+.1f} %") if old and old.rows == cell.rows else ("", "")
             lines.append(
-                f"| {record['operation']} {record['shape']} | {record['chip']} | {record['predicted_us']:.1f} µs "
-                f"| {record['measured_us']:.1f} µs, {record['library']} | {record['slowest_us']:.1f} µs "
-                f"| {record['predicted_us'] / record['measured_us']:.2f} |"
+                f"| {cell.family} | {cell.chip} | {cell.bound} | {cell.rows} | {was[0]} | {cell.error:.1f} % "
+                f"| {was[1]} | {cell.bias:+.1f} % |"
             )
+        return "\n".join(lines)
+
+    def stream_table(self) -> str:
+        lines = [
+            "| operation | chip | measured TB/s | modelled TB/s | error in time |",
+            "|---|---|---|---|---|",
+        ]
+        for record in self.streams:
+            measured, modelled = (
+                record["bytes"] / record[name] / 1e6 for name in ("measured_us", "predicted_us")
+            )
+            lines.append(
+                f"| {record['operation'].replace('_', ' ')} {record['shape']} | {record['chip']} | {measured:.2f} | {modelled:.2f} "
+                f"| {record['predicted_us'] / record['measured_us'] - 1:+.1%} |"
+            )
+        return "\n".join(lines)
+
+    def choice_table(self) -> str:
+        """Where each model ranks the kernel of the log among all of its family."""
+        lines = [
+            "| model | bound | problems | kernels at each | chosen by the model as by the log | kernels ranked before the log's "
+            "| log's kernel longer than the model's choice, mean | largest |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        for model in MODELS:
+            for bound in (*baselines.CLASSES, None):
+                of = [
+                    choice
+                    for choice in self.choices
+                    if model in choice.predictions and bound in (None, choice.bound)
+                ]
+                if not of:
+                    continue
+                places, excess = (
+                    [getattr(choice, what)(model) for choice in of] for what in ("place", "excess")
+                )
+                kernels = statistics.fmean(choice.kernels for choice in of)
+                lines.append(
+                    f"| {model} | {bound or 'all'} | {len(of)} | {kernels:.0f} | {sum(place == 0 for place in places)} "
+                    f"| {statistics.fmean(places):.1%} | {statistics.fmean(excess):.1%} | {max(excess):.0%} |"
+                )
         return "\n".join(lines)
 
     def fitted_table(self) -> str:
@@ -336,6 +395,7 @@ class Report:
                 self.class_table(),
                 self.cycles_text(),
                 self.rank_table(),
+                self.choice_table() if self.choices else "No kernels that logs did not choose were run.",
                 self.published_table() if self.published else "No published figures were run.",
                 self.fitted_table(),
                 self.worst(),
@@ -379,7 +439,7 @@ class Report:
                     for model in self.models
                 },
                 "published": self.published,
-                "context": self.context,
+                "choices": [dataclasses.asdict(choice) for choice in self.choices],
                 "rows_cannot_run": {why: count for why, count in self.left_out.items() if count},
                 "counts": dict(self.counts),
                 "settings": dict(self.settings),
@@ -400,6 +460,7 @@ class Report:
             return " ".join([*parts, *last])
 
         published = (f"--published {self.counts['published GFLOP']:g}",) if self.published else ()
+        published += (f"--choices {self.counts['choices']}",) if self.choices else ()
         if not self.fitted:
             return command(self.counts, *published)
         file = "benchmarks/calibration_fit.json"
@@ -421,7 +482,7 @@ class Report:
                 if plot
                 else ""
             )
-            published = f"{self.published_table()}\n\n{drawn}{_CONTEXT}\n\n{self.context_table()}"
+            published = f"{self.published_table()}\n\n{drawn}".rstrip()
         deviation = [abs(record["predicted_us"] / record["measured_us"] - 1) for record in self.records]
         return _PAGE.format(
             commands=self.commands(),
@@ -439,7 +500,12 @@ class Report:
             cycles=self.cycles_text(),
             published=published,
             picture=picture,
+            before=self.before_table() if self.before else "Nothing is known of an earlier model.",
             ranks=self.rank_table(),
+            repeats=len(self.repeats),
+            spread=f"{self.repeat_spread:.0%}",
+            choices=self.choice_table() if self.choices else "None was run.",
+            streams=self.stream_table() if self.streams else "None was run.",
             fitted=self.fitted_table(),
             worst=self.worst(),
             left_out=self.left_out_table(),
@@ -448,9 +514,6 @@ class Report:
             end=END,
         )
 
-
-_CONTEXT = """Context only, since these are **other kernels**: ours in the model beside the fastest published time of anybody's at that
-shape. A ratio below 1 may be a better kernel or a model that is too fast."""
 
 _PAGE = """# How far the cycle model is off
 
@@ -464,11 +527,16 @@ code objects at the same shapes:
 {commands}
 ```
 
+`FILE.csv` is not in the repository. It has the rows of ROCm/aiter's `aiter/configs/**/*tuned*.csv` whose kernel is a code object of
+the wheel, with the object (`co`, `symbol`) and what the number of compute units says of the GPU (`hw`) beside the logs' columns.
+
 The file holds {distinct} distinct rows that say enough. Within each family and chip {share} of them, the first by a
 SHA-256 of symbol and shape but no problem that several kernels were measured at, may be fitted on ({fitting} rows, which `benchmarks/calibration_fit.json`
 names); the others are held out ({held_out} rows{sampled}). So that
 no family swamps the others, the sample has equally many rows of each family, chip and bound as far as there are, the kernels
 of a class in turn, and with them all kernels of problems that several were measured at.
+Held out does not mean blind: no number is fitted on these rows, but their errors were looked at from one model to the next. The row
+that MI308X's clock is taken from may be fitted on.
 **Only held-out rows are counted below.** Parameters replaced: {overridden}. `bench`, `profile` and `trace` print
 these errors beside what they model, from `hipkittens/profiling/model_error.json`, which `--errors` writes.
 
@@ -501,14 +569,42 @@ is left is the error between shapes and kernels of a class; what a class has in 
 
 {cycles}
 
+## Before and now
+
+The same rows in the model before its last-level cache began full of dirty lines, memory was fitted on measured streams, and
+gfx950's LDS took 69 clocks (`benchmarks/calibration_before.json`); *bias* is the mean of modelled / measured - 1. Of attention on
+MI300X the kernel is another one as well: AITER's default rounding, which is faster than the one before.
+
+{before}
+
 ## Kernels at the same problem
 
 {ranks}
 
-The logs of matrix products keep the fastest kernel of each shape; only where two logs have the same shape are there two. Most
-kernels of mixtures of experts that were measured at the same problem differ by less than {apart}, which another measurement
-may reverse. Of attention backward AITER's table has two kernels for each problem, with sums of 16 and of 32 bits. A correlation
-of two kernels is 1 or -1. These are all problems of the file that have two kernels, and no row of them is fitted on.
+A correlation of two kernels is 1 or -1, and most problems have two: a mean over few of them says little. {repeats} kernels of
+matrix products are twice in the file at the same shape; one in ten of these pairs differs by {spread} or more, so the last columns
+have what a second measurement would not reverse. Kernels of mixtures of experts at the same problem mostly differ by less than
+{apart}. Of attention backward AITER's table has two kernels for each problem, with sums of 16 and of 32 bits. These are all problems
+of the file that have two kernels, and no row of them is fitted on.
+
+### The kernel that the log chose
+
+The logs keep the fastest kernel of each shape, out of all of its family, which were measured one after the other. The other times
+are not kept, but a model that ranks well has the log's kernel first. At held-out problems all kernels of the family that differ
+in the tile alone were run, with the log's split of K:
+
+{choices}
+
+*Ranked before* counts equal times by half: 0 % is right, 50 % is chance. *Longer* is in the model's own time: what the choice by
+that model would lose if it were right about all but the order.
+
+## Streams
+
+What memory reaches: norms far larger than the MALL, which FlyDSL measures of its own kernels in continuous integration (August
+2026, with softmax at 5.61 TB/s on an MI355X, which this package does not have), beside ours in the model with launch overhead. The
+parameters `hbm_write_cost` and, on MI325X, `hbm_bandwidth` are fitted on RMS norm, so the rows of layer norm alone are held out.
+
+{streams}
 
 ## Kernels of published tables
 

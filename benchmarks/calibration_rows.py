@@ -40,6 +40,9 @@ class LeftOut(collections.Counter[str]):
     def __init__(self) -> None:
         super().__init__()
         self.lines: dict[str, list[int]] = {}
+        self.repeats: list[
+            float
+        ] = []  # of kernels measured more than once at a shape: longest over shortest time
 
     def add(self, why: str, line: int) -> None:
         """One row more, which is in this line of the file."""
@@ -193,8 +196,8 @@ def read(path: Path) -> tuple[list[Row], LeftOut]:
 
 
 def _distinct(rows: list[Row], left_out: LeftOut) -> list[Row]:
-    def copied_key(row: Row) -> tuple:
-        return row.hw, row.symbol, row.measured_us, *(pair for pair in row.shape if pair[0] != "token")
+    def copied_key(row: Row) -> tuple:  # whichever kernel: the same nanoseconds are no second measurement
+        return row.hw, row.measured_us, *(pair for pair in row.shape if pair[0] != "token")
 
     tokens = collections.defaultdict(set)
     for row in rows:
@@ -213,7 +216,10 @@ def _distinct(rows: list[Row], left_out: LeftOut) -> list[Row]:
     for same in repeated.values():
         for row in same[1:]:
             left_out.add("measured more than once: the median is taken", row.line)
-        time = statistics.median(row.measured_us for row in same)
+        times = [row.measured_us for row in same]
+        if len(times) > 1:
+            left_out.repeats.append(max(times) / min(times))
+        time = statistics.median(times)
         result.append(dataclasses.replace(same[0], measured_us=time))
     return result
 

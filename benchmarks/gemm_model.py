@@ -48,6 +48,41 @@ def _pages(name: str, count: int) -> np.ndarray:
     return np.zeros(count, np.uint16)
 
 
+def launch(
+    target: str,
+    tile: str,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    splits: int = 1,
+    orientation: str = "nt",
+    order: tuple[int, int] | None = None,
+) -> None:
+    """Launches a product of bf16 by the variant with that tile in the model that is open; "" is the plan's own choice, with its
+    splits.
+
+    order  (tiles that an XCD takes in a row, rows of tiles in a window) in place of the plan's
+    """
+    problem = shape(target, m, n, k, orientation=orientation)
+    regions = {"a": _pages("a", m * k), "b": _pages("b", n * k), "c": _pages("c", m * n)}
+    for name, region in regions.items():
+        getattr(problem, name).data = region.ctypes.data
+    variant = tile and f"{orientation}_bf16_{tile}"
+    plan = make_plan(problem, variant, splits)
+    if plan["workspace_bytes"]:
+        regions["workspace"] = _pages("workspace", plan["workspace_bytes"] // 2)
+        plan = make_plan(problem, variant, splits, regions["workspace"].ctypes.data)
+    for step in plan["launches"]:
+        arguments = bytearray.fromhex(step["arguments"])
+        if order and step["variant"] != "reduce":
+            assert len(arguments) == 144
+            _ORDER.pack_into(arguments, _ORDER_AT, *order)
+        kernel(target, step["kernel"]).launch(
+            bytes(arguments), regions, grid=step["grid"], block=step["block"], read_only=("a", "b")
+        )
+
+
 def modelled(
     device: str,
     tile: str,
@@ -60,30 +95,9 @@ def modelled(
     order: tuple[int, int] | None = None,
     **settings: Any,
 ) -> list[ModelledLaunch]:
-    """The launches of a product of bf16 by the variant with that tile; "" is the plan's own choice, with its splits.
-
-    order     (tiles that an XCD takes in a row, rows of tiles in a window) in place of the plan's
-    settings  of hipkittens.timing
-    """
-    target = DEVICES[device]
-    problem = shape(target, m, n, k, orientation=orientation)
-    regions = {"a": _pages("a", m * k), "b": _pages("b", n * k), "c": _pages("c", m * n)}
-    for name, region in regions.items():
-        getattr(problem, name).data = region.ctypes.data
-    variant = tile and f"{orientation}_bf16_{tile}"
-    plan = make_plan(problem, variant, splits)
-    if plan["workspace_bytes"]:
-        regions["workspace"] = _pages("workspace", plan["workspace_bytes"] // 2)
-        plan = make_plan(problem, variant, splits, regions["workspace"].ctypes.data)
+    """The launches of `launch` in the cycle model of `device`. `settings`: of hipkittens.timing."""
     with timing(device, **{"values": False, **settings}) as run:
-        for launch in plan["launches"]:
-            arguments = bytearray.fromhex(launch["arguments"])
-            if order and launch["variant"] != "reduce":
-                assert len(arguments) == 144
-                _ORDER.pack_into(arguments, _ORDER_AT, *order)
-            kernel(target, launch["kernel"]).launch(
-                bytes(arguments), regions, grid=launch["grid"], block=launch["block"], read_only=("a", "b")
-            )
+        launch(DEVICES[device], tile, m, n, k, splits=splits, orientation=orientation, order=order)
     return run.launches
 
 

@@ -20,6 +20,9 @@ from tests.oracles.aiter.launch import Buffer, kernel, output
 
 _GEMM_TILES = (32, 48, 64, 80, 96)
 _FORWARD_ROWS = 256  # of a workgroup's tile
+# How P is rounded to bf16 on gfx942: to nearest with ties away from zero, which is the default of AITER's Python package and so the
+# one that counts; with ties to even; towards zero. gfx950 has an instruction for it and one kernel.
+_FORWARD_ROUNDINGS = ("_rtna", "_rtne", "_rtz")
 
 
 class AiterPeer:
@@ -60,15 +63,15 @@ def _gemm(problem: Problem, target: str) -> Iterator[Candidate]:
         def call(name: str = name, tile: int = tile) -> None:
             kernel(name).launch((n // 64, -(-m // tile), 1), arguments)
 
-        yield name, call
+        yield Candidate(name, call)
 
 
 def _forward(problem: Problem, target: str) -> Iterator[Candidate]:
     e = problem.extents
     if e["D"] != 128:
         raise Unavailable(f"AITER's wheel has attention forward for heads of 128, not {e['D']}")
-    folder, rounding = ("MI300/", "_rtne") if target == "gfx942" else ("", "")
-    name = f"{target}/fmha_v3_fwd/{folder}fwd_hd128_bf16{'_causal' * problem.causal}{rounding}.co"
+    folder, roundings = ("MI300/", _FORWARD_ROUNDINGS) if target == "gfx942" else ("", ("",))
+    stem = f"{target}/fmha_v3_fwd/{folder}fwd_hd128_bf16{'_causal' * problem.causal}"
     queries = Buffer(problem.tensor("cpu", e["B"], e["N"], e["H"], 128))
     keys, values = (Buffer(problem.tensor("cpu", e["B"], e["L"], e["K"], 128)) for _ in range(2))
     out = output((e["B"], e["N"], e["H"], 128), torch.bfloat16)
@@ -86,7 +89,13 @@ def _forward(problem: Problem, target: str) -> Iterator[Candidate]:
     }  # fmt: skip
     tiles = -(-e["N"] // _FORWARD_ROWS)
     grid = -(-tiles // 2) if problem.causal else tiles, e["H"], e["B"]
-    yield name, lambda: kernel(name).launch(grid, arguments)
+    for rounding in roundings:
+        name = f"{stem}{rounding}.co"
+        yield Candidate(
+            name,
+            lambda name=name: kernel(name).launch(grid, arguments),
+            counts=rounding == roundings[0],
+        )
 
 
 def _backward(problem: Problem, target: str) -> Iterator[Candidate]:
@@ -109,7 +118,7 @@ def _backward(problem: Problem, target: str) -> Iterator[Candidate]:
     k, v = (Buffer(problem.tensor("cpu", e["B"], e["L"], e["K"], e["D"])) for _ in range(2))
     lse, sums_of_rows = (Buffer(torch.zeros(e["B"], e["H"], e["N"])) for _ in range(2))
     for name in names:
-        yield (
+        yield Candidate(
             f"{name}, without row sums and conversions",
             lambda name=name: launch_batch(name, q, k, v, d_out, lse, sums_of_rows),
         )

@@ -30,18 +30,18 @@ def _blocks(size: int, block: int) -> int:
 
 class TritonPeer:
     def modelled(self, problem: Problem, target: str) -> Iterator[Candidate]:
-        for label, call in _candidates(problem, "cpu"):
+        for candidate in _candidates(problem, "cpu"):
 
-            def on_the_simulator(call: Callable[[], object] = call) -> None:
+            def on_the_simulator(call: Callable[[], object] = candidate.call) -> None:
                 with simulated.active():
                     call()
 
-            yield label, on_the_simulator
+            yield Candidate(candidate.name, on_the_simulator)
 
     def measured(self, problem: Problem) -> Callable[[], object]:
         from triton.testing import do_bench
 
-        return min(_candidates(problem, "cuda"), key=lambda candidate: do_bench(candidate[1]))[1]
+        return min(_candidates(problem, "cuda"), key=lambda candidate: do_bench(candidate.call)).call
 
 
 def _candidates(problem: Problem, device: str) -> list[Candidate]:
@@ -87,7 +87,7 @@ def _gemm(problem: Problem, device: str, m: int, n: int, k: int) -> list[Candida
                 num_warps=warps,
             )
 
-        return f"{block_m}x{block_n}x{block_k}, {warps} warps", call
+        return Candidate(f"{block_m}x{block_n}x{block_k}, {warps} warps", call)
 
     return [candidate(*tile) for tile in _GEMM]
 
@@ -102,7 +102,7 @@ def _attention(problem: Problem, device: str, heads: int, n: int, size: int) -> 
                 HEAD=size, BLOCK_M=block_m, BLOCK_N=block_n, CAUSAL=problem.causal, num_warps=warps,
             )  # fmt: skip
 
-        return f"{block_m}x{block_n}, {warps} warps", call
+        return Candidate(f"{block_m}x{block_n}, {warps} warps", call)
 
     return [candidate(*tile) for tile in _ATTENTION]
 
@@ -125,7 +125,9 @@ def _layer_norm(problem: Problem, device: str, rows: int, columns: int) -> list[
                 BLOCK=block, STATISTICS=problem.training, num_warps=warps,
             )  # fmt: skip
 
-        return f"{block} columns, {warps} warps, {_statistics(problem, 'mean and 1/deviation')}", call
+        return Candidate(
+            f"{block} columns, {warps} warps, {_statistics(problem, 'mean and 1/deviation')}", call
+        )
 
     return [candidate(warps) for warps in (4, 8)]
 
@@ -146,7 +148,7 @@ def _rms_norm(problem: Problem, device: str, rows: int, columns: int) -> list[Ca
                 BLOCK=block, STATISTICS=problem.training, num_warps=warps,
             )  # fmt: skip
 
-        return f"{block} columns, {warps} warps, {_statistics(problem, '1/rms')}", call
+        return Candidate(f"{block} columns, {warps} warps, {_statistics(problem, '1/rms')}", call)
 
     return [candidate(warps) for warps in (1, 4, 8)]
 
@@ -161,7 +163,7 @@ def _rotary(problem: Problem, device: str, batch: int, n: int, heads: int, size:
         def call() -> None:
             kernels.rotary[(batch * n,)](x, cos, sin, out, n, HEADS=heads, HALF=size // 2, num_warps=warps)
 
-        return f"a token, {warps} warps", call
+        return Candidate(f"a token, {warps} warps", call)
 
     rows = batch * n * heads
 
@@ -171,7 +173,7 @@ def _rotary(problem: Problem, device: str, batch: int, n: int, heads: int, size:
                 x, cos, sin, out, rows, n, heads, HALF=size // 2, BLOCK=block, num_warps=warps
             )
 
-        return f"{block} heads, {warps} warps", call
+        return Candidate(f"{block} heads, {warps} warps", call)
 
     return [*(candidate(warps) for warps in (1, 4)), of_heads(16, 1), of_heads(32, 4)]
 
@@ -196,7 +198,7 @@ def _layer_norm_backward(problem: Problem, device: str, rows: int, columns: int)
                     sums, result, programs, columns, BLOCK_ROWS=32, BLOCK=64, num_warps=4
                 )
 
-        return f"{programs} programs, {warps} warps", call
+        return Candidate(f"{programs} programs, {warps} warps", call)
 
     return [candidate(programs, 4) for programs in (512, 1024)]
 

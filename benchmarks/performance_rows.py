@@ -8,20 +8,24 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import gemm_model
 
 from hipkittens import _code_object, _installation, _timing, operations
 from hipkittens.operations._tables import DEVICES
 from hipkittens.profiling import bench
 from hipkittens.profiling.listing import listing
 from hipkittens.profiling.model_error import error_of
-from hipkittens.profiling.peers import Unavailable, peer
+from hipkittens.profiling.peers import Candidate, Unavailable, peer
 from hipkittens.profiling.problems import Problem, parse_shapes
+from tests.kernels.gemm_plan import ROWS as GEMM_VARIANTS
 from tests.oracles.aiter import wheel
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,11 +36,29 @@ FOLDERS = {
     for operation in operations.every()
     for benchmark in operations.checks(operation).benchmarks
 }
-# What else a library's rows come from, besides the model's parameters.
+# The model's own code, besides its parameters: the traces it takes, what instructions cost, and the chip.
+MODEL_SOURCES = tuple(
+    sorted(
+        path
+        for pattern in (
+            "timing/*.cpp",
+            "timing/*.h",
+            "timed_launches.*",
+            "memory/lds_banks.*",
+            "checks/hazards.def",
+        )
+        for path in (ROOT / "csrc" / "simulator").glob(pattern)
+    )
+)
+# What else a library's rows come from.
 _PEER_SOURCES = {
     "triton": ("benchmarks/peer_triton.py", "tests/oracles/triton_kernels.py"),
     "aiter": ("benchmarks/peer_aiter.py",),
 }
+# Our GEMM without alternate loads, LoadOrder::plain of csrc/kernels/gemm/config.h: what the model credits to that order of loads,
+# which nobody has measured. The largest size of N x N x N by device.
+PLAIN_LOADS = "plain_loads"
+_PLAIN_LOADS_TO = {"MI350X": 8192, "MI355X": 8192}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +88,14 @@ class Family:
 
 
 FAMILIES = tuple(
-    Family(name, table.title, name, table.shape, table.sizes, table.peers)
+    Family(
+        name,
+        table.title,
+        name,
+        table.shape,
+        table.sizes,
+        {**table.peers, **({PLAIN_LOADS: _PLAIN_LOADS_TO} if name == "gemm" else {})},
+    )
     for name, benchmark in operations.benchmarks().items()
     for table in benchmark.tables
 )
@@ -107,10 +136,25 @@ def _parameters(device: str) -> str:
     return repr([(row["name"], row["value"]) for row in _timing.parameters(device)])
 
 
+def _code_of(source: str) -> str:
+    """C++ without comments and layout: what is only worded or set otherwise makes no row stale."""
+    text = re.sub(
+        r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', lambda found: found[1] or " ", source, flags=re.DOTALL
+    )
+    return " ".join(text.split())
+
+
+@functools.cache
+def _model() -> str:
+    """Digest of the model's code, whatever its parameters are."""
+    named = (f"{path.name}\n{_code_of(path.read_text())}" for path in MODEL_SOURCES)
+    return hashlib.sha256("\n".join(named).encode()).hexdigest()
+
+
 def made_from(operation: str, device: str, library: str, kernels: Sequence[str]) -> str:
     """Digest of what a row comes from; "" where that is not here, so that nothing equals it."""
-    parts = [_parameters(device)]
-    if library == bench.OURS:
+    parts = [_model(), _parameters(device)]
+    if library in (bench.OURS, PLAIN_LOADS):
         here = _code_objects(_timing.DEVICES[device])
         if not set(kernels) <= here.keys():
             return ""
@@ -132,11 +176,26 @@ def out_of_date(entries: Iterable[Entry]) -> list[Entry]:
     return [entry for entry in entries if differs(entry)]
 
 
+def _plain_loads(problem: Problem, target: str) -> Iterator[Candidate]:
+    """The variants of our GEMM whose loads are in plain order."""
+    for tile in (
+        name.removeprefix("nt_bf16_")
+        for name in GEMM_VARIANTS
+        if name.startswith("nt_bf16_") and name.endswith("_plain")
+    ):
+        yield Candidate(
+            tile,
+            lambda tile=tile: gemm_model.launch(target, tile, problem["M"], problem["N"], problem["K"]),
+        )
+
+
 def run(problem: Problem, device: str, library: str) -> Entry | None:
     """None where the library has nothing for it."""
     try:
         if library == bench.OURS:
-            candidates = iter([("", problem.call())])
+            candidates = iter([Candidate("", problem.call())])
+        elif library == PLAIN_LOADS:
+            candidates = _plain_loads(problem, _timing.DEVICES[device])
         else:
             candidates = peer(library).modelled(problem, _timing.DEVICES[device])
         row, launches = bench.modelled_row(problem, device, library, candidates, timeline=1)

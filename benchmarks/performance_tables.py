@@ -2,22 +2,25 @@
 # SPDX-License-Identifier: MIT
 """Writes docs/performance.md, its plots and docs/performance.csv: ours and other libraries at upstream's shapes, modelled.
 
-    python benchmarks/performance_tables.py                              # all of it, about twenty minutes on two cores
+    python benchmarks/performance_tables.py --jobs 28                    # all that is out of date, in 28 processes
+    python benchmarks/performance_tables.py --libraries hipkittens       # ours alone; aiter, triton and plain_loads are the others
     python benchmarks/performance_tables.py --only gemm --devices MI355X # rows of these tables and devices alone
     python benchmarks/performance_tables.py --page                       # the page and plots again, from the rows there are
     python benchmarks/performance_tables.py --page --traces              # and the two traces
 
 A row stays as it is while what it was made from does: the code objects that it launches, the plan that chose them, the
-model's parameters, the peer's kernels. So a second run does again only what changed. --check prints the rows that are out of date;
---again is for a change of the model's own code.
+model's parameters and code, the peer's kernels. So a second run does again only what changed. --check prints the rows that are
+out of date. With --jobs rows run in so many processes, the largest first.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import multiprocessing
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import performance_page
@@ -27,6 +30,10 @@ import performance_traces
 from hipkittens._progress import progress_bar
 from hipkittens.operations._tables import DEVICES
 from hipkittens.profiling import bench
+from hipkittens.profiling.problems import Problem
+
+LIBRARIES = (bench.OURS, "aiter", "triton", performance_rows.PLAIN_LOADS)
+Item = tuple[Problem, str, str]  # with device and library
 
 
 def main() -> None:
@@ -43,9 +50,12 @@ def main() -> None:
         default=",".join(DEVICES),
         help=f"some of {', '.join(DEVICES)}",
     )
-    parser.add_argument("--libraries", default="hipkittens,aiter,triton", help="default: %(default)s")
+    parser.add_argument("--libraries", default=",".join(LIBRARIES), help="default: %(default)s")
     parser.add_argument("--largest", type=int, default=1 << 30, metavar="N", help="no sizes above")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no row after so many")
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="run so many rows at a time, default: %(default)s"
+    )
     parser.add_argument("--again", action="store_true", help="also rows that are not out of date")
     parser.add_argument("--page", action="store_true", help="run nothing, write rows, page and plots")
     parser.add_argument("--traces", action="store_true", help="also model the two traces of the page again")
@@ -55,11 +65,13 @@ def main() -> None:
         help="write nothing, list what is out of date, and fail if anything is",
     )
     arguments = parser.parse_args()
+    if arguments.jobs < 1:
+        parser.error(f"--jobs: {arguments.jobs}; allowed: 1 and more")
     chosen = {}
     for name, allowed in (
         ("only", performance_rows.TABLES),
         ("devices", DEVICES),
-        ("libraries", (bench.OURS, "aiter", "triton")),
+        ("libraries", LIBRARIES),
     ):
         chosen[name] = getattr(arguments, name).split(",")
         if unknown := set(chosen[name]) - set(allowed):
@@ -71,7 +83,7 @@ def main() -> None:
             print("out of date:", *entry.key)
         sys.exit(bool(old))
     if not arguments.page:
-        run_all(entries, chosen, arguments.largest, arguments.seconds, arguments.again)
+        run_all(entries, chosen, arguments.largest, arguments.seconds, arguments.again, arguments.jobs)
     performance_rows.write(entries)
     if arguments.traces:
         performance_traces.make_all()
@@ -84,8 +96,10 @@ def run_all(
     largest: int,
     seconds: float,
     again: bool = False,
+    jobs: int = 1,
 ) -> None:
-    """Runs what is chosen and not fresh, small problems first: what `seconds` cuts off is what takes longest."""
+    """Runs what is chosen and not fresh. One at a time small problems go first: what `seconds` cuts off is what takes longest.
+    Of several at a time the largest go first, so that none of them is left alone at the end."""
     fresh = (
         set()
         if again
@@ -102,14 +116,11 @@ def run_all(
         and size <= largest
         and (family.operation, device, family.problem(size).shape, library) not in fresh
     ]
-    begin = time.monotonic()
+    todo.sort(key=lambda item: item[0].flops or item[0].bytes, reverse=jobs > 1)
     with progress_bar() as bar:
         task = bar.add_task("", total=len(todo))
-        for problem, device, library in sorted(todo, key=lambda item: item[0].flops or item[0].bytes):
-            if time.monotonic() - begin > seconds:
-                break
+        for (problem, device, library), entry in _run_each(todo, seconds, jobs):
             bar.update(task, description=f"{device} {library} {problem.operation} {problem.shape}")
-            entry = performance_rows.run(problem, device, library)
             if entry is not None:
                 entries[entry.key] = entry
                 performance_rows.write(entries)
@@ -117,6 +128,32 @@ def run_all(
     left = len(todo) - bar.tasks[0].completed
     if left:
         print(f"{left:.0f} rows not reached within --seconds {seconds:g}", file=sys.stderr)
+
+
+def _run_each(
+    todo: Sequence[Item], seconds: float, jobs: int
+) -> Iterator[tuple[Item, performance_rows.Entry | None]]:
+    """Each row when it is there; none is begun after so many seconds."""
+    begin = time.monotonic()
+    if jobs == 1:
+        for item in todo:
+            if time.monotonic() - begin > seconds:
+                return
+            yield item, performance_rows.run(*item)
+        return
+    # Not forked: the simulator has threads.
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(jobs, context) as pool:
+        waiting, running = list(reversed(todo)), {}
+        while waiting or running:
+            while waiting and len(running) < jobs and time.monotonic() - begin <= seconds:
+                item = waiting.pop()
+                running[pool.submit(performance_rows.run, *item)] = item
+            if not running:
+                return
+            done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in done:
+                yield running.pop(future), future.result()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 """docs/performance.md is what its rows say, and the rows say what they were made from."""
 
 import dataclasses
-import warnings
+import importlib.util
 
 import performance_page
 import performance_rows
@@ -33,21 +33,20 @@ def test_rows_survive_reading_and_writing(entries, tmp_path):
     assert performance_rows.read(tmp_path / "rows.csv") == entries
 
 
-def test_rows_are_of_the_kernels_there_are(entries):
-    """A warning, since modelling them all again takes minutes: benchmarks/performance_tables.py does it for those named."""
-    here = [
-        entry
-        for entry in entries.values()
-        if entry.row.library == bench.OURS or (entry.row.library == "aiter" and wheel.objects())
-    ]
+def _is_here(library):
+    """Whether what that library's rows are made from is installed."""
+    if library == "aiter":
+        return bool(wheel.objects())
+    return library != "triton" or importlib.util.find_spec("triton") is not None
+
+
+def test_rows_are_of_the_kernels_and_the_model_there_are(entries):
+    here = [entry for entry in entries.values() if _is_here(entry.row.library)]
     old = performance_rows.out_of_date(here)
-    if old:
-        first = " ".join(old[0].key)
-        warnings.warn(
-            f"docs/performance.csv: {len(old)} of {len(here)} rows were made with other kernels, such as {first}; "
-            "run benchmarks/performance_tables.py",
-            stacklevel=1,
-        )
+    assert not old, (
+        f"docs/performance.csv: {len(old)} of {len(here)} rows were made with other kernels, plans or another model, such as "
+        f"{' '.join(old[0].key)}; run benchmarks/performance_tables.py --jobs N"
+    )
 
 
 @pytest.fixture
@@ -68,8 +67,60 @@ def test_what_makes_a_row_out_of_date(ours, monkeypatch):
     assert len({digest(), digest("MI350X"), digest(operation="gemm")}) == 3  # other parameters, another plan
     objects["kernel"] = "5678"
     assert performance_rows.out_of_date([fresh]) == [fresh]
-    objects.clear()
+    objects["kernel"] = "1234"
+    assert performance_rows.out_of_date([fresh]) == []
+    monkeypatch.setattr(performance_rows, "_model", lambda: "another model")
     assert performance_rows.out_of_date([fresh]) == [fresh]
+    monkeypatch.undo()
+    monkeypatch.setattr(performance_rows, "_code_objects", lambda target: {})
+    assert performance_rows.out_of_date([fresh]) == [fresh]
+
+
+def test_the_models_digest_is_of_its_code():
+    """Of what it does: not of comments and layout."""
+    names = {path.name for path in performance_rows.MODEL_SOURCES}
+    assert {"chip.cpp", "memory_system.cpp", "static_cost.cpp", "lds_banks.cpp", "hazards.def"} <= names
+    code = performance_rows._code_of
+    assert code("int a;  // one\n") == code("int a;\n/* two */") != code("int b;")
+    assert code('auto s = "//";') != code('auto s = "";')
+
+
+def test_rows_run_in_several_processes(ours, monkeypatch, tmp_path):
+    """The tiniest row on two devices, each in a process of its own."""
+    family = performance_rows.Family(
+        "rms_norm", "A norm", "rms_norm", "{N}x128", {"MI355X": (4,), "MI300X": (4,)}, {}
+    )
+    monkeypatch.setattr(performance_rows, "FAMILIES", (family,))
+    monkeypatch.setattr(performance_rows.write, "__defaults__", (tmp_path / "rows.csv",))
+    chosen = {"only": ["rms_norm"], "devices": list(DEVICES), "libraries": [bench.OURS]}
+    entries = {}
+    performance_tables.run_all(entries, chosen, 4, 600.0, jobs=2)
+    assert {entry.row.device for entry in entries.values()} == {"MI300X", "MI355X"}
+    assert performance_rows.out_of_date(entries.values()) == []
+
+
+def test_a_published_time_is_corrected_by_the_error_on_the_same_publishers_peer():
+    def row(library, modelled, published, source="HazyResearch/HipKittens@1:f", operation="attention"):
+        return bench.Row(
+            operation, "B1H1N1024D128", 1024, "MI355X", library, "modelled", ("k",), microseconds=modelled,
+            published_microseconds=published, published_source=source,
+        )  # fmt: skip
+
+    launch = performance_page._launching(row("aiter", 1.0, 1.0))
+    assert launch > 1
+    rows = {
+        (1024, bench.OURS): row(bench.OURS, 80.0 - launch, None, None),
+        (1024, "aiter"): row("aiter", 75.0 - launch, 100.0),
+        (1024, "triton"): row("triton", None, 160.0),
+        (1024, "torch"): row("torch", None, 160.0, "ROCm/other@1:f"),
+    }
+    assert performance_page.corrected(rows, 1024, "triton") == pytest.approx(160 / 80 * 0.75)
+    assert performance_page.corrected(rows, 1024, "aiter") == pytest.approx(75 / 80)
+    assert performance_page.corrected(rows, 1024, "torch") is None  # measured by somebody else
+    del rows[1024, "aiter"]
+    assert performance_page.corrected(rows, 1024, "triton") is None
+    gemm = {key: dataclasses.replace(each, operation="gemm") for key, each in rows.items()}
+    assert performance_page.corrected(gemm, 1024, "triton") is None
 
 
 def test_a_row_is_run_once(ours, monkeypatch, tmp_path):

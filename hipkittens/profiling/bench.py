@@ -26,7 +26,8 @@ class Row:
                     `note` says why it was not run
     cycles          modelled: core clocks of all launches together
     microseconds    modelled or measured (median); without what launching costs when it is modelled
-    error_percent, error_of  modelled: mean error of the class of measured kernels that is most like it, and which class that is
+    error_percent, error_of  modelled: mean error on measured kernels of the same operation and device, and which these are; no
+                    error_percent where there are too few: not calibrated
     low, high       measured: tenth and ninetieth percentile
     tflops, gbps    useful operations and bytes over that time; tflops only where operations are the measure
     share_of_limit  the least time that the data sheet allows over this one
@@ -108,15 +109,21 @@ def _timed(row: Row, problem: Problem, microseconds: float) -> Row:
 def modelled_row(
     problem: Problem, device: str, library: str, candidates: Iterable[Candidate], timeline: int = 0
 ) -> tuple[Row, list[_timing.ModelledLaunch]]:
-    """The fastest of the candidates, and its launches. Unavailable if there is nothing to launch."""
-    best, name = None, ""
-    for label, call in candidates:
-        launches = modelled_launches(device, call, timeline)
+    """The fastest of the candidates that count, and its launches; the row's note names the others. Unavailable if there is
+    nothing to launch."""
+    best, name, beside = None, "", []
+    for candidate in candidates:
+        launches = modelled_launches(device, candidate.call, timeline)
         if not launches:
             raise Unavailable(f"{library} launched no kernel: there is nothing to do at this shape")
-        if best is None or sum(x.microseconds for x in launches) < sum(x.microseconds for x in best):
-            best, name = launches, label
+        microseconds = sum(launch.microseconds for launch in launches)
+        if not candidate.counts:
+            beside.append(f"{candidate.name} {microseconds:.1f} us")
+        elif best is None or microseconds < sum(launch.microseconds for launch in best):
+            best, name = launches, candidate.name
     assert best is not None
+    if beside:
+        name = f"{name}; beside it, not counted: {', '.join(beside)}"
     microseconds = sum(launch.microseconds for launch in best)
     error = error_of(problem, device)
     row = replace(
@@ -151,7 +158,7 @@ def row_of(problem: Problem, device: str, library: str, on_gpu: bool) -> Row:
             return (
                 _measured(problem, device, library, call)
                 if on_gpu
-                else modelled_row(problem, device, library, [("", call)])[0]
+                else modelled_row(problem, device, library, [Candidate("", call)])[0]
             )
         other: Peer = peer(library)
         if on_gpu:

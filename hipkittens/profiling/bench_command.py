@@ -189,7 +189,13 @@ def _cells(row: Row, rate: str, measured: bool) -> Iterable[tuple[str, ...]]:
     if row.microseconds is not None:
         share = "" if row.share_of_limit is None else f"{100 * row.share_of_limit:.1f} % {row.limited_by}"
         spread = "" if row.low is None else f"{row.low:,.2f} - {row.high:,.2f}"
-        error = "" if row.error_percent is None else f"±{row.error_percent:.0f} %"
+        error = (
+            f"±{row.error_percent:.0f} %"
+            if row.error_percent is not None
+            else "not calibrated"
+            if row.error_of
+            else ""
+        )
         yield (
             row.kind,
             _number(row.microseconds, ",.2f"),

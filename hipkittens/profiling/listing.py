@@ -11,7 +11,7 @@ from .. import _timing
 from .._hot_loop import CLASS_OF_UNIT, CLASSES
 from .limits import MEMORY_BANDWIDTH
 from .main_loop import MainLoop, main_loop
-from .model_error import ModelError, error_of_launch
+from .model_error import ModelError, unknown_problem
 
 # What a wave waits for, by the model's word for it (csrc/simulator/timing/stalls.h).
 REASONS = {
@@ -102,7 +102,7 @@ class Listing:
 
 
 def listing(launch: _timing.ModelledLaunch, error: ModelError | None = None) -> Listing:
-    """`error`: of the class of its problem; by default of its device and of what it keeps busy."""
+    """`error`: of the class of its problem; by default it is not calibrated."""
     lines = tuple(
         Line(
             row["address"],
@@ -122,7 +122,7 @@ def listing(launch: _timing.ModelledLaunch, error: ModelError | None = None) -> 
         launch.device,
         launch.cycles,
         launch.microseconds,
-        error or error_of_launch(launch),
+        error or unknown_problem(launch.device),
         bottleneck(launch, lines, loop),
         occupancy(launch.report),
         launch.busy,

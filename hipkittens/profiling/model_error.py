@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +19,10 @@ from .problems import Problem
 BOUNDS = ("matrix", "memory", "small")
 # Below this least time launch, latency and the ends of the grid dominate: such rows are a class of their own.
 SMALL_MICROSECONDS = 5.0
-# Measured rows do not say which of these two chips they are of; they are modelled as the second.
+# Tuning logs do not say which of these two chips their rows are of; they are modelled as the second.
 _MEASURED_AS = {"MI325X": "MI300X", "MI350X": "MI355X"}
-_LEAST_ROWS = 4  # fewer say little: the next wider class is taken
+_CHIP_IS_NAMED = ("attention", "attention_backward")  # by the tables that these errors are of
+_LEAST_ROWS = 4  # fewer say little
 
 
 @dataclass(frozen=True)
@@ -43,23 +44,30 @@ class Cell:
 
 @dataclass(frozen=True)
 class ModelError:
-    """The error of the class of measured rows that is most like a modelled launch.
+    """The error on measured rows of the same operation on the same chip.
 
-    percent  mean of |modelled / measured - 1|, each family of kernels counting alike
-    bias     mean of modelled / measured - 1: negative where the model is too fast
+    percent  mean of |modelled / measured - 1|, each family of kernels counting alike; None: not calibrated
+    bias     mean of modelled / measured - 1: negative where the model is too fast; None: not calibrated
     rows     how many were measured
-    like     which rows these are
+    like     which rows these are, or of what there are too few
     """
 
-    percent: float
-    bias: float
+    percent: float | None
+    bias: float | None
     rows: int
     like: str
 
     @property
     def text(self) -> str:
-        """Such as "±13 % on 30 measured rows: f4gemm, MI355X, memory-bound"."""
-        return f"±{self.percent:.0f} % on {self.rows} measured row{'s' * (self.rows != 1)}: {self.like}"
+        """Such as "±13 % (bias -8 %) on 30 measured rows: fmha_v3_fwd, MI355X, matrix-bound", or "not calibrated: ..."."""
+        if self.percent is None:
+            return f"not calibrated: {self.like}"
+        return f"±{self.percent:.0f} % (bias {self.bias:+.0f} %) on {self.rows} measured rows: {self.like}"
+
+    @property
+    def short(self) -> str:
+        """Such as "±13 %", or "not calibrated"."""
+        return "not calibrated" if self.percent is None else f"±{self.percent:.0f} %"
 
 
 @functools.cache
@@ -79,36 +87,29 @@ def error_of(problem: Problem, device: str) -> ModelError:
     return error_for(problem.operation, device, bound_of(problem, device))
 
 
-def error_of_launch(launch: _timing.ModelledLaunch) -> ModelError:
-    """The same of a launch of which nobody says what problem it solves: by device, and by which units it keeps busy."""
-    bound = "matrix" if max(launch.busy, key=launch.busy.__getitem__) == "matrix" else "memory"
-    return error_for("any", launch.device, "small" if launch.microseconds < SMALL_MICROSECONDS else bound)
-
-
 def error_for(operation: str, device: str, bound: str) -> ModelError:
-    """The error on measured rows of this operation, device and bound ("matrix", "memory", "small").
+    """The error on measured rows of this operation and device with this bound ("matrix", "memory", "small").
 
-    Where there are fewer than four, rows of the same operation and bound on another chip count as well, then of any
-    operation with that bound, then all; `like` names which were taken. ValueError for an unknown device or bound.
+    Where there are fewer than four, rows of the same operation and device with any bound count. Rows of other operations,
+    number formats or chips say nothing: then it is not calibrated. ValueError for an unknown device or bound.
     """
     if device not in _timing.DEVICES:
         raise ValueError(f"device is {device!r}; allowed: {', '.join(_timing.DEVICES)}")
     if bound not in BOUNDS:
         raise ValueError(f"bound is {bound!r}; allowed: {', '.join(BOUNDS)}")
-    chip = _MEASURED_AS.get(device, device)
-    for matches in _classes(operation, chip, bound):
-        found = [cell for cell in cells() if matches(cell)]
+    chip = device if operation in _CHIP_IS_NAMED else _MEASURED_AS.get(device, device)
+    own = [cell for cell in cells() if (cell.operation, cell.chip) == (operation, chip)]
+    for found in ([cell for cell in own if cell.bound == bound], own):
         if sum(cell.rows for cell in found) >= _LEAST_ROWS:
-            break
-    return _summary(found)
+            return _summary(found)
+    return ModelError(
+        None, None, 0, f"fewer than {_LEAST_ROWS} measured rows of {operation.replace('_', ' ')} on {chip}"
+    )
 
 
-def _classes(operation: str, chip: str, bound: str) -> Iterator[Callable[[Cell], bool]]:
-    yield lambda cell: (cell.operation, cell.chip, cell.bound) == (operation, chip, bound)
-    yield lambda cell: (cell.operation, cell.bound) == (operation, bound)
-    yield lambda cell: (cell.chip, cell.bound) == (chip, bound)
-    yield lambda cell: cell.bound == bound
-    yield lambda cell: True
+def unknown_problem(device: str) -> ModelError:
+    """Of a launch of which nobody says what problem it solves."""
+    return ModelError(None, None, 0, f"what this launch computes on {device} is not known")
 
 
 def _summary(found: list[Cell]) -> ModelError:

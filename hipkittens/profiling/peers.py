@@ -11,14 +11,21 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from .problems import SYNTAX, Problem
 
 NAMES = ("torch", "triton", "aiter")  # that something here can run, in the model or on a GPU
 _BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
-Candidate = tuple[str, Callable[[], object]]
+
+class Candidate(NamedTuple):
+    """A kernel of another library. `counts`: whether it may be the one that the library is known by; one that may not, such as a
+    variant that is not its default, is run and named beside."""
+
+    name: str
+    call: Callable[[], object]
+    counts: bool = True
 
 
 class Unavailable(Exception):
@@ -26,8 +33,8 @@ class Unavailable(Exception):
 
 
 class Peer(Protocol):
-    """Both raise Unavailable. `modelled` gives every kernel that might be the fastest, with its name, to be called inside the
-    cycle model of a device; `measured` gives what to call on a GPU."""
+    """Both raise Unavailable. `modelled` gives every kernel that might be the fastest, to be called inside the cycle model of a
+    device; `measured` gives what to call on a GPU."""
 
     def modelled(self, problem: Problem, target: str) -> Iterator[Candidate]: ...
 

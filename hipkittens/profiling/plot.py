@@ -23,6 +23,7 @@ COLOURS = {
     "composable_kernel": "C5",
     "hipblaslt": "C6",
     "torch_compile": "C8",
+    "flydsl": "C9",
 }
 
 
@@ -50,7 +51,7 @@ def draw(axes: Any, rows: Sequence[Row], rate: str) -> None:
     for library in dict.fromkeys(row.library for row in rows):
         of_library = sorted((row for row in rows if row.library == library), key=lambda row: row.size)
         ran = [row for row in of_library if row.microseconds is not None]
-        style = {"color": COLOURS[library], "linewidth": 2 if library == "hipkittens" else 1.2}
+        style = {"color": COLOURS.get(library, "C7"), "linewidth": 2 if library == "hipkittens" else 1.2}
         if ran:
             values = [getattr(row, ran_rate) for row in ran]
             axes.plot([row.size for row in ran], values, "o-", label=f"{library}, {ran[0].kind}", **style)

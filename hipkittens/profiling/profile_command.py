@@ -113,10 +113,8 @@ def _print_sums(listings: list[Listing]) -> None:
         of_kernel.items(), key=lambda item: -sum(one.microseconds for one in item[1])
     ):
         time = sum(one.microseconds for one in launches)
-        error = max(one.error.percent for one in launches)
-        table.add_row(
-            kernel, f"{len(launches):,}", f"{time:,.2f}", f"{100 * time / total:.1f} %", f"±{error:.0f} %"
-        )
+        error = launches[0].error.short
+        table.add_row(kernel, f"{len(launches):,}", f"{time:,.2f}", f"{100 * time / total:.1f} %", error)
     print_whole(table)
     print()
 

@@ -22,7 +22,7 @@ from typing import Any
 from .. import _timing
 from .._hot_loop import CLASS_OF_UNIT
 from .._simulator import UNITS
-from .model_error import ModelError, error_of_launch
+from .model_error import ModelError, unknown_problem
 
 XCD = 0  # the model keeps events of this one
 CLASS_NAMES = {
@@ -39,14 +39,14 @@ CLASS_NAMES = {
 def trace(launch: _timing.ModelledLaunch, error: ModelError | None = None) -> dict[str, Any]:
     """The JSON object of one launch whose events were kept: `hipkittens.timing(timeline=...)`. ValueError if none were.
 
-    `error`: of the class of its problem; by default of its device and of what it keeps busy.
+    `error`: of the class of its problem; by default it is not calibrated.
     """
     if not launch.events:
         raise ValueError(
             f"the launch of {launch.kernel} kept no events; open hipkittens.timing with timeline=1 or more, and note that a "
             "compute unit without workgroups has none"
         )
-    error = error or error_of_launch(launch)
+    error = error or unknown_problem(launch.device)
     clock = launch.report["details_at_clock_mhz"]
     events = list(launch.events)
     return {

@@ -104,7 +104,7 @@ def test_a_launch_of_a_program(tmp_path, capsys):
     assert "gfx942, modelled: " in capsys.readouterr().out
     timeline = json.loads(path.read_text())
     check_timeline(timeline)
-    assert "gemm" in timeline["otherData"]["kernel"] and "measured row" in timeline["otherData"]["error"]
+    assert "gemm" in timeline["otherData"]["kernel"] and "not calibrated" in timeline["otherData"]["error"]
     assert any(event["name"] == "MFMA" for event in of(timeline, "X"))
     arguments[arguments.index("1")] = "2"
     with pytest.raises(SystemExit, match="--launch is 2; allowed: 0 to 1"):
@@ -123,7 +123,7 @@ def test_it_says_that_it_is_modelled(timeline):
     said = timeline["otherData"]
     assert (
         "modelled" in said["modelled"]
-        and "measured row" in said["error"]
+        and "calibrated" in said["error"]
         and said["clock_mhz"] > 0
         and said["complete"] is True
     )

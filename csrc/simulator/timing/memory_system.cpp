@@ -131,17 +131,14 @@ double MemorySystem::fetch(Xcd& xcd, uint64_t line, double time, bool in_mall) {
         time = hbm_queue_.serve(time, line_bytes) + hbm_extra(line);
         ++xcd.counts.hbm_read_lines;
     }
-    mall_.fill(allocate_in_mall(xcd, line, time), line, time, false);
+    mall_.fill(mall_.oldest(line), line, time, false);
     return time;
 }
 
-size_t MemorySystem::allocate_in_mall(Xcd& xcd, uint64_t line, double time) {
-    const size_t place = mall_.oldest(line);
-    if (mall_.is_dirty(place)) {
-        hbm_queue_.serve(time, line_bytes);
-        ++xcd.counts.hbm_write_lines;
-    }
-    return place;
+// A line of the MALL becomes dirty, and another one that was leaves for HBM. Returns when HBM has taken that.
+double MemorySystem::displace(Xcd& xcd, double time) {
+    ++xcd.counts.hbm_write_lines;
+    return hbm_queue_.serve(time, line_bytes * parameters_.hbm_write_cost);
 }
 
 MemorySystem::Arrival MemorySystem::reach_l2_with(Xcd& xcd, uint64_t line, double time, double bytes) {
@@ -170,14 +167,19 @@ double MemorySystem::update(uint32_t index, uint64_t line, double time, double b
     return ready;
 }
 
-void MemorySystem::send(Xcd& xcd, uint64_t line, double time) {
+double MemorySystem::send(Xcd& xcd, uint64_t line, double time) {
     time = xcd.fabric_writes.serve(time, line_bytes);
     time = mall_queue_.serve(time, line_bytes);
-    if (const size_t hit = mall_.find(line, line); hit != TagArray::none) {
-        mall_.set_dirty(hit, true);
+    size_t place = mall_.find(line, line);
+    bool was_dirty = parameters_.mall_starts_warm != 0;
+    if (place != TagArray::none) {
+        was_dirty |= mall_.is_dirty(place);
+        mall_.set_dirty(place, true);
     } else {
-        mall_.fill(allocate_in_mall(xcd, line, time), line, time, true);
+        place = mall_.oldest(line);
+        mall_.fill(place, line, time, true);
     }
+    return was_dirty ? time : displace(xcd, time);
 }
 
 double MemorySystem::write_back(double time) {
@@ -186,8 +188,7 @@ double MemorySystem::write_back(double time) {
         for (size_t place = 0; place < xcd.l2.size(); ++place) {
             if (!xcd.l2.is_dirty(place)) continue;
             xcd.l2.set_dirty(place, false);
-            const double sent = xcd.fabric_writes.serve(time, line_bytes);
-            end = std::max(end, mall_queue_.serve(sent, line_bytes));
+            end = std::max(end, send(xcd, xcd.l2.line(place), time));
         }
     }
     return end;

@@ -21,7 +21,9 @@ struct MemoryCounts {
 // percentile of the parameters, cut off there since nothing is published beyond, drawn by a hash for every 4 KiB. Who waits
 // for many lines waits for the slowest.
 // Write choices (assumed): L2 allocates written lines without fetching them and writes them back when they are replaced
-// and at the end of the kernel; the MALL allocates every line that passes and writes back when it is replaced.
+// and at the end of the kernel; the MALL allocates every line that passes. It is in the steady state of a launch that runs
+// again and again on tensors that it cannot hold: full of what launches before left, so that as many dirty lines leave it for
+// HBM as become dirty. Each is charged when the other becomes dirty, and the launch lasts until HBM has taken the last.
 // All times in clocks of the core, whose frequency turns nanoseconds into them.
 class MemorySystem {
   public:
@@ -69,9 +71,10 @@ class MemorySystem {
     Arrival reach_l2_with(Xcd& xcd, uint64_t line, double time, double bytes);
     double hbm_extra(uint64_t line) const;                             // clk beyond the MALL
     double fetch(Xcd& xcd, uint64_t line, double time, bool in_mall);  // from the fabric on
-    void send(Xcd& xcd, uint64_t line, double time);                   // a replaced line
+    // A line that L2 writes back. Returns when it has left and, where it displaces another, HBM has taken that.
+    double send(Xcd& xcd, uint64_t line, double time);
+    double displace(Xcd& xcd, double time);
     size_t allocate(Xcd& xcd, uint64_t set, double time);
-    size_t allocate_in_mall(Xcd& xcd, uint64_t line, double time);
 
     Parameters parameters_;
     double clock_mhz_;
