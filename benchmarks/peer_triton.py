@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Triton's side of `hipkittens bench --compare triton`: plain kernels (tests/oracles/triton_kernels.py), compiled by Triton for
-the target, with a few tiles each of which the fastest counts."""
+the target, with a few tiles each of which the fastest counts; and kernels of AITER's wheel, with the tiles that it chooses."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hipkittens.integrations import triton as simulated
 from hipkittens.profiling.peers import Candidate, Unavailable
 from hipkittens.profiling.problems import Problem
 from tests.oracles import triton_kernels as kernels
+from tests.oracles.aiter import triton as aiter_triton
 
 # BLOCK_M, BLOCK_N, BLOCK_K, warps
 _GEMM = ((64, 64, 64, 4), (128, 128, 64, 4), (256, 256, 64, 8))
@@ -62,6 +63,8 @@ def _candidates(problem: Problem, device: str) -> list[Candidate]:
         return _layer_norm_backward(problem, device, e["rows"], e["columns"])
     if problem.operation == "rotary":
         return _rotary(problem, device, e["B"], e["N"], e["H"], e["D"])
+    if problem.operation == "topk":
+        return _topk(device, e["rows"], e["columns"], e["k"])
     raise Unavailable(f"there is no Triton kernel of {problem.operation} here")
 
 
@@ -199,6 +202,16 @@ def _layer_norm_backward(problem: Problem, device: str, rows: int, columns: int)
         return f"{programs} programs, {warps} warps", call
 
     return [candidate(programs, 4) for programs in (512, 1024)]
+
+
+def _topk(device: str, rows: int, columns: int, k: int) -> list[Candidate]:
+    """AITER's, which chooses one pass or two by itself. Its time does not depend on the values."""
+    kernels_of_aiter = aiter_triton.module("topk")
+    x = torch.zeros(rows, columns, dtype=torch.bfloat16, device=device)
+    block = kernels_of_aiter._pick_block(columns, k) if columns <= kernels_of_aiter.MAX_TINY_ROW else 1
+    if block & (block - 1):
+        raise Unavailable(f"AITER's kernel makes blocks of {block} for k {k}, and Triton wants powers of two")
+    return [("AITER's topk", lambda: kernels_of_aiter.topk(x, k))]
 
 
 def peer() -> TritonPeer:

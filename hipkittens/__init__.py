@@ -21,6 +21,7 @@ from .gemm import linear, matmul
 from .norm import layer_norm, rms_norm
 from .operations.gated_activation import gated_activation
 from .rotary import rotary, rotary_qk
+from .selection import topk
 
 from . import flash_attn as flash_attn, nn as nn  # isort: skip
 from .patch import patch, patched, unpatch  # isort: skip
@@ -50,6 +51,7 @@ __all__ = [
     "simulate",
     "supported",
     "timing",
+    "topk",
     "unpatch",
 ]
 

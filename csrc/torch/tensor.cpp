@@ -23,11 +23,47 @@ const char* name(Dtype dtype) {
             return "float16";
         case Dtype::float32:
             return "float32";
+        case Dtype::int32:
+            return "int32";
+        case Dtype::int64:
+            return "int64";
     }
     return "?";
 }
 
-uint32_t bytes_of(Dtype dtype) { return dtype == Dtype::float32 ? 4 : 2; }
+uint32_t bytes_of(Dtype dtype) {
+    switch (dtype) {
+        case Dtype::bfloat16:
+        case Dtype::float16:
+            return 2;
+        case Dtype::float32:
+        case Dtype::int32:
+            return 4;
+        case Dtype::int64:
+            break;
+    }
+    return 8;
+}
+
+namespace {
+
+int32_t number_in_torch(Dtype dtype) {
+    switch (dtype) {
+        case Dtype::bfloat16:
+            return aoti_torch_dtype_bfloat16();
+        case Dtype::float16:
+            return aoti_torch_dtype_float16();
+        case Dtype::float32:
+            return aoti_torch_dtype_float32();
+        case Dtype::int32:
+            return aoti_torch_dtype_int32();
+        case Dtype::int64:
+            break;
+    }
+    return aoti_torch_dtype_int64();
+}
+
+}  // namespace
 
 Dtype dtype_from_torch(int32_t number, const std::string& argument) {
     if (number == aoti_torch_dtype_bfloat16()) return Dtype::bfloat16;
@@ -48,14 +84,12 @@ Tensor Tensor::empty(std::span<const int64_t> sizes, Dtype dtype, Device device)
         strides[axis] = stride;
         stride *= sizes[axis] > 0 ? sizes[axis] : 1;
     }
-    const int32_t number = dtype == Dtype::bfloat16  ? aoti_torch_dtype_bfloat16()
-                           : dtype == Dtype::float16 ? aoti_torch_dtype_float16()
-                                                     : aoti_torch_dtype_float32();
+    const int32_t number = number_in_torch(dtype);
     AtenTensorHandle handle = nullptr;
     const int32_t type = device.cpu ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda();
     if (aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), number,
                                  type, device.index, &handle) != 0) {
-        fail("torch has no " + std::to_string(stride * (dtype == Dtype::float32 ? 4 : 2)) +
+        fail("torch has no " + std::to_string(stride * bytes_of(dtype)) +
              " bytes for a result; free memory, or make the call smaller");
     }
     return Tensor(handle);

@@ -13,11 +13,12 @@
 
 namespace hipkittens::torch_binding {
 
-enum class Dtype { bfloat16, float16, float32 };
+// Elements of operands are floats; results may be numbers of things, too.
+enum class Dtype { bfloat16, float16, float32, int32, int64 };
 
 const char* name(Dtype dtype);
 uint32_t bytes_of(Dtype dtype);
-// Throws when torch's dtype number is none of ours; `argument` is who to blame.
+// A float's. Throws when torch's dtype number is none of ours; `argument` is who to blame.
 Dtype dtype_from_torch(int32_t number, const std::string& argument);
 
 struct Device {
