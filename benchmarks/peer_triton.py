@@ -65,6 +65,8 @@ def _candidates(problem: Problem, device: str) -> list[Candidate]:
         return _rotary(problem, device, e["B"], e["N"], e["H"], e["D"])
     if problem.operation == "topk":
         return _topk(device, e["rows"], e["columns"], e["k"])
+    if problem.operation == "router":
+        return _router(device, e["tokens"], e["experts"], e["k"])
     raise Unavailable(f"there is no Triton kernel of {problem.operation} here")
 
 
@@ -212,6 +214,15 @@ def _topk(device: str, rows: int, columns: int, k: int) -> list[Candidate]:
     if block & (block - 1):
         raise Unavailable(f"AITER's kernel makes blocks of {block} for k {k}, and Triton wants powers of two")
     return [("AITER's topk", lambda: kernels_of_aiter.topk(x, k))]
+
+
+def _router(device: str, tokens: int, experts: int, k: int) -> list[Candidate]:
+    """AITER's, whose softmax is over the chosen experts, as ours is with `renormalize`. It also writes a bit for each expert."""
+    if k & (k - 1):
+        raise Unavailable(f"AITER's kernel wants k to be a power of two, not {k}")
+    logits = torch.zeros(tokens, experts, dtype=torch.bfloat16, device=device)
+    route = aiter_triton.module("moe_routing.topk").topk
+    return [("AITER's moe_routing.topk", lambda: route(logits, k))]
 
 
 def peer() -> TritonPeer:

@@ -21,6 +21,7 @@ from .gemm import linear, matmul
 from .norm import layer_norm, rms_norm
 from .operations.gated_activation import gated_activation
 from .rotary import rotary, rotary_qk
+from .routing import router
 from .selection import topk
 
 from . import flash_attn as flash_attn, nn as nn  # isort: skip
@@ -48,6 +49,7 @@ __all__ = [
     "rms_norm",
     "rotary",
     "rotary_qk",
+    "router",
     "simulate",
     "supported",
     "timing",

@@ -13,6 +13,12 @@ KITTENS_DEVICE uint32_t order_key(float value) {
     return value != value ? ~0u : key;
 }
 
+// What has that key: 0 for a zero, a NaN for a NaN.
+KITTENS_DEVICE float value_of_order_key(uint32_t key) {
+    const uint32_t flipped = key >> 31 ? 0x80000000u : ~0u;
+    return __builtin_bit_cast(float, key ^ flipped);
+}
+
 // Low bits of a key that follow from the others, of elements that were widened to a float.
 template <class T>
 inline constexpr int implied_key_bits = 0;

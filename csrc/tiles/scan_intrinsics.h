@@ -30,9 +30,10 @@ template <int Lane>
 KITTENS_DEVICE uint32_t value_of_lane(uint32_t value) {
     return static_cast<uint32_t>(__builtin_amdgcn_readlane(static_cast<int>(value), Lane));
 }
-// Lanes for which `is` holds.
+// A bit for each lane for which `is` holds, and how many there are.
+KITTENS_DEVICE uint64_t lanes_where(bool is) { return __builtin_amdgcn_ballot_w64(is); }
 KITTENS_DEVICE uint32_t count_lanes(bool is) {
-    return static_cast<uint32_t>(__builtin_popcountll(__builtin_amdgcn_ballot_w64(is)));
+    return static_cast<uint32_t>(__builtin_popcountll(lanes_where(is)));
 }
 
 }  // namespace kittens

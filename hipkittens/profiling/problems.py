@@ -59,8 +59,8 @@ class Problem:
 
     @cached_property
     def size(self) -> int:
-        """What a plot has along its axis: N of a product or a sequence, columns of a norm."""
-        return self["columns" if "columns" in self.extents else "N"]
+        """What a plot has along its axis: N of a product or a sequence, columns of a norm, tokens of a router."""
+        return next(self[name] for name in ("columns", "N", "tokens") if name in self.extents)
 
     @cached_property
     def flops(self) -> float | None:

@@ -70,10 +70,14 @@ template <SelectConfig config>
 struct Select {
     using T = typename element_of<config.element>::value;
     static constexpr int waves = config.waves;
-    static constexpr int threads = config.threads(), waves_per_simd = waves == 16 ? 4 : 8;
+    static constexpr int threads = config.threads();
     static constexpr int lds_bytes =
         config.rows_per_workgroup() * config.entries() * static_cast<int>(sizeof(Entry)) +
         Team<waves>::lds_bytes;
+    // What LDS has room for, over four SIMDs.
+    static constexpr int workgroups = kittens::gfx942.lds_bytes / lds_bytes;
+    static constexpr int most_waves = workgroups * threads / 256;
+    static constexpr int waves_per_simd = most_waves < 8 ? most_waves : 8;
 
     KITTENS_DEVICE static void run(const SelectArguments& arguments, kittens::shared_byte* lds) {
         uint32_t row = kittens::workgroup_id_x();

@@ -21,7 +21,7 @@ class Team {
         buffer_ ^= 1;
         if (kittens::lane_id() == 0) kittens::lds_write(value, slots + kittens::wave_id() * 4);
         kittens::barrier();
-        const uint32_t lane = kittens::lane_id() % 16;
+        const uint32_t lane = static_cast<uint32_t>(kittens::lane_id()) % 16;
         return lane < waves ? kittens::lds_read<uint32_t>(slots + lane * 4) : 0;
     }
     KITTENS_DEVICE static uint32_t sum_of_row(uint32_t value) {
@@ -53,7 +53,7 @@ class Team {
     KITTENS_DEVICE Sums sums(uint32_t value) {
         if constexpr (waves == 1) return {0, value};
         const uint32_t each = exchanged(value);
-        const uint32_t lane = kittens::lane_id() % 16;
+        const uint32_t lane = static_cast<uint32_t>(kittens::lane_id()) % 16;
         return {sum_of_row(lane < wave() ? each : 0), sum_of_row(each)};
     }
 };
