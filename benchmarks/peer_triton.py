@@ -13,6 +13,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from hipkittens.integrations import triton as simulated
+from hipkittens.operations._expert_sort_checks import EXPERT_BLOCK, drawn_experts
 from hipkittens.profiling.peers import Candidate, Unavailable
 from hipkittens.profiling.problems import Problem
 from tests.oracles import triton_kernels as kernels
@@ -67,6 +68,8 @@ def _candidates(problem: Problem, device: str) -> list[Candidate]:
         return _topk(device, e["rows"], e["columns"], e["k"])
     if problem.operation == "router":
         return _router(device, e["tokens"], e["experts"], e["k"])
+    if problem.operation == "expert_sort":
+        return _expert_sort(device, e["tokens"], e["experts"], e["k"])
     raise Unavailable(f"there is no Triton kernel of {problem.operation} here")
 
 
@@ -223,6 +226,21 @@ def _router(device: str, tokens: int, experts: int, k: int) -> list[Candidate]:
     logits = torch.zeros(tokens, experts, dtype=torch.bfloat16, device=device)
     route = aiter_triton.module("moe_routing.topk").topk
     return [("AITER's moe_routing.topk", lambda: route(logits, k))]
+
+
+def _expert_sort(device: str, tokens: int, experts: int, k: int) -> list[Candidate]:
+    """AITER's, of ids alone, with the memory of its results allocated before."""
+    if experts & (experts - 1):
+        raise Unavailable(f"AITER's kernel wants the experts to be a power of two, not {experts}")
+    ids = drawn_experts(tokens, experts, k, device)
+    sort = aiter_triton.module("moe_align_block_size").moe_align_block_size_triton
+    places = ids.numel() + experts * (EXPERT_BLOCK - 1)
+    entries = torch.full((places,), ids.numel(), dtype=torch.int32, device=device)
+    blocks = torch.zeros(_blocks(places, EXPERT_BLOCK), dtype=torch.int32, device=device)
+    total = torch.zeros(1, dtype=torch.int32, device=device)
+    return [
+        ("AITER's moe_align_block_size", lambda: sort(ids, experts, EXPERT_BLOCK, entries, blocks, total))
+    ]
 
 
 def peer() -> TritonPeer:

@@ -21,7 +21,7 @@ from .gemm import linear, matmul
 from .norm import layer_norm, rms_norm
 from .operations.gated_activation import gated_activation
 from .rotary import rotary, rotary_qk
-from .routing import router
+from .routing import expert_sort, router
 from .selection import topk
 
 from . import flash_attn as flash_attn, nn as nn  # isort: skip
@@ -39,6 +39,7 @@ __all__ = [
     "Support",
     "attention",
     "attention_varlen",
+    "expert_sort",
     "gated_activation",
     "info",
     "layer_norm",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 
@@ -13,6 +14,7 @@ from .selection import DTYPES
 
 SCORES = ("softmax", "sigmoid", "sqrtsoftplus")  # in the order of csrc/kernels/router/kinds.h
 MOST_EXPERTS, MOST_GROUPS = 1536, 64  # most_experts and most_groups of csrc/kernels/router
+_ID_DTYPES = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 _SMALLEST_SUM = 1e-20  # what sums of scores are raised by, as DeepSeek does
 
 
@@ -133,3 +135,178 @@ def _in_torch(logits, bias, k, score, groups, topk_groups, renormalize, scale, s
         torch.cat([weights, weights.new_ones(rows)], -1),
         torch.cat([ids, others.expand(rows)], -1).to(torch.int32),
     )
+
+
+class AlignedExperts(NamedTuple):
+    """expert_sort's result for grouped products of whole blocks (AITER's moe_align_block_size).
+
+    entries        the pair of each place, counted through (token, choice); the number of pairs where there is none
+    weights        of each place, 0 where there is no pair; None without weights
+    block_experts  of each block, -1 behind the last
+    tokens_left    pairs of its expert from this block on
+    offsets        the first place of each expert; offsets[num_experts] is the place past the last
+    num_valid      that place again, and the tokens
+    places         of each pair, -1 without an expert
+    """
+
+    entries: torch.Tensor
+    weights: torch.Tensor | None
+    block_experts: torch.Tensor
+    tokens_left: torch.Tensor
+    offsets: torch.Tensor
+    num_valid: torch.Tensor
+    places: torch.Tensor
+
+
+class PackedExperts(NamedTuple):
+    """As AlignedExperts, with entries choice << 24 | token, and k << 24 | tokens where there is none (AITER's moe_sorting)."""
+
+    entries: torch.Tensor
+    weights: torch.Tensor | None
+    block_experts: torch.Tensor
+    tokens_left: torch.Tensor
+    offsets: torch.Tensor
+    num_valid: torch.Tensor
+    places: torch.Tensor
+
+
+class RaggedExperts(NamedTuple):
+    """expert_sort's result without padding: the pairs of expert e are entries[offsets[e] : offsets[e + 1]].
+
+    entries   pairs in the order of experts, -1 behind offsets[num_experts]
+    weights   of each place, 0 where there is no pair; None without weights
+    offsets   the first place of each expert, and the place past the last
+    places    of each pair, -1 without an expert: the inverse of entries
+    """
+
+    entries: torch.Tensor
+    weights: torch.Tensor | None
+    offsets: torch.Tensor
+    places: torch.Tensor
+
+
+LAYOUTS = {"aligned": AlignedExperts, "packed": PackedExperts, "ragged": RaggedExperts}
+_MOST_BLOCK, _MOST_TOKENS, _MOST_CHOICES = 65536, (1 << 24) - 1, 127
+
+
+@_backend.interruptible
+def expert_sort(
+    ids: torch.Tensor,
+    weights: torch.Tensor | None,
+    num_experts: int,
+    block: int | None = None,
+    layout: str = "aligned",
+    *,
+    expert_map: torch.Tensor | None = None,
+) -> AlignedExperts | PackedExperts | RaggedExperts:
+    """Pairs of token and expert in the order of experts, those of one expert in the order of tokens: a stable sort of ids.
+
+    ids         (tokens, k) or (tokens,), int32 (int64, int16, int8 and uint8 are converted): the experts of each token. Ids that
+                are negative or not below num_experts, up to 1536, are counted nowhere
+    weights     of the same shape, float32, bfloat16 or float16, to be sorted along as float32, or None; differentiable
+    block       of "aligned" and "packed": every expert begins at a multiple of it, up to 65536. An expert without pairs takes none
+    layout      "aligned": AlignedExperts, "packed": PackedExperts, "ragged": RaggedExperts
+    expert_map  int32, the number among this device's num_experts of each id, negative for other devices' (vLLM's expert_map)
+
+    Results have room for every choice of experts, so that nothing waits for the device: entries has
+    pairs + min(pairs, num_experts) (block - 1) places, rounded up to whole blocks. Up to 8192 pairs take one launch, more take
+    three. All is integers, so the result is the same in every run. "packed" holds up to 16777215 tokens of 127 choices.
+    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    """
+    where = "hipkittens.expert_sort"
+    check_tensor(where, "ids", ids)
+    check_dtype_and_device(where, "ids", ids, _ID_DTYPES, "ids", ids)
+    if ids.dim() not in (1, 2):
+        raise ValueError(f"{where}: ids has shape {tuple(ids.shape)}; it needs (tokens, k) or (tokens,)")
+    check_whole_number(where, "num_experts", num_experts)
+    if not 1 <= num_experts <= MOST_EXPERTS:
+        raise ValueError(f"{where}: num_experts is {num_experts}; allowed: 1 to {MOST_EXPERTS}")
+    if layout not in LAYOUTS:
+        raise ValueError(f"{where}: layout is {layout!r}; allowed: {', '.join(map(repr, LAYOUTS))}")
+    if layout == "ragged":
+        if block is not None:
+            raise ValueError(f"{where}: block is {block!r}; ragged experts have none: leave it out")
+        block = 1
+    if block is None:
+        raise ValueError(f"{where}: block is None; layout {layout!r} needs one, 1 to {_MOST_BLOCK}")
+    check_whole_number(where, "block", block)
+    if not 1 <= block <= _MOST_BLOCK:
+        raise ValueError(f"{where}: block is {block}; allowed: 1 to {_MOST_BLOCK}")
+    tokens, k = ids.shape if ids.dim() == 2 else (ids.shape[0], 1)
+    if k < 1:
+        raise ValueError(f"{where}: ids has shape {tuple(ids.shape)}; a token needs at least 1 choice")
+    if layout == "packed" and (tokens > _MOST_TOKENS or k > _MOST_CHOICES):
+        raise ValueError(
+            f"{where}: ids has shape {tuple(ids.shape)}; layout 'packed' holds up to {_MOST_TOKENS} tokens of {_MOST_CHOICES} choices"
+        )
+    if weights is not None:
+        check_tensor(where, "weights", weights)
+        check_dtype_and_device(where, "weights", weights, DTYPES, "ids", ids)
+        if weights.shape != ids.shape:
+            raise ValueError(
+                f"{where}: weights has shape {tuple(weights.shape)}; it needs that of ids, {tuple(ids.shape)}"
+            )
+        weights = weights.float().reshape(tokens, k).contiguous()
+    if expert_map is not None:
+        check_tensor(where, "expert_map", expert_map)
+        check_dtype_and_device(where, "expert_map", expert_map, (torch.int32,), "ids", ids)
+        if expert_map.dim() != 1 or not expert_map.numel():
+            raise ValueError(
+                f"{where}: expert_map has shape {tuple(expert_map.shape)}; it needs (ids,), with an element for each id"
+            )
+        expert_map = expert_map.contiguous()
+    _backend.check_device(where, "ids", ids)
+    pairs = ids.to(torch.int32).reshape(tokens, k).contiguous()
+    arguments = (pairs, weights, expert_map, num_experts, block, list(LAYOUTS).index(layout))
+    found = (
+        _sort_in_torch(*arguments) if _backend.uses_torch() else torch.ops.hipkittens.expert_sort(*arguments)
+    )
+    in_order, entries, block_experts, tokens_left, offsets, num_valid, places = found
+    kept = None if weights is None else in_order
+    if layout == "ragged":
+        return RaggedExperts(entries, kept, offsets, places.reshape(ids.shape))
+    return LAYOUTS[layout](
+        entries, kept, block_experts, tokens_left, offsets, num_valid, places.reshape(ids.shape)
+    )
+
+
+def capacity(pairs, num_experts, block):
+    """Of plan.h in csrc/kernels/expert_sort."""
+    fewer = torch.sym_min(pairs, num_experts)
+    return (pairs + fewer * (block - 1) + block - 1) // block * block
+
+
+def _sort_in_torch(ids, weights, expert_map, num_experts, block, layout):
+    tokens, k = ids.shape
+    device, pairs = ids.device, tokens * k
+    flat = ids.reshape(-1).long()
+    if expert_map is not None:
+        known = (flat >= 0) & (flat < expert_map.numel())
+        flat = torch.where(known, expert_map.long()[flat.clamp(0, expert_map.numel() - 1)], -1)
+    flat = torch.where((flat >= 0) & (flat < num_experts), flat, num_experts)
+    counts = torch.bincount(flat, minlength=num_experts + 1)[:num_experts]
+    room = (counts + block - 1) // block * block
+    offsets = torch.cat([room.new_zeros(1), room.cumsum(0)])
+    first = torch.cat([room.new_zeros(1), counts.cumsum(0)])
+    order = flat.sort(stable=True).indices
+    sorted_ids = flat[order]
+    place = offsets[sorted_ids] + torch.arange(pairs, device=device) - first[sorted_ids]
+    there = sorted_ids < num_experts
+    order, place = order[there], place[there]
+    size = capacity(pairs, num_experts, block)
+    padding = (pairs, k << 24 | tokens, -1)[layout]
+    entry = order % k << 24 | order // k if layout == 1 else order
+    entries = torch.full((size,), padding, device=device).scatter(0, place, entry)
+    in_order = torch.zeros(0 if weights is None else size, device=device)
+    if weights is not None:
+        in_order = in_order.scatter(0, place, weights.reshape(-1)[order])
+    places = torch.full((pairs,), -1, device=device).scatter(0, order, place).reshape(ids.shape)
+    begins = torch.arange(0, 0 if layout == 2 else size, block, device=device)
+    owner = torch.searchsorted(offsets[1:].contiguous(), begins, right=True)
+    left = (counts[owner.clamp(max=num_experts - 1)] - (begins - offsets[owner])).masked_fill(
+        owner == num_experts, 0
+    )
+    owner = owner.masked_fill(owner == num_experts, -1)
+    num_valid = torch.stack([offsets[-1], torch.tensor(tokens, device=device)])
+    numbers = [each.to(torch.int32) for each in (entries, owner, left, offsets, num_valid, places)]
+    return in_order, *numbers

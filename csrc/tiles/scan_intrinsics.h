@@ -35,5 +35,10 @@ KITTENS_DEVICE uint64_t lanes_where(bool is) { return __builtin_amdgcn_ballot_w6
 KITTENS_DEVICE uint32_t count_lanes(bool is) {
     return static_cast<uint32_t>(__builtin_popcountll(lanes_where(is)));
 }
+// Of the bits of `lanes`, which may differ from lane to lane, those of lanes before this one.
+KITTENS_DEVICE uint32_t count_lanes_before(uint64_t lanes) {
+    return __builtin_amdgcn_mbcnt_hi(static_cast<uint32_t>(lanes >> 32),
+                                     __builtin_amdgcn_mbcnt_lo(static_cast<uint32_t>(lanes), 0u));
+}
 
 }  // namespace kittens

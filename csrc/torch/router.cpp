@@ -66,7 +66,7 @@ void router(StableIValue* stack, uint64_t argument_count, uint64_t result_count)
             {ids.data(), ids.extent_bytes(Dtype::int32), "ids", true}};
         if (bias) {
             if (bias->dtype(where + "bias") != Dtype::float32 || bias->element_count() != experts ||
-                bias->extent_bytes(Dtype::float32) != 4 * static_cast<uint64_t>(experts))
+                !bias->is_contiguous())
                 fail(where + "bias needs to be float32 and contiguous, with an element for each expert");
             if (!(bias->device() == logits.device())) fail(where + "bias is on another device");
             arguments.bias = static_cast<const float*>(bias->data());

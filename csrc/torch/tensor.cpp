@@ -125,6 +125,14 @@ int64_t Tensor::element_count() const {
     return count;
 }
 
+bool Tensor::is_contiguous() const {
+    const auto size = sizes(), stride = strides();
+    int64_t expected = 1;
+    for (size_t axis = size.size(); axis-- > 0; expected *= size[axis])
+        if (size[axis] > 1 && stride[axis] != expected) return element_count() == 0;
+    return true;
+}
+
 Dtype Tensor::dtype(const std::string& argument) const {
     int32_t layout = 0;
     check(aoti_torch_get_layout(handle_, &layout), "a tensor's layout");

@@ -44,6 +44,7 @@ class Tensor {
     std::span<const int64_t> strides() const;
     int64_t dimensions() const;
     int64_t element_count() const;
+    bool is_contiguous() const;
     Dtype dtype(const std::string& argument) const;
     int32_t dtype_number() const;  // torch's own, for what is none of Dtype
     Device device() const;

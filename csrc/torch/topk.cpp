@@ -23,8 +23,7 @@ const int32_t* bounds_of(const std::optional<Tensor>& tensor, const char* name, 
     if (!tensor) return nullptr;
     const std::string who = std::string("topk: ") + name;
     if (tensor->dtype_number() != aoti_torch_dtype_int32()) fail(who + " needs to be int32");
-    if (tensor->element_count() != rows ||
-        tensor->extent_bytes(Dtype::int32) != 4 * static_cast<uint64_t>(rows))
+    if (tensor->element_count() != rows || !tensor->is_contiguous())
         fail(who + " needs to be contiguous, with " + std::to_string(rows) + " elements, one for each row");
     if (!(tensor->device() == x.device())) fail(who + " is on another device");
     regions.push_back({tensor->data(), tensor->extent_bytes(Dtype::int32), name, false});

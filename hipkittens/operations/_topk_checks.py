@@ -117,6 +117,7 @@ CHECKS = Checks(
             call=_call,
             torch=_call_torch,
             refuse=_refuse,
+            chained=True,
         ),
     ),
 )

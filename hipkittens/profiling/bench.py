@@ -68,12 +68,12 @@ class Row:
 
 
 def modelled_launches(
-    device: str, call: Callable[[], object], timeline: int = 0
+    device: str, call: Callable[[], object], timeline: int = 0, values: bool = False
 ) -> list[_timing.ModelledLaunch]:
-    """The launches of `call` in the cycle model. Their results are not computed."""
+    """The launches of `call` in the cycle model. Their results are not computed, unless `values`."""
     with (
         _backend.simulate(_timing.DEVICES[device]),
-        _timing.timing(device, values=False, timeline=timeline) as run,
+        _timing.timing(device, values=values, timeline=timeline) as run,
     ):
         call()
     return run.launches
@@ -111,7 +111,7 @@ def modelled_row(
     """The fastest of the candidates, and its launches. Unavailable if there is nothing to launch."""
     best, name = None, ""
     for label, call in candidates:
-        launches = modelled_launches(device, call, timeline)
+        launches = modelled_launches(device, call, timeline, problem.chained)
         if not launches:
             raise Unavailable(f"{library} launched no kernel: there is nothing to do at this shape")
         if best is None or sum(x.microseconds for x in launches) < sum(x.microseconds for x in best):

@@ -73,6 +73,11 @@ class Problem:
         """Bytes that have to move between memory and the chip: every operand and result once."""
         return SYNTAX[self.operation].bytes(self)
 
+    @cached_property
+    def chained(self) -> bool:
+        """Whether its launches make addresses of what earlier ones wrote, so that the model has to compute results, too."""
+        return SYNTAX[self.operation].chained
+
     def call(self, device: str = "cpu") -> Callable[[], object]:
         """A function that runs ours on tensors of `device`: of random values on a GPU, of zeros elsewhere, which the model
         does not look at. ShapeError if this machine has no room for them."""
