@@ -58,6 +58,7 @@ void router(StableIValue* stack, uint64_t argument_count, uint64_t result_count)
         arguments.chosen_groups = static_cast<uint32_t>(chosen_groups);
         arguments.renormalize = renormalize;
         arguments.scale = static_cast<float>(scale);
+        arguments.aligned = view.aligned(tensors);
         arguments.element = element_type(dtype);
         arguments.score = static_cast<router::Score>(score);
         std::vector<runtime::Region> regions = {

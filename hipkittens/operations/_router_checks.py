@@ -20,9 +20,13 @@ def _in_torch(logits, k, score="softmax", bias=None, groups=1, topk_groups=1, re
     return weights_in_torch(wide, ids, SCORES.index(score), renormalize, scale)
 
 
+def _experts(row) -> int:
+    return 8 * int(row["lanes"]) * int(row["chunks"])
+
+
 def _trial(kernel: Kernel) -> Trial:
     """Groups, a bias and a shared expert, with experts that do not fill the last of a lane's."""
-    experts = 64 * int(kernel.row["per_lane"]) - 24
+    experts = _experts(kernel.row) - 24
 
     def run():
         logits = draw(5, experts, dtype=torch.float32)
@@ -91,7 +95,7 @@ def _refuse(extents):
 
 
 def _sizes(rows: Rows) -> str:
-    most = max(64 * int(row["per_lane"]) for of_target in rows.values() for row in of_target)
+    most = max(_experts(row) for of_target in rows.values() for row in of_target)
     return f"Routers: 1 to {most} experts in up to {MOST_GROUPS} groups, any k."
 
 

@@ -10,13 +10,14 @@ namespace hipkittens::router {
 // softmax over all experts; 1 / (1 + e^-x); sqrt(log(1 + e^x))
 enum class Score : int32_t { softmax, sigmoid, sqrtsoftplus };
 
-// A wave has a token, its lanes `per_lane` experts each: expert j * 64 + lane.
+// `lanes` lanes of a wave share a token; each has `chunks` runs of 8 experts, all next to each other.
 struct RouteConfig {
-    int per_lane;
+    int lanes, chunks;
 
-    constexpr int experts() const { return per_lane * 64; }
+    constexpr int experts() const { return lanes * chunks * 8; }
+    constexpr int tokens_per_wave() const { return 64 / lanes; }
 };
-inline constexpr int threads = 256, tokens_per_workgroup = threads / 64, most_groups = 64;
+inline constexpr int waves = 4, threads = waves * 64, most_groups = 64;
 // Experts are divided by the size of a group with a multiplication: group = expert * (2^21 / size, rounded up) / 2^21, which is
 // exact for experts times size below 2^21.
 inline constexpr int group_shift = 21;
@@ -31,6 +32,7 @@ struct RouteArguments {
     uint32_t groups, chosen_groups, group_size, group_factor;
     uint32_t renormalize;  // weights are divided by their sum
     float scale;           // of all weights but the shared experts', which are 1
+    uint32_t aligned;      // rows of logits begin on 4 bytes
     ElementType element;   // of the logits
     Score score;
 };

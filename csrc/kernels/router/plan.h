@@ -21,7 +21,7 @@ inline constexpr int64_t most_experts = [] {
 inline void check(int64_t tokens, int64_t experts, int64_t k, int64_t groups, int64_t chosen_groups,
                   int64_t shared) {
     const auto refuse = [](const std::string& what) { throw std::invalid_argument("router: " + what); };
-    constexpr int64_t most_tokens = UINT32_MAX / 64 - tokens_per_workgroup;
+    constexpr int64_t most_tokens = UINT32_MAX / 64 - waves;
     if (experts < 1 || experts > most_experts)
         refuse(std::to_string(experts) + " experts; 1 .. " + std::to_string(most_experts) + " are allowed");
     if (groups < 1 || groups > most_groups || experts % groups)
@@ -42,10 +42,12 @@ inline Launch plan(int target, RouteArguments arguments) {
     arguments.group_size = arguments.experts / arguments.groups;
     arguments.group_factor = ((1u << group_shift) + arguments.group_size - 1) / arguments.group_size;
     for (const Row<kinds::route>& row : variants<kinds::route>)
-        if (includes(row.targets, target) && arguments.experts <= static_cast<uint32_t>(row.config.experts()))
-            return launch_of("router", row.name, target,
-                             {(arguments.rows.all + tokens_per_workgroup - 1) / tokens_per_workgroup, 1, 1},
+        if (includes(row.targets, target) &&
+            arguments.experts <= static_cast<uint32_t>(row.config.experts())) {
+            const uint32_t tokens = waves * static_cast<uint32_t>(row.config.tokens_per_wave());
+            return launch_of("router", row.name, target, {(arguments.rows.all + tokens - 1) / tokens, 1, 1},
                              threads, arguments);
+        }
     throw std::invalid_argument("router: no kernel has room for so many experts");
 }
 
