@@ -32,33 +32,33 @@ struct Route {
         token.load(first, logits);
         // The sum of softmax, and what is taken from its exponents.
         float most = 0, sum = 1;
-        if (arguments.score == Score::softmax && (arguments.bias || !arguments.renormalize))
+        if (__builtin_expect(arguments.score == Score::softmax && (arguments.bias || !arguments.renormalize),
+                             false))
             sum = softmax_sum(logits, arguments.experts, most);
 
-        const kittens::buffer bias = {reinterpret_cast<const char*>(arguments.bias), arguments.experts * 4};
         uint32_t keys[count];
-        float values[count];
 #pragma unroll
-        for (uint32_t i = 0; i < count; ++i) {
-            values[i] = logits[i];
-            if (arguments.bias)
-                values[i] = (arguments.score == Score::softmax ? exponential(logits[i] - most) / sum
-                                                               : score_of(arguments.score, logits[i])) +
-                            kittens::buffer_load<float>(bias, (first + i) * 4);
-            keys[i] = first + i < arguments.experts ? kittens::order_key(values[i]) : 0;
-        }
-        if (arguments.groups > 1) {
+        for (uint32_t i = 0; i < count; ++i)
+            keys[i] = first + i < arguments.experts ? kittens::order_key(logits[i]) : 0;
+        if (__builtin_expect(arguments.bias || arguments.groups > 1, false)) {
 #pragma unroll
-            for (uint32_t i = 0; i < count; ++i) kittens::lds_write(values[i], lds + (first + i) * 4);
+            for (uint32_t i = 0; i < count; ++i) kittens::lds_write(logits[i], lds + (first + i) * 4);
+            if (arguments.bias) add_bias(arguments, most, sum, lds);
+            // The value of each, then whether its group is chosen.
+#pragma unroll
+            for (uint32_t i = 0; i < count; ++i)
+                if (keys[i]) keys[i] = kittens::order_key(kittens::lds_read<float>(lds + (first + i) * 4));
             kittens::compiler_fence();
-            choose_groups<config.lanes>(arguments, lds, lds + config.experts() * 4);
+            if (arguments.groups > 1) {
+                choose_groups<config.lanes>(arguments, lds, lds + config.experts() * 4);
 #pragma unroll
-            for (uint32_t i = 0; i < count; ++i) {
-                const uint32_t group = (first + i) * arguments.group_factor >> group_shift;
-                if (first + i >= arguments.experts || !kittens::lds_read<uint32_t>(lds + group * 4))
-                    keys[i] = 0;
+                for (uint32_t i = 0; i < count; ++i) {
+                    const uint32_t group = (first + i) * arguments.group_factor >> group_shift;
+                    if (first + i >= arguments.experts || !kittens::lds_read<uint32_t>(lds + group * 4))
+                        keys[i] = 0;
+                }
+                kittens::compiler_fence();
             }
-            kittens::compiler_fence();
         }
         // Leaves the logits of the chosen in LDS.
 #pragma clang loop unroll(disable)
@@ -75,7 +75,7 @@ struct Route {
 #pragma unroll
             for (uint32_t i = 0; i < count; ++i) keys[i] = gone == i ? 0 : keys[i];
             float logit = kittens::value_of_order_key(greatest);
-            if (arguments.bias) {
+            if (__builtin_expect(arguments.bias != nullptr, false)) {
 #pragma unroll
                 for (uint32_t i = 0; i < count; ++i) logit = place == i ? logits[i] : logit;
             }
@@ -103,33 +103,49 @@ struct Route {
         return Lanes::sum(sum);
     }
 
-    // A lane has every lanes-th of the token's weights.
+    // A lane's own experts, one after the other: few of many calls have a bias, and instructions for each would delay all.
+    KITTENS_DEVICE static void add_bias(const RouteArguments& arguments, float most, float sum,
+                                        kittens::shared_byte* values) {
+        const kittens::buffer bias = {reinterpret_cast<const char*>(arguments.bias), arguments.experts * 4};
+        const uint32_t first = Lanes::lane() * count;
+#pragma clang loop unroll(disable)
+        for (uint32_t expert = first; expert < first + count; ++expert) {
+            const float logit = kittens::lds_read<float>(values + expert * 4);
+            const float score = score_of(arguments.score, logit, most);
+            kittens::lds_write((arguments.score == Score::softmax ? score / sum : score) +
+                                   kittens::buffer_load<float>(bias, expert * 4),
+                               values + expert * 4);
+        }
+    }
+
+    // A lane has every lanes-th of the token's weights. `chosen` has logits.
     KITTENS_DEVICE static void store_weights(const RouteArguments& arguments, const Token& token, float most,
                                              float sum, kittens::shared_byte* chosen) {
         const bool softmax = arguments.score == Score::softmax;
-        const auto logit_of = [&](uint32_t slot) { return kittens::lds_read<float>(chosen + slot * 4); };
-        const auto unscaled = [&](uint32_t slot) {
-            return softmax ? exponential(logit_of(slot) - most) : score_of(arguments.score, logit_of(slot));
-        };
-        float denominator = sum;
-        if (arguments.renormalize) {
-            if (softmax) {  // over the chosen
+        if (softmax && arguments.renormalize) {  // over the chosen
+            most = kittens::lds_read<float>(chosen);
+            if (__builtin_expect(arguments.bias != nullptr, false)) {
                 uint32_t greatest = 0;
                 for (uint32_t slot = Lanes::lane(); slot < arguments.k; slot += config.lanes)
-                    greatest = larger_of(greatest, kittens::order_key(logit_of(slot)));
+                    greatest =
+                        larger_of(greatest, kittens::order_key(kittens::lds_read<float>(chosen + slot * 4)));
                 most = kittens::value_of_order_key(Lanes::greatest(greatest));
             }
-            denominator = 0;
-            for (uint32_t slot = Lanes::lane(); slot < arguments.k; slot += config.lanes)
-                denominator += unscaled(slot);
-            denominator = Lanes::sum(denominator);
-            if (!softmax) denominator += 1e-20f;
         }
+        float denominator = 0;
+#pragma clang loop unroll(disable)
         for (uint32_t slot = Lanes::lane(); slot < arguments.k; slot += config.lanes) {
-            const float weight = unscaled(slot);
-            token.store_weight(
-                slot, (softmax || arguments.renormalize ? weight / denominator : weight) * arguments.scale);
+            const float score = score_of(arguments.score, kittens::lds_read<float>(chosen + slot * 4), most);
+            kittens::lds_write(score, chosen + slot * 4);
+            denominator += score;
         }
+        denominator = Lanes::sum(denominator) + (softmax ? 0.0f : 1e-20f);
+        if (!arguments.renormalize) denominator = sum;
+#pragma clang loop unroll(disable)
+        for (uint32_t slot = Lanes::lane(); slot < arguments.k; slot += config.lanes)
+            token.store_weight(slot,
+                               kittens::lds_read<float>(chosen + slot * 4) / denominator * arguments.scale);
+#pragma clang loop unroll(disable)
         for (uint32_t slot = Lanes::lane(); slot < arguments.shared; slot += config.lanes) {
             token.store_id(arguments.k + slot, arguments.experts + slot);
             token.store_weight(arguments.k + slot, 1.0f);

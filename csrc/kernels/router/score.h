@@ -25,9 +25,10 @@ KITTENS_DEVICE float logarithm_of_1_plus(float x) {
     return rounded == 0.0f ? x : kittens::logarithm_base_2(sum) * ln_2 * (x / rounded);
 }
 
-// Not of softmax, which is no function of one logit.
-KITTENS_DEVICE float score_of(Score score, float x) {
-    const float power = exponential(-__builtin_fabsf(x));
+// Of softmax without its sum, e^(x - most); `most` is read of no other.
+KITTENS_DEVICE float score_of(Score score, float x, float most) {
+    const float power = exponential(score == Score::softmax ? x - most : -__builtin_fabsf(x));
+    if (score == Score::softmax) return power;
     if (score == Score::sigmoid) return (x < 0 ? power : 1.0f) / (1.0f + power);
     return kittens::hardware_square_root((x > 0 ? x : 0.0f) + logarithm_of_1_plus(power));
 }
