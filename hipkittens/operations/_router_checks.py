@@ -25,8 +25,10 @@ def _experts(row) -> int:
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Groups, a bias and a shared expert, with experts that do not fill the last of a lane's."""
+    """Experts that do not fill the last of a lane's; all experts of the chosen of many small groups; and few large groups, with a
+    bias and a shared expert."""
     experts = _experts(kernel.row) - 24
+    groups = max(each for each in range(1, MOST_GROUPS + 1) if experts % each == 0)
 
     def run():
         logits = draw(5, experts, dtype=torch.float32)
@@ -40,6 +42,9 @@ def _trial(kernel: Kernel) -> Trial:
             "shared": 1,
         }
         results = [*router(logits, 6, score="sigmoid", **options), *router(logits, 6)]
+        results += router(
+            logits.bfloat16(), 2 * experts // groups, score="sqrtsoftplus", groups=groups, topk_groups=2
+        )
         return [*results, *torch.autograd.grad(results[0].square().sum(), logits)]
 
     return Trial(f"router 5x{experts} k 6", run, workgroups=2)

@@ -12,7 +12,10 @@ using global = __attribute__((address_space(1))) V*;
 
 inline constexpr uint32_t no_expert = ~0u;
 
-// Workgroups share the pairs in segments, waves share a segment; both in the order of pairs.
+// Workgroups share the pairs in segments, waves share a segment; both in the order of pairs. So many times 64 pairs are loaded at
+// a time.
+inline constexpr int pairs_held = 4;
+
 class Pairs {
     const SortArguments& arguments_;
 
@@ -24,14 +27,26 @@ class Pairs {
         past = first + arguments.wave_pairs;
         if (past > arguments.pairs) past = arguments.pairs;
     }
-    KITTENS_DEVICE uint32_t expert(uint32_t pair) const {
-        if (pair >= past) return no_expert;
-        uint32_t id = static_cast<uint32_t>(((global<const int32_t>)arguments_.ids)[pair]);
-        if (arguments_.expert_map) {
-            if (id >= arguments_.mapped_ids) return no_expert;
-            id = static_cast<uint32_t>(((global<const int32_t>)arguments_.expert_map)[id]);
+    // Those of the lane: pair begin + 64 n + lane, no_expert behind the wave's last pair.
+    KITTENS_DEVICE void experts(uint32_t begin, uint32_t (&found)[pairs_held]) const {
+        const kittens::buffer ids = {reinterpret_cast<const char*>(arguments_.ids), arguments_.pairs * 4};
+        const uint32_t pair = begin + kittens::lane_id();
+#pragma unroll
+        for (int n = 0; n < pairs_held; ++n)
+            found[n] = kittens::buffer_load<uint32_t>(ids, (pair + n * 64) * 4);
+        if (__builtin_expect(arguments_.expert_map != nullptr, false)) {
+            const kittens::buffer map = {reinterpret_cast<const char*>(arguments_.expert_map),
+                                         arguments_.mapped_ids * 4};
+#pragma unroll
+            for (int n = 0; n < pairs_held; ++n) {
+                const bool is_known = found[n] < arguments_.mapped_ids;
+                const uint32_t local = kittens::buffer_load<uint32_t>(map, is_known ? found[n] * 4 : 0);
+                found[n] = is_known ? local : no_expert;
+            }
         }
-        return id < arguments_.experts ? id : no_expert;
+#pragma unroll
+        for (int n = 0; n < pairs_held; ++n)
+            if (pair + n * 64 >= past || found[n] >= arguments_.experts) found[n] = no_expert;
     }
 };
 
@@ -77,10 +92,15 @@ class Counts {
             kittens::lds_write(0u, lds_ + i * 4);
         kittens::barrier();
         const uint32_t wave = kittens::wave_id();
-        for (uint32_t pair = pairs.first + kittens::lane_id(); pair < pairs.past; pair += 64)
-            if (const uint32_t expert = pairs.expert(pair); expert != no_expert)
-                __hip_atomic_fetch_add((kittens::shared_pointer<uint32_t>)slot(wave, expert), 1u,
-                                       __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+        for (uint32_t begin = pairs.first; begin < pairs.past; begin += pairs_held * 64) {
+            uint32_t experts[pairs_held];
+            pairs.experts(begin, experts);
+#pragma unroll
+            for (int n = 0; n < pairs_held; ++n)
+                if (experts[n] != no_expert)
+                    __hip_atomic_fetch_add((kittens::shared_pointer<uint32_t>)slot(wave, experts[n]), 1u,
+                                           __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+        }
         kittens::barrier();
     }
     // Leaves in each wave's count those of the waves before it. Returns the sum.

@@ -5,36 +5,46 @@
 
 namespace hipkittens::expert_sort {
 
-// Of 64 pairs at a time, in order: a lane's place is behind the lanes before it that have its expert. The wave's count of an expert
-// is the next place.
+// 64 pairs, in order: a lane's place is behind the lanes before it that have its expert. The wave's count of an expert is the next
+// place.
+KITTENS_DEVICE void move_pair(const SortArguments& arguments, uint32_t pair, uint32_t past, uint32_t expert,
+                              const Counts& counts) {
+    const uint32_t wave = kittens::wave_id();
+    const bool is_there = expert != no_expert;
+    uint64_t same = kittens::lanes_where(is_there);
+#pragma clang loop unroll(disable)
+    for (uint32_t bit = 0; bit < arguments.id_bits; ++bit) {
+        const bool is_set = expert >> bit & 1;
+        const uint64_t set = kittens::lanes_where(is_set);
+        same &= is_set ? set : ~set;
+    }
+    const uint32_t before = kittens::count_lanes_before(same);
+    if (is_there) {
+        const uint32_t next = counts.of_wave(wave, expert);
+        if (before == 0) counts.set(wave, expert, next + static_cast<uint32_t>(__builtin_popcountll(same)));
+        const uint32_t place = next + before;
+        uint32_t entry = pair;
+        if (arguments.packed) {
+            const uint32_t token = pair / arguments.k;
+            entry = (pair - token * arguments.k) << packed_token_bits | token;
+        }
+        ((global<int32_t>)arguments.entries)[place] = static_cast<int32_t>(entry);
+        if (arguments.weights)
+            ((global<float>)arguments.sorted_weights)[place] = ((global<const float>)arguments.weights)[pair];
+        ((global<int32_t>)arguments.places)[pair] = static_cast<int32_t>(place);
+    } else if (pair < past) {
+        ((global<int32_t>)arguments.places)[pair] = -1;
+    }
+}
+
 KITTENS_DEVICE void move_pairs(const SortArguments& arguments, const Pairs& pairs, const Counts& counts) {
-    const uint32_t wave = kittens::wave_id(), lane = kittens::lane_id();
-    for (uint32_t first = pairs.first; first < pairs.past; first += 64) {
-        const uint32_t pair = first + lane;
-        const uint32_t expert = pairs.expert(pair);
-        const bool is_there = expert != no_expert;
-        uint64_t same = kittens::lanes_where(is_there);
-        for (uint32_t bit = 0; bit < arguments.id_bits; ++bit) {
-            const bool is_set = expert >> bit & 1;
-            const uint64_t set = kittens::lanes_where(is_set);
-            same &= is_set ? set : ~set;
-        }
-        const uint32_t before = kittens::count_lanes_before(same);
-        if (is_there) {
-            const uint32_t next = counts.of_wave(wave, expert);
-            if (before == 0)
-                counts.set(wave, expert, next + static_cast<uint32_t>(__builtin_popcountll(same)));
-            const uint32_t place = next + before;
-            const uint32_t token = pair / arguments.k, choice = pair - token * arguments.k;
-            ((global<int32_t>)arguments.entries)[place] =
-                static_cast<int32_t>(arguments.packed ? choice << packed_token_bits | token : pair);
-            if (arguments.weights)
-                ((global<float>)arguments.sorted_weights)[place] =
-                    ((global<const float>)arguments.weights)[pair];
-            ((global<int32_t>)arguments.places)[pair] = static_cast<int32_t>(place);
-        } else if (pair < pairs.past) {
-            ((global<int32_t>)arguments.places)[pair] = -1;
-        }
+    for (uint32_t begin = pairs.first; begin < pairs.past; begin += pairs_held * 64) {
+        uint32_t experts[pairs_held];
+        pairs.experts(begin, experts);
+#pragma unroll
+        for (int n = 0; n < pairs_held; ++n)
+            if (begin + n * 64 < pairs.past)
+                move_pair(arguments, begin + n * 64 + kittens::lane_id(), pairs.past, experts[n], counts);
     }
 }
 

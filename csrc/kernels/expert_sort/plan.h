@@ -34,8 +34,7 @@ inline void check(int64_t tokens, int64_t k, int64_t experts, int64_t block, boo
 // How many workgroups share the pairs. 1: a single launch does all.
 inline int64_t segments(int64_t pairs) {
     constexpr int64_t single = 8192, smallest = 2048, most = 128;
-    if (pairs <= single) return 1;
-    return std::min(most, (pairs + smallest - 1) / smallest);
+    return pairs <= single ? 1 : std::min(most, (pairs + smallest - 1) / smallest);
 }
 
 // `segments` and `segment_counts` are set by the caller; what follows from the others is decided here.
