@@ -37,9 +37,6 @@ struct Route {
             sum = softmax_sum(logits, arguments.experts, most);
 
         uint32_t keys[count];
-#pragma unroll
-        for (uint32_t i = 0; i < count; ++i)
-            keys[i] = first + i < arguments.experts ? kittens::order_key(logits[i]) : 0;
         if (__builtin_expect(arguments.bias || arguments.groups > 1, false)) {
 #pragma unroll
             for (uint32_t i = 0; i < count; ++i) kittens::lds_write(logits[i], lds + (first + i) * 4);
@@ -47,7 +44,9 @@ struct Route {
             // The value of each, then whether its group is chosen.
 #pragma unroll
             for (uint32_t i = 0; i < count; ++i)
-                if (keys[i]) keys[i] = kittens::order_key(kittens::lds_read<float>(lds + (first + i) * 4));
+                keys[i] = first + i < arguments.experts
+                              ? kittens::order_key(kittens::lds_read<float>(lds + (first + i) * 4))
+                              : 0;
             kittens::compiler_fence();
             if (arguments.groups > 1) {
                 choose_groups<config.lanes>(arguments, lds, lds + config.experts() * 4);
@@ -59,6 +58,10 @@ struct Route {
                 }
                 kittens::compiler_fence();
             }
+        } else {
+#pragma unroll
+            for (uint32_t i = 0; i < count; ++i)
+                keys[i] = first + i < arguments.experts ? kittens::order_key(logits[i]) : 0;
         }
         // Leaves the logits of the chosen in LDS.
 #pragma clang loop unroll(disable)
