@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Triton's side of `hipkittens bench --compare triton`: plain kernels (tests/oracles/triton_kernels.py), compiled by Triton for
-the target, with a few tiles each of which the fastest counts."""
+the target, with a few tiles each of which the fastest counts; and kernels of AITER's wheel, with the tiles that it chooses."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from hipkittens.integrations import triton as simulated
+from hipkittens.operations._expert_sort_checks import EXPERT_BLOCK, drawn_experts
 from hipkittens.profiling.peers import Candidate, Unavailable
 from hipkittens.profiling.problems import Problem
 from tests.oracles import triton_kernels as kernels
+from tests.oracles.aiter import triton as aiter_triton
 
 # BLOCK_M, BLOCK_N, BLOCK_K, warps
 _GEMM = ((64, 64, 64, 4), (128, 128, 64, 4), (256, 256, 64, 8))
@@ -62,6 +64,12 @@ def _candidates(problem: Problem, device: str) -> list[Candidate]:
         return _layer_norm_backward(problem, device, e["rows"], e["columns"])
     if problem.operation == "rotary":
         return _rotary(problem, device, e["B"], e["N"], e["H"], e["D"])
+    if problem.operation == "topk":
+        return _topk(device, e["rows"], e["columns"], e["k"])
+    if problem.operation == "router":
+        return _router(device, e["tokens"], e["experts"], e["k"])
+    if problem.operation == "expert_sort":
+        return _expert_sort(device, e["tokens"], e["experts"], e["k"])
     raise Unavailable(f"there is no Triton kernel of {problem.operation} here")
 
 
@@ -201,6 +209,42 @@ def _layer_norm_backward(problem: Problem, device: str, rows: int, columns: int)
         return Candidate(f"{programs} programs, {warps} warps", call)
 
     return [candidate(programs, 4) for programs in (512, 1024)]
+
+
+def _topk(device: str, rows: int, columns: int, k: int) -> list[Candidate]:
+    """AITER's, which chooses one pass or two by itself. Its time does not depend on the values."""
+    kernels_of_aiter = aiter_triton.module("topk")
+    x = torch.zeros(rows, columns, dtype=torch.bfloat16, device=device)
+    block = kernels_of_aiter._pick_block(columns, k) if columns <= kernels_of_aiter.MAX_TINY_ROW else 1
+    if block & (block - 1):
+        raise Unavailable(f"AITER's kernel makes blocks of {block} for k {k}, and Triton wants powers of two")
+    return [Candidate("AITER's topk", lambda: kernels_of_aiter.topk(x, k))]
+
+
+def _router(device: str, tokens: int, experts: int, k: int) -> list[Candidate]:
+    """AITER's, whose softmax is over the chosen experts, as ours is with `renormalize`. It also writes a bit for each expert."""
+    if k & (k - 1):
+        raise Unavailable(f"AITER's kernel wants k to be a power of two, not {k}")
+    logits = torch.zeros(tokens, experts, dtype=torch.bfloat16, device=device)
+    route = aiter_triton.module("moe_routing.topk").topk
+    return [Candidate("AITER's moe_routing.topk", lambda: route(logits, k))]
+
+
+def _expert_sort(device: str, tokens: int, experts: int, k: int) -> list[Candidate]:
+    """AITER's, of ids alone, with the memory of its results allocated before."""
+    if experts & (experts - 1):
+        raise Unavailable(f"AITER's kernel wants the experts to be a power of two, not {experts}")
+    ids = drawn_experts(tokens, experts, k, device)
+    sort = aiter_triton.module("moe_align_block_size").moe_align_block_size_triton
+    places = ids.numel() + experts * (EXPERT_BLOCK - 1)
+    entries = torch.full((places,), ids.numel(), dtype=torch.int32, device=device)
+    blocks = torch.zeros(_blocks(places, EXPERT_BLOCK), dtype=torch.int32, device=device)
+    total = torch.zeros(1, dtype=torch.int32, device=device)
+    return [
+        Candidate(
+            "AITER's moe_align_block_size", lambda: sort(ids, experts, EXPERT_BLOCK, entries, blocks, total)
+        )
+    ]
 
 
 def peer() -> TritonPeer:

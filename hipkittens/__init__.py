@@ -23,6 +23,8 @@ from .loss import cross_entropy, linear_cross_entropy
 from .norm import layer_norm, rms_norm
 from .quantization import QuantSpec, dequantize, quantize
 from .rotary import rotary, rotary_qk
+from .routing import expert_sort, router
+from .selection import topk
 
 from . import flash_attn as flash_attn, nn as nn  # isort: skip
 from .patch import patch, patched, unpatch  # isort: skip
@@ -43,6 +45,7 @@ __all__ = [
     "attention_varlen",
     "cross_entropy",
     "dequantize",
+    "expert_sort",
     "gated_activation",
     "info",
     "layer_norm",
@@ -55,9 +58,11 @@ __all__ = [
     "rms_norm",
     "rotary",
     "rotary_qk",
+    "router",
     "simulate",
     "supported",
     "timing",
+    "topk",
     "unpatch",
 ]
 

@@ -26,6 +26,12 @@ def number(where: str, name: str, value: Any) -> float:
     raise TypeError(f"{where}: {name} is {value!r}; it must be a number")
 
 
+def check_whole_number(where: str, name: str, value: Any) -> None:
+    """TypeError for what is no int; True and False are none either."""
+    if not isinstance(value, (int, torch.SymInt)) or isinstance(value, bool):
+        raise TypeError(f"{where}: {name} is {value!r}; it must be a whole number (int)")
+
+
 def check_flag(where: str, name: str, value: Any) -> None:
     """TypeError for what is neither True nor False: a word such as "no" would otherwise count as True."""
     if isinstance(value, (str, torch.Tensor)) or value not in (False, True):

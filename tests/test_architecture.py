@@ -136,7 +136,7 @@ def test_device_code_is_in_files_of_300_lines():
 
 def test_builtins_stay_in_the_files_of_intrinsics():
     users = [path.relative_to(CSRC).as_posix() for path in SOURCES if "__builtin_amdgcn" in path.read_text()]
-    kinds = ("lane", "matrix", "memory", "wave")
+    kinds = ("lane", "matrix", "memory", "scan", "wave")
     assert users == [f"tiles/{kind}_intrinsics.h" for kind in kinds]
 
 

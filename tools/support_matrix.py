@@ -15,12 +15,14 @@ import torch
 
 import hipkittens
 from hipkittens import _installation, operations, supported
+from hipkittens.operations import _record
 from hipkittens.operations._markdown import table
 from hipkittens.operations._record import Checks, Function, Operation, Rows
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "support.md"
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "f64": torch.float64}
+ELEMENTS = _record.DTYPES
+DTYPES = {**ELEMENTS, "f64": torch.float64}
 BF16 = DTYPES["bf16"]
 
 OPENING = """# What has a kernel
@@ -49,7 +51,12 @@ def rows(target: str, folder: str) -> list[dict[str, str]]:
 def cell(operation: Operation, function: Function, target: str, name: str) -> str:
     """What there is of one dtype: "forward, backward" or "refused", on which the call and the pack agree."""
     of_folder = rows(target, operation.folder)
-    of_dtype = [row["kind"] for row in of_folder if name in (row.get("input"), row.get("element"))]
+    # Kernels of which none is for one dtype are told it when they are launched.
+    typed = [row for row in of_folder if "input" in row or "element" in row]
+    if typed:
+        of_dtype = [row["kind"] for row in typed if name in (row.get("input"), row.get("element"))]
+    else:
+        of_dtype = [row["kind"] for row in of_folder if name in ELEMENTS]
     kinds = {"backward" if "backward" in kind else "forward" for kind in of_dtype}
     # Where no kernel is for the gradient alone, it is the operation itself with other operands.
     has_own_gradient = any("backward" in row["kind"] for row in of_folder)

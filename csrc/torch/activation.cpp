@@ -78,9 +78,9 @@ struct Problem {
         std::vector<Tensor*> tensors = {&x};
         if (other) tensors.push_back(&*other);
         if (dy) tensors.push_back(dy);
-        const bool one_row =
-            !halves() && x.element_count() <= INT32_MAX &&
-            std::all_of(tensors.begin(), tensors.end(), [](Tensor* tensor) { return tensor->is_dense(); });
+        const bool one_row = !halves() && x.element_count() <= INT32_MAX &&
+                             std::all_of(tensors.begin(), tensors.end(),
+                                         [](Tensor* tensor) { return tensor->is_contiguous(); });
         const int64_t size = size_of(element_type(dtype));
         if (one_row) {
             arguments.rows = {1, 1, 1};

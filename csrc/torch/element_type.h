@@ -1,4 +1,4 @@
-// torch/element_type.h: a tensor's dtype as the plans of kernels name it.
+// torch/element_type.h: a tensor's dtype as the plans of kernels name it, of floats.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,7 +14,9 @@ constexpr ElementType element_type(Dtype dtype) {
         case Dtype::float16:
             return ElementType::f16;
         case Dtype::float32:
-        case Dtype::uint8:  // no kernel reads bytes as elements
+        case Dtype::uint8:  // no kernel reads integers as elements
+        case Dtype::int32:
+        case Dtype::int64:
             break;
     }
     return ElementType::f32;

@@ -53,7 +53,7 @@ struct Problem {
         rows.assign(sizes.begin(), sizes.end() - 1);
         if (!std::equal(rows.begin(), rows.end(), of_target.begin(), of_target.end()))
             fail(where + "target needs the shape of logits without the last dimension");
-        if (target.dtype_number() != aoti_torch_dtype_int64() || !target.is_dense())
+        if (target.dtype_number() != aoti_torch_dtype_int64() || !target.is_contiguous())
             fail(where + "target needs to be dense int64");
         if (!(target.device() == logits.device())) fail(where + "target is on another device than logits");
     }
@@ -76,7 +76,7 @@ struct Problem {
         const bool equal =
             tensor.element_count() == 1 ||
             std::all_of(strides.begin(), strides.end(), [](int64_t stride) { return stride == 0; });
-        if (!equal && !tensor.is_dense()) fail(where + name + " needs to be dense");
+        if (!equal && !tensor.is_contiguous()) fail(where + name + " needs to be dense");
         regions.push_back({tensor.data(), equal ? 4 : tensor.extent_bytes(Dtype::float32), name, false});
         return equal ? 0 : 1;
     }
@@ -178,7 +178,7 @@ void cross_entropy_in_place(StableIValue* stack, uint64_t argument_count, uint64
     Tensor logits = given.tensor(), target = given.tensor(), dloss = given.tensor();
     Problem problem("cross_entropy_in_place: ", std::move(logits), std::move(target));
     problem.read_options(given);
-    if (!problem.logits.is_dense()) fail(problem.where + "logits need to be dense");
+    if (!problem.logits.is_contiguous()) fail(problem.where + "logits need to be dense");
     const Placement placement(problem.logits.device());
     Tensor loss = placement.empty(problem.rows, Dtype::float32);
     if (loss.element_count() > 0) {
@@ -209,7 +209,7 @@ void cross_entropy_backward_in_place(StableIValue* stack, uint64_t argument_coun
     Problem problem("cross_entropy_backward_in_place: ", std::move(logits), std::move(target));
     const int64_t classes = given.integer();
     problem.read_options(given);
-    if (!problem.logits.is_dense()) fail(problem.where + "logits need to be dense");
+    if (!problem.logits.is_contiguous()) fail(problem.where + "logits need to be dense");
     if (problem.empty()) return;
     if (classes < problem.logits.sizes().back() || classes > INT32_MAX)
         fail(problem.where + "classes is " + std::to_string(classes) + "; it must be at least the columns");

@@ -23,28 +23,50 @@ const char* name(Dtype dtype) {
             return "float16";
         case Dtype::float32:
             return "float32";
+        case Dtype::int32:
+            return "int32";
+        case Dtype::int64:
+            return "int64";
         case Dtype::uint8:
             return "uint8";
     }
     return "?";
 }
 
-uint32_t bytes_of(Dtype dtype) { return dtype == Dtype::float32 ? 4 : dtype == Dtype::uint8 ? 1 : 2; }
+uint32_t bytes_of(Dtype dtype) {
+    switch (dtype) {
+        case Dtype::bfloat16:
+        case Dtype::float16:
+            return 2;
+        case Dtype::float32:
+        case Dtype::int32:
+            return 4;
+        case Dtype::uint8:
+            return 1;
+        case Dtype::int64:
+            break;
+    }
+    return 8;
+}
 
 namespace {
 
-int32_t number_of(Dtype dtype) {
+int32_t number_in_torch(Dtype dtype) {
     switch (dtype) {
         case Dtype::bfloat16:
             return aoti_torch_dtype_bfloat16();
         case Dtype::float16:
             return aoti_torch_dtype_float16();
         case Dtype::float32:
-            break;
+            return aoti_torch_dtype_float32();
+        case Dtype::int32:
+            return aoti_torch_dtype_int32();
         case Dtype::uint8:
             return aoti_torch_dtype_uint8();
+        case Dtype::int64:
+            break;
     }
-    return aoti_torch_dtype_float32();
+    return aoti_torch_dtype_int64();
 }
 
 }  // namespace
@@ -68,7 +90,7 @@ Tensor Tensor::empty(std::span<const int64_t> sizes, Dtype dtype, Device device)
         strides[axis] = stride;
         stride *= sizes[axis] > 0 ? sizes[axis] : 1;
     }
-    const int32_t number = number_of(dtype);
+    const int32_t number = number_in_torch(dtype);
     AtenTensorHandle handle = nullptr;
     const int32_t type = device.cpu ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda();
     if (aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), number,
@@ -109,6 +131,14 @@ int64_t Tensor::element_count() const {
     return count;
 }
 
+bool Tensor::is_contiguous() const {
+    const auto size = sizes(), stride = strides();
+    int64_t expected = 1;
+    for (size_t axis = size.size(); axis-- > 0; expected *= size[axis])
+        if (size[axis] > 1 && stride[axis] != expected) return element_count() == 0;
+    return true;
+}
+
 Dtype Tensor::dtype(const std::string& argument) const {
     int32_t layout = 0;
     check(aoti_torch_get_layout(handle_, &layout), "a tensor's layout");
@@ -128,14 +158,6 @@ Device Tensor::device() const {
     check(aoti_torch_get_device_type(handle_, &type), "a tensor's device");
     check(aoti_torch_get_device_index(handle_, &index), "a tensor's device");
     return {type == aoti_torch_device_type_cpu(), index};
-}
-
-bool Tensor::is_dense() const {
-    int64_t step = 1;
-    const auto of_sizes = sizes(), of_strides = strides();
-    for (size_t axis = of_sizes.size(); axis-- > 0; step *= of_sizes[axis])
-        if (of_sizes[axis] > 1 && of_strides[axis] != step) return false;
-    return true;
 }
 
 void Tensor::set_zero() const { check(aoti_torch_zero_(handle_), "to set the result to zero"); }

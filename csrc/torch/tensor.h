@@ -13,12 +13,12 @@
 
 namespace hipkittens::torch_binding {
 
-// Of elements that kernels compute with, and of the bytes that some return.
-enum class Dtype { bfloat16, float16, float32, uint8 };
+// Elements of operands are floats; results may be integers, and codes of a byte.
+enum class Dtype { bfloat16, float16, float32, int32, int64, uint8 };
 
 const char* name(Dtype dtype);
 uint32_t bytes_of(Dtype dtype);
-// Throws when torch's dtype number is none of the floating-point ones; `argument` is who to blame.
+// A float's. Throws when torch's dtype number is none of ours; `argument` is who to blame.
 Dtype dtype_from_torch(int32_t number, const std::string& argument);
 
 struct Device {
@@ -44,10 +44,10 @@ class Tensor {
     std::span<const int64_t> strides() const;
     int64_t dimensions() const;
     int64_t element_count() const;
+    bool is_contiguous() const;
     Dtype dtype(const std::string& argument) const;
     int32_t dtype_number() const;  // torch's own, for what is none of Dtype
     Device device() const;
-    bool is_dense() const;  // one element after the other, in the order of its dimensions
     void set_zero() const;
     void copy_from(const Tensor& source) const;  // converts; same sizes
     Tensor broadcast_rows(

@@ -187,6 +187,7 @@ class Benchmark:
     torch     PyTorch's on a GPU; None if it has none
     causal, training  whether a shape may end with :causal, :training
     refuse    what is wrong with extents, or None
+    chained   launches make addresses of what earlier ones wrote: the model computes results, too
     heading   over its tables on docs/performance.md
     """
 
@@ -204,6 +205,7 @@ class Benchmark:
     causal: bool = False
     training: bool = False
     refuse: Callable[[Mapping[str, int]], str | None] | None = None
+    chained: bool = False
     tables: tuple[Table, ...] = ()
 
 

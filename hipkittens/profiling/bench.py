@@ -69,12 +69,12 @@ class Row:
 
 
 def modelled_launches(
-    device: str, call: Callable[[], object], timeline: int = 0
+    device: str, call: Callable[[], object], timeline: int = 0, values: bool = False
 ) -> list[_timing.ModelledLaunch]:
-    """The launches of `call` in the cycle model. Their results are not computed."""
+    """The launches of `call` in the cycle model. Their results are not computed, unless `values`."""
     with (
         _backend.simulate(_timing.DEVICES[device]),
-        _timing.timing(device, values=False, timeline=timeline) as run,
+        _timing.timing(device, values=values, timeline=timeline) as run,
     ):
         call()
     return run.launches
@@ -113,7 +113,7 @@ def modelled_row(
     nothing to launch."""
     best, name, beside = None, "", []
     for candidate in candidates:
-        launches = modelled_launches(device, candidate.call, timeline)
+        launches = modelled_launches(device, candidate.call, timeline, problem.chained)
         if not launches:
             raise Unavailable(f"{library} launched no kernel: there is nothing to do at this shape")
         microseconds = sum(launch.microseconds for launch in launches)

@@ -59,8 +59,8 @@ class Problem:
 
     @cached_property
     def size(self) -> int:
-        """What a plot has along its axis: N of a product or a sequence, columns of a norm."""
-        return self["columns" if "columns" in self.extents else "N"]
+        """What a plot has along its axis: N of a product or a sequence, columns of a norm, tokens of a router."""
+        return next(self[name] for name in ("columns", "N", "tokens") if name in self.extents)
 
     @cached_property
     def flops(self) -> float | None:
@@ -72,6 +72,11 @@ class Problem:
     def bytes(self) -> float:
         """Bytes that have to move between memory and the chip: every operand and result once."""
         return SYNTAX[self.operation].bytes(self)
+
+    @cached_property
+    def chained(self) -> bool:
+        """Whether its launches make addresses of what earlier ones wrote, so that the model has to compute results, too."""
+        return SYNTAX[self.operation].chained
 
     def call(self, device: str = "cpu") -> Callable[[], object]:
         """A function that runs ours on tensors of `device`: of random values on a GPU, of zeros elsewhere, which the model

@@ -40,7 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
         error = error_of(problem, device)
         # The timeline of one compute unit says how busy its matrix cores are in the main loop.
         listings = [
-            listing(launch, error) for launch in modelled_launches(device, problem.call(), timeline=1)
+            listing(launch, error) for launch in modelled_launches(device, problem.call(), 1, problem.chained)
         ]
     else:
         status, launches = modelled_program(arguments.operation, device, arguments.json)

@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> int:
     require_writable("--output", arguments.output)
     status = 0
     if problem:
-        launches = modelled_launches(device, problem.call(), timeline=arguments.compute_units)
+        launches = modelled_launches(device, problem.call(), arguments.compute_units, problem.chained)
     else:
         status, launches = modelled_program(
             arguments.operation, device, arguments.json, arguments.compute_units

@@ -18,7 +18,9 @@ from hipkittens.flash_attn import (
     flash_attn_with_kvcache,
 )
 from hipkittens.flash_attn.bert_padding import index_first_axis, pad_input, unpad_input
+from hipkittens.routing import AlignedExperts, PackedExperts, RaggedExperts
 
+Experts = AlignedExperts | PackedExperts | RaggedExperts
 Pair = tuple[Tensor, Tensor]
 Triple = tuple[Tensor, Tensor, Tensor]
 
@@ -42,6 +44,9 @@ def operations(
     assert_type(hipkittens.rms_norm(x, weight, return_residual=ask), Tensor | Pair)
     assert_type(hipkittens.rotary(q, x, x, interleaved=True, positions=lengths), Tensor)
     assert_type(hipkittens.rotary_qk(q, k, x, x, cu_seqlens=lengths, offset=3, inplace=True), Pair)
+    assert_type(hipkittens.topk(x, 4, 0, largest=False, row_ends=lengths), Pair)
+    assert_type(hipkittens.router(x, 4, score="sigmoid", bias=weight, renormalize=True), Pair)
+    assert_type(hipkittens.expert_sort(lengths, weight, 8, 64, "packed"), Experts)
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, packed: Tensor, lengths: Tensor, ask: bool) -> None:

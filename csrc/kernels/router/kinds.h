@@ -1,0 +1,55 @@
+// kernels/router/kinds.h: what is passed to a router of experts, and the kinds of rows in variants.def.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../element_type.h"
+#include "../row.h"
+#include "../strided_rows.h"
+
+namespace hipkittens::router {
+
+// softmax over all experts; 1 / (1 + e^-x); sqrt(log(1 + e^x))
+enum class Score : int32_t { softmax, sigmoid, sqrtsoftplus };
+
+// `lanes` lanes of a wave share a token; each has `chunks` runs of 8 experts, all next to each other.
+struct RouteConfig {
+    int lanes, chunks;
+
+    constexpr int experts() const { return lanes * chunks * 8; }
+    constexpr int tokens_per_wave() const { return 64 / lanes; }
+};
+inline constexpr int waves = 4, threads = waves * 64, most_groups = 64;
+// Experts are divided by the size of a group with a multiplication: group = expert * (2^21 / size, rounded up) / 2^21, which is
+// exact for experts times size below 2^21.
+inline constexpr int group_shift = 21;
+
+struct RouteArguments {
+    StridedRows logits;
+    RowCounts rows;     // tokens
+    const float* bias;  // of each expert, or null: what is added to scores where experts are chosen
+    float* weights;     // [token][k + shared]
+    int32_t* ids;       // the same; shared experts come last, with the numbers from `experts` on
+    uint32_t experts, k, shared;
+    uint32_t groups, chosen_groups, group_size, group_factor;
+    uint32_t renormalize;  // weights are divided by their sum
+    float scale;           // of all weights but the shared experts', which are 1
+    uint32_t aligned;      // rows of logits begin on 4 bytes
+    ElementType element;   // of the logits
+    Score score;
+};
+
+template <RouteConfig config>
+struct Route;
+
+namespace kinds {
+
+struct route : Kind<RouteConfig, RouteArguments, Route> {};
+
+}  // namespace kinds
+
+inline constexpr auto each_row = [](const auto& visit) {
+#include "variants.def"
+};
+template <class Kind>
+inline constexpr auto& variants = rows_of<Kind, each_row>;
+
+}  // namespace hipkittens::router

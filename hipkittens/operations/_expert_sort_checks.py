@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""What shows that expert_sort works and how fast: a problem for each kernel, an example, benchmarks."""
+
+from __future__ import annotations
+
+import torch
+
+from ..routing import MOST_EXPERTS, expert_sort
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
+from ._tensors import draw
+
+
+def draw_ids(tokens: int, k: int, experts: int, seed: int = 0) -> torch.Tensor:
+    """Some of them no expert's."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-1, experts + 1, (tokens, k), generator=generator, dtype=torch.int32)
+
+
+def _in_torch(weights, ids, experts, block):
+    """Weights by a stable sort, each expert's padded with zeros; and zeros to the capacity."""
+    flat, rows = ids.reshape(-1), []
+    for expert in range(experts):
+        mine = weights.reshape(-1)[flat == expert]
+        rows.append(torch.nn.functional.pad(mine, (0, -len(mine) % block)))
+    row = torch.cat(rows)
+    size = flat.numel() + min(flat.numel(), experts) * (block - 1)
+    return torch.nn.functional.pad(row, (0, -(-size // block) * block - len(row)))
+
+
+def _trial(kernel: Kernel) -> Trial:
+    """Waves whose last 64 pairs are no 64, and experts that fill no block."""
+    tokens, experts = (333, 21) if kernel.kind == "sort_all" else (4150, 70)
+    ids = draw_ids(tokens, 2, experts)
+
+    def run():
+        weights = draw(tokens, 2, dtype=torch.float32).detach()
+        return [*expert_sort(ids, weights, experts, 16), *expert_sort(ids, weights, experts, 16, "packed")]
+
+    return Trial(f"expert_sort {tokens}x2 of {experts}", run, workgroups=5)
+
+
+def _example(function):
+    ids = draw_ids(200, 4, 32)
+    return lambda weights: function(weights, ids)
+
+
+def _parity(case, generator) -> ParityProblem:
+    tokens, k, experts, block = (case[name] for name in ("tokens", "k", "experts", "block"))
+    ids = torch.randint(-1, experts + 1, (tokens, k), generator=generator, dtype=torch.int32)
+    if case["one_expert"]:
+        ids = torch.full_like(ids, experts - 1)
+    weights = torch.rand(tokens, k, generator=generator).to(DTYPES[case["dtype"]])
+
+    def theirs(weights):
+        return _in_torch(weights, ids, experts, block)
+
+    return ParityProblem(
+        inputs={"weights": weights},
+        ours=lambda weights: expert_sort(ids, weights, experts, block).weights.to(weights.dtype),
+        theirs=theirs,
+        baseline="PyTorch's gather by a stable sort of the ids",
+    )
+
+
+EXPERT_BLOCK = 64  # of benchmarks
+
+
+def drawn_experts(tokens: int, experts: int, k: int, device: str) -> torch.Tensor:
+    """A token's are drawn evenly, each once."""
+    generator = torch.Generator(device).manual_seed(0)
+    scores = torch.rand(tokens, experts, device=device, generator=generator)
+    return scores.topk(k).indices.to(torch.int32)
+
+
+def _call(problem, device):
+    e = problem.extents
+    ids = drawn_experts(e["tokens"], e["experts"], e["k"], device)
+    return lambda: expert_sort(ids, None, e["experts"], EXPERT_BLOCK)
+
+
+def _refuse(extents):
+    if extents["experts"] > MOST_EXPERTS:
+        return f"{extents['experts']} experts; allowed: up to {MOST_EXPERTS}"
+    return (
+        f"k is {extents['k']}; there are {extents['experts']} experts"
+        if extents["k"] > extents["experts"]
+        else None
+    )
+
+
+def _sizes(rows: Rows) -> str:
+    return f"Sorts by experts: any number of pairs, 1 to {MOST_EXPERTS} experts, blocks of 1 to 65536."
+
+
+def _calls(tensor):
+    ids, weights = tensor(64, 8, dtype=torch.int32), tensor(64, 8, dtype=torch.float32)
+    return [
+        ("packed, with weights", "expert_sort", (ids, weights, 256, 32, "packed"), {}),
+        ("ragged, without", "expert_sort", (ids, None, 256), {"layout": "ragged"}),
+        (
+            "of one device's experts",
+            "expert_sort",
+            (ids, weights, 32, 64),
+            {"expert_map": tensor(256, dtype=torch.int32)},
+        ),
+        ("no block", "expert_sort", (ids, weights, 256), {}),
+    ]
+
+
+CHECKS = Checks(
+    trial=_trial,
+    examples=(
+        Example(
+            "expert_sort",
+            {"weights": (200, 4)},
+            _example(lambda weights, ids: expert_sort(ids, weights, 32, 16).weights.to(weights.dtype)),
+            _example(lambda weights, ids: _in_torch(weights, ids, 32, 16)),
+        ),
+    ),
+    parity=(
+        Parity(
+            "expert_sort",
+            {
+                "dtype": tuple(DTYPES),
+                "tokens": (256, 1, 7, 1100, 4097),
+                "k": (2, 1, 8),
+                "experts": (48, 1, 8, 128, 512),
+                "block": (16, 1, 64, 128),
+                "one_expert": (False, True),
+            },
+            _parity,
+        ),
+    ),
+    calls=_calls,
+    sizes=_sizes,
+    benchmarks=(
+        Benchmark(
+            "expert_sort",
+            example="8192x256x8",
+            extents=("tokens", "experts", "k"),
+            shapes="64x256x8,512x128x8,8192x256x8",
+            heading="Sort of tokens by experts",
+            bytes=lambda problem: 12.0 * problem["tokens"] * problem["k"],
+            call=_call,
+            refuse=_refuse,
+            chained=True,
+        ),
+    ),
+)

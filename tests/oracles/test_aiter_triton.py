@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""Ours beside the unmodified Triton kernels of AITER's wheel, both on the simulated device."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="the triton wheel is not installed (./run test installs it)")
+
+import hipkittens
+from hipkittens.integrations import triton as simulated
+from tests.oracles.aiter import triton as aiter_triton
+from tests.oracles.aiter.wheel import needs_wheel
+
+pytestmark = [needs_wheel, pytest.mark.filterwarnings("ignore:tl.where")]
+
+
+@pytest.fixture(params=("gfx942", "gfx950"))
+def target(request):
+    with hipkittens.simulate(request.param, checks=True):
+        yield request.param
+
+
+def distinct(rows, columns):
+    """Theirs leaves the order of equal elements open in long rows."""
+    generator = torch.Generator().manual_seed(0)
+    return (
+        torch.stack([torch.randperm(columns, generator=generator) for _ in range(rows)]).float() - columns / 2
+    )
+
+
+@pytest.mark.parametrize(("columns", "k"), [(100, 3), (1024, 32), (2048, 32), (5000, 50)])
+def test_topk(target, columns, k):
+    x = distinct(3, columns)
+    with simulated.active():
+        theirs = aiter_triton.module("topk").topk(x, k)
+    for mine, other in zip(hipkittens.topk(x, k), theirs, strict=True):
+        assert torch.equal(mine, other)
