@@ -25,7 +25,7 @@ SECONDS = 300  # that a GPU may take for all of them
 
 
 def families() -> dict[str, Example]:
-    """By operation an example that has gradients: the one meant for this, or else the first."""
+    """By operation an example: the one meant for this, or else the first."""
     found = {}
     for operation in operations.every():
         checks = operations.checks(operation)
@@ -35,9 +35,13 @@ def families() -> dict[str, Example]:
     return found
 
 
-def _results(function: Callable[..., torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    leaves = [value.detach().requires_grad_() for value in inputs]
+def _results(
+    function: Callable[..., torch.Tensor], inputs: list[torch.Tensor], gradients: bool
+) -> list[torch.Tensor]:
+    leaves = [value.detach().requires_grad_(gradients) for value in inputs]
     y = function(*leaves)
+    if not gradients:
+        return [y.detach().cpu()]
     generator = torch.Generator().manual_seed(1)
     grad = torch.randn(y.shape, generator=generator).to(torch.bfloat16).to(y)
     return [value.detach().cpu() for value in (y, *torch.autograd.grad(y, leaves, grad))]
@@ -51,10 +55,11 @@ def run_family(name: str, family: Example, device: str) -> dict[str, Any]:
     try:
         started = time.perf_counter()
         with _backend.simulate(device) if simulated else contextlib.nullcontext():
-            ours = _results(family.ours, inputs if simulated else [value.to(device) for value in inputs])
+            placed = inputs if simulated else [value.to(device) for value in inputs]
+            ours = _results(family.ours, placed, family.gradients)
         row["seconds"] = time.perf_counter() - started
-        theirs = _results(family.theirs, inputs)
-        reference = _results(family.theirs, [value.double() for value in inputs])
+        theirs = _results(family.theirs, inputs, family.gradients)
+        reference = _results(family.theirs, [value.double() for value in inputs], family.gradients)
         comparisons = [
             compare(*results, results[-1].abs().max().item())
             for results in zip(ours, theirs, reference, strict=True)

@@ -75,7 +75,7 @@ def cross_entropy(
 
     With x = softcap * tanh(logits / softcap), or the logits where softcap is None, and lse = log(sum(exp(x))), a row has the
     loss (1 - label_smoothing) * (lse - x[target]) + label_smoothing * (lse - mean(x)) + z_loss * lse ** 2. A row whose target
-    is ignore_index has loss, entropy and gradient 0, and does not count for the "mean"; "none" returns a loss for each row.
+    is ignore_index has loss, entropy and gradient 0, and does not count for the "mean"; reduction="none" gives a loss for each row.
     return_entropy: also lse - sum(softmax(x) * x) of every row, with its derivative. Sums are float32.
 
     logits are float32, bfloat16 or float16 and read once, and once more for their gradient, which is rounded once to their
@@ -127,7 +127,7 @@ def linear_cross_entropy(
     False where that is within the eighth, that is for many rows, and True elsewhere. Losses of each row, and float16, whose
     gradients would underflow before a loss scale reaches them, are always recomputed.
 
-    Options and errors are those of `cross_entropy`.
+    ignore_index, label_smoothing, z_loss, softcap, reduction and errors are those of `cross_entropy`.
     """
     where = "hipkittens.linear_cross_entropy"
     x, weight, bias = _autocast.to_autocast_dtype(x, weight, bias)

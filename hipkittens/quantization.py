@@ -116,7 +116,7 @@ class QuantSpec:
 def quantize(
     x: torch.Tensor, spec: QuantSpec, scale: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """x as codes and their scales.
+    """x as codes and their scales, as spec says.
 
     x (..., N) is bfloat16, float16 or float32. codes have the shape of x and the dtype of the format, or of mxfp4 (..., N / 2)
     and torch.uint8; scales are float32, of MX formats torch.uint8 bytes of e8m0: 2 ** (byte - 127), 255 for NaN. Shape of
@@ -199,7 +199,7 @@ def dtype_of(format: Format, device: torch.device) -> torch.dtype:
 def dequantize(
     codes: torch.Tensor, scales: torch.Tensor, spec: QuantSpec, dtype: torch.dtype
 ) -> torch.Tensor:
-    """code * scale in float32, rounded to dtype: what `quantize` has made codes and scales of. PyTorch's operations, on any device.
+    """codes * scales in float32, rounded to dtype, of what `quantize` has made with this spec. PyTorch's operations, on any device.
 
     Scales as `quantize` returns them, but not "shuffled".
     """

@@ -46,7 +46,13 @@ def test_every_variant_is_in_the_pack(target):
 
 # What is known to spill, by kernel, or by kernel and target: (VGPRs, SGPRs, bytes of scratch) at most. Scalars of the longest
 # backward rows are in lanes of a VGPR.
-KNOWN_SPILLS = {"norm.backward_bf16_65536 gfx942": (0, 2, 0)}
+KNOWN_SPILLS = {
+    "norm.backward_bf16_65536 gfx942": (0, 2, 0),
+    "router.experts_256 gfx942": (0, 10, 0),
+    "router.experts_256 gfx950": (0, 6, 0),
+    "router.experts_1536 gfx942": (0, 52, 0),
+    "router.experts_1536 gfx950": (0, 50, 0),
+}
 
 
 @pytest.mark.parametrize("target", TARGETS)

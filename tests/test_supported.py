@@ -56,6 +56,12 @@ class Draw:
             each.name: self.mostly(each.default, *wrong, odds=0.3) for each in parameters
         }
 
+    def activation(self):
+        kinds = ("silu", "gelu_tanh", "gelu", "relu", "tanh")
+        wrong = ("swiglu", "mish", 1, None, "SiLU", "", "sigmoid", 0.5)
+        x = self.tensor((4, self.choose.randint(1, 9)), self.one_of(BF16, F16, F32))
+        return [x, self.mostly(self.one_of(*kinds), *wrong, odds=0.2)], {}
+
     def attention(self):
         dtype, size = (
             self.one_of(BF16, F16),
@@ -184,6 +190,38 @@ class Draw:
                 torch.tensor([0, tokens], dtype=whole), torch.zeros(1, 2), [0, tokens]
             )
         return [*values, cos, sin], options  # fmt: skip
+
+    def losses(self, rows, dtype, *before):
+        """Classes, and the options of both losses."""
+        classes = self.tensor(rows, torch.int64)
+        return [*before, classes], {
+            "ignore_index": self.mostly(-100, 0.5, None, "no"),
+            "label_smoothing": self.mostly(0.0, 0.1, 1.0, -0.1, "much", odds=0.2),
+            "z_loss": self.mostly(0.0, 1e-3, -1.0, float("nan"), "much", odds=0.2),
+            "softcap": self.mostly(None, 30.0, 0.0, -1.0, "much", odds=0.2),
+            "reduction": self.mostly("mean", "sum", "none", "max", None, odds=0.3),
+        }
+
+    def cross_entropy(self):
+        dtype, rows = self.one_of(BF16, F16, F32), self.one_of((), (3,), (2, 3))
+        return self.losses(rows, dtype, self.tensor((*rows, self.choose.randint(2, 9)), dtype))
+
+    def linear_cross_entropy(self):
+        dtype, rows = self.one_of(BF16, F16), self.one_of((), (3,), (2, 3))
+        x, weight = self.tensor((*rows, 8), dtype), self.tensor((self.choose.randint(2, 9), 8), dtype)
+        arguments, options = self.losses(rows, dtype, x, weight)
+        return arguments, {**options, "recompute": self.mostly(None, True, "yes", odds=0.2)}
+
+    def router(self):
+        experts, groups = self.one_of((8, 1), (8, 2), (6, 3))
+        logits = self.tensor((3, experts), self.one_of(BF16, F16, F32))
+        return [logits, self.mostly(self.choose.randint(1, 2), 0, 9, "two", odds=0.15)], {
+            "score": self.mostly(self.one_of("softmax", "sigmoid", "sqrtsoftplus"), "relu", None, odds=0.15),
+            "groups": self.mostly(groups, 5, 0, -1, "two", odds=0.1),
+            "renormalize": self.mostly(self.one_of(True, False), "yes", None),
+            "scale": self.mostly(2.5, "much", float("nan")),
+            "shared": self.mostly(self.one_of(0, 1), -1, "one"),
+        }
 
     def rotary_qk(self):
         return self.rotary(tensors=2)

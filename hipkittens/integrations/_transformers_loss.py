@@ -58,7 +58,9 @@ def refusal(model: torch.nn.Module) -> str | None:
     """Why a model's loss stays, "" if it need not, None of a model that has none."""
     if not isinstance(getattr(type(model), "loss_function", None), property):
         return None
-    if "loss_function" not in names_in(type(model).forward):  # every model of Transformers has it, and few compute a loss
+    if "loss_function" not in names_in(
+        type(model).forward
+    ):  # every model of Transformers has it, and few compute a loss
         return None
     function = model.loss_function
     if function is causal_loss:

@@ -115,6 +115,7 @@ def _checks() -> Checks:
             ("groups of 128", "quantize", (tensor(4, 96), QuantSpec("fp8", 128, layout="columns")), {}),
             ("MXFP4", "quantize", (tensor(4, 96), QuantSpec("mxfp4", layout="shuffled")), {}),
         ],
+        exercise=lambda draw: [quantize(draw(20, 64).detach(), QuantSpec("int8"))[1]],
         benchmarks=(
             Benchmark(
                 "quantize_rows",

@@ -10,7 +10,7 @@ import hipkittens
 import hipkittens.integrations.transformers
 
 TARGETS = ("gfx942", "gfx950")
-PATCHED_PARTS = {"llama": 24, "qwen2": 24, "qwen3": 28, "gemma": 24, "gemma3": 32, "mistral": 24, "bart": 27}
+PATCHED_PARTS = {"llama": 27, "qwen2": 27, "qwen3": 31, "gemma": 27, "gemma3": 32, "mistral": 27, "bart": 27}
 PATCHED_PARTS["bert"] = 22 if tiny_models.TRANSFORMERS_5 else 20
 
 

@@ -149,10 +149,12 @@ def test_reasons_for_attention():
 
 def test_liger_s_words():
     model = tiny_models.make("llama")
-    report = patches.apply_to_llama(rope=True, rms_norm=False, model=model)
+    report = patches.apply_to_llama(rope=True, rms_norm=False, swiglu=False, model=model)
     assert {row.part for row in report.replaced} == {"attention", "rotary"}
-    with pytest.raises(NotImplementedError, match="swiglu is True"):
-        patches.apply_to_llama(swiglu=True, model=model)
+    hipkittens.unpatch(model)
+    report = patches.apply_to_llama(cross_entropy=True, model=model)
+    assert {row.part for row in report.replaced} == {"attention", "rotary", "norm", "mlp", "loss"}
+    hipkittens.unpatch(model)
     with pytest.raises(NotImplementedError, match="fused_linear_cross_entropy"):
         patches.apply_to_qwen2(fused_linear_cross_entropy=True)
     with pytest.raises(TypeError, match="model is a 'llama'; allowed: mistral"):
@@ -187,7 +189,7 @@ def test_the_command_builds_without_weights(tmp_path, capsys):
         assert cli.main(["patch", "--dry-run", "--json", name]) == 0
         report = json.loads(capsys.readouterr().out)
         assert report["model"] == "MistralForCausalLM"
-        assert {"attention", "rotary", "norm"} == {
+        assert {"attention", "rotary", "norm", "mlp", "loss"} == {
             row["part"] for row in report["rows"] if row["replaced_by"]
         }
     with pytest.raises(SystemExit, match="no configuration class"):

@@ -44,6 +44,13 @@ def operations(
     assert_type(hipkittens.rms_norm(x, weight, return_residual=ask), Tensor | Pair)
     assert_type(hipkittens.rotary(q, x, x, interleaved=True, positions=lengths), Tensor)
     assert_type(hipkittens.rotary_qk(q, k, x, x, cu_seqlens=lengths, offset=3, inplace=True), Pair)
+    assert_type(hipkittens.activation(x, "gelu"), Tensor)
+    assert_type(hipkittens.gated_activation(x, "swiglu", other=x, limit=7.0), Tensor)
+    assert_type(hipkittens.cross_entropy(x, lengths, softcap=30.0), Tensor)
+    assert_type(hipkittens.linear_cross_entropy(x, weight, lengths, reduction="none"), Tensor)
+    spec = hipkittens.QuantSpec("fp8", 128, layout="columns")
+    assert_type(hipkittens.quantize(x, spec), Pair)
+    assert_type(hipkittens.dequantize(x, x, spec, x.dtype), Tensor)
     assert_type(hipkittens.topk(x, 4, 0, largest=False, row_ends=lengths), Pair)
     assert_type(hipkittens.router(x, 4, score="sigmoid", bias=weight, renormalize=True), Pair)
     assert_type(hipkittens.expert_sort(lengths, weight, 8, 64, "packed"), Experts)
@@ -68,6 +75,7 @@ def flash(q: Tensor, k: Tensor, v: Tensor, packed: Tensor, lengths: Tensor, ask:
 
 def modules(x: Tensor) -> None:
     stack = torch.nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.RMSNorm(64, eps=1e-6))
+    stack.append(nn.SwiGLU(64, 96)).append(nn.GeGLU(64, 96, bias=True))
     turn = nn.RotaryEmbedding(64, 128, base=5e5, device="cpu")
     assert_type(turn.forward(x), Tensor)
     assert_type(turn.forward(x, x, offset=1), Pair)
