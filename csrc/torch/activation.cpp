@@ -68,6 +68,9 @@ struct Problem {
         if (sizes.empty() || sizes.back() % 2)
             fail(where + "x needs rows of an even number of elements, the gate and what it multiplies");
         sizes.back() /= 2;
+        // Before anything is allocated.
+        if (const int64_t elements = x.element_count(); elements > 0)
+            activation::check(elements / (2 * sizes.back()), sizes.back());
         return sizes;
     }
     // result, and dother of the gradient, have rows one after the other; dy is given for the kind `backward`.
