@@ -75,6 +75,7 @@ def _blocks(instructions: list[Executed]) -> dict[int, _Block]:
         follows = after[previous.address]
         if follows != [instruction.address]:
             starts |= {*follows, instruction.address}
+    starts.update(after[instructions[-1].address])  # the code may end with a branch back
     blocks: dict[int, _Block] = {}
     for instruction in instructions:
         if instruction.address in starts:
