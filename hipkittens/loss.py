@@ -364,15 +364,15 @@ class _Recomputed(torch.autograd.Function):
         rows, classes = x.shape[0], weight.shape[0]
         budget = _workspace(rows, classes)
         sums = None if dx is None else torch.zeros_like(dx, dtype=torch.float32)
-        dloss = dloss.contiguous()
+        dloss, ignored = dloss.contiguous(), target == options.ignore_index
         left = budget - (0 if sums is None else sums.numel() * 4)
         for first, end in _steps(classes, rows * 2, left * 3 // 4) if rows else ():
             logits = _part_of_logits(x, weight, bias, first, end)
-            here = torch.where(target == options.ignore_index, target, target - first)
-            # A class before the part must not look like one that is ignored.
-            here = here.masked_fill((target != options.ignore_index) & (target < first), classes)
+            # From the part's first class on. -1 stands for what is ignored, since ignore_index may be a class of the part, and
+            # `classes`, which no part has, for the classes before it.
+            here = torch.where(target < first, classes, target - first).masked_fill(ignored, -1)
             torch.ops.hipkittens.cross_entropy_backward_in_place(
-                logits, here, dloss, maximum, of_powers, classes, *options
+                logits, here, dloss, maximum, of_powers, classes, *options._replace(ignore_index=-1)
             )
             if sums is not None:
                 _add_product(sums, logits, weight[first:end], left // 8)

@@ -221,6 +221,27 @@ def test_linear_takes_all_options(target, recompute):
 
 
 @pytest.mark.parametrize("recompute", [True, False])
+@pytest.mark.parametrize("ignored", [-100, 0, 5])
+def test_linear_ignores_a_class_of_its_own(target, monkeypatch, recompute, ignored):
+    """In parts of 256 classes, targets that stand where the ignored class would in their part."""
+    monkeypatch.setattr(loss, "_SMALL_BYTES", 1 << 16)
+    x, weight = draw(64, 32, grad=True), draw(2049, 32, seed=1, grad=True)
+    chosen = classes_of(64, 2049)
+    chosen[:7] = torch.tensor([0, 5, 256, 261, 512, 517, 2048])
+    mine, right = (
+        with_gradients(lambda x, weight, f=f: f(x, weight), [x, weight], [torch.ones(())])
+        for f in (
+            lambda x, weight: linear_cross_entropy(
+                x, weight, chosen, ignore_index=ignored, recompute=recompute
+            ),
+            lambda x, weight: F.cross_entropy(F.linear(x, weight).float(), chosen, ignore_index=ignored),
+        )
+    )
+    for a, b in zip(mine, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("recompute", [True, False])
 def test_linear_needs_only_what_is_asked(target, recompute):
     x, weight = draw(20, 32), draw(50, 32, seed=1)
     chosen = classes_of(20, 50)
