@@ -8,7 +8,7 @@ import math
 import torch
 
 from .. import _backend
-from ._record import Operator
+from ._record import Operator, no_double_backward
 from ._sharding import given, is_tensor, replicated
 
 
@@ -72,13 +72,6 @@ def backward_of(operator: str):
         return *needed, *nothing
 
     return backward
-
-
-def no_double_backward(ctx, *_gradients):
-    raise NotImplementedError(
-        "hipkittens: the gradient of attention cannot be differentiated again; "
-        "use torch.nn.functional.scaled_dot_product_attention where double backward is needed"
-    )
 
 
 def forward_flops(q_shape, k_shape, *_args, out_shape=None, **_kwargs) -> int:
@@ -196,7 +189,7 @@ OPERATORS = (
     Operator(
         "attention_backward",
         backward_fake("attention_backward"),
-        no_double_backward,
+        no_double_backward("attention", "torch.nn.functional.scaled_dot_product_attention"),
         flops=backward_flops,
         sharding=backward_sharding,
         first_option=7,
@@ -208,7 +201,7 @@ VARLEN_OPERATORS = (
         flops=varlen_forward_flops, flops_of_tensors=True, sharding=varlen_forward_sharding, first_option=5,
     ),
     Operator(
-        "attention_varlen_backward", backward_fake("attention_varlen_backward"), no_double_backward,
+        "attention_varlen_backward", backward_fake("attention_varlen_backward"), no_double_backward("attention", "torch.nn.functional.scaled_dot_product_attention"),
         flops=varlen_backward_flops, flops_of_tensors=True, sharding=varlen_backward_sharding, first_option=9,
     ),
 )  # fmt: skip

@@ -7,6 +7,7 @@ import torch
 
 from ..routing import MOST_EXPERTS, expert_sort
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
+from ._router_checks import refuse_experts
 from ._tensors import draw
 
 
@@ -78,16 +79,6 @@ def _call(problem, device):
     return lambda: expert_sort(ids, None, e["experts"], EXPERT_BLOCK)
 
 
-def _refuse(extents):
-    if extents["experts"] > MOST_EXPERTS:
-        return f"{extents['experts']} experts; allowed: up to {MOST_EXPERTS}"
-    return (
-        f"k is {extents['k']}; there are {extents['experts']} experts"
-        if extents["k"] > extents["experts"]
-        else None
-    )
-
-
 def _sizes(rows: Rows) -> str:
     return f"Sorts by experts: any number of pairs, 1 to {MOST_EXPERTS} experts, blocks of 1 to 65536."
 
@@ -142,7 +133,7 @@ CHECKS = Checks(
             heading="Sort of tokens by experts",
             bytes=lambda problem: 12.0 * problem["tokens"] * problem["k"],
             call=_call,
-            refuse=_refuse,
+            refuse=refuse_experts,
             chained=True,
         ),
     ),

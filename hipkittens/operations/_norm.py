@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from .. import _backend
-from ._record import Operator
+from ._record import Operator, no_double_backward
 from ._sharding import given, is_tensor, replicated
 
 
@@ -101,13 +101,6 @@ def rms_norm_backward(ctx, dy, dsum, _drstd):
     return dx if needs[0] else None, dx if needs[1] else None, dweight if needs[2] else None, None, None
 
 
-def no_double_backward(ctx, *_grads):
-    raise NotImplementedError(
-        "hipkittens: the gradient of layer_norm and rms_norm cannot be differentiated again; "
-        "use torch.nn.functional where double backward is needed"
-    )
-
-
 def sharding(results: int):
     def strategies(x, residual, *rest):
         from torch.distributed.tensor import Replicate, Shard
@@ -147,5 +140,9 @@ def backward_sharding(dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_wei
 
 
 BACKWARD = Operator(
-    "norm_backward", norm_backward_fake, no_double_backward, sharding=backward_sharding, first_option=6
+    "norm_backward",
+    norm_backward_fake,
+    no_double_backward("layer_norm and rms_norm"),
+    sharding=backward_sharding,
+    first_option=6,
 )

@@ -28,6 +28,18 @@ Rows = Mapping[str, Sequence[Mapping[str, str]]]
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
 
+def no_double_backward(name: str, instead: str = "torch.nn.functional") -> Callable[..., Any]:
+    """`backward` of an operator that computes the gradient of `name`."""
+
+    def refuse(ctx: Any, *_gradients: Any) -> Any:
+        raise NotImplementedError(
+            f"hipkittens: the gradient of {name} cannot be differentiated again; "
+            f"use {instead} where double backward is needed"
+        )
+
+    return refuse
+
+
 @dataclass(frozen=True, eq=False)
 class Operator:
     """One operator of torch.ops.hipkittens, whose schema and kernel are csrc/torch's.

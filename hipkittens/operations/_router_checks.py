@@ -80,7 +80,8 @@ def _call_torch(problem):
     return lambda: logits.float().topk(k)[0].softmax(-1)
 
 
-def _refuse(extents):
+def refuse_experts(extents):
+    """What is wrong with the experts and k of a benchmark's shape, or None."""
     if extents["experts"] > MOST_EXPERTS:
         return f"{extents['experts']} experts; allowed: up to {MOST_EXPERTS}"
     return (
@@ -155,7 +156,7 @@ CHECKS = Checks(
             bytes=lambda problem: problem["tokens"] * (2.0 * problem["experts"] + 8.0 * problem["k"]),
             call=_call,
             torch=_call_torch,
-            refuse=_refuse,
+            refuse=refuse_experts,
         ),
     ),
 )

@@ -17,6 +17,7 @@ from ._record import (
     Operator,
     Parity,
     ParityProblem,
+    no_double_backward,
 )
 from ._tensors import with_gaps
 
@@ -38,13 +39,6 @@ def _backward(ctx, dy):
 
 def _backward_fake(dy, x, kind):
     return x.new_empty(x.shape)
-
-
-def _no_double_backward(ctx, *_grads):
-    raise NotImplementedError(
-        "hipkittens: the gradient of activation cannot be differentiated again; "
-        "use torch.nn.functional where double backward is needed"
-    )
 
 
 def _elementwise(tensors: int):
@@ -122,7 +116,7 @@ OPERATION = Operation(
         Operator(
             "activation_backward",
             _backward_fake,
-            _no_double_backward,
+            no_double_backward("activation"),
             sharding=_elementwise(2),
             first_option=2,
         ),

@@ -7,7 +7,7 @@ import torch
 
 from .. import _backend
 from ..loss import cross_entropy
-from ._record import Checks, Function, Operation, Operator
+from ._record import Checks, Function, Operation, Operator, no_double_backward
 from ._sharding import given, replicated
 
 
@@ -55,13 +55,6 @@ def _rows(gradient: torch.Tensor) -> torch.Tensor:
 
 def _backward_fake(dloss, dentropy, logits, target, maximum, sums, entropy, *options):
     return logits.new_empty(logits.shape)
-
-
-def _no_double_backward(ctx, *_grads):
-    raise NotImplementedError(
-        "hipkittens: the gradient of cross_entropy cannot be differentiated again; "
-        "use torch.nn.functional where double backward is needed"
-    )
 
 
 def _in_place_fake(logits, target, dloss, *options):
@@ -125,7 +118,7 @@ OPERATION = Operation(
         Operator(
             "cross_entropy_backward",
             _backward_fake,
-            _no_double_backward,
+            no_double_backward("cross_entropy"),
             sharding=_backward_sharding,
             first_option=7,
         ),

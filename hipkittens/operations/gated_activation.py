@@ -19,6 +19,7 @@ from ._record import (
     ParityProblem,
     Table,
     Trial,
+    no_double_backward,
 )
 from ._sharding import rowwise
 from ._tables import MEMORY_BOUND_SIZES
@@ -55,13 +56,6 @@ def _backward_sharding(dy, x, other, *options):
     if other is None:  # the second result is empty
         found = [([results[0], Replicate()], arguments) for results, arguments in found]
     return found
-
-
-def _no_double_backward(ctx, *_grads):
-    raise NotImplementedError(
-        "hipkittens: the gradient of gated_activation cannot be differentiated again; "
-        "use torch.nn.functional where double backward is needed"
-    )
 
 
 def _trial(kernel) -> Trial:
@@ -166,7 +160,7 @@ OPERATION = Operation(
         Operator(
             "gated_activation_backward",
             _backward_fake,
-            _no_double_backward,
+            no_double_backward("gated_activation"),
             sharding=_backward_sharding,
             first_option=3,
         ),
