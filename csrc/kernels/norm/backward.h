@@ -75,7 +75,7 @@ KITTENS_DEVICE void backward_rows(const BackwardArguments& given, kittens::share
     const Row worker;
     const int cols = given.rows.cols;
     const float scale = given.per_column;
-    RowSums<Row::waves> sum_of_row(lds);
+    RowReduction<Row::waves> row_reduction(lds);
     PartialSums<sums ? shape : RowShape{1, 1, 1, 64}> partial;
 
     for (uint32_t row = worker.first_row; row < given.rows.count; row += given.workers) {
@@ -137,8 +137,8 @@ KITTENS_DEVICE void backward_rows(const BackwardArguments& given, kittens::share
                 add(weighted(dy_of(c, arguments.wide), c), xhat_of(c, arguments.wide));
             }
         }
-        const float product = sum_of_row(sum_of(products_of_lane)) * scale;
-        const float sum = arguments.mean ? sum_of_row(sum_of(sums_of_lane)) * scale : 0.0f;
+        const float product = row_reduction.sum(sum_of(products_of_lane)) * scale;
+        const float sum = arguments.mean ? row_reduction.sum(sum_of(sums_of_lane)) * scale : 0.0f;
         if constexpr (held) {
 #pragma unroll
             for (int c = 0; c < Row::chunks; ++c)
@@ -162,7 +162,7 @@ KITTENS_DEVICE void backward_plain(const BackwardArguments& arguments, kittens::
     using Raw = kittens::raw_eight<T>;
     const Row worker;
     const int cols = arguments.rows.cols, column = worker.column();
-    RowSums<Row::waves> sum_of_row(lds);
+    RowReduction<Row::waves> row_reduction(lds);
     PartialSums<shape> partial;
     // Without a row or a tensor nothing is in range, and zeros come: a condition would keep registers taken.
     const auto read = [&](const void* data, int64_t stride, uint32_t row, bool is_there,
@@ -210,7 +210,7 @@ KITTENS_DEVICE void backward_plain(const BackwardArguments& arguments, kittens::
             products_of_lane = fused(gradient[c], xhat[c], products_of_lane);
         }
         float sums[2] = {sum_of(products_of_lane), sum_of(sums_of_lane)};
-        sum_of_row(sums);
+        row_reduction.sum(sums);
         const float product = sums[0] * arguments.per_column;
         const float sum = arguments.mean ? sums[1] * arguments.per_column : 0.0f;
         const buffer destination = dense_row<T>(arguments.dx, row, cols);

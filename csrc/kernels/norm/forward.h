@@ -12,15 +12,15 @@ struct Moments {
 // Takes the mean out of a row, but for a correction, which is what the rounding of the mean left in.
 // Two passes over registers. The second one sees how far the first mean is off, and takes that out of both results (Chan,
 // Golub and LeVeque, Algorithms for computing the sample variance, 1983, formula 1.7).
-template <bool may_have_mean, int chunks, class Sums, class Subtract>
+template <bool may_have_mean, int chunks, class Reduction, class Subtract>
 KITTENS_DEVICE Moments moments(eight (&values)[chunks], bool has_mean, float per_column, float epsilon,
-                               Sums& sum_of_row, const Subtract& subtract) {
+                               Reduction& row_reduction, const Subtract& subtract) {
     float mean = 0;
     if (has_mean) {
         eight sum = {};
 #pragma unroll
         for (int c = 0; c < chunks; ++c) sum += values[c];
-        mean = sum_of_row(sum_of(sum)) * per_column;
+        mean = row_reduction.sum(sum_of(sum)) * per_column;
 #pragma unroll
         for (int c = 0; c < chunks; ++c) subtract(c, mean);
     }
@@ -31,11 +31,11 @@ KITTENS_DEVICE Moments moments(eight (&values)[chunks], bool has_mean, float per
         squares = fused(values[c], values[c], squares);
     }
     if constexpr (!may_have_mean) {
-        const float variance = sum_of_row(sum_of(squares)) * per_column;
+        const float variance = row_reduction.sum(sum_of(squares)) * per_column;
         return {0, 0, kittens::hardware_reciprocal_square_root(variance + epsilon)};
     }
     float sums[2] = {sum_of(squares), sum_of(sum)};
-    sum_of_row(sums);
+    row_reduction.sum(sums);
     const float correction = has_mean ? sums[1] * per_column : 0.0f;
     const float variance = sums[0] * per_column - correction * correction;
     return {mean + correction, correction, kittens::hardware_reciprocal_square_root(variance + epsilon)};
@@ -53,7 +53,7 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
     using Raw = kittens::raw_eight<kittens::choose<plain, Parameter, float>>;
     const Row worker;
     const int cols = given.rows.cols;
-    RowSums<Row::waves> sum_of_row(lds);
+    RowReduction<Row::waves> row_reduction(lds);
     for (uint32_t row = worker.first_row; row < given.rows.count; row += given.workers) {
         // Reloaded for each row and each half of its work: all of them together do not fit into scalar registers.
         auto known = [](ForwardArguments arguments) {
@@ -159,7 +159,7 @@ KITTENS_DEVICE void forward_rows(const ForwardArguments& given, kittens::shared_
             }
         };
         const auto [mean, correction, rstd] = moments<true>(values, arguments.centred, arguments.per_column,
-                                                            arguments.epsilon, sum_of_row, subtract);
+                                                            arguments.epsilon, row_reduction, subtract);
         if (arguments.rstd && worker.column() == 0) {
             arguments.rstd[row] = rstd;
             if (arguments.mean) arguments.mean[row] = mean;

@@ -18,7 +18,7 @@ namespace hipkittens::norm {
 template <RowConfig config>
 struct ForwardKernel {
     static constexpr int threads = config.shape().threads(), waves_per_simd = 4,
-                         lds_bytes = RowSums<config.waves>::lds_bytes;
+                         lds_bytes = RowReduction<config.waves>::lds_bytes;
     KITTENS_DEVICE static void run(const ForwardArguments& arguments, kittens::shared_byte* lds) {
         forward<typename element_of<config.element>::value, config.shape()>(arguments, lds);
     }
@@ -27,7 +27,7 @@ struct ForwardKernel {
 template <RowConfig config, bool centred>
 struct PlainKernel {
     static constexpr int threads = config.shape().threads(), waves_per_simd = 4,
-                         lds_bytes = RowSums<config.waves, config.lanes>::lds_bytes;
+                         lds_bytes = RowReduction<config.waves, config.lanes>::lds_bytes;
     KITTENS_DEVICE static void run(const PlainArguments& arguments, kittens::shared_byte* lds) {
         forward_plain<typename element_of<config.element>::value, config.shape(), centred>(arguments, lds);
     }
@@ -40,7 +40,7 @@ struct RmsKernel : PlainKernel<config, false> {};
 template <RowConfig config>
 struct BackwardKernel {
     static constexpr RowShape shape = config.shape();
-    static constexpr int row_bytes = RowSums<shape.waves>::lds_bytes,
+    static constexpr int row_bytes = RowReduction<shape.waves>::lds_bytes,
                          column_bytes = sums_columns(shape) ? PartialSums<shape>::lds_bytes : 0;
     static constexpr int threads = shape.threads(), waves_per_simd = shape.waves > 4 ? 4 : 2,
                          lds_bytes = row_bytes > column_bytes ? row_bytes : column_bytes;

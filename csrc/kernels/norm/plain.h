@@ -55,7 +55,7 @@ KITTENS_DEVICE void forward_plain(const PlainArguments& arguments, kittens::shar
     constexpr int chunks = shape.chunks;
     const Rows rows(arguments.rows, arguments.row_bytes);
     if (shape.workgroup_waves > shape.waves && rows.first() >= arguments.rows) return;
-    RowSums<shape.waves, shape.lanes> sum_of_row(lds);
+    RowReduction<shape.waves, shape.lanes> row_reduction(lds);
     const auto read = [&](const void* data, uint32_t stride, Raw(&into)[chunks]) {
         kittens::load_raw_row<T>(into, rows.of(data, stride), rows.offset(stride), Rows::chunk_step);
     };
@@ -105,7 +105,7 @@ KITTENS_DEVICE void forward_plain(const PlainArguments& arguments, kittens::shar
         values[c] -= rows.column + c * Rows::chunk_step < arguments.row_bytes ? mean : 0.0f;
     };
     const auto [mean, correction, rstd] =
-        moments<centred>(values, centred, arguments.per_column, arguments.epsilon, sum_of_row, subtract);
+        moments<centred>(values, centred, arguments.per_column, arguments.epsilon, row_reduction, subtract);
 #pragma unroll
     for (int c = 0; c < chunks; ++c) {
         values[c] = (values[c] - correction) * rstd * kittens::widened(weight[c]);

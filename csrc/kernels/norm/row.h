@@ -1,8 +1,9 @@
-// kernels/norm/row.h: where a worker's row is, in memory and in registers, and sums over it.
+// kernels/norm/row.h: where a worker's row is, in memory and in registers.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/philox.h"
 #include "../../tiles/row_chunk.h"
+#include "../../tiles/row_reduction.h"
 #include "../element_of.h"
 #include "config.h"
 
@@ -10,6 +11,7 @@ namespace hipkittens::norm {
 
 using kittens::buffer;
 using kittens::eight;
+using kittens::RowReduction;
 
 // Calls function with a zero of the type that is only known at run time.
 template <class Function>
@@ -68,48 +70,6 @@ KITTENS_DEVICE float sum_of(eight values) {
     const kittens::vec<float, 2> two = four.lo + four.hi;
     return two[0] + two[1];
 }
-
-// Sums over the lanes and waves that share a row, the same bits in each. Called by all of them together, with one barrier in
-// each call. LDS is double-buffered: the barrier of the call between orders the reuse of a buffer behind its reads.
-template <int waves, int lanes = 64>
-class RowSums {
-    static_assert(lanes == 64 || (lanes == 16 && waves == 1));
-    kittens::shared_byte* lds_;
-    int buffer_ = 0;
-
-  public:
-    static constexpr int most = 2, lds_bytes = waves > 1 ? 2 * most * waves * 4 : 4;
-
-    KITTENS_DEVICE explicit RowSums(kittens::shared_byte* lds) : lds_(lds) {}
-
-    template <int Count>
-    KITTENS_DEVICE void operator()(float (&values)[Count]) {
-        static_assert(Count <= most);
-#pragma unroll
-        for (float& value : values)
-            value = lanes == 16 ? kittens::sum_of_16_lanes(value) : kittens::sum_of_lanes(value);
-        if constexpr (waves > 1) {
-            kittens::shared_byte* place = lds_ + buffer_ * (most * waves * 4);
-            buffer_ ^= 1;
-#pragma unroll
-            for (int i = 0; i < Count; ++i)  // every lane the same value to the same address
-                kittens::lds_write(values[i], place + (i * waves + kittens::wave_id()) * 4);
-            kittens::barrier();
-#pragma unroll
-            for (int i = 0; i < Count; ++i) {
-                values[i] = 0;
-#pragma unroll
-                for (int wave = 0; wave < waves; ++wave)
-                    values[i] += kittens::lds_read<float>(place + (i * waves + wave) * 4);
-            }
-        }
-    }
-    KITTENS_DEVICE float operator()(float value) {
-        float values[1] = {value};
-        (*this)(values);
-        return values[0];
-    }
-};
 
 template <RowShape shape>
 struct Worker {
