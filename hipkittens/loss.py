@@ -290,12 +290,13 @@ def _add_product(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor, budget: i
         sums[first:end] += matmul(a[first:end], b, out_dtype=torch.float32)
 
 
-def _empty_gradients(
-    needed: tuple[bool, ...], *values: torch.Tensor | None
-) -> tuple[torch.Tensor | None, ...]:
-    return tuple(
-        torch.zeros_like(value) if need else None for value, need in zip(values, needed, strict=True)
-    )
+def _zeros(need: bool, like: torch.Tensor | None, dtype: torch.dtype | None = None) -> torch.Tensor | None:
+    """Where a gradient is to be, None where none is asked for."""
+    return torch.zeros_like(like, dtype=dtype) if need and like is not None else None
+
+
+def _rounded(sums: torch.Tensor | None, like: torch.Tensor | None) -> torch.Tensor | None:
+    return None if sums is None or like is None else sums.to(like.dtype)
 
 
 class _KeptGradients(torch.autograd.Function):
@@ -303,14 +304,11 @@ class _KeptGradients(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, target, scale, options):
-        needed = tuple(ctx.needs_input_grad[:3])
+        needed = ctx.needs_input_grad
         ctx.used = False
         rows, classes = x.shape[0], weight.shape[0]
-        dx, dweight, dbias = _empty_gradients(needed, x, weight, bias)
-        if dweight is not None:
-            dweight = dweight.float()
-        if dbias is not None:
-            dbias = dbias.float()
+        dx = _zeros(needed[0], x)
+        dweight, dbias = _zeros(needed[1], weight, torch.float32), _zeros(needed[2], bias, torch.float32)
         total = torch.zeros((), dtype=torch.float32, device=x.device)
         budget = _workspace(rows, classes) // 2
         for first, end in _steps(rows, classes * 2, budget):
@@ -325,11 +323,7 @@ class _KeptGradients(torch.autograd.Function):
                 _add_product(dweight, logits.t(), part, budget // 4)
             if dbias is not None:
                 dbias += logits.sum(0, dtype=torch.float32)
-        ctx.save_for_backward(
-            dx,
-            None if dweight is None else dweight.to(weight.dtype),
-            None if dbias is None else dbias.to(bias.dtype),
-        )
+        ctx.save_for_backward(dx, _rounded(dweight, weight), _rounded(dbias, bias))
         return total * scale
 
     @staticmethod
@@ -360,10 +354,11 @@ class _Recomputed(torch.autograd.Function):
     def backward(ctx, dloss):
         x, weight, bias, target, maximum, of_powers = ctx.saved_tensors
         options: _Options = ctx.options
-        dx, dweight, dbias = _empty_gradients(tuple(ctx.needs_input_grad[:3]), x, weight, bias)
+        needed = ctx.needs_input_grad
+        sums = _zeros(needed[0], x, torch.float32)
+        dweight, dbias = _zeros(needed[1], weight), _zeros(needed[2], bias)
         rows, classes = x.shape[0], weight.shape[0]
         budget = _workspace(rows, classes)
-        sums = None if dx is None else torch.zeros_like(dx, dtype=torch.float32)
         dloss, ignored = dloss.contiguous(), target == options.ignore_index
         left = budget - (0 if sums is None else sums.numel() * 4)
         for first, end in _steps(classes, rows * 2, left * 3 // 4) if rows else ():
@@ -380,4 +375,4 @@ class _Recomputed(torch.autograd.Function):
                 dweight[first:end] = matmul(logits.t(), x)
             if dbias is not None:
                 dbias[first:end] = logits.sum(0, dtype=torch.float32)
-        return None if sums is None else sums.to(x.dtype), dweight, dbias, None, None
+        return _rounded(sums, x), dweight, dbias, None, None
