@@ -36,10 +36,7 @@ def register(
 
     def kernel(keyset, *arguments):
         if forward_ad._current_level >= 0 and any(map(_has_tangent, arguments)):
-            raise NotImplementedError(
-                f"hipkittens: {name} has no forward-mode derivative (torch.func.jvp, jacfwd, linearize, "
-                "torch.autograd.forward_ad); use reverse mode (torch.func.vjp, grad, jacrev), or HIPKITTENS_BACKEND=torch"
-            )
+            raise no_forward_mode(name)
         if (
             recorded is not None
             and torch._C._are_functorch_transforms_active()
@@ -51,6 +48,14 @@ def register(
         return eager(keyset, *arguments)
 
     _registrations.impl(name, kernel, "Autograd", with_keyset=True)
+
+
+def no_forward_mode(name: str) -> NotImplementedError:
+    """What a function says to a tangent."""
+    return NotImplementedError(
+        f"hipkittens: {name} has no forward-mode derivative (torch.func.jvp, jacfwd, linearize, "
+        "torch.autograd.forward_ad); use reverse mode (torch.func.vjp, grad, jacrev), or HIPKITTENS_BACKEND=torch"
+    )
 
 
 def _has_tangent(value: Any) -> bool:

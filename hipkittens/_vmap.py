@@ -7,6 +7,7 @@ that asks for one.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,19 +26,27 @@ def register(name: str) -> None:
                     "that are; map it, too, or compute out of place"
                 )
 
-        def element(index: int) -> Any:
-            return operator(
-                *(
-                    value if dimension is None else value.select(dimension, index)
-                    for value, dimension in zip(arguments, in_dims, strict=True)
-                )
-            )
-
-        results = [element(index) for index in range(info.batch_size)]
-        if results[0] is None:
-            return None, None
-        if isinstance(results[0], torch.Tensor):
-            return torch.stack(results), 0
-        return tuple(torch.stack(each) for each in zip(*results, strict=True)), (0,) * len(results[0])
+        return in_a_loop(operator, info.batch_size, in_dims, arguments)
 
     torch.library.register_vmap(f"hipkittens::{name}", rule)
+
+
+def in_a_loop(
+    function: Callable[..., Any], size: int, in_dims: tuple[int | None, ...], arguments: Sequence[Any]
+) -> tuple[Any, Any]:
+    """Results and their dimensions, as a rule of torch.library.register_vmap or torch.autograd.Function returns them."""
+
+    def element(index: int) -> Any:
+        return function(
+            *(
+                value if dimension is None else value.select(dimension, index)
+                for value, dimension in zip(arguments, in_dims, strict=True)
+            )
+        )
+
+    results = [element(index) for index in range(size)]
+    if results[0] is None:
+        return None, None
+    if isinstance(results[0], torch.Tensor):
+        return torch.stack(results), 0
+    return tuple(torch.stack(each) for each in zip(*results, strict=True)), (0,) * len(results[0])

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 
 from . import _autocast, _backend
 from ._arguments import check_dtype_and_device, check_flag, check_probability, check_tensor, number
+from ._autograd import no_forward_mode
+from ._vmap import in_a_loop
 from .gemm import matmul
 
 LOGIT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -125,7 +127,8 @@ def linear_cross_entropy(
     recompute=True: backward makes the logits again, a fourth product. False: the gradients of a "mean" or a "sum" of bfloat16
     are computed with the loss, in three products, and kept for one backward; the sum of weight's takes 4 V H bytes more. None:
     False where that is within the eighth, that is for many rows, and True elsewhere. Losses of each row, and float16, whose
-    gradients would underflow before a loss scale reaches them, are always recomputed.
+    gradients would underflow before a loss scale reaches them, are always recomputed, and so is everything under the transforms
+    of torch.func.
 
     ignore_index, label_smoothing, z_loss, softcap, reduction and errors are those of `cross_entropy`.
     """
@@ -155,6 +158,7 @@ def linear_cross_entropy(
         return _reduced(in_torch(logits, target, *options)[0], target, options, reduction)
     rows, flat = x.reshape(-1, x.shape[-1]), target.reshape(-1)
     keeps = reduction != "none" and x.dtype == torch.bfloat16
+    records = torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
     if recompute is None:
         recompute = weight.numel() * 4 > _workspace(rows.shape[0], weight.shape[0]) // 2
     elif not recompute and not keeps and torch.is_grad_enabled():
@@ -162,12 +166,12 @@ def linear_cross_entropy(
             f"{where}: recompute is False, reduction {reduction!r} and x {x.dtype}; gradients are kept of a 'mean' or 'sum' "
             "of torch.bfloat16: leave recompute out"
         )
-    if keeps and not recompute and torch.is_grad_enabled():
+    if keeps and not recompute and records:
         scale = torch.ones((), dtype=torch.float32, device=x.device)
         if reduction == "mean":
             scale = 1.0 / _counted(flat, options)
         return _KeptGradients.apply(rows, weight, bias, flat, scale, options)
-    loss = _Recomputed.apply(rows, weight, bias, flat, options)
+    loss, _, _ = _Recomputed.apply(rows, weight, bias, flat, *options)
     return _reduced(loss.reshape(target.shape), target, options, reduction)
 
 
@@ -189,7 +193,8 @@ def _check_target(
         )
     if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
         raise TypeError(f"{where}: ignore_index is {ignore_index!r}; it must be an int")
-    if type(target) is torch.Tensor and target.device.type == "cpu" and not torch.compiler.is_compiling():
+    is_readable = not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+    if type(target) is torch.Tensor and target.device.type == "cpu" and is_readable:
         outside = target[(target != ignore_index) & ((target < 0) | (target >= classes))]
         if outside.numel():
             raise IndexError(
@@ -272,10 +277,11 @@ def _part_of_logits(
 
 def _losses(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, options: _Options
-) -> torch.Tensor:
-    """Of all rows: the loss, and what the gradient needs, the maximum and the sum of powers; of 3 rows."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of all rows: the loss, and what the gradient needs, the maximum and the sum of powers."""
     rows, classes = x.shape[0], weight.shape[0]
-    results = x.new_empty((3, rows), dtype=torch.float32)
+    loss, maximum, sums = (x.new_empty((rows,), dtype=torch.float32) for _ in range(3))
+    results = loss, maximum, sums
     for first, end in _steps(rows, classes * 2, _workspace(rows, classes)):
         logits = _part_of_logits(x[first:end], weight, bias, 0, classes)
         of_part = torch.ops.hipkittens.cross_entropy(logits, target[first:end], *options, False)
@@ -338,20 +344,37 @@ class _KeptGradients(torch.autograd.Function):
         scaled = (value if value is None else value.mul_(dloss) for value in ctx.saved_tensors)
         return *scaled, None, None, None
 
+    @staticmethod
+    def jvp(ctx, *_tangents):
+        raise no_forward_mode("linear_cross_entropy")
+
 
 class _Recomputed(torch.autograd.Function):
     """The losses of all rows; backward makes the logits again, in parts of classes."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, target, options):
-        loss, maximum, sums = _losses(x, weight, bias, target, options)
-        ctx.options = options
+    def forward(x, weight, bias, target, *options):
+        return _losses(x, weight, bias, target, _Options(*options))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, weight, bias, target, *options = inputs
+        ctx.options = _Options(*options)
+        _, maximum, sums = output
+        ctx.mark_non_differentiable(maximum, sums)
         ctx.save_for_backward(x, weight, bias, target, maximum, sums)
-        return loss
+
+    @staticmethod
+    def jvp(ctx, *_tangents):
+        raise no_forward_mode("linear_cross_entropy")
+
+    @staticmethod
+    def vmap(info, in_dims, *arguments):
+        return in_a_loop(_Recomputed.apply, info.batch_size, in_dims, arguments)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, dloss):
+    def backward(ctx, dloss, *_):
         x, weight, bias, target, maximum, of_powers = ctx.saved_tensors
         options: _Options = ctx.options
         needed = ctx.needs_input_grad
@@ -375,4 +398,4 @@ class _Recomputed(torch.autograd.Function):
                 dweight[first:end] = matmul(logits.t(), x)
             if dbias is not None:
                 dbias[first:end] = logits.sum(0, dtype=torch.float32)
-        return _rounded(sums, x), dweight, dbias, None, None
+        return _rounded(sums, x), dweight, dbias, None, *(None for _ in options)
