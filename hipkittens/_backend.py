@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -117,6 +118,43 @@ def interruptible(function: Callable[P, T]) -> Callable[P, T]:
         raise interruption
 
     return call
+
+
+_LARGEST_MEMORY = 4096  # problems
+
+
+def checked_once(*tensors: int) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """A check, run once for each problem that it lets through: the same shapes, dtypes, devices and layouts of the arguments at
+    the positions `tensors`, equal other arguments, and the same policy. It takes no keyword arguments and looks at nothing
+    else, strides and values of those tensors least of all.
+    """
+
+    def decorate(check: Callable[..., T]) -> Callable[..., T]:
+        passed: dict[Any, T] = {}
+
+        @functools.wraps(check)
+        def remembered(*args: Any) -> T:
+            if torch.compiler.is_compiling():
+                return check(*args)
+            key: list[Any] = [_State.backend, _State.forced, *args]
+            # What cannot be compared, such as sizes that are symbols, or is no tensor, is none that was let through.
+            with contextlib.suppress(KeyError, TypeError, AttributeError):
+                for position in tensors:
+                    if (value := args[position]) is not None:
+                        key[position + 2] = (value.shape, value.dtype, value.device, value.layout)
+                return passed[tuple(key)]
+            result = check(*args)
+            if any(isinstance(value, torch.Tensor) for value in key):  # whose value counts
+                return result
+            if len(passed) >= _LARGEST_MEMORY:
+                passed.clear()
+            with contextlib.suppress(TypeError):
+                passed[tuple(key)] = result
+            return result
+
+        return remembered
+
+    return decorate
 
 
 class simulate:

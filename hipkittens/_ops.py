@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from . import _autograd, _backend, _installation, _library, _vmap, operations
+from . import _autograd, _backend, _call, _installation, _library, _vmap, operations
 from ._after_import import after_import
 
 try:
@@ -20,6 +20,7 @@ for _operation in operations.every():
         _name = f"hipkittens::{_operator.name}"
         torch.library.register_fake(_name, _operator.fake)
         _autograd.register(_operator.name, _operator.backward, _operator.setup_context)
+        _call.register(_operator.name, _operator.backward, _operator.setup_context)
         _vmap.register(_operator.name)
 
 # torch's FLOP counter imports Triton where there is one, which takes longer than all else here.

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from . import _backend
 from ._arguments import check_dtype_and_device, check_tensor, number
+from ._call import call
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # In the order of the enumeration in csrc/kernels/activation/kinds.h.
@@ -34,7 +35,7 @@ def activation(x: torch.Tensor, kind: str) -> torch.Tensor:
     _backend.check_device(where, "x", x)
     if _backend.uses_torch():
         return in_torch(x.float(), kind).to(x.dtype)
-    return torch.ops.hipkittens.activation(x, ACTIVATIONS.index(kind))
+    return call("activation", x, ACTIVATIONS.index(kind))
 
 
 @_backend.interruptible
@@ -85,7 +86,7 @@ def gated_activation(
     if _backend.uses_torch():
         second = None if other is None else other.float()
         return gated_in_torch(x.float(), kind, limit, alpha, second).to(x.dtype)
-    return torch.ops.hipkittens.gated_activation(x, other, GATES.index(kind), *_constants(kind, limit, alpha))
+    return call("gated_activation", x, other, GATES.index(kind), *_constants(kind, limit, alpha))
 
 
 def _check_kind(where: str, kind: str, allowed: tuple[str, ...]) -> None:

@@ -12,6 +12,7 @@ import torch
 from . import _backend
 from ._arguments import check_flag, check_probability, check_tensor, number
 from ._autocast import to_autocast_dtype
+from ._call import call
 
 DTYPES = (torch.bfloat16, torch.float16)
 LAYOUTS = ("bnhd", "bhnd")
@@ -104,19 +105,14 @@ def attention(
     if layout not in LAYOUTS:
         raise ValueError(f"{where}: layout is {layout!r}; allowed: {', '.join(LAYOUTS)}")
     q, k, v = to_autocast_dtype(q, k, v)
-    _check(where, q, k, v, layout)
-    left, right = _window(where, window_size)
-    _check_options(where, causal, dropout_p, deterministic)
-    scale = _scale(where, scale, q)
+    scale, left, right = _check(where, q, k, v, layout, scale, causal, window_size, dropout_p, deterministic)
     if layout == "bhnd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     if _backend.uses_torch():
         out, lse = _in_torch(q, k, v, scale, bool(causal), left, right, dropout_p)
     else:
         seed = _draw_seed(dropout_p, q.device)
-        out, lse = torch.ops.hipkittens.attention_forward(
-            q, k, v, scale, bool(causal), left, right, dropout_p, seed
-        )
+        out, lse = call("attention_forward", q, k, v, scale, bool(causal), left, right, dropout_p, seed)
     if layout == "bhnd":
         out = out.transpose(1, 2)
     return (out, lse) if return_lse else out
@@ -207,7 +203,7 @@ def attention_varlen(
     """
     where = "hipkittens.attention_varlen"
     q, k, v = to_autocast_dtype(q, k, v)
-    _check(where, q, k, v, "thd")
+    scale, left, right = _check(where, q, k, v, "thd", scale, causal, window_size, dropout_p, deterministic)
     _check_sequences(where, "q", cu_seqlens_q, max_seqlen_q, q)
     _check_sequences(where, "k", cu_seqlens_k, max_seqlen_k, k)
     if cu_seqlens_q.shape != cu_seqlens_k.shape:
@@ -215,17 +211,14 @@ def attention_varlen(
             f"{where}: cu_seqlens_q has {cu_seqlens_q.shape[0]} entries and cu_seqlens_k {cu_seqlens_k.shape[0]}; "
             "they must be equal"
         )
-    left, right = _window(where, window_size)
-    _check_options(where, causal, dropout_p, deterministic)
-    scale = _scale(where, scale, q)
     if _backend.uses_torch():
         out, lse = _packed_in_torch(
             q, k, v, cu_seqlens_q, cu_seqlens_k, scale, bool(causal), left, right, dropout_p
         )
     else:
         seed = _draw_seed(dropout_p, q.device)
-        out, lse = torch.ops.hipkittens.attention_varlen_forward(
-            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale, bool(causal), left, right,
+        out, lse = call(
+"attention_varlen_forward", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale, bool(causal), left, right,
             dropout_p, seed,
         )  # fmt: skip
     return (out, lse) if return_lse else out
@@ -306,8 +299,20 @@ def _window(where: str, window_size: tuple[int, int]) -> tuple[int, int]:
     return max(left, -1), max(right, -1)
 
 
-def _check(where: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: str) -> None:
-    """Raises for arguments no kernel takes."""
+@_backend.checked_once(1, 2, 3)
+def _check(
+    where: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    layout: str,
+    scale: float | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    dropout_p: float,
+    deterministic: bool | None,
+) -> tuple[float, int, int]:
+    """The scale and both sides of the window. Raises for arguments no kernel takes."""
     tensors = {"q": q, "k": k, "v": v}
     for name, value in tensors.items():
         check_tensor(where, name, value)
@@ -352,6 +357,9 @@ def _check(where: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout
             f"{where}: the head size is {q.shape[-1]}; allowed: multiples of 8 up to {LARGEST_HEAD}"
         )
     _backend.check_device(where, "q", q)
+    left, right = _window(where, window_size)
+    _check_options(where, causal, dropout_p, deterministic)
+    return _scale(where, scale, q), left, right
 
 
 def _in_torch(

@@ -8,6 +8,7 @@ import torch
 from . import _backend
 from ._arguments import check_tensor
 from ._autocast import to_autocast_dtype
+from ._call import call
 
 INPUT_DTYPES = (torch.bfloat16, torch.float16)
 OUTPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -74,6 +75,8 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
         )
     if _backend.uses_torch():
         return _in_torch(x, weight.t(), bias, out_dtype)
+    if x.dim() == 2:
+        return _product(x, weight.t(), bias, out_dtype)
     rows = x.flatten(0, -2)
     return _product(rows, weight.t(), bias, out_dtype).reshape(*x.shape[:-1], weight.shape[0])
 
@@ -81,7 +84,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
 def _product(
     a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out_dtype: torch.dtype
 ) -> torch.Tensor:
-    return torch.ops.hipkittens.gemm(a, b, bias, out_dtype, torch.are_deterministic_algorithms_enabled())
+    return call("gemm", a, b, bias, out_dtype, torch.are_deterministic_algorithms_enabled())
 
 
 def _in_torch(
@@ -91,6 +94,7 @@ def _in_torch(
     return (product if bias is None else product + bias.float()).to(out_dtype)
 
 
+@_backend.checked_once(1, 2, 3)
 def _check(
     function: str,
     a: torch.Tensor,

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from . import _autocast, _backend
 from ._arguments import check_dtype_and_device, check_flag, check_probability, check_tensor, number
 from ._autograd import no_forward_mode
+from ._call import call
 from ._vmap import in_a_loop
 from .gemm import matmul
 
@@ -99,7 +100,7 @@ def cross_entropy(
     if _backend.uses_torch():
         loss, entropy = in_torch(logits, target, *options)
     else:
-        loss, _, _, entropy = torch.ops.hipkittens.cross_entropy(logits, target, *options, return_entropy)
+        loss, _, _, entropy = call("cross_entropy", logits, target, *options, return_entropy)
     loss = _reduced(loss, target, options, reduction)
     return (loss, entropy) if return_entropy else loss
 
@@ -284,7 +285,7 @@ def _losses(
     results = loss, maximum, sums
     for first, end in _steps(rows, classes * 2, _workspace(rows, classes)):
         logits = _part_of_logits(x[first:end], weight, bias, 0, classes)
-        of_part = torch.ops.hipkittens.cross_entropy(logits, target[first:end], *options, False)
+        of_part = call("cross_entropy", logits, target[first:end], *options, False)
         for result, value in zip(results, of_part, strict=False):
             result[first:end] = value
     return results
@@ -320,9 +321,7 @@ class _KeptGradients(torch.autograd.Function):
         for first, end in _steps(rows, classes * 2, budget):
             part = x[first:end]
             logits = _part_of_logits(part, weight, bias, 0, classes)
-            total += torch.ops.hipkittens.cross_entropy_in_place(
-                logits, target[first:end], scale, *options
-            ).sum()
+            total += call("cross_entropy_in_place", logits, target[first:end], scale, *options).sum()
             if dx is not None:
                 dx[first:end] = matmul(logits, weight)
             if dweight is not None:
@@ -389,8 +388,15 @@ class _Recomputed(torch.autograd.Function):
             # From the part's first class on. -1 stands for what is ignored, since ignore_index may be a class of the part, and
             # `classes`, which no part has, for the classes before it.
             here = torch.where(target < first, classes, target - first).masked_fill(ignored, -1)
-            torch.ops.hipkittens.cross_entropy_backward_in_place(
-                logits, here, dloss, maximum, of_powers, classes, *options._replace(ignore_index=-1)
+            call(
+                "cross_entropy_backward_in_place",
+                logits,
+                here,
+                dloss,
+                maximum,
+                of_powers,
+                classes,
+                *options._replace(ignore_index=-1),
             )
             if sums is not None:
                 _add_product(sums, logits, weight[first:end], left // 8)

@@ -10,6 +10,7 @@ import torch
 
 from . import _autocast, _backend
 from ._arguments import check_dtype_and_device, check_probability, check_tensor, number
+from ._call import call
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LARGEST_ROW = 65536
@@ -87,8 +88,16 @@ def layer_norm(
     seed = None
     if dropout_p > 0.0:
         seed = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=x.device)
-    y, z, _, _ = torch.ops.hipkittens.layer_norm(
-        x, residual, weight, bias, eps, dropout_p, seed, _differentiated(x, residual, weight, bias)
+    y, z, _, _ = call(
+        "layer_norm",
+        x,
+        residual,
+        weight,
+        bias,
+        eps,
+        dropout_p,
+        seed,
+        _differentiated(x, residual, weight, bias),
     )
     if not return_residual:
         return y
@@ -147,7 +156,7 @@ def rms_norm(
         z = x if residual is None else x + residual
         y = torch.nn.functional.rms_norm(z.float(), z.shape[-1:], _as_float(weight), eps).to(z.dtype)
         return (y, z) if return_residual else y
-    y, z, _ = torch.ops.hipkittens.rms_norm(x, residual, weight, eps, _differentiated(x, residual, weight))
+    y, z, _ = call("rms_norm", x, residual, weight, eps, _differentiated(x, residual, weight))
     if not return_residual:
         return y
     return y, x if residual is None else z

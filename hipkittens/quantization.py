@@ -11,6 +11,7 @@ import torch
 
 from . import _backend
 from ._arguments import check_dtype_and_device, check_tensor, number
+from ._call import call
 
 INPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -154,7 +155,8 @@ def quantize(
     power, threshold = -1, 0
     if spec.format in _EXPONENTS:
         power, threshold = _EXPONENTS[spec.format], _THRESHOLDS[spec.scale_rule][spec.format == "mxfp4"]
-    codes, scales = torch.ops.hipkittens.quantize(
+    codes, scales = call(
+        "quantize",
         x,
         scale,
         _CODES[spec.format],

@@ -7,6 +7,7 @@ import torch
 
 from . import _backend
 from ._arguments import check_dtype_and_device, check_flag, check_tensor
+from ._call import call
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LAYOUTS = ("bnhd", "bhnd")
@@ -89,8 +90,8 @@ def _rotate(function, names, tensors, cos, sin, interleaved, positions, cu_seqle
             for value, result in zip(whole, results, strict=True):
                 value.copy_(result)
     else:
-        operator = getattr(torch.ops.hipkittens, function + "_" * inplace)
-        results = operator(*whole, cos, sin, positions, offset, interleaved, heads_first, False)
+        options = positions, offset, interleaved, heads_first, False
+        results = call(function + "_" * inplace, *whole, cos, sin, *options)
         if inplace:
             for value in tensors:
                 torch.autograd.graph.increment_version(value)

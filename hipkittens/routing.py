@@ -10,6 +10,7 @@ import torch
 
 from . import _backend
 from ._arguments import check_dtype_and_device, check_flag, check_tensor, check_whole_number, number
+from ._call import call
 from .selection import DTYPES
 
 SCORES = ("softmax", "sigmoid", "sqrtsoftplus")  # in the order of csrc/kernels/router/kinds.h
@@ -91,7 +92,7 @@ def router(
     options = (SCORES.index(score), groups, topk_groups, bool(renormalize), scale, shared)
     if _backend.uses_torch():
         return _in_torch(logits, bias, k, *options)
-    return torch.ops.hipkittens.router(logits, bias, k, *options)
+    return call("router", logits, bias, k, *options)
 
 
 def scores_in_torch(logits, score):
@@ -258,9 +259,7 @@ def expert_sort(
     _backend.check_device(where, "ids", ids)
     pairs = ids.to(torch.int32).reshape(tokens, k).contiguous()
     arguments = (pairs, weights, expert_map, num_experts, block, list(LAYOUTS).index(layout))
-    found = (
-        _sort_in_torch(*arguments) if _backend.uses_torch() else torch.ops.hipkittens.expert_sort(*arguments)
-    )
+    found = _sort_in_torch(*arguments) if _backend.uses_torch() else call("expert_sort", *arguments)
     in_order, entries, block_experts, tokens_left, offsets, num_valid, places = found
     kept = None if weights is None else in_order
     if layout == "ragged":

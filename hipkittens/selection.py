@@ -7,6 +7,7 @@ import torch
 
 from . import _backend
 from ._arguments import check_dtype_and_device, check_flag, check_tensor, check_whole_number
+from ._call import call
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MOST = 2048  # most_selected of csrc/kernels/topk/kinds.h
@@ -66,7 +67,7 @@ def topk(
     if _backend.uses_torch():
         values, indices = in_torch(along, k, largest, *bounds)
     else:
-        values, indices = torch.ops.hipkittens.topk(along, k, bool(largest), bool(sorted), *bounds)
+        values, indices = call("topk", along, k, bool(largest), bool(sorted), *bounds)
     return values.movedim(-1, dim), indices.movedim(-1, dim)
 
 

@@ -16,6 +16,7 @@ SHORTEST = {
     "attention": (["--target=gfx950", "--length=130", "--heads=2", "--key-heads=1"], (0,), "forward"),
     "gemm_order": (["--sizes=512", "--k=256"], (0,), "TFLOP/s"),
     "gemm_plan": (["--target=gfx942", "--tile=32x64x64"], (0,), "32, 64, 64"),
+    "launch": (["--repeat=1"], (0,), "operator_us"),
     "mutation": (
         ["--sample=1"],
         (0, 1),

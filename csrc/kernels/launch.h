@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace hipkittens {
@@ -21,7 +22,11 @@ struct Launch {
 template <class Arguments>
 Launch launch_of(const std::string& operation, const std::string& variant, int target,
                  std::array<uint32_t, 3> grid, int threads, const Arguments& arguments) {
-    Launch launch{"hipkittens_" + operation + "_" + variant + "_gfx" + std::to_string(target),
+    std::string kernel;
+    kernel.reserve(operation.size() + variant.size() + std::strlen("hipkittens___gfx942"));
+    kernel.append("hipkittens_").append(operation).append("_").append(variant).append("_gfx");
+    kernel.append(std::to_string(target));
+    Launch launch{std::move(kernel),
                   variant,
                   grid,
                   {static_cast<uint32_t>(threads), 1, 1},

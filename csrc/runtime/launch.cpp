@@ -48,8 +48,9 @@ void launch(const Device& device, hipFunction_t function, const std::string& ker
         device.library->is_simulator()
             ? launch_bounded(device, function, shape, stream, arguments, argument_bytes, regions)
             : launch_plain(device, function, shape, stream, arguments, argument_bytes);
-    device.library->check(error,
-                          "launching kernel " + kernel + " on " + device.name + " (" + device.arch + ")");
+    if (error != hip::hipSuccess)
+        device.library->check(error,
+                              "launching kernel " + kernel + " on " + device.name + " (" + device.arch + ")");
 }
 
 }  // namespace hipkittens::runtime

@@ -102,7 +102,7 @@ struct Call {
           q(std::move(q)),
           k(std::move(k)),
           v(std::move(v)),
-          dtype(this->q.dtype(std::string(where) + ": q")) {}
+          dtype(this->q.dtype(where, "q")) {}
 
     void read_options(Arguments& arguments) {
         if (packed) {
@@ -131,23 +131,25 @@ struct Call {
     }
 
     void check() {
-        const std::string shapes = shape_text("q", q) + ", " + shape_text("k", k) + ", " + shape_text("v", v);
+        const auto shapes = [&] {
+            return shape_text("q", q) + ", " + shape_text("k", k) + ", " + shape_text("v", v);
+        };
         const int64_t dimensions = packed ? 3 : 4;
         if (q.dimensions() != dimensions || k.dimensions() != dimensions || v.dimensions() != dimensions)
             refuse(std::string("q, k and v need ") +
                    (packed ? "3 dimensions (rows, heads, head size); "
                            : "4 dimensions (batch, rows, heads, head size); ") +
-                   shapes);
+                   shapes());
         const auto sq = q.sizes(), sk = k.sizes(), sv = v.sizes();
         const size_t rows = packed ? 0 : 1, heads = rows + 1, size = rows + 2;
-        if (!std::equal(sk.begin(), sk.end(), sv.begin())) refuse("k and v need the same shape; " + shapes);
-        if (!packed && sq[0] != sk[0]) refuse("q, k and v need the same batch; " + shapes);
-        if (sq[size] != sk[size]) refuse("q, k and v need the same head size; " + shapes);
+        if (!std::equal(sk.begin(), sk.end(), sv.begin())) refuse("k and v need the same shape; " + shapes());
+        if (!packed && sq[0] != sk[0]) refuse("q, k and v need the same batch; " + shapes());
+        if (sq[size] != sk[size]) refuse("q, k and v need the same head size; " + shapes());
         if (sk[heads] == 0 ? sq[heads] != 0 : sq[heads] % sk[heads] != 0)
-            refuse("the heads of q must be a multiple of those of k; " + shapes);
+            refuse("the heads of q must be a multiple of those of k; " + shapes());
         if (!(q.device() == k.device()) || !(q.device() == v.device()))
             refuse("q, k and v are on different devices");
-        const Dtype of_k = k.dtype(std::string(where) + ": k"), of_v = v.dtype(std::string(where) + ": v");
+        const Dtype of_k = k.dtype(where, "k"), of_v = v.dtype(where, "v");
         if (of_k != dtype || of_v != dtype)
             refuse(std::string("q is ") + name(dtype) + ", k is " + name(of_k) + ", v is " + name(of_v) +
                    "; they need one dtype");
@@ -240,12 +242,13 @@ void forward(const char* where, bool packed, StableIValue* stack, uint64_t argum
         problem.out = layout_of(out);
         problem.lse = static_cast<float*>(lse.data());
         const attention::ForwardChoice choice = attention::choose_forward(problem);
-        const std::vector<int64_t> workspace_sizes = {
-            attention::forward_workspace_floats(problem.shared, choice)};
-        Tensor workspace = placement.empty(workspace_sizes, Dtype::float32);
-        problem.workspace = static_cast<float*>(workspace.data());
         std::vector<runtime::Region> regions = call.regions();
-        if (workspace_sizes[0] > 0) regions.push_back(float_region(workspace, "workspace", true));
+        std::optional<Tensor> workspace;
+        if (const int64_t floats = attention::forward_workspace_floats(problem.shared, choice)) {
+            workspace = placement.empty({&floats, 1}, Dtype::float32);
+            problem.workspace = static_cast<float*>(workspace->data());
+            regions.push_back(float_region(*workspace, "workspace", true));
+        }
         regions.push_back(call.region(out, "out", true));
         regions.push_back(float_region(lse, "lse", true));
         launch(placement, attention::plan_forward(problem, choice), regions);
@@ -271,8 +274,7 @@ void backward(const char* where, bool packed, StableIValue* stack, uint64_t argu
         const auto given = tensor.sizes();
         if (!std::equal(given.begin(), given.end(), expected.begin(), expected.end()))
             call.refuse(shape_text(who, tensor) + "; with " + shape_text("q", call.q) + " it is wrong");
-        if (tensor.dtype(std::string(where) + ": " + who) != own)
-            call.refuse(std::string(who) + " is not " + name(own));
+        if (tensor.dtype(where, who) != own) call.refuse(std::string(who) + " is not " + name(own));
         if (!(tensor.device() == call.q.device()))
             call.refuse(std::string(who) + " is on another device than q");
     };

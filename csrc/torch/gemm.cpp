@@ -85,11 +85,11 @@ std::vector<BatchDimension> batch_dimensions(const Tensor& a, const Tensor& b, c
 
 void check_shapes(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias) {
     const auto sa = a.sizes(), sb = b.sizes();
-    const std::string shapes = "a is " + shape_text(sa) + ", b is " + shape_text(sb);
+    const auto shapes = [&] { return "a is " + shape_text(sa) + ", b is " + shape_text(sb); };
     if (sa.size() < 2 || sa.size() != sb.size() || !std::equal(sa.begin(), sa.end() - 2, sb.begin())) {
-        fail("gemm: a and b need the same leading dimensions and at least 2; " + shapes);
+        fail("gemm: a and b need the same leading dimensions and at least 2; " + shapes());
     }
-    if (sa.back() != sb[sb.size() - 2]) fail("gemm: the columns of a are not the rows of b; " + shapes);
+    if (sa.back() != sb[sb.size() - 2]) fail("gemm: the columns of a are not the rows of b; " + shapes());
     if (bias && (bias->dimensions() != 1 || bias->sizes()[0] != sb.back())) {
         fail("gemm: bias needs the shape (" + std::to_string(sb.back()) + "); it is " +
              shape_text(bias->sizes()));

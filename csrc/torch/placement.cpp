@@ -19,10 +19,13 @@ constexpr const char* archs[] = {"gfx942", "gfx950"};
 std::atomic<const char*> simulated_arch{archs[0]};
 std::atomic<void (*)()> before_launch{nullptr};
 std::atomic<bool> prefill{false};
+std::atomic<int> gpu_of_cpu_tensors{-1};
 thread_local std::string last_kernel;
 
 const runtime::Device& device_of(Device place) {
-    return place.cpu ? runtime::simulated_device(simulated_arch.load()) : runtime::hip_device(place.index);
+    if (!place.cpu) return runtime::hip_device(place.index);
+    const int gpu = gpu_of_cpu_tensors.load();
+    return gpu < 0 ? runtime::simulated_device(simulated_arch.load()) : runtime::hip_device(gpu);
 }
 
 }  // namespace
@@ -55,15 +58,19 @@ void Placement::launch(const Launch& launch, std::span<const runtime::Region> re
         if (const auto function = before_launch.load()) function();
     }
     if (last_kernel.empty()) last_kernel = launch.kernel;
+    runtime::LaunchShape shape;
+    std::copy_n(launch.grid.begin(), 3, shape.grid);
+    std::copy_n(launch.block.begin(), 3, shape.block);
+    const auto start = [&](std::span<const runtime::Region> marked) {
+        runtime::launch(device_, launch.kernel, shape, stream_, launch.arguments.data(),
+                        launch.arguments.size(), marked);
+    };
+    if (filled_.empty()) return start(regions);
     std::vector<runtime::Region> marked(regions.begin(), regions.end());
     for (runtime::Region& region : marked)
         region.unwritten =
             std::find(filled_.begin(), filled_.end(), region.pointer) != filled_.end() ? unwritten : 0;
-    runtime::LaunchShape shape;
-    std::copy_n(launch.grid.begin(), 3, shape.grid);
-    std::copy_n(launch.block.begin(), 3, shape.block);
-    runtime::launch(device_, launch.kernel, shape, stream_, launch.arguments.data(), launch.arguments.size(),
-                    marked);
+    start(marked);
 }
 
 }  // namespace hipkittens::torch_binding
@@ -82,6 +89,10 @@ HIPKITTENS_EXPORT int hipkittens_torch_set_simulated_arch(const char* arch) {
 
 HIPKITTENS_EXPORT void hipkittens_torch_set_before_launch(void (*function)()) {
     hipkittens::torch_binding::before_launch = function;
+}
+
+HIPKITTENS_EXPORT void hipkittens_torch_set_gpu_of_cpu_tensors(int ordinal) {
+    hipkittens::torch_binding::gpu_of_cpu_tensors = ordinal;
 }
 
 HIPKITTENS_EXPORT void hipkittens_torch_set_prefill(int on) { hipkittens::torch_binding::prefill = on != 0; }

@@ -43,6 +43,9 @@ int hipkittens_torch_set_simulated_arch(const char* arch);
 // Called in the launching thread before every simulated launch; hands it the simulator's settings.
 void hipkittens_torch_set_before_launch(void (*function)());
 void hipkittens_torch_set_prefill(int on);
+// Sends CPU tensors to this GPU in place of the simulator, or with -1 back. Only for a HIP library that runs nothing, or runs on
+// the host's memory: benchmarks/launch.py measures by it what a call costs on the host.
+void hipkittens_torch_set_gpu_of_cpu_tensors(int ordinal);
 // The kernel that the calling thread's last operator launched first, or "".
 const char* hipkittens_torch_last_kernel(void);
 }

@@ -71,11 +71,15 @@ int32_t number_in_torch(Dtype dtype) {
 
 }  // namespace
 
-Dtype dtype_from_torch(int32_t number, const std::string& argument) {
+static std::string blamed(std::string_view where, std::string_view argument) {
+    return std::string(where) + (argument.empty() ? "" : ": ") + std::string(argument);
+}
+
+Dtype dtype_from_torch(int32_t number, std::string_view where, std::string_view argument) {
     if (number == aoti_torch_dtype_bfloat16()) return Dtype::bfloat16;
     if (number == aoti_torch_dtype_float16()) return Dtype::float16;
     if (number == aoti_torch_dtype_float32()) return Dtype::float32;
-    fail(argument + ": dtype number " + std::to_string(number) +
+    fail(blamed(where, argument) + ": dtype number " + std::to_string(number) +
          " of torch, allowed: bfloat16, float16, float32");
 }
 
@@ -139,12 +143,12 @@ bool Tensor::is_contiguous() const {
     return true;
 }
 
-Dtype Tensor::dtype(const std::string& argument) const {
+Dtype Tensor::dtype(std::string_view where, std::string_view argument) const {
     int32_t layout = 0;
     check(aoti_torch_get_layout(handle_, &layout), "a tensor's layout");
     if (layout != aoti_torch_layout_strided())
-        fail(argument + ": a dense tensor is needed, this one is sparse");
-    return dtype_from_torch(dtype_number(), argument);
+        fail(blamed(where, argument) + ": a dense tensor is needed, this one is sparse");
+    return dtype_from_torch(dtype_number(), where, argument);
 }
 
 int32_t Tensor::dtype_number() const {

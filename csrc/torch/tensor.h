@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,8 +19,8 @@ enum class Dtype { bfloat16, float16, float32, int32, int64, uint8 };
 
 const char* name(Dtype dtype);
 uint32_t bytes_of(Dtype dtype);
-// A float's. Throws when torch's dtype number is none of ours; `argument` is who to blame.
-Dtype dtype_from_torch(int32_t number, const std::string& argument);
+// A float's. Throws when torch's dtype number is none of ours; who is to blame: "gemm: out_dtype", or in two parts.
+Dtype dtype_from_torch(int32_t number, std::string_view where, std::string_view argument = {});
 
 struct Device {
     bool cpu;
@@ -45,7 +46,7 @@ class Tensor {
     int64_t dimensions() const;
     int64_t element_count() const;
     bool is_contiguous() const;
-    Dtype dtype(const std::string& argument) const;
+    Dtype dtype(std::string_view where, std::string_view argument = {}) const;  // as dtype_from_torch
     int32_t dtype_number() const;  // torch's own, for what is none of Dtype
     Device device() const;
     void set_zero() const;

@@ -8,6 +8,7 @@ import math
 import torch
 
 from .. import _backend
+from .._call import call
 from ._record import Operator, no_double_backward
 from ._sharding import given, is_tensor, replicated
 
@@ -64,7 +65,7 @@ def backward_of(operator: str):
             next(held) if is_tensor else value
             for is_tensor, value in zip(ctx.is_tensor, ctx.options, strict=True)
         )
-        gradients = getattr(torch.ops.hipkittens, operator)(grad_out, grad_lse, q, k, v, out, lse, *options)
+        gradients = call(operator, grad_out, grad_lse, q, k, v, out, lse, *options)
         needed = (
             gradient if needs else None
             for gradient, needs in zip(gradients, ctx.needs_input_grad, strict=False)

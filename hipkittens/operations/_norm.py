@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from .. import _backend
+from .._call import call
 from ._record import Operator, no_double_backward
 from ._sharding import given, is_tensor, replicated
 
@@ -63,16 +64,14 @@ def _gradients(dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_weight, ne
         dsum = None
     if dy is None:
         dy = torch.zeros_like(z)
-    return torch.ops.hipkittens.norm_backward(
-        dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_weight, need_bias
-    )
+    return call("norm_backward", dy, dsum, z, weight, mean, rstd, dropout_p, seed, need_weight, need_bias)
 
 
 @_backend.interruptible
 def layer_norm_backward(ctx, dy, dsum, _dmean, _drstd):
     z, weight, mean, rstd, seed = ctx.saved_tensors
     if not ctx.has_statistics:
-        _, _, mean, rstd = torch.ops.hipkittens.layer_norm(z, None, None, None, ctx.eps, 0.0, None)
+        _, _, mean, rstd = call("layer_norm", z, None, None, None, ctx.eps, 0.0, None)
     needs = ctx.needs_input_grad
     dx, dresidual, dweight, dbias = _gradients(
         dy, dsum, z, weight, mean, rstd, ctx.dropout_p, seed, needs[2], needs[3]
@@ -95,7 +94,7 @@ def layer_norm_backward(ctx, dy, dsum, _dmean, _drstd):
 def rms_norm_backward(ctx, dy, dsum, _drstd):
     z, weight, rstd = ctx.saved_tensors
     if not ctx.has_statistics:
-        _, _, rstd = torch.ops.hipkittens.rms_norm(z, None, None, ctx.eps)
+        _, _, rstd = call("rms_norm", z, None, None, ctx.eps)
     needs = ctx.needs_input_grad
     dx, _, dweight, _ = _gradients(dy, dsum, z, weight, None, rstd, 0.0, None, needs[2], False)
     return dx if needs[0] else None, dx if needs[1] else None, dweight if needs[2] else None, None, None

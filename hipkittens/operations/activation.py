@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from .. import _backend
+from .._call import call
 from ..activation import ACTIVATIONS, activation, in_torch
 from ._record import (
     DTYPES,
@@ -34,7 +35,7 @@ def _setup(ctx, inputs, output) -> None:
 @_backend.interruptible
 def _backward(ctx, dy):
     (x,) = ctx.saved_tensors
-    return torch.ops.hipkittens.activation_backward(dy, x, ctx.kind), None
+    return call("activation_backward", dy, x, ctx.kind), None
 
 
 def _backward_fake(dy, x, kind):

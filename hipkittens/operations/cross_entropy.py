@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from .. import _backend
+from .._call import call
 from ..loss import cross_entropy
 from ._record import Checks, Function, Operation, Operator, no_double_backward
 from ._sharding import given, replicated
@@ -35,7 +36,8 @@ def _backward(ctx, dloss, _dmaximum, _dsum, dentropy):
         dentropy = None
     if dloss is None:
         dloss = torch.zeros((), dtype=torch.float32, device=logits.device)
-    dlogits = torch.ops.hipkittens.cross_entropy_backward(
+    dlogits = call(
+        "cross_entropy_backward",
         _rows(dloss),
         None if dentropy is None else _rows(dentropy),
         logits,

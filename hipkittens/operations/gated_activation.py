@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from .. import _backend
+from .._call import call
 from ..activation import ACTIVATIONS, GATES, activation, gated_activation, gated_in_torch
 from ._record import (
     DTYPES,
@@ -41,7 +42,7 @@ def _setup(ctx, inputs, output) -> None:
 @_backend.interruptible
 def _backward(ctx, dy):
     x, other = ctx.saved_tensors
-    dx, dother = torch.ops.hipkittens.gated_activation_backward(dy, x, other, *ctx.options)
+    dx, dother = call("gated_activation_backward", dy, x, other, *ctx.options)
     return dx, None if other is None else dother, None, None, None
 
 

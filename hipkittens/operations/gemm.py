@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from .. import _backend
+from .._call import call
 from ..gemm import linear, matmul
 from ._record import Checks, Function, Operation, Operator
 from ._sharding import given, replicated
@@ -33,9 +34,9 @@ def _backward(ctx, grad):
     grad_a = grad_b = grad_bias = None
     rounded = grad.to(a.dtype)
     if ctx.needs_input_grad[0]:
-        grad_a = torch.ops.hipkittens.gemm(rounded, b.mT, None, a.dtype, ctx.deterministic)
+        grad_a = call("gemm", rounded, b.mT, None, a.dtype, ctx.deterministic)
     if ctx.needs_input_grad[1]:
-        grad_b = torch.ops.hipkittens.gemm(a.mT, rounded, None, b.dtype, ctx.deterministic)
+        grad_b = call("gemm", a.mT, rounded, None, b.dtype, ctx.deterministic)
     if ctx.needs_input_grad[2]:
         grad_bias = grad.sum(dim=tuple(range(grad.dim() - 1)), dtype=torch.float32).to(ctx.bias_dtype)
     return grad_a, grad_b, grad_bias, None, None

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from .. import _backend
+from .._call import call
 from ..rotary import rotary, rotary_qk
 from ._record import (
     DTYPES,
@@ -54,13 +55,13 @@ def _refuse_table_gradient(needs) -> None:
 @_backend.interruptible
 def _backward(ctx, grad):
     _refuse_table_gradient(ctx.needs_input_grad[1:3])
-    return torch.ops.hipkittens.rotary(grad, *ctx.saved_tensors, *ctx.flags), *[None] * 7
+    return call("rotary", grad, *ctx.saved_tensors, *ctx.flags), *[None] * 7
 
 
 @_backend.interruptible
 def _qk_backward(ctx, grad_q, grad_k):
     _refuse_table_gradient(ctx.needs_input_grad[2:4])
-    return *torch.ops.hipkittens.rotary_qk(grad_q, grad_k, *ctx.saved_tensors, *ctx.flags), *[None] * 7
+    return *call("rotary_qk", grad_q, grad_k, *ctx.saved_tensors, *ctx.flags), *[None] * 7
 
 
 def _sharding(count: int):

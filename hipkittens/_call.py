@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""The short way to an operator: `call("gemm", a, b, ...)` is `torch.ops.hipkittens.gemm(a, b, ...)` in less time.
+
+An operator's derivative is Python, and the dispatcher that finds it converts every argument there and back: 6 of 12 microseconds
+of a call that asks for no gradient, 20 of 32 of one that does (benchmarks/launch.py). In plain eager mode nothing but autograd has
+a say, so `call` does its part here and enters the dispatcher below it. Under torch.compile, a transform of torch.func, forward-mode
+AD, a mode, or with a subclass of torch.Tensor, and for operators that write to their arguments, it is the dispatcher's call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+
+# Types of arguments that no mode or subclass stands behind.
+_PLAIN = {
+    torch.Tensor,
+    torch.nn.Parameter,
+    torch.Size,
+    torch.dtype,
+    float,
+    int,
+    bool,
+    str,
+    list,
+    tuple,
+    type(None),
+}
+
+
+class _Short(NamedTuple):
+    operator: torch._ops.OpOverload
+    function: type[torch.autograd.Function] | None  # records its derivative
+
+
+_short: dict[str, _Short] = {}
+
+
+def register(
+    name: str, backward: Callable[..., Any] | None, setup_context: Callable[..., None] | None
+) -> None:
+    """Opens the short way to torch.ops.hipkittens.<name>, whose derivative this is, as torch.library.register_autograd takes it."""
+    operator = getattr(torch.ops.hipkittens, name).default
+    if not operator._schema.is_mutable:
+        function = None if backward is None else _recording(operator, backward, setup_context)
+        _short[name] = _Short(operator, function)
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """torch.ops.hipkittens.<name>(*arguments)."""
+    if torch.compiler.is_compiling() or not _is_plain(arguments) or name not in _short:
+        return getattr(torch.ops.hipkittens, name)(*arguments)
+    operator, function = _short[name]
+    if function is not None and torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments):
+        return function.apply(*arguments)
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator(*arguments)
+
+
+def _is_plain(arguments: tuple[Any, ...]) -> bool:
+    return (
+        _PLAIN.issuperset(map(type, arguments))
+        and forward_ad._current_level < 0
+        and not torch._C._are_functorch_transforms_active()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._len_torch_function_stack() == 0
+    )
+
+
+def _recording(
+    operator: torch._ops.OpOverload,
+    backward: Callable[..., Any],
+    setup_context: Callable[..., None] | None,
+) -> type[torch.autograd.Function]:
+    defaults = tuple(argument.default_value for argument in operator._schema.arguments)
+
+    def forward(ctx, *arguments):
+        with torch._C._AutoDispatchBelowAutograd():
+            output = operator(*arguments)
+        if setup_context is not None:
+            setup_context(ctx=ctx, inputs=arguments + defaults[len(arguments) :], output=output)
+        return output
+
+    return type(
+        f"{operator._opname}_called",
+        (torch.autograd.Function,),
+        {"forward": staticmethod(forward), "backward": staticmethod(backward)},
+    )
