@@ -57,6 +57,10 @@ IDLE(hipMemsetAsync)
 IDLE(hipStreamCreate)
 IDLE(hipStreamDestroy)
 IDLE(hipStreamSynchronize)
+EXPORT hipError_t hipStreamIsCapturing(hipStream_t, int* status) {
+    *status = hipStreamCaptureStatusNone;
+    return hipSuccess;
+}
 IDLE(hipEventCreate)
 IDLE(hipEventDestroy)
 IDLE(hipEventRecord)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from . import _backend, _log, _timing
 from . import _ops as _ops
 from ._backend import simulate
+from ._load import load
 from ._supported import Support, supported
 from ._timing import timing
 from .activation import activation, gated_activation
@@ -51,6 +52,7 @@ __all__ = [
     "layer_norm",
     "linear",
     "linear_cross_entropy",
+    "load",
     "matmul",
     "patch",
     "patched",

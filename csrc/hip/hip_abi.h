@@ -21,6 +21,12 @@ using hipFunction_t = struct ihipModuleSymbol_t*;
 using hipStream_t = struct ihipStream_t*;
 using hipEvent_t = struct ihipEvent_t*;
 
+enum hipStreamCaptureStatus : int {
+    hipStreamCaptureStatusNone = 0,
+    hipStreamCaptureStatusActive = 1,
+    hipStreamCaptureStatusInvalidated = 2,
+};
+
 enum hipMemcpyKind : int {
     hipMemcpyHostToHost = 0,
     hipMemcpyHostToDevice = 1,

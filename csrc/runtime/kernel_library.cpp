@@ -103,13 +103,29 @@ LoadedKernel load_kernel(const Device& device, const std::string& kernel, std::s
     return loaded;
 }
 
-hipFunction_t kernel_function(const Device& device, const std::string& kernel) {
+// The legacy stream answers with an error while another one is captured.
+static bool is_captured(const Device& device, void* stream) {
+    int status = hip::hipStreamCaptureStatusNone;
+    const HipFunctions& functions = device.library->functions;
+    const hipError_t error = functions.hipStreamIsCapturing(static_cast<hipStream_t>(stream), &status);
+    if (error != hip::hipSuccess) functions.hipGetLastError();  // the next caller must not find it
+    return error == hip::hipErrorStreamCaptureImplicit || status != hip::hipStreamCaptureStatusNone;
+}
+
+hipFunction_t kernel_function(const Device& device, const std::string& kernel, void* stream) {
     Library& all = library();
     const std::pair<const Device*, std::string> key{&device, kernel};
     {
         std::shared_lock lock(all.functions_mutex);
         const auto found = all.functions.find(key);
         if (found != all.functions.end()) return found->second;
+    }
+    const CurrentDevice current(device);  // whose streams are asked about
+    if (is_captured(device, stream)) {
+        throw Error("kernel " + kernel + " is not loaded on " + device.name + " (" + device.arch +
+                    ") yet, and a stream that is captured into a graph cannot wait for that: run the call "
+                    "once before the "
+                    "capture, or hipkittens.load()");
     }
     const Bytes bytes = object_for(device.arch, kernel);
     std::lock_guard loading(all.loading);  // a kernel is loaded once, whoever comes first
@@ -167,6 +183,17 @@ EXPORT int hipkittens_runtime_add_code_object(const char* target, const char* ke
     try {
         if (!target || !kernel || (!bytes && size)) throw Error("a null pointer was passed");
         add_code_object(target, kernel, {bytes, size});
+        return 0;
+    } catch (const std::exception& error) {
+        thread_text() = error.what();
+        return 1;
+    }
+}
+
+EXPORT int hipkittens_runtime_load_kernel(int ordinal, const char* arch, const char* kernel) {
+    try {
+        if (!kernel || (ordinal < 0 && !arch)) throw Error("a null pointer was passed");
+        kernel_function(ordinal < 0 ? simulated_device(arch) : hip_device(ordinal), kernel);
         return 0;
     } catch (const std::exception& error) {
         thread_text() = error.what();

@@ -11,8 +11,8 @@
 namespace hipkittens::runtime {
 
 // The kernel loaded on the device: its code object is requested and loaded on the first call, then kept.
-// Throws Error.
-hipFunction_t kernel_function(const Device& device, const std::string& kernel);
+// Throws Error; also where it would have to be loaded while `stream` is recorded into a graph, which HIP does not allow.
+hipFunction_t kernel_function(const Device& device, const std::string& kernel, void* stream = nullptr);
 
 // Makes the bytes of a code object known as the one that holds `kernel` for `target` ("gfx942").
 // Adding the same bytes twice is fine; others for the same kernel throw Error.
@@ -40,6 +40,8 @@ void hipkittens_runtime_set_code_object_source(hipkittens_runtime_code_object_so
 // 0, or 1 with the reason in hipkittens_runtime_last_error.
 int hipkittens_runtime_add_code_object(const char* target, const char* kernel, const uint8_t* bytes,
                                        uint64_t size);
+// Loads a kernel on GPU `ordinal`, or with -1 on the simulated `arch`, so that no launch of it has to. 0, or 1 as above.
+int hipkittens_runtime_load_kernel(int ordinal, const char* arch, const char* kernel);
 void hipkittens_runtime_refuse(const char* reason);
 const char* hipkittens_runtime_last_error(void);  // of the calling thread
 }

@@ -37,7 +37,7 @@ hipError_t launch_plain(const Device& device, hipFunction_t function, const Laun
 
 void launch(const Device& device, const std::string& kernel, const LaunchShape& shape, void* stream,
             const void* arguments, size_t argument_bytes, std::span<const Region> regions) {
-    launch(device, kernel_function(device, kernel), kernel, shape, stream, arguments, argument_bytes,
+    launch(device, kernel_function(device, kernel, stream), kernel, shape, stream, arguments, argument_bytes,
            regions);
 }
 

@@ -17,6 +17,7 @@ struct OwnKernel {
     const Device* device = nullptr;
     LoadedKernel loaded;
     std::string name;
+    std::vector<uint8_t> image;  // HIP may read it for as long as the module is loaded
 };
 
 int refuse(const char* reason) {
@@ -27,7 +28,12 @@ int refuse(const char* reason) {
 OwnKernel* open(int ordinal, const char* arch, std::span<const uint8_t> bytes, const std::string& symbol) {
     const Device& device = ordinal < 0 ? simulated_device(arch) : hip_device(ordinal);
     check_code_object(device.arch, symbol, bytes);
-    return new OwnKernel{&device, load_kernel(device, symbol, bytes), symbol};
+    auto own = std::make_unique<OwnKernel>();
+    own->device = &device;
+    own->name = symbol;
+    own->image.assign(bytes.begin(), bytes.end());
+    own->loaded = load_kernel(device, symbol, own->image);
+    return own.release();
 }
 
 }  // namespace

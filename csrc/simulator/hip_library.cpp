@@ -251,6 +251,13 @@ HIPKITTENS_EXPORT hipError_t hipStreamDestroy(hipStream_t stream) {
 HIPKITTENS_EXPORT hipError_t hipStreamSynchronize(hipStream_t stream) {
     return call("hipStreamSynchronize", [&] { check_stream(stream); });
 }
+HIPKITTENS_EXPORT hipError_t hipStreamIsCapturing(hipStream_t stream, int* status) {
+    return call("hipStreamIsCapturing", [&] {
+        require(status, hipErrorInvalidValue, "a null pointer was passed");
+        check_stream(stream);
+        *status = hipStreamCaptureStatusNone;  // there are no graphs
+    });
+}
 HIPKITTENS_EXPORT hipError_t hipStreamQuery(hipStream_t stream) {
     return call("hipStreamQuery", [&] { check_stream(stream); });
 }

@@ -72,7 +72,9 @@ int32_t number_in_torch(Dtype dtype) {
 }  // namespace
 
 static std::string blamed(std::string_view where, std::string_view argument) {
-    return std::string(where) + (argument.empty() ? "" : ": ") + std::string(argument);
+    std::string text(where);
+    if (!argument.empty()) text.append(": ").append(argument);
+    return text;
 }
 
 Dtype dtype_from_torch(int32_t number, std::string_view where, std::string_view argument) {

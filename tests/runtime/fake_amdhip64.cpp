@@ -6,6 +6,7 @@
 // FAKE_HIP_ARCH     architecture of device i is entry i of this comma-separated list (default gfx942 for all)
 // FAKE_HIP_UNITS    compute units of every device (default 304)
 // FAKE_HIP_XCDS     XCDs of every device (default: the attribute is unknown, as to ROCm 6)
+// FAKE_HIP_CAPTURES  set: every stream is recorded into a graph, and modules cannot be loaded
 // FAKE_HIP_FAIL     name of a function that fails with hipErrorUnknown
 // Compiled with -DFAKE_HIP_OLD it lacks hipGetDevicePropertiesR0600, as ROCm 5 does.
 #include <cstdio>
@@ -86,7 +87,15 @@ EXPORT hipError_t hipDeviceGetAttribute(int* value, int attribute, int device) {
     const hipError_t error = record("hipDeviceGetAttribute", " %d %d", attribute, device);
     return is_unknown ? hipErrorInvalidValue : error;
 }
+static bool is_capturing() { return std::getenv("FAKE_HIP_CAPTURES") != nullptr; }
+
+EXPORT hipError_t hipStreamIsCapturing(hipStream_t stream, int* status) {
+    *status = is_capturing() ? hipStreamCaptureStatusActive : hipStreamCaptureStatusNone;
+    const hipError_t error = record("hipStreamIsCapturing", " %p", static_cast<void*>(stream));
+    return is_capturing() && !stream ? hipErrorStreamCaptureImplicit : error;
+}
 EXPORT hipError_t hipModuleLoadData(hipModule_t* module, const void* image) {
+    if (is_capturing()) return hipErrorStreamCaptureUnsupported;
     *module = reinterpret_cast<hipModule_t>(0x1000);
     return record("hipModuleLoadData", " %02x%.3s device %d", *static_cast<const unsigned char*>(image),
                   static_cast<const char*>(image) + 1, current_device);

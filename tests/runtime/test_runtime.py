@@ -247,6 +247,8 @@ def test_calls_of_a_launch_and_their_order(machine):
         "hipGetLastError",
         "hipDeviceGetAttribute 74 0",
         "hipGetDevice",
+        "hipStreamIsCapturing 0x77",
+        "hipGetDevice",
         "hipModuleLoadData 7fELF device 0",
         "hipModuleGetFunction 0x1000 scale",
         "hipGetDevice",
@@ -266,6 +268,14 @@ def test_the_current_device_is_changed_and_restored(machine):
     calls = [call for call in machine.calls() if call.startswith(("hipSetDevice", "hipModuleL"))]
     assert calls[:3] == ["hipSetDevice 1", "hipModuleLoadData 7fELF device 1", "hipSetDevice 0"]
     assert calls[3] == "hipSetDevice 1" and calls[4].endswith("device 1") and calls[5] == "hipSetDevice 0"
+
+
+def test_a_kernel_is_not_loaded_while_its_stream_is_captured(machine):
+    environment = {"HIPKITTENS_LIBHIP_PATH": machine.install("libamdhip64.so"), "FAKE_HIP_CAPTURES": "1"}
+    out = machine.run("launch", "hip:0", machine.code_object("gfx942"), "scale", "once", **environment)
+    assert out.startswith("error: kernel scale is not loaded on Fake Instinct (gfx942) yet")
+    assert "run the call once before the capture, or hipkittens.load()" in out
+    assert not [call for call in machine.calls() if call.startswith("hipModule")]
 
 
 @pytest.mark.parametrize("function", ["hipModuleLoadData", "hipModuleGetFunction", "hipModuleLaunchKernel"])

@@ -113,5 +113,6 @@ def whole_models(model: torch.nn.Module, x: Tensor) -> None:
     hipkittens.unpatch(model)
     with hipkittens.patched(model, norm=False):
         model(x)
+    assert_type(hipkittens.load("topk", device="cpu"), int)
     with hipkittens.timing("MI300X", clock_mhz=2100.0):
         hipkittens.matmul(x, x)
