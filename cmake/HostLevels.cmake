@@ -2,8 +2,53 @@
 # library holds them all and picks by CPUID. No -march: the flags name exactly what each level may use.
 # SPDX-License-Identifier: MIT
 
-set(HIPKITTENS_HOST_LEVELS portable avx2 avx512 avx512_bf16 CACHE STRING
-    "Host levels to build; fewer than all is for development: a level left out cannot be selected")
+# A wheel goes to any machine, a checkout stays on this one: there the best level of the processor does, and its tests, which compare
+# levels, ask for all (./run).
+if(HIPKITTENS_INSTALL)
+  set(default all)
+else()
+  set(default native)
+endif()
+set(HIPKITTENS_HOST_LEVELS ${default} CACHE STRING
+    "Host levels to build: all, native (the best of this machine), or a list of portable, avx2, avx512, avx512_bf16")
+
+# Sets `variable` to the levels that the processor is best served by, or to all where /proc does not say what it has.
+function(hipkittens_native_levels variable)
+  set(${variable} portable avx2 avx512 avx512_bf16 PARENT_SCOPE)
+  if(NOT EXISTS /proc/cpuinfo)
+    return()
+  endif()
+  file(STRINGS /proc/cpuinfo flags REGEX "^flags" LIMIT_COUNT 1)
+  string(REGEX REPLACE "^flags[^:]*: *" "" flags "${flags}")
+  string(REPLACE " " ";" flags "${flags}")
+  set(${variable} portable PARENT_SCOPE)
+  set(needed_avx2 avx2 fma f16c bmi1 bmi2)
+  set(needed_avx512 avx512f avx512bw avx512dq avx512vl)
+  set(needed_avx512_bf16 avx512_bf16)
+  set(found)
+  foreach(level avx2 avx512 avx512_bf16)
+    foreach(flag IN LISTS needed_${level})
+      if(NOT flag IN_LIST flags)
+        return()
+      endif()
+    endforeach()
+    if(level STREQUAL "avx512_bf16")  # takes what is no matrix product from avx512
+      list(APPEND found ${level})
+    else()
+      set(found ${level})
+    endif()
+    set(${variable} ${found} PARENT_SCOPE)
+  endforeach()
+endfunction()
+
+if(HIPKITTENS_HOST_LEVELS STREQUAL "native")
+  hipkittens_native_levels(host_levels)
+elseif(HIPKITTENS_HOST_LEVELS STREQUAL "all")
+  set(host_levels portable avx2 avx512 avx512_bf16)
+else()
+  set(host_levels ${HIPKITTENS_HOST_LEVELS})
+endif()
+message(STATUS "Host levels: ${host_levels}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   # Emulating 64-byte vectors with SSE2 makes much code of little use: optimising it further only costs build time.
   set(HIPKITTENS_FLAGS_portable -O1)
@@ -15,7 +60,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
 endif()
 
 function(hipkittens_add_host_levels target)
-  foreach(level IN LISTS HIPKITTENS_HOST_LEVELS)
+  foreach(level IN LISTS host_levels)
     set(sources ${ARGN})
     if(level STREQUAL "avx512_bf16")
       # It differs from avx512 in its matrix products; host_level.cpp takes the other families from there.

@@ -35,7 +35,9 @@ const Families& families(HostLevel level) {
             return portable::families();
 #endif
         default:
-            throw std::runtime_error("this build of the simulator was made without the host level asked for");
+            throw std::runtime_error(
+                "the simulator was built without the host instructions asked for, or for a machine that has "
+                "others; build it here again, with -DHIPKITTENS_HOST_LEVELS=all for all levels, as wheels are");
     }
 }
 
