@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ._patch_report import PatchReport
 
 _SWITCHES = "_hipkittens_configurations"
-_PARTS = ("attention", "norm", "rotary", "mlp", "loss", "linear")
+_PARTS = ("attention", "norm", "rotary", "mlp", "loss", "fused_loss", "linear")
 
 
 def patch(
@@ -26,6 +26,7 @@ def patch(
     rotary: bool = True,
     mlp: bool = True,
     loss: bool = True,
+    fused_loss: bool = False,
     linear: bool = False,
     dtype: torch.dtype | None = None,
     exclude: Iterable[str] = (),
@@ -38,6 +39,8 @@ def patch(
     rotary     apply_rotary_pos_emb of Transformers' models
     mlp        every module that computes down(act(gate) * up), its projections apart (Llama) or as one (Phi-3)
     loss       ForCausalLMLoss of Transformers' models
+    fused_loss training with labels computes that loss from the hidden states, by linear_cross_entropy: there are no logits
+               then, and the output's are None. Models whose forward is Llama's, with or without a softcap
     linear     torch.nn.Linear
     dtype      that of the tensors the model will be called with; default autocast's, where it is on, or that of the
                parameters. A float32 model trained under autocast(dtype=torch.bfloat16) wants dtype=torch.bfloat16
@@ -56,7 +59,7 @@ def patch(
         raise TypeError(f"hipkittens.patch: model is {type(model).__name__}; it must be a torch.nn.Module")
     if isinstance(exclude, str):
         raise TypeError(f"hipkittens.patch: exclude is a str; it must be a list of names, [{exclude!r}]")
-    wanted = dict(zip(_PARTS, (attention, norm, rotary, mlp, loss, linear), strict=True))
+    wanted = dict(zip(_PARTS, (attention, norm, rotary, mlp, loss, fused_loss, linear), strict=True))
     for name, value in wanted.items():
         if not isinstance(value, bool):
             raise TypeError(f"hipkittens.patch: {name} is {value!r}; it must be True or False")
@@ -76,7 +79,7 @@ def patch(
         if attention and not dry_run:
             _switch_attention(model, interface, undo)
         if "transformers" in sys.modules:
-            _switch_losses(modules, left_out, loss, dry_run, report, undo)
+            _switch_losses(modules, left_out, loss, fused_loss, dtype, dry_run, report, undo)
         for name, module in modules.items():
             for row, rule in judge(
                 name, module, wanted, dtype, name in left_out, interface, inside_multihead
@@ -153,8 +156,9 @@ def _interface_of_transformers(model, dtype, left_out) -> dict[str, tuple[Any, s
     return _transformers_configs.refusals(model, dtype, left_out)
 
 
-def _switch_losses(modules, left_out, wanted, dry_run, report, undo) -> None:
+def _switch_losses(modules, left_out, wanted, fused, dtype, dry_run, report, undo) -> None:
     from ._patch_report import PatchRow
+    from .integrations import _transformers_fused_loss
     from .integrations._transformers_loss import LossSwitch, refusal
 
     for name, module in modules.items():
@@ -169,6 +173,13 @@ def _switch_losses(modules, left_out, wanted, dry_run, report, undo) -> None:
         report.rows.append(PatchRow(name, type(module).__name__, "loss", by, reason))
         if by and not dry_run:
             _keep(module, LossSwitch(module), undo)
+        if not fused:
+            continue
+        reason = "it was excluded" if name in left_out else _transformers_fused_loss.refusal(module, dtype)
+        by = "" if reason else "hipkittens.linear_cross_entropy"
+        report.rows.append(PatchRow(name, type(module).__name__, "fused_loss", by, reason))
+        if by and not dry_run:
+            _keep(module, _transformers_fused_loss.FusedLossSwitch(module), undo)
 
 
 def _switch_attention(model, interface, undo) -> None:

@@ -21,20 +21,30 @@ def causal_loss(
     **_: Any,
 ) -> torch.Tensor:
     """transformers.loss.loss_utils.ForCausalLMLoss without a float32 copy of the logits: float32, as it is there."""
-    if shift_labels is None:
-        shift_labels = torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
-    target = shift_labels.reshape(-1).to(logits.device)
+    target = next_tokens(labels, shift_labels, ignore_index).reshape(-1).to(logits.device)
     total = cross_entropy(
         logits.reshape(-1, vocab_size),
         target,
         ignore_index=ignore_index,
         reduction="mean" if num_items_in_batch is None else "sum",
     )
-    if num_items_in_batch is None:
-        return total
-    if isinstance(num_items_in_batch, torch.Tensor):
-        num_items_in_batch = num_items_in_batch.to(total.device)
-    return total / num_items_in_batch
+    return per_item(total, num_items_in_batch)
+
+
+def next_tokens(
+    labels: torch.Tensor | None, shift_labels: torch.Tensor | None, ignore_index: int
+) -> torch.Tensor:
+    """What each token is to predict: shift_labels, or the label of the next one."""
+    if shift_labels is not None:
+        return shift_labels
+    return torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+
+
+def per_item(loss: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
+    """A sum over the items of all gradient accumulation steps; a mean, for which items is None, as it is."""
+    if items is None:
+        return loss
+    return loss / (items.to(loss.device) if isinstance(items, torch.Tensor) else items)
 
 
 class LossSwitch:

@@ -54,7 +54,15 @@ def _apply(
             f"hipkittens.integrations.transformers.{function}: model is a {kind!r}; allowed: {', '.join(families)}. "
             "hipkittens.patch(model) takes any model"
         )
-    return patch(model, **wanted)
+    report = patch(model, **wanted)
+    refused = [row.reason for row in report.left if row.part == "fused_loss"]
+    if refused:
+        for undo in reversed(report._undo):
+            undo()
+        raise ValueError(
+            f"hipkittens.integrations.transformers.{function}: fused_linear_cross_entropy is True; {refused[0]}"
+        )
+    return report
 
 
 class _ApplyTo:
@@ -69,9 +77,8 @@ class _ApplyTo:
 
         Without a model, the classes of norms and attention modules are replaced for {title} models made from now on, until
         remove() of the result (also a context manager); models that exist do not change. attention and linear concern a
-        model that is given: a later one gets its attention by attn_implementation="hipkittens". So do {activation} and
-        cross_entropy, by hipkittens.patch. NotImplementedError for fused_linear_cross_entropy, which would replace the whole
-        forward of the model: call hipkittens.linear_cross_entropy on its hidden states.
+        model that is given: a later one gets its attention by attn_implementation="hipkittens". So do {activation},
+        cross_entropy and fused_linear_cross_entropy, by hipkittens.patch: without a model the last raises ValueError.
         """
 
     def _patch(
@@ -85,10 +92,10 @@ class _ApplyTo:
         fused_loss: bool,
         mlp: bool,
     ) -> PatchReport | ClassPatch:
-        if fused_loss:
-            raise NotImplementedError(
-                f"hipkittens.integrations.transformers.{self.__name__}: fused_linear_cross_entropy is True; it would replace "
-                "the whole forward of the model. Pass False, and call hipkittens.linear_cross_entropy on its hidden states"
+        if fused_loss and model is None:
+            raise ValueError(
+                f"hipkittens.integrations.transformers.{self.__name__}: fused_linear_cross_entropy is True and model None; it "
+                "replaces the forward of one model: pass a model, or call hipkittens.patch(model, fused_loss=True) on each"
             )
         wanted = {
             "attention": attention,
@@ -96,6 +103,7 @@ class _ApplyTo:
             "rotary": rope,
             "linear": linear,
             "loss": loss,
+            "fused_loss": fused_loss,
             "mlp": mlp,
         }
         return _apply(self.__name__, self._families, model, wanted)

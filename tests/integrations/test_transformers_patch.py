@@ -155,8 +155,15 @@ def test_liger_s_words():
     report = patches.apply_to_llama(cross_entropy=True, model=model)
     assert {row.part for row in report.replaced} == {"attention", "rotary", "norm", "mlp", "loss"}
     hipkittens.unpatch(model)
-    with pytest.raises(NotImplementedError, match="fused_linear_cross_entropy"):
+    with pytest.raises(ValueError, match="fused_linear_cross_entropy is True and model None"):
         patches.apply_to_qwen2(fused_linear_cross_entropy=True)
+    report = patches.apply_to_llama(fused_linear_cross_entropy=True, model=model)
+    assert "fused_loss" in {row.part for row in report.replaced}
+    hipkittens.unpatch(model)
+    in_float32 = tiny_models.make("llama", torch.float32)
+    with pytest.raises(ValueError, match=r"its hidden states are torch\.float32"):
+        patches.apply_to_llama(fused_linear_cross_entropy=True, model=in_float32)
+    assert type(in_float32.model.norm).__name__ == "LlamaRMSNorm"
     with pytest.raises(TypeError, match="model is a 'llama'; allowed: mistral"):
         patches.apply_to_mistral(model=model)
     with pytest.raises(ValueError, match="Pass a model"):
