@@ -1,0 +1,152 @@
+// kernels/probe/clocks.h: how many clocks instructions take.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "memory.h"
+
+namespace hipkittens::probe {
+
+KITTENS_DEVICE uint64_t core_clock() {
+    uint64_t time;
+    asm volatile("s_memtime %0\n\ts_waitcnt lgkmcnt(0)" : "=s"(time)::"memory");
+    return time;
+}
+// 100 MHz, whatever the core's clock is.
+KITTENS_DEVICE uint64_t steady_clock() {
+    uint64_t time;
+    asm volatile("s_memrealtime %0\n\ts_waitcnt lgkmcnt(0)" : "=s"(time)::"memory");
+    return time;
+}
+
+// The clocks of 16 accesses to LDS, of the lanes that have an address: input has 64 of each workgroup, ~0 for none. All of LDS, so
+// that no other workgroup's accesses are in between.
+template <NoConfig config>
+struct LdsAccessTime : OneWave {
+    static constexpr int lds_bytes = kittens::target.lds_bytes, used_bytes = 1024;
+
+#define PROBE_READ(type, instruction)                                                      \
+    {                                                                                      \
+        type value;                                                                        \
+        asm volatile(".rept 16\n\t" instruction " %0, %1\n\t.endr\n\ts_waitcnt lgkmcnt(0)" \
+                     : "=&v"(value)                                                        \
+                     : "v"(address)                                                        \
+                     : "memory");                                                          \
+    }
+#define PROBE_WRITE(type, instruction)                                                                     \
+    {                                                                                                      \
+        const type value = {};                                                                             \
+        asm volatile(".rept 16\n\t" instruction " %0, %1\n\t.endr\n\ts_waitcnt lgkmcnt(0)" ::"v"(address), \
+                     "v"(value)                                                                            \
+                     : "memory");                                                                          \
+    }
+    KITTENS_DEVICE static void repeat(LdsAccess access, uint32_t address) {
+        using Dwords2 = kittens::vec<uint32_t, 2>;
+        using Dwords3 = kittens::vec<uint32_t, 3>;
+        using Dwords4 = kittens::vec<uint32_t, 4>;
+        if (access == LdsAccess::read_b32)
+            PROBE_READ(uint32_t, "ds_read_b32")
+        else if (access == LdsAccess::read_b64)
+            PROBE_READ(Dwords2, "ds_read_b64")
+        else if (access == LdsAccess::read_b96)
+            PROBE_READ(Dwords3, "ds_read_b96")
+        else if (access == LdsAccess::read_b128)
+            PROBE_READ(Dwords4, "ds_read_b128")
+        else if (access == LdsAccess::write_b32)
+            PROBE_WRITE(uint32_t, "ds_write_b32")
+        else if (access == LdsAccess::write_b64)
+            PROBE_WRITE(Dwords2, "ds_write_b64")
+        else if (access == LdsAccess::write_b96)
+            PROBE_WRITE(Dwords3, "ds_write_b96")
+        else if (access == LdsAccess::write_b128)
+            PROBE_WRITE(Dwords4, "ds_write_b128")
+        else if constexpr (kittens::target.transposed_lds_read)
+            PROBE_READ(Dwords2, "ds_read_b64_tr_b16")
+    }
+
+    KITTENS_DEVICE static void run(const ProbeArguments& arguments, kittens::shared_byte* lds) {
+        const uint32_t lane = kittens::lane_id(), workgroup = kittens::workgroup_id_x();
+        for (uint32_t at = lane * 4; at < used_bytes; at += 256) kittens::lds_write(0u, lds + at);
+        const uint32_t place = load(arguments, workgroup * 64 + lane);
+        const uint32_t address = reinterpret_cast<uint32_t>(lds) + place;
+        uint64_t clocks = 0;
+        for (int turn = 0; turn < 2; ++turn) {  // of the second the instructions are cached
+            kittens::wait<0, 0>();
+            const uint64_t begin = core_clock();
+            if (place != ~0u) repeat(static_cast<LdsAccess>(arguments.which), address);
+            clocks = core_clock() - begin;
+        }
+        store(arguments, workgroup, static_cast<uint32_t>(clocks));
+    }
+};
+
+// The clocks of a chain, and the time of the steady clock, of each workgroup. `steps` are turns of a loop that has `unrolled` of
+// what is measured. Wave 0 takes them, and every wave those that all four SIMDs are to be busy with.
+template <NoConfig config>
+struct ChainTime {
+    static constexpr int threads = 256, waves_per_simd = 1, lds_bytes = 4096;
+
+    KITTENS_DEVICE static void take(const ProbeArguments& arguments, Chain chain, uint32_t steps,
+                                    kittens::shared_byte* lds) {
+        using kittens::vec;
+        float value = 1.0f;
+        vec<float, 4> sums[4] = {};
+        // Numbers between a half and one, so that the multipliers have work: products of zeros take less power.
+        vec<uint32_t, kittens::target.matrix_k_16bit / 8> factor = {};
+        for (int i = 0; i < kittens::target.matrix_k_16bit / 8; ++i)
+            factor[i] = ((kittens::lane_id() + 64 * i) * 0x9e3779b9u & 0x807f807f) | 0x3f003f00;
+        uint32_t place = chain == Chain::lds ? reinterpret_cast<uint32_t>(lds) : 0;
+#define PROBE_MATRIX_GFX942 "v_mfma_f32_16x16x16_bf16"
+#define PROBE_MATRIX_GFX950 "v_mfma_f32_16x16x32_bf16"
+#define PROBE_MATRIX(instruction)                                                                  \
+    if (chain == Chain::matrix)                                                                    \
+        asm volatile("s_nop 4\n\t.rept 128\n\t" instruction " %0, %1, %1, %0\n\t.endr\n\ts_nop 15" \
+                     : "+v"(sums[0])                                                               \
+                     : "v"(factor));                                                               \
+    else                                                                                           \
+        asm volatile("s_nop 4\n\t.rept 32\n\t" instruction " %0, %4, %4, %0\n\t" instruction       \
+                     " %1, %4, %4, %1\n\t" instruction " %2, %4, %4, %2\n\t" instruction           \
+                     " %3, %4, %4, %3\n\t.endr\n\ts_nop 15"                                        \
+                     : "+v"(sums[0]), "+v"(sums[1]), "+v"(sums[2]), "+v"(sums[3])                  \
+                     : "v"(factor))
+        for (uint32_t step = 0; step < steps; ++step) {
+            if (chain == Chain::vector)
+                asm volatile(".rept 128\n\tv_add_f32 %0, %0, %0\n\t.endr" : "+v"(value));
+            else if (chain == Chain::transcendental)
+                asm volatile(".rept 128\n\tv_exp_f32 %0, %0\n\t.endr\n\ts_nop 0" : "+v"(value));
+            else if (chain == Chain::lds)
+                asm volatile(".rept 128\n\tds_read_b32 %0, %0\n\ts_waitcnt lgkmcnt(0)\n\t.endr"
+                             : "+v"(place)::"memory");
+            else if (chain == Chain::memory)
+                asm volatile(".rept 128\n\tglobal_load_dword %0, %0, %1\n\ts_waitcnt vmcnt(0)\n\t.endr"
+                             : "+v"(place)
+                             : "s"(arguments.input)
+                             : "memory");
+            else if (chain == Chain::barrier)
+                asm volatile(".rept 128\n\ts_barrier\n\t.endr" ::: "memory");
+            else if constexpr (kittens::target.number == 942) {
+                PROBE_MATRIX(PROBE_MATRIX_GFX942);
+            } else {
+                PROBE_MATRIX(PROBE_MATRIX_GFX950);
+            }
+        }
+    }
+
+    KITTENS_DEVICE static void run(const ProbeArguments& arguments, kittens::shared_byte* lds) {
+        const auto chain = static_cast<Chain>(arguments.which);
+        const uint32_t thread = kittens::thread_id(), workgroup = kittens::workgroup_id_x();
+        // Every dword points to the one 68 bytes on.
+        for (uint32_t at = thread * 4; at < lds_bytes; at += threads * 4)
+            kittens::lds_write(reinterpret_cast<uint32_t>(lds) + (at + 68) % lds_bytes, lds + at);
+        kittens::barrier();
+        if (kittens::wave_id() != 0 && chain != Chain::matrix_independent && chain != Chain::barrier) return;
+        take(arguments, chain, arguments.warm_steps, lds);
+        const uint64_t begin = core_clock(), steady_begin = steady_clock();
+        take(arguments, chain, arguments.steps, lds);
+        const uint64_t clocks = core_clock() - begin, steady = steady_clock() - steady_begin;
+        if (thread == 0) {
+            store(arguments, workgroup * 2, static_cast<uint32_t>(clocks));
+            store(arguments, workgroup * 2 + 1, static_cast<uint32_t>(steady));
+        }
+    }
+};
+
+}  // namespace hipkittens::probe
