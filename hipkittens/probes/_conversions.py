@@ -15,9 +15,9 @@ _RESULTS = ("to_fp8", "to_bf8", "from_fp8", "from_bf8", "to_bf16", "to_f16", "ex
 _FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
 _BF8 = {"gfx942": torch.float8_e5m2fnuz, "gfx950": torch.float8_e5m2}
 _UPPER = torch.arange(1 << 16, dtype=torch.int64) << 16
-# Every upper half of a float, with lower halves about the ties of bf16; those of fp8 have upper halves of their own.
+# Every upper half of a float, all that fp8 has a tie in; and lower halves about the ties of bf16, with some of the upper ones.
 _FLOATS = (
-    torch.cat([_UPPER | lower for lower in (0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001)])
+    torch.cat([_UPPER, *(_UPPER[::37] | lower for lower in (0x0001, 0x7FFF, 0x8000, 0x8001))])
     .to(torch.int32)
     .view(torch.float32)
 )
@@ -66,8 +66,11 @@ def _codes(dtypes: dict[str, torch.dtype]) -> Callable[[str], torch.Tensor]:
 
 def _values(dtypes: dict[str, torch.dtype]) -> Callable[[str], torch.Tensor]:
     def expected(target: str) -> torch.Tensor:
-        values = _CODES.view(dtypes[target]).float()
-        return torch.where(values.isnan(), 0x7FC00000, values.view(torch.int32))
+        dtype = dtypes[target]
+        values = _CODES.view(dtype).float()
+        has_signs = "fnuz" not in str(dtype)
+        nan = torch.where((_CODES >= 0x80) & has_signs, 0xFFC00000, 0x7FC00000)
+        return torch.where(values.isnan(), nan, values.view(torch.int32)).to(torch.int32)
 
     return expected
 
@@ -119,14 +122,14 @@ FACTS = [
     ),
     Fact(
         "convert_from_fp8",
-        "v_cvt_f32_fp8 of every code; a NaN becomes 0x7fc00000",
+        "v_cvt_f32_fp8 of every code; a NaN becomes 0x7fc00000 with the sign of its code, if codes of NaN have signs",
         _QUANTIZE[-1:],
         _find("from_fp8", torch.zeros(256)),
         _values(_FP8),
     ),
     Fact(
         "convert_from_bf8",
-        "v_cvt_f32_bf8 of every code; a NaN becomes 0x7fc00000",
+        "v_cvt_f32_bf8 of every code; a NaN becomes 0x7fc00000 with the sign of its code, if codes of NaN have signs",
         _QUANTIZE[-1:],
         _find("from_bf8", torch.zeros(256)),
         _values(_BF8),

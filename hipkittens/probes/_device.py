@@ -13,7 +13,12 @@ from .._kernel_parameters import Parameter
 from ..kernel import Kernel
 
 UNTOUCHED = -0x5A5A5A5B  # 0xa5a5a5a5: results and LDS hold it until they are written
-THREADS = {"conversion": 256, "placement": 512, "chain": 256}  # of a workgroup; otherwise a wave
+THREADS = {
+    "conversion": 256,
+    "placement": 512,
+    "chain": 256,
+    "lds_access": 512,
+}  # of a workgroup; otherwise a wave
 _TYPES = {"input": "const void *", "output": "void *"}
 _BY_BYTES = {4: "uint32_t", 8: "uint64_t"}
 

@@ -51,7 +51,7 @@ class Answer:
     """What a device said of a fact.
 
     verdict    agree, differ; measured; needs a GPU: the simulator cannot say; failed: the launch did
-    found, expected, assumed  as to_json makes them
+    found, expected, assumed  as to_json makes them; of what agrees `found` is None, since it is what was expected
     mismatches  the first of mismatch_count
     error      of a launch that failed
     notes      beside the answer
@@ -122,5 +122,8 @@ def compare(fact: Fact, found: Value, expected: Value) -> Answer:
         ]
         answer.mismatch_count = len(differing)
     answer.mismatches = differing
-    answer.verdict = DIFFER if differing else AGREE
+    if differing:
+        answer.verdict = DIFFER
+    else:
+        answer.found = None
     return answer

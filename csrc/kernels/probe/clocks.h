@@ -17,28 +17,39 @@ KITTENS_DEVICE uint64_t steady_clock() {
     return time;
 }
 
-// The clocks of 16 accesses to LDS, of the lanes that have an address: input has 64 of each workgroup, ~0 for none. All of LDS, so
-// that no other workgroup's accesses are in between.
+// The clocks that `steps` waves take for 16 accesses each to LDS, of the lanes that have an address: input has 64 of each
+// workgroup, ~0 for none. A conflict costs a clock of the banks, which are not what an access waits for: addresses and data go
+// through narrower ports. So two 12-byte reads follow each access, of which the banks serve fewer bytes a clock than any port, and all
+// four SIMDs have them. All of LDS, so that no other workgroup's accesses are in between.
 template <NoConfig config>
-struct LdsAccessTime : OneWave {
-    static constexpr int lds_bytes = kittens::target.lds_bytes, used_bytes = 1024;
+struct LdsAccessTime {
+    static constexpr int threads = 512, waves_per_simd = 2, lds_bytes = kittens::target.lds_bytes,
+                         wave_bytes = 1024;
 
-#define PROBE_READ(type, instruction)                                                      \
-    {                                                                                      \
-        type value;                                                                        \
-        asm volatile(".rept 16\n\t" instruction " %0, %1\n\t.endr\n\ts_waitcnt lgkmcnt(0)" \
-                     : "=&v"(value)                                                        \
-                     : "v"(address)                                                        \
-                     : "memory");                                                          \
+#define PROBE_TURN(access)                                                            \
+    ".rept 16\n\ts_mov_b64 exec, %0\n\t" access                                       \
+    "\n\ts_mov_b64 exec, -1\n\tds_read_b96 %1, %2\n\tds_read_b96 %1, %2\n\t.endr\n\t" \
+    "s_waitcnt lgkmcnt(0)"
+#define PROBE_READ(type, instruction)                                                 \
+    {                                                                                 \
+        type value;                                                                   \
+        asm volatile(PROBE_TURN(instruction " %3, %4")                                \
+                     : "+s"(lanes), "=&v"(beside), "+v"(beside_address), "=&v"(value) \
+                     : "v"(address)                                                   \
+                     : "memory");                                                     \
     }
-#define PROBE_WRITE(type, instruction)                                                                     \
-    {                                                                                                      \
-        const type value = {};                                                                             \
-        asm volatile(".rept 16\n\t" instruction " %0, %1\n\t.endr\n\ts_waitcnt lgkmcnt(0)" ::"v"(address), \
-                     "v"(value)                                                                            \
-                     : "memory");                                                                          \
+#define PROBE_WRITE(type, instruction)                                  \
+    {                                                                   \
+        const type value = {};                                          \
+        asm volatile(PROBE_TURN(instruction " %4, %3")                  \
+                     : "+s"(lanes), "=&v"(beside), "+v"(beside_address) \
+                     : "v"(value), "v"(address)                         \
+                     : "memory");                                       \
     }
-    KITTENS_DEVICE static void repeat(LdsAccess access, uint32_t address) {
+    // Called by all lanes of a wave; those of `lanes` have the access.
+    KITTENS_DEVICE static void repeat(LdsAccess access, uint64_t lanes, uint32_t address,
+                                      uint32_t beside_address) {
+        kittens::vec<uint32_t, 3> beside;
         using Dwords2 = kittens::vec<uint32_t, 2>;
         using Dwords3 = kittens::vec<uint32_t, 3>;
         using Dwords4 = kittens::vec<uint32_t, 4>;
@@ -63,18 +74,24 @@ struct LdsAccessTime : OneWave {
     }
 
     KITTENS_DEVICE static void run(const ProbeArguments& arguments, kittens::shared_byte* lds) {
-        const uint32_t lane = kittens::lane_id(), workgroup = kittens::workgroup_id_x();
-        for (uint32_t at = lane * 4; at < used_bytes; at += 256) kittens::lds_write(0u, lds + at);
+        const uint32_t lane = kittens::lane_id(), wave = kittens::wave_id();
+        const uint32_t workgroup = kittens::workgroup_id_x();
+        const uint32_t own = reinterpret_cast<uint32_t>(lds) + wave * wave_bytes;
+        const bool takes_part = wave < arguments.steps;
+        kittens::lds_write(kittens::b128{}, lds + wave * wave_bytes + lane * 16);
         const uint32_t place = load(arguments, workgroup * 64 + lane);
-        const uint32_t address = reinterpret_cast<uint32_t>(lds) + place;
+        const uint64_t lanes = kittens::lanes_where(place != ~0u);
         uint64_t clocks = 0;
         for (int turn = 0; turn < 2; ++turn) {  // of the second the instructions are cached
             kittens::wait<0, 0>();
+            kittens::s_barrier();
             const uint64_t begin = core_clock();
-            if (place != ~0u) repeat(static_cast<LdsAccess>(arguments.which), address);
+            if (takes_part)
+                repeat(static_cast<LdsAccess>(arguments.which), lanes, own + place, own + lane * 16);
+            kittens::s_barrier();
             clocks = core_clock() - begin;
         }
-        store(arguments, workgroup, static_cast<uint32_t>(clocks));
+        if (wave == 0) store(arguments, workgroup, static_cast<uint32_t>(clocks));
     }
 };
 
