@@ -29,6 +29,8 @@ def ask(device: Device, fact: Fact) -> Answer:
         answer = Answer(fact, FAILED, error=str(error))
     if simulation is not None:
         answer.findings = [str(finding) for finding in simulation.findings]
+    if fact.assumed is not None:
+        answer.assumed = dict(fact.assumed(device))
     answer.notes = dict(device.notes)
     answer.seconds = time.perf_counter() - began
     return answer
@@ -38,10 +40,9 @@ def _compared(device: Device, fact: Fact) -> Answer:
     found = fact.find(device)
     if fact.expected is not None:
         return compare(fact, found, fact.expected(device.target))
-    assumed = dict(fact.assumed(device)) if fact.assumed else None
     if device.simulated:  # its clock counts instructions
-        return Answer(fact, NOT_SHOWN, assumed=assumed)
-    return Answer(fact, MEASURED, found=to_json(found), assumed=assumed)
+        return Answer(fact, NOT_SHOWN)
+    return Answer(fact, MEASURED, found=to_json(found))
 
 
 def examine(

@@ -95,12 +95,27 @@ struct LdsAccessTime {
     }
 };
 
-// The clocks of a chain, and the time of the steady clock, of each workgroup. `steps` are turns of a loop that has `unrolled` of
-// what is measured. Wave 0 takes them, and every wave those that all four SIMDs are to be busy with.
+// The clocks of a chain, and the time of the steady clock, of each workgroup. `steps` are turns of a loop that has 512 of what is
+// measured. Wave 0 takes them, and every wave those that all four SIMDs are to be busy with.
 template <NoConfig config>
 struct ChainTime {
     static constexpr int threads = 256, waves_per_simd = 1, lds_bytes = 4096;
 
+#define PROBE_REPEAT(count, instructions) ".rept " #count "\n\t" instructions "\n\t.endr"
+#define PROBE_MATRIX(instruction)                                                                          \
+    if (chain == Chain::matrix)                                                                            \
+        for (uint32_t step = 0; step < steps; ++step)                                                      \
+            asm volatile("s_nop 4\n\t" PROBE_REPEAT(512, instruction " %0, %1, %1, %0") "\n\ts_nop 15"     \
+                         : "+v"(sums[0])                                                                   \
+                         : "v"(factor));                                                                   \
+    else                                                                                                   \
+        for (uint32_t step = 0; step < steps; ++step)                                                      \
+        asm volatile(                                                                                      \
+            "s_nop 4\n\t" PROBE_REPEAT(128, instruction                                                    \
+                                       " %0, %4, %4, %0\n\t" instruction " %1, %4, %4, %1\n\t" instruction \
+                                       " %2, %4, %4, %2\n\t" instruction " %3, %4, %4, %3") "\n\ts_nop 15" \
+            : "+v"(sums[0]), "+v"(sums[1]), "+v"(sums[2]), "+v"(sums[3])                                   \
+            : "v"(factor))
     KITTENS_DEVICE static void take(const ProbeArguments& arguments, Chain chain, uint32_t steps,
                                     kittens::shared_byte* lds) {
         using kittens::vec;
@@ -111,39 +126,30 @@ struct ChainTime {
         for (int i = 0; i < kittens::target.matrix_k_16bit / 8; ++i)
             factor[i] = ((kittens::lane_id() + 64 * i) * 0x9e3779b9u & 0x807f807f) | 0x3f003f00;
         uint32_t place = chain == Chain::lds ? reinterpret_cast<uint32_t>(lds) : 0;
-#define PROBE_MATRIX_GFX942 "v_mfma_f32_16x16x16_bf16"
-#define PROBE_MATRIX_GFX950 "v_mfma_f32_16x16x32_bf16"
-#define PROBE_MATRIX(instruction)                                                                  \
-    if (chain == Chain::matrix)                                                                    \
-        asm volatile("s_nop 4\n\t.rept 128\n\t" instruction " %0, %1, %1, %0\n\t.endr\n\ts_nop 15" \
-                     : "+v"(sums[0])                                                               \
-                     : "v"(factor));                                                               \
-    else                                                                                           \
-        asm volatile("s_nop 4\n\t.rept 32\n\t" instruction " %0, %4, %4, %0\n\t" instruction       \
-                     " %1, %4, %4, %1\n\t" instruction " %2, %4, %4, %2\n\t" instruction           \
-                     " %3, %4, %4, %3\n\t.endr\n\ts_nop 15"                                        \
-                     : "+v"(sums[0]), "+v"(sums[1]), "+v"(sums[2]), "+v"(sums[3])                  \
-                     : "v"(factor))
-        for (uint32_t step = 0; step < steps; ++step) {
-            if (chain == Chain::vector)
-                asm volatile(".rept 128\n\tv_add_f32 %0, %0, %0\n\t.endr" : "+v"(value));
-            else if (chain == Chain::transcendental)
-                asm volatile(".rept 128\n\tv_exp_f32 %0, %0\n\t.endr\n\ts_nop 0" : "+v"(value));
-            else if (chain == Chain::lds)
-                asm volatile(".rept 128\n\tds_read_b32 %0, %0\n\ts_waitcnt lgkmcnt(0)\n\t.endr"
+        // A loop for each chain: nothing but its own branch is between the instructions.
+        if (chain == Chain::vector)
+            for (uint32_t step = 0; step < steps; ++step)
+                asm volatile(PROBE_REPEAT(512, "v_add_f32 %0, %0, %0") : "+v"(value));
+        else if (chain == Chain::transcendental)
+            for (uint32_t step = 0; step < steps; ++step)
+                asm volatile(PROBE_REPEAT(512, "v_exp_f32 %0, %0") "\n\ts_nop 0" : "+v"(value));
+        else if (chain == Chain::lds)
+            for (uint32_t step = 0; step < steps; ++step)
+                asm volatile(PROBE_REPEAT(512, "ds_read_b32 %0, %0\n\ts_waitcnt lgkmcnt(0)")
                              : "+v"(place)::"memory");
-            else if (chain == Chain::memory)
-                asm volatile(".rept 128\n\tglobal_load_dword %0, %0, %1\n\ts_waitcnt vmcnt(0)\n\t.endr"
+        else if (chain == Chain::memory)
+            for (uint32_t step = 0; step < steps; ++step)
+                asm volatile(PROBE_REPEAT(512, "global_load_dword %0, %0, %1\n\ts_waitcnt vmcnt(0)")
                              : "+v"(place)
                              : "s"(arguments.input)
                              : "memory");
-            else if (chain == Chain::barrier)
-                asm volatile(".rept 128\n\ts_barrier\n\t.endr" ::: "memory");
-            else if constexpr (kittens::target.number == 942) {
-                PROBE_MATRIX(PROBE_MATRIX_GFX942);
-            } else {
-                PROBE_MATRIX(PROBE_MATRIX_GFX950);
-            }
+        else if (chain == Chain::barrier)
+            for (uint32_t step = 0; step < steps; ++step)
+                asm volatile(PROBE_REPEAT(512, "s_barrier")::: "memory");
+        else if constexpr (kittens::target.number == 942) {
+            PROBE_MATRIX("v_mfma_f32_16x16x16_bf16");
+        } else {
+            PROBE_MATRIX("v_mfma_f32_16x16x32_bf16");
         }
     }
 
