@@ -84,8 +84,8 @@ def _find_chain(which: int, steps: int) -> Callable[[Device], dict[str, float]]:
 
 
 def _find_clock(device: Device) -> dict[str, float]:
-    _, alone = _chain(device, _VECTOR, 10_000)
-    clocks, loaded = _chain(device, _MATRIX_INDEPENDENT, 20_000, workgroups=device.compute_units)
+    _, alone = _chain(device, _VECTOR, 5_000)
+    clocks, loaded = _chain(device, _MATRIX_INDEPENDENT, 5_000, workgroups=device.compute_units)
     return {
         "one_wave_mhz": round(alone),
         "matrix_cores_busy_mhz": round(loaded),
@@ -95,10 +95,10 @@ def _find_clock(device: Device) -> dict[str, float]:
 
 def _cycle_of_lines(lines: int, device: Device) -> torch.Tensor:
     """Where each line sends a walk that comes by all of them, in no order that anything could guess: byte offsets."""
-    order = torch.randperm(lines, generator=torch.Generator().manual_seed(lines)).to(torch.int32)
-    table = torch.zeros(lines, _LINE // 4, dtype=torch.int32)
-    table[order.long(), 0] = order.roll(-1) * _LINE
-    return table.to(device.torch_device)
+    order = torch.randperm(lines, generator=torch.Generator().manual_seed(lines)).to(device.torch_device)
+    table = torch.zeros(lines, _LINE // 4, dtype=torch.int32, device=device.torch_device)
+    table[order, 0] = (order.roll(-1) * _LINE).to(torch.int32)
+    return table
 
 
 @dataclass(frozen=True)
