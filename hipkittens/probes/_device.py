@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from .. import _backend, _installation, _library
-from .._kernel_parameters import Parameter
-from ..kernel import Kernel
+from .._packed_kernel import PackedKernel
 
 UNTOUCHED = -0x5A5A5A5B  # 0xa5a5a5a5: results and LDS hold it until they are written
 THREADS = {
@@ -19,24 +18,11 @@ THREADS = {
     "chain": 256,
     "lds_access": 512,
 }  # of a workgroup; otherwise a wave
-_TYPES = {"input": "const void *", "output": "void *"}
-_BY_BYTES = {4: "uint32_t", 8: "uint64_t"}
 
 
 @functools.cache
-def _kernel(target: str, row: str) -> Kernel:
-    pack = _installation.pack(target)
-    entry = pack.entry(f"{_installation.PROBES}.{row}")
-    parameters = [
-        Parameter(
-            field["name"],
-            _TYPES.get(field["name"], _BY_BYTES[field["size"]]),
-            field["offset"],
-            field["size"],
-        )
-        for field in entry["arguments"]
-    ]
-    return Kernel(entry["kernels"][0]["symbol"], {target: pack.image(entry)}, parameters)
+def _kernel(target: str, row: str) -> PackedKernel:
+    return PackedKernel(target, f"{_installation.PROBES}.{row}", ("input", "output"), constant=("input",))
 
 
 class Device:
@@ -91,17 +77,12 @@ class Device:
         if input is not None:
             input = input.to(self.torch_device)
         kernel = _kernel(self.target, row)
-        given: dict[str, Any] = {
-            "input": input,
-            "output": output,
-            "input_bytes": 0 if input is None else input.numel() * input.element_size(),
-            "output_bytes": output.numel() * output.element_size(),
-        }
-        given |= arguments
-        names = [parameter.name for parameter in kernel.parameters]
-        if wrong := arguments.keys() - set(names):
-            raise ValueError(f"probe.{row} has no argument {', '.join(sorted(wrong))}")
-        kernel(*(given.get(name, 0) for name in names), grid=workgroups, block=THREADS.get(row, 64))
+        given: dict[str, Any] = {"output": output}
+        if input is not None:
+            given |= {"input": input, "input_bytes": input.numel() * input.element_size()}
+        if row != "preloaded":  # whose arguments are others
+            given["output_bytes"] = output.numel() * output.element_size()
+        kernel(given | arguments, grid=workgroups, block=THREADS.get(row, 64))
         return output.cpu()
 
     def conflict_cycles(self, row: str, input: torch.Tensor, outputs: int, **arguments: Any) -> int:
