@@ -1,33 +1,41 @@
 # SPDX-License-Identifier: MIT
-"""What each GEMM variant costs in the cycle model, as csrc/kernels/gemm/costs.def, from which the plan chooses.
+"""What each GEMM variant costs, as csrc/kernels/gemm/costs.def, from which the plan chooses: measured on a GPU, or modelled.
 
-    python benchmarks/gemm_plan.py [--target gfx942|gfx950] [--tile 128x128x64] [--output FILE]
+    python benchmarks/gemm_plan.py [--target gfx942|gfx950] [--tile 128x128x64] [--model] [--output FILE]
+
+Where there is a GPU, the costs of its target are measured on it (gemm_clocks.py) and those of the other stay as they are in the
+output file; elsewhere, and with --model, they come from the cycle model, in which MI355X stands for gfx950 and MI325X for
+gfx942. The file says of each target which it was. `hipkittens bench gemm --fit` runs this.
 
 For each tile, and each number of its workgroups that a compute unit holds at a time, five products of bf16 (nt) that
 fill the device evenly: in a square grid with two K, whose difference is what a K tile costs where workgroups share what
 they read; in a single row of tiles with two K, where nearly all comes from memory; and twice as many workgroups, for
 what another round costs beside its K tiles. Two products of a single K tile, with four and eight rounds, say what another
 round costs at least: the results of the one before go to memory, however short K is. The reduction of a split K costs a straight line through four sizes.
-MI355X stands for gfx950, MI325X for gfx942.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 import numpy as np
-from gemm_model import Tile, cycles, modelled, tiles
+from gemm_clocks import Measured, Modelled
+from gemm_model import Tile, tiles
+
+from hipkittens import _backend
+from hipkittens._output_file import require_writable
 
 ROOT = Path(__file__).resolve().parent.parent
-DEVICE = {"gfx942": "MI325X", "gfx950": "MI355X"}
-UNITS = {"gfx942": 304, "gfx950": 256}
+TARGETS = ("gfx942", "gfx950")
 COLUMN = {"gfx942": 19, "gfx950": 16}  # tiles along m of the square grid
 K_TILES = (8, 24)  # of 64 columns
 HEADER = """\
-// kernels/gemm/costs.def: what each variant costs in the cycle model, in clocks; the plan chooses by it.
+// kernels/gemm/costs.def: what each variant costs, in clocks; the plan chooses by it.
 // SPDX-License-Identifier: MIT
-// Written by `python benchmarks/gemm_plan.py`, which says how: modelled, never measured.
+// Written by `python benchmarks/gemm_plan.py`, which says how.
+{sources}
 // GEMM_COST(target, tile_m, tile_n, tile_k, row_start, concurrent, k_tile, k_tile_streamed, launch, round, least)
 //   concurrent       workgroups of it that a compute unit runs side by side
 //   k_tile           of each K tile in a grid of many rows and columns; _streamed: in a single row of tiles
@@ -38,18 +46,17 @@ HEADER = """\
 """
 
 
-def tile_rows(target: str, tile: Tile) -> list[str]:
-    device, units, down = DEVICE[target], UNITS[target], COLUMN[target]
+def tile_rows(source: Modelled | Measured, tile: Tile) -> list[str]:
+    target, units, down = source.target, source.units, COLUMN[source.target]
     unaligned = tile.name.endswith("unaligned")
     odd = 1 if unaligned else 0  # rows of an odd number of elements
     short, long = (count * 64 + odd for count in K_TILES)
     k_tiles = (K_TILES[1] - K_TILES[0]) * 64 / tile.k
 
     def clocks(rows: int, columns: int, k: int) -> float:
-        return cycles(modelled(device, tile.name, rows * tile.m, columns * tile.n, k))
+        return sum(source.clocks(tile.name, rows * tile.m, columns * tile.n, k))
 
-    first = modelled(device, tile.name, down * tile.m, units // down * tile.n, short)[0]
-    held = int(first.report["workgroups_per_compute_unit"])
+    held = source.held(tile.name, down * tile.m, units // down * tile.n, short)
     rows = []
     for concurrent in range(1, held + 1):
         across = units * concurrent // down
@@ -77,39 +84,81 @@ def tile_rows(target: str, tile: Tile) -> list[str]:
     return rows
 
 
-def reduce_row(target: str) -> str:
-    device, units = DEVICE[target], UNITS[target]
+def reduce_row(source: Modelled | Measured) -> str:
     equations, answers = [], []
     for m, n, splits in ((64, 1024, 2), (64, 1024, 8), (512, 4096, 2), (256, 4096, 8)):
-        reduction = modelled(device, "64x64x64", m, n, 64 * 4 * splits, splits=splits)[1]
-        elements = m * n / units
+        reduction = source.clocks("64x64x64", m, n, 64 * 4 * splits, splits=splits)[1]
+        elements = m * n / source.units
         equations.append((1.0, elements, elements * splits))
-        answers.append(reduction.cycles)
+        answers.append(reduction)
     # Relative errors count, or the largest size alone would decide.
     weights = 1 / np.array(answers)
     launch, element, partial = np.linalg.lstsq(
         np.array(equations) * weights[:, None], np.array(answers) * weights, rcond=None
     )[0]
-    row = f"GEMM_REDUCE_COST({target}, {launch:.0f}, {element:.3f}, {partial:.3f})"
+    row = f"GEMM_REDUCE_COST({source.target}, {launch:.0f}, {element:.3f}, {partial:.3f})"
     print(row, flush=True)
     return row
 
 
+def kept(path: Path, target: str) -> tuple[str, list[str]]:
+    """Of a target's costs in a file, where they come from and the rows. ValueError if it has none."""
+    text = path.read_text() if path.exists() else ""
+    source = re.search(rf"^// {target}: (.*)$", text, re.MULTILINE)
+    rows = re.findall(rf"^GEMM_(?:REDUCE_)?COST\({target}, .*\)$", text, re.MULTILINE)
+    if source is None or not rows:
+        raise ValueError(f"{path} has no costs of {target} to keep; write the whole table first: --model")
+    return source[1], rows
+
+
+def sources(target: str | None, model: bool) -> list[Modelled | Measured]:
+    """What is asked: the GPU, or the cycle model of one target or both. ValueError for a GPU of another target."""
+    if model or not _backend.hip_device_count():
+        return [Modelled(each) for each in ((target,) if target else TARGETS)]
+    gpu = Measured()
+    if target not in (None, gpu.target):
+        raise ValueError(f"this GPU is a {gpu.target}; for {target} add --model")
+    return [gpu]
+
+
+def fit(asked: list[Modelled | Measured], output: Path) -> None:
+    """Writes the costs of what is asked, with those of other targets as the file has them."""
+    others = {
+        target: kept(output, target) for target in TARGETS if target not in {each.target for each in asked}
+    }
+    costs = others | {
+        each.target: (
+            each.source,
+            [*(row for tile in tiles(each.target) for row in tile_rows(each, tile)), reduce_row(each)],
+        )
+        for each in asked
+    }
+    said = "\n".join(f"// {target}: {costs[target][0]}" for target in TARGETS)
+    rows = [row for target in TARGETS for row in costs[target][1]]
+    output.write_text(HEADER.format(sources=said) + "\n".join(rows) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--target", choices=tuple(DEVICE), help="only this one (prints, writes nothing)")
+    parser.add_argument("--target", choices=TARGETS, help="only this one; the other's costs are kept")
     parser.add_argument("--tile", help="only this one (prints, writes nothing)")
+    parser.add_argument("--model", action="store_true", help="take the cycle model although there is a GPU")
     parser.add_argument("--output", type=Path, default=ROOT / "csrc/kernels/gemm/costs.def")
     options = parser.parse_args()
-    rows = []
-    for target in [options.target] if options.target else DEVICE:
-        for tile in tiles(target):
-            if options.tile in (None, tile.name):
-                rows += tile_rows(target, tile)
+    try:
+        asked = sources(options.target, options.model)
         if options.tile is None:
-            rows.append(reduce_row(target))
-    if options.target is None and options.tile is None:
-        options.output.write_text(HEADER + "\n".join(rows) + "\n")
+            require_writable("--output", str(options.output))
+            fit(asked, options.output)
+            return
+    except ValueError as error:
+        raise SystemExit(f"gemm_plan.py: {error}") from None
+    chosen = [(each, tile) for each in asked for tile in tiles(each.target) if tile.name == options.tile]
+    if not chosen:
+        allowed = dict.fromkeys(tile.name for each in asked for tile in tiles(each.target))
+        raise SystemExit(f"gemm_plan.py: --tile is {options.tile}; allowed: {', '.join(allowed)}")
+    for each, tile in chosen:
+        tile_rows(each, tile)
 
 
 if __name__ == "__main__":

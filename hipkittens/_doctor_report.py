@@ -35,12 +35,12 @@ def _print_table(found: Examination) -> None:
     console.print(found.verdict_text, soft_wrap=True, markup=False)
 
 
-def _without_home(value: Any) -> Any:
+def without_home(value: Any) -> Any:
     """Paths below the home folder begin with ~, so that the user's name is not in them."""
     if isinstance(value, dict):
-        return {name: _without_home(item) for name, item in value.items()}
+        return {name: without_home(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_without_home(item) for item in value]
+        return [without_home(item) for item in value]
     home = str(Path.home())
     return value.replace(home, "~") if isinstance(value, str) and len(home) > 1 else value
 
@@ -61,7 +61,7 @@ def report_text(found: Examination) -> str:
         lines.append(
             f"| {row['device']} | {row['family']} | {ratio} | {row['error'] or ('ok' if row['ok'] else 'WRONG')} |"
         )
-    return _without_home("\n".join([*lines, "", "```json", json.dumps(facts, indent=1), "```", ""]))
+    return without_home("\n".join([*lines, "", "```json", json.dumps(facts, indent=1), "```", ""]))
 
 
 def main(as_json: bool, report: str | None) -> int:

@@ -7,10 +7,12 @@ import functools
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 from ._pack import Pack
 
 TARGETS = ("gfx942", "gfx950")
+PROBES = "probe"  # the folder below csrc/kernels that is no operation's: hipkittens/probes
 _HERE = Path(__file__).resolve().parent
 OPERATORS = _HERE / "lib" / "_ops.so"
 SIMULATOR = _HERE / "lib" / "libhipkittens_simulator.so"
@@ -19,6 +21,11 @@ SIMULATOR = _HERE / "lib" / "libhipkittens_simulator.so"
 @functools.cache
 def pack(target: str) -> Pack:
     return Pack(_HERE / "_kernels" / f"{target}.hkpack")
+
+
+def kernels_of_operations(target: str) -> list[dict[str, Any]]:
+    """The entries of the pack that operators launch: all but those of probes."""
+    return [entry for entry in pack(target).entries if entry["operation"] != PROBES]
 
 
 def require_whole(library: Path) -> None:

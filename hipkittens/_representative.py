@@ -22,7 +22,7 @@ def kernels(target: str) -> list[Kernel]:
             row=entry["configuration"],
             arguments=entry["arguments"],
         )
-        for entry in _installation.pack(target).entries
+        for entry in _installation.kernels_of_operations(target)
         for kernel in entry["kernels"]
     ]
 

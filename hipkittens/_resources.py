@@ -98,6 +98,6 @@ def collect(
     return [
         {**static_row(target, entry, kernel), "run": runs.get(kernel["symbol"])}
         for target in targets
-        for entry in _installation.pack(target).entries
+        for entry in _installation.kernels_of_operations(target)
         for kernel in entry["kernels"]
     ]

@@ -74,6 +74,21 @@ def _doctor(arguments: argparse.Namespace) -> int:
         raise SystemExit(f"hipkittens doctor: {error}") from None
 
 
+def _probe(arguments: argparse.Namespace) -> int:
+    from .probes import _command
+
+    try:
+        return _command.main(
+            arguments.json,
+            target=arguments.target,
+            gpu=arguments.gpu,
+            only=arguments.only,
+            report=arguments.report,
+        )
+    except ValueError as error:
+        raise SystemExit(f"hipkittens probe: {error}") from None
+
+
 def _kernels_list(arguments: argparse.Namespace) -> int:
     if arguments.resources:
         from . import _resource_table
@@ -249,6 +264,18 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--report", metavar="FILE", help="write the text for a bug report to FILE, or print it (-)"
     )
+    probe = command(
+        commands,
+        "probe",
+        _probe,
+        "ask the GPU, or else the simulated ones, whether what kernels and simulator assume of them holds",
+    )
+    probe.add_argument(
+        "--target", choices=TARGETS, help="ask this simulated GPU, although there is a real one"
+    )
+    probe.add_argument("--gpu", type=int, metavar="N", help="ask this one of several GPUs (default: 0)")
+    probe.add_argument("--only", action="append", metavar="NAME", help="this fact; may be given again")
+    probe.add_argument("--report", metavar="FILE", help="write everything found as JSON, to send back")
     from .profiling import bench_command, profile_command, trace_command
 
     for name, module, help in (

@@ -114,7 +114,19 @@ def test_every_command_of_the_pages_is_one(capsys):
     outline = re.compile(
         r"\.\.\.|\b(?:OP|MODEL|FILE|NAME|LIBRARIES)\b|[|]|^hipkittens (?:bench|profile|trace|patch|sim)( [a-z]+)?$"
     )
-    names = ("bench", "demo", "doctor", "info", "kernels", "patch", "profile", "sim", "trace", "verify")
+    names = (
+        "bench",
+        "demo",
+        "doctor",
+        "info",
+        "kernels",
+        "patch",
+        "probe",
+        "profile",
+        "sim",
+        "trace",
+        "verify",
+    )
     whole = [(page, line) for page, line in said if line.split()[1] in names and not outline.search(line)]
     assert len(whole) > 15
     problems = {

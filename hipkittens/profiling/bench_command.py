@@ -6,9 +6,11 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -59,6 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot", metavar="FILE", help="a line for each library over the sizes (needs matplotlib)"
     )
+    parser.add_argument(
+        "--fit",
+        action="store_true",
+        help="renew the costs by which plans choose (gemm, in a checkout): measured on this GPU, or else modelled",
+    )
 
 
 def _names() -> list[str]:
@@ -90,7 +97,26 @@ def _measured_device(arguments: argparse.Namespace) -> str:
     return here
 
 
+def _fit(arguments: argparse.Namespace) -> int:
+    """Runs benchmarks/gemm_plan.py, whose results a build makes part of the plan."""
+    program = Path(__file__).resolve().parents[2] / "benchmarks" / "gemm_plan.py"
+    if arguments.operation != "gemm":
+        raise ValueError(f"--fit: {arguments.operation} has no table of costs; allowed: gemm")
+    beside = {"--shapes": arguments.shapes, "--device": arguments.device, "--rate": arguments.rate}
+    beside |= {"--csv": arguments.csv, "--plot": arguments.plot, "--json": arguments.json}
+    if said := [option for option, value in beside.items() if value]:
+        raise ValueError(
+            f"--fit chooses what it runs; leave {', '.join(said)} out (allowed: --arch, --model)"
+        )
+    if not program.is_file():
+        raise ValueError("--fit: the table is part of the sources, and this is no checkout of them")
+    command = [sys.executable, str(program), *(["--model"] if arguments.model else [])]
+    return subprocess.run([*command, *(["--target", arguments.arch] if arguments.arch else [])]).returncode
+
+
 def main(arguments: argparse.Namespace) -> int:
+    if arguments.fit:
+        return _fit(arguments)
     problems, (run, more) = options.problems(arguments), _libraries(arguments.compare)
     rate = _rate(arguments.rate, problems[0])
     if arguments.plot:

@@ -136,7 +136,8 @@ const Cost& cost_of(int target, const GemmConfig& config, int64_t concurrent) {
 
 // Clocks that the cycle model would give a choice, about: rounds of workgroups, each with what comes beside its K
 // tiles. What a K tile costs lies between a grid whose workgroups share what they read and one that reads everything
-// from memory, by how much of what it loads no other workgroup has loaded.
+// from memory, by how much of what it loads no other workgroup has loaded. The latter is memory's bandwidth, of which each has the
+// more, the fewer they are.
 double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) {
     const double units = p.device.compute_units;
     const int64_t tiles_m = divide_up(p.m, config.tile_m), tiles_n = divide_up(p.n, config.tile_n);
@@ -145,8 +146,10 @@ double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) 
     const double own = static_cast<double>(tiles_m * config.tile_m + tiles_n * config.tile_n) /
                        (static_cast<double>(tiles_m * tiles_n) * config.tile_n);
     const double streamed = std::min(1.0, own);
+    const double units_at_work = std::min(1.0, static_cast<double>(workgroups) / units);
     auto round = [&](const Cost& cost) {
-        return cost.round + k_tiles * (cost.k_tile + streamed * (cost.k_tile_streamed - cost.k_tile));
+        const double from_memory = std::max(cost.k_tile, units_at_work * cost.k_tile_streamed);
+        return cost.round + k_tiles * (cost.k_tile + streamed * (from_memory - cost.k_tile));
     };
     const int64_t each = divide_up(workgroups, p.device.compute_units);
     const Cost& full = cost_of(p.device.target, config, each);

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: MIT
+"""Clocks of one GEMM variant at one shape, for gemm_plan.py: from the cycle model, or measured on a GPU.
+
+On a GPU each launch of a product is timed by itself, by events, with caches overwritten before each repetition
+(hipkittens/profiling/measure.py); operands are random, since a chip's clock depends on them. Its times become clocks at the
+peak of the chip, which all rows of a target share: only their ratios choose.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from gemm_model import modelled
+
+import hipkittens
+from hipkittens import _backend, _installation, _resources, _timing
+from hipkittens._packed_kernel import PackedKernel
+from hipkittens.profiling.measure import device_of, measure
+from tests.kernels.gemm_plan import make_plan, shape
+
+_POINTERS = ("a.data", "b.data", "c.data", "bias", "partial")
+_SIMDS = 4
+
+
+class Modelled:
+    """The cycle model of the chip that stands for a target."""
+
+    def __init__(self, target: str) -> None:
+        self.target, self.device = target, {"gfx942": "MI325X", "gfx950": "MI355X"}[target]
+        self.units = {"gfx942": 304, "gfx950": 256}[target]
+        self.source = f"modelled as {self.device}, never measured"
+
+    def clocks(self, tile: str, m: int, n: int, k: int, splits: int = 1) -> list[float]:
+        """Of each launch."""
+        return [launch.cycles for launch in modelled(self.device, tile, m, n, k, splits=splits)]
+
+    def held(self, tile: str, m: int, n: int, k: int) -> int:
+        """Workgroups that a compute unit runs side by side."""
+        (launch, *_) = modelled(self.device, tile, m, n, k)
+        return int(launch.report["workgroups_per_compute_unit"])
+
+
+class Measured:
+    """The GPU with this number. ValueError if it has none of the numbers of compute units that the grids of gemm_plan.py are for.
+
+    time  microseconds of a call
+    """
+
+    def __init__(self, gpu: int = 0, time: Callable[[Callable[[], object]], float] | None = None) -> None:
+        properties = torch.cuda.get_device_properties(gpu)
+        self.torch_device = torch.device("cuda", gpu)
+        self.target, self.units = _backend.arch_of(self.torch_device), properties.multi_processor_count
+        product = device_of(properties.name)
+        if product is None or self.units != Modelled(self.target).units:
+            raise ValueError(
+                f"this GPU is {properties.name!r} with {self.units} compute units; costs are fitted on chips of 304 (gfx942) "
+                "and 256 (gfx950), all of them in one partition; --model takes the cycle model"
+            )
+        (peak,) = (row["value"] for row in _timing.parameters(product) if row["name"] == "clock_peak")
+        self._megahertz = float(peak)
+        self._time = time or (lambda call: measure(call).median)
+        self.source = (
+            f"measured on {properties.name}, clocks at {self._megahertz:g} MHz, hipkittens {hipkittens.__version__}, "
+            f"HIP {torch.version.hip}"
+        )
+
+    def held(self, tile: str, m: int, n: int, k: int) -> int:
+        """As many as registers and LDS leave room for."""
+        (step, *_) = make_plan(shape(self.target, m, n, k), f"nt_bf16_{tile}")["launches"]
+        (kernel,) = _installation.pack(self.target).entry(step["kernel"])["kernels"]
+        waves, _ = _resources.occupancy(self.target, kernel)
+        return waves * _SIMDS // (kernel["workgroup_size"] // 64)
+
+    def clocks(self, tile: str, m: int, n: int, k: int, splits: int = 1) -> list[float]:
+        """Of each launch."""
+        calls, _ = self.calls(tile, m, n, k, splits)
+        return [self._time(call) * self._megahertz for call in calls]
+
+    def calls(
+        self, tile: str, m: int, n: int, k: int, splits: int
+    ) -> tuple[list[Callable[[], None]], tuple[torch.Tensor, ...]]:
+        """What makes each launch; and a, b and c, of which c is a @ b.T after all of them."""
+        tensors = [
+            torch.randn(rows, columns, device=self.torch_device).to(torch.bfloat16)
+            for rows, columns in ((m, k), (n, k), (m, n))
+        ]
+        problem = shape(self.target, m, n, k)
+        for matrix, tensor in zip((problem.a, problem.b, problem.c), tensors, strict=True):
+            matrix.data = tensor.data_ptr()
+        plan = make_plan(problem, f"nt_bf16_{tile}", splits)
+        if plan["workspace_bytes"]:
+            tensors.append(torch.empty(plan["workspace_bytes"], dtype=torch.uint8, device=self.torch_device))
+            plan = make_plan(problem, f"nt_bf16_{tile}", splits, tensors[-1].data_ptr())
+        at = {tensor.data_ptr(): tensor for tensor in tensors}
+        return [self._call(step, at) for step in plan["launches"]], tuple(tensors[:3])
+
+    def _call(self, step: dict[str, Any], tensors: dict[int, torch.Tensor]) -> Callable[[], None]:
+        kernel, data = _kernel(self.target, step["kernel"]), bytes.fromhex(step["arguments"])
+        values: dict[str, Any] = {}
+        for parameter in kernel.parameters:
+            value = int.from_bytes(data[parameter.offset : parameter.offset + parameter.size], "little")
+            values[parameter.name] = (tensors[value] if value else None) if parameter.is_pointer else value
+        return lambda: kernel(values, grid=step["grid"], block=step["block"])
+
+
+@functools.cache
+def _kernel(target: str, symbol: str) -> PackedKernel:
+    return PackedKernel(target, symbol, _POINTERS)

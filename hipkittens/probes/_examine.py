@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+"""Asks a device for facts."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+
+import torch
+
+from .. import _backend, _installation
+from ._device import Device
+from ._fact import FAILED, MEASURED, NOT_SHOWN, Answer, Fact, compare, to_json
+
+
+def ask(device: Device, fact: Fact) -> Answer:
+    """One fact. A launch that fails is an answer, too: on silicon the next fact may still say something."""
+    began = time.perf_counter()
+    device.notes.clear()
+    # With all checkers, and CDNA3's rule for products, which "fast" arithmetic does not follow.
+    simulation = (
+        _backend.simulate(device.target, checks="all", arithmetic="exact") if device.simulated else None
+    )
+    try:
+        with simulation or contextlib.nullcontext():
+            answer = _compared(device, fact)
+    except RuntimeError as error:
+        answer = Answer(fact, FAILED, error=str(error))
+    if simulation is not None:
+        answer.findings = [str(finding) for finding in simulation.findings]
+    if fact.assumed is not None:
+        answer.assumed = dict(fact.assumed(device))
+    answer.notes = dict(device.notes)
+    answer.seconds = time.perf_counter() - began
+    return answer
+
+
+def _compared(device: Device, fact: Fact) -> Answer:
+    found = fact.find(device)
+    if fact.expected is not None:
+        return compare(fact, found, fact.expected(device.target))
+    if device.simulated:  # its clock counts instructions
+        return Answer(fact, NOT_SHOWN)
+    return Answer(fact, MEASURED, found=to_json(found))
+
+
+def examine(
+    device: Device, facts: Iterable[Fact], before: Callable[[Fact], None] = lambda fact: None
+) -> list[Answer]:
+    """Every fact that the device's target has, in order; `before` is called with each."""
+    answers = []
+    for fact in facts:
+        if device.target in fact.targets:
+            before(fact)
+            answers.append(ask(device, fact))
+    return answers
+
+
+def devices(target: str | None, gpu: int | None) -> list[Device]:
+    """The GPU that is asked, or simulated ones: where there is no GPU, or with a target. ValueError for a GPU that is not there."""
+    if target is not None and gpu is not None:
+        raise ValueError("--target asks a simulated GPU and --gpu a real one; leave one of them out")
+    asks_gpus = target is None and _backend.backend() in ("auto", "hip")
+    count = _backend.hip_device_count() if asks_gpus else 0
+    if gpu is not None and not 0 <= gpu < count:
+        raise ValueError(
+            f"--gpu is {gpu}; allowed: the number of an AMD GPU, of which {count} can be asked here"
+        )
+    if not count:
+        return [Device(each) for each in ((target,) if target else _installation.TARGETS)]
+    chosen = gpu or 0
+    arch = _backend.arch_of(torch.device("cuda", chosen))
+    if arch not in _installation.TARGETS:
+        raise ValueError(f"GPU {chosen} is a {arch}; allowed: {', '.join(_installation.TARGETS)}")
+    return [Device(arch, chosen)]
