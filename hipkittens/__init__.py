@@ -21,6 +21,7 @@ from .attention import attention, attention_varlen
 from .gemm import linear, matmul
 from .loss import cross_entropy, linear_cross_entropy
 from .norm import layer_norm, rms_norm
+from .norm_quantization import QuantizedNorm, norm_quantize
 from .quantization import QuantSpec, dequantize, quantize
 from .rotary import rotary, rotary_qk
 from .routing import expert_sort, router
@@ -39,6 +40,7 @@ _timing.apply_environment()
 __version__ = "0.1.0"
 __all__ = [
     "QuantSpec",
+    "QuantizedNorm",
     "Support",
     "activation",
     "attention",
@@ -52,6 +54,7 @@ __all__ = [
     "linear",
     "linear_cross_entropy",
     "matmul",
+    "norm_quantize",
     "patch",
     "patched",
     "quantize",

@@ -69,8 +69,7 @@ class FusedRow {
             const eight gate = load_eight<T>(
                 row_of<T>(arguments.gate, arguments.rows, arguments.columns, row_), column, arguments.wide);
 #pragma unroll
-            for (int i = 0; i < 8; ++i)
-                normalised[i] *= gate[i] * kittens::sigmoid<!kittens::is_16bit<T>>(gate[i]).value;
+            for (int i = 0; i < 8; ++i) normalised[i] *= gate[i] * kittens::sigmoid<true>(gate[i]).value;
         }
         return inside(normalised, column, arguments.columns);
     }
