@@ -22,6 +22,7 @@ from .attention import attention, attention_varlen
 from .gemm import linear, matmul
 from .loss import cross_entropy, linear_cross_entropy
 from .norm import layer_norm, rms_norm
+from .norm_quantization import QuantizedNorm, norm_quantize
 from .quantization import QuantSpec, dequantize, quantize
 from .rotary import rotary, rotary_qk
 from .routing import expert_sort, router
@@ -40,6 +41,7 @@ _timing.apply_environment()
 __version__ = "0.1.0"
 __all__ = [
     "QuantSpec",
+    "QuantizedNorm",
     "Support",
     "activation",
     "attention",
@@ -54,6 +56,7 @@ __all__ = [
     "linear_cross_entropy",
     "load",
     "matmul",
+    "norm_quantize",
     "patch",
     "patched",
     "quantize",

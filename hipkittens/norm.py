@@ -4,12 +4,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal, overload
 
 import torch
 
 from . import _autocast, _backend
-from ._arguments import check_dtype_and_device, check_probability, check_tensor, number
+from ._arguments import (
+    check_dtype_and_device,
+    check_flag,
+    check_probability,
+    check_tensor,
+    check_whole_number,
+    number,
+)
 from ._call import call
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -26,6 +34,12 @@ def layer_norm(
     residual: torch.Tensor | None = None,
     dropout_p: float = 0.0,
     return_residual: Literal[False] = False,
+    x_bias: torch.Tensor | None = None,
+    gate: torch.Tensor | None = None,
+    gemma: bool = False,
+    round_before_weight: bool = False,
+    round_residual: bool = True,
+    pad_to: int = 1,
 ) -> torch.Tensor: ...
 
 
@@ -39,6 +53,12 @@ def layer_norm(
     residual: torch.Tensor | None = None,
     dropout_p: float = 0.0,
     return_residual: Literal[True],
+    x_bias: torch.Tensor | None = None,
+    gate: torch.Tensor | None = None,
+    gemma: bool = False,
+    round_before_weight: bool = False,
+    round_residual: bool = True,
+    pad_to: int = 1,
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
@@ -52,6 +72,12 @@ def layer_norm(
     residual: torch.Tensor | None = None,
     dropout_p: float = 0.0,
     return_residual: bool,
+    x_bias: torch.Tensor | None = None,
+    gate: torch.Tensor | None = None,
+    gemma: bool = False,
+    round_before_weight: bool = False,
+    round_residual: bool = True,
+    pad_to: int = 1,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
 
 
@@ -65,29 +91,43 @@ def layer_norm(
     residual: torch.Tensor | None = None,
     dropout_p: float = 0.0,
     return_residual: bool = False,
+    x_bias: torch.Tensor | None = None,
+    gate: torch.Tensor | None = None,
+    gemma: bool = False,
+    round_before_weight: bool = False,
+    round_residual: bool = True,
+    pad_to: int = 1,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """(z - mean) / sqrt(variance + eps) * weight + bias over the last dimension of z = dropout(x) + residual.
+    """(z - mean) / sqrt(variance + eps) * weight + bias over the last dimension of z = dropout(x + x_bias) + residual.
 
     With return_residual the result is (y, z). z is rounded to x's dtype before it is normalised; everything else is
-    float32 until y is rounded. weight and bias share a dtype, which may differ from x's. Dropout draws its seed from
+    float32 until y is rounded. weight, bias and x_bias share a dtype, which may differ from x's. Dropout draws its seed from
     torch's generator of x's device, once per call, when dropout_p > 0.
 
-    x and residual (..., features), weight and bias (features,): float32, bfloat16 or float16, up to 65536 features.
+    x_bias               is added to x first (AITER's layernorm2d_fwd)
+    gate                 y is multiplied by gate / (1 + exp(-gate)) before it is rounded: the gated norm of Qwen3-Next and Mamba 2
+    gemma                weight is what the factor lacks to 1, as Gemma and Qwen3-Next store it: 1 + weight
+    round_before_weight  (z - mean) / sqrt(variance + eps) is rounded to x's dtype before the weight, as T5 and Llama of
+                         Transformers do (AITER's use_model_sensitive_rmsnorm)
+    round_residual       False: the sum z is normalised as it is in float32, and only the z that is returned is rounded
+    pad_to               y has as many columns as make a multiple of this, of which those behind x's are zeros
+
+    x, residual and gate (..., features), weight, bias and x_bias (features,): float32, bfloat16 or float16, up to 65536
+    features. All of them have gradients. Those of round_before_weight are of the norm without that rounding.
     Raises TypeError or ValueError, before anything is launched, for what has no kernel.
     """
     x, residual = _widened(x, residual)
-    _check("layer_norm", x, weight, bias, residual, eps)
+    _check("layer_norm", x, weight, bias, residual, eps, x_bias, gate)
     check_probability("hipkittens.layer_norm", "dropout_p", dropout_p)
+    around = _Around(x_bias, gate, gemma, round_before_weight, round_residual, pad_to)
+    around.check("hipkittens.layer_norm", x, weight)
     if _backend.uses_torch():
-        z = torch.nn.functional.dropout(x, dropout_p)
-        z = z if residual is None else z + residual
-        y = torch.nn.functional.layer_norm(
-            z.float(), z.shape[-1:], _as_float(weight), _as_float(bias), eps
-        ).to(z.dtype)
-        return (y, z) if return_residual else y
+        return _in_torch(x, weight, bias, eps, residual, dropout_p, True, around, return_residual)
     seed = None
     if dropout_p > 0.0:
         seed = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=x.device)
+    if around.is_there():
+        return _fused(x, weight, bias, eps, residual, dropout_p, seed, True, around, return_residual)
     y, z, _, _ = call(
         "layer_norm",
         x,
@@ -112,6 +152,11 @@ def rms_norm(
     *,
     residual: torch.Tensor | None = None,
     return_residual: Literal[False] = False,
+    gate: torch.Tensor | None = None,
+    gemma: bool = False,
+    round_before_weight: bool = False,
+    round_residual: bool = True,
+    pad_to: int = 1,
 ) -> torch.Tensor: ...
 
 
@@ -123,6 +168,11 @@ def rms_norm(
     *,
     residual: torch.Tensor | None = None,
     return_residual: Literal[True],
+    gate: torch.Tensor | None = None,
+    gemma: bool = False,
+    round_before_weight: bool = False,
+    round_residual: bool = True,
+    pad_to: int = 1,
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
@@ -134,6 +184,11 @@ def rms_norm(
     *,
     residual: torch.Tensor | None = None,
     return_residual: bool,
+    gate: torch.Tensor | None = None,
+    gemma: bool = False,
+    round_before_weight: bool = False,
+    round_residual: bool = True,
+    pad_to: int = 1,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
 
 
@@ -145,30 +200,122 @@ def rms_norm(
     *,
     residual: torch.Tensor | None = None,
     return_residual: bool = False,
+    gate: torch.Tensor | None = None,
+    gemma: bool = False,
+    round_before_weight: bool = False,
+    round_residual: bool = True,
+    pad_to: int = 1,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """z / sqrt(mean(z ** 2) + eps) * weight over the last dimension of z = x + residual.
 
-    With return_residual the result is (y, z). Shapes, dtypes, rounding and errors are those of layer_norm.
+    With return_residual the result is (y, z). Shapes, dtypes, rounding, options and errors are those of layer_norm.
     """
     x, residual = _widened(x, residual)
-    _check("rms_norm", x, weight, None, residual, eps)
+    _check("rms_norm", x, weight, None, residual, eps, None, gate)
+    around = _Around(None, gate, gemma, round_before_weight, round_residual, pad_to)
+    around.check("hipkittens.rms_norm", x, weight)
     if _backend.uses_torch():
-        z = x if residual is None else x + residual
-        y = torch.nn.functional.rms_norm(z.float(), z.shape[-1:], _as_float(weight), eps).to(z.dtype)
-        return (y, z) if return_residual else y
+        return _in_torch(x, weight, None, eps, residual, 0.0, False, around, return_residual)
+    if around.is_there():
+        return _fused(x, weight, None, eps, residual, 0.0, None, False, around, return_residual)
     y, z, _ = call("rms_norm", x, residual, weight, eps, _differentiated(x, residual, weight))
     if not return_residual:
         return y
     return y, x if residual is None else z
 
 
+@dataclass(frozen=True)
+class _Around:
+    """What most calls have not."""
+
+    x_bias: torch.Tensor | None
+    gate: torch.Tensor | None
+    gemma: bool
+    round_before_weight: bool
+    round_residual: bool
+    pad_to: int
+
+    def is_there(self) -> bool:
+        return (
+            self.x_bias is not None
+            or self.gate is not None
+            or self.gemma
+            or self.round_before_weight
+            or not self.round_residual
+            or self.pad_to != 1
+        )
+
+    def check(self, where: str, x: torch.Tensor, weight: torch.Tensor | None) -> None:
+        check_flags(where, self.gemma, self.round_before_weight, self.round_residual, weight)
+        check_whole_number(where, "pad_to", self.pad_to)
+        if not 1 <= self.pad_to <= LARGEST_ROW:
+            raise ValueError(f"{where}: pad_to is {self.pad_to}; allowed: 1 to {LARGEST_ROW}")
+
+    def columns(self, x: torch.Tensor) -> int:
+        """Of y."""
+        return -(-x.shape[-1] // self.pad_to) * self.pad_to
+
+
+def check_flags(where: str, gemma, round_before_weight, round_residual, weight) -> None:
+    flags = {
+        "gemma": gemma,
+        "round_before_weight": round_before_weight,
+        "round_residual": round_residual,
+    }
+    for name, value in flags.items():
+        check_flag(where, name, value)
+    if gemma and weight is None:
+        raise ValueError(f"{where}: gemma is True and weight is None; pass the weight that 1 is added to")
+
+
+def _fused(x, weight, bias, eps, residual, dropout_p, seed, centred, around, return_residual):
+    y, z, _, _ = call(
+        "norm",
+        x,
+        residual,
+        weight,
+        bias,
+        around.x_bias,
+        around.gate,
+        seed,
+        centred,
+        eps,
+        dropout_p,
+        around.gemma,
+        around.round_before_weight,
+        around.round_residual,
+        around.columns(x),
+        _differentiated(x, residual, weight, bias, around.x_bias, around.gate),
+    )
+    if not return_residual:
+        return y
+    return y, x if residual is None and seed is None and around.x_bias is None else z
+
+
+def _in_torch(x, weight, bias, eps, residual, dropout_p, centred, around, return_residual):
+    """HIPKITTENS_BACKEND=torch: PyTorch's operations in float32."""
+    z = x.float() if around.x_bias is None else x.float() + around.x_bias.float()
+    z = torch.nn.functional.dropout(z, dropout_p)
+    z = z if residual is None else z + residual.float()
+    rounded = z.to(x.dtype)
+    y = rounded.float() if around.round_residual else z
+    normalised = torch.nn.functional.layer_norm if centred else torch.nn.functional.rms_norm
+    y = normalised(y, y.shape[-1:], eps=eps)
+    if around.round_before_weight:
+        y = y.to(x.dtype).float()
+    if weight is not None:
+        y = y * (weight.float() + 1.0 if around.gemma else weight.float())
+    if bias is not None:
+        y = y + bias.float()
+    if around.gate is not None:
+        y = y * torch.nn.functional.silu(around.gate.float())
+    y = torch.nn.functional.pad(y.to(x.dtype), (0, around.columns(x) - x.shape[-1]))
+    return (y, rounded) if return_residual else y
+
+
 def _differentiated(*tensors: torch.Tensor | None) -> bool:
     """Whether a gradient may be taken: what it needs beside y is written only then."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-
-
-def _as_float(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else tensor.float()
 
 
 def _widened(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -185,11 +332,22 @@ def _widened(x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tens
     return x, residual
 
 
-def _check(function: str, x, weight, bias, residual, eps) -> None:
-    where = f"hipkittens.{function}"
+def _check(function: str, x, weight, bias, residual, eps, x_bias, gate) -> None:
+    check_operands(f"hipkittens.{function}", x, weight, bias, residual, eps, x_bias, gate)
+
+
+def check_operands(where: str, x, weight, bias, residual, eps, x_bias, gate) -> None:
+    """Raises TypeError or ValueError for operands of a norm that no kernel takes."""
     if not 0.0 <= number(where, "eps", eps) < math.inf:
         raise ValueError(f"{where}: eps is {eps}; it must be finite and not negative")
-    named = [("x", x), ("weight", weight), ("bias", bias), ("residual", residual)]
+    named = [
+        ("x", x),
+        ("weight", weight),
+        ("bias", bias),
+        ("x_bias", x_bias),
+        ("residual", residual),
+        ("gate", gate),
+    ]
     for name, value in named:
         if value is None and name != "x":
             continue
@@ -200,22 +358,25 @@ def _check(function: str, x, weight, bias, residual, eps) -> None:
     columns = x.shape[-1]
     if not 1 <= columns <= LARGEST_ROW:
         raise ValueError(f"{where}: rows of x have {columns} elements; allowed: 1 to {LARGEST_ROW}")
-    for name, value in named[1:3]:
+    for name, value in named[1:4]:
         if value is not None and (value.dim() != 1 or value.shape[0] != columns):
             raise ValueError(f"{where}: {name} has shape {tuple(value.shape)}; it must be ({columns},)")
     if bias is not None and weight is None:
         raise ValueError(f"{where}: there is a bias and no weight; pass a weight of ones")
-    if bias is not None and bias.dtype != weight.dtype:
-        raise TypeError(
-            f"{where}: weight is {weight.dtype} and bias is {bias.dtype}; convert one to the other"
-        )
-    if residual is not None:
-        if residual.shape != x.shape:
-            raise ValueError(
-                f"{where}: residual has shape {tuple(residual.shape)} and x {tuple(x.shape)}; they must be equal"
-            )
-        if residual.dtype != x.dtype:
+    parameters = [(name, value) for name, value in named[1:4] if value is not None]
+    for name, value in parameters[1:]:
+        first_name, first = parameters[0]
+        if value.dtype != first.dtype:
             raise TypeError(
-                f"{where}: x is {x.dtype} and residual is {residual.dtype}; convert one to the other"
+                f"{where}: {first_name} is {first.dtype} and {name} is {value.dtype}; convert one to the other"
             )
+    for name, value in named[4:]:
+        if value is None:
+            continue
+        if value.shape != x.shape:
+            raise ValueError(
+                f"{where}: {name} has shape {tuple(value.shape)} and x {tuple(x.shape)}; they must be equal"
+            )
+        if value.dtype != x.dtype:
+            raise TypeError(f"{where}: x is {x.dtype} and {name} is {value.dtype}; convert one to the other")
     _backend.check_device(where, "x", x)

@@ -129,12 +129,27 @@ def quantize(
     where = "hipkittens.quantize"
     check_tensor(where, "x", x)
     check_dtype_and_device(where, "x", x, INPUT_DTYPES, "x", x)
-    if not isinstance(spec, QuantSpec):
-        raise TypeError(f"{where}: spec is {type(spec).__name__}; it must be a hipkittens.QuantSpec")
+    check_spec(where, spec)
     if x.dim() == 0:
         raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
     if x.shape[-1] == 0:
         raise ValueError(f"{where}: x has shape {tuple(x.shape)}; its rows need 1 element or more")
+    check_codes(where, spec, x, scale)
+    _backend.check_device(where, "x", x)
+    if _backend.uses_torch():
+        raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which has no such operation; unset it")
+    dtype_of(spec.format, x.device, where)
+    codes, scales = call("quantize", x, scale, *options_of(spec))
+    return as_described(codes, scales, spec, x, scale)
+
+
+def check_spec(where: str, spec: QuantSpec) -> None:
+    if not isinstance(spec, QuantSpec):
+        raise TypeError(f"{where}: spec is {type(spec).__name__}; it must be a hipkittens.QuantSpec")
+
+
+def check_codes(where: str, spec: QuantSpec, x: torch.Tensor, scale: torch.Tensor | None) -> None:
+    """Raises TypeError or ValueError where rows of x have no codes of this format, or scale is none of theirs."""
     if spec.format == "mxfp4" and x.shape[-1] % 2:
         raise ValueError(
             f"{where}: rows of x have {x.shape[-1]} elements; mxfp4 has two in a byte and needs an even number"
@@ -147,18 +162,15 @@ def quantize(
                 f"{where}: scale has shape {tuple(scale.shape)} and granularity is {spec.granularity!r}; a scale that is given "
                 "has one element and is the tensor's"
             )
-    _backend.check_device(where, "x", x)
-    if _backend.uses_torch():
-        raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which has no such operation; unset it")
-    dtype = dtype_of(spec.format, x.device)
+
+
+def options_of(spec: QuantSpec) -> tuple[int, int, int, float, float, float, int, int, bool]:
+    """The arguments of operators that say what a spec says: csrc/torch/quantization.h."""
     group = {"tensor": 0, "row": -1}.get(spec.granularity, spec.granularity)
     power, threshold = -1, 0
     if spec.format in _EXPONENTS:
         power, threshold = _EXPONENTS[spec.format], _THRESHOLDS[spec.scale_rule][spec.format == "mxfp4"]
-    codes, scales = call(
-        "quantize",
-        x,
-        scale,
+    return (
         _CODES[spec.format],
         group,
         _LAYOUTS[spec.layout],
@@ -169,6 +181,17 @@ def quantize(
         threshold,
         spec.rounding != "even",
     )
+
+
+def as_described(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    spec: QuantSpec,
+    x: torch.Tensor,
+    scale: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales of a tensor like x, as operators return them, in the dtypes and shapes that `quantize` describes."""
+    dtype = dtype_of(spec.format, x.device)
     codes = codes if dtype == torch.uint8 else codes.view(dtype)
     if scale is not None:
         return codes, scale
@@ -176,13 +199,13 @@ def quantize(
         return codes, scales.reshape(()) if scales.numel() else scales.new_zeros(())
     if spec.layout == "shuffled":
         return codes, scales
-    groups = 1 if group == -1 else -(-x.shape[-1] // group)
+    groups = 1 if spec.granularity == "row" else -(-x.shape[-1] // spec.granularity)
     if spec.layout == "columns" and scales.dim() == 2:
         return codes, scales.t().view(*x.shape[:-1], groups) if x.dim() > 1 else scales[:, 0]
     return codes, scales.reshape(*x.shape[:-1], groups)
 
 
-def dtype_of(format: Format, device: torch.device) -> torch.dtype:
+def dtype_of(format: Format, device: torch.device, where: str = "hipkittens.quantize") -> torch.dtype:
     """Of the codes of a format on a device: gfx942 and gfx950 have 8-bit floats of their own."""
     if format == "int8":
         return torch.int8
@@ -192,7 +215,7 @@ def dtype_of(format: Format, device: torch.device) -> torch.dtype:
     if format == "mxfp8":
         if target != "gfx950":
             raise ValueError(
-                f"hipkittens.quantize: format 'mxfp8' has e4m3fn codes, which {target} has not; use gfx950, or 'fp8'"
+                f"{where}: format 'mxfp8' has e4m3fn codes, which {target} has not; use gfx950, or 'fp8'"
             )
         format = "fp8"
     return _DTYPES[format, target]

@@ -8,6 +8,7 @@
 
 #include "kernels/norm/plan.h"
 #include "torch/element_type.h"
+#include "torch/norm_operands.h"
 #include "torch/placement.h"
 #include "torch/registration.h"
 #include "torch/row_view.h"
@@ -41,51 +42,11 @@ norm::RowTensor described(const Tensor& tensor, const std::array<int64_t, 3>& st
     return {tensor.data(), strides[2], strides[1], strides[0]};
 }
 
-struct Parameters {
-    std::optional<Tensor> weight, bias;
-    Dtype dtype = Dtype::float32;
-    bool aligned = true;
-    std::vector<runtime::Region> regions;
-
-    void take(const char* name, std::optional<Tensor>& held, const std::string& where, const Tensor& x) {
-        if (!held) return;
-        const int64_t cols = x.sizes().back();
-        const Dtype own = held->dtype(where + name);
-        if (held->dimensions() != 1 || held->sizes()[0] != cols)
-            fail(where + name + " needs the shape (" + std::to_string(cols) + ")");
-        if (!(held->device() == x.device())) fail(where + name + " is on another device than x");
-        if (&held != &weight && weight && own != dtype) fail(where + "weight and bias have different dtypes");
-        if (cols > 1 && held->strides()[0] != 1) held = contiguous_copy(std::move(*held), own);
-        dtype = own;
-        aligned &= reinterpret_cast<uintptr_t>(held->data()) % 4 == 0;
-        regions.push_back({held->data(), held->extent_bytes(own), name, false});
-    }
-};
-
-void check_like(const Tensor& tensor, const Tensor& x, Dtype dtype, const std::string& who) {
-    const auto a = tensor.sizes(), b = x.sizes();
-    if (!std::equal(a.begin(), a.end(), b.begin(), b.end()))
-        fail(who + " has another shape than its partner");
-    if (tensor.dtype(who) != dtype)
-        fail(who + " is " + name(tensor.dtype(who)) + " and its partner " + name(dtype));
-    if (!(tensor.device() == x.device())) fail(who + " is on another device than its partner");
-}
-
-norm::Dropout dropout_of(double p, const std::optional<Tensor>& seed, const std::string& where) {
-    if (!(p >= 0 && p < 1)) fail(where + "dropout_p is " + std::to_string(p) + "; 0 <= p < 1 is allowed");
-    if ((p > 0) != seed.has_value()) fail(where + "a seed is needed exactly when dropout_p > 0");
-    if (!seed) return {nullptr, 0, 1};
-    if (seed->dimensions() != 1 || seed->sizes()[0] != 2 || seed->dtype_number() != aoti_torch_dtype_int64())
-        fail(where + "seed needs to be two int64");
-    return {static_cast<const uint64_t*>(seed->data()),
-            static_cast<uint32_t>(std::min(p * 0x1p32, 0x1p32 - 1)), static_cast<float>(1 / (1 - p))};
-}
-
 struct Results {
     Tensor y, sum, mean, rstd;
 };
 
-Results forward(const std::string& where, Tensor x, std::optional<Tensor> residual, Parameters parameters,
+Results forward(const std::string& where, Tensor x, std::optional<Tensor> residual, NormParameters parameters,
                 double eps, double dropout_p, std::optional<Tensor> seed, bool centred,
                 bool need_statistics) {
     const Dtype dtype = x.dtype(where + "x");
@@ -149,7 +110,7 @@ void layer_norm(StableIValue* stack, uint64_t argument_count, uint64_t result_co
     Arguments arguments(stack, argument_count);
     Tensor x = arguments.tensor();
     std::optional<Tensor> residual = arguments.optional_tensor();
-    Parameters parameters;
+    NormParameters parameters;
     parameters.weight = arguments.optional_tensor();
     parameters.bias = arguments.optional_tensor();
     const double eps = arguments.number(), dropout_p = arguments.number();
@@ -168,7 +129,7 @@ void rms_norm(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
     Arguments arguments(stack, argument_count);
     Tensor x = arguments.tensor();
     std::optional<Tensor> residual = arguments.optional_tensor();
-    Parameters parameters;
+    NormParameters parameters;
     parameters.weight = arguments.optional_tensor();
     const double eps = arguments.number();
     const bool need_statistics = arguments.boolean();
@@ -186,7 +147,7 @@ void norm_backward(StableIValue* stack, uint64_t argument_count, uint64_t result
     Tensor dy = given.tensor();
     std::optional<Tensor> dsum = given.optional_tensor();
     Tensor z = given.tensor();
-    Parameters parameters;
+    NormParameters parameters;
     parameters.weight = given.optional_tensor();
     std::optional<Tensor> mean = given.optional_tensor();
     Tensor rstd = given.tensor();

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from ..norm import layer_norm, rms_norm
+from . import _fused_norm_checks
+from ._fused_norm_checks import fused_trial
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Rows, Table, Trial
 from ._tables import MEMORY_BOUND_PEERS, MEMORY_BOUND_SIZES
 from ._tensors import draw
@@ -52,6 +54,8 @@ def _run_kind(kind: str, dtype: torch.dtype, rows: int, columns: int) -> list[to
 def _trial_of(kernel: Kernel) -> Trial:
     """Columns of 8 rows are added by as many waves, of which each has one; kernels with a loop over rows get 64."""
     kind, row = kernel.kind, kernel.row
+    if kind == "fused":
+        return fused_trial(kernel)
     name = row.get("element", "bf16")
     looped = kind in ("forward", "backward")
     columns = 65536 if kind == "columns" else 512
@@ -69,12 +73,14 @@ def _representative() -> Iterator[Trial]:
     for name, dtype in DTYPES.items():
         for rows, columns in _SHAPES:
             yield Trial(f"layer_norm {rows}x{columns} {name}", partial(_run, dtype, rows, columns))
+    yield from _fused_norm_checks.representative()
 
 
 def _every_kernel() -> Iterator[Trial]:
     for name, dtype in DTYPES.items():
         for _, columns in _SHAPES:
             yield Trial(f"layer_norm {columns} {name}", partial(_run, dtype, 2, columns))
+    yield from _fused_norm_checks.every_kernel()
 
 
 def _layer_norm_in_torch(x, weight, bias):
@@ -116,7 +122,10 @@ def _calls(tensor):
 def _rms_calls(tensor):
     x, w = tensor(4, 96), tensor(96)
     options = {"residual": x, "return_residual": True}
-    return [("weight alone, residual returned", "rms_norm", (x, w), options)]
+    return [
+        ("weight alone, residual returned", "rms_norm", (x, w), options),
+        ("Gemma's weight, gate, padding", "rms_norm", (x, w), {"gemma": True, "gate": x, "pad_to": 64}),
+    ]
 
 
 def _bytes(tensors: int):
@@ -140,6 +149,12 @@ def _call_layer_norm(problem, device):
 def _call_rms_norm(problem, device):
     x, weight, _ = _operands(problem, device)
     return lambda: rms_norm(x, weight)
+
+
+def _call_gated_rms_norm(problem, device):
+    x, weight, _ = _operands(problem, device)
+    gate = problem.tensor(device, *x.shape)
+    return lambda: rms_norm(x, weight, gate=gate)
 
 
 def _call_backward(problem, device):
@@ -227,6 +242,12 @@ RMS_NORM = Checks(
             lambda x, weight, residual: rms_norm(x, weight, residual=residual),
             lambda x, weight, residual: _rms_norm_in_torch(x + residual, weight),
         ),
+        Example(
+            "rms_norm, gate, 1 + weight",
+            {"x": (64, 256), "weight": (256,), "gate": (64, 256)},
+            lambda x, weight, gate: rms_norm(x, weight, gate=gate, gemma=True),
+            lambda x, weight, gate: _rms_norm_in_torch(x, 1 + weight) * F.silu(gate),
+        ),
     ),
     doctor=Example("rms_norm", {"x": (48, 512), "weight": (512,)}, rms_norm, _rms_norm_in_torch),
     parity=("parity_norm:RMS_NORM",),
@@ -244,6 +265,15 @@ RMS_NORM = Checks(
             heading="RMS norm",
             tables=_tables("RMS norm of 2048 features, batch 16"),
         ),
+        Benchmark(
+            "gated_rms_norm",
+            example="65536x128",
+            shapes="65536x128,16384x2048,16384x8192",
+            extents=_EXTENTS,
+            bytes=_bytes(3),  # x, gate, y
+            call=_call_gated_rms_norm,
+            heading="Gated RMS norm",
+        ),
     ),
-    exercise=lambda draw: [rms_norm(x := draw(20, 64), draw(64, seed=3), residual=x)],
+    exercise=lambda draw: [rms_norm(x := draw(20, 64), draw(64, seed=3), residual=x, pad_to=96)],
 )

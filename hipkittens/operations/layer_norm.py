@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..norm import layer_norm
-from ._norm import BACKWARD, layer_norm_backward, layer_norm_fake, layer_norm_setup, sharding
+from ._norm import BACKWARD, FUSED, layer_norm_backward, layer_norm_fake, layer_norm_setup, sharding
 from ._record import Checks, Function, Operation, Operator
 
 
@@ -32,6 +32,7 @@ OPERATION = Operation(
             first_option=4,
         ),
         BACKWARD,
+        FUSED,
     ),
     checks=_checks,
     order=4,

@@ -16,7 +16,10 @@ from ._tensors import draw
 _SHUFFLED = 2
 
 
-def _fake(x, scale, code, group, layout, floor, bound, zero_scale, power_exponent, power_threshold, other):
+def codes_and_scales(
+    x, scale, code, group, layout, floor, bound, zero_scale, power_exponent, power_threshold, other
+):
+    """Of the shapes that operators return."""
     columns = x.shape[-1]
     codes = x.new_empty((*x.shape[:-1], columns // 2 if code == 3 else columns), dtype=torch.uint8)
     if scale is not None:
@@ -153,6 +156,6 @@ OPERATION = Operation(
     name="quantize",
     folder="quantize",
     functions=(Function(quantize, lambda tensor, dtype: (tensor(32, 128, dtype=dtype), QuantSpec("fp8"))),),
-    operators=(Operator("quantize", _fake, _no_backward, sharding=_sharding, first_option=2),),
+    operators=(Operator("quantize", codes_and_scales, _no_backward, sharding=_sharding, first_option=2),),
     checks=_checks,
 )

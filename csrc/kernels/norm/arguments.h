@@ -4,6 +4,8 @@
 #include <stdint.h>
 
 #include "../element_type.h"
+#include "../quantize/kinds.h"
+#include "../strided_rows.h"
 
 namespace hipkittens::norm {
 
@@ -63,6 +65,43 @@ struct PlainArguments {
     float* mean;
     float* rstd;
     uint32_t residual_stride, padding;
+};
+
+// What shares the scale of codes, if there are any.
+enum class Codes : int32_t { none, tensor, row, group };
+
+// Everything that may come before a norm and behind it:
+// z = dropout(x + x_bias) + residual, n = (z - mean) rstd (weight, + 1 if gemma) + bias, y = n silu(gate), codes of y smooth.
+struct FusedArguments {
+    StridedRows x, residual, gate;  // residual.data and gate.data may be null
+    void* y;                        // rows of y_columns, of which those behind `columns` are zeros; or null
+    void* sum;                      // z, or null
+    float* mean;                    // or null, like rstd
+    float* rstd;
+    const void* weight;  // of parameter_type or null, like bias and x_bias
+    const void* bias;
+    const void* x_bias;
+    const float* smooth;  // or null
+    Dropout dropout;
+    RowCounts rows;
+    uint32_t columns, y_columns;
+    ElementType parameter_type;
+    float epsilon;
+    uint32_t workers;  // worker w takes the rows w, w + workers, ...
+    int32_t wide;      // rows that are read, and of sum, are whole chunks of 8 elements and begin on 4 bytes
+    int32_t wide_parameters, wide_y;
+    int32_t centred;              // 0: the mean is taken as zero
+    int32_t gemma;                // the weight is what it lacks to 1
+    int32_t round_before_weight;  // n to the element's type, before weight
+    int32_t round_sum;            // z to it, before the norm; if not, only as it is stored
+    float per_column;             // 1 / columns
+    Codes codes;
+    quantize::QuantizeArguments quantization;  // x is not set
+};
+
+// One grid: workgroups of y = 1 take the second norm. Without it, its columns are 0.
+struct FusedPair {
+    FusedArguments first, second;
 };
 
 struct BackwardArguments {

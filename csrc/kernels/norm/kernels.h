@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "backward.h"
+#include "fused.h"
 #include "kinds.h"
 #include "plain.h"
 
@@ -36,6 +37,15 @@ template <RowConfig config>
 struct LayerKernel : PlainKernel<config, true> {};
 template <RowConfig config>
 struct RmsKernel : PlainKernel<config, false> {};
+
+template <RowConfig config>
+struct FusedKernel {
+    static constexpr int threads = config.shape().threads(), waves_per_simd = 4,
+                         lds_bytes = RowReduction<config.waves>::lds_bytes;
+    KITTENS_DEVICE static void run(const FusedPair&, kittens::shared_byte* lds) {
+        fused_rows<typename element_of<config.element>::value, config.shape()>(lds);
+    }
+};
 
 template <RowConfig config>
 struct BackwardKernel {

@@ -13,6 +13,8 @@ struct LayerKernel;
 template <RowConfig config>
 struct RmsKernel;
 template <RowConfig config>
+struct FusedKernel;
+template <RowConfig config>
 struct BackwardKernel;
 template <ElementConfig config>
 struct ColumnsKernel;
@@ -25,6 +27,8 @@ struct forward : Kind<RowConfig, ForwardArguments, ForwardKernel> {};
 // What most calls of layer_norm and rms_norm ask for.
 struct layer : Kind<RowConfig, PlainArguments, LayerKernel> {};
 struct rms : Kind<RowConfig, PlainArguments, RmsKernel> {};
+// With all that may come before a norm and behind it.
+struct fused : Kind<RowConfig, FusedPair, FusedKernel> {};
 struct backward : Kind<RowConfig, BackwardArguments, BackwardKernel> {};
 // Partial sums of the gradients of weight and bias, for rows so long that `backward` does not make them.
 struct columns : Kind<ElementConfig, BackwardArguments, ColumnsKernel> {};

@@ -30,6 +30,15 @@ Choice find_variant(ElementType element, int64_t cols) {
 }
 
 template <class Kind>
+Choice largest_variant(ElementType element) {
+    Choice best;
+    for (const auto& [name, targets, config] : variants<Kind>)
+        if (config.element == element && config.shape().capacity() > best.shape.capacity())
+            best = {name, config.shape()};
+    return best;
+}
+
+template <class Kind>
 Choice variant_for(ElementType element, int64_t cols) {
     const Choice best = find_variant<Kind>(element, cols);
     if (!best.name) throw std::invalid_argument("norm: no kernel for rows of " + std::to_string(cols));
@@ -102,6 +111,23 @@ Launch plan_forward(int target, ElementType element, const ForwardArguments& giv
     arguments.plain = plain && (given.parameter_type == element || given.parameter_type == ElementType::f32);
     arguments.per_column = per_column;
     return launch_of(variant.name, target, groups, 1, variant.shape.threads(), arguments);
+}
+
+Launch plan_fused(int target, ElementType element, FusedPair pair) {
+    const bool two = pair.second.columns > 0;
+    const uint32_t columns = std::max(pair.first.columns, pair.second.columns);
+    check(pair.first.rows.all, columns);
+    Choice variant = find_variant<kinds::fused>(element, columns);
+    if (!variant.name) variant = largest_variant<kinds::fused>(element);
+    const uint32_t together = variant.shape.rows_per_workgroup();
+    const uint32_t rows = std::max(pair.first.rows.all, pair.first.quantization.padded_rows);
+    const uint32_t groups = divide_up(std::min(rows, largest_forward_workers), together);
+    for (FusedArguments* each : {&pair.first, &pair.second}) {
+        if (each->columns == 0) continue;
+        each->workers = groups * together;
+        each->per_column = 1.0f / static_cast<float>(each->columns);
+    }
+    return launch_of(variant.name, target, groups, two ? 2 : 1, variant.shape.threads(), pair);
 }
 
 uint32_t backward_workers(int64_t rows, int64_t cols) {

@@ -17,6 +17,9 @@ void check(int64_t rows, int64_t cols);
 // The workers, which the arguments leave open, are chosen here.
 Launch plan_forward(int target, ElementType element, const ForwardArguments& arguments);
 
+// Of both of a pair, too; what codes there are is laid out by quantize::laid_out.
+Launch plan_fused(int target, ElementType element, FusedPair arguments);
+
 // How many partial sums of the gradients of weight and bias there are, one of each workgroup. Depends on the problem alone, so that the
 // order of additions is the same on every device.
 uint32_t backward_workers(int64_t rows, int64_t cols);

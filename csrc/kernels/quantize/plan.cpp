@@ -82,14 +82,21 @@ uint32_t maxima_count(int64_t rows, int64_t columns) {
         std::min<int64_t>(divide_up(rows * divide_up(columns, columns_of_thread), threads), largest_maxima));
 }
 
-std::vector<Launch> plan(int target, ElementType element, Granularity granularity, int64_t group,
-                         QuantizeArguments arguments) {
-    const int64_t rows = arguments.rows.all, columns = arguments.columns;
-    const ScaleCount padded = scale_count(rows, columns, granularity, group, arguments.layout);
+QuantizeArguments laid_out(Granularity granularity, int64_t group, QuantizeArguments arguments) {
+    const int64_t columns = arguments.columns;
+    const ScaleCount padded = scale_count(arguments.rows.all, columns, granularity, group, arguments.layout);
     arguments.padded_rows = static_cast<uint32_t>(padded.rows);
     arguments.padded_groups = static_cast<uint32_t>(padded.groups);
-    arguments.groups =
-        granularity == Granularity::group ? static_cast<uint32_t>(divide_up(columns, group)) : 1;
+    const bool grouped = granularity == Granularity::group;
+    arguments.groups = grouped ? static_cast<uint32_t>(divide_up(columns, group)) : 1;
+    arguments.group_lanes = grouped ? static_cast<uint32_t>(group / columns_of_thread) : 0;
+    return arguments;
+}
+
+std::vector<Launch> plan(int target, ElementType element, Granularity granularity, int64_t group,
+                         QuantizeArguments arguments) {
+    arguments = laid_out(granularity, group, arguments);
+    const int64_t rows = arguments.rows.all, columns = arguments.columns;
     arguments.threads_per_row = static_cast<uint32_t>(divide_up(columns, columns_of_thread));
     const auto launch = [&](const char* name, int64_t workgroups, int block) {
         return launch_of("quantize", name, target, {static_cast<uint32_t>(workgroups), 1, 1}, block,
@@ -100,9 +107,9 @@ std::vector<Launch> plan(int target, ElementType element, Granularity granularit
         return {launch(row.name, rows, row.config.waves * 64)};
     }
     if (granularity == Granularity::group) {
-        arguments.group_lanes = static_cast<uint32_t>(group / columns_of_thread);
-        arguments.threads_per_row = static_cast<uint32_t>(group_threads(columns, padded.groups, group));
-        const int64_t all = padded.rows * arguments.threads_per_row;
+        arguments.threads_per_row =
+            static_cast<uint32_t>(group_threads(columns, arguments.padded_groups, group));
+        const int64_t all = int64_t(arguments.padded_rows) * arguments.threads_per_row;
         return {launch(row_of<kinds::group>(element).name, divide_up(all, threads), threads)};
     }
     const int64_t workgroups = divide_up(rows * arguments.threads_per_row, threads);

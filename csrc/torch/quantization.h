@@ -1,0 +1,42 @@
+// torch/quantization.h: how codes and scales are made, as the operators that make them are told.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/quantize/plan.h"
+#include "runtime/launch.h"
+#include "torch/placement.h"
+#include "torch/tensor.h"
+
+namespace hipkittens::torch_binding {
+
+// The arguments that end the schemas of these operators:
+//   int code, int group, int layout, float floor, float bound, float zero_scale, int power_exponent, int power_threshold,
+//   bool other_rounding
+// code: 0 fp8, 1 bf8, 2 int8, 3 e2m1. group: 0 the tensor, -1 rows, else columns. layout: 0 rows, 1 columns, 2 shuffled.
+// power_exponent: -1 for float32 scales; power_threshold in mantissa bits.
+struct Quantization {
+    std::string where;
+    int64_t group;
+    quantize::Granularity granularity;
+    quantize::QuantizeArguments arguments{};  // without tensors
+
+    Quantization(std::string where, Arguments& given);
+
+    // Codes are bytes of the shape of x, half as long of e2m1. Scales are float32, or bytes of powers of two (e8m0); empty if the
+    // scale is given, or there are no rows.
+    struct Results {
+        Tensor codes, scales;
+        Dtype scale_dtype;
+    };
+    // Sets what arguments say of codes and scales of a tensor of these sizes, and of a scale that is given.
+    Results results(const Placement& placement, std::vector<int64_t> sizes,
+                    const std::optional<Tensor>& scale, Device device);
+    void add_regions(const Results& results, const std::optional<Tensor>& scale,
+                     std::vector<runtime::Region>& regions) const;
+};
+
+}  // namespace hipkittens::torch_binding
