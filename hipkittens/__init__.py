@@ -25,6 +25,7 @@ from .quantization import QuantSpec, dequantize, quantize
 from .rotary import rotary, rotary_qk
 from .routing import expert_sort, router
 from .selection import topk
+from .softmax import softmax
 
 from . import flash_attn as flash_attn, nn as nn  # isort: skip
 from .patch import patch, patched, unpatch  # isort: skip
@@ -60,6 +61,7 @@ __all__ = [
     "rotary_qk",
     "router",
     "simulate",
+    "softmax",
     "supported",
     "timing",
     "topk",

@@ -35,3 +35,15 @@ def test_topk(target, columns, k):
         theirs = aiter_triton.module("topk").topk(x, k)
     for mine, other in zip(hipkittens.topk(x, k), theirs, strict=True):
         assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 17, 128, 1000, 8192, 40000])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_softmax(target, columns, dtype):
+    """Our error, relative to each result, is at most 1.1 times theirs."""
+    x = (torch.randn(20, columns, generator=torch.Generator().manual_seed(0)) * 3).to(dtype)
+    with simulated.active():
+        theirs = aiter_triton.module("softmax").softmax(x)
+    exact = torch.softmax(x.double(), -1)
+    mine, other = (((y.double() - exact) / exact).norm() for y in (hipkittens.softmax(x), theirs))
+    assert mine <= 1.1 * other
