@@ -20,6 +20,7 @@ from .activation import activation, gated_activation
 from .attention import attention, attention_varlen
 from .gemm import linear, matmul
 from .loss import cross_entropy, linear_cross_entropy
+from .mul_add import mul_add
 from .norm import layer_norm, rms_norm
 from .quantization import QuantSpec, dequantize, quantize
 from .rotary import rotary, rotary_qk
@@ -53,6 +54,7 @@ __all__ = [
     "linear",
     "linear_cross_entropy",
     "matmul",
+    "mul_add",
     "patch",
     "patched",
     "quantize",
