@@ -66,6 +66,8 @@ def _candidates(problem: Problem, device: str) -> list[Candidate]:
         return _rotary(problem, device, e["B"], e["N"], e["H"], e["D"])
     if problem.operation == "topk":
         return _topk(device, e["rows"], e["columns"], e["k"])
+    if problem.operation == "softmax":
+        return _softmax(problem, device, e["rows"], e["columns"])
     if problem.operation == "router":
         return _router(device, e["tokens"], e["experts"], e["k"])
     if problem.operation == "expert_sort":
@@ -219,6 +221,12 @@ def _topk(device: str, rows: int, columns: int, k: int) -> list[Candidate]:
     if block & (block - 1):
         raise Unavailable(f"AITER's kernel makes blocks of {block} for k {k}, and Triton wants powers of two")
     return [Candidate("AITER's topk", lambda: kernels_of_aiter.topk(x, k))]
+
+
+def _softmax(problem: Problem, device: str, rows: int, columns: int) -> list[Candidate]:
+    """AITER's."""
+    x, softmax = problem.tensor(device, rows, columns), aiter_triton.module("softmax").softmax
+    return [Candidate("AITER's softmax", lambda: softmax(x))]
 
 
 def _router(device: str, tokens: int, experts: int, k: int) -> list[Candidate]:

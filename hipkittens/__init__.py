@@ -21,12 +21,14 @@ from .activation import activation, gated_activation
 from .attention import attention, attention_varlen
 from .gemm import linear, matmul
 from .loss import cross_entropy, linear_cross_entropy
+from .mul_add import mul_add
 from .norm import layer_norm, rms_norm
 from .norm_quantization import QuantizedNorm, norm_quantize
 from .quantization import QuantSpec, dequantize, quantize
 from .rotary import rotary, rotary_qk
 from .routing import expert_sort, router
 from .selection import topk
+from .softmax import softmax
 
 from . import flash_attn as flash_attn, nn as nn  # isort: skip
 from .patch import patch, patched, unpatch  # isort: skip
@@ -56,6 +58,7 @@ __all__ = [
     "linear_cross_entropy",
     "load",
     "matmul",
+    "mul_add",
     "norm_quantize",
     "patch",
     "patched",
@@ -65,6 +68,7 @@ __all__ = [
     "rotary_qk",
     "router",
     "simulate",
+    "softmax",
     "supported",
     "timing",
     "topk",

@@ -9,6 +9,7 @@ import torch
 
 from . import _backend
 from ._arguments import check_dtype_and_device, check_flag, check_tensor
+from ._call import call
 from .norm import check_flags, check_operands
 from .quantization import QuantSpec, as_described, check_codes, check_spec, dtype_of, options_of
 
@@ -95,7 +96,8 @@ def norm_quantize(
     if _backend.uses_torch():
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which has no such operation; unset it")
     dtype_of(spec.format, x.device, where)
-    codes, scales, normalised, total, other = torch.ops.hipkittens.norm_quantize(
+    codes, scales, normalised, total, other = call(
+        "norm_quantize",
         x,
         residual,
         weight,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 
@@ -147,7 +148,7 @@ def rms_norm_backward(ctx, dy, dsum, _drstd):
 def norm_gradients(ctx, dy, dsum, _dmean, _drstd):
     """By the kernels of the parts: those of a gated activation for the gate, and of a norm whose weight is 1 + weight."""
     z, weight, bias, gate, seed, x_bias, mean, rstd = ctx.saved_tensors
-    columns, needs, norm = z.shape[-1], ctx.needs_input_grad, torch.ops.hipkittens.norm
+    columns, needs, norm = z.shape[-1], ctx.needs_input_grad, partial(call, "norm")
     flags = (ctx.gemma, ctx.round_before_weight)
     if not ctx.has_statistics:
         _, _, mean, rstd = norm(

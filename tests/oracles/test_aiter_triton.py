@@ -35,3 +35,30 @@ def test_topk(target, columns, k):
         theirs = aiter_triton.module("topk").topk(x, k)
     for mine, other in zip(hipkittens.topk(x, k), theirs, strict=True):
         assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 17, 128, 1000, 8192, 40000])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_softmax(target, columns, dtype):
+    """Our error, relative to each result, is at most 1.1 times theirs."""
+    rows = max(20, min(400, 40000 // columns))
+    x = (torch.randn(rows, columns, generator=torch.Generator().manual_seed(0)) * 3).to(dtype)
+    with simulated.active():
+        theirs = aiter_triton.module("softmax").softmax(x)
+    exact = torch.softmax(x.double(), -1)
+    mine, other = (((y.double() - exact) / exact).norm() for y in (hipkittens.softmax(x), theirs))
+    assert mine <= 1.1 * other
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_mul_add(target, dtype):
+    """Equal to the bit: both multiply and add in float32 with one rounding."""
+    x, a, b = (
+        torch.randn(3, 700, generator=torch.Generator().manual_seed(seed)).to(dtype) for seed in range(3)
+    )
+    theirs = aiter_triton.module("fused_mul_add").fused_mul_add
+    for factor, summand in ((a, b), (a, 0.5), (2.0, b), (a[0, :1], b[0, :1])):
+        out = torch.empty_like(x)
+        with simulated.active():
+            theirs(x, factor, summand, out)
+        assert torch.equal(hipkittens.mul_add(x, factor, summand), out)

@@ -1,0 +1,37 @@
+// kernels/mul_add/plan.h: from the arguments of a x + b to its launch.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <stdexcept>
+#include <string>
+
+#include "../launch.h"
+#include "kinds.h"
+
+namespace hipkittens::mul_add {
+
+constexpr int64_t row_threads(int64_t columns) {
+    return (columns + columns_of_thread - 1) / columns_of_thread;
+}
+
+// Throws std::invalid_argument. HIP counts the threads of a grid dimension in 32 bits.
+inline void check(int64_t rows, int64_t columns) {
+    constexpr int64_t largest = UINT32_MAX - threads;
+    if (rows < 1 || columns < 1 || columns > INT32_MAX || row_threads(columns) > largest / rows)
+        throw std::invalid_argument("mul_add: " + std::to_string(rows) + " rows of " +
+                                    std::to_string(columns) + " columns; 1 .. " + std::to_string(largest) +
+                                    " are allowed of rows x columns / 8 rounded up, and 2147483647 columns");
+}
+
+// `threads_per_row` is decided here. Throws std::invalid_argument.
+inline Launch plan(int target, ElementType element, MulAddArguments arguments) {
+    check(arguments.rows.all, arguments.columns);
+    arguments.threads_per_row = static_cast<uint32_t>(row_threads(arguments.columns));
+    const uint32_t all = arguments.rows.all * arguments.threads_per_row;
+    for (const auto& row : variants<kinds::mul_add>)
+        if (includes(row.targets, target) && row.config.element == element)
+            return launch_of("mul_add", row.name, target, {(all + threads - 1) / threads, 1, 1}, threads,
+                             arguments);
+    throw std::invalid_argument("mul_add: no kernel has this element type");
+}
+
+}  // namespace hipkittens::mul_add
