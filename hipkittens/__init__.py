@@ -18,6 +18,7 @@ from ._supported import Support, supported
 from ._timing import timing
 from .activation import activation, gated_activation
 from .attention import attention, attention_varlen
+from .cache import cache_write, mla_cache_write
 from .gemm import linear, matmul
 from .loss import cross_entropy, linear_cross_entropy
 from .norm import layer_norm, rms_norm
@@ -43,6 +44,7 @@ __all__ = [
     "activation",
     "attention",
     "attention_varlen",
+    "cache_write",
     "cross_entropy",
     "dequantize",
     "expert_sort",
@@ -52,6 +54,7 @@ __all__ = [
     "linear",
     "linear_cross_entropy",
     "matmul",
+    "mla_cache_write",
     "patch",
     "patched",
     "quantize",

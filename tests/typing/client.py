@@ -53,6 +53,8 @@ def operations(
     assert_type(hipkittens.dequantize(x, x, spec, x.dtype), Tensor)
     assert_type(hipkittens.topk(x, 4, 0, largest=False, row_ends=lengths), Pair)
     assert_type(hipkittens.router(x, 4, score="sigmoid", bias=weight, renormalize=True), Pair)
+    hipkittens.cache_write(k, v, x, x, lengths, layout="paged", k_scale=weight)
+    hipkittens.mla_cache_write(k, v, x, lengths, scale=weight)
     assert_type(hipkittens.expert_sort(lengths, weight, 8, 64, "packed"), Experts)
 
 
