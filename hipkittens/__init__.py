@@ -22,8 +22,9 @@ from .cache import cache_write, mla_cache_write
 from .gemm import linear, matmul
 from .loss import cross_entropy, linear_cross_entropy
 from .norm import layer_norm, rms_norm
+from .qkv import qkv_rotary
 from .quantization import QuantSpec, dequantize, quantize
-from .rotary import rotary, rotary_qk
+from .rotary import rotary, rotary_qk, rotary_tables
 from .routing import expert_sort, router
 from .selection import topk
 
@@ -57,10 +58,12 @@ __all__ = [
     "mla_cache_write",
     "patch",
     "patched",
+    "qkv_rotary",
     "quantize",
     "rms_norm",
     "rotary",
     "rotary_qk",
+    "rotary_tables",
     "router",
     "simulate",
     "supported",

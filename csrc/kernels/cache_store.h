@@ -15,10 +15,10 @@ KITTENS_DEVICE int32_t slot_of(const CacheSlots& slots, uint32_t token) {
     return slot < 0 || slot >= slots.count ? -1 : static_cast<int32_t>(slot);
 }
 
-// The features of a head from `first` on, `count` of them or eight; a multiple of eight comes before them.
+// Features first + i step of a head, `count` of them or eight.
 template <class T>
 KITTENS_DEVICE void store_in_cache(const CacheSlots& slots, const CacheOutput& cache, uint32_t slot,
-                                   uint32_t head, uint32_t first, uint32_t count,
+                                   uint32_t head, uint32_t first, uint32_t step, uint32_t count,
                                    kittens::raw_eight<T> values) {
     const CacheTensor& to = cache.to;
     const uint32_t block = slot / slots.block_size, place = slot - block * slots.block_size;
@@ -33,9 +33,10 @@ KITTENS_DEVICE void store_in_cache(const CacheSlots& slots, const CacheOutput& c
 #pragma unroll
         for (uint32_t i = 0; i < 8; ++i)
             if (i < count)
-                data[grouped(first + i, to.feature_shift, to.feature_group, to.feature)] = element_of(i);
+                data[grouped(first + i * step, to.feature_shift, to.feature_group, to.feature)] =
+                    element_of(i);
     };
-    const bool whole = cache.wide && count >= 8;
+    const bool whole = cache.wide && count >= 8 && step == 1 && first % 8 == 0;
     const auto store_whole = [&](auto vector, auto element) {
         typedef decltype(vector) aligned __attribute__((aligned(4)));
         auto* data = (__attribute__((address_space(1))) decltype(element)*)to.data + row +

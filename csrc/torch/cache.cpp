@@ -9,6 +9,7 @@
 #include "torch/element_type.h"
 #include "torch/placement.h"
 #include "torch/registration.h"
+#include "torch/row_view.h"
 
 namespace hipkittens::torch_binding {
 namespace {
@@ -22,21 +23,6 @@ constexpr const char* mla_cache_write_schema =
     "mla_cache_write(Tensor kv_c, Tensor k_pe, Tensor(a!) kv_cache, Tensor slots, Tensor? scale) -> ()";
 
 const Tensor* given_or_null(const std::optional<Tensor>& tensor) { return tensor ? &*tensor : nullptr; }
-
-void check_scale(const std::string& where, const Tensor* scale, const CacheView& view, const Tensor& rows) {
-    if (!scale) return;
-    if (!view.codes) fail(where + ": a scale is for caches of 8-bit floats");
-    if (scale->element_count() != 1 || scale->dtype(where + ": a scale") != Dtype::float32 ||
-        !(scale->device() == rows.device()))
-        fail(where + ": a scale needs to be one float32 on the device of the rows");
-}
-
-Tensor with_unit_stride(Tensor tensor, Dtype dtype) {
-    if (tensor.sizes().back() <= 1 || tensor.strides().back() == 1) return tensor;
-    Tensor copy = Tensor::empty(tensor.sizes(), dtype, tensor.device());
-    copy.copy_from(tensor);
-    return copy;
-}
 
 // Rows of (tokens, heads, features), or of (tokens, features).
 cache::Copy copy_of(const Tensor& rows, Dtype dtype, const CacheOutput& to) {
@@ -75,7 +61,6 @@ void write(const std::string& where, Part first, Part second, const Tensor& slot
     for (Part* part : {&first, &second}) {
         if (part->rows.dtype(where + ": " + part->name) != dtype || dtype == Dtype::float32)
             fail(where + ": rows need to be bfloat16 or float16, all of them");
-        check_scale(where, part->scale, part->view, first.rows);
         if (part->rows.sizes()[0] != tokens || !(part->rows.device() == first.rows.device()) ||
             part->view.codes != first.view.codes)
             fail(where + ": tokens, devices, or caches differ");
@@ -84,7 +69,8 @@ void write(const std::string& where, Part first, Part second, const Tensor& slot
             (heads ? part->rows.sizes()[1] : 1) != part->view.heads)
             fail(where + ": " + part->name + " and its cache differ in heads or features");
         part->rows = with_unit_stride(std::move(part->rows), dtype);
-        arguments.copies[position++] = copy_of(part->rows, dtype, output_to(part->view, part->scale));
+        arguments.copies[position++] =
+            copy_of(part->rows, dtype, output_to(where, part->view, part->scale, first.rows.device()));
         regions.push_back({part->rows.data(), part->rows.extent_bytes(dtype), part->name, false});
     }
     add_slot_region(regions, slots, arguments.slots);

@@ -90,7 +90,13 @@ CacheView features_from(CacheView view, int64_t first, int64_t count) {
     return view;
 }
 
-CacheOutput output_to(const CacheView& view, const Tensor* scale) {
+CacheOutput output_to(const std::string& where, const CacheView& view, const Tensor* scale, Device device) {
+    if (scale) {
+        if (!view.codes) fail(where + ": a scale is for caches of 8-bit floats");
+        if (scale->element_count() != 1 || scale->dtype(where + ": a scale") != Dtype::float32 ||
+            !(scale->device() == device))
+            fail(where + ": a scale needs to be one float32 on the device of the rows");
+    }
     const CacheTensor& to = view.tensor;
     const int64_t size = bytes_of(view.dtype);
     // A feature group holds 8 or 16, or all of them.

@@ -34,8 +34,8 @@ CacheView view_of_cache(const std::string& where, const Tensor& cache, CacheLayo
 // Part of a latent: the features from `first` on.
 CacheView features_from(CacheView view, int64_t first, int64_t count);
 
-// Which the kernel decides by: see CacheOutput.
-CacheOutput output_to(const CacheView& view, const Tensor* scale);
+// Checks the scale, null or of a cache of 8-bit floats, on the device that the rows are on.
+CacheOutput output_to(const std::string& where, const CacheView& view, const Tensor* scale, Device device);
 
 // Checks the slots against the cache, also their values where they are in the memory of the CPU.
 CacheSlots slots_in(const std::string& where, const Tensor& slots, int64_t tokens, const CacheView& view);

@@ -37,7 +37,7 @@ struct CopyKernel {
             for (uint32_t i = 0; i < thread_features; ++i)
                 if (i < count) values[i] = from[i];
         }
-        store_in_cache<T>(arguments.slots, copy.to, slot, head, first, count, values);
+        store_in_cache<T>(arguments.slots, copy.to, slot, head, first, 1, count, values);
     }
 };
 
