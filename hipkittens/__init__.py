@@ -19,13 +19,15 @@ from ._supported import Support, supported
 from ._timing import timing
 from .activation import activation, gated_activation
 from .attention import attention, attention_varlen
+from .cache import cache_write, mla_cache_write
 from .gemm import linear, matmul
 from .loss import cross_entropy, linear_cross_entropy
 from .mul_add import mul_add
 from .norm import layer_norm, rms_norm
 from .norm_quantization import QuantizedNorm, norm_quantize
+from .qkv import qkv_rotary
 from .quantization import QuantSpec, dequantize, quantize
-from .rotary import rotary, rotary_qk
+from .rotary import rotary, rotary_qk, rotary_tables
 from .routing import expert_sort, router
 from .selection import topk
 from .softmax import softmax
@@ -48,6 +50,7 @@ __all__ = [
     "activation",
     "attention",
     "attention_varlen",
+    "cache_write",
     "cross_entropy",
     "dequantize",
     "expert_sort",
@@ -58,14 +61,17 @@ __all__ = [
     "linear_cross_entropy",
     "load",
     "matmul",
+    "mla_cache_write",
     "mul_add",
     "norm_quantize",
     "patch",
     "patched",
+    "qkv_rotary",
     "quantize",
     "rms_norm",
     "rotary",
     "rotary_qk",
+    "rotary_tables",
     "router",
     "simulate",
     "softmax",

@@ -37,6 +37,7 @@ ALLOWED = {
         "kernels/launch.h",
         "kernels/element_type.h",
         "kernels/strided_rows.h",
+        "kernels/cache_slots.h",
     ],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)

@@ -12,9 +12,20 @@ from torch.func import grad, jacrev, jvp, vjp, vmap
 import hipkittens
 from hipkittens import operations
 
-CALLS = {}
+CALLS, IN_PLACE = {}, {}
+
+
+def writes_in_place(name):
+    """Whether a function's operator returns nothing."""
+    operator = getattr(torch.ops.hipkittens, name, None)
+    return operator is not None and not operator.default._schema.returns
+
+
 for _operation in operations.every():
     for _each in _operation.functions:
+        if writes_in_place(_each.name):
+            IN_PLACE[_each.name] = (_each.function, functools.partial(_each.arguments, dtype=torch.bfloat16))
+            continue
         CALLS[_each.name] = (_each.function, functools.partial(_each.arguments, dtype=torch.bfloat16))
     for _example in operations.checks(_operation).examples:
         if _example.gradients:
@@ -165,6 +176,25 @@ def test_an_operator_in_place_refuses_a_tangent():
         pytest.raises(NotImplementedError, match="rotary_ has no forward"),
     ):
         hipkittens.rotary(forward_ad.make_dual(x.clone(), x), cos, sin, inplace=True)
+
+
+@pytest.mark.parametrize("call", IN_PLACE)
+def test_what_only_writes(call):
+    """A derivative and a tangent are refused; vmap is a loop over rows and caches."""
+    function, arguments = IN_PLACE[call]
+    values = arguments(drawer(0))
+    with pytest.raises(ValueError, match="requires a gradient and gets none"):
+        grad(lambda one: function(one, *values[1:]).sum())(values[0])
+    with pytest.raises(NotImplementedError, match=f"{call} has no forward"), forward_ad.dual_level():
+        function(forward_ad.make_dual(values[0], values[0]), *values[1:])
+    two = [tuple(each.clone() for each in arguments(drawer(seed))) for seed in (1, 2)]
+    stacked = [torch.stack(each) for each in zip(*two, strict=True)]
+    vmap(function, out_dims=None)(*stacked)
+    for index, one in enumerate(two):
+        function(*one)
+        assert equal([each[index] for each in stacked], one)
+    with pytest.raises(RuntimeError, match="which is not mapped"):
+        vmap(lambda row: function(row, *values[1:]), out_dims=None)(stacked[0])
 
 
 @pytest.mark.parametrize("call", ["matmul", "linear", "rotary", "rotary_qk"])

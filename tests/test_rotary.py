@@ -183,10 +183,17 @@ def test_opcheck(target):
         torch.tensor([[1, 2, 3], [4, 5, 6]]),
     )
     calls = [
-        (operators.rotary, (q, cos, sin, None, 2, False, False, False)),
-        (operators.rotary_qk, (q, k, cos, sin, ids, 0, True, False, False)),
-        (operators.rotary_, (q.detach(), cos, sin, None, 2, False, True, False)),
-        (operators.rotary_qk_, (q.detach(), k.detach(), cos, sin, ids, 0, False, False, True)),
+        (operators.rotary, (q, cos, sin, None, None, None, None, 2, False, False, False, False, False)),
+        (operators.rotary_qk, (q, k, cos, sin, ids, ids % 3, None, None, 0, True, True, True, False, False)),
+        (
+            operators.rotary,
+            (q, cos[:2, :2], sin[:2, :2], None, None, cos[:2, :2], sin[:2, :2], 0, *[False] * 5),
+        ),
+        (operators.rotary_, (q.detach(), cos, sin, None, None, None, None, 2, *[False] * 4, True)),
+        (
+            operators.rotary_qk_,
+            (q.detach(), k.detach(), cos, sin, ids, None, None, None, 0, *[False] * 3, True, False),
+        ),
     ]
     for operator, inputs in calls:
         assert set(torch.library.opcheck(operator.default, inputs).values()) == {"SUCCESS"}

@@ -5,6 +5,14 @@
 
 namespace kittens {
 
+// The largest finite code of to_fp8: of e4m3fnuz on gfx942, of e4m3fn on gfx950.
+inline constexpr float largest_fp8 = target.number == 942 ? 240.0f : 448.0f;
+
+// NaN stays, and is the code's NaN.
+KITTENS_DEVICE float clamped(float value, float largest) {
+    return value > largest ? largest : value < -largest ? -largest : value;
+}
+
 // Four codes, the first one in the lowest byte: e4m3fnuz and e5m2fnuz on gfx942, e4m3fn and e5m2 on gfx950, ties to even. What lies
 // beyond the largest code becomes NaN or infinity.
 KITTENS_DEVICE uint32_t to_fp8(vec<float, 4> values) {

@@ -12,12 +12,13 @@ Tensor contiguous_copy(Tensor tensor, Dtype dtype) {
     return copy;
 }
 
+Tensor with_unit_stride(Tensor tensor, Dtype dtype) {
+    if (tensor.sizes().back() <= 1 || tensor.strides().back() == 1) return tensor;
+    return contiguous_copy(std::move(tensor), dtype);
+}
+
 RowView::RowView(std::vector<Tensor*> tensors, Dtype dtype) : dtype_(dtype) {
-    for (Tensor* tensor : tensors) {
-        const auto strides = tensor->strides();
-        if (tensor->sizes().back() > 1 && strides.back() != 1)
-            *tensor = contiguous_copy(std::move(*tensor), dtype);
-    }
+    for (Tensor* tensor : tensors) *tensor = with_unit_stride(std::move(*tensor), dtype);
     if (!collapse(tensors)) {
         for (Tensor* tensor : tensors) *tensor = contiguous_copy(std::move(*tensor), dtype);
         collapse(tensors);

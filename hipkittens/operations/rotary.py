@@ -26,11 +26,11 @@ from ._sharding import given, replicated
 from ._tensors import draw
 
 
-def _fake(x, cos, sin, positions, offset, interleaved, heads_first, inverse):
+def _fake(x, *_rotation):
     return x.new_empty(x.shape)
 
 
-def _qk_fake(q, k, cos, sin, positions, offset, interleaved, heads_first, inverse):
+def _qk_fake(q, k, *_rotation):
     return q.new_empty(q.shape), k.new_empty(k.shape)
 
 
@@ -38,13 +38,16 @@ def _in_place_fake(*_arguments):
     return None
 
 
-# The gradient is the rotation back: the operator itself, which can be differentiated again.
+# The gradient is the rotation back, the transpose: the operator itself, which can be differentiated again.
+_TABLES = (
+    6  # tensors behind those that are turned, and behind them an offset and flags, of which one is `inverse`
+)
 
 
 def _setup(ctx, inputs, output) -> None:
-    *_, cos, sin, positions, offset, interleaved, heads_first, inverse = inputs
-    ctx.save_for_backward(cos, sin, positions)
-    ctx.flags = (offset, interleaved, heads_first, not inverse)
+    *_, offset, interleaved, nope_first, full_tables, inverse, heads_first = inputs
+    ctx.save_for_backward(*inputs[-_TABLES - 6 : -6])
+    ctx.flags = (offset, interleaved, nope_first, full_tables, not inverse, heads_first)
 
 
 def _refuse_table_gradient(needs) -> None:
@@ -54,14 +57,14 @@ def _refuse_table_gradient(needs) -> None:
 
 @_backend.interruptible
 def _backward(ctx, grad):
-    _refuse_table_gradient(ctx.needs_input_grad[1:3])
-    return call("rotary", grad, *ctx.saved_tensors, *ctx.flags), *[None] * 7
+    _refuse_table_gradient(ctx.needs_input_grad[1 : 1 + _TABLES])
+    return call("rotary", grad, *ctx.saved_tensors, *ctx.flags), *[None] * 12
 
 
 @_backend.interruptible
 def _qk_backward(ctx, grad_q, grad_k):
-    _refuse_table_gradient(ctx.needs_input_grad[2:4])
-    return *call("rotary_qk", grad_q, grad_k, *ctx.saved_tensors, *ctx.flags), *[None] * 7
+    _refuse_table_gradient(ctx.needs_input_grad[2 : 2 + _TABLES])
+    return *call("rotary_qk", grad_q, grad_k, *ctx.saved_tensors, *ctx.flags), *[None] * 12
 
 
 def _sharding(count: int):
@@ -70,11 +73,13 @@ def _sharding(count: int):
     def strategies(*arguments):
         from torch.distributed.tensor import Replicate, Shard
 
-        positions, heads_first = arguments[count + 2], arguments[count + 5]
+        tables, heads_first = arguments[count : count + _TABLES], arguments[-1]
         found = [replicated(arguments, count)]
-        for placement, of_positions in ((Shard(0), Shard(0)), (Shard(1 if heads_first else 2), Replicate())):
-            inputs = [placement] * count + [Replicate(), Replicate(), given(positions, of_positions)]
-            found.append(([placement] * count, [*inputs, None, None, None, None]))
+        for placement, of_numbers in ((Shard(0), Shard(0)), (Shard(1 if heads_first else 2), Replicate())):
+            placements = [Replicate(), Replicate(), of_numbers, of_numbers, Replicate(), Replicate()]
+            inputs = [placement] * count
+            inputs += [given(table, each) for table, each in zip(tables, placements, strict=True)]
+            found.append(([placement] * count, [*inputs, *[None] * 6]))
         return found
 
     return strategies
@@ -116,6 +121,10 @@ def _trial(name: str, tokens: int, heads: int, key_heads: int) -> Trial:
 
 
 def _trial_of(kernel: Kernel) -> Trial:
+    if kernel.kind.startswith("qkv"):
+        from ._qkv_rotary_checks import trial
+
+        return trial(kernel.row["element"])
     return _trial(kernel.row["element"], 40, 4, 2)
 
 
@@ -132,7 +141,10 @@ def _run_orders(dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def _every_kernel():
-    return [Trial(f"rotary {name}", partial(_run_orders, dtype)) for name, dtype in DTYPES.items()]
+    from ._qkv_rotary_checks import trial
+
+    orders = [Trial(f"rotary {name}", partial(_run_orders, dtype)) for name, dtype in DTYPES.items()]
+    return [*orders, *map(trial, DTYPES)]
 
 
 def _calls(tensor):
@@ -202,6 +214,7 @@ def _benchmark() -> Benchmark:
 
 
 def _checks() -> Checks:
+    from ._qkv_rotary_checks import trial as of_qkv
     from ._rotary_parity import parity_of
 
     return Checks(
@@ -212,7 +225,7 @@ def _checks() -> Checks:
         calls=_calls,
         sizes=lambda rows: "Rotary: 1 to features / 2 pairs of any number of features.",
         benchmarks=(_benchmark(),),
-        representative=lambda: (_trial(name, 256, 8, 2) for name in DTYPES),
+        representative=lambda: (each for name in DTYPES for each in (_trial(name, 256, 8, 2), of_qkv(name))),
         every_kernel=_every_kernel,
         exercise=_exercise,
     )
@@ -231,8 +244,8 @@ OPERATION = Operation(
     folder="rotary",
     functions=(Function(rotary, _arguments(1)), Function(rotary_qk, _arguments(2))),
     operators=(
-        Operator("rotary", _fake, _backward, _setup, sharding=_sharding(1), first_option=4),
-        Operator("rotary_qk", _qk_fake, _qk_backward, _setup, sharding=_sharding(2), first_option=5),
+        Operator("rotary", _fake, _backward, _setup, sharding=_sharding(1), first_option=7),
+        Operator("rotary_qk", _qk_fake, _qk_backward, _setup, sharding=_sharding(2), first_option=8),
         Operator("rotary_", _in_place_fake),
         Operator("rotary_qk_", _in_place_fake),
     ),

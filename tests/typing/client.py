@@ -44,6 +44,11 @@ def operations(
     assert_type(hipkittens.rms_norm(x, weight, return_residual=ask), Tensor | Pair)
     assert_type(hipkittens.rotary(q, x, x, interleaved=True, positions=lengths), Tensor)
     assert_type(hipkittens.rotary_qk(q, k, x, x, cu_seqlens=lengths, offset=3, inplace=True), Pair)
+    assert_type(hipkittens.rotary(q, x, x, offsets=lengths, nope_first=True, column_tables=(x, x)), Tensor)
+    assert_type(hipkittens.rotary_tables(x, torch.bfloat16), Pair)
+    assert_type(
+        hipkittens.qkv_rotary(x, x, x, 4, 2, q_weight=weight, slots=lengths), tuple[Tensor, Tensor, Tensor]
+    )
     assert_type(hipkittens.activation(x, "gelu"), Tensor)
     assert_type(hipkittens.gated_activation(x, "swiglu", other=x, limit=7.0), Tensor)
     assert_type(hipkittens.softmax(x, 0), Tensor)
@@ -55,6 +60,8 @@ def operations(
     assert_type(hipkittens.dequantize(x, x, spec, x.dtype), Tensor)
     assert_type(hipkittens.topk(x, 4, 0, largest=False, row_ends=lengths), Pair)
     assert_type(hipkittens.router(x, 4, score="sigmoid", bias=weight, renormalize=True), Pair)
+    hipkittens.cache_write(k, v, x, x, lengths, layout="paged", k_scale=weight)
+    hipkittens.mla_cache_write(k, v, x, lengths, scale=weight)
     assert_type(hipkittens.expert_sort(lengths, weight, 8, 64, "packed"), Experts)
 
 

@@ -7,6 +7,7 @@
 
 namespace hipkittens::quantize {
 
+using kittens::clamped;
 using kittens::eight;
 
 KITTENS_DEVICE float largest_magnitude(eight values) {
@@ -14,11 +15,6 @@ KITTENS_DEVICE float largest_magnitude(eight values) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) result = kittens::larger_or_nan(result, kittens::absolute_value(values[i]));
     return result;
-}
-
-// NaN stays, and is the code's NaN.
-KITTENS_DEVICE float clamped(float value, float largest) {
-    return value > largest ? largest : value < -largest ? -largest : value;
 }
 
 // The scale, for memory, and what values are multiplied by.

@@ -4,8 +4,9 @@
 #include "../element_of.h"
 #include "kinds.h"
 #include "plain.h"
+#include "qkv.h"
 
-// Not `rotary`: with words of its many arguments in registers from the start, the others would not fit.
+// Of the others none: with words of their many arguments in registers from the start, the others would not fit.
 #define PRELOADS_plain 1
 
 namespace hipkittens::rotary {
@@ -14,7 +15,7 @@ template <ElementConfig config>
 struct RotaryKernel {
     static constexpr int threads = waves * 64, waves_per_simd = 1, lds_bytes = 0;
     KITTENS_DEVICE static void run(const RotaryArguments& arguments) {
-        rotary::run<typename element_of<config.element>::value>(arguments);
+        rotate<typename element_of<config.element>::value>(arguments);
     }
 };
 
@@ -24,6 +25,22 @@ struct PlainKernel {
     KITTENS_DEVICE static void run(const PlainArguments& arguments) {
         rotate_plain<typename element_of<config.element>::value, typename element_of<config.table>::value>(
             arguments);
+    }
+};
+
+template <ElementConfig config>
+struct QkvKernel {
+    static constexpr int threads = waves * 64, waves_per_simd = 4, lds_bytes = 0;
+    KITTENS_DEVICE static void run(const QkvArguments& arguments) {
+        split_and_rotate<typename element_of<config.element>::value>(arguments);
+    }
+};
+
+template <ElementConfig config>
+struct QkvBackwardKernel {
+    static constexpr int threads = waves * 64, waves_per_simd = 4, lds_bytes = 0;
+    KITTENS_DEVICE static void run(const QkvBackwardArguments& arguments) {
+        split_backward<typename element_of<config.element>::value>(arguments);
     }
 };
 

@@ -10,12 +10,19 @@ template <ElementConfig config>
 struct RotaryKernel;
 template <PlainConfig config>
 struct PlainKernel;
+template <ElementConfig config>
+struct QkvKernel;
+template <ElementConfig config>
+struct QkvBackwardKernel;
 
 namespace kinds {
 
 struct rotary : Kind<ElementConfig, RotaryArguments, RotaryKernel> {};
 // What most calls ask for.
 struct plain : Kind<PlainConfig, PlainArguments, PlainKernel> {};
+// Heads that come packed, and their gradients.
+struct qkv : Kind<ElementConfig, QkvArguments, QkvKernel> {};
+struct qkv_backward : Kind<ElementConfig, QkvBackwardArguments, QkvBackwardKernel> {};
 
 }  // namespace kinds
 

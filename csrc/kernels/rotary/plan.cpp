@@ -15,16 +15,28 @@ bool on_dwords(const void* data, int64_t size, std::initializer_list<int64_t> st
     return true;
 }
 
+bool on_dwords(ElementType element, const HeadTensor& tensor) {
+    return on_dwords(tensor.data, size_of(element), {tensor.batch, tensor.token, tensor.head});
+}
+
+// Whether pairs and other features are whole chunks, and rows of tables begin on 4 bytes. A pair of neighbours, and eight features
+// behind the pairs, take one chunk more.
+bool is_wide(const Rotation& r, bool with_rest) {
+    const uint32_t axis_pairs = r.grid_width ? r.pairs / 2 : r.pairs;
+    if (axis_pairs % 8 || (with_rest && (r.features % 8 || r.first % 8))) return false;
+    for (const AngleTable* table : {&r.table, r.grid_width ? &r.column_table : &r.table})
+        if (!on_dwords(table->cos, size_of(r.table_type), {table->cos_stride}) ||
+            !on_dwords(table->sin, size_of(r.table_type), {table->sin_stride}))
+            return false;
+    return true;
+}
+
 bool is_wide(ElementType element, const RotaryArguments& a) {
-    if (a.pairs % 8 || (a.copies_rest && (a.features - 2 * a.pairs) % 16)) return false;
-    for (const Rotated& part : a.parts) {
-        if (part.heads == 0) continue;
-        for (const HeadTensor& tensor : {part.in, part.out})
-            if (!on_dwords(tensor.data, size_of(element), {tensor.batch, tensor.token, tensor.head}))
-                return false;
-    }
-    return on_dwords(a.cos, size_of(a.table_type), {a.cos_stride}) &&
-           on_dwords(a.sin, size_of(a.table_type), {a.sin_stride});
+    // In place the other features are left alone, but where the pairs begin has to be a chunk all the same.
+    if (!is_wide(a.rotation, a.copies_rest) || a.rotation.first % 8) return false;
+    for (const Rotated& part : a.parts)
+        if (part.heads && !(on_dwords(element, part.in) && on_dwords(element, part.out))) return false;
+    return true;
 }
 
 // A tensor of the plain form and its extent, if 32 bits take all of it but the batch's step.
@@ -43,11 +55,14 @@ bool as_plain(const HeadTensor& tensor, int64_t size, int heads, int features, P
 
 // False where a call needs more than the plain form has.
 bool as_plain(ElementType element, const RotaryArguments& a, PlainArguments& plain) {
-    const int64_t size = size_of(element), stride = a.cos_stride * size_of(a.table_type);
-    const int units = a.pairs / pairs_per_lane;
-    if (!a.wide || a.interleaved || a.positions || 2 * a.pairs != a.features || (units & (units - 1)) ||
-        units > 64 || a.parts[0].heads == 0 || a.batch > 0xffff || a.offset < 0 || stride < 0 ||
-        stride > UINT32_MAX || a.sin_stride != a.cos_stride)
+    const Rotation& r = a.rotation;
+    const AngleTable& table = r.table;
+    const int64_t size = size_of(element), stride = table.cos_stride * size_of(r.table_type);
+    const int features = static_cast<int>(r.features), units = static_cast<int>(r.pairs) / pairs_per_lane;
+    if (!a.wide || r.interleaved || r.positions.data || r.offsets.data || r.full || r.grid_width ||
+        2 * r.pairs != r.features || (units & (units - 1)) || units > 64 || a.parts[0].heads == 0 ||
+        a.batch > 0xffff || r.offset < 0 || stride < 0 || stride > UINT32_MAX ||
+        table.sin_stride != table.cos_stride)
         return false;
     while (1 << plain.unit_shift < units) ++plain.unit_shift;
     const int heads_at_a_time = 64 / units;
@@ -55,39 +70,66 @@ bool as_plain(ElementType element, const RotaryArguments& a, PlainArguments& pla
         return static_cast<uint32_t>((heads + heads_at_a_time - 1) / heads_at_a_time);
     };
     const Rotated &first = a.parts[0], &second = a.parts[1];
-    if (!as_plain(first.in, size, first.heads, a.features, plain.in, plain.extent) ||
-        !as_plain(first.out, size, first.heads, a.features, plain.out, plain.out_extent))
+    if (!as_plain(first.in, size, first.heads, features, plain.in, plain.extent) ||
+        !as_plain(first.out, size, first.heads, features, plain.out, plain.out_extent))
         return false;
     if (second.heads &&
-        (!as_plain(second.in, size, second.heads, a.features, plain.second_in, plain.second_extent) ||
-         !as_plain(second.out, size, second.heads, a.features, plain.second_out, plain.second_out_extent)))
+        (!as_plain(second.in, size, second.heads, features, plain.second_in, plain.second_extent) ||
+         !as_plain(second.out, size, second.heads, features, plain.second_out, plain.second_out_extent)))
         return false;
-    const int64_t known = a.table_rows > a.offset ? a.table_rows - a.offset : 0;
+    const int64_t known = table.rows > r.offset ? table.rows - r.offset : 0;
     if (known < a.tokens) return false;  // some token would be looked up behind the tables
     plain.passes = passes(first.heads);
     plain.second_passes = passes(second.heads);
     // A pass for each wave, as far as a workgroup goes: the more waves, the more of them are there when tokens are few, and
     // the sooner one that is done makes room where they are many.
     while (2u << plain.share_shift <= std::min<uint32_t>(waves, plain.passes)) ++plain.share_shift;
-    plain.cos = static_cast<const char*>(a.cos) + a.offset * stride;
-    plain.sin = static_cast<const char*>(a.sin) + a.offset * stride;
+    plain.cos = static_cast<const char*>(table.cos) + r.offset * stride;
+    plain.sin = static_cast<const char*>(table.sin) + r.offset * stride;
     plain.tokens = a.tokens;
     plain.table_stride = static_cast<uint32_t>(stride);
-    plain.inverse = a.inverse;
+    plain.inverse = r.inverse;
     return true;
 }
+
+// HIP counts the threads of a grid dimension in 32 bits.
+int64_t checked_tokens(uint32_t batch, uint32_t tokens, const Rotation& r) {
+    const int64_t all = static_cast<int64_t>(batch) * tokens;
+    if (all < 1 || all > 0x3ffffffll)
+        throw std::invalid_argument("rotary: " + std::to_string(all) + " tokens; 1 .. 67108863 are allowed");
+    if (r.pairs < 1 || 2 * r.pairs > r.features || (r.first && r.first != r.features - 2 * r.pairs) ||
+        (r.grid_width && r.pairs % 2))
+        throw std::invalid_argument("rotary: " + std::to_string(r.pairs) + " pairs of " +
+                                    std::to_string(r.features) + " features from " + std::to_string(r.first) +
+                                    " on");
+    return all;
+}
+
+// Lanes that a head takes, as an exponent: of its pairs and other features, or of a head that is not turned.
+uint32_t lane_shift_of(const Rotation& r) {
+    const uint32_t axes = r.grid_width ? 2 : 1, axis_units = (r.pairs / axes + 7) / 8;
+    const uint32_t units =
+        std::max(axes * axis_units + (r.features - 2 * r.pairs + 15) / 16, (r.features + 15) / 16);
+    uint32_t shift = 2;  // sums are taken over 4 lanes or more
+    while (1u << shift < units) ++shift;
+    if (shift > 6)
+        throw std::invalid_argument("qkv_rotary: a head has " + std::to_string(r.features) + " features in " +
+                                    std::to_string(units) +
+                                    " units of 8 pairs or 16 features; 64 units are allowed");
+    return shift;
+}
+uint32_t passes_of(uint32_t heads, uint32_t lane_shift) {
+    const uint32_t at_a_time = 64 >> lane_shift;
+    return (heads + at_a_time - 1) / at_a_time;
+}
+bool weight_is_wide(const void* weight) { return reinterpret_cast<uintptr_t>(weight) % 4 == 0; }
 
 }  // namespace
 
 Launch plan(int target, ElementType element, const RotaryArguments& given) {
-    const int64_t all = static_cast<int64_t>(given.batch) * given.tokens;
-    if (all < 1 || all > 0x3ffffffll)  // HIP counts the threads of a grid dimension in 32 bits
-        throw std::invalid_argument("rotary: " + std::to_string(all) + " tokens; 1 .. 67108863 are allowed");
-    if (given.pairs < 1 || 2 * given.pairs > given.features)
-        throw std::invalid_argument("rotary: " + std::to_string(given.pairs) + " pairs of " +
-                                    std::to_string(given.features) + " features");
+    const int64_t all = checked_tokens(given.batch, given.tokens, given.rotation);
     for (const Rotated& part : given.parts)
-        if (static_cast<int64_t>(part.heads) * given.features > 0x7fffffff)
+        if (static_cast<int64_t>(part.heads) * given.rotation.features > 0x7fffffff)
             throw std::invalid_argument("rotary: a token has more than 2147483647 features");
     RotaryArguments arguments = given;
     arguments.wide = is_wide(element, given);
@@ -95,7 +137,7 @@ Launch plan(int target, ElementType element, const RotaryArguments& given) {
     const bool is_plain = as_plain(element, arguments, plain);
     const uint32_t together = waves >> plain.share_shift;  // tokens of a workgroup
     for (const Row<kinds::plain>& row : variants<kinds::plain>)
-        if (is_plain && row.config.element == element && row.config.table == given.table_type)
+        if (is_plain && row.config.element == element && row.config.table == given.rotation.table_type)
             return launch_of("rotary", row.name, target,
                              {(given.tokens + together - 1) / together, given.batch, 1}, waves * 64, plain);
     for (const Row<kinds::rotary>& row : variants<kinds::rotary>)
@@ -103,6 +145,51 @@ Launch plan(int target, ElementType element, const RotaryArguments& given) {
             return launch_of("rotary", row.name, target,
                              {static_cast<uint32_t>((all + waves - 1) / waves), 1, 1}, waves * 64, arguments);
     throw std::invalid_argument("rotary: no kernel has this element type");
+}
+
+Launch plan_qkv(int target, ElementType element, QkvArguments a) {
+    const int64_t all = checked_tokens(a.batch, a.tokens, a.rotation);
+    a.lane_shift = lane_shift_of(a.rotation);
+    a.wide = is_wide(a.rotation, true);
+    uint32_t passes = 0;
+    for (HeadPart& part : a.parts) {
+        part.passes = passes_of(part.heads, a.lane_shift);
+        passes += part.passes;
+        a.wide = a.wide && on_dwords(element, part.in) && on_dwords(element, part.out) &&
+                 weight_is_wide(part.weight);
+    }
+    // As in the plain form.
+    a.share_shift = 0;
+    while (2u << a.share_shift <= std::min<uint32_t>(waves, passes)) ++a.share_shift;
+    const uint32_t together = waves >> a.share_shift;
+    for (const Row<kinds::qkv>& row : variants<kinds::qkv>)
+        if (row.config.element == element)
+            return launch_of("rotary", row.name, target,
+                             {static_cast<uint32_t>((all + together - 1) / together), 1, 1}, waves * 64, a);
+    throw std::invalid_argument("qkv_rotary: no kernel has this element type");
+}
+
+uint32_t qkv_backward_workgroups(int64_t tokens, int64_t heads) {
+    return static_cast<uint32_t>(
+        std::clamp<int64_t>((tokens * heads + waves - 1) / waves, 1, largest_backward_workgroups));
+}
+
+Launch plan_qkv_backward(int target, ElementType element, QkvBackwardArguments a) {
+    const int64_t all = checked_tokens(a.batch, a.tokens, a.rotation);
+    a.lane_shift = lane_shift_of(a.rotation);
+    a.wide = is_wide(a.rotation, true);
+    for (HeadGradient& part : a.parts) {
+        part.passes = passes_of(part.heads, a.lane_shift);
+        if (all * part.passes > UINT32_MAX - largest_backward_workgroups * waves)
+            throw std::invalid_argument("qkv_rotary_backward: " + std::to_string(all) + " tokens of " +
+                                        std::to_string(part.heads) + " heads; that is too many");
+        a.wide = a.wide && on_dwords(element, part.grad) && on_dwords(element, part.out) &&
+                 (!part.weight || on_dwords(element, part.x)) && weight_is_wide(part.weight);
+    }
+    for (const Row<kinds::qkv_backward>& row : variants<kinds::qkv_backward>)
+        if (row.config.element == element)
+            return launch_of("rotary", row.name, target, {a.workgroups, 3, 1}, waves * 64, a);
+    throw std::invalid_argument("qkv_rotary_backward: no kernel has this element type");
 }
 
 }  // namespace hipkittens::rotary

@@ -13,5 +13,10 @@ namespace hipkittens::rotary {
 
 // `wide`, which the arguments leave open, is decided here. Throws std::invalid_argument.
 Launch plan(int target, ElementType element, const RotaryArguments& arguments);
+// Of these `passes`, `wide` and shifts are decided here.
+Launch plan_qkv(int target, ElementType element, QkvArguments arguments);
+Launch plan_qkv_backward(int target, ElementType element, QkvBackwardArguments arguments);
+// Of each part, for tokens and the largest number of heads: four rows of partial sums each.
+uint32_t qkv_backward_workgroups(int64_t tokens, int64_t heads);
 
 }  // namespace hipkittens::rotary

@@ -1,0 +1,41 @@
+// kernels/cache/plan.h: from rows and their slots to a launch.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "../launch.h"
+#include "kinds.h"
+
+namespace hipkittens::cache {
+
+// Of the arguments all but `together` is the caller's. Throws std::invalid_argument for what no kernel takes.
+inline Launch plan(int target, ElementType element, CopyArguments arguments) {
+    int64_t workgroups = 0;
+    for (Copy& copy : arguments.copies) {
+        // Where a token's features are apart, those of the tokens in the slots beside it are between them: 16 tokens are what
+        // a usual block has.
+        copy.together = 0;
+        while (copy.to.to.feature != 1 && copy.together < 4 && (1u << copy.together) < arguments.tokens)
+            ++copy.together;
+        const int64_t chunks = (int64_t{copy.features} + thread_features - 1) / thread_features;
+        const int64_t tokens = ((int64_t{arguments.tokens} - 1) >> copy.together) + 1;
+        const int64_t rows = (tokens << copy.together) * copy.heads;
+        // HIP counts the threads of a grid dimension in 32 bits.
+        if (rows > (int64_t{UINT32_MAX} - threads) / std::max<int64_t>(chunks, 1))
+            throw std::invalid_argument("cache_write: " + std::to_string(arguments.tokens) + " tokens of " +
+                                        std::to_string(copy.heads) + " heads of " +
+                                        std::to_string(copy.features) +
+                                        " features; at most 34359736320 elements are allowed");
+        workgroups = std::max(workgroups, (rows * chunks + threads - 1) / threads);
+    }
+    if (workgroups == 0) throw std::invalid_argument("cache_write: nothing to write");
+    for (const Row<kinds::copy>& row : variants<kinds::copy>)
+        if (row.config.element == element)
+            return launch_of("cache", row.name, target, {static_cast<uint32_t>(workgroups), 2, 1}, threads,
+                             arguments);
+    throw std::invalid_argument("cache_write: no kernel has this element type");
+}
+
+}  // namespace hipkittens::cache

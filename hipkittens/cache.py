@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: MIT
+"""Writes into caches of keys and values, and of the latents of multi-head latent attention."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+from . import _backend
+from ._arguments import check_dtype_and_device, check_tensor
+from ._call import call
+from .quantization import dtype_of
+
+DTYPES = (torch.bfloat16, torch.float16)
+
+Layout = Literal["paged", "asm", "nhd", "hnd"]
+# In the order of CacheLayout in csrc/torch/cache_tensors.h.
+LAYOUTS = ("paged", "asm", "nhd", "hnd")
+
+
+@_backend.interruptible
+def cache_write(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slots: torch.Tensor,
+    *,
+    layout: Layout = "nhd",
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
+) -> None:
+    """Writes the keys and values of tokens into their slots of paged caches, in one launch.
+
+    key, value  (tokens, heads, features), bfloat16 or float16, any strides; features of value may differ from key's
+    key_cache, value_cache  written in place; slot s is place s % block_size of block s // block_size. By layout, with x elements in 16
+                bytes (8 of bfloat16, 16 of 8-bit floats):
+                "nhd"    (blocks, block_size, heads, features) both (vLLM's reshape_and_cache_flash)
+                "hnd"    (blocks, heads, block_size, features) both
+                "paged"  (blocks, heads, features / x, block_size, x) and (blocks, heads, features, block_size)
+                         (vLLM's reshape_and_cache)
+                "asm"    as paged, and (blocks, heads, block_size / x, features, x) (AITER's asm_layout)
+                Their dtype is key's, or the target's float8 (e4m3fnuz on gfx942, e4m3fn on gfx950), or torch.uint8 for its bytes.
+                Strides are free, 64-bit addresses reach everything; no two elements may share memory.
+    slots       int32 or int64, (tokens,). A negative one is written nowhere. One behind the last slot raises RuntimeError for CPU
+                tensors, and is written nowhere on a GPU. Of two tokens with one slot, either may be the one that is left.
+    k_scale, v_scale  one float32 each, of caches of float8: float32(x) * (1 / scale), clamped to the largest code, rounded to nearest
+                even. None is 1. A NaN becomes the code's.
+
+    No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for
+    what has no kernel.
+    """
+    where = "hipkittens.cache_write"
+    if layout not in LAYOUTS:
+        raise ValueError(f"{where}: layout is {layout!r}; allowed: {', '.join(LAYOUTS)}")
+    _check_rows(where, "key", key, "key", key, (3,), "(tokens, heads, features)")
+    _check_rows(where, "value", value, "key", key, (3,), "(tokens, heads, features)")
+    if value.shape[:2] != key.shape[:2]:
+        raise ValueError(
+            f"{where}: key has shape {tuple(key.shape)} and value {tuple(value.shape)}; only their features may differ"
+        )
+    check_slots(where, slots, key.shape[0], "key", key)
+    check_caches(where, key, value, key_cache, value_cache, layout, k_scale, v_scale)
+    _backend.check_device(where, "key", key)
+    if _backend.uses_torch():
+        _write_in_torch(_by_slot(key_cache, layout, False), key, slots, k_scale)
+        _write_in_torch(_by_slot(value_cache, layout, True), value, slots, v_scale, layout == "asm")
+        return
+    call(
+        "cache_write",
+        key,
+        value,
+        as_operand(key_cache),
+        as_operand(value_cache),
+        slots,
+        k_scale,
+        v_scale,
+        LAYOUTS.index(layout),
+    )
+    mark_written(key_cache, value_cache)
+
+
+@_backend.interruptible
+def mla_cache_write(
+    kv_c: torch.Tensor,
+    k_pe: torch.Tensor,
+    kv_cache: torch.Tensor,
+    slots: torch.Tensor,
+    *,
+    scale: torch.Tensor | None = None,
+) -> None:
+    """Writes latents and rotary keys beside each other into the slots of a cache of multi-head latent attention, in one launch.
+
+    kv_c      (tokens, latent), k_pe (tokens, rotary) or (tokens, 1, rotary): bfloat16 or float16. 512 and 64 in DeepSeek V3
+    kv_cache  (blocks, block_size, latent + rotary), written in place; dtypes as in `cache_write`
+    slots, scale  as in `cache_write`; one scale for both
+
+    No gradient, and errors as in `cache_write`.
+    """
+    where = "hipkittens.mla_cache_write"
+    _check_rows(where, "kv_c", kv_c, "kv_c", kv_c, (2,), "(tokens, latent)")
+    _check_rows(where, "k_pe", k_pe, "kv_c", kv_c, (2, 3), "(tokens, rotary) or (tokens, 1, rotary)")
+    if k_pe.dim() == 3 and k_pe.shape[1] != 1:
+        raise ValueError(f"{where}: k_pe has shape {tuple(k_pe.shape)}; it has one head, (tokens, 1, rotary)")
+    k_pe = k_pe.squeeze(1) if k_pe.dim() == 3 else k_pe
+    if k_pe.shape[0] != kv_c.shape[0]:
+        raise ValueError(
+            f"{where}: kv_c has shape {tuple(kv_c.shape)} and k_pe {tuple(k_pe.shape)}; both have the same tokens"
+        )
+    check_slots(where, slots, kv_c.shape[0], "kv_c", kv_c)
+    check_latent_cache(where, kv_c, kv_c.shape[1] + k_pe.shape[1], kv_cache, scale)
+    _backend.check_device(where, "kv_c", kv_c)
+    if _backend.uses_torch():
+        rows = torch.cat((kv_c, k_pe), -1)
+        _write_in_torch(kv_cache, rows, slots, scale)
+        return
+    call("mla_cache_write", kv_c, k_pe, as_operand(kv_cache), slots, scale)
+    mark_written(kv_cache)
+
+
+def is_quantized(cache: torch.Tensor) -> bool:
+    return cache.dtype.itemsize == 1
+
+
+def as_operand(cache: torch.Tensor) -> torch.Tensor:
+    """As the operators take it: 8-bit floats as their bytes."""
+    return cache.view(torch.uint8) if is_quantized(cache) else cache
+
+
+def mark_written(*caches: torch.Tensor) -> None:
+    """Tells autograd, which a mutating operator of one's own does not."""
+    for cache in caches:
+        torch.autograd.graph.increment_version(cache)
+
+
+def shapes_of(
+    layout: Layout, heads: int, key_features: int, value_features: int, itemsize: int
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Sizes of the caches of keys and of values; words are free."""
+    x = 16 // itemsize
+    if layout == "nhd":
+        return ("blocks", "block_size", heads, key_features), ("blocks", "block_size", heads, value_features)
+    if layout == "hnd":
+        return ("blocks", heads, "block_size", key_features), ("blocks", heads, "block_size", value_features)
+    keys = ("blocks", heads, key_features // x, "block_size", x)
+    if layout == "paged":
+        return keys, ("blocks", heads, value_features, "block_size")
+    return keys, ("blocks", heads, f"block_size / {x}", value_features, x)
+
+
+def check_caches(
+    where: str,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    layout: Layout,
+    k_scale: torch.Tensor | None,
+    v_scale: torch.Tensor | None,
+) -> None:
+    """Raises for caches that rows (tokens, heads, features) cannot be written to."""
+    for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
+        _check_cache(where, name, cache, "key", key)
+    if key_cache.dtype != value_cache.dtype:
+        raise TypeError(
+            f"{where}: key_cache is {key_cache.dtype} and value_cache {value_cache.dtype}; both have one dtype"
+        )
+    x = 16 // key_cache.dtype.itemsize
+    if layout in ("paged", "asm") and key.shape[-1] % x:
+        raise ValueError(
+            f"{where}: key has {key.shape[-1]} features; layout {layout!r} has {x} of {key_cache.dtype} in 16 bytes and needs "
+            "a multiple of that; use 'nhd' or 'hnd'"
+        )
+    wanted = shapes_of(layout, key.shape[1], key.shape[-1], value.shape[-1], key_cache.dtype.itemsize)
+    for name, cache, sizes in zip(
+        ("key_cache", "value_cache"), (key_cache, value_cache), wanted, strict=True
+    ):
+        fits = cache.dim() == len(sizes) and all(
+            isinstance(want, str) or size == want for size, want in zip(cache.shape, sizes, strict=True)
+        )
+        if not fits:
+            text = ", ".join(map(str, sizes))
+            raise ValueError(
+                f"{where}: {name} has shape {tuple(cache.shape)}; with layout {layout!r} it must be ({text})"
+            )
+    slots = [
+        _slot_counts(cache, sizes) for cache, sizes in zip((key_cache, value_cache), wanted, strict=True)
+    ]
+    if slots[0] != slots[1]:
+        raise ValueError(
+            f"{where}: key_cache has {slots[0][0]} blocks of {slots[0][1]} slots and value_cache {slots[1][0]} of "
+            f"{slots[1][1]}; both have the same"
+        )
+    _check_slot_count(where, "key_cache", *slots[0])
+    _check_scale(where, "k_scale", k_scale, "key_cache", key_cache)
+    _check_scale(where, "v_scale", v_scale, "value_cache", value_cache)
+
+
+def check_latent_cache(
+    where: str, rows: torch.Tensor, features: int, kv_cache: torch.Tensor, scale: torch.Tensor | None
+) -> None:
+    """Raises for a cache that latents and rotary keys, `features` together, cannot be written to."""
+    _check_cache(where, "kv_cache", kv_cache, "kv_c", rows)
+    if kv_cache.dim() != 3 or kv_cache.shape[-1] != features:
+        raise ValueError(
+            f"{where}: kv_cache has shape {tuple(kv_cache.shape)}; it must be (blocks, block_size, {features})"
+        )
+    _check_slot_count(where, "kv_cache", *kv_cache.shape[:2])
+    _check_scale(where, "scale", scale, "kv_cache", kv_cache)
+
+
+def _slot_counts(cache: torch.Tensor, sizes: tuple[Any, ...]) -> tuple[int, int]:
+    """Blocks, and slots of each."""
+    axis = next(i for i, size in enumerate(sizes) if isinstance(size, str) and size.startswith("block_size"))
+    return cache.shape[0], cache.shape[axis] * (sizes[-1] if sizes[axis] != "block_size" else 1)
+
+
+def _check_slot_count(where: str, name: str, blocks: int, block_size: int) -> None:
+    if not 1 <= blocks * block_size < 2**31:
+        raise ValueError(
+            f"{where}: {name} has {blocks} blocks of {block_size} slots; 1 .. 2147483647 slots are allowed"
+        )
+
+
+def _check_rows(where, name, rows, first_name, first, dimensions, shape) -> None:
+    check_tensor(where, name, rows)
+    check_dtype_and_device(where, name, rows, DTYPES, first_name, first)
+    if rows.dim() not in dimensions or rows.shape[-1] == 0:
+        raise ValueError(
+            f"{where}: {name} has shape {tuple(rows.shape)}; it must be {shape}, with 1 feature or more"
+        )
+    if rows.dtype != first.dtype:
+        raise TypeError(
+            f"{where}: {first_name} is {first.dtype} and {name} is {rows.dtype}; convert one to the other"
+        )
+    if torch.is_grad_enabled() and rows.requires_grad:
+        raise ValueError(
+            f"{where}: {name} requires a gradient and gets none; pass {name}.detach(), or use torch.no_grad()"
+        )
+
+
+def check_slots(where: str, slots: torch.Tensor, tokens: int, first_name: str, first: torch.Tensor) -> None:
+    """Raises for what is no slot for each token."""
+    check_tensor(where, "slots", slots)
+    check_dtype_and_device(where, "slots", slots, (torch.int32, torch.int64), first_name, first)
+    if slots.dim() != 1 or slots.shape[0] != tokens:
+        raise ValueError(f"{where}: slots has shape {tuple(slots.shape)}; it must be ({tokens},)")
+
+
+def _check_cache(where, name, cache, first_name, first) -> None:
+    check_tensor(where, name, cache)
+    allowed = (first.dtype, dtype_of("fp8", first.device), torch.uint8)
+    check_dtype_and_device(where, name, cache, allowed, first_name, first)
+    if torch.is_grad_enabled() and cache.requires_grad:
+        raise ValueError(f"{where}: {name} requires a gradient; a cache is written in place and has none")
+    if any(size > 1 and step == 0 for size, step in zip(cache.shape, cache.stride(), strict=True)):
+        raise ValueError(f"{where}: {name} is expanded, so that slots share memory; clone it first")
+
+
+def _check_scale(where, name, scale, cache_name, cache) -> None:
+    if scale is None:
+        return
+    check_tensor(where, name, scale)
+    check_dtype_and_device(where, name, scale, (torch.float32,), cache_name, cache)
+    if scale.numel() != 1:
+        raise ValueError(f"{where}: {name} has shape {tuple(scale.shape)}; it must have one element")
+    if not is_quantized(cache):
+        raise ValueError(
+            f"{where}: {name} is given and {cache_name} is {cache.dtype}; only caches of 8-bit floats have a scale"
+        )
+
+
+def _by_slot(cache: torch.Tensor, layout: Layout, values: bool) -> torch.Tensor:
+    """The cache with its blocks and places, or groups of places, first, and then head and features."""
+    if layout == "nhd":
+        return cache
+    if layout == "hnd" or (layout == "paged" and values):
+        return cache.transpose(1, 2) if layout == "hnd" else cache.permute(0, 3, 1, 2)
+    return cache.permute(0, 2, 4, 1, 3) if values else cache.permute(0, 3, 1, 2, 4)
+
+
+def _write_in_torch(cache, rows, slots, scale, grouped=False) -> None:
+    """`cache` as _by_slot returns it; grouped: its second and third dimension are those of places."""
+    kept = slots >= 0
+    slots, rows = slots[kept].long(), rows[kept]
+    block_size = cache.shape[1] * (cache.shape[2] if grouped else 1)
+    if is_quantized(cache):
+        dtype = dtype_of("fp8", cache.device)
+        largest = torch.finfo(dtype).max
+        scaled = rows.float() if scale is None else rows.float() * (1 / scale)
+        rows, cache = scaled.clamp(-largest, largest).to(dtype).view(torch.uint8), cache.view(torch.uint8)
+    block, place = slots // block_size, slots % block_size
+    if grouped:
+        cache[block, place // cache.shape[2], place % cache.shape[2]] = rows
+    else:
+        cache[block, place] = rows.reshape(rows.shape[0], *cache.shape[2:])

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: MIT
+"""Writes into caches as operations: hipkittens/cache.py has the functions."""
+
+from __future__ import annotations
+
+import torch
+
+from ..cache import LAYOUTS, cache_write, mla_cache_write, shapes_of
+from ..quantization import dtype_of
+from ._record import DTYPES, Benchmark, Checks, Example, Function, Kernel, Operation, Operator, Trial
+from ._tensors import draw
+
+
+def _fake(*_arguments):
+    return None
+
+
+def caches_of(
+    layout: str,
+    blocks: int,
+    block_size: int,
+    heads: int,
+    features: int,
+    dtype: torch.dtype,
+    device: str = "cpu",
+) -> list[torch.Tensor]:
+    """Of zeros."""
+    words = {"blocks": blocks, "block_size": block_size}
+    sizes = [
+        tuple(
+            size if isinstance(size, int) else words.get(size) or block_size // (16 // dtype.itemsize)
+            for size in shape
+        )
+        for shape in shapes_of(layout, heads, features, features, dtype.itemsize)
+    ]
+    return [torch.zeros(size, dtype=torch.uint8, device=device).view(dtype) if dtype.itemsize == 1
+            else torch.zeros(size, dtype=dtype, device=device) for size in sizes]  # fmt: skip
+
+
+def mixed_slots(tokens: int, slots: int) -> torch.Tensor:
+    """In no order, some of them nowhere."""
+    order = torch.randperm(slots, generator=torch.Generator().manual_seed(0))[:tokens]
+    order[::5] = -1
+    return order
+
+
+def _trial(kernel: Kernel) -> Trial:
+    """All layouts, of its own dtype and of float8, with features that fill no vector where a layout has them."""
+    dtype = DTYPES[kernel.row["element"]]
+
+    def run():
+        written = []
+        slots = mixed_slots(37, 48)
+        for layout in LAYOUTS:
+            for of_cache in (dtype, dtype_of("fp8", torch.device("cpu"))):
+                features = 48 if layout in ("paged", "asm") else 44
+                key, value = (draw(37, 3, features, dtype=dtype).detach() for _ in range(2))
+                caches = caches_of(layout, 3, 16, 3, features, of_cache)
+                scale = torch.tensor([0.25]) if of_cache.itemsize == 1 else None
+                cache_write(key, value, *caches, slots, layout=layout, k_scale=scale)
+                written += caches
+        latent = torch.zeros(3, 16, 44, dtype=dtype)
+        mla_cache_write(draw(37, 40, dtype=dtype).detach(), draw(37, 4, dtype=dtype).detach(), latent, slots)
+        written.append(latent)
+        return [each.view(torch.uint8) if each.dtype.itemsize == 1 else each for each in written]
+
+    return Trial(f"cache_write 37 tokens {kernel.row['element']}", run)
+
+
+def _example(write):
+    """Slots of a cache that begins as zeros; the operation, or an assignment."""
+
+    def call(key):
+        slots = mixed_slots(33, 48)
+        keys, values = (torch.zeros(3, 16, 4, 64, dtype=key.dtype) for _ in range(2))
+        write(key, keys, values, slots)
+        return torch.cat((keys, values))
+
+    return call
+
+
+def _by_assignment(key, keys, values, slots):
+    kept = slots >= 0
+    for cache, rows in ((keys, key), (values, -key)):
+        cache.flatten(0, 1)[slots[kept]] = rows[kept]
+
+
+def _call(problem, device, layout):
+    """Slots one after the other, which a prompt has."""
+    e = problem.extents
+    key = problem.tensor(device, e["tokens"], e["heads"], e["features"])
+    blocks = -(-e["tokens"] // 16)
+    caches = caches_of(layout, blocks, 16, e["heads"], e["features"], torch.bfloat16, device)
+    slots = torch.arange(e["tokens"], device=device)
+    return lambda: cache_write(key, key, *caches, slots, layout=layout)
+
+
+def _refuse(extents):
+    return (
+        None
+        if extents["features"] % 8 == 0
+        else f"features is {extents['features']}; it has to be a multiple of 8"
+    )
+
+
+def _calls(tensor):
+    key, slots = tensor(7, 4, 64), tensor(7, dtype=torch.int64)
+    paged = tensor(3, 4, 8, 16, 8), tensor(3, 4, 64, 16)
+    bytes_of = [tensor(3, 16, 4, 64, dtype=torch.uint8) for _ in range(2)]
+    scale = tensor(1, dtype=torch.float32)
+    return [
+        ("paged, x features beside each other", "cache_write", (key, key, *paged, slots), {"layout": "paged"}),
+        ("float8 with scales", "cache_write", (key, key, *bytes_of, slots), {"k_scale": scale, "v_scale": scale}),
+        ("a scale without float8", "cache_write", (key, key, *paged, slots), {"layout": "paged", "k_scale": scale}),
+        ("one head of rotary keys", "mla_cache_write",
+         (tensor(7, 512), tensor(7, 1, 64), tensor(3, 16, 576), slots), {}),
+    ]  # fmt: skip
+
+
+def _checks() -> Checks:
+    shapes = "64x8x128,8192x8x128"
+    return Checks(
+        trial=_trial,
+        examples=(
+            Example(
+                "cache_write",
+                {"key": (33, 4, 64)},
+                _example(lambda key, keys, values, slots: cache_write(key, -key, keys, values, slots)),
+                _example(_by_assignment),
+                gradients=False,
+            ),
+        ),
+        calls=_calls,
+        exercise=lambda draw: [_exercised(draw)],
+        benchmarks=tuple(
+            Benchmark(
+                f"cache_write_{layout}",
+                example="8192x8x128",
+                extents=("tokens", "heads", "features"),
+                shapes=shapes,
+                heading=f"Writing keys and values to a cache, layout {layout}",
+                bytes=lambda problem: 8.0 * problem["tokens"] * problem["heads"] * problem["features"],
+                call=lambda problem, device, layout=layout: _call(problem, device, layout),
+                refuse=_refuse,
+                chained=True,
+            )
+            for layout in ("nhd", "paged")
+        ),
+    )
+
+
+def _exercised(draw):
+    key, slots = draw(20, 2, 32).detach(), torch.arange(20)
+    caches = caches_of("nhd", 2, 16, 2, 32, key.dtype)
+    cache_write(key, key, *caches, slots)
+    latent = torch.zeros(2, 16, 64, dtype=key.dtype)
+    mla_cache_write(key[:, 0], key[:, 1], latent, slots)
+    return torch.cat((caches[0].flatten(), latent.flatten()))
+
+
+def _arguments(tensor, dtype):
+    rows, cache = tensor(8, 4, 64, dtype=dtype), [tensor(2, 16, 4, 64, dtype=dtype) for _ in range(2)]
+    return rows, rows, *cache, tensor(8, dtype=torch.int64)
+
+
+def _mla_arguments(tensor, dtype):
+    slots = tensor(8, dtype=torch.int64)
+    return tensor(8, 512, dtype=dtype), tensor(8, 64, dtype=dtype), tensor(2, 16, 576, dtype=dtype), slots
+
+
+OPERATION = Operation(
+    name="cache_write",
+    folder="cache",
+    functions=(Function(cache_write, _arguments), Function(mla_cache_write, _mla_arguments)),
+    operators=(
+        Operator("cache_write", _fake, first_option=7),
+        Operator("mla_cache_write", _fake, first_option=5),
+    ),
+    checks=_checks,
+    order=24,
+)
