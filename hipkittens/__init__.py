@@ -18,6 +18,7 @@ from ._supported import Support, supported
 from ._timing import timing
 from .activation import activation, gated_activation
 from .attention import attention, attention_varlen
+from .convolution import causal_conv1d, causal_conv1d_update
 from .gemm import linear, matmul
 from .loss import cross_entropy, linear_cross_entropy
 from .norm import layer_norm, rms_norm
@@ -43,6 +44,8 @@ __all__ = [
     "activation",
     "attention",
     "attention_varlen",
+    "causal_conv1d",
+    "causal_conv1d_update",
     "cross_entropy",
     "dequantize",
     "expert_sort",
