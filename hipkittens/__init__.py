@@ -25,6 +25,7 @@ from .norm import layer_norm, rms_norm
 from .quantization import QuantSpec, dequantize, quantize
 from .rotary import rotary, rotary_qk
 from .routing import expert_sort, router
+from .sampling import sample
 from .selection import topk
 
 from . import flash_attn as flash_attn, nn as nn  # isort: skip
@@ -62,6 +63,7 @@ __all__ = [
     "rotary",
     "rotary_qk",
     "router",
+    "sample",
     "simulate",
     "supported",
     "timing",

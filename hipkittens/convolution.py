@@ -228,8 +228,8 @@ def _check_no_gradient(where, name, states, *tensors) -> None:
     if torch.is_grad_enabled() and any(
         each is not None and each.requires_grad for each in (states, *tensors)
     ):
-        raise ValueError(
-            f"{where}: {name} is written in place, which records no gradient; call it under torch.no_grad()"
+        raise NotImplementedError(
+            f"{where.replace('.', ': ', 1)} has no derivative where it writes {name} in place; call it under torch.no_grad()"
         )
 
 

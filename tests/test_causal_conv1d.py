@@ -330,6 +330,22 @@ def test_compile(target):
         assert torch.equal(mine, other) and torch.equal(*states)
 
 
+def test_transforms_of_what_is_written_in_place(target):
+    """vmap wants the states mapped; a tangent is refused, as a gradient is."""
+    x, weight, states = draw(3, 2, 8), draw(8, 4, seed=1), draw(3, 2, 8, 3, seed=2)
+    mapped = states.clone()
+    found = torch.func.vmap(lambda x, state: causal_conv1d_update(x, state, weight))(x, mapped)
+    for n in range(3):
+        assert torch.equal(found[n], causal_conv1d_update(x[n], states[n], weight))
+    assert torch.equal(mapped, states)
+    with pytest.raises(RuntimeError, match=r"writes to states, which is not mapped"):
+        torch.func.vmap(lambda x: causal_conv1d_update(x, states[0], weight))(x)
+    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.func.jvp(lambda x: causal_conv1d_update(x, states[0], weight), (x[0],), (x[0],))
+    with pytest.raises(NotImplementedError, match="causal_conv1d_update has no derivative"):
+        torch.func.grad(lambda x: causal_conv1d_update(x, states[0], weight).sum())(x[0])
+
+
 def test_meta_tensors():
     x, weight = torch.empty(2, 8, 5, device="meta"), torch.empty(8, 4, device="meta")
     assert causal_conv1d(x, weight).shape == (2, 8, 5)
@@ -380,7 +396,7 @@ BAD = [
     (lambda: causal_conv1d(X, W, conv_states=S[:, :7]), ValueError, "conv_states has shape (2, 7, 3); it needs (slots, 8, columns)"),
     (lambda: causal_conv1d(X, W, conv_states=S.bfloat16()), TypeError, "conv_states is torch.bfloat16; allowed: torch.float32"),
     (lambda: causal_conv1d(X, W, conv_states=S, has_initial_state=STARTS), TypeError, "has_initial_state is torch.int64; allowed: torch.bool"),
-    (lambda: causal_conv1d(X, W.clone().requires_grad_(), conv_states=S), ValueError, "conv_states is written in place, which records no gradient"),
+    (lambda: causal_conv1d(X, W.clone().requires_grad_(), conv_states=S), NotImplementedError, "causal_conv1d has no derivative where it writes conv_states in place"),
     (lambda: causal_conv1d_update(X, S[..., :2], W), ValueError, "conv_state has 2 columns; it needs 3 or more, the width of weight less one"),
     (lambda: causal_conv1d_update(X, S, W, num_accepted_tokens=STARTS), ValueError, "conv_state has 3 columns; it needs 7 or more for 5 speculative times"),
     (lambda: causal_conv1d_update(X[..., :1], S, W, cache_seqlens=STARTS, num_accepted_tokens=STARTS), ValueError, "are both given"),
@@ -393,7 +409,9 @@ BAD = [
 def test_bad_input(call, error, message):
     with hipkittens.simulate("gfx950"), pytest.raises(error) as caught:
         call()
-    assert message in str(caught.value) and str(caught.value).startswith("hipkittens.causal_conv1d")
+    assert message in str(caught.value) and str(caught.value).startswith(
+        ("hipkittens.causal_conv1d", "hipkittens: causal_conv1d")
+    )
 
 
 OPERATORS = torch.ops.hipkittens

@@ -12,9 +12,13 @@ from torch.func import grad, jacrev, jvp, vjp, vmap
 import hipkittens
 from hipkittens import operations
 
+# One writes to an argument, and its own tests hold it to the transforms; one draws, and each call differs.
+APART = ("causal_conv1d_update", "sample")
 CALLS = {}
 for _operation in operations.every():
     for _each in _operation.functions:
+        if _each.name in APART:
+            continue
         CALLS[_each.name] = (_each.function, functools.partial(_each.arguments, dtype=torch.bfloat16))
     for _example in operations.checks(_operation).examples:
         if _example.gradients:

@@ -58,7 +58,7 @@ def _trial(kernel: Kernel) -> Trial:
 
     layout = "channels last" if channels_last else "times last"
     return Trial(
-        f"causal_conv1d {channels}x{times} {layout} {name}",
+        f"causal_conv1d {kernel.kind} {channels}x{times} {layout} {name}",
         run,
         shared_by="workers" if kernel.kind == "backward" else "",
     )
