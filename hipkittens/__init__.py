@@ -20,6 +20,7 @@ from ._timing import timing
 from .activation import activation, gated_activation
 from .attention import attention, attention_varlen
 from .cache import cache_write, mla_cache_write
+from .convolution import causal_conv1d, causal_conv1d_update
 from .gemm import linear, matmul
 from .loss import cross_entropy, linear_cross_entropy
 from .mul_add import mul_add
@@ -29,6 +30,7 @@ from .qkv import qkv_rotary
 from .quantization import QuantSpec, dequantize, quantize
 from .rotary import rotary, rotary_qk, rotary_tables
 from .routing import expert_sort, router
+from .sampling import sample
 from .selection import topk
 from .softmax import softmax
 
@@ -51,6 +53,8 @@ __all__ = [
     "attention",
     "attention_varlen",
     "cache_write",
+    "causal_conv1d",
+    "causal_conv1d_update",
     "cross_entropy",
     "dequantize",
     "expert_sort",
@@ -73,6 +77,7 @@ __all__ = [
     "rotary_qk",
     "rotary_tables",
     "router",
+    "sample",
     "simulate",
     "softmax",
     "supported",

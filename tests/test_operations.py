@@ -39,6 +39,9 @@ ELSEWHERE = {
     "hipkittens/profiling/model_error.py": "whose measurements name the chip",
     "benchmarks/attention.py": "a study of one operation",
     "tools/wheel_probe.py": "a model to be compiled",
+    "benchmarks/mutation.py": "random.sample",
+    "benchmarks/calibration.py": "a sample of measurements",
+    "hipkittens/aiter/*.py": "AITER's names",
 }
 
 

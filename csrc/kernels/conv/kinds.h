@@ -1,0 +1,114 @@
+// kernels/conv/kinds.h: what is passed to a causal convolution, and the kinds of rows in variants.def.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../element_type.h"
+#include "../row.h"
+
+namespace hipkittens::conv {
+
+// pre[c, t] = bias[c] + sum_j weight[c, j] x[c, t - width + 1 + j], y = pre, or silu(pre) = pre / (1 + e^-pre). Each channel by
+// itself; what lies before a sequence is its state, or 0.
+
+// Neighbouring times that a thread computes.
+inline constexpr int tile = 8;
+// Neighbouring channels of which it does where these are the elements of a row. A gradient keeps more of each time.
+constexpr int forward_channels(ElementType element) { return 16 / size_of(element); }
+inline constexpr int backward_channels = 4;
+inline constexpr int smallest_width = 2, largest_width = 4;
+
+struct ConvConfig {
+    ElementType element;
+    bool channels_last;  // rows are a time's channels; else a channel's times
+};
+
+// Sequences of one length, each with rows of its own; or packed one after the other in time.
+struct Sequences {
+    // Null: of one length. Else where each packed one begins, and where the last one ends; what is behind that is 0.
+    const int32_t* starts;
+    uint32_t count;
+    uint32_t length;  // of each, or of all packed ones together
+    uint32_t slots;   // tiles of all sequences: plan.h
+};
+
+// Strides in elements: from sequence to sequence, and from row to row.
+struct Sequenced {
+    const void* data;  // y and dx are written
+    int64_t sequence, row;
+};
+
+// The inputs before each sequence: [slot][channel][column], the last `width` - 1 columns of which a sequence continues.
+struct States {
+    void* data;  // null: zeros before every sequence, and nothing is kept
+    const int32_t*
+        slots;  // of each sequence; null: its number. One that does not exist: y is 0, and no state changes
+    const uint8_t* present;  // of each sequence, 0: zeros are before it, whatever its state is; null: 1
+    // A sequence's position, modulo the columns, is where its first input is written, and before it are those that it continues.
+    const int32_t* positions;
+    // How many of the last call's inputs count, from 1: the sequence continues behind these.
+    const int32_t* accepted;
+    int64_t slot, channel, column;  // strides
+    uint32_t count;                 // of slots
+    uint32_t columns;
+};
+
+struct ForwardArguments {
+    Sequenced x, y;
+    const void* weight;  // [channel][width]
+    const void* bias;    // null: 0
+    States states;
+    Sequences sequences;
+    uint32_t channels;
+    uint32_t width;
+    uint32_t silu;
+    uint32_t aligned;  // every row, the weights and the states begin on 4 bytes
+};
+
+// Everything is as forward computed it, without states.
+struct BackwardArguments {
+    Sequenced x, dy, dx;
+    const void* weight;
+    const void* bias;
+    float* partial;  // [worker][width + 1][channel]: of the gradients of each tap of weight, and of bias
+    Sequences sequences;
+    uint32_t channels;
+    uint32_t width;
+    uint32_t silu;
+    uint32_t aligned;
+    uint32_t workers;  // that share the tiles: threads of four channels, or waves of a channel
+    uint32_t padding;
+};
+
+// Adds the workers' sums, in order.
+struct ReduceArguments {
+    const float* partial;
+    void* dweight;
+    void* dbias;  // null: nobody asks for it
+    uint32_t workers, channels, width;
+    uint32_t padding;
+};
+
+inline constexpr int threads = 256;
+
+template <ConvConfig config>
+struct Forward;
+template <ConvConfig config>
+struct Backward;
+template <ElementConfig config>
+struct Reduce;
+
+namespace kinds {
+
+struct forward : Kind<ConvConfig, ForwardArguments, Forward> {};
+struct backward : Kind<ConvConfig, BackwardArguments, Backward> {};
+struct reduce : Kind<ElementConfig, ReduceArguments, Reduce> {};
+
+}  // namespace kinds
+
+inline constexpr auto each_row = [](const auto& visit) {
+    using enum ElementType;
+#include "variants.def"
+};
+template <class Kind>
+inline constexpr auto& variants = rows_of<Kind, each_row>;
+
+}  // namespace hipkittens::conv

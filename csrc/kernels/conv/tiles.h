@@ -1,0 +1,274 @@
+// kernels/conv/tiles.h: where a thread's tile is, and its elements: of one channel, or of eight.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../../tiles/transcendental.h"
+#include "../element_of.h"
+#include "../row_columns.h"
+#include "kinds.h"
+
+namespace hipkittens::conv {
+
+using kittens::eight;
+template <class V>
+using global = __attribute__((address_space(1))) V*;
+
+// The tile of a slot: from the time `first` on of a sequence of `length` that begins at `begin`. What is behind the last packed
+// sequence has the number of one more.
+struct Tile {
+    uint32_t sequence, begin, length, first;
+};
+
+// Sequence s has slots from starts[s] / tile + s on, and needs no more than there are to those of the next one.
+KITTENS_DEVICE Tile tile_of(const Sequences& sequences, uint32_t slot) {
+    if (!sequences.starts) {
+        const uint32_t tiles = (sequences.length + tile - 1) / tile;
+        const uint32_t sequence = slot / tiles;
+        return {sequence, 0, sequences.length, (slot - sequence * tiles) * tile};
+    }
+    const auto start = [&](uint32_t sequence) {
+        if (sequence > sequences.count) return sequences.length;
+        const int32_t given = ((global<const int32_t>)sequences.starts)[sequence];
+        const uint32_t from_zero = given > 0 ? given : 0;
+        return from_zero < sequences.length ? from_zero : sequences.length;
+    };
+    uint32_t sequence = 0, beyond = sequences.count + 1;
+    while (beyond - sequence > 1) {
+        const uint32_t middle = (sequence + beyond) / 2;
+        if (start(middle) / tile + middle <= slot)
+            sequence = middle;
+        else
+            beyond = middle;
+    }
+    const uint32_t begin = start(sequence), end = start(sequence + 1);
+    const uint32_t number = slot - (begin / tile + sequence);
+    return {sequence, begin, end > begin ? end - begin : 0, number * tile};
+}
+
+// Calls visit with the width as a constant.
+template <int value_>
+struct Width {
+    static constexpr int value = value_;
+};
+template <class Visit>
+KITTENS_DEVICE void with_width(uint32_t width, const Visit& visit) {
+    switch (width) {
+        case 2:
+            return visit(Width<2>());
+        case 3:
+            return visit(Width<3>());
+        default:
+            return visit(Width<4>());
+    }
+}
+
+// What a thread has of each time: one channel, or `channels` neighbouring ones. `row` is the thread's among `rows`, which the
+// channels share.
+template <ConvConfig config, int channels>
+class Lane;
+
+// Of rows of times. Neighbouring threads have neighbouring rows.
+template <ConvConfig config, int channels>
+    requires(!config.channels_last)
+class Lane<config, channels> {
+    using T = typename element_of<config.element>::value;
+    typedef kittens::raw_eight<T> vector __attribute__((aligned(4)));
+    static_assert(tile == kittens::chunk_elements);
+    uint32_t channel_;
+    bool there_;
+
+    KITTENS_DEVICE int64_t offset(const Sequenced& of, const Tile& at, int32_t time) const {
+        return of.sequence * at.sequence + of.row * channel_ + at.begin + time;
+    }
+    KITTENS_DEVICE static bool wide(const void* address) {
+        return reinterpret_cast<uint64_t>(address) % 4 == 0;
+    }
+
+  public:
+    using Value = float;
+    using Stored = T;
+    KITTENS_DEVICE static Value widened(Stored value) { return static_cast<float>(value); }
+    uint32_t row;
+
+    KITTENS_DEVICE Lane(uint32_t thread, uint32_t rows, uint32_t all, bool) {
+        channel_ = thread / rows;
+        row = thread - channel_ * rows;
+        there_ = channel_ < all;
+    }
+    KITTENS_DEVICE bool none() const { return !there_; }
+    KITTENS_DEVICE static uint32_t worker(uint32_t row) { return row / 64; }
+
+    template <int width>
+    KITTENS_DEVICE void load_weight(const void* weight, Stored (&taps)[width]) const {
+#pragma unroll
+        for (int j = 0; j < width; ++j) taps[j] = ((global<const T>)weight)[uint64_t{channel_} * width + j];
+    }
+    KITTENS_DEVICE Value load_channel(const void* data) const {
+        return static_cast<float>(((global<const T>)data)[channel_]);
+    }
+    KITTENS_DEVICE Stored load(const Sequenced& of, const Tile& at, int32_t time) const {
+        if (time < 0 || time >= static_cast<int32_t>(at.length)) return static_cast<T>(0.0f);
+        return ((global<const T>)of.data)[offset(of, at, time)];
+    }
+    // The times of the tile, `before` ahead of it, and what `values` has room for behind it. 0 where the sequence has none.
+    template <int before, int count>
+    KITTENS_DEVICE void load_tile(const Sequenced& of, const Tile& at, Stored (&values)[count]) const {
+        const int32_t first = at.first - before;
+        auto* from = (global<const T>)of.data + offset(of, at, at.first);
+        if (at.first + tile <= at.length && wide((const void*)from)) {
+            const vector middle = *(global<const vector>)from;
+#pragma unroll
+            for (int i = 0; i < tile; ++i) values[before + i] = middle[i];
+        } else {
+#pragma unroll
+            for (int i = 0; i < tile; ++i) values[before + i] = load(of, at, first + before + i);
+        }
+#pragma unroll
+        for (int i = 0; i < before; ++i) values[i] = load(of, at, first + i);
+#pragma unroll
+        for (int i = before + tile; i < count; ++i) values[i] = load(of, at, first + i);
+    }
+    // value(i) at each of the tile's times.
+    template <class Function>
+    KITTENS_DEVICE void store_tile(const Sequenced& of, const Tile& at, const Function& value) const {
+        auto* to = (global<T>)const_cast<void*>(of.data) + offset(of, at, at.first);
+        if (at.first + tile <= at.length && wide((const void*)to)) {
+            eight all;
+#pragma unroll
+            for (int i = 0; i < tile; ++i) all[i] = value(i);
+            *(global<vector>)to = __builtin_convertvector(all, kittens::raw_eight<T>);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < tile; ++i)
+            if (at.first + i < at.length) to[i] = static_cast<T>(value(i));
+    }
+    KITTENS_DEVICE Stored load_state(const States& states, int64_t slot, uint32_t column) const {
+        return ((global<const T>)states.data)[state(states, slot, column)];
+    }
+    KITTENS_DEVICE void store_state(const States& states, int64_t slot, uint32_t column, Stored value) const {
+        ((global<T>)states.data)[state(states, slot, column)] = value;
+    }
+    // The sums of all lanes, which share the channel.
+    KITTENS_DEVICE void store_sum(float* sums, Value value) const {
+        value = kittens::sum_of_lanes(value);
+        if (kittens::lane_id() == 0) ((global<float>)sums)[channel_] = value;
+    }
+
+  private:
+    KITTENS_DEVICE int64_t state(const States& states, int64_t slot, uint32_t column) const {
+        return slot * states.slot + channel_ * states.channel + column * states.column;
+    }
+};
+
+// Of rows of channels. Neighbouring threads have neighbouring channels.
+template <ConvConfig config, int channels>
+    requires(config.channels_last)
+class Lane<config, channels> {
+    using T = typename element_of<config.element>::value;
+    typedef kittens::vec<T, channels> vector __attribute__((aligned(4)));
+    uint32_t first_, count_;
+    bool whole_;
+
+    KITTENS_DEVICE int64_t offset(const Sequenced& of, const Tile& at, int32_t time) const {
+        return of.sequence * at.sequence + of.row * (at.begin + time) + first_;
+    }
+
+  public:
+    using Value = kittens::vec<float, channels>;
+    using Stored = kittens::vec<T, channels>;
+    KITTENS_DEVICE static Value widened(Stored value) { return __builtin_convertvector(value, Value); }
+    uint32_t row;
+
+    KITTENS_DEVICE Lane(uint32_t thread, uint32_t, uint32_t all, bool aligned) {
+        const uint32_t groups = (all + channels - 1) / channels;
+        row = thread / groups;
+        first_ = (thread - row * groups) * channels;
+        count_ = all - first_;
+        whole_ = aligned && count_ >= channels;
+    }
+    KITTENS_DEVICE bool none() const { return false; }
+    KITTENS_DEVICE static uint32_t worker(uint32_t row) { return row; }
+
+    template <int width>
+    KITTENS_DEVICE void load_weight(const void* weight, Stored (&taps)[width]) const {
+        auto* from = (global<const T>)weight + uint64_t{first_} * width;
+        Stored in_order[width];
+#pragma unroll
+        for (int v = 0; v < width; ++v)
+            in_order[v] = load(from + v * channels, count_ * width - v * channels);
+#pragma unroll
+        for (int j = 0; j < width; ++j)
+#pragma unroll
+            for (int c = 0; c < channels; ++c)
+                taps[j][c] = in_order[(c * width + j) / channels][(c * width + j) % channels];
+    }
+    KITTENS_DEVICE Value load_channel(const void* data) const {
+        return widened(load((global<const T>)data + first_, count_));
+    }
+    KITTENS_DEVICE Stored load(const Sequenced& of, const Tile& at, int32_t time) const {
+        if (time < 0 || time >= static_cast<int32_t>(at.length)) return zeros();
+        return load((global<const T>)of.data + offset(of, at, time), count_);
+    }
+    template <int before, int count>
+    KITTENS_DEVICE void load_tile(const Sequenced& of, const Tile& at, Stored (&values)[count]) const {
+        const int32_t first = at.first - before;
+#pragma unroll
+        for (int i = 0; i < count; ++i) values[i] = load(of, at, first + i);
+    }
+    template <class Function>
+    KITTENS_DEVICE void store_tile(const Sequenced& of, const Tile& at, const Function& value) const {
+#pragma unroll
+        for (int i = 0; i < tile; ++i) {
+            if (at.first + i >= at.length) return;
+            store(__builtin_convertvector(value(i), Stored),
+                  (global<T>)const_cast<void*>(of.data) + offset(of, at, at.first + i));
+        }
+    }
+    KITTENS_DEVICE Stored load_state(const States& states, int64_t slot, uint32_t column) const {
+        auto* from = (global<const T>)states.data + state(states, slot, column);
+        if (states.channel == 1) return load(from, count_);
+        Stored values = zeros();
+#pragma unroll
+        for (int c = 0; c < channels; ++c)
+            if (c < static_cast<int>(count_)) values[c] = from[c * states.channel];
+        return values;
+    }
+    KITTENS_DEVICE void store_state(const States& states, int64_t slot, uint32_t column, Stored value) const {
+        auto* to = (global<T>)states.data + state(states, slot, column);
+        if (states.channel == 1) return store(value, to);
+#pragma unroll
+        for (int c = 0; c < channels; ++c)
+            if (c < static_cast<int>(count_)) to[c * states.channel] = value[c];
+    }
+    KITTENS_DEVICE void store_sum(float* sums, Value value) const {
+#pragma unroll
+        for (int c = 0; c < channels; ++c)
+            if (c < static_cast<int>(count_)) ((global<float>)sums)[first_ + c] = value[c];
+    }
+
+  private:
+    KITTENS_DEVICE static Stored zeros() { return static_cast<T>(0.0f); }
+    KITTENS_DEVICE int64_t state(const States& states, int64_t slot, uint32_t column) const {
+        return slot * states.slot + first_ * states.channel + column * states.column;
+    }
+    // The first `there` of them; others are 0.
+    KITTENS_DEVICE Stored load(global<const T> from, int32_t there) const {
+        if (whole_) return *(global<const vector>)from;
+        Stored values = zeros();
+#pragma unroll
+        for (int c = 0; c < channels; ++c)
+            if (c < there) values[c] = from[c];
+        return values;
+    }
+    KITTENS_DEVICE void store(Stored values, global<T> to) const {
+        if (whole_) {
+            *(global<vector>)to = values;
+            return;
+        }
+#pragma unroll
+        for (int c = 0; c < channels; ++c)
+            if (c < static_cast<int>(count_)) to[c] = values[c];
+    }
+};
+
+}  // namespace hipkittens::conv

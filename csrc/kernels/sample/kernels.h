@@ -1,0 +1,123 @@
+// kernels/sample/kernels.h: the device code of each kind of rows.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../../tiles/order_key.h"
+#include "../../tiles/row_chunk.h"
+#include "../../tiles/transcendental.h"
+#include "../element_of.h"
+#include "kinds.h"
+
+namespace hipkittens::sample {
+
+using kittens::buffer;
+using kittens::eight;
+
+// A column and the order key of its value; the first of equal ones is the greatest.
+class Best {
+    uint32_t key_ = 0, column_ = 0;
+
+    KITTENS_DEVICE void take(uint32_t key, uint32_t column) {
+        const bool better = key > key_ || (key == key_ && column < column_);
+        key_ = better ? key : key_;
+        column_ = better ? column : column_;
+    }
+
+  public:
+    KITTENS_DEVICE void add(float value, uint32_t column) { take(kittens::order_key(value), column); }
+    // Of the workgroup, the same in each lane of the first wave.
+    KITTENS_DEVICE uint32_t of_workgroup(kittens::shared_byte* lds) {
+        of_wave();
+        kittens::lds_write(key_, lds + kittens::wave_id() * 8);
+        kittens::lds_write(column_, lds + kittens::wave_id() * 8 + 4);
+        kittens::barrier();
+        const int wave = kittens::lane_id() % waves;
+        key_ = kittens::lds_read<uint32_t>(lds + wave * 8);
+        column_ = kittens::lds_read<uint32_t>(lds + wave * 8 + 4);
+        of_wave();
+        return column_;
+    }
+
+  private:
+    KITTENS_DEVICE void of_wave() {
+#pragma unroll
+        for (int step = 32; step > 0; step /= 2) {
+            const int other = kittens::lane_id() ^ step;
+            take(kittens::read_lane(key_, other), kittens::read_lane(column_, other));
+        }
+    }
+};
+
+template <ElementConfig config>
+struct Choose {
+    using T = typename element_of<config.element>::value;
+    static constexpr int threads = sample::threads, waves_per_simd = 4, lds_bytes = waves * 8;
+    // Vectors of 8 elements that a thread has in flight.
+    static constexpr int vectors = 2;
+
+    KITTENS_DEVICE static void run(const ChooseArguments& arguments, kittens::shared_byte* lds) {
+        const uint32_t row = kittens::workgroup_id_x(), columns = arguments.columns;
+        const buffer logits = {static_cast<const char*>(arguments.x.data) +
+                                   arguments.x.offset(row, arguments.rows) * int64_t(sizeof(T)),
+                               columns * static_cast<uint32_t>(sizeof(T))};
+        float temperature = 0;
+        if (arguments.exponentials) temperature = arguments.temperatures[row * arguments.temperature_step];
+        const buffer exponentials = {
+            reinterpret_cast<const char*>(arguments.exponentials + row * arguments.exponential_step),
+            columns * 4};
+        Best best;
+        if (temperature == 0)
+            sweep(arguments, logits, [&](uint32_t, auto) { return [](float x, int) { return x; }; }, best);
+        else
+            race(arguments, logits, exponentials, temperature, best);
+        const uint32_t chosen = best.of_workgroup(lds);
+        if (kittens::thread_id() == 0) arguments.chosen[row] = chosen;
+    }
+
+    KITTENS_DEVICE static void race(const ChooseArguments& arguments, const buffer& logits,
+                                    const buffer& exponentials, float temperature, Best& best) {
+        // A temperature that is not a number makes every value none, and the first column the choice.
+        const float inverse = 1 / (temperature < least_temperature ? least_temperature : temperature);
+        const float eps = arguments.eps;
+        sweep(
+            arguments, logits,
+            [&](uint32_t column, auto wide) {
+                const eight drawn = kittens::load_eight<float>(exponentials, column, decltype(wide)::value);
+                return [=](float x, int i) {
+                    return __builtin_fmaf(x, inverse, -kittens::natural_logarithm(drawn[i] + eps));
+                };
+            },
+            best);
+    }
+
+    template <bool value_>
+    struct Wide {
+        static constexpr bool value = value_;
+    };
+    // Gives best value_of(column, wide)(x, i) of the row's elements. What lies behind the end is left out.
+    template <class ValueOf>
+    KITTENS_DEVICE static void sweep(const ChooseArguments& arguments, const buffer& row,
+                                     const ValueOf& value_of, Best& best) {
+        if (arguments.wide)
+            sweep_all<true>(arguments.columns, row, value_of, best);
+        else
+            sweep_all<false>(arguments.columns, row, value_of, best);
+    }
+    template <bool wide, class ValueOf>
+    KITTENS_DEVICE static void sweep_all(uint32_t columns, const buffer& row, const ValueOf& value_of,
+                                         Best& best) {
+        constexpr uint32_t step = threads * 8;
+        for (uint32_t first = kittens::thread_id() * 8; first < columns; first += vectors * step) {
+#pragma unroll
+            for (uint32_t n = 0; n < vectors; ++n) {
+                const uint32_t column = first + n * step;
+                const eight x = kittens::load_eight<T>(row, column, wide);
+                const auto value = value_of(column, Wide<wide>());
+#pragma unroll
+                for (uint32_t i = 0; i < 8; ++i)
+                    if (column + i < columns) best.add(value(x[i], i), column + i);
+            }
+        }
+    }
+};
+
+}  // namespace hipkittens::sample

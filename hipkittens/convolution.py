@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: MIT
+"""Causal convolutions of each channel by itself over time, as state space models and gated delta rules have them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+
+from . import _autocast, _backend
+from ._arguments import check_dtype_and_device, check_tensor, check_whole_number
+from ._call import call
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+WIDTHS = (2, 3, 4)  # smallest_width .. largest_width of csrc/kernels/conv/kinds.h
+ACTIVATIONS = (None, "silu")
+_INDICES = (torch.int32, torch.int64)
+
+
+@_backend.interruptible
+def causal_conv1d(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    activation: str | None = None,
+    query_start_loc: torch.Tensor | None = None,
+    conv_states: torch.Tensor | None = None,
+    cache_indices: torch.Tensor | None = None,
+    has_initial_state: torch.Tensor | None = None,
+    pad_slot_id: int = -1,
+) -> torch.Tensor:
+    """act(bias[c] + sum over j of weight[c, j] * x[c, t - width + 1 + j]): a convolution that sees no later time.
+
+    x is (batch, channels, times) or (channels, times), in bfloat16, float16 or float32; weight (channels, width) with a width of
+    2, 3 or 4, and bias (channels), of x's dtype. Sums are float32, from bias on in the order of j, and rounded once, after the
+    activation: None or "silu". Either the times or the channels of x may be neighbours in memory, without a copy; the result is
+    laid out likewise. x, weight and bias get gradients.
+
+    query_start_loc: int32 or int64, (sequences + 1). x is (channels, times) with sequences packed one after the other, which begin
+    there; the last element is where the last one ends, and what is behind it gives 0.
+
+    conv_states: (slots, channels, width - 1), any strides, of x's dtype. What was before each sequence where has_initial_state
+    (bool, one for each sequence; default: nowhere) says so, zeros elsewhere; in place it then takes the last width - 1 inputs, with
+    what was before a sequence that is shorter. cache_indices, int32 or int64: the slot of each sequence, by default its number. A
+    sequence at pad_slot_id, or at a slot that does not exist, gives 0 and changes no state. No two sequences may share a slot. No
+    gradients then.
+
+    Under torch.autocast x, weight and bias are in its dtype. Raises TypeError or ValueError, before anything is launched, for what
+    has no kernel.
+    """
+    where = "hipkittens.causal_conv1d"
+    check_tensor(where, "x", x)
+    check_tensor(where, "weight", weight)
+    x, weight, bias = _autocast.to_autocast_dtype(x, weight, bias)
+    _check(where, x, weight, bias, activation, (2, 3), "(batch, channels, times) or (channels, times)")
+    width, packed = weight.shape[1], query_start_loc is not None
+    whole = x if x.dim() == 3 else x.unsqueeze(0)
+    sequences = whole.shape[0]
+    if packed:
+        if x.dim() != 2:
+            raise ValueError(
+                f"{where}: query_start_loc is given and x has shape {tuple(x.shape)}; packed sequences are (channels, times)"
+            )
+        query_start_loc = _indices(where, "query_start_loc", query_start_loc, x, None)
+        sequences = query_start_loc.numel() - 1
+    if conv_states is None:
+        for name, value in (("cache_indices", cache_indices), ("has_initial_state", has_initial_state)):
+            if value is not None:
+                raise ValueError(f"{where}: {name} is given without conv_states; pass them, too")
+    else:
+        _check_states(where, "conv_states", conv_states, x, weight)
+        if conv_states.shape[2] != width - 1:
+            raise ValueError(
+                f"{where}: conv_states has {conv_states.shape[2]} columns; it needs {width - 1}, one less than the width of weight. "
+                "Pass a slice"
+            )
+        _check_no_gradient(where, "conv_states", conv_states, x, weight, bias)
+        cache_indices = _slots(where, "cache_indices", cache_indices, conv_states, x, sequences, pad_slot_id)
+        has_initial_state = _flags(where, has_initial_state, x, sequences)
+    _backend.check_device(where, "x", x)
+    if _backend.uses_torch():
+        y = in_torch(
+            whole, weight, bias, activation, query_start_loc, conv_states, cache_indices, has_initial_state
+        )
+    elif conv_states is None:
+        y = _by_rows(
+            whole,
+            lambda rows, channels_last: call(
+                "causal_conv1d",
+                rows,
+                weight.contiguous(),
+                bias,
+                query_start_loc,
+                channels_last,
+                activation == "silu",
+            ),
+        )
+    else:
+        present = has_initial_state.view(torch.uint8)
+        y = _by_rows(
+            whole,
+            lambda rows, channels_last: call(
+"causal_conv1d_states", rows, weight.contiguous(), bias, query_start_loc, conv_states, cache_indices, present, None, None, channels_last,
+                activation == "silu",
+            ),
+        )  # fmt: skip
+        torch.autograd.graph.increment_version(conv_states)
+    return y if x.dim() == 3 else y.squeeze(0)
+
+
+@_backend.interruptible
+def causal_conv1d_update(
+    x: torch.Tensor,
+    conv_state: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    *,
+    cache_seqlens: torch.Tensor | None = None,
+    conv_state_indices: torch.Tensor | None = None,
+    num_accepted_tokens: torch.Tensor | None = None,
+    pad_slot_id: int = -1,
+) -> torch.Tensor:
+    """`causal_conv1d` of sequences that go on: what was before them is in conv_state, which takes x in place. For decoding.
+
+    x is (batch, channels) or (batch, channels, times), conv_state (slots, channels, columns) of x's dtype and any strides, with
+    width - 1 columns or more; weight, bias and activation are `causal_conv1d`'s. The last width - 1 columns are what was before;
+    afterwards the last columns are x, and what was there has moved up before it.
+
+    conv_state_indices: int32 or int64, (batch), the slot of each sequence; by default its number. A sequence at pad_slot_id, or at
+    a slot that does not exist, gives 0 and changes no state. No two sequences may share a slot.
+    cache_seqlens: int32 or int64, (batch). The columns are a ring: x is written from column cache_seqlens % columns on, and what was
+    before it is in the columns before that.
+    num_accepted_tokens: int32 or int64, (batch). Of the inputs of the last call, which had as many, so many count (1 to times), and
+    the sequence goes on behind them: speculative decoding. conv_state has width - 2 + times columns or more, of which these are used.
+
+    No gradients. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    """
+    where = "hipkittens.causal_conv1d_update"
+    check_tensor(where, "x", x)
+    check_tensor(where, "weight", weight)
+    _check(
+        where,
+        x,
+        weight,
+        bias,
+        activation,
+        (2, 3),
+        "(batch, channels) or (batch, channels, times)",
+        update=True,
+    )
+    whole = x if x.dim() == 3 else x.unsqueeze(-1)
+    batch, _, times = whole.shape
+    _check_states(where, "conv_state", conv_state, x, weight)
+    width, columns = weight.shape[1], conv_state.shape[2]
+    needed = width - 1 if num_accepted_tokens is None else width - 2 + times
+    if columns < max(needed, width - 1):
+        raise ValueError(
+            f"{where}: conv_state has {columns} columns; it needs {needed} or more"
+            + (
+                f" for {times} speculative times"
+                if num_accepted_tokens is not None
+                else ", the width of weight less one"
+            )
+        )
+    if cache_seqlens is not None and num_accepted_tokens is not None:
+        raise ValueError(
+            f"{where}: cache_seqlens and num_accepted_tokens are both given; a ring has no rejected tokens"
+        )
+    _check_no_gradient(where, "conv_state", conv_state, x, weight, bias)
+    slots = _slots(where, "conv_state_indices", conv_state_indices, conv_state, x, batch, pad_slot_id)
+    positions, accepted = (
+        None if value is None else _indices(where, name, value, x, batch)
+        for name, value in (("cache_seqlens", cache_seqlens), ("num_accepted_tokens", num_accepted_tokens))
+    )
+    _backend.check_device(where, "x", x)
+    if _backend.uses_torch():
+        y = in_torch(whole, weight, bias, activation, None, conv_state, slots, None, positions, accepted)
+    else:
+        y = _by_rows(
+            whole,
+            lambda rows, channels_last: call(
+"causal_conv1d_states", rows, weight.contiguous(), bias, None, conv_state, slots, None, positions, accepted, channels_last,
+                activation == "silu",
+            ),
+        )  # fmt: skip
+        torch.autograd.graph.increment_version(conv_state)
+    return y if x.dim() == 3 else y.squeeze(-1)
+
+
+def _by_rows(x, call):
+    """Rows are what is contiguous: the times of a channel, or the channels of a time."""
+    if x.stride(1) == 1:
+        return call(x.transpose(1, 2), True).transpose(1, 2)
+    return call(x, False)
+
+
+def _check(where, x, weight, bias, activation, dimensions, shapes, update=False) -> None:
+    check_dtype_and_device(where, "x", x, DTYPES, "x", x)
+    if x.dim() not in dimensions:
+        raise ValueError(f"{where}: x has shape {tuple(x.shape)}; it needs {shapes}")
+    channels = x.shape[1] if update or x.dim() == 3 else x.shape[0]
+    check_dtype_and_device(where, "weight", weight, (x.dtype,), "x", x)
+    if weight.dim() != 2 or weight.shape[0] != channels:
+        raise ValueError(
+            f"{where}: weight has shape {tuple(weight.shape)}; it needs ({channels}, width), a row for each channel of x"
+        )
+    if weight.shape[1] not in WIDTHS:
+        raise ValueError(
+            f"{where}: weight has width {weight.shape[1]}; allowed: {', '.join(map(str, WIDTHS))}"
+        )
+    if bias is not None:
+        check_tensor(where, "bias", bias)
+        check_dtype_and_device(where, "bias", bias, (x.dtype,), "x", x)
+        if bias.shape != (channels,):
+            raise ValueError(f"{where}: bias has shape {tuple(bias.shape)}; it needs ({channels},)")
+    if activation not in ACTIVATIONS:
+        raise ValueError(
+            f"{where}: activation is {activation!r}; allowed: {', '.join(map(repr, ACTIVATIONS))}"
+        )
+
+
+def _check_states(where, name, states, x, weight) -> None:
+    check_tensor(where, name, states)
+    check_dtype_and_device(where, name, states, (x.dtype,), "x", x)
+    if states.dim() != 3 or states.shape[1] != weight.shape[0]:
+        raise ValueError(
+            f"{where}: {name} has shape {tuple(states.shape)}; it needs (slots, {weight.shape[0]}, columns), the channels of x"
+        )
+
+
+def _check_no_gradient(where, name, states, *tensors) -> None:
+    if torch.is_grad_enabled() and any(
+        each is not None and each.requires_grad for each in (states, *tensors)
+    ):
+        raise NotImplementedError(
+            f"{where.replace('.', ': ', 1)} has no derivative where it writes {name} in place; call it under torch.no_grad()"
+        )
+
+
+def _indices(where, name, value, x, count) -> torch.Tensor:
+    check_tensor(where, name, value)
+    check_dtype_and_device(where, name, value, _INDICES, "x", x)
+    wanted = max(value.numel(), 1) if count is None else count
+    if value.shape != (wanted,):
+        raise ValueError(
+            f"{where}: {name} has shape {tuple(value.shape)}; it needs "
+            + ("(sequences + 1,)" if count is None else f"({count},), one for each sequence")
+        )
+    return value.to(torch.int32).contiguous()
+
+
+def _slots(where, name, value, states, x, count, pad_slot_id) -> torch.Tensor | None:
+    check_whole_number(where, "pad_slot_id", pad_slot_id)
+    if value is None:
+        if states.shape[0] < count:
+            raise ValueError(
+                f"{where}: there are {count} sequences and {states.shape[0]} slots of states; pass {name}, or more slots"
+            )
+        return None
+    value = _indices(where, name, value, x, count)
+    return torch.where(value == pad_slot_id, -1, value) if pad_slot_id >= 0 else value
+
+
+def _flags(where, value, x, count) -> torch.Tensor:
+    if value is None:
+        return torch.zeros(count, dtype=torch.bool, device=x.device)
+    check_tensor(where, "has_initial_state", value)
+    check_dtype_and_device(where, "has_initial_state", value, (torch.bool,), "x", x)
+    if value.shape != (count,):
+        raise ValueError(
+            f"{where}: has_initial_state has shape {tuple(value.shape)}; it needs ({count},), one for each sequence"
+        )
+    return value.contiguous()
+
+
+def _convolved(x, weight, bias, activation):
+    """Of x (batch, channels, width - 1 + times)."""
+    y = F.conv1d(x, weight.unsqueeze(1), bias, groups=weight.shape[0])
+    return F.silu(y) if activation else y
+
+
+def in_torch(
+    x,
+    weight,
+    bias=None,
+    activation=None,
+    starts=None,
+    states=None,
+    slots=None,
+    present=None,
+    positions=None,
+    accepted=None,
+):
+    """Both functions in PyTorch's operations, of x (batch, channels, times), rounded once if x is narrower than float32."""
+    before, wide = weight.shape[1] - 1, torch.promote_types(x.dtype, torch.float32)
+    taps, offset = weight.to(wide), None if bias is None else bias.to(wide)
+    if starts is None and states is None:
+        return _convolved(F.pad(x.to(wide), (before, 0)), taps, offset, activation).to(x.dtype)
+    if starts is None:
+        sequences, end = list(x), x.shape[-1]
+    else:
+        ends = starts.tolist()
+        sequences, end = [x[0, :, a:b] for a, b in pairwise(ends)], ends[-1]
+    results = []
+    for number, own in enumerate(sequences):
+        slot = number if slots is None else int(slots[number])
+        if states is not None and not 0 <= slot < len(states):
+            results.append(own * 0)
+            continue
+        old = own.new_zeros(own.shape[0], before)
+        if states is not None:
+            old = states[slot].clone()
+            if present is not None and not present[number]:
+                old.zero_()
+            old = _continued(states[slot], old, own, before, number, positions, accepted)
+        history = torch.cat((old, own), -1)
+        y = (
+            own
+            if not own.shape[-1]
+            else _convolved(history.to(wide)[None], taps, offset, activation)[0].to(x.dtype)
+        )
+        results.append(y)
+    if starts is None:
+        return torch.stack(results) if results else x * 0
+    return torch.cat([*results, x[0, :, end:] * 0], -1)[None]
+
+
+def _continued(state, old, own, before, number, positions, accepted):
+    """What was before, of the columns `old`; `state` takes what is next."""
+    times, columns = own.shape[-1], old.shape[-1]
+    if positions is not None:
+        position = int(positions[number])
+        last = min(times, columns)
+        state[:, [(position + t) % columns for t in range(times - last, times)]] = own[:, times - last :]
+        return old[:, [(position - before + j) % columns for j in range(before)]]
+    if accepted is not None:
+        first, columns = min(max(int(accepted[number]), 1), times) - 1, before - 1 + times
+        state[:, :columns] = torch.cat((old[:, first + 1 : first + before], own), -1)
+        return old[:, first : first + before]
+    state.copy_(torch.cat((old, own), -1)[:, times:])
+    return old[:, columns - before :]
