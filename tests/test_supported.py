@@ -44,7 +44,8 @@ class Draw:
         return value
 
     def of_record(self, name):
-        """For a function whose arguments need no rules of their own: the usual ones, and every option's default."""
+        """For a function whose arguments need no rules of their own: the usual ones, and every option's default, or in half of
+        the draws at least one that is not."""
         (function,) = (
             each for operation in operations.every() for each in operation.functions if each.name == name
         )
@@ -52,8 +53,9 @@ class Draw:
         arguments = function.arguments(lambda *shape, dtype=dtype: self.tensor(shape, dtype), dtype)
         parameters = list(inspect.signature(function.function).parameters.values())[len(arguments) :]
         wrong = (None, "other", -1, [1], ("a", 1), float("nan"), True)
+        odds = 1 - 0.5 ** (1 / max(len(parameters), 1))
         return list(arguments), {
-            each.name: self.mostly(each.default, *wrong, odds=0.3) for each in parameters
+            each.name: self.mostly(each.default, *wrong, odds=odds) for each in parameters
         }
 
     def activation(self):
