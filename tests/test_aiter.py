@@ -5,6 +5,7 @@ import ast
 import importlib.util
 import inspect
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -575,3 +576,36 @@ def test_what_has_no_kernel_says_so():
             aiter.per_group_quant_hip(x, group_size=48)
         codes, _ = quantize(x, QuantSpec("int8", rounding="truncate"))
         assert torch.equal(aiter.per_token_quant_hip(x)[0], codes)
+
+
+PAGE = Path(__file__).parent.parent / "docs" / "aiter.md"
+
+
+def test_the_page_has_a_line_for_each_kernel():
+    """What it names exists, and nothing is called done without a function and a judge."""
+    text = PAGE.read_text().partition("| kernel | function | judge | status |")[2]
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "/" in line
+    ]
+    assert len(lines) == len({line[0] for line in lines}) == 95
+    for kernel, functions, judge, status in lines:
+        state, _, missing = status.partition(": ")
+        assert state in ("done", "in part", "not yet") and bool(missing) == (state == "in part"), kernel
+        assert bool(functions) == bool(judge) == (state != "not yet"), kernel
+        for name in re.findall(r"`hipkittens\.([a-z0-9_.]+)`", functions):
+            found = hipkittens
+            for part in name.split("."):
+                found = getattr(found, part)
+            assert callable(found), name
+        files = re.findall(r"`(tests/\w+\.py)`", judge)
+        assert bool(files) == bool(judge) and all((PAGE.parent.parent / file).is_file() for file in files), (
+            kernel
+        )
+
+
+def test_the_example_of_the_page_runs():
+    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    namespace = {}
+    exec(block, namespace)
+    gate, other = namespace["x"].double().chunk(2, -1)
+    assert close(namespace["out"], F.silu(gate) * other)
