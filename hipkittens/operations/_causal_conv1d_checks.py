@@ -81,15 +81,15 @@ def _parity(case, generator) -> ParityProblem:
 
 def _call(problem, device):
     e = problem.extents
-    x = problem.tensor(device, e["batch"], e["times"], e["channels"]).transpose(1, 2)
+    x = problem.tensor(device, e["batch"], e["tokens"], e["channels"]).transpose(1, 2)
     weight, bias = problem.tensor(device, e["channels"], e["width"]), problem.tensor(device, e["channels"])
     return lambda: causal_conv1d(x, weight, bias, activation="silu")
 
 
 def _call_update(problem, device):
     e = problem.extents
-    state = problem.tensor(device, e["batch"], e["width"] - 1, e["channels"]).transpose(1, 2)
-    x = problem.tensor(device, e["batch"], e["channels"])
+    state = problem.tensor(device, e["tokens"], e["width"] - 1, e["channels"]).transpose(1, 2)
+    x = problem.tensor(device, e["tokens"], e["channels"])
     weight, bias = problem.tensor(device, e["channels"], e["width"]), problem.tensor(device, e["channels"])
     return lambda: causal_conv1d_update(x, state, weight, bias, "silu")
 
@@ -162,20 +162,20 @@ CHECKS = Checks(
         Benchmark(
             "causal_conv1d",
             example="1x8192x4096x4",
-            extents=("batch", "channels", "times", "width"),
+            extents=("batch", "channels", "tokens", "width"),
             shapes="1x8192x4096x4,8x2048x1024x4",
             heading="Causal convolution",
-            bytes=lambda problem: 4.0 * problem["batch"] * problem["channels"] * problem["times"],
+            bytes=lambda problem: 4.0 * problem["batch"] * problem["channels"] * problem["tokens"],
             call=_call,
             refuse=_refuse,
         ),
         Benchmark(
             "causal_conv1d_update",
             example="64x8192x4",
-            extents=("batch", "channels", "width"),
+            extents=("tokens", "channels", "width"),
             shapes="1x8192x4,64x8192x4",
             heading="Causal convolution, decoding",
-            bytes=lambda problem: 2.0 * problem["batch"] * problem["channels"] * 2 * problem["width"],
+            bytes=lambda problem: 4.0 * problem["tokens"] * problem["channels"] * problem["width"],
             call=_call_update,
             refuse=_refuse,
         ),

@@ -109,6 +109,14 @@ struct Forward {
         }
 #pragma unroll
         for (int j = 0; j < before; ++j) inputs[j] = old(first + j);
+        if (columns + 1 == before + length && length <= tile) {
+            // Of few inputs, as in decoding, all that is kept is in registers already.
+#pragma unroll
+            for (int column = 0; column < before - 1 + tile; ++column)
+                if (static_cast<uint32_t>(column) < columns)
+                    lane.store_state(states, slot, column, inputs[column + 1]);
+            return;
+        }
         for (uint32_t column = 0; column < columns; ++column)
             lane.store_state(states, slot, column,
                              column + length < columns

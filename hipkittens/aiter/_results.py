@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: MIT
+"""Results in the tensors that callers of AITER pass for them."""
+
+from __future__ import annotations
+
+import torch
+
+
+def put(function: str, name: str, into: torch.Tensor, result: torch.Tensor) -> None:
+    """result, converted to the dtype of `into`, which has its shape."""
+    where = f"hipkittens.aiter.{function}"
+    if not isinstance(into, torch.Tensor):
+        raise TypeError(f"{where}: {name} is {type(into).__name__}; it must be a torch.Tensor")
+    if into.shape != result.shape:
+        raise ValueError(
+            f"{where}: {name} has shape {tuple(into.shape)}; the result's is {tuple(result.shape)}; pass one of that shape"
+        )
+    with torch.no_grad():
+        into.copy_(result)
+
+
+def put_codes(function: str, name: str, into: torch.Tensor, codes: torch.Tensor) -> None:
+    """Codes of 8 bits, as they are."""
+    if into.dtype.itemsize != 1:
+        raise TypeError(
+            f"hipkittens.aiter.{function}: {name} is {into.dtype}; codes of {codes.dtype} have 8 bits"
+        )
+    put(function, name, into.view(torch.uint8), codes.view(torch.uint8))
+
+
+def refuse(function: str, argument: str, value: object, instead: str) -> None:
+    raise NotImplementedError(
+        f"hipkittens.aiter.{function}: {argument} is {value}, which has no kernel; {instead}"
+    )

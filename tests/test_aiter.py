@@ -1,0 +1,611 @@
+# SPDX-License-Identifier: MIT
+"""hipkittens.aiter: each name of AITER beside its definition, with results where the caller wants them."""
+
+import ast
+import importlib.util
+import inspect
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import hipkittens
+from hipkittens import QuantSpec, aiter, quantize
+
+BF16, F32, I32 = torch.bfloat16, torch.float32, torch.int32
+FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
+LARGEST = {torch.float8_e4m3fnuz: 240.0, torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
+# Of AITER's main branch: the pinned version has none.
+NEWER = {"causal_conv1d_fn", "causal_conv1d_update"}
+TESTED = set()
+
+
+def of(*names):
+    """The names that a test is of."""
+    TESTED.update(names)
+    return lambda test: test
+
+
+@pytest.fixture(params=("gfx942", "gfx950"))
+def target(request):
+    with hipkittens.simulate(request.param, checks="all") as simulation:
+        yield request.param
+    assert simulation.findings == []
+
+
+def draw(*shape, dtype=BF16, seed=0, scale=1.0):
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale).to(dtype)
+
+
+def close(mine, right, steps=1.0):
+    """Within a rounding of its dtype, and float32's error."""
+    step = steps * torch.finfo(mine.dtype).eps
+    return bool(((mine.double() - right).abs() <= step * right.abs() + 2.0**-20 * right.abs().max()).all())
+
+
+def signatures():
+    """Arguments and defaults of all functions of the wheel's operators, from its sources: it cannot be imported without ROCm."""
+    found = importlib.util.find_spec("aiter")
+    if found is None:
+        pytest.skip("amd-aiter is not installed")
+    known = {}
+    for path in sorted((Path(found.submodule_search_locations[0]) / "ops").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                known.setdefault(node.name, []).append(node.args)
+    return known
+
+
+def defaults_of(arguments):
+    names = [each.arg for each in arguments.args]
+    values = [None] * (len(names) - len(arguments.defaults)) + [
+        ast.unparse(each) for each in arguments.defaults
+    ]
+    return names, [None if value is None else value.rpartition(".")[2] for value in values]
+
+
+def test_arguments_are_those_of_the_wheel():
+    known = signatures()
+    words = {"int8": "i8", "float4_e2m1fn_x2": "fp4x2", "MAX_TINY_ROW": "1024"}
+    for name in set(aiter.__all__) - NEWER:
+        parameters = inspect.signature(getattr(aiter, name)).parameters.values()
+        mine = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+        theirs = [defaults_of(each) for each in known[name]]
+        assert mine in [names for names, _ in theirs], (name, mine, theirs)
+        defaults = [
+            None
+            if each.default is each.empty
+            else words.get(str(each.default).rpartition(".")[2], str(each.default).rpartition(".")[2])
+            for each in parameters
+            if each.kind is each.POSITIONAL_OR_KEYWORD
+        ]
+        numbers = [
+            [value if value is None else value.replace("1e-05", "1e-5") for value in each]
+            for _, each in theirs
+        ]
+        assert [d if d is None else d.replace("1e-05", "1e-5") for d in defaults] in numbers, (
+            name,
+            defaults,
+            theirs,
+        )
+
+
+def test_every_name_has_a_test():
+    assert set(aiter.__all__) == TESTED and len(set(aiter.__all__)) == len(aiter.__all__)
+    assert all(getattr(aiter, name).__doc__ or name.endswith("_and_mul") for name in aiter.__all__)
+
+
+@of("rms_norm", "rmsnorm2d_fwd", "rms_norm_cu", "rmsnorm2d_fwd_with_add", "fused_add_rms_norm_cu")
+@pytest.mark.parametrize("columns", [1, 17, 2048])
+def test_rms_norms(target, columns):
+    x, residual, weight, eps = draw(5, columns), draw(5, columns, seed=1), draw(columns, seed=2), 1e-5
+
+    def right(x):
+        return x.double() * (x.double().square().mean(-1, keepdim=True) + eps).rsqrt() * weight.double()
+
+    for function in (aiter.rms_norm, aiter.rmsnorm2d_fwd):
+        assert close(function(x, weight, eps), right(x))
+        rounded = (right(x) / weight.double()).bfloat16()
+        assert close(function(x, weight, eps, 1), rounded.double() * weight.double(), 2)
+        with pytest.raises(ValueError, match="use_model_sensitive_rmsnorm is 2; allowed: 0, 1"):
+            function(x, weight, eps, 2)
+    out, summed = torch.empty_like(x), torch.empty_like(x)
+    aiter.rms_norm_cu(out, x, weight, eps)
+    assert close(out, right(x))
+    aiter.rmsnorm2d_fwd_with_add(out, x, residual, summed, weight, eps)
+    assert torch.equal(summed, x + residual) and close(out, right(summed))
+    both = x.clone(), residual.clone()
+    aiter.fused_add_rms_norm_cu(*both, weight, epsilon=eps)
+    assert torch.equal(both[0], out) and torch.equal(both[1], summed)
+
+
+@of("layer_norm", "layernorm2d_fwd", "layernorm2d_fwd_with_add")
+def test_layer_norms(target):
+    x, residual = draw(6, 130), draw(6, 130, seed=1)
+    weight, bias = draw(130, seed=2), draw(130, seed=3)
+
+    def right(x):
+        return F.layer_norm(x.double(), (130,), weight.double(), bias.double(), 1e-5)
+
+    assert close(aiter.layer_norm(x, weight, bias), right(x), 2)
+    assert close(aiter.layernorm2d_fwd(x, weight, bias, 1e-5), right(x), 2)
+    assert close(aiter.layer_norm(x), F.layer_norm(x.double(), (130,)), 2)
+    out, summed = torch.empty_like(x), torch.empty_like(x)
+    aiter.layernorm2d_fwd_with_add(out, x, residual, summed, weight, bias, 1e-5)
+    assert torch.equal(summed, x + residual) and close(out, right(summed), 2)
+    with pytest.raises(NotImplementedError, match=r"aiter\.layer_norm: x_bias is given"):
+        aiter.layer_norm(x, weight, bias, x_bias=bias)
+
+
+@of("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "scaled_silu_and_mul")
+@pytest.mark.parametrize("columns", [1, 131, 256])
+def test_gates(target, columns):
+    x = draw(7, 2 * columns, scale=3.0)
+    gate, other = x.double().chunk(2, -1)
+    kinds = {
+        "silu_and_mul": F.silu,
+        "gelu_and_mul": F.gelu,
+        "gelu_tanh_and_mul": lambda x: F.gelu(x, approximate="tanh"),
+    }
+    for name, kind in kinds.items():
+        guarded = torch.full((9, columns), 7.0, dtype=BF16)
+        getattr(aiter, name)(guarded[1:8], x)
+        assert close(guarded[1:8], kind(gate) * other) and (guarded[[0, 8]] == 7).all()
+    dtype, scale = FP8[target], torch.tensor([0.37])
+    out = torch.empty(7, columns, dtype=dtype)
+    aiter.scaled_silu_and_mul(out, x, scale)
+    limit = LARGEST[dtype]
+    exact = ((F.silu(gate) * other).float() * (1 / scale)).clamp(-limit, limit)
+    # A code is the nearest, or its neighbour where float32 is halfway.
+    step = exact.abs().clamp(min=2.0**-6) * 2.0**-4 * (1 + 1e-5)
+    assert ((out.float() - exact).abs() <= step).all()
+    with pytest.raises(ValueError, match=r"aiter\.silu_and_mul: out has shape \(1, "):
+        aiter.silu_and_mul(torch.empty(1, columns, dtype=BF16), x)
+
+
+def angles(rows, pairs):
+    return torch.outer(
+        torch.arange(rows).double(), 10000.0 ** -(torch.arange(pairs).double() / pairs)
+    ).float()
+
+
+def turned(x, angle, style, nope_first, back=False):
+    """x [.., heads, features] by angle [.., pairs], in float64."""
+    x, angle = x.double(), angle.double()[..., None, :]
+    turned_features = 2 * angle.shape[-1]
+    first = x.shape[-1] - turned_features if nope_first else 0
+    part = x[..., first : first + turned_features]
+    pairs = part.unflatten(-1, (-1, 2)).unbind(-1) if style else part.chunk(2, -1)
+    cos, sin = angle.cos(), angle.sin() * (-1 if back else 1)
+    a, b = pairs[0] * cos - pairs[1] * sin, pairs[1] * cos + pairs[0] * sin
+    part = torch.stack((a, b), -1).flatten(-2) if style else torch.cat((a, b), -1)
+    return torch.cat((x[..., :first], part, x[..., first + turned_features :]), -1)
+
+
+@of(*aiter._rope.ROPE)
+@pytest.mark.parametrize("nope_first", [False, True])
+@pytest.mark.parametrize("style", [0, 1])
+@pytest.mark.parametrize("name", sorted(aiter._rope.ROPE))
+def test_rope(target, name, style, nope_first):
+    function, tokens, batch, size = getattr(aiter, name), 5, 3, 32
+    thd, two, back = "thd" in name, "_2c_" in name, name.endswith("_bwd")
+    for pairs in (16, 4):
+        table = angles(40, pairs)
+        lead = (11,) if thd else (tokens, batch)
+        inputs = [draw(*lead, heads, size, seed=heads) for heads in ((4, 2) if two else (4,))]
+        rows = torch.arange(tokens)[:, None].expand(tokens, batch)
+        arguments = []
+        if thd:
+            starts = torch.tensor([0, 2, 2, 11], dtype=I32)
+            rows = torch.cat([torch.arange(2), torch.arange(9)])
+            arguments += [starts, table[:11].reshape(11, 1, 1, pairs)]
+        elif "cached" in name:
+            arguments += [table.cos().view(40, 1, 1, pairs), table.sin().view(40, 1, 1, pairs)]
+            if "positions" in name:
+                rows = torch.randint(0, 20, (tokens, batch), generator=torch.Generator().manual_seed(3))
+                arguments.append(rows)
+            if "offsets" in name:
+                offsets = torch.randint(0, 20, (tokens, batch), generator=torch.Generator().manual_seed(4))
+                rows = rows + offsets
+                arguments.append(offsets)
+        else:
+            arguments.append(table[:tokens].view(tokens, 1, 1, pairs))
+        # Of tables of cosines, what float32 has.
+        right = [turned(x, table[rows], style, nope_first, back) for x in inputs]
+        options = (style, True, nope_first)
+        if name.endswith("inplace"):
+            mine = [x.clone() for x in inputs]
+            assert function(*mine, *arguments, *options) is None
+        else:
+            mine = function(*inputs, *arguments, *options)
+            mine = mine if two else (mine,)
+            assert all(each.is_contiguous() for each in mine)
+            if not thd:
+                across = function(*inputs, *arguments, *options, True)
+                for each, other in zip(mine, across if two else (across,), strict=True):
+                    assert torch.equal(each, other) and other.transpose(0, 1).is_contiguous()
+        assert all(close(a, b) for a, b in zip(mine, right, strict=True))
+    with pytest.raises(NotImplementedError, match=f"aiter.{name}: reuse_freqs_front_part is False"):
+        function(*inputs, *arguments, style, False, nope_first)
+    with pytest.raises(ValueError, match="rotate_style is 2; allowed"):
+        function(*inputs, *arguments, 2, True, nope_first)
+    with pytest.raises(TypeError, match="argument"):
+        function(*inputs)
+
+
+@of("rotary_embedding_fwd")
+@pytest.mark.parametrize("nope_first", [False, True])
+@pytest.mark.parametrize("neox", [True, False])
+def test_rotary_embedding(target, neox, nope_first):
+    table, positions = angles(30, 8), torch.tensor([3, 29, 0, 7, 7])
+    query, key = draw(5, 4 * 24), draw(5, 2 * 24, seed=1)
+    right = [
+        turned(x.view(5, -1, 24), table[positions], not neox, nope_first).flatten(1) for x in (query, key)
+    ]
+    aiter.rotary_embedding_fwd(positions, query, key, 24, table.cos(), table.sin(), neox, nope_first)
+    assert close(query, right[0]) and close(key, right[1])
+
+
+def codes_of(x, scale, dtype):
+    """x times 1 / scale, clamped; integers truncated."""
+    limit = LARGEST[dtype]
+    scaled = (x.float() * (1 / scale)).clamp(-limit, limit)
+    return scaled.trunc().to(dtype) if dtype == torch.int8 else scaled.to(dtype)
+
+
+@of("static_per_tensor_quant", "dynamic_per_tensor_quant", "dynamic_per_token_scaled_quant", "per_token_quant_hip",
+    "per_group_quant_hip", "per_tensor_quant_hip", "smoothquant_fwd")  # fmt: skip
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+def test_quantisation(target, kind):
+    dtype = torch.int8 if kind == "int8" else FP8[target]
+    limit, x = LARGEST[dtype], draw(6, 256, scale=3.0)
+    x[2] = 0
+    x[3, :128] = 0
+
+    def same(codes, right):
+        assert codes.dtype == dtype and torch.equal(codes.view(torch.uint8), right.view(torch.uint8))
+
+    def scale_of(x, floor=0.0):
+        largest = x.abs().float().amax(-1, keepdim=True).clamp(min=floor)
+        return torch.where(largest == 0, 1.0, largest / limit)
+
+    out, scale = torch.empty(6, 256, dtype=dtype), torch.tensor([0.05])
+    aiter.static_per_tensor_quant(out, x, scale)
+    same(out, codes_of(x, scale, dtype))
+    same(aiter.per_tensor_quant_hip(x, scale, dtype)[0], out)
+    aiter.dynamic_per_tensor_quant(out, x, scale)
+    assert torch.equal(scale, x.abs().max().float().view(1) / limit)
+    same(out, codes_of(x, scale, dtype))
+    codes, found = aiter.per_tensor_quant_hip(x, quant_dtype=dtype)
+    same(codes, out)
+    assert torch.equal(found, scale)
+
+    scales = torch.empty(6, 1)
+    aiter.dynamic_per_token_scaled_quant(out, x, scales)
+    assert torch.equal(scales, scale_of(x))
+    same(out, codes_of(x, scales, dtype))
+    codes, found = aiter.per_token_quant_hip(x, None, dtype)
+    same(codes, out)
+    assert torch.equal(found, scales)
+    aiter.dynamic_per_token_scaled_quant(out, x, scales, torch.tensor([2.0]))
+    assert torch.equal(scales, torch.where(scale_of(x) == 1, 1.0, scale_of(x).clamp(max=2.0 / limit)))
+
+    groups = scale_of(x.view(6, 2, 128), 1e-10)
+    right = codes_of(x.view(6, 2, 128), groups, dtype).view(6, 256)
+    codes, found = aiter.per_group_quant_hip(x, quant_dtype=dtype, group_size=128)
+    same(codes, right)
+    assert torch.equal(found, groups[..., 0])
+    codes, found = aiter.per_group_quant_hip(x, quant_dtype=dtype, transpose_scale=True)
+    same(codes, right)
+    assert found.shape == (6, 2) and torch.equal(found.reshape(2, 6).t(), groups[..., 0])
+    scales = torch.empty(6, 2)
+    aiter.dynamic_per_token_scaled_quant(out, x.view(-1, 128), scales, shuffle_scale=True)
+    same(out, right)
+    assert torch.equal(scales.view(2, 6).t(), groups[..., 0])
+
+    smooth, scales = draw(256, dtype=F32, seed=5).abs(), torch.empty(6, 1)
+    aiter.smoothquant_fwd(out, x, smooth, scales)
+    smoothed = x.float() * smooth
+    assert torch.equal(scales, scale_of(smoothed, 1e-10))
+    same(out, codes_of(smoothed, scales, dtype))
+
+
+@of("dynamic_per_group_scaled_quant_fp4", "per_1x32_f4_quant_hip")
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_mxfp4(target, shuffle):
+    x = draw(7, 96, scale=2.0)
+    x[3, :32] = 0
+    codes, scales = aiter.per_1x32_f4_quant_hip(x, shuffle=shuffle)
+    assert codes.dtype == torch.float4_e2m1fn_x2 and scales.dtype == torch.float8_e8m0fnu
+    # E - 2 of a largest magnitude m 2^E, and one more from m = 1.5 on.
+    mantissa, exponent = torch.frexp(x.float().view(7, 3, 32).abs().amax(-1))
+    power = exponent - 3 + (mantissa * 2 >= 1.5).int()
+    expected = torch.where(mantissa == 0, 0, power + 127).to(torch.uint8)
+    bytes_of_scales = scales.view(torch.uint8)
+    if shuffle:
+        assert bytes_of_scales.shape == (256, 8)
+        row, column = torch.meshgrid(torch.arange(7), torch.arange(3), indexing="ij")
+        place = (
+            row // 32 * 256
+            + column // 8 * 256
+            + column % 4 * 64
+            + row % 16 * 4
+            + column % 8 // 4 * 2
+            + row % 32 // 16
+        )
+        assert torch.equal(bytes_of_scales.flatten()[place], expected)
+    else:
+        assert torch.equal(bytes_of_scales, expected)
+    table = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    raw = codes.view(torch.uint8)
+    nibbles = torch.stack((raw & 15, raw >> 4), -1).flatten(-2).long()
+    values = table[nibbles & 7] * torch.where(nibbles >= 8, -1.0, 1.0)
+    scaled = x.float().view(7, 3, 32) * torch.exp2(-power.float())[..., None]
+    distance = (scaled.abs()[..., None] - table).abs().amin(-1)
+    assert torch.equal((scaled - values.view(7, 3, 32)).abs().clamp(max=9), distance)
+    out, into = torch.empty_like(raw), torch.empty_like(bytes_of_scales)
+    aiter.dynamic_per_group_scaled_quant_fp4(out, x, into, 32, shuffle)
+    assert torch.equal(out, raw) and torch.equal(into, bytes_of_scales)
+
+
+@of("topk")
+def test_topk(target):
+    x = (draw(5, 300) * 2).round()
+    values, ids = aiter.topk(x, 9)
+    right = x.float().sort(dim=-1, descending=True, stable=True)
+    assert torch.equal(values.float(), right.values[:, :9]) and torch.equal(ids, right.indices[:, :9])
+
+
+def chosen(scores, k):
+    return scores.sort(dim=-1, descending=True, stable=True).indices[:, :k]
+
+
+@of("topk_softmax", "topk_sigmoid")
+@pytest.mark.parametrize("renormalize", [False, True])
+@pytest.mark.parametrize(("experts", "k"), [(8, 2), (128, 8), (60, 3)])
+def test_topk_of_experts(target, experts, k, renormalize):
+    logits = draw(9, experts, dtype=F32)
+    weights, ids, numbers = torch.empty(9, k), torch.empty(9, k, dtype=I32), torch.empty(9, k, dtype=I32)
+    aiter.topk_softmax(weights, ids, numbers, logits, renormalize)
+    right = chosen(logits, k)
+    values = logits.double().softmax(-1).gather(-1, right)
+    values = values / values.sum(-1, keepdim=True) if renormalize else values
+    assert torch.equal(ids.long(), right) and (weights - values).abs().max() <= 1e-6
+    assert torch.equal(numbers, torch.arange(9 * k, dtype=I32).view(k, 9).t())
+    aiter.topk_sigmoid(weights, ids, logits)
+    assert (
+        torch.equal(ids.long(), right)
+        and (weights - logits.double().sigmoid().gather(-1, right)).abs().max() <= 1e-6
+    )
+
+
+@of("grouped_topk", "biased_grouped_topk", "biased_grouped_topk_hip", "moe_fused_gate")
+@pytest.mark.parametrize("tokens", [1, 70])
+def test_grouped_topk(target, tokens):
+    experts, groups, best, k, factor = 64, 8, 4, 6, 2.5
+    logits, bias = draw(tokens, experts, dtype=F32), draw(experts, dtype=F32, seed=1)
+
+    def expected(choice, of_group, scores, renormalize):
+        each = choice.view(tokens, groups, -1).topk(of_group, -1).values.sum(-1)
+        left = (
+            torch.zeros(tokens, groups)
+            .scatter(1, chosen(each, best), 1.0)
+            .repeat_interleave(experts // groups, 1)
+        )
+        ids = chosen(choice.masked_fill(left == 0, -math.inf), k)
+        weights = scores.gather(-1, ids)
+        return ids, factor * (weights / weights.sum(-1, keepdim=True) if renormalize else weights)
+
+    def check(call, right):
+        weights, ids = torch.empty(tokens, k), torch.empty(tokens, k, dtype=I32)
+        call(weights, ids)
+        assert torch.equal(ids.long(), right[0]) and (weights - right[1]).abs().max() <= 2e-6
+
+    soft, sigmoid = logits.double().softmax(-1), logits.double().sigmoid()
+    for renormalize in (False, True):
+        check(
+            lambda w, i, r=renormalize: aiter.grouped_topk(logits, w, i, groups, best, r, True, factor),
+            expected(soft, 1, soft, renormalize),
+        )
+        check(
+            lambda w, i, r=renormalize: aiter.grouped_topk(
+                logits, w, i, groups, best, r, is_softmax=False, routed_scaling_factor=factor
+            ),
+            expected(sigmoid, 1, sigmoid, renormalize),
+        )
+        for function in (aiter.biased_grouped_topk, aiter.biased_grouped_topk_hip):
+            check(
+                lambda w, i, r=renormalize, f=function: f(logits, bias, w, i, groups, best, r, factor),
+                expected(sigmoid + bias, 2, sigmoid, renormalize),
+            )
+    check(
+        lambda w, i: aiter.moe_fused_gate(logits, bias, w, i, groups, best, k, 0, factor),
+        expected(sigmoid + bias, 2, sigmoid, True),
+    )
+    with pytest.raises(NotImplementedError, match="n_share_experts_fusion is 1"):
+        aiter.moe_fused_gate(
+            logits, bias, torch.empty(tokens, k), torch.empty(tokens, k, dtype=I32), groups, best, k, 1
+        )
+
+
+def drawn_ids(tokens, k, experts):
+    return torch.randint(0, experts, (tokens, k), generator=torch.Generator().manual_seed(6), dtype=I32)
+
+
+@of("moe_align_block_size", "moe_align_block_size_triton")
+@pytest.mark.parametrize(
+    ("tokens", "experts", "block"), [(0, 8, 16), (1, 8, 16), (50, 8, 16), (257, 128, 32)]
+)
+def test_moe_align(target, tokens, experts, block):
+    ids = drawn_ids(tokens, 3, experts)
+    ids[tokens // 2 :, 1] = -1
+    pairs, room = ids.numel(), ids.numel() + experts * (block - 1)
+    entries, owners, left = [], [], []
+    for expert in range(experts):
+        mine = (ids.flatten() == expert).nonzero()[:, 0].tolist()
+        for first in range(0, len(mine), block):
+            owners.append(expert)
+            left.append(len(mine) - first)
+        entries += mine + [pairs] * (-len(mine) % block)
+    for function, has_left in (
+        (aiter.moe_align_block_size, True),
+        (aiter.moe_align_block_size_triton, False),
+    ):
+        places, padded = torch.full((room,), pairs, dtype=I32), torch.empty(1, dtype=I32)
+        experts_ids, token_nums = torch.full((2, -(-room // block)), -7, dtype=I32)
+        function(ids, experts, block, places, experts_ids, *([token_nums] if has_left else []), padded)
+        assert padded.item() == len(entries)
+        assert places.tolist() == entries + [pairs] * (room - len(entries))
+        assert experts_ids[: len(owners)].tolist() == owners and not (experts_ids[len(owners) :] >= 0).any()
+        assert not has_left or token_nums[: len(left)].tolist() == left
+    if tokens:
+        with pytest.raises(ValueError, match=r"sorted_token_ids has shape \(1,\); it needs"):
+            aiter.moe_align_block_size(ids, experts, block, places[:1], experts_ids, token_nums, padded)
+
+
+@of("moe_sorting_fwd")
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("tokens", [1, 40])
+def test_moe_sorting(target, tokens, masked):
+    experts, k, unit = 16, 5, 32
+    ids, weights = drawn_ids(tokens, k, experts), draw(tokens, k, dtype=F32).abs()
+    mask = (torch.arange(experts) % 3 != 1).to(I32) if masked else None
+    local = torch.tensor([tokens - tokens // 4], dtype=I32) if masked else None
+    room = tokens * k + experts * unit - k
+    places, in_order = torch.empty(room, dtype=I32), torch.empty(room)
+    owners, valid, buffer = (
+        torch.empty(-(-room // unit), dtype=I32),
+        torch.empty(2, dtype=I32),
+        torch.ones(tokens, 8),
+    )
+    aiter.moe_sorting_fwd(ids, weights, places, in_order, owners, valid, buffer, experts, unit, mask, local)
+    counted, entries, values, blocks, number = int(local) if masked else tokens, [], [], [], 0
+    for expert in range(experts):
+        if masked and not mask[expert]:
+            continue
+        mine = (ids[:counted].flatten() == expert).nonzero()[:, 0].tolist()
+        padding = -len(mine) % unit
+        entries += [pair % k << 24 | pair // k for pair in mine] + [k << 24 | tokens] * padding
+        values += [weights.flatten()[pair].item() for pair in mine] + [0.0] * padding
+        blocks += [number] * ((len(mine) + padding) // unit)
+        number += 1
+    assert valid.tolist() == [len(entries), counted] and not buffer.any()
+    assert places[: len(entries)].tolist() == entries and in_order[: len(entries)].tolist() == values
+    assert owners[: len(blocks)].tolist() == blocks
+
+
+@of("greedy_sample", "random_sample_outer_exponential", "mixed_sample_outer_exponential", "random_sample",
+    "mixed_sample", "exponential")  # fmt: skip
+def test_samples(target):
+    x, temperatures = draw(6, 1111, scale=4.0), torch.tensor([1.0, 0.0, 0.5, 2.0, 0.0, 0.9])
+    drawn = torch.empty(6, 1111)
+    aiter.exponential(drawn, generator=torch.Generator().manual_seed(2))
+    assert drawn.min() > 0 and 0.97 < drawn.mean() < 1.03
+    greedy = x.float().argmax(-1).to(I32)
+    out = torch.empty(6, dtype=I32)
+    aiter.greedy_sample(out, x)
+    assert torch.equal(out, greedy)
+
+    def race(exponentials):
+        scaled = x.double() / temperatures.double().clamp(min=1e-5)[:, None]
+        return (scaled.softmax(-1) / (exponentials.double() + 1e-10)).argmax(-1).to(I32)
+
+    for exponentials in (drawn, drawn[:1]):
+        aiter.random_sample_outer_exponential(out, x, exponentials, temperatures)
+        assert torch.equal(out, race(exponentials))
+        aiter.mixed_sample_outer_exponential(out, x, exponentials, temperatures)
+        assert torch.equal(out, torch.where(temperatures == 0, greedy, race(exponentials)))
+    aiter.random_sample(out, x, temperatures, 1, torch.Generator().manual_seed(2))
+    assert torch.equal(out, race(drawn))
+    aiter.mixed_sample(out, x, temperatures, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(out, torch.where(temperatures == 0, greedy, race(drawn)))
+
+
+@of("causal_conv1d_fn", "causal_conv1d_update")
+def test_causal_convolutions(target):
+    starts, slots = torch.tensor([0, 5, 6, 20], dtype=I32), torch.tensor([2, -1, 0], dtype=I32)
+    x, weight, bias, states = draw(16, 20), draw(16, 4, seed=1), draw(16, seed=2), draw(3, 16, 5, seed=3)
+    old, present = states.clone(), torch.tensor([True, True, False])
+    y = aiter.causal_conv1d_fn(x, weight, bias, states, starts, [5, 1, 14], slots, present)
+
+    def right(own, before):
+        history = torch.cat((before.double(), own.double()), -1)
+        pre = sum(weight.double()[:, j, None] * history[:, j : j + own.shape[1]] for j in range(4))
+        return F.silu(pre + bias.double()[:, None])
+
+    assert close(y[:, :5], right(x[:, :5], old[2, :, :3])) and close(
+        y[:, 6:], right(x[:, 6:], torch.zeros(16, 3))
+    )
+    assert torch.equal(states[0, :, :3], x[:, -3:]) and torch.equal(states[2, :, :3], x[:, 2:5])
+    assert torch.equal(states[..., 3:], old[..., 3:]) and torch.equal(states[1], old[1])
+
+    step, before = draw(3, 16, seed=4), states.clone()
+    given = step.clone()
+    assert aiter.causal_conv1d_update(given, states, weight, bias, True, conv_state_indices=slots) is given
+    for row, slot in ((0, 2), (2, 0)):
+        assert close(given[row], right(step[row, :, None], before[slot, :, :3])[:, 0])
+        assert torch.equal(states[slot, :, :3], torch.cat((before[slot, :, 1:3], step[row, :, None]), -1))
+    assert torch.equal(given[1], step[1])
+    with pytest.raises(NotImplementedError, match="intermediate_conv_window is given"):
+        aiter.causal_conv1d_update(given, states, weight, intermediate_conv_window=states)
+
+
+def test_what_has_no_kernel_says_so():
+    x, out, scales = draw(2, 64), torch.empty(2, 64, dtype=torch.int8), torch.empty(2, 1)
+    with hipkittens.simulate("gfx942"):
+        for call, message in (
+            (
+                lambda: aiter.dynamic_per_token_scaled_quant(
+                    out, x, scales, num_rows=torch.ones(1, dtype=I32)
+                ),
+                "num_rows is given",
+            ),
+            (lambda: aiter.per_token_quant_hip(x, scales), "scale is given"),
+            (lambda: aiter.dynamic_per_group_scaled_quant_fp4(out, x, scales, 64), "group_size is 64"),
+        ):
+            with pytest.raises(NotImplementedError, match=message):
+                call()
+        with pytest.raises(
+            TypeError, match=r"codes are torch\.float8_e4m3fn; this target's are torch\.float8_e4m3fnuz"
+        ):
+            aiter.per_token_quant_hip(x, quant_dtype=torch.float8_e4m3fn)
+        with pytest.raises(ValueError, match="group_size is 48; allowed: 32, 64, 128"):
+            aiter.per_group_quant_hip(x, group_size=48)
+        codes, _ = quantize(x, QuantSpec("int8", rounding="truncate"))
+        assert torch.equal(aiter.per_token_quant_hip(x)[0], codes)
+
+
+PAGE = Path(__file__).parent.parent / "docs" / "aiter.md"
+
+
+def test_the_page_has_a_line_for_each_kernel():
+    """What it names exists, and nothing is called done without a function and a judge."""
+    text = PAGE.read_text().partition("| kernel | function | judge | status |")[2]
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "/" in line
+    ]
+    assert len(lines) == len({line[0] for line in lines}) == 95
+    for kernel, functions, judge, status in lines:
+        state, _, missing = status.partition(": ")
+        assert state in ("done", "in part", "not yet") and bool(missing) == (state == "in part"), kernel
+        assert bool(functions) == bool(judge) == (state != "not yet"), kernel
+        for name in re.findall(r"`hipkittens\.([a-z0-9_.]+)`", functions):
+            found = hipkittens
+            for part in name.split("."):
+                found = getattr(found, part)
+            assert callable(found), name
+        files = re.findall(r"`(tests/\w+\.py)`", judge)
+        assert bool(files) == bool(judge) and all((PAGE.parent.parent / file).is_file() for file in files), (
+            kernel
+        )
+
+
+def test_the_example_of_the_page_runs():
+    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    namespace = {}
+    exec(block, namespace)
+    gate, other = namespace["x"].double().chunk(2, -1)
+    assert close(namespace["out"], F.silu(gate) * other)
