@@ -240,7 +240,7 @@ def dequantize(
     else:
         values = codes.float()
     if spec.format in _EXPONENTS:
-        powers = torch.ldexp(torch.ones((), device=scales.device), scales.int() - 127)
+        powers = torch.ldexp(torch.ones_like(scales, dtype=torch.float32), scales.int() - 127)
         scales = torch.where(scales == 255, torch.nan, powers)
     if isinstance(spec.granularity, int):
         scales = scales.reshape(*codes.shape[:-1], -1) if spec.layout == "columns" else scales

@@ -13,7 +13,7 @@ from hipkittens import layer_norm, rms_norm
 
 TARGETS = ("gfx942", "gfx950")
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-COLUMNS = (1, 2, 17, 128, 255, 257, 512, 2050, 4096, 8200)
+COLUMNS = (1, 2, 17, 128, 255, 257, 512, 1040, 2050, 4096, 8192, 8200)
 
 
 @pytest.fixture(params=TARGETS)
@@ -214,12 +214,14 @@ def test_parameters_of_another_dtype(target, parameter_dtype):
     assert [each.dtype for each in found] == [BF16, *[parameter_dtype] * 3, BF16]
 
 
-def test_more_rows_than_workers():
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [3, 8])
+def test_more_rows_than_workers(columns):
     rows = (1 << 18) + 5
-    x = draw(rows, 3, dtype=F32)
+    x = draw(rows, columns, dtype=F32)
     with hipkittens.simulate("gfx942"):
-        y = rms_norm(x, None, 1e-6, pad_to=4)
-    torch.testing.assert_close(y[:, :3], F.rms_norm(x, (3,), eps=1e-6), rtol=1e-5, atol=1e-6)
+        y = rms_norm(x, None, 1e-6, pad_to=8)
+    torch.testing.assert_close(y[:, :columns], F.rms_norm(x, (columns,), eps=1e-6), rtol=1e-5, atol=1e-6)
 
 
 def test_the_torch_backend_says_the_same(target, monkeypatch):

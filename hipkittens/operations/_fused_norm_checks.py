@@ -23,9 +23,8 @@ _SPECS = (
     QuantSpec("mxfp4", scale_rule="round_up", rounding="away", layout="shuffled"),
     QuantSpec("int8", "tensor"),
 )
-# A row that a worker of the widest kernel reads in more than one turn; the kernels of narrower rows take none of these.
-_LONG = 582
-_WIDEST = 8192
+# Of kernels of any arguments: rows that are read in more than one turn, and end inside a vector.
+_COLUMNS = {"short": 1030, "long": 8774}
 
 
 def _inputs(dtype: torch.dtype, rows: int, columns: int) -> dict[str, torch.Tensor]:
@@ -34,17 +33,20 @@ def _inputs(dtype: torch.dtype, rows: int, columns: int) -> dict[str, torch.Tens
     return {name: draw(*shape, dtype=dtype).detach() for name, shape in (shapes | vectors).items()}
 
 
-def _run(dtype: torch.dtype, rows: int, columns: int) -> list[torch.Tensor]:
+def _run(dtype: torch.dtype, rows: int, columns: int, usual: bool) -> list[torch.Tensor]:
     inputs = _inputs(dtype, rows, columns)
+    if usual:
+        del inputs["x_bias"]
     with torch.no_grad():
         results = [
-            *layer_norm(**inputs, gemma=True, pad_to=64, return_residual=True),
+            *layer_norm(**inputs, gemma=True, pad_to=8, return_residual=True),
             rms_norm(inputs["x"], inputs["weight"], gate=inputs["gate"], round_before_weight=True),
-            *torch.ops.hipkittens.norm(
+        ]
+        if not usual:
+            results += torch.ops.hipkittens.norm(
                 *(inputs["x"], None, inputs["weight"], None, None, None, torch.tensor([5, 7])),
                 *(True, 1e-5, 0.5, False, False, False, columns),
-            ),
-        ]
+            )
         smooth = draw(columns, dtype=torch.float32).detach()
         for spec in _SPECS:
             scale = torch.tensor(0.01) if spec.granularity == "tensor" else None
@@ -55,7 +57,7 @@ def _run(dtype: torch.dtype, rows: int, columns: int) -> list[torch.Tensor]:
                 scale=scale,
                 norm="layer",
                 smooth=smooth,
-                second=inputs["gate"][:, : columns // 3],
+                second=inputs["gate"][:, : columns // 24 * 8],
                 return_norm=True,
                 return_residual=True,
             )
@@ -63,30 +65,44 @@ def _run(dtype: torch.dtype, rows: int, columns: int) -> list[torch.Tensor]:
     return results
 
 
+def _columns(row) -> int:
+    """Of a row of variants.def: lanes at the end without elements, or a tail."""
+    if row["usual"] == "true":
+        return 512 * int(row["waves"]) * int(row["chunks"]) - 8
+    return _COLUMNS["short" if int(row["waves"]) == 1 else "long"]
+
+
 def fused_trial(kernel: Kernel) -> Trial:
-    """A row of the widest kernel is longer than its registers; the others' are not whole chunks of 8."""
-    dtype, columns = DTYPES[kernel.row["element"]], 512 * int(kernel.row["waves"])
-    columns += _LONG if columns == _WIDEST else -6
+    name, columns, usual = kernel.row["element"], _columns(kernel.row), kernel.row["usual"] == "true"
     return Trial(
-        f"norm and norm_quantize 9x{columns} {kernel.row['element']}",
-        partial(_run, dtype, 9, columns),
+        f"norm and norm_quantize 9x{columns} {name}",
+        partial(_run, DTYPES[name], 9, columns, usual),
         shared_by="first.workers",
     )
 
 
 def representative() -> Iterator[Trial]:
-    """Of rows that registers hold, one after the other in memory."""
     for name, dtype in DTYPES.items():
-        for columns in (512, 2048, _WIDEST):
+        for columns in (512, 2048, 4096, 8192):
 
             def run(dtype=dtype, columns=columns):
                 x, weight = (draw(*shape, dtype=dtype).detach() for shape in ((64, columns), (columns,)))
                 return [rms_norm(x, weight, gemma=True)]
 
             yield Trial(f"rms_norm 64x{columns} {name}, 1 + weight", run)
+    yield from _of_any_arguments(9)
+
+
+def _of_any_arguments(rows: int) -> Iterator[Trial]:
+    for name, dtype in DTYPES.items():
+        for columns in _COLUMNS.values():
+            run = partial(_run, dtype, rows, columns, False)
+            yield Trial(f"norm and norm_quantize {rows}x{columns} {name}", run)
 
 
 def every_kernel() -> Iterator[Trial]:
     for name, dtype in DTYPES.items():
-        for columns in (506, 2042, _WIDEST + _LONG):
-            yield Trial(f"norm and norm_quantize 9x{columns} {name}", partial(_run, dtype, 9, columns))
+        for columns in (504, 2040, 4088, 8184):
+            run = partial(_run, dtype, 2, columns, True)
+            yield Trial(f"norm and norm_quantize 2x{columns} {name}", run)
+    yield from _of_any_arguments(2)

@@ -27,6 +27,8 @@ _SHAPES = (
     (8, 32768),
     (8, 65536),
 )
+# Of rows that are no whole vectors.
+_ODD = (509, 1021, 2045, 4093)
 
 
 def _run(dtype: torch.dtype, rows: int, columns: int) -> list[torch.Tensor]:
@@ -44,10 +46,10 @@ def _run_kind(kind: str, dtype: torch.dtype, rows: int, columns: int) -> list[to
     weight, bias = (draw(columns, dtype=parameter) for _ in range(2))
     # Stores of statistics between loads and the waits for them would hide a wait that is too weak.
     with torch.set_grad_enabled(kind != "forward"):
-        y = rms_norm(x, weight) if kind == "rms" else layer_norm(x, weight, bias)
+        y = rms_norm(x, weight) if kind.endswith("rms") else layer_norm(x, weight, bias)
     if kind == "forward":
         return [y]
-    leaves = (x, weight) if kind == "rms" else (x, weight, bias)
+    leaves = (x, weight) if kind.endswith("rms") else (x, weight, bias)
     return [y, *torch.autograd.grad(y, leaves, draw(rows, columns, dtype=dtype).detach())]
 
 
@@ -61,9 +63,11 @@ def _trial_of(kernel: Kernel) -> Trial:
     columns = 65536 if kind == "columns" else 512
     if "chunks" in row:
         columns = 8 * int(row["lanes"]) * int(row["waves"]) * int(row["chunks"])
+    if kind.startswith("odd"):
+        columns -= 3
     rows = 2048 if kind == "reduce" else 64 if looped else 8
     return Trial(
-        f"{'rms' if kind == 'rms' else 'layer'}_norm {rows}x{columns} {name}",
+        f"{'rms' if kind.endswith('rms') else 'layer'}_norm {rows}x{columns} {name}",
         partial(_run_kind, kind, DTYPES[name], rows, columns),
         shared_by="workers" if looped else "",
     )
@@ -71,14 +75,14 @@ def _trial_of(kernel: Kernel) -> Trial:
 
 def _representative() -> Iterator[Trial]:
     for name, dtype in DTYPES.items():
-        for rows, columns in _SHAPES:
+        for rows, columns in (*_SHAPES, *((64, columns) for columns in _ODD)):
             yield Trial(f"layer_norm {rows}x{columns} {name}", partial(_run, dtype, rows, columns))
     yield from _fused_norm_checks.representative()
 
 
 def _every_kernel() -> Iterator[Trial]:
     for name, dtype in DTYPES.items():
-        for _, columns in _SHAPES:
+        for columns in (*(columns for _, columns in _SHAPES), *_ODD):
             yield Trial(f"layer_norm {columns} {name}", partial(_run, dtype, 2, columns))
     yield from _fused_norm_checks.every_kernel()
 

@@ -31,7 +31,8 @@ def chosen(kind, element, columns, target):
 
 
 def test_the_lists_were_read():
-    assert Counter(row[0] for row in ROWS) == {"forward": 24, "layer": 24, "rms": 24, "backward": 24}
+    plain = {"forward": 24, "layer": 24, "rms": 24, "backward": 24}
+    assert Counter(row[0] for row in ROWS) == plain | {"odd_layer": 12, "odd_rms": 12, "fused": 12}
     assert ROTARY == ["bf16", "f16", "f32"] and len(ROTARY_PLAIN) == 5
 
 
@@ -61,6 +62,38 @@ def test_norm_rows(target, element, capacity):
             torch.testing.assert_close(
                 value.double(), right.detach(), rtol=tolerance, atol=tolerance, msg=name
             )
+
+
+@pytest.mark.parametrize("target", ("gfx942", "gfx950"))
+@pytest.mark.parametrize(
+    ("kind", "element", "capacity"), [(kind, *rest) for kind, *rest in ROWS if kind.startswith("odd_")]
+)
+def test_odd_rows(target, kind, element, capacity):
+    """The same bits as the kernels of any arguments, which take rows that are more than one step apart."""
+    norm, taken = {"odd_layer": (hipkittens.layer_norm, 2), "odd_rms": (hipkittens.rms_norm, 1)}[kind]
+    for columns in (int(capacity) - 3, int(capacity) // 2 + 1):
+        far, residual = (
+            torch.randn(2, 4, columns, generator=torch.Generator().manual_seed(i)).to(DTYPES[element])[:, :3]
+            for i in range(2)
+        )
+        parameters = [
+            torch.randn(columns, generator=torch.Generator().manual_seed(2 + i)).to(DTYPES[element])
+            for i in range(taken)
+        ]
+        results = []
+        for x, z in ((far, residual), (far.reshape(6, columns), residual.reshape(6, columns))):
+            with hipkittens.simulate(target, checks="all"):
+                found = [
+                    norm(x, *parameters, 1e-5),
+                    *norm(x, *parameters, 1e-5, residual=z, return_residual=True),
+                    *torch.ops.hipkittens.rms_norm(x, z, parameters[0], 1e-5)[2:],
+                ]
+            results.append([value.flatten() for value in found])
+            with hipkittens.simulate(target):
+                norm(x, *parameters, 1e-5)
+                taken_kind = kind if x.dim() == 2 else "forward"
+                assert _library.last_kernel() == chosen(taken_kind, element, columns, target)
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("target", ("gfx942", "gfx950"))

@@ -22,6 +22,15 @@ struct RowConfig {
     constexpr RowShape shape() const { return {waves, chunks, workgroup_waves, lanes}; }
 };
 
+struct FusedConfig {
+    ElementType element;
+    int waves, chunks, workgroup_waves;
+    // Rows that registers hold, of whole vectors one step apart, parameters of their type, no dropout and no bias of x. If not: any
+    // arguments, and rows of any length.
+    bool usual;
+    constexpr RowShape shape() const { return {waves, chunks, workgroup_waves, 64}; }
+};
+
 // Sixteen waves leave 128 registers to a lane. Backward has two values per element, and beside them two sums over
 // rows: rows of more than 8192 elements leave those to the kind `columns`, and of more than 32768 are read twice.
 constexpr bool sums_columns(RowShape shape) { return shape.waves <= 4; }

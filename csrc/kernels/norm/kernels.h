@@ -9,6 +9,8 @@
 #define PRELOADS_forward 1
 #define PRELOADS_layer 1
 #define PRELOADS_rms 1
+#define PRELOADS_odd_layer 1
+#define PRELOADS_odd_rms 1
 #define PRELOADS_backward 1
 #define PRELOADS_columns 1
 #define PRELOADS_reduce 1
@@ -25,25 +27,30 @@ struct ForwardKernel {
     }
 };
 
-template <RowConfig config, bool centred>
+template <RowConfig config, bool centred, bool wide>
 struct PlainKernel {
     static constexpr int threads = config.shape().threads(), waves_per_simd = 4,
                          lds_bytes = RowReduction<config.waves, config.lanes>::lds_bytes;
     KITTENS_DEVICE static void run(const PlainArguments& arguments, kittens::shared_byte* lds) {
-        forward_plain<typename element_of<config.element>::value, config.shape(), centred>(arguments, lds);
+        forward_plain<typename element_of<config.element>::value, config.shape(), centred, wide>(arguments,
+                                                                                                 lds);
     }
 };
 template <RowConfig config>
-struct LayerKernel : PlainKernel<config, true> {};
+struct LayerKernel : PlainKernel<config, true, true> {};
 template <RowConfig config>
-struct RmsKernel : PlainKernel<config, false> {};
+struct RmsKernel : PlainKernel<config, false, true> {};
+template <RowConfig config>
+struct OddLayerKernel : PlainKernel<config, true, false> {};
+template <RowConfig config>
+struct OddRmsKernel : PlainKernel<config, false, false> {};
 
-template <RowConfig config>
+template <FusedConfig config>
 struct FusedKernel {
     static constexpr int threads = config.shape().threads(), waves_per_simd = 4,
                          lds_bytes = RowReduction<config.waves>::lds_bytes;
     KITTENS_DEVICE static void run(const FusedPair&, kittens::shared_byte* lds) {
-        fused_rows<typename element_of<config.element>::value, config.shape()>(lds);
+        fused_rows<typename element_of<config.element>::value, config.shape(), config.usual>(lds);
     }
 };
 

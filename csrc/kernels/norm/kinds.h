@@ -13,6 +13,10 @@ struct LayerKernel;
 template <RowConfig config>
 struct RmsKernel;
 template <RowConfig config>
+struct OddLayerKernel;
+template <RowConfig config>
+struct OddRmsKernel;
+template <FusedConfig config>
 struct FusedKernel;
 template <RowConfig config>
 struct BackwardKernel;
@@ -27,8 +31,11 @@ struct forward : Kind<RowConfig, ForwardArguments, ForwardKernel> {};
 // What most calls of layer_norm and rms_norm ask for.
 struct layer : Kind<RowConfig, PlainArguments, LayerKernel> {};
 struct rms : Kind<RowConfig, PlainArguments, RmsKernel> {};
+// The same for rows that are not whole vectors, or begin between two dwords.
+struct odd_layer : Kind<RowConfig, PlainArguments, OddLayerKernel> {};
+struct odd_rms : Kind<RowConfig, PlainArguments, OddRmsKernel> {};
 // With all that may come before a norm and behind it.
-struct fused : Kind<RowConfig, FusedPair, FusedKernel> {};
+struct fused : Kind<FusedConfig, FusedPair, FusedKernel> {};
 struct backward : Kind<RowConfig, BackwardArguments, BackwardKernel> {};
 // Partial sums of the gradients of weight and bias, for rows so long that `backward` does not make them.
 struct columns : Kind<ElementConfig, BackwardArguments, ColumnsKernel> {};

@@ -47,29 +47,53 @@ class PlainRows {
 // first of them completes, the weight's before the row's: the load queue of a compute unit is FIFO across its waves, and a weight
 // issued later would delay the row's reduction behind loads of other waves. Short rows are too few bytes for that, and are loaded
 // first. Of floats, which take twice the registers, the parameters are loaded when the row is complete.
-template <class T, RowShape shape, bool centred>
+// Not wide: rows of any length that begin anywhere, element by element, each of which has a register while it is loaded; the order of
+// additions is the same.
+template <class T, RowShape shape, bool centred, bool wide>
 KITTENS_DEVICE void forward_plain(const PlainArguments& arguments, kittens::shared_byte* lds) {
     using Rows = PlainRows<T, shape>;
     using Raw = kittens::raw_eight<T>;
-    constexpr bool early = kittens::is_16bit<T>, short_rows = shape.rows_per_wave() > 1;
+    constexpr bool early = kittens::is_16bit<T> && (wide || shape.chunks <= 2),
+                   short_rows = shape.rows_per_wave() > 1;
     constexpr int chunks = shape.chunks;
     const Rows rows(arguments.rows, arguments.row_bytes);
     if (shape.workgroup_waves > shape.waves && rows.first() >= arguments.rows) return;
     RowReduction<shape.waves, shape.lanes> row_reduction(lds);
+    const auto load_row = [](Raw(&into)[chunks], buffer source, uint32_t offset) {
+        if constexpr (wide) {
+            kittens::load_raw_row<T>(into, source, offset, Rows::chunk_step);
+        } else {
+#pragma unroll
+            for (int c = 0; c < chunks; ++c)
+#pragma unroll
+                for (uint32_t i = 0; i < 8; ++i)
+                    into[c][i] = kittens::buffer_load<T>(
+                        source, offset + c * Rows::chunk_step + i * static_cast<uint32_t>(sizeof(T)));
+        }
+    };
     const auto read = [&](const void* data, uint32_t stride, Raw(&into)[chunks]) {
-        kittens::load_raw_row<T>(into, rows.of(data, stride), rows.offset(stride), Rows::chunk_step);
+        load_row(into, rows.of(data, stride), rows.offset(stride));
     };
     const auto write = [&](const eight(&values)[chunks], buffer destination) {
 #pragma unroll
-        for (int c = 0; c < chunks; ++c)
-            kittens::store_raw_at<T>(kittens::narrowed<T, 8>(values[c]), destination,
-                                     rows.offset(arguments.row_bytes) + c * Rows::chunk_step);
+        for (int c = 0; c < chunks; ++c) {
+            const uint32_t offset = rows.offset(arguments.row_bytes) + c * Rows::chunk_step;
+            const Raw narrow = kittens::narrowed<T, 8>(values[c]);
+            if constexpr (wide) {
+                kittens::store_raw_at<T>(narrow, destination, offset);
+            } else {
+#pragma unroll
+                for (uint32_t i = 0; i < 8; ++i) {
+                    const T value = narrow[i];
+                    kittens::buffer_store(value, destination, offset + i * static_cast<uint32_t>(sizeof(T)));
+                }
+            }
+        }
     };
     Raw x[chunks], weight[chunks], bias[chunks];
     const auto read_parameters = [&] {
         const auto load = [&](const void* data, uint32_t bytes, Raw(&into)[chunks]) {
-            kittens::load_raw_row<T>(into, {static_cast<const char*>(data), bytes}, rows.column,
-                                     Rows::chunk_step);
+            load_row(into, {static_cast<const char*>(data), bytes}, rows.column);
         };
         load(arguments.weight, arguments.row_bytes, weight);
         // Without a bias none of it is in range, and zeros come.
@@ -102,7 +126,14 @@ KITTENS_DEVICE void forward_plain(const PlainArguments& arguments, kittens::shar
         read_parameters();
     }
     const auto subtract = [&](int c, float mean) {
-        values[c] -= rows.column + c * Rows::chunk_step < arguments.row_bytes ? mean : 0.0f;
+        const uint32_t column = rows.column + c * Rows::chunk_step;
+        if constexpr (wide) {
+            values[c] -= column < arguments.row_bytes ? mean : 0.0f;
+        } else {
+#pragma unroll
+            for (uint32_t i = 0; i < 8; ++i)
+                values[c][i] -= column + i * sizeof(T) < arguments.row_bytes ? mean : 0.0f;
+        }
     };
     const auto [mean, correction, rstd] =
         moments<centred>(values, centred, arguments.per_column, arguments.epsilon, row_reduction, subtract);

@@ -4,12 +4,16 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <tuple>
 
 namespace hipkittens::norm {
 namespace {
 
 // Enough for every wave slot of the largest device, and few enough for a grid of 32-bit thread counts.
 constexpr uint32_t largest_forward_workers = 1 << 18;
+
+// A row that a wave reads in so many turns is not yet worth a workgroup.
+constexpr int turns_of_a_wave = 4;
 
 uint32_t divide_up(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
@@ -30,15 +34,6 @@ Choice find_variant(ElementType element, int64_t cols) {
 }
 
 template <class Kind>
-Choice largest_variant(ElementType element) {
-    Choice best;
-    for (const auto& [name, targets, config] : variants<Kind>)
-        if (config.element == element && config.shape().capacity() > best.shape.capacity())
-            best = {name, config.shape()};
-    return best;
-}
-
-template <class Kind>
 Choice variant_for(ElementType element, int64_t cols) {
     const Choice best = find_variant<Kind>(element, cols);
     if (!best.name) throw std::invalid_argument("norm: no kernel for rows of " + std::to_string(cols));
@@ -55,6 +50,14 @@ const char* name(ElementType element) {
     return element == ElementType::bf16 ? "bf16" : element == ElementType::f16 ? "f16" : "f32";
 }
 
+// What kernels of usual arguments take: FusedConfig.
+bool is_usual(const FusedArguments& arguments, ElementType element) {
+    const bool has_parameters = arguments.weight || arguments.bias;
+    return arguments.wide && arguments.wide_parameters && (arguments.wide_y || !arguments.y) &&
+           (!has_parameters || arguments.parameter_type == element) && !arguments.x_bias &&
+           !arguments.dropout.seed && arguments.rows.inner == arguments.rows.all;
+}
+
 }  // namespace
 
 void check(int64_t rows, int64_t cols) {
@@ -69,9 +72,13 @@ Launch plan_forward(int target, ElementType element, const ForwardArguments& giv
     check(given.rows.count, given.rows.cols);
     const float per_column = 1.0f / static_cast<float>(given.rows.cols);
     const int64_t size = element == ElementType::f32 ? 4 : 2;
-    const bool plain = given.wide && given.wide_parameters && given.rows.inner_count == given.rows.count;
-    const Choice plain_variant = given.centred ? find_variant<kinds::layer>(element, given.rows.cols)
-                                               : find_variant<kinds::rms>(element, given.rows.cols);
+    const bool one_step = given.rows.inner_count == given.rows.count;
+    const bool wide = given.wide && given.wide_parameters, plain = wide && one_step;
+    const int64_t cols = given.rows.cols;
+    const Choice plain_variant = wide            ? given.centred ? find_variant<kinds::layer>(element, cols)
+                                                                 : find_variant<kinds::rms>(element, cols)
+                                 : given.centred ? find_variant<kinds::odd_layer>(element, cols)
+                                                 : find_variant<kinds::odd_rms>(element, cols);
     // A wave's rows are within half of what 32 bits reach.
     const bool short_steps = std::max(given.x.inner, given.residual.inner) * size <= INT32_MAX / 4;
     // A plain kernel has no loop over rows, and HIP counts the threads of a grid in 32 bits.
@@ -80,7 +87,7 @@ Launch plan_forward(int target, ElementType element, const ForwardArguments& giv
                    shape.threads() <=
                UINT32_MAX;
     };
-    if (plain && plain_variant.name && one_launch(plain_variant.shape) && short_steps && given.weight &&
+    if (one_step && plain_variant.name && one_launch(plain_variant.shape) && short_steps && given.weight &&
         given.parameter_type == element && !given.dropout.seed) {
         PlainArguments arguments{};
         arguments.rows = given.rows.count;
@@ -117,8 +124,24 @@ Launch plan_fused(int target, ElementType element, FusedPair pair) {
     const bool two = pair.second.columns > 0;
     const uint32_t columns = std::max(pair.first.columns, pair.second.columns);
     check(pair.first.rows.all, columns);
-    Choice variant = find_variant<kinds::fused>(element, columns);
-    if (!variant.name) variant = largest_variant<kinds::fused>(element);
+    // What is read and written of a row.
+    const quantize::QuantizeArguments& codes = pair.first.quantization;
+    const int64_t all =
+        std::max({columns, pair.first.y_columns, pair.second.y_columns,
+                  pair.first.codes == Codes::group ? codes.padded_groups * codes.group_lanes * 8 : columns});
+    const bool usual = is_usual(pair.first, element) && (!two || is_usual(pair.second, element));
+    Choice variant;
+    std::tuple<bool, bool, int> best;
+    for (const auto& [name, targets, config] : variants<kinds::fused>) {
+        const RowShape shape = config.shape();
+        const bool holds = shape.capacity() * (config.usual ? 1 : turns_of_a_wave) >= all;
+        if (config.element != element || (config.usual && !(usual && holds))) continue;
+        // Usual ones first, then those that hold the row, then the smaller ones, or else the largest.
+        const std::tuple rank(config.usual, holds, holds ? -shape.capacity() : shape.capacity());
+        if (variant.name && rank <= best) continue;
+        variant = {name, shape};
+        best = rank;
+    }
     const uint32_t together = variant.shape.rows_per_workgroup();
     const uint32_t rows = std::max(pair.first.rows.all, pair.first.quantization.padded_rows);
     const uint32_t groups = divide_up(std::min(rows, largest_forward_workers), together);
