@@ -19,6 +19,7 @@ from ._timing import timing
 from .activation import activation, gated_activation
 from .attention import attention, attention_varlen
 from .gemm import linear, matmul
+from .heads import concat_heads, split_heads
 from .loss import cross_entropy, linear_cross_entropy
 from .mul_add import mul_add
 from .norm import layer_norm, rms_norm
@@ -45,6 +46,7 @@ __all__ = [
     "activation",
     "attention",
     "attention_varlen",
+    "concat_heads",
     "cross_entropy",
     "dequantize",
     "expert_sort",
@@ -64,6 +66,7 @@ __all__ = [
     "router",
     "simulate",
     "softmax",
+    "split_heads",
     "supported",
     "timing",
     "topk",

@@ -47,6 +47,8 @@ def operations(
     assert_type(hipkittens.activation(x, "gelu"), Tensor)
     assert_type(hipkittens.gated_activation(x, "swiglu", other=x, limit=7.0), Tensor)
     assert_type(hipkittens.softmax(x, 0), Tensor)
+    assert_type(hipkittens.concat_heads(q, q, k, k), Pair)
+    assert_type(hipkittens.split_heads(x, 64, 16), Triple)
     assert_type(hipkittens.mul_add(x, 2.0, x, out=x), Tensor)
     assert_type(hipkittens.cross_entropy(x, lengths, softcap=30.0), Tensor)
     assert_type(hipkittens.linear_cross_entropy(x, weight, lengths, reduction="none"), Tensor)
