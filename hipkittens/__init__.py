@@ -23,7 +23,7 @@ from .heads import concat_heads, split_heads
 from .loss import cross_entropy, linear_cross_entropy
 from .mul_add import mul_add
 from .norm import layer_norm, rms_norm
-from .quantization import QuantSpec, dequantize, quantize
+from .quantization import QuantSpec, dequantize, gated_activation_quantize, quantize
 from .rotary import rotary, rotary_qk
 from .routing import expert_sort, router
 from .selection import topk
@@ -51,6 +51,7 @@ __all__ = [
     "dequantize",
     "expert_sort",
     "gated_activation",
+    "gated_activation_quantize",
     "info",
     "layer_norm",
     "linear",

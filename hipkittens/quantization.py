@@ -11,6 +11,7 @@ import torch
 
 from . import _backend
 from ._arguments import check_dtype_and_device, check_tensor, number
+from .activation import GATES, check_gate, constants_of
 
 INPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -128,15 +129,58 @@ def quantize(
     where = "hipkittens.quantize"
     check_tensor(where, "x", x)
     check_dtype_and_device(where, "x", x, INPUT_DTYPES, "x", x)
-    if not isinstance(spec, QuantSpec):
-        raise TypeError(f"{where}: spec is {type(spec).__name__}; it must be a hipkittens.QuantSpec")
     if x.dim() == 0:
         raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
-    if x.shape[-1] == 0:
-        raise ValueError(f"{where}: x has shape {tuple(x.shape)}; its rows need 1 element or more")
-    if spec.format == "mxfp4" and x.shape[-1] % 2:
+    _check(where, x, x.shape[-1], spec, scale)
+    codes, scales = torch.ops.hipkittens.quantize(x, scale, *_options(spec))
+    return _shaped(codes, scales, x.shape[:-1], x.shape[-1], spec, scale)
+
+
+@_backend.interruptible
+def gated_activation_quantize(
+    x: torch.Tensor,
+    spec: QuantSpec,
+    kind: str = "silu",
+    *,
+    other: torch.Tensor | None = None,
+    limit: float | None = None,
+    alpha: float | None = None,
+    scale: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """quantize(gated_activation(x, kind, other=other, limit=limit, alpha=alpha), spec, scale) in one launch: the same codes and
+    scales to the bit, since the gated value is rounded to x's dtype here, too.
+
+    Arguments as those two have them. The scale of granularity "tensor" must be given: nobody knows the largest magnitude before
+    all of the tensor is computed. It has no derivative.
+
+    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    """
+    where = "hipkittens.gated_activation_quantize"
+    check_gate(where, x, kind, other, limit, alpha)
+    if x.dim() == 0:
+        raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
+    columns = x.shape[-1] // (2 if other is None else 1)
+    _check(where, x, columns, spec, scale)
+    if spec.granularity == "tensor" and scale is None:
         raise ValueError(
-            f"{where}: rows of x have {x.shape[-1]} elements; mxfp4 has two in a byte and needs an even number"
+            f"{where}: granularity is 'tensor' and scale is None; give the scale, or call quantize on the result of "
+            "gated_activation"
+        )
+    codes, scales = torch.ops.hipkittens.gated_activation_quantize(
+        x, other, scale, GATES.index(kind), *constants_of(kind, limit, alpha), *_options(spec)
+    )
+    return _shaped(codes, scales, x.shape[:-1], columns, spec, scale)
+
+
+def _check(where: str, x: torch.Tensor, columns: int, spec: QuantSpec, scale: torch.Tensor | None) -> None:
+    """What is quantised has rows of so many columns."""
+    if not isinstance(spec, QuantSpec):
+        raise TypeError(f"{where}: spec is {type(spec).__name__}; it must be a hipkittens.QuantSpec")
+    if columns == 0:
+        raise ValueError(f"{where}: x has shape {tuple(x.shape)}; its rows need 1 element or more")
+    if spec.format == "mxfp4" and columns % 2:
+        raise ValueError(
+            f"{where}: rows of x have {columns} elements; mxfp4 has two in a byte and needs an even number"
         )
     if scale is not None:
         check_tensor(where, "scale", scale)
@@ -149,16 +193,22 @@ def quantize(
     _backend.check_device(where, "x", x)
     if _backend.uses_torch():
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which has no such operation; unset it")
-    dtype = dtype_of(spec.format, x.device)
-    group = {"tensor": 0, "row": -1}.get(spec.granularity, spec.granularity)
+    dtype_of(spec.format, x.device)
+
+
+def _group(spec: QuantSpec) -> int:
+    """Of the operators: columns that share a scale, 0 for the tensor, -1 for rows."""
+    return {"tensor": 0, "row": -1}.get(spec.granularity, spec.granularity)
+
+
+def _options(spec: QuantSpec) -> tuple[int | float | bool, ...]:
+    """As the operators take them."""
     power, threshold = -1, 0
     if spec.format in _EXPONENTS:
         power, threshold = _EXPONENTS[spec.format], _THRESHOLDS[spec.scale_rule][spec.format == "mxfp4"]
-    codes, scales = torch.ops.hipkittens.quantize(
-        x,
-        scale,
+    return (
         _CODES[spec.format],
-        group,
+        _group(spec),
         _LAYOUTS[spec.layout],
         spec.floor,
         spec.scale_bound,
@@ -167,6 +217,18 @@ def quantize(
         threshold,
         spec.rounding != "even",
     )
+
+
+def _shaped(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    leading: torch.Size,
+    columns: int,
+    spec: QuantSpec,
+    scale: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """An operator's results, as `quantize` returns them."""
+    dtype = dtype_of(spec.format, codes.device)
     codes = codes if dtype == torch.uint8 else codes.view(dtype)
     if scale is not None:
         return codes, scale
@@ -174,10 +236,10 @@ def quantize(
         return codes, scales.reshape(()) if scales.numel() else scales.new_zeros(())
     if spec.layout == "shuffled":
         return codes, scales
-    groups = 1 if group == -1 else -(-x.shape[-1] // group)
+    groups = 1 if spec.granularity == "row" else -(-columns // spec.granularity)
     if spec.layout == "columns" and scales.dim() == 2:
-        return codes, scales.t().view(*x.shape[:-1], groups) if x.dim() > 1 else scales[:, 0]
-    return codes, scales.reshape(*x.shape[:-1], groups)
+        return codes, scales.t().view(*leading, groups) if leading else scales[:, 0]
+    return codes, scales.reshape(*leading, groups)
 
 
 def dtype_of(format: Format, device: torch.device) -> torch.dtype:

@@ -54,6 +54,7 @@ def operations(
     assert_type(hipkittens.linear_cross_entropy(x, weight, lengths, reduction="none"), Tensor)
     spec = hipkittens.QuantSpec("fp8", 128, layout="columns")
     assert_type(hipkittens.quantize(x, spec), Pair)
+    assert_type(hipkittens.gated_activation_quantize(x, spec, "gelu", other=x, scale=x), Pair)
     assert_type(hipkittens.dequantize(x, x, spec, x.dtype), Tensor)
     assert_type(hipkittens.topk(x, 4, 0, largest=False, row_ends=lengths), Pair)
     assert_type(hipkittens.router(x, 4, score="sigmoid", bias=weight, renormalize=True), Pair)
