@@ -22,12 +22,13 @@ from .attention import attention, attention_varlen
 from .cache import cache_write, mla_cache_write
 from .convolution import causal_conv1d, causal_conv1d_update
 from .gemm import linear, matmul
+from .heads import concat_heads, split_heads
 from .loss import cross_entropy, linear_cross_entropy
 from .mul_add import mul_add
 from .norm import layer_norm, rms_norm
 from .norm_quantization import QuantizedNorm, norm_quantize
 from .qkv import qkv_rotary
-from .quantization import QuantSpec, dequantize, quantize
+from .quantization import QuantSpec, dequantize, gated_activation_quantize, quantize
 from .rotary import rotary, rotary_qk, rotary_tables
 from .routing import expert_sort, router
 from .sampling import sample
@@ -55,10 +56,12 @@ __all__ = [
     "cache_write",
     "causal_conv1d",
     "causal_conv1d_update",
+    "concat_heads",
     "cross_entropy",
     "dequantize",
     "expert_sort",
     "gated_activation",
+    "gated_activation_quantize",
     "info",
     "layer_norm",
     "linear",
@@ -80,6 +83,7 @@ __all__ = [
     "sample",
     "simulate",
     "softmax",
+    "split_heads",
     "supported",
     "timing",
     "topk",

@@ -57,6 +57,23 @@ def gated_activation(
     TypeError or ValueError, before anything is launched, for what has no kernel.
     """
     where = "hipkittens.gated_activation"
+    check_gate(where, x, kind, other, limit, alpha)
+    _backend.check_device(where, "x", x)
+    if _backend.uses_torch():
+        second = None if other is None else other.float()
+        return gated_in_torch(x.float(), kind, limit, alpha, second).to(x.dtype)
+    return call("gated_activation", x, other, GATES.index(kind), *constants_of(kind, limit, alpha))
+
+
+def check_gate(
+    where: str,
+    x: torch.Tensor,
+    kind: str,
+    other: torch.Tensor | None,
+    limit: float | None,
+    alpha: float | None,
+) -> None:
+    """TypeError or ValueError for what is no gate; `where` is the function that was called."""
     check_tensor(where, "x", x)
     check_dtype_and_device(where, "x", x, DTYPES, "x", x)
     if x.dim() == 0 and other is None:
@@ -82,11 +99,6 @@ def gated_activation(
             )
         if not math.isfinite(number(where, "alpha", alpha)):
             raise ValueError(f"{where}: alpha is {alpha}; it must be finite")
-    _backend.check_device(where, "x", x)
-    if _backend.uses_torch():
-        second = None if other is None else other.float()
-        return gated_in_torch(x.float(), kind, limit, alpha, second).to(x.dtype)
-    return call("gated_activation", x, other, GATES.index(kind), *_constants(kind, limit, alpha))
 
 
 def _check_kind(where: str, kind: str, allowed: tuple[str, ...]) -> None:
@@ -94,7 +106,7 @@ def _check_kind(where: str, kind: str, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{where}: kind is {kind!r}; allowed: {', '.join(map(repr, allowed))}")
 
 
-def _constants(kind: str, limit: float | None, alpha: float | None) -> tuple[float, float]:
+def constants_of(kind: str, limit: float | None, alpha: float | None) -> tuple[float, float]:
     """alpha and limit, as given or as the kind has them."""
     if alpha is None:
         alpha = _SWIGLU_ALPHA if kind == "swiglu" else 1.0
@@ -120,7 +132,7 @@ def gated_in_torch(
     other: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`gated_activation` in PyTorch's operations, in x's dtype."""
-    alpha, limit = _constants(kind, limit, alpha)
+    alpha, limit = constants_of(kind, limit, alpha)
     gate, other = x.chunk(2, -1) if other is None else (x, other)
     if limit < math.inf:
         gate, other = gate.clamp(max=limit), other.clamp(-limit, limit)

@@ -81,7 +81,7 @@ def norm_quantize(
     for name, value in (("return_norm", return_norm), ("return_residual", return_residual)):
         check_flag(where, name, value)
     check_spec(where, spec)
-    check_codes(where, spec, x, scale)
+    check_codes(where, spec, x, x.shape[-1], scale)
     if spec.granularity == "tensor" and scale is None:
         raise ValueError(
             f"{where}: granularity is 'tensor' and scale is None; pass the scale, or quantize the norm, "
@@ -119,7 +119,7 @@ def norm_quantize(
     )
     has_sum = residual is not None or x_bias is not None
     return QuantizedNorm(
-        *as_described(codes, scales, spec, x, scale),
+        *as_described(codes, scales, spec, x.shape[:-1], x.shape[-1], scale),
         normalised if return_norm else None,
         (total if has_sum else x) if return_residual else None,
         None if second is None else other,

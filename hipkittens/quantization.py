@@ -12,6 +12,7 @@ import torch
 from . import _backend
 from ._arguments import check_dtype_and_device, check_tensor, number
 from ._call import call
+from .activation import GATES, check_gate, constants_of
 
 INPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -134,13 +135,55 @@ def quantize(
         raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
     if x.shape[-1] == 0:
         raise ValueError(f"{where}: x has shape {tuple(x.shape)}; its rows need 1 element or more")
-    check_codes(where, spec, x, scale)
+    check_codes(where, spec, x, x.shape[-1], scale)
     _backend.check_device(where, "x", x)
     if _backend.uses_torch():
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which has no such operation; unset it")
     dtype_of(spec.format, x.device, where)
     codes, scales = call("quantize", x, scale, *options_of(spec))
-    return as_described(codes, scales, spec, x, scale)
+    return as_described(codes, scales, spec, x.shape[:-1], x.shape[-1], scale)
+
+
+@_backend.interruptible
+def gated_activation_quantize(
+    x: torch.Tensor,
+    spec: QuantSpec,
+    kind: str = "silu",
+    *,
+    other: torch.Tensor | None = None,
+    limit: float | None = None,
+    alpha: float | None = None,
+    scale: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """quantize(gated_activation(x, kind, other=other, limit=limit, alpha=alpha), spec, scale) in one launch: the same codes and
+    scales to the bit, since the gated value is rounded to x's dtype here, too.
+
+    Arguments as those two have them. The scale of granularity "tensor" must be given: nobody knows the largest magnitude before
+    all of the tensor is computed. It has no derivative.
+
+    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    """
+    where = "hipkittens.gated_activation_quantize"
+    check_gate(where, x, kind, other, limit, alpha)
+    if x.dim() == 0:
+        raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
+    columns = x.shape[-1] // (2 if other is None else 1)
+    check_spec(where, spec)
+    if columns == 0:
+        raise ValueError(f"{where}: x has shape {tuple(x.shape)}; its rows need 1 element or more")
+    check_codes(where, spec, x, columns, scale)
+    if spec.granularity == "tensor" and scale is None:
+        raise ValueError(
+            f"{where}: granularity is 'tensor' and scale is None; give the scale, or call quantize on the result of "
+            "gated_activation"
+        )
+    _backend.check_device(where, "x", x)
+    if _backend.uses_torch():
+        raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which has no such operation; unset it")
+    dtype_of(spec.format, x.device, where)
+    gate = GATES.index(kind), *constants_of(kind, limit, alpha)
+    codes, scales = call("gated_activation_quantize", x, other, scale, *gate, *options_of(spec))
+    return as_described(codes, scales, spec, x.shape[:-1], columns, scale)
 
 
 def check_spec(where: str, spec: QuantSpec) -> None:
@@ -148,11 +191,13 @@ def check_spec(where: str, spec: QuantSpec) -> None:
         raise TypeError(f"{where}: spec is {type(spec).__name__}; it must be a hipkittens.QuantSpec")
 
 
-def check_codes(where: str, spec: QuantSpec, x: torch.Tensor, scale: torch.Tensor | None) -> None:
-    """Raises TypeError or ValueError where rows of x have no codes of this format, or scale is none of theirs."""
-    if spec.format == "mxfp4" and x.shape[-1] % 2:
+def check_codes(
+    where: str, spec: QuantSpec, x: torch.Tensor, columns: int, scale: torch.Tensor | None
+) -> None:
+    """Raises TypeError or ValueError where rows of so many columns have no codes of this format, or scale is none of theirs."""
+    if spec.format == "mxfp4" and columns % 2:
         raise ValueError(
-            f"{where}: rows of x have {x.shape[-1]} elements; mxfp4 has two in a byte and needs an even number"
+            f"{where}: rows of x have {columns} elements; mxfp4 has two in a byte and needs an even number"
         )
     if scale is not None:
         check_tensor(where, "scale", scale)
@@ -187,11 +232,13 @@ def as_described(
     codes: torch.Tensor,
     scales: torch.Tensor,
     spec: QuantSpec,
-    x: torch.Tensor,
+    leading: torch.Size,
+    columns: int,
     scale: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes and scales of a tensor like x, as operators return them, in the dtypes and shapes that `quantize` describes."""
-    dtype = dtype_of(spec.format, x.device)
+    """Codes and scales of a tensor (*leading, columns), as operators return them, in the dtypes and shapes that `quantize`
+    describes."""
+    dtype = dtype_of(spec.format, codes.device)
     codes = codes if dtype == torch.uint8 else codes.view(dtype)
     if scale is not None:
         return codes, scale
@@ -199,10 +246,10 @@ def as_described(
         return codes, scales.reshape(()) if scales.numel() else scales.new_zeros(())
     if spec.layout == "shuffled":
         return codes, scales
-    groups = 1 if spec.granularity == "row" else -(-x.shape[-1] // spec.granularity)
+    groups = 1 if spec.granularity == "row" else -(-columns // spec.granularity)
     if spec.layout == "columns" and scales.dim() == 2:
-        return codes, scales.t().view(*x.shape[:-1], groups) if x.dim() > 1 else scales[:, 0]
-    return codes, scales.reshape(*x.shape[:-1], groups)
+        return codes, scales.t().view(*leading, groups) if leading else scales[:, 0]
+    return codes, scales.reshape(*leading, groups)
 
 
 def dtype_of(format: Format, device: torch.device, where: str = "hipkittens.quantize") -> torch.dtype:

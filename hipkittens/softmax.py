@@ -19,7 +19,7 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     x is float32, bfloat16 or float16 of any shape, with rows of any length. Rows along the last dimension may have any strides
     between them; along another dimension x is copied first, and the result has that dimension innermost in memory. A row of
     -infinity alone, and one with NaN or +infinity, becomes NaN, as in PyTorch. The derivative is computed from the rounded result.
-    Raises TypeError, ValueError or IndexError, before anything is launched, for what has no kernel.
+    Raises TypeError or ValueError, before anything is launched, for what has no kernel.
     """
     where = "hipkittens.softmax"
     check_tensor(where, "x", x)
@@ -27,7 +27,7 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     check_whole_number(where, "dim", dim)
     dimensions = max(x.dim(), 1)
     if not -dimensions <= dim < dimensions:
-        raise IndexError(
+        raise ValueError(
             f"{where}: dim is {dim} and x has {x.dim()} dimensions; allowed: {-dimensions} to {dimensions - 1}"
         )
     _backend.check_device(where, "x", x)

@@ -181,8 +181,8 @@ BAD = [
     (lambda: softmax(X.int()), TypeError, "x is torch.int32; allowed"),
     (lambda: softmax(X.double()), TypeError, "x is torch.float64; allowed"),
     (lambda: softmax(X.to_sparse()), TypeError, "x is sparse"),
-    (lambda: softmax(X, 2), IndexError, "dim is 2 and x has 2 dimensions; allowed: -2 to 1"),
-    (lambda: softmax(X[0, 0], 1), IndexError, "dim is 1 and x has 0 dimensions; allowed: -1 to 0"),
+    (lambda: softmax(X, 2), ValueError, "dim is 2 and x has 2 dimensions; allowed: -2 to 1"),
+    (lambda: softmax(X[0, 0], 1), ValueError, "dim is 1 and x has 0 dimensions; allowed: -1 to 0"),
     (lambda: softmax(X, 1.0), TypeError, "dim is 1.0; it must be a whole number"),
     (lambda: softmax(X, None), TypeError, "dim is None; it must be a whole number"),
 ]  # fmt: skip

@@ -64,6 +64,29 @@ class Draw:
         x = self.tensor((4, self.choose.randint(1, 9)), self.one_of(BF16, F16, F32))
         return [x, self.mostly(self.one_of(*kinds), *wrong, odds=0.2)], {}
 
+    def softmax(self):
+        x = self.tensor((4, self.choose.randint(1, 9)), self.one_of(BF16, F16, F32))
+        return [x], {
+            "dim": self.mostly(self.one_of(-1, 0, 1), 2, -3, None, 0.5, True, "last", (0,), odds=0.3)
+        }
+
+    def mul_add(self):
+        shape, dtype = (4, self.choose.randint(1, 9)), self.one_of(BF16, F16, F32)
+        a, b = (
+            self.mostly(
+                self.one_of(2.0, self.tensor((1,), dtype), self.tensor(shape, dtype)), None, "2", odds=0.15
+            )
+            for _ in range(2)
+        )
+        out = self.mostly(None, torch.ones(shape, dtype=dtype), torch.ones(3), True, odds=0.3)
+        return [self.tensor(shape, dtype), a, b], {"out": out}
+
+    def split_heads(self):
+        q, kv = self.choose.randint(1, 9), self.choose.randint(1, 9)
+        x = self.tensor((4, q + 2 * kv), self.one_of(BF16, F16, F32))
+        sizes = [self.mostly(size, size + 1, -1, 2.0, None, odds=0.15) for size in (q, kv)]
+        return [x, *sizes], {}
+
     def attention(self):
         dtype, size = (
             self.one_of(BF16, F16),
@@ -254,7 +277,7 @@ def test_the_answer_is_what_the_call_says(op, count=250):
             assert bool(answer) is answer.ok
             works += answer.ok
             reasons.add(answer.reason)
-    assert works > count // 6 and len(reasons) > 10, "the draw has too few of either kind"
+    assert works > count // 6 and len(reasons) > 12, "the draw has too few of either kind"
 
 
 def test_nothing_is_computed_or_written():

@@ -1,5 +1,6 @@
 // torch/quantize.cpp: checks the tensors of a quantisation, plans it and launches it.
 // SPDX-License-Identifier: MIT
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,42 +19,102 @@ constexpr const char* quantize_schema =
     "zero_scale, "
     "int power_exponent, int power_threshold, bool other_rounding) -> (Tensor codes, Tensor scales)";
 
+// The same of activation(x) * other, rounded to x's dtype; without other, x (..., 2 d) holds both. activation, alpha and limit as in
+// gated_activation.
+constexpr const char* gated_quantize_schema =
+    "gated_activation_quantize(Tensor x, Tensor? other, Tensor? scale, int activation, float alpha, float "
+    "limit, int code, int group, int layout, float floor, float bound, float zero_scale, int power_exponent, "
+    "int power_threshold, bool other_rounding) -> (Tensor codes, Tensor scales)";
+
+struct Gate {
+    activation::Activation activation;
+    float alpha, limit;
+
+    Gate(const std::string& where, Arguments& given) {
+        const int64_t number = given.integer();
+        constexpr auto last = static_cast<int64_t>(activation::Activation::swiglu);
+        if (number < 0 || number > last)
+            fail(where + "activation is " + std::to_string(number) + "; 0 .. " + std::to_string(last) +
+                 " are allowed");
+        activation = static_cast<activation::Activation>(number);
+        alpha = static_cast<float>(given.number());
+        limit = static_cast<float>(given.number());
+    }
+};
+
+// Of the gated tensor.
+std::vector<int64_t> gated_sizes(const std::string& where, const Tensor& x,
+                                 const std::optional<Tensor>& other) {
+    std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
+    if (other) {
+        if (!std::equal(sizes.begin(), sizes.end(), other->sizes().begin(), other->sizes().end()) ||
+            other->dtype(where, "other") != x.dtype(where, "x") || !(other->device() == x.device()))
+            fail(where + "other needs the shape, dtype and device of x");
+        return sizes;
+    }
+    if (sizes.back() % 2)
+        fail(where + "x needs rows of an even number of elements, the gate and what it multiplies");
+    sizes.back() /= 2;
+    return sizes;
+}
+
+template <bool gated>
 void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 11 || result_count != 2) fail("quantize is registered with another schema");
-    const std::string where = "quantize: ";
+    const std::string name = gated ? "gated_activation_quantize" : "quantize", where = name + ": ";
+    if (argument_count != (gated ? 15 : 11) || result_count != 2)
+        fail(name + " is registered with another schema");
     Arguments given(stack, argument_count);
     Tensor x = given.tensor();
+    std::optional<Tensor> other;
+    if constexpr (gated) other = given.optional_tensor();
     std::optional<Tensor> scale = given.optional_tensor();
+    std::optional<Gate> gate;
+    if constexpr (gated) gate.emplace(where, given);
     Quantization how(where, given);
     const Dtype dtype = x.dtype(where + "x");
     if (x.dimensions() < 1) fail(where + "x needs at least 1 dimension");
     const Placement placement(x.device());
-    Quantization::Results results =
-        how.results(placement, {x.sizes().begin(), x.sizes().end()}, scale, x.device());
-    const int64_t columns = x.sizes().back(), rows = columns > 0 ? x.element_count() / columns : 0;
+    const std::vector<int64_t> sizes =
+        gated ? gated_sizes(where, x, other) : std::vector<int64_t>(x.sizes().begin(), x.sizes().end());
+    Quantization::Results results = how.results(placement, sizes, scale, x.device());
+    const int64_t columns = sizes.back(), rows = columns > 0 ? x.element_count() / x.sizes().back() : 0;
     if (rows > 0) {
         quantize::QuantizeArguments& arguments = how.arguments;
-        const std::vector<Tensor*> tensors = {&x};
+        std::vector<Tensor*> tensors = {&x};
+        if (other) tensors.push_back(&*other);
         const RowView view(tensors, dtype);
         arguments.x = view.rows(x, 0);
         arguments.rows = view.counts();
         arguments.aligned = view.aligned(tensors);
+        if constexpr (gated) {
+            arguments.activation = gate->activation;
+            arguments.alpha = gate->alpha;
+            arguments.limit = gate->limit;
+            const int64_t bytes = columns * bytes_of(dtype);
+            arguments.other = other ? view.rows(*other, 1) : arguments.x;
+            if (!other) arguments.other.data = static_cast<const char*>(x.data()) + bytes;
+            arguments.aligned = arguments.aligned && (other || bytes % 4 == 0);
+        }
         const bool maxima = how.granularity == quantize::Granularity::tensor && !scale;
         const std::vector<int64_t> workspace = {maxima ? quantize::maxima_count(rows, columns) : 0};
         const Tensor partial = placement.empty(workspace, Dtype::float32);
         arguments.maxima = static_cast<float*>(partial.data());
         std::vector<runtime::Region> regions = {{x.data(), x.extent_bytes(dtype), "x", false}};
+        if (other) regions.push_back({other->data(), other->extent_bytes(dtype), "other", false});
         how.add_regions(results, scale, regions);
         if (maxima) regions.push_back({partial.data(), partial.extent_bytes(Dtype::float32), "maxima", true});
-        for (const Launch& each :
-             quantize::plan(placement.target(), element_type(dtype), how.granularity, how.group, arguments))
+        for (const Launch& each : quantize::plan(placement.target(), element_type(dtype), how.granularity,
+                                                 how.group, gated, arguments))
             placement.launch(each, regions);
     }
     stack[0] = to_result(std::move(results.codes));
     stack[1] = to_result(std::move(results.scales));
 }
 
-const Registration registration{{{quantize_schema, &quantize}}};
+const Registration registration{{
+    {quantize_schema, &quantize<false>},
+    {gated_quantize_schema, &quantize<true>},
+}};
 
 }  // namespace
 }  // namespace hipkittens::torch_binding

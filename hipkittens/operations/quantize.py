@@ -7,7 +7,8 @@ from functools import partial
 
 import torch
 
-from ..quantization import QuantSpec, dequantize, quantize
+from ..activation import GATES
+from ..quantization import QuantSpec, dequantize, gated_activation_quantize, quantize
 from ._record import DTYPES, Benchmark, Checks, Example, Function, Kernel, Operation, Operator, Table, Trial
 from ._sharding import replicated
 from ._tables import MEMORY_BOUND_SIZES
@@ -16,15 +17,18 @@ from ._tensors import draw
 _SHUFFLED = 2
 
 
+def _fake(x, scale, *options):
+    return codes_and_scales(x, x.shape[-1], scale, *options)
+
+
 def codes_and_scales(
-    x, scale, code, group, layout, floor, bound, zero_scale, power_exponent, power_threshold, other
+    x, columns, scale, code, group, layout, floor, bound, zero_scale, power_exponent, power_threshold, other
 ):
-    """Of the shapes that operators return."""
-    columns = x.shape[-1]
+    """Of the shapes that operators return, for rows of so many columns, as many as x has."""
     codes = x.new_empty((*x.shape[:-1], columns // 2 if code == 3 else columns), dtype=torch.uint8)
     if scale is not None:
         return codes, x.new_empty((0,), dtype=torch.float32)
-    rows = x.numel() // columns
+    rows = x.numel() // x.shape[-1]
     shape = (1, 1) if group == 0 else (rows, 1) if group == -1 else (rows, -(-columns // group))
     if layout == _SHUFFLED:
         shape = (-(-shape[0] // 256) * 256, -(-shape[1] // 8) * 8)
@@ -64,6 +68,7 @@ _SPECS = {
 def _trial(kernel: Kernel) -> Trial:
     dtype = DTYPES[kernel.row["element"]]
     rows, columns = 9, 518
+    gated = kernel.row.get("gated") == "true"
     if kernel.kind == "row":  # beyond what its registers hold
         columns = 512 * int(kernel.row["waves"]) * int(kernel.row["chunks"]) + (
             582 if int(kernel.row["waves"]) > 1 else -6
@@ -71,13 +76,18 @@ def _trial(kernel: Kernel) -> Trial:
     specs = _SPECS["tensor" if kernel.kind == "maximum" else kernel.kind]
 
     def run():
-        x = draw(rows, columns, dtype=dtype).detach()
-        results = [value for spec in specs for value in quantize(x, spec)]
-        if kernel.kind == "tensor":
+        x = draw(rows, 2 * columns if gated else columns, dtype=dtype).detach()
+        one = torch.tensor(0.01) if gated and kernel.kind == "tensor" else None
+        function = partial(gated_activation_quantize, scale=one) if gated else quantize
+        results = [value for spec in specs for value in function(x, spec)]
+        if gated:
+            results += [function(x, specs[0], kind)[0] for kind in GATES]
+        if kernel.kind == "tensor" and not gated:
             results.append(quantize(x, specs[0], torch.tensor(0.01))[0])
         return [value.view(torch.uint8) if value.dtype.itemsize == 1 else value for value in results]
 
-    return Trial(f"quantize {rows}x{columns} {kernel.kind} {kernel.row['element']}", run)
+    title = "gated_activation_quantize" if gated else "quantize"
+    return Trial(f"{title} {rows}x{columns} {kernel.kind} {kernel.row['element']}", run)
 
 
 def _there_and_back(x: torch.Tensor, spec: QuantSpec) -> torch.Tensor:
@@ -156,6 +166,6 @@ OPERATION = Operation(
     name="quantize",
     folder="quantize",
     functions=(Function(quantize, lambda tensor, dtype: (tensor(32, 128, dtype=dtype), QuantSpec("fp8"))),),
-    operators=(Operator("quantize", codes_and_scales, _no_backward, sharding=_sharding, first_option=2),),
+    operators=(Operator("quantize", _fake, _no_backward, sharding=_sharding, first_option=2),),
     checks=_checks,
 )

@@ -1,9 +1,10 @@
 // kernels/activation/kernels.h: the device code of each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "../activation_functions.h"
 #include "../element_of.h"
 #include "../row_columns.h"
-#include "functions.h"
+#include "kinds.h"
 
 namespace hipkittens::activation {
 

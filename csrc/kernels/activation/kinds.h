@@ -1,15 +1,12 @@
 // kernels/activation/kinds.h: what is passed to an activation, and the kinds of rows in variants.def.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "../activation_kind.h"
 #include "../element_type.h"
 #include "../row.h"
 #include "../strided_rows.h"
 
 namespace hipkittens::activation {
-
-// silu(x) = x / (1 + e^-(alpha x)); gelu_tanh(x) = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)));
-// gelu(x) = x / 2 (1 + erf(x / sqrt 2)). swiglu is gpt-oss' gate: silu(gate) (other + 1).
-enum class Activation : int32_t { silu, gelu_tanh, gelu, relu, tanh, swiglu };
 
 struct ActivationConfig {
     ElementType element;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/row_reduction.h"
+#include "../activation_functions.h"
 #include "../element_of.h"
 #include "../row_columns.h"
 #include "codes.h"
@@ -10,10 +11,26 @@ namespace hipkittens::quantize {
 
 using kittens::buffer;
 
+// The gated activation, rounded as if it went to memory in between: the codes are those of its tensor.
+template <class T>
+KITTENS_DEVICE eight gated(const QuantizeArguments& arguments, eight gate, eight other) {
+    eight y;
+    activation::with_activation(arguments.activation, [&](auto constant) {
+        constexpr activation::Activation kind = decltype(constant)::value;
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            y[i] = activation::gated<kind, !kittens::is_16bit<T>>(gate[i], other[i], arguments.alpha,
+                                                                  arguments.limit)
+                       .value;
+    });
+    return kittens::widened(__builtin_convertvector(y, kittens::raw_eight<T>));
+}
+
 // A scale for each row. What a workgroup's registers hold is read once, the rest a second time.
 template <RowConfig config>
 struct RowKernel {
     using T = typename element_of<config.element>::value;
+    using Raw = kittens::raw_eight<T>;
     using Reduction = kittens::RowReduction<config.waves>;
     static constexpr int threads = config.waves * 64, waves_per_simd = 4, lds_bytes = Reduction::lds_bytes;
     static constexpr uint32_t step = threads * 8, held_columns = step * config.chunks;
@@ -21,17 +38,33 @@ struct RowKernel {
     KITTENS_DEVICE static void run(const QuantizeArguments& arguments, kittens::shared_byte* lds) {
         const uint32_t row = kittens::workgroup_id_x(), column = kittens::thread_id() * 8;
         const bool wide = arguments.aligned && arguments.columns % 8 == 0;
-        const buffer x = {static_cast<const char*>(arguments.x.data) +
-                              arguments.x.offset(row, arguments.rows) * int64_t(sizeof(T)),
-                          arguments.columns * static_cast<uint32_t>(sizeof(T))};
-        const auto load = [&](uint32_t at) { return kittens::load_eight<T>(x, at, wide); };
-        kittens::raw_eight<T> held[config.chunks];
-        if (wide) {
-            kittens::load_raw_row<T>(held, x, column * sizeof(T), step * sizeof(T));
-        } else {
+        const auto row_of = [&](const StridedRows& of) -> buffer {
+            return {static_cast<const char*>(of.data) + of.offset(row, arguments.rows) * int64_t(sizeof(T)),
+                    arguments.columns * static_cast<uint32_t>(sizeof(T))};
+        };
+        const auto load = [&](uint32_t at) {
+            const eight values = kittens::load_eight<T>(row_of(arguments.x), at, wide);
+            if constexpr (config.gated)
+                return gated<T>(arguments, values, kittens::load_eight<T>(row_of(arguments.other), at, wide));
+            return values;
+        };
+        const auto load_held = [&](const StridedRows& of, Raw(&into)[config.chunks]) {
+            const buffer from = row_of(of);
+            if (wide) return kittens::load_raw_row<T>(into, from, column * sizeof(T), step * sizeof(T));
 #pragma unroll
             for (int c = 0; c < config.chunks; ++c)
-                held[c] = __builtin_convertvector(load(column + c * step), kittens::raw_eight<T>);
+                into[c] =
+                    __builtin_convertvector(kittens::load_eight<T>(from, column + c * step, false), Raw);
+        };
+        Raw held[config.chunks];
+        load_held(arguments.x, held);
+        if constexpr (config.gated) {
+            Raw others[config.chunks];
+            load_held(arguments.other, others);
+#pragma unroll
+            for (int c = 0; c < config.chunks; ++c)
+                held[c] = __builtin_convertvector(
+                    gated<T>(arguments, kittens::widened(held[c]), kittens::widened(others[c])), Raw);
         }
         float magnitude = 0;
 #pragma unroll
@@ -58,10 +91,15 @@ KITTENS_DEVICE RowColumns<T> columns_of(const QuantizeArguments& arguments, uint
     return {workgroup * threads + kittens::thread_id(), arguments.threads_per_row, arguments.rows.all,
             arguments.columns, arguments.aligned != 0};
 }
-template <class T>
+template <bool is_gated, class T>
 KITTENS_DEVICE eight load(const QuantizeArguments& arguments, const RowColumns<T>& columns) {
     if (columns.none()) return 0.0f;
-    return columns.load(arguments.x.data, arguments.x.offset(columns.row, arguments.rows));
+    const auto part = [&](const StridedRows& of) {
+        return columns.load(of.data, of.offset(columns.row, arguments.rows));
+    };
+    const eight values = part(arguments.x);
+    if constexpr (is_gated) return gated<T>(arguments, values, part(arguments.other));
+    return values;
 }
 template <class T>
 KITTENS_DEVICE void store(const QuantizeArguments& arguments, const RowColumns<T>& columns, eight values,
@@ -72,14 +110,14 @@ KITTENS_DEVICE void store(const QuantizeArguments& arguments, const RowColumns<T
 }
 
 // A scale for each group of columns, whose threads are neighbours.
-template <ElementConfig config>
+template <GateConfig config>
 struct GroupKernel {
     using T = typename element_of<config.element>::value;
     static constexpr int threads = quantize::threads, waves_per_simd = 4, lds_bytes = 0;
 
     KITTENS_DEVICE static void run(const QuantizeArguments& arguments) {
         const auto columns = columns_of<T>(arguments, kittens::workgroup_id_x());
-        const eight values = load(arguments, columns);
+        const eight values = load<config.gated>(arguments, columns);
         const Scale scale = scale_of(
             arguments,
             kittens::combine_group(largest_magnitude(values), arguments.group_lanes, kittens::larger_or_nan));
@@ -104,14 +142,14 @@ struct MaximumKernel {
         float magnitude = 0;
         for (uint32_t group = kittens::workgroup_id_x(); group < all; group += arguments.maxima_count)
             magnitude = kittens::larger_or_nan(
-                magnitude, largest_magnitude(load(arguments, columns_of<T>(arguments, group))));
+                magnitude, largest_magnitude(load<false>(arguments, columns_of<T>(arguments, group))));
         magnitude = Reduction(lds).magnitude(magnitude);
         if (kittens::thread_id() == 0) arguments.maxima[kittens::workgroup_id_x()] = magnitude;
     }
 };
 
 // One scale, which is given or follows from the maxima.
-template <ElementConfig config>
+template <GateConfig config>
 struct TensorKernel {
     using T = typename element_of<config.element>::value;
     using Reduction = kittens::RowReduction<threads / 64>;
@@ -119,7 +157,7 @@ struct TensorKernel {
 
     KITTENS_DEVICE static void run(const QuantizeArguments& arguments, kittens::shared_byte* lds) {
         const auto columns = columns_of<T>(arguments, kittens::workgroup_id_x());
-        const eight values = load(arguments, columns);
+        const eight values = load<config.gated>(arguments, columns);
         Scale scale;
         if (arguments.given) {
             scale = {0, 1 / *arguments.given, 0};

@@ -1,6 +1,7 @@
 // kernels/quantize/kinds.h: what is passed to quantisation, and the kinds of rows in variants.def.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "../activation_kind.h"
 #include "../element_type.h"
 #include "../row.h"
 #include "../strided_rows.h"
@@ -18,7 +19,8 @@ enum class ScaleLayout : int32_t { rows, columns, shuffled };
 // of a largest magnitude m 2^E with 1 <= m < 2, E - power_exponent, and one more from the mantissa bits power_threshold on.
 struct QuantizeArguments {
     StridedRows x;
-    void* codes;  // rows one after the other
+    StridedRows other;  // of gated kernels: what the gate x multiplies
+    void* codes;        // rows one after the other
     void* scales;
     const float* given;  // the scale of everything; null: from x
     float* maxima;       // of each workgroup, what the kind `maximum` writes and `tensor` reads
@@ -39,34 +41,42 @@ struct QuantizeArguments {
     float largest;            // code
     float floor, bound;       // of a group's largest magnitude
     float zero_scale;         // of a group of zeros
+    activation::Activation activation;
+    float alpha, limit;  // as in activation/kinds.h
 };
 
 inline constexpr int threads = 256;
 // Workgroups of the kind `maximum`: enough for every compute unit, and few enough for one thread each to be read.
 inline constexpr int largest_maxima = 1024;
 
+// gated: what is quantised is the activation of x times `other`, rounded to the element type.
+struct GateConfig {
+    ElementType element;
+    bool gated;
+};
 // A row is held in the registers of `waves` waves, `chunks` times 8 elements in each lane; longer ones are read twice.
 struct RowConfig {
     ElementType element;
+    bool gated;
     int waves, chunks;
 };
 
 template <RowConfig config>
 struct RowKernel;
-template <ElementConfig config>
+template <GateConfig config>
 struct GroupKernel;
 template <ElementConfig config>
 struct MaximumKernel;
-template <ElementConfig config>
+template <GateConfig config>
 struct TensorKernel;
 
 namespace kinds {
 
 // A scale for each row, for each group of 32, 64 or 128 columns, and for the whole tensor.
 struct row : Kind<RowConfig, QuantizeArguments, RowKernel> {};
-struct group : Kind<ElementConfig, QuantizeArguments, GroupKernel> {};
+struct group : Kind<GateConfig, QuantizeArguments, GroupKernel> {};
 struct maximum : Kind<ElementConfig, QuantizeArguments, MaximumKernel> {};
-struct tensor : Kind<ElementConfig, QuantizeArguments, TensorKernel> {};
+struct tensor : Kind<GateConfig, QuantizeArguments, TensorKernel> {};
 
 }  // namespace kinds
 

@@ -17,17 +17,20 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
 template <class Kind>
-const Row<Kind>& row_of(ElementType element) {
-    for (const auto& row : variants<Kind>)
-        if (row.config.element == element) return row;
+const Row<Kind>& row_of(ElementType element, bool gated = false) {
+    for (const auto& row : variants<Kind>) {
+        bool same = true;
+        if constexpr (requires { row.config.gated; }) same = row.config.gated == gated;
+        if (row.config.element == element && same) return row;
+    }
     throw std::invalid_argument("quantize: no kernel has this element type");
 }
 
-const Row<kinds::row>& row_kernel(ElementType element, int64_t columns) {
+const Row<kinds::row>& row_kernel(ElementType element, bool gated, int64_t columns) {
     const Row<kinds::row>* best = nullptr;
     const auto capacity = [](const RowConfig& config) { return config.waves * 512 * config.chunks; };
     for (const auto& row : variants<kinds::row>) {
-        if (row.config.element != element) continue;
+        if (row.config.element != element || row.config.gated != gated) continue;
         const bool holds = capacity(row.config) >= columns;
         // The smallest that holds the row, or else the largest.
         if (!best ||
@@ -93,8 +96,10 @@ QuantizeArguments laid_out(Granularity granularity, int64_t group, QuantizeArgum
     return arguments;
 }
 
-std::vector<Launch> plan(int target, ElementType element, Granularity granularity, int64_t group,
+std::vector<Launch> plan(int target, ElementType element, Granularity granularity, int64_t group, bool gated,
                          QuantizeArguments arguments) {
+    if (gated && granularity == Granularity::tensor && !arguments.given)
+        throw std::invalid_argument("quantize: the scale of a gated tensor must be given");
     arguments = laid_out(granularity, group, arguments);
     const int64_t rows = arguments.rows.all, columns = arguments.columns;
     arguments.threads_per_row = static_cast<uint32_t>(divide_up(columns, columns_of_thread));
@@ -103,14 +108,14 @@ std::vector<Launch> plan(int target, ElementType element, Granularity granularit
                          arguments);
     };
     if (granularity == Granularity::row) {
-        const auto& row = row_kernel(element, columns);
+        const auto& row = row_kernel(element, gated, columns);
         return {launch(row.name, rows, row.config.waves * 64)};
     }
     if (granularity == Granularity::group) {
         arguments.threads_per_row =
             static_cast<uint32_t>(group_threads(columns, arguments.padded_groups, group));
         const int64_t all = int64_t(arguments.padded_rows) * arguments.threads_per_row;
-        return {launch(row_of<kinds::group>(element).name, divide_up(all, threads), threads)};
+        return {launch(row_of<kinds::group>(element, gated).name, divide_up(all, threads), threads)};
     }
     const int64_t workgroups = divide_up(rows * arguments.threads_per_row, threads);
     std::vector<Launch> launches;
@@ -118,7 +123,7 @@ std::vector<Launch> plan(int target, ElementType element, Granularity granularit
         arguments.maxima_count = maxima_count(rows, columns);
         launches.push_back(launch(row_of<kinds::maximum>(element).name, arguments.maxima_count, threads));
     }
-    launches.push_back(launch(row_of<kinds::tensor>(element).name, workgroups, threads));
+    launches.push_back(launch(row_of<kinds::tensor>(element, gated).name, workgroups, threads));
     return launches;
 }
 

@@ -26,9 +26,10 @@ uint32_t maxima_count(int64_t rows, int64_t columns);
 // With groups, their lanes and padding set, which follow from rows, columns and layout.
 QuantizeArguments laid_out(Granularity granularity, int64_t group, QuantizeArguments arguments);
 
-// In order, on one stream. Of the arguments, x, codes, scales, given, maxima, rows, columns, aligned and what says how a scale and a code
+// In order, on one stream. gated: activation(x) times other, whose tensor has no scale of its own but a given one. Of the arguments,
+// x, other, codes, scales, given, maxima, rows, columns, aligned, the activation and what says how a scale and a code
 // are made are the caller's; the rest is decided here.
-std::vector<Launch> plan(int target, ElementType element, Granularity granularity, int64_t group,
+std::vector<Launch> plan(int target, ElementType element, Granularity granularity, int64_t group, bool gated,
                          QuantizeArguments arguments);
 
 }  // namespace hipkittens::quantize

@@ -1,8 +1,8 @@
-// kernels/activation/functions.h: the value of an activation and its derivative.
+// kernels/activation_functions.h: the value of an activation and its derivative.
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "../../tiles/transcendental.h"
-#include "kinds.h"
+#include "../tiles/transcendental.h"
+#include "activation_kind.h"
 
 namespace hipkittens::activation {
 
