@@ -108,7 +108,7 @@ def test_the_arrows_can_be_broken():
 def test_operations_do_not_include_each_other():
     """The build finds their folders and their bindings; nothing else knows one."""
     for folder in {operation.folder for operation in operations.every()}:
-        own = (f"kernels/{folder}/", f"torch/{folder}.")
+        own = (f"kernels/{folder}/", f"torch/{folder}.", f"torch/{folder}_")
         for path in SOURCES:
             name = path.relative_to(CSRC).as_posix()
             wrong = [target for target in included_files(path) if target.as_posix().startswith(own)]
