@@ -15,7 +15,7 @@ from .quantization import dtype_of
 DTYPES = (torch.bfloat16, torch.float16)
 
 Layout = Literal["paged", "asm", "nhd", "hnd"]
-# In the order of CacheLayout in csrc/torch/cache_tensors.h.
+# In the order of CacheLayout in csrc/torch/paged_cache.h.
 LAYOUTS = ("paged", "asm", "nhd", "hnd")
 
 

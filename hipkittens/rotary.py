@@ -80,7 +80,8 @@ def rotary_qk(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """rotary of q and k, which may have different numbers of heads, in one launch.
 
-    q and k have equal batch, tokens and features. The other arguments, and what is raised: as in `rotary`.
+    q and k have equal batch, tokens and features. cos, sin, interleaved, positions, offsets, cu_seqlens, offset, nope_first,
+    full_tables, column_tables, layout, inplace and what is raised: as in `rotary`.
     """
     rotation = Rotation(
         cos, sin, interleaved, positions, offsets, cu_seqlens, offset, nope_first, full_tables, column_tables

@@ -109,7 +109,7 @@ def test_operations_do_not_include_each_other():
     """The build finds their folders and their bindings; nothing else knows one."""
     for folder in {operation.folder for operation in operations.every()}:
         names = {folder, *(operation.name for operation in operations.every() if operation.folder == folder)}
-        own = (f"kernels/{folder}/", *(f"torch/{name}." for name in names))
+        own = (f"kernels/{folder}/", f"torch/{folder}_", *(f"torch/{name}." for name in names))
         for path in SOURCES:
             name = path.relative_to(CSRC).as_posix()
             wrong = [target for target in included_files(path) if target.as_posix().startswith(own)]

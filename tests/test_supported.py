@@ -202,7 +202,13 @@ class Draw:
             "layout": self.mostly("bhnd" if first else "bnhd", "thd"),
             "inplace": self.one_of(True, False, False),
             "offset": self.mostly(0, 2, 7, -1, odds=0.3),
+            "nope_first": self.mostly(self.one_of(True, False), "yes", odds=0.05),
+            "full_tables": self.mostly(False, True, None, odds=0.1),
         }
+        if self.choose.random() < 0.15:
+            of_columns = [self.tensor((self.mostly(8, 1), self.mostly(3, 2)), kind) for _ in range(2)]
+            options["column_tables"] = self.mostly(tuple(of_columns), of_columns[0])
+            options["offset"] = self.mostly(0, 1)
         whole = torch.int32 if self.choose.random() < 0.9 else F32
         if places == "positions" or self.choose.random() < 0.05:
             shape = self.one_of((tokens,), (*(batch or (1,)), tokens), self.mostly((tokens,), (tokens + 1,)))
@@ -215,6 +221,24 @@ class Draw:
                 torch.tensor([0, tokens], dtype=whole), torch.zeros(1, 2), [0, tokens]
             )
         return [*values, cos, sin], options  # fmt: skip
+
+    def qkv_rotary(self):
+        dtype, tokens, features = self.one_of(BF16, F16, F32), self.choose.randint(0, 4), self.one_of(16, 9)
+        qkv, kind = self.tensor((*self.one_of((), (2,)), tokens, 4 * features), dtype), self.one_of(F32, F16)
+        options = {
+            name: self.mostly(self.one_of(None, self.tensor((features,), kind)), odds=0.0)
+            for name in ("q_weight", "k_weight")
+        }
+        options["eps"] = self.mostly(1e-6, "small", None)
+        options["offset"] = self.mostly(0, 3, 8, -1, odds=0.2)
+        options["nope_first"] = self.mostly(self.one_of(True, False), "yes")
+        if self.choose.random() < 0.4:
+            cache = [self.tensor((2, 4, 1, features), self.mostly(dtype, torch.uint8)) for _ in range(2)]
+            slots = torch.zeros(self.mostly(tokens, tokens + 1), dtype=self.mostly(torch.int64, F32))
+            options |= {"key_cache": cache[0], "value_cache": cache[1], "slots": self.mostly(slots, None)}
+        options["layout"] = self.mostly("nhd", "hnd", "thd")
+        table = self.tensor((8, self.mostly(4, 9, 0)), self.one_of(F32, BF16))
+        return [qkv, table, table, self.mostly(2, 0, 3, 2.0), 1], options
 
     def losses(self, rows, dtype, *before):
         """Classes, and the options of both losses."""

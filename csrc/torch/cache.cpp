@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/cache/plan.h"
-#include "torch/cache_tensors.h"
+#include "torch/paged_cache.h"
 #include "torch/element_type.h"
 #include "torch/placement.h"
 #include "torch/registration.h"

@@ -8,7 +8,7 @@
 #include "torch/element_type.h"
 #include "torch/placement.h"
 #include "torch/registration.h"
-#include "torch/rotation_tensors.h"
+#include "torch/rotary_tables.h"
 #include "torch/row_view.h"
 
 namespace hipkittens::torch_binding {

@@ -47,6 +47,17 @@ def trial(name: str) -> Trial:
     return Trial(f"qkv_rotary 9 tokens {name}", run)
 
 
+def representative(name: str) -> Trial:
+    """As wide as kernels like it."""
+
+    def run():
+        qkv, weight = draw(64, 12 * 128, dtype=DTYPES[name]), draw(128, dtype=DTYPES[name])
+        out = qkv_rotary(qkv, *_tables(64, 64), 8, 2, q_weight=weight, k_weight=weight)
+        return [*out, *torch.autograd.grad(out, (qkv, weight), [torch.ones_like(each) for each in out])]
+
+    return Trial(f"qkv_rotary N64 H8 Hkv2 D128 {name}", run)
+
+
 def _in_torch(qkv, q_weight, k_weight, tables, heads, kv_heads, interleaved, rows, eps=1e-6):
     """In qkv's dtype or in float32, whichever is wider, rounded once."""
     wide = torch.promote_types(qkv.dtype, torch.float32)

@@ -214,7 +214,7 @@ def _benchmark() -> Benchmark:
 
 
 def _checks() -> Checks:
-    from ._qkv_rotary_checks import trial as of_qkv
+    from ._qkv_rotary_checks import representative as of_qkv
     from ._rotary_parity import parity_of
 
     return Checks(

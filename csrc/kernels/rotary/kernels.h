@@ -38,7 +38,8 @@ struct QkvKernel {
 
 template <ElementConfig config>
 struct QkvBackwardKernel {
-    static constexpr int threads = waves * 64, waves_per_simd = 4, lds_bytes = 0;
+    // Gradients, heads, weights and their sums at once: four waves' worth of registers would not hold them.
+    static constexpr int threads = waves * 64, waves_per_simd = 2, lds_bytes = 0;
     KITTENS_DEVICE static void run(const QkvBackwardArguments& arguments) {
         split_backward<typename element_of<config.element>::value>(arguments);
     }

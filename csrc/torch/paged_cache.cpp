@@ -1,6 +1,6 @@
-// torch/cache_tensors.cpp: caches of keys and values as kernels see them.
+// torch/paged_cache.cpp: caches of keys and values as kernels see them.
 // SPDX-License-Identifier: MIT
-#include "torch/cache_tensors.h"
+#include "torch/paged_cache.h"
 
 #include <bit>
 

@@ -1,4 +1,4 @@
-// torch/qkv_rotary.cpp: checks the tensors of a packed qkv, plans its split, norm, rotation and cache, and launches it.
+// torch/rotary_qkv.cpp: checks the tensors of a packed qkv, plans its split, norm, rotation and cache, and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <array>
@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "kernels/rotary/plan.h"
-#include "torch/cache_tensors.h"
 #include "torch/element_type.h"
+#include "torch/paged_cache.h"
 #include "torch/placement.h"
 #include "torch/registration.h"
-#include "torch/rotation_tensors.h"
+#include "torch/rotary_tables.h"
 #include "torch/row_view.h"
 
 namespace hipkittens::torch_binding {

@@ -1,4 +1,4 @@
-// torch/rotation_tensors.h: tables, positions and options of a rotation, as operators take them and kernels see them.
+// torch/rotary_tables.h: tables, positions and options of a rotation, as operators take them and kernels see them.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,4 +1,4 @@
-// torch/cache_tensors.h: caches of keys and values as tensors, and the slots in them.
+// torch/paged_cache.h: caches of keys and values as tensors, and the slots in them.
 // SPDX-License-Identifier: MIT
 #pragma once
 

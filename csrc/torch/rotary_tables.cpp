@@ -1,6 +1,6 @@
-// torch/rotation_tensors.cpp: tables, positions and options of a rotation.
+// torch/rotary_tables.cpp: tables, positions and options of a rotation.
 // SPDX-License-Identifier: MIT
-#include "torch/rotation_tensors.h"
+#include "torch/rotary_tables.h"
 
 #include <algorithm>
 
