@@ -137,6 +137,23 @@ def test_a_launch_that_fails_is_an_answer_and_the_next_fact_is_asked():
     assert "probe_buffer_range" in answers[0].error
 
 
+def test_the_file_has_what_was_found_before_the_process_ended(monkeypatch, tmp_path):
+    """A memory fault on a GPU ends the process, as nothing in the simulator does."""
+    good, fatal = FACTS["buffer_load_beyond"], FACTS["preloaded_arguments"]
+
+    def end(device):
+        raise SystemExit("gone")
+
+    facts = {good.name: good, fatal.name: dataclasses.replace(fatal, find=end)}
+    monkeypatch.setattr("hipkittens.probes._command.every", lambda: facts)
+    path = tmp_path / "report.json"
+    with pytest.raises(SystemExit, match="gone"):
+        cli.main(["probe", "--target", "gfx942", "--report", str(path)])
+    written = json.loads(path.read_text())
+    assert written["asking"] == "simulated gfx942: preloaded_arguments"
+    assert [fact["name"] for fact in written["runs"][0]["facts"]] == [good.name]
+
+
 def test_findings_of_the_checkers_are_told():
     """A wave that reads LDS which nothing has written: an address behind what the kernel fills."""
     one = torch.full((1, 64), 8192, dtype=torch.int32)

@@ -135,7 +135,8 @@ def test_occupancy_is_what_the_driver_says(target):
             ctypes.c_size_t(0),
         )
         waves, _ = _resources.occupancy(target, kernel)
-        assert waves * 4 == blocks.value * (kernel["workgroup_size"] // 64), entry["name"]
+        # What four SIMDs hold all alike: a workgroup of a probe has one wave.
+        assert waves == blocks.value * (kernel["workgroup_size"] // 64) // 4, entry["name"]
         compared += 1
     assert compared > 10
 

@@ -218,6 +218,7 @@ CHECKS = Checks(
             call=_call,
             torch=_call_torch,
             heading="GEMM",
+            fit="gemm_plan",
             tables=(
                 Table(
                     "GEMM, M = N = K",

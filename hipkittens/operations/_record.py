@@ -201,6 +201,7 @@ class Benchmark:
     refuse    what is wrong with extents, or None
     chained   launches make addresses of what earlier ones wrote: the model computes results, too
     heading   over its tables on docs/performance.md
+    fit       the program of benchmarks/ that renews the costs by which its plan chooses; "" for a plan without such costs
     """
 
     name: str
@@ -219,6 +220,7 @@ class Benchmark:
     refuse: Callable[[Mapping[str, int]], str | None] | None = None
     chained: bool = False
     tables: tuple[Table, ...] = ()
+    fit: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from .._progress import progress_bar
 from .._whole_table import print_whole
 from . import every
 from ._device import Device
-from ._examine import devices, examine
+from ._examine import ask, devices, of_target
 from ._fact import AGREE, DIFFER, FAILED, MEASURED, NOT_SHOWN, Answer
 
 _FORMAT = 1
@@ -52,7 +52,8 @@ def _code(target: str) -> dict[str, str]:
     }
 
 
-def _to_dict(runs: Sequence[tuple[Device, list[Answer]]]) -> dict[str, Any]:
+def _to_dict(runs: Sequence[tuple[Device, list[Answer]]], asking: str | None) -> dict[str, Any]:
+    """The report; `asking`: the fact whose answer is not there yet."""
     return {
         "format": _FORMAT,
         "hipkittens": __version__,
@@ -61,6 +62,7 @@ def _to_dict(runs: Sequence[tuple[Device, list[Answer]]]) -> dict[str, Any]:
         "torch_hip": torch.version.hip,
         "system": platform.platform(),
         "hip": _library.hip_status(),
+        "asking": asking,
         "runs": [
             {
                 "device": {
@@ -122,22 +124,26 @@ def main(
         require_writable("--report", report)
     facts = [every()[name] for name in names]
     asked = devices(target, gpu)
-    if not any(device.target in fact.targets for device in asked for fact in facts):
+    if not any(of_target(device, facts) for device in asked):
         raise ValueError(
             f"--only names no fact of {asked[0].target}; {names[0]} is one of {facts[0].targets[0]}"
         )
-    runs = []
+    runs: list[tuple[Device, list[Answer]]] = [(device, []) for device in asked]
+
+    def write(asking: str | None) -> None:
+        if report is not None:
+            text = json.dumps(without_home(_to_dict(runs, asking)), indent=1) + "\n"
+            Path(report).write_text(text)
+
     with progress_bar() as progress:
-        task = progress.add_task("asking", total=len(facts) * len(asked))
-        for device in asked:
-
-            def show(fact: Any, device: Device = device) -> None:
+        task = progress.add_task("asking", total=sum(len(of_target(device, facts)) for device in asked))
+        for device, answers in runs:
+            for fact in of_target(device, facts):
                 progress.update(task, description=f"{device.name}: {fact.name}", advance=1)
-
-            runs.append((device, examine(device, facts, show)))
-    described = without_home(_to_dict(runs))
-    if report is not None:
-        Path(report).write_text(json.dumps(described, indent=1) + "\n")
+                write(f"{device.name}: {fact.name}")  # a fault on silicon may end the process
+                answers.append(ask(device, fact))
+    write(None)
+    described = without_home(_to_dict(runs, None))
     if as_json:
         json.dump(described, sys.stdout, indent=2)
         print()

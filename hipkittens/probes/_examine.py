@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 
@@ -45,16 +45,13 @@ def _compared(device: Device, fact: Fact) -> Answer:
     return Answer(fact, MEASURED, found=to_json(found))
 
 
-def examine(
-    device: Device, facts: Iterable[Fact], before: Callable[[Fact], None] = lambda fact: None
-) -> list[Answer]:
-    """Every fact that the device's target has, in order; `before` is called with each."""
-    answers = []
-    for fact in facts:
-        if device.target in fact.targets:
-            before(fact)
-            answers.append(ask(device, fact))
-    return answers
+def of_target(device: Device, facts: Iterable[Fact]) -> list[Fact]:
+    return [fact for fact in facts if device.target in fact.targets]
+
+
+def examine(device: Device, facts: Iterable[Fact]) -> list[Answer]:
+    """Every fact that the device's target has, in order."""
+    return [ask(device, fact) for fact in of_target(device, facts)]
 
 
 def devices(target: str | None, gpu: int | None) -> list[Device]:

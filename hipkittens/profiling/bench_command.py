@@ -24,7 +24,7 @@ from . import options, plot, published
 from .bench import OURS, Row, beside_ours, published_row, row_of
 from .measure import device_of
 from .peers import NAMES
-from .problems import Problem
+from .problems import SYNTAX, Problem
 
 _MODELLED = (
     "modelled: by the cycle model, never on a GPU (docs/timing_model.md); launch overhead not included"
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fit",
         action="store_true",
-        help="renew the costs by which plans choose (gemm, in a checkout): measured on this GPU, or else modelled",
+        help="in a checkout, renew the costs by which the operation's plan chooses: measured on this GPU, or else modelled",
     )
 
 
@@ -98,10 +98,14 @@ def _measured_device(arguments: argparse.Namespace) -> str:
 
 
 def _fit(arguments: argparse.Namespace) -> int:
-    """Runs benchmarks/gemm_plan.py, whose results a build makes part of the plan."""
-    program = Path(__file__).resolve().parents[2] / "benchmarks" / "gemm_plan.py"
-    if arguments.operation != "gemm":
-        raise ValueError(f"--fit: {arguments.operation} has no table of costs; allowed: gemm")
+    """Runs the program of benchmarks/ that renews an operation's costs, which a build makes part of its plan."""
+    if arguments.operation not in SYNTAX:
+        raise ValueError(f"OP is {arguments.operation!r}; allowed: {', '.join(SYNTAX)}")
+    name = SYNTAX[arguments.operation].fit
+    if not name:
+        allowed = ", ".join(each for each, benchmark in SYNTAX.items() if benchmark.fit)
+        raise ValueError(f"--fit: {arguments.operation} has no table of costs; allowed: {allowed}")
+    program = Path(__file__).resolve().parents[2] / "benchmarks" / f"{name}.py"
     beside = {"--shapes": arguments.shapes, "--device": arguments.device, "--rate": arguments.rate}
     beside |= {"--csv": arguments.csv, "--plot": arguments.plot, "--json": arguments.json}
     if said := [option for option, value in beside.items() if value]:

@@ -146,6 +146,7 @@ def test_the_command(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["gem", "--fit"], "OP is 'gem'; allowed: gemm, "),
         (["rotary", "--fit"], "--fit: rotary has no table of costs; allowed: gemm"),
         (["gemm", "--fit", "--csv", "x", "--shapes", "1x1x1"], "leave --shapes, --csv out"),
     ],

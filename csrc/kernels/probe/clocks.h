@@ -72,6 +72,9 @@ struct LdsAccessTime {
         else if constexpr (kittens::target.transposed_lds_read)
             PROBE_READ(Dwords2, "ds_read_b64_tr_b16")
     }
+#undef PROBE_TURN
+#undef PROBE_READ
+#undef PROBE_WRITE
 
     KITTENS_DEVICE static void run(const ProbeArguments& arguments, kittens::shared_byte* lds) {
         const uint32_t lane = kittens::lane_id(), wave = kittens::wave_id();
@@ -152,6 +155,8 @@ struct ChainTime {
             PROBE_MATRIX("v_mfma_f32_16x16x32_bf16");
         }
     }
+#undef PROBE_REPEAT
+#undef PROBE_MATRIX
 
     KITTENS_DEVICE static void run(const ProbeArguments& arguments, kittens::shared_byte* lds) {
         const auto chain = static_cast<Chain>(arguments.which);
