@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from ._call import call
 from . import _backend
 from ._arguments import check_dtype_and_device, check_tensor, check_whole_number
 
@@ -38,7 +39,7 @@ def concat_heads(
     _backend.check_device(where, "q1", q1)
     if _backend.uses_torch():
         return torch.cat((q1, q2), -1), torch.cat((k1, k2), -1)
-    return torch.ops.hipkittens.concat_heads(q1, q2, k1, k2)
+    return call("concat_heads", q1, q2, k1, k2)
 
 
 @_backend.interruptible
@@ -65,4 +66,4 @@ def split_heads(
     _backend.check_device(where, "qkv", qkv)
     if _backend.uses_torch():
         return tuple(part.contiguous() for part in qkv.split((q_size, kv_size, kv_size), -1))
-    return torch.ops.hipkittens.split_heads(qkv, q_size, kv_size)
+    return call("split_heads", qkv, q_size, kv_size)
