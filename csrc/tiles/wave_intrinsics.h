@@ -95,13 +95,13 @@ KITTENS_DEVICE void keep_in_accumulator(V& value) {
 // Two floats that the compiler does not join with others to longer vectors, whose arithmetic would then be in one place.
 KITTENS_DEVICE void prevent_vectorization(vec<float, 2>& pair) { asm("" : "+v"(pair)); }
 
-// The kernel's argument struct, read from memory where it is called: what only the end of a kernel needs then
-// occupies no scalar register before.
+// The kernel's argument struct, or one of several behind each other, read from memory where it is called: what only a part of a
+// kernel needs then occupies no scalar register elsewhere.
 template <class Arguments>
-KITTENS_DEVICE Arguments reload_arguments() {
+KITTENS_DEVICE Arguments reload_arguments(uint32_t index = 0) {
     auto* arguments = __builtin_amdgcn_kernarg_segment_ptr();
     asm volatile("" : "+s"(arguments));
-    return *(const __attribute__((address_space(4))) Arguments*)arguments;
+    return ((const __attribute__((address_space(4))) Arguments*)arguments)[index];
 }
 
 }  // namespace kittens

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/quantize/plan.h"
 #include "torch/element_type.h"
 #include "torch/quantization.h"
 #include "torch/registration.h"

@@ -4,7 +4,7 @@
 #include <stdint.h>
 
 #include "../element_type.h"
-#include "../quantize/kinds.h"
+#include "../quantization/arguments.h"
 #include "../strided_rows.h"
 
 namespace hipkittens::norm {

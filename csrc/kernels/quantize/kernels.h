@@ -4,8 +4,9 @@
 #include "../../tiles/row_reduction.h"
 #include "../activation_functions.h"
 #include "../element_of.h"
+#include "../quantization/codes.h"
+#include "kinds.h"
 #include "../row_columns.h"
-#include "codes.h"
 
 namespace hipkittens::quantize {
 

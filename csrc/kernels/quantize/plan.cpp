@@ -9,12 +9,7 @@
 namespace hipkittens::quantize {
 namespace {
 
-constexpr int columns_of_thread = 8;
-// A block of shuffled scales.
-constexpr int64_t shuffled_rows = 256, shuffled_groups = 8;
-
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
 template <class Kind>
 const Row<Kind>& row_of(ElementType element, bool gated = false) {
@@ -41,59 +36,11 @@ const Row<kinds::row>& row_kernel(ElementType element, bool gated, int64_t colum
     return *best;
 }
 
-int64_t group_threads(int64_t columns, int64_t padded_groups, int64_t group) {
-    return std::max(divide_up(columns, columns_of_thread), padded_groups * (group / columns_of_thread));
-}
-
-// HIP counts the threads of a grid dimension in 32 bits.
-void check_threads(int64_t rows, int64_t threads_per_row, int64_t columns) {
-    if (threads_per_row > (int64_t(UINT32_MAX) - threads) / rows)
-        throw std::invalid_argument("quantize: " + std::to_string(rows) + " rows of " +
-                                    std::to_string(columns) +
-                                    " columns; at most 34359736320 elements are allowed");
-}
-
 }  // namespace
-
-ScaleCount scale_count(int64_t rows, int64_t columns, Granularity granularity, int64_t group,
-                       ScaleLayout layout) {
-    if (rows < 1 || columns < 1 || rows > INT32_MAX || columns > INT32_MAX)
-        throw std::invalid_argument("quantize: " + std::to_string(rows) + " rows of " +
-                                    std::to_string(columns) + " columns; 1 .. 2147483647 are allowed");
-    if (granularity == Granularity::tensor) {
-        check_threads(rows, divide_up(columns, columns_of_thread), columns);
-        return {1, 1};
-    }
-    if (granularity == Granularity::row) {
-        if (rows > int64_t(UINT32_MAX) / 256)
-            throw std::invalid_argument("quantize: " + std::to_string(rows) +
-                                        " rows with a scale each; 1 .. 16777215 are allowed");
-        return {rows, 1};
-    }
-    if (group != 32 && group != 64 && group != 128)
-        throw std::invalid_argument("quantize: groups of " + std::to_string(group) +
-                                    "; 32, 64 and 128 are allowed");
-    ScaleCount count{rows, divide_up(columns, group)};
-    if (layout == ScaleLayout::shuffled)
-        count = {round_up(count.rows, shuffled_rows), round_up(count.groups, shuffled_groups)};
-    check_threads(count.rows, group_threads(columns, count.groups, group), columns);
-    return count;
-}
 
 uint32_t maxima_count(int64_t rows, int64_t columns) {
     return static_cast<uint32_t>(
         std::min<int64_t>(divide_up(rows * divide_up(columns, columns_of_thread), threads), largest_maxima));
-}
-
-QuantizeArguments laid_out(Granularity granularity, int64_t group, QuantizeArguments arguments) {
-    const int64_t columns = arguments.columns;
-    const ScaleCount padded = scale_count(arguments.rows.all, columns, granularity, group, arguments.layout);
-    arguments.padded_rows = static_cast<uint32_t>(padded.rows);
-    arguments.padded_groups = static_cast<uint32_t>(padded.groups);
-    const bool grouped = granularity == Granularity::group;
-    arguments.groups = grouped ? static_cast<uint32_t>(divide_up(columns, group)) : 1;
-    arguments.group_lanes = grouped ? static_cast<uint32_t>(group / columns_of_thread) : 0;
-    return arguments;
 }
 
 std::vector<Launch> plan(int target, ElementType element, Granularity granularity, int64_t group, bool gated,

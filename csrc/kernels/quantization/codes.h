@@ -1,9 +1,9 @@
-// kernels/quantize/codes.h: from eight floats and their scale to codes in memory.
+// kernels/quantization/codes.h: from eight floats and their scale to codes in memory.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/float8.h"
 #include "../../tiles/row_chunk.h"
-#include "kinds.h"
+#include "arguments.h"
 
 namespace hipkittens::quantize {
 
