@@ -40,7 +40,7 @@ for _operation in operations.every():
                 ),
             )
 # Their derivative is refused by name.
-HAVE_NO_DERIVATIVE = ("quantize", "norm_quantize")
+HAVE_NO_DERIVATIVE = ("quantize", "gated_activation_quantize", "norm_quantize")
 every_call = pytest.mark.parametrize("call", CALLS)
 
 
