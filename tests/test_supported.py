@@ -272,6 +272,38 @@ class Draw:
             "shared": self.mostly(self.one_of(0, 1), -1, "one"),
         }
 
+    def causal_conv1d(self):
+        dtype, channels, width = self.one_of(BF16, F16, F32), self.one_of(1, 6), self.one_of(2, 3, 4)
+        packed = self.one_of(True, False)
+        x = self.tensor((channels, 7) if packed else (2, channels, 7), dtype)
+        weight = self.tensor((channels, self.mostly(width, 1, 5)), dtype)
+        options = {"activation": self.mostly(self.one_of(None, "silu"), "gelu", 1)}
+        if packed:
+            options["query_start_loc"] = self.mostly(torch.tensor([0, 3, 7]), torch.zeros(3), [0, 7], None)
+        if self.choose.random() < 0.5:
+            options["conv_states"] = self.tensor((3, channels, width - 1), dtype)
+            options["cache_indices"] = self.mostly(
+                torch.tensor([2, 0]), torch.tensor([1]), torch.ones(2), [0, 1]
+            )
+        if self.choose.random() < 0.3:
+            options["has_initial_state"] = self.mostly(
+                torch.tensor([True, False]), torch.tensor([1, 0]), [True, False]
+            )
+        return [x, weight, *([self.tensor((channels,), dtype)] if self.one_of(True, False) else [])], options
+
+    def causal_conv1d_update(self):
+        dtype, channels, width = self.one_of(BF16, F16, F32), self.one_of(1, 6), self.one_of(2, 3, 4)
+        x = self.tensor((2, channels) if self.one_of(True, False) else (2, channels, 3), dtype)
+        state = self.tensor((3, channels, self.mostly(6, width - 1, 1)), dtype)
+        numbers = torch.tensor([2, 0])
+        wrong = (torch.tensor([1]), numbers.float(), [0, 1])
+        options = {"activation": self.mostly(self.one_of(None, "silu"), "gelu", 1)}
+        for name in ("cache_seqlens", "conv_state_indices", "num_accepted_tokens"):
+            if self.choose.random() < 0.3:
+                options[name] = self.mostly(numbers, *wrong)
+        options["pad_slot_id"] = self.mostly(self.one_of(-1, 0), None, "none")
+        return [x, state, self.tensor((channels, self.mostly(width, 1, 5)), dtype)], options
+
     def rotary_qk(self):
         return self.rotary(tensors=2)
 

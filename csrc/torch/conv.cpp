@@ -94,8 +94,9 @@ struct Problem {
         if (!written && tensor.sizes()[2] > 1 && tensor.strides()[2] != 1)
             tensor = contiguous_copy(std::move(tensor), dtype);
         regions.push_back({tensor.data(), tensor.extent_bytes(dtype), name, written});
-        // Packed sequences are told apart by their times alone.
-        return {tensor.data(), starts ? 0 : tensor.strides()[0], tensor.strides()[1]};
+        // No stride of what there is one of says anything, and packed sequences are told apart by their times alone.
+        const auto sizes = tensor.sizes(), strides = tensor.strides();
+        return {tensor.data(), starts || sizes[0] == 1 ? 0 : strides[0], sizes[1] == 1 ? 0 : strides[1]};
     }
     bool aligned(const void* data, std::initializer_list<int64_t> strides) const {
         const int64_t unit = 4 / bytes_of(dtype);

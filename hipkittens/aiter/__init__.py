@@ -57,9 +57,6 @@ from ._sample import (
     random_sample_outer_exponential,
 )
 
-# rope_fwd, rope_cached_2c_fwd_inplace and their kind.
-globals().update(ROPE)
-
 __all__ = [
     "biased_grouped_topk",
     "biased_grouped_topk_hip",
@@ -101,5 +98,8 @@ __all__ = [
     "topk",
     "topk_sigmoid",
     "topk_softmax",
-    *ROPE,
 ]
+
+# rope_fwd, rope_cached_2c_fwd_inplace and their kind.
+globals().update(ROPE)
+__all__.extend(ROPE)

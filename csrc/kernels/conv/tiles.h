@@ -211,7 +211,19 @@ class Lane<config, channels> {
     }
     template <int before, int count>
     KITTENS_DEVICE void load_tile(const Sequenced& of, const Tile& at, Stored (&values)[count]) const {
-        const int32_t first = at.first - before;
+        const int32_t first = at.first - before, last = at.length - 1;
+        if (whole_ && last >= 0) {
+            // Of the nearest time that there is, so that no load waits for a branch.
+#pragma unroll
+            for (int i = 0; i < count; ++i) {
+                const int32_t time = first + i, there = time < 0 ? 0 : time > last ? last : time;
+                values[i] = *(global<const vector>)((global<const T>)of.data + offset(of, at, there));
+            }
+#pragma unroll
+            for (int i = 0; i < count; ++i)
+                if (first + i < 0 || first + i > last) values[i] = zeros();
+            return;
+        }
 #pragma unroll
         for (int i = 0; i < count; ++i) values[i] = load(of, at, first + i);
     }
