@@ -208,7 +208,8 @@ def rms_norm(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """z / sqrt(mean(z ** 2) + eps) * weight over the last dimension of z = x + residual.
 
-    With return_residual the result is (y, z). Shapes, dtypes, rounding, options and errors are those of layer_norm.
+    With return_residual the result is (y, z). Shapes, dtypes, rounding and errors are those of layer_norm, and so are the options
+    gate, gemma, round_before_weight, round_residual and pad_to.
     """
     x, residual = _widened(x, residual)
     _check("rms_norm", x, weight, None, residual, eps, None, gate)

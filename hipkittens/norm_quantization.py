@@ -57,8 +57,9 @@ def norm_quantize(
 ) -> QuantizedNorm:
     """`quantize` of smooth * rms_norm(x, weight, eps), or of layer_norm, in one launch.
 
-    The norm and its options are those of rms_norm and layer_norm, with one difference: it is quantised in float32 and not
-    rounded to x's dtype before. AITER's kernels do the same. return_norm asks for the norm in x's dtype, too, before smooth.
+    norm is "rms" or "layer". bias and x_bias (of "layer"), residual, gate, gemma, round_before_weight and round_residual are those
+    of rms_norm and layer_norm, with one difference: the norm is quantised in float32 and not rounded to x's dtype before, as
+    AITER's kernels do. return_norm asks for the norm in x's dtype, too, before smooth; return_residual for x + residual.
 
     spec    any but a tensor's own scale, which no row knows: granularity "tensor" needs scale, as `quantize` takes it
     smooth  float32 (features,), a factor of each column (SmoothQuant)

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hipkittens
-from hipkittens import _installation, operations, supported
+from hipkittens import QuantSpec, _installation, operations, supported
 
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 TARGETS = _installation.TARGETS
@@ -159,10 +159,31 @@ class Draw:
             "residual": self.one_of(None, self.tensor(shape, dtype)),
             "return_residual": self.one_of(True, False),
             "eps": self.mostly(1e-5, 1e-3, "small"),
+            "gate": self.one_of(None, None, self.tensor(shape, dtype)),
+            "gemma": self.mostly(self.one_of(False, isinstance(weight, torch.Tensor)), True, "yes"),
+            "round_before_weight": self.mostly(self.one_of(True, False), "yes"),
+            "round_residual": self.mostly(self.one_of(True, False), None),
+            "pad_to": self.mostly(self.one_of(1, 8), 0, 2.5, True),
         }
         return [self.tensor(shape, dtype), weight], options
 
     rms_norm = norm
+
+    def norm_quantize(self):
+        (x, weight), options = self.norm()
+        del options["pad_to"]
+        rows, columns = (x.shape[:-1], x.shape[-1]) if isinstance(x, torch.Tensor) and x.dim() else ((3,), 8)
+        spec = self.mostly(self.one_of(QuantSpec("fp8"), QuantSpec("int8", 32), QuantSpec("mxfp4")), "fp8")
+        second = self.one_of(None, self.tensor((*rows, 5), self.one_of(BF16, F16, F32)))
+        return [x, weight, options.pop("eps"), spec], {
+            **options,
+            "scale": self.mostly(None, torch.ones(1)),
+            "norm": self.mostly(self.one_of("rms", "layer"), "group"),
+            "smooth": self.mostly(None, torch.ones(columns), 2.0),
+            "second": second,
+            "second_eps": self.mostly(None, 1e-3),
+            "return_norm": self.mostly(self.one_of(True, False), "yes"),
+        }
 
     def layer_norm(self):
         arguments, options = self.norm()
