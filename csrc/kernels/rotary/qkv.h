@@ -128,7 +128,11 @@ KITTENS_DEVICE void split_backward(const QkvBackwardArguments& arguments) {
             load_unit(row_of<T>(part.grad, batch, token, there ? head : 0), mine, arguments.wide);
         if (part.turned) {
             Pairs grad = widened(result);
-            if (mine.turned) Angles(arguments.rotation, batch, token).load(mine, arguments.wide)(grad);
+            if (mine.turned) {
+                // Read again for each token, where they would occupy scalar registers in between.
+                const Rotation rotation = kittens::reload_arguments<QkvBackwardArguments>().rotation;
+                Angles(rotation, batch, token).load(mine, arguments.wide)(grad);
+            }
             if (part.weight) {
                 const Pairs x = widened(
                     load_unit(row_of<T>(part.x, batch, token, there ? head : 0), mine, arguments.wide));
