@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import torch
 
-from ._call import call
 from . import _backend
 from ._arguments import check_dtype_and_device, check_tensor, check_whole_number
+from ._call import call
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 

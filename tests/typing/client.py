@@ -53,7 +53,9 @@ def operations(
     assert_type(hipkittens.gated_activation(x, "swiglu", other=x, limit=7.0), Tensor)
     assert_type(hipkittens.causal_conv1d(x, weight, activation="silu"), Tensor)
     assert_type(hipkittens.causal_conv1d_update(x, x, weight), Tensor)
-    assert_type(hipkittens.norm_quantize(x, weight, 1e-6, hipkittens.QuantSpec("fp8")), hipkittens.QuantizedNorm)
+    assert_type(
+        hipkittens.norm_quantize(x, weight, 1e-6, hipkittens.QuantSpec("fp8")), hipkittens.QuantizedNorm
+    )
     assert_type(hipkittens.sample(x), Tensor)
     assert_type(hipkittens.softmax(x, 0), Tensor)
     assert_type(hipkittens.concat_heads(q, q, k, k), Pair)
