@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import dataclasses
 import functools
@@ -151,6 +152,27 @@ def _model() -> str:
     return hashlib.sha256("\n".join(named).encode()).hexdigest()
 
 
+def of_operation(source: str, operation: str) -> str:
+    """Of a source with a function for each operation, `_gemm` for gemm: that one and what it names, and nothing of the others'. A
+    source without such functions is taken whole."""
+    nodes = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef):
+            nodes[node.name] = node
+        elif isinstance(node, ast.Assign):
+            nodes |= {target.id: node for target in node.targets if isinstance(target, ast.Name)}
+    if f"_{operation}" not in nodes:
+        return source
+    found: dict[str, str] = {}
+    waiting = [f"_{operation}"]
+    while waiting:
+        name = waiting.pop()
+        if name in nodes and name not in found:
+            found[name] = ast.unparse(nodes[name])
+            waiting += [each.id for each in ast.walk(nodes[name]) if isinstance(each, ast.Name)]
+    return "\n".join(found[name] for name in sorted(found))
+
+
 def made_from(operation: str, device: str, library: str, kernels: Sequence[str]) -> str:
     """Digest of what a row comes from; "" where that is not here, so that nothing equals it."""
     parts = [_model(), _parameters(device)]
@@ -163,7 +185,7 @@ def made_from(operation: str, device: str, library: str, kernels: Sequence[str])
         plans = (*sorted(folder.glob("plan*.cpp")), *folder.glob("costs.def"))
         parts += [path.read_text() for path in (plans or sorted(folder.glob("plan.h")))]
     else:
-        parts += [(ROOT / name).read_text() for name in _PEER_SOURCES[library]]
+        parts += [of_operation((ROOT / name).read_text(), operation) for name in _PEER_SOURCES[library]]
         parts.append(wheel.VERSION if library == "aiter" else importlib.metadata.version("triton"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

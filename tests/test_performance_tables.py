@@ -55,6 +55,20 @@ def ours():
     return performance_rows.Entry(row, None, "", "")
 
 
+def test_a_peer_s_row_depends_on_the_function_of_its_operation_alone():
+    source = "SIZE = 4\nOTHER = 5\n\ndef _shared():\n    return SIZE\n\ndef _gemm():\n    return _shared()\n\ndef _topk():\n    return OTHER\n"
+    of_gemm = performance_rows.of_operation(source, "gemm")
+    for changed, stays in (
+        ("OTHER = 5", True),
+        ("return OTHER", True),
+        ("SIZE = 4", False),
+        ("return SIZE", False),
+    ):
+        again = performance_rows.of_operation(source.replace(changed, changed + " + 1"), "gemm")
+        assert (again == of_gemm) == stays, changed
+    assert performance_rows.of_operation(source, "softmax") == source
+
+
 def test_what_makes_a_row_out_of_date(ours, monkeypatch):
     objects = {"kernel": "1234"}
     monkeypatch.setattr(performance_rows, "_code_objects", lambda target: objects)
