@@ -25,6 +25,7 @@ SHORTEST = {
     "parity": (["--op=gated_activation", "--target=gfx950"], (0,), "worst ratio"),
     "parity_kernels": (["--target=gfx942"], (0,), "never launched"),
     "performance_tables": (["--check"], (0, 1), ""),
+    "row_operations": (["--only=layer_norm"], (0,), "share_of_bandwidth"),
     "simulator": (["--quick", "--target=gfx950"], (0,), "GFLOP/s"),
     "startup": (["--repeat=1"], (0, 1), "import"),  # 1 on a machine that is busy
 }

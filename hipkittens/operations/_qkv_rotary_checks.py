@@ -173,9 +173,9 @@ CHECKS = Checks(
     benchmarks=tuple(
         Benchmark(
             name,
-            example="N8192H32K8D128",
+            example="H32K8N8192D128",
             letters="NHKD",
-            shapes="N64H32K8D128,N8192H32K8D128",
+            shapes="H32K8N64D128,H32K8N8192D128",
             heading=heading,
             bytes=lambda problem: 4.0 * problem["N"] * (problem["H"] + 2 * problem["K"]) * problem["D"],
             call=lambda problem, device, norm=norm: _call(problem, device, norm),

@@ -53,6 +53,7 @@ def operations(
     assert_type(hipkittens.gated_activation(x, "swiglu", other=x, limit=7.0), Tensor)
     assert_type(hipkittens.causal_conv1d(x, weight, activation="silu"), Tensor)
     assert_type(hipkittens.causal_conv1d_update(x, x, weight), Tensor)
+    assert_type(hipkittens.QuantizedNorm(x, x).second, Tensor | None)
     assert_type(
         hipkittens.norm_quantize(x, weight, 1e-6, hipkittens.QuantSpec("fp8")), hipkittens.QuantizedNorm
     )
