@@ -371,6 +371,8 @@ CONSTANTS = {
     "s38": None, "vcc_lo": 0x89ABCDEF, "exec_hi": 0xFFFFFFFF, "m0": 77,
 }  # fmt: skip
 HALF_CONSTANTS = {"1.0": 0x3C00, "-0.5": 0xB800, "3": 3, "-1": 0xFFFF, "0.15915494": 0x3118}
+# To packed math an integer is its 32 bits, and a float to integers the pattern of float32: both halves are then chosen from these.
+PACKED_CONSTANTS = {"-1": 0xFFFFFFFF, "7": 7, "-16": 0xFFFFFFF0, "1.0": 0x3F800000}
 WIDE_CONSTANTS = {"1.0": 0x3FF0000000000000, "-2.0": 0xC000000000000000, "5": 5, "-3": (1 << 64) - 3,
                   "0.15915494309189532": 0x3FC45F306DC9C882, "s[38:39]": 0x4008_0000_0000_0001}  # fmt: skip
 
@@ -383,6 +385,10 @@ def slug(text: str) -> str:
 def constants():
     bodies = {f"xor_{slug(c)}": f"s_mov_b32 m0, 77\nv_xor_b32_e32 v32, {c}, v18" for c in CONSTANTS}
     bodies |= {f"half_{slug(c)}": f"v_max_f16_e32 v32, {c}, v18" for c in HALF_CONSTANTS}
+    for c in PACKED_CONSTANTS:
+        for chosen in ("0", "1"):
+            bodies[f"packed_{slug(c)}_{chosen}"] = f"v_pk_add_u16 v32, v16, {c} op_sel_hi:[1,{chosen}]"
+    bodies["packed_vector"] = "v_pk_sub_i16 v32, -1, v16\nv_pk_lshrrev_b16 v32, 1, v32 op_sel_hi:[0,1]"
     bodies |= {f"double_{slug(c)}": f"v_max_f64 v[32:33], {c}, v[18:19]" for c in WIDE_CONSTANTS}
     bodies |= {f"signed_{slug(c)}": f"v_max_f64 v[32:33], -{c}, v[18:19]" for c in ("s[38:39]",)}
     bodies["shift"] = "v_lshlrev_b64 v[32:33], s38, v[18:19]"
@@ -397,6 +403,21 @@ def test_scalar_and_constant_sources(constants):
         value = 0x55AA1234 if value is None else value & 0xFFFFFFFF
         got = run(constants, f"xor_{slug(text)}", [a, b], mask=0x89ABCDEF, scalars=(0x55AA1234, 0, 0))
         assert (got.destination == (b ^ np.uint64(value))).all(), text
+
+
+def test_constants_of_packed_integers(constants):
+    (a,) = samples(("pk_i16",), 128)
+    for text, value in PACKED_CONSTANTS.items():
+        for chosen, high in (("0", value & HALF), ("1", value >> 16)):
+            want = apply(
+                lambda x, low=value & HALF, high=high: (
+                    (half(x, 0) + low & HALF) | (half(x, 1) + high & HALF) << 16
+                ),
+                a,
+            )
+            check(constants, f"packed_{slug(text)}_{chosen}", [a], in_low_register(want))
+    want = apply(lambda x: ((HALF - half(x, 0)) >> 1) | ((HALF - half(x, 1)) >> 1) << 16, a)
+    check(constants, "packed_vector", [a], in_low_register(want))
 
 
 def test_half_and_double_constants(constants):

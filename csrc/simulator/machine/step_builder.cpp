@@ -79,6 +79,11 @@ bool is_16_bit(isa::OperandType type) {
            type == T::pk_i16 || type == T::pk_u16;
 }
 
+bool is_packed_16(isa::OperandType type) {
+    using T = isa::OperandType;
+    return type == T::pk_f16 || type == T::pk_bf16 || type == T::pk_i16 || type == T::pk_u16;
+}
+
 // Codes 240..248: 0.5 -0.5 1 -1 2 -2 4 -4 1/(2 pi) (ISA manual, "Inline constants").
 constexpr uint16_t float16_pattern[9] = {0x3800, 0xb800, 0x3c00, 0xbc00, 0x4000,
                                          0xc000, 0x4400, 0xc400, 0x3118};
@@ -115,16 +120,19 @@ StepBuilder::Source StepBuilder::source(const isa::Instruction& instruction, con
         const int32_t value = code <= 192 ? code - 128 : 192 - code;
         if (wide && operand.type != T::pk_f32) return {constant64(static_cast<uint64_t>(int64_t{value})), 0};
         if (wide) return {constant64(static_cast<uint32_t>(value)), 0};
-        return {
-            constant(is_16_bit(operand.type) ? static_cast<uint16_t>(value) : static_cast<uint32_t>(value)),
-            0};
+        // To packed math an integer is all of its 32 bits, so that -1 is -1 in both halves, and 1 in the lower one alone: LLVM
+        // selects the lower half for both of <1, 1>, and not for <-1, -1> (getInlineEncodingV216 of AMDGPUBaseInfo.cpp).
+        const bool narrow = is_16_bit(operand.type) && !is_packed_16(operand.type);
+        return {constant(narrow ? static_cast<uint16_t>(value) : static_cast<uint32_t>(value)), 0};
     }
     if (code >= 240 && code <= 248) {
         const int index = code - 240;
         if (wide)
             return {constant64(operand.type == T::pk_f32 ? float32_pattern[index] : float64_pattern[index]),
                     0};
-        return {constant(is_16_bit(operand.type) ? float16_pattern[index] : float32_pattern[index]), 0};
+        // Packed integers get the pattern of a float (same source).
+        const bool half = is_16_bit(operand.type) && operand.type != T::pk_i16 && operand.type != T::pk_u16;
+        return {constant(half ? float16_pattern[index] : float32_pattern[index]), 0};
     }
     if (code == isa::code::literal) {
         if (!wide) return {constant(instruction.literal), 0};
