@@ -337,6 +337,10 @@ def test_rope_of_images(target, style, wide):
     assert torch.equal(given, aiter.rope_2d_fwd(x, *tables, *options))
     with pytest.raises(NotImplementedError, match="cos_h is an angle of 8 features of 16"):
         aiter.rope_2d_fwd(x, *(table[..., : 4 if wide else 2] for table in tables), *options)
+    with pytest.raises(NotImplementedError, match="a table of angles is of shape"):
+        aiter.rope_2d_fwd(x, *(table.expand(*table.shape[:3], 3, -1) for table in tables), *options)
+    with pytest.raises(ValueError, match="cos_w has 4 rows for an image of 3 x 5"):
+        aiter.rope_2d_fwd(x, *tables[:2], *(table[:, :, :4] for table in tables[2:]), *options)
     with pytest.raises(ValueError, match=r"it must be \(batch, 4 \* 5, heads"):
         aiter.rope_2d_fwd(x, *tables, 4, *options[1:])
 

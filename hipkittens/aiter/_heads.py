@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from .. import concat_heads, qkv_rotary, split_heads
+from ._rope import rows_of
 
 
 def fused_qk_cat(
@@ -44,6 +45,6 @@ def fused_qkv_split_qk_rope(
             f"hipkittens.aiter.fused_qkv_split_qk_rope: qkv has {qkv.shape[-1]} columns; {qh} and twice {kvh} heads of {head_dim} "
             f"features have {(qh + 2 * kvh) * head_dim}"
         )
-    cos, sin = (table.reshape(-1, table.shape[-1]) for table in (cos, sin))
+    cos, sin = (rows_of("fused_qkv_split_qk_rope", table) for table in (cos, sin))
     return qkv_rotary(qkv, cos, sin, qh, kvh, interleaved=not is_neox, positions=positions, offsets=offsets,
                       nope_first=nope_first, full_tables=not reuse_freqs_front_part)  # fmt: skip

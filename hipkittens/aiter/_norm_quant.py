@@ -196,7 +196,7 @@ def fused_rms_fp8_group_quant(
                    res1, output_unquantized_inp1)  # fmt: skip
     scales = found.scales
     if transpose_scale:
-        scales = scales.t().reshape(scales.shape)
+        scales = scales.flatten(0, -2).t().reshape(scales.shape)
     return (found.codes, scales), found.norm, found.second, found.residual
 
 

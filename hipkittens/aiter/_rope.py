@@ -63,7 +63,7 @@ def _rope(name, given, count, kind, way):
     if cos is None:
         angles = given["freqs"].float()
         cos, sin = angles.cos(), angles.sin()
-    cos, sin = (table.reshape(-1, table.shape[-1]) for table in (cos, sin))
+    cos, sin = (rows_of(name, table) for table in (cos, sin))
     options = _options(name, given["rotate_style"], given["reuse_freqs_front_part"], given["nope_first"])
     if kind == "thd":
         options["cu_seqlens"] = given["cu_seqlens"]
@@ -104,6 +104,18 @@ def _back(cos, sin, *, interleaved, full_tables, **_):
     return cos, -sin.unflatten(-1, pairs).flip(-1 if interleaved else -2).flatten(-2)
 
 
+def rows_of(name: str, table: torch.Tensor) -> torch.Tensor:
+    """A table [.., rows, .., columns] as [rows, columns]: one dimension is that of rows, and others have the size 1."""
+    if sum(size > 1 for size in table.shape[:-1]) > 1:
+        refuse(
+            name,
+            "a table of angles",
+            f"of shape {tuple(table.shape)}",
+            "pass one that all heads and batches share",
+        )
+    return table.reshape(-1, table.shape[-1])
+
+
 def _turn(views, tables, **options):
     if len(views) == 1:
         return [rotary(*views, *tables, **options)]
@@ -131,7 +143,7 @@ def rotary_embedding_fwd(
     is_nope_first: bool,
 ) -> None:
     """query and key [tokens, heads * head_size], turned in place by the row of each position; caches are r / 2 wide."""
-    cos, sin = (table.reshape(-1, table.shape[-1]) for table in (cos_cache, sin_cache))
+    cos, sin = (rows_of("rotary_embedding_fwd", table) for table in (cos_cache, sin_cache))
     views = [each.view(positions.numel(), -1, head_size) for each in (query, key)]
     rotary_qk(*views, cos, sin, interleaved=not is_neox, positions=positions.reshape(-1), nope_first=bool(is_nope_first),
               inplace=True)  # fmt: skip
@@ -203,7 +215,12 @@ def _rope_2d(name, x, tables, sizes, style, back=False, inplace=False):
             f"an angle of {turned} features of {x.shape[-1]}",
             "turn all, or use hipkittens.rotary",
         )
-    flat = [table.reshape(-1, table.shape[-1]) for table in tables]
+    flat = [rows_of(name, table) for table in tables]
+    for axis, size, table in (("cos_h", sizes[0], flat[0]), ("cos_w", sizes[1], flat[2])):
+        if table.shape[0] < size:
+            raise ValueError(
+                f"hipkittens.aiter.{name}: {axis} has {table.shape[0]} rows for an image of {sizes[0]} x {sizes[1]}"
+            )
     rows, columns = flat[:2], [table[: sizes[1]] for table in flat[2:]]
     if back:
         rows, columns = _back(*rows, **options), _back(*columns, **options)
