@@ -69,6 +69,8 @@ def _counted(name, kind, cache_name, cache, scale):
     if kind not in ("auto", "fp8", "fp8_e4m3"):
         refuse(name, "kv_cache_dtype", repr(kind), "allowed: 'auto', 'fp8', 'fp8_e4m3'")
     if (cache.dtype.itemsize == 1) != (kind != "auto"):
-        raise TypeError(f"hipkittens.aiter.{name}: kv_cache_dtype is {kind!r} and {cache_name} {cache.dtype}; 'auto' is of caches of 16 bits, "
-                        "'fp8' of those of 8")  # fmt: skip
+        raise TypeError(
+            f"hipkittens.aiter.{name}: kv_cache_dtype is {kind!r} and {cache_name} {cache.dtype}; 'auto' is of caches of 16 bits, "
+            "'fp8' of those of 8"
+        )
     return None if kind == "auto" else scale
