@@ -8,7 +8,7 @@ import torch
 from ..activation import gated_activation
 from ..quantization import QuantSpec, gated_activation_quantize
 from ._norm_quant import mxfp4_of
-from ._quant import GROUP_FLOOR, format_of, static_per_tensor_quant
+from ._quant import GROUP_FLOOR, format_or_own, static_per_tensor_quant
 from ._results import put, refuse
 
 _TRITON_GATES = ("silu", "gelu", "gelu_tanh", "relu")
@@ -37,7 +37,7 @@ def act_mul_and_fp8_group_quant(
     """(codes, scales) of each group of 32, 64 or 128 gated values, which are not rounded before: x is widened to float32 by a launch
     of its own. activation: "silu", "gelu", "gelu_tanh" or "relu". dtype_quant None is the target's own e4m3."""
     name = "act_mul_and_fp8_group_quant"
-    format, rounding = ("fp8", {}) if dtype_quant is None else format_of(name, dtype_quant)
+    format, rounding = format_or_own(name, dtype_quant)
     spec = QuantSpec(format, granularity=group_size, floor=GROUP_FLOOR, **rounding)
     codes, scales = _gated_codes(name, x, activation, spec)
     if dtype_quant not in (None, codes.dtype):

@@ -14,7 +14,7 @@ import torch
 
 from ..norm_quantization import QuantizedNorm, norm_quantize
 from ..quantization import QuantSpec
-from ._quant import GROUP_FLOOR, format_of
+from ._quant import GROUP_FLOOR, format_of, format_or_own
 from ._results import check_model_sensitive, put, put_codes, refuse
 
 
@@ -250,7 +250,7 @@ def _rows(
         raise ValueError(f"hipkittens.aiter.{name}: yscale has shape {tuple(yscale.shape)}; input has {found.scales.numel()} rows, each "
                          "with a scale")  # fmt: skip
     put(name, "yscale", yscale, found.scales.reshape(yscale.shape))
-    if residual is not None:
+    if found.residual is not None:
         put(name, "residual_out", residual_out, found.residual)
     return found
 
@@ -269,7 +269,7 @@ def _fused(
     return_norm,
     scale=None,
 ):
-    format, rounding = ("fp8", {}) if dtype is None else format_of(name, dtype)
+    format, rounding = format_or_own(name, dtype)
     beside = _beside(second, second_weight, second_epsilon, residual)
     scale = None if scale is None else scale.reshape(())
     found = norm_quantize(

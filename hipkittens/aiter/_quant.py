@@ -175,6 +175,11 @@ def format_of(name: str, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
     return _FORMATS[dtype], {"rounding": "truncate"} if dtype == torch.int8 else {}
 
 
+def format_or_own(name: str, dtype: torch.dtype | None) -> tuple[Any, dict[str, Any]]:
+    """format_of; of None that of the target's own e4m3."""
+    return ("fp8", {}) if dtype is None else format_of(name, dtype)
+
+
 def _quantized(name, dtype, x, scale=None, **options: Any):
     format, rounding = format_of(name, dtype)
     codes, scales = quantize(x, QuantSpec(format, **rounding, **options), scale)
