@@ -144,8 +144,8 @@ def rotary_embedding_fwd(
 ) -> None:
     """query and key [tokens, heads * head_size], turned in place by the row of each position; caches are r / 2 wide."""
     cos, sin = (rows_of("rotary_embedding_fwd", table) for table in (cos_cache, sin_cache))
-    views = [each.view(positions.numel(), -1, head_size) for each in (query, key)]
-    rotary_qk(*views, cos, sin, interleaved=not is_neox, positions=positions.reshape(-1), nope_first=bool(is_nope_first),
+    q, k = (each.view(positions.numel(), -1, head_size) for each in (query, key))
+    rotary_qk(q, k, cos, sin, interleaved=not is_neox, positions=positions.reshape(-1), nope_first=bool(is_nope_first),
               inplace=True)  # fmt: skip
 
 
