@@ -70,6 +70,7 @@ def defaults_of(arguments):
 def test_arguments_are_those_of_the_wheel():
     known = signatures()
     words = {"int8": "i8", "float4_e2m1fn_x2": "fp4x2", "MAX_TINY_ROW": "1024"}
+    # AITER's fp8_dtype is its device's; here each call's.
     for name in set(aiter.__all__) - NEWER:
         parameters = inspect.signature(getattr(aiter, name)).parameters.values()
         mine = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
@@ -83,7 +84,12 @@ def test_arguments_are_those_of_the_wheel():
             if each.kind is each.POSITIONAL_OR_KEYWORD
         ]
         numbers = [
-            [value if value is None else value.replace("1e-05", "1e-5") for value in each]
+            [
+                value
+                if value is None
+                else value.replace("1e-05", "1e-5").replace("fp8_dtype", "None").strip("'")
+                for value in each
+            ]
             for _, each in theirs
         ]
         assert [d if d is None else d.replace("1e-05", "1e-5") for d in defaults] in numbers, (
@@ -136,8 +142,16 @@ def test_layer_norms(target):
     out, summed = torch.empty_like(x), torch.empty_like(x)
     aiter.layernorm2d_fwd_with_add(out, x, residual, summed, weight, bias, 1e-5)
     assert torch.equal(summed, x + residual) and close(out, right(summed), 2)
-    with pytest.raises(NotImplementedError, match=r"aiter\.layer_norm: x_bias is given"):
-        aiter.layer_norm(x, weight, bias, x_bias=bias)
+    # x_bias is added before the residual, and only their sum is rounded.
+    for function in (aiter.layer_norm, aiter.layernorm2d_fwd):
+        assert close(
+            function(x, weight, bias, 1e-5, residual[0]),
+            right((x.float() + residual[0].float()).bfloat16()),
+            2,
+        )
+    aiter.layernorm2d_fwd_with_add(out, x, residual, summed, weight, bias, 1e-5, x_bias=weight)
+    assert torch.equal(summed, (x.float() + weight.float() + residual.float()).bfloat16())
+    assert close(out, right(summed), 2)
 
 
 @of("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "scaled_silu_and_mul")
@@ -228,12 +242,130 @@ def test_rope(target, name, style, nope_first):
                 for each, other in zip(mine, across if two else (across,), strict=True):
                     assert torch.equal(each, other) and other.transpose(0, 1).is_contiguous()
         assert all(close(a, b) for a, b in zip(mine, right, strict=True))
-    with pytest.raises(NotImplementedError, match=f"aiter.{name}: reuse_freqs_front_part is False"):
-        function(*inputs, *arguments, style, False, nope_first)
     with pytest.raises(ValueError, match="rotate_style is 2; allowed"):
         function(*inputs, *arguments, 2, True, nope_first)
     with pytest.raises(TypeError, match="argument"):
         function(*inputs)
+
+
+def turned_by_columns(x, angle, style, back=False):
+    """All features of x [.., heads, features] by angle [.., features], an angle for each, in float64."""
+    matrix = torch.zeros(*angle.shape, angle.shape[-1], dtype=torch.float64)
+    half = angle.shape[-1] // 2
+    for pair in range(half):
+        a, b = (2 * pair, 2 * pair + 1) if style else (pair, pair + half)
+        matrix[..., a, a], matrix[..., a, b] = angle[..., a].double().cos(), -angle[..., a].double().sin()
+        matrix[..., b, b], matrix[..., b, a] = angle[..., b].double().cos(), angle[..., b].double().sin()
+    return x.double() @ (matrix if back else matrix.mT)
+
+
+def unlike(rows, features):
+    """Angles of which those of a pair differ."""
+    return draw(rows, features, dtype=F32, seed=8, scale=2.0)
+
+
+@pytest.mark.parametrize("style", [0, 1])
+@pytest.mark.parametrize("name", sorted(aiter._rope.ROPE))
+def test_rope_with_an_angle_for_each_feature(target, name, style):
+    function, tokens, batch, size, wide = getattr(aiter, name), 5, 2, 24, 16
+    thd, two, back = "thd" in name, "_2c_" in name, name.endswith("_bwd")
+    table, rows = unlike(12, wide), torch.arange(tokens)
+    lead = (tokens,) if thd else (tokens, batch)
+    inputs = [draw(*lead, heads, size, seed=heads) for heads in ((4, 2) if two else (4,))]
+    arguments, shape = [], (-1, 1, 1, wide)
+    if thd:
+        arguments.append(torch.tensor([0, 5], dtype=I32))
+    if "cached" in name:
+        arguments += [table.cos().view(shape), table.sin().view(shape)]
+    else:
+        arguments.append(table[:tokens].view(shape))
+    numbers = rows[:, None].expand(tokens, batch)
+    if "positions" in name:
+        arguments.append(numbers)
+    if "offsets" in name:
+        arguments.append(torch.tensor([[2, 5]]).expand(tokens, batch))
+        rows = numbers + arguments[-1]
+    elif not thd:
+        rows = numbers
+    for nope_first in (False, True):
+        first = size - wide if nope_first else 0
+        right = []
+        for x in inputs:
+            y = x.double().clone()
+            part = slice(first, first + wide)
+            y[..., part] = turned_by_columns(x[..., part], table[rows], style, back)
+            right.append(y)
+        mine = [x.clone() for x in inputs]
+        if name.endswith("inplace"):
+            function(*mine, *arguments, style, False, nope_first)
+        else:
+            mine = function(*mine, *arguments, style, False, nope_first)
+            mine = mine if two else (mine,)
+        # Two products may cancel.
+        assert all(
+            (a.double() - b).abs().max() <= 2.0**-7 * b.abs().max() for a, b in zip(mine, right, strict=True)
+        )
+
+
+@of("rope_2d_fwd", "rope_2d_fwd_inplace", "rope_2d_bwd")
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("style", [0, 1])
+def test_rope_of_images(target, style, wide):
+    height, width, features = 3, 5, 16
+    x = draw(2, height * width, 3, features)
+    across, down = unlike(7, 8)[:, : 8 if wide else 4], unlike(16, 8)[9:, : 8 if wide else 4]
+    tables = [down.cos().view(1, 7, 1, 1, -1), down.sin().view(1, 7, 1, 1, -1)]
+    tables += [across.cos().view(1, 1, 7, 1, -1), across.sin().view(1, 1, 7, 1, -1)]
+    rows, columns = (
+        each.flatten() for each in torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    )
+    if not wide:
+        down, across = (
+            each.repeat_interleave(2, -1) if style else torch.cat((each, each), -1) for each in (down, across)
+        )
+
+    def right(back):
+        halves = zip(x.chunk(2, -1), (down[rows], across[columns]), strict=True)
+        return torch.cat([turned_by_columns(half, angle, style, back) for half, angle in halves], -1)
+
+    options = (height, width, style, not wide, False)
+    near = [right(back) * 2.0**-7 for back in (False, True)]
+    assert ((aiter.rope_2d_fwd(x, *tables, *options) - right(False)).abs() <= near[0].abs().max()).all()
+    assert ((aiter.rope_2d_bwd(x, *tables, *options) - right(True)).abs() <= near[1].abs().max()).all()
+    given = x.clone()
+    assert aiter.rope_2d_fwd_inplace(given, *tables, *options) is None
+    assert torch.equal(given, aiter.rope_2d_fwd(x, *tables, *options))
+    with pytest.raises(NotImplementedError, match="cos_h is an angle of 8 features of 16"):
+        aiter.rope_2d_fwd(x, *(table[..., : 4 if wide else 2] for table in tables), *options)
+    with pytest.raises(NotImplementedError, match="a table of angles is of shape"):
+        aiter.rope_2d_fwd(x, *(table.expand(*table.shape[:3], 3, -1) for table in tables), *options)
+    with pytest.raises(ValueError, match="cos_w has 4 rows for an image of 3 x 5"):
+        aiter.rope_2d_fwd(x, *tables[:2], *(table[:, :, :4] for table in tables[2:]), *options)
+    with pytest.raises(ValueError, match=r"it must be \(batch, 4 \* 5, heads"):
+        aiter.rope_2d_fwd(x, *tables, 4, *options[1:])
+
+
+@of("fused_qkv_split_qk_rope")
+@pytest.mark.parametrize("nope_first", [False, True])
+@pytest.mark.parametrize("neox", [True, False])
+def test_packed_projections(target, neox, nope_first):
+    qkv, table = draw(5, (4 + 2 * 2) * 16), angles(30, 4)
+    positions, offsets = torch.tensor([3, 9, 0, 7, 7]), torch.tensor([0, 20, 1, 2, 2])
+    parts = [each.unflatten(-1, (-1, 16)) for each in qkv.split((64, 32, 32), -1)]
+    for moved in (None, offsets):
+        rows = positions if moved is None else positions + moved
+        right = [turned(x, table[rows], not neox, nope_first) for x in parts[:2]]
+        q, k, v = aiter.fused_qkv_split_qk_rope(
+            qkv, table.cos(), table.sin(), positions, 4, 2, 16, neox, moved, True, nope_first
+        )
+        assert close(q, right[0]) and close(k, right[1]) and torch.equal(v, parts[2])
+        full = table.repeat(1, 2) if neox else table.repeat_interleave(2, -1)
+        wide = aiter.fused_qkv_split_qk_rope(
+            qkv, full.cos(), full.sin(), positions, 4, 2, 16, neox, moved, False, nope_first
+        )
+        assert torch.equal(wide[0], q) and torch.equal(wide[1], k)
+    with pytest.raises(ValueError, match="qkv has 128 columns; 4 and twice 4 heads of 16"):
+        aiter.fused_qkv_split_qk_rope(qkv, table.cos(), table.sin(), positions, 4, 4, 16)
 
 
 @of("rotary_embedding_fwd")
@@ -349,6 +481,284 @@ def test_mxfp4(target, shuffle):
     out, into = torch.empty_like(raw), torch.empty_like(bytes_of_scales)
     aiter.dynamic_per_group_scaled_quant_fp4(out, x, into, 32, shuffle)
     assert torch.equal(out, raw) and torch.equal(into, bytes_of_scales)
+
+
+@of("softmax", "fused_mul_add", "fused_qk_cat", "split_qkv")
+@pytest.mark.parametrize("columns", [1, 257])
+def test_rows_and_copies(target, columns):
+    x, a, b = draw(5, columns), draw(5, columns, seed=1), draw(1, seed=2)
+    assert close(aiter.softmax(x), x.double().softmax(-1))
+    right = a.double() * x.double() + b.double()
+    out = torch.empty(5 * columns, dtype=BF16)
+    assert aiter.fused_mul_add(x, a, b, out) is out and close(out.view(5, columns), right)
+    given = x.clone()
+    assert aiter.fused_mul_add(given, 2, 0.5) is given and close(given, 2 * x.double() + 0.5)
+    given = x.clone()
+    assert aiter.fused_mul_add(given, a.flatten(), b) is given and torch.equal(given.flatten(), out)
+    with pytest.raises(NotImplementedError, match=r"fused_mul_add: x is not contiguous"):
+        aiter.fused_mul_add(draw(3, 4).t(), 1, 1)
+    q1, q2, k1, k2 = (
+        draw(3, 4, columns),
+        draw(3, 4, 7, seed=1),
+        draw(3, 2, columns, seed=2),
+        draw(3, 2, 7, seed=3),
+    )
+    q, k = aiter.fused_qk_cat(q1, q2, k1, k2)
+    assert torch.equal(q, torch.cat((q1, q2), -1)) and torch.equal(k, torch.cat((k1, k2), -1))
+    qkv = draw(4, 3 * columns + 8)
+    parts = aiter.split_qkv(qkv, columns + 8, columns)
+    assert all(
+        torch.equal(*each) for each in zip(parts, qkv.split((columns + 8, columns, columns), -1), strict=True)
+    )
+
+
+@of("reshape_and_cache", "reshape_and_cache_flash", "concat_and_cache_mla")
+@pytest.mark.parametrize("kind", ["auto", "fp8"])
+def test_caches(target, kind):
+    tokens, heads, size, blocks, block = 6, 2, 32, 3, 16
+    dtype = BF16 if kind == "auto" else FP8[target]
+    x = 16 // dtype.itemsize
+    key, value = draw(tokens, heads, size), draw(tokens, heads, size, seed=1)
+    slots, scales = torch.tensor([0, 17, -1, 40, 5, 47]), (torch.tensor([0.5]), torch.tensor([0.25]))
+    raw = torch.int16 if kind == "auto" else torch.uint8
+
+    def written(rows, scale):
+        if kind == "fp8":
+            rows = (rows.float() * (1 / scale)).clamp(-LARGEST[dtype], LARGEST[dtype])
+        flat = torch.zeros(blocks * block, *rows.shape[1:], dtype=dtype).view(raw)
+        flat[slots[slots >= 0]] = rows[slots >= 0].to(dtype).view(raw)
+        return flat.view(blocks, block, *rows.shape[1:])
+
+    def empty(*shape):
+        return torch.zeros(shape, dtype=dtype)
+
+    k, v = written(key, scales[0]), written(value, scales[1])
+    caches = empty(blocks, block, heads, size), empty(blocks, block, heads, size)
+    aiter.reshape_and_cache_flash(key, value, *caches, slots, kind, *scales)
+    assert torch.equal(caches[0].view(raw), k) and torch.equal(caches[1].view(raw), v)
+    for asm in (False, True):
+        shape = (blocks, heads, block // x, size, x) if asm else (blocks, heads, size, block)
+        caches = empty(blocks, heads, size // x, block, x), empty(*shape)
+        aiter.reshape_and_cache(key, value, *caches, slots, kind, *scales, asm)
+        assert torch.equal(caches[0].view(raw), k.unflatten(-1, (-1, x)).permute(0, 2, 3, 1, 4))
+        places = v.unflatten(1, (-1, x)).permute(0, 3, 1, 4, 2) if asm else v.permute(0, 2, 3, 1)
+        assert torch.equal(caches[1].view(raw), places)
+    latent, rotary, cache = draw(tokens, 48), draw(tokens, 16, seed=1), empty(blocks, block, 64)
+    aiter.concat_and_cache_mla(latent, rotary, cache, slots, kind, scales[0])
+    assert torch.equal(cache.view(raw), written(torch.cat((latent, rotary), -1), scales[0]))
+    with pytest.raises(NotImplementedError, match="kv_cache_dtype is 'fp8_e5m2'"):
+        aiter.concat_and_cache_mla(latent, rotary, cache, slots, "fp8_e5m2", scales[0])
+    with pytest.raises(TypeError, match="kv_cache_dtype is"):
+        aiter.concat_and_cache_mla(
+            latent, rotary, cache, slots, "auto" if kind == "fp8" else "fp8", scales[0]
+        )
+
+
+@of("fused_add_rmsnorm_pad")
+@pytest.mark.parametrize("multiple", [0, 64])
+def test_padded_norm(target, multiple):
+    x, residual, weight = draw(5, 130), draw(5, 130, seed=1), draw(130, seed=2)
+    for given in (None, residual):
+        z = x.double() if given is None else x.double() + residual.double()
+        right = z * (z.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight.double()
+        found = aiter.fused_add_rmsnorm_pad(x, weight, 1e-5, given, multiple)
+        y, *summed = (found,) if given is None else found
+        # Nearest to the norm of the sum that is not rounded.
+        assert (
+            y.shape == (5, 192 if multiple else 130)
+            and close(y[:, :130], right, 0.502)
+            and not y[:, 130:].any()
+        )
+        assert given is None or torch.equal(summed[0], x + residual)
+
+
+def decoded(codes, scales, group):
+    """In float64, with the step of a code at each."""
+    values = codes.double() * scales.double().repeat_interleave(group, -1)[..., : codes.shape[-1]]
+    if codes.dtype == torch.int8:
+        return values, scales.double().repeat_interleave(group, -1)
+    return values, values.abs() * 2.0**-4 + scales.double().repeat_interleave(group, -1) * 2.0**-9
+
+
+QUANTIZED_NORMS = [
+    f"{norm}2d_fwd_with_{add}{kind}quant"
+    for norm in ("rmsnorm", "layernorm")
+    for add in ("", "add_")
+    for kind in ("smooth", "dynamic")
+]
+
+
+@of(*QUANTIZED_NORMS)
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+@pytest.mark.parametrize("norm", ["rmsnorm", "layernorm"])
+def test_norms_with_codes(target, norm, kind):
+    dtype = torch.int8 if kind == "int8" else FP8[target]
+    x, residual, weight, bias = (
+        draw(*shape, seed=i) for i, shape in enumerate(((6, 130), (6, 130), (130,), (130,)))
+    )
+    if norm == "rmsnorm":
+        x[2] = residual[2] = 0
+    smooth = draw(130, dtype=F32, seed=5).abs()
+
+    def right(z):
+        z = z.double()
+        if norm == "layernorm":
+            return F.layer_norm(z, (130,), weight.double(), bias.double(), 1e-5)
+        return z * (z.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight.double()
+
+    tail = (weight, 1e-5) if norm == "rmsnorm" else (weight, bias, 1e-5)
+    for add in ("", "add_"):
+        for way in ("smooth", "dynamic"):
+            function = getattr(aiter, f"{norm}2d_fwd_with_{add}{way}quant")
+            out, scales, summed = torch.empty(6, 130, dtype=dtype), torch.empty(6, 1), torch.empty_like(x)
+            function(
+                out,
+                x,
+                *((residual, summed) if add else ()),
+                *((smooth,) if way == "smooth" else ()),
+                scales,
+                *tail,
+            )
+            assert not add or torch.equal(summed, x + residual)
+            exact = right(x + residual if add else x) * (smooth.double() if way == "smooth" else 1)
+            largest = exact.abs().amax(-1, keepdim=True) / LARGEST[dtype]
+            assert ((scales - torch.where(largest == 0, 1.0, largest)).abs() <= 1e-5 * scales).all()
+            values, step = decoded(out, scales, 130)
+            assert ((values - exact).abs() <= 1.001 * step).all()
+    if norm == "rmsnorm":
+        before, name = torch.empty_like(x), "rmsnorm2d_fwd_with_add_smoothquant"
+        aiter.rmsnorm2d_fwd_with_add_smoothquant(out, x, residual, summed, smooth, scales, *tail, before)
+        assert close(before, right(summed))
+        rounded = (right(summed) / weight.double()).bfloat16().double() * weight.double() * smooth.double()
+        for sensitive in (0, 1):
+            aiter.rmsnorm2d_fwd_with_add_smoothquant(
+                out, x, residual, summed, smooth, scales, *tail, None, sensitive
+            )
+            values, step = decoded(out, scales, 130)
+            exact = rounded if sensitive else right(summed) * smooth.double()
+            assert (scales * LARGEST[dtype] - exact.abs().amax(-1, keepdim=True))[
+                [0, 1, 3, 4, 5]
+            ].abs().max() <= 1e-4
+            assert ((values - exact).abs() <= 1.001 * step).all()
+        with pytest.raises(ValueError, match=f"{name}: use_model_sensitive_rmsnorm is 2; allowed: 0, 1"):
+            aiter.rmsnorm2d_fwd_with_add_smoothquant(out, x, residual, summed, smooth, scales, *tail, None, 2)
+    else:
+        aiter.layernorm2d_fwd_with_add_dynamicquant(out, x, residual, summed, scales, *tail, x_bias=weight)
+        assert torch.equal(summed, (x.float() + weight.float() + residual.float()).bfloat16())
+
+
+@of("fused_rms_fp8_group_quant", "fused_rms_fp8_per_tensor_static_quant", "fused_rms_mxfp4_quant")
+@pytest.mark.parametrize("given", [False, True])
+def test_fused_norms_with_codes(target, given):
+    x, weight, dtype = draw(6, 256), draw(256, seed=1), FP8[target]
+    second, its_weight = (draw(6, 96, seed=2), draw(96, seed=3)) if given else (None, None)
+    residual = draw(6, 256, seed=4) if given else None
+
+    def right(z, weight, eps):
+        return z * (z.square().mean(-1, keepdim=True) + eps).rsqrt() * weight.double()
+
+    z = x.double() + residual.double() if given else x.double()
+    exact = right(z, weight, 1e-5)
+
+    def rest(norm, other, summed):
+        assert close(norm, exact)
+        assert (other is None) == (summed is None) == (not given)
+        if given:
+            assert close(other, right(second.double(), its_weight, 1e-6)) and torch.equal(
+                summed, x + residual
+            )
+
+    beside = (second, its_weight, 1e-6)
+    (codes, scales), *others = aiter.fused_rms_fp8_group_quant(
+        x, weight, 1e-5, *beside, 128, None, residual, True
+    )
+    rest(*others)
+    values, step = decoded(codes, scales, 128)
+    assert codes.dtype == dtype and ((values - exact).abs() <= 1.001 * step).all()
+    largest = exact.view(6, 2, 128).abs().amax(-1) / LARGEST[dtype]
+    assert ((scales - largest).abs() <= 1e-5 * largest).all()
+    (again, across), *_ = aiter.fused_rms_fp8_group_quant(
+        x, weight, 1e-5, *beside, res1=residual, dtype_quant=dtype, transpose_scale=True
+    )
+    assert torch.equal(again.view(torch.uint8), codes.view(torch.uint8)) and across.shape == (6, 2)
+    assert torch.equal(across.reshape(2, 6).t(), scales)
+    scale = torch.tensor([0.05])
+    codes, *others = aiter.fused_rms_fp8_per_tensor_static_quant(
+        x, weight, 1e-5, scale, *beside, None, residual, True
+    )
+    rest(*others)
+    values, step = decoded(codes, scale.expand(6, 1), 256)
+    limit = LARGEST[dtype] * 0.05
+    assert ((values - exact.clamp(-limit, limit)).abs() <= 1.001 * step).all()
+    for shuffle in (False, True):
+        (codes, scales), other, summed = aiter.fused_rms_mxfp4_quant(
+            x, weight, 1e-5, *beside, residual, shuffle
+        )
+        assert (other is None) == (summed is None) == (not given)
+        check_mxfp4(codes, scales, exact, shuffle)
+    with pytest.raises(NotImplementedError, match="scale_shuffle_padding is True without shuffle"):
+        aiter.fused_rms_mxfp4_quant(x, weight, 1e-5, scale_shuffle_padding=True)
+    with pytest.raises(TypeError, match="this target's are"):
+        aiter.fused_rms_fp8_group_quant(
+            x, weight, 1e-5, dtype_quant=torch.float8_e5m2 if target == "gfx942" else FP8["gfx942"]
+        )
+
+
+def check_mxfp4(codes, scales, exact, shuffled):
+    """Scales of the rule "even", and codes within half of a step of values."""
+    rows, groups = exact.shape[0], exact.shape[1] // 32
+    mantissa, exponent = torch.frexp(exact.view(rows, groups, 32).abs().amax(-1))
+    power = exponent - 3 + (mantissa * 2 >= 1.75).int()
+    if shuffled:
+        row, column = torch.meshgrid(torch.arange(rows), torch.arange(groups), indexing="ij")
+        place = (
+            row // 32 * 256
+            + column // 8 * 256
+            + column % 4 * 64
+            + row % 16 * 4
+            + column % 8 // 4 * 2
+            + row % 32 // 16
+        )
+        scales = scales.flatten()[place]
+    assert torch.equal(scales, (power + 127).to(torch.uint8))
+    table = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.float64)
+    nibbles = torch.stack((codes & 15, codes >> 4), -1).flatten(-2).long()
+    values = (table[nibbles & 7] * torch.where(nibbles >= 8, -1.0, 1.0)).view(rows, groups, 32)
+    scaled = exact.view(rows, groups, 32) * torch.exp2(-power.double())[..., None]
+    nearest = (scaled.abs()[..., None] - table).abs().amin(-1)
+    assert ((scaled - values).abs() <= nearest + 1e-4).all()
+
+
+@of("act_mul_and_fp8_group_quant", "act_mul_and_mxfp4_quant")
+def test_gates_with_codes(target):
+    x = draw(6, 512, scale=3.0)
+    gate, other = x.double().chunk(2, -1)
+    kinds = {
+        "silu": F.silu,
+        "gelu": F.gelu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        "relu": F.relu,
+    }
+    for kind, function in kinds.items():
+        exact = function(gate) * other
+        for group in (32, 128):
+            codes, scales = aiter.act_mul_and_fp8_group_quant(x, kind, group)
+            largest = exact.view(6, -1, group).abs().amax(-1) / LARGEST[FP8[target]]
+            # That of the value before it is rounded to bfloat16.
+            assert ((scales - largest).abs() <= 1e-5 * largest).all()
+            values, step = decoded(codes, scales, group)
+            assert codes.dtype == FP8[target] and ((values - exact).abs() <= 1.001 * step).all()
+        for shuffle in (False, True):
+            check_mxfp4(*aiter.act_mul_and_mxfp4_quant(x, kind, "even", shuffle), exact, shuffle)
+    # Half-way cases go away from 0: the group's scale is 1, since its largest value is 6.
+    ties = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0] * 4, dtype=BF16)
+    codes, scales = aiter.act_mul_and_mxfp4_quant(torch.cat((torch.ones(32, dtype=BF16), ties))[None], "relu")
+    assert scales.item() == 127
+    assert torch.stack((codes & 15, codes >> 4), -1).flatten().tolist() == [1, 2, 3, 4, 5, 6, 7, 7] * 4
+    with pytest.raises(NotImplementedError, match="activation is 'silu_exp2'"):
+        aiter.act_mul_and_fp8_group_quant(x, "silu_exp2", 32)
+    with pytest.raises(NotImplementedError, match="scaling_mode is 'floor'"):
+        aiter.act_mul_and_mxfp4_quant(x, "silu", "floor")
 
 
 @of("topk")

@@ -12,8 +12,17 @@ ignored but those of which a docstring says that they only choose among AITER's 
 
 from __future__ import annotations
 
-from ._activation import gelu_and_mul, gelu_tanh_and_mul, scaled_silu_and_mul, silu_and_mul
+from ._activation import (
+    act_mul_and_fp8_group_quant,
+    act_mul_and_mxfp4_quant,
+    gelu_and_mul,
+    gelu_tanh_and_mul,
+    scaled_silu_and_mul,
+    silu_and_mul,
+)
+from ._cache import concat_and_cache_mla, reshape_and_cache, reshape_and_cache_flash
 from ._convolution import causal_conv1d_fn, causal_conv1d_update
+from ._heads import fused_qk_cat, fused_qkv_split_qk_rope, split_qkv
 from ._moe import (
     biased_grouped_topk,
     biased_grouped_topk_hip,
@@ -26,8 +35,10 @@ from ._moe import (
     topk_sigmoid,
     topk_softmax,
 )
+from ._mul_add import fused_mul_add
 from ._norm import (
     fused_add_rms_norm_cu,
+    fused_add_rmsnorm_pad,
     layer_norm,
     layernorm2d_fwd,
     layernorm2d_fwd_with_add,
@@ -35,6 +46,19 @@ from ._norm import (
     rms_norm_cu,
     rmsnorm2d_fwd,
     rmsnorm2d_fwd_with_add,
+)
+from ._norm_quant import (
+    fused_rms_fp8_group_quant,
+    fused_rms_fp8_per_tensor_static_quant,
+    fused_rms_mxfp4_quant,
+    layernorm2d_fwd_with_add_dynamicquant,
+    layernorm2d_fwd_with_add_smoothquant,
+    layernorm2d_fwd_with_dynamicquant,
+    layernorm2d_fwd_with_smoothquant,
+    rmsnorm2d_fwd_with_add_dynamicquant,
+    rmsnorm2d_fwd_with_add_smoothquant,
+    rmsnorm2d_fwd_with_dynamicquant,
+    rmsnorm2d_fwd_with_smoothquant,
 )
 from ._quant import (
     dynamic_per_group_scaled_quant_fp4,
@@ -47,7 +71,7 @@ from ._quant import (
     smoothquant_fwd,
     static_per_tensor_quant,
 )
-from ._rope import ROPE, rotary_embedding_fwd
+from ._rope import ROPE, rope_2d_bwd, rope_2d_fwd, rope_2d_fwd_inplace, rotary_embedding_fwd
 from ._sample import (
     exponential,
     greedy_sample,
@@ -56,17 +80,28 @@ from ._sample import (
     random_sample,
     random_sample_outer_exponential,
 )
+from ._softmax import softmax
 
 __all__ = [
+    "act_mul_and_fp8_group_quant",
+    "act_mul_and_mxfp4_quant",
     "biased_grouped_topk",
     "biased_grouped_topk_hip",
     "causal_conv1d_fn",
     "causal_conv1d_update",
+    "concat_and_cache_mla",
     "dynamic_per_group_scaled_quant_fp4",
     "dynamic_per_tensor_quant",
     "dynamic_per_token_scaled_quant",
     "exponential",
     "fused_add_rms_norm_cu",
+    "fused_add_rmsnorm_pad",
+    "fused_mul_add",
+    "fused_qk_cat",
+    "fused_qkv_split_qk_rope",
+    "fused_rms_fp8_group_quant",
+    "fused_rms_fp8_per_tensor_static_quant",
+    "fused_rms_mxfp4_quant",
     "gelu_and_mul",
     "gelu_tanh_and_mul",
     "greedy_sample",
@@ -74,6 +109,10 @@ __all__ = [
     "layer_norm",
     "layernorm2d_fwd",
     "layernorm2d_fwd_with_add",
+    "layernorm2d_fwd_with_add_dynamicquant",
+    "layernorm2d_fwd_with_add_smoothquant",
+    "layernorm2d_fwd_with_dynamicquant",
+    "layernorm2d_fwd_with_smoothquant",
     "mixed_sample",
     "mixed_sample_outer_exponential",
     "moe_align_block_size",
@@ -86,14 +125,25 @@ __all__ = [
     "per_token_quant_hip",
     "random_sample",
     "random_sample_outer_exponential",
+    "reshape_and_cache",
+    "reshape_and_cache_flash",
     "rms_norm",
     "rms_norm_cu",
     "rmsnorm2d_fwd",
     "rmsnorm2d_fwd_with_add",
+    "rmsnorm2d_fwd_with_add_dynamicquant",
+    "rmsnorm2d_fwd_with_add_smoothquant",
+    "rmsnorm2d_fwd_with_dynamicquant",
+    "rmsnorm2d_fwd_with_smoothquant",
+    "rope_2d_bwd",
+    "rope_2d_fwd",
+    "rope_2d_fwd_inplace",
     "rotary_embedding_fwd",
     "scaled_silu_and_mul",
     "silu_and_mul",
     "smoothquant_fwd",
+    "softmax",
+    "split_qkv",
     "static_per_tensor_quant",
     "topk",
     "topk_sigmoid",

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Norms by AITER's names. What is normalised with a residual is the sum as it is stored, rounded."""
+"""Norms by AITER's names. What is normalised with a residual is the sum as it is stored, rounded, but where the docstring says other."""
 
 from __future__ import annotations
 
 import torch
 
 from .. import norm
-from ._results import put, refuse
+from ._results import check_model_sensitive, put
 
 
 def rms_norm(
@@ -60,8 +60,8 @@ def layer_norm(
     epsilon: float = 1e-5,
     x_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """(x - mean) / sqrt(variance + epsilon) * weight + bias."""
-    return _layer("layer_norm", input, weight, bias, epsilon, x_bias)
+    """(x - mean) / sqrt(variance + epsilon) * weight + bias of x = input + x_bias."""
+    return _layer(input, weight, bias, epsilon, x_bias)
 
 
 def layernorm2d_fwd(
@@ -72,7 +72,7 @@ def layernorm2d_fwd(
     x_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`layer_norm`."""
-    return _layer("layernorm2d_fwd", input, weight, bias, epsilon, x_bias)
+    return _layer(input, weight, bias, epsilon, x_bias)
 
 
 def layernorm2d_fwd_with_add(
@@ -85,26 +85,39 @@ def layernorm2d_fwd_with_add(
     epsilon: float,
     x_bias: torch.Tensor | None = None,
 ) -> None:
-    """residual_out = input + residual_in, and out its `layer_norm`."""
+    """residual_out = input + x_bias + residual_in, and out its `layer_norm`."""
     name = "layernorm2d_fwd_with_add"
-    y, z = _layer(name, input, weight, bias, epsilon, x_bias, residual_in)
+    y, z = _layer(input, weight, bias, epsilon, x_bias, residual_in)
     put(name, "out", out, y)
     put(name, "residual_out", residual_out, z)
 
 
+def fused_add_rmsnorm_pad(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    epsilon: float,
+    res: torch.Tensor | None = None,
+    x_pad_to_multiple: int = 0,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """`rms_norm` of x, or with res (`rms_norm` of x + res, x + res); the norm has zeros up to a multiple of x_pad_to_multiple columns.
+
+    The sum is normalised in float32, and only what is returned of it is rounded.
+    """
+    pad_to = x_pad_to_multiple if x_pad_to_multiple > 0 else 1
+    if res is None:
+        return norm.rms_norm(x, weight, epsilon, pad_to=pad_to)
+    return norm.rms_norm(
+        x, weight, epsilon, residual=res, return_residual=True, round_residual=False, pad_to=pad_to
+    )
+
+
 def _rms(name, x, weight, epsilon, model_sensitive, residual=None):
-    if model_sensitive not in (0, 1):
-        raise ValueError(
-            f"hipkittens.aiter.{name}: use_model_sensitive_rmsnorm is {model_sensitive!r}; allowed: 0, 1"
-        )
-    options = {"residual": residual, "return_residual": residual is not None}
-    if not model_sensitive:
-        return norm.rms_norm(x, weight, epsilon, **options)
-    found = norm.rms_norm(x, None, epsilon, **options)
-    return found * weight if residual is None else (found[0] * weight, found[1])
+    check_model_sensitive(name, model_sensitive)
+    return norm.rms_norm(x, weight, epsilon, residual=residual, return_residual=residual is not None,
+                         round_before_weight=bool(model_sensitive))  # fmt: skip
 
 
-def _layer(name, x, weight, bias, epsilon, x_bias, residual=None):
-    if x_bias is not None:
-        refuse(name, "x_bias", "given", "add it to input")
-    return norm.layer_norm(x, weight, bias, epsilon, residual=residual, return_residual=residual is not None)
+def _layer(x, weight, bias, epsilon, x_bias, residual=None):
+    return norm.layer_norm(
+        x, weight, bias, epsilon, residual=residual, return_residual=residual is not None, x_bias=x_bias
+    )

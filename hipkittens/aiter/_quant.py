@@ -19,7 +19,7 @@ _FORMATS = {
     torch.float8_e5m2fnuz: "bf8",
 }
 _GROUPS = (32, 64, 128)
-_GROUP_FLOOR = 1e-10
+GROUP_FLOOR = 1e-10
 
 
 def static_per_tensor_quant(out: torch.Tensor, input: torch.Tensor, scale: torch.Tensor) -> None:
@@ -55,7 +55,7 @@ def dynamic_per_token_scaled_quant(
     _refuse_rows(name, num_rows, num_rows_factor)
     bound = {} if scale_ub is None else {"scale_bound": float(scale_ub)}
     codes, found = _quantized(
-        name, out.dtype, input, floor=_GROUP_FLOOR * (input.shape[-1] in _GROUPS), **bound
+        name, out.dtype, input, floor=GROUP_FLOOR * (input.shape[-1] in _GROUPS), **bound
     )
     put_codes(name, "out", out, codes.reshape(out.shape))
     if found.numel() != scales.numel():
@@ -117,7 +117,7 @@ def per_group_quant_hip(
         raise ValueError(
             f"hipkittens.aiter.{name}: group_size is {group_size}; allowed: 32, 64, 128 that divide the {x.shape[-1]} elements of a row"
         )
-    codes, scales = _quantized(name, quant_dtype, x, granularity=group_size, floor=_GROUP_FLOOR)
+    codes, scales = _quantized(name, quant_dtype, x, granularity=group_size, floor=GROUP_FLOOR)
     if transpose_scale:
         scales = scales.flatten(0, -2).t().reshape(scales.shape)
     return codes, scales
@@ -161,20 +161,28 @@ def smoothquant_fwd(
 ) -> None:
     """Each row of input * x_scale, in float32, by its own scale."""
     name = "smoothquant_fwd"
-    codes, found = _quantized(name, out.dtype, input.float() * x_scale, floor=_GROUP_FLOOR)
+    codes, found = _quantized(name, out.dtype, input.float() * x_scale, floor=GROUP_FLOOR)
     put_codes(name, "out", out, codes)
     put(name, "y_scale", y_scale, found.reshape(y_scale.shape))
 
 
-def _quantized(name, dtype, x, scale=None, **options: Any):
+def format_of(name: str, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
+    """Of a QuantSpec, with its rounding."""
     if dtype not in _FORMATS:
         raise TypeError(
             f"hipkittens.aiter.{name}: codes are {dtype}; allowed: {', '.join(map(str, _FORMATS))}"
         )
-    format = _FORMATS[dtype]
-    if format == "int8":
-        options["rounding"] = "truncate"
-    codes, scales = quantize(x, QuantSpec(format, **options), scale)
+    return _FORMATS[dtype], {"rounding": "truncate"} if dtype == torch.int8 else {}
+
+
+def format_or_own(name: str, dtype: torch.dtype | None) -> tuple[Any, dict[str, Any]]:
+    """format_of; of None that of the target's own e4m3."""
+    return ("fp8", {}) if dtype is None else format_of(name, dtype)
+
+
+def _quantized(name, dtype, x, scale=None, **options: Any):
+    format, rounding = format_of(name, dtype)
+    codes, scales = quantize(x, QuantSpec(format, **rounding, **options), scale)
     if codes.dtype != dtype:
         raise TypeError(f"hipkittens.aiter.{name}: codes are {dtype}; this target's are {codes.dtype}")
     return codes, scales

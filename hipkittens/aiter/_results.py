@@ -32,3 +32,11 @@ def refuse(function: str, argument: str, value: object, instead: str) -> None:
     raise NotImplementedError(
         f"hipkittens.aiter.{function}: {argument} is {value}, which has no kernel; {instead}"
     )
+
+
+def check_model_sensitive(function: str, value: object) -> None:
+    """AITER's numbers of kernels: 1 rounds before the weight."""
+    if value not in (0, 1):
+        raise ValueError(
+            f"hipkittens.aiter.{function}: use_model_sensitive_rmsnorm is {value!r}; allowed: 0, 1"
+        )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Rotary embeddings by AITER's names: one table of their arguments, and one function that they all are.
 
-rotate_style 0 turns features (i, i + r / 2), 1 turns (2i, 2i + 1). Tables of angles are r / 2 wide (reuse_freqs_front_part): wider
-ones have no kernel. nope_first turns the last r features. Angles are applied in float32 and rounded once.
+rotate_style 0 turns features (i, i + r / 2), 1 turns (2i, 2i + 1). Tables of angles are r / 2 wide with reuse_freqs_front_part, and r
+without, a column for each feature. nope_first turns the last r features. Angles are applied in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -59,39 +59,24 @@ def _function(kind: str, two: bool, way: str) -> Callable[..., Any]:
 def _rope(name, given, count, kind, way):
     values = list(given.values())
     inputs = values[:count]
-    if not given["reuse_freqs_front_part"]:
-        refuse(
-            name, "reuse_freqs_front_part", False, "pass angles of r / 2 features, which serve both halves"
-        )
-    if given["rotate_style"] not in (0, 1):
-        raise ValueError(
-            f"hipkittens.aiter.{name}: rotate_style is {given['rotate_style']!r}; allowed: 0 (NeoX), 1 (GPT-J)"
-        )
     cos, sin = given.get("cos"), given.get("sin")
     if cos is None:
         angles = given["freqs"].float()
         cos, sin = angles.cos(), angles.sin()
-    cos, sin = (table.reshape(-1, table.shape[-1]) for table in (cos, sin))
-    options: dict[str, Any] = {"interleaved": given["rotate_style"] == 1}
+    cos, sin = (rows_of(name, table) for table in (cos, sin))
+    options = _options(name, given["rotate_style"], given["reuse_freqs_front_part"], given["nope_first"])
     if kind == "thd":
         options["cu_seqlens"] = given["cu_seqlens"]
     elif "positions" in given:
-        positions = given["positions"]
-        positions = positions + given["offsets"] if "offsets" in given else positions
-        options["positions"] = positions.t().contiguous()
+        for numbers in given.keys() & {"positions", "offsets"}:
+            options[numbers] = given[numbers].t().contiguous()
     # Batches first, as our kernels count tokens.
     views = [each if kind == "thd" else each.transpose(0, 1) for each in inputs]
-    tables = cos, -sin if way == "bwd" else sin
-    turned = 2 * cos.shape[-1]
-    part = given["nope_first"] and turned < inputs[0].shape[-1]
+    tables = (cos, sin) if way != "bwd" else _back(cos, sin, **options)
     if way == "fwd_inplace":
-        _turn([_last(view, turned) if part else view for view in views], tables, inplace=True, **options)
+        _turn(views, tables, inplace=True, **options)
         return None
-    if part:
-        results = [view.clone(memory_format=torch.contiguous_format) for view in views]
-        _turn([_last(result, turned) for result in results], tables, inplace=True, **options)
-    else:
-        results = _turn(views, tables, **options)
+    results = _turn(views, tables, **options)
     if kind != "thd":
         results = [each.transpose(0, 1) for each in results]
         if not given["transpose_output"]:
@@ -99,8 +84,36 @@ def _rope(name, given, count, kind, way):
     return results[0] if count == 1 else tuple(results)
 
 
-def _last(x, features):
-    return x[..., x.shape[-1] - features :]
+def _options(name, rotate_style, reuse_freqs_front_part, nope_first) -> dict[str, Any]:
+    if rotate_style not in (0, 1):
+        raise ValueError(
+            f"hipkittens.aiter.{name}: rotate_style is {rotate_style!r}; allowed: 0 (NeoX), 1 (GPT-J)"
+        )
+    return {
+        "interleaved": rotate_style == 1,
+        "full_tables": not reuse_freqs_front_part,
+        "nope_first": bool(nope_first),
+    }
+
+
+def _back(cos, sin, *, interleaved, full_tables, **_):
+    """Tables of the transpose: in full ones, the sines of the features of a pair change places."""
+    if not full_tables:
+        return cos, -sin
+    pairs = (-1, 2) if interleaved else (2, -1)
+    return cos, -sin.unflatten(-1, pairs).flip(-1 if interleaved else -2).flatten(-2)
+
+
+def rows_of(name: str, table: torch.Tensor) -> torch.Tensor:
+    """A table [.., rows, .., columns] as [rows, columns]: one dimension is that of rows, and others have the size 1."""
+    if sum(size > 1 for size in table.shape[:-1]) > 1:
+        refuse(
+            name,
+            "a table of angles",
+            f"of shape {tuple(table.shape)}",
+            "pass one that all heads and batches share",
+        )
+    return table.reshape(-1, table.shape[-1])
 
 
 def _turn(views, tables, **options):
@@ -130,8 +143,85 @@ def rotary_embedding_fwd(
     is_nope_first: bool,
 ) -> None:
     """query and key [tokens, heads * head_size], turned in place by the row of each position; caches are r / 2 wide."""
-    cos, sin = (table.reshape(-1, table.shape[-1]) for table in (cos_cache, sin_cache))
-    views = [each.view(positions.numel(), -1, head_size) for each in (query, key)]
-    if is_nope_first:
-        views = [_last(view, 2 * cos.shape[-1]) for view in views]
-    rotary_qk(*views, cos, sin, interleaved=not is_neox, positions=positions.reshape(-1), inplace=True)
+    cos, sin = (rows_of("rotary_embedding_fwd", table) for table in (cos_cache, sin_cache))
+    q, k = (each.view(positions.numel(), -1, head_size) for each in (query, key))
+    rotary_qk(q, k, cos, sin, interleaved=not is_neox, positions=positions.reshape(-1), nope_first=bool(is_nope_first),
+              inplace=True)  # fmt: skip
+
+
+def rope_2d_fwd(
+    input: torch.Tensor,
+    cos_h: torch.Tensor,
+    sin_h: torch.Tensor,
+    cos_w: torch.Tensor,
+    sin_w: torch.Tensor,
+    img_height: int,
+    img_width: int,
+    rotate_style: int,
+    reuse_freqs_front_part: bool,
+    nope_first: bool,
+) -> torch.Tensor:
+    """[batch, img_height * img_width, heads, features]: the first half of the features turned by a token's row of the image, the
+    second by its column. Tables have an angle for each pair of a half, or without reuse_freqs_front_part for each feature; those of
+    less than all features have no kernel."""
+    return _rope_2d("rope_2d_fwd", input, (cos_h, sin_h, cos_w, sin_w), (img_height, img_width),
+                    (rotate_style, reuse_freqs_front_part, nope_first))  # fmt: skip
+
+
+def rope_2d_fwd_inplace(
+    input: torch.Tensor,
+    cos_h: torch.Tensor,
+    sin_h: torch.Tensor,
+    cos_w: torch.Tensor,
+    sin_w: torch.Tensor,
+    img_height: int,
+    img_width: int,
+    rotate_style: int,
+    reuse_freqs_front_part: bool,
+    nope_first: bool,
+) -> None:
+    """`rope_2d_fwd` into input."""
+    _rope_2d("rope_2d_fwd_inplace", input, (cos_h, sin_h, cos_w, sin_w), (img_height, img_width),
+             (rotate_style, reuse_freqs_front_part, nope_first), inplace=True)  # fmt: skip
+
+
+def rope_2d_bwd(
+    output_grads: torch.Tensor,
+    cos_h: torch.Tensor,
+    sin_h: torch.Tensor,
+    cos_w: torch.Tensor,
+    sin_w: torch.Tensor,
+    img_height: int,
+    img_width: int,
+    rotate_style: int,
+    reuse_freqs_front_part: bool,
+    nope_first: bool,
+) -> torch.Tensor:
+    """The gradient of `rope_2d_fwd`."""
+    return _rope_2d("rope_2d_bwd", output_grads, (cos_h, sin_h, cos_w, sin_w), (img_height, img_width),
+                    (rotate_style, reuse_freqs_front_part, nope_first), back=True)  # fmt: skip
+
+
+def _rope_2d(name, x, tables, sizes, style, back=False, inplace=False):
+    options = _options(name, *style)
+    if x.dim() != 4 or x.shape[1] != sizes[0] * sizes[1]:
+        raise ValueError(f"hipkittens.aiter.{name}: input has shape {tuple(x.shape)}; it must be (batch, {sizes[0]} * {sizes[1]}, heads, "
+                         "features)")  # fmt: skip
+    turned = tables[0].shape[-1] * (2 if options["full_tables"] else 4)
+    if turned != x.shape[-1]:
+        refuse(
+            name,
+            "cos_h",
+            f"an angle of {turned} features of {x.shape[-1]}",
+            "turn all, or use hipkittens.rotary",
+        )
+    flat = [rows_of(name, table) for table in tables]
+    for axis, size, table in (("cos_h", sizes[0], flat[0]), ("cos_w", sizes[1], flat[2])):
+        if table.shape[0] < size:
+            raise ValueError(
+                f"hipkittens.aiter.{name}: {axis} has {table.shape[0]} rows for an image of {sizes[0]} x {sizes[1]}"
+            )
+    rows, columns = flat[:2], [table[: sizes[1]] for table in flat[2:]]
+    if back:
+        rows, columns = _back(*rows, **options), _back(*columns, **options)
+    return rotary(x, *rows, column_tables=tuple(columns), inplace=inplace, **options)
