@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from .. import selection
-from ..routing import expert_sort, router
+from ..routing import PackedExperts, expert_sort, router
 from ._results import put, refuse
 
 
@@ -192,6 +192,7 @@ def moe_sorting_fwd(
         local = local_expert_mask != 0
         expert_map = torch.where(local, local.cumsum(0) - 1, -1).to(torch.int32)
     found = expert_sort(ids, topk_weights, num_experts, unit_size, "packed", expert_map=expert_map)
+    assert isinstance(found, PackedExperts)
     blocks = _most_blocks(topk_ids, num_experts, unit_size)
     _put_first(name, "sorted_token_ids", sorted_token_ids, found.entries, blocks * unit_size)
     _put_first(name, "sorted_weights", sorted_weights, found.weights, blocks * unit_size)

@@ -52,7 +52,7 @@ def _function(kind: str, two: bool, way: str) -> Callable[..., Any]:
     verb = {"fwd": "turned", "bwd": "turned back: the gradient", "fwd_inplace": "turned in place"}[way]
     rope.__name__ = rope.__qualname__ = name
     rope.__doc__ = f"{shape} {verb}; `{name}{signature}` as AITER has it."
-    rope.__signature__ = signature
+    rope.__signature__ = signature  # type: ignore[attr-defined]
     return rope
 
 
