@@ -96,7 +96,7 @@ class Launch:
         """Tells so many workgroups that they are all there are, by the argument that counts workers."""
         workers = int.from_bytes(self.arguments[offset : offset + size], "little")
         together = -(-workers // self.grid[0])
-        fewer = (workgroups * together).to_bytes(size, "little")
+        fewer = min(workers, workgroups * together).to_bytes(size, "little")
         self.arguments = self.arguments[:offset] + fewer + self.arguments[offset + size :]
 
     def drop_untouched(self, loaded: Container[str]) -> None:

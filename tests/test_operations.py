@@ -40,7 +40,6 @@ ELSEWHERE = {
     "benchmarks/attention.py": "a study of one operation",
     "benchmarks/launch.py": "calls with PyTorch's own beside them",
     "benchmarks/row_operations.py": "a table that others published",
-    "hipkittens/profiling/bench_command.py": "--fit, which is for matrix products",
     "tools/wheel_probe.py": "a model to be compiled",
     "benchmarks/mutation.py": "random.sample",
     "benchmarks/calibration.py": "a sample of measurements",

@@ -48,6 +48,10 @@ def test_every_variant_is_in_the_pack(target):
 # backward rows are in lanes of a VGPR.
 KNOWN_SPILLS = {
     "norm.backward_bf16_65536 gfx942": (0, 2, 0),
+    "norm.odd_layer_bf16_4096 gfx942": (5, 0, 24),
+    # Sixteen waves hold a row of 131072 elements in the half of their registers, and what is left is too little.
+    "softmax.forward_bf16_131072": (68, 0, 276),
+    "softmax.forward_f16_131072": (48, 0, 100),
     "router.experts_256 gfx942": (0, 10, 0),
     "router.experts_256 gfx950": (0, 6, 0),
     "router.experts_1536 gfx942": (0, 52, 0),

@@ -101,7 +101,7 @@ def _expected_log2(target: str) -> torch.Tensor:
 
 _QUANTIZE = (
     "csrc/tiles/float8.h",
-    "csrc/kernels/quantize/codes.h",
+    "csrc/kernels/quantization/codes.h",
     "csrc/simulator/execute/vector_float8.cpp",
 )
 _TRANSCENDENTAL = ("csrc/simulator/execute/transcendental.h", "csrc/tiles/lane_intrinsics.h")

@@ -1,4 +1,4 @@
-// torch/fused_norm.cpp: checks the tensors of a norm with more around it, plans it and launches it.
+// torch/norm_fused.cpp: checks the tensors of a norm with more around it, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <optional>
