@@ -63,7 +63,9 @@ class _Records:
                 else:
                     result.append({"name": element, "offset": place, "size": size})
             if first_bit is not None:
-                result[-1] |= {"bit": int(first_bit), "bits": int(last_bit) - int(first_bit) + 1}
+                bits = int(last_bit) - int(first_bit) + 1
+                # The bytes that hold it, which may be fewer than its type has.
+                result[-1] |= {"bit": int(first_bit), "bits": bits, "size": int(last_bit) // 8 + 1}
         return result
 
 
