@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "kernels/cache/plan.h"
-#include "torch/paged_cache.h"
 #include "torch/element_type.h"
+#include "torch/paged_cache.h"
 #include "torch/placement.h"
 #include "torch/registration.h"
 #include "torch/row_view.h"

@@ -5,8 +5,8 @@
 #include "../activation_functions.h"
 #include "../element_of.h"
 #include "../quantization/codes.h"
-#include "kinds.h"
 #include "../row_columns.h"
+#include "kinds.h"
 
 namespace hipkittens::quantize {
 

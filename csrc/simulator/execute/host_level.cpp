@@ -37,7 +37,8 @@ const Families& families(HostLevel level) {
         default:
             throw std::runtime_error(
                 "the simulator was built without the host instructions asked for, or for a machine that has "
-                "others; build it here again, with -DHIPKITTENS_HOST_LEVELS=all for all levels, as wheels are");
+                "others; build it here again, with -DHIPKITTENS_HOST_LEVELS=all for all levels, as wheels "
+                "are");
     }
 }
 
