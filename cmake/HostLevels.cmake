@@ -4,13 +4,8 @@
 
 # A wheel goes to any machine, a checkout stays on this one: there the best level of the processor does, and its tests, which compare
 # levels, ask for all (./run).
-if(HIPKITTENS_INSTALL)
-  set(default all)
-else()
-  set(default native)
-endif()
-set(HIPKITTENS_HOST_LEVELS ${default} CACHE STRING
-    "Host levels to build: all, native (the best of this machine), or a list of portable, avx2, avx512, avx512_bf16")
+set(HIPKITTENS_HOST_LEVELS "" CACHE STRING
+    "Host levels to build: all, native (the best of this machine), or a list of portable, avx2, avx512, avx512_bf16; empty: all in a wheel, native in a checkout")
 
 # Sets `variable` to the levels that the processor is best served by, or to all where /proc does not say what it has.
 function(hipkittens_native_levels variable)
@@ -41,12 +36,19 @@ function(hipkittens_native_levels variable)
   endforeach()
 endfunction()
 
-if(HIPKITTENS_HOST_LEVELS STREQUAL "native")
+# Not in the cache, which a checkout and the wheel made from it share.
+set(host_levels ${HIPKITTENS_HOST_LEVELS})
+if(NOT host_levels)
+  if(HIPKITTENS_INSTALL)
+    set(host_levels all)
+  else()
+    set(host_levels native)
+  endif()
+endif()
+if(host_levels STREQUAL "native")
   hipkittens_native_levels(host_levels)
-elseif(HIPKITTENS_HOST_LEVELS STREQUAL "all")
+elseif(host_levels STREQUAL "all")
   set(host_levels portable avx2 avx512 avx512_bf16)
-else()
-  set(host_levels ${HIPKITTENS_HOST_LEVELS})
 endif()
 message(STATUS "Host levels: ${host_levels}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
