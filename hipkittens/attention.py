@@ -218,7 +218,7 @@ def attention_varlen(
     else:
         seed = _draw_seed(dropout_p, q.device)
         out, lse = call(
-"attention_varlen_forward", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale, bool(causal), left, right,
+            "attention_varlen_forward", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale, bool(causal), left, right,
             dropout_p, seed,
         )  # fmt: skip
     return (out, lse) if return_lse else out

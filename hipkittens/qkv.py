@@ -97,7 +97,7 @@ def qkv_rotary(
     elif cached:
         caches = as_operand(key_cache), as_operand(value_cache)
         results = call(
-"qkv_rotary_cache", packed, q_weight, k_weight, *caches, slots, k_scale, v_scale, *operands, *counts, eps, LAYOUTS.index(layout)
+            "qkv_rotary_cache", packed, q_weight, k_weight, *caches, slots, k_scale, v_scale, *operands, *counts, eps, LAYOUTS.index(layout)
         )  # fmt: skip
         mark_written(key_cache, value_cache)
     else:

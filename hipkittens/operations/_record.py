@@ -40,6 +40,17 @@ def no_double_backward(name: str, instead: str = "torch.nn.functional") -> Calla
     return refuse
 
 
+def no_derivative(name: str, instead: str) -> Callable[..., Any]:
+    """`backward` of an operator that has none."""
+
+    def refuse(ctx: Any, *_gradients: Any) -> Any:
+        raise NotImplementedError(
+            f"hipkittens: {name} has no derivative; call it on x.detach(), or use {instead}"
+        )
+
+    return refuse
+
+
 @dataclass(frozen=True, eq=False)
 class Operator:
     """One operator of torch.ops.hipkittens, whose schema and kernel are csrc/torch's.

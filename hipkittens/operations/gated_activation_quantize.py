@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from ..quantization import QuantSpec, dequantize, gated_activation_quantize
-from ._record import Benchmark, Checks, Example, Function, Operation, Operator
+from ._record import Benchmark, Checks, Example, Function, Operation, Operator, no_derivative
 from ._sharding import replicated
 from .quantize import codes_and_scales
 
@@ -15,11 +15,7 @@ def _fake(x, other, scale, activation, alpha, limit, *options):
     return codes_and_scales(x, x.shape[-1] // (2 if other is None else 1), scale, *options)
 
 
-def _no_backward(ctx, *_grads):
-    raise NotImplementedError(
-        "hipkittens: gated_activation_quantize has no derivative; call it on x.detach(), or use gated_activation and a "
-        "straight-through estimator"
-    )
+_no_backward = no_derivative("gated_activation_quantize", "gated_activation and a straight-through estimator")
 
 
 def _sharding(x, *rest):

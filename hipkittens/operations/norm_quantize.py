@@ -9,7 +9,7 @@ import torch
 
 from ..norm_quantization import norm_quantize
 from ..quantization import QuantSpec, dequantize
-from ._record import Benchmark, Checks, Example, Function, Operation, Operator
+from ._record import Benchmark, Checks, Example, Function, Operation, Operator, no_derivative
 from ._sharding import replicated
 from .quantize import codes_and_scales
 
@@ -45,10 +45,7 @@ def _fake(
     )
 
 
-def _no_backward(ctx, *_grads):
-    raise NotImplementedError(
-        "hipkittens: norm_quantize has no derivative; call it on x.detach(), or rms_norm and a straight-through estimator"
-    )
+_no_backward = no_derivative("norm_quantize", "rms_norm and a straight-through estimator")
 
 
 def _sharding(x, *rest):

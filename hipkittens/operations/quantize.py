@@ -9,7 +9,19 @@ import torch
 
 from ..activation import GATES
 from ..quantization import QuantSpec, dequantize, gated_activation_quantize, quantize
-from ._record import DTYPES, Benchmark, Checks, Example, Function, Kernel, Operation, Operator, Table, Trial
+from ._record import (
+    DTYPES,
+    Benchmark,
+    Checks,
+    Example,
+    Function,
+    Kernel,
+    Operation,
+    Operator,
+    Table,
+    Trial,
+    no_derivative,
+)
 from ._sharding import replicated
 from ._tables import MEMORY_BOUND_SIZES
 from ._tensors import draw
@@ -37,10 +49,7 @@ def codes_and_scales(
     return codes, x.new_empty(shape, dtype=torch.uint8 if power_exponent >= 0 else torch.float32)
 
 
-def _no_backward(ctx, *_grads):
-    raise NotImplementedError(
-        "hipkittens: quantize has no derivative; call it on x.detach(), or use a straight-through estimator"
-    )
+_no_backward = no_derivative("quantize", "a straight-through estimator")
 
 
 def _sharding(x, *rest):
