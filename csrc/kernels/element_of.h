@@ -18,5 +18,21 @@ template <>
 struct element_of<ElementType::f16> {
     using value = kittens::half;
 };
+template <>
+struct element_of<ElementType::fp8> {
+    using value = kittens::fp8_e4m3;
+};
+template <>
+struct element_of<ElementType::bf8> {
+    using value = kittens::bf8_e5m2;
+};
+template <>
+struct element_of<ElementType::i8> {
+    using value = kittens::int8;
+};
+template <>
+struct element_of<ElementType::fp4> {
+    using value = kittens::fp4_pair;
+};
 
 }  // namespace hipkittens

@@ -11,9 +11,13 @@ namespace kittens {
 
 using bf16 = __bf16;
 using half = _Float16;
-// 8 bits of e4m3 (gfx942: its own encoding without infinities and negative zero, gfx950: OCP's). A type of its own, so that
-// matrix instructions follow from it; arithmetic on it is that of bits.
+// 8 bits of e4m3 or e5m2 (gfx942: its own encodings without infinities and negative zero, gfx950: OCP's), and two e2m1 in a byte,
+// the first one in its low half. Types of their own, so that matrix instructions follow from them; arithmetic on them is that of
+// bits.
 using fp8_e4m3 = unsigned _BitInt(8);
+using bf8_e5m2 = signed _BitInt(8);
+using fp4_pair = unsigned char;
+using int8 = signed char;
 
 template <class T, int Count>
 using vec = T __attribute__((ext_vector_type(Count)));
@@ -43,6 +47,9 @@ template <class A, class B>
 struct choice<false, A, B> {
     using type = B;
 };
+template <class T>
+inline constexpr bool is_float8 = same_type<T, fp8_e4m3> || same_type<T, bf8_e5m2>;
+
 template <bool first, class A, class B>
 using choose = typename choice<first, A, B>::type;
 

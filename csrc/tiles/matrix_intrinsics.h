@@ -29,12 +29,52 @@ KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 8> a, vec<T, 8> b, vec<float, 4
     }
 }
 
-// 16 elements of 8 bits hold K = 64, two instructions on both targets.
-KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<fp8_e4m3, 16> a, vec<fp8_e4m3, 16> b, vec<float, 4> c) {
-    using two = vec<long, 2>;
-    const two left = __builtin_bit_cast(two, a), right = __builtin_bit_cast(two, b);
-    c = __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(left[0], right[0], c, 0, 0, 0);
-    return __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(left[1], right[1], c, 0, 0, 0);
+KITTENS_DEVICE vec<float, 4> matrix_16x16x32(fp8_e4m3, fp8_e4m3, long a, long b, vec<float, 4> c) {
+    return __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(a, b, c, 0, 0, 0);
+}
+KITTENS_DEVICE vec<float, 4> matrix_16x16x32(fp8_e4m3, bf8_e5m2, long a, long b, vec<float, 4> c) {
+    return __builtin_amdgcn_mfma_f32_16x16x32_fp8_bf8(a, b, c, 0, 0, 0);
+}
+KITTENS_DEVICE vec<float, 4> matrix_16x16x32(bf8_e5m2, fp8_e4m3, long a, long b, vec<float, 4> c) {
+    return __builtin_amdgcn_mfma_f32_16x16x32_bf8_fp8(a, b, c, 0, 0, 0);
+}
+KITTENS_DEVICE vec<float, 4> matrix_16x16x32(bf8_e5m2, bf8_e5m2, long a, long b, vec<float, 4> c) {
+    return __builtin_amdgcn_mfma_f32_16x16x32_bf8_bf8(a, b, c, 0, 0, 0);
+}
+KITTENS_DEVICE vec<int, 4> matrix_16x16x32(int8, int8, long a, long b, vec<int, 4> c) {
+    return __builtin_amdgcn_mfma_i32_16x16x32_i8(a, b, c, 0, 0, 0);
+}
+
+// 16 elements of 8 bits hold K = 64: two instructions, but one where gfx950 has it.
+template <class A, class B, class C>
+KITTENS_DEVICE C matrix_16x16(vec<A, 16> a, vec<B, 16> b, C c) {
+    if constexpr (target.matrix_k_8bit == 128 && same_type<A, int8>) {
+        using four = vec<int, 4>;
+        return __builtin_amdgcn_mfma_i32_16x16x64_i8(__builtin_bit_cast(four, a), __builtin_bit_cast(four, b),
+                                                     c, 0, 0, 0);
+    } else {
+        using two = vec<long, 2>;
+        const two left = __builtin_bit_cast(two, a), right = __builtin_bit_cast(two, b);
+        c = matrix_16x16x32(A(), B(), left[0], right[0], c);
+        return matrix_16x16x32(A(), B(), left[1], right[1], c);
+    }
+}
+
+// The format field of v_mfma_f32_16x16x128_f8f6f4 (CDNA4 ISA manual, 7.2).
+template <class T>
+inline constexpr int matrix_format = same_type<T, fp8_e4m3>   ? 0
+                                     : same_type<T, bf8_e5m2> ? 1
+                                                              : 4;
+
+// 32 elements of 8 bits hold K = 128, in two runs of 16 that are 64 apart. With constants of zero as scales the builtin is the
+// instruction without scales.
+template <class A, class B>
+KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<A, 32> a, vec<B, 32> b, vec<float, 4> c) {
+    static_assert(is_float8<A> && is_float8<B>);
+    using eight = vec<int, 8>;
+    return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(__builtin_bit_cast(eight, a),
+                                                            __builtin_bit_cast(eight, b), c, matrix_format<A>,
+                                                            matrix_format<B>, 0, 0, 0, 0);
 }
 
 // gfx942's own step, of half the K.

@@ -7,15 +7,41 @@
 namespace hipkittens::gemm {
 
 using kittens::fp8_e4m3;
-// Rows of 128 bytes; the host's element type is not used.
-constexpr GemmConfig interleaved{
-    Orientation::nt, ElementType::bf16, 64, 64, 128, 2, 2, 16, RowStart::vector, Schedule::interleaved, 4, 2,
-    LoadOrder::plain};
-constexpr GemmConfig ping_pong{
-    Orientation::nt, ElementType::bf16, 256, 256, 128, 2, 4, 16, RowStart::vector, Schedule::ping_pong, 2, 1,
-    LoadOrder::plain};
+// Rows of 128 bytes.
+constexpr GemmConfig interleaved{Orientation::nt,
+                                 ElementType::fp8,
+                                 ElementType::fp8,
+                                 Scales::none,
+                                 64,
+                                 64,
+                                 128,
+                                 2,
+                                 2,
+                                 16,
+                                 RowStart::vector,
+                                 Schedule::interleaved,
+                                 4,
+                                 2,
+                                 LoadOrder::plain};
+constexpr GemmConfig ping_pong{Orientation::nt,
+                               ElementType::fp8,
+                               ElementType::fp8,
+                               Scales::none,
+                               256,
+                               256,
+                               128,
+                               2,
+                               4,
+                               16,
+                               RowStart::vector,
+                               Schedule::ping_pong,
+                               2,
+                               1,
+                               LoadOrder::plain};
 constexpr GemmConfig alternate{Orientation::nt,
-                               ElementType::bf16,
+                               ElementType::fp8,
+                               ElementType::fp8,
+                               Scales::none,
                                128,
                                128,
                                128,
@@ -27,14 +53,27 @@ constexpr GemmConfig alternate{Orientation::nt,
                                4,
                                2,
                                LoadOrder::alternate};
-constexpr GemmConfig simple{
-    Orientation::nt, ElementType::bf16, 64, 64, 128, 2, 2, 16, RowStart::element, Schedule::simple, 1, 1,
-    LoadOrder::plain};
+constexpr GemmConfig simple{Orientation::nt,
+                            ElementType::fp8,
+                            ElementType::fp8,
+                            Scales::none,
+                            64,
+                            64,
+                            128,
+                            2,
+                            2,
+                            16,
+                            RowStart::element,
+                            Schedule::simple,
+                            1,
+                            1,
+                            LoadOrder::plain};
 
 // A stage behind the sums: each times 1/2.
 struct Halve {
     template <class Accumulator, int down, int across>
-    KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const GemmArguments&, int, int) {
+    KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const GemmArguments&,
+                                     EpiloguePlace) {
         for (auto& row : bands)
             for (auto& band : row) mul(band, band, 0.5f);
     }

@@ -27,6 +27,18 @@ struct GemmArguments {
     TileOrder order;
 };
 
+// Factors of an operand. Strides in elements, 0 where one factor serves all.
+struct ScaleArgument {
+    const void* data;
+    int64_t stride;    // between rows of A (columns of B), or between their blocks
+    int64_t k_stride;  // between blocks of K
+    int64_t batch_stride;
+};
+
+struct ScaledGemmArguments : GemmArguments {
+    ScaleArgument a_scale, b_scale;
+};
+
 // Adds the splits in ascending order, then bias, then one rounding.
 struct ReduceArguments {
     const float* partial;  // [splits][batch][m][n]

@@ -22,9 +22,18 @@ enum class LoadOrder {
     alternate,  // operands alternate, and half of the workgroups B first: main_loop.h, interleaved_loop.h
 };
 
+// What the products of K are multiplied with.
+enum class Scales {
+    none,
+    outer,  // a factor for each row of A and one for each column of B, or one for the whole operand: after the sum
+    blocks,  // f32 for 1 (of A) or 128 (of B) rows by 128 of K: the sum of a K tile is multiplied (accumulation.h)
+    in_matrix,  // e8m0 for 1 row by 32 of K: an operand of the matrix instruction (gfx950)
+};
+
 struct GemmConfig {
     Orientation orientation;
-    ElementType input;
+    ElementType a, b;
+    Scales scales;
     int tile_m, tile_n, tile_k;
     int waves_m, waves_n;
     int matrix;  // rows of the matrix instruction: 16 or 32

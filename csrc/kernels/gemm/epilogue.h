@@ -24,16 +24,25 @@ KITTENS_DEVICE void with_element(ElementType type, const Use& use) {
         use(half());
 }
 
+// Of the types that with_element knows.
+KITTENS_DEVICE uint32_t element_bytes(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
+
 KITTENS_DEVICE buffer bias_buffer(const void* bias, ElementType type, int n) {
-    return {static_cast<const char*>(bias), static_cast<uint32_t>(n) * size_of(type)};
+    return {static_cast<const char*>(bias), static_cast<uint32_t>(n) * element_bytes(type)};
 }
 
-// A stage: apply(bands, arguments, first_column, column_step) changes the sums of a wave's bands, columns of which begin at
-// first_column and column_step on. What may be absent is tested once, not for each element.
+// Of a wave's bands: the first begins at (row, col) of the tile, the others row_step and col_step on.
+struct EpiloguePlace {
+    TileCoordinate tile;
+    int row, col, row_step, col_step;
+};
+
+// A stage: apply(bands, arguments, place) changes the sums of a wave's bands. What may be absent is tested once, not for each
+// element.
 struct AddBias {
     template <class Accumulator, int down, int across>
     KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const GemmArguments& arguments,
-                                     int first_column, int column_step) {
+                                     EpiloguePlace place) {
         if (!arguments.bias) return;
         using Shape = typename Accumulator::shape;
         const buffer bias = bias_buffer(arguments.bias, arguments.bias_type, arguments.n);
@@ -47,8 +56,8 @@ struct AddBias {
                 for (int j = 0; j < Accumulator::width; ++j)
 #pragma unroll
                     for (int e = 0; e < Accumulator::per_lane; ++e) {
-                        const int column = first_column + c * column_step + own + j * Shape::cols +
-                                           row_layout(Shape::value(), 0, e).col;
+                        const int column = place.tile.n + place.col + c * place.col_step + own +
+                                           j * Shape::cols + row_layout(Shape::value(), 0, e).col;
                         values[c][j][e] = static_cast<float>(buffer_load<T>(bias, column * sizeof(T)));
                     }
         });
@@ -58,6 +67,48 @@ struct AddBias {
             for (int c = 0; c < across; ++c)
                 for_each_register<Accumulator>(
                     [&](int i, int j, int e) { bands[r][c].tiles[i][j][e] += values[c][j][e]; });
+    }
+};
+
+// A stage: sums times the factors of their row and of their column.
+struct ScaleSums {
+    template <class Accumulator, int down, int across>
+    KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const ScaledGemmArguments& arguments,
+                                     EpiloguePlace place) {
+        using Shape = typename Accumulator::shape;
+        const Coordinate own = row_layout(Shape::value(), own_lane(), 0);
+        const auto factors = [&](ScaleArgument scale, int extent) KITTENS_INLINE {
+            return buffer{static_cast<const char*>(scale.data) + place.tile.batch * scale.batch_stride * 4,
+                          scale.stride ? static_cast<uint32_t>((extent - 1) * scale.stride + 1) * 4 : 4};
+        };
+        const buffer a = factors(arguments.a_scale, arguments.m), b = factors(arguments.b_scale, arguments.n);
+        const uint32_t a_step = static_cast<uint32_t>(arguments.a_scale.stride) * 4,
+                       b_step = static_cast<uint32_t>(arguments.b_scale.stride) * 4;
+        float columns[across][Accumulator::width][Accumulator::per_lane];
+#pragma unroll
+        for (int c = 0; c < across; ++c)
+#pragma unroll
+            for (int j = 0; j < Accumulator::width; ++j)
+#pragma unroll
+                for (int e = 0; e < Accumulator::per_lane; ++e)
+                    columns[c][j][e] =
+                        buffer_load<float>(b, (place.tile.n + place.col + c * place.col_step + own.col +
+                                               j * Shape::cols + row_layout(Shape::value(), 0, e).col) *
+                                                  b_step);
+#pragma unroll
+        for (int r = 0; r < down; ++r)
+#pragma unroll
+            for (int i = 0; i < Accumulator::height; ++i) {
+                const float row = buffer_load<float>(
+                    a, (place.tile.m + place.row + r * place.row_step + own.row + i * Shape::rows) * a_step);
+#pragma unroll
+                for (int c = 0; c < across; ++c)
+#pragma unroll
+                    for (int j = 0; j < Accumulator::width; ++j)
+#pragma unroll
+                        for (int e = 0; e < Accumulator::per_lane; ++e)
+                            bands[r][c].tiles[i][j][e] *= row * columns[c][j][e];
+            }
     }
 };
 
@@ -75,12 +126,12 @@ struct SplitDestination {
 // The stages in their order, one rounding to the type of C, and the stores.
 template <class Destination, class... Stages>
 struct Epilogue {
-    // (row, col): of the wave's first band in the tile. `lds`: lds_bytes of the wave's own that no load is in flight to.
-    template <int lds_bytes, class Accumulator, int down, int across>
-    KITTENS_DEVICE static void store(Accumulator (&bands)[down][across], const GemmArguments& arguments,
-                                     TileCoordinate tile, int row, int col, int row_step, int col_step,
-                                     shared_byte* lds) {
-        (Stages::apply(bands, arguments, tile.n + col, col_step), ...);
+    // `lds`: lds_bytes of the wave's own that no load is in flight to.
+    template <int lds_bytes, class Accumulator, int down, int across, class Arguments>
+    KITTENS_DEVICE static void store(Accumulator (&bands)[down][across], const Arguments& arguments,
+                                     EpiloguePlace place, shared_byte* lds) {
+        const auto [tile, row, col, row_step, col_step] = place;
+        (Stages::apply(bands, arguments, place), ...);
         const bool single = arguments.output == ElementType::f32;
         const int size = single ? 4 : 2;
         const buffer destination = Destination::view(arguments, tile, size);

@@ -73,7 +73,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
             return n + 2 < products ? slots - products + n + 2 : slots - 1;
         }
     };
-    static_assert(!promotes || steps % 2 == 0, "no tile past the last");
+    static_assert(!promotes || direct || steps % 2 == 0, "no tile past the last");
 
     typename Base::template RegistersA<step_k> a_registers[2];
     typename Base::template RegistersB<step_k> b_registers;
@@ -173,8 +173,21 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
     }
 
     // Not inherited: such a constructor is inlined late, and code about it is worse.
-    KITTENS_DEVICE InterleavedLoop(const GemmArguments& arguments, TileCoordinate tile, shared_byte* lds)
+    KITTENS_DEVICE InterleavedLoop(const typename Policy::Arguments& arguments, TileCoordinate tile,
+                                   shared_byte* lds)
         : Base(arguments, tile, lds) {}
+
+    // The same where registers change places with every tile.
+    template <int first_set = 0>
+    KITTENS_DEVICE void last_tiles(int& left, int& buffer) {
+        if constexpr (first_set == 0)
+            if (left > 1) {
+                k_tile<0, 0, false, false>(buffer);
+                buffer = after(buffer);
+                return last_tiles<1>(left, buffer);
+            }
+        k_tile<first_set, first_set % sets, false, true>(buffer);
+    }
 
     // The first tile and as many behind it as fit in LDS; the first is in LDS afterwards.
     KITTENS_DEVICE void prologue() {
@@ -220,6 +233,16 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
                 for_each_index<sets>([&](auto set) { next_tile<set.value, true>(left, buffer); });
             tiles_behind(left, buffer);
             k_tile<0, 0, false, true>(buffer);
+        } else if constexpr (direct) {
+            static_assert(2 % sets == 0);
+            int buffer = 0;
+            const auto step = [&](auto set) KITTENS_INLINE {
+                k_tile<set.value, set.value % sets, true, false>(buffer);
+                buffer = after(buffer);
+                --left;
+            };
+            while (left > 2) for_each_index<2>(step);
+            last_tiles(left, buffer);
         } else {
             // Registers change places with every tile: two at a time, and one of zeros behind an odd number.
             static_assert(!direct && buffers == 2, "a tile past the last is zero because registers are");

@@ -9,17 +9,28 @@
 
 namespace hipkittens::gemm {
 
+template <GemmConfig config, Scales = config.scales>
+struct policy_of {
+    using type = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value>;
+};
+template <GemmConfig config>
+struct policy_of<config, Scales::outer> {
+    using type =
+        GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
+                   Epilogue<SplitDestination, ScaleSums, AddBias>, AccumulateInPlace, ScaledGemmArguments>;
+};
+
 // At least the waves of one workgroup fit on the four SIMDs.
 template <GemmConfig config>
 struct GemmKernel {
-    using Policy = GemmPolicy<typename element_of<config.input>::value>;
+    using Policy = typename policy_of<config>::type;
     using Loop = choose<config.schedule == Schedule::ping_pong, PingPongLoop<config, Policy>,
                         choose<config.schedule == Schedule::interleaved, InterleavedLoop<config, Policy>,
                                SimpleLoop<config, Policy>>>;
     static constexpr int threads = config.threads(), waves_per_simd = threads / 256,
                          lds_bytes = Loop::lds_bytes;
 
-    KITTENS_DEVICE static void run(const GemmArguments& arguments, shared_byte* lds) {
+    KITTENS_DEVICE static void run(const typename Policy::Arguments& arguments, shared_byte* lds) {
         const TilePosition position = tile_of_workgroup(workgroup_id_x(), arguments.order);
         const TileCoordinate tile{static_cast<int>(position.m) * config.tile_m,
                                   static_cast<int>(position.n) * config.tile_n,

@@ -15,6 +15,7 @@ struct ReduceKernel;
 namespace kinds {
 
 struct gemm : Kind<GemmConfig, GemmArguments, GemmKernel> {};
+struct scaled : Kind<GemmConfig, ScaledGemmArguments, GemmKernel> {};
 // Sums the partial products of a split K.
 struct reduce : Kind<NoConfig, ReduceArguments, ReduceKernel> {};
 
@@ -23,6 +24,7 @@ struct reduce : Kind<NoConfig, ReduceArguments, ReduceKernel> {};
 inline constexpr auto each_row = [](const auto& visit) {
     using enum Orientation;
     using enum ElementType;
+    using enum Scales;
     using enum RowStart;
     using enum Schedule;
     using enum LoadOrder;

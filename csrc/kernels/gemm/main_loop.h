@@ -17,12 +17,14 @@ KITTENS_DEVICE bool loads_a_first(TileCoordinate tile, const GemmConfig& config)
 // What a product is besides its row: the elements of both operands, what becomes of sums, and what is done to those of a
 // K tile before they are added (accumulation.h).
 template <class TypeA_, class TypeB_ = TypeA_, class Epilogue_ = Epilogue<SplitDestination, AddBias>,
-          class Accumulation_ = AccumulateInPlace>
+          class Accumulation_ = AccumulateInPlace, class Arguments_ = GemmArguments>
 struct GemmPolicy {
     using TypeA = TypeA_;
     using TypeB = TypeB_;
+    using Sum = choose<same_type<TypeA, int8>, int, float>;
     using Epilogue = Epilogue_;
     using Accumulation = Accumulation_;
+    using Arguments = Arguments_;
 };
 
 // A K tile of each operand is in `pieces` tiles in LDS, and a wave multiplies as many bands of rows by as many of columns.
@@ -37,7 +39,8 @@ struct MainLoop {
                          waves = config.waves_m * config.waves_n,
                          loads_per_tile = pieces * (A::Loads::loads_per_wave + B::Loads::loads_per_wave);
 
-    using Accumulator = rt<float, config.wave_m() / pieces, config.wave_n() / pieces, row_l,
+    using Arguments = typename Policy::Arguments;
+    using Accumulator = rt<typename Policy::Sum, config.wave_m() / pieces, config.wave_n() / pieces, row_l,
                            base_shape<config.matrix, config.matrix, 4>>;
     static constexpr int height = Accumulator::height, width = Accumulator::width,
                          products = height * width;  // of a step
@@ -64,7 +67,7 @@ struct MainLoop {
         StreamA first;
         choose<alternate, StreamA, StreamB> second;
     };
-    KITTENS_DEVICE static Streams streams(const GemmArguments& arguments, TileCoordinate tile, KRange range,
+    KITTENS_DEVICE static Streams streams(const Arguments& arguments, TileCoordinate tile, KRange range,
                                           shared_byte* lds) {
         const typename A::Source source_a(arguments.a, tile.batch, arguments.m, arguments.k, tile.m);
         const typename B::Source source_b(arguments.b, tile.batch, arguments.n, arguments.k, tile.n);
@@ -89,7 +92,7 @@ struct MainLoop {
     Accumulator partial;  // of one K tile, or of one band of it, where it promotes
     Accumulation accumulation;
 
-    KITTENS_DEVICE MainLoop(const GemmArguments& arguments, TileCoordinate tile, shared_byte* lds)
+    KITTENS_DEVICE MainLoop(const Arguments& arguments, TileCoordinate tile, shared_byte* lds)
         : lds(lds),
           range(arguments, tile.split, config.tile_k),
           in_flight(streams(arguments, tile, range, lds)),
@@ -146,8 +149,9 @@ struct MainLoop {
         if constexpr (direct) wait_vector_memory<0>();
         barrier();
         constexpr int wave_bytes = lds_bytes / waves;
-        Policy::Epilogue::template store<wave_bytes>(sums, reload_arguments<GemmArguments>(), tile, row, col,
-                                                     A::rows, B::rows, lds + wave_id() * wave_bytes);
+        Policy::Epilogue::template store<wave_bytes>(sums, reload_arguments<Arguments>(),
+                                                     {tile, row, col, A::rows, B::rows},
+                                                     lds + wave_id() * wave_bytes);
     }
 };
 

@@ -47,7 +47,8 @@ struct OperandSource {
 };
 
 // `extent` rows (columns) of the product by tile_k elements of type T, whatever its size: a lane owns 16 bytes along K of
-// each base tile, an LDS read, and the matrix instructions take them in as many parts as they need (multiply_base).
+// each base tile, an LDS read, or two where the matrix instruction wants as many; it takes them in as many parts as it needs
+// (multiply_base).
 template <class T, int extent, bool k_is_contiguous, GemmConfig config>
 struct Operand {
     static constexpr bool along_k = k_is_contiguous;
@@ -60,7 +61,9 @@ struct Operand {
     static_assert(k_is_contiguous || is_16bit<T>, "transposition moves 16-bit elements");
 
     using Source = OperandSource<T, k_is_contiguous, tile_k>;
-    using base = base_shape<config.matrix, wave_lanes * vector_elements / config.matrix, vector_elements>;
+    static constexpr int reads = is_float8<T> && target.matrix_k_8bit == 128 ? 2 : 1;  // of a base tile
+    using base =
+        base_shape<config.matrix, reads * wave_lanes * vector_elements / config.matrix, vector_elements>;
     static constexpr int step_k = base::cols;
     static constexpr Access access = filled_transposed     ? Access::rows_written_in_runs
                                      : !read_transposed    ? Access::rows

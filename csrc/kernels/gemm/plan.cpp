@@ -179,7 +179,7 @@ constexpr auto twins = [] {
 }();
 
 int64_t largest_stride_bytes(const Problem& p, const GemmConfig& config) {
-    const int64_t size = size_of(config.input), row_a = p.a.leading_stride * size,
+    const int64_t size = size_of(config.a), row_a = p.a.leading_stride * size,
                   row_b = p.b.leading_stride * size;
     const int64_t a = (config.a_is_transposed() ? config.tile_k : config.tile_m) * row_a;
     const int64_t b = (config.b_is_transposed() ? config.tile_n : config.tile_k) * row_b;
@@ -195,7 +195,8 @@ int64_t largest_stride_bytes(const Problem& p, const GemmConfig& config) {
 
 bool suits(const GemmVariant& variant, const Problem& p) {
     const GemmConfig& config = variant.config;
-    if (!includes(variant.targets, p.device.target) || config.input != p.input) return false;
+    if (!includes(variant.targets, p.device.target) || config.a != p.input || config.b != p.input)
+        return false;
     if (config.orientation != orientation_of(p)) return false;
     Problem q = p;
     q.a = normalized(p.a, stored_a(p));
