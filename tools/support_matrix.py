@@ -52,9 +52,10 @@ def cell(operation: Operation, function: Function, target: str, name: str) -> st
     """What there is of one dtype: "forward, backward" or "refused", on which the call and the pack agree."""
     of_folder = rows(target, operation.folder)
     # Kernels of which none is for one dtype are told it when they are launched.
-    typed = [row for row in of_folder if "input" in row or "element" in row]
+    columns = ("input", "element", "a")
+    typed = [row for row in of_folder if any(column in row for column in columns)]
     if typed:
-        of_dtype = [row["kind"] for row in typed if name in (row.get("input"), row.get("element"))]
+        of_dtype = [row["kind"] for row in typed if name in (row.get(column) for column in columns)]
     else:
         of_dtype = [row["kind"] for row in of_folder if name in ELEMENTS]
     kinds = {"backward" if "backward" in kind else "forward" for kind in of_dtype}
