@@ -442,4 +442,4 @@ def test_the_checks_allow_what_the_packs_hold(target):
     longest = max(512 * int(row["waves"]) * int(row["chunks"]) for row in norms)
     assert longest == norm_rules.LARGEST_ROW
     assert {dtypes[row["element"]] for row in rows["rotary"]} == set(rotary_rules.DTYPES)
-    assert {dtypes[row["input"]] for row in rows["gemm"] if "input" in row} == set(gemm_rules.INPUT_DTYPES)
+    assert {dtypes[row["a"]] for row in rows["gemm"] if row["kind"] == "gemm"} == set(gemm_rules.INPUT_DTYPES)

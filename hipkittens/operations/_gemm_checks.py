@@ -97,7 +97,7 @@ def _trial_of(kernel: Kernel) -> Trial:
     if row["row_start"] != "vector":
         shape = _LOOPED_UNALIGNED
     loads = "plain" if row["name"].endswith("_plain") else "alternate"
-    return _trial(row["input"], row["orientation"], shape, loads, workgroups=3, skip=True)
+    return _trial(row["a"], row["orientation"], shape, loads, workgroups=3, skip=True)
 
 
 def _representative() -> Iterator[Trial]:

@@ -46,22 +46,17 @@ def _checks() -> Checks:
     return CHECKS
 
 
-def _square(tensor, dtype):
-    from ._scaled_gemm_checks import fp8_dtype
-
-    codes = fp8_dtype()
-    return (
-        tensor(32, 64, dtype=codes),
-        tensor(48, 64, dtype=codes).t(),
-        tensor(32, 1, dtype=torch.float32),
-        tensor(1, 48, dtype=torch.float32),
-    )
+def _int8(tensor, dtype):
+    # The codes of 8-bit floats depend on the target, those of integers do not.
+    a, w = tensor(32, 64, dtype=torch.int8), tensor(48, 64, dtype=torch.int8)
+    return a, w.t(), tensor(32, 1, dtype=torch.float32), tensor(1, 48, dtype=torch.float32)
 
 
 OPERATION = Operation(
     name="scaled_gemm",
     folder="gemm",
-    functions=(Function(scaled_matmul, _square),),
+    kinds=("scaled", "scaled_reduce"),
+    functions=(Function(scaled_matmul, _int8),),
     operators=(
         Operator(
             "scaled_gemm",
