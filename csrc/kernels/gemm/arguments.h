@@ -33,6 +33,7 @@ struct ScaleArgument {
     int64_t stride;    // between rows of A (columns of B), or between their blocks
     int64_t k_stride;  // between blocks of K
     int64_t batch_stride;
+    int64_t block_rows;  // that share a factor of a block of K: 1 or 128
 };
 
 // Without scales the sums are stored as they are: those of a split, or of integers.

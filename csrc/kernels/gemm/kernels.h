@@ -1,6 +1,7 @@
 // kernels/gemm/kernels.h: C = A B for every element type, orientation, tile and target; and the sum of a split K.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "block_scales.h"
 #include "interleaved_loop.h"
 #include "kinds.h"
 #include "ping_pong_loop.h"
@@ -21,6 +22,14 @@ struct policy_of<config, Scales::outer> {
                             ScaledEpilogue<SplitDestination, ScaleSums, AddBias, Activate>, AccumulateInPlace,
                             ScaledGemmArguments>;
 };
+template <GemmConfig config>
+struct policy_of<config, Scales::blocks> {
+    using type = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
+                            ScaledEpilogue<SplitDestination, AddBias, Activate>, BlockScales<config>,
+                            ScaledGemmArguments>;
+};
+template <GemmConfig config>
+struct policy_of<config, Scales::row_blocks> : policy_of<config, Scales::blocks> {};
 
 // At least the waves of one workgroup fit on the four SIMDs.
 template <GemmConfig config>

@@ -33,6 +33,9 @@ Matrix normalized(Matrix matrix, Stored stored) {
     return matrix;
 }
 
+// Scales of blocks of K are not those of a sum over all of it: the products have them, each split its own.
+bool scales_products(Scales scales) { return scales == Scales::blocks || scales == Scales::row_blocks; }
+
 void check(const Problem& p) {
     auto refuse = [](const std::string& text) { throw std::invalid_argument("gemm: " + text); };
     if (p.device.target != 942 && p.device.target != 950)
@@ -45,6 +48,8 @@ void check(const Problem& p) {
         refuse("operands are bf16 or f16, both the same");
     if (p.output == ElementType::i32 && (p.a_scale.data || p.b_scale.data || p.bias || p.activation >= 0))
         refuse("integer sums have no scales, bias or activation");
+    if (scales_products(p.scales) && !(p.a_scale.data && p.b_scale.data))
+        refuse("scales of blocks are missing");
     if (!p.a_scale.data != !p.b_scale.data) refuse("one operand has a scale and the other has none");
     // -128 * -128 for each of K has to fit in 31 bits.
     if (p.a_type == ElementType::i8 && p.k >= 1 << 17)
@@ -225,6 +230,14 @@ ElementType sum_type(const Problem& p) {
     return p.a_type == ElementType::i8 ? ElementType::i32 : ElementType::f32;
 }
 
+// Where the scales of a tile's rows and all blocks of K end, behind its first one; blocks of K are one buffer.
+int64_t largest_scale_stride_bytes(const Problem& p, const GemmConfig& config) {
+    const auto span = [&](const ScaleArgument& scale, int64_t rows) {
+        return (rows / scale.block_rows * scale.stride + divide_up(p.k, config.tile_k) * scale.k_stride) * 4;
+    };
+    return std::max(span(p.a_scale, config.tile_m), span(p.b_scale, config.tile_n));
+}
+
 // The launch of a row whose kind takes so much of the arguments.
 Launch product_launch(const GemmVariant& variant, int target, std::array<uint32_t, 3> grid,
                       const ScaledGemmArguments& arguments) {
@@ -258,6 +271,7 @@ bool suits(const GemmVariant& variant, const Problem& p) {
     q.b = normalized(p.b, stored_b(p));
     q.c = normalized(p.c, {p.m, p.n});
     if (largest_stride_bytes(q, config) >= reach_bytes) return false;
+    if (scales_products(p.scales) && largest_scale_stride_bytes(p, config) >= reach_bytes) return false;
     // HIP counts the threads of a grid dimension in 32 bits.
     if (divide_up(p.m, config.tile_m) * divide_up(p.n, config.tile_n) * config.threads() > 0xffffffffll)
         return false;
@@ -304,11 +318,11 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
                               (size_of(arguments.output) == 4 ||
                                rows_are_dwords(c, {problem.m, problem.n}, problem.batch, arguments.output));
     arguments.order = order_of(problem, config);
-    arguments.activation = no_activation;
-    if (!split) {
+    arguments.activation = split ? no_activation : problem.activation;
+    const bool in_products = scales_products(problem.scales);
+    if (!split || in_products) {
         arguments.a_scale = problem.a_scale;
         arguments.b_scale = problem.b_scale;
-        arguments.activation = problem.activation;
     }
 
     const int a_size = size_of(problem.a_type), b_size = size_of(problem.b_type),
@@ -344,9 +358,9 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
         reduce.splits = splits;
         reduce.output = problem.output;
         reduce.bias_type = problem.bias_type;
-        reduce.a_scale = problem.a_scale;
-        reduce.b_scale = problem.b_scale;
-        if (reduce.a_scale.data) {
+        if (problem.a_scale.data && !in_products) {
+            reduce.a_scale = problem.a_scale;
+            reduce.b_scale = problem.b_scale;
             reduce.a_scale.data = advanced(reduce.a_scale.data, first * reduce.a_scale.batch_stride, 4);
             reduce.b_scale.data = advanced(reduce.b_scale.data, first * reduce.b_scale.batch_stride, 4);
         }
