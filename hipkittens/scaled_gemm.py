@@ -30,7 +30,8 @@ _FORMAT_OF = {
     torch.int8: "int8",
 }
 # Pairs of scalings that kernels have.
-_BUILT = {(a, b) for a in ("tensor", "row") for b in ("tensor", "row")}
+_OUTER, _BLOCKED = ("tensor", "row"), ("1x128", "128x128")
+_BUILT = {(a, b) for built in (_OUTER, _BLOCKED) for a in built for b in built}
 # Sums of int8 products of this many may pass 31 bits.
 _INT8_LIMIT = 2**31 // 128**2
 
@@ -54,9 +55,12 @@ def scaled_matmul(
                on gfx950; not both e5m2), summed in float32; or both int8, summed exactly in int32, with K below 131072. The
                kernels read both along K: an `a` whose rows, or a `b` whose columns, are not contiguous is copied once, as
                torch copies operands of other strides
-    scale_a,   what codes are multiplied with, float32: one element ("tensor"), or (M, 1) and (1, N) ("row"). They are applied
-    scale_b    to the sums. None for both where out_dtype is torch.int32
-    recipe     "tensor" or "row" of both, or a pair: a's, b's. None: as the shapes say
+    scale_a,   what codes are multiplied with, float32: one element ("tensor"), or (M, 1) and (1, N) ("row"), which are applied
+    scale_b    to the sums; or of e4m3 codes one for each 128 of K and each row, (M, ceil(K / 128)) and (ceil(K / 128), N)
+               ("1x128"), or 128 rows, (ceil(M / 128), ceil(K / 128)) and (ceil(K / 128), ceil(N / 128)) ("128x128"). These,
+               of any strides, are applied to the sums of each 128 of K, and the product of a pair has to be a float32. None
+               for both where out_dtype is torch.int32
+    recipe     one of these names for both, or a pair: a's, b's; scales of blocks go with scales of blocks. None: as the shapes say
     swizzle    of the scales of blocks; None, which is their only order here
     bias       N elements of bfloat16, float16 or float32
     activation "relu", "silu", "gelu", "gelu_tanh", or None
@@ -69,13 +73,17 @@ def scaled_matmul(
     scalings = _check(where, a, b, scale_a, scale_b, bias, recipe, swizzle, activation, out_dtype)
     _check_grad(where, {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias})
     if _backend.uses_torch() or 0 in a.shape or 0 in b.shape:
-        return _in_torch(a, b, scale_a, scale_b, bias, activation, out_dtype)
+        return _in_torch(a, b, scale_a, scale_b, scalings, bias, activation, out_dtype)
+    scales = (scale_a, scale_b)
+    if scalings[0] in _BLOCKED:
+        scales = (scale_a, scale_b.t())
+    elif scale_a is not None:
+        scales = tuple(scale.reshape(-1).contiguous() for scale in scales)
     return call(
         "scaled_gemm",
         a.view(torch.uint8),
         b.t().view(torch.uint8),
-        None if scale_a is None else scale_a.reshape(-1).contiguous(),
-        None if scale_b is None else scale_b.reshape(-1).contiguous(),
+        *scales,
         bias,
         _FORMATS[_FORMAT_OF[a.dtype]],
         _FORMATS[_FORMAT_OF[b.dtype]],
@@ -86,21 +94,34 @@ def scaled_matmul(
     )
 
 
+def _expanded(scale: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Scales of blocks, each as often as its block has rows and columns."""
+    for axis, length in enumerate(shape):
+        if scale.shape[axis] not in (1, length):
+            scale = scale.repeat_interleave(128, axis).narrow(axis, 0, length)
+    return scale
+
+
 def _in_torch(
     a: torch.Tensor,
     b: torch.Tensor,
     scale_a: torch.Tensor | None,
     scale_b: torch.Tensor | None,
+    scalings: tuple[Scaling, Scaling],
     bias: torch.Tensor | None,
     activation: str | None,
     out_dtype: torch.dtype,
 ) -> torch.Tensor:
     exact = a.dtype == torch.int8
     wide = torch.float64 if exact else torch.float32
-    product = a.to(wide) @ b.to(wide)
+    if scalings[0] in _BLOCKED:
+        product = (a.float() * _expanded(scale_a, a.shape)) @ (b.float() * _expanded(scale_b, b.shape))
+    else:
+        product = a.to(wide) @ b.to(wide)
     if out_dtype == torch.int32:
         return product.to(torch.int32)
-    product = product.float() * scale_a * scale_b
+    if scalings[0] not in _BLOCKED:
+        product = product.float() * scale_a * scale_b
     if bias is not None:
         product = product + bias.float()
     if activation is not None:
@@ -223,6 +244,12 @@ def _scalings(
     (m, k), n = a.shape, b.shape[1]
     if recipe is None:
         chosen = _inferred(where, "scale_a", scale_a, m, k, 0), _inferred(where, "scale_b", scale_b, n, k, 1)
+        if any(each in _BLOCKED for each in chosen):
+            # One block of K: its scales have the shapes of outer ones.
+            chosen = (
+                _as_blocks(chosen[0], scale_a, m, k, 0),
+                _as_blocks(chosen[1], scale_b, n, k, 1),
+            )
     else:
         chosen = tuple(recipe) if isinstance(recipe, (tuple, list)) else (recipe, recipe)
         if len(chosen) != 2 or any(not isinstance(each, str) or each not in _SCALINGS for each in chosen):
@@ -232,7 +259,11 @@ def _scalings(
             )
     if swizzle is not None:
         raise ValueError(
-            f"{where}: swizzle is {swizzle!r}; allowed: None, since no scales of blocks are read"
+            f"{where}: swizzle is {swizzle!r}; allowed: None, since no scales of blocks are read in another order"
+        )
+    if chosen[0] in _BLOCKED and {_FORMAT_OF[a.dtype], _FORMAT_OF[b.dtype]} != {"fp8"}:
+        raise TypeError(
+            f"{where}: a is {a.dtype} and b is {b.dtype}; allowed with the recipe {chosen}: both e4m3"
         )
     if chosen not in _BUILT:
         allowed = ", ".join(f"({x!r}, {y!r})" for x, y in sorted(_BUILT))
@@ -253,6 +284,12 @@ def _scalings(
                 f"{where}: {name} is {scale.dtype}; allowed with scaling {scaling!r}: torch.float32"
             )
     return chosen
+
+
+def _as_blocks(chosen: Scaling, scale: torch.Tensor, rows: int, k: int, axis: int) -> Scaling:
+    """The blocks that scales of this shape may also be of."""
+    fitting = (each for each in _BLOCKED if tuple(scale.shape) == _shape_of(each, rows, k, axis))
+    return chosen if chosen in _BLOCKED else next(fitting, chosen)
 
 
 def _shape_of(scaling: Scaling, rows: int, k: int, axis: int) -> tuple[int, ...]:

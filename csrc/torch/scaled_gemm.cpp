@@ -48,18 +48,34 @@ Tensor operand(const char* name, Tensor tensor) {
     return rows ? std::move(tensor) : contiguous(std::move(tensor), Dtype::uint8);
 }
 
-enum Scaling : int64_t { tensor_wise = 0, row_wise = 1 };
+enum Scaling : int64_t { tensor_wise = 0, row_wise = 1, row_block_wise = 4, block_wise = 5 };
 
 // Factors of the rows of an operand, or its one.
 gemm::ScaleArgument outer_scale(const char* name, const Tensor& scale, int64_t scaling, int64_t rows) {
     if (scaling != tensor_wise && scaling != row_wise)
         refuse(std::string("no kernel has scaling ") + std::to_string(scaling) + " of " + name +
-               "; allowed: 0 (tensor), 1 (row)");
+               "; allowed: 0 (tensor), 1 (row), 4 (1x128), 5 (128x128)");
     if (scale.dtype_number() != aoti_torch_dtype_float32() || !scale.is_contiguous() ||
         scale.element_count() != (scaling == row_wise ? rows : 1))
         refuse(std::string(name) + " needs " + std::to_string(scaling == row_wise ? rows : 1) +
                " contiguous float32 elements; its shape is " + shape_text(scale.sizes()));
-    return {scale.data(), scaling == row_wise ? 1 : 0, 0, 0};
+    return {scale.data(), scaling == row_wise ? 1 : 0, 0, 0, 1};
+}
+
+bool is_block_wise(int64_t scaling) { return scaling == row_block_wise || scaling == block_wise; }
+
+// Factors of blocks of 128 of K, for one row of an operand or for 128.
+gemm::ScaleArgument block_scale(const char* name, const Tensor& scale, int64_t scaling, int64_t rows,
+                                int64_t k) {
+    const int64_t block_rows = scaling == block_wise ? 128 : 1;
+    const std::vector<int64_t> wanted = {(rows + block_rows - 1) / block_rows, (k + 127) / 128};
+    const auto sizes = scale.sizes(), strides = scale.strides();
+    if (scale.dtype_number() != aoti_torch_dtype_float32() || sizes.size() != 2 || sizes[0] != wanted[0] ||
+        sizes[1] != wanted[1])
+        refuse(std::string(name) + " needs dtype float32 and the shape " + shape_text(wanted) +
+               "; its shape is " + shape_text(sizes));
+    if (strides[0] < 0 || strides[1] < 0) refuse(std::string(name) + " has a negative stride");
+    return {scale.data(), sizes[0] == 1 ? 0 : strides[0], sizes[1] == 1 ? 0 : strides[1], 0, block_rows};
 }
 
 Tensor product(Arguments& given) {
@@ -94,7 +110,16 @@ Tensor product(Arguments& given) {
     Tensor out = placement.empty(std::vector<int64_t>{m, n}, dtype);
     if (out.element_count() == 0) return out;
     problem.device = placement.shape();
-    problem.scales = gemm::Scales::outer;
+    const bool blocks = is_block_wise(scaling_a) || is_block_wise(scaling_b);
+    if (blocks) {
+        if (!is_block_wise(scaling_a) || !is_block_wise(scaling_b))
+            refuse("one operand has scales of blocks and the other has not");
+        if (problem.a_type != ElementType::fp8 || problem.b_type != ElementType::fp8)
+            refuse("scales of blocks need both operands in fp8");
+    }
+    problem.scales = !blocks                                                     ? gemm::Scales::outer
+                     : scaling_a == row_block_wise && scaling_b == block_wise ? gemm::Scales::blocks
+                                                                              : gemm::Scales::row_blocks;
     problem.output = integers ? ElementType::i32 : element_type(dtype);
     problem.m = m, problem.n = n, problem.k = k;
     problem.a = {a.data(), a.strides()[0], 0, false};
@@ -107,8 +132,10 @@ Tensor product(Arguments& given) {
         {out.data(), out.extent_bytes(dtype), "out", true},
     };
     if (scale_a) {
-        problem.a_scale = outer_scale("scale_a", *scale_a, scaling_a, m);
-        problem.b_scale = outer_scale("scale_b", *scale_b, scaling_b, n);
+        problem.a_scale = blocks ? block_scale("scale_a", *scale_a, scaling_a, m, k)
+                                 : outer_scale("scale_a", *scale_a, scaling_a, m);
+        problem.b_scale = blocks ? block_scale("scale_b", *scale_b, scaling_b, n, k)
+                                 : outer_scale("scale_b", *scale_b, scaling_b, n);
         regions.push_back({scale_a->data(), scale_a->extent_bytes(Dtype::float32), "scale_a", false});
         regions.push_back({scale_b->data(), scale_b->extent_bytes(Dtype::float32), "scale_b", false});
     }

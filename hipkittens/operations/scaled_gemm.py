@@ -32,12 +32,27 @@ def _sharding(a, b, scale_a, scale_b, bias, *options):
         shared = scale is not None and scale.shape[0] == 1
         return given(scale, Replicate() if shared else placement)
 
+    def in_blocks(scale, scaling):
+        """Several scales of 128 rows each: a shard of the rows need not begin with a block."""
+        return scale is not None and scaling == 5 and scale.shape[0] > 1
+
     rows, columns, all_of_it = Shard(0), Shard(1), Replicate()
-    return [
-        replicated(arguments, 1),
-        ([rows], [rows, all_of_it, of(scale_a, rows), of(scale_b, all_of_it), given(bias, all_of_it), *rest]),
-        ([columns], [all_of_it, rows, of(scale_a, all_of_it), of(scale_b, rows), given(bias, rows), *rest]),
-    ]
+    placements = [replicated(arguments, 1)]
+    if not in_blocks(scale_a, options[2]):
+        placements.append(
+            (
+                [rows],
+                [rows, all_of_it, of(scale_a, rows), of(scale_b, all_of_it), given(bias, all_of_it), *rest],
+            )
+        )
+    if not in_blocks(scale_b, options[3]):
+        placements.append(
+            (
+                [columns],
+                [all_of_it, rows, of(scale_a, all_of_it), of(scale_b, rows), given(bias, rows), *rest],
+            )
+        )
+    return placements
 
 
 def _checks() -> Checks:

@@ -17,7 +17,7 @@ from tests.simulated_device import Module
 
 COMPUTE_UNITS = {"gfx942": 304, "gfx950": 256}  # MI300X, MI355X
 ELEMENT_TYPES = {"bf16": 0, "f16": 1, "f32": 2, "fp8": 3, "bf8": 4, "i8": 5, "i32": 7}
-SCALES = {"none": 0, "outer": 1}
+SCALES = {"none": 0, "outer": 1, "blocks": 2, "row_blocks": 3}
 NO_ACTIVATION = -1
 VARIANTS = (ROOT / "csrc/kernels/gemm/variants.def").read_text()
 # name -> (targets, orientation, element of A, tile_m, tile_n, tile_k), of rows of operands that are not quantised
@@ -59,6 +59,7 @@ class Scale(ctypes.Structure):
         ("stride", ctypes.c_int64),
         ("k_stride", ctypes.c_int64),
         ("batch_stride", ctypes.c_int64),
+        ("block_rows", ctypes.c_int64),
     ]
 
 
@@ -159,8 +160,8 @@ def shape(
         0,
         1,
         SCALES[scales],
-        Scale(data if scales != "none" else None),
-        Scale(data if scales != "none" else None),
+        Scale(data if scales != "none" else None, block_rows=1),
+        Scale(data if scales != "none" else None, block_rows=128 if scales == "blocks" else 1),
         NO_ACTIVATION,
     )
 

@@ -146,11 +146,14 @@ ElementType costed_as(ElementType element) {
     return size_of(element) == 1 && element != ElementType::fp4 ? ElementType::fp8 : element;
 }
 
+// Scales of columns are a few loads more than those that columns share.
+Scales costed_as(Scales scales) { return scales == Scales::row_blocks ? Scales::blocks : scales; }
+
 // The row for so many workgroups on a compute unit, or the one with the most.
 const Cost& cost_of(int target, const GemmConfig& config, int64_t concurrent) {
     const Cost* most = nullptr;
     for (const Cost& cost : costs)
-        if (cost.target == target && cost.element == costed_as(config.a) && cost.scales == config.scales &&
+        if (cost.target == target && cost.element == costed_as(config.a) && cost.scales == costed_as(config.scales) &&
             cost.tile_m == config.tile_m && cost.tile_n == config.tile_n && cost.tile_k == config.tile_k &&
             cost.row_start == config.row_start && cost.concurrent <= concurrent)
             most = &cost;
