@@ -100,6 +100,14 @@ KITTENS_DEVICE void buffer_load_to_lds_one(buffer source, uint32_t offset, share
                  : "memory");
 }
 
+// A dword for each lane, to `destination` + 4 x lane. Assembly and wait as above.
+KITTENS_DEVICE void buffer_load_dword_to_lds(buffer source, uint32_t offset, shared_byte* destination) {
+    asm volatile("s_nop 0\n\tbuffer_load_dword %3, %1, %2 offen lds" ::"{m0}"(
+                     reinterpret_cast<uint32_t>(destination)),
+                 "s"(source.words()), "s"(source.scalar_offset), "v"(offset)
+                 : "memory");
+}
+
 // LDS.
 
 // Four 16-bit elements down a column: within every 16 lanes, lane l reads row l/4, columns 4(l%4)..+3 of a

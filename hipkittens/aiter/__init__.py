@@ -22,6 +22,12 @@ from ._activation import (
 )
 from ._cache import concat_and_cache_mla, reshape_and_cache, reshape_and_cache_flash
 from ._convolution import causal_conv1d_fn, causal_conv1d_update
+from ._gemm import gemm_a8w8, gemm_a8w8_CK, gemm_a8w8_per_token_scale
+from ._gemm_blockscale import (
+    flatmm_a8w8_blockscale_ASM,
+    gemm_a8w8_blockscale,
+    gemm_a8w8_blockscale_bpreshuffle,
+)
 from ._heads import fused_qk_cat, fused_qkv_split_qk_rope, split_qkv
 from ._moe import (
     biased_grouped_topk,
@@ -94,6 +100,7 @@ __all__ = [
     "dynamic_per_tensor_quant",
     "dynamic_per_token_scaled_quant",
     "exponential",
+    "flatmm_a8w8_blockscale_ASM",
     "fused_add_rms_norm_cu",
     "fused_add_rmsnorm_pad",
     "fused_mul_add",
@@ -104,6 +111,11 @@ __all__ = [
     "fused_rms_mxfp4_quant",
     "gelu_and_mul",
     "gelu_tanh_and_mul",
+    "gemm_a8w8",
+    "gemm_a8w8_CK",
+    "gemm_a8w8_per_token_scale",
+    "gemm_a8w8_blockscale",
+    "gemm_a8w8_blockscale_bpreshuffle",
     "greedy_sample",
     "grouped_topk",
     "layer_norm",

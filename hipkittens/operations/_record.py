@@ -273,6 +273,7 @@ class Operation:
 
     name       of its file
     folder     of its kernels below csrc/kernels
+    kinds      of kernels there that are its own; () for all of them
     functions  that hipkittens exports; hipkittens/__init__.py names them too, for type checkers
     operators  of torch.ops.hipkittens
     checks     called when it is first asked for, never by an import
@@ -285,3 +286,8 @@ class Operation:
     operators: tuple[Operator, ...]
     checks: Callable[[], Checks]
     order: int = 100
+    kinds: tuple[str, ...] = ()
+
+    def owns(self, folder: str, kind: str) -> bool:
+        """Whether a kernel of that folder and kind is this operation's."""
+        return folder == self.folder and (not self.kinds or kind in self.kinds)

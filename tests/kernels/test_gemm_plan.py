@@ -142,7 +142,7 @@ def changed(**fields):
         ({"k": -1}, "k = -1 is not in"),
         ({"n": 1 << 31}, "n = 2147483648 is not in"),
         ({"batch": 0}, "batch = 0 is not in"),
-        ({"input": 2}, "operands are bf16 or f16"),
+        ({"a_type": 2}, "operands are bf16 or f16"),
         ({"a__data": None}, "a has no data"),
         ({"b__leading_stride": -64}, "b has a negative leading stride"),
         ({"a__batch_stride": -1}, "a has a negative batch stride"),

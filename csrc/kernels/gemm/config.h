@@ -26,7 +26,8 @@ enum class LoadOrder {
 enum class Scales {
     none,
     outer,  // a factor for each row of A and one for each column of B, or one for the whole operand: after the sum
-    blocks,  // f32 for 1 (of A) or 128 (of B) rows by 128 of K: the sum of a K tile is multiplied (accumulation.h)
+    blocks,  // f32 for blocks of 128 of K, 1 row of A or 128 of B: the sum of a K tile is multiplied (block_scales.h)
+    row_blocks,  // the same where a block is 1 or 128 rows of either operand
     in_matrix,  // e8m0 for 1 row by 32 of K: an operand of the matrix instruction (gfx950)
 };
 
@@ -53,6 +54,11 @@ struct GemmConfig {
     constexpr int threads() const { return waves_m * waves_n * 64; }
     constexpr int wave_m() const { return tile_m / waves_m; }
     constexpr int wave_n() const { return tile_n / waves_n; }
+};
+
+// Of rows that reduce a split K.
+struct SumConfig {
+    ElementType sum;  // of the partial sums: f32 or i32
 };
 
 }  // namespace hipkittens::gemm

@@ -14,7 +14,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
     using Base::direct, Base::alternate, Base::buffers, Base::steps, Base::step_k, Base::height, Base::width,
         Base::products, Base::loads_per_tile, Base::promotes;
     using Base::range, Base::in_flight, Base::sums, Base::row, Base::col, Base::a_tile, Base::b_tile;
-    using typename Base::A, typename Base::B;
+    using typename Base::A, typename Base::B, typename Base::Accumulation;
     static_assert(buffers >= 2);
 
     static constexpr bool is_power_of_two(int value) { return (value & (value - 1)) == 0; }
@@ -51,16 +51,18 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
     // operand of t + 3 and t + 4, behind an even one the second of t + 2 and t + 3.
     template <int odd>
     static constexpr int loads_in_flight() {
-        constexpr int needed = barrier_slot - slots, half = loads_per_tile / 2;
+        constexpr int needed = barrier_slot - slots, half = loads_per_tile / 2, more = Accumulation::loads_per_tile;
         if constexpr (alternate)
-            return load_pipeline<4>{2 * slots,
-                                    {{slots + issue_slot, needed, 2, half},
+            return load_pipeline<6>{2 * slots,
+                                    {{issue_slot, needed, 2, more},
+                                     {slots + issue_slot, needed + slots, 2, more},
+                                     {slots + issue_slot, needed, 2, half},
                                      {slots + issue_slot, needed + slots, 2, half},
                                      {issue_slot, needed, 1, half},
                                      {issue_slot, needed + slots, 1, half}}}
                 .in_flight(odd * slots + barrier_slot - 1, slots);
         else
-            return load_pipeline<1>{slots, {{issue_slot, needed, buffers, loads_per_tile}}}.in_flight(
+            return load_pipeline<1>{slots, {{issue_slot, needed, buffers, loads_per_tile + more}}}.in_flight(
                 barrier_slot - 1, slots);
     }
 
@@ -81,6 +83,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
     KITTENS_DEVICE static int after(int buffer) { return buffer + 1 == buffers ? 0 : buffer + 1; }
     template <int set = 0>
     KITTENS_DEVICE void issue(int buffer) {
+        if constexpr (direct) this->accumulation.issue(buffer);
         in_flight.first.template issue<0, set>(buffer);
         in_flight.second.template issue<0, set>(buffer);
         this->advance_both();
@@ -120,7 +123,12 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
                     wait_lds<0>();
                 s_barrier();
             }),
-            work<in_slot{0, promotes}>([&](auto) KITTENS_INLINE { this->accumulation.begin_k_tile(); }),
+            work<in_slot{0, promotes}>([&](auto) KITTENS_INLINE {
+                this->accumulation.begin_k_tile();
+                if constexpr (!direct) this->accumulation.issue(0);
+            }),
+            work<in_slot{barrier_slot, promotes && !last}>(
+                [&](auto) KITTENS_INLINE { this->accumulation.template read<0, 0>(next); }),
             // Down a column of base tiles, then the next: as soon as a column is done, its base tile of B can be replaced.
             work<every_slot{0, slots, 1, true}>([&](auto slot) KITTENS_INLINE {
                 constexpr int i = slot.value % height, j = slot.value % products / height,
@@ -150,10 +158,12 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
             }),
             work<in_slot{issue_slot, direct && !last && (refilled || !alternate), true}>(
                 [&](auto) KITTENS_INLINE {
-                    if constexpr (alternate)
+                    if constexpr (alternate) {
+                        this->accumulation.issue(buffer);
                         issue_pair<loaded>(buffer);
-                    else
+                    } else {
                         issue(buffer);
+                    }
                 }));
     }
     template <int loaded, bool refilled>
@@ -191,6 +201,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
 
     // The first tile and as many behind it as fit in LDS; the first is in LDS afterwards.
     KITTENS_DEVICE void prologue() {
+        this->accumulation.issue_first(0);
         in_flight.first.template issue_first<sets - 1>(0);
         in_flight.second.template issue_first<sets - 1>(0);
         if constexpr (!direct) {
@@ -209,20 +220,23 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
         if constexpr (alternate) {
             // The FIFO load queue of the compute unit is shared by its waves: the first tile of all before any other.
             s_barrier();
+            for (int buffer = 1; buffer < buffers - 1; ++buffer) this->accumulation.issue(buffer);
             in_flight.first.issue(1);
             in_flight.first.k_tiles.advance();
             in_flight.second.issue(1);
             in_flight.second.k_tiles.advance();
+            this->accumulation.issue(3);
             issue_pair<1>(3);
-            wait_vector_memory<2 * loads_per_tile>();
+            wait_vector_memory<2 * loads_per_tile + 3 * Accumulation::loads_per_tile>();
         } else if constexpr (direct) {
             for (int buffer = 1; buffer < buffers; ++buffer) issue(buffer);
-            wait_vector_memory<(buffers - 1) * loads_per_tile>();
+            wait_vector_memory<(buffers - 1) * (loads_per_tile + Accumulation::loads_per_tile)>();
         }
         this->clear_sums();
         barrier();
         for_each_index<height>([&](auto n) { read_a<n.value>(0, 0, 0); });
         for_each_index<width>([&](auto n) { read_b<n.value>(0, 0); });
+        this->accumulation.template read<0, 0>(0);
     }
     KITTENS_DEVICE void run(TileCoordinate tile) {
         prologue();

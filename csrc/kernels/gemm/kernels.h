@@ -1,10 +1,13 @@
 // kernels/gemm/kernels.h: C = A B for every element type, orientation, tile and target; and the sum of a split K.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "block_scales.h"
 #include "interleaved_loop.h"
 #include "kinds.h"
 #include "ping_pong_loop.h"
 #include "reduce.h"
+#include "reduce_scaled.h"
+#include "scaled_epilogue.h"
 #include "simple_loop.h"
 
 namespace hipkittens::gemm {
@@ -15,10 +18,18 @@ struct policy_of {
 };
 template <GemmConfig config>
 struct policy_of<config, Scales::outer> {
-    using type =
-        GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
-                   Epilogue<SplitDestination, ScaleSums, AddBias>, AccumulateInPlace, ScaledGemmArguments>;
+    using type = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
+                            ScaledEpilogue<SplitDestination, ScaleSums, AddBias, Activate>, AccumulateInPlace,
+                            ScaledGemmArguments>;
 };
+template <GemmConfig config>
+struct policy_of<config, Scales::blocks> {
+    using type = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
+                            ScaledEpilogue<SplitDestination, AddBias, Activate>, BlockScales<config>,
+                            ScaledGemmArguments>;
+};
+template <GemmConfig config>
+struct policy_of<config, Scales::row_blocks> : policy_of<config, Scales::blocks> {};
 
 // At least the waves of one workgroup fit on the four SIMDs.
 template <GemmConfig config>
@@ -43,6 +54,13 @@ template <NoConfig config>
 struct ReduceKernel {
     static constexpr int threads = reduce_threads, waves_per_simd = 1, lds_bytes = 0;
     KITTENS_DEVICE static void run(const ReduceArguments& arguments) { reduce(arguments); }
+};
+template <SumConfig config>
+struct ScaledReduceKernel {
+    static constexpr int threads = reduce_threads, waves_per_simd = 1, lds_bytes = 0;
+    KITTENS_DEVICE static void run(const ScaledReduceArguments& arguments) {
+        reduce_scaled<choose<config.sum == ElementType::i32, int, float>>(arguments);
+    }
 };
 
 }  // namespace hipkittens::gemm

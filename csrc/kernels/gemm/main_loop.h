@@ -54,11 +54,12 @@ struct MainLoop {
                          operand_bytes = b_begin + buffers * pieces * B::Tile::bytes,
                          product_bytes =
                              waves * config.matrix * ProductRows<float, Accumulator::cols>::row_bytes,
-                         lds_bytes = operand_bytes > product_bytes ? operand_bytes : product_bytes;
-    static_assert(lds_bytes <= target.lds_bytes, "the K tiles in flight fit in LDS");
+                         tile_bytes = operand_bytes > product_bytes ? operand_bytes : product_bytes;
 
     using Accumulation = typename Policy::Accumulation;
     static constexpr bool promotes = Accumulation::promotes;
+    static constexpr int lds_bytes = tile_bytes + Accumulation::lds_bytes;
+    static_assert(lds_bytes <= target.lds_bytes, "the K tiles in flight fit in LDS");
 
     using StreamA = OperandStream<A, pieces>;
     using StreamB = OperandStream<B, pieces>;
@@ -98,7 +99,7 @@ struct MainLoop {
           in_flight(streams(arguments, tile, range, lds)),
           row(wave_id() / config.waves_n * Accumulator::rows),
           col(wave_id() % config.waves_n * Accumulator::cols),
-          accumulation(arguments, range) {}
+          accumulation(arguments, range, {tile, row, col, lds + tile_bytes}) {}
 
     KITTENS_DEVICE typename A::Tile a_tile(int buffer, int piece = 0) const {
         return {lds + (buffer * pieces + piece) * A::Tile::bytes};
@@ -148,7 +149,7 @@ struct MainLoop {
         // The product goes out through LDS: nothing of any wave may still be on its way there.
         if constexpr (direct) wait_vector_memory<0>();
         barrier();
-        constexpr int wave_bytes = lds_bytes / waves;
+        constexpr int wave_bytes = tile_bytes / waves;
         Policy::Epilogue::template store<wave_bytes>(sums, reload_arguments<Arguments>(),
                                                      {tile, row, col, A::rows, B::rows},
                                                      lds + wave_id() * wave_bytes);

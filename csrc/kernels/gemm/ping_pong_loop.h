@@ -25,10 +25,13 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
     static constexpr int phases = 4;
     struct DirectLoads {
         static constexpr int loads = A::Loads::loads_per_wave;
-        static constexpr load_pipeline<4> a_is_near{
-            phases, {{0, 0, 1, loads}, {1, 2, 1, loads}, {2, -1, 2, loads}, {3, 1, 2, loads}}};
-        static constexpr load_pipeline<4> b_is_near{
-            phases, {{0, -1, 1, loads}, {1, 1, 1, loads}, {2, 0, 2, loads}, {3, 2, 2, loads}}};
+        static constexpr load_stage of_accumulation{0, 0, 1, Base::Accumulation::loads_per_tile};
+        static constexpr load_pipeline<5> a_is_near{
+            phases,
+            {of_accumulation, {0, 0, 1, loads}, {1, 2, 1, loads}, {2, -1, 2, loads}, {3, 1, 2, loads}}};
+        static constexpr load_pipeline<5> b_is_near{
+            phases,
+            {of_accumulation, {0, -1, 1, loads}, {1, 1, 1, loads}, {2, 0, 2, loads}, {3, 2, 2, loads}}};
         // Every other phase waits for what the next two read.
         static constexpr int in_flight_after(int phase) {
             if (phase % 2 != 0) return any_vector_memory;
@@ -57,6 +60,7 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
     KITTENS_DEVICE void refill() {
         auto& [near, far] = in_flight;  // loaded one tile ahead, and two
         if constexpr (direct) {
+            if constexpr (phase == 0) this->accumulation.issue(1 - buffer);
             if constexpr (phase < 2) near.template issue<phase>(1 - buffer);
             if constexpr (phase == 1) near.k_tiles.template advance<steady>();
             if constexpr (phase >= 2) far.template issue<phase - 2>(buffer);
@@ -97,7 +101,8 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
             // Behind the latency of the products, which the other group's run meanwhile.
             work<every_slot{0, Base::promotes ? phases : 0}>([&](auto phase) KITTENS_INLINE {
                 promote_band<(phase.value + phases - 1) % phases>();
-                if constexpr (phase.value == 0) this->accumulation.begin_k_tile();
+                this->accumulation.template read<phase.value / 2, phase.value % 2>(buffer);
+                this->accumulation.begin_k_tile();
             }));
     }
     // Of the products of a phase.
@@ -111,6 +116,7 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
     // As if two tiles before the first had run.
     KITTENS_DEVICE void begin_loads() {
         auto& [near, far] = in_flight;
+        this->accumulation.issue_first(0);
         if constexpr (direct) {
             near.issue_first(0);
             far.issue_first(0);

@@ -16,7 +16,11 @@ struct SimpleLoop : MainLoop<config, Policy, 1> {
     using Base::Base;
 
     KITTENS_DEVICE void k_tile() {
-        if constexpr (Base::promotes) zero(this->partial), this->accumulation.begin_k_tile();
+        if constexpr (Base::promotes) {
+            zero(this->partial);
+            this->accumulation.begin_k_tile();
+            this->accumulation.issue(0);
+        }
 #pragma unroll
         for (int k = 0; k < config.tile_k; k += step_k) {
             typename Base::template RegistersA<step_k> a;
@@ -38,6 +42,7 @@ struct SimpleLoop : MainLoop<config, Policy, 1> {
         barrier();
     }
     KITTENS_DEVICE void run(TileCoordinate tile) {
+        this->accumulation.issue_first(0);
         in_flight.first.issue_first(0);
         in_flight.second.issue_first(0);
         commit();

@@ -1,0 +1,174 @@
+// kernels/gemm/block_scales.h: sums of K tiles times the scales of the blocks that they are made of.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "accumulation.h"
+
+namespace hipkittens::gemm {
+
+// Scales of one operand for the rows (columns) of a tile, and for one block of K after the other: the range's last one first, as
+// the K tiles come (KRange).
+template <int tile_k>
+struct ScaleSource {
+    static_assert(tile_k == 128, "a K tile is a block of K");
+    buffer scales;  // from the tile's first block on
+    uint32_t next, last, k_step;
+    uint32_t step;  // between blocks of rows
+    int first, left, shift;
+
+    KITTENS_DEVICE ScaleSource(ScaleArgument argument, KRange range, int64_t batch, int first, int extent,
+                               int k_tiles, int shift)
+        : first(first), left(extent - first), shift(shift) {
+        const int64_t begin = batch * argument.batch_stride + (first >> shift) * argument.stride;
+        const int64_t end = batch * argument.batch_stride + ((extent - 1) >> shift) * argument.stride +
+                            (k_tiles - 1) * argument.k_stride + 1;
+        scales = global_window{static_cast<const char*>(argument.data) + begin * 4, (end - begin) * 4}.view();
+        step = static_cast<uint32_t>(argument.stride) * 4;
+        k_step = static_cast<uint32_t>(argument.k_stride) * 4;
+        next = range.begin * k_step;
+        last = range.last * k_step;
+        scales.scalar_offset = last;
+    }
+    // What is past the matrix has no scale, and no sum that is stored.
+    KITTENS_DEVICE uint32_t offset(int row) const {
+        return row < left ? (((first + row) >> shift) - (first >> shift)) * step : out_of_range;
+    }
+    // To the next K tile; behind the last one of the range there is nothing to use.
+    KITTENS_DEVICE void advance() {
+        scales.scalar_offset = next;
+        next = next + k_step < last ? next + k_step : next;
+    }
+};
+
+// A lane's accumulators are neighbouring columns of one row of each base tile: it needs a scale of A for each of them and one of
+// B, which all columns of a band share (Scales::blocks) or every column has (row_blocks). Where operands go directly to LDS the
+// scales do, too, a dword for each thread, and are counted with them; elsewhere every lane loads its own to registers.
+template <GemmConfig config>
+struct BlockScales {
+    static constexpr bool promotes = true;
+    static constexpr bool of_columns = config.scales == Scales::row_blocks,
+                          direct = config.row_start == RowStart::vector && vector_fill == Fill::direct;
+    static constexpr int pieces = config.schedule == Schedule::ping_pong ? 2 : 1,
+                         piece_rows = config.tile_m / pieces, piece_columns = config.tile_n / pieces,
+                         height = config.wave_m() / pieces / config.matrix,
+                         width = config.wave_n() / pieces / config.matrix;
+    static_assert(config.matrix == 16 && (of_columns || 128 % piece_columns == 0));
+    static_assert(direct || pieces == 1, "ping-pong has no registers left for scales on their way");
+
+    // In LDS: those of A, then those of B. Whole waves load one or the other.
+    static constexpr int a_slots = (config.tile_m + wave_lanes - 1) / wave_lanes * wave_lanes,
+                         buffer_bytes = direct ? config.threads() * 4 : 0,
+                         lds_bytes = config.buffers * buffer_bytes, loads_per_tile = direct;
+    static_assert(a_slots + config.tile_n <= config.threads() || !direct, "a dword for each thread");
+
+    using Source = ScaleSource<config.tile_k>;
+    struct Sources {
+        Source a, b;
+    };
+    struct Factors {
+        float rows[height];
+        float columns[of_columns ? width : 1][of_columns ? 4 : 1];
+    };
+    Factors now, pending;  // of the K tile that is multiplied (of a band of it), and of the next one
+    choose<direct, Source, Sources> sources;
+    uint32_t offsets[direct ? 1 : height + sizeof(Factors::columns) / 4];
+    shared_byte *fill, *rows_at, *columns_at;
+
+    KITTENS_DEVICE BlockScales(const ScaledGemmArguments& arguments, KRange range, AccumulationPlace place)
+        : now{}, pending{}, sources(sources_of(arguments, range, place.tile)) {
+        const int lane = lane_id(), row = place.row + lane % 16, column = place.col + lane / 16 * 4;
+        if constexpr (direct) {
+            // The rows of a lane's base tiles are neighbours.
+            const int slot = thread_id(), in_band = slot % (height * 16),
+                      of_a = slot - in_band + in_band % height * 16 + in_band / height;
+            const bool is_a = wave_id() * wave_lanes < a_slots;
+            const int index = is_a ? of_a : slot - a_slots;
+            offsets[0] = index < (is_a ? config.tile_m : config.tile_n) ? sources.offset(index) : out_of_range;
+            fill = place.lds + wave_id() * wave_lanes * 4;
+            rows_at = place.lds + (place.row + lane % 16 * height) * 4;
+            columns_at = place.lds + (a_slots + (of_columns ? column : 0)) * 4;
+        } else {
+#pragma unroll
+            for (int i = 0; i < height; ++i) offsets[i] = sources.a.offset(row + i * 16);
+            for_each_column([&](int j, int e, int n) {
+                offsets[height + n] = sources.b.offset(of_columns ? column + j * 16 + e : 0);
+            });
+        }
+    }
+    KITTENS_DEVICE static choose<direct, Source, Sources> sources_of(const ScaledGemmArguments& arguments, KRange range,
+                                          TileCoordinate tile) {
+        const auto shift = [](const ScaleArgument& scale, int rows) KITTENS_INLINE {
+            return of_columns ? (scale.block_rows == 128 ? 7 : 0) : rows == 128 ? 7 : 0;
+        };
+        const Source a(arguments.a_scale, range, tile.batch, tile.m, arguments.m, arguments.k_tiles,
+                       shift(arguments.a_scale, 1));
+        const Source b(arguments.b_scale, range, tile.batch, tile.n, arguments.n, arguments.k_tiles,
+                       shift(arguments.b_scale, 128));
+        if constexpr (direct)
+            return wave_id() * wave_lanes < a_slots ? a : b;
+        else
+            return Sources{a, b};
+    }
+    template <class Use>
+    KITTENS_DEVICE static void for_each_column(const Use& use) {
+#pragma unroll
+        for (int n = 0; n < static_cast<int>(sizeof(Factors::columns) / 4); ++n) use(n / 4, n % 4, n);
+    }
+
+    KITTENS_DEVICE void issue_first(int buffer) { load(buffer); }
+    KITTENS_DEVICE void issue(int buffer) {
+        if constexpr (direct) {
+            sources.advance();
+        } else {
+            sources.a.advance();
+            sources.b.advance();
+        }
+        load(buffer);
+    }
+    KITTENS_DEVICE void load(int buffer) {
+        if constexpr (direct) {
+            buffer_load_dword_to_lds(sources.scales, offsets[0], fill + buffer * buffer_bytes);
+        } else {
+#pragma unroll
+            for (int i = 0; i < height; ++i)
+                pending.rows[i] = buffer_load<float>(sources.a.scales, offsets[i]);
+            for_each_column([&](int j, int e, int n) {
+                pending.columns[j][e] = buffer_load<float>(sources.b.scales, offsets[height + n]);
+            });
+        }
+    }
+    template <int band_row, int band_col>
+    KITTENS_DEVICE void read(int buffer) {
+        if constexpr (direct) {
+            const int begin = buffer * buffer_bytes;
+            if constexpr (band_col == 0) {
+                const auto rows = lds_read<vec<float, height>>(rows_at + begin + band_row * piece_rows * 4);
+#pragma unroll
+                for (int i = 0; i < height; ++i) pending.rows[i] = rows[i];
+            }
+            shared_byte* const columns = columns_at + begin + band_col * piece_columns * 4;
+            if constexpr (of_columns) {
+#pragma unroll
+                for (int j = 0; j < width; ++j) {
+                    const auto four = lds_read<vec<float, 4>>(columns + j * 16 * 4);
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) pending.columns[j][e] = four[e];
+                }
+            } else {
+                pending.columns[0][0] = lds_read<float>(columns);
+            }
+        }
+    }
+    KITTENS_DEVICE void begin_k_tile() { now = pending; }
+
+    template <class Sum>
+    KITTENS_DEVICE Sum promoted(Sum sum, Sum partial, int i, int j) const {
+        const float row = now.rows[i % height];
+        Sum factor;
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+            factor[e] = row * (of_columns ? now.columns[j % width][e] : now.columns[0][0]);
+        return __builtin_elementwise_fma(partial, factor, sum);
+    }
+};
+
+}  // namespace hipkittens::gemm
