@@ -134,6 +134,8 @@ const Cost& cost_of(int target, const GemmConfig& config, int64_t concurrent) {
     return *most;
 }
 
+}  // namespace
+
 // Clocks that the cycle model would give a choice, about: rounds of workgroups, each with what comes beside its K
 // tiles. What a K tile costs lies between a grid whose workgroups share what they read and one that reads everything
 // from memory, by how much of what it loads no other workgroup has loaded. The latter is memory's bandwidth, of which each has the
@@ -165,6 +167,8 @@ double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) 
     return clocks;
 }
 
+namespace {
+
 // Of each row, the one that differs in nothing but the order of its loads.
 constexpr auto twins = [] {
     constexpr auto& rows = variants<kinds::gemm>;
@@ -193,21 +197,23 @@ int64_t largest_stride_bytes(const Problem& p, const GemmConfig& config) {
 
 }  // namespace
 
-bool suits(const GemmVariant& variant, const Problem& p) {
-    const GemmConfig& config = variant.config;
-    if (!includes(variant.targets, p.device.target) || config.a != p.input || config.b != p.input)
-        return false;
+bool suits(Targets targets, const GemmConfig& config, const Problem& p) {
+    if (!includes(targets, p.device.target) || config.a != p.input || config.b != p.input) return false;
     if (config.orientation != orientation_of(p)) return false;
     Problem q = p;
     q.a = normalized(p.a, stored_a(p));
     q.b = normalized(p.b, stored_b(p));
     q.c = normalized(p.c, {p.m, p.n});
     if (largest_stride_bytes(q, config) >= reach_bytes) return false;
-    // HIP counts the threads of a grid dimension in 32 bits.
-    if (divide_up(p.m, config.tile_m) * divide_up(p.n, config.tile_n) * config.threads() > 0xffffffffll)
-        return false;
     return config.row_start == RowStart::element || (rows_are_dwords(q.a, stored_a(p), p.batch, p.input) &&
                                                      rows_are_dwords(q.b, stored_b(p), p.batch, p.input));
+}
+
+bool suits(const GemmVariant& variant, const Problem& p) {
+    const GemmConfig& config = variant.config;
+    // HIP counts the threads of a grid dimension in 32 bits.
+    return suits(variant.targets, config, p) &&
+           divide_up(p.m, config.tile_m) * divide_up(p.n, config.tile_n) * config.threads() <= 0xffffffffll;
 }
 
 Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits) {
