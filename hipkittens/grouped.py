@@ -79,7 +79,11 @@ def _check(
 ) -> torch.dtype:
     """Raises for arguments no kernel takes; returns the result's dtype."""
     optional = (("offs", offs), ("bias", bias))
-    for name, value in (("a", a), ("b", b), *((name, value) for name, value in optional if value is not None)):
+    for name, value in (
+        ("a", a),
+        ("b", b),
+        *((name, value) for name, value in optional if value is not None),
+    ):
         check_tensor(_WHERE, name, value)
     for name, value in (("a", a), ("b", b)):
         if value.dim() not in (2, 3):
@@ -141,7 +145,9 @@ def _check_groups(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None) -
                 f"{_WHERE}: {name} has {value.shape[0]} groups and offs {groups}; they must be equal"
             )
     if a.dim() != b.dim() and groups > MOST_GROUPS:
-        raise ValueError(f"{_WHERE}: offs has {groups} groups; allowed: up to {MOST_GROUPS} of rows or columns")
+        raise ValueError(
+            f"{_WHERE}: offs has {groups} groups; allowed: up to {MOST_GROUPS} of rows or columns"
+        )
     return groups
 
 
@@ -150,12 +156,16 @@ def _in_torch(a, b, offs, bias, out_dtype):
     a, b = a.float(), b.float()
     if offs is None:
         out = a @ b
-        return (out if bias is None else out + (bias if bias.dim() == 1 else bias[:, None]).float()).to(out_dtype)
+        return (out if bias is None else out + (bias if bias.dim() == 1 else bias[:, None]).float()).to(
+            out_dtype
+        )
     if a.dim() == 3:
         return _in_torch(b.mT, a.mT, offs, None, out_dtype).mT
     ends = offs.tolist()
     ranges = list(zip([0, *ends], ends, strict=False))
-    biases = [None if bias is None else (bias if bias.dim() == 1 else bias[g]).float() for g in range(len(ends))]
+    biases = [
+        None if bias is None else (bias if bias.dim() == 1 else bias[g]).float() for g in range(len(ends))
+    ]
     if b.dim() == 2:
         parts = [a[:, begin:end] @ b[begin:end] for begin, end in ranges]
     else:

@@ -81,19 +81,38 @@ def test_a_matrix_for_each_group(target):
             assert torch.equal(out.double(), expected + bias.double()[:, None])
 
 
-@pytest.mark.parametrize("dtype", [BF16, F16])
+def takes(tile, a, b, offs):
+    out = hipkittens.grouped_matmul(a, b, offs, out_dtype=F32)
+    assert f"_{tile}x64" in hipkittens._library.last_kernel()
+    assert torch.equal(out, in_groups(a.float(), b.float(), offs))
+
+
 @pytest.mark.parametrize("transposed", [False, True])
-def test_every_tile(target, dtype, transposed):
-    """Sizes of groups at which the plan takes each tile."""
-    taken = set()
-    for rows, n, k in ((8, 64, 72), (64, 520, 64), (300, 1100, 72), (900, 2304, 64)):
-        a = whole(2 * rows + 3, k, dtype=dtype)
-        b = whole(3, n, k, dtype=dtype, seed=1).mT if transposed else whole(3, k, n, dtype=dtype, seed=1)
-        offs = ends_of([rows + 1, 0, rows - 1])
-        out = hipkittens.grouped_matmul(a, b, offs, out_dtype=F32)
-        assert torch.equal(out, in_groups(a.float(), b.float(), offs))
-        taken.add(hipkittens._library.last_kernel().split("_")[-2])
-    assert {"256x256x64", "128x128x64"} <= taken and len(taken) >= 3
+@pytest.mark.parametrize(
+    ("tile", "sizes", "n", "k"),
+    [
+        ("32x64", (5, 0, 20), 136, 264),
+        ("64x64", (64, 0, 40, 64), 4096, 136),
+        pytest.param("128x128", (1500, 545), 2048, 232, marks=pytest.mark.slow),
+        pytest.param("256x256", (1500, 0, 1497), 4096, 616, marks=pytest.mark.slow),
+    ],
+)
+def test_tiles_of_groups_of_rows(target, tile, sizes, n, k, transposed):
+    for dtype in (BF16, F16):
+        a = whole(sum(sizes) + 3, k, dtype=dtype)
+        b = whole(len(sizes), n, k, dtype=dtype).mT if transposed else whole(len(sizes), k, n, dtype=dtype)
+        takes(tile, a, b, ends_of(sizes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tile", "m", "n", "sizes"),
+    [("128x128", 1024, 2048, (300, 0, 97)), ("256x256", 2048, 2304, (150, 0, 70))],
+)
+def test_tiles_of_groups_of_the_summed_dimension(target, tile, m, n, sizes):
+    for dtype in (BF16, F16):
+        k = sum(sizes) + 3
+        takes(tile, whole(k, m, dtype=dtype).mT, whole(k, n, dtype=dtype, seed=1), ends_of(sizes))
 
 
 @pytest.mark.parametrize("k", [17, 160, 2880])
@@ -153,7 +172,10 @@ def test_values_of_other_groups_are_not_read_into_sums(target):
 
 def test_empty(target):
     offs = ends_of([2, 2])
-    assert hipkittens.grouped_matmul(random(0, 8), random(2, 8, 5), torch.zeros(2, dtype=INT32)).shape == (0, 5)
+    assert hipkittens.grouped_matmul(random(0, 8), random(2, 8, 5), torch.zeros(2, dtype=INT32)).shape == (
+        0,
+        5,
+    )
     assert hipkittens.grouped_matmul(random(6, 8), random(2, 8, 0), offs).shape == (6, 0)
     bias = random(2, 8, seed=2)
     without_k = hipkittens.grouped_matmul(random(6, 0), random(2, 0, 8), offs, bias=bias)
@@ -299,7 +321,11 @@ def test_compile(target):
 
 def test_ends_stay_on_the_device():
     """Shapes, and with them launches, follow from sizes alone: offs without values will do."""
-    a, b, offs = random(40, 24).to("meta"), random(3, 24, 16).to("meta"), torch.empty(3, dtype=INT32, device="meta")
+    a, b, offs = (
+        random(40, 24).to("meta"),
+        random(3, 24, 16).to("meta"),
+        torch.empty(3, dtype=INT32, device="meta"),
+    )
     assert hipkittens.grouped_matmul(a, b, offs).shape == (40, 16)
     assert hipkittens.grouped_matmul(a.mT, random(40, 8).to("meta"), offs).shape == (3, 24, 8)
 

@@ -10,7 +10,8 @@ namespace {
 // Unit stride along rows, or with `transposed` along columns.
 bool describe(const Tensor& tensor, bool transposed, gemm::Matrix& matrix) {
     const auto sizes = tensor.sizes(), strides = tensor.strides();
-    const size_t last = sizes.size() - 1, along = transposed ? last - 1 : last, across = transposed ? last : last - 1;
+    const size_t last = sizes.size() - 1, along = transposed ? last - 1 : last,
+                 across = transposed ? last : last - 1;
     if ((sizes[along] != 1 && strides[along] != 1) || (sizes[across] != 1 && strides[across] < sizes[along]))
         return false;
     matrix.transposed = transposed;

@@ -56,8 +56,9 @@ Tensor product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& of
     if (dtype == Dtype::float32 || b_tensor.dtype("grouped_gemm: b") != dtype)
         fail(std::string("grouped_gemm: a is ") + name(dtype) + ", b is " +
              name(b_tensor.dtype("grouped_gemm: b")) + "; both must be bfloat16, or both float16");
-    if (bias && (bias->dimensions() > 2 || bias->sizes().back() != n || !bias->is_contiguous() ||
-                 (bias->dimensions() == 2 && bias->sizes()[0] != groups) || !(bias->device() == a_tensor.device())))
+    if (bias &&
+        (bias->dimensions() > 2 || bias->sizes().back() != n || !bias->is_contiguous() ||
+         (bias->dimensions() == 2 && bias->sizes()[0] != groups) || !(bias->device() == a_tensor.device())))
         fail("grouped_gemm: bias needs to be contiguous, of the shape (" + std::to_string(n) + ") or (" +
              std::to_string(groups) + ", " + std::to_string(n) + "), and on a's device; it is " +
              shape_text(bias->sizes()));
@@ -73,8 +74,8 @@ Tensor product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& of
 
     // Orders of which there are kernels for aligned rows (gemm::is_grouped_orientation).
     const bool inner = grouping == gemm::Grouping::inner;
-    const Operand b = inner ? make_operand(std::move(b_tensor), dtype, false)
-                            : make_operand(std::move(b_tensor), dtype);
+    const Operand b =
+        inner ? make_operand(std::move(b_tensor), dtype, false) : make_operand(std::move(b_tensor), dtype);
     Operand a = grouping == gemm::Grouping::none && !b.matrix.transposed
                     ? make_operand(std::move(a_tensor), dtype)
                     : make_operand(std::move(a_tensor), dtype, inner);

@@ -93,7 +93,8 @@ Tensor Tensor::empty(std::span<const int64_t> sizes, Dtype dtype, Device device,
     std::vector<int64_t> strides(sizes.size());
     int64_t stride = 1;
     for (size_t axis = sizes.size(); axis-- > 0;) {
-        const size_t last = sizes.size() - 1, inner = transposed && axis + 1 >= last ? 2 * last - 1 - axis : axis;
+        const size_t last = sizes.size() - 1,
+                     inner = transposed && axis + 1 >= last ? 2 * last - 1 - axis : axis;
         strides[inner] = stride;
         stride *= sizes[inner] > 0 ? sizes[inner] : 1;
     }

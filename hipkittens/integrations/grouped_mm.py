@@ -76,7 +76,11 @@ def _grouped_mm(a, b, offs=None, bias=None, out_dtype=None):
                 out = grouped_matmul(a, b, offs, bias=bias, out_dtype=out_dtype)
             # As PyTorch's: what torch.compile has derived of the result holds.
             return out.contiguous()
-        except (NotImplementedError, TypeError, ValueError) as error:  # of our own checks, before anything ran
+        except (
+            NotImplementedError,
+            TypeError,
+            ValueError,
+        ) as error:  # of our own checks, before anything ran
             reason = str(error)
     if reason not in _State.reasons:
         _State.reasons[reason] = None

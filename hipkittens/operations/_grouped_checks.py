@@ -19,7 +19,9 @@ def ends_of(sizes) -> torch.Tensor:
 
 def even_ends(total: int, groups: int, device: str = "cpu") -> torch.Tensor:
     """Of groups as equal as whole numbers are."""
-    return torch.tensor([total * (group + 1) // groups for group in range(groups)], dtype=torch.int32, device=device)
+    return torch.tensor(
+        [total * (group + 1) // groups for group in range(groups)], dtype=torch.int32, device=device
+    )
 
 
 def in_groups(a, b, offs):
@@ -34,24 +36,28 @@ def in_groups(a, b, offs):
     return torch.cat([*parts, a.new_zeros(a.shape[0] - ends[-1], b.shape[-1])])
 
 
-# Rows of groups of which the plan takes a row's tile: one for each tile size, all with an empty group, and rows behind the last one.
-# n, k: so that N is more than a tile and K has whole tiles and a tail.
+# Sizes of groups, n and k at which the plan takes a tile, on both targets; three rows more are behind the last group. K has whole
+# tiles and a tail.
 _SIZES = {
-    (256, 256): ((1200, 0, 700), 2300, 136),
-    (128, 128): ((300, 0, 129), 1100, 200),
-    (64, 64): ((64, 0, 40, 64), 520, 136),
+    (256, 256): ((1500, 0, 1497), 4096, 616),
+    (128, 128): ((1500, 545), 2048, 232),
+    (64, 64): ((64, 0, 40, 64), 4096, 136),
     (32, 64): ((5, 0, 20), 136, 264),
 }
 _UNALIGNED = ((20, 0, 45), 67, 77)
 # Of groups of K: the same with sizes of M, N and of the groups.
-_SIZES_OF_K = {(256, 256): (2048, 2304, (150, 0, 70)), (128, 128): (520, 264, (130, 0, 33))}
+_SIZES_OF_K = {(256, 256): (2048, 2304, (150, 0, 70)), (128, 128): (1024, 2048, (300, 0, 97))}
 _UNALIGNED_OF_K = (67, 35, (20, 0, 45))
 
 
 def _rows(sizes, n, k, orientation, dtype, behind=3):
     with torch.no_grad():
         a = draw(sum(sizes) + behind, k, dtype=dtype)
-        b = draw(len(sizes), n, k, dtype=dtype).mT if orientation[1] == "t" else draw(len(sizes), k, n, dtype=dtype)
+        b = (
+            draw(len(sizes), n, k, dtype=dtype).mT
+            if orientation[1] == "t"
+            else draw(len(sizes), k, n, dtype=dtype)
+        )
         return [grouped_matmul(a, b, ends_of(sizes))]
 
 
@@ -105,7 +111,9 @@ def _magnitude(a, b) -> float:
 
 def _example(title, m, n, k, gradients=False, **options):
     inputs = {"a": (m, k), "b": (3, k, n)}
-    return Example(title, inputs, _ours, _theirs, gradients=gradients, magnitude=_magnitude, shape=(m, n, k), **options)
+    return Example(
+        title, inputs, _ours, _theirs, gradients=gradients, magnitude=_magnitude, shape=(m, n, k), **options
+    )
 
 
 def _parity(case, generator) -> ParityProblem:

@@ -50,7 +50,9 @@ def _backward(ctx, grad):
     if ctx.needs_input_grad[1]:
         if offs is None:
             grad_b = call("gemm", a.mT, rounded, None, b.dtype, False)
-        elif b.dim() == 3 and b.stride(-2) == 1:  # laid out as b is: a gradient of other strides would be copied
+        elif (
+            b.dim() == 3 and b.stride(-2) == 1
+        ):  # laid out as b is: a gradient of other strides would be copied
             grad_b = grouped(rounded.mT, a, b.dtype).mT
         else:
             grad_b = grouped(a.mT, rounded, b.dtype)

@@ -30,7 +30,9 @@ def random(*shape, seed=0):
 def experts(x, first, second, offs):
     """As Transformers' experts: both layers by F.grouped_mm."""
     hidden = torch.nn.functional.grouped_mm(x, first.transpose(-2, -1), offs=offs)
-    return torch.nn.functional.grouped_mm(torch.nn.functional.silu(hidden), second.transpose(-2, -1), offs=offs)
+    return torch.nn.functional.grouped_mm(
+        torch.nn.functional.silu(hidden), second.transpose(-2, -1), offs=offs
+    )
 
 
 def gradients(x, first, second):
@@ -55,7 +57,9 @@ def test_forward_and_backward_reach_us(target):
         return out, torch.autograd.grad(out, leaves, random(32, 24, seed=7).double())
 
     right = alone(x, first, second)
-    for mine, other, reference in zip((ours[0], *ours[1]), (theirs[0], *theirs[1]), (right[0], *right[1]), strict=True):
+    for mine, other, reference in zip(
+        (ours[0], *ours[1]), (theirs[0], *theirs[1]), (right[0], *right[1]), strict=True
+    ):
         comparison = compare(mine.detach(), other.detach(), reference.detach(), reference.abs().max().item())
         assert comparison.passes, comparison
 

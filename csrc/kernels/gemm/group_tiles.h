@@ -54,9 +54,7 @@ struct TilesOfRanges {
     KITTENS_DEVICE int lane_of(uint32_t tile) const {
         return __builtin_ctzll(lanes_where(before + tiles > tile));
     }
-    KITTENS_DEVICE uint32_t before_lane(int lane) const {
-        return value_of_lane(before, lane);
-    }
+    KITTENS_DEVICE uint32_t before_lane(int lane) const { return value_of_lane(before, lane); }
 };
 
 // All along x: tiles of a group are neighbours, and the grid has as many as there can be, whatever the groups' sizes; workgroups
@@ -111,8 +109,8 @@ struct TilesOfGroups {
         const TileOrder& order = arguments.order;
         const uint32_t of_group = order.tiles_m * order.tiles_n, tiles = of_group * arguments.groups,
                        place = place_of_workgroup(tiles, order), group = place / of_group;
-        const TilePosition position =
-            tile_in_windows(place % of_group, order.tiles_m, order.tiles_n, window_rows(tiles, order.tiles_m));
+        const TilePosition position = tile_in_windows(place % of_group, order.tiles_m, order.tiles_n,
+                                                      window_rows(tiles, order.tiles_m));
         found.tile = {static_cast<int>(position.m) * config.tile_m,
                       static_cast<int>(position.n) * config.tile_n, 0, group};
         if (arguments.grouping != Grouping::inner) return;
@@ -123,7 +121,9 @@ struct TilesOfGroups {
 
     // Divisions and scans leave them in vector registers, and the compiler would take what follows from them there, too.
     KITTENS_DEVICE static Found in_scalar_registers(const Found& found) {
-        const auto scalar = [](int64_t value) { return static_cast<int>(uniform(static_cast<uint32_t>(value))); };
+        const auto scalar = [](int64_t value) {
+            return static_cast<int>(uniform(static_cast<uint32_t>(value)));
+        };
         return {{scalar(found.tile.m), scalar(found.tile.n), 0, scalar(found.tile.batch)},
                 scalar(found.begin),
                 scalar(found.end)};

@@ -8,7 +8,7 @@
 namespace hipkittens::gemm {
 namespace {
 
-constexpr int64_t largest_extent = 0x7ffffe00;  // a tile beyond it still counts in 32 bits
+constexpr int64_t largest_extent = 0x7ffffe00;        // a tile beyond it still counts in 32 bits
 constexpr int64_t most_groups_of_rows = 64 * 64 - 1;  // group_tiles.h: a lane for each of 64 lanes' groups
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -97,9 +97,9 @@ hipkittens::Launch launch_variant(const GroupedProblem& problem, const GroupedVa
     arguments.output = problem.output;
     arguments.bias_type = problem.bias_type;
     const int64_t per_store = 16 / size_of(problem.output);
-    arguments.vector_stores =
-        problem.n % per_store == 0 && problem.c.leading_stride % per_store == 0 &&
-        problem.c.batch_stride % per_store == 0 && reinterpret_cast<uintptr_t>(problem.c.data) % 4 == 0;
+    arguments.vector_stores = problem.n % per_store == 0 && problem.c.leading_stride % per_store == 0 &&
+                              problem.c.batch_stride % per_store == 0 &&
+                              reinterpret_cast<uintptr_t>(problem.c.data) % 4 == 0;
     arguments.order.tiles_m = static_cast<uint32_t>(divide_up(problem.m, config.tile_m));
     arguments.order.tiles_n = static_cast<uint32_t>(divide_up(problem.n, config.tile_n));
     arguments.order.xcds = static_cast<uint32_t>(problem.device.xcds);
@@ -126,7 +126,8 @@ hipkittens::Launch plan(const GroupedProblem& problem) {
     }
     if (!best)
         throw std::invalid_argument(
-            "grouped_gemm: no variant reaches this far: the rows of a tile must lie within 4 GiB and the grid "
+            "grouped_gemm: no variant reaches this far: the rows of a tile must lie within 4 GiB and the "
+            "grid "
             "have fewer than 2^32 threads");
     return launch_variant(problem, *best);
 }

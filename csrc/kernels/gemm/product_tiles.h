@@ -14,10 +14,10 @@ struct TilesOfProduct {
     template <GemmConfig config, class Arguments, class Use>
     KITTENS_DEVICE static void with_tile(const Arguments& arguments, const Use& use) {
         const TilePosition position = tile_of_workgroup(workgroup_id_x(), arguments.order);
-        use(arguments, TileCoordinate{static_cast<int>(position.m) * config.tile_m,
-                                      static_cast<int>(position.n) * config.tile_n,
-                                      static_cast<int>(workgroup_id_y()),
-                                      static_cast<int64_t>(workgroup_id_z())});
+        use(arguments,
+            TileCoordinate{static_cast<int>(position.m) * config.tile_m,
+                           static_cast<int>(position.n) * config.tile_n, static_cast<int>(workgroup_id_y()),
+                           static_cast<int64_t>(workgroup_id_z())});
     }
     template <class Arguments>
     KITTENS_DEVICE static Arguments reload(TileCoordinate) {
