@@ -22,6 +22,7 @@ from .attention import attention, attention_varlen
 from .cache import cache_write, mla_cache_write
 from .convolution import causal_conv1d, causal_conv1d_update
 from .gemm import linear, matmul
+from .grouped import grouped_matmul
 from .heads import concat_heads, split_heads
 from .loss import cross_entropy, linear_cross_entropy
 from .mul_add import mul_add
@@ -63,6 +64,7 @@ __all__ = [
     "expert_sort",
     "gated_activation",
     "gated_activation_quantize",
+    "grouped_matmul",
     "info",
     "layer_norm",
     "linear",

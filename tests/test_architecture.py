@@ -32,6 +32,7 @@ ALLOWED = {
     "torch": [
         "runtime/",
         "kernels/*/plan.h",
+        "kernels/*/plan_*.h",
         "kernels/*/arguments.h",
         "kernels/device_shape.h",
         "kernels/launch.h",

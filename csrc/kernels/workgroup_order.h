@@ -25,14 +25,20 @@ constexpr uint32_t chunked_workgroup(uint32_t workgroup, uint32_t count, uint32_
     return local / chunk * round + xcd * chunk + local % chunk;
 }
 
+// Tile `index` of a grid in the order of windows: rows of a window, then its next column.
+constexpr TilePosition tile_in_windows(uint32_t index, uint32_t tiles_m, uint32_t tiles_n,
+                                       uint32_t window_rows) {
+    const uint32_t window = window_rows * tiles_n;
+    const uint32_t first_row = index / window * window_rows;
+    const uint32_t left = tiles_m - first_row;
+    const uint32_t rows = left < window_rows ? left : window_rows;
+    return {first_row + index % window % rows, index % window / rows};
+}
+
 constexpr TilePosition tile_of_workgroup(uint32_t workgroup, TileOrder order) {
     const uint32_t index =
         chunked_workgroup(workgroup, order.tiles_m * order.tiles_n, order.xcds, order.xcd_chunk);
-    const uint32_t window = order.window_rows * order.tiles_n;
-    const uint32_t first_row = index / window * order.window_rows;
-    const uint32_t left = order.tiles_m - first_row;
-    const uint32_t rows = left < order.window_rows ? left : order.window_rows;
-    return {first_row + index % window % rows, index % window / rows};
+    return tile_in_windows(index, order.tiles_m, order.tiles_n, order.window_rows);
 }
 
 }  // namespace hipkittens

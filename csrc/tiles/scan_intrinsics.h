@@ -30,6 +30,10 @@ template <int Lane>
 KITTENS_DEVICE uint32_t value_of_lane(uint32_t value) {
     return static_cast<uint32_t>(__builtin_amdgcn_readlane(static_cast<int>(value), Lane));
 }
+// The same of a lane that is known when the kernel runs, and to all lanes alike.
+KITTENS_DEVICE uint32_t value_of_lane(uint32_t value, int lane) {
+    return static_cast<uint32_t>(__builtin_amdgcn_readlane(static_cast<int>(value), lane));
+}
 // A bit for each lane for which `is` holds, and how many there are.
 KITTENS_DEVICE uint64_t lanes_where(bool is) { return __builtin_amdgcn_ballot_w64(is); }
 KITTENS_DEVICE uint32_t count_lanes(bool is) {

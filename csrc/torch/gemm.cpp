@@ -9,6 +9,7 @@
 
 #include "torch/element_type.h"
 #include "torch/gemm_launch.h"
+#include "torch/gemm_operand.h"
 #include "torch/registration.h"
 
 namespace hipkittens::torch_binding {
@@ -16,38 +17,6 @@ namespace {
 
 constexpr const char* gemm_schema =
     "gemm(Tensor a, Tensor b, Tensor? bias, ScalarType out_dtype, bool deterministic) -> Tensor";
-
-// The last two dimensions as the kernels read a matrix: unit stride along rows, or along columns of the
-// transposed one. False when neither is so.
-bool describe(std::span<const int64_t> sizes, std::span<const int64_t> strides, gemm::Matrix& matrix) {
-    const size_t last = sizes.size() - 1;
-    const auto unit_stride = [&](size_t along, size_t across) {
-        return (sizes[along] == 1 || strides[along] == 1) &&
-               (sizes[across] == 1 || strides[across] >= sizes[along]);
-    };
-    const bool rows = unit_stride(last, last - 1);
-    if (!rows && !unit_stride(last - 1, last)) return false;
-    matrix.transposed = !rows;
-    matrix.leading_stride = strides[rows ? last - 1 : last];
-    return true;
-}
-
-struct Operand {
-    Tensor tensor;
-    gemm::Matrix matrix;
-};
-
-Operand make_operand(Tensor tensor, Dtype dtype) {
-    Operand operand{std::move(tensor), {}};
-    if (!describe(operand.tensor.sizes(), operand.tensor.strides(), operand.matrix)) {
-        Tensor copy = Tensor::empty(operand.tensor.sizes(), dtype, operand.tensor.device());
-        copy.copy_from(operand.tensor);
-        operand.tensor = std::move(copy);
-        describe(operand.tensor.sizes(), operand.tensor.strides(), operand.matrix);
-    }
-    operand.matrix.data = operand.tensor.data();
-    return operand;
-}
 
 // Leading dimensions that the strides of a, b and c all cross with one step become one dimension. The
 // innermost is the batch of a launch; there is one launch for each index of the others.

@@ -117,7 +117,7 @@ Tensor product(Arguments& given) {
         if (problem.a_type != ElementType::fp8 || problem.b_type != ElementType::fp8)
             refuse("scales of blocks need both operands in fp8");
     }
-    problem.scales = !blocks                                                     ? gemm::Scales::outer
+    problem.scales = !blocks                                                  ? gemm::Scales::outer
                      : scaling_a == row_block_wise && scaling_b == block_wise ? gemm::Scales::blocks
                                                                               : gemm::Scales::row_blocks;
     problem.output = integers ? ElementType::i32 : element_type(dtype);

@@ -89,12 +89,14 @@ Tensor::~Tensor() {
     if (handle_ != nullptr) aoti_torch_delete_tensor_object(handle_);
 }
 
-Tensor Tensor::empty(std::span<const int64_t> sizes, Dtype dtype, Device device) {
+Tensor Tensor::empty(std::span<const int64_t> sizes, Dtype dtype, Device device, bool transposed) {
     std::vector<int64_t> strides(sizes.size());
     int64_t stride = 1;
     for (size_t axis = sizes.size(); axis-- > 0;) {
-        strides[axis] = stride;
-        stride *= sizes[axis] > 0 ? sizes[axis] : 1;
+        const size_t last = sizes.size() - 1,
+                     inner = transposed && axis + 1 >= last ? 2 * last - 1 - axis : axis;
+        strides[inner] = stride;
+        stride *= sizes[inner] > 0 ? sizes[inner] : 1;
     }
     const int32_t number = number_in_torch(dtype);
     AtenTensorHandle handle = nullptr;

@@ -38,7 +38,8 @@ class Tensor {
     }
     ~Tensor();
 
-    static Tensor empty(std::span<const int64_t> sizes, Dtype dtype, Device device);  // contiguous
+    // Contiguous; with `transposed` columns of the last two dimensions are, and not rows.
+    static Tensor empty(std::span<const int64_t> sizes, Dtype dtype, Device device, bool transposed = false);
 
     void* data() const;
     std::span<const int64_t> sizes() const;

@@ -44,6 +44,22 @@ struct ScaledGemmArguments : GemmArguments {
 };
 inline constexpr int32_t no_activation = -1;
 
+// What the products of a grouped GEMM have of their own.
+enum class Grouping : int32_t {
+    rows,   // a range of rows of A and C, a matrix of B
+    inner,  // a range of K, a matrix of C
+    none,   // matrices of all three
+};
+
+// A product for each group. The range of group g is ends[g - 1] .. ends[g] - 1, whole numbers on the device that no host reads;
+// batch strides lead from a group's matrix to the next. m and k are those of all ranges together, k_tiles of a whole K.
+struct GroupedGemmArguments : GemmArguments {
+    const int32_t* ends;        // null where nothing is cut into ranges
+    int64_t bias_group_stride;  // elements
+    int32_t groups;
+    Grouping grouping;
+};
+
 // Adds the splits in ascending order, then bias, then one rounding.
 struct ReduceArguments {
     const float* partial;  // [splits][batch][m][n]

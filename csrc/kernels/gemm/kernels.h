@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "block_scales.h"
+#include "group_tiles.h"
 #include "interleaved_loop.h"
 #include "kinds.h"
 #include "ping_pong_loop.h"
@@ -32,9 +33,8 @@ template <GemmConfig config>
 struct policy_of<config, Scales::row_blocks> : policy_of<config, Scales::blocks> {};
 
 // At least the waves of one workgroup fit on the four SIMDs.
-template <GemmConfig config>
-struct GemmKernel {
-    using Policy = typename policy_of<config>::type;
+template <GemmConfig config, class Policy>
+struct ProductKernel {
     using Loop = choose<config.schedule == Schedule::ping_pong, PingPongLoop<config, Policy>,
                         choose<config.schedule == Schedule::interleaved, InterleavedLoop<config, Policy>,
                                SimpleLoop<config, Policy>>>;
@@ -42,13 +42,21 @@ struct GemmKernel {
                          lds_bytes = Loop::lds_bytes;
 
     KITTENS_DEVICE static void run(const typename Policy::Arguments& arguments, shared_byte* lds) {
-        const TilePosition position = tile_of_workgroup(workgroup_id_x(), arguments.order);
-        const TileCoordinate tile{static_cast<int>(position.m) * config.tile_m,
-                                  static_cast<int>(position.n) * config.tile_n,
-                                  static_cast<int>(workgroup_id_y()), static_cast<int64_t>(workgroup_id_z())};
-        Loop(arguments, tile, lds).run(tile);
+        Policy::Tiles::template with_tile<config>(
+            arguments, [&](const typename Policy::Arguments& of_tile, TileCoordinate tile)
+                           KITTENS_INLINE { Loop(of_tile, tile, lds).run(tile); });
     }
 };
+
+template <GemmConfig config>
+struct GemmKernel : ProductKernel<config, typename policy_of<config>::type> {};
+
+template <GemmConfig config>
+struct GroupedKernel
+    : ProductKernel<config,
+                    GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
+                               Epilogue<SplitDestination, AddBias>, AccumulateInPlace, GroupedGemmArguments,
+                               TilesOfGroups>> {};
 
 template <NoConfig config>
 struct ReduceKernel {

@@ -9,6 +9,8 @@ namespace hipkittens::gemm {
 
 template <GemmConfig config>
 struct GemmKernel;
+template <GemmConfig config>
+struct GroupedKernel;
 template <NoConfig config>
 struct ReduceKernel;
 template <SumConfig config>
@@ -18,6 +20,8 @@ namespace kinds {
 
 struct gemm : Kind<GemmConfig, GemmArguments, GemmKernel> {};
 struct scaled : Kind<GemmConfig, ScaledGemmArguments, GemmKernel> {};
+// A product for each group of rows or of K.
+struct grouped : Kind<GemmConfig, GroupedGemmArguments, GroupedKernel> {};
 // Sums the partial products of a split K.
 struct reduce : Kind<NoConfig, ReduceArguments, ReduceKernel> {};
 struct scaled_reduce : Kind<SumConfig, ScaledReduceArguments, ScaledReduceKernel> {};

@@ -4,6 +4,7 @@
 #include "accumulation.h"
 #include "epilogue.h"
 #include "operand_stream.h"
+#include "product_tiles.h"
 
 namespace hipkittens::gemm {
 
@@ -15,9 +16,10 @@ KITTENS_DEVICE bool loads_a_first(TileCoordinate tile, const GemmConfig& config)
 }
 
 // What a product is besides its row: the elements of both operands, what becomes of sums, and what is done to those of a
-// K tile before they are added (accumulation.h).
+// K tile before they are added (accumulation.h), and which tile a workgroup takes.
 template <class TypeA_, class TypeB_ = TypeA_, class Epilogue_ = Epilogue<SplitDestination, AddBias>,
-          class Accumulation_ = AccumulateInPlace, class Arguments_ = GemmArguments>
+          class Accumulation_ = AccumulateInPlace, class Arguments_ = GemmArguments,
+          class Tiles_ = TilesOfProduct>
 struct GemmPolicy {
     using TypeA = TypeA_;
     using TypeB = TypeB_;
@@ -25,6 +27,7 @@ struct GemmPolicy {
     using Epilogue = Epilogue_;
     using Accumulation = Accumulation_;
     using Arguments = Arguments_;
+    using Tiles = Tiles_;
 };
 
 // A K tile of each operand is in `pieces` tiles in LDS, and a wave multiplies as many bands of rows by as many of columns.
@@ -150,7 +153,7 @@ struct MainLoop {
         if constexpr (direct) wait_vector_memory<0>();
         barrier();
         constexpr int wave_bytes = tile_bytes / waves;
-        Policy::Epilogue::template store<wave_bytes>(sums, reload_arguments<Arguments>(),
+        Policy::Epilogue::template store<wave_bytes>(sums, Policy::Tiles::template reload<Arguments>(tile),
                                                      {tile, row, col, A::rows, B::rows},
                                                      lds + wave_id() * wave_bytes);
     }

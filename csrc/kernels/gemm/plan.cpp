@@ -153,13 +153,16 @@ Scales costed_as(Scales scales) { return scales == Scales::row_blocks ? Scales::
 const Cost& cost_of(int target, const GemmConfig& config, int64_t concurrent) {
     const Cost* most = nullptr;
     for (const Cost& cost : costs)
-        if (cost.target == target && cost.element == costed_as(config.a) && cost.scales == costed_as(config.scales) &&
-            cost.tile_m == config.tile_m && cost.tile_n == config.tile_n && cost.tile_k == config.tile_k &&
+        if (cost.target == target && cost.element == costed_as(config.a) &&
+            cost.scales == costed_as(config.scales) && cost.tile_m == config.tile_m &&
+            cost.tile_n == config.tile_n && cost.tile_k == config.tile_k &&
             cost.row_start == config.row_start && cost.concurrent <= concurrent)
             most = &cost;
     if (!most) throw std::logic_error("gemm: costs.def lacks a variant; run benchmarks/gemm_plan.py");
     return *most;
 }
+
+}  // namespace
 
 // Clocks that the cycle model would give a choice, about: rounds of workgroups, each with what comes beside its K
 // tiles. What a K tile costs lies between a grid whose workgroups share what they read and one that reads everything
@@ -191,6 +194,8 @@ double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) 
                                             (cost.element + cost.partial * splits);
     return clocks;
 }
+
+namespace {
 
 constexpr int count_of(const auto& rows) { return static_cast<int>(rows.end() - rows.begin()); }
 constexpr auto all_variants = [] {
@@ -263,9 +268,8 @@ Launch reduce_launch(const Problem& p, std::array<uint32_t, 3> grid, const Scale
 
 std::span<const GemmVariant> gemm_variants() { return all_variants; }
 
-bool suits(const GemmVariant& variant, const Problem& p) {
-    const GemmConfig& config = variant.config;
-    if (!includes(variant.targets, p.device.target) || config.a != p.a_type || config.b != p.b_type ||
+bool suits(Targets targets, const GemmConfig& config, const Problem& p) {
+    if (!includes(targets, p.device.target) || config.a != p.a_type || config.b != p.b_type ||
         config.scales != p.scales)
         return false;
     if (config.orientation != orientation_of(p)) return false;
@@ -275,11 +279,15 @@ bool suits(const GemmVariant& variant, const Problem& p) {
     q.c = normalized(p.c, {p.m, p.n});
     if (largest_stride_bytes(q, config) >= reach_bytes) return false;
     if (scales_products(p.scales) && largest_scale_stride_bytes(p, config) >= reach_bytes) return false;
-    // HIP counts the threads of a grid dimension in 32 bits.
-    if (divide_up(p.m, config.tile_m) * divide_up(p.n, config.tile_n) * config.threads() > 0xffffffffll)
-        return false;
     return config.row_start == RowStart::element || (rows_are_dwords(q.a, stored_a(p), p.batch, p.a_type) &&
                                                      rows_are_dwords(q.b, stored_b(p), p.batch, p.b_type));
+}
+
+bool suits(const GemmVariant& variant, const Problem& p) {
+    const GemmConfig& config = variant.config;
+    // HIP counts the threads of a grid dimension in 32 bits.
+    return suits(variant.targets, config, p) &&
+           divide_up(p.m, config.tile_m) * divide_up(p.n, config.tile_n) * config.threads() <= 0xffffffffll;
 }
 
 Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits) {

@@ -66,6 +66,12 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
 // May this variant run this problem at all?
 bool suits(const GemmVariant& variant, const Problem& problem);
 
+// Can a kernel of this configuration read these operands and write the product, whatever the grid?
+bool suits(Targets targets, const GemmConfig& config, const Problem& problem);
+
+// What the cycle model would give, about: costs.def.
+double predicted_clocks(const Problem& problem, const GemmConfig& config, int splits);
+
 // Must be called with workspace_bytes of device memory (aligned to 16) when workspace_bytes is not zero.
 void bind_workspace(Plan& plan, void* workspace);
 

@@ -1,0 +1,175 @@
+// kernels/gemm/group_tiles.h: the group and the tile of a workgroup, found by the groups' ends in memory.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../../tiles/scan_intrinsics.h"
+#include "product_tiles.h"
+
+namespace hipkittens::gemm {
+
+// The ends of the groups' ranges of `extent` rows. What is behind the last end is a range of its own, number `groups`. Ends beyond
+// the extent count as the extent, and a range whose end is not behind its begin is empty, so that no value leads out of a matrix.
+struct GroupRanges {
+    buffer ends;
+    int groups, extent;
+
+    KITTENS_DEVICE explicit GroupRanges(const GroupedGemmArguments& arguments, int extent)
+        : ends{reinterpret_cast<const char*>(arguments.ends), static_cast<uint32_t>(arguments.groups) * 4},
+          groups(arguments.groups),
+          extent(extent) {}
+    // 0 of -1, whose range is before the first: what is outside of the buffer reads as zero.
+    KITTENS_DEVICE int end(int group) const {
+        const int value = buffer_load<int>(ends, group < 0 ? out_of_range : static_cast<uint32_t>(group) * 4);
+        const int inside = value < 0 ? 0 : value;
+        return group < groups && inside < extent ? inside : extent;
+    }
+};
+
+// Tiles of ranges of rows in the order of the ranges: each lane knows those of some ranges, and how many are before them.
+template <int tile_m>
+struct TilesOfRanges {
+    int begin, end;  // rows; of one range, or from the begin of the first to the end of the last
+    uint32_t tiles, before;
+
+    // Lane l has `each` ranges from `first` + l * each on. Those from `past` on have no tiles.
+    KITTENS_DEVICE TilesOfRanges(const GroupRanges& ranges, int first, int each, int past) {
+        constexpr int at_once = 8;
+        const int own = first + lane_id() * each;
+        const auto end_of = [&](int range) { return ranges.end(range < past ? range : past - 1); };
+        end = begin = end_of(own - 1);
+        tiles = 0;
+        for (int i = 0; i < each; i += at_once) {
+            int ends[at_once];
+#pragma unroll
+            for (int j = 0; j < at_once; ++j) ends[j] = end_of(own + (i + j < each ? i + j : each - 1));
+#pragma unroll
+            for (int j = 0; j < at_once; ++j) {
+                const int rows = ends[j] - end;
+                tiles += rows > 0 ? (static_cast<uint32_t>(rows) + tile_m - 1) / tile_m : 0;
+                end = ends[j];
+            }
+        }
+        before = inclusive_sum(tiles) - tiles;
+    }
+    // The lane that has the tile, and how many tiles are before it.
+    KITTENS_DEVICE int lane_of(uint32_t tile) const {
+        return __builtin_ctzll(lanes_where(before + tiles > tile));
+    }
+    KITTENS_DEVICE uint32_t before_lane(int lane) const { return value_of_lane(before, lane); }
+};
+
+// All along x: tiles of a group are neighbours, and the grid has as many as there can be, whatever the groups' sizes; workgroups
+// behind the last tile have nothing to do. Rows behind the last group become zero, as those of a group without K. Groups without K
+// have a K tile of which nothing is valid, so that a loop needs no case for them.
+struct TilesOfGroups {
+    // Chosen as by the plan of one product, for as many tiles as there are.
+    KITTENS_DEVICE static uint32_t window_rows(uint32_t tiles, uint32_t tiles_m) {
+        const uint32_t rows = tiles >= 1024 ? 8 : 4;
+        return tiles_m < rows ? tiles_m : rows;
+    }
+    KITTENS_DEVICE static uint32_t place_of_workgroup(uint32_t tiles, const TileOrder& order) {
+        const uint32_t share = tiles / order.xcds, most = tiles >= 1024 ? 64 : 16,
+                       chunk = share < most ? share : most;
+        return chunked_workgroup(workgroup_id_x(), tiles, order.xcds, chunk ? chunk : 1);
+    }
+    // A tile of a group, which is its batch, and the range that it has of rows or of K.
+    struct Found {
+        TileCoordinate tile;
+        int begin, end;
+    };
+    template <GemmConfig config>
+    KITTENS_DEVICE static bool find_among_rows(const GroupedGemmArguments& arguments, Found& found) {
+        const GroupRanges ranges(arguments, arguments.m);
+        const uint32_t tiles_n = arguments.order.tiles_n;
+        const int past = ranges.groups + 1, each = ranges.groups / wave_lanes + 1;
+        TilesOfRanges<config.tile_m> lanes(ranges, 0, each, past);
+        const uint32_t tiles = value_of_lane<63>(lanes.before + lanes.tiles) * tiles_n;
+        if (workgroup_id_x() >= tiles) return false;
+
+        const uint32_t place = place_of_workgroup(tiles, arguments.order), row_of_tiles = place / tiles_n;
+        int lane = lanes.lane_of(row_of_tiles), group = lane * each;
+        uint32_t first = lanes.before_lane(lane);
+        if (each > 1) {
+            lanes = {ranges, group, 1, group + each < past ? group + each : past};
+            lane = lanes.lane_of(row_of_tiles - first);
+            group += lane;
+            first += lanes.before_lane(lane);
+        }
+        found.begin = static_cast<int>(value_of_lane(lanes.begin, lane));
+        found.end = static_cast<int>(value_of_lane(lanes.end, lane));
+        const uint32_t tiles_m = value_of_lane(lanes.tiles, lane);
+        const TilePosition position =
+            tile_in_windows(place - first * tiles_n, tiles_m, tiles_n, window_rows(tiles, tiles_m));
+        found.tile = {found.begin + static_cast<int>(position.m) * config.tile_m,
+                      static_cast<int>(position.n) * config.tile_n, 0, group};
+        return true;
+    }
+    // Every group has as many tiles.
+    template <GemmConfig config>
+    KITTENS_DEVICE static void find_among_matrices(const GroupedGemmArguments& arguments, Found& found) {
+        const TileOrder& order = arguments.order;
+        const uint32_t of_group = order.tiles_m * order.tiles_n, tiles = of_group * arguments.groups,
+                       place = place_of_workgroup(tiles, order), group = place / of_group;
+        const TilePosition position = tile_in_windows(place % of_group, order.tiles_m, order.tiles_n,
+                                                      window_rows(tiles, order.tiles_m));
+        found.tile = {static_cast<int>(position.m) * config.tile_m,
+                      static_cast<int>(position.n) * config.tile_n, 0, group};
+        if (arguments.grouping != Grouping::inner) return;
+        const GroupRanges ranges(arguments, arguments.k);
+        found.begin = uniform(ranges.end(static_cast<int>(group) - 1));
+        found.end = uniform(ranges.end(static_cast<int>(group)));
+    }
+
+    // Divisions and scans leave them in vector registers, and the compiler would take what follows from them there, too.
+    KITTENS_DEVICE static Found in_scalar_registers(const Found& found) {
+        const auto scalar = [](int64_t value) {
+            return static_cast<int>(uniform(static_cast<uint32_t>(value)));
+        };
+        return {{scalar(found.tile.m), scalar(found.tile.n), 0, scalar(found.tile.batch)},
+                scalar(found.begin),
+                scalar(found.end)};
+    }
+
+    template <GemmConfig config, class Use>
+    KITTENS_DEVICE static void with_tile(const GroupedGemmArguments& of_all, const Use& use) {
+        GroupedGemmArguments arguments = of_all;
+        Found found{};
+        if (arguments.grouping == Grouping::rows) {
+            if (!find_among_rows<config>(arguments, found)) return;
+        } else {
+            find_among_matrices<config>(arguments, found);
+        }
+        found = in_scalar_registers(found);
+        if (arguments.grouping == Grouping::rows) {
+            arguments.m = found.end;
+            if (found.tile.batch == arguments.groups) arguments.k = 0;
+        }
+        if (arguments.grouping == Grouping::inner) {
+            const auto advance = [&](MatrixArgument& matrix, bool k_is_contiguous, int size) {
+                matrix.data = static_cast<const char*>(matrix.data) +
+                              found.begin * (k_is_contiguous ? 1 : matrix.leading_stride) * size;
+            };
+            advance(arguments.a, !config.a_is_transposed(), size_of(config.a));
+            advance(arguments.b, config.b_is_transposed(), size_of(config.b));
+            arguments.k = found.end > found.begin ? found.end - found.begin : 0;
+        }
+        const int k_tiles = (arguments.k + config.tile_k - 1) / config.tile_k;
+        arguments.k_tiles = arguments.k_tiles_per_split = k_tiles ? k_tiles : 1;
+        use(arguments, found.tile);
+    }
+    // What an epilogue asks for.
+    template <class Arguments>
+    KITTENS_DEVICE static Arguments reload(TileCoordinate tile) {
+        Arguments arguments = reload_arguments<Arguments>();
+        const int group = static_cast<int>(tile.batch);
+        if (arguments.grouping == Grouping::rows) {
+            if (group == arguments.groups) arguments.bias = nullptr;
+            arguments.m = uniform(GroupRanges(arguments, arguments.m).end(group));
+        }
+        if (arguments.bias)
+            arguments.bias = static_cast<const char*>(arguments.bias) +
+                             group * arguments.bias_group_stride * element_bytes(arguments.bias_type);
+        return arguments;
+    }
+};
+
+}  // namespace hipkittens::gemm

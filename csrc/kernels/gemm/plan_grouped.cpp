@@ -1,0 +1,135 @@
+// kernels/gemm/plan_grouped.cpp: which variant, and a grid that is large enough whatever the groups' sizes.
+// SPDX-License-Identifier: MIT
+#include "plan_grouped.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace hipkittens::gemm {
+namespace {
+
+constexpr int64_t largest_extent = 0x7ffffe00;        // a tile beyond it still counts in 32 bits
+constexpr int64_t most_groups_of_rows = 64 * 64 - 1;  // group_tiles.h: a lane for each of 64 lanes' groups
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+void check(const GroupedProblem& p) {
+    const auto refuse = [](const std::string& text) { throw std::invalid_argument("grouped_gemm: " + text); };
+    if (p.device.target != 942 && p.device.target != 950)
+        refuse("target gfx" + std::to_string(p.device.target) + " has no kernels; gfx942 and gfx950 have");
+    if (p.device.compute_units < 1 || p.device.xcds < 1) refuse("the device has no compute units or no XCDs");
+    const auto extent = [&](const char* name, int64_t value, int64_t least, int64_t most) {
+        if (value < least || value > most)
+            refuse(std::string(name) + " = " + std::to_string(value) + " is not in " + std::to_string(least) +
+                   " .. " + std::to_string(most));
+    };
+    extent("m", p.m, 1, largest_extent);
+    extent("n", p.n, 1, largest_extent);
+    extent("k", p.k, 0, largest_extent);
+    extent("the number of groups", p.groups, 1,
+           p.grouping == Grouping::rows ? most_groups_of_rows : largest_extent);
+    if (!p.ends && p.grouping != Grouping::none) refuse("the ends of the groups are missing");
+}
+
+// Tiles along m of all groups, at most: an empty group has none, and of the others the last tile of each may hold a single row. The
+// rows behind the last group are one more.
+int64_t most_tiles_of_rows(const GroupedProblem& p, const GemmConfig& config) {
+    const int64_t ranges = std::min(p.groups + 1, p.m);
+    return (p.m + ranges * (config.tile_m - 1)) / config.tile_m;
+}
+
+int64_t most_tiles(const GroupedProblem& p, const GemmConfig& config) {
+    const int64_t tiles_n = divide_up(p.n, config.tile_n);
+    return tiles_n * (p.grouping == Grouping::rows ? most_tiles_of_rows(p, config)
+                                                   : divide_up(p.m, config.tile_m) * p.groups);
+}
+
+// As one batch of equal groups: how many there are of each size is known to the device alone.
+Problem of_equal_groups(const GroupedProblem& p) {
+    Problem equal = p;
+    equal.batch = p.groups;
+    if (p.grouping == Grouping::rows) {
+        equal.batch = std::min(p.groups, p.m);
+        equal.m = divide_up(p.m, equal.batch);
+    } else if (p.grouping == Grouping::inner) {
+        equal.k = divide_up(p.k, p.groups);
+    }
+    equal.k = std::max<int64_t>(equal.k, 1);
+    return equal;
+}
+
+}  // namespace
+
+bool is_grouped_orientation(Grouping grouping, bool a_is_transposed, bool b_is_transposed) {
+    if (grouping == Grouping::rows) return !a_is_transposed;
+    if (grouping == Grouping::inner) return a_is_transposed && !b_is_transposed;
+    return !(a_is_transposed && b_is_transposed);
+}
+
+bool suits(const GroupedVariant& variant, const GroupedProblem& p) {
+    const GemmConfig& config = variant.config;
+    Problem matrices = p;
+    matrices.batch = p.groups;
+    return suits(variant.targets, config, matrices) &&
+           (config.row_start == RowStart::element ||
+            is_grouped_orientation(p.grouping, p.a.transposed, p.b.transposed)) &&
+           // HIP counts the threads of a grid dimension in 32 bits.
+           most_tiles(p, config) * config.threads() <= 0xffffffffll;
+}
+
+hipkittens::Launch launch_variant(const GroupedProblem& problem, const GroupedVariant& variant) {
+    check(problem);
+    if (!suits(variant, problem))
+        throw std::invalid_argument(std::string("grouped_gemm: ") + variant.name +
+                                    " cannot run this problem");
+    const GemmConfig& config = variant.config;
+    const auto argument = [](const Matrix& matrix) {
+        return MatrixArgument{matrix.data, matrix.leading_stride, matrix.batch_stride};
+    };
+    GroupedGemmArguments arguments{};
+    arguments.a = argument(problem.a);
+    arguments.b = argument(problem.b);
+    arguments.c = argument(problem.c);
+    arguments.bias = problem.bias;
+    arguments.m = static_cast<int32_t>(problem.m);
+    arguments.n = static_cast<int32_t>(problem.n);
+    arguments.k = static_cast<int32_t>(problem.k);
+    arguments.output = problem.output;
+    arguments.bias_type = problem.bias_type;
+    const int64_t per_store = 16 / size_of(problem.output);
+    arguments.vector_stores = problem.n % per_store == 0 && problem.c.leading_stride % per_store == 0 &&
+                              problem.c.batch_stride % per_store == 0 &&
+                              reinterpret_cast<uintptr_t>(problem.c.data) % 4 == 0;
+    arguments.order.tiles_m = static_cast<uint32_t>(divide_up(problem.m, config.tile_m));
+    arguments.order.tiles_n = static_cast<uint32_t>(divide_up(problem.n, config.tile_n));
+    arguments.order.xcds = static_cast<uint32_t>(problem.device.xcds);
+    arguments.ends = problem.ends;
+    arguments.bias_group_stride = problem.bias_group_stride;
+    arguments.groups = static_cast<int32_t>(problem.groups);
+    arguments.grouping = problem.grouping;
+    return launch_of("gemm", variant.name, problem.device.target,
+                     {static_cast<uint32_t>(most_tiles(problem, config)), 1, 1}, config.threads(), arguments);
+}
+
+hipkittens::Launch plan(const GroupedProblem& problem) {
+    check(problem);
+    const Problem equal = of_equal_groups(problem);
+    const GroupedVariant* best = nullptr;
+    double best_clocks = 0;
+    for (const GroupedVariant& variant : variants<kinds::grouped>) {
+        if (!suits(variant, problem)) continue;
+        const double clocks = predicted_clocks(equal, variant.config, 1);
+        if (!best || clocks < best_clocks) {
+            best = &variant;
+            best_clocks = clocks;
+        }
+    }
+    if (!best)
+        throw std::invalid_argument(
+            "grouped_gemm: no variant reaches this far: the rows of a tile must lie within 4 GiB and the "
+            "grid "
+            "have fewer than 2^32 threads");
+    return launch_variant(problem, *best);
+}
+
+}  // namespace hipkittens::gemm

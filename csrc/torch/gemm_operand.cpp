@@ -1,0 +1,50 @@
+// torch/gemm_operand.cpp: which strides the kernels read, and copies of tensors with others.
+// SPDX-License-Identifier: MIT
+#include "torch/gemm_operand.h"
+
+#include <utility>
+
+namespace hipkittens::torch_binding {
+namespace {
+
+// Unit stride along rows, or with `transposed` along columns.
+bool describe(const Tensor& tensor, bool transposed, gemm::Matrix& matrix) {
+    const auto sizes = tensor.sizes(), strides = tensor.strides();
+    const size_t last = sizes.size() - 1, along = transposed ? last - 1 : last,
+                 across = transposed ? last : last - 1;
+    if ((sizes[along] != 1 && strides[along] != 1) || (sizes[across] != 1 && strides[across] < sizes[along]))
+        return false;
+    matrix.transposed = transposed;
+    matrix.leading_stride = strides[across];
+    matrix.data = tensor.data();
+    return true;
+}
+
+Operand copied(const Tensor& tensor, Dtype dtype, bool transposed) {
+    Operand operand{Tensor::empty(tensor.sizes(), dtype, tensor.device(), transposed), {}};
+    operand.tensor.copy_from(tensor);
+    describe(operand.tensor, transposed, operand.matrix);
+    return operand;
+}
+
+}  // namespace
+
+std::string shape_text(std::span<const int64_t> sizes) {
+    std::string text = "(";
+    for (const int64_t size : sizes) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+    return text + ")";
+}
+
+Operand make_operand(Tensor tensor, Dtype dtype) {
+    gemm::Matrix matrix;
+    if (describe(tensor, false, matrix) || describe(tensor, true, matrix)) return {std::move(tensor), matrix};
+    return copied(tensor, dtype, false);
+}
+
+Operand make_operand(Tensor tensor, Dtype dtype, bool transposed) {
+    gemm::Matrix matrix;
+    if (describe(tensor, transposed, matrix)) return {std::move(tensor), matrix};
+    return copied(tensor, dtype, transposed);
+}
+
+}  // namespace hipkittens::torch_binding

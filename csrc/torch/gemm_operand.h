@@ -1,0 +1,26 @@
+// torch/gemm_operand.h: a tensor as the matrices that GEMM kernels read.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "kernels/gemm/plan.h"
+#include "torch/tensor.h"
+
+namespace hipkittens::torch_binding {
+
+std::string shape_text(std::span<const int64_t> sizes);
+
+// The last two dimensions are read; batches are the caller's.
+struct Operand {
+    Tensor tensor;
+    gemm::Matrix matrix;
+};
+
+// Rows, or columns of the transposed matrix, have unit stride: a tensor in which neither have is copied.
+Operand make_operand(Tensor tensor, Dtype dtype);
+// The same where only rows, or with `transposed` only columns, will do.
+Operand make_operand(Tensor tensor, Dtype dtype, bool transposed);
+
+}  // namespace hipkittens::torch_binding

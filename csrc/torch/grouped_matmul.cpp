@@ -1,0 +1,135 @@
+// torch/grouped_matmul.cpp: checks the tensors of a product for each group, plans it and launches it.
+// SPDX-License-Identifier: MIT
+#include <string>
+#include <vector>
+
+#include "kernels/gemm/plan_grouped.h"
+#include "torch/element_type.h"
+#include "torch/gemm_operand.h"
+#include "torch/placement.h"
+#include "torch/registration.h"
+
+namespace hipkittens::torch_binding {
+namespace {
+
+// a (m, k) and b (groups, k, n): groups of rows of a. a (m, k) and b (k, n): groups of k, a matrix for each. a (groups, m, k) and
+// b (groups, k, n): no offs. offs: ends of the groups, int32. bias: (n) or (groups, n).
+constexpr const char* grouped_gemm_schema =
+    "grouped_gemm(Tensor a, Tensor b, Tensor? offs, Tensor? bias, ScalarType out_dtype) -> Tensor";
+
+// Columns of groups are rows of the transposed product.
+gemm::Grouping grouping_of(const Tensor& a, const Tensor& b, const std::optional<Tensor>& offs) {
+    const int64_t da = a.dimensions(), db = b.dimensions();
+    if (da == 2 && db == 3) return gemm::Grouping::rows;
+    if (da == 2 && db == 2) return gemm::Grouping::inner;
+    if (da == 3 && db == 3 && !offs) return gemm::Grouping::none;
+    fail("grouped_gemm: a has " + std::to_string(da) + " dimensions and b has " + std::to_string(db) +
+         "; 2 and 3, 2 and 2, and without offs 3 and 3 are allowed");
+}
+
+struct Sizes {
+    int64_t groups, m, n, k;
+};
+
+Sizes sizes_of(gemm::Grouping grouping, const Tensor& a, const Tensor& b, const std::optional<Tensor>& offs) {
+    const auto sa = a.sizes(), sb = b.sizes();
+    const std::string shapes = "; a is " + shape_text(sa) + ", b is " + shape_text(sb);
+    if (sa.back() != sb[sb.size() - 2]) fail("grouped_gemm: the columns of a are not the rows of b" + shapes);
+    if (grouping != gemm::Grouping::none) {
+        if (!offs) fail("grouped_gemm: offs is missing" + shapes);
+        if (offs->dimensions() != 1 || offs->dtype_number() != aoti_torch_dtype_int32() ||
+            !offs->is_contiguous() || !(offs->device() == a.device()))
+            fail("grouped_gemm: offs needs to be contiguous, int32, of one dimension, and on a's device");
+    }
+    const int64_t groups = grouping == gemm::Grouping::none ? sa[0] : offs->sizes()[0];
+    if (sb.size() == 3 && sb[0] != groups)
+        fail("grouped_gemm: there are " + std::to_string(groups) + " groups" + shapes);
+    if (!(a.device() == b.device())) fail("grouped_gemm: a and b are on different devices");
+    return {groups, sa[sa.size() - 2], sb.back(), sa.back()};
+}
+
+Tensor product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& offs,
+               const std::optional<Tensor>& bias, Dtype out_dtype) {
+    const gemm::Grouping grouping = grouping_of(a_tensor, b_tensor, offs);
+    const auto [groups, m, n, k] = sizes_of(grouping, a_tensor, b_tensor, offs);
+    const Dtype dtype = a_tensor.dtype("grouped_gemm: a");
+    if (dtype == Dtype::float32 || b_tensor.dtype("grouped_gemm: b") != dtype)
+        fail(std::string("grouped_gemm: a is ") + name(dtype) + ", b is " +
+             name(b_tensor.dtype("grouped_gemm: b")) + "; both must be bfloat16, or both float16");
+    if (bias &&
+        (bias->dimensions() > 2 || bias->sizes().back() != n || !bias->is_contiguous() ||
+         (bias->dimensions() == 2 && bias->sizes()[0] != groups) || !(bias->device() == a_tensor.device())))
+        fail("grouped_gemm: bias needs to be contiguous, of the shape (" + std::to_string(n) + ") or (" +
+             std::to_string(groups) + ", " + std::to_string(n) + "), and on a's device; it is " +
+             shape_text(bias->sizes()));
+    const Placement placement(a_tensor.device());
+    std::vector<int64_t> sizes{groups, m, n};
+    if (grouping == gemm::Grouping::rows) sizes.erase(sizes.begin());
+    Tensor out = placement.empty(sizes, out_dtype);
+    if (out.element_count() == 0) return out;
+    if (groups == 0) {  // all rows are behind the last group
+        out.set_zero();
+        return out;
+    }
+
+    // Orders of which there are kernels for aligned rows (gemm::is_grouped_orientation).
+    const bool inner = grouping == gemm::Grouping::inner;
+    const Operand b =
+        inner ? make_operand(std::move(b_tensor), dtype, false) : make_operand(std::move(b_tensor), dtype);
+    Operand a = grouping == gemm::Grouping::none && !b.matrix.transposed
+                    ? make_operand(std::move(a_tensor), dtype)
+                    : make_operand(std::move(a_tensor), dtype, inner);
+
+    gemm::GroupedProblem problem;
+    problem.device = placement.shape();
+    problem.a_type = problem.b_type = element_type(dtype);
+    problem.output = element_type(out_dtype);
+    problem.m = m;
+    problem.n = n;
+    problem.k = k;
+    problem.groups = groups;
+    problem.grouping = grouping;
+    problem.a = a.matrix;
+    problem.b = b.matrix;
+    problem.c = {out.data(), n, grouping == gemm::Grouping::rows ? 0 : m * n, false};
+    if (a.tensor.dimensions() == 3) problem.a.batch_stride = a.tensor.strides()[0];
+    if (b.tensor.dimensions() == 3) problem.b.batch_stride = b.tensor.strides()[0];
+
+    std::vector<runtime::Region> regions;
+    const auto reads = [&](const Tensor& tensor, Dtype of, const char* name) -> const void* {
+        const uint64_t bytes = tensor.extent_bytes(of);
+        if (bytes == 0) return nullptr;
+        regions.push_back({tensor.data(), bytes, name, false});
+        return tensor.data();
+    };
+    reads(a.tensor, dtype, "a");
+    reads(b.tensor, dtype, "b");
+    if (offs) problem.ends = static_cast<const int32_t*>(reads(*offs, Dtype::int32, "offs"));
+    if (bias) {
+        const Dtype bias_dtype = bias->dtype("grouped_gemm: bias");
+        problem.bias = reads(*bias, bias_dtype, "bias");
+        problem.bias_type = element_type(bias_dtype);
+        problem.bias_group_stride = bias->dimensions() == 2 ? n : 0;
+    }
+    regions.push_back({out.data(), out.extent_bytes(out_dtype), "out", true});
+    placement.launch(gemm::plan(problem), regions);
+    return out;
+}
+
+void grouped_gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != 5 || result_count != 1) fail("grouped_gemm is registered with another schema");
+    Arguments arguments(stack, argument_count);
+    Tensor a = arguments.tensor();
+    Tensor b = arguments.tensor();
+    const std::optional<Tensor> offs = arguments.optional_tensor(), bias = arguments.optional_tensor();
+    const int32_t out_dtype = arguments.dtype();
+    stack[0] = to_result(product(std::move(a), std::move(b), offs, bias,
+                                 dtype_from_torch(out_dtype, "grouped_gemm: out_dtype")));
+}
+
+const Registration registration{{
+    {grouped_gemm_schema, &grouped_gemm},
+}};
+
+}  // namespace
+}  // namespace hipkittens::torch_binding

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: MIT
+"""A matrix product for each group: bfloat16 or float16 in, summed in float32, rounded once."""
+
+from __future__ import annotations
+
+import torch
+
+from . import _backend
+from ._arguments import check_dtype_and_device, check_tensor
+from ._autocast import to_autocast_dtype
+from ._call import call
+from .gemm import INPUT_DTYPES, OUTPUT_DTYPES
+
+MOST_GROUPS = 4095  # of rows or columns: a lane of csrc/kernels/gemm/group_tiles.h has up to 64 of them
+_WHERE = "hipkittens.grouped_matmul"
+
+
+@_backend.interruptible
+def grouped_matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    *,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """A product for each of G groups, as torch.nn.functional.grouped_mm; differentiable in a, b and bias.
+
+    a (M, K), b (G, K, N)      rows offs[g-1] .. offs[g]-1 of a times b[g]: (M, N), a mixture of experts' layer
+    a (M, K), b (K, N)         columns of a and rows of b from offs[g-1] on: (G, M, N), the gradient of its weights; zeros of an
+                               empty group
+    a (G, M, K), b (K, N)      a[g] times columns of b: (M, N), whose columns are contiguous: the transposed of the first kind
+    a (G, M, K), b (G, K, N)   without offs: (G, M, N)
+
+    offs is int32 (G,), the end of each group, ascending; group 0 begins at 0. It stays on the device: nothing waits for it,
+    and the launch has the same grid whatever it says. What is behind the last group belongs to none: its rows (columns) of the
+    result are zeros. Ends that do not ascend, or beyond the operands, give a result without meaning and touch no other memory.
+
+    a and b are bfloat16 or float16, both the same; out_dtype is one of these or float32 (default: the operands'). bias (N,) or
+    (G, N) is added before the one rounding, to rows of groups alone; not to groups of columns. Up to 4095 groups of rows or
+    columns, any number of others. Row-major and transposed b[g] cost no copy, nor does the a of the first kind if its rows are
+    contiguous, or that of the second if its columns are; others are copied first. Rows, and matrices of groups, that do not begin
+    on 4 bytes or hold an odd number of elements are slower.
+    Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
+    """
+    a, b, bias = to_autocast_dtype(a, b, bias)
+    out_dtype = _check(a, b, offs, bias, out_dtype)
+    if _backend.uses_torch():
+        return _in_torch(a, b, offs, bias, out_dtype)
+    return product(a, b, offs, bias, out_dtype)
+
+
+def product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    """grouped_matmul of arguments that were checked."""
+    if bias is not None:
+        bias = bias.contiguous()
+    if offs is None:
+        if bias is None or bias.dim() == 1:
+            return call("gemm", a, b, bias, out_dtype, torch.are_deterministic_algorithms_enabled())
+        return call("grouped_gemm", a, b, None, bias, out_dtype)
+    offs = offs.contiguous()
+    if a.dim() == 3:
+        return call("grouped_gemm", b.mT, a.mT, offs, None, out_dtype).mT
+    return call("grouped_gemm", a, b, offs, bias, out_dtype)
+
+
+def _check(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+) -> torch.dtype:
+    """Raises for arguments no kernel takes; returns the result's dtype."""
+    optional = (("offs", offs), ("bias", bias))
+    for name, value in (
+        ("a", a),
+        ("b", b),
+        *((name, value) for name, value in optional if value is not None),
+    ):
+        check_tensor(_WHERE, name, value)
+    for name, value in (("a", a), ("b", b)):
+        if value.dim() not in (2, 3):
+            raise ValueError(
+                f"{_WHERE}: {name} has shape {tuple(value.shape)}; it needs 2 dimensions, or 3 with a matrix for each group"
+            )
+        check_dtype_and_device(_WHERE, name, value, INPUT_DTYPES, "a", a)
+    if a.dtype != b.dtype:
+        raise TypeError(f"{_WHERE}: a is {a.dtype} and b is {b.dtype}; convert one to the other")
+    if a.shape[-1] != b.shape[-2]:
+        raise ValueError(
+            f"{_WHERE}: a has {a.shape[-1]} columns and b has {b.shape[-2]} rows (a: {tuple(a.shape)}, "
+            f"b: {tuple(b.shape)}); they must be equal"
+        )
+    groups = _check_groups(a, b, offs)
+    if bias is not None:
+        check_dtype_and_device(_WHERE, "bias", bias, (a.dtype, torch.float32), "a", a)
+        columns = b.shape[-1]
+        if a.dim() == 3 and b.dim() == 2:
+            raise ValueError(f"{_WHERE}: bias is given with groups of columns; add it to the result")
+        if bias.shape != (columns,) and bias.shape != (groups, columns):
+            raise ValueError(
+                f"{_WHERE}: bias has shape {tuple(bias.shape)}; it must be ({columns},), or ({groups}, {columns}) with a "
+                "row for each group"
+            )
+    if out_dtype is None:
+        out_dtype = a.dtype
+    elif out_dtype not in OUTPUT_DTYPES:
+        raise TypeError(
+            f"{_WHERE}: out_dtype is {out_dtype}; allowed: torch.bfloat16, torch.float16, torch.float32"
+        )
+    _backend.check_device(_WHERE, "a", a)
+    return out_dtype
+
+
+def _check_groups(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None) -> int:
+    """How many there are."""
+    if a.dim() == b.dim() == 3:
+        if offs is not None:
+            raise ValueError(
+                f"{_WHERE}: offs is given, and a and b have 3 dimensions, a matrix for each group; pass None"
+            )
+        if a.shape[0] != b.shape[0]:
+            raise ValueError(f"{_WHERE}: a has {a.shape[0]} groups and b {b.shape[0]}; they must be equal")
+        return a.shape[0]
+    if offs is None:
+        raise ValueError(
+            f"{_WHERE}: offs is None; a and b that are not both of 3 dimensions need the ends of their groups"
+        )
+    check_dtype_and_device(_WHERE, "offs", offs, (torch.int32,), "a", a)
+    if offs.dim() != 1:
+        raise ValueError(
+            f"{_WHERE}: offs has shape {tuple(offs.shape)}; it needs 1 dimension, the end of each group"
+        )
+    groups = offs.shape[0]
+    for name, value in (("a", a), ("b", b)):
+        if value.dim() == 3 and value.shape[0] != groups:
+            raise ValueError(
+                f"{_WHERE}: {name} has {value.shape[0]} groups and offs {groups}; they must be equal"
+            )
+    if a.dim() != b.dim() and groups > MOST_GROUPS:
+        raise ValueError(
+            f"{_WHERE}: offs has {groups} groups; allowed: up to {MOST_GROUPS} of rows or columns"
+        )
+    return groups
+
+
+def _in_torch(a, b, offs, bias, out_dtype):
+    """PyTorch's own products, group by group: reads offs on the host."""
+    a, b = a.float(), b.float()
+    if offs is None:
+        out = a @ b
+        return (out if bias is None else out + (bias if bias.dim() == 1 else bias[:, None]).float()).to(
+            out_dtype
+        )
+    if a.dim() == 3:
+        return _in_torch(b.mT, a.mT, offs, None, out_dtype).mT
+    ends = offs.tolist()
+    ranges = list(zip([0, *ends], ends, strict=False))
+    biases = [
+        None if bias is None else (bias if bias.dim() == 1 else bias[g]).float() for g in range(len(ends))
+    ]
+    if b.dim() == 2:
+        parts = [a[:, begin:end] @ b[begin:end] for begin, end in ranges]
+    else:
+        parts = [a[begin:end] @ b[g] for g, (begin, end) in enumerate(ranges)]
+    parts = [part if added is None else part + added for part, added in zip(parts, biases, strict=True)]
+    if b.dim() == 2:
+        out = torch.stack(parts) if parts else a.new_zeros(0, a.shape[0], b.shape[1])
+    else:
+        past = a.shape[0] - (ends[-1] if ends else 0)
+        out = torch.cat([*parts, a.new_zeros(past, b.shape[2])])
+    return out.to(out_dtype)

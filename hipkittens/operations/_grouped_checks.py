@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: MIT
+"""What shows that products of groups work and how fast: a problem for each kernel, examples, benchmarks."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from ..grouped import MOST_GROUPS, grouped_matmul
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
+from ._tensors import draw, with_gaps
+
+
+def ends_of(sizes) -> torch.Tensor:
+    """offs of groups of these sizes."""
+    return torch.tensor(sizes, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+
+
+def even_ends(total: int, groups: int, device: str = "cpu") -> torch.Tensor:
+    """Of groups as equal as whole numbers are."""
+    return torch.tensor(
+        [total * (group + 1) // groups for group in range(groups)], dtype=torch.int32, device=device
+    )
+
+
+def in_groups(a, b, offs):
+    """The same as products of PyTorch's, one after the other; what is behind the last group is zero."""
+    if a.dim() == 3:
+        return in_groups(b.mT, a.mT, offs).mT
+    ends = offs.tolist()
+    ranges = list(zip([0, *ends], ends, strict=False))
+    if b.dim() == 2:
+        return torch.stack([a[:, begin:end] @ b[begin:end] for begin, end in ranges])
+    parts = [a[begin:end] @ b[group] for group, (begin, end) in enumerate(ranges)]
+    return torch.cat([*parts, a.new_zeros(a.shape[0] - ends[-1], b.shape[-1])])
+
+
+# Sizes of groups, n and k at which the plan takes a tile, on both targets; three rows more are behind the last group. K has whole
+# tiles and a tail.
+_SIZES = {
+    (256, 256): ((1500, 0, 1497), 4096, 616),
+    (128, 128): ((1500, 545), 2048, 232),
+    (64, 64): ((64, 0, 40, 64), 4096, 136),
+    (32, 64): ((5, 0, 20), 136, 264),
+}
+_UNALIGNED = ((20, 0, 45), 67, 77)
+# Of groups of K: the same with sizes of M, N and of the groups.
+_SIZES_OF_K = {(256, 256): (2048, 2304, (150, 0, 70)), (128, 128): (1024, 2048, (300, 0, 97))}
+_UNALIGNED_OF_K = (67, 35, (20, 0, 45))
+
+
+def _rows(sizes, n, k, orientation, dtype, behind=3):
+    with torch.no_grad():
+        a = draw(sum(sizes) + behind, k, dtype=dtype)
+        b = (
+            draw(len(sizes), n, k, dtype=dtype).mT
+            if orientation[1] == "t"
+            else draw(len(sizes), k, n, dtype=dtype)
+        )
+        return [grouped_matmul(a, b, ends_of(sizes))]
+
+
+def _of_k(m, n, sizes, dtype, behind=3):
+    with torch.no_grad():
+        k = sum(sizes) + behind
+        return [grouped_matmul(draw(k, m, dtype=dtype).mT, draw(k, n, dtype=dtype), ends_of(sizes))]
+
+
+def trial(kernel: Kernel) -> Trial:
+    row = kernel.row
+    tile, name, orientation = (int(row["tile_m"]), int(row["tile_n"])), row["a"], row["orientation"]
+    aligned = row["row_start"] == "vector"
+    if orientation == "tn":
+        m, n, sizes = _SIZES_OF_K[tile] if aligned else _UNALIGNED_OF_K
+        run = partial(_of_k, m, n, sizes, DTYPES[name])
+    else:
+        sizes, n, k = _SIZES[tile] if aligned else _UNALIGNED
+        run = partial(_rows, sizes, n, k, orientation, DTYPES[name])
+    title = f"grouped_matmul {orientation} {'x'.join(map(str, tile))}{'' if aligned else ' unaligned'} {name}"
+    return Trial(title, run, workgroups=3, skip=True)
+
+
+def _representative():
+    for name in ("bf16", "f16"):
+        for orientation in ("nn", "nt"):
+            for sizes, n, k in (*_SIZES.values(), _UNALIGNED):
+                yield Trial(f"grouped_matmul {sizes} {orientation} {name}",
+                            partial(_rows, sizes, n, k, orientation, DTYPES[name]))  # fmt: skip
+        for m, n, sizes in (*_SIZES_OF_K.values(), _UNALIGNED_OF_K):
+            yield Trial(f"grouped_matmul of K {sizes} {name}", partial(_of_k, m, n, sizes, DTYPES[name]))
+
+
+def _ends_of_rows(a) -> torch.Tensor:
+    """A third, nothing, and half of them."""
+    rows = a.shape[-2]
+    return ends_of([rows // 3, 0, rows // 2])
+
+
+def _ours(a, b):
+    return grouped_matmul(a, b, _ends_of_rows(a))
+
+
+def _theirs(a, b):
+    return in_groups(a, b, _ends_of_rows(a))
+
+
+def _magnitude(a, b) -> float:
+    return (a.abs() @ b.abs()).max().item()
+
+
+def _example(title, m, n, k, gradients=False, **options):
+    inputs = {"a": (m, k), "b": (3, k, n)}
+    return Example(
+        title, inputs, _ours, _theirs, gradients=gradients, magnitude=_magnitude, shape=(m, n, k), **options
+    )
+
+
+def _parity(case, generator) -> ParityProblem:
+    dtype, (m, n, k) = DTYPES[case["dtype"]], case["shape"]
+    sizes = [round(share * (m if case["kind"] == "rows" else k)) for share in case["shares"]]
+    groups, offs = len(sizes), ends_of(sizes)
+
+    def values(*shape):
+        if case["values"] == "integers":
+            return torch.randint(-4, 5, shape, generator=generator).to(dtype)
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    def stored(matrix, transposed):
+        matrix = matrix.mT if transposed else matrix
+        matrix = with_gaps(matrix.contiguous(), 0, case["gap"])
+        return matrix.mT if transposed else matrix
+
+    a_transposed, b_transposed = (letter == "t" for letter in case["layout"])
+    a = values(groups, m, k) if case["kind"] == "columns" else values(m, k)
+    b = values(groups, k, n) if case["kind"] == "rows" else values(k, n)
+    if case["kind"] == "columns":
+        offs = ends_of([round(share * n) for share in case["shares"]])
+    return ParityProblem(
+        inputs={"a": stored(a, a_transposed), "b": stored(b, b_transposed)},
+        ours=lambda a, b: grouped_matmul(a, b, offs),
+        theirs=lambda a, b: in_groups(a, b, offs),
+        baseline="PyTorch's products, group by group, as its own grouped_mm on a CPU",
+        magnitude=(a.double().abs() @ b.double().abs()).max().item(),
+    )
+
+
+def _calls(tensor):
+    ends = tensor(3, dtype=torch.int32)
+    a, b = tensor(32, 64), tensor(3, 64, 96)
+    return [
+        ("groups of the summed dimension", "grouped_matmul", (tensor(64, 32).mT, tensor(64, 96), ends), {}),
+        ("groups of columns", "grouped_matmul", (tensor(3, 32, 64), tensor(64, 96), ends), {}),
+        ("a matrix for each group", "grouped_matmul", (tensor(3, 32, 64), b), {}),
+        ("a bias for each group", "grouped_matmul", (a, b, ends), {"bias": tensor(3, 96)}),
+        ("offs as int64", "grouped_matmul", (a, b, tensor(3, dtype=torch.int64)), {}),
+        ("float32", "grouped_matmul", (a.float(), b.float(), ends), {}),
+    ]
+
+
+def _sizes(rows: Rows) -> str:
+    tiles = sorted({
+        (int(row["tile_m"]), int(row["tile_n"])) for of in rows.values() for row in of if row["kind"] == "grouped"
+    }, reverse=True)  # fmt: skip
+    named = ", ".join("x".join(map(str, tile)) for tile in tiles)
+    return f"Products of groups: any M, N, K and sizes of groups, up to {MOST_GROUPS} groups of rows. Tiles (M x N): {named}."
+
+
+def _rows_of(e) -> int:
+    """Every token goes to k of G experts."""
+    return e["tokens"] * e["k"]
+
+
+def _touched(e) -> int:
+    return min(e["G"], _rows_of(e))
+
+
+def _operands(problem, device):
+    e = problem.extents
+    rows, groups = _rows_of(e), e["G"]
+    a, b = problem.tensor(device, rows, e["K"]), problem.tensor(device, groups, e["N"], e["K"])
+    return a, b.mT, even_ends(rows, groups, device)
+
+
+def _call(problem, device):
+    operands = _operands(problem, device)
+    return lambda: grouped_matmul(*operands)
+
+
+def _call_torch(problem):
+    operands = _operands(problem, "cuda")
+    return lambda: torch.nn.functional.grouped_mm(operands[0], operands[1], offs=operands[2])
+
+
+CHECKS = Checks(
+    examples=(
+        _example("groups of rows", 700, 512, 512),
+        _example("integers", 100, 96, 130, integers=True),
+        _example("trained", 384, 256, 320, gradients=True),
+    ),
+    parity=(
+        Parity(
+            "grouped_matmul",
+            {
+                "kind": ("rows", "inner", "columns"),
+                "dtype": ("bf16", "f16"),
+                "shape": ((96, 72, 160), (67, 257, 17), (300, 136, 264), (1, 8, 40), (40, 1, 35)),
+                "shares": ((0.3, 0.0, 0.4), (1.0,), (0.0, 1.0, 0.0), (0.1, 0.2, 0.1, 0.3, 0.3)),
+                "layout": ("nt", "nn", "tn", "tt"),
+                "values": ("normal", "integers"),
+                "gap": (0, 3, 8),
+            },
+            _parity,
+        ),
+    ),
+    calls=_calls,
+    sizes=_sizes,
+    benchmarks=(
+        Benchmark(
+            "grouped_matmul",
+            example="1024x8x2x28672x4096",
+            extents=("tokens", "G", "k", "N", "K"),
+            shapes="1024x8x2x28672x4096,1024x128x8x3072x4096",
+            heading="Products of groups",
+            flops=lambda e: 2.0 * _rows_of(e) * e["N"] * e["K"],
+            bytes=lambda e: 2.0 * (_rows_of(e) * (e["K"] + e["N"]) + _touched(e) * e["K"] * e["N"]),
+            call=_call,
+            torch=_call_torch,
+        ),
+    ),
+    representative=_representative,
+    every_kernel=_representative,
+)

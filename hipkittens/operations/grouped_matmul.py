@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""Products of groups as an operation: hipkittens/grouped.py has the function."""
+
+from __future__ import annotations
+
+import torch
+
+from .. import _backend
+from .._call import call
+from ..grouped import grouped_matmul
+from ._record import Checks, Function, Operation, Operator
+from ._sharding import given, replicated
+
+
+def _fake(a, b, offs, bias, out_dtype):
+    torch._check(
+        a.shape[-1] == b.shape[-2],
+        lambda: f"hipkittens::grouped_gemm: {tuple(a.shape)} @ {tuple(b.shape)}",
+    )
+    sizes = a.shape[-2], b.shape[-1]
+    if a.dim() == b.dim():
+        sizes = a.shape[0] if offs is None else offs.shape[0], *sizes
+    return a.new_empty(sizes, dtype=out_dtype)
+
+
+def _setup(ctx, inputs, output) -> None:
+    a, b, offs, bias, _ = inputs
+    ctx.save_for_backward(a, b, offs)
+    ctx.bias = None if bias is None else (bias.dtype, bias.dim())
+
+
+@_backend.interruptible
+def _backward(ctx, grad):
+    # Built from the operators themselves, so that it can be differentiated again; transposed views are orientations of the
+    # kernel and not copies.
+    a, b, offs = ctx.saved_tensors
+    grad_a = grad_b = grad_bias = None
+    rounded = grad.to(a.dtype)
+
+    def grouped(first, second, dtype):
+        return call("grouped_gemm", first, second, offs, None, dtype)
+
+    if ctx.needs_input_grad[0]:
+        if offs is None:
+            grad_a = call("gemm", rounded, b.mT, None, a.dtype, False)
+        elif b.dim() == 3:
+            grad_a = grouped(rounded, b.mT, a.dtype)
+        else:
+            grad_a = grouped(b, rounded.mT, a.dtype).mT
+    if ctx.needs_input_grad[1]:
+        if offs is None:
+            grad_b = call("gemm", a.mT, rounded, None, b.dtype, False)
+        elif (
+            b.dim() == 3 and b.stride(-2) == 1
+        ):  # laid out as b is: a gradient of other strides would be copied
+            grad_b = grouped(rounded.mT, a, b.dtype).mT
+        else:
+            grad_b = grouped(a.mT, rounded, b.dtype)
+    if ctx.needs_input_grad[3]:
+        dtype, dimensions = ctx.bias
+        if a.dim() == b.dim():
+            grad_bias = grad.sum(1, dtype=torch.float32)
+        else:
+            # Sums of the rows of groups: products with ones, of which eight rows fill 16 bytes.
+            ones = a.new_ones(a.shape[0], 8).mT
+            grad_bias = grouped(ones, rounded, torch.float32)[:, 0]
+            if grad.dtype != a.dtype:
+                grad_bias = grad_bias + grouped(ones, (grad - rounded).to(a.dtype), torch.float32)[:, 0]
+        grad_bias = (grad_bias if dimensions == 2 else grad_bias.sum(0)).to(dtype)
+    return grad_a, grad_b, None, grad_bias, None
+
+
+def _flops(a_shape, b_shape, *_args, out_shape=None, **_kwargs) -> int:
+    """Of all rows: how many are in groups is known to the device alone."""
+    flops = 2 * b_shape[-1]
+    for size in a_shape:
+        flops *= size
+    return flops
+
+
+def _sharding(a, b, offs, bias, out_dtype):
+    from torch.distributed.tensor import Replicate, Shard
+
+    arguments = (a, b, offs, bias, out_dtype)
+    columns, out_columns = len(b.shape) - 1, 1 if len(a.shape) < len(b.shape) else 2
+    of_bias = Shard(len(bias.shape) - 1) if bias is not None else None
+    return [
+        replicated(arguments, 1),
+        (
+            [Shard(out_columns)],
+            [Replicate(), Shard(columns), given(offs, Replicate()), given(bias, of_bias), None],
+        ),
+    ]
+
+
+def _checks() -> Checks:
+    from ._grouped_checks import CHECKS
+
+    return CHECKS
+
+
+def _arguments(tensor, dtype):
+    ends = tensor(2, dtype=torch.int32).new_tensor([16, 32])
+    return tensor(32, 32, dtype=dtype), tensor(2, 32, 32, dtype=dtype), ends
+
+
+OPERATION = Operation(
+    name="grouped_matmul",
+    folder="gemm",
+    functions=(Function(grouped_matmul, _arguments),),
+    operators=(
+        Operator("grouped_gemm", _fake, _backward, _setup, _flops, sharding=_sharding, first_option=4),
+    ),
+    checks=_checks,
+    order=0,
+)
