@@ -17,7 +17,7 @@ KITTENS_DEVICE kittens::Normal standard_normal_for_16_bits(float x) {
                                       0.13342739f,  0.12044188f, 0.12386064f};
     constexpr float density_at_zero = 0x1.988454p-2f;
     const float power = kittens::exponential<false>(-0.5f * x * x);
-    const float t =
+    const float t =  // in (0, 1]
         kittens::hardware_reciprocal(__builtin_fmaf(0.31f, kittens::absolute_value(x), 1.0f));
     const float beyond = power * t * kittens::polynomial(coefficients, t);
     return {x < 0 ? beyond : 1.0f - beyond, power * density_at_zero};

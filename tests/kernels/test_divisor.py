@@ -9,7 +9,25 @@ import pytest
 from tests.kernels.gemm_plan import probe
 
 LARGEST = 2**32 - 1
-VALUES = [1, 2, 3, 5, 7, 8, 255, 256, 257, 641, 65535, 65537, 2**31 - 1, 2**31, 2**31 + 1, LARGEST - 1, LARGEST]
+VALUES = [
+    1,
+    2,
+    3,
+    5,
+    7,
+    8,
+    255,
+    256,
+    257,
+    641,
+    65535,
+    65537,
+    2**31 - 1,
+    2**31,
+    2**31 + 1,
+    LARGEST - 1,
+    LARGEST,
+]
 
 
 def quotients(value, dividends):

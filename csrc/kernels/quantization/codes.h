@@ -11,7 +11,7 @@ using kittens::eight;
 
 // NaN stays.
 KITTENS_DEVICE float clamped(float value, float largest) {
-    const float inside = __builtin_amdgcn_fmed3f(value, -largest, largest);
+    const float inside = kittens::median(value, -largest, largest);
     return value != value ? value : inside;
 }
 
