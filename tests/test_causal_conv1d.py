@@ -93,14 +93,15 @@ def test_many_tiles_for_each_thread(channels_last):
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize("width", [2, 3, 4])
-def test_packed_sequences(target, dtype, width, channels_last):
+@pytest.mark.parametrize("channels", [13, 16])
+def test_packed_sequences(target, dtype, width, channels_last, channels):
     ends = [0, 1, 1, 3, 6, 14, 14, 31, 40, 57]
     starts = torch.tensor(ends)
-    x = laid_out(draw(13, 60, dtype=dtype), channels_last)
+    x = laid_out(draw(channels, 60, dtype=dtype), channels_last)
     weight, bias, dy = (
-        draw(13, width, dtype=dtype, seed=1),
-        draw(13, dtype=dtype, seed=2),
-        draw(13, 60, seed=3),
+        draw(channels, width, dtype=dtype, seed=1),
+        draw(channels, dtype=dtype, seed=2),
+        draw(channels, 60, seed=3),
     )
     ours = with_gradients(
         lambda *leaves: causal_conv1d(*leaves, activation="silu", query_start_loc=starts),
@@ -121,16 +122,16 @@ def test_packed_sequences(target, dtype, width, channels_last):
 
 
 def test_not_a_number_stays_in_its_sequence_and_window(target):
-    for channels_last in (False, True):
-        x = laid_out(draw(2, 9, 40, dtype=F32), channels_last)
+    for channels, channels_last in ((9, False), (9, True), (16, True)):
+        x = laid_out(draw(2, channels, 40, dtype=F32), channels_last)
         x[0, 3, 10], x[1, 3, 39], x[1, 5, 0] = math.nan, math.inf, math.nan
-        weight = draw(9, 3, dtype=F32, seed=1)
+        weight = draw(channels, 3, dtype=F32, seed=1)
         y = causal_conv1d(x, weight)
         assert torch.equal(y.isfinite(), reference(x, weight).isfinite())
         ours = with_gradients(
             lambda x, w: causal_conv1d(x, w, activation="silu"), (x, weight), torch.ones_like(x)
         )
-        finite = torch.ones(2, 9, 40, dtype=torch.bool)
+        finite = torch.ones(2, channels, 40, dtype=torch.bool)
         finite[0, 3, 8:13] = finite[1, 3, 37:] = finite[1, 5, :3] = False
         assert ours[1][finite].isfinite().all()
 
@@ -138,12 +139,13 @@ def test_not_a_number_stays_in_its_sequence_and_window(target):
 @pytest.mark.parametrize("states_last", [False, True])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("width", [2, 3, 4])
-def test_states_in_place(target, width, channels_last, states_last):
+@pytest.mark.parametrize("channels", [17, 24])
+def test_states_in_place(target, width, channels_last, states_last, channels):
     """Sequences of every length, with and without what was before; slots that are padding, and those of nobody."""
     ends = [0, 1, 3, 6, 14, 14, 14, 31, 40]
-    x = laid_out(draw(17, 43), channels_last)
-    weight, bias = draw(17, width, seed=1), draw(17, seed=2)
-    states = laid_out(draw(11, 17, width - 1, seed=3), states_last)
+    x = laid_out(draw(channels, 43), channels_last)
+    weight, bias = draw(channels, width, seed=1), draw(channels, seed=2)
+    states = laid_out(draw(11, channels, width - 1, seed=3), states_last)
     old = states.clone()
     slots = torch.tensor([9, 0, 3, -1, 5, 4, 10, 1])
     present = torch.tensor([True, False, True, True, True, False, False, True])

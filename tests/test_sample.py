@@ -55,6 +55,18 @@ def test_ids_are_those_of_the_definition(target, dtype, columns):
     assert found.dtype == torch.int64 and torch.equal(found, race(x, e, temperature))
 
 
+@pytest.mark.parametrize("columns", [8193, 20000, 64 * 16384 + 8200])
+def test_rows_that_workgroups_share(target, columns):
+    """The first of equal values, in whichever workgroup's share it is; and the last column, behind whole chunks."""
+    x = torch.zeros(1, columns, dtype=BF16)
+    assert sample(x, temperature=0).item() == 0
+    for place in (columns // 2 - 1, columns - 1):
+        x[0, place] = 1.0
+    assert sample(x, temperature=0).item() == columns // 2 - 1
+    x[0, columns // 2 - 1] = 0.5
+    assert sample(x, temperature=0).item() == columns - 1
+
+
 def test_greedy_rows_among_drawn_ones(target):
     x = draw(6, 1111)
     e, temperature = exponentials_of(x), torch.tensor([0.0, 1.0, 0.0, 0.0, 0.5, 2.0])

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../tiles/row_chunk.h"
+#include "divisor.h"
 
 namespace hipkittens {
 
@@ -22,10 +23,10 @@ class RowColumns {
     uint32_t row, first;
 
     // The thread's among all threads of the launch, `threads_per_row` for each of `rows`. aligned: rows begin on 4 bytes.
-    KITTENS_DEVICE RowColumns(uint32_t thread, uint32_t threads_per_row, uint32_t rows, uint32_t columns,
-                              bool aligned) {
-        row = thread / threads_per_row;
-        first = (thread - row * threads_per_row) * thread_columns;
+    KITTENS_DEVICE RowColumns(uint32_t thread, const Divisor& threads_per_row, uint32_t rows,
+                              uint32_t columns, bool aligned) {
+        row = threads_per_row.quotient(thread);
+        first = (thread - row * threads_per_row.value) * thread_columns;
         count_ = row < rows && first < columns ? columns - first : 0;
         whole_ = aligned && count_ >= thread_columns;
     }
@@ -33,15 +34,18 @@ class RowColumns {
     KITTENS_DEVICE bool whole() const { return whole_; }
     KITTENS_DEVICE bool has(uint32_t i) const { return i < count_; }
 
-    // What is behind the end is 0.
-    KITTENS_DEVICE kittens::eight load(const void* data, int64_t offset) const {
+    // What is behind the end is 0. As memory has them: what converts them waits for the load, so all loads come before that.
+    KITTENS_DEVICE kittens::raw_eight<T> load_raw(const void* data, int64_t offset) const {
         auto* from = (global<const T>)data + offset + first;
-        if (whole_) return kittens::widened(kittens::raw_eight<T>(*(global<const vector>)from));
-        kittens::eight values = 0.0f;
+        if (whole_) return *(global<const vector>)from;
+        kittens::raw_eight<T> values = T();
 #pragma unroll
         for (uint32_t i = 0; i < thread_columns; ++i)
-            if (i < count_) values[i] = static_cast<float>(from[i]);
+            if (i < count_) values[i] = from[i];
         return values;
+    }
+    KITTENS_DEVICE kittens::eight load(const void* data, int64_t offset) const {
+        return kittens::widened(load_raw(data, offset));
     }
     KITTENS_DEVICE void store(kittens::eight values, void* data, int64_t offset) const {
         auto* to = (global<T>)data + offset + first;

@@ -130,6 +130,9 @@ KITTENS_DEVICE float larger_or_nan(float x, float y) {
     return __builtin_bit_cast(float, a > b ? a : b);
 }
 
+// The one in the middle; which one with a NaN among them is the hardware's choice.
+KITTENS_DEVICE float median(float a, float b, float c) { return __builtin_amdgcn_fmed3f(a, b, c); }
+
 // Two floats as 8-bit codes in the lower or upper half of a word whose other half stays.
 template <bool upper>
 KITTENS_DEVICE uint32_t pack_fp8(float first, float second, uint32_t other) {

@@ -126,10 +126,11 @@ struct Problem {
         arguments.x = rows(x, "x", false);
         arguments.y = rows(y, "y", true);
         arguments.states = states;
-        arguments.aligned =
+        const bool all_aligned =
             aligned(arguments.x) && aligned(arguments.y) && parameters_aligned() && states_aligned;
-        placement.launch(
-            conv::plan_forward(placement.target(), element_type(dtype), channels_last, arguments), regions);
+        placement.launch(conv::plan_forward(placement.target(), element_type(dtype), channels_last,
+                                            all_aligned, arguments),
+                         regions);
         return y;
     }
 };
@@ -175,15 +176,15 @@ void conv_backward(StableIValue* stack, uint64_t argument_count, uint64_t result
         arguments.dy = problem.rows(dy, "dy", false);
         arguments.dx = problem.rows(dx, "dx", true);
         arguments.partial = static_cast<float*>(partial.data());
-        arguments.aligned = problem.aligned(arguments.x) && problem.aligned(arguments.dy) &&
-                            problem.aligned(arguments.dx) && problem.parameters_aligned();
+        const bool aligned = problem.aligned(arguments.x) && problem.aligned(arguments.dy) &&
+                             problem.aligned(arguments.dx) && problem.parameters_aligned();
         auto& regions = problem.regions;
         regions.push_back({partial.data(), partial.extent_bytes(Dtype::float32), "partial sums", true});
         regions.push_back({dweight.data(), dweight.extent_bytes(problem.dtype), "dweight", true});
         if (problem.bias) regions.push_back({dbias.data(), dbias.extent_bytes(problem.dtype), "dbias", true});
         for (const Launch& launch :
-             conv::plan_backward(placement.target(), element_type(problem.dtype), channels_last, arguments,
-                                 dweight.data(), problem.bias ? dbias.data() : nullptr))
+             conv::plan_backward(placement.target(), element_type(problem.dtype), channels_last, aligned,
+                                 arguments, dweight.data(), problem.bias ? dbias.data() : nullptr))
             placement.launch(launch, regions);
     }
     stack[0] = to_result(std::move(dx));

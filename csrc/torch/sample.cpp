@@ -70,7 +70,15 @@ void sample(StableIValue* stack, uint64_t argument_count, uint64_t result_count)
                 {temperatures->data(), temperatures->extent_bytes(Dtype::float32), "temperatures", false});
         }
         regions.push_back({chosen.data(), chosen.extent_bytes(Dtype::int64), "chosen", true});
-        placement.launch(sample::plan(placement.target(), element_type(dtype), arguments), regions);
+        const int64_t parts = sample::parts(rows, columns);
+        const std::vector<int64_t> best_count = {parts > 1 ? rows * parts : 0};
+        const Tensor bests = placement.empty(best_count, Dtype::int64);
+        if (parts > 1) {
+            arguments.bests = static_cast<uint64_t*>(bests.data());
+            regions.push_back({bests.data(), bests.extent_bytes(Dtype::int64), "best of each part", true});
+        }
+        for (const Launch& launch : sample::plan(placement.target(), element_type(dtype), arguments))
+            placement.launch(launch, regions);
     }
     stack[0] = to_result(std::move(chosen));
 }

@@ -16,10 +16,13 @@ def _laid_out(x: torch.Tensor, channels_last: bool) -> torch.Tensor:
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Channels and times that fill no thread, all widths, states of each kind, packed sequences."""
+    """Times that fill no thread, channels that fill one or, for kernels of any number, do not; all widths, states of each kind,
+    packed sequences."""
     name = kernel.row["element"]
     dtype, channels_last = DTYPES[name], kernel.row.get("channels_last") == "true"
     channels, times = (2, 1100) if kernel.kind == "backward" and not channels_last else (18, 37)
+    if kernel.row.get("channels", "1") != "1":
+        channels = 24
     starts = torch.tensor([0, 5, 5, times - 8, times - 3], dtype=torch.int32)
 
     def states_run(x, weight, bias):

@@ -88,11 +88,11 @@ def _by_assignment(key, keys, values, slots):
 def _call(problem, device, layout):
     """Slots one after the other, which a prompt has."""
     e = problem.extents
-    key = problem.tensor(device, e["tokens"], e["heads"], e["features"])
+    key, value = (problem.tensor(device, e["tokens"], e["heads"], e["features"]) for _ in range(2))
     blocks = -(-e["tokens"] // 16)
     caches = caches_of(layout, blocks, 16, e["heads"], e["features"], torch.bfloat16, device)
     slots = torch.arange(e["tokens"], device=device)
-    return lambda: cache_write(key, key, *caches, slots, layout=layout)
+    return lambda: cache_write(key, value, *caches, slots, layout=layout)
 
 
 def _refuse(extents):

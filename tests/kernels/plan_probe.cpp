@@ -4,6 +4,7 @@
 #include <sstream>
 #include <string>
 
+#include "kernels/divisor.h"
 #include "kernels/gemm/plan.h"
 #include "kernels/workgroup_order.h"
 
@@ -65,6 +66,12 @@ const char* probe_suitable(const gemm::Problem* problem) {
     for (const gemm::GemmVariant& row : gemm::gemm_variants())
         if (gemm::suits(row, *problem)) answer += std::string(row.name) + "\n";
     return answer.c_str();
+}
+
+// Quotients of `count` dividends.
+void probe_divisor(uint32_t value, uint32_t count, const uint32_t* dividends, uint32_t* quotients) {
+    const Divisor divisor = divisor_of(value);
+    for (uint32_t i = 0; i < count; ++i) quotients[i] = divisor.quotient(dividends[i]);
 }
 
 // m and n of every workgroup's tile, interleaved.

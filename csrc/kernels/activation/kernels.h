@@ -26,11 +26,12 @@ struct Forward {
         const RowColumns<T> columns = columns_of<T>(arguments);
         if (columns.none()) return;
         const auto load = [&](const StridedRows& of) {
-            return columns.load(of.data, of.offset(columns.row, arguments.rows));
+            return columns.load_raw(of.data, of.offset(columns.row, arguments.rows));
         };
-        const eight gate = load(arguments.x);
-        eight other = 0.0f;
-        if constexpr (config.gated) other = load(arguments.other);
+        const auto raw_gate = load(arguments.x);
+        auto raw_other = raw_gate;
+        if constexpr (config.gated) raw_other = load(arguments.other);
+        const eight gate = kittens::widened(raw_gate), other = kittens::widened(raw_other);
         eight y;
         with_activation(arguments.activation, [&](auto constant) {
             constexpr Activation activation = decltype(constant)::value;
@@ -55,11 +56,14 @@ struct Backward {
         const RowColumns<T> columns = columns_of<T>(arguments);
         if (columns.none()) return;
         const auto load = [&](const StridedRows& of) {
-            return columns.load(of.data, of.offset(columns.row, arguments.rows));
+            return columns.load_raw(of.data, of.offset(columns.row, arguments.rows));
         };
-        const eight gate = load(arguments.x), dy = load(arguments.dy);
-        eight other = 0.0f, dgate, dother;
-        if constexpr (config.gated) other = load(arguments.other);
+        const auto raw_gate = load(arguments.x), raw_dy = load(arguments.dy);
+        auto raw_other = raw_gate;
+        if constexpr (config.gated) raw_other = load(arguments.other);
+        const eight gate = kittens::widened(raw_gate), dy = kittens::widened(raw_dy),
+                    other = kittens::widened(raw_other);
+        eight dgate, dother;
         with_activation(arguments.activation, [&](auto constant) {
             constexpr Activation activation = decltype(constant)::value;
 #pragma unroll

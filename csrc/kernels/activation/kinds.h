@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../activation_kind.h"
+#include "../divisor.h"
 #include "../element_type.h"
 #include "../row.h"
 #include "../strided_rows.h"
@@ -24,9 +25,9 @@ struct ActivationArguments {
     void* dother;
     int64_t result_step;  // from row to row of result and dother
     RowCounts rows;
-    uint32_t columns;          // of y
-    uint32_t threads_per_row;  // columns / 8, rounded up
-    uint32_t aligned;          // every row begins on 4 bytes
+    uint32_t columns;         // of y
+    Divisor threads_per_row;  // columns / 8, rounded up
+    uint32_t aligned;         // every row begins on 4 bytes
     Activation activation;
     float alpha;
     float limit;  // of a gated row: gate <= limit, |other| <= limit

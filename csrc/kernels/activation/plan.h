@@ -26,8 +26,8 @@ inline void check(int64_t rows, int64_t columns) {
 template <class Kind>
 Launch plan(int target, ElementType element, bool gated, ActivationArguments arguments) {
     check(arguments.rows.all, arguments.columns);
-    arguments.threads_per_row = static_cast<uint32_t>(row_threads(arguments.columns));
-    const uint32_t all = arguments.rows.all * arguments.threads_per_row;
+    arguments.threads_per_row = divisor_of(static_cast<uint32_t>(row_threads(arguments.columns)));
+    const uint32_t all = arguments.rows.all * arguments.threads_per_row.value;
     for (const Row<Kind>& row : variants<Kind>)
         if (includes(row.targets, target) && row.config.element == element && row.config.gated == gated)
             return launch_of("activation", row.name, target, {(all + threads - 1) / threads, 1, 1}, threads,

@@ -18,15 +18,13 @@ struct CopyKernel {
 
     KITTENS_DEVICE static void run(const CopyArguments& arguments) {
         const Copy& copy = arguments.copies[kittens::workgroup_id_y()];
-        const uint32_t chunks = (copy.features + thread_features - 1) / thread_features,
-                       units = chunks * copy.heads;
         const uint32_t thread = kittens::workgroup_id_x() * threads + kittens::thread_id();
-        const uint32_t rest = thread >> copy.together, tokens = rest / units, unit = rest - tokens * units;
+        const uint32_t rest = thread >> copy.together, tokens = copy.units.quotient(rest),
+                       unit = rest - tokens * copy.units.value;
         const uint32_t token = (tokens << copy.together) + (thread & ((1u << copy.together) - 1));
         if (token >= arguments.tokens) return;
-        const int32_t slot = slot_of(arguments.slots, token);
-        if (slot < 0) return;
-        const uint32_t head = unit / chunks, first = (unit - head * chunks) * thread_features,
+        const uint32_t head = copy.chunks.quotient(unit),
+                       first = (unit - head * copy.chunks.value) * thread_features,
                        count = copy.features - first;
         auto* from = (global<const T>)copy.from + token * copy.token + head * copy.head + first;
         kittens::raw_eight<T> values = T();
@@ -37,6 +35,9 @@ struct CopyKernel {
             for (uint32_t i = 0; i < thread_features; ++i)
                 if (i < count) values[i] = from[i];
         }
+        // Behind the loads of what goes there, so that all are in flight at once.
+        const int32_t slot = slot_of(arguments.slots, token);
+        if (slot < 0) return;
         store_in_cache<T>(arguments.slots, copy.to, slot, head, first, 1, count, values);
     }
 };

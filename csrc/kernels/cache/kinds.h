@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../cache_slots.h"
+#include "../divisor.h"
 #include "../element_type.h"
 #include "../row.h"
 
@@ -14,8 +15,9 @@ struct Copy {
     CacheOutput to;
     uint32_t heads, features;
     uint32_t aligned;  // rows begin on 4 bytes
-    uint32_t
-        together;  // neighbouring threads with the same features of as many tokens, a power of two as its exponent
+    // Neighbouring threads with the same features of as many tokens, a power of two as its exponent.
+    uint32_t together;
+    Divisor chunks, units;  // threads of a head, eight features each, and of a token
 };
 
 // Keys and values, or the latent and the rotary part of MLA, whose destinations are in one cache.

@@ -29,6 +29,9 @@ inline Launch plan(int target, ElementType element, CopyArguments arguments) {
                                         std::to_string(copy.features) +
                                         " features; at most 34359736320 elements are allowed");
         workgroups = std::max(workgroups, (rows * chunks + threads - 1) / threads);
+        // A part without features has no threads with work: any divisor will do.
+        copy.chunks = divisor_of(static_cast<uint32_t>(std::max<int64_t>(chunks, 1)));
+        copy.units = divisor_of(static_cast<uint32_t>(std::max<int64_t>(chunks * copy.heads, 1)));
     }
     if (workgroups == 0) throw std::invalid_argument("cache_write: nothing to write");
     for (const Row<kinds::copy>& row : variants<kinds::copy>)

@@ -7,14 +7,11 @@ namespace hipkittens::conv {
 
 template <class Value>
 KITTENS_DEVICE Value fused(Value a, Value b, Value c) {
-    if constexpr (sizeof(Value) == sizeof(float))
-        return __builtin_fmaf(a, b, c);
-    else
-        return __builtin_elementwise_fma(a, b, c);
+    return __builtin_elementwise_fma(a, b, c);
 }
 template <class Value, class Function>
 KITTENS_DEVICE Value each_channel(Value value, const Function& function) {
-    if constexpr (sizeof(Value) == sizeof(float)) {
+    if constexpr (kittens::same_type<Value, float>) {
         return function(value);
     } else {
 #pragma unroll
@@ -36,7 +33,7 @@ KITTENS_DEVICE typename Lane::Value convolved(const typename Lane::Stored* input
 template <ConvConfig config>
 struct Forward {
     using T = typename element_of<config.element>::value;
-    using Channels = Lane<config, forward_channels(config.element)>;
+    using Channels = Lane<config, config.channels>;
     using Value = typename Channels::Value;
     using Stored = typename Channels::Stored;
     static constexpr bool accurate = !kittens::is_16bit<T>;
@@ -45,7 +42,7 @@ struct Forward {
 
     KITTENS_DEVICE static void run(const ForwardArguments& arguments) {
         const Channels lane(kittens::workgroup_id_x() * threads + kittens::thread_id(),
-                            arguments.sequences.slots, arguments.channels, arguments.aligned != 0);
+                            arguments.sequences.slots, arguments.channels);
         if (lane.none() || lane.row >= arguments.sequences.slots) return;
         const Tile at = tile_of(arguments.sequences, lane.row);
         // An empty sequence has a state, too.
@@ -128,7 +125,7 @@ struct Forward {
 template <ConvConfig config>
 struct Backward {
     using T = typename element_of<config.element>::value;
-    using Channels = Lane<config, backward_channels>;
+    using Channels = Lane<config, config.channels>;
     using Value = typename Channels::Value;
     using Stored = typename Channels::Stored;
     static constexpr bool accurate = !kittens::is_16bit<T>;
@@ -137,7 +134,7 @@ struct Backward {
     KITTENS_DEVICE static void run(const BackwardArguments& arguments) {
         const uint32_t rows = config.channels_last ? arguments.workers : arguments.workers * 64;
         const Channels lane(kittens::workgroup_id_x() * threads + kittens::thread_id(), rows,
-                            arguments.channels, arguments.aligned != 0);
+                            arguments.channels);
         if (lane.none() || lane.row >= rows) return;
         with_width(arguments.width, [&](auto constant) {
             constexpr int width = decltype(constant)::value;

@@ -11,14 +11,14 @@ namespace hipkittens::conv {
 
 // Neighbouring times that a thread computes.
 inline constexpr int tile = 8;
-// Neighbouring channels of which it does where these are the elements of a row. A gradient keeps more of each time.
-constexpr int forward_channels(ElementType element) { return 16 / size_of(element); }
-inline constexpr int backward_channels = 4;
 inline constexpr int smallest_width = 2, largest_width = 4;
 
 struct ConvConfig {
     ElementType element;
     bool channels_last;  // rows are a time's channels; else a channel's times
+    // Neighbouring channels that a thread computes: of whole vectors of them, 16 bytes, or fewer where a gradient keeps more of each
+    // time; 1 of rows of any length and alignment.
+    int channels;
 };
 
 // Sequences of one length, each with rows of its own; or packed one after the other in time.
@@ -60,7 +60,7 @@ struct ForwardArguments {
     uint32_t channels;
     uint32_t width;
     uint32_t silu;
-    uint32_t aligned;  // every row, the weights and the states begin on 4 bytes
+    uint32_t padding;
 };
 
 // Everything is as forward computed it, without states.
@@ -73,9 +73,7 @@ struct BackwardArguments {
     uint32_t channels;
     uint32_t width;
     uint32_t silu;
-    uint32_t aligned;
-    uint32_t workers;  // that share the tiles: threads of four channels, or waves of a channel
-    uint32_t padding;
+    uint32_t workers;  // that share the tiles: threads of neighbouring channels, or waves of a channel
 };
 
 // Adds the workers' sums, in order.

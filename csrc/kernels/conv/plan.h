@@ -15,13 +15,19 @@ namespace plan_detail {
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// The one of most channels of a thread. aligned: every row, the weights and the states begin on 4 bytes.
 template <class Kind>
-const Row<Kind>& row_for(int target, ElementType element, bool channels_last) {
+const Row<Kind>& row_for(int target, ElementType element, bool channels_last, int64_t channels,
+                         bool aligned) {
+    const Row<Kind>* best = nullptr;
     for (const Row<Kind>& row : variants<Kind>)
         if (includes(row.targets, target) && row.config.element == element &&
-            row.config.channels_last == channels_last)
-            return row;
-    throw std::invalid_argument("conv: no kernel has this element type");
+            row.config.channels_last == channels_last &&
+            (row.config.channels == 1 || (aligned && channels % row.config.channels == 0)) &&
+            (!best || row.config.channels > best->config.channels))
+            best = &row;
+    if (!best) throw std::invalid_argument("conv: no kernel has this element type");
+    return *best;
 }
 
 }  // namespace plan_detail
@@ -48,16 +54,16 @@ inline void check(int64_t sequences, int64_t length, int64_t channels, int64_t w
 }
 
 // slots of the sequences is decided here, and whether rows are aligned by the caller. Throws std::invalid_argument.
-inline Launch plan_forward(int target, ElementType element, bool channels_last, ForwardArguments arguments) {
+inline Launch plan_forward(int target, ElementType element, bool channels_last, bool aligned,
+                           ForwardArguments arguments) {
     Sequences& sequences = arguments.sequences;
     check(sequences.count, sequences.length, arguments.channels, arguments.width,
           sequences.starts != nullptr);
     const int64_t count = slots(sequences.count, sequences.length, sequences.starts != nullptr);
     sequences.slots = static_cast<uint32_t>(count);
-    const int64_t lanes =
-        count * (channels_last ? plan_detail::divide_up(arguments.channels, forward_channels(element))
-                               : arguments.channels);
-    const auto& row = plan_detail::row_for<kinds::forward>(target, element, channels_last);
+    const auto& row =
+        plan_detail::row_for<kinds::forward>(target, element, channels_last, arguments.channels, aligned);
+    const int64_t lanes = count * (arguments.channels / row.config.channels);
     return launch_of("conv", row.name, target,
                      {static_cast<uint32_t>(plan_detail::divide_up(lanes, threads)), 1, 1}, threads,
                      arguments);
@@ -66,15 +72,15 @@ inline Launch plan_forward(int target, ElementType element, bool channels_last, 
 // So many share the tiles of a channel: enough to fill a device and no more, since each leaves sums of its own. Depends on the
 // problem alone, so that sums do, too.
 constexpr int64_t workers(int64_t slots, int64_t channels, bool channels_last) {
-    constexpr int64_t enough_threads = int64_t{1} << 17;
+    constexpr int64_t enough_threads = int64_t{1} << 17, usual_channels = 4;  // of a thread
     const int64_t threads_of_worker =
-        channels_last ? plan_detail::divide_up(channels, backward_channels) : channels * 64;
+        channels_last ? plan_detail::divide_up(channels, usual_channels) : channels * 64;
     const int64_t most = channels_last ? slots : plan_detail::divide_up(slots, 64);
     return std::clamp<int64_t>(plan_detail::divide_up(enough_threads, threads_of_worker), 1, most);
 }
 
 // In order. Throws std::invalid_argument.
-inline std::vector<Launch> plan_backward(int target, ElementType element, bool channels_last,
+inline std::vector<Launch> plan_backward(int target, ElementType element, bool channels_last, bool aligned,
                                          BackwardArguments arguments, void* dweight, void* dbias) {
     Sequences& sequences = arguments.sequences;
     check(sequences.count, sequences.length, arguments.channels, arguments.width,
@@ -82,10 +88,10 @@ inline std::vector<Launch> plan_backward(int target, ElementType element, bool c
     const int64_t count = slots(sequences.count, sequences.length, sequences.starts != nullptr);
     sequences.slots = static_cast<uint32_t>(count);
     arguments.workers = static_cast<uint32_t>(workers(count, arguments.channels, channels_last));
+    const auto& row =
+        plan_detail::row_for<kinds::backward>(target, element, channels_last, arguments.channels, aligned);
     const int64_t lanes =
-        channels_last ? arguments.workers * plan_detail::divide_up(arguments.channels, backward_channels)
-                      : int64_t{arguments.workers} * 64 * arguments.channels;
-    const auto& row = plan_detail::row_for<kinds::backward>(target, element, channels_last);
+        int64_t{arguments.workers} * (channels_last ? 1 : 64) * (arguments.channels / row.config.channels);
     std::vector<Launch> launches = {
         launch_of("conv", row.name, target,
                   {static_cast<uint32_t>(plan_detail::divide_up(lanes, threads)), 1, 1}, threads, arguments)};

@@ -1,4 +1,4 @@
-// kernels/conv/tiles.h: where a thread's tile is, and its elements: of one channel, or of eight.
+// kernels/conv/tiles.h: where a thread's tile is, and its elements: of one channel, or of several.
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/transcendental.h"
@@ -61,7 +61,7 @@ KITTENS_DEVICE void with_width(uint32_t width, const Visit& visit) {
     }
 }
 
-// What a thread has of each time: one channel, or `channels` neighbouring ones. `row` is the thread's among `rows`, which the
+// What a thread has of each time: `channels` neighbouring ones, one where rows are times. `row` is the thread's among `rows`, which the
 // channels share.
 template <ConvConfig config, int channels>
 class Lane;
@@ -89,7 +89,7 @@ class Lane<config, channels> {
     KITTENS_DEVICE static Value widened(Stored value) { return static_cast<float>(value); }
     uint32_t row;
 
-    KITTENS_DEVICE Lane(uint32_t thread, uint32_t rows, uint32_t all, bool) {
+    KITTENS_DEVICE Lane(uint32_t thread, uint32_t rows, uint32_t all) {
         channel_ = thread / rows;
         row = thread - channel_ * rows;
         there_ = channel_ < all;
@@ -160,17 +160,18 @@ class Lane<config, channels> {
     }
 };
 
-// Of rows of channels. Neighbouring threads have neighbouring channels.
+// Of rows of channels, which are a whole number of threads'. Neighbouring threads have neighbouring channels.
 template <ConvConfig config, int channels>
     requires(config.channels_last)
 class Lane<config, channels> {
     using T = typename element_of<config.element>::value;
-    typedef kittens::vec<T, channels> vector __attribute__((aligned(4)));
-    uint32_t first_, count_;
-    bool whole_;
+    static constexpr int vector_alignment = channels * sizeof(T) < 4 ? sizeof(T) : 4;
+    typedef kittens::vec<T, channels> vector __attribute__((aligned(vector_alignment)));
+    uint32_t first_;
 
-    KITTENS_DEVICE int64_t offset(const Sequenced& of, const Tile& at, int32_t time) const {
-        return of.sequence * at.sequence + of.row * (at.begin + time) + first_;
+    KITTENS_DEVICE global<T> address(const Sequenced& of, const Tile& at, uint32_t time) const {
+        return (global<T>)const_cast<void*>(of.data) + of.sequence * at.sequence +
+               of.row * (at.begin + time) + first_;
     }
 
   public:
@@ -179,12 +180,10 @@ class Lane<config, channels> {
     KITTENS_DEVICE static Value widened(Stored value) { return __builtin_convertvector(value, Value); }
     uint32_t row;
 
-    KITTENS_DEVICE Lane(uint32_t thread, uint32_t, uint32_t all, bool aligned) {
-        const uint32_t groups = (all + channels - 1) / channels;
+    KITTENS_DEVICE Lane(uint32_t thread, uint32_t, uint32_t all) {
+        const uint32_t groups = all / channels;
         row = thread / groups;
         first_ = (thread - row * groups) * channels;
-        count_ = all - first_;
-        whole_ = aligned && count_ >= channels;
     }
     KITTENS_DEVICE bool none() const { return false; }
     KITTENS_DEVICE static uint32_t worker(uint32_t row) { return row; }
@@ -194,8 +193,7 @@ class Lane<config, channels> {
         auto* from = (global<const T>)weight + uint64_t{first_} * width;
         Stored in_order[width];
 #pragma unroll
-        for (int v = 0; v < width; ++v)
-            in_order[v] = load(from + v * channels, count_ * width - v * channels);
+        for (int v = 0; v < width; ++v) in_order[v] = load_at(from + v * channels);
 #pragma unroll
         for (int j = 0; j < width; ++j)
 #pragma unroll
@@ -203,83 +201,66 @@ class Lane<config, channels> {
                 taps[j][c] = in_order[(c * width + j) / channels][(c * width + j) % channels];
     }
     KITTENS_DEVICE Value load_channel(const void* data) const {
-        return widened(load((global<const T>)data + first_, count_));
+        return widened(load_at((global<const T>)data + first_));
     }
     KITTENS_DEVICE Stored load(const Sequenced& of, const Tile& at, int32_t time) const {
         if (time < 0 || time >= static_cast<int32_t>(at.length)) return zeros();
-        return load((global<const T>)of.data + offset(of, at, time), count_);
+        return load_at(address(of, at, time));
     }
     template <int before, int count>
     KITTENS_DEVICE void load_tile(const Sequenced& of, const Tile& at, Stored (&values)[count]) const {
         const int32_t first = at.first - before, last = at.length - 1;
-        if (whole_ && last >= 0) {
-            // Of the nearest time that there is, so that no load waits for a branch.
+        if (last < 0) {
 #pragma unroll
-            for (int i = 0; i < count; ++i) {
-                const int32_t time = first + i, there = time < 0 ? 0 : time > last ? last : time;
-                values[i] = *(global<const vector>)((global<const T>)of.data + offset(of, at, there));
-            }
-#pragma unroll
-            for (int i = 0; i < count; ++i)
-                if (first + i < 0 || first + i > last) values[i] = zeros();
+            for (int i = 0; i < count; ++i) values[i] = zeros();
             return;
         }
+        const int32_t begin = first < 0 ? 0 : first;
+        const auto* from = address(of, at, begin);
+        // Of the nearest time that there is, so that no load waits for a branch.
 #pragma unroll
-        for (int i = 0; i < count; ++i) values[i] = load(of, at, first + i);
+        for (int i = 0; i < count; ++i) {
+            const int32_t time = first + i, there = time < begin ? begin : time > last ? last : time;
+            values[i] = load_at(from + of.row * static_cast<uint32_t>(there - begin));
+        }
+#pragma unroll
+        for (int i = 0; i < count; ++i)
+            if (first + i < 0 || first + i > last) values[i] = zeros();
     }
     template <class Function>
     KITTENS_DEVICE void store_tile(const Sequenced& of, const Tile& at, const Function& value) const {
+        auto* to = address(of, at, at.first);
 #pragma unroll
         for (int i = 0; i < tile; ++i) {
             if (at.first + i >= at.length) return;
-            store(__builtin_convertvector(value(i), Stored),
-                  (global<T>)const_cast<void*>(of.data) + offset(of, at, at.first + i));
+            store_at(to + of.row * i, __builtin_convertvector(value(i), Stored));
         }
     }
     KITTENS_DEVICE Stored load_state(const States& states, int64_t slot, uint32_t column) const {
         auto* from = (global<const T>)states.data + state(states, slot, column);
-        if (states.channel == 1) return load(from, count_);
-        Stored values = zeros();
+        if (states.channel == 1) return load_at(from);
+        Stored values;
 #pragma unroll
-        for (int c = 0; c < channels; ++c)
-            if (c < static_cast<int>(count_)) values[c] = from[c * states.channel];
+        for (int c = 0; c < channels; ++c) values[c] = from[c * states.channel];
         return values;
     }
     KITTENS_DEVICE void store_state(const States& states, int64_t slot, uint32_t column, Stored value) const {
         auto* to = (global<T>)states.data + state(states, slot, column);
-        if (states.channel == 1) return store(value, to);
+        if (states.channel == 1) return store_at(to, value);
 #pragma unroll
-        for (int c = 0; c < channels; ++c)
-            if (c < static_cast<int>(count_)) to[c * states.channel] = value[c];
+        for (int c = 0; c < channels; ++c) to[c * states.channel] = value[c];
     }
     KITTENS_DEVICE void store_sum(float* sums, Value value) const {
 #pragma unroll
-        for (int c = 0; c < channels; ++c)
-            if (c < static_cast<int>(count_)) ((global<float>)sums)[first_ + c] = value[c];
+        for (int c = 0; c < channels; ++c) ((global<float>)sums)[first_ + c] = value[c];
     }
 
   private:
     KITTENS_DEVICE static Stored zeros() { return static_cast<T>(0.0f); }
+    KITTENS_DEVICE static Stored load_at(global<const T> from) { return *(global<const vector>)from; }
+    KITTENS_DEVICE static void store_at(global<T> to, Stored values) { *(global<vector>)to = values; }
     KITTENS_DEVICE int64_t state(const States& states, int64_t slot, uint32_t column) const {
         return slot * states.slot + first_ * states.channel + column * states.column;
-    }
-    // The first `there` of them; others are 0.
-    KITTENS_DEVICE Stored load(global<const T> from, int32_t there) const {
-        if (whole_) return *(global<const vector>)from;
-        Stored values = zeros();
-#pragma unroll
-        for (int c = 0; c < channels; ++c)
-            if (c < there) values[c] = from[c];
-        return values;
-    }
-    KITTENS_DEVICE void store(Stored values, global<T> to) const {
-        if (whole_) {
-            *(global<vector>)to = values;
-            return;
-        }
-#pragma unroll
-        for (int c = 0; c < channels; ++c)
-            if (c < static_cast<int>(count_)) to[c] = values[c];
     }
 };
 

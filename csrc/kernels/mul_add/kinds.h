@@ -1,6 +1,7 @@
 // kernels/mul_add/kinds.h: what is passed to a x + b, and the kind of rows in variants.def.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "../divisor.h"
 #include "../element_type.h"
 #include "../row.h"
 #include "../strided_rows.h"
@@ -15,8 +16,8 @@ struct MulAddArguments {
     void* result;         // rows one after the other; may be x, a or b
     RowCounts rows;
     uint32_t columns;
-    uint32_t threads_per_row;  // columns / 8, rounded up
-    uint32_t aligned;          // every row begins on 4 bytes
+    Divisor threads_per_row;  // columns / 8, rounded up
+    uint32_t aligned;         // every row begins on 4 bytes
     Source source_a, source_b;
     uint32_t float_a, float_b;  // one in memory is a float, not of x's type
     float number_a, number_b;

@@ -25,8 +25,8 @@ inline void check(int64_t rows, int64_t columns) {
 // `threads_per_row` is decided here. Throws std::invalid_argument.
 inline Launch plan(int target, ElementType element, MulAddArguments arguments) {
     check(arguments.rows.all, arguments.columns);
-    arguments.threads_per_row = static_cast<uint32_t>(row_threads(arguments.columns));
-    const uint32_t all = arguments.rows.all * arguments.threads_per_row;
+    arguments.threads_per_row = divisor_of(static_cast<uint32_t>(row_threads(arguments.columns)));
+    const uint32_t all = arguments.rows.all * arguments.threads_per_row.value;
     for (const auto& row : variants<kinds::mul_add>)
         if (includes(row.targets, target) && row.config.element == element)
             return launch_of("mul_add", row.name, target, {(all + threads - 1) / threads, 1, 1}, threads,

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../activation_kind.h"
+#include "../divisor.h"
 #include "../strided_rows.h"
 
 namespace hipkittens::quantize {
@@ -27,7 +28,7 @@ struct QuantizeArguments {
     float* maxima;       // of each workgroup, what the kind `maximum` writes and `tensor` reads
     RowCounts rows;
     uint32_t columns;
-    uint32_t threads_per_row;             // of 8 columns each, whole groups of them
+    Divisor threads_per_row;              // of 8 columns each, whole groups of them
     uint32_t aligned;                     // rows begin on 4 bytes
     uint32_t groups;                      // of a row
     uint32_t padded_rows, padded_groups;  // of shuffled scales; the others are the same without padding

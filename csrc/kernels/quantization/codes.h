@@ -7,14 +7,33 @@
 
 namespace hipkittens::quantize {
 
-using kittens::clamped;
 using kittens::eight;
+
+// NaN stays.
+KITTENS_DEVICE float clamped(float value, float largest) {
+    const float inside = kittens::median(value, -largest, largest);
+    return value != value ? value : inside;
+}
 
 KITTENS_DEVICE float largest_magnitude(eight values) {
     float result = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) result = kittens::larger_or_nan(result, kittens::absolute_value(values[i]));
     return result;
+}
+
+// Of elements as memory has them: without the sign the bits of 16-bit floats are in the order of the numbers, NaN above all.
+template <class T>
+KITTENS_DEVICE float largest_raw_magnitude(kittens::raw_eight<T> values) {
+    if constexpr (!kittens::is_16bit<T>) {
+        return largest_magnitude(values);
+    } else {
+        const auto bits = __builtin_bit_cast(kittens::vec<uint16_t, 8>, values) & uint16_t{0x7fff};
+        const kittens::vec<uint16_t, 4> four = __builtin_elementwise_max(bits.lo, bits.hi);
+        const kittens::vec<uint16_t, 2> two = __builtin_elementwise_max(four.lo, four.hi);
+        const uint16_t largest = two[0] > two[1] ? two[0] : two[1];
+        return static_cast<float>(__builtin_bit_cast(T, largest));
+    }
 }
 
 // The scale, for memory, and what values are multiplied by.
@@ -39,16 +58,26 @@ KITTENS_DEVICE Scale scale_of(const QuantizeArguments& arguments, float magnitud
     return {value, 1 / value, 0};
 }
 
-// Half-way cases: 0.25, 1.25, 2.5 and 5 lie between an even code below and an odd one above.
-KITTENS_DEVICE uint32_t e2m1(float value, bool ties_away) {
+// Codes are 0, 1, 2, ... steps of 1/2 up to 2, of 1 up to 4 and of 2 up to 6, and parity is that of the number of steps. The line
+// of each piece lies below those of the others where its step is the code's, so the least of the rounded ones is the code. NaN has
+// code 0.
+template <bool ties_away>
+KITTENS_DEVICE uint32_t e2m1(float value) {
     const float magnitude = kittens::absolute_value(value);
-    const auto reaches = [&](float middle, bool even_is_above) {
-        return magnitude > middle || (magnitude == middle && (even_is_above || ties_away)) ? 1u : 0u;
+    const auto whole = [](float steps) {
+        return ties_away ? __builtin_roundf(steps) : __builtin_rintf(steps);
     };
-    const uint32_t code = reaches(0.25f, false) + reaches(0.75f, true) + reaches(1.25f, false) +
-                          reaches(1.75f, true) + reaches(2.5f, false) + reaches(3.5f, true) +
-                          reaches(5.0f, false);
-    return code | (__builtin_bit_cast(uint32_t, value) >> 31) << 3;
+    const float least = kittens::smaller(whole(2 * magnitude),
+                                         kittens::smaller(whole(magnitude) + 2, whole(0.5f * magnitude) + 4));
+    const uint32_t code = static_cast<uint32_t>(kittens::smaller(least, 7.0f));
+    return (magnitude == magnitude ? code : 0) | (__builtin_bit_cast(uint32_t, value) >> 31) << 3;
+}
+template <bool ties_away>
+KITTENS_DEVICE uint32_t e2m1_word(eight values) {
+    uint32_t word = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) word |= e2m1<ties_away>(values[i]) << 4 * i;
+    return word;
 }
 
 KITTENS_DEVICE uint32_t int8(float value, bool toward_zero) {
@@ -63,8 +92,7 @@ KITTENS_DEVICE kittens::vec<uint32_t, 2> codes_of(const QuantizeArguments& argum
     values *= scale.inverse;
     kittens::vec<uint32_t, 2> words = 0u;
     if (arguments.code == Code::e2m1) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) words[0] |= e2m1(values[i], arguments.other_rounding) << 4 * i;
+        words[0] = arguments.other_rounding ? e2m1_word<true>(values) : e2m1_word<false>(values);
     } else if (arguments.code == Code::int8) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) words[i / 4] |= int8(values[i], arguments.other_rounding) << 8 * (i % 4);

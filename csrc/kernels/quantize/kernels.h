@@ -70,7 +70,7 @@ struct RowKernel {
         float magnitude = 0;
 #pragma unroll
         for (int c = 0; c < config.chunks; ++c)
-            magnitude = kittens::larger_or_nan(magnitude, largest_magnitude(kittens::widened(held[c])));
+            magnitude = kittens::larger_or_nan(magnitude, largest_raw_magnitude<T>(held[c]));
         for (uint32_t first = held_columns; first < arguments.columns; first += step)
             magnitude = kittens::larger_or_nan(magnitude, largest_magnitude(load(first + column)));
         const Scale scale = scale_of(arguments, Reduction(lds).magnitude(magnitude));
@@ -81,7 +81,9 @@ struct RowKernel {
                         arguments.columns % 8 == 0);
         };
 #pragma unroll
-        for (int c = 0; c < config.chunks; ++c) store(kittens::widened(held[c]), column + c * step);
+        for (int c = 0; c < config.chunks; ++c)
+            if (c * step < arguments.columns)  // of whole waves: short rows do not pay for long ones
+                store(kittens::widened(held[c]), column + c * step);
         for (uint32_t first = held_columns; first < arguments.columns; first += step)
             store(load(first + column), first + column);
     }
@@ -96,11 +98,14 @@ template <bool is_gated, class T>
 KITTENS_DEVICE eight load(const QuantizeArguments& arguments, const RowColumns<T>& columns) {
     if (columns.none()) return 0.0f;
     const auto part = [&](const StridedRows& of) {
-        return columns.load(of.data, of.offset(columns.row, arguments.rows));
+        return columns.load_raw(of.data, of.offset(columns.row, arguments.rows));
     };
-    const eight values = part(arguments.x);
-    if constexpr (is_gated) return gated<T>(arguments, values, part(arguments.other));
-    return values;
+    const auto values = part(arguments.x);
+    if constexpr (is_gated) {
+        const auto other = part(arguments.other);
+        return gated<T>(arguments, kittens::widened(values), kittens::widened(other));
+    }
+    return kittens::widened(values);
 }
 template <class T>
 KITTENS_DEVICE void store(const QuantizeArguments& arguments, const RowColumns<T>& columns, eight values,
@@ -139,7 +144,7 @@ struct MaximumKernel {
     static constexpr int threads = quantize::threads, waves_per_simd = 4, lds_bytes = Reduction::lds_bytes;
 
     KITTENS_DEVICE static void run(const QuantizeArguments& arguments, kittens::shared_byte* lds) {
-        const uint32_t all = (arguments.rows.all * arguments.threads_per_row + threads - 1) / threads;
+        const uint32_t all = (arguments.rows.all * arguments.threads_per_row.value + threads - 1) / threads;
         float magnitude = 0;
         for (uint32_t group = kittens::workgroup_id_x(); group < all; group += arguments.maxima_count)
             magnitude = kittens::larger_or_nan(

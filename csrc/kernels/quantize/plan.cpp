@@ -49,7 +49,7 @@ std::vector<Launch> plan(int target, ElementType element, Granularity granularit
         throw std::invalid_argument("quantize: the scale of a gated tensor must be given");
     arguments = laid_out(granularity, group, arguments);
     const int64_t rows = arguments.rows.all, columns = arguments.columns;
-    arguments.threads_per_row = static_cast<uint32_t>(divide_up(columns, columns_of_thread));
+    arguments.threads_per_row = divisor_of(static_cast<uint32_t>(divide_up(columns, columns_of_thread)));
     const auto launch = [&](const char* name, int64_t workgroups, int block) {
         return launch_of("quantize", name, target, {static_cast<uint32_t>(workgroups), 1, 1}, block,
                          arguments);
@@ -60,11 +60,11 @@ std::vector<Launch> plan(int target, ElementType element, Granularity granularit
     }
     if (granularity == Granularity::group) {
         arguments.threads_per_row =
-            static_cast<uint32_t>(group_threads(columns, arguments.padded_groups, group));
-        const int64_t all = int64_t(arguments.padded_rows) * arguments.threads_per_row;
+            divisor_of(static_cast<uint32_t>(group_threads(columns, arguments.padded_groups, group)));
+        const int64_t all = int64_t(arguments.padded_rows) * arguments.threads_per_row.value;
         return {launch(row_of<kinds::group>(element, gated).name, divide_up(all, threads), threads)};
     }
-    const int64_t workgroups = divide_up(rows * arguments.threads_per_row, threads);
+    const int64_t workgroups = divide_up(rows * arguments.threads_per_row.value, threads);
     std::vector<Launch> launches;
     if (!arguments.given) {
         arguments.maxima_count = maxima_count(rows, columns);

@@ -24,8 +24,9 @@ class Best {
 
   public:
     KITTENS_DEVICE void add(float value, uint32_t column) { take(kittens::order_key(value), column); }
+    KITTENS_DEVICE void add(uint64_t best) { take(static_cast<uint32_t>(best >> 32), column_of(best)); }
     // Of the workgroup, the same in each lane of the first wave.
-    KITTENS_DEVICE uint32_t of_workgroup(kittens::shared_byte* lds) {
+    KITTENS_DEVICE uint64_t of_workgroup(kittens::shared_byte* lds) {
         of_wave();
         kittens::lds_write(key_, lds + kittens::wave_id() * 8);
         kittens::lds_write(column_, lds + kittens::wave_id() * 8 + 4);
@@ -33,17 +34,15 @@ class Best {
         const int wave = kittens::lane_id() % waves;
         key_ = kittens::lds_read<uint32_t>(lds + wave * 8);
         column_ = kittens::lds_read<uint32_t>(lds + wave * 8 + 4);
-        of_wave();
-        return column_;
+        return of_wave();
     }
-
-  private:
-    KITTENS_DEVICE void of_wave() {
+    KITTENS_DEVICE uint64_t of_wave() {
 #pragma unroll
         for (int step = 32; step > 0; step /= 2) {
             const int other = kittens::lane_id() ^ step;
             take(kittens::read_lane(key_, other), kittens::read_lane(column_, other));
         }
+        return packed_best(key_, column_);
     }
 };
 
@@ -69,8 +68,12 @@ struct Choose {
             sweep(arguments, logits, [&](uint32_t, auto) { return [](float x, int) { return x; }; }, best);
         else
             race(arguments, logits, exponentials, temperature, best);
-        const uint32_t chosen = best.of_workgroup(lds);
-        if (kittens::thread_id() == 0) arguments.chosen[row] = chosen;
+        const uint64_t found = best.of_workgroup(lds);
+        if (kittens::thread_id() != 0) return;
+        if (arguments.parts == 1)
+            arguments.chosen[row] = column_of(found);
+        else
+            arguments.bests[uint64_t{row} * arguments.parts + kittens::workgroup_id_y()] = found;
     }
 
     KITTENS_DEVICE static void race(const ChooseArguments& arguments, const buffer& logits,
@@ -98,15 +101,17 @@ struct Choose {
     KITTENS_DEVICE static void sweep(const ChooseArguments& arguments, const buffer& row,
                                      const ValueOf& value_of, Best& best) {
         if (arguments.wide)
-            sweep_all<true>(arguments.columns, row, value_of, best);
+            sweep_all<true>(arguments, row, value_of, best);
         else
-            sweep_all<false>(arguments.columns, row, value_of, best);
+            sweep_all<false>(arguments, row, value_of, best);
     }
     template <bool wide, class ValueOf>
-    KITTENS_DEVICE static void sweep_all(uint32_t columns, const buffer& row, const ValueOf& value_of,
-                                         Best& best) {
+    KITTENS_DEVICE static void sweep_all(const ChooseArguments& arguments, const buffer& row,
+                                         const ValueOf& value_of, Best& best) {
         constexpr uint32_t step = threads * 8;
-        for (uint32_t first = kittens::thread_id() * 8; first < columns; first += vectors * step) {
+        const uint32_t begin = kittens::workgroup_id_y() * arguments.share, left = arguments.columns - begin,
+                       end = begin + (left < arguments.share ? left : arguments.share);
+        for (uint32_t first = begin + kittens::thread_id() * 8; first < end; first += vectors * step) {
 #pragma unroll
             for (uint32_t n = 0; n < vectors; ++n) {
                 const uint32_t column = first + n * step;
@@ -114,9 +119,22 @@ struct Choose {
                 const auto value = value_of(column, Wide<wide>());
 #pragma unroll
                 for (uint32_t i = 0; i < 8; ++i)
-                    if (column + i < columns) best.add(value(x[i], i), column + i);
+                    if (column + i < end) best.add(value(x[i], i), column + i);
             }
         }
+    }
+};
+
+template <NoConfig config>
+struct Join {
+    static constexpr int threads = join_threads, waves_per_simd = 4, lds_bytes = 0;
+
+    KITTENS_DEVICE static void run(const ChooseArguments& arguments) {
+        const uint32_t row = kittens::workgroup_id_x(), part = kittens::thread_id();
+        Best best;
+        if (part < arguments.parts) best.add(arguments.bests[uint64_t{row} * arguments.parts + part]);
+        const uint64_t found = best.of_wave();
+        if (part == 0) arguments.chosen[row] = column_of(found);
     }
 };
 

@@ -1,8 +1,10 @@
 // kernels/sample/plan.h: from the choice of one column of each row to its launch.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "../launch.h"
 #include "kinds.h"
@@ -20,12 +22,33 @@ inline void check(int64_t rows, int64_t columns) {
                                     " columns are allowed");
 }
 
-inline Launch plan(int target, ElementType element, const ChooseArguments& arguments) {
+// Workgroups that share a row, and 64-bit numbers of workspace for each row where there are several: few rows alone would leave
+// most compute units idle, and a share is worth at least a turn of the loop.
+constexpr int64_t parts(int64_t rows, int64_t columns) {
+    constexpr int64_t turn = threads * 8;
+    const int64_t wanted = enough_workgroups / std::max<int64_t>(rows, 1);
+    return std::clamp<int64_t>(wanted, 1, std::min<int64_t>((columns + turn - 1) / turn, most_parts));
+}
+
+// In order. `parts` and `share` are decided here; bests has as many numbers as `parts` says. Throws std::invalid_argument.
+inline std::vector<Launch> plan(int target, ElementType element, ChooseArguments arguments) {
     check(arguments.rows.all, arguments.columns);
+    const int64_t wanted = parts(arguments.rows.all, arguments.columns);
+    const int64_t chunks = (int64_t{arguments.columns} + 7) / 8, share = (chunks + wanted - 1) / wanted;
+    arguments.share = static_cast<uint32_t>(share * 8);
+    arguments.parts = static_cast<uint32_t>((chunks + share - 1) / share);
+    std::vector<Launch> launches;
     for (const auto& row : variants<kinds::choose>)
         if (includes(row.targets, target) && row.config.element == element)
-            return launch_of("sample", row.name, target, {arguments.rows.all, 1, 1}, threads, arguments);
-    throw std::invalid_argument("sample: no kernel has this element type");
+            launches.push_back(launch_of("sample", row.name, target, {arguments.rows.all, arguments.parts, 1},
+                                         threads, arguments));
+    if (launches.empty()) throw std::invalid_argument("sample: no kernel has this element type");
+    if (arguments.parts > 1)
+        for (const auto& row : variants<kinds::join>)
+            if (includes(row.targets, target))
+                launches.push_back(launch_of("sample", row.name, target, {arguments.rows.all, 1, 1},
+                                             join_threads, arguments));
+    return launches;
 }
 
 }  // namespace hipkittens::sample
