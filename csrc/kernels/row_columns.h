@@ -29,7 +29,18 @@ class RowColumns {
         count_ = row < rows && first < columns ? columns - first : 0;
         whole_ = aligned && count_ >= thread_columns;
     }
+    // Of a place that is known: no division.
+    KITTENS_DEVICE static RowColumns at(uint32_t row, uint32_t first, uint32_t rows, uint32_t columns,
+                                        bool aligned) {
+        RowColumns result(0, 1, rows, columns, aligned);
+        result.row = row;
+        result.first = first;
+        result.count_ = row < rows && first < columns ? columns - first : 0;
+        result.whole_ = aligned && result.count_ >= thread_columns;
+        return result;
+    }
     KITTENS_DEVICE bool none() const { return count_ == 0; }
+    KITTENS_DEVICE uint32_t count() const { return count_; }
     KITTENS_DEVICE bool whole() const { return whole_; }
     KITTENS_DEVICE bool has(uint32_t i) const { return i < count_; }
 

@@ -16,6 +16,26 @@ KITTENS_DEVICE RowColumns<T> columns_of(const ActivationArguments& arguments) {
             arguments.rows.all, arguments.columns, arguments.aligned != 0};
 }
 
+// What the activation is of, and the gradient at: x and other with their biases, in float32.
+struct Operands {
+    eight gate, other;
+};
+template <bool gated, class T>
+KITTENS_DEVICE Operands operands(const ActivationArguments& arguments, const RowColumns<T>& columns) {
+    const auto load = [&](const StridedRows& of) {
+        return columns.load(of.data, of.offset(columns.row, arguments.rows));
+    };
+    Operands result{load(arguments.x), 0.0f};
+    if constexpr (gated) {
+        result.other = load(arguments.other);
+        if (arguments.bias) {
+            result.gate += columns.load(arguments.bias, 0);
+            result.other += columns.load(arguments.bias, arguments.columns);
+        }
+    }
+    return result;
+}
+
 template <ActivationConfig config>
 struct Forward {
     using T = typename element_of<config.element>::value;
@@ -25,12 +45,7 @@ struct Forward {
         constexpr bool accurate = !kittens::is_16bit<T>;
         const RowColumns<T> columns = columns_of<T>(arguments);
         if (columns.none()) return;
-        const auto load = [&](const StridedRows& of) {
-            return columns.load(of.data, of.offset(columns.row, arguments.rows));
-        };
-        const eight gate = load(arguments.x);
-        eight other = 0.0f;
-        if constexpr (config.gated) other = load(arguments.other);
+        const auto [gate, other] = operands<config.gated>(arguments, columns);
         eight y;
         with_activation(arguments.activation, [&](auto constant) {
             constexpr Activation activation = decltype(constant)::value;
@@ -54,12 +69,9 @@ struct Backward {
         constexpr bool accurate = !kittens::is_16bit<T>;
         const RowColumns<T> columns = columns_of<T>(arguments);
         if (columns.none()) return;
-        const auto load = [&](const StridedRows& of) {
-            return columns.load(of.data, of.offset(columns.row, arguments.rows));
-        };
-        const eight gate = load(arguments.x), dy = load(arguments.dy);
-        eight other = 0.0f, dgate, dother;
-        if constexpr (config.gated) other = load(arguments.other);
+        const eight dy = columns.load(arguments.dy.data, arguments.dy.offset(columns.row, arguments.rows));
+        const auto [gate, other] = operands<config.gated>(arguments, columns);
+        eight dgate, dother;
         with_activation(arguments.activation, [&](auto constant) {
             constexpr Activation activation = decltype(constant)::value;
 #pragma unroll
