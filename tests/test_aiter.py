@@ -480,6 +480,21 @@ def test_factors_of_experts(target, kind):
         aiter.moe_smoothquant_fwd(out, x, factors, ids, scales)
 
 
+@of("routing_sigmoid_top1")
+@pytest.mark.parametrize("shape", [(17, 64), (2, 3, 130)])
+def test_one_expert(target, shape):
+    x, w = draw(*shape), draw(shape[-1], 12, seed=1)
+    logits = x.reshape(-1, shape[-1]).double() @ w.double()
+    for shared in (False, True):
+        ids, weights = aiter.routing_sigmoid_top1(x, w, 1, shared)
+        assert torch.equal(ids[:, 0], logits.argmax(-1).to(I32)) and ids.shape == weights.shape
+        assert (weights[:, 0] - logits.amax(-1).sigmoid()).abs().max() < 1e-6
+        if shared:
+            assert (ids[:, 1] == 12).all() and (weights[:, 1] == 1).all()
+    with pytest.raises(NotImplementedError, match="topk is 2"):
+        aiter.routing_sigmoid_top1(x, w, 2)
+
+
 @of("dynamic_per_group_scaled_quant_fp4", "per_1x32_f4_quant_hip")
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_mxfp4(target, shuffle):
