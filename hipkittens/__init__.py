@@ -31,7 +31,7 @@ from .norm_quantization import QuantizedNorm, norm_quantize
 from .qkv import qkv_rotary
 from .quantization import QuantSpec, dequantize, gated_activation_quantize, quantize
 from .rotary import rotary, rotary_qk, rotary_tables
-from .routing import expert_sort, router
+from .routing import expert_sort, router, router_top1
 from .sampling import sample
 from .scaled_gemm import scaled_matmul
 from .selection import topk
@@ -83,6 +83,7 @@ __all__ = [
     "rotary_qk",
     "rotary_tables",
     "router",
+    "router_top1",
     "sample",
     "scaled_matmul",
     "simulate",

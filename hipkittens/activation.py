@@ -44,6 +44,7 @@ def gated_activation(
     kind: str = "silu",
     *,
     other: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
     limit: float | None = None,
     alpha: float | None = None,
 ) -> torch.Tensor:
@@ -52,17 +53,20 @@ def gated_activation(
 
     kind: one of `activation`, or "swiglu", gpt-oss' gate: g / (1 + exp(-alpha g)) * (u + 1) with alpha 1.702 and limit 7
     unless they are given. alpha is also silu's, 1 by default; other kinds have none. limit: min(g, limit) in place of the
-    gate g, and u within -limit .. limit in place of the other half; what is clamped has no gradient. x is float32, bfloat16
+    gate g, and u within -limit .. limit in place of the other half; what is clamped has no gradient. bias (2 d,), of x's dtype, is
+    added to each row first, d elements of it to the gate and the others to what it multiplies, and the sum is not rounded; its
+    gradient is that of x summed in float32, the same in every run. x is float32, bfloat16
     or float16; everything is float32 until the result is rounded to x's dtype. Any d, and any leading dimensions. Raises
     TypeError or ValueError, before anything is launched, for what has no kernel.
     """
     where = "hipkittens.gated_activation"
-    check_gate(where, x, kind, other, limit, alpha)
+    check_gate(where, x, kind, other, limit, alpha, bias)
     _backend.check_device(where, "x", x)
     if _backend.uses_torch():
         second = None if other is None else other.float()
-        return gated_in_torch(x.float(), kind, limit, alpha, second).to(x.dtype)
-    return call("gated_activation", x, other, GATES.index(kind), *constants_of(kind, limit, alpha))
+        added = None if bias is None else bias.float()
+        return gated_in_torch(x.float(), kind, limit, alpha, second, added).to(x.dtype)
+    return call("gated_activation", x, other, bias, GATES.index(kind), *constants_of(kind, limit, alpha))
 
 
 def check_gate(
@@ -72,6 +76,7 @@ def check_gate(
     other: torch.Tensor | None,
     limit: float | None,
     alpha: float | None,
+    bias: torch.Tensor | None,
 ) -> None:
     """TypeError or ValueError for what is no gate; `where` is the function that was called."""
     check_tensor(where, "x", x)
@@ -89,6 +94,8 @@ def check_gate(
         raise ValueError(
             f"{where}: rows of x have {x.shape[-1]} elements; they need an even number, the gate and what it multiplies"
         )
+    if bias is not None:
+        _check_bias(where, x, other, bias)
     _check_kind(where, kind, GATES)
     if limit is not None and not number(where, "limit", limit) > 0.0:
         raise ValueError(f"{where}: limit is {limit}; it must be above 0, or None")
@@ -99,6 +106,19 @@ def check_gate(
             )
         if not math.isfinite(number(where, "alpha", alpha)):
             raise ValueError(f"{where}: alpha is {alpha}; it must be finite")
+
+
+def _check_bias(where: str, x: torch.Tensor, other: torch.Tensor | None, bias: torch.Tensor) -> None:
+    check_tensor(where, "bias", bias)
+    check_dtype_and_device(where, "bias", bias, (x.dtype,), "x", x)
+    if x.dim() == 0:
+        raise ValueError(f"{where}: x has shape () and there is a bias; x needs at least 1 dimension")
+    columns = x.shape[-1] * (1 if other is None else 2)
+    if bias.shape != (columns,):
+        raise ValueError(
+            f"{where}: bias has shape {tuple(bias.shape)}; it must be ({columns},), the gate's elements and then those of what it "
+            "multiplies"
+        )
 
 
 def _check_kind(where: str, kind: str, allowed: tuple[str, ...]) -> None:
@@ -130,10 +150,13 @@ def gated_in_torch(
     limit: float | None = None,
     alpha: float | None = None,
     other: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`gated_activation` in PyTorch's operations, in x's dtype."""
     alpha, limit = constants_of(kind, limit, alpha)
     gate, other = x.chunk(2, -1) if other is None else (x, other)
+    if bias is not None:
+        gate, other = gate + bias[: gate.shape[-1]], other + bias[gate.shape[-1] :]
     if limit < math.inf:
         gate, other = gate.clamp(max=limit), other.clamp(-limit, limit)
     return in_torch(gate, kind, alpha) * (other + 1 if kind == "swiglu" else other)

@@ -11,7 +11,7 @@ from . import _backend
 from ._arguments import check_dtype_and_device, check_flag, check_tensor
 from ._call import call
 from .norm import check_flags, check_operands
-from .quantization import QuantSpec, as_described, check_codes, check_spec, dtype_of, options_of
+from .quantization import QuantSpec, as_described, check_codes, check_spec_of_rows, dtype_of, options_of
 
 _NORMS = ("rms", "layer")
 
@@ -61,7 +61,7 @@ def norm_quantize(
     of rms_norm and layer_norm, with one difference: the norm is quantised in float32 and not rounded to x's dtype before, as
     AITER's kernels do. return_norm asks for the norm in x's dtype, too, before smooth; return_residual for x + residual.
 
-    spec    any but a tensor's own scale, which no row knows: granularity "tensor" needs scale, as `quantize` takes it
+    spec    any but blocks and a tensor's own scale, which no row knows: granularity "tensor" needs scale, as `quantize` takes it
     smooth  float32 (features,), a factor of each column (SmoothQuant)
     second  another tensor with x's dtype and leading dimensions, and rows of any length, which is only normalised, by the same
             launch: with second_weight and second_eps (eps by default), without residual, gate and biases. DeepSeek's latent
@@ -81,7 +81,7 @@ def norm_quantize(
     check_flags(where, gemma, round_before_weight, round_residual, weight)
     for name, value in (("return_norm", return_norm), ("return_residual", return_residual)):
         check_flag(where, name, value)
-    check_spec(where, spec)
+    check_spec_of_rows(where, spec, "the norm")
     check_codes(where, spec, x, x.shape[-1], scale)
     if spec.granularity == "tensor" and scale is None:
         raise ValueError(

@@ -29,6 +29,7 @@ _DTYPES = {
 _CODES = {"fp8": 0, "bf8": 1, "int8": 2, "mxfp8": 0, "mxfp4": 3}
 _LAYOUTS = {"rows": 0, "columns": 1, "shuffled": 2}
 _MX_GROUP = 32
+_BLOCK = (128, 128)
 # Of mantissas above 1: the first of 23 bits from which the power of two is one larger. The second is of codes up to 6 = 1.5 x 4, the
 # first of codes up to 448 = 1.75 x 256.
 _MANTISSA = 1 << 23
@@ -49,7 +50,8 @@ class QuantSpec:
 
     format       "fp8": e4m3fnuz on gfx942, e4m3fn on gfx950; "bf8": e5m2fnuz, e5m2; "int8"; "mxfp8": e4m3fn (gfx950) and
                  "mxfp4": e2m1, two to a byte, the first in its low half, both in groups of 32 columns whose scale is a power of two
-    granularity  what shares a scale: "tensor", "row", or a number of columns, 32, 64 or 128. MX formats: 32
+    granularity  what shares a scale: "tensor", "row", a number of columns, 32, 64 or 128, or (128, 128), blocks of rows and columns
+                 of a matrix (DeepSeek's weights), the last ones smaller. MX formats: 32
     scale_rule   "maximum": the largest magnitude over the largest code, in float32. Of the MX formats, for a largest magnitude
                  m 2^E with 1 <= m < 2, the power E - e (e = 8 of mxfp8, 2 of mxfp4), and one more: "floor" never, "even" for
                  m >= 1.75, "half_up" for m >= 1.5, "round_up" where the largest code would be passed (m > 1.75, m > 1.5),
@@ -65,7 +67,7 @@ class QuantSpec:
     """
 
     format: Format = "fp8"
-    granularity: Literal["tensor", "row"] | int = "row"
+    granularity: Literal["tensor", "row"] | int | tuple[int, int] = "row"
     scale_rule: ScaleRule | None = None
     rounding: Literal["even", "away", "truncate"] = "even"
     floor: float = 0.0
@@ -80,8 +82,8 @@ class QuantSpec:
             raise ValueError(f"{where}: format is {self.format!r}; allowed: {_listed(_CODES)}")
         if mx and self.granularity != _MX_GROUP and self.granularity == "row":
             object.__setattr__(self, "granularity", _MX_GROUP)
-        if self.granularity not in ((_MX_GROUP,) if mx else ("tensor", "row", 32, 64, 128)):
-            allowed = "32" if mx else "'tensor', 'row', 32, 64, 128"
+        if self.granularity not in ((_MX_GROUP,) if mx else ("tensor", "row", 32, 64, 128, _BLOCK)):
+            allowed = "32" if mx else "'tensor', 'row', 32, 64, 128, (128, 128)"
             raise ValueError(
                 f"{where}: granularity is {self.granularity!r}; allowed with {self.format!r}: {allowed}"
             )
@@ -99,7 +101,7 @@ class QuantSpec:
             )
         layouts = (
             ("rows",)
-            if isinstance(self.granularity, str)
+            if not isinstance(self.granularity, int)
             else ("rows", "columns", "shuffled")[: 3 if mx else 2]
         )
         if self.layout not in layouts:
@@ -116,14 +118,25 @@ class QuantSpec:
 
 @_backend.interruptible
 def quantize(
-    x: torch.Tensor, spec: QuantSpec, scale: torch.Tensor | None = None
+    x: torch.Tensor,
+    spec: QuantSpec,
+    scale: torch.Tensor | None = None,
+    *,
+    smooth: torch.Tensor | None = None,
+    smooth_ids: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x as codes and their scales, as spec says.
 
     x (..., N) is bfloat16, float16 or float32. codes have the shape of x and the dtype of the format, or of mxfp4 (..., N / 2)
     and torch.uint8; scales are float32, of MX formats torch.uint8 bytes of e8m0: 2 ** (byte - 127), 255 for NaN. Shape of
-    scales: () of a tensor, (..., 1) of rows, (..., ceil(N / group)) of groups; "shuffled" ones have two dimensions, padded.
+    scales: () of a tensor, (..., 1) of rows, (..., ceil(N / group)) of groups; "shuffled" ones have two dimensions, padded. Of
+    blocks x is (..., M, N), each of its matrices has its own, and scales are (..., ceil(M / 128), ceil(N / 128)).
     scale: a float32 tensor of one element that is used instead, with granularity "tensor"; it is returned.
+
+    smooth      float32 (N,) or (E, N): x is multiplied by it first, in float32 (SmoothQuant). For scales of rows and of groups
+    smooth_ids  of smooth (E, N), which of its rows each row of x is multiplied by: int32 or int64 (...), such as the tokens'
+                experts. A row whose number is negative or not below E has the codes and scales of a row of zeros. To quantise
+                tokens x (T, N) for each of the experts ids (T, k) that they go to: x.expand(k, T, N) with ids.t()
 
     Raises TypeError or ValueError, before anything is launched, for what has no kernel.
     """
@@ -135,12 +148,19 @@ def quantize(
         raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
     if x.shape[-1] == 0:
         raise ValueError(f"{where}: x has shape {tuple(x.shape)}; its rows need 1 element or more")
+    if spec.granularity == _BLOCK and x.dim() < 2:
+        raise ValueError(f"{where}: x has shape {tuple(x.shape)}; blocks need a matrix, 2 dimensions or more")
     check_codes(where, spec, x, x.shape[-1], scale)
+    _check_smooth(where, spec, x, smooth, smooth_ids)
     _backend.check_device(where, "x", x)
     if _backend.uses_torch():
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which has no such operation; unset it")
     dtype_of(spec.format, x.device, where)
-    codes, scales = call("quantize", x, scale, *options_of(spec))
+    if smooth is not None:
+        smooth = smooth.reshape(-1, x.shape[-1])
+    if smooth_ids is not None and smooth_ids.dtype != torch.int32:
+        smooth_ids = smooth_ids.clamp(-1, smooth.shape[0]).to(torch.int32)
+    codes, scales = call("quantize", x, scale, smooth, smooth_ids, *options_of(spec))
     return as_described(codes, scales, spec, x.shape[:-1], x.shape[-1], scale)
 
 
@@ -151,24 +171,25 @@ def gated_activation_quantize(
     kind: str = "silu",
     *,
     other: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
     limit: float | None = None,
     alpha: float | None = None,
     scale: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """quantize(gated_activation(x, kind, other=other, limit=limit, alpha=alpha), spec, scale) in one launch: the same codes and
-    scales to the bit, since the gated value is rounded to x's dtype here, too.
+    """quantize(gated_activation(x, kind, other=other, bias=bias, limit=limit, alpha=alpha), spec, scale) in one launch: the same
+    codes and scales to the bit, since the gated value is rounded to x's dtype here, too.
 
-    Arguments as those two have them. The scale of granularity "tensor" must be given: nobody knows the largest magnitude before
+    Arguments as those two have them, but for granularity (128, 128), which has no kernel. The scale of granularity "tensor" must be given: nobody knows the largest magnitude before
     all of the tensor is computed. It has no derivative.
 
     Raises TypeError or ValueError, before anything is launched, for what has no kernel.
     """
     where = "hipkittens.gated_activation_quantize"
-    check_gate(where, x, kind, other, limit, alpha)
+    check_gate(where, x, kind, other, limit, alpha, bias)
     if x.dim() == 0:
         raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
     columns = x.shape[-1] // (2 if other is None else 1)
-    check_spec(where, spec)
+    check_spec_of_rows(where, spec, "gated_activation")
     if columns == 0:
         raise ValueError(f"{where}: x has shape {tuple(x.shape)}; its rows need 1 element or more")
     check_codes(where, spec, x, columns, scale)
@@ -182,13 +203,50 @@ def gated_activation_quantize(
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which has no such operation; unset it")
     dtype_of(spec.format, x.device, where)
     gate = GATES.index(kind), *constants_of(kind, limit, alpha)
-    codes, scales = call("gated_activation_quantize", x, other, scale, *gate, *options_of(spec))
+    codes, scales = call("gated_activation_quantize", x, other, bias, scale, *gate, *options_of(spec))
     return as_described(codes, scales, spec, x.shape[:-1], columns, scale)
 
 
 def check_spec(where: str, spec: QuantSpec) -> None:
     if not isinstance(spec, QuantSpec):
         raise TypeError(f"{where}: spec is {type(spec).__name__}; it must be a hipkittens.QuantSpec")
+
+
+def check_spec_of_rows(where: str, spec: QuantSpec, instead: str) -> None:
+    """check_spec, and ValueError for scales that rows share; `instead` makes what can then be quantised."""
+    check_spec(where, spec)
+    if spec.granularity == _BLOCK:
+        raise ValueError(
+            f"{where}: granularity is (128, 128), which no row can be quantised by alone; call quantize on the result of {instead}"
+        )
+
+
+def _check_smooth(where: str, spec: QuantSpec, x: torch.Tensor, smooth, ids) -> None:
+    if smooth is None:
+        if ids is not None:
+            raise ValueError(f"{where}: there are smooth_ids and no smooth; pass the factors, or neither")
+        return
+    check_tensor(where, "smooth", smooth)
+    check_dtype_and_device(where, "smooth", smooth, (torch.float32,), "x", x)
+    allowed = f"({x.shape[-1]},)" if ids is None else f"(experts, {x.shape[-1]})"
+    if smooth.dim() != (1 if ids is None else 2) or smooth.shape[-1] != x.shape[-1]:
+        raise ValueError(
+            f"{where}: smooth has shape {tuple(smooth.shape)}; it must be {allowed} with{'out' if ids is None else ''} smooth_ids"
+        )
+    if spec.granularity != "row" and not isinstance(spec.granularity, int):
+        raise ValueError(
+            f"{where}: there is smooth and granularity is {spec.granularity!r}; allowed with it: 'row', 32, 64, 128. Or quantize "
+            "x * smooth"
+        )
+    if ids is None:
+        return
+    check_tensor(where, "smooth_ids", ids)
+    check_dtype_and_device(where, "smooth_ids", ids, (torch.int32, torch.int64), "x", x)
+    if ids.shape != x.shape[:-1]:
+        raise ValueError(
+            f"{where}: smooth_ids has shape {tuple(ids.shape)}; it must be that of x without its last dimension, "
+            f"{tuple(x.shape[:-1])}"
+        )
 
 
 def check_codes(
@@ -211,7 +269,7 @@ def check_codes(
 
 def options_of(spec: QuantSpec) -> tuple[int, int, int, float, float, float, int, int, bool]:
     """The arguments of operators that say what a spec says: csrc/torch/quantization.h."""
-    group = {"tensor": 0, "row": -1}.get(spec.granularity, spec.granularity)
+    group = {"tensor": 0, "row": -1, _BLOCK: -2}.get(spec.granularity, spec.granularity)
     power, threshold = -1, 0
     if spec.format in _EXPONENTS:
         power, threshold = _EXPONENTS[spec.format], _THRESHOLDS[spec.scale_rule][spec.format == "mxfp4"]
@@ -246,6 +304,8 @@ def as_described(
         return codes, scales.reshape(()) if scales.numel() else scales.new_zeros(())
     if spec.layout == "shuffled":
         return codes, scales
+    if spec.granularity == _BLOCK:
+        return codes, scales.reshape(*leading[:-1], -(-leading[-1] // 128), -(-columns // 128))
     groups = 1 if spec.granularity == "row" else -(-columns // spec.granularity)
     if spec.layout == "columns" and scales.dim() == 2:
         return codes, scales.t().view(*leading, groups) if leading else scales[:, 0]
@@ -269,11 +329,18 @@ def dtype_of(format: Format, device: torch.device, where: str = "hipkittens.quan
 
 
 def dequantize(
-    codes: torch.Tensor, scales: torch.Tensor, spec: QuantSpec, dtype: torch.dtype
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    spec: QuantSpec,
+    dtype: torch.dtype,
+    *,
+    smooth: torch.Tensor | None = None,
+    smooth_ids: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """codes * scales in float32, rounded to dtype, of what `quantize` has made with this spec. PyTorch's operations, on any device.
 
-    Scales as `quantize` returns them, but not "shuffled".
+    Scales as `quantize` returns them, but not "shuffled". smooth and smooth_ids as `quantize` was given them: values are divided
+    by the factors again, and rows without factors are zeros.
     """
     where = "hipkittens.dequantize"
     check_tensor(where, "codes", codes)
@@ -292,7 +359,19 @@ def dequantize(
     if isinstance(spec.granularity, int):
         scales = scales.reshape(*codes.shape[:-1], -1) if spec.layout == "columns" else scales
         scales = scales.repeat_interleave(spec.granularity, -1)[..., : values.shape[-1]]
-    return (values * scales).to(dtype)
+    if spec.granularity == _BLOCK:
+        for axis in (-2, -1):
+            scales = scales.repeat_interleave(128, axis).narrow(axis, 0, values.shape[axis])
+    values = values * scales
+    if smooth is None:
+        return values.to(dtype)
+    if smooth_ids is None:
+        return (values / smooth).to(dtype)
+    known = (smooth_ids >= 0) & (smooth_ids < smooth.shape[0])
+    if not smooth.shape[0]:
+        return torch.zeros_like(values, dtype=dtype)
+    factors = smooth[torch.where(known, smooth_ids, 0).long()]
+    return torch.where(known.unsqueeze(-1), values / factors, 0.0).to(dtype)
 
 
 def _listed(names) -> str:

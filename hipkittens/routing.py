@@ -11,6 +11,7 @@ import torch
 from . import _backend
 from ._arguments import check_dtype_and_device, check_flag, check_tensor, check_whole_number, number
 from ._call import call
+from .gemm import matmul
 from .selection import DTYPES
 
 SCORES = ("softmax", "sigmoid", "sqrtsoftplus")  # in the order of csrc/kernels/router/kinds.h
@@ -93,6 +94,35 @@ def router(
     if _backend.uses_torch():
         return _in_torch(logits, bias, k, *options)
     return call("router", logits, bias, k, *options)
+
+
+@_backend.interruptible
+def router_top1(x: torch.Tensor, w: torch.Tensor, *, shared: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """router(x @ w, 1, score="sigmoid", shared=shared), whose logits stay float32: the best expert of each token by the sigmoid
+    of its logit, and that as its weight (Llama 4).
+
+    x (..., K) and w (K, E) are bfloat16 or float16, both the same, E up to 1536. Returns weights (..., 1 + shared) float32,
+    differentiable in x and w, and ids (..., 1 + shared) int32, as `router` describes them. Two launches, one of `matmul` and one of
+    `router`. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    """
+    where = "hipkittens.router_top1"
+    for name, value in (("x", x), ("w", w)):
+        check_tensor(where, name, value)
+        check_dtype_and_device(where, name, value, (torch.bfloat16, torch.float16), "x", x)
+    if x.dtype != w.dtype:
+        raise TypeError(f"{where}: x is {x.dtype} and w {w.dtype}; they must be the same")
+    if x.dim() == 0 or w.dim() != 2 or x.shape[-1] != w.shape[0]:
+        raise ValueError(
+            f"{where}: x has shape {tuple(x.shape)} and w {tuple(w.shape)}; they must be (..., K) and (K, experts)"
+        )
+    if not 1 <= w.shape[1] <= MOST_EXPERTS:
+        raise ValueError(f"{where}: w has {w.shape[1]} experts; allowed: 1 to {MOST_EXPERTS}")
+    check_whole_number(where, "shared", shared)
+    if shared < 0:
+        raise ValueError(f"{where}: shared is {shared}; it must be 0 or more")
+    rows = x.reshape(-1, x.shape[-1]) if x.dim() != 2 else x
+    logits = matmul(rows, w, out_dtype=torch.float32).reshape(*x.shape[:-1], w.shape[1])
+    return router(logits, 1, score="sigmoid", shared=shared)
 
 
 def scores_in_torch(logits, score):

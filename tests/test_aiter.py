@@ -448,6 +448,56 @@ def test_quantisation(target, kind):
     same(out, codes_of(smoothed, scales, dtype))
 
 
+@of("moe_smoothquant_fwd", "smooth_per_token_scaled_quant")
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+def test_factors_of_experts(target, kind):
+    dtype = torch.int8 if kind == "int8" else FP8[target]
+    tokens, k, features, experts = 9, 3, 100, 5
+    x, factors = draw(tokens, features), draw(experts, features, dtype=F32, seed=1).abs()
+    ids = torch.randint(0, experts, (tokens, k), generator=torch.Generator().manual_seed(0), dtype=I32)
+
+    def check(codes, scales, product):
+        right = product.abs().amax(-1, keepdim=True).clamp(min=1e-10) / LARGEST[dtype]
+        assert torch.equal(scales.view(-1, 1), right)
+        assert torch.equal(codes.view(torch.uint8), codes_of(product, right, dtype).view(torch.uint8))
+
+    out, scales = torch.empty(k * tokens, features, dtype=dtype), torch.full((k * tokens, 1), math.nan)
+    aiter.moe_smoothquant_fwd(out, x, factors, ids, scales)
+    check(out, scales, torch.cat([x.float() * factors[ids[:, j]] for j in range(k)]))
+    missing = ids.clone()
+    missing[4, 1], missing[2, 0] = -1, experts
+    again, of_missing = torch.empty_like(out), torch.empty_like(scales)
+    aiter.moe_smoothquant_fwd(again, x, factors, missing, of_missing)
+    there = (missing == ids).t().reshape(-1)
+    assert torch.equal(again.view(torch.uint8)[there], out.view(torch.uint8)[there])
+    assert (again.view(torch.uint8)[~there] == 0).all() and (of_missing[~there] <= 1e-11).all()
+
+    out, scales = torch.empty(tokens, features, dtype=dtype), torch.full((tokens, 1), math.nan)
+    aiter.smooth_per_token_scaled_quant(out, x, scales, factors, ids[:, 0].contiguous())
+    check(out, scales, x.float() * factors[ids[:, 0]])
+    aiter.smooth_per_token_scaled_quant(out, x, scales, factors[2], shuffle_scale=True)
+    check(out, scales, x.float() * factors[2])
+    with pytest.raises(NotImplementedError, match="num_rows"):
+        aiter.smooth_per_token_scaled_quant(out, x, scales, factors[2], num_rows=torch.tensor([3]))
+    with pytest.raises(ValueError, match="out has shape"):
+        aiter.moe_smoothquant_fwd(out, x, factors, ids, scales)
+
+
+@of("routing_sigmoid_top1")
+@pytest.mark.parametrize("shape", [(17, 64), (2, 3, 130)])
+def test_one_expert(target, shape):
+    x, w = draw(*shape), draw(shape[-1], 12, seed=1)
+    logits = x.reshape(-1, shape[-1]).double() @ w.double()
+    for shared in (False, True):
+        ids, weights = aiter.routing_sigmoid_top1(x, w, 1, shared)
+        assert torch.equal(ids[:, 0], logits.argmax(-1).to(I32)) and ids.shape == weights.shape
+        assert (weights[:, 0] - logits.amax(-1).sigmoid()).abs().max() < 1e-6
+        if shared:
+            assert (ids[:, 1] == 12).all() and (weights[:, 1] == 1).all()
+    with pytest.raises(NotImplementedError, match="topk is 2"):
+        aiter.routing_sigmoid_top1(x, w, 2)
+
+
 @of("dynamic_per_group_scaled_quant_fp4", "per_1x32_f4_quant_hip")
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_mxfp4(target, shuffle):

@@ -110,6 +110,55 @@ def test_gate_and_other_apart(target, kind, shape):
         assert torch.equal(gated_activation(inside, kind, other=other), y)
 
 
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("dtype", [BF16, F16, F32])
+@pytest.mark.parametrize("columns", [1, 2, 17, 257, 514])
+def test_bias(target, dtype, columns, apart):
+    """The sum with the bias is not rounded, and the bias's gradient is a sum in float32."""
+    rows = 40
+    x = draw(rows, 2 * columns, dtype=dtype, scale=2.0)
+    bias, dy = draw(2 * columns, dtype=dtype, seed=1), draw(rows, columns, dtype=dtype, seed=2)
+
+    def gradients(function, x, bias):
+        x, bias = (value.detach().requires_grad_() for value in (x, bias))
+        y = function(x, bias)
+        return [y.detach(), *torch.autograd.grad(y, (x, bias), dy.to(y.dtype))]
+
+    def ours(x, bias):
+        if not apart:
+            return gated_activation(x, "swiglu", bias=bias)
+        gate, other = x.chunk(2, -1)
+        return gated_activation(gate, "swiglu", other=other, bias=bias)
+
+    def theirs(x, bias):
+        return reference(x + bias, "swiglu")
+
+    mine = gradients(ours, x, bias)
+    other, exact = gradients(theirs, x, bias), gradients(theirs, x.double(), bias.double())
+    for a, b, right in zip(mine, other, exact, strict=True):
+        assert a.dtype == dtype
+        comparison = _accuracy.compare(a, b, right, right.abs().max().item())
+        assert comparison.passes, comparison
+    again = gradients(ours, x, bias)
+    assert all(torch.equal(a, b) for a, b in zip(mine, again, strict=True))
+
+
+def test_a_bias_that_is_strided_odd_or_of_no_rows(target):
+    x, bias = draw(3, 5, 26), draw(26, seed=1)
+    right = gated_activation(x, bias=bias)
+    for same in (bias.repeat_interleave(3)[::3], torch.cat((bias[:1], bias))[1:]):
+        assert torch.equal(gated_activation(x, bias=same), right)
+    inside = torch.cat((draw(3, 5, 1), x, draw(3, 5, 1)), -1)[..., 1:-1]
+    assert torch.equal(gated_activation(inside, bias=bias), right)
+    gate, other = (torch.nn.functional.pad(part, (0, 1))[..., :13] for part in x.chunk(2, -1))
+    assert torch.equal(gated_activation(gate, other=other, bias=bias), right)
+    bias = bias.requires_grad_()
+    (gradient,) = torch.autograd.grad(gated_activation(x[:0], bias=bias).sum(), bias)
+    assert torch.equal(gradient, torch.zeros_like(bias))
+    (gradient,) = torch.autograd.grad(gated_activation(x[0, 0], bias=bias).sum(), bias)
+    assert gradient.shape == bias.shape
+
+
 @pytest.mark.parametrize("options", [{"limit": 1.5}, {"alpha": 2.5}, {"alpha": 0.5, "limit": 0.25}])
 @pytest.mark.parametrize("kind", ["silu", "swiglu", "gelu"])
 def test_limit_and_alpha(target, kind, options):
@@ -207,11 +256,20 @@ def test_double_backward_is_refused(target):
 def test_opcheck(target):
     operators = torch.ops.hipkittens
     calls = [
-        (operators.gated_activation, (draw(3, 4, 16, grad=True), None, 0, 1.0, math.inf)),
-        (operators.gated_activation, (draw(5, 34, dtype=F32, grad=True), None, 5, 1.7, 7.0)),
-        (operators.gated_activation, (draw(3, 17, grad=True), draw(3, 17, seed=1, grad=True), 2, 1.0, 9.0)),
-        (operators.gated_activation_backward, (draw(3, 8), draw(3, 8), draw(3, 8), 3, 1.0, math.inf)),
-        (operators.gated_activation_backward, (draw(3, 8), draw(3, 16), None, 0, 1.0, math.inf)),
+        (operators.gated_activation, (draw(3, 4, 16, grad=True), None, None, 0, 1.0, math.inf)),
+        (
+            operators.gated_activation,
+            (draw(5, 34, dtype=F32, grad=True), None, draw(34, dtype=F32, grad=True), 5, 1.7, 7.0),
+        ),
+        (
+            operators.gated_activation,
+            (draw(3, 17, grad=True), draw(3, 17, seed=1, grad=True), None, 2, 1.0, 9.0),
+        ),
+        (
+            operators.gated_activation_backward,
+            (draw(3, 8), draw(3, 8), draw(3, 8), draw(16), 3, 1.0, math.inf),
+        ),
+        (operators.gated_activation_backward, (draw(3, 8), draw(3, 16), None, None, 0, 1.0, math.inf)),
     ]
     for operator, inputs in calls:
         assert set(torch.library.opcheck(operator.default, inputs).values()) == {"SUCCESS"}
@@ -220,9 +278,10 @@ def test_opcheck(target):
 @pytest.mark.filterwarnings("ignore")
 def test_compile(target):
     torch._dynamo.reset()
+    bias = draw(24, seed=9)
 
     def block(x):
-        return gated_activation(x * 2, "gelu_tanh") + 1
+        return gated_activation(x * 2, "gelu_tanh", bias=bias) + 1
 
     compiled = torch.compile(block, fullgraph=True, dynamic=True)
     for rows in (3, 8):
@@ -240,8 +299,9 @@ def test_meta_tensors():
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_torch_backend(monkeypatch, kind):
     monkeypatch.setattr(_backend._State, "backend", "torch")
-    x = draw(3, 10, dtype=F16)
+    x, bias = draw(3, 10, dtype=F16), draw(10, dtype=F16, seed=1)
     assert torch.equal(gated_activation(x, kind), reference(x.float(), kind).half())
+    assert torch.equal(gated_activation(x, kind, bias=bias), reference(x.float() + bias.float(), kind).half())
 
 
 X = torch.zeros(4, 8, dtype=BF16)
@@ -255,6 +315,11 @@ BAD = [
     (lambda: gated_activation(X, "mish"), ValueError, "kind is 'mish'; allowed: 'silu', 'gelu_tanh'"),
     (lambda: gated_activation(X, other=X[:2]), ValueError, "other has shape (2, 8) and x (4, 8); they must be equal"),
     (lambda: gated_activation(X, other=X.half()), TypeError, "other is torch.float16; allowed: torch.bfloat16"),
+    (lambda: gated_activation(X, bias=[1.0]), TypeError, "bias is list; it must be a torch.Tensor"),
+    (lambda: gated_activation(X, bias=X[0].float()), TypeError, "bias is torch.float32; allowed: torch.bfloat16"),
+    (lambda: gated_activation(X, bias=X[0, :4]), ValueError, "bias has shape (4,); it must be (8,)"),
+    (lambda: gated_activation(X, other=X, bias=X[0]), ValueError, "bias has shape (8,); it must be (16,)"),
+    (lambda: gated_activation(X[0, 0], other=X[0, 0], bias=X[0, :2]), ValueError, "x has shape () and there is a bias"),
     (lambda: gated_activation(X, limit=0), ValueError, "limit is 0; it must be above 0, or None"),
     (lambda: gated_activation(X, limit="7"), TypeError, "limit is '7'; it must be a number"),
     (lambda: gated_activation(X, "gelu", alpha=1.7), ValueError, "alpha is 1.7, and kind 'gelu' has none; 'silu' and 'swiglu'"),
@@ -272,11 +337,13 @@ def test_bad_input(call, error, message):
 
 OPERATORS = torch.ops.hipkittens
 BAD_OPERANDS = [
-    (lambda: OPERATORS.gated_activation(X, None, 6, 1.0, 1.0), "activation is 6; 0 .. 5 are allowed"),
-    (lambda: OPERATORS.gated_activation(X[:, 1:], None, 0, 1.0, 1.0), "x needs rows of an even number of elements"),
-    (lambda: OPERATORS.gated_activation_backward(X, X, None, 0, 1.0, 1.0), "dy needs the shape of x with half as many"),
-    (lambda: OPERATORS.gated_activation_backward(X[:, :4].half(), X, None, 0, 1.0, 1.0), "dy needs the dtype and the device of x"),
-    (lambda: OPERATORS.gated_activation(torch.zeros(1, dtype=BF16).expand(2**32, 8), None, 0, 1.0, 1.0), "4294967296 rows of 4 columns; 1 .. "),
+    (lambda: OPERATORS.gated_activation(X, None, None, 6, 1.0, 1.0), "activation is 6; 0 .. 5 are allowed"),
+    (lambda: OPERATORS.gated_activation(X[:, 1:], None, None, 0, 1.0, 1.0), "x needs rows of an even number of elements"),
+    (lambda: OPERATORS.gated_activation_backward(X, X, None, None, 0, 1.0, 1.0), "dy needs the shape of x with half as many"),
+    (lambda: OPERATORS.gated_activation_backward(X[:, :4].half(), X, None, None, 0, 1.0, 1.0), "dy needs the dtype and the device of x"),
+    (lambda: OPERATORS.gated_activation(torch.zeros(1, dtype=BF16).expand(2**32, 8), None, None, 0, 1.0, 1.0), "4294967296 rows of 4 columns; 1 .. "),
+    (lambda: OPERATORS.gated_activation(X, None, X[0, :4], 0, 1.0, 1.0), "bias needs one dimension with the elements"),
+    (lambda: OPERATORS.gated_activation(X, None, X[0].half(), 0, 1.0, 1.0), "bias needs the dtype and the device of x"),
 ]  # fmt: skip
 
 

@@ -60,7 +60,8 @@ def test_the_bits_of_two_calls(target, spec, dtype, columns):
 @pytest.mark.parametrize("columns", [13, 96])
 def test_every_gate(target, kind, columns):
     x = draw(7, 2 * columns, scale=3.0)
-    options = {"limit": 1.5, **({"alpha": 0.7} if kind in ("silu", "swiglu") else {})}
+    bias = draw(2 * columns, seed=1)
+    options = {"limit": 1.5, "bias": bias, **({"alpha": 0.7} if kind in ("silu", "swiglu") else {})}
     one = torch.tensor(0.02)
     for spec, scale in (
         (QuantSpec("fp8"), None),
@@ -114,8 +115,8 @@ def test_opcheck(target):
     operator = torch.ops.hipkittens.gated_activation_quantize.default
     options = (0, -1, 0, 0.0, math.inf, 1.0, -1, 0, False)
     for inputs in (
-        (draw(3, 64), None, None, 0, 1.0, math.inf, *options),
-        (draw(3, 64), draw(3, 64, seed=1), None, 5, 1.7, 7.0, *options),
+        (draw(3, 64), None, None, None, 0, 1.0, math.inf, *options),
+        (draw(3, 64), draw(3, 64, seed=1), draw(128), None, 5, 1.7, 7.0, *options),
     ):
         tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
         found = torch.library.opcheck(operator, inputs, test_utils=tests)
@@ -148,6 +149,8 @@ BAD = [
     (lambda: gated_activation_quantize(X, "fp8"), TypeError, "spec is str; it must be a hipkittens.QuantSpec"),
     (lambda: gated_activation_quantize(X, FP8, "mish"), ValueError, "kind is 'mish'; allowed: 'silu'"),
     (lambda: gated_activation_quantize(X, FP8, other=X[:2]), ValueError, "other has shape (2, 8) and x (4, 8)"),
+    (lambda: gated_activation_quantize(X, FP8, bias=X[0, :4]), ValueError, "bias has shape (4,); it must be (8,)"),
+    (lambda: gated_activation_quantize(X, QuantSpec("fp8", (128, 128))), ValueError, "granularity is (128, 128), which no row can"),
     (lambda: gated_activation_quantize(X, FP8, limit=0), ValueError, "limit is 0; it must be above 0, or None"),
     (lambda: gated_activation_quantize(X, QuantSpec("fp8", "tensor")), ValueError, "granularity is 'tensor' and scale is None"),
     (lambda: gated_activation_quantize(X, FP8, scale=torch.ones(1)), ValueError, "a scale that is given has one element"),
@@ -171,10 +174,12 @@ def test_no_torch_backend(monkeypatch):
 OPERATOR = torch.ops.hipkittens.gated_activation_quantize
 GATE, REST = (0, 1.0, math.inf), (0, 0.0, math.inf, 1.0, -1, 0, False)
 BAD_OPERANDS = [
-    (lambda: OPERATOR(X[:, 1:], None, None, *GATE, 0, -1, *REST), "x needs rows of an even number of elements"),
-    (lambda: OPERATOR(X, X[:2], None, *GATE, 0, -1, *REST), "other needs the shape, dtype and device of x"),
-    (lambda: OPERATOR(X, None, None, 6, 1.0, math.inf, 0, -1, *REST), "activation is 6; 0 .. 5 are allowed"),
-    (lambda: OPERATOR(X, None, None, *GATE, 0, 0, *REST), "the scale of a gated tensor must be given"),
+    (lambda: OPERATOR(X[:, 1:], None, None, None, *GATE, 0, -1, *REST), "x needs rows of an even number of elements"),
+    (lambda: OPERATOR(X, X[:2], None, None, *GATE, 0, -1, *REST), "other needs the shape, dtype and device of x"),
+    (lambda: OPERATOR(X, None, None, None, 6, 1.0, math.inf, 0, -1, *REST), "activation is 6; 0 .. 5 are allowed"),
+    (lambda: OPERATOR(X, None, None, None, *GATE, 0, 0, *REST), "the scale of a gated tensor must be given"),
+    (lambda: OPERATOR(X, None, None, None, *GATE, 0, -2, *REST), "no kernel has blocks of gated rows"),
+    (lambda: OPERATOR(X, None, X[0, 1:], None, *GATE, 0, -1, *REST), "bias needs one dimension with the elements"),
 ]  # fmt: skip
 
 

@@ -200,6 +200,7 @@ def test_it_has_no_derivative(target):
 X, W, INT8 = torch.zeros(4, 8, dtype=BF16), torch.zeros(8, dtype=BF16), QuantSpec("int8")
 BAD = [
     (lambda: norm_quantize(X, W, 1e-6, "int8"), TypeError, "spec is str; it must be a hipkittens.QuantSpec"),
+    (lambda: norm_quantize(X, W, 1e-6, QuantSpec("int8", (128, 128))), ValueError, "granularity is (128, 128), which no row can be quantised by alone"),
     (lambda: norm_quantize(X, W, 1e-6, INT8, norm="group"), ValueError, "norm is 'group'; allowed: 'rms', 'layer'"),
     (lambda: norm_quantize(X, W, 1e-6, INT8, bias=W), ValueError, "norm is 'rms', which has no bias"),
     (lambda: norm_quantize(X, W[:7], 1e-6, INT8), ValueError, "weight has shape (7,); it must be (8,)"),

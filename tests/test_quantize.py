@@ -146,6 +146,107 @@ def test_codes_and_scales_are_exact(target, spec, dtype, columns):
     assert_equal_codes(x, spec, target)
 
 
+BLOCK = (128, 128)
+
+
+@pytest.mark.parametrize("spec", [QuantSpec("fp8", BLOCK), QuantSpec("bf8", BLOCK, floor=0.5), QuantSpec("int8", BLOCK, rounding="truncate")], ids=str)  # fmt: skip
+@pytest.mark.parametrize("dtype", [BF16, F16, F32])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 17), (127, 255), (128, 128), (2, 129, 257), (3, 1, 5, 130)])
+def test_blocks(target, spec, dtype, shape):
+    """Each block as a tensor of its own."""
+    x = draw(*shape, dtype=dtype, scale=3.0)
+    x[..., -1, -1] = 40.0
+    x[..., : shape[-2] // 2, :128] *= 0.001
+    codes, scales = quantize(x, spec)
+    rows, columns = -(-shape[-2] // 128), -(-shape[-1] // 128)
+    assert codes.shape == x.shape and scales.shape == (*shape[:-2], rows, columns)
+    of_one = QuantSpec(spec.format, "tensor", rounding=spec.rounding, floor=spec.floor)
+    for matrix, mine, found in zip(x.flatten(0, -3).unbind() if x.dim() > 2 else [x],
+                                   unpacked(codes, spec).reshape(-1, *shape[-2:]), scales.reshape(-1, rows, columns), strict=True):  # fmt: skip
+        for i, j in itertools.product(range(rows), range(columns)):
+            here = (slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128))
+            right, of_block = reference(matrix[here].contiguous(), of_one, target)
+            assert torch.equal(mine[here], right) and torch.equal(found[i, j], of_block[0])
+
+
+def test_blocks_of_strided_empty_and_special_matrices(target):
+    spec = QuantSpec("int8", BLOCK)
+    storage = draw(2, 3, 150, 140)
+    for x in (
+        storage[:, 1, 3:, 1:131],
+        storage.transpose(1, 2),
+        storage[0, 0].t(),
+        draw(1, 9).expand(130, 9),
+    ):
+        for mine, right in zip(quantize(x, spec), quantize(x.contiguous(), spec), strict=True):
+            assert torch.equal(mine, right)
+    for shape, of_scales in (((0, 5), (0, 1)), ((3, 0, 5), (3, 0, 1)), ((0, 130, 5), (0, 2, 1))):
+        codes, scales = quantize(torch.zeros(shape, dtype=BF16), spec)
+        assert codes.shape == shape and scales.shape == of_scales
+    x = storage[0, 0].clone()
+    clean = quantize(x, spec)
+    x[149, 139] = math.nan
+    codes, scales = quantize(x, spec)
+    assert scales[1, 1].isnan() and (codes[128:, 128:] == 0).all()
+    assert torch.equal(scales.flatten()[:3], clean[1].flatten()[:3]) and torch.equal(
+        codes[:128], clean[0][:128]
+    )
+
+
+@pytest.mark.parametrize("spec", [QuantSpec("fp8"), QuantSpec("int8", rounding="truncate"), QuantSpec("fp8", 64, layout="columns"), QuantSpec("mxfp4")], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "columns"), [(BF16, 2), (BF16, 514), (F16, 1024), (F32, 130), (BF16, 8202)]
+)
+def test_factors(target, spec, dtype, columns):
+    """The codes of the product in float32."""
+    x = draw(2, 3, columns, dtype=dtype)
+    smooth = draw(4, columns, dtype=F32, seed=1).abs() + 0.1
+    ids = torch.tensor([[0, 3, -1], [2, 4, 1]], dtype=torch.int32)
+    x[0, 2, 0], x[1, 1, -1] = math.nan, math.inf  # of rows that have no factors
+    there = (ids >= 0) & (ids < 4)
+    product = torch.where(there.unsqueeze(-1), x.float() * smooth[ids.clamp(0, 3)], 0.0)
+    right = quantize(product, spec)
+    for numbers in (ids, ids.long(), ids.long() + 2**32 * ~there, ids.t().contiguous().t()):
+        mine = quantize(x, spec, smooth=smooth, smooth_ids=numbers)
+        assert all(
+            torch.equal(unpacked(a, spec), unpacked(b, spec))
+            for a, b in zip(mine[:1], right[:1], strict=True)
+        )
+        assert torch.equal(mine[1], right[1])
+    x = x.nan_to_num(0.0, 0.0)
+    for factors in (smooth[1], smooth.t().contiguous().t()[1]):
+        mine, right = quantize(x, spec, smooth=factors), quantize(x.float() * smooth[1], spec)
+        assert torch.equal(unpacked(mine[0], spec), unpacked(right[0], spec)) and torch.equal(
+            mine[1], right[1]
+        )
+
+
+def test_tokens_of_several_experts(target):
+    x, smooth = draw(7, 96), draw(5, 96, dtype=F32, seed=1).abs()
+    ids = torch.randint(0, 5, (7, 2), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    codes, scales = quantize(x.expand(2, 7, 96), QuantSpec("int8"), smooth=smooth, smooth_ids=ids.t())
+    right = quantize(x.float() * smooth[ids.t()], QuantSpec("int8"))
+    assert torch.equal(codes, right[0]) and torch.equal(scales, right[1])
+
+
+def test_there_and_back_with_blocks_and_factors(target):
+    x = draw(2, 130, 140, dtype=F32)
+    spec = QuantSpec("int8", BLOCK)
+    back = dequantize(*quantize(x, spec), spec, F32)
+    assert ((back - x).abs() <= 0.51 * x.abs().max() / 127).all()
+    smooth, ids = draw(3, 140, dtype=F32, seed=1).abs() + 0.5, torch.arange(-1, 129).expand(2, 130) % 4
+    for granularity in ("row", 32):
+        spec = QuantSpec("int8", granularity)
+        for options in ({"smooth": smooth, "smooth_ids": ids}, {"smooth": smooth[0]}):
+            back = dequantize(*quantize(x, spec, **options), spec, F32, **options)
+            known = (ids < 3) if "smooth_ids" in options else torch.ones_like(ids, dtype=torch.bool)
+            assert ((back - x)[known].abs() <= 0.51 / 127 * 2 * (x * smooth.max()).abs().max()).all()
+            assert (back[~known] == 0).all()
+    spec = QuantSpec("int8")
+    none = {"smooth": smooth[:0], "smooth_ids": ids}
+    assert (dequantize(*quantize(x, spec, **none), spec, F32, **none) == 0).all()
+
+
 @pytest.mark.parametrize("spec", [QuantSpec("fp8"), QuantSpec("bf8"), QuantSpec("int8"), QuantSpec("mxfp4")], ids=lambda spec: spec.format)  # fmt: skip
 def test_every_bf16_pattern(target, spec):
     """Each beside a value that sets the scale, so that codes of every size come up."""
@@ -265,10 +366,24 @@ def test_opcheck(target):
     operator = torch.ops.hipkittens.quantize
     rest = (0.0, math.inf, 1.0)
     calls = [
-        (draw(3, 4, 34), None, 0, -1, 0, *rest, -1, 0, False),
-        (draw(5, 34, dtype=F32), torch.ones(1), 2, 0, 0, *rest, -1, 0, True),
-        (draw(5, 34), None, 3, 32, 2, *rest, 2, 1 << 22, False),
-        (draw(5, 300), None, 1, 128, 1, *rest, -1, 0, False),
+        (draw(3, 4, 34), None, None, None, 0, -1, 0, *rest, -1, 0, False),
+        (draw(5, 34, dtype=F32), torch.ones(1), None, None, 2, 0, 0, *rest, -1, 0, True),
+        (draw(5, 34), None, None, None, 3, 32, 2, *rest, 2, 1 << 22, False),
+        (draw(5, 300), None, None, None, 1, 128, 1, *rest, -1, 0, False),
+        (draw(2, 5, 300), None, None, None, 0, -2, 0, *rest, -1, 0, False),
+        (
+            draw(3, 4, 34),
+            None,
+            draw(2, 34, dtype=F32),
+            torch.ones(3, 4, dtype=torch.int32),
+            2,
+            -1,
+            0,
+            *rest,
+            -1,
+            0,
+            False,
+        ),
     ]
     for inputs in calls:
         tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -308,7 +423,18 @@ BAD = [
     (lambda: quantize(X, QuantSpec("fp8", "tensor"), torch.ones(2)), ValueError, "quantize: scale has shape (2,)"),
     (lambda: quantize(X, QuantSpec("fp8", "tensor"), torch.ones(1).half()), TypeError, "quantize: scale is torch.float16"),
     (lambda: QuantSpec("e4m3"), ValueError, "QuantSpec: format is 'e4m3'; allowed: 'fp8', 'bf8', 'int8', 'mxfp8', 'mxfp4'"),
-    (lambda: QuantSpec("fp8", 16), ValueError, "granularity is 16; allowed with 'fp8': 'tensor', 'row', 32, 64, 128"),
+    (lambda: QuantSpec("fp8", 16), ValueError, "granularity is 16; allowed with 'fp8': 'tensor', 'row', 32, 64, 128, (128, 128)"),
+    (lambda: QuantSpec("fp8", (64, 128)), ValueError, "granularity is (64, 128); allowed with 'fp8'"),
+    (lambda: QuantSpec("fp8", BLOCK, layout="columns"), ValueError, "layout is 'columns'; allowed with 'fp8' and granularity (128, 128): 'rows'"),
+    (lambda: quantize(X[0], QuantSpec("fp8", BLOCK)), ValueError, "x has shape (8,); blocks need a matrix"),
+    (lambda: quantize(X, FP8, smooth=[1.0]), TypeError, "smooth is list"),
+    (lambda: quantize(X, FP8, smooth=X[0]), TypeError, "smooth is torch.bfloat16; allowed: torch.float32"),
+    (lambda: quantize(X, FP8, smooth=X.float()), ValueError, "smooth has shape (4, 8); it must be (8,) without smooth_ids"),
+    (lambda: quantize(X, FP8, smooth=X[0].float(), smooth_ids=X[:, 0].int()), ValueError, "it must be (experts, 8) with smooth_ids"),
+    (lambda: quantize(X, FP8, smooth_ids=X[:, 0].int()), ValueError, "there are smooth_ids and no smooth"),
+    (lambda: quantize(X, FP8, smooth=X.float(), smooth_ids=X[:, 0]), TypeError, "smooth_ids is torch.bfloat16; allowed: torch.int32, torch.int64"),
+    (lambda: quantize(X, FP8, smooth=X.float(), smooth_ids=X.int()), ValueError, "smooth_ids has shape (4, 8); it must be that of x without its last dimension, (4,)"),
+    (lambda: quantize(X, QuantSpec("fp8", "tensor"), smooth=X[0].float()), ValueError, "there is smooth and granularity is 'tensor'"),
     (lambda: QuantSpec("mxfp4", 64), ValueError, "granularity is 64; allowed with 'mxfp4': 32"),
     (lambda: QuantSpec("fp8", scale_rule="ceil"), ValueError, "scale_rule is 'ceil'; allowed with 'fp8': 'maximum'"),
     (lambda: QuantSpec("fp8", rounding="away"), ValueError, "rounding is 'away'; allowed with 'fp8': 'even'"),
@@ -328,13 +454,18 @@ def test_bad_input(call, error, message):
 
 NONE = (0.0, math.inf, 1.0, -1, 0, False)
 BAD_OPERANDS = [
-    (lambda op: op(X, None, 4, -1, 0, *NONE), "code is 4; 0 .. 3 are allowed"),
-    (lambda op: op(X, None, 0, 48, 0, *NONE), "groups of 48; 32, 64 and 128 are allowed"),
-    (lambda op: op(X, None, 0, -1, 1, *NONE), "layouts of scales are for groups"),
-    (lambda op: op(X, None, 0, 32, 2, *NONE), "only powers of two are shuffled"),
-    (lambda op: op(X[:, :7], None, 3, 32, 0, *NONE), "rows of e2m1 need an even number of elements"),
-    (lambda op: op(X, torch.ones(1), 0, -1, 0, *NONE), "scale needs to be one float32"),
-    (lambda op: op(torch.zeros(1, dtype=BF16).expand(2**25, 8), None, 0, -1, 0, *NONE), "33554432 rows with a scale each"),
+    (lambda op: op(X, None, None, None, 4, -1, 0, *NONE), "code is 4; 0 .. 3 are allowed"),
+    (lambda op: op(X, None, None, None, 0, 48, 0, *NONE), "groups of 48; 32, 64 and 128 are allowed"),
+    (lambda op: op(X, None, None, None, 0, -1, 1, *NONE), "layouts of scales are for groups"),
+    (lambda op: op(X, None, None, None, 0, 32, 2, *NONE), "only powers of two are shuffled"),
+    (lambda op: op(X[:, :7], None, None, None, 3, 32, 0, *NONE), "rows of e2m1 need an even number of elements"),
+    (lambda op: op(X[0], None, None, None, 0, -2, 0, *NONE), "blocks need rows and columns"),
+    (lambda op: op(X, None, None, X[:, 0].int(), 0, -1, 0, *NONE), "ids are of the rows of smooth, which is not there"),
+    (lambda op: op(X, None, X[:, :4].float(), None, 0, -1, 0, *NONE), "smooth needs to be float32 of rows as long as"),
+    (lambda op: op(X, None, X.float(), X[:, 0].long(), 0, -1, 0, *NONE), "ids need to be int32 of the shape of x"),
+    (lambda op: op(X, None, X.float(), None, 0, 0, 0, *NONE), "factors are for scales of rows and of groups"),
+    (lambda op: op(X, torch.ones(1), None, None, 0, -1, 0, *NONE), "scale needs to be one float32"),
+    (lambda op: op(torch.zeros(1, dtype=BF16).expand(2**25, 8), None, None, None, 0, -1, 0, *NONE), "33554432 rows with a scale each"),
 ]  # fmt: skip
 
 

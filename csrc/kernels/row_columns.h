@@ -19,18 +19,28 @@ class RowColumns {
     uint32_t count_;
     bool whole_;
 
+    KITTENS_DEVICE RowColumns(uint32_t row, uint32_t thread, uint32_t threads_per_row, uint32_t rows,
+                              uint32_t columns, bool aligned)
+        : row(row), first((thread - row * threads_per_row) * thread_columns) {
+        count_ = row < rows && first < columns ? columns - first : 0;
+        whole_ = aligned && count_ >= thread_columns;
+    }
+
   public:
     uint32_t row, first;
 
     // The thread's among all threads of the launch, `threads_per_row` for each of `rows`. aligned: rows begin on 4 bytes.
     KITTENS_DEVICE RowColumns(uint32_t thread, const Divisor& threads_per_row, uint32_t rows,
-                              uint32_t columns, bool aligned) {
-        row = threads_per_row.quotient(thread);
-        first = (thread - row * threads_per_row.value) * thread_columns;
-        count_ = row < rows && first < columns ? columns - first : 0;
-        whole_ = aligned && count_ >= thread_columns;
+                              uint32_t columns, bool aligned)
+        : RowColumns(threads_per_row.quotient(thread), thread, threads_per_row.value, rows, columns,
+                     aligned) {}
+    // Of a place that is known: no division.
+    KITTENS_DEVICE static RowColumns at(uint32_t row, uint32_t first, uint32_t rows, uint32_t columns,
+                                        bool aligned) {
+        return {row, first / thread_columns, 0, rows, columns, aligned};
     }
     KITTENS_DEVICE bool none() const { return count_ == 0; }
+    KITTENS_DEVICE uint32_t count() const { return count_; }
     KITTENS_DEVICE bool whole() const { return whole_; }
     KITTENS_DEVICE bool has(uint32_t i) const { return i < count_; }
 

@@ -22,25 +22,30 @@ using activation::ActivationArguments;
 constexpr const char* activation_schema = "activation(Tensor x, int activation) -> Tensor";
 constexpr const char* activation_backward_schema =
     "activation_backward(Tensor dy, Tensor x, int activation) -> Tensor";
-// activation(x) * other, with alpha in silu and swiglu, and both clamped. Without other, x (..., 2 d) holds both.
+// activation(x) * other, with alpha in silu and swiglu, and both clamped. Without other, x (..., 2 d) holds both. bias (2 d,)
+// is added first.
 constexpr const char* gated_activation_schema =
-    "gated_activation(Tensor x, Tensor? other, int activation, float alpha, float limit) -> Tensor";
+    "gated_activation(Tensor x, Tensor? other, Tensor? bias, int activation, float alpha, float limit) -> "
+    "Tensor";
 // dother is empty without other: it is the second half of dx.
 constexpr const char* gated_activation_backward_schema =
-    "gated_activation_backward(Tensor dy, Tensor x, Tensor? other, int activation, float alpha, float limit) "
-    "-> (Tensor dx, Tensor dother)";
+    "gated_activation_backward(Tensor dy, Tensor x, Tensor? other, Tensor? bias, int activation, float "
+    "alpha, float limit) -> (Tensor dx, Tensor dother)";
 
 struct Problem {
     std::string where;
     bool gated;
     Tensor x;
-    std::optional<Tensor> other;
+    std::optional<Tensor> other, bias;
     Dtype dtype;
     ActivationArguments arguments{};
 
     Problem(std::string name, bool is_gated, Arguments& given)
         : where(std::move(name)), gated(is_gated), x(given.tensor()), dtype(x.dtype(where + "x")) {
-        if (gated) other = given.optional_tensor();
+        if (gated) {
+            other = given.optional_tensor();
+            bias = given.optional_tensor();
+        }
         const int64_t number = given.integer();
         const auto last = gated ? Activation::swiglu : Activation::tanh;
         if (number < 0 || number > static_cast<int64_t>(last))
@@ -50,6 +55,7 @@ struct Problem {
         arguments.alpha = gated ? static_cast<float>(given.number()) : 1;
         arguments.limit = gated ? static_cast<float>(given.number()) : 0;
         if (other) check_like_x(*other, "other");
+        if (bias) check_bias();
     }
     bool halves() const { return gated && !other; }
 
@@ -60,6 +66,14 @@ struct Problem {
                  (halves() ? " with half as many elements in a row" : ""));
         if (tensor.dtype(where + name) != dtype || !(tensor.device() == x.device()))
             fail(where + name + " needs the dtype and the device of x");
+    }
+    void check_bias() {
+        const std::vector<int64_t> sizes = result_sizes();
+        if (sizes.empty() || bias->dimensions() != 1 || bias->sizes()[0] != 2 * sizes.back())
+            fail(where + "bias needs one dimension with the elements of a row of x and of other");
+        if (bias->dtype(where + "bias") != dtype || !(bias->device() == x.device()))
+            fail(where + "bias needs the dtype and the device of x");
+        bias = with_unit_stride(std::move(*bias), dtype);
     }
     // Of y. Fails where there is none.
     std::vector<int64_t> result_sizes() const {
@@ -81,7 +95,7 @@ struct Problem {
         std::vector<Tensor*> tensors = {&x};
         if (other) tensors.push_back(&*other);
         if (dy) tensors.push_back(dy);
-        const bool one_row = !halves() && x.element_count() <= INT32_MAX &&
+        const bool one_row = !halves() && !bias && x.element_count() <= INT32_MAX &&
                              std::all_of(tensors.begin(), tensors.end(),
                                          [](Tensor* tensor) { return tensor->is_contiguous(); });
         const int64_t size = size_of(element_type(dtype));
@@ -104,6 +118,10 @@ struct Problem {
             if (other) arguments.other = view.rows(*other, 1);
             if (dy) arguments.dy = view.rows(*dy, tensors.size() - 1);
             arguments.aligned = columns * size % 4 == 0 && view.aligned(tensors);
+            if (bias) {
+                arguments.bias = bias->data();
+                arguments.aligned = arguments.aligned && reinterpret_cast<uintptr_t>(bias->data()) % 4 == 0;
+            }
         }
         arguments.result = result.data();
         arguments.result_step = arguments.columns;
@@ -119,6 +137,7 @@ struct Problem {
         }
         std::vector<runtime::Region> regions = {{x.data(), x.extent_bytes(dtype), "x", false}};
         if (other) regions.push_back({other->data(), other->extent_bytes(dtype), "other", false});
+        if (bias) regions.push_back({bias->data(), bias->extent_bytes(dtype), "bias", false});
         if (dy) regions.push_back({dy->data(), dy->extent_bytes(dtype), "dy", false});
         regions.push_back({result.data(), result.extent_bytes(dtype), dy ? "dx" : "y", true});
         if (other && dother) regions.push_back({dother->data(), dother->extent_bytes(dtype), "dother", true});
@@ -130,7 +149,7 @@ struct Problem {
 template <bool gated>
 void forward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     const char* name = gated ? "gated_activation" : "activation";
-    if (argument_count != (gated ? 5 : 2) || result_count != 1)
+    if (argument_count != (gated ? 6 : 2) || result_count != 1)
         fail(std::string(name) + " is registered with another schema");
     Arguments given(stack, argument_count);
     Problem problem(std::string(name) + ": ", gated, given);
@@ -143,7 +162,7 @@ void forward(StableIValue* stack, uint64_t argument_count, uint64_t result_count
 template <bool gated>
 void backward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     const char* name = gated ? "gated_activation_backward" : "activation_backward";
-    if (argument_count != (gated ? 6 : 3) || result_count != (gated ? 2 : 1))
+    if (argument_count != (gated ? 7 : 3) || result_count != (gated ? 2 : 1))
         fail(std::string(name) + " is registered with another schema");
     Arguments given(stack, argument_count);
     Tensor dy = given.tensor();

@@ -173,6 +173,7 @@ norm::Codes shared_by(quantize::Granularity granularity) {
         case quantize::Granularity::row:
             return norm::Codes::row;
         case quantize::Granularity::group:
+        case quantize::Granularity::block:  // refused before
             break;
     }
     return norm::Codes::group;
@@ -197,6 +198,7 @@ void norm_quantize(StableIValue* stack, uint64_t argument_count, uint64_t result
     const double second_eps = given.number();
     const bool need_norm = given.boolean();
     Quantization how(one.where, given);
+    if (how.granularity == quantize::Granularity::block) fail(one.where + "a norm has no codes of blocks");
 
     one.check(0);
     const int64_t columns = one.columns();

@@ -48,7 +48,10 @@ Quantization::Quantization(std::string who, Arguments& given) : where(std::move(
     arguments.power_exponent = static_cast<int32_t>(power_exponent);
     arguments.power_threshold = static_cast<uint32_t>(given.integer());
     arguments.other_rounding = given.boolean();
-    granularity = group == 0 ? Granularity::tensor : group == -1 ? Granularity::row : Granularity::group;
+    granularity = group == 0    ? Granularity::tensor
+                  : group == -1 ? Granularity::row
+                  : group == -2 ? Granularity::block
+                                : Granularity::group;
     if (granularity != Granularity::group && (arguments.powers || arguments.layout != ScaleLayout::rows))
         fail(where + "powers of two and layouts of scales are for groups");
     if (!arguments.powers && arguments.layout == ScaleLayout::shuffled)
@@ -70,10 +73,15 @@ Quantization::Results Quantization::results(const Placement& placement, std::vec
         if (columns % 2) fail(where + "rows of e2m1 need an even number of elements");
         sizes.back() /= 2;
     }
+    if (granularity == Granularity::block) {
+        if (sizes.size() < 2) fail(where + "blocks need rows and columns: at least 2 dimensions");
+        arguments.matrix_rows = static_cast<uint32_t>(sizes[sizes.size() - 2]);
+    }
     arguments.largest = largest_of(arguments.code, placement.target());
     std::vector<int64_t> scale_sizes = {0};
     if (!scale && rows > 0) {
-        const auto count = quantize::scale_count(rows, columns, granularity, group, arguments.layout);
+        const auto count =
+            quantize::scale_count(rows, columns, granularity, group, arguments.layout, arguments.matrix_rows);
         scale_sizes = {count.rows, count.groups};
         if (arguments.layout == ScaleLayout::columns) scale_sizes = {count.groups, count.rows};
     }

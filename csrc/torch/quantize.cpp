@@ -14,16 +14,19 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// The options: torch/quantization.h. scales is empty if the scale is given.
+// The options: torch/quantization.h. scales is empty if the scale is given. smooth (rows, columns) float32 are factors of the values,
+// ids int32 the row of them that each row of x has; without ids, the first.
 constexpr const char* quantize_schema =
-    "quantize(Tensor x, Tensor? scale, int code, int group, int layout, float floor, float bound, float "
+    "quantize(Tensor x, Tensor? scale, Tensor? smooth, Tensor? ids, int code, int group, int layout, float "
+    "floor, float bound, float "
     "zero_scale, "
     "int power_exponent, int power_threshold, bool other_rounding) -> (Tensor codes, Tensor scales)";
 
 // The same of activation(x) * other, rounded to x's dtype; without other, x (..., 2 d) holds both. activation, alpha and limit as in
 // gated_activation.
 constexpr const char* gated_quantize_schema =
-    "gated_activation_quantize(Tensor x, Tensor? other, Tensor? scale, int activation, float alpha, float "
+    "gated_activation_quantize(Tensor x, Tensor? other, Tensor? bias, Tensor? scale, int activation, float "
+    "alpha, float "
     "limit, int code, int group, int layout, float floor, float bound, float zero_scale, int power_exponent, "
     "int power_threshold, bool other_rounding) -> (Tensor codes, Tensor scales)";
 
@@ -59,16 +62,48 @@ std::vector<int64_t> gated_sizes(const std::string& where, const Tensor& x,
     return sizes;
 }
 
+void check_bias(const std::string& where, Tensor& bias, const Tensor& x, int64_t columns) {
+    const Dtype dtype = x.dtype(where, "x");
+    if (bias.dimensions() != 1 || bias.sizes()[0] != 2 * columns)
+        fail(where + "bias needs one dimension with the elements of a row of x and of other");
+    if (bias.dtype(where, "bias") != dtype || !(bias.device() == x.device()))
+        fail(where + "bias needs the dtype and the device of x");
+    bias = with_unit_stride(std::move(bias), dtype);
+}
+
+void check_smooth(const std::string& where, std::optional<Tensor>& smooth, std::optional<Tensor>& ids,
+                  const Tensor& x) {
+    if (!smooth) fail(where + "ids are of the rows of smooth, which is not there");
+    if (smooth->dimensions() != 2 || smooth->sizes()[1] != x.sizes().back() ||
+        smooth->sizes()[0] > INT32_MAX || smooth->dtype(where, "smooth") != Dtype::float32 ||
+        !(smooth->device() == x.device()))
+        fail(where + "smooth needs to be float32 of rows as long as those of x, on its device");
+    if (!smooth->is_contiguous()) smooth = contiguous_copy(std::move(*smooth), Dtype::float32);
+    if (!ids) return;
+    const auto rows = x.sizes().first(x.sizes().size() - 1);
+    if (!std::equal(rows.begin(), rows.end(), ids->sizes().begin(), ids->sizes().end()) ||
+        ids->dtype_number() != aoti_torch_dtype_int32() || !(ids->device() == x.device()))
+        fail(where + "ids need to be int32 of the shape of x without its last dimension, on its device");
+    if (!ids->is_contiguous()) ids = contiguous_copy(std::move(*ids), Dtype::int32);
+}
+
 template <bool gated>
 void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     const std::string name = gated ? "gated_activation_quantize" : "quantize", where = name + ": ";
-    if (argument_count != (gated ? 15 : 11) || result_count != 2)
+    if (argument_count != (gated ? 16 : 13) || result_count != 2)
         fail(name + " is registered with another schema");
     Arguments given(stack, argument_count);
     Tensor x = given.tensor();
-    std::optional<Tensor> other;
-    if constexpr (gated) other = given.optional_tensor();
+    std::optional<Tensor> other, bias, smooth, ids;
+    if constexpr (gated) {
+        other = given.optional_tensor();
+        bias = given.optional_tensor();
+    }
     std::optional<Tensor> scale = given.optional_tensor();
+    if constexpr (!gated) {
+        smooth = given.optional_tensor();
+        ids = given.optional_tensor();
+    }
     std::optional<Gate> gate;
     if constexpr (gated) gate.emplace(where, given);
     Quantization how(where, given);
@@ -77,6 +112,8 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
     const Placement placement(x.device());
     const std::vector<int64_t> sizes =
         gated ? gated_sizes(where, x, other) : std::vector<int64_t>(x.sizes().begin(), x.sizes().end());
+    if (bias) check_bias(where, *bias, x, sizes.back());
+    if (smooth || ids) check_smooth(where, smooth, ids, x);
     Quantization::Results results = how.results(placement, sizes, scale, x.device());
     const int64_t columns = sizes.back(), rows = columns > 0 ? x.element_count() / x.sizes().back() : 0;
     if (rows > 0) {
@@ -95,6 +132,16 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
             arguments.other = other ? view.rows(*other, 1) : arguments.x;
             if (!other) arguments.other.data = static_cast<const char*>(x.data()) + bytes;
             arguments.aligned = arguments.aligned && (other || bytes % 4 == 0);
+            if (bias) {
+                arguments.bias = bias->data();
+                arguments.aligned =
+                    arguments.aligned && bytes % 4 == 0 && reinterpret_cast<uintptr_t>(bias->data()) % 4 == 0;
+            }
+        }
+        if (smooth) {
+            arguments.smooth = static_cast<const float*>(smooth->data());
+            arguments.smooth_rows = static_cast<uint32_t>(smooth->sizes()[0]);
+            arguments.smooth_ids = ids ? static_cast<const int32_t*>(ids->data()) : nullptr;
         }
         const bool maxima = how.granularity == quantize::Granularity::tensor && !scale;
         const std::vector<int64_t> workspace = {maxima ? quantize::maxima_count(rows, columns) : 0};
@@ -102,6 +149,10 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
         arguments.maxima = static_cast<float*>(partial.data());
         std::vector<runtime::Region> regions = {{x.data(), x.extent_bytes(dtype), "x", false}};
         if (other) regions.push_back({other->data(), other->extent_bytes(dtype), "other", false});
+        if (bias) regions.push_back({bias->data(), bias->extent_bytes(dtype), "bias", false});
+        if (smooth)
+            regions.push_back({smooth->data(), smooth->extent_bytes(Dtype::float32), "smooth", false});
+        if (ids) regions.push_back({ids->data(), ids->extent_bytes(Dtype::int32), "ids", false});
         how.add_regions(results, scale, regions);
         if (maxima) regions.push_back({partial.data(), partial.extent_bytes(Dtype::float32), "maxima", true});
         for (const Launch& each : quantize::plan(placement.target(), element_type(dtype), how.granularity,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from .. import selection
-from ..routing import PackedExperts, expert_sort, router
+from ..routing import PackedExperts, expert_sort, router, router_top1
 from ._results import put, refuse
 
 
@@ -21,6 +21,21 @@ def topk(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`hipkittens.topk`. tiny_row_thresh chooses among AITER's kernels, and nothing here."""
     return selection.topk(x, k, dim, largest, sorted)
+
+
+def routing_sigmoid_top1(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    topk: int,
+    fused_shared_experts: bool = False,
+    config: dict | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ids, weights) of `hipkittens.router_top1`, each (tokens, 1), or (tokens, 2) with a shared expert of number experts and weight
+    1. topk is 1. config chooses among AITER's kernels, and nothing here."""
+    if topk != 1:
+        refuse("routing_sigmoid_top1", "topk", topk, "use hipkittens.router with score='sigmoid'")
+    weights, ids = router_top1(x.reshape(-1, x.shape[-1]), w, shared=int(bool(fused_shared_experts)))
+    return ids, weights
 
 
 def topk_softmax(

@@ -160,10 +160,56 @@ def smoothquant_fwd(
     out: torch.Tensor, input: torch.Tensor, x_scale: torch.Tensor, y_scale: torch.Tensor
 ) -> None:
     """Each row of input * x_scale, in float32, by its own scale."""
-    name = "smoothquant_fwd"
-    codes, found = _quantized(name, out.dtype, input.float() * x_scale, floor=GROUP_FLOOR)
-    put_codes(name, "out", out, codes)
-    put(name, "y_scale", y_scale, found.reshape(y_scale.shape))
+    _smoothed("smoothquant_fwd", out, input, x_scale.reshape(1, -1), None, "y_scale", y_scale)
+
+
+def moe_smoothquant_fwd(
+    out: torch.Tensor,
+    input: torch.Tensor,
+    x_scale: torch.Tensor,
+    topk_ids: torch.Tensor,
+    y_scale: torch.Tensor,
+) -> None:
+    """Each row of input (tokens, features) for each of its experts, topk_ids (tokens, k), times the expert's row of x_scale (experts,
+    features), by its own scale: out (k tokens, features), the tokens of the first choice, then those of the second. Rows of ids
+    that are no expert are zeros."""
+    tokens, k = topk_ids.shape
+    rows = input.expand(k, tokens, input.shape[-1])
+    _smoothed("moe_smoothquant_fwd", out, rows, x_scale, topk_ids.t(), "y_scale", y_scale)
+
+
+def smooth_per_token_scaled_quant(
+    out: torch.Tensor,
+    input: torch.Tensor,
+    scales: torch.Tensor,
+    smooth_scale: torch.Tensor,
+    smooth_scale_map: torch.Tensor | None = None,
+    shuffle_scale: bool = False,
+    num_rows: torch.Tensor | None = None,
+    num_rows_factor: int = 1,
+) -> None:
+    """Each row of input times its row of smooth_scale, which smooth_scale_map names, by its own scale. Codes of 8 bits.
+
+    shuffle_scale changes nothing where a row has one scale; num_rows has no kernel.
+    """
+    name = "smooth_per_token_scaled_quant"
+    _refuse_rows(name, num_rows, num_rows_factor)
+    features = input.shape[-1]
+    factors = smooth_scale.reshape(-1, features)
+    ids = None if smooth_scale_map is None else smooth_scale_map.reshape(input.shape[:-1])
+    _smoothed(name, out, input, factors, ids, "scales", scales)
+
+
+def _smoothed(name, out, x, factors, ids, scales_name, scales) -> None:
+    format, rounding = format_of(name, out.dtype)
+    smooth = factors if ids is not None else factors[0]
+    codes, found = quantize(
+        x, QuantSpec(format, floor=GROUP_FLOOR, **rounding), smooth=smooth.float(), smooth_ids=ids
+    )
+    if codes.dtype != out.dtype:
+        raise TypeError(f"hipkittens.aiter.{name}: codes are {out.dtype}; this target's are {codes.dtype}")
+    put_codes(name, "out", out, codes.reshape(out.shape) if codes.numel() == out.numel() else codes)
+    put(name, scales_name, scales, found.reshape(scales.shape) if found.numel() == scales.numel() else found)
 
 
 def format_of(name: str, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:

@@ -163,7 +163,9 @@ def norm_gradients(ctx, dy, dsum, _dmean, _drstd):
         ungated = norm(
             z, None, weight, bias, None, None, None, ctx.centred, ctx.eps, 0.0, *flags, True, columns, False
         )[0]
-        dgate, dy = call("gated_activation_backward", dy, gate, ungated, GATES.index("silu"), 1.0, math.inf)
+        dgate, dy = call(
+            "gated_activation_backward", dy, gate, ungated, None, GATES.index("silu"), 1.0, math.inf
+        )
     factor = weight.float() + 1.0 if ctx.gemma else weight
     dx, dresidual, dweight, dbias = _gradients(
         dy,

@@ -11,7 +11,7 @@ from ._sharding import replicated
 from .quantize import codes_and_scales
 
 
-def _fake(x, other, scale, activation, alpha, limit, *options):
+def _fake(x, other, bias, scale, activation, alpha, limit, *options):
     return codes_and_scales(x, x.shape[-1] // (2 if other is None else 1), scale, *options)
 
 
@@ -55,6 +55,12 @@ def _checks() -> Checks:
                 {},
             ),
             (
+                "bias",
+                "gated_activation_quantize",
+                (tensor(4, 96), QuantSpec("fp8", 32), "swiglu"),
+                {"bias": tensor(96)},
+            ),
+            (
                 "a tensor's scale that is not given",
                 "gated_activation_quantize",
                 (tensor(4, 96), QuantSpec("fp8", "tensor")),
@@ -86,7 +92,7 @@ OPERATION = Operation(
         ),
     ),
     operators=(
-        Operator("gated_activation_quantize", _fake, _no_backward, sharding=_sharding, first_option=3),
+        Operator("gated_activation_quantize", _fake, _no_backward, sharding=_sharding, first_option=4),
     ),
     checks=_checks,
 )

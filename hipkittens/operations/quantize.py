@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -29,7 +30,7 @@ from ._tensors import draw
 _SHUFFLED = 2
 
 
-def _fake(x, scale, *options):
+def _fake(x, scale, smooth, ids, *options):
     return codes_and_scales(x, x.shape[-1], scale, *options)
 
 
@@ -41,7 +42,10 @@ def codes_and_scales(
     if scale is not None:
         return codes, x.new_empty((0,), dtype=torch.float32)
     rows = x.numel() // x.shape[-1]
-    shape = (1, 1) if group == 0 else (rows, 1) if group == -1 else (rows, -(-columns // group))
+    if group == -2:
+        shape = (math.prod(x.shape[:-2]) * -(-x.shape[-2] // 128), -(-columns // 128))
+    else:
+        shape = (1, 1) if group == 0 else (rows, 1) if group == -1 else (rows, -(-columns // group))
     if layout == _SHUFFLED:
         shape = (-(-shape[0] // 256) * 256, -(-shape[1] // 8) * 8)
     if layout == 1:
@@ -70,6 +74,7 @@ _SPECS = {
         QuantSpec("mxfp4"),
         QuantSpec("mxfp4", scale_rule="round_up", rounding="away", layout="shuffled"),
     ),
+    "block": (QuantSpec("fp8", (128, 128)), QuantSpec("int8", (128, 128), rounding="truncate")),
     "tensor": (QuantSpec("fp8", "tensor"), QuantSpec("int8", "tensor", scale_bound=1.5)),
 }
 
@@ -82,6 +87,8 @@ def _trial(kernel: Kernel) -> Trial:
         columns = 512 * int(kernel.row["waves"]) * int(kernel.row["chunks"]) + (
             582 if int(kernel.row["waves"]) > 1 else -6
         )
+    if kernel.kind == "block":
+        rows = 131
     specs = _SPECS["tensor" if kernel.kind == "maximum" else kernel.kind]
 
     def run():
@@ -91,6 +98,10 @@ def _trial(kernel: Kernel) -> Trial:
         results = [value for spec in specs for value in function(x, spec)]
         if gated:
             results += [function(x, specs[0], kind)[0] for kind in GATES]
+            results.append(function(x, specs[0], bias=draw(2 * columns, dtype=dtype).detach())[0])
+        elif kernel.kind in ("row", "group"):
+            smooth, ids = draw(3, columns, dtype=torch.float32).detach(), torch.arange(-1, rows - 1) % 4
+            results += quantize(x, specs[0], smooth=smooth, smooth_ids=ids)
         if kernel.kind == "tensor" and not gated:
             results.append(quantize(x, specs[0], torch.tensor(0.01))[0])
         return [value.view(torch.uint8) if value.dtype.itemsize == 1 else value for value in results]
@@ -135,6 +146,16 @@ def _checks() -> Checks:
         calls=lambda tensor: [
             ("rows of fp8", "quantize", (tensor(4, 96), QuantSpec("fp8")), {}),
             ("groups of 128", "quantize", (tensor(4, 96), QuantSpec("fp8", 128, layout="columns")), {}),
+            ("blocks of 128x128", "quantize", (tensor(4, 96), QuantSpec("fp8", (128, 128))), {}),
+            (
+                "factors of experts",
+                "quantize",
+                (tensor(4, 96), QuantSpec("int8")),
+                {
+                    "smooth": tensor(3, 96, dtype=torch.float32),
+                    "smooth_ids": tensor(4, dtype=torch.int32),
+                },
+            ),
             ("MXFP4", "quantize", (tensor(4, 96), QuantSpec("mxfp4", layout="shuffled")), {}),
         ],
         exercise=lambda draw: [quantize(draw(20, 64).detach(), QuantSpec("int8"))[1]],
@@ -159,6 +180,15 @@ def _checks() -> Checks:
                 call=partial(_call, spec=QuantSpec("fp8", 128)),
             ),
             Benchmark(
+                "quantize_blocks",
+                example="16384x8192",
+                extents=("rows", "columns"),
+                shapes=shapes,
+                heading="Quantisation to fp8, blocks of 128x128",
+                bytes=_bytes(1 + 4 / 128**2),
+                call=partial(_call, spec=QuantSpec("fp8", (128, 128))),
+            ),
+            Benchmark(
                 "quantize_mxfp4",
                 example="16384x8192",
                 extents=("rows", "columns"),
@@ -175,6 +205,6 @@ OPERATION = Operation(
     name="quantize",
     folder="quantize",
     functions=(Function(quantize, lambda tensor, dtype: (tensor(32, 128, dtype=dtype), QuantSpec("fp8"))),),
-    operators=(Operator("quantize", _fake, _no_backward, sharding=_sharding, first_option=2),),
+    operators=(Operator("quantize", _fake, _no_backward, sharding=_sharding, first_option=4),),
     checks=_checks,
 )

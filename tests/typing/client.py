@@ -69,6 +69,7 @@ def operations(
     assert_type(hipkittens.gated_activation_quantize(x, spec, "gelu", other=x, scale=x), Pair)
     assert_type(hipkittens.dequantize(x, x, spec, x.dtype), Tensor)
     assert_type(hipkittens.topk(x, 4, 0, largest=False, row_ends=lengths), Pair)
+    assert_type(hipkittens.router_top1(x, weight, shared=1), Pair)
     assert_type(hipkittens.router(x, 4, score="sigmoid", bias=weight, renormalize=True), Pair)
     hipkittens.cache_write(k, v, x, x, lengths, layout="paged", k_scale=weight)
     hipkittens.mla_cache_write(k, v, x, lengths, scale=weight)

@@ -16,6 +16,27 @@ KITTENS_DEVICE RowColumns<T> columns_of(const ActivationArguments& arguments) {
             arguments.rows.all, arguments.columns, arguments.aligned != 0};
 }
 
+// What the activation is of, and the gradient at: x and other with their biases, in float32.
+struct Operands {
+    eight gate, other;
+};
+template <bool gated, class T>
+KITTENS_DEVICE Operands operands(const ActivationArguments& arguments, const RowColumns<T>& columns) {
+    const auto load = [&](const StridedRows& of) {
+        return columns.load_raw(of.data, of.offset(columns.row, arguments.rows));
+    };
+    const auto gate = load(arguments.x);
+    auto other = gate;
+    if constexpr (gated) other = load(arguments.other);
+    Operands result{kittens::widened(gate), kittens::widened(other)};
+    if constexpr (gated)
+        if (arguments.bias) {
+            result.gate += columns.load(arguments.bias, 0);
+            result.other += columns.load(arguments.bias, arguments.columns);
+        }
+    return result;
+}
+
 template <ActivationConfig config>
 struct Forward {
     using T = typename element_of<config.element>::value;
@@ -25,13 +46,7 @@ struct Forward {
         constexpr bool accurate = !kittens::is_16bit<T>;
         const RowColumns<T> columns = columns_of<T>(arguments);
         if (columns.none()) return;
-        const auto load = [&](const StridedRows& of) {
-            return columns.load_raw(of.data, of.offset(columns.row, arguments.rows));
-        };
-        const auto raw_gate = load(arguments.x);
-        auto raw_other = raw_gate;
-        if constexpr (config.gated) raw_other = load(arguments.other);
-        const eight gate = kittens::widened(raw_gate), other = kittens::widened(raw_other);
+        const auto [gate, other] = operands<config.gated>(arguments, columns);
         eight y;
         with_activation(arguments.activation, [&](auto constant) {
             constexpr Activation activation = decltype(constant)::value;
@@ -55,14 +70,10 @@ struct Backward {
         constexpr bool accurate = !kittens::is_16bit<T>;
         const RowColumns<T> columns = columns_of<T>(arguments);
         if (columns.none()) return;
-        const auto load = [&](const StridedRows& of) {
-            return columns.load_raw(of.data, of.offset(columns.row, arguments.rows));
-        };
-        const auto raw_gate = load(arguments.x), raw_dy = load(arguments.dy);
-        auto raw_other = raw_gate;
-        if constexpr (config.gated) raw_other = load(arguments.other);
-        const eight gate = kittens::widened(raw_gate), dy = kittens::widened(raw_dy),
-                    other = kittens::widened(raw_other);
+        const auto dy_as_stored =
+            columns.load_raw(arguments.dy.data, arguments.dy.offset(columns.row, arguments.rows));
+        const auto [gate, other] = operands<config.gated>(arguments, columns);
+        const eight dy = kittens::widened(dy_as_stored);
         eight dgate, dother;
         with_activation(arguments.activation, [&](auto constant) {
             constexpr Activation activation = decltype(constant)::value;

@@ -21,6 +21,7 @@ struct ActivationArguments {
     StridedRows x;
     StridedRows other;  // what the gate x multiplies
     StridedRows dy;     // of the gradient alone
+    const void* bias;   // added to x, then to other: 2 columns elements of their type; of gated rows, or null
     void* result;       // y, or the gradient of x
     void* dother;
     int64_t result_step;  // from row to row of result and dother

@@ -9,6 +9,8 @@ namespace hipkittens::quantize {
 
 // Of a workgroup; and columns of a thread.
 inline constexpr int threads = 256, columns_of_thread = 8;
+// Of a block of a matrix that has one scale.
+inline constexpr uint32_t block_rows = 128, block_columns = 128;
 
 // fp8 and bf8: the target's own, e4m3fnuz and e5m2fnuz of gfx942, e4m3fn and e5m2 of gfx950. e2m1: two to a byte, the first one in
 // the low half.
@@ -22,10 +24,18 @@ enum class ScaleLayout : int32_t { rows, columns, shuffled };
 struct QuantizeArguments {
     StridedRows x;
     StridedRows other;  // of gated kernels: what the gate x multiplies
-    void* codes;        // rows one after the other
+    const void*
+        bias;     // of gated kernels: added to x, then to other, 2 columns elements of their type; or null
+    void* codes;  // rows one after the other
     void* scales;
     const float* given;  // the scale of everything; null: from x
     float* maxima;       // of each workgroup, what the kind `maximum` writes and `tensor` reads
+    // Rows of factors that values are multiplied by before, or null; and of each row, which of them is its own: null is the first.
+    // A row that has none, by a number out of range, is zeros.
+    const float* smooth;
+    const int32_t* smooth_ids;
+    uint32_t smooth_rows;
+    uint32_t matrix_rows;  // of blocks: of each matrix
     RowCounts rows;
     uint32_t columns;
     Divisor threads_per_row;              // of 8 columns each, whole groups of them

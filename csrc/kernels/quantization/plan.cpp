@@ -30,7 +30,7 @@ int64_t group_threads(int64_t columns, int64_t padded_groups, int64_t group) {
 }
 
 ScaleCount scale_count(int64_t rows, int64_t columns, Granularity granularity, int64_t group,
-                       ScaleLayout layout) {
+                       ScaleLayout layout, int64_t matrix_rows) {
     if (rows < 1 || columns < 1 || rows > INT32_MAX || columns > INT32_MAX)
         throw std::invalid_argument("quantize: " + std::to_string(rows) + " rows of " +
                                     std::to_string(columns) + " columns; 1 .. 2147483647 are allowed");
@@ -44,6 +44,15 @@ ScaleCount scale_count(int64_t rows, int64_t columns, Granularity granularity, i
                                         " rows with a scale each; 1 .. 16777215 are allowed");
         return {rows, 1};
     }
+    if (granularity == Granularity::block) {
+        if (matrix_rows < 1 || rows % matrix_rows)
+            throw std::invalid_argument("quantize: " + std::to_string(rows) + " rows in matrices of " +
+                                        std::to_string(matrix_rows));
+        const ScaleCount count{rows / matrix_rows * divide_up(matrix_rows, block_rows),
+                               divide_up(columns, block_columns)};
+        check_threads(count.rows, count.groups * threads, columns);
+        return count;
+    }
     if (group != 32 && group != 64 && group != 128)
         throw std::invalid_argument("quantize: groups of " + std::to_string(group) +
                                     "; 32, 64 and 128 are allowed");
@@ -56,11 +65,14 @@ ScaleCount scale_count(int64_t rows, int64_t columns, Granularity granularity, i
 
 QuantizeArguments laid_out(Granularity granularity, int64_t group, QuantizeArguments arguments) {
     const int64_t columns = arguments.columns;
-    const ScaleCount padded = scale_count(arguments.rows.all, columns, granularity, group, arguments.layout);
+    const ScaleCount padded =
+        scale_count(arguments.rows.all, columns, granularity, group, arguments.layout, arguments.matrix_rows);
     arguments.padded_rows = static_cast<uint32_t>(padded.rows);
     arguments.padded_groups = static_cast<uint32_t>(padded.groups);
     const bool grouped = granularity == Granularity::group;
-    arguments.groups = grouped ? static_cast<uint32_t>(divide_up(columns, group)) : 1;
+    arguments.groups = grouped                             ? static_cast<uint32_t>(divide_up(columns, group))
+                       : granularity == Granularity::block ? static_cast<uint32_t>(padded.groups)
+                                                           : 1;
     arguments.group_lanes = grouped ? static_cast<uint32_t>(group / columns_of_thread) : 0;
     return arguments;
 }

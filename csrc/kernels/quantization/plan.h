@@ -8,15 +8,15 @@
 namespace hipkittens::quantize {
 
 // What shares a scale.
-enum class Granularity { tensor, row, group };
+enum class Granularity { tensor, row, group, block };
 
 // Bytes or floats of scales that `plan` has written. group: columns of one; rows and groups as padding makes them.
 struct ScaleCount {
     int64_t rows, groups;
 };
-// Throws std::invalid_argument for what no kernel takes.
+// Throws std::invalid_argument for what no kernel takes. matrix_rows: of blocks, rows of each matrix.
 ScaleCount scale_count(int64_t rows, int64_t columns, Granularity granularity, int64_t group,
-                       ScaleLayout layout);
+                       ScaleLayout layout, int64_t matrix_rows = 0);
 
 // Threads of eight columns each that hold a row, whole groups of them.
 int64_t group_threads(int64_t columns, int64_t padded_groups, int64_t group);

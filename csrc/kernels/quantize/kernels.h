@@ -13,8 +13,14 @@ namespace hipkittens::quantize {
 using kittens::buffer;
 
 // The gated activation, rounded as if it went to memory in between: the codes are those of its tensor.
-template <class T>
-KITTENS_DEVICE eight gated(const QuantizeArguments& arguments, eight gate, eight other) {
+// load_bias gives the eight columns of the bias from x's or from other's first on.
+template <class T, class Load>
+KITTENS_DEVICE eight gated(const QuantizeArguments& arguments, eight gate, eight other,
+                           const Load& load_bias) {
+    if (arguments.bias) {
+        gate += load_bias(0);
+        other += load_bias(arguments.columns);
+    }
     eight y;
     activation::with_activation(arguments.activation, [&](auto constant) {
         constexpr activation::Activation kind = decltype(constant)::value;
@@ -25,6 +31,14 @@ KITTENS_DEVICE eight gated(const QuantizeArguments& arguments, eight gate, eight
                        .value;
     });
     return kittens::widened(__builtin_convertvector(y, kittens::raw_eight<T>));
+}
+
+// The row of `smooth` that a row has: null where it has none.
+KITTENS_DEVICE const float* factors_of(const QuantizeArguments& arguments, uint32_t row) {
+    const uint32_t id = arguments.smooth_ids
+                            ? ((__attribute__((address_space(1))) const uint32_t*)arguments.smooth_ids)[row]
+                            : 0;
+    return id < arguments.smooth_rows ? arguments.smooth + id * int64_t(arguments.columns) : nullptr;
 }
 
 // A scale for each row. What a workgroup's registers hold is read once, the rest a second time.
@@ -43,11 +57,29 @@ struct RowKernel {
             return {static_cast<const char*>(of.data) + of.offset(row, arguments.rows) * int64_t(sizeof(T)),
                     arguments.columns * static_cast<uint32_t>(sizeof(T))};
         };
+        const auto bias_at = [&](uint32_t at) {
+            return [&arguments, at, wide](uint32_t first) {
+                const buffer bias = {static_cast<const char*>(arguments.bias) + first * sizeof(T),
+                                     arguments.columns * static_cast<uint32_t>(sizeof(T))};
+                return kittens::load_eight<T>(bias, at, wide);
+            };
+        };
+        const float* factors = nullptr;
+        if constexpr (!config.gated)
+            if (arguments.smooth) factors = factors_of(arguments, row);
+        const auto smoothed = [&](eight values, uint32_t at) -> eight {
+            if constexpr (config.gated) return values;
+            if (!arguments.smooth) return values;
+            if (!factors) return 0.0f;
+            const buffer from = {reinterpret_cast<const char*>(factors), arguments.columns * 4};
+            return values * kittens::load_eight<float>(from, at, arguments.columns % 8 == 0);
+        };
         const auto load = [&](uint32_t at) {
             const eight values = kittens::load_eight<T>(row_of(arguments.x), at, wide);
             if constexpr (config.gated)
-                return gated<T>(arguments, values, kittens::load_eight<T>(row_of(arguments.other), at, wide));
-            return values;
+                return gated<T>(arguments, values, kittens::load_eight<T>(row_of(arguments.other), at, wide),
+                                bias_at(at));
+            return smoothed(values, at);
         };
         const auto load_held = [&](const StridedRows& of, Raw(&into)[config.chunks]) {
             const buffer from = row_of(of);
@@ -64,13 +96,18 @@ struct RowKernel {
             load_held(arguments.other, others);
 #pragma unroll
             for (int c = 0; c < config.chunks; ++c)
-                held[c] = __builtin_convertvector(
-                    gated<T>(arguments, kittens::widened(held[c]), kittens::widened(others[c])), Raw);
+                held[c] =
+                    __builtin_convertvector(gated<T>(arguments, kittens::widened(held[c]),
+                                                     kittens::widened(others[c]), bias_at(column + c * step)),
+                                            Raw);
         }
         float magnitude = 0;
 #pragma unroll
         for (int c = 0; c < config.chunks; ++c)
-            magnitude = kittens::larger_or_nan(magnitude, largest_raw_magnitude<T>(held[c]));
+            magnitude = kittens::larger_or_nan(
+                magnitude, !config.gated && arguments.smooth
+                               ? largest_magnitude(smoothed(kittens::widened(held[c]), column + c * step))
+                               : largest_raw_magnitude<T>(held[c]));
         for (uint32_t first = held_columns; first < arguments.columns; first += step)
             magnitude = kittens::larger_or_nan(magnitude, largest_magnitude(load(first + column)));
         const Scale scale = scale_of(arguments, Reduction(lds).magnitude(magnitude));
@@ -83,7 +120,7 @@ struct RowKernel {
 #pragma unroll
         for (int c = 0; c < config.chunks; ++c)
             if (c * step < arguments.columns)  // of whole waves: short rows do not pay for long ones
-                store(kittens::widened(held[c]), column + c * step);
+                store(smoothed(kittens::widened(held[c]), column + c * step), column + c * step);
         for (uint32_t first = held_columns; first < arguments.columns; first += step)
             store(load(first + column), first + column);
     }
@@ -103,7 +140,8 @@ KITTENS_DEVICE eight load(const QuantizeArguments& arguments, const RowColumns<T
     const auto values = part(arguments.x);
     if constexpr (is_gated) {
         const auto other = part(arguments.other);
-        return gated<T>(arguments, kittens::widened(values), kittens::widened(other));
+        return gated<T>(arguments, kittens::widened(values), kittens::widened(other),
+                        [&](uint32_t first) { return columns.load(arguments.bias, first); });
     }
     return kittens::widened(values);
 }
@@ -123,7 +161,15 @@ struct GroupKernel {
 
     KITTENS_DEVICE static void run(const QuantizeArguments& arguments) {
         const auto columns = columns_of<T>(arguments, kittens::workgroup_id_x());
-        const eight values = load<config.gated>(arguments, columns);
+        eight values = load<config.gated>(arguments, columns);
+        if constexpr (!config.gated)
+            if (arguments.smooth && !columns.none()) {
+                const float* factors = factors_of(arguments, columns.row);
+                // Floats begin on 4 bytes.
+                const auto of = RowColumns<float>::at(columns.row, columns.first, arguments.rows.all,
+                                                      arguments.columns, true);
+                values = factors ? values * of.load(factors, 0) : eight(0.0f);
+            }
         const Scale scale = scale_of(
             arguments,
             kittens::combine_group(largest_magnitude(values), arguments.group_lanes, kittens::larger_or_nan));
@@ -134,6 +180,46 @@ struct GroupKernel {
         constexpr Scale one = {1, 1, 127};
         const bool there = columns.row < arguments.rows.all && group < arguments.groups;
         store_scale(arguments, there ? scale : one, columns.row, group);
+    }
+};
+
+// A scale for each block of a matrix: a row of it in 16 threads, and block_rows / 16 rows in each of them.
+template <ElementConfig config>
+struct BlockKernel {
+    using T = typename element_of<config.element>::value;
+    using Raw = kittens::raw_eight<T>;
+    using Reduction = kittens::RowReduction<threads / 64>;
+    static constexpr int threads = quantize::threads, waves_per_simd = 4, lds_bytes = Reduction::lds_bytes;
+    static constexpr uint32_t row_threads = block_columns / columns_of_thread,
+                              rows_together = threads / row_threads, turns = block_rows / rows_together;
+
+    KITTENS_DEVICE static void run(const QuantizeArguments& arguments, kittens::shared_byte* lds) {
+        const uint32_t blocks = (arguments.matrix_rows + block_rows - 1) / block_rows;
+        const uint32_t row_of_blocks = kittens::workgroup_id_x() / arguments.groups,
+                       column_of_blocks = kittens::workgroup_id_x() - row_of_blocks * arguments.groups,
+                       matrix = row_of_blocks / blocks;
+        const uint32_t first = (row_of_blocks - matrix * blocks) * block_rows,
+                       end = arguments.matrix_rows * (matrix + 1);
+        const auto place = [&](uint32_t turn) {
+            return RowColumns<T>::at(
+                matrix * arguments.matrix_rows + first + turn * rows_together +
+                    kittens::thread_id() / row_threads,
+                column_of_blocks * block_columns + kittens::thread_id() % row_threads * columns_of_thread,
+                end, arguments.columns, arguments.aligned != 0);
+        };
+        Raw held[turns];
+        float magnitude = 0;
+#pragma unroll
+        for (uint32_t turn = 0; turn < turns; ++turn)
+            held[turn] = __builtin_convertvector(load<false>(arguments, place(turn)), Raw);
+#pragma unroll
+        for (uint32_t turn = 0; turn < turns; ++turn)
+            magnitude = kittens::larger_or_nan(magnitude, largest_magnitude(kittens::widened(held[turn])));
+        const Scale scale = scale_of(arguments, Reduction(lds).magnitude(magnitude));
+        if (kittens::thread_id() == 0) store_scale(arguments, scale, row_of_blocks, column_of_blocks);
+#pragma unroll
+        for (uint32_t turn = 0; turn < turns; ++turn)
+            store(arguments, place(turn), kittens::widened(held[turn]), scale);
     }
 };
 

@@ -27,15 +27,18 @@ struct RowKernel;
 template <GateConfig config>
 struct GroupKernel;
 template <ElementConfig config>
+struct BlockKernel;
+template <ElementConfig config>
 struct MaximumKernel;
 template <GateConfig config>
 struct TensorKernel;
 
 namespace kinds {
 
-// A scale for each row, for each group of 32, 64 or 128 columns, and for the whole tensor.
+// A scale for each row, for each group of 32, 64 or 128 columns, for each block of rows and columns, and for the whole tensor.
 struct row : Kind<RowConfig, QuantizeArguments, RowKernel> {};
 struct group : Kind<GateConfig, QuantizeArguments, GroupKernel> {};
+struct block : Kind<ElementConfig, QuantizeArguments, BlockKernel> {};
 struct maximum : Kind<ElementConfig, QuantizeArguments, MaximumKernel> {};
 struct tensor : Kind<GateConfig, QuantizeArguments, TensorKernel> {};
 

@@ -47,6 +47,10 @@ std::vector<Launch> plan(int target, ElementType element, Granularity granularit
                          QuantizeArguments arguments) {
     if (gated && granularity == Granularity::tensor && !arguments.given)
         throw std::invalid_argument("quantize: the scale of a gated tensor must be given");
+    if (gated && granularity == Granularity::block)
+        throw std::invalid_argument("quantize: no kernel has blocks of gated rows");
+    if (arguments.smooth && granularity != Granularity::row && granularity != Granularity::group)
+        throw std::invalid_argument("quantize: factors are for scales of rows and of groups");
     arguments = laid_out(granularity, group, arguments);
     const int64_t rows = arguments.rows.all, columns = arguments.columns;
     arguments.threads_per_row = divisor_of(static_cast<uint32_t>(divide_up(columns, columns_of_thread)));
@@ -64,6 +68,9 @@ std::vector<Launch> plan(int target, ElementType element, Granularity granularit
         const int64_t all = int64_t(arguments.padded_rows) * arguments.threads_per_row.value;
         return {launch(row_of<kinds::group>(element, gated).name, divide_up(all, threads), threads)};
     }
+    if (granularity == Granularity::block)
+        return {launch(row_of<kinds::block>(element).name,
+                       int64_t(arguments.padded_rows) * arguments.padded_groups, threads)};
     const int64_t workgroups = divide_up(rows * arguments.threads_per_row.value, threads);
     std::vector<Launch> launches;
     if (!arguments.given) {
