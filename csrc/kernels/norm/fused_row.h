@@ -213,8 +213,7 @@ class FusedRow {
         if (arguments.gate.data)
             each_of_row(start, values, arguments, arguments.gate, [](eight& value, eight gate) {
 #pragma unroll
-                for (int i = 0; i < 8; ++i)
-                    value[i] *= gate[i] * kittens::sigmoid<!kittens::is_16bit<T>>(gate[i]).value;
+                for (int i = 0; i < 8; ++i) value[i] *= gate[i] * kittens::sigmoid<true>(gate[i]).value;
             });
         each(start, values,
              [&](eight& value, uint32_t column) { value = inside(value, column, arguments.columns); });
