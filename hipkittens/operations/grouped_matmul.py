@@ -100,8 +100,7 @@ def _checks() -> Checks:
 
 
 def _arguments(tensor, dtype):
-    ends = tensor(2, dtype=torch.int32).new_tensor([16, 32])
-    return tensor(32, 32, dtype=dtype), tensor(2, 32, 32, dtype=dtype), ends
+    return tensor(32, 32, dtype=dtype), tensor(2, 32, 32, dtype=dtype), tensor(2, dtype=torch.int32)
 
 
 OPERATION = Operation(
