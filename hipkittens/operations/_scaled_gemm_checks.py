@@ -174,6 +174,7 @@ def _benchmark(name: str, heading: str, **options: Any) -> Benchmark:
         call=partial(_call, **options),
         heading=heading,
         fit="gemm_plan",
+        bits=8,
     )
 
 
