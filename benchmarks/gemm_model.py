@@ -37,7 +37,7 @@ class Tile:
     scales: str = "none"
 
 
-def tiles(target: str) -> list[Tile]:
+def tiles(target: str, elements: Sequence[str] = ("bf16", "fp8")) -> list[Tile]:
     """Of the variants of `target`, those that differ in more than orientation, element type and order of loads."""
     names = {
         name.removeprefix("nt_bf16_"): Tile(name.removeprefix("nt_bf16_"), *extents)
@@ -49,22 +49,30 @@ def tiles(target: str) -> list[Tile]:
         for name, (targets, a, b, scales, *extents) in SCALED_ROWS.items()
         if (a, b) == ("fp8", "fp8") and targets in ("both", target)
     }
-    return list(names.values())
+    return [tile for tile in names.values() if tile.element in elements]
+
+
+def _scaled_row(tile: str) -> tuple[Any, ...] | None:
+    """Of the variant with this name of a Tile, or, of a name that ends with _, of one that begins so."""
+    if tile.endswith("_"):
+        return next(row for name, row in SCALED_ROWS.items() if name.startswith(f"nt_{tile}"))
+    return SCALED_ROWS.get(f"nt_{tile}")
 
 
 def element_of(tile: str) -> str:
     """Of the variant with this name of a Tile."""
-    found = SCALED_ROWS.get(f"nt_{tile}")
+    found = _scaled_row(tile)
     return found[1] if found else "bf16"
 
 
 def described(target: str, tile: str, m: int, n: int, k: int, orientation: str = "nt") -> tuple[Problem, str]:
     """The product with a result of bf16 that the variant with that tile computes, and its name."""
-    if element_of(tile) == "bf16":
+    found = _scaled_row(tile)
+    if found is None:
         return shape(target, m, n, k, orientation=orientation), tile and f"{orientation}_bf16_{tile}"
-    _, a, b, scales, *_ = SCALED_ROWS[f"nt_{tile}"]
+    _, a, b, scales, *_ = found
     problem = shape(target, m, n, k, element=a, element_b=b, scales=scales, output="bf16")
-    return problem, f"nt_{tile}"
+    return problem, "" if tile.endswith("_") else f"nt_{tile}"
 
 
 @functools.cache
@@ -84,8 +92,8 @@ def launch(
     orientation: str = "nt",
     order: tuple[int, int] | None = None,
 ) -> None:
-    """Launches a product by the variant with that tile in the model that is open; "" is the plan's own choice for bf16, with its
-    splits. The result is bf16.
+    """Launches a product by the variant with that tile in the model that is open; "" is the plan's own choice for bf16 and "fp8_"
+    for fp8, with its splits. The result is bf16.
 
     order  (tiles that an XCD takes in a row, rows of tiles in a window) in place of the plan's
     """

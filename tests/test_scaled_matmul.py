@@ -89,7 +89,7 @@ def test_every_shape(target, formats):
 @pytest.mark.parametrize("formats", PAIRS)
 @pytest.mark.parametrize("shape", [(2, 3, 1), (7, 13, 17), (255, 33, 131), (1, 257, 515)])
 def test_rows_that_begin_anywhere(target, formats, shape):
-    check(formats, *shape, F16)
+    check(formats, *shape, BF16 if formats[0] == "int8" else F16)  # int8 sums pass its largest
     m, n, k = shape
     a, w = codes(m, k + 3, formats[0])[:, 1 : k + 1], codes(n, k + 2, formats[1], 1)[:, 2:]
     one = torch.ones(())

@@ -67,7 +67,7 @@ def cell(operation: Operation, function: Function, target: str, name: str) -> st
     kinds = {"backward" if "backward" in kind else "forward" for kind in of_dtype}
     # Where no kernel is for the gradient alone, it is the operation itself with other operands.
     has_own_gradient = any("backward" in row["kind"] for row in of_folder)
-    if kinds and not has_own_gradient and any(each.backward for each in operation.operators):
+    if kinds and not has_own_gradient and any(each.has_derivative for each in operation.operators):
         kinds.add("backward")
     answer = supported(function.name, *function.arguments(meta, DTYPES[name]), target=target)
     if answer.ok != bool(kinds):

@@ -72,6 +72,11 @@ class Operator:
     sharding: Callable[..., Any] | None = None
     first_option: int = 0
 
+    @property
+    def has_derivative(self) -> bool:
+        """Whether its backward is more than the error that there is none."""
+        return self.backward is not None and not self.backward.__qualname__.startswith(no_derivative.__name__)
+
 
 @dataclass(frozen=True, eq=False)
 class Function:
@@ -206,6 +211,7 @@ class Benchmark:
     shapes    run by default, with commas between
     bytes     that have to move between memory and the chip: every operand and result once
     flops     useful operations as publications count them; None where memory is the measure
+    bits      of the elements that are multiplied: of half as many, matrix cores take twice as many in a clock
     call      ours on tensors of a device, made by problem.tensor(device, *shape)
     torch     PyTorch's on a GPU; None if it has none
     causal, training  whether a shape may end with :causal, :training
@@ -232,6 +238,7 @@ class Benchmark:
     chained: bool = False
     tables: tuple[Table, ...] = ()
     fit: str = ""
+    bits: int = 16
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 from functools import partial
 from typing import Any
 
 import torch
 
+from .. import _backend
 from ..quantization import dtype_of
 from ..scaled_gemm import scaled_matmul
 from ._record import Benchmark, Checks, Example, Kernel, Rows, Trial
@@ -143,16 +145,22 @@ def _sizes(rows: Rows) -> str:
 
 def _call(problem, device, format="fp8", by_rows=False):
     e = problem.extents
-    a, w = (
-        problem.tensor(device, rows, e["K"]).to(
-            torch.int8 if format == "int8" else dtype_of(format, torch.device(device))
-        )
-        for rows in (e["M"], e["N"])
-    )
+    values = [problem.tensor(device, rows, e["K"]) for rows in (e["M"], e["N"])]
     scale_a, scale_b = (
         torch.ones(shape, device=device) for shape in (((e["M"], 1), (1, e["N"])) if by_rows else ((), ()))
     )
-    return lambda: scaled_matmul(a, w.t(), scale_a, scale_b)
+
+    @functools.cache
+    def operands(target: str) -> list[torch.Tensor]:
+        # The target is known when the call is made: the model simulates one for each device.
+        dtype = torch.int8 if format == "int8" else dtype_of(format, torch.device(device))
+        return [each.to(dtype) for each in values]
+
+    def call():
+        a, w = operands(_backend.arch_of(torch.device(device)))
+        return scaled_matmul(a, w.t(), scale_a, scale_b)
+
+    return call
 
 
 def _benchmark(name: str, heading: str, **options: Any) -> Benchmark:
@@ -166,6 +174,7 @@ def _benchmark(name: str, heading: str, **options: Any) -> Benchmark:
         call=partial(_call, **options),
         heading=heading,
         fit="gemm_plan",
+        bits=8,
     )
 
 
