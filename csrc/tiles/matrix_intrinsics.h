@@ -77,6 +77,42 @@ KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<A, 32> a, vec<B, 32> b, vec<float,
                                                             matrix_format<B>, 0, 0, 0, 0);
 }
 
+// As many registers as the builtin takes: operands of 4 bits have half of them.
+template <class T, int count>
+KITTENS_DEVICE vec<int, 8> matrix_operand(vec<T, count> values) {
+    if constexpr (count == 32) {
+        return __builtin_bit_cast(vec<int, 8>, values);
+    } else {
+        const vec<int, 4> four = __builtin_bit_cast(vec<int, 4>, values);
+        return __builtin_shufflevector(four, four, 0, 1, 2, 3, -1, -1, -1, -1);
+    }
+}
+
+// The same with e8m0 factors: lane 16 j + r holds in byte a_byte of a_scale that of the j-th 32 of K in row r of a. Operands are
+// 32 elements of 8 bits as above, or 16 bytes of 4-bit pairs: 32 neighbours along K.
+// `in_place`: the sum stays in its registers. The builtin leaves that to the register allocator, which in a loop that fills most of
+// the registers copies sums and spills. The compiler counts no wait states for assembly (CDNA3 ISA manual 4.5), so it is for
+// loops where operands come from LDS and sums are read behind barriers only; synccheck of the simulator finds what is missing.
+template <int a_byte, int b_byte, bool in_place, class A, class B, int a_count, int b_count>
+KITTENS_DEVICE vec<float, 4> scaled_matrix_16x16(vec<A, a_count> a, vec<B, b_count> b, vec<float, 4> c,
+                                                 uint32_t a_scale, uint32_t b_scale) {
+    static_assert(a_count == (is_float8<A> ? 32 : 16) && b_count == (is_float8<B> ? 32 : 16));
+    if constexpr (in_place) {
+        asm("v_mfma_scale_f32_16x16x128_f8f6f4 %0, %1, %2, %0, %3, %4 op_sel:[%5,%6,0] op_sel_hi:[%7,%8,0] "
+            "cbsz:%9 blgp:%10"
+            : "+v"(c)
+            : "v"(__builtin_bit_cast(vec<int, a_count / 4>, a)),
+              "v"(__builtin_bit_cast(vec<int, b_count / 4>, b)), "v"(a_scale), "v"(b_scale), "n"(a_byte & 1),
+              "n"(b_byte & 1), "n"(a_byte >> 1), "n"(b_byte >> 1), "n"(matrix_format<A>),
+              "n"(matrix_format<B>));
+        return c;
+    } else {
+        return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(matrix_operand(a), matrix_operand(b), c,
+                                                                matrix_format<A>, matrix_format<B>, a_byte,
+                                                                a_scale, b_byte, b_scale);
+    }
+}
+
 // gfx942's own step, of half the K.
 template <class T>
 KITTENS_DEVICE vec<float, 16> matrix_32x32(vec<T, 4> a, vec<T, 4> b, vec<float, 16> c) {

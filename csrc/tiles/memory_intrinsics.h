@@ -100,11 +100,14 @@ KITTENS_DEVICE void buffer_load_to_lds_one(buffer source, uint32_t offset, share
                  : "memory");
 }
 
-// A dword for each lane, to `destination` + 4 x lane. Assembly and wait as above.
+// A dword per lane, to `destination` + 256 Index + 4 x lane; the buffer begins 256 Index bytes early. Assembly and wait
+// as above.
+template <int Index = 0>
 KITTENS_DEVICE void buffer_load_dword_to_lds(buffer source, uint32_t offset, shared_byte* destination) {
-    asm volatile("s_nop 0\n\tbuffer_load_dword %3, %1, %2 offen lds" ::"{m0}"(
+    static_assert(Index >= 0 && Index < 16, "the offset field has 12 bits");
+    asm volatile("s_nop 0\n\tbuffer_load_dword %3, %1, %2 offen offset:%4 lds" ::"{m0}"(
                      reinterpret_cast<uint32_t>(destination)),
-                 "s"(source.words()), "s"(source.scalar_offset), "v"(offset)
+                 "s"(source.words()), "s"(source.scalar_offset), "v"(offset), "n"(Index * 256)
                  : "memory");
 }
 

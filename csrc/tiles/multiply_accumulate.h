@@ -26,6 +26,14 @@ KITTENS_DEVICE C multiply_base(A a, B b, C c) {
     }
 }
 
+// One base tile with e8m0 factors: byte a_byte of a_scale and byte b_byte of b_scale (scaled_matrix_16x16).
+template <class Layout, int a_byte, int b_byte, bool in_place, class A, class B>
+KITTENS_DEVICE vec<float, 4> multiply_base_scaled(A a, B b, vec<float, 4> c, uint32_t a_scale,
+                                                  uint32_t b_scale) {
+    return Layout::is_row ? scaled_matrix_16x16<b_byte, a_byte, in_place>(b, a, c, b_scale, a_scale)
+                          : scaled_matrix_16x16<a_byte, b_byte, in_place>(a, b, c, a_scale, b_scale);
+}
+
 // D = C + A' B'^T, where A' has M x K base tiles in row layout. A transposed operand is the same registers
 // under the other name: K x M in column layout.
 template <bool transpose_a, bool transpose_b, class D, class A, class B, class C>

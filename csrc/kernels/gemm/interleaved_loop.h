@@ -24,6 +24,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
     // K tile t > 0 comes through set (t - 1) % sets of the registers that loads fill, tile 0 through the last one.
     static constexpr int sets = alternate ? 2 : direct ? 1 : config.in_registers;
     static_assert(!alternate || buffers == 4, "two tiles of one operand, then two of the other");
+    static_assert(!alternate || !Base::StepFactors::present, "factors are loaded with both operands");
 
     // A slot is a matrix step. In the middle of a tile's last step of K is the barrier: what is read for this step has
     // arrived by then, and the matrix cores have work meanwhile. Direct loads are issued behind it, to the buffer that is
@@ -80,6 +81,8 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
 
     typename Base::template RegistersA<step_k> a_registers[2];
     typename Base::template RegistersB<step_k> b_registers;
+    typename Base::StepFactors::template Registers<height> a_scales[2];
+    typename Base::StepFactors::template Registers<width> b_scales[2];
 
     KITTENS_DEVICE static int after(int buffer) { return buffer + 1 == buffers ? 0 : buffer + 1; }
     template <int set = 0>
@@ -88,6 +91,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
         in_flight.first.template issue<0, set>(buffer);
         in_flight.second.template issue<0, set>(buffer);
         this->advance_both();
+        this->scales.issue(buffer);
     }
     template <int odd>
     KITTENS_DEVICE void issue_pair(int buffer) {
@@ -101,10 +105,12 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
     template <int n>
     KITTENS_DEVICE void read_a(int set, int buffer, int k) {
         A::template read<base_tiles<n, n + 1, 0, 1>>(a_registers[set], a_tile(buffer), row, k);
+        this->scales.template read_a<n, n + 1>(a_scales[set], buffer);
     }
     template <int n>
-    KITTENS_DEVICE void read_b(int buffer, int k) {
+    KITTENS_DEVICE void read_b(int set, int buffer, int k) {
         B::template read<base_tiles<n, n + 1, 0, 1>>(b_registers, b_tile(buffer), col, k);
+        this->scales.template read_b<n, n + 1>(b_scales[set], buffer);
     }
 
     // One K tile in buffer `buffer`. `first_set`: the registers that hold its first step of A. `loaded`: the set that
@@ -116,7 +122,10 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
         constexpr int moves = direct ? 0 : FirstStream::items + decltype(in_flight.second)::items;
         int next = 0;
         interleave<slots>(
-            work<in_slot{direct ? slots - products : 0}>([&](auto) KITTENS_INLINE { next = after(buffer); }),
+            work<in_slot{direct ? slots - products : 0}>([&](auto) KITTENS_INLINE {
+                next = after(buffer);
+                this->scales.next_tile();
+            }),
             work<in_slot{barrier_slot, !last}>([&](auto) KITTENS_INLINE {
                 if constexpr (direct)
                     wait<loads_in_flight<loaded>(), 0>();
@@ -135,7 +144,8 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
                 constexpr int i = slot.value % height, j = slot.value % products / height,
                               set = (first_set + slot.value / products) % 2;
                 constexpr bool first = slot.value < products;
-                this->template multiply<i, j, 0, first>(sums[0][0], a_registers[set], b_registers);
+                this->template multiply<i, j, 0, first, slot.value / products>(
+                    sums[0][0], a_registers[set], b_registers, a_scales[set], b_scales[set]);
             }),
             work<Promotions{promotes ? products : 0}>(
                 [&](auto n) KITTENS_INLINE { this->template promote<n.value % height, n.value / height>(); }),
@@ -146,7 +156,8 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
             }),
             work<Reads{width, 1, height, last}>([&](auto item) KITTENS_INLINE {
                 constexpr int step = item.value / width + 1;
-                read_b<item.value % width>(step == steps ? next : buffer, step % steps * step_k);
+                read_b<item.value % width>((first_set + step) % 2, step == steps ? next : buffer,
+                                           step % steps * step_k);
             }),
             work<spread{last ? 0 : moves, 0, barrier_slot, true}>([&](auto item) KITTENS_INLINE {
                 constexpr int of_first = FirstStream::items;
@@ -205,6 +216,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
         this->accumulation.issue_first(0);
         in_flight.first.template issue_first<sets - 1>(0);
         in_flight.second.template issue_first<sets - 1>(0);
+        this->scales.issue_first();
         if constexpr (!direct) {
             // In this order: what the loop waits for is counted from here on.
             for_each_index<sets - 1>([&](auto set) {
@@ -236,7 +248,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
         this->clear_sums();
         barrier();
         for_each_index<height>([&](auto n) { read_a<n.value>(0, 0, 0); });
-        for_each_index<width>([&](auto n) { read_b<n.value>(0, 0); });
+        for_each_index<width>([&](auto n) { read_b<n.value>(0, 0, 0); });
         this->accumulation.template read<0, 0>(0);
     }
     KITTENS_DEVICE void run(TileCoordinate tile) {

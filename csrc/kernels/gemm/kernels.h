@@ -31,6 +31,12 @@ struct policy_of<config, Scales::blocks> {
 };
 template <GemmConfig config>
 struct policy_of<config, Scales::row_blocks> : policy_of<config, Scales::blocks> {};
+template <GemmConfig config>
+struct policy_of<config, Scales::in_matrix> {
+    using type = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
+                            ScaledEpilogue<SplitDestination, AddBias, Activate>, AccumulateInPlace,
+                            ScaledGemmArguments>;
+};
 
 // At least the waves of one workgroup fit on the four SIMDs.
 template <GemmConfig config, class Policy>

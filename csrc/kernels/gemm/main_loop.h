@@ -5,6 +5,7 @@
 #include "epilogue.h"
 #include "operand_stream.h"
 #include "product_tiles.h"
+#include "step_scales.h"
 
 namespace hipkittens::gemm {
 
@@ -38,9 +39,13 @@ struct MainLoop {
     static_assert(A::step_k == B::step_k && A::fill == B::fill, "both operands order K alike");
     static constexpr bool direct = A::fill == Fill::direct,
                           alternate = direct && config.load_order == LoadOrder::alternate;
+    // e8m0 factors that the matrix instruction takes, or none.
+    using StepFactors = choose<config.scales == Scales::in_matrix, StepScales<config, pieces>, NoStepScales>;
     static constexpr int step_k = A::step_k, steps = config.tile_k / step_k,
                          waves = config.waves_m * config.waves_n,
-                         loads_per_tile = pieces * (A::Loads::loads_per_wave + B::Loads::loads_per_wave);
+                         loads_per_tile = pieces * (A::Loads::loads_per_wave + B::Loads::loads_per_wave) +
+                                          StepFactors::loads_per_wave;
+    static_assert(!StepFactors::present || direct, "factors take the way that the operands take");
 
     using Arguments = typename Policy::Arguments;
     using Accumulator = rt<typename Policy::Sum, config.wave_m() / pieces, config.wave_n() / pieces, row_l,
@@ -55,9 +60,10 @@ struct MainLoop {
     static constexpr int buffers = direct ? config.buffers : config.schedule == Schedule::interleaved ? 2 : 1;
     static constexpr int b_begin = buffers * pieces * A::Tile::bytes,
                          operand_bytes = b_begin + buffers * pieces * B::Tile::bytes,
+                         loaded_bytes = operand_bytes + buffers * StepFactors::buffer_bytes,
                          product_bytes =
                              waves * config.matrix * ProductRows<float, Accumulator::cols>::row_bytes,
-                         tile_bytes = operand_bytes > product_bytes ? operand_bytes : product_bytes;
+                         tile_bytes = loaded_bytes > product_bytes ? loaded_bytes : product_bytes;
 
     using Accumulation = typename Policy::Accumulation;
     static constexpr bool promotes = Accumulation::promotes;
@@ -95,6 +101,7 @@ struct MainLoop {
     Accumulator sums[pieces][pieces];
     Accumulator partial;  // of one K tile, or of one band of it, where it promotes
     Accumulation accumulation;
+    StepFactors scales;
 
     KITTENS_DEVICE MainLoop(const Arguments& arguments, TileCoordinate tile, shared_byte* lds)
         : lds(lds),
@@ -102,7 +109,8 @@ struct MainLoop {
           in_flight(streams(arguments, tile, range, lds)),
           row(wave_id() / config.waves_n * Accumulator::rows),
           col(wave_id() % config.waves_n * Accumulator::cols),
-          accumulation(arguments, range, {tile, row, col, lds + tile_bytes}) {}
+          accumulation(arguments, range, {tile, row, col, lds + tile_bytes}),
+          scales(arguments, tile, range, lds + operand_bytes, row, col) {}
 
     KITTENS_DEVICE typename A::Tile a_tile(int buffer, int piece = 0) const {
         return {lds + (buffer * pieces + piece) * A::Tile::bytes};
@@ -121,6 +129,7 @@ struct MainLoop {
     }
     // Behind the loads of the first K tile.
     KITTENS_DEVICE void clear_past_k() const {
+        scales.clear_past(range.valid_k);
         if (!A::is_cut(range.valid_k)) return;
         if constexpr (direct) wait_vector_memory<0>();
         barrier();
@@ -134,13 +143,24 @@ struct MainLoop {
         for_each_index<pieces * pieces>([&](auto n) { zero(sums[n.value / pieces][n.value % pieces]); });
         if constexpr (promotes) zero(partial);
     }
-    // A matrix step: base tiles i of A and j of B, at base tile k of the registers along K. `first`: of a K tile.
-    template <int i, int j, int k, bool first, class A_, class B_>
-    KITTENS_DEVICE void multiply(Accumulator& band, const A_& a, const B_& b) {
+    // A matrix step: base tiles i of A and j of B, at base tile k of the registers along K. `first`: of a K tile. `step`: of K
+    // in the tile.
+    template <int i, int j, int k, bool first, int step = k, class A_, class B_>
+    KITTENS_DEVICE void multiply(Accumulator& band, const A_& a, const B_& b,
+                                 const typename StepFactors::template Registers<height>& a_scales,
+                                 const typename StepFactors::template Registers<width>& b_scales) {
         auto& sum = (promotes ? partial : band).tiles[i][j];
         if constexpr (promotes && first) sum = {};
-        sum = multiply_base<row_l, typename Accumulator::shape>(A::template fragment<i, k>(a),
-                                                                B::template fragment<j, k>(b), sum);
+        // Two waves on a SIMD have half of its registers each.
+        constexpr bool in_place = config.schedule == Schedule::ping_pong;
+        if constexpr (StepFactors::present)
+            sum =
+                multiply_base_scaled<row_l, StepFactors::byte(i, step), StepFactors::byte(j, step), in_place>(
+                    A::template fragment<i, k>(a), B::template fragment<j, k>(b), sum, a_scales.word(i),
+                    b_scales.word(j));
+        else
+            sum = multiply_base<row_l, typename Accumulator::shape>(A::template fragment<i, k>(a),
+                                                                    B::template fragment<j, k>(b), sum);
     }
     // What a K tile added to base tile (i, j) of a band.
     template <int i, int j, int band_row = 0, int band_col = 0>

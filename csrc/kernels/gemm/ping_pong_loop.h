@@ -26,12 +26,22 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
     struct DirectLoads {
         static constexpr int loads = A::Loads::loads_per_wave;
         static constexpr load_stage of_accumulation{0, 0, 1, Base::Accumulation::loads_per_tile};
-        static constexpr load_pipeline<5> a_is_near{
-            phases,
-            {of_accumulation, {0, 0, 1, loads}, {1, 2, 1, loads}, {2, -1, 2, loads}, {3, 1, 2, loads}}};
-        static constexpr load_pipeline<5> b_is_near{
-            phases,
-            {of_accumulation, {0, -1, 1, loads}, {1, 1, 1, loads}, {2, 0, 2, loads}, {3, 2, 2, loads}}};
+        // Factors of the matrix steps come last, and are read for the first time with the first half of B.
+        static constexpr load_stage factors{3, -1, 2, Base::StepFactors::loads_per_wave};
+        static constexpr load_pipeline<6> a_is_near{phases,
+                                                    {of_accumulation,
+                                                     {0, 0, 1, loads},
+                                                     {1, 2, 1, loads},
+                                                     {2, -1, 2, loads},
+                                                     {3, 1, 2, loads},
+                                                     factors}};
+        static constexpr load_pipeline<6> b_is_near{phases,
+                                                    {of_accumulation,
+                                                     {0, -1, 1, loads},
+                                                     {1, 1, 1, loads},
+                                                     {2, 0, 2, loads},
+                                                     {3, 2, 2, loads},
+                                                     factors}};
         // Every other phase waits for what the next two read.
         static constexpr int in_flight_after(int phase) {
             if (phase % 2 != 0) return any_vector_memory;
@@ -43,17 +53,21 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
     uint32_t b_begin;
     typename Base::template RegistersA<config.tile_k> a_registers;
     typename Base::template RegistersB<config.tile_k> b_registers[2];
+    typename Base::StepFactors::template Registers<height> a_scales;
+    typename Base::StepFactors::template Registers<width> b_scales[2];
 
     using Base::Base;
 
     KITTENS_DEVICE void read_a(int buffer, int half) {
         A::template read<base_tiles<0, height, 0, steps>>(a_registers, a_tile(buffer, half), row, 0);
+        this->scales.template read_a<0, height>(a_scales, buffer, half);
     }
     KITTENS_DEVICE void read_b(int buffer, int half) {
         typename B::Tile tile = b_tile(buffer, half);
         // Beyond the 64 KiB that an offset field spans the beginning of B is part of the register.
         if constexpr (operand_bytes > 65536) tile.data = lds + b_begin + (buffer * 2 + half) * B::Tile::bytes;
         B::template read<base_tiles<0, width, 0, steps>>(b_registers[half], tile, col, 0);
+        this->scales.template read_b<0, width>(b_scales[half], buffer, half);
     }
     // What phase `phase` does for later tiles.
     template <int buffer, int phase, bool steady>
@@ -64,7 +78,10 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
             if constexpr (phase < 2) near.template issue<phase>(1 - buffer);
             if constexpr (phase == 1) near.k_tiles.template advance<steady>();
             if constexpr (phase >= 2) far.template issue<phase - 2>(buffer);
-            if constexpr (phase == 3) far.k_tiles.template advance<steady>();
+            if constexpr (phase == 3) {
+                far.k_tiles.template advance<steady>();
+                this->scales.template issue<steady>(buffer);
+            }
         } else {
             auto& [a, b] = in_flight;
             if constexpr (phase == 1) b.loads[0].commit(b_tile(0, 0));
@@ -88,13 +105,17 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
                               k = product.value % products / (height * width),
                               i = product.value / width % height, j = product.value % width;
                 this->template multiply<i, j, k, k == 0>(sums[phase / 2][phase % 2], a_registers,
-                                                         b_registers[phase % 2]);
+                                                         b_registers[phase % 2], a_scales,
+                                                         b_scales[phase % 2]);
             }),
             work<every_slot{0, phases}>([&](auto phase) KITTENS_INLINE {
                 if constexpr (phase.value == 0) read_a(buffer, 0);
                 if constexpr (phase.value == 1) read_b(buffer, 1);
                 if constexpr (phase.value == 2) read_a(buffer, 1);
-                if constexpr (phase.value == 3) read_b(buffers == 2 ? 1 - buffer : 0, 0);
+                if constexpr (phase.value == 3) {
+                    this->scales.next_tile();
+                    read_b(buffers == 2 ? 1 - buffer : 0, 0);
+                }
             }),
             work<every_slot{0, phases}>([&](auto phase)
                                             KITTENS_INLINE { refill<buffer, phase.value, steady>(); }),
@@ -120,6 +141,7 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
         if constexpr (direct) {
             near.issue_first(0);
             far.issue_first(0);
+            this->scales.issue_first();
             // The FIFO load queue of the compute unit is shared by its waves: what all need first comes before the rest.
             s_barrier();
             far.issue_first(1);
@@ -127,6 +149,7 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
             far.template issue<0>(1);
             far.template issue<1>(1);
             far.k_tiles.advance();
+            this->scales.issue(1);
         } else {
             auto& [a, b] = in_flight;
 #pragma unroll
@@ -144,7 +167,9 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
         b_begin = opaque(Base::b_begin);
         begin_loads();
         this->clear_past_k();
-        if constexpr (direct) wait_vector_memory<4 * A::Loads::loads_per_wave>();  // the first halves
+        if constexpr (direct)
+            wait_vector_memory<4 * A::Loads::loads_per_wave +
+                               Base::StepFactors::loads_per_wave>();  // the first halves
         this->clear_sums();
         barrier();
         read_b(0, 0);

@@ -28,7 +28,7 @@ struct SimpleLoop : MainLoop<config, Policy, 1> {
             A::template read<base_tiles<0, height, 0, 1>>(a, a_tile(0), row, k);
             B::template read<base_tiles<0, width, 0, 1>>(b, b_tile(0), col, k);
             for_each_index<height * width>([&](auto n) KITTENS_INLINE {
-                this->template multiply<n.value / width, n.value % width, 0, false>(sums[0][0], a, b);
+                this->template multiply<n.value / width, n.value % width, 0, false>(sums[0][0], a, b, {}, {});
             });
         }
         if constexpr (Base::promotes)
