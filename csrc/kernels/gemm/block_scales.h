@@ -82,7 +82,8 @@ struct BlockScales {
                       of_a = slot - in_band + in_band % height * 16 + in_band / height;
             const bool is_a = wave_id() * wave_lanes < a_slots;
             const int index = is_a ? of_a : slot - a_slots;
-            offsets[0] = index < (is_a ? config.tile_m : config.tile_n) ? sources.offset(index) : out_of_range;
+            offsets[0] =
+                index < (is_a ? config.tile_m : config.tile_n) ? sources.offset(index) : out_of_range;
             fill = place.lds + wave_id() * wave_lanes * 4;
             rows_at = place.lds + (place.row + lane % 16 * height) * 4;
             columns_at = place.lds + (a_slots + (of_columns ? column : 0)) * 4;
@@ -94,8 +95,8 @@ struct BlockScales {
             });
         }
     }
-    KITTENS_DEVICE static choose<direct, Source, Sources> sources_of(const ScaledGemmArguments& arguments, KRange range,
-                                          TileCoordinate tile) {
+    KITTENS_DEVICE static choose<direct, Source, Sources> sources_of(const ScaledGemmArguments& arguments,
+                                                                     KRange range, TileCoordinate tile) {
         const auto shift = [](const ScaleArgument& scale, int rows) KITTENS_INLINE {
             return of_columns ? (scale.block_rows == 128 ? 7 : 0) : rows == 128 ? 7 : 0;
         };

@@ -28,7 +28,7 @@ enum class Scales {
     outer,  // a factor for each row of A and one for each column of B, or one for the whole operand: after the sum
     blocks,  // f32 for blocks of 128 of K, 1 row of A or 128 of B: the sum of a K tile is multiplied (block_scales.h)
     row_blocks,  // the same where a block is 1 or 128 rows of either operand
-    in_matrix,  // e8m0 for 1 row by 32 of K: an operand of the matrix instruction (gfx950)
+    in_matrix,   // e8m0 for 1 row by 32 of K: an operand of the matrix instruction (gfx950)
 };
 
 struct GemmConfig {

@@ -51,7 +51,8 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
     // operand of t + 3 and t + 4, behind an even one the second of t + 2 and t + 3.
     template <int odd>
     static constexpr int loads_in_flight() {
-        constexpr int needed = barrier_slot - slots, half = loads_per_tile / 2, more = Accumulation::loads_per_tile;
+        constexpr int needed = barrier_slot - slots, half = loads_per_tile / 2,
+                      more = Accumulation::loads_per_tile;
         if constexpr (alternate)
             return load_pipeline<6>{2 * slots,
                                     {{issue_slot, needed, 2, more},

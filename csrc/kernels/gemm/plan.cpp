@@ -153,8 +153,9 @@ Scales costed_as(Scales scales) { return scales == Scales::row_blocks ? Scales::
 const Cost& cost_of(int target, const GemmConfig& config, int64_t concurrent) {
     const Cost* most = nullptr;
     for (const Cost& cost : costs)
-        if (cost.target == target && cost.element == costed_as(config.a) && cost.scales == costed_as(config.scales) &&
-            cost.tile_m == config.tile_m && cost.tile_n == config.tile_n && cost.tile_k == config.tile_k &&
+        if (cost.target == target && cost.element == costed_as(config.a) &&
+            cost.scales == costed_as(config.scales) && cost.tile_m == config.tile_m &&
+            cost.tile_n == config.tile_n && cost.tile_k == config.tile_k &&
             cost.row_start == config.row_start && cost.concurrent <= concurrent)
             most = &cost;
     if (!most) throw std::logic_error("gemm: costs.def lacks a variant; run benchmarks/gemm_plan.py");
