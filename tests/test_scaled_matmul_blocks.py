@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import hipkittens
+from hipkittens import aiter
 from tests.oracles.aiter.formats import float8
 
 TARGETS = ("gfx942", "gfx950")
@@ -26,7 +27,8 @@ def operand(target, rows, k, rows_of_block, seed, exponents=20, by_row=True):
     codes = torch.randn(rows, k, generator=random).to(float8(target))
     shape = (-(-rows // rows_of_block), -(-k // 128))
     scales = torch.ldexp(
-        1 + torch.rand(shape, generator=random), torch.randint(-exponents, exponents + 1, shape, generator=random)
+        1 + torch.rand(shape, generator=random),
+        torch.randint(-exponents, exponents + 1, shape, generator=random),
     )
     whole = scales.double().repeat_interleave(rows_of_block, 0)[:rows].repeat_interleave(128, 1)[:, :k]
     return codes, scales if by_row else scales.t().contiguous().t(), codes.double() * whole
@@ -41,9 +43,7 @@ def check(target, m, n, k, recipe=("1x128", "128x128"), dtype=F32, by_row=True, 
     rows = {"1x128": 1, "128x128": 128}
     a, scale_a, left = operand(target, m, k, rows[recipe[0]], m + k, exponents, by_row)
     b, scale_b, right = operand(target, n, k, rows[recipe[1]], n + k + 1, exponents)
-    out = hipkittens.scaled_matmul(
-        a, b.t(), scale_a, scale_b.t(), recipe=recipe, out_dtype=dtype, **options
-    )
+    out = hipkittens.scaled_matmul(a, b.t(), scale_a, scale_b.t(), recipe=recipe, out_dtype=dtype, **options)
     assert rms(out, left @ right.T) <= BAR[dtype], (m, n, k, recipe)
 
 
@@ -126,9 +126,40 @@ def test_the_same_bits_as_often_as_it_is_called(target):
     assert torch.equal(first, second)
 
 
-def test_without_kernels(monkeypatch):
-    monkeypatch.setenv("HIPKITTENS_BACKEND", "torch")
-    check("gfx950", 140, 150, 400, dtype=BF16)
+def test_without_kernels(target, monkeypatch):
+    monkeypatch.setattr("hipkittens._backend.uses_torch", lambda: True)
+    check(target, 140, 150, 400, dtype=BF16)
+
+
+def shuffled(weight):
+    """aiter.ops.shuffle.shuffle_weight(weight, layout=(16, 16)) of bytes."""
+    n, k = weight.shape
+    return (
+        weight.view(torch.uint8)
+        .view(n // 16, 16, k // 16, 16)
+        .transpose(1, 2)
+        .reshape(n, k)
+        .view(weight.dtype)
+    )
+
+
+def test_names_of_aiter(target):
+    m, n, k = 18, 272, 416
+    a, scale_a, left = operand(target, m, k, 1, 1, 3)
+    b, scale_b, right = operand(target, n, k, 128, 2, 3)
+    columns = scale_a.t().contiguous().view(scale_a.shape)
+    reference = left @ right.T
+    results = (
+        aiter.gemm_a8w8_blockscale(a, b, scale_a, scale_b),
+        aiter.gemm_a8w8_blockscale(a, shuffled(b), columns, scale_b, isBpreshuffled=True),
+        aiter.gemm_a8w8_blockscale_bpreshuffle(a, shuffled(b), columns, scale_b, torch.float32),
+        aiter.flatmm_a8w8_blockscale_ASM(a, shuffled(b), columns, scale_b.t().contiguous()),
+    )
+    for out, dtype in zip(results, (BF16, BF16, F32, F16), strict=True):
+        assert out.dtype == dtype
+        assert rms(out, reference) <= BAR[dtype]
+    with pytest.raises(ValueError, match="multiples of 16"):
+        aiter.gemm_a8w8_blockscale_bpreshuffle(a, b[:270], columns, scale_b)
 
 
 def test_what_is_refused(target):
@@ -138,7 +169,7 @@ def test_what_is_refused(target):
         hipkittens.scaled_matmul(a, b.t(), scale_a, scale_b[:2].t(), recipe=("1x128", "128x128"))
     with pytest.raises(ValueError, match="no kernel for the recipe"):
         hipkittens.scaled_matmul(a, b.t(), scale_a, torch.ones(1, 300), recipe=("1x128", "row"))
-    with pytest.raises(TypeError, match="scale_a is torch.float64"):
+    with pytest.raises(TypeError, match=r"scale_a is torch\.float64"):
         hipkittens.scaled_matmul(a, b.t(), scale_a.double(), scale_b.t())
     e5m2 = torch.float8_e5m2fnuz if target == "gfx942" else torch.float8_e5m2
     with pytest.raises(TypeError, match="both e4m3"):

@@ -79,14 +79,17 @@ struct Halve {
     }
 };
 // A scale for each K tile, where a bias would be, times 2^(i - j) of base tile (i, j).
-struct ScaledKTiles {
+struct ScaledKTiles : AccumulateInPlace {
     static constexpr bool promotes = true;
     const float* scales;
     KRange range;
     int tile;
     float scale = 0;
-    KITTENS_DEVICE ScaledKTiles(const GemmArguments& arguments, KRange range)
-        : scales(static_cast<const float*>(arguments.bias)), range(range), tile(range.begin - 1) {}
+    KITTENS_DEVICE ScaledKTiles(const GemmArguments& arguments, KRange range, AccumulationPlace place)
+        : AccumulateInPlace(arguments, range, place),
+          scales(static_cast<const float*>(arguments.bias)),
+          range(range),
+          tile(range.begin - 1) {}
     KITTENS_DEVICE void begin_k_tile() {
         scale = scales[tile < range.begin ? range.last : tile];
         ++tile;
