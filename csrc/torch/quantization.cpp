@@ -49,8 +49,8 @@ Quantization::Quantization(std::string who, Arguments& given) : where(std::move(
     arguments.power_threshold = static_cast<uint32_t>(given.integer());
     arguments.other_rounding = given.boolean();
     granularity = group == 0 ? Granularity::tensor : group == -1 ? Granularity::row : Granularity::group;
-    if (granularity != Granularity::group && (arguments.powers || arguments.layout != ScaleLayout::rows))
-        fail(where + "powers of two and layouts of scales are for groups");
+    if (granularity != Granularity::group && arguments.layout != ScaleLayout::rows)
+        fail(where + "layouts of scales are for groups");
     if (!arguments.powers && arguments.layout == ScaleLayout::shuffled)
         fail(where + "only powers of two are shuffled");
 }
