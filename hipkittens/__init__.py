@@ -32,6 +32,7 @@ from .quantization import QuantSpec, dequantize, gated_activation_quantize, quan
 from .rotary import rotary, rotary_qk, rotary_tables
 from .routing import expert_sort, router
 from .sampling import sample
+from .scaled_gemm import scaled_matmul
 from .selection import topk
 from .softmax import softmax
 
@@ -81,6 +82,7 @@ __all__ = [
     "rotary_tables",
     "router",
     "sample",
+    "scaled_matmul",
     "simulate",
     "softmax",
     "split_heads",

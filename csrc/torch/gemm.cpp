@@ -7,9 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/gemm/plan.h"
 #include "torch/element_type.h"
-#include "torch/placement.h"
+#include "torch/gemm_launch.h"
 #include "torch/registration.h"
 
 namespace hipkittens::torch_binding {
@@ -17,12 +16,6 @@ namespace {
 
 constexpr const char* gemm_schema =
     "gemm(Tensor a, Tensor b, Tensor? bias, ScalarType out_dtype, bool deterministic) -> Tensor";
-
-std::string shape_text(std::span<const int64_t> sizes) {
-    std::string text = "(";
-    for (const int64_t size : sizes) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-    return text + ")";
-}
 
 // The last two dimensions as the kernels read a matrix: unit stride along rows, or along columns of the
 // transposed one. False when neither is so.
@@ -109,19 +102,6 @@ gemm::LoadOrder load_order_asked_for() {
     return value && std::string_view(value) == "plain" ? gemm::LoadOrder::plain : gemm::LoadOrder::alternate;
 }
 
-void run(const Placement& placement, const gemm::Problem& problem, std::span<const runtime::Region> tensors) {
-    gemm::Plan plan = gemm::plan(problem);
-    std::vector<runtime::Region> regions(tensors.begin(), tensors.end());
-    std::optional<Tensor> workspace;
-    if (plan.workspace_bytes > 0) {
-        const int64_t elements = static_cast<int64_t>((plan.workspace_bytes + 3) / 4);
-        workspace = placement.empty({&elements, 1}, Dtype::float32);
-        gemm::bind_workspace(plan, workspace->data());
-        regions.push_back({workspace->data(), plan.workspace_bytes, "workspace", true});
-    }
-    for (const Launch& launch : plan.launches) placement.launch(launch, regions);
-}
-
 Tensor product(Tensor a_tensor, Tensor b_tensor, std::optional<Tensor> bias, Dtype out_dtype) {
     check_shapes(a_tensor, b_tensor, bias);
     const Dtype dtype = a_tensor.dtype("gemm: a");
@@ -153,7 +133,7 @@ Tensor product(Tensor a_tensor, Tensor b_tensor, std::optional<Tensor> bias, Dty
 
     gemm::Problem problem;
     problem.device = placement.shape();
-    problem.input = element_type(dtype);
+    problem.a_type = problem.b_type = element_type(dtype);
     problem.output = element_type(out_dtype);
     problem.m = m;
     problem.n = n;
@@ -191,7 +171,7 @@ Tensor product(Tensor a_tensor, Tensor b_tensor, std::optional<Tensor> bias, Dty
         problem.a.data = advanced(a.matrix.data, offset[0], bytes_of(dtype));
         problem.b.data = advanced(b.matrix.data, offset[1], bytes_of(dtype));
         problem.c.data = advanced(out.data(), offset[2], bytes_of(out_dtype));
-        run(placement, problem, regions);
+        launch_product(placement, problem, regions);
         size_t axis = 0;
         while (axis < batch.size() && ++index[axis] == batch[axis].size) index[axis++] = 0;
         if (axis == batch.size()) return out;

@@ -44,7 +44,7 @@ const char* probe_plan(const gemm::Problem* problem, const char* variant, int sp
         gemm::Plan plan;
         if (*variant) {
             const gemm::GemmVariant* chosen = nullptr;
-            for (const gemm::GemmVariant& row : gemm::variants<gemm::kinds::gemm>)
+            for (const gemm::GemmVariant& row : gemm::gemm_variants())
                 if (!std::strcmp(row.name, variant)) chosen = &row;
             if (!chosen) return "error: no such variant";
             plan = gemm::plan_variant(*problem, *chosen, splits);
@@ -62,7 +62,7 @@ const char* probe_plan(const gemm::Problem* problem, const char* variant, int sp
 // Names of the rows that may run the problem, one per line.
 const char* probe_suitable(const gemm::Problem* problem) {
     answer.clear();
-    for (const gemm::GemmVariant& row : gemm::variants<gemm::kinds::gemm>)
+    for (const gemm::GemmVariant& row : gemm::gemm_variants())
         if (gemm::suits(row, *problem)) answer += std::string(row.name) + "\n";
     return answer.c_str();
 }

@@ -71,9 +71,9 @@ constexpr GemmConfig simple{Orientation::nt,
 
 // A stage behind the sums: each times 1/2.
 struct Halve {
-    template <class Accumulator, int down, int across>
-    KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const GemmArguments&,
-                                     EpiloguePlace) {
+    template <class Accumulator, int down, int across, class Memory>
+    KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const GemmArguments&, EpiloguePlace,
+                                     Memory) {
         for (auto& row : bands)
             for (auto& band : row) mul(band, band, 0.5f);
     }

@@ -35,9 +35,13 @@ struct ScaleArgument {
     int64_t batch_stride;
 };
 
+// Without scales the sums are stored as they are: those of a split, or of integers.
 struct ScaledGemmArguments : GemmArguments {
     ScaleArgument a_scale, b_scale;
+    int32_t activation;  // activation::Activation, or no_activation
+    int32_t padding;
 };
+inline constexpr int32_t no_activation = -1;
 
 // Adds the splits in ascending order, then bias, then one rounding.
 struct ReduceArguments {
@@ -48,6 +52,13 @@ struct ReduceArguments {
     int32_t m, n, splits;
     ElementType output, bias_type;
     int32_t padding;
+};
+
+// The same of f32 or i32 sums, which are multiplied with their scales before the bias is added.
+struct ScaledReduceArguments : ReduceArguments {
+    ScaleArgument a_scale, b_scale;
+    int32_t activation;
+    int32_t scaled_padding;
 };
 
 }  // namespace hipkittens::gemm

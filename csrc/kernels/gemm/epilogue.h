@@ -37,12 +37,19 @@ struct EpiloguePlace {
     int row, col, row_step, col_step;
 };
 
-// A stage: apply(bands, arguments, place) changes the sums of a wave's bands. What may be absent is tested once, not for each
-// element.
+// LDS of a wave that no load is in flight to.
+template <int bytes_>
+struct WaveMemory {
+    static constexpr int bytes = bytes_;
+    shared_byte* lds;
+};
+
+// A stage: apply(bands, arguments, place, memory) changes the sums of a wave's bands. What may be absent is tested once, not for
+// each element.
 struct AddBias {
-    template <class Accumulator, int down, int across>
+    template <class Accumulator, int down, int across, class Memory>
     KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const GemmArguments& arguments,
-                                     EpiloguePlace place) {
+                                     EpiloguePlace place, Memory) {
         if (!arguments.bias) return;
         using Shape = typename Accumulator::shape;
         const buffer bias = bias_buffer(arguments.bias, arguments.bias_type, arguments.n);
@@ -70,48 +77,6 @@ struct AddBias {
     }
 };
 
-// A stage: sums times the factors of their row and of their column.
-struct ScaleSums {
-    template <class Accumulator, int down, int across>
-    KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const ScaledGemmArguments& arguments,
-                                     EpiloguePlace place) {
-        using Shape = typename Accumulator::shape;
-        const Coordinate own = row_layout(Shape::value(), own_lane(), 0);
-        const auto factors = [&](ScaleArgument scale, int extent) KITTENS_INLINE {
-            return buffer{static_cast<const char*>(scale.data) + place.tile.batch * scale.batch_stride * 4,
-                          scale.stride ? static_cast<uint32_t>((extent - 1) * scale.stride + 1) * 4 : 4};
-        };
-        const buffer a = factors(arguments.a_scale, arguments.m), b = factors(arguments.b_scale, arguments.n);
-        const uint32_t a_step = static_cast<uint32_t>(arguments.a_scale.stride) * 4,
-                       b_step = static_cast<uint32_t>(arguments.b_scale.stride) * 4;
-        float columns[across][Accumulator::width][Accumulator::per_lane];
-#pragma unroll
-        for (int c = 0; c < across; ++c)
-#pragma unroll
-            for (int j = 0; j < Accumulator::width; ++j)
-#pragma unroll
-                for (int e = 0; e < Accumulator::per_lane; ++e)
-                    columns[c][j][e] =
-                        buffer_load<float>(b, (place.tile.n + place.col + c * place.col_step + own.col +
-                                               j * Shape::cols + row_layout(Shape::value(), 0, e).col) *
-                                                  b_step);
-#pragma unroll
-        for (int r = 0; r < down; ++r)
-#pragma unroll
-            for (int i = 0; i < Accumulator::height; ++i) {
-                const float row = buffer_load<float>(
-                    a, (place.tile.m + place.row + r * place.row_step + own.row + i * Shape::rows) * a_step);
-#pragma unroll
-                for (int c = 0; c < across; ++c)
-#pragma unroll
-                    for (int j = 0; j < Accumulator::width; ++j)
-#pragma unroll
-                        for (int e = 0; e < Accumulator::per_lane; ++e)
-                            bands[r][c].tiles[i][j][e] *= row * columns[c][j][e];
-            }
-    }
-};
-
 // Where rows of the product go: those of C, or with a split K of the split's partial sums.
 struct SplitDestination {
     KITTENS_DEVICE static buffer view(const GemmArguments& arguments, TileCoordinate tile, int size) {
@@ -131,7 +96,7 @@ struct Epilogue {
     KITTENS_DEVICE static void store(Accumulator (&bands)[down][across], const Arguments& arguments,
                                      EpiloguePlace place, shared_byte* lds) {
         const auto [tile, row, col, row_step, col_step] = place;
-        (Stages::apply(bands, arguments, place), ...);
+        (Stages::apply(bands, arguments, place, WaveMemory<lds_bytes>{lds}), ...);
         const bool single = arguments.output == ElementType::f32;
         const int size = single ? 4 : 2;
         const buffer destination = Destination::view(arguments, tile, size);

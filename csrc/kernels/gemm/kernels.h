@@ -5,6 +5,8 @@
 #include "kinds.h"
 #include "ping_pong_loop.h"
 #include "reduce.h"
+#include "reduce_scaled.h"
+#include "scaled_epilogue.h"
 #include "simple_loop.h"
 
 namespace hipkittens::gemm {
@@ -15,9 +17,9 @@ struct policy_of {
 };
 template <GemmConfig config>
 struct policy_of<config, Scales::outer> {
-    using type =
-        GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
-                   Epilogue<SplitDestination, ScaleSums, AddBias>, AccumulateInPlace, ScaledGemmArguments>;
+    using type = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
+                            ScaledEpilogue<SplitDestination, ScaleSums, AddBias, Activate>, AccumulateInPlace,
+                            ScaledGemmArguments>;
 };
 
 // At least the waves of one workgroup fit on the four SIMDs.
@@ -43,6 +45,13 @@ template <NoConfig config>
 struct ReduceKernel {
     static constexpr int threads = reduce_threads, waves_per_simd = 1, lds_bytes = 0;
     KITTENS_DEVICE static void run(const ReduceArguments& arguments) { reduce(arguments); }
+};
+template <ElementConfig config>
+struct ScaledReduceKernel {
+    static constexpr int threads = reduce_threads, waves_per_simd = 1, lds_bytes = 0;
+    KITTENS_DEVICE static void run(const ScaledReduceArguments& arguments) {
+        reduce_scaled<choose<config.element == ElementType::i32, int, float>>(arguments);
+    }
 };
 
 }  // namespace hipkittens::gemm

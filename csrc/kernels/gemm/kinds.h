@@ -11,6 +11,8 @@ template <GemmConfig config>
 struct GemmKernel;
 template <NoConfig config>
 struct ReduceKernel;
+template <ElementConfig config>
+struct ScaledReduceKernel;
 
 namespace kinds {
 
@@ -18,6 +20,7 @@ struct gemm : Kind<GemmConfig, GemmArguments, GemmKernel> {};
 struct scaled : Kind<GemmConfig, ScaledGemmArguments, GemmKernel> {};
 // Sums the partial products of a split K.
 struct reduce : Kind<NoConfig, ReduceArguments, ReduceKernel> {};
+struct scaled_reduce : Kind<ElementConfig, ScaledReduceArguments, ScaledReduceKernel> {};
 
 }  // namespace kinds
 

@@ -38,7 +38,18 @@ void check(const Problem& p) {
     if (p.device.target != 942 && p.device.target != 950)
         refuse("target gfx" + std::to_string(p.device.target) + " has no kernels; gfx942 and gfx950 have");
     if (p.device.compute_units < 1 || p.device.xcds < 1) refuse("the device has no compute units or no XCDs");
-    if (p.input == ElementType::f32) refuse("operands are bf16 or f16");
+    const auto is_float16 = [](ElementType type) {
+        return type == ElementType::bf16 || type == ElementType::f16;
+    };
+    if (p.scales == Scales::none && !(is_float16(p.a_type) && p.a_type == p.b_type))
+        refuse("operands are bf16 or f16, both the same");
+    if (p.output == ElementType::i32 && (p.a_scale.data || p.b_scale.data || p.bias || p.activation >= 0))
+        refuse("integer sums have no scales, bias or activation");
+    if (!p.a_scale.data != !p.b_scale.data) refuse("one operand has a scale and the other has none");
+    // -128 * -128 for each of K has to fit in 31 bits.
+    if (p.a_type == ElementType::i8 && p.k >= 1 << 17)
+        refuse("k = " + std::to_string(p.k) +
+               " is not below 131072, beyond which sums of i8 may not fit in i32");
     auto extent = [&](const char* name, int64_t value) {
         if (value < 1 || value > largest_extent)
             refuse(std::string(name) + " = " + std::to_string(value) + " is not in 1 .. 2147483136");
@@ -95,16 +106,18 @@ const void* advanced(const void* data, int64_t elements, int size) {
 
 // What the cycle model says of each variant, and how it was asked: costs.def.
 struct Cost {
-    int target, tile_m, tile_n, tile_k;
+    int target;
+    ElementType element;
+    Scales scales;
+    int tile_m, tile_n, tile_k;
     RowStart row_start;
     int concurrent;
     double k_tile, k_tile_streamed, launch, round, least;
 };
 constexpr Cost costs[] = {
-#define GEMM_COST(target, tile_m, tile_n, tile_k, row_start, concurrent, k_tile, k_tile_streamed, launch, \
-                  round, least)                                                                           \
-    {kittens::target.number, tile_m, tile_n, tile_k, RowStart::row_start, concurrent, k_tile,             \
-     k_tile_streamed,        launch, round,  least},
+#define GEMM_COST(target, element, scales, tile_m, tile_n, tile_k, row_start, ...)         \
+    {kittens::target.number, ElementType::element, Scales::scales, tile_m, tile_n, tile_k, \
+     RowStart::row_start,    __VA_ARGS__},
 #define GEMM_REDUCE_COST(...)
 #include "costs.def"
 #undef GEMM_COST
@@ -122,13 +135,19 @@ constexpr ReduceCost reduce_costs[] = {
 #undef GEMM_REDUCE_COST
 };
 
+// Elements of one size cost the same: bf16 stands for f16, and fp8 for all of 8 bits.
+ElementType costed_as(ElementType element) {
+    if (element == ElementType::f16) return ElementType::bf16;
+    return size_of(element) == 1 && element != ElementType::fp4 ? ElementType::fp8 : element;
+}
+
 // The row for so many workgroups on a compute unit, or the one with the most.
 const Cost& cost_of(int target, const GemmConfig& config, int64_t concurrent) {
     const Cost* most = nullptr;
     for (const Cost& cost : costs)
-        if (cost.target == target && cost.tile_m == config.tile_m && cost.tile_n == config.tile_n &&
-            cost.tile_k == config.tile_k && cost.row_start == config.row_start &&
-            cost.concurrent <= concurrent)
+        if (cost.target == target && cost.element == costed_as(config.a) && cost.scales == config.scales &&
+            cost.tile_m == config.tile_m && cost.tile_n == config.tile_n && cost.tile_k == config.tile_k &&
+            cost.row_start == config.row_start && cost.concurrent <= concurrent)
             most = &cost;
     if (!most) throw std::logic_error("gemm: costs.def lacks a variant; run benchmarks/gemm_plan.py");
     return *most;
@@ -165,15 +184,25 @@ double predicted_clocks(const Problem& p, const GemmConfig& config, int splits) 
     return clocks;
 }
 
+constexpr int count_of(const auto& rows) { return static_cast<int>(rows.end() - rows.begin()); }
+constexpr auto all_variants = [] {
+    constexpr auto& plain = variants<kinds::gemm>;
+    constexpr auto& scaled = variants<kinds::scaled>;
+    std::array<GemmVariant, count_of(plain) + count_of(scaled)> result{};
+    auto* next = result.data();
+    for (const auto& row : plain) *next++ = {row.name, row.targets, row.config};
+    for (const auto& row : scaled) *next++ = {row.name, row.targets, row.config};
+    return result;
+}();
+
 // Of each row, the one that differs in nothing but the order of its loads.
 constexpr auto twins = [] {
-    constexpr auto& rows = variants<kinds::gemm>;
-    std::array<const GemmVariant*, rows.end() - rows.begin()> result{};
-    for (const GemmVariant& row : rows)
-        for (const GemmVariant& other : rows) {
+    std::array<const GemmVariant*, all_variants.size()> result{};
+    for (const GemmVariant& row : all_variants)
+        for (const GemmVariant& other : all_variants) {
             GemmConfig config = other.config;
             config.load_order = row.config.load_order;
-            if (&other != &row && config == row.config) result[&row - rows.begin()] = &other;
+            if (&other != &row && config == row.config) result[&row - all_variants.data()] = &other;
         }
     return result;
 }();
@@ -191,11 +220,37 @@ int64_t largest_stride_bytes(const Problem& p, const GemmConfig& config) {
     return std::max({c, all_a + p.k * size, all_b + p.k * size});
 }
 
+// Partial sums that no scale, bias or activation was applied to yet, as their operands have them.
+ElementType sum_type(const Problem& p) {
+    return p.a_type == ElementType::i8 ? ElementType::i32 : ElementType::f32;
+}
+
+// The launch of a row whose kind takes so much of the arguments.
+Launch product_launch(const GemmVariant& variant, int target, std::array<uint32_t, 3> grid,
+                      const ScaledGemmArguments& arguments) {
+    const int threads = variant.config.threads();
+    if (variant.config.scales == Scales::none)
+        return {launch_of("gemm", variant.name, target, grid, threads,
+                          static_cast<const GemmArguments&>(arguments))};
+    return {launch_of("gemm", variant.name, target, grid, threads, arguments)};
+}
+
+Launch reduce_launch(const Problem& p, std::array<uint32_t, 3> grid, const ScaledReduceArguments& arguments) {
+    if (p.scales == Scales::none)
+        return {launch_of("gemm", "reduce", p.device.target, grid, reduce_threads,
+                          static_cast<const ReduceArguments&>(arguments))};
+    return {launch_of("gemm", sum_type(p) == ElementType::i32 ? "reduce_scaled_i32" : "reduce_scaled_f32",
+                      p.device.target, grid, reduce_threads, arguments)};
+}
+
 }  // namespace
+
+std::span<const GemmVariant> gemm_variants() { return all_variants; }
 
 bool suits(const GemmVariant& variant, const Problem& p) {
     const GemmConfig& config = variant.config;
-    if (!includes(variant.targets, p.device.target) || config.a != p.input || config.b != p.input)
+    if (!includes(variant.targets, p.device.target) || config.a != p.a_type || config.b != p.b_type ||
+        config.scales != p.scales)
         return false;
     if (config.orientation != orientation_of(p)) return false;
     Problem q = p;
@@ -206,8 +261,8 @@ bool suits(const GemmVariant& variant, const Problem& p) {
     // HIP counts the threads of a grid dimension in 32 bits.
     if (divide_up(p.m, config.tile_m) * divide_up(p.n, config.tile_n) * config.threads() > 0xffffffffll)
         return false;
-    return config.row_start == RowStart::element || (rows_are_dwords(q.a, stored_a(p), p.batch, p.input) &&
-                                                     rows_are_dwords(q.b, stored_b(p), p.batch, p.input));
+    return config.row_start == RowStart::element || (rows_are_dwords(q.a, stored_a(p), p.batch, p.a_type) &&
+                                                     rows_are_dwords(q.b, stored_b(p), p.batch, p.b_type));
 }
 
 Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits) {
@@ -231,7 +286,7 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
     result.splits = splits;
     if (split) result.workspace_bytes = static_cast<uint64_t>(plane) * 4 * problem.batch * splits;
 
-    GemmArguments arguments{};
+    ScaledGemmArguments arguments{};
     arguments.a = {a.data, a.leading_stride, a.batch_stride};
     arguments.b = {b.data, b.leading_stride, b.batch_stride};
     arguments.c = split ? MatrixArgument{nullptr, problem.n, plane}
@@ -243,32 +298,43 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
     arguments.k = static_cast<int32_t>(problem.k);
     arguments.k_tiles = static_cast<int32_t>(k_tiles);
     arguments.k_tiles_per_split = static_cast<int32_t>(k_tiles_per_split);
-    arguments.output = split ? ElementType::f32 : problem.output;
+    arguments.output = split ? sum_type(problem) : problem.output;
     arguments.bias_type = problem.bias_type;
     arguments.vector_stores = problem.n % (16 / size_of(arguments.output)) == 0 &&
-                              (arguments.output == ElementType::f32 ||
+                              (size_of(arguments.output) == 4 ||
                                rows_are_dwords(c, {problem.m, problem.n}, problem.batch, arguments.output));
     arguments.order = order_of(problem, config);
+    arguments.activation = no_activation;
+    if (!split) {
+        arguments.a_scale = problem.a_scale;
+        arguments.b_scale = problem.b_scale;
+        arguments.activation = problem.activation;
+    }
 
-    const int in_size = size_of(problem.input), out_size = size_of(problem.output);
+    const int a_size = size_of(problem.a_type), b_size = size_of(problem.b_type),
+              out_size = size_of(problem.output);
     for (int64_t first = 0; first < problem.batch; first += largest_batches_per_launch) {
         const int64_t batches = std::min(problem.batch - first, largest_batches_per_launch);
-        GemmArguments part = arguments;
-        part.a.data = advanced(a.data, first * a.batch_stride, in_size);
-        part.b.data = advanced(b.data, first * b.batch_stride, in_size);
+        ScaledGemmArguments part = arguments;
+        part.a.data = advanced(a.data, first * a.batch_stride, a_size);
+        part.b.data = advanced(b.data, first * b.batch_stride, b_size);
         part.c.data =
             split ? advanced(nullptr, first * plane, 4) : advanced(c.data, first * c.batch_stride, out_size);
-        Launch launch{launch_of("gemm", variant.name, problem.device.target,
-                                {part.order.tiles_m * part.order.tiles_n, static_cast<uint32_t>(splits),
-                                 static_cast<uint32_t>(batches)},
-                                config.threads(), part)};
+        if (part.a_scale.data) {
+            part.a_scale.data = advanced(part.a_scale.data, first * part.a_scale.batch_stride, 4);
+            part.b_scale.data = advanced(part.b_scale.data, first * part.b_scale.batch_stride, 4);
+        }
+        Launch launch = product_launch(variant, problem.device.target,
+                                       {part.order.tiles_m * part.order.tiles_n,
+                                        static_cast<uint32_t>(splits), static_cast<uint32_t>(batches)},
+                                       part);
         if (split) launch.workspace_at = offsetof(GemmArguments, c) + offsetof(MatrixArgument, data);
         result.launches.push_back(std::move(launch));
     }
     if (!split) return result;
 
     for (int64_t first = 0; first < problem.batch; first += largest_batches_per_launch) {
-        ReduceArguments reduce{};
+        ScaledReduceArguments reduce{};
         reduce.partial = static_cast<const float*>(advanced(nullptr, first * plane, 4));
         reduce.split_stride = plane * problem.batch;
         reduce.c = {advanced(c.data, first * c.batch_stride, out_size), c.leading_stride, c.batch_stride};
@@ -278,11 +344,18 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
         reduce.splits = splits;
         reduce.output = problem.output;
         reduce.bias_type = problem.bias_type;
-        Launch launch{launch_of(
-            "gemm", "reduce", problem.device.target,
+        reduce.a_scale = problem.a_scale;
+        reduce.b_scale = problem.b_scale;
+        if (reduce.a_scale.data) {
+            reduce.a_scale.data = advanced(reduce.a_scale.data, first * reduce.a_scale.batch_stride, 4);
+            reduce.b_scale.data = advanced(reduce.b_scale.data, first * reduce.b_scale.batch_stride, 4);
+        }
+        reduce.activation = problem.activation;
+        Launch launch = reduce_launch(
+            problem,
             {static_cast<uint32_t>(divide_up(problem.n, reduce_threads)), static_cast<uint32_t>(problem.m),
              static_cast<uint32_t>(std::min(problem.batch - first, largest_batches_per_launch))},
-            reduce_threads, reduce)};
+            reduce);
         launch.workspace_at = offsetof(ReduceArguments, partial);
         result.launches.push_back(std::move(launch));
     }
@@ -291,7 +364,7 @@ Plan plan_variant(const Problem& problem, const GemmVariant& variant, int splits
 
 // Is there a row that differs in nothing but the order of loads, which is the one asked for?
 bool is_other_twin(const GemmVariant& variant, const Problem& problem) {
-    const GemmVariant* twin = twins[&variant - variants<kinds::gemm>.begin()];
+    const GemmVariant* twin = twins[&variant - all_variants.data()];
     return twin && twin->config.load_order == problem.load_order && suits(*twin, problem);
 }
 
@@ -300,7 +373,7 @@ Plan plan(const Problem& problem) {
     const GemmVariant* best = nullptr;
     int best_splits = 1;
     double best_clocks = 0;
-    for (const GemmVariant& variant : variants<kinds::gemm>) {
+    for (const GemmVariant& variant : all_variants) {
         if (!suits(variant, problem) || is_other_twin(variant, problem)) continue;
         const int64_t k_tiles = divide_up(problem.k, variant.config.tile_k);
         const int64_t tiles = divide_up(problem.m, variant.config.tile_m) *

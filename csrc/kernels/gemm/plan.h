@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,18 +22,28 @@ struct Matrix {
     bool transposed = false;
 };
 
-// C[batch, m, n] = A[batch, m, k] B[batch, k, n] (+ bias[n])
+// C[batch, m, n] = A[batch, m, k] B[batch, k, n] (+ bias[n]). Quantised operands have scales, unless the sums are wanted as they
+// are, and C may be an activation of it all.
 struct Problem {
     DeviceShape device;
-    ElementType input = ElementType::bf16, output = ElementType::bf16;
+    ElementType a_type = ElementType::bf16, b_type = ElementType::bf16, output = ElementType::bf16;
     int64_t m = 0, n = 0, k = 0, batch = 1;
     Matrix a, b, c;
     const void* bias = nullptr;
     ElementType bias_type = ElementType::bf16;
     LoadOrder load_order = LoadOrder::alternate;  // of two rows that differ in nothing else, which to take
+    Scales scales = Scales::none;
+    ScaleArgument a_scale{}, b_scale{};
+    int32_t activation = no_activation;
 };
 
-using GemmVariant = Row<kinds::gemm>;
+// A row that computes products, of whichever kind.
+struct GemmVariant {
+    const char* name;
+    Targets targets;
+    GemmConfig config;
+};
+std::span<const GemmVariant> gemm_variants();
 
 struct Launch : hipkittens::Launch {
     // Where in arguments the workspace's address is added, or -1.

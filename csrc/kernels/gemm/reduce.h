@@ -14,6 +14,25 @@ KITTENS_DEVICE float element_at(buffer source, ElementType type, int index) {
                                      : static_cast<float>(__builtin_bit_cast(half, bits));
 }
 
+// Of one element, in the order of the splits.
+template <class Sum>
+KITTENS_DEVICE Sum sum_of_splits(const Sum* partial, int splits, int64_t split_stride) {
+    Sum sum = 0;
+    // Several loads at a time; those past the last split read it once more and are not added.
+    constexpr int at_once = 8;
+    for (int first = 0; first < splits; first += at_once) {
+        Sum values[at_once];
+#pragma unroll
+        for (int i = 0; i < at_once; ++i) {
+            const int split = first + i < splits ? first + i : splits - 1;
+            values[i] = partial[split * split_stride];
+        }
+#pragma unroll
+        for (int i = 0; i < at_once; ++i) sum = first + i < splits ? sum + values[i] : sum;
+    }
+    return sum;
+}
+
 // One thread per output element: columns along x, rows along y, batches along z.
 KITTENS_DEVICE void reduce(const ReduceArguments& arguments) {
     const int64_t row = workgroup_id_y(), batch = workgroup_id_z();
@@ -24,19 +43,7 @@ KITTENS_DEVICE void reduce(const ReduceArguments& arguments) {
     if (arguments.bias)
         added = element_at(bias_buffer(arguments.bias, arguments.bias_type, arguments.n), arguments.bias_type,
                            col);
-    float sum = 0;
-    // Several loads at a time; those past the last split read it once more and are not added.
-    constexpr int at_once = 8;
-    for (int first = 0; first < arguments.splits; first += at_once) {
-        float values[at_once];
-#pragma unroll
-        for (int i = 0; i < at_once; ++i) {
-            const int split = first + i < arguments.splits ? first + i : arguments.splits - 1;
-            values[i] = partial[split * arguments.split_stride];
-        }
-#pragma unroll
-        for (int i = 0; i < at_once; ++i) sum = first + i < arguments.splits ? sum + values[i] : sum;
-    }
+    float sum = sum_of_splits(partial, arguments.splits, arguments.split_stride);
     sum += added;
     const int64_t index = batch * arguments.c.batch_stride + row * arguments.c.leading_stride + col;
     void* data = const_cast<void*>(arguments.c.data);

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MIT
+"""Products of quantised operands as an operation: hipkittens/scaled_gemm.py has the function."""
+
+from __future__ import annotations
+
+import torch
+
+from ..scaled_gemm import scaled_matmul
+from ._record import Checks, Function, Operation, Operator, no_derivative
+from ._sharding import given, replicated
+
+
+def _fake(a, b, scale_a, scale_b, bias, *options):
+    torch._check(
+        a.shape[1] == b.shape[1], lambda: f"hipkittens::scaled_gemm: {tuple(a.shape)} x {tuple(b.shape)}"
+    )
+    return a.new_empty((a.shape[0], b.shape[0]), dtype=options[-1])
+
+
+def _flops(a_shape, b_shape, *_args, out_shape=None, **_kwargs) -> int:
+    return 2 * a_shape[0] * a_shape[1] * b_shape[0]
+
+
+def _sharding(a, b, scale_a, scale_b, bias, *options):
+    from torch.distributed.tensor import Replicate, Shard
+
+    rest = [None] * len(options)
+    arguments = (a, b, scale_a, scale_b, bias, *options)
+
+    def of(scale, placement):
+        """Scales of rows are sharded with them, that of a tensor with nothing."""
+        shared = scale is not None and scale.shape[0] == 1
+        return given(scale, Replicate() if shared else placement)
+
+    rows, columns, all_of_it = Shard(0), Shard(1), Replicate()
+    return [
+        replicated(arguments, 1),
+        ([rows], [rows, all_of_it, of(scale_a, rows), of(scale_b, all_of_it), given(bias, all_of_it), *rest]),
+        ([columns], [all_of_it, rows, of(scale_a, all_of_it), of(scale_b, rows), given(bias, rows), *rest]),
+    ]
+
+
+def _checks() -> Checks:
+    from ._scaled_gemm_checks import CHECKS
+
+    return CHECKS
+
+
+def _square(tensor, dtype):
+    from ._scaled_gemm_checks import fp8_dtype
+
+    codes = fp8_dtype()
+    return (
+        tensor(32, 64, dtype=codes),
+        tensor(48, 64, dtype=codes).t(),
+        tensor(32, 1, dtype=torch.float32),
+        tensor(1, 48, dtype=torch.float32),
+    )
+
+
+OPERATION = Operation(
+    name="scaled_gemm",
+    folder="gemm",
+    functions=(Function(scaled_matmul, _square),),
+    operators=(
+        Operator(
+            "scaled_gemm",
+            _fake,
+            no_derivative("scaled_matmul", "matmul of what was quantised"),
+            flops=_flops,
+            sharding=_sharding,
+            first_option=5,
+        ),
+    ),
+    checks=_checks,
+    order=1,
+)

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: MIT
+"""Matrix products of quantised operands: codes of 8 bits, and scales of tensors, rows or blocks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from . import _backend
+from ._arguments import check_tensor
+from ._call import call
+from .activation import in_torch
+from .quantization import dtype_of
+
+Scaling = Literal["tensor", "row", "1x32", "1x128", "128x128"]
+
+OUTPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+BIAS_DTYPES = OUTPUT_DTYPES
+# Numbers of the operator's arguments: scalings are torch.nn.functional.ScalingType's, activations csrc/kernels/activation_kind.h's.
+_SCALINGS: dict[str, int] = {"tensor": 0, "row": 1, "1x32": 3, "1x128": 4, "128x128": 5}
+_BLOCKS = {"1x32": (1, 32), "1x128": (1, 128), "128x128": (128, 128)}
+_ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu")
+_FORMATS = {"fp8": 0, "bf8": 1, "int8": 2}
+_FORMAT_OF = {
+    torch.float8_e4m3fn: "fp8",
+    torch.float8_e4m3fnuz: "fp8",
+    torch.float8_e5m2: "bf8",
+    torch.float8_e5m2fnuz: "bf8",
+    torch.int8: "int8",
+}
+# Pairs of scalings that kernels have.
+_BUILT = {(a, b) for a in ("tensor", "row") for b in ("tensor", "row")}
+# Sums of int8 products of this many may pass 31 bits.
+_INT8_LIMIT = 2**31 // 128**2
+
+
+@_backend.interruptible
+def scaled_matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    *,
+    recipe: Scaling | tuple[Scaling, Scaling] | None = None,
+    swizzle: str | None = None,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    out_dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """activation((a * scale_a) @ (b * scale_b) + bias) of codes a (M, K) and b (K, N), usually w.t(), rounded once.
+
+    a, b       both 8-bit floats of the target (float8_e4m3fnuz and float8_e5m2fnuz on gfx942, float8_e4m3fn and float8_e5m2
+               on gfx950; not both e5m2), summed in float32; or both int8, summed exactly in int32, with K below 131072. The
+               kernels read both along K: an `a` whose rows, or a `b` whose columns, are not contiguous is copied once, as
+               torch copies operands of other strides
+    scale_a,   what codes are multiplied with, float32: one element ("tensor"), or (M, 1) and (1, N) ("row"). They are applied
+    scale_b    to the sums. None for both where out_dtype is torch.int32
+    recipe     "tensor" or "row" of both, or a pair: a's, b's. None: as the shapes say
+    swizzle    of the scales of blocks; None, which is their only order here
+    bias       N elements of bfloat16, float16 or float32
+    activation "relu", "silu", "gelu", "gelu_tanh", or None
+    out_dtype  torch.bfloat16, float16 or float32; of int8 also int32: the sums themselves, without scales, bias and activation
+
+    It has no derivative, and refuses tensors that require one. Raises TypeError or ValueError, before anything is launched,
+    for what has no kernel.
+    """
+    where = "hipkittens.scaled_matmul"
+    scalings = _check(where, a, b, scale_a, scale_b, bias, recipe, swizzle, activation, out_dtype)
+    _check_grad(where, {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias})
+    if _backend.uses_torch() or 0 in a.shape or 0 in b.shape:
+        return _in_torch(a, b, scale_a, scale_b, bias, activation, out_dtype)
+    return call(
+        "scaled_gemm",
+        a.view(torch.uint8),
+        b.t().view(torch.uint8),
+        None if scale_a is None else scale_a.reshape(-1).contiguous(),
+        None if scale_b is None else scale_b.reshape(-1).contiguous(),
+        bias,
+        _FORMATS[_FORMAT_OF[a.dtype]],
+        _FORMATS[_FORMAT_OF[b.dtype]],
+        *(_SCALINGS[each] for each in scalings),
+        0,
+        -1 if activation is None else _ACTIVATIONS.index(activation),
+        out_dtype,
+    )
+
+
+def _in_torch(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    exact = a.dtype == torch.int8
+    wide = torch.float64 if exact else torch.float32
+    product = a.to(wide) @ b.to(wide)
+    if out_dtype == torch.int32:
+        return product.to(torch.int32)
+    product = product.float() * scale_a * scale_b
+    if bias is not None:
+        product = product + bias.float()
+    if activation is not None:
+        product = in_torch(product, activation)
+    return product.to(out_dtype)
+
+
+def _check_grad(where: str, tensors: dict[str, torch.Tensor | None]) -> None:
+    if not torch.is_grad_enabled():
+        return
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.requires_grad:
+            raise ValueError(
+                f"{where}: {name} requires a gradient, and products of quantised operands have none; pass {name}.detach(), "
+                "or call it under torch.no_grad()"
+            )
+
+
+@_backend.checked_once(1, 2, 3, 4, 5)
+def _check(
+    where: str,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    recipe: Scaling | tuple[Scaling, Scaling] | None,
+    swizzle: str | None,
+    activation: str | None,
+    out_dtype: torch.dtype,
+) -> tuple[Scaling, Scaling]:
+    """Raises for arguments no kernel takes; returns how a and b are scaled."""
+    given = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
+    for name, value in given.items():
+        if value is None and name not in ("a", "b"):
+            continue
+        check_tensor(where, name, value)
+        if value.device != a.device:
+            raise ValueError(
+                f"{where}: {name} is on {value.device} and a on {a.device}; move one to the other"
+            )
+    for name, value in (("a", a), ("b", b)):
+        if value.dim() != 2:
+            raise ValueError(
+                f"{where}: {name} has shape {tuple(value.shape)}; it needs 2 dimensions (flatten(0, -2) makes rows of batches)"
+            )
+    if a.shape[1] != b.shape[0]:
+        raise ValueError(
+            f"{where}: a has {a.shape[1]} columns and b has {b.shape[0]} rows (a: {tuple(a.shape)}, b: {tuple(b.shape)}); "
+            "they must be equal"
+        )
+    _backend.check_device(where, "a", a)
+    _check_formats(where, a, b)
+    if out_dtype not in OUTPUT_DTYPES and not (out_dtype == torch.int32 and a.dtype == torch.int8):
+        allowed = "torch.bfloat16, torch.float16, torch.float32, and torch.int32 of int8 operands"
+        raise TypeError(f"{where}: out_dtype is {out_dtype}; allowed: {allowed}")
+    if activation is not None and activation not in _ACTIVATIONS:
+        raise ValueError(
+            f"{where}: activation is {activation!r}; allowed: None, {', '.join(map(repr, _ACTIVATIONS))}"
+        )
+    if bias is not None:
+        if bias.dim() != 1 or bias.shape[0] != b.shape[1]:
+            raise ValueError(f"{where}: bias has shape {tuple(bias.shape)}; it must be ({b.shape[1]},)")
+        if bias.dtype not in BIAS_DTYPES:
+            raise TypeError(
+                f"{where}: bias is {bias.dtype}; allowed: torch.bfloat16, torch.float16, torch.float32"
+            )
+    if out_dtype == torch.int32:
+        for name, value in (*given.items(), ("activation", activation)):
+            if name not in ("a", "b") and value is not None:
+                raise ValueError(
+                    f"{where}: out_dtype is torch.int32, the sums themselves, and {name} is given; leave it None, or choose "
+                    "a float out_dtype"
+                )
+        return "tensor", "tensor"
+    return _scalings(where, a, b, scale_a, scale_b, recipe, swizzle)
+
+
+def _check_formats(where: str, a: torch.Tensor, b: torch.Tensor) -> None:
+    for name, value in (("a", a), ("b", b)):
+        if value.dtype not in _FORMAT_OF:
+            raise TypeError(
+                f"{where}: {name} is {value.dtype}; allowed: torch.int8 and 8-bit floats (hipkittens.quantize makes them)"
+            )
+        format = _FORMAT_OF[value.dtype]
+        if value.device.type == "meta" or _backend.uses_torch():
+            continue
+        allowed = dtype_of(format, value.device, where)
+        if value.dtype != allowed:
+            raise TypeError(
+                f"{where}: {name} is {value.dtype}; {_backend.arch_of(value.device)} multiplies {allowed}, whose codes have "
+                f"other values: quantise for this target, or convert by {name}.float().to({allowed}) and adapt the scale"
+            )
+    formats = tuple(_FORMAT_OF[value.dtype] for value in (a, b))
+    if formats.count("int8") == 1 or formats == ("bf8", "bf8"):
+        raise TypeError(
+            f"{where}: a is {a.dtype} and b is {b.dtype}; allowed: both e4m3, one e4m3 and one e5m2, both torch.int8"
+        )
+    if formats[0] == "int8" and a.shape[1] >= _INT8_LIMIT:
+        raise ValueError(
+            f"{where}: a has {a.shape[1]} columns; sums of int8 products fit in int32 below {_INT8_LIMIT}: split K"
+        )
+
+
+def _scalings(
+    where: str,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    recipe: Scaling | tuple[Scaling, Scaling] | None,
+    swizzle: str | None,
+) -> tuple[Scaling, Scaling]:
+    for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
+        if scale is None:
+            raise ValueError(
+                f"{where}: {name} is None; give the factors of the codes, such as torch.ones(()), or choose out_dtype "
+                "torch.int32 of int8 operands"
+            )
+    (m, k), n = a.shape, b.shape[1]
+    if recipe is None:
+        chosen = _inferred(where, "scale_a", scale_a, m, k, 0), _inferred(where, "scale_b", scale_b, n, k, 1)
+    else:
+        chosen = (recipe, recipe) if isinstance(recipe, str) else tuple(recipe)
+        if len(chosen) != 2 or any(each not in _SCALINGS for each in chosen):
+            allowed = ", ".join(map(repr, _SCALINGS))
+            raise ValueError(
+                f"{where}: recipe is {recipe!r}; allowed: {allowed}, a pair of them (a's, b's), or None"
+            )
+    if swizzle is not None:
+        raise ValueError(f"{where}: swizzle is {swizzle!r}; allowed: None, since no scales of blocks are read")
+    if chosen not in _BUILT:
+        allowed = ", ".join(f"({x!r}, {y!r})" for x, y in sorted(_BUILT))
+        raise ValueError(f"{where}: there is no kernel for the recipe {chosen}; allowed: {allowed}")
+    for name, scale, scaling, rows, axis in (
+        ("scale_a", scale_a, chosen[0], m, 0),
+        ("scale_b", scale_b, chosen[1], n, 1),
+    ):
+        shape = _shape_of(scaling, rows, k, axis)
+        if scaling == "tensor":
+            fits = scale.numel() == 1
+        else:
+            fits = tuple(scale.shape) == shape
+        if not fits:
+            wanted = "one element" if scaling == "tensor" else f"the shape {shape}"
+            raise ValueError(
+                f"{where}: {name} has shape {tuple(scale.shape)}; scaling {scaling!r} needs {wanted}"
+            )
+        if scale.dtype != torch.float32:
+            raise TypeError(
+                f"{where}: {name} is {scale.dtype}; allowed with scaling {scaling!r}: torch.float32"
+            )
+    return chosen
+
+
+def _shape_of(scaling: Scaling, rows: int, k: int, axis: int) -> tuple[int, ...]:
+    """Of the scales of an operand with so many rows (of a) or columns (of b), which lie along `axis`."""
+    if scaling == "tensor":
+        return ()
+    down, along = _BLOCKS.get(scaling, (1, k))
+    shape = (-(-rows // down), -(-k // along) if scaling != "row" else 1)
+    return shape if axis == 0 else shape[::-1]
+
+
+def _inferred(where: str, name: str, scale: torch.Tensor, rows: int, k: int, axis: int) -> Scaling:
+    """As torch._scaled_mm does: from the number of elements, the dtype and the shape."""
+    if scale.dtype in (torch.float8_e8m0fnu, torch.uint8):
+        return "1x32"
+    if scale.numel() == 1:
+        return "tensor"
+    for scaling in ("row", "1x128", "128x128"):
+        if tuple(scale.shape) == _shape_of(scaling, rows, k, axis):
+            return scaling
+    allowed = {scaling: _shape_of(scaling, rows, k, axis) for scaling in ("row", "1x128", "128x128")}
+    raise ValueError(
+        f"{where}: {name} has shape {tuple(scale.shape)}, which no recipe has; allowed: one element (tensor), "
+        + ", ".join(f"{shape} ({scaling})" for scaling, shape in allowed.items())
+    )
