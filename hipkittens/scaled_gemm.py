@@ -231,7 +231,9 @@ def _scalings(
                 f"{where}: recipe is {recipe!r}; allowed: {allowed}, a pair of them (a's, b's), or None"
             )
     if swizzle is not None:
-        raise ValueError(f"{where}: swizzle is {swizzle!r}; allowed: None, since no scales of blocks are read")
+        raise ValueError(
+            f"{where}: swizzle is {swizzle!r}; allowed: None, since no scales of blocks are read"
+        )
     if chosen not in _BUILT:
         allowed = ", ".join(f"({x!r}, {y!r})" for x, y in sorted(_BUILT))
         raise ValueError(f"{where}: there is no kernel for the recipe {chosen}; allowed: {allowed}")

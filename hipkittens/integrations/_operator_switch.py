@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,8 @@ import torch
 class OperatorSwitch:
     """Puts `kernel` at the dispatch keys of CPU tensors and, on a ROCm build of PyTorch, of GPU tensors.
 
-    The state belongs to the process. before and after are called when it changes.
+    The state belongs to the process. before and after are called when it changes. with_autograd: at the keys of autograd as well,
+    for a kernel that takes part in it; otherwise PyTorch's derivative stays, and calls `kernel` where it calls the operator.
     """
 
     def __init__(
@@ -24,8 +26,10 @@ class OperatorSwitch:
         kernel: Callable[..., Any],
         before: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
+        with_autograd: bool = True,
     ) -> None:
         self._operator, self._kernel, self._before, self._after = operator, kernel, before, after
+        self._with_autograd = with_autograd
         self._lock = threading.RLock()
         self._activated = False
         self._contexts = 0
@@ -62,19 +66,24 @@ class OperatorSwitch:
             return
         if torch.compiler.is_compiling():
             raise RuntimeError(
-                "hipkittens: the attention of a program cannot change inside of what torch.compile compiles; do it outside"
+                "hipkittens: the operators of a program cannot change inside of what torch.compile compiles; do it outside"
             )
         from torch.compiler import config
 
         namespace, name = self._operator._schema.name.split("::")
+        if self._operator._overloadname != "default":
+            name = f"{name}.{self._operator._overloadname}"
         # Compiled programs are kept on disk by what the program says, which is the same with us and without.
         tag = f":hipkittens for {namespace}::{name}"
         if wanted:
             self._before()
             library = torch.library.Library(namespace, "IMPL")
             for device in ("CPU", "CUDA") if torch.version.hip else ("CPU",):
-                for key in (device, f"Autograd{device}"):
-                    library.impl(name, self._kernel, key)
+                for key in (device, f"Autograd{device}")[: 1 + self._with_autograd]:
+                    with warnings.catch_warnings():
+                        # That a kernel was there before, which is why this class exists.
+                        warnings.filterwarnings("ignore", "Warning only once for all operators")
+                        library.impl(name, self._kernel, key)
             self._library = library
             config.cache_key_tag += tag
         else:
