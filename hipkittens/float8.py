@@ -9,8 +9,9 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 
 from . import _autocast, _backend
+from ._after_import import after_import
 from ._arguments import check_dtype_and_device, check_tensor
-from ._autograd import no_forward_mode
+from ._autograd import _has_tangent, no_forward_mode
 from ._vmap import in_a_loop
 from .gemm import matmul
 from .quantization import QuantSpec, quantize
@@ -82,11 +83,12 @@ def float8_linear(
     if 0 in x.shape or 0 in w.shape:  # sums of nothing
         return torch.nn.functional.linear(x, w, None if bias is None else bias.to(x.dtype))
     # A jvp of the function below would say it, too, but torch.compile takes no function that has one.
-    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
-        if any(
-            value is not None and forward_ad.unpack_dual(value).tangent is not None for value in (x, w, bias)
-        ):
-            raise no_forward_mode("float8_linear")
+    if (
+        not torch.compiler.is_compiling()
+        and forward_ad._current_level >= 0
+        and any(map(_has_tangent, (x, w, bias)))
+    ):
+        raise no_forward_mode("float8_linear")
     keeps = torch.is_grad_enabled() and w.requires_grad
     y, *_ = _Float8Linear.apply(x.reshape(-1, x.shape[-1]), w, bias, recipe, keeps)
     return y.reshape(*x.shape[:-1], w.shape[0])
@@ -173,3 +175,6 @@ class _Float8Linear(torch.autograd.Function):
 def _fp8_like(bf8: torch.dtype) -> torch.dtype:
     """The e4m3 type of the target whose e5m2 type this is."""
     return torch.float8_e4m3fnuz if bf8 == torch.float8_e5m2fnuz else torch.float8_e4m3fn
+
+
+after_import("torch._dynamo", "hipkittens._float8_in_graphs")
