@@ -13,15 +13,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from gemm_model import modelled
+from gemm_model import described, modelled
 
 import hipkittens
 from hipkittens import _backend, _installation, _resources, _timing
 from hipkittens._packed_kernel import PackedKernel
 from hipkittens.profiling.measure import device_of, measure
-from tests.kernels.gemm_plan import make_plan, shape
+from hipkittens.quantization import dtype_of
+from tests.kernels.gemm_plan import make_plan
 
-_POINTERS = ("a.data", "b.data", "c.data", "bias", "partial")
+_POINTERS = ("a.data", "b.data", "c.data", "bias", "partial", "a_scale.data", "b_scale.data")
 _SIMDS = 4
 
 
@@ -69,7 +70,7 @@ class Measured:
 
     def held(self, tile: str, m: int, n: int, k: int) -> int:
         """As many as registers and LDS leave room for."""
-        (step, *_) = make_plan(shape(self.target, m, n, k), f"nt_bf16_{tile}")["launches"]
+        (step, *_) = make_plan(*described(self.target, tile, m, n, k))["launches"]
         (kernel,) = _installation.pack(self.target).entry(step["kernel"])["kernels"]
         waves, _ = _resources.occupancy(self.target, kernel)
         return waves * _SIMDS // (kernel["workgroup_size"] // 64)
@@ -83,17 +84,23 @@ class Measured:
         self, tile: str, m: int, n: int, k: int, splits: int
     ) -> tuple[list[Callable[[], None]], tuple[torch.Tensor, ...]]:
         """What makes each launch; and a, b and c, of which c is a @ b.T after all of them."""
+        problem, variant = described(self.target, tile, m, n, k)
+        quantised = bool(problem.scales)
+        operand = dtype_of("fp8", self.torch_device) if quantised else torch.bfloat16
         tensors = [
-            torch.randn(rows, columns, device=self.torch_device).to(torch.bfloat16)
-            for rows, columns in ((m, k), (n, k), (m, n))
+            torch.randn(rows, columns, device=self.torch_device).to(dtype)
+            for rows, columns, dtype in ((m, k, operand), (n, k, operand), (m, n, torch.bfloat16))
         ]
-        problem = shape(self.target, m, n, k)
         for matrix, tensor in zip((problem.a, problem.b, problem.c), tensors, strict=True):
             matrix.data = tensor.data_ptr()
-        plan = make_plan(problem, f"nt_bf16_{tile}", splits)
+        if quantised:
+            for scale, rows in ((problem.a_scale, m), (problem.b_scale, n)):
+                tensors.append(torch.ones(rows, device=self.torch_device))
+                scale.data, scale.stride = tensors[-1].data_ptr(), 1
+        plan = make_plan(problem, variant, splits)
         if plan["workspace_bytes"]:
             tensors.append(torch.empty(plan["workspace_bytes"], dtype=torch.uint8, device=self.torch_device))
-            plan = make_plan(problem, f"nt_bf16_{tile}", splits, tensors[-1].data_ptr())
+            plan = make_plan(problem, variant, splits, tensors[-1].data_ptr())
         at = {tensor.data_ptr(): tensor for tensor in tensors}
         return [self._call(step, at) for step in plan["launches"]], tuple(tensors[:3])
 

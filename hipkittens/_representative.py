@@ -31,7 +31,7 @@ def trial(kernel: Kernel) -> Trial:
     """A small problem that runs it. LookupError if no operation knows one."""
     for operation in operations.every():
         known = operations.checks(operation).trial
-        if operation.folder == kernel.folder and known is not None:
+        if operation.owns(kernel.folder, kernel.kind) and known is not None:
             return known(kernel)
     raise LookupError(f"no operation has a problem that runs {kernel.symbol}: `trial` of its checks")
 
@@ -57,7 +57,7 @@ def _of_every_operation(chosen: Callable[[Checks], Callable[[], Iterable[Trial]]
                 checks.trial(kernel)
                 for target in _installation.TARGETS
                 for kernel in kernels(target)
-                if kernel.folder == operation.folder
+                if operation.owns(kernel.folder, kernel.kind)
             )
             yield from {each.title: each for each in of_kernels}.values()
 

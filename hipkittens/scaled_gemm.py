@@ -224,8 +224,8 @@ def _scalings(
     if recipe is None:
         chosen = _inferred(where, "scale_a", scale_a, m, k, 0), _inferred(where, "scale_b", scale_b, n, k, 1)
     else:
-        chosen = (recipe, recipe) if isinstance(recipe, str) else tuple(recipe)
-        if len(chosen) != 2 or any(each not in _SCALINGS for each in chosen):
+        chosen = tuple(recipe) if isinstance(recipe, (tuple, list)) else (recipe, recipe)
+        if len(chosen) != 2 or any(not isinstance(each, str) or each not in _SCALINGS for each in chosen):
             allowed = ", ".join(map(repr, _SCALINGS))
             raise ValueError(
                 f"{where}: recipe is {recipe!r}; allowed: {allowed}, a pair of them (a's, b's), or None"
@@ -242,10 +242,7 @@ def _scalings(
         ("scale_b", scale_b, chosen[1], n, 1),
     ):
         shape = _shape_of(scaling, rows, k, axis)
-        if scaling == "tensor":
-            fits = scale.numel() == 1
-        else:
-            fits = tuple(scale.shape) == shape
+        fits = scale.numel() == 1 if scaling == "tensor" else tuple(scale.shape) == shape
         if not fits:
             wanted = "one element" if scaling == "tensor" else f"the shape {shape}"
             raise ValueError(

@@ -69,7 +69,7 @@ def defaults_of(arguments):
 
 def test_arguments_are_those_of_the_wheel():
     known = signatures()
-    words = {"int8": "i8", "float4_e2m1fn_x2": "fp4x2", "MAX_TINY_ROW": "1024"}
+    words = {"int8": "i8", "float4_e2m1fn_x2": "fp4x2", "MAX_TINY_ROW": "1024", "bfloat16": "bf16"}
     # AITER's fp8_dtype is its device's; here each call's.
     for name in set(aiter.__all__) - NEWER:
         parameters = inspect.signature(getattr(aiter, name)).parameters.values()
@@ -87,7 +87,10 @@ def test_arguments_are_those_of_the_wheel():
             [
                 value
                 if value is None
-                else value.replace("1e-05", "1e-5").replace("fp8_dtype", "None").strip("'")
+                else value.replace("1e-05", "1e-5")
+                .replace("fp8_dtype", "None")
+                .replace("bfloat16", "bf16")
+                .strip("'")
                 for value in each
             ]
             for _, each in theirs
@@ -1019,3 +1022,23 @@ def test_the_example_of_the_page_runs():
     exec(block, namespace)
     gate, other = namespace["x"].double().chunk(2, -1)
     assert close(namespace["out"], F.silu(gate) * other)
+
+
+@of("gemm_a8w8", "gemm_a8w8_CK", "gemm_a8w8_per_token_scale")
+@pytest.mark.parametrize("codes", ["fp8", "int8"])
+def test_products_of_8_bit_codes(target, codes):
+    m, n, k = 17, 48, 160
+    spec = QuantSpec(codes)
+    (x, x_scale), (w, w_scale) = (quantize(draw(rows, k, seed=rows), spec) for rows in (m, n))
+    bias = draw(n)
+    right = (x.double() @ w.double().t()) * x_scale.double() * w_scale.double().t()
+    for function in (aiter.gemm_a8w8, aiter.gemm_a8w8_CK):
+        assert close(function(x, w, x_scale, w_scale, bias), right + bias.double())
+        assert close(function(x, w, x_scale, w_scale.t(), dtype=torch.float16, splitK=3), right)
+        one = torch.full((1,), 0.5)
+        assert close(function(x, w, one, one), (x.double() @ w.double().t()) * 0.25)
+        with pytest.raises(ValueError, match=r"x_scale has shape \(3,\); it needs 1 element, or 17"):
+            function(x, w, torch.ones(3), w_scale)
+    y = torch.empty(m, n, dtype=BF16)
+    assert aiter.gemm_a8w8_per_token_scale(x, w, x_scale, w_scale, y=y) is y and close(y, right)
+    assert close(aiter.gemm_a8w8_per_token_scale(x, w, x_scale, w_scale, F32), right, 4)

@@ -83,7 +83,9 @@ def reference(x, spec, target, scale=None):
         values = torch.where((byte == 255).unsqueeze(-1), groups * 2.0**-128, values)
         scales = byte
         if not spec.format.startswith("mx"):
-            scales = torch.where(byte == 255, math.nan, torch.ldexp(torch.ones_like(magnitude), byte.int() - 127))
+            scales = torch.where(
+                byte == 255, math.nan, torch.ldexp(torch.ones_like(magnitude), byte.int() - 127)
+            )
     else:
         bounded = magnitude.clamp(min=spec.floor, max=spec.scale_bound)
         scales = torch.where(bounded == 0, spec.zero_scale, bounded / largest)

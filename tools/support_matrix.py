@@ -48,20 +48,26 @@ def rows(target: str, folder: str) -> list[dict[str, str]]:
     ]
 
 
+def _elements(row: dict[str, str]) -> set[str]:
+    """Of a kernel's operands, as its row names them."""
+    return {row[column] for column in ("input", "element", "a") if column in row}
+
+
 def cell(operation: Operation, function: Function, target: str, name: str) -> str:
     """What there is of one dtype: "forward, backward" or "refused", on which the call and the pack agree."""
-    of_folder = rows(target, operation.folder)
+    of_folder = [
+        row for row in rows(target, operation.folder) if operation.owns(operation.folder, row["kind"])
+    ]
     # Kernels of which none is for one dtype are told it when they are launched.
-    columns = ("input", "element", "a")
-    typed = [row for row in of_folder if any(column in row for column in columns)]
+    typed = [row for row in of_folder if _elements(row) & set(ELEMENTS)]
     if typed:
-        of_dtype = [row["kind"] for row in typed if name in (row.get(column) for column in columns)]
+        of_dtype = [row["kind"] for row in typed if name in _elements(row)]
     else:
         of_dtype = [row["kind"] for row in of_folder if name in ELEMENTS]
     kinds = {"backward" if "backward" in kind else "forward" for kind in of_dtype}
     # Where no kernel is for the gradient alone, it is the operation itself with other operands.
     has_own_gradient = any("backward" in row["kind"] for row in of_folder)
-    if kinds and not has_own_gradient and any(each.backward for each in operation.operators):
+    if kinds and not has_own_gradient and any(each.has_derivative for each in operation.operators):
         kinds.add("backward")
     answer = supported(function.name, *function.arguments(meta, DTYPES[name]), target=target)
     if answer.ok != bool(kinds):

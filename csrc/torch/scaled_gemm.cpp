@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/activation_kind.h"
 #include "torch/element_type.h"
 #include "torch/gemm_launch.h"
 #include "torch/registration.h"

@@ -22,6 +22,7 @@ from ._activation import (
 )
 from ._cache import concat_and_cache_mla, reshape_and_cache, reshape_and_cache_flash
 from ._convolution import causal_conv1d_fn, causal_conv1d_update
+from ._gemm import gemm_a8w8, gemm_a8w8_CK, gemm_a8w8_per_token_scale
 from ._heads import fused_qk_cat, fused_qkv_split_qk_rope, split_qkv
 from ._moe import (
     biased_grouped_topk,
@@ -104,6 +105,9 @@ __all__ = [
     "fused_rms_mxfp4_quant",
     "gelu_and_mul",
     "gelu_tanh_and_mul",
+    "gemm_a8w8",
+    "gemm_a8w8_CK",
+    "gemm_a8w8_per_token_scale",
     "greedy_sample",
     "grouped_topk",
     "layer_norm",

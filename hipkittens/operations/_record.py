@@ -72,6 +72,11 @@ class Operator:
     sharding: Callable[..., Any] | None = None
     first_option: int = 0
 
+    @property
+    def has_derivative(self) -> bool:
+        """Whether its backward is more than the error that there is none."""
+        return self.backward is not None and not self.backward.__qualname__.startswith(no_derivative.__name__)
+
 
 @dataclass(frozen=True, eq=False)
 class Function:
@@ -206,6 +211,7 @@ class Benchmark:
     shapes    run by default, with commas between
     bytes     that have to move between memory and the chip: every operand and result once
     flops     useful operations as publications count them; None where memory is the measure
+    bits      of the elements that are multiplied: of half as many, matrix cores take twice as many in a clock
     call      ours on tensors of a device, made by problem.tensor(device, *shape)
     torch     PyTorch's on a GPU; None if it has none
     causal, training  whether a shape may end with :causal, :training
@@ -232,6 +238,7 @@ class Benchmark:
     chained: bool = False
     tables: tuple[Table, ...] = ()
     fit: str = ""
+    bits: int = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,6 +280,7 @@ class Operation:
 
     name       of its file
     folder     of its kernels below csrc/kernels
+    kinds      of kernels there that are its own; () for all of them
     functions  that hipkittens exports; hipkittens/__init__.py names them too, for type checkers
     operators  of torch.ops.hipkittens
     checks     called when it is first asked for, never by an import
@@ -285,3 +293,8 @@ class Operation:
     operators: tuple[Operator, ...]
     checks: Callable[[], Checks]
     order: int = 100
+    kinds: tuple[str, ...] = ()
+
+    def owns(self, folder: str, kind: str) -> bool:
+        """Whether a kernel of that folder and kind is this operation's."""
+        return folder == self.folder and (not self.kinds or kind in self.kinds)

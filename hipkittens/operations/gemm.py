@@ -81,6 +81,7 @@ def _square(tensor, dtype):
 OPERATION = Operation(
     name="gemm",
     folder="gemm",
+    kinds=("gemm", "reduce"),
     functions=(Function(matmul, _square), Function(linear, _square)),
     operators=(Operator("gemm", _fake, _backward, _setup, _flops, sharding=_sharding, first_option=3),),
     checks=_checks,

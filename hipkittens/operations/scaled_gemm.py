@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from ..scaled_gemm import scaled_matmul
+from ..scaled_gemm import OUTPUT_DTYPES, scaled_matmul
 from ._record import Checks, Function, Operation, Operator, no_derivative
 from ._sharding import given, replicated
 
@@ -46,22 +46,18 @@ def _checks() -> Checks:
     return CHECKS
 
 
-def _square(tensor, dtype):
-    from ._scaled_gemm_checks import fp8_dtype
-
-    codes = fp8_dtype()
-    return (
-        tensor(32, 64, dtype=codes),
-        tensor(48, 64, dtype=codes).t(),
-        tensor(32, 1, dtype=torch.float32),
-        tensor(1, 48, dtype=torch.float32),
-    )
+def _int8(tensor, dtype):
+    # The codes of 8-bit floats depend on the target, those of integers do not. A dtype that no result has, no scale has either.
+    a, w = tensor(32, 64, dtype=torch.int8), tensor(48, 64, dtype=torch.int8)
+    scales = torch.float32 if dtype in OUTPUT_DTYPES else dtype
+    return a, w.t(), tensor(32, 1, dtype=scales), tensor(1, 48, dtype=scales)
 
 
 OPERATION = Operation(
     name="scaled_gemm",
     folder="gemm",
-    functions=(Function(scaled_matmul, _square),),
+    kinds=("scaled", "scaled_reduce"),
+    functions=(Function(scaled_matmul, _int8),),
     operators=(
         Operator(
             "scaled_gemm",

@@ -32,6 +32,6 @@ def peak_flops(device: str) -> float:
 
 
 def limit(problem: Problem, device: str) -> Limit:
-    matrix = (problem.flops or 0.0) / peak_flops(device) * 1e6
+    matrix = (problem.flops or 0.0) / peak_flops(device) * problem.bits / 16 * 1e6
     memory = problem.bytes / MEMORY_BANDWIDTH[device] * 1e6
     return Limit(matrix, "matrix") if matrix >= memory else Limit(memory, "memory")

@@ -68,6 +68,11 @@ class Problem:
         count = SYNTAX[self.operation].flops
         return None if count is None else count(self)
 
+    @property
+    def bits(self) -> int:
+        """Of the elements that are multiplied."""
+        return SYNTAX[self.operation].bits
+
     @cached_property
     def bytes(self) -> float:
         """Bytes that have to move between memory and the chip: every operand and result once."""

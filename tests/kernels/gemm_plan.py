@@ -16,13 +16,22 @@ from tests.host_build import ROOT, build
 from tests.simulated_device import Module
 
 COMPUTE_UNITS = {"gfx942": 304, "gfx950": 256}  # MI300X, MI355X
-ELEMENT_TYPES = {"bf16": 0, "f16": 1, "f32": 2}
+ELEMENT_TYPES = {"bf16": 0, "f16": 1, "f32": 2, "fp8": 3, "bf8": 4, "i8": 5, "i32": 7}
+SCALES = {"none": 0, "outer": 1}
+NO_ACTIVATION = -1
 VARIANTS = (ROOT / "csrc/kernels/gemm/variants.def").read_text()
-# name -> (targets, orientation, input, tile_m, tile_n, tile_k)
+# name -> (targets, orientation, element of A, tile_m, tile_n, tile_k), of rows of operands that are not quantised
 ROWS = {
     name: (targets, orientation, element, *map(int, tile))
     for name, targets, orientation, element, *tile in re.findall(
-        r"^ROW\(gemm, (\w+), (\w+), (\w+), (\w+), (\d+), (\d+), (\d+)", VARIANTS, re.M
+        r"^ROW\(gemm, (\w+), (\w+), (\w+), (\w+), \w+, none, (\d+), (\d+), (\d+)", VARIANTS, re.M
+    )
+}
+# The same of quantised ones, whose orientation is nt: name -> (targets, element of A, of B, scales, tile_m, tile_n, tile_k)
+SCALED_ROWS = {
+    name: (targets, a, b, scales, *map(int, tile))
+    for name, targets, a, b, scales, *tile in re.findall(
+        r"^ROW\(scaled, (\w+), (\w+), nt, (\w+), (\w+), (\w+), (\d+), (\d+), (\d+)", VARIANTS, re.M
     )
 }
 
@@ -44,6 +53,15 @@ class Matrix(ctypes.Structure):
     ]
 
 
+class Scale(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("stride", ctypes.c_int64),
+        ("k_stride", ctypes.c_int64),
+        ("batch_stride", ctypes.c_int64),
+    ]
+
+
 class Problem(ctypes.Structure):
     """gemm::Problem of csrc/kernels/gemm/plan.h."""
 
@@ -51,7 +69,8 @@ class Problem(ctypes.Structure):
         ("target", ctypes.c_int),
         ("compute_units", ctypes.c_int),
         ("xcds", ctypes.c_int),
-        ("input", ctypes.c_int32),
+        ("a_type", ctypes.c_int32),
+        ("b_type", ctypes.c_int32),
         ("output", ctypes.c_int32),
         ("m", ctypes.c_int64),
         ("n", ctypes.c_int64),
@@ -62,6 +81,11 @@ class Problem(ctypes.Structure):
         ("c", Matrix),
         ("bias", ctypes.c_void_p),
         ("bias_type", ctypes.c_int32),
+        ("load_order", ctypes.c_int32),
+        ("scales", ctypes.c_int32),
+        ("a_scale", Scale),
+        ("b_scale", Scale),
+        ("activation", ctypes.c_int32),
     ]
 
 
@@ -107,6 +131,8 @@ def shape(
     orientation: str = "nt",
     batch: int = 1,
     element: str = "bf16",
+    element_b: str | None = None,
+    scales: str = "none",
     output: str | None = None,
     compute_units: int = 0,
     xcds: int = 8,
@@ -120,6 +146,7 @@ def shape(
         compute_units or COMPUTE_UNITS[target],
         xcds,
         ELEMENT_TYPES[element],
+        ELEMENT_TYPES[element_b or element],
         ELEMENT_TYPES[output or element],
         m,
         n,
@@ -130,6 +157,11 @@ def shape(
         Matrix(data, n, m * n, False),
         None,
         0,
+        1,
+        SCALES[scales],
+        Scale(data if scales != "none" else None),
+        Scale(data if scales != "none" else None),
+        NO_ACTIVATION,
     )
 
 
@@ -228,6 +260,7 @@ class Gemm:
             COMPUTE_UNITS[target],
             8,
             ELEMENT_TYPES[element],
+            ELEMENT_TYPES[element],
             ELEMENT_TYPES[output],
             m,
             n,
@@ -238,6 +271,7 @@ class Gemm:
             Matrix(self.c.ctypes.data, n, m * n, False),
             self.regions["bias"].ctypes.data if bias else None,
             ELEMENT_TYPES[bias or "f32"],
+            activation=NO_ACTIVATION,
         )
 
     def run(self, variant: str = "", splits: int = 1, **settings):

@@ -142,7 +142,7 @@ def changed(**fields):
         ({"k": -1}, "k = -1 is not in"),
         ({"n": 1 << 31}, "n = 2147483648 is not in"),
         ({"batch": 0}, "batch = 0 is not in"),
-        ({"input": 2}, "operands are bf16 or f16"),
+        ({"a_type": 2}, "operands are bf16 or f16"),
         ({"a__data": None}, "a has no data"),
         ({"b__leading_stride": -64}, "b has a negative leading stride"),
         ({"a__batch_stride": -1}, "a has a negative batch stride"),
@@ -180,23 +180,30 @@ LONG_HELD_OUT = [
 ]
 
 
-def shortfall(device, m, n, k, orientation="nt"):
+def shortfall(device, m, n, k, orientation="nt", element="bf16"):
     """By how much the plan's choice takes longer, modelled, than the best of all tiles and powers of two of splits."""
     target = DEVICES[device]
+    own = "" if element == "bf16" else f"{element}_"
     times = [
         microseconds(modelled(device, tile.name, m, n, k, splits=splits, orientation=orientation))
-        for tile in tiles(target)
+        for tile in tiles(target, (element,))
         if not tile.name.endswith("unaligned")
         for splits in (1, 2, 4, 8, 16)
         if splits == 1 or (k // tile.k // splits >= 4 and -(-m // tile.m) * -(-n // tile.n) * splits <= 512)
     ]
-    return microseconds(modelled(device, "", m, n, k, orientation=orientation)) / min(times) - 1
+    return microseconds(modelled(device, own, m, n, k, orientation=orientation)) / min(times) - 1
 
 
 @pytest.mark.parametrize("device", ["MI325X", "MI355X"])
 @pytest.mark.parametrize(("m", "n", "k"), HELD_OUT)
 def test_the_choice_is_near_the_best_modelled(device, m, n, k):
     assert shortfall(device, m, n, k) <= 0.15
+
+
+@pytest.mark.parametrize("device", ["MI325X", "MI355X"])
+@pytest.mark.parametrize(("m", "n", "k"), [(16, 2048, 4096), (512, 2048, 1024)])
+def test_the_choice_of_8_bit_operands_is_near_the_best_modelled(device, m, n, k):
+    assert shortfall(device, m, n, k, element="fp8") <= 0.15
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ class Law:
         if splits > 1:
             elements = m * n / self.units
             return [1.0, 500 + 2 * elements + 0.5 * elements * splits]
-        tile_m, tile_n, tile_k = (int(size) for size in re.findall(r"\d+", tile))
+        tile_m, tile_n, tile_k = (int(size) for size in re.search(r"(\d+)x(\d+)x(\d+)", tile).groups())
         tiles_m, tiles_n, k_tiles = -(-m // tile_m), -(-n // tile_n), -(-k // tile_k)
         rounds = -(-tiles_m * tiles_n // self.units)
         return [7 + rounds * (50 + k_tiles * (300 if tiles_m == 1 else 100))]
@@ -40,7 +40,7 @@ class Law:
 
 def test_the_law_comes_back():
     (row,) = gemm_plan.tile_rows(Law(), Tile("128x128x64", 128, 128, 64))
-    assert row == "GEMM_COST(gfx950, 128, 128, 64, vector, 1, 100, 300, 7, 50, 150)"
+    assert row == "GEMM_COST(gfx950, bf16, none, 128, 128, 64, vector, 1, 100, 300, 7, 50, 150)"
     assert gemm_plan.reduce_row(Law()) == "GEMM_REDUCE_COST(gfx950, 500, 2.000, 0.500)"
 
 
@@ -65,11 +65,14 @@ def test_the_table_that_ships_has_every_tile_and_its_source(target):
     source, rows = gemm_plan.kept(COSTS, target)
     assert re.match(r"modelled as MI\d+X, never measured$|measured on ", source)
     found = {
-        (*map(int, re.findall(r"\d+", row)[1:4]), "element" in row)
+        (*re.match(r"GEMM_COST\(\w+, (\w+), (\w+), (\d+), (\d+), (\d+)", row).groups(), "element" in row)
         for row in rows
         if row.startswith("GEMM_COST")
     }
-    assert found == {(tile.m, tile.n, tile.k, tile.name.endswith("unaligned")) for tile in tiles(target)}
+    assert found == {
+        (tile.element, tile.scales, *map(str, (tile.m, tile.n, tile.k)), tile.name.endswith("unaligned"))
+        for tile in tiles(target)
+    }
 
 
 @pytest.fixture

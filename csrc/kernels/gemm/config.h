@@ -55,4 +55,9 @@ struct GemmConfig {
     constexpr int wave_n() const { return tile_n / waves_n; }
 };
 
+// Of rows that reduce a split K.
+struct SumConfig {
+    ElementType sum;  // of the partial sums: f32 or i32
+};
+
 }  // namespace hipkittens::gemm

@@ -46,11 +46,11 @@ struct ReduceKernel {
     static constexpr int threads = reduce_threads, waves_per_simd = 1, lds_bytes = 0;
     KITTENS_DEVICE static void run(const ReduceArguments& arguments) { reduce(arguments); }
 };
-template <ElementConfig config>
+template <SumConfig config>
 struct ScaledReduceKernel {
     static constexpr int threads = reduce_threads, waves_per_simd = 1, lds_bytes = 0;
     KITTENS_DEVICE static void run(const ScaledReduceArguments& arguments) {
-        reduce_scaled<choose<config.element == ElementType::i32, int, float>>(arguments);
+        reduce_scaled<choose<config.sum == ElementType::i32, int, float>>(arguments);
     }
 };
 

@@ -11,7 +11,7 @@ template <GemmConfig config>
 struct GemmKernel;
 template <NoConfig config>
 struct ReduceKernel;
-template <ElementConfig config>
+template <SumConfig config>
 struct ScaledReduceKernel;
 
 namespace kinds {
@@ -20,7 +20,7 @@ struct gemm : Kind<GemmConfig, GemmArguments, GemmKernel> {};
 struct scaled : Kind<GemmConfig, ScaledGemmArguments, GemmKernel> {};
 // Sums the partial products of a split K.
 struct reduce : Kind<NoConfig, ReduceArguments, ReduceKernel> {};
-struct scaled_reduce : Kind<ElementConfig, ScaledReduceArguments, ScaledReduceKernel> {};
+struct scaled_reduce : Kind<SumConfig, ScaledReduceArguments, ScaledReduceKernel> {};
 
 }  // namespace kinds
 

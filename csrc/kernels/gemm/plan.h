@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "../activation_kind.h"
 #include "../device_shape.h"
 #include "../launch.h"
 #include "arguments.h"

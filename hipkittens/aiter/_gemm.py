@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""Products of quantised operands by AITER's names: x (M, K) and w (N, K), both int8 or 8-bit floats of the target. AITER's Triton kernels
+round the scaled sum to the bias' dtype before they add the bias; here it is added in float32 and the result is rounded once."""
+
+from __future__ import annotations
+
+import torch
+
+from .. import scaled_matmul
+from ._results import put
+
+
+def gemm_a8w8(
+    XQ: torch.Tensor,
+    WQ: torch.Tensor,
+    x_scale: torch.Tensor,
+    w_scale: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    splitK: int | None = None,
+) -> torch.Tensor:
+    """(XQ @ WQ.T) * x_scale * w_scale + bias. x_scale has 1 or M elements, w_scale 1 or N, bias N. splitK chooses among AITER's
+    kernels: how K is split is the plan's own choice here."""
+    return _product("gemm_a8w8", XQ, WQ, x_scale, w_scale, bias, dtype)
+
+
+def gemm_a8w8_CK(
+    XQ: torch.Tensor,
+    WQ: torch.Tensor,
+    x_scale: torch.Tensor,
+    w_scale: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    splitK: int | None = None,
+) -> torch.Tensor:
+    """gemm_a8w8."""
+    return _product("gemm_a8w8_CK", XQ, WQ, x_scale, w_scale, bias, dtype)
+
+
+def gemm_a8w8_per_token_scale(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    x_scale: torch.Tensor,
+    w_scale: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    y: torch.Tensor | None = None,
+    config: dict | None = None,
+) -> torch.Tensor:
+    """(x @ w.T) * x_scale * w_scale, into y if there is one. x_scale has M elements, w_scale N. config chooses among AITER's own
+    kernels."""
+    name = "gemm_a8w8_per_token_scale"
+    result = _product(name, x, w, x_scale, w_scale, None, dtype if y is None else y.dtype)
+    if y is None:
+        return result
+    put(name, "y", y, result)
+    return y
+
+
+def _product(
+    name: str,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    x_scale: torch.Tensor,
+    w_scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    for given, tensor in (("x", x), ("w", w)):
+        if tensor.dim() != 2:
+            raise ValueError(
+                f"hipkittens.aiter.{name}: {given} has shape {tuple(tensor.shape)}; it needs 2 dimensions"
+            )
+    for given, scale, rows in (("x_scale", x_scale, x.shape[0]), ("w_scale", w_scale, w.shape[0])):
+        if scale.numel() not in (1, rows):
+            raise ValueError(
+                f"hipkittens.aiter.{name}: {given} has shape {tuple(scale.shape)}; it needs 1 element, or {rows}"
+            )
+    scale_a = x_scale.reshape(-1, 1) if x_scale.numel() > 1 else x_scale
+    scale_b = w_scale.reshape(1, -1) if w_scale.numel() > 1 else w_scale
+    bias = None if bias is None else bias.reshape(-1)
+    return scaled_matmul(x, w.t(), scale_a, scale_b, bias=bias, out_dtype=dtype)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: MIT
+"""What shows that products of quantised operands work and how fast: a problem for each kernel, examples, benchmarks."""
+
+from __future__ import annotations
+
+import functools
+from functools import partial
+from typing import Any
+
+import torch
+
+from .. import _backend
+from ..quantization import dtype_of
+from ..scaled_gemm import scaled_matmul
+from ._record import Benchmark, Checks, Example, Kernel, Rows, Trial
+from ._tensors import draw
+
+# m, n, k: for each tile one at which the plan picks it, with loops of several turns and a tail of more than half a K tile.
+_LOOPED_SHAPES = {
+    (256, 256, 128): (4864, 4096, 976),
+    (128, 128, 128): (2048, 2048, 720),
+    (64, 128, 128): (512, 4096, 1616),
+    (64, 64, 128): (1024, 2048, 592),
+    (32, 64, 128): (512, 512, 592),
+}
+_LOOPED_UNALIGNED = (257, 129, 1030)
+_SPLIT = (64, 128, 4096)
+
+
+def codes(rows: int, columns: int, format: str) -> torch.Tensor:
+    """Random codes of a format of the target that is simulated."""
+    values = draw(rows, columns, dtype=torch.float32).detach()
+    if format == "i8":
+        return (values * 40).clamp(-128, 127).to(torch.int8)
+    return values.to(dtype_of(format, values.device))
+
+
+def factors(*shape: int) -> torch.Tensor:
+    return draw(*shape, dtype=torch.float32).detach().abs() + 0.5
+
+
+def _run(formats: tuple[str, str], m: int, n: int, k: int, **options: Any) -> list[torch.Tensor]:
+    a, w = codes(m, k, formats[0]), codes(n, k, formats[1])
+    if options.get("out_dtype") == torch.int32:
+        return [scaled_matmul(a, w.t(), None, None, **options)]
+    return [scaled_matmul(a, w.t(), factors(m, 1), factors(1, n), **options)]
+
+
+def _run_split(format: str) -> list[torch.Tensor]:
+    bias = draw(_SPLIT[1], dtype=torch.float32).detach()
+    results = [
+        *_run((format, format), *_SPLIT, bias=bias, activation="gelu"),
+        *_run((format, format), *_SPLIT, out_dtype=torch.float32),
+    ]
+    return results + (_run((format, format), *_SPLIT, out_dtype=torch.int32) if format == "i8" else [])
+
+
+def _trial_of(kernel: Kernel) -> Trial:
+    row = kernel.row
+    if kernel.kind == "scaled_reduce":
+        format = "i8" if row["sum"] == "i32" else "fp8"
+        return Trial(f"scaled_matmul {'x'.join(map(str, _SPLIT))} {format}", partial(_run_split, format))
+    shape = _LOOPED_SHAPES[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
+    if row["row_start"] != "vector":
+        shape = _LOOPED_UNALIGNED
+    formats = row["a"], row["b"]
+    return Trial(
+        f"scaled_matmul {'x'.join(map(str, shape))} {' x '.join(formats)}",
+        partial(_run, formats, *shape),
+        workgroups=3,
+        skip=True,
+    )
+
+
+# rows, columns, K: the smallest tiles, K that is split, and rows that begin anywhere
+_SMALL_SHAPES = ((64, 64, 128), (64, 128, 4096), (257, 129, 515), (33, 200, 320))
+
+
+def _every_kernel():
+    for formats in (("fp8", "fp8"), ("i8", "i8"), ("bf8", "fp8"), ("fp8", "bf8")):
+        for shape in _SMALL_SHAPES:
+            title = f"scaled_matmul {'x'.join(map(str, shape))} {' x '.join(formats)}"
+            yield Trial(title, partial(_run, formats, *shape))
+        for shape in dict.fromkeys(_LOOPED_SHAPES.values()):
+            title = f"scaled_matmul {'x'.join(map(str, shape))} {' x '.join(formats)}"
+            yield Trial(title, partial(_run, formats, *shape))
+    for format in ("fp8", "i8"):
+        yield Trial(f"scaled_matmul, K is split, {format}", partial(_run_split, format))
+
+
+def _integers(x, weight):
+    """Whole numbers are their own codes."""
+    one = torch.ones(())
+    return scaled_matmul(x.to(torch.int8), weight.to(torch.int8).t(), one, one, out_dtype=x.dtype)
+
+
+_EXAMPLES = (
+    Example(
+        "scaled_matmul, int8",
+        {"x": (130, 160), "weight": (72, 160)},
+        _integers,
+        torch.nn.functional.linear,
+        gradients=False,
+        integers=True,
+        shape=(130, 72, 160),
+    ),
+)
+
+
+def _calls(tensor):
+    a, b = tensor(32, 64, dtype=torch.int8), tensor(48, 64, dtype=torch.int8).t()
+    one = tensor(dtype=torch.float32)
+    rows, columns = tensor(32, 1, dtype=torch.float32), tensor(1, 48, dtype=torch.float32)
+    blocks = tensor(32, 2, dtype=torch.uint8)
+    return [
+        ("int8, scales of rows", "scaled_matmul", (a, b, rows, columns), {}),
+        (
+            "int8, one scale each, bias, activation",
+            "scaled_matmul",
+            (a, b, one, one),
+            {"bias": tensor(48), "activation": "gelu"},
+        ),
+        ("int8, the sums", "scaled_matmul", (a, b, None, None), {"out_dtype": torch.int32}),
+        ("operands that are not quantised", "scaled_matmul", (tensor(32, 64), tensor(64, 48), one, one), {}),
+        ("scales of blocks of int8", "scaled_matmul", (a, b, blocks, blocks), {"recipe": "1x32"}),
+    ]
+
+
+def _sizes(rows: Rows) -> str:
+    targets: dict[tuple[int, ...], set[str]] = {}
+    for target, of_target in rows.items():
+        for row in of_target:
+            if row["kind"] == "scaled":
+                tile = tuple(int(row[key]) for key in ("tile_m", "tile_n", "tile_k"))
+                targets.setdefault(tile, set()).add(target)
+    named = ", ".join(
+        "x".join(map(str, tile)) + ("" if len(of) == len(rows) else f" ({', '.join(sorted(of))})")
+        for tile, of in sorted(targets.items(), reverse=True)
+    )
+    return (
+        "Products of quantised operands: any M, N and K; fp8, bf8 with fp8, int8; the dtype of the table is the result's. "
+        f"Tiles (M x N x K): {named}."
+    )
+
+
+def _call(problem, device, format="fp8", by_rows=False):
+    e = problem.extents
+    values = [problem.tensor(device, rows, e["K"]) for rows in (e["M"], e["N"])]
+    scale_a, scale_b = (
+        torch.ones(shape, device=device) for shape in (((e["M"], 1), (1, e["N"])) if by_rows else ((), ()))
+    )
+
+    @functools.cache
+    def operands(target: str) -> list[torch.Tensor]:
+        # The target is known when the call is made: the model simulates one for each device.
+        dtype = torch.int8 if format == "int8" else dtype_of(format, torch.device(device))
+        return [each.to(dtype) for each in values]
+
+    def call():
+        a, w = operands(_backend.arch_of(torch.device(device)))
+        return scaled_matmul(a, w.t(), scale_a, scale_b)
+
+    return call
+
+
+def _benchmark(name: str, heading: str, **options: Any) -> Benchmark:
+    return Benchmark(
+        name,
+        example="8192x8192x8192",
+        shapes="4096x4096x4096,8192x8192x8192",
+        extents=("M", "N", "K"),
+        flops=lambda e: 2.0 * e["M"] * e["N"] * e["K"],
+        bytes=lambda e: 1.0 * (e["M"] * e["K"] + e["K"] * e["N"] + 2 * e["M"] * e["N"]),
+        call=partial(_call, **options),
+        heading=heading,
+        fit="gemm_plan",
+        bits=8,
+    )
+
+
+CHECKS = Checks(
+    trial=_trial_of,
+    examples=_EXAMPLES,
+    calls=_calls,
+    sizes=_sizes,
+    parity=("parity_scaled_matmul:SCALED_MATMUL",),
+    benchmarks=(
+        _benchmark("scaled_matmul", "fp8 products, a scale for each tensor"),
+        _benchmark("scaled_matmul_rows", "fp8 products, a scale for each row and column", by_rows=True),
+        _benchmark("scaled_matmul_int8", "int8 products, a scale for each tensor", format="int8"),
+    ),
+    every_kernel=_every_kernel,
+    exercise=lambda draw: [
+        scaled_matmul(codes(20, 64, "i8"), codes(48, 64, "i8").t(), factors(20, 1), factors(1, 48))
+    ],
+)
