@@ -21,6 +21,7 @@ from .activation import activation, gated_activation
 from .attention import attention, attention_varlen
 from .cache import cache_write, mla_cache_write
 from .convolution import causal_conv1d, causal_conv1d_update
+from .float8 import float8_linear
 from .gemm import linear, matmul
 from .grouped import grouped_matmul
 from .heads import concat_heads, split_heads
@@ -62,6 +63,7 @@ __all__ = [
     "cross_entropy",
     "dequantize",
     "expert_sort",
+    "float8_linear",
     "gated_activation",
     "gated_activation_quantize",
     "grouped_matmul",

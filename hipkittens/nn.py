@@ -9,11 +9,21 @@ import torch
 
 from ._multihead_attention import MultiheadAttention
 from .activation import gated_activation
+from .float8 import Recipe, check_recipe, float8_linear
 from .gemm import linear
 from .norm import layer_norm, rms_norm
 from .rotary import rotary, rotary_qk
 
-__all__ = ["GeGLU", "LayerNorm", "Linear", "MultiheadAttention", "RMSNorm", "RotaryEmbedding", "SwiGLU"]
+__all__ = [
+    "Float8Linear",
+    "GeGLU",
+    "LayerNorm",
+    "Linear",
+    "MultiheadAttention",
+    "RMSNorm",
+    "RotaryEmbedding",
+    "SwiGLU",
+]
 
 
 def _over_rows(normalize, module, x: torch.Tensor, *parameters: torch.Tensor | None) -> torch.Tensor:
@@ -34,6 +44,44 @@ class Linear(torch.nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return linear(x, self.weight, self.bias)
+
+
+class Float8Linear(torch.nn.Linear):
+    """torch.nn.Linear through hipkittens.float8_linear: weights stay what they are, and are cast to 8 bits in every call.
+
+    recipe    as `float8_linear` takes it; the other arguments are torch.nn.Linear's
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        recipe: Recipe = "rowwise",
+    ) -> None:
+        super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
+        check_recipe("hipkittens.nn.Float8Linear", recipe)
+        self.recipe = recipe
+
+    @classmethod
+    def from_float(cls, module: torch.nn.Linear, recipe: Recipe = "rowwise") -> Float8Linear:
+        """A layer with the very parameters of this one, which may be used further."""
+        if not isinstance(module, torch.nn.Linear):
+            raise TypeError(
+                f"hipkittens.nn.Float8Linear.from_float: module is {type(module).__name__}; it must be a torch.nn.Linear"
+            )
+        made = cls(module.in_features, module.out_features, bias=False, device="meta", recipe=recipe)
+        made.weight, made.bias = module.weight, module.bias
+        return made.train(module.training)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return float8_linear(x, self.weight, self.bias, self.recipe)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, recipe={self.recipe}"
 
 
 class _GatedMLP(torch.nn.Module):

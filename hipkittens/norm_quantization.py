@@ -116,7 +116,7 @@ def norm_quantize(
         round_residual,
         eps if second_eps is None else second_eps,
         return_norm,
-        *options_of(spec),
+        *options_of(spec, x.device),
     )
     has_sum = residual is not None or x_bias is not None
     return QuantizedNorm(

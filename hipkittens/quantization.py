@@ -42,6 +42,13 @@ _THRESHOLDS = {
 }
 # The exponent of the largest code.
 _EXPONENTS = {"mxfp8": 8, "mxfp4": 2}
+# Of 8-bit floats, whose scales of tensors and rows may be powers of two: the exponent of the largest code and its mantissa.
+_LARGEST = {
+    torch.float8_e4m3fnuz: (7, 1.875),
+    torch.float8_e4m3fn: (8, 1.75),
+    torch.float8_e5m2fnuz: (15, 1.75),
+    torch.float8_e5m2: (15, 1.75),
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,9 @@ class QuantSpec:
                  "mxfp4": e2m1, two to a byte, the first in its low half, both in groups of 32 columns whose scale is a power of two
     granularity  what shares a scale: "tensor", "row", a number of columns, 32, 64 or 128, or (128, 128), blocks of rows and columns
                  of a matrix (DeepSeek's weights), the last ones smaller. MX formats: 32
-    scale_rule   "maximum": the largest magnitude over the largest code, in float32. Of the MX formats, for a largest magnitude
+    scale_rule   "maximum": the largest magnitude over the largest code, in float32. "round_up" of "fp8" and "bf8" with granularity
+                 "tensor" or "row": the least power of two with which no code passes the largest one (2^-127 of zeros); it has no
+                 floor, scale_bound or zero_scale. Of the MX formats, for a largest magnitude
                  m 2^E with 1 <= m < 2, the power E - e (e = 8 of mxfp8, 2 of mxfp4), and one more: "floor" never, "even" for
                  m >= 1.75, "half_up" for m >= 1.5, "round_up" where the largest code would be passed (m > 1.75, m > 1.5),
                  "ceil" for m > 1
@@ -90,9 +99,12 @@ class QuantSpec:
         if self.scale_rule is None:
             object.__setattr__(self, "scale_rule", "even" if mx else "maximum")
         rules = _THRESHOLDS if mx else ("maximum",)
+        if self.format in ("fp8", "bf8") and isinstance(self.granularity, str):
+            rules = ("maximum", "round_up")
         if self.scale_rule not in rules:
             raise ValueError(
-                f"{where}: scale_rule is {self.scale_rule!r}; allowed with {self.format!r}: {_listed(rules)}"
+                f"{where}: scale_rule is {self.scale_rule!r}; allowed with {self.format!r} and granularity "
+                f"{self.granularity!r}: {_listed(rules)}"
             )
         roundings = {"int8": ("even", "truncate"), "mxfp4": ("even", "away")}.get(self.format, ("even",))
         if self.rounding not in roundings:
@@ -112,8 +124,11 @@ class QuantSpec:
         for name in ("floor", "zero_scale", "scale_bound"):
             if not number(where, name, getattr(self, name)) >= 0.0:
                 raise ValueError(f"{where}: {name} is {getattr(self, name)}; it must be 0 or more")
-            if mx and getattr(self, name) != type(self).__dataclass_fields__[name].default:
-                raise ValueError(f"{where}: {name} is {getattr(self, name)}; MX formats have none")
+            if (mx or self.scale_rule != "maximum") and getattr(self, name) != type(
+                self
+            ).__dataclass_fields__[name].default:
+                what = "MX formats" if mx else "scales that are powers of two"
+                raise ValueError(f"{where}: {name} is {getattr(self, name)}; {what} have none")
 
 
 @_backend.interruptible
@@ -160,7 +175,7 @@ def quantize(
         smooth = smooth.reshape(-1, x.shape[-1])
     if smooth_ids is not None and smooth_ids.dtype != torch.int32:
         smooth_ids = smooth_ids.clamp(-1, smooth.shape[0]).to(torch.int32)
-    codes, scales = call("quantize", x, scale, smooth, smooth_ids, *options_of(spec))
+    codes, scales = call("quantize", x, scale, smooth, smooth_ids, *options_of(spec, x.device))
     return as_described(codes, scales, spec, x.shape[:-1], x.shape[-1], scale)
 
 
@@ -203,7 +218,9 @@ def gated_activation_quantize(
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which has no such operation; unset it")
     dtype_of(spec.format, x.device, where)
     gate = GATES.index(kind), *constants_of(kind, limit, alpha)
-    codes, scales = call("gated_activation_quantize", x, other, bias, scale, *gate, *options_of(spec))
+    codes, scales = call(
+        "gated_activation_quantize", x, other, bias, scale, *gate, *options_of(spec, x.device)
+    )
     return as_described(codes, scales, spec, x.shape[:-1], columns, scale)
 
 
@@ -267,12 +284,17 @@ def check_codes(
             )
 
 
-def options_of(spec: QuantSpec) -> tuple[int, int, int, float, float, float, int, int, bool]:
-    """The arguments of operators that say what a spec says: csrc/torch/quantization.h."""
+def options_of(
+    spec: QuantSpec, device: torch.device
+) -> tuple[int, int, int, float, float, float, int, int, bool]:
+    """The arguments of operators that say what a spec says of tensors on a device: csrc/torch/quantization.h."""
     group = {"tensor": 0, "row": -1, _BLOCK: -2}.get(spec.granularity, spec.granularity)
     power, threshold = -1, 0
     if spec.format in _EXPONENTS:
         power, threshold = _EXPONENTS[spec.format], _THRESHOLDS[spec.scale_rule][spec.format == "mxfp4"]
+    elif spec.scale_rule == "round_up":
+        power, largest = _LARGEST[dtype_of(spec.format, device)]
+        threshold = int((largest - 1) * _MANTISSA) + 1
     return (
         _CODES[spec.format],
         group,
@@ -300,6 +322,8 @@ def as_described(
     codes = codes if dtype == torch.uint8 else codes.view(dtype)
     if scale is not None:
         return codes, scale
+    if spec.format not in _EXPONENTS and spec.scale_rule == "round_up":
+        scales = _powers(scales)
     if spec.granularity == "tensor":
         return codes, scales.reshape(()) if scales.numel() else scales.new_zeros(())
     if spec.layout == "shuffled":
@@ -354,8 +378,7 @@ def dequantize(
     else:
         values = codes.float()
     if spec.format in _EXPONENTS:
-        powers = torch.ldexp(torch.ones_like(scales, dtype=torch.float32), scales.int() - 127)
-        scales = torch.where(scales == 255, torch.nan, powers)
+        scales = _powers(scales)
     if isinstance(spec.granularity, int):
         scales = scales.reshape(*codes.shape[:-1], -1) if spec.layout == "columns" else scales
         scales = scales.repeat_interleave(spec.granularity, -1)[..., : values.shape[-1]]
@@ -372,6 +395,12 @@ def dequantize(
         return torch.zeros_like(values, dtype=dtype)
     factors = smooth[torch.where(known, smooth_ids, 0).long()]
     return torch.where(known.unsqueeze(-1), values / factors, 0.0).to(dtype)
+
+
+def _powers(scales: torch.Tensor) -> torch.Tensor:
+    """Bytes of e8m0 as float32."""
+    powers = torch.ldexp(torch.ones_like(scales, dtype=torch.float32), scales.int() - 127)
+    return torch.where(scales == 255, torch.nan, powers)
 
 
 def _listed(names) -> str:

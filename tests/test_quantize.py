@@ -38,11 +38,12 @@ def groups_of(x, spec):
     return padded.unflatten(-1, (-1, size))
 
 
-def power_of(magnitude, spec):
+def power_of(magnitude, spec, largest_code):
     """The byte of e8m0 from the largest magnitude, by frexp."""
     fraction, exponent = torch.frexp(magnitude.double())
     mantissa, exponent = fraction * 2, exponent - 1
-    largest = 6.0 / 4 if spec.format == "mxfp4" else 448.0 / 256
+    largest, power = math.frexp(largest_code)
+    largest, power = 2 * largest, power - 1
     rises = {
         "floor": mantissa < 0,
         "even": mantissa >= 1.75,
@@ -50,7 +51,7 @@ def power_of(magnitude, spec):
         "round_up": mantissa > largest,
         "ceil": mantissa > 1,
     }[spec.scale_rule]
-    byte = exponent - (2 if spec.format == "mxfp4" else 8) + rises.int() + 127
+    byte = exponent - power + rises.int() + 127
     byte = torch.where(magnitude == 0, 0, byte.clamp(min=0))
     return torch.where(magnitude.isfinite(), byte, 255).to(torch.uint8)
 
@@ -69,13 +70,23 @@ def reference(x, spec, target, scale=None):
     """Codes (in the order of x, e2m1 not packed) and scales of groups."""
     groups = groups_of(x, spec)
     magnitude = groups.abs().amax(-1)
-    if spec.format.startswith("mx"):
-        byte = power_of(magnitude, spec)
+    largest = {
+        "fp8": 240 if target == "gfx942" else 448,
+        "bf8": 57344,
+        "int8": 127,
+        "mxfp8": 448,
+        "mxfp4": 6,
+    }[spec.format]
+    if spec.format.startswith("mx") or spec.scale_rule == "round_up":
+        byte = power_of(magnitude, spec, largest)
         values = torch.ldexp(groups, (127 - byte.int()).unsqueeze(-1))
         values = torch.where((byte == 255).unsqueeze(-1), groups * 2.0**-128, values)
         scales = byte
+        if not spec.format.startswith("mx"):
+            scales = torch.where(
+                byte == 255, math.nan, torch.ldexp(torch.ones_like(magnitude), byte.int() - 127)
+            )
     else:
-        largest = {"fp8": 240 if target == "gfx942" else 448, "bf8": 57344, "int8": 127}[spec.format]
         bounded = magnitude.clamp(min=spec.floor, max=spec.scale_bound)
         scales = torch.where(bounded == 0, spec.zero_scale, bounded / largest)
         if scale is not None:
@@ -126,6 +137,9 @@ SPECS = {
     "int8 truncate": QuantSpec("int8", rounding="truncate"),
     "int8 tensor": QuantSpec("int8", "tensor"),
     "bounds": QuantSpec("fp8", floor=0.5, scale_bound=1.5, zero_scale=0.0),
+    "fp8 rows, powers of two": QuantSpec("fp8", scale_rule="round_up"),
+    "bf8 rows, powers of two": QuantSpec("bf8", scale_rule="round_up"),
+    "fp8 tensor, a power of two": QuantSpec("fp8", "tensor", scale_rule="round_up"),
     "mxfp4": QuantSpec("mxfp4"),
     "mxfp4 away": QuantSpec("mxfp4", rounding="away", scale_rule="round_up"),
     "mxfp8": QuantSpec("mxfp8"),
@@ -436,7 +450,9 @@ BAD = [
     (lambda: quantize(X, FP8, smooth=X.float(), smooth_ids=X.int()), ValueError, "smooth_ids has shape (4, 8); it must be that of x without its last dimension, (4,)"),
     (lambda: quantize(X, QuantSpec("fp8", "tensor"), smooth=X[0].float()), ValueError, "there is smooth and granularity is 'tensor'"),
     (lambda: QuantSpec("mxfp4", 64), ValueError, "granularity is 64; allowed with 'mxfp4': 32"),
-    (lambda: QuantSpec("fp8", scale_rule="ceil"), ValueError, "scale_rule is 'ceil'; allowed with 'fp8': 'maximum'"),
+    (lambda: QuantSpec("fp8", scale_rule="ceil"), ValueError, "scale_rule is 'ceil'; allowed with 'fp8' and granularity 'row': 'maximum', 'round_up'"),
+    (lambda: QuantSpec("fp8", 64, scale_rule="round_up"), ValueError, "allowed with 'fp8' and granularity 64: 'maximum'"),
+    (lambda: QuantSpec("fp8", scale_rule="round_up", floor=1.0), ValueError, "floor is 1.0; scales that are powers of two have none"),
     (lambda: QuantSpec("fp8", rounding="away"), ValueError, "rounding is 'away'; allowed with 'fp8': 'even'"),
     (lambda: QuantSpec("fp8", layout="columns"), ValueError, "layout is 'columns'; allowed with 'fp8' and granularity 'row': 'rows'"),
     (lambda: QuantSpec("fp8", floor=-1.0), ValueError, "floor is -1.0; it must be 0 or more"),

@@ -52,8 +52,10 @@ Quantization::Quantization(std::string who, Arguments& given) : where(std::move(
                   : group == -1 ? Granularity::row
                   : group == -2 ? Granularity::block
                                 : Granularity::group;
-    if (granularity != Granularity::group && (arguments.powers || arguments.layout != ScaleLayout::rows))
-        fail(where + "powers of two and layouts of scales are for groups");
+    if (granularity == Granularity::block && arguments.powers)
+        fail(where + "scales of blocks are no powers of two");
+    if (granularity != Granularity::group && arguments.layout != ScaleLayout::rows)
+        fail(where + "layouts of scales are for groups");
     if (!arguments.powers && arguments.layout == ScaleLayout::shuffled)
         fail(where + "only powers of two are shuffled");
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -70,6 +71,8 @@ class OperatorSwitch:
         from torch.compiler import config
 
         namespace, name = self._operator._schema.name.split("::")
+        if self._operator._overloadname != "default":
+            name = f"{name}.{self._operator._overloadname}"
         # Compiled programs are kept on disk by what the program says, which is the same with us and without.
         tag = f":hipkittens for {namespace}::{name}"
         if wanted:
@@ -77,7 +80,10 @@ class OperatorSwitch:
             library = torch.library.Library(namespace, "IMPL")
             for device in ("CPU", "CUDA") if torch.version.hip else ("CPU",):
                 for key in (device, f"Autograd{device}")[: 1 + self._with_autograd]:
-                    library.impl(name, self._kernel, key)
+                    with warnings.catch_warnings():
+                        # That a kernel was there before, which is why this class exists.
+                        warnings.filterwarnings("ignore", "Warning only once for all operators")
+                        library.impl(name, self._kernel, key)
             self._library = library
             config.cache_key_tag += tag
         else:

@@ -67,6 +67,7 @@ _SPECS = {
         QuantSpec("bf8"),
         QuantSpec("int8"),
         QuantSpec("int8", rounding="truncate", floor=2.0),
+        QuantSpec("fp8", scale_rule="round_up"),
     ),
     "group": (
         QuantSpec("fp8", 128),
@@ -75,7 +76,11 @@ _SPECS = {
         QuantSpec("mxfp4", scale_rule="round_up", rounding="away", layout="shuffled"),
     ),
     "block": (QuantSpec("fp8", (128, 128)), QuantSpec("int8", (128, 128), rounding="truncate")),
-    "tensor": (QuantSpec("fp8", "tensor"), QuantSpec("int8", "tensor", scale_bound=1.5)),
+    "tensor": (
+        QuantSpec("fp8", "tensor"),
+        QuantSpec("int8", "tensor", scale_bound=1.5),
+        QuantSpec("fp8", "tensor", scale_rule="round_up"),
+    ),
 }
 
 

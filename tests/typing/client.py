@@ -37,6 +37,7 @@ def operations(
     assert_type(hipkittens.attention_varlen(q, k, v, lengths, lengths, 8, 8, return_lse=ask), Tensor | Pair)
     assert_type(hipkittens.matmul(q, k, bias=x, out_dtype=torch.float32), Tensor)
     assert_type(hipkittens.grouped_matmul(q, k, lengths, bias=x, out_dtype=torch.float32), Tensor)
+    assert_type(hipkittens.scaled_matmul(q, k, x, x, recipe=("row", "tensor"), activation="relu"), Tensor)
     assert_type(hipkittens.linear(x, weight, None), Tensor)
     assert_type(hipkittens.layer_norm(x, weight, None, 1e-5), Tensor)
     assert_type(hipkittens.layer_norm(x, None, residual=x, dropout_p=0.1, return_residual=True), Pair)

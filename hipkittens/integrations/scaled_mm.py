@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: MIT
+"""Sends the 8-bit products of unmodified PyTorch programs to hipkittens.scaled_matmul.
+
+    from hipkittens.integrations import scaled_mm
+
+    with scaled_mm.active():           # or scaled_mm.activate() ... scaled_mm.restore()
+        model(x).sum().backward()      # torchao's Float8Linear, F.scaled_mm, torch._scaled_mm, torch._int_mm
+
+While active, aten::_scaled_mm, aten::_scaled_mm_v2 (torch.nn.functional.scaled_mm) and aten::_int_mm, each with its out variant,
+have kernels of ours for CPU tensors and, on a ROCm build of PyTorch, for GPU tensors. They stand below autograd, which has no
+derivative of these operators. torch.compile keeps the operators in its graph and calls them when the graph runs.
+
+How operands are scaled follows from the shapes and dtypes of their scales, as PyTorch infers it. A call whose meaning no kernel
+has goes on to the kernel that was there before, with one line per reason to logging.getLogger("hipkittens"), level WARNING;
+`passed_on` lists the reasons. Results in an 8-bit format are summed in float32 and converted by PyTorch; scale_result is
+read with those alone, and PyTorch's kernels differ in what it means, so such a call goes on. use_fast_accum changes nothing.
+
+The state belongs to the process, not to a thread; see `sdpa`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .. import _backend
+from ..scaled_gemm import OUTPUT_DTYPES, scaled_matmul
+from ._operator_switch import OperatorSwitch
+
+log = logging.getLogger("hipkittens")
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
+# By number, of torch.nn.functional.ScalingType and SwizzleType. 2 and its swizzled kin are of NVFP4, which no kernel here has.
+_SCALINGS = {0: "tensor", 1: "row", 3: "1x32", 4: "1x128", 5: "128x128"}
+_SWIZZLES = {0: None, 1: "32_4_4"}
+
+
+class _PassOn(Exception):
+    """Why a call goes to PyTorch's own kernel."""
+
+
+class _State:
+    reasons: dict[str, None] = {}  # noqa: RUF012  # in the order they came up
+
+
+def activate() -> None:
+    """From now on the 8-bit products of this process run on hipkittens where they can. Repeated calls do nothing more."""
+    for switch in _switches:
+        switch.activate()
+
+
+def restore() -> None:
+    """PyTorch's own kernels again, at once or, inside `active`, when that ends. Repeated calls do nothing more."""
+    for switch in _switches:
+        switch.restore()
+
+
+@contextlib.contextmanager
+def active() -> Iterator[None]:
+    """activate() while open. Nests; the outermost one ends it, unless activate() was called on its own."""
+    with contextlib.ExitStack() as stack:
+        for switch in _switches:
+            stack.enter_context(switch.active())
+        yield
+
+
+def is_active() -> bool:
+    return _switches[0].is_active()
+
+
+def passed_on() -> list[str]:
+    """Why calls went to PyTorch's own kernels since the last activation; each reason once."""
+    return list(_State.reasons)
+
+
+def _enter() -> None:
+    _State.reasons = {}
+
+
+def _scaled_mm(
+    a,
+    b,
+    scale_a,
+    scale_b,
+    bias=None,
+    scale_result=None,
+    out_dtype=None,
+    use_fast_accum=False,
+):
+    if a.dtype not in _FLOAT8:
+        raise _PassOn(f"self is {a.dtype}; kernels behind torch._scaled_mm take 8-bit floats")
+    out_dtype = a.dtype if out_dtype is None else out_dtype
+    if scale_result is not None and out_dtype not in OUTPUT_DTYPES:
+        raise _PassOn(
+            "scale_result is given and the result is in 8 bits; PyTorch's kernels differ in what that means"
+        )
+    return _product(a, b, scale_a, scale_b, _recipe(a, b, scale_a, scale_b), bias, out_dtype)
+
+
+def _scaled_mm_v2(
+    a,
+    b,
+    scale_a,
+    recipe_a,
+    swizzle_a,
+    scale_b,
+    recipe_b,
+    swizzle_b,
+    bias=None,
+    out_dtype=None,
+    contraction_dim=(),
+    use_fast_accum=False,
+):
+    for name, given in (("scale_a", scale_a), ("scale_b", scale_b)):
+        if len(given) != 1:
+            raise _PassOn(f"{name} has {len(given)} tensors; kernels take one")
+    if list(contraction_dim) not in ([], [1, 0], [-1, -2]):
+        raise _PassOn(
+            f"contraction_dim is {list(contraction_dim)}; kernels sum over self's last dimension and mat2's first"
+        )
+    if a.dtype not in _FLOAT8:
+        raise _PassOn(f"self is {a.dtype}; kernels behind torch.nn.functional.scaled_mm take 8-bit floats")
+    try:
+        recipe = tuple(_SCALINGS[number] for (number,) in (recipe_a, recipe_b))
+        swizzles = {_SWIZZLES[number] for number in (*swizzle_a, *swizzle_b)} or {None}
+    except (KeyError, ValueError):
+        raise _PassOn(f"no kernel has the scalings {recipe_a} and {recipe_b}") from None
+    if len(swizzles) != 1:
+        raise _PassOn("the scales of the operands are swizzled differently")
+    out_dtype = a.dtype if out_dtype is None else out_dtype
+    return _product(a, b, scale_a[0], scale_b[0], recipe, bias, out_dtype, *swizzles)
+
+
+def _int_mm(a, b):
+    return scaled_matmul(a, b, None, None, out_dtype=torch.int32)
+
+
+def _product(a, b, scale_a, scale_b, recipe, bias, out_dtype, swizzle=None):
+    wide = torch.float32 if out_dtype in _FLOAT8 else out_dtype
+    product = scaled_matmul(a, b, scale_a, scale_b, recipe=recipe, swizzle=swizzle, bias=bias, out_dtype=wide)
+    return product.to(out_dtype)
+
+
+def _recipe(a, b, scale_a, scale_b) -> tuple[str, str]:
+    """As torch._scaled_mm infers it: the first pair that both scales can be."""
+    if a.dim() != 2 or b.dim() != 2:
+        raise _PassOn("an operand is no matrix")
+    (m, k), n = a.shape, b.shape[1]
+    blocks, column_blocks = -(-k // 128), -(-n // 128)
+    if {scale_a.dtype, scale_b.dtype} == {torch.float8_e8m0fnu}:
+        return "1x32", "1x32"
+    can_be_a = {
+        "tensor": scale_a.numel() == 1,
+        "row": tuple(scale_a.shape) == (m, 1) and scale_a.is_contiguous(),
+        "1x128": tuple(scale_a.shape) == (m, blocks),
+        "128x128": tuple(scale_a.shape) == (-(-m // 128), blocks),
+    }
+    can_be_b = {
+        "tensor": scale_b.numel() == 1,
+        "row": tuple(scale_b.shape) == (1, n) and scale_b.is_contiguous(),
+        "1x128": tuple(scale_b.shape) == (blocks, n),
+        "128x128": tuple(scale_b.shape) == (blocks, column_blocks),
+    }
+    pairs = (
+        ("tensor", "tensor"),
+        ("row", "row"),
+        ("1x128", "128x128"),
+        ("128x128", "1x128"),
+        ("1x128", "1x128"),
+    )
+    for first, second in pairs:
+        if can_be_a[first] and can_be_b[second]:
+            return first, second
+    raise _PassOn(f"scales of the shapes {tuple(scale_a.shape)} and {tuple(scale_b.shape)} fit no recipe")
+
+
+def _taking_over(name: str, overload: str, ours: Callable[..., Any]) -> OperatorSwitch:
+    """A switch of aten::name, or of its variant that writes to `out`."""
+    operator = getattr(getattr(torch.ops.aten, name), overload)
+    devices = ("CPU", "CUDA") if torch.version.hip else ("CPU",)
+    former: dict[str, Any] = {}
+
+    def enter() -> None:
+        _enter()
+        former.update((device, torch.library.get_kernel(operator, device)) for device in devices)
+
+    def kernel(*arguments, out=None):
+        if (reason := _surroundings()) is None:
+            try:
+                with torch.no_grad():
+                    result = ours(*arguments)
+            except (_PassOn, NotImplementedError, TypeError, ValueError) as error:  # before anything ran
+                reason = str(error)
+            else:
+                return result if overload == "default" else _written(result, out)
+        if reason not in _State.reasons:
+            _State.reasons[reason] = None
+            log.warning("%s goes on to PyTorch: %s", name, reason)
+        device = "CPU" if arguments[0].device.type == "cpu" else "CUDA"
+        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, device))
+        given = {} if overload == "default" else {"out": out}
+        return former[device].call_boxed(keys, *arguments, **given)
+
+    return OperatorSwitch(operator, kernel, enter, with_autograd=False)
+
+
+def _surroundings() -> str | None:
+    return "HIPKITTENS_BACKEND is torch" if _backend.uses_torch() else None
+
+
+def _written(result: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    if out.dtype != result.dtype:
+        raise ValueError(
+            f"hipkittens.integrations.scaled_mm: out is {out.dtype} and the result {result.dtype}; they must be the same"
+        )
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)
+
+
+# Products of groups have a module of their own: grouped_mm.
+_switches = [
+    _taking_over(name, overload, ours)
+    for name, ours in (("_scaled_mm", _scaled_mm), ("_scaled_mm_v2", _scaled_mm_v2), ("_int_mm", _int_mm))
+    for overload in ("default", "out")
+    if overload in getattr(getattr(torch.ops.aten, name, None), "overloads", tuple)()
+]

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: MIT
+"""torch._scaled_mm, F.scaled_mm and torch._int_mm under hipkittens.integrations.scaled_mm, and torchao's training with them."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import hipkittens
+from hipkittens.integrations import scaled_mm
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+TYPES = {
+    "gfx942": (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
+    "gfx950": (torch.float8_e4m3fn, torch.float8_e5m2),
+}
+
+
+@pytest.fixture(params=TYPES)
+def target(request):
+    with hipkittens.simulate(request.param, checks="all") as simulation:
+        yield request.param
+        assert simulation.findings == []
+
+
+def codes(*shape, dtype, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def scales(*shape, seed=0):
+    """Beyond the range of the codes."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator) * 2.0 ** torch.randint(-8, 9, shape, generator=generator)
+
+
+def steps_apart(ours, theirs):
+    """How many values of their 16-bit format lie between, of the elements that are no sums of nearly nothing."""
+    order = [each.view(torch.int16).int() for each in (ours, theirs)]
+    order = [torch.where(each < 0, -32768 - each, each) for each in order]
+    kept = theirs.abs() > theirs.float().abs().mean() * 1e-3
+    return (order[0] - order[1]).abs()[kept].max().item()
+
+
+def ours_and_theirs(call):
+    """Results of a call, which ran here, and of PyTorch's own kernel."""
+    theirs = call()
+    with scaled_mm.active():
+        ours = call()
+        assert scaled_mm.passed_on() == []
+    return ours, theirs
+
+
+def arguments(recipe, m, n, k, first, second):
+    a, b = codes(m, k, dtype=first), codes(n, k, dtype=second, seed=1).t()
+    if recipe == "tensor":
+        return a, b, scales(1)[0], scales(1, seed=1)[0]
+    return a, b, scales(m, 1), scales(1, n, seed=1)
+
+
+@pytest.mark.parametrize("recipe", ["tensor", "row"])
+def test_within_one_step_of_pytorch(target, recipe):
+    fp8, bf8 = TYPES[target]
+    mixes = [(fp8, fp8), (bf8, fp8), (fp8, bf8)] * 2
+    for (m, n, k), (first, second) in zip(
+        [(17, 32, 48), (1, 128, 16), (128, 257, 160), (257, 16, 128), (5, 7, 9), (64, 17, 2880)],
+        mixes,
+        strict=True,
+    ):
+        given = arguments(recipe, m, n, k, first, second)
+        bias = torch.randn(n).to(BF16)
+        for more in ({}, {"bias": bias}, {"use_fast_accum": True}):
+            ours, theirs = ours_and_theirs(lambda g=given, o=more: torch._scaled_mm(*g, out_dtype=BF16, **o))
+            assert ours.shape == theirs.shape and ours.stride() == theirs.stride()
+            assert steps_apart(ours, theirs) <= 1
+
+
+@pytest.mark.parametrize("recipe", ["tensor", "row"])
+def test_output_dtypes(target, recipe):
+    fp8, bf8 = TYPES[target]
+    given = arguments(recipe, 33, 48, 64, fp8, fp8)
+    for dtype in (None, fp8, bf8, F16, F32, BF16):
+        ours, theirs = ours_and_theirs(lambda dtype=dtype: torch._scaled_mm(*given, out_dtype=dtype))
+        assert ours.dtype == theirs.dtype == (fp8 if dtype is None else dtype)
+        step = {fp8: 0.13, bf8: 0.26, F32: 1e-5}.get(ours.dtype, 1e-2)
+        # Beyond the largest fnuz code PyTorch's conversion gives NaN.
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=step, atol=1e-3, equal_nan=True)
+    # scale_result of other results says nothing.
+    ours, theirs = ours_and_theirs(
+        lambda: torch._scaled_mm(*given, scale_result=torch.tensor(3.0), out_dtype=BF16)
+    )
+    assert steps_apart(ours, theirs) <= 1
+
+
+def test_out(target):
+    fp8, _ = TYPES[target]
+    given = arguments("row", 17, 32, 48, fp8, fp8)
+    right, _ = ours_and_theirs(lambda: torch._scaled_mm(*given, out_dtype=BF16))
+    for out in (torch.full((17, 32), torch.nan, dtype=BF16), torch.full((32, 17), torch.nan, dtype=BF16).t()):
+        with scaled_mm.active():
+            assert torch._scaled_mm(*given, out_dtype=BF16, out=out) is out
+            assert scaled_mm.passed_on() == []
+        assert torch.equal(out, right)
+    with scaled_mm.active(), pytest.raises(ValueError, match="out"):
+        torch._scaled_mm(*given, out_dtype=F32, out=out)
+
+
+def test_functional_scaled_mm(target):
+    fp8, _ = TYPES[target]
+    scaling, swizzle = F.ScalingType, F.SwizzleType
+    for recipe, kind in (("tensor", scaling.TensorWise), ("row", scaling.RowWise)):
+        a, b, scale_a, scale_b = arguments(recipe, 17, 32, 48, fp8, fp8)
+        for more in ({}, {"swizzle_a": swizzle.NO_SWIZZLE, "swizzle_b": swizzle.NO_SWIZZLE}, {"bias": torch.randn(32).to(BF16)}):  # fmt: skip
+            ours, theirs = ours_and_theirs(
+                lambda g=(a, b, scale_a, kind, scale_b, kind), o=more: F.scaled_mm(*g, **o)
+            )
+            assert steps_apart(ours, theirs) <= 1
+
+
+def test_int_mm(target):
+    generator = torch.Generator().manual_seed(0)
+    for m, n, k in [(17, 32, 48), (1, 8, 8), (130, 257, 160)]:
+        a, b = (
+            torch.randint(-128, 128, shape, generator=generator, dtype=torch.int8)
+            for shape in ((m, k), (n, k))
+        )
+        ours, theirs = ours_and_theirs(lambda a=a, b=b: torch._int_mm(a, b.t()))
+        assert ours.dtype == torch.int32 and torch.equal(ours, theirs)
+
+
+def test_a_program_compiled(target):
+    torch._dynamo.reset()
+    fp8, _ = TYPES[target]
+    given = arguments("row", 32, 32, 64, fp8, fp8)
+
+    def block(*given):
+        return torch._scaled_mm(*given, out_dtype=BF16) * 2
+
+    with scaled_mm.active():
+        eager = block(*given)
+        compiled = torch.compile(block, fullgraph=True, backend="aot_eager")(*given)
+        assert scaled_mm.passed_on() == []
+    assert torch.equal(compiled, eager)
+
+
+def test_what_goes_on_to_pytorch():
+    fp8, bf8 = TYPES["gfx950"]
+    one = torch.ones(())
+    a, b = codes(16, 32, dtype=fp8), codes(16, 32, dtype=fp8).t()
+    calls = {
+        "self is torch.float8_e4m3fnuz": lambda: torch._scaled_mm(
+            *(each.to(torch.float8_e4m3fnuz) for each in (a.float(), b.float())), one, one, out_dtype=BF16
+        ),
+        "both e4m3, one e4m3 and one e5m2": lambda: torch._scaled_mm(
+            a.float().to(bf8), b.float().to(bf8), one, one, out_dtype=BF16
+        ),
+        "scale_result is given": lambda: torch._scaled_mm(a, b, one, one, scale_result=one, out_dtype=fp8),
+    }
+    for reason, call in calls.items():
+        theirs = call()
+        with hipkittens.simulate("gfx950"), scaled_mm.active():
+            ours = call()
+            reasons = scaled_mm.passed_on()
+        assert torch.equal(ours.float(), theirs.float())
+        assert len(reasons) == 1, (reason, reasons)
+
+
+def test_outside_nothing_is_changed(target):
+    fp8, _ = TYPES[target]
+    given = arguments("tensor", 16, 32, 48, fp8, fp8)
+    before = torch._scaled_mm(*given, out_dtype=BF16)
+    assert not scaled_mm.is_active()
+    with scaled_mm.active():
+        assert scaled_mm.is_active()
+        with scaled_mm.active():
+            pass
+        assert scaled_mm.is_active()
+    scaled_mm.activate()
+    scaled_mm.restore()
+    assert not scaled_mm.is_active()
+    assert torch.equal(torch._scaled_mm(*given, out_dtype=BF16), before)
+    row = torch.ones(16, 1)
+    for context in (scaled_mm.active(), torch.no_grad()):
+        with context, pytest.raises(ValueError, match="Invalid scaling configuration"):
+            torch._scaled_mm(given[0], given[1], row, torch.ones(7, 3), out_dtype=BF16)
