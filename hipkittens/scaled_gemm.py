@@ -11,7 +11,7 @@ from . import _backend
 from ._arguments import check_tensor
 from ._call import call
 from .activation import in_torch
-from .quantization import dtype_of
+from .quantization import QuantSpec, dequantize, dtype_of
 
 Scaling = Literal["tensor", "row", "1x32", "1x128", "128x128"]
 
@@ -21,17 +21,21 @@ BIAS_DTYPES = OUTPUT_DTYPES
 _SCALINGS: dict[str, int] = {"tensor": 0, "row": 1, "1x32": 3, "1x128": 4, "128x128": 5}
 _BLOCKS = {"1x32": (1, 32), "1x128": (1, 128), "128x128": (128, 128)}
 _ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu")
-_FORMATS = {"fp8": 0, "bf8": 1, "int8": 2}
+_FORMATS = {"fp8": 0, "bf8": 1, "int8": 2, "mxfp4": 3}
 _FORMAT_OF = {
     torch.float8_e4m3fn: "fp8",
     torch.float8_e4m3fnuz: "fp8",
     torch.float8_e5m2: "bf8",
     torch.float8_e5m2fnuz: "bf8",
     torch.int8: "int8",
+    torch.uint8: "mxfp4",
+    torch.float4_e2m1fn_x2: "mxfp4",
 }
+_BYTES_OF_SCALES = (torch.uint8, torch.float8_e8m0fnu)
 # Pairs of scalings that kernels have.
 _OUTER, _BLOCKED = ("tensor", "row"), ("1x128", "128x128")
-_BUILT = {(a, b) for built in (_OUTER, _BLOCKED) for a in built for b in built}
+_MX = ("1x32",)
+_BUILT = {(a, b) for built in (_OUTER, _BLOCKED, _MX) for a in built for b in built}
 # Sums of int8 products of this many may pass 31 bits.
 _INT8_LIMIT = 2**31 // 128**2
 
@@ -52,16 +56,21 @@ def scaled_matmul(
     """activation((a * scale_a) @ (b * scale_b) + bias) of codes a (M, K) and b (K, N), usually w.t(), rounded once.
 
     a, b       both 8-bit floats of the target (float8_e4m3fnuz and float8_e5m2fnuz on gfx942, float8_e4m3fn and float8_e5m2
-               on gfx950; not both e5m2), summed in float32; or both int8, summed exactly in int32, with K below 131072. The
-               kernels read both along K: an `a` whose rows, or a `b` whose columns, are not contiguous is copied once, as
-               torch copies operands of other strides
+               on gfx950; not both e5m2), summed in float32; or both int8, summed exactly in int32, with K below 131072; or on
+               gfx950 both e2m1, two along K in a byte, the first in its low half, (M, K / 2) and (K / 2, N) of
+               float4_e2m1fn_x2 or uint8. The kernels read both along K: an `a` whose rows, or a `b` whose columns, are not
+               contiguous is copied once, as torch copies operands of other strides
     scale_a,   what codes are multiplied with, float32: one element ("tensor"), or (M, 1) and (1, N) ("row"), which are applied
     scale_b    to the sums; or of e4m3 codes one for each 128 of K and each row, (M, ceil(K / 128)) and (ceil(K / 128), N)
                ("1x128"), or 128 rows, (ceil(M / 128), ceil(K / 128)) and (ceil(K / 128), ceil(N / 128)) ("128x128"). These,
-               of any strides, are applied to the sums of each 128 of K, and the product of a pair has to be a float32. None
-               for both where out_dtype is torch.int32
-    recipe     one of these names for both, or a pair: a's, b's; scales of blocks go with scales of blocks. None: as the shapes say
-    swizzle    of the scales of blocks; None, which is their only order here
+               of any strides, are applied to the sums of each 128 of K, and the product of a pair has to be a float32; or on
+               gfx950, of floats of 8 or 4 bits and a K that 32 divides, e8m0 bytes (uint8 or float8_e8m0fnu, 2 ** (byte - 127),
+               255 for NaN) for each 32 of K and each row, (M, K / 32) and (K / 32, N) ("1x32"), which the matrix instruction
+               applies. None for both where out_dtype is torch.int32
+    recipe     one of these names for both, or a pair: a's, b's; scales of blocks go with scales of blocks, 1x32 with 1x32. None: as
+               dtypes and shapes say
+    swizzle    of 1x32 scales: None, rows, which are brought into the kernels' order with each call; or "shuffled", that order, as
+               quantize(QuantSpec(..., layout="shuffled")) and AITER's e8m0_shuffle write it: any shape with enough elements
     bias       N elements of bfloat16, float16 or float32
     activation "relu", "silu", "gelu", "gelu_tanh", or None
     out_dtype  torch.bfloat16, float16 or float32; of int8 also int32: the sums themselves, without scales, bias and activation
@@ -72,10 +81,17 @@ def scaled_matmul(
     where = "hipkittens.scaled_matmul"
     scalings = _check(where, a, b, scale_a, scale_b, bias, recipe, swizzle, activation, out_dtype)
     _check_grad(where, {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias})
+    if swizzle and _backend.uses_torch():
+        raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which reads no {swizzle!r} scales; unset it")
     if _backend.uses_torch() or 0 in a.shape or 0 in b.shape:
         return _in_torch(a, b, scale_a, scale_b, scalings, bias, activation, out_dtype)
     scales = (scale_a, scale_b)
-    if scalings[0] in _BLOCKED:
+    if scalings[0] in _MX:
+        scales = tuple(
+            (each if swizzle else shuffled(each)).view(torch.uint8)
+            for each in (scale_a, scale_b if swizzle else scale_b.t())
+        )
+    elif scalings[0] in _BLOCKED:
         scales = (scale_a, scale_b.t())
     elif scale_a is not None:
         scales = tuple(scale.reshape(-1).contiguous() for scale in scales)
@@ -92,6 +108,25 @@ def scaled_matmul(
         -1 if activation is None else _ACTIVATIONS.index(activation),
         out_dtype,
     )
+
+
+def shuffled(scale: torch.Tensor) -> torch.Tensor:
+    """e8m0 factors (rows, K / 32) in the order of the scaled matrix instructions: blocks of 32 rows by 8 columns, of which lane
+    16 j + r reads those of rows r and r + 16 in columns j and j + 4 (AITER's e8m0_shuffle). Rows are padded to 32."""
+    rows, groups = scale.shape
+    padded = scale.view(torch.uint8)
+    padded = torch.nn.functional.pad(padded, (0, -groups % 8, 0, -rows % 32), value=127)
+    blocks = padded.reshape(padded.shape[0] // 32, 2, 16, padded.shape[1] // 8, 2, 4)
+    return blocks.permute(0, 3, 5, 2, 4, 1).contiguous().view(padded.shape)
+
+
+def _in_float(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Rows of codes (rows, K) times their factors of 32 of K."""
+    spec = QuantSpec("mxfp4" if _FORMAT_OF[codes.dtype] == "mxfp4" else "mxfp8")
+    if spec.format == "mxfp4":
+        return dequantize(codes.view(torch.uint8), scale.view(torch.uint8), spec, dtype=torch.float32)
+    powers = scale.view(torch.float8_e8m0fnu).float()
+    return codes.float() * powers.repeat_interleave(32, -1)
 
 
 def _expanded(scale: torch.Tensor, shape: torch.Size) -> torch.Tensor:
@@ -114,13 +149,15 @@ def _in_torch(
 ) -> torch.Tensor:
     exact = a.dtype == torch.int8
     wide = torch.float64 if exact else torch.float32
-    if scalings[0] in _BLOCKED:
+    if scalings[0] in _MX:
+        product = _in_float(a, scale_a) @ _in_float(b.t(), scale_b.t()).t()
+    elif scalings[0] in _BLOCKED:
         product = (a.float() * _expanded(scale_a, a.shape)) @ (b.float() * _expanded(scale_b, b.shape))
     else:
         product = a.to(wide) @ b.to(wide)
     if out_dtype == torch.int32:
         return product.to(torch.int32)
-    if scalings[0] not in _BLOCKED:
+    if scalings[0] in _OUTER:
         product = product.float() * scale_a * scale_b
     if bias is not None:
         product = product + bias.float()
@@ -216,9 +253,10 @@ def _check_formats(where: str, a: torch.Tensor, b: torch.Tensor) -> None:
                 f"other values: quantise for this target, or convert by {name}.float().to({allowed}) and adapt the scale"
             )
     formats = tuple(_FORMAT_OF[value.dtype] for value in (a, b))
-    if formats.count("int8") == 1 or formats == ("bf8", "bf8"):
+    if 1 in (formats.count("int8"), formats.count("mxfp4")) or formats == ("bf8", "bf8"):
         raise TypeError(
-            f"{where}: a is {a.dtype} and b is {b.dtype}; allowed: both e4m3, one e4m3 and one e5m2, both torch.int8"
+            f"{where}: a is {a.dtype} and b is {b.dtype}; allowed: both e4m3, one e4m3 and one e5m2, both torch.int8, both "
+            "e2m1 (float4_e2m1fn_x2 or uint8)"
         )
     if formats[0] == "int8" and a.shape[1] >= _INT8_LIMIT:
         raise ValueError(
@@ -242,6 +280,9 @@ def _scalings(
                 "torch.int32 of int8 operands"
             )
     (m, k), n = a.shape, b.shape[1]
+    four_bits = _FORMAT_OF[a.dtype] == "mxfp4"
+    if four_bits:
+        k *= 2
     if recipe is None:
         chosen = _inferred(where, "scale_a", scale_a, m, k, 0), _inferred(where, "scale_b", scale_b, n, k, 1)
         if any(each in _BLOCKED for each in chosen):
@@ -257,33 +298,61 @@ def _scalings(
             raise ValueError(
                 f"{where}: recipe is {recipe!r}; allowed: {allowed}, a pair of them (a's, b's), or None"
             )
-    if swizzle is not None:
+    if swizzle is not None and (swizzle != "shuffled" or chosen != ("1x32", "1x32")):
         raise ValueError(
-            f"{where}: swizzle is {swizzle!r}; allowed: None, since no scales of blocks are read in another order"
+            f"{where}: swizzle is {swizzle!r} and the recipe {chosen}; allowed: None, and 'shuffled' with the recipe '1x32'"
         )
     if chosen[0] in _BLOCKED and {_FORMAT_OF[a.dtype], _FORMAT_OF[b.dtype]} != {"fp8"}:
         raise TypeError(
             f"{where}: a is {a.dtype} and b is {b.dtype}; allowed with the recipe {chosen}: both e4m3"
         )
+    if four_bits and chosen != ("1x32", "1x32"):
+        raise TypeError(
+            f"{where}: a is {a.dtype} and b is {b.dtype}, two e2m1 in a byte, and the recipe {chosen}; allowed: '1x32'"
+        )
     if chosen not in _BUILT:
         allowed = ", ".join(f"({x!r}, {y!r})" for x, y in sorted(_BUILT))
         raise ValueError(f"{where}: there is no kernel for the recipe {chosen}; allowed: {allowed}")
+    if chosen[0] in _MX:
+        _check_mx(where, a, k)
     for name, scale, scaling, rows, axis in (
         ("scale_a", scale_a, chosen[0], m, 0),
         ("scale_b", scale_b, chosen[1], n, 1),
     ):
         shape = _shape_of(scaling, rows, k, axis)
-        fits = scale.numel() == 1 if scaling == "tensor" else tuple(scale.shape) == shape
+        padded = -(-rows // 32) * 32 * (-(-k // 256) * 8)
+        if swizzle:
+            fits, wanted = scale.numel() >= padded and scale.is_contiguous(), f"{padded} contiguous elements"
+        elif scaling == "tensor":
+            fits, wanted = scale.numel() == 1, "one element"
+        else:
+            fits, wanted = tuple(scale.shape) == shape, f"the shape {shape}"
         if not fits:
-            wanted = "one element" if scaling == "tensor" else f"the shape {shape}"
             raise ValueError(
                 f"{where}: {name} has shape {tuple(scale.shape)}; scaling {scaling!r} needs {wanted}"
             )
-        if scale.dtype != torch.float32:
-            raise TypeError(
-                f"{where}: {name} is {scale.dtype}; allowed with scaling {scaling!r}: torch.float32"
-            )
+        dtypes = _BYTES_OF_SCALES if scaling in _MX else (torch.float32,)
+        if scale.dtype not in dtypes:
+            allowed = ", ".join(map(str, dtypes))
+            raise TypeError(f"{where}: {name} is {scale.dtype}; allowed with scaling {scaling!r}: {allowed}")
     return chosen
+
+
+def _check_mx(where: str, a: torch.Tensor, k: int) -> None:
+    if _FORMAT_OF[a.dtype] == "int8":
+        raise TypeError(f"{where}: a is {a.dtype}; allowed with the recipe '1x32': 8-bit floats and e2m1")
+    if k % 32:
+        raise ValueError(
+            f"{where}: K is {k}; scales of 32 of K need a multiple of 32: pad codes and scales with zeros and 127"
+        )
+    if a.device.type == "meta" or _backend.uses_torch():
+        return
+    arch = _backend.arch_of(a.device)
+    if arch != "gfx950":
+        raise ValueError(
+            f"{where}: {arch} has no matrix instruction with scales, which the recipe '1x32' needs; dequantise "
+            "(hipkittens.dequantize) and use hipkittens.matmul, or scale rows or blocks of 128"
+        )
 
 
 def _as_blocks(chosen: Scaling, scale: torch.Tensor, rows: int, k: int, axis: int) -> Scaling:

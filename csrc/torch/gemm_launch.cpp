@@ -7,12 +7,6 @@
 
 namespace hipkittens::torch_binding {
 
-std::string shape_text(std::span<const int64_t> sizes) {
-    std::string text = "(";
-    for (const int64_t size : sizes) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-    return text + ")";
-}
-
 void launch_product(const Placement& placement, const gemm::Problem& problem,
                     std::span<const runtime::Region> tensors) {
     gemm::Plan plan = gemm::plan(problem);

@@ -6,6 +6,7 @@
 
 #include "torch/element_type.h"
 #include "torch/gemm_launch.h"
+#include "torch/gemm_operand.h"
 #include "torch/registration.h"
 
 namespace hipkittens::torch_binding {
@@ -20,9 +21,10 @@ constexpr const char* schema =
 [[noreturn]] void refuse(const std::string& text) { fail("scaled_gemm: " + text); }
 
 ElementType format(const char* name, int64_t number) {
-    constexpr ElementType formats[] = {ElementType::fp8, ElementType::bf8, ElementType::i8};
+    constexpr ElementType formats[] = {ElementType::fp8, ElementType::bf8, ElementType::i8, ElementType::fp4};
     if (number < 0 || number >= static_cast<int64_t>(std::size(formats)))
-        refuse(std::string(name) + " is " + std::to_string(number) + "; allowed: 0 (fp8), 1 (bf8), 2 (int8)");
+        refuse(std::string(name) + " is " + std::to_string(number) +
+               "; allowed: 0 (fp8), 1 (bf8), 2 (int8), 3 (fp4)");
     return formats[number];
 }
 
@@ -47,13 +49,13 @@ Tensor operand(const char* name, Tensor tensor) {
     return rows ? std::move(tensor) : contiguous(std::move(tensor), Dtype::uint8);
 }
 
-enum Scaling : int64_t { tensor_wise = 0, row_wise = 1, row_block_wise = 4, block_wise = 5 };
+enum Scaling : int64_t { tensor_wise = 0, row_wise = 1, mx_wise = 3, row_block_wise = 4, block_wise = 5 };
 
 // Factors of the rows of an operand, or its one.
 gemm::ScaleArgument outer_scale(const char* name, const Tensor& scale, int64_t scaling, int64_t rows) {
     if (scaling != tensor_wise && scaling != row_wise)
         refuse(std::string("no kernel has scaling ") + std::to_string(scaling) + " of " + name +
-               "; allowed: 0 (tensor), 1 (row), 4 (1x128), 5 (128x128)");
+               "; allowed: 0 (tensor), 1 (row), 3 (1x32), 4 (1x128), 5 (128x128)");
     if (scale.dtype_number() != aoti_torch_dtype_float32() || !scale.is_contiguous() ||
         scale.element_count() != (scaling == row_wise ? rows : 1))
         refuse(std::string(name) + " needs " + std::to_string(scaling == row_wise ? rows : 1) +
@@ -75,6 +77,23 @@ gemm::ScaleArgument block_scale(const char* name, const Tensor& scale, int64_t s
                "; its shape is " + shape_text(sizes));
     if (strides[0] < 0 || strides[1] < 0) refuse(std::string(name) + " has a negative stride");
     return {scale.data(), sizes[0] == 1 ? 0 : strides[0], sizes[1] == 1 ? 0 : strides[1], 0, block_rows};
+}
+
+// e8m0 factors of 32 of K, in blocks of 32 rows by 8 of them (kernels/gemm/step_scales.h). There may be more rows.
+gemm::ScaleArgument mx_scale(const char* name, const Tensor& scale, int64_t rows, int64_t groups) {
+    const int64_t band = (groups + 7) / 8 * 256, wanted = (rows + 31) / 32 * band;
+    if (scale.dtype_number() != aoti_torch_dtype_uint8() || !scale.is_contiguous() ||
+        scale.element_count() < wanted)
+        refuse(std::string(name) + " needs at least " + std::to_string(wanted) +
+               " contiguous elements of uint8; its shape is " + shape_text(scale.sizes()));
+    return {scale.data(), band, 0, 0, 32};
+}
+
+// Loads of 16 bytes need rows that begin on 4.
+Tensor on_dwords(Tensor tensor) {
+    const bool aligned = reinterpret_cast<uintptr_t>(tensor.data()) % 4 == 0 &&
+                         (tensor.sizes()[0] == 1 || tensor.strides()[0] % 4 == 0);
+    return aligned ? std::move(tensor) : contiguous(std::move(tensor), Dtype::uint8);
 }
 
 Tensor product(Arguments& given) {
@@ -109,6 +128,21 @@ Tensor product(Arguments& given) {
     Tensor out = placement.empty(std::vector<int64_t>{m, n}, dtype);
     if (out.element_count() == 0) return out;
     problem.device = placement.shape();
+    const bool mx = scaling_a == mx_wise || scaling_b == mx_wise;
+    const bool four_bits = problem.a_type == ElementType::fp4 || problem.b_type == ElementType::fp4;
+    const int64_t groups = k / (four_bits ? 16 : 32);
+    if (mx) {
+        if (scaling_a != scaling_b) refuse("one operand has scales of 32 of K and the other has not");
+        if (k % (four_bits ? 16 : 32) != 0)
+            refuse("K is no multiple of 32; rows of a have " + std::to_string(k) + " bytes");
+        if (problem.device.target != 950) refuse("scales of 32 of K are gfx950's");
+        if (problem.a_type == ElementType::i8 || integers || !scale_a)
+            refuse("scales of 32 of K are of floats");
+        a = on_dwords(std::move(a));
+        b = on_dwords(std::move(b));
+    }
+    if (four_bits && (!mx || problem.a_type != problem.b_type))
+        refuse("fp4 needs both operands in fp4 and scales of 32 of K");
     const bool blocks = is_block_wise(scaling_a) || is_block_wise(scaling_b);
     if (blocks) {
         if (!is_block_wise(scaling_a) || !is_block_wise(scaling_b))
@@ -116,7 +150,8 @@ Tensor product(Arguments& given) {
         if (problem.a_type != ElementType::fp8 || problem.b_type != ElementType::fp8)
             refuse("scales of blocks need both operands in fp8");
     }
-    problem.scales = !blocks                                                  ? gemm::Scales::outer
+    problem.scales = mx                                                       ? gemm::Scales::in_matrix
+                     : !blocks                                                ? gemm::Scales::outer
                      : scaling_a == row_block_wise && scaling_b == block_wise ? gemm::Scales::blocks
                                                                               : gemm::Scales::row_blocks;
     problem.output = integers ? ElementType::i32 : element_type(dtype);
@@ -131,12 +166,16 @@ Tensor product(Arguments& given) {
         {out.data(), out.extent_bytes(dtype), "out", true},
     };
     if (scale_a) {
-        problem.a_scale = blocks ? block_scale("scale_a", *scale_a, scaling_a, m, k)
-                                 : outer_scale("scale_a", *scale_a, scaling_a, m);
-        problem.b_scale = blocks ? block_scale("scale_b", *scale_b, scaling_b, n, k)
-                                 : outer_scale("scale_b", *scale_b, scaling_b, n);
-        regions.push_back({scale_a->data(), scale_a->extent_bytes(Dtype::float32), "scale_a", false});
-        regions.push_back({scale_b->data(), scale_b->extent_bytes(Dtype::float32), "scale_b", false});
+        const auto scale = [&](const char* name, const Tensor& tensor, int64_t scaling, int64_t rows) {
+            const Dtype of_scale = mx ? Dtype::uint8 : Dtype::float32;
+            const gemm::ScaleArgument argument = mx       ? mx_scale(name, tensor, rows, groups)
+                                                 : blocks ? block_scale(name, tensor, scaling, rows, k)
+                                                          : outer_scale(name, tensor, scaling, rows);
+            regions.push_back({tensor.data(), tensor.extent_bytes(of_scale), name, false});
+            return argument;
+        };
+        problem.a_scale = scale("scale_a", *scale_a, scaling_a, m);
+        problem.b_scale = scale("scale_b", *scale_b, scaling_b, n);
     }
     if (bias) {
         const Dtype bias_dtype = bias->dtype("scaled_gemm: bias");

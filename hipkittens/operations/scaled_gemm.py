@@ -17,8 +17,9 @@ def _fake(a, b, scale_a, scale_b, bias, *options):
     return a.new_empty((a.shape[0], b.shape[0]), dtype=options[-1])
 
 
-def _flops(a_shape, b_shape, *_args, out_shape=None, **_kwargs) -> int:
-    return 2 * a_shape[0] * a_shape[1] * b_shape[0]
+def _flops(a_shape, b_shape, scale_a, scale_b, bias, format_a, *_args, out_shape=None, **_kwargs) -> int:
+    elements_of_byte = 2 if format_a == 3 else 1
+    return 2 * a_shape[0] * a_shape[1] * elements_of_byte * b_shape[0]
 
 
 def _sharding(a, b, scale_a, scale_b, bias, *options):

@@ -75,12 +75,12 @@ def product(name, formats, m, n, k, output="f32", *, codes=None, padding=255, bi
     at = {name: array.ctypes.data for name, array in stored.items()}
     stride = -(-(k // 32) // 8) * 256
     packed = struct.pack(
-        "<9qqQiii ii ii i5I4x8qi4x",
+        "<9qqQiii ii ii i5I4x10qi4x",
         *(at["a"], bytes_k, 0, at["b"], bytes_k, 0, at["c"], n, 0),
         *(0, at.get("bias", 0), m, n, bytes_k, k_tiles, k_tiles, TYPES[output], TYPES["f32"]),
         n % (16 // out.itemsize) == 0,
         *(-(-m // tile_m), -(-n // tile_n), 1, 1, 1),
-        *(at["a_scale"], stride, 256, 0, at["b_scale"], stride, 256, 0),
+        *(at["a_scale"], stride, 0, 0, 32, at["b_scale"], stride, 0, 0, 32),
         -1,
     )
     kernel(name).launch(

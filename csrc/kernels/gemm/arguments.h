@@ -27,13 +27,14 @@ struct GemmArguments {
     TileOrder order;
 };
 
-// Factors of an operand. Strides in elements, 0 where one factor serves all.
+// Factors of an operand. Strides in elements, 0 where one factor serves all. Those of matrix steps (Scales::in_matrix) are in the
+// order of step_scales.h: `stride` is between bands of 32 rows, and K has none.
 struct ScaleArgument {
     const void* data;
     int64_t stride;    // between rows of A (columns of B), or between their blocks
     int64_t k_stride;  // between blocks of K
     int64_t batch_stride;
-    int64_t block_rows;  // that share a factor of a block of K: 1 or 128
+    int64_t block_rows;  // that share a factor of a block of K: 1 or 128; of a band: 32
 };
 
 // Without scales the sums are stored as they are: those of a split, or of integers.

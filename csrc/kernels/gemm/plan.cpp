@@ -34,7 +34,7 @@ Matrix normalized(Matrix matrix, Stored stored) {
 }
 
 // Scales of blocks of K are not those of a sum over all of it: the products have them, each split its own.
-bool scales_products(Scales scales) { return scales == Scales::blocks || scales == Scales::row_blocks; }
+bool scales_products(Scales scales) { return scales != Scales::none && scales != Scales::outer; }
 
 void check(const Problem& p) {
     auto refuse = [](const std::string& text) { throw std::invalid_argument("gemm: " + text); };
@@ -241,6 +241,7 @@ ElementType sum_type(const Problem& p) {
 // Where the scales of a tile's rows and all blocks of K end, behind its first one; blocks of K are one buffer.
 int64_t largest_scale_stride_bytes(const Problem& p, const GemmConfig& config) {
     const auto span = [&](const ScaleArgument& scale, int64_t rows) {
+        if (p.scales == Scales::in_matrix) return rows / scale.block_rows * scale.stride;
         return (rows / scale.block_rows * scale.stride + divide_up(p.k, config.tile_k) * scale.k_stride) * 4;
     };
     return std::max(span(p.a_scale, config.tile_m), span(p.b_scale, config.tile_n));
