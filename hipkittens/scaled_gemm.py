@@ -241,10 +241,11 @@ def _check_formats(where: str, a: torch.Tensor, b: torch.Tensor) -> None:
     for name, value in (("a", a), ("b", b)):
         if value.dtype not in _FORMAT_OF:
             raise TypeError(
-                f"{where}: {name} is {value.dtype}; allowed: torch.int8 and 8-bit floats (hipkittens.quantize makes them)"
+                f"{where}: {name} is {value.dtype}; allowed: torch.int8, 8-bit floats, and e2m1 as "
+                "torch.float4_e2m1fn_x2 or torch.uint8 (hipkittens.quantize makes them)"
             )
         format = _FORMAT_OF[value.dtype]
-        if value.device.type == "meta" or _backend.uses_torch():
+        if format == "mxfp4" or value.device.type == "meta" or _backend.uses_torch():
             continue
         allowed = dtype_of(format, value.device, where)
         if value.dtype != allowed:

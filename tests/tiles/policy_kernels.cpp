@@ -85,12 +85,19 @@ struct ScaledKTiles : AccumulateInPlace {
     KRange range;
     int tile;
     float scale = 0;
+    bool first_band = true;
     KITTENS_DEVICE ScaledKTiles(const GemmArguments& arguments, KRange range, AccumulationPlace place)
         : AccumulateInPlace(arguments, range, place),
           scales(static_cast<const float*>(arguments.bias)),
           range(range),
           tile(range.begin - 1) {}
+    template <int band_row, int band_col>
+    KITTENS_DEVICE void read(int) {
+        first_band = band_row == 0 && band_col == 0;
+    }
+    // The ping-pong loop begins a K tile with each of its bands.
     KITTENS_DEVICE void begin_k_tile() {
+        if (!first_band) return;
         scale = scales[tile < range.begin ? range.last : tile];
         ++tile;
     }
