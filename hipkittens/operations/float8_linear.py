@@ -16,6 +16,7 @@ def _checks() -> Checks:
 OPERATION = Operation(
     name="float8_linear",
     folder="gemm",
+    kinds=("scaled",),
     functions=(
         Function(
             float8_linear,
