@@ -95,10 +95,12 @@ def scaled_matmul(
         scales = (scale_a, scale_b.t())
     elif scale_a is not None:
         scales = tuple(scale.reshape(-1).contiguous() for scale in scales)
+    codes = a.view(torch.uint8), b.t().view(torch.uint8)
+    if scalings[0] in _BLOCKED and scalings != ("1x128", "128x128"):
+        codes = map(_on_dwords, codes)
     return call(
         "scaled_gemm",
-        a.view(torch.uint8),
-        b.t().view(torch.uint8),
+        *codes,
         *scales,
         bias,
         _FORMATS[_FORMAT_OF[a.dtype]],
@@ -108,6 +110,14 @@ def scaled_matmul(
         -1 if activation is None else _ACTIVATIONS.index(activation),
         out_dtype,
     )
+
+
+def _on_dwords(codes: torch.Tensor) -> torch.Tensor:
+    """Rows that begin on 4 bytes and hold whole dwords, where no kernel takes others: a copy of those."""
+    if codes.shape[1] % 4:
+        return torch.nn.functional.pad(codes, (0, -codes.shape[1] % 4))
+    begins = codes.storage_offset() | (codes.stride(0) if codes.shape[0] > 1 else 0)
+    return codes.clone(memory_format=torch.contiguous_format) if begins % 4 else codes
 
 
 def shuffled(scale: torch.Tensor) -> torch.Tensor:

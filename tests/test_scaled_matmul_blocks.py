@@ -61,6 +61,21 @@ def test_recipes(target, recipe):
     check(target, 140, 150, 400, recipe)
 
 
+@pytest.mark.parametrize("recipe", [("1x128", "1x128"), ("128x128", "1x128")])
+def test_rows_that_begin_anywhere(target, recipe):
+    """No kernel takes them with these recipes: they are copied."""
+    check(target, 33, 40, 275, recipe)
+    rows = {"1x128": 1, "128x128": 128}
+    a, scale_a, left = operand(target, 33, 272, rows[recipe[0]], 1)
+    b, scale_b, right = operand(target, 40, 272, rows[recipe[1]], 2)
+    wide = torch.zeros(33, 275, dtype=torch.uint8)
+    wide[:, 3:] = a.view(torch.uint8)
+    out = hipkittens.scaled_matmul(
+        wide.view(a.dtype)[:, 3:], b.t(), scale_a, scale_b.t(), recipe=recipe, out_dtype=F32
+    )
+    assert rms(out, left @ right.T) <= BAR[F32]
+
+
 @pytest.mark.parametrize("dtype", [BF16, F16])
 def test_results_are_rounded_once(target, dtype):
     check(target, 40, 72, 256, dtype=dtype, exponents=3)

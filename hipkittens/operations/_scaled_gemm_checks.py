@@ -22,6 +22,7 @@ _LOOPED_SHAPES = {
     (64, 128, 128): (512, 4096, 1616),
     (64, 64, 128): (1024, 2048, 592),
     (32, 64, 128): (512, 512, 592),
+    (32, 128, 128): (512, 512, 592),
 }
 _LOOPED_UNALIGNED = (257, 129, 1030)
 _SPLIT = (64, 128, 4096)
@@ -30,6 +31,8 @@ _SPLIT = (64, 128, 4096)
 def codes(rows: int, columns: int, format: str) -> torch.Tensor:
     """Random codes of a format of the target that is simulated."""
     values = draw(rows, columns, dtype=torch.float32).detach()
+    if format == "fp4":
+        return (values[:, ::2] * 60).to(torch.int8).view(torch.uint8)
     if format == "i8":
         return (values * 40).clamp(-128, 127).to(torch.int8)
     return values.to(dtype_of(format, values.device))
@@ -39,11 +42,32 @@ def factors(*shape: int) -> torch.Tensor:
     return draw(*shape, dtype=torch.float32).detach().abs() + 0.5
 
 
-def _run(formats: tuple[str, str], m: int, n: int, k: int, **options: Any) -> list[torch.Tensor]:
+# The recipe of each kind of scales that products have between their sums.
+_RECIPES = {
+    "blocks": ("1x128", "128x128"),
+    "row_blocks": ("1x128", "1x128"),
+    "in_matrix": ("1x32", "1x32"),
+}
+
+
+def _scales(scales: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of an operand of (m, k) and one of (k, n), for kernels with this word in their row."""
+    if scales == "outer":
+        return factors(m, 1), factors(1, n)
+    blocks = -(-k // 128)
+    if scales == "in_matrix":
+        left, right = ((factors(rows, k // 32) * 4 + 125).to(torch.uint8) for rows in (m, n))
+        return left, right.t()
+    return factors(m, blocks), factors(blocks, -(-n // 128) if scales == "blocks" else n)
+
+
+def _run(
+    formats: tuple[str, str], m: int, n: int, k: int, scales: str = "outer", **options: Any
+) -> list[torch.Tensor]:
     a, w = codes(m, k, formats[0]), codes(n, k, formats[1])
     if options.get("out_dtype") == torch.int32:
         return [scaled_matmul(a, w.t(), None, None, **options)]
-    return [scaled_matmul(a, w.t(), factors(m, 1), factors(1, n), **options)]
+    return [scaled_matmul(a, w.t(), *_scales(scales, m, n, k), recipe=_RECIPES.get(scales), **options)]
 
 
 def _run_split(format: str) -> list[torch.Tensor]:
@@ -63,10 +87,13 @@ def _trial_of(kernel: Kernel) -> Trial:
     shape = _LOOPED_SHAPES[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
     if row["row_start"] != "vector":
         shape = _LOOPED_UNALIGNED
-    formats = row["a"], row["b"]
+    formats, scales = (row["a"], row["b"]), row["scales"]
+    if scales == "in_matrix":  # whose K tiles hold as many bytes
+        m, n, k = shape
+        shape = m, n, -(-k // 32) * 32 * (2 if row["a"] == "fp4" else 1)
     return Trial(
-        f"scaled_matmul {'x'.join(map(str, shape))} {' x '.join(formats)}",
-        partial(_run, formats, *shape),
+        f"scaled_matmul {'x'.join(map(str, shape))} {' x '.join(formats)} {scales} scales",
+        partial(_run, formats, *shape, scales),
         workgroups=3,
         skip=True,
     )
@@ -84,6 +111,16 @@ def _every_kernel():
         for shape in dict.fromkeys(_LOOPED_SHAPES.values()):
             title = f"scaled_matmul {'x'.join(map(str, shape))} {' x '.join(formats)}"
             yield Trial(title, partial(_run, formats, *shape))
+    for scales in ("blocks", "row_blocks"):
+        for shape in (*_SMALL_SHAPES, *dict.fromkeys(_LOOPED_SHAPES.values())):
+            title = f"scaled_matmul {'x'.join(map(str, shape))}, {scales} scales"
+            yield Trial(title, partial(_run, ("fp8", "fp8"), *shape, scales))
+    if _backend.arch_of(torch.device("cpu")) == "gfx950":
+        for formats in (("fp8", "fp8"), ("fp4", "fp4"), ("bf8", "fp8"), ("fp8", "bf8")):
+            for m, n, k in ((64, 128, 4096), *dict.fromkeys(_LOOPED_SHAPES.values())):
+                shape = m, n, -(-k // 32) * 32 * (2 if formats[0] == "fp4" else 1)
+                title = f"scaled_matmul {'x'.join(map(str, shape))} {' x '.join(formats)}, e8m0 scales"
+                yield Trial(title, partial(_run, formats, *shape, "in_matrix"))
     for format in ("fp8", "i8"):
         yield Trial(f"scaled_matmul, K is split, {format}", partial(_run_split, format))
 
