@@ -92,10 +92,6 @@ def _trial(
 def _trial_of(kernel: Kernel) -> Trial:
     if kernel.kind == "reduce":
         return _trial("bf16", "nt", (256, 128, 2048))
-    if kernel.kind == "grouped":
-        from ._grouped_checks import trial
-
-        return trial(kernel)
     row = kernel.row
     shape = _LOOPED_SHAPES[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
     if row["row_start"] != "vector":

@@ -193,6 +193,7 @@ def _call_torch(problem):
 
 
 CHECKS = Checks(
+    trial=trial,
     examples=(
         _example("groups of rows", 700, 512, 512),
         _example("integers", 100, 96, 130, integers=True),

@@ -106,6 +106,7 @@ def _arguments(tensor, dtype):
 OPERATION = Operation(
     name="grouped_matmul",
     folder="gemm",
+    kinds=("grouped",),
     functions=(Function(grouped_matmul, _arguments),),
     operators=(
         Operator("grouped_gemm", _fake, _backward, _setup, _flops, sharding=_sharding, first_option=4),
