@@ -44,7 +44,7 @@ def float8_linear(
     """x @ w.T + bias with both operands cast to 8-bit floats, and the same of its gradients: x (..., K), w (N, K), bias (N).
 
     With Q(t) for codes times their scale, y = Q(x) Q(w)^T + bias, dx = Q(dy) Q(w), dw = Q(dy)^T Q(x), and db = sum(dy). Every
-    product sums codes in float32, multiplies by the scales, and is rounded once. The recipes are torchao's:
+    product sums codes in float32, multiplies by the scales, and is rounded once. recipe is one of torchao's:
 
     tensorwise          one scale for each tensor, its largest magnitude over the largest code. x and w are e4m3, dy is e5m2
     rowwise             all e4m3. A scale for each row of the summed dimension, a power of two: x and w along K for y, dy and w
