@@ -37,7 +37,7 @@ class Tile:
     scales: str = "none"
 
 
-def tiles(target: str, elements: Sequence[str] = ("bf16", "fp8")) -> list[Tile]:
+def tiles(target: str, elements: Sequence[str] = ("bf16", "fp8", "fp4")) -> list[Tile]:
     """Of the variants of `target`, those that differ in more than orientation, element type and order of loads."""
     names = {
         name.removeprefix("nt_bf16_"): Tile(name.removeprefix("nt_bf16_"), *extents)
@@ -47,7 +47,10 @@ def tiles(target: str, elements: Sequence[str] = ("bf16", "fp8")) -> list[Tile]:
     names |= {
         name.removeprefix("nt_"): Tile(name.removeprefix("nt_"), *extents, a, scales)
         for name, (targets, a, b, scales, *extents) in SCALED_ROWS.items()
-        if (a, b) == ("fp8", "fp8") and targets in ("both", target)
+        if (a, b) in (("fp8", "fp8"), ("fp4", "fp4"))
+        and targets in ("both", target)
+        # Which cost what those of `blocks` do (plan.cpp).
+        and scales != "row_blocks"
     }
     return [tile for tile in names.values() if tile.element in elements]
 

@@ -224,7 +224,7 @@ def test_bad_input(target):
         ((a, b, rows, factors(8, 1)), {}, ValueError, r"scale_b has shape \(8, 1\), which no recipe has"),
         ((a, b, rows, columns), {"recipe": "tensor"}, ValueError, "scaling 'tensor' needs one element"),
         ((a, b, rows, columns), {"recipe": "column"}, ValueError, "recipe is 'column'; allowed: 'tensor'"),
-        ((a, b, rows, columns), {"swizzle": "32_4_4"}, ValueError, "swizzle is '32_4_4'; allowed: None"),
+        ((a, b, rows, columns), {"swizzle": "32_4_4"}, ValueError, "swizzle is '32_4_4' and the recipe .*; allowed: None"),
         ((a, b, one, one), {"activation": "tanh"}, ValueError, "activation is 'tanh'; allowed: None"),
         ((a, b, one, one), {"out_dtype": torch.int32}, TypeError, "out_dtype is torch.int32; allowed"),
         ((a, b, one, one), {"bias": torch.zeros(4)}, ValueError, r"bias has shape \(4,\); it must be \(8,\)"),

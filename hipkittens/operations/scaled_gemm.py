@@ -64,9 +64,9 @@ def _checks() -> Checks:
 
 def _int8(tensor, dtype):
     # The codes of 8-bit floats depend on the target, those of integers do not. A dtype that no result has, no scale has either.
-    a, w = tensor(32, 64, dtype=torch.int8), tensor(48, 64, dtype=torch.int8)
+    a, b = tensor(32, 64, dtype=torch.int8), tensor(64, 48, dtype=torch.int8)
     scales = torch.float32 if dtype in OUTPUT_DTYPES else dtype
-    return a, w.t(), tensor(32, 1, dtype=scales), tensor(1, 48, dtype=scales)
+    return a, b, tensor(32, 1, dtype=scales), tensor(1, 48, dtype=scales)
 
 
 OPERATION = Operation(

@@ -39,6 +39,7 @@ def operations(
     assert_type(hipkittens.grouped_matmul(q, k, lengths, bias=x, out_dtype=torch.float32), Tensor)
     assert_type(hipkittens.scaled_matmul(q, k, x, x, recipe=("row", "tensor"), activation="relu"), Tensor)
     assert_type(hipkittens.linear(x, weight, None), Tensor)
+    assert_type(hipkittens.float8_linear(x, weight, None, recipe="tensorwise"), Tensor)
     assert_type(hipkittens.layer_norm(x, weight, None, 1e-5), Tensor)
     assert_type(hipkittens.layer_norm(x, None, residual=x, dropout_p=0.1, return_residual=True), Pair)
     assert_type(hipkittens.rms_norm(x, weight, residual=x), Tensor)
@@ -97,6 +98,7 @@ def flash(q: Tensor, k: Tensor, v: Tensor, packed: Tensor, lengths: Tensor, ask:
 
 def modules(x: Tensor) -> None:
     stack = torch.nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.RMSNorm(64, eps=1e-6))
+    stack.append(nn.Float8Linear(64, 64, recipe="rowwise"))
     stack.append(nn.SwiGLU(64, 96)).append(nn.GeGLU(64, 96, bias=True))
     turn = nn.RotaryEmbedding(64, 128, base=5e5, device="cpu")
     assert_type(turn.forward(x), Tensor)
