@@ -69,7 +69,13 @@ def defaults_of(arguments):
 
 def test_arguments_are_those_of_the_wheel():
     known = signatures()
-    words = {"int8": "i8", "float4_e2m1fn_x2": "fp4x2", "MAX_TINY_ROW": "1024", "bfloat16": "bf16"}
+    words = {
+        "int8": "i8",
+        "float4_e2m1fn_x2": "fp4x2",
+        "MAX_TINY_ROW": "1024",
+        "bfloat16": "bf16",
+        "float16": "fp16",
+    }
     # AITER's fp8_dtype is its device's; here each call's.
     for name in set(aiter.__all__) - NEWER:
         parameters = inspect.signature(getattr(aiter, name)).parameters.values()
@@ -90,6 +96,7 @@ def test_arguments_are_those_of_the_wheel():
                 else value.replace("1e-05", "1e-5")
                 .replace("fp8_dtype", "None")
                 .replace("bfloat16", "bf16")
+                .replace("float16", "fp16")
                 .strip("'")
                 for value in each
             ]
@@ -1072,6 +1079,20 @@ def test_the_example_of_the_page_runs():
     exec(block, namespace)
     gate, other = namespace["x"].double().chunk(2, -1)
     assert close(namespace["out"], F.silu(gate) * other)
+
+
+@of("gemm_a8w8_blockscale", "gemm_a8w8_blockscale_bpreshuffle", "flatmm_a8w8_blockscale_ASM")
+def test_products_with_scales_of_blocks(target):
+    """Weights in the shuffled order: tests/test_scaled_matmul_blocks.py. Ones are in any order what they are."""
+    m, n, k = 17, 128, 256
+    ones = torch.ones(n, k).to(quantize(draw(1, 8), QuantSpec("fp8"))[0].dtype)
+    x, x_scale = ones[:m], torch.rand(m, k // 128, generator=torch.Generator().manual_seed(1))
+    w_scale = torch.rand(1, k // 128, generator=torch.Generator().manual_seed(2))
+    right = (x_scale.double() * w_scale.double()).sum(1, keepdim=True).expand(m, n) * 128
+    assert close(aiter.gemm_a8w8_blockscale(x, ones, x_scale, w_scale), right)
+    halves = torch.full((m, k // 128), 0.5)
+    right = (halves.double() * w_scale.double()).sum(1, keepdim=True).expand(m, n) * 128
+    assert close(aiter.gemm_a8w8_blockscale_bpreshuffle(x, ones, halves, w_scale), right)
 
 
 @of("gemm_a8w8", "gemm_a8w8_CK", "gemm_a8w8_per_token_scale")

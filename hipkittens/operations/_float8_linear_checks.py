@@ -115,7 +115,9 @@ CHECKS = Checks(
             partial(float8_linear, recipe=recipe),
             partial(emulated, recipe=recipe),
         )
+        # Their reference is one for all targets, whose codes have the same values where scales are powers of two.
         for recipe in RECIPES
+        if recipe != "tensorwise"
     ),
     parity=(
         Parity(
