@@ -3,6 +3,7 @@
 
 import ctypes
 import json
+import re
 
 import pytest
 
@@ -55,10 +56,17 @@ def test_every_kernel_is_run(rows):
     assert not missing, f"no problem of hipkittens._representative runs {missing}"
 
 
+def products_of_16_bits(row):
+    """How many matrix instructions of 16-bit operands one of the kernel's stands for: those of 8 bits hold more of K."""
+    if not re.search(r"_(fp8|i8)_", row["name"]):
+        return 1
+    return 4 if row["target"] == "gfx950" and "_i8_" not in row["name"] else 2
+
+
 def test_products_have_their_hot_loop_in_matrix_instructions(rows):
     for row in of_operation(rows, "gemm", "attention"):
         loop = row["run"]["hot_loop"]
-        if row["name"] == "gemm.reduce" or any(
+        if row["name"].startswith("gemm.reduce") or any(
             word in row["name"] for word in ("delta", "convert", "combine")
         ):
             assert loop["per_turn"]["mfma"] == 0
@@ -66,6 +74,7 @@ def test_products_have_their_hot_loop_in_matrix_instructions(rows):
         assert loop["is_loop"] and loop["turns_per_wave"] >= 3, row["name"]
         # Random bits double the vector instructions of the smallest heads.
         least = 0.018 if row["name"].endswith("_dropout") else 0.04
+        least /= products_of_16_bits(row)
         assert loop["per_turn"]["mfma"] >= 4 and loop["mfma_share"] > least, (row["name"], loop)
 
 

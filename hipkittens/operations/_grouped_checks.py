@@ -36,18 +36,18 @@ def in_groups(a, b, offs):
     return torch.cat([*parts, a.new_zeros(a.shape[0] - ends[-1], b.shape[-1])])
 
 
-# Sizes of groups, n and k at which the plan takes a tile, on both targets; three rows more are behind the last group. K has whole
-# tiles and a tail.
+# Sizes of groups, n and k at which the plan takes a tile, on both targets; three rows more are behind the last group. Loops have
+# several turns, and K a tail of more than half a tile.
 _SIZES = {
-    (256, 256): ((1500, 0, 1497), 4096, 616),
-    (128, 128): ((1500, 545), 2048, 232),
-    (64, 64): ((64, 0, 40, 64), 4096, 136),
-    (32, 64): ((5, 0, 20), 136, 264),
+    (256, 256): ((1500, 0, 1497), 4096, 1000),
+    (128, 128): ((1500, 545), 2048, 616),
+    (64, 64): ((64, 0, 40, 64), 4096, 1960),
+    (32, 64): ((5, 0, 20), 136, 1960),
 }
-_UNALIGNED = ((20, 0, 45), 67, 77)
+_UNALIGNED = ((20, 0, 45), 67, 621)
 # Of groups of K: the same with sizes of M, N and of the groups.
-_SIZES_OF_K = {(256, 256): (2048, 2304, (150, 0, 70)), (128, 128): (1024, 2048, (300, 0, 97))}
-_UNALIGNED_OF_K = (67, 35, (20, 0, 45))
+_SIZES_OF_K = {(256, 256): (2048, 2304, (1000, 0, 810)), (128, 128): (1024, 2048, (700, 0, 561))}
+_UNALIGNED_OF_K = (67, 35, (1301, 0, 645))
 
 
 def _rows(sizes, n, k, orientation, dtype, behind=3):

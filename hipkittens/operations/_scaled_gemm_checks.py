@@ -17,12 +17,12 @@ from ._tensors import draw
 
 # m, n, k: for each tile one at which the plan picks it, with loops of several turns and a tail of more than half a K tile.
 _LOOPED_SHAPES = {
-    (256, 256, 128): (4864, 4096, 976),
-    (128, 128, 128): (2048, 2048, 720),
+    (256, 256, 128): (4864, 4096, 1232),
+    (128, 128, 128): (2048, 2048, 1232),
     (64, 128, 128): (512, 4096, 1616),
-    (64, 64, 128): (1024, 2048, 592),
-    (32, 64, 128): (512, 512, 592),
-    (32, 128, 128): (512, 512, 592),
+    (64, 64, 128): (1024, 1024, 1232),
+    (32, 64, 128): (512, 512, 1232),
+    (32, 128, 128): (512, 512, 1232),
 }
 _LOOPED_UNALIGNED = (257, 129, 1030)
 _SPLIT = (64, 128, 4096)
@@ -64,17 +64,15 @@ def _scales(scales: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Te
 def _run(
     formats: tuple[str, str], m: int, n: int, k: int, scales: str = "outer", **options: Any
 ) -> list[torch.Tensor]:
+    """Nothing with scales in_matrix where the matrix instructions take none; elsewhere rows then have k bytes, or some more."""
+    if scales == "in_matrix":
+        if _backend.arch_of(torch.device("cpu")) != "gfx950":
+            return []
+        k = -(-k // 32) * 32 * (2 if formats[0] == "fp4" else 1)
     a, w = codes(m, k, formats[0]), codes(n, k, formats[1])
     if options.get("out_dtype") == torch.int32:
         return [scaled_matmul(a, w.t(), None, None, **options)]
     return [scaled_matmul(a, w.t(), *_scales(scales, m, n, k), recipe=_RECIPES.get(scales), **options)]
-
-
-def _run_microscaled(formats: tuple[str, str], m: int, n: int, k: int) -> list[torch.Tensor]:
-    """Nothing where the matrix instructions take no scales."""
-    if _backend.arch_of(torch.device("cpu")) != "gfx950":
-        return []
-    return _run(formats, m, n, k, "in_matrix")
 
 
 def _run_split(format: str) -> list[torch.Tensor]:
@@ -86,52 +84,44 @@ def _run_split(format: str) -> list[torch.Tensor]:
     return results + (_run((format, format), *_SPLIT, out_dtype=torch.int32) if format == "i8" else [])
 
 
+def _trial(
+    formats: tuple[str, str], shape: tuple[int, int, int], scales: str = "outer", **options: Any
+) -> Trial:
+    title = f"scaled_matmul {'x'.join(map(str, shape))} {' x '.join(formats)} {scales} scales"
+    return Trial(title, partial(_run, formats, *shape, scales), **options)
+
+
+def _split_trial(format: str) -> Trial:
+    return Trial(f"scaled_matmul {'x'.join(map(str, _SPLIT))} {format}", partial(_run_split, format))
+
+
 def _trial_of(kernel: Kernel) -> Trial:
     row = kernel.row
     if kernel.kind == "scaled_reduce":
-        format = "i8" if row["sum"] == "i32" else "fp8"
-        return Trial(f"scaled_matmul {'x'.join(map(str, _SPLIT))} {format}", partial(_run_split, format))
+        return _split_trial("i8" if row["sum"] == "i32" else "fp8")
     shape = _LOOPED_SHAPES[tuple(int(row[size]) for size in ("tile_m", "tile_n", "tile_k"))]
     if row["row_start"] != "vector":
         shape = _LOOPED_UNALIGNED
-    formats, scales = (row["a"], row["b"]), row["scales"]
-    if scales == "in_matrix":  # whose K tiles hold as many bytes
-        m, n, k = shape
-        shape = m, n, -(-k // 32) * 32 * (2 if row["a"] == "fp4" else 1)
-        run = partial(_run_microscaled, formats, *shape)
-    else:
-        run = partial(_run, formats, *shape, scales)
-    return Trial(
-        f"scaled_matmul {'x'.join(map(str, shape))} {' x '.join(formats)} {scales} scales",
-        run,
-        workgroups=3,
-        skip=True,
-    )
+    return _trial((row["a"], row["b"]), shape, row["scales"], workgroups=3, skip=True)
 
 
 # rows, columns, K: the smallest tiles, K that is split, and rows that begin anywhere
 _SMALL_SHAPES = ((64, 64, 128), (64, 128, 4096), (257, 129, 515), (33, 200, 320))
+_MIXED = (("bf8", "fp8"), ("fp8", "bf8"))
+_FORMATS_OF_SCALES = {
+    "outer": (("fp8", "fp8"), ("i8", "i8"), *_MIXED),
+    "blocks": (("fp8", "fp8"),),
+    "row_blocks": (("fp8", "fp8"),),
+    "in_matrix": (("fp8", "fp8"), ("fp4", "fp4"), *_MIXED),
+}
 
 
 def _every_kernel():
-    for formats in (("fp8", "fp8"), ("i8", "i8"), ("bf8", "fp8"), ("fp8", "bf8")):
-        for shape in _SMALL_SHAPES:
-            title = f"scaled_matmul {'x'.join(map(str, shape))} {' x '.join(formats)}"
-            yield Trial(title, partial(_run, formats, *shape))
-        for shape in dict.fromkeys(_LOOPED_SHAPES.values()):
-            title = f"scaled_matmul {'x'.join(map(str, shape))} {' x '.join(formats)}"
-            yield Trial(title, partial(_run, formats, *shape))
-    for scales in ("blocks", "row_blocks"):
-        for shape in (*_SMALL_SHAPES, *dict.fromkeys(_LOOPED_SHAPES.values())):
-            title = f"scaled_matmul {'x'.join(map(str, shape))}, {scales} scales"
-            yield Trial(title, partial(_run, ("fp8", "fp8"), *shape, scales))
-    for formats in (("fp8", "fp8"), ("fp4", "fp4"), ("bf8", "fp8"), ("fp8", "bf8")):
-        for m, n, k in ((64, 128, 4096), *dict.fromkeys(_LOOPED_SHAPES.values())):
-            shape = m, n, -(-k // 32) * 32 * (2 if formats[0] == "fp4" else 1)
-            title = f"scaled_matmul {'x'.join(map(str, shape))} {' x '.join(formats)}, e8m0 scales"
-            yield Trial(title, partial(_run_microscaled, formats, *shape))
-    for format in ("fp8", "i8"):
-        yield Trial(f"scaled_matmul, K is split, {format}", partial(_run_split, format))
+    for scales, pairs in _FORMATS_OF_SCALES.items():
+        for formats in pairs:
+            for shape in (*_SMALL_SHAPES, *dict.fromkeys(_LOOPED_SHAPES.values())):
+                yield _trial(formats, shape, scales)
+    yield from map(_split_trial, ("fp8", "i8"))
 
 
 def _integers(x, weight):
