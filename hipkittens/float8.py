@@ -14,7 +14,7 @@ from ._arguments import check_dtype_and_device, check_tensor
 from ._autograd import _has_tangent, no_forward_mode
 from ._vmap import in_a_loop
 from .gemm import matmul
-from .quantization import QuantSpec, quantize
+from .quantization import QuantSpec, dtype_of, quantize
 from .scaled_gemm import scaled_matmul
 
 Recipe = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"]
@@ -165,16 +165,11 @@ class _Float8Linear(torch.autograd.Function):
             dw = scaled_matmul(dy_codes, codes.t(), dy_scale, scale.t(), out_dtype=dy.dtype)
         elif needs_dw:
             dy_codes, dy_scale = of_tensor
-            of_x = _fp8_like(dy_codes.dtype)
-            dw = scaled_matmul(dy_codes.t(), x_codes.view(of_x), dy_scale, x_scale, out_dtype=dy.dtype)
+            codes = x_codes.view(dtype_of("fp8", x_codes.device))
+            dw = scaled_matmul(dy_codes.t(), codes, dy_scale, x_scale, out_dtype=dy.dtype)
         if needs_db:
             db = dy.sum(0, dtype=torch.float32).to(ctx.bias_dtype)
         return dx, dw, db, None, None
-
-
-def _fp8_like(bf8: torch.dtype) -> torch.dtype:
-    """The e4m3 type of the target whose e5m2 type this is."""
-    return torch.float8_e4m3fnuz if bf8 == torch.float8_e5m2fnuz else torch.float8_e4m3fn
 
 
 after_import("torch._dynamo", "hipkittens._float8_in_graphs")

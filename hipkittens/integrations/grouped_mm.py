@@ -20,21 +20,13 @@ PyTorch 2.10 and later. The state belongs to the process, not to a thread; see `
 from __future__ import annotations
 
 import contextlib
-import logging
 
 import torch
 
-from .. import _backend
 from ..grouped import grouped_matmul
-from ._operator_switch import OperatorSwitch
+from ._passing_on import Reasons, taking_over
 
-log = logging.getLogger("hipkittens")
-_operator = torch.ops.aten._grouped_mm.default
-
-
-class _State:
-    reasons: dict[str, None] = {}  # noqa: RUF012  # in the order they came up
-    former: dict[str, torch.library.SafeKernelFunction] = {}  # noqa: RUF012  # by device
+_reasons = Reasons("hipkittens.integrations.grouped_mm")
 
 
 def activate() -> None:
@@ -58,36 +50,12 @@ def is_active() -> bool:
 
 def passed_on() -> list[str]:
     """Why calls went to PyTorch's own implementation since the last activation; each reason once."""
-    return list(_State.reasons)
-
-
-def _enter() -> None:
-    _State.reasons = {}
-    devices = ("CPU", "CUDA") if torch.version.hip else ("CPU",)
-    _State.former = {device: torch.library.get_kernel(_operator, device) for device in devices}
+    return _reasons()
 
 
 def _grouped_mm(a, b, offs=None, bias=None, out_dtype=None):
-    if _backend.uses_torch():
-        reason = "HIPKITTENS_BACKEND is torch"
-    else:
-        try:
-            with torch.no_grad():  # below autograd, which has recorded the call
-                out = grouped_matmul(a, b, offs, bias=bias, out_dtype=out_dtype)
-            # As PyTorch's: what torch.compile has derived of the result holds.
-            return out.contiguous()
-        except (
-            NotImplementedError,
-            TypeError,
-            ValueError,
-        ) as error:  # of our own checks, before anything ran
-            reason = str(error)
-    if reason not in _State.reasons:
-        _State.reasons[reason] = None
-        log.warning("grouped_mm goes on to PyTorch: %s", reason)
-    key = "CPU" if a.device.type == "cpu" else "CUDA"
-    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
-    return _State.former[key].call_boxed(keys, a, b, offs, bias, out_dtype)
+    # As PyTorch's: what torch.compile has derived of the result holds.
+    return grouped_matmul(a, b, offs, bias=bias, out_dtype=out_dtype).contiguous()
 
 
-_switch = OperatorSwitch(_operator, _grouped_mm, _enter, with_autograd=False)
+_switch = taking_over(torch.ops.aten._grouped_mm.default, "grouped_mm", _grouped_mm, _reasons)

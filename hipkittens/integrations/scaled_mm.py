@@ -21,29 +21,18 @@ The state belongs to the process, not to a thread; see `sdpa`.
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 
-from .. import _backend
 from ..scaled_gemm import OUTPUT_DTYPES, scaled_matmul
-from ._operator_switch import OperatorSwitch
+from ._passing_on import PassOn, Reasons, taking_over
 
-log = logging.getLogger("hipkittens")
+_reasons = Reasons("hipkittens.integrations.scaled_mm")
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
 # By number, of torch.nn.functional.ScalingType and SwizzleType. 2 and its swizzled kin are of NVFP4, which no kernel here has.
 _SCALINGS = {0: "tensor", 1: "row", 3: "1x32", 4: "1x128", 5: "128x128"}
 _SWIZZLES = {0: None, 1: "32_4_4"}
-
-
-class _PassOn(Exception):
-    """Why a call goes to PyTorch's own kernel."""
-
-
-class _State:
-    reasons: dict[str, None] = {}  # noqa: RUF012  # in the order they came up
 
 
 def activate() -> None:
@@ -73,11 +62,7 @@ def is_active() -> bool:
 
 def passed_on() -> list[str]:
     """Why calls went to PyTorch's own kernels since the last activation; each reason once."""
-    return list(_State.reasons)
-
-
-def _enter() -> None:
-    _State.reasons = {}
+    return _reasons()
 
 
 def _scaled_mm(
@@ -91,10 +76,10 @@ def _scaled_mm(
     use_fast_accum=False,
 ):
     if a.dtype not in _FLOAT8:
-        raise _PassOn(f"self is {a.dtype}; kernels behind torch._scaled_mm take 8-bit floats")
+        raise PassOn(f"self is {a.dtype}; kernels behind torch._scaled_mm take 8-bit floats")
     out_dtype = a.dtype if out_dtype is None else out_dtype
     if scale_result is not None and out_dtype not in OUTPUT_DTYPES:
-        raise _PassOn(
+        raise PassOn(
             "scale_result is given and the result is in 8 bits; PyTorch's kernels differ in what that means"
         )
     return _product(a, b, scale_a, scale_b, _recipe(a, b, scale_a, scale_b), bias, out_dtype)
@@ -116,20 +101,20 @@ def _scaled_mm_v2(
 ):
     for name, given in (("scale_a", scale_a), ("scale_b", scale_b)):
         if len(given) != 1:
-            raise _PassOn(f"{name} has {len(given)} tensors; kernels take one")
+            raise PassOn(f"{name} has {len(given)} tensors; kernels take one")
     if list(contraction_dim) not in ([], [1, 0], [-1, -2]):
-        raise _PassOn(
+        raise PassOn(
             f"contraction_dim is {list(contraction_dim)}; kernels sum over self's last dimension and mat2's first"
         )
     if a.dtype not in _FLOAT8:
-        raise _PassOn(f"self is {a.dtype}; kernels behind torch.nn.functional.scaled_mm take 8-bit floats")
+        raise PassOn(f"self is {a.dtype}; kernels behind torch.nn.functional.scaled_mm take 8-bit floats")
     try:
         recipe = tuple(_SCALINGS[number] for (number,) in (recipe_a, recipe_b))
         swizzles = {_SWIZZLES[number] for number in (*swizzle_a, *swizzle_b)} or {None}
     except (KeyError, ValueError):
-        raise _PassOn(f"no kernel has the scalings {recipe_a} and {recipe_b}") from None
+        raise PassOn(f"no kernel has the scalings {recipe_a} and {recipe_b}") from None
     if len(swizzles) != 1:
-        raise _PassOn("the scales of the operands are swizzled differently")
+        raise PassOn("the scales of the operands are swizzled differently")
     out_dtype = a.dtype if out_dtype is None else out_dtype
     return _product(a, b, scale_a[0], scale_b[0], recipe, bias, out_dtype, *swizzles)
 
@@ -147,7 +132,7 @@ def _product(a, b, scale_a, scale_b, recipe, bias, out_dtype, swizzle=None):
 def _recipe(a, b, scale_a, scale_b) -> tuple[str, str]:
     """As torch._scaled_mm infers it: the first pair that both scales can be."""
     if a.dim() != 2 or b.dim() != 2:
-        raise _PassOn("an operand is no matrix")
+        raise PassOn("an operand is no matrix")
     (m, k), n = a.shape, b.shape[1]
     blocks, column_blocks = -(-k // 128), -(-n // 128)
     if {scale_a.dtype, scale_b.dtype} == {torch.float8_e8m0fnu}:
@@ -174,57 +159,14 @@ def _recipe(a, b, scale_a, scale_b) -> tuple[str, str]:
     for first, second in pairs:
         if can_be_a[first] and can_be_b[second]:
             return first, second
-    raise _PassOn(f"scales of the shapes {tuple(scale_a.shape)} and {tuple(scale_b.shape)} fit no recipe")
-
-
-def _taking_over(name: str, overload: str, ours: Callable[..., Any]) -> OperatorSwitch:
-    """A switch of aten::name, or of its variant that writes to `out`."""
-    operator = getattr(getattr(torch.ops.aten, name), overload)
-    devices = ("CPU", "CUDA") if torch.version.hip else ("CPU",)
-    former: dict[str, Any] = {}
-
-    def enter() -> None:
-        _enter()
-        former.update((device, torch.library.get_kernel(operator, device)) for device in devices)
-
-    def kernel(*arguments, out=None):
-        if (reason := _surroundings()) is None:
-            try:
-                with torch.no_grad():
-                    result = ours(*arguments)
-            except (_PassOn, NotImplementedError, TypeError, ValueError) as error:  # before anything ran
-                reason = str(error)
-            else:
-                return result if overload == "default" else _written(result, out)
-        if reason not in _State.reasons:
-            _State.reasons[reason] = None
-            log.warning("%s goes on to PyTorch: %s", name, reason)
-        device = "CPU" if arguments[0].device.type == "cpu" else "CUDA"
-        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, device))
-        given = {} if overload == "default" else {"out": out}
-        return former[device].call_boxed(keys, *arguments, **given)
-
-    return OperatorSwitch(operator, kernel, enter, with_autograd=False)
-
-
-def _surroundings() -> str | None:
-    return "HIPKITTENS_BACKEND is torch" if _backend.uses_torch() else None
-
-
-def _written(result: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    if out.dtype != result.dtype:
-        raise ValueError(
-            f"hipkittens.integrations.scaled_mm: out is {out.dtype} and the result {result.dtype}; they must be the same"
-        )
-    if out.shape != result.shape:
-        out.resize_(result.shape)
-    return out.copy_(result)
+    raise PassOn(f"scales of the shapes {tuple(scale_a.shape)} and {tuple(scale_b.shape)} fit no recipe")
 
 
 # Products of groups have a module of their own: grouped_mm.
 _switches = [
-    _taking_over(name, overload, ours)
+    taking_over(getattr(operator, overload), name, ours, _reasons)
     for name, ours in (("_scaled_mm", _scaled_mm), ("_scaled_mm_v2", _scaled_mm_v2), ("_int_mm", _int_mm))
+    if (operator := getattr(torch.ops.aten, name, None)) is not None
     for overload in ("default", "out")
-    if overload in getattr(getattr(torch.ops.aten, name, None), "overloads", tuple)()
+    if overload in operator.overloads()
 ]

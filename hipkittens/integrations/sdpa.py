@@ -21,7 +21,6 @@ The state belongs to the process, not to a thread. Change it while no other thre
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 
 import torch
@@ -32,21 +31,17 @@ from .. import _backend
 from .._masked_attention import attend
 from ..attention import DTYPES, LARGEST_HEAD
 from ._operator_switch import OperatorSwitch
+from ._passing_on import REFUSALS, PassOn, Reasons
 
 NAME = "hipkittens"
 
-log = logging.getLogger("hipkittens")
+_reasons = Reasons("hipkittens.integrations.sdpa")
 _operator = torch.ops.aten.scaled_dot_product_attention.default
-
-
-class _PassOn(Exception):
-    """Why a call goes to PyTorch's own implementation. The text names no sizes but those that decide."""
 
 
 class _State:
     read_masks = True
     fastpath = True
-    reasons: dict[str, None] = {}  # noqa: RUF012  # in the order they came up
 
 
 def activate(*, read_masks: bool = True) -> None:
@@ -88,11 +83,11 @@ def is_active() -> bool:
 
 def passed_on() -> list[str]:
     """Why calls went to PyTorch's own implementation since the last activation; each reason once."""
-    return list(_State.reasons)
+    return _reasons()
 
 
 def _enter() -> None:
-    _State.reasons = {}
+    _reasons.clear()
     _State.fastpath = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
 
@@ -121,13 +116,8 @@ def _scaled_dot_product_attention(
 ):
     try:
         return _ours(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    except _PassOn as reason:
-        text = str(reason)
-    except (NotImplementedError, TypeError, ValueError) as error:  # of our own checks, before anything ran
-        text = str(error)
-    if text not in _State.reasons:
-        _State.reasons[text] = None
-        log.warning("scaled_dot_product_attention goes on to PyTorch: %s", text)
+    except (PassOn, *REFUSALS) as error:
+        _reasons.note("scaled_dot_product_attention", str(error))
     return _operator.decompose(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
@@ -154,39 +144,39 @@ def _ours(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 def _check_surroundings() -> None:
     if _backend.uses_torch():
-        raise _PassOn("HIPKITTENS_BACKEND is torch")
+        raise PassOn("HIPKITTENS_BACKEND is torch")
     if not torch.backends.cuda.flash_sdp_enabled():
-        raise _PassOn("torch.nn.attention.sdpa_kernel is open without SDPBackend.FLASH_ATTENTION")
+        raise PassOn("torch.nn.attention.sdpa_kernel is open without SDPBackend.FLASH_ATTENTION")
     if torch._C._are_functorch_transforms_active():
-        raise _PassOn("a torch.func transform is at work")
+        raise PassOn("a torch.func transform is at work")
     if forward_ad._current_level >= 0:
-        raise _PassOn("forward-mode differentiation is at work")
+        raise PassOn("forward-mode differentiation is at work")
 
 
 def _check(query, key, value, attn_mask, dropout_p, is_causal) -> None:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dtype not in DTYPES:
-            raise _PassOn(
+            raise PassOn(
                 f"{name} is {tensor.dtype}; kernels take torch.bfloat16 and torch.float16 "
                 "(convert it, or run under torch.autocast)"
             )
         if tensor.dtype != query.dtype or tensor.dim() != query.dim():
-            raise _PassOn(f"query and {name} differ in dtype or number of dimensions")
+            raise PassOn(f"query and {name} differ in dtype or number of dimensions")
         if tensor.layout != torch.strided or tensor.is_nested or tensor.dim() < 2:
-            raise _PassOn(f"{name} is no dense tensor of at least 2 dimensions")
+            raise PassOn(f"{name} is no dense tensor of at least 2 dimensions")
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-        raise _PassOn("the sizes of query, key and value do not fit")
+        raise PassOn("the sizes of query, key and value do not fit")
     if not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:
         # An expanded key would have its gradients rounded, batch by batch, before they are summed.
-        raise _PassOn("the batches of query, key and value differ")
+        raise PassOn("the batches of query, key and value differ")
     if not 1 <= query.shape[-1] <= LARGEST_HEAD or not 1 <= value.shape[-1] <= LARGEST_HEAD:
-        raise _PassOn(
+        raise PassOn(
             f"head sizes {query.shape[-1]} and {value.shape[-1]} (of value); kernels take 1 to {LARGEST_HEAD}"
         )
     if not 0.0 <= dropout_p < 1.0:
-        raise _PassOn(f"dropout_p is {dropout_p}; kernels take 0 up to, not including, 1")
+        raise PassOn(f"dropout_p is {dropout_p}; kernels take 0 up to, not including, 1")
     if attn_mask is not None and is_causal:
-        raise _PassOn("attn_mask and is_causal are both given")
+        raise PassOn("attn_mask and is_causal are both given")
 
 
 def _check_heads(query, key, value, enable_gqa: bool) -> None:
@@ -194,12 +184,12 @@ def _check_heads(query, key, value, enable_gqa: bool) -> None:
         return
     heads, key_heads, value_heads = (tensor.shape[-3] for tensor in (query, key, value))
     if key_heads != value_heads or key_heads == 0 or heads % key_heads:
-        raise _PassOn(
+        raise PassOn(
             f"query has {heads} heads, key {key_heads} and value {value_heads}; kernels take as many of key as of value, "
             "which divide those of query"
         )
     if not enable_gqa and key_heads not in (heads, 1):
-        raise _PassOn("query and key have different numbers of heads, without enable_gqa")
+        raise PassOn("query and key have different numbers of heads, without enable_gqa")
 
 
 def _with_four_dimensions(tensor, width: int):
@@ -216,11 +206,11 @@ def _with_four_dimensions(tensor, width: int):
 def _read(mask, lead: tuple[int, ...], heads: int, length: int, keys: int):
     """(diagonal, hidden) of `attend` that say exactly what the mask says."""
     if mask.requires_grad:
-        raise _PassOn("attn_mask requires a gradient")
+        raise PassOn("attn_mask requires a gradient")
     try:
         mask = mask.expand(*lead, heads, length, keys)
     except RuntimeError:
-        raise _PassOn("attn_mask does not broadcast to the scores of query and key") from None
+        raise PassOn("attn_mask does not broadcast to the scores of query and key") from None
     mask = mask.flatten(0, -4) if lead else mask.unsqueeze(0)
     if not mask.numel():
         return None, None
@@ -231,17 +221,17 @@ def _read(mask, lead: tuple[int, ...], heads: int, length: int, keys: int):
     if mask.dtype == torch.bool and not varies(1) and not varies(2):
         return None, ~mask[:, 0, 0]
     if torch.compiler.is_compiling() or type(mask) is not torch.Tensor:
-        raise _PassOn("the values of attn_mask are not known while torch.compile traces")
+        raise PassOn("the values of attn_mask are not known while torch.compile traces")
     if not _State.read_masks:
-        raise _PassOn("attn_mask is no boolean key padding by its shape, and read_masks is False")
+        raise PassOn("attn_mask is no boolean key padding by its shape, and read_masks is False")
     if mask.dtype == torch.bool:
         visible = mask
     else:
         visible = mask == 0
         if not bool((visible | (mask == float("-inf"))).all()):
-            raise _PassOn("attn_mask adds values other than 0 and -inf; kernels add none")
+            raise PassOn("attn_mask adds values other than 0 and -inf; kernels add none")
     if varies(1) and not bool((visible == visible[:, :1]).all()):
-        raise _PassOn("attn_mask differs between heads")
+        raise PassOn("attn_mask differs between heads")
     visible = visible[:, 0]
     if bool(visible.all()):
         return None, None
@@ -256,7 +246,7 @@ def _read(mask, lead: tuple[int, ...], heads: int, length: int, keys: int):
         return diagonal, None
     if bool((visible == (below & kept[:, None])).all()):
         return diagonal, ~kept
-    raise _PassOn("attn_mask hides other keys than padding and what is behind a diagonal")
+    raise PassOn("attn_mask hides other keys than padding and what is behind a diagonal")
 
 
 _switch = OperatorSwitch(_operator, _scaled_dot_product_attention, _enter, _leave)
