@@ -8,6 +8,7 @@
 #include "torch/gemm_launch.h"
 #include "torch/gemm_operand.h"
 #include "torch/registration.h"
+#include "torch/row_view.h"
 
 namespace hipkittens::torch_binding {
 namespace {
@@ -33,20 +34,12 @@ Dtype out_dtype(int32_t number) {
                                               : dtype_from_torch(number, "scaled_gemm: out_dtype");
 }
 
-Tensor contiguous(Tensor tensor, Dtype dtype) {
-    Tensor copy = Tensor::empty(tensor.sizes(), dtype, tensor.device());
-    copy.copy_from(tensor);
-    return copy;
-}
-
 // Rows of unit stride that do not overlap, or a copy that has them.
 Tensor operand(const char* name, Tensor tensor) {
     if (tensor.dimensions() != 2 || tensor.dtype_number() != aoti_torch_dtype_uint8())
         refuse(std::string(name) + " needs two dimensions and dtype uint8; its shape is " +
                shape_text(tensor.sizes()));
-    const auto sizes = tensor.sizes(), strides = tensor.strides();
-    const bool rows = (sizes[1] == 1 || strides[1] == 1) && (sizes[0] == 1 || strides[0] >= sizes[1]);
-    return rows ? std::move(tensor) : contiguous(std::move(tensor), Dtype::uint8);
+    return make_operand(std::move(tensor), Dtype::uint8, false).tensor;
 }
 
 enum Scaling : int64_t { tensor_wise = 0, row_wise = 1, mx_wise = 3, row_block_wise = 4, block_wise = 5 };
@@ -93,7 +86,7 @@ gemm::ScaleArgument mx_scale(const char* name, const Tensor& scale, int64_t rows
 Tensor on_dwords(Tensor tensor) {
     const bool aligned = reinterpret_cast<uintptr_t>(tensor.data()) % 4 == 0 &&
                          (tensor.sizes()[0] == 1 || tensor.strides()[0] % 4 == 0);
-    return aligned ? std::move(tensor) : contiguous(std::move(tensor), Dtype::uint8);
+    return aligned ? std::move(tensor) : contiguous_copy(std::move(tensor), Dtype::uint8);
 }
 
 Tensor product(Arguments& given) {
@@ -181,7 +174,7 @@ Tensor product(Arguments& given) {
         const Dtype bias_dtype = bias->dtype("scaled_gemm: bias");
         if (bias->dimensions() != 1 || bias->sizes()[0] != n)
             refuse("bias needs the shape (" + std::to_string(n) + "); it is " + shape_text(bias->sizes()));
-        if (!bias->is_contiguous()) bias = contiguous(std::move(*bias), bias_dtype);
+        if (!bias->is_contiguous()) bias = contiguous_copy(std::move(*bias), bias_dtype);
         problem.bias = bias->data();
         problem.bias_type = element_type(bias_dtype);
         regions.push_back({bias->data(), bias->extent_bytes(bias_dtype), "bias", false});

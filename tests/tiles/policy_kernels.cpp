@@ -7,67 +7,29 @@
 namespace hipkittens::gemm {
 
 using kittens::fp8_e4m3;
-// Rows of 128 bytes.
-constexpr GemmConfig interleaved{Orientation::nt,
-                                 ElementType::fp8,
-                                 ElementType::fp8,
-                                 Scales::none,
-                                 64,
-                                 64,
-                                 128,
-                                 2,
-                                 2,
-                                 16,
-                                 RowStart::vector,
-                                 Schedule::interleaved,
-                                 4,
-                                 2,
-                                 LoadOrder::plain};
-constexpr GemmConfig ping_pong{Orientation::nt,
-                               ElementType::fp8,
-                               ElementType::fp8,
-                               Scales::none,
-                               256,
-                               256,
-                               128,
-                               2,
-                               4,
-                               16,
-                               RowStart::vector,
-                               Schedule::ping_pong,
-                               2,
-                               1,
-                               LoadOrder::plain};
-constexpr GemmConfig alternate{Orientation::nt,
-                               ElementType::fp8,
-                               ElementType::fp8,
-                               Scales::none,
-                               128,
-                               128,
-                               128,
-                               2,
-                               2,
-                               16,
-                               RowStart::vector,
-                               Schedule::interleaved,
-                               4,
-                               2,
-                               LoadOrder::alternate};
-constexpr GemmConfig simple{Orientation::nt,
-                            ElementType::fp8,
-                            ElementType::fp8,
-                            Scales::none,
-                            64,
-                            64,
-                            128,
-                            2,
-                            2,
-                            16,
-                            RowStart::element,
-                            Schedule::simple,
-                            1,
-                            1,
-                            LoadOrder::plain};
+// Square tiles of rows of 128 bytes.
+constexpr GemmConfig config_of(int tile, int waves_n, RowStart row_start, Schedule schedule, int buffers,
+                               int in_registers, LoadOrder load_order = LoadOrder::plain) {
+    GemmConfig config{};
+    config.orientation = Orientation::nt;
+    config.a = config.b = ElementType::fp8;
+    config.tile_m = config.tile_n = tile;
+    config.tile_k = 128;
+    config.waves_m = 2;
+    config.waves_n = waves_n;
+    config.matrix = 16;
+    config.row_start = row_start;
+    config.schedule = schedule;
+    config.buffers = buffers;
+    config.in_registers = in_registers;
+    config.load_order = load_order;
+    return config;
+}
+constexpr GemmConfig interleaved = config_of(64, 2, RowStart::vector, Schedule::interleaved, 4, 2);
+constexpr GemmConfig ping_pong = config_of(256, 4, RowStart::vector, Schedule::ping_pong, 2, 1);
+constexpr GemmConfig alternate =
+    config_of(128, 2, RowStart::vector, Schedule::interleaved, 4, 2, LoadOrder::alternate);
+constexpr GemmConfig simple = config_of(64, 2, RowStart::element, Schedule::simple, 1, 1);
 
 // A stage behind the sums: each times 1/2.
 struct Halve {
@@ -85,19 +47,12 @@ struct ScaledKTiles : AccumulateInPlace {
     KRange range;
     int tile;
     float scale = 0;
-    bool first_band = true;
     KITTENS_DEVICE ScaledKTiles(const GemmArguments& arguments, KRange range, AccumulationPlace place)
         : AccumulateInPlace(arguments, range, place),
           scales(static_cast<const float*>(arguments.bias)),
           range(range),
           tile(range.begin - 1) {}
-    template <int band_row, int band_col>
-    KITTENS_DEVICE void read(int) {
-        first_band = band_row == 0 && band_col == 0;
-    }
-    // The ping-pong loop begins a K tile with each of its bands.
     KITTENS_DEVICE void begin_k_tile() {
-        if (!first_band) return;
         scale = scales[tile < range.begin ? range.last : tile];
         ++tile;
     }

@@ -24,11 +24,13 @@ struct AccumulateInPlace {
     // Start the loads of what the range's first K tile needs, and the next one in its order, to the place of an LDS buffer.
     KITTENS_DEVICE void issue_first(int) {}
     KITTENS_DEVICE void issue(int) {}
-    // Reads what the band needs of the K tile in a buffer; used from the next begin_k_tile on, in the ping-pong loop at once.
+    // Reads what the band needs of the K tile in a buffer; used from the next begin_band on.
     template <int band_row, int band_col>
     KITTENS_DEVICE void read(int) {}
     // Called for the tiles of the range in its order.
     KITTENS_DEVICE void begin_k_tile() {}
+    // Called for each band of a K tile in the ping-pong loop, and once for a K tile where a wave has a single band.
+    KITTENS_DEVICE void begin_band() {}
     // What the sum of base tile (i, j) becomes at the end of a K tile. Bands of a wave's rows (columns) are counted one after
     // the other.
     template <class Sum>

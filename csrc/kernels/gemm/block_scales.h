@@ -159,7 +159,8 @@ struct BlockScales {
             }
         }
     }
-    KITTENS_DEVICE void begin_k_tile() { now = pending; }
+    KITTENS_DEVICE void begin_k_tile() const {}
+    KITTENS_DEVICE void begin_band() { now = pending; }
 
     template <class Sum>
     KITTENS_DEVICE Sum promoted(Sum sum, Sum partial, int i, int j) const {

@@ -135,6 +135,7 @@ struct InterleavedLoop : MainLoop<config, Policy, 1> {
             }),
             work<in_slot{0, promotes}>([&](auto) KITTENS_INLINE {
                 this->accumulation.begin_k_tile();
+                this->accumulation.begin_band();
                 if constexpr (!direct) this->accumulation.issue(0);
             }),
             work<in_slot{barrier_slot, promotes && !last}>(

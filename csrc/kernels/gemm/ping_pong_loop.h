@@ -122,8 +122,9 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
             // Behind the latency of the products, which the other group's run meanwhile.
             work<every_slot{0, Base::promotes ? phases : 0}>([&](auto phase) KITTENS_INLINE {
                 promote_band<(phase.value + phases - 1) % phases>();
+                if constexpr (phase.value == 0) this->accumulation.begin_k_tile();
                 this->accumulation.template read<phase.value / 2, phase.value % 2>(buffer);
-                this->accumulation.begin_k_tile();
+                this->accumulation.begin_band();
             }));
     }
     // Of the products of a phase.
