@@ -96,6 +96,17 @@ def test_what_quantize_makes(spec):
     assert torch.equal(same, out)
 
 
+@pytest.mark.parametrize("dtypes", [(FP8, BF8), (FP4, FP4)], ids=str)
+def test_in_torch(monkeypatch, dtypes):
+    monkeypatch.setattr("hipkittens.scaled_gemm._backend.uses_torch", lambda: True)
+    out, reference = product(dtypes, 17, 48, 160, exponents=3)
+    assert rms(out, reference) <= BAR[F32]
+    a, scale_a, _ = operand(FP8, 20, 64, 3)
+    whole = scale_a.repeat(16, 4)
+    with pytest.raises(ValueError, match="HIPKITTENS_BACKEND is torch, which reads no 'shuffled' scales"):
+        hipkittens.scaled_matmul(a, a.t(), whole, whole, recipe="1x32", swizzle="shuffled")
+
+
 def test_dtypes_of_pytorch():
     """float8_e8m0fnu and float4_e2m1fn_x2 are the same bytes."""
     a, scale_a, _ = operand(FP4, 20, 64, 3)
