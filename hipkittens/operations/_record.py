@@ -28,27 +28,25 @@ Rows = Mapping[str, Sequence[Mapping[str, str]]]
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
 
+def _refusal(message: str) -> Callable[..., Any]:
+    def refuse(ctx: Any, *_gradients: Any) -> Any:
+        raise NotImplementedError(message)
+
+    refuse.is_refusal = True
+    return refuse
+
+
 def no_double_backward(name: str, instead: str = "torch.nn.functional") -> Callable[..., Any]:
     """`backward` of an operator that computes the gradient of `name`."""
-
-    def refuse(ctx: Any, *_gradients: Any) -> Any:
-        raise NotImplementedError(
-            f"hipkittens: the gradient of {name} cannot be differentiated again; "
-            f"use {instead} where double backward is needed"
-        )
-
-    return refuse
+    return _refusal(
+        f"hipkittens: the gradient of {name} cannot be differentiated again; "
+        f"use {instead} where double backward is needed"
+    )
 
 
 def no_derivative(name: str, instead: str) -> Callable[..., Any]:
     """`backward` of an operator that has none."""
-
-    def refuse(ctx: Any, *_gradients: Any) -> Any:
-        raise NotImplementedError(
-            f"hipkittens: {name} has no derivative; call it on x.detach(), or use {instead}"
-        )
-
-    return refuse
+    return _refusal(f"hipkittens: {name} has no derivative; call it on x.detach(), or use {instead}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +73,7 @@ class Operator:
     @property
     def has_derivative(self) -> bool:
         """Whether its backward is more than the error that there is none."""
-        return self.backward is not None and not self.backward.__qualname__.startswith(no_derivative.__name__)
+        return self.backward is not None and not getattr(self.backward, "is_refusal", False)
 
 
 @dataclass(frozen=True, eq=False)
