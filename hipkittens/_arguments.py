@@ -59,3 +59,11 @@ def check_dtype_and_device(
         raise ValueError(
             f"{where}: {name} is on {value.device} and {first_name} on {first.device}; move one to the other"
         )
+
+
+def check_gets_no_gradient(where: str, name: str, value: torch.Tensor) -> None:
+    """Raises ValueError for a tensor whose gradient would be asked for in vain."""
+    if torch.is_grad_enabled() and value.requires_grad:
+        raise ValueError(
+            f"{where}: {name} requires a gradient and gets none; pass {name}.detach(), or use torch.no_grad()"
+        )

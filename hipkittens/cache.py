@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from . import _backend
-from ._arguments import check_dtype_and_device, check_tensor
+from ._arguments import check_dtype_and_device, check_gets_no_gradient, check_tensor
 from ._call import call
 from .quantization import dtype_of
 
@@ -234,10 +234,7 @@ def _check_rows(where, name, rows, first_name, first, dimensions, shape) -> None
         raise TypeError(
             f"{where}: {first_name} is {first.dtype} and {name} is {rows.dtype}; convert one to the other"
         )
-    if torch.is_grad_enabled() and rows.requires_grad:
-        raise ValueError(
-            f"{where}: {name} requires a gradient and gets none; pass {name}.detach(), or use torch.no_grad()"
-        )
+    check_gets_no_gradient(where, name, rows)
 
 
 def check_slots(where: str, slots: torch.Tensor, tokens: int, first_name: str, first: torch.Tensor) -> None:

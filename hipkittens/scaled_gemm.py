@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from . import _backend
-from ._arguments import check_tensor
+from ._arguments import check_gets_no_gradient, check_tensor
 from ._call import call
 from .activation import in_torch
 from .quantization import QuantSpec, dequantize, dtype_of
@@ -80,7 +80,9 @@ def scaled_matmul(
     """
     where = "hipkittens.scaled_matmul"
     scalings = _check(where, a, b, scale_a, scale_b, bias, recipe, swizzle, activation, out_dtype)
-    _check_grad(where, {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias})
+    for name, value in (("scale_a", scale_a), ("scale_b", scale_b), ("bias", bias)):
+        if value is not None:
+            check_gets_no_gradient(where, name, value)
     if swizzle and _backend.uses_torch():
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which reads no {swizzle!r} scales; unset it")
     if _backend.uses_torch() or 0 in a.shape or 0 in b.shape:
@@ -174,17 +176,6 @@ def _in_torch(
     if activation is not None:
         product = in_torch(product, activation)
     return product.to(out_dtype)
-
-
-def _check_grad(where: str, tensors: dict[str, torch.Tensor | None]) -> None:
-    if not torch.is_grad_enabled():
-        return
-    for name, tensor in tensors.items():
-        if tensor is not None and tensor.requires_grad:
-            raise ValueError(
-                f"{where}: {name} requires a gradient, and products of quantised operands have none; pass {name}.detach(), "
-                "or call it under torch.no_grad()"
-            )
 
 
 @_backend.checked_once(1, 2, 3, 4, 5)
