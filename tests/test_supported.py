@@ -50,11 +50,14 @@ class Draw:
             each for operation in operations.every() for each in operation.functions if each.name == name
         )
         dtype = self.one_of(BF16, F16, F32)
-        arguments = function.arguments(lambda *shape, dtype=dtype: self.tensor(shape, dtype), dtype)
+        arguments = [
+            self.tensor(value.shape, value.dtype) if isinstance(value, torch.Tensor) else value
+            for value in function.arguments(lambda *shape, dtype=dtype: torch.ones(shape, dtype=dtype), dtype)
+        ]
         parameters = list(inspect.signature(function.function).parameters.values())[len(arguments) :]
         wrong = (None, "other", -1, [1], ("a", 1), float("nan"), True)
         odds = 1 - 0.5 ** (1 / max(len(parameters), 1))
-        return list(arguments), {
+        return arguments, {
             each.name: self.mostly(each.default, *wrong, odds=odds) for each in parameters
         }
 

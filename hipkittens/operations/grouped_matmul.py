@@ -100,7 +100,8 @@ def _checks() -> Checks:
 
 
 def _arguments(tensor, dtype):
-    return tensor(32, 32, dtype=dtype), tensor(2, 32, 32, dtype=dtype), tensor(2, dtype=torch.int32)
+    ends = tensor(2, dtype=torch.int32).new_tensor([20, 32])
+    return tensor(32, 32, dtype=dtype), tensor(2, 32, 32, dtype=dtype), ends
 
 
 OPERATION = Operation(
