@@ -46,10 +46,10 @@ def _run(target: str, problem: ParityProblem, generator: torch.Generator) -> lis
     def leaves(make: Callable[..., torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
         return {name: make(value, dtype) for name, value in problem.inputs.items()}
 
-    with simulated(target):
+    with simulated(target):  # for the reference, too: which 8-bit floats it casts to is the target's
         ours = _differentiated(problem.ours, leaves(leaf, None), gradients)
-    theirs = _differentiated(problem.theirs, leaves(dense_leaf, None), gradients)
-    exact = _differentiated(problem.theirs, leaves(dense_leaf, torch.float64), gradients)
+        theirs = _differentiated(problem.theirs, leaves(dense_leaf, None), gradients)
+        exact = _differentiated(problem.theirs, leaves(dense_leaf, torch.float64), gradients)
     names = (*problem.outputs, *("d" + name for name in problem.inputs))
     return [
         Result(
