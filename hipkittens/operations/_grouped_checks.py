@@ -118,8 +118,9 @@ def _example(title, m, n, k, gradients=False, **options):
 
 def _parity(case, generator) -> ParityProblem:
     dtype, (m, n, k) = DTYPES[case["dtype"]], case["shape"]
-    sizes = [round(share * (m if case["kind"] == "rows" else k)) for share in case["shares"]]
-    groups, offs = len(sizes), ends_of(sizes)
+    grouped = {"rows": m, "columns": n, "inner": k}[case["kind"]]
+    ends = torch.tensor(case["shares"]).cumsum(0) * grouped
+    groups, offs = len(ends), ends.round().clamp(max=grouped).to(torch.int32)
 
     def values(*shape):
         if case["values"] == "integers":
@@ -134,8 +135,6 @@ def _parity(case, generator) -> ParityProblem:
     a_transposed, b_transposed = (letter == "t" for letter in case["layout"])
     a = values(groups, m, k) if case["kind"] == "columns" else values(m, k)
     b = values(groups, k, n) if case["kind"] == "rows" else values(k, n)
-    if case["kind"] == "columns":
-        offs = ends_of([round(share * n) for share in case["shares"]])
     return ParityProblem(
         inputs={"a": stored(a, a_transposed), "b": stored(b, b_transposed)},
         ours=lambda a, b: grouped_matmul(a, b, offs),
