@@ -31,7 +31,7 @@ ON_EACH_TARGET = tuple(name for name in parity.OPERATIONS if name not in ("matmu
 ON_EITHER_TARGET = ("matmul", "linear")
 
 
-# Of a hundred results, so many may be judged by more than their first draw of values.
+# Of a hundred results, so many may miss the bar in their first draw of values and be judged by more of them.
 REDRAWN = 3
 
 
@@ -39,10 +39,11 @@ def check(cases, folder):
     """That no result misses the bar, and that few were drawn again."""
     rows = parity.run_all(cases, folder)
     assert not parity.over_the_bar(rows)
-    again = [row for row in rows if row["redrawn"]]
-    worst = max((max(row["first_max"], row["first_rms"]) for row in again), default=0.0)
-    print(f"{len(again)} of {len(rows)} results drawn again; the worst first draw was {worst:.2f}")
-    assert len(again) <= max(REDRAWN, REDRAWN * len(rows) / 100)
+    first = [max(row["first_max"], row["first_rms"]) for row in rows]
+    missed = sum(ratio > BAR for ratio in first)
+    again = sum(row["redrawn"] for row in rows)
+    print(f"{missed} of {len(rows)} results missed the bar first, by {max(first):.2f} at most; {again} were drawn again")
+    assert missed <= max(REDRAWN, REDRAWN * len(rows) / 100)
 
 
 @pytest.mark.parametrize("target", TARGETS)
