@@ -36,6 +36,11 @@ def arch() -> str:
     return _State.arch
 
 
+def has_amd_gpus() -> bool:
+    """Whether this torch's "cuda" devices are AMD GPUs."""
+    return torch.version.hip is not None
+
+
 def arch_of(device: torch.device) -> str:
     """gfx942 or gfx950: what runs calls on tensors of this device, simulated for those of the CPU."""
     if device.type != "cuda":
@@ -60,7 +65,7 @@ def hip_device_count() -> int:
     """GPUs that torch sees through HIP. Asked at the first call that needs to know, never at import."""
     if _State.hip_devices is not None:
         return _State.hip_devices
-    count = torch.cuda.device_count() if torch.version.hip and torch.cuda.is_available() else 0
+    count = torch.cuda.device_count() if has_amd_gpus() and torch.cuda.is_available() else 0
     if not torch.compiler.is_compiling():
         _State.hip_devices = count
     return count
@@ -88,12 +93,17 @@ def check_device(where: str, name: str, tensor: torch.Tensor) -> None:
                 "or simulate one with `with hipkittens.simulate():` or HIPKITTENS_BACKEND=sim"
             )
         return
-    if kind == "cuda" and torch.version.hip:
+    if kind == "cuda" and has_amd_gpus():
         if _State.forced or _State.backend == "sim":
             raise ValueError(
                 f"{where}: {name} is on {tensor.device}, and the simulator takes CPU tensors; move it with .cpu()"
             )
         return
+    if kind == "cuda":
+        raise ValueError(
+            f"{where}: {name} is on {tensor.device}, a GPU of NVIDIA's, and hipkittens has kernels for AMD GPUs; "
+            "move it with .cpu() to simulate one"
+        )
     raise ValueError(
         f"{where}: {name} is on {tensor.device}; allowed: a CPU tensor (simulated), or one on an AMD GPU"
     )

@@ -202,7 +202,7 @@ def _examine_hip(found: Examination) -> list[str]:
         subject = f"GPU {device['ordinal']}"
         if device["error"]:
             found.say(subject, "note", device["error"], "use another GPU, or the simulator")
-        elif not torch.version.hip:
+        elif not _backend.has_amd_gpus():
             found.say(
                 subject, "note", f"{device['name']}, {device['arch']}: torch {torch.__version__} is a {_torch_build()} build "
                 "and cannot put tensors on it", "install a ROCm build of torch",
@@ -214,7 +214,7 @@ def _examine_hip(found: Examination) -> list[str]:
                 f"{device['name']}, {device['arch']}, {device['compute_units']} compute units in {device['xcds']} XCDs",
             )
             usable.append(f"cuda:{device['ordinal']}")
-    if torch.version.hip and _backend.hip_device_count() != status["device_count"]:
+    if _backend.has_amd_gpus() and _backend.hip_device_count() != status["device_count"]:
         found.say(
             "GPUs", "problem",
             f"torch sees {_backend.hip_device_count()}, {status['path']} has {status['device_count']}",

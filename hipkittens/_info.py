@@ -31,7 +31,7 @@ def collect() -> dict[str, Any]:
         "torch": torch.__version__,
         "torch_hip": torch.version.hip,
         "hip": _library.hip_status(),
-        "gpus": [torch.cuda.get_device_properties(i).gcnArchName for i in range(_backend.hip_device_count())],
+        "gpus": [_backend.arch_of(torch.device("cuda", i)) for i in range(_backend.hip_device_count())],
         "backend": _backend.backend(),
         "arch": _backend.arch(),
         "simulator": {

@@ -174,9 +174,7 @@ class Kernel:
         else:
             ordinal = device.index
             stream = torch.cuda.current_stream(device).cuda_stream
-            handle = self._open(
-                where, ordinal, torch.cuda.get_device_properties(device).gcnArchName.partition(":")[0]
-            )
+            handle = self._open(where, ordinal, _backend.arch_of(device))
         if _runtime().hipkittens_runtime_launch_kernel(
             handle, *shape, shared_bytes, stream, segment, len(segment), regions, len(regions)
         ):

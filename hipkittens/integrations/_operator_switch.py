@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .. import _backend
+
 
 class OperatorSwitch:
     """Puts `kernel` at the dispatch keys of CPU tensors and, on a ROCm build of PyTorch, of GPU tensors.
@@ -78,7 +80,7 @@ class OperatorSwitch:
         if wanted:
             self._before()
             library = torch.library.Library(namespace, "IMPL")
-            for device in ("CPU", "CUDA") if torch.version.hip else ("CPU",):
+            for device in ("CPU", "CUDA") if _backend.has_amd_gpus() else ("CPU",):
                 for key in (device, f"Autograd{device}")[: 1 + self._with_autograd]:
                     with warnings.catch_warnings():
                         # That a kernel was there before, which is why this class exists.

@@ -50,7 +50,7 @@ def taking_over(
 
     An overload "out" gets what `ours` returns in its argument of that name.
     """
-    devices = ("CPU", "CUDA") if torch.version.hip else ("CPU",)
+    devices = ("CPU", "CUDA") if _backend.has_amd_gpus() else ("CPU",)
     writes = operator._overloadname == "out"
     former: dict[str, torch.library.SafeKernelFunction] = {}
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""One of two processes that test_distributed.py starts: trains a small model in several ways, and saves what came out."""
+"""One of two processes that test_distributed.py starts: trains a small model in several ways, and saves what came out.
+
+tests/gpu/test_two_gpus.py starts them too, each with a GPU of its own.
+"""
 
 import os
 import sys
@@ -35,9 +38,9 @@ class Block(torch.nn.Module):
         return self.last(x + y)
 
 
-def make():
+def make(device="cpu"):
     torch.manual_seed(0)
-    return torch.nn.Sequential(Block(), Block())
+    return torch.nn.Sequential(Block(), Block()).to(device)
 
 
 def batch():
@@ -54,7 +57,7 @@ def train(model, x, target):
 
     def whole(values):
         values = [value.full_tensor() if hasattr(value, "full_tensor") else value for value in values]
-        return [value.detach().clone() for value in values]
+        return [value.detach().to("cpu", copy=True) for value in values]
 
     for _ in range(STEPS):
         loss = (model(x).float() - target).square().mean()
@@ -62,7 +65,7 @@ def train(model, x, target):
         loss.backward()
         gradients = gradients or whole(parameter.grad for parameter in model.parameters())
         optimizer.step()
-        losses.append(loss.detach())
+        losses.append(loss.detach().cpu())
     return torch.stack(losses), gradients, whole(model.parameters())
 
 
@@ -73,12 +76,12 @@ def sharded_operators(mesh):
         return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(BF16)
 
     def spread(value, *placements):
-        return distribute_tensor(value, mesh, placements)
+        return distribute_tensor(value.to(mesh.device_type), mesh, placements)
 
     results = {}
 
     def compare(name, function, *given):
-        plain = [value.clone().requires_grad_(grad) for value, _, grad in given]
+        plain = [value.to(mesh.device_type, copy=True).requires_grad_(grad) for value, _, grad in given]
         sharded = [spread(value, placement).requires_grad_(grad) for value, placement, grad in given]
         outputs = []
         for values in (sharded, plain):
@@ -88,7 +91,7 @@ def sharded_operators(mesh):
             if inputs:
                 found += torch.autograd.grad(out.float().square().sum(), inputs)
             outputs.append(
-                [value.full_tensor() if hasattr(value, "full_tensor") else value for value in found]
+                [(value.full_tensor() if hasattr(value, "full_tensor") else value).cpu() for value in found]
             )
         results[name] = outputs
 
@@ -126,21 +129,24 @@ def sharded_operators(mesh):
     return results
 
 
-def main(rank, store, results):
+def main(rank, store, results, kind="cpu"):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    mesh = init_device_mesh("cpu", (2,))
-    x, target = batch()
+    if kind == "cuda":
+        torch.cuda.set_device(rank)
+    backend = {"cpu": "gloo", "cuda": "nccl"}[kind]
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=2)
+    mesh = init_device_mesh(kind, (2,))
+    x, target = (each.to(kind) for each in batch())
     mine = slice(2 * rank, 2 * rank + 2)
-    saved = {"ddp": train(DistributedDataParallel(make()), x[mine], target[mine])}
-    model = make()
+    saved = {"ddp": train(DistributedDataParallel(make(kind)), x[mine], target[mine])}
+    model = make(kind)
     for block in model:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     saved["fsdp"] = train(model, x[mine], target[mine])
     dtensor.register()
     dtensor.register()
-    model = make()
+    model = make(kind)
     plan = {name: ColwiseParallel() for name in ("q", "k", "v")} | {"back": RowwiseParallel()}
     for block in model:
         parallelize_module(block, mesh, plan)

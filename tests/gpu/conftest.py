@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+"""What "cuda" devices, streams, graphs and ranks are to PyTorch, on GPUs that are there: those of NVIDIA, whose kernels the simulator runs.
+
+    [HIPKITTENS_TEST_TARGET=gfx950] python -m pytest tests/gpu
+
+in a process of its own, on a machine with an NVIDIA GPU, a CUDA build of PyTorch and nvcc; elsewhere all of it is skipped.
+"""
+
+import os
+
+import pytest
+import torch
+
+import hipkittens
+from tests.gpu import connection
+
+TARGET = os.environ.get("HIPKITTENS_TEST_TARGET", "gfx942")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def library(tmp_path_factory):
+    if reason := connection.missing():
+        pytest.skip(reason)
+    built = connection.build(tmp_path_factory.mktemp("hip_on_cuda"))
+    connection.connect(built, TARGET)
+    return built
+
+
+@pytest.fixture(autouse=True)
+def every_kernel_ran(library):
+    yield
+    torch.cuda.synchronize()
+    assert connection.failure() == ""
+
+
+@pytest.fixture
+def simulated():
+    """A function's results for the same tensors on the CPU, which a GPU's equal to the bit."""
+
+    def call(function, *tensors):
+        with hipkittens.simulate(TARGET):
+            return function(*(each.detach().cpu().requires_grad_(each.requires_grad) for each in tensors))
+
+    return call
+
+
+def drawn(*shape, seed=0, dtype=torch.bfloat16, device="cuda"):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype).to(device)
+
+
+def late(value):
+    """The value, written a tenth of a second after the current stream comes to it; until then there are zeros."""
+    written = torch.zeros_like(value)
+    torch.cuda.current_stream().synchronize()
+    torch.cuda._sleep(200_000_000)
+    return written.copy_(value)

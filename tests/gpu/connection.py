@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+"""NVIDIA GPUs in the place of AMD's: builds hip_on_cuda.cu, and makes hipkittens take this process's "cuda" devices for its own."""
+
+import ctypes
+import functools
+import os
+import pathlib
+import shutil
+import subprocess
+
+import torch
+
+from hipkittens import _backend, _installation, _library
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def missing() -> str | None:
+    """What the tests need and this machine has not."""
+    if not (torch.version.cuda and torch.cuda.is_available()):
+        return "no NVIDIA GPU, or a torch that knows none"
+    return None if shutil.which("nvcc") else "no nvcc"
+
+
+def build(folder: pathlib.Path) -> pathlib.Path:
+    library = folder / "libamdhip64.so"
+    subprocess.run(
+        ["nvcc", "-std=c++20", "-O2", "-shared", "-Xcompiler", "-fPIC,-fvisibility=hidden", f"-I{HERE.parents[1] / 'csrc'}",
+         "-o", library, HERE / "hip_on_cuda.cu"],
+        check=True,
+    )  # fmt: skip
+    return library
+
+
+def connect(library: pathlib.Path, target: str) -> None:
+    """Before the process's first call. PyTorch is a CUDA build all the same, and goes on as such."""
+    os.environ["HIPKITTENS_LIBHIP_PATH"] = str(library)
+    os.environ["HIP_ON_CUDA_SIMULATOR"] = str(_installation.SIMULATOR)
+    os.environ["HIP_ON_CUDA_TARGET"] = target
+    simulated = _backend.arch_of
+    _backend.has_amd_gpus = lambda: True
+    _backend.arch_of = lambda device: target if device.type == "cuda" else simulated(device)
+    found = _library.hip_status()
+    assert found["path"] == str(library) and found["device_count"] == torch.cuda.device_count(), found
+
+
+@functools.cache
+def _library_in_use() -> ctypes.CDLL:
+    library = ctypes.CDLL(os.environ["HIPKITTENS_LIBHIP_PATH"])
+    library.hip_on_cuda_failure.restype = ctypes.c_char_p
+    return library
+
+
+def failure() -> str:
+    """What the first kernel that failed said, or ""."""
+    return _library_in_use().hip_on_cuda_failure().decode()
