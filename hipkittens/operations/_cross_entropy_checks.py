@@ -50,18 +50,18 @@ def _trial(kernel: Kernel) -> Trial:
 
 
 def _example_target(logits: torch.Tensor) -> torch.Tensor:
-    return _targets(logits.shape[0], logits.shape[-1])
+    return _targets(logits.shape[0], logits.shape[-1]).to(logits.device)
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(
         F.linear(x, weight, bias).to(torch.promote_types(x.dtype, torch.float32)),
-        _targets(*_sizes(x, weight)),
+        _linear_target(x, weight),
     )
 
 
-def _sizes(x: torch.Tensor, weight: torch.Tensor) -> tuple[int, int]:
-    return x.shape[0], weight.shape[0]
+def _linear_target(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return _targets(x.shape[0], weight.shape[0]).to(x.device)
 
 
 def _parity(case, generator) -> ParityProblem:
@@ -217,7 +217,7 @@ LINEAR_CROSS_ENTROPY = Checks(
         Example(
             "linear cross entropy",
             {"x": (512, 256), "weight": (1024, 256), "bias": (1024,)},
-            lambda x, weight, bias: linear_cross_entropy(x, weight, _targets(*_sizes(x, weight)), bias),
+            lambda x, weight, bias: linear_cross_entropy(x, weight, _linear_target(x, weight), bias),
             _linear,
         ),
     ),

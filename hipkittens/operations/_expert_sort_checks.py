@@ -42,7 +42,7 @@ def _trial(kernel: Kernel) -> Trial:
 
 def _example(function):
     ids = draw_ids(200, 4, 32)
-    return lambda weights: function(weights, ids)
+    return lambda weights: function(weights, ids.to(weights.device))
 
 
 def _parity(case, generator) -> ParityProblem:

@@ -94,7 +94,7 @@ def _representative():
 def _ends_of_rows(a) -> torch.Tensor:
     """A third, nothing, and half of them."""
     rows = a.shape[-2]
-    return ends_of([rows // 3, 0, rows // 2])
+    return ends_of([rows // 3, 0, rows // 2]).to(a.device)
 
 
 def _ours(a, b):

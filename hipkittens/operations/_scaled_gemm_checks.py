@@ -126,7 +126,7 @@ def _every_kernel():
 
 def _integers(x, weight):
     """Whole numbers are their own codes."""
-    one = torch.ones(())
+    one = torch.ones((), device=x.device)
     return scaled_matmul(x.to(torch.int8), weight.to(torch.int8).t(), one, one, out_dtype=x.dtype)
 
 

@@ -71,8 +71,8 @@ def _example(write):
     """Slots of a cache that begins as zeros; the operation, or an assignment."""
 
     def call(key):
-        slots = mixed_slots(33, 48)
-        keys, values = (torch.zeros(3, 16, 4, 64, dtype=key.dtype) for _ in range(2))
+        slots = mixed_slots(33, 48).to(key.device)
+        keys, values = (key.new_zeros(3, 16, 4, 64) for _ in range(2))
         write(key, keys, values, slots)
         return torch.cat((keys, values))
 

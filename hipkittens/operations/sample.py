@@ -84,7 +84,7 @@ def _parity(case, generator) -> ParityProblem:
 
 
 def _example(x):
-    e = _drawn(x.shape)
+    e = _drawn(x.shape).to(x.device)
     return _chosen_value(x, e, lambda x, e: sample(x, exponentials=e))
 
 

@@ -18,6 +18,7 @@ EXAMPLES = {
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_agrees_with_pytorch(name):
     row = _doctor_kernels.run_family(name, EXAMPLES[name], "cuda:0")
+    assert row["error"] is None, row["error"]
     assert row["ok"], row
 
 

@@ -52,7 +52,7 @@ def batch():
 
 def train(model, x, target):
     """The losses of a few steps, the gradients of the first, and the parameters in the end."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, foreach=False)  # of DTensors and others
     losses, gradients = [], None
 
     def whole(values):
