@@ -3,6 +3,7 @@
 """Speed of the simulated GPUs, as a ratio to PyTorch's own bf16 matmul on the same cores in the same run.
 
     python benchmarks/simulator.py [--target gfx950] [--large] [--quick] [--json]
+    python benchmarks/simulator.py --scaling [--target gfx950] [--large] [--json]
     python benchmarks/simulator.py --baseline-library PATH [--tolerance 0.05] [--json]
 
 gemm rows: hipkittens.matmul and torch.matmul take turns; the shortest time of each counts. aiter rows: objects of AITER's,
@@ -10,6 +11,9 @@ named by `object`, beside torch.matmul of bf16 (fp8 and fp4 products are AITER's
 a row that cannot run has `skipped`. valu and dispatch rows: one wave runs a loop of v_fma_f32 (64 lanes) or s_mov_b32; gflops
 then means 10^9 instructions' worth of lanes' operations, and `nanoseconds` is per instruction. checks rows: a product with
 every checker on against off. --host-level holds PyTorch to the same host instructions (oneDNN's ONEDNN_MAX_CPU_ISA).
+
+--scaling runs the products alone, on 1, 2, 4, ... threads up to as many as there are cores, and says how many times faster than on
+one thread each is, ours and PyTorch's.
 
 --baseline-library names another build of libhipkittens_simulator.so, with the same structures in simulator.h: both run the
 same launches in turns, in this process, and the shortest times are compared: of the CPU, so that other programs disturb
@@ -190,6 +194,26 @@ def measure(targets: tuple[str, ...], large: bool, quick: bool, host_level: str)
     return rows
 
 
+def scaling(targets: tuple[str, ...], large: bool, host_level: str) -> list[dict]:
+    rows = []
+    before, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    counts = [*(2**power for power in range(cores.bit_length()) if 2**power < cores), cores]
+    try:
+        for target in targets:
+            for size in (4096, *((8192,) if large else ())):
+                alone = None
+                for threads in counts:
+                    row = gemm_row(target, size, "fast", threads, host_level, 2.0)
+                    alone = alone or row
+                    row["speedup"] = row["gflops"] / alone["gflops"]
+                    row["native_speedup"] = row["native_gflops"] / alone["native_gflops"]
+                    rows.append(row)
+                    print_row(row, sys.stderr)
+    finally:
+        torch.set_num_threads(before)
+    return rows
+
+
 def print_row(row: dict, file) -> None:
     if "skipped" in row:
         print(f"{row['target']} {row['name']:<18} not run: {row['skipped']}", file=file, flush=True)
@@ -213,6 +237,8 @@ def print_row(row: dict, file) -> None:
     tail = (
         f"{row['nanoseconds']:.2f} ns" if "nanoseconds" in row else f"{row['ratio_to_native']:.2f} of PyTorch"
     )
+    if "speedup" in row:
+        tail += f", {row['speedup']:.1f} times one thread (PyTorch {row['native_speedup']:.1f})"
     print(
         f"{row['target']} {row['name']:<18} {row['mode']:<6} {row['threads']} threads "
         f"{row['gflops']:9.1f} GFLOP/s (PyTorch {row['native_gflops']:.1f})  {tail}",
@@ -226,6 +252,7 @@ def main() -> int:
     parser.add_argument("--target", choices=TARGETS)
     parser.add_argument("--large", action="store_true", help="also 8192")
     parser.add_argument("--quick", action="store_true", help="2048 at most, half a second per row")
+    parser.add_argument("--scaling", action="store_true", help="products alone, on more and more threads")
     parser.add_argument("--host-level", choices=HOST_LEVELS, default="best")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--baseline-library", type=Path, metavar="PATH", help="compare with this simulator")
@@ -245,6 +272,8 @@ def main() -> int:
             ):
                 rows.append(row)
                 print_row(row, sys.stderr)
+    elif arguments.scaling:
+        rows = scaling(targets, arguments.large, arguments.host_level)
     else:
         rows = measure(targets, arguments.large, arguments.quick, arguments.host_level)
     if arguments.json:
