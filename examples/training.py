@@ -207,14 +207,10 @@ def _check_gpu(parser: argparse.ArgumentParser, ours: list[str]) -> None:
         parser.error("--device cuda: this torch sees no GPU; --device cpu simulates one")
     if not ours:
         return
-    if not torch.version.hip:
-        parser.error(f"--device cuda: no AMD GPU, which --{ours[0]} hipkittens needs; use --operators torch")
-    target = torch.cuda.get_device_properties(0).gcnArchName.split(":")[0]
-    if target not in TARGETS:
-        parser.error(
-            f"--device cuda: the GPU is {target}, and hipkittens has kernels for {', '.join(TARGETS)}; "
-            "use --operators torch"
-        )
+    try:
+        hipkittens.load("rms_norm", device="cuda")
+    except (ValueError, RuntimeError) as error:
+        parser.error(f"--device cuda, --{ours[0]} hipkittens: {error}; or use --operators torch")
 
 
 def refuse_long_simulation(parser, arguments, build, tokens_per_sequence: int) -> None:

@@ -23,9 +23,10 @@ def missing() -> str | None:
 
 
 def build(folder: pathlib.Path) -> pathlib.Path:
+    """With PyTorch's own CUDA runtime: another one in the process would have a current device of its own."""
     library = folder / "libamdhip64.so"
     subprocess.run(
-        ["nvcc", "-std=c++20", "-O2", "-shared", "-Xcompiler", "-fPIC,-fvisibility=hidden", f"-I{HERE.parents[1] / 'csrc'}",
+        ["nvcc", "--cudart=shared", "-std=c++20", "-O2", "-shared", "-Xcompiler", "-fPIC,-fvisibility=hidden", f"-I{HERE.parents[1] / 'csrc'}",
          "-o", library, HERE / "hip_on_cuda.cu"],
         check=True,
     )  # fmt: skip

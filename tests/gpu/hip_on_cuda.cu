@@ -170,14 +170,18 @@ decltype(&cuMemGetAddressRange) address_range() {
     return function;
 }
 
-// Points the arguments to copies: every eight bytes that are an address of device memory.
+// Points the arguments to copies: every eight bytes that are an address of device memory. A GPU does not reach another's memory
+// before somebody gives it access.
 cudaError_t take_copies(Job& job) {
+    int device = 0;
+    if (const cudaError_t error = cudaGetDevice(&device)) return error;
     for (uint64_t& word : job.arguments) {
         if (word < 4096) continue;
         cudaPointerAttributes attributes{};
         const cudaError_t known = cudaPointerGetAttributes(&attributes, reinterpret_cast<void*>(word));
         if (known != cudaSuccess) cudaGetLastError();
         if (known != cudaSuccess || attributes.type != cudaMemoryTypeDevice) continue;
+        if (attributes.device != device) return cudaErrorInvalidDevice;
         CUdeviceptr base = 0;
         size_t bytes = 0;
         if (address_range()(&base, &bytes, word) != CUDA_SUCCESS) return cudaErrorInvalidValue;

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import hipkittens
+from hipkittens import _doctor_kernels
 from tests.gpu.conftest import TARGET, drawn
+from tests.gpu.test_operations import EXAMPLES
 from tests.integrations import test_distributed, two_processes
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
@@ -31,6 +33,13 @@ def test_kernels_run_where_the_tensors_are():
     assert torch.cuda.current_device() == 0
     assert all(value.device == torch.device("cuda:1") for value in second)
     assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs_where_its_tensors_are(name):
+    row = _doctor_kernels.run_family(name, EXAMPLES[name], "cuda:1")
+    assert row["error"] is None, row["error"]
+    assert row["ok"], row
 
 
 def test_a_result_is_copied_to_the_other_gpu():
