@@ -44,7 +44,8 @@ Tensor compute(const std::vector<Tensor*>& tensors, Dtype dtype, const std::vect
 
 void forward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     if (argument_count != 1 || result_count != 1) fail("softmax is registered with another schema");
-    Tensor x = Arguments(stack, argument_count).tensor();
+    Arguments given(stack, argument_count);
+    Tensor x = given.tensor();
     const Dtype dtype = x.dtype("softmax: x");
     if (x.dimensions() < 1) fail("softmax: x needs at least 1 dimension");
     stack[0] = to_result(

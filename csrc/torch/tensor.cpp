@@ -201,14 +201,27 @@ StableIValue Arguments::next() {
     return stack_[position_++];
 }
 
-Tensor Arguments::tensor() { return Tensor(reinterpret_cast<AtenTensorHandle>(next())); }
+Arguments::~Arguments() {
+    if (guard_ != nullptr) aoti_torch_delete_device_guard(guard_);
+}
+
+Tensor Arguments::owned(StableIValue handle) {
+    Tensor tensor(reinterpret_cast<AtenTensorHandle>(handle));
+    if (guard_ == nullptr) {
+        const Device device = tensor.device();
+        if (!device.cpu) check(aoti_torch_create_device_guard(device.index, &guard_), "to make a GPU current");
+    }
+    return tensor;
+}
+
+Tensor Arguments::tensor() { return owned(next()); }
 
 std::optional<Tensor> Arguments::optional_tensor() {
     auto* box = reinterpret_cast<StableIValue*>(next());
     if (box == nullptr) return std::nullopt;
     const StableIValue value = *box;
     delete box;  // torch allocated it with new, and leaves it to the reader
-    return Tensor(reinterpret_cast<AtenTensorHandle>(value));
+    return owned(value);
 }
 
 bool Arguments::boolean() { return (next() & 0xff) != 0; }

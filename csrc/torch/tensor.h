@@ -63,10 +63,13 @@ class Tensor {
     AtenTensorHandle handle_;
 };
 
-// Reads the arguments of a boxed operator call from left to right, taking ownership of what they own.
+// Reads the arguments of a boxed operator call from left to right, taking ownership of what they own. From the first tensor of a
+// GPU on, for as long as this lives, that GPU is torch's current one: the dispatcher makes it so for none but torch's operators.
 class Arguments {
   public:
     Arguments(StableIValue* stack, uint64_t count) : stack_(stack), count_(count) {}
+    ~Arguments();
+    Arguments(const Arguments&) = delete;
 
     Tensor tensor();
     std::optional<Tensor> optional_tensor();
@@ -77,10 +80,12 @@ class Arguments {
 
   private:
     StableIValue next();
+    Tensor owned(StableIValue handle);
 
     StableIValue* stack_;
     uint64_t count_;
     uint64_t position_ = 0;
+    DeviceGuardHandle guard_ = nullptr;
 };
 
 inline StableIValue to_result(Tensor tensor) { return reinterpret_cast<StableIValue>(tensor.release()); }
