@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 import hipkittens
 from hipkittens import _installation, operations, supported
@@ -53,6 +55,27 @@ def _elements(row: dict[str, str]) -> set[str]:
     return {row[column] for column in ("input", "element", "a") if column in row}
 
 
+def has_gradient(function: Function, target: str, dtype: torch.dtype) -> bool:
+    """Whether a backward pass through the call works, which is tried without data."""
+
+    def tensor(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+        made = torch.empty(shape, dtype=dtype)
+        return made.requires_grad_(made.is_floating_point())
+
+    with hipkittens.simulate(target), FakeTensorMode(allow_non_fake_inputs=True):
+        arguments = function.arguments(tensor, dtype)
+        inputs = [each for each in tree_leaves(arguments) if torch.is_tensor(each) and each.requires_grad]
+        try:
+            results = [each for each in tree_leaves(function.function(*arguments)) if torch.is_tensor(each)]
+            results = [each.float().sum() for each in results if each.requires_grad]
+            return bool(results) and any(
+                gradient is not None
+                for gradient in torch.autograd.grad(sum(results), inputs, allow_unused=True)
+            )
+        except (NotImplementedError, RuntimeError, TypeError, ValueError):
+            return False
+
+
 def cell(operation: Operation, function: Function, target: str, name: str) -> str:
     """What there is of one dtype: "forward, backward" or "refused", on which the call and the pack agree."""
     of_folder = [
@@ -65,9 +88,8 @@ def cell(operation: Operation, function: Function, target: str, name: str) -> st
     else:
         of_dtype = [row["kind"] for row in of_folder if name in ELEMENTS]
     kinds = {"backward" if "backward" in kind else "forward" for kind in of_dtype}
-    # Where no kernel is for the gradient alone, it is the operation itself with other operands.
-    has_own_gradient = any("backward" in row["kind"] for row in of_folder)
-    if kinds and not has_own_gradient and any(each.has_derivative for each in operation.operators):
+    # Where no kernel is for the gradient alone, it is the operation itself with other operands, or other operations.
+    if kinds and has_gradient(function, target, DTYPES[name]):
         kinds.add("backward")
     answer = supported(function.name, *function.arguments(meta, DTYPES[name]), target=target)
     if answer.ok != bool(kinds):
