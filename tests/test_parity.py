@@ -42,7 +42,9 @@ def check(cases, folder):
     first = [max(row["first_max"], row["first_rms"]) for row in rows]
     missed = sum(ratio > BAR for ratio in first)
     again = sum(row["redrawn"] for row in rows)
-    print(f"{missed} of {len(rows)} results missed the bar first, by {max(first):.2f} at most; {again} were drawn again")
+    print(
+        f"{missed} of {len(rows)} results missed the bar first, by {max(first):.2f} at most; {again} were drawn again"
+    )
     assert missed <= max(REDRAWN, REDRAWN * len(rows) / 100)
 
 

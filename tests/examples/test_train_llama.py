@@ -189,7 +189,10 @@ def test_an_nvidia_gpu_is_refused_by_our_kernels(tmp_path, capsys, monkeypatch):
     message = refused(
         capsys, *options(tmp_path, "run", "--device", "cuda", "--operators", "torch", "--norm", "hipkittens")
     )
-    assert "--norm hipkittens: hipkittens.load: device is cuda" in message and "an AMD GPU; or use --operators" in message
+    assert (
+        "--norm hipkittens: hipkittens.load: device is cuda" in message
+        and "an AMD GPU; or use --operators" in message
+    )
 
 
 def test_texts_that_are_too_short_or_missing(tmp_path, capsys):
