@@ -9,7 +9,7 @@ import torch
 
 import hipkittens
 from tests.gpu.conftest import TARGET, drawn
-from tests.gpu.test_operations import Block, step
+from tests.gpu.test_gpu_operations import Block, step
 
 
 def warmed(function):

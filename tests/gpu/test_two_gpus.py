@@ -12,7 +12,7 @@ import torch
 import hipkittens
 from hipkittens import _doctor_kernels
 from tests.gpu.conftest import TARGET, drawn
-from tests.gpu.test_operations import EXAMPLES
+from tests.gpu.test_gpu_operations import EXAMPLES
 from tests.integrations import test_distributed, two_processes
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
