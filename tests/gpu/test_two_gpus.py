@@ -2,7 +2,6 @@
 """Tensors on the second of two GPUs, and two ranks under NCCL."""
 
 import os
-import subprocess
 import sys
 import threading
 
@@ -97,16 +96,7 @@ assert connection.failure() == "", connection.failure()
 def saved(library, tmp_path_factory):
     folder = tmp_path_factory.mktemp("two_ranks")
     command = [sys.executable, "-c", RANK, library, TARGET, folder / "store", folder / "results"]
-    running = [
-        subprocess.Popen(command, env={**os.environ, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    try:
-        said = [process.communicate(timeout=240)[1] for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    assert [process.returncode for process in running] == [0, 0], said[0] + said[1]
+    test_distributed.run_both(command, dict(os.environ))
     return torch.load(folder / "results")
 
 

@@ -26,15 +26,8 @@ OPERATORS = torch.ops.hipkittens
 TOLERANCE = 4 * 2.0**-8
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("two_processes")
-    command = [sys.executable, "-m", "tests.integrations.two_processes", folder / "store", folder / "results"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
-        "OMP_NUM_THREADS": "1",
-    }
+def run_both(command, environment):
+    """Two processes, told apart by RANK, to their ends."""
     running = [
         subprocess.Popen(
             command, cwd=ROOT, env={**environment, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True
@@ -47,6 +40,18 @@ def saved(tmp_path_factory):
         for process in running:
             process.kill()
     assert [process.returncode for process in running] == [0, 0], said[0] + said[1]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two_processes")
+    command = [sys.executable, "-m", "tests.integrations.two_processes", folder / "store", folder / "results"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        "OMP_NUM_THREADS": "1",
+    }
+    run_both(command, environment)
     return torch.load(folder / "results")
 
 
