@@ -209,7 +209,8 @@ Tensor Arguments::owned(StableIValue handle) {
     Tensor tensor(reinterpret_cast<AtenTensorHandle>(handle));
     if (guard_ == nullptr) {
         const Device device = tensor.device();
-        if (!device.cpu) check(aoti_torch_create_device_guard(device.index, &guard_), "to make a GPU current");
+        if (!device.cpu)
+            check(aoti_torch_create_device_guard(device.index, &guard_), "to make a GPU current");
     }
     return tensor;
 }
