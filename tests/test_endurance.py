@@ -34,8 +34,9 @@ def assert_nothing_grows(action, turns, growth=3 * MEGABYTE):
     for turn in range(turns):
         action(turn)
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == len(files)
-    assert len(os.listdir("/proc/self/task")) == len(threads)
+    # Fewer are no fault: what an earlier test of this process left may end meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= len(files)
+    assert len(os.listdir("/proc/self/task")) <= len(threads)
     assert resident_bytes() - memory < growth
 
 

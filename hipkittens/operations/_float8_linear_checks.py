@@ -147,9 +147,9 @@ CHECKS = Checks(
     benchmarks=(
         Benchmark(
             "float8_linear",
-            example="M8192N8192K8192",
-            letters="MNK",
-            shapes="M8192N8192K8192,M8192N8192K8192:training",
+            example="8192x8192x8192",
+            extents=("M", "N", "K"),
+            shapes="8192x8192x8192,8192x8192x8192:training",
             heading="A linear layer in 8 bits, with its casts",
             bytes=lambda problem: (
                 2.0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What "cuda" devices, streams, graphs and ranks are to PyTorch, on GPUs that are there: those of NVIDIA, whose kernels the simulator runs.
 
-    [HIPKITTENS_TEST_TARGET=gfx950] python -m pytest tests/gpu
+    [HIPKITTENS_ARCH=gfx950] python -m pytest tests/gpu
 
 in a process of its own, on a machine with an NVIDIA GPU, a CUDA build of PyTorch and nvcc; elsewhere all of it is skipped.
 """
@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import hipkittens
+from hipkittens import _environment
 from tests.gpu import connection
 
-TARGET = os.environ.get("HIPKITTENS_TEST_TARGET", "gfx942")
+TARGET = _environment.ARCH.read()
 
 
 @pytest.fixture(scope="session", autouse=True)
