@@ -260,6 +260,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.baseline_library and not arguments.baseline_library.is_file():
         parser.error(f"--baseline-library: no such file: {arguments.baseline_library}")
+    if arguments.scaling and (arguments.quick or arguments.baseline_library):
+        parser.error("--scaling takes neither --quick nor --baseline-library")
     if arguments.host_level in ONEDNN_ISA:  # read at the first product
         os.environ["ONEDNN_MAX_CPU_ISA"] = ONEDNN_ISA[arguments.host_level]
     targets = (arguments.target,) if arguments.target else TARGETS

@@ -202,13 +202,18 @@ def complete(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
     return arguments
 
 
+def _local_rank() -> int:
+    """Which GPU of its machine a process of torchrun takes."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
 def _check_gpu(parser: argparse.ArgumentParser, ours: list[str]) -> None:
     if not torch.cuda.is_available():
         parser.error("--device cuda: this torch sees no GPU; --device cpu simulates one")
     if not ours:
         return
     try:
-        hipkittens.load("rms_norm", device="cuda")
+        hipkittens.load("mul_add", device=torch.device("cuda", _local_rank()))
     except (ValueError, RuntimeError) as error:
         parser.error(f"--device cuda, --{ours[0]} hipkittens: {error}; or use --operators torch")
 
@@ -263,8 +268,8 @@ class Session:
 @contextlib.contextmanager
 def session(arguments: argparse.Namespace) -> Iterator[Session]:
     """Seeds, torch's deterministic algorithms, the processes of torchrun, and the simulated GPU."""
-    rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cuda", local_rank) if arguments.device == "cuda" else torch.device("cpu")
+    rank = int(os.environ.get("RANK", "0"))
+    device = torch.device("cuda", _local_rank()) if arguments.device == "cuda" else torch.device("cpu")
     with contextlib.ExitStack() as stack:
         if device.type == "cuda":
             torch.cuda.set_device(device)

@@ -41,6 +41,11 @@ def has_amd_gpus() -> bool:
     return torch.version.hip is not None
 
 
+def dispatch_keys() -> tuple[str, ...]:
+    """PyTorch's keys of the devices whose tensors run here. "CUDA" is an AMD GPU's only in a build for HIP."""
+    return ("CPU", "CUDA") if has_amd_gpus() else ("CPU",)
+
+
 def arch_of(device: torch.device) -> str:
     """gfx942 or gfx950: what runs calls on tensors of this device, simulated for those of the CPU."""
     if device.type != "cuda":

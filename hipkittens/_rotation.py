@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ._arguments import check_dtype_and_device, check_flag, check_tensor
+from ._arguments import check_dtype_and_device, check_flag, check_gets_no_gradient, check_tensor
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -61,12 +61,8 @@ class Rotation:
             raise ValueError(
                 f"{where}: cos has {cos.shape[1]} columns; full_tables have two for each pair, an even number"
             )
-        if torch.is_grad_enabled():
-            for table_name, table in (("cos", cos), ("sin", sin)):
-                if table.requires_grad:
-                    raise ValueError(
-                        f"{where}: {table_name} requires a gradient and gets none; pass {table_name}.detach()"
-                    )
+        for table_name, table in (("cos", cos), ("sin", sin)):
+            check_gets_no_gradient(where, table_name, table)
         if self.column_tables is not None:
             self._check_grid(where, name, first, tokens)
             return
@@ -148,8 +144,7 @@ class Rotation:
                     f"{where}: {table_name} has shape {tuple(table.shape)}; it must be (columns of tokens, {self.cos.shape[1]}), "
                     "that of cos and of sin the same"
                 )
-            if torch.is_grad_enabled() and table.requires_grad:
-                raise ValueError(f"{where}: {table_name} requires a gradient and gets none; detach it")
+            check_gets_no_gradient(where, table_name, table)
         for other in ("positions", "offsets", "cu_seqlens"):
             if getattr(self, other) is not None:
                 raise ValueError(

@@ -323,7 +323,7 @@ def as_described(
     if scale is not None:
         return codes, scale
     if spec.format not in _EXPONENTS and spec.scale_rule == "round_up":
-        scales = _powers(scales)
+        scales = e8m0_in_float(scales)
     if spec.granularity == "tensor":
         return codes, scales.reshape(()) if scales.numel() else scales.new_zeros(())
     if spec.layout == "shuffled":
@@ -378,7 +378,7 @@ def dequantize(
     else:
         values = codes.float()
     if spec.format in _EXPONENTS:
-        scales = _powers(scales)
+        scales = e8m0_in_float(scales)
     if isinstance(spec.granularity, int):
         scales = scales.reshape(*codes.shape[:-1], -1) if spec.layout == "columns" else scales
         scales = scales.repeat_interleave(spec.granularity, -1)[..., : values.shape[-1]]
@@ -397,7 +397,7 @@ def dequantize(
     return torch.where(known.unsqueeze(-1), values / factors, 0.0).to(dtype)
 
 
-def _powers(scales: torch.Tensor) -> torch.Tensor:
+def e8m0_in_float(scales: torch.Tensor) -> torch.Tensor:
     """Bytes of e8m0 as float32. torch.ldexp would do, but on the current GPU, whichever holds the bytes (torch 2.11)."""
     return scales.view(torch.float8_e8m0fnu).to(torch.float32)
 

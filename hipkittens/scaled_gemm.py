@@ -11,7 +11,7 @@ from . import _backend
 from ._arguments import check_gets_no_gradient, check_tensor
 from ._call import call
 from .activation import in_torch
-from .quantization import QuantSpec, dequantize, dtype_of
+from .quantization import QuantSpec, dequantize, dtype_of, e8m0_in_float
 
 Scaling = Literal["tensor", "row", "1x32", "1x128", "128x128"]
 
@@ -137,8 +137,7 @@ def _in_float(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     spec = QuantSpec("mxfp4" if _FORMAT_OF[codes.dtype] == "mxfp4" else "mxfp8")
     if spec.format == "mxfp4":
         return dequantize(codes.view(torch.uint8), scale.view(torch.uint8), spec, dtype=torch.float32)
-    powers = scale.view(torch.float8_e8m0fnu).float()
-    return codes.float() * powers.repeat_interleave(32, -1)
+    return codes.float() * e8m0_in_float(scale).repeat_interleave(32, -1)
 
 
 def _expanded(scale: torch.Tensor, shape: torch.Size) -> torch.Tensor:

@@ -80,7 +80,7 @@ class OperatorSwitch:
         if wanted:
             self._before()
             library = torch.library.Library(namespace, "IMPL")
-            for device in ("CPU", "CUDA") if _backend.has_amd_gpus() else ("CPU",):
+            for device in _backend.dispatch_keys():
                 for key in (device, f"Autograd{device}")[: 1 + self._with_autograd]:
                     with warnings.catch_warnings():
                         # That a kernel was there before, which is why this class exists.

@@ -50,13 +50,12 @@ def taking_over(
 
     An overload "out" gets what `ours` returns in its argument of that name.
     """
-    devices = ("CPU", "CUDA") if _backend.has_amd_gpus() else ("CPU",)
     writes = operator._overloadname == "out"
     former: dict[str, torch.library.SafeKernelFunction] = {}
 
     def enter() -> None:
         reasons.clear()
-        former.update((device, torch.library.get_kernel(operator, device)) for device in devices)
+        former.update((key, torch.library.get_kernel(operator, key)) for key in _backend.dispatch_keys())
 
     def kernel(*arguments, out=None):
         if _backend.uses_torch():
@@ -70,9 +69,9 @@ def taking_over(
             else:
                 return _written(reasons.where, result, out) if writes else result
         reasons.note(title, reason)
-        device = "CPU" if arguments[0].device.type == "cpu" else "CUDA"
-        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, device))
-        return former[device].call_boxed(keys, *arguments, **({"out": out} if writes else {}))
+        key = "CPU" if arguments[0].device.type == "cpu" else "CUDA"
+        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+        return former[key].call_boxed(keys, *arguments, **({"out": out} if writes else {}))
 
     return OperatorSwitch(operator, kernel, enter, with_autograd=False)
 

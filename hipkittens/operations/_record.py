@@ -32,7 +32,6 @@ def _refusal(message: str) -> Callable[..., Any]:
     def refuse(ctx: Any, *_gradients: Any) -> Any:
         raise NotImplementedError(message)
 
-    refuse.is_refusal = True
     return refuse
 
 
@@ -69,11 +68,6 @@ class Operator:
     flops_of_tensors: bool = False
     sharding: Callable[..., Any] | None = None
     first_option: int = 0
-
-    @property
-    def has_derivative(self) -> bool:
-        """Whether its backward is more than the error that there is none."""
-        return self.backward is not None and not getattr(self.backward, "is_refusal", False)
 
 
 @dataclass(frozen=True, eq=False)

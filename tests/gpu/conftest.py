@@ -6,8 +6,6 @@
 in a process of its own, on a machine with an NVIDIA GPU, a CUDA build of PyTorch and nvcc; elsewhere all of it is skipped.
 """
 
-import os
-
 import pytest
 import torch
 

@@ -45,6 +45,11 @@ def connect(library: pathlib.Path, target: str) -> None:
     assert found["path"] == str(library) and found["device_count"] == torch.cuda.device_count(), found
 
 
+def connect_as_parent() -> None:
+    """In a process that one that is connected started with its environment."""
+    connect(pathlib.Path(os.environ["HIPKITTENS_LIBHIP_PATH"]), os.environ["HIP_ON_CUDA_TARGET"])
+
+
 @functools.cache
 def _library_in_use() -> ctypes.CDLL:
     library = ctypes.CDLL(os.environ["HIPKITTENS_LIBHIP_PATH"])

@@ -232,7 +232,9 @@ EXPORT hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned int gri
 // What the first kernel that failed said, or "".
 EXPORT const char* hip_on_cuda_failure() {
     std::lock_guard lock(failure_mutex);
-    return (new std::string(failure))->c_str();
+    thread_local std::string said;
+    said = failure;
+    return said.c_str();
 }
 
 EXPORT hipError_t hipInit(unsigned int) { return as_hip(cudaFree(nullptr)); }

@@ -14,9 +14,8 @@ from tests.gpu.conftest import TARGET
 
 ROOT = Path(__file__).resolve().parents[2]
 CONNECT = """
-import os, pathlib
 from tests.gpu import connection
-connection.connect(pathlib.Path(os.environ["HIPKITTENS_LIBHIP_PATH"]), os.environ["HIP_ON_CUDA_TARGET"])
+connection.connect_as_parent()
 """
 
 

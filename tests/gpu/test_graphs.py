@@ -8,7 +8,7 @@ import sys
 import torch
 
 import hipkittens
-from tests.gpu.conftest import TARGET, drawn
+from tests.gpu.conftest import drawn
 from tests.gpu.test_gpu_operations import Block, step
 
 
@@ -64,9 +64,9 @@ def test_compiled_graphs():
 
 
 CAPTURES_AT_ONCE = """
-import sys, torch, hipkittens
+import torch, hipkittens
 from tests.gpu import connection
-connection.connect(sys.argv[1], sys.argv[2])
+connection.connect_as_parent()
 x = torch.ones(4, 64, dtype=torch.bfloat16, device="cuda")
 torch.cuda.synchronize()
 with torch.cuda.graph(torch.cuda.CUDAGraph()):
@@ -74,9 +74,9 @@ with torch.cuda.graph(torch.cuda.CUDAGraph()):
 """
 
 
-def test_a_capture_that_would_have_to_load_says_so(library):
+def test_a_capture_that_would_have_to_load_says_so():
     done = subprocess.run(
-        [sys.executable, "-c", CAPTURES_AT_ONCE, library, TARGET], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", CAPTURES_AT_ONCE], capture_output=True, text=True, timeout=120
     )
     assert done.returncode != 0
     assert "is not loaded on" in done.stderr and "hipkittens.load()" in done.stderr

@@ -63,7 +63,7 @@ def test_a_stream_that_does_not_wait_reads_what_was_there(stream):
         stream.synchronize()
         torch.cuda._sleep(200_000_000)
         given.copy_(x)
-    with torch.cuda.stream(torch.cuda.Stream()) as _:
+    with torch.cuda.stream(torch.cuda.Stream()):
         found = hipkittens.rms_norm(given, w)
         torch.cuda.current_stream().synchronize()
     assert torch.equal(found, wrong)
@@ -129,7 +129,7 @@ def test_threads_with_streams_of_their_own():
 
     def in_thread(seed):
         try:
-            with torch.cuda.stream(torch.cuda.Stream()) as _:
+            with torch.cuda.stream(torch.cuda.Stream()):
                 found[seed] = work(seed)
                 torch.cuda.current_stream().synchronize()
         except Exception as error:

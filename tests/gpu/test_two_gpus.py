@@ -10,25 +10,16 @@ import torch
 
 import hipkittens
 from hipkittens import _doctor_kernels
-from tests.gpu.conftest import TARGET, drawn
-from tests.gpu.test_gpu_operations import EXAMPLES
+from tests.gpu.conftest import drawn
+from tests.gpu.test_gpu_operations import EXAMPLES, attend, heads
 from tests.integrations import test_distributed, two_processes
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
 
-def attend(q, k, v):
-    y = hipkittens.attention(q, k, v, causal=True)
-    return y, *torch.autograd.grad(y.float().square().sum(), (q, k, v))
-
-
-def heads(device):
-    return [drawn(1, 64, 4, 64, seed=seed, device=device).requires_grad_() for seed in range(3)]
-
-
 def test_kernels_run_where_the_tensors_are():
-    first = attend(*heads("cuda:0"))
-    second = attend(*heads("cuda:1"))
+    first = attend(*heads(0, "cuda:0"))
+    second = attend(*heads(0, "cuda:1"))
     assert torch.cuda.current_device() == 0
     assert all(value.device == torch.device("cuda:1") for value in second)
     assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(first, second, strict=True))
@@ -71,7 +62,7 @@ def test_a_thread_for_each_gpu():
 
     def work(device):
         with torch.cuda.device(device):
-            found[device] = [attend(*heads(device)) for _ in range(3)]
+            found[device] = [attend(*heads(0, device)) for _ in range(3)]
 
     threads = [threading.Thread(target=work, args=(f"cuda:{ordinal}",)) for ordinal in range(2)]
     for thread in threads:
@@ -86,16 +77,16 @@ RANK = """
 import os, sys
 from tests.gpu import connection
 from tests.integrations import two_processes
-connection.connect(sys.argv[1], sys.argv[2])
-two_processes.main(int(os.environ["RANK"]), sys.argv[3], sys.argv[4], "cuda")
+connection.connect_as_parent()
+two_processes.main(int(os.environ["RANK"]), sys.argv[1], sys.argv[2], "cuda")
 assert connection.failure() == "", connection.failure()
 """
 
 
 @pytest.fixture(scope="module")
-def saved(library, tmp_path_factory):
+def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two_ranks")
-    command = [sys.executable, "-c", RANK, library, TARGET, folder / "store", folder / "results"]
+    command = [sys.executable, "-c", RANK, folder / "store", folder / "results"]
     test_distributed.run_both(command, dict(os.environ))
     return torch.load(folder / "results")
 
