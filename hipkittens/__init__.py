@@ -21,6 +21,7 @@ from .activation import activation, gated_activation
 from .attention import attention, attention_varlen
 from .cache import cache_write, mla_cache_write
 from .convolution import causal_conv1d, causal_conv1d_update
+from .experts import expert_combine, expert_gather, moe
 from .float8 import float8_linear
 from .gemm import linear, matmul
 from .grouped import grouped_matmul
@@ -62,6 +63,8 @@ __all__ = [
     "concat_heads",
     "cross_entropy",
     "dequantize",
+    "expert_combine",
+    "expert_gather",
     "expert_sort",
     "float8_linear",
     "gated_activation",
@@ -74,6 +77,7 @@ __all__ = [
     "load",
     "matmul",
     "mla_cache_write",
+    "moe",
     "mul_add",
     "norm_quantize",
     "patch",

@@ -1,0 +1,51 @@
+// kernels/expert_rows/kinds.h: what is passed to the moves of rows to experts and back, and the kinds of rows in variants.def.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../divisor.h"
+#include "../element_type.h"
+#include "../row.h"
+
+namespace hipkittens::expert_rows {
+
+// A pair is a token and one of its k choices; rows in the order of experts are at the places of pairs.
+struct ExpertRowsArguments {
+    const void* rows;      // of tokens for gather, else in the order of experts
+    const void* tokens;    // of dot alone
+    const int32_t* index;  // pair of each place for gather, else place of each pair; what is out of range is none
+    const float* weights;  // of pairs, or null
+    void* result;
+    int64_t row_step, token_step;  // elements
+    uint32_t limit;                // index is below it
+    uint32_t count;                // rows of the result; of dot its elements
+    uint32_t columns;
+    Divisor choices;
+    Divisor threads_per_row;  // columns / 8, rounded up
+    uint32_t aligned;         // every row begins on 4 bytes
+};
+
+// Each thread of gather and combine computes 8 columns of a row; each wave of dot one element.
+inline constexpr int threads = 256, columns_of_thread = 8, waves = threads / 64;
+
+template <ElementConfig config>
+struct Gather;
+template <ElementConfig config>
+struct Combine;
+template <ElementConfig config>
+struct Dot;
+
+namespace kinds {
+
+struct gather : Kind<ElementConfig, ExpertRowsArguments, Gather> {};
+struct combine : Kind<ElementConfig, ExpertRowsArguments, Combine> {};
+struct dot : Kind<ElementConfig, ExpertRowsArguments, Dot> {};
+
+}  // namespace kinds
+
+inline constexpr auto each_row = [](const auto& visit) {
+    using enum ElementType;
+#include "variants.def"
+};
+template <class Kind>
+inline constexpr auto& variants = rows_of<Kind, each_row>;
+
+}  // namespace hipkittens::expert_rows

@@ -1,0 +1,43 @@
+// kernels/expert_rows/plan.h: from the arguments of a move of rows to its launch.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+#include "../launch.h"
+#include "kinds.h"
+
+namespace hipkittens::expert_rows {
+
+constexpr int64_t row_threads(int64_t columns) {
+    return (columns + columns_of_thread - 1) / columns_of_thread;
+}
+
+// Of results of so many rows, and of pairs. Throws std::invalid_argument. HIP counts the threads of a grid dimension in 32 bits.
+inline void check(int64_t rows, int64_t columns, int64_t pairs) {
+    constexpr int64_t largest = UINT32_MAX - threads;
+    if (columns < 1 || columns > INT32_MAX || row_threads(columns) > largest / (rows > 1 ? rows : 1))
+        throw std::invalid_argument("expert_rows: " + std::to_string(rows) + " rows of " +
+                                    std::to_string(columns) + " columns; up to " + std::to_string(largest) +
+                                    " are allowed of rows x columns / 8 rounded up, and 2147483647 columns");
+    if (pairs > largest / 64)
+        throw std::invalid_argument("expert_rows: " + std::to_string(pairs) +
+                                    " pairs of a token and a choice; up to " + std::to_string(largest / 64) +
+                                    " are allowed");
+}
+
+// `threads_per_row` is decided here. Throws std::invalid_argument.
+template <class Kind>
+Launch plan(int target, ElementType element, ExpertRowsArguments arguments) {
+    arguments.threads_per_row = divisor_of(static_cast<uint32_t>(row_threads(arguments.columns)));
+    const uint32_t all = arguments.count * arguments.threads_per_row.value;
+    const uint32_t grid = std::is_same_v<Kind, kinds::dot> ? (arguments.count + waves - 1) / waves
+                                                           : (all + threads - 1) / threads;
+    for (const Row<Kind>& row : variants<Kind>)
+        if (includes(row.targets, target) && row.config.element == element)
+            return launch_of("expert_rows", row.name, target, {grid, 1, 1}, threads, arguments);
+    throw std::invalid_argument("expert_rows: no kernel has this element type");
+}
+
+}  // namespace hipkittens::expert_rows

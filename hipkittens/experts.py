@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: MIT
+"""The layer of a mixture of experts: rows to their experts, two products for each, and the weighted sum of what comes back."""
+
+from __future__ import annotations
+
+import torch
+
+from . import _backend
+from ._arguments import check_dtype_and_device, check_flag, check_tensor
+from ._call import call
+from .activation import GATES, gated_activation
+from .grouped import grouped_matmul
+from .routing import expert_sort
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_PRODUCT_DTYPES = (torch.bfloat16, torch.float16)
+_WEIGHT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@_backend.interruptible
+def expert_gather(
+    x: torch.Tensor, entries: torch.Tensor, places: torch.Tensor, weights: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The rows of tokens in the order of their experts: x[entries // k], as `expert_sort` numbers them.
+
+    x        (tokens, columns) bfloat16, float16 or float32
+    entries  (rows,) int32: token * k + choice of each row of the result; others than 0 .. tokens k - 1 give a row of zeros
+    places   (tokens, k) int32: the row of each choice, negative where it has none: what the gradient is computed by
+    weights  (tokens, k) float32, bfloat16 or float16: each row is multiplied by its own in float32 before it is rounded
+
+    entries and places are those of `expert_sort`, of one order: each row of the result that has a token is the place of one
+    choice. Differentiable in x and weights, any number of times: the gradient of x is `expert_combine`, which sums a token's rows
+    in float32 and the order of its choices, so that it is the same in every run.
+    Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
+    """
+    weights = _check("hipkittens.expert_gather", "x", x, entries, places, weights)
+    if x.shape[0] != places.shape[0]:
+        raise ValueError(
+            f"hipkittens.expert_gather: x has {x.shape[0]} rows and places {places.shape[0]}; both have one for each token"
+        )
+    arguments = x, entries.contiguous(), places.contiguous(), weights
+    if _backend.uses_torch():
+        return gathered_in_torch(*arguments)
+    return call("expert_gather", *arguments)
+
+
+@_backend.interruptible
+def expert_combine(
+    y: torch.Tensor, entries: torch.Tensor, places: torch.Tensor, weights: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The sum of each token's rows: out[t] = sum over its choices s of weights[t, s] y[places[t, s]].
+
+    y        (rows, columns) bfloat16, float16 or float32, in the order of experts
+    entries  (rows,) int32: token * k + choice of each row of y, out of range where it has none: what the gradient is computed by
+    places   (tokens, k) int32: the row of each choice; negative ones, and those behind y, add nothing
+    weights  (tokens, k) float32, bfloat16 or float16, or None for 1
+
+    Sums are float32, the first choice first, and rounded once: the result is the same in every run, and that of a token does not
+    depend on the others. A row that no place names is not read, whatever it holds. Differentiable in y and weights, any number of
+    times: the gradient of y is `expert_gather`.
+    Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
+    """
+    weights = _check("hipkittens.expert_combine", "y", y, entries, places, weights)
+    if y.shape[0] != entries.shape[0]:
+        raise ValueError(
+            f"hipkittens.expert_combine: y has {y.shape[0]} rows and entries {entries.shape[0]}; they must be equal"
+        )
+    arguments = y, entries.contiguous(), places.contiguous(), weights
+    if _backend.uses_torch():
+        return combined_in_torch(*arguments)
+    return call("expert_combine", *arguments)
+
+
+@_backend.interruptible
+def moe(
+    x: torch.Tensor,
+    w1: torch.Tensor,
+    w2: torch.Tensor,
+    topk_weights: torch.Tensor,
+    topk_ids: torch.Tensor,
+    *,
+    activation: str = "silu",
+    bias1: torch.Tensor | None = None,
+    bias2: torch.Tensor | None = None,
+    expert_map: torch.Tensor | None = None,
+    interleaved: bool = False,
+    weight_input: bool = False,
+    swiglu_limit: float | None = None,
+) -> torch.Tensor:
+    """The experts of a layer: the sum over a token's choices of weight * (gate(x @ w1[e].T + bias1[e]) @ w2[e].T + bias2[e]).
+
+    x             (tokens, H) bfloat16 or float16
+    w1            (E, 2 I, H) of that dtype: I rows for the gate, then I for what it multiplies; interleaved: one of each in turn,
+                  as gpt-oss has them, for which results are copied once
+    w2            (E, H, I)
+    topk_weights  (tokens, k) float32 or x's dtype, what `router` returns
+    topk_ids      (tokens, k) int32 or int64; without a map, numbers that are no expert's add nothing
+    activation    a kind of `gated_activation`: "silu", "gelu_tanh", "gelu", "relu", "tanh", "swiglu" (gpt-oss')
+    bias1, bias2  (E, 2 I) and (E, H), of x's dtype or float32
+    expert_map    int32: the number among these E of each id, negative for another device's: expert parallelism. The sum over
+                  devices of what each returns is the layer
+    weight_input  weights multiply x before the first product, as Llama 4's, and not what comes back
+    swiglu_limit  limit of `gated_activation`
+
+    Seven launches, of which none waits for the host: grids come from the most rows there can be, tokens k, and the
+    experts' numbers of rows stay on the device, so that a graph can capture it. Both products' results and the gate's are rounded
+    to x's dtype, a token's sum is float32 and rounded once. Differentiable in x, w1, w2, topk_weights and the biases; two runs
+    give the same bytes, and permuted tokens the permuted ones.
+    Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
+    """
+    where = "hipkittens.moe"
+    _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bias2)
+    check_flag(where, "interleaved", interleaved)
+    check_flag(where, "weight_input", weight_input)
+    order = expert_sort(topk_ids, None, w1.shape[0], layout="ragged", expert_map=expert_map)
+    ends, index = order.offsets[1:], (order.entries, order.places)
+    rows = expert_gather(x, *index, topk_weights if weight_input else None)
+    hidden = grouped_matmul(rows, w1.mT, ends, bias=bias1)
+    if interleaved:
+        gate, other = hidden[:, 0::2], hidden[:, 1::2]
+        hidden = gated_activation(gate, activation, other=other, limit=swiglu_limit)
+    else:
+        hidden = gated_activation(hidden, activation, limit=swiglu_limit)
+    y = grouped_matmul(hidden, w2.mT, ends, bias=bias2)
+    return expert_combine(y, *index, None if weight_input else topk_weights)
+
+
+def gathered_in_torch(
+    x: torch.Tensor, entries: torch.Tensor, places: torch.Tensor, weights: torch.Tensor | None
+) -> torch.Tensor:
+    """expert_gather by PyTorch's operations; float64 stays float64."""
+    pairs = places.numel()
+    if pairs == 0:
+        return x.new_zeros(entries.shape[0], x.shape[1])
+    there = (entries >= 0) & (entries < pairs)
+    pair = torch.where(there, entries, 0).long()
+    rows = x[pair // places.shape[1]].to(_wide(x))
+    if weights is not None:
+        rows = rows * weights.reshape(-1)[pair][:, None]
+    return torch.where(there[:, None], rows, 0).to(x.dtype)
+
+
+def combined_in_torch(
+    y: torch.Tensor, entries: torch.Tensor, places: torch.Tensor, weights: torch.Tensor | None
+) -> torch.Tensor:
+    """expert_combine by PyTorch's operations; float64 stays float64."""
+    there = (places >= 0) & (places < y.shape[0])
+    total = y.new_zeros(places.shape[0], y.shape[1], dtype=_wide(y))
+    for choice in range(places.shape[1] if y.shape[0] else 0):
+        rows = y[torch.where(there[:, choice], places[:, choice], 0).long()].to(_wide(y))
+        if weights is not None:
+            rows = rows * weights[:, choice, None]
+        total = total + torch.where(there[:, choice, None], rows, 0)
+    return total.to(y.dtype)
+
+
+def _wide(rows: torch.Tensor) -> torch.dtype:
+    return rows.dtype if rows.dtype == torch.float64 else torch.float32
+
+
+def _check(
+    where: str,
+    name: str,
+    rows: torch.Tensor,
+    entries: torch.Tensor,
+    places: torch.Tensor,
+    weights: torch.Tensor | None,
+) -> torch.Tensor | None:
+    """Raises for what no kernel takes; returns the weights as kernels do."""
+    check_tensor(where, name, rows)
+    check_dtype_and_device(where, name, rows, DTYPES, name, rows)
+    if rows.dim() != 2:
+        raise ValueError(f"{where}: {name} has shape {tuple(rows.shape)}; it needs 2 dimensions")
+    for each, value, dimensions in (("entries", entries, "1"), ("places", places, "2, tokens and choices")):
+        check_tensor(where, each, value)
+        check_dtype_and_device(where, each, value, (torch.int32,), name, rows)
+        if value.dim() != int(dimensions[0]):
+            raise ValueError(
+                f"{where}: {each} has shape {tuple(value.shape)}; it needs {dimensions[0]} dimension"
+                + dimensions[1:].replace(",", "s,", 1)
+            )
+    if places.shape[1] < 1:
+        raise ValueError(f"{where}: places has shape {tuple(places.shape)}; a token needs at least 1 choice")
+    if weights is not None:
+        check_tensor(where, "weights", weights)
+        check_dtype_and_device(where, "weights", weights, _WEIGHT_DTYPES, name, rows)
+        if weights.shape != places.shape:
+            raise ValueError(
+                f"{where}: weights has shape {tuple(weights.shape)}; it needs that of places, {tuple(places.shape)}"
+            )
+        weights = weights.float().contiguous()
+    _backend.check_device(where, name, rows)
+    return weights
+
+
+def _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bias2) -> None:
+    for name, value, dimensions in (("x", x, 2), ("w1", w1, 3), ("w2", w2, 3)):
+        check_tensor(where, name, value)
+        check_dtype_and_device(where, name, value, _PRODUCT_DTYPES, "x", x)
+        if value.dim() != dimensions:
+            raise ValueError(
+                f"{where}: {name} has shape {tuple(value.shape)}; it needs {dimensions} dimensions"
+            )
+        if value.dtype != x.dtype:
+            raise TypeError(f"{where}: {name} is {value.dtype} and x is {x.dtype}; convert one to the other")
+    experts, double, features = w1.shape
+    if double % 2:
+        raise ValueError(
+            f"{where}: w1 has shape {tuple(w1.shape)}; it needs (E, 2 I, H), rows of the gate and as many of what it multiplies"
+        )
+    if features != x.shape[1]:
+        raise ValueError(f"{where}: w1 has shape {tuple(w1.shape)} and x {tuple(x.shape)}; both end with H")
+    if w2.shape != (experts, features, double // 2):
+        raise ValueError(
+            f"{where}: w2 has shape {tuple(w2.shape)}; with w1 {tuple(w1.shape)} it needs {(experts, features, double // 2)}"
+        )
+    check_tensor(where, "topk_ids", topk_ids)
+    check_tensor(where, "topk_weights", topk_weights)
+    check_dtype_and_device(where, "topk_weights", topk_weights, _WEIGHT_DTYPES, "x", x)
+    if topk_ids.dim() != 2 or topk_ids.shape[0] != x.shape[0]:
+        raise ValueError(
+            f"{where}: topk_ids has shape {tuple(topk_ids.shape)}; it needs ({x.shape[0]}, k), a row for each of x"
+        )
+    if topk_weights.shape != topk_ids.shape:
+        raise ValueError(
+            f"{where}: topk_weights has shape {tuple(topk_weights.shape)}; it needs that of topk_ids, {tuple(topk_ids.shape)}"
+        )
+    if activation not in GATES:
+        raise ValueError(f"{where}: activation is {activation!r}; allowed: {', '.join(map(repr, GATES))}")
+    for name, value, shape in (("bias1", bias1, (experts, double)), ("bias2", bias2, (experts, features))):
+        if value is None:
+            continue
+        check_tensor(where, name, value)
+        check_dtype_and_device(where, name, value, (x.dtype, torch.float32), "x", x)
+        if value.shape != shape:
+            raise ValueError(f"{where}: {name} has shape {tuple(value.shape)}; it needs {shape}")

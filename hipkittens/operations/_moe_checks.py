@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: MIT
+"""What shows that the experts of a layer work and how fast: examples, parity, a benchmark."""
+
+from __future__ import annotations
+
+import torch
+
+from ..activation import gated_in_torch
+from ..experts import moe
+from ._expert_sort_checks import drawn_experts
+from ._record import DTYPES, Benchmark, Checks, Example, Parity, ParityProblem
+
+
+def by_tokens(ids, kind="silu", interleaved=False, weight_input=False, limit=None, held=None):
+    """moe in PyTorch, each expert's tokens at a time; held: the number among w1 and w2 of each id."""
+    wanted = ids if held is None else held[ids.long()]
+
+    def layer(x, w1, w2, weights, bias1=None, bias2=None):
+        wide = (lambda value: value) if x.dtype == torch.float64 else torch.Tensor.float
+        choices = x.new_zeros(*ids.shape, x.shape[1])
+        for expert in range(w1.shape[0]):
+            tokens, slots = torch.where(wanted == expert)
+            rows = x[tokens]
+            if weight_input:
+                rows = (wide(rows) * weights[tokens, slots, None]).to(x.dtype)
+            hidden = rows @ w1[expert].mT
+            if bias1 is not None:
+                hidden = hidden + bias1[expert]
+            if interleaved:
+                hidden = torch.cat((hidden[:, 0::2], hidden[:, 1::2]), 1)
+            y = gated_in_torch(wide(hidden), kind, limit).to(x.dtype) @ w2[expert].mT
+            if bias2 is not None:
+                y = y + bias2[expert]
+            choices = choices.index_put((tokens, slots), y)
+        values = wide(choices)
+        if not weight_input:
+            values = values * weights[..., None]
+        return values.sum(1).to(x.dtype)
+
+    return layer
+
+
+def _drawn_ids(tokens: int, experts: int, k: int, generator: torch.Generator) -> torch.Tensor:
+    """Of each token k that differ."""
+    return torch.rand(tokens, experts, generator=generator).argsort(1)[:, :k].int().contiguous()
+
+
+def _parity(case, generator) -> ParityProblem:
+    experts, k = case["experts"]
+    tokens, features, inner = case["tokens"], case["features"], case["inner"]
+    dtype = DTYPES[case["dtype"]]
+
+    def random(*shape, scale=1.0):
+        return (torch.randn(shape, generator=generator) * scale).to(dtype)
+
+    ids = _drawn_ids(tokens, experts, k, generator)
+    if case["one_expert"]:
+        ids = torch.full_like(ids, experts - 1)
+    inputs = {
+        "x": random(tokens, features),
+        "w1": random(experts, 2 * inner, features, scale=features**-0.5),
+        "w2": random(experts, features, inner, scale=inner**-0.5),
+        "weights": torch.rand(tokens, k, generator=generator).to(dtype),
+    }
+    if case["bias"]:
+        inputs |= {"bias1": random(experts, 2 * inner), "bias2": random(experts, features)}
+    options = {name: case[name] for name in ("interleaved", "weight_input")}
+
+    def ours(x, w1, w2, weights, bias1=None, bias2=None):
+        return moe(x, w1, w2, weights, ids, activation=case["kind"], bias1=bias1, bias2=bias2, **options)
+
+    return ParityProblem(
+        inputs=inputs,
+        ours=ours,
+        theirs=by_tokens(ids, case["kind"], **options),
+        baseline="an expert's tokens at a time in PyTorch, rounded as often; sums of choices in float32",
+    )
+
+
+def _example(function):
+    generator = torch.Generator().manual_seed(0)
+    ids = _drawn_ids(40, 8, 2, generator)
+
+    def run(x, w1, w2, weights):
+        return function(x, w1 / 8, w2 / 8, weights, ids.to(x.device))
+
+    return run
+
+
+def _call(problem, device):
+    tokens, experts, k, features, inner = (
+        problem[name] for name in ("tokens", "experts", "k", "features", "inner")
+    )
+    x = problem.tensor(device, tokens, features)
+    w1, w2 = (problem.tensor(device, experts, *sizes) for sizes in ((2 * inner, features), (features, inner)))
+    ids, weights = drawn_experts(tokens, experts, k, device), torch.ones(tokens, k, device=device)
+    return lambda: moe(x, w1, w2, weights, ids)
+
+
+def _refuse(extents):
+    if extents["k"] > extents["experts"]:
+        return f"k is {extents['k']}; there are {extents['experts']} experts"
+    return None
+
+
+def _bytes(problem):
+    """Weights of every expert that a token can reach, x, and the result."""
+    reached = min(problem["experts"], problem["tokens"] * problem["k"])
+    return 2.0 * (
+        3 * reached * problem["features"] * problem["inner"] + 2 * problem["tokens"] * problem["features"]
+    )
+
+
+CHECKS = Checks(
+    examples=(
+        Example(
+            "moe",
+            {"x": (40, 64), "w1": (8, 80, 64), "w2": (8, 64, 40), "weights": (40, 2)},
+            _example(lambda x, w1, w2, weights, ids: moe(x, w1, w2, weights, ids)),
+            _example(lambda x, w1, w2, weights, ids: by_tokens(ids)(x, w1, w2, weights)),
+        ),
+    ),
+    parity=(
+        Parity(
+            "moe",
+            {
+                "dtype": ("bf16", "f16"),
+                "kind": ("silu", "gelu_tanh", "swiglu"),
+                "tokens": (64, 33, 257),
+                "experts": ((8, 2), (16, 1), (32, 8)),
+                "features": (64, 72, 130),
+                "inner": (40, 32, 17),
+                "interleaved": (False, True),
+                "weight_input": (False, True),
+                "bias": (False, True),
+                "one_expert": (False, True),
+            },
+            _parity,
+        ),
+    ),
+    calls=lambda tensor: [
+        (
+            "gpt-oss",
+            "moe",
+            (
+                tensor(4, 64),
+                tensor(8, 96, 64),
+                tensor(8, 64, 48),
+                tensor(4, 2),
+                tensor(4, 2, dtype=torch.int32),
+            ),
+            {
+                "activation": "swiglu",
+                "interleaved": True,
+                "bias1": tensor(8, 96),
+                "bias2": tensor(8, 64),
+                "swiglu_limit": 7.0,
+            },
+        ),
+        (
+            "weights of another dtype",
+            "moe",
+            (
+                tensor(4, 64),
+                tensor(8, 96, 64, dtype=torch.float16),
+                tensor(8, 64, 48),
+                tensor(4, 2),
+                tensor(4, 2, dtype=torch.int32),
+            ),
+            {},
+        ),
+    ],
+    benchmarks=(
+        Benchmark(
+            "moe",
+            example="64x128x8x2048x768",
+            extents=("tokens", "experts", "k", "features", "inner"),
+            shapes="1x128x8x2048x768,64x128x8x2048x768,1024x8x2x4096x14336",
+            heading="Experts of a layer",
+            bytes=_bytes,
+            flops=lambda problem: (
+                6.0 * problem["tokens"] * problem["k"] * problem["features"] * problem["inner"]
+            ),
+            call=_call,
+            refuse=_refuse,
+            chained=True,
+        ),
+    ),
+)
