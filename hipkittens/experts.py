@@ -217,6 +217,7 @@ def _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bi
     check_tensor(where, "topk_ids", topk_ids)
     check_tensor(where, "topk_weights", topk_weights)
     check_dtype_and_device(where, "topk_weights", topk_weights, _WEIGHT_DTYPES, "x", x)
+    check_dtype_and_device(where, "topk_ids", topk_ids, (torch.int32, torch.int64), "x", x)
     if topk_ids.dim() != 2 or topk_ids.shape[0] != x.shape[0]:
         raise ValueError(
             f"{where}: topk_ids has shape {tuple(topk_ids.shape)}; it needs ({x.shape[0]}, k), a row for each of x"
