@@ -30,8 +30,10 @@ class Problem {
   public:
     Problem(const char* name, StableIValue* stack, uint64_t argument_count, uint64_t result_count,
             bool has_tokens)
-        : where_(std::string(name) + ": "), given_(stack, checked(name, argument_count, result_count)),
-          rows_(given_.tensor()), dtype_(rows_.dtype(where_ + (has_tokens ? "rows" : "x"))) {
+        : where_(std::string(name) + ": "),
+          given_(stack, checked(name, argument_count, result_count)),
+          rows_(given_.tensor()),
+          dtype_(rows_.dtype(where_ + (has_tokens ? "rows" : "x"))) {
         if (has_tokens) tokens_ = given_.tensor();
         entries_ = given_.tensor();
         places_ = given_.tensor();
@@ -95,8 +97,8 @@ class Problem {
             arguments_.weights = static_cast<const float*>(weights_->data());
             regions.push_back({weights_->data(), weights_->extent_bytes(Dtype::float32), "weights", false});
         }
-        placement.launch(
-            expert_rows::plan<Kind>(placement.target(), element_type(dtype_), arguments_), regions);
+        placement.launch(expert_rows::plan<Kind>(placement.target(), element_type(dtype_), arguments_),
+                         regions);
         return result;
     }
 
@@ -138,8 +140,8 @@ void gather(StableIValue* stack, uint64_t argument_count, uint64_t result_count)
     Problem problem("expert_gather", stack, argument_count, result_count, false);
     if (problem.row_count() != problem.tokens())
         fail("expert_gather: x needs a row for each token of places");
-    stack[0] = to_result(
-        problem.run<expert_rows::kinds::gather>({problem.entry_count(), problem.columns()}, true));
+    stack[0] =
+        to_result(problem.run<expert_rows::kinds::gather>({problem.entry_count(), problem.columns()}, true));
 }
 
 void combine(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {

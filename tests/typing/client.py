@@ -77,6 +77,9 @@ def operations(
     hipkittens.cache_write(k, v, x, x, lengths, layout="paged", k_scale=weight)
     hipkittens.mla_cache_write(k, v, x, lengths, scale=weight)
     assert_type(hipkittens.expert_sort(lengths, weight, 8, 64, "packed"), Experts)
+    assert_type(hipkittens.expert_gather(x, lengths, lengths, weight), Tensor)
+    assert_type(hipkittens.expert_combine(x, lengths, lengths), Tensor)
+    assert_type(hipkittens.moe(x, q, k, weight, lengths, activation="swiglu", expert_map=lengths), Tensor)
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, packed: Tensor, lengths: Tensor, ask: bool) -> None:

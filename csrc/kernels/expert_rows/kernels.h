@@ -59,8 +59,8 @@ struct Combine {
                 const uint32_t pair = first + (choice + i < choices ? choice + i : 0);
                 const uint32_t place = static_cast<uint32_t>(((global<const int32_t>)arguments.index)[pair]);
                 is_there[i] = choice + i < choices && place < arguments.limit;
-                values[i] = columns.load_raw(
-                    arguments.rows, (place < arguments.limit ? place : 0) * arguments.row_step);
+                values[i] = columns.load_raw(arguments.rows,
+                                             (place < arguments.limit ? place : 0) * arguments.row_step);
                 weight[i] = arguments.weights ? ((global<const float>)arguments.weights)[pair] : 1.0f;
             }
 #pragma unroll

@@ -9,9 +9,10 @@ namespace hipkittens::expert_rows {
 
 // A pair is a token and one of its k choices; rows in the order of experts are at the places of pairs.
 struct ExpertRowsArguments {
-    const void* rows;      // of tokens for gather, else in the order of experts
-    const void* tokens;    // of dot alone
-    const int32_t* index;  // pair of each place for gather, else place of each pair; what is out of range is none
+    const void* rows;    // of tokens for gather, else in the order of experts
+    const void* tokens;  // of dot alone
+    const int32_t*
+        index;  // pair of each place for gather, else place of each pair; what is out of range is none
     const float* weights;  // of pairs, or null
     void* result;
     int64_t row_step, token_step;  // elements
