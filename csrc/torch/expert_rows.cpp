@@ -1,7 +1,9 @@
 // torch/expert_rows.cpp: checks the tensors of moves of rows to experts and back, plans them and launches them.
 // SPDX-License-Identifier: MIT
+#include <array>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/expert_rows/plan.h"
@@ -26,97 +28,98 @@ constexpr const char* dot_schema =
 
 using expert_rows::ExpertRowsArguments;
 
+namespace kinds = expert_rows::kinds;
+
+// Of gather, combine or dot, whose operator is called `name`.
+template <class Kind>
 class Problem {
+    static constexpr bool is_gather = std::is_same_v<Kind, kinds::gather>;
+    static constexpr bool is_dot = std::is_same_v<Kind, kinds::dot>;
+
   public:
-    Problem(const char* name, StableIValue* stack, uint64_t argument_count, uint64_t result_count,
-            bool has_tokens)
-        : where_(std::string(name) + ": "),
-          given_(stack, checked(name, argument_count, result_count)),
+    Problem(const std::string& name, StableIValue* stack, uint64_t argument_count)
+        : where_(name + ": "),
+          given_(stack, argument_count),
           rows_(given_.tensor()),
-          dtype_(rows_.dtype(where_ + (has_tokens ? "rows" : "x"))) {
-        if (has_tokens) tokens_ = given_.tensor();
+          dtype_(rows_.dtype(where_ + "rows")) {
+        if (is_dot) tokens_ = given_.tensor();
         entries_ = given_.tensor();
         places_ = given_.tensor();
-        if (!has_tokens) weights_ = given_.optional_tensor();
-        check_rows(rows_, "rows");
-        if (tokens_) check_rows(*tokens_, "tokens");
+        if (!is_dot) weights_ = given_.optional_tensor();
         check_numbers(*entries_, "entries", 1, aoti_torch_dtype_int32());
         check_numbers(*places_, "places", 2, aoti_torch_dtype_int32());
+        if (choices() < 1) fail(where_ + "places need at least 1 choice of each token");
+        check_rows(rows_, "rows", is_gather ? token_count() : place_count());
+        if (tokens_) check_rows(*tokens_, "tokens", token_count());
         if (weights_) {
             check_numbers(*weights_, "weights", 2, aoti_torch_dtype_float32());
-            if (weights_->sizes()[0] != tokens() || weights_->sizes()[1] != choices())
+            if (weights_->sizes()[0] != token_count() || weights_->sizes()[1] != choices())
                 fail(where_ + "weights need the shape of places");
         }
-        if (choices() < 1) fail(where_ + "places need at least 1 choice of each token");
-        arguments_.columns = static_cast<uint32_t>(columns());
-        arguments_.choices = expert_divisor();
     }
 
-    int64_t tokens() const { return places_->sizes()[0]; }
-    int64_t choices() const { return places_->sizes()[1]; }
-    int64_t columns() const { return rows_.sizes()[1]; }
-    int64_t pairs() const { return tokens() * choices(); }
-    int64_t entry_count() const { return entries_->sizes()[0]; }
-    int64_t row_count() const { return rows_.sizes()[0]; }
-    const Tensor& rows() const { return rows_; }
-    const std::optional<Tensor>& second() const { return tokens_; }
-    const std::string& where() const { return where_; }
-
-    // result has the sizes of the operator's; `by_entries`: which index says where its rows come from.
-    template <class Kind>
-    Tensor run(std::vector<int64_t> sizes, bool by_entries) {
-        constexpr bool is_dot = std::is_same_v<Kind, expert_rows::kinds::dot>;
-        if (columns() > 0) expert_rows::check(sizes[0], columns(), pairs());
+    Tensor run() {
+        const std::array<int64_t, 2> sizes = {is_gather ? place_count() : token_count(),
+                                              is_dot ? choices() : columns()};
+        expert_rows::check_pairs(pairs());
+        if (sizes[0] > 0 && columns() > 0)
+            check_row_threads("expert_rows", sizes[0], columns(), expert_rows::threads);
+        const Dtype result_dtype = is_dot ? Dtype::float32 : dtype_;
         const Placement placement(rows_.device());
-        Tensor result = placement.empty(sizes, is_dot ? Dtype::float32 : dtype_);
+        Tensor result = placement.empty(sizes, result_dtype);
         if (result.element_count() == 0) return result;
-        const int64_t limit = by_entries ? pairs() : row_count();
+        const int64_t limit = is_gather ? pairs() : place_count();
         if (limit == 0 || columns() == 0) {
             result.set_zero();
             return result;
         }
-        const Tensor& index = by_entries ? *entries_ : *places_;
-        arguments_.rows = rows_.data();
-        arguments_.row_step = rows_.strides()[0];
-        arguments_.index = static_cast<const int32_t*>(index.data());
-        arguments_.limit = static_cast<uint32_t>(limit);
-        arguments_.result = result.data();
-        arguments_.count = static_cast<uint32_t>(is_dot ? pairs() : sizes[0]);
-        arguments_.aligned = aligned(rows_) && (is_dot || columns() * bytes_of(dtype_) % 4 == 0);
+        const Tensor& index = is_gather ? *entries_ : *places_;
+        ExpertRowsArguments arguments{};
+        arguments.rows = rows_.data();
+        arguments.row_step = rows_.strides()[0];
+        arguments.index = static_cast<const int32_t*>(index.data());
+        arguments.limit = static_cast<uint32_t>(limit);
+        arguments.result = result.data();
+        arguments.count = static_cast<uint32_t>(is_dot ? pairs() : sizes[0]);
+        arguments.columns = static_cast<uint32_t>(columns());
+        arguments.choices = divisor_of(static_cast<uint32_t>(choices()));
+        arguments.aligned = aligned(rows_) && (is_dot || columns() * bytes_of(dtype_) % 4 == 0);
         std::vector<runtime::Region> regions = {
             {rows_.data(), rows_.extent_bytes(dtype_), "rows", false},
-            {index.data(), index.extent_bytes(Dtype::int32), by_entries ? "entries" : "places", false},
-            {result.data(), result.extent_bytes(is_dot ? Dtype::float32 : dtype_), "result", true}};
+            {index.data(), index.extent_bytes(Dtype::int32), is_gather ? "entries" : "places", false},
+            {result.data(), result.extent_bytes(result_dtype), "result", true}};
         if (tokens_) {
-            arguments_.tokens = tokens_->data();
-            arguments_.token_step = tokens_->strides()[0];
-            arguments_.aligned = arguments_.aligned && aligned(*tokens_);
+            arguments.tokens = tokens_->data();
+            arguments.token_step = tokens_->strides()[0];
+            arguments.aligned = arguments.aligned && aligned(*tokens_);
             regions.push_back({tokens_->data(), tokens_->extent_bytes(dtype_), "tokens", false});
         }
         if (weights_) {
-            arguments_.weights = static_cast<const float*>(weights_->data());
+            arguments.weights = static_cast<const float*>(weights_->data());
             regions.push_back({weights_->data(), weights_->extent_bytes(Dtype::float32), "weights", false});
         }
-        placement.launch(expert_rows::plan<Kind>(placement.target(), element_type(dtype_), arguments_),
+        placement.launch(expert_rows::plan<Kind>(placement.target(), element_type(dtype_), arguments),
                          regions);
         return result;
     }
 
   private:
-    static uint64_t checked(const char* name, uint64_t argument_count, uint64_t result_count) {
-        if (argument_count != 4 || result_count != 1)
-            fail(std::string(name) + " is registered with another schema");
-        return argument_count;
-    }
-    Divisor expert_divisor() const { return divisor_of(static_cast<uint32_t>(choices())); }
-    void check_rows(Tensor& tensor, const char* name) {
+    int64_t token_count() const { return places_->sizes()[0]; }
+    int64_t choices() const { return places_->sizes()[1]; }
+    int64_t columns() const { return rows_.sizes()[1]; }
+    int64_t pairs() const { return token_count() * choices(); }
+    int64_t place_count() const { return entries_->sizes()[0]; }
+
+    void check_rows(Tensor& tensor, const char* name, int64_t count) {
         if (tensor.dimensions() != 2) fail(where_ + name + " need two dimensions");
         if (tensor.dtype(where_ + name) != dtype_ || !(tensor.device() == rows_.device()))
             fail(where_ + name + " need one dtype and device");
-        if (tensor.sizes()[1] != columns()) fail(where_ + name + " need as many columns as the others");
+        if (tensor.sizes()[0] != count || tensor.sizes()[1] != columns())
+            fail(where_ + name + " need " + std::to_string(count) + " rows of " + std::to_string(columns()) +
+                 " columns");
         tensor = with_unit_stride(std::move(tensor), dtype_);
     }
-    void check_numbers(Tensor& tensor, const char* name, int64_t dimensions, int32_t dtype) const {
+    void check_numbers(const Tensor& tensor, const char* name, int64_t dimensions, int32_t dtype) const {
         if (tensor.dimensions() != dimensions || tensor.dtype_number() != dtype || !tensor.is_contiguous() ||
             !(tensor.device() == rows_.device()))
             fail(where_ + name + " need to be contiguous, of " + std::to_string(dimensions) +
@@ -133,30 +136,24 @@ class Problem {
     Tensor rows_;
     Dtype dtype_;
     std::optional<Tensor> tokens_, entries_, places_, weights_;
-    ExpertRowsArguments arguments_{};
 };
 
+template <class Kind>
+void run(const char* name, StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != 4 || result_count != 1)
+        fail(std::string(name) + " is registered with another schema");
+    Tensor result = Problem<Kind>(name, stack, argument_count).run();
+    stack[0] = to_result(std::move(result));
+}
+
 void gather(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    Problem problem("expert_gather", stack, argument_count, result_count, false);
-    if (problem.row_count() != problem.tokens())
-        fail("expert_gather: x needs a row for each token of places");
-    stack[0] =
-        to_result(problem.run<expert_rows::kinds::gather>({problem.entry_count(), problem.columns()}, true));
+    run<kinds::gather>("expert_gather", stack, argument_count, result_count);
 }
-
 void combine(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    Problem problem("expert_combine", stack, argument_count, result_count, false);
-    if (problem.row_count() != problem.entry_count())
-        fail("expert_combine: y needs a row for each of entries");
-    stack[0] =
-        to_result(problem.run<expert_rows::kinds::combine>({problem.tokens(), problem.columns()}, false));
+    run<kinds::combine>("expert_combine", stack, argument_count, result_count);
 }
-
 void dot(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    Problem problem("expert_dot", stack, argument_count, result_count, true);
-    if (problem.row_count() != problem.entry_count() || problem.second()->sizes()[0] != problem.tokens())
-        fail("expert_dot: rows need a row for each of entries, tokens one for each token of places");
-    stack[0] = to_result(problem.run<expert_rows::kinds::dot>({problem.tokens(), problem.choices()}, false));
+    run<kinds::dot>("expert_dot", stack, argument_count, result_count);
 }
 
 const Registration registration{{

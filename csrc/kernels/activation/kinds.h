@@ -15,7 +15,7 @@ struct ActivationConfig {
 };
 
 // Each thread computes 8 columns of a row.
-inline constexpr int threads = 256, columns_of_thread = 8;
+inline constexpr int threads = 256;
 
 struct ActivationArguments {
     StridedRows x;

@@ -5,22 +5,13 @@
 #include <string>
 
 #include "../launch.h"
+#include "../row_threads.h"
 #include "kinds.h"
 
 namespace hipkittens::activation {
 
-constexpr int64_t row_threads(int64_t columns) {
-    return (columns + columns_of_thread - 1) / columns_of_thread;
-}
-
-// Throws std::invalid_argument. HIP counts the threads of a grid dimension in 32 bits.
-inline void check(int64_t rows, int64_t columns) {
-    constexpr int64_t largest = UINT32_MAX - threads;
-    if (rows < 1 || columns < 1 || columns > INT32_MAX || row_threads(columns) > largest / rows)
-        throw std::invalid_argument("activation: " + std::to_string(rows) + " rows of " +
-                                    std::to_string(columns) + " columns; 1 .. " + std::to_string(largest) +
-                                    " are allowed of rows x columns / 8 rounded up, and 2147483647 columns");
-}
+// Throws std::invalid_argument.
+inline void check(int64_t rows, int64_t columns) { check_row_threads("activation", rows, columns, threads); }
 
 // Of the kind forward or backward; `threads_per_row` is decided here. Throws std::invalid_argument.
 template <class Kind>

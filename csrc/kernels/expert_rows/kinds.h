@@ -11,8 +11,8 @@ namespace hipkittens::expert_rows {
 struct ExpertRowsArguments {
     const void* rows;    // of tokens for gather, else in the order of experts
     const void* tokens;  // of dot alone
-    const int32_t*
-        index;  // pair of each place for gather, else place of each pair; what is out of range is none
+    // The pair of each place for gather, else the place of each pair; what is out of range is none.
+    const int32_t* index;
     const float* weights;  // of pairs, or null
     void* result;
     int64_t row_step, token_step;  // elements
@@ -25,7 +25,7 @@ struct ExpertRowsArguments {
 };
 
 // Each thread of gather and combine computes 8 columns of a row; each wave of dot one element.
-inline constexpr int threads = 256, columns_of_thread = 8, waves = threads / 64;
+inline constexpr int threads = 256, waves = threads / 64;
 
 template <ElementConfig config>
 struct Gather;

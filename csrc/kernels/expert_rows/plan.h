@@ -6,24 +6,17 @@
 #include <type_traits>
 
 #include "../launch.h"
+#include "../row_threads.h"
 #include "kinds.h"
 
 namespace hipkittens::expert_rows {
 
-constexpr int64_t row_threads(int64_t columns) {
-    return (columns + columns_of_thread - 1) / columns_of_thread;
-}
-
-// Of results of so many rows, and of pairs. Throws std::invalid_argument. HIP counts the threads of a grid dimension in 32 bits.
-inline void check(int64_t rows, int64_t columns, int64_t pairs) {
-    constexpr int64_t largest = UINT32_MAX - threads;
-    if (columns < 1 || columns > INT32_MAX || row_threads(columns) > largest / (rows > 1 ? rows : 1))
-        throw std::invalid_argument("expert_rows: " + std::to_string(rows) + " rows of " +
-                                    std::to_string(columns) + " columns; up to " + std::to_string(largest) +
-                                    " are allowed of rows x columns / 8 rounded up, and 2147483647 columns");
-    if (pairs > largest / 64)
+// Of pairs, each with a wave in dot. Throws std::invalid_argument.
+inline void check_pairs(int64_t pairs) {
+    constexpr int64_t largest = (UINT32_MAX - threads) / 64;
+    if (pairs > largest)
         throw std::invalid_argument("expert_rows: " + std::to_string(pairs) +
-                                    " pairs of a token and a choice; up to " + std::to_string(largest / 64) +
+                                    " pairs of a token and a choice; up to " + std::to_string(largest) +
                                     " are allowed");
 }
 

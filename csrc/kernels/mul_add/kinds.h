@@ -24,7 +24,7 @@ struct MulAddArguments {
 };
 
 // Each thread computes 8 columns of a row.
-inline constexpr int threads = 256, columns_of_thread = 8;
+inline constexpr int threads = 256;
 
 template <ElementConfig config>
 struct MulAdd;
