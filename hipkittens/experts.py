@@ -9,12 +9,10 @@ from . import _backend
 from ._arguments import check_dtype_and_device, check_flag, check_tensor
 from ._call import call
 from .activation import GATES, gated_activation
+from .gemm import INPUT_DTYPES
 from .grouped import grouped_matmul
 from .routing import expert_sort
-
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-_PRODUCT_DTYPES = (torch.bfloat16, torch.float16)
-_WEIGHT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+from .selection import DTYPES
 
 
 @_backend.interruptible
@@ -102,7 +100,7 @@ def moe(
     weight_input  weights multiply x before the first product, as Llama 4's, and not what comes back
     swiglu_limit  limit of `gated_activation`
 
-    Seven launches, of which none waits for the host: grids come from the most rows there can be, tokens k, and the
+    Six launches, two more for over 8192 choices, of which none waits for the host: grids come from the most rows there can be, tokens k, and the
     experts' numbers of rows stay on the device, so that a graph can capture it. Both products' results and the gate's are rounded
     to x's dtype, a token's sum is float32 and rounded once. Differentiable in x, w1, w2, topk_weights and the biases; two runs
     give the same bytes, and permuted tokens the permuted ones.
@@ -171,19 +169,19 @@ def _check(
     check_dtype_and_device(where, name, rows, DTYPES, name, rows)
     if rows.dim() != 2:
         raise ValueError(f"{where}: {name} has shape {tuple(rows.shape)}; it needs 2 dimensions")
-    for each, value, dimensions in (("entries", entries, "1"), ("places", places, "2, tokens and choices")):
+    for each, value, count, needed in (
+        ("entries", entries, 1, "1 dimension"),
+        ("places", places, 2, "2 dimensions, tokens and choices"),
+    ):
         check_tensor(where, each, value)
         check_dtype_and_device(where, each, value, (torch.int32,), name, rows)
-        if value.dim() != int(dimensions[0]):
-            raise ValueError(
-                f"{where}: {each} has shape {tuple(value.shape)}; it needs {dimensions[0]} dimension"
-                + dimensions[1:].replace(",", "s,", 1)
-            )
+        if value.dim() != count:
+            raise ValueError(f"{where}: {each} has shape {tuple(value.shape)}; it needs {needed}")
     if places.shape[1] < 1:
         raise ValueError(f"{where}: places has shape {tuple(places.shape)}; a token needs at least 1 choice")
     if weights is not None:
         check_tensor(where, "weights", weights)
-        check_dtype_and_device(where, "weights", weights, _WEIGHT_DTYPES, name, rows)
+        check_dtype_and_device(where, "weights", weights, DTYPES, name, rows)
         if weights.shape != places.shape:
             raise ValueError(
                 f"{where}: weights has shape {tuple(weights.shape)}; it needs that of places, {tuple(places.shape)}"
@@ -196,7 +194,7 @@ def _check(
 def _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bias2) -> None:
     for name, value, dimensions in (("x", x, 2), ("w1", w1, 3), ("w2", w2, 3)):
         check_tensor(where, name, value)
-        check_dtype_and_device(where, name, value, _PRODUCT_DTYPES, "x", x)
+        check_dtype_and_device(where, name, value, INPUT_DTYPES, "x", x)
         if value.dim() != dimensions:
             raise ValueError(
                 f"{where}: {name} has shape {tuple(value.shape)}; it needs {dimensions} dimensions"
@@ -216,7 +214,7 @@ def _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bi
         )
     check_tensor(where, "topk_ids", topk_ids)
     check_tensor(where, "topk_weights", topk_weights)
-    check_dtype_and_device(where, "topk_weights", topk_weights, _WEIGHT_DTYPES, "x", x)
+    check_dtype_and_device(where, "topk_weights", topk_weights, DTYPES, "x", x)
     check_dtype_and_device(where, "topk_ids", topk_ids, (torch.int32, torch.int64), "x", x)
     if topk_ids.dim() != 2 or topk_ids.shape[0] != x.shape[0]:
         raise ValueError(

@@ -5,21 +5,13 @@ import pytest
 import torch
 
 import hipkittens
-from hipkittens import expert_combine, expert_gather, expert_sort
+from hipkittens import expert_combine, expert_gather
 from hipkittens.experts import combined_in_torch, gathered_in_torch
+from hipkittens.operations._expert_rows_checks import order_of
 from tests.simulated_device import TARGETS
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 NAN = float("nan")
-
-
-def order_of(tokens, k, experts, seed=0, absent=True):
-    """Some choices are no expert's."""
-    generator = torch.Generator().manual_seed(seed)
-    low, high = (-1, experts + 1) if absent else (0, experts)
-    ids = torch.randint(low, high, (tokens, k), generator=generator, dtype=torch.int32)
-    order = expert_sort(ids, None, experts, layout="ragged")
-    return order.entries, order.places
 
 
 def random(*shape, dtype=torch.float32, seed=1):
@@ -94,7 +86,7 @@ def test_what_no_place_names_is_not_added(target):
 
 
 def test_double_backward():
-    """Of the sums and of the gradient of weights, by finite differences of exact arithmetic."""
+    """Of the sums and of the gradient of weights, as PyTorch differentiates its own operations twice."""
     entries, places = order_of(3, 2, 3)
 
     def reference(y, weights):
@@ -124,7 +116,7 @@ def test_two_runs_and_permuted_tokens_give_the_same_bytes():
 
 
 def test_strides_offsets_and_empty_tensors():
-    entries, places = order_of(6, 2, 4, absent=False)
+    entries, places = order_of(6, 2, 4)
     x = random(6, 33, dtype=torch.bfloat16)
     wide = torch.full((6, 70), NAN, dtype=torch.bfloat16)
     for view in (wide[:, 1:34], wide[:, ::2][:, 1:34], torch.empty(33, 6, dtype=torch.bfloat16).T):

@@ -6,6 +6,7 @@ import torch
 
 import hipkittens
 from hipkittens import moe
+from hipkittens.operations._expert_sort_checks import drawn_experts
 from hipkittens.operations._moe_checks import by_tokens
 from tests.simulated_device import TARGETS
 
@@ -29,8 +30,7 @@ def drawn(tokens, experts, k, dtype, held=None, bias=False, seed=3, inner=INNER)
     ]
     if bias:
         arguments += [random(held, 2 * inner), random(held, HIDDEN)]
-    ids = torch.rand((tokens, experts), generator=generator).argsort(1)[:, :k].int()
-    return arguments, ids
+    return arguments, drawn_experts(tokens, experts, k, "cpu", generator)
 
 
 def ours(ids, **options):

@@ -66,9 +66,11 @@ def _parity(case, generator) -> ParityProblem:
 EXPERT_BLOCK = 64  # of benchmarks
 
 
-def drawn_experts(tokens: int, experts: int, k: int, device: str) -> torch.Tensor:
-    """A token's are drawn evenly, each once."""
-    generator = torch.Generator(device).manual_seed(0)
+def drawn_experts(
+    tokens: int, experts: int, k: int, device: str, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """A token's are drawn evenly, each once; the same at each call without a generator."""
+    generator = generator or torch.Generator(device).manual_seed(0)
     scores = torch.rand(tokens, experts, device=device, generator=generator)
     return scores.topk(k).indices.to(torch.int32)
 

@@ -9,6 +9,7 @@ from ..activation import gated_in_torch
 from ..experts import moe
 from ._expert_sort_checks import drawn_experts
 from ._record import DTYPES, Benchmark, Checks, Example, Parity, ParityProblem
+from ._router_checks import refuse_experts
 
 
 def by_tokens(ids, kind="silu", interleaved=False, weight_input=False, limit=None, held=None):
@@ -40,11 +41,6 @@ def by_tokens(ids, kind="silu", interleaved=False, weight_input=False, limit=Non
     return layer
 
 
-def _drawn_ids(tokens: int, experts: int, k: int, generator: torch.Generator) -> torch.Tensor:
-    """Of each token k that differ."""
-    return torch.rand(tokens, experts, generator=generator).argsort(1)[:, :k].int().contiguous()
-
-
 def _parity(case, generator) -> ParityProblem:
     experts, k = case["experts"]
     tokens, features, inner = case["tokens"], case["features"], case["inner"]
@@ -53,7 +49,7 @@ def _parity(case, generator) -> ParityProblem:
     def random(*shape, scale=1.0):
         return (torch.randn(shape, generator=generator) * scale).to(dtype)
 
-    ids = _drawn_ids(tokens, experts, k, generator)
+    ids = drawn_experts(tokens, experts, k, "cpu", generator)
     if case["one_expert"]:
         ids = torch.full_like(ids, experts - 1)
     inputs = {
@@ -78,8 +74,7 @@ def _parity(case, generator) -> ParityProblem:
 
 
 def _example(function):
-    generator = torch.Generator().manual_seed(0)
-    ids = _drawn_ids(40, 8, 2, generator)
+    ids = drawn_experts(40, 8, 2, "cpu")
 
     def run(x, w1, w2, weights):
         return function(x, w1 / 8, w2 / 8, weights, ids.to(x.device))
@@ -95,12 +90,6 @@ def _call(problem, device):
     w1, w2 = (problem.tensor(device, experts, *sizes) for sizes in ((2 * inner, features), (features, inner)))
     ids, weights = drawn_experts(tokens, experts, k, device), torch.ones(tokens, k, device=device)
     return lambda: moe(x, w1, w2, weights, ids)
-
-
-def _refuse(extents):
-    if extents["k"] > extents["experts"]:
-        return f"k is {extents['k']}; there are {extents['experts']} experts"
-    return None
 
 
 def _bytes(problem):
@@ -182,7 +171,7 @@ CHECKS = Checks(
                 6.0 * problem["tokens"] * problem["k"] * problem["features"] * problem["inner"]
             ),
             call=_call,
-            refuse=_refuse,
+            refuse=refuse_experts,
             chained=True,
         ),
     ),

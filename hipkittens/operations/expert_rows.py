@@ -31,26 +31,21 @@ def _setup(ctx, inputs, output) -> None:
     ctx.save_for_backward(*inputs)
 
 
-@_backend.interruptible
-def _gather_backward(ctx, grad):
-    x, entries, places, weights = ctx.saved_tensors
-    dx = dweights = None
-    if ctx.needs_input_grad[0]:
-        dx = call("expert_combine", grad, entries, places, weights)
-    if ctx.needs_input_grad[3]:
-        dweights = call("expert_dot", grad, x, entries, places)
-    return dx, None, None, dweights
+def _backward_by(transposed):
+    """Of gather or combine, of which `transposed` is the other one."""
 
+    @_backend.interruptible
+    def backward(ctx, grad):
+        rows, *index, weights = ctx.saved_tensors
+        drows = dweights = None
+        if ctx.needs_input_grad[0]:
+            drows = call(transposed, grad, *index, weights)
+        if ctx.needs_input_grad[3]:
+            in_order, of_tokens = (grad, rows) if transposed == "expert_combine" else (rows, grad)
+            dweights = call("expert_dot", in_order, of_tokens, *index)
+        return drows, None, None, dweights
 
-@_backend.interruptible
-def _combine_backward(ctx, grad):
-    y, entries, places, weights = ctx.saved_tensors
-    dy = dweights = None
-    if ctx.needs_input_grad[0]:
-        dy = call("expert_gather", grad, entries, places, weights)
-    if ctx.needs_input_grad[3]:
-        dweights = call("expert_dot", y, grad, entries, places)
-    return dy, None, None, dweights
+    return backward
 
 
 @_backend.interruptible
@@ -106,7 +101,7 @@ OPERATION = Operation(
         Operator(
             "expert_gather",
             _fake_gather,
-            _gather_backward,
+            _backward_by("expert_combine"),
             _setup,
             sharding=_columns_or_replicated,
             first_option=4,
@@ -114,7 +109,7 @@ OPERATION = Operation(
         Operator(
             "expert_combine",
             _fake_combine,
-            _combine_backward,
+            _backward_by("expert_gather"),
             _setup,
             sharding=_columns_or_replicated,
             first_option=4,
