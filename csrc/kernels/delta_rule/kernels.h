@@ -1,0 +1,6 @@
+// kernels/delta_rule/kernels.h: the device code of each kind of rows.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "prepare.h"
+#include "scan.h"
+#include "step.h"

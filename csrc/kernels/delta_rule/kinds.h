@@ -1,0 +1,136 @@
+// kernels/delta_rule/kinds.h: what is passed to gated delta rules, and the kinds of rows in variants.def.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../divisor.h"
+#include "../element_type.h"
+#include "../row.h"
+
+namespace hipkittens::delta_rule {
+
+// Each value head has a state S (key x value), and each of its tokens, in order,
+//     S <- e^g S,  d = beta (v - S^T k),  S <- S + k d^T,  o = scale S^T q
+// (S. Yang, J. Kautz, A. Hatamizadeh, Gated Delta Networks, 2024). Value head i has the query and the key of head i / group.
+
+// Strides in elements: from sequence to sequence (0 where sequences are packed), from token to token, from head to head.
+struct TokenHeads {
+    const void* data;
+    int64_t sequence, token, head;
+};
+
+// One state for each slot and value head. Of step: four neighbours begin on the alignment of their vector, and are all there or not.
+struct States {
+    void* data;  // null: zeros before every sequence, and nothing is kept
+    int64_t slot, head, key, value;
+};
+
+struct Sequences {
+    const int32_t* starts;  // null: of one length. Else where each packed one begins, and the last one ends
+    uint32_t count;
+    uint32_t length;  // of each; unused where they are packed
+};
+
+// A wave takes `step_values` columns of a state through all tokens of its sequence.
+inline constexpr int step_values = 32, step_waves = 4;
+
+struct StepConfig {
+    ElementType element;
+    ElementType state;
+    int key;             // largest
+    bool value_by_value;  // a state's keys are neighbours in memory; else its values
+};
+
+struct StepArguments {
+    TokenHeads q, k, v, out, g, beta;
+    const float* a_log;    // null: g is ln of the decay. Else g is x of the decay exp(-exp(a_log) softplus(x + dt_bias))
+    const float* dt_bias;  // with a_log
+    States initial, final;
+    // [sequence][slots_per_sequence]: the slots of each sequence's state; null: its number. With more than one the state after
+    // token t goes to slot t, and the sequence continues that of token accepted - 1. What is out of range: no slot.
+    const int32_t* slots;
+    const int32_t* accepted;  // null: 1
+    Sequences sequences;
+    Divisor heads, group, slices;
+    uint32_t slots_per_sequence, slot_count;
+    uint32_t units;  // waves with work
+    uint32_t key, value;
+    float scale, beta_factor;
+    uint32_t normalize, beta_is_logit, wide_g, wide_beta;  // wide: float32
+    uint32_t padding;
+};
+
+// Tokens that become matrix products together.
+inline constexpr int chunk_tokens = 64;
+
+// What prepare leaves of a row of a chunk. The factors are those that make q and k unit vectors, or 1.
+struct RowFactors {
+    float log_decay;  // sum of g from the chunk's first row to this one
+    float beta, key, query;
+};
+
+// The chunks of a sequence have numbers that follow each other; of packed ones, floor(start / chunk_tokens) + sequence is the first.
+struct Chunks {
+    Sequences sequences;
+    Divisor per_sequence;  // of sequences of one length
+    uint32_t count;        // an upper bound where they are packed
+};
+
+struct PrepareConfig {
+    ElementType element;
+    int key;  // largest
+};
+
+// Of every chunk and value head: T = (I + A)^-1 with A_ij = beta_i k_i.k_j e^(gamma_i - gamma_j) for i > j, and P_ij =
+// q_i.k_j e^(gamma_i - gamma_j) for i >= j, where gamma is log_decay; both as a rounded matrix and what the rounding lost.
+struct PrepareArguments {
+    TokenHeads q, k;
+    TokenHeads g, beta;  // float32
+    RowFactors* factors;  // [chunk][head][chunk_tokens]
+    void* matrices;       // [chunk][head][T, its rest, P, its rest][chunk_tokens][chunk_tokens], of the element type
+    Chunks chunks;
+    Divisor heads, group;
+    uint32_t key;
+    uint32_t normalize;
+};
+inline constexpr int matrices_of_chunk = 4;
+
+struct ScanConfig {
+    ElementType element;
+    int key;      // largest
+    int columns;  // of a state that a workgroup takes
+};
+
+struct ScanArguments {
+    TokenHeads q, k, v, out;
+    const RowFactors* factors;
+    const void* matrices;
+    States initial, final;  // float32, slot: the sequence
+    Chunks chunks;
+    Divisor heads, group, slices;
+    uint32_t key, value;
+    float scale;
+    uint32_t padding;
+};
+
+template <StepConfig config>
+struct Step;
+template <PrepareConfig config>
+struct Prepare;
+template <ScanConfig config>
+struct Scan;
+
+namespace kinds {
+
+struct step : Kind<StepConfig, StepArguments, Step> {};
+struct prepare : Kind<PrepareConfig, PrepareArguments, Prepare> {};
+struct scan : Kind<ScanConfig, ScanArguments, Scan> {};
+
+}  // namespace kinds
+
+inline constexpr auto each_row = [](const auto& visit) {
+    using enum ElementType;
+#include "variants.def"
+};
+template <class Kind>
+inline constexpr auto& variants = rows_of<Kind, each_row>;
+
+}  // namespace hipkittens::delta_rule

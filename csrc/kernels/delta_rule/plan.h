@@ -1,0 +1,100 @@
+// kernels/delta_rule/plan.h: from the arguments of a gated delta rule to its launches.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../device_shape.h"
+#include "../launch.h"
+#include "kinds.h"
+
+namespace hipkittens::delta_rule {
+
+inline constexpr int64_t largest_key = 256;
+// Fewer tokens than this are not worth two launches and matrices that are mostly padding.
+inline constexpr int64_t fewest_chunked_tokens = 17;
+
+// Whether a problem runs chunk after chunk. Float32 elements would not be exact operands.
+inline bool runs_in_chunks(ElementType element, int64_t tokens) {
+    return element != ElementType::f32 && tokens >= fewest_chunked_tokens;
+}
+
+// Throws std::invalid_argument.
+inline void check(int64_t sequences, int64_t tokens, int64_t heads, int64_t key, int64_t value) {
+    const auto refuse = [](const std::string& what) {
+        throw std::invalid_argument("gated_delta_rule: " + what);
+    };
+    if (key < 1 || key > largest_key)
+        refuse("keys have " + std::to_string(key) + " elements; 1 to " + std::to_string(largest_key) +
+               " are allowed");
+    if (value < 1) refuse("values need at least 1 element");
+    const int64_t units = sequences * heads * ((value + step_values - 1) / step_values),
+                  chunks = (tokens / chunk_tokens + 1 + sequences) * heads;
+    if (sequences > INT32_MAX || units > INT32_MAX || chunks > INT32_MAX || tokens > INT32_MAX)
+        refuse("up to 2^31 - 1 tokens, and pieces of states, are allowed");
+}
+
+template <class Kind, class Matches>
+const Row<Kind>& row_with_key(int target, uint32_t key, const Matches& matches) {
+    // Rows of one element stand in the order of their keys.
+    for (const Row<Kind>& row : variants<Kind>)
+        if (includes(row.targets, target) && row.config.key >= static_cast<int>(key) && matches(row.config))
+            return row;
+    throw std::invalid_argument("gated_delta_rule: no kernel has these element types");
+}
+
+// `slices` and `units` are decided here.
+inline Launch plan_step(int target, ElementType element, ElementType state, bool value_by_value,
+                        StepArguments arguments) {
+    arguments.slices = divisor_of((arguments.value + step_values - 1) / step_values);
+    arguments.units = arguments.slices.value * arguments.heads.value * arguments.sequences.count;
+    const auto& row = row_with_key<kinds::step>(target, arguments.key, [&](const StepConfig& config) {
+        return config.element == element && config.state == state && config.value_by_value == value_by_value;
+    });
+    return launch_of("delta_rule", row.name, target, {(arguments.units + step_waves - 1) / step_waves, 1, 1},
+                     64 * step_waves, arguments);
+}
+
+// The chunks of `sequences`, at most; `tokens` of each, or of all packed ones together.
+inline Chunks chunks_of(const Sequences& sequences, int64_t tokens) {
+    Chunks chunks{sequences, divisor_of(1), 0};
+    if (sequences.starts) {
+        chunks.count = static_cast<uint32_t>(tokens / chunk_tokens) + sequences.count;
+    } else {
+        const uint32_t each = static_cast<uint32_t>((tokens + chunk_tokens - 1) / chunk_tokens);
+        chunks.per_sequence = divisor_of(std::max(each, 1u));
+        chunks.count = each * sequences.count;
+    }
+    return chunks;
+}
+
+inline Launch plan_prepare(int target, ElementType element, const PrepareArguments& arguments) {
+    const auto& row = row_with_key<kinds::prepare>(
+        target, arguments.key, [&](const PrepareConfig& config) { return config.element == element; });
+    return launch_of("delta_rule", row.name, target, {arguments.chunks.count * arguments.heads.value, 1, 1},
+                     64, arguments);
+}
+
+// `slices` is decided here. Wide slices read a chunk's matrices less often, narrow ones occupy more compute units.
+inline Launch plan_scan(int target, const DeviceShape& device, ElementType element, ScanArguments arguments) {
+    const auto slices = [&](int columns) {
+        return (arguments.value + static_cast<uint32_t>(columns) - 1) / static_cast<uint32_t>(columns);
+    };
+    const uint32_t states = arguments.heads.value * arguments.chunks.sequences.count;
+    const Row<kinds::scan>* chosen = nullptr;
+    for (const Row<kinds::scan>& row : variants<kinds::scan>) {
+        if (!includes(row.targets, target) || row.config.element != element ||
+            row.config.key < static_cast<int>(arguments.key) || (chosen && chosen->config.key < row.config.key))
+            continue;
+        if (!chosen || states * slices(row.config.columns) >= static_cast<uint32_t>(device.compute_units))
+            chosen = &row;
+    }
+    if (!chosen) throw std::invalid_argument("gated_delta_rule: no kernel has this element type");
+    arguments.slices = divisor_of(slices(chosen->config.columns));
+    return launch_of("delta_rule", chosen->name, target, {arguments.slices.value * states, 1, 1}, 256,
+                     arguments);
+}
+
+}  // namespace hipkittens::delta_rule
