@@ -1,5 +1,6 @@
 // torch/delta_rule.cpp: checks the tensors of gated delta rules, plans them and launches them.
 // SPDX-License-Identifier: MIT
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
@@ -20,6 +21,12 @@ namespace {
 constexpr const char* rule_schema =
     "gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? initial, Tensor? starts, "
     "float scale, bool normalize) -> (Tensor out, Tensor final)";
+// dfinal is absent where nobody uses final, and dinitial empty without initial. dq and dk (batch, tokens, heads, K): of value heads, of q's
+// dtype where these are those of q and k, else float32. dg and dbeta float32.
+constexpr const char* backward_schema =
+    "gated_delta_rule_backward(Tensor dout, Tensor? dfinal, Tensor q, Tensor k, Tensor v, Tensor g, Tensor "
+    "beta, Tensor? initial, Tensor? starts, float scale, bool normalize) -> (Tensor dq, Tensor dk, Tensor dv, "
+    "Tensor dg, Tensor dbeta, Tensor dinitial)";
 // state (slots, heads, K, V), or (slots, heads, V, K) if value_by_value, with neighbours in the last dimension. slots (sequences, n)
 // and accepted (sequences): int32, contiguous. g and beta of q's dtype or float32.
 constexpr const char* step_schema =
@@ -148,51 +155,94 @@ struct Problem {
         arguments.beta_factor = 1;
         arguments.slots_per_sequence = 1;
     }
-    // Chunk after chunk: the matrices of all chunks first.
-    void launch_chunks(const Placement& placement, const Tensor& out, const delta_rule::States& initial,
-                       const delta_rule::States& final, float scale, bool normalize) {
-        if (key % 8 != 0 || value % 4 != 0)
-            fail(where + "K needs to be a multiple of 8, and V of 4");
-        for (Tensor* tensor : {&q, &k, &v}) make_readable(*tensor, 4 / bytes_of(dtype));
-        for (const auto& [tensor, name] : {std::pair{&g, "g"}, std::pair{&beta, "beta"}})
-            if (tensor->dtype(where + name) != Dtype::float32) fail(where + name + " needs to be float32");
-        const Chunks chunks = chunks_of(sequences, tokens);
-        const int64_t places = static_cast<int64_t>(chunks.count) * heads;
-        const Tensor factors = placement.empty(
-            std::array<int64_t, 2>{places, chunk_tokens * int64_t{sizeof(RowFactors) / sizeof(float)}},
-            Dtype::float32);
-        const Tensor matrices =
-            placement.empty(std::array<int64_t, 4>{places, matrices_of_chunk, chunk_tokens, chunk_tokens}, dtype);
-        const runtime::Region of_factors{factors.data(), factors.extent_bytes(Dtype::float32), "factors", true},
-            of_matrices{matrices.data(), matrices.extent_bytes(dtype), "matrices", true};
-        const ElementType element = element_type(dtype);
-
-        PrepareArguments prepare{};
-        ScanArguments scan{};
-        describe(prepare);
-        describe(scan);
-        prepare.q = scan.q = rows(q, dtype, "q");
-        prepare.k = scan.k = rows(k, dtype, "k");
-        prepare.g = rows(g, Dtype::float32, "g");
-        prepare.beta = rows(beta, Dtype::float32, "beta");
-        prepare.chunks = scan.chunks = chunks;
-        prepare.factors = static_cast<RowFactors*>(factors.data());
-        prepare.matrices = matrices.data();
-        prepare.normalize = normalize;
-        regions.push_back(of_factors);
-        regions.push_back(of_matrices);
-        if (chunks.count > 0) placement.launch(plan_prepare(placement.target(), element, prepare), regions);
-
-        scan.v = rows(v, dtype, "v");
-        scan.out = rows(out, dtype, "out", true);
-        scan.factors = prepare.factors;
-        scan.matrices = matrices.data();
-        scan.initial = initial;
-        scan.final = final;
-        scan.value = static_cast<uint32_t>(value);
-        scan.scale = scale;
-        placement.launch(plan_scan(placement.target(), placement.shape(), element, scan), regions);
+    std::array<int64_t, 4> state_shape() const { return {sequences.count, heads, key, value}; }
+    // Contiguous float32 states of all sequences, or none.
+    delta_rule::States given_states(std::optional<Tensor>& tensor, const char* name) {
+        if (!tensor) return {};
+        const auto shape = state_shape();
+        const auto sizes = tensor->sizes();
+        if (tensor->dtype(where + name) != Dtype::float32 || tensor->dimensions() != 4 ||
+            !std::equal(shape.begin(), shape.end(), sizes.begin()) || !(tensor->device() == q.device()))
+            fail(where + name + " needs to be float32, (sequences, heads, K, V), on the device of q");
+        if (!tensor->is_contiguous()) tensor = contiguous_copy(std::move(*tensor), Dtype::float32);
+        regions.push_back({tensor->data(), tensor->extent_bytes(Dtype::float32), name, false});
+        return states(*tensor, false);
     }
+    delta_rule::States new_states(const Tensor& tensor, const char* name) {
+        regions.push_back({tensor.data(), tensor.extent_bytes(Dtype::float32), name, true});
+        return states(tensor, false);
+    }
+};
+
+// What the launches of one call share: the matrices of all chunks.
+class ChunkedProblem {
+  public:
+    ChunkedProblem(Problem& problem, const Placement& placement, float scale, bool normalize, bool gradients)
+        : problem_(problem),
+          placement_(placement),
+          element_(element_type(problem.dtype)),
+          chunks_(chunks_of(problem.sequences, problem.tokens)),
+          places_(static_cast<int64_t>(chunks_.count) * problem.heads),
+          factors_(of_places(chunk_tokens * int64_t{sizeof(RowFactors) / sizeof(float)}, Dtype::float32)),
+          matrices_(of_places((gradients ? 4 : 2) * (bytes_of(problem.dtype) == 2 ? 2 : 1) * chunk_tokens *
+                                  chunk_tokens,
+                              problem.dtype)) {
+        if (problem.key % 8 != 0 || problem.value % 8 != 0)
+            fail(problem.where + "K and V need to be multiples of 8");
+        for (Tensor* tensor : {&problem.q, &problem.k, &problem.v})
+            problem.make_readable(*tensor, 4 / bytes_of(problem.dtype));
+        for (const auto& [tensor, name] : {std::pair{&problem.g, "g"}, std::pair{&problem.beta, "beta"}})
+            if (tensor->dtype(problem.where + name) != Dtype::float32)
+                fail(problem.where + name + " needs to be float32");
+        PrepareArguments prepare{};
+        problem.describe(prepare);
+        common_.q = prepare.q = problem.rows(problem.q, problem.dtype, "q");
+        common_.k = prepare.k = problem.rows(problem.k, problem.dtype, "k");
+        common_.v = problem.rows(problem.v, problem.dtype, "v");
+        prepare.g = problem.rows(problem.g, Dtype::float32, "g");
+        prepare.beta = problem.rows(problem.beta, Dtype::float32, "beta");
+        problem.describe(common_);
+        common_.chunks = prepare.chunks = chunks_;
+        common_.factors = prepare.factors = static_cast<RowFactors*>(factors_.data());
+        common_.matrices = prepare.matrices = matrices_.data();
+        common_.matrices_of_chunk = prepare.matrices_of_chunk = gradients ? 4 : 2;
+        common_.value = static_cast<uint32_t>(problem.value);
+        common_.scale = scale;
+        prepare.normalize = normalize;
+        keep(factors_, Dtype::float32, "factors");
+        keep(matrices_, problem.dtype, "matrices");
+        if (chunks_.count > 0)
+            launch(plan_of_chunks<kinds::prepare>(placement.target(), element_, chunks_, common_.heads.value,
+                                                  common_.key, 64, prepare));
+    }
+    const ChunkArguments& common() const { return common_; }
+    Tensor of_places(int64_t elements, Dtype type) const {
+        return placement_.empty(std::array<int64_t, 2>{places_, elements}, type);
+    }
+    float* keep(const Tensor& tensor, Dtype type, const char* name) {
+        if (tensor.element_count() > 0)
+            problem_.regions.push_back({tensor.data(), tensor.extent_bytes(type), name, true});
+        return static_cast<float*>(tensor.data());
+    }
+    void launch(const Launch& launch) const { placement_.launch(launch, problem_.regions); }
+    template <class Kind>
+    void pass(const typename Kind::Arguments& arguments) const {
+        launch(plan_of_states<Kind>(placement_.target(), placement_.shape(), element_, arguments));
+    }
+    void gradient(const GradientArguments& arguments) const {
+        if (chunks_.count > 0)
+            launch(plan_of_chunks<kinds::gradient>(placement_.target(), element_, chunks_,
+                                                   common_.heads.value, common_.key, 256, arguments));
+    }
+
+  private:
+    Problem& problem_;
+    const Placement& placement_;
+    ElementType element_;
+    Chunks chunks_;
+    int64_t places_;
+    Tensor factors_, matrices_;
+    ChunkArguments common_{};
 };
 
 void rule(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
@@ -205,25 +255,20 @@ void rule(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     const float scale = static_cast<float>(given.number());
     const bool normalize = given.boolean();
     problem.set_starts(starts);
-    const std::array<int64_t, 4> shape = {problem.sequences.count, problem.heads, problem.key, problem.value};
     const Placement placement(problem.q.device());
-    if (initial) {
-        const auto sizes = initial->sizes();
-        if (initial->dtype(problem.where + "initial") != Dtype::float32 || initial->dimensions() != 4 ||
-            !std::equal(shape.begin(), shape.end(), sizes.begin()) ||
-            !(initial->device() == problem.q.device()))
-            fail(problem.where + "initial needs to be float32, (sequences, heads, K, V), on the device of q");
-        if (!initial->is_contiguous()) initial = contiguous_copy(std::move(*initial), Dtype::float32);
-        problem.regions.push_back({initial->data(), initial->extent_bytes(Dtype::float32), "initial", false});
-    }
-    Tensor out = problem.empty_out(placement), final = placement.empty(shape, Dtype::float32);
+    Tensor out = problem.empty_out(placement), final = placement.empty(problem.state_shape(), Dtype::float32);
     if (final.element_count() > 0) {
-        problem.regions.push_back({final.data(), final.extent_bytes(Dtype::float32), "final", true});
-        const delta_rule::States before =
-                                     initial ? Problem::states(*initial, false) : delta_rule::States{},
-                                 after = Problem::states(final, false);
-        if (runs_in_chunks(element_type(problem.dtype), problem.tokens)) {
-            problem.launch_chunks(placement, out, before, after, scale, normalize);
+        const delta_rule::States before = problem.given_states(initial, "initial"),
+                                 after = problem.new_states(final, "final");
+        const ElementType element = element_type(problem.dtype);
+        if (runs_in_chunks(placement.target(), element, problem.tokens, problem.key)) {
+            ChunkedProblem chunked(problem, placement, scale, normalize, false);
+            ScanArguments arguments{};
+            arguments.common = chunked.common();
+            arguments.out = problem.rows(out, problem.dtype, "out", true);
+            arguments.initial = before;
+            arguments.final = after;
+            chunked.pass<kinds::scan>(arguments);
         } else {
             if (problem.value % 4 != 0) fail(problem.where + "V needs to be a multiple of 4");
             StepArguments arguments{};
@@ -232,13 +277,97 @@ void rule(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
             arguments.final = after;
             arguments.scale = scale;
             arguments.normalize = normalize;
-            placement.launch(plan_step(placement.target(), element_type(problem.dtype), ElementType::f32,
-                                       false, arguments),
+            placement.launch(plan_step(placement.target(), element, ElementType::f32, false, arguments),
                              problem.regions);
         }
     }
     stack[0] = to_result(std::move(out));
     stack[1] = to_result(std::move(final));
+}
+
+void backward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != 11 || result_count != 6)
+        fail("gated_delta_rule_backward is registered with another schema");
+    Arguments given(stack, argument_count);
+    Tensor dout = given.tensor();
+    std::optional<Tensor> dfinal = given.optional_tensor();
+    Problem problem("gated_delta_rule_backward: ", given);
+    std::optional<Tensor> initial = given.optional_tensor();
+    const std::optional<Tensor> starts = given.optional_tensor();
+    const float scale = static_cast<float>(given.number());
+    const bool normalize = given.boolean();
+    problem.set_starts(starts);
+    const auto wanted = problem.v.sizes(), there = dout.sizes();
+    if (!std::equal(wanted.begin(), wanted.end(), there.begin(), there.end()) ||
+        dout.dtype(problem.where + "dout") != problem.dtype || !(dout.device() == problem.q.device()))
+        fail(problem.where + "dout needs the shape, the dtype and the device of v");
+    const Placement placement(problem.q.device());
+    const int target = placement.target(), largest = largest_key_of<kinds::gradient>(
+                                               target, element_type(problem.dtype));
+    if (problem.key > largest)
+        fail(problem.where + "keys have " + std::to_string(problem.key) + " elements; gradients have gfx" +
+             std::to_string(target) + " kernels of up to " + std::to_string(largest));
+    const std::array<int64_t, 4> of_keys = {problem.batch, problem.tokens, problem.heads, problem.key};
+    const std::array<int64_t, 3> of_heads = {problem.batch, problem.tokens, problem.heads};
+    const bool wide = problem.heads != problem.key_heads;
+    const Dtype key_dtype = wide ? Dtype::float32 : problem.dtype;
+    Tensor dq = placement.empty(of_keys, key_dtype), dk = placement.empty(of_keys, key_dtype),
+           dv = problem.empty_out(placement), dg = placement.empty(of_heads, Dtype::float32),
+           dbeta = placement.empty(of_heads, Dtype::float32);
+    auto initial_shape = problem.state_shape();
+    if (!initial) initial_shape[0] = 0;
+    Tensor dinitial = placement.empty(initial_shape, Dtype::float32);
+    const auto any = problem.state_shape();
+    if (any[0] * any[1] * any[2] * any[3] > 0) {
+        const delta_rule::States before = problem.given_states(initial, "initial"),
+                                 after = problem.given_states(dfinal, "dfinal");
+        ChunkedProblem chunked(problem, placement, scale, normalize, true);
+        problem.make_readable(dout, 4 / bytes_of(problem.dtype));
+        const int64_t state = problem.key * problem.value, rows = chunk_tokens * problem.value;
+        const Tensor states = chunked.of_places(state, Dtype::float32),
+                     dstates = chunked.of_places(state, Dtype::float32),
+                     changes = chunked.of_places(rows, Dtype::float32),
+                     solved = chunked.of_places(rows, Dtype::float32);
+        ScanArguments scan{};
+        scan.common = chunked.common();
+        scan.initial = before;
+        scan.states = chunked.keep(states, Dtype::float32, "states");
+        scan.changes = chunked.keep(changes, Dtype::float32, "changes");
+        chunked.pass<kinds::scan>(scan);
+
+        ReverseArguments reverse{};
+        reverse.common = chunked.common();
+        reverse.dout = problem.rows(dout, problem.dtype, "dout");
+        reverse.dv = problem.rows(dv, problem.dtype, "dv", true);
+        reverse.final = after;
+        if (initial) reverse.initial = problem.new_states(dinitial, "dinitial");
+        reverse.dstates = chunked.keep(dstates, Dtype::float32, "dstates");
+        reverse.solved = chunked.keep(solved, Dtype::float32, "solved");
+        chunked.pass<kinds::reverse>(reverse);
+
+        GradientArguments gradient{};
+        gradient.common = chunked.common();
+        gradient.dout = reverse.dout;
+        gradient.dq = problem.rows(dq, key_dtype, "dq", true);
+        gradient.dk = problem.rows(dk, key_dtype, "dk", true);
+        gradient.dg = problem.rows(dg, Dtype::float32, "dg", true);
+        gradient.dbeta = problem.rows(dbeta, Dtype::float32, "dbeta", true);
+        gradient.states = scan.states;
+        gradient.changes = scan.changes;
+        gradient.dstates = reverse.dstates;
+        gradient.solved = reverse.solved;
+        gradient.normalize = normalize;
+        gradient.wide = wide;
+        chunked.gradient(gradient);
+    } else {
+        for (const Tensor* tensor : {&dq, &dk, &dv, &dg, &dbeta, &dinitial}) tensor->set_zero();
+    }
+    stack[0] = to_result(std::move(dq));
+    stack[1] = to_result(std::move(dk));
+    stack[2] = to_result(std::move(dv));
+    stack[3] = to_result(std::move(dg));
+    stack[4] = to_result(std::move(dbeta));
+    stack[5] = to_result(std::move(dinitial));
 }
 
 void step(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
@@ -301,6 +430,7 @@ void step(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
 
 const Registration registration{{
     {rule_schema, &rule},
+    {backward_schema, &backward},
     {step_schema, &step},
 }};
 

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/convert.h"
+#include "../../tiles/lane_intrinsics.h"
 #include "../../tiles/matrix_intrinsics.h"
+#include "../../tiles/row_chunk.h"
 #include "../../tiles/transcendental.h"
 #include "../element_of.h"
 #include "kinds.h"
@@ -70,29 +72,215 @@ struct HeadView {
     }
 };
 
-// x as the sum of what it is rounded to and the rounded rest: with products of both, the error of a 16-bit operand is gone.
 template <class T>
-struct Halves {
-    kittens::vec<T, 4> high, low;
-    KITTENS_DEVICE explicit Halves(four x)
-        : high(kittens::narrowed<T, 4>(x)),
-          low(kittens::narrowed<T, 4>(x - __builtin_convertvector(high, four))) {}
+using fragment = kittens::vec<T, 8>;
+template <class T>
+KITTENS_DEVICE fragment<T> load_fragment(kittens::buffer memory, uint32_t offset) {
+    return kittens::load_raw_at<T>(memory, offset);
+}
+
+// A float as the sum of elements: of 16 bits, what it is rounded to and the rounded rest, so that with products of both the error of
+// a 16-bit operand is gone.
+template <class T>
+inline constexpr int parts = kittens::is_16bit<T> ? 2 : 1;
+template <class T, int count>
+struct Sum {
+    kittens::vec<T, count> part[parts<T>];
+
+    Sum() = default;
+    KITTENS_DEVICE explicit Sum(kittens::vec<float, count> x) {
+        if constexpr (kittens::is_16bit<T>) {
+            part[0] = kittens::narrowed<T, count>(x);
+            part[1] = kittens::narrowed<T, count>(
+                x - __builtin_convertvector(part[0], kittens::vec<float, count>));
+        } else {
+            part[0] = x;
+        }
+    }
 };
+
+// c + a b^T of a base tile, in f32.
+template <class T>
+KITTENS_DEVICE four add_product(fragment<T> a, fragment<T> b, four c) {
+    if constexpr (kittens::is_16bit<T>) {
+        return kittens::matrix_16x16(a, b, c);
+    } else {
+#pragma unroll
+        for (int e = 0; e < 8; ++e) c = kittens::matrix_16x16(a[e], b[e], c);
+        return c;
+    }
+}
+template <class T>
+KITTENS_DEVICE four add_product(const Sum<T, 8>& a, fragment<T> b, four c) {
+#pragma unroll
+    for (int n = parts<T> - 1; n >= 0; --n) c = add_product<T>(a.part[n], b, c);
+    return c;
+}
+template <class T>
+KITTENS_DEVICE four add_product(fragment<T> a, const Sum<T, 8>& b, four c) {
+#pragma unroll
+    for (int n = parts<T> - 1; n >= 0; --n) c = add_product<T>(a, b.part[n], c);
+    return c;
+}
+// Without the product of the two rests.
+template <class T>
+KITTENS_DEVICE four add_product(const Sum<T, 8>& a, const Sum<T, 8>& b, four c) {
+    if constexpr (parts<T> == 2) {
+        c = add_product<T>(a.part[1], b.part[0], c);
+        c = add_product<T>(a.part[0], b.part[1], c);
+    }
+    return add_product<T>(a.part[0], b.part[0], c);
+}
 
 // e^x of a difference of sums of logarithms, which is not positive.
 KITTENS_DEVICE float decay(float x) { return kittens::exponential<true>(x); }
 
-// Rows of 16-bit elements in LDS, read by 16 rows and four vectors of 8 neighbours: vectors exchange places by their row, so
-// that eight rows lie in different banks.
+// Rows in LDS, of which 16 lanes read 8 neighbours each: vectors of 16 bytes exchange places by their row, so that eight rows lie in
+// different banks.
 template <class T, int pitch>
 struct SharedRows {
     static constexpr int bytes_of_row = pitch * static_cast<int>(sizeof(T));
     kittens::shared_byte* base;
     KITTENS_DEVICE kittens::shared_byte* at(int row, int column) const {
-        return base + row * bytes_of_row + ((column / 8) ^ (row & 7)) * 16 + column % 8 * 2;
+        const int byte = column * static_cast<int>(sizeof(T));
+        return base + row * bytes_of_row + ((byte / 16) ^ (row & 7)) * 16 + byte % 16;
     }
-    KITTENS_DEVICE kittens::vec<T, 8> fragment(int row, int column) const {
-        return kittens::lds_read<kittens::vec<T, 8>>(at(row, column));
+    KITTENS_DEVICE fragment<T> read(int row, int column) const {
+        if constexpr (kittens::is_16bit<T>) {
+            return kittens::lds_read<fragment<T>>(at(row, column));
+        } else {
+            fragment<T> result;
+            result.lo = kittens::lds_read<four>(at(row, column));
+            result.hi = kittens::lds_read<four>(at(row, column + 4));
+            return result;
+        }
+    }
+    KITTENS_DEVICE void write(int row, int column, kittens::vec<T, 4> values) const {
+        kittens::lds_write(values, at(row, column));
+    }
+    // Columns column .. + 7 of row `row` as rows of one column. Lanes of neighbouring rows exchange halves where two elements share
+    // a bank.
+    KITTENS_DEVICE void write_transposed(int row, int column, fragment<T> values) const {
+        if constexpr (kittens::is_16bit<T>) {
+            const bool is_odd = row % 2;
+            const auto words = __builtin_bit_cast(kittens::b128, values);
+            kittens::vec<uint32_t, 2> own, other;
+#pragma unroll
+            for (int n = 0; n < 2; ++n) {
+                own[n] = is_odd ? words[2 + n] : words[n];
+                other[n] = kittens::permute_in_4<1, 0, 3, 2>(is_odd ? words[n] : words[2 + n]);
+            }
+            const auto mine = __builtin_bit_cast(kittens::vec<T, 4>, own),
+                       theirs = __builtin_bit_cast(kittens::vec<T, 4>, other);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const kittens::vec<T, 2> pair = {is_odd ? theirs[e] : mine[e], is_odd ? mine[e] : theirs[e]};
+                kittens::lds_write(pair, at(column + 4 * is_odd + e, row / 2 * 2));
+            }
+        } else {
+#pragma unroll
+            for (int e = 0; e < 8; ++e) kittens::lds_write(values[e], at(column + e, row));
+        }
+    }
+};
+
+// Rows of floats as sums.
+template <class T, int rows, int pitch>
+struct SharedSums {
+    using Rows = SharedRows<T, pitch>;
+    static constexpr int bytes_of_part = rows * Rows::bytes_of_row, bytes = parts<T> * bytes_of_part;
+    kittens::shared_byte* base;
+
+    KITTENS_DEVICE Rows part(int n) const { return {base + n * bytes_of_part}; }
+    KITTENS_DEVICE void write(int row, int column, four values) const {
+        const Sum<T, 4> sum(values);
+#pragma unroll
+        for (int n = 0; n < parts<T>; ++n) part(n).write(row, column, sum.part[n]);
+    }
+    // Down a column.
+    KITTENS_DEVICE void write_transposed(int row, int column, four values) const {
+        const Sum<T, 4> sum(values);
+#pragma unroll
+        for (int n = 0; n < parts<T>; ++n)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) kittens::lds_write(sum.part[n][e], part(n).at(row + e, column));
+    }
+    KITTENS_DEVICE Sum<T, 8> read(int row, int column) const {
+        Sum<T, 8> sum;
+#pragma unroll
+        for (int n = 0; n < parts<T>; ++n) sum.part[n] = part(n).read(row, column);
+        return sum;
+    }
+};
+
+// What prepare leaves of a chunk besides factors.
+enum class ChunkMatrix { inverse, scores, inverse_transposed, scores_transposed };
+template <class T>
+inline constexpr uint32_t matrix_bytes = chunk_tokens* chunk_tokens* parts<T> * sizeof(T);
+
+// Rows 16 w .. of one of them, of wave w, as a left operand. Nothing behind the last chunk, which is read as zeros.
+template <class T>
+struct MatrixRows {
+    Sum<T, 8> columns[chunk_tokens / 32];
+
+    KITTENS_DEVICE void load(const void* matrices, uint32_t of_chunk, ChunkMatrix which, uint32_t place,
+                             bool is_there, int row) {
+        const kittens::buffer memory{(const char*)matrices + static_cast<int64_t>(place) * of_chunk *
+                                                                 matrix_bytes<T>,
+                                     is_there ? of_chunk * matrix_bytes<T> : 0};
+#pragma unroll
+        for (int n = 0; n < parts<T>; ++n)
+#pragma unroll
+            for (int s = 0; s < chunk_tokens / 32; ++s)
+                columns[s].part[n] = load_fragment<T>(
+                    memory, static_cast<uint32_t>(which) * matrix_bytes<T> +
+                                ((n * chunk_tokens + row) * chunk_tokens + 32 * s +
+                                 kittens::lane_id() / 16 * 8) *
+                                    sizeof(T));
+    }
+};
+
+// Factors of the rows that a lane has in either layout of an accumulator: its own row, and four neighbours.
+struct LaneFactors {
+    four own, of_rows[4];  // RowFactors
+    float last;            // log_decay of the chunk
+
+    KITTENS_DEVICE void load(const RowFactors* factors, uint32_t place, bool is_there, int first_row) {
+        constexpr uint32_t bytes = chunk_tokens * sizeof(RowFactors);
+        const kittens::buffer memory{(const char*)factors + static_cast<int64_t>(place) * bytes,
+                                     is_there ? bytes : 0};
+        const uint32_t first = first_row * sizeof(RowFactors), lane = kittens::lane_id();
+        own = kittens::buffer_load<four>(memory, first + lane % 16 * sizeof(RowFactors));
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+            of_rows[e] =
+                kittens::buffer_load<four>(memory, first + (lane / 16 * 4 + e) * sizeof(RowFactors));
+        last = kittens::buffer_load<float>(memory, (chunk_tokens - 1) * sizeof(RowFactors));
+    }
+};
+
+// Four tokens first_row + 4 (lane / 16) .. of the lane's column: as dwords, since joining two elements would wait for them.
+template <class T>
+struct ColumnLoads {
+    uint32_t words[4];
+
+    KITTENS_DEVICE void load(const HeadView<T>& view, int64_t tokens, int first_row, uint32_t column,
+                             bool is_there) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const int token = first_row + kittens::lane_id() / 16 * 4 + e;
+            words[e] = kittens::buffer_load<uint32_t>(
+                view.memory, view.offset(token, kittens::is_16bit<T> ? column & ~1u : column,
+                                         is_there && token < tokens));
+        }
+    }
+    // column: even of all lanes whose number is.
+    KITTENS_DEVICE T element(int e) const {
+        if constexpr (kittens::is_16bit<T>)
+            return __builtin_bit_cast(
+                T, static_cast<uint16_t>(kittens::lane_id() % 2 ? words[e] >> 16 : words[e]));
+        else
+            return __builtin_bit_cast(T, words[e]);
     }
 };
 

@@ -1,6 +1,8 @@
 // kernels/delta_rule/kernels.h: the device code of each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "gradient.h"
 #include "prepare.h"
+#include "reverse.h"
 #include "scan.h"
 #include "step.h"

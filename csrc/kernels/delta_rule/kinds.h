@@ -80,18 +80,19 @@ struct PrepareConfig {
 };
 
 // Of every chunk and value head: T = (I + A)^-1 with A_ij = beta_i k_i.k_j e^(gamma_i - gamma_j) for i > j, and P_ij =
-// q_i.k_j e^(gamma_i - gamma_j) for i >= j, where gamma is log_decay; both as a rounded matrix and what the rounding lost.
+// q_i.k_j e^(gamma_i - gamma_j) for i >= j, where gamma is log_decay; both as sums: of 16-bit elements what they are rounded to, and the rounded rest.
 struct PrepareArguments {
     TokenHeads q, k;
     TokenHeads g, beta;  // float32
     RowFactors* factors;  // [chunk][head][chunk_tokens]
-    void* matrices;       // [chunk][head][T, its rest, P, its rest][chunk_tokens][chunk_tokens], of the element type
+    void* matrices;       // [chunk][head][T, P, and for gradients T^T, P^T][part][chunk_tokens][chunk_tokens]
     Chunks chunks;
     Divisor heads, group;
     uint32_t key;
     uint32_t normalize;
+    uint32_t matrices_of_chunk;  // 2, or 4 for gradients
+    uint32_t padding;
 };
-inline constexpr int matrices_of_chunk = 4;
 
 struct ScanConfig {
     ElementType element;
@@ -99,16 +100,46 @@ struct ScanConfig {
     int columns;  // of a state that a workgroup takes
 };
 
-struct ScanArguments {
-    TokenHeads q, k, v, out;
+// What all passes over chunks are told.
+struct ChunkArguments {
+    TokenHeads q, k, v;
     const RowFactors* factors;
     const void* matrices;
-    States initial, final;  // float32, slot: the sequence
     Chunks chunks;
-    Divisor heads, group, slices;
+    Divisor heads, group;
     uint32_t key, value;
     float scale;
-    uint32_t padding;
+    uint32_t matrices_of_chunk;
+};
+
+struct ScanArguments {
+    ChunkArguments common;
+    TokenHeads out;          // null: nobody asks for it
+    States initial, final;   // float32, slot: the sequence
+    float* states;           // [chunk][head][key][value]: before each chunk; null: nobody asks
+    float* changes;          // [chunk][head][chunk_tokens][value]: V'; with states
+    Divisor slices;
+    Divisor xcds;  // 1 where the states are no multiple of them
+};
+
+// From the last chunk back: the gradients of states, and Y = T^T dV'.
+struct ReverseArguments {
+    ChunkArguments common;
+    TokenHeads dout, dv;
+    States final, initial;  // their gradients
+    float* dstates;         // [chunk][head][key][value]: of the state behind each chunk
+    float* solved;          // [chunk][head][chunk_tokens][value]: Y
+    Divisor slices;
+    Divisor xcds;
+};
+
+// What is left, of each chunk and value head by itself.
+struct GradientArguments {
+    ChunkArguments common;
+    TokenHeads dout, dq, dk, dg, dbeta;  // dq and dk of value heads; dg and dbeta float32
+    const float *states, *changes, *dstates, *solved;
+    uint32_t normalize;
+    uint32_t wide;  // dq and dk are float32
 };
 
 template <StepConfig config>
@@ -117,12 +148,18 @@ template <PrepareConfig config>
 struct Prepare;
 template <ScanConfig config>
 struct Scan;
+template <ScanConfig config>
+struct Reverse;
+template <PrepareConfig config>
+struct Gradient;
 
 namespace kinds {
 
 struct step : Kind<StepConfig, StepArguments, Step> {};
 struct prepare : Kind<PrepareConfig, PrepareArguments, Prepare> {};
 struct scan : Kind<ScanConfig, ScanArguments, Scan> {};
+struct reverse : Kind<ScanConfig, ReverseArguments, Reverse> {};
+struct gradient : Kind<PrepareConfig, GradientArguments, Gradient> {};
 
 }  // namespace kinds
 

@@ -16,9 +16,19 @@ inline constexpr int64_t largest_key = 256;
 // Fewer tokens than this are not worth two launches and matrices that are mostly padding.
 inline constexpr int64_t fewest_chunked_tokens = 17;
 
-// Whether a problem runs chunk after chunk. Float32 elements would not be exact operands.
-inline bool runs_in_chunks(ElementType element, int64_t tokens) {
-    return element != ElementType::f32 && tokens >= fewest_chunked_tokens;
+// The largest key that has kernels of a kind, or 0.
+template <class Kind>
+int largest_key_of(int target, ElementType element) {
+    int largest = 0;
+    for (const Row<Kind>& row : variants<Kind>)
+        if (includes(row.targets, target) && row.config.element == element)
+            largest = std::max(largest, row.config.key);
+    return largest;
+}
+
+// Whether a problem runs chunk after chunk.
+inline bool runs_in_chunks(int target, ElementType element, int64_t tokens, int64_t key) {
+    return tokens >= fewest_chunked_tokens && key <= largest_key_of<kinds::scan>(target, element);
 }
 
 // Throws std::invalid_argument.
@@ -70,29 +80,40 @@ inline Chunks chunks_of(const Sequences& sequences, int64_t tokens) {
     return chunks;
 }
 
-inline Launch plan_prepare(int target, ElementType element, const PrepareArguments& arguments) {
-    const auto& row = row_with_key<kinds::prepare>(
-        target, arguments.key, [&](const PrepareConfig& config) { return config.element == element; });
-    return launch_of("delta_rule", row.name, target, {arguments.chunks.count * arguments.heads.value, 1, 1},
-                     64, arguments);
+// Of prepare and gradient: a workgroup for each chunk of each value head.
+template <class Kind>
+Launch plan_of_chunks(int target, ElementType element, const Chunks& chunks, uint32_t heads, uint32_t key,
+                      int threads, const typename Kind::Arguments& arguments) {
+    const auto& row = row_with_key<Kind>(
+        target, key, [&](const PrepareConfig& config) { return config.element == element; });
+    return launch_of("delta_rule", row.name, target, {chunks.count * heads, 1, 1}, threads,
+                     arguments);
 }
 
-// `slices` is decided here. Wide slices read a chunk's matrices less often, narrow ones occupy more compute units.
-inline Launch plan_scan(int target, const DeviceShape& device, ElementType element, ScanArguments arguments) {
+// Of scan and reverse; `slices` and `xcds` are decided here. Wide slices read a chunk's matrices less often, narrow ones occupy more
+// compute units.
+template <class Kind>
+Launch plan_of_states(int target, const DeviceShape& device, ElementType element,
+                      typename Kind::Arguments arguments) {
+    const ChunkArguments& common = arguments.common;
     const auto slices = [&](int columns) {
-        return (arguments.value + static_cast<uint32_t>(columns) - 1) / static_cast<uint32_t>(columns);
+        return (common.value + static_cast<uint32_t>(columns) - 1) / static_cast<uint32_t>(columns);
     };
-    const uint32_t states = arguments.heads.value * arguments.chunks.sequences.count;
-    const Row<kinds::scan>* chosen = nullptr;
-    for (const Row<kinds::scan>& row : variants<kinds::scan>) {
+    const uint32_t states = common.heads.value * common.chunks.sequences.count;
+    const Row<Kind>* chosen = nullptr;
+    for (const Row<Kind>& row : variants<Kind>) {
         if (!includes(row.targets, target) || row.config.element != element ||
-            row.config.key < static_cast<int>(arguments.key) || (chosen && chosen->config.key < row.config.key))
+            row.config.key < static_cast<int>(common.key) || (chosen && chosen->config.key < row.config.key))
             continue;
         if (!chosen || states * slices(row.config.columns) >= static_cast<uint32_t>(device.compute_units))
             chosen = &row;
     }
-    if (!chosen) throw std::invalid_argument("gated_delta_rule: no kernel has this element type");
+    if (!chosen)
+        throw std::invalid_argument("gated_delta_rule: no kernel has keys of " + std::to_string(common.key) +
+                                    " elements");
     arguments.slices = divisor_of(slices(chosen->config.columns));
+    const uint32_t xcds = static_cast<uint32_t>(std::max(device.xcds, 1));
+    arguments.xcds = divisor_of(states % xcds == 0 ? xcds : 1);
     return launch_of("delta_rule", chosen->name, target, {arguments.slices.value * states, 1, 1}, 256,
                      arguments);
 }

@@ -21,7 +21,6 @@ KITTENS_DEVICE float sum_so_far(float value) {
 template <PrepareConfig config>
 struct Prepare {
     using T = typename element_of<config.element>::value;
-    using fragment = kittens::vec<T, 8>;
     static constexpr int threads = 64, waves_per_simd = 1;
     static constexpr int tiles = chunk_tokens / 16, lower_tiles = tiles * (tiles + 1) / 2;
     // Floats of a row of A, so that rows begin in different banks.
@@ -46,13 +45,13 @@ struct Prepare {
         for (int n = 0; n < lower_tiles; ++n) of_keys[n] = of_queries[n] = 0;
         float square_k[tiles] = {}, square_q[tiles] = {};
         for (uint32_t first = 0; first < arguments.key; first += 32) {
-            fragment keys[tiles], queries[tiles];
+            fragment<T> keys[tiles], queries[tiles];
 #pragma unroll
             for (int i = 0; i < tiles; ++i) {
                 const uint32_t row = 16 * i + column, at = first + 8 * quarter;
                 const bool is_there = row < rows.tokens && at < arguments.key;
-                keys[i] = kittens::buffer_load<fragment>(k.memory, k.offset(row, at, is_there));
-                queries[i] = kittens::buffer_load<fragment>(q.memory, q.offset(row, at, is_there));
+                keys[i] = load_fragment<T>(k.memory, k.offset(row, at, is_there));
+                queries[i] = load_fragment<T>(q.memory, q.offset(row, at, is_there));
             }
 #pragma unroll
             for (int i = 0; i < tiles; ++i) {
@@ -65,9 +64,9 @@ struct Prepare {
                 }
 #pragma unroll
                 for (int j = 0; j <= i; ++j) {
-                    of_keys[lower(i, j)] = kittens::matrix_16x16(keys[j], keys[i], of_keys[lower(i, j)]);
+                    of_keys[lower(i, j)] = add_product<T>(keys[j], keys[i], of_keys[lower(i, j)]);
                     of_queries[lower(i, j)] =
-                        kittens::matrix_16x16(keys[j], queries[i], of_queries[lower(i, j)]);
+                        add_product<T>(keys[j], queries[i], of_queries[lower(i, j)]);
                 }
             }
         }
@@ -104,8 +103,23 @@ struct Prepare {
         const int64_t place = static_cast<int64_t>(number) * arguments.heads.value + head;
         ((global<four>)arguments.factors)[place * chunk_tokens + lane] = kittens::lds_read<four>(factor(lane, 0));
 
-        auto* matrices =
-            (global<T>)arguments.matrices + place * matrices_of_chunk * chunk_tokens * chunk_tokens;
+        auto* matrices = (global<T>)arguments.matrices +
+                         place * (arguments.matrices_of_chunk * matrix_bytes<T> / sizeof(T));
+        // A lane's part of a base tile.
+        const auto store = [&](ChunkMatrix which, int i, int j, four values) {
+            const Sum<T, 4> sum(values);
+            const int row = 16 * i + column, first = 16 * j + 4 * quarter;
+#pragma unroll
+            for (int n = 0; n < parts<T>; ++n) {
+                auto* to = matrices + (static_cast<int>(which) * parts<T> + n) * chunk_tokens * chunk_tokens;
+                *(global<kittens::vec<T, 4>>)(to + row * chunk_tokens + first) = sum.part[n];
+                if (arguments.matrices_of_chunk > 2) {
+                    to += 2 * parts<T> * chunk_tokens * chunk_tokens;
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) to[(first + e) * chunk_tokens + row] = sum.part[n][e];
+                }
+            }
+        };
         auto* system = lds + factor_bytes;
 #pragma unroll
         for (int i = 0; i < tiles; ++i) {
@@ -128,11 +142,7 @@ struct Prepare {
                     }
                     kittens::lds_write(entries, system + (row * pitch + 16 * j + 4 * quarter) * 4);
                 }
-                const Halves<T> halves(scores);
-                auto* to = matrices + 2 * chunk_tokens * chunk_tokens + row * chunk_tokens + 16 * j +
-                           4 * quarter;
-                *(global<kittens::vec<T, 4>>)to = halves.high;
-                *(global<kittens::vec<T, 4>>)(to + chunk_tokens * chunk_tokens) = halves.low;
+                store(ChunkMatrix::scores, i, j, scores);
             }
         }
 
@@ -182,12 +192,8 @@ struct Prepare {
 #pragma unroll
         for (int i = 0; i < tiles; ++i)
 #pragma unroll
-            for (int j = 0; j < tiles; ++j) {
-                const Halves<T> halves(j <= i ? inverse[lower(i, j <= i ? j : i)] : four(0.0f));
-                auto* to = matrices + (16 * i + column) * chunk_tokens + 16 * j + 4 * quarter;
-                *(global<kittens::vec<T, 4>>)to = halves.high;
-                *(global<kittens::vec<T, 4>>)(to + chunk_tokens * chunk_tokens) = halves.low;
-            }
+            for (int j = 0; j < tiles; ++j)
+                store(ChunkMatrix::inverse, i, j, j <= i ? inverse[lower(i, j <= i ? j : i)] : four(0.0f));
     }
 };
 

@@ -5,168 +5,196 @@
 
 namespace hipkittens::delta_rule {
 
-// A workgroup takes `columns` of a state through all chunks of its sequence; wave w has rows 16 w .. of a chunk, and a quarter of
-// the keys. With S before the chunk, gamma the rows' log_decay and gamma_C that of the last one:
-//     V' = T (beta (V - e^gamma K S)),  O = scale (e^gamma Q S + P V'),  S <- e^gamma_C S + K^T (e^(gamma_C - gamma) V')
-// (S. Yang and others, Parallelizing Linear Transformers with the Delta Rule over Sequence Length, 2024, with decays.) Q and K are
-// operands as they are; what is a float, S, V', T and P, is the sum of two of their type. A product of two sums leaves out that of
-// the two rests.
-template <ScanConfig config>
-struct Scan {
-    using T = typename element_of<config.element>::value;
-    using fragment = kittens::vec<T, 8>;
-    static constexpr int waves = 4, threads = 64 * waves, waves_per_simd = 1;
-    static constexpr int key_steps = config.key / 32, token_steps = chunk_tokens / 32;
-    static constexpr int key_tiles = config.key / 16 / waves, column_tiles = config.columns / 16;
+inline constexpr int scan_waves = 4;
 
-    using OfKeys = SharedRows<T, config.key>;
-    using OfTokens = SharedRows<T, chunk_tokens>;
-    static constexpr int state_bytes = config.columns * OfKeys::bytes_of_row,
-                         values_bytes = config.columns * OfTokens::bytes_of_row,
-                         keys_bytes = config.key * OfTokens::bytes_of_row,
-                         lds_bytes = 2 * state_bytes + 6 * values_bytes + keys_bytes;
+// A workgroup's columns of a state, and a lane's part of them.
+struct StateColumns {
+    uint32_t sequence, head, key_head, first_column;
+    int column, quarter, wave;
 
-    // A chunk's part of what the wave reads from memory.
-    struct Loads {
-        fragment q[key_steps], k[key_steps];
-        fragment inverse[2][token_steps], scores[2][token_steps];
-        fragment pair[key_tiles][2];  // of K: 8 columns of two neighbouring tokens
-        T v[column_tiles][4];
-        four own, of_rows[4];
-        float last;
-    };
-
-    struct Place {
-        uint32_t number, head, key_head, first_column;
-        int lane, column, quarter, wave;
-    };
-
-    KITTENS_DEVICE static void load(Loads& loads, const ScanArguments& arguments, const Place& at,
-                                    const Span& rows, uint32_t chunk) {
-        const HeadView<T> q(arguments.q, rows, at.key_head), k(arguments.k, rows, at.key_head),
-            v(arguments.v, rows, at.head);
-        const uint32_t row = 16 * at.wave + at.column;
-#pragma unroll
-        for (int s = 0; s < key_steps; ++s) {
-            const uint32_t column = 32 * s + 8 * at.quarter;
-            const bool is_there = row < rows.tokens && column < arguments.key;
-            loads.k[s] = kittens::buffer_load<fragment>(k.memory, k.offset(row, column, is_there));
-            loads.q[s] = kittens::buffer_load<fragment>(q.memory, q.offset(row, column, is_there));
-        }
-        const int64_t place = static_cast<int64_t>(chunk) * arguments.heads.value + at.head;
-        auto* matrices =
-            (global<const T>)arguments.matrices + place * matrices_of_chunk * chunk_tokens * chunk_tokens;
-#pragma unroll
-        for (int n = 0; n < 2; ++n)
-#pragma unroll
-            for (int s = 0; s < token_steps; ++s) {
-                auto* from = matrices + row * chunk_tokens + 32 * s + 8 * at.quarter;
-                loads.inverse[n][s] = *(global<const fragment>)(from + n * chunk_tokens * chunk_tokens);
-                loads.scores[n][s] = *(global<const fragment>)(from + (2 + n) * chunk_tokens * chunk_tokens);
-            }
-        const uint32_t thread = 64 * at.wave + at.lane, pair = thread % 32, group = thread / 32;
-#pragma unroll
-        for (int n = 0; n < key_tiles; ++n)
-#pragma unroll
-            for (int side = 0; side < 2; ++side) {
-                const uint32_t token = 2 * pair + side, column = 8 * (group + 8 * n);
-                loads.pair[n][side] = kittens::buffer_load<fragment>(
-                    k.memory, k.offset(token, column, token < rows.tokens && column < arguments.key));
-            }
-#pragma unroll
-        for (int j = 0; j < column_tiles; ++j)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                const uint32_t token = 16 * at.wave + 4 * at.quarter + e,
-                               column = at.first_column + 16 * j + at.column;
-                loads.v[j][e] = kittens::buffer_load<T>(
-                    v.memory, v.offset(token, column, token < rows.tokens && column < arguments.value));
-            }
-        auto* factors = (global<const four>)arguments.factors + place * chunk_tokens;
-        loads.own = factors[row];
-#pragma unroll
-        for (int e = 0; e < 4; ++e) loads.of_rows[e] = factors[16 * at.wave + 4 * at.quarter + e];
-        loads.last = factors[chunk_tokens - 1][0];
+    // Workgroups of one state read the same chunks: they are `xcds` apart, so that they share an L2 cache.
+    KITTENS_DEVICE StateColumns(const ChunkArguments& arguments, const Divisor& slices, const Divisor& xcds,
+                                int columns) {
+        const uint32_t round = xcds.quotient(kittens::workgroup_id_x()), group = slices.quotient(round),
+                       state = group * xcds.value + kittens::workgroup_id_x() - round * xcds.value;
+        sequence = arguments.heads.quotient(state);
+        head = state - sequence * arguments.heads.value;
+        key_head = arguments.group.quotient(head);
+        first_column = (round - group * slices.value) * columns;
+        column = kittens::lane_id() % 16;
+        quarter = kittens::lane_id() / 16;
+        wave = kittens::wave_id();
     }
+};
 
-    // The four elements of each base tile of a wave's part of the state: keys .. + 3 of one column.
+// One chunk of a sequence; behind its ends there is nothing.
+struct ChunkOf {
+    Span rows;
+    uint32_t place;  // of its matrices
+    bool is_there;
+
+    KITTENS_DEVICE ChunkOf(const ChunkArguments& arguments, const StateColumns& at, const Span& span,
+                           int64_t number) {
+        const int64_t before = number * chunk_tokens;
+        rows = {span.sequence, span.first + before, span.tokens - before};
+        if (rows.tokens > chunk_tokens) rows.tokens = chunk_tokens;
+        is_there = number >= 0 && rows.tokens > 0;
+        if (!is_there) rows.tokens = 0;
+        place = (first_chunk(arguments.chunks, at.sequence) + static_cast<uint32_t>(number)) *
+                    arguments.heads.value +
+                at.head;
+    }
+};
+
+// A wave's quarter of the keys: base tiles of 16 keys and 16 columns, in which a lane has four neighbouring keys of a column.
+template <int key, int columns>
+struct StateTiles {
+    static constexpr int key_tiles = key / 16 / scan_waves, column_tiles = columns / 16;
+    four tiles[key_tiles][column_tiles];
+
+    KITTENS_DEVICE static int key_row(const StateColumns& at) { return 16 * key_tiles * at.wave; }
+    // visit(address, element)
     template <class Visit>
-    KITTENS_DEVICE static void each_element(const ScanArguments& arguments, const States& states,
-                                            const Place& at, uint32_t sequence, const Visit& visit) {
-        auto* base = (global<float>)states.data + sequence * states.slot + at.head * states.head;
+    KITTENS_DEVICE void each(const ChunkArguments& arguments, const States& states, int64_t slot,
+                             const StateColumns& at, const Visit& visit) {
+        auto* base = (global<float>)states.data + slot * states.slot + at.head * states.head;
 #pragma unroll
         for (int i = 0; i < key_tiles; ++i)
 #pragma unroll
             for (int j = 0; j < column_tiles; ++j)
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    const uint32_t key = 16 * (key_tiles * at.wave + i) + 4 * at.quarter + e,
-                                   value = at.first_column + 16 * j + at.column;
-                    if (key < arguments.key && value < arguments.value)
-                        visit(base + key * states.key + value * states.value, i, j, e);
+                    const uint32_t k = key_row(at) + 16 * i + 4 * at.quarter + e,
+                                   v = at.first_column + 16 * j + at.column;
+                    float element = tiles[i][j][e];
+                    if (k < arguments.key && v < arguments.value)
+                        visit(base + k * states.key + v * states.value, element);
+                    tiles[i][j][e] = element;
                 }
     }
-
-    KITTENS_DEVICE static void run(const ScanArguments& arguments, kittens::shared_byte* lds) {
-        const uint32_t of_slices = arguments.slices.quotient(kittens::workgroup_id_x()),
-                       sequence = arguments.heads.quotient(of_slices),
-                       head = of_slices - sequence * arguments.heads.value;
-        const int lane = kittens::lane_id();
-        const Place at{first_chunk(arguments.chunks, sequence),
-                       head,
-                       arguments.group.quotient(head),
-                       (kittens::workgroup_id_x() - of_slices * arguments.slices.value) * config.columns,
-                       lane,
-                       lane % 16,
-                       lane / 16,
-                       kittens::wave_id()};
-        const Span span = span_of(arguments.chunks.sequences, sequence);
-        const uint32_t chunks = static_cast<uint32_t>((span.tokens + chunk_tokens - 1) / chunk_tokens);
-
-        const OfKeys state_high{lds}, state_low{lds + state_bytes};
-        auto* behind = lds + 2 * state_bytes;
-        const OfTokens residual[2] = {{behind}, {behind + values_bytes}},
-                       updates[2] = {{behind + 2 * values_bytes}, {behind + 3 * values_bytes}},
-                       kept_updates[2] = {{behind + 4 * values_bytes}, {behind + 5 * values_bytes}},
-                       keys{behind + 6 * values_bytes};
-
-        four state[key_tiles][column_tiles];
+    // Zeros where there are no states.
+    KITTENS_DEVICE void load(const ChunkArguments& arguments, const States& states, const StateColumns& at) {
 #pragma unroll
         for (int i = 0; i < key_tiles; ++i)
 #pragma unroll
-            for (int j = 0; j < column_tiles; ++j) state[i][j] = 0;
-        if (arguments.initial.data)
-            each_element(arguments, arguments.initial, at, sequence,
-                         [&](global<float> element, int i, int j, int e) { state[i][j][e] = *element; });
+            for (int j = 0; j < column_tiles; ++j) tiles[i][j] = 0;
+        if (states.data)
+            each(arguments, states, at.sequence, at,
+                 [](global<float> from, float& element) { element = *from; });
+    }
+    KITTENS_DEVICE void store(const ChunkArguments& arguments, const States& states, int64_t slot,
+                              const StateColumns& at) {
+        if (states.data)
+            each(arguments, states, slot, at, [](global<float> to, float& element) { *to = element; });
+    }
+    // One chunk's, of [chunk][head][key][value].
+    KITTENS_DEVICE void keep(const ChunkArguments& arguments, float* states, uint32_t place,
+                             const StateColumns& at) {
+        if (!states) return;
+        const int64_t elements = static_cast<int64_t>(arguments.key) * arguments.value;
+        store(arguments, {states + place * elements, 0, 0, arguments.value, 1}, 0, at);
+    }
+};
 
-        const auto rows_of = [&](uint32_t chunk) {
-            Span rows{span.sequence, span.first + static_cast<int64_t>(chunk) * chunk_tokens,
-                      span.tokens - static_cast<int64_t>(chunk) * chunk_tokens};
-            if (rows.tokens > chunk_tokens) rows.tokens = chunk_tokens;
-            return rows;
-        };
-        const int key_row = 16 * key_tiles * at.wave, token_row = 16 * at.wave;
-        const auto write = [&](const OfTokens(&to)[2], int column_tile, four values) {
-            const Halves<T> halves(values);
-            kittens::lds_write(halves.high, to[0].at(16 * column_tile + at.column, token_row + 4 * at.quarter));
-            kittens::lds_write(halves.low, to[1].at(16 * column_tile + at.column, token_row + 4 * at.quarter));
-        };
+// [chunk][head][chunk_tokens][value]: a wave's rows of one column tile, of which a lane has four neighbours down a column.
+KITTENS_DEVICE void keep_values(const ChunkArguments& arguments, float* to, uint32_t place,
+                                const StateColumns& at, int column_tile, four values) {
+    const uint32_t column = at.first_column + 16 * column_tile + at.column;
+    if (!to || column >= arguments.value) return;
+    auto* first = (global<float>)to +
+                  (static_cast<int64_t>(place) * chunk_tokens + 16 * at.wave + 4 * at.quarter) *
+                      arguments.value +
+                  column;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) first[e * static_cast<int64_t>(arguments.value)] = values[e];
+}
 
-        Loads next;
-        if (chunks) load(next, arguments, at, rows_of(0), at.number);
-        for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
-            const Loads loads = next;
-            const Span rows = rows_of(chunk);
+// With S before the chunk, gamma the rows' log_decay and gamma_C that of the last one:
+//     V' = T (beta (V - e^gamma K S)),  O = scale (e^gamma Q S + P V'),  S <- e^gamma_C S + K^T (e^(gamma_C - gamma) V')
+// (S. Yang and others, Parallelizing Linear Transformers with the Delta Rule over Sequence Length, 2024, with decays.) Wave w has rows
+// 16 w .. of the chunk. Q and K are operands as they are; what is a float, S, V', T and P, is a sum.
+template <ScanConfig config>
+struct Scan {
+    using T = typename element_of<config.element>::value;
+    static constexpr int threads = 64 * scan_waves, waves_per_simd = 1;
+    static constexpr int key_steps = config.key / 32, token_steps = chunk_tokens / 32;
+    using State = StateTiles<config.key, config.columns>;
+    static constexpr int column_tiles = State::column_tiles;
+
+    using OfKeys = SharedSums<T, config.columns, config.key>;
+    using OfTokens = SharedSums<T, config.columns, chunk_tokens>;
+    using Transposed = SharedRows<T, chunk_tokens>;
+    static constexpr int lds_bytes =
+        OfKeys::bytes + 3 * OfTokens::bytes + config.key * Transposed::bytes_of_row;
+
+    // What the wave reads of a chunk, as soon as the last chunk's is used up.
+    struct Inputs {
+        fragment<T> q[key_steps], k[key_steps];
+        ColumnLoads<T> v[column_tiles];
+
+        KITTENS_DEVICE void load(const ChunkArguments& arguments, const StateColumns& at,
+                                 const ChunkOf& chunk) {
+            const Span& rows = chunk.rows;
+            const HeadView<T> of_q(arguments.q, rows, at.key_head), of_k(arguments.k, rows, at.key_head),
+                of_v(arguments.v, rows, at.head);
+            const int row = 16 * at.wave + at.column;
 #pragma unroll
-            for (int i = 0; i < key_tiles; ++i)
+            for (int s = 0; s < key_steps; ++s) {
+                const uint32_t column = 32 * s + 8 * at.quarter;
+                const bool is_there = row < rows.tokens && column < arguments.key;
+                k[s] = load_fragment<T>(of_k.memory, of_k.offset(row, column, is_there));
+                q[s] = load_fragment<T>(of_q.memory, of_q.offset(row, column, is_there));
+            }
 #pragma unroll
-                for (int j = 0; j < column_tiles; ++j) {
-                    const Halves<T> halves(state[i][j]);
-                    const int row = 16 * j + at.column, column = key_row + 16 * i + 4 * at.quarter;
-                    kittens::lds_write(halves.high, state_high.at(row, column));
-                    kittens::lds_write(halves.low, state_low.at(row, column));
-                }
-            if (chunk + 1 < chunks) load(next, arguments, at, rows_of(chunk + 1), at.number + chunk + 1);
+            for (int j = 0; j < column_tiles; ++j) {
+                const uint32_t column = at.first_column + 16 * j + at.column;
+                v[j].load(of_v, rows.tokens, 16 * at.wave, column, column < arguments.value);
+            }
+        }
+    };
+
+    KITTENS_DEVICE static void run(const ScanArguments& all, kittens::shared_byte* lds) {
+        const ChunkArguments& arguments = all.common;
+        const StateColumns at(arguments, all.slices, all.xcds, config.columns);
+        const Span span = span_of(arguments.chunks.sequences, at.sequence);
+        const int64_t chunks = (span.tokens + chunk_tokens - 1) / chunk_tokens;
+
+        const OfKeys shared_state{lds};
+        auto* behind = lds + OfKeys::bytes;
+        const OfTokens residual{behind}, changes{behind + OfTokens::bytes},
+            kept_changes{behind + 2 * OfTokens::bytes};
+        const Transposed keys{behind + 3 * OfTokens::bytes};
+        const int key_row = State::key_row(at), token_row = 16 * at.wave;
+
+        State state;
+        state.load(arguments, all.initial, at);
+        Inputs inputs;
+        MatrixRows<T> inverse, scores;
+        LaneFactors next_factors;
+        ChunkOf next(arguments, at, span, 0);
+        const auto load_matrix = [&](MatrixRows<T>& matrix, ChunkMatrix which) KITTENS_INLINE {
+            matrix.load(arguments.matrices, arguments.matrices_of_chunk, which, next.place, next.is_there,
+                        token_row + at.column);
+        };
+        const auto load_factors = [&]() KITTENS_INLINE {
+            next_factors.load(arguments.factors, next.place, next.is_there, token_row);
+        };
+        inputs.load(arguments, at, next);
+        load_matrix(inverse, ChunkMatrix::inverse);
+        load_matrix(scores, ChunkMatrix::scores);
+        load_factors();
+        for (int64_t number = 0; number < chunks; ++number) {
+            const LaneFactors factors = next_factors;
+            const ChunkOf chunk = next;
+            next = ChunkOf(arguments, at, span, number + 1);
+            state.keep(arguments, all.states, chunk.place, at);
+#pragma unroll
+            for (int i = 0; i < State::key_tiles; ++i)
+#pragma unroll
+                for (int j = 0; j < column_tiles; ++j)
+                    shared_state.write(16 * j + at.column, key_row + 16 * i + 4 * at.quarter,
+                                       state.tiles[i][j]);
+            load_factors();
             kittens::barrier();
 
             four from_keys[column_tiles], result[column_tiles];
@@ -176,97 +204,81 @@ struct Scan {
             for (int s = 0; s < key_steps; ++s)
 #pragma unroll
                 for (int j = 0; j < column_tiles; ++j) {
-                    const int row = 16 * j + at.column, column = 32 * s + 8 * at.quarter;
-                    const fragment high = state_high.fragment(row, column),
-                                   low = state_low.fragment(row, column);
-                    from_keys[j] = kittens::matrix_16x16(loads.k[s], high, from_keys[j]);
-                    from_keys[j] = kittens::matrix_16x16(loads.k[s], low, from_keys[j]);
-                    result[j] = kittens::matrix_16x16(high, loads.q[s], result[j]);
-                    result[j] = kittens::matrix_16x16(low, loads.q[s], result[j]);
+                    const auto of_state = shared_state.read(16 * j + at.column, 32 * s + 8 * at.quarter);
+                    from_keys[j] = add_product<T>(inputs.k[s], of_state, from_keys[j]);
+                    result[j] = add_product<T>(of_state, inputs.q[s], result[j]);
                 }
 #pragma unroll
             for (int j = 0; j < column_tiles; ++j) {
                 four rest;
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    const four factors = loads.of_rows[e];
-                    rest[e] = factors[1] * __builtin_fmaf(-decay(factors[0]) * factors[2], from_keys[j][e],
-                                                          static_cast<float>(loads.v[j][e]));
+                    const four row = factors.of_rows[e];
+                    rest[e] = row[1] * __builtin_fmaf(-decay(row[0]) * row[2], from_keys[j][e],
+                                                      static_cast<float>(inputs.v[j].element(e)));
                 }
-                write(residual, j, rest);
+                residual.write(16 * j + at.column, token_row + 4 * at.quarter, rest);
             }
-            // K^T, for the state: the barrier before has ended the last chunk's reads of it.
+            // For the state: the barrier before has ended the last chunk's reads of them.
 #pragma unroll
-            for (int n = 0; n < key_tiles; ++n)
-#pragma unroll
-                for (int e = 0; e < 8; ++e) {
-                    const int thread = 64 * at.wave + at.lane, pair = thread % 32, group = thread / 32;
-                    const kittens::vec<T, 2> tokens = {loads.pair[n][0][e], loads.pair[n][1][e]};
-                    kittens::lds_write(tokens, keys.at(8 * (group + 8 * n) + e, 2 * pair));
-                }
+            for (int s = 0; s < key_steps; ++s)
+                keys.write_transposed(token_row + at.column, 32 * s + 8 * at.quarter, inputs.k[s]);
+            inputs.load(arguments, at, next);
             kittens::barrier();
 
-            four change[column_tiles];
 #pragma unroll
             for (int j = 0; j < column_tiles; ++j) {
-                change[j] = 0;
+                four change = 0, kept;
 #pragma unroll
-                for (int s = 0; s < token_steps; ++s) {
-                    const int row = 16 * j + at.column, column = 32 * s + 8 * at.quarter;
-                    const fragment high = residual[0].fragment(row, column),
-                                   low = residual[1].fragment(row, column);
-                    change[j] = kittens::matrix_16x16(loads.inverse[1][s], high, change[j]);
-                    change[j] = kittens::matrix_16x16(loads.inverse[0][s], low, change[j]);
-                    change[j] = kittens::matrix_16x16(loads.inverse[0][s], high, change[j]);
-                }
-                four kept;
+                for (int s = 0; s < token_steps; ++s)
+                    change = add_product<T>(inverse.columns[s],
+                                            residual.read(16 * j + at.column, 32 * s + 8 * at.quarter), change);
 #pragma unroll
                 for (int e = 0; e < 4; ++e)
-                    kept[e] = change[j][e] * decay(loads.last - loads.of_rows[e][0]) * loads.of_rows[e][2];
-                write(updates, j, change[j]);
-                write(kept_updates, j, kept);
+                    kept[e] = change[e] * decay(factors.last - factors.of_rows[e][0]) * factors.of_rows[e][2];
+                changes.write(16 * j + at.column, token_row + 4 * at.quarter, change);
+                kept_changes.write(16 * j + at.column, token_row + 4 * at.quarter, kept);
+                keep_values(arguments, all.changes, chunk.place, at, j, change);
             }
+            load_matrix(inverse, ChunkMatrix::inverse);
             kittens::barrier();
 
-            const HeadView<T> out(arguments.out, rows, at.head);
-            const float from_state = decay(loads.own[0]) * loads.own[3], last = decay(loads.last);
-#pragma unroll
-            for (int j = 0; j < column_tiles; ++j) {
-                result[j] *= from_state;
-#pragma unroll
-                for (int s = 0; s < token_steps; ++s) {
-                    const int row = 16 * j + at.column, column = 32 * s + 8 * at.quarter;
-                    const fragment high = updates[0].fragment(row, column),
-                                   low = updates[1].fragment(row, column);
-                    result[j] = kittens::matrix_16x16(high, loads.scores[1][s], result[j]);
-                    result[j] = kittens::matrix_16x16(low, loads.scores[0][s], result[j]);
-                    result[j] = kittens::matrix_16x16(high, loads.scores[0][s], result[j]);
-                }
-                const uint32_t row = token_row + at.column,
-                               column = at.first_column + 16 * j + 4 * at.quarter;
-                kittens::buffer_store(
-                    kittens::narrowed<T, 4>(result[j] * arguments.scale), out.memory,
-                    out.offset(row, column, row < rows.tokens && column < arguments.value));
-            }
-#pragma unroll
-            for (int i = 0; i < key_tiles; ++i)
+            if (all.out.data) {
+                const HeadView<T> out(all.out, chunk.rows, at.head);
+                const float from_state = decay(factors.own[0]) * factors.own[3];
 #pragma unroll
                 for (int j = 0; j < column_tiles; ++j) {
-                    state[i][j] *= last;
+                    result[j] *= from_state;
 #pragma unroll
-                    for (int s = 0; s < token_steps; ++s) {
-                        const int row = 16 * j + at.column, column = 32 * s + 8 * at.quarter;
-                        const fragment transposed = keys.fragment(key_row + 16 * i + at.column, column);
-                        state[i][j] = kittens::matrix_16x16(transposed, kept_updates[1].fragment(row, column),
-                                                            state[i][j]);
-                        state[i][j] = kittens::matrix_16x16(transposed, kept_updates[0].fragment(row, column),
-                                                            state[i][j]);
-                    }
+                    for (int s = 0; s < token_steps; ++s)
+                        result[j] = add_product<T>(
+                            changes.read(16 * j + at.column, 32 * s + 8 * at.quarter), scores.columns[s],
+                            result[j]);
+                    const int row = token_row + at.column;
+                    const uint32_t column = at.first_column + 16 * j + 4 * at.quarter;
+                    kittens::buffer_store(
+                        kittens::narrowed<T, 4>(result[j] * arguments.scale), out.memory,
+                        out.offset(row, column, row < chunk.rows.tokens && column < arguments.value));
                 }
+                load_matrix(scores, ChunkMatrix::scores);
+            }
+            const float last = decay(factors.last);
+#pragma unroll
+            for (int i = 0; i < State::key_tiles; ++i) {
+#pragma unroll
+                for (int j = 0; j < column_tiles; ++j) state.tiles[i][j] *= last;
+#pragma unroll
+                for (int s = 0; s < token_steps; ++s) {
+                    const fragment<T> of_keys = keys.read(key_row + 16 * i + at.column, 32 * s + 8 * at.quarter);
+#pragma unroll
+                    for (int j = 0; j < column_tiles; ++j)
+                        state.tiles[i][j] = add_product<T>(
+                            of_keys, kept_changes.read(16 * j + at.column, 32 * s + 8 * at.quarter),
+                            state.tiles[i][j]);
+                }
+            }
         }
-        if (arguments.final.data)
-            each_element(arguments, arguments.final, at, sequence,
-                         [&](global<float> element, int i, int j, int e) { *element = state[i][j][e]; });
+        state.store(arguments, all.final, at.sequence, at);
     }
 };
 
