@@ -21,6 +21,7 @@ from .activation import activation, gated_activation
 from .attention import attention, attention_varlen
 from .cache import cache_write, mla_cache_write
 from .convolution import causal_conv1d, causal_conv1d_update
+from .delta_rule import gated_delta_rule, gated_delta_step
 from .experts import expert_combine, expert_gather, moe
 from .float8 import float8_linear
 from .gemm import linear, matmul
@@ -69,6 +70,8 @@ __all__ = [
     "float8_linear",
     "gated_activation",
     "gated_activation_quantize",
+    "gated_delta_rule",
+    "gated_delta_step",
     "grouped_matmul",
     "info",
     "layer_norm",

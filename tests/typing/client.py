@@ -56,6 +56,10 @@ def operations(
     assert_type(hipkittens.gated_activation(x, "swiglu", other=x, limit=7.0), Tensor)
     assert_type(hipkittens.causal_conv1d(x, weight, activation="silu"), Tensor)
     assert_type(hipkittens.causal_conv1d_update(x, x, weight), Tensor)
+    assert_type(hipkittens.gated_delta_rule(q, k, x, x, x, l2norm=True), Tensor)
+    assert_type(hipkittens.gated_delta_rule(q, k, x, x, x, initial_state=x, return_state=True), Pair)
+    assert_type(hipkittens.gated_delta_rule(q, k, x, x, x, return_state=ask), Tensor | Pair)
+    assert_type(hipkittens.gated_delta_step(q, k, x, x, x, x, state_indices=lengths), Tensor)
     assert_type(hipkittens.QuantizedNorm(x, x).second, Tensor | None)
     assert_type(
         hipkittens.norm_quantize(x, weight, 1e-6, hipkittens.QuantSpec("fp8")), hipkittens.QuantizedNorm
