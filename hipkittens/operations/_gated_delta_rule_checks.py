@@ -95,7 +95,8 @@ def _parity(case, generator) -> ParityProblem:
         "g": g,
         "beta": beta,
     }
-    if case["state"]:
+    # Without a state the decay of the only token has no gradient.
+    if case["state"] or tokens == 1:
         inputs["initial"] = drawn(batch, heads, key, value)
 
     def ours(q, k, v, g, beta, initial=None):
@@ -112,8 +113,8 @@ def _parity(case, generator) -> ParityProblem:
         theirs=theirs,
         outputs=("out", "state"),
         baseline="chunks of 64 in PyTorch's products of the same dtype, the rest in float32",
-        # The gradient of a decay is a sum over a chunk's tokens, of products of as many terms as values have elements.
-        magnitude=float(min(tokens, 64) * value),
+        # The gradient of a decay is five sums over a chunk's tokens, of products of as many terms as values have elements.
+        magnitude=5.0 * min(tokens, 64) * value,
     )
 
 

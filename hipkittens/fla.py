@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""flash-linear-attention's gated delta rules by their names and orders of arguments (fla-core 0.5 and 0.6).
+
+    from hipkittens.fla import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+
+Both are `hipkittens.gated_delta_rule`, which decides by itself how many tokens make chunks; both have derivatives. What has no kernel
+is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .delta_rule import gated_delta_rule
+
+__all__ = ["chunk_gated_delta_rule", "chunk_gdn", "fused_recurrent_gated_delta_rule"]
+
+
+def chunk_gated_delta_rule(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor | None = None,
+    beta: torch.Tensor | None = None,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    cu_seqlens_cpu: torch.Tensor | None = None,
+    chunk_indices: torch.Tensor | None = None,
+    cp_context: Any = None,
+    *,
+    use_gate_in_kernel: bool = False,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    chunk_size: int = 64,
+    transpose_state_layout: bool | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """o (batch, tokens, HV, V) and, with output_final_state, the states after the last tokens in float32, else None.
+
+    Arguments are `hipkittens.gated_delta_rule`'s. Without g nothing decays, without beta it is 1. state_v_first (formerly
+    transpose_state_layout): states are (sequences, HV, V, K). cu_seqlens_cpu and chunk_indices, which repeat cu_seqlens, are not read.
+    Raises NotImplementedError for cp_context, and for a chunk_size other than 64, of which results do not depend beyond rounding.
+    """
+    where = "hipkittens.fla.chunk_gated_delta_rule"
+    if cp_context is not None:
+        raise NotImplementedError(
+            f"{where}: cp_context is given; sequences are not split over ranks; pass whole sequences"
+        )
+    if chunk_size != 64:
+        raise NotImplementedError(f"{where}: chunk_size is {chunk_size}; allowed: 64")
+    if transpose_state_layout is not None:
+        state_v_first = transpose_state_layout
+    return _called(
+        where, q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
+        use_beta_sigmoid_in_kernel, allow_neg_eigval, state_v_first, cu_seqlens, use_gate_in_kernel, A_log, dt_bias,
+    )  # fmt: skip
+
+
+chunk_gdn = chunk_gated_delta_rule
+
+
+def fused_recurrent_gated_delta_rule(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor | None = None,
+    gk: torch.Tensor | None = None,
+    gv: torch.Tensor | None = None,
+    beta: torch.Tensor | None = None,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """`chunk_gated_delta_rule`, in the order of arguments of fla's recurrent one; unlike it, with derivatives.
+
+    Raises NotImplementedError for decays of each channel, gk and gv.
+    """
+    where = "hipkittens.fla.fused_recurrent_gated_delta_rule"
+    for name, value in (("gk", gk), ("gv", gv)):
+        if value is not None:
+            raise NotImplementedError(
+                f"{where}: {name} is given; decays of each channel have no kernel; pass g, one decay a head"
+            )
+    return _called(
+        where, q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
+        use_beta_sigmoid_in_kernel, allow_neg_eigval, state_v_first, cu_seqlens, use_gate_in_kernel, A_log, dt_bias,
+    )  # fmt: skip
+
+
+def _called(
+    where, q, k, v, g, beta, scale, initial_state, output_final_state, l2norm, beta_logits, allow_neg_eigval,
+    state_v_first, cu_seqlens, use_gate, A_log, dt_bias,
+):  # fmt: skip
+    if use_gate:
+        if g is None or A_log is None:
+            raise ValueError(f"{where}: use_gate_in_kernel is True and g or A_log is None; pass both")
+        if dt_bias is None:
+            dt_bias = torch.zeros_like(A_log)
+    elif A_log is not None or dt_bias is not None:
+        raise ValueError(f"{where}: A_log or dt_bias is given and use_gate_in_kernel is False; pass True")
+    if g is None:
+        g = torch.zeros(v.shape[:3], dtype=torch.float32, device=v.device)
+    if beta is None:
+        beta = torch.ones(v.shape[:3], dtype=torch.float32, device=v.device)
+    if beta_logits:
+        beta = beta.float().sigmoid()
+    if allow_neg_eigval:
+        beta = 2.0 * beta
+    out, state = gated_delta_rule(
+        q, k, v, g, beta, scale=scale, initial_state=initial_state, return_state=True, l2norm=l2norm,
+        A_log=A_log, dt_bias=dt_bias, cu_seqlens=cu_seqlens, state_layout="vk" if state_v_first else "kv",
+    )  # fmt: skip
+    return out, state if output_final_state else None
