@@ -92,9 +92,13 @@ def patch(
             _switch_losses(modules, left_out, loss, fused_loss, dtype, dry_run, report, undo)
         for name, module in modules.items():
             excluded = name in left_out or name in with_excluded_experts
-            for row, rule in judge(
-                name, module, wanted, dtype, excluded, interface, inside_multihead, inside_experts
-            ):
+            with torch.device(
+                "cpu"
+            ):  # forwards are tried there, also where a caller builds on the meta device
+                found = judge(
+                    name, module, wanted, dtype, excluded, interface, inside_multihead, inside_experts
+                )
+            for row, rule in found:
                 report.rows.append(row)
                 if row.part == "moe" and (row.replaced_by or is_replaced(module)):
                     for part in parts_read_by(module):
