@@ -23,10 +23,17 @@ import torch
 import torch.nn.functional as F
 import train_bert
 import train_llama
+import train_mixtral
+import train_qwen3_moe
 from checkpoints import write_atomically
 
-NAMES = {"llama": "Llama", "bert": "BERT"}
-SCRIPTS = {"llama": train_llama, "bert": train_bert}
+NAMES = {"llama": "Llama", "bert": "BERT", "mixtral": "Mixtral", "qwen3_moe": "Qwen3-MoE"}
+SCRIPTS = {
+    "llama": train_llama,
+    "bert": train_bert,
+    "mixtral": train_mixtral,
+    "qwen3_moe": train_qwen3_moe,
+}
 
 
 # PyTorch's operations with float32 sums in an order of their own: scores, weights and products written out.
@@ -87,7 +94,7 @@ def compare(arguments: argparse.Namespace) -> dict:
         ]
         if source == "hipkittens":
             options += ["--arch", arguments.arch]
-        if arguments.model == "llama":
+        if arguments.model != "bert":
             options += ["--sample", "0"]
         run = script.parse(options)
         losses[name] = [entry["loss"] for entry in script.train(run, ops)]
@@ -167,7 +174,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0],
         allow_abbrev=False,
-        epilog="Further arguments go to train_llama.py or train_bert.py: --size small, --steps 300, --text FILE, ...",
+        epilog="Further arguments go to the model's training program: --size small, --steps 300, --text FILE, ...",
     )
     parser.add_argument("model", nargs="?", choices=NAMES)
     parser.add_argument("--arch", choices=("gfx942", "gfx950"), default="gfx942", help="the simulated GPU")
@@ -183,7 +190,16 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error("--figure-of trains nothing and takes no other argument")
     if not arguments.figure_of and not (arguments.model and arguments.folder):
         parser.error("name a model and --folder DIR, or --figure-of JSON")
-    for option in ("--device", "--operators", "--attention", "--norm", "--rotary", "--linear", "--resume"):
+    for option in (
+        "--device",
+        "--operators",
+        "--attention",
+        "--norm",
+        "--rotary",
+        "--linear",
+        "--experts",
+        "--resume",
+    ):
         if any(given.split("=")[0] == option for given in arguments.training):
             parser.error(f"{option} is what the three runs differ in, or share; leave it out")
     if any(given.split("=")[0] == "--dropout" for given in arguments.training):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The four operations that a transformer spends its time in, from hipkittens or from PyTorch, with one signature each.
+"""The operations that a transformer spends its time in, from hipkittens or from PyTorch, with one signature each.
 
 A model asks an `Operators` for them, so that what it computes does not depend on who computes it. Operands are bfloat16;
 weights of norms are float32.
@@ -18,7 +18,7 @@ from torch import Tensor
 import hipkittens
 
 SOURCES = ("hipkittens", "torch")
-OPERATIONS = ("attention", "norm", "rotary", "linear")
+OPERATIONS = ("attention", "norm", "rotary", "linear", "experts")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Operators:
     layer_norm        (x, weight, bias, eps, residual, dropout_p) -> norm of dropout(x) + residual
     rotary            (q, k, cos, sin) -> q and k turned
     linear            (x, weight, bias or None)
+    experts           whose experts hipkittens.patch gives a model of Transformers, of SOURCES
     """
 
     attention: Callable
@@ -38,10 +39,11 @@ class Operators:
     layer_norm: Callable
     rotary: Callable
     linear: Callable
+    experts: str = "torch"
 
 
-def from_sources(attention: str, norm: str, rotary: str, linear: str) -> Operators:
-    """Each of the four from "hipkittens" or "torch"."""
+def from_sources(attention: str, norm: str, rotary: str, linear: str, experts: str = "torch") -> Operators:
+    """Each of them from "hipkittens" or "torch"."""
     of = {"hipkittens": HIPKITTENS, "torch": TORCH}
     return Operators(
         attention=of[attention].attention,
@@ -50,6 +52,7 @@ def from_sources(attention: str, norm: str, rotary: str, linear: str) -> Operato
         layer_norm=of[norm].layer_norm,
         rotary=of[rotary].rotary,
         linear=of[linear].linear,
+        experts=experts,
     )
 
 
@@ -75,6 +78,7 @@ HIPKITTENS = Operators(
     layer_norm=_layer_norm,
     rotary=hipkittens.rotary_qk,
     linear=hipkittens.linear,
+    experts="hipkittens",
 )
 
 

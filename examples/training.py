@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The loop that train_llama.py and train_bert.py share: arguments, processes, steps, validation, checkpoints.
+"""The loop that the training programs share: arguments, processes, steps, validation, checkpoints.
 
 A run is a folder: settings.json, tokenizer.json, losses.jsonl, checkpoints/, loss.png. With --resume it goes on after its
 last checkpoint, and every loss is to the bit what it would have been without the interruption.
@@ -58,7 +58,18 @@ DECISIVE = (
     "weight_decay", "clip", "dropout", "seed", "validate_every", "validation",
 )  # fmt: skip
 # What decides how they are rounded: it may change, and is then said.
-ROUNDING = ("attention", "norm", "rotary", "linear", "device", "arch", "processes", "fsdp", "compile")
+ROUNDING = (
+    "attention",
+    "norm",
+    "rotary",
+    "linear",
+    "experts",
+    "device",
+    "arch",
+    "processes",
+    "fsdp",
+    "compile",
+)
 
 
 # Arguments

@@ -31,7 +31,7 @@ def load(*functions: str, device: torch.device | str | int | None = None) -> int
         raise ValueError(
             f"{where}: {place} is a {arch}; hipkittens has kernels for {', '.join(_installation.TARGETS)}"
         )
-    folders = {owner[name].folder for name in functions or owner}
+    folders = set().union(*(operations.folders(owner[name]) for name in functions or owner))
     library = _library.operators()
     symbols = [
         kernel["symbol"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import _patch_mlps, _patch_norms, _patch_rotary, nn
+from . import _patch_experts, _patch_mlps, _patch_norms, _patch_rotary, nn
 
 
 def _forward_of(ours: type) -> Callable[[type], dict[str, Any]]:
@@ -26,6 +26,9 @@ MEMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "rms_norm": _patch_norms.members,
     "rotary": _patch_rotary.members,
     "gated_mlp": _patch_mlps.members,
+    "experts_block": _patch_experts.members_of_block,
+    "chosen_experts": _patch_experts.members_of_chosen,
+    "stacked_experts": _patch_experts.members_of_stacked,
     "torch.nn.LayerNorm": _forward_of(nn.LayerNorm),
     "torch.nn.RMSNorm": _forward_of(nn.RMSNorm),
     "torch.nn.Linear": _forward_of(nn.Linear),

@@ -16,7 +16,7 @@ class PatchRow:
 
     module       its name in the tree, "" for the root
     kind         its class
-    part         "norm", "linear", "attention", "rotary", "mlp", or "" for what no kernel is for
+    part         "norm", "linear", "attention", "rotary", "mlp", "moe", or "" for what no kernel is for
     replaced_by  the function of this package that computes it now, or ""
     reason       why it was left, or ""
     """
@@ -71,7 +71,7 @@ class PatchReport:
             table.add_column(heading, overflow="fold")
         table.columns[2].justify = "right"
         for (name, kind, part, replaced_by, reason), count in groups.items():
-            label = f"{kind} ({part})" if part in ("rotary", "mlp") else kind
+            label = f"{kind} ({part})" if part in ("rotary", "mlp", "moe") else kind
             table.add_row(name or "(itself)", label, str(count), replaced_by, reason)
         return table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from . import _patch_mlps, _patch_norms, _patch_rotary, nn
+from . import _patch_experts, _patch_mlps, _patch_norms, _patch_rotary, nn
 from ._function_globals import global_of, names_in
 from ._patch_classes import is_replaced
 from ._patch_report import PatchRow
@@ -13,10 +13,13 @@ from ._supported import supported
 
 
 def judge(
-    name, module, wanted, dtype, excluded, interface, inside_multihead
+    name, module, wanted, dtype, excluded, interface, inside_multihead, inside_experts
 ) -> list[tuple[PatchRow, tuple | None]]:
     """The rows of one module, each with the rule its class is to follow."""
     kind = type(module).__name__
+    if id(module) in inside_experts:
+        by, reason = inside_experts[id(module)]
+        return [] if module._modules else [(PatchRow(name, kind, "moe", by, reason), None)]
     if is_replaced(module):
         original, rule = type(module)._hipkittens_original, type(module)._hipkittens_rule
         part, by = _PART_OF[rule[0]]
@@ -62,6 +65,9 @@ _PART_OF = {
     "rms_norm": ("norm", "hipkittens.rms_norm"),
     "rotary": ("rotary", "hipkittens.rotary_qk"),
     "gated_mlp": ("mlp", "hipkittens.gated_activation"),
+    "experts_block": ("moe", "hipkittens.moe"),
+    "chosen_experts": ("moe", "hipkittens.moe"),
+    "stacked_experts": ("moe", "hipkittens.moe"),
     "torch.nn.TransformerEncoderLayer": ("", "its modules"),
 }
 
@@ -84,6 +90,8 @@ def _rule(module: torch.nn.Module) -> tuple[str, str, tuple | None, str] | None:
         return _with_reason("rms_norm", _patch_norms.understand(module))
     if _patch_mlps.looks_like_a_gated_mlp(module):
         return _with_reason("gated_mlp", _patch_mlps.understand(module))
+    if _patch_experts.looks_like_experts(module):
+        return _with_reason("experts_block", _patch_experts.understand(module))
     return None
 
 
@@ -114,6 +122,10 @@ def _refusal(module: torch.nn.Module, rule: tuple, dtype: torch.dtype | None) ->
         return supported(function, input_of(weight.numel()), *parameters).reason
     if rule[0] == "gated_mlp":
         return supported("gated_activation", input_of(8), rule[1]).reason
+    if _PART_OF[rule[0]][0] == "moe":  # of two experts with eight features: sizes do not matter
+        x, ids = input_of(8), torch.zeros(1, 1, dtype=torch.int32, device=parameter.device)
+        w1, w2 = (x.new_empty(2, *sizes) for sizes in ((16, 8), (8, 8)))
+        return supported("moe", x, w1, w2, x.new_empty(1, 1), ids).reason
     if rule[0] == "torch.nn.MultiheadAttention":
         query = input_of(module.embed_dim).view(1, 1, module.num_heads, module.head_dim)
         return supported("attention", query, query, query).reason

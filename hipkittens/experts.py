@@ -7,8 +7,10 @@ import torch
 
 from . import _backend
 from ._arguments import check_dtype_and_device, check_flag, check_tensor
+from ._autocast import to_autocast_dtype
 from ._call import call
-from .activation import GATES, gated_activation
+from .activation import ACTIVATIONS, GATES, gated_activation
+from .activation import activation as activate
 from .gemm import INPUT_DTYPES
 from .grouped import grouped_matmul
 from .routing import expert_sort
@@ -84,6 +86,7 @@ def moe(
     interleaved: bool = False,
     weight_input: bool = False,
     swiglu_limit: float | None = None,
+    gated: bool = True,
 ) -> torch.Tensor:
     """The experts of a layer: the sum over a token's choices of weight * (gate(x @ w1[e].T + bias1[e]) @ w2[e].T + bias2[e]).
 
@@ -99,22 +102,30 @@ def moe(
                   devices of what each returns is the layer
     weight_input  weights multiply x before the first product, as Llama 4's, and not what comes back
     swiglu_limit  limit of `gated_activation`
+    gated         False: w1 is (E, I, H), bias1 (E, I), and the activation, one of `activation`, multiplies nothing
 
     Six launches, two more for over 8192 choices, of which none waits for the host: grids come from the most rows there can be, tokens k, and the
     experts' numbers of rows stay on the device, so that a graph can capture it. Both products' results and the gate's are rounded
     to x's dtype, a token's sum is float32 and rounded once. Differentiable in x, w1, w2, topk_weights and the biases; two runs
-    give the same bytes, and permuted tokens the permuted ones.
+    give the same bytes, and permuted tokens the permuted ones. Under torch.autocast x, w1, w2 and the biases are converted to its
+    dtype, and topk_weights stay what they are.
     Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
     """
     where = "hipkittens.moe"
-    _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bias2)
-    check_flag(where, "interleaved", interleaved)
-    check_flag(where, "weight_input", weight_input)
+    x, w1, w2, bias1, bias2 = to_autocast_dtype(x, w1, w2, bias1, bias2)
+    for name, value in (("interleaved", interleaved), ("weight_input", weight_input), ("gated", gated)):
+        check_flag(where, name, value)
+    _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bias2, gated)
+    if not gated and (interleaved or swiglu_limit is not None):
+        name, value = ("interleaved", True) if interleaved else ("swiglu_limit", swiglu_limit)
+        raise ValueError(f"{where}: {name} is {value} and gated False; only a gate has it: leave it out")
     order = expert_sort(topk_ids, None, w1.shape[0], layout="ragged", expert_map=expert_map)
     ends, index = order.offsets[1:], (order.entries, order.places)
     rows = expert_gather(x, *index, topk_weights if weight_input else None)
     hidden = grouped_matmul(rows, w1.mT, ends, bias=bias1)
-    if interleaved:
+    if not gated:
+        hidden = activate(hidden, activation)
+    elif interleaved:
         gate, other = hidden[:, 0::2], hidden[:, 1::2]
         hidden = gated_activation(gate, activation, other=other, limit=swiglu_limit)
     else:
@@ -191,7 +202,7 @@ def _check(
     return weights
 
 
-def _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bias2) -> None:
+def _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bias2, gated) -> None:
     for name, value, dimensions in (("x", x, 2), ("w1", w1, 3), ("w2", w2, 3)):
         check_tensor(where, name, value)
         check_dtype_and_device(where, name, value, INPUT_DTYPES, "x", x)
@@ -201,16 +212,17 @@ def _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bi
             )
         if value.dtype != x.dtype:
             raise TypeError(f"{where}: {name} is {value.dtype} and x is {x.dtype}; convert one to the other")
-    experts, double, features = w1.shape
-    if double % 2:
+    experts, rows, features = w1.shape
+    if gated and rows % 2:
         raise ValueError(
             f"{where}: w1 has shape {tuple(w1.shape)}; it needs (E, 2 I, H), rows of the gate and as many of what it multiplies"
         )
     if features != x.shape[1]:
         raise ValueError(f"{where}: w1 has shape {tuple(w1.shape)} and x {tuple(x.shape)}; both end with H")
-    if w2.shape != (experts, features, double // 2):
+    inner = rows // 2 if gated else rows
+    if w2.shape != (experts, features, inner):
         raise ValueError(
-            f"{where}: w2 has shape {tuple(w2.shape)}; with w1 {tuple(w1.shape)} it needs {(experts, features, double // 2)}"
+            f"{where}: w2 has shape {tuple(w2.shape)}; with w1 {tuple(w1.shape)} it needs {(experts, features, inner)}"
         )
     check_tensor(where, "topk_ids", topk_ids)
     check_tensor(where, "topk_weights", topk_weights)
@@ -224,9 +236,10 @@ def _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bi
         raise ValueError(
             f"{where}: topk_weights has shape {tuple(topk_weights.shape)}; it needs that of topk_ids, {tuple(topk_ids.shape)}"
         )
-    if activation not in GATES:
-        raise ValueError(f"{where}: activation is {activation!r}; allowed: {', '.join(map(repr, GATES))}")
-    for name, value, shape in (("bias1", bias1, (experts, double)), ("bias2", bias2, (experts, features))):
+    kinds = GATES if gated else ACTIVATIONS
+    if activation not in kinds:
+        raise ValueError(f"{where}: activation is {activation!r}; allowed: {', '.join(map(repr, kinds))}")
+    for name, value, shape in (("bias1", bias1, (experts, rows)), ("bias2", bias2, (experts, features))):
         if value is None:
             continue
         check_tensor(where, name, value)

@@ -7,18 +7,22 @@ from typing import Any, overload
 
 import torch
 
+from ._arguments import check_flag, check_whole_number
 from ._multihead_attention import MultiheadAttention
-from .activation import gated_activation
+from .activation import GATES, gated_activation
+from .experts import moe
 from .float8 import Recipe, check_recipe, float8_linear
-from .gemm import linear
+from .gemm import linear, matmul
 from .norm import layer_norm, rms_norm
 from .rotary import rotary, rotary_qk
+from .routing import SCORES, router
 
 __all__ = [
     "Float8Linear",
     "GeGLU",
     "LayerNorm",
     "Linear",
+    "MoE",
     "MultiheadAttention",
     "RMSNorm",
     "RotaryEmbedding",
@@ -88,6 +92,7 @@ class _GatedMLP(torch.nn.Module):
     """down_proj(act(gate) * up), with gate and up the halves of gate_up_proj."""
 
     _kind: str
+    _limit: float | None = None
 
     def __init__(
         self,
@@ -102,7 +107,7 @@ class _GatedMLP(torch.nn.Module):
         self.down_proj = Linear(intermediate_size, hidden_size, bias=bias, device=device, dtype=dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(gated_activation(self.gate_up_proj(x), self._kind))
+        return self.down_proj(gated_activation(self.gate_up_proj(x), self._kind, limit=self._limit))
 
 
 class SwiGLU(_GatedMLP):
@@ -116,6 +121,167 @@ class GeGLU(_GatedMLP):
     """The same with gelu(gate), approximated by tanh as Gemma's."""
 
     _kind = "gelu_tanh"
+
+
+class _SharedExperts(_GatedMLP):
+    """Those of MoE, which says what their gate is."""
+
+
+class MoE(torch.nn.Module):
+    """A mixture of experts' layer: scores of experts by a linear layer, `hipkittens.router`, `hipkittens.moe`, and shared experts.
+
+    hidden_size, intermediate_size  features of tokens, and of each expert
+    num_experts, top_k              experts, and those of each token
+    activation, interleaved, swiglu_limit, weight_input   as `moe` takes them
+    score, renormalize, groups, topk_groups, scale        as `router` takes them
+    router_bias        a bias of the linear layer (gpt-oss)
+    score_bias         a buffer added to the scores where experts are chosen, never to weights (DeepSeek-V3)
+    bias               biases of both products of each expert (gpt-oss)
+    shared_intermediate_size   features of the experts that every token goes to, all together, or None
+    shared_gate        what they give is multiplied by the sigmoid of a linear layer of one feature (Qwen2-MoE)
+
+    state_dict: router_weight (E, H), router_bias (E,), score_bias (E,) float32, w1 (E, 2 I, H), bias1 (E, 2 I), w2 (E, H, I),
+    bias2 (E, H), shared.gate_up_proj.weight (2 S, H), shared.down_proj.weight (H, S), shared_gate.weight (1, H); what an option
+    leaves out is not there. x (..., hidden_size) and the parameters are bfloat16 or float16, or anything under torch.autocast.
+    Scores are float32 from the product on. Differentiable in x and all parameters; an expert without tokens has gradients of zero.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        num_experts: int,
+        top_k: int,
+        *,
+        activation: str = "silu",
+        score: str = "softmax",
+        renormalize: bool = True,
+        groups: int = 1,
+        topk_groups: int = 1,
+        scale: float = 1.0,
+        router_bias: bool = False,
+        score_bias: bool = False,
+        bias: bool = False,
+        interleaved: bool = False,
+        swiglu_limit: float | None = None,
+        weight_input: bool = False,
+        shared_intermediate_size: int | None = None,
+        shared_gate: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        where = "hipkittens.nn.MoE"
+        sizes = {
+            "hidden_size": hidden_size,
+            "intermediate_size": intermediate_size,
+            "num_experts": num_experts,
+            "top_k": top_k,
+        }
+        if shared_intermediate_size is not None:
+            sizes["shared_intermediate_size"] = shared_intermediate_size
+        for name, value in sizes.items():
+            check_whole_number(where, name, value)
+            if value < 1:
+                raise ValueError(f"{where}: {name} is {value}; it must be at least 1")
+        if top_k > num_experts:
+            raise ValueError(f"{where}: top_k is {top_k}; allowed: 1 to num_experts, {num_experts}")
+        for name, kind, allowed in (("activation", activation, GATES), ("score", score, SCORES)):
+            if kind not in allowed:
+                raise ValueError(f"{where}: {name} is {kind!r}; allowed: {', '.join(map(repr, allowed))}")
+        flags = {
+            "router_bias": router_bias,
+            "score_bias": score_bias,
+            "bias": bias,
+            "shared_gate": shared_gate,
+        }
+        for name, value in {**flags, "interleaved": interleaved, "weight_input": weight_input}.items():
+            check_flag(where, name, value)
+        if shared_gate and shared_intermediate_size is None:
+            raise ValueError(f"{where}: shared_gate is True and shared_intermediate_size None; give a size")
+        self.hidden_size, self.top_k = hidden_size, top_k
+        self._routing = {
+            "score": score,
+            "renormalize": renormalize,
+            "groups": groups,
+            "topk_groups": topk_groups,
+            "scale": scale,
+        }
+        self._layer = {
+            "activation": activation,
+            "interleaved": interleaved,
+            "swiglu_limit": swiglu_limit,
+            "weight_input": weight_input,
+        }
+        factory = {"device": device, "dtype": dtype}
+
+        def parameter(there: bool, *shape: int) -> torch.nn.Parameter | None:
+            return torch.nn.Parameter(torch.empty(shape, **factory)) if there else None
+
+        self.router_weight = parameter(True, num_experts, hidden_size)
+        self.register_parameter("router_bias", parameter(router_bias, num_experts))
+        correction = torch.zeros(num_experts, device=device, dtype=torch.float32) if score_bias else None
+        self.register_buffer("score_bias", correction)
+        self.w1 = parameter(True, num_experts, 2 * intermediate_size, hidden_size)
+        self.w2 = parameter(True, num_experts, hidden_size, intermediate_size)
+        self.register_parameter("bias1", parameter(bias, num_experts, 2 * intermediate_size))
+        self.register_parameter("bias2", parameter(bias, num_experts, hidden_size))
+        self.shared = self.shared_gate = None
+        if shared_intermediate_size is not None:
+            self.shared = _SharedExperts(hidden_size, shared_intermediate_size, **factory)
+            self.shared._kind, self.shared._limit = activation, swiglu_limit
+        if shared_gate:
+            self.shared_gate = Linear(hidden_size, 1, bias=False, **factory)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Each expert as torch.nn.Linear would draw it: uniformly within the inputs' number ** -0.5."""
+        for weight, bias in (
+            (self.router_weight, self.router_bias),
+            (self.w1, self.bias1),
+            (self.w2, self.bias2),
+        ):
+            bound = weight.shape[-1] ** -0.5
+            torch.nn.init.uniform_(weight, -bound, bound)
+            if bias is not None:
+                torch.nn.init.uniform_(bias, -bound, bound)
+        for module in (self.shared, self.shared_gate):
+            for part in () if module is None else module.modules():
+                if isinstance(part, Linear):
+                    part.reset_parameters()
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., num_experts) float32, which losses that balance experts are made of; `forward` takes them."""
+        if x.dim() == 0 or x.shape[-1] != self.hidden_size:
+            raise ValueError(
+                f"hipkittens.nn.MoE: x has shape {tuple(x.shape)}; its last dimension must be {self.hidden_size}"
+            )
+        rows = x.reshape(-1, self.hidden_size)
+        found = matmul(rows, self.router_weight.mT, bias=self.router_bias, out_dtype=torch.float32)
+        return found.reshape(*x.shape[:-1], found.shape[-1])
+
+    def forward(self, x: torch.Tensor, logits: torch.Tensor | None = None) -> torch.Tensor:
+        """logits: of this x, where the caller has them already."""
+        if logits is None:
+            logits = self.logits(x)
+        rows = x.reshape(-1, self.hidden_size)
+        scores = logits.reshape(rows.shape[0], self.w1.shape[0])
+        weights, ids = router(scores, self.top_k, bias=self.score_bias, **self._routing)
+        out = moe(rows, self.w1, self.w2, weights, ids, bias1=self.bias1, bias2=self.bias2, **self._layer)
+        out = out.reshape(x.shape)
+        if self.shared is None:
+            return out
+        shared = self.shared(x)
+        if self.shared_gate is not None:
+            shared = torch.sigmoid(self.shared_gate(x)) * shared
+        return out + shared
+
+    def extra_repr(self) -> str:
+        experts, inner = self.w1.shape[0], self.w2.shape[-1]
+        options = {**self._routing, **self._layer}
+        return f"{self.hidden_size}, {inner}, {experts}, {self.top_k}, " + ", ".join(
+            f"{name}={value!r}" for name, value in options.items()
+        )
 
 
 class LayerNorm(torch.nn.LayerNorm):

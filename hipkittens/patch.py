@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ._patch_report import PatchReport
 
 _SWITCHES = "_hipkittens_configurations"
-_PARTS = ("attention", "norm", "rotary", "mlp", "loss", "fused_loss", "linear")
+_PARTS = ("attention", "norm", "rotary", "mlp", "moe", "loss", "fused_loss", "linear")
 
 
 def patch(
@@ -25,9 +25,11 @@ def patch(
     norm: bool = True,
     rotary: bool = True,
     mlp: bool = True,
+    moe: bool = True,
     loss: bool = True,
     fused_loss: bool = False,
     linear: bool = False,
+    join_experts: bool = False,
     dtype: torch.dtype | None = None,
     exclude: Iterable[str] = (),
     dry_run: bool = False,
@@ -38,10 +40,14 @@ def patch(
     norm       torch.nn.LayerNorm and RMSNorm, and every module that computes x / rms(x) * weight or * (1 + weight)
     rotary     apply_rotary_pos_emb of Transformers' models
     mlp        every module that computes down(act(gate) * up), its projections apart (Llama) or as one (Phi-3)
+    moe        every module whose experts compute what hipkittens.moe does: those of Mixtral, Qwen-MoE, OLMoE, DeepSeek-V3 and gpt-oss
+               in Transformers 4. Experts in a list are stacked in every call, and are not called themselves any more
     loss       ForCausalLMLoss of Transformers' models
     fused_loss training with labels computes that loss from the hidden states, by linear_cross_entropy: there are no logits
                then, and the output's are None. Models whose forward is Llama's, with or without a softcap
     linear     torch.nn.Linear
+    join_experts  moves the parameters of each replaced list of experts side by side into one memory, where they stay, and from
+               where no call has to copy them
     dtype      that of the tensors the model will be called with; default autocast's, where it is on, or that of the
                parameters. A float32 model trained under autocast(dtype=torch.bfloat16) wants dtype=torch.bfloat16
     exclude    names of modules that are left, with * and ? ("lm_head", "model.layers.0.*")
@@ -52,6 +58,7 @@ def patch(
     converted. unpatch(model) undoes it. Patch before torch.compile and before FSDP's fully_shard.
     """
     from ._patch_classes import is_replaced
+    from ._patch_experts import join_weights, parts_read_by
     from ._patch_report import PatchReport, PatchRow
     from ._patch_rules import judge
 
@@ -59,8 +66,8 @@ def patch(
         raise TypeError(f"hipkittens.patch: model is {type(model).__name__}; it must be a torch.nn.Module")
     if isinstance(exclude, str):
         raise TypeError(f"hipkittens.patch: exclude is a str; it must be a list of names, [{exclude!r}]")
-    wanted = dict(zip(_PARTS, (attention, norm, rotary, mlp, loss, fused_loss, linear), strict=True))
-    for name, value in wanted.items():
+    wanted = dict(zip(_PARTS, (attention, norm, rotary, mlp, moe, loss, fused_loss, linear), strict=True))
+    for name, value in {**wanted, "join_experts": join_experts}.items():
         if not isinstance(value, bool):
             raise TypeError(f"hipkittens.patch: {name} is {value!r}; it must be True or False")
     modules = dict(model.named_modules())
@@ -75,18 +82,31 @@ def patch(
         for part in module.modules()
         if part is not module
     }
+    # What is left of a list of experts leaves the whole of it.
+    with_excluded_experts = {name.partition(".experts.")[0] for name in left_out if ".experts." in name}
+    inside_experts: dict[int, tuple[str, str]] = {}
     try:
         if attention and not dry_run:
             _switch_attention(model, interface, undo)
         if "transformers" in sys.modules:
             _switch_losses(modules, left_out, loss, fused_loss, dtype, dry_run, report, undo)
         for name, module in modules.items():
-            for row, rule in judge(
-                name, module, wanted, dtype, name in left_out, interface, inside_multihead
-            ):
+            excluded = name in left_out or name in with_excluded_experts
+            with torch.device(
+                "cpu"
+            ):  # forwards are tried there, also where a caller builds on the meta device
+                found = judge(
+                    name, module, wanted, dtype, excluded, interface, inside_multihead, inside_experts
+                )
+            for row, rule in found:
                 report.rows.append(row)
+                if row.part == "moe" and (row.replaced_by or is_replaced(module)):
+                    for part in parts_read_by(module):
+                        inside_experts[id(part)] = (row.replaced_by, row.reason)
                 if rule is not None and row.replaced_by and not dry_run:
                     _replace(name, module, rule, undo)
+                    if join_experts and "experts" in module._modules and row.part == "moe":
+                        join_weights(module)
         for name, module in modules.items():
             if isinstance(module, torch.nn.TransformerEncoderLayer) and any(
                 row.replaced_by and row.module.startswith(name + "." if name else "") for row in report.rows

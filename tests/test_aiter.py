@@ -20,6 +20,7 @@ FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
 LARGEST = {torch.float8_e4m3fnuz: 240.0, torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 # Of AITER's main branch: the pinned version has none.
 NEWER = {"causal_conv1d_fn", "causal_conv1d_update"}
+NUMBERS = (aiter.ActivationType, aiter.QuantType)
 TESTED = set()
 
 
@@ -51,8 +52,8 @@ def signatures():
     found = importlib.util.find_spec("aiter")
     if found is None:
         pytest.skip("amd-aiter is not installed")
-    known = {}
-    for path in sorted((Path(found.submodule_search_locations[0]) / "ops").rglob("*.py")):
+    known, home = {}, Path(found.submodule_search_locations[0])
+    for path in [*sorted((home / "ops").rglob("*.py")), home / "fused_moe.py"]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 known.setdefault(node.name, []).append(node.args)
@@ -77,7 +78,7 @@ def test_arguments_are_those_of_the_wheel():
         "float16": "fp16",
     }
     # AITER's fp8_dtype is its device's; here each call's.
-    for name in set(aiter.__all__) - NEWER:
+    for name in set(aiter.__all__) - NEWER - {kind.__name__ for kind in NUMBERS}:
         parameters = inspect.signature(getattr(aiter, name)).parameters.values()
         mine = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
         theirs = [defaults_of(each) for each in known[name]]
@@ -95,6 +96,7 @@ def test_arguments_are_those_of_the_wheel():
                 if value is None
                 else value.replace("1e-05", "1e-5")
                 .replace("fp8_dtype", "None")
+                .replace("BLOCK_SIZE_M", "32")
                 .replace("bfloat16", "bf16")
                 .replace("float16", "fp16")
                 .strip("'")
@@ -1046,6 +1048,183 @@ def test_what_has_no_kernel_says_so():
             aiter.per_group_quant_hip(x, group_size=48)
         codes, _ = quantize(x, QuantSpec("int8", rounding="truncate"))
         assert torch.equal(aiter.per_token_quant_hip(x)[0], codes)
+
+
+def test_numbers_are_those_of_the_wheel():
+    found = importlib.util.find_spec("aiter_meta")
+    if found is None:
+        pytest.skip("amd-aiter is not installed")
+    folder = Path(next(iter(found.submodule_search_locations)))
+    text = (folder / "csrc" / "include" / "aiter_enum.h").read_text()
+    for kind in NUMBERS:
+        body = re.search(rf"enum class {kind.__name__} : int\s*{{(.*?)}}", text, re.DOTALL)[1]
+        number, values = -1, {}
+        for name, value in re.findall(r"(\w+)(?: = (-?\d+))?,", body):
+            number = int(value) if value else number + 1
+            values[name] = number
+        assert {each.name: each.value for each in kind} == values
+
+
+def experts(tokens=19, count=8, k=2, hidden=64, inner=32, gated=True, dtype=BF16):
+    """x, w1, w2, weights and ids."""
+    generator = torch.Generator().manual_seed(7)
+    ids = torch.rand(tokens, count, generator=generator).argsort(1)[:, :k].to(I32)
+    return (
+        draw(tokens, hidden, dtype=dtype),
+        draw(count, inner * (2 if gated else 1), hidden, seed=1, scale=hidden**-0.5, dtype=dtype),
+        draw(count, hidden, inner, seed=2, scale=inner**-0.5, dtype=dtype),
+        torch.rand(tokens, k, generator=generator),
+        ids,
+    )
+
+
+def layer(x, w1, w2, weights, ids, act=F.silu, bias1=None, bias2=None, doweight_stage1=False):
+    """The definition, in the dtype of the tensors."""
+    out = torch.zeros(*ids.shape, x.shape[1], dtype=x.dtype)
+    for expert in range(w1.shape[0]):
+        token, slot = torch.where(ids == expert)
+        hidden = x[token] @ w1[expert].T
+        if doweight_stage1:
+            hidden = hidden * weights[token, slot, None].to(x.dtype)
+        if bias1 is not None:
+            hidden = hidden + bias1[expert]
+        if w1.shape[1] == 2 * w2.shape[2]:
+            gate, up = hidden.chunk(2, -1)
+            hidden = act(gate) * up
+        else:
+            hidden = act(hidden)
+        rows = hidden @ w2[expert].T
+        out[token, slot] = rows if bias2 is None else rows + bias2[expert]
+    return (out if doweight_stage1 else out * weights[..., None].to(x.dtype)).sum(1)
+
+
+def assert_within_twice(mine, arguments, ids, bias=(None, None), **options):
+    exact = layer(
+        *(each.double() for each in arguments),
+        ids,
+        **options,
+        **{f"bias{i + 1}": None if b is None else b.double() for i, b in enumerate(bias)},
+    )
+    torchs = layer(*arguments, ids, **options, bias1=bias[0], bias2=bias[1])
+    for error in (torch.Tensor.norm, lambda value: value.abs().max()):
+        assert error(mine.double() - exact) <= 2 * error(torchs.double() - exact)
+
+
+def swiglu(gate, up):
+    gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+    return gate * torch.sigmoid(1.702 * gate) * (up + 1)
+
+
+@of("fused_moe", "ActivationType", "QuantType")
+@pytest.mark.parametrize("dtype", [BF16, torch.float16], ids=str)
+@pytest.mark.parametrize("gated", [True, False])
+def test_experts(target, gated, dtype):
+    *arguments, ids = experts(gated=gated, dtype=dtype)
+    bias = draw(8, 64 if gated else 32, seed=5, dtype=dtype), draw(8, 64, seed=6, dtype=dtype)
+    assert_within_twice(aiter.fused_moe(*arguments, ids), arguments, ids)
+    for activation in (aiter.ActivationType.Gelu, 1):
+        found = aiter.fused_moe(*arguments, ids, activation=activation, bias1=bias[0], bias2=bias[1])
+        assert_within_twice(found, arguments, ids, bias, act=F.gelu)
+    found = aiter.fused_moe(*arguments, ids, doweight_stage1=True, block_size_M=64)
+    assert_within_twice(found, arguments, ids, doweight_stage1=True)
+    mask = torch.tensor([0, 1, 1, 0, 1, 0, 1, 0])
+    local = torch.where(mask[ids.long()] != 0, ids, -1)
+    here = mask.nonzero().flatten()
+    x, w1, w2, weights = arguments
+    found = aiter.fused_moe(
+        x, w1[here], w2[here], weights, ids, mask.to(I32), num_local_tokens=torch.tensor([7]).to(I32)
+    )
+    assert not found[7:].any()
+    assert_within_twice(found[:7], [x[:7], w1, w2, weights[:7]], local[:7])
+
+
+@of("fused_moe")
+def test_experts_of_gpt_oss_and_shuffled_weights(target):
+    *arguments, ids = experts()
+    found = aiter.fused_moe(*arguments, ids, activation=aiter.ActivationType.Swiglu)
+    exact = torch.zeros_like(found, dtype=torch.float64)
+    x, w1, w2, weights = arguments
+    for token in range(x.shape[0]):
+        for slot, expert in enumerate(ids[token].tolist()):
+            gate, up = (w1[expert].double() @ x[token].double()).chunk(2)
+            exact[token] += weights[token, slot].double() * (w2[expert].double() @ swiglu(gate, up))
+    assert (found.double() - exact).norm() <= 2.0**-7 * exact.norm()
+    # The order of aiter.ops.shuffle.shuffle_weight(w, (16, 16)) of elements of 2 bytes.
+    shuffled = []
+    for weight in (w1, w2):
+        e, n, k = weight.shape
+        made = weight.view(e, n // 16, 16, k // 32, 4, 8).permute(0, 1, 3, 4, 2, 5).reshape(e, n, k)
+        made.is_shuffled = True
+        shuffled.append(made)
+    assert torch.equal(aiter.fused_moe(x, *shuffled, weights, ids), aiter.fused_moe(x, w1, w2, weights, ids))
+    narrow = w2[:, :, :20]
+    narrow.is_shuffled = True
+    with pytest.raises(ValueError, match=r"w2 is shuffled and has shape \(8, 64, 20\); it needs"):
+        aiter.fused_moe(x, w1[:, :40], narrow, weights, ids)
+
+
+def test_experts_that_have_no_kernel():
+    *arguments, ids = experts()
+    x, w1, w2, weights = arguments
+    scale = torch.ones(8, 64, 1)
+    wrong = [
+        ({"quant_type": aiter.QuantType.per_Token}, NotImplementedError, "quant_type is QuantType.per_Token, which has no kernel; allowed: QuantType.No"),
+        ({"quant_type": 4}, NotImplementedError, "quant_type is QuantType.per_1x128"),
+        ({"quant_type": 9}, ValueError, "quant_type is 9; allowed: QuantType.No, QuantType.per_Tensor"),
+        ({"activation": "silu"}, ValueError, "activation is 'silu'; allowed: ActivationType.No"),
+        ({"activation": -1}, ValueError, "activation is ActivationType.No; allowed: ActivationType.Silu"),
+        ({"w1_scale": scale}, NotImplementedError, "w1_scale is a Tensor, which has no kernel; leave it out"),
+        ({"hidden_pad": 64}, NotImplementedError, "hidden_pad is 64"),
+        ({"intermediate_pad": 64}, NotImplementedError, "intermediate_pad is 64"),
+        ({"dtype": torch.float16}, NotImplementedError, "dtype is torch.float16"),
+        ({"w1": w1.to(FP8["gfx950"])}, NotImplementedError, "w1 is torch.float8_e4m3fn, which has no kernel; allowed: torch.bfloat16"),
+        ({"w1": w1[:, :32], "activation": 2}, ValueError, "Swiglu needs a gate, (E, 2 I, H)"),
+    ]  # fmt: skip
+    for options, error, message in wrong:
+        given = {"hidden_states": x, "w1": w1, "w2": w2, "topk_weight": weights, "topk_ids": ids, **options}
+        with pytest.raises(error) as raised:
+            aiter.fused_moe(**given)
+        assert message in str(raised.value), raised.value
+
+
+@of("moe_sorting", "moe_sum", "fused_topk", "topk_softmax_asm")
+@pytest.mark.parametrize("tokens", [1, 17])
+def test_what_surrounds_experts(target, tokens):
+    x, _, _, weights, ids = experts(tokens)
+    count, k, block = 8, 2, 32
+    entries, sorted_weights, block_experts, valid, into = aiter.moe_sorting(ids, weights, count, 64, BF16)
+    assert entries.shape == sorted_weights.shape == (tokens * k + count * block - k,)
+    assert block_experts.shape == (-(-entries.shape[0] // block),) and into.shape == (tokens, 64)
+    assert not into.any() and valid.tolist() == [valid[0].item(), tokens]
+    for place, entry in enumerate(entries.tolist()):
+        slot, token = entry >> 24, entry & 0xFFFFFF
+        if slot == k:
+            assert token == tokens and sorted_weights[place] == 0
+        else:
+            assert place < valid[0] and sorted_weights[place] == weights[token, slot]
+            assert block_experts[place // block] == ids[token, slot]
+    assert (entries >> 24 < k).sum() == tokens * k and (block_experts[valid[0] // block :] == -1).all()
+    rows, out = draw(tokens, 3, 64), torch.empty(tokens, 64, dtype=BF16)
+    aiter.moe_sum(rows, out)
+    assert torch.equal(out, rows.float().sum(1).bfloat16())
+    with pytest.raises(
+        ValueError, match=r"moe_sum: input has shape \(1, 2\); it needs \(tokens, k, columns\)"
+    ):
+        aiter.moe_sum(rows.new_zeros(1, 2), out)
+    logits = draw(tokens, count, dtype=F32)
+    best, chosen = logits.softmax(-1).topk(k)
+    found, its_ids = aiter.fused_topk(x, logits, k, True)
+    assert torch.equal(its_ids, chosen.to(I32))
+    torch.testing.assert_close(found, best / best.sum(-1, keepdim=True))
+    into = torch.empty(tokens + 3, k, dtype=I32), torch.empty(tokens + 3, k)
+    found, its_ids = aiter.fused_topk(x, logits, k, False, *into)
+    assert its_ids.data_ptr() == into[0].data_ptr() and found.data_ptr() == into[1].data_ptr()
+    torch.testing.assert_close(found, best)
+    into[1].zero_()
+    aiter.topk_softmax_asm(into[1], into[0], torch.empty(tokens, k, dtype=I32), logits, False)
+    torch.testing.assert_close(into[1][:tokens], best)
+    with pytest.raises(ValueError, match="hidden_states has 0 rows and gating_output"):
+        aiter.fused_topk(x[:0], logits, k, True)
 
 
 PAGE = Path(__file__).parent.parent / "docs" / "aiter.md"

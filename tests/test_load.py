@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hipkittens
-from hipkittens import _installation, operations
+from hipkittens import _installation, _simulator, operations
 from tests.host_build import ROOT, build
 
 # A GPU that writes down what is asked of it, with the CPU's memory: FAKE_HIP_CAPTURES is asked for anew at every call.
@@ -92,6 +92,49 @@ def test_kernels_of_a_function_and_of_all():
         for entry in _installation.pack("gfx950").entries
         if entry["operation"] in folders
     )
+
+
+def test_functions_made_of_others_load_what_they_launch():
+    """Whole operations: moe is a sort, moves of rows, products and gates, in four folders."""
+    parts = ("expert_sort", "expert_gather", "grouped_matmul", "gated_activation")
+    assert hipkittens.load("moe") == hipkittens.load(*parts) == sum(map(hipkittens.load, parts))
+    assert hipkittens.load("router_top1") == hipkittens.load("matmul") + hipkittens.load("router")
+    assert hipkittens.load("float8_linear") == hipkittens.load("quantize", "scaled_matmul")
+    assert hipkittens.load("linear_cross_entropy") == hipkittens.load("cross_entropy", "matmul")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [each for operation in operations.every() for each in operation.functions],
+    ids=lambda f: f.name,
+)
+def test_a_function_launches_kernels_of_its_folders_alone(function):
+    """Of its usual call and, where it has one, the gradient of it."""
+    (operation,) = (each for each in operations.every() if function in each.functions)
+    home = {
+        kernel["symbol"]: entry["operation"]
+        for entry in _installation.pack("gfx950").entries
+        for kernel in entry["kernels"]
+    }
+
+    def tensor(*shape, dtype=torch.bfloat16):
+        return torch.zeros(shape, dtype=dtype)
+
+    arguments = function.arguments(tensor, torch.bfloat16)
+    with hipkittens.simulate("gfx950"):
+        _simulator.record_launches(True)
+        try:
+            function.function(*arguments)
+            try:
+                leaf = arguments[0].clone().requires_grad_()
+                result = function.function(leaf, *arguments[1:])
+                (result[0] if isinstance(result, tuple) else result).sum().backward()
+            except (NotImplementedError, RuntimeError, ValueError):
+                pass  # it has no derivative
+            launched = {home[launch["kernel"]] for launch in _simulator.recorded_launches()}
+        finally:
+            _simulator.record_launches(False)
+    assert launched and launched <= operations.folders(operation)
 
 
 @pytest.mark.parametrize(

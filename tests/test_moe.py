@@ -92,6 +92,32 @@ def test_options_and_biases(target, options):
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", ("silu", "gelu"))
+def test_without_a_gate(target, kind):
+    (x, w1, *others), ids = drawn(33, 8, 2, torch.bfloat16, bias=True)
+    w2, weights, bias1, bias2 = others
+    arguments = [x, w1[:, :INNER], w2, weights, bias1[:, :INNER], bias2]
+    grad = torch.randn(33, HIDDEN, generator=torch.Generator().manual_seed(4))
+    with hipkittens.simulate(target, checks="all") as run:
+        found = result_and_gradients(ours(ids, activation=kind, gated=False), torch.bfloat16, arguments, grad)
+    assert not run.findings
+    assert_within_twice(found, by_tokens(ids, kind, gated=False), torch.bfloat16, arguments, grad)
+
+
+def test_under_autocast():
+    """Results and gradients are those of tensors converted beforehand, gradients in float32."""
+    arguments, ids = drawn(20, 8, 2, torch.bfloat16, bias=True)
+    grad = torch.randn(20, HIDDEN, generator=torch.Generator().manual_seed(4))
+    expected = result_and_gradients(ours(ids), torch.bfloat16, arguments, grad)
+    leaves = [value.float().requires_grad_() for value in arguments]
+    with torch.autocast("cpu", torch.bfloat16):
+        out = ours(ids)(*leaves)
+    assert out.dtype == torch.bfloat16 and torch.equal(out, expected[0])
+    for mine, theirs in zip(torch.autograd.grad(out, leaves, grad.bfloat16()), expected[1:], strict=True):
+        assert mine.dtype == torch.float32 and torch.allclose(mine, theirs.float(), rtol=2**-7, atol=2**-14)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("experts, k", [(8, 2), (128, 8), (512, 10)])
 @pytest.mark.parametrize("tokens", (0, 1, 7, 64, 257))
 def test_tokens_and_experts(target, tokens, experts, k):
@@ -168,6 +194,10 @@ WRONG = [
     (lambda: moe(X, W1, W2, WEIGHTS, IDS, activation="selu"), ValueError, "activation is 'selu'; allowed: 'silu'"),
     (lambda: moe(X, W1, W2, WEIGHTS, IDS, bias1=X), ValueError, "bias1 has shape (4, 64); it needs (8, 80)"),
     (lambda: moe(X, W1, W2, WEIGHTS, IDS, interleaved="yes"), TypeError, "interleaved"),
+    (lambda: moe(X, W1, W2, WEIGHTS, IDS, gated=False), ValueError, "w2 has shape (8, 64, 40); with w1 (8, 80, 64) it needs (8, 64, 80)"),
+    (lambda: moe(X, W1[:, :40], W2, WEIGHTS, IDS, gated=False, activation="swiglu"), ValueError, "activation is 'swiglu'; allowed: 'silu'"),
+    (lambda: moe(X, W1[:, :40], W2, WEIGHTS, IDS, gated=False, interleaved=True), ValueError, "interleaved is True and gated False"),
+    (lambda: moe(X, W1[:, :40], W2, WEIGHTS, IDS, gated=False, swiglu_limit=1.0), ValueError, "swiglu_limit is 1.0 and gated False"),
 ]  # fmt: skip
 
 

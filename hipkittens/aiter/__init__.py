@@ -22,6 +22,7 @@ from ._activation import (
 )
 from ._cache import concat_and_cache_mla, reshape_and_cache, reshape_and_cache_flash
 from ._convolution import causal_conv1d_fn, causal_conv1d_update
+from ._fused_moe import ActivationType, QuantType, fused_moe, moe_sorting, moe_sum
 from ._gemm import gemm_a8w8, gemm_a8w8_CK, gemm_a8w8_per_token_scale
 from ._gemm_blockscale import (
     flatmm_a8w8_blockscale_ASM,
@@ -32,6 +33,7 @@ from ._heads import fused_qk_cat, fused_qkv_split_qk_rope, split_qkv
 from ._moe import (
     biased_grouped_topk,
     biased_grouped_topk_hip,
+    fused_topk,
     grouped_topk,
     moe_align_block_size,
     moe_align_block_size_triton,
@@ -41,6 +43,7 @@ from ._moe import (
     topk,
     topk_sigmoid,
     topk_softmax,
+    topk_softmax_asm,
 )
 from ._mul_add import fused_mul_add
 from ._norm import (
@@ -92,6 +95,8 @@ from ._sample import (
 from ._softmax import softmax
 
 __all__ = [
+    "ActivationType",
+    "QuantType",
     "act_mul_and_fp8_group_quant",
     "act_mul_and_mxfp4_quant",
     "biased_grouped_topk",
@@ -106,12 +111,14 @@ __all__ = [
     "flatmm_a8w8_blockscale_ASM",
     "fused_add_rms_norm_cu",
     "fused_add_rmsnorm_pad",
+    "fused_moe",
     "fused_mul_add",
     "fused_qk_cat",
     "fused_qkv_split_qk_rope",
     "fused_rms_fp8_group_quant",
     "fused_rms_fp8_per_tensor_static_quant",
     "fused_rms_mxfp4_quant",
+    "fused_topk",
     "gelu_and_mul",
     "gelu_tanh_and_mul",
     "gemm_a8w8",
@@ -134,7 +141,9 @@ __all__ = [
     "moe_align_block_size_triton",
     "moe_fused_gate",
     "moe_smoothquant_fwd",
+    "moe_sorting",
     "moe_sorting_fwd",
+    "moe_sum",
     "per_1x32_f4_quant_hip",
     "per_group_quant_hip",
     "per_tensor_quant_hip",
@@ -166,6 +175,7 @@ __all__ = [
     "topk",
     "topk_sigmoid",
     "topk_softmax",
+    "topk_softmax_asm",
 ]
 
 # rope_fwd, rope_cached_2c_fwd_inplace and their kind.

@@ -53,6 +53,43 @@ def topk_softmax(
     put(name, "token_expert_indices", token_expert_indices, numbers.view(k, tokens).t())
 
 
+def topk_softmax_asm(
+    topk_weights: torch.Tensor,
+    topk_indices: torch.Tensor,
+    token_expert_indices: torch.Tensor,
+    gating_output: torch.Tensor,
+    need_renorm: bool,
+) -> None:
+    """`topk_softmax`, whose first rows it writes: results may have rows to the next multiple of 4."""
+    tokens = gating_output.shape[0]
+    into = topk_weights[:tokens], topk_indices[:tokens], token_expert_indices[:tokens]
+    topk_softmax(*into, gating_output, need_renorm)
+
+
+def fused_topk(
+    hidden_states: torch.Tensor,
+    gating_output: torch.Tensor,
+    topk: int,
+    renormalize: bool,
+    topk_ids: torch.Tensor | None = None,
+    topk_weights: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(weights, ids) of `topk_softmax`, in the caller's tensors where there are some. Of hidden_states the rows count alone."""
+    if hidden_states.shape[0] != gating_output.shape[0]:
+        raise ValueError(
+            f"hipkittens.aiter.fused_topk: hidden_states has {hidden_states.shape[0]} rows and gating_output "
+            f"{gating_output.shape[0]}; they must be equal"
+        )
+    weights, ids = router(gating_output, topk, renormalize=bool(renormalize))
+    if topk_weights is not None:
+        put("fused_topk", "topk_weights", topk_weights[: weights.shape[0]], weights)
+        weights = topk_weights[: weights.shape[0]]
+    if topk_ids is not None:
+        put("fused_topk", "topk_ids", topk_ids[: ids.shape[0]], ids)
+        ids = topk_ids[: ids.shape[0]]
+    return weights, ids
+
+
 def topk_sigmoid(topk_weights: torch.Tensor, topk_indices: torch.Tensor, gating_output: torch.Tensor) -> None:
     """The experts with the largest logits, and their sigmoids."""
     _route("topk_sigmoid", topk_weights, topk_indices, gating_output, topk_indices.shape[-1], score="sigmoid")
@@ -201,11 +238,9 @@ def moe_sorting_fwd(
     name = "moe_sorting_fwd"
     ids, expert_map = topk_ids, None
     if num_local_tokens is not None:
-        token = torch.arange(ids.shape[0], device=ids.device)[:, None]
-        ids = torch.where(token < num_local_tokens.reshape(()), ids, -1)
+        ids = those_that_count(ids, num_local_tokens)
     if local_expert_mask is not None:
-        local = local_expert_mask != 0
-        expert_map = torch.where(local, local.cumsum(0) - 1, -1).to(torch.int32)
+        expert_map = local_numbers(local_expert_mask)
     found = expert_sort(ids, topk_weights, num_experts, unit_size, "packed", expert_map=expert_map)
     assert isinstance(found, PackedExperts)
     blocks = _most_blocks(topk_ids, num_experts, unit_size)
@@ -217,6 +252,18 @@ def moe_sorting_fwd(
         valid = torch.stack((valid[0], num_local_tokens.reshape(()).to(valid.dtype)))
     put(name, "num_valid_ids", num_valid_ids, valid)
     moe_buf.zero_()
+
+
+def those_that_count(ids: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """The ids of the first so many tokens, -1 for others."""
+    token = torch.arange(ids.shape[0], device=ids.device)[:, None]
+    return torch.where(token < tokens.reshape(()), ids, -1)
+
+
+def local_numbers(mask: torch.Tensor) -> torch.Tensor:
+    """Of AITER's mask of local experts: the number of each among those, -1 of others."""
+    local = mask != 0
+    return torch.where(local, local.cumsum(0) - 1, -1).to(torch.int32)
 
 
 def _route(name, weights, ids, logits, k, **options) -> None:

@@ -135,6 +135,18 @@ def every() -> tuple[Operation, ...]:
     return tuple(sorted(records, key=lambda operation: (operation.order, operation.name)))
 
 
+def folders(operation: Operation) -> set[str]:
+    """Of the kernels that its functions and their gradients launch."""
+    by_name = {each.name: each for each in every()}
+    found, waiting = set(), [operation.name]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += by_name[name].uses
+    return {by_name[name].folder for name in found}
+
+
 @functools.cache
 def checks(operation: Operation) -> Checks:
     """What checks, tables and tools ask of an operation."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import torch
 
-from ..activation import gated_in_torch
+from ..activation import gated_in_torch, in_torch
 from ..experts import moe
 from ._expert_sort_checks import drawn_experts
 from ._record import DTYPES, Benchmark, Checks, Example, Parity, ParityProblem
 from ._router_checks import refuse_experts
 
 
-def by_tokens(ids, kind="silu", interleaved=False, weight_input=False, limit=None, held=None):
+def by_tokens(ids, kind="silu", interleaved=False, weight_input=False, limit=None, held=None, gated=True):
     """moe in PyTorch, each expert's tokens at a time; held: the number among w1 and w2 of each id."""
     wanted = ids if held is None else held[ids.long()]
 
@@ -29,7 +29,9 @@ def by_tokens(ids, kind="silu", interleaved=False, weight_input=False, limit=Non
                 hidden = hidden + bias1[expert]
             if interleaved:
                 hidden = torch.cat((hidden[:, 0::2], hidden[:, 1::2]), 1)
-            y = gated_in_torch(wide(hidden), kind, limit).to(x.dtype) @ w2[expert].mT
+            hidden = wide(hidden)
+            hidden = gated_in_torch(hidden, kind, limit) if gated else in_torch(hidden, kind)
+            y = hidden.to(x.dtype) @ w2[expert].mT
             if bias2 is not None:
                 y = y + bias2[expert]
             choices = choices.index_put((tokens, slots), y)

@@ -277,6 +277,7 @@ class Operation:
     operators  of torch.ops.hipkittens
     checks     called when it is first asked for, never by an import
     order      its place in lists that people read; those with the same follow the alphabet
+    uses       names of further operations that its functions and their gradients call, whose kernels may lie in other folders
     """
 
     name: str
@@ -286,6 +287,7 @@ class Operation:
     checks: Callable[[], Checks]
     order: int = 100
     kinds: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
 
     def owns(self, folder: str, kind: str) -> bool:
         """Whether a kernel of that folder and kind is this operation's."""

@@ -25,4 +25,5 @@ OPERATION = Operation(
     ),
     operators=(),
     checks=_checks,
+    uses=("quantize", "scaled_gemm"),
 )

@@ -31,4 +31,5 @@ OPERATION = Operation(
     ),
     operators=(),
     checks=_checks,
+    uses=("cross_entropy", "gemm"),
 )

@@ -32,4 +32,5 @@ OPERATION = Operation(
     functions=(Function(moe, _arguments),),
     operators=(),
     checks=_checks,
+    uses=("activation", "expert_rows", "expert_sort", "gated_activation", "grouped_matmul"),
 )

@@ -88,4 +88,5 @@ OPERATION = Operation(
     ),
     operators=(),
     checks=_checks,
+    uses=("gemm", "router"),
 )

@@ -61,6 +61,42 @@ MODELS = {
     "bert": _bert,
     "bart": _bart,
 }
+# Mixtures of experts.
+EXPERT_MODELS = {
+    "mixtral": _decoder(transformers.MixtralConfig, num_local_experts=4, num_experts_per_tok=2),
+    "qwen3_moe": _decoder(
+        transformers.Qwen3MoeConfig,
+        num_experts=6,
+        num_experts_per_tok=3,
+        moe_intermediate_size=40,
+        head_dim=16,
+    ),
+    "qwen2_moe": _decoder(
+        transformers.Qwen2MoeConfig,
+        num_experts=6,
+        num_experts_per_tok=3,
+        moe_intermediate_size=40,
+        shared_expert_intermediate_size=48,
+    ),
+    "olmoe": _decoder(transformers.OlmoeConfig, num_experts=6, num_experts_per_tok=3),
+    "deepseek_v3": _decoder(
+        transformers.DeepseekV3Config,
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        n_group=4,
+        topk_group=2,
+        moe_intermediate_size=40,
+        first_k_dense_replace=1,
+        q_lora_rank=None,
+        kv_lora_rank=32,
+        qk_rope_head_dim=16,
+        qk_nope_head_dim=16,
+        v_head_dim=32,
+    ),
+    "gpt_oss": _decoder(
+        transformers.GptOssConfig, num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=8
+    ),
+}
 # In Transformers 4 BERT calls scaled_dot_product_attention itself.
 WITHOUT_INTERFACE = () if TRANSFORMERS_5 else ("bert",)
 
@@ -68,7 +104,7 @@ WITHOUT_INTERFACE = () if TRANSFORMERS_5 else ("bert",)
 def make(name, dtype=BF16):
     """The model with the weights that belong to its name, in training mode."""
     torch.manual_seed(0)
-    model = MODELS[name]()
+    model = {**MODELS, **EXPERT_MODELS}[name]()
     for parameter_name, parameter in model.named_parameters():
         if parameter.dim() == 1:  # norms and biases begin as ones and zeros, which hide mistakes
             with torch.no_grad():

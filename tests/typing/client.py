@@ -107,6 +107,8 @@ def modules(x: Tensor) -> None:
     stack = torch.nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.RMSNorm(64, eps=1e-6))
     stack.append(nn.Float8Linear(64, 64, recipe="rowwise"))
     stack.append(nn.SwiGLU(64, 96)).append(nn.GeGLU(64, 96, bias=True))
+    experts = nn.MoE(64, 32, 8, 2, score="sigmoid", shared_intermediate_size=32, dtype=torch.bfloat16)
+    assert_type(experts.forward(x, experts.logits(x)), Tensor)
     turn = nn.RotaryEmbedding(64, 128, base=5e5, device="cpu")
     assert_type(turn.forward(x), Tensor)
     assert_type(turn.forward(x, x, offset=1), Pair)

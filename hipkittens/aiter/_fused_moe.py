@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: MIT
+"""The experts of a layer by AITER's names: bfloat16 and float16 weights."""
+
+from __future__ import annotations
+
+import enum
+
+import torch
+
+from ..experts import expert_combine, moe
+from ._moe import local_numbers, moe_sorting_fwd, those_that_count
+from ._results import put, refuse
+
+
+class ActivationType(enum.Enum):
+    """AITER's numbers of gates; functions here take AITER's own, these, and plain numbers."""
+
+    No = -1
+    Silu = 0
+    Gelu = 1
+    Swiglu = 2
+
+
+class QuantType(enum.Enum):
+    """AITER's numbers of what has one scale; functions here take AITER's own, these, and plain numbers."""
+
+    No = 0
+    per_Tensor = 1
+    per_Token = 2
+    per_1x32 = 3
+    per_1x128 = 4
+    per_128x128 = 5
+
+
+_KINDS = {ActivationType.Silu: "silu", ActivationType.Gelu: "gelu", ActivationType.Swiglu: "swiglu"}
+
+
+def fused_moe(
+    hidden_states: torch.Tensor,
+    w1: torch.Tensor,
+    w2: torch.Tensor,
+    topk_weight: torch.Tensor,
+    topk_ids: torch.Tensor,
+    expert_mask: torch.Tensor | None = None,
+    activation: ActivationType | int = ActivationType.Silu,
+    quant_type: QuantType | int = QuantType.No,
+    doweight_stage1: bool = False,
+    w1_scale: torch.Tensor | None = None,
+    w2_scale: torch.Tensor | None = None,
+    a1_scale: torch.Tensor | None = None,
+    a2_scale: torch.Tensor | None = None,
+    block_size_M: int | None = None,
+    num_local_tokens: torch.Tensor | None = None,
+    moe_sorting_dispatch_policy: int = 0,
+    dtype: torch.dtype | None = None,
+    hidden_pad: int = 0,
+    intermediate_pad: int = 0,
+    bias1: torch.Tensor | None = None,
+    bias2: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`hipkittens.moe`: w1 (E, 2 I, H), the gate's rows first, or (E, I, H) for experts without a gate; w2 (E, H, I).
+
+    expert_mask: experts that are 0 there are not here, and the others numbered from 0. num_local_tokens: so many tokens count, the
+    first; the others' rows are zeros. Gelu is that of erf; Swiglu gpt-oss', with its limit of 7, of halves. Weights whose attribute
+    is_shuffled is true are in the order of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)): no kernel reads it, and each call
+    first copies them into rows. Without that attribute they are rows, as torch has them. block_size_M and
+    moe_sorting_dispatch_policy choose among AITER's kernels, and nothing here. quant_type other than No, scales and paddings have no
+    kernel.
+    """
+    name = "fused_moe"
+    kind, quantized = _member(name, "activation", activation), _member(name, "quant_type", quant_type)
+    if quantized is not QuantType.No:
+        refuse(name, "quant_type", quantized, "allowed: QuantType.No, with weights of bfloat16 or float16")
+    if kind not in _KINDS:
+        raise ValueError(
+            f"hipkittens.aiter.{name}: activation is {kind}; allowed: {', '.join(map(str, _KINDS))}"
+        )
+    for argument, value in (
+        ("w1_scale", w1_scale),
+        ("w2_scale", w2_scale),
+        ("a1_scale", a1_scale),
+        ("a2_scale", a2_scale),
+    ):
+        if value is not None:
+            refuse(name, argument, f"a {type(value).__name__}", "leave it out: quant_type No has no scales")
+    for argument, padding in (("hidden_pad", hidden_pad), ("intermediate_pad", intermediate_pad)):
+        if padding:
+            refuse(name, argument, padding, "allowed: 0; pass weights without padding")
+    for argument, weight in (("w1", w1), ("w2", w2)):
+        if weight.dtype not in (torch.bfloat16, torch.float16):
+            refuse(name, argument, weight.dtype, "allowed: torch.bfloat16, torch.float16")
+    if dtype not in (None, hidden_states.dtype):
+        refuse(name, "dtype", dtype, f"allowed: that of hidden_states, {hidden_states.dtype}, or None")
+    gated = w1.shape[-2] != w2.shape[-1]
+    if not gated and kind is ActivationType.Swiglu:
+        raise ValueError(
+            f"hipkittens.aiter.{name}: activation is {kind} and w1 has shape {tuple(w1.shape)}; Swiglu needs a gate, (E, 2 I, H)"
+        )
+    return moe(
+        hidden_states,
+        _rows(name, "w1", w1),
+        _rows(name, "w2", w2),
+        topk_weight,
+        topk_ids if num_local_tokens is None else those_that_count(topk_ids, num_local_tokens),
+        activation=_KINDS[kind],
+        bias1=bias1,
+        bias2=bias2,
+        expert_map=None if expert_mask is None else local_numbers(expert_mask),
+        weight_input=bool(doweight_stage1),
+        gated=gated,
+    )
+
+
+def moe_sorting(
+    topk_ids: torch.Tensor,
+    topk_weights: torch.Tensor,
+    num_experts: int,
+    model_dim: int,
+    moebuf_dtype: torch.dtype,
+    block_size: int = 32,
+    expert_mask: torch.Tensor | None = None,
+    num_local_tokens: torch.Tensor | None = None,
+    dispatch_policy: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(sorted_ids, sorted_weights, sorted_expert_ids, num_valid_ids, moe_buf) of `moe_sorting_fwd`.
+
+    moe_buf is (tokens, model_dim) zeros of moebuf_dtype. Places behind the last that is sorted are padding, and its blocks the expert
+    -1, which AITER leaves open.
+    """
+    tokens, k = topk_ids.shape
+    places = max(topk_ids.numel() + num_experts * block_size - k, 0)
+    blocks = -(-places // block_size)
+    entries = topk_ids.new_full((places,), k << 24 | tokens, dtype=torch.int32)
+    weights = topk_ids.new_zeros((places,), dtype=torch.float32)
+    block_experts = topk_ids.new_full((blocks,), -1, dtype=torch.int32)
+    valid = topk_ids.new_zeros((2,), dtype=torch.int32)
+    into = topk_ids.new_zeros((tokens, model_dim), dtype=moebuf_dtype)
+    moe_sorting_fwd(
+        topk_ids,
+        topk_weights,
+        entries,
+        weights,
+        block_experts,
+        valid,
+        into,
+        num_experts,
+        block_size,
+        expert_mask,
+        num_local_tokens,
+        dispatch_policy,
+    )
+    return entries, weights, block_experts, valid, into
+
+
+def moe_sum(input: torch.Tensor, output: torch.Tensor) -> None:
+    """The sum over the choices of each token: input (tokens, k, columns), in float32 and rounded once."""
+    if input.dim() != 3:
+        raise ValueError(
+            f"hipkittens.aiter.moe_sum: input has shape {tuple(input.shape)}; it needs (tokens, k, columns)"
+        )
+    tokens, k, columns = input.shape
+    entries = torch.arange(tokens * k, dtype=torch.int32, device=input.device)
+    found = expert_combine(input.reshape(tokens * k, columns), entries, entries.view(tokens, k))
+    put("moe_sum", "output", output, found)
+
+
+def _member(name: str, argument: str, value: object) -> ActivationType | QuantType:
+    """Of a number, of one of AITER's, or of ours."""
+    kind = ActivationType if argument == "activation" else QuantType
+    try:
+        return kind(int(getattr(value, "value", value)))  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"hipkittens.aiter.{name}: {argument} is {value!r}; allowed: {', '.join(map(str, kind))}"
+        ) from None
+
+
+def _rows(name: str, argument: str, weight: torch.Tensor) -> torch.Tensor:
+    """The weight in rows, of one in the order of shuffle_weight with elements of 2 bytes."""
+    if not getattr(weight, "is_shuffled", False):
+        return weight
+    if weight.dim() != 3 or weight.shape[1] % 16 or weight.shape[2] % 32:
+        raise ValueError(
+            f"hipkittens.aiter.{name}: {argument} is shuffled and has shape {tuple(weight.shape)}; it needs (E, rows, columns), rows "
+            "a multiple of 16 and columns of 32"
+        )
+    experts, n, k = weight.shape
+    chunks = weight.contiguous().view(experts, n // 16, k // 32, 4, 16, 8)
+    return chunks.permute(0, 1, 4, 2, 3, 5).reshape(experts, n, k)
