@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import _patch_experts, _patch_mlps, _patch_norms, _patch_rotary, nn
+from . import _patch_delta_rule, _patch_experts, _patch_mlps, _patch_norms, _patch_rotary, nn
 
 
 def _forward_of(ours: type) -> Callable[[type], dict[str, Any]]:
@@ -26,6 +26,7 @@ MEMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "rms_norm": _patch_norms.members,
     "rotary": _patch_rotary.members,
     "gated_mlp": _patch_mlps.members,
+    "gated_delta_net": _patch_delta_rule.members,
     "experts_block": _patch_experts.members_of_block,
     "chosen_experts": _patch_experts.members_of_chosen,
     "stacked_experts": _patch_experts.members_of_stacked,

@@ -13,6 +13,7 @@ import torch
 
 from . import fla
 from ._function_globals import names_in
+from ._supported import supported
 from .convolution import causal_conv1d, causal_conv1d_update
 
 _NAMES = ("causal_conv1d_fn", "causal_conv1d_update", "chunk_gated_delta_rule", "recurrent_gated_delta_rule")
@@ -60,3 +61,20 @@ def understand(module: torch.nn.Module) -> tuple | str:
     if missing:
         return f"its forward does not call {', '.join(missing)}"
     return ("gated_delta_net",)
+
+
+def refusal(module: torch.nn.Module, dtype: torch.dtype) -> str:
+    """The error that its layer's sizes raise for tensors of this dtype, or ""."""
+    weight = next(module.parameters())
+    heads, key, value = module.A_log.shape[0], module.head_k_dim, module.head_v_dim
+
+    def empty(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=weight.device)
+
+    query, gate = empty(1, 1, heads, key), empty(1, 1, heads)
+    rule = supported("gated_delta_rule", query, query, empty(1, 1, heads, value), gate, gate)
+    channels, _, width = module.conv1d.weight.shape
+    convolution = supported(
+        "causal_conv1d", empty(1, channels, 1), empty(channels, width), activation=module.activation
+    )
+    return rule.reason or convolution.reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from . import _patch_experts, _patch_mlps, _patch_norms, _patch_rotary, nn
+from . import _patch_delta_rule, _patch_experts, _patch_mlps, _patch_norms, _patch_rotary, nn
 from ._function_globals import global_of, names_in
 from ._patch_classes import is_replaced
 from ._patch_report import PatchRow
@@ -68,6 +68,7 @@ _PART_OF = {
     "experts_block": ("moe", "hipkittens.moe"),
     "chosen_experts": ("moe", "hipkittens.moe"),
     "stacked_experts": ("moe", "hipkittens.moe"),
+    "gated_delta_net": ("linear_attention", "hipkittens.gated_delta_rule"),
     "torch.nn.TransformerEncoderLayer": ("", "its modules"),
 }
 
@@ -90,6 +91,8 @@ def _rule(module: torch.nn.Module) -> tuple[str, str, tuple | None, str] | None:
         return _with_reason("rms_norm", _patch_norms.understand(module))
     if _patch_mlps.looks_like_a_gated_mlp(module):
         return _with_reason("gated_mlp", _patch_mlps.understand(module))
+    if _patch_delta_rule.looks_like_a_gated_delta_net(module):
+        return _with_reason("gated_delta_net", _patch_delta_rule.understand(module))
     if _patch_experts.looks_like_experts(module):
         return _with_reason("experts_block", _patch_experts.understand(module))
     return None
@@ -126,6 +129,8 @@ def _refusal(module: torch.nn.Module, rule: tuple, dtype: torch.dtype | None) ->
         x, ids = input_of(8), torch.zeros(1, 1, dtype=torch.int32, device=parameter.device)
         w1, w2 = (x.new_empty(2, *sizes) for sizes in ((16, 8), (8, 8)))
         return supported("moe", x, w1, w2, x.new_empty(1, 1), ids).reason
+    if rule[0] == "gated_delta_net":
+        return _patch_delta_rule.refusal(module, dtype or parameter.dtype)
     if rule[0] == "torch.nn.MultiheadAttention":
         query = input_of(module.embed_dim).view(1, 1, module.num_heads, module.head_dim)
         return supported("attention", query, query, query).reason

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from ._patch_report import PatchReport
 
 _SWITCHES = "_hipkittens_configurations"
-_PARTS = ("attention", "norm", "rotary", "mlp", "moe", "loss", "fused_loss", "linear")
+_PARTS = ("attention", "linear_attention", "norm", "rotary", "mlp", "moe", "loss", "fused_loss", "linear")
 
 
 def patch(
     model: torch.nn.Module,
     *,
     attention: bool = True,
+    linear_attention: bool = True,
     norm: bool = True,
     rotary: bool = True,
     mlp: bool = True,
@@ -37,6 +38,8 @@ def patch(
     """Lets this model, and no other, compute on the kernels of this package; returns what was replaced, and why not the rest.
 
     attention  torch.nn.MultiheadAttention, and models of Transformers through its AttentionInterface
+    linear_attention  the gated delta rules and causal convolutions of Transformers' layers that keep these functions as attributes:
+               Qwen3-Next in Transformers 4
     norm       torch.nn.LayerNorm and RMSNorm, and every module that computes x / rms(x) * weight or * (1 + weight)
     rotary     apply_rotary_pos_emb of Transformers' models
     mlp        every module that computes down(act(gate) * up), its projections apart (Llama) or as one (Phi-3)
@@ -66,7 +69,13 @@ def patch(
         raise TypeError(f"hipkittens.patch: model is {type(model).__name__}; it must be a torch.nn.Module")
     if isinstance(exclude, str):
         raise TypeError(f"hipkittens.patch: exclude is a str; it must be a list of names, [{exclude!r}]")
-    wanted = dict(zip(_PARTS, (attention, norm, rotary, mlp, moe, loss, fused_loss, linear), strict=True))
+    wanted = dict(
+        zip(
+            _PARTS,
+            (attention, linear_attention, norm, rotary, mlp, moe, loss, fused_loss, linear),
+            strict=True,
+        )
+    )
     for name, value in {**wanted, "join_experts": join_experts}.items():
         if not isinstance(value, bool):
             raise TypeError(f"hipkittens.patch: {name} is {value!r}; it must be True or False")
