@@ -25,14 +25,22 @@ import train_bert
 import train_llama
 import train_mixtral
 import train_qwen3_moe
+import train_qwen3_next
 from checkpoints import write_atomically
 
-NAMES = {"llama": "Llama", "bert": "BERT", "mixtral": "Mixtral", "qwen3_moe": "Qwen3-MoE"}
+NAMES = {
+    "llama": "Llama",
+    "bert": "BERT",
+    "mixtral": "Mixtral",
+    "qwen3_moe": "Qwen3-MoE",
+    "qwen3_next": "Qwen3-Next",
+}
 SCRIPTS = {
     "llama": train_llama,
     "bert": train_bert,
     "mixtral": train_mixtral,
     "qwen3_moe": train_qwen3_moe,
+    "qwen3_next": train_qwen3_next,
 }
 
 

@@ -55,6 +55,7 @@ class Mixture(nn.Module):
         )
         ours = {
             "attention": ops.attention is operators.HIPKITTENS.attention,
+            "linear_attention": ops.attention is operators.HIPKITTENS.attention,
             "norm": ops.rms_norm is operators.HIPKITTENS.rms_norm,
             "rotary": ops.rotary is operators.HIPKITTENS.rotary,
             "linear": ops.linear is operators.HIPKITTENS.linear,

@@ -13,9 +13,11 @@ from ._router_checks import refuse_experts
 from ._tensors import draw, with_gaps
 
 
-def order_of(tokens: int, k: int, experts: int) -> tuple[torch.Tensor, torch.Tensor]:
+def order_of(
+    tokens: int, k: int, experts: int, device: torch.device | str = "cpu"
+) -> tuple[torch.Tensor, torch.Tensor]:
     """entries and places, some choices being no expert's."""
-    order = expert_sort(draw_ids(tokens, k, experts), None, experts, layout="ragged")
+    order = expert_sort(draw_ids(tokens, k, experts).to(device), None, experts, layout="ragged")
     return order.entries, order.places
 
 
@@ -46,12 +48,8 @@ def _trial(kernel: Kernel) -> Trial:
 
 
 def _example(function, tokens: int, k: int, experts: int):
-    index: list[torch.Tensor] = []
-
     def run(rows, weights):
-        if not index:
-            index.extend(order_of(tokens, k, experts))
-        return function(rows, *(each.to(rows.device) for each in index), weights)
+        return function(rows, *order_of(tokens, k, experts, rows.device), weights)
 
     return run
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""train_mixtral.py and train_qwen3_moe.py: they learn as PyTorch does, on hipkittens' experts, and go on where they were cut."""
+"""train_mixtral.py, train_qwen3_moe.py and train_qwen3_next.py: they learn as PyTorch does, on hipkittens' experts, and go on where they were cut."""
 
 import json
 
@@ -10,17 +10,24 @@ import pytest
 import torch
 import train_mixtral
 import train_qwen3_moe
+import train_qwen3_next
 import transformers
 from tiny_run import log, options, results
 
 if int(transformers.__version__.split(".")[0]) >= 5:
     pytest.skip("Transformers 5 has other experts", allow_module_level=True)
 
-PROGRAMS = {"mixtral": train_mixtral, "qwen3_moe": train_qwen3_moe}
-BLOCKS = {"mixtral": "MixtralSparseMoeBlock", "qwen3_moe": "Qwen3MoeSparseMoeBlock"}
+PROGRAMS = {"mixtral": train_mixtral, "qwen3_moe": train_qwen3_moe, "qwen3_next": train_qwen3_next}
+BLOCKS = {
+    "mixtral": "MixtralSparseMoeBlock",
+    "qwen3_moe": "Qwen3MoeSparseMoeBlock",
+    "qwen3_next": "Qwen3NextSparseMoeBlock",
+}
 
 
-@pytest.mark.parametrize("name, arch", [("mixtral", "gfx942"), ("qwen3_moe", "gfx950")])
+@pytest.mark.parametrize(
+    "name, arch", [("mixtral", "gfx942"), ("qwen3_moe", "gfx950"), ("qwen3_next", "gfx950")]
+)
 def test_thirty_steps_go_the_way_of_pytorch(tmp_path, name, arch):
     """No further from PyTorch than twice what PyTorch is from itself in another order, or a rounding to bfloat16 of the loss.
 
