@@ -12,6 +12,7 @@ import inspect
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ._expert_weights import join, stacked
 from .activation import ACTIVATIONS, gated_in_torch
@@ -95,13 +96,19 @@ def join_weights(module: torch.nn.Module) -> None:
 
 
 def _weight(expert: torch.nn.Module, name: str) -> torch.Tensor:
-    """RuntimeError if the projection has become a module that computes something else (an adapter, say)."""
+    """RuntimeError if the projection has become a module that computes something else (an adapter, say), or its weight is sharded:
+    fully_shard gathers the weights of the modules that are called, and experts are not."""
     projection = expert._modules[name]
     kind = type(projection)
     if kind is not torch.nn.Linear and getattr(kind, "_hipkittens_original", kind).forward is not _PLAIN:
         raise RuntimeError(
             f"hipkittens: {name} of an expert has become a {kind.__name__} after hipkittens.patch, which reads its weight alone; "
             "change the model before hipkittens.patch, or patch with moe=False"
+        )
+    if is_traceable_wrapper_subclass(projection.weight):
+        raise RuntimeError(
+            f"hipkittens: the weight of {name} of an expert is a {type(projection.weight).__name__}; hipkittens.patch's block reads "
+            "plain ones. Shard layers or blocks, not single experts, or patch with moe=False"
         )
     return projection.weight
 
@@ -180,6 +187,8 @@ def _why_not_the_experts(module: torch.nn.Module) -> str:
             kind = getattr(type(part), "_hipkittens_original", type(part))
             if kind.forward is not _PLAIN:
                 return f"experts.{number}.{name} is a {kind.__name__} with a forward of its own"
+            if is_traceable_wrapper_subclass(part.weight):
+                return f"the weight of experts.{number}.{name} is a {type(part.weight).__name__}"
             if part.bias is not None:
                 return f"experts.{number}.{name} has a bias"
         shapes.add(tuple(expert._modules[name].weight.shape for name in names))

@@ -53,7 +53,11 @@ def signatures():
     if found is None:
         pytest.skip("amd-aiter is not installed")
     known, home = {}, Path(found.submodule_search_locations[0])
-    for path in [*sorted((home / "ops").rglob("*.py")), home / "fused_moe.py"]:
+    for path in [
+        *sorted((home / "ops").rglob("*.py")),
+        home / "fused_moe.py",
+        home / "fused_moe_bf16_asm.py",
+    ]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 known.setdefault(node.name, []).append(node.args)
@@ -1185,6 +1189,38 @@ def test_experts_that_have_no_kernel():
         with pytest.raises(error) as raised:
             aiter.fused_moe(**given)
         assert message in str(raised.value), raised.value
+
+
+@of("asm_moe", "asm_moe_tkw1")
+def test_experts_by_the_names_of_assembly(target):
+    x, w1, w2, weights, ids = experts(gated=False)
+    given = x, w1, w2, weights, ids
+    mask = torch.tensor([1, 1, 0, 1, 1, 0, 1, 1]).to(I32)
+    here = mask.nonzero().flatten()
+    held = x, w1[here], w2[here], weights, ids
+    assert torch.equal(aiter.asm_moe(*given), aiter.fused_moe(*given))
+    found = aiter.asm_moe(*held, expert_mask=mask, activation=1)
+    assert torch.equal(found, aiter.fused_moe(*held, mask, aiter.ActivationType.Gelu))
+    found = aiter.asm_moe_tkw1(*held, expert_mask=mask)
+    assert torch.equal(found, aiter.fused_moe(*held, mask, doweight_stage1=True))
+    scale = torch.ones(8, 32, 1)
+    for function in (aiter.asm_moe, aiter.asm_moe_tkw1):
+        name = function.__name__
+        for argument in (
+            "fc1_scale",
+            "fc2_scale",
+            "fc1_smooth_scale",
+            "fc2_smooth_scale",
+            "per_tensor_quant_scale",
+        ):
+            with pytest.raises(
+                NotImplementedError, match=f"{name}: {argument} is a Tensor, which has no kernel"
+            ):
+                function(*given, **{argument: scale})
+        with pytest.raises(NotImplementedError, match=f"{name}: a16 is True"):
+            function(*given, a16=True)
+    with pytest.raises(NotImplementedError, match=r"block_shape is \(128, 128\)"):
+        aiter.asm_moe(*given, block_shape=(128, 128))
 
 
 @of("moe_sorting", "moe_sum", "fused_topk", "topk_softmax_asm")

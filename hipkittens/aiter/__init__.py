@@ -22,7 +22,15 @@ from ._activation import (
 )
 from ._cache import concat_and_cache_mla, reshape_and_cache, reshape_and_cache_flash
 from ._convolution import causal_conv1d_fn, causal_conv1d_update
-from ._fused_moe import ActivationType, QuantType, fused_moe, moe_sorting, moe_sum
+from ._fused_moe import (
+    ActivationType,
+    QuantType,
+    asm_moe,
+    asm_moe_tkw1,
+    fused_moe,
+    moe_sorting,
+    moe_sum,
+)
 from ._gemm import gemm_a8w8, gemm_a8w8_CK, gemm_a8w8_per_token_scale
 from ._gemm_blockscale import (
     flatmm_a8w8_blockscale_ASM,
@@ -99,6 +107,8 @@ __all__ = [
     "QuantType",
     "act_mul_and_fp8_group_quant",
     "act_mul_and_mxfp4_quant",
+    "asm_moe",
+    "asm_moe_tkw1",
     "biased_grouped_topk",
     "biased_grouped_topk_hip",
     "causal_conv1d_fn",

@@ -111,6 +111,52 @@ def fused_moe(
     )
 
 
+def asm_moe(
+    hidden_states: torch.Tensor,
+    w1: torch.Tensor,
+    w2: torch.Tensor,
+    topk_weight: torch.Tensor,
+    topk_ids: torch.Tensor,
+    fc1_scale: torch.Tensor | None = None,
+    fc2_scale: torch.Tensor | None = None,
+    fc1_smooth_scale: torch.Tensor | None = None,
+    fc2_smooth_scale: torch.Tensor | None = None,
+    a16: bool = False,
+    per_tensor_quant_scale: torch.Tensor | None = None,
+    block_shape: tuple[int, int] | None = None,
+    expert_mask: torch.Tensor | None = None,
+    activation: ActivationType | int = ActivationType.Silu,
+) -> torch.Tensor:
+    """`fused_moe` without scales, with a gate or without. The activation counts, which AITER's kernel of bfloat16 passes over. Scales,
+    a16 and block_shape belong to quantised weights, and have no kernel."""
+    given = (fc1_scale, fc2_scale, fc1_smooth_scale, fc2_smooth_scale, per_tensor_quant_scale)
+    _refuse_quantized("asm_moe", given, a16, block_shape)
+    return fused_moe(hidden_states, w1, w2, topk_weight, topk_ids, expert_mask, activation)
+
+
+def asm_moe_tkw1(
+    hidden_states: torch.Tensor,
+    w1: torch.Tensor,
+    w2: torch.Tensor,
+    topk_weight: torch.Tensor,
+    topk_ids: torch.Tensor,
+    fc1_scale: torch.Tensor | None = None,
+    fc2_scale: torch.Tensor | None = None,
+    fc1_smooth_scale: torch.Tensor | None = None,
+    fc2_smooth_scale: torch.Tensor | None = None,
+    a16: bool = False,
+    per_tensor_quant_scale: torch.Tensor | None = None,
+    expert_mask: torch.Tensor | None = None,
+    activation: ActivationType | int = ActivationType.Silu,
+) -> torch.Tensor:
+    """`asm_moe` with the weights before the activation (Llama 4)."""
+    given = (fc1_scale, fc2_scale, fc1_smooth_scale, fc2_smooth_scale, per_tensor_quant_scale)
+    _refuse_quantized("asm_moe_tkw1", given, a16, None)
+    return fused_moe(
+        hidden_states, w1, w2, topk_weight, topk_ids, expert_mask, activation, doweight_stage1=True
+    )
+
+
 def moe_sorting(
     topk_ids: torch.Tensor,
     topk_weights: torch.Tensor,
@@ -162,6 +208,16 @@ def moe_sum(input: torch.Tensor, output: torch.Tensor) -> None:
     entries = torch.arange(tokens * k, dtype=torch.int32, device=input.device)
     found = expert_combine(input.reshape(tokens * k, columns), entries, entries.view(tokens, k))
     put("moe_sum", "output", output, found)
+
+
+def _refuse_quantized(name: str, scales: tuple, a16: bool, block_shape: tuple[int, int] | None) -> None:
+    arguments = ("fc1_scale", "fc2_scale", "fc1_smooth_scale", "fc2_smooth_scale", "per_tensor_quant_scale")
+    for argument, value in zip(arguments, scales, strict=True):
+        if value is not None:
+            refuse(name, argument, f"a {type(value).__name__}", "leave it out, with weights of 16 bits")
+    for argument, option in (("a16", a16 or None), ("block_shape", block_shape)):
+        if option is not None:
+            refuse(name, argument, option, "leave it out, with weights of 16 bits")
 
 
 def _member(name: str, argument: str, value: object) -> ActivationType | QuantType:

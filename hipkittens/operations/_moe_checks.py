@@ -54,15 +54,16 @@ def _parity(case, generator) -> ParityProblem:
     ids = drawn_experts(tokens, experts, k, "cpu", generator)
     if case["one_expert"]:
         ids = torch.full_like(ids, experts - 1)
+    rows = 2 * inner if case["gated"] else inner
     inputs = {
         "x": random(tokens, features),
-        "w1": random(experts, 2 * inner, features, scale=features**-0.5),
+        "w1": random(experts, rows, features, scale=features**-0.5),
         "w2": random(experts, features, inner, scale=inner**-0.5),
         "weights": torch.rand(tokens, k, generator=generator).to(dtype),
     }
     if case["bias"]:
-        inputs |= {"bias1": random(experts, 2 * inner), "bias2": random(experts, features)}
-    options = {name: case[name] for name in ("interleaved", "weight_input")}
+        inputs |= {"bias1": random(experts, rows), "bias2": random(experts, features)}
+    options = {name: case[name] for name in ("interleaved", "weight_input", "gated")}
 
     def ours(x, w1, w2, weights, bias1=None, bias2=None):
         return moe(x, w1, w2, weights, ids, activation=case["kind"], bias1=bias1, bias2=bias2, **options)
@@ -125,8 +126,13 @@ CHECKS = Checks(
                 "weight_input": (False, True),
                 "bias": (False, True),
                 "one_expert": (False, True),
+                "gated": (True,),  # without a gate there are neither swiglu nor interleaved rows
             },
             _parity,
+            extra=tuple(
+                {"gated": False, "dtype": dtype, "kind": kind, "bias": bias, "weight_input": not bias}
+                for dtype, kind, bias in (("bf16", "silu", True), ("f16", "gelu_tanh", False))
+            ),
         ),
     ),
     calls=lambda tensor: [
@@ -147,6 +153,18 @@ CHECKS = Checks(
                 "bias2": tensor(8, 64),
                 "swiglu_limit": 7.0,
             },
+        ),
+        (
+            "without a gate",
+            "moe",
+            (
+                tensor(4, 64),
+                tensor(8, 48, 64),
+                tensor(8, 64, 48),
+                tensor(4, 2),
+                tensor(4, 2, dtype=torch.int32),
+            ),
+            {"gated": False},
         ),
         (
             "weights of another dtype",

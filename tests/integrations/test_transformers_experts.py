@@ -7,7 +7,10 @@ import json
 import pytest
 import tiny_models
 import torch
+import torch.distributed as dist
 import transformers
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import hipkittens
 from hipkittens import cli
@@ -269,6 +272,38 @@ def test_an_adapter_put_in_later_is_not_passed_by():
     expert.w2 = Adapter(96, 64, bias=False, dtype=BF16)
     with pytest.raises(RuntimeError, match="w2 of an expert has become a Adapter after"):
         model(tiny_models.tokens())
+
+
+@pytest.fixture
+def one_process():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def test_layers_are_sharded_and_not_single_experts(one_process):
+    model = tiny_models.make("mixtral")
+    inputs = {"input_ids": tiny_models.tokens(2, 13)}
+    hipkittens.patch(model, join_experts=True, **ONLY_EXPERTS)
+    expected = tiny_models.run(model, inputs)
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=one_process)
+    fully_shard(model, mesh=one_process)
+    found = tiny_models.run(model, inputs)
+    assert torch.equal(found["logits"], expected["logits"])
+    for each, value in expected.items():
+        if each != "logits":
+            assert torch.equal(found[each].full_tensor(), value), each
+    model = tiny_models.make("mixtral")
+    hipkittens.patch(model, **ONLY_EXPERTS)
+    for expert in model.model.layers[0].block_sparse_moe.experts:
+        fully_shard(expert, mesh=one_process)
+    with pytest.raises(
+        RuntimeError, match=r"is a DTensor; hipkittens.*Shard layers or blocks, not single experts"
+    ):
+        model(**inputs)
+    hipkittens.unpatch(model)
+    assert "experts.0 has a hook, which would not be called" in reason_of(model)
 
 
 def test_the_command_and_real_sizes(tmp_path, capsys):

@@ -143,6 +143,7 @@ def own_kernel(x: Tensor) -> None:
 
 def whole_models(model: torch.nn.Module, x: Tensor) -> None:
     hipkittens.patch(model, linear=True, dtype=torch.bfloat16, exclude=["head"], dry_run=True)
+    assert_type(hipkittens.patch(model, moe=True, join_experts=True).to_json(), str)
     hipkittens.unpatch(model)
     with hipkittens.patched(model, norm=False):
         model(x)
