@@ -108,8 +108,8 @@ def gated_delta_rule(
     l2norm        q and k are divided by the square root of 1e-6 + the sum of their squares first.
     A_log, dt_bias  (HV). g is then x of the decay's logarithm -exp(A_log) softplus(x + dt_bias).
     beta_logits   beta is the sigmoid of what is passed.
-    cu_seqlens    int32 or int64, (sequences + 1): where each sequence of a batch of one begins, and where the last one ends. It is read
-                  on the device.
+    cu_seqlens    int32 or int64, (sequences + 1): where each sequence of a batch of one begins, and where the last one ends; tokens
+                  behind that give 0. It is read on the device.
     initial_state (sequences, HV, K, V), zeros by default; (sequences, HV, V, K) if state_layout is "vk", which the returned one is then.
 
     From 17 tokens on they are computed in chunks of 64 as matrix products, in which floats that are not inputs are sums of two
@@ -190,6 +190,8 @@ def gated_delta_step(
     state_layout: str = "kv",
 ) -> torch.Tensor:
     """`gated_delta_rule` of sequences that go on, whose states are changed in place. For decoding; gates are computed in the kernel.
+
+    q, k, v, g, beta, scale, l2norm, A_log, dt_bias and beta_logits are `gated_delta_rule`'s.
 
     state: (slots, HV, K, V), or (slots, HV, V, K) if state_layout is "vk", in float32 or, with bfloat16 inputs, bfloat16 (rounded to
     nearest even after the last token); its last dimension is contiguous and, as its other strides, a multiple of 4.

@@ -13,8 +13,8 @@ import hipkittens
 from hipkittens import operations
 
 CALLS, IN_PLACE = {}, {}
-# One writes to an argument beside what it returns, and its own tests hold it to the transforms; one draws, and each call differs.
-APART = ("causal_conv1d_update", "sample")
+# Two write to an argument beside what they return, and their own tests hold them to the transforms; one draws, and each call differs.
+APART = ("causal_conv1d_update", "gated_delta_step", "sample")
 
 
 def writes_in_place(name):

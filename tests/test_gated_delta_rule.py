@@ -155,6 +155,19 @@ def test_one_call_sixteen_chunks_and_a_thousand_steps(target):
         assert relative(after, final) <= 1e-4
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("tokens", [12, 70])
+def test_tokens_behind_the_last_sequence_give_zeros(target, tokens):
+    inputs = [each.requires_grad_() for each in problem(1, tokens, 1, 2, 64, 16, torch.bfloat16)]
+    starts = torch.tensor([0, 3, tokens - 5])
+    with hipkittens.simulate(target, checks="all") as run:
+        out = gated_delta_rule(*inputs, l2norm=True, cu_seqlens=starts)
+        found = torch.autograd.grad(out.float().square().sum(), inputs)
+    assert run.findings == []
+    for each in (out, *found):
+        assert each.isfinite().all() and each[:, :-5].any() and not each[:, -5:].any()
+
+
 def test_two_runs_give_the_same_bytes():
     inputs = [each.requires_grad_() for each in problem(2, 130, 2, 4, 64, 32, torch.bfloat16)]
     results = []

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,8 @@ constexpr const char* rule_schema =
 // dtype where these are those of q and k, else float32. dg and dbeta float32.
 constexpr const char* backward_schema =
     "gated_delta_rule_backward(Tensor dout, Tensor? dfinal, Tensor q, Tensor k, Tensor v, Tensor g, Tensor "
-    "beta, Tensor? initial, Tensor? starts, float scale, bool normalize) -> (Tensor dq, Tensor dk, Tensor dv, "
+    "beta, Tensor? initial, Tensor? starts, float scale, bool normalize) -> (Tensor dq, Tensor dk, Tensor "
+    "dv, "
     "Tensor dg, Tensor dbeta, Tensor dinitial)";
 // state (slots, heads, K, V), or (slots, heads, V, K) if value_by_value, with neighbours in the last dimension. slots (sequences, n)
 // and accepted (sequences): int32, contiguous. g and beta of q's dtype or float32.
@@ -125,8 +127,14 @@ struct Problem {
         arguments.group = divisor_of(static_cast<uint32_t>(heads / key_heads));
         arguments.key = static_cast<uint32_t>(key);
     }
+    // Of tokens. What is behind the last packed sequence, which only the device knows, is zero.
+    Tensor empty_of_tokens(const Placement& placement, std::span<const int64_t> sizes, Dtype type) const {
+        Tensor result = placement.empty(sizes, type);
+        if (sequences.starts && result.element_count() > 0) result.set_zero();
+        return result;
+    }
     Tensor empty_out(const Placement& placement) const {
-        return placement.empty(std::array<int64_t, 4>{batch, tokens, heads, value}, dtype);
+        return empty_of_tokens(placement, std::array<int64_t, 4>{batch, tokens, heads, value}, dtype);
     }
     static delta_rule::States states(const Tensor& tensor, bool value_by_value) {
         const auto strides = tensor.strides();
@@ -184,9 +192,9 @@ class ChunkedProblem {
           chunks_(chunks_of(problem.sequences, problem.tokens)),
           places_(static_cast<int64_t>(chunks_.count) * problem.heads),
           factors_(of_places(chunk_tokens * int64_t{sizeof(RowFactors) / sizeof(float)}, Dtype::float32)),
-          matrices_(of_places((gradients ? 4 : 2) * (bytes_of(problem.dtype) == 2 ? 2 : 1) * chunk_tokens *
-                                  chunk_tokens,
-                              problem.dtype)) {
+          matrices_(of_places(
+              (gradients ? 4 : 2) * (bytes_of(problem.dtype) == 2 ? 2 : 1) * chunk_tokens * chunk_tokens,
+              problem.dtype)) {
         if (problem.key % 8 != 0 || problem.value % 8 != 0)
             fail(problem.where + "K and V need to be multiples of 8");
         for (Tensor* tensor : {&problem.q, &problem.k, &problem.v})
@@ -246,8 +254,7 @@ class ChunkedProblem {
 };
 
 void rule(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 9 || result_count != 2)
-        fail("gated_delta_rule is registered with another schema");
+    if (argument_count != 9 || result_count != 2) fail("gated_delta_rule is registered with another schema");
     Arguments given(stack, argument_count);
     Problem problem("gated_delta_rule: ", given);
     std::optional<Tensor> initial = given.optional_tensor();
@@ -302,8 +309,8 @@ void backward(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
         dout.dtype(problem.where + "dout") != problem.dtype || !(dout.device() == problem.q.device()))
         fail(problem.where + "dout needs the shape, the dtype and the device of v");
     const Placement placement(problem.q.device());
-    const int target = placement.target(), largest = largest_key_of<kinds::gradient>(
-                                               target, element_type(problem.dtype));
+    const int target = placement.target(),
+              largest = largest_key_of<kinds::gradient>(target, element_type(problem.dtype));
     if (problem.key > largest)
         fail(problem.where + "keys have " + std::to_string(problem.key) + " elements; gradients have gfx" +
              std::to_string(target) + " kernels of up to " + std::to_string(largest));
@@ -311,9 +318,12 @@ void backward(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
     const std::array<int64_t, 3> of_heads = {problem.batch, problem.tokens, problem.heads};
     const bool wide = problem.heads != problem.key_heads;
     const Dtype key_dtype = wide ? Dtype::float32 : problem.dtype;
-    Tensor dq = placement.empty(of_keys, key_dtype), dk = placement.empty(of_keys, key_dtype),
-           dv = problem.empty_out(placement), dg = placement.empty(of_heads, Dtype::float32),
-           dbeta = placement.empty(of_heads, Dtype::float32);
+    const auto of_tokens = [&](std::span<const int64_t> sizes, Dtype type) {
+        return problem.empty_of_tokens(placement, sizes, type);
+    };
+    Tensor dq = of_tokens(of_keys, key_dtype), dk = of_tokens(of_keys, key_dtype),
+           dv = problem.empty_out(placement), dg = of_tokens(of_heads, Dtype::float32),
+           dbeta = of_tokens(of_heads, Dtype::float32);
     auto initial_shape = problem.state_shape();
     if (!initial) initial_shape[0] = 0;
     Tensor dinitial = placement.empty(initial_shape, Dtype::float32);
@@ -371,8 +381,7 @@ void backward(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
 }
 
 void step(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 16 || result_count != 1)
-        fail("gated_delta_step is registered with another schema");
+    if (argument_count != 16 || result_count != 1) fail("gated_delta_step is registered with another schema");
     Arguments given(stack, argument_count);
     Problem problem("gated_delta_step: ", given);
     const std::string& where = problem.where;
@@ -381,8 +390,7 @@ void step(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     const std::optional<Tensor> slots = given.optional_tensor(), accepted = given.optional_tensor(),
                                 starts = given.optional_tensor();
     const float scale = static_cast<float>(given.number()), beta_factor = static_cast<float>(given.number());
-    const bool normalize = given.boolean(), beta_is_logit = given.boolean(),
-               value_by_value = given.boolean();
+    const bool normalize = given.boolean(), beta_is_logit = given.boolean(), value_by_value = given.boolean();
     problem.set_starts(starts);
     const Dtype of_state = state.dtype(where + "state");
     if (!(state.device() == problem.q.device()) || state.dimensions() != 4 ||
@@ -393,7 +401,8 @@ void step(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     const int64_t unit = 16 / bytes_of(of_state) < 4 ? 16 / bytes_of(of_state) : 4;
     if (strides[3] != 1 || state.sizes()[3] % unit != 0 || strides[0] % unit || strides[1] % unit ||
         strides[2] % unit || reinterpret_cast<uintptr_t>(state.data()) % 4)
-        fail(where + "rows of the state need to be neighbours in memory, a multiple of 4 elements long and apart");
+        fail(where +
+             "rows of the state need to be neighbours in memory, a multiple of 4 elements long and apart");
     if (a_log.has_value() != dt_bias.has_value()) fail(where + "a_log and dt_bias come together");
     Placement placement(problem.q.device());
     Tensor out = problem.empty_out(placement);
@@ -406,7 +415,8 @@ void step(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
         problem.regions.push_back({state.data(), state.extent_bytes(of_state), "state", true});
         arguments.slot_count = static_cast<uint32_t>(state.sizes()[0]);
         if (slots) {
-            if (slots->dimensions() != 2 || slots->sizes()[0] != problem.sequences.count || slots->sizes()[1] < 1)
+            if (slots->dimensions() != 2 || slots->sizes()[0] != problem.sequences.count ||
+                slots->sizes()[1] < 1)
                 fail(where + "slots need two dimensions, and a row for each sequence");
             arguments.slots = problem.integers(*slots, "slots", slots->element_count());
             arguments.slots_per_sequence = static_cast<uint32_t>(slots->sizes()[1]);

@@ -91,8 +91,8 @@ struct Sum {
     KITTENS_DEVICE explicit Sum(kittens::vec<float, count> x) {
         if constexpr (kittens::is_16bit<T>) {
             part[0] = kittens::narrowed<T, count>(x);
-            part[1] = kittens::narrowed<T, count>(
-                x - __builtin_convertvector(part[0], kittens::vec<float, count>));
+            part[1] =
+                kittens::narrowed<T, count>(x - __builtin_convertvector(part[0], kittens::vec<float, count>));
         } else {
             part[0] = x;
         }
@@ -216,7 +216,7 @@ struct SharedSums {
 // What prepare leaves of a chunk besides factors.
 enum class ChunkMatrix { inverse, scores, inverse_transposed, scores_transposed };
 template <class T>
-inline constexpr uint32_t matrix_bytes = chunk_tokens* chunk_tokens* parts<T> * sizeof(T);
+inline constexpr uint32_t matrix_bytes = chunk_tokens * chunk_tokens * parts<T> * sizeof(T);
 
 // Rows 16 w .. of one of them, of wave w, as a left operand. Nothing behind the last chunk, which is read as zeros.
 template <class T>
@@ -225,18 +225,17 @@ struct MatrixRows {
 
     KITTENS_DEVICE void load(const void* matrices, uint32_t of_chunk, ChunkMatrix which, uint32_t place,
                              bool is_there, int row) {
-        const kittens::buffer memory{(const char*)matrices + static_cast<int64_t>(place) * of_chunk *
-                                                                 matrix_bytes<T>,
-                                     is_there ? of_chunk * matrix_bytes<T> : 0};
+        const kittens::buffer memory{
+            (const char*)matrices + static_cast<int64_t>(place) * of_chunk * matrix_bytes<T>,
+            is_there ? of_chunk * matrix_bytes<T> : 0};
 #pragma unroll
         for (int n = 0; n < parts<T>; ++n)
 #pragma unroll
             for (int s = 0; s < chunk_tokens / 32; ++s)
-                columns[s].part[n] = load_fragment<T>(
-                    memory, static_cast<uint32_t>(which) * matrix_bytes<T> +
-                                ((n * chunk_tokens + row) * chunk_tokens + 32 * s +
-                                 kittens::lane_id() / 16 * 8) *
-                                    sizeof(T));
+                columns[s].part[n] = load_fragment<T>(memory, static_cast<uint32_t>(which) * matrix_bytes<T> +
+                                                                  ((n * chunk_tokens + row) * chunk_tokens +
+                                                                   32 * s + kittens::lane_id() / 16 * 8) *
+                                                                      sizeof(T));
     }
 };
 
@@ -253,8 +252,7 @@ struct LaneFactors {
         own = kittens::buffer_load<four>(memory, first + lane % 16 * sizeof(RowFactors));
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-            of_rows[e] =
-                kittens::buffer_load<four>(memory, first + (lane / 16 * 4 + e) * sizeof(RowFactors));
+            of_rows[e] = kittens::buffer_load<four>(memory, first + (lane / 16 * 4 + e) * sizeof(RowFactors));
         last = kittens::buffer_load<float>(memory, (chunk_tokens - 1) * sizeof(RowFactors));
     }
 };
@@ -270,8 +268,8 @@ struct ColumnLoads {
         for (int e = 0; e < 4; ++e) {
             const int token = first_row + kittens::lane_id() / 16 * 4 + e;
             words[e] = kittens::buffer_load<uint32_t>(
-                view.memory, view.offset(token, kittens::is_16bit<T> ? column & ~1u : column,
-                                         is_there && token < tokens));
+                view.memory,
+                view.offset(token, kittens::is_16bit<T> ? column & ~1u : column, is_there && token < tokens));
         }
     }
     // column: even of all lanes whose number is.

@@ -25,9 +25,9 @@ struct Gradient {
     static constexpr int lds_bytes = 2 * Scores::bytes + config.key * Transposed::bytes_of_row;
 
     // Eight neighbours of a row of floats, as a sum.
-    KITTENS_DEVICE static kittens::eight load_floats(kittens::buffer memory, uint32_t element, bool is_there) {
-        return kittens::widened(
-            kittens::load_raw_at<float>(memory, is_there ? element * 4 : ~uint32_t{255}));
+    KITTENS_DEVICE static kittens::eight load_floats(kittens::buffer memory, uint32_t element,
+                                                     bool is_there) {
+        return kittens::widened(kittens::load_raw_at<float>(memory, is_there ? element * 4 : ~uint32_t{255}));
     }
     KITTENS_DEVICE static float sum_of_quarters(float x) {
         x += kittens::exchange_16(x);
@@ -108,8 +108,7 @@ struct Gradient {
             }
         }
 
-        auto* factors =
-            (global<const four>)arguments.factors + static_cast<int64_t>(place) * chunk_tokens;
+        auto* factors = (global<const four>)arguments.factors + static_cast<int64_t>(place) * chunk_tokens;
         const four own = factors[row];
         const float last = factors[chunk_tokens - 1][0], beta = own[1], of_key = own[2], of_query = own[3],
                     kept = decay(own[0]), left = decay(last - own[0]);
@@ -142,7 +141,8 @@ struct Gradient {
                 const Sum<T, 8> own_row = of.read(row, 32 * s + 8 * quarter);
 #pragma unroll
                 for (int t = 0; t < key_tiles; ++t)
-                    to[t] = add_product<T>(turned.read(16 * t + column, 32 * s + 8 * quarter), own_row, to[t]);
+                    to[t] =
+                        add_product<T>(turned.read(16 * t + column, 32 * s + 8 * quarter), own_row, to[t]);
             }
         };
 #pragma unroll

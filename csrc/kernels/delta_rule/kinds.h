@@ -35,13 +35,14 @@ inline constexpr int step_values = 32, step_waves = 4;
 struct StepConfig {
     ElementType element;
     ElementType state;
-    int key;             // largest
+    int key;              // largest
     bool value_by_value;  // a state's keys are neighbours in memory; else its values
 };
 
 struct StepArguments {
     TokenHeads q, k, v, out, g, beta;
-    const float* a_log;    // null: g is ln of the decay. Else g is x of the decay exp(-exp(a_log) softplus(x + dt_bias))
+    const float*
+        a_log;  // null: g is ln of the decay. Else g is x of the decay exp(-exp(a_log) softplus(x + dt_bias))
     const float* dt_bias;  // with a_log
     States initial, final;
     // [sequence][slots_per_sequence]: the slots of each sequence's state; null: its number. With more than one the state after
@@ -83,7 +84,7 @@ struct PrepareConfig {
 // q_i.k_j e^(gamma_i - gamma_j) for i >= j, where gamma is log_decay; both as sums: of 16-bit elements what they are rounded to, and the rounded rest.
 struct PrepareArguments {
     TokenHeads q, k;
-    TokenHeads g, beta;  // float32
+    TokenHeads g, beta;   // float32
     RowFactors* factors;  // [chunk][head][chunk_tokens]
     void* matrices;       // [chunk][head][T, P, and for gradients T^T, P^T][part][chunk_tokens][chunk_tokens]
     Chunks chunks;
@@ -114,10 +115,10 @@ struct ChunkArguments {
 
 struct ScanArguments {
     ChunkArguments common;
-    TokenHeads out;          // null: nobody asks for it
-    States initial, final;   // float32, slot: the sequence
-    float* states;           // [chunk][head][key][value]: before each chunk; null: nobody asks
-    float* changes;          // [chunk][head][chunk_tokens][value]: V'; with states
+    TokenHeads out;         // null: nobody asks for it
+    States initial, final;  // float32, slot: the sequence
+    float* states;          // [chunk][head][key][value]: before each chunk; null: nobody asks
+    float* changes;         // [chunk][head][chunk_tokens][value]: V'; with states
     Divisor slices;
     Divisor xcds;  // 1 where the states are no multiple of them
 };

@@ -86,8 +86,7 @@ Launch plan_of_chunks(int target, ElementType element, const Chunks& chunks, uin
                       int threads, const typename Kind::Arguments& arguments) {
     const auto& row = row_with_key<Kind>(
         target, key, [&](const PrepareConfig& config) { return config.element == element; });
-    return launch_of("delta_rule", row.name, target, {chunks.count * heads, 1, 1}, threads,
-                     arguments);
+    return launch_of("delta_rule", row.name, target, {chunks.count * heads, 1, 1}, threads, arguments);
 }
 
 // Of scan and reverse; `slices` and `xcds` are decided here. Wide slices read a chunk's matrices less often, narrow ones occupy more

@@ -65,8 +65,7 @@ struct Prepare {
 #pragma unroll
                 for (int j = 0; j <= i; ++j) {
                     of_keys[lower(i, j)] = add_product<T>(keys[j], keys[i], of_keys[lower(i, j)]);
-                    of_queries[lower(i, j)] =
-                        add_product<T>(keys[j], queries[i], of_queries[lower(i, j)]);
+                    of_queries[lower(i, j)] = add_product<T>(keys[j], queries[i], of_queries[lower(i, j)]);
                 }
             }
         }
@@ -90,9 +89,9 @@ struct Prepare {
             float g = 0, beta = 0;
             if (lane < rows.tokens) {
                 const auto at = [&](const TokenHeads& heads) {
-                    return ((global<const float>)heads.data)[rows.sequence * heads.sequence +
-                                                             (rows.first + lane) * heads.token +
-                                                             head * heads.head];
+                    return ((global<const float>)
+                                heads.data)[rows.sequence * heads.sequence +
+                                            (rows.first + lane) * heads.token + head * heads.head];
                 };
                 g = at(arguments.g);
                 beta = at(arguments.beta);
@@ -101,7 +100,8 @@ struct Prepare {
             kittens::lds_write(beta, factor(lane, 1));
         }
         const int64_t place = static_cast<int64_t>(number) * arguments.heads.value + head;
-        ((global<four>)arguments.factors)[place * chunk_tokens + lane] = kittens::lds_read<four>(factor(lane, 0));
+        ((global<four>)arguments.factors)[place * chunk_tokens + lane] =
+            kittens::lds_read<four>(factor(lane, 0));
 
         auto* matrices = (global<T>)arguments.matrices +
                          place * (arguments.matrices_of_chunk * matrix_bytes<T> / sizeof(T));
@@ -136,8 +136,7 @@ struct Prepare {
                         const four theirs = kittens::lds_read<four>(factor(other, 0));
                         // Above the diagonal the exponent is positive and could overflow.
                         const float kept = other <= row ? decay(own[0] - theirs[0]) * theirs[2] : 0.0f;
-                        entries[e] =
-                            other < row ? own[1] * own[2] * kept * of_keys[lower(i, j)][e] : 0.0f;
+                        entries[e] = other < row ? own[1] * own[2] * kept * of_keys[lower(i, j)][e] : 0.0f;
                         scores[e] = other <= row ? own[3] * kept * of_queries[lower(i, j)][e] : 0.0f;
                     }
                     kittens::lds_write(entries, system + (row * pitch + 16 * j + 4 * quarter) * 4);

@@ -57,7 +57,8 @@ struct Reverse {
 
         const OfKeys shared_state{lds};
         auto* behind = lds + OfKeys::bytes;
-        const OfTokens scaled{behind}, changes{behind + OfTokens::bytes}, solved{behind + 2 * OfTokens::bytes};
+        const OfTokens scaled{behind}, changes{behind + OfTokens::bytes},
+            solved{behind + 2 * OfTokens::bytes};
         const Transposed gradient{behind + 3 * OfTokens::bytes},
             turned{behind + 3 * OfTokens::bytes + config.columns * Transposed::bytes_of_row};
         const int key_row = State::key_row(at), token_row = 16 * at.wave, token = token_row + 4 * at.quarter;
@@ -78,7 +79,8 @@ struct Reverse {
             for (int i = 0; i < State::key_tiles; ++i)
 #pragma unroll
                 for (int s = 0; s < token_steps; ++s) {
-                    const fragment<T> left = turned.read(key_row + 16 * i + at.column, 32 * s + 8 * at.quarter);
+                    const fragment<T> left =
+                        turned.read(key_row + 16 * i + at.column, 32 * s + 8 * at.quarter);
 #pragma unroll
                     for (int j = 0; j < column_tiles; ++j)
                         state.tiles[i][j] =
@@ -109,8 +111,7 @@ struct Reverse {
                 for (int e = 0; e < 4; ++e) {
                     const four row = factors.of_rows[e];
                     elements[e] = inputs.dout[j].element(e);
-                    values[e] =
-                        static_cast<float>(elements[e]) * arguments.scale * decay(row[0]) * row[3];
+                    values[e] = static_cast<float>(elements[e]) * arguments.scale * decay(row[0]) * row[3];
                 }
                 gradient.write(16 * j + at.column, token, elements);
                 scaled.write(16 * j + at.column, token, values);
@@ -126,13 +127,14 @@ struct Reverse {
                 four from_state = 0, change = 0;
 #pragma unroll
                 for (int s = 0; s < key_steps; ++s)
-                    from_state =
-                        add_product<T>(inputs.k[s], shared_state.read(16 * j + at.column, 32 * s + 8 * at.quarter),
-                                       from_state);
+                    from_state = add_product<T>(
+                        inputs.k[s], shared_state.read(16 * j + at.column, 32 * s + 8 * at.quarter),
+                        from_state);
 #pragma unroll
                 for (int s = 0; s < token_steps; ++s)
-                    change = add_product<T>(scores.columns[s],
-                                            gradient.read(16 * j + at.column, 32 * s + 8 * at.quarter), change);
+                    change =
+                        add_product<T>(scores.columns[s],
+                                       gradient.read(16 * j + at.column, 32 * s + 8 * at.quarter), change);
 #pragma unroll
                 for (int e = 0; e < 4; ++e)
                     change[e] = __builtin_fmaf(
@@ -169,7 +171,8 @@ struct Reverse {
                     back[e] = -of_value * decay(row[0]) * row[2];
                     kittens::buffer_store(
                         static_cast<T>(of_value), dv.memory,
-                        dv.offset(token + e, column, token + e < chunk.rows.tokens && column < arguments.value));
+                        dv.offset(token + e, column,
+                                  token + e < chunk.rows.tokens && column < arguments.value));
                 }
                 solved.write(16 * j + at.column, token, back);
                 keep_values(arguments, all.solved, chunk.place, at, j, y);

@@ -101,10 +101,10 @@ KITTENS_DEVICE void keep_values(const ChunkArguments& arguments, float* to, uint
                                 const StateColumns& at, int column_tile, four values) {
     const uint32_t column = at.first_column + 16 * column_tile + at.column;
     if (!to || column >= arguments.value) return;
-    auto* first = (global<float>)to +
-                  (static_cast<int64_t>(place) * chunk_tokens + 16 * at.wave + 4 * at.quarter) *
-                      arguments.value +
-                  column;
+    auto* first =
+        (global<float>)to +
+        (static_cast<int64_t>(place) * chunk_tokens + 16 * at.wave + 4 * at.quarter) * arguments.value +
+        column;
 #pragma unroll
     for (int e = 0; e < 4; ++e) first[e * static_cast<int64_t>(arguments.value)] = values[e];
 }
@@ -231,8 +231,9 @@ struct Scan {
                 four change = 0, kept;
 #pragma unroll
                 for (int s = 0; s < token_steps; ++s)
-                    change = add_product<T>(inverse.columns[s],
-                                            residual.read(16 * j + at.column, 32 * s + 8 * at.quarter), change);
+                    change =
+                        add_product<T>(inverse.columns[s],
+                                       residual.read(16 * j + at.column, 32 * s + 8 * at.quarter), change);
 #pragma unroll
                 for (int e = 0; e < 4; ++e)
                     kept[e] = change[e] * decay(factors.last - factors.of_rows[e][0]) * factors.of_rows[e][2];
@@ -251,9 +252,8 @@ struct Scan {
                     result[j] *= from_state;
 #pragma unroll
                     for (int s = 0; s < token_steps; ++s)
-                        result[j] = add_product<T>(
-                            changes.read(16 * j + at.column, 32 * s + 8 * at.quarter), scores.columns[s],
-                            result[j]);
+                        result[j] = add_product<T>(changes.read(16 * j + at.column, 32 * s + 8 * at.quarter),
+                                                   scores.columns[s], result[j]);
                     const int row = token_row + at.column;
                     const uint32_t column = at.first_column + 16 * j + 4 * at.quarter;
                     kittens::buffer_store(
@@ -269,7 +269,8 @@ struct Scan {
                 for (int j = 0; j < column_tiles; ++j) state.tiles[i][j] *= last;
 #pragma unroll
                 for (int s = 0; s < token_steps; ++s) {
-                    const fragment<T> of_keys = keys.read(key_row + 16 * i + at.column, 32 * s + 8 * at.quarter);
+                    const fragment<T> of_keys =
+                        keys.read(key_row + 16 * i + at.column, 32 * s + 8 * at.quarter);
 #pragma unroll
                     for (int j = 0; j < column_tiles; ++j)
                         state.tiles[i][j] = add_product<T>(

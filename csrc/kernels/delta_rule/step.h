@@ -97,7 +97,9 @@ template <StepConfig config>
 struct Step {
     using T = typename element_of<config.element>::value;
     using Slice = StateSlice<config>;
-    static constexpr int threads = 64 * step_waves, waves_per_simd = config.key == 64 ? 4 : config.key == 128 ? 3 : 1;
+    static constexpr int threads = 64 * step_waves, waves_per_simd = config.key == 64    ? 4
+                                                                     : config.key == 128 ? 3
+                                                                                         : 1;
     static constexpr int floats_of_wave = 2 * config.key, lds_bytes = step_waves * floats_of_wave * 4;
     static constexpr int loads = config.key / 64;  // elements of k, and of q, of a lane
 
@@ -156,7 +158,8 @@ struct Step {
             slice.clear();
 
         Tokens q(arguments.q, span, key_head, sizeof(T)), k(arguments.k, span, key_head, sizeof(T)),
-            v(arguments.v, span, head, sizeof(T)), g(arguments.g, span, head, arguments.wide_g ? 4 : sizeof(T)),
+            v(arguments.v, span, head, sizeof(T)),
+            g(arguments.g, span, head, arguments.wide_g ? 4 : sizeof(T)),
             beta(arguments.beta, span, head, arguments.wide_beta ? 4 : sizeof(T));
         const float of_a = arguments.a_log
                                ? -kittens::exponential<true>(((global<const float>)arguments.a_log)[head])
@@ -174,8 +177,9 @@ struct Step {
             }
 #pragma unroll
             for (int j = 0; j < 4; ++j)
-                values[j] =
-                    slice.value(j) < arguments.value ? static_cast<float>(v.template as<const T>()[slice.value(j)]) : 0.0f;
+                values[j] = slice.value(j) < arguments.value
+                                ? static_cast<float>(v.template as<const T>()[slice.value(j)])
+                                : 0.0f;
             float logarithm = g.scalar(arguments.wide_g), rate = beta.scalar(arguments.wide_beta);
             if (arguments.a_log) logarithm = of_a * softplus(logarithm + of_dt);
             if (arguments.beta_is_logit) rate = kittens::sigmoid<true>(rate).value;
@@ -219,8 +223,8 @@ struct Step {
             for (int j = 0; j < 4; ++j) {
                 const float seen = kept * slice.sum_of_keys(from_k[j]);
                 change[j] = rate * (values[j] - seen);
-                const float result = arguments.scale * __builtin_fmaf(kept, slice.sum_of_keys(from_q[j]),
-                                                                      product * change[j]);
+                const float result =
+                    arguments.scale * __builtin_fmaf(kept, slice.sum_of_keys(from_q[j]), product * change[j]);
                 if (slice.is_first_of_values() && slice.value(j) < arguments.value)
                     out.template as<T>()[slice.value(j)] = static_cast<T>(result);
             }
