@@ -1,0 +1,68 @@
+// kernels/paged_attention/combine.h: one result from those of the splits of the keys.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../../tiles/tiles.h"
+#include "../element_of.h"
+#include "key_tile.h"
+#include "row_softmax.h"
+
+namespace hipkittens::paged_attention {
+
+// Split p has out_p = sum over its keys of exp(s) v / exp(lse_p), so that out = sum of exp(lse_p - lse) out_p. Splits are
+// added in their order, whichever was computed first. One that saw no key has lse -inf and has no weight. The sink is counted here,
+// once.
+template <ElementConfig config>
+struct Combine {
+    using T = typename element_of<config.element>::value;
+    static constexpr int threads = combine_threads, waves_per_simd = 4, lds_bytes = 0;
+    static constexpr int lanes = combine_lanes_per_row, per_lane = 4;
+
+    KITTENS_DEVICE static void run(const CombineArguments& arguments) {
+        constexpr float ln_2 = 0.69314718055994531f, log2_e = 1.4426950408889634f;
+        const uint32_t row = workgroup_id_x() * (threads / lanes) + thread_id() / lanes;
+        const uint32_t token = arguments.heads.quotient(row), head = row - token * arguments.heads.value;
+        uint32_t past = arguments.tokens;
+        if (arguments.past_tokens) past = *arguments.past_tokens;
+        if (token >= past) return;
+        const int64_t rows = static_cast<int64_t>(arguments.tokens) * arguments.heads.value;
+        const auto lses = (global<const float>)arguments.partial_lse + row;
+        float largest = RowSoftmax::none, total = 0;
+#pragma clang loop unroll_count(4)
+        for (uint32_t split = 0; split < arguments.splits; ++split)
+            largest = larger(largest, lses[split * rows]);
+        const float base = RowSoftmax::base_of(largest);
+        const auto weight = [&](uint32_t split) {
+            return exponential_base_2((lses[split * rows] - base) * log2_e);
+        };
+#pragma clang loop unroll_count(4)
+        for (uint32_t split = 0; split < arguments.splits; ++split) total += weight(split);
+
+        const int lane = thread_id() % lanes;
+        if (lane == 0)
+            ((global<float>)arguments.lse)[head * static_cast<int64_t>(arguments.tokens) + token] =
+                total == 0.0f ? RowSoftmax::none : base + logarithm_base_2(total) * ln_2;
+        float sum = total;
+        if (arguments.sinks) sum += sink_weight(((global<const float>)arguments.sinks)[head], base * log2_e);
+        const float scale = total == 0.0f ? 0.0f : 1.0f / sum;
+        const auto out =
+            (global<char>)arguments.out + token * arguments.out_token_bytes + head * arguments.out_head_bytes;
+        const int64_t split_stride = rows * arguments.head_dim;
+        for (uint32_t column = lane * per_lane; column < arguments.head_dim; column += lanes * per_lane) {
+            const auto partial = (global<const float>)arguments.partial_out +
+                                 row * static_cast<int64_t>(arguments.head_dim) + column;
+            using Values = vec<float, per_lane>;
+            Values values = 0.0f;
+#pragma clang loop unroll_count(4)
+            for (uint32_t split = 0; split < arguments.splits; ++split) {
+                const float factor = weight(split) * scale;
+                const Values next = *(global<const Values>)(partial + split * split_stride);
+                values = __builtin_elementwise_fma(next, Values(factor), values);
+            }
+            typedef vec<T, per_lane> narrow __attribute__((aligned(4)));
+            *(global<narrow>)(out + column * static_cast<uint32_t>(sizeof(T))) =
+                __builtin_convertvector(values, vec<T, per_lane>);
+        }
+    }
+};
+
+}  // namespace hipkittens::paged_attention
