@@ -53,7 +53,8 @@ struct CombineArguments {
     void* out;
     int64_t out_token_bytes, out_head_bytes;
     float* lse;
-    uint32_t tokens, splits, head_dim;
+    uint32_t tokens;
+    int32_t splits, head_dim;
     Divisor heads;
 };
 

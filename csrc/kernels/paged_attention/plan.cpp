@@ -50,8 +50,8 @@ Launch combine_launch(const Problem& p, const PagedArguments& forward) {
     arguments.out_head_bytes = forward.out_head_bytes;
     arguments.lse = forward.lse;
     arguments.tokens = forward.tokens;
-    arguments.splits = forward.splits.value;
-    arguments.head_dim = static_cast<uint32_t>(p.head_dim);
+    arguments.splits = static_cast<int32_t>(forward.splits.value);
+    arguments.head_dim = static_cast<int32_t>(p.head_dim);
     arguments.heads = divisor_of(forward.heads);
     const int64_t workgroups = divide_up(p.tokens * p.heads, combine_threads / combine_lanes_per_row);
     for (const Row<kinds::combine>& row : variants<kinds::combine>)
