@@ -15,11 +15,7 @@ template <ElementConfig config>
 struct Combine {
     using T = typename element_of<config.element>::value;
     static constexpr int threads = combine_threads, waves_per_simd = 4, lds_bytes = 0;
-    static constexpr int lanes = combine_lanes_per_row, per_lane = 4, batch = 4;
-
-    KITTENS_DEVICE static int64_t within(int split, int splits) {
-        return split < splits ? split : splits - 1;
-    }
+    static constexpr int lanes = combine_lanes_per_row, per_lane = 4, batch = 8;
 
     KITTENS_DEVICE static void run(const CombineArguments& arguments) {
         constexpr float ln_2 = 0.69314718055994531f, log2_e = 1.4426950408889634f;
@@ -30,57 +26,55 @@ struct Combine {
         if (token >= past) return;
         const int64_t rows = static_cast<int64_t>(arguments.tokens) * arguments.heads.value;
         const auto lses = (global<const float>)arguments.partial_lse + row;
-        // Of the splits from `first` on; behind the last one there is none.
-        using Batch = vec<float, batch>;
-        const auto load = [&](int first) {
-            Batch lse;
-#pragma unroll
-            for (int i = 0; i < batch; ++i) {
-                const float value = lses[within(first + i, arguments.splits) * rows];
-                lse[i] = first + i < arguments.splits ? value : RowSoftmax::none;
-            }
-            return lse;
-        };
-        float largest = RowSoftmax::none;
-        for (int first = 0; first < arguments.splits; first += batch) {
-            const Batch lse = load(first);
-#pragma unroll
-            for (int i = 0; i < batch; ++i) largest = larger(largest, lse[i]);
-        }
-        const float base = RowSoftmax::base_of(largest);
         const int lane = thread_id() % lanes;
         const auto out =
             (global<char>)arguments.out + token * arguments.out_token_bytes + head * arguments.out_head_bytes;
         const int64_t split_stride = rows * arguments.head_dim;
-        float sink = 0;
-        if (arguments.sinks) sink = sink_weight(((global<const float>)arguments.sinks)[head], base * log2_e);
         for (int column = lane * per_lane; column < arguments.head_dim; column += lanes * per_lane) {
             const auto partial = (global<const float>)arguments.partial_out +
                                  row * static_cast<int64_t>(arguments.head_dim) + column;
             using Values = vec<float, per_lane>;
             Values sum = 0.0f;
-            float total = 0;
+            // Of base 2, and of the sum of its exponentials relative to it.
+            float largest = RowSoftmax::none, total = 0;
             for (int first = 0; first < arguments.splits; first += batch) {
-                const Batch lse = load(first);
+                float lse[batch];
                 Values values[batch];
-#pragma unroll
-                for (int i = 0; i < batch; ++i)
-                    values[i] =
-                        *(global<const Values>)(partial + within(first + i, arguments.splits) * split_stride);
+                // Behind the last split there is none: the last one is read again, and has no weight.
 #pragma unroll
                 for (int i = 0; i < batch; ++i) {
-                    const float weight = exponential_base_2((lse[i] - base) * log2_e);
+                    const int64_t split = first + i < arguments.splits ? first + i : arguments.splits - 1;
+                    lse[i] = lses[split * rows] * log2_e;
+                    values[i] = *(global<const Values>)(partial + split * split_stride);
+                }
+                float next = largest;
+#pragma unroll
+                for (int i = 0; i < batch; ++i) {
+                    if (first + i >= arguments.splits) lse[i] = RowSoftmax::none;
+                    next = larger(next, lse[i]);
+                }
+                const float base = RowSoftmax::base_of(next), factor = exponential_base_2(largest - base);
+                largest = next;
+                sum *= factor;
+                total *= factor;
+#pragma unroll
+                for (int i = 0; i < batch; ++i) {
+                    const float weight = exponential_base_2(lse[i] - base);
                     total += weight;
                     sum = __builtin_elementwise_fma(values[i], Values(weight), sum);
                 }
             }
-            sum *= total == 0.0f ? 0.0f : 1.0f / (total + sink);
+            float divisor = total;
+            if (arguments.sinks)
+                divisor +=
+                    sink_weight(((global<const float>)arguments.sinks)[head], RowSoftmax::base_of(largest));
+            sum *= total == 0.0f ? 0.0f : 1.0f / divisor;
             typedef vec<T, per_lane> narrow __attribute__((aligned(4)));
             *(global<narrow>)(out + column * static_cast<int>(sizeof(T))) =
                 __builtin_convertvector(sum, vec<T, per_lane>);
             if (column == 0)
                 ((global<float>)arguments.lse)[head * static_cast<int64_t>(arguments.tokens) + token] =
-                    total == 0.0f ? RowSoftmax::none : base + logarithm_base_2(total) * ln_2;
+                    total == 0.0f ? RowSoftmax::none : (largest + logarithm_base_2(total)) * ln_2;
         }
     }
 };

@@ -58,7 +58,7 @@ struct CombineArguments {
     Divisor heads;
 };
 
-inline constexpr int tile_keys = 32, waves = 4, combine_threads = 256, combine_lanes_per_row = 16;
+inline constexpr int tile_keys = 32, waves = 4, combine_threads = 256, combine_lanes_per_row = 32;
 inline constexpr int32_t unlimited = 1 << 30;
 // Splits of the keys: at most so many, and, where their number is not asked for, none shorter than so many tiles.
 inline constexpr int most_splits = 256, shortest_split = 8;

@@ -29,12 +29,14 @@ int64_t most_keys(const Problem& p, const Choice& choice) {
     return std::min(all, p.left + p.right + queries);
 }
 
-// Enough workgroups to occupy the memory: two for each compute unit, but none with fewer keys than what its start and its share of
-// the join are worth. A sequence shorter than the longest that the table has place for takes fewer of them (shortest_split).
+// One workgroup for each compute unit has enough loads in flight to occupy the memory, as the cycle model sees it; two where one each
+// would leave half of the units without any. None has fewer keys than what its start and its share of the join are worth: a
+// sequence shorter than the longest that the table has place for takes fewer splits (shortest_split).
 int64_t splits_of_keys(const Problem& p, const Choice& choice) {
+    const int64_t units = p.device.compute_units;
     const int64_t workgroups = p.sequences * p.key_heads * choice.row_tiles;
-    const int64_t wanted = divide_up(2 * p.device.compute_units, workgroups);
-    if (workgroups >= p.device.compute_units) return 1;
+    if (workgroups >= units) return 1;
+    const int64_t wanted = (2 * workgroups <= units ? units : 2 * units) / workgroups;
     const int64_t possible = divide_up(most_keys(p, choice), int64_t{choice.shortest_split} * tile_keys);
     return std::clamp<int64_t>(std::min(wanted, possible), 1, most_splits);
 }
