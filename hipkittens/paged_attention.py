@@ -158,6 +158,8 @@ def attention_paged(
     they are taken as they are.
     """
     where = "hipkittens.attention_paged"
+    check_whole_number(where, "max_seqlen_q", max_seqlen_q)
+    check_whole_number(where, "num_splits", num_splits)
     scale, left, right = _check(
         where, q, k_cache, v_cache, block_table, seqused_k, cu_seqlens_q, alibi_slopes, sinks, max_seqlen_q,
         causal, scale, window_size, softcap, cache_layout, num_splits,
@@ -252,7 +254,9 @@ def _check(
             "multiple of the second, and neither 0"
         )
     if block_size == 0:
-        raise ValueError(f"{where}: k_cache has shape {tuple(k_cache.shape)}; its blocks need 1 place or more")
+        raise ValueError(
+            f"{where}: k_cache has shape {tuple(k_cache.shape)}; its blocks need 1 place or more"
+        )
     _check_indices(where, "block_table", block_table, 2, "(sequences, blocks of a sequence)", q)
     _check_indices(where, "seqused_k", seqused_k, 1, "(sequences,)", q)
     sequences = block_table.shape[0]
@@ -260,7 +264,6 @@ def _check(
         raise ValueError(
             f"{where}: seqused_k has {seqused_k.shape[0]} lengths and block_table {sequences} rows; they must be equal"
         )
-    check_whole_number(where, "max_seqlen_q", max_seqlen_q)
     if max_seqlen_q < 0:
         raise ValueError(f"{where}: max_seqlen_q is {max_seqlen_q}; it must be 0 or more")
     if cu_seqlens_q is not None:
@@ -292,7 +295,6 @@ def _check(
     softcap = number(where, "softcap", softcap)
     if not 0 <= softcap < math.inf:
         raise ValueError(f"{where}: softcap is {softcap}; it must be finite and 0 (none) or more")
-    check_whole_number(where, "num_splits", num_splits)
     if not 0 <= num_splits <= LARGEST_NUM_SPLITS:
         raise ValueError(f"{where}: num_splits is {num_splits}; allowed: 0 .. {LARGEST_NUM_SPLITS}")
     _backend.check_device(where, "q", q)

@@ -75,9 +75,9 @@ def draw_paged(
         for number, block in enumerate(used.tolist()):
             filled = min(page, lengths[row] - number * page)
             for cache in caches:
-                cache[block, :filled] = torch.randn(
-                    (filled, key_heads, head_dim), generator=generator
-                ).to(dtype)
+                cache[block, :filled] = torch.randn((filled, key_heads, head_dim), generator=generator).to(
+                    dtype
+                )
     if layout == "hnd":
         caches = [cache.transpose(1, 2) for cache in caches]
     q = torch.randn((sum(counts), heads, head_dim), generator=generator).to(dtype)
@@ -166,7 +166,9 @@ def _example(layout: str, queries: int, heads: int, key_heads: int, head_dim: in
             q, cells[0], cells[1], table.to(device), torch.tensor(lengths, dtype=torch.int32, device=device), None, queries
         )  # fmt: skip
 
-    count = len(lengths) * queries * heads + 2 * sum(-(-length // page) for length in lengths) * page * key_heads
+    count = (
+        len(lengths) * queries * heads + 2 * sum(-(-length // page) for length in lengths) * page * key_heads
+    )
     return Example(
         f"attention_paged, {heads} heads to {key_heads} of {head_dim}, pages of {page}",
         {"rows": (count, head_dim)},
@@ -270,7 +272,9 @@ def _flops(problem) -> float:
 
 def _refuse(extents) -> str | None:
     if extents["H"] % extents["K"]:
-        return f"{extents['H']} query heads cannot share {extents['K']} key heads; H has to be a multiple of K"
+        return (
+            f"{extents['H']} query heads cannot share {extents['K']} key heads; H has to be a multiple of K"
+        )
     if extents["D"] not in HEAD_SIZES:
         return f"D is {extents['D']}; heads of 64, 128 and 256 have kernels"
     return None
@@ -301,7 +305,10 @@ def _calls(tensor):
 def _exercise(draw):
     problem = draw_paged([20, 0, 33], 2, heads=4, key_heads=2, head_dim=64, dtype=draw(1).dtype)
     out = torch.zeros_like(problem.q)
-    return [attention_paged(*problem.arguments()), attention_paged(*problem.arguments(), out=out, num_splits=2)]
+    return [
+        attention_paged(*problem.arguments()),
+        attention_paged(*problem.arguments(), out=out, num_splits=2),
+    ]
 
 
 CHECKS = Checks(
