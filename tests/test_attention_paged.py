@@ -10,6 +10,7 @@ import hipkittens
 from hipkittens import attention_paged
 from hipkittens.operations._attention_paged_checks import UNUSED, draw_paged, in_torch
 from tests.simulated_device import TARGETS
+from tests.test_attention_few_queries import loaded_bytes
 
 INF, NAN = float("inf"), float("nan")
 BOTH = pytest.mark.parametrize("target", TARGETS)
@@ -244,13 +245,17 @@ def test_several_tokens_are_those_of_one_each(target):
             torch.testing.assert_close(out[token], one[0], atol=2**-8, rtol=2**-7)
 
 
-def test_keys_are_loaded_once():
-    """All 8 heads of a group share what is loaded: at most 2 % more than the bytes of the keys and values."""
+@BOTH
+@pytest.mark.parametrize("window, most", [((-1, -1), 4096), ((127, 0), 128 + 32)])
+def test_keys_are_loaded_once(target, window, most):
+    """All 8 heads of a group share what is loaded: 4096 keys, or those of the tiles that a window touches."""
     problem = draw_paged([4096], 1, heads=8, head_dim=128)
-    with hipkittens.simulate("gfx950") as run:
-        attention_paged(*problem.arguments(), num_splits=1)
-        report = hipkittens.simulate.report()
-    assert run is not None and report
+    with hipkittens.simulate(target):
+        (launch,) = loaded_bytes(
+            lambda: attention_paged(*problem.arguments(), num_splits=1, window_size=window)
+        )
+    for cache in ("k_cache", "v_cache"):
+        assert launch[cache] <= most * 128 * 2
 
 
 def test_torch_backend_has_the_same_meaning(monkeypatch):
