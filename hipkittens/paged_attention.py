@@ -174,9 +174,7 @@ def attention_paged(
     key_blocks = k_cache.shape[0], k_cache.shape[2 if heads_first else 1]
     causal = bool(causal)
     if _values_are_known(block_table, seqused_k, cu_seqlens_q):
-        _check_values(
-            where, q, key_blocks, block_table, seqused_k, cu_seqlens_q, max_seqlen_q, left, right, causal
-        )
+        _check_values(where, q, key_blocks, block_table, seqused_k, cu_seqlens_q, max_seqlen_q, left)
     if sinks is not None:
         sinks = sinks.float().contiguous()
     if alibi_slopes is not None:
@@ -359,8 +357,6 @@ def _check_values(
     cu_seqlens_q: torch.Tensor | None,
     max_seqlen_q: int,
     left: int,
-    right: int,
-    causal: bool,
 ) -> None:
     """Of tensors in the CPU's memory. Blocks that a window hides may be any."""
     blocks, block_size = key_blocks
@@ -385,14 +381,13 @@ def _check_values(
                 f"{where}: max_seqlen_q is {max_seqlen_q} and the longest sequence of cu_seqlens_q has {max(tokens)} rows; pass "
                 f"{max(tokens)} or more"
             )
+    table = block_table.tolist()
     for sequence, (length, count) in enumerate(zip(lengths, tokens, strict=True)):
         first = max(length - count - left, 0) if left >= 0 else 0
-        if count == 0 or length == 0 or first >= length:
-            continue
-        used = block_table[sequence, first // block_size : (length - 1) // block_size + 1]
-        if used.min() < 0 or used.max() >= blocks:
+        used = table[sequence][first // block_size : -(-length // block_size)] if count else []
+        if used and not 0 <= min(used) <= max(used) < blocks:
             raise ValueError(
-                f"{where}: block_table[{sequence}] is {shortened(used.tolist())} where keys are used; k_cache has {blocks} "
+                f"{where}: block_table[{sequence}] is {shortened(used)} where keys are used; k_cache has {blocks} "
                 f"blocks, 0 .. {blocks - 1} are allowed"
             )
 

@@ -8,7 +8,7 @@ import torch
 
 import hipkittens
 from hipkittens import attention_paged
-from hipkittens.operations._attention_paged_checks import UNUSED, draw_paged, in_torch
+from hipkittens.operations._attention_paged_problems import UNUSED, draw_paged, in_torch
 from tests.simulated_device import TARGETS
 from tests.test_attention_few_queries import loaded_bytes
 

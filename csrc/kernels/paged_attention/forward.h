@@ -5,6 +5,7 @@
 #include "../../tiles/transcendental.h"
 #include "../element_of.h"
 #include "../workgroup_order.h"
+#include "join_waves.h"
 #include "key_tile.h"
 #include "row_softmax.h"
 
@@ -21,9 +22,7 @@ struct Forward {
     using Values = ValueTile<T, head_dim, config.lookup_keys>;
     static constexpr int outputs = head_dim / 16;
     static constexpr int threads = waves * wave_lanes, waves_per_simd = head_dim * row_tiles > 128 ? 1 : 2;
-    static constexpr int lane_floats = row_tiles * (outputs * 4 + 2),
-                         wave_bytes = lane_floats * 4 * wave_lanes;
-    static constexpr int lds_bytes = waves / 2 * wave_bytes;
+    static constexpr int lds_bytes = waves / 2 * wave_bytes<row_tiles, outputs>;
     static constexpr float log2_e = 1.4426950408889634f;
 
     const PagedArguments& arguments;
@@ -44,7 +43,7 @@ struct Forward {
         Forward forward(arguments);
         if (!forward.begin()) return;
         forward.attend();
-        forward.join(lds);
+        join_waves<waves>(forward.softmax, forward.output, lds);
         if (wave_id() == 0) forward.store();
     }
 
@@ -225,42 +224,6 @@ struct Forward {
             values.load(value_pages, arguments, v, next, bounds);
             look_up(next + step);
             key = next;
-        }
-    }
-
-    // Half of the waves hand theirs to the other half, until one has all.
-    KITTENS_DEVICE void join(shared_byte* lds) {
-        const int wave = wave_id();
-#pragma unroll
-        for (int half = waves / 2; half >= 1; half /= 2) {
-            shared_byte* const of_wave = lds + wave % half * wave_bytes;
-            shared_byte* const from = of_wave + lane_id() * 16;
-            shared_byte* const sums = of_wave + row_tiles * outputs * 1024 + lane_id() * 8;
-            if (wave >= half && wave < 2 * half) {
-#pragma unroll
-                for (int r = 0; r < row_tiles; ++r) {
-#pragma unroll
-                    for (int n = 0; n < outputs; ++n)
-                        lds_write(output[r][n], from + (r * outputs + n) * 1024);
-                    lds_write(vec<float, 2>{softmax[r].reference, softmax[r].sum}, sums + r * 512);
-                }
-            }
-            barrier();
-            if (wave < half) {
-#pragma unroll
-                for (int r = 0; r < row_tiles; ++r) {
-                    vec<float, 4> others[outputs];
-#pragma unroll
-                    for (int n = 0; n < outputs; ++n)
-                        others[n] = lds_read<vec<float, 4>>(from + (r * outputs + n) * 1024);
-                    const auto other = lds_read<vec<float, 2>>(sums + r * 512);
-                    RowSoftmax theirs;
-                    theirs.reference = other[0];
-                    theirs.sum = other[1];
-                    softmax[r].join(theirs, others, output[r]);
-                }
-            }
-            if (half > 1) barrier();
         }
     }
 
