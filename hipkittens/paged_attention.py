@@ -328,17 +328,15 @@ def _check_flag_and_output(where: str, q: torch.Tensor, out: torch.Tensor | None
 
 def _check_rows(where: str, name: str, value: torch.Tensor) -> None:
     """Raises for rows that kernels cannot read in vectors: caches are too large to be copied behind a caller's back."""
-    if torch.compiler.is_compiling() or type(value) is not torch.Tensor or value.numel() == 0:
+    if torch.compiler.is_compiling() or value.numel() == 0:
         return
     *steps, last = value.stride()
-    if (
-        last != 1
-        or any(step % 2 for step, size in zip(steps, value.shape, strict=False) if size > 1)
-        or value.data_ptr() % 4
-    ):
+    beyond = value.data_ptr() % 4 if type(value) is torch.Tensor and value.device.type != "meta" else 0
+    even = all(step % 2 == 0 or size == 1 for step, size in zip(steps, value.shape, strict=False))
+    if last != 1 or not even or beyond:
         raise ValueError(
-            f"{where}: {name} has strides {value.stride()} and begins at address % 4 = {value.data_ptr() % 4}; it needs unit "
-            "stride along its last dimension, even strides otherwise, and rows on 4 bytes; call .contiguous()"
+            f"{where}: {name} has strides {tuple(value.stride())} and begins at address % 4 = {beyond}; it needs unit stride "
+            "along its last dimension, even strides otherwise, and rows on 4 bytes; call .contiguous()"
         )
 
 
