@@ -184,24 +184,23 @@ struct Forward {
         Values values;
         look_up(key);
         keys.load(key_pages, arguments, k, key, bounds);
-        values.load(value_pages, arguments, v, key, bounds);
-        look_up(key + step);
+        const auto load_values = [&](int tile) KITTENS_INLINE {
+            const typename Values::Pages pages = value_pages;
+            look_up(tile + step);
+            // Loads return in order, and keys are waited for before the values that were loaded with their pages.
+            compiler_fence();
+            values.load(pages, arguments, v, tile, bounds);
+            compiler_fence();
+        };
+        load_values(key);
         for (;;) {
-            // Tiles past the last one are loaded, too, from rows that this wave has just read.
-            const int next = key + step;
             vec<float, 8> scores[row_tiles];
 #pragma unroll
-            for (int r = 0; r < row_tiles; ++r) {
-                vec<float, 4> product[2] = {};
-#pragma unroll
-                for (int s = 0; s < Keys::steps; ++s)
-#pragma unroll
-                    for (int n = 0; n < 2; ++n)
-                        product[n] = matrix_16x16(keys.rows[n][s], q[r][s], product[n]);
-                scores[r] = __builtin_shufflevector(product[0], product[1], 0, 1, 2, 3, 4, 5, 6, 7);
-            }
-            const bool more = next <= bounds.last;
-            if (more) keys.load(key_pages, arguments, k, next, bounds);
+            for (int r = 0; r < row_tiles; ++r) scores[r] = product(keys, r);
+            // Also behind the last tile, where all lanes load the last key: behind a branch nobody knows how many loads are in flight.
+            keys.load(key_pages, arguments, k, key + step, bounds);
+            // Loads are to be issued where they stand: the compiler would move them to what needs them.
+            compiler_fence();
             vec<T, 8> p[row_tiles];
 #pragma unroll
             for (int r = 0; r < row_tiles; ++r) {
@@ -209,22 +208,34 @@ struct Forward {
                 softmax[r].exponentiate(scores[r], output[r]);
                 p[r] = __builtin_convertvector(scores[r], vec<T, 8>);
             }
-#pragma unroll
-            for (int band = 0; band < Values::bands; ++band)
-#pragma unroll
-                for (int column = 0; column < Values::columns; ++column) {
-                    const vec<T, 8> operand = values.operand(band, column);
-#pragma unroll
-                    for (int r = 0; r < row_tiles; ++r) {
-                        vec<float, 4>& sum = output[r][band * Values::columns + column];
-                        sum = matrix_16x16(operand, p[r], sum);
-                    }
-                }
-            if (!more) return;
-            values.load(value_pages, arguments, v, next, bounds);
-            look_up(next + step);
-            key = next;
+            add(values, p);
+            key += step;
+            if (key > bounds.last) return;
+            load_values(key);
         }
+    }
+
+    // The lane's scores: of 8 neighbouring keys.
+    KITTENS_DEVICE vec<float, 8> product(const Keys& keys, int r) const {
+        vec<float, 4> scores[2] = {};
+#pragma unroll
+        for (int s = 0; s < Keys::steps; ++s)
+#pragma unroll
+            for (int n = 0; n < 2; ++n) scores[n] = matrix_16x16(keys.rows[n][s], q[r][s], scores[n]);
+        return __builtin_shufflevector(scores[0], scores[1], 0, 1, 2, 3, 4, 5, 6, 7);
+    }
+    KITTENS_DEVICE void add(const Values& values, const vec<T, 8> (&p)[row_tiles]) {
+#pragma unroll
+        for (int band = 0; band < Values::bands; ++band)
+#pragma unroll
+            for (int column = 0; column < Values::columns; ++column) {
+                const vec<T, 8> operand = values.operand(band, column);
+#pragma unroll
+                for (int r = 0; r < row_tiles; ++r) {
+                    vec<float, 4>& sum = output[r][band * Values::columns + column];
+                    sum = matrix_16x16(operand, p[r], sum);
+                }
+            }
     }
 
     KITTENS_DEVICE void store() {
