@@ -18,11 +18,15 @@ template <PagedConfig config>
 struct Forward {
     using T = typename element_of<config.element>::value;
     static constexpr int head_dim = config.head_dim, row_tiles = config.row_tiles, rows = config.rows();
-    using Keys = KeyTile<T, head_dim, config.lookup_keys>;
-    using Values = ValueTile<T, head_dim, config.lookup_keys>;
+    using Keys = KeyTile<T, head_dim>;
+    using Rows = TileRows<T, head_dim>;
+    using Pages = KeyPages<config.lookup_keys>;
     static constexpr int outputs = head_dim / 16;
     static constexpr int threads = waves * wave_lanes, waves_per_simd = head_dim * row_tiles > 128 ? 1 : 2;
-    static constexpr int lds_bytes = waves / 2 * wave_bytes<row_tiles, outputs>;
+    // The join of the waves comes behind all reads of keys.
+    static constexpr int key_bytes = waves * Keys::bytes,
+                         join_bytes = waves / 2 * wave_bytes<row_tiles, outputs>,
+                         lds_bytes = key_bytes > join_bytes ? key_bytes : join_bytes;
     static constexpr float log2_e = 1.4426950408889634f;
 
     const PagedArguments& arguments;
@@ -42,7 +46,8 @@ struct Forward {
     KITTENS_DEVICE static void run(const PagedArguments& arguments, shared_byte* lds) {
         Forward forward(arguments);
         if (!forward.begin()) return;
-        forward.attend();
+        forward.attend(lds + wave_id() * Keys::bytes);
+        barrier();
         join_waves<waves>(forward.softmax, forward.output, lds);
         if (wave_id() == 0) forward.store();
     }
@@ -166,73 +171,76 @@ struct Forward {
             if (key + e < first_key[r] || key + e >= past_key[r]) scores[e] = RowSoftmax::none;
     }
 
-    KITTENS_DEVICE void attend() {
+    // `lds`: of the wave's own.
+    KITTENS_DEVICE void attend(shared_byte* lds) {
         if (bounds.last < bounds.first) return;
         const int32_t* table = arguments.table + sequence * arguments.table_stride;
         const auto k = (global<const char>)arguments.k.data + key_head * arguments.k.head_bytes,
                    v = (global<const char>)arguments.v.data + key_head * arguments.v.head_bytes;
         constexpr int step = waves * tile_keys;
-        int key = bounds.first / tile_keys * tile_keys + wave_id() * tile_keys;
-        if (key > bounds.last) return;
-        typename Keys::Pages key_pages;
-        typename Values::Pages value_pages;
-        const auto look_up = [&](int tile) KITTENS_INLINE {
-            key_pages.look_up(arguments, table, tile + key_block_of_lane(), key_in_block, bounds);
-            value_pages.look_up(arguments, table, tile + Values::block_of_lane(), Values::key, bounds);
-        };
-        Keys keys;
-        Values values;
-        look_up(key);
-        keys.load(key_pages, arguments, k, key, bounds);
-        const auto load_values = [&](int tile) KITTENS_INLINE {
-            const typename Values::Pages pages = value_pages;
-            look_up(tile + step);
-            // Loads return in order, and keys are waited for before the values that were loaded with their pages.
+        int tile = bounds.first / tile_keys * tile_keys + wave_id() * tile_keys;
+        if (tile > bounds.last) return;
+        Pages pages;
+        Rows keys, values;
+        pages.look_up(arguments, table, tile, bounds);
+        keys.load(pages, arguments, arguments.k, k, tile, bounds);
+        const auto load_values = [&] KITTENS_INLINE {
+            const Pages current = pages;
+            pages.look_up(arguments, table, tile + step, bounds);
+            // Loads return in order, and the next pages are waited for before these values. Loads are to be issued where they stand:
+            // the compiler would move them to what needs them.
             compiler_fence();
-            values.load(pages, arguments, v, tile, bounds);
+            values.load(current, arguments, arguments.v, v, tile, bounds);
             compiler_fence();
         };
-        load_values(key);
+        load_values();
         for (;;) {
-            vec<float, 8> scores[row_tiles];
-#pragma unroll
-            for (int r = 0; r < row_tiles; ++r) scores[r] = product(keys, r);
-            // Also behind the last tile, where all lanes load the last key: behind a branch nobody knows how many loads are in flight.
-            keys.load(key_pages, arguments, k, key + step, bounds);
-            // Loads are to be issued where they stand: the compiler would move them to what needs them.
+            Keys::put(keys, lds);
             compiler_fence();
+            // Also behind the last tile, where all lanes load the last key: behind a branch nobody knows how many loads are in flight.
+            keys.load(pages, arguments, arguments.k, k, tile + step, bounds);
+            compiler_fence();
+            vec<float, 8> scores[row_tiles];
+            multiply(scores, lds);
             vec<T, 8> p[row_tiles];
 #pragma unroll
             for (int r = 0; r < row_tiles; ++r) {
-                edit(scores[r], r, key + Values::block_of_lane());
+                edit(scores[r], r, tile + first_key_of_lane());
                 softmax[r].exponentiate(scores[r], output[r]);
                 p[r] = __builtin_convertvector(scores[r], vec<T, 8>);
             }
             add(values, p);
-            key += step;
-            if (key > bounds.last) return;
-            load_values(key);
+            tile += step;
+            if (tile > bounds.last) return;
+            load_values();
         }
     }
 
     // The lane's scores: of 8 neighbouring keys.
-    KITTENS_DEVICE vec<float, 8> product(const Keys& keys, int r) const {
-        vec<float, 4> scores[2] = {};
+    KITTENS_DEVICE void multiply(vec<float, 8> (&scores)[row_tiles], shared_byte* keys) const {
+        vec<float, 4> products[row_tiles][2] = {};
 #pragma unroll
-        for (int s = 0; s < Keys::steps; ++s)
+        for (int step = 0; step < Keys::steps; ++step)
 #pragma unroll
-            for (int n = 0; n < 2; ++n) scores[n] = matrix_16x16(keys.rows[n][s], q[r][s], scores[n]);
-        return __builtin_shufflevector(scores[0], scores[1], 0, 1, 2, 3, 4, 5, 6, 7);
+            for (int n = 0; n < 2; ++n) {
+                const vec<T, 8> operand = Keys::operand(keys, n, step);
+#pragma unroll
+                for (int r = 0; r < row_tiles; ++r)
+                    products[r][n] = matrix_16x16(operand, q[r][step], products[r][n]);
+            }
+#pragma unroll
+        for (int r = 0; r < row_tiles; ++r)
+            scores[r] = __builtin_shufflevector(products[r][0], products[r][1], 0, 1, 2, 3, 4, 5, 6, 7);
     }
-    KITTENS_DEVICE void add(const Values& values, const vec<T, 8> (&p)[row_tiles]) {
+    KITTENS_DEVICE void add(const Rows& values, const vec<T, 8> (&p)[row_tiles]) {
 #pragma unroll
-        for (int band = 0; band < Values::bands; ++band)
+        for (int band = 0; band < Rows::bands; ++band)
 #pragma unroll
-            for (int column = 0; column < Values::columns; ++column) {
-                const vec<T, 8> operand = values.operand(band, column);
+            for (int column = 0; column < Rows::columns; ++column) {
+                const vec<T, 8> operand = value_operand(values, band, column);
 #pragma unroll
                 for (int r = 0; r < row_tiles; ++r) {
-                    vec<float, 4>& sum = output[r][band * Values::columns + column];
+                    vec<float, 4>& sum = output[r][band * Rows::columns + column];
                     sum = matrix_16x16(operand, p[r], sum);
                 }
             }
@@ -263,9 +271,9 @@ struct Forward {
             const auto to = (global<char>)arguments.out + token * arguments.out_token_bytes +
                             head[r] * arguments.out_head_bytes;
             const auto partial = (global<float>)arguments.partial_out + statistic * head_dim;
-            constexpr int columns = Values::columns;
+            constexpr int columns = Rows::columns;
 #pragma unroll
-            for (int band = 0; band < Values::bands; ++band)
+            for (int band = 0; band < Rows::bands; ++band)
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
                     const int column = band * 128 + columns * (lane_id() / 16 * 4 + e);
