@@ -331,7 +331,8 @@ def _check_rows(where: str, name: str, value: torch.Tensor) -> None:
     if torch.compiler.is_compiling() or value.numel() == 0:
         return
     *steps, last = value.stride()
-    beyond = value.data_ptr() % 4 if type(value) is torch.Tensor and value.device.type != "meta" else 0
+    is_readable = type(value) is torch.Tensor and value.device.type != "meta"
+    beyond = value.data_ptr() % 4 if is_readable and not torch._C._are_functorch_transforms_active() else 0
     even = all(step % 2 == 0 or size == 1 for step, size in zip(steps, value.shape, strict=False))
     if last != 1 or not even or beyond:
         raise ValueError(
@@ -341,7 +342,7 @@ def _check_rows(where: str, name: str, value: torch.Tensor) -> None:
 
 
 def _values_are_known(*tensors: torch.Tensor | None) -> bool:
-    return not torch.compiler.is_compiling() and all(
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()) and all(
         tensor is None or (type(tensor) is torch.Tensor and tensor.device.type == "cpu") for tensor in tensors
     )
 
