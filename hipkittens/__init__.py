@@ -27,6 +27,7 @@ from .gemm import linear, matmul
 from .grouped import grouped_matmul
 from .heads import concat_heads, split_heads
 from .loss import cross_entropy, linear_cross_entropy
+from .merged_attention import attention_merge
 from .mul_add import mul_add
 from .norm import layer_norm, rms_norm
 from .norm_quantization import QuantizedNorm, norm_quantize
@@ -57,6 +58,7 @@ __all__ = [
     "Support",
     "activation",
     "attention",
+    "attention_merge",
     "attention_paged",
     "attention_varlen",
     "cache_write",

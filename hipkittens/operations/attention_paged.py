@@ -70,6 +70,7 @@ def _arguments(tensor, dtype):
 OPERATION = Operation(
     name="attention_paged",
     folder="paged_attention",
+    kinds=("forward", "combine"),
     functions=(Function(attention_paged, _arguments),),
     operators=(
         Operator("attention_paged", _fake, _NO_DERIVATIVE, sharding=_sharding, first_option=8),

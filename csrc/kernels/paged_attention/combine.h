@@ -27,8 +27,6 @@ struct Combine {
         const int64_t rows = static_cast<int64_t>(arguments.tokens) * arguments.heads.value;
         const auto lses = (global<const float>)arguments.partial_lse + row;
         const int lane = thread_id() % lanes;
-        const auto out =
-            (global<char>)arguments.out + token * arguments.out_token_bytes + head * arguments.out_head_bytes;
         const int64_t split_stride = rows * arguments.head_dim;
         for (int column = lane * per_lane; column < arguments.head_dim; column += lanes * per_lane) {
             const auto partial = (global<const float>)arguments.partial_out +
@@ -69,6 +67,8 @@ struct Combine {
                 divisor +=
                     sink_weight(((global<const float>)arguments.sinks)[head], RowSoftmax::base_of(largest));
             sum *= total == 0.0f ? 0.0f : 1.0f / divisor;
+            const auto out = (global<char>)arguments.out + token * arguments.out_token_bytes +
+                             head * arguments.out_head_bytes;
             typedef vec<T, per_lane> narrow __attribute__((aligned(4)));
             *(global<narrow>)(out + column * static_cast<int>(sizeof(T))) =
                 __builtin_convertvector(sum, vec<T, per_lane>);

@@ -4,3 +4,4 @@
 #include "combine.h"
 #include "forward.h"
 #include "kinds.h"
+#include "merge.h"

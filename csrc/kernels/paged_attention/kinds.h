@@ -48,16 +48,31 @@ struct PagedArguments {
 
 struct CombineArguments {
     const float *partial_out, *partial_lse;
-    const float* sinks;
     const int32_t* past_tokens;  // the end of the last sequence; or null: all tokens are of a sequence
+    Divisor heads;
+    uint32_t tokens;
+    int32_t splits, head_dim;
+    const float* sinks;
     void* out;
     int64_t out_token_bytes, out_head_bytes;
     float* lse;
-    uint32_t tokens;
-    int32_t splits, head_dim;
-    Divisor heads;
 };
 
+// Rows [tokens, heads, head_dim] that have attended to some keys of theirs, and the LSE of those, [heads, tokens].
+struct PartArgument {
+    const void* out;
+    int64_t token_bytes, head_bytes;
+    const float* lse;
+};
+struct MergeArguments {
+    PartArgument parts[2];
+    void* out;
+    float* lse;
+    uint32_t tokens, head_dim;
+    Divisor heads, threads_per_row;
+};
+
+inline constexpr int merge_threads = 256, merge_columns = 8;
 inline constexpr int tile_keys = 32, waves = 4, combine_threads = 256, combine_lanes_per_row = 32;
 inline constexpr int32_t unlimited = 1 << 30;
 // Splits of the keys: at most so many, and, where their number is not asked for, none shorter than so many tiles.
@@ -75,12 +90,16 @@ template <PagedConfig config>
 struct Forward;
 template <ElementConfig config>
 struct Combine;
+template <ElementConfig config>
+struct Merge;
 
 namespace kinds {
 
 struct forward : Kind<PagedConfig, PagedArguments, Forward> {};
 // Joins the splits of the keys.
 struct combine : Kind<ElementConfig, CombineArguments, Combine> {};
+// Joins two results.
+struct merge : Kind<ElementConfig, MergeArguments, Merge> {};
 
 }  // namespace kinds
 

@@ -116,4 +116,18 @@ std::vector<Launch> plan(const Problem& p, const Choice& choice, PagedArguments 
     return launches;
 }
 
+Launch plan_merge(int target, ElementType element, MergeArguments arguments) {
+    const uint32_t threads_per_row = arguments.head_dim / merge_columns;
+    const int64_t threads = int64_t{arguments.tokens} * arguments.heads.value * threads_per_row;
+    if (threads > UINT32_MAX - merge_threads)
+        throw std::invalid_argument("attention_merge: results have 2^35 elements or more");
+    arguments.threads_per_row = divisor_of(threads_per_row);
+    for (const Row<kinds::merge>& row : variants<kinds::merge>)
+        if (includes(row.targets, target) && row.config.element == element)
+            return launch_of("paged_attention", row.name, target,
+                             {static_cast<uint32_t>(divide_up(threads, merge_threads)), 1, 1}, merge_threads,
+                             arguments);
+    throw std::invalid_argument("attention_merge: no kernel has this element type");
+}
+
 }  // namespace hipkittens::paged_attention

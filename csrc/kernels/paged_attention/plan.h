@@ -32,4 +32,7 @@ Choice choose(const Problem& problem);
 // heads, head_dim] and [splits, tokens, heads], of more than one split.
 std::vector<Launch> plan(const Problem& problem, const Choice& choice, PagedArguments arguments);
 
+// Of rows of `head_dim`, a multiple of merge_columns; threads_per_row is set here. Throws std::invalid_argument.
+Launch plan_merge(int target, ElementType element, MergeArguments arguments);
+
 }  // namespace hipkittens::paged_attention
