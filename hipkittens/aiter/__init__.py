@@ -20,6 +20,7 @@ from ._activation import (
     scaled_silu_and_mul,
     silu_and_mul,
 )
+from ._attention import unified_attention
 from ._cache import concat_and_cache_mla, reshape_and_cache, reshape_and_cache_flash
 from ._convolution import causal_conv1d_fn, causal_conv1d_update
 from ._gemm import gemm_a8w8, gemm_a8w8_CK, gemm_a8w8_per_token_scale
@@ -166,6 +167,7 @@ __all__ = [
     "topk",
     "topk_sigmoid",
     "topk_softmax",
+    "unified_attention",
 ]
 
 # rope_fwd, rope_cached_2c_fwd_inplace and their kind.
