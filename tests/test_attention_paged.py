@@ -89,9 +89,11 @@ def test_a_prompt_in_chunks(target, head_dim, causal):
 
 
 @BOTH
-@pytest.mark.parametrize("num_splits", [0, 1, 2, 7, 256])
-def test_splits(target, num_splits):
-    check(target, draw_paged([0, 1, 31, 32, 33, 290], 2, heads=4, page=8), num_splits=num_splits)
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("num_splits", [0, 1, 2, 7, 33, 256])
+def test_splits(target, num_splits, head_dim):
+    problem = draw_paged([0, 1, 31, 32, 33, 290, 1500], 2, heads=4, head_dim=head_dim, page=8)
+    check(target, problem, num_splits=num_splits, sinks=torch.linspace(-1, 1, 4))
 
 
 OPTIONS = [

@@ -73,7 +73,7 @@ struct MergeArguments {
 };
 
 inline constexpr int merge_threads = 256, merge_columns = 8;
-inline constexpr int tile_keys = 32, waves = 4, combine_threads = 256, combine_lanes_per_row = 32;
+inline constexpr int tile_keys = 32, waves = 4, combine_threads = 256;
 inline constexpr int32_t unlimited = 1 << 30;
 // Splits of the keys: at most so many, and, where their number is not asked for, none shorter than so many tiles.
 inline constexpr int most_splits = 256, shortest_split = 8;

@@ -55,11 +55,10 @@ Launch combine_launch(const Problem& p, const PagedArguments& forward) {
     arguments.splits = static_cast<int32_t>(forward.splits.value);
     arguments.head_dim = static_cast<int32_t>(p.head_dim);
     arguments.heads = divisor_of(forward.heads);
-    const int64_t workgroups = divide_up(p.tokens * p.heads, combine_threads / combine_lanes_per_row);
     for (const Row<kinds::combine>& row : variants<kinds::combine>)
         if (includes(row.targets, p.device.target) && row.config.element == p.element)
             return launch_of("paged_attention", row.name, p.device.target,
-                             {static_cast<uint32_t>(workgroups), 1, 1}, combine_threads, arguments);
+                             {static_cast<uint32_t>(p.tokens * p.heads), 1, 1}, combine_threads, arguments);
     refuse("no kernel joins splits of this element type");
 }
 
@@ -90,7 +89,8 @@ std::vector<Launch> plan(const Problem& p, const Choice& choice, PagedArguments 
     constexpr int64_t most = UINT32_MAX;
     const int64_t workgroups = choice.row_tiles * choice.splits * p.key_heads * p.sequences;
     // HIP counts the threads of a grid dimension in 32 bits.
-    if (workgroups > most / (waves * 64) || p.tokens * p.heads > most / combine_lanes_per_row)
+    if (workgroups > most / (waves * 64) ||
+        (choice.splits > 1 && p.tokens * p.heads > most / combine_threads))
         refuse(std::to_string(p.tokens) + " tokens of " + std::to_string(p.heads) + " heads in " +
                std::to_string(choice.splits) + " splits have 2^32 threads or more");
     arguments.most_keys = static_cast<int32_t>(std::min<int64_t>(p.page * p.most_pages, unlimited - 1));

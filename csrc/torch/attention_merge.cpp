@@ -1,4 +1,4 @@
-// torch/merged_attention.cpp: checks the tensors of two results of attention, and launches their join.
+// torch/attention_merge.cpp: checks the tensors of two results of attention, and launches their join.
 // SPDX-License-Identifier: MIT
 #include <string>
 #include <vector>
