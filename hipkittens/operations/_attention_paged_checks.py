@@ -11,17 +11,25 @@ from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityP
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Sequences of several turns of each wave with a broken tile at the end, and one without keys; options of the score."""
+    """Sequences of several turns of each wave with a broken tile at the end, and one without keys; options of the score. What is joined
+    are more splits than the lanes of a row take in one turn."""
     row = kernel.row
     dtype = DTYPES[row["element"]]
-    head_dim = int(row.get("head_dim", 64))
+    joins = kernel.kind == "combine"
+    head_dim = int(row.get("head_dim", 256))
     page = 24 if row.get("lookup_keys") != "1" else 5
     queries = 3 if row.get("row_tiles") == "2" else 1
     heads = 14 if queries > 1 else 7
 
     def run():
         problem = draw_paged(
-            [300, 0, 33], queries, heads=heads, key_heads=1, head_dim=head_dim, page=page, dtype=dtype
+            [1500 if joins else 300, 0, 33],
+            queries,
+            heads=heads,
+            key_heads=1,
+            head_dim=head_dim,
+            page=page,
+            dtype=dtype,
         )
         options = {
             "alibi_slopes": torch.arange(heads) / 64,
@@ -29,12 +37,12 @@ def _trial(kernel: Kernel) -> Trial:
             "return_lse": True,
         }
         results = []
-        for splits in (2,) if kernel.kind == "combine" else (1, 2):
+        for splits in (45,) if joins else (1, 2):
             out, lse = attention_paged(*problem.arguments(), num_splits=splits, softcap=20.0, **options)
             results += [out, lse.clamp(min=-100)]  # -inf of the sequence without keys
         return results
 
-    title = f"attention_paged {queries} of 300 H{heads} D{head_dim} page {page} {row['element']}"
+    title = f"attention_paged {queries} of {1500 if joins else 300} H{heads} D{head_dim} page {page} {row['element']}"
     return Trial(title, run, workgroups=4)
 
 
