@@ -29,8 +29,10 @@ def _differentiated(
     leaves: Mapping[str, torch.Tensor],
     gradients: Callable[[list[torch.Tensor]], list[torch.Tensor]],
 ) -> list[torch.Tensor]:
-    """Outputs, then the gradient of each input."""
+    """Outputs, then the gradient of each input, if they have any."""
     outputs = _as_list(function(*leaves.values()))
+    if not any(output.requires_grad for output in outputs):
+        return outputs
     found = torch.autograd.grad(outputs, list(leaves.values()), gradients(outputs))
     return [value.detach() for value in (*outputs, *found)]
 
@@ -60,5 +62,5 @@ def _run(target: str, problem: ParityProblem, generator: torch.Generator) -> lis
             exact[i].abs().max().item() if problem.magnitude is None else problem.magnitude,
             problem.baseline,
         )
-        for i, (name, value) in enumerate(zip(names, ours, strict=True))
+        for i, (name, value) in enumerate(zip(names[: len(ours)], ours, strict=True))
     ]

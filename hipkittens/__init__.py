@@ -28,9 +28,11 @@ from .gemm import linear, matmul
 from .grouped import grouped_matmul
 from .heads import concat_heads, split_heads
 from .loss import cross_entropy, linear_cross_entropy
+from .merged_attention import attention_merge
 from .mul_add import mul_add
 from .norm import layer_norm, rms_norm
 from .norm_quantization import QuantizedNorm, norm_quantize
+from .paged_attention import attention_paged
 from .qkv import qkv_rotary
 from .quantization import QuantSpec, dequantize, gated_activation_quantize, quantize
 from .rotary import rotary, rotary_qk, rotary_tables
@@ -57,6 +59,8 @@ __all__ = [
     "Support",
     "activation",
     "attention",
+    "attention_merge",
+    "attention_paged",
     "attention_varlen",
     "cache_write",
     "causal_conv1d",

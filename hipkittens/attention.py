@@ -224,7 +224,7 @@ def attention_varlen(
     return (out, lse) if return_lse else out
 
 
-def _scale(where: str, scale: float | None, q: torch.Tensor) -> float:
+def scale_or_default(where: str, scale: float | None, q: torch.Tensor) -> float:
     if scale is None:
         return q.shape[-1] ** -0.5
     scale = number(where, "scale", scale)
@@ -274,7 +274,7 @@ def _check_sequences(
     lengths = [after - before for before, after in itertools.pairwise(ends)]
     if ends[0] != 0 or ends[-1] != rows.shape[0] or min(lengths) < 0:
         raise ValueError(
-            f"{where}: {name} is {_shortened(ends)}; it must rise from 0 to the {rows.shape[0]} rows of {side}"
+            f"{where}: {name} is {shortened(ends)}; it must rise from 0 to the {rows.shape[0]} rows of {side}"
         )
     if max(lengths) > longest:
         raise ValueError(
@@ -283,11 +283,11 @@ def _check_sequences(
         )
 
 
-def _shortened(values: list[int]) -> str:
+def shortened(values: list[int]) -> str:
     return str(values) if len(values) <= 8 else f"[{', '.join(map(str, values[:7]))}, ..., {values[-1]}]"
 
 
-def _window(where: str, window_size: tuple[int, int]) -> tuple[int, int]:
+def window_sides(where: str, window_size: tuple[int, int]) -> tuple[int, int]:
     try:
         left, right = (int(side) for side in window_size)
         if (left, right) != tuple(window_size):
@@ -357,9 +357,9 @@ def _check(
             f"{where}: the head size is {q.shape[-1]}; allowed: multiples of 8 up to {LARGEST_HEAD}"
         )
     _backend.check_device(where, "q", q)
-    left, right = _window(where, window_size)
+    left, right = window_sides(where, window_size)
     _check_options(where, causal, dropout_p, deterministic)
-    return _scale(where, scale, q), left, right
+    return scale_or_default(where, scale, q), left, right
 
 
 def _in_torch(

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 import hipkittens
 from hipkittens import QuantSpec, aiter, quantize
+from hipkittens.operations._attention_paged_problems import draw_paged
 
 BF16, F32, I32 = torch.bfloat16, torch.float32, torch.int32
 FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
@@ -1328,3 +1329,18 @@ def test_products_of_8_bit_codes(target, codes):
     y = torch.empty(m, n, dtype=BF16)
     assert aiter.gemm_a8w8_per_token_scale(x, w, x_scale, w_scale, y=y) is y and close(y, right)
     assert close(aiter.gemm_a8w8_per_token_scale(x, w, x_scale, w_scale, F32), right, 4)
+
+
+@of("unified_attention")
+def test_unified_attention(target):
+    problem = draw_paged([50, 0, 17], [2, 1, 4], heads=4, head_dim=64)
+    q, k, v, table, lengths, ends, longest = problem.arguments()
+    slopes, sinks, out = torch.rand(4), torch.ones(4), torch.zeros_like(q)
+    call = (q, k, v, out, ends, longest, lengths, 50, 0.2, True, (20, 0), table, 3.0)
+    aiter.unified_attention(*call, None, None, None, slopes, sinks=sinks)
+    options = {"scale": 0.2, "window_size": (20, 0), "softcap": 3.0, "alibi_slopes": slopes, "sinks": sinks}
+    assert torch.equal(out, hipkittens.attention_paged(*problem.arguments(), **options))
+    for name in ("q_descale", "k_descale", "v_descale", "output_scale", "qq_bias"):
+        scales = dict.fromkeys(("q_descale", "k_descale", "v_descale")) | {name: torch.ones(1)}
+        with pytest.raises(NotImplementedError, match=f"unified_attention: {name} is given"):
+            aiter.unified_attention(*call, **scales)

@@ -196,6 +196,74 @@ def test_cache(target):
     )
 
 
+@pytest.mark.parametrize("page", [8, 256])
+def test_a_cache_in_pages(target, page):
+    """New keys of sequences of different lengths go into shuffled pages, turned, and attention is that of each sequence alone."""
+    lengths, new, heads, key_heads, size = [3, 17, 0], 2, 4, 2, 64
+    angles = torch.outer(torch.arange(32.0), 10.0 ** -torch.arange(16.0))
+    turn = {"cos": angles.cos(), "sin": angles.sin(), "interleaved": True}
+    pages = -(-32 // page)
+    table = torch.randperm(3 * pages, generator=torch.Generator().manual_seed(3)).view(3, pages).int()
+    k_pages, v_pages = (
+        torch.full((3 * pages, page, key_heads, size), float("nan")).bfloat16() for _ in range(2)
+    )
+    k_rows, v_rows = (torch.full((4, 32, key_heads, size), float("nan")).bfloat16() for _ in range(2))
+    rows = torch.tensor([2, 0, 3])
+    old_k, old_v = draw(3, 32, key_heads, size, seed=1), draw(3, 32, key_heads, size, seed=2)
+    for b, length in enumerate(lengths):
+        for place in range(length):
+            at = table[b, place // page], place % page
+            k_pages[at], v_pages[at] = old_k[b, place], old_v[b, place]
+            k_rows[rows[b], place], v_rows[rows[b], place] = old_k[b, place], old_v[b, place]
+    q, k, v = (
+        draw(3, new, heads, size, seed=5),
+        draw(3, new, key_heads, size, seed=6),
+        draw(3, new, key_heads, size, seed=7),
+    )
+    seqlens = torch.tensor(lengths, dtype=torch.int32)
+    options = {
+        "causal": True,
+        "softcap": 9.0,
+        "alibi_slopes": torch.rand(heads),
+        "num_splits": 2,
+        "return_softmax_lse": True,
+    }
+    given = (q, k_pages, v_pages, k, v, turn["cos"], turn["sin"], seqlens)
+    out, lse = flash_attn.flash_attn_with_kvcache(*given, block_table=table, **options)
+    assert out.shape == q.shape and lse.shape == (3, heads, new) and out.isfinite().all()
+    in_rows = flash_attn.flash_attn_with_kvcache(
+        q, k_rows, v_rows, *given[3:], cache_batch_idx=rows, **options
+    )
+    torch.testing.assert_close(out, in_rows[0], atol=1e-2, rtol=1e-2)
+    torch.testing.assert_close(lse, in_rows[1], atol=1e-5, rtol=1e-5)
+    plain = flash_attn.flash_attn_with_kvcache(
+        q, k_pages, v_pages, cache_seqlens=seqlens + new, block_table=table, causal=True
+    )
+    starts_k = torch.tensor([0, *[length + new for length in lengths]]).cumsum(0).int()
+    packed = flash_attn.flash_attn_varlen_func(
+        q.flatten(0, 1),
+        k_pages,
+        v_pages,
+        starts([new] * 3),
+        starts_k,
+        new,
+        32,
+        causal=True,
+        block_table=table,
+    )
+    assert torch.equal(packed.view_as(plain), plain)
+    for b, length in enumerate(lengths):
+        place = torch.arange(length, length + new)
+        keys = torch.cat((old_k[b, :length], hipkittens.rotary(k[b : b + 1], **turn, positions=place)[0]))[
+            None
+        ]
+        values = torch.cat((old_v[b, :length], v[b]))[None]
+        expected = hipkittens.attention(q[b : b + 1], keys, values, causal=True)
+        torch.testing.assert_close(plain[b : b + 1], expected, atol=1e-2, rtol=1e-2)
+        at = table[b, place // page].long(), place % page
+        assert torch.equal(k_pages[at], keys[0, length:]) and torch.equal(v_pages[at], v[b])
+
+
 def call(name, **changes):
     x, t, cu = draw(1, 4, 2, 64), draw(4, 2, 64), torch.tensor([0, 4], dtype=torch.int32)
     given = {
@@ -216,16 +284,16 @@ def call(name, **changes):
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_what_has_no_kernel_is_refused_by_name(gfx942, name):
-    with pytest.raises(NotImplementedError, match="softcap is 30"):
-        call(name, softcap=30.0)
-    with pytest.raises(NotImplementedError, match="alibi_slopes is given"):
-        call(name, alibi_slopes=torch.ones(2))
     if "kvcache" not in name:
+        with pytest.raises(NotImplementedError, match="softcap is 30"):
+            call(name, softcap=30.0)
+        with pytest.raises(NotImplementedError, match="alibi_slopes is given"):
+            call(name, alibi_slopes=torch.ones(2))
         with pytest.raises(NotImplementedError, match="return_attn_probs with dropout_p"):
             call(name, return_attn_probs=True, dropout_p=0.1)
-    if "block_table" in PUBLISHED[name]:
-        with pytest.raises(NotImplementedError, match="block_table is given"):
-            call(name, block_table=torch.zeros(1, 1, dtype=torch.int32))
+    if "block_table" in PUBLISHED[name] and "dropout_p" in PUBLISHED[name]:
+        with pytest.raises(NotImplementedError, match=r"dropout_p is 0\.1 with block_table"):
+            call(name, block_table=torch.zeros(1, 1, dtype=torch.int32), dropout_p=0.1)
 
 
 @pytest.mark.parametrize(
@@ -238,11 +306,13 @@ def test_what_has_no_kernel_is_refused_by_name(gfx942, name):
         ("flash_attn_qkvpacked_func", {"qkv": draw(1, 4, 2, 2, 64)}, ValueError, r"qkv is \(1, 4, 2, 2, 64\)"),
         ("flash_attn_kvpacked_func", {"kv": draw(1, 4, 3, 2, 64)}, ValueError, r"must be \(batch, tokens, 2, heads"),
         ("flash_attn_varlen_qkvpacked_func", {"qkv": draw(4, 2, 64)}, ValueError, r"must be \(tokens, 3, heads"),
-        ("flash_attn_with_kvcache", {"cache_seqlens": torch.tensor([3])}, NotImplementedError, "cache_seqlens is a tensor"),
+        ("flash_attn_with_kvcache", {"cache_seqlens": torch.tensor([3])}, ValueError, "cache_seqlens is torch.int64 of shape"),
         ("flash_attn_with_kvcache", {"cache_seqlens": 5}, ValueError, "cache_seqlens is 5"),
         ("flash_attn_with_kvcache", {"k": draw(1, 1, 2, 64)}, ValueError, "k and v go together"),
         ("flash_attn_with_kvcache", {"rotary_cos": torch.ones(4, 8)}, ValueError, "rotary_cos and rotary_sin need k"),
-        ("flash_attn_with_kvcache", {"num_splits": 3}, NotImplementedError, "num_splits is 3"),
+        ("flash_attn_with_kvcache", {"num_splits": 300}, ValueError, "num_splits is 300"),
+        ("flash_attn_with_kvcache", {"block_table": torch.zeros(2, 1, dtype=torch.int32)}, ValueError, r"must be \(1, pages of"),
+        ("flash_attn_with_kvcache", {"softcap": 5.0, "q": draw(4, 2, 64)}, ValueError, r"q is \(4, 2, 64\); it must be"),
         ("flash_attn_with_kvcache", {"cache_leftpad": torch.zeros(1)}, NotImplementedError, "cache_leftpad is given"),
     ],
 )  # fmt: skip

@@ -42,7 +42,7 @@ for _operation in operations.every():
 # Their derivative is refused by name.
 HAVE_NO_DERIVATIVE = ("quantize", "gated_activation_quantize", "norm_quantize")
 # It is refused of each argument that could have one.
-GETS_NO_GRADIENT = ("scaled_matmul",)
+GETS_NO_GRADIENT = ("scaled_matmul", "attention_paged", "attention_merge")
 every_call = pytest.mark.parametrize("call", CALLS)
 
 

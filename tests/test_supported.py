@@ -108,6 +108,34 @@ class Draw:
             "return_lse": self.one_of(True, False),
         }  # fmt: skip
 
+    def attention_paged(self):
+        dtype, size = self.one_of(BF16, F16), self.mostly(self.one_of(64, 128, 256), 40, odds=0.1)
+        layout = self.mostly(self.one_of("nhd", "hnd"), "paged")
+        page, key_heads, queries = (self.choose.randint(1, 3) for _ in range(3))
+        heads = self.mostly(key_heads * self.choose.randint(1, 2), key_heads + 1)
+        cache = (4, key_heads, page, size) if layout == "hnd" else (4, page, key_heads, size)
+        rows = torch.ones(2, 3, dtype=torch.int32)
+        tensors = [
+            torch.ones(shape, dtype=dtype) if self.choose.random() < 0.7 else self.tensor(shape, dtype)
+            for shape in ((2 * queries, heads, size), cache, cache)
+        ]
+        table = self.mostly(rows, rows.long(), rows[0], rows + 9, rows - 2, rows[:1], [1])
+        lengths = self.mostly(rows[:, 0], rows[:, :1], rows[:, 0] + 20, rows[:1, 0], None)
+        ends = torch.tensor([0, queries, 2 * queries], dtype=torch.int32)
+        return [*tensors, table, lengths, self.mostly(None, ends, ends + 1, ends[:2], odds=0.3)], {
+            "max_seqlen_q": self.mostly(queries, queries + 1, -1, 1.5, True, odds=0.15),
+            "causal": self.one_of(True, False),
+            "scale": self.mostly(None, 0.5, 0, "large", float("inf"), odds=0.2),
+            "window_size": self.mostly((-1, -1), (2, 0), (0, 1), 3, ("a", 1), odds=0.3),
+            "softcap": self.mostly(0.0, 5, -1.0, float("nan"), "no", odds=0.2),
+            "alibi_slopes": self.mostly(None, torch.ones(heads), torch.ones(2, heads), torch.ones(1), odds=0.3),
+            "sinks": self.mostly(None, torch.ones(heads), torch.ones(heads + 1), 0.0, odds=0.3),
+            "cache_layout": layout,
+            "num_splits": self.mostly(0, 1, 300, 2.0, None, odds=0.2),
+            "out": self.mostly(None, torch.ones(2 * queries, heads, size, dtype=dtype), torch.ones(2), odds=0.2),
+            "return_lse": self.mostly(True, False, 3),
+        }  # fmt: skip
+
     def attention_varlen(self):
         dtype, size = self.one_of(BF16, F16), self.mostly(self.one_of(8, 64, 40), 4)
         lengths = [[self.choose.randint(0, 3) for _ in range(2)] for _ in range(2)]

@@ -20,6 +20,7 @@ from ._activation import (
     scaled_silu_and_mul,
     silu_and_mul,
 )
+from ._attention import unified_attention
 from ._cache import concat_and_cache_mla, reshape_and_cache, reshape_and_cache_flash
 from ._convolution import causal_conv1d_fn, causal_conv1d_update
 from ._fused_moe import (
@@ -186,6 +187,7 @@ __all__ = [
     "topk_sigmoid",
     "topk_softmax",
     "topk_softmax_asm",
+    "unified_attention",
 ]
 
 # rope_fwd, rope_cached_2c_fwd_inplace and their kind.

@@ -8,6 +8,7 @@ from torch.nn.functional import pad
 
 from ..attention import attention, attention_varlen
 from ..rotary import rotary
+from .paged_cache import attention_of_pages, attention_with_cache
 
 
 def flash_attn_func(
@@ -122,10 +123,22 @@ def flash_attn_varlen_func(
     return_attn_probs=False,
     block_table=None,
 ):
-    """hipkittens.attention_varlen of q (T, H, D), k and v (T_k, H_k, D); the LSE is float32 (H, T)."""
+    """hipkittens.attention_varlen of q (T, H, D), k and v (T_k, H_k, D); the LSE is float32 (H, T).
+
+    With block_table it is hipkittens.attention_paged of caches k and v (blocks, block_size, H_k, D), without a gradient.
+    """
     where = "flash_attn_varlen_func"
-    _refuse(where, softcap=softcap, alibi_slopes=alibi_slopes, block_table=block_table)
     _refuse_dropout_pattern(where, return_attn_probs, dropout_p)
+    if block_table is not None:
+        if dropout_p != 0.0:
+            raise NotImplementedError(
+                f"hipkittens.flash_attn.{where}: dropout_p is {dropout_p} with block_table; no kernel drops weights of a cache, "
+                "pass 0.0"
+            )
+        options = (softmax_scale, causal, window_size, softcap, alibi_slopes, block_table)
+        out, lse = attention_of_pages(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, *options)
+        return _results(out, lse, out.shape[-1], return_attn_probs)
+    _refuse(where, softcap=softcap, alibi_slopes=alibi_slopes)
     _check_rank(where, 3, q=q, k=k, v=v)
     q, k, v, size, softmax_scale = _whole_chunks(q, k, v, softmax_scale)
     out, lse = attention_varlen(
@@ -238,34 +251,38 @@ def flash_attn_with_kvcache(
     num_splits=0,
     return_softmax_lse=False,
 ):
-    """Attention to a cache of keys and values, all of whose sequences are cache_seqlens (an integer) long.
+    """Attention to a cache of keys and values. As in flash-attn there is no gradient.
+
+    k_cache, v_cache  (B, S, H_k, D), or with block_table, int32 (B, pages of a sequence), (pages, page size, H_k, D), any page size.
+                      cache_batch_idx names rows of caches of more than B rows
+    cache_seqlens     keys that the caches hold of each sequence: int32 (B,), or an integer for all; None: as many as there is room for
 
     k and v are written into the caches behind that place first. With rotary_cos and rotary_sin, k is turned before that,
-    and so is q: under a causal mask or a window each query by its own place, otherwise all by cache_seqlens. As in
-    flash-attn there is no gradient.
+    and so is q: under a causal mask or a window each query by its own place, otherwise all by cache_seqlens.
+    A tensor of lengths, pages, cache_batch_idx, softcap, alibi_slopes and a number of splits are hipkittens.attention_paged's, for D of
+    64, 128 and 256; the rest is hipkittens.attention's.
     """
     where = "hipkittens.flash_attn.flash_attn_with_kvcache"
-    _refuse(
-        "flash_attn_with_kvcache",
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-        block_table=block_table,
-        cache_batch_idx=cache_batch_idx,
-        cache_leftpad=cache_leftpad,
-    )
-    if num_splits not in (0, 1):
-        raise NotImplementedError(f"{where}: num_splits is {num_splits}; the kernels choose it, pass 0")
-    if isinstance(cache_seqlens, torch.Tensor):
-        raise NotImplementedError(
-            f"{where}: cache_seqlens is a tensor; one length for all sequences is implemented, an int. For lengths that "
-            "differ, pack the keys and use flash_attn_varlen_func"
-        )
+    _refuse("flash_attn_with_kvcache", cache_leftpad=cache_leftpad)
     if (k is None) != (v is None):
         raise ValueError(f"{where}: k and v go together, and one of them is None")
     if k is None and (rotary_cos is not None or rotary_sin is not None):
         raise ValueError(f"{where}: rotary_cos and rotary_sin need k and v")
     if k is not None and cache_seqlens is None:
         raise ValueError(f"{where}: k needs cache_seqlens, the place in the caches it goes to")
+    paged = (block_table, cache_batch_idx, alibi_slopes)
+    if (
+        any(value is not None for value in paged)
+        or isinstance(cache_seqlens, torch.Tensor)
+        or softcap > 0.0
+        or num_splits not in (0, 1)
+    ):
+        with torch.no_grad():
+            out, lse = attention_with_cache(
+                where, q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, block_table,
+                softmax_scale, causal, window_size, softcap, bool(rotary_interleaved), alibi_slopes, num_splits,
+            )  # fmt: skip
+        return (out, lse) if return_softmax_lse else out
     held = k_cache.shape[1] if cache_seqlens is None else int(cache_seqlens)
     end = held + (0 if k is None else k.shape[1])
     if held < 0 or end > k_cache.shape[1]:

@@ -129,9 +129,9 @@ def _call(problem, device):
 
 
 def _call_step(problem, device):
-    inputs = _tensors(problem, device, problem["batch"], 1)
+    inputs = _tensors(problem, device, problem["tokens"], 1)
     size = problem["size"]
-    state = torch.zeros(problem["batch"], problem["heads"], size, size, device=device)
+    state = torch.zeros(problem["tokens"], problem["heads"], size, size, device=device)
     return lambda: gated_delta_step(*inputs, state, l2norm=True)
 
 
@@ -242,11 +242,11 @@ CHECKS = Checks(
         Benchmark(
             "gated_delta_step",
             example="64x16x32x128",
-            extents=("batch", "key_heads", "heads", "size"),
+            extents=("tokens", "key_heads", "heads", "size"),
             shapes="1x16x32x128,64x16x32x128,256x16x32x128",
             heading="Gated delta rule, decoding",
             bytes=lambda problem: (
-                problem["batch"] * (_token_bytes(problem) + 8.0 * problem["heads"] * problem["size"] ** 2)
+                problem["tokens"] * (_token_bytes(problem) + 8.0 * problem["heads"] * problem["size"] ** 2)
             ),
             call=_call_step,
             refuse=_refuse,

@@ -144,7 +144,7 @@ class Kernel:
 class ParityProblem:
     """One case of parity.
 
-    inputs     each of them gets a gradient; both functions take them in this order
+    inputs     each of them gets a gradient, if the results take one; both functions take them in this order
     theirs     PyTorch's: of the inputs' dtype the one baseline that ours is held to, of float64 the reference
     baseline   its name in tables: PyTorch's own operation, or what was written out and where it is rounded
     outputs    names of what the functions return

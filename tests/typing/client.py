@@ -35,6 +35,12 @@ def operations(
     assert_type(hipkittens.attention_varlen(q, k, v, lengths, lengths, 8, 8), Tensor)
     assert_type(hipkittens.attention_varlen(q, k, v, lengths, lengths, 8, 8, return_lse=True), Pair)
     assert_type(hipkittens.attention_varlen(q, k, v, lengths, lengths, 8, 8, return_lse=ask), Tensor | Pair)
+    assert_type(hipkittens.attention_merge(q, k, q, k), Pair)
+    assert_type(hipkittens.attention_paged(q, k, v, lengths, lengths), Tensor)
+    assert_type(hipkittens.attention_paged(q, k, v, lengths, lengths, return_lse=True), Pair)
+    assert_type(
+        hipkittens.attention_paged(q, k, v, lengths, lengths, lengths, 8, return_lse=ask), Tensor | Pair
+    )
     assert_type(hipkittens.matmul(q, k, bias=x, out_dtype=torch.float32), Tensor)
     assert_type(hipkittens.grouped_matmul(q, k, lengths, bias=x, out_dtype=torch.float32), Tensor)
     assert_type(hipkittens.scaled_matmul(q, k, x, x, recipe=("row", "tensor"), activation="relu"), Tensor)

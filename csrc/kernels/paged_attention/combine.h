@@ -1,0 +1,122 @@
+// kernels/paged_attention/combine.h: one result from those of the splits of the keys.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../../tiles/tiles.h"
+#include "../element_of.h"
+#include "key_tile.h"
+#include "row_softmax.h"
+
+namespace hipkittens::paged_attention {
+
+// Split p has out_p = sum over its keys of exp(s) v / exp(lse_p), so that out = sum of exp(lse_p - lse) out_p. Each group of lanes
+// adds some of the splits, in their order, and the first one then adds the groups in theirs, whichever was computed first. A split
+// that saw no key has lse -inf and no weight. The sink is counted here, once. A workgroup has one row.
+template <ElementConfig config>
+struct Combine {
+    using T = typename element_of<config.element>::value;
+    static constexpr int threads = combine_threads, waves_per_simd = 4;
+    static constexpr int lanes = 32, groups = threads / lanes, per_lane = 4, batch = 4;
+    using Values = vec<float, per_lane>;
+    // Of a group: its sums, and their largest exponent and the sum of weights.
+    static constexpr int sum_bytes = threads * static_cast<int>(sizeof(Values)),
+                         lds_bytes = sum_bytes + threads * 8;
+
+    // Exponents are of base 2.
+    float largest, total;
+    Values sum;
+
+    KITTENS_DEVICE void raise(float exponent) {
+        const float base = RowSoftmax::base_of(exponent), factor = exponential_base_2(largest - base);
+        largest = exponent;
+        sum *= factor;
+        total *= factor;
+    }
+    // Splits from `first` on, as many as a batch; none behind the last one.
+    KITTENS_DEVICE void add(const CombineArguments& arguments, global<const float> lses,
+                            global<const float> partial, int first, int64_t rows) {
+        constexpr float log2_e = 1.4426950408889634f;
+        float lse[batch];
+        Values values[batch];
+        // Behind the last split the last one is read again, and has no weight.
+#pragma unroll
+        for (int i = 0; i < batch; ++i) {
+            const int64_t split = first + i < arguments.splits ? first + i : arguments.splits - 1;
+            lse[i] = lses[split * rows] * log2_e;
+            values[i] = *(global<const Values>)(partial + split * rows * arguments.head_dim);
+        }
+        float next = largest;
+#pragma unroll
+        for (int i = 0; i < batch; ++i) {
+            if (first + i >= arguments.splits) lse[i] = RowSoftmax::none;
+            next = larger(next, lse[i]);
+        }
+        raise(next);
+        const float base = RowSoftmax::base_of(largest);
+#pragma unroll
+        for (int i = 0; i < batch; ++i) {
+            const float weight = exponential_base_2(lse[i] - base);
+            total += weight;
+            sum = __builtin_elementwise_fma(values[i], Values(weight), sum);
+        }
+    }
+    // What other groups have of the same columns.
+    KITTENS_DEVICE void join(shared_byte* lds) {
+        const int thread = thread_id();
+        lds_write(sum, lds + thread * static_cast<int>(sizeof(Values)));
+        lds_write(vec<float, 2>{largest, total}, lds + sum_bytes + thread * 8);
+        barrier();
+        if (thread >= lanes) return;
+        for (int other = thread + lanes; other < threads; other += lanes) {
+            const auto sums = lds_read<Values>(lds + other * static_cast<int>(sizeof(Values)));
+            const auto statistics = lds_read<vec<float, 2>>(lds + sum_bytes + other * 8);
+            raise(larger(largest, statistics[0]));
+            const float factor = exponential_base_2(statistics[0] - RowSoftmax::base_of(largest));
+            total = __builtin_fmaf(statistics[1], factor, total);
+            sum = __builtin_elementwise_fma(sums, Values(factor), sum);
+        }
+    }
+
+    KITTENS_DEVICE static void run(const CombineArguments& arguments, shared_byte* lds) {
+        constexpr float ln_2 = 0.69314718055994531f;
+        const uint32_t row = workgroup_id_x();
+        const uint32_t token = uniform(arguments.heads.quotient(row)),
+                       head = row - token * arguments.heads.value;
+        uint32_t past = arguments.tokens;
+        if (arguments.past_tokens) past = *arguments.past_tokens;
+        if (token >= past) return;
+        const int64_t rows = static_cast<int64_t>(arguments.tokens) * arguments.heads.value;
+        const int group = thread_id() / lanes;
+        for (int band = 0; band < arguments.head_dim; band += lanes * per_lane) {
+            const int own = band + thread_id() % lanes * per_lane;
+            // Lanes without columns do what the last ones do, but for the store.
+            const int column = own < arguments.head_dim ? own : arguments.head_dim - per_lane;
+            const auto partial = (global<const float>)arguments.partial_out +
+                                 row * static_cast<int64_t>(arguments.head_dim) + column;
+            Combine result{RowSoftmax::none, 0.0f, 0.0f};
+            for (int first = group * batch; first < arguments.splits; first += groups * batch)
+                result.add(arguments, (global<const float>)arguments.partial_lse + row, partial, first, rows);
+            if (arguments.splits > batch) {
+                if (band) barrier();
+                result.join(lds);
+            }
+            if (group == 0 && own < arguments.head_dim) {
+                float divisor = result.total;
+                if (arguments.sinks)
+                    divisor += sink_weight(((global<const float>)arguments.sinks)[head],
+                                           RowSoftmax::base_of(result.largest));
+                const Values values = result.sum * (result.total == 0.0f ? 0.0f : 1.0f / divisor);
+                const auto out = (global<char>)arguments.out + token * arguments.out_token_bytes +
+                                 head * arguments.out_head_bytes;
+                typedef vec<T, per_lane> narrow __attribute__((aligned(4)));
+                *(global<narrow>)(out + column * static_cast<int>(sizeof(T))) =
+                    __builtin_convertvector(values, vec<T, per_lane>);
+                if (column == 0)
+                    ((global<float>)arguments.lse)[head * static_cast<int64_t>(arguments.tokens) + token] =
+                        result.total == 0.0f ? RowSoftmax::none
+                                             : (result.largest + logarithm_base_2(result.total)) * ln_2;
+            }
+        }
+    }
+};
+
+}  // namespace hipkittens::paged_attention

@@ -1,0 +1,7 @@
+// kernels/paged_attention/kernels.h: the device code of each kind of rows.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "combine.h"
+#include "forward.h"
+#include "kinds.h"
+#include "merge.h"

@@ -1,0 +1,147 @@
+// kernels/paged_attention/key_tile.h: 32 keys and their values, from pages to operands of matrix instructions.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../../tiles/tiles.h"
+#include "kinds.h"
+
+namespace hipkittens::paged_attention {
+
+using namespace kittens;
+
+template <class T>
+using global = __attribute__((address_space(1))) T*;
+// Accesses of 16 bytes want a dword's alignment.
+template <class V>
+KITTENS_DEVICE V load_at(global<const char> address) {
+    typedef V vector __attribute__((aligned(4)));
+    return *(global<const vector>)address;
+}
+
+// Keys first .. last of a sequence. Nothing else is read: for others, one of the two is.
+struct KeyBounds {
+    int first, last;
+    KITTENS_DEVICE int nearest(int key) const {
+        key = key < last ? key : last;
+        return key > first ? key : first;
+    }
+};
+
+// The 8 neighbouring keys of a tile that a lane loads columns of.
+inline constexpr int lane_keys = 8;
+KITTENS_DEVICE int first_key_of_lane() { return lane_id() / 16 * lane_keys; }
+
+// Which pages those keys are in, looked up a tile ahead of the loads that need them.
+template <int lookup_keys>
+struct KeyPages {
+    static constexpr int lookups = lookup_keys == lane_keys ? 1 : lane_keys;
+    int page[lookups];
+
+    // The key that number n is looked up by; `first`: the lane's.
+    KITTENS_DEVICE static int looked_up(int first, int n, const KeyBounds& bounds) {
+        if constexpr (lookups == 1)
+            return KeyBounds{bounds.first & -lane_keys, bounds.last & -lane_keys}.nearest(first);
+        else
+            return bounds.nearest(first + n);
+    }
+    KITTENS_DEVICE void look_up(const PagedArguments& arguments, const int32_t* table, int tile,
+                                const KeyBounds& bounds) {
+#pragma unroll
+        for (int n = 0; n < lookups; ++n)
+            page[n] = ((global<const int32_t>)
+                           table)[arguments.page.quotient(looked_up(tile + first_key_of_lane(), n, bounds))];
+    }
+    // addresses[n]: of the n-th key's row in `tensor`, whose head begins at `data`.
+    KITTENS_DEVICE void find(global<const char> (&addresses)[lane_keys], const PagedArguments& arguments,
+                             const PagedTensor& tensor, global<const char> data, int tile,
+                             const KeyBounds& bounds) const {
+        const int first = tile + first_key_of_lane();
+        int key[lookups];
+        global<const char> row[lookups];
+#pragma unroll
+        for (int n = 0; n < lookups; ++n) {
+            key[n] = looked_up(first, n, bounds);
+            const uint32_t slot = key[n] - arguments.page.quotient(key[n]) * arguments.page.value;
+            row[n] = data + page[n] * tensor.page_bytes + static_cast<uint64_t>(slot) * tensor.slot_bytes;
+        }
+#pragma unroll
+        for (int n = 0; n < lane_keys; ++n) {
+            if constexpr (lookups == 1)
+                addresses[n] =
+                    row[0] + static_cast<uint32_t>(bounds.nearest(first + n) - key[0]) * tensor.slot_bytes;
+            else
+                addresses[n] = row[n];
+        }
+    }
+};
+
+// As memory has them: in each band of columns 16 lanes have a whole row between them, each `columns` neighbouring ones of its keys,
+// so that a load touches few lines.
+template <class T, int head_dim>
+struct TileRows {
+    static constexpr int columns = head_dim < 128 ? head_dim / 16 : 8, bands = head_dim / (16 * columns);
+    static constexpr int band_bytes = 16 * columns * static_cast<int>(sizeof(T));
+    using Columns = vec<T, columns>;
+    Columns rows[bands][lane_keys];
+
+    KITTENS_DEVICE static int lane_bytes() { return lane_id() % 16 * static_cast<int>(sizeof(Columns)); }
+    template <class Pages>
+    KITTENS_DEVICE void load(const Pages& pages, const PagedArguments& arguments, const PagedTensor& tensor,
+                             global<const char> data, int tile, const KeyBounds& bounds) {
+        global<const char> addresses[lane_keys];
+        pages.find(addresses, arguments, tensor, data, tile, bounds);
+#pragma unroll
+        for (int n = 0; n < lane_keys; ++n)
+#pragma unroll
+            for (int band = 0; band < bands; ++band)
+                rows[band][n] = load_at<Columns>(addresses[n] + lane_bytes() + band * band_bytes);
+    }
+};
+
+// Keys in LDS of a wave's own, where they turn from rows into operands. A matrix instruction with keys as its 16 rows leaves in a lane
+// four neighbouring ones of them, for the query of the lane's column. Rows of the two instructions of a tile are keys in such
+// an order that the lane then holds 8 neighbouring keys: what the second product wants of it as an operand.
+template <class T, int head_dim>
+struct KeyTile {
+    static constexpr int steps = head_dim / 32, row_bytes = head_dim * static_cast<int>(sizeof(T)),
+                         bytes = tile_keys * row_bytes, chunks = row_bytes / b128_bytes;
+
+    // Row m of instruction n.
+    KITTENS_DEVICE static int key_of(int m, int n) { return m / 4 * 8 + n * 4 + m % 4; }
+    KITTENS_DEVICE static int row_of(int key) { return key / 8 * 4 + key % 4; }
+    // Chunks of a row change places, so that those that a phase of a read asks for are in different banks.
+    KITTENS_DEVICE static int place(int chunk, int m) {
+        constexpr int rows_in_window = target.read_b128_window_bytes / row_bytes;
+        constexpr int most = chunks < 16 ? chunks - 1 : 15;
+        return (chunk ^ ((rows_in_window > 1 ? m / rows_in_window : m) & most)) * b128_bytes;
+    }
+    KITTENS_DEVICE static void put(const TileRows<T, head_dim>& tile, shared_byte* lds) {
+        using Rows = TileRows<T, head_dim>;
+#pragma unroll
+        for (int n = 0; n < lane_keys; ++n)
+#pragma unroll
+            for (int band = 0; band < Rows::bands; ++band) {
+                const int key = first_key_of_lane() + n,
+                          column = Rows::lane_bytes() + band * Rows::band_bytes;
+                lds_write(
+                    tile.rows[band][n],
+                    lds + key * row_bytes + place(column / b128_bytes, row_of(key)) + column % b128_bytes);
+            }
+    }
+    // 8 elements of the lane's row of instruction n, of the step's 32.
+    KITTENS_DEVICE static vec<T, 8> operand(shared_byte* lds, int n, int step) {
+        const int m = lane_id() % 16;
+        return lds_read<vec<T, 8>>(lds + key_of(m, n) * row_bytes + place(step * 4 + lane_id() / 16, m));
+    }
+};
+
+// The second product wants 8 keys of one column in a lane, which has them: they change places in its registers. Which of the head's
+// columns a row of the instruction stands for is free: row m of instruction n of a band is column `columns` m + n of the band.
+template <class T, int head_dim>
+KITTENS_DEVICE vec<T, 8> value_operand(const TileRows<T, head_dim>& tile, int band, int column) {
+    vec<T, 8> keys;
+#pragma unroll
+    for (int n = 0; n < lane_keys; ++n) keys[n] = tile.rows[band][n][column];
+    return keys;
+}
+
+}  // namespace hipkittens::paged_attention

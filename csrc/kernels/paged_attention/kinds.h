@@ -1,0 +1,113 @@
+// kernels/paged_attention/kinds.h: what is passed to attention to a cache in pages, and the kinds of rows in variants.def.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../divisor.h"
+#include "../element_type.h"
+#include "../row.h"
+
+namespace hipkittens::paged_attention {
+
+// Keys or values in pages. Strides in bytes; a page may be anywhere in 64 bits, its slots are within 4 GiB.
+struct PagedTensor {
+    const void* data;
+    int64_t page_bytes, head_bytes;
+    uint32_t slot_bytes;
+};
+
+// Tokens of sequence b are rows ends[b] .. ends[b + 1] - 1 of q, or, without ends, `queries` rows each.
+struct Sequences {
+    const int32_t* ends;     // or null
+    const int32_t* lengths;  // keys of each sequence, the new tokens' among them
+    int32_t queries;         // the most of one sequence
+    uint32_t count;
+};
+
+struct PagedArguments {
+    const void* q;
+    int64_t q_token_bytes, q_head_bytes;
+    PagedTensor k, v;
+    const int32_t* table;  // pages of sequence b begin at table + b x table_stride
+    int64_t table_stride;
+    int32_t most_keys;  // that a row of the table has place for
+    Sequences sequences;
+    void* out;
+    int64_t out_token_bytes, out_head_bytes;
+    float* lse;  // [heads, tokens], natural logarithm, without sinks
+    // With several splits, instead of out and lse: [split, token, head, head_dim] and [split, token, head].
+    float *partial_out, *partial_lse;
+    const float* slopes;  // of heads, `slopes_stride` from sequence to sequence; or null
+    int64_t slopes_stride;
+    const float* sinks;  // of heads, or null
+    uint32_t tokens, heads;
+    Divisor page, group, key_heads, row_tiles, splits;
+    int32_t shortest_split;  // tiles of keys
+    int32_t left, right;     // keys that a query sees before and after its own place
+    uint32_t xcds, chunk;    // chunked_workgroup
+    float scale, softcap;
+};
+
+struct CombineArguments {
+    const float *partial_out, *partial_lse;
+    const int32_t* past_tokens;  // the end of the last sequence; or null: all tokens are of a sequence
+    Divisor heads;
+    uint32_t tokens;
+    int32_t splits, head_dim;
+    const float* sinks;
+    void* out;
+    int64_t out_token_bytes, out_head_bytes;
+    float* lse;
+};
+
+// Rows [tokens, heads, head_dim] that have attended to some keys of theirs, and the LSE of those, [heads, tokens].
+struct PartArgument {
+    const void* out;
+    int64_t token_bytes, head_bytes;
+    const float* lse;
+};
+struct MergeArguments {
+    PartArgument parts[2];
+    void* out;
+    float* lse;
+    uint32_t tokens, head_dim;
+    Divisor heads, threads_per_row;
+};
+
+inline constexpr int merge_threads = 256, merge_columns = 8;
+inline constexpr int tile_keys = 32, waves = 4, combine_threads = 256;
+inline constexpr int32_t unlimited = 1 << 30;
+// Splits of the keys: at most so many, and, where their number is not asked for, none shorter than so many tiles.
+inline constexpr int most_splits = 256, shortest_split = 8;
+
+// lookup_keys: so many neighbouring keys, from a multiple of it on, are always in one page.
+struct PagedConfig {
+    ElementType element;
+    int head_dim, row_tiles, lookup_keys;
+
+    constexpr int rows() const { return 16 * row_tiles; }
+};
+
+template <PagedConfig config>
+struct Forward;
+template <ElementConfig config>
+struct Combine;
+template <ElementConfig config>
+struct Merge;
+
+namespace kinds {
+
+struct forward : Kind<PagedConfig, PagedArguments, Forward> {};
+// Joins the splits of the keys.
+struct combine : Kind<ElementConfig, CombineArguments, Combine> {};
+// Joins two results.
+struct merge : Kind<ElementConfig, MergeArguments, Merge> {};
+
+}  // namespace kinds
+
+inline constexpr auto each_row = [](const auto& visit) {
+    using enum ElementType;
+#include "variants.def"
+};
+template <class Kind>
+inline constexpr auto& variants = rows_of<Kind, each_row>;
+
+}  // namespace hipkittens::paged_attention

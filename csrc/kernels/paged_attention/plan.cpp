@@ -1,0 +1,133 @@
+// kernels/paged_attention/plan.cpp: which kernel attends to a cache in pages, and in how many parts.
+// SPDX-License-Identifier: MIT
+#include "plan.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace hipkittens::paged_attention {
+
+namespace {
+
+constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+[[noreturn]] void refuse(const std::string& text) { throw std::invalid_argument("attention_paged: " + text); }
+
+int64_t group_of(const Problem& p) { return p.heads / p.key_heads; }
+
+int32_t limit(int64_t window) {
+    return window < 0 || window >= unlimited ? unlimited : static_cast<int32_t>(window);
+}
+
+// The most keys that the rows of one workgroup see.
+int64_t most_keys(const Problem& p, const Choice& choice) {
+    const int64_t all = p.page * p.most_pages;
+    if (limit(p.left) == unlimited || limit(p.right) == unlimited) return all;
+    const int64_t queries =
+        std::min(p.most_queries, divide_up(choice.variant->config.rows(), group_of(p)) + 1);
+    return std::min(all, p.left + p.right + queries);
+}
+
+// One workgroup for each compute unit has enough loads in flight to occupy the memory, as the cycle model sees it; two where one each
+// would leave half of the units without any. None has fewer keys than what its start and its share of the join are worth: a
+// sequence shorter than the longest that the table has place for takes fewer splits (shortest_split).
+int64_t splits_of_keys(const Problem& p, const Choice& choice) {
+    const int64_t units = p.device.compute_units;
+    const int64_t workgroups = p.sequences * p.key_heads * choice.row_tiles;
+    if (workgroups >= units) return 1;
+    const int64_t wanted = (2 * workgroups <= units ? units : 2 * units) / workgroups;
+    const int64_t possible = divide_up(most_keys(p, choice), int64_t{choice.shortest_split} * tile_keys);
+    return std::clamp<int64_t>(std::min(wanted, possible), 1, most_splits);
+}
+
+Launch combine_launch(const Problem& p, const PagedArguments& forward) {
+    CombineArguments arguments{};
+    arguments.partial_out = forward.partial_out;
+    arguments.partial_lse = forward.partial_lse;
+    arguments.sinks = forward.sinks;
+    if (forward.sequences.ends) arguments.past_tokens = forward.sequences.ends + p.sequences;
+    arguments.out = forward.out;
+    arguments.out_token_bytes = forward.out_token_bytes;
+    arguments.out_head_bytes = forward.out_head_bytes;
+    arguments.lse = forward.lse;
+    arguments.tokens = forward.tokens;
+    arguments.splits = static_cast<int32_t>(forward.splits.value);
+    arguments.head_dim = static_cast<int32_t>(p.head_dim);
+    arguments.heads = divisor_of(forward.heads);
+    for (const Row<kinds::combine>& row : variants<kinds::combine>)
+        if (includes(row.targets, p.device.target) && row.config.element == p.element)
+            return launch_of("paged_attention", row.name, p.device.target,
+                             {static_cast<uint32_t>(p.tokens * p.heads), 1, 1}, combine_threads, arguments);
+    refuse("no kernel joins splits of this element type");
+}
+
+}  // namespace
+
+Choice choose(const Problem& p) {
+    const int64_t rows = p.most_queries * group_of(p);
+    Choice choice{};
+    for (const Row<kinds::forward>& row : variants<kinds::forward>) {
+        const PagedConfig& config = row.config;
+        if (!includes(row.targets, p.device.target) || config.element != p.element ||
+            config.head_dim != p.head_dim || p.page % config.lookup_keys)
+            continue;
+        // Rows of a second tile share the keys that are loaded for the first one.
+        const auto worse = [&](const PagedConfig& each) {
+            return 2 * ((rows > 16) != (each.row_tiles > 1)) + (each.lookup_keys == 1);
+        };
+        if (!choice.variant || worse(config) < worse(choice.variant->config)) choice.variant = &row;
+    }
+    if (!choice.variant) refuse("no kernel has a head size of " + std::to_string(p.head_dim));
+    choice.row_tiles = divide_up(rows, choice.variant->config.rows());
+    choice.shortest_split = p.num_splits > 0 ? 1 : shortest_split;
+    choice.splits = p.num_splits > 0 ? p.num_splits : splits_of_keys(p, choice);
+    return choice;
+}
+
+std::vector<Launch> plan(const Problem& p, const Choice& choice, PagedArguments arguments) {
+    constexpr int64_t most = UINT32_MAX;
+    const int64_t workgroups = choice.row_tiles * choice.splits * p.key_heads * p.sequences;
+    // HIP counts the threads of a grid dimension in 32 bits.
+    if (workgroups > most / (waves * 64) ||
+        (choice.splits > 1 && p.tokens * p.heads > most / combine_threads))
+        refuse(std::to_string(p.tokens) + " tokens of " + std::to_string(p.heads) + " heads in " +
+               std::to_string(choice.splits) + " splits have 2^32 threads or more");
+    arguments.most_keys = static_cast<int32_t>(std::min<int64_t>(p.page * p.most_pages, unlimited - 1));
+    arguments.sequences.queries = static_cast<int32_t>(p.most_queries);
+    arguments.sequences.count = static_cast<uint32_t>(p.sequences);
+    arguments.tokens = static_cast<uint32_t>(p.tokens);
+    arguments.heads = static_cast<uint32_t>(p.heads);
+    arguments.page = divisor_of(static_cast<uint32_t>(p.page));
+    arguments.group = divisor_of(static_cast<uint32_t>(group_of(p)));
+    arguments.key_heads = divisor_of(static_cast<uint32_t>(p.key_heads));
+    arguments.row_tiles = divisor_of(static_cast<uint32_t>(choice.row_tiles));
+    arguments.splits = divisor_of(static_cast<uint32_t>(choice.splits));
+    arguments.shortest_split = choice.shortest_split;
+    arguments.left = limit(p.left);
+    arguments.right = limit(p.right);
+    // Rows that share keys stay on one XCD.
+    arguments.xcds = static_cast<uint32_t>(p.device.xcds);
+    arguments.chunk = arguments.row_tiles.value;
+    std::vector<Launch> launches = {launch_of("paged_attention", choice.variant->name, p.device.target,
+                                              {static_cast<uint32_t>(workgroups), 1, 1}, waves * 64,
+                                              arguments)};
+    if (choice.splits > 1) launches.push_back(combine_launch(p, arguments));
+    return launches;
+}
+
+Launch plan_merge(int target, ElementType element, MergeArguments arguments) {
+    const uint32_t threads_per_row = arguments.head_dim / merge_columns;
+    const int64_t threads = int64_t{arguments.tokens} * arguments.heads.value * threads_per_row;
+    if (threads > UINT32_MAX - merge_threads)
+        throw std::invalid_argument("attention_merge: results have 2^35 elements or more");
+    arguments.threads_per_row = divisor_of(threads_per_row);
+    for (const Row<kinds::merge>& row : variants<kinds::merge>)
+        if (includes(row.targets, target) && row.config.element == element)
+            return launch_of("paged_attention", row.name, target,
+                             {static_cast<uint32_t>(divide_up(threads, merge_threads)), 1, 1}, merge_threads,
+                             arguments);
+    throw std::invalid_argument("attention_merge: no kernel has this element type");
+}
+
+}  // namespace hipkittens::paged_attention

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: MIT
+"""What shows that attention to a cache in pages works and how fast: problems for each kernel, examples, parity, benchmarks."""
+
+from __future__ import annotations
+
+import torch
+
+from ..paged_attention import HEAD_SIZES, attention_paged
+from ._attention_paged_problems import UNUSED, PagedProblem, draw_paged, in_torch
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Trial
+
+
+def _trial(kernel: Kernel) -> Trial:
+    """Sequences of several turns of each wave with a broken tile at the end, and one without keys; options of the score. What is joined
+    are more splits than the lanes of a row take in one turn."""
+    row = kernel.row
+    dtype = DTYPES[row["element"]]
+    joins = kernel.kind == "combine"
+    head_dim = int(row.get("head_dim", 256))
+    page = 24 if row.get("lookup_keys") != "1" else 5
+    queries = 3 if row.get("row_tiles") == "2" else 1
+    heads = 14 if queries > 1 else 7
+
+    def run():
+        problem = draw_paged(
+            [1500 if joins else 300, 0, 33],
+            queries,
+            heads=heads,
+            key_heads=1,
+            head_dim=head_dim,
+            page=page,
+            dtype=dtype,
+        )
+        options = {
+            "alibi_slopes": torch.arange(heads) / 64,
+            "sinks": torch.linspace(-2, 2, heads),
+            "return_lse": True,
+        }
+        results = []
+        for splits in (45,) if joins else (1, 2):
+            out, lse = attention_paged(*problem.arguments(), num_splits=splits, softcap=20.0, **options)
+            results += [out, lse.clamp(min=-100)]  # -inf of the sequence without keys
+        return results
+
+    title = f"attention_paged {queries} of {1500 if joins else 300} H{heads} D{head_dim} page {page} {row['element']}"
+    return Trial(title, run, workgroups=4)
+
+
+def _example(layout: str, queries: int, heads: int, key_heads: int, head_dim: int, page: int, **options):
+    """The first rows of the input are the queries, the others fill the cache."""
+    lengths = (100, 257)
+
+    def problem_of(rows: torch.Tensor) -> PagedProblem:
+        count = len(lengths) * queries
+        q = rows[: count * heads].reshape(count, heads, head_dim)
+        pages = [-(-length // page) for length in lengths]
+        cells = rows[count * heads :].reshape(2, sum(pages), page, key_heads, head_dim)
+        if layout == "hnd":
+            cells = cells.transpose(2, 3)
+        order = torch.randperm(sum(pages), generator=torch.Generator().manual_seed(0)).to(torch.int32)
+        table = torch.full((2, max(pages)), UNUSED, dtype=torch.int32)
+        table[0, : pages[0]], table[1, : pages[1]] = order.split(pages)
+        device = rows.device
+        return PagedProblem(
+            q, cells[0], cells[1], table.to(device), torch.tensor(lengths, dtype=torch.int32, device=device), None, queries
+        )  # fmt: skip
+
+    count = (
+        len(lengths) * queries * heads + 2 * sum(-(-length // page) for length in lengths) * page * key_heads
+    )
+    return Example(
+        f"attention_paged, {heads} heads to {key_heads} of {head_dim}, pages of {page}",
+        {"rows": (count, head_dim)},
+        lambda rows: attention_paged(*problem_of(rows).arguments(), cache_layout=layout, **options),
+        lambda rows: in_torch(problem_of(rows), cache_layout=layout, **options)[0],
+        gradients=False,
+    )
+
+
+_FACTORS = {
+    "dtype": ("bf16", "f16"),
+    "layout": ("nhd", "hnd"),
+    "page": (16, 1, 64, 256, 544),
+    "group": (8, 1, 4, 7, 10, 16, 64),
+    "key_heads": (1, 2),
+    "head_dim": HEAD_SIZES,
+    "queries": (1, 2, 4, 17, 130),
+    "length": (200, 0, 1, 17, 255, 257),
+    "window": ((-1, -1), (63, 0), (5, 9)),
+    "causal": (True, False),
+    "softcap": (0.0, 5.0),
+    "alibi": (False, True),
+    "sinks": (False, True),
+    "num_splits": (0, 1, 7),
+}
+
+
+def _parity_problem(case, generator) -> ParityProblem:
+    heads = case["group"] * case["key_heads"]
+    lengths = [case["length"], 70, case["page"], case["page"] + 1]
+    problem = draw_paged(
+        lengths,
+        [case["queries"], 1, 2, 1],
+        heads=heads,
+        key_heads=case["key_heads"],
+        head_dim=case["head_dim"],
+        page=case["page"],
+        layout=case["layout"],
+        dtype=DTYPES[case["dtype"]],
+        generator=generator,
+    )
+    options = {
+        "causal": case["causal"],
+        "window_size": tuple(case["window"]),
+        "softcap": case["softcap"],
+        "cache_layout": case["layout"],
+    }
+    if case["alibi"]:
+        options["alibi_slopes"] = 2.0 ** -torch.arange(1, heads + 1)
+    if case["sinks"]:
+        options["sinks"] = torch.randn(heads, generator=generator)
+
+    def with_rows(q: torch.Tensor) -> PagedProblem:
+        return PagedProblem(q, *problem.arguments()[1:])
+
+    def ours(q):
+        return attention_paged(*with_rows(q.detach()).arguments(), num_splits=case["num_splits"], **options)
+
+    def theirs(q):
+        wide = q.dtype if q.dtype == torch.float64 else None
+        return in_torch(with_rows(q.detach()), wide, **options)[0]
+
+    return ParityProblem(
+        inputs={"q": problem.q},
+        ours=ours,
+        theirs=theirs,
+        baseline="PyTorch's operations in float32, rounded once",
+        outputs=("out",),
+    )
+
+
+def _operands(problem, device):
+    e = problem.extents
+    pages = -(-e["L"] // e["P"])
+    caches = [problem.tensor(device, e["B"] * pages, e["P"], e["K"], e["D"]) for _ in range(2)]
+    order = torch.randperm(e["B"] * pages, generator=torch.Generator().manual_seed(0)).to(torch.int32)
+    lengths = torch.full((e["B"],), e["L"], dtype=torch.int32, device=device)
+    q = problem.tensor(device, e["B"] * e["N"], e["H"], e["D"])
+    return q, *caches, order.reshape(e["B"], pages).to(device), lengths
+
+
+def _call(problem, device):
+    e = problem.extents
+    operands = _operands(problem, device)
+    window = (e["W"] - 1, 0) if e["W"] < e["L"] else (-1, -1)
+    return lambda: attention_paged(*operands, None, e["N"], window_size=window)
+
+
+def _bytes(problem) -> float:
+    """Keys and values that some query sees, queries and results."""
+    e = problem.extents
+    keys = min(e["L"], e["W"] + e["N"] - 1)
+    return 4.0 * e["B"] * e["D"] * (keys * e["K"] + e["N"] * e["H"]) + 4.0 * e["B"] * e["N"] * e["H"]
+
+
+def _flops(problem) -> float:
+    e = problem.extents
+    return 4.0 * e["B"] * e["H"] * e["N"] * min(e["L"], e["W"]) * e["D"]
+
+
+def _refuse(extents) -> str | None:
+    if extents["H"] % extents["K"]:
+        return (
+            f"{extents['H']} query heads cannot share {extents['K']} key heads; H has to be a multiple of K"
+        )
+    if extents["D"] not in HEAD_SIZES:
+        return f"D is {extents['D']}; heads of 64, 128 and 256 have kernels"
+    return None
+
+
+def _calls(tensor):
+    def integers(*shape):
+        return tensor(*shape, dtype=torch.int32)
+
+    caches = [tensor(9, 16, 2, 128) for _ in range(2)]
+    table, lengths = integers(3, 3), integers(3)
+    q, slopes = tensor(3, 8, 128), tensor(8, dtype=torch.float32)
+    usual = (q, *caches, table, lengths)
+    heads_first = [cache.transpose(1, 2) for cache in caches]
+    narrow = [tensor(9, 16, 2, 128, dtype=torch.uint8) for _ in range(2)]
+    return [
+        ("one token of each sequence", "attention_paged", usual, {}),
+        ("several tokens, packed", "attention_paged", (tensor(20, 8, 128), *usual[1:], integers(4), 17), {}),
+        ("heads before places", "attention_paged", (q, *heads_first, table, lengths), {"cache_layout": "hnd"}),
+        ("sinks and a window", "attention_paged", usual, {"sinks": slopes, "window_size": (127, 0)}),
+        ("softcap and ALiBi", "attention_paged", usual, {"softcap": 30.0, "alibi_slopes": slopes}),
+        ("7 splits", "attention_paged", usual, {"num_splits": 7}),
+        ("a cache of 8 bits", "attention_paged", (q, *narrow, table, lengths), {}),
+        ("heads of 96", "attention_paged", (tensor(3, 8, 96), *(cache[..., :96] for cache in caches), table, lengths), {}),
+    ]  # fmt: skip
+
+
+def _exercise(draw):
+    problem = draw_paged([20, 0, 33], 2, heads=4, key_heads=2, head_dim=64, dtype=draw(1).dtype)
+    out = torch.zeros_like(problem.q)
+    return [
+        attention_paged(*problem.arguments()),
+        attention_paged(*problem.arguments(), out=out, num_splits=2),
+    ]
+
+
+CHECKS = Checks(
+    trial=_trial,
+    examples=(
+        _example("nhd", 1, 8, 1, 128, 16),
+        _example("hnd", 3, 8, 2, 64, 64, window_size=(99, 0), softcap=30.0),
+    ),
+    parity=(Parity("attention_paged", _FACTORS, _parity_problem),),
+    calls=_calls,
+    exercise=_exercise,
+    benchmarks=(
+        Benchmark(
+            "attention_paged",
+            example="B64N1H8K1L8192D128P16",
+            letters="BNHKLDP",
+            optional={"W": "L"},
+            # Llama 3 70B on 8 GPUs; gpt-oss 120B, a layer of all keys and one of a window.
+            shapes="B64N1H8K1L8192D128P16,B64N1H64K8L8192D64P16,B64N1H64K8L8192D64P16W128",
+            heading="Attention to a cache in pages",
+            bytes=_bytes,
+            flops=_flops,
+            call=_call,
+            refuse=_refuse,
+        ),
+    ),
+)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""Attention to a cache in pages as an operation: hipkittens/paged_attention.py has the function."""
+
+from __future__ import annotations
+
+import torch
+
+from ..paged_attention import attention_paged
+from ._record import Checks, Function, Operation, Operator, no_derivative
+from ._sharding import given, is_tensor, replicated
+
+_NO_DERIVATIVE = no_derivative("attention_paged", "hipkittens.attention_varlen")
+
+
+def _fake(q, *_rest):
+    return q.new_empty(q.shape), _fake_into(q, q)
+
+
+def _fake_into(_out, q, *_rest):
+    return q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+
+
+def _sharding(q, k_cache, v_cache, table, lengths, ends, slopes, sinks, max_seqlen_q, heads_first, *options):
+    """By key heads, with the query heads of their groups."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    arguments = (
+        q,
+        k_cache,
+        v_cache,
+        table,
+        lengths,
+        ends,
+        slopes,
+        sinks,
+        max_seqlen_q,
+        heads_first,
+        *options,
+    )
+    found = [replicated(arguments, 2)]
+    axis = 1 if heads_first else 2
+    # Heads of query and key keep their ratio only where every rank gets as many.
+    if is_tensor(k_cache) and k_cache.shape[axis] % k_cache.mesh.size() == 0:
+        everybody = Replicate()
+        of_heads = None if slopes is None else Shard(len(slopes.shape) - 1)
+        inputs = [Shard(1), Shard(axis), Shard(axis), everybody, everybody, given(ends, everybody), of_heads]
+        inputs += [given(sinks, Shard(0)), *[None] * (len(arguments) - 8)]
+        found.append(([Shard(1), Shard(0)], inputs))
+    return found
+
+
+def _checks() -> Checks:
+    from ._attention_paged_checks import CHECKS
+
+    return CHECKS
+
+
+def _arguments(tensor, dtype):
+    """Two sequences of 20 and 7 keys in pages of 16."""
+    integers = tensor(1, dtype=torch.int32)
+    caches = [tensor(4, 16, 2, 64, dtype=dtype) for _ in range(2)]
+    return (
+        tensor(2, 4, 64, dtype=dtype),
+        *caches,
+        integers.new_tensor([[2, 0], [3, 1]]),
+        integers.new_tensor([20, 7]),
+    )
+
+
+OPERATION = Operation(
+    name="attention_paged",
+    folder="paged_attention",
+    kinds=("forward", "combine"),
+    functions=(Function(attention_paged, _arguments),),
+    operators=(
+        Operator("attention_paged", _fake, _NO_DERIVATIVE, sharding=_sharding, first_option=8),
+        Operator("attention_paged_into", _fake_into, first_option=9),
+    ),
+    checks=_checks,
+    order=3,
+)

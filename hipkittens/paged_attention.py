@@ -1,0 +1,458 @@
+# SPDX-License-Identifier: MIT
+"""Attention to a cache of keys and values in pages: decoding, several tokens at once, prompts in chunks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Literal, overload
+
+import torch
+
+from . import _backend
+from ._arguments import (
+    check_dtype_and_device,
+    check_flag,
+    check_gets_no_gradient,
+    check_tensor,
+    check_whole_number,
+    number,
+)
+from ._call import call
+from .attention import scale_or_default, shortened, window_sides
+
+DTYPES = (torch.bfloat16, torch.float16)
+HEAD_SIZES = (64, 128, 256)
+LARGEST_NUM_SPLITS = 256
+
+CacheLayout = Literal["nhd", "hnd"]
+_SHAPES = {
+    "nhd": "(blocks, block_size, key heads, D)",
+    "hnd": "(blocks, key heads, block_size, D)",
+}
+
+
+@overload
+def attention_paged(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seqused_k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None = None,
+    max_seqlen_q: int = 1,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    cache_layout: CacheLayout = "nhd",
+    num_splits: int = 0,
+    out: torch.Tensor | None = None,
+    return_lse: Literal[False] = False,
+) -> torch.Tensor: ...
+
+
+@overload
+def attention_paged(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seqused_k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None = None,
+    max_seqlen_q: int = 1,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    cache_layout: CacheLayout = "nhd",
+    num_splits: int = 0,
+    out: torch.Tensor | None = None,
+    return_lse: Literal[True],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@overload
+def attention_paged(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seqused_k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None = None,
+    max_seqlen_q: int = 1,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    cache_layout: CacheLayout = "nhd",
+    num_splits: int = 0,
+    out: torch.Tensor | None = None,
+    return_lse: bool,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@_backend.interruptible
+def attention_paged(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seqused_k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None = None,
+    max_seqlen_q: int = 1,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    cache_layout: CacheLayout = "nhd",
+    num_splits: int = 0,
+    out: torch.Tensor | None = None,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Attention of new tokens to the keys of their sequences, which are in the pages of a cache. The result has q's shape and dtype.
+
+    q            (T, H, D), D of 64, 128 or 256: the new tokens of all sequences, one sequence after the other
+    k_cache, v_cache  q's dtype, bfloat16 or float16, one shape; the keys of the new tokens are already in them. By cache_layout:
+                 "nhd"  (blocks, block_size, H_k, D)
+                 "hnd"  (blocks, H_k, block_size, D)
+                 Any block_size; H is a multiple of H_k, and query head h reads key head h // (H / H_k)
+    block_table  int32 (B, blocks of a sequence): key j of sequence b is place j % block_size of block
+                 block_table[b, j // block_size]. Entries that no query can see a key of are never read
+    seqused_k    int32 (B,): keys of each sequence, the new tokens' among them. What is behind them is never used, NaN neither
+    cu_seqlens_q int32 (B + 1,): sequence b has rows cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q. Rows behind the last end are
+                 of no sequence, and results for them are not written. None: every sequence has max_seqlen_q rows
+    max_seqlen_q at least the most rows of one sequence (it sizes the launch)
+
+    Token t of n_q stands at key seqused_k - n_q + t. causal hides the keys after that place; window_size = (left, right) hides those
+    more than `left` before or `right` after it (negative: no limit). scale defaults to 1 / sqrt(D).
+    softcap > 0 makes softcap * tanh(score / softcap) of each scaled score. alibi_slopes, float32 (H,) or (B, H), subtracts slope times
+    the distance of a key from the token's place. sinks, (H,) of any float dtype, adds exp(sink) to the sum that a row's weights are
+    divided by. A token that sees no key gives 0.
+    return_lse adds the natural logarithm of each row's sum of exp(score): float32 (H, T), -inf where no key is seen; sinks are not
+    in it.
+
+    num_splits: into how many parts the keys of a sequence are divided, up to 256, which workgroups of their own attend to before a
+    second launch joins them, always in the same order; 0 chooses by the device and the shapes, never by values. With 1, a
+    sequence's result has the same bits whatever other sequences are beside it, as long as max_seqlen_q * H / H_k stays on one
+    side of 16.
+    out, of q's shape and dtype, is written and returned.
+
+    Strides of q, out and caches: unit along D, the others even, rows on 4 bytes; no tensor is copied, addresses have 64 bits.
+    Products and sums are float32, rounded once.
+
+    No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for what
+    has no kernel. On a CPU block_table, seqused_k and cu_seqlens_q are checked; on a GPU that would wait for the device, so there
+    they are taken as they are.
+    """
+    where = "hipkittens.attention_paged"
+    check_whole_number(where, "max_seqlen_q", max_seqlen_q)
+    check_whole_number(where, "num_splits", num_splits)
+    scale, left, right = _check(
+        where, q, k_cache, v_cache, block_table, seqused_k, cu_seqlens_q, alibi_slopes, sinks, max_seqlen_q,
+        causal, scale, window_size, softcap, cache_layout, num_splits,
+    )  # fmt: skip
+    _check_flag_and_output(where, q, out, return_lse)
+    for name, value in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache), ("sinks", sinks)):
+        if value is not None:
+            check_gets_no_gradient(where, name, value)
+            if name != "sinks":
+                _check_rows(where, name, value)
+    heads_first = cache_layout == "hnd"
+    key_blocks = k_cache.shape[0], k_cache.shape[2 if heads_first else 1]
+    causal = bool(causal)
+    if _values_are_known(block_table, seqused_k, cu_seqlens_q):
+        _check_values(where, q, key_blocks, block_table, seqused_k, cu_seqlens_q, max_seqlen_q, left)
+    if sinks is not None:
+        sinks = sinks.float().contiguous()
+    if alibi_slopes is not None:
+        alibi_slopes = alibi_slopes.contiguous()
+    if block_table.stride(1) != 1:
+        block_table = block_table.contiguous()
+    seqused_k = seqused_k.contiguous()
+    cu_seqlens_q = None if cu_seqlens_q is None else cu_seqlens_q.contiguous()
+    arguments = (
+        q, k_cache, v_cache, block_table, seqused_k, cu_seqlens_q, alibi_slopes, sinks, max_seqlen_q, heads_first,
+        scale, causal, left, right, float(softcap), num_splits,
+    )  # fmt: skip
+    if _backend.uses_torch():
+        result, lse = paged_in_torch(*arguments)
+        out = result if out is None else out.copy_(result)
+    elif out is None:
+        out, lse = call("attention_paged", *arguments)
+    else:
+        lse = call("attention_paged_into", out, *arguments)
+        torch.autograd.graph.increment_version(out)
+    return (out, lse) if return_lse else out
+
+
+@_backend.checked_once(1, 2, 3, 4, 5, 6, 7, 8)
+def _check(
+    where: str,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seqused_k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    alibi_slopes: torch.Tensor | None,
+    sinks: torch.Tensor | None,
+    max_seqlen_q: int,
+    causal: bool,
+    scale: float | None,
+    window_size: tuple[int, int],
+    softcap: float,
+    cache_layout: CacheLayout,
+    num_splits: int,
+) -> tuple[float, int, int]:
+    """The scale and both sides of the window. Raises for arguments no kernel takes."""
+    if cache_layout not in _SHAPES:
+        raise ValueError(f"{where}: cache_layout is {cache_layout!r}; allowed: {', '.join(_SHAPES)}")
+    check_tensor(where, "q", q)
+    check_dtype_and_device(where, "q", q, DTYPES, "q", q)
+    if q.dim() != 3:
+        raise ValueError(f"{where}: q has shape {tuple(q.shape)}; it must be (tokens, heads, D)")
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        check_tensor(where, name, cache)
+        check_dtype_and_device(where, name, cache, DTYPES, "q", q)
+        if cache.dtype != q.dtype:
+            raise TypeError(f"{where}: q is {q.dtype} and {name} is {cache.dtype}; convert q to the cache's")
+        if cache.dim() != 4:
+            raise ValueError(
+                f"{where}: {name} has shape {tuple(cache.shape)}; with cache_layout {cache_layout!r} it must be "
+                f"{_SHAPES[cache_layout]}"
+            )
+    if k_cache.shape != v_cache.shape:
+        raise ValueError(
+            f"{where}: k_cache has shape {tuple(k_cache.shape)} and v_cache {tuple(v_cache.shape)}; both have the same"
+        )
+    if q.shape[2] not in HEAD_SIZES:
+        raise ValueError(f"{where}: the head size of q is {q.shape[2]}; allowed: 64, 128, 256")
+    if k_cache.shape[3] != q.shape[2]:
+        raise ValueError(
+            f"{where}: q has head size {q.shape[2]} and k_cache {k_cache.shape[3]}; they must be equal"
+        )
+    heads, key_heads = q.shape[1], k_cache.shape[1 if cache_layout == "hnd" else 2]
+    block_size = k_cache.shape[2 if cache_layout == "hnd" else 1]
+    if heads == 0 or key_heads == 0 or heads % key_heads:
+        raise ValueError(
+            f"{where}: q has {heads} heads and k_cache {key_heads} with cache_layout {cache_layout!r}; the first must be a "
+            "multiple of the second, and neither 0"
+        )
+    if block_size == 0:
+        raise ValueError(
+            f"{where}: k_cache has shape {tuple(k_cache.shape)}; its blocks need 1 place or more"
+        )
+    _check_indices(where, "block_table", block_table, 2, "(sequences, blocks of a sequence)", q)
+    _check_indices(where, "seqused_k", seqused_k, 1, "(sequences,)", q)
+    sequences = block_table.shape[0]
+    if seqused_k.shape[0] != sequences:
+        raise ValueError(
+            f"{where}: seqused_k has {seqused_k.shape[0]} lengths and block_table {sequences} rows; they must be equal"
+        )
+    if max_seqlen_q < 0:
+        raise ValueError(f"{where}: max_seqlen_q is {max_seqlen_q}; it must be 0 or more")
+    if cu_seqlens_q is not None:
+        _check_indices(where, "cu_seqlens_q", cu_seqlens_q, 1, "(sequences + 1,)", q)
+        if cu_seqlens_q.shape[0] != sequences + 1:
+            raise ValueError(
+                f"{where}: cu_seqlens_q has {cu_seqlens_q.shape[0]} entries; {sequences} rows of block_table need "
+                f"{sequences + 1}"
+            )
+    elif q.shape[0] != sequences * max_seqlen_q:
+        raise ValueError(
+            f"{where}: q has {q.shape[0]} tokens and block_table {sequences} rows; without cu_seqlens_q each sequence has "
+            f"max_seqlen_q = {max_seqlen_q} tokens"
+        )
+    if alibi_slopes is not None:
+        check_tensor(where, "alibi_slopes", alibi_slopes)
+        check_dtype_and_device(where, "alibi_slopes", alibi_slopes, (torch.float32,), "q", q)
+        check_gets_no_gradient(where, "alibi_slopes", alibi_slopes)
+        if tuple(alibi_slopes.shape) not in ((heads,), (sequences, heads)):
+            raise ValueError(
+                f"{where}: alibi_slopes has shape {tuple(alibi_slopes.shape)}; it must be ({heads},) or ({sequences}, {heads})"
+            )
+    if sinks is not None:
+        check_tensor(where, "sinks", sinks)
+        check_dtype_and_device(where, "sinks", sinks, (torch.float32, *DTYPES), "q", q)
+        if tuple(sinks.shape) != (heads,):
+            raise ValueError(f"{where}: sinks has shape {tuple(sinks.shape)}; it must be ({heads},)")
+    check_flag(where, "causal", causal)
+    softcap = number(where, "softcap", softcap)
+    if not 0 <= softcap < math.inf:
+        raise ValueError(f"{where}: softcap is {softcap}; it must be finite and 0 (none) or more")
+    if not 0 <= num_splits <= LARGEST_NUM_SPLITS:
+        raise ValueError(f"{where}: num_splits is {num_splits}; allowed: 0 .. {LARGEST_NUM_SPLITS}")
+    _backend.check_device(where, "q", q)
+    left, right = window_sides(where, window_size)
+    return scale_or_default(where, scale, q), left, right
+
+
+def _check_indices(
+    where: str, name: str, value: torch.Tensor, dimensions: int, shape: str, q: torch.Tensor
+) -> None:
+    check_tensor(where, name, value)
+    check_dtype_and_device(where, name, value, (torch.int32,), "q", q)
+    if value.dim() != dimensions:
+        raise ValueError(f"{where}: {name} has shape {tuple(value.shape)}; it must be {shape}")
+
+
+def _check_flag_and_output(where: str, q: torch.Tensor, out: torch.Tensor | None, return_lse: bool) -> None:
+    check_flag(where, "return_lse", return_lse)
+    if out is None:
+        return
+    check_tensor(where, "out", out)
+    if out.shape != q.shape or out.dtype != q.dtype or out.device != q.device:
+        raise ValueError(
+            f"{where}: out is {out.dtype} of shape {tuple(out.shape)} on {out.device}; it must be as q, {q.dtype} of "
+            f"{tuple(q.shape)} on {q.device}"
+        )
+    if torch.is_grad_enabled() and out.requires_grad:
+        raise ValueError(f"{where}: out requires a gradient; it is written in place and has none")
+    if any(size > 1 and step == 0 for size, step in zip(out.shape, out.stride(), strict=True)):
+        raise ValueError(f"{where}: out is expanded, so that rows share memory; clone it first")
+    _check_rows(where, "out", out)
+
+
+def _check_rows(where: str, name: str, value: torch.Tensor) -> None:
+    """Raises for rows that kernels cannot read in vectors: caches are too large to be copied behind a caller's back."""
+    if torch.compiler.is_compiling() or value.numel() == 0:
+        return
+    *steps, last = value.stride()
+    is_readable = type(value) is torch.Tensor and value.device.type != "meta"
+    beyond = value.data_ptr() % 4 if is_readable and not torch._C._are_functorch_transforms_active() else 0
+    even = all(step % 2 == 0 or size == 1 for step, size in zip(steps, value.shape, strict=False))
+    if last != 1 or not even or beyond:
+        raise ValueError(
+            f"{where}: {name} has strides {tuple(value.stride())} and begins at address % 4 = {beyond}; it needs unit stride "
+            "along its last dimension, even strides otherwise, and rows on 4 bytes; call .contiguous()"
+        )
+
+
+def _values_are_known(*tensors: torch.Tensor | None) -> bool:
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()) and all(
+        tensor is None or (type(tensor) is torch.Tensor and tensor.device.type == "cpu") for tensor in tensors
+    )
+
+
+def _check_values(
+    where: str,
+    q: torch.Tensor,
+    key_blocks: tuple[int, int],
+    block_table: torch.Tensor,
+    seqused_k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    max_seqlen_q: int,
+    left: int,
+) -> None:
+    """Of tensors in the CPU's memory. Blocks that a window hides may be any."""
+    blocks, block_size = key_blocks
+    most = block_table.shape[1] * block_size
+    lengths = seqused_k.tolist()
+    for sequence, length in enumerate(lengths):
+        if not 0 <= length <= most:
+            raise ValueError(
+                f"{where}: seqused_k[{sequence}] is {length}; a row of block_table has {block_table.shape[1]} blocks of "
+                f"{block_size} keys, 0 .. {most} are allowed"
+            )
+    tokens = [max_seqlen_q] * len(lengths)
+    if cu_seqlens_q is not None:
+        ends = cu_seqlens_q.tolist()
+        tokens = [after - before for before, after in itertools.pairwise(ends)]
+        if ends[0] != 0 or ends[-1] > q.shape[0] or min(tokens, default=0) < 0:
+            raise ValueError(
+                f"{where}: cu_seqlens_q is {shortened(ends)}; it must rise from 0 to at most the {q.shape[0]} rows of q"
+            )
+        if max(tokens, default=0) > max_seqlen_q:
+            raise ValueError(
+                f"{where}: max_seqlen_q is {max_seqlen_q} and the longest sequence of cu_seqlens_q has {max(tokens)} rows; pass "
+                f"{max(tokens)} or more"
+            )
+    table = block_table.tolist()
+    for sequence, (length, count) in enumerate(zip(lengths, tokens, strict=True)):
+        first = max(length - count - left, 0) if left >= 0 else 0
+        used = table[sequence][first // block_size : -(-length // block_size)] if count else []
+        if used and not 0 <= min(used) <= max(used) < blocks:
+            raise ValueError(
+                f"{where}: block_table[{sequence}] is {shortened(used)} where keys are used; k_cache has {blocks} "
+                f"blocks, 0 .. {blocks - 1} are allowed"
+            )
+
+
+def paged_in_torch(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seqused_k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    alibi_slopes: torch.Tensor | None,
+    sinks: torch.Tensor | None,
+    max_seqlen_q: int,
+    heads_first: bool,
+    scale: float,
+    causal: bool,
+    left: int,
+    right: int,
+    softcap: float,
+    num_splits: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in PyTorch, sequence by sequence: in float32, or in q's dtype where that is float64."""
+    if heads_first:
+        k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    heads, block_size = q.shape[1], k_cache.shape[1]
+    group = heads // k_cache.shape[2]
+    out, lse = torch.zeros_like(q), q.new_full((heads, q.shape[0]), float("-inf"), dtype=wide)
+    lengths = seqused_k.tolist()
+    ends = (
+        cu_seqlens_q.tolist()
+        if cu_seqlens_q is not None
+        else [b * max_seqlen_q for b in range(len(lengths) + 1)]
+    )
+    for sequence, length in enumerate(lengths):
+        begin, end = ends[sequence : sequence + 2]
+        count = end - begin
+        if count == 0 or length == 0:
+            continue
+        place = torch.arange(count, device=q.device)[:, None] + length - count
+        key = torch.arange(length, device=q.device)[None]
+        hidden = torch.zeros(count, length, dtype=torch.bool, device=q.device)
+        if left >= 0:
+            hidden |= key < place - left
+        if causal or right >= 0:
+            hidden |= key > place + (0 if causal else right)
+        seen = ~hidden.all(0)
+        blocks = block_table[sequence, key[0] // block_size].long()
+        blocks = torch.where(seen, blocks, blocks[seen][:1] if bool(seen.any()) else 0)
+        k, v = (
+            cache[blocks, key[0] % block_size].to(wide).repeat_interleave(group, 1).transpose(0, 1)
+            for cache in (k_cache, v_cache)
+        )
+        # Keys that nobody sees are not used, NaN neither.
+        k, v = (tensor.masked_fill(~seen[None, :, None], 0) for tensor in (k, v))
+        scores = scale * (q[begin:end].to(wide).transpose(0, 1) @ k.mT)
+        if softcap > 0:
+            scores = softcap * torch.tanh(scores / softcap)
+        if alibi_slopes is not None:
+            slopes = alibi_slopes if alibi_slopes.dim() == 1 else alibi_slopes[sequence]
+            scores = scores - slopes.to(wide)[:, None, None] * (place - key).abs()
+        scores = scores.masked_fill(hidden, float("-inf"))
+        sums = scores.logsumexp(-1)
+        with_sinks = sums if sinks is None else torch.logaddexp(sums, sinks.to(wide)[:, None])
+        weights = (scores - with_sinks.masked_fill(sums.isinf(), 0)[..., None]).exp()
+        out[begin:end] = (weights @ v).transpose(0, 1).to(q.dtype)
+        lse[:, begin:end] = sums
+    return out, lse
