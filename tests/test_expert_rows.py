@@ -7,7 +7,7 @@ import torch
 import hipkittens
 from hipkittens import expert_combine, expert_gather
 from hipkittens.experts import combined_in_torch, gathered_in_torch
-from hipkittens.operations._expert_rows_checks import order_of
+from hipkittens.operations._expert_rows_checks import _order_in_torch, order_of
 from tests.simulated_device import TARGETS
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -183,3 +183,8 @@ def test_compiled_and_with_pytorch_alone(monkeypatch):
     assert torch.equal(torch.compile(both, fullgraph=True)(x), expected)
     monkeypatch.setattr("hipkittens._backend.uses_torch", lambda: True)
     assert torch.allclose(both(x), expected, rtol=1e-6)
+
+
+def test_the_order_of_examples_is_the_sorted_one():
+    for found, expected in zip(_order_in_torch(100, 4, 16), order_of(100, 4, 16), strict=True):
+        assert torch.equal(found, expected)

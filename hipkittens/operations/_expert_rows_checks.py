@@ -13,11 +13,9 @@ from ._router_checks import refuse_experts
 from ._tensors import draw, with_gaps
 
 
-def order_of(
-    tokens: int, k: int, experts: int, device: torch.device | str = "cpu"
-) -> tuple[torch.Tensor, torch.Tensor]:
+def order_of(tokens: int, k: int, experts: int) -> tuple[torch.Tensor, torch.Tensor]:
     """entries and places, some choices being no expert's."""
-    order = expert_sort(draw_ids(tokens, k, experts).to(device), None, experts, layout="ragged")
+    order = expert_sort(draw_ids(tokens, k, experts), None, experts, layout="ragged")
     return order.entries, order.places
 
 
@@ -47,9 +45,23 @@ def _trial(kernel: Kernel) -> Trial:
     return Trial(f"expert_rows {tokens}x{k} {kernel.kind} {kernel.row['element']}", run, workgroups=5)
 
 
+def _order_in_torch(tokens: int, k: int, experts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`order_of`, on the CPU of any machine."""
+    ids = draw_ids(tokens, k, experts).reshape(-1)
+    known = (ids >= 0) & (ids < experts)
+    entries = torch.where(known, ids, experts).argsort(stable=True).to(torch.int32)
+    count = int(known.sum())
+    places = torch.full_like(entries, -1)
+    places[entries[:count].long()] = torch.arange(count, dtype=torch.int32)
+    entries[count:] = -1
+    return entries, places.view(tokens, k)
+
+
 def _example(function, tokens: int, k: int, experts: int):
+    index = _order_in_torch(tokens, k, experts)
+
     def run(rows, weights):
-        return function(rows, *order_of(tokens, k, experts, rows.device), weights)
+        return function(rows, *(each.to(rows.device) for each in index), weights)
 
     return run
 
