@@ -24,6 +24,7 @@ def _forward_of(ours: type) -> Callable[[type], dict[str, Any]]:
 # What a rule's name stands for: from the module's class and the rule's further values to the members of the subclass.
 MEMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "rms_norm": _patch_norms.members,
+    "gated_rms_norm": _patch_norms.gated_members,
     "rotary": _patch_rotary.members,
     "gated_mlp": _patch_mlps.members,
     "gated_delta_net": _patch_delta_rule.members,

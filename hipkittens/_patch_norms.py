@@ -32,6 +32,15 @@ def members(original: type, eps_name: str, offset: int, promotes: bool) -> dict[
     return {"forward": forward}
 
 
+def gated_members(original: type, eps_name: str) -> dict[str, Any]:
+    def forward(self, hidden_states: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        return rms_norm(
+            hidden_states, self.weight, getattr(self, eps_name), gate=gate.to(hidden_states.dtype)
+        )
+
+    return {"forward": forward}
+
+
 def looks_like_a_norm(module: torch.nn.Module) -> bool:
     """Whether it has what an RMS norm has: an eps, no submodule, and at most one parameter."""
     return (
@@ -45,8 +54,10 @@ def understand(module: torch.nn.Module) -> tuple | str:
     """The rule for `replacement_class`, or why there is none."""
     kind = type(module)
     parameters = list(inspect.signature(kind.forward).parameters.values())[1:]
-    if len(parameters) != 1:
-        return f"its forward takes {', '.join(each.name for each in parameters)}; a norm of one tensor is replaced"
+    names = [each.name for each in parameters]
+    gated = names == ["hidden_states", "gate"]
+    if len(names) != 1 and not gated:
+        return f"its forward takes {', '.join(names)}; a norm of one tensor, or of hidden_states and gate, is replaced"
     weight = getattr(module, "weight", None)
     if weight is not None and weight.dim() != 1:
         return f"its weight has shape {tuple(weight.shape)}; a weight of one dimension is replaced"
@@ -65,14 +76,22 @@ def understand(module: torch.nn.Module) -> tuple | str:
     # The last row is as small as eps, so that eps shows.
     x[-1] *= getattr(module, eps_name) ** 0.5
     normal = x * (x.square().mean(-1, keepdim=True) + getattr(module, eps_name)).rsqrt()
+    gates = (random(ROWS, size),) if gated else ()
     try:
         with torch.no_grad(), torch.device("cpu"), torch.autocast("cpu", enabled=False):
-            result = kind.forward(stand_in, x.float())
-            dtype = kind.forward(stand_in, x.bfloat16()).dtype
+            result = kind.forward(stand_in, x.float(), *(gate.float() for gate in gates))
+            dtype = kind.forward(stand_in, x.bfloat16(), *(gate.bfloat16() for gate in gates)).dtype
     except Exception as error:
         return f"its forward cannot be run on its own ({type(error).__name__}: {error})"
     if not isinstance(result, torch.Tensor) or dtype not in (torch.bfloat16, torch.float32):
         return "its forward does not return one tensor of the input's or the weight's dtype"
+    if gated:
+        expected = normal * own * torch.nn.functional.silu(gates[0])
+        if weight is None or dtype != torch.bfloat16 or result.shape != x.shape:
+            return "its forward is not x / rms(x) * weight * silu(gate) in the dtype of x"
+        if not torch.allclose(result.double(), expected, rtol=1e-4, atol=1e-5):
+            return "its forward is not x / rms(x) * weight * silu(gate)"
+        return "gated_rms_norm", eps_name
     for offset, expected in ((0, normal if weight is None else normal * own), (1, normal * (1 + own))):
         if result.shape == x.shape and torch.allclose(result.double(), expected, rtol=1e-4, atol=1e-5):
             if weight is None and dtype != torch.bfloat16:

@@ -63,6 +63,7 @@ _PART_OF = {
     "torch.nn.Linear": ("linear", "hipkittens.linear"),
     "torch.nn.MultiheadAttention": ("attention", "hipkittens.nn.MultiheadAttention"),
     "rms_norm": ("norm", "hipkittens.rms_norm"),
+    "gated_rms_norm": ("norm", "hipkittens.rms_norm"),
     "rotary": ("rotary", "hipkittens.rotary_qk"),
     "gated_mlp": ("mlp", "hipkittens.gated_activation"),
     "experts_block": ("moe", "hipkittens.moe"),
@@ -118,7 +119,7 @@ def _refusal(module: torch.nn.Module, rule: tuple, dtype: torch.dtype | None) ->
         if dtype is not None and dtype != weight.dtype:  # as autocast converts them
             weight, bias = (value if value is None else value.detach().to(dtype) for value in (weight, bias))
         return supported("linear", input_of(weight.shape[1]), weight, bias).reason
-    if rule[0] in ("rms_norm", "torch.nn.RMSNorm", "torch.nn.LayerNorm"):
+    if rule[0] in ("rms_norm", "gated_rms_norm", "torch.nn.RMSNorm", "torch.nn.LayerNorm"):
         weight, bias = (value if value is None else value.flatten() for value in (weight, bias))
         function = "layer_norm" if rule[0] == "torch.nn.LayerNorm" else "rms_norm"
         parameters = (weight, bias) if function == "layer_norm" else (weight,)

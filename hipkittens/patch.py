@@ -40,7 +40,8 @@ def patch(
     attention  torch.nn.MultiheadAttention, and models of Transformers through its AttentionInterface
     linear_attention  the gated delta rules and causal convolutions of Transformers' layers that keep these functions as attributes:
                Qwen3-Next in Transformers 4
-    norm       torch.nn.LayerNorm and RMSNorm, and every module that computes x / rms(x) * weight or * (1 + weight)
+    norm       torch.nn.LayerNorm and RMSNorm, and every module that computes x / rms(x) * weight or * (1 + weight), or the first
+               times silu(gate)
     rotary     apply_rotary_pos_emb of Transformers' models
     mlp        every module that computes down(act(gate) * up), its projections apart (Llama) or as one (Phi-3)
     moe        every module whose experts compute what hipkittens.moe does: those of Mixtral, Qwen-MoE, OLMoE, DeepSeek-V3 and gpt-oss

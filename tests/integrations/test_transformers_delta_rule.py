@@ -80,6 +80,29 @@ def test_generation_is_eager_ones_and_unpatch_restores(target):
     assert copied.model.layers[0].linear_attn.chunk_gated_delta_rule is functions[0]
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_gated_norm(target):
+    """Its results and gradients beside its own forward's, both from float64."""
+    model = qwen3_next(torch.bfloat16)
+    norm = model.model.layers[0].linear_attn.norm
+    x, gate = (torch.randn(33, 16, generator=torch.Generator().manual_seed(n)).bfloat16() for n in (2, 3))
+    torch.nn.init.normal_(norm.weight, generator=torch.Generator().manual_seed(4))
+
+    def run(module, dtype):
+        inputs = [each.to(dtype).requires_grad_() for each in (x, gate)]
+        y = module(*inputs)
+        return y, *torch.autograd.grad(y.square().sum(), (*inputs, module.weight))
+
+    reference, theirs = run(copy.deepcopy(norm).double(), torch.float64), run(norm, torch.bfloat16)
+    with hipkittens.simulate(target, checks="all") as checked, hipkittens.patched(model) as report:
+        [row] = [row for row in report.rows if row.module.endswith("linear_attn.norm")]
+        assert row.replaced_by == "hipkittens.rms_norm"
+        ours = run(norm, torch.bfloat16)
+    assert checked.findings == []
+    for found, eager, exact in zip(ours, theirs, reference, strict=True):
+        assert found.dtype == eager.dtype and error(found, exact) <= 2 * error(eager, exact)
+
+
 def test_what_is_left():
     model = qwen3_next(torch.bfloat16)
     [row] = [
