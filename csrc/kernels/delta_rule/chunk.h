@@ -218,13 +218,21 @@ enum class ChunkMatrix { inverse, scores, inverse_transposed, scores_transposed 
 template <class T>
 inline constexpr uint32_t matrix_bytes = chunk_tokens * chunk_tokens * parts<T> * sizeof(T);
 
+// Where an element of such a matrix lies: the 8 that a lane of wave row / 16 has of 32 columns are neighbours, and so are the lanes,
+// so that an operand is one stretch of memory.
+KITTENS_DEVICE constexpr int matrix_element(int row, int column) {
+    const int lane = column % 32 / 8 * 16 + row % 16;
+    return ((row / 16 * (chunk_tokens / 32) + column / 32) * kittens::wave_lanes + lane) * 8 + column % 8;
+}
+
 // Rows 16 w .. of one of them, of wave w, as a left operand. Nothing behind the last chunk, which is read as zeros.
 template <class T>
 struct MatrixRows {
     Sum<T, 8> columns[chunk_tokens / 32];
 
     KITTENS_DEVICE void load(const void* matrices, uint32_t of_chunk, ChunkMatrix which, uint32_t place,
-                             bool is_there, int row) {
+                             bool is_there, int first_row) {
+        const int lane = kittens::lane_id();
         const kittens::buffer memory{
             (const char*)matrices + static_cast<int64_t>(place) * of_chunk * matrix_bytes<T>,
             is_there ? of_chunk * matrix_bytes<T> : 0};
@@ -232,10 +240,11 @@ struct MatrixRows {
         for (int n = 0; n < parts<T>; ++n)
 #pragma unroll
             for (int s = 0; s < chunk_tokens / 32; ++s)
-                columns[s].part[n] = load_fragment<T>(memory, static_cast<uint32_t>(which) * matrix_bytes<T> +
-                                                                  ((n * chunk_tokens + row) * chunk_tokens +
-                                                                   32 * s + kittens::lane_id() / 16 * 8) *
-                                                                      sizeof(T));
+                columns[s].part[n] = load_fragment<T>(
+                    memory, static_cast<uint32_t>(which) * matrix_bytes<T> +
+                                (n * chunk_tokens * chunk_tokens +
+                                 matrix_element(first_row + lane % 16, 32 * s + lane / 16 * 8)) *
+                                    sizeof(T));
     }
 };
 

@@ -86,7 +86,8 @@ struct PrepareArguments {
     TokenHeads q, k;
     TokenHeads g, beta;   // float32
     RowFactors* factors;  // [chunk][head][chunk_tokens]
-    void* matrices;       // [chunk][head][T, P, and for gradients T^T, P^T][part][chunk_tokens][chunk_tokens]
+    void*
+        matrices;  // [chunk][head][T, P, and for gradients T^T, P^T][part][chunk_tokens * chunk_tokens], chunk.h
     Chunks chunks;
     Divisor heads, group;
     uint32_t key;

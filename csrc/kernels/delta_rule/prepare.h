@@ -112,11 +112,11 @@ struct Prepare {
 #pragma unroll
             for (int n = 0; n < parts<T>; ++n) {
                 auto* to = matrices + (static_cast<int>(which) * parts<T> + n) * chunk_tokens * chunk_tokens;
-                *(global<kittens::vec<T, 4>>)(to + row * chunk_tokens + first) = sum.part[n];
+                *(global<kittens::vec<T, 4>>)(to + matrix_element(row, first)) = sum.part[n];
                 if (arguments.matrices_of_chunk > 2) {
                     to += 2 * parts<T> * chunk_tokens * chunk_tokens;
 #pragma unroll
-                    for (int e = 0; e < 4; ++e) to[(first + e) * chunk_tokens + row] = sum.part[n][e];
+                    for (int e = 0; e < 4; ++e) to[matrix_element(first + e, row)] = sum.part[n][e];
                 }
             }
         };

@@ -71,7 +71,7 @@ struct Reverse {
         ChunkOf next(arguments, at, span, chunks - 1);
         const auto load_matrix = [&](MatrixRows<T>& matrix, ChunkMatrix which) KITTENS_INLINE {
             matrix.load(arguments.matrices, arguments.matrices_of_chunk, which, next.place, next.is_there,
-                        token_row + at.column);
+                        token_row);
         };
         // Adds what `turned` has of queries or keys, times columns of tokens.
         const auto add_to_state = [&](const OfTokens& columns) KITTENS_INLINE {

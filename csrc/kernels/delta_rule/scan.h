@@ -174,7 +174,7 @@ struct Scan {
         ChunkOf next(arguments, at, span, 0);
         const auto load_matrix = [&](MatrixRows<T>& matrix, ChunkMatrix which) KITTENS_INLINE {
             matrix.load(arguments.matrices, arguments.matrices_of_chunk, which, next.place, next.is_there,
-                        token_row + at.column);
+                        token_row);
         };
         const auto load_factors = [&]() KITTENS_INLINE {
             next_factors.load(arguments.factors, next.place, next.is_there, token_row);
