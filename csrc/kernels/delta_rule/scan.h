@@ -132,19 +132,27 @@ struct Scan {
         fragment<T> q[key_steps], k[key_steps];
         ColumnLoads<T> v[column_tiles];
 
-        KITTENS_DEVICE void load(const ChunkArguments& arguments, const StateColumns& at,
-                                 const ChunkOf& chunk) {
-            const Span& rows = chunk.rows;
-            const HeadView<T> of_q(arguments.q, rows, at.key_head), of_k(arguments.k, rows, at.key_head),
-                of_v(arguments.v, rows, at.head);
+        KITTENS_DEVICE static void load_rows(fragment<T> (&to)[key_steps], const TokenHeads& of,
+                                             const ChunkArguments& arguments, const StateColumns& at,
+                                             const Span& rows) {
+            const HeadView<T> view(of, rows, at.key_head);
             const int row = 16 * at.wave + at.column;
 #pragma unroll
             for (int s = 0; s < key_steps; ++s) {
                 const uint32_t column = 32 * s + 8 * at.quarter;
                 const bool is_there = row < rows.tokens && column < arguments.key;
-                k[s] = load_fragment<T>(of_k.memory, of_k.offset(row, column, is_there));
-                q[s] = load_fragment<T>(of_q.memory, of_q.offset(row, column, is_there));
+                to[s] = load_fragment<T>(view.memory, view.offset(row, column, is_there));
             }
+        }
+        KITTENS_DEVICE void load_queries(const ChunkArguments& arguments, const StateColumns& at,
+                                         const ChunkOf& chunk) {
+            load_rows(q, arguments.q, arguments, at, chunk.rows);
+        }
+        KITTENS_DEVICE void load_keys_and_values(const ChunkArguments& arguments, const StateColumns& at,
+                                                 const ChunkOf& chunk) {
+            const Span& rows = chunk.rows;
+            load_rows(k, arguments.k, arguments, at, rows);
+            const HeadView<T> of_v(arguments.v, rows, at.head);
 #pragma unroll
             for (int j = 0; j < column_tiles; ++j) {
                 const uint32_t column = at.first_column + 16 * j + at.column;
@@ -179,7 +187,8 @@ struct Scan {
         const auto load_factors = [&]() KITTENS_INLINE {
             next_factors.load(arguments.factors, next.place, next.is_there, token_row);
         };
-        inputs.load(arguments, at, next);
+        inputs.load_keys_and_values(arguments, at, next);
+        inputs.load_queries(arguments, at, next);
         load_matrix(inverse, ChunkMatrix::inverse);
         load_matrix(scores, ChunkMatrix::scores);
         load_factors();
@@ -223,7 +232,7 @@ struct Scan {
 #pragma unroll
             for (int s = 0; s < key_steps; ++s)
                 keys.write_transposed(token_row + at.column, 32 * s + 8 * at.quarter, inputs.k[s]);
-            inputs.load(arguments, at, next);
+            inputs.load_keys_and_values(arguments, at, next);
             kittens::barrier();
 
 #pragma unroll
@@ -262,6 +271,7 @@ struct Scan {
                 }
                 load_matrix(scores, ChunkMatrix::scores);
             }
+            inputs.load_queries(arguments, at, next);
             const float last = decay(factors.last);
 #pragma unroll
             for (int i = 0; i < State::key_tiles; ++i) {
