@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What is installed: the packs of code objects, the shared libraries, and what importing does."""
 
+import fnmatch
 import hashlib
 import importlib.util
 import itertools
@@ -44,7 +45,7 @@ def test_every_variant_is_in_the_pack(target):
     assert pack.verify() == len(wanted) > 0
 
 
-# What is known to spill, by kernel, or by kernel and target: (VGPRs, SGPRs, bytes of scratch) at most. Scalars of the longest
+# What is known to spill, by patterns of kernels, or of kernels and targets: (VGPRs, SGPRs, bytes of scratch) at most. Scalars of the longest
 # backward rows are in lanes of a VGPR.
 KNOWN_SPILLS = {
     "norm.backward_bf16_65536 gfx942": (0, 2, 0),
@@ -56,7 +57,20 @@ KNOWN_SPILLS = {
     "router.experts_256 gfx950": (0, 6, 0),
     "router.experts_1536 gfx942": (0, 52, 0),
     "router.experts_1536 gfx950": (0, 50, 0),
+    # Bases and strides of their many tensors.
+    "delta_rule.step_*": (0, 69, 0),
+    "delta_rule.scan_*": (0, 86, 0),
+    "delta_rule.reverse_*": (0, 58, 0),
 }
+
+
+def known_spills(name, target):
+    found = [
+        spills
+        for pattern, spills in KNOWN_SPILLS.items()
+        if fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(f"{name} {target}", pattern)
+    ]
+    return found[0] if found else (0, 0, 0)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -86,7 +100,7 @@ def test_index_says_what_a_kernel_is(target):
         assert kernel["vgprs"] > 0 and kernel["lds_bytes"] <= {"gfx942": 65536, "gfx950": 163840}[target]
         # A spilled SGPR goes to a lane of a VGPR, a VGPR to an AGPR; scratch memory is what costs.
         found = tuple(kernel[key] for key in ("vgpr_spills", "sgpr_spills", "scratch_bytes"))
-        known = KNOWN_SPILLS.get(entry["name"]) or KNOWN_SPILLS.get(f"{entry['name']} {target}", (0, 0, 0))
+        known = known_spills(entry["name"], target)
         assert all(a <= b for a, b in zip(found, known, strict=True)), (entry["name"], found)
         assert any(found) == any(known), f"{entry['name']} spills no more: take it off the list"
 

@@ -221,11 +221,11 @@ CHECKS = Checks(
     benchmarks=(
         Benchmark(
             "attention_paged",
-            example="B64N1H8K1L8192D128P16",
-            letters="BNHKLDP",
+            example="B64H8K1N1L8192D128P16",
+            letters="BHKNLDP",
             optional={"W": "L"},
             # Llama 3 70B on 8 GPUs; gpt-oss 120B, a layer of all keys and one of a window.
-            shapes="B64N1H8K1L8192D128P16,B64N1H64K8L8192D64P16,B64N1H64K8L8192D64P16W128",
+            shapes="B64H8K1N1L8192D128P16,B64H64K8N1L8192D64P16,B64H64K8N1L8192D64P16W128",
             heading="Attention to a cache in pages",
             bytes=_bytes,
             flops=_flops,

@@ -49,7 +49,9 @@ class Problem:
         syntax = SYNTAX[self.operation]
         if syntax.extents:
             return "x".join(str(self[name]) for name in syntax.extents) + ":training" * self.training
-        order = [name for name in "BHKNLD" if name in self.extents]
+        # Heads before lengths, and what an operation has besides in its own order.
+        others = (*syntax.letters, *syntax.optional)
+        order = [name for name in dict.fromkeys((*"BHKNLD", *others)) if name in self.extents]
         parts = [
             f"{name}{self[name]}"
             for name in order
