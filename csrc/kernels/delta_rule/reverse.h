@@ -29,23 +29,9 @@ struct Reverse {
         ColumnLoads<T> dout[column_tiles];
 
         KITTENS_DEVICE void load(const ReverseArguments& all, const StateColumns& at, const ChunkOf& chunk) {
-            const ChunkArguments& arguments = all.common;
-            const Span& rows = chunk.rows;
-            const HeadView<T> of_q(arguments.q, rows, at.key_head), of_k(arguments.k, rows, at.key_head),
-                of_dout(all.dout, rows, at.head);
-            const int row = 16 * at.wave + at.column;
-#pragma unroll
-            for (int s = 0; s < key_steps; ++s) {
-                const uint32_t column = 32 * s + 8 * at.quarter;
-                const bool is_there = row < rows.tokens && column < arguments.key;
-                k[s] = load_fragment<T>(of_k.memory, of_k.offset(row, column, is_there));
-                q[s] = load_fragment<T>(of_q.memory, of_q.offset(row, column, is_there));
-            }
-#pragma unroll
-            for (int j = 0; j < column_tiles; ++j) {
-                const uint32_t column = at.first_column + 16 * j + at.column;
-                dout[j].load(of_dout, rows.tokens, 16 * at.wave, column, column < arguments.value);
-            }
+            load_rows<T>(k, all.common.k, all.common, at, chunk.rows);
+            load_rows<T>(q, all.common.q, all.common, at, chunk.rows);
+            load_columns<T>(dout, all.dout, all.common, at, chunk.rows);
         }
     };
 

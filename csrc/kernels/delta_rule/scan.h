@@ -96,6 +96,32 @@ struct StateTiles {
     }
 };
 
+// A wave's rows of queries or keys, as operands.
+template <class T, int key_steps>
+KITTENS_DEVICE void load_rows(fragment<T> (&to)[key_steps], const TokenHeads& of,
+                              const ChunkArguments& arguments, const StateColumns& at, const Span& rows) {
+    const HeadView<T> view(of, rows, at.key_head);
+    const int row = 16 * at.wave + at.column;
+#pragma unroll
+    for (int s = 0; s < key_steps; ++s) {
+        const uint32_t column = 32 * s + 8 * at.quarter;
+        const bool is_there = row < rows.tokens && column < arguments.key;
+        to[s] = load_fragment<T>(view.memory, view.offset(row, column, is_there));
+    }
+}
+
+// Those of a tensor of values, as elements down the workgroup's columns.
+template <class T, int column_tiles>
+KITTENS_DEVICE void load_columns(ColumnLoads<T> (&to)[column_tiles], const TokenHeads& of,
+                                 const ChunkArguments& arguments, const StateColumns& at, const Span& rows) {
+    const HeadView<T> view(of, rows, at.head);
+#pragma unroll
+    for (int j = 0; j < column_tiles; ++j) {
+        const uint32_t column = at.first_column + 16 * j + at.column;
+        to[j].load(view, rows.tokens, 16 * at.wave, column, column < arguments.value);
+    }
+}
+
 // [chunk][head][chunk_tokens][value]: a wave's rows of one column tile, of which a lane has four neighbours down a column.
 KITTENS_DEVICE void keep_values(const ChunkArguments& arguments, float* to, uint32_t place,
                                 const StateColumns& at, int column_tile, four values) {
@@ -132,32 +158,15 @@ struct Scan {
         fragment<T> q[key_steps], k[key_steps];
         ColumnLoads<T> v[column_tiles];
 
-        KITTENS_DEVICE static void load_rows(fragment<T> (&to)[key_steps], const TokenHeads& of,
-                                             const ChunkArguments& arguments, const StateColumns& at,
-                                             const Span& rows) {
-            const HeadView<T> view(of, rows, at.key_head);
-            const int row = 16 * at.wave + at.column;
-#pragma unroll
-            for (int s = 0; s < key_steps; ++s) {
-                const uint32_t column = 32 * s + 8 * at.quarter;
-                const bool is_there = row < rows.tokens && column < arguments.key;
-                to[s] = load_fragment<T>(view.memory, view.offset(row, column, is_there));
-            }
-        }
         KITTENS_DEVICE void load_queries(const ChunkArguments& arguments, const StateColumns& at,
                                          const ChunkOf& chunk) {
-            load_rows(q, arguments.q, arguments, at, chunk.rows);
+            load_rows<T>(q, arguments.q, arguments, at, chunk.rows);
         }
         KITTENS_DEVICE void load_keys_and_values(const ChunkArguments& arguments, const StateColumns& at,
                                                  const ChunkOf& chunk) {
             const Span& rows = chunk.rows;
-            load_rows(k, arguments.k, arguments, at, rows);
-            const HeadView<T> of_v(arguments.v, rows, at.head);
-#pragma unroll
-            for (int j = 0; j < column_tiles; ++j) {
-                const uint32_t column = at.first_column + 16 * j + at.column;
-                v[j].load(of_v, rows.tokens, 16 * at.wave, column, column < arguments.value);
-            }
+            load_rows<T>(k, arguments.k, arguments, at, rows);
+            load_columns<T>(v, arguments.v, arguments, at, rows);
         }
     };
 
