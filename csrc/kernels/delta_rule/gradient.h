@@ -29,10 +29,6 @@ struct Gradient {
                                                      bool is_there) {
         return kittens::widened(kittens::load_raw_at<float>(memory, is_there ? element * 4 : ~uint32_t{255}));
     }
-    KITTENS_DEVICE static float sum_of_quarters(float x) {
-        x += kittens::exchange_16(x);
-        return x + kittens::exchange_32(x);
-    }
     KITTENS_DEVICE static float dot(four a, four b, float sum) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) sum = __builtin_fmaf(a[e], b[e], sum);
@@ -213,13 +209,9 @@ struct Gradient {
         all_sum = sum_of_quarters(all_sum);
         of_values = sum_of_quarters(of_values);
 
-        const auto store = [&](const TokenHeads& to, auto type) KITTENS_INLINE {
-            using Result = decltype(type);
-            return HeadView<Result>(to, rows, head);
-        };
         const auto store_all = [&](auto type) KITTENS_INLINE {
             using Result = decltype(type);
-            const HeadView<Result> dq = store(all.dq, type), dk = store(all.dk, type);
+            const HeadView<Result> dq(all.dq, rows, head), dk(all.dk, rows, head);
 #pragma unroll
             for (int t = 0; t < key_tiles; ++t) {
                 const uint32_t at = 16 * t + 4 * quarter;

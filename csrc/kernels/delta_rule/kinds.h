@@ -41,8 +41,8 @@ struct StepConfig {
 
 struct StepArguments {
     TokenHeads q, k, v, out, g, beta;
-    const float*
-        a_log;  // null: g is ln of the decay. Else g is x of the decay exp(-exp(a_log) softplus(x + dt_bias))
+    // Null: g is ln of the decay. Else g is x of the decay exp(-exp(a_log) softplus(x + dt_bias)).
+    const float* a_log;
     const float* dt_bias;  // with a_log
     States initial, final;
     // [sequence][slots_per_sequence]: the slots of each sequence's state; null: its number. With more than one the state after
@@ -86,8 +86,8 @@ struct PrepareArguments {
     TokenHeads q, k;
     TokenHeads g, beta;   // float32
     RowFactors* factors;  // [chunk][head][chunk_tokens]
-    void*
-        matrices;  // [chunk][head][T, P, and for gradients T^T, P^T][part][chunk_tokens * chunk_tokens], chunk.h
+    // [chunk][head][T, P, and for gradients T^T, P^T][part][chunk_tokens * chunk_tokens], in the order of matrix_element.
+    void* matrices;
     Chunks chunks;
     Divisor heads, group;
     uint32_t key;

@@ -5,6 +5,12 @@
 
 namespace hipkittens::delta_rule {
 
+// Over the lanes of one column: those 16 and 32 apart.
+KITTENS_DEVICE float sum_of_quarters(float x) {
+    x += kittens::exchange_16(x);
+    return x + kittens::exchange_32(x);
+}
+
 // The sum of the lanes up to this one.
 KITTENS_DEVICE float sum_so_far(float value) {
     const int lane = kittens::lane_id();
@@ -75,12 +81,11 @@ struct Prepare {
         };
 #pragma unroll
         for (int i = 0; i < tiles; ++i) {
-            float sums[2] = {square_k[i], square_q[i]};
+            const float sums[2] = {square_k[i], square_q[i]};
 #pragma unroll
             for (int n = 0; n < 2; ++n) {
-                sums[n] += kittens::exchange_16(sums[n]);
-                sums[n] += kittens::exchange_32(sums[n]);
-                const float inverse = kittens::hardware_reciprocal_square_root(sums[n] + 1e-6f);
+                const float inverse =
+                    kittens::hardware_reciprocal_square_root(sum_of_quarters(sums[n]) + 1e-6f);
                 if (quarter == 0)
                     kittens::lds_write(arguments.normalize ? inverse : 1.0f, factor(16 * i + column, 2 + n));
             }

@@ -1,7 +1,7 @@
 // kernels/delta_rule/reverse.h: the gradient of the state, from the last chunk back.
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "scan.h"
+#include "state_columns.h"
 
 namespace hipkittens::delta_rule {
 
