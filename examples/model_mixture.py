@@ -15,8 +15,9 @@ from typing import Any
 import operators
 import torch
 import torch.nn.functional as F
+from next_token import Program
 from torch import Tensor, nn
-from training import TrainingError
+from training import Defaults, TrainingError
 
 import hipkittens
 
@@ -87,3 +88,18 @@ def _linear(module: nn.Linear, ops: operators.Operators, x: Tensor) -> Tensor:
     with torch.autocast(x.device.type, enabled=False):
         bias = None if module.bias is None else module.bias.bfloat16()
         return ops.linear(x.bfloat16(), module.weight.bfloat16(), bias)
+
+
+def program(name: str, title: str, about: str, sizes: dict[str, Size]) -> Program:
+    """One that trains such a model; its arguments are `Program`'s."""
+    defaults = Defaults(steps=30, batch=8, micro_batch=8, learning_rate=3e-3, warmup=5)
+    return Program(
+        name=name,
+        title=title,
+        about=about,
+        sizes=sizes,
+        defaults=dict.fromkeys(sizes, defaults),
+        operations=("attention", "norm", "rotary", "linear", "experts"),
+        build=Mixture,
+        shards=False,
+    )

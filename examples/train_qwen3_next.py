@@ -9,9 +9,7 @@ examples/README.md says what a run leaves, and what it does after a crash.
 
 from __future__ import annotations
 
-from model_mixture import Mixture, Size
-from next_token import Program
-from training import Defaults
+from model_mixture import Size, program
 
 SIZES = {
     "tiny": Size(
@@ -39,17 +37,7 @@ SIZES = {
         },
     ),
 }
-DEFAULTS = {"tiny": Defaults(steps=30, batch=8, micro_batch=8, learning_rate=3e-3, warmup=5)}
-PROGRAM = Program(
-    name="qwen3_next",
-    title="Qwen3-Next",
-    about=__doc__,
-    sizes=SIZES,
-    defaults=DEFAULTS,
-    operations=("attention", "norm", "rotary", "linear", "experts"),
-    build=Mixture,
-    shards=False,
-)
+PROGRAM = program("qwen3_next", "Qwen3-Next", __doc__, SIZES)
 train, parse, main = PROGRAM.train, PROGRAM.parse, PROGRAM.main
 
 if __name__ == "__main__":
