@@ -13,6 +13,7 @@ from . import _backend
 from ._arguments import check_flag, check_probability, check_tensor, number
 from ._autocast import to_autocast_dtype
 from ._call import call
+from ._score_terms import check_score_terms, log_sum_with_sinks, with_terms
 
 DTYPES = (torch.bfloat16, torch.float16)
 LAYOUTS = ("bnhd", "bhnd")
@@ -29,6 +30,9 @@ def attention(
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     dropout_p: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
     layout: str = "bnhd",
     deterministic: bool | None = None,
     return_lse: Literal[False] = False,
@@ -45,6 +49,9 @@ def attention(
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     dropout_p: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
     layout: str = "bnhd",
     deterministic: bool | None = None,
     return_lse: Literal[True],
@@ -61,6 +68,9 @@ def attention(
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     dropout_p: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
     layout: str = "bnhd",
     deterministic: bool | None = None,
     return_lse: bool,
@@ -77,14 +87,17 @@ def attention(
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     dropout_p: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
     layout: str = "bnhd",
     deterministic: bool | None = None,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """softmax(scale q k^T) v; q (B, N, H, D), k and v (B, N_k, H_k, D) with H a multiple of H_k.
+    """softmax(scale q k^T) v; q (B, N, H, D), k (B, N_k, H_k, D), v (B, N_k, H_k, D_v) with H a multiple of H_k.
 
-    All bfloat16 or all float16, D a multiple of 8 up to 256, any lengths. The result has q's shape and dtype: products
-    and sums are float32, rounded once.
+    All bfloat16 or all float16, D and D_v multiples of 8 up to 256, any lengths. The result is (B, N, H, D_v) in q's dtype:
+    products and sums are float32, rounded once.
 
     Query head h reads key head h // (H / H_k). Query i stands at key i + N_k - N. causal hides the keys after that
     place; window_size = (left, right) hides those more than `left` before or `right` after it (negative: no limit). A
@@ -92,10 +105,15 @@ def attention(
     return_lse adds the natural logarithm of each query's sum of exp(scale q k): float32 (B, H, N), -inf where no key
     is seen. Gradients flow through both results; they are sums in one fixed order, whatever `deterministic` says.
 
+    softcap > 0 makes softcap * tanh(score / softcap) of each scaled score. alibi_slopes, float32 (H,) or (B, H), subtracts slope
+    times the distance of the query's place and the key from it then, and gets no gradient. sinks (H,), float32, bfloat16 or
+    float16, are scores of one more key for each head, which has no value and is in every query's sum but not in the LSE.
+
     dropout_p drops each weight with that probability, rounded to a multiple of 2^-16, and divides the rest by the
     probability that they stay; the LSE is of all weights. Each call with dropout_p > 0 draws a seed from torch's
     generator of q's device, so torch.manual_seed repeats it. Which weights go depends on that seed and on the batch, head,
-    query and key alone, not on lengths, masks, strides, dtype or target; the backward pass finds the same ones again.
+    query and key alone, not on lengths, masks, strides, dtype or target; the backward pass finds the same ones again. It goes
+    together with sinks, not with softcap or alibi_slopes.
 
     Any strides do without a copy as long as D has unit stride, the other strides are even and rows begin on 4 bytes.
 
@@ -106,13 +124,19 @@ def attention(
         raise ValueError(f"{where}: layout is {layout!r}; allowed: {', '.join(LAYOUTS)}")
     q, k, v = to_autocast_dtype(q, k, v)
     scale, left, right = _check(where, q, k, v, layout, scale, causal, window_size, dropout_p, deterministic)
+    _check_score_terms(where, q, layout.index("h"), q.shape[0], sinks, softcap, alibi_slopes, dropout_p)
     if layout == "bhnd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     if _backend.uses_torch():
-        out, lse = _in_torch(q, k, v, scale, bool(causal), left, right, dropout_p)
+        out, lse = _in_torch(
+            q, k, v, scale, bool(causal), left, right, dropout_p, sinks, softcap, alibi_slopes
+        )
     else:
-        seed = _draw_seed(dropout_p, q.device)
-        out, lse = call("attention_forward", q, k, v, scale, bool(causal), left, right, dropout_p, seed)
+        seed, sinks = _draw_seed(dropout_p, q.device), _as_kernels_read(sinks)
+        out, lse = call(
+            "attention_forward", q, k, v, scale, bool(causal), left, right, dropout_p, seed, sinks, float(softcap),
+            _as_kernels_read(alibi_slopes),
+        )  # fmt: skip
     if layout == "bhnd":
         out = out.transpose(1, 2)
     return (out, lse) if return_lse else out
@@ -132,6 +156,9 @@ def attention_varlen(
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     dropout_p: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
     deterministic: bool | None = None,
     return_lse: Literal[False] = False,
 ) -> torch.Tensor: ...
@@ -151,6 +178,9 @@ def attention_varlen(
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     dropout_p: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
     deterministic: bool | None = None,
     return_lse: Literal[True],
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
@@ -170,6 +200,9 @@ def attention_varlen(
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     dropout_p: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
     deterministic: bool | None = None,
     return_lse: bool,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
@@ -189,15 +222,18 @@ def attention_varlen(
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     dropout_p: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
     deterministic: bool | None = None,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """attention of sequences that lie one after the other: q (T, H, D), k and v (T_k, H_k, D).
+    """attention of sequences that lie one after the other: q (T, H, D), k (T_k, H_k, D), v (T_k, H_k, D_v).
 
     Sequence b has rows cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q and cu_seqlens_k[b] .. of k: int32 on q's
     device, from 0 to T and T_k, never falling; a sequence may be empty. max_seqlen_q and max_seqlen_k are at least the
-    longest (they size the launch). causal, scale, window_size, dropout_p (with b as the batch), deterministic, dtypes and
-    errors are those of `attention`; return_lse gives float32 (H, T).
+    longest (they size the launch). causal, scale, window_size, dropout_p (with b as the batch), sinks, softcap, alibi_slopes,
+    deterministic, dtypes and errors are those of `attention`; return_lse gives float32 (H, T).
 
     On a CPU cu_seqlens is checked; on a GPU that would wait for the device, so there it is taken as it is.
     """
@@ -211,15 +247,17 @@ def attention_varlen(
             f"{where}: cu_seqlens_q has {cu_seqlens_q.shape[0]} entries and cu_seqlens_k {cu_seqlens_k.shape[0]}; "
             "they must be equal"
         )
+    sequences = cu_seqlens_q.shape[0] - 1
+    _check_score_terms(where, q, 1, sequences, sinks, softcap, alibi_slopes, dropout_p)
     if _backend.uses_torch():
         out, lse = _packed_in_torch(
-            q, k, v, cu_seqlens_q, cu_seqlens_k, scale, bool(causal), left, right, dropout_p
-        )
+            q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, scale, bool(causal), left, right, dropout_p, sinks, softcap
+        )  # fmt: skip
     else:
-        seed = _draw_seed(dropout_p, q.device)
+        seed, sinks = _draw_seed(dropout_p, q.device), _as_kernels_read(sinks)
         out, lse = call(
             "attention_varlen_forward", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale, bool(causal), left, right,
-            dropout_p, seed,
+            dropout_p, seed, sinks, float(softcap), _as_kernels_read(alibi_slopes),
         )  # fmt: skip
     return (out, lse) if return_lse else out
 
@@ -238,6 +276,31 @@ def _draw_seed(dropout_p: float, device: torch.device) -> torch.Tensor | None:
     if dropout_p == 0.0:
         return None
     return torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=device)
+
+
+def _as_kernels_read(values: torch.Tensor | None) -> torch.Tensor | None:
+    """One float32 for each head, without gaps."""
+    return None if values is None else values.float().contiguous()
+
+
+def _check_score_terms(
+    where: str,
+    q: torch.Tensor,
+    heads_axis: int,
+    sequences: int,
+    sinks: torch.Tensor | None,
+    softcap: float,
+    alibi_slopes: torch.Tensor | None,
+    dropout_p: float,
+) -> None:
+    if sinks is None and alibi_slopes is None and type(softcap) is float and softcap == 0.0:
+        return
+    check_score_terms(where, q, q.shape[heads_axis], sequences, sinks, softcap, alibi_slopes)
+    if dropout_p > 0 and (softcap > 0 or alibi_slopes is not None):
+        name = "softcap" if softcap > 0 else "alibi_slopes"
+        raise ValueError(
+            f"{where}: dropout_p is {dropout_p} with {name}; no kernel has both, pass dropout_p=0.0 or no {name}"
+        )
 
 
 def _check_options(where: str, causal: bool, dropout_p: float, deterministic: bool | None) -> None:
@@ -333,10 +396,8 @@ def _check(
             )
     shapes = f"q: {tuple(q.shape)}, k: {tuple(k.shape)}, v: {tuple(v.shape)}"
     heads = layout.index("h")
-    if k.shape != v.shape:
-        raise ValueError(
-            f"{where}: k and v have different shapes ({shapes}); a head size of its own for v is not supported"
-        )
+    if k.shape[:-1] != v.shape[:-1]:
+        raise ValueError(f"{where}: k and v differ in more than the head size ({shapes})")
     if layout != "thd" and q.shape[0] != k.shape[0]:
         raise ValueError(
             f"{where}: q has batch {q.shape[0]} and k {k.shape[0]} ({shapes}); they must be equal"
@@ -352,10 +413,11 @@ def _check(
         raise ValueError(
             f"{where}: {q.shape[heads]} heads of q are not a multiple of {k.shape[heads]} heads of k ({shapes}; {layout})"
         )
-    if not 8 <= q.shape[-1] <= LARGEST_HEAD or q.shape[-1] % 8:
-        raise ValueError(
-            f"{where}: the head size is {q.shape[-1]}; allowed: multiples of 8 up to {LARGEST_HEAD}"
-        )
+    for value, of in ((q, ""), (v, " of v")):
+        if not 8 <= value.shape[-1] <= LARGEST_HEAD or value.shape[-1] % 8:
+            raise ValueError(
+                f"{where}: the head size{of} is {value.shape[-1]}; allowed: multiples of 8 up to {LARGEST_HEAD}"
+            )
     _backend.check_device(where, "q", q)
     left, right = window_sides(where, window_size)
     _check_options(where, causal, dropout_p, deterministic)
@@ -371,6 +433,9 @@ def _in_torch(
     left: int,
     right: int,
     dropout_p: float,
+    sinks: torch.Tensor | None,
+    softcap: float,
+    alibi_slopes: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same in float32 PyTorch, for HIPKITTENS_BACKEND=torch."""
     group = q.shape[2] // k.shape[2]
@@ -378,6 +443,7 @@ def _in_torch(
     scores = scale * q.float().transpose(1, 2) @ k.mT
     place = torch.arange(q.shape[1], device=q.device)[:, None] + k.shape[2] - q.shape[1]
     key = torch.arange(k.shape[2], device=q.device)[None, :]
+    scores = with_terms(scores, place - key, softcap, alibi_slopes)
     right = min(right, 0) if causal and right >= 0 else 0 if causal else right
     hidden = torch.zeros(q.shape[1], k.shape[2], dtype=torch.bool, device=q.device)
     if left >= 0:
@@ -385,18 +451,28 @@ def _in_torch(
     if right >= 0:
         hidden |= key > place + right
     lse = scores.masked_fill(hidden, float("-inf")).logsumexp(-1)
+    of_all = log_sum_with_sinks(lse, sinks)
     weights = (
-        (scores - lse.unsqueeze(-1).masked_fill(lse.isinf().unsqueeze(-1), 0)).exp().masked_fill(hidden, 0)
+        (scores - of_all.unsqueeze(-1).masked_fill(lse.isinf().unsqueeze(-1), 0)).exp().masked_fill(hidden, 0)
     )
     weights = torch.nn.functional.dropout(weights, dropout_p)
     return (weights @ v).transpose(1, 2).to(q.dtype).contiguous(), lse
 
 
-def _packed_in_torch(q, k, v, cu_seqlens_q, cu_seqlens_k, *options) -> tuple[torch.Tensor, torch.Tensor]:
+def _packed_in_torch(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, *options
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The same, sequence by sequence."""
     sizes_q, sizes_k = cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist()
+    slopes = (
+        alibi_slopes.unbind()
+        if alibi_slopes is not None and alibi_slopes.dim() == 2
+        else [alibi_slopes] * len(sizes_q)
+    )
     parts = [
-        _in_torch(*(tensor.unsqueeze(0) for tensor in tensors), *options)
-        for tensors in zip(q.split(sizes_q), k.split(sizes_k), v.split(sizes_k), strict=True)
+        _in_torch(*(tensor.unsqueeze(0) for tensor in tensors), *options, of_sequence)
+        for *tensors, of_sequence in zip(
+            q.split(sizes_q), k.split(sizes_k), v.split(sizes_k), slopes, strict=True
+        )
     ]
     return torch.cat([out[0] for out, _ in parts]), torch.cat([lse[0] for _, lse in parts], dim=-1)

@@ -19,6 +19,7 @@ from ._arguments import (
     number,
 )
 from ._call import call
+from ._score_terms import check_score_terms, log_sum_with_sinks, with_terms
 from .attention import scale_or_default, shortened, window_sides
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -276,23 +277,8 @@ def _check(
             f"{where}: q has {q.shape[0]} tokens and block_table {sequences} rows; without cu_seqlens_q each sequence has "
             f"max_seqlen_q = {max_seqlen_q} tokens"
         )
-    if alibi_slopes is not None:
-        check_tensor(where, "alibi_slopes", alibi_slopes)
-        check_dtype_and_device(where, "alibi_slopes", alibi_slopes, (torch.float32,), "q", q)
-        check_gets_no_gradient(where, "alibi_slopes", alibi_slopes)
-        if tuple(alibi_slopes.shape) not in ((heads,), (sequences, heads)):
-            raise ValueError(
-                f"{where}: alibi_slopes has shape {tuple(alibi_slopes.shape)}; it must be ({heads},) or ({sequences}, {heads})"
-            )
-    if sinks is not None:
-        check_tensor(where, "sinks", sinks)
-        check_dtype_and_device(where, "sinks", sinks, (torch.float32, *DTYPES), "q", q)
-        if tuple(sinks.shape) != (heads,):
-            raise ValueError(f"{where}: sinks has shape {tuple(sinks.shape)}; it must be ({heads},)")
+    check_score_terms(where, q, heads, sequences, sinks, softcap, alibi_slopes)
     check_flag(where, "causal", causal)
-    softcap = number(where, "softcap", softcap)
-    if not 0 <= softcap < math.inf:
-        raise ValueError(f"{where}: softcap is {softcap}; it must be finite and 0 (none) or more")
     if not 0 <= num_splits <= LARGEST_NUM_SPLITS:
         raise ValueError(f"{where}: num_splits is {num_splits}; allowed: 0 .. {LARGEST_NUM_SPLITS}")
     _backend.check_device(where, "q", q)
@@ -444,14 +430,13 @@ def paged_in_torch(
         # Keys that nobody sees are not used, NaN neither.
         k, v = (tensor.masked_fill(~seen[None, :, None], 0) for tensor in (k, v))
         scores = scale * (q[begin:end].to(wide).transpose(0, 1) @ k.mT)
-        if softcap > 0:
-            scores = softcap * torch.tanh(scores / softcap)
-        if alibi_slopes is not None:
-            slopes = alibi_slopes if alibi_slopes.dim() == 1 else alibi_slopes[sequence]
-            scores = scores - slopes.to(wide)[:, None, None] * (place - key).abs()
+        slopes = (
+            alibi_slopes[sequence] if alibi_slopes is not None and alibi_slopes.dim() == 2 else alibi_slopes
+        )
+        scores = with_terms(scores, place - key, softcap, slopes)
         scores = scores.masked_fill(hidden, float("-inf"))
         sums = scores.logsumexp(-1)
-        with_sinks = sums if sinks is None else torch.logaddexp(sums, sinks.to(wide)[:, None])
+        with_sinks = log_sum_with_sinks(sums, sinks)
         weights = (scores - with_sinks.masked_fill(sums.isinf(), 0)[..., None]).exp()
         out[begin:end] = (weights @ v).transpose(0, 1).to(q.dtype)
         lse[:, begin:end] = sums

@@ -13,30 +13,33 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// q (B, N, H, D), k and v (B, N_k, H_k, D) -> out (B, N, H, D) contiguous, lse (B, H, N) float32.
-// A negative window side is unlimited. seed: two int64 on q's device, given exactly when dropout_p > 0.
+// q (B, N, H, D), k (B, N_k, H_k, D), v (B, N_k, H_k, D_v) -> out (B, N, H, D_v) contiguous, lse (B, H, N) float32.
+// A negative window side is unlimited. seed: two int64 on q's device, given exactly when dropout_p > 0. sinks (H,) and
+// alibi_slopes (H,) or (B, H): float32 on q's device. softcap 0: none.
 constexpr const char* attention_forward_schema =
     "attention_forward(Tensor q, Tensor k, Tensor v, float scale, bool causal, int window_left, int "
-    "window_right, float dropout_p=0., Tensor? seed=None) -> (Tensor, Tensor)";
+    "window_right, float dropout_p=0., Tensor? seed=None, Tensor? sinks=None, float softcap=0., Tensor? "
+    "alibi_slopes=None) -> (Tensor, Tensor)";
 
-// The gradients of q, k and v, contiguous, from those of out and lse.
+// The gradients of q, k, v and sinks (empty without them), contiguous, from those of out and lse.
 constexpr const char* attention_backward_schema =
     "attention_backward(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor "
     "lse, float scale, bool causal, int window_left, int window_right, float dropout_p=0., Tensor? "
-    "seed=None) -> "
-    "(Tensor, Tensor, Tensor)";
+    "seed=None, Tensor? sinks=None, float softcap=0., Tensor? alibi_slopes=None) -> (Tensor, Tensor, Tensor, "
+    "Tensor)";
 
-// Packed sequences: q (T, H, D), k and v (T_k, H_k, D) -> out (T, H, D), lse (H, T). Sequence b has rows
+// Packed sequences: q (T, H, D), k (T_k, H_k, D), v (T_k, H_k, D_v) -> out (T, H, D_v), lse (H, T). Sequence b has rows
 // cu_seqlens[b] .. cu_seqlens[b + 1] - 1, int32 on q's device, at most max_seqlen of them.
 constexpr const char* attention_varlen_forward_schema =
     "attention_varlen_forward(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
     "SymInt max_seqlen_q, SymInt max_seqlen_k, float scale, bool causal, int window_left, int window_right, "
-    "float dropout_p=0., Tensor? seed=None) -> (Tensor, Tensor)";
+    "float dropout_p=0., Tensor? seed=None, Tensor? sinks=None, float softcap=0., Tensor? "
+    "alibi_slopes=None) -> (Tensor, Tensor)";
 constexpr const char* attention_varlen_backward_schema =
     "attention_varlen_backward(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, "
     "Tensor lse, Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
-    "float scale, bool causal, int window_left, int window_right, float dropout_p=0., Tensor? seed=None) -> "
-    "(Tensor, Tensor, Tensor)";
+    "float scale, bool causal, int window_left, int window_right, float dropout_p=0., Tensor? seed=None, "
+    "Tensor? sinks=None, float softcap=0., Tensor? alibi_slopes=None) -> (Tensor, Tensor, Tensor, Tensor)";
 
 std::string shape_text(const char* name, const Tensor& tensor) {
     std::string text;
@@ -90,11 +93,11 @@ struct Call {
     const char* where;
     bool packed;
     Tensor q, k, v;
-    std::optional<Tensor> cu_seqlens_q, cu_seqlens_k, seed;
+    std::optional<Tensor> cu_seqlens_q, cu_seqlens_k, seed, sinks, alibi_slopes;
     int64_t max_seqlen_q = 0, max_seqlen_k = 0;
     Dtype dtype;
     attention::Problem problem;
-    std::vector<int64_t> query_sizes, key_sizes, lse_sizes;
+    std::vector<int64_t> query_sizes, key_sizes, value_sizes, out_sizes, lse_sizes;
 
     Call(const char* where, bool packed, Tensor q, Tensor k, Tensor v)
         : where(where),
@@ -117,6 +120,9 @@ struct Call {
         problem.window_right = arguments.integer();
         problem.dropout_p = arguments.number();
         seed = arguments.optional_tensor();
+        sinks = arguments.optional_tensor();
+        problem.softcap = arguments.number();
+        alibi_slopes = arguments.optional_tensor();
         check();
     }
     [[noreturn]] void refuse(const std::string& text) const { fail(std::string(where) + ": " + text); }
@@ -128,6 +134,21 @@ struct Call {
             refuse(shape_text(who, tensor) + "; it must be " + std::to_string(count) + " contiguous " +
                    dtype_name);
         if (!(tensor.device() == q.device())) refuse(std::string(who) + " is on another device than q");
+    }
+
+    // One float32 for each head, or, where `of_sequences`, for each head of each sequence.
+    void check_heads(const std::optional<Tensor>& tensor, const char* who, int64_t heads,
+                     bool of_sequences) const {
+        if (!tensor) return;
+        const auto sizes = tensor->sizes(), strides = tensor->strides();
+        const int64_t sequences = packed ? cu_seqlens_q->sizes()[0] - 1 : q.sizes()[0];
+        const bool each = of_sequences && sizes.size() == 2;
+        const bool fits = each ? sizes[0] == sequences && sizes[1] == heads && (heads < 2 || strides[1] == 1)
+                               : sizes.size() == 1 && sizes[0] == heads && (heads < 2 || strides[0] == 1);
+        if (!fits || tensor->dtype(where, who) != Dtype::float32)
+            refuse(shape_text(who, *tensor) + "; it must be contiguous float32, one for each of the " +
+                   std::to_string(heads) + " heads" + (of_sequences ? ", or for those of each sequence" : ""));
+        if (!(tensor->device() == q.device())) refuse(std::string(who) + " is on another device than q");
     }
 
     void check() {
@@ -142,9 +163,10 @@ struct Call {
                    shapes());
         const auto sq = q.sizes(), sk = k.sizes(), sv = v.sizes();
         const size_t rows = packed ? 0 : 1, heads = rows + 1, size = rows + 2;
-        if (!std::equal(sk.begin(), sk.end(), sv.begin())) refuse("k and v need the same shape; " + shapes());
+        if (!std::equal(sk.begin(), sk.end() - 1, sv.begin()))
+            refuse("k and v need the same shape but for the head size; " + shapes());
         if (!packed && sq[0] != sk[0]) refuse("q, k and v need the same batch; " + shapes());
-        if (sq[size] != sk[size]) refuse("q, k and v need the same head size; " + shapes());
+        if (sq[size] != sk[size]) refuse("q and k need the same head size; " + shapes());
         if (sk[heads] == 0 ? sq[heads] != 0 : sq[heads] % sk[heads] != 0)
             refuse("the heads of q must be a multiple of those of k; " + shapes());
         if (!(q.device() == k.device()) || !(q.device() == v.device()))
@@ -167,11 +189,16 @@ struct Call {
         }
         query_sizes.assign(sq.begin(), sq.end());
         key_sizes.assign(sk.begin(), sk.end());
+        value_sizes.assign(sv.begin(), sv.end());
+        out_sizes = query_sizes;
+        out_sizes.back() = value_sizes.back();
+        check_heads(sinks, "sinks", sq[heads], false);
+        check_heads(alibi_slopes, "alibi_slopes", sq[heads], true);
         lse_sizes = packed ? std::vector<int64_t>{sq[1], sq[0]} : std::vector<int64_t>{sq[0], sq[2], sq[1]};
     }
 
     bool is_empty() const {
-        return q.element_count() == 0 || (packed && (cu_seqlens_q->sizes()[0] == 1 || max_seqlen_q == 0));
+        return q.element_count() == 0 || value_sizes.back() == 0 || (packed && (cu_seqlens_q->sizes()[0] == 1 || max_seqlen_q == 0));
     }
 
     // After it every tensor is what the kernels can read.
@@ -183,7 +210,8 @@ struct Call {
         problem.element = element_type(dtype);
         problem.heads = query_sizes[packed ? 1 : 2];
         problem.key_heads = key_sizes[packed ? 1 : 2];
-        problem.head_dim = query_sizes[packed ? 2 : 3];
+        problem.head_dim = query_sizes.back();
+        problem.value_dim = value_sizes.back();
         if (packed) {
             problem.batch = cu_seqlens_q->sizes()[0] - 1;
             problem.n_q = max_seqlen_q;
@@ -198,6 +226,11 @@ struct Call {
             problem.n_k = key_sizes[1];
         }
         if (seed) problem.seed = static_cast<const uint64_t*>(seed->data());
+        if (sinks) problem.sinks = static_cast<const float*>(sinks->data());
+        if (alibi_slopes) {
+            problem.slopes = static_cast<const float*>(alibi_slopes->data());
+            problem.slopes_of_sequence = alibi_slopes->dimensions() == 2 ? alibi_slopes->strides()[0] : 0;
+        }
     }
 
     std::vector<runtime::Region> regions() const {
@@ -209,6 +242,9 @@ struct Call {
                 {cu_seqlens_k->data(), 4u * static_cast<uint64_t>(problem.batch + 1), "cu_seqlens_k", false});
         }
         if (seed) regions.push_back({seed->data(), 16, "seed", false});
+        for (const auto& [tensor, name] : {std::pair{&sinks, "sinks"}, std::pair{&alibi_slopes, "alibi_slopes"}})
+            if (*tensor)
+                regions.push_back({(*tensor)->data(), (*tensor)->extent_bytes(Dtype::float32), name, false});
         return regions;
     }
     runtime::Region region(const Tensor& tensor, const char* name, bool written = false) const {
@@ -222,7 +258,7 @@ runtime::Region float_region(const Tensor& tensor, const char* name, bool writte
 
 void forward(const char* where, bool packed, StableIValue* stack, uint64_t argument_count,
              uint64_t result_count) {
-    if (argument_count != (packed ? 13 : 9) || result_count != 2)
+    if (argument_count != (packed ? 16 : 12) || result_count != 2)
         fail(std::string(where) + " is registered with another schema");
     Arguments arguments(stack, argument_count);
     Tensor q = arguments.tensor(), k = arguments.tensor(), v = arguments.tensor();
@@ -230,7 +266,7 @@ void forward(const char* where, bool packed, StableIValue* stack, uint64_t argum
     call.read_options(arguments);
 
     const Placement placement(call.q.device());
-    Tensor out = placement.empty(call.query_sizes, call.dtype);
+    Tensor out = placement.empty(call.out_sizes, call.dtype);
     Tensor lse = placement.empty(call.lse_sizes, Dtype::float32);
     if (!call.is_empty()) {
         call.describe(placement);
@@ -259,7 +295,7 @@ void forward(const char* where, bool packed, StableIValue* stack, uint64_t argum
 
 void backward(const char* where, bool packed, StableIValue* stack, uint64_t argument_count,
               uint64_t result_count) {
-    if (argument_count != (packed ? 17 : 13) || result_count != 3)
+    if (argument_count != (packed ? 20 : 16) || result_count != 4)
         fail(std::string(where) + " is registered with another schema");
     Arguments arguments(stack, argument_count);
     Tensor grad_out = arguments.tensor();
@@ -278,18 +314,22 @@ void backward(const char* where, bool packed, StableIValue* stack, uint64_t argu
         if (!(tensor.device() == call.q.device()))
             call.refuse(std::string(who) + " is on another device than q");
     };
-    check_tensor(grad_out, "grad_out", call.query_sizes, dtype);
-    check_tensor(out, "out", call.query_sizes, dtype);
+    check_tensor(grad_out, "grad_out", call.out_sizes, dtype);
+    check_tensor(out, "out", call.out_sizes, dtype);
     check_tensor(lse, "lse", call.lse_sizes, Dtype::float32);
     if (grad_lse) check_tensor(*grad_lse, "grad_lse", call.lse_sizes, Dtype::float32);
 
     const Placement placement(call.q.device());
     Tensor grad_q = placement.empty(call.query_sizes, dtype);
     Tensor grad_k = placement.empty(call.key_sizes, dtype);
-    Tensor grad_v = placement.empty(call.key_sizes, dtype);
+    Tensor grad_v = placement.empty(call.value_sizes, dtype);
+    const int64_t sinks = call.sinks ? call.sinks->sizes()[0] : 0;
+    Tensor grad_sinks = placement.empty({&sinks, 1}, Dtype::float32);
     if (call.is_empty()) {
+        grad_q.set_zero();
         grad_k.set_zero();
         grad_v.set_zero();
+        grad_sinks.set_zero();
     } else {
         call.describe(placement);
         out = readable(std::move(out), dtype);
@@ -313,7 +353,9 @@ void backward(const char* where, bool packed, StableIValue* stack, uint64_t argu
         problem.lse = static_cast<const float*>(lse.data());
         problem.grad_lse = grad_lse ? static_cast<const float*>(grad_lse->data()) : nullptr;
         problem.workspace = static_cast<float*>(workspace.data());
+        if (call.sinks) problem.grad_sinks = static_cast<float*>(grad_sinks.data());
         std::vector<runtime::Region> regions = call.regions();
+        if (call.sinks) regions.push_back(float_region(grad_sinks, "grad_sinks", true));
         regions.push_back(call.region(out, "out"));
         regions.push_back(call.region(grad_out, "grad_out"));
         regions.push_back(call.region(grad_q, "grad_q", true));
@@ -327,6 +369,7 @@ void backward(const char* where, bool packed, StableIValue* stack, uint64_t argu
     stack[0] = to_result(std::move(grad_q));
     stack[1] = to_result(std::move(grad_k));
     stack[2] = to_result(std::move(grad_v));
+    stack[3] = to_result(std::move(grad_sinks));
 }
 
 void attention_forward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 
@@ -13,13 +14,28 @@ from ._record import Operator, no_double_backward
 from ._sharding import given, is_tensor, replicated
 
 
+class Options(NamedTuple):
+    """What every operator takes last, in its order."""
+
+    scale: float
+    causal: bool
+    window_left: int
+    window_right: int
+    dropout_p: float = 0.0
+    seed: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
+    softcap: float = 0.0
+    alibi_slopes: torch.Tensor | None = None
+
+
 def forward_fake(q, k, v, *_options):
     torch._check(
         q.dim() == 4 and k.dim() == 4 and v.dim() == 4,
         lambda: f"hipkittens::attention_forward: {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}",
     )
     batch, rows, heads, _ = q.shape
-    return q.new_empty(q.shape), q.new_empty((batch, heads, rows), dtype=torch.float32)
+    out = q.new_empty((batch, rows, heads, v.shape[-1]))
+    return out, q.new_empty((batch, heads, rows), dtype=torch.float32)
 
 
 def varlen_forward_fake(q, k, v, cu_seqlens_q, cu_seqlens_k, *_options):
@@ -28,22 +44,30 @@ def varlen_forward_fake(q, k, v, cu_seqlens_q, cu_seqlens_k, *_options):
         lambda: f"hipkittens::attention_varlen_forward: {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}",
     )
     rows, heads, _ = q.shape
-    return q.new_empty(q.shape), q.new_empty((heads, rows), dtype=torch.float32)
+    return q.new_empty((rows, heads, v.shape[-1])), q.new_empty((heads, rows), dtype=torch.float32)
 
 
-def backward_fake(name: str):
-    def fake(grad_out, grad_lse, q, k, v, *_rest):
+def backward_fake(name: str, own: int):
+    """own: arguments of the operator between lse and the options."""
+
+    def fake(grad_out, grad_lse, q, k, v, *rest):
         torch._check(
-            grad_out.shape == q.shape,
+            grad_out.shape[:-1] == q.shape[:-1],
             lambda: f"hipkittens::{name}: grad_out is {tuple(grad_out.shape)}, q is {tuple(q.shape)}",
         )
-        return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+        sinks = Options(*rest[2 + own :]).sinks
+        return (
+            q.new_empty(q.shape),
+            k.new_empty(k.shape),
+            v.new_empty(v.shape),
+            q.new_empty((0,) if sinks is None else sinks.shape, dtype=torch.float32),
+        )
 
     return fake
 
 
 def setup(ctx, inputs, output) -> None:
-    """Inputs are q, k, v, then the operator's own tensors and options, of which the last is the seed."""
+    """Inputs are q, k, v, then the operator's own tensors, then `Options`."""
     q, k, v, *rest = inputs
     ctx.set_materialize_grads(False)
     ctx.is_tensor = [isinstance(value, torch.Tensor) for value in rest]
@@ -51,7 +75,8 @@ def setup(ctx, inputs, output) -> None:
     ctx.save_for_backward(q, k, v, *output, *(value for value in rest if isinstance(value, torch.Tensor)))
 
 
-def backward_of(operator: str):
+def backward_of(operator: str, own: int):
+    """own: arguments of the operator between v and the options."""
     @_backend.interruptible
     def backward(ctx, grad_out, grad_lse):
         q, k, v, out, lse, *tensors = ctx.saved_tensors
@@ -65,28 +90,30 @@ def backward_of(operator: str):
             next(held) if is_tensor else value
             for is_tensor, value in zip(ctx.is_tensor, ctx.options, strict=True)
         )
-        gradients = call(operator, grad_out, grad_lse, q, k, v, out, lse, *options)
+        *gradients, of_sinks = call(operator, grad_out, grad_lse, q, k, v, out, lse, *options)
         needed = (
             gradient if needs else None
             for gradient, needs in zip(gradients, ctx.needs_input_grad, strict=False)
         )
+        if len(nothing) > (sinks := own + Options._fields.index("sinks")) and ctx.needs_input_grad[3 + sinks]:
+            nothing = (*nothing[:sinks], of_sinks, *nothing[sinks + 1 :])
         return *needed, *nothing
 
     return backward
 
 
-def forward_flops(q_shape, k_shape, *_args, out_shape=None, **_kwargs) -> int:
+def forward_flops(q_shape, k_shape, v_shape, *_args, out_shape=None, **_kwargs) -> int:
     """Two products over all pairs of query and key, as PyTorch counts its own attention: masks are not subtracted."""
     batch, rows, heads, size = q_shape
-    return 4 * batch * heads * rows * k_shape[1] * size
+    return 2 * batch * heads * rows * k_shape[1] * (size + v_shape[-1])
 
 
 def backward_flops(
-    grad_out_shape, grad_lse_shape, q_shape, k_shape, *_args, out_shape=None, **_kwargs
+    grad_out_shape, grad_lse_shape, q_shape, k_shape, v_shape, *_args, out_shape=None, **_kwargs
 ) -> int:
     """Five products, one of them repeated, as PyTorch counts its own: what kernels recompute beyond that is not counted."""
     batch, rows, heads, size = q_shape
-    return 10 * batch * heads * rows * k_shape[1] * size
+    return 2 * batch * heads * rows * k_shape[1] * (3 * size + 2 * v_shape[-1])
 
 
 def _pairs(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k) -> int:
@@ -100,7 +127,7 @@ def _pairs(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k) -> int:
 def varlen_forward_flops(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, *_args, out_val=None, **_kwargs
 ) -> int:
-    return 4 * q.shape[1] * q.shape[2] * _pairs(cu_seqlens_q, cu_seqlens_k, max_q, max_k)
+    return 2 * q.shape[1] * (q.shape[2] + v.shape[2]) * _pairs(cu_seqlens_q, cu_seqlens_k, max_q, max_k)
 
 
 def varlen_backward_flops(
@@ -119,7 +146,7 @@ def varlen_backward_flops(
     out_val=None,
     **_kwargs,
 ) -> int:
-    return 10 * q.shape[1] * q.shape[2] * _pairs(cu_seqlens_q, cu_seqlens_k, max_q, max_k)
+    return 2 * q.shape[1] * (3 * q.shape[2] + 2 * v.shape[2]) * _pairs(cu_seqlens_q, cu_seqlens_k, max_q, max_k)
 
 
 def _heads_divide(tensor, axis: int) -> bool:
@@ -127,53 +154,82 @@ def _heads_divide(tensor, axis: int) -> bool:
     return tensor.shape[axis] % math.prod(tensor.mesh.shape) == 0
 
 
-def forward_sharding(q, k, v, *options):
+def _splits(options: Options) -> bool:
+    """Can ranks take parts of the problem? The seed of dropout counts from the first head."""
+    return options.seed is None or not is_tensor(options.seed)
+
+
+def _options_of(options: Options, sinks, slopes) -> list:
+    """How the options of each rank are placed."""
+    return [*[None] * 6, given(options.sinks, sinks), None, given(options.alibi_slopes, slopes)]
+
+
+def _by_heads(options: Options) -> list:
     from torch.distributed.tensor import Shard
 
-    nothing = [None] * len(options)
+    slopes = options.alibi_slopes
+    return _options_of(options, Shard(0), Shard(0 if slopes is None else len(slopes.shape) - 1))
+
+
+def _by_batch(options: Options) -> list:
+    from torch.distributed.tensor import Replicate, Shard
+
+    slopes = options.alibi_slopes
+    each = slopes is not None and len(slopes.shape) == 2
+    return _options_of(options, Replicate(), Shard(0) if each else Replicate())
+
+
+def forward_sharding(q, k, v, *rest):
+    from torch.distributed.tensor import Shard
+
+    options = Options(*rest)
     found = [replicated((q, k, v, *options), 2)]
-    if options[-1] is None or not is_tensor(options[-1]):  # the seed of dropout counts from the first head
-        found.append(([Shard(0), Shard(0)], [Shard(0)] * 3 + nothing))
+    if _splits(options):
+        found.append(([Shard(0), Shard(0)], [Shard(0)] * 3 + _by_batch(options)))
         if _heads_divide(k, 2):
-            found.append(([Shard(2), Shard(1)], [Shard(2)] * 3 + nothing))
+            found.append(([Shard(2), Shard(1)], [Shard(2)] * 3 + _by_heads(options)))
     return found
 
 
-def backward_sharding(grad_out, grad_lse, q, k, v, out, lse, *options):
-    from torch.distributed.tensor import Shard
+def backward_sharding(grad_out, grad_lse, q, k, v, out, lse, *rest):
+    from torch.distributed.tensor import Partial, Shard
 
-    nothing = [None] * len(options)
-    found = [replicated((grad_out, grad_lse, q, k, v, out, lse, *options), 3)]
+    options = Options(*rest)
+    found = [replicated((grad_out, grad_lse, q, k, v, out, lse, *options), 4)]
 
-    def strategy(rows, sums):
-        return [rows] * 3, [rows, given(grad_lse, sums), rows, rows, rows, rows, sums, *nothing]
+    def strategy(rows, sums, of_sinks, placed):
+        return [*[rows] * 3, of_sinks], [rows, given(grad_lse, sums), *[rows] * 4, sums, *placed]
 
-    if not is_tensor(options[-1]):
-        found.append(strategy(Shard(0), Shard(0)))
+    if _splits(options):
+        found.append(strategy(Shard(0), Shard(0), Partial(), _by_batch(options)))
         if _heads_divide(k, 2):
-            found.append(strategy(Shard(2), Shard(1)))
+            found.append(strategy(Shard(2), Shard(1), Shard(0), _by_heads(options)))
     return found
 
 
-def varlen_forward_sharding(q, k, v, cu_seqlens_q, cu_seqlens_k, *options):
+def varlen_forward_sharding(q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, *rest):
     from torch.distributed.tensor import Replicate, Shard
 
-    found = [replicated((q, k, v, cu_seqlens_q, cu_seqlens_k, *options), 2)]
-    if not is_tensor(options[-1]) and _heads_divide(k, 1):
-        inputs = [Shard(1)] * 3 + [Replicate()] * 2 + [None] * len(options)
-        found.append(([Shard(1), Shard(0)], inputs))
+    options = Options(*rest)
+    found = [replicated((q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, *options), 2)]
+    if _splits(options) and _heads_divide(k, 1):
+        inputs = [Shard(1)] * 3 + [Replicate()] * 2 + [None] * 2
+        found.append(([Shard(1), Shard(0)], inputs + _by_heads(options)))
     return found
 
 
-def varlen_backward_sharding(grad_out, grad_lse, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, *options):
+def varlen_backward_sharding(
+    grad_out, grad_lse, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, max_q, max_k, *rest
+):
     from torch.distributed.tensor import Replicate, Shard
 
-    arguments = (grad_out, grad_lse, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, *options)
-    found = [replicated(arguments, 3)]
-    if not is_tensor(options[-1]) and _heads_divide(k, 1):
+    options = Options(*rest)
+    arguments = (grad_out, grad_lse, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, max_q, max_k, *options)
+    found = [replicated(arguments, 4)]
+    if _splits(options) and _heads_divide(k, 1):
         heads, sums = Shard(1), Shard(0)
         inputs = [heads, given(grad_lse, sums), heads, heads, heads, heads, sums, Replicate(), Replicate()]
-        found.append(([heads] * 3, inputs + [None] * len(options)))
+        found.append(([*[heads] * 3, sums], [*inputs, None, None, *_by_heads(options)]))
     return found
 
 
@@ -181,7 +237,7 @@ OPERATORS = (
     Operator(
         "attention_forward",
         forward_fake,
-        backward_of("attention_backward"),
+        backward_of("attention_backward", 0),
         setup,
         flops=forward_flops,
         sharding=forward_sharding,
@@ -189,7 +245,7 @@ OPERATORS = (
     ),
     Operator(
         "attention_backward",
-        backward_fake("attention_backward"),
+        backward_fake("attention_backward", 0),
         no_double_backward("attention", "torch.nn.functional.scaled_dot_product_attention"),
         flops=backward_flops,
         sharding=backward_sharding,
@@ -198,11 +254,11 @@ OPERATORS = (
 )
 VARLEN_OPERATORS = (
     Operator(
-        "attention_varlen_forward", varlen_forward_fake, backward_of("attention_varlen_backward"), setup,
+        "attention_varlen_forward", varlen_forward_fake, backward_of("attention_varlen_backward", 4), setup,
         flops=varlen_forward_flops, flops_of_tensors=True, sharding=varlen_forward_sharding, first_option=5,
     ),
     Operator(
-        "attention_varlen_backward", backward_fake("attention_varlen_backward"), no_double_backward("attention", "torch.nn.functional.scaled_dot_product_attention"),
+        "attention_varlen_backward", backward_fake("attention_varlen_backward", 4), no_double_backward("attention", "torch.nn.functional.scaled_dot_product_attention"),
         flops=varlen_backward_flops, flops_of_tensors=True, sharding=varlen_backward_sharding, first_option=9,
     ),
 )  # fmt: skip

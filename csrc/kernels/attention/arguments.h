@@ -80,6 +80,14 @@ struct Dropout {
     float scale;
 };
 
+// Of kernels with score terms (score_terms.h).
+struct ScoreTermArguments {
+    const float* slopes;         // of ALiBi, one for each head; or null
+    int64_t slopes_of_sequence;  // from the slopes of one sequence to those of the next; 0: all have the same
+    float cap_log2;              // softcap x log2(e)
+    float inner_log2;            // 2 x scale / softcap x log2(e), with the scale's sign where it is not in q
+};
+
 // Workgroups take tiles of rows of one head in an order that neighbours gain from.
 struct WorkgroupOrder {
     int32_t tiles, heads, batch;  // along the rows of one head
@@ -122,18 +130,20 @@ constexpr TileCoordinate coordinate_of_workgroup(uint32_t workgroup, const Workg
 
 struct ForwardArguments {
     TensorArgument q, k, v, out;  // out is written
-    // [batch, heads, n_q], or [heads, rows_q] of packed sequences; natural logarithm.
+    // [batch, heads, n_q], or [heads, rows_q] of packed sequences; natural logarithm, without sinks.
     float* lse;
-    // Of order.splits > 1, instead of out and lse: per split the normalised rows [split, (as lse), head_dim] and their lse.
+    // Of order.splits > 1, instead of out and lse: per split the normalised rows [split, (as lse), value_dim] and their lse.
     float *partial_out, *partial_lse;
     Mask mask;
     PackedSequences packed;
     WorkgroupOrder order;
     int32_t group;  // query heads per key head
-    int32_t head_dim;
-    float scale_log2;  // |scale| x log2(e); positive
-    int32_t negated;   // the scale's sign, which goes into q
-    Dropout dropout;   // of kernels that drop
+    int32_t head_dim, value_dim;
+    float scale_log2;     // |scale| x log2(e); positive
+    int32_t negated;      // the scale's sign, which goes into q
+    const float* sinks;   // scores of one more key for each head, which has no value; null, and with several splits: none
+    Dropout dropout;      // of kernels that drop
+    ScoreTermArguments terms;
 };
 
 // The kernel that joins the splits; one row of one head per 16 lanes.
@@ -143,7 +153,8 @@ struct CombineArguments {
     float* lse;
     int64_t rows;           // of all heads and batches
     int64_t rows_per_head;  // n_q, or rows_q of packed sequences
-    int32_t heads, splits, head_dim;
+    int32_t heads, splits, value_dim;
+    const float* sinks;  // of heads; or null
 };
 
 }  // namespace hipkittens::attention

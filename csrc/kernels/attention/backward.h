@@ -7,6 +7,7 @@
 #include "forward_tiles.h"
 #include "mask.h"
 #include "row_tiles.h"
+#include "score_terms.h"
 #include "store_row.h"
 
 namespace hipkittens::attention {
@@ -52,6 +53,8 @@ struct Backward {
     Sequence sequence;
     Own own[row_major_tiles][pieces];
     Accumulator p, ds;  // P is made of S, dS of dP, each in its registers
+    Accumulator cap_slope;  // with a softcap: its derivative, which dS is multiplied by
+    float slope_log2, away;  // with score terms: of the head; of the lane's row and the first streamed one, either way
     Gradient gradient;
     int first_row;  // of the wave
     // Of this lane's query; where queries stream, of that of register lane % 16 of S, in this tile and in the next.
@@ -69,14 +72,15 @@ struct Backward {
           coordinate(coordinate_of_workgroup(workgroup_id_x(), arguments.order)),
           sequence(sequence_of(coordinate.batch, arguments.mask, arguments.packed)) {}
 
+    // Elements of a row of Q and K, and of one of dO and V.
+    KITTENS_DEVICE int size(bool second) const { return second ? arguments.value_dim : arguments.head_dim; }
     // Q or K; with `second`, dO or V.
     template <bool of_queries>
     KITTENS_DEVICE global_matrix<const T> matrix(bool second, int head) const {
         if constexpr (of_queries)
-            return query_matrix<T>(second ? arguments.grad_out : arguments.q, sequence, head,
-                                   arguments.head_dim);
+            return query_matrix<T>(second ? arguments.grad_out : arguments.q, sequence, head, size(second));
         else
-            return key_matrix<T>(second ? arguments.v : arguments.k, sequence, head, arguments.head_dim);
+            return key_matrix<T>(second ? arguments.v : arguments.k, sequence, head, size(second));
     }
     KITTENS_DEVICE RowMajorTile row_major(int buffer, int which) const {
         return {lds + buffer * buffer_bytes + which * RowMajorTile::bytes};
@@ -122,7 +126,14 @@ struct Backward {
     }
     template <int n>
     KITTENS_DEVICE void make_p() {
-        p[n] = exponential(p[n], arguments.scale_log2, statistic<n>(statistics.start));
+        if constexpr (config.terms == ScoreTerms::none) {
+            p[n] = exponential(p[n], arguments.scale_log2, statistic<n>(statistics.start));
+        } else {
+            const ScoreShape<config.terms> shape(arguments.scale_log2, arguments.terms);
+            const float score = shape.score(p[n], slope_log2, away + row_layout(KeyColumns::value(), 0, n).col,
+                                            cap_slope[n]);
+            p[n] = exponential_base_2(score + statistic<n>(statistics.start));
+        }
     }
     // What the gradient is multiplied by: P or dS.
     template <int n>
@@ -132,7 +143,8 @@ struct Backward {
         else if constexpr (config.dropout)
             return ds_of_dropped(p[n], ds[n], statistic<n>(statistics.delta), arguments.dropout.scale);
         else
-            return p[n] * (ds[n] + statistic<n>(statistics.delta));
+            return p[n] * (ds[n] + statistic<n>(statistics.delta)) *
+                   (config.terms == ScoreTerms::softcap ? cap_slope[n] : 1.0f);
     }
 
     // Through registers, LDS holds one tile of each kind. During S and dP the next row-major tiles are loaded and the transposed
@@ -149,8 +161,15 @@ struct Backward {
     static constexpr spread_late share_of(int slots, int all, int first, int items) {
         return {items, items ? first * slots / all : 0, items ? (first + items) * slots / all : 0, true};
     }
+    KITTENS_DEVICE void begin_terms(int head, int column) {
+        const int ahead = sequence.mask.n_k - sequence.mask.n_q, lane = lane_id();
+        const Coordinate own = row_layout(KeyColumns::value(), lane, 0);
+        slope_log2 = slope_log2_of(arguments.terms, coordinate.batch, head);
+        away = static_cast<float>(column + own.col - first_row - own.row + (of_keys ? ahead : -ahead));
+    }
     // head: of the queries; column: the first streamed row.
     KITTENS_DEVICE void compute(int head, int column, int buffer) {
+        if constexpr (config.terms != ScoreTerms::none) begin_terms(head, column);
         constexpr every_slot end{0, score_steps, 1, true};
         constexpr int reads = row_major_tiles * pieces;
         typename RowMajor::Registers operands[2];
@@ -244,7 +263,7 @@ struct Backward {
         };
         next_tile();
         for_each_index<row_major_tiles>([&](auto i) {
-            row_major_rows[i.value].init_offsets(tiles.step_bytes[i.value] / columns, arguments.head_dim);
+            row_major_rows[i.value].init_offsets(tiles.step_bytes[i.value] / columns, size(i.value));
         });
         transposed_rows.loads.init_offsets(tiles.step_bytes[of_values] / columns);
         issue(0);
@@ -293,7 +312,7 @@ struct Backward {
                       begin_of_rows = of_keys ? sequence.first_k : sequence.first_q;
         if (row < (of_keys ? mask.n_k : mask.n_q))
             store_row(gradient, row_of<T>(to, sequence.batch, coordinate.head, begin_of_rows + row),
-                      lane_at.col, arguments.head_dim);
+                      lane_at.col, of_values ? results.value_dim : results.head_dim);
     }
 };
 

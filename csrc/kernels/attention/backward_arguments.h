@@ -14,10 +14,10 @@ inline constexpr int statistics_block = 64;
 
 // What is known of a query before its scores are; a block has all of the first, then all of the second, and so on.
 enum class Statistic {
-    start,  // -LSE, base 2: where its exponents start. Without keys, or beyond the last query, no_start
-    delta,  // dLSE - sum(dO O): what dP is added to
-    norm,   // of its row of dO
-    zero,   // makes a block what a load to LDS takes at a time
+    start,     // -LSE, base 2, with the sink: where its exponents start. Without keys, or beyond the last query, no_start
+    delta,     // dLSE - sum(dO O): what dP is added to
+    norm,      // of its row of dO, times the sum of P: less than 1 where there is a sink
+    dq_delta,  // the same of |delta|: with the norm, what bounds dQ
     count,
 };
 inline constexpr float no_start = -__builtin_inff();  // makes P 0
@@ -39,9 +39,12 @@ constexpr int64_t statistics_row(int64_t first, int batch) {
 struct BackwardArguments {
     TensorArgument q, k, v, out, grad_out;
     TensorArgument grad_q, grad_k, grad_v;  // written
-    const float* lse;                       // [batch, heads, n_q], or [heads, rows_q] of packed sequences
+    const float* lse;                       // [batch, heads, n_q], or [heads, rows_q] of packed sequences; without sinks
     const float* grad_lse;                  // the same, or null
     float* statistics;                      // per head those of `statistics_rows` rows
+    // Of heads, or null: sinks and their gradients, and the part of these that each block of the statistics adds.
+    const float* sinks;
+    float *grad_sinks, *sink_partials;
     // Of kernels that add up dQ in memory; else null. Per head `statistics_rows` rows as wide as the kernel's tiles; per key
     // head the bounds of `blocks_per_key_head` blocks (dq_accumulator.h).
     int32_t* dq_accumulator;
@@ -54,12 +57,13 @@ struct BackwardArguments {
     WorkgroupOrder order;             // of the rows whose gradients a kernel makes
     int32_t heads, group;             // of the queries; query heads per key head
     int32_t heads_per_split, splits;  // of a group; one split of all heads in other kernels
-    int32_t head_dim;
+    int32_t head_dim, value_dim;
     int32_t statistics_rows, blocks_per_key_head;
     int32_t dq_width;         // columns of the accumulator
     int32_t key_tiles;        // blocks of keys of the longest sequence
     float scale, scale_log2;  // scale_log2 is not 0
     Dropout dropout;          // of kernels that drop
+    ScoreTermArguments terms;
 };
 
 // The row of the statistics at which those of a head of the queries begin, for this sequence.

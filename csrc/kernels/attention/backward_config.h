@@ -12,14 +12,15 @@ struct BackwardConfig {
     int head_dim;  // of the tiles; any smaller one that is a multiple of 8 runs with the rest of a row masked
     int waves;
     int stream_rows;  // of the other side, in LDS at a time
-    bool dropout;     // elements of P were dropped
+    ScoreTerms terms;
+    bool dropout;  // elements of P were dropped
 
     static constexpr int rows_per_wave = 32;
     constexpr int rows() const { return waves * rows_per_wave; }
     constexpr int threads() const { return waves * 64; }
 };
 
-inline constexpr int delta_threads = 256;
+inline constexpr int delta_threads = 256, sinks_threads = 256;
 // Of the tiles of the kernels that add up dQ in memory.
 inline constexpr int largest_one_pass_head_dim = 128;
 // The convert kernel's workgroups take 32 keys of dK or dV, so many columns each.

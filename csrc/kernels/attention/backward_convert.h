@@ -42,7 +42,7 @@ struct ConvertKernel {
         const auto statistic = [&](Statistic which) {
             return arguments.statistics[statistic_index(which, row_of_all + row)];
         };
-        const float bound = bounds.bound(statistic(Statistic::norm), statistic(Statistic::delta));
+        const float bound = bounds.bound(statistic(Statistic::norm), statistic(Statistic::dq_delta));
         // What is not finite cannot be accumulated as integers; it was NaN or infinite somewhere.
         const float factor = bound < __builtin_inff() ? arguments.scale : __builtin_nanf("");
         const int exponent = bound_exponent(bound) - dq_bits;
@@ -82,7 +82,8 @@ struct ConvertKernel {
                   first_row = coordinate.tile * statistics_block + workgroup / 2 % rows * partial_rows,
                   row = thread / wave_lanes * 8 + thread % 8,
                   col = number % runs * convert_columns + thread % wave_lanes / 8 * per_lane;
-        if (first_row + row >= sequence.mask.n_k || col >= arguments.head_dim) return;
+        if (first_row + row >= sequence.mask.n_k || col >= (values ? arguments.value_dim : arguments.head_dim))
+            return;
         const float* partial =
             split_partials_at(arguments, sequence, coordinate.batch, coordinate.head, 0, first_row, values) +
             partial_index(row, col);

@@ -19,6 +19,7 @@ struct DeltaKernel {
     static_assert(statistics_block % rows_per_pass == 0, "a workgroup takes a block of rows in whole passes");
     using Values = vec<T, per_lane>;
     using Matrix = global_matrix<const T>;
+    static constexpr float smallest_normal = 0x1p-126f;
 
     // Of the lane's elements of two rows.
     struct Row {
@@ -29,13 +30,16 @@ struct DeltaKernel {
         const buffer first = of_first.window(begin, 0).view(), second = of_second.window(begin, 0).view();
         const uint32_t first_row = number * static_cast<uint32_t>(of_first.row_bytes()),
                        second_row = number * static_cast<uint32_t>(of_second.row_bytes());
-        const int cols = begin + number < of_first.rows ? of_first.cols : 0;
+        const bool inside = begin + number < of_first.rows;
+        const int first_cols = inside ? of_first.cols : 0, second_cols = inside ? of_second.cols : 0,
+                  cols = first_cols > second_cols ? first_cols : second_cols;
         int col = thread_id() % lanes * per_lane;
         Row row;
 #pragma clang loop unroll(disable)
         for (; col < cols; col += lanes * per_lane) {
-            const Values a = buffer_load<Values>(first, first_row + col * sizeof(T));
-            const Values b = buffer_load<Values>(second, second_row + col * sizeof(T));
+            const uint32_t byte = col * sizeof(T);
+            const Values a = buffer_load<Values>(first, col < first_cols ? first_row + byte : out_of_range),
+                         b = buffer_load<Values>(second, col < second_cols ? second_row + byte : out_of_range);
 #pragma unroll
             for (int e = 0; e < per_lane; ++e) {
                 const float x = static_cast<float>(a[e]), y = static_cast<float>(b[e]);
@@ -47,6 +51,20 @@ struct DeltaKernel {
         return row;
     }
 
+    // How the keys of a query share its output with the sink.
+    struct Shares {
+        float start, keys, sink;  // -LSE of all, base 2; what P of all keys add up to, and P of the sink
+    };
+    KITTENS_DEVICE static Shares shares_of(const BackwardArguments& arguments, float lse, int head) {
+        constexpr float log2_e = 1.4426950408889634f;
+        const float of_keys = log2_e * lse;
+        if (!arguments.sinks) return {-of_keys, 1, 0};
+        const float of_sink = log2_e * arguments.sinks[head], base = larger(of_keys, of_sink);
+        const float both = base + logarithm_base_2(exponential_base_2(of_keys - base) +
+                                                   exponential_base_2(of_sink - base));
+        return {-both, exponential_base_2(of_keys - both), exponential_base_2(of_sink - both)};
+    }
+
     KITTENS_DEVICE static void run(const BackwardArguments& arguments) { run_blocks<DeltaKernel>(arguments); }
 
     KITTENS_DEVICE static void of_queries(const BackwardArguments& arguments,
@@ -54,9 +72,9 @@ struct DeltaKernel {
         const Sequence sequence = sequence_of(coordinate.batch, arguments.mask, arguments.packed);
         const int begin = coordinate.tile * statistics_block, n_q = sequence.mask.n_q;
         if (begin >= n_q) return;
-        const Matrix out = query_matrix<T>(arguments.out, sequence, coordinate.head, arguments.head_dim),
+        const Matrix out = query_matrix<T>(arguments.out, sequence, coordinate.head, arguments.value_dim),
                      grad_out =
-                         query_matrix<T>(arguments.grad_out, sequence, coordinate.head, arguments.head_dim);
+                         query_matrix<T>(arguments.grad_out, sequence, coordinate.head, arguments.value_dim);
         const int64_t head = sequence.batch * arguments.heads + coordinate.head;
         const int64_t statistics =
             first_statistics_row(arguments, sequence, coordinate.batch, coordinate.head) + begin;
@@ -66,22 +84,25 @@ struct DeltaKernel {
             for (int i = thread_id() * 4; i < statistics_block * arguments.dq_width; i += delta_threads * 4)
                 *reinterpret_cast<vec<int32_t, 4>*>(accumulator + i) = vec<int32_t, 4>{};
         }
-        const int lane = thread_id() % lanes;
+        float of_sink = 0;
 #pragma clang loop unroll(disable)
         for (int pass = 0; pass < statistics_block; pass += rows_per_pass) {
             const int row = pass + thread_id() / lanes;
             const bool inside = begin + row < n_q;
             const Row own = row_of(grad_out, out, begin, row);
             const float product = sum_of_16_lanes(own.product), square = sum_of_16_lanes(own.first_square);
-            if (lane != 0) continue;
-            constexpr float log2_e = 1.4426950408889634f;
-            float start = no_start, delta = 0;
+            if (thread_id() % lanes != 0) continue;
+            float start = no_start, delta = 0, keys = 1;
             if (inside) {
                 const int64_t at = head * rows + sequence.first_q + begin + row;
                 const float lse = arguments.lse[at];
                 if (lse != -__builtin_inff()) {
-                    start = -log2_e * lse;
-                    delta = arguments.grad_lse ? arguments.grad_lse[at] - product : -product;
+                    const Shares shares = shares_of(arguments, lse, coordinate.head);
+                    start = shares.start, keys = shares.keys, delta = -product;
+                    of_sink = __builtin_fmaf(-product, shares.sink, of_sink);
+                    // dLSE is shared among the keys alone; P of all is smaller by what they have of it.
+                    if (arguments.grad_lse)
+                        delta += arguments.grad_lse[at] / larger(keys, smallest_normal);
                 }
             }
             const auto set = [&](Statistic statistic, float value) {
@@ -89,9 +110,21 @@ struct DeltaKernel {
             };
             set(Statistic::start, start);
             set(Statistic::delta, delta);
-            set(Statistic::norm, hardware_square_root(square));
-            set(Statistic::zero, 0);
+            set(Statistic::norm, keys * hardware_square_root(square));
+            set(Statistic::dq_delta, keys * absolute_value(delta));
         }
+        if (arguments.sinks) store_sink_partial(of_sink, arguments.sink_partials + statistics / statistics_block);
+    }
+    // The sum of the first of every 16 lanes, in their order.
+    KITTENS_DEVICE static void store_sink_partial(float of_sink, float* partial) {
+        static __attribute__((shared)) float of_rows[rows_per_pass];
+        if (thread_id() % lanes == 0) of_rows[thread_id() / lanes] = of_sink;
+        barrier();
+        if (thread_id() != 0) return;
+        float sum = 0;
+#pragma unroll
+        for (int row = 0; row < rows_per_pass; ++row) sum += of_rows[row];
+        *partial = sum;
     }
 
     KITTENS_DEVICE static void of_keys(const BackwardArguments& arguments, uint32_t workgroup) {
@@ -100,7 +133,7 @@ struct DeltaKernel {
         const int begin = coordinate.tile * statistics_block, n_k = sequence.mask.n_k;
         if (begin >= n_k) return;
         const Matrix k = key_matrix<T>(arguments.k, sequence, coordinate.head, arguments.head_dim),
-                     v = key_matrix<T>(arguments.v, sequence, coordinate.head, arguments.head_dim);
+                     v = key_matrix<T>(arguments.v, sequence, coordinate.head, arguments.value_dim);
         KeyBounds bounds{0, 0};
 #pragma clang loop unroll(disable)
         for (int pass = 0; pass < statistics_block; pass += rows_per_pass) {

@@ -14,7 +14,7 @@ namespace hipkittens::attention {
 template <BackwardConfig config>
 struct OnePass : OnePassStep<config> {
     using Base = OnePassStep<config>;
-    using Base::arguments, Base::bounds, Base::coordinate, Base::dk, Base::dq_at, Base::dq_destination,
+    using Base::arguments, Base::away, Base::bounds, Base::coordinate, Base::dk, Base::dq_at, Base::dq_destination,
         Base::dq_statistic_at, Base::draws, Base::dv, Base::first_key, Base::k, Base::lds, Base::masked,
         Base::next, Base::now, Base::sequence, Base::v, Base::visible;
     using Base::columns, Base::direct, Base::head_dim, Base::keys, Base::pieces, Base::queries,
@@ -32,10 +32,11 @@ struct OnePass : OnePassStep<config> {
 
     using Base::Base;
 
-    KITTENS_DEVICE void issue_keys(KeyLoads& key_loads, const TensorArgument& tensor, int at) const {
-        const auto source = key_matrix<T>(tensor, sequence, coordinate.head, arguments.head_dim);
+    KITTENS_DEVICE void issue_keys(KeyLoads& key_loads, const TensorArgument& tensor, int size,
+                                   int at) const {
+        const auto source = key_matrix<T>(tensor, sequence, coordinate.head, size);
         key_loads.init_offsets(source.row_bytes());
-        skip_columns(key_loads, arguments.head_dim);
+        skip_columns(key_loads, size);
         key_loads.issue(source.window(coordinate.tile * keys, 0).view(), {lds + at});
     }
     template <int keys_at, int values_at>
@@ -77,7 +78,7 @@ struct OnePass : OnePassStep<config> {
             const TensorArgument tensor{
                 is_do ? grad.data : q.data, is_do ? grad.batch_stride : q.batch_stride,
                 is_do ? grad.row_stride : q.row_stride, is_do ? grad.head_stride : q.head_stride};
-            return query_matrix<T>(tensor, sequence, head, again.head_dim);
+            return query_matrix<T>(tensor, sequence, head, is_do ? again.value_dim : again.head_dim);
         });
     }
 
@@ -85,6 +86,8 @@ struct OnePass : OnePassStep<config> {
         const int64_t row = first_statistics_row(arguments, sequence, coordinate.batch, step.head) + first;
         step.statistics = arguments.statistics + statistic_index(Statistic::start, row);
         step.dq = reinterpret_cast<char*>(arguments.dq_accumulator) + row * head_dim * 4;
+        if constexpr (config.terms != ScoreTerms::none)
+            step.slope_log2 = slope_log2_of(arguments.terms, coordinate.batch, step.head);
     }
     KITTENS_DEVICE void advance(Step& step) const {
         constexpr int block = statistics_bytes / 4;
@@ -116,7 +119,9 @@ struct OnePass : OnePassStep<config> {
         const int own_key = first_key + lane_id() % 32;
         Visible of_key = visible_queries<QueryColumns>(mask, own_key, 0);
         if (own_key >= mask.n_k) of_key = Visible::between(0, -1);
+        const int lane_away = lane_id() / 32 * Base::upper + (mask.n_k - mask.n_q) - own_key;
         do {
+            if constexpr (config.terms != ScoreTerms::none) away = static_cast<float>(now.column + lane_away);
             // Without branches, which would split the loop's scheduling region.
             masked = some_invisible_rows | (now.column < first_clear) | (last_clear < now.column);
             visible = {of_key.left == unlimited ? unlimited : of_key.left - now.column, of_key.span};
@@ -144,8 +149,8 @@ struct OnePass : OnePassStep<config> {
         first = range.first / queries * queries, past = range.past;
         if (first < past) {
             KeyLoads k_loads, v_loads;
-            issue_keys(k_loads, arguments.k, keys_at);
-            issue_keys(v_loads, arguments.v, values_at);
+            issue_keys(k_loads, arguments.k, arguments.head_dim, keys_at);
+            issue_keys(v_loads, arguments.v, arguments.value_dim, values_at);
             const int in_group = coordinate.split * arguments.heads_per_split,
                       past_in_group = in_group + arguments.heads_per_split,
                       group_head = coordinate.head * arguments.group;
@@ -171,7 +176,7 @@ struct OnePass : OnePassStep<config> {
         }
         barrier();
         store(dk, 0, results.grad_k, results.head_dim, results.scale);
-        store(dv, values_at - keys_at, results.grad_v, results.head_dim,
+        store(dv, values_at - keys_at, results.grad_v, results.value_dim,
               config.dropout ? results.dropout.scale : 1.0f);
     }
 };

@@ -184,7 +184,7 @@ struct OnePassDirect : OnePass<config> {
         begin_next(0);
         for_each_index<2>([&](auto i) {
             loads[i.value].init_offsets(tiles.step_bytes[i.value] / queries);
-            skip_columns(loads[i.value], arguments.head_dim);
+            skip_columns(loads[i.value], i.value ? arguments.value_dim : arguments.head_dim);
             loads[i.value].issue(tiles.views[i.value], tile(0, i.value));
         });
         this->load_bounds();

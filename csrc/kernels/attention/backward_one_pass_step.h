@@ -8,6 +8,7 @@
 #include "dropout.h"
 #include "forward_tiles.h"
 #include "mask.h"
+#include "score_terms.h"
 
 namespace hipkittens::attention {
 
@@ -34,6 +35,7 @@ struct OnePassStep {
     static constexpr int threads = config.threads(), head_dim = config.head_dim,
                          wave_keys = config.rows_per_wave, keys = config.rows(), queries = config.stream_rows;
     static_assert(config.waves == 4 && statistics_block % queries == 0);
+    static_assert(config.terms == ScoreTerms::none || !config.dropout, "dropped scores have no terms");
     static_assert(head_dim <= largest_one_pass_head_dim);
     static constexpr int statistics_bytes = static_cast<int>(Statistic::count) * statistics_block * 4;
 
@@ -79,6 +81,7 @@ struct OnePassStep {
 
     struct Step {
         int head, column;         // of the first query
+        float slope_log2;         // of the head, with score terms
         const float* statistics;  // of the queries
         char* dq;                 // their accumulator
     };
@@ -91,6 +94,8 @@ struct OnePassStep {
     Fragment k[pieces], v[pieces], k_transposed[key_steps];
     Accumulator dk[columns], dv[columns], dq[dq_tiles];
     Accumulator p[halves], ds[halves];  // P is made of S, dS of dP, each in its registers
+    Accumulator cap_slope[halves];      // with a softcap: its derivative, which dS is multiplied by
+    float away;                         // with score terms: of the place of this step's first query and the lane's key
     Fragment p_operand[halves][2], ds_operand[halves][2];
     // Of the query of register lane % 16 of S, in the next step and in this one; of this lane's query of dQ.
     struct Statistics {
@@ -165,8 +170,15 @@ struct OnePassStep {
     }
     KITTENS_DEVICE void make_p(auto n) {
         constexpr int half = n.value / per_lane, e = n.value % per_lane;
-        p[half][e] =
-            exponential(p[half][e], arguments.scale_log2, broadcast_in_16<e>(statistics.start[half]));
+        const float start = broadcast_in_16<e>(statistics.start[half]);
+        if constexpr (config.terms == ScoreTerms::none) {
+            p[half][e] = exponential(p[half][e], arguments.scale_log2, start);
+        } else {
+            const ScoreShape<config.terms> shape(arguments.scale_log2, arguments.terms);
+            const float score = shape.score(p[half][e], now.slope_log2, away + (half * 32 + query_of(e)),
+                                            cap_slope[half][e]);
+            p[half][e] = exponential_base_2(score + start);
+        }
     }
     KITTENS_DEVICE void mask_p(auto half_index) {
         constexpr int half = half_index.value;
@@ -207,6 +219,7 @@ struct OnePassStep {
                           ? ds_of_dropped(p[half][e], ds[half][e], query_delta, arguments.dropout.scale)
                           : p[half][e] * ds[half][e];
         if constexpr (!direct) materialize(value);
+        if constexpr (config.terms == ScoreTerms::softcap) value *= cap_slope[half][e];
         ds[half][e] = value;
     }
     KITTENS_DEVICE void convert_ds(auto n) {
@@ -233,7 +246,7 @@ struct OnePassStep {
     template <class Read>
     KITTENS_DEVICE void load_dq_statistics(const Read& read) {
         for (int tile = 0; tile < dq_tiles; ++tile) {
-            dq_delta[tile] = read(Statistic::delta, tile * 32);
+            dq_delta[tile] = read(Statistic::dq_delta, tile * 32);
             dq_norm[tile] = read(Statistic::norm, tile * 32);
         }
     }

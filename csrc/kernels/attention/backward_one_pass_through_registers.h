@@ -120,7 +120,7 @@ struct OnePassThroughRegisters : OnePass<config> {
         };
         this->next_rows();
         rows.loads.init_offsets(thread_id() % (config.threads() / 2), tiles.step_bytes[0] / queries,
-                                arguments.head_dim);
+                                Rows::which(wave) ? arguments.value_dim : arguments.head_dim);
         issue();
         this->load_bounds();
         commit_keys();

@@ -3,6 +3,7 @@
 #pragma once
 #include "../../tiles/tiles.h"
 #include "../element_of.h"
+#include "../sink_weight.h"
 #include "arguments.h"
 #include "config.h"
 
@@ -46,11 +47,16 @@ struct CombineKernel {
         const int lane = thread_id() % lanes;
         if (lane == 0)
             arguments.lse[row] = total == 0.0f ? -__builtin_inff() : base + logarithm_base_2(total) * ln_2;
-        const float scale = total == 0.0f ? 0.0f : 1.0f / total;
+        float divisor = total;
+        if (arguments.sinks) {
+            constexpr float log2_e = 1.4426950408889634f;
+            divisor += sink_weight(arguments.sinks[head], base * log2_e);
+        }
+        const float scale = total == 0.0f ? 0.0f : 1.0f / divisor;
         T* out = row_of<T>(arguments.out, batch, head, query);
-        const int64_t split_stride = arguments.rows * arguments.head_dim;
-        for (int col = lane * per_lane; col < arguments.head_dim; col += lanes * per_lane) {
-            const float* partial = arguments.partial_out + row * arguments.head_dim + col;
+        const int64_t split_stride = arguments.rows * arguments.value_dim;
+        for (int col = lane * per_lane; col < arguments.value_dim; col += lanes * per_lane) {
+            const float* partial = arguments.partial_out + row * arguments.value_dim + col;
             Values sum = {};
 #pragma clang loop unroll_count(4)
             for (int split = 0; split < arguments.splits; ++split) {

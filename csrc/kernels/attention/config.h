@@ -16,12 +16,21 @@ enum class QueryRows {
     of_group,  // pairs of a query and a head of a group, query by query: they share the keys that are loaded
 };
 
+// What becomes of scaled scores before the softmax (score_terms.h).
+enum class ScoreTerms {
+    none,
+    alibi,    // less a head's slope times the distance of query and key
+    softcap,  // softcap x tanh(score / softcap), and then as above with slopes that may be 0
+};
+
 struct ForwardConfig {
     ElementType input;
-    int head_dim;  // of the tiles; any smaller one that is a multiple of 8 runs with the rest of a row masked
+    int head_dim;   // of the tiles of Q and K; any smaller one that is a multiple of 8 runs with the rest of a row masked
+    int value_dim;  // of those of V, likewise
     int waves;
     Schedule schedule;
     QueryRows query_rows;
+    ScoreTerms terms;
     bool dropout;  // drops elements of P
 
     static constexpr int queries_per_wave = 32, keys_per_tile = 64;

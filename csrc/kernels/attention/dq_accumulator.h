@@ -10,8 +10,8 @@ using namespace kittens;
 
 // Workgroups add to dQ in memory in whatever order they run. Floats would round differently each time; integers do not
 // round. A query's unit is the power of two that the whole sum cannot exceed by more than dq_bits: as
-// P_j >= 0 add up to 1, |sum_j P_j (dO v_j - delta) k_j| <= max|k| (|dO|_2 max|v|_2 + |delta|), an upper bound for each
-// element of dQ. That leaves a factor of 2 for rounded P and statistics.
+// P_j >= 0 add up to w, which is 1, or less where there is a sink, |sum_j P_j (dO v_j - delta) k_j| <= max|k| w (|dO|_2 max|v|_2 +
+// |delta|), an upper bound for each element of dQ. That leaves a factor of 2 for rounded P and statistics.
 inline constexpr int dq_bits = 30;
 
 // In memory a block of 64 queries is tiles of 32 x 32, side by side along a row first. A tile has the order of an accumulator in
@@ -38,8 +38,8 @@ struct KeyBounds {
         include({exchange_32(k), exchange_32(v)});
     }
     // Of |dQ| of a query.
-    KITTENS_DEVICE float bound(float gradient_norm, float delta) const {
-        return k * __builtin_fmaf(gradient_norm, v, absolute_value(delta));
+    KITTENS_DEVICE float bound(float norm, float dq_delta) const {
+        return k * __builtin_fmaf(norm, v, dq_delta);
     }
 };
 

@@ -18,7 +18,7 @@ struct InterleavedForward : ForwardWave<config> {
         typename Wave::ValueTile;
     using Wave::all, Wave::arguments, Wave::direct, Wave::keys, Wave::output, Wave::own, Wave::query,
         Wave::softmax;
-    static_assert(!config.dropout, "the simple schedule has it");
+    static_assert(!config.dropout && config.head_dim == config.value_dim, "the simple schedule has these");
     // Tiles in LDS: those that are read, and those in flight. At the barrier of tile t, loads are issued for the keys of tile
     // t + 2 and the values of tile t + 2. Through registers, values are committed to LDS a barrier later: t + 1.
     static constexpr int key_tiles = 2, value_tiles = direct ? 3 : 2;
@@ -206,6 +206,7 @@ struct InterleavedForward : ForwardWave<config> {
         if constexpr (!last) mask_scores(s[1 - half], key + chunk);
     }
     KITTENS_DEVICE void mask_scores(Scores& scores, int key) const {
+        Wave::apply_terms(scores, key);
         if (!unmasked.holds(key)) [[unlikely]]
             apply_mask<KeyColumns>(scores, Wave::visible_keys(key), -__builtin_inff());
     }
@@ -213,7 +214,8 @@ struct InterleavedForward : ForwardWave<config> {
     KITTENS_DEVICE void run() {
         int key = Wave::first_tile_key();
         if (key < all.past) {
-            const auto k = Wave::keys_of(arguments.k), v = Wave::keys_of(arguments.v);
+            const auto k = Wave::keys_of(arguments.k, arguments.head_dim),
+                       v = Wave::keys_of(arguments.v, arguments.value_dim);
             k_source = Wave::template tiles_of<typename Keys::Loads>(k);
             v_source = Wave::template tiles_of<typename Values::Loads>(v);
             key_loads.init_offsets(k.row_bytes(), arguments.head_dim);

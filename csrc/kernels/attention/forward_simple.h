@@ -53,6 +53,7 @@ struct SimpleForward : ForwardWave<config> {
 
     KITTENS_DEVICE void attend(int key, int buffer) {
         Scores scores = mma_qk(key_tile(buffer));
+        Wave::apply_terms(scores, key);
         Wave::mask_scores(scores, key);
         softmax.raise_reference(scores, output);
         softmax.exponentiate(scores);
@@ -63,7 +64,8 @@ struct SimpleForward : ForwardWave<config> {
     KITTENS_DEVICE void run() {
         int key = Wave::first_tile_key();
         if (key < all.past) {
-            const auto k = Wave::keys_of(arguments.k), v = Wave::keys_of(arguments.v);
+            const auto k = Wave::keys_of(arguments.k, arguments.head_dim),
+                       v = Wave::keys_of(arguments.v, arguments.value_dim);
             Keys key_loads;
             Values value_loads;
             key_loads.init_offsets(k.row_bytes(), arguments.head_dim);

@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_of.h"
+#include "../sink_weight.h"
 #include "config.h"
 #include "dropout.h"
 #include "forward_output.h"
 #include "forward_tiles.h"
 #include "mask.h"
 #include "online_softmax.h"
+#include "score_terms.h"
 #include "store_row.h"
 
 namespace hipkittens::attention {
@@ -16,15 +18,17 @@ namespace hipkittens::attention {
 template <ForwardConfig config>
 struct ForwardWave {
     using T = typename element_of<config.input>::value;
-    static constexpr int threads = config.threads(), head_dim = config.head_dim, keys = config.keys_per_tile,
-                         queries = config.queries_per_wave;
+    static constexpr int threads = config.threads(), head_dim = config.head_dim, value_dim = config.value_dim,
+                         keys = config.keys_per_tile, queries = config.queries_per_wave;
     using Keys = KeyTiles<T, keys, head_dim, threads>;
-    using Values = ValueTiles<T, keys, head_dim, threads>;
+    using Values = ValueTiles<T, keys, value_dim, threads>;
     using KeyTile = typename Keys::Tile;
     using ValueTile = typename Values::Tile;
     static constexpr bool direct = forward_fill == Fill::direct;
     static constexpr bool grouped = config.query_rows == QueryRows::of_group;
     static_assert(!grouped || !config.dropout, "draws are of a head's neighbouring queries");
+    static constexpr bool plain = config.terms == ScoreTerms::none;
+    static_assert(plain || !(grouped || config.dropout), "a tile has one slope; dropped scores have no terms");
     static constexpr bool queries_through_lds =
         direct && config.schedule == Schedule::interleaved && !grouped;
 
@@ -36,7 +40,7 @@ struct ForwardWave {
     using Scores = rt<float, queries, keys, row_l, rt_32x16>;
     template <int count>
     using Probabilities = rt<T, queries, count, row_l, rt_32x16>;
-    using Output = rt<float, queries, head_dim, row_l, rt_32x32>;
+    using Output = rt<float, queries, value_dim, row_l, rt_32x32>;
 
     const ForwardArguments& arguments;
     TileCoordinate coordinate;  // of rows of a key head where heads are grouped
@@ -48,6 +52,7 @@ struct ForwardWave {
     Output output;
     OnlineSoftmax softmax;
     DropoutDraws draws;  // of a kernel that drops
+    float slope_log2;    // of a kernel with score terms
 
     KITTENS_DEVICE explicit ForwardWave(const ForwardArguments& arguments)
         : arguments(arguments),
@@ -60,13 +65,15 @@ struct ForwardWave {
                        query_past((coordinate.tile + 1) * config.queries()))
                   .split_of(coordinate.split, arguments.order.splits, keys)),
           own(sequence.mask, first_query, past_query),
-          softmax(arguments.scale_log2) {
+          softmax(plain ? arguments.scale_log2 : 1.0f) {
         if constexpr (grouped)
             load_grouped_queries();
         else if constexpr (!queries_through_lds)
             load_own_rows(query, queries_of(arguments.q), first_query, query_sign());
         zero(output);
         if constexpr (config.dropout) draws.start(arguments.dropout);
+        if constexpr (!plain)
+            slope_log2 = slope_log2_of(arguments.terms, coordinate.batch, coordinate.head);
     }
 
     // The query of a row, and the one behind that of the row before `past_row`.
@@ -78,9 +85,10 @@ struct ForwardWave {
     KITTENS_DEVICE global_matrix<const T> queries_of(const TensorArgument& tensor) const {
         return query_matrix<T>(tensor, sequence, coordinate.head, arguments.head_dim);
     }
-    KITTENS_DEVICE global_matrix<const T> keys_of(const TensorArgument& tensor) const {
+    // Of k or v, whose rows have so many elements.
+    KITTENS_DEVICE global_matrix<const T> keys_of(const TensorArgument& tensor, int size) const {
         const int key_head = grouped ? coordinate.head : key_head_of(coordinate.head, arguments.group);
-        return key_matrix<T>(tensor, sequence, key_head, arguments.head_dim);
+        return key_matrix<T>(tensor, sequence, key_head, size);
     }
     // The tiles of the workgroup's keys.
     template <class Loads>
@@ -116,6 +124,17 @@ struct ForwardWave {
                                                    key);
     }
 
+    // Of keys from `key` on.
+    template <class Products>
+    KITTENS_DEVICE void apply_terms(Products& scores, int key) const {
+        if constexpr (!plain) {
+            const Mask& mask = sequence.mask;
+            const int row = row_layout(KeyColumns::value(), lane_id(), 0).row;
+            const ScoreShape<config.terms> shape(arguments.scale_log2, arguments.terms);
+            attention::apply_terms<KeyColumns>(scores, shape, slope_log2,
+                                               first_query + row + (mask.n_k - mask.n_q) - key);
+        }
+    }
     KITTENS_DEVICE void mask_scores(Scores& scores, int key) const {
         if (!KeyRange::all_visible(sequence.mask, first_query, past_query, key, keys))
             apply_mask<KeyColumns>(scores, visible_keys(key), -__builtin_inff());
@@ -143,11 +162,13 @@ struct ForwardWave {
         const int64_t batch = sequence.batch;
         const float total = softmax.total();
         const float kept = config.dropout ? arguments.dropout.scale : 1.0f;
-        mul(output, output, total == 0.0f ? 0.0f : kept / total);
         const int lane = recompute_lane_id();
         const Coordinate own = row_layout(Output::shape::value(), lane, 0);
         const int query = grouped ? own_query : first_query + own.row,
                   head = grouped ? own_head : coordinate.head;
+        float divisor = total;
+        if (arguments.sinks) divisor += sink_weight(arguments.sinks[head], softmax.reference);
+        mul(output, output, total == 0.0f ? 0.0f : kept / divisor);
         const bool inside = query < sequence.mask.n_q;
         const bool is_packed = arguments.packed.first_q;
         const int64_t rows = is_packed ? arguments.packed.rows_q : arguments.mask.n_q;
@@ -158,8 +179,8 @@ struct ForwardWave {
             const int64_t partial = coordinate.split * statistics + statistic;
             if (!inside) return;
             if (lane < queries) arguments.partial_lse[partial] = softmax.log_sum_exp(total);
-            store_row(output, arguments.partial_out + partial * arguments.head_dim, own.col,
-                      arguments.head_dim);
+            store_row(output, arguments.partial_out + partial * arguments.value_dim, own.col,
+                      arguments.value_dim);
             return;
         }
         if (inside && lane < queries) arguments.lse[statistic] = softmax.log_sum_exp(total);
@@ -167,16 +188,16 @@ struct ForwardWave {
         const int64_t row_stride = arguments.out.row_stride;
         if constexpr (grouped) {
             if (inside)
-                store_row(output, out + (sequence.first_q + query) * row_stride, own.col, arguments.head_dim);
+                store_row(output, out + (sequence.first_q + query) * row_stride, own.col, arguments.value_dim);
         } else {
             constexpr int fit = lds_bytes / (queries * static_cast<int>(sizeof(T)));
-            constexpr int columns = fit < head_dim ? fit : head_dim;
-            static_assert(head_dim % columns == 0, "whole bands of columns");
+            constexpr int columns = fit < value_dim ? fit : value_dim;
+            static_assert(value_dim % columns == 0, "whole bands of columns");
             out += (sequence.first_q + first_query) * row_stride;
 #pragma unroll
-            for (int first = 0; first < head_dim; first += columns)
+            for (int first = 0; first < value_dim; first += columns)
                 OutputRows<T, columns>::store(output, first, lds, out + first, row_stride,
-                                              sequence.mask.n_q - first_query, arguments.head_dim - first);
+                                              sequence.mask.n_q - first_query, arguments.value_dim - first);
         }
     }
 };

@@ -6,6 +6,7 @@
 #include "backward_delta.h"
 #include "backward_one_pass_direct.h"
 #include "backward_one_pass_through_registers.h"
+#include "backward_sinks.h"
 #include "combine.h"
 #include "forward_interleaved.h"
 #include "forward_simple.h"

@@ -19,6 +19,8 @@ template <ElementConfig config>
 struct DeltaKernel;
 template <ElementConfig config>
 struct ConvertKernel;
+template <ElementConfig config>
+struct SinksKernel;
 
 namespace kinds {
 
@@ -30,6 +32,8 @@ struct backward : Kind<BackwardConfig, BackwardArguments, BackwardKernel> {};
 struct delta : Kind<ElementConfig, BackwardArguments, DeltaKernel> {};
 // dQ from its accumulator, dK and dV from their split partials.
 struct convert : Kind<ElementConfig, BackwardArguments, ConvertKernel> {};
+// The gradients of sinks from the parts that delta leaves.
+struct sinks : Kind<ElementConfig, BackwardArguments, SinksKernel> {};
 
 }  // namespace kinds
 
@@ -38,6 +42,7 @@ inline constexpr auto each_row = [](const auto& visit) {
     using enum Schedule;
     using enum QueryRows;
     using enum GradientTarget;
+    using enum ScoreTerms;
 #include "variants.def"
 };
 template <class Kind>

@@ -26,8 +26,15 @@ struct Problem {
     ElementType element = ElementType::bf16;
     // Of packed sequences: their number, and the longest.
     int64_t batch = 0, n_q = 0, n_k = 0;
-    int64_t heads = 0, key_heads = 0, head_dim = 0;
+    int64_t heads = 0, key_heads = 0;
+    int64_t head_dim = 0, value_dim = 0;  // of q and k; of v and out
     double scale = 0;
+    double softcap = 0;  // of the scaled scores; 0: none
+    // On the device. ALiBi's slopes of heads, so many to a sequence's next (0: all have the same), or null; the sinks of heads, or
+    // null.
+    const float* slopes = nullptr;
+    int64_t slopes_of_sequence = 0;
+    const float* sinks = nullptr;
     bool causal = false;
     int64_t window_left = -1, window_right = -1;  // keys beside a query's own place; negative: all
     // Packed sequences (arguments.h): batch + 1 first rows on the device, and all rows together. Null: a padded batch.
@@ -50,6 +57,7 @@ struct BackwardProblem {
     TensorLayout grad_q, grad_k, grad_v;
     const float* lse = nullptr;
     const float* grad_lse = nullptr;  // null: zero
+    float* grad_sinks = nullptr;      // given exactly where sinks are
     float* workspace = nullptr;       // backward_workspace_floats, any contents
 };
 

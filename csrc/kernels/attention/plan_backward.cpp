@@ -18,7 +18,8 @@ const BackwardVariant* find(const Problem& p, GradientTarget wanted) {
     const BackwardVariant* best = nullptr;
     for (const BackwardVariant& variant : variants<kinds::backward>)
         if (variant.config.gradient_of == wanted && runs_on(variant.targets, variant.config.input, p) &&
-            variant.config.dropout == (p.dropout_p > 0) && p.head_dim <= variant.config.head_dim &&
+            variant.config.dropout == (p.dropout_p > 0) && variant.config.terms == terms_of(p) &&
+            std::max(p.head_dim, p.value_dim) <= variant.config.head_dim &&
             (!best || variant.config.head_dim < best->config.head_dim))
             best = &variant;
     return best;
@@ -110,7 +111,7 @@ int64_t heads_per_split(const Problem& p, const BackwardVariant* one_pass) {
 
 // What the kernels of the backward share in memory, in floats from the workspace's beginning.
 struct BackwardWorkspace {
-    int64_t dq_accumulator, key_bounds, statistics, split_partials, floats_per_split, end;
+    int64_t dq_accumulator, key_bounds, statistics, sink_partials, split_partials, floats_per_split, end;
 };
 BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* one_pass, int64_t splits) {
     const int64_t rows = tensor_batch(p) * p.heads * statistics_rows(p);
@@ -119,7 +120,8 @@ BackwardWorkspace workspace_of(const Problem& p, const BackwardVariant* one_pass
     BackwardWorkspace at{};
     at.key_bounds = one_pass ? rows * one_pass->config.head_dim : 0;
     at.statistics = aligned(at.key_bounds + (one_pass ? 2 * key_blocks : 0));
-    at.split_partials = at.end = at.statistics + static_cast<int>(Statistic::count) * rows;
+    at.sink_partials = at.statistics + static_cast<int>(Statistic::count) * rows;
+    at.split_partials = at.end = at.sink_partials + (p.sinks ? aligned(rows / statistics_block) : 0);
     if (splits > 1) {
         at.floats_per_split = 2 * key_blocks * statistics_block * one_pass->config.head_dim;
         at.end += splits * at.floats_per_split;
@@ -165,11 +167,12 @@ Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice)
     check_tensor(p, "grad_v", problem.grad_v, rows_k);
     if (!problem.lse) refuse("lse has no data");
     if (!problem.workspace) refuse("workspace has no data");
+    if (!p.sinks != !problem.grad_sinks) refuse("sinks and their gradients go together");
     const int64_t largest_row =
         std::max({rows_q > 1 ? problem.q.row_stride : 0, rows_q > 1 ? problem.out.row_stride : 0,
                   rows_q > 1 ? problem.grad_out.row_stride : 0, rows_k > 1 ? problem.k.row_stride : 0,
                   rows_k > 1 ? problem.v.row_stride : 0});
-    check_reach(statistics_block, largest_row, p.head_dim);
+    check_reach(statistics_block, largest_row, std::max(p.head_dim, p.value_dim));
 
     BackwardArguments arguments{};
     arguments.q = argument_of(problem.q);
@@ -186,6 +189,9 @@ Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice)
     const int64_t split_heads = choice.heads_per_split, splits = splits_of_group(p, split_heads);
     const BackwardWorkspace workspace = workspace_of(p, one_pass, splits);
     arguments.statistics = problem.workspace + workspace.statistics;
+    arguments.sinks = p.sinks;
+    arguments.grad_sinks = problem.grad_sinks;
+    arguments.sink_partials = problem.workspace + workspace.sink_partials;
     if (one_pass) {
         arguments.dq_accumulator = reinterpret_cast<int32_t*>(problem.workspace + workspace.dq_accumulator);
         arguments.key_bounds = problem.workspace + workspace.key_bounds;
@@ -202,10 +208,12 @@ Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice)
     arguments.split_partials = problem.workspace + workspace.split_partials;
     arguments.floats_per_split = workspace.floats_per_split;
     arguments.head_dim = static_cast<int32_t>(p.head_dim);
+    arguments.value_dim = static_cast<int32_t>(p.value_dim);
     arguments.statistics_rows = static_cast<int32_t>(statistics_rows(p));
     arguments.scale = static_cast<float>(p.scale);
     arguments.scale_log2 = std::copysign(absolute_scale_log2(p), static_cast<float>(p.scale));
     arguments.dropout = dropout_of(p);
+    arguments.terms = term_arguments_of(p, p.scale);
 
     Plan plan;
     const int64_t key_blocks = arguments.key_tiles * p.key_heads * p.batch;
@@ -224,7 +232,8 @@ Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice)
             order_of(p, divide_up(rows, config.rows()), heads, sharing, row_splits, config.threads());
         if (is_causal(p, arguments.mask)) {
             const int64_t streamed_rows = of_queries ? p.n_k : p.n_q * arguments.heads_per_split;
-            take_longest_first(p, heads * p.batch * row_splits, sharing, 4 * streamed_rows * p.head_dim, 1,
+            take_longest_first(p, heads * p.batch * row_splits, sharing, 2 * streamed_rows * (p.head_dim + p.value_dim),
+                               1,
                                arguments.order);
             arguments.order.descending = of_queries;
         }
@@ -237,6 +246,14 @@ Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice)
         add(find(p, GradientTarget::values), p.n_k, p.key_heads);
         add(find(p, GradientTarget::queries), p.n_q, p.heads);
     }
+    if (p.sinks)
+        for (const Row<kinds::sinks>& variant : variants<kinds::sinks>)
+            if (includes(variant.targets, p.device.target)) {
+                arguments.order = order_of(p, 1, p.heads, 1, 1, sinks_threads);
+                plan.launches.push_back(hipkittens::launch_of("attention", variant.name, p.device.target,
+                                                              {static_cast<uint32_t>(p.heads), 1, 1},
+                                                              sinks_threads, arguments));
+            }
     if (one_pass)
         for (const Row<kinds::convert>& variant : variants<kinds::convert>)
             if (runs_on(variant.targets, variant.config.element, p))

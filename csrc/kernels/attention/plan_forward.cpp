@@ -1,6 +1,7 @@
 // kernels/attention/plan_forward.cpp: which variant of the forward, into how many splits of keys, with which arguments.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
+#include <cmath>
 
 #include "plan_order.h"
 
@@ -63,7 +64,8 @@ Launch combine_launch(const Problem& p, const ForwardArguments& forward) {
     arguments.rows_per_head = query_rows(p);
     arguments.heads = static_cast<int32_t>(p.heads);
     arguments.splits = forward.order.splits;
-    arguments.head_dim = forward.head_dim;
+    arguments.value_dim = forward.value_dim;
+    arguments.sinks = p.sinks;
     // HIP counts the threads of a grid dimension in 32 bits.
     const int64_t workgroups = divide_up(arguments.rows, combine_threads / combine_lanes_per_row);
     if (workgroups * combine_threads > 0xffffffffll)
@@ -81,13 +83,13 @@ Launch combine_launch(const Problem& p, const ForwardArguments& forward) {
 bool suits(const ForwardVariant& variant, const ForwardProblem& problem) {
     const Problem& p = problem.shared;
     if (!runs_on(variant.targets, variant.config.input, p)) return false;
-    if (variant.config.dropout != (p.dropout_p > 0)) return false;
+    if (variant.config.dropout != (p.dropout_p > 0) || variant.config.terms != terms_of(p)) return false;
     // A lane's offset reaches all heads of the queries of a wave.
     if (variant.config.query_rows == QueryRows::of_group &&
         (ForwardConfig::queries_per_wave * problem.q.row_stride + group_of(p) * problem.q.head_stride) * 2 >=
             reach_bytes)
         return false;
-    return p.head_dim <= variant.config.head_dim;
+    return p.head_dim <= variant.config.head_dim && p.value_dim <= variant.config.value_dim;
 }
 
 ForwardChoice choose_forward(const ForwardProblem& problem) {
@@ -105,7 +107,8 @@ ForwardChoice choose_forward(const ForwardProblem& problem) {
             continue;
         const auto worse = [&](const ForwardConfig& config) {
             const bool grouped = config.query_rows == QueryRows::of_group;
-            return config.head_dim * 4 + 2 * (grouped != few_queries) + (config.schedule == Schedule::simple);
+            return (config.head_dim + config.value_dim) * 2 + 2 * (grouped != few_queries) +
+                   (config.schedule == Schedule::simple);
         };
         if (!best || worse(config) < worse(best->config)) best = &variant;
     }
@@ -114,7 +117,7 @@ ForwardChoice choose_forward(const ForwardProblem& problem) {
 }
 
 int64_t forward_workspace_floats(const Problem& p, const ForwardChoice& choice) {
-    return choice.splits > 1 ? choice.splits * statistics(p) * (p.head_dim + 1) : 0;
+    return choice.splits > 1 ? choice.splits * statistics(p) * (p.value_dim + 1) : 0;
 }
 
 Plan plan_forward(const ForwardProblem& problem, const ForwardChoice& choice) {
@@ -133,7 +136,7 @@ Plan plan_forward(const ForwardProblem& problem, const ForwardChoice& choice) {
     const int64_t largest_row =
         std::max({rows_q > 1 ? problem.q.row_stride : 0, rows_k > 1 ? problem.k.row_stride : 0,
                   rows_k > 1 ? problem.v.row_stride : 0});
-    check_reach(config.keys_per_tile, largest_row, config.head_dim);
+    check_reach(config.keys_per_tile, largest_row, std::max(config.head_dim, config.value_dim));
 
     ForwardArguments arguments{};
     arguments.q = argument_of(problem.q);
@@ -146,20 +149,23 @@ Plan plan_forward(const ForwardProblem& problem, const ForwardChoice& choice) {
     const int64_t heads = heads_of(p, config), sharing = heads / p.key_heads;
     arguments.order = order_of(p, tiles_of(p, config), heads, sharing, choice.splits, config.threads());
     if (is_causal(p, arguments.mask)) {
-        take_longest_first(p, heads, sharing, 4 * p.n_k * p.head_dim, config.waves == 8 ? 1 : 2,
+        take_longest_first(p, heads, sharing, 2 * p.n_k * (p.head_dim + p.value_dim), config.waves == 8 ? 1 : 2,
                            arguments.order);
         arguments.order.descending = 1;
     }
     arguments.group = static_cast<int32_t>(group_of(p));
     arguments.head_dim = static_cast<int32_t>(p.head_dim);
+    arguments.value_dim = static_cast<int32_t>(p.value_dim);
     arguments.dropout = dropout_of(p);
+    arguments.terms = term_arguments_of(p, std::fabs(p.scale));
+    if (choice.splits == 1) arguments.sinks = p.sinks;
     arguments.scale_log2 = absolute_scale_log2(p);
     arguments.negated = p.scale < 0;
 
     Plan plan;
     if (choice.splits > 1) {
         arguments.partial_out = problem.workspace;
-        arguments.partial_lse = problem.workspace + choice.splits * statistics(p) * p.head_dim;
+        arguments.partial_lse = problem.workspace + choice.splits * statistics(p) * p.value_dim;
     }
     plan.launches.push_back(launch_of(variant.name, p, arguments.order, config.threads(), arguments));
     if (choice.splits > 1) plan.launches.push_back(combine_launch(p, arguments));

@@ -28,7 +28,13 @@ void check(const Problem& p) {
                " key heads");
     if (p.head_dim < 8 || p.head_dim > 256 || p.head_dim % 8)
         refuse("head_dim = " + std::to_string(p.head_dim) + " is not a multiple of 8 in 8 .. 256");
+    if (p.value_dim < 8 || p.value_dim > 256 || p.value_dim % 8)
+        refuse("value_dim = " + std::to_string(p.value_dim) + " is not a multiple of 8 in 8 .. 256");
     if (!std::isfinite(p.scale)) refuse("scale is not finite");
+    if (!(p.softcap >= 0 && std::isfinite(p.softcap)))
+        refuse("softcap = " + std::to_string(p.softcap) + " is not finite and 0 or more");
+    if (p.dropout_p > 0 && terms_of(p) != ScoreTerms::none)
+        refuse("no kernel has dropout together with a softcap or ALiBi");
     if (!p.first_q != !p.first_k) refuse("packed sequences need the first rows of both queries and keys");
     if (p.first_q) {
         extent("all rows of q", p.rows_q, 1);
@@ -77,8 +83,26 @@ Dropout dropout_of(const Problem& p) {
     return {p.seed, threshold, 65536.0f / static_cast<float>(65536 - threshold)};
 }
 
+static constexpr double log2_e = 1.4426950408889634;
+
+ScoreTerms terms_of(const Problem& p) {
+    if (p.softcap > 0) return ScoreTerms::softcap;
+    return p.slopes ? ScoreTerms::alibi : ScoreTerms::none;
+}
+
+ScoreTermArguments term_arguments_of(const Problem& p, double scale) {
+    ScoreTermArguments arguments{};
+    arguments.slopes = p.slopes;
+    arguments.slopes_of_sequence = p.slopes_of_sequence;
+    if (p.softcap > 0) {
+        arguments.cap_log2 = static_cast<float>(p.softcap * log2_e);
+        arguments.inner_log2 = static_cast<float>(2 * scale / p.softcap * log2_e);
+    }
+    return arguments;
+}
+
 float absolute_scale_log2(const Problem& p) {
-    return static_cast<float>(std::max(std::fabs(p.scale) * 1.4426950408889634, 1e-30));
+    return static_cast<float>(std::max(std::fabs(p.scale) * log2_e, 1e-30));
 }
 
 void check_reach(int64_t tile_rows, int64_t row, int64_t head_dim) {

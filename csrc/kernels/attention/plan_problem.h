@@ -27,6 +27,9 @@ TensorArgument argument_of(const TensorLayout& tensor);
 Mask mask_of(const Problem& p);
 PackedSequences packed_of(const Problem& p);
 Dropout dropout_of(const Problem& p);
+ScoreTerms terms_of(const Problem& p);
+// `scale`: the sign it has in the kernel's products.
+ScoreTermArguments term_arguments_of(const Problem& p, double scale);
 // Exponents are base 2. A scale of zero weighs all visible keys alike; any product with a scale this small does.
 float absolute_scale_log2(const Problem& p);
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
+#include "../sink_weight.h"
 
 namespace hipkittens::paged_attention {
 
@@ -65,11 +66,5 @@ struct RowSoftmax {
         return total == 0.0f ? none : (reference + logarithm_base_2(total)) * ln_2;
     }
 };
-
-// What a sink of the value z adds to a sum relative to `reference`, of base 2: a key without a value.
-KITTENS_DEVICE float sink_weight(float z, float reference) {
-    constexpr float log2_e = 1.4426950408889634f;
-    return z == -__builtin_inff() ? 0.0f : exponential_base_2(__builtin_fmaf(z, log2_e, -reference));
-}
 
 }  // namespace hipkittens::paged_attention
