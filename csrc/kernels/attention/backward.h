@@ -130,9 +130,11 @@ struct Backward {
             p[n] = exponential(p[n], arguments.scale_log2, statistic<n>(statistics.start));
         } else {
             const ScoreShape<config.terms> shape(arguments.scale_log2, arguments.terms);
-            const float score = shape.score(p[n], slope_log2, away + row_layout(KeyColumns::value(), 0, n).col,
-                                            cap_slope[n]);
+            float derivative = 1;
+            const float score = shape.score(
+                p[n], slope_log2, away + row_layout(KeyColumns::value(), 0, n).col, derivative);
             p[n] = exponential_base_2(score + statistic<n>(statistics.start));
+            cap_slope[n] = derivative;
         }
     }
     // What the gradient is multiplied by: P or dS.

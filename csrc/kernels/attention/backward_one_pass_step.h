@@ -175,9 +175,11 @@ struct OnePassStep {
             p[half][e] = exponential(p[half][e], arguments.scale_log2, start);
         } else {
             const ScoreShape<config.terms> shape(arguments.scale_log2, arguments.terms);
-            const float score = shape.score(p[half][e], now.slope_log2, away + (half * 32 + query_of(e)),
-                                            cap_slope[half][e]);
+            float derivative = 1;
+            const float score =
+                shape.score(p[half][e], now.slope_log2, away + (half * 32 + query_of(e)), derivative);
             p[half][e] = exponential_base_2(score + start);
+            cap_slope[half][e] = derivative;
         }
     }
     KITTENS_DEVICE void mask_p(auto half_index) {

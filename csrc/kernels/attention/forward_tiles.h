@@ -46,9 +46,16 @@ KITTENS_DEVICE void skip_columns(Loads& loads, int valid_cols) {
         if (Loads::position(pass, thread_id()).col >= valid_cols) loads.offsets[pass] = out_of_range;
 }
 
+// Rows of tiles in LDS are powers of two: swizzles are.
+constexpr int tile_width(int columns) {
+    int width = 1;
+    while (width < columns) width *= 2;
+    return width;
+}
+
 template <class T, int keys, int head_dim, int threads>
 struct KeyTiles {
-    using Tile = st<T, keys, head_dim, Access::rows>;
+    using Tile = st<T, keys, tile_width(head_dim), Access::rows>;
     using Loads = global_to_shared<Tile, threads, forward_fill>;
     static constexpr int step = 32;
     using Registers = rt<T, keys, step, row_l, rt_32x16>;
