@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any, NamedTuple
+
 import torch
 from parity_operation import DTYPES, Operation, Result, dense_leaf, leaf, simulated, with_gaps
 
 import hipkittens
+from hipkittens._accuracy import FLOAT32_UNIT_ROUNDOFF
 
 QUERIES = (17, 1, 2, 64, 255, 257)
 KEYS = (130, 1, 2, 17, 255, 257)
@@ -18,6 +22,7 @@ VALUES = ("normal", "large", "growing", "late", "mean")
 STORAGE = ("dense", "swapped", "gap", "odd", "packed", "loose", "expanded")
 WINDOWS = ((-1, -1), (20, -1), (40, 9), (0, 0), (-1, 3))
 SCALES = (None, -0.3, 0.0, 2.0, 1e-3)
+TERMS = ("none", "sinks", "softcap", "alibi", "all")
 BASELINE = "PyTorch with float32 scores and softmax; P, dS and results rounded to the inputs' dtype"
 
 
@@ -34,14 +39,62 @@ def hidden(n_q: int, n_k: int, causal: bool, window: tuple[int, int]) -> torch.T
     return mask
 
 
-def steps(q, k, v, scale, mask):
+class Terms(NamedTuple):
+    """What becomes of scaled scores before the softmax; sinks and slopes are float32 (heads,)."""
+
+    sinks: torch.Tensor | None = None
+    softcap: float = 0.0
+    slopes: torch.Tensor | None = None
+
+    @classmethod
+    def of_case(cls, name: str, heads: int) -> Terms:
+        place = torch.arange(1, heads + 1).float()
+        slopes = 2 ** (-8 * place / heads) if "alibi" in name or name == "all" else None
+        sinks = 3 * torch.sin(5 * place) if "sinks" in name or name == "all" else None
+        return cls(sinks, 3.0 if "softcap" in name or name == "all" else 0.0, slopes)
+
+    def options(self) -> dict[str, Any]:
+        return {"softcap": self.softcap, "alibi_slopes": self.slopes}
+
+    def scores(self, scaled: torch.Tensor) -> torch.Tensor:
+        """Of scaled products (B, H, n_q, n_k)."""
+        if self.softcap:
+            scaled = self.softcap * torch.tanh(scaled / self.softcap)
+        if self.slopes is not None:
+            n_q, n_k = scaled.shape[-2:]
+            away = (torch.arange(n_q)[:, None] + n_k - n_q - torch.arange(n_k)).abs()
+            scaled = scaled - self.slopes.to(scaled.dtype)[:, None, None] * away
+        return scaled
+
+    def derivative(self, scaled: torch.Tensor) -> torch.Tensor | float:
+        return 1 - torch.tanh(scaled / self.softcap) ** 2 if self.softcap else 1.0
+
+    def with_sinks(self, lse: torch.Tensor) -> torch.Tensor:
+        """The logarithm of all that a query's weights add up to, (B, H, n_q)."""
+        return lse if self.sinks is None else torch.logaddexp(lse, self.sinks.to(lse.dtype)[:, None])
+
+    def weights(self, scores: torch.Tensor) -> torch.Tensor:
+        """exp(score - LSE) of scores that are -inf where a key is hidden; 0 for a query that sees nothing."""
+        lse = scores.logsumexp(-1)
+        start = self.with_sinks(lse).masked_fill(lse.isneginf(), 0)
+        return (scores - start[..., None]).exp()
+
+
+NONE = Terms()
+
+
+def steps(q, k, v, scale, mask, terms=NONE):
     """Attention written out in the dtype of its inputs; and the LSE, which is -inf for queries that see nothing."""
     group = q.shape[2] // k.shape[2]
     q, k, v = q.transpose(1, 2), *(t.repeat_interleave(group, dim=2).transpose(1, 2) for t in (k, v))
-    scores = (q @ k.mT) * scale
+    scores = terms.scores((q @ k.mT) * scale)
     dead = mask.all(-1, keepdim=True)
     scores = scores.masked_fill(mask & ~dead, float("-inf"))
-    weights = torch.softmax(scores, dim=-1).masked_fill(dead, 0)
+    if terms.sinks is None:
+        weights = torch.softmax(scores, dim=-1)
+    else:
+        weights = (scores - terms.with_sinks(scores.logsumexp(-1))[..., None]).exp()
+    weights = weights.masked_fill(dead, 0)
     lse = scores.logsumexp(-1).masked_fill(dead.squeeze(-1), float("-inf"))
     return (weights @ v).transpose(1, 2), lse
 
@@ -53,15 +106,14 @@ def exact_operands(q, k, v, grad_out) -> tuple[torch.Tensor, ...]:
     return q, k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1), grad_out
 
 
-def exact_weights(q, k, scale, mask) -> torch.Tensor:
+def exact_weights(q, k, scale, mask, terms=NONE) -> torch.Tensor:
     """Of such operands; a query that sees nothing has none."""
-    dead = mask.all(-1, keepdim=True)
-    scores = (q @ k.mT * scale).masked_fill(mask & ~dead, float("-inf"))
-    return torch.softmax(scores, -1).masked_fill(dead, 0)
+    return terms.weights(terms.scores(q @ k.mT * scale).masked_fill(mask, float("-inf")))
 
 
-def in_mixed_precision(q, k, v, grad_out, grad_lse, scale, mask) -> tuple[torch.Tensor, ...]:
-    """out, dq, dk, dv and the LSE as PyTorch gives them with float32 scores and softmax, whose operands have the inputs' dtype.
+def in_mixed_precision(q, k, v, grad_out, grad_lse, scale, mask, terms=NONE) -> tuple[torch.Tensor, ...]:
+    """out, dq, dk, dv, the LSE and the gradient of sinks (None without) as PyTorch gives them with float32 scores and softmax,
+    whose operands have the inputs' dtype.
 
     Rounded to it are P = softmax(S), dS, the output and the gradients, and delta = rowsum(dO O) is of the rounded output:
     FlashAttention-2's formulas (Dao 2023), as PyTorch's fused attention on GPUs has them. Sums are float32.
@@ -69,7 +121,8 @@ def in_mixed_precision(q, k, v, grad_out, grad_lse, scale, mask) -> tuple[torch.
     dtype, group = q.dtype, q.shape[2] // k.shape[2]
     if not mask.numel():  # no key, or no query
         nothing = q.new_full((q.shape[0], q.shape[2], q.shape[1]), float("-inf"), dtype=torch.float32)
-        return *(torch.zeros_like(t) for t in (q, q, k, v)), nothing
+        no_sinks = None if terms.sinks is None else torch.zeros_like(terms.sinks)
+        return q.new_zeros(*q.shape[:-1], v.shape[-1]), *map(torch.zeros_like, (q, k, v)), nothing, no_sinks
     q, k, v, grad_out = (t.float().transpose(1, 2) for t in (q, k, v, grad_out))
     k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
 
@@ -77,46 +130,69 @@ def in_mixed_precision(q, k, v, grad_out, grad_lse, scale, mask) -> tuple[torch.
         return value.to(dtype).float()
 
     # Scores as matrix cores sum them, 16 features at a time.
-    scores = sum(one @ other.mT for one, other in zip(q.split(16, -1), k.split(16, -1), strict=True)) * scale
-    scores = scores.masked_fill(mask, float("-inf"))
+    scaled = sum(one @ other.mT for one, other in zip(q.split(16, -1), k.split(16, -1), strict=True)) * scale
+    scores = terms.scores(scaled).masked_fill(mask, float("-inf"))
     lse = scores.logsumexp(-1)
-    p = torch.softmax(scores, -1).masked_fill(mask.all(-1, keepdim=True), 0)
+    p = terms.weights(scores)
     out = rounded(rounded(p) @ v)
-    delta = (grad_out * out).sum(-1, keepdim=True)
+    of_out = (grad_out * out).sum(-1, keepdim=True)
+    of_scores = p * (grad_out @ v.mT - of_out)
     if grad_lse is not None:
-        delta = delta - grad_lse[..., None]
-    ds = rounded(p * (grad_out @ v.mT - delta))
+        of_scores = of_scores + NONE.weights(scores) * grad_lse[..., None]
+    ds = rounded(of_scores * terms.derivative(scaled))
     of_heads = (t.unflatten(1, (-1, group)).sum(2) for t in (ds.mT @ q * scale, rounded(p).mT @ grad_out))
     found = (out, ds @ k * scale, *of_heads)
-    return *(value.transpose(1, 2).to(dtype) for value in found), lse
+    of_sinks = None
+    if terms.sinks is not None:
+        of_sinks = -(sink_weights(lse, terms) * of_out.squeeze(-1)).sum((0, 2))
+    return *(value.transpose(1, 2).to(dtype) for value in found), lse, of_sinks
 
 
-def gradient_magnitudes(q, k, v, grad_out, scale, mask, grad_lse=None) -> tuple[float, ...]:
-    """The largest sums of absolute values that the gradients of q, k and v are made of.
+def sink_weights(lse: torch.Tensor, terms: Terms) -> torch.Tensor:
+    """Of each query (B, H, n_q); 0 where it sees nothing, since it has no output then."""
+    share = (terms.sinks.to(lse.dtype)[:, None] - terms.with_sinks(lse)).exp()
+    return share.masked_fill(lse.isneginf(), 0)
+
+
+def gradient_magnitudes(
+    q, k, v, grad_out, scale, mask, grad_lse=None, terms=NONE
+) -> tuple[float, ...]:
+    """What the allowances for the gradients of q, k, v and, if there are some, sinks are in proportion to: sums of absolute values.
 
     Those of q and k hold differences of two float32 sums, which may cancel, as with a single key: 4 roundings. A gradient of
-    the LSE is one more term of that difference; that of v has no part of it.
+    the LSE is one more term of that difference; that of v has no part of it. The gradients of sinks, of which there are few,
+    come from the rounded output: 3 standard deviations of a sum of such roundings.
     """
-    group = q.shape[2] // k.shape[2]
+    dtype, group = q.dtype, q.shape[2] // k.shape[2]
     q, k, v, grad_out = exact_operands(q, k, v, grad_out)
-    p = exact_weights(q, k, scale, mask)
-    ds = grad_out.abs() @ v.abs().mT
-    ds = ds + (p * ds).sum(-1, keepdim=True)
+    p = exact_weights(q, k, scale, mask, terms)
+    of_values = grad_out.abs() @ v.abs().mT
+    of_out = (p * of_values).sum(-1, keepdim=True)
+    ds = p * (of_values + of_out)
     if grad_lse is not None:
-        ds = ds + grad_lse.double().abs()[..., None]
-    ds = p * ds * abs(scale)
+        ds = ds + exact_weights(q, k, scale, mask, terms._replace(sinks=None)) * grad_lse.double().abs()[..., None]
+    ds = ds * abs(scale)
     sums = (ds @ k.abs(), ds.mT @ q.abs(), p.mT @ grad_out.abs())
-    return tuple(count * value.max().item() for count, value in zip((4, 4 * group, group), sums, strict=True))
+    found = tuple(count * value.max().item() for count, value in zip((4, 4 * group, group), sums, strict=True))
+    if terms.sinks is None:
+        return found
+    lse = terms.scores(q @ k.mT * scale).masked_fill(mask, float("-inf")).logsumexp(-1)
+    products = sink_weights(lse, terms)[..., None] * grad_out * (p @ v)
+    deviation = torch.finfo(dtype).eps / 2 / 3**0.5 * products.square().sum((0, 2, 3)).sqrt().max().item()
+    return *found, 3 * deviation / FLOAT32_UNIT_ROUNDOFF
 
 
 def draw(case: dict, seed: int, n_q: int, n_k: int, batch: int) -> list[torch.Tensor]:
     """q, k, v and the gradient of the output, (batch, rows, heads, size) with the values the case names."""
     generator = torch.Generator().manual_seed(seed)
     (heads, key_heads), size, dtype = case["heads"], case["size"], DTYPES[case["dtype"]]
+    value_size = case["value_size"] or size
     q, k, v, grad = (
-        torch.randn(batch, rows, count, size, generator=generator)
-        for rows, count in ((n_q, heads), (n_k, key_heads), (n_k, key_heads), (n_q, heads))
-    )
+        torch.randn(batch, rows, count, width, generator=generator)
+        for rows, count, width in (
+            (n_q, heads, size), (n_k, key_heads, size), (n_k, key_heads, value_size), (n_q, heads, value_size),
+        )
+    )  # fmt: skip
     kind, place = case["values"], torch.arange(n_k)[None, :, None, None]
     if kind == "large":
         q, k = q * 8, k * 4
@@ -141,7 +217,8 @@ def store(values: list[torch.Tensor], storage: str) -> list[torch.Tensor]:
     if storage == "loose":  # no unit stride along D
         return [value.permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0) for value in values]
     if storage == "packed":  # (B, N, 2, H, D), and a gradient with strides of zero
-        k, v = torch.stack([k, v], dim=2).unbind(2)
+        if k.shape == v.shape:
+            k, v = torch.stack([k, v], dim=2).unbind(2)
         return [q, k, v, *(value[:, :, :1, :1].expand_as(value) for value in rest)]
     if storage == "expanded":
         return [
@@ -163,9 +240,9 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
         )
     heads_first, causal, window = case["layout"] == "bhnd", case["causal"], tuple(case["window"])
     scale = case["size"] ** -0.5 if case["scale"] is None else case["scale"]
-    mask = hidden(n_q, n_k, causal, window)
+    mask, terms = hidden(n_q, n_k, causal, window), Terms.of_case(case["terms"], case["heads"][0])
 
-    def ours(q, k, v):
+    def ours(q, k, v, sinks=None):
         if heads_first:
             q, k, v = (value.transpose(1, 2) for value in (q, k, v))
         out, lse = hipkittens.attention(
@@ -177,11 +254,13 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
             scale=case["scale"],
             layout=case["layout"],
             return_lse=True,
+            sinks=sinks,
+            **terms.options(),
         )
         return (out.transpose(1, 2) if heads_first else out), lse
 
     def results(function, make_leaf, dtype):
-        leaves = [make_leaf(value, dtype) for value in (q, k, v)]
+        leaves = [make_leaf(value, dtype) for value in (q, k, v, terms.sinks) if value is not None]
         out, lse = function(*leaves)
         outputs, gradients = [out], [grad.to(out.dtype)]
         if grad_lse is not None:
@@ -191,19 +270,23 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
 
     with simulated(target):
         mine = results(ours, leaf, None)
-    exact = results(lambda *i: steps(*i, scale, mask), dense_leaf, torch.float64)
-    *baselines, lse = in_mixed_precision(q, k, v, grad, grad_lse, scale, mask)
-    magnitudes = (v.double().abs().max().item(), *gradient_magnitudes(q, k, v, grad, scale, mask, grad_lse))
-    found = [
-        Result(name, *each, BASELINE)
-        for name, *each in zip(
-            ("out", "dq", "dk", "dv"), mine[:4], baselines, exact[:4], magnitudes, strict=True
-        )
-    ]
-    found.append(lse_result(mine[4], exact[4], lse, score_magnitude(q, k, scale)))
+    exact = results(
+        lambda q, k, v, sinks=None: steps(q, k, v, scale, mask, terms._replace(sinks=sinks)),
+        dense_leaf,
+        torch.float64,
+    )
+    *baselines, lse, of_sinks = in_mixed_precision(q, k, v, grad, grad_lse, scale, mask, terms)
+    magnitudes = (
+        v.double().abs().max().item(),
+        *gradient_magnitudes(q, k, v, grad, scale, mask, grad_lse, terms),
+    )
+    found = named_results(mine, [*baselines, of_sinks], exact, magnitudes)
+    found.append(lse_result(mine[-1], exact[-1], lse, score_magnitude(q, k, scale, terms)))
     if case["copies"] > 1:
         with simulated(target), torch.no_grad():
-            many = ours(*(value.expand(case["copies"], *value.shape[1:]) for value in (q, k, v)))[0]
+            many = ours(
+                *(value.expand(case["copies"], *value.shape[1:]) for value in (q, k, v)), terms.sinks
+            )[0]
         many = (
             many[:1] if torch.equal(many, many[:1].expand_as(many)) else torch.full_like(many[:1], torch.nan)
         )
@@ -211,9 +294,19 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
     return found
 
 
-def score_magnitude(q: torch.Tensor, k: torch.Tensor, scale: float) -> float:
+def named_results(mine, baselines, exact, magnitudes) -> list[Result]:
+    """Of the output and the gradients of q, k, v and, if it has one, sinks."""
+    names = ("out", "dq", "dk", "dv", "dsinks")[: len(magnitudes)]
+    return [
+        Result(name, mine[i], baselines[i], exact[i], magnitudes[i], BASELINE) for i, name in enumerate(names)
+    ]
+
+
+def score_magnitude(q: torch.Tensor, k: torch.Tensor, scale: float, terms: Terms = NONE) -> float:
     """At least the largest sum of absolute values that a score is made of."""
-    return abs(scale) * (q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max()).item()
+    largest = abs(scale) * (q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max()).item()
+    farthest = 0.0 if terms.slopes is None else terms.slopes.max().item() * (q.shape[1] + k.shape[1])
+    return largest + terms.softcap + farthest
 
 
 def lse_result(mine: torch.Tensor, exact: torch.Tensor, other: torch.Tensor, scores: float) -> Result:
@@ -235,7 +328,10 @@ def _many_workgroups():
             yield {"batch": 1, "heads": (8, (2, 8)[number % 2]), "size": size, "dtype": dtype, "n_q": n_q, "n_k": n_k,
                    "causal": causal, "window": window, "values": VALUES[(number + n_q) % 5], "copies": 39}  # fmt: skip
     for size, dtype in ((64, "bf16"), (128, "f16"), (256, "bf16")):
-        yield {"n_q": 3, "n_k": 1500, "heads": (4, 2), "size": size, "dtype": dtype, "values": "growing"}
+        for terms in ("none", "sinks", "all"):
+            yield {"n_q": 3, "n_k": 1500, "heads": (4, 2), "size": size, "dtype": dtype, "values": "growing", "terms": terms}
+    for dtype in ("bf16", "f16"):  # DeepSeek's heads
+        yield {"n_q": 130, "n_k": 130, "heads": (3, 3), "size": 192, "value_size": 128, "dtype": dtype, "causal": True}
 
 
 ATTENTION = Operation(
@@ -254,6 +350,8 @@ ATTENTION = Operation(
         "layout": ("bnhd", "bhnd"),
         "storage": STORAGE,
         "lse_gradient": (False, True),
+        "terms": TERMS,
+        "value_size": (None, 128, 64, 8),
         "copies": (1,),  # of the batch, by strides of zero; each must give the same bits
     },
     _run,
@@ -284,11 +382,12 @@ def _run_packed(target: str, case: dict, seed: int) -> list[Result]:
     scale = case["size"] ** -0.5 if case["scale"] is None else case["scale"]
     ends_q, ends_k = (torch.tensor([0, *lengths]).cumsum(0).int() for lengths in (lengths_q, lengths_k))
     masks = [hidden(*pair, causal, window) for pair in zip(lengths_q, lengths_k, strict=True)]
+    terms = Terms.of_case(case["terms"], case["heads"][0])
 
-    def ours(q, k, v):
+    def ours(q, k, v, sinks=None):
         return hipkittens.attention_varlen(
             q, k, v, ends_q, ends_k, max(lengths_q) + case["slack"], max(lengths_k) + case["slack"], causal=causal,
-            window_size=window, scale=case["scale"], return_lse=True,
+            window_size=window, scale=case["scale"], return_lse=True, sinks=sinks, **terms.options(),
         )  # fmt: skip
 
     def sequences(q, k, v):
@@ -299,54 +398,50 @@ def _run_packed(target: str, case: dict, seed: int) -> list[Result]:
         )
         return zip(*parts, masks, strict=True)
 
-    def one_by_one(function):
-        def run(q, k, v):
-            found = []
-            for one_q, one_k, one_v, mask in sequences(q, k, v):
-                if mask.numel():
-                    found.append(function(one_q, one_k, one_v, scale, mask))
-                else:  # no key: zero; no query: nothing
-                    found.append((one_q * 0, one_q.detach()[..., 0].transpose(1, 2) * 0 - torch.inf))
-            out, lse = (list(part) for part in zip(*found, strict=True))
-            return torch.cat(out, 1)[0], None if None in lse else torch.cat(lse, 2)[0]
-
-        return run
+    def one_by_one(q, k, v, sinks=None):
+        found = []
+        for one_q, one_k, one_v, mask in sequences(q, k, v):
+            if mask.numel():
+                found.append(steps(one_q, one_k, one_v, scale, mask, terms._replace(sinks=sinks)))
+            else:  # no key: zero; no query: nothing
+                nothing = one_q[..., :1] * 0
+                found.append(
+                    (
+                        nothing.expand(*one_q.shape[:-1], v.shape[-1]),
+                        nothing.detach()[..., 0].transpose(1, 2) - torch.inf,
+                    )
+                )
+        out, lse = (list(part) for part in zip(*found, strict=True))
+        return torch.cat(out, 1)[0], torch.cat(lse, 2)[0]
 
     def results(function, make_leaf, dtype):
-        leaves = [make_leaf(value, dtype) for value in (q, k, v)]
+        leaves = [make_leaf(value, dtype) for value in (q, k, v, terms.sinks) if value is not None]
         out, lse = function(*leaves)
-        return [
-            out.detach(),
-            *torch.autograd.grad(out, leaves, grad.to(out.dtype)),
-            None if lse is None else lse.detach(),
-        ]
+        gradients = torch.autograd.grad(out, leaves, grad.to(out.dtype), materialize_grads=True)
+        return [out.detach(), *gradients, lse.detach()]
 
     with simulated(target):
         mine = results(ours, leaf, None)
-    exact = results(one_by_one(steps), dense_leaf, torch.float64)
-    by_sequence = [
-        in_mixed_precision(*parts[:3], part_grad, None, scale, parts[3])
-        for parts, part_grad in zip(
+    exact = results(one_by_one, dense_leaf, torch.float64)
+    parts = [
+        (*part[:3], part_grad, None, scale, part[3])
+        for part, part_grad in zip(
             sequences(q, k, v), grad.unsqueeze(0).split(tuple(lengths_q), 1), strict=True
         )
     ]
-    *baselines, lses = zip(*by_sequence, strict=True)
+    by_sequence = [in_mixed_precision(*part, terms) for part in parts]
+    *baselines, lses, of_sinks = zip(*by_sequence, strict=True)
     baselines = [torch.cat(each, 1)[0] for each in baselines]
     each = [
-        gradient_magnitudes(*parts[:3], part_grad, scale, parts[3])
-        for parts, part_grad in zip(
-            sequences(q, k, v), grad.unsqueeze(0).split(tuple(lengths_q), 1), strict=True
-        )
-        if parts[3].numel()
+        gradient_magnitudes(*part[:4], scale, part[6], None, terms) for part in parts if part[6].numel()
     ]
-    magnitudes = (v.double().abs().max().item(), *(max(values) for values in zip(*each, strict=True)))
-    found = [
-        Result(name, *each, BASELINE)
-        for name, *each in zip(
-            ("out", "dq", "dk", "dv"), mine[:4], baselines, exact[:4], magnitudes, strict=True
-        )
-    ]
-    return [*found, lse_result(mine[4], exact[4], torch.cat(lses, 2)[0], score_magnitude(q, k, scale))]
+    *magnitudes, last = (list(values) for values in zip(*each, strict=True))
+    magnitudes = [max(values) for values in magnitudes]
+    magnitudes.append(max(last) if terms.sinks is None else math.hypot(*last))  # all sequences share the sinks
+    baselines.append(None if terms.sinks is None else sum(of_sinks))
+    found = named_results(mine, baselines, exact, (v.double().abs().max().item(), *magnitudes))
+    of_scores = score_magnitude(q.unsqueeze(0), k.unsqueeze(0), scale, terms)
+    return [*found, lse_result(mine[-1], exact[-1], torch.cat(lses, 2)[0], of_scores)]
 
 
 ATTENTION_VARLEN = Operation(
@@ -361,6 +456,8 @@ ATTENTION_VARLEN = Operation(
         "scale": SCALES,
         "values": VALUES,
         "storage": ("dense", "gap", "swapped", "packed"),
+        "terms": TERMS,
+        "value_size": (None, 128, 64),
         "slack": (0, 70),  # how much longer than the longest sequence the caller says it is
     },
     _run_packed,

@@ -24,13 +24,12 @@ def flash_attn_func(
     deterministic=False,
     return_attn_probs=False,
 ):
-    """hipkittens.attention of q (B, N, H, D), k and v (B, N_k, H_k, D).
+    """hipkittens.attention of q (B, N, H, D), k (B, N_k, H_k, D) and v (B, N_k, H_k, D_v).
 
     return_attn_probs gives (out, softmax_lse, S_dmask): the LSE is float32 (B, H, N), and S_dmask, which flash-attn
     fills under dropout only, is empty.
     """
     where = "flash_attn_func"
-    _refuse(where, softcap=softcap, alibi_slopes=alibi_slopes)
     _refuse_dropout_pattern(where, return_attn_probs, dropout_p)
     _check_rank(where, 4, q=q, k=k, v=v)
     q, k, v, size, softmax_scale = _whole_chunks(q, k, v, softmax_scale)
@@ -42,6 +41,8 @@ def flash_attn_func(
         scale=softmax_scale,
         window_size=window_size,
         dropout_p=dropout_p,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
         deterministic=bool(deterministic),
         return_lse=True,
     )
@@ -138,7 +139,6 @@ def flash_attn_varlen_func(
         options = (softmax_scale, causal, window_size, softcap, alibi_slopes, block_table)
         out, lse = attention_of_pages(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, *options)
         return _results(out, lse, out.shape[-1], return_attn_probs)
-    _refuse(where, softcap=softcap, alibi_slopes=alibi_slopes)
     _check_rank(where, 3, q=q, k=k, v=v)
     q, k, v, size, softmax_scale = _whole_chunks(q, k, v, softmax_scale)
     out, lse = attention_varlen(
@@ -153,6 +153,8 @@ def flash_attn_varlen_func(
         scale=softmax_scale,
         window_size=window_size,
         dropout_p=dropout_p,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
         deterministic=bool(deterministic),
         return_lse=True,
     )
@@ -313,11 +315,7 @@ def flash_attn_with_kvcache(
     return (out, lse) if return_softmax_lse else out
 
 
-def _refuse(where: str, softcap=0.0, **tensors) -> None:
-    if softcap > 0.0:
-        raise NotImplementedError(
-            f"hipkittens.flash_attn.{where}: softcap is {softcap}; no kernel has it, pass 0.0"
-        )
+def _refuse(where: str, **tensors) -> None:
     for name, value in tensors.items():
         if value is not None:
             raise NotImplementedError(
@@ -351,11 +349,13 @@ def _unpack(where: str, name: str, packed, rank: int, parts: int):
 
 
 def _whole_chunks(q, k, v, softmax_scale):
-    """Heads of any size, filled with zeros to a multiple of 8 as flash-attn does; the scale is that of the true size."""
-    size = q.shape[-1]
-    scale = size**-0.5 if softmax_scale is None else softmax_scale
-    if size % 8 and k.shape[-1] == size and v.shape[-1] == size:
-        q, k, v = (pad(tensor, (0, -size % 8)) for tensor in (q, k, v))
+    """Heads of any size, filled with zeros to a multiple of 8 as flash-attn does; also v's true size, and the scale of q's."""
+    size = v.shape[-1]
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    if q.shape[-1] == k.shape[-1]:
+        q, k, v = (
+            pad(tensor, (0, -tensor.shape[-1] % 8)) if tensor.shape[-1] % 8 else tensor for tensor in (q, k, v)
+        )
     return q, k, v, size, scale
 
 

@@ -13,9 +13,6 @@ from . import _transformers_masks as masks
 WHERE = masks.WHERE
 # What some models pass to change the scores or the weights; each is refused by its name.
 _WITHOUT_KERNEL = {
-    "softcap": "softcapping of the scores",
-    "s_aux": "attention sinks",
-    "sinks": "attention sinks",
     "head_mask": "a mask of heads",
     "position_bias": "a bias of the scores",
     "indices": "attention to chosen keys",
@@ -38,10 +35,12 @@ def attention_forward(
     cu_seq_lens_k: torch.Tensor | None = None,
     max_length_q: int | None = None,
     max_length_k: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """hipkittens.attention as Transformers calls it: query (B, H, N, D), key and value (B, H_k, N_k, D), bfloat16 or
-    float16 (float32 only under torch.autocast); returns ((B, N, H, D), None).
+    """hipkittens.attention as Transformers calls it: query (B, H, N, D), key (B, H_k, N_k, D), value (B, H_k, N_k, D_v),
+    bfloat16 or float16 (float32 only under torch.autocast); returns ((B, N, H, D_v), None).
 
     attention_mask  what `key_mask` made; (batch, keys) of 0 and 1; or (batch, 1, queries or 1, keys) that is causal, a
                     sliding window, or the same for all queries: then it alone says what is hidden, as in SDPA
@@ -49,8 +48,10 @@ def attention_forward(
     position_ids    positions that begin again mark packed sequences, where there is no mask
     cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k  packed sequences, all four or none
     is_causal       default: module.is_causal
+    softcap         of the scaled scores (Gemma 2); None or 0: none
+    s_aux           the sinks of heads (GPT-OSS), (H,)
 
-    NotImplementedError names what has no kernel: softcap, sinks, head_mask, position_bias, output_attentions.
+    NotImplementedError names what has no kernel: head_mask, position_bias, output_attentions.
     """
     _refuse(options)
     length, keys = query.shape[2], key.shape[2]
@@ -102,6 +103,8 @@ def attention_forward(
         "scale": scaling,
         "window_size": (reach, -1 if is_causal else reach),
         "dropout_p": dropout,
+        "softcap": softcap or 0.0,
+        "sinks": s_aux,
     }
     if rows is None:
         return attention(query, key, value, **settings), None

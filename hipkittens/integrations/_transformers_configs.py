@@ -15,7 +15,6 @@ from transformers import PreTrainedModel
 
 from .._function_globals import names_in
 from .._supported import supported
-from ._transformers_attention import _refuse
 
 try:
     from transformers import PreTrainedConfig
@@ -67,14 +66,6 @@ def _refusal(
     chunk = getattr(config, "attention_chunk_size", None)
     if chunk is not None and "chunked_attention" in (getattr(config, "layer_types", None) or ()):
         return f"attention_chunk_size is {chunk}; no kernel has chunked masks"
-    refused = {
-        "softcap": getattr(module, "attn_logit_softcapping", None),
-        "s_aux": getattr(module, "sinks", None),
-    }
-    try:
-        _refuse(refused)
-    except NotImplementedError as error:
-        return str(error)
     parameter = next(module.parameters(), None)
     size = getattr(module, "head_dim", None) or getattr(module, "attention_head_size", None)
     if parameter is None or not isinstance(size, int):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,22 +33,40 @@ def _run(
     keys: int | None = None,
     dropout_p: float = 0.0,
     causal: bool = False,
+    terms: str = "none",
+    value_size: int | None = None,
+    with_sinks: bool = False,
 ) -> list[torch.Tensor]:
-    """shape: batch, length, heads, key heads, head size."""
+    """shape: batch, length, heads, key heads, head size. terms: as the kernels' rows have it."""
     batch, length, heads, key_heads, size = shape
     q = draw(batch, length, heads, size, dtype=dtype)
-    k, v = (draw(batch, keys or length, key_heads, size, dtype=dtype) for _ in range(2))
+    k, v = (
+        draw(batch, keys or length, key_heads, width, dtype=dtype) for width in (size, value_size or size)
+    )
+    options, leaves = _options(terms, heads), [q, k, v]
+    if with_sinks:
+        options["sinks"] = draw(heads, dtype=torch.float32)
+        leaves.append(options["sinks"])
     with torch.set_grad_enabled(backward), torch.random.fork_rng(devices=[]):
-        out = attention(q, k, v, causal=causal, dropout_p=dropout_p)
+        out = attention(q, k, v, causal=causal, dropout_p=dropout_p, **options)
     if not backward:
         return [out]
-    return [out, *torch.autograd.grad(out, (q, k, v), draw(*out.shape, dtype=dtype).detach())]
+    return [out, *torch.autograd.grad(out, leaves, draw(*out.shape, dtype=dtype).detach())]
+
+
+def _options(terms: str, heads: int) -> dict[str, Any]:
+    """Of a call whose kernels have these score terms."""
+    slopes = 2.0 ** (-8 * torch.arange(1, heads + 1) / heads)
+    return {"none": {}, "alibi": {"alibi_slopes": slopes}, "softcap": {"softcap": 2.0}}[terms]
 
 
 def _trial_of(kernel: Kernel) -> Trial:
     """Whole tiles of keys and a broken one, of which two of its loads have rows; large tiles want one for every compute unit."""
     row = kernel.row
     name = row.get("input") or row["element"]
+    if kernel.kind == "sinks":  # a block for every thread, and some with more than one
+        call = partial(_run, torch.bfloat16, (3, 70, 2, 1, 64), True, with_sinks=True)
+        return Trial("attention B3 N70 H2 Hkv1 D64 bf16 sinks", call, skip=1)
     if kernel.kind == "combine":  # few queries split their keys
         shape = (1, 16, 2, 1, 64)
         call = partial(_run, DTYPES[name], shape, False, keys=2048)
@@ -59,11 +78,16 @@ def _trial_of(kernel: Kernel) -> Trial:
     keys = None
     if row.get("query_rows") == "of_group":  # few queries: their heads share the keys
         shape, keys = (2, 13, 6, 2, size), 204
-    call = partial(_run, DTYPES[name], shape, backward, keys, dropout_p=0.1 * dropout)
+    terms = {"terms": row.get("terms", "none"), "value_size": int(row.get("value_dim", size))}
+    call = partial(_run, DTYPES[name], shape, backward, keys, dropout_p=0.1 * dropout, **terms)
     lengths = f"{shape[1]}" + f"x{keys}" * (keys is not None)
     title = (
         f"attention B{shape[0]} N{lengths} H{shape[2]} Hkv{shape[3]} D{size} {name}" + " dropout" * dropout
     )
+    if terms["value_size"] != size:
+        title += f" Dv{terms['value_size']}"
+    if terms["terms"] != "none":
+        title += f" {terms['terms']}"
     return Trial(title, call, 3 if large else 16, skip=not backward)
 
 
@@ -94,6 +118,13 @@ def _every_kernel() -> Iterator[Trial]:
                     shape = (batch, length, heads, key_heads, size)
                     call = partial(_run, DTYPES[name], shape, backward, dropout_p=dropout_p, causal=True)
                     yield Trial(f"attention {batch}x{length}x{heads}x{size} {name} dropout {dropout_p}", call)
+            for terms in ("alibi", "softcap"):
+                call = partial(_run, DTYPES[name], (1, 70, 2, 1, size), True, causal=True, terms=terms)
+                yield Trial(f"attention 1x70x2x{size} {name} {terms}", call)
+        call = partial(
+            _run, DTYPES[name], (1, 70, 2, 1, 192), True, causal=True, value_size=128, with_sinks=True
+        )
+        yield Trial(f"attention 1x70x2x192 {name} Dv128 sinks", call)
 
 
 def _in_torch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = True) -> torch.Tensor:
@@ -137,6 +168,9 @@ def _calls(tensor):
         ("`deterministic=False`", "attention", (q, k, k), {"deterministic": False}),
         ("heads that do not divide", "attention", (q[:, :, :7], k, k), {}),
         ("a head size of its own for v", "attention", (q, k, k[..., :32]), {}),
+        ("sinks", "attention", (q, k, k), {"sinks": slopes}),
+        ("softcap and ALiBi", "attention", (q, k, k), {"softcap": 30.0, "alibi_slopes": slopes}),
+        ("softcap with dropout", "attention", (q, k, k), {"softcap": 30.0, "dropout_p": 0.1}),
         ("float32", "attention", (q.float(), k.float(), k.float()), {}),
         ("softcap", "flash_attn.flash_attn_func", (q, k, k), {"softcap": 30.0}),
         ("ALiBi", "flash_attn.flash_attn_func", (q, k, k), {"alibi_slopes": slopes}),
@@ -156,7 +190,12 @@ def _varlen_calls(tensor):
 
 def _exercise(draw):
     q, k, v = draw(1, 20, 4, 32), draw(1, 20, 2, 32, seed=1), draw(1, 20, 2, 32, seed=2)
-    return [attention(q, k, v, causal=True), attention(q, k, v, dropout_p=0.25)]
+    sinks = draw(4, seed=3)
+    return [
+        attention(q, k, v, causal=True, sinks=sinks),
+        attention(q, k, v[..., :16], softcap=2.0),
+        attention(q, k, v, dropout_p=0.25),
+    ]
 
 
 def _varlen_exercise(draw):

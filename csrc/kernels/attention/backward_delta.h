@@ -59,7 +59,10 @@ struct DeltaKernel {
         constexpr float log2_e = 1.4426950408889634f;
         const float of_keys = log2_e * lse;
         if (!arguments.sinks) return {-of_keys, 1, 0};
-        const float of_sink = log2_e * arguments.sinks[head], base = larger(of_keys, of_sink);
+        // Infinite or not, a sink so large leaves nothing to the keys.
+        constexpr float largest = 0x1p100f;
+        const float sink = log2_e * arguments.sinks[head], of_sink = sink < largest ? sink : largest,
+                    base = larger(of_keys, of_sink);
         const float both = base + logarithm_base_2(exponential_base_2(of_keys - base) +
                                                    exponential_base_2(of_sink - base));
         return {-both, exponential_base_2(of_keys - both), exponential_base_2(of_sink - both)};
