@@ -239,7 +239,7 @@ def test_what_is_refused():
     refused(TypeError, "q is torch.bfloat16 and v is torch.float16", q, k, v.half())
     refused(TypeError, "k is list", q, [1], v)
     refused(ValueError, "k has shape", q, k[0], v)
-    refused(ValueError, "different shapes", q, k, v[:, :5])
+    refused(ValueError, "k and v differ in more than the head size", q, k, v[:, :5])
     refused(ValueError, "batch 1 and k 2", q[:1], k, v)
     refused(ValueError, "head size 8 and k 16", q[..., :8], k, v)
     refused(ValueError, "3 heads of q are not a multiple of 2", q[:, :, :3], k, v)

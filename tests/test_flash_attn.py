@@ -2,13 +2,14 @@
 """hipkittens.flash_attn beside what flash-attn 2 publishes, and beside float64."""
 
 import inspect
+import itertools
 
 import pytest
 import test_attention_gradients as oracle
 import torch
 
 import hipkittens
-from hipkittens import flash_attn
+from hipkittens import attention, flash_attn
 from hipkittens._accuracy import BAR, compare
 from hipkittens.flash_attn import bert_padding
 
@@ -282,13 +283,34 @@ def call(name, **changes):
     return getattr(flash_attn, name)(**{**given, **changes})
 
 
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if "kvcache" not in name])
+def test_score_terms_are_passed_on(gfx942, name):
+    """Beside the same calls without them, which give something else, and of hipkittens.attention, which give the same."""
+    slopes = torch.tensor([0.5, 0.125])
+    plain = call(name, causal=True)
+    capped, tilted, both = (
+        call(name, causal=True, **more)
+        for more in ({"softcap": 0.5}, {"alibi_slopes": slopes}, {"softcap": 0.5, "alibi_slopes": slopes})
+    )
+    for one, other in itertools.combinations((plain, capped, tilted, both), 2):
+        assert not torch.equal(one, other)
+    with pytest.raises(ValueError, match=r"dropout_p is 0\.1 with softcap"):
+        call(name, softcap=0.5, dropout_p=0.1)
+    if name == "flash_attn_func":
+        q = k = v = draw(1, 4, 2, 60)
+        expected = attention(
+            *(torch.nn.functional.pad(x, (0, 4)) for x in (q, k, v)), scale=60**-0.5, softcap=0.5, alibi_slopes=slopes
+        )
+        assert torch.equal(
+            call(name, q=q, k=k, v=v, softcap=0.5, alibi_slopes=slopes), expected[..., :60]
+        )
+        narrow = call(name, v=draw(1, 4, 2, 20))
+        assert narrow.shape == (1, 4, 2, 20)
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_what_has_no_kernel_is_refused_by_name(gfx942, name):
     if "kvcache" not in name:
-        with pytest.raises(NotImplementedError, match="softcap is 30"):
-            call(name, softcap=30.0)
-        with pytest.raises(NotImplementedError, match="alibi_slopes is given"):
-            call(name, alibi_slopes=torch.ones(2))
         with pytest.raises(NotImplementedError, match="return_attn_probs with dropout_p"):
             call(name, return_attn_probs=True, dropout_p=0.1)
     if "block_table" in PUBLISHED[name] and "dropout_p" in PUBLISHED[name]:
@@ -301,7 +323,7 @@ def test_what_has_no_kernel_is_refused_by_name(gfx942, name):
     [
         ("flash_attn_func", {"q": draw(4, 2, 64)}, ValueError, r"flash_attn_func: q is \(4, 2, 64\); it must be"),
         ("flash_attn_func", {"k": None}, ValueError, "k is NoneType"),
-        ("flash_attn_func", {"v": draw(1, 4, 2, 60)}, ValueError, "k and v have different shapes"),
+        ("flash_attn_func", {"v": draw(1, 3, 2, 64)}, ValueError, "k and v differ in more than the head size"),
         ("flash_attn_func", {"dropout_p": 1.5}, ValueError, "dropout_p is 1.5"),
         ("flash_attn_qkvpacked_func", {"qkv": draw(1, 4, 2, 2, 64)}, ValueError, r"qkv is \(1, 4, 2, 2, 64\)"),
         ("flash_attn_kvpacked_func", {"kv": draw(1, 4, 3, 2, 64)}, ValueError, r"must be \(batch, tokens, 2, heads"),

@@ -103,6 +103,9 @@ class Draw:
             "scale": self.mostly(None, 0.5, 0, -1.0, "large", float("inf"), float("nan"), odds=0.3),
             "window_size": self.mostly((-1, -1), (2, 0), (0, 1), 3, (1, 2, 3), ("a", 1), odds=0.3),
             "dropout_p": self.mostly(0.0, 0.5, 1.0, -0.1, float("nan"), odds=0.3),
+            "softcap": self.mostly(0.0, 5, -1.0, float("nan"), "no", odds=0.1),
+            "alibi_slopes": self.mostly(None, torch.ones(heads), torch.ones(batch, heads), torch.ones(9), odds=0.1),
+            "sinks": self.mostly(None, torch.ones(heads), torch.ones(heads + 1), 0.0, odds=0.1),
             "layout": layout,
             "deterministic": self.mostly(None, True, False, "yes", odds=0.3),
             "return_lse": self.one_of(True, False),
@@ -440,9 +443,10 @@ def test_targets():
 def test_flash_attn_is_asked_by_its_own_names():
     q = torch.empty(1, 7, 4, 64, dtype=BF16, device="meta")
     assert supported("flash_attn.flash_attn_func", q, q, q, 0.0, None, True)
-    answer = supported("flash_attn.flash_attn_func", q, q, q, softcap=30.0)
-    assert (
-        answer.reason == "hipkittens.flash_attn.flash_attn_func: softcap is 30.0; no kernel has it, pass 0.0"
+    assert supported("flash_attn.flash_attn_func", q, q, q, softcap=30.0)
+    answer = supported("flash_attn.flash_attn_func", q, q, q, 0.1, softcap=30.0)
+    assert answer.reason == (
+        "hipkittens.attention: dropout_p is 0.1 with softcap; no kernel has both, pass dropout_p=0.0 or no softcap"
     )
 
 

@@ -95,7 +95,8 @@ def backward_of(operator: str, own: int):
             gradient if needs else None
             for gradient, needs in zip(gradients, ctx.needs_input_grad, strict=False)
         )
-        if len(nothing) > (sinks := own + Options._fields.index("sinks")) and ctx.needs_input_grad[3 + sinks]:
+        sinks = own + Options._fields.index("sinks")
+        if any(ctx.needs_input_grad[3 + sinks : 4 + sinks]):  # options at their defaults may be left out
             nothing = (*nothing[:sinks], of_sinks, *nothing[sinks + 1 :])
         return *needed, *nothing
 

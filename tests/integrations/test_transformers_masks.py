@@ -101,8 +101,6 @@ def test_masks_without_a_kernel(mask, error, text):
 @pytest.mark.parametrize(
     "option, text",
     [
-        ({"softcap": 50.0}, "softcap is given"),
-        ({"s_aux": torch.ones(4)}, "attention sinks"),
         ({"head_mask": torch.ones(4)}, "head_mask is given"),
         ({"position_bias": torch.ones(4)}, "position_bias is given"),
         ({"output_attentions": True}, "output_attentions is True"),
@@ -122,14 +120,6 @@ def test_patterns_without_a_kernel():
             key_mask(mask_function=function, **sizes)
     window = masking_utils.sliding_window_causal_mask_function(4)
     assert key_mask(mask_function=window, **sizes) is None
-
-
-def test_a_model_with_softcap_is_refused_when_it_runs():
-    config = transformers.Gemma2Config(**tiny_models.SIZES, head_dim=16)
-    model = transformers.AutoModelForCausalLM.from_config(config).bfloat16()
-    model.set_attn_implementation("hipkittens")
-    with pytest.raises(NotImplementedError, match="softcap"):
-        model(tiny_models.tokens())
 
 
 def test_rows_are_found_once_for_all_layers(monkeypatch):

@@ -138,8 +138,6 @@ def test_reasons_for_attention():
         rows = hipkittens.patch(model, norm=False, rotary=False).rows
         return next(row.reason for row in rows if row.part == "attention")
 
-    softcapped = transformers.Gemma2Config(**tiny_models.SIZES, head_dim=16)
-    assert "softcap is given" in reason(transformers.AutoModelForCausalLM.from_config(softcapped).bfloat16())
     odd = transformers.LlamaConfig(**{**tiny_models.SIZES, "hidden_size": 48})
     assert "the head size is 12" in reason(transformers.AutoModelForCausalLM.from_config(odd).bfloat16())
     assert "torch.float32" in reason(tiny_models.make("llama", torch.float32))
