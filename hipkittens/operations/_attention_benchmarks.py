@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,18 +33,24 @@ def _tables(
 
 
 def _flops(problem) -> float:
-    """4 B H N L D, half of that under a causal mask."""
+    """2 B H N L (D + V), half of that under a causal mask."""
     e = problem.extents
-    return 4.0 * e["B"] * e["H"] * e["N"] * e["L"] * e["D"] * (0.5 if problem.causal else 1)
+    return 2.0 * e["B"] * e["H"] * e["N"] * e["L"] * (e["D"] + e["V"]) * (0.5 if problem.causal else 1)
 
 
-def _bytes(tensors: float):
-    """`tensors` of queries' shape and as many of keys', and the LSE."""
+def _backward_flops(problem) -> float:
+    """Of three products of width D and two of width V."""
+    e = problem.extents
+    return _flops(problem) / (e["D"] + e["V"]) * (3 * e["D"] + 2 * e["V"])
+
+
+def _bytes(times: int):
+    """`times` q, k, v and out, and the LSE."""
 
     def count(problem) -> float:
         e = problem.extents
-        queries, keys = e["B"] * e["N"] * e["H"] * e["D"], e["B"] * e["L"] * e["K"] * e["D"]
-        return 2 * (tensors * queries + tensors * keys) + 4 * e["B"] * e["H"] * e["N"]
+        rows = e["B"] * (e["N"] * e["H"] + e["L"] * e["K"])
+        return 2 * times * rows * (e["D"] + e["V"]) + 4 * e["B"] * e["H"] * e["N"]
 
     return count
 
@@ -59,19 +66,31 @@ def _refuse(extents) -> str | None:
 def _operands(problem, device):
     e = problem.extents
     q = problem.tensor(device, e["B"], e["N"], e["H"], e["D"])
-    return q, *(problem.tensor(device, e["B"], e["L"], e["K"], e["D"]) for _ in range(2))
+    return q, *(problem.tensor(device, e["B"], e["L"], e["K"], e[size]) for size in "DV")
+
+
+def _terms(problem, device) -> dict[str, Any]:
+    """S: whether there are sinks; C: the softcap; A: whether there are ALiBi slopes."""
+    e = problem.extents
+    of_heads = torch.full((e["H"],), 0.125, device=device)
+    return {
+        "sinks": of_heads if e["S"] else None,
+        "softcap": float(e["C"]),
+        "alibi_slopes": of_heads if e["A"] else None,
+    }
 
 
 def _call(problem, device):
     q, k, v = _operands(problem, device)
-    return lambda: attention(q, k, v, causal=problem.causal)
+    terms = _terms(problem, device)
+    return lambda: attention(q, k, v, causal=problem.causal, **terms)
 
 
 def _call_backward(problem, device):
     e = problem.extents
     q, k, v = _operands(problem, device)
-    options = (e["D"] ** -0.5, problem.causal, -1, -1, 0.0, None)
-    gradient, out = (problem.tensor(device, *q.shape) for _ in range(2))
+    options = (e["D"] ** -0.5, problem.causal, -1, -1, 0.0, None, *_terms(problem, device).values())
+    gradient, out = (problem.tensor(device, *q.shape[:-1], e["V"]) for _ in range(2))
     lse = torch.zeros(e["B"], e["H"], e["N"], device=device)
     if device != "cpu":
         out, lse = torch.ops.hipkittens.attention_forward(q, k, v, *options)
@@ -84,8 +103,10 @@ def _torch_leaves(problem) -> list[torch.Tensor]:
     e = problem.extents
     if problem.causal and e["N"] != e["L"]:
         raise Unavailable("PyTorch aligns a causal mask with the first key")
+    if any(e[term] for term in "SCA"):
+        raise Unavailable("scaled_dot_product_attention has no sinks, softcap or ALiBi")
     leaves = [problem.tensor("cuda", e["B"], e["H"], e["N"], e["D"])]
-    return leaves + [problem.tensor("cuda", e["B"], e["K"], e["L"], e["D"]) for _ in range(2)]
+    return leaves + [problem.tensor("cuda", e["B"], e["K"], e["L"], e[size]) for size in "DV"]
 
 
 def _call_torch(problem):
@@ -103,7 +124,7 @@ def _call_torch_backward(problem):
 _SYNTAX = {
     "example": "B16H64K8N2048D128:causal",
     "letters": "BHND",
-    "optional": {"K": "H", "L": "N"},
+    "optional": {"K": "H", "L": "N", "V": "D", "S": 0, "C": 0, "A": 0},
     "causal": True,
     "refuse": _refuse,
 }
@@ -112,7 +133,7 @@ BENCHMARKS = (
         "attention",
         shapes="B16H16N1024D128,B16H16N2048D128",
         flops=_flops,
-        bytes=_bytes(2.0),  # q, out; k, v
+        bytes=_bytes(1),
         call=_call,
         torch=_call_torch,
         heading="Attention",
@@ -127,8 +148,8 @@ BENCHMARKS = (
     Benchmark(
         "attention_backward",
         shapes="B16H16N1024D128",
-        flops=lambda problem: 2.5 * _flops(problem),
-        bytes=_bytes(4.0),  # q, out, dout, dq; k, v, dk, dv
+        flops=_backward_flops,
+        bytes=_bytes(2),  # and their gradients
         call=_call_backward,
         torch=_call_torch_backward,
         heading="Attention backward",

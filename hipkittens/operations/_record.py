@@ -199,7 +199,7 @@ class Benchmark:
     example   a shape in the syntax that the next three describe, which errors quote
     extents   names of the numbers in a shape with crosses: ("rows", "columns") for 16384x8192
     letters   or the letters that a shape has: "BHND" for B16H16N2048D128
-    optional  further letters, each with the one that it equals where it is left out
+    optional  further letters, each with the one that it equals where it is left out, or with its number then
     shapes    run by default, with commas between
     bytes     that have to move between memory and the chip: every operand and result once
     flops     useful operations as publications count them; None where memory is the measure
@@ -221,7 +221,7 @@ class Benchmark:
     heading: str
     extents: tuple[str, ...] = ()
     letters: str = ""
-    optional: Mapping[str, str] = field(default_factory=dict)
+    optional: Mapping[str, str | int] = field(default_factory=dict)
     flops: Callable[[Problem], float] | None = None
     torch: Callable[[Problem], Callable[[], object]] | None = None
     causal: bool = False

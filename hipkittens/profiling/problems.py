@@ -55,7 +55,7 @@ class Problem:
         parts = [
             f"{name}{self[name]}"
             for name in order
-            if name not in syntax.optional or self[name] != self[syntax.optional[name]]
+            if name not in syntax.optional or self[name] != _default(syntax, name, self.extents)
         ]
         return "".join(parts) + ":causal" * self.causal
 
@@ -111,6 +111,12 @@ def _free_memory() -> float:
     )
 
 
+def _default(syntax: Benchmark, letter: str, extents: Mapping[str, int]) -> int:
+    """Of an optional extent that is left out."""
+    other = syntax.optional[letter]
+    return extents[other] if isinstance(other, str) else other
+
+
 def parse_shapes(operation: str, text: str) -> list[Problem]:
     """The problems of a list with commas. ShapeError names the shape that is wrong, and what one of this operation looks like."""
     return [_parse(operation, part.strip()) for part in text.split(",")]
@@ -120,8 +126,9 @@ def _parse(operation: str, text: str) -> Problem:
     syntax = SYNTAX[operation]
     extents, option = _crossed(syntax, text) if syntax.extents else _lettered(operation, syntax, text)
     for name, value in extents.items():
-        if not 1 <= value <= _MOST:
-            raise ShapeError(f"shape {text!r}: {name} is {value}; allowed: 1 to {_MOST}")
+        least = 0 if syntax.optional.get(name) == 0 else 1
+        if not least <= value <= _MOST:
+            raise ShapeError(f"shape {text!r}: {name} is {value}; allowed: {least} to {_MOST}")
     if syntax.refuse is not None and (wrong := syntax.refuse(extents)):
         raise ShapeError(f"shape {text!r}: {wrong}")
     return Problem(operation, extents, causal=option and syntax.causal, training=option and syntax.training)
@@ -157,6 +164,6 @@ def _lettered(operation: str, syntax: Benchmark, text: str) -> tuple[dict[str, i
     missing = [letter for letter in syntax.letters if letter not in extents]
     if missing:
         raise ShapeError(f"shape {text!r} has no {missing[0]}{such_as}")
-    for letter, other in optional.items():
-        extents.setdefault(letter, extents[other])
+    for letter in optional:
+        extents.setdefault(letter, _default(syntax, letter, extents))
     return extents, bool(colon)
