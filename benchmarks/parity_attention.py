@@ -154,9 +154,7 @@ def sink_weights(lse: torch.Tensor, terms: Terms) -> torch.Tensor:
     return share.masked_fill(lse.isneginf(), 0)
 
 
-def gradient_magnitudes(
-    q, k, v, grad_out, scale, mask, grad_lse=None, terms=NONE
-) -> tuple[float, ...]:
+def gradient_magnitudes(q, k, v, grad_out, scale, mask, grad_lse=None, terms=NONE) -> tuple[float, ...]:
     """What the allowances for the gradients of q, k, v and, if there are some, sinks are in proportion to: sums of absolute values.
 
     Those of q and k hold differences of two float32 sums, which may cancel, as with a single key: 4 roundings. A gradient of
@@ -170,10 +168,16 @@ def gradient_magnitudes(
     of_out = (p * of_values).sum(-1, keepdim=True)
     ds = p * (of_values + of_out)
     if grad_lse is not None:
-        ds = ds + exact_weights(q, k, scale, mask, terms._replace(sinks=None)) * grad_lse.double().abs()[..., None]
+        ds = (
+            ds
+            + exact_weights(q, k, scale, mask, terms._replace(sinks=None))
+            * grad_lse.double().abs()[..., None]
+        )
     ds = ds * abs(scale)
     sums = (ds @ k.abs(), ds.mT @ q.abs(), p.mT @ grad_out.abs())
-    found = tuple(count * value.max().item() for count, value in zip((4, 4 * group, group), sums, strict=True))
+    found = tuple(
+        count * value.max().item() for count, value in zip((4, 4 * group, group), sums, strict=True)
+    )
     if terms.sinks is None:
         return found
     lse = terms.scores(q @ k.mT * scale).masked_fill(mask, float("-inf")).logsumexp(-1)
@@ -306,7 +310,8 @@ def score_magnitude(q: torch.Tensor, k: torch.Tensor, scale: float, terms: Terms
     """At least the largest sum of absolute values that a score is made of."""
     largest = abs(scale) * (q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max()).item()
     farthest = 0.0 if terms.slopes is None else terms.slopes.max().item() * (q.shape[1] + k.shape[1])
-    return largest + terms.softcap + farthest
+    # A tanh as 1 - 2 / (1 + e): three roundings of numbers up to twice the cap.
+    return largest + 6 * terms.softcap + farthest
 
 
 def lse_result(mine: torch.Tensor, exact: torch.Tensor, other: torch.Tensor, scores: float) -> Result:
@@ -329,9 +334,25 @@ def _many_workgroups():
                    "causal": causal, "window": window, "values": VALUES[(number + n_q) % 5], "copies": 39}  # fmt: skip
     for size, dtype in ((64, "bf16"), (128, "f16"), (256, "bf16")):
         for terms in ("none", "sinks", "all"):
-            yield {"n_q": 3, "n_k": 1500, "heads": (4, 2), "size": size, "dtype": dtype, "values": "growing", "terms": terms}
+            yield {
+                "n_q": 3,
+                "n_k": 1500,
+                "heads": (4, 2),
+                "size": size,
+                "dtype": dtype,
+                "values": "growing",
+                "terms": terms,
+            }
     for dtype in ("bf16", "f16"):  # DeepSeek's heads
-        yield {"n_q": 130, "n_k": 130, "heads": (3, 3), "size": 192, "value_size": 128, "dtype": dtype, "causal": True}
+        yield {
+            "n_q": 130,
+            "n_k": 130,
+            "heads": (3, 3),
+            "size": 192,
+            "value_size": 128,
+            "dtype": dtype,
+            "causal": True,
+        }
 
 
 ATTENTION = Operation(
@@ -432,12 +453,12 @@ def _run_packed(target: str, case: dict, seed: int) -> list[Result]:
     by_sequence = [in_mixed_precision(*part, terms) for part in parts]
     *baselines, lses, of_sinks = zip(*by_sequence, strict=True)
     baselines = [torch.cat(each, 1)[0] for each in baselines]
-    each = [
-        gradient_magnitudes(*part[:4], scale, part[6], None, terms) for part in parts if part[6].numel()
-    ]
+    each = [gradient_magnitudes(*part[:4], scale, part[6], None, terms) for part in parts if part[6].numel()]
     *magnitudes, last = (list(values) for values in zip(*each, strict=True))
     magnitudes = [max(values) for values in magnitudes]
-    magnitudes.append(max(last) if terms.sinks is None else math.hypot(*last))  # all sequences share the sinks
+    magnitudes.append(
+        max(last) if terms.sinks is None else math.hypot(*last)
+    )  # all sequences share the sinks
     baselines.append(None if terms.sinks is None else sum(of_sinks))
     found = named_results(mine, baselines, exact, (v.double().abs().max().item(), *magnitudes))
     of_scores = score_magnitude(q.unsqueeze(0), k.unsqueeze(0), scale, terms)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Literal, overload
 
 import torch
@@ -16,7 +15,6 @@ from ._arguments import (
     check_gets_no_gradient,
     check_tensor,
     check_whole_number,
-    number,
 )
 from ._call import call
 from ._score_terms import check_score_terms, log_sum_with_sinks, with_terms

@@ -1331,6 +1331,46 @@ def test_products_of_8_bit_codes(target, codes):
     assert close(aiter.gemm_a8w8_per_token_scale(x, w, x_scale, w_scale, F32), right, 4)
 
 
+@of("flash_attn_func", "flash_attn_varlen_func")
+def test_flash_attention(target):
+    q, k, v = draw(2, 20, 4, 64), draw(2, 33, 2, 64, seed=1), draw(2, 33, 2, 32, seed=2)
+    slopes = torch.tensor([0.5, 0.25, 0.125, 0.0])
+    options = {"causal": True, "scale": 0.2, "window_size": (20, 0), "alibi_slopes": slopes}
+    expected, expected_lse = hipkittens.attention(q, k, v, return_lse=True, **options)
+    out, lse = aiter.flash_attn_func(q, k, v, 0.0, 0.2, True, (20, 0), None, slopes, True, True)
+    assert torch.equal(out, expected) and torch.equal(lse, expected_lse)
+    leaf = q.requires_grad_()
+    (mine,), (right,) = (
+        torch.autograd.grad(function(leaf, k, v, causal=True).float().sum(), leaf)
+        for function in (aiter.flash_attn_func, hipkittens.attention)
+    )
+    assert torch.equal(mine, right)
+
+    ends_q, ends_k = torch.tensor([0, 15, 40], dtype=I32), torch.tensor([0, 40, 66], dtype=I32)
+    packed = [value.detach().flatten(0, 1) for value in (q, k, v)]
+    call = (*packed, ends_q, ends_k, 25, 40, 0, 0.0, 0.2, 3.0, True, (20, 0), None, slopes)
+    expected, expected_lse = hipkittens.attention_varlen(
+        *packed, ends_q, ends_k, 25, 40, softcap=3.0, return_lse=True, **options
+    )
+    into = torch.full_like(expected, torch.nan)
+    out, lse = aiter.flash_attn_varlen_func(*call, return_lse=True, out=into)
+    assert out is into and torch.equal(out, expected) and torch.equal(lse, expected_lse)
+    assert torch.equal(aiter.flash_attn_varlen_func(*call), expected)
+
+    problem = draw_paged([50, 17], [2, 4], heads=4, head_dim=64)
+    q, k, v, table, lengths, ends, longest = problem.arguments()
+    ends_k = F.pad(lengths.cumsum(0), (1, 0)).to(I32)
+    out = aiter.flash_attn_varlen_func(q, k, v, ends, ends_k, longest, 50, causal=True, block_table=table)
+    assert torch.equal(out, hipkittens.attention_paged(*problem.arguments()))
+
+    for function, given in ((aiter.flash_attn_func, (leaf, k, v)), (aiter.flash_attn_varlen_func, call[:7])):
+        for name in ("bias", "return_attn_probs"):
+            with pytest.raises(NotImplementedError, match=rf"{function.__name__}: {name} is "):
+                function(*given, **{name: True})
+        with pytest.raises(ValueError, match="how_v3_bf16_cvt is 7; allowed: 0, 1, 2"):
+            function(*given, how_v3_bf16_cvt=7)
+
+
 @of("unified_attention")
 def test_unified_attention(target):
     problem = draw_paged([50, 0, 17], [2, 1, 4], heads=4, head_dim=64)

@@ -138,9 +138,7 @@ def test_packed_sequences_give_the_same_bits(target):
         return torch.cat(parts)
 
     def together(q, k, v, sinks):
-        return attention_varlen(
-            q, k, v, ends, ends, 120, 120, sinks=sinks, alibi_slopes=slopes, **options
-        )
+        return attention_varlen(q, k, v, ends, ends, 120, 120, sinks=sinks, alibi_slopes=slopes, **options)
 
     sinks = torch.tensor([0.0, 1.0, -2.0, 4.0])
     *packed, of_sinks = run(together, sinks)
@@ -233,7 +231,13 @@ def test_operators_are_registered_for_all_of_it():
 
 def test_in_torch_has_the_same_meaning():
     q, k, v, _ = tensors(2, 20, 33, 3, 1, 64, 32)
-    more = {"causal": True, "sinks": ALL.sinks, "softcap": 3.0, "alibi_slopes": torch.rand(2, 3), "return_lse": True}
+    more = {
+        "causal": True,
+        "sinks": ALL.sinks,
+        "softcap": 3.0,
+        "alibi_slopes": torch.rand(2, 3),
+        "return_lse": True,
+    }
     with hipkittens.simulate("gfx942"):
         ours = attention(q, k, v, **more)
     more.pop("return_lse")

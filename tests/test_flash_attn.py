@@ -299,11 +299,12 @@ def test_score_terms_are_passed_on(gfx942, name):
     if name == "flash_attn_func":
         q = k = v = draw(1, 4, 2, 60)
         expected = attention(
-            *(torch.nn.functional.pad(x, (0, 4)) for x in (q, k, v)), scale=60**-0.5, softcap=0.5, alibi_slopes=slopes
+            *(torch.nn.functional.pad(x, (0, 4)) for x in (q, k, v)),
+            scale=60**-0.5,
+            softcap=0.5,
+            alibi_slopes=slopes,
         )
-        assert torch.equal(
-            call(name, q=q, k=k, v=v, softcap=0.5, alibi_slopes=slopes), expected[..., :60]
-        )
+        assert torch.equal(call(name, q=q, k=k, v=v, softcap=0.5, alibi_slopes=slopes), expected[..., :60])
         narrow = call(name, v=draw(1, 4, 2, 20))
         assert narrow.shape == (1, 4, 2, 20)
 

@@ -147,7 +147,8 @@ struct Call {
                                : sizes.size() == 1 && sizes[0] == heads && (heads < 2 || strides[0] == 1);
         if (!fits || tensor->dtype(where, who) != Dtype::float32)
             refuse(shape_text(who, *tensor) + "; it must be contiguous float32, one for each of the " +
-                   std::to_string(heads) + " heads" + (of_sequences ? ", or for those of each sequence" : ""));
+                   std::to_string(heads) + " heads" +
+                   (of_sequences ? ", or for those of each sequence" : ""));
         if (!(tensor->device() == q.device())) refuse(std::string(who) + " is on another device than q");
     }
 
@@ -198,7 +199,8 @@ struct Call {
     }
 
     bool is_empty() const {
-        return q.element_count() == 0 || value_sizes.back() == 0 || (packed && (cu_seqlens_q->sizes()[0] == 1 || max_seqlen_q == 0));
+        return q.element_count() == 0 || value_sizes.back() == 0 ||
+               (packed && (cu_seqlens_q->sizes()[0] == 1 || max_seqlen_q == 0));
     }
 
     // After it every tensor is what the kernels can read.
@@ -242,7 +244,8 @@ struct Call {
                 {cu_seqlens_k->data(), 4u * static_cast<uint64_t>(problem.batch + 1), "cu_seqlens_k", false});
         }
         if (seed) regions.push_back({seed->data(), 16, "seed", false});
-        for (const auto& [tensor, name] : {std::pair{&sinks, "sinks"}, std::pair{&alibi_slopes, "alibi_slopes"}})
+        for (const auto& [tensor, name] :
+             {std::pair{&sinks, "sinks"}, std::pair{&alibi_slopes, "alibi_slopes"}})
             if (*tensor)
                 regions.push_back({(*tensor)->data(), (*tensor)->extent_bytes(Dtype::float32), name, false});
         return regions;

@@ -23,6 +23,7 @@ from ._activation import (
 from ._attention import unified_attention
 from ._cache import concat_and_cache_mla, reshape_and_cache, reshape_and_cache_flash
 from ._convolution import causal_conv1d_fn, causal_conv1d_update
+from ._flash_attention import flash_attn_func, flash_attn_varlen_func
 from ._fused_moe import (
     ActivationType,
     QuantType,
@@ -119,6 +120,8 @@ __all__ = [
     "dynamic_per_tensor_quant",
     "dynamic_per_token_scaled_quant",
     "exponential",
+    "flash_attn_func",
+    "flash_attn_varlen_func",
     "flatmm_a8w8_blockscale_ASM",
     "fused_add_rms_norm_cu",
     "fused_add_rmsnorm_pad",

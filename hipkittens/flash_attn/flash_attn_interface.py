@@ -354,7 +354,8 @@ def _whole_chunks(q, k, v, softmax_scale):
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     if q.shape[-1] == k.shape[-1]:
         q, k, v = (
-            pad(tensor, (0, -tensor.shape[-1] % 8)) if tensor.shape[-1] % 8 else tensor for tensor in (q, k, v)
+            pad(tensor, (0, -tensor.shape[-1] % 8)) if tensor.shape[-1] % 8 else tensor
+            for tensor in (q, k, v)
         )
     return q, k, v, size, scale
 

@@ -130,9 +130,7 @@ def _ours(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     _check_heads(query, key, value, enable_gqa)
     size, value_size = query.shape[-1], value.shape[-1]
     scale = size**-0.5 if scale is None else scale
-    q, k, v = (
-        _with_four_dimensions(tensor, -(-tensor.shape[-1] // 8) * 8) for tensor in (query, key, value)
-    )
+    q, k, v = (_with_four_dimensions(tensor, -(-tensor.shape[-1] // 8) * 8) for tensor in (query, key, value))
     diagonal, hidden = (0 if is_causal else None), None
     if attn_mask is not None:
         diagonal, hidden = _read(attn_mask, lead, q.shape[2], q.shape[1], k.shape[1])

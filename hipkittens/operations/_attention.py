@@ -77,6 +77,7 @@ def setup(ctx, inputs, output) -> None:
 
 def backward_of(operator: str, own: int):
     """own: arguments of the operator between v and the options."""
+
     @_backend.interruptible
     def backward(ctx, grad_out, grad_lse):
         q, k, v, out, lse, *tensors = ctx.saved_tensors
@@ -147,7 +148,9 @@ def varlen_backward_flops(
     out_val=None,
     **_kwargs,
 ) -> int:
-    return 2 * q.shape[1] * (3 * q.shape[2] + 2 * v.shape[2]) * _pairs(cu_seqlens_q, cu_seqlens_k, max_q, max_k)
+    return (
+        2 * q.shape[1] * (3 * q.shape[2] + 2 * v.shape[2]) * _pairs(cu_seqlens_q, cu_seqlens_k, max_q, max_k)
+    )
 
 
 def _heads_divide(tensor, axis: int) -> bool:

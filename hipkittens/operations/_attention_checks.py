@@ -63,10 +63,10 @@ def _options(terms: str, heads: int) -> dict[str, Any]:
 def _trial_of(kernel: Kernel) -> Trial:
     """Whole tiles of keys and a broken one, of which two of its loads have rows; large tiles want one for every compute unit."""
     row = kernel.row
+    if kernel.kind == "sinks":  # several blocks of several sequences
+        call = partial(_run, torch.bfloat16, (3, 150, 2, 1, 64), True, with_sinks=True)
+        return Trial("attention B3 N150 H2 Hkv1 D64 bf16 sinks", call, skip=1)
     name = row.get("input") or row["element"]
-    if kernel.kind == "sinks":  # a block for every thread, and some with more than one
-        call = partial(_run, torch.bfloat16, (3, 70, 2, 1, 64), True, with_sinks=True)
-        return Trial("attention B3 N70 H2 Hkv1 D64 bf16 sinks", call, skip=1)
     if kernel.kind == "combine":  # few queries split their keys
         shape = (1, 16, 2, 1, 64)
         call = partial(_run, DTYPES[name], shape, False, keys=2048)

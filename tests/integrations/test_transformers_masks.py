@@ -7,7 +7,6 @@ import pytest
 import tiny_models
 import torch
 import torch.nn.functional as F
-import transformers
 from transformers import masking_utils
 
 from hipkittens.integrations import _transformers_masks as masks

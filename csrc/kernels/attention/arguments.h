@@ -139,10 +139,11 @@ struct ForwardArguments {
     WorkgroupOrder order;
     int32_t group;  // query heads per key head
     int32_t head_dim, value_dim;
-    float scale_log2;     // |scale| x log2(e); positive
-    int32_t negated;      // the scale's sign, which goes into q
-    const float* sinks;   // scores of one more key for each head, which has no value; null, and with several splits: none
-    Dropout dropout;      // of kernels that drop
+    float scale_log2;  // |scale| x log2(e); positive
+    int32_t negated;   // the scale's sign, which goes into q
+    const float*
+        sinks;  // scores of one more key for each head, which has no value; null, and with several splits: none
+    Dropout dropout;  // of kernels that drop
     ScoreTermArguments terms;
 };
 

@@ -7,7 +7,6 @@
 #include "forward_tiles.h"
 #include "mask.h"
 #include "row_tiles.h"
-#include "score_terms.h"
 #include "store_row.h"
 
 namespace hipkittens::attention {
@@ -53,8 +52,7 @@ struct Backward {
     Sequence sequence;
     Own own[row_major_tiles][pieces];
     Accumulator p, ds;  // P is made of S, dS of dP, each in its registers
-    Accumulator cap_slope;  // with a softcap: its derivative, which dS is multiplied by
-    float slope_log2, away;  // with score terms: of the head; of the lane's row and the first streamed one, either way
+    Weights<config.terms, per_lane> weights;
     Gradient gradient;
     int first_row;  // of the wave
     // Of this lane's query; where queries stream, of that of register lane % 16 of S, in this tile and in the next.
@@ -112,30 +110,13 @@ struct Backward {
                                             : visible_keys<KeyColumns>(sequence.mask, row, column);
             apply_mask<KeyColumns, 8>(p, 0, visible, 0);
         }
-        if constexpr (config.dropout) {
-            const Coordinate own = row_layout(KeyColumns::value(), lane_id(), 0);
-            const uint32_t of_batch = coordinate.batch * arguments.heads + head, row = first_row + own.row;
-#pragma unroll
-            for (int e = 0; e < per_lane; e += 8) {
-                const uint32_t first = column + e * 2 + own.col;
-                mark_dropped(
-                    p, e, of_keys ? draws.of_key(of_batch, first, row) : draws.of_query(of_batch, row, first),
-                    draws.limit);
-            }
-        }
+        if constexpr (config.dropout)
+            mark_dropped<of_keys>(p, draws, coordinate.batch * arguments.heads + head, first_row, column);
     }
     template <int n>
     KITTENS_DEVICE void make_p() {
-        if constexpr (config.terms == ScoreTerms::none) {
-            p[n] = exponential(p[n], arguments.scale_log2, statistic<n>(statistics.start));
-        } else {
-            const ScoreShape<config.terms> shape(arguments.scale_log2, arguments.terms);
-            float derivative = 1;
-            const float score = shape.score(
-                p[n], slope_log2, away + row_layout(KeyColumns::value(), 0, n).col, derivative);
-            p[n] = exponential_base_2(score + statistic<n>(statistics.start));
-            cap_slope[n] = derivative;
-        }
+        p[n] = weights.template p<n>(arguments, p[n], statistic<n>(statistics.start),
+                                     row_layout(KeyColumns::value(), 0, n).col);
     }
     // What the gradient is multiplied by: P or dS.
     template <int n>
@@ -145,8 +126,7 @@ struct Backward {
         else if constexpr (config.dropout)
             return ds_of_dropped(p[n], ds[n], statistic<n>(statistics.delta), arguments.dropout.scale);
         else
-            return p[n] * (ds[n] + statistic<n>(statistics.delta)) *
-                   (config.terms == ScoreTerms::softcap ? cap_slope[n] : 1.0f);
+            return weights.template unscaled<n>(p[n] * (ds[n] + statistic<n>(statistics.delta)));
     }
 
     // Through registers, LDS holds one tile of each kind. During S and dP the next row-major tiles are loaded and the transposed
@@ -163,15 +143,14 @@ struct Backward {
     static constexpr spread_late share_of(int slots, int all, int first, int items) {
         return {items, items ? first * slots / all : 0, items ? (first + items) * slots / all : 0, true};
     }
-    KITTENS_DEVICE void begin_terms(int head, int column) {
-        const int ahead = sequence.mask.n_k - sequence.mask.n_q, lane = lane_id();
-        const Coordinate own = row_layout(KeyColumns::value(), lane, 0);
-        slope_log2 = slope_log2_of(arguments.terms, coordinate.batch, head);
-        away = static_cast<float>(column + own.col - first_row - own.row + (of_keys ? ahead : -ahead));
-    }
     // head: of the queries; column: the first streamed row.
     KITTENS_DEVICE void compute(int head, int column, int buffer) {
-        if constexpr (config.terms != ScoreTerms::none) begin_terms(head, column);
+        if constexpr (config.terms != ScoreTerms::none) {
+            const int ahead = sequence.mask.n_k - sequence.mask.n_q;
+            const Coordinate lane_at = row_layout(KeyColumns::value(), lane_id(), 0);
+            weights.slope_log2 = slope_log2_of(arguments.terms, coordinate.batch, head);
+            weights.distance = column + lane_at.col - first_row - lane_at.row + (of_keys ? ahead : -ahead);
+        }
         constexpr every_slot end{0, score_steps, 1, true};
         constexpr int reads = row_major_tiles * pieces;
         typename RowMajor::Registers operands[2];

@@ -14,7 +14,7 @@ inline constexpr int statistics_block = 64;
 
 // What is known of a query before its scores are; a block has all of the first, then all of the second, and so on.
 enum class Statistic {
-    start,     // -LSE, base 2, with the sink: where its exponents start. Without keys, or beyond the last query, no_start
+    start,  // -LSE, base 2, with the sink: where its exponents start. Without keys, or beyond the last query, no_start
     delta,     // dLSE - sum(dO O): what dP is added to
     norm,      // of its row of dO, times the sum of P: less than 1 where there is a sink
     dq_delta,  // the same of |delta|: with the norm, what bounds dQ
@@ -39,9 +39,9 @@ constexpr int64_t statistics_row(int64_t first, int batch) {
 struct BackwardArguments {
     TensorArgument q, k, v, out, grad_out;
     TensorArgument grad_q, grad_k, grad_v;  // written
-    const float* lse;                       // [batch, heads, n_q], or [heads, rows_q] of packed sequences; without sinks
-    const float* grad_lse;                  // the same, or null
-    float* statistics;                      // per head those of `statistics_rows` rows
+    const float* lse;       // [batch, heads, n_q], or [heads, rows_q] of packed sequences; without sinks
+    const float* grad_lse;  // the same, or null
+    float* statistics;      // per head those of `statistics_rows` rows
     // Of heads, or null: sinks and their gradients, and the part of these that each block of the statistics adds.
     const float* sinks;
     float *grad_sinks, *sink_partials;

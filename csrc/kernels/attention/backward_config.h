@@ -20,7 +20,10 @@ struct BackwardConfig {
     constexpr int threads() const { return waves * 64; }
 };
 
-inline constexpr int delta_threads = 256, sinks_threads = 256;
+inline constexpr int delta_threads = 256;
+struct SinksConfig {
+    int threads;
+};
 // Of the tiles of the kernels that add up dQ in memory.
 inline constexpr int largest_one_pass_head_dim = 128;
 // The convert kernel's workgroups take 32 keys of dK or dV, so many columns each.

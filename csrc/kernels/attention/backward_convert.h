@@ -82,7 +82,8 @@ struct ConvertKernel {
                   first_row = coordinate.tile * statistics_block + workgroup / 2 % rows * partial_rows,
                   row = thread / wave_lanes * 8 + thread % 8,
                   col = number % runs * convert_columns + thread % wave_lanes / 8 * per_lane;
-        if (first_row + row >= sequence.mask.n_k || col >= (values ? arguments.value_dim : arguments.head_dim))
+        if (first_row + row >= sequence.mask.n_k ||
+            col >= (values ? arguments.value_dim : arguments.head_dim))
             return;
         const float* partial =
             split_partials_at(arguments, sequence, coordinate.batch, coordinate.head, 0, first_row, values) +

@@ -39,7 +39,8 @@ struct DeltaKernel {
         for (; col < cols; col += lanes * per_lane) {
             const uint32_t byte = col * sizeof(T);
             const Values a = buffer_load<Values>(first, col < first_cols ? first_row + byte : out_of_range),
-                         b = buffer_load<Values>(second, col < second_cols ? second_row + byte : out_of_range);
+                         b = buffer_load<Values>(second,
+                                                 col < second_cols ? second_row + byte : out_of_range);
 #pragma unroll
             for (int e = 0; e < per_lane; ++e) {
                 const float x = static_cast<float>(a[e]), y = static_cast<float>(b[e]);
@@ -61,10 +62,10 @@ struct DeltaKernel {
         if (!arguments.sinks) return {-of_keys, 1, 0};
         // Infinite or not, a sink so large leaves nothing to the keys.
         constexpr float largest = 0x1p100f;
-        const float sink = log2_e * arguments.sinks[head], of_sink = sink < largest ? sink : largest,
+        const float of_sink = smaller(log2_e * arguments.sinks[head], largest),
                     base = larger(of_keys, of_sink);
-        const float both = base + logarithm_base_2(exponential_base_2(of_keys - base) +
-                                                   exponential_base_2(of_sink - base));
+        const float both =
+            base + logarithm_base_2(exponential_base_2(of_keys - base) + exponential_base_2(of_sink - base));
         return {-both, exponential_base_2(of_keys - both), exponential_base_2(of_sink - both)};
     }
 
@@ -104,8 +105,7 @@ struct DeltaKernel {
                     start = shares.start, keys = shares.keys, delta = -product;
                     of_sink = __builtin_fmaf(-product, shares.sink, of_sink);
                     // dLSE is shared among the keys alone; P of all is smaller by what they have of it.
-                    if (arguments.grad_lse)
-                        delta += arguments.grad_lse[at] / larger(keys, smallest_normal);
+                    if (arguments.grad_lse) delta += arguments.grad_lse[at] / larger(keys, smallest_normal);
                 }
             }
             const auto set = [&](Statistic statistic, float value) {
@@ -116,7 +116,8 @@ struct DeltaKernel {
             set(Statistic::norm, keys * hardware_square_root(square));
             set(Statistic::dq_delta, keys * absolute_value(delta));
         }
-        if (arguments.sinks) store_sink_partial(of_sink, arguments.sink_partials + statistics / statistics_block);
+        if (arguments.sinks)
+            store_sink_partial(of_sink, arguments.sink_partials + statistics / statistics_block);
     }
     // The sum of the first of every 16 lanes, in their order.
     KITTENS_DEVICE static void store_sink_partial(float of_sink, float* partial) {

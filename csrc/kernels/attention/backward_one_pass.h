@@ -14,7 +14,7 @@ namespace hipkittens::attention {
 template <BackwardConfig config>
 struct OnePass : OnePassStep<config> {
     using Base = OnePassStep<config>;
-    using Base::arguments, Base::away, Base::bounds, Base::coordinate, Base::dk, Base::dq_at, Base::dq_destination,
+    using Base::arguments, Base::bounds, Base::coordinate, Base::dk, Base::dq_at, Base::dq_destination,
         Base::dq_statistic_at, Base::draws, Base::dv, Base::first_key, Base::k, Base::lds, Base::masked,
         Base::next, Base::now, Base::sequence, Base::v, Base::visible;
     using Base::columns, Base::direct, Base::head_dim, Base::keys, Base::pieces, Base::queries,
@@ -121,7 +121,10 @@ struct OnePass : OnePassStep<config> {
         if (own_key >= mask.n_k) of_key = Visible::between(0, -1);
         const int lane_away = lane_id() / 32 * Base::upper + (mask.n_k - mask.n_q) - own_key;
         do {
-            if constexpr (config.terms != ScoreTerms::none) away = static_cast<float>(now.column + lane_away);
+            if constexpr (config.terms != ScoreTerms::none) {
+                this->weights.slope_log2 = now.slope_log2;
+                this->weights.distance = now.column + lane_away;
+            }
             // Without branches, which would split the loop's scheduling region.
             masked = some_invisible_rows | (now.column < first_clear) | (last_clear < now.column);
             visible = {of_key.left == unlimited ? unlimited : of_key.left - now.column, of_key.span};

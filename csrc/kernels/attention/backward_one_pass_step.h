@@ -8,7 +8,6 @@
 #include "dropout.h"
 #include "forward_tiles.h"
 #include "mask.h"
-#include "score_terms.h"
 
 namespace hipkittens::attention {
 
@@ -94,8 +93,7 @@ struct OnePassStep {
     Fragment k[pieces], v[pieces], k_transposed[key_steps];
     Accumulator dk[columns], dv[columns], dq[dq_tiles];
     Accumulator p[halves], ds[halves];  // P is made of S, dS of dP, each in its registers
-    Accumulator cap_slope[halves];      // with a softcap: its derivative, which dS is multiplied by
-    float away;                         // with score terms: of the place of this step's first query and the lane's key
+    Weights<config.terms, halves * per_lane> weights;
     Fragment p_operand[halves][2], ds_operand[halves][2];
     // Of the query of register lane % 16 of S, in the next step and in this one; of this lane's query of dQ.
     struct Statistics {
@@ -170,17 +168,8 @@ struct OnePassStep {
     }
     KITTENS_DEVICE void make_p(auto n) {
         constexpr int half = n.value / per_lane, e = n.value % per_lane;
-        const float start = broadcast_in_16<e>(statistics.start[half]);
-        if constexpr (config.terms == ScoreTerms::none) {
-            p[half][e] = exponential(p[half][e], arguments.scale_log2, start);
-        } else {
-            const ScoreShape<config.terms> shape(arguments.scale_log2, arguments.terms);
-            float derivative = 1;
-            const float score =
-                shape.score(p[half][e], now.slope_log2, away + (half * 32 + query_of(e)), derivative);
-            p[half][e] = exponential_base_2(score + start);
-            cap_slope[half][e] = derivative;
-        }
+        p[half][e] = weights.template p<n.value>(
+            arguments, p[half][e], broadcast_in_16<e>(statistics.start[half]), half * 32 + query_of(e));
     }
     KITTENS_DEVICE void mask_p(auto half_index) {
         constexpr int half = half_index.value;
@@ -221,8 +210,7 @@ struct OnePassStep {
                           ? ds_of_dropped(p[half][e], ds[half][e], query_delta, arguments.dropout.scale)
                           : p[half][e] * ds[half][e];
         if constexpr (!direct) materialize(value);
-        if constexpr (config.terms == ScoreTerms::softcap) value *= cap_slope[half][e];
-        ds[half][e] = value;
+        ds[half][e] = weights.template unscaled<n.value>(value);
     }
     KITTENS_DEVICE void convert_ds(auto n) {
         constexpr int half = n.value / 8, e = n.value % 8 * 2;

@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../../tiles/tiles.h"
+#include "backward_arguments.h"
 #include "dropout.h"
+#include "forward_tiles.h"
 #include "mask.h"
+#include "score_terms.h"
 
 namespace hipkittens::attention {
 
@@ -30,6 +33,33 @@ KITTENS_DEVICE float exponential(float score, float scale_log2, float start) {
     return exponential_base_2(__builtin_fmaf(score, scale_log2, start));
 }
 
+// P of the products of a step, and with score terms what dS is made of beside it. `count`: registers of a lane.
+template <ScoreTerms terms, int count>
+struct Weights {
+    float slope_log2;               // of the head
+    float distance;                 // from the step's first place to the lane's row, of either sign
+    vec<float, count> derivatives;  // with a softcap: of scores by scale q k
+
+    // From the product in register n, whose column is so many behind the step's first one.
+    template <int n>
+    KITTENS_DEVICE float p(const BackwardArguments& arguments, float product, float start, int column) {
+        if constexpr (terms == ScoreTerms::none) {
+            return exponential(product, arguments.scale_log2, start);
+        } else {
+            const ScoreShape<terms> shape(arguments.scale_log2, arguments.terms);
+            float derivative = 1;
+            const float score = shape.score(product, slope_log2, distance + column, derivative);
+            derivatives[n] = derivative;
+            return exponential_base_2(score + start);
+        }
+    }
+    // The gradient of scale q k from that of the score in register n.
+    template <int n>
+    KITTENS_DEVICE float unscaled(float ds) const {
+        return terms == ScoreTerms::softcap ? ds * derivatives[n] : ds;
+    }
+};
+
 // P is never negative, so a sign can say that it was dropped: it adds nothing to dV, and its dP is zero. Eight
 // neighbouring registers from `first` on; a word below the limit drops.
 template <class Registers>
@@ -37,6 +67,19 @@ KITTENS_DEVICE void mark_dropped(Registers& p, int first, const DropoutDraws::Wo
 #pragma unroll
     for (int e = 0; e < 8; ++e)
         if (words[e] < limit) p[first + e] = -p[first + e];
+}
+// All 16 registers of a row of P of one side, whose columns of the other side begin at `column`.
+template <bool of_keys, class Registers>
+KITTENS_DEVICE void mark_dropped(Registers& p, const DropoutDraws& draws, uint32_t head, int first_row,
+                                 int column) {
+    const Coordinate own = row_layout(KeyColumns::value(), lane_id(), 0);
+    const uint32_t row = first_row + own.row;
+#pragma unroll
+    for (int e = 0; e < 16; e += 8) {
+        const uint32_t first = column + e * 2 + own.col;
+        mark_dropped(p, e, of_keys ? draws.of_key(head, first, row) : draws.of_query(head, row, first),
+                     draws.limit);
+    }
 }
 // dS of such a P.
 KITTENS_DEVICE float ds_of_dropped(float p, float dp, float delta, float dropout_scale) {

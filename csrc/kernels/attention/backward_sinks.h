@@ -8,9 +8,9 @@ namespace hipkittens::attention {
 
 // With P_s = exp(sink - LSE), dsink = sum over all queries of -P_s sum(dO O). A workgroup takes a head; the order of its sum is
 // always the same.
-template <ElementConfig config>
+template <SinksConfig config>
 struct SinksKernel {
-    static constexpr int threads = sinks_threads, waves_per_simd = 1, lds_bytes = 0;
+    static constexpr int threads = config.threads, waves_per_simd = 1, lds_bytes = 0;
 
     KITTENS_DEVICE static void run(const BackwardArguments& arguments) {
         const auto head = static_cast<int>(workgroup_id_x());

@@ -25,7 +25,7 @@ enum class ScoreTerms {
 
 struct ForwardConfig {
     ElementType input;
-    int head_dim;   // of the tiles of Q and K; any smaller one that is a multiple of 8 runs with the rest of a row masked
+    int head_dim;  // of the tiles of Q and K; any smaller one that is a multiple of 8 runs with the rest of a row masked
     int value_dim;  // of those of V, likewise
     int waves;
     Schedule schedule;

@@ -28,7 +28,8 @@ struct ForwardWave {
     static constexpr bool grouped = config.query_rows == QueryRows::of_group;
     static_assert(!grouped || !config.dropout, "draws are of a head's neighbouring queries");
     static constexpr bool plain = config.terms == ScoreTerms::none;
-    static_assert(plain || !(grouped || config.dropout), "a tile has one slope; dropped scores have no terms");
+    static_assert(plain || !(grouped || config.dropout),
+                  "a tile has one slope; dropped scores have no terms");
     static constexpr bool queries_through_lds =
         direct && config.schedule == Schedule::interleaved && !grouped;
 
@@ -72,8 +73,7 @@ struct ForwardWave {
             load_own_rows(query, queries_of(arguments.q), first_query, query_sign());
         zero(output);
         if constexpr (config.dropout) draws.start(arguments.dropout);
-        if constexpr (!plain)
-            slope_log2 = slope_log2_of(arguments.terms, coordinate.batch, coordinate.head);
+        if constexpr (!plain) slope_log2 = slope_log2_of(arguments.terms, coordinate.batch, coordinate.head);
     }
 
     // The query of a row, and the one behind that of the row before `past_row`.
@@ -188,7 +188,8 @@ struct ForwardWave {
         const int64_t row_stride = arguments.out.row_stride;
         if constexpr (grouped) {
             if (inside)
-                store_row(output, out + (sequence.first_q + query) * row_stride, own.col, arguments.value_dim);
+                store_row(output, out + (sequence.first_q + query) * row_stride, own.col,
+                          arguments.value_dim);
         } else {
             constexpr int fit = lds_bytes / (queries * static_cast<int>(sizeof(T)));
             constexpr int columns = fit < value_dim ? fit : value_dim;

@@ -19,7 +19,7 @@ template <ElementConfig config>
 struct DeltaKernel;
 template <ElementConfig config>
 struct ConvertKernel;
-template <ElementConfig config>
+template <SinksConfig config>
 struct SinksKernel;
 
 namespace kinds {
@@ -33,7 +33,7 @@ struct delta : Kind<ElementConfig, BackwardArguments, DeltaKernel> {};
 // dQ from its accumulator, dK and dV from their split partials.
 struct convert : Kind<ElementConfig, BackwardArguments, ConvertKernel> {};
 // The gradients of sinks from the parts that delta leaves.
-struct sinks : Kind<ElementConfig, BackwardArguments, SinksKernel> {};
+struct sinks : Kind<SinksConfig, BackwardArguments, SinksKernel> {};
 
 }  // namespace kinds
 

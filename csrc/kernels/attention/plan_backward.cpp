@@ -232,9 +232,8 @@ Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice)
             order_of(p, divide_up(rows, config.rows()), heads, sharing, row_splits, config.threads());
         if (is_causal(p, arguments.mask)) {
             const int64_t streamed_rows = of_queries ? p.n_k : p.n_q * arguments.heads_per_split;
-            take_longest_first(p, heads * p.batch * row_splits, sharing, 2 * streamed_rows * (p.head_dim + p.value_dim),
-                               1,
-                               arguments.order);
+            take_longest_first(p, heads * p.batch * row_splits, sharing,
+                               2 * streamed_rows * (p.head_dim + p.value_dim), 1, arguments.order);
             arguments.order.descending = of_queries;
         }
         plan.launches.push_back(launch_of(variant->name, p, arguments.order, config.threads(), arguments));
@@ -249,10 +248,10 @@ Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice)
     if (p.sinks)
         for (const Row<kinds::sinks>& variant : variants<kinds::sinks>)
             if (includes(variant.targets, p.device.target)) {
-                arguments.order = order_of(p, 1, p.heads, 1, 1, sinks_threads);
+                arguments.order = order_of(p, 1, p.heads, 1, 1, variant.config.threads);
                 plan.launches.push_back(hipkittens::launch_of("attention", variant.name, p.device.target,
                                                               {static_cast<uint32_t>(p.heads), 1, 1},
-                                                              sinks_threads, arguments));
+                                                              variant.config.threads, arguments));
             }
     if (one_pass)
         for (const Row<kinds::convert>& variant : variants<kinds::convert>)

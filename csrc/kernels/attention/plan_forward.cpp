@@ -149,8 +149,8 @@ Plan plan_forward(const ForwardProblem& problem, const ForwardChoice& choice) {
     const int64_t heads = heads_of(p, config), sharing = heads / p.key_heads;
     arguments.order = order_of(p, tiles_of(p, config), heads, sharing, choice.splits, config.threads());
     if (is_causal(p, arguments.mask)) {
-        take_longest_first(p, heads, sharing, 2 * p.n_k * (p.head_dim + p.value_dim), config.waves == 8 ? 1 : 2,
-                           arguments.order);
+        take_longest_first(p, heads, sharing, 2 * p.n_k * (p.head_dim + p.value_dim),
+                           config.waves == 8 ? 1 : 2, arguments.order);
         arguments.order.descending = 1;
     }
     arguments.group = static_cast<int32_t>(group_of(p));

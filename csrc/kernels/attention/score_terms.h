@@ -47,8 +47,7 @@ KITTENS_DEVICE void apply_terms(rt<T, rows, cols, row_l, Shape>& scores, const S
     using Tile = rt<T, rows, cols, row_l, Shape>;
     static_assert(Tile::height == 1 && Columns::rows == Shape::rows, "a lane's scores belong to one row");
     constexpr int per_lane = Columns::rows * Columns::cols / wave_lanes;
-    const auto first =
-        static_cast<float>(row_layout(Columns::value(), lane_id(), 0).col - place);
+    const auto first = static_cast<float>(row_layout(Columns::value(), lane_id(), 0).col - place);
 #pragma unroll
     for (int j = 0; j < Tile::width; ++j)
 #pragma unroll
