@@ -21,7 +21,8 @@ constexpr const char* attention_forward_schema =
     "window_right, float dropout_p=0., Tensor? seed=None, Tensor? sinks=None, float softcap=0., Tensor? "
     "alibi_slopes=None) -> (Tensor, Tensor)";
 
-// The gradients of q, k, v and sinks (empty without them), contiguous, from those of out and lse.
+// The gradients of q, k, v and sinks (empty without them), contiguous, from those of out and lse. That of lse is taken without
+// sinks, in a call of its own.
 constexpr const char* attention_backward_schema =
     "attention_backward(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor "
     "lse, float scale, bool causal, int window_left, int window_right, float dropout_p=0., Tensor? "

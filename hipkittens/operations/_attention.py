@@ -87,16 +87,25 @@ def backward_of(operator: str, own: int):
         if grad_out is None:
             grad_out = torch.zeros_like(out)
         held = iter(tensors)
-        options = (
+        options = [
             next(held) if is_tensor else value
             for is_tensor, value in zip(ctx.is_tensor, ctx.options, strict=True)
+        ]
+        sinks = own + Options._fields.index("sinks")
+        with_sinks = sinks < len(options) and options[sinks] is not None
+        results = (q, k, v, out, lse)
+        *gradients, of_sinks = call(
+            operator, grad_out, None if with_sinks else grad_lse, *results, *options
         )
-        *gradients, of_sinks = call(operator, grad_out, grad_lse, q, k, v, out, lse, *options)
+        if with_sinks and grad_lse is not None:
+            # The LSE is that of the keys, whose weights add up to 1 there.
+            options[sinks] = None
+            of_lse = call(operator, torch.zeros_like(out), grad_lse, *results, *options)
+            gradients = [one + other for one, other in zip(gradients, of_lse, strict=False)]
         needed = (
             gradient if needs else None
             for gradient, needs in zip(gradients, ctx.needs_input_grad, strict=False)
         )
-        sinks = own + Options._fields.index("sinks")
         if any(ctx.needs_input_grad[3 + sinks : 4 + sinks]):  # options at their defaults may be left out
             nothing = (*nothing[:sinks], of_sinks, *nothing[sinks + 1 :])
         return *needed, *nothing

@@ -19,7 +19,6 @@ struct DeltaKernel {
     static_assert(statistics_block % rows_per_pass == 0, "a workgroup takes a block of rows in whole passes");
     using Values = vec<T, per_lane>;
     using Matrix = global_matrix<const T>;
-    static constexpr float smallest_normal = 0x1p-126f;
 
     // Of the lane's elements of two rows.
     struct Row {
@@ -104,8 +103,7 @@ struct DeltaKernel {
                     const Shares shares = shares_of(arguments, lse, coordinate.head);
                     start = shares.start, keys = shares.keys, delta = -product;
                     of_sink = __builtin_fmaf(-product, shares.sink, of_sink);
-                    // dLSE is shared among the keys alone; P of all is smaller by what they have of it.
-                    if (arguments.grad_lse) delta += arguments.grad_lse[at] / larger(keys, smallest_normal);
+                    if (arguments.grad_lse) delta += arguments.grad_lse[at];
                 }
             }
             const auto set = [&](Statistic statistic, float value) {

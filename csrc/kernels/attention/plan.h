@@ -56,7 +56,7 @@ struct BackwardProblem {
     TensorLayout q, k, v, out, grad_out;
     TensorLayout grad_q, grad_k, grad_v;
     const float* lse = nullptr;
-    const float* grad_lse = nullptr;  // null: zero
+    const float* grad_lse = nullptr;  // null: zero, as with sinks, which the LSE has no part of
     float* grad_sinks = nullptr;      // given exactly where sinks are
     float* workspace = nullptr;       // backward_workspace_floats, any contents
 };

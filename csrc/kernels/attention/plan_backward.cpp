@@ -168,6 +168,8 @@ Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice)
     if (!problem.lse) refuse("lse has no data");
     if (!problem.workspace) refuse("workspace has no data");
     if (!p.sinks != !problem.grad_sinks) refuse("sinks and their gradients go together");
+    // P of the LSE's gradient adds up to 1, that of the output's to what sinks leave.
+    if (p.sinks && problem.grad_lse) refuse("the gradient of an LSE is a problem of its own, without sinks");
     const int64_t largest_row =
         std::max({rows_q > 1 ? problem.q.row_stride : 0, rows_q > 1 ? problem.out.row_stride : 0,
                   rows_q > 1 ? problem.grad_out.row_stride : 0, rows_k > 1 ? problem.k.row_stride : 0,
