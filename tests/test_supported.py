@@ -57,7 +57,12 @@ class Draw:
         parameters = list(inspect.signature(function.function).parameters.values())[len(arguments) :]
         wrong = (None, "other", -1, [1], ("a", 1), float("nan"), True)
         odds = 1 - 0.5 ** (1 / max(len(parameters), 1))
-        return arguments, {each.name: self.mostly(each.default, *wrong, odds=odds) for each in parameters}
+        return arguments, {
+            each.name: self.mostly(
+                function.options.get(each.name, each.default), *wrong, odds=odds
+            )
+            for each in parameters
+        }
 
     def activation(self):
         kinds = ("silu", "gelu_tanh", "gelu", "relu", "tanh")

@@ -4,4 +4,5 @@
 #include "combine.h"
 #include "forward.h"
 #include "kinds.h"
+#include "latent.h"
 #include "merge.h"
