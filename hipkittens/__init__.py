@@ -27,8 +27,8 @@ from .float8 import float8_linear
 from .gemm import linear, matmul
 from .grouped import grouped_matmul
 from .heads import concat_heads, split_heads
-from .loss import cross_entropy, linear_cross_entropy
 from .latent_attention import attention_mla
+from .loss import cross_entropy, linear_cross_entropy
 from .merged_attention import attention_merge
 from .mul_add import mul_add
 from .norm import layer_norm, rms_norm

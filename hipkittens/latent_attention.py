@@ -207,7 +207,9 @@ def _check(
             f"block_size, 1, {features}), with 1 place or more in a block"
         )
     if head_dim_v != LATENT:
-        raise ValueError(f"{where}: head_dim_v is {head_dim_v!r}; it must be {LATENT}, the features of a latent")
+        raise ValueError(
+            f"{where}: head_dim_v is {head_dim_v!r}; it must be {LATENT}, the features of a latent"
+        )
     check_sequences(where, q, block_table, table_starts, seqused_k, cu_seqlens_q, max_seqlen_q, num_splits)
     if sinks is not None:
         check_tensor(where, "sinks", sinks)

@@ -1376,10 +1376,8 @@ def test_mla_decode(target, page):
     expected, sums = hipkittens.attention_mla(*problem.arguments(), scale=0.07, return_lse=True)
     assert torch.equal(out, expected) and torch.equal(logits[:, 0], expected) and torch.equal(lse, sums.T)
     aiter.mla_decode_fwd(*call, num_kv_splits=1)
-    assert torch.equal(
-        out, hipkittens.attention_mla(*problem.arguments(), scale=576**-0.5, num_splits=1)
-    )
-    with pytest.raises(NotImplementedError, match="mla_decode_fwd: logit_cap is 3.0"):
+    assert torch.equal(out, hipkittens.attention_mla(*problem.arguments(), scale=576**-0.5, num_splits=1))
+    with pytest.raises(NotImplementedError, match=r"mla_decode_fwd: logit_cap is 3\.0"):
         aiter.mla_decode_fwd(*call, logit_cap=3.0)
     with pytest.raises(NotImplementedError, match="mla_decode_fwd: q_scale is given"):
         aiter.mla_decode_fwd(*call, q_scale=torch.ones(1))

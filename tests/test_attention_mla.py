@@ -51,7 +51,9 @@ def test_one_token_of_each_sequence(target, dtype, page):
 
 
 @BOTH
-@pytest.mark.parametrize("heads, queries", [(1, 1), (3, 1), (5, 2), (16, 4), (17, 1), (128, 1), (1, 17), (8, 3)])
+@pytest.mark.parametrize(
+    "heads, queries", [(1, 1), (3, 1), (5, 2), (16, 4), (17, 1), (128, 1), (1, 17), (8, 3)]
+)
 def test_heads_and_tokens(target, heads, queries):
     check(target, draw_latent([70, 40, 3, 0], queries, heads=heads))
 
@@ -107,7 +109,9 @@ def test_scales(target, options):
 @pytest.mark.parametrize("page", [64, 1])
 @pytest.mark.parametrize("scale", [None, 0.375, torch.tensor([0.375])], ids=["1", "number", "tensor"])
 def test_caches_of_8_bits(target, dtype, page, scale):
-    problem = draw_latent([0, 1, 257, page + 1], 2, heads=16, page=page, dtype=dtype, cache_dtype=CODES[target])
+    problem = draw_latent(
+        [0, 1, 257, page + 1], 2, heads=16, page=page, dtype=dtype, cache_dtype=CODES[target]
+    )
     out, lse = check(target, problem, num_splits=2, kv_scale=scale)
     as_bytes = dataclasses.replace(problem, kv_cache=problem.kv_cache.view(torch.uint8))
     with hipkittens.simulate(target):
@@ -124,9 +128,7 @@ def test_a_cache_of_8_bits_is_what_it_holds(target, dtype):
     problem = draw_latent([300], heads=16, dtype=dtype, cache_dtype=CODES[target])
     wide = dataclasses.replace(problem, kv_cache=problem.kv_cache.to(dtype))
     with hipkittens.simulate(target):
-        results = [
-            attention_mla(*each.arguments(), scale=SCALE, return_lse=True) for each in (problem, wide)
-        ]
+        results = [attention_mla(*each.arguments(), scale=SCALE, return_lse=True) for each in (problem, wide)]
     assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
 
 
@@ -139,7 +141,10 @@ def test_what_mla_cache_write_has_written(target):
     table[0, :40] = slots
     table[0, 40:] = UNUSED
     with hipkittens.simulate(target):
-        for dtype, scale in ((torch.bfloat16, None), (dtype_of("fp8", torch.device("cpu")), torch.tensor([0.03]))):
+        for dtype, scale in (
+            (torch.bfloat16, None),
+            (dtype_of("fp8", torch.device("cpu")), torch.tensor([0.03])),
+        ):
             cache = torch.zeros(64, 1, 576, dtype=torch.uint8 if scale is not None else dtype)
             hipkittens.mla_cache_write(kv_c, k_pe, cache, slots, scale=scale)
             cache = cache.view(dtype)
@@ -176,7 +181,10 @@ def test_lists_of_blocks(target):
         )
     assert run.findings == []
     assert torch.equal(out, expected) and torch.equal(lse, sums)
-    with hipkittens.simulate(target), pytest.raises(ValueError, match="table_starts is .* 0 .. 14 are allowed"):
+    with (
+        hipkittens.simulate(target),
+        pytest.raises(ValueError, match=r"table_starts is .* 0 \.\. 14 are allowed"),
+    ):
         attention_mla(q, cache, listed, lengths, ends, most, scale=SCALE, table_starts=starts + 1)
 
 
@@ -199,7 +207,12 @@ def test_strides(target):
     table = problem.block_table.repeat_interleave(2, 1)[:, ::2]
     with hipkittens.simulate(target, checks="all") as run:
         result = attention_mla(
-            wide[:, :4, :576], problem.kv_cache.squeeze(2), table, problem.seqused_k, scale=SCALE, out=out[:, 1:5]
+            wide[:, :4, :576],
+            problem.kv_cache.squeeze(2),
+            table,
+            problem.seqused_k,
+            scale=SCALE,
+            out=out[:, 1:5],
         )
     assert run.findings == []
     assert torch.equal(result, expected) and (out[:, 0] == 7).all() and (out[:, 5] == 7).all()

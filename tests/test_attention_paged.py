@@ -175,7 +175,9 @@ def test_no_entry_is_read_where_there_is_no_key(target):
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-@pytest.mark.parametrize("page, layout, queries", [(16, "nhd", 1), (1, "hnd", 3), (5, "nhd", 1), (64, "hnd", 5)])
+@pytest.mark.parametrize(
+    "page, layout, queries", [(16, "nhd", 1), (1, "hnd", 3), (5, "nhd", 1), (64, "hnd", 5)]
+)
 def test_caches_of_8_bits(target, dtype, head_dim, page, layout, queries):
     problem = draw_paged(
         [0, 1, 257, page, page + 1], queries, head_dim=head_dim, page=page, layout=layout, dtype=dtype,

@@ -58,9 +58,7 @@ class Draw:
         wrong = (None, "other", -1, [1], ("a", 1), float("nan"), True)
         odds = 1 - 0.5 ** (1 / max(len(parameters), 1))
         return arguments, {
-            each.name: self.mostly(
-                function.options.get(each.name, each.default), *wrong, odds=odds
-            )
+            each.name: self.mostly(function.options.get(each.name, each.default), *wrong, odds=odds)
             for each in parameters
         }
 

@@ -66,7 +66,11 @@ def has_gradient(function: Function, target: str, dtype: torch.dtype) -> bool:
         arguments = function.arguments(tensor, dtype)
         inputs = [each for each in tree_leaves(arguments) if torch.is_tensor(each) and each.requires_grad]
         try:
-            results = [each for each in tree_leaves(function.function(*arguments, **function.options)) if torch.is_tensor(each)]
+            results = [
+                each
+                for each in tree_leaves(function.function(*arguments, **function.options))
+                if torch.is_tensor(each)
+            ]
             results = [each.float().sum() for each in results if each.requires_grad]
             return bool(results) and any(
                 gradient is not None

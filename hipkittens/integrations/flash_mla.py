@@ -74,7 +74,9 @@ def flash_mla_with_kvcache(
         )
     for name, value in (("block_table", block_table), ("cache_seqlens", cache_seqlens)):
         if value is None:
-            raise TypeError(f"{WHERE}: {name} is None; it goes with indices, which have no kernel; pass a tensor")
+            raise TypeError(
+                f"{WHERE}: {name} is None; it goes with indices, which have no kernel; pass a tensor"
+            )
     if not isinstance(q, torch.Tensor) or q.dim() != 4:
         shape = tuple(q.shape) if isinstance(q, torch.Tensor) else type(q).__name__
         raise ValueError(f"{WHERE}: q has shape {shape}; it must be (sequences, tokens, heads, 576)")

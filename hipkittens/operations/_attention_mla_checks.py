@@ -177,12 +177,9 @@ CHECKS = Checks(
             shapes="B4H16N1L100000P64,B64H16N1L16384P64,B128H128N1L16384P64",
             heading="Multi-head latent attention to a cache in pages",
             bytes=_bytes,
-            flops=lambda problem: 2.0
-            * (FEATURES + LATENT)
-            * problem["B"]
-            * problem["H"]
-            * problem["N"]
-            * problem["L"],
+            flops=lambda problem: (
+                2.0 * (FEATURES + LATENT) * problem["B"] * problem["H"] * problem["N"] * problem["L"]
+            ),
             call=_call,
         ),
     ),

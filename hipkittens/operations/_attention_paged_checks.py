@@ -155,9 +155,7 @@ def _operands(problem, device, bits: int):
     size = (e["B"] * pages, e["P"], e["K"], e["D"])
     # Codes of zeros: no cycle depends on them.
     caches = [
-        problem.tensor(device, *size)
-        if bits == 16
-        else torch.zeros(size, dtype=torch.uint8, device=device)
+        problem.tensor(device, *size) if bits == 16 else torch.zeros(size, dtype=torch.uint8, device=device)
         for _ in range(2)
     ]
     order = torch.randperm(e["B"] * pages, generator=torch.Generator().manual_seed(0)).to(torch.int32)
