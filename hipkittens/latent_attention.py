@@ -122,8 +122,8 @@ def attention_mla(
     kv_cache     (blocks, block_size, 576) or (blocks, block_size, 1, 576), which `mla_cache_write` writes: the latent of a key, then
                  its rotary features. q's dtype, or 8-bit floats as in `attention_paged`, with kv_scale for all of a row. All heads
                  read the same key, and its latent is their value; each row is loaded once for both
-    block_table, seqused_k, cu_seqlens_q, max_seqlen_q, causal, sinks, num_splits, out, return_lse  as in `attention_paged`. The
-                 bits of a sequence alone are those in a batch with num_splits = 1
+    block_table, seqused_k, cu_seqlens_q, max_seqlen_q, causal, sinks, num_splits, out, return_lse  as in `attention_paged`;
+                 with num_splits = 1 and max_seqlen_q * H on one side of 16, the bits of a sequence alone are those in a batch
     table_starts int32 (B,). Given, block_table is (blocks of all sequences,), and those of sequence b begin at table_starts[b]: the
                  lists of AITER and FlashInfer, kv_indices with kv_indptr[:-1]
     scale        what products are multiplied by. Of the model: 1 / sqrt(128 + 64) in DeepSeek V3, times the square of YaRN's mscale,

@@ -239,9 +239,10 @@ def test_pages_beyond_4_gib(target, quantized):
 
 
 @BOTH
-def test_alone_and_among_others(target):
+@pytest.mark.parametrize("heads", [16, 80])
+def test_alone_and_among_others(target, heads):
     """One part: the bits do not depend on what else is in the batch, nor on the room in its table."""
-    problem = draw_latent([300, 5, 77], heads=16)
+    problem = draw_latent([300, 5, 77], heads=heads)
     with hipkittens.simulate(target):
         together = attention_mla(*problem.arguments(), scale=SCALE, num_splits=1)
         for row in range(3):
@@ -259,6 +260,15 @@ def test_rows_are_loaded_once(target):
     with hipkittens.simulate(target):
         (launch,) = loaded_bytes(lambda: attention_mla(*problem.arguments(), scale=SCALE, num_splits=1))
     assert launch["kv_cache"] <= (4096 + 4 * 32) * 576 * 2
+
+
+@BOTH
+def test_rows_are_loaded_once_for_64_rows(target):
+    """By the four waves together, and a tile behind the last one."""
+    problem = draw_latent([2048], 2, heads=32)
+    with hipkittens.simulate(target):
+        (launch,) = loaded_bytes(lambda: attention_mla(*problem.arguments(), scale=SCALE, num_splits=1))
+    assert launch["kv_cache"] <= (2048 + 32) * 576 * 2
 
 
 def test_torch_backend_has_the_same_meaning(monkeypatch):

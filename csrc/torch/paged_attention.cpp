@@ -30,9 +30,9 @@ constexpr const char* attention_paged_into_schema =
 
 // q (T, H, 576), kv_cache (blocks, block size, 1, 576) -> out (T, H, 512), lse (H, T). With table_starts, int32 (B,), block_table has
 // one row, in which the blocks of sequence b begin at table_starts[b].
-#define LATENT_ARGUMENTS                                                                            \
-    "Tensor q, Tensor kv_cache, Tensor block_table, Tensor? table_starts, Tensor seqused_k, "       \
-    "Tensor? cu_seqlens_q, Tensor? sinks, Tensor? kv_scale, SymInt max_seqlen_q, float scale, "     \
+#define LATENT_ARGUMENTS                                                                        \
+    "Tensor q, Tensor kv_cache, Tensor block_table, Tensor? table_starts, Tensor seqused_k, "   \
+    "Tensor? cu_seqlens_q, Tensor? sinks, Tensor? kv_scale, SymInt max_seqlen_q, float scale, " \
     "float value_factor, bool causal, int num_splits"
 constexpr const char* attention_mla_schema = "attention_mla(" LATENT_ARGUMENTS ") -> (Tensor, Tensor)";
 constexpr const char* attention_mla_into_schema =

@@ -20,12 +20,13 @@ def _trial(kernel: Kernel) -> Trial:
     row = kernel.row
     dtype, quantized = DTYPES[row["element"]], row["cache"] == "fp8"
     page = 24 if row["lookup_keys"] != "1" else 5
+    heads = 40 if row["row_tiles"] != "1" else 7
 
     def run():
         problem = draw_latent(
             [300, 0, 33],
             2,
-            heads=7,
+            heads=heads,
             page=page,
             dtype=dtype,
             cache_dtype=dtype_of("fp8", torch.device("cpu")) if quantized else None,
@@ -35,7 +36,7 @@ def _trial(kernel: Kernel) -> Trial:
             out, lse = attention_mla(
                 *problem.arguments(),
                 scale=SCALE,
-                sinks=torch.linspace(-2, 2, 7),
+                sinks=torch.linspace(-2, 2, heads),
                 kv_scale=torch.tensor([0.5]) if quantized else None,
                 num_splits=splits,
                 return_lse=True,
@@ -44,7 +45,7 @@ def _trial(kernel: Kernel) -> Trial:
         return results
 
     return Trial(
-        f"attention_mla 2 of 300 H7 page {page} {row['element']} of {row['cache']}", run, workgroups=4
+        f"attention_mla 2 of 300 H{heads} page {page} {row['element']} of {row['cache']}", run, workgroups=4
     )
 
 

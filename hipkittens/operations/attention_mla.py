@@ -49,7 +49,7 @@ def _arguments(tensor, dtype):
 OPERATION = Operation(
     name="attention_mla",
     folder="paged_attention",
-    kinds=("latent",),
+    kinds=("latent", "latent_shared"),
     functions=(Function(attention_mla, _arguments, {"scale": 192**-0.5}),),
     operators=(
         Operator(

@@ -5,4 +5,5 @@
 #include "forward.h"
 #include "kinds.h"
 #include "latent.h"
+#include "latent_shared.h"
 #include "merge.h"

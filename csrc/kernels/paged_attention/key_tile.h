@@ -139,6 +139,19 @@ struct KeyTile {
                     lds + key * row_bytes + place(column / b128_bytes, row_of(key)) + column % b128_bytes);
             }
     }
+    // As they were put.
+    KITTENS_DEVICE static void get(TileRows<T, head_dim>& tile, shared_byte* lds) {
+        using Columns = typename TileRows<T, head_dim>::Columns;
+#pragma unroll
+        for (int n = 0; n < lane_keys; ++n)
+#pragma unroll
+            for (int band = 0; band < TileRows<T, head_dim>::bands; ++band) {
+                const int key = first_key_of_lane() + n,
+                          column = (lane_id() % 16 + band * 16) * static_cast<int>(sizeof(Columns));
+                tile.rows[band][n] = lds_read<Columns>(
+                    lds + key * row_bytes + place(column / b128_bytes, row_of(key)) + column % b128_bytes);
+            }
+    }
     // 8 elements of the lane's row of instruction n, of the step's 32.
     KITTENS_DEVICE static vec<T, 8> operand(shared_byte* lds, int n, int step) {
         const int m = lane_id() % 16;

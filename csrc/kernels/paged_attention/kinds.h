@@ -99,6 +99,8 @@ template <PagedConfig config>
 struct Forward;
 template <PagedConfig config>
 struct Latent;
+template <PagedConfig config>
+struct LatentShared;
 template <ElementConfig config>
 struct Combine;
 template <ElementConfig config>
@@ -109,6 +111,7 @@ namespace kinds {
 struct forward : Kind<PagedConfig, PagedArguments, Forward> {};
 // One cache for keys and values.
 struct latent : Kind<PagedConfig, PagedArguments, Latent> {};
+struct latent_shared : Kind<PagedConfig, PagedArguments, LatentShared> {};
 // Joins the splits of the keys.
 struct combine : Kind<ElementConfig, CombineArguments, Combine> {};
 // Joins two results.

@@ -83,6 +83,7 @@ Choice choose(const Problem& p) {
     };
     for (const auto& row : variants<kinds::forward>) consider(row);
     for (const auto& row : variants<kinds::latent>) consider(row);
+    for (const auto& row : variants<kinds::latent_shared>) consider(row);
     if (!choice.variant) refuse("no kernel has a head size of " + std::to_string(p.head_dim));
     choice.row_tiles = divide_up(rows, choice.config.rows());
     choice.shortest_split = p.num_splits > 0 ? 1 : shortest_split;

@@ -13,12 +13,14 @@ namespace hipkittens::paged_attention {
 // Row r of a key head is query head r % group of token r / group, so that all heads of a group share the keys that are loaded.
 // The waves of a workgroup have the same rows and take tiles of keys in turns; what they have summed is joined at the end, always in
 // the same order.
-template <PagedConfig config>
+// rows_apart: each wave has rows of its own, and all of them the same keys.
+template <PagedConfig config, bool rows_apart = false>
 struct QueryRows {
     using T = typename element_of<config.element>::value;
     using Cached = typename element_of<config.cache>::value;
-    static constexpr int row_tiles = config.row_tiles, rows = config.rows(), steps = config.head_dim / 32,
-                         value_dim = config.value_dim(), outputs = value_dim / 16;
+    static constexpr int row_tiles = rows_apart ? config.row_tiles / waves : config.row_tiles,
+                         rows = config.rows(), steps = config.head_dim / 32, value_dim = config.value_dim(),
+                         outputs = value_dim / 16;
     static constexpr int threads = waves * wave_lanes;
     static constexpr float log2_e = 1.4426950408889634f;
 
@@ -117,7 +119,8 @@ struct QueryRows {
         const int group = arguments.group.value;
 #pragma unroll
         for (int r = 0; r < row_tiles; ++r) {
-            const int row = first_row + r * 16 + lane_id() % 16;
+            const int tile = rows_apart ? wave_id() * row_tiles + r : r;
+            const int row = first_row + tile * 16 + lane_id() % 16;
             query[r] = arguments.group.quotient(row);
             head[r] = key_head * group + row - query[r] * group;
             const bool is_there = query[r] < queries;
