@@ -87,16 +87,12 @@ struct LatentShared : QueryRows<config, true> {
             look_up(tile + 2 * tile_keys);
             shared_byte* const keys = lds + place;
             vec<float, 4> products[2] = {};
-#pragma unroll
-            for (int b = 0; b < waves; ++b)
-                multiply<BandKeys>(products, keys + b * BandKeys::bytes, b * BandKeys::steps);
-            multiply<RotaryKeys>(products, keys + waves * BandKeys::bytes, waves * BandKeys::steps);
+            multiply(products, keys);
             vec<float, 8> scores = __builtin_shufflevector(products[0], products[1], 0, 1, 2, 3, 4, 5, 6, 7);
             this->edit(scores, 0, tile + first_key_of_lane());
             softmax[0].exponentiate(scores, output[0]);
             const vec<T, 8> p = __builtin_convertvector(scores, vec<T, 8>);
-#pragma unroll
-            for (int b = 0; b < waves; ++b) add(b, keys + b * BandKeys::bytes, p);
+            add(keys, p);
             tile += tile_keys;
             if (tile > bounds.last) return;
             if constexpr (tiles == 1)
@@ -107,24 +103,46 @@ struct LatentShared : QueryRows<config, true> {
         }
     }
 
+    // LDS answers late, so that what one band needs is read before the products of the band ahead of it.
     template <class Keys>
-    KITTENS_DEVICE void multiply(vec<float, 4> (&products)[2], shared_byte* keys, int first_step) const {
+    KITTENS_DEVICE static void read(vec<T, 8> (&operands)[BandKeys::steps][2], shared_byte* keys) {
 #pragma unroll
         for (int step = 0; step < Keys::steps; ++step)
 #pragma unroll
-            for (int n = 0; n < 2; ++n)
-                products[n] =
-                    matrix_16x16(Keys::operand(keys, n, step), q[0][first_step + step], products[n]);
+            for (int n = 0; n < 2; ++n) operands[step][n] = Keys::operand(keys, n, step);
     }
-    KITTENS_DEVICE void add(int b, shared_byte* keys, const vec<T, 8>& p) {
-        constexpr int columns = Band::columns;
-        TileRows<T, band_dim> rows;
-        BandKeys::get(rows, keys);
-        const ValueBand<T, columns> operands(rows, 0);
+    KITTENS_DEVICE void multiply(vec<float, 4> (&products)[2], shared_byte* keys) const {
+        vec<T, 8> operands[2][BandKeys::steps][2];
+        read<BandKeys>(operands[0], keys);
 #pragma unroll
-        for (int column = 0; column < columns; ++column) {
-            vec<float, 4>& sum = output[0][b * columns + column];
-            sum = matrix_16x16(operands[column], p, sum);
+        for (int b = 0; b <= waves; ++b) {
+            if (b + 1 < waves)
+                read<BandKeys>(operands[(b + 1) % 2], keys + (b + 1) * BandKeys::bytes);
+            else if (b + 1 == waves)
+                read<RotaryKeys>(operands[(b + 1) % 2], keys + waves * BandKeys::bytes);
+            schedule_fence();
+#pragma unroll
+            for (int step = 0; step < (b < waves ? BandKeys::steps : RotaryKeys::steps); ++step)
+#pragma unroll
+                for (int n = 0; n < 2; ++n)
+                    products[n] =
+                        matrix_16x16(operands[b % 2][step][n], q[0][b * BandKeys::steps + step], products[n]);
+        }
+    }
+    KITTENS_DEVICE void add(shared_byte* keys, const vec<T, 8>& p) {
+        constexpr int columns = Band::columns;
+        TileRows<T, band_dim> rows[2];
+        BandKeys::get(rows[0], keys);
+#pragma unroll
+        for (int b = 0; b < waves; ++b) {
+            if (b + 1 < waves) BandKeys::get(rows[(b + 1) % 2], keys + (b + 1) * BandKeys::bytes);
+            schedule_fence();
+            const ValueBand<T, columns> operands(rows[b % 2], 0);
+#pragma unroll
+            for (int column = 0; column < columns; ++column) {
+                vec<float, 4>& sum = output[0][b * columns + column];
+                sum = matrix_16x16(operands[column], p, sum);
+            }
         }
     }
 };
