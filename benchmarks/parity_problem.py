@@ -15,7 +15,9 @@ from hipkittens.operations._record import Parity, ParityProblem
 def operation_of(parity: Parity) -> Operation:
     def run(target: str, case: dict[str, Any], seed: int) -> list[Result]:
         generator = torch.Generator().manual_seed(seed)
-        return _run(target, parity.problem(case, generator), generator)
+        with simulated(target):  # which 8-bit floats a problem has is the target's
+            problem = parity.problem(case, generator)
+        return _run(target, problem, generator)
 
     return Operation(parity.function, dict(parity.factors), run, dict(parity.draws), parity.extra)
 

@@ -27,6 +27,7 @@ from .float8 import float8_linear
 from .gemm import linear, matmul
 from .grouped import grouped_matmul
 from .heads import concat_heads, split_heads
+from .latent_attention import attention_mla
 from .loss import cross_entropy, linear_cross_entropy
 from .merged_attention import attention_merge
 from .mul_add import mul_add
@@ -60,6 +61,7 @@ __all__ = [
     "activation",
     "attention",
     "attention_merge",
+    "attention_mla",
     "attention_paged",
     "attention_varlen",
     "cache_write",

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Literal, overload
 
 import torch
@@ -17,12 +16,22 @@ from ._arguments import (
     check_whole_number,
 )
 from ._call import call
+from ._paged_sequences import (
+    DTYPES,
+    check_cache,
+    check_flag_and_output,
+    check_rows,
+    check_sequences,
+    check_values,
+    scale_factor,
+    values_are_known,
+)
 from ._score_terms import check_score_terms, log_sum_with_sinks, with_terms
-from .attention import scale_or_default, shortened, window_sides
+from .attention import scale_or_default, window_sides
+from .cache import as_operand, is_quantized
+from .quantization import dtype_of
 
-DTYPES = (torch.bfloat16, torch.float16)
 HEAD_SIZES = (64, 128, 256)
-LARGEST_NUM_SPLITS = 256
 
 CacheLayout = Literal["nhd", "hnd"]
 _SHAPES = {
@@ -47,6 +56,8 @@ def attention_paged(
     softcap: float = 0.0,
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
+    k_scale: torch.Tensor | float | None = None,
+    v_scale: torch.Tensor | float | None = None,
     cache_layout: CacheLayout = "nhd",
     num_splits: int = 0,
     out: torch.Tensor | None = None,
@@ -70,6 +81,8 @@ def attention_paged(
     softcap: float = 0.0,
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
+    k_scale: torch.Tensor | float | None = None,
+    v_scale: torch.Tensor | float | None = None,
     cache_layout: CacheLayout = "nhd",
     num_splits: int = 0,
     out: torch.Tensor | None = None,
@@ -93,6 +106,8 @@ def attention_paged(
     softcap: float = 0.0,
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
+    k_scale: torch.Tensor | float | None = None,
+    v_scale: torch.Tensor | float | None = None,
     cache_layout: CacheLayout = "nhd",
     num_splits: int = 0,
     out: torch.Tensor | None = None,
@@ -116,6 +131,8 @@ def attention_paged(
     softcap: float = 0.0,
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
+    k_scale: torch.Tensor | float | None = None,
+    v_scale: torch.Tensor | float | None = None,
     cache_layout: CacheLayout = "nhd",
     num_splits: int = 0,
     out: torch.Tensor | None = None,
@@ -124,7 +141,8 @@ def attention_paged(
     """Attention of new tokens to the keys of their sequences, which are in the pages of a cache. The result has q's shape and dtype.
 
     q            (T, H, D), D of 64, 128 or 256: the new tokens of all sequences, one sequence after the other
-    k_cache, v_cache  q's dtype, bfloat16 or float16, one shape; the keys of the new tokens are already in them. By cache_layout:
+    k_cache, v_cache  q's dtype, bfloat16 or float16, or both 8-bit floats; one shape; the keys of the new tokens are already in them. By
+                 cache_layout:
                  "nhd"  (blocks, block_size, H_k, D)
                  "hnd"  (blocks, H_k, block_size, D)
                  Any block_size; H is a multiple of H_k, and query head h reads key head h // (H / H_k)
@@ -143,13 +161,17 @@ def attention_paged(
     return_lse adds the natural logarithm of each row's sum of exp(score): float32 (H, T), -inf where no key is seen; sinks are not
     in it.
 
+    Caches of 8-bit floats have e4m3 as the target encodes it, float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950, also as bytes
+    (uint8). What they hold is multiplied by k_scale and v_scale, numbers or float32 tensors of one element (None: 1), as `cache_write`
+    has divided by them; codes become q's dtype exactly. A tensor's value counts when the kernel runs.
+
     num_splits: into how many parts the keys of a sequence are divided, up to 256, which workgroups of their own attend to before a
     second launch joins them, always in the same order; 0 chooses by the device and the shapes, never by values. With 1, a
     sequence's result has the same bits whatever other sequences are beside it, as long as max_seqlen_q * H / H_k stays on one
     side of 16.
     out, of q's shape and dtype, is written and returned.
 
-    Strides of q, out and caches: unit along D, the others even, rows on 4 bytes; no tensor is copied, addresses have 64 bits.
+    Strides of q, out and caches: unit along D, rows on 4 bytes; no tensor is copied, addresses have 64 bits.
     Products and sums are float32, rounded once.
 
     No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for what
@@ -163,17 +185,20 @@ def attention_paged(
         where, q, k_cache, v_cache, block_table, seqused_k, cu_seqlens_q, alibi_slopes, sinks, max_seqlen_q,
         causal, scale, window_size, softcap, cache_layout, num_splits,
     )  # fmt: skip
-    _check_flag_and_output(where, q, out, return_lse)
+    check_flag_and_output(where, q, q.shape[-1], out, return_lse)
+    scale *= scale_factor(where, "k_scale", k_scale, "k_cache", k_cache)
+    value_factor = scale_factor(where, "v_scale", v_scale, "v_cache", v_cache)
     for name, value in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache), ("sinks", sinks)):
         if value is not None:
             check_gets_no_gradient(where, name, value)
             if name != "sinks":
-                _check_rows(where, name, value)
+                check_rows(where, name, value)
     heads_first = cache_layout == "hnd"
     key_blocks = k_cache.shape[0], k_cache.shape[2 if heads_first else 1]
     causal = bool(causal)
-    if _values_are_known(block_table, seqused_k, cu_seqlens_q):
-        _check_values(where, q, key_blocks, block_table, seqused_k, cu_seqlens_q, max_seqlen_q, left)
+    k_scale, v_scale = (each if isinstance(each, torch.Tensor) else None for each in (k_scale, v_scale))
+    if values_are_known(block_table, seqused_k, cu_seqlens_q):
+        check_values(where, q, key_blocks, block_table, None, seqused_k, cu_seqlens_q, max_seqlen_q, left)
     if sinks is not None:
         sinks = sinks.float().contiguous()
     if alibi_slopes is not None:
@@ -183,8 +208,8 @@ def attention_paged(
     seqused_k = seqused_k.contiguous()
     cu_seqlens_q = None if cu_seqlens_q is None else cu_seqlens_q.contiguous()
     arguments = (
-        q, k_cache, v_cache, block_table, seqused_k, cu_seqlens_q, alibi_slopes, sinks, max_seqlen_q, heads_first,
-        scale, causal, left, right, float(softcap), num_splits,
+        q, as_operand(k_cache), as_operand(v_cache), block_table, seqused_k, cu_seqlens_q, alibi_slopes, sinks, k_scale,
+        v_scale, max_seqlen_q, heads_first, scale, value_factor, causal, left, right, float(softcap), num_splits,
     )  # fmt: skip
     if _backend.uses_torch():
         result, lse = paged_in_torch(*arguments)
@@ -224,15 +249,16 @@ def _check(
     if q.dim() != 3:
         raise ValueError(f"{where}: q has shape {tuple(q.shape)}; it must be (tokens, heads, D)")
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        check_tensor(where, name, cache)
-        check_dtype_and_device(where, name, cache, DTYPES, "q", q)
-        if cache.dtype != q.dtype:
-            raise TypeError(f"{where}: q is {q.dtype} and {name} is {cache.dtype}; convert q to the cache's")
+        check_cache(where, name, cache, q)
         if cache.dim() != 4:
             raise ValueError(
                 f"{where}: {name} has shape {tuple(cache.shape)}; with cache_layout {cache_layout!r} it must be "
                 f"{_SHAPES[cache_layout]}"
             )
+    if k_cache.dtype != v_cache.dtype:
+        raise TypeError(
+            f"{where}: k_cache is {k_cache.dtype} and v_cache is {v_cache.dtype}; both have the same dtype"
+        )
     if k_cache.shape != v_cache.shape:
         raise ValueError(
             f"{where}: k_cache has shape {tuple(k_cache.shape)} and v_cache {tuple(v_cache.shape)}; both have the same"
@@ -254,125 +280,13 @@ def _check(
         raise ValueError(
             f"{where}: k_cache has shape {tuple(k_cache.shape)}; its blocks need 1 place or more"
         )
-    _check_indices(where, "block_table", block_table, 2, "(sequences, blocks of a sequence)", q)
-    _check_indices(where, "seqused_k", seqused_k, 1, "(sequences,)", q)
+    check_sequences(where, q, block_table, None, seqused_k, cu_seqlens_q, max_seqlen_q, num_splits)
     sequences = block_table.shape[0]
-    if seqused_k.shape[0] != sequences:
-        raise ValueError(
-            f"{where}: seqused_k has {seqused_k.shape[0]} lengths and block_table {sequences} rows; they must be equal"
-        )
-    if max_seqlen_q < 0:
-        raise ValueError(f"{where}: max_seqlen_q is {max_seqlen_q}; it must be 0 or more")
-    if cu_seqlens_q is not None:
-        _check_indices(where, "cu_seqlens_q", cu_seqlens_q, 1, "(sequences + 1,)", q)
-        if cu_seqlens_q.shape[0] != sequences + 1:
-            raise ValueError(
-                f"{where}: cu_seqlens_q has {cu_seqlens_q.shape[0]} entries; {sequences} rows of block_table need "
-                f"{sequences + 1}"
-            )
-    elif q.shape[0] != sequences * max_seqlen_q:
-        raise ValueError(
-            f"{where}: q has {q.shape[0]} tokens and block_table {sequences} rows; without cu_seqlens_q each sequence has "
-            f"max_seqlen_q = {max_seqlen_q} tokens"
-        )
     check_score_terms(where, q, heads, sequences, sinks, softcap, alibi_slopes)
     check_flag(where, "causal", causal)
-    if not 0 <= num_splits <= LARGEST_NUM_SPLITS:
-        raise ValueError(f"{where}: num_splits is {num_splits}; allowed: 0 .. {LARGEST_NUM_SPLITS}")
     _backend.check_device(where, "q", q)
     left, right = window_sides(where, window_size)
     return scale_or_default(where, scale, q), left, right
-
-
-def _check_indices(
-    where: str, name: str, value: torch.Tensor, dimensions: int, shape: str, q: torch.Tensor
-) -> None:
-    check_tensor(where, name, value)
-    check_dtype_and_device(where, name, value, (torch.int32,), "q", q)
-    if value.dim() != dimensions:
-        raise ValueError(f"{where}: {name} has shape {tuple(value.shape)}; it must be {shape}")
-
-
-def _check_flag_and_output(where: str, q: torch.Tensor, out: torch.Tensor | None, return_lse: bool) -> None:
-    check_flag(where, "return_lse", return_lse)
-    if out is None:
-        return
-    check_tensor(where, "out", out)
-    if out.shape != q.shape or out.dtype != q.dtype or out.device != q.device:
-        raise ValueError(
-            f"{where}: out is {out.dtype} of shape {tuple(out.shape)} on {out.device}; it must be as q, {q.dtype} of "
-            f"{tuple(q.shape)} on {q.device}"
-        )
-    if torch.is_grad_enabled() and out.requires_grad:
-        raise ValueError(f"{where}: out requires a gradient; it is written in place and has none")
-    if any(size > 1 and step == 0 for size, step in zip(out.shape, out.stride(), strict=True)):
-        raise ValueError(f"{where}: out is expanded, so that rows share memory; clone it first")
-    _check_rows(where, "out", out)
-
-
-def _check_rows(where: str, name: str, value: torch.Tensor) -> None:
-    """Raises for rows that kernels cannot read in vectors: caches are too large to be copied behind a caller's back."""
-    if torch.compiler.is_compiling() or value.numel() == 0:
-        return
-    *steps, last = value.stride()
-    is_readable = type(value) is torch.Tensor and value.device.type != "meta"
-    beyond = value.data_ptr() % 4 if is_readable and not torch._C._are_functorch_transforms_active() else 0
-    even = all(step % 2 == 0 or size == 1 for step, size in zip(steps, value.shape, strict=False))
-    if last != 1 or not even or beyond:
-        raise ValueError(
-            f"{where}: {name} has strides {tuple(value.stride())} and begins at address % 4 = {beyond}; it needs unit stride "
-            "along its last dimension, even strides otherwise, and rows on 4 bytes; call .contiguous()"
-        )
-
-
-def _values_are_known(*tensors: torch.Tensor | None) -> bool:
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()) and all(
-        tensor is None or (type(tensor) is torch.Tensor and tensor.device.type == "cpu") for tensor in tensors
-    )
-
-
-def _check_values(
-    where: str,
-    q: torch.Tensor,
-    key_blocks: tuple[int, int],
-    block_table: torch.Tensor,
-    seqused_k: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None,
-    max_seqlen_q: int,
-    left: int,
-) -> None:
-    """Of tensors in the CPU's memory. Blocks that a window hides may be any."""
-    blocks, block_size = key_blocks
-    most = block_table.shape[1] * block_size
-    lengths = seqused_k.tolist()
-    for sequence, length in enumerate(lengths):
-        if not 0 <= length <= most:
-            raise ValueError(
-                f"{where}: seqused_k[{sequence}] is {length}; a row of block_table has {block_table.shape[1]} blocks of "
-                f"{block_size} keys, 0 .. {most} are allowed"
-            )
-    tokens = [max_seqlen_q] * len(lengths)
-    if cu_seqlens_q is not None:
-        ends = cu_seqlens_q.tolist()
-        tokens = [after - before for before, after in itertools.pairwise(ends)]
-        if ends[0] != 0 or ends[-1] > q.shape[0] or min(tokens, default=0) < 0:
-            raise ValueError(
-                f"{where}: cu_seqlens_q is {shortened(ends)}; it must rise from 0 to at most the {q.shape[0]} rows of q"
-            )
-        if max(tokens, default=0) > max_seqlen_q:
-            raise ValueError(
-                f"{where}: max_seqlen_q is {max_seqlen_q} and the longest sequence of cu_seqlens_q has {max(tokens)} rows; pass "
-                f"{max(tokens)} or more"
-            )
-    table = block_table.tolist()
-    for sequence, (length, count) in enumerate(zip(lengths, tokens, strict=True)):
-        first = max(length - count - left, 0) if left >= 0 else 0
-        used = table[sequence][first // block_size : -(-length // block_size)] if count else []
-        if used and not 0 <= min(used) <= max(used) < blocks:
-            raise ValueError(
-                f"{where}: block_table[{sequence}] is {shortened(used)} where keys are used; k_cache has {blocks} "
-                f"blocks, 0 .. {blocks - 1} are allowed"
-            )
 
 
 def paged_in_torch(
@@ -384,22 +298,29 @@ def paged_in_torch(
     cu_seqlens_q: torch.Tensor | None,
     alibi_slopes: torch.Tensor | None,
     sinks: torch.Tensor | None,
+    k_scale: torch.Tensor | None,
+    v_scale: torch.Tensor | None,
     max_seqlen_q: int,
     heads_first: bool,
     scale: float,
+    value_factor: float,
     causal: bool,
     left: int,
     right: int,
     softcap: float,
     num_splits: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in PyTorch, sequence by sequence: in float32, or in q's dtype where that is float64."""
+    """The same in PyTorch, sequence by sequence: in float32, or in q's dtype where that is float64. Caches of uint8 are 8-bit floats."""
+    if is_quantized(k_cache):
+        codes = dtype_of("fp8", q.device)
+        k_cache, v_cache = k_cache.view(codes), v_cache.view(codes)
     if heads_first:
         k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
     wide = torch.promote_types(q.dtype, torch.float32)
     heads, block_size = q.shape[1], k_cache.shape[1]
     group = heads // k_cache.shape[2]
-    out, lse = torch.zeros_like(q), q.new_full((heads, q.shape[0]), float("-inf"), dtype=wide)
+    out = q.new_zeros((*q.shape[:2], v_cache.shape[-1]))
+    lse = q.new_full((heads, q.shape[0]), float("-inf"), dtype=wide)
     lengths = seqused_k.tolist()
     ends = (
         cu_seqlens_q.tolist()
@@ -422,9 +343,11 @@ def paged_in_torch(
         blocks = block_table[sequence, key[0] // block_size].long()
         blocks = torch.where(seen, blocks, blocks[seen][:1] if bool(seen.any()) else 0)
         k, v = (
-            cache[blocks, key[0] % block_size].to(wide).repeat_interleave(group, 1).transpose(0, 1)
+            rows_at(cache, blocks, key[0] % block_size).to(wide).repeat_interleave(group, 1).transpose(0, 1)
             for cache in (k_cache, v_cache)
         )
+        k, v = k * (1 if k_scale is None else k_scale.to(wide)), v * value_factor
+        v = v if v_scale is None else v * v_scale.to(wide)
         # Keys that nobody sees are not used, NaN neither.
         k, v = (tensor.masked_fill(~seen[None, :, None], 0) for tensor in (k, v))
         scores = scale * (q[begin:end].to(wide).transpose(0, 1) @ k.mT)
@@ -439,3 +362,8 @@ def paged_in_torch(
         out[begin:end] = (weights @ v).transpose(0, 1).to(q.dtype)
         lse[:, begin:end] = sums
     return out, lse
+
+
+def rows_at(cache: torch.Tensor, blocks: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Of a cache (blocks, places, ...): PyTorch gathers 8-bit floats only as bytes."""
+    return as_operand(cache)[blocks, places].view(cache.dtype)

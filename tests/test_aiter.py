@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 import hipkittens
 from hipkittens import QuantSpec, aiter, quantize
-from hipkittens.operations._attention_paged_problems import draw_paged
+from hipkittens.operations._attention_paged_problems import draw_latent, draw_paged
 
 BF16, F32, I32 = torch.bfloat16, torch.float32, torch.int32
 FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
@@ -58,6 +58,7 @@ def signatures():
         *sorted((home / "ops").rglob("*.py")),
         home / "fused_moe.py",
         home / "fused_moe_bf16_asm.py",
+        home / "mla.py",
     ]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
@@ -1380,7 +1381,43 @@ def test_unified_attention(target):
     aiter.unified_attention(*call, None, None, None, slopes, sinks=sinks)
     options = {"scale": 0.2, "window_size": (20, 0), "softcap": 3.0, "alibi_slopes": slopes, "sinks": sinks}
     assert torch.equal(out, hipkittens.attention_paged(*problem.arguments(), **options))
-    for name in ("q_descale", "k_descale", "v_descale", "output_scale", "qq_bias"):
+    for name in ("q_descale", "output_scale", "qq_bias"):
         scales = dict.fromkeys(("q_descale", "k_descale", "v_descale")) | {name: torch.ones(1)}
         with pytest.raises(NotImplementedError, match=f"unified_attention: {name} is given"):
             aiter.unified_attention(*call, **scales)
+
+
+@of("unified_attention")
+def test_unified_attention_to_8_bits(target):
+    problem = draw_paged([50, 0, 17], [2, 1, 4], heads=4, head_dim=64, cache_dtype=FP8[target])
+    q, k, v, table, lengths, ends, longest = problem.arguments()
+    k_scale, v_scale, out = torch.tensor([0.5]), torch.tensor([3.0]), torch.zeros_like(q)
+    aiter.unified_attention(
+        q, k, v, out, ends, longest, lengths, 50, 0.2, True, (-1, -1), table, 0.0, None, k_scale, v_scale
+    )
+    options = {"scale": 0.2, "k_scale": k_scale, "v_scale": v_scale}
+    assert torch.equal(out, hipkittens.attention_paged(*problem.arguments(), **options))
+
+
+@of("mla_decode_fwd")
+@pytest.mark.parametrize("page", [1, 16])
+def test_mla_decode(target, page):
+    """Lists of pages without room between them, as AITER's callers make them."""
+    lengths = [100, 0, 33]
+    problem = draw_latent(lengths, [2, 1, 4], heads=16, page=page)
+    q, cache, table, _, ends, longest = problem.arguments()
+    counts = [-(-length // page) for length in lengths]
+    indices = torch.cat([row[:count] for row, count in zip(table, counts, strict=True)])
+    indptr = torch.tensor([0, *counts]).cumsum(0).to(I32)
+    last = torch.tensor([(length - 1) % page + 1 for length in lengths], dtype=I32)
+    out = torch.zeros(7, 16, 512, dtype=BF16)
+    call = (q, cache, out, ends, indptr, indices, last, longest)
+    logits, lse = aiter.mla_decode_fwd(*call, 0.07)
+    expected, sums = hipkittens.attention_mla(*problem.arguments(), scale=0.07, return_lse=True)
+    assert torch.equal(out, expected) and torch.equal(logits[:, 0], expected) and torch.equal(lse, sums.T)
+    aiter.mla_decode_fwd(*call, num_kv_splits=1)
+    assert torch.equal(out, hipkittens.attention_mla(*problem.arguments(), scale=576**-0.5, num_splits=1))
+    with pytest.raises(NotImplementedError, match=r"mla_decode_fwd: logit_cap is 3\.0"):
+        aiter.mla_decode_fwd(*call, logit_cap=3.0)
+    with pytest.raises(NotImplementedError, match="mla_decode_fwd: q_scale is given"):
+        aiter.mla_decode_fwd(*call, q_scale=torch.ones(1))

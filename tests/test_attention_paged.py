@@ -14,15 +14,16 @@ from tests.test_attention_few_queries import loaded_bytes
 
 INF, NAN = float("inf"), float("nan")
 BOTH = pytest.mark.parametrize("target", TARGETS)
+CODES = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
 
 
 def check(target, problem, num_splits=0, **options):
     """Error at most twice that of PyTorch's operations in float32 that are rounded once; LSE within 1e-5; no finding."""
     with hipkittens.simulate(target, checks="all") as run:
         out, lse = attention_paged(*problem.arguments(), num_splits=num_splits, return_lse=True, **options)
+        exact, sums = in_torch(problem, torch.float64, **options)
+        torchs, _ = in_torch(problem, **options)
     assert run.findings == []
-    exact, sums = in_torch(problem, torch.float64, **options)
-    torchs, _ = in_torch(problem, **options)
     rows = problem.q.shape[0] if problem.cu_seqlens_q is None else int(problem.cu_seqlens_q[-1])
     error, allowed = ((each.double() - exact)[:rows].abs() for each in (out, torchs))
     assert out.isfinite().all() and (out.shape, out.dtype) == (problem.q.shape, problem.q.dtype)
@@ -172,6 +173,54 @@ def test_no_entry_is_read_where_there_is_no_key(target):
 
 
 @BOTH
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize(
+    "page, layout, queries", [(16, "nhd", 1), (1, "hnd", 3), (5, "nhd", 1), (64, "hnd", 5)]
+)
+def test_caches_of_8_bits(target, dtype, head_dim, page, layout, queries):
+    problem = draw_paged(
+        [0, 1, 257, page, page + 1], queries, head_dim=head_dim, page=page, layout=layout, dtype=dtype,
+        cache_dtype=CODES[target],
+    )  # fmt: skip
+    options = {"cache_layout": layout, "k_scale": torch.tensor([0.375]), "v_scale": 2.5}
+    out, lse = check(target, problem, num_splits=2, softcap=4.0, sinks=torch.linspace(-2, 2, 8), **options)
+    narrow = {name: getattr(problem, name).view(torch.uint8) for name in ("k_cache", "v_cache")}
+    options |= {"softcap": 4.0, "sinks": torch.linspace(-2, 2, 8), "return_lse": True, "num_splits": 2}
+    as_numbers = {"k_scale": 0.375, "v_scale": torch.tensor(2.5)}
+    with hipkittens.simulate(target):
+        again, same = attention_paged(
+            *dataclasses.replace(problem, **narrow).arguments(), **options | as_numbers
+        )
+    torch.testing.assert_close(again, out, atol=2**-9, rtol=2**-7)
+    torch.testing.assert_close(same, lse, atol=1e-5, rtol=1e-5)
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_all_codes_of_8_bits(target, dtype):
+    """Every finite code as a value, weighted by 1: a sequence of one key gives its value, exactly."""
+    codes = torch.arange(256, dtype=torch.uint8).view(CODES[target])
+    codes = codes[codes.float().isfinite()]
+    values = torch.zeros(256).to(CODES[target])
+    values[: len(codes)].copy_(codes)
+    cache = values.view(4, 1, 1, 64)
+    table = torch.arange(4, dtype=torch.int32)[:, None]
+    q, used = torch.zeros(4, 1, 64, dtype=dtype), torch.ones(4, dtype=torch.int32)
+    with hipkittens.simulate(target, checks="all") as run:
+        out = attention_paged(q, cache, cache, table, used)
+    assert run.findings == [] and torch.equal(out.flatten(), values.to(dtype))
+
+
+@BOTH
+def test_keys_of_8_bits_are_loaded_once(target):
+    problem = draw_paged([4096], heads=8, head_dim=128, cache_dtype=CODES[target])
+    with hipkittens.simulate(target):
+        (launch,) = loaded_bytes(lambda: attention_paged(*problem.arguments(), num_splits=1))
+    assert launch["v_cache"] <= 4096 * 128 and launch["k_cache"] <= (4096 + 4 * 32) * 128
+
+
+@BOTH
 def test_nothing(target):
     """No tokens, no sequences."""
     none = draw_paged([], 1, heads=4, head_dim=64)
@@ -274,7 +323,7 @@ def test_torch_backend_has_the_same_meaning(monkeypatch):
 
 def test_operators_and_compile():
     problem = draw_paged([50, 17], 1, heads=4, head_dim=64)
-    options = (None, 1, False, 0.125, True, -1, -1, 0.0, 2)
+    options = (None, None, None, 1, False, 0.125, 1.0, True, -1, -1, 0.0, 2)
     operators = torch.ops.hipkittens
     tensors = (
         problem.q,
@@ -314,10 +363,26 @@ def of(problem, **changes):
     return {field.name: getattr(problem, field.name) for field in dataclasses.fields(problem)} | changes
 
 
+def narrow(problem, size=64):
+    """With caches of 8-bit floats of gfx950."""
+    blocks = problem.k_cache.shape[:-1]
+    caches = [torch.zeros(*blocks, size).to(torch.float8_e4m3fn) for _ in range(2)]
+    return dataclasses.replace(problem, k_cache=caches[0], v_cache=caches[1])
+
+
 REFUSED = [
     (lambda p: of(p, q=[1.0]), TypeError, "q is list; it must be a torch.Tensor"),
     (lambda p: of(p, q=p.q.float()), TypeError, "q is torch.float32; allowed: torch.bfloat16, torch.float16"),
     (lambda p: of(p, q=p.q.half()), TypeError, "q is torch.float16 and k_cache is torch.bfloat16; convert q to the cache's"),
+    (lambda p: of(p, k_cache=p.k_cache.to(torch.float8_e4m3fnuz)), TypeError, "k_cache is torch.float8_e4m3fnuz; allowed: .*float8_e4m3fn,"),
+    (lambda p: of(p, k_cache=p.k_cache.to(torch.float8_e5m2)), TypeError, "k_cache is torch.float8_e5m2; allowed"),
+    (lambda p: of(p, k_cache=p.k_cache.to(torch.float8_e4m3fn)), TypeError, "k_cache is torch.float8_e4m3fn and v_cache is torch.bfloat16"),
+    (lambda p: of(p, k_scale=0.5), ValueError, "k_scale is given and k_cache is torch.bfloat16; only caches of 8-bit floats have a scale"),
+    (lambda p: of(p, v_scale=torch.ones(1)), ValueError, "v_scale is given and v_cache is torch.bfloat16"),
+    (lambda p: of(narrow(p), v_scale=torch.ones(2)), ValueError, r"v_scale has shape \(2,\); it must have one element"),
+    (lambda p: of(narrow(p), k_scale=NAN), ValueError, "k_scale is nan; it must be finite"),
+    (lambda p: of(narrow(p), k_scale=torch.ones(1).double()), TypeError, "k_scale is torch.float64; allowed: torch.float32"),
+    (lambda p: of(narrow(p), k_cache=narrow(p, 66).k_cache[..., 1:65]), ValueError, "k_cache has strides .* rows on 4 bytes"),
     (lambda p: of(p, q=p.q[0]), ValueError, r"q has shape \(4, 64\); it must be \(tokens, heads, D\)"),
     (lambda p: of(p, q=p.q[..., :40]), ValueError, "the head size of q is 40; allowed: 64, 128, 256"),
     (lambda p: of(p, q=p.q[:, :3]), ValueError, "q has 3 heads and k_cache 2 .* the first must be a multiple of the second"),
@@ -337,7 +402,7 @@ REFUSED = [
     (lambda p: of(p, seqused_k=p.seqused_k.long()), TypeError, "seqused_k is torch.int64; allowed: torch.int32"),
     (lambda p: of(p, seqused_k=p.seqused_k + 100), ValueError, r"seqused_k\[0\] is 150; a row of block_table has 5 blocks of 16 keys, 0 .. 80"),
     (lambda p: of(p, seqused_k=p.seqused_k - 40), ValueError, r"seqused_k\[1\] is -23"),
-    (lambda p: of(p, block_table=p.block_table - 1), ValueError, r"block_table\[\d\] is .* where keys are used; k_cache has 9 blocks, 0 .. 8"),
+    (lambda p: of(p, block_table=p.block_table - 1), ValueError, r"block_table\[\d\] is .* where keys are used; the cache has 9 blocks, 0 .. 8"),
     (lambda p: of(p, block_table=p.block_table + 9), ValueError, "where keys are used"),
     (lambda p: of(p, cu_seqlens_q=torch.tensor([0, 2], dtype=torch.int32)), ValueError, "cu_seqlens_q has 2 entries; 2 rows of block_table need 3"),
     (lambda p: of(p, cu_seqlens_q=torch.tensor([0, 2, 1], dtype=torch.int32)), ValueError, r"cu_seqlens_q is \[0, 2, 1\]; it must rise from 0"),

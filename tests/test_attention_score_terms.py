@@ -111,7 +111,7 @@ def test_split_keys_count_the_sink_once(target):
 
 
 def test_slopes_of_each_sequence(target):
-    q, k, v, grad_out = tensors(2, 33, 47, 3, 1, 64)
+    q, k, v, _grad_out = tensors(2, 33, 47, 3, 1, 64)
     slopes = torch.tensor([[0.5, 0.1, 0.0], [0.0, 0.3, 0.9]])
     both = attention(q, k, v, alibi_slopes=slopes, causal=True)
     for b in range(2):

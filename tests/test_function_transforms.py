@@ -30,7 +30,10 @@ for _operation in operations.every():
             continue
         if _each.name in APART:
             continue
-        CALLS[_each.name] = (_each.function, functools.partial(_each.arguments, dtype=torch.bfloat16))
+        CALLS[_each.name] = (
+            functools.partial(_each.function, **_each.options),
+            functools.partial(_each.arguments, dtype=torch.bfloat16),
+        )
     for _example in operations.checks(_operation).examples:
         if _example.gradients:
             CALLS[f"example: {_example.title}"] = (
@@ -42,7 +45,7 @@ for _operation in operations.every():
 # Their derivative is refused by name.
 HAVE_NO_DERIVATIVE = ("quantize", "gated_activation_quantize", "norm_quantize")
 # It is refused of each argument that could have one.
-GETS_NO_GRADIENT = ("scaled_matmul", "attention_paged", "attention_merge")
+GETS_NO_GRADIENT = ("scaled_matmul", "attention_paged", "attention_merge", "attention_mla")
 every_call = pytest.mark.parametrize("call", CALLS)
 
 

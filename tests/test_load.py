@@ -124,10 +124,10 @@ def test_a_function_launches_kernels_of_its_folders_alone(function):
     with hipkittens.simulate("gfx950"):
         _simulator.record_launches(True)
         try:
-            function.function(*arguments)
+            function.function(*arguments, **function.options)
             try:
                 leaf = arguments[0].clone().requires_grad_()
-                result = function.function(leaf, *arguments[1:])
+                result = function.function(leaf, *arguments[1:], **function.options)
                 (result[0] if isinstance(result, tuple) else result).sum().backward()
             except (NotImplementedError, RuntimeError, ValueError):
                 pass  # it has no derivative

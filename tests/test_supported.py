@@ -57,7 +57,10 @@ class Draw:
         parameters = list(inspect.signature(function.function).parameters.values())[len(arguments) :]
         wrong = (None, "other", -1, [1], ("a", 1), float("nan"), True)
         odds = 1 - 0.5 ** (1 / max(len(parameters), 1))
-        return arguments, {each.name: self.mostly(each.default, *wrong, odds=odds) for each in parameters}
+        return arguments, {
+            each.name: self.mostly(function.options.get(each.name, each.default), *wrong, odds=odds)
+            for each in parameters
+        }
 
     def activation(self):
         kinds = ("silu", "gelu_tanh", "gelu", "relu", "tanh")
@@ -110,6 +113,29 @@ class Draw:
             "deterministic": self.mostly(None, True, False, "yes", odds=0.3),
             "return_lse": self.one_of(True, False),
         }  # fmt: skip
+
+    def attention_mla(self):
+        dtype, size = self.one_of(BF16, F16), self.mostly(576, 512)
+        page, heads, queries = (self.choose.randint(1, 3) for _ in range(3))
+        cache = self.one_of((4, page, size), (4, page, 1, size), (4, page, 2, size))
+        rows = torch.ones(2, 3, dtype=torch.int32)
+        tensors = [
+            torch.ones(shape, dtype=dtype) if self.choose.random() < 0.8 else self.tensor(shape, dtype)
+            for shape in ((2 * queries, heads, size), cache)
+        ]
+        table = self.mostly(rows, rows.long(), rows[0], rows + 9, rows[:1], [1])
+        lengths = self.mostly(rows[:, 0], rows[:, :1], rows[:, 0] + 20, rows[:1, 0], None)
+        return [*tensors, table, lengths], {
+            "max_seqlen_q": self.mostly(queries, queries + 1, -1, 1.5, True),
+            "scale": self.mostly(0.5, None, "large", float("inf")),
+            "head_dim_v": self.mostly(512, 128),
+            "causal": self.mostly(True, False, "no"),
+            "table_starts": self.mostly(None, rows[0], rows[:, 0].long()),
+            "sinks": self.mostly(None, torch.ones(heads), torch.ones(heads + 1)),
+            "kv_scale": self.mostly(None, 0.5, torch.ones(1), "no"),
+            "num_splits": self.mostly(0, 2, 300, -1, 1.0),
+            "return_lse": self.mostly(True, False, "yes"),
+        }
 
     def attention_paged(self):
         dtype, size = self.one_of(BF16, F16), self.mostly(self.one_of(64, 128, 256), 40, odds=0.1)

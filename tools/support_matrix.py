@@ -66,7 +66,11 @@ def has_gradient(function: Function, target: str, dtype: torch.dtype) -> bool:
         arguments = function.arguments(tensor, dtype)
         inputs = [each for each in tree_leaves(arguments) if torch.is_tensor(each) and each.requires_grad]
         try:
-            results = [each for each in tree_leaves(function.function(*arguments)) if torch.is_tensor(each)]
+            results = [
+                each
+                for each in tree_leaves(function.function(*arguments, **function.options))
+                if torch.is_tensor(each)
+            ]
             results = [each.float().sum() for each in results if each.requires_grad]
             return bool(results) and any(
                 gradient is not None
@@ -91,7 +95,9 @@ def cell(operation: Operation, function: Function, target: str, name: str) -> st
     # Where no kernel is for the gradient alone, it is the operation itself with other operands, or other operations.
     if kinds and has_gradient(function, target, DTYPES[name]):
         kinds.add("backward")
-    answer = supported(function.name, *function.arguments(meta, DTYPES[name]), target=target)
+    answer = supported(
+        function.name, *function.arguments(meta, DTYPES[name]), target=target, **function.options
+    )
     if answer.ok != bool(kinds):
         raise SystemExit(
             f"{function.name} {name} {target}: the call says '{answer.reason}', the pack holds {kinds}"

@@ -81,7 +81,7 @@ def _use_everything() -> None:
             results += exercise(_draw)
             continue
         for function in operation.functions:
-            result = function.function(*function.arguments(tensor, torch.bfloat16))
+            result = function.function(*function.arguments(tensor, torch.bfloat16), **function.options)
             results += [result] if isinstance(result, torch.Tensor) else result
     sum(result.float().square().sum() for result in results).backward()
 

@@ -142,6 +142,15 @@ template <bool upper>
 KITTENS_DEVICE uint32_t pack_bf8(float first, float second, uint32_t other) {
     return __builtin_amdgcn_cvt_pk_bf8_f32(first, second, other, upper);
 }
+// Two codes of the lower or upper half of a word, exactly: e4m3fnuz on gfx942, e4m3fn on gfx950.
+template <bool upper>
+KITTENS_DEVICE vec<float, 2> unpack_fp8(uint32_t word) {
+    return __builtin_amdgcn_cvt_pk_f32_fp8(word, upper);
+}
+// Two floats as f16 in one register, toward zero.
+KITTENS_DEVICE uint32_t pack_f16_toward_zero(float first, float second) {
+    return __builtin_bit_cast(uint32_t, __builtin_amdgcn_cvt_pkrtz(first, second));
+}
 
 // x = fraction * 2^exponent with 0.5 <= |fraction| < 1; 0 for 0 and for what is not finite.
 KITTENS_DEVICE int binary_exponent(float x) { return __builtin_amdgcn_frexp_expf(x); }

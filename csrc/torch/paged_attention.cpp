@@ -16,47 +16,78 @@ namespace {
 
 // q (T, H, D), caches (blocks, block size, H_k, D), or with heads_first (blocks, H_k, block size, D) -> out (T, H, D), lse (H, T)
 // float32. block_table int32 (B, blocks of a sequence), seqused_k int32 (B,), cu_seqlens_q int32 (B + 1,), or none for max_seqlen_q
-// tokens of each sequence. alibi_slopes float32 (H,) or (B, H), sinks float32 (H,). num_splits 0: any.
+// tokens of each sequence. alibi_slopes float32 (H,) or (B, H), sinks float32 (H,). num_splits 0: any. Caches of uint8 are 8-bit floats
+// of the target, times k_scale and v_scale, float32 of one element, and values times value_factor besides.
 #define PAGED_ARGUMENTS                                                                                      \
     "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor seqused_k, Tensor? cu_seqlens_q, " \
-    "Tensor? alibi_slopes, Tensor? sinks, SymInt max_seqlen_q, bool heads_first, float scale, bool causal, " \
-    "int window_left, int window_right, float softcap, int num_splits"
+    "Tensor? alibi_slopes, Tensor? sinks, Tensor? k_scale, Tensor? v_scale, SymInt max_seqlen_q, "           \
+    "bool heads_first, float scale, float value_factor, bool causal, int window_left, int window_right, "    \
+    "float softcap, int num_splits"
 constexpr const char* attention_paged_schema = "attention_paged(" PAGED_ARGUMENTS ") -> (Tensor, Tensor)";
 // Writes the first result, and returns the second.
 constexpr const char* attention_paged_into_schema =
     "attention_paged_into(Tensor(a!) out, " PAGED_ARGUMENTS ") -> Tensor";
 
+// q (T, H, 576), kv_cache (blocks, block size, 1, 576) -> out (T, H, 512), lse (H, T). With table_starts, int32 (B,), block_table has
+// one row, in which the blocks of sequence b begin at table_starts[b].
+#define LATENT_ARGUMENTS                                                                        \
+    "Tensor q, Tensor kv_cache, Tensor block_table, Tensor? table_starts, Tensor seqused_k, "   \
+    "Tensor? cu_seqlens_q, Tensor? sinks, Tensor? kv_scale, SymInt max_seqlen_q, float scale, " \
+    "float value_factor, bool causal, int num_splits"
+constexpr const char* attention_mla_schema = "attention_mla(" LATENT_ARGUMENTS ") -> (Tensor, Tensor)";
+constexpr const char* attention_mla_into_schema =
+    "attention_mla_into(Tensor(a!) out, " LATENT_ARGUMENTS ") -> Tensor";
+
 using paged_attention::PagedArguments;
 using paged_attention::PagedTensor;
 
-const std::string where = "attention_paged: ";
+// Keys and values in caches of their own, or both in one.
+enum class Caches { two, latent };
 
 class Call {
   public:
-    explicit Call(Arguments& given)
-        : q_(given.tensor()),
+    Call(Arguments& given, Caches caches)
+        : where_(caches == Caches::latent ? "attention_mla: " : "attention_paged: "),
+          latent_(caches == Caches::latent),
+          q_(given.tensor()),
           k_(given.tensor()),
-          v_(given.tensor()),
+          v_(latent_ ? std::nullopt : std::optional<Tensor>(given.tensor())),
           table_(given.tensor()),
+          starts_(latent_ ? given.optional_tensor() : std::nullopt),
           lengths_(given.tensor()),
           ends_(given.optional_tensor()),
-          slopes_(given.optional_tensor()),
-          sinks_(given.optional_tensor()),
-          dtype_(q_.dtype(where + "q")) {
+          dtype_(q_.dtype(where_ + "q")) {
+        if (!latent_) slopes_ = given.optional_tensor();
+        sinks_ = given.optional_tensor();
+        k_scale_ = given.optional_tensor();
+        if (!latent_) v_scale_ = given.optional_tensor();
         problem_.most_queries = given.integer();
-        heads_first_ = given.boolean();
+        if (!latent_) heads_first_ = given.boolean();
         arguments_.scale = static_cast<float>(given.number());
+        arguments_.value_factor = static_cast<float>(given.number());
         const bool causal = given.boolean();
-        problem_.left = given.integer();
-        problem_.right = given.integer();
-        if (causal && problem_.right != 0) problem_.right = 0;
-        arguments_.softcap = static_cast<float>(given.number());
+        problem_.left = problem_.right = -1;
+        if (!latent_) {
+            problem_.left = given.integer();
+            problem_.right = given.integer();
+            arguments_.softcap = static_cast<float>(given.number());
+        }
+        if (causal) problem_.right = 0;
         problem_.num_splits = given.integer();
         check();
     }
 
     const Tensor& q() const { return q_; }
     Dtype dtype() const { return dtype_; }
+    std::array<int64_t, 3> out_sizes() const { return {problem_.tokens, problem_.heads, problem_.value_dim}; }
+    void check_out(const Tensor& out) const {
+        bool fits =
+            out.dimensions() == 3 && out.dtype(where_ + "out") == dtype_ && out.device() == q_.device();
+        const auto sizes = out_sizes();
+        for (size_t axis = 0; fits && axis < 3; ++axis) fits = out.sizes()[axis] == sizes[axis];
+        if (!fits) fail(where_ + "out needs the shape, dtype and device of a result");
+        check_rows(out, "out", 2);
+    }
     // Writes `out`, and returns the LSE.
     Tensor run(const Placement& placement, const Tensor& out) {
         problem_.device = placement.shape();
@@ -64,23 +95,26 @@ class Call {
         if (problem_.tokens == 0 || problem_.sequences == 0 || problem_.most_queries == 0) return lse;
         const paged_attention::Choice choice = paged_attention::choose(problem_);
         arguments_.out = out.data();
-        arguments_.out_token_bytes = stride_bytes(out, 0);
-        arguments_.out_head_bytes = stride_bytes(out, 1);
+        arguments_.out_token_bytes = stride_bytes(out, 0, dtype_);
+        arguments_.out_head_bytes = stride_bytes(out, 1, dtype_);
         arguments_.lse = static_cast<float*>(lse.data());
         std::vector<runtime::Region> regions = {read(q_, dtype_, "q"),
-                                                read(k_, dtype_, "k_cache"),
-                                                read(v_, dtype_, "v_cache"),
+                                                read(k_, cache_dtype_, latent_ ? "kv_cache" : "k_cache"),
                                                 read(table_, Dtype::int32, "block_table"),
                                                 read(lengths_, Dtype::int32, "seqused_k"),
                                                 {out.data(), out.extent_bytes(dtype_), "out", true},
                                                 {lse.data(), lse.extent_bytes(Dtype::float32), "lse", true}};
+        if (v_) regions.push_back(read(*v_, cache_dtype_, "v_cache"));
+        if (starts_) regions.push_back(read(*starts_, Dtype::int32, "table_starts"));
         if (ends_) regions.push_back(read(*ends_, Dtype::int32, "cu_seqlens_q"));
         if (slopes_) regions.push_back(read(*slopes_, Dtype::float32, "alibi_slopes"));
         if (sinks_) regions.push_back(read(*sinks_, Dtype::float32, "sinks"));
+        if (k_scale_) regions.push_back(read(*k_scale_, Dtype::float32, latent_ ? "kv_scale" : "k_scale"));
+        if (v_scale_) regions.push_back(read(*v_scale_, Dtype::float32, "v_scale"));
         std::optional<Tensor> partial_out, partial_lse;
         if (choice.splits > 1) {
             const std::array<int64_t, 4> sizes = {choice.splits, problem_.tokens, problem_.heads,
-                                                  problem_.head_dim};
+                                                  problem_.value_dim};
             partial_out = placement.empty(sizes, Dtype::float32);
             partial_lse = placement.empty(std::span(sizes).first(3), Dtype::float32);
             arguments_.partial_out = static_cast<float*>(partial_out->data());
@@ -94,146 +128,179 @@ class Call {
         return lse;
     }
 
+  private:
+    static runtime::Region read(const Tensor& tensor, Dtype dtype, const char* name) {
+        return {tensor.data(), tensor.extent_bytes(dtype), name, false};
+    }
+    static int64_t stride_bytes(const Tensor& tensor, size_t axis, Dtype dtype) {
+        return tensor.strides()[axis] * bytes_of(dtype);
+    }
     // Kernels access 16 bytes at a time, of rows that begin on 4 bytes.
-    void check_rows(const Tensor& tensor, const char* name) const {
+    void check_rows(const Tensor& tensor, const char* name, int64_t even) const {
         const auto sizes = tensor.sizes(), strides = tensor.strides();
         const size_t last = sizes.size() - 1;
         bool readable =
             reinterpret_cast<uintptr_t>(tensor.data()) % 4 == 0 && (sizes[last] <= 1 || strides[last] == 1);
         for (size_t axis = 0; axis < last; ++axis)
-            readable = readable && (sizes[axis] <= 1 || strides[axis] % 2 == 0);
+            readable = readable && (sizes[axis] <= 1 || strides[axis] % even == 0);
         if (tensor.element_count() > 0 && !readable)
-            fail(
-                where + name +
-                " needs unit stride along its last dimension, other strides even, and its rows to begin on 4 "
-                "bytes");
+            fail(where_ + name +
+                 " needs unit stride along its last dimension, and its rows to begin on 4 bytes");
     }
 
-  private:
-    static runtime::Region read(const Tensor& tensor, Dtype dtype, const char* name) {
-        return {tensor.data(), tensor.extent_bytes(dtype), name, false};
-    }
-    int64_t stride_bytes(const Tensor& tensor, size_t axis) const {
-        return tensor.strides()[axis] * bytes_of(dtype_);
-    }
+    const Tensor& values() const { return v_ ? *v_ : k_; }
 
     void check() {
-        if (q_.dimensions() != 3 || k_.dimensions() != 4 || v_.dimensions() != 4 || table_.dimensions() != 2)
-            fail(where + "q needs three dimensions, k_cache and v_cache four, block_table two");
-        if (dtype_ == Dtype::float32 || k_.dtype(where + "k_cache") != dtype_ ||
-            v_.dtype(where + "v_cache") != dtype_)
-            fail(where + "q, k_cache and v_cache need to be all bfloat16 or all float16");
+        if (q_.dimensions() != 3 || k_.dimensions() != 4 || values().dimensions() != 4 ||
+            table_.dimensions() != 2)
+            fail(where_ + "q needs three dimensions, caches four, block_table two");
+        const bool codes = k_.dtype_number() == aoti_torch_dtype_uint8();
+        cache_dtype_ = codes ? Dtype::uint8 : dtype_;
+        if (dtype_ == Dtype::float32 || values().dtype_number() != k_.dtype_number() ||
+            (!codes && k_.dtype(where_ + "k_cache") != dtype_))
+            fail(where_ + "q needs to be bfloat16 or float16, and caches of its dtype or both uint8");
         const size_t heads = heads_first_ ? 1 : 2, slots = heads_first_ ? 2 : 1;
         const auto size = k_.sizes();
         problem_.element = element_type(dtype_);
+        problem_.cache = codes ? ElementType::fp8 : problem_.element;
         problem_.tokens = q_.sizes()[0];
         problem_.heads = q_.sizes()[1];
         problem_.head_dim = q_.sizes()[2];
+        problem_.value_dim = latent_ ? paged_attention::latent_dim : problem_.head_dim;
         problem_.key_heads = size[heads];
         problem_.page = size[slots];
-        problem_.sequences = table_.sizes()[0];
+        problem_.sequences = lengths_.dimensions() == 1 ? lengths_.sizes()[0] : -1;
         problem_.most_pages = table_.sizes()[1];
         for (size_t axis = 0; axis < 4; ++axis)
-            if (v_.sizes()[axis] != size[axis]) fail(where + "k_cache and v_cache need one shape");
+            if (values().sizes()[axis] != size[axis]) fail(where_ + "k_cache and v_cache need one shape");
+        if (latent_ && (problem_.head_dim != paged_attention::latent_dim + paged_attention::rotary_dim ||
+                        problem_.key_heads != 1))
+            fail(where_ + "q needs rows of 512 + 64, and kv_cache one head");
         if (size[3] != problem_.head_dim || problem_.key_heads < 1 || problem_.heads < 1 ||
             problem_.heads % problem_.key_heads)
-            fail(where + "heads of q and of the caches do not fit together");
+            fail(where_ + "heads of q and of the caches do not fit together");
         if (problem_.page < 1 || problem_.page > INT32_MAX || problem_.most_queries < 0 ||
             problem_.most_queries > INT32_MAX / problem_.heads || problem_.num_splits < 0 ||
             problem_.num_splits > paged_attention::most_splits)
-            fail(where + "the page size, max_seqlen_q or num_splits is out of range");
+            fail(where_ + "the page size, max_seqlen_q or num_splits is out of range");
         if (!std::isfinite(arguments_.scale) || !(arguments_.softcap >= 0))
-            fail(where + "scale needs to be finite and softcap 0 or more");
-        check_rows(q_, "q");
-        check_rows(k_, "k_cache");
-        check_rows(v_, "v_cache");
+            fail(where_ + "scale needs to be finite and softcap 0 or more");
+        check_rows(q_, "q", 2);
+        check_rows(k_, latent_ ? "kv_cache" : "k_cache", codes ? 4 : 2);
+        check_rows(values(), "v_cache", codes ? 4 : 2);
         check_numbers(table_, "block_table", aoti_torch_dtype_int32());
         check_numbers(lengths_, "seqused_k", aoti_torch_dtype_int32());
-        if (lengths_.dimensions() != 1 || lengths_.sizes()[0] != problem_.sequences)
-            fail(where + "seqused_k needs one length for each row of block_table");
+        if (problem_.sequences < 0 || table_.sizes()[0] != (starts_ ? 1 : problem_.sequences))
+            fail(where_ + "seqused_k needs one length for each row of block_table");
+        if (starts_) {
+            check_numbers(*starts_, "table_starts", aoti_torch_dtype_int32());
+            if (starts_->dimensions() != 1 || starts_->sizes()[0] != problem_.sequences)
+                fail(where_ + "table_starts needs one place for each sequence");
+            arguments_.table_starts = static_cast<const int32_t*>(starts_->data());
+        }
         if (ends_) {
             check_numbers(*ends_, "cu_seqlens_q", aoti_torch_dtype_int32());
             if (ends_->dimensions() != 1 || ends_->sizes()[0] != problem_.sequences + 1)
-                fail(where + "cu_seqlens_q needs one entry more than block_table has rows");
+                fail(where_ + "cu_seqlens_q needs one entry more than block_table has rows");
         } else if (problem_.tokens != problem_.sequences * problem_.most_queries) {
-            fail(where + "q needs max_seqlen_q tokens for each row of block_table");
+            fail(where_ + "q needs max_seqlen_q tokens for each row of block_table");
         }
         if (slopes_) {
             check_numbers(*slopes_, "alibi_slopes", aoti_torch_dtype_float32());
             const bool each = slopes_->dimensions() == 2;
             if (slopes_->sizes().back() != problem_.heads ||
                 (each && slopes_->sizes()[0] != problem_.sequences))
-                fail(where + "alibi_slopes needs one slope for each head, or for each sequence and head");
+                fail(where_ + "alibi_slopes needs one slope for each head, or for each sequence and head");
             arguments_.slopes = static_cast<const float*>(slopes_->data());
             arguments_.slopes_stride = each ? slopes_->strides()[0] : 0;
         }
         if (sinks_) {
             check_numbers(*sinks_, "sinks", aoti_torch_dtype_float32());
             if (sinks_->dimensions() != 1 || sinks_->sizes()[0] != problem_.heads)
-                fail(where + "sinks needs one number for each head");
+                fail(where_ + "sinks needs one number for each head");
             arguments_.sinks = static_cast<const float*>(sinks_->data());
         }
+        arguments_.key_scale = scale_of(k_scale_, "k_scale", codes);
+        arguments_.value_scale = latent_ ? arguments_.key_scale : scale_of(v_scale_, "v_scale", codes);
+        if (!codes && arguments_.value_factor != 1) fail(where_ + "only caches of 8-bit floats have a scale");
         arguments_.q = q_.data();
-        arguments_.q_token_bytes = stride_bytes(q_, 0);
-        arguments_.q_head_bytes = stride_bytes(q_, 1);
+        arguments_.q_token_bytes = stride_bytes(q_, 0, dtype_);
+        arguments_.q_head_bytes = stride_bytes(q_, 1, dtype_);
         arguments_.k = cache_of(k_, heads, slots);
-        arguments_.v = cache_of(v_, heads, slots);
+        arguments_.v = cache_of(values(), heads, slots);
         arguments_.table = static_cast<const int32_t*>(table_.data());
         arguments_.table_stride = table_.strides()[0];
         arguments_.sequences.lengths = static_cast<const int32_t*>(lengths_.data());
         arguments_.sequences.ends = ends_ ? static_cast<const int32_t*>(ends_->data()) : nullptr;
     }
     PagedTensor cache_of(const Tensor& cache, size_t heads, size_t slots) const {
-        const int64_t slot = stride_bytes(cache, slots);
-        if (slot < 0 || slot > INT32_MAX / 8) fail(where + "slots of a cache are 256 MiB or more apart");
-        return {cache.data(), stride_bytes(cache, 0), stride_bytes(cache, heads),
+        const int64_t slot = stride_bytes(cache, slots, cache_dtype_);
+        if (slot < 0 || slot > INT32_MAX / 8) fail(where_ + "slots of a cache are 256 MiB or more apart");
+        return {cache.data(), stride_bytes(cache, 0, cache_dtype_), stride_bytes(cache, heads, cache_dtype_),
                 static_cast<uint32_t>(slot)};
+    }
+    const float* scale_of(const std::optional<Tensor>& scale, const char* name, bool codes) const {
+        if (!scale) return nullptr;
+        if (!codes) fail(where_ + "only caches of 8-bit floats have a scale");
+        if (scale->element_count() != 1 || scale->dtype_number() != aoti_torch_dtype_float32() ||
+            !(scale->device() == q_.device()))
+            fail(where_ + name + " needs to be one float32, on the device of q");
+        return static_cast<const float*>(scale->data());
     }
     // Rows of numbers beside each other.
     void check_numbers(const Tensor& tensor, const char* name, int32_t dtype) const {
         const size_t last = tensor.sizes().size() - 1;
         if (tensor.dtype_number() != dtype || !(tensor.device() == q_.device()) || tensor.dimensions() < 1 ||
             (tensor.sizes()[last] > 1 && tensor.strides()[last] != 1))
-            fail(where + name + " needs to be " + (dtype == aoti_torch_dtype_int32() ? "int32" : "float32") +
+            fail(where_ + name + " needs to be " + (dtype == aoti_torch_dtype_int32() ? "int32" : "float32") +
                  " with unit stride, on the device of q");
     }
 
-    Tensor q_, k_, v_, table_, lengths_;
-    std::optional<Tensor> ends_, slopes_, sinks_;
-    Dtype dtype_;
+    std::string where_;
+    bool latent_;
+    Tensor q_, k_;
+    std::optional<Tensor> v_;
+    Tensor table_;
+    std::optional<Tensor> starts_;
+    Tensor lengths_;
+    std::optional<Tensor> ends_, slopes_, sinks_, k_scale_, v_scale_;
+    Dtype dtype_, cache_dtype_ = Dtype::uint8;
     bool heads_first_ = false;
     paged_attention::Problem problem_{};
     PagedArguments arguments_{};
 };
 
-void attention_paged(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 16 || result_count != 2) fail("attention_paged is registered with another schema");
+constexpr uint64_t argument_counts[] = {19, 13};
+
+template <Caches caches>
+void attend(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != argument_counts[static_cast<int>(caches)] || result_count != 2)
+        fail("attention to a cache in pages is registered with another schema");
     Arguments given(stack, argument_count);
-    Call call(given);
+    Call call(given, caches);
     const Placement placement(call.q().device());
-    Tensor out = placement.empty(call.q().sizes(), call.dtype());
+    Tensor out = placement.empty(call.out_sizes(), call.dtype());
     Tensor lse = call.run(placement, out);
     stack[0] = to_result(std::move(out));
     stack[1] = to_result(std::move(lse));
 }
 
-void attention_paged_into(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 17 || result_count != 1)
-        fail("attention_paged_into is registered with another schema");
+template <Caches caches>
+void attend_into(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != argument_counts[static_cast<int>(caches)] + 1 || result_count != 1)
+        fail("attention to a cache in pages is registered with another schema");
     Arguments given(stack, argument_count);
     const Tensor out = given.tensor();
-    Call call(given);
-    bool fits = out.dimensions() == 3 && out.dtype(where + "out") == call.dtype() &&
-                out.device() == call.q().device();
-    for (size_t axis = 0; fits && axis < 3; ++axis) fits = out.sizes()[axis] == call.q().sizes()[axis];
-    if (!fits) fail(where + "out needs the shape, dtype and device of q");
-    call.check_rows(out, "out");
+    Call call(given, caches);
+    call.check_out(out);
     stack[0] = to_result(call.run(Placement(call.q().device()), out));
 }
 
 const Registration registration{{
-    {attention_paged_schema, &attention_paged},
-    {attention_paged_into_schema, &attention_paged_into},
+    {attention_paged_schema, &attend<Caches::two>},
+    {attention_paged_into_schema, &attend_into<Caches::two>},
+    {attention_mla_schema, &attend<Caches::latent>},
+    {attention_mla_into_schema, &attend_into<Caches::latent>},
 }};
 
 }  // namespace

@@ -20,7 +20,7 @@ from ._activation import (
     scaled_silu_and_mul,
     silu_and_mul,
 )
-from ._attention import unified_attention
+from ._attention import mla_decode_fwd, unified_attention
 from ._cache import concat_and_cache_mla, reshape_and_cache, reshape_and_cache_flash
 from ._convolution import causal_conv1d_fn, causal_conv1d_update
 from ._flash_attention import flash_attn_func, flash_attn_varlen_func
@@ -151,6 +151,7 @@ __all__ = [
     "layernorm2d_fwd_with_smoothquant",
     "mixed_sample",
     "mixed_sample_outer_exponential",
+    "mla_decode_fwd",
     "moe_align_block_size",
     "moe_align_block_size_triton",
     "moe_fused_gate",

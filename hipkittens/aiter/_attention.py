@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from .. import attention_paged
+from .. import attention_mla, attention_paged
 from ._results import refuse
 
 
@@ -31,14 +31,14 @@ def unified_attention(
     qq_bias: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
 ) -> None:
-    """hipkittens.attention_paged of q [tokens, heads, D] to caches [blocks, block_size, key heads, D], into out.
+    """hipkittens.attention_paged of q [tokens, heads, D] to caches [blocks, block_size, key heads, D], into out. Caches of 8-bit floats
+    have k_descale and v_descale of one element.
 
     max_seqlen_k, by which AITER chooses among its kernels, is not looked at. Without a causal mask it works here, too.
     """
-    scales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
-    for name, value in (scales | {"output_scale": output_scale, "qq_bias": qq_bias}).items():
+    for name, value in {"q_descale": q_descale, "output_scale": output_scale, "qq_bias": qq_bias}.items():
         if value is not None:
-            refuse("unified_attention", name, "given", "pass None, with 16-bit caches and results")
+            refuse("unified_attention", name, "given", "pass None, with 16-bit queries and results")
     attention_paged(
         q,
         k,
@@ -53,5 +53,59 @@ def unified_attention(
         softcap=softcap,
         alibi_slopes=alibi_slopes,
         sinks=sinks,
+        k_scale=k_descale,
+        v_scale=v_descale,
         out=out,
     )
+
+
+def mla_decode_fwd(
+    q: torch.Tensor,
+    kv_buffer: torch.Tensor,
+    o: torch.Tensor,
+    qo_indptr: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    kv_indices: torch.Tensor,
+    kv_last_page_lens: torch.Tensor,
+    max_seqlen_q: int,
+    sm_scale: float | None = None,
+    logit_cap: float = 0.0,
+    num_kv_splits: int | None = None,
+    num_kv_splits_indptr: torch.Tensor | None = None,
+    work_meta_data: torch.Tensor | None = None,
+    work_indptr: torch.Tensor | None = None,
+    work_info_set: torch.Tensor | None = None,
+    reduce_indptr: torch.Tensor | None = None,
+    reduce_final_map: torch.Tensor | None = None,
+    reduce_partial_map: torch.Tensor | None = None,
+    q_scale: torch.Tensor | None = None,
+    kv_scale: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """hipkittens.attention_mla, causal, of q [tokens, heads, 576] to kv_buffer [pages, page_size, 1, 576], into o [tokens, heads, 512].
+
+    Sequence b has tokens qo_indptr[b] .. qo_indptr[b + 1] - 1 and the pages kv_indices[kv_indptr[b]: kv_indptr[b + 1]], the last one
+    filled up to kv_last_page_lens[b]. sm_scale defaults to 1 / sqrt(576), as AITER's. kv_scale is that of a buffer of 8-bit floats.
+    num_kv_splits_indptr and the work and reduce tensors, by which AITER divides its own kernels' work, are not looked at.
+    Returns o as [tokens, 1, heads, 512] and the LSE [tokens, heads]: there is one part, which is the result.
+    """
+    if logit_cap > 0:
+        refuse("mla_decode_fwd", "logit_cap", logit_cap, "pass 0")
+    if q_scale is not None:
+        refuse("mla_decode_fwd", "q_scale", "given", "pass None, with 16-bit queries")
+    pages = kv_indptr.diff()
+    lengths = (pages - 1) * kv_buffer.shape[1] + kv_last_page_lens
+    out, lse = attention_mla(
+        q,
+        kv_buffer,
+        kv_indices,
+        lengths * (pages > 0),
+        qo_indptr,
+        max_seqlen_q,
+        scale=kv_buffer.shape[-1] ** -0.5 if sm_scale is None else sm_scale,
+        table_starts=kv_indptr[:-1],
+        kv_scale=kv_scale,
+        num_splits=num_kv_splits or 0,
+        out=o,
+        return_lse=True,
+    )
+    return out.unsqueeze(1), lse.T

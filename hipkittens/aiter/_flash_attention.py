@@ -93,7 +93,12 @@ def flash_attn_varlen_func(
         )  # fmt: skip
     if out is not None:
         if torch.is_grad_enabled() and result.requires_grad:
-            refuse(name, "out", "given while q, k or v take a gradient", "pass None, or call it under torch.no_grad()")
+            refuse(
+                name,
+                "out",
+                "given while q, k or v take a gradient",
+                "pass None, or call it under torch.no_grad()",
+            )
         put(name, "out", out, result)
         result = out
     return (result, lse) if return_lse else result

@@ -94,9 +94,7 @@ def backward_of(operator: str, own: int):
         sinks = own + Options._fields.index("sinks")
         with_sinks = sinks < len(options) and options[sinks] is not None
         results = (q, k, v, out, lse)
-        *gradients, of_sinks = call(
-            operator, grad_out, None if with_sinks else grad_lse, *results, *options
-        )
+        *gradients, of_sinks = call(operator, grad_out, None if with_sinks else grad_lse, *results, *options)
         if with_sinks and grad_lse is not None:
             # The LSE is that of the keys, whose weights add up to 1 there.
             options[sinks] = None

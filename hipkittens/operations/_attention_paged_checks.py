@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from ..paged_attention import HEAD_SIZES, attention_paged
+from ..quantization import dtype_of
 from ._attention_paged_problems import UNUSED, PagedProblem, draw_paged, in_torch
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Trial
 
@@ -14,7 +15,7 @@ def _trial(kernel: Kernel) -> Trial:
     """Sequences of several turns of each wave with a broken tile at the end, and one without keys; options of the score. What is joined
     are more splits than the lanes of a row take in one turn."""
     row = kernel.row
-    dtype = DTYPES[row["element"]]
+    dtype, quantized = DTYPES[row["element"]], row.get("cache") == "fp8"
     joins = kernel.kind == "combine"
     head_dim = int(row.get("head_dim", 256))
     page = 24 if row.get("lookup_keys") != "1" else 5
@@ -30,12 +31,15 @@ def _trial(kernel: Kernel) -> Trial:
             head_dim=head_dim,
             page=page,
             dtype=dtype,
+            cache_dtype=dtype_of("fp8", torch.device("cpu")) if quantized else None,
         )
         options = {
             "alibi_slopes": torch.arange(heads) / 64,
             "sinks": torch.linspace(-2, 2, heads),
             "return_lse": True,
         }
+        if quantized:
+            options |= {"k_scale": torch.tensor([0.5]), "v_scale": torch.tensor([2.0])}
         results = []
         for splits in (45,) if joins else (1, 2):
             out, lse = attention_paged(*problem.arguments(), num_splits=splits, softcap=20.0, **options)
@@ -43,6 +47,8 @@ def _trial(kernel: Kernel) -> Trial:
         return results
 
     title = f"attention_paged {queries} of {1500 if joins else 300} H{heads} D{head_dim} page {page} {row['element']}"
+    if quantized:
+        title += " of fp8"
     return Trial(title, run, workgroups=4)
 
 
@@ -79,6 +85,7 @@ def _example(layout: str, queries: int, heads: int, key_heads: int, head_dim: in
 
 _FACTORS = {
     "dtype": ("bf16", "f16"),
+    "cache": ("16", "fp8"),
     "layout": ("nhd", "hnd"),
     "page": (16, 1, 64, 256, 544),
     "group": (8, 1, 4, 7, 10, 16, 64),
@@ -107,6 +114,7 @@ def _parity_problem(case, generator) -> ParityProblem:
         page=case["page"],
         layout=case["layout"],
         dtype=DTYPES[case["dtype"]],
+        cache_dtype=dtype_of("fp8", torch.device("cpu")) if case["cache"] == "fp8" else None,
         generator=generator,
     )
     options = {
@@ -117,6 +125,8 @@ def _parity_problem(case, generator) -> ParityProblem:
     }
     if case["alibi"]:
         options["alibi_slopes"] = 2.0 ** -torch.arange(1, heads + 1)
+    if case["cache"] == "fp8":
+        options |= {"k_scale": torch.rand(1, generator=generator) + 0.5, "v_scale": 1.25}
     if case["sinks"]:
         options["sinks"] = torch.randn(heads, generator=generator)
 
@@ -139,28 +149,34 @@ def _parity_problem(case, generator) -> ParityProblem:
     )
 
 
-def _operands(problem, device):
+def _operands(problem, device, bits: int):
     e = problem.extents
     pages = -(-e["L"] // e["P"])
-    caches = [problem.tensor(device, e["B"] * pages, e["P"], e["K"], e["D"]) for _ in range(2)]
+    size = (e["B"] * pages, e["P"], e["K"], e["D"])
+    # Codes of zeros: no cycle depends on them.
+    caches = [
+        problem.tensor(device, *size) if bits == 16 else torch.zeros(size, dtype=torch.uint8, device=device)
+        for _ in range(2)
+    ]
     order = torch.randperm(e["B"] * pages, generator=torch.Generator().manual_seed(0)).to(torch.int32)
     lengths = torch.full((e["B"],), e["L"], dtype=torch.int32, device=device)
     q = problem.tensor(device, e["B"] * e["N"], e["H"], e["D"])
     return q, *caches, order.reshape(e["B"], pages).to(device), lengths
 
 
-def _call(problem, device):
+def _call(problem, device, bits: int):
     e = problem.extents
-    operands = _operands(problem, device)
+    operands = _operands(problem, device, bits)
     window = (e["W"] - 1, 0) if e["W"] < e["L"] else (-1, -1)
     return lambda: attention_paged(*operands, None, e["N"], window_size=window)
 
 
-def _bytes(problem) -> float:
+def _bytes(problem, bits: int) -> float:
     """Keys and values that some query sees, queries and results."""
     e = problem.extents
     keys = min(e["L"], e["W"] + e["N"] - 1)
-    return 4.0 * e["B"] * e["D"] * (keys * e["K"] + e["N"] * e["H"]) + 4.0 * e["B"] * e["N"] * e["H"]
+    rows = e["N"] * e["H"]
+    return e["B"] * e["D"] * (2 * bits / 8 * keys * e["K"] + 4.0 * rows) + 4.0 * e["B"] * rows
 
 
 def _flops(problem) -> float:
@@ -187,6 +203,7 @@ def _calls(tensor):
     q, slopes = tensor(3, 8, 128), tensor(8, dtype=torch.float32)
     usual = (q, *caches, table, lengths)
     heads_first = [cache.transpose(1, 2) for cache in caches]
+    scale = tensor(1, dtype=torch.float32)
     narrow = [tensor(9, 16, 2, 128, dtype=torch.uint8) for _ in range(2)]
     return [
         ("one token of each sequence", "attention_paged", usual, {}),
@@ -195,7 +212,8 @@ def _calls(tensor):
         ("sinks and a window", "attention_paged", usual, {"sinks": slopes, "window_size": (127, 0)}),
         ("softcap and ALiBi", "attention_paged", usual, {"softcap": 30.0, "alibi_slopes": slopes}),
         ("7 splits", "attention_paged", usual, {"num_splits": 7}),
-        ("a cache of 8 bits", "attention_paged", (q, *narrow, table, lengths), {}),
+        ("caches of 8-bit floats", "attention_paged", (q, *narrow, table, lengths), {"k_scale": 0.5, "v_scale": scale}),
+        ("a scale of 16 bits", "attention_paged", usual, {"k_scale": 0.5}),
         ("heads of 96", "attention_paged", (tensor(3, 8, 96), *(cache[..., :96] for cache in caches), table, lengths), {}),
     ]  # fmt: skip
 
@@ -209,6 +227,22 @@ def _exercise(draw):
     ]
 
 
+def _benchmark(name: str, bits: int, shapes: str, heading: str) -> Benchmark:
+    """bits: of an element of the caches."""
+    return Benchmark(
+        name,
+        example="B64H8K1N1L8192D128P16",
+        letters="BHKNLDP",
+        optional={"W": "L"},
+        shapes=shapes,
+        heading=heading,
+        bytes=lambda problem: _bytes(problem, bits),
+        flops=_flops,
+        call=lambda problem, device: _call(problem, device, bits),
+        refuse=_refuse,
+    )
+
+
 CHECKS = Checks(
     trial=_trial,
     examples=(
@@ -219,18 +253,15 @@ CHECKS = Checks(
     calls=_calls,
     exercise=_exercise,
     benchmarks=(
-        Benchmark(
+        _benchmark(
             "attention_paged",
-            example="B64H8K1N1L8192D128P16",
-            letters="BHKNLDP",
-            optional={"W": "L"},
+            16,
             # Llama 3 70B on 8 GPUs; gpt-oss 120B, a layer of all keys and one of a window.
-            shapes="B64H8K1N1L8192D128P16,B64H64K8N1L8192D64P16,B64H64K8N1L8192D64P16W128",
-            heading="Attention to a cache in pages",
-            bytes=_bytes,
-            flops=_flops,
-            call=_call,
-            refuse=_refuse,
+            "B64H8K1N1L8192D128P16,B64H64K8N1L8192D64P16,B64H64K8N1L8192D64P16W128",
+            "Attention to a cache in pages",
+        ),
+        _benchmark(
+            "attention_paged_fp8", 8, "B64H8K1N1L8192D128P16", "Attention to a cache of 8-bit floats in pages"
         ),
     ),
 )

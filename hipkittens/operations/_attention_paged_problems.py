@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ..latent_attention import LATENT, ROTARY, latent_in_torch
 from ..paged_attention import paged_in_torch
+from ..quantization import dtype_of
 
 # What a table holds where no page is used: a page far behind the cache.
 UNUSED = 0x7FFFFFFF
@@ -48,11 +50,13 @@ def draw_paged(
     page: int = 16,
     layout: str = "nhd",
     dtype: torch.dtype = torch.bfloat16,
+    cache_dtype: torch.dtype | None = None,
     generator: torch.Generator | None = None,
     spare_pages: int = 3,
 ) -> PagedProblem:
     """Sequences whose pages are in no order, with NaN in every byte that holds no key, and entries of the table that no key needs
-    far behind the cache. queries: tokens of each sequence, or of all alike."""
+    far behind the cache. queries: tokens of each sequence, or of all alike. cache_dtype: of the caches, where it is not `dtype`."""
+    stored = cache_dtype or dtype
     generator = generator or torch.Generator().manual_seed(0)
     counts = [queries] * len(lengths) if isinstance(queries, int) else list(queries)
     pages = [-(-length // page) for length in lengths]
@@ -61,22 +65,17 @@ def draw_paged(
     table = torch.full((len(lengths), max([*pages, 0]) + 1), UNUSED, dtype=torch.int32)
     size = (blocks, page, key_heads, head_dim)
     # As a whole with room between the pages, which must not matter.
-    caches = [torch.full((blocks, 2, *size[1:]), float("nan"), dtype=dtype)[:, 1] for _ in range(2)]
+    whole = (blocks, 2, key_heads, page, head_dim) if layout == "hnd" else (blocks, 2, *size[1:])
+    caches = [torch.full(whole, float("nan")).to(stored)[:, 1] for _ in range(2)]
     if layout == "hnd":
-        caches = [
-            torch.full((blocks, 2, key_heads, page, head_dim), float("nan"), dtype=dtype)[:, 1].transpose(
-                1, 2
-            )
-            for _ in range(2)
-        ]
+        caches = [cache.transpose(1, 2) for cache in caches]
     for row, used in enumerate(order.split(pages)):
         table[row, : len(used)] = used
         for number, block in enumerate(used.tolist()):
             filled = min(page, lengths[row] - number * page)
             for cache in caches:
-                cache[block, :filled] = torch.randn((filled, key_heads, head_dim), generator=generator).to(
-                    dtype
-                )
+                drawn = torch.randn((filled, key_heads, head_dim), generator=generator)
+                cache[block, :filled] = drawn.to(stored)
     if layout == "hnd":
         caches = [cache.transpose(1, 2) for cache in caches]
     q = torch.randn((sum(counts), heads, head_dim), generator=generator).to(dtype)
@@ -104,15 +103,76 @@ def in_torch(
     softcap: float = 0.0,
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
+    k_scale: torch.Tensor | float | None = None,
+    v_scale: torch.Tensor | float | None = None,
     cache_layout: str = "nhd",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Out and LSE by PyTorch in float32, or all of it in float64 where that is `dtype`."""
     tensors = (problem.q, problem.k_cache, problem.v_cache)
     if dtype is not None:
-        tensors = tuple(tensor.to(dtype) for tensor in tensors)
+        tensors = tuple(in_numbers(tensor).to(dtype) for tensor in tensors)
     scale = problem.q.shape[-1] ** -0.5 if scale is None else scale
     left, right = (max(side, -1) for side in window_size)
+    k_scale, v_scale = (scale_tensor(each, problem.q.device) for each in (k_scale, v_scale))
     return paged_in_torch(
-        *tensors, problem.block_table, problem.seqused_k, problem.cu_seqlens_q, alibi_slopes, sinks, problem.max_seqlen_q,
-        cache_layout == "hnd", scale, causal, left, right, softcap,
+        *tensors, problem.block_table, problem.seqused_k, problem.cu_seqlens_q, alibi_slopes, sinks, k_scale, v_scale,
+        problem.max_seqlen_q, cache_layout == "hnd", scale, 1.0, causal, left, right, softcap,
+    )  # fmt: skip
+
+
+def in_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """8-bit floats that are given as bytes."""
+    return tensor.view(dtype_of("fp8", tensor.device)) if tensor.dtype == torch.uint8 else tensor
+
+
+def scale_tensor(scale: torch.Tensor | float | None, device: torch.device) -> torch.Tensor | None:
+    return scale if scale is None or isinstance(scale, torch.Tensor) else torch.tensor([scale], device=device)
+
+
+@dataclass(frozen=True)
+class LatentProblem:
+    """Tensors of attention_mla."""
+
+    q: torch.Tensor
+    kv_cache: torch.Tensor
+    block_table: torch.Tensor
+    seqused_k: torch.Tensor
+    cu_seqlens_q: torch.Tensor | None
+    max_seqlen_q: int
+
+    def arguments(self) -> tuple[object, ...]:
+        return (
+            self.q,
+            self.kv_cache,
+            self.block_table,
+            self.seqused_k,
+            self.cu_seqlens_q,
+            self.max_seqlen_q,
+        )
+
+
+def draw_latent(lengths: Sequence[int], queries: int | Sequence[int] = 1, **options) -> LatentProblem:
+    """As `draw_paged`, whose options it takes, with one cache and one key head."""
+    drawn = draw_paged(lengths, queries, key_heads=1, head_dim=LATENT + ROTARY, **options)
+    return LatentProblem(
+        drawn.q, drawn.k_cache, drawn.block_table, drawn.seqused_k, drawn.cu_seqlens_q, drawn.max_seqlen_q
+    )
+
+
+def latent_in_float(
+    problem: LatentProblem,
+    dtype: torch.dtype | None = None,
+    *,
+    scale: float,
+    causal: bool = True,
+    sinks: torch.Tensor | None = None,
+    kv_scale: torch.Tensor | float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `in_torch`."""
+    q, cache = problem.q, problem.kv_cache
+    if dtype is not None:
+        q, cache = q.to(dtype), in_numbers(cache).to(dtype)
+    return latent_in_torch(
+        q, cache if cache.dim() == 4 else cache.unsqueeze(2), problem.block_table, None, problem.seqused_k, problem.cu_seqlens_q,
+        sinks, scale_tensor(kv_scale, q.device), problem.max_seqlen_q, scale, 1.0, causal,
     )  # fmt: skip

@@ -72,10 +72,12 @@ class Operator:
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A public function, and arguments of its usual shape: `tensor(*shape, dtype=...)` makes each tensor of them."""
+    """A public function, and arguments of its usual shape: `tensor(*shape, dtype=...)` makes each tensor of them. options: those that
+    have no default."""
 
     function: Callable[..., Any]
     arguments: Callable[[Callable[..., torch.Tensor], torch.dtype], tuple[Any, ...]]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -1,180 +1,42 @@
-// kernels/paged_attention/forward.h: attention of the tokens and heads of one key head to a range of their sequence's keys.
+// kernels/paged_attention/forward.h: attention to caches of keys and of values.
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "../../tiles/tiles.h"
-#include "../../tiles/transcendental.h"
-#include "../element_of.h"
-#include "../workgroup_order.h"
 #include "join_waves.h"
-#include "key_tile.h"
-#include "row_softmax.h"
+#include "query_rows.h"
 
 namespace hipkittens::paged_attention {
 
-// Row r of a key head is query head r % group of token r / group, so that all heads of a group share the keys that are loaded.
-// The waves of a workgroup have the same rows and take tiles of keys in turns; what they have summed is joined at the end, always in
-// the same order.
 template <PagedConfig config>
-struct Forward {
-    using T = typename element_of<config.element>::value;
-    static constexpr int head_dim = config.head_dim, row_tiles = config.row_tiles, rows = config.rows();
+struct Forward : QueryRows<config> {
+    using Base = QueryRows<config>;
+    using Base::arguments, Base::bounds, Base::key_head, Base::output, Base::q, Base::row_tiles,
+        Base::sequence, Base::softmax;
+    using typename Base::Cached, typename Base::T;
+    static constexpr int head_dim = config.head_dim, outputs = Base::outputs;
     using Keys = KeyTile<T, head_dim>;
-    using Rows = TileRows<T, head_dim>;
+    using Rows = TileRows<Cached, head_dim>;
     using Pages = KeyPages<config.lookup_keys>;
-    static constexpr int outputs = head_dim / 16;
-    static constexpr int threads = waves * wave_lanes, waves_per_simd = head_dim * row_tiles > 128 ? 1 : 2;
+    static constexpr int waves_per_simd = head_dim * row_tiles > 128 ? 1 : 2;
     // The join of the waves comes behind all reads of keys.
     static constexpr int key_bytes = waves * Keys::bytes,
                          join_bytes = waves / 2 * wave_bytes<row_tiles, outputs>,
                          lds_bytes = key_bytes > join_bytes ? key_bytes : join_bytes;
-    static constexpr float log2_e = 1.4426950408889634f;
 
-    const PagedArguments& arguments;
-    // Of the workgroup.
-    uint32_t split, key_head, sequence;
-    int first_row, first_token, queries, length;
-    KeyBounds bounds;
-    // Of the lane's row in each tile of rows. Keys that it sees: first_key .. past_key - 1.
-    int query[row_tiles], head[row_tiles], first_key[row_tiles], past_key[row_tiles];
-    float slope[row_tiles];
-    vec<T, 8> q[row_tiles][Keys::steps];
-    vec<float, 4> output[row_tiles][outputs];
-    RowSoftmax softmax[row_tiles];
-
-    KITTENS_DEVICE explicit Forward(const PagedArguments& arguments) : arguments(arguments) {}
+    using Base::Base;
 
     KITTENS_DEVICE static void run(const PagedArguments& arguments, shared_byte* lds) {
         Forward forward(arguments);
         if (!forward.begin()) return;
         forward.attend(lds + wave_id() * Keys::bytes);
         barrier();
-        join_waves<waves>(forward.softmax, forward.output, lds);
+        join_waves<waves, 1>(forward.softmax, forward.output, lds);
         if (wave_id() == 0) forward.store();
-    }
-
-    // Key at which a query stands, where both sequences end together.
-    KITTENS_DEVICE int place_of(int query) const { return query + length - queries; }
-
-    // false: the workgroup has no rows.
-    KITTENS_DEVICE bool begin() {
-        const uint32_t count = arguments.row_tiles.value * arguments.splits.value *
-                               arguments.key_heads.value * arguments.sequences.count;
-        uint32_t item = chunked_workgroup(workgroup_id_x(), count, arguments.xcds, arguments.chunk);
-        const auto next = [&](const Divisor& divisor) {
-            const uint32_t quotient = divisor.quotient(item), rest = item - quotient * divisor.value;
-            item = quotient;
-            return uniform(rest);
-        };
-        const uint32_t row_tile = next(arguments.row_tiles);
-        split = next(arguments.splits);
-        key_head = next(arguments.key_heads);
-        sequence = uniform(item);
-
-        const Sequences& sequences = arguments.sequences;
-        first_token = sequence * sequences.queries;
-        queries = sequences.queries;
-        if (sequences.ends) {
-            first_token = sequences.ends[sequence];
-            queries = sequences.ends[sequence + 1] - first_token;
-            queries = queries < sequences.queries ? queries : sequences.queries;
-        }
-        const int group = arguments.group.value;
-        first_row = row_tile * rows;
-        if (first_row >= queries * group) return false;
-        length = sequences.lengths[sequence];
-        length = length < arguments.most_keys ? length : arguments.most_keys;
-        length = length > 0 ? length : 0;
-
-        const int last_row = first_row + rows < queries * group ? first_row + rows - 1 : queries * group - 1;
-        const auto token_of = [&](int row) {
-            return static_cast<int>(uniform(arguments.group.quotient(row)));
-        };
-        const int least = place_of(token_of(first_row)) - arguments.left,
-                  most = place_of(token_of(last_row)) + arguments.right;
-        take_split({least > 0 ? least : 0, most < length ? most : length - 1});
-        load_rows();
-        return true;
-    }
-
-    // Its share of keys first .. last: whole tiles, as many in each split but the last ones.
-    KITTENS_DEVICE void take_split(KeyBounds all) {
-        bounds = all;
-        if (arguments.splits.value == 1 || all.last < all.first) return;
-        const int begin = all.first / tile_keys;
-        const uint32_t tiles = all.last / tile_keys + 1 - begin;
-        uint32_t share = arguments.splits.quotient(tiles + arguments.splits.value - 1);
-        if (share < static_cast<uint32_t>(arguments.shortest_split)) share = arguments.shortest_split;
-        share = uniform(share);
-        // A split may lie so far behind the last key that 32 bits do not count to it.
-        const int64_t from = (begin + static_cast<int64_t>(split) * share) * tile_keys;
-        const int64_t past = from + static_cast<int64_t>(share) * tile_keys;
-        if (from > bounds.last) {
-            bounds = {0, -1};
-            return;
-        }
-        if (from > bounds.first) bounds.first = static_cast<int>(from);
-        if (past <= bounds.last) bounds.last = static_cast<int>(past - 1);
-    }
-
-    KITTENS_DEVICE void load_rows() {
-        const int group = arguments.group.value;
-#pragma unroll
-        for (int r = 0; r < row_tiles; ++r) {
-            const int row = first_row + r * 16 + lane_id() % 16;
-            query[r] = arguments.group.quotient(row);
-            head[r] = key_head * group + row - query[r] * group;
-            const bool is_there = query[r] < queries;
-            const int place = place_of(query[r]);
-            const int least = place - arguments.left, most = place + arguments.right + 1;
-            first_key[r] = least > bounds.first ? least : bounds.first;
-            past_key[r] = most < bounds.last + 1 ? most : bounds.last + 1;
-            if (!is_there) past_key[r] = first_key[r];
-            slope[r] = 0;
-            if (arguments.slopes && is_there)
-                slope[r] =
-                    ((global<const float>)arguments.slopes)[sequence * arguments.slopes_stride + head[r]] *
-                    log2_e;
-            const auto from = (global<const char>)arguments.q +
-                              static_cast<int64_t>(first_token + query[r]) * arguments.q_token_bytes +
-                              head[r] * arguments.q_head_bytes + lane_id() / 16 * 16;
-#pragma unroll
-            for (int step = 0; step < Keys::steps; ++step) {
-                q[r][step] = T();
-                if (is_there) q[r][step] = load_at<vec<T, 8>>(from + step * 64);
-            }
-#pragma unroll
-            for (int n = 0; n < outputs; ++n) output[r][n] = 0.0f;
-        }
-    }
-
-    // Scores of base 2 of 8 keys from `key` on, as the lane's row sees them.
-    KITTENS_DEVICE void edit(vec<float, 8>& scores, int r, int key) const {
-        if (arguments.softcap > 0) {
-            const float inverse = arguments.scale / arguments.softcap, cap = arguments.softcap * log2_e;
-#pragma unroll
-            for (int e = 0; e < 8; ++e) scores[e] = cap * hyperbolic_tangent(scores[e] * inverse).value;
-        } else {
-            const float scale = arguments.scale * log2_e;
-#pragma unroll
-            for (int e = 0; e < 8; ++e) scores[e] *= scale;
-        }
-        if (arguments.slopes) {
-            const int place = place_of(query[r]);
-#pragma unroll
-            for (int e = 0; e < 8; ++e) {
-                const int away = place - key - e;
-                scores[e] = __builtin_fmaf(-slope[r], static_cast<float>(away < 0 ? -away : away), scores[e]);
-            }
-        }
-#pragma unroll
-        for (int e = 0; e < 8; ++e)
-            if (key + e < first_key[r] || key + e >= past_key[r]) scores[e] = RowSoftmax::none;
     }
 
     // `lds`: of the wave's own.
     KITTENS_DEVICE void attend(shared_byte* lds) {
         if (bounds.last < bounds.first) return;
-        const int32_t* table = arguments.table + sequence * arguments.table_stride;
+        const int32_t* table = this->table();
         const auto k = (global<const char>)arguments.k.data + key_head * arguments.k.head_bytes,
                    v = (global<const char>)arguments.v.data + key_head * arguments.v.head_bytes;
         constexpr int step = waves * tile_keys;
@@ -205,7 +67,7 @@ struct Forward {
             vec<T, 8> p[row_tiles];
 #pragma unroll
             for (int r = 0; r < row_tiles; ++r) {
-                edit(scores[r], r, tile + first_key_of_lane());
+                this->edit(scores[r], r, tile + first_key_of_lane());
                 softmax[r].exponentiate(scores[r], output[r]);
                 p[r] = __builtin_convertvector(scores[r], vec<T, 8>);
             }
@@ -220,7 +82,7 @@ struct Forward {
     KITTENS_DEVICE void multiply(vec<float, 8> (&scores)[row_tiles], shared_byte* keys) const {
         vec<float, 4> products[row_tiles][2] = {};
 #pragma unroll
-        for (int step = 0; step < Keys::steps; ++step)
+        for (int step = 0; step < Base::steps; ++step)
 #pragma unroll
             for (int n = 0; n < 2; ++n) {
                 const vec<T, 8> operand = Keys::operand(keys, n, step);
@@ -234,59 +96,17 @@ struct Forward {
     }
     KITTENS_DEVICE void add(const Rows& values, const vec<T, 8> (&p)[row_tiles]) {
 #pragma unroll
-        for (int band = 0; band < Rows::bands; ++band)
+        for (int band = 0; band < Rows::bands; ++band) {
+            ValueBand<T, Rows::columns> operands(values, band);
 #pragma unroll
             for (int column = 0; column < Rows::columns; ++column) {
-                const vec<T, 8> operand = value_operand(values, band, column);
+                const vec<T, 8> operand = operands[column];
 #pragma unroll
                 for (int r = 0; r < row_tiles; ++r) {
                     vec<float, 4>& sum = output[r][band * Rows::columns + column];
                     sum = matrix_16x16(operand, p[r], sum);
                 }
             }
-    }
-
-    KITTENS_DEVICE void store() {
-#pragma unroll
-        for (int r = 0; r < row_tiles; ++r) {
-            const float total = softmax[r].total();
-            if (query[r] >= queries) continue;
-            const int64_t token = first_token + query[r];
-            const float lse = softmax[r].log_sum_exp(total);
-            const bool is_partial = arguments.splits.value > 1;
-            const int64_t statistic =
-                (static_cast<int64_t>(split) * arguments.tokens + token) * arguments.heads + head[r];
-            float sum = total;
-            if (!is_partial && arguments.sinks)
-                sum += sink_weight(((global<const float>)arguments.sinks)[head[r]],
-                                   RowSoftmax::base_of(softmax[r].reference));
-            const float factor = total == 0.0f ? 0.0f : 1.0f / sum;
-            if (lane_id() < 16) {
-                if (is_partial)
-                    ((global<float>)arguments.partial_lse)[statistic] = lse;
-                else
-                    ((global<float>)arguments.lse)[head[r] * static_cast<int64_t>(arguments.tokens) + token] =
-                        lse;
-            }
-            const auto to = (global<char>)arguments.out + token * arguments.out_token_bytes +
-                            head[r] * arguments.out_head_bytes;
-            const auto partial = (global<float>)arguments.partial_out + statistic * head_dim;
-            constexpr int columns = Rows::columns;
-#pragma unroll
-            for (int band = 0; band < Rows::bands; ++band)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    const int column = band * 128 + columns * (lane_id() / 16 * 4 + e);
-                    vec<float, columns> values;
-#pragma unroll
-                    for (int n = 0; n < columns; ++n) values[n] = output[r][band * columns + n][e] * factor;
-                    typedef vec<T, columns> narrow __attribute__((aligned(4)));
-                    if (is_partial)
-                        *(global<vec<float, columns>>)(partial + column) = values;
-                    else
-                        *(global<narrow>)(to + column * static_cast<int>(sizeof(T))) =
-                            __builtin_convertvector(values, vec<T, columns>);
-                }
         }
     }
 };

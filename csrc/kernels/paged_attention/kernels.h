@@ -4,4 +4,6 @@
 #include "combine.h"
 #include "forward.h"
 #include "kinds.h"
+#include "latent.h"
+#include "latent_shared.h"
 #include "merge.h"

@@ -3,6 +3,7 @@
 #pragma once
 #include "../../tiles/tiles.h"
 #include "kinds.h"
+#include "widen.h"
 
 namespace hipkittens::paged_attention {
 
@@ -74,26 +75,35 @@ struct KeyPages {
     }
 };
 
-// As memory has them: in each band of columns 16 lanes have a whole row between them, each `columns` neighbouring ones of its keys,
-// so that a load touches few lines.
-template <class T, int head_dim>
-struct TileRows {
+// Bands of columns: 16 lanes have a whole row of a band between them, each `columns` neighbouring ones, so that a load touches few
+// lines.
+template <int head_dim>
+struct ColumnBands {
     static constexpr int columns = head_dim < 128 ? head_dim / 16 : 8, bands = head_dim / (16 * columns);
-    static constexpr int band_bytes = 16 * columns * static_cast<int>(sizeof(T));
-    using Columns = vec<T, columns>;
+};
+
+// As memory has them.
+template <class Cached, int head_dim>
+struct TileRows {
+    static constexpr int columns = ColumnBands<head_dim>::columns, bands = ColumnBands<head_dim>::bands;
+    using Columns = vec<Cached, columns>;
     Columns rows[bands][lane_keys];
 
-    KITTENS_DEVICE static int lane_bytes() { return lane_id() % 16 * static_cast<int>(sizeof(Columns)); }
+    // `addresses`: of the lane's keys.
+    KITTENS_DEVICE void load(const global<const char> (&addresses)[lane_keys]) {
+#pragma unroll
+        for (int n = 0; n < lane_keys; ++n)
+#pragma unroll
+            for (int band = 0; band < bands; ++band)
+                rows[band][n] = load_at<Columns>(addresses[n] + (lane_id() % 16 + band * 16) *
+                                                                    static_cast<int>(sizeof(Columns)));
+    }
     template <class Pages>
     KITTENS_DEVICE void load(const Pages& pages, const PagedArguments& arguments, const PagedTensor& tensor,
                              global<const char> data, int tile, const KeyBounds& bounds) {
         global<const char> addresses[lane_keys];
         pages.find(addresses, arguments, tensor, data, tile, bounds);
-#pragma unroll
-        for (int n = 0; n < lane_keys; ++n)
-#pragma unroll
-            for (int band = 0; band < bands; ++band)
-                rows[band][n] = load_at<Columns>(addresses[n] + lane_bytes() + band * band_bytes);
+        load(addresses);
     }
 };
 
@@ -114,16 +124,31 @@ struct KeyTile {
         constexpr int most = chunks < 16 ? chunks - 1 : 15;
         return (chunk ^ ((rows_in_window > 1 ? m / rows_in_window : m) & most)) * b128_bytes;
     }
-    KITTENS_DEVICE static void put(const TileRows<T, head_dim>& tile, shared_byte* lds) {
-        using Rows = TileRows<T, head_dim>;
+    template <class Cached>
+    KITTENS_DEVICE static void put(const TileRows<Cached, head_dim>& tile, shared_byte* lds) {
+        using Rows = TileRows<Cached, head_dim>;
+        using Columns = vec<T, Rows::columns>;
 #pragma unroll
         for (int n = 0; n < lane_keys; ++n)
 #pragma unroll
             for (int band = 0; band < Rows::bands; ++band) {
                 const int key = first_key_of_lane() + n,
-                          column = Rows::lane_bytes() + band * Rows::band_bytes;
+                          column = (lane_id() % 16 + band * 16) * static_cast<int>(sizeof(Columns));
                 lds_write(
-                    tile.rows[band][n],
+                    widened<T>(tile.rows[band][n]),
+                    lds + key * row_bytes + place(column / b128_bytes, row_of(key)) + column % b128_bytes);
+            }
+    }
+    // As they were put.
+    KITTENS_DEVICE static void get(TileRows<T, head_dim>& tile, shared_byte* lds) {
+        using Columns = typename TileRows<T, head_dim>::Columns;
+#pragma unroll
+        for (int n = 0; n < lane_keys; ++n)
+#pragma unroll
+            for (int band = 0; band < TileRows<T, head_dim>::bands; ++band) {
+                const int key = first_key_of_lane() + n,
+                          column = (lane_id() % 16 + band * 16) * static_cast<int>(sizeof(Columns));
+                tile.rows[band][n] = lds_read<Columns>(
                     lds + key * row_bytes + place(column / b128_bytes, row_of(key)) + column % b128_bytes);
             }
     }
@@ -136,12 +161,21 @@ struct KeyTile {
 
 // The second product wants 8 keys of one column in a lane, which has them: they change places in its registers. Which of the head's
 // columns a row of the instruction stands for is free: row m of instruction n of a band is column `columns` m + n of the band.
-template <class T, int head_dim>
-KITTENS_DEVICE vec<T, 8> value_operand(const TileRows<T, head_dim>& tile, int band, int column) {
-    vec<T, 8> keys;
+template <class T, int columns>
+struct ValueBand {
+    vec<T, columns> rows[lane_keys];
+
+    template <class Rows>
+    KITTENS_DEVICE ValueBand(const Rows& tile, int band) {
 #pragma unroll
-    for (int n = 0; n < lane_keys; ++n) keys[n] = tile.rows[band][n][column];
-    return keys;
-}
+        for (int n = 0; n < lane_keys; ++n) rows[n] = widened<T>(tile.rows[band][n]);
+    }
+    KITTENS_DEVICE vec<T, 8> operator[](int column) const {
+        vec<T, 8> keys;
+#pragma unroll
+        for (int n = 0; n < lane_keys; ++n) keys[n] = rows[n][column];
+        return keys;
+    }
+};
 
 }  // namespace hipkittens::paged_attention

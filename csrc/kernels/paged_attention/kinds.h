@@ -26,8 +26,10 @@ struct PagedArguments {
     const void* q;
     int64_t q_token_bytes, q_head_bytes;
     PagedTensor k, v;
-    const int32_t* table;  // pages of sequence b begin at table + b x table_stride
+    // Pages of sequence b begin at table + b x table_stride, or, where these are given, at table + table_starts[b].
+    const int32_t* table;
     int64_t table_stride;
+    const int32_t* table_starts;
     int32_t most_keys;  // that a row of the table has place for
     Sequences sequences;
     void* out;
@@ -38,12 +40,14 @@ struct PagedArguments {
     const float* slopes;  // of heads, `slopes_stride` from sequence to sequence; or null
     int64_t slopes_stride;
     const float* sinks;  // of heads, or null
+    // Of caches of 8 bits: what a key and a value are to be multiplied by, or null for 1. `scale` and `value_factor` count besides.
+    const float *key_scale, *value_scale;
     uint32_t tokens, heads;
     Divisor page, group, key_heads, row_tiles, splits;
     int32_t shortest_split;  // tiles of keys
     int32_t left, right;     // keys that a query sees before and after its own place
     uint32_t xcds, chunk;    // chunked_workgroup
-    float scale, softcap;
+    float scale, softcap, value_factor;
 };
 
 struct CombineArguments {
@@ -78,16 +82,25 @@ inline constexpr int32_t unlimited = 1 << 30;
 // Splits of the keys: at most so many, and, where their number is not asked for, none shorter than so many tiles.
 inline constexpr int most_splits = 256, shortest_split = 8;
 
-// lookup_keys: so many neighbouring keys, from a multiple of it on, are always in one page.
+// Rows of a cache of multi-head latent attention: a latent, which is key and value, and behind it a rotary key.
+inline constexpr int latent_dim = 512, rotary_dim = 64;
+
+// lookup_keys: so many neighbouring keys, from a multiple of it on, are always in one page. cache: what keys and values are stored as.
 struct PagedConfig {
     ElementType element;
     int head_dim, row_tiles, lookup_keys;
+    ElementType cache;
 
     constexpr int rows() const { return 16 * row_tiles; }
+    constexpr int value_dim() const { return head_dim == latent_dim + rotary_dim ? latent_dim : head_dim; }
 };
 
 template <PagedConfig config>
 struct Forward;
+template <PagedConfig config>
+struct Latent;
+template <PagedConfig config>
+struct LatentShared;
 template <ElementConfig config>
 struct Combine;
 template <ElementConfig config>
@@ -96,6 +109,9 @@ struct Merge;
 namespace kinds {
 
 struct forward : Kind<PagedConfig, PagedArguments, Forward> {};
+// One cache for keys and values.
+struct latent : Kind<PagedConfig, PagedArguments, Latent> {};
+struct latent_shared : Kind<PagedConfig, PagedArguments, LatentShared> {};
 // Joins the splits of the keys.
 struct combine : Kind<ElementConfig, CombineArguments, Combine> {};
 // Joins two results.

@@ -12,7 +12,9 @@ namespace {
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-[[noreturn]] void refuse(const std::string& text) { throw std::invalid_argument("attention_paged: " + text); }
+[[noreturn]] void refuse(const std::string& text) {
+    throw std::invalid_argument("attention to a cache in pages: " + text);
+}
 
 int64_t group_of(const Problem& p) { return p.heads / p.key_heads; }
 
@@ -24,8 +26,7 @@ int32_t limit(int64_t window) {
 int64_t most_keys(const Problem& p, const Choice& choice) {
     const int64_t all = p.page * p.most_pages;
     if (limit(p.left) == unlimited || limit(p.right) == unlimited) return all;
-    const int64_t queries =
-        std::min(p.most_queries, divide_up(choice.variant->config.rows(), group_of(p)) + 1);
+    const int64_t queries = std::min(p.most_queries, divide_up(choice.config.rows(), group_of(p)) + 1);
     return std::min(all, p.left + p.right + queries);
 }
 
@@ -53,7 +54,7 @@ Launch combine_launch(const Problem& p, const PagedArguments& forward) {
     arguments.lse = forward.lse;
     arguments.tokens = forward.tokens;
     arguments.splits = static_cast<int32_t>(forward.splits.value);
-    arguments.head_dim = static_cast<int32_t>(p.head_dim);
+    arguments.head_dim = static_cast<int32_t>(p.value_dim);
     arguments.heads = divisor_of(forward.heads);
     for (const Row<kinds::combine>& row : variants<kinds::combine>)
         if (includes(row.targets, p.device.target) && row.config.element == p.element)
@@ -67,19 +68,24 @@ Launch combine_launch(const Problem& p, const PagedArguments& forward) {
 Choice choose(const Problem& p) {
     const int64_t rows = p.most_queries * group_of(p);
     Choice choice{};
-    for (const Row<kinds::forward>& row : variants<kinds::forward>) {
+    // Rows of a second tile share the keys that are loaded for the first one.
+    const auto worse = [&](const PagedConfig& each) {
+        return 2 * ((rows > 16) != (each.row_tiles > 1)) + (each.lookup_keys == 1);
+    };
+    const auto consider = [&](const auto& row) {
         const PagedConfig& config = row.config;
-        if (!includes(row.targets, p.device.target) || config.element != p.element ||
-            config.head_dim != p.head_dim || p.page % config.lookup_keys)
-            continue;
-        // Rows of a second tile share the keys that are loaded for the first one.
-        const auto worse = [&](const PagedConfig& each) {
-            return 2 * ((rows > 16) != (each.row_tiles > 1)) + (each.lookup_keys == 1);
-        };
-        if (!choice.variant || worse(config) < worse(choice.variant->config)) choice.variant = &row;
-    }
+        if (includes(row.targets, p.device.target) && config.element == p.element &&
+            config.cache == p.cache && config.head_dim == p.head_dim && config.value_dim() == p.value_dim &&
+            p.page % config.lookup_keys == 0 && (!choice.variant || worse(config) < worse(choice.config))) {
+            choice.variant = row.name;
+            choice.config = config;
+        }
+    };
+    for (const auto& row : variants<kinds::forward>) consider(row);
+    for (const auto& row : variants<kinds::latent>) consider(row);
+    for (const auto& row : variants<kinds::latent_shared>) consider(row);
     if (!choice.variant) refuse("no kernel has a head size of " + std::to_string(p.head_dim));
-    choice.row_tiles = divide_up(rows, choice.variant->config.rows());
+    choice.row_tiles = divide_up(rows, choice.config.rows());
     choice.shortest_split = p.num_splits > 0 ? 1 : shortest_split;
     choice.splits = p.num_splits > 0 ? p.num_splits : splits_of_keys(p, choice);
     return choice;
@@ -109,7 +115,7 @@ std::vector<Launch> plan(const Problem& p, const Choice& choice, PagedArguments 
     // Rows that share keys stay on one XCD.
     arguments.xcds = static_cast<uint32_t>(p.device.xcds);
     arguments.chunk = arguments.row_tiles.value;
-    std::vector<Launch> launches = {launch_of("paged_attention", choice.variant->name, p.device.target,
+    std::vector<Launch> launches = {launch_of("paged_attention", choice.variant, p.device.target,
                                               {static_cast<uint32_t>(workgroups), 1, 1}, waves * 64,
                                               arguments)};
     if (choice.splits > 1) launches.push_back(combine_launch(p, arguments));

@@ -12,15 +12,16 @@ namespace hipkittens::paged_attention {
 
 struct Problem {
     DeviceShape device;
-    ElementType element;
-    int64_t sequences, most_queries, tokens, heads, key_heads, head_dim;
+    ElementType element, cache;
+    int64_t sequences, most_queries, tokens, heads, key_heads, head_dim, value_dim;
     int64_t page, most_pages;  // keys of a page, and pages of a row of the table
     int64_t left, right;       // negative: unlimited
     int64_t num_splits;        // 0: chosen here
 };
 
 struct Choice {
-    const Row<kinds::forward>* variant;
+    const char* variant;
+    PagedConfig config;
     int64_t row_tiles;  // of one key head of the longest sequence
     int64_t splits;
     int32_t shortest_split;
@@ -29,7 +30,7 @@ struct Choice {
 // Both throw std::invalid_argument for what no kernel takes.
 Choice choose(const Problem& problem);
 // Tensors, sequences, scale, softcap, slopes and sinks are the caller's; the rest is set here. Partial results: [splits, tokens,
-// heads, head_dim] and [splits, tokens, heads], of more than one split.
+// heads, value_dim] and [splits, tokens, heads], of more than one split.
 std::vector<Launch> plan(const Problem& problem, const Choice& choice, PagedArguments arguments);
 
 // Of rows of `head_dim`, a multiple of merge_columns; threads_per_row is set here. Throws std::invalid_argument.

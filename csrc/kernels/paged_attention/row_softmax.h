@@ -44,17 +44,13 @@ struct RowSoftmax {
 #pragma unroll
         for (int n = 0; n < outputs; ++n) output[n] *= factor;
     }
-    // Of the row's other keys, which another wave has gone over.
+    // Adds the sum of the row's other keys, which another wave has gone over. Returns what that one's `output` is worth here.
     template <int outputs>
-    KITTENS_DEVICE void join(const RowSoftmax& other, const vec<float, 4> (&others)[outputs],
-                             vec<float, 4> (&output)[outputs]) {
+    KITTENS_DEVICE float join(const RowSoftmax& other, vec<float, 4> (&output)[outputs]) {
         raise(other.reference, output);
         const float factor = exponential_base_2(other.reference - base_of(reference));
         sum = __builtin_fmaf(other.sum, factor, sum);
-#pragma unroll
-        for (int n = 0; n < outputs; ++n)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) output[n][e] = __builtin_fmaf(others[n][e], factor, output[n][e]);
+        return factor;
     }
     KITTENS_DEVICE float total() const {
         const float two = sum + exchange_16(sum);

@@ -1,0 +1,150 @@
+// kernels/paged_attention/latent_shared.h: attention to a cache of latents whose rows in LDS all waves of a workgroup share.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "query_rows.h"
+
+namespace hipkittens::paged_attention {
+
+// Each wave has 16 rows of its own. All of them go over the same keys: a wave loads a quarter of each tile, a band of the latents and a
+// quarter of the rotary keys, and puts it into LDS, where every wave reads the tile twice, as keys and as values.
+template <PagedConfig config>
+struct LatentShared : QueryRows<config, true> {
+    using Base = QueryRows<config, true>;
+    using Base::arguments, Base::bounds, Base::output, Base::q, Base::softmax;
+    using typename Base::Cached, typename Base::T;
+    static_assert(config.row_tiles == waves && config.head_dim == latent_dim + rotary_dim);
+    static constexpr int band_dim = latent_dim / waves;
+    using BandKeys = KeyTile<T, band_dim>;
+    using RotaryKeys = KeyTile<T, rotary_dim>;
+    using Band = TileRows<Cached, band_dim>;
+    using Pages = KeyPages<config.lookup_keys>;
+    static constexpr int waves_per_simd = 1;
+    // Of a rotary key, what a lane loads: the 8 lanes of a key have it between them.
+    static constexpr int rotary_lanes = 8, rotary_columns = rotary_dim / rotary_lanes;
+    static_assert(wave_lanes / rotary_lanes * waves == tile_keys);
+    using RotaryColumns = vec<Cached, rotary_columns>;
+    // While one tile is read the next one is written, where LDS has room for two.
+    static constexpr int tile_bytes = waves * BandKeys::bytes + RotaryKeys::bytes,
+                         tiles = target.lds_bytes >= 2 * tile_bytes ? 2 : 1, lds_bytes = tiles * tile_bytes;
+
+    Pages pages;
+    int rotary_page;
+    Band band;
+    RotaryColumns rotary;
+
+    using Base::Base;
+
+    KITTENS_DEVICE static void run(const PagedArguments& arguments, shared_byte* lds) {
+        LatentShared latent(arguments);
+        if (!latent.begin()) return;
+        latent.attend(lds);
+        latent.store();
+    }
+
+    // Of the tile, the key whose rotary features the lane loads.
+    KITTENS_DEVICE static int rotary_key() { return (wave_id() * wave_lanes + lane_id()) / rotary_lanes; }
+    KITTENS_DEVICE void look_up(int tile) {
+        const int32_t* table = this->table();
+        pages.look_up(arguments, table, tile, bounds);
+        const int key = bounds.nearest(tile + rotary_key());
+        rotary_page = ((global<const int32_t>)table)[arguments.page.quotient(key)];
+    }
+    // From where the pages are that look_up has found. Loads are to be issued where they stand.
+    KITTENS_DEVICE void load(int tile) {
+        const auto data = (global<const char>)arguments.k.data;
+        global<const char> addresses[lane_keys];
+        pages.find(addresses, arguments, arguments.k,
+                   data + wave_id() * band_dim * static_cast<int>(sizeof(Cached)), tile, bounds);
+        const int key = bounds.nearest(tile + rotary_key());
+        const uint32_t slot = key - arguments.page.quotient(key) * arguments.page.value;
+        const int column = latent_dim + lane_id() % rotary_lanes * rotary_columns;
+        compiler_fence();
+        band.load(addresses);
+        rotary = load_at<RotaryColumns>(data + rotary_page * arguments.k.page_bytes +
+                                        static_cast<uint64_t>(slot) * arguments.k.slot_bytes +
+                                        column * static_cast<int>(sizeof(Cached)));
+        compiler_fence();
+    }
+    KITTENS_DEVICE void put(shared_byte* lds) const {
+        BandKeys::put(band, lds + wave_id() * BandKeys::bytes);
+        const int key = rotary_key();
+        lds_write(widened<T>(rotary),
+                  lds + waves * BandKeys::bytes + key * RotaryKeys::row_bytes +
+                      RotaryKeys::place(lane_id() % rotary_lanes, RotaryKeys::row_of(key)));
+    }
+
+    KITTENS_DEVICE void attend(shared_byte* lds) {
+        if (bounds.last < bounds.first) return;
+        int tile = bounds.first / tile_keys * tile_keys, place = 0;
+        look_up(tile);
+        load(tile);
+        look_up(tile + tile_keys);
+        put(lds);
+        for (;;) {
+            barrier();
+            // Behind the last tile all lanes load the last key: behind a branch nobody knows how many loads are in flight.
+            load(tile + tile_keys);
+            look_up(tile + 2 * tile_keys);
+            shared_byte* const keys = lds + place;
+            vec<float, 4> products[2] = {};
+            multiply(products, keys);
+            vec<float, 8> scores = __builtin_shufflevector(products[0], products[1], 0, 1, 2, 3, 4, 5, 6, 7);
+            this->edit(scores, 0, tile + first_key_of_lane());
+            softmax[0].exponentiate(scores, output[0]);
+            const vec<T, 8> p = __builtin_convertvector(scores, vec<T, 8>);
+            add(keys, p);
+            tile += tile_keys;
+            if (tile > bounds.last) return;
+            if constexpr (tiles == 1)
+                barrier();
+            else
+                place = tile_bytes - place;
+            put(lds + place);
+        }
+    }
+
+    // LDS answers late, so that what one band needs is read before the products of the band ahead of it.
+    template <class Keys>
+    KITTENS_DEVICE static void read(vec<T, 8> (&operands)[BandKeys::steps][2], shared_byte* keys) {
+#pragma unroll
+        for (int step = 0; step < Keys::steps; ++step)
+#pragma unroll
+            for (int n = 0; n < 2; ++n) operands[step][n] = Keys::operand(keys, n, step);
+    }
+    KITTENS_DEVICE void multiply(vec<float, 4> (&products)[2], shared_byte* keys) const {
+        vec<T, 8> operands[2][BandKeys::steps][2];
+        read<BandKeys>(operands[0], keys);
+#pragma unroll
+        for (int b = 0; b <= waves; ++b) {
+            if (b + 1 < waves)
+                read<BandKeys>(operands[(b + 1) % 2], keys + (b + 1) * BandKeys::bytes);
+            else if (b + 1 == waves)
+                read<RotaryKeys>(operands[(b + 1) % 2], keys + waves * BandKeys::bytes);
+            schedule_fence();
+#pragma unroll
+            for (int step = 0; step < (b < waves ? BandKeys::steps : RotaryKeys::steps); ++step)
+#pragma unroll
+                for (int n = 0; n < 2; ++n)
+                    products[n] =
+                        matrix_16x16(operands[b % 2][step][n], q[0][b * BandKeys::steps + step], products[n]);
+        }
+    }
+    KITTENS_DEVICE void add(shared_byte* keys, const vec<T, 8>& p) {
+        constexpr int columns = Band::columns;
+        TileRows<T, band_dim> rows[2];
+        BandKeys::get(rows[0], keys);
+#pragma unroll
+        for (int b = 0; b < waves; ++b) {
+            if (b + 1 < waves) BandKeys::get(rows[(b + 1) % 2], keys + (b + 1) * BandKeys::bytes);
+            schedule_fence();
+            const ValueBand<T, columns> operands(rows[b % 2], 0);
+#pragma unroll
+            for (int column = 0; column < columns; ++column) {
+                vec<float, 4>& sum = output[0][b * columns + column];
+                sum = matrix_16x16(operands[column], p, sum);
+            }
+        }
+    }
+};
+
+}  // namespace hipkittens::paged_attention

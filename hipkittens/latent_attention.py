@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: MIT
+"""Multi-head latent attention to a cache in pages, absorbed: all heads share one key, whose latent is their value."""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+
+from . import _backend
+from ._arguments import (
+    check_dtype_and_device,
+    check_flag,
+    check_gets_no_gradient,
+    check_tensor,
+    check_whole_number,
+)
+from ._call import call
+from ._paged_sequences import (
+    DTYPES,
+    check_cache,
+    check_flag_and_output,
+    check_rows,
+    check_sequences,
+    check_values,
+    scale_factor,
+    values_are_known,
+)
+from ._score_terms import check_score_terms
+from .attention import scale_or_default
+from .cache import as_operand
+from .paged_attention import paged_in_torch
+
+LATENT, ROTARY = 512, 64
+
+
+@overload
+def attention_mla(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seqused_k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None = None,
+    max_seqlen_q: int = 1,
+    *,
+    scale: float,
+    head_dim_v: int = LATENT,
+    causal: bool = True,
+    table_starts: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    kv_scale: torch.Tensor | float | None = None,
+    num_splits: int = 0,
+    out: torch.Tensor | None = None,
+    return_lse: Literal[False] = False,
+) -> torch.Tensor: ...
+
+
+@overload
+def attention_mla(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seqused_k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None = None,
+    max_seqlen_q: int = 1,
+    *,
+    scale: float,
+    head_dim_v: int = LATENT,
+    causal: bool = True,
+    table_starts: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    kv_scale: torch.Tensor | float | None = None,
+    num_splits: int = 0,
+    out: torch.Tensor | None = None,
+    return_lse: Literal[True],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@overload
+def attention_mla(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seqused_k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None = None,
+    max_seqlen_q: int = 1,
+    *,
+    scale: float,
+    head_dim_v: int = LATENT,
+    causal: bool = True,
+    table_starts: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    kv_scale: torch.Tensor | float | None = None,
+    num_splits: int = 0,
+    out: torch.Tensor | None = None,
+    return_lse: bool,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@_backend.interruptible
+def attention_mla(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seqused_k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None = None,
+    max_seqlen_q: int = 1,
+    *,
+    scale: float,
+    head_dim_v: int = LATENT,
+    causal: bool = True,
+    table_starts: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    kv_scale: torch.Tensor | float | None = None,
+    num_splits: int = 0,
+    out: torch.Tensor | None = None,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Multi-head latent attention of new tokens to a cache in pages, with the projections of keys and values absorbed into q and into
+    what follows, as DeepSeek V2 and V3 decode. The result is (T, H, 512) of q's dtype.
+
+    q            (T, H, 576), bfloat16 or float16: of each head 512 features for the latent, then 64 rotary ones
+    kv_cache     (blocks, block_size, 576) or (blocks, block_size, 1, 576), which `mla_cache_write` writes: the latent of a key, then
+                 its rotary features. q's dtype, or 8-bit floats as in `attention_paged`, with kv_scale for all of a row. All heads
+                 read the same key, and its latent is their value; each row is loaded once for both
+    block_table, seqused_k, cu_seqlens_q, max_seqlen_q, causal, sinks, num_splits, out, return_lse  as in `attention_paged`;
+                 with num_splits = 1 and max_seqlen_q * H on one side of 16, the bits of a sequence alone are those in a batch
+    table_starts int32 (B,). Given, block_table is (blocks of all sequences,), and those of sequence b begin at table_starts[b]: the
+                 lists of AITER and FlashInfer, kv_indices with kv_indptr[:-1]
+    scale        what products are multiplied by. Of the model: 1 / sqrt(128 + 64) in DeepSeek V3, times the square of YaRN's mscale,
+                 and not 1 / sqrt(576)
+    head_dim_v   512, the features of a value
+
+    Strides of q, out and kv_cache: unit along their last dimension, rows on 4 bytes; no tensor is copied, addresses have 64 bits.
+    Products and sums are float32, rounded once. Where rows of a page are no multiple of 8, each key is looked up by itself.
+
+    No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for what
+    has no kernel. On a CPU block_table, seqused_k and cu_seqlens_q are checked, as in `attention_paged`.
+    """
+    where = "hipkittens.attention_mla"
+    check_whole_number(where, "max_seqlen_q", max_seqlen_q)
+    check_whole_number(where, "num_splits", num_splits)
+    if isinstance(kv_cache, torch.Tensor) and kv_cache.dim() == 3:
+        kv_cache = kv_cache.unsqueeze(2)
+    scale = _check(
+        where, q, kv_cache, block_table, table_starts, seqused_k, cu_seqlens_q, sinks, max_seqlen_q, causal, scale, head_dim_v,
+        num_splits,
+    )  # fmt: skip
+    check_flag_and_output(where, q, LATENT, out, return_lse)
+    factor = scale_factor(where, "kv_scale", kv_scale, "kv_cache", kv_cache)
+    kv_scale = kv_scale if isinstance(kv_scale, torch.Tensor) else None
+    for name, value in (("q", q), ("kv_cache", kv_cache)):
+        check_gets_no_gradient(where, name, value)
+        check_rows(where, name, value)
+    if sinks is not None:
+        check_gets_no_gradient(where, "sinks", sinks)
+        sinks = sinks.float().contiguous()
+    if values_are_known(block_table, table_starts, seqused_k, cu_seqlens_q):
+        blocks = kv_cache.shape[0], kv_cache.shape[1]
+        check_values(where, q, blocks, block_table, table_starts, seqused_k, cu_seqlens_q, max_seqlen_q, -1)
+    if block_table.stride(-1) != 1:
+        block_table = block_table.contiguous()
+    if table_starts is not None:
+        block_table, table_starts = block_table.unsqueeze(0), table_starts.contiguous()
+    seqused_k = seqused_k.contiguous()
+    cu_seqlens_q = None if cu_seqlens_q is None else cu_seqlens_q.contiguous()
+    arguments = (
+        q, as_operand(kv_cache), block_table, table_starts, seqused_k, cu_seqlens_q, sinks, kv_scale, max_seqlen_q,
+        scale * factor, factor, bool(causal), num_splits,
+    )  # fmt: skip
+    if _backend.uses_torch():
+        result, lse = latent_in_torch(*arguments)
+        out = result if out is None else out.copy_(result)
+    elif out is None:
+        out, lse = call("attention_mla", *arguments)
+    else:
+        lse = call("attention_mla_into", out, *arguments)
+        torch.autograd.graph.increment_version(out)
+    return (out, lse) if return_lse else out
+
+
+@_backend.checked_once(1, 2, 3, 4, 5, 6, 7)
+def _check(
+    where: str,
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    table_starts: torch.Tensor | None,
+    seqused_k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    sinks: torch.Tensor | None,
+    max_seqlen_q: int,
+    causal: bool,
+    scale: float,
+    head_dim_v: int,
+    num_splits: int,
+) -> float:
+    """The scale. Raises for arguments no kernel takes."""
+    features = LATENT + ROTARY
+    check_tensor(where, "q", q)
+    check_dtype_and_device(where, "q", q, DTYPES, "q", q)
+    if q.dim() != 3 or q.shape[2] != features or q.shape[1] == 0:
+        raise ValueError(f"{where}: q has shape {tuple(q.shape)}; it must be (tokens, heads, {features})")
+    check_cache(where, "kv_cache", kv_cache, q)
+    if kv_cache.dim() != 4 or kv_cache.shape[2:] != (1, features) or kv_cache.shape[1] == 0:
+        raise ValueError(
+            f"{where}: kv_cache has shape {tuple(kv_cache.shape)}; it must be (blocks, block_size, {features}) or (blocks, "
+            f"block_size, 1, {features}), with 1 place or more in a block"
+        )
+    if head_dim_v != LATENT:
+        raise ValueError(
+            f"{where}: head_dim_v is {head_dim_v!r}; it must be {LATENT}, the features of a latent"
+        )
+    check_sequences(where, q, block_table, table_starts, seqused_k, cu_seqlens_q, max_seqlen_q, num_splits)
+    check_score_terms(where, q, q.shape[1], seqused_k.shape[0], sinks, 0.0, None)
+    check_flag(where, "causal", causal)
+    if scale is None:
+        raise TypeError(
+            f"{where}: scale is None; pass the model's, which is not that of 576 features: 1 / sqrt(128 + 64) in DeepSeek V3"
+        )
+    _backend.check_device(where, "q", q)
+    return scale_or_default(where, scale, q)
+
+
+def latent_in_torch(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    table_starts: torch.Tensor | None,
+    seqused_k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    sinks: torch.Tensor | None,
+    kv_scale: torch.Tensor | None,
+    max_seqlen_q: int,
+    scale: float,
+    value_factor: float,
+    causal: bool,
+    num_splits: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in PyTorch, as `paged_in_torch`."""
+    if table_starts is not None:
+        entries = int(seqused_k.max()) // kv_cache.shape[1] + 1 if len(seqused_k) else 1
+        places = table_starts[:, None].long() + torch.arange(entries, device=q.device)
+        block_table = block_table[0][places.clamp(max=max(block_table.shape[1] - 1, 0))]
+    return paged_in_torch(
+        q, kv_cache, kv_cache[..., :LATENT], block_table, seqused_k, cu_seqlens_q, None, sinks, kv_scale, kv_scale, max_seqlen_q,
+        False, scale, value_factor, causal, -1, -1, 0.0,
+    )  # fmt: skip
