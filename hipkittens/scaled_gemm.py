@@ -99,7 +99,7 @@ def scaled_matmul(
         scales = tuple(scale.reshape(-1).contiguous() for scale in scales)
     codes = a.view(torch.uint8), b.t().view(torch.uint8)
     if scalings[0] in _BLOCKED and scalings != ("1x128", "128x128"):
-        codes = map(on_dwords, codes)
+        codes = map(in_dwords, codes)
     return call(
         "scaled_gemm",
         *codes,
@@ -114,13 +114,11 @@ def scaled_matmul(
     )
 
 
-def on_dwords(codes: torch.Tensor) -> torch.Tensor:
-    """Rows of one matrix or several that begin on 4 bytes and hold whole dwords, where no kernel takes others: a copy of those."""
-    if codes.shape[-1] % 4 or not codes.shape[-1]:
-        return torch.nn.functional.pad(codes, (0, 4 - codes.shape[-1] % 4))
-    strides = zip(codes.shape[:-1], codes.stride()[:-1], strict=True)
-    aligned = codes.storage_offset() % 4 == 0 and all(step % 4 == 0 for size, step in strides if size > 1)
-    return codes if aligned else codes.clone(memory_format=torch.contiguous_format)
+def in_dwords(codes: torch.Tensor) -> torch.Tensor:
+    """Rows of whole dwords, and of one at least, where no kernel takes others: a copy of what is not, with zeros behind. The operators
+    copy rows that do not begin on 4 bytes."""
+    columns = codes.shape[-1]
+    return torch.nn.functional.pad(codes, (0, -columns % 4 or 4)) if columns % 4 or columns == 0 else codes
 
 
 def shuffled(scale: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from ._arguments import check_dtype_and_device, check_gets_no_gradient, check_tensor
 from ._call import call
-from .scaled_gemm import check_formats, on_dwords
+from .scaled_gemm import check_formats, in_dwords
 
 Scaling = Literal["tensor", "row", "1x128", "128x128"]
 Recipe = Scaling | tuple[Scaling, Scaling]
@@ -85,7 +85,7 @@ def product(
     out_dtype: torch.dtype,
 ) -> torch.Tensor:
     """The grouped product of codes and scales that were checked."""
-    codes = on_dwords(a.view(torch.uint8)), on_dwords(b.mT.view(torch.uint8)).mT
+    codes = in_dwords(a.view(torch.uint8)), in_dwords(b.mT.view(torch.uint8)).mT
     bias = None if bias is None else bias.contiguous()
     return call(
         "scaled_grouped_gemm", *codes, offs.contiguous(), scales.a, scales.b, bias, scales.blocks, out_dtype

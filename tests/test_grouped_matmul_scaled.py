@@ -211,12 +211,17 @@ def test_empty(target):
     assert torch.equal(nothing, torch.zeros(6, 8, dtype=BF16))
 
 
+@pytest.mark.parametrize("arch", TARGETS)
 @pytest.mark.parametrize("blocks", [False, True])
 @pytest.mark.parametrize("offs", [[40, 10, 60], [-5, 20, 100], [2**31 - 1, 3, -(2**31)]], ids=str)
-def test_wrong_ends_touch_no_other_memory(target, offs, blocks):
-    """The simulator reports any access outside of the operands, of the scales and of the result."""
-    a, b, _, scale_a, scale_b, *_ = operands(target, [20, 10, 17], 24, 160, blocks)
-    hipkittens.grouped_matmul(a, b, torch.tensor(offs, dtype=torch.int32), scale_a=scale_a, scale_b=scale_b)
+def test_wrong_ends_touch_no_other_memory(arch, offs, blocks):
+    """The simulator reports any access outside of the operands, of the scales and of the result. Groups that overlap write the same
+    rows, which it reports, too."""
+    with hipkittens.simulate(arch, checks="all") as simulation:
+        a, b, _, scale_a, scale_b, *_ = operands(arch, [20, 10, 17], 24, 160, blocks)
+        ends = torch.tensor(offs, dtype=torch.int32)
+        hipkittens.grouped_matmul(a, b, ends, scale_a=scale_a, scale_b=scale_b)
+        assert {finding.kind for finding in simulation.findings} <= {"workgroups_write_after_write"}
 
 
 def test_the_default_result_is_bfloat16(target):

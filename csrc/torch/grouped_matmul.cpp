@@ -114,13 +114,15 @@ Tensor product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& of
         return out;
     }
 
-    // Orders of which there are kernels for aligned rows (gemm::is_grouped_orientation).
+    // Orders of which there are kernels for aligned rows (gemm::is_grouped_orientation); of codes there are no others.
     const bool inner = grouping == gemm::Grouping::inner;
-    const Operand b = inner || scales ? make_operand(std::move(b_tensor), dtype, scales.has_value())
-                                      : make_operand(std::move(b_tensor), dtype);
-    Operand a = grouping == gemm::Grouping::none && !b.matrix.transposed
-                    ? make_operand(std::move(a_tensor), dtype)
-                    : make_operand(std::move(a_tensor), dtype, inner);
+    const Operand b = scales  ? make_operand_on_dwords(std::move(b_tensor), true)
+                      : inner ? make_operand(std::move(b_tensor), dtype, false)
+                              : make_operand(std::move(b_tensor), dtype);
+    const Operand a = scales ? make_operand_on_dwords(std::move(a_tensor), false)
+                      : grouping == gemm::Grouping::none && !b.matrix.transposed
+                          ? make_operand(std::move(a_tensor), dtype)
+                          : make_operand(std::move(a_tensor), dtype, inner);
 
     gemm::GroupedProblem problem;
     problem.device = placement.shape();
