@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from . import _backend
+from . import _backend, _scaled_experts
 from ._arguments import check_dtype_and_device, check_flag, check_tensor
 from ._autocast import to_autocast_dtype
 from ._call import call
@@ -14,6 +14,8 @@ from .activation import activation as activate
 from .gemm import INPUT_DTYPES
 from .grouped import grouped_matmul
 from .routing import expert_sort
+from .scaled_grouped import DTYPES as SCALED_DTYPES
+from .scaled_grouped import Recipe
 from .selection import DTYPES
 
 
@@ -80,6 +82,9 @@ def moe(
     topk_ids: torch.Tensor,
     *,
     activation: str = "silu",
+    scale_w1: torch.Tensor | None = None,
+    scale_w2: torch.Tensor | None = None,
+    recipe: Recipe | None = None,
     bias1: torch.Tensor | None = None,
     bias2: torch.Tensor | None = None,
     expert_map: torch.Tensor | None = None,
@@ -91,12 +96,18 @@ def moe(
     """The experts of a layer: the sum over a token's choices of weight * (gate(x @ w1[e].T + bias1[e]) @ w2[e].T + bias2[e]).
 
     x             (tokens, H) bfloat16 or float16
-    w1            (E, 2 I, H) of that dtype: I rows for the gate, then I for what it multiplies; interleaved: one of each in turn,
+    w1            (E, 2 I, H) of that dtype, or with scales 8-bit floats of the target: I rows for the gate, then I for what it multiplies; interleaved: one of each in turn,
                   as gpt-oss has them, for which results are copied once
     w2            (E, H, I)
     topk_weights  (tokens, k) float32 or x's dtype, what `router` returns
     topk_ids      (tokens, k) int32 or int64; without a map, numbers that are no expert's add nothing
     activation    a kind of `gated_activation`: "silu", "gelu_tanh", "gelu", "relu", "tanh", "swiglu" (gpt-oss')
+    scale_w1, scale_w2  float32, what codes of weights are multiplied with: (E, 2 I, 1) and (E, H, 1), as
+                  quantize(w, QuantSpec("fp8", "row")) returns them ("row"); (E, 1, 1) or one element ("tensor"); or one for each 128
+                  rows by 128 columns, (E, ceil(2 I / 128), ceil(H / 128)) and (E, ceil(H / 128), ceil(I / 128)) ("128x128")
+    recipe        how rows of tokens are quantised and how weights were: ("row", "row"), ("row", "tensor"), ("tensor", "tensor"),
+                  ("tensor", "row"), ("1x128", "128x128"). None: as the shapes of scales say, with a scale for each row of tokens, or for
+                  each 128 of its columns where weights have blocks
     bias1, bias2  (E, 2 I) and (E, H), of x's dtype or float32
     expert_map    int32: the number among these E of each id, negative for another device's: expert parallelism. The sum over
                   devices of what each returns is the layer
@@ -109,29 +120,60 @@ def moe(
     to x's dtype, a token's sum is float32 and rounded once. Differentiable in x, w1, w2, topk_weights and the biases; two runs
     give the same bytes, and permuted tokens the permuted ones. Under torch.autocast x, w1, w2 and the biases are converted to its
     dtype, and topk_weights stay what they are.
+
+    With scales, x and what the gate gives are quantised by their largest magnitudes, as `quantize` does, the latter in the launch of
+    the gate but where it is a tensor's: seven launches. Weights are float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950. There is no
+    derivative, and tensors that require one are refused; under autocast weights stay what they are.
     Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
     """
     where = "hipkittens.moe"
-    x, w1, w2, bias1, bias2 = to_autocast_dtype(x, w1, w2, bias1, bias2)
+    scaled = scale_w1 is not None or scale_w2 is not None or recipe is not None
+    if scaled:
+        x, bias1, bias2 = to_autocast_dtype(x, bias1, bias2)
+    else:
+        x, w1, w2, bias1, bias2 = to_autocast_dtype(x, w1, w2, bias1, bias2)
     for name, value in (("interleaved", interleaved), ("weight_input", weight_input), ("gated", gated)):
         check_flag(where, name, value)
-    _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bias2, gated)
+    _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bias2, gated, scaled)
     if not gated and (interleaved or swiglu_limit is not None):
         name, value = ("interleaved", True) if interleaved else ("swiglu_limit", swiglu_limit)
         raise ValueError(f"{where}: {name} is {value} and gated False; only a gate has it: leave it out")
+    scales = None
+    if scaled:
+        tensors = {
+            "x": x,
+            "w1": w1,
+            "w2": w2,
+            "topk_weights": topk_weights,
+            "bias1": bias1,
+            "bias2": bias2,
+        }
+        scales = _scaled_experts.checked(where, tensors, scale_w1, scale_w2, recipe)
     order = expert_sort(topk_ids, None, w1.shape[0], layout="ragged", expert_map=expert_map)
     ends, index = order.offsets[1:], (order.entries, order.places)
     rows = expert_gather(x, *index, topk_weights if weight_input else None)
-    hidden = grouped_matmul(rows, w1.mT, ends, bias=bias1)
-    if not gated:
-        hidden = activate(hidden, activation)
-    elif interleaved:
-        gate, other = hidden[:, 0::2], hidden[:, 1::2]
-        hidden = gated_activation(gate, activation, other=other, limit=swiglu_limit)
-    else:
-        hidden = gated_activation(hidden, activation, limit=swiglu_limit)
-    y = grouped_matmul(hidden, w2.mT, ends, bias=bias2)
+    y = _layer(rows, w1, w2, ends, scales, activation, bias1, bias2, interleaved, swiglu_limit, gated)
     return expert_combine(y, *index, None if weight_input else topk_weights)
+
+
+def _layer(rows, w1, w2, ends, scales, activation, bias1, bias2, interleaved, limit, gated) -> torch.Tensor:
+    """Both products and the activation between them, of rows in the order of experts."""
+    if scales is None:
+        hidden = grouped_matmul(rows, w1.mT, ends, bias=bias1)
+    else:
+        hidden = _scaled_experts.hidden_rows(rows, w1, ends, scales, bias1)
+    other = None
+    if interleaved:
+        hidden, other = hidden[:, 0::2], hidden[:, 1::2]
+    if scales is not None:
+        return _scaled_experts.gated_rows(
+            hidden, w2, ends, scales, bias2, kind=activation, other=other, limit=limit, gated=gated
+        )
+    if gated:
+        hidden = gated_activation(hidden, activation, other=other, limit=limit)
+    else:
+        hidden = activate(hidden, activation)
+    return grouped_matmul(hidden, w2.mT, ends, bias=bias2)
 
 
 def gathered_in_torch(
@@ -202,15 +244,21 @@ def _check(
     return weights
 
 
-def _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bias2, gated) -> None:
+def _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bias2, gated, scaled) -> None:
     for name, value, dimensions in (("x", x, 2), ("w1", w1, 3), ("w2", w2, 3)):
         check_tensor(where, name, value)
-        check_dtype_and_device(where, name, value, INPUT_DTYPES, "x", x)
+        weight = name != "x"
+        if weight and value.dtype in SCALED_DTYPES and not scaled:
+            raise TypeError(
+                f"{where}: {name} is {value.dtype}, codes without scales; give scale_w1 and scale_w2"
+            )
+        dtypes = SCALED_DTYPES if weight and scaled else INPUT_DTYPES
+        check_dtype_and_device(where, name, value, dtypes, "x", x)
         if value.dim() != dimensions:
             raise ValueError(
                 f"{where}: {name} has shape {tuple(value.shape)}; it needs {dimensions} dimensions"
             )
-        if value.dtype != x.dtype:
+        if weight and not scaled and value.dtype != x.dtype:
             raise TypeError(f"{where}: {name} is {value.dtype} and x is {x.dtype}; convert one to the other")
     experts, rows, features = w1.shape
     if gated and rows % 2:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""A matrix product for each group: bfloat16 or float16 in, summed in float32, rounded once."""
+"""A matrix product for each group: bfloat16, float16 or scaled 8-bit floats in, summed in float32, rounded once."""
 
 from __future__ import annotations
 
 import torch
 
-from . import _backend
+from . import _backend, scaled_grouped
 from ._arguments import check_dtype_and_device, check_tensor
 from ._autocast import to_autocast_dtype
 from ._call import call
@@ -21,10 +21,13 @@ def grouped_matmul(
     b: torch.Tensor,
     offs: torch.Tensor | None = None,
     *,
+    scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None,
+    recipe: scaled_grouped.Recipe | None = None,
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """A product for each of G groups, as torch.nn.functional.grouped_mm; differentiable in a, b and bias.
+    """A product for each of G groups, as torch.nn.functional.grouped_mm; differentiable in a, b and bias, unless they are scaled.
 
     a (M, K), b (G, K, N)      rows offs[g-1] .. offs[g]-1 of a times b[g]: (M, N), a mixture of experts' layer
     a (M, K), b (K, N)         columns of a and rows of b from offs[g-1] on: (G, M, N), the gradient of its weights; zeros of an
@@ -41,8 +44,24 @@ def grouped_matmul(
     columns, any number of others. Row-major and transposed b[g] cost no copy, nor does the a of the first kind if its rows are
     contiguous, or that of the second if its columns are; others are copied first. Rows, and matrices of groups, that do not begin
     on 4 bytes or hold an odd number of elements are slower.
+
+    With scales, a and b of the first kind are 8-bit floats, float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950, as in
+    `scaled_matmul`; the kernels read both along K, so that b is usually the .mT of weights (G, N, K), and others are copied first,
+    as are rows that do not begin on 4 bytes or that 4 does not divide. out_dtype is by default bfloat16. There is no derivative, and
+    tensors that require one are refused.
+    scale_a, scale_b  float32, what codes are multiplied with: (M, 1) and (G, 1, N), a factor for each row and each column, or (M,)
+                      and (G, N) as PyTorch has them ("row"); one element, or of b one for each group, (G, 1, 1) ("tensor"); or
+                      (M, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)), of any strides, which multiply the sums of each
+                      128 of K ("1x128" of a with "128x128" of b)
+    recipe            one of "row" and "tensor" for both, or a pair of these names, a's and b's. None: as the shapes say
     Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
     """
+    if scale_a is not None or scale_b is not None or recipe is not None:
+        out_dtype = _check(a, b, offs, bias, out_dtype, scaled=True)
+        scales = scaled_grouped.checked(_WHERE, a, b, scale_a, scale_b, recipe, bias)
+        if _backend.uses_torch():
+            return _in_torch(*scaled_grouped.dequantized(a, b, scales), offs, bias, out_dtype)
+        return scaled_grouped.product(a, b, offs, scales, bias, out_dtype)
     a, b, bias = to_autocast_dtype(a, b, bias)
     out_dtype = _check(a, b, offs, bias, out_dtype)
     if _backend.uses_torch():
@@ -76,8 +95,10 @@ def _check(
     offs: torch.Tensor | None,
     bias: torch.Tensor | None,
     out_dtype: torch.dtype | None,
+    scaled: bool = False,
 ) -> torch.dtype:
     """Raises for arguments no kernel takes; returns the result's dtype."""
+    dtypes = scaled_grouped.DTYPES if scaled else INPUT_DTYPES
     optional = (("offs", offs), ("bias", bias))
     for name, value in (
         ("a", a),
@@ -90,7 +111,11 @@ def _check(
             raise ValueError(
                 f"{_WHERE}: {name} has shape {tuple(value.shape)}; it needs 2 dimensions, or 3 with a matrix for each group"
             )
-        check_dtype_and_device(_WHERE, name, value, INPUT_DTYPES, "a", a)
+        if value.dtype in scaled_grouped.DTYPES and not scaled:
+            raise TypeError(
+                f"{_WHERE}: {name} is {value.dtype}, codes without scales; give scale_a and scale_b"
+            )
+        check_dtype_and_device(_WHERE, name, value, dtypes, "a", a)
     if a.dtype != b.dtype:
         raise TypeError(f"{_WHERE}: a is {a.dtype} and b is {b.dtype}; convert one to the other")
     if a.shape[-1] != b.shape[-2]:
@@ -100,7 +125,9 @@ def _check(
         )
     groups = _check_groups(a, b, offs)
     if bias is not None:
-        check_dtype_and_device(_WHERE, "bias", bias, (a.dtype, torch.float32), "a", a)
+        check_dtype_and_device(
+            _WHERE, "bias", bias, OUTPUT_DTYPES if scaled else (a.dtype, torch.float32), "a", a
+        )
         columns = b.shape[-1]
         if a.dim() == 3 and b.dim() == 2:
             raise ValueError(f"{_WHERE}: bias is given with groups of columns; add it to the result")
@@ -110,7 +137,7 @@ def _check(
                 "row for each group"
             )
     if out_dtype is None:
-        out_dtype = a.dtype
+        out_dtype = torch.bfloat16 if scaled else a.dtype
     elif out_dtype not in OUTPUT_DTYPES:
         raise TypeError(
             f"{_WHERE}: out_dtype is {out_dtype}; allowed: torch.bfloat16, torch.float16, torch.float32"

@@ -99,7 +99,7 @@ def scaled_matmul(
         scales = tuple(scale.reshape(-1).contiguous() for scale in scales)
     codes = a.view(torch.uint8), b.t().view(torch.uint8)
     if scalings[0] in _BLOCKED and scalings != ("1x128", "128x128"):
-        codes = map(_on_dwords, codes)
+        codes = map(in_dwords, codes)
     return call(
         "scaled_gemm",
         *codes,
@@ -114,12 +114,11 @@ def scaled_matmul(
     )
 
 
-def _on_dwords(codes: torch.Tensor) -> torch.Tensor:
-    """Rows that begin on 4 bytes and hold whole dwords, where no kernel takes others: a copy of those."""
-    if codes.shape[1] % 4:
-        return torch.nn.functional.pad(codes, (0, -codes.shape[1] % 4))
-    begins = codes.storage_offset() | (codes.stride(0) if codes.shape[0] > 1 else 0)
-    return codes.clone(memory_format=torch.contiguous_format) if begins % 4 else codes
+def in_dwords(codes: torch.Tensor) -> torch.Tensor:
+    """Rows of whole dwords, and of one at least, where no kernel takes others: a copy of what is not, with zeros behind. The operators
+    copy rows that do not begin on 4 bytes."""
+    columns = codes.shape[-1]
+    return torch.nn.functional.pad(codes, (0, -columns % 4 or 4)) if columns % 4 or columns == 0 else codes
 
 
 def shuffled(scale: torch.Tensor) -> torch.Tensor:
@@ -211,7 +210,7 @@ def _check(
             "they must be equal"
         )
     _backend.check_device(where, "a", a)
-    _check_formats(where, a, b)
+    check_formats(where, a, b)
     if out_dtype not in OUTPUT_DTYPES and not (out_dtype == torch.int32 and a.dtype == torch.int8):
         allowed = "torch.bfloat16, torch.float16, torch.float32, and torch.int32 of int8 operands"
         raise TypeError(f"{where}: out_dtype is {out_dtype}; allowed: {allowed}")
@@ -237,7 +236,7 @@ def _check(
     return _scalings(where, a, b, scale_a, scale_b, recipe, swizzle)
 
 
-def _check_formats(where: str, a: torch.Tensor, b: torch.Tensor) -> None:
+def check_formats(where: str, a: torch.Tensor, b: torch.Tensor) -> None:
     for name, value in (("a", a), ("b", b)):
         if value.dtype not in _FORMAT_OF:
             raise TypeError(

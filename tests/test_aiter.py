@@ -1174,8 +1174,10 @@ def test_experts_that_have_no_kernel():
     x, w1, w2, weights = arguments
     scale = torch.ones(8, 64, 1)
     wrong = [
-        ({"quant_type": aiter.QuantType.per_Token}, NotImplementedError, "quant_type is QuantType.per_Token, which has no kernel; allowed: QuantType.No"),
-        ({"quant_type": 4}, NotImplementedError, "quant_type is QuantType.per_1x128"),
+        ({"quant_type": aiter.QuantType.per_1x32}, NotImplementedError, "quant_type is QuantType.per_1x32, which has no kernel; allowed: QuantType.No"),
+        ({"quant_type": 4}, ValueError, "w1_scale is None; quant_type QuantType.per_1x128 needs the weights' scales"),
+        ({"quant_type": 2, "w1_scale": scale, "w2_scale": scale}, NotImplementedError, "w1 is torch.bfloat16, which has no kernel; allowed with quant_type QuantType.per_Token"),
+        ({"quant_type": 2, "w1_scale": scale, "w2_scale": scale, "a1_scale": scale}, NotImplementedError, "a1_scale is a Tensor, which has no kernel"),
         ({"quant_type": 9}, ValueError, "quant_type is 9; allowed: QuantType.No, QuantType.per_Tensor"),
         ({"activation": "silu"}, ValueError, "activation is 'silu'; allowed: ActivationType.No"),
         ({"activation": -1}, ValueError, "activation is ActivationType.No; allowed: ActivationType.Silu"),
@@ -1183,7 +1185,7 @@ def test_experts_that_have_no_kernel():
         ({"hidden_pad": 64}, NotImplementedError, "hidden_pad is 64"),
         ({"intermediate_pad": 64}, NotImplementedError, "intermediate_pad is 64"),
         ({"dtype": torch.float16}, NotImplementedError, "dtype is torch.float16"),
-        ({"w1": w1.to(FP8["gfx950"])}, NotImplementedError, "w1 is torch.float8_e4m3fn, which has no kernel; allowed: torch.bfloat16"),
+        ({"w1": w1.to(FP8["gfx950"])}, NotImplementedError, "w1 is torch.float8_e4m3fn, which has no kernel; allowed with quant_type QuantType.No: torch.bfloat16"),
         ({"w1": w1[:, :32], "activation": 2}, ValueError, "Swiglu needs a gate, (E, 2 I, H)"),
     ]  # fmt: skip
     for options, error, message in wrong:
@@ -1208,21 +1210,58 @@ def test_experts_by_the_names_of_assembly(target):
     scale = torch.ones(8, 32, 1)
     for function in (aiter.asm_moe, aiter.asm_moe_tkw1):
         name = function.__name__
-        for argument in (
-            "fc1_scale",
-            "fc2_scale",
-            "fc1_smooth_scale",
-            "fc2_smooth_scale",
-            "per_tensor_quant_scale",
-        ):
+        for argument in ("fc1_smooth_scale", "fc2_smooth_scale", "per_tensor_quant_scale"):
             with pytest.raises(
                 NotImplementedError, match=f"{name}: {argument} is a Tensor, which has no kernel"
             ):
                 function(*given, **{argument: scale})
         with pytest.raises(NotImplementedError, match=f"{name}: a16 is True"):
             function(*given, a16=True)
-    with pytest.raises(NotImplementedError, match=r"block_shape is \(128, 128\)"):
-        aiter.asm_moe(*given, block_shape=(128, 128))
+        with pytest.raises(NotImplementedError, match=r"w1 is torch\.bfloat16"):
+            function(*given, scale, scale)
+    with pytest.raises(NotImplementedError, match=r"block_shape is \(64, 64\)"):
+        aiter.asm_moe(*given, block_shape=(64, 64))
+
+
+def quantized_experts(spec, **options):
+    """`experts`, weights by quantize."""
+    x, w1, w2, weights, ids = experts(**options)
+    (w1, scale1), (w2, scale2) = (hipkittens.quantize(each, spec) for each in (w1, w2))
+    return (x, w1, w2, weights, ids), (scale1, scale2)
+
+
+@of("fused_moe", "asm_moe", "asm_moe_tkw1")
+@pytest.mark.parametrize("kind", ["per_Token", "per_128x128", "per_1x128", "per_Tensor"])
+def test_experts_of_8_bits(target, kind):
+    """hipkittens.moe, whose own tests are tests/test_moe_scaled.py, with the scales of AITER's shapes and by their positions."""
+    recipe = {"per_Token": ("row", "row"), "per_Tensor": ("tensor", "tensor")}.get(kind, ("1x128", "128x128"))
+    spec = hipkittens.QuantSpec("fp8", (128, 128) if recipe[0] == "1x128" else "row")
+    given, (scale1, scale2) = quantized_experts(spec)
+    x, w1, w2, weights, ids = given
+    if kind == "per_Tensor":
+        scale1, scale2 = scale1[:, 0, 0], scale2[:, 0, 0]
+    quantized = aiter.QuantType[kind]
+    expected = hipkittens.moe(*given, scale_w1=scale1, scale_w2=scale2, recipe=recipe)
+    found = aiter.fused_moe(*given, None, aiter.ActivationType.Silu, quantized, False, scale1, scale2)
+    assert torch.equal(found, expected)
+    if kind == "per_128x128":
+        flat = scale1.flatten(1), scale2.flatten(1)
+        found = aiter.fused_moe(*given, quant_type=quantized.value, w1_scale=flat[0], w2_scale=flat[1])
+        assert torch.equal(found, expected)
+        assert torch.equal(aiter.asm_moe(*given, *flat, block_shape=(128, 128)), expected)
+    if kind == "per_Token":
+        assert torch.equal(aiter.asm_moe(*given, scale1, scale2), expected)
+        first = aiter.asm_moe_tkw1(*given, scale1, scale2)
+        options = {"w1_scale": scale1, "w2_scale": scale2, "quant_type": quantized}
+        assert torch.equal(first, aiter.fused_moe(*given, doweight_stage1=True, **options))
+        # The order of aiter.ops.shuffle.shuffle_weight(w, (16, 16)) of elements of 1 byte.
+        shuffled = []
+        for weight in (w1, w2):
+            e, n, k = weight.shape
+            made = weight.view(e, n // 16, 16, k // 32, 2, 16).permute(0, 1, 3, 4, 2, 5).reshape(e, n, k)
+            made.is_shuffled = True
+            shuffled.append(made)
+        assert torch.equal(aiter.fused_moe(x, *shuffled, weights, ids, **options), expected)
 
 
 @of("moe_sorting", "moe_sum", "fused_topk", "topk_softmax_asm")

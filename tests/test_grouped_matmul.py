@@ -6,7 +6,8 @@ import torch
 
 import hipkittens
 from hipkittens._accuracy import compare
-from hipkittens.operations._grouped_checks import ends_of, in_groups
+from hipkittens.operations._grouped_checks import in_groups
+from hipkittens.operations._tensors import ends_of
 
 TARGETS = ("gfx942", "gfx950")
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -374,11 +375,6 @@ def test_messages(change, error, says):
     with hipkittens.simulate("gfx950"), pytest.raises(error) as raised:
         hipkittens.grouped_matmul(a, b, offs, **arguments)
     assert says in str(raised.value) and "hipkittens.grouped_matmul" in str(raised.value)
-
-
-def test_scales_are_not_accepted():
-    with pytest.raises(TypeError, match="scale_a"):
-        hipkittens.grouped_matmul(random(8, 16), random(3, 16, 8), ends_of([2, 2, 3]), scale_a=torch.ones(8))
 
 
 def test_autocast(target):

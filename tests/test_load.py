@@ -95,8 +95,8 @@ def test_kernels_of_a_function_and_of_all():
 
 
 def test_functions_made_of_others_load_what_they_launch():
-    """Whole operations: moe is a sort, moves of rows, products and gates, in four folders."""
-    parts = ("expert_sort", "expert_gather", "grouped_matmul", "gated_activation")
+    """Whole operations: moe is a sort, moves of rows, products, gates and, with 8-bit weights, casts, in five folders."""
+    parts = ("expert_sort", "expert_gather", "grouped_matmul", "gated_activation", "quantize")
     assert hipkittens.load("moe") == hipkittens.load(*parts) == sum(map(hipkittens.load, parts))
     assert hipkittens.load("router_top1") == hipkittens.load("matmul") + hipkittens.load("router")
     assert hipkittens.load("float8_linear") == hipkittens.load("quantize", "scaled_matmul")

@@ -76,6 +76,19 @@ def test_rows_that_begin_anywhere(target, recipe):
     assert rms(out, left @ right.T) <= BAR[F32]
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_compiled(target):
+    torch._dynamo.reset()
+    a, scale_a, _ = operand(target, 33, 275, 1, 1)
+    b, scale_b, _ = operand(target, 40, 275, 1, 2)
+
+    def product(a, b, scale_a, scale_b):
+        return hipkittens.scaled_matmul(a, b.t(), scale_a, scale_b.t(), recipe=("1x128", "1x128"))
+
+    given = (a, b, scale_a, scale_b)
+    assert torch.equal(torch.compile(product, fullgraph=True)(*given), product(*given))
+
+
 @pytest.mark.parametrize("dtype", [BF16, F16])
 def test_results_are_rounded_once(target, dtype):
     check(target, 40, 72, 256, dtype=dtype, exponents=3)

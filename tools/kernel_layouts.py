@@ -17,6 +17,8 @@ _KERNELS = kernel_variants.ROOT / "csrc" / "kernels"
 _RECORD = re.compile(r"\*\*\* Dumping AST Record Layout\n(.*?)\n\s*\| \[sizeof=(\d+)", re.S)
 # Offset, bits of a bit field, indentation (two per level), type, elements of an array, name.
 _FIELD = re.compile(r"\s*(\d+)(?::(\d+)-(\d+))? \|( +)(.*?)((?:\[\d+\])*) (\w+)$")
+# Offset, indentation and type of a base class that has fields.
+_BASE = re.compile(r"\s*(\d+) \|( +)(.*) \(base\)$")
 _BYTES = {"_Bool": 1, "char": 1, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
 
 
@@ -33,7 +35,7 @@ class _Records:
     """The structs of a dump, by name."""
 
     def __init__(self, dump: str) -> None:
-        self._fields, self._bytes = {}, {}
+        self._fields, self._bases, self._bytes = {}, {}, {}
         for body, size in _RECORD.findall(dump):
             head, *lines = body.splitlines()
             name = re.sub(r" \(empty\)$", "", head.split(" | ", 1)[1])
@@ -41,14 +43,18 @@ class _Records:
             matches = [_FIELD.match(line) for line in lines]
             # The fields of inner structs are indented further; their own records have them too.
             self._fields[name] = [match for match in matches if match and len(match[4]) == 3]
+            bases = [_BASE.match(line) for line in lines]
+            self._bases[name] = [match for match in bases if match and len(match[2]) == 3]
 
     def names(self) -> list[str]:
         return list(self._fields)
 
     def flat(self, record: str, prefix: str = "", at: int = 0) -> list[dict[str, int | str]]:
-        """Every field that is no struct: {"name", "offset", "size"}, inner names behind a dot, and elements of an array
+        """Every field that is no struct, those of bases first: {"name", "offset", "size"}, inner names behind a dot, and elements of an array
         likewise; of a bit field also "bit" and "bits"."""
         result: list[dict[str, int | str]] = []
+        for base in self._bases[record]:
+            result += self.flat(base[3], prefix, at + int(base[1]))
         for field in self._fields[record]:
             offset, first_bit, last_bit, _, kind, extents, name = field.groups()
             is_record = kind in self._fields

@@ -20,6 +20,16 @@ bool describe(const Tensor& tensor, bool transposed, gemm::Matrix& matrix) {
     return true;
 }
 
+// Rows, or with `transposed` columns, of bytes.
+bool begin_on_dwords(const Tensor& codes, bool transposed) {
+    const auto sizes = codes.sizes(), strides = codes.strides();
+    const size_t along = sizes.size() - (transposed ? 2 : 1);
+    bool aligned = reinterpret_cast<uintptr_t>(codes.data()) % 4 == 0;
+    for (size_t axis = 0; axis < sizes.size(); ++axis)
+        if (axis != along && sizes[axis] > 1) aligned = aligned && strides[axis] % 4 == 0;
+    return aligned;
+}
+
 Operand copied(const Tensor& tensor, Dtype dtype, bool transposed) {
     Operand operand{Tensor::empty(tensor.sizes(), dtype, tensor.device(), transposed), {}};
     operand.tensor.copy_from(tensor);
@@ -45,6 +55,12 @@ Operand make_operand(Tensor tensor, Dtype dtype, bool transposed) {
     gemm::Matrix matrix;
     if (describe(tensor, transposed, matrix)) return {std::move(tensor), matrix};
     return copied(tensor, dtype, transposed);
+}
+
+Operand make_operand_on_dwords(Tensor codes, bool transposed) {
+    Operand operand = make_operand(std::move(codes), Dtype::uint8, transposed);
+    if (begin_on_dwords(operand.tensor, transposed)) return operand;
+    return copied(operand.tensor, Dtype::uint8, transposed);
 }
 
 }  // namespace hipkittens::torch_binding

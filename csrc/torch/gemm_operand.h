@@ -22,5 +22,7 @@ struct Operand {
 Operand make_operand(Tensor tensor, Dtype dtype);
 // The same where only rows, or with `transposed` only columns, will do.
 Operand make_operand(Tensor tensor, Dtype dtype, bool transposed);
+// The same of codes, a byte each, whose rows (columns) have to begin on 4 bytes.
+Operand make_operand_on_dwords(Tensor codes, bool transposed);
 
 }  // namespace hipkittens::torch_binding

@@ -1,5 +1,6 @@
 // torch/grouped_matmul.cpp: checks the tensors of a product for each group, plans it and launches it.
 // SPDX-License-Identifier: MIT
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,11 @@ namespace {
 // b (groups, k, n): no offs. offs: ends of the groups, int32. bias: (n) or (groups, n).
 constexpr const char* grouped_gemm_schema =
     "grouped_gemm(Tensor a, Tensor b, Tensor? offs, Tensor? bias, ScalarType out_dtype) -> Tensor";
+// Groups of rows of e4m3 codes, bytes. scale_a (m, 1) and scale_b (groups, n, 1) multiply the sums, or with `blocks` (m, blocks) and
+// (groups, blocks of n, blocks) those of each 128 of k.
+constexpr const char* scaled_grouped_gemm_schema =
+    "scaled_grouped_gemm(Tensor a, Tensor b, Tensor offs, Tensor scale_a, Tensor scale_b, Tensor? bias, bool "
+    "blocks, ScalarType out_dtype) -> Tensor";
 
 // Columns of groups are rows of the transposed product.
 gemm::Grouping grouping_of(const Tensor& a, const Tensor& b, const std::optional<Tensor>& offs) {
@@ -48,14 +54,50 @@ Sizes sizes_of(gemm::Grouping grouping, const Tensor& a, const Tensor& b, const 
     return {groups, sa[sa.size() - 2], sb.back(), sa.back()};
 }
 
+struct Scales {
+    const Tensor &a, &b;
+    bool blocks;
+};
+
+// Of rows and blocks of k behind each other, with any strides; of groups where `sizes` has three dimensions.
+gemm::ScaleArgument scale_argument(const char* name, const Tensor& scale, const std::vector<int64_t>& sizes,
+                                   int64_t block_rows) {
+    const auto given = scale.sizes(), strides = scale.strides();
+    if (scale.dtype_number() != aoti_torch_dtype_float32() || !std::ranges::equal(given, sizes))
+        fail(std::string("grouped_gemm: ") + name + " needs dtype float32 and the shape " +
+             shape_text(sizes) + "; its shape is " + shape_text(given));
+    const auto stride = [&](size_t from_last) {
+        const size_t axis = given.size() - from_last;
+        if (strides[axis] < 0) fail(std::string("grouped_gemm: ") + name + " has a negative stride");
+        return given[axis] == 1 ? 0 : strides[axis];
+    };
+    return {scale.data(), stride(2), stride(1), given.size() == 3 ? stride(3) : 0, block_rows};
+}
+
+// Bytes are codes, which have scales.
+Dtype dtype_of_operands(const Tensor& a, const Tensor& b, bool scaled) {
+    if (scaled) {
+        if (a.dtype_number() != aoti_torch_dtype_uint8() || b.dtype_number() != aoti_torch_dtype_uint8())
+            fail("grouped_gemm: operands with scales must be uint8, the bytes of their codes");
+        return Dtype::uint8;
+    }
+    const Dtype dtype = a.dtype("grouped_gemm: a"), other = b.dtype("grouped_gemm: b");
+    if (dtype == Dtype::float32 || other != dtype)
+        fail(std::string("grouped_gemm: a is ") + name(dtype) + ", b is " + name(other) +
+             "; both must be bfloat16, or both float16");
+    return dtype;
+}
+
 Tensor product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& offs,
-               const std::optional<Tensor>& bias, Dtype out_dtype) {
+               const std::optional<Tensor>& bias, Dtype out_dtype, const std::optional<Scales>& scales = {}) {
     const gemm::Grouping grouping = grouping_of(a_tensor, b_tensor, offs);
     const auto [groups, m, n, k] = sizes_of(grouping, a_tensor, b_tensor, offs);
-    const Dtype dtype = a_tensor.dtype("grouped_gemm: a");
-    if (dtype == Dtype::float32 || b_tensor.dtype("grouped_gemm: b") != dtype)
-        fail(std::string("grouped_gemm: a is ") + name(dtype) + ", b is " +
-             name(b_tensor.dtype("grouped_gemm: b")) + "; both must be bfloat16, or both float16");
+    const Dtype dtype = dtype_of_operands(a_tensor, b_tensor, scales.has_value());
+    if (scales && grouping != gemm::Grouping::rows)
+        fail("grouped_gemm: operands with scales have groups of rows alone");
+    if (scales && scales->blocks && k == 0) fail("grouped_gemm: no blocks of k have scales");
+    if (scales && !(scales->a.device() == a_tensor.device() && scales->b.device() == a_tensor.device()))
+        fail("grouped_gemm: scales and a are on different devices");
     if (bias &&
         (bias->dimensions() > 2 || bias->sizes().back() != n || !bias->is_contiguous() ||
          (bias->dimensions() == 2 && bias->sizes()[0] != groups) || !(bias->device() == a_tensor.device())))
@@ -72,17 +114,19 @@ Tensor product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& of
         return out;
     }
 
-    // Orders of which there are kernels for aligned rows (gemm::is_grouped_orientation).
+    // Orders of which there are kernels for aligned rows (gemm::is_grouped_orientation); of codes there are no others.
     const bool inner = grouping == gemm::Grouping::inner;
-    const Operand b =
-        inner ? make_operand(std::move(b_tensor), dtype, false) : make_operand(std::move(b_tensor), dtype);
-    Operand a = grouping == gemm::Grouping::none && !b.matrix.transposed
-                    ? make_operand(std::move(a_tensor), dtype)
-                    : make_operand(std::move(a_tensor), dtype, inner);
+    const Operand b = scales  ? make_operand_on_dwords(std::move(b_tensor), true)
+                      : inner ? make_operand(std::move(b_tensor), dtype, false)
+                              : make_operand(std::move(b_tensor), dtype);
+    const Operand a = scales ? make_operand_on_dwords(std::move(a_tensor), false)
+                      : grouping == gemm::Grouping::none && !b.matrix.transposed
+                          ? make_operand(std::move(a_tensor), dtype)
+                          : make_operand(std::move(a_tensor), dtype, inner);
 
     gemm::GroupedProblem problem;
     problem.device = placement.shape();
-    problem.a_type = problem.b_type = element_type(dtype);
+    problem.a_type = problem.b_type = scales ? ElementType::fp8 : element_type(dtype);
     problem.output = element_type(out_dtype);
     problem.m = m;
     problem.n = n;
@@ -105,6 +149,15 @@ Tensor product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& of
     reads(a.tensor, dtype, "a");
     reads(b.tensor, dtype, "b");
     if (offs) problem.ends = static_cast<const int32_t*>(reads(*offs, Dtype::int32, "offs"));
+    if (scales) {
+        const int64_t blocks = scales->blocks ? (k + 127) / 128 : 1, shared = scales->blocks ? 128 : 1;
+        problem.scales = scales->blocks ? gemm::Scales::blocks : gemm::Scales::outer;
+        problem.a_scale = scale_argument("scale_a", scales->a, {m, blocks}, 1);
+        problem.b_scale =
+            scale_argument("scale_b", scales->b, {groups, (n + shared - 1) / shared, blocks}, shared);
+        reads(scales->a, Dtype::float32, "scale_a");
+        reads(scales->b, Dtype::float32, "scale_b");
+    }
     if (bias) {
         const Dtype bias_dtype = bias->dtype("grouped_gemm: bias");
         problem.bias = reads(*bias, bias_dtype, "bias");
@@ -127,8 +180,24 @@ void grouped_gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_
                                  dtype_from_torch(out_dtype, "grouped_gemm: out_dtype")));
 }
 
+void scaled_grouped_gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != 8 || result_count != 1)
+        fail("scaled_grouped_gemm is registered with another schema");
+    Arguments arguments(stack, argument_count);
+    Tensor a = arguments.tensor();
+    Tensor b = arguments.tensor();
+    const std::optional<Tensor> offs = arguments.tensor();
+    const Tensor scale_a = arguments.tensor(), scale_b = arguments.tensor();
+    const std::optional<Tensor> bias = arguments.optional_tensor();
+    const Scales scales{scale_a, scale_b, arguments.boolean()};
+    const int32_t out_dtype = arguments.dtype();
+    stack[0] = to_result(product(std::move(a), std::move(b), offs, bias,
+                                 dtype_from_torch(out_dtype, "grouped_gemm: out_dtype"), scales));
+}
+
 const Registration registration{{
     {grouped_gemm_schema, &grouped_gemm},
+    {scaled_grouped_gemm_schema, &scaled_grouped_gemm},
 }};
 
 }  // namespace

@@ -82,13 +82,6 @@ gemm::ScaleArgument mx_scale(const char* name, const Tensor& scale, int64_t rows
     return {scale.data(), band, 0, 0, 32};
 }
 
-// Loads of 16 bytes need rows that begin on 4.
-Tensor on_dwords(Tensor tensor) {
-    const bool aligned = reinterpret_cast<uintptr_t>(tensor.data()) % 4 == 0 &&
-                         (tensor.sizes()[0] == 1 || tensor.strides()[0] % 4 == 0);
-    return aligned ? std::move(tensor) : contiguous_copy(std::move(tensor), Dtype::uint8);
-}
-
 Tensor product(Arguments& given) {
     Tensor a = operand("a", given.tensor()), b = operand("b", given.tensor());
     const std::optional<Tensor> scale_a = given.optional_tensor(), scale_b = given.optional_tensor();
@@ -131,8 +124,6 @@ Tensor product(Arguments& given) {
         if (problem.device.target != 950) refuse("scales of 32 of K are gfx950's");
         if (problem.a_type == ElementType::i8 || integers || !scale_a)
             refuse("scales of 32 of K are of floats");
-        a = on_dwords(std::move(a));
-        b = on_dwords(std::move(b));
     }
     if (four_bits && (!mx || problem.a_type != problem.b_type))
         refuse("fp4 needs both operands in fp4 and scales of 32 of K");
@@ -142,6 +133,11 @@ Tensor product(Arguments& given) {
             refuse("one operand has scales of blocks and the other has not");
         if (problem.a_type != ElementType::fp8 || problem.b_type != ElementType::fp8)
             refuse("scales of blocks need both operands in fp8");
+    }
+    // Other kernels have a row for any rows.
+    if (mx || (blocks && (scaling_a != row_block_wise || scaling_b != block_wise))) {
+        a = make_operand_on_dwords(std::move(a), false).tensor;
+        b = make_operand_on_dwords(std::move(b), false).tensor;
     }
     problem.scales = mx                                                       ? gemm::Scales::in_matrix
                      : !blocks                                                ? gemm::Scales::outer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The experts of a layer by AITER's names: bfloat16 and float16 weights."""
+"""The experts of a layer by AITER's names: weights of bfloat16, float16 and 8-bit floats."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import enum
 import torch
 
 from ..experts import expert_combine, moe
+from ..scaled_grouped import DTYPES as FLOAT8
 from ._moe import local_numbers, moe_sorting_fwd, those_that_count
 from ._results import put, refuse
 
@@ -32,6 +33,13 @@ class QuantType(enum.Enum):
     per_128x128 = 5
 
 
+# How rows of tokens and weights are scaled, of what has scales.
+_RECIPES = {
+    QuantType.per_Tensor: ("tensor", "tensor"),
+    QuantType.per_Token: ("row", "row"),
+    QuantType.per_1x128: ("1x128", "128x128"),
+    QuantType.per_128x128: ("1x128", "128x128"),
+}
 _KINDS = {ActivationType.Silu: "silu", ActivationType.Gelu: "gelu", ActivationType.Swiglu: "swiglu"}
 
 
@@ -64,31 +72,46 @@ def fused_moe(
     first; the others' rows are zeros. Gelu is that of erf; Swiglu gpt-oss', with its limit of 7, of halves. Weights whose attribute
     is_shuffled is true are in the order of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)): no kernel reads it, and each call
     first copies them into rows. Without that attribute they are rows, as torch has them. block_size_M and
-    moe_sorting_dispatch_policy choose among AITER's kernels, and nothing here. quant_type other than No, scales and paddings have no
+    moe_sorting_dispatch_policy choose among AITER's kernels, and nothing here. Paddings have no kernel.
+
+    quant_type: weights are the target's 8-bit floats, and w1_scale and w2_scale what they are multiplied with. per_Token: one for each
+    row, (E, 2 I, 1) and (E, H, 1); per_Tensor: one for each expert, (E,); per_128x128, and per_1x128, which says it of the rows of
+    tokens: one for each 128 rows by 128 columns, (E, ceil(2 I / 128), ceil(H / 128)), or these of an expert in one dimension. Rows of
+    tokens, and what the gate gives, are quantised here by their largest magnitudes: a1_scale and a2_scale, and per_1x32, have no
     kernel.
     """
     name = "fused_moe"
     kind, quantized = _member(name, "activation", activation), _member(name, "quant_type", quant_type)
-    if quantized is not QuantType.No:
-        refuse(name, "quant_type", quantized, "allowed: QuantType.No, with weights of bfloat16 or float16")
+    recipe = _RECIPES.get(quantized)
+    if recipe is None and quantized is not QuantType.No:
+        refuse(name, "quant_type", quantized, f"allowed: QuantType.No, {', '.join(map(str, _RECIPES))}")
     if kind not in _KINDS:
         raise ValueError(
             f"hipkittens.aiter.{name}: activation is {kind}; allowed: {', '.join(map(str, _KINDS))}"
         )
-    for argument, value in (
-        ("w1_scale", w1_scale),
-        ("w2_scale", w2_scale),
-        ("a1_scale", a1_scale),
-        ("a2_scale", a2_scale),
-    ):
+    for argument, value in (("a1_scale", a1_scale), ("a2_scale", a2_scale)):
         if value is not None:
+            refuse(
+                name,
+                argument,
+                f"a {type(value).__name__}",
+                "leave it out: what is multiplied is quantised here",
+            )
+    for argument, value in (("w1_scale", w1_scale), ("w2_scale", w2_scale)):
+        if recipe is None and value is not None:
             refuse(name, argument, f"a {type(value).__name__}", "leave it out: quant_type No has no scales")
+        if recipe is not None and value is None:
+            raise ValueError(
+                f"hipkittens.aiter.{name}: {argument} is None; quant_type {quantized} needs the weights' scales"
+            )
     for argument, padding in (("hidden_pad", hidden_pad), ("intermediate_pad", intermediate_pad)):
         if padding:
             refuse(name, argument, padding, "allowed: 0; pass weights without padding")
     for argument, weight in (("w1", w1), ("w2", w2)):
-        if weight.dtype not in (torch.bfloat16, torch.float16):
-            refuse(name, argument, weight.dtype, "allowed: torch.bfloat16, torch.float16")
+        dtypes = (torch.bfloat16, torch.float16) if recipe is None else FLOAT8
+        if weight.dtype not in dtypes:
+            allowed = f"allowed with quant_type {quantized}: {', '.join(map(str, dtypes))}"
+            refuse(name, argument, weight.dtype, allowed)
     if dtype not in (None, hidden_states.dtype):
         refuse(name, "dtype", dtype, f"allowed: that of hidden_states, {hidden_states.dtype}, or None")
     gated = w1.shape[-2] != w2.shape[-1]
@@ -103,6 +126,9 @@ def fused_moe(
         topk_weight,
         topk_ids if num_local_tokens is None else those_that_count(topk_ids, num_local_tokens),
         activation=_KINDS[kind],
+        scale_w1=_scale_of(w1, w1_scale, recipe),
+        scale_w2=_scale_of(w2, w2_scale, recipe),
+        recipe=recipe,
         bias1=bias1,
         bias2=bias2,
         expert_map=None if expert_mask is None else local_numbers(expert_mask),
@@ -127,11 +153,27 @@ def asm_moe(
     expert_mask: torch.Tensor | None = None,
     activation: ActivationType | int = ActivationType.Silu,
 ) -> torch.Tensor:
-    """`fused_moe` without scales, with a gate or without. The activation counts, which AITER's kernel of bfloat16 passes over. Scales,
-    a16 and block_shape belong to quantised weights, and have no kernel."""
-    given = (fc1_scale, fc2_scale, fc1_smooth_scale, fc2_smooth_scale, per_tensor_quant_scale)
-    _refuse_quantized("asm_moe", given, a16, block_shape)
-    return fused_moe(hidden_states, w1, w2, topk_weight, topk_ids, expert_mask, activation)
+    """`fused_moe`, with a gate or without. The activation counts, which AITER's kernel of bfloat16 passes over. Weights of 8-bit floats
+    have fc1_scale and fc2_scale: of rows, or with block_shape (128, 128) of blocks. Smooth scales, per_tensor_quant_scale and a16 have
+    no kernel."""
+    _refuse_unscaled("asm_moe", fc1_smooth_scale, fc2_smooth_scale, per_tensor_quant_scale, a16)
+    if block_shape is not None and tuple(block_shape) != (128, 128):
+        refuse("asm_moe", "block_shape", tuple(block_shape), "allowed: (128, 128), or None")
+    quantized = QuantType.per_Token if block_shape is None else QuantType.per_128x128
+    if fc1_scale is None and fc2_scale is None and block_shape is None:
+        quantized = QuantType.No
+    return fused_moe(
+        hidden_states,
+        w1,
+        w2,
+        topk_weight,
+        topk_ids,
+        expert_mask,
+        activation,
+        quantized,
+        w1_scale=fc1_scale,
+        w2_scale=fc2_scale,
+    )
 
 
 def asm_moe_tkw1(
@@ -150,10 +192,19 @@ def asm_moe_tkw1(
     activation: ActivationType | int = ActivationType.Silu,
 ) -> torch.Tensor:
     """`asm_moe` with the weights before the activation (Llama 4)."""
-    given = (fc1_scale, fc2_scale, fc1_smooth_scale, fc2_smooth_scale, per_tensor_quant_scale)
-    _refuse_quantized("asm_moe_tkw1", given, a16, None)
+    _refuse_unscaled("asm_moe_tkw1", fc1_smooth_scale, fc2_smooth_scale, per_tensor_quant_scale, a16)
     return fused_moe(
-        hidden_states, w1, w2, topk_weight, topk_ids, expert_mask, activation, doweight_stage1=True
+        hidden_states,
+        w1,
+        w2,
+        topk_weight,
+        topk_ids,
+        expert_mask,
+        activation,
+        QuantType.No if fc1_scale is None and fc2_scale is None else QuantType.per_Token,
+        doweight_stage1=True,
+        w1_scale=fc1_scale,
+        w2_scale=fc2_scale,
     )
 
 
@@ -210,14 +261,24 @@ def moe_sum(input: torch.Tensor, output: torch.Tensor) -> None:
     put("moe_sum", "output", output, found)
 
 
-def _refuse_quantized(name: str, scales: tuple, a16: bool, block_shape: tuple[int, int] | None) -> None:
-    arguments = ("fc1_scale", "fc2_scale", "fc1_smooth_scale", "fc2_smooth_scale", "per_tensor_quant_scale")
-    for argument, value in zip(arguments, scales, strict=True):
+def _refuse_unscaled(name: str, smooth1: object, smooth2: object, static: object, a16: bool) -> None:
+    arguments = {"fc1_smooth_scale": smooth1, "fc2_smooth_scale": smooth2, "per_tensor_quant_scale": static}
+    for argument, value in arguments.items():
         if value is not None:
-            refuse(name, argument, f"a {type(value).__name__}", "leave it out, with weights of 16 bits")
-    for argument, option in (("a16", a16 or None), ("block_shape", block_shape)):
-        if option is not None:
-            refuse(name, argument, option, "leave it out, with weights of 16 bits")
+            refuse(name, argument, f"a {type(value).__name__}", "leave it out: rows are quantised here")
+    if a16:
+        refuse(name, "a16", a16, "leave it out: 8-bit weights are multiplied with 8-bit rows")
+
+
+def _scale_of(
+    weight: torch.Tensor, scale: torch.Tensor | None, recipe: tuple[str, str] | None
+) -> torch.Tensor | None:
+    """In three dimensions where an expert's blocks are in one."""
+    if scale is None or recipe is None or recipe[1] != "128x128" or scale.dim() != 2:
+        return scale
+    experts, rows, columns = weight.shape
+    down, along = -(-rows // 128), -(-columns // 128)
+    return scale.view(experts, down, along) if tuple(scale.shape) == (experts, down * along) else scale
 
 
 def _member(name: str, argument: str, value: object) -> ActivationType | QuantType:
@@ -232,7 +293,7 @@ def _member(name: str, argument: str, value: object) -> ActivationType | QuantTy
 
 
 def _rows(name: str, argument: str, weight: torch.Tensor) -> torch.Tensor:
-    """The weight in rows, of one in the order of shuffle_weight with elements of 2 bytes."""
+    """The weight in rows, of one in the order of shuffle_weight: chunks of 16 bytes, of 16 rows behind each other."""
     if not getattr(weight, "is_shuffled", False):
         return weight
     if weight.dim() != 3 or weight.shape[1] % 16 or weight.shape[2] % 32:
@@ -241,5 +302,6 @@ def _rows(name: str, argument: str, weight: torch.Tensor) -> torch.Tensor:
             "a multiple of 16 and columns of 32"
         )
     experts, n, k = weight.shape
-    chunks = weight.contiguous().view(experts, n // 16, k // 32, 4, 16, 8)
-    return chunks.permute(0, 1, 4, 2, 3, 5).reshape(experts, n, k)
+    chunk = 16 // weight.itemsize
+    chunks = weight.contiguous().view(experts, n // 16, k // chunk, 16, chunk)
+    return chunks.transpose(2, 3).reshape(experts, n, k)

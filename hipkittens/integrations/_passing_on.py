@@ -48,14 +48,20 @@ def taking_over(
 ) -> OperatorSwitch:
     """A switch of the operator, below autograd. What `ours` refuses goes to the kernel that was there when it was activated.
 
-    An overload "out" gets what `ours` returns in its argument of that name.
+    An overload "out" gets what `ours` returns in its argument of that name. Where PyTorch has no kernel of its own, which is so of
+    CPU tensors and grouped products of 8-bit floats, NotImplementedError says what `ours` refuses.
     """
     writes = operator._overloadname == "out"
     former: dict[str, torch.library.SafeKernelFunction] = {}
 
     def enter() -> None:
         reasons.clear()
-        former.update((key, torch.library.get_kernel(operator, key)) for key in _backend.dispatch_keys())
+        name = operator._schema.name
+        former.update(
+            (key, torch.library.get_kernel(operator, key))
+            for key in _backend.dispatch_keys()
+            if torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, key)
+        )
 
     def kernel(*arguments, out=None):
         if _backend.uses_torch():
@@ -70,6 +76,10 @@ def taking_over(
                 return _written(reasons.where, result, out) if writes else result
         reasons.note(title, reason)
         key = "CPU" if arguments[0].device.type == "cpu" else "CUDA"
+        if key not in former:
+            raise NotImplementedError(
+                f"{reasons.where}: {reason}. PyTorch has no {title} of its own for {key} tensors"
+            )
         keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
         return former[key].call_boxed(keys, *arguments, **({"out": out} if writes else {}))
 

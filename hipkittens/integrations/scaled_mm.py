@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Sends the 8-bit products of unmodified PyTorch programs to hipkittens.scaled_matmul.
+"""Sends the 8-bit products of unmodified PyTorch programs to hipkittens.scaled_matmul and hipkittens.grouped_matmul.
 
     from hipkittens.integrations import scaled_mm
 
@@ -7,8 +7,10 @@
         model(x).sum().backward()      # torchao's Float8Linear, F.scaled_mm, torch._scaled_mm, torch._int_mm
 
 While active, aten::_scaled_mm, aten::_scaled_mm_v2 (torch.nn.functional.scaled_mm) and aten::_int_mm, each with its out variant,
-have kernels of ours for CPU tensors and, on a ROCm build of PyTorch, for GPU tensors. They stand below autograd, which has no
-derivative of these operators. torch.compile keeps the operators in its graph and calls them when the graph runs.
+have kernels of ours for CPU tensors and, on a ROCm build of PyTorch, for GPU tensors. So have aten::_scaled_grouped_mm and
+aten::_scaled_grouped_mm_v2 (F.scaled_grouped_mm), which on a CPU PyTorch has not: groups of rows of e4m3 with scales of rows, (M,)
+and (G, N), and what else `grouped_matmul` takes. They stand below autograd, which has no derivative of these operators.
+torch.compile keeps the operators in its graph and calls them when the graph runs.
 
 How operands are scaled follows from the shapes and dtypes of their scales, as PyTorch infers it. A call whose meaning no kernel
 has goes on to the kernel that was there before, with one line per reason to logging.getLogger("hipkittens"), level WARNING;
@@ -25,6 +27,7 @@ from collections.abc import Iterator
 
 import torch
 
+from ..grouped import grouped_matmul
 from ..scaled_gemm import OUTPUT_DTYPES, scaled_matmul
 from ._passing_on import PassOn, Reasons, taking_over
 
@@ -99,24 +102,77 @@ def _scaled_mm_v2(
     contraction_dim=(),
     use_fast_accum=False,
 ):
-    for name, given in (("scale_a", scale_a), ("scale_b", scale_b)):
-        if len(given) != 1:
-            raise PassOn(f"{name} has {len(given)} tensors; kernels take one")
+    if a.dtype not in _FLOAT8:
+        raise PassOn(f"self is {a.dtype}; kernels behind torch.nn.functional.scaled_mm take 8-bit floats")
+    recipe, swizzle = _described(
+        (scale_a, recipe_a, swizzle_a), (scale_b, recipe_b, swizzle_b), contraction_dim
+    )
+    out_dtype = a.dtype if out_dtype is None else out_dtype
+    return _product(a, b, scale_a[0], scale_b[0], recipe, bias, out_dtype, swizzle)
+
+
+def _scaled_grouped_mm(
+    a,
+    b,
+    scale_a,
+    scale_b,
+    offs=None,
+    bias=None,
+    scale_result=None,
+    out_dtype=None,
+    use_fast_accum=False,
+):
+    if scale_result is not None:
+        raise PassOn("scale_result is given; kernels behind torch._scaled_grouped_mm have none")
+    return _grouped_product(a, b, scale_a, scale_b, None, offs, bias, out_dtype)
+
+
+def _scaled_grouped_mm_v2(
+    a,
+    b,
+    scale_a,
+    recipe_a,
+    swizzle_a,
+    scale_b,
+    recipe_b,
+    swizzle_b,
+    offs=None,
+    bias=None,
+    out_dtype=None,
+    contraction_dim=(),
+    use_fast_accum=False,
+):
+    recipe, swizzle = _described(
+        (scale_a, recipe_a, swizzle_a), (scale_b, recipe_b, swizzle_b), contraction_dim
+    )
+    if swizzle is not None:
+        raise PassOn("scales of groups are swizzled; kernels read rows of them")
+    return _grouped_product(a, b, scale_a[0], scale_b[0], recipe, offs, bias, out_dtype)
+
+
+def _described(of_a, of_b, contraction_dim) -> tuple[tuple[str, str], str | None]:
+    """The recipe of lists of scales, scalings and swizzles, and how both are swizzled."""
+    for name, (scales, _, _) in (("scale_a", of_a), ("scale_b", of_b)):
+        if len(scales) != 1:
+            raise PassOn(f"{name} has {len(scales)} tensors; kernels take one")
     if list(contraction_dim) not in ([], [1, 0], [-1, -2]):
         raise PassOn(
             f"contraction_dim is {list(contraction_dim)}; kernels sum over self's last dimension and mat2's first"
         )
-    if a.dtype not in _FLOAT8:
-        raise PassOn(f"self is {a.dtype}; kernels behind torch.nn.functional.scaled_mm take 8-bit floats")
     try:
-        recipe = tuple(_SCALINGS[number] for (number,) in (recipe_a, recipe_b))
-        swizzles = {_SWIZZLES[number] for number in (*swizzle_a, *swizzle_b)} or {None}
+        recipe = tuple(_SCALINGS[number] for _, (number,), _ in (of_a, of_b))
+        swizzles = {_SWIZZLES[number] for _, _, of_one in (of_a, of_b) for number in of_one} or {None}
     except (KeyError, ValueError):
-        raise PassOn(f"no kernel has the scalings {recipe_a} and {recipe_b}") from None
+        raise PassOn(f"no kernel has the scalings {of_a[1]} and {of_b[1]}") from None
     if len(swizzles) != 1:
         raise PassOn("the scales of the operands are swizzled differently")
-    out_dtype = a.dtype if out_dtype is None else out_dtype
-    return _product(a, b, scale_a[0], scale_b[0], recipe, bias, out_dtype, *swizzles)
+    return recipe, swizzles.pop()
+
+
+def _grouped_product(a, b, scale_a, scale_b, recipe, offs, bias, out_dtype):
+    return grouped_matmul(
+        a, b, offs, scale_a=scale_a, scale_b=scale_b, recipe=recipe, bias=bias, out_dtype=out_dtype
+    )
 
 
 def _int_mm(a, b):
@@ -162,10 +218,16 @@ def _recipe(a, b, scale_a, scale_b) -> tuple[str, str]:
     raise PassOn(f"scales of the shapes {tuple(scale_a.shape)} and {tuple(scale_b.shape)} fit no recipe")
 
 
-# Products of groups have a module of their own: grouped_mm.
+# Products of groups of 16-bit floats have a module of their own: grouped_mm.
 _switches = [
     taking_over(getattr(operator, overload), name, ours, _reasons)
-    for name, ours in (("_scaled_mm", _scaled_mm), ("_scaled_mm_v2", _scaled_mm_v2), ("_int_mm", _int_mm))
+    for name, ours in (
+        ("_scaled_mm", _scaled_mm),
+        ("_scaled_mm_v2", _scaled_mm_v2),
+        ("_int_mm", _int_mm),
+        ("_scaled_grouped_mm", _scaled_grouped_mm),
+        ("_scaled_grouped_mm_v2", _scaled_grouped_mm_v2),
+    )
     if (operator := getattr(torch.ops.aten, name, None)) is not None
     for overload in ("default", "out")
     if overload in operator.overloads()

@@ -8,20 +8,9 @@ from functools import partial
 import torch
 
 from ..grouped import MOST_GROUPS, grouped_matmul
+from . import _scaled_grouped_checks as scaled_checks
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
-from ._tensors import draw, with_gaps
-
-
-def ends_of(sizes) -> torch.Tensor:
-    """offs of groups of these sizes."""
-    return torch.tensor(sizes, dtype=torch.int32).cumsum(0, dtype=torch.int32)
-
-
-def even_ends(total: int, groups: int, device: str = "cpu") -> torch.Tensor:
-    """Of groups as equal as whole numbers are."""
-    return torch.tensor(
-        [total * (group + 1) // groups for group in range(groups)], dtype=torch.int32, device=device
-    )
+from ._tensors import draw, ends_of, even_ends, with_gaps
 
 
 def in_groups(a, b, offs):
@@ -68,6 +57,8 @@ def _of_k(m, n, sizes, dtype, behind=3):
 
 
 def trial(kernel: Kernel) -> Trial:
+    if kernel.kind == "scaled_grouped":
+        return scaled_checks.trial(kernel)
     row = kernel.row
     tile, name, orientation = (int(row["tile_m"]), int(row["tile_n"])), row["a"], row["orientation"]
     aligned = row["row_start"] == "vector"
@@ -89,6 +80,7 @@ def _representative():
                             partial(_rows, sizes, n, k, orientation, DTYPES[name]))  # fmt: skip
         for m, n, sizes in (*_SIZES_OF_K.values(), _UNALIGNED_OF_K):
             yield Trial(f"grouped_matmul of K {sizes} {name}", partial(_of_k, m, n, sizes, DTYPES[name]))
+    yield from scaled_checks.representative()
 
 
 def _ends_of_rows(a) -> torch.Tensor:
@@ -154,15 +146,16 @@ def _calls(tensor):
         ("a bias for each group", "grouped_matmul", (a, b, ends), {"bias": tensor(3, 96)}),
         ("offs as int64", "grouped_matmul", (a, b, tensor(3, dtype=torch.int64)), {}),
         ("float32", "grouped_matmul", (a.float(), b.float(), ends), {}),
+        *scaled_checks.calls(tensor),
     ]
 
 
 def _sizes(rows: Rows) -> str:
     tiles = sorted({
-        (int(row["tile_m"]), int(row["tile_n"])) for of in rows.values() for row in of if row["kind"] == "grouped"
+        (int(row["tile_m"]), int(row["tile_n"])) for of in rows.values() for row in of if "grouped" in row["kind"]
     }, reverse=True)  # fmt: skip
     named = ", ".join("x".join(map(str, tile)) for tile in tiles)
-    return f"Products of groups: any M, N, K and sizes of groups, up to {MOST_GROUPS} groups of rows. Tiles (M x N): {named}."
+    return f"Products of groups: any M, N, K and sizes of groups, up to {MOST_GROUPS} groups of rows; fp8 with scales: groups of rows. Tiles (M x N): {named}."
 
 
 def _rows_of(e) -> int:
@@ -191,12 +184,26 @@ def _call_torch(problem):
     return lambda: torch.nn.functional.grouped_mm(operands[0], operands[1], offs=operands[2])
 
 
+def _exercise(draw):
+    a, b, ends = draw(20, 64), draw(2, 64, 48, seed=1), ends_of([9, 7])
+    return [grouped_matmul(a, b, ends), scaled_checks.as_codes(a.detach(), b.detach(), ends)]
+
+
 CHECKS = Checks(
     trial=trial,
     examples=(
         _example("groups of rows", 700, 512, 512),
         _example("integers", 100, 96, 130, integers=True),
         _example("trained", 384, 256, 320, gradients=True),
+        Example(
+            "fp8 with a scale for each row",
+            {"a": (100, 130), "b": (3, 130, 96)},
+            lambda a, b: scaled_checks.as_codes(a, b, _ends_of_rows(a)),
+            _theirs,
+            gradients=False,
+            integers=True,
+            shape=(100, 96, 130),
+        ),
     ),
     parity=(
         Parity(
@@ -212,6 +219,7 @@ CHECKS = Checks(
             },
             _parity,
         ),
+        "parity_scaled_grouped:SCALED_GROUPED_MATMUL",
     ),
     calls=_calls,
     sizes=_sizes,
@@ -227,7 +235,9 @@ CHECKS = Checks(
             call=_call,
             torch=_call_torch,
         ),
+        *scaled_checks.BENCHMARKS,
     ),
     representative=_representative,
     every_kernel=_representative,
+    exercise=_exercise,
 )

@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import functools
+from functools import partial
+
 import torch
 
+from .. import _backend
 from ..activation import gated_in_torch, in_torch
 from ..experts import moe
+from ..quantization import dtype_of
 from ._expert_sort_checks import drawn_experts
 from ._record import DTYPES, Benchmark, Checks, Example, Parity, ParityProblem
 from ._router_checks import refuse_experts
@@ -85,21 +90,55 @@ def _example(function):
     return run
 
 
-def _call(problem, device):
+def _call(problem, device, spec=None):
     tokens, experts, k, features, inner = (
         problem[name] for name in ("tokens", "experts", "k", "features", "inner")
     )
     x = problem.tensor(device, tokens, features)
-    w1, w2 = (problem.tensor(device, experts, *sizes) for sizes in ((2 * inner, features), (features, inner)))
-    ids, weights = drawn_experts(tokens, experts, k, device), torch.ones(tokens, k, device=device)
-    return lambda: moe(x, w1, w2, weights, ids)
+    weights = [
+        problem.tensor(device, experts, *sizes) for sizes in ((2 * inner, features), (features, inner))
+    ]
+    ids, topk = drawn_experts(tokens, experts, k, device), torch.ones(tokens, k, device=device)
+    if spec is None:
+        return lambda: moe(x, *weights, topk, ids)
+
+    @functools.cache
+    def codes(target: str) -> list[torch.Tensor]:
+        # The target is known when the call is made: the model simulates one for each device.
+        return [weight.to(dtype_of("fp8", torch.device(device))) for weight in weights]
+
+    def blocks(length: int) -> int:
+        return -(-length // 128)
+
+    scales = {
+        f"scale_w{number}": torch.ones(
+            (experts, rows, 1) if spec == "row" else (experts, blocks(rows), blocks(columns)), device=device
+        )
+        for number, (_, rows, columns) in enumerate((weight.shape for weight in weights), 1)
+    }
+    return lambda: moe(x, *codes(_backend.arch_of(torch.device(device))), topk, ids, **scales)
 
 
-def _bytes(problem):
+def _bytes(problem, of_weights=2):
     """Weights of every expert that a token can reach, x, and the result."""
     reached = min(problem["experts"], problem["tokens"] * problem["k"])
-    return 2.0 * (
-        3 * reached * problem["features"] * problem["inner"] + 2 * problem["tokens"] * problem["features"]
+    weights = 3.0 * reached * problem["features"] * problem["inner"]
+    return of_weights * weights + 4.0 * problem["tokens"] * problem["features"]
+
+
+def _benchmark(name: str, heading: str, shapes: str, **options) -> Benchmark:
+    return Benchmark(
+        name,
+        example="64x128x8x2048x768",
+        extents=("tokens", "experts", "k", "features", "inner"),
+        shapes=shapes,
+        heading=heading,
+        bytes=partial(_bytes, of_weights=1 if options else 2),
+        flops=lambda problem: 6.0 * problem["tokens"] * problem["k"] * problem["features"] * problem["inner"],
+        call=partial(_call, **options),
+        refuse=refuse_experts,
+        chained=True,
+        bits=8 if options else 16,
     )
 
 
@@ -167,6 +206,21 @@ CHECKS = Checks(
             {"gated": False},
         ),
         (
+            "fp8 weights, scales of rows",
+            "moe",
+            (
+                tensor(4, 64),
+                tensor(8, 96, 64, dtype=torch.float8_e4m3fnuz),
+                tensor(8, 64, 48, dtype=torch.float8_e4m3fnuz),
+                tensor(4, 2),
+                tensor(4, 2, dtype=torch.int32),
+            ),
+            {
+                "scale_w1": tensor(8, 96, 1, dtype=torch.float32),
+                "scale_w2": tensor(8, 64, 1, dtype=torch.float32),
+            },
+        ),
+        (
             "weights of another dtype",
             "moe",
             (
@@ -180,19 +234,13 @@ CHECKS = Checks(
         ),
     ],
     benchmarks=(
-        Benchmark(
-            "moe",
-            example="64x128x8x2048x768",
-            extents=("tokens", "experts", "k", "features", "inner"),
-            shapes="1x128x8x2048x768,64x128x8x2048x768,1024x8x2x4096x14336",
-            heading="Experts of a layer",
-            bytes=_bytes,
-            flops=lambda problem: (
-                6.0 * problem["tokens"] * problem["k"] * problem["features"] * problem["inner"]
-            ),
-            call=_call,
-            refuse=refuse_experts,
-            chained=True,
+        _benchmark("moe", "Experts of a layer", "1x128x8x2048x768,64x128x8x2048x768,1024x8x2x4096x14336"),
+        _benchmark("moe_fp8", "Experts of a layer, fp8 with scales of rows", "64x128x8x2048x768", spec="row"),
+        _benchmark(
+            "moe_fp8_blocks",
+            "Experts of a layer, fp8 with scales of blocks",
+            "64x128x8x2048x768",
+            spec="blocks",
         ),
     ),
 )

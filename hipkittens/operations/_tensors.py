@@ -11,6 +11,18 @@ def draw(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
 
 
+def ends_of(sizes) -> torch.Tensor:
+    """offs of groups of these sizes."""
+    return torch.tensor(sizes, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+
+
+def even_ends(total: int, groups: int, device: str = "cpu") -> torch.Tensor:
+    """Of groups as equal as whole numbers are."""
+    return torch.tensor(
+        [total * (group + 1) // groups for group in range(groups)], dtype=torch.int32, device=device
+    )
+
+
 def with_gaps(value: torch.Tensor, before: int, after: int) -> torch.Tensor:
     """The same values in rows with NaN before and after them."""
     if not before and not after:

@@ -8,7 +8,7 @@ import torch
 from .. import _backend
 from .._call import call
 from ..grouped import grouped_matmul
-from ._record import Checks, Function, Operation, Operator
+from ._record import Checks, Function, Operation, Operator, no_derivative
 from ._sharding import given, replicated
 
 
@@ -93,6 +93,26 @@ def _sharding(a, b, offs, bias, out_dtype):
     ]
 
 
+def _fake_scaled(a, b, offs, scale_a, scale_b, bias, blocks, out_dtype):
+    torch._check(
+        a.shape[1] == b.shape[1],
+        lambda: f"hipkittens::scaled_grouped_gemm: {tuple(a.shape)} @ {tuple(b.shape)}",
+    )
+    return a.new_empty((a.shape[0], b.shape[2]), dtype=out_dtype)
+
+
+def _scaled_sharding(a, b, offs, scale_a, scale_b, bias, blocks, out_dtype):
+    from torch.distributed.tensor import Replicate, Shard
+
+    arguments = (a, b, offs, scale_a, scale_b, bias, blocks, out_dtype)
+    placements = [replicated(arguments, 1)]
+    if not blocks:  # a shard of the columns need not begin with a block of 128
+        of_bias = Shard(len(bias.shape) - 1) if bias is not None else None
+        inputs = [Replicate(), Shard(2), Replicate(), Replicate(), Shard(1), given(bias, of_bias), None, None]
+        placements.append(([Shard(1)], inputs))
+    return placements
+
+
 def _checks() -> Checks:
     from ._grouped_checks import CHECKS
 
@@ -107,10 +127,18 @@ def _arguments(tensor, dtype):
 OPERATION = Operation(
     name="grouped_matmul",
     folder="gemm",
-    kinds=("grouped",),
+    kinds=("grouped", "scaled_grouped"),
     functions=(Function(grouped_matmul, _arguments),),
     operators=(
         Operator("grouped_gemm", _fake, _backward, _setup, _flops, sharding=_sharding, first_option=4),
+        Operator(
+            "scaled_grouped_gemm",
+            _fake_scaled,
+            no_derivative("grouped_matmul with scales", "grouped_matmul of what was quantised"),
+            flops=_flops,
+            sharding=_scaled_sharding,
+            first_option=6,
+        ),
     ),
     checks=_checks,
     order=0,

@@ -32,5 +32,13 @@ OPERATION = Operation(
     functions=(Function(moe, _arguments),),
     operators=(),
     checks=_checks,
-    uses=("activation", "expert_rows", "expert_sort", "gated_activation", "grouped_matmul"),
+    uses=(
+        "activation",
+        "expert_rows",
+        "expert_sort",
+        "gated_activation",
+        "gated_activation_quantize",
+        "grouped_matmul",
+        "quantize",
+    ),
 )

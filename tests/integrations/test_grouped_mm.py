@@ -10,7 +10,8 @@ if not hasattr(torch.nn.functional, "grouped_mm"):
 import hipkittens
 from hipkittens._accuracy import compare
 from hipkittens.integrations import grouped_mm
-from hipkittens.operations._grouped_checks import ends_of, in_groups
+from hipkittens.operations._grouped_checks import in_groups
+from hipkittens.operations._tensors import ends_of
 
 BF16 = torch.bfloat16
 OFFS = ends_of([17, 0, 15])

@@ -192,3 +192,54 @@ def test_outside_nothing_is_changed(target):
     for context in (scaled_mm.active(), torch.no_grad()):
         with context, pytest.raises(ValueError, match="Invalid scaling configuration"):
             torch._scaled_mm(given[0], given[1], row, torch.ones(7, 3), out_dtype=BF16)
+
+
+def grouped_arguments(target, n=32, k=48):
+    """As torch._scaled_grouped_mm takes them: rows' scales in one dimension, columns' in two."""
+    fp8 = TYPES[target][0]
+    a, b = codes(40, k, dtype=fp8), codes(3, n, k, dtype=fp8, seed=1).mT
+    return a, b, scales(40), scales(3, n, seed=1), torch.tensor([17, 17, 35], dtype=torch.int32)
+
+
+@pytest.mark.skipif(not hasattr(torch, "_scaled_grouped_mm"), reason="this torch has no _scaled_grouped_mm")
+def test_products_of_groups(target):
+    a, b, scale_a, scale_b, offs = grouped_arguments(target)
+    expected = hipkittens.grouped_matmul(a, b, offs, scale_a=scale_a, scale_b=scale_b)
+    with scaled_mm.active():
+        found = [torch._scaled_grouped_mm(a, b, scale_a, scale_b, offs)]
+        found.append(
+            torch._scaled_grouped_mm(a, b, scale_a, scale_b, offs, out_dtype=BF16, use_fast_accum=True)
+        )
+        if hasattr(F, "scaled_grouped_mm"):
+            by_rows = F.ScalingType.RowWise
+            found.append(F.scaled_grouped_mm(a, b, scale_a, by_rows, scale_b, by_rows, offs=offs))
+        assert scaled_mm.passed_on() == []
+    for each in found:
+        assert each.dtype == BF16 and torch.equal(each, expected)
+    exact = torch.zeros(40, 32, dtype=torch.float64)
+    for group, (begin, end) in enumerate(((0, 17), (17, 17), (17, 35))):
+        exact[begin:end] = (a[begin:end].double() * scale_a[begin:end, None]) @ (
+            b[group].double() * scale_b[group]
+        )
+    assert (expected.double() - exact).norm() <= 2.5e-3 * exact.norm()
+
+
+@pytest.mark.skipif(not hasattr(torch, "_scaled_grouped_mm"), reason="this torch has no _scaled_grouped_mm")
+def test_products_of_groups_that_no_kernel_has(target):
+    """PyTorch has none for CPU tensors, which is what the error says."""
+    a, b, scale_a, scale_b, offs = grouped_arguments(target)
+    of_k = codes(40, 32, dtype=a.dtype, seed=3)
+    wrong = [
+        ((a.t(), of_k, scales(144), scales(96), offs), {}, "groups of rows"),
+        ((a, b, scale_a, scale_b, offs), {"scale_result": scales(1)}, "scale_result is given"),
+        ((a, b, scale_a, scale_b[:, :5], offs), {}, "scale_b (3, 5)"),
+        ((a, b, scale_a, scale_b), {}, "offs is None"),
+    ]
+    for given, options, says in wrong:
+        with scaled_mm.active():
+            with pytest.raises(NotImplementedError) as raised:
+                torch._scaled_grouped_mm(*given, **options)
+            assert says in str(raised.value) and "PyTorch has no" in str(raised.value)
+            assert any(says in reason for reason in scaled_mm.passed_on())
+    with pytest.raises(NotImplementedError):
+        torch._scaled_grouped_mm(a, b, scale_a, scale_b, offs)

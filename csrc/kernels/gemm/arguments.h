@@ -52,14 +52,18 @@ enum class Grouping : int32_t {
     none,   // matrices of all three
 };
 
-// A product for each group. The range of group g is ends[g - 1] .. ends[g] - 1, whole numbers on the device that no host reads;
-// batch strides lead from a group's matrix to the next. m and k are those of all ranges together, k_tiles of a whole K.
-struct GroupedGemmArguments : GemmArguments {
+// The range of group g is ends[g - 1] .. ends[g] - 1, whole numbers on the device that no host reads.
+struct GroupArguments {
     const int32_t* ends;        // null where nothing is cut into ranges
     int64_t bias_group_stride;  // elements
     int32_t groups;
     Grouping grouping;
 };
+
+// A product for each group: batch strides lead from a group's matrix, or its scales, to the next. m and k are those of all ranges
+// together, k_tiles of a whole K.
+struct GroupedGemmArguments : GemmArguments, GroupArguments {};
+struct ScaledGroupedGemmArguments : ScaledGemmArguments, GroupArguments {};
 
 // Adds the splits in ascending order, then bias, then one rounding.
 struct ReduceArguments {

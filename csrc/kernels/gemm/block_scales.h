@@ -6,7 +6,7 @@
 namespace hipkittens::gemm {
 
 // Scales of one operand for the rows (columns) of a tile, and for one block of K after the other: the range's last one first, as
-// the K tiles come (KRange).
+// the K tiles come (KRange). Zeros where there are none.
 template <int tile_k>
 struct ScaleSource {
     static_assert(tile_k == 128, "a K tile is a block of K");
@@ -21,7 +21,9 @@ struct ScaleSource {
         const int64_t begin = batch * argument.batch_stride + (first >> shift) * argument.stride;
         const int64_t end = batch * argument.batch_stride + ((extent - 1) >> shift) * argument.stride +
                             (k_tiles - 1) * argument.k_stride + 1;
-        scales = global_window{static_cast<const char*>(argument.data) + begin * 4, (end - begin) * 4}.view();
+        scales = global_window{static_cast<const char*>(argument.data) + begin * 4,
+                               argument.data ? (end - begin) * 4 : 0}
+                     .view();
         step = static_cast<uint32_t>(argument.stride) * 4;
         k_step = static_cast<uint32_t>(argument.k_stride) * 4;
         next = range.begin * k_step;

@@ -12,7 +12,7 @@ struct GroupRanges {
     buffer ends;
     int groups, extent;
 
-    KITTENS_DEVICE explicit GroupRanges(const GroupedGemmArguments& arguments, int extent)
+    KITTENS_DEVICE explicit GroupRanges(const GroupArguments& arguments, int extent)
         : ends{reinterpret_cast<const char*>(arguments.ends), static_cast<uint32_t>(arguments.groups) * 4},
           groups(arguments.groups),
           extent(extent) {}
@@ -76,8 +76,8 @@ struct TilesOfGroups {
         TileCoordinate tile;
         int begin, end;
     };
-    template <GemmConfig config>
-    KITTENS_DEVICE static bool find_among_rows(const GroupedGemmArguments& arguments, Found& found) {
+    template <GemmConfig config, class Arguments>
+    KITTENS_DEVICE static bool find_among_rows(const Arguments& arguments, Found& found) {
         const GroupRanges ranges(arguments, arguments.m);
         const uint32_t tiles_n = arguments.order.tiles_n;
         const int past = ranges.groups + 1, each = ranges.groups / wave_lanes + 1;
@@ -104,8 +104,8 @@ struct TilesOfGroups {
         return true;
     }
     // Every group has as many tiles.
-    template <GemmConfig config>
-    KITTENS_DEVICE static void find_among_matrices(const GroupedGemmArguments& arguments, Found& found) {
+    template <GemmConfig config, class Arguments>
+    KITTENS_DEVICE static void find_among_matrices(const Arguments& arguments, Found& found) {
         const TileOrder& order = arguments.order;
         const uint32_t of_group = order.tiles_m * order.tiles_n, tiles = of_group * arguments.groups,
                        place = place_of_workgroup(tiles, order), group = place / of_group;
@@ -129,9 +129,18 @@ struct TilesOfGroups {
                 scalar(found.end)};
     }
 
-    template <GemmConfig config, class Use>
-    KITTENS_DEVICE static void with_tile(const GroupedGemmArguments& of_all, const Use& use) {
-        GroupedGemmArguments arguments = of_all;
+    // Rows behind the last group: sums of nothing.
+    template <class Arguments>
+    KITTENS_DEVICE static void leave_zeros(Arguments& arguments) {
+        arguments.k = 0;
+        arguments.bias = nullptr;
+        if constexpr (requires { arguments.a_scale; })
+            arguments.a_scale.data = arguments.b_scale.data = nullptr;
+    }
+
+    template <GemmConfig config, class Arguments, class Use>
+    KITTENS_DEVICE static void with_tile(const Arguments& of_all, const Use& use) {
+        Arguments arguments = of_all;
         Found found{};
         if (arguments.grouping == Grouping::rows) {
             if (!find_among_rows<config>(arguments, found)) return;
@@ -141,7 +150,7 @@ struct TilesOfGroups {
         found = in_scalar_registers(found);
         if (arguments.grouping == Grouping::rows) {
             arguments.m = found.end;
-            if (found.tile.batch == arguments.groups) arguments.k = 0;
+            if (found.tile.batch == arguments.groups) leave_zeros(arguments);
         }
         if (arguments.grouping == Grouping::inner) {
             const auto advance = [&](MatrixArgument& matrix, bool k_is_contiguous, int size) {
@@ -162,7 +171,7 @@ struct TilesOfGroups {
         Arguments arguments = reload_arguments<Arguments>();
         const int group = static_cast<int>(tile.batch);
         if (arguments.grouping == Grouping::rows) {
-            if (group == arguments.groups) arguments.bias = nullptr;
+            if (group == arguments.groups) leave_zeros(arguments);
             arguments.m = uniform(GroupRanges(arguments, arguments.m).end(group));
         }
         if (arguments.bias)

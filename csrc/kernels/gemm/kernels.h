@@ -13,30 +13,19 @@
 
 namespace hipkittens::gemm {
 
-template <GemmConfig config, Scales = config.scales>
-struct policy_of {
-    using type = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value>;
-};
-template <GemmConfig config>
-struct policy_of<config, Scales::outer> {
-    using type = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
-                            ScaledEpilogue<SplitDestination, ScaleSums, AddBias, Activate>, AccumulateInPlace,
-                            ScaledGemmArguments>;
-};
-template <GemmConfig config>
-struct policy_of<config, Scales::blocks> {
-    using type = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
-                            ScaledEpilogue<SplitDestination, AddBias, Activate>, BlockScales<config>,
-                            ScaledGemmArguments>;
-};
-template <GemmConfig config>
-struct policy_of<config, Scales::row_blocks> : policy_of<config, Scales::blocks> {};
-template <GemmConfig config>
-struct policy_of<config, Scales::in_matrix> {
-    using type = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
-                            ScaledEpilogue<SplitDestination, AddBias, Activate>, AccumulateInPlace,
-                            ScaledGemmArguments>;
-};
+// What becomes of sums, with further stages `Last` where they have scales.
+template <Scales scales, class... Last>
+using EpilogueOf =
+    choose<scales == Scales::none, Epilogue<SplitDestination, AddBias>,
+           choose<scales == Scales::outer, ScaledEpilogue<SplitDestination, ScaleSums, AddBias, Last...>,
+                  ScaledEpilogue<SplitDestination, AddBias, Last...>>>;
+
+template <GemmConfig config, class Plain, class Scaled, class Tiles, class... Last>
+using PolicyOf = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
+                            EpilogueOf<config.scales, Last...>,
+                            choose<config.scales == Scales::blocks || config.scales == Scales::row_blocks,
+                                   BlockScales<config>, AccumulateInPlace>,
+                            choose<config.scales == Scales::none, Plain, Scaled>, Tiles>;
 
 // At least the waves of one workgroup fit on the four SIMDs.
 template <GemmConfig config, class Policy>
@@ -55,14 +44,13 @@ struct ProductKernel {
 };
 
 template <GemmConfig config>
-struct GemmKernel : ProductKernel<config, typename policy_of<config>::type> {};
-
+struct GemmKernel
+    : ProductKernel<config, PolicyOf<config, GemmArguments, ScaledGemmArguments, TilesOfProduct, Activate>> {
+};
 template <GemmConfig config>
 struct GroupedKernel
     : ProductKernel<config,
-                    GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
-                               Epilogue<SplitDestination, AddBias>, AccumulateInPlace, GroupedGemmArguments,
-                               TilesOfGroups>> {};
+                    PolicyOf<config, GroupedGemmArguments, ScaledGroupedGemmArguments, TilesOfGroups>> {};
 
 template <NoConfig config>
 struct ReduceKernel {

@@ -22,6 +22,7 @@ struct gemm : Kind<GemmConfig, GemmArguments, GemmKernel> {};
 struct scaled : Kind<GemmConfig, ScaledGemmArguments, GemmKernel> {};
 // A product for each group of rows or of K.
 struct grouped : Kind<GemmConfig, GroupedGemmArguments, GroupedKernel> {};
+struct scaled_grouped : Kind<GemmConfig, ScaledGroupedGemmArguments, GroupedKernel> {};
 // Sums the partial products of a split K.
 struct reduce : Kind<NoConfig, ReduceArguments, ReduceKernel> {};
 struct scaled_reduce : Kind<SumConfig, ScaledReduceArguments, ScaledReduceKernel> {};

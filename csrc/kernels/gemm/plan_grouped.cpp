@@ -3,6 +3,7 @@
 #include "plan_grouped.h"
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 
 namespace hipkittens::gemm {
@@ -29,6 +30,9 @@ void check(const GroupedProblem& p) {
     extent("the number of groups", p.groups, 1,
            p.grouping == Grouping::rows ? most_groups_of_rows : largest_extent);
     if (!p.ends && p.grouping != Grouping::none) refuse("the ends of the groups are missing");
+    if (p.scales == Scales::none) return;
+    if (p.grouping != Grouping::rows) refuse("quantised operands have groups of rows alone");
+    if (!p.a_scale.data || !p.b_scale.data) refuse("scales are missing");
 }
 
 // Tiles along m of all groups, at most: an empty group has none, and of the others the last tile of each may hold a single row. The
@@ -58,6 +62,17 @@ Problem of_equal_groups(const GroupedProblem& p) {
     return equal;
 }
 
+constexpr auto all_variants = [] {
+    constexpr auto& plain = variants<kinds::grouped>;
+    constexpr auto& scaled = variants<kinds::scaled_grouped>;
+    constexpr auto count = (plain.end() - plain.begin()) + (scaled.end() - scaled.begin());
+    std::array<GroupedVariant, count> result{};
+    auto* next = result.data();
+    for (const auto& row : plain) *next++ = {{row.name, row.targets, row.config}};
+    for (const auto& row : scaled) *next++ = {{row.name, row.targets, row.config}};
+    return result;
+}();
+
 }  // namespace
 
 bool is_grouped_orientation(Grouping grouping, bool a_is_transposed, bool b_is_transposed) {
@@ -86,7 +101,7 @@ hipkittens::Launch launch_variant(const GroupedProblem& problem, const GroupedVa
     const auto argument = [](const Matrix& matrix) {
         return MatrixArgument{matrix.data, matrix.leading_stride, matrix.batch_stride};
     };
-    GroupedGemmArguments arguments{};
+    ScaledGroupedGemmArguments arguments{};
     arguments.a = argument(problem.a);
     arguments.b = argument(problem.b);
     arguments.c = argument(problem.c);
@@ -107,8 +122,16 @@ hipkittens::Launch launch_variant(const GroupedProblem& problem, const GroupedVa
     arguments.bias_group_stride = problem.bias_group_stride;
     arguments.groups = static_cast<int32_t>(problem.groups);
     arguments.grouping = problem.grouping;
-    return launch_of("gemm", variant.name, problem.device.target,
-                     {static_cast<uint32_t>(most_tiles(problem, config)), 1, 1}, config.threads(), arguments);
+    arguments.a_scale = problem.a_scale;
+    arguments.b_scale = problem.b_scale;
+    arguments.activation = no_activation;
+    const auto launch = [&](const auto& of_kind) {
+        return launch_of("gemm", variant.name, problem.device.target,
+                         {static_cast<uint32_t>(most_tiles(problem, config)), 1, 1}, config.threads(),
+                         of_kind);
+    };
+    if (config.scales != Scales::none) return launch(arguments);
+    return launch(GroupedGemmArguments{arguments, arguments});
 }
 
 hipkittens::Launch plan(const GroupedProblem& problem) {
@@ -116,7 +139,7 @@ hipkittens::Launch plan(const GroupedProblem& problem) {
     const Problem equal = of_equal_groups(problem);
     const GroupedVariant* best = nullptr;
     double best_clocks = 0;
-    for (const GroupedVariant& variant : variants<kinds::grouped>) {
+    for (const GroupedVariant& variant : all_variants) {
         if (!suits(variant, problem)) continue;
         const double clocks = predicted_clocks(equal, variant.config, 1);
         if (!best || clocks < best_clocks) {

@@ -6,7 +6,8 @@
 namespace hipkittens::gemm {
 
 // Products of `groups` groups: m, n and k, of which the dimension that is grouped is that of all groups together; batch strides
-// lead from a group's matrix to the next, and are 0 of a matrix that all groups share.
+// lead from a group's matrix to the next, and are 0 of a matrix that all groups share. Groups of rows may have scales: those of A
+// for all rows together, those of B with a batch stride.
 struct GroupedProblem : Problem {
     int64_t groups = 0;
     Grouping grouping = Grouping::rows;
@@ -14,7 +15,8 @@ struct GroupedProblem : Problem {
     int64_t bias_group_stride = 0;
 };
 
-using GroupedVariant = Row<kinds::grouped>;
+// A row that computes products of groups, of whichever kind.
+struct GroupedVariant : GemmVariant {};
 
 // Orientations that rows begin and end in where a group does: of these there are kernels that load 16 bytes at a time.
 bool is_grouped_orientation(Grouping grouping, bool a_is_transposed, bool b_is_transposed);

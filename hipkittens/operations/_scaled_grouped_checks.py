@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: MIT
+"""What shows that grouped products of 8-bit floats work and how fast: a problem for each kernel, calls, benchmarks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from .. import _backend
+from ..grouped import grouped_matmul
+from ..quantization import dtype_of
+from ._record import Benchmark, Kernel, Trial
+from ._scaled_gemm_checks import codes, factors
+from ._tensors import ends_of, even_ends
+
+# Sizes of groups, n and k at which the plan takes a tile, as those of _grouped_checks.py: loops have several turns, and K a tail of
+# more than half a tile.
+_SIZES: dict[tuple[int, int], tuple[tuple[int, ...], int, int]] = {
+    (256, 256): ((1500, 0, 1497), 4096, 1232),
+    (128, 128): ((1500, 545), 2048, 1232),
+    (32, 64): ((5, 0, 20), 136, 2000),
+}
+
+
+def _run(sizes: Sequence[int], n: int, k: int, scales: str, behind: int = 3) -> list[torch.Tensor]:
+    rows, groups = sum(sizes) + behind, len(sizes)
+    a, w = codes(rows, k, "fp8"), codes(groups * n, k, "fp8").view(groups, n, k)
+    blocks = -(-k // 128)
+    if scales == "blocks":
+        scale_a, scale_b = factors(rows, blocks), factors(groups, blocks, -(-n // 128))
+    else:
+        scale_a, scale_b = factors(rows, 1), factors(groups, 1, n)
+    return [grouped_matmul(a, w.mT, ends_of(sizes), scale_a=scale_a, scale_b=scale_b)]
+
+
+def _title(sizes: Sequence[int], scales: str) -> str:
+    return f"grouped_matmul {tuple(sizes)} fp8 {scales} scales"
+
+
+def trial(kernel: Kernel) -> Trial:
+    row = kernel.row
+    sizes, n, k = _SIZES[int(row["tile_m"]), int(row["tile_n"])]
+    return Trial(
+        _title(sizes, row["scales"]), partial(_run, sizes, n, k, row["scales"]), workgroups=3, skip=True
+    )
+
+
+def representative() -> Iterable[Trial]:
+    for scales in ("outer", "blocks"):
+        for sizes, n, k in _SIZES.values():
+            yield Trial(_title(sizes, scales), partial(_run, sizes, n, k, scales))
+
+
+def as_codes(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    """Of small whole numbers, which are their own codes."""
+    fp8 = dtype_of("fp8", a.device)
+    rows, columns = a.new_ones(len(a), 1).float(), b.new_ones(len(b), 1, b.shape[2]).float()
+    return grouped_matmul(a.to(fp8), b.to(fp8), offs, scale_a=rows, scale_b=columns, out_dtype=a.dtype)
+
+
+def calls(tensor) -> list[tuple[str, str, tuple, dict]]:
+    """Codes are those of gfx942, in tensors without data."""
+    ends = tensor(3, dtype=torch.int32)
+    a, b = tensor(32, 160, dtype=torch.float8_e4m3fnuz), tensor(3, 96, 160, dtype=torch.float8_e4m3fnuz).mT
+
+    def scales(*shapes: tuple[int, ...]) -> dict[str, torch.Tensor]:
+        return {
+            name: tensor(*shape, dtype=torch.float32)
+            for name, shape in zip(("scale_a", "scale_b"), shapes, strict=True)
+        }
+
+    return [
+        ("fp8, scales of rows", "grouped_matmul", (a, b, ends), scales((32, 1), (3, 1, 96))),
+        ("fp8, scales of blocks of 128", "grouped_matmul", (a, b, ends), scales((32, 2), (3, 2, 1))),
+        (
+            "fp8, groups of the summed dimension",
+            "grouped_matmul",
+            (a, b[0], ends),
+            scales((32, 1), (1, 96)),
+        ),
+        ("fp8 without scales", "grouped_matmul", (a, b, ends), {}),
+    ]
+
+
+def _call(problem, device, by_blocks=False):
+    e = problem.extents
+    rows, groups, n, k = e["tokens"] * e["k"], e["G"], e["N"], e["K"]
+    values = problem.tensor(device, rows, k), problem.tensor(device, groups, n, k)
+    ends = even_ends(rows, groups, device)
+    blocks = -(-k // 128)
+    shapes = ((rows, blocks), (groups, blocks, -(-n // 128))) if by_blocks else ((rows, 1), (groups, 1, n))
+    scale_a, scale_b = (torch.ones(shape, device=device) for shape in shapes)
+
+    @functools.cache
+    def operands(target: str) -> list[torch.Tensor]:
+        # The target is known when the call is made: the model simulates one for each device.
+        return [each.to(dtype_of("fp8", torch.device(device))) for each in values]
+
+    def call():
+        a, w = operands(_backend.arch_of(torch.device(device)))
+        return grouped_matmul(a, w.mT, ends, scale_a=scale_a, scale_b=scale_b)
+
+    return call
+
+
+def _benchmark(name: str, heading: str, **options: Any) -> Benchmark:
+    return Benchmark(
+        name,
+        example="1024x8x2x28672x4096",
+        extents=("tokens", "G", "k", "N", "K"),
+        shapes="64x128x8x3072x4096,1024x8x2x28672x4096",
+        heading=heading,
+        flops=lambda e: 2.0 * e["tokens"] * e["k"] * e["N"] * e["K"],
+        bytes=lambda e: (
+            1.0 * e["tokens"] * e["k"] * (e["K"] + 2 * e["N"])
+            + min(e["G"], e["tokens"] * e["k"]) * e["K"] * e["N"]
+        ),
+        call=partial(_call, **options),
+        bits=8,
+    )
+
+
+BENCHMARKS = (
+    _benchmark("scaled_grouped_matmul", "fp8 products of groups, a scale for each row and column"),
+    _benchmark(
+        "scaled_grouped_matmul_blocks", "fp8 products of groups, scales of blocks of 128", by_blocks=True
+    ),
+)
