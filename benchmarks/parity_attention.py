@@ -116,7 +116,8 @@ def in_mixed_precision(q, k, v, grad_out, grad_lse, scale, mask, terms=NONE) -> 
     whose operands have the inputs' dtype.
 
     Rounded to it are P = softmax(S), dS, the output and the gradients, and delta = rowsum(dO O) is of the rounded output:
-    FlashAttention-2's formulas (Dao 2023), as PyTorch's fused attention on GPUs has them. Sums are float32.
+    FlashAttention-2's formulas (Dao 2023), as PyTorch's fused attention on GPUs has them. Sums are float32. With sinks the output and the
+    LSE have a P each, and gradients of their own that are rounded before they are added.
     """
     dtype, group = q.dtype, q.shape[2] // k.shape[2]
     if not mask.numel():  # no key, or no query
@@ -136,16 +137,24 @@ def in_mixed_precision(q, k, v, grad_out, grad_lse, scale, mask, terms=NONE) -> 
     p = terms.weights(scores)
     out = rounded(rounded(p) @ v)
     of_out = (grad_out * out).sum(-1, keepdim=True)
-    of_scores = p * (grad_out @ v.mT - of_out)
+    of_scores = [p * (grad_out @ v.mT - of_out)]
     if grad_lse is not None:
-        of_scores = of_scores + NONE.weights(scores) * grad_lse[..., None]
-    ds = rounded(of_scores * terms.derivative(scaled))
-    of_heads = (t.unflatten(1, (-1, group)).sum(2) for t in (ds.mT @ q * scale, rounded(p).mT @ grad_out))
-    found = (out, ds @ k * scale, *of_heads)
+        of_scores.append(NONE.weights(scores) * grad_lse[..., None])
+    if terms.sinks is None:  # one P is in both
+        of_scores = [sum(of_scores)]
+    ds = [rounded(part * terms.derivative(scaled)) for part in of_scores]
+    of_queries = sum(rounded(part @ k * scale) for part in ds)
+    of_keys = sum(rounded(_over_group(part.mT @ q * scale, group)) for part in ds)
+    found = (out, of_queries, of_keys, _over_group(rounded(p).mT @ grad_out, group))
     of_sinks = None
     if terms.sinks is not None:
         of_sinks = -(sink_weights(lse, terms) * of_out.squeeze(-1)).sum((0, 2))
     return *(value.transpose(1, 2).to(dtype) for value in found), lse, of_sinks
+
+
+def _over_group(gradient: torch.Tensor, group: int) -> torch.Tensor:
+    """The sums over the query heads that share a key head, of (B, H, ...)."""
+    return gradient.unflatten(1, (-1, group)).sum(2)
 
 
 def sink_weights(lse: torch.Tensor, terms: Terms) -> torch.Tensor:
