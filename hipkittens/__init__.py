@@ -120,6 +120,6 @@ def info() -> dict[str, object]:
 
 def __getattr__(name: str) -> Any:
     """Modules that few programs use are imported when they are first named."""
-    if name in ("fla", "kernel"):
+    if name in ("fla", "kernel", "layers"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

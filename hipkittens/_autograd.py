@@ -17,7 +17,9 @@ import torch.autograd.forward_ad as forward_ad
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch._library.autograd import Info, make_autograd_impl
 
-_registrations = torch.library.Library("hipkittens", "FRAGMENT")  # which ends when this does
+from . import _namespace
+
+_registrations = torch.library.Library(_namespace.NAMESPACE, "FRAGMENT")  # which ends when this does
 
 
 def register(
@@ -27,7 +29,7 @@ def register(
 
     An operator without one refuses a forward-mode derivative, and is otherwise left alone.
     """
-    operator = getattr(torch.ops.hipkittens, name).default
+    operator = getattr(_namespace.OPERATORS, name).default
     if backward is None:
         eager, recorded = _below(operator), None
     else:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.autograd.forward_ad as forward_ad
 
+from . import _namespace
+
 # Types of arguments that no mode or subclass stands behind.
 _PLAIN = {
     torch.Tensor,
@@ -43,7 +45,7 @@ def register(
     name: str, backward: Callable[..., Any] | None, setup_context: Callable[..., None] | None
 ) -> None:
     """Opens the short way to torch.ops.hipkittens.<name>, whose derivative this is, as torch.library.register_autograd takes it."""
-    operator = getattr(torch.ops.hipkittens, name).default
+    operator = getattr(_namespace.OPERATORS, name).default
     if not operator._schema.is_mutable:
         function = None if backward is None else _recording(operator, backward, setup_context)
         _short[name] = _Short(operator, function)
@@ -52,7 +54,7 @@ def register(
 def call(name: str, *arguments: Any) -> Any:
     """torch.ops.hipkittens.<name>(*arguments)."""
     if torch.compiler.is_compiling() or not _is_plain(arguments) or name not in _short:
-        return getattr(torch.ops.hipkittens, name)(*arguments)
+        return getattr(_namespace.OPERATORS, name)(*arguments)
     operator, function = _short[name]
     if function is not None and torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments):
         return function.apply(*arguments)

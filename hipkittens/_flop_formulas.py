@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from . import operations
+from . import _namespace, operations
 
 for _operation in operations.every():
     for _operator in _operation.operators:
         if _operator.flops is not None:
-            _packet = getattr(torch.ops.hipkittens, _operator.name)
+            _packet = getattr(_namespace.OPERATORS, _operator.name)
             register_flop_formula(_packet, get_raw=_operator.flops_of_tensors)(_operator.flops)

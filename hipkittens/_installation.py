@@ -13,7 +13,7 @@ from ._pack import Pack
 
 TARGETS = ("gfx942", "gfx950")
 PROBES = "probe"  # the folder below csrc/kernels that is no operation's: hipkittens/probes
-_HERE = Path(__file__).resolve().parent
+_HERE = Path(__file__).absolute().parent  # links kept: a cache may keep each file apart, and link them here
 OPERATORS = _HERE / "lib" / "_ops.so"
 SIMULATOR = _HERE / "lib" / "libhipkittens_simulator.so"
 

@@ -5,23 +5,18 @@ from __future__ import annotations
 
 import torch
 
-from . import _autograd, _backend, _call, _installation, _library, _vmap, operations
+from . import _autograd, _backend, _call, _library, _namespace, _vmap, operations
 from ._after_import import after_import
 
-try:
-    _installation.require_whole(_installation.OPERATORS)
-    torch.ops.load_library(str(_installation.OPERATORS))
-except OSError as error:
-    raise ImportError(_installation.why_not_loaded(error)) from error
 _library.connect(_backend.arch(), _backend.simulates_cpu_tensors)
 
 for _operation in operations.every():
     for _operator in _operation.operators:
-        _name = f"hipkittens::{_operator.name}"
+        _name = f"{_namespace.NAMESPACE}::{_operator.name}"
         torch.library.register_fake(_name, _operator.fake)
         _autograd.register(_operator.name, _operator.backward, _operator.setup_context)
         _call.register(_operator.name, _operator.backward, _operator.setup_context)
         _vmap.register(_operator.name)
 
 # torch's FLOP counter imports Triton where there is one, which takes longer than all else here.
-after_import("torch.utils.flop_counter", "hipkittens._flop_formulas")
+after_import("torch.utils.flop_counter", f"{__package__}._flop_formulas")

@@ -6,6 +6,7 @@ There are no rules here that could disagree with the operations: their own check
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,13 +64,13 @@ def supported(op: str, /, *arguments: Any, target: str | None = None, **options:
 
 
 def _function(op: str) -> Any:
-    import hipkittens
+    package = importlib.import_module(__package__)
 
     if op in OPERATIONS:
-        return getattr(hipkittens, op)
+        return getattr(package, op)
     name = op.removeprefix("flash_attn.") if isinstance(op, str) else op
-    if name != op and name in hipkittens.flash_attn.__all__:
-        return getattr(hipkittens.flash_attn, name)
+    if name != op and name in package.flash_attn.__all__:
+        return getattr(package.flash_attn, name)
     raise ValueError(
         f"hipkittens.supported: no operation {op!r}; there are {', '.join(OPERATIONS)}, flash_attn.flash_attn_func, ..."
     )

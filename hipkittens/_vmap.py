@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 
+from . import _namespace
+
 
 def register(name: str) -> None:
     """Gives torch.ops.hipkittens.<name> its rule, which raises RuntimeError where it would write to what is not mapped."""
-    operator = getattr(torch.ops.hipkittens, name).default
+    operator = getattr(_namespace.OPERATORS, name).default
     formal = operator._schema.arguments
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
@@ -28,7 +30,7 @@ def register(name: str) -> None:
 
         return in_a_loop(operator, info.batch_size, in_dims, arguments)
 
-    torch.library.register_vmap(f"hipkittens::{name}", rule)
+    torch.library.register_vmap(f"{_namespace.NAMESPACE}::{name}", rule)
 
 
 def in_a_loop(

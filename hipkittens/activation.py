@@ -18,6 +18,7 @@ GATES = ("silu", "gelu_tanh", "gelu", "relu", "tanh", "swiglu")
 ACTIVATIONS = GATES[:-1]
 # gpt-oss' swiglu: its factor in the sigmoid, and where gate and other are clamped.
 _SWIGLU_ALPHA, _SWIGLU_LIMIT = 1.702, 7.0
+NO_BOUND = -1.0
 
 
 @_backend.interruptible
@@ -127,12 +128,17 @@ def _check_kind(where: str, kind: str, allowed: tuple[str, ...]) -> None:
 
 
 def constants_of(kind: str, limit: float | None, alpha: float | None) -> tuple[float, float]:
-    """alpha and limit, as given or as the kind has them."""
+    """alpha and limit, as given or as the kind has them; NO_BOUND for no limit, as operators take it."""
     if alpha is None:
         alpha = _SWIGLU_ALPHA if kind == "swiglu" else 1.0
     if limit is None:
         limit = _SWIGLU_LIMIT if kind == "swiglu" else math.inf
-    return float(alpha), float(limit)
+    return float(alpha), bound_argument(limit)
+
+
+def bound_argument(bound: float) -> float:
+    """An upper bound as operators take it: below 0 for an infinite one, which AOTInductor's packages cannot be read with."""
+    return NO_BOUND if bound == math.inf else float(bound)
 
 
 def in_torch(x: torch.Tensor, kind: str, alpha: float = 1.0) -> torch.Tensor:
@@ -157,6 +163,6 @@ def gated_in_torch(
     gate, other = x.chunk(2, -1) if other is None else (x, other)
     if bias is not None:
         gate, other = gate + bias[: gate.shape[-1]], other + bias[gate.shape[-1] :]
-    if limit < math.inf:
+    if limit != NO_BOUND:
         gate, other = gate.clamp(max=limit), other.clamp(-limit, limit)
     return in_torch(gate, kind, alpha) * (other + 1 if kind == "swiglu" else other)

@@ -172,4 +172,4 @@ class _Float8Linear(torch.autograd.Function):
         return dx, dw, db, None, None
 
 
-after_import("torch._dynamo", "hipkittens._float8_in_graphs")
+after_import("torch._dynamo", f"{__package__}._float8_in_graphs")

@@ -12,7 +12,7 @@ import torch
 from . import _backend
 from ._arguments import check_dtype_and_device, check_tensor, number
 from ._call import call
-from .activation import GATES, check_gate, constants_of
+from .activation import GATES, bound_argument, check_gate, constants_of
 
 INPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -300,7 +300,7 @@ def options_of(
         group,
         _LAYOUTS[spec.layout],
         spec.floor,
-        spec.scale_bound,
+        bound_argument(spec.scale_bound),
         spec.zero_scale,
         power,
         threshold,

@@ -30,6 +30,7 @@ ELSEWHERE = {
     "hipkittens/cli.py": "the options of patch",
     "hipkittens/integrations/*.py": "other frameworks' names",
     "hipkittens/flash_attn/*.py": "flash-attn's names",
+    "hipkittens/layers.py": "Transformers' names of layers",
     "hipkittens/fla.py": "flash-linear-attention's names",
     "benchmarks/peer_*.py": "other libraries' kernels",
     "benchmarks/parity_*.py": "cases that a record names, and other libraries'",

@@ -19,12 +19,15 @@ namespace fs = std::filesystem;
 
 constexpr const char* library_name = "libamdhip64.so";
 
-fs::path own_directory() {
+// Of this library by the name it was opened with, where a cache of files may have linked the other one, too, and of the file itself.
+std::vector<fs::path> own_directories() {
     Dl_info info{};
     if (!dladdr(reinterpret_cast<void*>(&simulator_path), &info) || !info.dli_fname) return {};
+    std::vector<fs::path> found;
     std::error_code error;
-    const fs::path path = fs::canonical(info.dli_fname, error);
-    return error ? fs::path() : path.parent_path();
+    for (const fs::path& path : {fs::absolute(info.dli_fname, error), fs::canonical(info.dli_fname, error)})
+        if (!path.empty()) found.push_back(path.parent_path());
+    return found;
 }
 
 // A ROCm folder holds libamdhip64.so, .so.7, .so.7.1.0, all the same file: the shortest name first.
@@ -82,12 +85,12 @@ std::vector<std::string> mapped_libraries(const std::string& prefix) {
 }
 
 std::string simulator_path() {
-    const fs::path directory = own_directory();
-    if (directory.empty()) return {};
-    for (const fs::path& candidate :
-         {directory / "libhipkittens_simulator.so", directory / "lib" / "libhipkittens_simulator.so"}) {
-        std::error_code error;
-        if (fs::is_regular_file(candidate, error)) return candidate;
+    for (const fs::path& directory : own_directories()) {
+        for (const fs::path& candidate :
+             {directory / "libhipkittens_simulator.so", directory / "lib" / "libhipkittens_simulator.so"}) {
+            std::error_code error;
+            if (fs::is_regular_file(candidate, error)) return candidate;
+        }
     }
     return {};
 }
@@ -121,8 +124,7 @@ std::vector<std::string> hip_files() {
         directories.push_back(library);
         packages.push_back(library.parent_path().parent_path());
     }
-    const fs::path own = own_directory();
-    if (!own.empty()) {
+    for (const fs::path& own : own_directories()) {
         packages.push_back(own.parent_path());                // site-packages/hipkittens/_ops.so
         packages.push_back(own.parent_path().parent_path());  // site-packages/hipkittens/lib/_ops.so
     }

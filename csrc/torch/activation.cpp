@@ -22,7 +22,7 @@ using activation::ActivationArguments;
 constexpr const char* activation_schema = "activation(Tensor x, int activation) -> Tensor";
 constexpr const char* activation_backward_schema =
     "activation_backward(Tensor dy, Tensor x, int activation) -> Tensor";
-// activation(x) * other, with alpha in silu and swiglu, and both clamped. Without other, x (..., 2 d) holds both. bias (2 d,)
+// activation(x) * other, with alpha in silu and swiglu, and both clamped; limit below 0: not. Without other, x (..., 2 d) holds both. bias (2 d,)
 // is added first.
 constexpr const char* gated_activation_schema =
     "gated_activation(Tensor x, Tensor? other, Tensor? bias, int activation, float alpha, float limit) -> "
@@ -53,7 +53,7 @@ struct Problem {
                  std::to_string(static_cast<int64_t>(last)) + " are allowed");
         arguments.activation = static_cast<Activation>(number);
         arguments.alpha = gated ? static_cast<float>(given.number()) : 1;
-        arguments.limit = gated ? static_cast<float>(given.number()) : 0;
+        arguments.limit = gated ? given.upper_bound() : 0;
         if (other) check_like_x(*other, "other");
         if (bias) check_bias();
     }

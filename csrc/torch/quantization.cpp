@@ -41,7 +41,7 @@ Quantization::Quantization(std::string who, Arguments& given) : where(std::move(
     group = given.integer();
     arguments.layout = choice(where, given.integer(), ScaleLayout::shuffled, "layout");
     arguments.floor = static_cast<float>(given.number());
-    arguments.bound = static_cast<float>(given.number());
+    arguments.bound = given.upper_bound();
     arguments.zero_scale = static_cast<float>(given.number());
     const int64_t power_exponent = given.integer();
     arguments.powers = power_exponent >= 0;

@@ -17,7 +17,7 @@ namespace hipkittens::torch_binding {
 //   int code, int group, int layout, float floor, float bound, float zero_scale, int power_exponent, int power_threshold,
 //   bool other_rounding
 // code: 0 fp8, 1 bf8, 2 int8, 3 e2m1. group: 0 the tensor, -1 rows, -2 blocks of 128x128, else columns. layout: 0 rows, 1 columns, 2 shuffled.
-// power_exponent: -1 for float32 scales; power_threshold in mantissa bits.
+// bound below 0: none. power_exponent: -1 for float32 scales; power_threshold in mantissa bits.
 struct Quantization {
     std::string where;
     int64_t group;

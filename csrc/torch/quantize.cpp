@@ -42,7 +42,7 @@ struct Gate {
                  " are allowed");
         activation = static_cast<activation::Activation>(number);
         alpha = static_cast<float>(given.number());
-        limit = static_cast<float>(given.number());
+        limit = given.upper_bound();
     }
 };
 

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include <bit>
+#include <limits>
 #include <stdexcept>
 
 namespace hipkittens::torch_binding {
@@ -230,6 +231,11 @@ bool Arguments::boolean() { return (next() & 0xff) != 0; }
 int64_t Arguments::integer() { return static_cast<int64_t>(next()); }
 
 double Arguments::number() { return std::bit_cast<double>(next()); }
+
+float Arguments::upper_bound() {
+    const double value = number();
+    return value < 0 ? std::numeric_limits<float>::infinity() : static_cast<float>(value);
+}
 
 int32_t Arguments::dtype() { return static_cast<int32_t>(next()); }
 

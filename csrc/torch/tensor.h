@@ -76,6 +76,8 @@ class Arguments {
     bool boolean();
     int64_t integer();
     double number();
+    // A number, or infinity where it is below 0: an infinite argument cannot be in an AOTInductor package.
+    float upper_bound();
     int32_t dtype();
 
   private:

@@ -16,12 +16,11 @@ parallelize_module gives them by default).
 
 from __future__ import annotations
 
-import torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
 from torch.distributed.tensor.experimental import register_sharding
 
-from .. import operations
+from .. import _namespace, operations
 
 _registered = False
 
@@ -35,7 +34,7 @@ def register() -> None:
         for each in operation.operators:
             if each.sharding is None:
                 continue
-            operator = getattr(torch.ops.hipkittens, each.name).default
+            operator = getattr(_namespace.OPERATORS, each.name).default
             register_sharding(operator)(each.sharding)
             # DTensor keeps what it decided by these arguments: register_sharding leaves out booleans, and more.
             propagator = DTensor._op_dispatcher.sharding_propagator

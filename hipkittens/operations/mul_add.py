@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from .. import _backend
+from .. import _backend, _namespace
 from ..mul_add import mul_add
 from ._record import (
     DTYPES,
@@ -42,7 +42,7 @@ def _setup(ctx, inputs, output) -> None:
 def _backward(ctx, dy):
     """By the operation itself, which can be differentiated again; sums by PyTorch's."""
     x, a = ctx.saved_tensors
-    product = torch.ops.hipkittens.mul_add
+    product = _namespace.OPERATORS.mul_add
     dx = product(dy, a, None, ctx.number_a, 0.0) if ctx.needs_input_grad[0] else None
     da = db = None
     if ctx.needs_input_grad[1]:
