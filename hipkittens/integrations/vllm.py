@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""vLLM's RMSNorm and RotaryEmbedding on hipkittens, as a general plugin:
+"""vLLM's RMSNorm and RotaryEmbedding on hipkittens, as a general plugin of vLLM's named hipkittens:
 
-    [project.entry-points."vllm.general_plugins"]          # in a package of yours
-    hipkittens = "hipkittens.integrations.vllm:register"
+    VLLM_PLUGINS=hipkittens vllm serve MODEL --compilation-config '{"custom_ops": ["+rms_norm", "+rotary_embedding"]}'
 
-This package declares no such entry point itself: to have it installed would change every vLLM on the machine. vLLM calls
-custom operators only where they are enabled (--compilation-config '{"custom_ops": ["+rms_norm", "+rotary_embedding"]}').
+vLLM runs every general plugin that is installed unless VLLM_PLUGINS lists some. This one does nothing unless it is listed there: to have
+the package installed changes no vLLM. Programs may call `register` themselves instead. vLLM calls custom operators only where they are
+enabled, as above.
 
 There is **no attention backend** (AttentionBackendEnum.CUSTOM): vLLM's decoders read a paged cache of keys and values, and
 no kernel of ours does.
@@ -16,10 +16,21 @@ Written against vllm/model_executor/custom_op.py, layers/layernorm.py and layers
 
 from __future__ import annotations
 
+import logging
+import os
+
+from .._log import log
 from ..norm import rms_norm
 from ..rotary import rotary, rotary_qk
 
 _registered = False
+
+
+def plugin() -> None:
+    """What vLLM calls in each of its processes: `register`, if VLLM_PLUGINS names hipkittens."""
+    if "hipkittens" in [name.strip() for name in os.environ.get("VLLM_PLUGINS", "").split(",")]:
+        log.log(logging.INFO, "vLLM's RMSNorm and RotaryEmbedding are hipkittens', which has not run with vLLM itself")
+        register()
 
 
 def register() -> None:

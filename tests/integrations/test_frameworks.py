@@ -131,7 +131,14 @@ def test_vllm_rms_norm_and_rotary(monkeypatch, load):
     replaced, rms_norm, rotary = stub_frameworks.vllm(monkeypatch)
     integration = load("vllm")
     assert replaced == {}
-    integration.register()
+    for listed in (None, "", "other, hipkittens2"):
+        monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+        if listed is not None:
+            monkeypatch.setenv("VLLM_PLUGINS", listed)
+        integration.plugin()
+        assert replaced == {}
+    monkeypatch.setenv("VLLM_PLUGINS", "other, hipkittens")
+    integration.plugin()
     integration.register()
     assert set(replaced) == {"RMSNorm", "RotaryEmbedding"}
     norm = rms_norm(64, eps=0.1, dtype=BF16)
