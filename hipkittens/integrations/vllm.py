@@ -29,7 +29,10 @@ _registered = False
 def plugin() -> None:
     """What vLLM calls in each of its processes: `register`, if VLLM_PLUGINS names hipkittens."""
     if "hipkittens" in [name.strip() for name in os.environ.get("VLLM_PLUGINS", "").split(",")]:
-        log.log(logging.INFO, "vLLM's RMSNorm and RotaryEmbedding are hipkittens', which has not run with vLLM itself")
+        log.log(
+            logging.INFO,
+            "vLLM's RMSNorm and RotaryEmbedding are hipkittens', which has not run with vLLM itself",
+        )
         register()
 
 
