@@ -16,7 +16,6 @@ Written against vllm/model_executor/custom_op.py, layers/layernorm.py and layers
 
 from __future__ import annotations
 
-import logging
 import os
 
 from .._log import log
@@ -29,10 +28,7 @@ _registered = False
 def plugin() -> None:
     """What vLLM calls in each of its processes: `register`, if VLLM_PLUGINS names hipkittens."""
     if "hipkittens" in [name.strip() for name in os.environ.get("VLLM_PLUGINS", "").split(",")]:
-        log.log(
-            logging.INFO,
-            "vLLM's RMSNorm and RotaryEmbedding are hipkittens', which has not run with vLLM itself",
-        )
+        log.info("vLLM's RMSNorm and RotaryEmbedding are hipkittens', which has not run with vLLM itself")
         register()
 
 
