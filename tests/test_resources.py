@@ -15,10 +15,10 @@ TARGETS = ("gfx942", "gfx950")
 # LDS conflicts in a hot loop, by target and kernel. gfx942 has no transposed read: the tile of 32 streamed rows is
 # transposed on its way into LDS, and lanes whose rows are 8 apart write to the same banks of its 64-byte rows.
 KNOWN_CONFLICTS = {
-    ("gfx942", f"attention.backward_{owner}_{dtype}_d256{dropout}")
+    ("gfx942", f"attention.backward_{owner}_{dtype}_d256{options}")
     for owner in ("keys", "values", "queries")
     for dtype in ("bf16", "f16")
-    for dropout in ("", "_dropout")
+    for options in ("", "_dropout", "_alibi", "_softcap")
 }
 # Kernels that read their input twice: two such rows of 65,536 elements do not fit into the registers of a workgroup.
 READ_TWICE = {f"norm.backward_{dtype}_65536" for dtype in ("bf16", "f16", "f32")}
@@ -67,7 +67,7 @@ def test_products_have_their_hot_loop_in_matrix_instructions(rows):
     for row in of_operation(rows, "gemm", "attention"):
         loop = row["run"]["hot_loop"]
         if row["name"].startswith("gemm.reduce") or any(
-            word in row["name"] for word in ("delta", "convert", "combine")
+            word in row["name"] for word in ("delta", "convert", "combine", "backward_sinks")
         ):
             assert loop["per_turn"]["mfma"] == 0
             continue

@@ -102,6 +102,12 @@ def _representative() -> Iterator[Trial]:
         for size in (64, 128, 256):  # few queries, whose heads share the keys of their group
             title = f"attention N32x2048 H128 Hkv32 D{size} {name}"
             yield Trial(title, partial(_run, DTYPES[name], (1, 32, 128, 32, size), False, 2048))
+            for terms in ("alibi", "softcap"):
+                title = f"attention N384 H4 Hkv2 D{size} {name} {terms}"
+                yield Trial(title, partial(_run, DTYPES[name], (1, 384, 4, 2, size), True, terms=terms))
+        title = f"attention N384 H4 Hkv2 D192 {name} Dv128 sinks"
+        call = partial(_run, DTYPES[name], (1, 384, 4, 2, 192), True, value_size=128, with_sinks=True)
+        yield Trial(title, call)
 
 
 def _every_kernel() -> Iterator[Trial]:

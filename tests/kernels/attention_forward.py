@@ -8,6 +8,7 @@ import json
 import pathlib
 import re
 import tempfile
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,15 +19,36 @@ from tests.oracles.philox import dropped_fraction, kept_weights
 from tests.simulated_device import TARGETS, Module
 
 VARIANTS = (ROOT / "csrc/kernels/attention/variants.def").read_text()
-# name -> (targets, element, head_dim, waves, drops weights)
+
+
+class Row(NamedTuple):
+    """A row of variants.def, of the kind `forward`."""
+
+    targets: str
+    element: str
+    head_dim: int
+    value_dim: int
+    waves: int
+    terms: str
+    dropout: bool
+
+    @property
+    def options(self) -> dict:
+        """Of a problem that the row runs."""
+        return {"terms": self.terms, "dropout_p": 0.3 * self.dropout}
+
+
 ROWS = {
-    name: (targets, element, int(head_dim), int(waves), dropout == "true")
-    for name, targets, element, head_dim, waves, dropout in re.findall(
-        r"^ROW\(forward, (\w+), (\w+), (\w+), (\d+), (\d+), \w+, \w+, (true|false)\)", VARIANTS, re.M
+    name: Row(targets, element, int(head_dim), int(value_dim), int(waves), terms, dropout == "true")
+    for name, targets, element, head_dim, value_dim, waves, terms, dropout in re.findall(
+        r"^ROW\(forward, (\w+), (\w+), (\w+), (\d+), (\d+), (\d+), \w+, \w+, (\w+), (true|false)\)",
+        VARIANTS,
+        re.M,
     )
 }
+assert len(ROWS) == len(re.findall(r"^ROW\(forward,", VARIANTS, re.M))
 CASES = [
-    (row, target) for row, (targets, *_) in ROWS.items() for target in TARGETS if targets in ("both", target)
+    (name, target) for name, row in ROWS.items() for target in TARGETS if row.targets in ("both", target)
 ]
 CASE_NAMES = [f"{row}-{target}" for row, target in CASES]
 
@@ -41,8 +63,11 @@ class Shared(ctypes.Structure):
 
     _fields_ = [("target", ctypes.c_int), ("compute_units", ctypes.c_int), ("xcds", ctypes.c_int),
                 ("element", ctypes.c_int32),
-                *((name, ctypes.c_int64) for name in ("batch", "n_q", "n_k", "heads", "key_heads", "head_dim")),
-                ("scale", ctypes.c_double), ("causal", ctypes.c_bool), ("window_left", ctypes.c_int64),
+                *((name, ctypes.c_int64)
+                  for name in ("batch", "n_q", "n_k", "heads", "key_heads", "head_dim", "value_dim")),
+                ("scale", ctypes.c_double), ("softcap", ctypes.c_double), ("slopes", ctypes.c_void_p),
+                ("slopes_of_sequence", ctypes.c_int64), ("sinks", ctypes.c_void_p), ("causal", ctypes.c_bool),
+                ("window_left", ctypes.c_int64),
                 ("window_right", ctypes.c_int64), ("first_q", ctypes.c_void_p), ("first_k", ctypes.c_void_p),
                 ("rows_q", ctypes.c_int64), ("rows_k", ctypes.c_int64), ("dropout_p", ctypes.c_double),
                 ("seed", ctypes.c_void_p)]  # fmt: skip
@@ -122,43 +147,51 @@ def visible(n_q: int, n_k: int, causal: bool, window: tuple[int, int]) -> np.nda
 
 
 class Forward:
-    """One problem: q, k, v of [batch, rows, heads, head_dim] inside wider storage that holds NaN between the rows."""
+    """One problem: q, k, v of [batch, rows, heads, head_dim] inside wider storage that holds NaN between the rows.
 
-    def __init__(self, target: str, element: str, head_dim: int, n_q: int, n_k: int, *, batch: int = 1, heads: int = 1,
-                 key_heads: int = 1, causal: bool = False, window: tuple[int, int] = (-1, -1), scale: float | None = None,
-                 padding: int = 0, seed: int = 3, bias: np.ndarray | None = None, dropout_p: float = 0.0):  # fmt: skip
+    terms: of the scores, as the rows have them; those of `softcap` have ALiBi's too. bias: added to the scaled scores of
+    each key, through a column of q that holds 1 / scale.
+    """
+
+    def __init__(self, target: str, element: str, head_dim: int, n_q: int, n_k: int, *, value_dim: int | None = None,
+                 batch: int = 1, heads: int = 1, key_heads: int = 1, causal: bool = False,
+                 window: tuple[int, int] = (-1, -1), scale: float | None = None, padding: int = 0, seed: int = 3,
+                 bias: np.ndarray | None = None, dropout_p: float = 0.0, terms: str = "none", sinks: bool = False):  # fmt: skip
         rng = np.random.default_rng(seed)
         self.target, self.element = target, element
         self.scale = head_dim**-0.5 if scale is None else scale
+        value_dim = value_dim or head_dim
 
         def tensor(
-            rows: int, count: int, first: np.ndarray | None = None
+            rows: int, count: int, size: int, first: np.ndarray | None = None
         ) -> tuple[np.ndarray, np.ndarray, Layout]:
-            values = rng.standard_normal((batch, rows, count, head_dim))
+            values = rng.standard_normal((batch, rows, count, size))
             if first is not None:
                 values[..., 0] = first
-            wide = np.full((batch, rows, count, head_dim + padding), np.nan, np.float32)
-            wide[..., :head_dim] = values
+            wide = np.full((batch, rows, count, size + padding), np.nan, np.float32)
+            wide[..., :size] = values
             bits = round_to(wide, element)
-            exact = from_bits(bits, element)[..., :head_dim].astype(np.float64)
+            exact = from_bits(bits, element)[..., :size].astype(np.float64)
             strides = [stride // 2 for stride in bits.strides]
             flat = bits.reshape(-1)
             flat = flat[: flat.size - padding]  # the tensor ends with its last element
             return exact, flat, Layout(flat.ctypes.data, strides[0], strides[1], strides[2])
 
-        # bias: added to the scaled scores of each key, through a column of q that holds 1 / scale.
-        self.q, q_bits, q_layout = tensor(
-            n_q, heads, None if bias is None else np.full((1, n_q, 1), 1 / self.scale)
+        one_over_scale = None if bias is None else np.full((1, n_q, 1), 1 / self.scale)
+        self.q, q_bits, q_layout = tensor(n_q, heads, head_dim, one_over_scale)
+        self.k, k_bits, k_layout = tensor(
+            n_k, key_heads, head_dim, None if bias is None else bias[None, :, None]
         )
-        self.k, k_bits, k_layout = tensor(n_k, key_heads, None if bias is None else bias[None, :, None])
-        self.v, v_bits, v_layout = tensor(n_k, key_heads)
-        self.out = np.empty((batch, n_q, heads, head_dim), np.uint16)
+        self.v, v_bits, v_layout = tensor(n_k, key_heads, value_dim)
+        self.out = np.empty((batch, n_q, heads, value_dim), np.uint16)
         self.lse = np.empty((batch, heads, n_q), np.float32)
         self.regions = {"q": q_bits, "k": k_bits, "v": v_bits, "out": self.out, "lse": self.lse}
         self.seen = visible(n_q, n_k, causal, window)
         out_layout = Layout(self.out.ctypes.data, *(stride // 2 for stride in self.out.strides[:3]))
-        shared = Shared(int(target[3:]), COMPUTE_UNITS[target], 8, 0 if element == "bf16" else 1, batch, n_q, n_k, heads,
-                        key_heads, head_dim, self.scale, causal, *window)  # fmt: skip
+        shared = Shared(
+            target=int(target[3:]), compute_units=COMPUTE_UNITS[target], xcds=8, element=0 if element == "bf16" else 1,
+            batch=batch, n_q=n_q, n_k=n_k, heads=heads, key_heads=key_heads, head_dim=head_dim, value_dim=value_dim,
+            scale=self.scale, causal=causal, window_left=window[0], window_right=window[1])  # fmt: skip
         self.factor: np.ndarray | float = 1.0  # of each weight
         if dropout_p:
             mask_seed = rng.integers(0, 1 << 64, 2, np.uint64)
@@ -166,6 +199,16 @@ class Forward:
             shared.dropout_p, shared.seed = dropout_p, mask_seed.ctypes.data
             kept = kept_weights(mask_seed, dropout_p, batch * heads, n_q, n_k)
             self.factor = kept.reshape(batch, heads, n_q, n_k) / (1 - dropped_fraction(dropout_p))
+        self.cap, self.slopes, self.sinks = 0.0, None, None
+        if terms == "softcap":
+            self.cap = shared.softcap = 1.5
+        if terms != "none":
+            self.regions["slopes"] = self.slopes = rng.uniform(0.01, 0.5, (batch, heads)).astype(np.float32)
+            shared.slopes, shared.slopes_of_sequence = self.slopes.ctypes.data, heads
+        if sinks:
+            self.regions["sinks"] = self.sinks = rng.standard_normal(heads).astype(np.float32)
+            self.sinks[0] += 4  # more than all keys of a short row together
+            shared.sinks = self.sinks.ctypes.data
         self.problem = Problem(shared, q_layout, k_layout, v_layout, out_layout, self.lse.ctypes.data)
 
     def run(self, variant: str = "", splits: int = 0, **settings):
@@ -180,25 +223,45 @@ class Forward:
         reports = [
             kernel(self.target, launch["kernel"]).launch(
                 bytes.fromhex(launch["arguments"]), self.regions, grid=launch["grid"], block=launch["block"],
-                read_only=("q", "k", "v", "seed"), **settings)
+                read_only=("q", "k", "v", "seed", "slopes", "sinks"), **settings)
             for launch in launches
         ]  # fmt: skip
         return launches[0], reports[0]
 
+    def scores(self) -> tuple[np.ndarray, np.ndarray | float]:
+        """In f64, and their derivative by the scaled products."""
+        group = self.q.shape[2] // self.k.shape[2]
+        scores = np.einsum("bqhd,bkhd->bhqk", self.q, np.repeat(self.k, group, axis=2)) * self.scale
+        derivative: np.ndarray | float = 1.0
+        if self.cap:
+            tanh = np.tanh(scores / self.cap)
+            scores, derivative = self.cap * tanh, 1 - tanh**2
+        if self.slopes is not None:
+            n_q, n_k = self.q.shape[1], self.k.shape[1]
+            distance = np.abs(np.arange(n_q)[:, None] + n_k - n_q - np.arange(n_k))
+            scores = scores - self.slopes.astype(np.float64)[..., None, None] * distance
+        return scores, derivative
+
     def expected(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Output and LSE in f64, and how far independent roundings of the weights move each output (times the unit)."""
-        group = self.q.shape[2] // self.k.shape[2]
-        k, v = (np.repeat(tensor, group, axis=2) for tensor in (self.k, self.v))
-        scores = np.einsum("bqhd,bkhd->bhqk", self.q, k) * self.scale
-        scores = np.where(self.seen, scores, -np.inf)
+        v = np.repeat(self.v, self.q.shape[2] // self.k.shape[2], axis=2)
+        scores = np.where(self.seen, self.scores()[0], -np.inf)
         largest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
         powers = np.exp(scores - np.where(np.isinf(largest), 0, largest))
         total = powers.sum(axis=-1, keepdims=True)
         with np.errstate(divide="ignore", invalid="ignore"):
             lse = (np.where(np.isinf(largest), 0, largest) + np.log(total))[..., 0]
             weights = np.where(total > 0, powers / total, 0) * self.factor
+        if self.sinks is not None:
+            weights = weights * (1 - self.weight_of_sinks(lse))[..., None]
         spread = np.sqrt(np.einsum("bhqk,bkhd->bqhd", weights**2, v**2))
         return np.einsum("bhqk,bkhd->bqhd", weights, v), lse, spread
+
+    def weight_of_sinks(self, lse: np.ndarray) -> np.ndarray:
+        """What they take of all weights of a query, which without them would add up to 1."""
+        assert self.sinks is not None
+        sinks = self.sinks.astype(np.float64)[:, None]
+        return np.exp(sinks - np.logaddexp(sinks, lse))
 
     def check(self):
         """One rounding of the result, and those of the weights; the LSE in f32."""

@@ -26,12 +26,18 @@ LENGTHS = (1, 2, 17, 255, 257)
 ELEMENTS = ("bf16", "f16")
 ROWS = [
     (row, target)
-    for row, targets in re.findall(r"^ROW\((?:backward|delta|convert), (\w+), (\w+),", VARIANTS, re.M)
+    for row, targets in re.findall(r"^ROW\((?:backward|delta|convert|sinks), (\w+), (\w+),", VARIANTS, re.M)
     for target in TARGETS
     if targets in (target, "both")
 ]
-SIZES = (64, 128, 256)  # of the tiles: each with both elements, and with and without dropout, runs every row
-DROPOUT = (0.0, 0.3)
+# Of the tiles: each with both elements and with every one of these options runs every row.
+SIZES = (64, 128, 256)
+OPTIONS = {
+    "plain": {},
+    "dropout": {"dropout_p": 0.3},
+    "alibi": {"terms": "alibi"},
+    "softcap": {"terms": "softcap"},
+}
 
 
 class Problem(ctypes.Structure):
@@ -39,7 +45,7 @@ class Problem(ctypes.Structure):
 
     TENSORS = ("q", "k", "v", "out", "grad_out", "grad_q", "grad_k", "grad_v")
     _fields_ = [("shared", Shared), *((name, Layout) for name in TENSORS),
-                *((name, ctypes.c_void_p) for name in ("lse", "grad_lse", "workspace"))]  # fmt: skip
+                *((name, ctypes.c_void_p) for name in ("lse", "grad_lse", "grad_sinks", "workspace"))]  # fmt: skip
 
 
 class Backward(Forward):
@@ -67,11 +73,15 @@ class Backward(Forward):
         self.regions |= {"grad_out": grad_out, "workspace": workspace, **self.grads}
         layouts = [Layout(array.ctypes.data, *(stride // 2 for stride in array.strides[:3]))
                    for array in (grad_out, *self.grads.values())]  # fmt: skip
+        self.problem = Problem(
+            forward.shared, forward.q, forward.k, forward.v, forward.out, *layouts, lse=self.lse.ctypes.data,
+            workspace=workspace.ctypes.data)  # fmt: skip
         if grad_lse:
             self.regions["grad_lse"] = self.grad_lse
-        self.problem = Problem(
-            forward.shared, forward.q, forward.k, forward.v, forward.out, *layouts, self.lse.ctypes.data,
-            self.grad_lse.ctypes.data if grad_lse else None, workspace.ctypes.data)  # fmt: skip
+            self.problem.grad_lse = self.grad_lse.ctypes.data
+        if self.sinks is not None:
+            self.regions["grad_sinks"] = self.grad_sinks = np.empty_like(self.sinks)
+            self.problem.grad_sinks = self.grad_sinks.ctypes.data
 
     def plan(self) -> list[dict]:
         text = probe().probe_backward(ctypes.byref(self.problem)).decode()
@@ -84,7 +94,9 @@ class Backward(Forward):
         for grad in self.grads.values():
             grad[:] = 0x7FFF
         self.regions["workspace"][:] = np.nan
-        given = ("q", "k", "v", "seed", "out", "grad_out", "lse", "grad_lse")
+        if self.sinks is not None:
+            self.grad_sinks[:] = np.nan
+        given = ("q", "k", "v", "seed", "slopes", "sinks", "out", "grad_out", "lse", "grad_lse")
         return {
             launch["variant"]: kernel(self.target, launch["kernel"]).launch(
                 bytes.fromhex(launch["arguments"]), self.regions, grid=launch["grid"], block=launch["block"],
@@ -97,13 +109,19 @@ class Backward(Forward):
         group = self.q.shape[2] // self.k.shape[2]
         k, v = (np.repeat(tensor, group, axis=2) for tensor in (self.k, self.v))
         exact, lse, *_ = self.expected()
+        scores, derivative = self.scores()
         with np.errstate(invalid="ignore"):
-            scores = np.einsum("bqhd,bkhd->bhqk", self.q, k) * self.scale - lse[..., None]
-        p = np.where(self.seen, np.exp(np.where(self.seen, scores, 0)), 0)
+            p = np.where(self.seen, np.exp(np.where(self.seen, scores - lse[..., None], 0)), 0)
         ds = np.einsum("bqhd,bkhd->bhqk", self.grad_out, v) * self.factor
         delta = np.einsum("bqhd,bqhd->bhq", self.grad_out, exact) - self.grad_lse
-        ds = p * (ds - delta[..., None])
         rough = np.einsum("bqhd,bqhd->bhq", np.abs(self.grad_out), np.abs(exact))
+        if self.sinks is not None:
+            of_sinks = self.weight_of_sinks(lse)
+            p = p * (1 - of_sinks)[..., None]
+            allowance = 2.0**-8 * np.einsum("bhq,bhq->h", of_sinks, rough) + 1e-6
+            expected = -np.einsum("bhq,bhq->h", of_sinks, delta)
+            assert np.all(np.abs(self.grad_sinks - expected) <= allowance), (self.grad_sinks, expected)
+        ds = p * derivative * (ds - delta[..., None])
         rough = np.abs(ds) + p * rough[..., None]
 
         def over_groups(values):
@@ -132,33 +150,34 @@ def run(problem, **settings):
 
 def test_the_sizes_reach_every_row():
     reached = {(launch["variant"], target) for target in TARGETS for size in SIZES for element in ELEMENTS
-               for dropout_p in DROPOUT for heads in (1, 2)
-               for launch in Backward(target, element, size, 4, 4, heads=heads, dropout_p=dropout_p).plan()}  # fmt: skip
+               for options in OPTIONS.values() for heads in (1, 2)
+               for launch in Backward(target, element, size, 4, 4, heads=heads, sinks=heads == 2, **options).plan()}  # fmt: skip
     assert reached == set(ROWS) and len(ROWS) >= 48
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dropout_p", DROPOUT)
-def test_row(target, element, size, dropout_p):
+@pytest.mark.parametrize("options", OPTIONS)
+def test_row(target, element, size, options):
     """Whole tiles without a bank conflict; then broken ones, with groups of heads, gaps between rows and a short head."""
-    whole = Backward(target, element, size, 128, 128, dropout_p=dropout_p)
-    longer = Backward(target, element, size, 256, 128, dropout_p=dropout_p).run()
+    whole = Backward(target, element, size, 128, 128, **OPTIONS[options])
+    longer = Backward(target, element, size, 256, 128, **OPTIONS[options]).run()
     for variant, report in run(whole).items():
         if "one_pass" in variant:  # once for a tile of keys: the keys, and the gradients at the end
             assert report.lds_conflict_cycles == longer[variant].lds_conflict_cycles
             continue
         # gfx942 writes transposed tiles of 32 rows in runs with a two-way bank conflict; with heads of 256 no others fit.
         assert report.lds_conflict_cycles == 0 or (size == 256 and target == "gfx942"), variant
-    short = Backward(target, element, size - 24, 147, 141, batch=2, heads=6, key_heads=2, causal=True, padding=6,
-                     grad_lse=True, dropout_p=dropout_p)  # fmt: skip
-    results = []
-    for seed in (0, 11, 12):
-        run(short, wave_order_seed=seed)
-        results.append([grad.copy() for grad in short.grads.values()])
-    for other in results[1:]:
-        assert all(np.array_equal(one, two) for one, two in zip(results[0], other, strict=True))
+    for last in ({"grad_lse": True}, {"sinks": True, "value_dim": size - 40}):
+        short = Backward(target, element, size - 24, 147, 141, batch=2, heads=6, key_heads=2, causal=True, padding=6,
+                         **last, **OPTIONS[options])  # fmt: skip
+        results = []
+        for seed in (0, 11, 12):
+            run(short, wave_order_seed=seed)
+            results.append([grad.copy() for grad in short.grads.values()])
+        for other in results[1:]:
+            assert all(np.array_equal(one, two) for one, two in zip(results[0], other, strict=True))
 
 
 @pytest.mark.parametrize(("row", "target"), ROWS)

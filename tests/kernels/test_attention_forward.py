@@ -22,23 +22,12 @@ LENGTHS = (1, 2, 17, 255, 257)
 @pytest.mark.parametrize(("row", "target"), CASES, ids=CASE_NAMES)
 def test_row(row, target):
     """Whole tiles without a bank conflict; then broken ones, with groups of heads, gaps between rows and a short head."""
-    _, element, head_dim, waves, dropout = ROWS[row]
-    dropout_p = 0.3 if dropout else 0.0
-    _, report = run(Forward(target, element, head_dim, 32 * waves, 192, dropout_p=dropout_p), row)
+    of = ROWS[row]
+    tiles = Forward(target, of.element, of.head_dim, 32 * of.waves, 192, value_dim=of.value_dim, **of.options)
+    _, report = run(tiles, row)
     assert report.lds_conflict_cycles == 0
-    short = Forward(
-        target,
-        element,
-        head_dim - 24,
-        32 * waves + 19,
-        141,
-        batch=2,
-        heads=6,
-        key_heads=2,
-        causal=True,
-        padding=6,
-        dropout_p=dropout_p,
-    )
+    short = Forward(target, of.element, of.head_dim - 24, 32 * of.waves + 19, 141, value_dim=of.value_dim - 24, batch=2,
+                    heads=6, key_heads=2, causal=True, padding=6, sinks=True, **of.options)  # fmt: skip
     results = []
     for seed in (0, 11, 12):
         _, report = run(short, row, wave_order_seed=seed)
@@ -122,7 +111,7 @@ def test_few_queries_share_the_keys_of_their_group():
 @pytest.mark.parametrize("group", [1, 3, 4, 5, 8])
 def test_rows_of_a_group(row, target, n_q, group):
     """Every length of keys with every mask in turn; a short head, gaps between rows, tiles with rows of two waves and more."""
-    _, element, head_dim, *_ = ROWS[row]
+    element, head_dim = ROWS[row].element, ROWS[row].head_dim
     masks = ({}, {"causal": True}, {"window": (20, 3)})
     lengths = LENGTHS if head_dim == 64 else (17, 257)
     for i, n_k in enumerate(lengths):

@@ -21,14 +21,14 @@ from tests.simulated_device import TARGETS
 @pytest.mark.parametrize(("row", "target"), CASES, ids=CASE_NAMES)
 def test_row(row, target):
     """Splits of whole tiles; splits of which some see no key; odd lengths, a window, and more splits than tiles."""
-    _, element, head_dim, waves, drops = ROWS[row]
-    dropout_p = 0.3 if drops else 0.0
-    run(Forward(target, element, head_dim, 32 * waves, 384, dropout_p=dropout_p), row, 3)
-    broken = Forward(target, element, head_dim - 24, 32 * waves + 19, 333, batch=2, heads=4, key_heads=2,
-                     causal=True, padding=6, dropout_p=dropout_p)  # fmt: skip
+    of = ROWS[row]
+    tiles = {"value_dim": of.value_dim, **of.options}
+    run(Forward(target, of.element, of.head_dim, 32 * of.waves, 384, **tiles), row, 3)
+    broken = Forward(target, of.element, of.head_dim - 24, 32 * of.waves + 19, 333, value_dim=of.value_dim - 24, batch=2,
+                     heads=4, key_heads=2, causal=True, padding=6, sinks=True, **of.options)  # fmt: skip
     for splits in (2, 7):
         run(broken, row, splits, wave_order_seed=splits)
-    run(Forward(target, element, head_dim, 70, 461, window=(100, 60), dropout_p=dropout_p), row, 3)
+    run(Forward(target, of.element, of.head_dim, 70, 461, window=(100, 60), **tiles), row, 3)
 
 
 @pytest.mark.parametrize("target", TARGETS)
