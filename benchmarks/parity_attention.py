@@ -23,7 +23,9 @@ STORAGE = ("dense", "swapped", "gap", "odd", "packed", "loose", "expanded")
 WINDOWS = ((-1, -1), (20, -1), (40, 9), (0, 0), (-1, 3))
 SCALES = (None, -0.3, 0.0, 2.0, 1e-3)
 TERMS = ("none", "sinks", "softcap", "alibi", "all")
-BASELINE = "PyTorch with float32 scores and softmax; P, dS and results rounded to the inputs' dtype"
+BASELINE = (
+    "PyTorch with float32 scores and softmax; unnormalised P, dS and results rounded to the inputs' dtype"
+)
 
 
 def hidden(n_q: int, n_k: int, causal: bool, window: tuple[int, int]) -> torch.Tensor:
@@ -116,8 +118,10 @@ def in_mixed_precision(q, k, v, grad_out, grad_lse, scale, mask, terms=NONE) -> 
     whose operands have the inputs' dtype.
 
     Rounded to it are P = softmax(S), dS, the output and the gradients, and delta = rowsum(dO O) is of the rounded output:
-    FlashAttention-2's formulas (Dao 2023), as PyTorch's fused attention on GPUs has them. Sums are float32. With sinks the output and the
-    LSE have a P each, and gradients of their own that are rounded before they are added.
+    FlashAttention-2's formulas (Dao 2023), as PyTorch's fused attention on GPUs has them. Sums are float32. The output's P is rounded
+    before its normalisation, against the maximum of the first keys that a query sees, as where rescaling is skipped
+    (FlashAttention-4): a weight near 1 then has the error of any other, which matters where one key has nearly all. With sinks the
+    output and the LSE have a P each, and gradients of their own that are rounded before they are added.
     """
     dtype, group = q.dtype, q.shape[2] // k.shape[2]
     if not mask.numel():  # no key, or no query
@@ -135,7 +139,8 @@ def in_mixed_precision(q, k, v, grad_out, grad_lse, scale, mask, terms=NONE) -> 
     scores = terms.scores(scaled).masked_fill(mask, float("-inf"))
     lse = scores.logsumexp(-1)
     p = terms.weights(scores)
-    out = rounded(rounded(p) @ v)
+    unnormalised = _power_of_2_apart(lse, scores)
+    out = rounded(rounded(p * unnormalised) @ v / unnormalised)
     of_out = (grad_out * out).sum(-1, keepdim=True)
     of_scores = [p * (grad_out @ v.mT - of_out)]
     if grad_lse is not None:
@@ -150,6 +155,14 @@ def in_mixed_precision(q, k, v, grad_out, grad_lse, scale, mask, terms=NONE) -> 
     if terms.sinks is not None:
         of_sinks = -(sink_weights(lse, terms) * of_out.squeeze(-1)).sum((0, 2))
     return *(value.transpose(1, 2).to(dtype) for value in found), lse, of_sinks
+
+
+def _power_of_2_apart(lse: torch.Tensor, scores: torch.Tensor, first: int = 64) -> torch.Tensor:
+    """From 1 to 2, and a power of 2 times exp(LSE - reference), the largest of the `first` scores that a query (B, H, n_q, 1) sees."""
+    seen = ~scores.isneginf()
+    reference = scores.masked_fill(seen.cumsum(-1) > first, float("-inf")).amax(-1)
+    logarithm = ((lse - reference) / math.log(2)).nan_to_num()
+    return torch.exp2(logarithm - logarithm.floor())[..., None]
 
 
 def _over_group(gradient: torch.Tensor, group: int) -> torch.Tensor:
