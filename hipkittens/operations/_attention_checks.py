@@ -61,7 +61,7 @@ def _options(terms: str, heads: int) -> dict[str, Any]:
 
 
 def _trial_of(kernel: Kernel) -> Trial:
-    """Whole tiles of keys and a broken one, of which two of its loads have rows; large tiles want one for every compute unit."""
+    """Whole tiles of keys and a broken one, of which every load has rows; large tiles want one for every compute unit."""
     row = kernel.row
     if kernel.kind == "sinks":  # several blocks of several sequences
         call = partial(_run, torch.bfloat16, (3, 150, 2, 1, 64), True, with_sinks=True)
@@ -74,7 +74,7 @@ def _trial_of(kernel: Kernel) -> Trial:
     large, dropout = row.get("waves") == "8", row.get("dropout") == "true"
     backward = kernel.kind != "forward"
     size = int(row.get("head_dim", 64))
-    shape = (2, 500, 80, 8, size) if large else (2, 204, 2, 1, size)
+    shape = (2, 500, 80, 8, size) if large else (2, 250, 2, 1, size)
     keys = None
     if row.get("query_rows") == "of_group":  # few queries: their heads share the keys
         shape, keys = (2, 13, 6, 2, size), 204
