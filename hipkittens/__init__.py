@@ -19,6 +19,7 @@ from ._supported import Support, supported
 from ._timing import timing
 from .activation import activation, gated_activation
 from .attention import attention, attention_varlen
+from .batch_invariance import batch_invariant, is_batch_invariant, set_batch_invariant
 from .cache import cache_write, mla_cache_write
 from .convolution import causal_conv1d, causal_conv1d_update
 from .delta_rule import gated_delta_rule, gated_delta_step
@@ -64,6 +65,7 @@ __all__ = [
     "attention_mla",
     "attention_paged",
     "attention_varlen",
+    "batch_invariant",
     "cache_write",
     "causal_conv1d",
     "causal_conv1d_update",
@@ -80,6 +82,7 @@ __all__ = [
     "gated_delta_step",
     "grouped_matmul",
     "info",
+    "is_batch_invariant",
     "layer_norm",
     "linear",
     "linear_cross_entropy",
@@ -101,6 +104,7 @@ __all__ = [
     "router_top1",
     "sample",
     "scaled_matmul",
+    "set_batch_invariant",
     "simulate",
     "softmax",
     "split_heads",

@@ -18,7 +18,7 @@ constexpr uint32_t unwritten = 0x7ff57ff5;
 constexpr const char* archs[] = {"gfx942", "gfx950"};
 std::atomic<const char*> simulated_arch{archs[0]};
 std::atomic<void (*)()> before_launch{nullptr};
-std::atomic<bool> prefill{false};
+std::atomic<bool> prefill{false}, batch_invariant{false};
 std::atomic<int> gpu_of_cpu_tensors{-1};
 thread_local std::string last_kernel;
 
@@ -39,7 +39,7 @@ int Placement::target() const { return std::atoi(device_.arch.c_str() + std::str
 
 DeviceShape Placement::shape() const {
     const runtime::Processors processors = runtime::processors_of(device_);
-    return {target(), processors.compute_units, processors.xcds};
+    return {target(), processors.compute_units, processors.xcds, batch_invariant.load()};
 }
 
 Tensor Placement::empty(std::span<const int64_t> sizes, Dtype dtype) const {
@@ -96,6 +96,14 @@ HIPKITTENS_EXPORT void hipkittens_torch_set_gpu_of_cpu_tensors(int ordinal) {
 }
 
 HIPKITTENS_EXPORT void hipkittens_torch_set_prefill(int on) { hipkittens::torch_binding::prefill = on != 0; }
+
+HIPKITTENS_EXPORT int hipkittens_torch_set_batch_invariant(int on) {
+    return hipkittens::torch_binding::batch_invariant.exchange(on != 0);
+}
+
+HIPKITTENS_EXPORT int hipkittens_torch_is_batch_invariant() {
+    return hipkittens::torch_binding::batch_invariant;
+}
 
 HIPKITTENS_EXPORT const char* hipkittens_torch_last_kernel() {
     return hipkittens::torch_binding::last_kernel.c_str();

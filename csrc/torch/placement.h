@@ -36,13 +36,16 @@ class Placement {
 
 }  // namespace hipkittens::torch_binding
 
-// The binding for Python's `simulate`. All of it holds for the process: autograd may launch from any thread.
+// The binding for Python's `simulate` and `batch_invariant`. All of it holds for the process: autograd may launch from any thread.
 extern "C" {
 // "gfx942" or "gfx950". 0, or 1 if it is neither.
 int hipkittens_torch_set_simulated_arch(const char* arch);
 // Called in the launching thread before every simulated launch; hands it the simulator's settings.
 void hipkittens_torch_set_before_launch(void (*function)());
 void hipkittens_torch_set_prefill(int on);
+// DeviceShape::batch_invariant of every plan from now on. Returns what it was.
+int hipkittens_torch_set_batch_invariant(int on);
+int hipkittens_torch_is_batch_invariant(void);
 // Sends CPU tensors to this GPU in place of the simulator, or with -1 back. Only for a HIP library that runs nothing, or runs on
 // the host's memory: benchmarks/launch.py measures by it what a call costs on the host.
 void hipkittens_torch_set_gpu_of_cpu_tensors(int ordinal);

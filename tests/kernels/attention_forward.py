@@ -62,6 +62,7 @@ class Shared(ctypes.Structure):
     """attention::Problem of csrc/kernels/attention/plan.h."""
 
     _fields_ = [("target", ctypes.c_int), ("compute_units", ctypes.c_int), ("xcds", ctypes.c_int),
+                ("batch_invariant", ctypes.c_bool),
                 ("element", ctypes.c_int32),
                 *((name, ctypes.c_int64)
                   for name in ("batch", "n_q", "n_k", "heads", "key_heads", "head_dim", "value_dim")),

@@ -124,3 +124,26 @@ def test_broadcast_operands(target):
     b = (gemm.b[: 70 * 40].astype(np.uint32) << 16).view(np.float32).reshape(70, 40)
     gemm.expected = np.broadcast_to(values @ b.T, (3, 66, 70)).astype(np.float32)
     run(gemm)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("arithmetic", [0, 1])
+@pytest.mark.parametrize("orientation", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("element", ["bf16", "f16"])
+def test_every_row_adds_along_k_in_one_order(target, arithmetic, orientation, element):
+    """Of values whose sums are rounded: hipkittens.batch_invariant chooses among rows as usual."""
+    results = {}
+    for name, (_, of, type_of, *_) in ROWS.items():
+        if (name, target) not in CASES or (of, type_of) != (orientation, element):
+            continue
+        gemm = Gemm(target, orientation, element, 70, 90, 328)
+        generator = np.random.default_rng(1)
+        for operand in (gemm.a, gemm.b):
+            values = generator.standard_normal(operand.size).astype(np.float32)
+            upper = (values.view(np.uint32) >> 16).astype(np.uint16)
+            operand[:] = upper if element == "bf16" else values.astype(np.float16).view(np.uint16)
+        gemm.run(name, 1, arithmetic=arithmetic)
+        results[name] = gemm.c.copy()
+    first, *others = results.values()
+    assert len(others) >= 4 and np.isfinite(first).all() and (first % 1).any()
+    assert all(np.array_equal(first, other) for other in others)

@@ -157,5 +157,8 @@ def whole_models(model: torch.nn.Module, x: Tensor) -> None:
     with hipkittens.patched(model, norm=False):
         model(x)
     assert_type(hipkittens.load("topk", device="cpu"), int)
+    with hipkittens.batch_invariant():
+        assert_type(hipkittens.is_batch_invariant(), bool)
+    assert_type(hipkittens.set_batch_invariant(False), bool)
     with hipkittens.timing("MI300X", clock_mhz=2100.0):
         hipkittens.matmul(x, x)

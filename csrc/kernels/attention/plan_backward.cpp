@@ -72,7 +72,7 @@ int64_t splits_of_group(const Problem& p, int64_t heads) { return divide_up(grou
 
 // How many query heads of a group a workgroup of keys goes over: not all where they would leave compute units idle.
 int64_t heads_per_split(const Problem& p, const BackwardVariant* one_pass) {
-    if (!one_pass) return group_of(p);
+    if (!one_pass || p.device.batch_invariant) return group_of(p);
     const BackwardConfig& config = one_pass->config;
     const int64_t group = group_of(p), units = p.device.compute_units, most = 4 * units;
     // The lengths of packed sequences are on the device: as if all were like the longest.

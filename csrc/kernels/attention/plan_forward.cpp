@@ -97,13 +97,16 @@ ForwardChoice choose_forward(const ForwardProblem& problem) {
     check(p);
     const int64_t units = p.device.compute_units;
     // Where the queries of one head fill no more than one wave, the heads of a group share a tile and the keys loaded for it.
-    const bool few_queries = group_of(p) > 1 && p.n_q <= ForwardConfig::queries_per_wave;
+    // The longest sequence of a batch decides that, and large tiles by how many there are.
+    const bool invariant = p.device.batch_invariant;
+    const bool few_queries = !invariant && group_of(p) > 1 && p.n_q <= ForwardConfig::queries_per_wave;
     const ForwardVariant* best = nullptr;
     for (const ForwardVariant& variant : variants<kinds::forward>) {
         if (!suits(variant, problem)) continue;
         const ForwardConfig& config = variant.config;
         // Large tiles only where there is one for every compute unit, and no half of it stays empty.
-        if (config.waves == 8 && (workgroups_of(p, config) < units || 2 * p.n_q <= config.queries()))
+        if (config.waves == 8 &&
+            (invariant || workgroups_of(p, config) < units || 2 * p.n_q <= config.queries()))
             continue;
         const auto worse = [&](const ForwardConfig& config) {
             const bool grouped = config.query_rows == QueryRows::of_group;
@@ -113,7 +116,7 @@ ForwardChoice choose_forward(const ForwardProblem& problem) {
         if (!best || worse(config) < worse(best->config)) best = &variant;
     }
     if (!best) refuse("no variant has this element type and head_dim");
-    return {best, splits_of_keys(p, best->config, units)};
+    return {best, invariant ? 1 : splits_of_keys(p, best->config, units)};
 }
 
 int64_t forward_workspace_floats(const Problem& p, const ForwardChoice& choice) {

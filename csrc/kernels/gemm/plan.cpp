@@ -407,7 +407,8 @@ Plan plan(const Problem& problem) {
         for (const int splits : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32}) {
             // The reduction has one row of workgroups per row of C (grid y); shorter parts than four K tiles would be
             // all beginning and end.
-            if (splits > 1 && (problem.m > 65535 || k_tiles / splits < 4 ||
+            // All variants of an element type sum along K in one order.
+            if (splits > 1 && (problem.device.batch_invariant || problem.m > 65535 || k_tiles / splits < 4 ||
                                tiles * splits > 4 * problem.device.compute_units))
                 break;
             const double clocks = predicted_clocks(problem, variant.config, splits);

@@ -36,9 +36,11 @@ int64_t most_keys(const Problem& p, const Choice& choice) {
 int64_t splits_of_keys(const Problem& p, const Choice& choice) {
     const int64_t units = p.device.compute_units;
     const int64_t workgroups = p.sequences * p.key_heads * choice.row_tiles;
+    const int64_t possible = divide_up(most_keys(p, choice), int64_t{choice.shortest_split} * tile_keys);
+    // With as many as the longest sequence can have, the others have splits of their own lengths; one that has a single split is joined, too.
+    if (p.device.batch_invariant) return std::clamp<int64_t>(possible, 2, most_splits);
     if (workgroups >= units) return 1;
     const int64_t wanted = (2 * workgroups <= units ? units : 2 * units) / workgroups;
-    const int64_t possible = divide_up(most_keys(p, choice), int64_t{choice.shortest_split} * tile_keys);
     return std::clamp<int64_t>(std::min(wanted, possible), 1, most_splits);
 }
 
@@ -70,7 +72,8 @@ Choice choose(const Problem& p) {
     Choice choice{};
     // Rows of a second tile share the keys that are loaded for the first one.
     const auto worse = [&](const PagedConfig& each) {
-        return 2 * ((rows > 16) != (each.row_tiles > 1)) + (each.lookup_keys == 1);
+        const bool many_rows = rows > 16 || p.device.batch_invariant;
+        return 2 * (many_rows != (each.row_tiles > 1)) + (each.lookup_keys == 1);
     };
     const auto consider = [&](const auto& row) {
         const PagedConfig& config = row.config;
