@@ -91,6 +91,9 @@ HIPKITTENS_EXPORT int hipkittens_product_runs(const uint8_t* code_object, size_t
         require_pointer(code_object, "code_object");
         require_pointer(products, "products");
         require_pointer(runs, "runs");
+        // Translating for a level runs its code.
+        require(best_host_level() >= HostLevel::avx512_bf16, hip::hipErrorNotSupported,
+                "products are brought together for processors with AVX512_BF16, which this one is not");
         Settings settings;
         settings.host_level = HostLevel::avx512_bf16;
         LoadedCode code({code_object, size});

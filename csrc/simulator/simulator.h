@@ -196,7 +196,8 @@ int hipkittens_survey(int target, const uint8_t* code, size_t size, HipkittensVi
                       void* context);
 
 /* How the bf16 matrix products of a code object stand in its steps, as a host with AVX-512-BF16 or AMX runs them: how many
-   there are, and in how many runs with nothing between. Returns 0, or an error whose text is in last_error. */
+   there are, and in how many runs with nothing between. Returns 0, or an error whose text is in last_error: hipErrorNotSupported
+   on another host. */
 int hipkittens_product_runs(const uint8_t* code_object, size_t size, uint64_t* products, uint64_t* runs);
 
 #ifdef __cplusplus
