@@ -106,18 +106,71 @@ def test_compiled_in_one_graph_and_undone():
         attend(*qkv)
 
 
-@with_windows
+with_pages = pytest.mark.skipif(
+    "block_table" not in inspect.signature(varlen_attention.varlen_attn).parameters,
+    reason="this torch's varlen_attn has no caches",
+)
+USED = torch.tensor([37, 0, 45], dtype=torch.int32)
+
+
+@with_pages
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (9, 0)])
+@pytest.mark.parametrize("splits", [None, 1, 3])
+def test_partly_filled_and_paged_caches(window, splits):
+    """Both are the packed keys that are used."""
+    q, k, v = (x.detach() for x in inputs(size=64))
+    keys = torch.cat([torch.arange(first, first + used) for first, used in zip(ENDS_K, USED, strict=False)])
+    ends = torch.tensor([0, *USED]).cumsum(0).int()
+    expected, expected_lse = hipkittens.attention_varlen(
+        q, k[keys], v[keys], ENDS_Q, ends, 33, 45, window_size=window, return_lse=True
+    )
+    generator = torch.Generator().manual_seed(1)
+    table = torch.randperm(15, generator=generator).int().view(3, 5)  # three more than the longest takes
+    paged = torch.full((2, 15, 16, 2, 64), torch.nan, dtype=BF16)
+    for i in range(3):
+        for j in range(USED[i]):
+            for pages, x in zip(paged, (k, v), strict=True):
+                pages[table[i, j // 16], j % 16] = x[ENDS_K[i] + j]
+    options = {"window_size": window, "num_splits": splits, "enable_gqa": True, "seqused_k": USED}
+    aux = varlen_attention.AuxRequest(lse=True)
+    with varlen.active():
+        filled = varlen_attention.varlen_attn(q, k, v, ENDS_Q, ENDS_K, 33, 45, return_aux=aux, **options)
+        in_pages = varlen_attention.varlen_attn(
+            q, *paged, ENDS_Q, None, 33, 80, return_aux=aux, block_table=table, **options
+        )
+    for out, lse in (filled, in_pages):
+        assert (out.double() - expected.double()).abs().max() <= 2**-7 * expected.abs().max()
+        torch.testing.assert_close(lse, expected_lse, rtol=1e-5, atol=1e-5)
+
+
+@with_pages
+def test_one_split_is_batch_invariance():
+    """Also in one graph. The flag is what it was afterwards."""
+    q, k, v = (x.detach() for x in inputs())
+    with hipkittens.batch_invariant():
+        expected = hipkittens.attention_varlen(q, k, v, ENDS_Q, ENDS_K, 33, 45)
+    compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
+    with varlen.active():
+        for call in (attend, compiled):
+            assert torch.equal(call(q, k, v, num_splits=1)[0], expected)
+    assert not hipkittens.is_batch_invariant()
+
+
+@with_pages
 @pytest.mark.parametrize(
-    "option",
+    ("options", "error", "message"),
     [
-        {"block_table": torch.zeros(3, 1, dtype=torch.int32), "seqused_k": torch.ones(3, dtype=torch.int32)},
-        {"seqused_k": torch.ones(3, dtype=torch.int32)},
-        {"num_splits": 1},
+        ({"num_splits": 2}, NotImplementedError, "num_splits is 2; the kernels for packed keys choose it"),
+        ({"num_splits": 0}, ValueError, "num_splits is 0; it must be None or at least 1"),
+        ({"block_table": USED[:, None]}, ValueError, "block_table is given without seqused_k"),
+        ({"seqused_k": USED}, ValueError, "the head size of q is 32"),
     ],
 )
-def test_a_paged_cache_is_refused_by_name(option):
+def test_what_is_refused(options, error, message):
     q, k, v = (x.detach() for x in inputs())
-    if "block_table" in option:
-        k, v = (x.unsqueeze(0) for x in (k, v))
-    with varlen.active(), pytest.raises(NotImplementedError, match=next(iter(option))):
-        attend(q, k, v, **option)
+    if "block_table" in options:
+        k, v = k.unsqueeze(0), v.unsqueeze(0)
+    with varlen.active(), pytest.raises(error, match=message):
+        attend(q, k, v, **options)
+    with varlen.active(), pytest.raises(ValueError, match="cu_seq_k is None; only with block_table"):
+        varlen_attention.varlen_attn(q, q, q, ENDS_Q, None, 33, 45)
