@@ -37,7 +37,7 @@ arguments = function.arguments(lambda *shape, dtype: torch.ones(shape, dtype=dty
 times = []
 for _ in range(2):
     started = time.process_time()
-    function.function(*arguments)
+    function.function(*arguments, **function.options)
     times.append((time.process_time() - started) * 1e3)
 print(times[0] - times[1])
 """

@@ -39,7 +39,7 @@ class batch_invariant(contextlib.ContextDecorator):
     A backward that is to be batch-invariant has to run inside the block as well. Raises TypeError unless `enabled` is a bool.
     """
 
-    def __init__(self, enabled: bool = True):
+    def __init__(self, enabled: bool = True) -> None:
         if not isinstance(enabled, bool):
             raise TypeError(f"hipkittens.batch_invariant: enabled is {enabled!r}; it must be True or False")
         self._enabled = enabled

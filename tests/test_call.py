@@ -32,16 +32,10 @@ def dispatched(monkeypatch):
             names.append(name)
             return getattr(torch.ops.hipkittens, name)
 
-    class Ops:
-        hipkittens = Operators()
+    class Namespace:
+        OPERATORS = Operators()
 
-    class Torch:
-        ops = Ops()
-
-        def __getattr__(self, name):
-            return getattr(torch, name)
-
-    monkeypatch.setattr(_call, "torch", Torch())
+    monkeypatch.setattr(_call, "_namespace", Namespace())
     return names
 
 
