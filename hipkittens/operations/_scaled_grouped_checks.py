@@ -20,9 +20,9 @@ from ._tensors import ends_of, even_ends
 # Sizes of groups, n and k at which the plan takes a tile, as those of _grouped_checks.py: loops have several turns, and K a tail of
 # more than half a tile.
 _SIZES: dict[tuple[int, int], tuple[tuple[int, ...], int, int]] = {
-    (256, 256): ((1500, 0, 1497), 4096, 1232),
-    (128, 128): ((1500, 545), 2048, 1232),
-    (32, 64): ((5, 0, 20), 136, 2000),
+    (256, 256): ((1500, 0, 1497), 4096, 2512),
+    (128, 128): ((1500, 545), 2048, 2512),
+    (32, 64): ((5, 0, 20), 136, 4048),
 }
 
 
