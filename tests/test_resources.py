@@ -72,8 +72,8 @@ def test_products_have_their_hot_loop_in_matrix_instructions(rows):
             assert loop["per_turn"]["mfma"] == 0
             continue
         assert loop["is_loop"] and loop["turns_per_wave"] >= 3, row["name"]
-        # Random bits double the vector instructions of the smallest heads.
-        least = 0.018 if row["name"].endswith("_dropout") else 0.04
+        # Random bits, and a tangent of each score, double the vector instructions of the smallest heads.
+        least = {"dropout": 0.018, "softcap": 0.035}.get(row["name"].rpartition("_")[2], 0.04)
         least /= products_of_16_bits(row)
         assert loop["per_turn"]["mfma"] >= 4 and loop["mfma_share"] > least, (row["name"], loop)
 
