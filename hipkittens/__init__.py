@@ -24,6 +24,7 @@ from .cache import cache_write, mla_cache_write
 from .convolution import causal_conv1d, causal_conv1d_update
 from .delta_rule import gated_delta_rule, gated_delta_step
 from .experts import expert_combine, expert_gather, moe
+from .feed_forward import feed_forward, gated_linear
 from .float8 import float8_linear
 from .gemm import linear, matmul
 from .grouped import grouped_matmul
@@ -75,11 +76,13 @@ __all__ = [
     "expert_combine",
     "expert_gather",
     "expert_sort",
+    "feed_forward",
     "float8_linear",
     "gated_activation",
     "gated_activation_quantize",
     "gated_delta_rule",
     "gated_delta_step",
+    "gated_linear",
     "grouped_matmul",
     "info",
     "is_batch_invariant",

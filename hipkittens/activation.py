@@ -97,6 +97,11 @@ def check_gate(
         )
     if bias is not None:
         _check_bias(where, x, other, bias)
+    check_gate_options(where, kind, limit, alpha)
+
+
+def check_gate_options(where: str, kind: str, limit: float | None, alpha: float | None) -> None:
+    """The same for what a gate's function is told."""
     _check_kind(where, kind, GATES)
     if limit is not None and not number(where, "limit", limit) > 0.0:
         raise ValueError(f"{where}: limit is {limit}; it must be above 0, or None")

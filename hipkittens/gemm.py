@@ -9,9 +9,12 @@ from . import _backend
 from ._arguments import check_tensor
 from ._autocast import to_autocast_dtype
 from ._call import call
+from .activation import ACTIVATIONS, in_torch
 
 INPUT_DTYPES = (torch.bfloat16, torch.float16)
 OUTPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+# Of sums, in the order of csrc/kernels/activation_kind.h.
+ACTIVATIONS_OF_SUMS = ACTIVATIONS[:4]
 
 
 @_backend.interruptible
@@ -31,7 +34,7 @@ def matmul(
     apart. Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
     """
     a, b, bias = to_autocast_dtype(a, b, bias)
-    out_dtype = _check("matmul", a, b, bias, out_dtype)
+    out_dtype = _check("hipkittens.matmul", a, b, bias, out_dtype)
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(
             f"hipkittens.matmul: a has {a.shape[-1]} columns and b has {b.shape[-2]} rows (a: {tuple(a.shape)}, "
@@ -55,30 +58,69 @@ def matmul(
 
 
 @_backend.interruptible
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """x @ weight.T + bias, with the shapes of torch.nn.functional.linear: x (..., K), weight (N, K), bias (N).
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    activation: str | None = None,
+) -> torch.Tensor:
+    """activation(x @ weight.T + bias), with the shapes of torch.nn.functional.linear: x (..., K), weight (N, K), bias (N).
 
-    bfloat16 or float16, all the same; summed in float32 and rounded once. Raises TypeError or ValueError as `matmul`.
+    bfloat16 or float16, all the same; summed in float32 and rounded once. activation: None, or "silu", "gelu", "gelu_tanh", "relu"
+    (hipkittens.activation), applied to the unrounded sum in the same launch; where a gradient is recorded it is a launch of its own,
+    which rounds the sum as well. hipkittens.gated_linear has gates. Raises TypeError or ValueError as `matmul`.
     """
     x, weight, bias = to_autocast_dtype(x, weight, bias)
+    where = "hipkittens.linear"
+    if activation is not None and activation not in ACTIVATIONS_OF_SUMS:
+        allowed = ", ".join(map(repr, ACTIVATIONS_OF_SUMS))
+        raise ValueError(f"{where}: activation is {activation!r}; allowed: None, {allowed}")
+    out_dtype = check_linear(where, x, weight, bias)
+    if x.dim() == 1:
+        return linear(x.unsqueeze(0), weight, bias, activation=activation).squeeze(0)
+    if _backend.uses_torch():
+        sums = _in_torch(x, weight.t(), bias, out_dtype if activation is None else torch.float32)
+        return sums if activation is None else in_torch(sums, activation).to(out_dtype)
+    rows = x if x.dim() == 2 else x.flatten(0, -2)
+    if activation is None:
+        result = _product(rows, weight.t(), bias, out_dtype)
+    else:
+        result = _activated(rows, weight, bias, activation, out_dtype)
+    return result if x.dim() == 2 else result.reshape(*x.shape[:-1], weight.shape[0])
+
+
+def _activated(
+    rows: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    recorded = torch.is_grad_enabled() and any(
+        each is not None and each.requires_grad for each in (rows, weight, bias)
+    )
+    number = ACTIVATIONS_OF_SUMS.index(activation)
+    if recorded or 0 in (*rows.shape, *weight.shape):
+        return call("activation", _product(rows, weight.t(), bias, out_dtype), number)
+    bias = None if bias is None else bias.contiguous()
+    return call("linear_activated", rows, weight, bias, number, out_dtype)
+
+
+def check_linear(where: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.dtype:
+    """Raises for arguments that no kernel of a linear layer takes; returns the result's dtype."""
     if isinstance(weight, torch.Tensor) and weight.dim() != 2:
-        raise ValueError(f"hipkittens.linear: weight has shape {tuple(weight.shape)}; it must be (out, in)")
+        raise ValueError(f"{where}: weight has shape {tuple(weight.shape)}; it must be (out, in)")
     if isinstance(x, torch.Tensor) and x.dim() == 0:
-        raise ValueError("hipkittens.linear: x has shape (); it needs at least 1 dimension")
-    if isinstance(x, torch.Tensor) and x.dim() == 1:
-        return linear(x.unsqueeze(0), weight, bias).squeeze(0)
-    out_dtype = _check("linear", x, weight, bias, None)
+        raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
+    rows = x.unsqueeze(0) if isinstance(x, torch.Tensor) and x.dim() == 1 else x
+    out_dtype = _check(where, rows, weight, bias, None)
     if x.shape[-1] != weight.shape[1]:
         raise ValueError(
-            f"hipkittens.linear: x has {x.shape[-1]} features and weight takes {weight.shape[1]} (x: {tuple(x.shape)}, "
+            f"{where}: x has {x.shape[-1]} features and weight takes {weight.shape[1]} (x: {tuple(x.shape)}, "
             f"weight: {tuple(weight.shape)}); they must be equal"
         )
-    if _backend.uses_torch():
-        return _in_torch(x, weight.t(), bias, out_dtype)
-    if x.dim() == 2:
-        return _product(x, weight.t(), bias, out_dtype)
-    rows = x.flatten(0, -2)
-    return _product(rows, weight.t(), bias, out_dtype).reshape(*x.shape[:-1], weight.shape[0])
+    return out_dtype
 
 
 def _product(
@@ -96,15 +138,14 @@ def _in_torch(
 
 @_backend.checked_once(1, 2, 3)
 def _check(
-    function: str,
+    where: str,
     a: torch.Tensor,
     b: torch.Tensor,
     bias: torch.Tensor | None,
     out_dtype: torch.dtype | None,
 ) -> torch.dtype:
     """Raises for arguments no kernel takes; returns the result's dtype."""
-    first, second, columns_axis = ("x", "weight", 0) if function == "linear" else ("a", "b", -1)
-    where = f"hipkittens.{function}"
+    first, second, columns_axis = ("a", "b", -1) if where == "hipkittens.matmul" else ("x", "weight", 0)
     for name, value in ((first, a), (second, b), *([("bias", bias)] if bias is not None else [])):
         check_tensor(where, name, value)
     for name, value in ((first, a), (second, b)):

@@ -11,6 +11,7 @@ from . import _backend
 from ._arguments import check_gets_no_gradient, check_tensor
 from ._call import call
 from .activation import in_torch
+from .gemm import ACTIVATIONS_OF_SUMS
 from .quantization import QuantSpec, dequantize, dtype_of, e8m0_in_float
 
 Scaling = Literal["tensor", "row", "1x32", "1x128", "128x128"]
@@ -20,7 +21,6 @@ BIAS_DTYPES = OUTPUT_DTYPES
 # Numbers of the operator's arguments: scalings are torch.nn.functional.ScalingType's, activations csrc/kernels/activation_kind.h's.
 _SCALINGS: dict[str, int] = {"tensor": 0, "row": 1, "1x32": 3, "1x128": 4, "128x128": 5}
 _BLOCKS = {"1x32": (1, 32), "1x128": (1, 128), "128x128": (128, 128)}
-_ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu")
 _FORMATS = {"fp8": 0, "bf8": 1, "int8": 2, "mxfp4": 3}
 _FORMAT_OF = {
     torch.float8_e4m3fn: "fp8",
@@ -109,7 +109,7 @@ def scaled_matmul(
         _FORMATS[_FORMAT_OF[b.dtype]],
         *(_SCALINGS[each] for each in scalings),
         0,
-        -1 if activation is None else _ACTIVATIONS.index(activation),
+        -1 if activation is None else ACTIVATIONS_OF_SUMS.index(activation),
         out_dtype,
     )
 
@@ -214,9 +214,9 @@ def _check(
     if out_dtype not in OUTPUT_DTYPES and not (out_dtype == torch.int32 and a.dtype == torch.int8):
         allowed = "torch.bfloat16, torch.float16, torch.float32, and torch.int32 of int8 operands"
         raise TypeError(f"{where}: out_dtype is {out_dtype}; allowed: {allowed}")
-    if activation is not None and activation not in _ACTIVATIONS:
+    if activation is not None and activation not in ACTIVATIONS_OF_SUMS:
         raise ValueError(
-            f"{where}: activation is {activation!r}; allowed: None, {', '.join(map(repr, _ACTIVATIONS))}"
+            f"{where}: activation is {activation!r}; allowed: None, {', '.join(map(repr, ACTIVATIONS_OF_SUMS))}"
         )
     if bias is not None:
         if bias.dim() != 1 or bias.shape[0] != b.shape[1]:

@@ -45,6 +45,21 @@ struct ScaledGemmArguments : GemmArguments {
 };
 inline constexpr int32_t no_activation = -1;
 
+// A function of the sum and its bias.
+struct ActivatedGemmArguments : GemmArguments {
+    int32_t activation;  // activation::Activation
+    float alpha;         // of those that have one
+};
+
+// A column of C is made of two of the product, a gate and what it multiplies: rows of B that are `pair_stride` elements apart, where
+// leading_stride is between the rows of one gate and the next. Elements of the bias likewise.
+struct GatedGemmArguments : ActivatedGemmArguments {
+    int64_t pair_stride;
+    int64_t bias_stride, bias_pair_stride;
+    float limit;  // of both: activation::gated
+    int32_t gated_padding;
+};
+
 // What the products of a grouped GEMM have of their own.
 enum class Grouping : int32_t {
     rows,   // a range of rows of A and C, a matrix of B

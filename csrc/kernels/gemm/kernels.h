@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "block_scales.h"
+#include "gated_epilogue.h"
 #include "group_tiles.h"
 #include "interleaved_loop.h"
 #include "kinds.h"
@@ -47,6 +48,18 @@ template <GemmConfig config>
 struct GemmKernel
     : ProductKernel<config, PolicyOf<config, GemmArguments, ScaledGemmArguments, TilesOfProduct, Activate>> {
 };
+// Of 16-bit operands, in kernels of their own: those of plain products shall not grow.
+template <GemmConfig config, class Epilogue, class Arguments, class Tiles, class Columns>
+using ActivatedPolicy = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
+                                   Epilogue, AccumulateInPlace, Arguments, Tiles, Columns>;
+template <GemmConfig config>
+struct ActivatedKernel
+    : ProductKernel<config, ActivatedPolicy<config, Epilogue<SplitDestination, AddBias, Activate>,
+                                            ActivatedGemmArguments, TilesOfProduct, OwnColumns>> {};
+template <GemmConfig config>
+struct GatedKernel
+    : ProductKernel<config, ActivatedPolicy<config, GatedEpilogue<SplitDestination>, GatedGemmArguments,
+                                            TilesOfColumns<PairedColumns::of_each>, PairedColumns>> {};
 template <GemmConfig config>
 struct GroupedKernel
     : ProductKernel<config,

@@ -10,6 +10,10 @@ namespace hipkittens::gemm {
 template <GemmConfig config>
 struct GemmKernel;
 template <GemmConfig config>
+struct ActivatedKernel;
+template <GemmConfig config>
+struct GatedKernel;
+template <GemmConfig config>
 struct GroupedKernel;
 template <NoConfig config>
 struct ReduceKernel;
@@ -20,6 +24,9 @@ namespace kinds {
 
 struct gemm : Kind<GemmConfig, GemmArguments, GemmKernel> {};
 struct scaled : Kind<GemmConfig, ScaledGemmArguments, GemmKernel> {};
+// A function of each sum; a gate's function of one sum times another one.
+struct activated : Kind<GemmConfig, ActivatedGemmArguments, ActivatedKernel> {};
+struct gated : Kind<GemmConfig, GatedGemmArguments, GatedKernel> {};
 // A product for each group of rows or of K.
 struct grouped : Kind<GemmConfig, GroupedGemmArguments, GroupedKernel> {};
 struct scaled_grouped : Kind<GemmConfig, ScaledGroupedGemmArguments, GroupedKernel> {};

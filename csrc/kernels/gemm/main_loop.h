@@ -12,15 +12,25 @@ namespace hipkittens::gemm {
 // Of the workgroups that share rows of A or columns of B, half load A first and half B: a line is read from memory
 // for one half of them, and is in L2 when the others load it. The loads of a compute unit return in order, so that one from
 // memory holds up those behind it: each of both kinds stays among its own (LoadOrder::alternate).
+template <int columns_of_each>
 KITTENS_DEVICE bool loads_a_first(TileCoordinate tile, const GemmConfig& config) {
-    return (tile.m / config.tile_m + tile.n / config.tile_n) % 2 == 0;
+    return (tile.m / config.tile_m + tile.n / (config.tile_n / columns_of_each)) % 2 == 0;
 }
+
+// Columns of C that are columns of the product.
+struct OwnColumns {
+    static constexpr int of_each = 1;
+    template <class Operand, int pieces, class Arguments>
+    KITTENS_DEVICE static auto source_of_b(const Arguments& arguments, TileCoordinate tile) {
+        return typename Operand::Source(arguments.b, tile.batch, arguments.n, arguments.k, tile.n);
+    }
+};
 
 // What a product is besides its row: the elements of both operands, what becomes of sums, and what is done to those of a
 // K tile before they are added (accumulation.h), and which tile a workgroup takes.
 template <class TypeA_, class TypeB_ = TypeA_, class Epilogue_ = Epilogue<SplitDestination, AddBias>,
           class Accumulation_ = AccumulateInPlace, class Arguments_ = GemmArguments,
-          class Tiles_ = TilesOfProduct>
+          class Tiles_ = TilesOfProduct, class Columns_ = OwnColumns>
 struct GemmPolicy {
     using TypeA = TypeA_;
     using TypeB = TypeB_;
@@ -29,6 +39,7 @@ struct GemmPolicy {
     using Accumulation = Accumulation_;
     using Arguments = Arguments_;
     using Tiles = Tiles_;
+    using Columns = Columns_;
 };
 
 // A K tile of each operand is in `pieces` tiles in LDS, and a wave multiplies as many bands of rows by as many of columns.
@@ -80,11 +91,11 @@ struct MainLoop {
     KITTENS_DEVICE static Streams streams(const Arguments& arguments, TileCoordinate tile, KRange range,
                                           shared_byte* lds) {
         const typename A::Source source_a(arguments.a, tile.batch, arguments.m, arguments.k, tile.m);
-        const typename B::Source source_b(arguments.b, tile.batch, arguments.n, arguments.k, tile.n);
+        const auto source_b = Policy::Columns::template source_of_b<B, pieces>(arguments, tile);
         const StreamA a(source_a, range, lds);
         const StreamB b(source_b, range, lds + b_begin);
         if constexpr (alternate) {
-            const bool a_first = loads_a_first(tile, config);
+            const bool a_first = loads_a_first<Policy::Columns::of_each>(tile, config);
             Streams result{a, a};
             result.first.replace_where(!a_first, b);
             result.second.replace_where(a_first, b);

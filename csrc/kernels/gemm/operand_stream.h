@@ -39,8 +39,11 @@ struct OperandStream {
 #pragma unroll
         for (int piece = 0; piece < pieces; ++piece) {
             const int first = piece * Operand::rows;
-            loads[piece].init_offsets(source.matrix.row_bytes(), Operand::along_k ? first : 0,
-                                      Operand::along_k ? 0 : first);
+            if constexpr (requires { source.rows_of_piece(piece); })
+                loads[piece].init_offsets_of(source.rows_of_piece(piece));
+            else
+                loads[piece].init_offsets(source.matrix.row_bytes(), Operand::along_k ? first : 0,
+                                          Operand::along_k ? 0 : first);
             if constexpr (direct)
                 loads[piece].mask(first_offsets[piece], Operand::valid_rows(valid_k),
                                   Operand::valid_cols(valid_k));

@@ -75,8 +75,8 @@ KITTENS_DEVICE void with_activation_of_sums(int32_t activation, ElementType outp
 // A stage: a function of each sum. The sums go through LDS, so that a loop over them can be one: in registers each would have a copy
 // of every function.
 struct Activate {
-    template <class Accumulator, int down, int across, class Memory>
-    KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const ScaledGemmArguments& arguments,
+    template <class Accumulator, int down, int across, class Arguments, class Memory>
+    KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const Arguments& arguments,
                                      EpiloguePlace, Memory memory) {
         if (arguments.activation == no_activation) return;
         using four = vec<float, 4>;

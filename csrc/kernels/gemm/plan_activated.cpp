@@ -1,0 +1,92 @@
+// kernels/gemm/plan_activated.cpp: which variant; K is never split, since a function of a part of a sum is of no use.
+// SPDX-License-Identifier: MIT
+#include "plan_activated.h"
+
+#include <array>
+#include <cstring>
+#include <stdexcept>
+
+namespace hipkittens::gemm {
+namespace {
+
+constexpr auto all_variants = [] {
+    constexpr auto& activated = variants<kinds::activated>;
+    constexpr auto& gated = variants<kinds::gated>;
+    constexpr auto count = (activated.end() - activated.begin()) + (gated.end() - gated.begin());
+    std::array<ActivatedVariant, count> result{};
+    auto* next = result.data();
+    for (const auto& row : activated) *next++ = {{row.name, row.targets, row.config}, false};
+    for (const auto& row : gated) *next++ = {{row.name, row.targets, row.config}, true};
+    return result;
+}();
+
+// As a row of plain products has it: a gated tile is half as many columns of C.
+GemmVariant in_columns_of_c(const ActivatedVariant& variant) {
+    GemmVariant result = variant;
+    if (variant.gated) result.config.tile_n /= 2;
+    return result;
+}
+
+// As a product of all columns that are multiplied.
+Problem whole_product(const ActivatedProblem& problem) {
+    Problem whole = problem;
+    if (problem.gated) whole.n *= 2;
+    return whole;
+}
+
+}  // namespace
+
+bool suits(const ActivatedVariant& variant, const ActivatedProblem& p) {
+    if (variant.gated != p.gated || !suits(in_columns_of_c(variant), p)) return false;
+    if (!p.gated) return true;
+    // Partners are read through the gates' window.
+    constexpr int64_t reach_bytes = 0xfff00000;
+    const int64_t size = size_of(p.b_type), rows = variant.config.tile_n / 2;
+    const bool whole_dwords = p.pair_stride * size % 4 == 0 || variant.config.row_start == RowStart::element;
+    return p.pair_stride >= 0 && whole_dwords &&
+           (p.pair_stride + rows * p.b.leading_stride + p.k) * size < reach_bytes;
+}
+
+Plan plan_variant(const ActivatedProblem& problem, const ActivatedVariant& variant) {
+    if (!suits(variant, problem))
+        throw std::invalid_argument(std::string("gemm: ") + variant.name + " cannot run this problem");
+    Plan result = plan_variant(problem, in_columns_of_c(variant), 1);
+    for (Launch& launch : result.launches) {
+        GatedGemmArguments arguments{};
+        std::memcpy(static_cast<GemmArguments*>(&arguments), launch.arguments.data(), sizeof(GemmArguments));
+        arguments.activation = problem.activation;
+        arguments.alpha = problem.alpha;
+        arguments.pair_stride = problem.pair_stride;
+        arguments.bias_stride = problem.bias_stride;
+        arguments.bias_pair_stride = problem.bias_pair_stride;
+        arguments.limit = problem.limit;
+        const auto with = [&](const auto& of_kind) {
+            return launch_of("gemm", variant.name, problem.device.target, launch.grid,
+                             static_cast<int>(launch.block[0]), of_kind);
+        };
+        launch = {variant.gated ? with(arguments)
+                                : with(static_cast<const ActivatedGemmArguments&>(arguments))};
+    }
+    return result;
+}
+
+Plan plan(const ActivatedProblem& problem) {
+    const ActivatedVariant* best = nullptr;
+    double best_clocks = 0;
+    for (const ActivatedVariant& variant : all_variants) {
+        if (!suits(variant, problem)) continue;
+        const double clocks = predicted_clocks(whole_product(problem), variant.config, 1);
+        if (!best || clocks < best_clocks) {
+            best = &variant;
+            best_clocks = clocks;
+        }
+    }
+    if (!best)
+        throw std::invalid_argument(
+            "gemm: no variant reaches this far: the rows of a tile and their partners must lie within 4 GiB, "
+            "and "
+            "the grid have fewer than 2^32 threads");
+    return plan_variant(problem, *best);
+}
+
+}  // namespace hipkittens::gemm

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""Linear layers with their activation or gate as an operation: hipkittens/feed_forward.py and gemm.py have the functions."""
+
+from __future__ import annotations
+
+import torch
+
+from .. import _backend
+from .._call import call
+from ..feed_forward import feed_forward, gated_linear
+from ._record import Checks, Function, Operation, Operator
+from ._sharding import given, replicated
+
+
+def _fake(x, weight, bias, activation, out_dtype):
+    return _empty("linear_activated", x, weight, weight.shape[0], out_dtype)
+
+
+def _fake_gated(x, weight, bias, activation, interleaved, alpha, limit, out_dtype):
+    return _empty("linear_gated", x, weight, weight.shape[0] // 2, out_dtype)
+
+
+def _empty(name, x, weight, columns, out_dtype):
+    torch._check(
+        x.shape[1] == weight.shape[1],
+        lambda: f"hipkittens::{name}: x {tuple(x.shape)}, weight {tuple(weight.shape)}",
+    )
+    return x.new_empty((x.shape[0], columns), dtype=out_dtype)
+
+
+def _setup(ctx, inputs, output) -> None:
+    x, weight, bias, *ctx.options = inputs
+    ctx.save_for_backward(x, weight, bias)
+
+
+@_backend.interruptible
+def _backward(ctx, grad):
+    x, weight, bias = ctx.saved_tensors
+    activation, _ = ctx.options
+    sums = call("gemm", x, weight.t(), bias, x.dtype, False)
+    of_sums = call("activation_backward", grad.to(x.dtype), sums, activation)
+    return *_of_product(ctx, of_sums), None, None
+
+
+@_backend.interruptible
+def _backward_gated(ctx, grad):
+    x, weight, bias = ctx.saved_tensors
+    activation, interleaved, alpha, limit, _ = ctx.options
+    sums = call("gemm", x, weight.t(), bias, x.dtype, False)
+    gate, other = (sums[:, ::2], sums[:, 1::2]) if interleaved else (sums, None)
+    of_gate, of_other = call(
+        "gated_activation_backward", grad.to(x.dtype), gate, other, None, activation, alpha, limit
+    )
+    of_sums = torch.stack((of_gate, of_other), -1).flatten(-2) if interleaved else of_gate
+    return *_of_product(ctx, of_sums), None, None, None, None, None
+
+
+def _of_product(ctx, grad):
+    """Gradients of x, weight and bias. Their sums are computed again: calls that record keep them and come here through no operator
+    of this file."""
+    x, weight, bias = ctx.saved_tensors
+    of_x = of_weight = of_bias = None
+    if ctx.needs_input_grad[0]:
+        of_x = call("gemm", grad, weight, None, x.dtype, False)
+    if ctx.needs_input_grad[1]:
+        of_weight = call("gemm", grad.t(), x, None, weight.dtype, False)
+    if bias is not None and ctx.needs_input_grad[2]:
+        of_bias = grad.sum(0, dtype=torch.float32).to(bias.dtype)
+    return of_x, of_weight, of_bias
+
+
+def _flops(x_shape, weight_shape, *_args, out_shape=None, **_kwargs) -> int:
+    return 2 * x_shape[0] * weight_shape[0] * weight_shape[1]
+
+
+def _sharding(x, weight, bias, *options):
+    from torch.distributed.tensor import Replicate, Shard
+
+    return [
+        replicated((x, weight, bias, *options), 1),
+        ([Shard(0)], [Shard(0), Replicate(), given(bias, Replicate()), *[None] * len(options)]),
+    ]
+
+
+def _sharding_by_columns(x, weight, bias, *options):
+    from torch.distributed.tensor import Replicate, Shard
+
+    columns = ([Shard(1)], [Replicate(), Shard(0), given(bias, Shard(0)), *[None] * len(options)])
+    return [*_sharding(x, weight, bias, *options), columns]
+
+
+def _checks() -> Checks:
+    from ._feed_forward_checks import CHECKS
+
+    return CHECKS
+
+
+def _block(tensor, dtype):
+    return tensor(32, 32, dtype=dtype), tensor(96, 32, dtype=dtype), tensor(32, 48, dtype=dtype)
+
+
+OPERATION = Operation(
+    name="feed_forward",
+    folder="gemm",
+    kinds=("activated", "gated"),
+    functions=(
+        Function(feed_forward, _block),
+        Function(gated_linear, lambda tensor, dtype: _block(tensor, dtype)[:2]),
+    ),
+    operators=(
+        Operator(
+            "linear_activated",
+            _fake,
+            _backward,
+            _setup,
+            _flops,
+            sharding=_sharding_by_columns,
+            first_option=3,
+        ),
+        Operator(
+            "linear_gated", _fake_gated, _backward_gated, _setup, _flops, sharding=_sharding, first_option=3
+        ),
+    ),
+    checks=_checks,
+    order=0,
+    uses=("gemm", "gated_activation", "activation"),
+)
