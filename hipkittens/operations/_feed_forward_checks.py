@@ -49,14 +49,24 @@ def _trial(kernel: Kernel) -> Trial:
     return Trial(title, partial(_run, gated, *shape, DTYPES[row["a"]]), workgroups=3, skip=True)
 
 
-def _every_kernel() -> Iterator[Trial]:
+def _each_tile(more_k: int = 0, every: bool = False) -> Iterator[Trial]:
     for name in ("bf16", "f16"):
         for gated in (False, True):
-            for tile, shape in (*_SHAPES.items(), ((), _UNALIGNED)):
+            for tile, (m, n, k) in (*_SHAPES.items(), ((), _UNALIGNED)):
                 if gated and tile == (32, 64):
                     continue
+                shape = m, n, k + more_k
                 title = f"{'gated' if gated else 'activated'} {'x'.join(map(str, shape))} {name}"
-                yield Trial(title, partial(_run, gated, *shape, DTYPES[name], every=not tile))
+                yield Trial(title, partial(_run, gated, *shape, DTYPES[name], every=every and not tile))
+
+
+def _representative() -> Iterator[Trial]:
+    """Of a K whose loop outweighs that over the sums."""
+    return _each_tile(more_k=2048)
+
+
+def _every_kernel() -> Iterator[Trial]:
+    return _each_tile(every=True)
 
 
 def _whole(x, w_up, w_down, bias=None, *, kind=_DEFAULT, gated=True, interleaved=False):
@@ -156,8 +166,8 @@ def _exercise(draw):
 
 def _call(problem, device):
     e = problem.extents
-    x, w_up = problem.tensor(device, e["M"], e["K"]), problem.tensor(device, 2 * e["I"], e["K"])
-    w_down = problem.tensor(device, e["K"], e["I"])
+    x, w_up = problem.tensor(device, e["M"], e["K"]), problem.tensor(device, 2 * e["N"], e["K"])
+    w_down = problem.tensor(device, e["K"], e["N"])
 
     def call():
         with torch.no_grad():
@@ -168,8 +178,8 @@ def _call(problem, device):
 
 def _call_torch(problem):
     e = problem.extents
-    x, w_up = problem.tensor("cuda", e["M"], e["K"]), problem.tensor("cuda", 2 * e["I"], e["K"])
-    w_down = problem.tensor("cuda", e["K"], e["I"])
+    x, w_up = problem.tensor("cuda", e["M"], e["K"]), problem.tensor("cuda", 2 * e["N"], e["K"])
+    w_down = problem.tensor("cuda", e["K"], e["N"])
     return lambda: _torch_block(x, w_up, w_down)
 
 
@@ -223,9 +233,9 @@ CHECKS = Checks(
             "feed_forward",
             example="4096x14336x4096",
             shapes="4096x14336x4096,16x14336x4096",
-            extents=("M", "I", "K"),
-            flops=lambda e: 6.0 * e["M"] * e["I"] * e["K"],
-            bytes=lambda e: 2.0 * (2 * e["M"] * e["K"] + 2 * e["M"] * e["I"] + 3 * e["I"] * e["K"]),
+            extents=("M", "N", "K"),
+            flops=lambda e: 6.0 * e["M"] * e["N"] * e["K"],
+            bytes=lambda e: 2.0 * (2 * e["M"] * e["K"] + 2 * e["M"] * e["N"] + 3 * e["N"] * e["K"]),
             call=_call,
             torch=_call_torch,
             heading="Feed-forward blocks",
@@ -238,6 +248,7 @@ CHECKS = Checks(
             ),
         ),
     ),
+    representative=_representative,
     every_kernel=_every_kernel,
     exercise=_exercise,
 )
