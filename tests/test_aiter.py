@@ -1460,3 +1460,59 @@ def test_mla_decode(target, page):
         aiter.mla_decode_fwd(*call, logit_cap=3.0)
     with pytest.raises(NotImplementedError, match="mla_decode_fwd: q_scale is given"):
         aiter.mla_decode_fwd(*call, q_scale=torch.ones(1))
+
+
+@of(
+    "gemm_a16w16_gated",
+    "ff_a16w16_gated",
+    "ff_a16w16_nogate",
+    "ff_a16w16_fused_gated",
+    "ff_a16w16_fused_ungated",
+)
+@pytest.mark.parametrize("dtype", (BF16, torch.float16))
+def test_feed_forward_blocks(target, dtype):
+    x, scale = draw(37, 48, dtype=dtype), 48**-0.5
+    w_up, w_down = (
+        draw(130, 48, dtype=dtype, seed=1, scale=scale),
+        draw(65, 48, dtype=dtype, seed=2, scale=0.1),
+    )
+    w = draw(65, 48, dtype=dtype, seed=3, scale=scale)
+    functions = {
+        "silu": F.silu,
+        "silu_exp2": F.silu,
+        "gelu": F.gelu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        "relu": F.relu,
+        None: lambda x: x,
+    }
+    for activation, function in functions.items():
+        gate, other = (x.double() @ w_up.double().T).chunk(2, -1)
+        gates, plain = function(gate) * other, function(x.double() @ w.double().T)
+        found = aiter.gemm_a16w16_gated(x, w_up, dtype, activation=activation)
+        assert found.dtype == dtype and close(found, gates)
+        wide = torch.empty(37, 65)
+        assert aiter.gemm_a16w16_gated(x, w_up, dtype, wide, activation=activation) is wide and close(
+            wide, gates
+        )
+
+        def within(result, hidden, y):
+            # One rounding of what is between, of each of 65 products, and one of the result.
+            step = torch.finfo(dtype).eps / 2
+            allowed = step * (hidden.abs() @ w_down.double().abs() + y.abs()) + 1e-5
+            return bool(((result.double() - y).abs() <= allowed).all())
+
+        for hidden, weight, apart, fused in (
+            (gates, w_up, aiter.ff_a16w16_gated, aiter.ff_a16w16_fused_gated),
+            (plain, w, aiter.ff_a16w16_nogate, aiter.ff_a16w16_fused_ungated),
+        ):
+            y, between, into = hidden @ w_down.double(), torch.empty(37, 65), torch.full((37, 48), math.nan)
+            assert within(apart(x, weight, w_down, dtype, between, activation=activation), hidden, y)
+            assert close(between, hidden, torch.finfo(dtype).eps / torch.finfo(F32).eps)
+            assert fused(x, weight, w_down, dtype, into, activation=activation) is into and within(
+                into, hidden, y
+            )
+            assert within(fused(x, weight, w_down, dtype, activation=activation), hidden, y)
+    with pytest.raises(ValueError, match="activation is 'tanh'; allowed: None, 'gelu'"):
+        aiter.ff_a16w16_fused_gated(x, w_up, w_down, dtype, activation="tanh")
+    with pytest.raises(ValueError, match=r"y has shape \(2, 2\)"):
+        aiter.gemm_a16w16_gated(x, w_up, dtype, torch.empty(2, 2), activation="silu")

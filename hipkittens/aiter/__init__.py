@@ -23,6 +23,13 @@ from ._activation import (
 from ._attention import mla_decode_fwd, unified_attention
 from ._cache import concat_and_cache_mla, reshape_and_cache, reshape_and_cache_flash
 from ._convolution import causal_conv1d_fn, causal_conv1d_update
+from ._feed_forward import (
+    ff_a16w16_fused_gated,
+    ff_a16w16_fused_ungated,
+    ff_a16w16_gated,
+    ff_a16w16_nogate,
+    gemm_a16w16_gated,
+)
 from ._flash_attention import flash_attn_func, flash_attn_varlen_func
 from ._fused_moe import (
     ActivationType,
@@ -120,6 +127,10 @@ __all__ = [
     "dynamic_per_tensor_quant",
     "dynamic_per_token_scaled_quant",
     "exponential",
+    "ff_a16w16_fused_gated",
+    "ff_a16w16_fused_ungated",
+    "ff_a16w16_gated",
+    "ff_a16w16_nogate",
     "flash_attn_func",
     "flash_attn_varlen_func",
     "flatmm_a8w8_blockscale_ASM",
@@ -140,6 +151,7 @@ __all__ = [
     "gemm_a8w8_blockscale",
     "gemm_a8w8_blockscale_bpreshuffle",
     "gemm_a8w8_per_token_scale",
+    "gemm_a16w16_gated",
     "greedy_sample",
     "grouped_topk",
     "layer_norm",
