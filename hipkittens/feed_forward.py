@@ -10,7 +10,7 @@ from ._arguments import check_tensor
 from ._autocast import to_autocast_dtype
 from ._call import call
 from .activation import GATES, check_gate_options, constants_of, gated_activation, gated_in_torch
-from .gemm import ACTIVATIONS_OF_SUMS, OUTPUT_DTYPES, check_linear, linear
+from .gemm import ACTIVATIONS_OF_SUMS, OUTPUT_DTYPES, check_linear, linear, records
 
 
 @_backend.interruptible
@@ -29,8 +29,8 @@ def gated_linear(
     likewise; the result is (..., I).
 
     One launch, which neither writes nor reads what is multiplied: both sums are float32 until their product is rounded to
-    out_dtype (x's by default, or bfloat16, float16, float32). Where a gradient is recorded it is `linear` and `gated_activation`, two
-    launches, which keep what the backward needs and round the sums once more.
+    out_dtype (x's by default, or bfloat16, float16, float32). Where a gradient is recorded the sums are kept, rounded to x's dtype,
+    and the result is the same to the bit.
 
     kind         "silu", "gelu", "gelu_tanh", "relu", "tanh" or "swiglu", as hipkittens.gated_activation has them; limit and alpha
                  also
@@ -52,14 +52,11 @@ def gated_linear(
     check_gate_options(where, kind, limit, alpha)
     if _backend.uses_torch():
         return _in_torch(x, weight, bias, kind, interleaved, limit, alpha).to(out_dtype)
-    recorded = torch.is_grad_enabled() and any(
-        each is not None and each.requires_grad for each in (x, weight, bias)
-    )
-    if recorded or 0 in (*x.shape, *weight.shape):
+    if 0 in (*x.shape, *weight.shape):
         sums = linear(x, weight, bias)
         gate, other = (sums[..., ::2], sums[..., 1::2]) if interleaved else (sums, None)
         return gated_activation(gate, kind, other=other, limit=limit, alpha=alpha).to(out_dtype)
-    result = call(
+    result, _ = call(
         "linear_gated",
         x.reshape(-1, x.shape[-1]),
         weight,
@@ -67,6 +64,7 @@ def gated_linear(
         GATES.index(kind),
         interleaved,
         *constants_of(kind, limit, alpha),
+        records(x, weight, bias),
         out_dtype,
     )
     return result.reshape(*x.shape[:-1], result.shape[-1])

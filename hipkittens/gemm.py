@@ -68,8 +68,8 @@ def linear(
     """activation(x @ weight.T + bias), with the shapes of torch.nn.functional.linear: x (..., K), weight (N, K), bias (N).
 
     bfloat16 or float16, all the same; summed in float32 and rounded once. activation: None, or "silu", "gelu", "gelu_tanh", "relu"
-    (hipkittens.activation), applied to the unrounded sum in the same launch; where a gradient is recorded it is a launch of its own,
-    which rounds the sum as well. hipkittens.gated_linear has gates. Raises TypeError or ValueError as `matmul`.
+    (hipkittens.activation), applied to the unrounded sum in the same launch, which also keeps the sum, rounded, where a gradient is
+    recorded. hipkittens.gated_linear has gates. Raises TypeError or ValueError as `matmul`.
     """
     x, weight, bias = to_autocast_dtype(x, weight, bias)
     where = "hipkittens.linear"
@@ -97,14 +97,21 @@ def _activated(
     activation: str,
     out_dtype: torch.dtype,
 ) -> torch.Tensor:
-    recorded = torch.is_grad_enabled() and any(
-        each is not None and each.requires_grad for each in (rows, weight, bias)
-    )
     number = ACTIVATIONS_OF_SUMS.index(activation)
-    if recorded or 0 in (*rows.shape, *weight.shape):
+    if 0 in (*rows.shape, *weight.shape):
         return call("activation", _product(rows, weight.t(), bias, out_dtype), number)
     bias = None if bias is None else bias.contiguous()
-    return call("linear_activated", rows, weight, bias, number, out_dtype)
+    keep = records(rows, weight, bias)
+    return call("linear_activated", rows, weight, bias, number, keep, out_dtype)[0]
+
+
+def records(*tensors: torch.Tensor | None) -> bool:
+    """Whether autograd records a call with these arguments, or may: a transform of torch.func hides from them that it does."""
+    if not torch.is_grad_enabled():
+        return False
+    if any(each is not None and each.requires_grad for each in tensors):
+        return True
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def check_linear(where: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.dtype:

@@ -12,53 +12,62 @@ from ._record import Checks, Function, Operation, Operator
 from ._sharding import given, replicated
 
 
-def _fake(x, weight, bias, activation, out_dtype):
-    return _empty("linear_activated", x, weight, weight.shape[0], out_dtype)
+def _fake(x, weight, bias, activation, keep_sums, out_dtype):
+    return _empty("linear_activated", x, weight, weight.shape[0], keep_sums, out_dtype)
 
 
-def _fake_gated(x, weight, bias, activation, interleaved, alpha, limit, out_dtype):
-    return _empty("linear_gated", x, weight, weight.shape[0] // 2, out_dtype)
+def _fake_gated(x, weight, bias, activation, interleaved, alpha, limit, keep_sums, out_dtype):
+    return _empty("linear_gated", x, weight, weight.shape[0] // 2, keep_sums, out_dtype)
 
 
-def _empty(name, x, weight, columns, out_dtype):
+def _empty(name, x, weight, columns, keep_sums, out_dtype):
     torch._check(
         x.shape[1] == weight.shape[1],
         lambda: f"hipkittens::{name}: x {tuple(x.shape)}, weight {tuple(weight.shape)}",
     )
-    return x.new_empty((x.shape[0], columns), dtype=out_dtype)
+    sums = x.new_empty((x.shape[0], weight.shape[0]) if keep_sums else (0,))
+    return x.new_empty((x.shape[0], columns), dtype=out_dtype), sums
 
 
 def _setup(ctx, inputs, output) -> None:
     x, weight, bias, *ctx.options = inputs
-    ctx.save_for_backward(x, weight, bias)
+    ctx.save_for_backward(x, weight, bias, output[1])
+    ctx.mark_non_differentiable(output[1])
 
 
 @_backend.interruptible
-def _backward(ctx, grad):
-    x, weight, bias = ctx.saved_tensors
-    activation, _ = ctx.options
-    sums = call("gemm", x, weight.t(), bias, x.dtype, False)
-    of_sums = call("activation_backward", grad.to(x.dtype), sums, activation)
-    return *_of_product(ctx, of_sums), None, None
+def _backward(ctx, grad, _of_sums):
+    activation, sums = ctx.options[0], _sums(ctx)
+    of_sums = call("activation_backward", grad.to(sums.dtype), sums, activation)
+    return *_of_product(ctx, of_sums), None, None, None
 
 
 @_backend.interruptible
-def _backward_gated(ctx, grad):
-    x, weight, bias = ctx.saved_tensors
-    activation, interleaved, alpha, limit, _ = ctx.options
-    sums = call("gemm", x, weight.t(), bias, x.dtype, False)
-    gate, other = (sums[:, ::2], sums[:, 1::2]) if interleaved else (sums, None)
-    of_gate, of_other = call(
-        "gated_activation_backward", grad.to(x.dtype), gate, other, None, activation, alpha, limit
+def _backward_gated(ctx, grad, _of_sums):
+    activation, interleaved, alpha, limit, *_ = ctx.options
+    sums = _sums(ctx)
+    of_sums, _ = call(
+        "gated_activation_backward", grad.to(sums.dtype), sums, None, None, activation, alpha, limit
     )
-    of_sums = torch.stack((of_gate, of_other), -1).flatten(-2) if interleaved else of_gate
-    return *_of_product(ctx, of_sums), None, None, None, None, None
+    if interleaved:  # in the order of the weight's rows
+        of_sums = torch.stack(of_sums.chunk(2, -1), -1).flatten(-2)
+    return *_of_product(ctx, of_sums), None, None, None, None, None, None
+
+
+def _sums(ctx):
+    """Kept, as the functions ask for where a gradient is recorded."""
+    sums = ctx.saved_tensors[3]
+    if sums.dim() == 1:
+        raise RuntimeError(
+            "hipkittens: an operator of a linear layer with an activation was called with keep_sums=False and is differentiated; "
+            "pass True, or call hipkittens.linear or hipkittens.gated_linear"
+        )
+    return sums
 
 
 def _of_product(ctx, grad):
-    """Gradients of x, weight and bias. Their sums are computed again: calls that record keep them and come here through no operator
-    of this file."""
-    x, weight, bias = ctx.saved_tensors
+    """Gradients of x, weight and bias."""
+    x, weight, bias, _ = ctx.saved_tensors
     of_x = of_weight = of_bias = None
     if ctx.needs_input_grad[0]:
         of_x = call("gemm", grad, weight, None, x.dtype, False)
@@ -76,17 +85,27 @@ def _flops(x_shape, weight_shape, *_args, out_shape=None, **_kwargs) -> int:
 def _sharding(x, weight, bias, *options):
     from torch.distributed.tensor import Replicate, Shard
 
+    rows = [Shard(0), Replicate(), given(bias, Replicate()), *[None] * len(options)]
     return [
-        replicated((x, weight, bias, *options), 1),
-        ([Shard(0)], [Shard(0), Replicate(), given(bias, Replicate()), *[None] * len(options)]),
+        replicated((x, weight, bias, *options), 2),
+        ([Shard(0), _of_kept(options, Shard(0))], rows),
     ]
 
 
 def _sharding_by_columns(x, weight, bias, *options):
     from torch.distributed.tensor import Replicate, Shard
 
-    columns = ([Shard(1)], [Replicate(), Shard(0), given(bias, Shard(0)), *[None] * len(options)])
-    return [*_sharding(x, weight, bias, *options), columns]
+    columns = [Replicate(), Shard(0), given(bias, Shard(0)), *[None] * len(options)]
+    found = ([Shard(1), _of_kept(options, Shard(1))], columns)
+    return [*_sharding(x, weight, bias, *options), found]
+
+
+def _of_kept(options, placement):
+    """Of the sums, which are empty where they are not kept."""
+    from torch.distributed.tensor import Replicate
+
+    keep_sums = options[-2]
+    return placement if keep_sums else Replicate()
 
 
 def _checks() -> Checks:

@@ -47,12 +47,17 @@ inline constexpr int32_t no_activation = -1;
 
 // A function of the sum and its bias.
 struct ActivatedGemmArguments : GemmArguments {
-    int32_t activation;  // activation::Activation
-    float alpha;         // of those that have one
+    MatrixArgument
+        sums;  // a copy of what the function is taken of, as the operands are rounded, for its derivative; or null
+    int32_t sums_vector_stores;  // vector_stores of these rows
+    int32_t activation;          // activation::Activation
+    float alpha;                 // of those that have one
+    int32_t activated_padding;
 };
 
 // A column of C is made of two of the product, a gate and what it multiplies: rows of B that are `pair_stride` elements apart, where
-// leading_stride is between the rows of one gate and the next. Elements of the bias likewise.
+// leading_stride is between the rows of one gate and the next. Elements of the bias likewise. Rows of `sums` are n gates and then n
+// partners.
 struct GatedGemmArguments : ActivatedGemmArguments {
     int64_t pair_stride;
     int64_t bias_stride, bias_pair_stride;

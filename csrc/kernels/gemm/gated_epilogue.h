@@ -1,8 +1,7 @@
 // kernels/gemm/gated_epilogue.h: a function of one sum of a pair times the other sum, one rounding.
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "../activation_functions.h"
-#include "epilogue.h"
+#include "activated_epilogue.h"
 #include "paired_columns.h"
 
 namespace hipkittens::gemm {
@@ -28,7 +27,8 @@ struct Pairs {
     KITTENS_DEVICE static int first_column(int col) { return in_bands ? col : col / 2; }
 };
 
-template <class Destination>
+// `element`: of the operands.
+template <class Destination, ElementType element>
 struct GatedEpilogue {
     template <class Of, class Accumulator, int down, int across>
     KITTENS_DEVICE static void add_bias(Accumulator (&bands)[down][across],
@@ -143,8 +143,32 @@ struct GatedEpilogue {
         place.col = Of::first_column(place.col);
         add_bias<Of>(bands, arguments, place.tile.n + place.col);
         typename Of::Result results[down][1];
-        gate<Of, lds_bytes>(bands, results, arguments, lds);
-        Epilogue<Destination>::template store<lds_bytes>(results, arguments, place, lds);
+        // Gates, partners and results leave by the same code.
+        constexpr int gates = 0, partners = 1, gated = 2;
+#pragma unroll 1
+        for (int part = arguments.sums.data ? gates : gated; part <= gated; ++part) {
+            if (part == gates)
+                take<Of, 0>(bands, results);
+            else if (part == partners)
+                take<Of, 1>(bands, results);
+            else
+                gate<Of, lds_bytes>(bands, results, arguments, lds);
+            const GemmArguments to = part == gated
+                                         ? static_cast<const GemmArguments&>(arguments)
+                                         : of_sums(arguments, element, part == partners ? arguments.n : 0);
+            Epilogue<Destination>::template store<lds_bytes>(results, to, place, lds);
+        }
+    }
+    template <class Of, int partner, class Accumulator, int down, int across>
+    KITTENS_DEVICE static void take(Accumulator (&bands)[down][across],
+                                    typename Of::Result (&results)[down][1]) {
+#pragma unroll
+        for (int r = 0; r < down; ++r)
+#pragma unroll
+            for (int i = 0; i < Of::height; ++i)
+#pragma unroll
+                for (int j = 0; j < Of::width; ++j)
+                    results[r][0].tiles[i][j] = Of::template sums<partner>(bands, r, i, j);
     }
 };
 

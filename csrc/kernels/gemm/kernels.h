@@ -54,12 +54,13 @@ using ActivatedPolicy = GemmPolicy<typename element_of<config.a>::value, typenam
                                    Epilogue, AccumulateInPlace, Arguments, Tiles, Columns>;
 template <GemmConfig config>
 struct ActivatedKernel
-    : ProductKernel<config, ActivatedPolicy<config, Epilogue<SplitDestination, AddBias, Activate>,
+    : ProductKernel<config, ActivatedPolicy<config, ActivatedEpilogue<SplitDestination, config.a>,
                                             ActivatedGemmArguments, TilesOfProduct, OwnColumns>> {};
 template <GemmConfig config>
 struct GatedKernel
-    : ProductKernel<config, ActivatedPolicy<config, GatedEpilogue<SplitDestination>, GatedGemmArguments,
-                                            TilesOfColumns<PairedColumns::of_each>, PairedColumns>> {};
+    : ProductKernel<config,
+                    ActivatedPolicy<config, GatedEpilogue<SplitDestination, config.a>, GatedGemmArguments,
+                                    TilesOfColumns<PairedColumns::of_each>, PairedColumns>> {};
 template <GemmConfig config>
 struct GroupedKernel
     : ProductKernel<config,

@@ -54,6 +54,11 @@ Plan plan_variant(const ActivatedProblem& problem, const ActivatedVariant& varia
     for (Launch& launch : result.launches) {
         GatedGemmArguments arguments{};
         std::memcpy(static_cast<GemmArguments*>(&arguments), launch.arguments.data(), sizeof(GemmArguments));
+        arguments.sums = {problem.sums.data, problem.sums.leading_stride, problem.sums.batch_stride};
+        const int64_t per_store = 16 / size_of(problem.a_type);
+        arguments.sums_vector_stores = problem.n % per_store == 0 &&
+                                       problem.sums.leading_stride % per_store == 0 &&
+                                       reinterpret_cast<uintptr_t>(problem.sums.data) % 4 == 0;
         arguments.activation = problem.activation;
         arguments.alpha = problem.alpha;
         arguments.pair_stride = problem.pair_stride;

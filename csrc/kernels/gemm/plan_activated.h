@@ -13,6 +13,7 @@ struct ActivatedProblem : Problem {
     float alpha = 1;
     int64_t pair_stride = 0, bias_stride = 1, bias_pair_stride = 0;
     float limit = 0;
+    Matrix sums;  // where they are kept: m rows of n, or of n gates and then n partners; or without data
 };
 
 // A row that computes them.

@@ -1,4 +1,4 @@
-// torch/linear_activated.cpp: checks the tensors of a linear layer with its activation or gate, plans it and launches it.
+// torch/feed_forward.cpp: checks the tensors of a linear layer with its activation or gate, plans it and launches it.
 // SPDX-License-Identifier: MIT
 #include <string>
 #include <vector>
@@ -14,18 +14,20 @@ namespace {
 
 using activation::Activation;
 
-// x (rows, k), weight (n, k), bias (n). activation: 0 silu, 1 gelu_tanh, 2 gelu, 3 relu.
+// x (rows, k), weight (n, k), bias (n). activation: 0 silu, 1 gelu_tanh, 2 gelu, 3 relu. sums: what it is taken of, rounded to x's dtype,
+// (rows, n); empty unless they are kept.
 constexpr const char* activated_schema =
-    "linear_activated(Tensor x, Tensor weight, Tensor? bias, int activation, ScalarType out_dtype) -> Tensor";
+    "linear_activated(Tensor x, Tensor weight, Tensor? bias, int activation, bool keep_sums, ScalarType "
+    "out_dtype) -> (Tensor result, Tensor sums)";
 // weight (2 n, k) and bias (2 n): n gates and then what they multiply, or alternately. activation: also 4 tanh, 5 swiglu; limit below
-// 0: none.
+// 0: none. sums: n gates and then n partners in a row.
 constexpr const char* gated_schema =
     "linear_gated(Tensor x, Tensor weight, Tensor? bias, int activation, bool interleaved, float alpha, "
-    "float limit, ScalarType out_dtype) -> Tensor";
+    "float limit, bool keep_sums, ScalarType out_dtype) -> (Tensor result, Tensor sums)";
 
 struct Function {
     const char* name;
-    bool gated = false, interleaved = false;
+    bool gated = false, interleaved = false, keeps_sums = false;
     int32_t activation = 0;
     float alpha = 1, limit = 0;
 };
@@ -54,15 +56,23 @@ void check(const Function& function, const Tensor& x, const Tensor& weight,
                              "), and on x's device; it is " + shape_text(bias->sizes()));
 }
 
-Tensor product(const Function& function, Tensor x_tensor, Tensor weight_tensor,
-               const std::optional<Tensor>& bias, Dtype out_dtype) {
+struct Results {
+    Tensor result, sums;
+};
+
+Results product(const Function& function, Tensor x_tensor, Tensor weight_tensor,
+                const std::optional<Tensor>& bias, Dtype out_dtype) {
     check(function, x_tensor, weight_tensor, bias);
     const Dtype dtype = x_tensor.dtype("linear_activated: x");
-    const int64_t m = x_tensor.sizes()[0], k = x_tensor.sizes()[1],
-                  n = weight_tensor.sizes()[0] / (function.gated ? 2 : 1);
+    const int64_t m = x_tensor.sizes()[0], k = x_tensor.sizes()[1], columns = weight_tensor.sizes()[0],
+                  n = columns / (function.gated ? 2 : 1);
     const Placement placement(x_tensor.device());
-    Tensor out = placement.empty(std::vector<int64_t>{m, n}, out_dtype);
-    if (out.element_count() == 0) return out;
+    const std::vector<int64_t> sizes_of_sums =
+        function.keeps_sums ? std::vector<int64_t>{m, columns} : std::vector<int64_t>{0};
+    Results results{placement.empty(std::vector<int64_t>{m, n}, out_dtype),
+                    placement.empty(sizes_of_sums, dtype)};
+    const Tensor &out = results.result, &sums = results.sums;
+    if (out.element_count() == 0) return results;
     const Operand x = make_operand(std::move(x_tensor), dtype, false);
     const Operand weight = make_operand(std::move(weight_tensor), dtype, false);
 
@@ -81,6 +91,7 @@ Tensor product(const Function& function, Tensor x_tensor, Tensor weight_tensor,
     problem.alpha = function.alpha;
     problem.limit = function.limit;
     problem.gated = function.gated;
+    if (function.keeps_sums) problem.sums = {sums.data(), columns, 0, false};
     const int64_t row = weight.matrix.leading_stride;
     if (function.gated && function.interleaved) {
         problem.b.leading_stride = 2 * row;
@@ -102,8 +113,9 @@ Tensor product(const Function& function, Tensor x_tensor, Tensor weight_tensor,
         problem.bias_type = element_type(bias_dtype);
         regions.push_back({bias->data(), bias->extent_bytes(bias_dtype), "bias", false});
     }
+    if (function.keeps_sums) regions.push_back({sums.data(), sums.extent_bytes(dtype), "sums", true});
     for (const Launch& launch : gemm::plan(problem).launches) placement.launch(launch, regions);
-    return out;
+    return results;
 }
 
 int32_t activation_of(const Function& function, int64_t number, Activation last) {
@@ -113,20 +125,26 @@ int32_t activation_of(const Function& function, int64_t number, Activation last)
     return static_cast<int32_t>(number);
 }
 
+void put(StableIValue* stack, Results results) {
+    stack[0] = to_result(std::move(results.result));
+    stack[1] = to_result(std::move(results.sums));
+}
+
 void linear_activated(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 5 || result_count != 1) fail("linear_activated is registered with another schema");
+    if (argument_count != 6 || result_count != 2) fail("linear_activated is registered with another schema");
     Arguments arguments(stack, argument_count);
     Tensor x = arguments.tensor();
     Tensor weight = arguments.tensor();
     const std::optional<Tensor> bias = arguments.optional_tensor();
     Function function{"linear_activated"};
     function.activation = activation_of(function, arguments.integer(), Activation::relu);
+    function.keeps_sums = arguments.boolean();
     const Dtype out_dtype = dtype_from_torch(arguments.dtype(), "linear_activated: out_dtype");
-    stack[0] = to_result(product(function, std::move(x), std::move(weight), bias, out_dtype));
+    put(stack, product(function, std::move(x), std::move(weight), bias, out_dtype));
 }
 
 void linear_gated(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 8 || result_count != 1) fail("linear_gated is registered with another schema");
+    if (argument_count != 9 || result_count != 2) fail("linear_gated is registered with another schema");
     Arguments arguments(stack, argument_count);
     Tensor x = arguments.tensor();
     Tensor weight = arguments.tensor();
@@ -136,8 +154,9 @@ void linear_gated(StableIValue* stack, uint64_t argument_count, uint64_t result_
     function.interleaved = arguments.boolean();
     function.alpha = static_cast<float>(arguments.number());
     function.limit = arguments.upper_bound();
+    function.keeps_sums = arguments.boolean();
     const Dtype out_dtype = dtype_from_torch(arguments.dtype(), "linear_gated: out_dtype");
-    stack[0] = to_result(product(function, std::move(x), std::move(weight), bias, out_dtype));
+    put(stack, product(function, std::move(x), std::move(weight), bias, out_dtype));
 }
 
 const Registration registration{{

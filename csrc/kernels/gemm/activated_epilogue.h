@@ -1,0 +1,40 @@
+// kernels/gemm/activated_epilogue.h: a function of sums, one rounding; and the sums themselves, where a derivative is to follow.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "scaled_epilogue.h"
+
+namespace hipkittens::gemm {
+
+// The same with the sums for a destination, from their column `first` on.
+KITTENS_DEVICE GemmArguments of_sums(const ActivatedGemmArguments& arguments, ElementType element,
+                                     int first) {
+    GemmArguments result = arguments;
+    result.c = arguments.sums;
+    result.c.data =
+        static_cast<const char*>(result.c.data) + first * static_cast<int64_t>(element_bytes(element));
+    result.output = element;
+    result.vector_stores = arguments.sums_vector_stores;
+    return result;
+}
+
+// `element`: of the operands.
+template <class Destination, ElementType element>
+struct ActivatedEpilogue {
+    template <int lds_bytes, class Accumulator, int down, int across>
+    KITTENS_DEVICE static void store(Accumulator (&bands)[down][across],
+                                     const ActivatedGemmArguments& arguments, EpiloguePlace place,
+                                     shared_byte* lds) {
+        const WaveMemory<lds_bytes> memory{lds};
+        AddBias::apply(bands, arguments, place, memory);
+        // Both leave by the same code.
+#pragma unroll 1
+        for (int part = arguments.sums.data ? 0 : 1; part < 2; ++part) {
+            if (part == 1) Activate::apply(bands, arguments, place, memory);
+            const GemmArguments to =
+                part == 1 ? static_cast<const GemmArguments&>(arguments) : of_sums(arguments, element, 0);
+            Epilogue<Destination>::template store<lds_bytes>(bands, to, place, lds);
+        }
+    }
+};
+
+}  // namespace hipkittens::gemm
