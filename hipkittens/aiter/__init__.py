@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """AITER's names over hipkittens' kernels: `from hipkittens import aiter` in place of `import aiter`.
 
-Names, argument orders and defaults are those of amd-aiter 0.1.7.post2; of the causal convolutions, which that version has not, those
-of its main branch of August 2026. Arguments may be given by position or by name, and results go where AITER puts them: into the
+Names, argument orders and defaults are those of amd-aiter 0.1.7.post2; of what that version has not, such as the causal convolutions,
+those of its main branch of August 2026. Arguments may be given by position or by name, and results go where AITER puts them: into the
 tensors that a caller passes as out, scales, topk_ids and the like. docs/aiter.md has the table of kernels.
 
 Values are hipkittens' own: everything is float32 until it is rounded once, and ties are the lower number's. Where AITER leaves
@@ -33,7 +33,13 @@ from ._fused_moe import (
     moe_sorting,
     moe_sum,
 )
-from ._gemm import gemm_a8w8, gemm_a8w8_CK, gemm_a8w8_per_token_scale
+from ._gemm import (
+    gemm_a8w8,
+    gemm_a8w8_ASM,
+    gemm_a8w8_bpreshuffle,
+    gemm_a8w8_CK,
+    gemm_a8w8_per_token_scale,
+)
 from ._gemm_16 import (
     batched_gemm_bf16,
     batched_gemm_bf16_CK,
@@ -199,9 +205,11 @@ __all__ = [
     "gelu_tanh_and_mul",
     "gemm_a4w4",
     "gemm_a8w8",
+    "gemm_a8w8_ASM",
     "gemm_a8w8_CK",
     "gemm_a8w8_blockscale",
     "gemm_a8w8_blockscale_bpreshuffle",
+    "gemm_a8w8_bpreshuffle",
     "gemm_a8w8_per_token_scale",
     "gemm_a16w8_blockscale",
     "gemm_a16w16",

@@ -20,13 +20,22 @@ def gemm_a8w8_blockscale(
     w_scale: torch.Tensor,
     dtype: torch.dtype = torch.bfloat16,
     isBpreshuffled: bool = False,
+    *,
+    y: torch.Tensor | None = None,
+    config: dict | None = None,
+    skip_reduce: bool = False,
 ) -> torch.Tensor:
     """XQ @ WQ.T with x_scale (M, ceil(K / 128)) of any strides and w_scale (ceil(N / 128), ceil(K / 128)). isBpreshuffled: as
-    gemm_a8w8_blockscale_bpreshuffle."""
+    gemm_a8w8_blockscale_bpreshuffle. AITER's Triton function of this name has y, which takes the result, config, and skip_reduce, with
+    which the result is whole here, as there where K is not split."""
     name = "gemm_a8w8_blockscale"
+    if y is not None:
+        check_operands(name, {"XQ": XQ, "WQ": WQ})
+        check_place(name, "y", y, XQ.shape[0], WQ.shape[0])
+        dtype = y.dtype
     if isBpreshuffled:
-        return _preshuffled(name, XQ, WQ, x_scale, w_scale, dtype)
-    return product(XQ, WQ, x_scale, w_scale, dtype)
+        return placed(name, "y", y, _preshuffled(name, XQ, WQ, x_scale, w_scale, dtype))
+    return placed(name, "y", y, product(XQ, WQ, x_scale, w_scale, dtype))
 
 
 def gemm_a8w8_blockscale_bpreshuffle(

@@ -55,19 +55,20 @@ def check_output(function: str, dtype: torch.dtype) -> None:
         )
 
 
-def rows_of_shuffled(function: str, name: str, w: torch.Tensor) -> torch.Tensor:
-    """Weights (..., N, K) of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)) as rows, a copy: panels of 16 rows hold 16 bytes of
-    each row after the other."""
+def rows_of_shuffled(function: str, name: str, w: torch.Tensor, panel: int = 16) -> torch.Tensor:
+    """Weights (..., N, K) of aiter.ops.shuffle.shuffle_weight(w, layout=(panel, 16)) as rows, a copy: panels of so many rows hold 16
+    bytes of each row after the other."""
     where = f"hipkittens.aiter.{function}"
     check_tensor(where, name, w)
     width = w.shape[-1] * w.itemsize if w.dim() else 0
-    if w.dim() < 2 or w.shape[-2] % 16 or width % 16:
+    if w.dim() < 2 or w.shape[-2] % panel or width % 16:
         raise ValueError(
-            f"{where}: {name} has shape {tuple(w.shape)}; a shuffled weight has rows of 16 bytes or a multiple, and a multiple of 16 "
+            f"{where}: {name} has shape {tuple(w.shape)}; a shuffled weight has rows of 16 bytes or a multiple, and a multiple of {panel} "
             "of them"
         )
-    chunks = w.contiguous().view(torch.uint8).view(*w.shape[:-2], w.shape[-2] // 16, width // 16, 16, 16)
-    return chunks.transpose(-3, -2).reshape(*w.shape[:-1], width).view(w.dtype)
+    *batch, rows, _ = w.shape
+    chunks = w.contiguous().view(torch.uint8).view(*batch, rows // panel, width // 16, panel, 16)
+    return chunks.transpose(-3, -2).reshape(*batch, rows, width).view(w.dtype)
 
 
 def rows_of_panels(function: str, name: str, w: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,8 @@ from tests.oracles.aiter.wheel import needs_wheel
 
 pytestmark = needs_wheel
 BF16 = torch.bfloat16
+# Of the root mean square of values whose operands are quantised first: e4m3 with scales of 128, MXFP4.
+EIGHT_BITS, FOUR_BITS = 0.03, 0.13
 PTGQ = "batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant"
 SIZES = [(1, 256, 512), (17, 512, 1024), (257, 256, 512)]
 
@@ -40,10 +42,9 @@ def error(out, exact):
     return (out.double() - exact).square().mean().sqrt().item()
 
 
-def compare(exact, function, *arguments, module=None, name=None, bar=None, **options):
-    """Our error is at most 1.1 times theirs."""
-    name = name or function.__name__
-    theirs = getattr(aiter_triton.module(module or name), name)
+def compare(exact, function, *arguments, module=None, bar=0.0025, **options):
+    """Our error is at most 1.1 times theirs, which is near enough to the values to mean the same."""
+    theirs = getattr(aiter_triton.module(module or function.__name__), function.__name__)
     with simulated.active():
         found = theirs(*arguments, **options)
     mine = function(*arguments, **options)
@@ -51,12 +52,8 @@ def compare(exact, function, *arguments, module=None, name=None, bar=None, **opt
         exact, found, mine = (exact,), (found,), (mine,)
     for right, other, own in zip(exact, found, mine, strict=True):
         errors = error(own, right), error(other, right)
-        print(
-            function.__name__,
-            tuple(right.shape),
-            [each / right.square().mean().sqrt().item() for each in errors],
-        )
         assert errors[0] <= 1.1 * errors[1], errors
+        assert errors[1] <= bar * right.square().mean().sqrt(), errors
 
 
 def blocks(target, rows, k, of_rows, seed):
@@ -76,7 +73,10 @@ def float4(rows, k, seed):
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
-def test_products_of_16_bits(target, m, n, k):
+def test_products_of_16_bits(target, m, n, k, monkeypatch):
+    """Triton's schedule of two groups of waves leaves reads of LDS open behind a barrier that the other group's writes come after:
+    racecheck says so, and the simulated gfx942 lets such reads see the writes."""
+    monkeypatch.setenv("TRITON_HIP_USE_BLOCK_PINGPONG", "0")
     x, w, bias = draw(m, k), draw(n, k, seed=1), draw(n, seed=2) * 8
     exact = x.double() @ w.double().T
     compare(exact + bias.double(), aiter.gemm_a16w16, x, w, bias)
@@ -85,15 +85,24 @@ def test_products_of_16_bits(target, m, n, k):
 
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
 def test_batches_of_16_bits(target, m, n, k):
+    """Theirs rounds before it adds the bias."""
     x, w, bias = draw(3, m, k), draw(3, n, k, seed=1), draw(3, 1, n, seed=2) * 8
-    compare(x.double() @ w.double().mT + bias.double(), aiter.batched_gemm_bf16, x, w, bias)
+    compare(x.double() @ w.double().mT + bias.double(), aiter.batched_gemm_bf16, x, w, bias, bar=0.003)
 
 
 @pytest.mark.parametrize("pre_quant", [False, True])
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
 def test_weights_of_8_bits(target, m, n, k, pre_quant):
     x, (w, w_scale, right) = draw(m, k), blocks(target, n, k, 128, 1)
-    compare(x.double() @ right.T, aiter.gemm_a16w8_blockscale, x, w, w_scale, pre_quant=pre_quant)
+    compare(
+        x.double() @ right.T,
+        aiter.gemm_a16w8_blockscale,
+        x,
+        w,
+        w_scale,
+        pre_quant=pre_quant,
+        bar=EIGHT_BITS if pre_quant else 0.0025,
+    )
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
@@ -106,8 +115,9 @@ def test_products_of_8_bits(target, m, n, k):
 
 
 @pytest.mark.parametrize("codes", ["fp8", "int8"])
-@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+@pytest.mark.parametrize(("m", "n", "k"), [*SIZES[:2], (256, 256, 512)])
 def test_batches_of_8_bits(target, m, n, k, codes):
+    """Theirs reads scales behind the last row of an M that is no whole tile."""
     dtype = torch.int8 if codes == "int8" else float8(target)
     x, w = ((draw(3, rows, k, dtype=torch.float32, seed=rows) * 30).to(dtype) for rows in (m, n))
     random = torch.Generator().manual_seed(5)
@@ -120,7 +130,7 @@ def test_batches_of_8_bits(target, m, n, k, codes):
 def test_batches_with_weights_of_8_bits(target, m, n, k):
     x, w = draw(3, m, k), draw(3, n, k, dtype=torch.float32, seed=1).to(float8(target))
     exact = (x.double() @ w.double().mT) * 0.75
-    compare(exact, getattr(aiter, PTGQ), x, w, torch.tensor([0.75]))
+    compare(exact, getattr(aiter, PTGQ), x, w, torch.tensor([0.75]), bar=EIGHT_BITS)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
@@ -143,12 +153,21 @@ def test_products_of_4_bits(gfx950, m, n, k):
 def test_weights_of_4_bits(gfx950, m, n, k):
     x, (w, w_scales, right) = draw(m, k), float4(n, k, 3)
     exact = x.double() @ right.T
-    compare(exact, aiter.gemm_afp4wfp4_pre_quant, x, w, w_scales, module="gemm_afp4wfp4_pre_quant_atomic")
+    compare(
+        exact,
+        aiter.gemm_afp4wfp4_pre_quant,
+        x,
+        w,
+        w_scales,
+        module="gemm_afp4wfp4_pre_quant_atomic",
+        bar=FOUR_BITS,
+    )
 
 
-@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+@pytest.mark.parametrize(("m", "n", "k"), SIZES[1:])
 def test_groups(target, m, n, k):
-    sizes = torch.tensor([m // 3, 0, m - m // 3], dtype=torch.int32)
+    """Theirs leaves results of empty groups as memory was."""
+    sizes = torch.tensor([m // 3, 1, m - m // 3 - 1], dtype=torch.int32)
     group = torch.repeat_interleave(torch.arange(3), sizes.long())
     rows, weights, others = draw(m, k), draw(3, k, n, seed=1), draw(m, n, seed=2)
     exact = torch.stack([row @ weights.double()[g] for row, g in zip(rows.double(), group, strict=True)])
