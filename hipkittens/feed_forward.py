@@ -10,7 +10,7 @@ from ._arguments import check_tensor
 from ._autocast import to_autocast_dtype
 from ._call import call
 from .activation import GATES, check_gate_options, constants_of, gated_activation, gated_in_torch
-from .gemm import ACTIVATIONS_OF_SUMS, OUTPUT_DTYPES, check_linear, linear, records
+from .gemm import ACTIVATIONS_OF_SUMS, check_linear, linear, records
 
 
 @_backend.interruptible
@@ -41,8 +41,7 @@ def gated_linear(
     """
     where = "hipkittens.gated_linear"
     x, weight, bias = to_autocast_dtype(x, weight, bias)
-    check_linear(where, x, weight, bias)
-    out_dtype = _checked_dtype(where, x, out_dtype)
+    out_dtype = check_linear(where, x, weight, bias, out_dtype)
     if not isinstance(interleaved, bool):
         raise TypeError(f"{where}: interleaved is {interleaved!r}; it must be True or False")
     if weight.shape[0] % 2:
@@ -53,7 +52,7 @@ def gated_linear(
     if _backend.uses_torch():
         return _in_torch(x, weight, bias, kind, interleaved, limit, alpha).to(out_dtype)
     if 0 in (*x.shape, *weight.shape):
-        sums = linear(x, weight, bias)
+        sums = linear(x, weight, bias, out_dtype=torch.float32)
         gate, other = (sums[..., ::2], sums[..., 1::2]) if interleaved else (sums, None)
         return gated_activation(gate, kind, other=other, limit=limit, alpha=alpha).to(out_dtype)
     result, _ = call(
@@ -127,16 +126,6 @@ def feed_forward(
             f"{where}: activation is {activation!r} and gated is False; allowed without gates: {allowed}"
         )
     return linear(linear(x, w_up, bias_up, activation=activation), w_down, bias_down)
-
-
-def _checked_dtype(where: str, x: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
-    if out_dtype is None:
-        return x.dtype
-    if out_dtype not in OUTPUT_DTYPES:
-        raise TypeError(
-            f"{where}: out_dtype is {out_dtype}; allowed: torch.bfloat16, torch.float16, torch.float32"
-        )
-    return out_dtype
 
 
 def _in_torch(

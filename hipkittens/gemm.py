@@ -64,10 +64,12 @@ def linear(
     bias: torch.Tensor | None = None,
     *,
     activation: str | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """activation(x @ weight.T + bias), with the shapes of torch.nn.functional.linear: x (..., K), weight (N, K), bias (N).
 
-    bfloat16 or float16, all the same; summed in float32 and rounded once. activation: None, or "silu", "gelu", "gelu_tanh", "relu"
+    bfloat16 or float16, all the same; summed in float32 and rounded once, to x's dtype or out_dtype, which is one of these or
+    float32. activation: None, or "silu", "gelu", "gelu_tanh", "relu"
     (hipkittens.activation), applied to the unrounded sum in the same launch, which also keeps the sum, rounded, where a gradient is
     recorded. hipkittens.gated_linear has gates. Raises TypeError or ValueError as `matmul`.
     """
@@ -76,9 +78,9 @@ def linear(
     if activation is not None and activation not in ACTIVATIONS_OF_SUMS:
         allowed = ", ".join(map(repr, ACTIVATIONS_OF_SUMS))
         raise ValueError(f"{where}: activation is {activation!r}; allowed: None, {allowed}")
-    out_dtype = check_linear(where, x, weight, bias)
+    out_dtype = check_linear(where, x, weight, bias, out_dtype)
     if x.dim() == 1:
-        return linear(x.unsqueeze(0), weight, bias, activation=activation).squeeze(0)
+        return linear(x.unsqueeze(0), weight, bias, activation=activation, out_dtype=out_dtype).squeeze(0)
     if _backend.uses_torch():
         sums = _in_torch(x, weight.t(), bias, out_dtype if activation is None else torch.float32)
         return sums if activation is None else in_torch(sums, activation).to(out_dtype)
@@ -99,7 +101,8 @@ def _activated(
 ) -> torch.Tensor:
     number = ACTIVATIONS_OF_SUMS.index(activation)
     if 0 in (*rows.shape, *weight.shape):
-        return call("activation", _product(rows, weight.t(), bias, out_dtype), number)
+        sums = _product(rows, weight.t(), bias, torch.float32)
+        return call("activation", sums, number).to(out_dtype)
     bias = None if bias is None else bias.contiguous()
     keep = records(rows, weight, bias)
     return call("linear_activated", rows, weight, bias, number, keep, out_dtype)[0]
@@ -114,14 +117,20 @@ def records(*tensors: torch.Tensor | None) -> bool:
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
-def check_linear(where: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.dtype:
+def check_linear(
+    where: str,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+) -> torch.dtype:
     """Raises for arguments that no kernel of a linear layer takes; returns the result's dtype."""
     if isinstance(weight, torch.Tensor) and weight.dim() != 2:
         raise ValueError(f"{where}: weight has shape {tuple(weight.shape)}; it must be (out, in)")
     if isinstance(x, torch.Tensor) and x.dim() == 0:
         raise ValueError(f"{where}: x has shape (); it needs at least 1 dimension")
     rows = x.unsqueeze(0) if isinstance(x, torch.Tensor) and x.dim() == 1 else x
-    out_dtype = _check(where, rows, weight, bias, None)
+    out_dtype = _check(where, rows, weight, bias, out_dtype)
     if x.shape[-1] != weight.shape[1]:
         raise ValueError(
             f"{where}: x has {x.shape[-1]} features and weight takes {weight.shape[1]} (x: {tuple(x.shape)}, "

@@ -15,14 +15,15 @@ import torch.nn.functional as F
 import hipkittens
 from hipkittens import QuantSpec, aiter, quantize
 from hipkittens.operations._attention_paged_problems import draw_latent, draw_paged
+from tests import test_aiter_gemm
 
 BF16, F32, I32 = torch.bfloat16, torch.float32, torch.int32
 FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
 LARGEST = {torch.float8_e4m3fnuz: 240.0, torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 # Of AITER's main branch: the pinned version has none.
-NEWER = {"causal_conv1d_fn", "causal_conv1d_update"}
+NEWER = {"causal_conv1d_fn", "causal_conv1d_update", *test_aiter_gemm.NEWER}
 NUMBERS = (aiter.ActivationType, aiter.QuantType)
-TESTED = set()
+TESTED = set(test_aiter_gemm.TESTED)
 
 
 def of(*names):
@@ -103,6 +104,7 @@ def test_arguments_are_those_of_the_wheel():
                 else value.replace("1e-05", "1e-5")
                 .replace("fp8_dtype", "None")
                 .replace("BLOCK_SIZE_M", "32")
+                .replace("DTYPE", "bf16")  # of gmm
                 .replace("bfloat16", "bf16")
                 .replace("float16", "fp16")
                 .strip("'")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """AITER's names over hipkittens' kernels: `from hipkittens import aiter` in place of `import aiter`.
 
-Names, argument orders and defaults are those of amd-aiter 0.1.7.post2; of the causal convolutions, which that version has not, those
-of its main branch of August 2026. Arguments may be given by position or by name, and results go where AITER puts them: into the
+Names, argument orders and defaults are those of amd-aiter 0.1.7.post2; of what that version has not, such as the causal convolutions,
+those of its main branch of August 2026. Arguments may be given by position or by name, and results go where AITER puts them: into the
 tensors that a caller passes as out, scales, topk_ids and the like. docs/aiter.md has the table of kernels.
 
 Values are hipkittens' own: everything is float32 until it is rounded once, and ties are the lower number's. Where AITER leaves
@@ -40,11 +40,61 @@ from ._fused_moe import (
     moe_sorting,
     moe_sum,
 )
-from ._gemm import gemm_a8w8, gemm_a8w8_CK, gemm_a8w8_per_token_scale
+from ._gemm import (
+    gemm_a8w8,
+    gemm_a8w8_ASM,
+    gemm_a8w8_bpreshuffle,
+    gemm_a8w8_CK,
+    gemm_a8w8_per_token_scale,
+)
+from ._gemm_16 import (
+    batched_gemm_bf16,
+    batched_gemm_bf16_CK,
+    gemm_a16w16,
+    gemm_a16w16_atomic,
+)
+from ._gemm_batched import (
+    batched_gemm_a8w8,
+    batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant,
+    batched_gemm_a8w8_CK,
+    batched_gemm_a16wfp4,
+    batched_gemm_afp4wfp4,
+    batched_gemm_afp4wfp4_pre_quant,
+)
 from ._gemm_blockscale import (
     flatmm_a8w8_blockscale_ASM,
     gemm_a8w8_blockscale,
     gemm_a8w8_blockscale_bpreshuffle,
+    gemm_a16w8_blockscale,
+)
+from ._gemm_fp4 import (
+    gemm_a4w4,
+    gemm_a16wfp4,
+    gemm_a16wfp4_preshuffle,
+    gemm_afp4wfp4,
+    gemm_afp4wfp4_pre_quant,
+    gemm_afp4wfp4_preshuffle,
+    gemm_afp4wfp4_preshuffled_scales,
+    gemm_afp4wfp4_preshuffled_weight_scales,
+)
+from ._gemm_fused import (
+    fused_gemm_a8w8_blockscale_a16w16,
+    fused_gemm_a8w8_blockscale_mul_add,
+    fused_gemm_afp4wfp4_a16w16,
+    fused_gemm_afp4wfp4_mul_add,
+    fused_gemm_afp4wfp4_preshuffle_add_mul,
+)
+from ._gemm_split_cat import (
+    fused_gemm_a8w8_blockscale_preshuffle_split_cat,
+    fused_gemm_a8w8_blockscale_split_cat,
+    fused_gemm_afp4wfp4_preshuffle_split_cat,
+    fused_gemm_afp4wfp4_split_cat,
+)
+from ._gmm import (
+    deepgemm,
+    gmm,
+    nptgmm,
+    ptgmm,
 )
 from ._heads import fused_qk_cat, fused_qkv_split_qk_rope, split_qkv
 from ._moe import (
@@ -118,11 +168,20 @@ __all__ = [
     "act_mul_and_mxfp4_quant",
     "asm_moe",
     "asm_moe_tkw1",
+    "batched_gemm_a8w8",
+    "batched_gemm_a8w8_CK",
+    "batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant",
+    "batched_gemm_a16wfp4",
+    "batched_gemm_afp4wfp4",
+    "batched_gemm_afp4wfp4_pre_quant",
+    "batched_gemm_bf16",
+    "batched_gemm_bf16_CK",
     "biased_grouped_topk",
     "biased_grouped_topk_hip",
     "causal_conv1d_fn",
     "causal_conv1d_update",
     "concat_and_cache_mla",
+    "deepgemm",
     "dynamic_per_group_scaled_quant_fp4",
     "dynamic_per_tensor_quant",
     "dynamic_per_token_scaled_quant",
@@ -136,6 +195,15 @@ __all__ = [
     "flatmm_a8w8_blockscale_ASM",
     "fused_add_rms_norm_cu",
     "fused_add_rmsnorm_pad",
+    "fused_gemm_a8w8_blockscale_a16w16",
+    "fused_gemm_a8w8_blockscale_mul_add",
+    "fused_gemm_a8w8_blockscale_preshuffle_split_cat",
+    "fused_gemm_a8w8_blockscale_split_cat",
+    "fused_gemm_afp4wfp4_a16w16",
+    "fused_gemm_afp4wfp4_mul_add",
+    "fused_gemm_afp4wfp4_preshuffle_add_mul",
+    "fused_gemm_afp4wfp4_preshuffle_split_cat",
+    "fused_gemm_afp4wfp4_split_cat",
     "fused_moe",
     "fused_mul_add",
     "fused_qk_cat",
@@ -146,12 +214,26 @@ __all__ = [
     "fused_topk",
     "gelu_and_mul",
     "gelu_tanh_and_mul",
+    "gemm_a4w4",
     "gemm_a8w8",
+    "gemm_a8w8_ASM",
     "gemm_a8w8_CK",
     "gemm_a8w8_blockscale",
     "gemm_a8w8_blockscale_bpreshuffle",
+    "gemm_a8w8_bpreshuffle",
     "gemm_a8w8_per_token_scale",
+    "gemm_a16w8_blockscale",
+    "gemm_a16w16",
+    "gemm_a16w16_atomic",
     "gemm_a16w16_gated",
+    "gemm_a16wfp4",
+    "gemm_a16wfp4_preshuffle",
+    "gemm_afp4wfp4",
+    "gemm_afp4wfp4_pre_quant",
+    "gemm_afp4wfp4_preshuffle",
+    "gemm_afp4wfp4_preshuffled_scales",
+    "gemm_afp4wfp4_preshuffled_weight_scales",
+    "gmm",
     "greedy_sample",
     "grouped_topk",
     "layer_norm",
@@ -171,10 +253,12 @@ __all__ = [
     "moe_sorting",
     "moe_sorting_fwd",
     "moe_sum",
+    "nptgmm",
     "per_1x32_f4_quant_hip",
     "per_group_quant_hip",
     "per_tensor_quant_hip",
     "per_token_quant_hip",
+    "ptgmm",
     "random_sample",
     "random_sample_outer_exponential",
     "reshape_and_cache",

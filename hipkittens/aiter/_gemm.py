@@ -7,7 +7,8 @@ from __future__ import annotations
 import torch
 
 from .. import scaled_matmul
-from ._results import put
+from ._operands import check_operands, rows_of_shuffled
+from ._results import check_place, placed, put
 
 
 def gemm_a8w8(
@@ -18,10 +19,18 @@ def gemm_a8w8(
     bias: torch.Tensor | None = None,
     dtype: torch.dtype = torch.bfloat16,
     splitK: int | None = None,
+    *,
+    y: torch.Tensor | None = None,
+    config: dict | None = None,
 ) -> torch.Tensor:
-    """(XQ @ WQ.T) * x_scale * w_scale + bias. x_scale has 1 or M elements, w_scale 1 or N, bias N. splitK chooses among AITER's
-    kernels: how K is split is the plan's own choice here."""
-    return _product("gemm_a8w8", XQ, WQ, x_scale, w_scale, bias, dtype)
+    """(XQ @ WQ.T) * x_scale * w_scale + bias. x_scale has 1 or M elements, w_scale 1 or N, bias N. splitK and config choose among AITER's
+    kernels: how K is split is the plan's own choice here. y, which AITER's Triton function of this name has, takes the result."""
+    name = "gemm_a8w8"
+    if y is not None:
+        check_operands(name, {"XQ": XQ, "WQ": WQ})
+        check_place(name, "y", y, XQ.shape[0], WQ.shape[0])
+        dtype = y.dtype
+    return placed(name, "y", y, _product(name, XQ, WQ, x_scale, w_scale, bias, dtype))
 
 
 def gemm_a8w8_CK(
@@ -35,6 +44,35 @@ def gemm_a8w8_CK(
 ) -> torch.Tensor:
     """gemm_a8w8."""
     return _product("gemm_a8w8_CK", XQ, WQ, x_scale, w_scale, bias, dtype)
+
+
+def gemm_a8w8_bpreshuffle(
+    XQ: torch.Tensor,
+    WQ: torch.Tensor,
+    x_scale: torch.Tensor,
+    w_scale: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    check: bool = False,
+) -> torch.Tensor:
+    """gemm_a8w8 of aiter.ops.shuffle.shuffle_weight(w, layout=(16, 16)), which each call copies into rows. AITER has no bias here and
+    no int8. check: arguments are checked in any case."""
+    name = "gemm_a8w8_bpreshuffle"
+    return _product(name, XQ, rows_of_shuffled(name, "WQ", WQ), x_scale, w_scale, bias, dtype)
+
+
+def gemm_a8w8_ASM(
+    XQ: torch.Tensor,
+    WQ: torch.Tensor,
+    x_scale: torch.Tensor,
+    w_scale: torch.Tensor,
+    bias: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    check: bool = False,
+) -> torch.Tensor:
+    """The same of shuffle_weight(w, layout=(32, 16)). bias may be None."""
+    name = "gemm_a8w8_ASM"
+    return _product(name, XQ, rows_of_shuffled(name, "WQ", WQ, 32), x_scale, w_scale, bias, dtype)
 
 
 def gemm_a8w8_per_token_scale(

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: MIT
 """Products of fp8 operands with scales of blocks by AITER's names: x (M, K) and w (N, K), one float32 scale for 1 x 128 of x and for
-128 x 128 of w, applied to the sum of each 128 of K. Unlike AITER's kernels these take any M, N and K, and results of float32."""
+128 x 128 of w, applied to the sum of each 128 of K. Unlike AITER's kernels these take any M, N and K, and results of float32. config
+chooses among AITER's own kernels."""
 
 from __future__ import annotations
 
 import torch
 
-from .. import scaled_matmul
+from .. import QuantSpec, matmul, quantize, scaled_matmul
+from ._operands import check_operands, check_output, check_shape, rows_of_shuffled
+from ._quant import GROUP_FLOOR
+from ._results import check_place, placed
 
 
 def gemm_a8w8_blockscale(
@@ -16,13 +20,22 @@ def gemm_a8w8_blockscale(
     w_scale: torch.Tensor,
     dtype: torch.dtype = torch.bfloat16,
     isBpreshuffled: bool = False,
+    *,
+    y: torch.Tensor | None = None,
+    config: dict | None = None,
+    skip_reduce: bool = False,
 ) -> torch.Tensor:
     """XQ @ WQ.T with x_scale (M, ceil(K / 128)) of any strides and w_scale (ceil(N / 128), ceil(K / 128)). isBpreshuffled: as
-    gemm_a8w8_blockscale_bpreshuffle."""
+    gemm_a8w8_blockscale_bpreshuffle. AITER's Triton function of this name has y, which takes the result, config, and skip_reduce, with
+    which the result is whole here, as there where K is not split."""
     name = "gemm_a8w8_blockscale"
+    if y is not None:
+        check_operands(name, {"XQ": XQ, "WQ": WQ})
+        check_place(name, "y", y, XQ.shape[0], WQ.shape[0])
+        dtype = y.dtype
     if isBpreshuffled:
-        return _preshuffled(name, XQ, WQ, x_scale, w_scale, dtype)
-    return _product(XQ, WQ, x_scale, w_scale, dtype)
+        return placed(name, "y", y, _preshuffled(name, XQ, WQ, x_scale, w_scale, dtype))
+    return placed(name, "y", y, product(XQ, WQ, x_scale, w_scale, dtype))
 
 
 def gemm_a8w8_blockscale_bpreshuffle(
@@ -49,10 +62,82 @@ def flatmm_a8w8_blockscale_ASM(
     (ceil(K / 128), ceil(N / 128))."""
     name = "flatmm_a8w8_blockscale_ASM"
     blocks = -(-WQ.shape[0] // 128)
-    return _preshuffled(name, XQ, WQ, x_scale, _by_columns(name, "w_scale", w_scale, blocks), dtype)
+    return _preshuffled(name, XQ, WQ, x_scale, by_columns(name, "w_scale", w_scale, blocks), dtype)
 
 
-def _by_columns(name: str, argument: str, scale: torch.Tensor, rows: int) -> torch.Tensor:
+def gemm_a16w8_blockscale(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    w_scale: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    y: torch.Tensor | None = None,
+    pre_quant: bool = False,
+    config: dict | None = None,
+) -> torch.Tensor:
+    """x @ w.T of x in bfloat16 or float16 and codes w with w_scale (ceil(N / 128), ceil(K / 128)), into y if there is one.
+
+    pre_quant: x is quantised first, in a launch of its own, each 128 of a row by its largest magnitude over the largest code, and the
+    product is that of gemm_a8w8_blockscale. Without it x counts as it is: each call dequantises w with PyTorch's operations, into two
+    parts of bfloat16 that leave 2^-17 of it, and multiplies x with both, a product of twice K (of float16 x three times)."""
+    name = "gemm_a16w8_blockscale"
+    check_operands(name, {"x": x, "w": w})
+    (m, k), n = x.shape, w.shape[0]
+    check_shape(name, "w_scale", w_scale, (-(-n // 128), -(-k // 128)))
+    check_place(name, "y", y, m, n)
+    out_dtype = dtype if y is None else y.dtype
+    check_output(name, out_dtype)
+    if not pre_quant:
+        return placed(name, "y", y, _dequantised(x, w, w_scale, out_dtype))
+    if 0 in x.shape:
+        return placed(name, "y", y, x.new_zeros((m, n), dtype=out_dtype))
+    codes, scales = quantize(x, QuantSpec("fp8", granularity=128, floor=GROUP_FLOOR))
+    return placed(name, "y", y, product(codes, w, scales, w_scale, out_dtype))
+
+
+def check_scales(name: str, x: torch.Tensor, w: torch.Tensor, **scales: torch.Tensor) -> None:
+    """TypeError or ValueError for scales, x's and w's by their names, that are not those of the blocks."""
+    blocks = -(-x.shape[1] // 128)
+    for (argument, scale), rows in zip(scales.items(), (x.shape[0], -(-w.shape[0] // 128)), strict=True):
+        check_shape(name, argument, scale, (rows, blocks))
+
+
+def product(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    x_scale: torch.Tensor,
+    w_scale: torch.Tensor,
+    dtype: torch.dtype,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Of rows of codes and their scales, plus bias."""
+    return scaled_matmul(
+        x, w.t(), x_scale, w_scale.t(), recipe=("1x128", "128x128"), bias=bias, out_dtype=dtype
+    )
+
+
+def _dequantised(x: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    whole = w_scale.repeat_interleave(128, 0)[: w.shape[0]].repeat_interleave(128, 1)[:, : w.shape[1]]
+    w_high, w_low = _parts(w.float() * whole)
+    if x.dtype != torch.float16:
+        # What is not finite counts once: times a part that is 0 it would be NaN.
+        return matmul(
+            torch.cat((x, torch.where(x.isfinite(), x, 0)), 1),
+            torch.cat((w_high, w_low), 1).t(),
+            out_dtype=dtype,
+        )
+    x_high, x_low = _parts(x.float())
+    finite = torch.where(x_high.isfinite(), x_high, 0)
+    left = torch.cat((x_high, finite, x_low), 1)
+    return matmul(left, torch.cat((w_high, w_low, w_high), 1).t(), out_dtype=dtype)
+
+
+def _parts(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Their bfloat16 and the bfloat16 of what that leaves, 0 beside what is not finite."""
+    high = values.to(torch.bfloat16)
+    return high, torch.where(high.isfinite(), values - high.float(), 0.0).to(torch.bfloat16)
+
+
+def by_columns(name: str, argument: str, scale: torch.Tensor, rows: int) -> torch.Tensor:
     if scale.dim() != 2 or scale.numel() % max(rows, 1):
         raise ValueError(
             f"hipkittens.aiter.{name}: {argument} has shape {tuple(scale.shape)}; it needs 2 dimensions, one of them {rows}"
@@ -68,17 +153,5 @@ def _preshuffled(
     w_scale: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    if w.dim() != 2 or w.shape[0] % 16 or w.shape[1] % 16:
-        raise ValueError(
-            f"hipkittens.aiter.{name}: WQ has shape {tuple(w.shape)}; a shuffled weight has 2 dimensions, multiples of 16"
-        )
-    n, k = w.shape
-    chunks = w.contiguous().view(torch.uint8).view(n // 16, k // 16, 16, 16)
-    rows = chunks.transpose(1, 2).reshape(n, k).view(w.dtype)
-    return _product(x, rows, _by_columns(name, "x_scale", x_scale, x.shape[0]), w_scale, dtype)
-
-
-def _product(
-    x: torch.Tensor, w: torch.Tensor, x_scale: torch.Tensor, w_scale: torch.Tensor, dtype: torch.dtype
-) -> torch.Tensor:
-    return scaled_matmul(x, w.t(), x_scale, w_scale.t(), recipe=("1x128", "128x128"), out_dtype=dtype)
+    rows = rows_of_shuffled(name, "WQ", w)
+    return product(x, rows, by_columns(name, "x_scale", x_scale, x.shape[0]), w_scale, dtype)

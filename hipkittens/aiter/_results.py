@@ -19,6 +19,27 @@ def put(function: str, name: str, into: torch.Tensor, result: torch.Tensor) -> N
         into.copy_(result)
 
 
+def check_place(function: str, name: str, into: torch.Tensor | None, *shape: int) -> None:
+    """TypeError or ValueError, before anything is launched, for what cannot take a result of this shape. None can."""
+    where = f"hipkittens.aiter.{function}"
+    if into is None:
+        return
+    if not isinstance(into, torch.Tensor):
+        raise TypeError(f"{where}: {name} is {type(into).__name__}; it must be a torch.Tensor")
+    if tuple(into.shape) != shape:
+        raise ValueError(
+            f"{where}: {name} has shape {tuple(into.shape)}; the result's is {shape}; pass one of that shape"
+        )
+
+
+def placed(function: str, name: str, into: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor:
+    """The result, or `into` with it, converted."""
+    if into is None:
+        return result
+    put(function, name, into, result)
+    return into
+
+
 def put_codes(function: str, name: str, into: torch.Tensor, codes: torch.Tensor) -> None:
     """Codes of 8 bits, as they are."""
     if into.dtype.itemsize != 1:

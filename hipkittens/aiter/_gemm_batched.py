@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: MIT
+"""Products of batches of quantised operands by AITER's names: x (B, M, K) and w (B, N, K). config and splitK choose among AITER's own
+kernels. Products of 8-bit floats are one launch, a grouped product whose groups are the batch; of int8 and MXFP4 each matrix is one.
+Biases are added in float32 and the result is rounded once, where AITER's Triton kernels round before they add."""
+
+from __future__ import annotations
+
+import torch
+
+from .. import QuantSpec, grouped_matmul, quantize, scaled_matmul
+from ..quantization import dtype_of
+from ._gemm_fp4 import check_operand, check_unquantised, product, quantised, w_of, x_of
+from ._operands import (
+    check_has_mxfp4,
+    check_operands,
+    check_output,
+    check_shape,
+    ends_of,
+    with_elements,
+)
+from ._quant import GROUP_FLOOR
+from ._results import check_place, placed, refuse
+
+_FP8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
+
+
+def batched_gemm_a8w8(
+    XQ: torch.Tensor,
+    WQ: torch.Tensor,
+    x_scale: torch.Tensor,
+    w_scale: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    splitK: int | None = None,
+    YQ: torch.Tensor | None = None,
+    config: dict | None = None,
+) -> torch.Tensor:
+    """(XQ[i] @ WQ[i].T) * x_scale[i] * w_scale[i] + bias[i], into YQ (B, M, N) if there is one, of codes of 8 bits. x_scale has B M
+    elements, w_scale and bias B N."""
+    return _scaled("batched_gemm_a8w8", XQ, WQ, x_scale, w_scale, bias, dtype, YQ)
+
+
+def batched_gemm_a8w8_CK(
+    XQ: torch.Tensor,
+    WQ: torch.Tensor,
+    x_scale: torch.Tensor,
+    w_scale: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    splitK: int | None = None,
+) -> torch.Tensor:
+    """batched_gemm_a8w8."""
+    return _scaled("batched_gemm_a8w8_CK", XQ, WQ, x_scale, w_scale, bias, dtype, None)
+
+
+def batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant(
+    X: torch.Tensor,
+    WQ: torch.Tensor,
+    w_scale: torch.Tensor,
+    group_size: int = 128,
+    bias: torch.Tensor | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    splitK: int | None = None,
+    YQ: torch.Tensor | None = None,
+    transpose_bm: bool = False,
+    transpose_bm_in: bool = False,
+    config: dict | None = None,
+) -> torch.Tensor:
+    """X[i] @ WQ[i].T * w_scale + bias[i] of X in bfloat16, float16 or float32, which is quantised first, in a launch of its own, each
+    group_size of a row by its largest magnitude over the largest code. WQ is 8-bit floats of the target and group_size 128: others
+    have no kernel. w_scale has 1 or B elements. transpose_bm_in: X is (M, B, K); transpose_bm: the result, and YQ, are (M, B, N)."""
+    name = "batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant"
+    if group_size != 128:
+        refuse(name, "group_size", group_size, "allowed: 128")
+    if isinstance(WQ, torch.Tensor) and WQ.dtype not in _FP8:
+        refuse(name, "WQ", WQ.dtype, f"allowed: {', '.join(map(str, _FP8))}")
+    rows = X.transpose(0, 1) if transpose_bm_in and X.dim() == 3 else X
+    check_operands(name, {"X": rows, "WQ": WQ}, 3)
+    (batch, m, k), n = rows.shape, WQ.shape[1]
+    check_shape(name, "w_scale", w_scale, (), (1,), (batch,), (batch, 1), (batch, 1, 1))
+    bias = with_elements(name, "bias", bias, batch, n)
+    check_place(name, "YQ", YQ, *((m, batch, n) if transpose_bm else (batch, m, n)))
+    out_dtype = dtype if YQ is None else YQ.dtype
+    check_output(name, out_dtype)
+    if 0 in (batch, m, n, k):
+        result = X.new_zeros((batch, m, n), dtype=out_dtype)
+        result = result if bias is None else (result + bias.unsqueeze(1)).to(out_dtype)
+    else:
+        codes, scales = quantize(X, QuantSpec("fp8", granularity=128, floor=GROUP_FLOOR))
+        if transpose_bm_in:
+            codes, scales = codes.transpose(0, 1), scales.transpose(0, 1)
+        blocks = w_scale.reshape(-1, 1, 1).expand(batch, -(-k // 128), -(-n // 128))
+        result = _of_groups(codes, WQ, scales.reshape(batch * m, -1), blocks, bias, out_dtype)
+    if transpose_bm:
+        result = result.transpose(0, 1).contiguous()
+    return placed(name, "YQ", YQ, result)
+
+
+def batched_gemm_afp4wfp4(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    x_scales: torch.Tensor,
+    w_scales: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    y: torch.Tensor | None = None,
+    config: dict | None = None,
+) -> torch.Tensor:
+    """gemm_afp4wfp4 of each matrix: x (B, M, K / 2), w (B, N, K / 2), x_scales (B, M, K / 32), w_scales (B, N, K / 32), into y (B, M, N)
+    if there is one. AITER needs a y."""
+    name = "batched_gemm_afp4wfp4"
+    check_has_mxfp4(name, x)
+    check_operands(name, {"x": x, "w": w}, 3)
+    (batch, m, _), n = x.shape, w.shape[1]
+    for argument, scales, codes in (("x_scales", x_scales, x), ("w_scales", w_scales, w)):
+        check_shape(name, argument, scales, (batch, codes.shape[1], codes.shape[2] // 16))
+    check_place(name, "y", y, batch, m, n)
+    result = _each(name, x, w, x_scales, w_scales, dtype if y is None else y.dtype)
+    return placed(name, "y", y, result)
+
+
+def batched_gemm_afp4wfp4_pre_quant(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    w_scales: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    y: torch.Tensor | None = None,
+    config: dict | None = None,
+) -> torch.Tensor:
+    """gemm_afp4wfp4_pre_quant of each matrix, with one launch that quantises all of x (B, M, K). AITER needs a y."""
+    return _quantised("batched_gemm_afp4wfp4_pre_quant", x, w, w_scales, dtype, y)
+
+
+def batched_gemm_a16wfp4(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    w_scales: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    y: torch.Tensor | None = None,
+    config: dict | None = None,
+    transpose_bm: bool = False,
+    prequant: bool = True,
+    y_scale: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """batched_gemm_afp4wfp4_pre_quant, by the name of AITER's main branch. transpose_bm: the result, and y, are (M, B, N). y_scale, of one
+    element: results are divided by it before they are rounded, such as to 8-bit floats of the target, of which they are then codes.
+    prequant False, a product of x as it is, has no kernel."""
+    name = "batched_gemm_a16wfp4"
+    if not prequant:
+        refuse(name, "prequant", prequant, "dequantise w (hipkittens.dequantize) and use hipkittens.matmul")
+    y_scale = with_elements(name, "y_scale", y_scale)
+    return _quantised(name, x, w, w_scales, dtype, y, transpose_bm, y_scale)
+
+
+def _scaled(name, x, w, x_scale, w_scale, bias, dtype, y):
+    check_operands(name, {"XQ": x, "WQ": w}, 3)
+    (batch, m, _), n = x.shape, w.shape[1]
+    x_scale = with_elements(name, "x_scale", x_scale, batch * m, 1)
+    w_scale = with_elements(name, "w_scale", w_scale, batch, 1, n)
+    bias = with_elements(name, "bias", bias, batch, n)
+    check_place(name, "YQ", y, batch, m, n)
+    out_dtype = dtype if y is None else y.dtype
+    if x.dtype in _FP8 and w.dtype in _FP8:
+        result = _of_groups(x, w, x_scale, w_scale, bias, out_dtype, ("row", "row"))
+        return placed(name, "YQ", y, result)
+    result = torch.empty((batch, m, n), dtype=out_dtype, device=x.device)
+    for i, scale in enumerate(x_scale.view(batch, m, 1)):
+        added = None if bias is None else bias[i]
+        result[i] = scaled_matmul(
+            x[i], w[i].t(), scale, w_scale[i], recipe="row", bias=added, out_dtype=out_dtype
+        )
+    return placed(name, "YQ", y, result)
+
+
+def _of_groups(x, w, x_scale, w_scale, bias, dtype, recipe=("1x128", "128x128")):
+    """The batch as groups of rows, one behind the other."""
+    batch, m, k = x.shape
+    return grouped_matmul(
+        x.reshape(batch * m, k), w.mT, ends_of(batch, m, x.device), scale_a=x_scale, scale_b=w_scale, recipe=recipe,
+        bias=bias, out_dtype=dtype,
+    ).view(batch, m, w.shape[1])  # fmt: skip
+
+
+def _each(name, x, w, x_scales, w_scales, dtype):
+    result = torch.empty((x.shape[0], x.shape[1], w.shape[1]), dtype=dtype, device=x.device)
+    for into, left, right, left_scales, right_scales in zip(result, x, w, x_scales, w_scales, strict=True):
+        product(name, x_of(left, left_scales), w_of(right, right_scales), dtype, into)
+    return result
+
+
+def _quantised(name, x, w, w_scales, dtype, y, transpose_bm=False, y_scale=None):
+    check_unquantised(name, x, w, 3)
+    batch, m, k = x.shape
+    n = w.shape[1]
+    check_shape(name, "w_scales", w_scales, (batch, n, k // 32))
+    for weight, scales in zip(w, w_scales, strict=True):
+        check_operand(name, w_of(weight, scales))
+    check_place(name, "y", y, *((m, batch, n) if transpose_bm else (batch, m, n)))
+    out_dtype = dtype if y is None else y.dtype
+    if y_scale is None or out_dtype.itemsize != 1:
+        check_output(name, out_dtype)
+    elif out_dtype != dtype_of("fp8", x.device):
+        raise TypeError(
+            f"hipkittens.aiter.{name}: results are {out_dtype}; this target's codes are {dtype_of('fp8', x.device)}"
+        )
+    wide = out_dtype if y_scale is None else torch.float32
+    if 0 in x.shape:
+        result = x.new_zeros((batch, m, n), dtype=wide)
+    else:
+        codes, scales = quantised(name, x, False)
+        result = _each(name, codes, w, scales, w_scales, wide)
+    if y_scale is not None:
+        result = _divided(result, y_scale, out_dtype)
+    if transpose_bm:
+        result = result.transpose(0, 1).contiguous()
+    return placed(name, "y", y, result)
+
+
+def _divided(result, scale, dtype):
+    if dtype.itemsize != 1:
+        return (result * scale.float().reciprocal()).to(dtype)
+    return quantize(result, QuantSpec("fp8", granularity="tensor"), scale.float())[0]

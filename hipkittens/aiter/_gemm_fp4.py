@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: MIT
+"""Products of MXFP4 by AITER's names, on gfx950: codes e2m1, two along K in a byte, x (M, K / 2) and w (N, K / 2), with one e8m0 scale for
+each 32 of K, x_scales (M, K / 32) and w_scales (N, K / 32). 32 divides K, which is whatever it is otherwise, as are M and N. config and
+use_aot choose among AITER's own kernels; with skip_reduce the result is whole, as AITER's where it does not split K."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from .. import quantize, scaled_matmul
+from .._arguments import check_tensor
+from ..scaled_gemm import shuffled
+from ._norm_quant import mxfp4_of
+from ._operands import (
+    check_has_mxfp4,
+    check_operands,
+    check_output,
+    check_shape,
+    rows_of_panels,
+    rows_of_shuffled,
+)
+from ._results import check_place, placed, refuse
+
+
+class Operand(NamedTuple):
+    """Codes (rows, K / 2) and their scales: (rows, K / 32), or shuffled as aiter's e8m0_shuffle does, of any shape. And their names."""
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    shuffled: bool
+    names: tuple[str, str]
+
+
+def gemm_afp4wfp4(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    x_scales: torch.Tensor,
+    w_scales: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    y: torch.Tensor | None = None,
+    config: dict | None = None,
+) -> torch.Tensor:
+    """x @ w.T, into y if there is one."""
+    return product("gemm_afp4wfp4", x_of(x, x_scales), w_of(w, w_scales), dtype, y)
+
+
+def gemm_afp4wfp4_preshuffled_scales(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    x_scales: torch.Tensor,
+    w_scales: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    y: torch.Tensor | None = None,
+    config: dict | None = None,
+) -> torch.Tensor:
+    """gemm_afp4wfp4 of shuffled scales, which are (M / 32, K) and (N / 32, K) there and any shape here; of any M, too."""
+    name = "gemm_afp4wfp4_preshuffled_scales"
+    return product(name, x_of(x, x_scales, True), w_of(w, w_scales, True), dtype, y)
+
+
+def gemm_afp4wfp4_preshuffled_weight_scales(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    x_scales: torch.Tensor,
+    w_scales: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    y: torch.Tensor | None = None,
+    config: dict | None = None,
+    use_aot: bool = True,
+) -> torch.Tensor:
+    """gemm_afp4wfp4 of a shuffled weight (N / 16, 8 K), which each call copies into rows, and of shuffled scales; those of x are rows
+    where M is below 32."""
+    return _preshuffled("gemm_afp4wfp4_preshuffled_weight_scales", x, w, x_scales, w_scales, dtype, y)
+
+
+def gemm_afp4wfp4_preshuffle(
+    x_fp4: torch.Tensor,
+    w_preshuf: torch.Tensor,
+    x_scales: torch.Tensor,
+    w_scales: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    y: torch.Tensor | None = None,
+    config: dict | None = None,
+    skip_reduce: bool = False,
+) -> torch.Tensor:
+    """gemm_afp4wfp4_preshuffled_weight_scales, by the name of AITER's main branch."""
+    return _preshuffled("gemm_afp4wfp4_preshuffle", x_fp4, w_preshuf, x_scales, w_scales, dtype, y)
+
+
+def gemm_a4w4(
+    A: torch.Tensor,
+    B: torch.Tensor,
+    A_scale: torch.Tensor,
+    B_scale: torch.Tensor,
+    out: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    bpreshuffle: bool = True,
+) -> torch.Tensor:
+    """A @ B.T into the first M rows of out, which AITER needs padded to 32; rows behind them stay. Scales are shuffled, and B (N, K / 2)
+    is where bpreshuffle is true: each call then copies it into rows. bias, alpha and beta have no kernel."""
+    name = "gemm_a4w4"
+    for argument, value, usual in (("bias", bias, None), ("alpha", alpha, 1.0), ("beta", beta, 0.0)):
+        if value is not usual and value != usual:
+            shown = "given" if isinstance(value, torch.Tensor) else value
+            refuse(name, argument, shown, "hipkittens.scaled_matmul has a bias")
+    check_has_mxfp4(name, A)
+    if bpreshuffle:
+        B = rows_of_shuffled(name, "B", B)
+    check_operands(name, {"A": A, "B": B})
+    m = A.shape[0]
+    if not isinstance(out, torch.Tensor) or out.dim() != 2 or out.shape[0] < m:
+        shape = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+        raise ValueError(
+            f"hipkittens.aiter.{name}: out is {shape}; it must be ({m}, {B.shape[0]}), or have more rows"
+        )
+    operands = (
+        Operand(A, A_scale, True, ("A", "A_scale")),
+        Operand(B, B_scale, True, ("B", "B_scale")),
+    )
+    product(name, *operands, out.dtype, out[:m], place="out")
+    return out
+
+
+def gemm_afp4wfp4_pre_quant(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    w_scales: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    y: torch.Tensor | None = None,
+    config: dict | None = None,
+) -> torch.Tensor:
+    """gemm_afp4wfp4 of x (M, K) in bfloat16, float16 or float32, which is quantised first, in a launch of its own, as AITER's Triton
+    kernels do: scales by the rule "even", of codes the half-way cases away from zero. AITER adds to y with atomics and needs zeros
+    there; here y is replaced."""
+    return _quantised("gemm_afp4wfp4_pre_quant", x, w, w_scales, dtype, y)
+
+
+def gemm_a16wfp4(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    w_scales: torch.Tensor,
+    atomic_add: bool = False,
+    dtype: torch.dtype = torch.bfloat16,
+    y: torch.Tensor | None = None,
+    config: dict | None = None,
+) -> torch.Tensor:
+    """gemm_afp4wfp4_pre_quant, by the name of AITER's main branch. atomic_add chooses among AITER's own kernels."""
+    return _quantised("gemm_a16wfp4", x, w, w_scales, dtype, y)
+
+
+def gemm_a16wfp4_preshuffle(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    w_scales: torch.Tensor,
+    prequant: bool = True,
+    dtype: torch.dtype = torch.bfloat16,
+    y: torch.Tensor | None = None,
+    config: dict | None = None,
+    skip_reduce: bool = False,
+) -> torch.Tensor:
+    """gemm_a16wfp4 of a shuffled weight (N / 16, 8 K), which each call copies into rows, and of shuffled scales. prequant False, a
+    product of x as it is, has no kernel."""
+    name = "gemm_a16wfp4_preshuffle"
+    if not prequant:
+        refuse(name, "prequant", prequant, "dequantise w (hipkittens.dequantize) and use hipkittens.matmul")
+    check_has_mxfp4(name, x)
+    return _quantised(name, x, rows_of_panels(name, "w", w), w_scales, dtype, y, True)
+
+
+def x_of(x: torch.Tensor, scales: torch.Tensor, shuffled: bool = False) -> Operand:
+    return Operand(x, scales, shuffled, ("x", "x_scales"))
+
+
+def w_of(w: torch.Tensor, scales: torch.Tensor, shuffled: bool = False) -> Operand:
+    return Operand(w, scales, shuffled, ("w", "w_scales"))
+
+
+def quantised(name: str, x: torch.Tensor, shuffle: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales of rows of x as AITER's Triton kernels have them."""
+    return quantize(x, mxfp4_of(name, shuffle, None))
+
+
+def check_unquantised(name: str, x: torch.Tensor, w: torch.Tensor, dims: int) -> None:
+    """TypeError or ValueError for values x (..., M, K) and codes w (..., N, K / 2) that do not go together."""
+    where = f"hipkittens.aiter.{name}"
+    check_tensor(where, "x", x)
+    check_tensor(where, "w", w)
+    check_has_mxfp4(name, x)
+    if (
+        x.dim() != dims
+        or w.dim() != dims
+        or x.shape[-1] != 2 * w.shape[-1]
+        or x.shape[: dims - 2] != w.shape[: dims - 2]
+    ):
+        of = "M, K) and w (N, K / 2" if dims == 2 else "B, M, K) and w (B, N, K / 2"
+        raise ValueError(
+            f"{where}: x has shape {tuple(x.shape)} and w {tuple(w.shape)}; they must be x ({of})"
+        )
+
+
+def check_operand(name: str, operand: Operand) -> None:
+    """TypeError or ValueError for scales that are not those of the codes (rows, K / 2)."""
+    codes, scales, is_shuffled, names = operand
+    rows, groups = codes.shape[0], codes.shape[1] // 16
+    where = f"hipkittens.aiter.{name}"
+    if codes.shape[1] % 16:
+        raise ValueError(
+            f"{where}: {names[0]} has {codes.shape[1]} columns of 2 codes; 32 must divide K: pad with zeros"
+        )
+    if not is_shuffled:
+        check_shape(name, names[1], scales, (rows, groups))
+        return
+    check_tensor(where, names[1], scales)
+    least = -(-rows // 32) * 32 * (-(-groups // 8) * 8)
+    if scales.numel() < least or not scales.is_contiguous():
+        raise ValueError(
+            f"{where}: {names[1]} has shape {tuple(scales.shape)}; shuffled scales of {rows} rows of {groups} are contiguous and have "
+            f"{least} elements or more"
+        )
+
+
+def product(
+    name: str,
+    x: Operand,
+    w: Operand,
+    dtype: torch.dtype,
+    y: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    place: str = "y",
+) -> torch.Tensor:
+    """The product of codes times their scales, plus bias, into y if there is one, in its dtype."""
+    check_operands(name, {x.names[0]: x.codes, w.names[0]: w.codes})
+    check_has_mxfp4(name, x.codes)
+    for operand in (x, w):
+        check_operand(name, operand)
+    m, n = x.codes.shape[0], w.codes.shape[0]
+    check_place(name, place, y, m, n)
+    out_dtype = dtype if y is None else y.dtype
+    if 0 in (m, n):
+        return placed(name, place, y, torch.empty((m, n), dtype=out_dtype, device=x.codes.device))
+    swizzle, scales = None, (x.scales, w.scales.t())
+    if x.shuffled or w.shuffled:
+        swizzle = "shuffled"
+        scales = tuple(each.scales if each.shuffled else shuffled(each.scales) for each in (x, w))
+    result = scaled_matmul(
+        x.codes, w.codes.t(), *scales, recipe="1x32", swizzle=swizzle, bias=bias, out_dtype=out_dtype
+    )
+    return placed(name, place, y, result)
+
+
+def preshuffled_operands(
+    name: str,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    x_scales: torch.Tensor,
+    w_scales: torch.Tensor,
+    names: tuple[str, str, str, str] = ("x", "w", "x_scales", "w_scales"),
+) -> tuple[Operand, Operand]:
+    """Operands of AITER's kernels with weights in panels, whose x_scales are shuffled from 32 rows on."""
+    check_has_mxfp4(name, x)
+    rows = rows_of_panels(name, names[1], w)
+    return (
+        Operand(x, x_scales, x.dim() == 2 and x.shape[0] >= 32, names[::2]),
+        Operand(rows, w_scales, True, names[1::2]),
+    )
+
+
+def _preshuffled(name, x, w, x_scales, w_scales, dtype, y):
+    return product(name, *preshuffled_operands(name, x, w, x_scales, w_scales), dtype, y)
+
+
+def _quantised(name, x, w, w_scales, dtype, y, is_shuffled=False):
+    check_unquantised(name, x, w, 2)
+    weight = w_of(w, w_scales, is_shuffled)
+    check_operand(name, weight)
+    check_place(name, "y", y, x.shape[0], w.shape[0])
+    check_output(name, dtype if y is None else y.dtype)
+    if 0 in x.shape:
+        return placed(name, "y", y, x.new_zeros((x.shape[0], w.shape[0]), dtype=dtype))
+    return product(name, x_of(*quantised(name, x, True), True), weight, dtype, y)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""What the products by AITER's names ask of their operands, and the orders in which AITER keeps weights and scales."""
+
+from __future__ import annotations
+
+import torch
+
+from .. import _backend
+from .._arguments import check_tensor
+from ..gemm import OUTPUT_DTYPES
+
+
+def check_operands(function: str, operands: dict[str, torch.Tensor], dims: int = 2) -> None:
+    """TypeError or ValueError, unless both have so many dimensions, and the last in common, and of three the first."""
+    where = f"hipkittens.aiter.{function}"
+    for name, value in operands.items():
+        check_tensor(where, name, value)
+        if value.dim() != dims:
+            raise ValueError(f"{where}: {name} has shape {tuple(value.shape)}; it needs {dims} dimensions")
+    (first, x), (second, w) = operands.items()
+    for what, axis in (("columns", -1), ("matrices", 0))[: dims - 1]:
+        if x.shape[axis] != w.shape[axis]:
+            raise ValueError(
+                f"{where}: {first} has {x.shape[axis]} {what} and {second} {w.shape[axis]} ({first}: {tuple(x.shape)}, {second}: "
+                f"{tuple(w.shape)}); they must be equal"
+            )
+
+
+def check_shape(function: str, name: str, value: torch.Tensor, *allowed: tuple[int, ...]) -> None:
+    """TypeError or ValueError, unless it is a tensor of one of these shapes."""
+    where = f"hipkittens.aiter.{function}"
+    check_tensor(where, name, value)
+    if tuple(value.shape) not in allowed:
+        raise ValueError(
+            f"{where}: {name} has shape {tuple(value.shape)}; it must be {' or '.join(map(str, allowed))}"
+        )
+
+
+def with_elements(function: str, name: str, value: torch.Tensor | None, *shape: int) -> torch.Tensor | None:
+    """`value` in this shape; ValueError where it has another number of elements."""
+    if value is None:
+        return None
+    where, count = f"hipkittens.aiter.{function}", torch.Size(shape).numel()
+    check_tensor(where, name, value)
+    if value.numel() != count:
+        raise ValueError(f"{where}: {name} has shape {tuple(value.shape)}; it needs {count} elements")
+    return value.reshape(shape)
+
+
+def check_output(function: str, dtype: torch.dtype) -> None:
+    """TypeError for a dtype that no product has."""
+    if dtype not in OUTPUT_DTYPES:
+        raise TypeError(
+            f"hipkittens.aiter.{function}: results are {dtype}; allowed: {', '.join(map(str, OUTPUT_DTYPES))}"
+        )
+
+
+def rows_of_shuffled(function: str, name: str, w: torch.Tensor, panel: int = 16) -> torch.Tensor:
+    """Weights (..., N, K) of aiter.ops.shuffle.shuffle_weight(w, layout=(panel, 16)) as rows, a copy: panels of so many rows hold 16
+    bytes of each row after the other."""
+    where = f"hipkittens.aiter.{function}"
+    check_tensor(where, name, w)
+    width = w.shape[-1] * w.itemsize if w.dim() else 0
+    if w.dim() < 2 or w.shape[-2] % panel or width % 16:
+        raise ValueError(
+            f"{where}: {name} has shape {tuple(w.shape)}; a shuffled weight has rows of 16 bytes or a multiple, and a multiple of {panel} "
+            "of them"
+        )
+    *batch, rows, _ = w.shape
+    chunks = w.contiguous().view(torch.uint8).view(*batch, rows // panel, width // 16, panel, 16)
+    return chunks.transpose(-3, -2).reshape(*batch, rows, width).view(w.dtype)
+
+
+def rows_of_panels(function: str, name: str, w: torch.Tensor) -> torch.Tensor:
+    """The same of the shape that AITER's Triton kernels take, (N / 16, 16 K)."""
+    where = f"hipkittens.aiter.{function}"
+    check_tensor(where, name, w)
+    if w.dim() != 2 or w.shape[1] % 256:
+        raise ValueError(
+            f"{where}: {name} has shape {tuple(w.shape)}; a shuffled weight is (N / 16, 16 times the bytes of a row), which 256 divides"
+        )
+    return rows_of_shuffled(function, name, w.reshape(w.shape[0] * 16, w.shape[1] // 16))
+
+
+def check_has_mxfp4(function: str, x: torch.Tensor) -> None:
+    """ValueError on a target that does not multiply MXFP4."""
+    if x.device.type == "meta" or _backend.uses_torch():
+        return
+    target = _backend.arch_of(x.device)
+    if target != "gfx950":
+        raise ValueError(
+            f"hipkittens.aiter.{function}: {target} has no matrix instruction with scales, which MXFP4 needs; allowed: gfx950; or "
+            "dequantise (hipkittens.dequantize) and use hipkittens.matmul"
+        )
+
+
+def ends_of(batches: int, rows: int, device: torch.device) -> torch.Tensor:
+    """Ends of groups of so many rows each, for hipkittens.grouped_matmul of a batch."""
+    return torch.arange(1, batches + 1, dtype=torch.int32, device=device) * rows
