@@ -9,7 +9,8 @@ from . import _backend, _scaled_experts
 from ._arguments import check_dtype_and_device, check_flag, check_tensor
 from ._autocast import to_autocast_dtype
 from ._call import call
-from .activation import ACTIVATIONS, GATES, gated_activation
+from ._gated_groups import gated_groups
+from .activation import ACTIVATIONS, GATES
 from .activation import activation as activate
 from .gemm import INPUT_DTYPES
 from .grouped import grouped_matmul
@@ -97,7 +98,7 @@ def moe(
 
     x             (tokens, H) bfloat16 or float16
     w1            (E, 2 I, H) of that dtype, or with scales 8-bit floats of the target: I rows for the gate, then I for what it multiplies; interleaved: one of each in turn,
-                  as gpt-oss has them, for which results are copied once
+                  as gpt-oss has them, for which with scales results are copied once
     w2            (E, H, I)
     topk_weights  (tokens, k) float32 or x's dtype, what `router` returns
     topk_ids      (tokens, k) int32 or int64; without a map, numbers that are no expert's add nothing
@@ -115,9 +116,9 @@ def moe(
     swiglu_limit  limit of `gated_activation`
     gated         False: w1 is (E, I, H), bias1 (E, I), and the activation, one of `activation`, multiplies nothing
 
-    Six launches, two more for over 8192 choices, of which none waits for the host: grids come from the most rows there can be, tokens k, and the
-    experts' numbers of rows stay on the device, so that a graph can capture it. Both products' results and the gate's are rounded
-    to x's dtype, a token's sum is float32 and rounded once. Differentiable in x, w1, w2, topk_weights and the biases; two runs
+    Five launches, six without a gate or where columns of w1 are contiguous, two more for over 8192 choices, of which none waits for the host: grids come from the most rows there can be, tokens k, and the
+    experts' numbers of rows stay on the device, so that a graph can capture it. What the gate gives and the second product's result are
+    rounded to x's dtype (the first product's, too, where the gate is a launch of its own), a token's sum is float32 and rounded once. Differentiable in x, w1, w2, topk_weights and the biases; two runs
     give the same bytes, and permuted tokens the permuted ones. Under torch.autocast x, w1, w2 and the biases are converted to its
     dtype, and topk_weights stay what they are.
 
@@ -158,21 +159,17 @@ def moe(
 
 def _layer(rows, w1, w2, ends, scales, activation, bias1, bias2, interleaved, limit, gated) -> torch.Tensor:
     """Both products and the activation between them, of rows in the order of experts."""
-    if scales is None:
-        hidden = grouped_matmul(rows, w1.mT, ends, bias=bias1)
-    else:
-        hidden = _scaled_experts.hidden_rows(rows, w1, ends, scales, bias1)
-    other = None
-    if interleaved:
-        hidden, other = hidden[:, 0::2], hidden[:, 1::2]
     if scales is not None:
+        hidden, other = _scaled_experts.hidden_rows(rows, w1, ends, scales, bias1), None
+        if interleaved:
+            hidden, other = hidden[:, 0::2], hidden[:, 1::2]
         return _scaled_experts.gated_rows(
             hidden, w2, ends, scales, bias2, kind=activation, other=other, limit=limit, gated=gated
         )
     if gated:
-        hidden = gated_activation(hidden, activation, other=other, limit=limit)
+        hidden = gated_groups(rows, w1, ends, bias1, activation, interleaved, limit)
     else:
-        hidden = activate(hidden, activation)
+        hidden = activate(grouped_matmul(rows, w1.mT, ends, bias=bias1), activation)
     return grouped_matmul(hidden, w2.mT, ends, bias=bias2)
 
 

@@ -17,6 +17,11 @@ namespace {
 // b (groups, k, n): no offs. offs: ends of the groups, int32. bias: (n) or (groups, n).
 constexpr const char* grouped_gemm_schema =
     "grouped_gemm(Tensor a, Tensor b, Tensor? offs, Tensor? bias, ScalarType out_dtype) -> Tensor";
+// Groups of rows: b (groups, k, 2 n), n gates and then what they multiply, or alternately. activation: 0 silu, 1 gelu_tanh, 2 gelu, 3
+// relu, 4 tanh, 5 swiglu; limit below 0: none. sums: n gates and then n partners in a row; empty unless they are kept.
+constexpr const char* grouped_gated_schema =
+    "grouped_gated(Tensor a, Tensor b, Tensor offs, Tensor? bias, int activation, bool interleaved, float "
+    "alpha, float limit, bool keep_sums, ScalarType out_dtype) -> (Tensor result, Tensor sums)";
 // Groups of rows of e4m3 codes, bytes. scale_a (m, 1) and scale_b (groups, n, 1) multiply the sums, or with `blocks` (m, blocks) and
 // (groups, blocks of n, blocks) those of each 128 of k.
 constexpr const char* scaled_grouped_gemm_schema =
@@ -59,6 +64,33 @@ struct Scales {
     bool blocks;
 };
 
+struct Gates {
+    int32_t activation;
+    bool interleaved;
+    float alpha, limit;
+    bool keeps_sums;
+};
+
+struct Results {
+    Tensor result;
+    std::optional<Tensor> sums;
+};
+
+// Where partners are behind their gates.
+void describe_gates(gemm::GroupedProblem& problem, const Gates& gates) {
+    const int64_t column = problem.b.leading_stride;
+    problem.gated = true;
+    problem.activation = gates.activation;
+    problem.alpha = gates.alpha;
+    problem.limit = gates.limit;
+    if (gates.interleaved) {
+        problem.b.leading_stride = 2 * column;
+        problem.bias_stride = 2;
+    }
+    problem.pair_stride = gates.interleaved ? column : problem.n * column;
+    problem.bias_pair_stride = gates.interleaved ? 1 : problem.n;
+}
+
 // Of rows and blocks of k behind each other, with any strides; of groups where `sizes` has three dimensions.
 gemm::ScaleArgument scale_argument(const char* name, const Tensor& scale, const std::vector<int64_t>& sizes,
                                    int64_t block_rows) {
@@ -88,10 +120,17 @@ Dtype dtype_of_operands(const Tensor& a, const Tensor& b, bool scaled) {
     return dtype;
 }
 
-Tensor product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& offs,
-               const std::optional<Tensor>& bias, Dtype out_dtype, const std::optional<Scales>& scales = {}) {
+Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& offs,
+                const std::optional<Tensor>& bias, Dtype out_dtype, const std::optional<Scales>& scales = {},
+                const std::optional<Gates>& gates = {}) {
     const gemm::Grouping grouping = grouping_of(a_tensor, b_tensor, offs);
     const auto [groups, m, n, k] = sizes_of(grouping, a_tensor, b_tensor, offs);
+    if (gates && (grouping != gemm::Grouping::rows || n % 2 != 0 || k == 0))
+        fail(
+            "grouped_gated: groups of rows of a, an even number of columns of b and some k are needed; b "
+            "is " +
+            shape_text(b_tensor.sizes()));
+    const int64_t columns = gates ? n / 2 : n;  // of the result
     const Dtype dtype = dtype_of_operands(a_tensor, b_tensor, scales.has_value());
     if (scales && grouping != gemm::Grouping::rows)
         fail("grouped_gemm: operands with scales have groups of rows alone");
@@ -105,18 +144,24 @@ Tensor product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& of
              std::to_string(groups) + ", " + std::to_string(n) + "), and on a's device; it is " +
              shape_text(bias->sizes()));
     const Placement placement(a_tensor.device());
-    std::vector<int64_t> sizes{groups, m, n};
+    std::vector<int64_t> sizes{groups, m, columns};
     if (grouping == gemm::Grouping::rows) sizes.erase(sizes.begin());
-    Tensor out = placement.empty(sizes, out_dtype);
-    if (out.element_count() == 0) return out;
+    Results results{placement.empty(sizes, out_dtype), {}};
+    if (gates)
+        results.sums =
+            placement.empty(gates->keeps_sums ? std::vector<int64_t>{m, n} : std::vector<int64_t>{0}, dtype);
+    Tensor& out = results.result;
+    if (out.element_count() == 0) return results;
     if (groups == 0) {  // all rows are behind the last group
         out.set_zero();
-        return out;
+        if (gates && gates->keeps_sums) results.sums->set_zero();
+        return results;
     }
 
     // Orders of which there are kernels for aligned rows (gemm::is_grouped_orientation); of codes there are no others.
     const bool inner = grouping == gemm::Grouping::inner;
     const Operand b = scales  ? make_operand_on_dwords(std::move(b_tensor), true)
+                      : gates ? make_operand(std::move(b_tensor), dtype, true)
                       : inner ? make_operand(std::move(b_tensor), dtype, false)
                               : make_operand(std::move(b_tensor), dtype);
     const Operand a = scales ? make_operand_on_dwords(std::move(a_tensor), false)
@@ -129,13 +174,13 @@ Tensor product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& of
     problem.a_type = problem.b_type = scales ? ElementType::fp8 : element_type(dtype);
     problem.output = element_type(out_dtype);
     problem.m = m;
-    problem.n = n;
+    problem.n = columns;
     problem.k = k;
     problem.groups = groups;
     problem.grouping = grouping;
     problem.a = a.matrix;
     problem.b = b.matrix;
-    problem.c = {out.data(), n, grouping == gemm::Grouping::rows ? 0 : m * n, false};
+    problem.c = {out.data(), columns, grouping == gemm::Grouping::rows ? 0 : m * n, false};
     if (a.tensor.dimensions() == 3) problem.a.batch_stride = a.tensor.strides()[0];
     if (b.tensor.dimensions() == 3) problem.b.batch_stride = b.tensor.strides()[0];
 
@@ -164,9 +209,14 @@ Tensor product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& of
         problem.bias_type = element_type(bias_dtype);
         problem.bias_group_stride = bias->dimensions() == 2 ? n : 0;
     }
+    if (gates) describe_gates(problem, *gates);
+    if (gates && gates->keeps_sums) {
+        problem.sums = {results.sums->data(), n, 0, false};
+        regions.push_back({results.sums->data(), results.sums->extent_bytes(dtype), "sums", true});
+    }
     regions.push_back({out.data(), out.extent_bytes(out_dtype), "out", true});
     placement.launch(gemm::plan(problem), regions);
-    return out;
+    return results;
 }
 
 void grouped_gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
@@ -177,7 +227,28 @@ void grouped_gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_
     const std::optional<Tensor> offs = arguments.optional_tensor(), bias = arguments.optional_tensor();
     const int32_t out_dtype = arguments.dtype();
     stack[0] = to_result(product(std::move(a), std::move(b), offs, bias,
-                                 dtype_from_torch(out_dtype, "grouped_gemm: out_dtype")));
+                                 dtype_from_torch(out_dtype, "grouped_gemm: out_dtype"))
+                             .result);
+}
+
+void grouped_gated(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != 10 || result_count != 2) fail("grouped_gated is registered with another schema");
+    Arguments arguments(stack, argument_count);
+    Tensor a = arguments.tensor();
+    Tensor b = arguments.tensor();
+    const std::optional<Tensor> offs = arguments.tensor(), bias = arguments.optional_tensor();
+    const int64_t activation = arguments.integer();
+    if (activation < 0 || activation > static_cast<int64_t>(activation::Activation::swiglu))
+        fail("grouped_gated: activation is " + std::to_string(activation) + "; 0 .. 5 are allowed");
+    Gates gates{static_cast<int32_t>(activation)};
+    gates.interleaved = arguments.boolean();
+    gates.alpha = static_cast<float>(arguments.number());
+    gates.limit = arguments.upper_bound();
+    gates.keeps_sums = arguments.boolean();
+    const Dtype out_dtype = dtype_from_torch(arguments.dtype(), "grouped_gated: out_dtype");
+    Results results = product(std::move(a), std::move(b), offs, bias, out_dtype, {}, gates);
+    stack[0] = to_result(std::move(results.result));
+    stack[1] = to_result(std::move(*results.sums));
 }
 
 void scaled_grouped_gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
@@ -192,11 +263,13 @@ void scaled_grouped_gemm(StableIValue* stack, uint64_t argument_count, uint64_t 
     const Scales scales{scale_a, scale_b, arguments.boolean()};
     const int32_t out_dtype = arguments.dtype();
     stack[0] = to_result(product(std::move(a), std::move(b), offs, bias,
-                                 dtype_from_torch(out_dtype, "grouped_gemm: out_dtype"), scales));
+                                 dtype_from_torch(out_dtype, "grouped_gemm: out_dtype"), scales)
+                             .result);
 }
 
 const Registration registration{{
     {grouped_gemm_schema, &grouped_gemm},
+    {grouped_gated_schema, &grouped_gated},
     {scaled_grouped_gemm_schema, &scaled_grouped_gemm},
 }};
 

@@ -7,6 +7,8 @@ from functools import partial
 
 import torch
 
+from .._gated_groups import gated_groups
+from ..activation import GATES
 from ..grouped import MOST_GROUPS, grouped_matmul
 from . import _scaled_grouped_checks as scaled_checks
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
@@ -34,6 +36,13 @@ _SIZES = {
     (32, 64): ((5, 0, 20), 136, 1960),
 }
 _UNALIGNED = ((20, 0, 45), 67, 621)
+# Of gates: columns are those that are multiplied.
+_GATED_SIZES = {
+    256: ((1500, 0, 1497), 4096, 1000),
+    128: ((1500, 545), 2048, 616),
+    64: ((64, 0, 40, 64), 4096, 1960),
+}
+_GATED_UNALIGNED = ((20, 0, 45), 66, 621)
 # Of groups of K: the same with sizes of M, N and of the groups.
 _SIZES_OF_K = {(256, 256): (2048, 2304, (1000, 0, 810)), (128, 128): (1024, 2048, (700, 0, 561))}
 _UNALIGNED_OF_K = (67, 35, (1301, 0, 645))
@@ -56,10 +65,29 @@ def _of_k(m, n, sizes, dtype, behind=3):
         return [grouped_matmul(draw(k, m, dtype=dtype).mT, draw(k, n, dtype=dtype), ends_of(sizes))]
 
 
+def _gated(sizes, n, k, dtype, every=False, behind=3):
+    with torch.no_grad():
+        rows, w = draw(sum(sizes) + behind, k, dtype=dtype), draw(len(sizes), n, k, dtype=dtype)
+        bias, ends = draw(len(sizes), n, dtype=dtype), ends_of(sizes)
+        found = [gated_groups(rows, w, ends, bias, kind, False, None) for kind in GATES[: 6 if every else 1]]
+        if every:
+            found.append(gated_groups(rows, w, ends, bias, "swiglu", True, 2.0))
+        return found
+
+
 def trial(kernel: Kernel) -> Trial:
     if kernel.kind == "scaled_grouped":
         return scaled_checks.trial(kernel)
     row = kernel.row
+    if kernel.kind == "gated_grouped":
+        aligned = row["row_start"] == "vector"
+        shape = _GATED_SIZES[int(row["tile_m"])] if aligned else _GATED_UNALIGNED
+        return Trial(
+            f"gated groups {shape} {row['a']}",
+            partial(_gated, *shape, DTYPES[row["a"]]),
+            workgroups=3,
+            skip=True,
+        )
     tile, name, orientation = (int(row["tile_m"]), int(row["tile_n"])), row["a"], row["orientation"]
     aligned = row["row_start"] == "vector"
     if orientation == "tn":
@@ -80,6 +108,9 @@ def _representative():
                             partial(_rows, sizes, n, k, orientation, DTYPES[name]))  # fmt: skip
         for m, n, sizes in (*_SIZES_OF_K.values(), _UNALIGNED_OF_K):
             yield Trial(f"grouped_matmul of K {sizes} {name}", partial(_of_k, m, n, sizes, DTYPES[name]))
+        for shape in (*_GATED_SIZES.values(), _GATED_UNALIGNED):
+            title = f"gated groups {shape} {name}"
+            yield Trial(title, partial(_gated, *shape, DTYPES[name], every=shape is _GATED_UNALIGNED))
     yield from scaled_checks.representative()
 
 
@@ -186,7 +217,8 @@ def _call_torch(problem):
 
 def _exercise(draw):
     a, b, ends = draw(20, 64), draw(2, 64, 48, seed=1), ends_of([9, 7])
-    return [grouped_matmul(a, b, ends), scaled_checks.as_codes(a.detach(), b.detach(), ends)]
+    gated = gated_groups(a, b.mT.contiguous(), ends, None, GATES[0], False, None)
+    return [grouped_matmul(a, b, ends), gated, scaled_checks.as_codes(a.detach(), b.detach(), ends)]
 
 
 CHECKS = Checks(

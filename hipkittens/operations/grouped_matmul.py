@@ -29,11 +29,38 @@ def _setup(ctx, inputs, output) -> None:
     ctx.bias = None if bias is None else (bias.dtype, bias.dim())
 
 
+def _setup_gated(ctx, inputs, output) -> None:
+    a, b, offs, bias, *ctx.options = inputs
+    ctx.save_for_backward(a, b, offs, output[1])
+    ctx.mark_non_differentiable(output[1])
+    ctx.bias = None if bias is None else (bias.dtype, bias.dim())
+
+
+@_backend.interruptible
+def _backward_gated(ctx, grad, _of_sums):
+    *operands, sums = ctx.saved_tensors
+    activation, interleaved, alpha, limit, *_ = ctx.options
+    if sums.dim() == 1:
+        raise RuntimeError(
+            "hipkittens: grouped_gated was called with keep_sums=False and is differentiated; pass True"
+        )
+    of_sums, _ = call(
+        "gated_activation_backward", grad.to(sums.dtype), sums, None, None, activation, alpha, limit
+    )
+    if interleaved:  # in the order of the columns of b
+        of_sums = torch.stack(of_sums.chunk(2, -1), -1).flatten(-2)
+    return *_of_product(ctx, *operands, of_sums), *[None] * 6
+
+
 @_backend.interruptible
 def _backward(ctx, grad):
+    return *_of_product(ctx, *ctx.saved_tensors, grad), None
+
+
+def _of_product(ctx, a, b, offs, grad):
+    """Gradients of a, b, offs and bias."""
     # Built from the operators themselves, so that it can be differentiated again; transposed views are orientations of the
     # kernel and not copies.
-    a, b, offs = ctx.saved_tensors
     grad_a = grad_b = grad_bias = None
     rounded = grad.to(a.dtype)
 
@@ -67,7 +94,7 @@ def _backward(ctx, grad):
             if grad.dtype != a.dtype:
                 grad_bias = grad_bias + grouped(ones, (grad - rounded).to(a.dtype), torch.float32)[:, 0]
         grad_bias = (grad_bias if dimensions == 2 else grad_bias.sum(0)).to(dtype)
-    return grad_a, grad_b, None, grad_bias, None
+    return grad_a, grad_b, None, grad_bias
 
 
 def _flops(a_shape, b_shape, *_args, out_shape=None, **_kwargs) -> int:
@@ -91,6 +118,15 @@ def _sharding(a, b, offs, bias, out_dtype):
             [Replicate(), Shard(columns), given(offs, Replicate()), given(bias, of_bias), None],
         ),
     ]
+
+
+def _fake_gated(a, b, offs, bias, activation, interleaved, alpha, limit, keep_sums, out_dtype):
+    torch._check(
+        a.shape[1] == b.shape[1],
+        lambda: f"hipkittens::grouped_gated: {tuple(a.shape)} @ {tuple(b.shape)}",
+    )
+    sums = a.new_empty((a.shape[0], b.shape[2]) if keep_sums else (0,))
+    return a.new_empty((a.shape[0], b.shape[2] // 2), dtype=out_dtype), sums
 
 
 def _fake_scaled(a, b, offs, scale_a, scale_b, bias, blocks, out_dtype):
@@ -127,10 +163,19 @@ def _arguments(tensor, dtype):
 OPERATION = Operation(
     name="grouped_matmul",
     folder="gemm",
-    kinds=("grouped", "scaled_grouped"),
+    kinds=("grouped", "scaled_grouped", "gated_grouped"),
     functions=(Function(grouped_matmul, _arguments),),
     operators=(
         Operator("grouped_gemm", _fake, _backward, _setup, _flops, sharding=_sharding, first_option=4),
+        Operator(
+            "grouped_gated",
+            _fake_gated,
+            _backward_gated,
+            _setup_gated,
+            _flops,
+            sharding=lambda *arguments: [replicated(arguments, 2)],
+            first_option=4,
+        ),
         Operator(
             "scaled_grouped_gemm",
             _fake_scaled,

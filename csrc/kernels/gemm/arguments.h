@@ -84,6 +84,7 @@ struct GroupArguments {
 // together, k_tiles of a whole K.
 struct GroupedGemmArguments : GemmArguments, GroupArguments {};
 struct ScaledGroupedGemmArguments : ScaledGemmArguments, GroupArguments {};
+struct GatedGroupedGemmArguments : GatedGemmArguments, GroupArguments {};
 
 // Adds the splits in ascending order, then bias, then one rounding.
 struct ReduceArguments {

@@ -59,8 +59,10 @@ struct TilesOfRanges {
 
 // All along x: tiles of a group are neighbours, and the grid has as many as there can be, whatever the groups' sizes; workgroups
 // behind the last tile have nothing to do. Rows behind the last group become zero, as those of a group without K. Groups without K
-// have a K tile of which nothing is valid, so that a loop needs no case for them.
-struct TilesOfGroups {
+// have a K tile of which nothing is valid, so that a loop needs no case for them. A column of C is made of `columns_of_each` columns of
+// the product.
+template <int columns_of_each>
+struct TilesOfGroupedColumns {
     // Chosen as by the plan of one product, for as many tiles as there are.
     KITTENS_DEVICE static uint32_t window_rows(uint32_t tiles, uint32_t tiles_m) {
         const uint32_t rows = tiles >= 1024 ? 8 : 4;
@@ -100,7 +102,7 @@ struct TilesOfGroups {
         const TilePosition position =
             tile_in_windows(place - first * tiles_n, tiles_m, tiles_n, window_rows(tiles, tiles_m));
         found.tile = {found.begin + static_cast<int>(position.m) * config.tile_m,
-                      static_cast<int>(position.n) * config.tile_n, 0, group};
+                      static_cast<int>(position.n) * (config.tile_n / columns_of_each), 0, group};
         return true;
     }
     // Every group has as many tiles.
@@ -112,7 +114,7 @@ struct TilesOfGroups {
         const TilePosition position = tile_in_windows(place % of_group, order.tiles_m, order.tiles_n,
                                                       window_rows(tiles, order.tiles_m));
         found.tile = {static_cast<int>(position.m) * config.tile_m,
-                      static_cast<int>(position.n) * config.tile_n, 0, group};
+                      static_cast<int>(position.n) * (config.tile_n / columns_of_each), 0, group};
         if (arguments.grouping != Grouping::inner) return;
         const GroupRanges ranges(arguments, arguments.k);
         found.begin = uniform(ranges.end(static_cast<int>(group) - 1));
@@ -180,5 +182,6 @@ struct TilesOfGroups {
         return arguments;
     }
 };
+using TilesOfGroups = TilesOfGroupedColumns<1>;
 
 }  // namespace hipkittens::gemm

@@ -65,6 +65,11 @@ template <GemmConfig config>
 struct GroupedKernel
     : ProductKernel<config,
                     PolicyOf<config, GroupedGemmArguments, ScaledGroupedGemmArguments, TilesOfGroups>> {};
+template <GemmConfig config>
+struct GatedGroupedKernel
+    : ProductKernel<config, ActivatedPolicy<config, GatedEpilogue<SplitDestination, config.a>,
+                                            GatedGroupedGemmArguments,
+                                            TilesOfGroupedColumns<PairedColumns::of_each>, PairedColumns>> {};
 
 template <NoConfig config>
 struct ReduceKernel {

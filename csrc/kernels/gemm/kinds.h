@@ -15,6 +15,8 @@ template <GemmConfig config>
 struct GatedKernel;
 template <GemmConfig config>
 struct GroupedKernel;
+template <GemmConfig config>
+struct GatedGroupedKernel;
 template <NoConfig config>
 struct ReduceKernel;
 template <SumConfig config>
@@ -30,6 +32,7 @@ struct gated : Kind<GemmConfig, GatedGemmArguments, GatedKernel> {};
 // A product for each group of rows or of K.
 struct grouped : Kind<GemmConfig, GroupedGemmArguments, GroupedKernel> {};
 struct scaled_grouped : Kind<GemmConfig, ScaledGroupedGemmArguments, GroupedKernel> {};
+struct gated_grouped : Kind<GemmConfig, GatedGroupedGemmArguments, GatedGroupedKernel> {};
 // Sums the partial products of a split K.
 struct reduce : Kind<NoConfig, ReduceArguments, ReduceKernel> {};
 struct scaled_reduce : Kind<SumConfig, ScaledReduceArguments, ScaledReduceKernel> {};

@@ -36,15 +36,30 @@ Problem whole_product(const ActivatedProblem& problem) {
 
 }  // namespace
 
-bool suits(const ActivatedVariant& variant, const ActivatedProblem& p) {
-    if (variant.gated != p.gated || !suits(in_columns_of_c(variant), p)) return false;
-    if (!p.gated) return true;
-    // Partners are read through the gates' window.
+bool reaches_partners(const GemmConfig& config, const Problem& p, const Gate& gate) {
     constexpr int64_t reach_bytes = 0xfff00000;
-    const int64_t size = size_of(p.b_type), rows = variant.config.tile_n / 2;
-    const bool whole_dwords = p.pair_stride * size % 4 == 0 || variant.config.row_start == RowStart::element;
-    return p.pair_stride >= 0 && whole_dwords &&
-           (p.pair_stride + rows * p.b.leading_stride + p.k) * size < reach_bytes;
+    const int64_t size = size_of(p.b_type), rows = config.tile_n / 2;
+    const bool whole_dwords = gate.pair_stride * size % 4 == 0 || config.row_start == RowStart::element;
+    return gate.pair_stride >= 0 && whole_dwords &&
+           (gate.pair_stride + rows * p.b.leading_stride + p.k) * size < reach_bytes;
+}
+
+bool suits(const ActivatedVariant& variant, const ActivatedProblem& p) {
+    return variant.gated == p.gated && suits(in_columns_of_c(variant), p) &&
+           (!p.gated || reaches_partners(variant.config, p, p));
+}
+
+void set_gate(GatedGemmArguments& arguments, const Problem& problem, const Gate& gate) {
+    arguments.sums = {gate.sums.data, gate.sums.leading_stride, gate.sums.batch_stride};
+    const int64_t per_store = 16 / size_of(problem.a_type);
+    arguments.sums_vector_stores = problem.n % per_store == 0 && gate.sums.leading_stride % per_store == 0 &&
+                                   reinterpret_cast<uintptr_t>(gate.sums.data) % 4 == 0;
+    arguments.activation = problem.activation;
+    arguments.alpha = gate.alpha;
+    arguments.pair_stride = gate.pair_stride;
+    arguments.bias_stride = gate.bias_stride;
+    arguments.bias_pair_stride = gate.bias_pair_stride;
+    arguments.limit = gate.limit;
 }
 
 Plan plan_variant(const ActivatedProblem& problem, const ActivatedVariant& variant) {
@@ -54,17 +69,7 @@ Plan plan_variant(const ActivatedProblem& problem, const ActivatedVariant& varia
     for (Launch& launch : result.launches) {
         GatedGemmArguments arguments{};
         std::memcpy(static_cast<GemmArguments*>(&arguments), launch.arguments.data(), sizeof(GemmArguments));
-        arguments.sums = {problem.sums.data, problem.sums.leading_stride, problem.sums.batch_stride};
-        const int64_t per_store = 16 / size_of(problem.a_type);
-        arguments.sums_vector_stores = problem.n % per_store == 0 &&
-                                       problem.sums.leading_stride % per_store == 0 &&
-                                       reinterpret_cast<uintptr_t>(problem.sums.data) % 4 == 0;
-        arguments.activation = problem.activation;
-        arguments.alpha = problem.alpha;
-        arguments.pair_stride = problem.pair_stride;
-        arguments.bias_stride = problem.bias_stride;
-        arguments.bias_pair_stride = problem.bias_pair_stride;
-        arguments.limit = problem.limit;
+        set_gate(arguments, problem, problem);
         const auto with = [&](const auto& of_kind) {
             return launch_of("gemm", variant.name, problem.device.target, launch.grid,
                              static_cast<int>(launch.block[0]), of_kind);

@@ -5,10 +5,9 @@
 
 namespace hipkittens::gemm {
 
-// C[m, n] = activation(A[m, k] B[k, n] + bias[n]); or with gates C = activation(G) * U, where G and U are products with columns of
-// their own: b describes those of G, and each partner is `pair_stride` elements behind its gate in B and `bias_pair_stride` in the
-// bias, whose gates are `bias_stride` apart. 16-bit operands without scales.
-struct ActivatedProblem : Problem {
+// What becomes of sums: a function of each, or with gates a function of one times another, its partner, which is `pair_stride` elements
+// behind in B and `bias_pair_stride` in the bias, whose gates are `bias_stride` apart.
+struct Gate {
     bool gated = false;
     float alpha = 1;
     int64_t pair_stride = 0, bias_stride = 1, bias_pair_stride = 0;
@@ -16,12 +15,22 @@ struct ActivatedProblem : Problem {
     Matrix sums;  // where they are kept: m rows of n, or of n gates and then n partners; or without data
 };
 
+// C[m, n] = activation(A[m, k] B[k, n] + bias[n]); with gates b describes their columns, and n is their number. 16-bit operands without
+// scales.
+struct ActivatedProblem : Problem, Gate {};
+
 // A row that computes them.
 struct ActivatedVariant : GemmVariant {
     bool gated = false;
 };
 
 bool suits(const ActivatedVariant& variant, const ActivatedProblem& problem);
+
+// Do partners lie where the gates' window reaches, and can a kernel of this configuration read them?
+bool reaches_partners(const GemmConfig& config, const Problem& problem, const Gate& gate);
+
+// The gates' part of arguments.
+void set_gate(GatedGemmArguments& arguments, const Problem& problem, const Gate& gate);
 
 // Launches, one for each part of very many batches. Throws std::invalid_argument with what is wrong and what would be right.
 Plan plan(const ActivatedProblem& problem);

@@ -30,6 +30,8 @@ void check(const GroupedProblem& p) {
     extent("the number of groups", p.groups, 1,
            p.grouping == Grouping::rows ? most_groups_of_rows : largest_extent);
     if (!p.ends && p.grouping != Grouping::none) refuse("the ends of the groups are missing");
+    if (p.gated && (p.grouping != Grouping::rows || p.scales != Scales::none))
+        refuse("gates are for groups of rows without scales");
     if (p.scales == Scales::none) return;
     if (p.grouping != Grouping::rows) refuse("quantised operands have groups of rows alone");
     if (!p.a_scale.data || !p.b_scale.data) refuse("scales are missing");
@@ -42,8 +44,13 @@ int64_t most_tiles_of_rows(const GroupedProblem& p, const GemmConfig& config) {
     return (p.m + ranges * (config.tile_m - 1)) / config.tile_m;
 }
 
+// Columns of C: a gated tile has half as many.
+int tile_columns(const GroupedProblem& p, const GemmConfig& config) {
+    return p.gated ? config.tile_n / 2 : config.tile_n;
+}
+
 int64_t most_tiles(const GroupedProblem& p, const GemmConfig& config) {
-    const int64_t tiles_n = divide_up(p.n, config.tile_n);
+    const int64_t tiles_n = divide_up(p.n, tile_columns(p, config));
     return tiles_n * (p.grouping == Grouping::rows ? most_tiles_of_rows(p, config)
                                                    : divide_up(p.m, config.tile_m) * p.groups);
 }
@@ -59,17 +66,21 @@ Problem of_equal_groups(const GroupedProblem& p) {
         equal.k = divide_up(p.k, p.groups);
     }
     equal.k = std::max<int64_t>(equal.k, 1);
+    if (p.gated) equal.n *= 2;
     return equal;
 }
 
 constexpr auto all_variants = [] {
     constexpr auto& plain = variants<kinds::grouped>;
     constexpr auto& scaled = variants<kinds::scaled_grouped>;
-    constexpr auto count = (plain.end() - plain.begin()) + (scaled.end() - scaled.begin());
+    constexpr auto& gated = variants<kinds::gated_grouped>;
+    constexpr auto count =
+        (plain.end() - plain.begin()) + (scaled.end() - scaled.begin()) + (gated.end() - gated.begin());
     std::array<GroupedVariant, count> result{};
     auto* next = result.data();
     for (const auto& row : plain) *next++ = {{row.name, row.targets, row.config}};
     for (const auto& row : scaled) *next++ = {{row.name, row.targets, row.config}};
+    for (const auto& row : gated) *next++ = {{row.name, row.targets, row.config}, true};
     return result;
 }();
 
@@ -85,7 +96,8 @@ bool suits(const GroupedVariant& variant, const GroupedProblem& p) {
     const GemmConfig& config = variant.config;
     Problem matrices = p;
     matrices.batch = p.groups;
-    return suits(variant.targets, config, matrices) &&
+    return variant.gated == p.gated && suits(variant.targets, config, matrices) &&
+           (!p.gated || reaches_partners(config, p, p)) &&
            (config.row_start == RowStart::element ||
             is_grouped_orientation(p.grouping, p.a.transposed, p.b.transposed)) &&
            // HIP counts the threads of a grid dimension in 32 bits.
@@ -116,7 +128,7 @@ hipkittens::Launch launch_variant(const GroupedProblem& problem, const GroupedVa
                               problem.c.batch_stride % per_store == 0 &&
                               reinterpret_cast<uintptr_t>(problem.c.data) % 4 == 0;
     arguments.order.tiles_m = static_cast<uint32_t>(divide_up(problem.m, config.tile_m));
-    arguments.order.tiles_n = static_cast<uint32_t>(divide_up(problem.n, config.tile_n));
+    arguments.order.tiles_n = static_cast<uint32_t>(divide_up(problem.n, tile_columns(problem, config)));
     arguments.order.xcds = static_cast<uint32_t>(problem.device.xcds);
     arguments.ends = problem.ends;
     arguments.bias_group_stride = problem.bias_group_stride;
@@ -131,6 +143,13 @@ hipkittens::Launch launch_variant(const GroupedProblem& problem, const GroupedVa
                          of_kind);
     };
     if (config.scales != Scales::none) return launch(arguments);
+    if (variant.gated) {
+        GatedGroupedGemmArguments gated{};
+        static_cast<GemmArguments&>(gated) = arguments;
+        static_cast<GroupArguments&>(gated) = arguments;
+        set_gate(gated, problem, problem);
+        return launch(gated);
+    }
     return launch(GroupedGemmArguments{arguments, arguments});
 }
 

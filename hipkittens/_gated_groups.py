@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: MIT
+"""The first layer of experts: a product for each group of rows, of whose columns one half gates the other, in one launch."""
+
+from __future__ import annotations
+
+import torch
+
+from . import _backend
+from ._call import call
+from .activation import GATES, constants_of, gated_activation
+from .gemm import records
+from .grouped import grouped_matmul
+
+
+def gated_groups(
+    rows: torch.Tensor,
+    w: torch.Tensor,
+    ends: torch.Tensor,
+    bias: torch.Tensor | None,
+    kind: str,
+    interleaved: bool,
+    limit: float | None,
+) -> torch.Tensor:
+    """gated_activation(grouped_matmul(rows, w.mT, ends, bias=bias)) of w (G, 2 I, K), without a rounding between them. Where columns of
+    w are contiguous, not rows, it is these two: no kernel gates products of such, and to copy all experts would cost more."""
+    if _backend.uses_torch() or 0 in (*rows.shape, *w.shape) or w.stride(-1) != 1:
+        sums = grouped_matmul(rows, w.mT, ends, bias=bias)
+        gate, other = (sums[:, 0::2], sums[:, 1::2]) if interleaved else (sums, None)
+        return gated_activation(gate, kind, other=other, limit=limit)
+    result, _ = call(
+        "grouped_gated",
+        rows,
+        w.mT,
+        ends.contiguous(),
+        None if bias is None else bias.contiguous(),
+        GATES.index(kind),
+        interleaved,
+        *constants_of(kind, limit, None),
+        records(rows, w, bias),
+        rows.dtype,
+    )
+    return result

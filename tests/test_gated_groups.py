@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: MIT
+"""Products of groups of rows whose columns gate each other in one launch: the first layer of experts."""
+
+import pytest
+import torch
+
+import hipkittens
+from hipkittens._gated_groups import gated_groups
+from hipkittens.activation import GATES, gated_in_torch
+
+TARGETS = ("gfx942", "gfx950")
+ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+
+
+@pytest.fixture(params=TARGETS)
+def arch(request):
+    with hipkittens.simulate(request.param, checks="all") as run:
+        yield request.param
+    assert not run.findings
+
+
+@pytest.fixture
+def draw():
+    generator = torch.Generator().manual_seed(0)
+    return lambda *shape, dtype=torch.bfloat16, scale=1.0: (
+        torch.randn(shape, generator=generator) * scale
+    ).to(dtype)
+
+
+def ends_of(sizes):
+    return torch.tensor(sizes).cumsum(0).to(torch.int32)
+
+
+def in_double(rows, w, ends, bias, kind="silu", interleaved=False, limit=None):
+    """What is behind the last group is zero."""
+    rows, w = rows.double(), w.double()
+    bias = rows.new_zeros(w.shape[:2]) if bias is None else bias.double()
+    parts, begin = [], 0
+    for group, end in enumerate(ends.tolist()):
+        sums = rows[begin:end] @ w[group].T + (bias if bias.dim() == 1 else bias[group])
+        if interleaved:
+            parts.append(gated_in_torch(sums[:, ::2], kind, limit, other=sums[:, 1::2]))
+        else:
+            parts.append(gated_in_torch(sums, kind, limit))
+        begin = end
+    return torch.cat([*parts, rows.new_zeros(len(rows) - begin, w.shape[1] // 2)])
+
+
+def check_rounded_once(result, reference):
+    error = (result.double() - reference).abs()
+    allowed = ROUNDING[result.dtype] * reference.abs() + 2e-5 * reference.abs().max()
+    assert result.shape == reference.shape and (error <= allowed).all(), (error - allowed).max()
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("interleaved", (False, True))
+@pytest.mark.parametrize("kind", GATES)
+def test_kinds(arch, draw, dtype, interleaved, kind):
+    sizes, n, k = (9, 0, 17, 40), 160, 96
+    rows, w = draw(sum(sizes) + 5, k, dtype=dtype), draw(len(sizes), n, k, dtype=dtype, scale=0.1)
+    bias, ends = draw(len(sizes), n, dtype=dtype), ends_of(sizes)
+    found = gated_groups(rows, w, ends, bias, kind, interleaved, 1.5)
+    check_rounded_once(found, in_double(rows, w, ends, bias, kind, interleaved, 1.5))
+
+
+@pytest.mark.parametrize(
+    "sizes, n, k",
+    [
+        ((1,), 2, 1),
+        ((0, 2, 0), 34, 17),
+        ((17, 255), 510, 264),
+        ((257, 0, 1), 514, 255),
+        ((200, 260, 300), 1024, 512),
+        (tuple([3] * 70), 64, 40),
+    ],
+)
+def test_sizes(arch, draw, sizes, n, k):
+    rows, w, ends = draw(sum(sizes) + 2, k), draw(len(sizes), n, k, scale=k**-0.5), ends_of(sizes)
+    for interleaved in (False, True):
+        found = gated_groups(rows, w, ends, None, "silu", interleaved, None)
+        check_rounded_once(found, in_double(rows, w, ends, None, interleaved=interleaved))
+
+
+def test_large_tiles(draw):
+    """256 by 256, cut in every direction."""
+    sizes, n, k = (1500, 0, 1497), 4090, 200
+    rows, w, ends = draw(sum(sizes) + 3, k), draw(3, n, k, scale=k**-0.5), ends_of(sizes)
+    bias = draw(n).float()
+    for arch in TARGETS:
+        with hipkittens.simulate(arch):
+            for interleaved in (False, True):
+                found = gated_groups(rows, w, ends, bias, "silu", interleaved, None)
+                check_rounded_once(found, in_double(rows, w, ends, bias, interleaved=interleaved))
+
+
+@pytest.mark.parametrize("interleaved", (False, True))
+def test_gradients(arch, draw, interleaved):
+    """Twice PyTorch's own error at most, which rounds the sums before it gates them; the result is the same with and without."""
+    sizes, n, k = (20, 0, 33), 128, 72
+    tensors = draw(sum(sizes) + 3, k), draw(3, n, k, scale=0.1), draw(3, n)
+    ends, grad = ends_of(sizes), draw(sum(sizes) + 3, n // 2)
+
+    def gradients(function, dtype=None):
+        leaves = [each.to(dtype or each.dtype).detach().requires_grad_() for each in tensors]
+        result = function(*leaves)
+        return [result, *torch.autograd.grad(result, leaves, grad.to(result.dtype))]
+
+    def theirs(rows, w, bias):
+        parts, begin = [], 0
+        for group, end in enumerate(ends.tolist()):
+            sums = torch.nn.functional.linear(rows[begin:end], w[group], bias[group])
+            gate, other = (sums[:, ::2], sums[:, 1::2]) if interleaved else sums.chunk(2, -1)
+            parts.append(torch.nn.functional.silu(gate) * other)
+            begin = end
+        return torch.cat([*parts, rows.new_zeros(len(rows) - begin, n // 2)])
+
+    found = gradients(lambda rows, w, bias: gated_groups(rows, w, ends, bias, "silu", interleaved, None))
+    assert torch.equal(
+        found[0], gated_groups(tensors[0], tensors[1], ends, tensors[2], "silu", interleaved, None)
+    )
+    for mine, other, exact in zip(found, gradients(theirs), gradients(theirs, torch.float64), strict=True):
+        mine, other = ((each.double() - exact).abs() for each in (mine, other))
+        assert mine.max() <= 2 * other.max() and mine.square().mean() <= 4 * other.square().mean()
+
+
+def test_weights_by_columns_are_not_copied(draw):
+    """Two launches that read them as they lie."""
+    rows, ends = draw(60, 64), ends_of((30, 30))
+    w = draw(2, 64, 96).mT
+    with hipkittens.timing("MI300X") as run:
+        found = gated_groups(rows, w, ends, None, "silu", False, None)
+    assert len(run.launches) == 2
+    exact = in_double(rows, w, ends, None)
+    assert (found.double() - exact).abs().max() <= 2.0**-7 * exact.abs().max()
+
+
+def test_an_operator_without_sums_has_no_derivative(draw):
+    rows, w = draw(20, 64).requires_grad_(), draw(1, 96, 64)
+    operator = torch.ops.hipkittens.grouped_gated
+    result, sums = operator(rows, w.mT, ends_of((20,)), None, 0, False, 1.0, -1.0, False, torch.bfloat16)
+    assert sums.shape == (0,)
+    with pytest.raises(RuntimeError, match="keep_sums=False and is differentiated"):
+        result.sum().backward()
