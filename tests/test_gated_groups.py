@@ -81,16 +81,24 @@ def test_sizes(arch, draw, sizes, n, k):
         check_rounded_once(found, in_double(rows, w, ends, None, interleaved=interleaved))
 
 
-def test_large_tiles(draw):
-    """256 by 256, cut in every direction."""
-    sizes, n, k = (1500, 0, 1497), 4090, 200
+@pytest.mark.parametrize("sizes", ((1500, 0, 1497), (2930, 4, 50)))
+def test_large_tiles(draw, sizes):
+    """256 by 256, cut in every direction, and of most of which nothing is gated."""
+    n, k = 4090, 200
     rows, w, ends = draw(sum(sizes) + 3, k), draw(3, n, k, scale=k**-0.5), ends_of(sizes)
     bias = draw(n).float()
-    for arch in TARGETS:
-        with hipkittens.simulate(arch):
-            for interleaved in (False, True):
+    for device, target in (("MI300X", "gfx942"), ("MI355X", "gfx950")):
+        for interleaved in (False, True):
+            exact = in_double(rows, w, ends, bias, interleaved=interleaved)
+            with hipkittens.timing(device) as run:
                 found = gated_groups(rows, w, ends, bias, "silu", interleaved, None)
-                check_rounded_once(found, in_double(rows, w, ends, bias, interleaved=interleaved))
+            check_rounded_once(found, exact)
+            assert run.launches[0].kernel == f"hipkittens_gemm_gated_grouped_nt_bf16_256x256x64_{target}"
+    with hipkittens.simulate("gfx950", checks="all") as run:
+        check_rounded_once(
+            gated_groups(rows, w, ends, bias, "silu", False, None), in_double(rows, w, ends, bias)
+        )
+    assert not run.findings
 
 
 @pytest.mark.parametrize("interleaved", (False, True))

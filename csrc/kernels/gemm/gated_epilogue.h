@@ -92,7 +92,8 @@ struct GatedEpilogue {
     template <class Of, int lds_bytes, class Accumulator, int down, int across>
     KITTENS_DEVICE static void gate(Accumulator (&bands)[down][across],
                                     typename Of::Result (&results)[down][1],
-                                    const GatedGemmArguments& arguments, shared_byte* lds) {
+                                    const GatedGemmArguments& arguments, EpiloguePlace of_wave,
+                                    shared_byte* lds) {
         using four = vec<float, 4>;
         static_assert(Accumulator::per_lane == 4, "a base tile is 16 bytes of a lane");
         constexpr int pass_bytes = wave_lanes * static_cast<int>(sizeof(four));
@@ -107,6 +108,17 @@ struct GatedEpilogue {
 #pragma unroll
         for (int first = 0; first < all; first += at_once) {
             const int count = first + at_once < all ? at_once : all - first;
+            // Of rows behind the last one nothing is stored: where groups are small they are most of a tile.
+            const auto begin = at(first);
+            const int row = begin[0] * of_wave.row_step + begin[1] * Accumulator::shape::rows;
+            if (of_wave.tile.m + of_wave.row + row >= arguments.m) {
+#pragma unroll
+                for (int n = 0; n < count; ++n) {
+                    const auto place = at(first + n);
+                    results[place[0]][0].tiles[place[1]][place[2]] = {};
+                }
+                continue;
+            }
 #pragma unroll
             for (int n = 0; n < count; ++n) {
                 const auto place = at(first + n);
@@ -152,7 +164,7 @@ struct GatedEpilogue {
             else if (part == partners)
                 take<Of, 1>(bands, results);
             else
-                gate<Of, lds_bytes>(bands, results, arguments, lds);
+                gate<Of, lds_bytes>(bands, results, arguments, place, lds);
             const GemmArguments to = part == gated
                                          ? static_cast<const GemmArguments&>(arguments)
                                          : of_sums(arguments, element, part == partners ? arguments.n : 0);
