@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from ..activation import GATES, gated_in_torch, in_torch
 from ..feed_forward import feed_forward, gated_linear
 from ..gemm import ACTIVATIONS_OF_SUMS, linear
-from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Table, Trial
-from ._tables import DEVICES
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Trial
 from ._tensors import draw, with_gaps
 
 # m, rows of the weight and k at which the plan takes a tile, on both targets. Loops have several turns, and K a tail of more than half
@@ -239,13 +238,6 @@ CHECKS = Checks(
             call=_call,
             torch=_call_torch,
             heading="Feed-forward blocks",
-            tables=(
-                Table(
-                    "Feed-forward block of Llama-3 8B, {M} rows",
-                    "{N}x14336x4096",
-                    dict.fromkeys(DEVICES, (16, 512, 4096)),
-                ),
-            ),
         ),
     ),
     representative=_representative,
