@@ -9,7 +9,7 @@ from . import _backend, _scaled_experts
 from ._arguments import check_dtype_and_device, check_flag, check_tensor
 from ._autocast import to_autocast_dtype
 from ._call import call
-from ._gated_groups import gated_groups
+from ._gated_experts import gated_groups
 from .activation import ACTIVATIONS, GATES
 from .activation import activation as activate
 from .gemm import INPUT_DTYPES

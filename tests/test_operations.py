@@ -25,7 +25,7 @@ ELSEWHERE = {
     "hipkittens/operations/_*.py": "parts of a record",
     "hipkittens/nn.py": "modules of models",
     "hipkittens/_m*_attention.py": "modules of models",
-    "hipkittens/_scaled_experts.py": "a layer of several operations, as the module of its function",
+    "hipkittens/_*_experts.py": "a layer of several operations, as the module of its function",
     "hipkittens/*patch*.py": "patterns of models and what replaces them",
     "hipkittens/cli.py": "the options of patch",
     "hipkittens/integrations/*.py": "other frameworks' names",

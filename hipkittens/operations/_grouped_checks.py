@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from .._gated_groups import gated_groups
+from .._gated_experts import gated_groups
 from ..activation import GATES
 from ..grouped import MOST_GROUPS, grouped_matmul
 from . import _scaled_grouped_checks as scaled_checks
@@ -39,7 +39,7 @@ _UNALIGNED = ((20, 0, 45), 67, 621)
 # Of gates: columns are those that are multiplied.
 _GATED_SIZES = {
     256: ((1500, 0, 1497), 4096, 1000),
-    128: ((1500, 545), 2048, 616),
+    128: ((1500, 545), 2048, 2664),
     64: ((64, 0, 40, 64), 4096, 1960),
 }
 _GATED_UNALIGNED = ((20, 0, 45), 66, 621)

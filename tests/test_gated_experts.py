@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import hipkittens
-from hipkittens._gated_groups import gated_groups
+from hipkittens._gated_experts import gated_groups
 from hipkittens.activation import GATES, gated_in_torch
 
 TARGETS = ("gfx942", "gfx950")
