@@ -43,6 +43,7 @@ from .sampling import sample
 from .scaled_gemm import scaled_matmul
 from .selection import topk
 from .softmax import softmax
+from .sparse_latent_attention import attention_mla_sparse
 
 from . import flash_attn as flash_attn, nn as nn  # isort: skip
 from .patch import patch, patched, unpatch  # isort: skip
@@ -63,6 +64,7 @@ __all__ = [
     "attention",
     "attention_merge",
     "attention_mla",
+    "attention_mla_sparse",
     "attention_paged",
     "attention_varlen",
     "batch_invariant",

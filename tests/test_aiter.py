@@ -15,6 +15,7 @@ import torch.nn.functional as F
 import hipkittens
 from hipkittens import QuantSpec, aiter, quantize
 from hipkittens.operations._attention_paged_problems import draw_latent, draw_paged
+from hipkittens.operations._attention_sparse_problems import draw_sparse
 
 BF16, F32, I32 = torch.bfloat16, torch.float32, torch.int32
 FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
@@ -1460,3 +1461,20 @@ def test_mla_decode(target, page):
         aiter.mla_decode_fwd(*call, logit_cap=3.0)
     with pytest.raises(NotImplementedError, match="mla_decode_fwd: q_scale is given"):
         aiter.mla_decode_fwd(*call, q_scale=torch.ones(1))
+
+
+@of("unified_attention_sparse_mla")
+def test_sparse_attention(target):
+    problem = draw_sparse([40, 0, 3], 50, heads=16)
+    q, cache, indices = problem.arguments()
+    ends, lengths, table = (
+        torch.tensor([0, 2, 3], dtype=I32),
+        torch.tensor([99, 40], dtype=I32),
+        torch.zeros(2, 3).int(),
+    )
+    out = torch.full((3, 16, 512), torch.nan).to(BF16)
+    call = (q, cache.unsqueeze(2), out, ends, 2, lengths, 99, 0.07, indices, table)
+    assert aiter.unified_attention_sparse_mla(*call, 512) is None
+    assert torch.equal(out, hipkittens.attention_mla_sparse(*problem.arguments(), scale=0.07))
+    with pytest.raises(ValueError, match="head_dim_v is 448; it must be 512"):
+        aiter.unified_attention_sparse_mla(*call, 448)

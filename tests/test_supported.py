@@ -114,6 +114,24 @@ class Draw:
             "return_lse": self.one_of(True, False),
         }  # fmt: skip
 
+    def attention_mla_sparse(self):
+        dtype, size = self.one_of(BF16, F16), self.mostly(576, 512)
+        page, heads, tokens = (self.choose.randint(1, 3) for _ in range(3))
+        cache = self.mostly((4, page, size), (4, page, 1, size), (4, page, 2, size))
+        tensors = [
+            torch.ones(shape, dtype=dtype) if self.choose.random() < 0.9 else self.tensor(shape, dtype)
+            for shape in ((tokens, heads, size), cache)
+        ]
+        lists = torch.ones(tokens, 5, dtype=torch.int32)
+        return [*tensors, self.mostly(lists, lists - 2, lists.long(), lists[0], [1])], {
+            "topk_length": self.mostly(None, lists[:, 0], lists[:, 0].long(), lists),
+            "scale": self.mostly(0.5, None, "large", float("inf")),
+            "head_dim_v": self.mostly(512, 128),
+            "sinks": self.mostly(None, torch.ones(heads), torch.ones(heads + 1)),
+            "kv_scale": self.mostly(None, 0.5, torch.ones(1), "no"),
+            "num_splits": self.mostly(0, 3, -1, 257),
+        }  # fmt: skip
+
     def attention_mla(self):
         dtype, size = self.one_of(BF16, F16), self.mostly(576, 512)
         page, heads, queries = (self.choose.randint(1, 3) for _ in range(3))

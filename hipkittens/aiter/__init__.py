@@ -20,7 +20,7 @@ from ._activation import (
     scaled_silu_and_mul,
     silu_and_mul,
 )
-from ._attention import mla_decode_fwd, unified_attention
+from ._attention import mla_decode_fwd, unified_attention, unified_attention_sparse_mla
 from ._cache import concat_and_cache_mla, reshape_and_cache, reshape_and_cache_flash
 from ._convolution import causal_conv1d_fn, causal_conv1d_update
 from ._flash_attention import flash_attn_func, flash_attn_varlen_func
@@ -192,6 +192,7 @@ __all__ = [
     "topk_softmax",
     "topk_softmax_asm",
     "unified_attention",
+    "unified_attention_sparse_mla",
 ]
 
 # rope_fwd, rope_cached_2c_fwd_inplace and their kind.

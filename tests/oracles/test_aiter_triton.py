@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Ours beside the unmodified Triton kernels of AITER's wheel, both on the simulated device."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -8,6 +10,8 @@ pytest.importorskip("triton", reason="the triton wheel is not installed (./run t
 
 import hipkittens
 from hipkittens.integrations import triton as simulated
+from hipkittens.operations._attention_mla_checks import SCALE
+from hipkittens.operations._attention_sparse_problems import draw_sparse, sparse_in_float
 from tests.oracles.aiter import triton as aiter_triton
 from tests.oracles.aiter.wheel import needs_wheel
 
@@ -62,3 +66,26 @@ def test_mul_add(target, dtype):
         with simulated.active():
             theirs(x, factor, summand, out)
         assert torch.equal(hipkittens.mul_add(x, factor, summand), out)
+
+
+def test_sparse_latent_attention(target):
+    """Our error is at most 1.1 times theirs; their lists have -1 at the end alone, and 16 heads or a multiple."""
+    problem = draw_sparse([32, 20, 1], 32, heads=16)
+    keys = problem.kv_cache.shape[0] * problem.kv_cache.shape[1]
+    indices = torch.full_like(problem.indices, -1)
+    for row, listed in zip(indices, problem.indices, strict=True):
+        taken = listed[(listed >= 0) & (listed < keys)]
+        row[: len(taken)] = taken
+    cache = problem.kv_cache.nan_to_num(0.0).contiguous()
+    problem = dataclasses.replace(problem, kv_cache=cache, indices=indices)
+    ends, lengths = torch.arange(4, dtype=torch.int32), torch.full((3,), keys, dtype=torch.int32)
+    table = torch.arange(cache.shape[0], dtype=torch.int32).repeat(3, 1)
+    out = torch.zeros(3, 16, 512, dtype=torch.bfloat16)
+    with simulated.active():
+        aiter_triton.module("unified_attention_sparse_mla").unified_attention_sparse_mla(
+            problem.q, cache.unsqueeze(2), out, ends, 1, lengths, keys, SCALE, indices, table, 512
+        )
+    exact, _ = sparse_in_float(problem, torch.float64, scale=SCALE)
+    ours = hipkittens.attention_mla_sparse(*problem.arguments(), scale=SCALE)
+    mine, other = ((each.double() - exact).norm() for each in (ours, out))
+    assert mine <= 1.1 * other

@@ -39,6 +39,9 @@ def operations(
     assert_type(hipkittens.attention_mla(q, k, lengths, lengths, scale=0.1), Tensor)
     assert_type(hipkittens.attention_mla(q, k, lengths, lengths, scale=0.1, return_lse=True), Pair)
     assert_type(hipkittens.attention_mla(q, k, lengths, lengths, scale=0.1, return_lse=ask), Tensor | Pair)
+    assert_type(hipkittens.attention_mla_sparse(q, k, lengths, scale=0.1), Tensor)
+    assert_type(hipkittens.attention_mla_sparse(q, k, lengths, scale=0.1, return_lse=True), Pair)
+    assert_type(hipkittens.attention_mla_sparse(q, k, lengths, scale=0.1, return_lse=ask), Tensor | Pair)
     assert_type(hipkittens.attention_paged(q, k, v, lengths, lengths), Tensor)
     assert_type(hipkittens.attention_paged(q, k, v, lengths, lengths, return_lse=True), Pair)
     assert_type(
