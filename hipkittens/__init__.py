@@ -28,6 +28,7 @@ from .float8 import float8_linear
 from .gemm import linear, matmul
 from .grouped import grouped_matmul
 from .heads import concat_heads, split_heads
+from .indexer_logits import mqa_logits, mqa_logits_paged
 from .latent_attention import attention_mla
 from .loss import cross_entropy, linear_cross_entropy
 from .merged_attention import attention_merge
@@ -92,6 +93,8 @@ __all__ = [
     "matmul",
     "mla_cache_write",
     "moe",
+    "mqa_logits",
+    "mqa_logits_paged",
     "mul_add",
     "norm_quantize",
     "patch",
