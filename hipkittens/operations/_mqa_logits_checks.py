@@ -130,33 +130,35 @@ def _parity(problem, ours) -> ParityProblem:
     )
 
 
-def _cache(problem, device):
-    """Codes of ordinary numbers with scales of 1, in blocks of 64 in no order."""
-    e = problem.extents
-    pages = -(-e["L"] // 64)
-    codes = dtype_of("fp8", torch.device(device))
-    cache = torch.zeros((e["B"] * pages, 64 * (e["D"] + SCALE_BYTES)), dtype=torch.uint8, device=device)
-    cache[:, : 64 * e["D"]] = torch.tensor(1.0).to(codes).view(torch.uint8).item()
-    cache[:, 64 * e["D"] :].view(torch.float32).fill_(1.0)
-    order = torch.randperm(e["B"] * pages, generator=torch.Generator().manual_seed(0)).to(torch.int32)
-    return cache.view(-1, 64, 1, e["D"] + SCALE_BYTES), order.reshape(e["B"], pages).to(device), codes
+# An ordinary number: 1 of gfx950's codes, a half of gfx942's.
+_CODE = 0x38
+
+
+def _codes(device, *shape):
+    return torch.full(shape, _CODE, dtype=torch.uint8, device=device)
 
 
 def _call_paged(problem, device):
+    """Blocks of 64 keys in no order."""
     e = problem.extents
-    cache, table, codes = _cache(problem, device)
-    q = problem.tensor(device, e["B"], e["N"], e["H"], e["D"]).to(codes)
-    weights = torch.ones(e["B"] * e["N"], e["H"], device=device)
+    pages = -(-e["L"] // 64)
+    cache = _codes(device, e["B"] * pages, 64 * (e["D"] + SCALE_BYTES))
+    cache[:, 64 * e["D"] :].view(torch.float32).fill_(1.0)
+    order = torch.randperm(e["B"] * pages, generator=torch.Generator().manual_seed(0)).to(torch.int32)
+    table = order.reshape(e["B"], pages).to(device)
+    q, weights = (
+        _codes(device, e["B"], e["N"], e["H"], e["D"]),
+        torch.ones(e["B"] * e["N"], e["H"], device=device),
+    )
     lengths = torch.full((e["B"],), e["L"], dtype=torch.int32, device=device)
+    cache = cache.view(-1, 64, 1, e["D"] + SCALE_BYTES)
     return lambda: mqa_logits_paged(q, cache, weights, lengths, table, e["L"])
 
 
 def _call_causal(problem, device):
     """Tokens of one prompt, each of which sees those before it."""
     e = problem.extents
-    codes = dtype_of("fp8", torch.device(device))
-    q = problem.tensor(device, e["N"], e["H"], e["D"]).to(codes)
-    k = problem.tensor(device, e["L"], e["D"]).to(codes)
+    q, k = _codes(device, e["N"], e["H"], e["D"]), _codes(device, e["L"], e["D"])
     scale, weights = torch.ones(e["L"], device=device), torch.ones(e["N"], e["H"], device=device)
     ends = torch.arange(e["L"] - e["N"] + 1, e["L"] + 1, dtype=torch.int32, device=device)
     return lambda: mqa_logits(q, k, scale, weights, torch.zeros_like(ends), ends)
