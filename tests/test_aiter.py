@@ -16,6 +16,7 @@ import hipkittens
 from hipkittens import QuantSpec, aiter, quantize
 from hipkittens.operations._attention_paged_problems import draw_latent, draw_paged
 from hipkittens.operations._attention_sparse_problems import draw_sparse
+from hipkittens.operations._mqa_logits_problems import draw_logits, draw_paged_logits
 
 BF16, F32, I32 = torch.bfloat16, torch.float32, torch.int32
 FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
@@ -1478,3 +1479,17 @@ def test_sparse_attention(target):
     assert torch.equal(out, hipkittens.attention_mla_sparse(*problem.arguments(), scale=0.07))
     with pytest.raises(ValueError, match="head_dim_v is 448; it must be 512"):
         aiter.unified_attention_sparse_mla(*call, 448)
+
+
+@of("fp8_mqa_logits", "deepgemm_fp8_paged_mqa_logits")
+def test_logits_of_an_indexer(target):
+    problem = draw_logits([(0, 50), (3, 9)], 60, heads=4, dtype=FP8[target])
+    assert torch.equal(
+        aiter.fp8_mqa_logits(*problem.arguments()), hipkittens.mqa_logits(*problem.arguments())
+    )
+    paged = draw_paged_logits([50, 0, 17], 2, heads=4, page=1, dtype=FP8[target])
+    q, cache, weights, lengths, table, columns = paged.arguments()
+    out = torch.full((6, columns), torch.nan)
+    call = (q, cache.unsqueeze(2), weights, out, lengths, table, columns)
+    assert aiter.deepgemm_fp8_paged_mqa_logits(*call, ChunkK=128, SplitKV=1) is None
+    assert torch.equal(out, hipkittens.mqa_logits_paged(*paged.arguments()))

@@ -40,6 +40,7 @@ from ._gemm_blockscale import (
     gemm_a8w8_blockscale_bpreshuffle,
 )
 from ._heads import fused_qk_cat, fused_qkv_split_qk_rope, split_qkv
+from ._logits import deepgemm_fp8_paged_mqa_logits, fp8_mqa_logits
 from ._moe import (
     biased_grouped_topk,
     biased_grouped_topk_hip,
@@ -116,6 +117,7 @@ __all__ = [
     "causal_conv1d_fn",
     "causal_conv1d_update",
     "concat_and_cache_mla",
+    "deepgemm_fp8_paged_mqa_logits",
     "dynamic_per_group_scaled_quant_fp4",
     "dynamic_per_tensor_quant",
     "dynamic_per_token_scaled_quant",
@@ -123,6 +125,7 @@ __all__ = [
     "flash_attn_func",
     "flash_attn_varlen_func",
     "flatmm_a8w8_blockscale_ASM",
+    "fp8_mqa_logits",
     "fused_add_rms_norm_cu",
     "fused_add_rmsnorm_pad",
     "fused_moe",
