@@ -17,7 +17,7 @@ def fp8_mqa_logits(
     cu_ends: torch.Tensor,
 ) -> torch.Tensor:
     """hipkittens.mqa_logits of Q [tokens, heads, D] and KV [keys, D]: float32 [tokens, keys], -inf where a token sees no key. Any
-    number of heads; scales may be negative, where AITER's kernel cuts off what they make negative."""
+    number of heads; scales may be negative: what is cut off at 0 are the products without them."""
     return mqa_logits(Q, KV, kv_scales, weights, cu_starts, cu_ends)
 
 

@@ -20,11 +20,10 @@ def _dtype(name: str) -> torch.dtype:
 def _trial(kernel: Kernel) -> Trial:
     """Several turns of a workgroup, of which the last one ends inside a wave's keys, and heads that fill no tile, of tokens with
     ranges of their own; more heads than LDS has room for."""
-    row = kernel.row
-    dtype, size = _dtype(row["element"]), int(row["head_dim"])
+    row, size = kernel.row, int(kernel.row["head_dim"])
 
     def run():
-        results = []
+        dtype, results = _dtype(row["element"]), []  # 8-bit floats are those of the target that runs
         for heads in (20, 276):
             if row["paged"] == "true":
                 problem = draw_paged_logits([300, 0, 33], 2, heads=heads, size=size, page=24, dtype=dtype)

@@ -146,7 +146,7 @@ def test_where_logits_of_an_indexer_differ(target):
     with simulated.active():
         theirs = aiter_triton.module("fp8_mqa_logits").fp8_mqa_logits(*problem.arguments())
     assert error(hipkittens.mqa_logits(*problem.arguments()), exact) < 1e-4
-    assert not torch.allclose(theirs[1, 5:200].double(), exact[1, 5:200], rtol=0.1)
+    assert (theirs[1] != -torch.inf).nonzero().flatten().tolist() == list(range(5, 205))
 
     paged = draw_paged_logits([100], 3, heads=32, page=1, dtype=CODES[target], room=0)
     assert (theirs_in_pages(paged, 256)[:, :100] != -torch.inf).sum(1).tolist() == [100, 100, 99]
