@@ -34,7 +34,8 @@ def _trial(kernel: Kernel) -> Trial:
             results.append(logits.clamp(min=-1e30))  # -inf where no key is seen
         return results
 
-    return Trial(f"logits of 300 keys D{size} {row['element']}", run, workgroups=4, shared_by="turns")
+    pages = " in pages" if row["paged"] == "true" else ""
+    return Trial(f"logits of 300 keys{pages} D{size} {row['element']}", run, workgroups=4)
 
 
 def _ours_of_rows(q: torch.Tensor, k: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

@@ -82,9 +82,11 @@ struct Score {
     KITTENS_DEVICE KeyRange range_of(int token) const {
         const uint32_t row = row_of(token);
         const int limit = arguments.limit;
-        int first = arguments.starts ? arguments.starts[row] : 0, past;
-        if (arguments.ends_of_sequences)
-            past = arguments.ends[sequence] + (first_token + token + 1) - static_cast<int>(arguments.queries);
+        int first = 0, past;
+        if constexpr (!config.paged) first = arguments.starts[row];
+        if (config.paged && arguments.ends_of_sequences)
+            past = arguments.ends[sequence] + (first_token + token + 1) -
+                   static_cast<int>(arguments.queries);
         else
             past = arguments.ends[row];
         first = first > 0 ? first : 0;
@@ -142,8 +144,11 @@ struct Score {
     KITTENS_DEVICE static int place(int piece, int row) {
         constexpr int rows_in_window = target.read_b128_window_bytes / row_bytes;
         constexpr int most = row_pieces < 16 ? row_pieces - 1 : 15;
-        return row * row_bytes +
-               (piece ^ ((rows_in_window > 1 ? row / rows_in_window : row) & most)) * b128_bytes;
+        int change = rows_in_window > 1 ? row / rows_in_window : row;
+        // A phase of gfx950 asks for rows 0-3 and 12-15 of one piece and 4-11 of its neighbour, or for the others: four rows that
+        // fill a window change places as 0, 2, 3, 1.
+        if constexpr (rows_in_window == 4) change = (change << 1) ^ (change & 2 ? 7 : 0);
+        return row * row_bytes + (piece ^ (change & most)) * b128_bytes;
     }
     KITTENS_DEVICE shared_byte* weight_at(int row) const {
         return lds + query_bytes + row * static_cast<int>(sizeof(float));
