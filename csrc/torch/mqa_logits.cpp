@@ -41,8 +41,10 @@ class Call {
         arguments_.clean = given.boolean();
         codes_ = q_.dtype_number() == aoti_torch_dtype_uint8();
         dtype_ = codes_ ? Dtype::uint8 : q_.dtype(where_ + "q");
-        if (dtype_ == Dtype::float32 || k_.dtype_number() != q_.dtype_number() || !(k_.device() == q_.device()))
-            fail(where_ + "q and keys need one dtype, bfloat16, float16 or uint8 of 8-bit floats, on one device");
+        if (dtype_ == Dtype::float32 || k_.dtype_number() != q_.dtype_number() ||
+            !(k_.device() == q_.device()))
+            fail(where_ +
+                 "q and keys need one dtype, bfloat16, float16 or uint8 of 8-bit floats, on one device");
         if (q_.dimensions() != 3 || weights_.dimensions() != 2 || weights_.sizes()[0] != q_.sizes()[0] ||
             weights_.sizes()[1] != q_.sizes()[1])
             fail(where_ + "q needs three dimensions, and weights the first two of them");

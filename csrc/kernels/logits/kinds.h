@@ -43,8 +43,8 @@ struct LogitsArguments {
     int64_t out_step;
     Divisor page, token_blocks, key_blocks;
     uint32_t heads, queries;
-    uint32_t keys, limit;               // columns of out, and keys that a row of the table has place for
-    uint32_t block_tokens, turns;              // of a workgroup
+    uint32_t keys, limit;          // columns of out, and keys that a row of the table has place for
+    uint32_t block_tokens, turns;  // of a workgroup
     uint32_t ends_of_sequences, clean;
 };
 

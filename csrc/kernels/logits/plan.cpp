@@ -50,8 +50,8 @@ Launch plan(const Problem& p, LogitsArguments arguments) {
         arguments.heads = static_cast<uint32_t>(p.heads);
         arguments.queries = static_cast<uint32_t>(p.queries);
         arguments.keys = static_cast<uint32_t>(p.keys);
-        arguments.limit = p.page ? static_cast<uint32_t>(std::min(p.keys, p.page * p.most_pages))
-                                 : arguments.keys;
+        arguments.limit =
+            p.page ? static_cast<uint32_t>(std::min(p.keys, p.page * p.most_pages)) : arguments.keys;
         arguments.block_tokens = static_cast<uint32_t>(block_tokens);
         arguments.turns = static_cast<uint32_t>(turns);
         return launch_of("logits", row.name, p.device.target, {static_cast<uint32_t>(workgroups), 1, 1},

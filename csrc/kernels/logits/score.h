@@ -85,8 +85,7 @@ struct Score {
         int first = 0, past;
         if constexpr (!config.paged) first = arguments.starts[row];
         if (config.paged && arguments.ends_of_sequences)
-            past = arguments.ends[sequence] + (first_token + token + 1) -
-                   static_cast<int>(arguments.queries);
+            past = arguments.ends[sequence] + (first_token + token + 1) - static_cast<int>(arguments.queries);
         else
             past = arguments.ends[row];
         first = first > 0 ? first : 0;
