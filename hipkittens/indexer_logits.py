@@ -44,7 +44,7 @@ def mqa_logits(
     k_scale  float32 (N,), what the products with a key are multiplied by, or None for 1
     weights  float32 (M, H), in which the scale of q and of the softmax count, too
     start, end  int32 (M,), the keys that a token sees. A start below 0 is 0, an end behind the last key is N; an empty range is no
-             error. Keys in nobody's range are not read, nor the scales of those
+             error. What keys in nobody's range hold does not matter, and 64 neighbours of them are not read
     clean    logits of other keys are -inf; with False they are not written, and hold anything
 
     Strides are free but that of q and k along their last dimension, which is 1, and rows of both begin on 4 bytes. Products and sums

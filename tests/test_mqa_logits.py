@@ -249,10 +249,10 @@ def test_pages_beyond_4_gib(target, kind):
 def test_keys_outside_of_ranges_are_not_loaded(target, kind):
     """Blocks of keys that nobody sees are skipped, and those of several tokens are loaded once."""
     dtype = dtype_of(kind, target)
-    problem = draw_logits([(1024, 2048)], 16384, heads=16, dtype=dtype)
+    problem = draw_logits([(1024, 2048), (4096, 4160)], 16384, heads=16, dtype=dtype)
     with hipkittens.simulate(target):
         (launch,) = loaded_bytes(lambda: mqa_logits(*problem.arguments()))
-    assert launch["k"] == 1024 * 128 * dtype.itemsize
+    assert launch["k"] == (1024 + 64) * 128 * dtype.itemsize
     paged = draw_paged_logits([1024, 0, 100], 4, heads=16, size=64, dtype=dtype)
     with hipkittens.simulate(target):
         (launch,) = loaded_bytes(lambda: mqa_logits_paged(*paged.arguments()))

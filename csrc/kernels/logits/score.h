@@ -115,7 +115,8 @@ struct Score {
             const int turn_from = from + static_cast<int>(turn) * turn_keys;
             if (turn_from >= static_cast<int>(arguments.keys)) return;
             const int key = turn_from + wave_id() * wave_keys;
-            const bool is_used = range.meets(key);
+            bool is_used = false;  // ranges may leave a gap
+            for (int token = 0; token < tokens; ++token) is_used |= range_of(token).meets(key);
             if (is_used) load_keys(key);
             for (int token = 0; token < tokens; ++token) {
                 const KeyRange each = range_of(token);
