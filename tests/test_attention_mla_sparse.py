@@ -143,6 +143,20 @@ def test_rows_beyond_4_gib(target):
 
 
 @BOTH
+@pytest.mark.parametrize("heads", [4, 40])
+def test_a_token_alone_and_among_others(target, heads):
+    """Batch-invariant: beside so many tokens that the device is filled, and with a list without room behind it."""
+    problem = draw_sparse([600, 0, 33, *[5] * 300], 700, heads=heads)
+    keys = problem.kv_cache.shape[0] * problem.kv_cache.shape[1]
+    alone = problem.indices[0][(problem.indices[0] >= 0) & (problem.indices[0] < keys)][None]
+    with hipkittens.simulate(target), hipkittens.batch_invariant():
+        together = attention_mla_sparse(*problem.arguments(), scale=SCALE)
+        for row, indices in ((0, alone), (2, problem.indices[2:3])):
+            one = attention_mla_sparse(problem.q[row : row + 1], problem.kv_cache, indices, scale=SCALE)
+            assert torch.equal(one[0], together[row])
+
+
+@BOTH
 def test_nothing(target):
     with hipkittens.simulate(target):
         for tokens, width in ((0, 5), (2, 0)):
