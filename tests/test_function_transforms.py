@@ -51,6 +51,8 @@ GETS_NO_GRADIENT = (
     "attention_merge",
     "attention_mla",
     "attention_mla_sparse",
+    "mqa_logits",
+    "mqa_logits_paged",
 )
 every_call = pytest.mark.parametrize("call", CALLS)
 
