@@ -57,7 +57,7 @@ _FACTORS = {
     "size": (128, 64),
     "heads": (64, 1, 3, 17, 32, 150),
     "tokens": (2, 1, 5, 17),
-    "keys": (257, 0, 1, 2, 17, 255, 700),
+    "keys": (257, 1, 2, 17, 255, 700),
     "ranges": ("causal", "all", "none", "ragged"),
     "scaled": (True, False),
 }

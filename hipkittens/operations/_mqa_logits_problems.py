@@ -97,14 +97,15 @@ def draw_paged_logits(
     generator: torch.Generator | None = None,
 ) -> PagedLogitsProblem:
     """Sequences whose pages are in no order, with room between pages, NaN in all bytes that hold no key and no scale of one, and
-    entries of the table that no key needs far behind the cache. room: columns of the result behind the longest sequence."""
+    entries of the table that no key needs far behind the cache. room: columns of the result behind the longest sequence, or so many too few."""
     generator = generator or torch.Generator().manual_seed(0)
     quantized = dtype.itemsize == 1
     pages = [-(-length // page) for length in lengths]
     blocks = sum(pages) + 3
     order = torch.randperm(blocks, generator=generator)[: sum(pages)]
     columns = max([*lengths, 0]) + room
-    table = torch.full((len(lengths), -(-columns // page) + 1), UNUSED, dtype=torch.int32)
+    width = max([*pages, -(-columns // page)]) + 1
+    table = torch.full((len(lengths), width), UNUSED, dtype=torch.int32)
     row = size + SCALE_BYTES if quantized else size
     if quantized:
         cache = torch.full((blocks, 2, page, row), 0xFF, dtype=torch.uint8)[:, 1]
