@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // So many workgroups of each compute unit are enough to share the work evenly; beyond that each has more keys, so that q is loaded
 // more rarely.
-constexpr int64_t workgroups_per_unit = 8, most_turns = 16;
+constexpr int64_t workgroups_per_unit = 32, most_turns = 16;
 // Keys are counted with 32 bits, also a turn behind the last one.
 constexpr int64_t most_keys = INT32_MAX - most_turns * turn_keys;
 

@@ -238,6 +238,14 @@ struct Score {
         return sum;
     }
 
+    // At 0; NaN stays. gfx950 has one instruction for it.
+    KITTENS_DEVICE static float cut_off(float value) {
+        if constexpr (target.number == 950)
+            return __builtin_elementwise_maximum(value, 0.0f);
+        else
+            return value < 0.0f ? 0.0f : value;
+    }
+
     // What `count` rows in LDS from `row` on come to, in the lane's part of them.
     KITTENS_DEVICE void add(vec<float, 2> (&sums)[key_tiles], int row, int count) const {
         for (int past = row + count; row < past; row += 16) {
@@ -248,10 +256,9 @@ struct Score {
             const vec<float, 4> weight = lds_read<vec<float, 4>>(weight_at(row + lane_id() / 16 * 4));
 #pragma unroll
             for (int tile = 0; tile < key_tiles; ++tile) {
-                // NaN stays.
                 vec<float, 4> each = product(q, keys[tile]);
 #pragma unroll
-                for (int e = 0; e < 4; ++e) each[e] = each[e] < 0.0f ? 0.0f : each[e];
+                for (int e = 0; e < 4; ++e) each[e] = cut_off(each[e]);
                 sums[tile] = __builtin_elementwise_fma(each.lo, weight.lo, sums[tile]);
                 sums[tile] = __builtin_elementwise_fma(each.hi, weight.hi, sums[tile]);
             }
