@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hipkittens
-from hipkittens import mqa_logits, mqa_logits_paged
+from hipkittens import _simulator, mqa_logits, mqa_logits_paged
 from hipkittens.operations._attention_paged_problems import UNUSED
 from hipkittens.operations._mqa_logits_problems import (
     LogitsProblem,
@@ -258,6 +258,32 @@ def test_keys_outside_of_ranges_are_not_loaded(target, kind):
         (launch,) = loaded_bytes(lambda: mqa_logits_paged(*paged.arguments()))
     # A wave has 64 keys; scales are loaded with those.
     assert launch["kv_cache"] <= (1024 + 128) * (64 * dtype.itemsize + 4)
+
+
+@BOTH
+@EVERY
+@pytest.mark.parametrize("heads", [33, 70])
+def test_several_turns_of_a_workgroup(target, kind, heads):
+    """So many tokens that a workgroup goes over all keys of its own: few of them see any. With 70 heads of 16 bits queries take turns
+    in LDS, too."""
+    tokens, keys = 40000, 900
+    seen = {0: (0, 900), 17: (250, 260), 777: (300, 700), 39999: (899, 900)}
+    few = draw_logits(list(seen.values()), keys, heads=heads, dtype=dtype_of(kind, target))
+    start, end = torch.zeros(2, tokens, dtype=torch.int32)
+    rows = torch.tensor(list(seen))
+    start[rows], end[rows] = few.start, few.end
+    q, weights = few.q[:1].expand(tokens, -1, -1), few.weights[:1].expand(tokens, -1)
+    same = dataclasses.replace(few, q=few.q[:1].expand(4, -1, -1), weights=few.weights[:1].expand(4, -1))
+    with hipkittens.simulate(target, checks="all") as run:
+        expected = mqa_logits(*same.arguments())
+        _simulator.record_launches(True)
+        logits = mqa_logits(q, few.k, few.k_scale, weights, start, end, clean=False)
+        (launch,) = _simulator.recorded_launches()
+        _simulator.record_launches(False)
+    assert run.findings == [] and launch["report"]["workgroups"] <= tokens
+    visible = expected != -INF
+    assert torch.equal(logits[rows][visible], expected[visible]) and logits[rows][~visible].isnan().all()
+    assert logits.isnan().sum() == logits.numel() - visible.sum()
 
 
 @BOTH
