@@ -29,6 +29,7 @@ from .float8 import float8_linear
 from .gemm import linear, matmul
 from .grouped import grouped_matmul
 from .heads import concat_heads, split_heads
+from .indexer_logits import mqa_logits, mqa_logits_paged
 from .latent_attention import attention_mla
 from .loss import cross_entropy, linear_cross_entropy
 from .merged_attention import attention_merge
@@ -44,6 +45,7 @@ from .sampling import sample
 from .scaled_gemm import scaled_matmul
 from .selection import topk
 from .softmax import softmax
+from .sparse_latent_attention import attention_mla_sparse
 
 from . import flash_attn as flash_attn, nn as nn  # isort: skip
 from .patch import patch, patched, unpatch  # isort: skip
@@ -64,6 +66,7 @@ __all__ = [
     "attention",
     "attention_merge",
     "attention_mla",
+    "attention_mla_sparse",
     "attention_paged",
     "attention_varlen",
     "batch_invariant",
@@ -93,6 +96,8 @@ __all__ = [
     "matmul",
     "mla_cache_write",
     "moe",
+    "mqa_logits",
+    "mqa_logits_paged",
     "mul_add",
     "norm_quantize",
     "patch",

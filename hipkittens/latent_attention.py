@@ -137,7 +137,31 @@ def attention_mla(
     No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for what
     has no kernel. On a CPU block_table, seqused_k and cu_seqlens_q are checked, as in `attention_paged`.
     """
-    where = "hipkittens.attention_mla"
+    return attend_latent(
+        "hipkittens.attention_mla", q, kv_cache, block_table, seqused_k, cu_seqlens_q, max_seqlen_q, scale, head_dim_v, causal,
+        table_starts, sinks, kv_scale, num_splits, out, return_lse,
+    )  # fmt: skip
+
+
+def attend_latent(
+    where: str,
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seqused_k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    max_seqlen_q: int,
+    scale: float,
+    head_dim_v: int,
+    causal: bool,
+    table_starts: torch.Tensor | None,
+    sinks: torch.Tensor | None,
+    kv_scale: torch.Tensor | float | None,
+    num_splits: int,
+    out: torch.Tensor | None,
+    return_lse: bool,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """attention_mla, with errors that begin with `where`."""
     check_whole_number(where, "max_seqlen_q", max_seqlen_q)
     check_whole_number(where, "num_splits", num_splits)
     if isinstance(kv_cache, torch.Tensor) and kv_cache.dim() == 3:
@@ -201,12 +225,7 @@ def _check(
     check_dtype_and_device(where, "q", q, DTYPES, "q", q)
     if q.dim() != 3 or q.shape[2] != features or q.shape[1] == 0:
         raise ValueError(f"{where}: q has shape {tuple(q.shape)}; it must be (tokens, heads, {features})")
-    check_cache(where, "kv_cache", kv_cache, q)
-    if kv_cache.dim() != 4 or kv_cache.shape[2:] != (1, features) or kv_cache.shape[1] == 0:
-        raise ValueError(
-            f"{where}: kv_cache has shape {tuple(kv_cache.shape)}; it must be (blocks, block_size, {features}) or (blocks, "
-            f"block_size, 1, {features}), with 1 place or more in a block"
-        )
+    check_latent_cache(where, kv_cache, q)
     if head_dim_v != LATENT:
         raise ValueError(
             f"{where}: head_dim_v is {head_dim_v!r}; it must be {LATENT}, the features of a latent"
@@ -220,6 +239,16 @@ def _check(
         )
     _backend.check_device(where, "q", q)
     return scale_or_default(where, scale, q)
+
+
+def check_latent_cache(where: str, kv_cache: torch.Tensor, q: torch.Tensor) -> None:
+    features = LATENT + ROTARY
+    check_cache(where, "kv_cache", kv_cache, q)
+    if kv_cache.dim() != 4 or kv_cache.shape[2:] != (1, features) or kv_cache.shape[1] == 0:
+        raise ValueError(
+            f"{where}: kv_cache has shape {tuple(kv_cache.shape)}; it must be (blocks, block_size, {features}) or (blocks, "
+            f"block_size, 1, {features}), with 1 place or more in a block"
+        )
 
 
 def latent_in_torch(

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 import hipkittens
 from hipkittens import QuantSpec, aiter, quantize
 from hipkittens.operations._attention_paged_problems import draw_latent, draw_paged
+from hipkittens.operations._attention_sparse_problems import draw_sparse
+from hipkittens.operations._mqa_logits_problems import draw_logits, draw_paged_logits
 from tests import test_aiter_gemm
 
 BF16, F32, I32 = torch.bfloat16, torch.float32, torch.int32
@@ -1518,3 +1520,34 @@ def test_feed_forward_blocks(target, dtype):
         aiter.ff_a16w16_fused_gated(x, w_up, w_down, dtype, activation="tanh")
     with pytest.raises(ValueError, match=r"y has shape \(2, 2\)"):
         aiter.gemm_a16w16_gated(x, w_up, dtype, torch.empty(2, 2), activation="silu")
+
+
+@of("unified_attention_sparse_mla")
+def test_sparse_attention(target):
+    problem = draw_sparse([40, 0, 3], 50, heads=16)
+    q, cache, indices = problem.arguments()
+    ends, lengths, table = (
+        torch.tensor([0, 2, 3], dtype=I32),
+        torch.tensor([99, 40], dtype=I32),
+        torch.zeros(2, 3).int(),
+    )
+    out = torch.full((3, 16, 512), torch.nan).to(BF16)
+    call = (q, cache.unsqueeze(2), out, ends, 2, lengths, 99, 0.07, indices, table)
+    assert aiter.unified_attention_sparse_mla(*call, 512) is None
+    assert torch.equal(out, hipkittens.attention_mla_sparse(*problem.arguments(), scale=0.07))
+    with pytest.raises(ValueError, match="head_dim_v is 448; it must be 512"):
+        aiter.unified_attention_sparse_mla(*call, 448)
+
+
+@of("fp8_mqa_logits", "deepgemm_fp8_paged_mqa_logits")
+def test_logits_of_an_indexer(target):
+    problem = draw_logits([(0, 50), (3, 9)], 60, heads=4, dtype=FP8[target])
+    assert torch.equal(
+        aiter.fp8_mqa_logits(*problem.arguments()), hipkittens.mqa_logits(*problem.arguments())
+    )
+    paged = draw_paged_logits([50, 0, 17], 2, heads=4, page=1, dtype=FP8[target])
+    q, cache, weights, lengths, table, columns = paged.arguments()
+    out = torch.full((6, columns), torch.nan)
+    call = (q, cache.unsqueeze(2), weights, out, lengths, table, columns)
+    assert aiter.deepgemm_fp8_paged_mqa_logits(*call, ChunkK=128, SplitKV=1) is None
+    assert torch.equal(out, hipkittens.mqa_logits_paged(*paged.arguments()))

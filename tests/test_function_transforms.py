@@ -45,7 +45,15 @@ for _operation in operations.every():
 # Their derivative is refused by name.
 HAVE_NO_DERIVATIVE = ("quantize", "gated_activation_quantize", "norm_quantize")
 # It is refused of each argument that could have one.
-GETS_NO_GRADIENT = ("scaled_matmul", "attention_paged", "attention_merge", "attention_mla")
+GETS_NO_GRADIENT = (
+    "scaled_matmul",
+    "attention_paged",
+    "attention_merge",
+    "attention_mla",
+    "attention_mla_sparse",
+    "mqa_logits",
+    "mqa_logits_paged",
+)
 every_call = pytest.mark.parametrize("call", CALLS)
 
 

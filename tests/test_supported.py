@@ -114,6 +114,59 @@ class Draw:
             "return_lse": self.one_of(True, False),
         }  # fmt: skip
 
+    def mqa_logits(self):
+        dtype, size = self.one_of(BF16, F16), self.mostly(64, 128, 96)
+        tokens, keys, heads = (self.choose.randint(1, 5) for _ in range(3))
+        tensors = [
+            torch.ones(shape, dtype=dtype) if self.choose.random() < 0.9 else self.tensor(shape, dtype)
+            for shape in ((tokens, heads, size), self.mostly((keys, size), (keys, size + 8), odds=0.1))
+        ]
+        weights, rows = torch.ones(tokens, heads), torch.ones(tokens, dtype=torch.int32)
+        scale = self.mostly(None, torch.ones(keys), torch.ones(keys + 1), [1], odds=0.2)
+        weights = self.mostly(weights, weights.half(), weights[..., None], odds=0.15)
+        start = self.mostly(rows, rows.long(), rows[None], odds=0.15)
+        return [*tensors, scale, weights, start, self.mostly(rows, rows[:0], None, odds=0.15)], {
+            "clean": self.mostly(True, False, "no", odds=0.2)
+        }
+
+    def mqa_logits_paged(self):
+        dtype, size = self.one_of(BF16, F16), self.mostly(64, 128, 96)
+        tokens, page, heads, sequences = (self.choose.randint(1, 4) for _ in range(4))
+        cache = self.mostly((5, page, size), (5, page, 1, size), (5, page, 2, size), odds=0.15)
+        tensors = [
+            torch.ones(shape, dtype=dtype) if self.choose.random() < 0.9 else self.tensor(shape, dtype)
+            for shape in ((sequences, tokens, heads, size), cache)
+        ]
+        weights, rows = (
+            torch.ones(sequences * tokens, heads),
+            torch.ones(sequences, tokens, dtype=torch.int32),
+        )
+        table = torch.ones(sequences, 3, dtype=torch.int32)
+        weights = self.mostly(weights, weights.half(), weights[..., None], odds=0.15)
+        lengths = self.mostly(rows[:, 0], rows, rows.long(), rows + 99, rows[..., None], odds=0.15)
+        table = self.mostly(table, table + 9, table.long(), table[0], odds=0.15)
+        return [*tensors, weights, lengths, table, self.mostly(9, 0, 1.5, -1, odds=0.15)], {
+            "clean": self.mostly(True, False, "no", odds=0.2)
+        }
+
+    def attention_mla_sparse(self):
+        dtype, size = self.one_of(BF16, F16), self.mostly(576, 512)
+        page, heads, tokens = (self.choose.randint(1, 3) for _ in range(3))
+        cache = self.mostly((4, page, size), (4, page, 1, size), (4, page, 2, size))
+        tensors = [
+            torch.ones(shape, dtype=dtype) if self.choose.random() < 0.9 else self.tensor(shape, dtype)
+            for shape in ((tokens, heads, size), cache)
+        ]
+        lists = torch.ones(tokens, 5, dtype=torch.int32)
+        return [*tensors, self.mostly(lists, lists - 2, lists.long(), lists[0], [1])], {
+            "topk_length": self.mostly(None, lists[:, 0], lists[:, 0].long(), lists),
+            "scale": self.mostly(0.5, None, "large", float("inf")),
+            "head_dim_v": self.mostly(512, 128),
+            "sinks": self.mostly(None, torch.ones(heads), torch.ones(heads + 1)),
+            "kv_scale": self.mostly(None, 0.5, torch.ones(1), "no"),
+            "num_splits": self.mostly(0, 3, -1, 257),
+        }  # fmt: skip
+
     def attention_mla(self):
         dtype, size = self.one_of(BF16, F16), self.mostly(576, 512)
         page, heads, queries = (self.choose.randint(1, 3) for _ in range(3))

@@ -20,7 +20,7 @@ from ._activation import (
     scaled_silu_and_mul,
     silu_and_mul,
 )
-from ._attention import mla_decode_fwd, unified_attention
+from ._attention import mla_decode_fwd, unified_attention, unified_attention_sparse_mla
 from ._cache import concat_and_cache_mla, reshape_and_cache, reshape_and_cache_flash
 from ._convolution import causal_conv1d_fn, causal_conv1d_update
 from ._feed_forward import (
@@ -97,6 +97,7 @@ from ._gmm import (
     ptgmm,
 )
 from ._heads import fused_qk_cat, fused_qkv_split_qk_rope, split_qkv
+from ._logits import deepgemm_fp8_paged_mqa_logits, fp8_mqa_logits
 from ._moe import (
     biased_grouped_topk,
     biased_grouped_topk_hip,
@@ -182,6 +183,7 @@ __all__ = [
     "causal_conv1d_update",
     "concat_and_cache_mla",
     "deepgemm",
+    "deepgemm_fp8_paged_mqa_logits",
     "dynamic_per_group_scaled_quant_fp4",
     "dynamic_per_tensor_quant",
     "dynamic_per_token_scaled_quant",
@@ -193,6 +195,7 @@ __all__ = [
     "flash_attn_func",
     "flash_attn_varlen_func",
     "flatmm_a8w8_blockscale_ASM",
+    "fp8_mqa_logits",
     "fused_add_rms_norm_cu",
     "fused_add_rmsnorm_pad",
     "fused_gemm_a8w8_blockscale_a16w16",
@@ -288,6 +291,7 @@ __all__ = [
     "topk_softmax",
     "topk_softmax_asm",
     "unified_attention",
+    "unified_attention_sparse_mla",
 ]
 
 # rope_fwd, rope_cached_2c_fwd_inplace and their kind.

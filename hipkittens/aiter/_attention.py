@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from .. import attention_mla, attention_paged
+from .. import attention_mla, attention_mla_sparse, attention_paged
 from ._results import refuse
 
 
@@ -109,3 +109,25 @@ def mla_decode_fwd(
         return_lse=True,
     )
     return out.unsqueeze(1), lse.T
+
+
+def unified_attention_sparse_mla(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    out: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    max_seqlen_q: int,
+    seqused_k: torch.Tensor,
+    max_seqlen_k: int,
+    softmax_scale: float,
+    topk_indices: torch.Tensor,
+    block_table: torch.Tensor,
+    kv_lora_rank: int,
+) -> None:
+    """hipkittens.attention_mla_sparse of q [tokens, heads, 576] to kv [blocks, block_size, 1, 576], into out [tokens, heads, 512].
+
+    topk_indices [tokens, k]: block * block_size + place, -1 for none; a token with no key gets 0. Any number of heads. AITER's kernel
+    masks nothing by cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k and block_table, which find a workgroup's tokens: they are not
+    looked at. kv_lora_rank is 512.
+    """
+    attention_mla_sparse(q, kv, topk_indices, scale=softmax_scale, head_dim_v=kv_lora_rank, out=out)

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import torch
 
-from ..latent_attention import LATENT, ROTARY, attention_mla
+from ..latent_attention import LATENT, attention_mla
 from ..quantization import dtype_of
+from ..sparse_latent_attention import attention_mla_sparse
 from ._attention_paged_problems import UNUSED, LatentProblem, draw_latent, latent_in_float
+from ._attention_sparse_checks import BENCHMARK, FEATURES, PARITY, SCALE
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Trial
-
-# Of heads of 128 + 64 features before absorption, as in DeepSeek V3.
-SCALE = 192**-0.5
-FEATURES = LATENT + ROTARY
 
 
 def _trial(kernel: Kernel) -> Trial:
@@ -150,6 +148,8 @@ def _calls(tensor):
         ("several tokens, packed", "attention_mla", packed, usual),
         ("a cache with a dimension of one head", "attention_mla", (q, cache.unsqueeze(2), table, lengths), usual),
         ("a cache of 8-bit floats", "attention_mla", (q, narrow, table, lengths), usual | {"kv_scale": number}),
+        ("lists of keys", "attention_mla_sparse", (q, cache, table), usual),
+        ("lists of keys of a cache of 8-bit floats", "attention_mla_sparse", (q, narrow, table), usual | {"kv_scale": number}),
         ("rows of 512", "attention_mla", (q[..., :512], cache[..., :512], table, lengths), usual),
     ]  # fmt: skip
 
@@ -160,13 +160,14 @@ def _exercise(draw):
     return [
         attention_mla(*problem.arguments(), scale=SCALE),
         attention_mla(*problem.arguments(), scale=SCALE, out=out, num_splits=2),
+        attention_mla_sparse(problem.q, problem.kv_cache, problem.block_table.repeat(2, 1), scale=SCALE),
     ]
 
 
 CHECKS = Checks(
     trial=_trial,
     examples=(_example(1, 16, 64), _example(2, 8, 1)),
-    parity=(Parity("attention_mla", _FACTORS, _parity_problem),),
+    parity=(Parity("attention_mla", _FACTORS, _parity_problem), PARITY),
     calls=_calls,
     exercise=_exercise,
     benchmarks=(
@@ -183,5 +184,6 @@ CHECKS = Checks(
             ),
             call=_call,
         ),
+        BENCHMARK,
     ),
 )

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Latent attention to a cache in pages as an operation: hipkittens/latent_attention.py has the function."""
+"""Latent attention to a cache in pages as an operation: hipkittens/latent_attention.py and hipkittens/sparse_latent_attention.py have
+the functions."""
 
 from __future__ import annotations
 
 import torch
 
 from ..latent_attention import LATENT, ROTARY, attention_mla
+from ..sparse_latent_attention import attention_mla_sparse
 from ._record import Checks, Function, Operation, Operator, no_derivative
 from ._sharding import given, replicated
 
@@ -46,11 +48,24 @@ def _arguments(tensor, dtype):
     )
 
 
+def _sparse_arguments(tensor, dtype):
+    """Two tokens, one of which has two keys."""
+    integers = tensor(1, dtype=torch.int32)
+    return (
+        tensor(2, 4, LATENT + ROTARY, dtype=dtype),
+        tensor(4, 16, LATENT + ROTARY, dtype=dtype),
+        integers.new_tensor([[40, 3, 17, 60], [-1, 5, -1, 63]]),
+    )
+
+
 OPERATION = Operation(
     name="attention_mla",
     folder="paged_attention",
     kinds=("latent", "latent_shared"),
-    functions=(Function(attention_mla, _arguments, {"scale": 192**-0.5}),),
+    functions=(
+        Function(attention_mla, _arguments, {"scale": 192**-0.5}),
+        Function(attention_mla_sparse, _sparse_arguments, {"scale": 192**-0.5}),
+    ),
     operators=(
         Operator(
             "attention_mla",

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Ours beside the unmodified Triton kernels of AITER's wheel, both on the simulated device."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -8,6 +10,9 @@ pytest.importorskip("triton", reason="the triton wheel is not installed (./run t
 
 import hipkittens
 from hipkittens.integrations import triton as simulated
+from hipkittens.operations._attention_mla_checks import SCALE
+from hipkittens.operations._attention_sparse_problems import draw_sparse, sparse_in_float
+from hipkittens.operations._mqa_logits_problems import draw_logits, draw_paged_logits
 from tests.oracles.aiter import triton as aiter_triton
 from tests.oracles.aiter.wheel import needs_wheel
 
@@ -62,3 +67,88 @@ def test_mul_add(target, dtype):
         with simulated.active():
             theirs(x, factor, summand, out)
         assert torch.equal(hipkittens.mul_add(x, factor, summand), out)
+
+
+def test_sparse_latent_attention(target):
+    """Our error is at most 1.1 times theirs; their lists have -1 at the end alone, and 16 heads or a multiple."""
+    problem = draw_sparse([32, 20, 1], 32, heads=16)
+    keys = problem.kv_cache.shape[0] * problem.kv_cache.shape[1]
+    indices = torch.full_like(problem.indices, -1)
+    for row, listed in zip(indices, problem.indices, strict=True):
+        taken = listed[(listed >= 0) & (listed < keys)]
+        row[: len(taken)] = taken
+    cache = problem.kv_cache.nan_to_num(0.0).contiguous()
+    problem = dataclasses.replace(problem, kv_cache=cache, indices=indices)
+    ends, lengths = torch.arange(4, dtype=torch.int32), torch.full((3,), keys, dtype=torch.int32)
+    table = torch.arange(cache.shape[0], dtype=torch.int32).repeat(3, 1)
+    out = torch.zeros(3, 16, 512, dtype=torch.bfloat16)
+    with simulated.active():
+        aiter_triton.module("unified_attention_sparse_mla").unified_attention_sparse_mla(
+            problem.q, cache.unsqueeze(2), out, ends, 1, lengths, keys, SCALE, indices, table, 512
+        )
+    exact, _ = sparse_in_float(problem, torch.float64, scale=SCALE)
+    ours = hipkittens.attention_mla_sparse(*problem.arguments(), scale=SCALE)
+    mine, other = ((each.double() - exact).norm() for each in (ours, out))
+    assert mine <= 1.1 * other
+
+
+CODES = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
+
+
+def error(logits, exact):
+    seen = exact != -torch.inf
+    assert torch.equal(logits != -torch.inf, seen)
+    return (logits.double() - exact)[seen].norm()
+
+
+def test_logits_of_an_indexer(target):
+    """Our error is at most 1.1 times theirs. Theirs reads whole blocks of keys from the start of a range on."""
+    problem = draw_logits([(0, 256), (0, 200), (0, 1)], 256, heads=32, dtype=CODES[target])
+    exact = problem.in_torch(torch.float64)
+    with simulated.active():
+        theirs = aiter_triton.module("fp8_mqa_logits").fp8_mqa_logits(*problem.arguments())
+    assert error(hipkittens.mqa_logits(*problem.arguments()), exact) <= 1.1 * error(theirs, exact)
+
+
+def theirs_in_pages(problem, columns):
+    """What AITER's launcher, which asks the device for its 8-bit floats, hands to the kernel."""
+    batch, tokens, heads, size = problem.q.shape
+    # It follows whatever stands in a table where no key is.
+    table = problem.block_table.masked_fill(problem.block_table > 1000, 0)
+    cache = problem.kv_cache.contiguous().flatten(1)
+    keys, scales = cache[:, :size].view(problem.q.dtype), cache[:, size:].view(torch.float32)
+    out = torch.full((batch * tokens, columns), -torch.inf)
+    with simulated.active():
+        aiter_triton.module("_triton_kernels.pa_mqa_logits")._deepgemm_fp8_paged_mqa_logits[
+            (batch * tokens * 5,)
+        ](
+            batch, tokens, heads, problem.q, *problem.q.stride()[:3], keys, keys.stride(0), scales, scales.stride(0),
+            problem.context_lens, table, problem.weights, heads, out, columns, columns, table.shape[1],
+            ChunkQ=heads, ChunkK=64, HiddenDim=size, SplitKV=5,
+        )  # fmt: skip
+    return out
+
+
+def test_logits_of_an_indexer_in_pages(target):
+    """One token of each sequence: of several, theirs hides keys from the wrong ones."""
+    problem = draw_paged_logits([100, 64, 1], heads=32, page=1, dtype=CODES[target], room=0)
+    exact = problem.in_torch(torch.float64)
+    out = theirs_in_pages(problem, 256)[:, :100]
+    out = out.where(torch.arange(100) < problem.context_lens[:, None], -torch.inf)
+    ours = hipkittens.mqa_logits_paged(*problem.arguments())
+    assert error(ours, exact) <= 1.1 * error(out, exact)
+
+
+def test_where_logits_of_an_indexer_differ(target):
+    """What docs/aiter.md says of theirs: ranges that begin between blocks, and several tokens of a sequence."""
+    problem = draw_logits([(0, 512), (5, 200)], 512, heads=32, dtype=CODES[target])
+    exact = problem.in_torch(torch.float64)
+    with simulated.active():
+        theirs = aiter_triton.module("fp8_mqa_logits").fp8_mqa_logits(*problem.arguments())
+    assert error(hipkittens.mqa_logits(*problem.arguments()), exact) < 1e-4
+    assert (theirs[1] != -torch.inf).nonzero().flatten().tolist() == list(range(5, 205))
+
+    paged = draw_paged_logits([100], 3, heads=32, page=1, dtype=CODES[target], room=0)
+    assert (theirs_in_pages(paged, 256)[:, :100] != -torch.inf).sum(1).tolist() == [100, 100, 99]
+    ours = hipkittens.mqa_logits_paged(*paged.arguments()) != -torch.inf
+    assert ours.sum(1).tolist() == [98, 99, 100]

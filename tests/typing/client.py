@@ -39,11 +39,16 @@ def operations(
     assert_type(hipkittens.attention_mla(q, k, lengths, lengths, scale=0.1), Tensor)
     assert_type(hipkittens.attention_mla(q, k, lengths, lengths, scale=0.1, return_lse=True), Pair)
     assert_type(hipkittens.attention_mla(q, k, lengths, lengths, scale=0.1, return_lse=ask), Tensor | Pair)
+    assert_type(hipkittens.attention_mla_sparse(q, k, lengths, scale=0.1), Tensor)
+    assert_type(hipkittens.attention_mla_sparse(q, k, lengths, scale=0.1, return_lse=True), Pair)
+    assert_type(hipkittens.attention_mla_sparse(q, k, lengths, scale=0.1, return_lse=ask), Tensor | Pair)
     assert_type(hipkittens.attention_paged(q, k, v, lengths, lengths), Tensor)
     assert_type(hipkittens.attention_paged(q, k, v, lengths, lengths, return_lse=True), Pair)
     assert_type(
         hipkittens.attention_paged(q, k, v, lengths, lengths, lengths, 8, return_lse=ask), Tensor | Pair
     )
+    assert_type(hipkittens.mqa_logits(q, k, None, x, lengths, lengths, clean=ask), Tensor)
+    assert_type(hipkittens.mqa_logits_paged(q, k, x, lengths, lengths, 64, clean=ask), Tensor)
     assert_type(hipkittens.matmul(q, k, bias=x, out_dtype=torch.float32), Tensor)
     assert_type(hipkittens.grouped_matmul(q, k, lengths, bias=x, out_dtype=torch.float32), Tensor)
     assert_type(hipkittens.scaled_matmul(q, k, x, x, recipe=("row", "tensor"), activation="relu"), Tensor)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: MIT
+"""Multi-head latent attention of each token to a list of cached keys of its own, as the indexer of DeepSeek V3.2 chooses them."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, overload
+
+import torch
+
+from . import _backend
+from ._arguments import check_dtype_and_device, check_tensor
+from ._paged_sequences import DTYPES, check_indices
+from .latent_attention import LATENT, attend_latent, check_latent_cache
+
+LARGEST_PLACE = 2**31 - 1
+
+
+@overload
+def attention_mla_sparse(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    indices: torch.Tensor,
+    *,
+    scale: float,
+    topk_length: torch.Tensor | None = None,
+    head_dim_v: int = LATENT,
+    sinks: torch.Tensor | None = None,
+    kv_scale: torch.Tensor | float | None = None,
+    num_splits: int = 0,
+    out: torch.Tensor | None = None,
+    return_lse: Literal[False] = False,
+) -> torch.Tensor: ...
+
+
+@overload
+def attention_mla_sparse(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    indices: torch.Tensor,
+    *,
+    scale: float,
+    topk_length: torch.Tensor | None = None,
+    head_dim_v: int = LATENT,
+    sinks: torch.Tensor | None = None,
+    kv_scale: torch.Tensor | float | None = None,
+    num_splits: int = 0,
+    out: torch.Tensor | None = None,
+    return_lse: Literal[True],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@overload
+def attention_mla_sparse(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    indices: torch.Tensor,
+    *,
+    scale: float,
+    topk_length: torch.Tensor | None = None,
+    head_dim_v: int = LATENT,
+    sinks: torch.Tensor | None = None,
+    kv_scale: torch.Tensor | float | None = None,
+    num_splits: int = 0,
+    out: torch.Tensor | None = None,
+    return_lse: bool,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@_backend.interruptible
+def attention_mla_sparse(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    indices: torch.Tensor,
+    *,
+    scale: float,
+    topk_length: torch.Tensor | None = None,
+    head_dim_v: int = LATENT,
+    sinks: torch.Tensor | None = None,
+    kv_scale: torch.Tensor | float | None = None,
+    num_splits: int = 0,
+    out: torch.Tensor | None = None,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """`attention_mla` of each token to a list of keys of its own: sparse attention, in decoding and of prompts. The result is
+    (T, H, 512) of q's dtype.
+
+    q, kv_cache, scale, head_dim_v, sinks, kv_scale, num_splits, out, return_lse  as in `attention_mla`; a cache (keys, 1, 576)
+                 without pages is one of pages of one key
+    indices      int32 (T, k), the keys of each token: block * block_size + the place in the block. In any order; a key that is listed
+                 twice counts twice. A negative number is no key, nor is one behind the cache, wherever in a list they are. A token
+                 without any key has the result 0 and LSE -inf
+    topk_length  int32 (T,): so many entries of a list count, the first ones. By default all
+
+    Lists are moved together by PyTorch's operations on their device, without waiting for it, and the kernels are those of
+    `attention_mla` for pages of one key. The cache is not copied, whatever its strides.
+
+    No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for what
+    has no kernel.
+    """
+    where = "hipkittens.attention_mla_sparse"
+    check_tensor(where, "q", q)
+    check_dtype_and_device(where, "q", q, DTYPES, "q", q)
+    if isinstance(kv_cache, torch.Tensor) and kv_cache.dim() == 3:
+        kv_cache = kv_cache.unsqueeze(2)
+    check_latent_cache(where, kv_cache, q)
+    check_indices(where, "indices", indices, 2, "(tokens, keys of a token)", q)
+    if q.dim() != 3 or indices.shape[0] != q.shape[0]:
+        raise ValueError(
+            f"{where}: q has shape {tuple(q.shape)} and indices {tuple(indices.shape)}; they must be (tokens, heads, 576) and (tokens, "
+            "keys of a token)"
+        )
+    if topk_length is not None:
+        check_indices(where, "topk_length", topk_length, 1, "(tokens,)", q)
+        if topk_length.shape[0] != q.shape[0]:
+            raise ValueError(
+                f"{where}: topk_length has {topk_length.shape[0]} lengths and q {q.shape[0]} tokens; they must be equal"
+            )
+    rows, places = _rows_of(where, kv_cache, indices)
+    table, lengths = _moved_together(indices, places, kv_cache.shape[0] * kv_cache.shape[1], topk_length)
+    return attend_latent(
+        where, q, rows, table, lengths, None, 1, scale, head_dim_v, False, None, sinks, kv_scale, num_splits, out, return_lse
+    )  # fmt: skip
+
+
+def _rows_of(where: str, kv_cache: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The cache as pages of one key, and the pages of `indices`. With room between its pages, such pages overlap."""
+    blocks, size, _, features = kv_cache.shape
+    page, slot = kv_cache.stride()[:2]
+    if blocks <= 1 or size == 1 or page == size * slot:
+        rows = kv_cache.transpose(0, 1) if blocks == 1 else kv_cache.reshape(blocks * size, 1, 1, features)
+        return rows, indices
+    unit = math.gcd(page, slot) or 1
+    count = ((blocks - 1) * page + (size - 1) * slot) // unit + 1
+    if count - 1 > LARGEST_PLACE:
+        raise ValueError(
+            f"{where}: kv_cache has strides {tuple(kv_cache.stride())}, so that its rows lie at multiples of {unit} elements, {count} of "
+            f"them; 2^31 are allowed: make the room between its pages a multiple of a row, or call .contiguous()"
+        )
+    rows = kv_cache.as_strided((count, 1, 1, features), (unit, features, features, kv_cache.stride(3)))
+    blocks_of = indices // size
+    return rows, blocks_of * (page // unit) + (indices - blocks_of * size) * (slot // unit)
+
+
+def _moved_together(
+    indices: torch.Tensor, places: torch.Tensor, keys: int, topk_length: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A row of a block table for each token, with its keys in the order in which they are listed, and their number."""
+    tokens, width = indices.shape
+    taken = (indices >= 0) & (indices < keys)
+    if topk_length is not None:
+        taken = taken & (torch.arange(width, device=indices.device) < topk_length.unsqueeze(1))
+    # What is no key goes to a place behind the row.
+    to = torch.where(taken, taken.cumsum(1) - 1, width)
+    table = places.new_zeros((tokens, width + 1)).scatter(1, to, places)
+    return table[:, :width], taken.sum(1, dtype=torch.int32)
