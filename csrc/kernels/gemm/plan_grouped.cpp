@@ -153,18 +153,33 @@ hipkittens::Launch launch_variant(const GroupedProblem& problem, const GroupedVa
     return launch(GroupedGemmArguments{arguments, arguments});
 }
 
+// Rows that are multiplied, those that a group does not fill included, at most.
+int64_t multiplied_rows(const GroupedProblem& p, const GemmConfig& config) {
+    const Problem equal = of_equal_groups(p);
+    return divide_up(equal.m, config.tile_m) * config.tile_m * equal.batch;
+}
+
 hipkittens::Launch plan(const GroupedProblem& problem) {
     check(problem);
     const Problem equal = of_equal_groups(problem);
+    const auto clocks_of = [&](const GroupedVariant& variant) {
+        return predicted_clocks(equal, variant.config, 1);
+    };
+    double least_clocks = 0;
+    for (const GroupedVariant& variant : all_variants)
+        if (suits(variant, problem))
+            least_clocks =
+                least_clocks == 0 ? clocks_of(variant) : std::min(least_clocks, clocks_of(variant));
+    // Of those that take about as many clocks, the one that multiplies the fewest rows of nothing, and the fastest of these: what matrix
+    // cores spend on them, the chip takes from its clock. Where weights are what is read, any tile takes as long.
+    constexpr double about = 1.1;
     const GroupedVariant* best = nullptr;
-    double best_clocks = 0;
     for (const GroupedVariant& variant : all_variants) {
-        if (!suits(variant, problem)) continue;
-        const double clocks = predicted_clocks(equal, variant.config, 1);
-        if (!best || clocks < best_clocks) {
+        if (!suits(variant, problem) || clocks_of(variant) > about * least_clocks) continue;
+        const int64_t rows = multiplied_rows(problem, variant.config);
+        const int64_t best_rows = best ? multiplied_rows(problem, best->config) : 0;
+        if (!best || rows < best_rows || (rows == best_rows && clocks_of(variant) < clocks_of(*best)))
             best = &variant;
-            best_clocks = clocks;
-        }
     }
     if (!best)
         throw std::invalid_argument(
