@@ -93,7 +93,9 @@ def train(rank: int, processes: int, arch: str, steps: int, port: int) -> None:
         dist.destroy_process_group()
     if rank == 0:
         print(f"{EXPERTS} experts in {processes} processes, {arch} (simulated), {steps} steps")
-        print("\n".join(lines))
+        print("\n".join(lines), flush=True)
+    # gloo's threads may outlive their group, and then abort a process while Python ends it.
+    os._exit(0)
 
 
 def _train(rank: int, processes: int, steps: int) -> list[str]:

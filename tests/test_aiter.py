@@ -1116,8 +1116,10 @@ def assert_within_twice(mine, arguments, ids, bias=(None, None), **options):
         **{f"bias{i + 1}": None if b is None else b.double() for i, b in enumerate(bias)},
     )
     torchs = layer(*arguments, ids, **options, bias1=bias[0], bias2=bias[1])
-    for error in (torch.Tensor.norm, lambda value: value.abs().max()):
-        assert error(mine.double() - exact) <= 2 * error(torchs.double() - exact)
+    errors, others = mine.double() - exact, torchs.double() - exact
+    assert errors.norm() <= 2 * others.norm()
+    # Rows are rounded, and their sum: of few results PyTorch's may all be near by luck.
+    assert errors.abs().max() <= max(2 * others.abs().max(), torch.finfo(mine.dtype).eps * exact.abs().max())
 
 
 def swiglu(gate, up):

@@ -186,7 +186,7 @@ def test_names_of_aiter(target):
     for out, dtype in zip(results, (BF16, BF16, F32, F16), strict=True):
         assert out.dtype == dtype
         assert rms(out, reference) <= BAR[dtype]
-    with pytest.raises(ValueError, match="multiples of 16"):
+    with pytest.raises(ValueError, match="and a multiple of 16 of them"):
         aiter.gemm_a8w8_blockscale_bpreshuffle(a, b[:270], columns, scale_b)
 
 

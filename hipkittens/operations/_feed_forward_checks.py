@@ -30,7 +30,7 @@ _DEFAULT = GATES[0]
 
 def _run(gated: bool, m: int, n: int, k: int, dtype: torch.dtype, every: bool = False) -> list[torch.Tensor]:
     with torch.no_grad():
-        x, weight, bias = draw(m, k, dtype=dtype), draw(n, k, dtype=dtype), draw(n, dtype=dtype)
+        x, weight, bias = draw(m, k, dtype=dtype), draw(n, k, dtype=dtype) * k**-0.5, draw(n, dtype=dtype)
         if not gated:
             kinds = ACTIVATIONS_OF_SUMS if every else ACTIVATIONS_OF_SUMS[:1]
             return [linear(x, weight, bias, activation=kind) for kind in kinds]

@@ -67,7 +67,7 @@ def _of_k(m, n, sizes, dtype, behind=3):
 
 def _gated(sizes, n, k, dtype, every=False, behind=3):
     with torch.no_grad():
-        rows, w = draw(sum(sizes) + behind, k, dtype=dtype), draw(len(sizes), n, k, dtype=dtype)
+        rows, w = draw(sum(sizes) + behind, k, dtype=dtype), draw(len(sizes), n, k, dtype=dtype) * k**-0.5
         bias, ends = draw(len(sizes), n, dtype=dtype), ends_of(sizes)
         found = [gated_groups(rows, w, ends, bias, kind, False, None) for kind in GATES[: 6 if every else 1]]
         if every:

@@ -215,9 +215,9 @@ CHECKS = Checks(
     benchmarks=(
         Benchmark(
             "mqa_logits",
-            example="N4096L4096H64D128",
+            example="H64N4096L4096D128",
             letters="NLHD",
-            shapes="N4096L4096H64D128",
+            shapes="H64N4096L4096D128",
             heading="Logits of an indexer for the tokens of a prompt",
             # 8-bit floats, scales, and logits of all pairs, which are written as -inf where a token sees none.
             bytes=lambda problem: (
@@ -231,10 +231,10 @@ CHECKS = Checks(
         ),
         Benchmark(
             "mqa_logits_paged",
-            example="B64N1L65536H64D128",
+            example="B64H64N1L65536D128",
             letters="BNLHD",
             # DeepSeek V3.2's indexer.
-            shapes="B64N1L65536H64D128",
+            shapes="B64H64N1L65536D128",
             heading="Logits of an indexer for new tokens, keys in pages",
             bytes=lambda problem: (
                 problem["B"] * problem["L"] * (problem["D"] + 4.0 + 4.0 * problem["N"])

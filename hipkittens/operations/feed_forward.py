@@ -141,6 +141,6 @@ OPERATION = Operation(
         ),
     ),
     checks=_checks,
-    order=0,
+    order=1,
     uses=("gemm", "gated_activation", "activation"),
 )

@@ -12,7 +12,8 @@ from tiny_run import EXAMPLES
 
 @pytest.mark.parametrize("processes, arch", [(2, "gfx950"), (1, "gfx942")])
 def test_processes_train_the_whole_layer(processes, arch):
-    command = [sys.executable, str(EXAMPLES / "expert_parallel.py"), "--arch", arch]
+    # Later steps say less: what rounds otherwise may send a token to another expert.
+    command = [sys.executable, str(EXAMPLES / "expert_parallel.py"), "--arch", arch, "--steps", "3"]
     done = subprocess.run(
         [*command, "--processes", str(processes)], capture_output=True, text=True, timeout=240
     )

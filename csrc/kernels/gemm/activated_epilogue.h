@@ -30,8 +30,10 @@ struct ActivatedEpilogue {
 #pragma unroll 1
         for (int part = arguments.sums.data ? 0 : 1; part < 2; ++part) {
             if (part == 1) Activate::apply(bands, arguments, place, memory);
+            // Read again, or both destinations would be in scalar registers all along, of which there are too few.
+            const ActivatedGemmArguments again = reload_arguments<ActivatedGemmArguments>();
             const GemmArguments to =
-                part == 1 ? static_cast<const GemmArguments&>(arguments) : of_sums(arguments, element, 0);
+                part == 1 ? static_cast<const GemmArguments&>(again) : of_sums(again, element, 0);
             Epilogue<Destination>::template store<lds_bytes>(bands, to, place, lds);
         }
     }
