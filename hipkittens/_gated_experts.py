@@ -7,7 +7,7 @@ import torch
 
 from . import _backend
 from ._call import call
-from .activation import GATES, constants_of, gated_activation
+from .activation import GATES, constants_of, gate_and_other, gated_activation
 from .gemm import records
 from .grouped import grouped_matmul
 
@@ -25,7 +25,7 @@ def gated_groups(
     w are contiguous, not rows, it is these two: no kernel gates products of such, and to copy all experts would cost more."""
     if _backend.uses_torch() or 0 in (*rows.shape, *w.shape) or w.stride(-1) != 1:
         sums = grouped_matmul(rows, w.mT, ends, bias=bias)
-        gate, other = (sums[:, 0::2], sums[:, 1::2]) if interleaved else (sums, None)
+        gate, other = gate_and_other(sums, interleaved)
         return gated_activation(gate, kind, other=other, limit=limit)
     result, _ = call(
         "grouped_gated",

@@ -155,6 +155,11 @@ def in_torch(x: torch.Tensor, kind: str, alpha: float = 1.0) -> torch.Tensor:
     return F.relu(x) if kind == "relu" else torch.tanh(x)
 
 
+def gate_and_other(sums: torch.Tensor, interleaved: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """x and other of `gated_activation` for rows of gates and what they multiply: halves, or alternating elements."""
+    return (sums[..., ::2], sums[..., 1::2]) if interleaved else (sums, None)
+
+
 def gated_in_torch(
     x: torch.Tensor,
     kind: str = "silu",

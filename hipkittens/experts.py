@@ -10,7 +10,7 @@ from ._arguments import check_dtype_and_device, check_flag, check_tensor
 from ._autocast import to_autocast_dtype
 from ._call import call
 from ._gated_experts import gated_groups
-from .activation import ACTIVATIONS, GATES
+from .activation import ACTIVATIONS, GATES, gate_and_other
 from .activation import activation as activate
 from .gemm import INPUT_DTYPES
 from .grouped import grouped_matmul
@@ -160,9 +160,8 @@ def moe(
 def _layer(rows, w1, w2, ends, scales, activation, bias1, bias2, interleaved, limit, gated) -> torch.Tensor:
     """Both products and the activation between them, of rows in the order of experts."""
     if scales is not None:
-        hidden, other = _scaled_experts.hidden_rows(rows, w1, ends, scales, bias1), None
-        if interleaved:
-            hidden, other = hidden[:, 0::2], hidden[:, 1::2]
+        sums = _scaled_experts.hidden_rows(rows, w1, ends, scales, bias1)
+        hidden, other = gate_and_other(sums, interleaved)
         return _scaled_experts.gated_rows(
             hidden, w2, ends, scales, bias2, kind=activation, other=other, limit=limit, gated=gated
         )

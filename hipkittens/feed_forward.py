@@ -9,7 +9,14 @@ from . import _backend
 from ._arguments import check_tensor
 from ._autocast import to_autocast_dtype
 from ._call import call
-from .activation import GATES, check_gate_options, constants_of, gated_activation, gated_in_torch
+from .activation import (
+    GATES,
+    check_gate_options,
+    constants_of,
+    gate_and_other,
+    gated_activation,
+    gated_in_torch,
+)
 from .gemm import ACTIVATIONS_OF_SUMS, check_linear, linear, records
 
 
@@ -53,7 +60,7 @@ def gated_linear(
         return _in_torch(x, weight, bias, kind, interleaved, limit, alpha).to(out_dtype)
     if 0 in (*x.shape, *weight.shape):
         sums = linear(x, weight, bias, out_dtype=torch.float32)
-        gate, other = (sums[..., ::2], sums[..., 1::2]) if interleaved else (sums, None)
+        gate, other = gate_and_other(sums, interleaved)
         return gated_activation(gate, kind, other=other, limit=limit, alpha=alpha).to(out_dtype)
     result, _ = call(
         "linear_gated",
@@ -140,6 +147,5 @@ def _in_torch(
     sums = x.float() @ weight.float().t()
     if bias is not None:
         sums = sums + bias.float()
-    if interleaved:
-        return gated_in_torch(sums[..., ::2], kind, limit, alpha, sums[..., 1::2])
-    return gated_in_torch(sums, kind, limit, alpha)
+    gate, other = gate_and_other(sums, interleaved)
+    return gated_in_torch(gate, kind, limit, alpha, other)

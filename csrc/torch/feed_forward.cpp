@@ -90,18 +90,8 @@ Results product(const Function& function, Tensor x_tensor, Tensor weight_tensor,
     problem.activation = function.activation;
     problem.alpha = function.alpha;
     problem.limit = function.limit;
-    problem.gated = function.gated;
+    if (function.gated) gemm::set_partners(problem, function.interleaved);
     if (function.keeps_sums) problem.sums = {sums.data(), columns, 0, false};
-    const int64_t row = weight.matrix.leading_stride;
-    if (function.gated && function.interleaved) {
-        problem.b.leading_stride = 2 * row;
-        problem.pair_stride = row;
-        problem.bias_stride = 2;
-        problem.bias_pair_stride = 1;
-    } else if (function.gated) {
-        problem.pair_stride = n * row;
-        problem.bias_pair_stride = n;
-    }
     std::vector<runtime::Region> regions = {
         {x.tensor.data(), x.tensor.extent_bytes(dtype), "x", false},
         {weight.tensor.data(), weight.tensor.extent_bytes(dtype), "weight", false},

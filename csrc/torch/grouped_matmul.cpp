@@ -65,31 +65,16 @@ struct Scales {
 };
 
 struct Gates {
-    int32_t activation;
-    bool interleaved;
-    float alpha, limit;
-    bool keeps_sums;
+    int32_t activation = 0;
+    bool interleaved = false;
+    float alpha = 1, limit = 0;
+    bool keeps_sums = false;
 };
 
 struct Results {
     Tensor result;
     std::optional<Tensor> sums;
 };
-
-// Where partners are behind their gates.
-void describe_gates(gemm::GroupedProblem& problem, const Gates& gates) {
-    const int64_t column = problem.b.leading_stride;
-    problem.gated = true;
-    problem.activation = gates.activation;
-    problem.alpha = gates.alpha;
-    problem.limit = gates.limit;
-    if (gates.interleaved) {
-        problem.b.leading_stride = 2 * column;
-        problem.bias_stride = 2;
-    }
-    problem.pair_stride = gates.interleaved ? column : problem.n * column;
-    problem.bias_pair_stride = gates.interleaved ? 1 : problem.n;
-}
 
 // Of rows and blocks of k behind each other, with any strides; of groups where `sizes` has three dimensions.
 gemm::ScaleArgument scale_argument(const char* name, const Tensor& scale, const std::vector<int64_t>& sizes,
@@ -209,7 +194,12 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
         problem.bias_type = element_type(bias_dtype);
         problem.bias_group_stride = bias->dimensions() == 2 ? n : 0;
     }
-    if (gates) describe_gates(problem, *gates);
+    if (gates) {
+        problem.activation = gates->activation;
+        problem.alpha = gates->alpha;
+        problem.limit = gates->limit;
+        gemm::set_partners(problem, gates->interleaved);
+    }
     if (gates && gates->keeps_sums) {
         problem.sums = {results.sums->data(), n, 0, false};
         regions.push_back({results.sums->data(), results.sums->extent_bytes(dtype), "sums", true});

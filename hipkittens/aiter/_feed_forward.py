@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from .. import gated_linear, linear, matmul
-from ._results import put
+from ._results import placed, put
 
 
 def gemm_a16w16_gated(
@@ -22,7 +22,7 @@ def gemm_a16w16_gated(
     """activation(x @ w[:N / 2].T) * (x @ w[N / 2:].T), into y if there is one. activation: "gelu", "gelu_tanh", "silu", "silu_exp2",
     "relu", or None for the gate itself."""
     name = "gemm_a16w16_gated"
-    return _into(name, "y", y, _gated(name, x, w, activation, dtype if y is None else y.dtype))
+    return placed(name, "y", y, _gated(name, x, w, activation, dtype if y is None else y.dtype))
 
 
 def ff_a16w16_gated(
@@ -118,11 +118,4 @@ def _down(
     if intermediate is not None:
         put(name, "intermediate", intermediate, hidden)
     result = matmul(hidden, w_down, out_dtype=dtype if y is None else y.dtype)
-    return _into(name, "y", y, result)
-
-
-def _into(name: str, argument: str, into: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor:
-    if into is None:
-        return result
-    put(name, argument, into, result)
-    return into
+    return placed(name, "y", y, result)

@@ -11,6 +11,7 @@ from .. import QuantSpec, grouped_matmul, quantize, scaled_matmul
 from ..quantization import dtype_of
 from ._gemm_fp4 import check_operand, check_unquantised, product, quantised, w_of, x_of
 from ._operands import (
+    FP8_DTYPES,
     check_has_mxfp4,
     check_operands,
     check_output,
@@ -20,8 +21,6 @@ from ._operands import (
 )
 from ._quant import GROUP_FLOOR
 from ._results import check_place, placed, refuse
-
-_FP8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 
 
 def batched_gemm_a8w8(
@@ -72,8 +71,8 @@ def batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant(
     name = "batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant"
     if group_size != 128:
         refuse(name, "group_size", group_size, "allowed: 128")
-    if isinstance(WQ, torch.Tensor) and WQ.dtype not in _FP8:
-        refuse(name, "WQ", WQ.dtype, f"allowed: {', '.join(map(str, _FP8))}")
+    if isinstance(WQ, torch.Tensor) and WQ.dtype not in FP8_DTYPES:
+        refuse(name, "WQ", WQ.dtype, f"allowed: {', '.join(map(str, FP8_DTYPES))}")
     rows = X.transpose(0, 1) if transpose_bm_in and X.dim() == 3 else X
     check_operands(name, {"X": rows, "WQ": WQ}, 3)
     (batch, m, k), n = rows.shape, WQ.shape[1]
@@ -159,7 +158,7 @@ def _scaled(name, x, w, x_scale, w_scale, bias, dtype, y):
     bias = with_elements(name, "bias", bias, batch, n)
     check_place(name, "YQ", y, batch, m, n)
     out_dtype = dtype if y is None else y.dtype
-    if x.dtype in _FP8 and w.dtype in _FP8:
+    if x.dtype in FP8_DTYPES and w.dtype in FP8_DTYPES:
         result = _of_groups(x, w, x_scale, w_scale, bias, out_dtype, ("row", "row"))
         return placed(name, "YQ", y, result)
     result = torch.empty((batch, m, n), dtype=out_dtype, device=x.device)

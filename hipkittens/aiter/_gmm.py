@@ -8,10 +8,8 @@ import torch
 
 from .. import grouped_matmul
 from .._arguments import check_dtype_and_device, check_tensor
-from ._operands import check_operands, check_output, ends_of, rows_of_shuffled, with_elements
+from ._operands import FP8_DTYPES, check_operands, check_output, ends_of, rows_of_shuffled, with_elements
 from ._results import check_place, placed
-
-_FP8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 
 
 def gmm(
@@ -99,7 +97,7 @@ def deepgemm(
     check_output(name, Y.dtype)
     scales = {"x_scale": x_scale, "w_scale": w_scale}
     w = rows_of_shuffled(name, "WQ", WQ).mT
-    if XQ.dtype not in _FP8:
+    if XQ.dtype not in FP8_DTYPES:
         for argument, scale in scales.items():
             if scale is not None:
                 raise ValueError(

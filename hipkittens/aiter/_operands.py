@@ -9,6 +9,9 @@ from .. import _backend
 from .._arguments import check_tensor
 from ..gemm import OUTPUT_DTYPES
 
+# Of either target.
+FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
+
 
 def check_operands(function: str, operands: dict[str, torch.Tensor], dims: int = 2) -> None:
     """TypeError or ValueError, unless both have so many dimensions, and the last in common, and of three the first."""

@@ -8,6 +8,7 @@ import torch
 from .. import _backend
 from .._call import call
 from ..feed_forward import feed_forward, gated_linear
+from ._kept_sums import gradient_of_gates, kept
 from ._record import Checks, Function, Operation, Operator
 from ._sharding import given, replicated
 
@@ -37,32 +38,15 @@ def _setup(ctx, inputs, output) -> None:
 
 @_backend.interruptible
 def _backward(ctx, grad, _of_sums):
-    activation, sums = ctx.options[0], _sums(ctx)
-    of_sums = call("activation_backward", grad.to(sums.dtype), sums, activation)
+    sums = kept(ctx.saved_tensors[3])
+    of_sums = call("activation_backward", grad.to(sums.dtype), sums, ctx.options[0])
     return *_of_product(ctx, of_sums), None, None, None
 
 
 @_backend.interruptible
 def _backward_gated(ctx, grad, _of_sums):
-    activation, interleaved, alpha, limit, *_ = ctx.options
-    sums = _sums(ctx)
-    of_sums, _ = call(
-        "gated_activation_backward", grad.to(sums.dtype), sums, None, None, activation, alpha, limit
-    )
-    if interleaved:  # in the order of the weight's rows
-        of_sums = torch.stack(of_sums.chunk(2, -1), -1).flatten(-2)
+    of_sums = gradient_of_gates(grad, ctx.saved_tensors[3], *ctx.options[:4])
     return *_of_product(ctx, of_sums), None, None, None, None, None, None
-
-
-def _sums(ctx):
-    """Kept, as the functions ask for where a gradient is recorded."""
-    sums = ctx.saved_tensors[3]
-    if sums.dim() == 1:
-        raise RuntimeError(
-            "hipkittens: an operator of a linear layer with an activation was called with keep_sums=False and is differentiated; "
-            "pass True, or call hipkittens.linear or hipkittens.gated_linear"
-        )
-    return sums
 
 
 def _of_product(ctx, grad):

@@ -8,6 +8,7 @@ import torch
 from .. import _backend
 from .._call import call
 from ..grouped import grouped_matmul
+from ._kept_sums import gradient_of_gates
 from ._record import Checks, Function, Operation, Operator, no_derivative
 from ._sharding import given, replicated
 
@@ -39,16 +40,7 @@ def _setup_gated(ctx, inputs, output) -> None:
 @_backend.interruptible
 def _backward_gated(ctx, grad, _of_sums):
     *operands, sums = ctx.saved_tensors
-    activation, interleaved, alpha, limit, *_ = ctx.options
-    if sums.dim() == 1:
-        raise RuntimeError(
-            "hipkittens: grouped_gated was called with keep_sums=False and is differentiated; pass True"
-        )
-    of_sums, _ = call(
-        "gated_activation_backward", grad.to(sums.dtype), sums, None, None, activation, alpha, limit
-    )
-    if interleaved:  # in the order of the columns of b
-        of_sums = torch.stack(of_sums.chunk(2, -1), -1).flatten(-2)
+    of_sums = gradient_of_gates(grad, sums, *ctx.options[:4])
     return *_of_product(ctx, *operands, of_sums), *[None] * 6
 
 

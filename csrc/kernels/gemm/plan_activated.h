@@ -15,6 +15,18 @@ struct Gate {
     Matrix sums;  // where they are kept: m rows of n, or of n gates and then n partners; or without data
 };
 
+// From all of B to its gates: rows of B, and elements of the bias, are n gates and then n partners, or both alternately. Of a problem
+// with a gate.
+template <class GatedProblem>
+void set_partners(GatedProblem& problem, bool interleaved) {
+    const int64_t row = problem.b.leading_stride;
+    problem.gated = true;
+    problem.b.leading_stride = interleaved ? 2 * row : row;
+    problem.pair_stride = interleaved ? row : problem.n * row;
+    problem.bias_stride = interleaved ? 2 : 1;
+    problem.bias_pair_stride = interleaved ? 1 : problem.n;
+}
+
 // C[m, n] = activation(A[m, k] B[k, n] + bias[n]); with gates b describes their columns, and n is their number. 16-bit operands without
 // scales.
 struct ActivatedProblem : Problem, Gate {};
