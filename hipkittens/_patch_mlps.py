@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Which modules are gated feed-forward blocks: their forward is run on a few numbers and compared, as norms are.
 
-Transformers has two forms: gate_proj and up_proj apart (Llama), or as one gate_up_proj (Phi-3).
+Transformers has two forms: gate_proj and up_proj apart (Llama), or as one gate_up_proj (Phi-3), whose gate is part of the product where
+the projection has become `hipkittens.linear`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from .activation import ACTIVATIONS, gated_activation, in_torch
+from .nn import project_and_gate
 
 _APART = {"gate_proj", "up_proj", "down_proj"}
 _TOGETHER = {"gate_up_proj", "down_proj"}
@@ -23,7 +25,7 @@ def members(original: type, kind: str, apart: bool) -> dict[str, Any]:
         if apart:
             gated = gated_activation(self.gate_proj(x), kind, other=self.up_proj(x))
         else:
-            gated = gated_activation(self.gate_up_proj(x), kind)
+            gated = project_and_gate(self.gate_up_proj, x, kind)
         return self.down_proj(gated)
 
     return {"forward": forward}

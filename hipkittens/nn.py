@@ -6,11 +6,14 @@ from __future__ import annotations
 from typing import Any, overload
 
 import torch
+from torch.nn.modules import module as torch_module
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ._arguments import check_flag, check_whole_number
 from ._multihead_attention import MultiheadAttention
 from .activation import GATES, gated_activation
 from .experts import moe
+from .feed_forward import gated_linear
 from .float8 import Recipe, check_recipe, float8_linear
 from .gemm import linear, matmul
 from .norm import layer_norm, rms_norm
@@ -88,8 +91,36 @@ class Float8Linear(torch.nn.Linear):
         return f"{super().extra_repr()}, recipe={self.recipe}"
 
 
+def project_and_gate(
+    projection: torch.nn.Module, x: torch.Tensor, kind: str, limit: float | None = None
+) -> torch.Tensor:
+    """gated_activation(projection(x), kind, limit=limit), in the launch of the projection where that is `hipkittens.linear` alone.
+
+    Whatever else is called with a projection is called here: hooks, a forward of its own (adapters, quantised weights), and weights
+    that are tensors of another class are reasons for two launches.
+    """
+    if _is_linear_alone(projection):
+        return gated_linear(x, projection.weight, projection.bias, kind, limit=limit)
+    return gated_activation(projection(x), kind, limit=limit)
+
+
+def _is_linear_alone(module: torch.nn.Module) -> bool:
+    return (
+        type(module).forward is Linear.forward
+        and "forward" not in vars(module)
+        and not (
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+            or torch_module._has_any_global_hook()
+        )
+        and not is_traceable_wrapper_subclass(module.weight)
+    )
+
+
 class _GatedMLP(torch.nn.Module):
-    """down_proj(act(gate) * up), with gate and up the halves of gate_up_proj."""
+    """down_proj(act(gate) * up), with gate and up the halves of gate_up_proj: two launches, `hipkittens.feed_forward`'s."""
 
     _kind: str
     _limit: float | None = None
@@ -107,7 +138,7 @@ class _GatedMLP(torch.nn.Module):
         self.down_proj = Linear(intermediate_size, hidden_size, bias=bias, device=device, dtype=dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(gated_activation(self.gate_up_proj(x), self._kind, limit=self._limit))
+        return self.down_proj(project_and_gate(self.gate_up_proj, x, self._kind, self._limit))
 
 
 class SwiGLU(_GatedMLP):
