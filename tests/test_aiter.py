@@ -1522,6 +1522,15 @@ def test_feed_forward_blocks(target, dtype):
         aiter.ff_a16w16_fused_gated(x, w_up, w_down, dtype, activation="tanh")
     with pytest.raises(ValueError, match=r"y has shape \(2, 2\)"):
         aiter.gemm_a16w16_gated(x, w_up, dtype, torch.empty(2, 2), activation="silu")
+    between = torch.full((37, 65), math.nan)
+    for arguments, message in (
+        ((w_down, dtype, between, torch.empty(2, 2)), r"y has shape \(2, 2\); the result's is \(37, 48\)"),
+        ((w_down, dtype, between[:3]), r"intermediate has shape \(3, 65\); the result's is \(37, 65\)"),
+        ((w_down[:64], dtype, between), r"w_down has shape \(64, 48\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            aiter.ff_a16w16_gated(x, w_up, *arguments, activation="silu")
+    assert between.isnan().all()
 
 
 @of("unified_attention_sparse_mla")

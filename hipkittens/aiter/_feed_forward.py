@@ -8,7 +8,10 @@ from __future__ import annotations
 import torch
 
 from .. import gated_linear, linear, matmul
-from ._results import placed, put
+from .._arguments import check_tensor
+from ._operands import check_operands
+from ._product_activations import product_activation
+from ._results import check_place, placed, put
 
 
 def gemm_a16w16_gated(
@@ -22,6 +25,8 @@ def gemm_a16w16_gated(
     """activation(x @ w[:N / 2].T) * (x @ w[N / 2:].T), into y if there is one. activation: "gelu", "gelu_tanh", "silu", "silu_exp2",
     "relu", or None for the gate itself."""
     name = "gemm_a16w16_gated"
+    _check_gates(name, "w", x, w)
+    check_place(name, "y", y, x.shape[0], w.shape[0] // 2)
     return placed(name, "y", y, _gated(name, x, w, activation, dtype if y is None else y.dtype))
 
 
@@ -36,9 +41,7 @@ def ff_a16w16_gated(
     activation: str | None = None,
 ) -> torch.Tensor:
     """gemm_a16w16_gated(x, w_up) @ w_down; what is between is written to intermediate if there is one."""
-    name = "ff_a16w16_gated"
-    hidden = _gated(name, x, w_up, activation, x.dtype)
-    return _down(name, hidden, w_down, dtype, intermediate, y)
+    return _block("ff_a16w16_gated", True, x, w_up, w_down, dtype, intermediate, y, activation)
 
 
 def ff_a16w16_nogate(
@@ -52,9 +55,7 @@ def ff_a16w16_nogate(
     activation: str | None = None,
 ) -> torch.Tensor:
     """activation(x @ w_up.T) @ w_down; what is between is written to intermediate if there is one."""
-    name = "ff_a16w16_nogate"
-    hidden = linear(x, w_up, activation=_kind(name, activation))
-    return _down(name, hidden, w_down, dtype, intermediate, y)
+    return _block("ff_a16w16_nogate", False, x, w_up, w_down, dtype, intermediate, y, activation)
 
 
 def ff_a16w16_fused_gated(
@@ -67,8 +68,7 @@ def ff_a16w16_fused_gated(
     activation: str | None = None,
 ) -> torch.Tensor:
     """ff_a16w16_gated in two launches, where AITER has one."""
-    name = "ff_a16w16_fused_gated"
-    return _down(name, _gated(name, x, w_up, activation, x.dtype), w_down, dtype, None, y)
+    return _block("ff_a16w16_fused_gated", True, x, w_up, w_down, dtype, None, y, activation)
 
 
 def ff_a16w16_fused_ungated(
@@ -81,41 +81,53 @@ def ff_a16w16_fused_ungated(
     activation: str | None = None,
 ) -> torch.Tensor:
     """ff_a16w16_nogate in two launches, where AITER has one."""
-    name = "ff_a16w16_fused_ungated"
-    hidden = linear(x, w_up, activation=_kind(name, activation))
-    return _down(name, hidden, w_down, dtype, None, y)
+    return _block("ff_a16w16_fused_ungated", False, x, w_up, w_down, dtype, None, y, activation)
 
 
-def _kind(name: str, activation: str | None) -> str | None:
-    allowed = ("gelu", "gelu_tanh", "silu", "silu_exp2", "relu")
-    if activation is not None and activation not in allowed:
+def _block(
+    name: str,
+    gated: bool,
+    x: torch.Tensor,
+    w_up: torch.Tensor,
+    w_down: torch.Tensor,
+    dtype: torch.dtype,
+    intermediate: torch.Tensor | None,
+    y: torch.Tensor | None,
+    activation: str | None,
+) -> torch.Tensor:
+    if gated:
+        _check_gates(name, "w_up", x, w_up)
+    else:
+        check_operands(name, {"x": x, "w_up": w_up})
+    tokens, inner = x.shape[0], w_up.shape[0] // 2 if gated else w_up.shape[0]
+    check_tensor(f"hipkittens.aiter.{name}", "w_down", w_down)
+    if w_down.dim() != 2 or w_down.shape[0] != inner:
         raise ValueError(
-            f"hipkittens.aiter.{name}: activation is {activation!r}; allowed: None, {', '.join(map(repr, allowed))}"
+            f"hipkittens.aiter.{name}: w_down has shape {tuple(w_down.shape)}; w_up {tuple(w_up.shape)} needs ({inner}, columns of y)"
         )
-    return "silu" if activation == "silu_exp2" else activation
+    check_place(name, "intermediate", intermediate, tokens, inner)
+    check_place(name, "y", y, tokens, w_down.shape[1])
+    hidden = (
+        _gated(name, x, w_up, activation, x.dtype)
+        if gated
+        else linear(x, w_up, activation=product_activation(name, activation))
+    )
+    if intermediate is not None:
+        put(name, "intermediate", intermediate, hidden)
+    return placed(name, "y", y, matmul(hidden, w_down, out_dtype=dtype if y is None else y.dtype))
+
+
+def _check_gates(name: str, weight: str, x: torch.Tensor, w: torch.Tensor) -> None:
+    check_operands(name, {"x": x, weight: w})
+    if w.shape[0] % 2:
+        raise ValueError(f"hipkittens.aiter.{name}: {weight} has {w.shape[0]} rows; it needs an even number")
 
 
 def _gated(
     name: str, x: torch.Tensor, w: torch.Tensor, activation: str | None, dtype: torch.dtype
 ) -> torch.Tensor:
-    kind = _kind(name, activation)
+    kind = product_activation(name, activation)
     if kind is not None:
         return gated_linear(x, w, None, kind, out_dtype=dtype)
-    if w.shape[0] % 2:
-        raise ValueError(f"hipkittens.aiter.{name}: w has {w.shape[0]} rows; it needs an even number")
     gate, other = matmul(x, w.t(), out_dtype=torch.float32).chunk(2, -1)
     return (gate * other).to(dtype)
-
-
-def _down(
-    name: str,
-    hidden: torch.Tensor,
-    w_down: torch.Tensor,
-    dtype: torch.dtype,
-    intermediate: torch.Tensor | None,
-    y: torch.Tensor | None,
-) -> torch.Tensor:
-    if intermediate is not None:
-        put(name, "intermediate", intermediate, hidden)
-    result = matmul(hidden, w_down, out_dtype=dtype if y is None else y.dtype)
-    return placed(name, "y", y, result)

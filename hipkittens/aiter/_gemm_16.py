@@ -8,9 +8,8 @@ import torch
 
 from .. import grouped_matmul, linear, matmul
 from ._operands import check_operands, with_elements
-from ._results import check_place, placed, refuse
-
-_ACTIVATIONS = ("gelu", "gelu_tanh", "silu", "relu")
+from ._product_activations import product_activation
+from ._results import check_place, placed
 
 
 def gemm_a16w16(
@@ -23,17 +22,16 @@ def gemm_a16w16(
     activation: str | None = None,
     skip_reduce: bool = False,
 ) -> torch.Tensor:
-    """activation(x @ w.T + bias), into y if there is one, in y's dtype. activation: "gelu", "gelu_tanh", "silu", "relu" or None.
-    skip_reduce: AITER then leaves the parts of a K that it has split apart, (parts, M, N); here, as there where it does not split,
+    """activation(x @ w.T + bias), into y if there is one, in y's dtype. activation: "gelu", "gelu_tanh", "silu", "silu_exp2", "relu"
+    or None. skip_reduce: AITER then leaves the parts of a K that it has split apart, (parts, M, N); here, as there where it does not split,
     the result is whole."""
     name = "gemm_a16w16"
     check_operands(name, {"x": x, "w": w})
     check_place(name, "y", y, x.shape[0], w.shape[0])
-    if activation is not None and activation not in _ACTIVATIONS:
-        refuse(name, "activation", repr(activation), f"allowed: {', '.join(_ACTIVATIONS)}, None")
+    kind = product_activation(name, activation)
     out_dtype = dtype if y is None else y.dtype
     bias = with_elements(name, "bias", bias, w.shape[0])
-    return placed(name, "y", y, linear(x, w, bias, activation=activation, out_dtype=out_dtype))
+    return placed(name, "y", y, linear(x, w, bias, activation=kind, out_dtype=out_dtype))
 
 
 def gemm_a16w16_atomic(
