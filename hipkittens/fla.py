@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""flash-linear-attention's gated delta rules by their names and orders of arguments (fla-core 0.5 and 0.6).
+"""flash-linear-attention's gated delta rules, and what goes with them, by their names and orders of arguments (fla-core 0.5 and 0.6).
 
-    from hipkittens.fla import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+    from hipkittens.fla import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule, l2norm, prepare_chunk_indices
 
-Both are `hipkittens.gated_delta_rule`, which decides by itself how many tokens make chunks; both have derivatives. What has no kernel
-is refused by name.
+Both rules are `hipkittens.gated_delta_rule`, which decides by itself how many tokens make chunks; both have derivatives. What has no
+kernel is refused by name.
 """
 
 from __future__ import annotations
@@ -13,9 +13,31 @@ from typing import Any
 
 import torch
 
+from ._arguments import check_tensor, number
+from ._packed_indices import (
+    prepare_chunk_indices,
+    prepare_chunk_offsets,
+    prepare_lens,
+    prepare_position_ids,
+    prepare_sequence_ids,
+    prepare_token_indices,
+)
 from .delta_rule import gated_delta_rule
+from .norm import rms_norm
 
-__all__ = ["chunk_gated_delta_rule", "chunk_gdn", "fused_recurrent_gated_delta_rule"]
+__all__ = [
+    "chunk_gated_delta_rule",
+    "chunk_gdn",
+    "fused_recurrent_gated_delta_rule",
+    "l2_norm",
+    "l2norm",
+    "prepare_chunk_indices",
+    "prepare_chunk_offsets",
+    "prepare_lens",
+    "prepare_position_ids",
+    "prepare_sequence_ids",
+    "prepare_token_indices",
+]
 
 
 def chunk_gated_delta_rule(
@@ -100,6 +122,28 @@ def fused_recurrent_gated_delta_rule(
         where, q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
         use_beta_sigmoid_in_kernel, allow_neg_eigval, state_v_first, cu_seqlens, use_gate_in_kernel, A_log, dt_bias,
     )  # fmt: skip
+
+
+def l2norm(x: torch.Tensor, eps: float = 1e-6, output_dtype: torch.dtype | None = None) -> torch.Tensor:
+    """x / sqrt(the sum of its squares + eps) over the last dimension, in float32 until it is rounded to output_dtype (x's by default).
+
+    x (..., D), bfloat16, float16 or float32, with a derivative: x / sqrt(mean of squares + eps / D) with a weight of 1 / sqrt(D), which
+    is `hipkittens.rms_norm`, whose errors are raised for what has no kernel.
+    """
+    where = "hipkittens.fla.l2norm"
+    check_tensor(where, "x", x)
+    size = x.shape[-1] if x.dim() else 0
+    if not size:
+        raise ValueError(f"{where}: x has shape {tuple(x.shape)}; it needs a last dimension with elements")
+    if not number(where, "eps", eps) >= 0.0:
+        raise ValueError(f"{where}: eps is {eps}; it must be at least 0")
+    if output_dtype is not None and output_dtype != x.dtype:
+        return l2norm(x.float(), eps).to(output_dtype)
+    weight = torch.full((size,), size**-0.5, dtype=torch.float32, device=x.device)
+    return rms_norm(x, weight, eps / size)
+
+
+l2_norm = l2norm
 
 
 def _called(

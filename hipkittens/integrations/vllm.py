@@ -7,8 +7,8 @@ vLLM runs every general plugin that is installed unless VLLM_PLUGINS lists some.
 the package installed changes no vLLM. Programs may call `register` themselves instead. vLLM calls custom operators only where they are
 enabled, as above.
 
-There is **no attention backend** (AttentionBackendEnum.CUSTOM): vLLM's decoders read a paged cache of keys and values, and
-no kernel of ours does.
+There is **no attention backend** (AttentionBackendEnum.CUSTOM) yet: `hipkittens.attention_paged` reads vLLM's caches, and the classes
+around it that vLLM asks for are not written. What its Qwen3-Next decodes with is in `vllm_delta_rule`.
 
 Written against vllm/model_executor/custom_op.py, layers/layernorm.py and layers/rotary_embedding/base.py
 (github.com/vllm-project/vllm, of 2026), and tested against stubs of them. **It has not run with vLLM itself.**
