@@ -1,4 +1,5 @@
-# hipkittens_add_device_kernels(): one ninja edge per variant and target, then one pack per target.
+# hipkittens_add_device_kernels(): one ninja edge per variant and target, then one pack per target. In a checkout the target
+# hipkittens_demo_kernels packs what `hipkittens demo` launches, a tenth of it, before the rest is there (./run demo).
 # tools/build_kernels.py reads csrc/kernels/*/variants.def and does the work of each edge. Without a device compiler,
 # and when HIPKITTENS_KERNELS is PREBUILT, the packs that an sdist carries take their place.
 # SPDX-License-Identifier: MIT
@@ -40,11 +41,26 @@ function(hipkittens_add_device_kernels)
   endif()
 endfunction()
 
+# hipkittens_pack_kernels(<target> <pack> <object>...)
+function(hipkittens_pack_kernels target pack)
+  set(pack_tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/pack_kernels.py)
+  set(layouts_tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/kernel_layouts.py)
+  cmake_path(RELATIVE_PATH pack BASE_DIRECTORY ${HIPKITTENS_PACKAGE_DIR}/_kernels OUTPUT_VARIABLE name)
+  set(object_list ${CMAKE_CURRENT_BINARY_DIR}/kernels/${name}.list)
+  string(REPLACE ";" "\n" lines "${ARGN}")
+  file(CONFIGURE OUTPUT ${object_list} CONTENT "${lines}\n")
+  add_custom_command(
+    OUTPUT ${pack}
+    COMMAND ${CMAKE_COMMAND} -E env "HIPKITTENS_DEVICE_COMPILER=${HIPKITTENS_DEVICE_COMPILER}"
+            ${Python_EXECUTABLE} ${pack_tool} --target ${target} --objects ${object_list} --output ${pack}
+    DEPENDS ${pack_tool} ${layouts_tool} ${CMAKE_CURRENT_SOURCE_DIR}/csrc/kernels/layouts.cpp ${object_list} ${ARGN}
+    COMMENT "Pack ${name}"
+    VERBATIM)
+endfunction()
+
 function(hipkittens_compile_device_kernels variable)
   set(tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/build_kernels.py)
   set(flags ${CMAKE_CURRENT_SOURCE_DIR}/hipkittens/_device_compiler.py)
-  set(pack_tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/pack_kernels.py)
-  set(layouts_tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/kernel_layouts.py)
   set(variants_tool ${CMAKE_CURRENT_SOURCE_DIR}/tools/kernel_variants.py)
   file(GLOB variant_lists CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/csrc/kernels/*/variants.def)
   if(NOT variant_lists)
@@ -58,11 +74,16 @@ function(hipkittens_compile_device_kernels variable)
   endif()
   string(REPLACE "\n" ";" rows "${rows}")
 
+  set(demo_list ${CMAKE_CURRENT_SOURCE_DIR}/csrc/kernels/demo_kernels.txt)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${demo_list})
+  file(STRINGS ${demo_list} demo_rows REGEX "^gfx")
   set(packs)
+  set(demo_packs)
   foreach(target gfx942 gfx950)
     set(objects)
-    foreach(row IN LISTS rows)
-      string(REPLACE " " ";" row "${row}")
+    set(demo_objects)
+    foreach(line IN LISTS rows)
+      string(REPLACE " " ";" row "${line}")
       list(GET row 0 row_target)
       list(GET row 1 operation)
       list(GET row 2 variant)
@@ -80,20 +101,18 @@ function(hipkittens_compile_device_kernels variable)
         COMMENT "Kernel ${operation}.${variant} for ${target}"
         VERBATIM)
       list(APPEND objects ${object})
+      if(line IN_LIST demo_rows)
+        list(APPEND demo_objects ${object})
+      endif()
     endforeach()
-    set(pack ${HIPKITTENS_PACKAGE_DIR}/_kernels/${target}.hkpack)
-    set(object_list ${CMAKE_CURRENT_BINARY_DIR}/kernels/${target}.list)
-    string(REPLACE ";" "\n" lines "${objects}")
-    file(CONFIGURE OUTPUT ${object_list} CONTENT "${lines}\n")
-    add_custom_command(
-      OUTPUT ${pack}
-      COMMAND ${CMAKE_COMMAND} -E env "HIPKITTENS_DEVICE_COMPILER=${HIPKITTENS_DEVICE_COMPILER}"
-              ${Python_EXECUTABLE} ${pack_tool} --target ${target} --objects ${object_list} --output ${pack}
-      DEPENDS ${pack_tool} ${layouts_tool} ${CMAKE_CURRENT_SOURCE_DIR}/csrc/kernels/layouts.cpp ${object_list} ${objects}
-      COMMENT "Pack ${target}"
-      VERBATIM)
-    list(APPEND packs ${pack})
+    hipkittens_pack_kernels(${target} ${HIPKITTENS_PACKAGE_DIR}/_kernels/${target}.hkpack ${objects})
+    hipkittens_pack_kernels(${target} ${HIPKITTENS_PACKAGE_DIR}/_kernels/demo/${target}.hkpack ${demo_objects})
+    list(APPEND packs ${HIPKITTENS_PACKAGE_DIR}/_kernels/${target}.hkpack)
+    list(APPEND demo_packs ${HIPKITTENS_PACKAGE_DIR}/_kernels/demo/${target}.hkpack)
   endforeach()
   add_custom_target(hipkittens_kernels ALL DEPENDS ${packs})
+  if(NOT HIPKITTENS_INSTALL)
+    add_custom_target(hipkittens_demo_kernels DEPENDS ${demo_packs})
+  endif()
   set(${variable} ${packs} PARENT_SCOPE)
 endfunction()

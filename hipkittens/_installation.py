@@ -18,9 +18,27 @@ OPERATORS = _HERE / "lib" / "_ops.so"
 SIMULATOR = _HERE / "lib" / "libhipkittens_simulator.so"
 
 
+_PACKS = _HERE / "_kernels"
+
+
 @functools.cache
 def pack(target: str) -> Pack:
-    return Pack(_HERE / "_kernels" / f"{target}.hkpack")
+    whole = _PACKS / f"{target}.hkpack"
+    part = _part(target)
+    return Pack(part if part.exists() and not whole.exists() else whole)
+
+
+def _part(target: str) -> Path:
+    """What a checkout has of a pack until all of its kernels are compiled: those of `hipkittens demo` (./run demo)."""
+    return _PACKS / "demo" / f"{target}.hkpack"
+
+
+def why_no_kernel(target: str, kernel: str) -> str:
+    """What to say of a kernel that the pack lacks."""
+    reason = f"the pack of {target} has no kernel {kernel}"
+    if pack(target).path == _part(target):
+        reason += ": so far this checkout has those of `hipkittens demo` alone; ./run build compiles the others"
+    return reason
 
 
 def kernels_of_operations(target: str) -> list[dict[str, Any]]:

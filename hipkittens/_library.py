@@ -73,7 +73,9 @@ def _give_code_object(simulates_cpu_tensors: Callable[[], bool], target: bytes, 
         chosen = _installation.pack(target.decode())
         image = chosen.image(chosen.entry(kernel.decode()))
     except KeyError:
-        library.hipkittens_runtime_refuse(b"the pack of " + target + b" has no kernel " + kernel)
+        library.hipkittens_runtime_refuse(
+            _installation.why_no_kernel(target.decode(), kernel.decode()).encode()
+        )
         return 1
     except Exception as error:
         library.hipkittens_runtime_refuse(str(error).encode())

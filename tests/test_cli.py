@@ -3,6 +3,9 @@
 
 import dataclasses
 import json
+import os
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -12,6 +15,7 @@ import hipkittens
 from hipkittens import _installation, cli
 from hipkittens._pack import Pack
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGETS = ("gfx942", "gfx950")
 
 
@@ -107,10 +111,15 @@ def test_verify(capsys, monkeypatch, tmp_path):
 
 def test_demo():
     result = subprocess.run(
-        [sys.executable, "-m", "hipkittens", "demo", "--json"], capture_output=True, text=True
-    )
+        [sys.executable, "-m", "hipkittens", "demo", "--json"],
+        env=os.environ | {"HIPKITTENS_LOG": "debug"}, capture_output=True, text=True,
+    )  # fmt: skip
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
+    listed = (ROOT / "csrc" / "kernels" / "demo_kernels.txt").read_text().splitlines()
+    assert set(re.findall(r"loading (\S+) for", result.stderr)) == {
+        f"hipkittens_{operation}_{variant}_{target}" for target, operation, variant in map(str.split, listed)
+    }, "run tools/demo_kernels.py"
     assert report["ok"]
     assert {row["target"] for row in report["rows"]} == set(TARGETS)
     assert {"y", "dx", "dweight", "dbias"} <= {row["result"] for row in report["rows"]}
