@@ -37,7 +37,9 @@ def why_no_kernel(target: str, kernel: str) -> str:
     """What to say of a kernel that the pack lacks."""
     reason = f"the pack of {target} has no kernel {kernel}"
     if pack(target).path == _part(target):
-        reason += ": so far this checkout has those of `hipkittens demo` alone; ./run build compiles the others"
+        reason += (
+            ": so far this checkout has those of `hipkittens demo` alone; ./run build compiles the others"
+        )
     return reason
 
 
