@@ -9,15 +9,15 @@ import sys
 import tempfile
 
 from . import _findings
-from ._program import run_program
+from ._program import run_program, simulated_hip
 
 
 def main(program: list[str], checks: str, as_json: bool, with_notes: bool) -> int:
     """The program's exit status if it is not 0, else 1 if there are findings."""
     _findings.chosen(checks)  # refuses a wrong name before anything runs
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, simulated_hip() as environment:
         path = os.path.join(folder, "findings.json")
-        environment = os.environ | {"HIPKITTENS_CHECKS": checks, "HIPKITTENS_CHECKS_FILE": path}
+        environment |= {"HIPKITTENS_CHECKS": checks, "HIPKITTENS_CHECKS_FILE": path}
         status = run_program(program, environment, output_to_stderr=as_json)
         found = []
         was_checked = os.path.exists(path)

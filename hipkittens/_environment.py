@@ -57,6 +57,12 @@ BACKEND = Variable(
     default="auto",
 )
 ARCH = Variable("ARCH", "the GPU that is simulated", ("gfx942", "gfx950"), default="gfx942")
+SIMULATED_DEVICES = Variable(
+    "SIMULATED_DEVICES",
+    "GPUs that the simulator has as a HIP library; HIP_VISIBLE_DEVICES then chooses among them (sim run)",
+    ("gfx942", "gfx950"),
+    several=True,
+)
 LIBHIP_PATH = Variable("LIBHIP_PATH", "absolute path of the libamdhip64 to open, instead of the one found")
 CHECKS = Variable(
     "CHECKS", "checkers of the simulator that look at every call", ("all", *CHECKERS), several=True
@@ -86,6 +92,7 @@ LOG = Variable(
 VARIABLES = (
     BACKEND,
     ARCH,
+    SIMULATED_DEVICES,
     LIBHIP_PATH,
     CHECKS,
     CHECKS_FILE,

@@ -55,11 +55,17 @@ def _is_simulator_open() -> bool:
 
 def interruption(error: Exception) -> BaseException | None:
     """What a signal's handler raised, if it so ended the launch that `error` is of; once. KeyboardInterrupt, for one."""
-    if "interrupted by a signal" not in str(error) or not _simulator_control.cache_info().currsize:
+    if _INTERRUPTED not in str(error):
+        return None
+    if raised := _raised_while_loading.__dict__.pop("error", None):
+        return raised
+    if not _simulator_control.cache_info().currsize:
         return None
     return _simulator_control().take_interruption()
 
 
+_INTERRUPTED = "interrupted by a signal"
+_raised_while_loading = threading.local()  # .error: what ctypes would print and forget
 _SOURCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
 _kept: list[Any] = []  # what the runtime may call for as long as the process lives
 
@@ -79,6 +85,10 @@ def _give_code_object(simulates_cpu_tensors: Callable[[], bool], target: bytes, 
         return 1
     except Exception as error:
         library.hipkittens_runtime_refuse(str(error).encode())
+        return 1
+    except BaseException as error:
+        _raised_while_loading.error = error
+        library.hipkittens_runtime_refuse(_INTERRUPTED.encode())
         return 1
     if simulates_cpu_tensors():
         _log.once(logging.INFO, f"CPU tensors run in the simulator, as on a {target.decode()}")

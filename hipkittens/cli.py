@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import __version__
-from ._environment import CHECKERS
+from ._environment import ARCH, CHECKERS
 from ._installation import TARGETS
 from ._whole_table import print_whole
 
@@ -227,6 +227,16 @@ def _sim_check(arguments: argparse.Namespace) -> int:
         raise SystemExit(f"hipkittens sim check: {error}") from None
 
 
+def _sim_run(arguments: argparse.Namespace) -> int:
+    from ._program import run_program, simulated_hip
+
+    try:
+        with simulated_hip(arguments.target, arguments.devices) as environment:
+            return run_program(arguments.program, environment, output_to_stderr=False)
+    except ValueError as error:
+        raise SystemExit(f"hipkittens sim run: {error}") from None
+
+
 def _patch(arguments: argparse.Namespace) -> int:
     from . import _patch_command
 
@@ -313,6 +323,17 @@ def _parser() -> argparse.ArgumentParser:
     coverage.add_argument(
         "files", nargs="+", metavar="FILE", help="code objects, or folders, wheels and zip files of them"
     )
+    run = sim.add_parser("run", help="run a program of HIP's with the simulator as its libamdhip64")
+    run.set_defaults(function=_sim_run)
+    run.add_argument(
+        "--target",
+        choices=TARGETS,
+        default=ARCH.read(),
+        help="the GPU that it finds (default: HIPKITTENS_ARCH, or gfx942)",
+    )
+    run.add_argument("--devices", type=int, default=1, help="how many of it (default: 1)")
+    run.add_argument("program", nargs="+", metavar="PROGRAM", help="for example: -- ./saxpy")
+    run.usage = "hipkittens sim run [-h] [--target TARGET] [--devices N] -- PROGRAM [ARGUMENT ...]"
     check = command(
         sim, "check", _sim_check, "run a program with the simulator's checkers on, and say what they found"
     )

@@ -20,6 +20,16 @@ using hipModule_t = struct ihipModule_t*;
 using hipFunction_t = struct ihipModuleSymbol_t*;
 using hipStream_t = struct ihipStream_t*;
 using hipEvent_t = struct ihipEvent_t*;
+using hipCtx_t = struct ihipCtx_t*;
+using hipGraph_t = struct ihipGraph*;
+using hipGraphNode_t = struct hipGraphNode*;
+using hipGraphExec_t = struct hipGraphExec*;
+using hipMemPool_t = struct ihipMemPoolHandle_t*;
+using hipMemGenericAllocationHandle_t = struct ihipMemGenericAllocationHandle*;
+
+struct dim3 {
+    uint32_t x, y, z;
+};
 
 enum hipStreamCaptureStatus : int {
     hipStreamCaptureStatusNone = 0,
@@ -39,25 +49,34 @@ enum hipDeviceAttribute_t : int {
     hipDeviceAttributeEccEnabled = 0,
     hipDeviceAttributeAsyncEngineCount = 2,
     hipDeviceAttributeCanMapHostMemory = 3,
+    hipDeviceAttributeCanUseHostPointerForRegisteredMem = 4,
     hipDeviceAttributeClockRate = 5,  // kHz
     hipDeviceAttributeConcurrentKernels = 8,
+    hipDeviceAttributeConcurrentManagedAccess = 9,
     hipDeviceAttributeCooperativeLaunch = 10,
+    hipDeviceAttributeDirectManagedMemAccessFromHost = 13,
+    hipDeviceAttributeHostNativeAtomicSupported = 15,
     hipDeviceAttributeIntegrated = 16,
     hipDeviceAttributeL2CacheSize = 19,
     hipDeviceAttributeComputeCapabilityMajor = 23,
     hipDeviceAttributeManagedMemory = 24,
+    hipDeviceAttributeMaxBlocksPerMultiProcessor = 25,
     hipDeviceAttributeMaxBlockDimX = 26,
     hipDeviceAttributeMaxBlockDimY = 27,
     hipDeviceAttributeMaxBlockDimZ = 28,
     hipDeviceAttributeMaxGridDimX = 29,
     hipDeviceAttributeMaxGridDimY = 30,
     hipDeviceAttributeMaxGridDimZ = 31,
+    hipDeviceAttributeMaxThreadsDim = 55,
     hipDeviceAttributeMaxThreadsPerBlock = 56,
     hipDeviceAttributeMaxThreadsPerMultiProcessor = 57,
+    hipDeviceAttributeMaxPitch = 58,
     hipDeviceAttributeMemoryBusWidth = 59,   // bits
     hipDeviceAttributeMemoryClockRate = 60,  // kHz
     hipDeviceAttributeComputeCapabilityMinor = 61,
     hipDeviceAttributeMultiprocessorCount = 63,
+    hipDeviceAttributeUnused1 = 64,
+    hipDeviceAttributePageableMemoryAccess = 65,
     hipDeviceAttributePciBusId = 67,
     hipDeviceAttributePciDeviceId = 68,
     hipDeviceAttributePciDomainId = 69,
@@ -66,13 +85,29 @@ enum hipDeviceAttribute_t : int {
     hipDeviceAttributeMaxSharedMemoryPerBlock = 74,
     hipDeviceAttributeSharedMemPerBlockOptin = 75,
     hipDeviceAttributeSharedMemPerMultiprocessor = 76,
+    hipDeviceAttributeTextureAlignment = 81,
+    hipDeviceAttributeTexturePitchAlignment = 82,
+    hipDeviceAttributeTotalConstantMemory = 83,
     hipDeviceAttributeUnifiedAddressing = 85,
+    hipDeviceAttributeUnused2 = 86,
     hipDeviceAttributeWarpSize = 87,
+    hipDeviceAttributeMemoryPoolsSupported = 88,
+    hipDeviceAttributeVirtualMemoryManagementSupported = 89,
     hipDeviceAttributeHostRegisterSupported = 90,
+    hipDeviceAttributeCudaCompatibleLast = 91,
+    hipDeviceAttributeClockInstructionRate = 10000,  // kHz
+    hipDeviceAttributeUnused3 = 10001,
     hipDeviceAttributeMaxSharedMemoryPerMultiprocessor = 10002,
+    hipDeviceAttributeUnused4 = 10003,
+    hipDeviceAttributeUnused5 = 10004,
+    hipDeviceAttributeIsLargeBar = 10011,
+    hipDeviceAttributeCanUseStreamWaitValue = 10013,
     hipDeviceAttributePhysicalMultiProcessorCount = 10015,
+    hipDeviceAttributeFineGrainSupport = 10016,
     hipDeviceAttributeWallClockRate = 10017,  // kHz
     hipDeviceAttributeNumberOfXccs = 10018,
+    hipDeviceAttributeMaxAvailableVgprsPerThread = 10019,
+    hipDeviceAttributeAmdSpecificLast = 10020,
 };
 
 enum hipFunction_attribute : int {
@@ -108,7 +143,49 @@ struct LaunchConfiguration {
 static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfiguration) == 56);
 inline constexpr int launch_attribute_cooperative = 2;
 
-enum hipMemoryType : int { hipMemoryTypeHost = 1, hipMemoryTypeDevice = 2 };
+// Of graphs.
+struct hipKernelNodeParams {
+    dim3 block;
+    void** extra;
+    void* function;  // hipFunction_t, or the host's function that __hipRegisterFunction named
+    dim3 grid;
+    void** arguments;
+    unsigned int shared_bytes;
+};
+struct hipMemsetParams {
+    void* destination;
+    unsigned int element_bytes;
+    size_t height, pitch;
+    unsigned int value;
+    size_t width;  // elements
+};
+struct hipHostNodeParams {
+    void (*function)(void*);
+    void* data;
+};
+
+// hipFuncAttributes.
+struct FunctionAttributes {
+    int binary_version, cache_mode;
+    size_t constant_bytes, local_bytes;
+    int max_dynamic_shared_bytes, max_threads_per_block, registers, shared_carveout, ptx_version;
+    size_t shared_bytes;
+};
+
+enum hipMemoryType : int {
+    hipMemoryTypeUnregistered = 0,
+    hipMemoryTypeHost = 1,
+    hipMemoryTypeDevice = 2,
+    hipMemoryTypeManaged = 3,
+};
+
+// hipPointerAttribute_t of ROCm 6 and later.
+struct PointerAttributes {
+    int type, device;
+    void *device_pointer, *host_pointer;
+    int is_managed;
+    unsigned int flags;
+};
 
 enum hipPointer_attribute : int {
     HIP_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,

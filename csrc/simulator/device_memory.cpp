@@ -52,7 +52,8 @@ bool show_poison(uint8_t* first, size_t bytes) {
 
 }  // namespace
 
-void* DeviceMemory::allocate(size_t bytes, size_t capacity, bool poison) {
+void* DeviceMemory::allocate(size_t bytes, size_t capacity, bool poison, const char* function,
+                             hip::hipMemoryType type) {
     const size_t left = capacity - std::min(capacity, allocated_bytes());
     if (bytes > left) {
         throw HipError(hip::hipErrorOutOfMemory, std::to_string(bytes) + " bytes; " + std::to_string(left) +
@@ -78,12 +79,12 @@ void* DeviceMemory::allocate(size_t bytes, size_t capacity, bool poison) {
     std::lock_guard lock(mutex_);
     ++count_;
     allocated_bytes_ += bytes;
-    auto name = std::make_shared<const std::string>("hipMalloc #" + std::to_string(count_) + " of " +
-                                                    std::to_string(bytes) + " bytes");
+    auto name = std::make_shared<const std::string>(std::string(function) + " #" + std::to_string(count_) +
+                                                    " of " + std::to_string(bytes) + " bytes");
     const uint64_t low = reinterpret_cast<uint64_t>(mapping), high = low + total;
     std::erase_if(freed_, [&](const Freed& freed) { return freed.begin < high && low < freed.end; });
-    blocks_[reinterpret_cast<uintptr_t>(begin)] = {bytes, mapping, total, std::move(name),
-                                                   poison ? poison_pattern : 0};
+    blocks_[reinterpret_cast<uintptr_t>(begin)] = {
+        bytes, mapping, total, std::move(name), poison ? poison_pattern : 0, type};
     return begin;
 }
 
@@ -114,7 +115,7 @@ void DeviceMemory::register_host(void* pointer, size_t bytes) {
     ++count_;
     auto name = std::make_shared<const std::string>("hipHostRegister #" + std::to_string(count_) + " of " +
                                                     std::to_string(bytes) + " bytes");
-    blocks_[begin] = {bytes, nullptr, 0, std::move(name)};
+    blocks_[begin] = {bytes, nullptr, 0, std::move(name), 0, hip::hipMemoryTypeHost};
 }
 
 void DeviceMemory::unregister_host(void* pointer) {
@@ -167,6 +168,38 @@ bool DeviceMemory::holds(const void* pointer) {
     const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
     const auto* block = find(address);
     return block && address < block->first + block->second.bytes;
+}
+
+hip::hipMemoryType DeviceMemory::type_of(const void* pointer) {
+    std::lock_guard lock(mutex_);
+    const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+    const auto* block = find(address);
+    const bool is_held = block && address < block->first + block->second.bytes;
+    return is_held ? block->second.type : hip::hipMemoryTypeUnregistered;
+}
+
+std::pair<void*, size_t> DeviceMemory::range_of(const void* pointer) {
+    std::lock_guard lock(mutex_);
+    const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+    const auto* block = find(address);
+    if (!block || address >= block->first + block->second.bytes)
+        throw HipError(hip::hipErrorNotFound,
+                       text_of(pointer) + " is in no allocation and no registered range");
+    return {reinterpret_cast<void*>(block->first), block->second.bytes};
+}
+
+void DeviceMemory::add_mapped(void* pointer, size_t bytes) {
+    std::lock_guard lock(mutex_);
+    ++count_;
+    auto name = std::make_shared<const std::string>("hipMemMap #" + std::to_string(count_) + " of " +
+                                                    std::to_string(bytes) + " bytes");
+    blocks_[reinterpret_cast<uintptr_t>(pointer)] = {bytes, nullptr, 0, std::move(name)};
+}
+
+void DeviceMemory::remove_mapped(void* pointer) {
+    std::unique_lock no_launch(launches);
+    std::lock_guard lock(mutex_);
+    blocks_.erase(reinterpret_cast<uintptr_t>(pointer));
 }
 
 size_t DeviceMemory::allocated_bytes() {

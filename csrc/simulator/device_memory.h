@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "hip/hip_abi.h"
 #include "simulator/machine/workgroup.h"
 
 namespace hipkittens::simulator {
@@ -21,7 +22,9 @@ class DeviceMemory {
   public:
     // The last byte, rounded up to 256, is followed by a page that nobody may touch; so is the first preceded
     // by one.
-    void* allocate(size_t bytes, size_t capacity, bool poison);
+    // `function` is who asked, for names in reports.
+    void* allocate(size_t bytes, size_t capacity, bool poison, const char* function,
+                   hip::hipMemoryType type = hip::hipMemoryTypeDevice);
     void free(void* pointer);  // throws HipError for what allocate did not return
     void register_host(void* pointer, size_t bytes);
     void unregister_host(void* pointer);
@@ -32,7 +35,13 @@ class DeviceMemory {
     void check_any_range(const void* pointer, size_t bytes, const char* what);
     std::string freed_at(uint64_t address);  // the name of the freed allocation that lay there, or ""
     bool holds(const void* pointer);
+    hip::hipMemoryType type_of(const void* pointer);  // unregistered: not held
+    // The allocation or registered range that holds the pointer. Throws HipError if none does.
+    std::pair<void*, size_t> range_of(const void* pointer);
     size_t allocated_bytes();
+    // A range that is mapped by somebody else (hipMemMap), and its end.
+    void add_mapped(void* pointer, size_t bytes);
+    void remove_mapped(void* pointer);
 
     // What a launch may touch, and the names in it, which live as long as the result.
     struct Regions {
@@ -55,6 +64,7 @@ class DeviceMemory {
         size_t mapping_bytes = 0;
         std::shared_ptr<const std::string> name;
         uint32_t unwritten = 0;
+        hip::hipMemoryType type = hip::hipMemoryTypeDevice;
     };
     const std::pair<const uintptr_t, Block>* find(
         uintptr_t address) const;  // the block that begins at or below

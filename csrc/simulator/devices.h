@@ -1,4 +1,4 @@
-// simulator/devices.h: the devices this library pretends to have.
+// simulator/devices.h: the devices this library can pretend to have.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -29,7 +29,6 @@ inline constexpr DeviceFacts devices[] = {
     {code_object::Target::gfx950, "AMD Instinct MI355X (simulated)", "gfx950:sramecc+:xnack-", 9, 5, 256, 8,
      163840, 1280, 2400000, 4000000, 8192, uint64_t{288} << 30, 4 << 20},
 };
-inline constexpr int device_count = sizeof devices / sizeof devices[0];
 
 struct Processors {
     int compute_units, xccs;

@@ -24,6 +24,9 @@ void before_fork() {
     all.functions.lock();
     all.streams.lock();
     all.events.lock();
+    all.graphs.lock();
+    all.nodes.lock();
+    all.executables.lock();
     device_memory().lock();
     checks::finding_log().lock();
     launch_records_mutex().lock();
@@ -38,6 +41,9 @@ void after_fork() {
     checks::finding_log().unlock();
     device_memory().unlock();
     Objects& all = objects();
+    all.executables.unlock();
+    all.nodes.unlock();
+    all.graphs.unlock();
     all.events.unlock();
     all.streams.unlock();
     all.functions.unlock();

@@ -1,11 +1,11 @@
-// simulator/hip_memory.cpp: HIP's functions for memory and copies, on simulated devices.
+// simulator/hip_memory.cpp: HIP's functions that give out memory, and tell of it.
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <cstring>
 
 #include "simulator/device_memory.h"
-#include "simulator/devices.h"
 #include "simulator/hip_objects.h"
+#include "simulator/visible_devices.h"
 
 namespace hipkittens::simulator {
 
@@ -13,37 +13,21 @@ using namespace hip;
 
 namespace {
 
-void copy(void* destination, const void* source, size_t bytes, int kind) {
-    if (bytes == 0) return;
-    require_pointer(destination, "destination");
-    require_pointer(source, "source");
-    if (kind < hipMemcpyHostToHost || kind > hipMemcpyDefault) {
-        throw HipError(hipErrorInvalidMemcpyDirection, "kind " + std::to_string(kind) + " is none of 0 to 4");
-    }
-    DeviceMemory& memory = device_memory();
-    const bool to_device = kind == hipMemcpyHostToDevice || kind == hipMemcpyDeviceToDevice;
-    const bool from_device = kind == hipMemcpyDeviceToHost || kind == hipMemcpyDeviceToDevice;
-    const auto check = [&](const void* pointer, bool is_device, const char* what) {
-        is_device ? memory.check_device_range(pointer, bytes, what)
-                  : memory.check_any_range(pointer, bytes, what);
-    };
-    check(destination, to_device, "destination");
-    check(source, from_device, "source");
-    std::memmove(destination, source, bytes);
+void* allocate(size_t bytes, const char* function, hipMemoryType type = hipMemoryTypeDevice) {
+    if (bytes == 0) return nullptr;
+    const size_t capacity = visible_device(checked_device(thread_state().device)).memory_bytes;
+    return device_memory().allocate(bytes, capacity, thread_state().settings.poison != 0, function, type);
 }
 
-void fill(void* destination, int value, size_t bytes) {
-    if (bytes == 0) return;
-    require_pointer(destination, "destination");
-    device_memory().check_device_range(destination, bytes, "destination");
-    std::memset(destination, value, bytes);
+void free_any(void* pointer) {
+    if (pointer) device_memory().free(pointer);
 }
 
 }  // namespace
 
 HIPKITTENS_EXPORT hipError_t hipMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
     return call("hipMemGetInfo", [&] {
-        const size_t total = devices[thread_state().device].memory_bytes,
+        const size_t total = visible_device(checked_device(thread_state().device)).memory_bytes,
                      used = device_memory().allocated_bytes();
         if (free_bytes) *free_bytes = total - std::min(total, used);
         if (total_bytes) *total_bytes = total;
@@ -52,15 +36,11 @@ HIPKITTENS_EXPORT hipError_t hipMemGetInfo(size_t* free_bytes, size_t* total_byt
 HIPKITTENS_EXPORT hipError_t hipMalloc(void** pointer, size_t bytes) {
     return call("hipMalloc", [&] {
         require_pointer(pointer, "pointer");
-        const size_t capacity = devices[thread_state().device].memory_bytes;
-        *pointer =
-            bytes ? device_memory().allocate(bytes, capacity, thread_state().settings.poison != 0) : nullptr;
+        *pointer = allocate(bytes, "hipMalloc");
     });
 }
 HIPKITTENS_EXPORT hipError_t hipFree(void* pointer) {
-    return call("hipFree", [&] {
-        if (pointer) device_memory().free(pointer);
-    });
+    return call("hipFree", [&] { free_any(pointer); });
 }
 HIPKITTENS_EXPORT hipError_t hipHostRegister(void* pointer, size_t bytes, unsigned int flags) {
     return call("hipHostRegister", [&] {
@@ -83,33 +63,59 @@ HIPKITTENS_EXPORT hipError_t hipHostGetDevicePointer(void** device_pointer, void
         *device_pointer = host_pointer;
     });
 }
-HIPKITTENS_EXPORT hipError_t hipMemcpy(void* destination, const void* source, size_t bytes, int kind) {
-    return call("hipMemcpy", [&] { copy(destination, source, bytes, kind); });
-}
-HIPKITTENS_EXPORT hipError_t hipMemcpyAsync(void* destination, const void* source, size_t bytes, int kind,
-                                            hipStream_t stream) {
-    return call("hipMemcpyAsync", [&] {
-        check_stream(stream);
-        copy(destination, source, bytes, kind);
+// Memory of the host's that kernels reach, and managed memory, are device memory: there is one address space.
+HIPKITTENS_EXPORT hipError_t hipHostMalloc(void** pointer, size_t bytes, unsigned int) {
+    return call("hipHostMalloc", [&] {
+        require_pointer(pointer, "pointer");
+        *pointer = allocate(bytes, "hipHostMalloc", hipMemoryTypeHost);
     });
 }
-HIPKITTENS_EXPORT hipError_t hipMemset(void* destination, int value, size_t bytes) {
-    return call("hipMemset", [&] { fill(destination, value, bytes); });
-}
-HIPKITTENS_EXPORT hipError_t hipMemsetAsync(void* destination, int value, size_t bytes, hipStream_t stream) {
-    return call("hipMemsetAsync", [&] {
-        check_stream(stream);
-        fill(destination, value, bytes);
+HIPKITTENS_EXPORT hipError_t hipHostAlloc(void** pointer, size_t bytes, unsigned int) {
+    return call("hipHostAlloc", [&] {
+        require_pointer(pointer, "pointer");
+        *pointer = allocate(bytes, "hipHostAlloc", hipMemoryTypeHost);
     });
 }
-HIPKITTENS_EXPORT hipError_t hipMemcpyHtoD(void* destination, void* source, size_t bytes) {
-    return call("hipMemcpyHtoD", [&] { copy(destination, source, bytes, hipMemcpyHostToDevice); });
+HIPKITTENS_EXPORT hipError_t hipMallocHost(void** pointer, size_t bytes) {
+    return call("hipMallocHost", [&] {
+        require_pointer(pointer, "pointer");
+        *pointer = allocate(bytes, "hipMallocHost", hipMemoryTypeHost);
+    });
 }
-HIPKITTENS_EXPORT hipError_t hipMemcpyDtoH(void* destination, void* source, size_t bytes) {
-    return call("hipMemcpyDtoH", [&] { copy(destination, source, bytes, hipMemcpyDeviceToHost); });
+HIPKITTENS_EXPORT hipError_t hipMallocManaged(void** pointer, size_t bytes, unsigned int) {
+    return call("hipMallocManaged", [&] {
+        require_pointer(pointer, "pointer");
+        *pointer = allocate(bytes, "hipMallocManaged", hipMemoryTypeManaged);
+    });
 }
-HIPKITTENS_EXPORT hipError_t hipMemcpyDtoD(void* destination, void* source, size_t bytes) {
-    return call("hipMemcpyDtoD", [&] { copy(destination, source, bytes, hipMemcpyDeviceToDevice); });
+HIPKITTENS_EXPORT hipError_t hipExtMallocWithFlags(void** pointer, size_t bytes, unsigned int) {
+    return call("hipExtMallocWithFlags", [&] {
+        require_pointer(pointer, "pointer");
+        *pointer = allocate(bytes, "hipExtMallocWithFlags");
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipHostFree(void* pointer) {
+    return call("hipHostFree", [&] { free_any(pointer); });
+}
+HIPKITTENS_EXPORT hipError_t hipFreeHost(void* pointer) {
+    return call("hipFreeHost", [&] { free_any(pointer); });
+}
+HIPKITTENS_EXPORT hipError_t hipHostGetFlags(unsigned int* flags, void* pointer) {
+    return call("hipHostGetFlags", [&] {
+        require_pointer(flags, "flagsPtr");
+        require(device_memory().holds(pointer), hipErrorInvalidValue, "the pointer is in no memory of HIP's");
+        *flags = 0;
+    });
+}
+// Where managed memory lies makes no difference here.
+HIPKITTENS_EXPORT hipError_t hipMemPrefetchAsync(const void* pointer, size_t bytes, int, hipStream_t stream) {
+    return call("hipMemPrefetchAsync", [&] {
+        check_stream(stream);
+        device_memory().check_device_range(pointer, bytes, "dev_ptr");
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipMemAdvise(const void* pointer, size_t bytes, int, int) {
+    return call("hipMemAdvise", [&] { device_memory().check_device_range(pointer, bytes, "dev_ptr"); });
 }
 
 // What a program may ask of a pointer that hipMalloc returned or hipHostRegister named; guest addresses are host addresses.
@@ -124,7 +130,7 @@ HIPKITTENS_EXPORT hipError_t hipPointerGetAttribute(void* value, int attribute, 
             case HIP_POINTER_ATTRIBUTE_HOST_POINTER:
                 return put(pointer);
             case HIP_POINTER_ATTRIBUTE_MEMORY_TYPE:
-                return put(hipMemoryTypeDevice);
+                return put(device_memory().type_of(pointer));
             case HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
                 return put(thread_state().device);
             default:
@@ -132,6 +138,27 @@ HIPKITTENS_EXPORT hipError_t hipPointerGetAttribute(void* value, int attribute, 
                                "attribute " + std::to_string(attribute) + " is not answered here");
         }
     });
+}
+
+HIPKITTENS_EXPORT hipError_t hipPointerGetAttributes(PointerAttributes* attributes, const void* pointer) {
+    return call("hipPointerGetAttributes", [&] {
+        require_pointer(attributes, "attributes");
+        *attributes = {hipMemoryTypeUnregistered, -1, nullptr, nullptr, 0, 0};
+        const hipMemoryType type = device_memory().type_of(pointer);
+        if (type == hipMemoryTypeUnregistered) return;  // as HIP 6 and later: unknown memory is no error
+        void* const address = const_cast<void*>(pointer);
+        *attributes = {type, thread_state().device, address, address, type == hipMemoryTypeManaged, 0};
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipMemGetAddressRange(void** base, size_t* bytes, void* pointer) {
+    return call("hipMemGetAddressRange", [&] {
+        const auto [begin, size] = device_memory().range_of(pointer);
+        if (base) *base = begin;
+        if (bytes) *bytes = size;
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipMemPtrGetInfo(void* pointer, size_t* bytes) {
+    return hipMemGetAddressRange(nullptr, bytes, pointer);
 }
 
 }  // namespace hipkittens::simulator

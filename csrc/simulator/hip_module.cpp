@@ -8,18 +8,21 @@
 #include <shared_mutex>
 #include <thread>
 
+#include "code_object/offload_bundle.h"
 #include "simulator/device_memory.h"
-#include "simulator/devices.h"
 #include "simulator/execute/families.h"
 #include "simulator/hip_objects.h"
 #include "simulator/interruption.h"
 #include "simulator/kernel_arguments.h"
 #include "simulator/launch_records.h"
 #include "simulator/timed_launches.h"
+#include "simulator/visible_devices.h"
 
 namespace hipkittens::simulator {
 
 using namespace hip;
+
+void rest_if_the_process_ends();
 
 namespace {
 
@@ -61,24 +64,19 @@ std::atomic<std::thread::id> ending_thread{};
 
 template <class Body>
 hipError_t call_launch(const char* function, Body body) {
-    const auto rest_at_the_end = [] {
-        const std::thread::id by = ending_thread.load();
-        if (by == std::thread::id() || by == std::this_thread::get_id()) return;
-        for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
-    };
-    rest_at_the_end();
+    rest_if_the_process_ends();
     const hipError_t result = call(function, body);
-    rest_at_the_end();
+    rest_if_the_process_ends();
     return result;
 }
 
 int target_number(const Function& function) {
-    return devices[function.module->device].target == code_object::Target::gfx942 ? 942 : 950;
+    return visible_device(function.module->device).target == code_object::Target::gfx942 ? 942 : 950;
 }
 
 void check_shape(const Function& function, const LaunchShape& shape) {
     const code_object::Kernel& kernel = *function.kernel;
-    const DeviceFacts& device = devices[function.module->device];
+    const DeviceFacts& device = visible_device(function.module->device);
     const auto refuse = [&](hipError_t code, const std::string& text) {
         throw HipError(code, "kernel " + kernel.name + ": " + text);
     };
@@ -141,7 +139,7 @@ void check_device(const Function& function) {
 void run(const Function& function, const LaunchShape& shape, const std::vector<uint8_t>& arguments,
          std::vector<Region> regions) {
     ThreadState& state = thread_state();
-    const DeviceFacts& device = devices[function.module->device];
+    const DeviceFacts& device = visible_device(function.module->device);
     LaunchRequest request;
     std::copy_n(shape.grid, 3, request.grid_workgroups);
     std::copy_n(shape.block, 3, request.workgroup_size);
@@ -195,9 +193,10 @@ std::vector<uint8_t> segment_of(const code_object::Kernel& kernel, void** argume
     return arguments_from_buffer(kernel, buffer, *bytes, shape);
 }
 
-// Workgroups that share a compute unit.
+}  // namespace
+
 int resident_workgroups(const Function& function, int block_size, size_t dynamic_lds_bytes) {
-    const DeviceFacts& device = devices[function.module->device];
+    const DeviceFacts& device = visible_device(function.module->device);
     const uint32_t vgprs = std::max(function.kernel->allocated_vgprs, 8u);
     const int waves_per_simd =
         std::min<int>(max_waves_per_simd, vgprs_per_simd_lane / static_cast<int>(vgprs));
@@ -214,9 +213,16 @@ int resident_workgroups(const Function& function, int block_size, size_t dynamic
     return result;
 }
 
-// Over all memory that HIP knows of.
-void launch_anywhere(hipFunction_t function, const LaunchShape& shape, hipStream_t stream, void** arguments,
-                     void** extra, bool cooperative) {
+void rest_if_the_process_ends() {
+    const std::thread::id by = ending_thread.load();
+    if (by == std::thread::id() || by == std::this_thread::get_id()) return;
+    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+// Over all memory that HIP knows of when it runs.
+Work prepared_launch(hipFunction_t function, const dim3& grid, const dim3& block, unsigned int shared_bytes,
+                     hipStream_t stream, void** arguments, void** extra, bool cooperative) {
+    const LaunchShape shape{{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes};
     const auto object = objects().functions.get(function);
     check_stream(stream, object->module->device);
     check_device(*object);
@@ -226,23 +232,43 @@ void launch_anywhere(hipFunction_t function, const LaunchShape& shape, hipStream
         const auto items = static_cast<int>(shape.block[0] * shape.block[1] * shape.block[2]);
         const uint64_t resident =
             static_cast<uint64_t>(resident_workgroups(*object, items, shape.dynamic_lds_bytes)) *
-            static_cast<uint64_t>(processors_of(devices[object->module->device]).compute_units);
+            static_cast<uint64_t>(processors_of(visible_device(object->module->device)).compute_units);
         if (workgroups > resident) {
             throw HipError(hipErrorCooperativeLaunchTooLarge,
                            "kernel " + object->kernel->name + ": " + std::to_string(workgroups) +
                                " workgroups; the device holds " + std::to_string(resident) + " at a time");
         }
     }
-    const auto segment = segment_of(*object->kernel, arguments, extra, shape);
-    std::shared_lock running(device_memory().launches);
-    DeviceMemory::Regions memory = device_memory().regions();
-    run(*object, shape, segment, std::move(memory.regions));
+    return [object, shape, segment = segment_of(*object->kernel, arguments, extra, shape)] {
+        rest_if_the_process_ends();
+        {
+            std::shared_lock running(device_memory().launches);
+            DeviceMemory::Regions memory = device_memory().regions();
+            run(*object, shape, segment, std::move(memory.regions));
+        }
+        rest_if_the_process_ends();
+    };
+}
+
+namespace {
+
+void launch_on(hipStream_t stream, hipFunction_t function, const dim3& grid, const dim3& block,
+               unsigned int shared_bytes, void** arguments, void** extra, bool cooperative) {
+    submit(stream, NodeType::kernel,
+           prepared_launch(function, grid, block, shared_bytes, stream, arguments, extra, cooperative));
+}
+
+// What `image` has for the thread's device.
+const uint8_t* code_object_for_device(const uint8_t* image, uint64_t bytes) {
+    return code_object::code_object_for(visible_device(checked_device(thread_state().device)).target, image,
+                                        bytes);
 }
 
 hipModule_t load_module(std::span<const uint8_t> file) {
     auto module = std::make_shared<Module>(file);
     module->device = thread_state().device;
-    const code_object::Target have = module->code.object().target, want = devices[module->device].target;
+    const code_object::Target have = module->code.object().target,
+                              want = visible_device(module->device).target;
     if (have != want) {
         throw HipError(hipErrorNoBinaryForGpu,
                        std::string("the code object is for ") + code_object::target_name(have) + ", device " +
@@ -251,13 +277,13 @@ hipModule_t load_module(std::span<const uint8_t> file) {
     return objects().modules.add(std::move(module));
 }
 
+}  // namespace
+
 // HIP is given an image without its length.
 hipModule_t load_module(const void* image) {
-    const auto* file = static_cast<const uint8_t*>(image);
+    const uint8_t* file = code_object_for_device(static_cast<const uint8_t*>(image), UINT64_MAX);
     return load_module(std::span(file, code_object::extent(file)));
 }
-
-}  // namespace
 
 std::atomic<int>& launches_under_way() { return launches; }
 
@@ -286,7 +312,8 @@ HIPKITTENS_EXPORT hipError_t hipModuleLoad(hipModule_t* module, const char* path
         std::ifstream file(path, std::ios::binary);
         if (!file) throw HipError(hipErrorFileNotFound, std::string(path) + " cannot be read");
         const std::string image(std::istreambuf_iterator<char>(file), {});
-        *module = load_module(std::span(reinterpret_cast<const uint8_t*>(image.data()), image.size()));
+        const auto* begin = reinterpret_cast<const uint8_t*>(image.data());
+        *module = load_module(std::span(code_object_for_device(begin, image.size()), begin + image.size()));
     });
 }
 HIPKITTENS_EXPORT hipError_t hipModuleUnload(hipModule_t module) {
@@ -298,32 +325,34 @@ HIPKITTENS_EXPORT hipError_t hipModuleUnload(hipModule_t module) {
         object->functions.clear();
     });
 }
+hipFunction_t kernel_of(hipModule_t module, const char* name) {
+    const auto object = objects().modules.get(module);
+    const code_object::Kernel* kernel = object->code.object().find_kernel(name);
+    if (!kernel) {
+        std::string known;
+        for (const auto& other : object->code.object().kernels)
+            known += (known.empty() ? "" : ", ") + other.name;
+        throw HipError(hipErrorNotFound,
+                       std::string("the module has no kernel ") + name + "; it has: " + known);
+    }
+    std::lock_guard lock(object->mutex);
+    hipFunction_t& handle = object->functions[name];
+    if (!handle) {
+        auto made = std::make_shared<Function>();
+        made->module = object;
+        made->kernel = kernel;
+        const uint32_t lds_bytes = visible_device(object->device).lds_bytes;
+        made->max_dynamic_lds_bytes = static_cast<int>(lds_bytes - std::min(kernel->lds_bytes, lds_bytes));
+        handle = objects().functions.add(std::move(made));
+    }
+    return handle;
+}
 HIPKITTENS_EXPORT hipError_t hipModuleGetFunction(hipFunction_t* function, hipModule_t module,
                                                   const char* name) {
     return call("hipModuleGetFunction", [&] {
         require_pointer(function, "function");
         require_pointer(name, "name");
-        const auto object = objects().modules.get(module);
-        const code_object::Kernel* kernel = object->code.object().find_kernel(name);
-        if (!kernel) {
-            std::string known;
-            for (const auto& other : object->code.object().kernels)
-                known += (known.empty() ? "" : ", ") + other.name;
-            throw HipError(hipErrorNotFound,
-                           std::string("the module has no kernel ") + name + "; it has: " + known);
-        }
-        std::lock_guard lock(object->mutex);
-        hipFunction_t& handle = object->functions[name];
-        if (!handle) {
-            auto made = std::make_shared<Function>();
-            made->module = object;
-            made->kernel = kernel;
-            const uint32_t lds_bytes = devices[object->device].lds_bytes;
-            made->max_dynamic_lds_bytes =
-                static_cast<int>(lds_bytes - std::min(kernel->lds_bytes, lds_bytes));
-            handle = objects().functions.add(std::move(made));
-        }
-        *function = handle;
+        *function = kernel_of(module, name);
     });
 }
 HIPKITTENS_EXPORT hipError_t hipModuleGetGlobal(void** pointer, size_t* bytes, hipModule_t module,
@@ -362,7 +391,8 @@ HIPKITTENS_EXPORT hipError_t hipFuncGetAttribute(int* value, int attribute, hipF
                 *value = static_cast<int>(kernel.vgprs);
                 break;
             case HIP_FUNC_ATTRIBUTE_BINARY_VERSION:
-                *value = devices[object->module->device].major * 10 + devices[object->module->device].minor;
+                *value = visible_device(object->module->device).major * 10 +
+                         visible_device(object->module->device).minor;
                 break;
             case HIP_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
                 *value = object->max_dynamic_lds_bytes;
@@ -391,8 +421,8 @@ HIPKITTENS_EXPORT hipError_t hipModuleLaunchKernel(hipFunction_t function, unsig
                                                    unsigned int block_z, unsigned int shared_bytes,
                                                    hipStream_t stream, void** arguments, void** extra) {
     return call_launch("hipModuleLaunchKernel", [&] {
-        launch_anywhere(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes},
-                        stream, arguments, extra, false);
+        launch_on(stream, function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes,
+                  arguments, extra, false);
     });
 }
 HIPKITTENS_EXPORT hipError_t hipModuleLaunchCooperativeKernel(hipFunction_t function, unsigned int grid_x,
@@ -401,8 +431,8 @@ HIPKITTENS_EXPORT hipError_t hipModuleLaunchCooperativeKernel(hipFunction_t func
                                                               unsigned int block_z, unsigned int shared_bytes,
                                                               hipStream_t stream, void** arguments) {
     return call_launch("hipModuleLaunchCooperativeKernel", [&] {
-        launch_anywhere(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes},
-                        stream, arguments, nullptr, true);
+        launch_on(stream, function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes,
+                  arguments, nullptr, true);
     });
 }
 HIPKITTENS_EXPORT hipError_t hipDrvLaunchKernelEx(const LaunchConfiguration* configuration,
@@ -420,10 +450,8 @@ HIPKITTENS_EXPORT hipError_t hipDrvLaunchKernelEx(const LaunchConfiguration* con
             }
             cooperative |= c.attributes[i].cooperative != 0;
         }
-        launch_anywhere(
-            function,
-            {{c.grid[0], c.grid[1], c.grid[2]}, {c.block[0], c.block[1], c.block[2]}, c.shared_bytes},
-            c.stream, arguments, extra, cooperative);
+        launch_on(c.stream, function, {c.grid[0], c.grid[1], c.grid[2]}, {c.block[0], c.block[1], c.block[2]},
+                  c.shared_bytes, arguments, extra, cooperative);
     });
 }
 

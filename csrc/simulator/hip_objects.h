@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "simulator/graph.h"
 #include "simulator/hip_call.h"
 #include "simulator/machine/loaded_code.h"
 
@@ -37,6 +38,12 @@ class HandleTable {
     void remove(Handle handle) {
         std::lock_guard lock(mutex_);
         if (!objects_.erase(reinterpret_cast<uintptr_t>(handle))) refuse();
+    }
+
+    template <class Visit>
+    void visit(Visit visit) {
+        std::lock_guard lock(mutex_);
+        for_each(visit);
     }
 
     // For fork_handlers.cpp: lock() holds the table and the objects' own mutexes.
@@ -83,15 +90,21 @@ struct Function {
 };
 
 struct Stream {
-    int device = 0;
-    void lock() {}
-    void unlock() {}
+    int device = 0, priority = 0;
+    unsigned int flags = 0;
+    std::mutex mutex;
+    std::shared_ptr<Capture> capture;              // null: work is done when it is queued
+    std::vector<std::shared_ptr<GraphNode>> last;  // what the next captured work comes after
+    void lock() { mutex.lock(); }
+    void unlock() { mutex.unlock(); }
 };
 
 struct Event {
     std::mutex mutex;
     bool is_recorded = false;
     std::chrono::steady_clock::time_point time;
+    std::shared_ptr<Capture> capture;  // of the stream that it was recorded on
+    std::vector<std::shared_ptr<GraphNode>> captured_after;
     void lock() { mutex.lock(); }
     void unlock() { mutex.unlock(); }
 };
@@ -101,6 +114,9 @@ struct Objects {
     HandleTable<Function, hip::hipFunction_t> functions{"function", 0x1002};
     HandleTable<Stream, hip::hipStream_t> streams{"stream", 0x1003};
     HandleTable<Event, hip::hipEvent_t> events{"event", 0x1004};
+    HandleTable<Graph, hip::hipGraph_t> graphs{"graph", 0x1005};
+    HandleTable<GraphNode, hip::hipGraphNode_t> nodes{"graph node", 0x1006};
+    HandleTable<GraphExecutable, hip::hipGraphExec_t> executables{"executable graph", 0x1007};
 };
 Objects& objects();
 std::atomic<int>& launches_under_way();  // of all threads
@@ -110,6 +126,19 @@ std::mutex& process_settings_mutex();    // for fork_handlers.cpp
 // be real, and to belong to the device that works on it.
 void check_stream(hip::hipStream_t stream);
 void check_stream(hip::hipStream_t stream, int device);
+bool is_default_stream(hip::hipStream_t stream);
 int checked_device(int device);
+
+// A kernel with its arguments, checked and ready to be started on its device.
+Work prepared_launch(hip::hipFunction_t function, const hip::dim3& grid, const hip::dim3& block,
+                     unsigned int shared_bytes, hip::hipStream_t stream, void** arguments, void** extra,
+                     bool cooperative = false);
+// A handle, or the host's function of a kernel that the program has registered.
+hip::hipFunction_t function_of(const void* function);
+// Loads what the image, a code object or a bundle of them, has for the thread's device. The length is the image's own.
+hip::hipModule_t load_module(const void* image);
+hip::hipFunction_t kernel_of(hip::hipModule_t module, const char* name);
+// Workgroups that share a compute unit.
+int resident_workgroups(const Function& function, int block_size, size_t dynamic_lds_bytes);
 
 }  // namespace hipkittens::simulator

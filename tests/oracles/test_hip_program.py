@@ -4,11 +4,14 @@
 import importlib.util
 import os
 import pathlib
+import shutil
+import struct
 import subprocess
+import sys
 
 import pytest
 
-from hipkittens._installation import SIMULATOR
+from hipkittens._installation import SIMULATOR, TARGETS
 from tests.device_compiler import compile_hip
 
 HERE = pathlib.Path(__file__).parent
@@ -21,13 +24,17 @@ extern "C" __attribute__((global)) void scale(float* data, float factor, int n) 
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory):
+def headers():
     found = importlib.util.find_spec("triton")
     if found is None:
         pytest.skip(
             "the triton wheel, which carries HIP's headers, is not installed (./run test installs it)"
         )
-    headers = pathlib.Path(found.origin).parent / "backends/amd/include"
+    return pathlib.Path(found.origin).parent / "backends/amd/include"
+
+
+@pytest.fixture(scope="module")
+def program(headers, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hip")
     (folder / "libamdhip64.so").symlink_to(SIMULATOR)
     subprocess.run(
@@ -45,3 +52,110 @@ def test_runs_unchanged(program, target, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(f"{target}") and "right" in result.stdout
+
+
+def offload_bundle(images):
+    """As clang-offload-bundler writes it: the host's entry, which is empty, and a code object for each target."""
+    entries = {"host-x86_64-unknown-linux-gnu-": b""} | {
+        f"hipv4-amdgcn-amd-amdhsa--{target}": image for target, image in images.items()
+    }
+    header, bodies, offset = b"", b"", 4096
+    for name, image in entries.items():
+        header += struct.pack("<3Q", offset, len(image), len(name)) + name.encode()
+        bodies += image + bytes(-len(image) % 4096)
+        offset += len(image) + -len(image) % 4096
+    header = b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", len(entries)) + header
+    return header + bytes(4096 - len(header)) + bodies
+
+
+def zig(*arguments):
+    subprocess.run([sys.executable, "-m", "ziglang", *map(str, arguments)], check=True)
+
+
+@pytest.fixture(scope="module")
+def compiled_source(headers, tmp_path_factory):
+    """What hipcc makes of hip_source.hip.cpp: a program with the code objects of both targets in it."""
+    folder, source = tmp_path_factory.mktemp("hipcc"), HERE / "hip_source.hip.cpp"
+    zig_headers = pathlib.Path(importlib.util.find_spec("ziglang").origin).parent / "lib/include"
+    common = ("-x", "hip", "-nogpulib", "-nogpuinc", "-std=c++20", "-isystem", zig_headers, f"-I{headers}")
+    images = {}
+    for target in TARGETS:
+        listing, relocatable = folder / f"{target}.s", folder / f"{target}.o"
+        zig(
+            "clang",
+            *common,
+            f"--offload-arch={target}",
+            "--cuda-device-only",
+            "-O2",
+            "-S",
+            "-o",
+            listing,
+            source,
+        )
+        zig("clang", "-target", "amdgcn-amd-amdhsa", f"-mcpu={target}", "-c", listing, "-o", relocatable)
+        zig("ld.lld", "-shared", "-o", folder / f"{target}.co", relocatable)
+        images[target] = (folder / f"{target}.co").read_bytes()
+    bundle = folder / "source.hipfb"
+    bundle.write_bytes(offload_bundle(images))
+    host = [f"--offload-arch={target}" for target in TARGETS]
+    zig("clang", *common, *host, "--cuda-host-only", "-O1", "-fPIC", "-Xclang", "-fcuda-include-gpubinary",
+        "-Xclang", bundle, "-c", source, "-o", folder / "source.o")  # fmt: skip
+    # The name that programs built with ROCm 7 ask for.
+    shutil.copy(SIMULATOR, folder / "libamdhip64.so")
+    subprocess.run(["patchelf", "--set-soname", "libamdhip64.so.7", folder / "libamdhip64.so"], check=True)
+    subprocess.run(
+        ["g++", folder / "source.o", f"-L{folder}", "-lamdhip64", "-o", folder / "source"], check=True
+    )
+    (folder / "libamdhip64.so").unlink()
+    return folder / "source", bundle
+
+
+def simulated(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "hipkittens", "sim", *map(str, arguments)],
+        capture_output=True, text=True, env=os.environ | environment,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_hipcc_compiles_runs_under_sim_run(compiled_source, target):
+    """Launches by name, captured and built graphs, pools, mapped memory: hip_source.hip.cpp looks at the results."""
+    program, _ = compiled_source
+    result = simulated("run", "--target", target, "--devices", 2, "--", program)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"{target} right\n" * 2
+    result = simulated("run", "--target", target, "--devices", 3, "--", program, HIP_VISIBLE_DEVICES="2")
+    assert result.stdout == f"{target} right\n", result.stderr
+
+
+def test_sim_check_looks_at_any_program(compiled_source):
+    result = simulated("check", "--", compiled_source[0])
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "gfx942 right\ngfx950 right\n" in result.stdout and "0 findings" in result.stdout
+
+
+def test_sim_run_without_a_device_and_without_a_program(compiled_source):
+    result = simulated("run", "--", compiled_source[0], HIP_VISIBLE_DEVICES="7")
+    assert result.returncode == 1 and "no ROCm-capable device" in result.stderr
+    result = simulated("run", "--", "no-such-program")
+    assert result.returncode == 1 and "cannot run 'no-such-program'" in result.stderr
+    result = simulated("run", "--devices", 0, "--", compiled_source[0])
+    assert result.returncode == 1 and "--devices is 0; allowed: 1 to 128" in result.stderr
+
+
+def test_a_module_is_loaded_from_a_bundle(program, compiled_source, tmp_path):
+    _, bundle = compiled_source
+    whole = bundle.read_bytes()
+    for name, image, says in (
+        ("other", offload_bundle({"gfx90a": b"\x7fELF"}), "device kernel image is invalid"),
+        ("cut", whole[:40], "device kernel image is invalid"),
+        ("compressed", b"CCOB" + bytes(64), "device kernel image is invalid"),
+    ):
+        (tmp_path / name).write_bytes(image)
+        result = simulated("run", "--", program, "gfx942", tmp_path / name)
+        assert result.returncode == 1 and says in result.stderr
+    scale = {target: compile_hip(SCALE, target) for target in TARGETS}
+    (tmp_path / "scale.hipfb").write_bytes(offload_bundle(scale))
+    for target in TARGETS:
+        result = simulated("run", "--target", target, "--", program, target, tmp_path / "scale.hipfb")
+        assert result.returncode == 0 and "right" in result.stdout, result.stderr

@@ -1,0 +1,79 @@
+// simulator/graph.h: work that a stream is given: done at once, or kept in a graph while the stream is captured.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "simulator/hip_call.h"
+
+namespace hipkittens::simulator {
+
+enum class NodeType : int {  // hipGraphNodeType
+    kernel = 0,
+    copy = 1,
+    fill = 2,
+    host = 3,
+    graph = 4,
+    empty = 5,
+    wait_event = 6,
+    record_event = 7,
+    allocate = 10,
+    free = 11,
+    batch_memory = 14,
+};
+
+using Work = std::function<void()>;
+
+struct GraphNode {
+    NodeType type = NodeType::empty;
+    Work work;  // null where there is nothing to do
+    std::vector<std::shared_ptr<GraphNode>> after;
+    hip::hipGraphNode_t handle = nullptr;
+    void lock() {}
+    void unlock() {}
+};
+
+struct Graph {
+    std::mutex mutex;
+    std::vector<std::shared_ptr<GraphNode>> nodes;  // in the order in which they were added
+    void lock() { mutex.lock(); }
+    void unlock() { mutex.unlock(); }
+
+    std::shared_ptr<GraphNode> add(NodeType type, Work work, std::vector<std::shared_ptr<GraphNode>> after);
+    // Every node behind those that it comes after. Throws if they come after each other.
+    std::vector<std::shared_ptr<GraphNode>> in_order();
+};
+
+// A graph as it was when it was instantiated. Its nodes' work can be replaced, that of the graph stays.
+struct GraphExecutable {
+    struct Step {
+        std::shared_ptr<GraphNode> node;
+        Work work;
+    };
+    std::mutex mutex;
+    std::vector<Step> steps;
+    void lock() { mutex.lock(); }
+    void unlock() { mutex.unlock(); }
+};
+
+// What streams that are captured together write into.
+struct Capture {
+    std::shared_ptr<Graph> graph = std::make_shared<Graph>();
+    hip::hipStream_t origin = nullptr;
+    uint64_t id = 0;
+};
+
+// Whether the node is one of `last`, or before one of them.
+bool comes_before(const std::shared_ptr<GraphNode>& node,
+                  const std::vector<std::shared_ptr<GraphNode>>& last);
+
+// Does `work` on the stream, or adds it to the graph that the stream is captured into.
+void submit(hip::hipStream_t stream, NodeType type, Work work);
+
+// Whether the stream is captured.
+bool is_captured(hip::hipStream_t stream);
+
+}  // namespace hipkittens::simulator

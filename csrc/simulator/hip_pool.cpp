@@ -1,0 +1,120 @@
+// simulator/hip_pool.cpp: HIP's functions for memory that a stream allocates, and its pools.
+// SPDX-License-Identifier: MIT
+//
+// A pool keeps nothing back: memory is given when it is asked for, and given back when it is freed.
+#include <cstring>
+
+#include "simulator/device_memory.h"
+#include "simulator/hip_objects.h"
+#include "simulator/visible_devices.h"
+
+namespace hipkittens::simulator {
+
+using namespace hip;
+
+namespace {
+
+constexpr uintptr_t pool_tag = uintptr_t{0x1009} << 48;
+constexpr int first_attribute = 1, last_attribute = 8, release_threshold = 4, largest_flag = 3;
+
+hipMemPool_t pool_of(int device) {
+    return reinterpret_cast<hipMemPool_t>(pool_tag + 16u * static_cast<unsigned>(device + 1));
+}
+
+void check_pool(hipMemPool_t pool) {
+    const uintptr_t number = reinterpret_cast<uintptr_t>(pool) - pool_tag;
+    require(number % 16 == 0 && number > 0 && number / 16 <= static_cast<uintptr_t>(visible_device_count()),
+            hipErrorInvalidValue, "the pool is unknown");
+}
+
+void allocate(void** pointer, size_t bytes, hipStream_t stream, const char* function) {
+    require_pointer(pointer, "dev_ptr");
+    check_stream(stream);
+    require(!is_captured(stream), hipErrorStreamCaptureUnsupported,
+            "memory cannot be allocated in a graph here; allocate it before the capture");
+    const size_t capacity = visible_device(checked_device(thread_state().device)).memory_bytes;
+    *pointer = bytes
+                   ? device_memory().allocate(bytes, capacity, thread_state().settings.poison != 0, function)
+                   : nullptr;
+}
+
+}  // namespace
+
+HIPKITTENS_EXPORT hipError_t hipMallocAsync(void** pointer, size_t bytes, hipStream_t stream) {
+    return call("hipMallocAsync", [&] { allocate(pointer, bytes, stream, "hipMallocAsync"); });
+}
+HIPKITTENS_EXPORT hipError_t hipMallocFromPoolAsync(void** pointer, size_t bytes, hipMemPool_t pool,
+                                                    hipStream_t stream) {
+    return call("hipMallocFromPoolAsync", [&] {
+        check_pool(pool);
+        allocate(pointer, bytes, stream, "hipMallocFromPoolAsync");
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipFreeAsync(void* pointer, hipStream_t stream) {
+    return call("hipFreeAsync", [&] {
+        check_stream(stream);
+        require(!is_captured(stream), hipErrorStreamCaptureUnsupported,
+                "memory cannot be freed in a graph here; free it behind the capture");
+        if (pointer) device_memory().free(pointer);
+    });
+}
+
+// Every pool of a device is its default pool.
+HIPKITTENS_EXPORT hipError_t hipDeviceGetDefaultMemPool(hipMemPool_t* pool, int device) {
+    return call("hipDeviceGetDefaultMemPool", [&] {
+        require_pointer(pool, "mem_pool");
+        *pool = pool_of(checked_device(device));
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipDeviceGetMemPool(hipMemPool_t* pool, int device) {
+    return hipDeviceGetDefaultMemPool(pool, device);
+}
+HIPKITTENS_EXPORT hipError_t hipDeviceSetMemPool(int device, hipMemPool_t pool) {
+    return call("hipDeviceSetMemPool", [&] {
+        checked_device(device);
+        check_pool(pool);
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipMemPoolCreate(hipMemPool_t* pool, const void* properties) {
+    return call("hipMemPoolCreate", [&] {
+        require_pointer(properties, "pool_props");
+        int location[4];  // hipMemPoolProps: allocation type, handle types, location type, device
+        std::memcpy(location, properties, sizeof location);
+        require_pointer(pool, "mem_pool");
+        *pool = pool_of(checked_device(location[3]));
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipMemPoolDestroy(hipMemPool_t pool) {
+    return call("hipMemPoolDestroy", [&] { check_pool(pool); });
+}
+HIPKITTENS_EXPORT hipError_t hipMemPoolTrimTo(hipMemPool_t pool, size_t) {
+    return call("hipMemPoolTrimTo", [&] { check_pool(pool); });
+}
+HIPKITTENS_EXPORT hipError_t hipMemPoolSetAccess(hipMemPool_t pool, const void*, size_t) {
+    return call("hipMemPoolSetAccess", [&] { check_pool(pool); });
+}
+HIPKITTENS_EXPORT hipError_t hipMemPoolSetAttribute(hipMemPool_t pool, int attribute, void* value) {
+    return call("hipMemPoolSetAttribute", [&] {
+        check_pool(pool);
+        require_pointer(value, "value");
+        require(attribute >= first_attribute && attribute <= last_attribute, hipErrorInvalidValue,
+                "the attribute is none of a pool");
+    });
+}
+HIPKITTENS_EXPORT hipError_t hipMemPoolGetAttribute(hipMemPool_t pool, int attribute, void* value) {
+    return call("hipMemPoolGetAttribute", [&] {
+        check_pool(pool);
+        require_pointer(value, "value");
+        require(attribute >= first_attribute && attribute <= last_attribute, hipErrorInvalidValue,
+                "the attribute is none of a pool");
+        if (attribute <= largest_flag) {
+            const int flag = 1;
+            std::memcpy(value, &flag, sizeof flag);
+            return;
+        }
+        const uint64_t bytes = attribute == release_threshold ? 0 : device_memory().allocated_bytes();
+        std::memcpy(value, &bytes, sizeof bytes);
+    });
+}
+
+}  // namespace hipkittens::simulator

@@ -1,0 +1,19 @@
+// simulator/memory_operations.h: what HIP's functions and graphs do to memory.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+
+#include "hip/hip_abi.h"
+
+namespace hipkittens::simulator {
+
+// Both throw HipError for a range that is not what `kind` says, or that leaves an allocation.
+void copy(void* destination, const void* source, size_t bytes, int kind);
+// `count` elements of 1, 2 or 4 bytes.
+void fill_with(void* destination, unsigned int value, size_t element_bytes, size_t count);
+
+// Notes the time at the event.
+void record(hip::hipEvent_t event);
+
+}  // namespace hipkittens::simulator
