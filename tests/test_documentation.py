@@ -15,6 +15,7 @@ import pytest
 
 import hipkittens
 from hipkittens import cli
+from hipkittens._installation import SIMULATOR
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = ROOT / "docs"
@@ -146,3 +147,16 @@ def test_every_command_of_the_examples_is_one(name, capsys, monkeypatch):
     assert said
     problems = {line: refused(module.parse, shlex.split(line, comments=True)[2:], capsys) for line in said}
     assert not {line: why for line, why in problems.items() if why}
+
+
+def test_the_page_of_hip_programs_lists_what_the_library_exports():
+    tool = ROOT / "tools" / "hip_functions.py"
+    done = subprocess.run([sys.executable, tool, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    symbols = subprocess.run(
+        ["nm", "-D", "--defined-only", SIMULATOR], capture_output=True, text=True, check=True
+    )
+    exported = {name for name in re.findall(r" T (\S+)", symbols.stdout) if re.match("_*hip[A-Z]", name)}
+    page = (PAGES / "hip_programs.md").read_text()
+    listed = set(re.findall(r"`(_*hip[A-Z]\w+)`", page[page.index("## Functions") :]))
+    assert listed == exported

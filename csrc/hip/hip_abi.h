@@ -159,6 +159,29 @@ struct hipMemsetParams {
     unsigned int value;
     size_t width;  // elements
 };
+// HIP_MEMCPY3D; offsets and widths in bytes, heights in rows.
+struct DriverBox {
+    size_t x, y, z, level_of_detail;
+    int type;  // hipMemoryType
+    void *host, *device, *array;
+    size_t pitch, height;
+};
+struct DriverCopy3D {
+    DriverBox source, destination;
+    size_t width, height, depth;
+};
+// hipMemcpy3DParms.
+struct BoxPart {
+    void* array;
+    size_t x, y, z;
+    void* pointer;
+    size_t pitch, width, height;
+};
+struct Copy3D {
+    BoxPart source, destination;
+    size_t width, height, depth;
+    int kind;
+};
 struct hipHostNodeParams {
     void (*function)(void*);
     void* data;

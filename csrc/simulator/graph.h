@@ -73,6 +73,10 @@ bool comes_before(const std::shared_ptr<GraphNode>& node,
 // Does `work` on the stream, or adds it to the graph that the stream is captured into.
 void submit(hip::hipStream_t stream, NodeType type, Work work);
 
+// A node of a program's own graph, behind `count` others; its handle goes to `result`.
+void add_node(hip::hipGraphNode_t* result, hip::hipGraph_t graph, const hip::hipGraphNode_t* after,
+              size_t count, NodeType type, Work work);
+
 // Whether the stream is captured.
 bool is_captured(hip::hipStream_t stream);
 

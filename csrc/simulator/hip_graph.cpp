@@ -11,9 +11,7 @@ namespace hipkittens::simulator {
 
 using namespace hip;
 
-namespace {
-
-std::vector<std::shared_ptr<GraphNode>> nodes_of(const hipGraphNode_t* handles, size_t count) {
+static std::vector<std::shared_ptr<GraphNode>> nodes_of(const hipGraphNode_t* handles, size_t count) {
     require(handles || count == 0, hipErrorInvalidValue, "the dependencies are a null pointer");
     std::vector<std::shared_ptr<GraphNode>> nodes;
     for (size_t i = 0; i < count; ++i) nodes.push_back(objects().nodes.get(handles[i]));
@@ -25,6 +23,8 @@ void add_node(hipGraphNode_t* result, hipGraph_t graph, const hipGraphNode_t* af
     require_pointer(result, "pGraphNode");
     *result = objects().graphs.get(graph)->add(type, std::move(work), nodes_of(after, count))->handle;
 }
+
+namespace {
 
 Work launch_of(const hipKernelNodeParams* parameters) {
     require_pointer(parameters, "pNodeParams");

@@ -44,6 +44,18 @@ class _Simulator:
         if status:
             raise RuntimeError(self.library.hipkittens_last_error().decode())
 
+    def ordinal_of(self, arch: str) -> int:
+        """The first device of this kind, which HIPKITTENS_SIMULATED_DEVICES need not hold."""
+        count, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        self.check(self.library.hipGetDeviceCount(ctypes.byref(count)))
+        for ordinal in range(count.value):
+            self.check(
+                self.library.hipDeviceComputeCapability(ctypes.byref(major), ctypes.byref(minor), ordinal)
+            )
+            if f"gfx{major.value}{minor.value}" in arch:
+                return ordinal
+        raise ValueError(f"hipkittens: no {arch} is among the {count.value} simulated devices")
+
     def enter_device(self, index: int) -> None:
         """HIP's current device belongs to a thread, and so do the simulator's settings."""
         self.check(self.library.hipSetDevice(index))
@@ -92,7 +104,7 @@ class SimulatedDriver(amd.HIPDriver):
         self._current = None
 
     def get_current_device(self) -> int:
-        return _installation.TARGETS.index(_backend.arch())
+        return self._simulator.ordinal_of(_backend.arch())
 
     def set_current_device(self, index: int) -> None:
         if index != self.get_current_device():
@@ -102,7 +114,7 @@ class SimulatedDriver(amd.HIPDriver):
         return 0
 
     def get_device_capability(self, index: int | None = None) -> tuple[int, int]:
-        return 9, 4 if self.get_current_device() == 0 else 5
+        return 9, 4 if _backend.arch() == "gfx942" else 5
 
     def get_active_torch_device(self) -> torch.device:
         return torch.device("cpu")

@@ -150,6 +150,24 @@ static int on_each_device(int device) {
     CHECK(hipMemRelease(memory));
     CHECK(hipMemAddressFree(range, 2 * granularity));
 
+    // A box of 2 planes of 3 rows of 4 floats, out of planes of 10 rows of 8 floats, by a node.
+    hipMemcpy3DParms box = {};
+    box.srcPtr = {data, 32, 8, 10};
+    box.srcPos = {8, 2, 1};
+    box.dstPtr = {host, 16, 4, 3};
+    box.extent = {16, 3, 2};
+    box.kind = hipMemcpyDeviceToHost;
+    for (int i = 0; i < n; ++i) host[i] = static_cast<float>(i);
+    CHECK(hipMemcpy(data, host, n * sizeof(float), hipMemcpyHostToDevice));
+    hipGraph_t copies;
+    CHECK(hipGraphCreate(&copies, 0));
+    CHECK(hipGraphAddMemcpyNode(&node, copies, nullptr, 0, &box));
+    CHECK(hipGraphInstantiate(&executable, copies, nullptr, nullptr, 0));
+    CHECK(hipGraphLaunch(executable, nullptr));
+    for (int i = 0; i < 24; ++i)
+        EXPECT(host[i] == static_cast<float>((1 + i / 12) * 80 + (2 + i / 4 % 3) * 8 + 2 + i % 4));
+    EXPECT(host[24] == 24.0f);
+
     int grid = 0, block = 0;
     CHECK(hipOccupancyMaxPotentialBlockSize(&grid, &block, reinterpret_cast<void*>(&scale), 0, 0));
     EXPECT(block == 1024 && grid > 0);
