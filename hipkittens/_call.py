@@ -35,7 +35,7 @@ _PLAIN = {
 
 class _Short(NamedTuple):
     operator: torch._ops.OpOverload
-    function: type[torch.autograd.Function] | None  # records its derivative
+    record: Callable[..., Any] | None  # the same with its derivative recorded
 
 
 _short: dict[str, _Short] = {}
@@ -47,17 +47,17 @@ def register(
     """Opens the short way to torch.ops.hipkittens.<name>, whose derivative this is, as torch.library.register_autograd takes it."""
     operator = getattr(_namespace.OPERATORS, name).default
     if not operator._schema.is_mutable:
-        function = None if backward is None else _recording(operator, backward, setup_context)
-        _short[name] = _Short(operator, function)
+        record = None if backward is None else _recording(operator, backward, setup_context)
+        _short[name] = _Short(operator, record)
 
 
 def call(name: str, *arguments: Any) -> Any:
     """torch.ops.hipkittens.<name>(*arguments)."""
     if torch.compiler.is_compiling() or not _is_plain(arguments) or name not in _short:
         return getattr(_namespace.OPERATORS, name)(*arguments)
-    operator, function = _short[name]
-    if function is not None and torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments):
-        return function.apply(*arguments)
+    operator, record = _short[name]
+    if record is not None and torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments):
+        return record(*arguments)
     with torch._C._AutoDispatchBelowAutograd():
         return operator(*arguments)
 
@@ -76,7 +76,7 @@ def _recording(
     operator: torch._ops.OpOverload,
     backward: Callable[..., Any],
     setup_context: Callable[..., None] | None,
-) -> type[torch.autograd.Function]:
+) -> Callable[..., Any]:
     defaults = tuple(argument.default_value for argument in operator._schema.arguments)
 
     def forward(ctx, *arguments):
@@ -86,8 +86,10 @@ def _recording(
             setup_context(ctx=ctx, inputs=arguments + defaults[len(arguments) :], output=output)
         return output
 
-    return type(
+    function = type(
         f"{operator._opname}_called",
         (torch.autograd.Function,),
         {"forward": staticmethod(forward), "backward": staticmethod(backward)},
     )
+    # The part of `apply` that is not for transforms of torch.func, none of which is active where this is called.
+    return super(torch.autograd.Function, function).apply

@@ -70,9 +70,11 @@ def setup(ctx, inputs, output) -> None:
     """Inputs are q, k, v, then the operator's own tensors, then `Options`."""
     q, k, v, *rest = inputs
     ctx.set_materialize_grads(False)
-    ctx.is_tensor = [isinstance(value, torch.Tensor) for value in rest]
-    ctx.options = [None if isinstance(value, torch.Tensor) else value for value in rest]
-    ctx.save_for_backward(q, k, v, *output, *(value for value in rest if isinstance(value, torch.Tensor)))
+    ctx.places = [place for place, value in enumerate(rest) if isinstance(value, torch.Tensor)]
+    ctx.save_for_backward(q, k, v, *output, *(rest[place] for place in ctx.places))
+    for place in ctx.places:
+        rest[place] = None
+    ctx.options = rest
 
 
 def backward_of(operator: str, own: int):
@@ -86,11 +88,9 @@ def backward_of(operator: str, own: int):
             return None, None, None, *nothing
         if grad_out is None:
             grad_out = torch.zeros_like(out)
-        held = iter(tensors)
-        options = [
-            next(held) if is_tensor else value
-            for is_tensor, value in zip(ctx.is_tensor, ctx.options, strict=True)
-        ]
+        options = list(ctx.options)
+        for place, tensor in zip(ctx.places, tensors, strict=True):
+            options[place] = tensor
         sinks = own + Options._fields.index("sinks")
         with_sinks = sinks < len(options) and options[sinks] is not None
         results = (q, k, v, out, lse)
@@ -100,13 +100,11 @@ def backward_of(operator: str, own: int):
             options[sinks] = None
             of_lse = call(operator, torch.zeros_like(out), grad_lse, *results, *options)
             gradients = [one + other for one, other in zip(gradients, of_lse, strict=False)]
-        needed = (
-            gradient if needs else None
-            for gradient, needs in zip(gradients, ctx.needs_input_grad, strict=False)
-        )
-        if any(ctx.needs_input_grad[3 + sinks : 4 + sinks]):  # options at their defaults may be left out
+        needs = ctx.needs_input_grad
+        if any(needs[3 + sinks : 4 + sinks]):  # options at their defaults may be left out
             nothing = (*nothing[:sinks], of_sinks, *nothing[sinks + 1 :])
-        return *needed, *nothing
+        of_q, of_k, of_v = gradients
+        return of_q if needs[0] else None, of_k if needs[1] else None, of_v if needs[2] else None, *nothing
 
     return backward
 
