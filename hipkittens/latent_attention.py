@@ -267,11 +267,7 @@ def latent_in_torch(
     num_splits: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same in PyTorch, as `paged_in_torch`."""
-    if table_starts is not None:
-        entries = int(seqused_k.max()) // kv_cache.shape[1] + 1 if len(seqused_k) else 1
-        places = table_starts[:, None].long() + torch.arange(entries, device=q.device)
-        block_table = block_table[0][places.clamp(max=max(block_table.shape[1] - 1, 0))]
     return paged_in_torch(
-        q, kv_cache, kv_cache[..., :LATENT], block_table, seqused_k, cu_seqlens_q, None, sinks, kv_scale, kv_scale, max_seqlen_q,
+        q, kv_cache, kv_cache[..., :LATENT], block_table, table_starts, seqused_k, cu_seqlens_q, None, sinks, kv_scale, kv_scale, max_seqlen_q,
         False, scale, value_factor, causal, -1, -1, 0.0,
     )  # fmt: skip

@@ -51,6 +51,7 @@ def attention_paged(
     max_seqlen_q: int = 1,
     *,
     causal: bool = True,
+    table_starts: torch.Tensor | None = None,
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
@@ -76,6 +77,7 @@ def attention_paged(
     max_seqlen_q: int = 1,
     *,
     causal: bool = True,
+    table_starts: torch.Tensor | None = None,
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
@@ -101,6 +103,7 @@ def attention_paged(
     max_seqlen_q: int = 1,
     *,
     causal: bool = True,
+    table_starts: torch.Tensor | None = None,
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
@@ -126,6 +129,7 @@ def attention_paged(
     max_seqlen_q: int = 1,
     *,
     causal: bool = True,
+    table_starts: torch.Tensor | None = None,
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
@@ -148,6 +152,8 @@ def attention_paged(
                  Any block_size; H is a multiple of H_k, and query head h reads key head h // (H / H_k)
     block_table  int32 (B, blocks of a sequence): key j of sequence b is place j % block_size of block
                  block_table[b, j // block_size]. Entries that no query can see a key of are never read
+    table_starts int32 (B,). Given, block_table is (blocks of all sequences,), and those of sequence b begin at table_starts[b]: the
+                 lists of AITER and FlashInfer, kv_indices with kv_indptr[:-1]
     seqused_k    int32 (B,): keys of each sequence, the new tokens' among them. What is behind them is never used, NaN neither
     cu_seqlens_q int32 (B + 1,): sequence b has rows cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q. Rows behind the last end are
                  of no sequence, and results for them are not written. None: every sequence has max_seqlen_q rows
@@ -182,7 +188,7 @@ def attention_paged(
     check_whole_number(where, "max_seqlen_q", max_seqlen_q)
     check_whole_number(where, "num_splits", num_splits)
     scale, left, right = _check(
-        where, q, k_cache, v_cache, block_table, seqused_k, cu_seqlens_q, alibi_slopes, sinks, max_seqlen_q,
+        where, q, k_cache, v_cache, block_table, table_starts, seqused_k, cu_seqlens_q, alibi_slopes, sinks, max_seqlen_q,
         causal, scale, window_size, softcap, cache_layout, num_splits,
     )  # fmt: skip
     check_flag_and_output(where, q, q.shape[-1], out, return_lse)
@@ -197,18 +203,22 @@ def attention_paged(
     key_blocks = k_cache.shape[0], k_cache.shape[2 if heads_first else 1]
     causal = bool(causal)
     k_scale, v_scale = (each if isinstance(each, torch.Tensor) else None for each in (k_scale, v_scale))
-    if values_are_known(block_table, seqused_k, cu_seqlens_q):
-        check_values(where, q, key_blocks, block_table, None, seqused_k, cu_seqlens_q, max_seqlen_q, left)
+    if values_are_known(block_table, table_starts, seqused_k, cu_seqlens_q):
+        check_values(
+            where, q, key_blocks, block_table, table_starts, seqused_k, cu_seqlens_q, max_seqlen_q, left
+        )
     if sinks is not None:
         sinks = sinks.float().contiguous()
     if alibi_slopes is not None:
         alibi_slopes = alibi_slopes.contiguous()
-    if block_table.stride(1) != 1:
+    if block_table.stride(-1) != 1:
         block_table = block_table.contiguous()
+    if table_starts is not None:
+        block_table, table_starts = block_table.unsqueeze(0), table_starts.contiguous()
     seqused_k = seqused_k.contiguous()
     cu_seqlens_q = None if cu_seqlens_q is None else cu_seqlens_q.contiguous()
     arguments = (
-        q, as_operand(k_cache), as_operand(v_cache), block_table, seqused_k, cu_seqlens_q, alibi_slopes, sinks, k_scale,
+        q, as_operand(k_cache), as_operand(v_cache), block_table, table_starts, seqused_k, cu_seqlens_q, alibi_slopes, sinks, k_scale,
         v_scale, max_seqlen_q, heads_first, scale, value_factor, causal, left, right, float(softcap), num_splits,
     )  # fmt: skip
     if _backend.uses_torch():
@@ -222,13 +232,14 @@ def attention_paged(
     return (out, lse) if return_lse else out
 
 
-@_backend.checked_once(1, 2, 3, 4, 5, 6, 7, 8)
+@_backend.checked_once(1, 2, 3, 4, 5, 6, 7, 8, 9)
 def _check(
     where: str,
     q: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     block_table: torch.Tensor,
+    table_starts: torch.Tensor | None,
     seqused_k: torch.Tensor,
     cu_seqlens_q: torch.Tensor | None,
     alibi_slopes: torch.Tensor | None,
@@ -280,8 +291,8 @@ def _check(
         raise ValueError(
             f"{where}: k_cache has shape {tuple(k_cache.shape)}; its blocks need 1 place or more"
         )
-    check_sequences(where, q, block_table, None, seqused_k, cu_seqlens_q, max_seqlen_q, num_splits)
-    sequences = block_table.shape[0]
+    check_sequences(where, q, block_table, table_starts, seqused_k, cu_seqlens_q, max_seqlen_q, num_splits)
+    sequences = seqused_k.shape[0]
     check_score_terms(where, q, heads, sequences, sinks, softcap, alibi_slopes)
     check_flag(where, "causal", causal)
     _backend.check_device(where, "q", q)
@@ -294,6 +305,7 @@ def paged_in_torch(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     block_table: torch.Tensor,
+    table_starts: torch.Tensor | None,
     seqused_k: torch.Tensor,
     cu_seqlens_q: torch.Tensor | None,
     alibi_slopes: torch.Tensor | None,
@@ -316,6 +328,8 @@ def paged_in_torch(
         k_cache, v_cache = k_cache.view(codes), v_cache.view(codes)
     if heads_first:
         k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
+    if table_starts is not None:
+        block_table = _in_rows(block_table[0], table_starts, seqused_k, k_cache.shape[1])
     wide = torch.promote_types(q.dtype, torch.float32)
     heads, block_size = q.shape[1], k_cache.shape[1]
     group = heads // k_cache.shape[2]
@@ -362,6 +376,17 @@ def paged_in_torch(
         out[begin:end] = (weights @ v).transpose(0, 1).to(q.dtype)
         lse[:, begin:end] = sums
     return out, lse
+
+
+def _in_rows(
+    blocks: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor, block_size: int
+) -> torch.Tensor:
+    """Of lists beside each other, a row for each sequence; what is behind a list is any entry."""
+    entries = int(lengths.max()) // block_size + 1 if len(lengths) else 1
+    if len(blocks) == 0:
+        return blocks.new_zeros(len(starts), entries)
+    places = starts[:, None].long() + torch.arange(entries, device=blocks.device)
+    return blocks[places.clamp(max=len(blocks) - 1)]
 
 
 def rows_at(cache: torch.Tensor, blocks: torch.Tensor, places: torch.Tensor) -> torch.Tensor:

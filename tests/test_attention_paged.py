@@ -247,6 +247,47 @@ def test_strides(target):
     assert torch.equal(out, expected) and (wide[:, 0] == 7).all() and (wide[:, 5] == 7).all()
 
 
+def listed(problem):
+    """Arguments of the same problem whose blocks are one list, and where those of each sequence begin."""
+    page = problem.k_cache.shape[1]
+    rows = [
+        row[: -(-length // page)]
+        for row, length in zip(problem.block_table, problem.seqused_k.tolist(), strict=True)
+    ]
+    starts = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)[:-1].to(torch.int32)
+    # Between others' numbers, of which only every second one is a block.
+    blocks = torch.cat([*rows, torch.full((2,), UNUSED, dtype=torch.int32)]).repeat_interleave(2)[::2]
+    return dataclasses.replace(problem, block_table=blocks).arguments(), starts
+
+
+@BOTH
+@pytest.mark.parametrize("page", [1, 16])
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_blocks_in_one_list(target, page, num_splits):
+    """The same bits as of a table with a row for each sequence."""
+    problem = draw_paged(
+        [0, 1, 257, 40, 0, page + 1], [2, 1, 3, 0, 1, 2], heads=8, key_heads=2, head_dim=64, page=page
+    )
+    expected, sums = check(target, problem, num_splits=num_splits, window_size=(70, 0))
+    arguments, starts = listed(problem)
+    options = {"num_splits": num_splits, "window_size": (70, 0), "return_lse": True}
+    with hipkittens.simulate(target, checks="all") as run:
+        out, lse = attention_paged(*arguments, table_starts=starts.repeat_interleave(2)[::2], **options)
+        with pytest.raises(ValueError, match=r"table_starts is .*; block_table has \d+ entries"):
+            attention_paged(*arguments, table_starts=starts + 1000)
+        with pytest.raises(
+            ValueError, match=r"block_table has shape .*; it must be \(blocks of all sequences,\)"
+        ):
+            attention_paged(*problem.arguments(), table_starts=starts)
+    assert run.findings == [] and torch.equal(out, expected) and torch.equal(lse, sums)
+    cropped = arguments[3][:-2]
+    with hipkittens.simulate(target):
+        assert torch.equal(
+            attention_paged(*arguments[:3], cropped, *arguments[4:], table_starts=starts, **options)[0],
+            expected,
+        )
+
+
 @BOTH
 def test_pages_beyond_4_gib(target):
     """The same bits as of the same pages moved low, of a cache of which only those are ever touched."""
@@ -330,6 +371,7 @@ def test_operators_and_compile():
         problem.k_cache,
         problem.v_cache,
         problem.block_table,
+        None,
         problem.seqused_k,
         None,
         None,

@@ -15,12 +15,13 @@ namespace hipkittens::torch_binding {
 namespace {
 
 // q (T, H, D), caches (blocks, block size, H_k, D), or with heads_first (blocks, H_k, block size, D) -> out (T, H, D), lse (H, T)
-// float32. block_table int32 (B, blocks of a sequence), seqused_k int32 (B,), cu_seqlens_q int32 (B + 1,), or none for max_seqlen_q
-// tokens of each sequence. alibi_slopes float32 (H,) or (B, H), sinks float32 (H,). num_splits 0: any. Caches of uint8 are 8-bit floats
+// float32. block_table int32 (B, blocks of a sequence), or with table_starts, int32 (B,), one row in which the blocks of sequence b begin
+// at table_starts[b]. seqused_k int32 (B,), cu_seqlens_q int32 (B + 1,), or none for max_seqlen_q tokens of each sequence. alibi_slopes float32 (H,) or (B, H), sinks float32 (H,). num_splits 0: any. Caches of uint8 are 8-bit floats
 // of the target, times k_scale and v_scale, float32 of one element, and values times value_factor besides.
 #define PAGED_ARGUMENTS                                                                                      \
-    "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor seqused_k, Tensor? cu_seqlens_q, " \
-    "Tensor? alibi_slopes, Tensor? sinks, Tensor? k_scale, Tensor? v_scale, SymInt max_seqlen_q, "           \
+    "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor? table_starts, "                   \
+    "Tensor seqused_k, Tensor? cu_seqlens_q, Tensor? alibi_slopes, Tensor? sinks, Tensor? k_scale, Tensor? " \
+    "v_scale, SymInt max_seqlen_q, "                                                                         \
     "bool heads_first, float scale, float value_factor, bool causal, int window_left, int window_right, "    \
     "float softcap, int num_splits"
 constexpr const char* attention_paged_schema = "attention_paged(" PAGED_ARGUMENTS ") -> (Tensor, Tensor)";
@@ -28,8 +29,7 @@ constexpr const char* attention_paged_schema = "attention_paged(" PAGED_ARGUMENT
 constexpr const char* attention_paged_into_schema =
     "attention_paged_into(Tensor(a!) out, " PAGED_ARGUMENTS ") -> Tensor";
 
-// q (T, H, 576), kv_cache (blocks, block size, 1, 576) -> out (T, H, 512), lse (H, T). With table_starts, int32 (B,), block_table has
-// one row, in which the blocks of sequence b begin at table_starts[b].
+// q (T, H, 576), kv_cache (blocks, block size, 1, 576) -> out (T, H, 512), lse (H, T).
 #define LATENT_ARGUMENTS                                                                        \
     "Tensor q, Tensor kv_cache, Tensor block_table, Tensor? table_starts, Tensor seqused_k, "   \
     "Tensor? cu_seqlens_q, Tensor? sinks, Tensor? kv_scale, SymInt max_seqlen_q, float scale, " \
@@ -53,7 +53,7 @@ class Call {
           k_(given.tensor()),
           v_(latent_ ? std::nullopt : std::optional<Tensor>(given.tensor())),
           table_(given.tensor()),
-          starts_(latent_ ? given.optional_tensor() : std::nullopt),
+          starts_(given.optional_tensor()),
           lengths_(given.tensor()),
           ends_(given.optional_tensor()),
           dtype_(q_.dtype(where_ + "q")) {
@@ -270,7 +270,7 @@ class Call {
     PagedArguments arguments_{};
 };
 
-constexpr uint64_t argument_counts[] = {19, 13};
+constexpr uint64_t argument_counts[] = {20, 13};
 
 template <Caches caches>
 void attend(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {

@@ -23,6 +23,7 @@ from ._activation import (
 from ._attention import mla_decode_fwd, unified_attention, unified_attention_sparse_mla
 from ._cache import concat_and_cache_mla, reshape_and_cache, reshape_and_cache_flash
 from ._convolution import causal_conv1d_fn, causal_conv1d_update
+from ._extend_attention import extend_attention_fwd
 from ._feed_forward import (
     ff_a16w16_fused_gated,
     ff_a16w16_fused_ungated,
@@ -188,6 +189,7 @@ __all__ = [
     "dynamic_per_tensor_quant",
     "dynamic_per_token_scaled_quant",
     "exponential",
+    "extend_attention_fwd",
     "ff_a16w16_fused_gated",
     "ff_a16w16_fused_ungated",
     "ff_a16w16_gated",

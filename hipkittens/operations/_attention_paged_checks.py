@@ -88,6 +88,7 @@ _FACTORS = {
     "cache": ("16", "fp8"),
     "layout": ("nhd", "hnd"),
     "page": (16, 1, 64, 256, 544),
+    "table": ("rows", "list"),
     "group": (8, 1, 4, 7, 10, 16, 64),
     "key_heads": (1, 2),
     "head_dim": HEAD_SIZES,
@@ -134,7 +135,13 @@ def _parity_problem(case, generator) -> ParityProblem:
         return PagedProblem(q, *problem.arguments()[1:])
 
     def ours(q):
-        return attention_paged(*with_rows(q.detach()).arguments(), num_splits=case["num_splits"], **options)
+        arguments = list(with_rows(q.detach()).arguments())
+        starts = None
+        if case["table"] == "list":
+            table = arguments[3]
+            starts = torch.arange(len(table), dtype=torch.int32) * table.shape[1]
+            arguments[3] = table.flatten()
+        return attention_paged(*arguments, table_starts=starts, num_splits=case["num_splits"], **options)
 
     def theirs(q):
         wide = q.dtype if q.dtype == torch.float64 else None
@@ -208,6 +215,7 @@ def _calls(tensor):
     return [
         ("one token of each sequence", "attention_paged", usual, {}),
         ("several tokens, packed", "attention_paged", (tensor(20, 8, 128), *usual[1:], integers(4), 17), {}),
+        ("blocks of all sequences in one list", "attention_paged", (q, *caches, integers(9), lengths), {"table_starts": lengths}),
         ("heads before places", "attention_paged", (q, *heads_first, table, lengths), {"cache_layout": "hnd"}),
         ("sinks and a window", "attention_paged", usual, {"sinks": slopes, "window_size": (127, 0)}),
         ("softcap and ALiBi", "attention_paged", usual, {"softcap": 30.0, "alibi_slopes": slopes}),

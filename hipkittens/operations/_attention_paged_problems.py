@@ -115,7 +115,7 @@ def in_torch(
     left, right = (max(side, -1) for side in window_size)
     k_scale, v_scale = (scale_tensor(each, problem.q.device) for each in (k_scale, v_scale))
     return paged_in_torch(
-        *tensors, problem.block_table, problem.seqused_k, problem.cu_seqlens_q, alibi_slopes, sinks, k_scale, v_scale,
+        *tensors, problem.block_table, None, problem.seqused_k, problem.cu_seqlens_q, alibi_slopes, sinks, k_scale, v_scale,
         problem.max_seqlen_q, cache_layout == "hnd", scale, 1.0, causal, left, right, softcap,
     )  # fmt: skip
 

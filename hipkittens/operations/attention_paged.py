@@ -20,32 +20,22 @@ def _fake_into(_out, q, *_rest):
     return q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
 
 
-def _sharding(q, k_cache, v_cache, table, lengths, ends, slopes, sinks, max_seqlen_q, heads_first, *options):
+def _sharding(*arguments):
     """By key heads, with the query heads of their groups."""
     from torch.distributed.tensor import Replicate, Shard
 
-    arguments = (
-        q,
-        k_cache,
-        v_cache,
-        table,
-        lengths,
-        ends,
-        slopes,
-        sinks,
-        max_seqlen_q,
-        heads_first,
-        *options,
+    _q, k_cache, _v, _table, starts, _lengths, ends, slopes, sinks, k_scale, v_scale, _most, heads_first = (
+        arguments[:13]
     )
     found = [replicated(arguments, 2)]
     axis = 1 if heads_first else 2
     # Heads of query and key keep their ratio only where every rank gets as many.
     if is_tensor(k_cache) and k_cache.shape[axis] % k_cache.mesh.size() == 0:
         everybody = Replicate()
-        of_heads = None if slopes is None else Shard(len(slopes.shape) - 1)
-        inputs = [Shard(1), Shard(axis), Shard(axis), everybody, everybody, given(ends, everybody), of_heads]
-        inputs += [given(sinks, Shard(0)), *[None] * (len(arguments) - 8)]
-        found.append(([Shard(1), Shard(0)], inputs))
+        inputs = [Shard(1), Shard(axis), Shard(axis), everybody, given(starts, everybody), everybody]
+        inputs += [given(ends, everybody), None if slopes is None else Shard(len(slopes.shape) - 1)]
+        inputs += [given(sinks, Shard(0)), given(k_scale, everybody), given(v_scale, everybody)]
+        found.append(([Shard(1), Shard(0)], [*inputs, *[None] * (len(arguments) - len(inputs))]))
     return found
 
 
@@ -73,8 +63,8 @@ OPERATION = Operation(
     kinds=("forward", "combine"),
     functions=(Function(attention_paged, _arguments),),
     operators=(
-        Operator("attention_paged", _fake, _NO_DERIVATIVE, sharding=_sharding, first_option=8),
-        Operator("attention_paged_into", _fake_into, first_option=9),
+        Operator("attention_paged", _fake, _NO_DERIVATIVE, sharding=_sharding, first_option=11),
+        Operator("attention_paged_into", _fake_into, first_option=12),
     ),
     checks=_checks,
     order=3,
