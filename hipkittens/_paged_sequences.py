@@ -17,30 +17,41 @@ DTYPES = (torch.bfloat16, torch.float16)
 LARGEST_NUM_SPLITS = 256
 
 
-def check_cache(where: str, name: str, cache: torch.Tensor, q: torch.Tensor) -> None:
-    """Of q's dtype, or of 8-bit floats."""
+def check_cache(
+    where: str, name: str, cache: torch.Tensor, q: torch.Tensor, others: tuple[torch.dtype, ...] = ()
+) -> None:
+    """Of q's dtype, of 8-bit floats, or one of `others` of 8 bits."""
     check_tensor(where, name, cache)
     codes = dtype_of("fp8", q.device, where)
-    check_dtype_and_device(where, name, cache, (*DTYPES, codes, torch.uint8), "q", q)
+    check_dtype_and_device(where, name, cache, (*DTYPES, codes, torch.uint8, *others), "q", q)
     if cache.dtype != q.dtype and not is_quantized(cache):
         raise TypeError(f"{where}: q is {q.dtype} and {name} is {cache.dtype}; convert q to the cache's")
 
 
 def scale_factor(
-    where: str, name: str, scale: torch.Tensor | float | None, cache_name: str, cache: torch.Tensor
+    where: str,
+    name: str,
+    scale: torch.Tensor | float | None,
+    cache_name: str,
+    cache: torch.Tensor,
+    shapes: dict[str, tuple[int, ...]],
 ) -> float:
-    """A scale of a cache as a number; 1 where it is a tensor, whose value counts on the device, or None."""
+    """A scale of a cache as a number; 1 where it is a tensor, whose values count on the device, or None. shapes: of tensors of more
+    than one element, by what they are called."""
     if scale is None:
         return 1.0
     if not is_quantized(cache):
         raise ValueError(
-            f"{where}: {name} is given and {cache_name} is {cache.dtype}; only caches of 8-bit floats have a scale"
+            f"{where}: {name} is given and {cache_name} is {cache.dtype}; only caches of 8 bits have a scale"
         )
     if isinstance(scale, torch.Tensor):
         check_tensor(where, name, scale)
         check_dtype_and_device(where, name, scale, (torch.float32,), cache_name, cache)
-        if scale.numel() != 1:
-            raise ValueError(f"{where}: {name} has shape {tuple(scale.shape)}; it must have one element")
+        if scale.numel() != 1 and tuple(scale.shape) not in shapes.values():
+            allowed = "".join(f", or be {words} {shape}" for words, shape in shapes.items())
+            raise ValueError(
+                f"{where}: {name} has shape {tuple(scale.shape)}; it must have one element{allowed}"
+            )
         return 1.0
     factor = number(where, name, scale)
     if not math.isfinite(factor):

@@ -171,7 +171,7 @@ def attend_latent(
         num_splits,
     )  # fmt: skip
     check_flag_and_output(where, q, LATENT, out, return_lse)
-    factor = scale_factor(where, "kv_scale", kv_scale, "kv_cache", kv_cache)
+    factor = scale_factor(where, "kv_scale", kv_scale, "kv_cache", kv_cache, {})
     kv_scale = kv_scale if isinstance(kv_scale, torch.Tensor) else None
     for name, value in (("q", q), ("kv_cache", kv_cache)):
         check_gets_no_gradient(where, name, value)

@@ -28,7 +28,7 @@ from ._paged_sequences import (
 )
 from ._score_terms import check_score_terms, log_sum_with_sinks, with_terms
 from .attention import scale_or_default, window_sides
-from .cache import as_operand, is_quantized
+from .cache import as_operand
 from .quantization import dtype_of
 
 HEAD_SIZES = (64, 128, 256)
@@ -145,7 +145,7 @@ def attention_paged(
     """Attention of new tokens to the keys of their sequences, which are in the pages of a cache. The result has q's shape and dtype.
 
     q            (T, H, D), D of 64, 128 or 256: the new tokens of all sequences, one sequence after the other
-    k_cache, v_cache  q's dtype, bfloat16 or float16, or both 8-bit floats; one shape; the keys of the new tokens are already in them. By
+    k_cache, v_cache  q's dtype, bfloat16 or float16, or both 8-bit floats, or both int8; one shape; the keys of the new tokens are already in them. By
                  cache_layout:
                  "nhd"  (blocks, block_size, H_k, D)
                  "hnd"  (blocks, H_k, block_size, D)
@@ -168,8 +168,11 @@ def attention_paged(
     in it.
 
     Caches of 8-bit floats have e4m3 as the target encodes it, float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950, also as bytes
-    (uint8). What they hold is multiplied by k_scale and v_scale, numbers or float32 tensors of one element (None: 1), as `cache_write`
-    has divided by them; codes become q's dtype exactly. A tensor's value counts when the kernel runs.
+    (uint8). What they hold, or caches of int8, is multiplied by k_scale and v_scale (None: 1); codes become q's dtype exactly. Numbers, or
+    float32 tensors of any strides, whose values count when the kernel runs: of one element, by which `cache_write` has divided; of
+    (H_k,), or (B, H_k) as FA 3's k_descale; or both of each key, (blocks, H_k, block_size) whatever the layout of the caches. Others'
+    scales of each key are views of that: AITER's (H_k, blocks * block_size) is .unflatten(1, (blocks, block_size)).transpose(0, 1), and
+    (blocks, block_size, H_k) is .transpose(1, 2). Scales of each value count with the weights before those are rounded.
 
     num_splits: into how many parts the keys of a sequence are divided, up to 256, which workgroups of their own attend to before a
     second launch joins them, always in the same order; 0 chooses by the device and the shapes, never by values. With 1, a
@@ -192,15 +195,26 @@ def attention_paged(
         causal, scale, window_size, softcap, cache_layout, num_splits,
     )  # fmt: skip
     check_flag_and_output(where, q, q.shape[-1], out, return_lse)
-    scale *= scale_factor(where, "k_scale", k_scale, "k_cache", k_cache)
-    value_factor = scale_factor(where, "v_scale", v_scale, "v_cache", v_cache)
+    heads_first = cache_layout == "hnd"
+    block_size, key_heads = k_cache.shape[1:3][:: -1 if heads_first else 1]
+    key_blocks = k_cache.shape[0], block_size
+    shapes = {
+        "(key heads,)": (key_heads,),
+        "(sequences, key heads)": (seqused_k.shape[0], key_heads),
+        "(blocks, key heads, block_size)": (k_cache.shape[0], key_heads, block_size),
+    }
+    scale *= scale_factor(where, "k_scale", k_scale, "k_cache", k_cache, shapes)
+    value_factor = scale_factor(where, "v_scale", v_scale, "v_cache", v_cache, shapes)
+    if scales_by_key(k_scale) != scales_by_key(v_scale):
+        raise ValueError(
+            f"{where}: one of k_scale and v_scale has a number for each key; give both (blocks, key heads, block_size), "
+            "expanding the other"
+        )
     for name, value in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache), ("sinks", sinks)):
         if value is not None:
             check_gets_no_gradient(where, name, value)
             if name != "sinks":
                 check_rows(where, name, value)
-    heads_first = cache_layout == "hnd"
-    key_blocks = k_cache.shape[0], k_cache.shape[2 if heads_first else 1]
     causal = bool(causal)
     k_scale, v_scale = (each if isinstance(each, torch.Tensor) else None for each in (k_scale, v_scale))
     if values_are_known(block_table, table_starts, seqused_k, cu_seqlens_q):
@@ -218,7 +232,7 @@ def attention_paged(
     seqused_k = seqused_k.contiguous()
     cu_seqlens_q = None if cu_seqlens_q is None else cu_seqlens_q.contiguous()
     arguments = (
-        q, as_operand(k_cache), as_operand(v_cache), block_table, table_starts, seqused_k, cu_seqlens_q, alibi_slopes, sinks, k_scale,
+        q, _operand(k_cache), _operand(v_cache), block_table, table_starts, seqused_k, cu_seqlens_q, alibi_slopes, sinks, k_scale,
         v_scale, max_seqlen_q, heads_first, scale, value_factor, causal, left, right, float(softcap), num_splits,
     )  # fmt: skip
     if _backend.uses_torch():
@@ -260,7 +274,7 @@ def _check(
     if q.dim() != 3:
         raise ValueError(f"{where}: q has shape {tuple(q.shape)}; it must be (tokens, heads, D)")
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        check_cache(where, name, cache, q)
+        check_cache(where, name, cache, q, (torch.int8,))
         if cache.dim() != 4:
             raise ValueError(
                 f"{where}: {name} has shape {tuple(cache.shape)}; with cache_layout {cache_layout!r} it must be "
@@ -322,8 +336,9 @@ def paged_in_torch(
     softcap: float,
     num_splits: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in PyTorch, sequence by sequence: in float32, or in q's dtype where that is float64. Caches of uint8 are 8-bit floats."""
-    if is_quantized(k_cache):
+    """The same in PyTorch, sequence by sequence: in float32, or in q's dtype where that is float64. Caches of uint8 are 8-bit floats of the
+    target."""
+    if k_cache.dtype == torch.uint8:
         codes = dtype_of("fp8", q.device)
         k_cache, v_cache = k_cache.view(codes), v_cache.view(codes)
     if heads_first:
@@ -360,8 +375,12 @@ def paged_in_torch(
             rows_at(cache, blocks, key[0] % block_size).to(wide).repeat_interleave(group, 1).transpose(0, 1)
             for cache in (k_cache, v_cache)
         )
-        k, v = k * (1 if k_scale is None else k_scale.to(wide)), v * value_factor
-        v = v if v_scale is None else v * v_scale.to(wide)
+        k, v = (
+            each
+            if given is None
+            else each * _scale_of(given, sequence, blocks, key[0] % block_size, group).to(wide)
+            for each, given in ((k, k_scale), (v * value_factor, v_scale))
+        )
         # Keys that nobody sees are not used, NaN neither.
         k, v = (tensor.masked_fill(~seen[None, :, None], 0) for tensor in (k, v))
         scores = scale * (q[begin:end].to(wide).transpose(0, 1) @ k.mT)
@@ -376,6 +395,28 @@ def paged_in_torch(
         out[begin:end] = (weights @ v).transpose(0, 1).to(q.dtype)
         lse[:, begin:end] = sums
     return out, lse
+
+
+def scales_by_key(scale: torch.Tensor | float | None) -> bool:
+    return isinstance(scale, torch.Tensor) and scale.dim() == 3 and scale.numel() != 1
+
+
+def _scale_of(
+    scale: torch.Tensor, sequence: int, blocks: torch.Tensor, places: torch.Tensor, group: int
+) -> torch.Tensor:
+    """Of rows (heads, keys, D) of a sequence."""
+    if scale.numel() == 1:
+        return scale.reshape(1, 1, 1)
+    if scale.dim() == 3:
+        scale = scale[blocks, :, places].T
+    else:
+        scale = (scale[sequence] if scale.dim() == 2 else scale)[:, None]
+    return scale.repeat_interleave(group, 0)[..., None]
+
+
+def _operand(cache: torch.Tensor) -> torch.Tensor:
+    """As the operators take it, for which bytes are 8-bit floats and integers are integers."""
+    return cache if cache.dtype == torch.int8 else as_operand(cache)
 
 
 def _in_rows(

@@ -8,7 +8,7 @@ import torch
 
 import hipkittens
 from hipkittens import attention_paged
-from hipkittens.operations._attention_paged_problems import UNUSED, draw_paged, in_torch
+from hipkittens.operations._attention_paged_problems import UNUSED, draw_paged, draw_scales, in_torch
 from tests.simulated_device import TARGETS
 from tests.test_attention_few_queries import loaded_bytes
 
@@ -194,6 +194,54 @@ def test_caches_of_8_bits(target, dtype, head_dim, page, layout, queries):
         )
     torch.testing.assert_close(again, out, atol=2**-9, rtol=2**-7)
     torch.testing.assert_close(same, lse, atol=1e-5, rtol=1e-5)
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["all", "head", "sequence", "key"])
+@pytest.mark.parametrize(
+    "dtype, head_dim", [(torch.bfloat16, 128), (torch.float16, 64), (torch.float16, 256)], ids=str
+)
+@pytest.mark.parametrize(
+    "codes, page, layout, queries", [("int8", 16, "nhd", 1), ("int8", 5, "hnd", 3), ("fp8", 1, "nhd", 7)]
+)
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_scales(target, kind, dtype, head_dim, codes, page, layout, queries, num_splits):
+    problem = draw_paged(
+        [0, 1, 257, page, page + 1, 600], queries, heads=6, key_heads=2, head_dim=head_dim, page=page, layout=layout,
+        dtype=dtype, cache_dtype=torch.int8 if codes == "int8" else CODES[target],
+    )  # fmt: skip
+    scales = {
+        name: draw_scales(problem, kind, layout, seed) for seed, name in enumerate(("k_scale", "v_scale"))
+    }
+    options = (
+        {"softcap": 4.0} if queries > 1 else {"sinks": torch.linspace(-2, 2, 6), "window_size": (300, 0)}
+    )
+    check(target, problem, num_splits=num_splits, cache_layout=layout, **scales, **options)
+
+
+@BOTH
+def test_values_of_very_different_scales(target):
+    """Weights of float16 times scales from 2^-40 to 2^20, in any order: what is small beside the rest may vanish, nothing overflows."""
+    problem = draw_paged([500, 40], 1, heads=8, head_dim=64, dtype=torch.float16, cache_dtype=torch.int8)
+    k_scale, v_scale = (draw_scales(problem, "key", seed=seed) for seed in (4, 5))
+    steps = torch.randint(-40, 20, v_scale.shape, generator=torch.Generator().manual_seed(6))
+    problem.v_cache.clamp_(-1, 1)
+    v_scale = v_scale * 2.0**steps * 2.0**-10
+    check(target, problem, num_splits=1, k_scale=k_scale, v_scale=v_scale)
+    check(target, problem, num_splits=2, k_scale=k_scale, v_scale=v_scale * 0)
+    check(target, problem, num_splits=1, k_scale=-k_scale, v_scale=-v_scale)
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_all_codes_of_integers(target, dtype):
+    """Every one as a value, weighted by 1: a sequence of one key gives its value, exactly."""
+    cache = torch.arange(-128, 128).to(torch.int8).view(4, 1, 1, 64)
+    table = torch.arange(4, dtype=torch.int32)[:, None]
+    q, used = torch.zeros(4, 1, 64, dtype=dtype), torch.ones(4, dtype=torch.int32)
+    with hipkittens.simulate(target, checks="all") as run:
+        out = attention_paged(q, cache, cache, table, used)
+    assert run.findings == [] and torch.equal(out.flatten(), cache.flatten().to(dtype))
 
 
 @BOTH
@@ -419,9 +467,12 @@ REFUSED = [
     (lambda p: of(p, k_cache=p.k_cache.to(torch.float8_e4m3fnuz)), TypeError, "k_cache is torch.float8_e4m3fnuz; allowed: .*float8_e4m3fn,"),
     (lambda p: of(p, k_cache=p.k_cache.to(torch.float8_e5m2)), TypeError, "k_cache is torch.float8_e5m2; allowed"),
     (lambda p: of(p, k_cache=p.k_cache.to(torch.float8_e4m3fn)), TypeError, "k_cache is torch.float8_e4m3fn and v_cache is torch.bfloat16"),
-    (lambda p: of(p, k_scale=0.5), ValueError, "k_scale is given and k_cache is torch.bfloat16; only caches of 8-bit floats have a scale"),
+    (lambda p: of(p, k_scale=0.5), ValueError, "k_scale is given and k_cache is torch.bfloat16; only caches of 8 bits have a scale"),
+    (lambda p: of(narrow(p), k_scale=torch.ones(9, 2, 16)), ValueError, "one of k_scale and v_scale has a number for each key; give both"),
+    (lambda p: of(narrow(p), k_scale=torch.ones(9, 16, 2), v_scale=torch.ones(9, 2, 16)), ValueError, r"k_scale has shape \(9, 16, 2\); it must have .*\(blocks, key heads, block_size\) \(9, 2, 16\)"),
+    (lambda p: of(p, k_cache=narrow(p).k_cache.view(torch.int8), v_cache=narrow(p).v_cache), TypeError, "k_cache is torch.int8 and v_cache is torch.float8_e4m3fn; both"),
     (lambda p: of(p, v_scale=torch.ones(1)), ValueError, "v_scale is given and v_cache is torch.bfloat16"),
-    (lambda p: of(narrow(p), v_scale=torch.ones(2)), ValueError, r"v_scale has shape \(2,\); it must have one element"),
+    (lambda p: of(narrow(p), v_scale=torch.ones(3)), ValueError, r"v_scale has shape \(3,\); it must have one element, or be \(key heads,\) \(2,\)"),
     (lambda p: of(narrow(p), k_scale=NAN), ValueError, "k_scale is nan; it must be finite"),
     (lambda p: of(narrow(p), k_scale=torch.ones(1).double()), TypeError, "k_scale is torch.float64; allowed: torch.float32"),
     (lambda p: of(narrow(p), k_cache=narrow(p, 66).k_cache[..., 1:65]), ValueError, "k_cache has strides .* rows on 4 bytes"),

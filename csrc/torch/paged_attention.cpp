@@ -17,7 +17,8 @@ namespace {
 // q (T, H, D), caches (blocks, block size, H_k, D), or with heads_first (blocks, H_k, block size, D) -> out (T, H, D), lse (H, T)
 // float32. block_table int32 (B, blocks of a sequence), or with table_starts, int32 (B,), one row in which the blocks of sequence b begin
 // at table_starts[b]. seqused_k int32 (B,), cu_seqlens_q int32 (B + 1,), or none for max_seqlen_q tokens of each sequence. alibi_slopes float32 (H,) or (B, H), sinks float32 (H,). num_splits 0: any. Caches of uint8 are 8-bit floats
-// of the target, times k_scale and v_scale, float32 of one element, and values times value_factor besides.
+// of the target, times k_scale and v_scale, and so are those of int8: float32 of one element, (H_k,), (B, H_k), or both of them (blocks,
+// H_k, block size); values times value_factor besides.
 #define PAGED_ARGUMENTS                                                                                      \
     "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor? table_starts, "                   \
     "Tensor seqused_k, Tensor? cu_seqlens_q, Tensor? alibi_slopes, Tensor? sinks, Tensor? k_scale, Tensor? " \
@@ -155,14 +156,16 @@ class Call {
             table_.dimensions() != 2)
             fail(where_ + "q needs three dimensions, caches four, block_table two");
         const bool codes = k_.dtype_number() == aoti_torch_dtype_uint8();
-        cache_dtype_ = codes ? Dtype::uint8 : dtype_;
+        const bool integers = !latent_ && k_.dtype_number() == aoti_torch_dtype_int8();
+        codes_ = codes || integers;
+        cache_dtype_ = codes_ ? Dtype::uint8 : dtype_;
         if (dtype_ == Dtype::float32 || values().dtype_number() != k_.dtype_number() ||
-            (!codes && k_.dtype(where_ + "k_cache") != dtype_))
-            fail(where_ + "q needs to be bfloat16 or float16, and caches of its dtype or both uint8");
+            (!codes_ && k_.dtype(where_ + "k_cache") != dtype_))
+            fail(where_ + "q needs to be bfloat16 or float16, and caches of its dtype or of 8 bits");
         const size_t heads = heads_first_ ? 1 : 2, slots = heads_first_ ? 2 : 1;
         const auto size = k_.sizes();
         problem_.element = element_type(dtype_);
-        problem_.cache = codes ? ElementType::fp8 : problem_.element;
+        problem_.cache = codes ? ElementType::fp8 : integers ? ElementType::i8 : problem_.element;
         problem_.tokens = q_.sizes()[0];
         problem_.heads = q_.sizes()[1];
         problem_.head_dim = q_.sizes()[2];
@@ -186,8 +189,8 @@ class Call {
         if (!std::isfinite(arguments_.scale) || !(arguments_.softcap >= 0))
             fail(where_ + "scale needs to be finite and softcap 0 or more");
         check_rows(q_, "q", 2);
-        check_rows(k_, latent_ ? "kv_cache" : "k_cache", codes ? 4 : 2);
-        check_rows(values(), "v_cache", codes ? 4 : 2);
+        check_rows(k_, latent_ ? "kv_cache" : "k_cache", codes_ ? 4 : 2);
+        check_rows(values(), "v_cache", codes_ ? 4 : 2);
         check_numbers(table_, "block_table", aoti_torch_dtype_int32());
         check_numbers(lengths_, "seqused_k", aoti_torch_dtype_int32());
         if (problem_.sequences < 0 || table_.sizes()[0] != (starts_ ? 1 : problem_.sequences))
@@ -220,9 +223,12 @@ class Call {
                 fail(where_ + "sinks needs one number for each head");
             arguments_.sinks = static_cast<const float*>(sinks_->data());
         }
-        arguments_.key_scale = scale_of(k_scale_, "k_scale", codes);
-        arguments_.value_scale = latent_ ? arguments_.key_scale : scale_of(v_scale_, "v_scale", codes);
-        if (!codes && arguments_.value_factor != 1) fail(where_ + "only caches of 8-bit floats have a scale");
+        arguments_.key_scales = scales_of(k_scale_, "k_scale");
+        arguments_.value_scales = latent_ ? arguments_.key_scales : scales_of(v_scale_, "v_scale");
+        problem_.scales_by_key = by_key(k_scale_);
+        if (!latent_ && by_key(k_scale_) != by_key(v_scale_))
+            fail(where_ + "k_scale and v_scale are both of each key, or neither");
+        if (!codes_ && arguments_.value_factor != 1) fail(where_ + "only caches of 8 bits have a scale");
         arguments_.q = q_.data();
         arguments_.q_token_bytes = stride_bytes(q_, 0, dtype_);
         arguments_.q_head_bytes = stride_bytes(q_, 1, dtype_);
@@ -239,13 +245,35 @@ class Call {
         return {cache.data(), stride_bytes(cache, 0, cache_dtype_), stride_bytes(cache, heads, cache_dtype_),
                 static_cast<uint32_t>(slot)};
     }
-    const float* scale_of(const std::optional<Tensor>& scale, const char* name, bool codes) const {
-        if (!scale) return nullptr;
-        if (!codes) fail(where_ + "only caches of 8-bit floats have a scale");
-        if (scale->element_count() != 1 || scale->dtype_number() != aoti_torch_dtype_float32() ||
-            !(scale->device() == q_.device()))
-            fail(where_ + name + " needs to be one float32, on the device of q");
-        return static_cast<const float*>(scale->data());
+    static bool by_key(const std::optional<Tensor>& scale) {
+        return scale && scale->element_count() != 1 && scale->dimensions() == 3;
+    }
+    // Of all keys, (H_k,), (B, H_k), or of each key (blocks, H_k, block size).
+    paged_attention::CacheScales scales_of(const std::optional<Tensor>& scale, const char* name) const {
+        if (!scale) return {};
+        if (!codes_) fail(where_ + "only caches of 8 bits have a scale");
+        if (scale->dtype_number() != aoti_torch_dtype_float32() || !(scale->device() == q_.device()))
+            fail(where_ + name + " needs to be float32, on the device of q");
+        paged_attention::CacheScales scales{static_cast<const float*>(scale->data()), 0, 0, 0, 0};
+        if (scale->element_count() == 1) return scales;
+        const auto sizes = scale->sizes(), strides = scale->strides();
+        const size_t dimensions = scale->dimensions();
+        bool fits = !latent_ && dimensions >= 1 && dimensions <= 3;
+        if (fits && dimensions == 3) {
+            fits = sizes[0] == k_.sizes()[0] && sizes[1] == problem_.key_heads && sizes[2] == problem_.page;
+            scales.page_step = strides[0];
+            scales.head_step = strides[1];
+            scales.slot_step = strides[2];
+        } else if (fits) {
+            fits = sizes[dimensions - 1] == problem_.key_heads &&
+                   (dimensions == 1 || sizes[0] == problem_.sequences);
+            scales.head_step = strides[dimensions - 1];
+            scales.sequence_step = dimensions == 2 ? strides[0] : 0;
+        }
+        if (!fits)
+            fail(where_ + name +
+                 " needs one number, or one of each key head, sequence and key head, or key of the cache");
+        return scales;
     }
     // Rows of numbers beside each other.
     void check_numbers(const Tensor& tensor, const char* name, int32_t dtype) const {
@@ -257,7 +285,7 @@ class Call {
     }
 
     std::string where_;
-    bool latent_;
+    bool latent_, codes_ = false;
     Tensor q_, k_;
     std::optional<Tensor> v_;
     Tensor table_;

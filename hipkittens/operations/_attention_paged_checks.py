@@ -7,7 +7,7 @@ import torch
 
 from ..paged_attention import HEAD_SIZES, attention_paged
 from ..quantization import dtype_of
-from ._attention_paged_problems import UNUSED, PagedProblem, draw_paged, in_torch
+from ._attention_paged_problems import UNUSED, PagedProblem, draw_paged, draw_scales, in_torch
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Trial
 
 
@@ -15,7 +15,7 @@ def _trial(kernel: Kernel) -> Trial:
     """Sequences of several turns of each wave with a broken tile at the end, and one without keys; options of the score. What is joined
     are more splits than the lanes of a row take in one turn."""
     row = kernel.row
-    dtype, quantized = DTYPES[row["element"]], row.get("cache") == "fp8"
+    dtype, codes = DTYPES[row["element"]], _codes(row.get("cache"))
     joins = kernel.kind == "combine"
     head_dim = int(row.get("head_dim", 256))
     page = 24 if row.get("lookup_keys") != "1" else 5
@@ -31,15 +31,16 @@ def _trial(kernel: Kernel) -> Trial:
             head_dim=head_dim,
             page=page,
             dtype=dtype,
-            cache_dtype=dtype_of("fp8", torch.device("cpu")) if quantized else None,
+            cache_dtype=codes,
         )
         options = {
             "alibi_slopes": torch.arange(heads) / 64,
             "sinks": torch.linspace(-2, 2, heads),
             "return_lse": True,
         }
-        if quantized:
-            options |= {"k_scale": torch.tensor([0.5]), "v_scale": torch.tensor([2.0])}
+        if codes:
+            kind = "key" if row["scales_by_key"] == "true" else "sequence"
+            options |= {"k_scale": draw_scales(problem, kind), "v_scale": draw_scales(problem, kind, seed=4)}
         results = []
         for splits in (45,) if joins else (1, 2):
             out, lse = attention_paged(*problem.arguments(), num_splits=splits, softcap=20.0, **options)
@@ -47,9 +48,14 @@ def _trial(kernel: Kernel) -> Trial:
         return results
 
     title = f"attention_paged {queries} of {1500 if joins else 300} H{heads} D{head_dim} page {page} {row['element']}"
-    if quantized:
-        title += " of fp8"
+    if codes:
+        title += f" of {row['cache']}" + (", a scale of each key" if row["scales_by_key"] == "true" else "")
     return Trial(title, run, workgroups=4)
+
+
+def _codes(cache: str | None) -> torch.dtype | None:
+    """The dtype of a cache of codes; None for one of the queries' dtype."""
+    return {"fp8": dtype_of("fp8", torch.device("cpu")), "i8": torch.int8}.get(cache)
 
 
 def _example(layout: str, queries: int, heads: int, key_heads: int, head_dim: int, page: int, **options):
@@ -85,7 +91,8 @@ def _example(layout: str, queries: int, heads: int, key_heads: int, head_dim: in
 
 _FACTORS = {
     "dtype": ("bf16", "f16"),
-    "cache": ("16", "fp8"),
+    "cache": ("16", "fp8", "i8"),
+    "scales": ("all", "head", "sequence", "key"),
     "layout": ("nhd", "hnd"),
     "page": (16, 1, 64, 256, 544),
     "table": ("rows", "list"),
@@ -115,7 +122,7 @@ def _parity_problem(case, generator) -> ParityProblem:
         page=case["page"],
         layout=case["layout"],
         dtype=DTYPES[case["dtype"]],
-        cache_dtype=dtype_of("fp8", torch.device("cpu")) if case["cache"] == "fp8" else None,
+        cache_dtype=_codes(case["cache"]),
         generator=generator,
     )
     options = {
@@ -126,8 +133,9 @@ def _parity_problem(case, generator) -> ParityProblem:
     }
     if case["alibi"]:
         options["alibi_slopes"] = 2.0 ** -torch.arange(1, heads + 1)
-    if case["cache"] == "fp8":
-        options |= {"k_scale": torch.rand(1, generator=generator) + 0.5, "v_scale": 1.25}
+    if case["cache"] != "16":
+        for seed, name in enumerate(("k_scale", "v_scale")):
+            options[name] = draw_scales(problem, case["scales"], case["layout"], seed)
     if case["sinks"]:
         options["sinks"] = torch.randn(heads, generator=generator)
 
@@ -156,13 +164,15 @@ def _parity_problem(case, generator) -> ParityProblem:
     )
 
 
-def _operands(problem, device, bits: int):
+def _operands(problem, device, cache: str):
     e = problem.extents
     pages = -(-e["L"] // e["P"])
     size = (e["B"] * pages, e["P"], e["K"], e["D"])
     # Codes of zeros: no cycle depends on them.
     caches = [
-        problem.tensor(device, *size) if bits == 16 else torch.zeros(size, dtype=torch.uint8, device=device)
+        problem.tensor(device, *size)
+        if cache == "16"
+        else torch.zeros(size, dtype=torch.int8 if cache == "i8" else torch.uint8, device=device)
         for _ in range(2)
     ]
     order = torch.randperm(e["B"] * pages, generator=torch.Generator().manual_seed(0)).to(torch.int32)
@@ -171,19 +181,25 @@ def _operands(problem, device, bits: int):
     return q, *caches, order.reshape(e["B"], pages).to(device), lengths
 
 
-def _call(problem, device, bits: int):
+def _call(problem, device, cache: str):
     e = problem.extents
-    operands = _operands(problem, device, bits)
-    window = (e["W"] - 1, 0) if e["W"] < e["L"] else (-1, -1)
-    return lambda: attention_paged(*operands, None, e["N"], window_size=window)
+    operands = _operands(problem, device, cache)
+    options = {"window_size": (e["W"] - 1, 0) if e["W"] < e["L"] else (-1, -1)}
+    if cache == "i8":
+        blocks = operands[1].shape[0]
+        options |= {
+            name: torch.ones(blocks, e["K"], e["P"], device=device) for name in ("k_scale", "v_scale")
+        }
+    return lambda: attention_paged(*operands, None, e["N"], **options)
 
 
-def _bytes(problem, bits: int) -> float:
-    """Keys and values that some query sees, queries and results."""
+def _bytes(problem, cache: str) -> float:
+    """Keys and values that some query sees, those of int8 with a scale of each, queries and results."""
     e = problem.extents
-    keys = min(e["L"], e["W"] + e["N"] - 1)
+    keys = 2 * min(e["L"], e["W"] + e["N"] - 1) * e["K"]
     rows = e["N"] * e["H"]
-    return e["B"] * e["D"] * (2 * bits / 8 * keys * e["K"] + 4.0 * rows) + 4.0 * e["B"] * rows
+    of_key = {"16": 2 * e["D"], "fp8": e["D"], "i8": e["D"] + 4}[cache]
+    return e["B"] * (keys * of_key + rows * (4.0 * e["D"] + 4.0))
 
 
 def _flops(problem) -> float:
@@ -212,6 +228,8 @@ def _calls(tensor):
     heads_first = [cache.transpose(1, 2) for cache in caches]
     scale = tensor(1, dtype=torch.float32)
     narrow = [tensor(9, 16, 2, 128, dtype=torch.uint8) for _ in range(2)]
+    integral = [tensor(9, 16, 2, 128, dtype=torch.int8) for _ in range(2)]
+    of_keys = tensor(9, 2, 16, dtype=torch.float32)
     return [
         ("one token of each sequence", "attention_paged", usual, {}),
         ("several tokens, packed", "attention_paged", (tensor(20, 8, 128), *usual[1:], integers(4), 17), {}),
@@ -220,6 +238,8 @@ def _calls(tensor):
         ("sinks and a window", "attention_paged", usual, {"sinks": slopes, "window_size": (127, 0)}),
         ("softcap and ALiBi", "attention_paged", usual, {"softcap": 30.0, "alibi_slopes": slopes}),
         ("7 splits", "attention_paged", usual, {"num_splits": 7}),
+        ("caches of int8, a scale of each key", "attention_paged", (q, *integral, table, lengths), {"k_scale": of_keys, "v_scale": of_keys}),
+        ("a scale of each value alone", "attention_paged", (q, *integral, table, lengths), {"v_scale": of_keys}),
         ("caches of 8-bit floats", "attention_paged", (q, *narrow, table, lengths), {"k_scale": 0.5, "v_scale": scale}),
         ("a scale of 16 bits", "attention_paged", usual, {"k_scale": 0.5}),
         ("heads of 96", "attention_paged", (tensor(3, 8, 96), *(cache[..., :96] for cache in caches), table, lengths), {}),
@@ -235,8 +255,8 @@ def _exercise(draw):
     ]
 
 
-def _benchmark(name: str, bits: int, shapes: str, heading: str) -> Benchmark:
-    """bits: of an element of the caches."""
+def _benchmark(name: str, cache: str, shapes: str, heading: str) -> Benchmark:
+    """cache: what its elements are, where they are not of 16 bits."""
     return Benchmark(
         name,
         example="B64H8K1N1L8192D128P16",
@@ -244,9 +264,9 @@ def _benchmark(name: str, bits: int, shapes: str, heading: str) -> Benchmark:
         optional={"W": "L"},
         shapes=shapes,
         heading=heading,
-        bytes=lambda problem: _bytes(problem, bits),
+        bytes=lambda problem: _bytes(problem, cache),
         flops=_flops,
-        call=lambda problem, device: _call(problem, device, bits),
+        call=lambda problem, device: _call(problem, device, cache),
         refuse=_refuse,
     )
 
@@ -263,13 +283,22 @@ CHECKS = Checks(
     benchmarks=(
         _benchmark(
             "attention_paged",
-            16,
+            "16",
             # Llama 3 70B on 8 GPUs; gpt-oss 120B, a layer of all keys and one of a window.
             "B64H8K1N1L8192D128P16,B64H64K8N1L8192D64P16,B64H64K8N1L8192D64P16W128",
             "Attention to a cache in pages",
         ),
         _benchmark(
-            "attention_paged_fp8", 8, "B64H8K1N1L8192D128P16", "Attention to a cache of 8-bit floats in pages"
+            "attention_paged_fp8",
+            "fp8",
+            "B64H8K1N1L8192D128P16",
+            "Attention to a cache of 8-bit floats in pages",
+        ),
+        _benchmark(
+            "attention_paged_int8",
+            "i8",
+            "B64H8K1N1L8192D128P16",
+            "Attention to a cache of int8 in pages, a scale for each key",
         ),
     ),
 )

@@ -66,7 +66,9 @@ def draw_paged(
     size = (blocks, page, key_heads, head_dim)
     # As a whole with room between the pages, which must not matter.
     whole = (blocks, 2, key_heads, page, head_dim) if layout == "hnd" else (blocks, 2, *size[1:])
-    caches = [torch.full(whole, float("nan")).to(stored)[:, 1] for _ in range(2)]
+    # Of integers no number is none: the largest.
+    unused = 127.0 if stored == torch.int8 else float("nan")
+    caches = [torch.full(whole, unused).to(stored)[:, 1] for _ in range(2)]
     if layout == "hnd":
         caches = [cache.transpose(1, 2) for cache in caches]
     for row, used in enumerate(order.split(pages)):
@@ -75,7 +77,9 @@ def draw_paged(
             filled = min(page, lengths[row] - number * page)
             for cache in caches:
                 drawn = torch.randn((filled, key_heads, head_dim), generator=generator)
-                cache[block, :filled] = drawn.to(stored)
+                cache[block, :filled] = (
+                    (drawn * 40).round().clamp(-128, 127) if stored == torch.int8 else drawn
+                ).to(stored)
     if layout == "hnd":
         caches = [cache.transpose(1, 2) for cache in caches]
     q = torch.randn((sum(counts), heads, head_dim), generator=generator).to(dtype)
@@ -91,6 +95,25 @@ def draw_paged(
         ends,
         max([*counts, 0]),
     )
+
+
+def draw_scales(problem: PagedProblem, kind: str, layout: str = "nhd", seed: int = 3) -> torch.Tensor:
+    """Of codes: of "all" keys, each key "head", "sequence" and key head, or each "key", with NaN where there is none, as a view of
+    the tensor (key heads, blocks * block_size) of AITER's writers."""
+    key_heads = problem.k_cache.shape[1 if layout == "hnd" else 2]
+    block_size = problem.k_cache.shape[2 if layout == "hnd" else 1]
+    generator = torch.Generator().manual_seed(seed)
+    unit = 0.025 if problem.k_cache.dtype == torch.int8 else 1.0
+    sizes = {"all": (1,), "head": (key_heads,), "sequence": (len(problem.seqused_k), key_heads)}
+    if kind != "key":
+        return (torch.rand(sizes[kind], generator=generator) + 0.5) * unit
+    blocks = len(problem.k_cache)
+    drawn = torch.rand((key_heads, blocks, block_size), generator=generator).mul_(4).exp_().mul_(unit / 8)
+    there = torch.zeros(blocks, block_size, dtype=torch.bool)
+    for row, length in zip(problem.block_table.tolist(), problem.seqused_k.tolist(), strict=True):
+        for number in range(-(-length // block_size)):
+            there[row[number], : length - number * block_size] = True
+    return drawn.masked_fill(~there, float("nan")).transpose(0, 1)
 
 
 def in_torch(

@@ -34,9 +34,19 @@ def _sharding(*arguments):
         everybody = Replicate()
         inputs = [Shard(1), Shard(axis), Shard(axis), everybody, given(starts, everybody), everybody]
         inputs += [given(ends, everybody), None if slopes is None else Shard(len(slopes.shape) - 1)]
-        inputs += [given(sinks, Shard(0)), given(k_scale, everybody), given(v_scale, everybody)]
+        inputs += [given(sinks, Shard(0)), *(_scale_sharding(scale) for scale in (k_scale, v_scale))]
         found.append(([Shard(1), Shard(0)], [*inputs, *[None] * (len(arguments) - len(inputs))]))
     return found
+
+
+def _scale_sharding(scale):
+    from torch.distributed.tensor import Replicate, Shard
+
+    if not is_tensor(scale):
+        return None
+    if scale.shape.numel() == 1:
+        return Replicate()
+    return Shard(1 if len(scale.shape) == 3 else len(scale.shape) - 1)
 
 
 def _checks() -> Checks:

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "join_waves.h"
+#include "key_scales.h"
 #include "query_rows.h"
 
 namespace hipkittens::paged_attention {
@@ -13,6 +14,7 @@ struct Forward : QueryRows<config> {
         Base::sequence, Base::softmax;
     using typename Base::Cached, typename Base::T;
     static constexpr int head_dim = config.head_dim, outputs = Base::outputs;
+    static constexpr bool scales_by_key = config.scales_by_key;
     using Keys = KeyTile<T, head_dim>;
     using Rows = TileRows<Cached, head_dim>;
     using Pages = KeyPages<config.lookup_keys>;
@@ -44,11 +46,18 @@ struct Forward : QueryRows<config> {
         if (tile > bounds.last) return;
         Pages pages;
         Rows keys, values;
+        KeyScales scales(arguments, key_head);
         pages.look_up(arguments, table, tile, bounds);
+        if constexpr (scales_by_key) {
+            scales.look_up(arguments, table, tile, bounds);
+            scales.load(arguments, tile, bounds);
+            compiler_fence();
+        }
         keys.load(pages, arguments, arguments.k, k, tile, bounds);
         const auto load_values = [&] KITTENS_INLINE {
             const Pages current = pages;
             pages.look_up(arguments, table, tile + step, bounds);
+            if constexpr (scales_by_key) scales.look_up(arguments, table, tile + step, bounds);
             // Loads return in order, and the next pages are waited for before these values. Loads are to be issued where they stand:
             // the compiler would move them to what needs them.
             compiler_fence();
@@ -58,24 +67,43 @@ struct Forward : QueryRows<config> {
         load_values();
         for (;;) {
             Keys::put(keys, lds);
+            if constexpr (scales_by_key) scales.take();
             compiler_fence();
+            if constexpr (scales_by_key) {
+                scales.load(arguments, tile + step, bounds);
+                compiler_fence();
+            }
             // Also behind the last tile, where all lanes load the last key: behind a branch nobody knows how many loads are in flight.
             keys.load(pages, arguments, arguments.k, k, tile + step, bounds);
             compiler_fence();
             vec<float, 8> scores[row_tiles];
             multiply(scores, lds);
-            vec<T, 8> p[row_tiles];
+            // Scaled weights in two parts: without scales that of a key which has all of a row's is a power of two, which no rounding
+            // changes.
+            vec<T, 8> p[row_tiles][scales_by_key ? 2 : 1];
+            vec<float, 8> value_scales;
+            if constexpr (scales_by_key) value_scales = scales.template of_values<T>(output);
 #pragma unroll
             for (int r = 0; r < row_tiles; ++r) {
+                if constexpr (scales_by_key) scores[r] *= scales.of_keys();
                 this->edit(scores[r], r, tile + first_key_of_lane());
                 softmax[r].exponentiate(scores[r], output[r]);
-                p[r] = __builtin_convertvector(scores[r], vec<T, 8>);
+                if constexpr (scales_by_key) scores[r] *= value_scales;
+                p[r][0] = __builtin_convertvector(scores[r], vec<T, 8>);
+                if constexpr (scales_by_key)
+                    p[r][1] = __builtin_convertvector(
+                        scores[r] - __builtin_convertvector(p[r][0], vec<float, 8>), vec<T, 8>);
             }
             add(values, p);
             tile += step;
-            if (tile > bounds.last) return;
+            if (tile > bounds.last) break;
             load_values();
         }
+        if constexpr (scales_by_key)
+#pragma unroll
+            for (int r = 0; r < row_tiles; ++r)
+#pragma unroll
+                for (int n = 0; n < outputs; ++n) output[r][n] *= scales.template unit<T>();
     }
 
     // The lane's scores: of 8 neighbouring keys.
@@ -94,7 +122,8 @@ struct Forward : QueryRows<config> {
         for (int r = 0; r < row_tiles; ++r)
             scores[r] = __builtin_shufflevector(products[r][0], products[r][1], 0, 1, 2, 3, 4, 5, 6, 7);
     }
-    KITTENS_DEVICE void add(const Rows& values, const vec<T, 8> (&p)[row_tiles]) {
+    template <int parts>
+    KITTENS_DEVICE void add(const Rows& values, const vec<T, 8> (&p)[row_tiles][parts]) {
 #pragma unroll
         for (int band = 0; band < Rows::bands; ++band) {
             ValueBand<T, Rows::columns> operands(values, band);
@@ -104,7 +133,8 @@ struct Forward : QueryRows<config> {
 #pragma unroll
                 for (int r = 0; r < row_tiles; ++r) {
                     vec<float, 4>& sum = output[r][band * Rows::columns + column];
-                    sum = matrix_16x16(operand, p[r], sum);
+#pragma unroll
+                    for (int part = 0; part < parts; ++part) sum = matrix_16x16(operand, p[r][part], sum);
                 }
             }
         }

@@ -14,6 +14,12 @@ struct PagedTensor {
     uint32_t slot_bytes;
 };
 
+// What codes of a cache are multiplied by, in steps of elements: by sequence and key head, or by page, key head and slot.
+struct CacheScales {
+    const float* data;  // or null: 1
+    int64_t sequence_step, page_step, head_step, slot_step;
+};
+
 // Tokens of sequence b are rows ends[b] .. ends[b + 1] - 1 of q, or, without ends, `queries` rows each.
 struct Sequences {
     const int32_t* ends;     // or null
@@ -40,8 +46,8 @@ struct PagedArguments {
     const float* slopes;  // of heads, `slopes_stride` from sequence to sequence; or null
     int64_t slopes_stride;
     const float* sinks;  // of heads, or null
-    // Of caches of 8 bits: what a key and a value are to be multiplied by, or null for 1. `scale` and `value_factor` count besides.
-    const float *key_scale, *value_scale;
+    // Of caches of 8 bits, where `scale` and `value_factor` count besides.
+    CacheScales key_scales, value_scales;
     uint32_t tokens, heads;
     Divisor page, group, key_heads, row_tiles, splits;
     int32_t shortest_split;  // tiles of keys
@@ -86,10 +92,12 @@ inline constexpr int most_splits = 256, shortest_split = 8;
 inline constexpr int latent_dim = 512, rotary_dim = 64;
 
 // lookup_keys: so many neighbouring keys, from a multiple of it on, are always in one page. cache: what keys and values are stored as.
+// scales_by_key: each key and each value has a scale of its own.
 struct PagedConfig {
     ElementType element;
     int head_dim, row_tiles, lookup_keys;
     ElementType cache;
+    bool scales_by_key;
 
     constexpr int rows() const { return 16 * row_tiles; }
     constexpr int value_dim() const { return head_dim == latent_dim + rotary_dim ? latent_dim : head_dim; }

@@ -13,6 +13,7 @@ namespace hipkittens::paged_attention {
 struct Problem {
     DeviceShape device;
     ElementType element, cache;
+    bool scales_by_key;
     int64_t sequences, most_queries, tokens, heads, key_heads, head_dim, value_dim;
     int64_t page, most_pages;  // keys of a page, and pages of a row of the table
     int64_t left, right;       // negative: unlimited

@@ -80,8 +80,10 @@ struct QueryRows {
         scale = arguments.scale;
         if constexpr (!same_type<T, Cached>) {
             value_scale = arguments.value_factor;
-            if (arguments.key_scale) scale *= *arguments.key_scale;
-            if (arguments.value_scale) value_scale *= *arguments.value_scale;
+            if constexpr (!config.scales_by_key) {
+                scale *= scale_of(arguments.key_scales);
+                value_scale *= scale_of(arguments.value_scales);
+            }
         }
 
         const int last_row = first_row + rows < queries * group ? first_row + rows - 1 : queries * group - 1;
@@ -93,6 +95,11 @@ struct QueryRows {
         take_split({least > 0 ? least : 0, most < length ? most : length - 1});
         load_rows();
         return true;
+    }
+
+    KITTENS_DEVICE float scale_of(const CacheScales& scales) const {
+        return scales.data ? scales.data[sequence * scales.sequence_step + key_head * scales.head_step]
+                           : 1.0f;
     }
 
     // Its share of keys first .. last: whole tiles, as many in each split but the last ones.

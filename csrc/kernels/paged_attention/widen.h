@@ -17,18 +17,24 @@ KITTENS_DEVICE uint32_t pair_of(float first, float second) {
         return pack_f16_toward_zero(first, second);
 }
 
-// Exactly: bf16 and f16 have every number that e4m3 has.
+// Exactly: bf16 and f16 have every number that e4m3 has, and every integer of 8 bits.
 template <class T, class Cached, int count>
 KITTENS_DEVICE vec<T, count> widened(vec<Cached, count> values) {
     if constexpr (same_type<T, Cached>) {
         return values;
     } else {
-        static_assert(same_type<Cached, fp8_e4m3> && count % 4 == 0);
+        static_assert((same_type<Cached, fp8_e4m3> || same_type<Cached, int8>) && count % 4 == 0);
         const auto words = __builtin_bit_cast(vec<uint32_t, count / 4>, values);
         vec<uint32_t, count / 2> pairs;
 #pragma unroll
         for (int i = 0; i < count / 4; ++i) {
-            const vec<float, 2> lower = unpack_fp8<false>(words[i]), upper = unpack_fp8<true>(words[i]);
+            vec<float, 2> lower, upper;
+            if constexpr (same_type<Cached, int8>) {
+                lower = {static_cast<float>(values[4 * i]), static_cast<float>(values[4 * i + 1])};
+                upper = {static_cast<float>(values[4 * i + 2]), static_cast<float>(values[4 * i + 3])};
+            } else {
+                lower = unpack_fp8<false>(words[i]), upper = unpack_fp8<true>(words[i]);
+            }
             pairs[2 * i] = pair_of<T>(lower[0], lower[1]);
             pairs[2 * i + 1] = pair_of<T>(upper[0], upper[1]);
         }
