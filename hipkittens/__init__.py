@@ -31,6 +31,7 @@ from .grouped import grouped_matmul
 from .heads import concat_heads, split_heads
 from .indexer_logits import mqa_logits, mqa_logits_paged
 from .latent_attention import attention_mla
+from .latent_rotary import mla_rotary, rotary_cache_write
 from .loss import cross_entropy, linear_cross_entropy
 from .merged_attention import attention_merge
 from .mul_add import mul_add
@@ -95,6 +96,7 @@ __all__ = [
     "load",
     "matmul",
     "mla_cache_write",
+    "mla_rotary",
     "moe",
     "mqa_logits",
     "mqa_logits_paged",
@@ -106,6 +108,7 @@ __all__ = [
     "quantize",
     "rms_norm",
     "rotary",
+    "rotary_cache_write",
     "rotary_qk",
     "rotary_tables",
     "router",

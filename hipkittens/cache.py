@@ -64,8 +64,8 @@ def cache_write(
     check_caches(where, key, value, key_cache, value_cache, layout, k_scale, v_scale)
     _backend.check_device(where, "key", key)
     if _backend.uses_torch():
-        _write_in_torch(_by_slot(key_cache, layout, False), key, slots, k_scale)
-        _write_in_torch(_by_slot(value_cache, layout, True), value, slots, v_scale, layout == "asm")
+        write_in_torch(_by_slot(key_cache, layout, False), key, slots, k_scale)
+        write_in_torch(_by_slot(value_cache, layout, True), value, slots, v_scale, layout == "asm")
         return
     call(
         "cache_write",
@@ -109,11 +109,11 @@ def mla_cache_write(
             f"{where}: kv_c has shape {tuple(kv_c.shape)} and k_pe {tuple(k_pe.shape)}; both have the same tokens"
         )
     check_slots(where, slots, kv_c.shape[0], "kv_c", kv_c)
-    check_latent_cache(where, kv_c, kv_c.shape[1] + k_pe.shape[1], kv_cache, scale)
+    check_latent_cache(where, "kv_c", kv_c, [(kv_c.shape[1] + k_pe.shape[1],)], kv_cache, scale)
     _backend.check_device(where, "kv_c", kv_c)
     if _backend.uses_torch():
         rows = torch.cat((kv_c, k_pe), -1)
-        _write_in_torch(kv_cache, rows, slots, scale)
+        write_in_torch(kv_cache, rows, slots, scale)
         return
     call("mla_cache_write", kv_c, k_pe, as_operand(kv_cache), slots, scale)
     mark_written(kv_cache)
@@ -198,14 +198,18 @@ def check_caches(
 
 
 def check_latent_cache(
-    where: str, rows: torch.Tensor, features: int, kv_cache: torch.Tensor, scale: torch.Tensor | None
+    where: str,
+    name: str,
+    rows: torch.Tensor,
+    of_slot: list[tuple[int, ...]],
+    kv_cache: torch.Tensor,
+    scale: torch.Tensor | None,
 ) -> None:
-    """Raises for a cache that latents and rotary keys, `features` together, cannot be written to."""
-    _check_cache(where, "kv_cache", kv_cache, "kv_c", rows)
-    if kv_cache.dim() != 3 or kv_cache.shape[-1] != features:
-        raise ValueError(
-            f"{where}: kv_cache has shape {tuple(kv_cache.shape)}; it must be (blocks, block_size, {features})"
-        )
+    """Raises for a cache that latents and rotary keys cannot be written to. of_slot: the shapes that a slot may have."""
+    _check_cache(where, "kv_cache", kv_cache, name, rows)
+    if tuple(kv_cache.shape[2:]) not in of_slot:
+        shapes = " or ".join(f"(blocks, block_size, {', '.join(map(str, sizes))})" for sizes in of_slot)
+        raise ValueError(f"{where}: kv_cache has shape {tuple(kv_cache.shape)}; it must be {shapes}")
     _check_slot_count(where, "kv_cache", *kv_cache.shape[:2])
     _check_scale(where, "scale", scale, "kv_cache", kv_cache)
 
@@ -255,14 +259,21 @@ def _check_cache(where, name, cache, first_name, first) -> None:
         raise ValueError(f"{where}: {name} is expanded, so that slots share memory; clone it first")
 
 
-def _check_scale(where, name, scale, cache_name, cache) -> None:
+def check_scale(
+    where: str, name: str, scale: torch.Tensor | None, first_name: str, first: torch.Tensor
+) -> None:
+    """Raises for what is no single float32."""
     if scale is None:
         return
     check_tensor(where, name, scale)
-    check_dtype_and_device(where, name, scale, (torch.float32,), cache_name, cache)
+    check_dtype_and_device(where, name, scale, (torch.float32,), first_name, first)
     if scale.numel() != 1:
         raise ValueError(f"{where}: {name} has shape {tuple(scale.shape)}; it must have one element")
-    if not is_quantized(cache):
+
+
+def _check_scale(where, name, scale, cache_name, cache) -> None:
+    check_scale(where, name, scale, cache_name, cache)
+    if scale is not None and not is_quantized(cache):
         raise ValueError(
             f"{where}: {name} is given and {cache_name} is {cache.dtype}; only caches of 8-bit floats have a scale"
         )
@@ -277,16 +288,20 @@ def _by_slot(cache: torch.Tensor, layout: Layout, values: bool) -> torch.Tensor:
     return cache.permute(0, 2, 4, 1, 3) if values else cache.permute(0, 3, 1, 2, 4)
 
 
-def _write_in_torch(cache, rows, slots, scale, grouped=False) -> None:
+def rounded_to_codes(rows: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None) -> torch.Tensor:
+    largest = torch.finfo(dtype).max
+    scaled = rows.float() if scale is None else rows.float() * (1 / scale)
+    return scaled.clamp(-largest, largest).to(dtype)
+
+
+def write_in_torch(cache, rows, slots, scale, grouped=False) -> None:
     """`cache` as _by_slot returns it; grouped: its second and third dimension are those of places."""
     kept = slots >= 0
     slots, rows = slots[kept].long(), rows[kept]
     block_size = cache.shape[1] * (cache.shape[2] if grouped else 1)
     if is_quantized(cache):
-        dtype = dtype_of("fp8", cache.device)
-        largest = torch.finfo(dtype).max
-        scaled = rows.float() if scale is None else rows.float() * (1 / scale)
-        rows, cache = scaled.clamp(-largest, largest).to(dtype).view(torch.uint8), cache.view(torch.uint8)
+        codes = rounded_to_codes(rows, dtype_of("fp8", cache.device), scale)
+        rows, cache = codes.view(torch.uint8), cache.view(torch.uint8)
     block, place = slots // block_size, slots % block_size
     if grouped:
         cache[block, place // cache.shape[2], place % cache.shape[2]] = rows

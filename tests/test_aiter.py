@@ -18,15 +18,15 @@ from hipkittens import QuantSpec, aiter, quantize
 from hipkittens.operations._attention_paged_problems import draw_latent, draw_paged
 from hipkittens.operations._attention_sparse_problems import draw_sparse
 from hipkittens.operations._mqa_logits_problems import draw_logits, draw_paged_logits
-from tests import test_aiter_attention, test_aiter_gemm
+from tests import test_aiter_attention, test_aiter_gemm, test_aiter_rope_cache
 
 BF16, F32, I32 = torch.bfloat16, torch.float32, torch.int32
 FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
 LARGEST = {torch.float8_e4m3fnuz: 240.0, torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 # Of AITER's main branch: the pinned version has none.
-NEWER = {"causal_conv1d_fn", "causal_conv1d_update", *test_aiter_gemm.NEWER}
+NEWER = {"causal_conv1d_fn", "causal_conv1d_update", *test_aiter_gemm.NEWER, *test_aiter_rope_cache.NEWER}
 NUMBERS = (aiter.ActivationType, aiter.QuantType)
-TESTED = test_aiter_gemm.TESTED | test_aiter_attention.TESTED
+TESTED = test_aiter_gemm.TESTED | test_aiter_attention.TESTED | test_aiter_rope_cache.TESTED
 
 
 def of(*names):

@@ -436,6 +436,27 @@ class Draw:
         options["pad_slot_id"] = self.mostly(self.one_of(-1, 0), None, "none")
         return [x, state, self.tensor((channels, self.mostly(width, 1, 5)), dtype)], options
 
+    def rotary_cache_write(self):
+        dtype, tokens, features = (
+            self.mostly(self.one_of(BF16, F16), F32),
+            self.choose.randint(0, 4),
+            self.one_of(16, 32),
+        )
+        q = self.tensor((tokens, 3, features), dtype)
+        k, v = (self.tensor((tokens, 2, self.mostly(features, 8, odds=0.05)), dtype) for _ in range(2))
+        table = self.tensor((8, self.mostly(8, 17, 0)), self.one_of(F32, BF16))
+        cache_dtype = self.mostly(dtype, torch.uint8, F32)
+        caches = [self.tensor((2, 4, 2, features), cache_dtype) for _ in range(2)]
+        slots = torch.zeros(self.mostly(tokens, tokens + 1), dtype=self.mostly(torch.int64, F32))
+        options = {
+            "layout": self.mostly("nhd", "hnd", "thd"),
+            "offset": self.mostly(0, 3, 8, -1, odds=0.2),
+            "nope_first": self.mostly(self.one_of(True, False), "yes", odds=0.05),
+        }
+        if self.choose.random() < 0.1:
+            options["k_scale"] = self.mostly(torch.ones(1), torch.ones(2), 1.0)
+        return [q, k, v, table, table, *caches, self.mostly(slots, None, odds=0.05)], options
+
     def rotary_qk(self):
         return self.rotary(tensors=2)
 

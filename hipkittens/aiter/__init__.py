@@ -153,6 +153,14 @@ from ._quant import (
     static_per_tensor_quant,
 )
 from ._rope import ROPE, rope_2d_bwd, rope_2d_fwd, rope_2d_fwd_inplace, rotary_embedding_fwd
+from ._rope_cache import (
+    fused_fp4_bmm_rope_cat_and_cache_mla,
+    fused_fp8_bmm_rope_cat_and_cache_mla,
+    fused_qk_rope_cat,
+    fused_qk_rope_cat_and_cache_mla,
+    fused_qk_rope_concat_and_cache_mla,
+    fused_qk_rope_reshape_and_cache,
+)
 from ._sample import (
     exponential,
     greedy_sample,
@@ -200,6 +208,8 @@ __all__ = [
     "fp8_mqa_logits",
     "fused_add_rms_norm_cu",
     "fused_add_rmsnorm_pad",
+    "fused_fp4_bmm_rope_cat_and_cache_mla",
+    "fused_fp8_bmm_rope_cat_and_cache_mla",
     "fused_gemm_a8w8_blockscale_a16w16",
     "fused_gemm_a8w8_blockscale_mul_add",
     "fused_gemm_a8w8_blockscale_preshuffle_split_cat",
@@ -212,6 +222,10 @@ __all__ = [
     "fused_moe",
     "fused_mul_add",
     "fused_qk_cat",
+    "fused_qk_rope_cat",
+    "fused_qk_rope_cat_and_cache_mla",
+    "fused_qk_rope_concat_and_cache_mla",
+    "fused_qk_rope_reshape_and_cache",
     "fused_qkv_split_qk_rope",
     "fused_rms_fp8_group_quant",
     "fused_rms_fp8_per_tensor_static_quant",

@@ -11,7 +11,7 @@ from ._rotary_parity import turn
 from ._tensors import draw, with_gaps
 
 
-def _tables(tokens: int, pairs: int) -> tuple[torch.Tensor, torch.Tensor]:
+def tables_of(tokens: int, pairs: int) -> tuple[torch.Tensor, torch.Tensor]:
     angles = torch.outer(
         torch.arange(tokens, dtype=torch.float64), 10000.0 ** -torch.linspace(0, 1, pairs).double()
     )
@@ -28,7 +28,7 @@ def trial(name: str) -> Trial:
             qkv = draw(9, 9 * features, dtype=dtype)
             weights = [draw(features, dtype=dtype) for _ in range(2)]
             options = {"interleaved": interleaved, "q_weight": weights[0], "k_weight": weights[1]}
-            tables = _tables(9, pairs)
+            tables = tables_of(9, pairs)
             out = qkv_rotary(qkv, *tables, 5, 2, **options)
             results += [
                 *out,
@@ -52,7 +52,7 @@ def representative(name: str) -> Trial:
 
     def run():
         qkv, weight = draw(64, 12 * 128, dtype=DTYPES[name]), draw(128, dtype=DTYPES[name])
-        out = qkv_rotary(qkv, *_tables(64, 64), 8, 2, q_weight=weight, k_weight=weight)
+        out = qkv_rotary(qkv, *tables_of(64, 64), 8, 2, q_weight=weight, k_weight=weight)
         return [*out, *torch.autograd.grad(out, (qkv, weight), [torch.ones_like(each) for each in out])]
 
     return Trial(f"qkv_rotary N64 H8 Hkv2 D128 {name}", run)
@@ -75,13 +75,13 @@ def _in_torch(qkv, q_weight, k_weight, tables, heads, kv_heads, interleaved, row
 
 
 def _ours_joined(qkv, q_weight, k_weight):
-    tables = (table.to(qkv.device) for table in _tables(qkv.shape[1], 32))
+    tables = (table.to(qkv.device) for table in tables_of(qkv.shape[1], 32))
     results = qkv_rotary(qkv, *tables, 4, 2, q_weight=q_weight, k_weight=k_weight)
     return torch.cat(results, -2)
 
 
 def _theirs_joined(qkv, q_weight, k_weight):
-    tables = _tables(qkv.shape[1], 32)
+    tables = tables_of(qkv.shape[1], 32)
     return torch.cat(_in_torch(qkv, q_weight, k_weight, tables, 4, 2, False, torch.arange(qkv.shape[1])), -2)
 
 
@@ -110,7 +110,7 @@ def _parity(case, generator) -> ParityProblem:
 def _call(problem, device, norm):
     e = problem.extents
     qkv = problem.tensor(device, e["N"], (e["H"] + 2 * e["K"]) * e["D"])
-    cos, sin = (table.to(device) for table in _tables(e["N"], e["D"] // 2))
+    cos, sin = (table.to(device) for table in tables_of(e["N"], e["D"] // 2))
     weight = problem.tensor(device, e["D"]) if norm else None
     return lambda: qkv_rotary(qkv, cos, sin, e["H"], e["K"], q_weight=weight, k_weight=weight)
 
@@ -137,7 +137,7 @@ def _calls(tensor):
 
 
 def _exercise(draw):
-    qkv, tables = draw(20, 8 * 32), _tables(20, 16)
+    qkv, tables = draw(20, 8 * 32), tables_of(20, 16)
     caches = [torch.zeros(2, 16, 2, 32, dtype=qkv.dtype) for _ in range(2)]
     results = qkv_rotary(
         qkv.detach(), *tables, 4, 2, key_cache=caches[0], value_cache=caches[1], slots=torch.arange(20)

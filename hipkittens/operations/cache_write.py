@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Writes into caches as operations: hipkittens/cache.py has the functions."""
+"""Writes into caches as operations: hipkittens/cache.py has the functions, and latent_rotary.py the one that turns q and k before."""
 
 from __future__ import annotations
 
 import torch
 
 from ..cache import LAYOUTS, cache_write, mla_cache_write, shapes_of
+from ..latent_rotary import rotary_cache_write
 from ..quantization import dtype_of
 from ._record import DTYPES, Benchmark, Checks, Example, Function, Kernel, Operation, Operator, Trial
 from ._tensors import draw
@@ -13,6 +14,10 @@ from ._tensors import draw
 
 def _fake(*_arguments):
     return None
+
+
+def _rotary_fake(q, k, *_arguments):
+    return q.new_empty(q.shape), k.new_empty(k.shape)
 
 
 def caches_of(
@@ -85,6 +90,34 @@ def _by_assignment(key, keys, values, slots):
         cache.flatten(0, 1)[slots[kept]] = rows[kept]
 
 
+def _written(write):
+    """What a write leaves of caches of zeros, and what it returns."""
+
+    from ._qkv_rotary_checks import tables_of
+
+    def call(q, k, v):
+        caches = [k.new_zeros(3, 16, *k.shape[1:]) for _ in range(2)]
+        slots, tables = mixed_slots(k.shape[0], 48).to(k.device), tables_of(k.shape[0], k.shape[-1] // 2)
+        results = write(q, k, v, *(table.to(k.device) for table in tables), *caches, slots)
+        return torch.cat([each.flatten() for each in (*results, *caches)])
+
+    return call
+
+
+def _turned_by_assignment(q, k, v, cos, sin, key_cache, value_cache, slots):
+    from ._rotary_parity import turn
+
+    wide = torch.promote_types(q.dtype, torch.float32)
+    rows = torch.arange(k.shape[0])
+    q, k = (
+        turn(each.to(wide), cos.to(wide), sin.to(wide), False, rows, -2).to(each.dtype) for each in (q, k)
+    )
+    kept = slots >= 0
+    for cache, values in ((key_cache, k), (value_cache, v)):
+        cache.flatten(0, 1)[slots[kept]] = values[kept]
+    return q, k
+
+
 def _call(problem, device, layout):
     """Slots one after the other, which a prompt has."""
     e = problem.extents
@@ -107,13 +140,14 @@ def _calls(tensor):
     key, slots = tensor(7, 4, 64), tensor(7, dtype=torch.int64)
     paged = tensor(3, 4, 8, 16, 8), tensor(3, 4, 64, 16)
     bytes_of = [tensor(3, 16, 4, 64, dtype=torch.uint8) for _ in range(2)]
-    scale = tensor(1, dtype=torch.float32)
+    scale, table = tensor(1, dtype=torch.float32), tensor(7, 32, dtype=torch.float32)
     return [
         ("paged, x features beside each other", "cache_write", (key, key, *paged, slots), {"layout": "paged"}),
         ("float8 with scales", "cache_write", (key, key, *bytes_of, slots), {"k_scale": scale, "v_scale": scale}),
         ("a scale without float8", "cache_write", (key, key, *paged, slots), {"layout": "paged", "k_scale": scale}),
         ("one head of rotary keys", "mla_cache_write",
          (tensor(7, 512), tensor(7, 1, 64), tensor(3, 16, 576), slots), {}),
+        ("with a rotation", "rotary_cache_write", (key, key, key, table, table, *bytes_of, slots), {"k_scale": scale}),
     ]  # fmt: skip
 
 
@@ -127,6 +161,13 @@ def _checks() -> Checks:
                 {"key": (33, 4, 64)},
                 _example(lambda key, keys, values, slots: cache_write(key, -key, keys, values, slots)),
                 _example(_by_assignment),
+                gradients=False,
+            ),
+            Example(
+                "rotary_cache_write",
+                {"q": (33, 4, 64), "k": (33, 2, 64), "v": (33, 2, 64)},
+                _written(rotary_cache_write),
+                _written(_turned_by_assignment),
                 gradients=False,
             ),
         ),
@@ -155,7 +196,8 @@ def _exercised(draw):
     cache_write(key, key, *caches, slots)
     latent = torch.zeros(2, 16, 64, dtype=key.dtype)
     mla_cache_write(key[:, 0], key[:, 1], latent, slots)
-    return torch.cat((caches[0].flatten(), latent.flatten()))
+    q, _ = rotary_cache_write(key, key, key, *([torch.ones(20, 16)] * 2), *caches, slots)
+    return torch.cat((caches[0].flatten(), latent.flatten(), q.flatten()))
 
 
 def _arguments(tensor, dtype):
@@ -168,14 +210,26 @@ def _mla_arguments(tensor, dtype):
     return tensor(8, 512, dtype=dtype), tensor(8, 64, dtype=dtype), tensor(2, 16, 576, dtype=dtype), slots
 
 
+def _rotary_arguments(tensor, dtype):
+    table, slots = tensor(8, 32, dtype=torch.float32), tensor(8, dtype=torch.int64)
+    q, k = tensor(8, 4, 64, dtype=dtype), tensor(8, 2, 64, dtype=dtype)
+    return q, k, k, table, table, *(tensor(2, 16, 2, 64, dtype=dtype) for _ in range(2)), slots
+
+
 OPERATION = Operation(
     name="cache_write",
     folder="cache",
-    functions=(Function(cache_write, _arguments), Function(mla_cache_write, _mla_arguments)),
+    functions=(
+        Function(cache_write, _arguments),
+        Function(mla_cache_write, _mla_arguments),
+        Function(rotary_cache_write, _rotary_arguments),
+    ),
     operators=(
         Operator("cache_write", _fake, first_option=7),
         Operator("mla_cache_write", _fake, first_option=5),
+        Operator("rotary_cache_write", _rotary_fake),
     ),
     checks=_checks,
     order=24,
+    uses=("rotary",),
 )

@@ -125,6 +125,10 @@ def _trial_of(kernel: Kernel) -> Trial:
         from ._qkv_rotary_checks import trial
 
         return trial(kernel.row["element"])
+    if kernel.kind == "joined":
+        from ._mla_rotary_checks import trial
+
+        return trial(kernel.row["element"])
     return _trial(kernel.row["element"], 40, 4, 2)
 
 
@@ -141,10 +145,11 @@ def _run_orders(dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def _every_kernel():
+    from ._mla_rotary_checks import trial as of_joined
     from ._qkv_rotary_checks import trial
 
     orders = [Trial(f"rotary {name}", partial(_run_orders, dtype)) for name, dtype in DTYPES.items()]
-    return [*orders, *map(trial, DTYPES)]
+    return [*orders, *map(trial, DTYPES), *map(of_joined, DTYPES)]
 
 
 def _calls(tensor):
@@ -214,6 +219,7 @@ def _benchmark() -> Benchmark:
 
 
 def _checks() -> Checks:
+    from ._mla_rotary_checks import representative as of_latents
     from ._qkv_rotary_checks import representative as of_qkv
     from ._rotary_parity import parity_of
 
@@ -225,7 +231,9 @@ def _checks() -> Checks:
         calls=_calls,
         sizes=lambda rows: "Rotary: 1 to features / 2 pairs of any number of features.",
         benchmarks=(_benchmark(),),
-        representative=lambda: (each for name in DTYPES for each in (_trial(name, 256, 8, 2), of_qkv(name))),
+        representative=lambda: (
+            each for name in DTYPES for each in (_trial(name, 256, 8, 2), of_qkv(name), of_latents(name))
+        ),
         every_kernel=_every_kernel,
         exercise=_exercise,
     )

@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "../cache_slots.h"
+#include "../divisor.h"
 #include "../element_type.h"
 
 namespace hipkittens::rotary {
@@ -81,6 +82,32 @@ struct QkvArguments {
     uint32_t wide;         // as above, of everything but caches
     uint32_t lane_shift;   // 1 << lane_shift lanes have a head
     uint32_t share_shift;  // 1 << share_shift waves have a token
+};
+
+inline constexpr uint32_t joined_parts = 5;
+
+// Features of heads that go to heads that may have more: the pairs that are turned, or features [begin, end), which are copied. `in`
+// is numbered as what comes of it: data is where its feature 0 would be.
+struct JoinedPart {
+    HeadTensor in, out;  // out: or null
+    CacheOutput cache;
+    CacheSlots slots;  // of [batch, tokens] one after the other; null: each token is its own slot
+    uint32_t heads;
+    uint32_t turns, cached;
+    uint32_t begin, end;
+    uint32_t padding;
+    Divisor units, head_units;  // threads of a token, and of a head
+};
+
+// What every thread asks first is in front.
+struct JoinedArguments {
+    uint32_t ends[joined_parts - 1];  // of parts, in workgroups
+    Divisor tokens;
+    uint32_t batch;
+    uint32_t wide;  // as above, of everything but caches
+    Rotation rotation;
+    uint64_t padding;
+    JoinedPart parts[joined_parts];  // as far behind the beginning as a whole number of parts, see joined.h
 };
 
 // grad: of what was returned; x: the heads that were normalised, where there is a weight; out: the gradient of x.

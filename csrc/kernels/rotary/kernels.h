@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "../element_of.h"
+#include "joined.h"
 #include "kinds.h"
 #include "plain.h"
 #include "qkv.h"
 
 // Of the others none: with words of their many arguments in registers from the start, the others would not fit.
 #define PRELOADS_plain 1
+#define PRELOADS_joined 1
 
 namespace hipkittens::rotary {
 
@@ -42,6 +44,18 @@ struct QkvBackwardKernel {
     static constexpr int threads = waves * 64, waves_per_simd = 2, lds_bytes = 0;
     KITTENS_DEVICE static void run(const QkvBackwardArguments& arguments) {
         split_backward<typename element_of<config.element>::value>(arguments);
+    }
+};
+
+template <ElementConfig config>
+struct JoinedKernel {
+    static constexpr int threads = joined_threads, waves_per_simd = 4, lds_bytes = 0;
+    KITTENS_DEVICE static void run(const JoinedArguments& arguments) {
+        using T = typename element_of<config.element>::value;
+        if (arguments.wide)
+            join_and_rotate<T, true>(arguments);
+        else
+            join_and_rotate<T, false>(arguments);
     }
 };
 

@@ -14,6 +14,8 @@ template <ElementConfig config>
 struct QkvKernel;
 template <ElementConfig config>
 struct QkvBackwardKernel;
+template <ElementConfig config>
+struct JoinedKernel;
 
 namespace kinds {
 
@@ -23,6 +25,8 @@ struct plain : Kind<PlainConfig, PlainArguments, PlainKernel> {};
 // Heads that come packed, and their gradients.
 struct qkv : Kind<ElementConfig, QkvArguments, QkvKernel> {};
 struct qkv_backward : Kind<ElementConfig, QkvBackwardArguments, QkvBackwardKernel> {};
+// Heads of two parts, and heads that come apart from each other, with a cache.
+struct joined : Kind<ElementConfig, JoinedArguments, JoinedKernel> {};
 
 }  // namespace kinds
 

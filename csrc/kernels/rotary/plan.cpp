@@ -169,6 +169,37 @@ Launch plan_qkv(int target, ElementType element, QkvArguments a) {
     throw std::invalid_argument("qkv_rotary: no kernel has this element type");
 }
 
+Launch plan_joined(int target, ElementType element, int64_t tokens, JoinedArguments a) {
+    const Rotation& r = a.rotation;
+    const int64_t all = checked_tokens(a.batch, static_cast<uint32_t>(tokens), r);
+    const int64_t axes = r.grid_width ? 2 : 1,
+                  per_axis = (r.pairs / axes + pairs_per_lane - 1) / pairs_per_lane;
+    a.tokens = divisor_of(static_cast<uint32_t>(tokens));
+    a.wide = is_wide(r, true);
+    int64_t workgroups = 0;
+    for (uint32_t i = 0; i < joined_parts; ++i) {
+        JoinedPart& part = a.parts[i];
+        const int64_t copied =
+            (int64_t{part.end} - part.begin + 2 * pairs_per_lane - 1) / (2 * pairs_per_lane);
+        const int64_t of_head = part.turns ? axes * per_axis : copied, units = of_head * part.heads;
+        // HIP counts the threads of a grid dimension in 32 bits.
+        if (units > UINT32_MAX / all ||
+            (workgroups += (all * units + joined_threads - 1) / joined_threads) > UINT32_MAX / joined_threads)
+            throw std::invalid_argument("rotary: " + std::to_string(all) + " tokens of " +
+                                        std::to_string(part.heads) + " heads of " +
+                                        std::to_string(r.features) + " features; that is too many");
+        part.units = divisor_of(static_cast<uint32_t>(std::max<int64_t>(units, 1)));
+        part.head_units = divisor_of(static_cast<uint32_t>(std::max<int64_t>(of_head, 1)));
+        if (units) a.wide = a.wide && on_dwords(element, part.in) && on_dwords(element, part.out);
+        if (i + 1 < joined_parts) a.ends[i] = static_cast<uint32_t>(workgroups);
+    }
+    for (const Row<kinds::joined>& row : variants<kinds::joined>)
+        if (row.config.element == element)
+            return launch_of("rotary", row.name, target, {static_cast<uint32_t>(workgroups), 1, 1},
+                             joined_threads, a);
+    throw std::invalid_argument("rotary: no kernel has this element type");
+}
+
 uint32_t qkv_backward_workgroups(int64_t tokens, int64_t heads) {
     return static_cast<uint32_t>(
         std::clamp<int64_t>((tokens * heads + waves - 1) / waves, 1, largest_backward_workgroups));

@@ -1,8 +1,9 @@
 // kernels/rotary/qkv.h: the heads of a packed qkv apart, normalised, turned, and written to a cache.
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "../cache_store.h"
 #include "angles.h"
+#include "cached_unit.h"
+#include "rows.h"
 
 namespace hipkittens::rotary {
 
@@ -30,16 +31,6 @@ KITTENS_DEVICE float sum_of(const Pairs& x) {
 }
 KITTENS_DEVICE Pairs operator*(const Pairs& x, const Pairs& y) { return {x.a * y.a, x.b * y.b}; }
 KITTENS_DEVICE Pairs operator*(const Pairs& x, float y) { return {x.a * y, x.b * y}; }
-
-template <class T>
-KITTENS_DEVICE const T* row_of(const HeadTensor& tensor, uint32_t batch, uint32_t token, uint32_t head) {
-    return static_cast<const T*>(tensor.data) + batch * tensor.batch + token * tensor.token +
-           head * tensor.head;
-}
-template <class T>
-KITTENS_DEVICE T* result_of(const HeadTensor& tensor, uint32_t batch, uint32_t token, uint32_t head) {
-    return const_cast<T*>(row_of<T>(tensor, batch, token, head));
-}
 
 // One or several waves of a workgroup take a token, as many of its heads at a time as a wave holds, a lane the same unit of each.
 template <class T>
@@ -85,19 +76,7 @@ KITTENS_DEVICE void split_and_rotate(const QkvArguments& arguments) {
             if (!there) continue;
             store_unit(x, result_of<T>(part.out, batch, token, head), mine, arguments.wide);
             if (!kittens::is_16bit<T> || !part.cached || slot < 0) continue;
-            if (arguments.wide) {
-                const Loaded<T> ordered = in_memory_order(x, mine);
-                const uint32_t second = mine.step == 1 ? mine.b : mine.a + pairs_per_lane;
-                store_in_cache<T>(arguments.slots, part.cache, slot, head, mine.a, 1, mine.count_a,
-                                  ordered.a);
-                store_in_cache<T>(arguments.slots, part.cache, slot, head, second, 1, mine.count_b,
-                                  ordered.b);
-            } else {
-                store_in_cache<T>(arguments.slots, part.cache, slot, head, mine.a, mine.step, mine.count_a,
-                                  x.a);
-                store_in_cache<T>(arguments.slots, part.cache, slot, head, mine.b, mine.step, mine.count_b,
-                                  x.b);
-            }
+            store_unit_in_cache<T>(x, arguments.slots, part.cache, slot, head, mine, arguments.wide);
         }
         first_pass += part.passes;
     }

@@ -40,9 +40,10 @@ class Units {
         rest_end_ = first_ ? first_ : rotation.features;
         interleaved_ = rotation.interleaved;
     }
-    // Of a head that is not turned.
-    KITTENS_DEVICE explicit Units(uint32_t features)
-        : axis_pairs_(0), axis_units_(1), turned_(0), first_(0), rest_(0), rest_end_(features) {}
+    // Of a head that is not turned, or of some of its features.
+    KITTENS_DEVICE explicit Units(uint32_t features) : Units(0, features) {}
+    KITTENS_DEVICE Units(uint32_t begin, uint32_t end)
+        : axis_pairs_(0), axis_units_(1), turned_(0), first_(0), rest_(begin), rest_end_(end) {}
 
     KITTENS_DEVICE uint32_t turned() const { return turned_; }
     KITTENS_DEVICE uint32_t all() const {
