@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import overload
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +20,38 @@ ACTIVATIONS = (None, "silu")
 _INDICES = (torch.int32, torch.int64)
 
 
+@overload
+def causal_conv1d(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    activation: str | None = None,
+    query_start_loc: torch.Tensor | None = None,
+    conv_states: torch.Tensor | None = None,
+    cache_indices: torch.Tensor | None = None,
+    has_initial_state: torch.Tensor | None = None,
+    pad_slot_id: int = -1,
+    split: None = None,
+) -> torch.Tensor: ...
+
+
+@overload
+def causal_conv1d(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    activation: str | None = None,
+    query_start_loc: torch.Tensor | None = None,
+    conv_states: torch.Tensor | None = None,
+    cache_indices: torch.Tensor | None = None,
+    has_initial_state: torch.Tensor | None = None,
+    pad_slot_id: int = -1,
+    split: Sequence[int],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]: ...
+
+
 @_backend.interruptible
 def causal_conv1d(
     x: torch.Tensor,
@@ -30,7 +64,8 @@ def causal_conv1d(
     cache_indices: torch.Tensor | None = None,
     has_initial_state: torch.Tensor | None = None,
     pad_slot_id: int = -1,
-) -> torch.Tensor:
+    split: Sequence[int] | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """act(bias[c] + sum over j of weight[c, j] * x[c, t - width + 1 + j]): a convolution that sees no later time.
 
     x is (batch, channels, times) or (channels, times), in bfloat16, float16 or float32; weight (channels, width) with a width of
@@ -47,6 +82,9 @@ def causal_conv1d(
     sequence at pad_slot_id, or at a slot that does not exist, gives 0 and changes no state. No two sequences may share a slot. No
     gradients then.
 
+    split: three numbers of channels, all together, such as those of queries, keys and values: the result then is three tensors, each as
+    dense as the one would be, from the same launch.
+
     Under torch.autocast x, weight and bias are in its dtype. Raises TypeError or ValueError, before anything is launched, for what
     has no kernel.
     """
@@ -55,6 +93,7 @@ def causal_conv1d(
     check_tensor(where, "weight", weight)
     x, weight, bias = _autocast.to_autocast_dtype(x, weight, bias)
     _check(where, x, weight, bias, activation, (2, 3), "(batch, channels, times) or (channels, times)")
+    _check_split(where, split, weight.shape[0])
     width, packed = weight.shape[1], query_start_loc is not None
     whole = x if x.dim() == 3 else x.unsqueeze(0)
     sequences = whole.shape[0]
@@ -81,33 +120,59 @@ def causal_conv1d(
         has_initial_state = _flags(where, has_initial_state, x, sequences)
     _backend.check_device(where, "x", x)
     if _backend.uses_torch():
-        y = in_torch(
-            whole, weight, bias, activation, query_start_loc, conv_states, cache_indices, has_initial_state
+        y = _parts(
+            in_torch(
+                whole,
+                weight,
+                bias,
+                activation,
+                query_start_loc,
+                conv_states,
+                cache_indices,
+                has_initial_state,
+            ),
+            split,
         )
     elif conv_states is None:
-        y = _by_rows(
-            whole,
-            lambda rows, channels_last: call(
-                "causal_conv1d",
-                rows,
-                weight.contiguous(),
-                bias,
-                query_start_loc,
-                channels_last,
-                activation == "silu",
-            ),
-        )
+        y = _by_rows("causal_conv1d", whole, (weight.contiguous(), bias, query_start_loc), activation, split)
     else:
-        present = has_initial_state.view(torch.uint8)
-        y = _by_rows(
-            whole,
-            lambda rows, channels_last: call(
-"causal_conv1d_states", rows, weight.contiguous(), bias, query_start_loc, conv_states, cache_indices, present, None, None, channels_last,
-                activation == "silu",
-            ),
-        )  # fmt: skip
+        states = (conv_states, cache_indices, has_initial_state.view(torch.uint8), None, None)
+        tensors = (weight.contiguous(), bias, query_start_loc, *states)
+        y = _by_rows("causal_conv1d_states", whole, tensors, activation, split)
         torch.autograd.graph.increment_version(conv_states)
-    return y if x.dim() == 3 else y.squeeze(0)
+    return _each(y, lambda part: part if x.dim() == 3 else part.squeeze(0))
+
+
+@overload
+def causal_conv1d_update(
+    x: torch.Tensor,
+    conv_state: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    *,
+    cache_seqlens: torch.Tensor | None = None,
+    conv_state_indices: torch.Tensor | None = None,
+    num_accepted_tokens: torch.Tensor | None = None,
+    pad_slot_id: int = -1,
+    split: None = None,
+) -> torch.Tensor: ...
+
+
+@overload
+def causal_conv1d_update(
+    x: torch.Tensor,
+    conv_state: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    *,
+    cache_seqlens: torch.Tensor | None = None,
+    conv_state_indices: torch.Tensor | None = None,
+    num_accepted_tokens: torch.Tensor | None = None,
+    pad_slot_id: int = -1,
+    split: Sequence[int],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]: ...
 
 
 @_backend.interruptible
@@ -122,7 +187,8 @@ def causal_conv1d_update(
     conv_state_indices: torch.Tensor | None = None,
     num_accepted_tokens: torch.Tensor | None = None,
     pad_slot_id: int = -1,
-) -> torch.Tensor:
+    split: Sequence[int] | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`causal_conv1d` of sequences that go on: what was before them is in conv_state, which takes x in place. For decoding.
 
     x is (batch, channels) or (batch, channels, times), conv_state (slots, channels, columns) of x's dtype and any strides, with
@@ -135,6 +201,8 @@ def causal_conv1d_update(
     before it is in the columns before that.
     num_accepted_tokens: int32 or int64, (batch). Of the inputs of the last call, which had as many, so many count (1 to times), and
     the sequence goes on behind them: speculative decoding. conv_state has width - 2 + times columns or more, of which these are used.
+
+    split is as in `causal_conv1d`.
 
     No gradients. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
     """
@@ -151,6 +219,7 @@ def causal_conv1d_update(
         "(batch, channels) or (batch, channels, times)",
         update=True,
     )
+    _check_split(where, split, weight.shape[0])
     whole = x if x.dim() == 3 else x.unsqueeze(-1)
     batch, _, times = whole.shape
     _check_states(where, "conv_state", conv_state, x, weight)
@@ -178,23 +247,46 @@ def causal_conv1d_update(
     _backend.check_device(where, "x", x)
     if _backend.uses_torch():
         y = in_torch(whole, weight, bias, activation, None, conv_state, slots, None, positions, accepted)
+        y = _parts(y, split)
     else:
-        y = _by_rows(
-            whole,
-            lambda rows, channels_last: call(
-"causal_conv1d_states", rows, weight.contiguous(), bias, None, conv_state, slots, None, positions, accepted, channels_last,
-                activation == "silu",
-            ),
-        )  # fmt: skip
+        tensors = (weight.contiguous(), bias, None, conv_state, slots, None, positions, accepted)
+        y = _by_rows("causal_conv1d_states", whole, tensors, activation, split)
         torch.autograd.graph.increment_version(conv_state)
-    return y if x.dim() == 3 else y.squeeze(-1)
+    return _each(y, lambda part: part if x.dim() == 3 else part.squeeze(-1))
 
 
-def _by_rows(x, call):
+def _by_rows(operator, x, tensors, activation, split):
     """Rows are what is contiguous: the times of a channel, or the channels of a time."""
-    if x.stride(1) == 1:
-        return call(x.transpose(1, 2), True).transpose(1, 2)
-    return call(x, False)
+    channels_last = x.stride(1) == 1
+    rows = x.transpose(1, 2) if channels_last else x
+    options = (channels_last, activation == "silu")
+    if split is None:
+        y = call(operator, rows, *tensors, *options)
+    else:
+        y = call(f"{operator}_split", rows, *tensors, *options, *split[:2])
+    return _each(y, lambda part: part.transpose(1, 2) if channels_last else part)
+
+
+def _parts(y, split):
+    return y if split is None else tuple(part.contiguous() for part in y.split(list(split), 1))
+
+
+def _each(y, function):
+    """Of one result, or of the parts of a split."""
+    return function(y) if isinstance(y, torch.Tensor) else tuple(map(function, y))
+
+
+def _check_split(where, split, channels) -> None:
+    if split is None:
+        return
+    if not isinstance(split, (tuple, list)) or len(split) != 3:
+        raise TypeError(f"{where}: split is {split!r}; it must be three numbers of channels")
+    for count in split:
+        check_whole_number(where, "an element of split", count)
+    if min(split) < 0 or sum(split) != channels:
+        raise ValueError(
+            f"{where}: split is {tuple(split)}, {sum(split)} channels, and x has {channels}; they must be as many, none negative"
+        )
 
 
 def _check(where, x, weight, bias, activation, dimensions, shapes, update=False) -> None:

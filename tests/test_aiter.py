@@ -24,9 +24,22 @@ BF16, F32, I32 = torch.bfloat16, torch.float32, torch.int32
 FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
 LARGEST = {torch.float8_e4m3fnuz: 240.0, torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 # Of AITER's main branch: the pinned version has none.
-NEWER = {"causal_conv1d_fn", "causal_conv1d_update", *test_aiter_gemm.NEWER, *test_aiter_rope_cache.NEWER}
+NEWER = {
+    *(
+        "causal_conv1d_fn",
+        "causal_conv1d_fn_split_qkv",
+        "causal_conv1d_update",
+        "causal_conv1d_update_split_qkv",
+    ),
+    *test_aiter_gemm.NEWER,
+    *test_aiter_rope_cache.NEWER,
+}
 NUMBERS = (aiter.ActivationType, aiter.QuantType)
 TESTED = test_aiter_gemm.TESTED | test_aiter_attention.TESTED | test_aiter_rope_cache.TESTED
+TESTED |= {
+    "causal_conv1d_fn_split_qkv",
+    "causal_conv1d_update_split_qkv",
+}  # tests/test_causal_conv1d_split.py
 
 
 def of(*names):

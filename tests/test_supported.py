@@ -421,6 +421,8 @@ class Draw:
             options["has_initial_state"] = self.mostly(
                 torch.tensor([True, False]), torch.tensor([1, 0]), [True, False]
             )
+        if self.choose.random() < 0.2:
+            options["split"] = self.mostly((1, 0, channels - 1), (channels, 0), (1, 1, channels), "no")
         return [x, weight, *([self.tensor((channels,), dtype)] if self.one_of(True, False) else [])], options
 
     def causal_conv1d_update(self):

@@ -26,6 +26,14 @@ constexpr const char* conv_backward_schema =
 constexpr const char* conv_states_schema =
     "causal_conv1d_states(Tensor x, Tensor weight, Tensor? bias, Tensor? starts, Tensor(a!) states, Tensor? "
     "slots, Tensor? present, Tensor? positions, Tensor? accepted, bool channels_last, bool silu) -> Tensor";
+// The same, of whose results the first channels, the next and the others are tensors of their own.
+constexpr const char* conv_split_schema =
+    "causal_conv1d_split(Tensor x, Tensor weight, Tensor? bias, Tensor? starts, bool channels_last, bool "
+    "silu, int first, int second) -> (Tensor, Tensor, Tensor)";
+constexpr const char* conv_states_split_schema =
+    "causal_conv1d_states_split(Tensor x, Tensor weight, Tensor? bias, Tensor? starts, Tensor(a!) states, "
+    "Tensor? slots, Tensor? present, Tensor? positions, Tensor? accepted, bool channels_last, bool silu, int "
+    "first, int second) -> (Tensor, Tensor, Tensor)";
 
 struct Problem {
     std::string where;
@@ -117,23 +125,49 @@ struct Problem {
         arguments.width = static_cast<uint32_t>(width);
         arguments.silu = silu;
     }
-    Tensor forward(const Placement& placement, const conv::States& states, bool states_aligned) {
-        Tensor y = placement.empty(x.sizes(), dtype);
+    // sizes: of the channels of each result.
+    std::vector<Tensor> forward(const Placement& placement, const conv::States& states, bool states_aligned,
+                                const std::vector<int64_t>& sizes) {
+        std::vector<Tensor> results;
+        std::vector<int64_t> shape(x.sizes().begin(), x.sizes().end());
+        for (const int64_t count : sizes) {
+            shape[channels_last ? 2 : 1] = count;
+            results.push_back(placement.empty(shape, dtype));
+        }
         // Sequences without times have states, too.
-        if (channels == 0 || (empty() && !states.data) || (empty() && !starts)) return y;
+        if (channels == 0 || (empty() && !states.data) || (empty() && !starts)) return results;
         conv::ForwardArguments arguments{};
         describe(arguments);
         arguments.x = rows(x, "x", false);
-        arguments.y = rows(y, "y", true);
         arguments.states = states;
-        const bool all_aligned =
-            aligned(arguments.x) && aligned(arguments.y) && parameters_aligned() && states_aligned;
+        bool all_aligned = aligned(arguments.x) && parameters_aligned() && states_aligned;
+        for (uint32_t& end : arguments.ends) end = UINT32_MAX;
+        int64_t first = 0;
+        for (size_t i = 0; i < sizes.size(); ++i) {
+            if (i > 0) arguments.ends[i - 1] = static_cast<uint32_t>(first);
+            if (sizes[i] == 0) continue;
+            conv::Sequenced& y = arguments.y[i] = rows(results[i], "y", true);
+            all_aligned = all_aligned && aligned(y);
+            y.data = static_cast<const char*>(y.data) - first * (channels_last ? 1 : y.row) * bytes_of(dtype);
+            first += sizes[i];
+        }
         placement.launch(conv::plan_forward(placement.target(), element_type(dtype), channels_last,
                                             all_aligned, arguments),
                          regions);
-        return y;
+        return results;
+    }
+    // Of the three results of a split.
+    std::vector<int64_t> split(int64_t first, int64_t second) const {
+        if (first < 0 || second < 0 || first + second > channels)
+            fail(where + std::to_string(first) + " and " + std::to_string(second) + " channels of " +
+                 std::to_string(channels) + " cannot be apart");
+        return {first, second, channels - first - second};
     }
 };
+
+void put_results(StableIValue* stack, std::vector<Tensor> results) {
+    for (size_t i = 0; i < results.size(); ++i) stack[i] = to_result(std::move(results[i]));
+}
 
 void conv_forward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     if (argument_count != 6 || result_count != 1) fail("causal_conv1d is registered with another schema");
@@ -141,7 +175,19 @@ void conv_forward(StableIValue* stack, uint64_t argument_count, uint64_t result_
     Problem problem("causal_conv1d: ", given);
     const bool channels_last = given.boolean(), silu = given.boolean();
     problem.check(channels_last, silu);
-    stack[0] = to_result(problem.forward(Placement(problem.x.device()), {}, true));
+    put_results(stack, problem.forward(Placement(problem.x.device()), {}, true, {problem.channels}));
+}
+
+void conv_split(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != 8 || result_count != 3)
+        fail("causal_conv1d_split is registered with another schema");
+    Arguments given(stack, argument_count);
+    Problem problem("causal_conv1d_split: ", given);
+    const bool channels_last = given.boolean(), silu = given.boolean();
+    const int64_t first = given.integer(), second = given.integer();
+    problem.check(channels_last, silu);
+    put_results(stack,
+                problem.forward(Placement(problem.x.device()), {}, true, problem.split(first, second)));
 }
 
 void conv_backward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
@@ -192,16 +238,18 @@ void conv_backward(StableIValue* stack, uint64_t argument_count, uint64_t result
     stack[2] = to_result(std::move(dbias));
 }
 
-void conv_states(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 11 || result_count != 1)
-        fail("causal_conv1d_states is registered with another schema");
-    Arguments given(stack, argument_count);
+void with_states(StableIValue* stack, Arguments& given, bool splits) {
     Problem problem("causal_conv1d_states: ", given);
     const Tensor states = given.tensor();
     const std::optional<Tensor> slots = given.optional_tensor(), present = given.optional_tensor();
     const std::optional<Tensor> positions = given.optional_tensor(), accepted = given.optional_tensor();
     const bool channels_last = given.boolean(), silu = given.boolean();
     problem.check(channels_last, silu);
+    std::vector<int64_t> results = {problem.channels};
+    if (splits) {
+        const int64_t first = given.integer(), second = given.integer();
+        results = problem.split(first, second);
+    }
     const std::string& where = problem.where;
     if (states.dtype(where + "states") != problem.dtype || !(states.device() == problem.x.device()))
         fail(where + "states need the dtype and the device of x");
@@ -236,13 +284,29 @@ void conv_states(StableIValue* stack, uint64_t argument_count, uint64_t result_c
     problem.regions.push_back({states.data(), states.extent_bytes(problem.dtype), "states", true});
     const bool aligned =
         described.channel != 1 || problem.aligned(described.data, {described.slot, described.column});
-    stack[0] = to_result(problem.forward(Placement(problem.x.device()), described, aligned));
+    put_results(stack, problem.forward(Placement(problem.x.device()), described, aligned, results));
+}
+
+void conv_states(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != 11 || result_count != 1)
+        fail("causal_conv1d_states is registered with another schema");
+    Arguments given(stack, argument_count);
+    with_states(stack, given, false);
+}
+
+void conv_states_split(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
+    if (argument_count != 13 || result_count != 3)
+        fail("causal_conv1d_states_split is registered with another schema");
+    Arguments given(stack, argument_count);
+    with_states(stack, given, true);
 }
 
 const Registration registration{{
     {conv_schema, &conv_forward},
     {conv_backward_schema, &conv_backward},
     {conv_states_schema, &conv_states},
+    {conv_split_schema, &conv_split},
+    {conv_states_split_schema, &conv_states_split},
 }};
 
 }  // namespace

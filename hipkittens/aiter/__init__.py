@@ -22,7 +22,12 @@ from ._activation import (
 )
 from ._attention import mla_decode_fwd, unified_attention, unified_attention_sparse_mla
 from ._cache import concat_and_cache_mla, reshape_and_cache, reshape_and_cache_flash
-from ._convolution import causal_conv1d_fn, causal_conv1d_update
+from ._convolution import (
+    causal_conv1d_fn,
+    causal_conv1d_fn_split_qkv,
+    causal_conv1d_update,
+    causal_conv1d_update_split_qkv,
+)
 from ._extend_attention import extend_attention_fwd
 from ._feed_forward import (
     ff_a16w16_fused_gated,
@@ -189,7 +194,9 @@ __all__ = [
     "biased_grouped_topk",
     "biased_grouped_topk_hip",
     "causal_conv1d_fn",
+    "causal_conv1d_fn_split_qkv",
     "causal_conv1d_update",
+    "causal_conv1d_update_split_qkv",
     "concat_and_cache_mla",
     "deepgemm",
     "deepgemm_fp8_paged_mqa_logits",

@@ -64,6 +64,50 @@ def causal_conv1d_update(
     return x.copy_(y)
 
 
+def causal_conv1d_fn_split_qkv(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    conv_states: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    seq_lens_cpu: list[int],
+    k_dim: int,
+    v_dim: int,
+    cache_indices: torch.Tensor | None = None,
+    has_initial_state: torch.Tensor | None = None,
+    activation: str | bool | None = "silu",
+    pad_slot_id: int = -1,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`causal_conv1d_fn` with its result in three: q and k (tokens, k_dim) and v (tokens, v_dim), dense; in one launch where the channels of
+    x are neighbours in memory, as they are behind a projection, and copied once more where its times are."""
+    q, k, v = convolution.causal_conv1d(
+        x, weight, bias, activation=_activation(activation), query_start_loc=query_start_loc,
+        conv_states=conv_states[..., : weight.shape[1] - 1], cache_indices=cache_indices, has_initial_state=has_initial_state,
+        pad_slot_id=pad_slot_id, split=(k_dim, k_dim, v_dim),
+    )  # fmt: skip
+    return q.t().contiguous(), k.t().contiguous(), v.t().contiguous()
+
+
+def causal_conv1d_update_split_qkv(
+    x: torch.Tensor,
+    conv_state: torch.Tensor,
+    weight: torch.Tensor,
+    key_dim: int,
+    value_dim: int,
+    bias: torch.Tensor | None = None,
+    activation: str | bool | None = "silu",
+    conv_state_indices: torch.Tensor | None = None,
+    pad_slot_id: int = -1,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`hipkittens.causal_conv1d_update` of x (batch, channels(, times)) with its result in three, of key_dim, key_dim and value_dim channels;
+    x stays. Rows at pad_slot_id are 0, which AITER leaves open."""
+    q, k, v = convolution.causal_conv1d_update(
+        x, conv_state[..., : weight.shape[1] - 1], weight, bias, _activation(activation), conv_state_indices=conv_state_indices,
+        pad_slot_id=pad_slot_id, split=(key_dim, key_dim, value_dim),
+    )  # fmt: skip
+    return q.contiguous(), k.contiguous(), v.contiguous()
+
+
 def _activation(activation):
     if isinstance(activation, bool):
         return "silu" if activation else None

@@ -39,6 +39,7 @@ def _trial(kernel: Kernel) -> Trial:
         results.append(causal_conv1d_update(few, state, weight, bias, cache_seqlens=torch.tensor([4])))
         results.append(causal_conv1d_update(few, state, weight, num_accepted_tokens=accepted))
         results.append(causal_conv1d_update(few, state, weight, bias, "silu"))
+        results += causal_conv1d_update(few, state, weight, bias, "silu", split=(8, 8, channels - 16))
         return [*results, state]
 
     def run():
@@ -50,6 +51,7 @@ def _trial(kernel: Kernel) -> Trial:
                 with torch.no_grad():
                     results += [
                         causal_conv1d(x, weight, bias, activation="silu"),
+                        *causal_conv1d(x, weight, bias, split=(8, 0, channels - 8)),
                         *states_run(x, weight, bias),
                     ]
                 continue
@@ -115,6 +117,7 @@ def _calls(tensor):
     return [
         ("packed sequences with states", "causal_conv1d", (packed, weight),
          {"query_start_loc": starts, "conv_states": tensor(8, 16, 3), "cache_indices": slots}),
+        ("queries, keys and values apart", "causal_conv1d", (packed, weight), {"split": (4, 4, 8)}),
         ("width 5", "causal_conv1d", (packed, tensor(16, 5)), {}),
         ("silu", "causal_conv1d", (packed, weight), {"activation": "silu"}),
         ("circular states", "causal_conv1d_update", (tensor(4, 16), tensor(8, 16, 6), weight),
@@ -127,9 +130,11 @@ def _calls(tensor):
 def _exercise(draw):
     x, weight, bias = draw(2, 12, 21, seed=1), draw(12, 4, seed=2), draw(12, seed=3)
     yield causal_conv1d(x, weight, bias, activation="silu")
+    yield from causal_conv1d(x, weight, bias, split=(4, 4, 4))
     state = draw(2, 12, 3, seed=4).detach()
     with torch.no_grad():
         yield causal_conv1d_update(x, state, weight, bias)
+        yield from causal_conv1d_update(x, state, weight, bias, split=(4, 4, 4))
 
 
 CHECKS = Checks(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from .. import _backend
 from .._call import call
 from ..convolution import causal_conv1d, causal_conv1d_update
@@ -12,6 +14,13 @@ from ._sharding import given, replicated
 
 def _fake(x, *_rest):
     return x.new_empty(x.shape)
+
+
+def _split_fake(x, weight, *rest):
+    channels_last, _, first, second = rest[-4:]
+    axis = 2 if channels_last else 1
+    sizes = (first, second, weight.shape[0] - first - second)
+    return tuple(x.new_empty([*x.shape[:axis], size, *x.shape[axis + 1 :]]) for size in sizes)
 
 
 def _backward_fake(dy, x, weight, bias, *_rest):
@@ -32,6 +41,15 @@ def _setup(ctx, inputs, output) -> None:
 def _backward(ctx, dy):
     dx, dweight, dbias = call("causal_conv1d_backward", dy, *ctx.saved_tensors, *ctx.options)
     return dx, dweight, None if ctx.saved_tensors[2] is None else dbias, None, None, None
+
+
+def _split_setup(ctx, inputs, output) -> None:
+    _setup(ctx, inputs[:-2], output)
+
+
+@_backend.interruptible
+def _split_backward(ctx, *parts):
+    return *_backward(ctx, torch.cat(parts, 2 if ctx.options[0] else 1)), None, None
 
 
 def _sharding(x, weight, bias, starts, channels_last, silu):
@@ -86,6 +104,8 @@ OPERATION = Operation(
             first_option=5,
         ),
         Operator("causal_conv1d_states", _fake),
+        Operator("causal_conv1d_split", _split_fake, _split_backward, _split_setup),
+        Operator("causal_conv1d_states_split", _split_fake),
     ),
     checks=_checks,
     order=24,

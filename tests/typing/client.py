@@ -73,6 +73,8 @@ def operations(
     assert_type(hipkittens.linear(x, weight, activation="relu"), Tensor)
     assert_type(hipkittens.causal_conv1d(x, weight, activation="silu"), Tensor)
     assert_type(hipkittens.causal_conv1d_update(x, x, weight), Tensor)
+    assert_type(hipkittens.causal_conv1d(x, weight, split=(4, 4, 8)), tuple[Tensor, Tensor, Tensor])
+    assert_type(hipkittens.causal_conv1d_update(x, x, weight, split=[4, 4, 8]), tuple[Tensor, Tensor, Tensor])
     assert_type(hipkittens.gated_delta_rule(q, k, x, x, x, l2norm=True), Tensor)
     assert_type(hipkittens.gated_delta_rule(q, k, x, x, x, initial_state=x, return_state=True), Pair)
     assert_type(hipkittens.gated_delta_rule(q, k, x, x, x, return_state=ask), Tensor | Pair)

@@ -55,7 +55,8 @@ struct Forward {
             skipped = slot >= states.count;
         }
         if (skipped) {
-            if (at.first < at.length) lane.store_tile(arguments.y, at, [](int) { return Value(0.0f); });
+            if (at.first < at.length)
+                lane.store_tile(result_of(arguments, lane), at, [](int) { return Value(0.0f); });
             return;
         }
         with_width(arguments.width, [&](auto constant) {
@@ -68,12 +69,20 @@ struct Forward {
             if (states.data && at.first == 0) resume<before>(lane, arguments, at, slot, inputs);
             if (at.first >= at.length) return;
             const bool silu = arguments.silu;
-            lane.store_tile(arguments.y, at, [&](int i) {
+            lane.store_tile(result_of(arguments, lane), at, [&](int i) {
                 const Value pre = convolved<Channels>(inputs + i, taps, bias);
                 if (!silu) return pre;
                 return each_channel(pre, [](float x) { return x * kittens::sigmoid<accurate>(x).value; });
             });
         });
+    }
+
+    KITTENS_DEVICE static Sequenced result_of(const ForwardArguments& arguments, const Channels& lane) {
+        Sequenced y = arguments.y[0];
+#pragma unroll
+        for (uint32_t i = 1; i < most_results; ++i)
+            if (lane.first_channel() >= arguments.ends[i - 1]) y = arguments.y[i];
+        return y;
     }
 
     // What comes before the sequence, from its state; and its new state. One thread does both, so that what it reads is old.

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -61,8 +62,10 @@ inline Launch plan_forward(int target, ElementType element, bool channels_last, 
           sequences.starts != nullptr);
     const int64_t count = slots(sequences.count, sequences.length, sequences.starts != nullptr);
     sequences.slots = static_cast<uint32_t>(count);
-    const auto& row =
-        plan_detail::row_for<kinds::forward>(target, element, channels_last, arguments.channels, aligned);
+    uint32_t together = arguments.channels;  // a thread's channels have one result
+    for (const uint32_t end : arguments.ends)
+        together = std::gcd(together, std::min(end, arguments.channels));
+    const auto& row = plan_detail::row_for<kinds::forward>(target, element, channels_last, together, aligned);
     const int64_t lanes = count * (arguments.channels / row.config.channels);
     return launch_of("conv", row.name, target,
                      {static_cast<uint32_t>(plan_detail::divide_up(lanes, threads)), 1, 1}, threads,

@@ -95,6 +95,7 @@ class Lane<config, channels> {
         there_ = channel_ < all;
     }
     KITTENS_DEVICE bool none() const { return !there_; }
+    KITTENS_DEVICE uint32_t first_channel() const { return channel_; }
     KITTENS_DEVICE static uint32_t worker(uint32_t row) { return row / 64; }
 
     template <int width>
@@ -186,6 +187,7 @@ class Lane<config, channels> {
         first_ = (thread - row * groups) * channels;
     }
     KITTENS_DEVICE bool none() const { return false; }
+    KITTENS_DEVICE uint32_t first_channel() const { return first_; }
     KITTENS_DEVICE static uint32_t worker(uint32_t row) { return row; }
 
     template <int width>
