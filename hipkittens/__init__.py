@@ -20,7 +20,7 @@ from ._timing import timing
 from .activation import activation, gated_activation
 from .attention import attention, attention_varlen
 from .batch_invariance import batch_invariant, is_batch_invariant, set_batch_invariant
-from .cache import cache_write, mla_cache_write
+from .cache import cache_write, indexer_cache_write, mla_cache_write
 from .convolution import causal_conv1d, causal_conv1d_update
 from .delta_rule import gated_delta_rule, gated_delta_step
 from .experts import expert_combine, expert_gather, moe
@@ -88,6 +88,7 @@ __all__ = [
     "gated_delta_step",
     "gated_linear",
     "grouped_matmul",
+    "indexer_cache_write",
     "info",
     "is_batch_invariant",
     "layer_norm",

@@ -8,7 +8,13 @@ from typing import Any, Literal
 import torch
 
 from . import _backend
-from ._arguments import check_dtype_and_device, check_gets_no_gradient, check_tensor
+from ._arguments import (
+    check_dtype_and_device,
+    check_flag,
+    check_gets_no_gradient,
+    check_tensor,
+    check_whole_number,
+)
 from ._call import call
 from .quantization import dtype_of
 
@@ -17,6 +23,9 @@ DTYPES = (torch.bfloat16, torch.float16)
 Layout = Literal["paged", "asm", "nhd", "hnd"]
 # In the order of CacheLayout in csrc/torch/paged_cache.h.
 LAYOUTS = ("paged", "asm", "nhd", "hnd")
+GROUPS = (32, 64, 128)  # of features that have a scale
+MOST_SCALED_FEATURES = 512  # most_scaled_features of csrc/kernels/cache/plan.h
+INDEXER_FLOOR = 1e-4  # indexer_floor of csrc/torch/cache_scaled.cpp
 
 
 @_backend.interruptible
@@ -30,6 +39,8 @@ def cache_write(
     layout: Layout = "nhd",
     k_scale: torch.Tensor | None = None,
     v_scale: torch.Tensor | None = None,
+    key_scales: torch.Tensor | None = None,
+    value_scales: torch.Tensor | None = None,
 ) -> None:
     """Writes the keys and values of tokens into their slots of paged caches, in one launch.
 
@@ -47,6 +58,9 @@ def cache_write(
                 tensors, and is written nowhere on a GPU. Of two tokens with one slot, either may be the one that is left.
     k_scale, v_scale  one float32 each, of caches of float8: float32(x) * (1 / scale), clamped to the largest code, rounded to nearest
                 even. None is 1. A NaN becomes the code's.
+    key_scales, value_scales  both or none: float32, (blocks, block_size, heads), any strides, of caches of float8 and heads of up to
+                512 features. They are written, too: the largest magnitude of each head of a token over the largest code, 1 of zeros;
+                codes are of float32(x) * (1 / scale), as `quantize` has them of rows
 
     No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for
     what has no kernel.
@@ -62,7 +76,13 @@ def cache_write(
         )
     check_slots(where, slots, key.shape[0], "key", key)
     check_caches(where, key, value, key_cache, value_cache, layout, k_scale, v_scale)
+    scaled = key_scales is not None or value_scales is not None
+    if scaled:
+        _check_scales(where, key, value, key_cache, layout, k_scale, v_scale, key_scales, value_scales)
     _backend.check_device(where, "key", key)
+    if scaled:
+        _write_scaled(key, value, key_cache, value_cache, key_scales, value_scales, slots, layout)
+        return
     if _backend.uses_torch():
         write_in_torch(_by_slot(key_cache, layout, False), key, slots, k_scale)
         write_in_torch(_by_slot(value_cache, layout, True), value, slots, v_scale, layout == "asm")
@@ -116,6 +136,61 @@ def mla_cache_write(
         write_in_torch(kv_cache, rows, slots, scale)
         return
     call("mla_cache_write", kv_c, k_pe, as_operand(kv_cache), slots, scale)
+    mark_written(kv_cache)
+
+
+@_backend.interruptible
+def indexer_cache_write(
+    k: torch.Tensor,
+    kv_cache: torch.Tensor,
+    slots: torch.Tensor,
+    *,
+    group: int = 128,
+    powers_of_two: bool = False,
+) -> None:
+    """Writes an indexer's keys as 8-bit floats with their scales into the cache that `mqa_logits_paged` reads, in one launch.
+
+    k         (tokens, features), bfloat16 or float16, any strides; a whole number of groups, 512 features at most
+    kv_cache  (blocks, block_size, features + 4 * features / group), the target's float8 or torch.uint8, written in place. A block is
+              contiguous, and begins on 4 bytes: the codes of its slots, then their float32 scales. DeepGEMM's, vLLM's and AITER's
+    slots     as in `cache_write`
+    group     32, 64 or 128 features have a scale: their largest magnitude, 1e-4 at least, over the largest code
+    powers_of_two  scales are the least power of two that is not below that ("ue8m0")
+
+    Codes are round(float32(k) * (1 / scale)). No gradient, and errors as in `cache_write`.
+    """
+    where = "hipkittens.indexer_cache_write"
+    _check_rows(where, "k", k, "k", k, (2,), "(tokens, features)")
+    check_whole_number(where, "group", group)
+    check_flag(where, "powers_of_two", powers_of_two)
+    features = k.shape[1]
+    if group not in GROUPS:
+        raise ValueError(f"{where}: group is {group}; allowed: {', '.join(map(str, GROUPS))}")
+    if features % group or features > MOST_SCALED_FEATURES:
+        raise ValueError(
+            f"{where}: k has {features} features; a multiple of group, {group}, up to {MOST_SCALED_FEATURES} is allowed"
+        )
+    check_slots(where, slots, k.shape[0], "k", k)
+    row = features + 4 * (features // group)
+    check_latent_cache(where, "k", k, [(row,)], kv_cache, None)
+    if not is_quantized(kv_cache):
+        raise TypeError(
+            f"{where}: kv_cache is {kv_cache.dtype}; allowed: {dtype_of('fp8', k.device)}, {torch.uint8}"
+        )
+    size = kv_cache.shape[1]
+    apart = kv_cache.stride(2) != 1 or (size > 1 and kv_cache.stride(1) != row)
+    # Under torch.compile nobody knows where a view begins: the operator looks at it again.
+    begin = 0 if torch.compiler.is_compiling() else kv_cache.storage_offset()
+    if apart or kv_cache.stride(0) % 4 or begin % 4:
+        raise ValueError(
+            f"{where}: kv_cache has strides {tuple(kv_cache.stride())} from {begin} on; blocks must be contiguous "
+            "and begin on 4 bytes"
+        )
+    _backend.check_device(where, "k", k)
+    if _backend.uses_torch():
+        _write_indexer_in_torch(k, kv_cache, slots, group, powers_of_two)
+        return
+    call("indexer_cache_write", k, as_operand(kv_cache), slots, group, powers_of_two)
     mark_written(kv_cache)
 
 
@@ -214,6 +289,75 @@ def check_latent_cache(
     _check_scale(where, "scale", scale, "kv_cache", kv_cache)
 
 
+def _check_scales(where, key, value, key_cache, layout, k_scale, v_scale, key_scales, value_scales) -> None:
+    given = {"key_scales": key_scales, "value_scales": value_scales}
+    for name, scales in given.items():
+        if scales is None:
+            raise ValueError(f"{where}: {name} is None and the other scales are not; give both")
+    if k_scale is not None or v_scale is not None:
+        raise ValueError(
+            f"{where}: scales are given and are to be written; pass k_scale and v_scale, or key_scales and value_scales"
+        )
+    if not is_quantized(key_cache):
+        raise ValueError(
+            f"{where}: key_scales is given and key_cache is {key_cache.dtype}; only caches of 8-bit floats have scales"
+        )
+    wanted = shapes_of(layout, key.shape[1], key.shape[-1], value.shape[-1], key_cache.dtype.itemsize)
+    sizes = (*_slot_counts(key_cache, wanted[0]), key.shape[1])
+    for name, scales in given.items():
+        check_tensor(where, name, scales)
+        check_dtype_and_device(where, name, scales, (torch.float32,), "key", key)
+        if tuple(scales.shape) != sizes:
+            raise ValueError(f"{where}: {name} has shape {tuple(scales.shape)}; it must be {sizes}")
+    for name, rows in (("key", key), ("value", value)):
+        if rows.shape[-1] > MOST_SCALED_FEATURES:
+            raise ValueError(
+                f"{where}: {name} has {rows.shape[-1]} features; with scales that are written, 1 to {MOST_SCALED_FEATURES} are allowed"
+            )
+
+
+def _write_scaled(key, value, key_cache, value_cache, key_scales, value_scales, slots, layout) -> None:
+    if _backend.uses_torch():
+        for rows, cache, scales, values in (
+            (key, key_cache, key_scales, False),
+            (value, value_cache, value_scales, True),
+        ):
+            found = _scales_of(rows, dtype_of("fp8", rows.device), 0.0)
+            kept = slots >= 0
+            places = slots[kept].long()
+            scales[places // scales.shape[1], places % scales.shape[1]] = found[kept].squeeze(-1)
+            write_in_torch(_by_slot(cache, layout, values), rows, slots, found, values and layout == "asm")
+        return
+    caches = as_operand(key_cache), as_operand(value_cache)
+    call("cache_write_scaled", key, value, *caches, key_scales, value_scales, slots, LAYOUTS.index(layout))
+    mark_written(key_cache, value_cache, key_scales, value_scales)
+
+
+def _scales_of(rows, dtype, floor):
+    """Of the last dimension, which stays."""
+    largest = rows.float().abs().amax(-1, keepdim=True).clamp_min(floor)
+    scales = largest / torch.finfo(dtype).max
+    return torch.where(scales == 0, 1.0, scales)
+
+
+def _write_indexer_in_torch(k, kv_cache, slots, group, powers_of_two) -> None:
+    dtype, features = dtype_of("fp8", k.device), k.shape[1]
+    grouped = k.float().unflatten(-1, (-1, group))
+    scales = _scales_of(grouped, dtype, INDEXER_FLOOR)
+    if powers_of_two:
+        mantissas, exponents = torch.frexp(scales)
+        scales = torch.ldexp(torch.ones_like(scales), torch.where(mantissas == 0.5, exponents - 1, exponents))
+    codes = rounded_to_codes(grouped, dtype, scales).flatten(-2).view(torch.uint8)
+    size = kv_cache.shape[1]
+    blocks = kv_cache.view(torch.uint8).flatten(1)
+    of_codes = blocks[:, : size * features].unflatten(-1, (size, features))
+    of_scales = blocks[:, size * features :].unflatten(-1, (size, -1))
+    kept = slots >= 0
+    places = slots[kept].long()
+    of_codes[places // size, places % size] = codes[kept]
+    of_scales[places // size, places % size] = scales.squeeze(-1).contiguous().view(torch.uint8)[kept]
+
+
 def _slot_counts(cache: torch.Tensor, sizes: tuple[Any, ...]) -> tuple[int, int]:
     """Blocks, and slots of each."""
     axis = next(i for i, size in enumerate(sizes) if isinstance(size, str) and size.startswith("block_size"))
@@ -300,6 +444,8 @@ def write_in_torch(cache, rows, slots, scale, grouped=False) -> None:
     slots, rows = slots[kept].long(), rows[kept]
     block_size = cache.shape[1] * (cache.shape[2] if grouped else 1)
     if is_quantized(cache):
+        if scale is not None and scale.numel() > 1:  # of each row
+            scale = scale[kept]
         codes = rounded_to_codes(rows, dtype_of("fp8", cache.device), scale)
         rows, cache = codes.view(torch.uint8), cache.view(torch.uint8)
     block, place = slots // block_size, slots % block_size

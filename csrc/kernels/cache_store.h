@@ -15,11 +15,11 @@ KITTENS_DEVICE int32_t slot_of(const CacheSlots& slots, uint32_t token) {
     return slot < 0 || slot >= slots.count ? -1 : static_cast<int32_t>(slot);
 }
 
-// Features first + i step of a head, `count` of them or eight.
-template <class T>
-KITTENS_DEVICE void store_in_cache(const CacheSlots& slots, const CacheOutput& cache, uint32_t slot,
-                                   uint32_t head, uint32_t first, uint32_t step, uint32_t count,
-                                   kittens::raw_eight<T> values) {
+// Features first + i step of a head, `count` of them or eight, as they are.
+template <class Element>
+KITTENS_DEVICE void store_elements_in_cache(const CacheSlots& slots, const CacheOutput& cache, uint32_t slot,
+                                            uint32_t head, uint32_t first, uint32_t step, uint32_t count,
+                                            kittens::vec<Element, 8> values) {
     const CacheTensor& to = cache.to;
     const uint32_t block = slot / slots.block_size, place = slot - block * slots.block_size;
     const auto grouped = [](uint32_t at, uint32_t shift, int64_t group, int64_t step) {
@@ -27,37 +27,38 @@ KITTENS_DEVICE void store_in_cache(const CacheSlots& slots, const CacheOutput& c
     };
     const int64_t row =
         block * to.block + head * to.head + grouped(place, to.slot_shift, to.slot_group, to.slot);
-    const auto store = [&](auto element_of) {
-        using Element = decltype(element_of(0));
-        auto* data = (__attribute__((address_space(1))) Element*)to.data + row;
-#pragma unroll
-        for (uint32_t i = 0; i < 8; ++i)
-            if (i < count)
-                data[grouped(first + i * step, to.feature_shift, to.feature_group, to.feature)] =
-                    element_of(i);
-    };
-    const bool whole = cache.wide && count >= 8 && step == 1 && first % 8 == 0;
-    const auto store_whole = [&](auto vector, auto element) {
-        typedef decltype(vector) aligned __attribute__((aligned(4)));
-        auto* data = (__attribute__((address_space(1))) decltype(element)*)to.data + row +
-                     grouped(first, to.feature_shift, to.feature_group, to.feature);
-        *(__attribute__((address_space(1))) aligned*)data = vector;
-    };
-    if (!slots.codes) {
-        if (whole)
-            store_whole(values, T());
-        else
-            store([&](uint32_t i) { return values[i]; });
+    auto* data = (__attribute__((address_space(1))) Element*)to.data + row;
+    if (cache.wide && count >= 8 && step == 1 && first % 8 == 0) {
+        typedef kittens::vec<Element, 8> aligned __attribute__((aligned(4)));
+        data += grouped(first, to.feature_shift, to.feature_group, to.feature);
+        *(__attribute__((address_space(1))) aligned*)data = values;
         return;
     }
-    kittens::eight scaled = kittens::widened(values) * (cache.scale ? 1 / *cache.scale : 1.0f);
+#pragma unroll
+    for (uint32_t i = 0; i < 8; ++i)
+        if (i < count)
+            data[grouped(first + i * step, to.feature_shift, to.feature_group, to.feature)] = values[i];
+}
+
+// 8-bit floats of the target, clamped to the largest; NaN stays.
+KITTENS_DEVICE kittens::vec<uint8_t, 8> codes_of(kittens::eight scaled) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) scaled[i] = kittens::clamped(scaled[i], kittens::largest_fp8);
     const kittens::vec<uint32_t, 2> codes = {kittens::to_fp8(scaled.lo), kittens::to_fp8(scaled.hi)};
-    if (whole)
-        store_whole(codes, uint8_t());
+    return __builtin_bit_cast(kittens::vec<uint8_t, 8>, codes);
+}
+
+// The same of the cache's dtype: codes of what `scale` divides, or T.
+template <class T>
+KITTENS_DEVICE void store_in_cache(const CacheSlots& slots, const CacheOutput& cache, uint32_t slot,
+                                   uint32_t head, uint32_t first, uint32_t step, uint32_t count,
+                                   kittens::raw_eight<T> values) {
+    if (!slots.codes)
+        store_elements_in_cache<T>(slots, cache, slot, head, first, step, count, values);
     else
-        store([&](uint32_t i) { return static_cast<uint8_t>(codes[i / 4] >> 8 * (i % 4)); });
+        store_elements_in_cache<uint8_t>(
+            slots, cache, slot, head, first, step, count,
+            codes_of(kittens::widened(values) * (cache.scale ? 1 / *cache.scale : 1.0f)));
 }
 
 }  // namespace hipkittens

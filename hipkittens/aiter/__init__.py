@@ -21,7 +21,14 @@ from ._activation import (
     silu_and_mul,
 )
 from ._attention import mla_decode_fwd, unified_attention, unified_attention_sparse_mla
-from ._cache import concat_and_cache_mla, reshape_and_cache, reshape_and_cache_flash
+from ._cache import (
+    concat_and_cache_mla,
+    cp_gather_indexer_k_quant_cache,
+    indexer_k_quant_and_cache,
+    reshape_and_cache,
+    reshape_and_cache_flash,
+    reshape_and_cache_with_pertoken_quant,
+)
 from ._convolution import (
     causal_conv1d_fn,
     causal_conv1d_fn_split_qkv,
@@ -198,6 +205,7 @@ __all__ = [
     "causal_conv1d_update",
     "causal_conv1d_update_split_qkv",
     "concat_and_cache_mla",
+    "cp_gather_indexer_k_quant_cache",
     "deepgemm",
     "deepgemm_fp8_paged_mqa_logits",
     "dynamic_per_group_scaled_quant_fp4",
@@ -262,6 +270,7 @@ __all__ = [
     "gmm",
     "greedy_sample",
     "grouped_topk",
+    "indexer_k_quant_and_cache",
     "layer_norm",
     "layernorm2d_fwd",
     "layernorm2d_fwd_with_add",
@@ -289,6 +298,7 @@ __all__ = [
     "random_sample_outer_exponential",
     "reshape_and_cache",
     "reshape_and_cache_flash",
+    "reshape_and_cache_with_pertoken_quant",
     "rms_norm",
     "rms_norm_cu",
     "rmsnorm2d_fwd",

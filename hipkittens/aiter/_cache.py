@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from .. import cache_write, mla_cache_write
-from ._results import refuse
+from .. import cache_write, indexer_cache_write, mla_cache_write
+from ._results import check_place, put_codes, refuse
 
 
 def reshape_and_cache(
@@ -57,6 +57,78 @@ def concat_and_cache_mla(
     name = "concat_and_cache_mla"
     scale = _counted(name, kv_cache_dtype, "kv_cache", kv_cache, scale)
     mla_cache_write(kv_c, k_pe, kv_cache, slot_mapping, scale=scale)
+
+
+def reshape_and_cache_with_pertoken_quant(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    k_dequant_scales: torch.Tensor,
+    v_dequant_scales: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    asm_layout: bool,
+) -> None:
+    """Into caches of 8-bit floats as reshape_and_cache has them, with a scale of each token's head: in scales [heads, slots], or with
+    asm_layout [blocks, heads, block_size]. Heads of zeros have the scale 1. Caches of int8 have no kernel."""
+    name, scales = "reshape_and_cache_with_pertoken_quant", []
+    if key_cache.dtype == torch.int8:
+        refuse(name, "key_cache", key_cache.dtype, "use the 8-bit floats of the target")
+    blocks, heads, _, size, _ = key_cache.shape
+    for scale_name, given in (("k_dequant_scales", k_dequant_scales), ("v_dequant_scales", v_dequant_scales)):
+        check_place(
+            name, scale_name, given, *((blocks, heads, size) if asm_layout else (heads, blocks * size))
+        )
+        scales.append(
+            given.transpose(1, 2) if asm_layout else given.unflatten(1, (blocks, size)).permute(1, 2, 0)
+        )
+    cache_write(key, value, key_cache, value_cache, slot_mapping, layout="asm" if asm_layout else "paged",
+                key_scales=scales[0], value_scales=scales[1])  # fmt: skip
+
+
+def indexer_k_quant_and_cache(
+    k: torch.Tensor,
+    kv_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    quant_block_size: int,
+    scale_fmt: str,
+) -> None:
+    """`hipkittens.indexer_cache_write`: k [tokens, features] into kv_cache [blocks, block_size, features + 4 * features / quant_block_size].
+    scale_fmt "ue8m0" has scales that are powers of two, "" and "fp32" have others."""
+    if scale_fmt not in ("ue8m0", "", "fp32", None):
+        raise ValueError(
+            f"hipkittens.aiter.indexer_k_quant_and_cache: scale_fmt is {scale_fmt!r}; allowed: 'ue8m0', 'fp32', ''"
+        )
+    indexer_cache_write(k, kv_cache, slot_mapping, group=quant_block_size, powers_of_two=scale_fmt == "ue8m0")
+
+
+def cp_gather_indexer_k_quant_cache(
+    kv_cache: torch.Tensor,
+    dst_k: torch.Tensor,
+    dst_scale: torch.Tensor,
+    block_table: torch.Tensor,
+    cu_seq_lens: torch.Tensor,
+) -> None:
+    """The codes and the scales of packed sequences from the cache of indexer_k_quant_and_cache: dst_k [tokens, features] and dst_scale
+    [tokens, 4 * groups] bytes, or as many float32. Tokens behind the last sequence stay. PyTorch's operations, no kernel of its own."""
+    name = "cp_gather_indexer_k_quant_cache"
+    tokens, features = dst_k.shape
+    blocks, size, row = kv_cache.shape
+    bytes_of_scales = dst_scale.view(torch.uint8)
+    check_place(name, "dst_scale", bytes_of_scales, tokens, row - features)
+    flat = kv_cache.view(torch.uint8).reshape(blocks, size * row)
+    token = torch.arange(tokens, device=dst_k.device)
+    sequence = torch.searchsorted(cu_seq_lens.long(), token, right=True) - 1
+    there = sequence < block_table.shape[0]
+    sequence = sequence.clamp(max=block_table.shape[0] - 1)
+    place = token - cu_seq_lens.long()[sequence]
+    column = (place // size).clamp(max=block_table.shape[1] - 1)
+    block, place = block_table.long()[sequence, column], place % size
+    found = flat[:, : size * features].unflatten(1, (size, features))[block, place]
+    scales = flat[:, size * features :].unflatten(1, (size, row - features))[block, place]
+    old = dst_k.view(torch.uint8)
+    put_codes(name, "dst_k", dst_k, torch.where(there[:, None], found, old))
+    bytes_of_scales.copy_(torch.where(there[:, None], scales, bytes_of_scales))
 
 
 def _write(name, key, value, key_cache, value_cache, slots, kind, k_scale, v_scale, layout) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from ..cache import LAYOUTS, cache_write, mla_cache_write, shapes_of
+from ..cache import LAYOUTS, cache_write, indexer_cache_write, mla_cache_write, shapes_of
 from ..latent_rotary import rotary_cache_write
 from ..quantization import dtype_of
 from ._record import DTYPES, Benchmark, Checks, Example, Function, Kernel, Operation, Operator, Trial
@@ -49,9 +49,35 @@ def mixed_slots(tokens: int, slots: int) -> torch.Tensor:
     return order
 
 
+def _scaled_trial(dtype):
+    """Heads that fill no wave, groups of each size, and both kinds of scales."""
+
+    def run():
+        written, slots = [], mixed_slots(37, 48)
+        for layout in LAYOUTS:
+            for features in (48, 512) if layout in ("paged", "asm") else (44, 136, 512):
+                key, value = (draw(37, 3, features, dtype=dtype).detach() for _ in range(2))
+                caches = caches_of(layout, 3, 16, 3, features, torch.uint8)
+                scales = [torch.zeros(3, 16, 3) for _ in range(2)]
+                cache_write(
+                    key, value, *caches, slots, layout=layout, key_scales=scales[0], value_scales=scales[1]
+                )
+                written += [*caches, *scales]
+        for group, powers in ((32, True), (64, False), (128, True)):
+            cache = torch.zeros(3, 16, 128 + 512 // group, dtype=torch.uint8)
+            keys = draw(37, 128, dtype=dtype).detach()
+            indexer_cache_write(keys, cache, slots, group=group, powers_of_two=powers)
+            written.append(cache)
+        return written
+
+    return run
+
+
 def _trial(kernel: Kernel) -> Trial:
     """All layouts, of its own dtype and of float8, with features that fill no vector where a layout has them."""
     dtype = DTYPES[kernel.row["element"]]
+    if kernel.kind == "scaled":
+        return Trial(f"cache_write scaled 37 tokens {kernel.row['element']}", _scaled_trial(dtype))
 
     def run():
         written = []
@@ -140,13 +166,17 @@ def _calls(tensor):
     key, slots = tensor(7, 4, 64), tensor(7, dtype=torch.int64)
     paged = tensor(3, 4, 8, 16, 8), tensor(3, 4, 64, 16)
     bytes_of = [tensor(3, 16, 4, 64, dtype=torch.uint8) for _ in range(2)]
-    scale, table = tensor(1, dtype=torch.float32), tensor(7, 32, dtype=torch.float32)
+    scale, table, scales = (tensor(*sizes, dtype=torch.float32) for sizes in ((1,), (7, 32), (3, 16, 4)))
     return [
         ("paged, x features beside each other", "cache_write", (key, key, *paged, slots), {"layout": "paged"}),
         ("float8 with scales", "cache_write", (key, key, *bytes_of, slots), {"k_scale": scale, "v_scale": scale}),
         ("a scale without float8", "cache_write", (key, key, *paged, slots), {"layout": "paged", "k_scale": scale}),
         ("one head of rotary keys", "mla_cache_write",
          (tensor(7, 512), tensor(7, 1, 64), tensor(3, 16, 576), slots), {}),
+        ("float8 with a scale for each head", "cache_write", (key, key, *bytes_of, slots),
+         {"key_scales": scales, "value_scales": scales}),
+        ("an indexer's keys", "indexer_cache_write", (tensor(7, 128), tensor(3, 16, 132, dtype=torch.uint8), slots),
+         {"powers_of_two": True}),
         ("with a rotation", "rotary_cache_write", (key, key, key, table, table, *bytes_of, slots), {"k_scale": scale}),
     ]  # fmt: skip
 
@@ -194,10 +224,17 @@ def _exercised(draw):
     key, slots = draw(20, 2, 32).detach(), torch.arange(20)
     caches = caches_of("nhd", 2, 16, 2, 32, key.dtype)
     cache_write(key, key, *caches, slots)
+    codes = caches_of("nhd", 2, 16, 2, 32, torch.uint8)
+    scales = [torch.zeros(2, 16, 2) for _ in range(2)]
+    cache_write(key, key, *codes, slots, key_scales=scales[0], value_scales=scales[1])
+    indexer = torch.zeros(2, 16, 36, dtype=torch.uint8)
+    indexer_cache_write(key[:, 0], indexer, slots, group=32)
     latent = torch.zeros(2, 16, 64, dtype=key.dtype)
     mla_cache_write(key[:, 0], key[:, 1], latent, slots)
     q, _ = rotary_cache_write(key, key, key, *([torch.ones(20, 16)] * 2), *caches, slots)
-    return torch.cat((caches[0].flatten(), latent.flatten(), q.flatten()))
+    return torch.cat(
+        (caches[0].flatten(), latent.flatten(), q.flatten(), scales[0].flatten(), indexer.flatten())
+    )
 
 
 def _arguments(tensor, dtype):
@@ -208,6 +245,10 @@ def _arguments(tensor, dtype):
 def _mla_arguments(tensor, dtype):
     slots = tensor(8, dtype=torch.int64)
     return tensor(8, 512, dtype=dtype), tensor(8, 64, dtype=dtype), tensor(2, 16, 576, dtype=dtype), slots
+
+
+def _indexer_arguments(tensor, dtype):
+    return tensor(8, 128, dtype=dtype), tensor(2, 16, 132, dtype=torch.uint8), tensor(8, dtype=torch.int64)
 
 
 def _rotary_arguments(tensor, dtype):
@@ -222,12 +263,15 @@ OPERATION = Operation(
     functions=(
         Function(cache_write, _arguments),
         Function(mla_cache_write, _mla_arguments),
+        Function(indexer_cache_write, _indexer_arguments),
         Function(rotary_cache_write, _rotary_arguments),
     ),
     operators=(
         Operator("cache_write", _fake, first_option=7),
         Operator("mla_cache_write", _fake, first_option=5),
         Operator("rotary_cache_write", _rotary_fake),
+        Operator("cache_write_scaled", _fake, first_option=7),
+        Operator("indexer_cache_write", _fake, first_option=3),
     ),
     checks=_checks,
     order=24,

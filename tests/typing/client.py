@@ -99,6 +99,8 @@ def operations(
     assert_type(hipkittens.router(x, 4, score="sigmoid", bias=weight, renormalize=True), Pair)
     hipkittens.cache_write(k, v, x, x, lengths, layout="paged", k_scale=weight)
     hipkittens.mla_cache_write(k, v, x, lengths, scale=weight)
+    hipkittens.cache_write(k, v, x, x, lengths, key_scales=weight, value_scales=weight)
+    hipkittens.indexer_cache_write(x, x, lengths, group=64, powers_of_two=True)
     assert_type(hipkittens.mla_rotary(q, q, k, k, x, x, kv_cache=x, slots=lengths, q_dtype=x.dtype), Pair)
     assert_type(hipkittens.rotary_cache_write(q, k, v, x, x, x, x, lengths, layout="paged"), Pair)
     assert_type(hipkittens.expert_sort(lengths, weight, 8, 64, "packed"), Experts)

@@ -27,14 +27,42 @@ struct CopyArguments {
     uint32_t tokens;
 };
 
+// Rows whose codes have scales of their own, of each head or of groups of its features, which are written beside them.
+struct ScaledPart {
+    const void* from;
+    int64_t token, head;
+    CacheOutput to;
+    float* scales;
+    int64_t scale_block, scale_slot, scale_head, scale_group;
+    uint32_t heads, features;
+    uint32_t aligned;
+    uint32_t lane_shift;   // 1 << lane_shift lanes have a head, 4 to 64
+    uint32_t group_shift;  // and as many of them have one scale
+    uint32_t padding;
+    Divisor head_count;
+};
+
+// A scale is the largest magnitude, `floor` at least, over the largest code: zero_scale where that is 0. With powers_of_two it is the
+// least power of two that is not below that.
+struct ScaledArguments {
+    ScaledPart parts[2];  // keys and values, or one of them and no heads
+    CacheSlots slots;
+    uint32_t tokens;
+    uint32_t powers_of_two;
+    float floor, zero_scale;
+};
+
 inline constexpr int threads = 256, thread_features = 8;
 
 template <ElementConfig config>
 struct CopyKernel;
+template <ElementConfig config>
+struct ScaledKernel;
 
 namespace kinds {
 
 struct copy : Kind<ElementConfig, CopyArguments, CopyKernel> {};
+struct scaled : Kind<ElementConfig, ScaledArguments, ScaledKernel> {};
 
 }  // namespace kinds
 

@@ -41,4 +41,33 @@ inline Launch plan(int target, ElementType element, CopyArguments arguments) {
     throw std::invalid_argument("cache_write: no kernel has this element type");
 }
 
+inline constexpr uint32_t most_scaled_features = 64 * thread_features;  // of a head: a wave has them
+
+// lane_shift and head_count are decided here. group_shift is the caller's: 2 .. 4 for groups, 6 for a whole head.
+inline Launch plan(int target, ElementType element, ScaledArguments arguments) {
+    int64_t workgroups = 0;
+    for (ScaledPart& part : arguments.parts) {
+        if (part.features > most_scaled_features)
+            throw std::invalid_argument("cache_write: a head has " + std::to_string(part.features) +
+                                        " features; with scales of their own 1 .. " +
+                                        std::to_string(most_scaled_features) + " are allowed");
+        part.lane_shift = 2;
+        while ((thread_features << part.lane_shift) < static_cast<int>(part.features)) ++part.lane_shift;
+        part.lane_shift = std::max(part.lane_shift, part.group_shift < 6 ? part.group_shift : 0u);
+        part.group_shift = std::min(part.group_shift, part.lane_shift);
+        part.head_count = divisor_of(std::max(part.heads, 1u));
+        const int64_t rows = int64_t{arguments.tokens} * part.heads;
+        if (rows > (int64_t{UINT32_MAX} - threads) >> part.lane_shift)
+            throw std::invalid_argument("cache_write: " + std::to_string(arguments.tokens) + " tokens of " +
+                                        std::to_string(part.heads) + " heads; that is too many");
+        workgroups = std::max(workgroups, ((rows << part.lane_shift) + threads - 1) / threads);
+    }
+    const uint32_t parts = arguments.parts[1].heads ? 2 : 1;
+    for (const Row<kinds::scaled>& row : variants<kinds::scaled>)
+        if (row.config.element == element && workgroups > 0)
+            return launch_of("cache", row.name, target, {static_cast<uint32_t>(workgroups), parts, 1},
+                             threads, arguments);
+    throw std::invalid_argument("cache_write: no kernel has this element type, or there is nothing to write");
+}
+
 }  // namespace hipkittens::cache
