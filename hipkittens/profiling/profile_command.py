@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .._whole_table import print_whole
-from . import options
+from . import options, roofline
 from .bench import modelled_launches
 from .listing import Line, Listing, listing
 from .main_loop import MainLoop
@@ -28,6 +28,11 @@ _LEGEND = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_or_program(parser, "profile")
     parser.add_argument("--top", type=int, metavar="N", help="only the N instructions that cost most")
+    parser.add_argument(
+        "--roofline",
+        metavar="FILE",
+        help="also a picture of what an operation reaches below what the chip allows",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -37,11 +42,18 @@ def main(arguments: argparse.Namespace) -> int:
     device = options.device(arguments)
     if options.names_operation(arguments):
         problem = options.problem(arguments)
+        if arguments.roofline:
+            roofline.require(arguments.roofline, problem)
         error = error_of(problem, device)
         # The timeline of one compute unit says how busy its matrix cores are in the main loop.
         listings = [
             listing(launch, error) for launch in modelled_launches(device, problem.call(), 1, problem.chained)
         ]
+        if arguments.roofline:
+            time = sum(one.microseconds for one in listings)
+            roofline.draw(arguments.roofline, problem, device, time, error.text)
+    elif arguments.roofline:
+        raise ValueError("--roofline belongs to an operation: nobody counts what a program computes")
     else:
         status, launches = modelled_program(arguments.operation, device, arguments.json)
         listings = [listing(launch) for launch in launches]

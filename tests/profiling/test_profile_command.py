@@ -182,3 +182,27 @@ def test_bad_arguments_are_named(arguments, text):
     with pytest.raises(SystemExit, match="hipkittens profile: ") as error:
         cli.main(["profile", *arguments])
     assert text in str(error.value)
+
+
+def test_a_roofline_is_a_picture_of_what_an_operation_reaches(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "roofline.png"
+    assert cli.main(["profile", "gemm", "--shape", "512x512x512", "--top", "1", "--roofline", str(path)]) == 0
+    assert path.read_bytes().startswith(b"\x89PNG") and "bottleneck" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    (
+        (["gemm", "--roofline", "picture.txt"], "does not end as a picture"),
+        (["rms_norm", "--roofline", "picture.png"], "rms_norm has no count of operations"),
+        (
+            ["--roofline", "picture.png", "--", sys.executable, "-c", "0"],
+            "--roofline belongs to an operation",
+        ),
+    ),
+)
+def test_a_roofline_that_cannot_be_drawn_is_refused_before_anything_runs(arguments, says):
+    with pytest.raises(SystemExit, match=f"hipkittens profile: --roofline.*|.*{says}") as refused:
+        cli.main(["profile", *arguments])
+    assert says in str(refused.value)
