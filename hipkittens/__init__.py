@@ -37,7 +37,7 @@ from .merged_attention import attention_merge
 from .mul_add import mul_add
 from .norm import layer_norm, rms_norm
 from .norm_quantization import QuantizedNorm, norm_quantize
-from .paged_attention import attention_paged
+from .paged_attention import attention_paged, attention_paged_plan
 from .qkv import qkv_rotary
 from .quantization import QuantSpec, dequantize, gated_activation_quantize, quantize
 from .rotary import rotary, rotary_qk, rotary_tables
@@ -69,6 +69,7 @@ __all__ = [
     "attention_mla",
     "attention_mla_sparse",
     "attention_paged",
+    "attention_paged_plan",
     "attention_varlen",
     "batch_invariant",
     "cache_write",

@@ -28,7 +28,7 @@ from ._paged_sequences import (
 )
 from ._score_terms import check_score_terms
 from .attention import scale_or_default
-from .cache import as_operand
+from .cache import LAYOUTS, as_operand
 from .paged_attention import paged_in_torch
 
 LATENT, ROTARY = 512, 64
@@ -268,6 +268,6 @@ def latent_in_torch(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same in PyTorch, as `paged_in_torch`."""
     return paged_in_torch(
-        q, kv_cache, kv_cache[..., :LATENT], block_table, table_starts, seqused_k, cu_seqlens_q, None, sinks, kv_scale, kv_scale, max_seqlen_q,
-        False, scale, value_factor, causal, -1, -1, 0.0,
+        q, kv_cache, kv_cache[..., :LATENT], block_table, table_starts, seqused_k, cu_seqlens_q, None, sinks, kv_scale, kv_scale, None,
+        max_seqlen_q, LAYOUTS.index("nhd"), scale, value_factor, causal, -1, -1, 0.0,
     )  # fmt: skip

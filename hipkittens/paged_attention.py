@@ -20,6 +20,7 @@ from ._paged_sequences import (
     DTYPES,
     check_cache,
     check_flag_and_output,
+    check_indices,
     check_rows,
     check_sequences,
     check_values,
@@ -28,16 +29,21 @@ from ._paged_sequences import (
 )
 from ._score_terms import check_score_terms, log_sum_with_sinks, with_terms
 from .attention import scale_or_default, window_sides
-from .cache import as_operand
+from .cache import LAYOUTS, Layout, as_operand
 from .quantization import dtype_of
 
 HEAD_SIZES = (64, 128, 256)
 
-CacheLayout = Literal["nhd", "hnd"]
 _SHAPES = {
     "nhd": "(blocks, block_size, key heads, D)",
     "hnd": "(blocks, key heads, block_size, D)",
+    "paged": "(blocks, key heads, D / x, block_size, x) with a v_cache (blocks, key heads, D, block_size)",
+    "asm": "(blocks, key heads, D / x, block_size, x) with a v_cache (blocks, key heads, block_size / x, D, x)",
 }
+_GROUPED = ("paged", "asm")
+# Keys of a tile: splits have whole ones.
+TILE_KEYS = 32
+LARGEST_PLANNED_SPLITS = 1 << 16
 
 
 @overload
@@ -59,8 +65,9 @@ def attention_paged(
     sinks: torch.Tensor | None = None,
     k_scale: torch.Tensor | float | None = None,
     v_scale: torch.Tensor | float | None = None,
-    cache_layout: CacheLayout = "nhd",
+    cache_layout: Layout = "nhd",
     num_splits: int = 0,
+    plan: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     return_lse: Literal[False] = False,
 ) -> torch.Tensor: ...
@@ -85,8 +92,9 @@ def attention_paged(
     sinks: torch.Tensor | None = None,
     k_scale: torch.Tensor | float | None = None,
     v_scale: torch.Tensor | float | None = None,
-    cache_layout: CacheLayout = "nhd",
+    cache_layout: Layout = "nhd",
     num_splits: int = 0,
+    plan: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     return_lse: Literal[True],
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
@@ -111,8 +119,9 @@ def attention_paged(
     sinks: torch.Tensor | None = None,
     k_scale: torch.Tensor | float | None = None,
     v_scale: torch.Tensor | float | None = None,
-    cache_layout: CacheLayout = "nhd",
+    cache_layout: Layout = "nhd",
     num_splits: int = 0,
+    plan: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     return_lse: bool,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
@@ -137,8 +146,9 @@ def attention_paged(
     sinks: torch.Tensor | None = None,
     k_scale: torch.Tensor | float | None = None,
     v_scale: torch.Tensor | float | None = None,
-    cache_layout: CacheLayout = "nhd",
+    cache_layout: Layout = "nhd",
     num_splits: int = 0,
+    plan: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
@@ -149,7 +159,9 @@ def attention_paged(
                  cache_layout:
                  "nhd"  (blocks, block_size, H_k, D)
                  "hnd"  (blocks, H_k, block_size, D)
-                 Any block_size; H is a multiple of H_k, and query head h reads key head h // (H / H_k)
+                 "paged"  (blocks, H_k, D / x, block_size, x) and v_cache (blocks, H_k, D, block_size), x elements in 16 bytes
+                 "asm"    as paged, and v_cache (blocks, H_k, block_size / x, D, x)
+                 Any block_size, of the last two a multiple of 8, or in "asm" of x; H is a multiple of H_k, and query head h reads key head h // (H / H_k)
     block_table  int32 (B, blocks of a sequence): key j of sequence b is place j % block_size of block
                  block_table[b, j // block_size]. Entries that no query can see a key of are never read
     table_starts int32 (B,). Given, block_table is (blocks of all sequences,), and those of sequence b begin at table_starts[b]: the
@@ -178,6 +190,8 @@ def attention_paged(
     second launch joins them, always in the same order; 0 chooses by the device and the shapes, never by values. With 1, a
     sequence's result has the same bits whatever other sequences are beside it, as long as max_seqlen_q * H / H_k stays on one
     side of 16.
+    plan, of `attention_paged_plan`: num_splits, 1 or more, then counts splits of all sequences together, which are equal but for the
+    last one of each sequence. Not while results are to be batch invariant.
     out, of q's shape and dtype, is written and returned.
 
     Strides of q, out and caches: unit along D, rows on 4 bytes; no tensor is copied, addresses have 64 bits.
@@ -192,11 +206,10 @@ def attention_paged(
     check_whole_number(where, "num_splits", num_splits)
     scale, left, right = _check(
         where, q, k_cache, v_cache, block_table, table_starts, seqused_k, cu_seqlens_q, alibi_slopes, sinks, max_seqlen_q,
-        causal, scale, window_size, softcap, cache_layout, num_splits,
+        causal, scale, window_size, softcap, cache_layout, num_splits, plan,
     )  # fmt: skip
     check_flag_and_output(where, q, q.shape[-1], out, return_lse)
-    heads_first = cache_layout == "hnd"
-    block_size, key_heads = k_cache.shape[1:3][:: -1 if heads_first else 1]
+    block_size, key_heads = _block_size_and_heads(k_cache, cache_layout)
     key_blocks = k_cache.shape[0], block_size
     shapes = {
         "(key heads,)": (key_heads,),
@@ -221,6 +234,10 @@ def attention_paged(
         check_values(
             where, q, key_blocks, block_table, table_starts, seqused_k, cu_seqlens_q, max_seqlen_q, left
         )
+    if plan is not None and values_are_known(plan) and int(plan[-1]) > num_splits + seqused_k.shape[0]:
+        raise ValueError(
+            f"{where}: plan was made for more than num_splits = {num_splits} + {seqused_k.shape[0]} sequences; pass its num_splits"
+        )
     if sinks is not None:
         sinks = sinks.float().contiguous()
     if alibi_slopes is not None:
@@ -231,9 +248,10 @@ def attention_paged(
         block_table, table_starts = block_table.unsqueeze(0), table_starts.contiguous()
     seqused_k = seqused_k.contiguous()
     cu_seqlens_q = None if cu_seqlens_q is None else cu_seqlens_q.contiguous()
+    plan = None if plan is None else plan.contiguous()
     arguments = (
         q, _operand(k_cache), _operand(v_cache), block_table, table_starts, seqused_k, cu_seqlens_q, alibi_slopes, sinks, k_scale,
-        v_scale, max_seqlen_q, heads_first, scale, value_factor, causal, left, right, float(softcap), num_splits,
+        v_scale, plan, max_seqlen_q, LAYOUTS.index(cache_layout), scale, value_factor, causal, left, right, float(softcap), num_splits,
     )  # fmt: skip
     if _backend.uses_torch():
         result, lse = paged_in_torch(*arguments)
@@ -246,7 +264,30 @@ def attention_paged(
     return (out, lse) if return_lse else out
 
 
-@_backend.checked_once(1, 2, 3, 4, 5, 6, 7, 8, 9)
+@_backend.interruptible
+def attention_paged_plan(seqused_k: torch.Tensor, num_splits: int) -> torch.Tensor:
+    """How the keys of a batch are divided into num_splits equal parts, for `attention_paged` with the same num_splits: int32 (B + 2,) on
+    the device of seqused_k, on which it is computed by PyTorch's operations. One plan serves all layers of a step.
+
+    seqused_k   int32 (B,), keys of each sequence
+    num_splits  1 .. 65536. A part is a workgroup's work for each key head (and each 16 or 32 rows of it), so that compute units / key
+                heads occupies a device. Sequences of any lengths get parts of one number of 32 keys, the last one of each what is left
+
+    The plan: tiles of 32 keys of a part, the first part of each sequence, and the number of all.
+    """
+    where = "hipkittens.attention_paged_plan"
+    check_tensor(where, "seqused_k", seqused_k)
+    check_indices(where, "seqused_k", seqused_k, 1, "(sequences,)", seqused_k)
+    check_whole_number(where, "num_splits", num_splits)
+    if not 1 <= num_splits <= LARGEST_PLANNED_SPLITS:
+        raise ValueError(f"{where}: num_splits is {num_splits}; allowed: 1 .. {LARGEST_PLANNED_SPLITS}")
+    tiles = (seqused_k.clamp(min=0).long() + (TILE_KEYS - 1)) // TILE_KEYS
+    share = ((tiles.sum(0, keepdim=True) + (num_splits - 1)) // num_splits).clamp(min=1)
+    ends = ((tiles + share - 1) // share).cumsum(0)
+    return torch.cat((share, torch.zeros_like(share), ends)).to(torch.int32)
+
+
+@_backend.checked_once(1, 2, 3, 4, 5, 6, 7, 8, 9, 17)
 def _check(
     where: str,
     q: torch.Tensor,
@@ -263,8 +304,9 @@ def _check(
     scale: float | None,
     window_size: tuple[int, int],
     softcap: float,
-    cache_layout: CacheLayout,
+    cache_layout: Layout,
     num_splits: int,
+    plan: torch.Tensor | None,
 ) -> tuple[float, int, int]:
     """The scale and both sides of the window. Raises for arguments no kernel takes."""
     if cache_layout not in _SHAPES:
@@ -275,7 +317,9 @@ def _check(
         raise ValueError(f"{where}: q has shape {tuple(q.shape)}; it must be (tokens, heads, D)")
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         check_cache(where, name, cache, q, (torch.int8,))
-        if cache.dim() != 4:
+        if cache.dim() != (
+            5 if (name == "k_cache" and cache_layout in _GROUPED) or cache_layout == "asm" else 4
+        ):
             raise ValueError(
                 f"{where}: {name} has shape {tuple(cache.shape)}; with cache_layout {cache_layout!r} it must be "
                 f"{_SHAPES[cache_layout]}"
@@ -284,18 +328,18 @@ def _check(
         raise TypeError(
             f"{where}: k_cache is {k_cache.dtype} and v_cache is {v_cache.dtype}; both have the same dtype"
         )
-    if k_cache.shape != v_cache.shape:
+    grouped = cache_layout in _GROUPED
+    if not grouped and k_cache.shape != v_cache.shape:
         raise ValueError(
             f"{where}: k_cache has shape {tuple(k_cache.shape)} and v_cache {tuple(v_cache.shape)}; both have the same"
         )
     if q.shape[2] not in HEAD_SIZES:
         raise ValueError(f"{where}: the head size of q is {q.shape[2]}; allowed: 64, 128, 256")
-    if k_cache.shape[3] != q.shape[2]:
-        raise ValueError(
-            f"{where}: q has head size {q.shape[2]} and k_cache {k_cache.shape[3]}; they must be equal"
-        )
-    heads, key_heads = q.shape[1], k_cache.shape[1 if cache_layout == "hnd" else 2]
-    block_size = k_cache.shape[2 if cache_layout == "hnd" else 1]
+    head_size = k_cache.shape[2] * k_cache.shape[4] if grouped else k_cache.shape[3]
+    if head_size != q.shape[2]:
+        raise ValueError(f"{where}: q has head size {q.shape[2]} and k_cache {head_size}; they must be equal")
+    heads = q.shape[1]
+    block_size, key_heads = _block_size_and_heads(k_cache, cache_layout)
     if heads == 0 or key_heads == 0 or heads % key_heads:
         raise ValueError(
             f"{where}: q has {heads} heads and k_cache {key_heads} with cache_layout {cache_layout!r}; the first must be a "
@@ -305,7 +349,25 @@ def _check(
         raise ValueError(
             f"{where}: k_cache has shape {tuple(k_cache.shape)}; its blocks need 1 place or more"
         )
-    check_sequences(where, q, block_table, table_starts, seqused_k, cu_seqlens_q, max_seqlen_q, num_splits)
+    if grouped:
+        _check_groups(where, k_cache, v_cache, cache_layout)
+    check_sequences(
+        where,
+        q,
+        block_table,
+        table_starts,
+        seqused_k,
+        cu_seqlens_q,
+        max_seqlen_q,
+        0 if plan is not None else num_splits,
+    )
+    if plan is not None:
+        check_indices(where, "plan", plan, 1, "(sequences + 2,), of attention_paged_plan", q)
+        if plan.shape[0] != seqused_k.shape[0] + 2 or not 1 <= num_splits <= LARGEST_PLANNED_SPLITS:
+            raise ValueError(
+                f"{where}: plan has {plan.shape[0]} entries and num_splits is {num_splits}; {seqused_k.shape[0]} sequences need a "
+                f"plan of {seqused_k.shape[0] + 2}, and the num_splits it was made for, 1 .. {LARGEST_PLANNED_SPLITS}"
+            )
     sequences = seqused_k.shape[0]
     check_score_terms(where, q, heads, sequences, sinks, softcap, alibi_slopes)
     check_flag(where, "causal", causal)
@@ -326,8 +388,9 @@ def paged_in_torch(
     sinks: torch.Tensor | None,
     k_scale: torch.Tensor | None,
     v_scale: torch.Tensor | None,
+    _plan: torch.Tensor | None,
     max_seqlen_q: int,
-    heads_first: bool,
+    layout: int,
     scale: float,
     value_factor: float,
     causal: bool,
@@ -341,8 +404,7 @@ def paged_in_torch(
     if k_cache.dtype == torch.uint8:
         codes = dtype_of("fp8", q.device)
         k_cache, v_cache = k_cache.view(codes), v_cache.view(codes)
-    if heads_first:
-        k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
+    k_cache, v_cache = in_rows(k_cache, LAYOUTS[layout], False), in_rows(v_cache, LAYOUTS[layout], True)
     if table_starts is not None:
         block_table = _in_rows(block_table[0], table_starts, seqused_k, k_cache.shape[1])
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -395,6 +457,38 @@ def paged_in_torch(
         out[begin:end] = (weights @ v).transpose(0, 1).to(q.dtype)
         lse[:, begin:end] = sums
     return out, lse
+
+
+def in_rows(cache: torch.Tensor, layout: Layout, values: bool) -> torch.Tensor:
+    """(blocks, block_size, heads, D), of grouped caches a copy."""
+    if layout == "nhd":
+        return cache
+    if layout == "hnd":
+        return cache.transpose(1, 2)
+    if not values:
+        return cache.permute(0, 3, 1, 2, 4).flatten(3, 4)
+    if layout == "paged":
+        return cache.permute(0, 3, 1, 2)
+    return cache.permute(0, 2, 4, 1, 3).flatten(1, 2)
+
+
+def _block_size_and_heads(k_cache: torch.Tensor, layout: Layout) -> tuple[int, int]:
+    slots, heads = {"nhd": (1, 2), "hnd": (2, 1)}.get(layout, (3, 1))
+    return k_cache.shape[slots], k_cache.shape[heads]
+
+
+def _check_groups(where: str, k_cache: torch.Tensor, v_cache: torch.Tensor, layout: Layout) -> None:
+    x = 16 // k_cache.dtype.itemsize
+    blocks, heads, groups, block_size, _ = k_cache.shape
+    wanted = (blocks, heads, groups * x, block_size)
+    if layout == "asm":
+        wanted = (blocks, heads, block_size // x, groups * x, x)
+    least = x if layout == "asm" else 8
+    if k_cache.shape[4] != x or tuple(v_cache.shape) != wanted or block_size % least:
+        raise ValueError(
+            f"{where}: k_cache has shape {tuple(k_cache.shape)} and v_cache {tuple(v_cache.shape)}; with cache_layout {layout!r} and "
+            f"{k_cache.dtype} they must be {_SHAPES[layout]}, x = {x} and block_size a multiple of {least}"
+        )
 
 
 def scales_by_key(scale: torch.Tensor | float | None) -> bool:

@@ -317,7 +317,7 @@ REFUSED = [
     (lambda p: of(p, kv_cache=p.kv_cache.expand(-1, -1, 2, -1)), ValueError, r"kv_cache has shape \(9, 16, 2, 576\); it must be"),
     (lambda p: of(p, kv_cache=p.kv_cache[..., :512]), ValueError, r"kv_cache has shape .* it must be \(blocks, block_size, 576\)"),
     (lambda p: of(p, kv_cache=p.kv_cache.to(torch.float8_e4m3fnuz)), TypeError, "kv_cache is torch.float8_e4m3fnuz; allowed: .*float8_e4m3fn,"),
-    (lambda p: of(p, kv_scale=0.5), ValueError, "kv_scale is given and kv_cache is torch.bfloat16; only caches of 8-bit floats"),
+    (lambda p: of(p, kv_scale=0.5), ValueError, "kv_scale is given and kv_cache is torch.bfloat16; only caches of 8 bits"),
     (lambda p: of(p, kv_cache=p.kv_cache.to(torch.float8_e4m3fn), kv_scale=INF), ValueError, "kv_scale is inf; it must be finite"),
     (lambda p: of(p, kv_cache=p.kv_cache.to(torch.float8_e4m3fn), kv_scale=torch.ones(2)), ValueError, "kv_scale has shape .* one element"),
     (lambda p: of(p, kv_cache=p.kv_cache.to(torch.float8_e4m3fn), kv_scale="no"), TypeError, "kv_scale is 'no'; it must be a number"),

@@ -412,7 +412,7 @@ def test_torch_backend_has_the_same_meaning(monkeypatch):
 
 def test_operators_and_compile():
     problem = draw_paged([50, 17], 1, heads=4, head_dim=64)
-    options = (None, None, None, 1, False, 0.125, 1.0, True, -1, -1, 0.0, 2)
+    options = (None, None, None, None, 1, 2, 0.125, 1.0, True, -1, -1, 0.0, 2)
     operators = torch.ops.hipkittens
     tensors = (
         problem.q,
@@ -509,7 +509,7 @@ REFUSED = [
     (lambda p: of(p, softcap=-1.0), ValueError, r"softcap is -1.0; it must be finite and 0 \(none\) or more"),
     (lambda p: of(p, softcap=NAN), ValueError, "softcap is nan"),
     (lambda p: of(p, window_size=3), TypeError, r"window_size is 3; it must be two integers \(left, right\)"),
-    (lambda p: of(p, cache_layout="bhnd"), ValueError, "cache_layout is 'bhnd'; allowed: nhd, hnd"),
+    (lambda p: of(p, cache_layout="bhnd"), ValueError, "cache_layout is 'bhnd'; allowed: nhd, hnd, paged, asm"),
     (lambda p: of(p, num_splits=257), ValueError, "num_splits is 257; allowed: 0 .. 256"),
     (lambda p: of(p, num_splits=1.5), TypeError, "num_splits is 1.5; it must be a whole number"),
     (lambda p: of(p, alibi_slopes=torch.ones(4).double()), TypeError, "alibi_slopes is torch.float64; allowed: torch.float32"),

@@ -8,23 +8,24 @@
 
 #include "kernels/paged_attention/plan.h"
 #include "torch/element_type.h"
+#include "torch/paged_cache.h"
 #include "torch/placement.h"
 #include "torch/registration.h"
 
 namespace hipkittens::torch_binding {
 namespace {
 
-// q (T, H, D), caches (blocks, block size, H_k, D), or with heads_first (blocks, H_k, block size, D) -> out (T, H, D), lse (H, T)
-// float32. block_table int32 (B, blocks of a sequence), or with table_starts, int32 (B,), one row in which the blocks of sequence b begin
-// at table_starts[b]. seqused_k int32 (B,), cu_seqlens_q int32 (B + 1,), or none for max_seqlen_q tokens of each sequence. alibi_slopes float32 (H,) or (B, H), sinks float32 (H,). num_splits 0: any. Caches of uint8 are 8-bit floats
-// of the target, times k_scale and v_scale, and so are those of int8: float32 of one element, (H_k,), (B, H_k), or both of them (blocks,
-// H_k, block size); values times value_factor besides.
+// q (T, H, D), caches of one of the layouts of paged_cache.h -> out (T, H, D), lse (H, T) float32. block_table int32 (B, blocks of a
+// sequence), or with table_starts, int32 (B,), one row in which the blocks of sequence b begin at table_starts[b]. seqused_k int32 (B,),
+// cu_seqlens_q int32 (B + 1,), or none for max_seqlen_q tokens of each sequence. alibi_slopes float32 (H,) or (B, H), sinks float32 (H,).
+// Caches of uint8 are 8-bit floats of the target, times k_scale and v_scale, and so are those of int8: float32 of one element, (H_k,),
+// (B, H_k), or both of them (blocks, H_k, block size); values times value_factor besides. num_splits 0: any. With plan, int32 (B + 2,),
+// it counts splits of all sequences together: plan has the tiles of a split, and where the splits of each sequence begin and end.
 #define PAGED_ARGUMENTS                                                                                      \
-    "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor? table_starts, "                   \
-    "Tensor seqused_k, Tensor? cu_seqlens_q, Tensor? alibi_slopes, Tensor? sinks, Tensor? k_scale, Tensor? " \
-    "v_scale, SymInt max_seqlen_q, "                                                                         \
-    "bool heads_first, float scale, float value_factor, bool causal, int window_left, int window_right, "    \
-    "float softcap, int num_splits"
+    "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor? table_starts, Tensor seqused_k, " \
+    "Tensor? cu_seqlens_q, Tensor? alibi_slopes, Tensor? sinks, Tensor? k_scale, Tensor? v_scale, "          \
+    "Tensor? plan, SymInt max_seqlen_q, int layout, float scale, float value_factor, bool causal, "          \
+    "int window_left, int window_right, float softcap, int num_splits"
 constexpr const char* attention_paged_schema = "attention_paged(" PAGED_ARGUMENTS ") -> (Tensor, Tensor)";
 // Writes the first result, and returns the second.
 constexpr const char* attention_paged_into_schema =
@@ -62,8 +63,9 @@ class Call {
         sinks_ = given.optional_tensor();
         k_scale_ = given.optional_tensor();
         if (!latent_) v_scale_ = given.optional_tensor();
+        if (!latent_) plan_ = given.optional_tensor();
         problem_.most_queries = given.integer();
-        if (!latent_) heads_first_ = given.boolean();
+        if (!latent_) layout_ = static_cast<CacheLayout>(given.integer());
         arguments_.scale = static_cast<float>(given.number());
         arguments_.value_factor = static_cast<float>(given.number());
         const bool causal = given.boolean();
@@ -92,6 +94,9 @@ class Call {
     // Writes `out`, and returns the LSE.
     Tensor run(const Placement& placement, const Tensor& out) {
         problem_.device = placement.shape();
+        if (plan_ && problem_.device.batch_invariant)
+            fail(where_ +
+                 "splits by a plan depend on the batch, which batch_invariant excludes; pass no plan");
         Tensor lse = placement.empty(std::array<int64_t, 2>{problem_.heads, problem_.tokens}, Dtype::float32);
         if (problem_.tokens == 0 || problem_.sequences == 0 || problem_.most_queries == 0) return lse;
         const paged_attention::Choice choice = paged_attention::choose(problem_);
@@ -112,10 +117,12 @@ class Call {
         if (sinks_) regions.push_back(read(*sinks_, Dtype::float32, "sinks"));
         if (k_scale_) regions.push_back(read(*k_scale_, Dtype::float32, latent_ ? "kv_scale" : "k_scale"));
         if (v_scale_) regions.push_back(read(*v_scale_, Dtype::float32, "v_scale"));
+        if (plan_) regions.push_back(read(*plan_, Dtype::int32, "plan"));
         std::optional<Tensor> partial_out, partial_lse;
-        if (choice.splits > 1) {
-            const std::array<int64_t, 4> sizes = {choice.splits, problem_.tokens, problem_.heads,
-                                                  problem_.value_dim};
+        if (choice.splits > 1 || plan_) {
+            const std::array<int64_t, 4> sizes = {choice.splits,
+                                                  plan_ ? problem_.most_queries : problem_.tokens,
+                                                  problem_.heads, problem_.value_dim};
             partial_out = placement.empty(sizes, Dtype::float32);
             partial_lse = placement.empty(std::span(sizes).first(3), Dtype::float32);
             arguments_.partial_out = static_cast<float*>(partial_out->data());
@@ -152,9 +159,8 @@ class Call {
     const Tensor& values() const { return v_ ? *v_ : k_; }
 
     void check() {
-        if (q_.dimensions() != 3 || k_.dimensions() != 4 || values().dimensions() != 4 ||
-            table_.dimensions() != 2)
-            fail(where_ + "q needs three dimensions, caches four, block_table two");
+        if (q_.dimensions() != 3 || table_.dimensions() != 2)
+            fail(where_ + "q needs three dimensions, block_table two");
         const bool codes = k_.dtype_number() == aoti_torch_dtype_uint8();
         const bool integers = !latent_ && k_.dtype_number() == aoti_torch_dtype_int8();
         codes_ = codes || integers;
@@ -162,29 +168,24 @@ class Call {
         if (dtype_ == Dtype::float32 || values().dtype_number() != k_.dtype_number() ||
             (!codes_ && k_.dtype(where_ + "k_cache") != dtype_))
             fail(where_ + "q needs to be bfloat16 or float16, and caches of its dtype or of 8 bits");
-        const size_t heads = heads_first_ ? 1 : 2, slots = heads_first_ ? 2 : 1;
-        const auto size = k_.sizes();
         problem_.element = element_type(dtype_);
         problem_.cache = codes ? ElementType::fp8 : integers ? ElementType::i8 : problem_.element;
         problem_.tokens = q_.sizes()[0];
         problem_.heads = q_.sizes()[1];
         problem_.head_dim = q_.sizes()[2];
         problem_.value_dim = latent_ ? paged_attention::latent_dim : problem_.head_dim;
-        problem_.key_heads = size[heads];
-        problem_.page = size[slots];
+        check_caches();
         problem_.sequences = lengths_.dimensions() == 1 ? lengths_.sizes()[0] : -1;
         problem_.most_pages = table_.sizes()[1];
-        for (size_t axis = 0; axis < 4; ++axis)
-            if (values().sizes()[axis] != size[axis]) fail(where_ + "k_cache and v_cache need one shape");
         if (latent_ && (problem_.head_dim != paged_attention::latent_dim + paged_attention::rotary_dim ||
                         problem_.key_heads != 1))
             fail(where_ + "q needs rows of 512 + 64, and kv_cache one head");
-        if (size[3] != problem_.head_dim || problem_.key_heads < 1 || problem_.heads < 1 ||
-            problem_.heads % problem_.key_heads)
+        if (problem_.key_heads < 1 || problem_.heads < 1 || problem_.heads % problem_.key_heads)
             fail(where_ + "heads of q and of the caches do not fit together");
         if (problem_.page < 1 || problem_.page > INT32_MAX || problem_.most_queries < 0 ||
             problem_.most_queries > INT32_MAX / problem_.heads || problem_.num_splits < 0 ||
-            problem_.num_splits > paged_attention::most_splits)
+            problem_.num_splits > (plan_ ? paged_attention::most_planned : paged_attention::most_splits) ||
+            (plan_ && problem_.num_splits == 0))
             fail(where_ + "the page size, max_seqlen_q or num_splits is out of range");
         if (!std::isfinite(arguments_.scale) || !(arguments_.softcap >= 0))
             fail(where_ + "scale needs to be finite and softcap 0 or more");
@@ -207,6 +208,15 @@ class Call {
                 fail(where_ + "cu_seqlens_q needs one entry more than block_table has rows");
         } else if (problem_.tokens != problem_.sequences * problem_.most_queries) {
             fail(where_ + "q needs max_seqlen_q tokens for each row of block_table");
+        }
+        if (plan_) {
+            check_numbers(*plan_, "plan", aoti_torch_dtype_int32());
+            if (plan_->dimensions() != 1 || plan_->sizes()[0] != problem_.sequences + 2)
+                fail(where_ + "plan needs two entries more than there are sequences");
+            arguments_.plan = static_cast<const int32_t*>(plan_->data());
+            problem_.planned = true;
+            // Each sequence may have one that is not full.
+            problem_.num_splits += problem_.sequences;
         }
         if (slopes_) {
             check_numbers(*slopes_, "alibi_slopes", aoti_torch_dtype_float32());
@@ -232,18 +242,52 @@ class Call {
         arguments_.q = q_.data();
         arguments_.q_token_bytes = stride_bytes(q_, 0, dtype_);
         arguments_.q_head_bytes = stride_bytes(q_, 1, dtype_);
-        arguments_.k = cache_of(k_, heads, slots);
-        arguments_.v = cache_of(values(), heads, slots);
         arguments_.table = static_cast<const int32_t*>(table_.data());
         arguments_.table_stride = table_.strides()[0];
         arguments_.sequences.lengths = static_cast<const int32_t*>(lengths_.data());
         arguments_.sequences.ends = ends_ ? static_cast<const int32_t*>(ends_->data()) : nullptr;
     }
-    PagedTensor cache_of(const Tensor& cache, size_t heads, size_t slots) const {
-        const int64_t slot = stride_bytes(cache, slots, cache_dtype_);
-        if (slot < 0 || slot > INT32_MAX / 8) fail(where_ + "slots of a cache are 256 MiB or more apart");
-        return {cache.data(), stride_bytes(cache, 0, cache_dtype_), stride_bytes(cache, heads, cache_dtype_),
-                static_cast<uint32_t>(slot)};
+    // Sets the sizes of the problem that caches have, and where they are.
+    void check_caches() {
+        const bool grouped = layout_ == CacheLayout::paged || layout_ == CacheLayout::paged_asm;
+        const Dtype dtype = cache_dtype_;
+        const auto stride = [&](const Tensor& cache, size_t axis) {
+            return stride_bytes(cache, axis, dtype);
+        };
+        const auto near = [&](int64_t bytes) {
+            if (bytes < 0 || bytes > INT32_MAX / (grouped ? 512 : 8))
+                fail(where_ + "slots or features of a cache are too far apart");
+            return static_cast<uint32_t>(bytes);
+        };
+        const int64_t of_keys = grouped ? 5 : 4, of_values = layout_ == CacheLayout::paged_asm ? 5 : 4;
+        if (k_.dimensions() != of_keys || values().dimensions() != of_values)
+            fail(where_ + "a cache has another shape than its layout");
+        const auto size = k_.sizes(), value_size = values().sizes();
+        problem_.grouped = grouped;
+        const size_t heads = layout_ == CacheLayout::nhd ? 2 : 1, slots = grouped                       ? 3
+                                                                          : layout_ == CacheLayout::nhd ? 1
+                                                                                                        : 2;
+        problem_.key_heads = size[heads];
+        problem_.page = size[slots];
+        arguments_.k = {k_.data(), stride(k_, 0), stride(k_, heads), near(stride(k_, slots)), 0, 0};
+        arguments_.v = {values().data(), stride(values(), 0), stride(values(), heads), 0, 0, 0};
+        bool fits = size[0] == value_size[0] && size[heads] == value_size[heads];
+        if (!grouped) {
+            for (size_t axis = 0; axis < 4; ++axis) fits = fits && size[axis] == value_size[axis];
+            fits = fits && size[3] == problem_.head_dim;
+            arguments_.v.slot_bytes = near(stride(values(), slots));
+        } else {
+            const int64_t x = 16 / bytes_of(dtype);
+            const bool by_group = layout_ == CacheLayout::paged_asm;
+            fits = fits && size[2] * x == problem_.head_dim && size[4] == x && problem_.page % 8 == 0 &&
+                   value_size[by_group ? 3 : 2] == problem_.head_dim &&
+                   (by_group ? value_size[2] * x == problem_.page && value_size[4] == x
+                             : value_size[3] == problem_.page);
+            arguments_.k.group_bytes = near(stride(k_, 2));
+            arguments_.v.group_bytes = by_group ? near(stride(values(), 2)) : 16;
+            arguments_.v.feature_bytes = near(stride(values(), by_group ? 3 : 2));
+        }
+        if (!fits) fail(where_ + "k_cache, v_cache and q do not fit together");
     }
     static bool by_key(const std::optional<Tensor>& scale) {
         return scale && scale->element_count() != 1 && scale->dimensions() == 3;
@@ -291,14 +335,14 @@ class Call {
     Tensor table_;
     std::optional<Tensor> starts_;
     Tensor lengths_;
-    std::optional<Tensor> ends_, slopes_, sinks_, k_scale_, v_scale_;
+    std::optional<Tensor> ends_, slopes_, sinks_, k_scale_, v_scale_, plan_;
     Dtype dtype_, cache_dtype_ = Dtype::uint8;
-    bool heads_first_ = false;
+    CacheLayout layout_ = CacheLayout::nhd;
     paged_attention::Problem problem_{};
     PagedArguments arguments_{};
 };
 
-constexpr uint64_t argument_counts[] = {20, 13};
+constexpr uint64_t argument_counts[] = {21, 13};
 
 template <Caches caches>
 void attend(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {

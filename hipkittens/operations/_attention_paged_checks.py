@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import torch
 
-from ..paged_attention import HEAD_SIZES, attention_paged
+from ..paged_attention import HEAD_SIZES, attention_paged, attention_paged_plan
 from ..quantization import dtype_of
-from ._attention_paged_problems import UNUSED, PagedProblem, draw_paged, draw_scales, in_torch
-from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Trial
+from ._attention_paged_benchmarks import BENCHMARKS
+from ._attention_paged_problems import UNUSED, PagedProblem, draw_paged, draw_scales, in_layout, in_torch
+from ._record import DTYPES, Checks, Example, Kernel, Parity, ParityProblem, Trial
 
 
 def _trial(kernel: Kernel) -> Trial:
@@ -18,7 +19,8 @@ def _trial(kernel: Kernel) -> Trial:
     dtype, codes = DTYPES[row["element"]], _codes(row.get("cache"))
     joins = kernel.kind == "combine"
     head_dim = int(row.get("head_dim", 256))
-    page = 24 if row.get("lookup_keys") != "1" else 5
+    grouped = row.get("grouped") == "true"
+    page = 48 if grouped else 24 if row.get("lookup_keys") != "1" else 5
     queries = 3 if row.get("row_tiles") == "2" else 1
     heads = 14 if queries > 1 else 7
 
@@ -32,6 +34,7 @@ def _trial(kernel: Kernel) -> Trial:
             page=page,
             dtype=dtype,
             cache_dtype=codes,
+            layout="asm" if grouped else "nhd",
         )
         options = {
             "alibi_slopes": torch.arange(heads) / 64,
@@ -40,11 +43,20 @@ def _trial(kernel: Kernel) -> Trial:
         }
         if codes:
             kind = "key" if row["scales_by_key"] == "true" else "sequence"
-            options |= {"k_scale": draw_scales(problem, kind), "v_scale": draw_scales(problem, kind, seed=4)}
+            for seed, name in enumerate(("k_scale", "v_scale")):
+                options[name] = draw_scales(problem, kind, "asm" if grouped else "nhd", seed)
+        if grouped:
+            options["cache_layout"] = "asm"
         results = []
         for splits in (45,) if joins else (1, 2):
             out, lse = attention_paged(*problem.arguments(), num_splits=splits, softcap=20.0, **options)
             results += [out, lse.clamp(min=-100)]  # -inf of the sequence without keys
+        if joins:
+            plan = attention_paged_plan(problem.seqused_k, 45)
+            out, lse = attention_paged(
+                *problem.arguments(), num_splits=45, plan=plan, softcap=20.0, **options
+            )
+            results += [out, lse.clamp(min=-100)]
         return results
 
     title = f"attention_paged {queries} of {1500 if joins else 300} H{heads} D{head_dim} page {page} {row['element']}"
@@ -67,8 +79,7 @@ def _example(layout: str, queries: int, heads: int, key_heads: int, head_dim: in
         q = rows[: count * heads].reshape(count, heads, head_dim)
         pages = [-(-length // page) for length in lengths]
         cells = rows[count * heads :].reshape(2, sum(pages), page, key_heads, head_dim)
-        if layout == "hnd":
-            cells = cells.transpose(2, 3)
+        cells = [in_layout(each, layout, values) for each, values in zip(cells, (False, True), strict=True)]
         order = torch.randperm(sum(pages), generator=torch.Generator().manual_seed(0)).to(torch.int32)
         table = torch.full((2, max(pages)), UNUSED, dtype=torch.int32)
         table[0, : pages[0]], table[1, : pages[1]] = order.split(pages)
@@ -93,7 +104,7 @@ _FACTORS = {
     "dtype": ("bf16", "f16"),
     "cache": ("16", "fp8", "i8"),
     "scales": ("all", "head", "sequence", "key"),
-    "layout": ("nhd", "hnd"),
+    "layout": ("nhd", "hnd", "paged", "asm"),
     "page": (16, 1, 64, 256, 544),
     "table": ("rows", "list"),
     "group": (8, 1, 4, 7, 10, 16, 64),
@@ -107,19 +118,22 @@ _FACTORS = {
     "alibi": (False, True),
     "sinks": (False, True),
     "num_splits": (0, 1, 7),
+    "planned": (False, True),
 }
 
 
 def _parity_problem(case, generator) -> ParityProblem:
     heads = case["group"] * case["key_heads"]
-    lengths = [case["length"], 70, case["page"], case["page"] + 1]
+    # Groups of keys are of 8, or in 16 bytes.
+    page = max(case["page"], 16) if case["layout"] in ("paged", "asm") else case["page"]
+    lengths = [case["length"], 70, page, page + 1]
     problem = draw_paged(
         lengths,
         [case["queries"], 1, 2, 1],
         heads=heads,
         key_heads=case["key_heads"],
         head_dim=case["head_dim"],
-        page=case["page"],
+        page=page,
         layout=case["layout"],
         dtype=DTYPES[case["dtype"]],
         cache_dtype=_codes(case["cache"]),
@@ -149,7 +163,11 @@ def _parity_problem(case, generator) -> ParityProblem:
             table = arguments[3]
             starts = torch.arange(len(table), dtype=torch.int32) * table.shape[1]
             arguments[3] = table.flatten()
-        return attention_paged(*arguments, table_starts=starts, num_splits=case["num_splits"], **options)
+        plan, splits = None, case["num_splits"]
+        if case["planned"]:
+            splits = splits or 20
+            plan = attention_paged_plan(problem.seqused_k, splits)
+        return attention_paged(*arguments, table_starts=starts, num_splits=splits, plan=plan, **options)
 
     def theirs(q):
         wide = q.dtype if q.dtype == torch.float64 else None
@@ -164,59 +182,6 @@ def _parity_problem(case, generator) -> ParityProblem:
     )
 
 
-def _operands(problem, device, cache: str):
-    e = problem.extents
-    pages = -(-e["L"] // e["P"])
-    size = (e["B"] * pages, e["P"], e["K"], e["D"])
-    # Codes of zeros: no cycle depends on them.
-    caches = [
-        problem.tensor(device, *size)
-        if cache == "16"
-        else torch.zeros(size, dtype=torch.int8 if cache == "i8" else torch.uint8, device=device)
-        for _ in range(2)
-    ]
-    order = torch.randperm(e["B"] * pages, generator=torch.Generator().manual_seed(0)).to(torch.int32)
-    lengths = torch.full((e["B"],), e["L"], dtype=torch.int32, device=device)
-    q = problem.tensor(device, e["B"] * e["N"], e["H"], e["D"])
-    return q, *caches, order.reshape(e["B"], pages).to(device), lengths
-
-
-def _call(problem, device, cache: str):
-    e = problem.extents
-    operands = _operands(problem, device, cache)
-    options = {"window_size": (e["W"] - 1, 0) if e["W"] < e["L"] else (-1, -1)}
-    if cache == "i8":
-        blocks = operands[1].shape[0]
-        options |= {
-            name: torch.ones(blocks, e["K"], e["P"], device=device) for name in ("k_scale", "v_scale")
-        }
-    return lambda: attention_paged(*operands, None, e["N"], **options)
-
-
-def _bytes(problem, cache: str) -> float:
-    """Keys and values that some query sees, those of int8 with a scale of each, queries and results."""
-    e = problem.extents
-    keys = 2 * min(e["L"], e["W"] + e["N"] - 1) * e["K"]
-    rows = e["N"] * e["H"]
-    of_key = {"16": 2 * e["D"], "fp8": e["D"], "i8": e["D"] + 4}[cache]
-    return e["B"] * (keys * of_key + rows * (4.0 * e["D"] + 4.0))
-
-
-def _flops(problem) -> float:
-    e = problem.extents
-    return 4.0 * e["B"] * e["H"] * e["N"] * min(e["L"], e["W"]) * e["D"]
-
-
-def _refuse(extents) -> str | None:
-    if extents["H"] % extents["K"]:
-        return (
-            f"{extents['H']} query heads cannot share {extents['K']} key heads; H has to be a multiple of K"
-        )
-    if extents["D"] not in HEAD_SIZES:
-        return f"D is {extents['D']}; heads of 64, 128 and 256 have kernels"
-    return None
-
-
 def _calls(tensor):
     def integers(*shape):
         return tensor(*shape, dtype=torch.int32)
@@ -228,6 +193,7 @@ def _calls(tensor):
     heads_first = [cache.transpose(1, 2) for cache in caches]
     scale = tensor(1, dtype=torch.float32)
     narrow = [tensor(9, 16, 2, 128, dtype=torch.uint8) for _ in range(2)]
+    grouped = (tensor(9, 2, 16, 16, 8), tensor(9, 2, 2, 128, 8))
     integral = [tensor(9, 16, 2, 128, dtype=torch.int8) for _ in range(2)]
     of_keys = tensor(9, 2, 16, dtype=torch.float32)
     return [
@@ -235,6 +201,8 @@ def _calls(tensor):
         ("several tokens, packed", "attention_paged", (tensor(20, 8, 128), *usual[1:], integers(4), 17), {}),
         ("blocks of all sequences in one list", "attention_paged", (q, *caches, integers(9), lengths), {"table_starts": lengths}),
         ("heads before places", "attention_paged", (q, *heads_first, table, lengths), {"cache_layout": "hnd"}),
+        ("groups of 16 bytes", "attention_paged", (q, *grouped, table, lengths), {"cache_layout": "asm"}),
+        ("splits by a plan", "attention_paged", usual, {"num_splits": 7, "plan": integers(5)}),
         ("sinks and a window", "attention_paged", usual, {"sinks": slopes, "window_size": (127, 0)}),
         ("softcap and ALiBi", "attention_paged", usual, {"softcap": 30.0, "alibi_slopes": slopes}),
         ("7 splits", "attention_paged", usual, {"num_splits": 7}),
@@ -252,53 +220,19 @@ def _exercise(draw):
     return [
         attention_paged(*problem.arguments()),
         attention_paged(*problem.arguments(), out=out, num_splits=2),
+        attention_paged_plan(problem.seqused_k, 8),
     ]
-
-
-def _benchmark(name: str, cache: str, shapes: str, heading: str) -> Benchmark:
-    """cache: what its elements are, where they are not of 16 bits."""
-    return Benchmark(
-        name,
-        example="B64H8K1N1L8192D128P16",
-        letters="BHKNLDP",
-        optional={"W": "L"},
-        shapes=shapes,
-        heading=heading,
-        bytes=lambda problem: _bytes(problem, cache),
-        flops=_flops,
-        call=lambda problem, device: _call(problem, device, cache),
-        refuse=_refuse,
-    )
 
 
 CHECKS = Checks(
     trial=_trial,
     examples=(
         _example("nhd", 1, 8, 1, 128, 16),
+        _example("paged", 1, 8, 1, 128, 16),
         _example("hnd", 3, 8, 2, 64, 64, window_size=(99, 0), softcap=30.0),
     ),
     parity=(Parity("attention_paged", _FACTORS, _parity_problem),),
     calls=_calls,
     exercise=_exercise,
-    benchmarks=(
-        _benchmark(
-            "attention_paged",
-            "16",
-            # Llama 3 70B on 8 GPUs; gpt-oss 120B, a layer of all keys and one of a window.
-            "B64H8K1N1L8192D128P16,B64H64K8N1L8192D64P16,B64H64K8N1L8192D64P16W128",
-            "Attention to a cache in pages",
-        ),
-        _benchmark(
-            "attention_paged_fp8",
-            "fp8",
-            "B64H8K1N1L8192D128P16",
-            "Attention to a cache of 8-bit floats in pages",
-        ),
-        _benchmark(
-            "attention_paged_int8",
-            "i8",
-            "B64H8K1N1L8192D128P16",
-            "Attention to a cache of int8 in pages, a scale for each key",
-        ),
-    ),
+    benchmarks=BENCHMARKS,
 )

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ..cache import LAYOUTS, as_operand
 from ..latent_attention import LATENT, ROTARY, latent_in_torch
-from ..paged_attention import paged_in_torch
+from ..paged_attention import in_rows, paged_in_torch
 from ..quantization import dtype_of
 
 # What a table holds where no page is used: a page far behind the cache.
@@ -64,13 +65,9 @@ def draw_paged(
     order = torch.randperm(blocks, generator=generator)[: sum(pages)].to(torch.int32)
     table = torch.full((len(lengths), max([*pages, 0]) + 1), UNUSED, dtype=torch.int32)
     size = (blocks, page, key_heads, head_dim)
-    # As a whole with room between the pages, which must not matter.
-    whole = (blocks, 2, key_heads, page, head_dim) if layout == "hnd" else (blocks, 2, *size[1:])
     # Of integers no number is none: the largest.
     unused = 127.0 if stored == torch.int8 else float("nan")
-    caches = [torch.full(whole, unused).to(stored)[:, 1] for _ in range(2)]
-    if layout == "hnd":
-        caches = [cache.transpose(1, 2) for cache in caches]
+    caches = [torch.full(size, unused) for _ in range(2)]
     for row, used in enumerate(order.split(pages)):
         table[row, : len(used)] = used
         for number, block in enumerate(used.tolist()):
@@ -79,17 +76,19 @@ def draw_paged(
                 drawn = torch.randn((filled, key_heads, head_dim), generator=generator)
                 cache[block, :filled] = (
                     (drawn * 40).round().clamp(-128, 127) if stored == torch.int8 else drawn
-                ).to(stored)
-    if layout == "hnd":
-        caches = [cache.transpose(1, 2) for cache in caches]
+                )
+    k_cache, v_cache = (
+        _with_room(in_layout(cache.to(stored), layout, values), unused)
+        for cache, values in zip(caches, (False, True), strict=True)
+    )
     q = torch.randn((sum(counts), heads, head_dim), generator=generator).to(dtype)
     ends = None
     if not isinstance(queries, int):
         ends = torch.tensor([0, *counts]).cumsum(0).to(torch.int32)
     return PagedProblem(
         q,
-        caches[0],
-        caches[1],
+        k_cache,
+        v_cache,
         table,
         torch.tensor(lengths, dtype=torch.int32),
         ends,
@@ -97,17 +96,36 @@ def draw_paged(
     )
 
 
+def _with_room(cache: torch.Tensor, unused: float) -> torch.Tensor:
+    """The same with room between the pages, which must not matter."""
+    whole = torch.full((len(cache), 2, *cache.shape[1:]), unused).to(cache.dtype)
+    whole[:, 1] = cache
+    return whole[:, 1]
+
+
+def in_layout(cache: torch.Tensor, layout: str, values: bool) -> torch.Tensor:
+    """A cache of keys or of values that is (blocks, block_size, heads, D)."""
+    x = 16 // cache.dtype.itemsize
+    if layout == "nhd":
+        return cache
+    if layout == "hnd":
+        return cache.transpose(1, 2)
+    if not values:
+        return cache.unflatten(3, (-1, x)).permute(0, 2, 3, 1, 4)
+    if layout == "paged":
+        return cache.permute(0, 2, 3, 1)
+    return cache.unflatten(1, (-1, x)).permute(0, 3, 1, 4, 2)
+
+
 def draw_scales(problem: PagedProblem, kind: str, layout: str = "nhd", seed: int = 3) -> torch.Tensor:
     """Of codes: of "all" keys, each key "head", "sequence" and key head, or each "key", with NaN where there is none, as a view of
     the tensor (key heads, blocks * block_size) of AITER's writers."""
-    key_heads = problem.k_cache.shape[1 if layout == "hnd" else 2]
-    block_size = problem.k_cache.shape[2 if layout == "hnd" else 1]
+    blocks, block_size, key_heads, _ = in_rows(as_operand(problem.k_cache), layout, False).shape
     generator = torch.Generator().manual_seed(seed)
     unit = 0.025 if problem.k_cache.dtype == torch.int8 else 1.0
     sizes = {"all": (1,), "head": (key_heads,), "sequence": (len(problem.seqused_k), key_heads)}
     if kind != "key":
         return (torch.rand(sizes[kind], generator=generator) + 0.5) * unit
-    blocks = len(problem.k_cache)
     drawn = torch.rand((key_heads, blocks, block_size), generator=generator).mul_(4).exp_().mul_(unit / 8)
     there = torch.zeros(blocks, block_size, dtype=torch.bool)
     for row, length in zip(problem.block_table.tolist(), problem.seqused_k.tolist(), strict=True):
@@ -139,7 +157,7 @@ def in_torch(
     k_scale, v_scale = (scale_tensor(each, problem.q.device) for each in (k_scale, v_scale))
     return paged_in_torch(
         *tensors, problem.block_table, None, problem.seqused_k, problem.cu_seqlens_q, alibi_slopes, sinks, k_scale, v_scale,
-        problem.max_seqlen_q, cache_layout == "hnd", scale, 1.0, causal, left, right, softcap,
+        None, problem.max_seqlen_q, LAYOUTS.index(cache_layout), scale, 1.0, causal, left, right, softcap,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from ..cache import LAYOUTS
 from ..paged_attention import attention_paged
 from ._record import Checks, Function, Operation, Operator, no_derivative
 from ._sharding import given, is_tensor, replicated
@@ -24,17 +25,18 @@ def _sharding(*arguments):
     """By key heads, with the query heads of their groups."""
     from torch.distributed.tensor import Replicate, Shard
 
-    _q, k_cache, _v, _table, starts, _lengths, ends, slopes, sinks, k_scale, v_scale, _most, heads_first = (
-        arguments[:13]
+    _q, k_cache, _v, _table, starts, _lengths, ends, slopes, sinks, k_scale, v_scale, plan, _most, layout = (
+        arguments[:14]
     )
     found = [replicated(arguments, 2)]
-    axis = 1 if heads_first else 2
+    axis = 2 if LAYOUTS[layout] == "nhd" else 1
     # Heads of query and key keep their ratio only where every rank gets as many.
     if is_tensor(k_cache) and k_cache.shape[axis] % k_cache.mesh.size() == 0:
         everybody = Replicate()
         inputs = [Shard(1), Shard(axis), Shard(axis), everybody, given(starts, everybody), everybody]
         inputs += [given(ends, everybody), None if slopes is None else Shard(len(slopes.shape) - 1)]
         inputs += [given(sinks, Shard(0)), *(_scale_sharding(scale) for scale in (k_scale, v_scale))]
+        inputs += [given(plan, everybody)]
         found.append(([Shard(1), Shard(0)], [*inputs, *[None] * (len(arguments) - len(inputs))]))
     return found
 
@@ -73,8 +75,8 @@ OPERATION = Operation(
     kinds=("forward", "combine"),
     functions=(Function(attention_paged, _arguments),),
     operators=(
-        Operator("attention_paged", _fake, _NO_DERIVATIVE, sharding=_sharding, first_option=11),
-        Operator("attention_paged_into", _fake_into, first_option=12),
+        Operator("attention_paged", _fake, _NO_DERIVATIVE, sharding=_sharding, first_option=12),
+        Operator("attention_paged_into", _fake_into, first_option=13),
     ),
     checks=_checks,
     order=3,

@@ -5,6 +5,7 @@
 #include "../element_of.h"
 #include "key_tile.h"
 #include "row_softmax.h"
+#include "sequence_of.h"
 
 namespace hipkittens::paged_attention {
 
@@ -33,21 +34,21 @@ struct Combine {
     }
     // Splits from `first` on, as many as a batch; none behind the last one.
     KITTENS_DEVICE void add(const CombineArguments& arguments, global<const float> lses,
-                            global<const float> partial, int first, int64_t rows) {
+                            global<const float> partial, int first, int splits, int64_t rows) {
         constexpr float log2_e = 1.4426950408889634f;
         float lse[batch];
         Values values[batch];
         // Behind the last split the last one is read again, and has no weight.
 #pragma unroll
         for (int i = 0; i < batch; ++i) {
-            const int64_t split = first + i < arguments.splits ? first + i : arguments.splits - 1;
+            const int64_t split = first + i < splits ? first + i : splits - 1;
             lse[i] = lses[split * rows] * log2_e;
             values[i] = *(global<const Values>)(partial + split * rows * arguments.head_dim);
         }
         float next = largest;
 #pragma unroll
         for (int i = 0; i < batch; ++i) {
-            if (first + i >= arguments.splits) lse[i] = RowSoftmax::none;
+            if (first + i >= splits) lse[i] = RowSoftmax::none;
             next = larger(next, lse[i]);
         }
         raise(next);
@@ -81,21 +82,39 @@ struct Combine {
         const uint32_t row = workgroup_id_x();
         const uint32_t token = uniform(arguments.heads.quotient(row)),
                        head = row - token * arguments.heads.value;
+        const Sequences& sequences = arguments.sequences;
         uint32_t past = arguments.tokens;
-        if (arguments.past_tokens) past = *arguments.past_tokens;
+        if (sequences.ends) past = sequences.ends[sequences.count];
         if (token >= past) return;
-        const int64_t rows = static_cast<int64_t>(arguments.tokens) * arguments.heads.value;
+        // Of a split, rows and the row's own; how many splits it has.
+        int64_t rows = static_cast<int64_t>(arguments.tokens) * arguments.heads.value, first_row = row;
+        int splits = arguments.splits;
+        if (arguments.plan) {
+            const int32_t* begins = arguments.plan + 1;
+            uint32_t sequence, query;
+            if (sequences.ends) {
+                sequence = sequence_of(token, sequences.ends, sequences.count);
+                query = token - sequences.ends[sequence];
+            } else {
+                sequence = uniform(arguments.queries.quotient(token));
+                query = token - sequence * arguments.queries.value;
+            }
+            rows = static_cast<int64_t>(sequences.queries) * arguments.heads.value;
+            first_row = begins[sequence] * rows + query * arguments.heads.value + head;
+            splits = begins[sequence + 1] - begins[sequence];
+        }
         const int group = thread_id() / lanes;
         for (int band = 0; band < arguments.head_dim; band += lanes * per_lane) {
             const int own = band + thread_id() % lanes * per_lane;
             // Lanes without columns do what the last ones do, but for the store.
             const int column = own < arguments.head_dim ? own : arguments.head_dim - per_lane;
-            const auto partial = (global<const float>)arguments.partial_out +
-                                 row * static_cast<int64_t>(arguments.head_dim) + column;
+            const auto partial =
+                (global<const float>)arguments.partial_out + first_row * arguments.head_dim + column;
             Combine result{RowSoftmax::none, 0.0f, 0.0f};
-            for (int first = group * batch; first < arguments.splits; first += groups * batch)
-                result.add(arguments, (global<const float>)arguments.partial_lse + row, partial, first, rows);
-            if (arguments.splits > batch) {
+            for (int first = group * batch; first < splits; first += groups * batch)
+                result.add(arguments, (global<const float>)arguments.partial_lse + first_row, partial, first,
+                           splits, rows);
+            if (splits > batch) {
                 if (band) barrier();
                 result.join(lds);
             }

@@ -1,11 +1,24 @@
 // kernels/paged_attention/forward.h: attention to caches of keys and of values.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "grouped_tile.h"
 #include "join_waves.h"
 #include "key_scales.h"
 #include "query_rows.h"
 
 namespace hipkittens::paged_attention {
+
+// What a wave loads of a tile.
+template <bool grouped, class Cached, int head_dim>
+struct TileOf {
+    using Keys = TileRows<Cached, head_dim>;
+    using Values = TileRows<Cached, head_dim>;
+};
+template <class Cached, int head_dim>
+struct TileOf<true, Cached, head_dim> {
+    using Keys = GroupedKeys<Cached, head_dim>;
+    using Values = GroupedValues<Cached, head_dim>;
+};
 
 template <PagedConfig config>
 struct Forward : QueryRows<config> {
@@ -16,7 +29,7 @@ struct Forward : QueryRows<config> {
     static constexpr int head_dim = config.head_dim, outputs = Base::outputs;
     static constexpr bool scales_by_key = config.scales_by_key;
     using Keys = KeyTile<T, head_dim>;
-    using Rows = TileRows<Cached, head_dim>;
+    using Tile = TileOf<config.grouped, Cached, head_dim>;
     using Pages = KeyPages<config.lookup_keys>;
     static constexpr int waves_per_simd = head_dim * row_tiles > 128 ? 1 : 2;
     // The join of the waves comes behind all reads of keys.
@@ -45,7 +58,8 @@ struct Forward : QueryRows<config> {
         int tile = bounds.first / tile_keys * tile_keys + wave_id() * tile_keys;
         if (tile > bounds.last) return;
         Pages pages;
-        Rows keys, values;
+        typename Tile::Keys keys;
+        typename Tile::Values values;
         KeyScales scales(arguments, key_head);
         pages.look_up(arguments, table, tile, bounds);
         if constexpr (scales_by_key) {
@@ -94,6 +108,7 @@ struct Forward : QueryRows<config> {
                     p[r][1] = __builtin_convertvector(
                         scores[r] - __builtin_convertvector(p[r][0], vec<float, 8>), vec<T, 8>);
             }
+            if constexpr (config.grouped) values.mask(tile, bounds);
             add(values, p);
             tile += step;
             if (tile > bounds.last) break;
@@ -123,21 +138,30 @@ struct Forward : QueryRows<config> {
             scores[r] = __builtin_shufflevector(products[r][0], products[r][1], 0, 1, 2, 3, 4, 5, 6, 7);
     }
     template <int parts>
-    KITTENS_DEVICE void add(const Rows& values, const vec<T, 8> (&p)[row_tiles][parts]) {
+    KITTENS_DEVICE void add(const GroupedValues<Cached, head_dim>& values,
+                            const vec<T, 8> (&p)[row_tiles][parts]) {
+#pragma unroll
+        for (int n = 0; n < outputs; ++n) add(n, widened<T>(values.features[n]), p);
+    }
+    template <int parts>
+    KITTENS_DEVICE void add(const TileRows<Cached, head_dim>& values,
+                            const vec<T, 8> (&p)[row_tiles][parts]) {
+        using Rows = TileRows<Cached, head_dim>;
 #pragma unroll
         for (int band = 0; band < Rows::bands; ++band) {
             ValueBand<T, Rows::columns> operands(values, band);
 #pragma unroll
-            for (int column = 0; column < Rows::columns; ++column) {
-                const vec<T, 8> operand = operands[column];
-#pragma unroll
-                for (int r = 0; r < row_tiles; ++r) {
-                    vec<float, 4>& sum = output[r][band * Rows::columns + column];
-#pragma unroll
-                    for (int part = 0; part < parts; ++part) sum = matrix_16x16(operand, p[r][part], sum);
-                }
-            }
+            for (int column = 0; column < Rows::columns; ++column)
+                add(band * Rows::columns + column, operands[column], p);
         }
+    }
+    template <int parts>
+    KITTENS_DEVICE void add(int n, const vec<T, 8>& operand, const vec<T, 8> (&p)[row_tiles][parts]) {
+#pragma unroll
+        for (int r = 0; r < row_tiles; ++r)
+#pragma unroll
+            for (int part = 0; part < parts; ++part)
+                output[r][n] = matrix_16x16(operand, p[r][part], output[r][n]);
     }
 };
 

@@ -139,6 +139,10 @@ struct KeyTile {
                     lds + key * row_bytes + place(column / b128_bytes, row_of(key)) + column % b128_bytes);
             }
     }
+    template <class Rows>
+    KITTENS_DEVICE static void put(const Rows& rows, shared_byte* lds) {
+        rows.template put<T>(lds);
+    }
     // As they were put.
     KITTENS_DEVICE static void get(TileRows<T, head_dim>& tile, shared_byte* lds) {
         using Columns = typename TileRows<T, head_dim>::Columns;

@@ -12,6 +12,8 @@ struct PagedTensor {
     const void* data;
     int64_t page_bytes, head_bytes;
     uint32_t slot_bytes;
+    // Of a grouped cache: between groups of 16 bytes, of a key's features or of a feature's values, and between features of values.
+    uint32_t group_bytes, feature_bytes;
 };
 
 // What codes of a cache are multiplied by, in steps of elements: by sequence and key head, or by page, key head and slot.
@@ -41,7 +43,11 @@ struct PagedArguments {
     void* out;
     int64_t out_token_bytes, out_head_bytes;
     float* lse;  // [heads, tokens], natural logarithm, without sinks
-    // With several splits, instead of out and lse: [split, token, head, head_dim] and [split, token, head].
+    // Of splits of all sequences' keys together, `splits` in all: how many tiles each has, the first split of each sequence, and the end
+    // of the last one's; or null.
+    const int32_t* plan;
+    // With several splits, instead of out and lse: [split, token, head, head_dim] and [split, token, head], where with a plan there are
+    // `queries` tokens.
     float *partial_out, *partial_lse;
     const float* slopes;  // of heads, `slopes_stride` from sequence to sequence; or null
     int64_t slopes_stride;
@@ -58,8 +64,9 @@ struct PagedArguments {
 
 struct CombineArguments {
     const float *partial_out, *partial_lse;
-    const int32_t* past_tokens;  // the end of the last sequence; or null: all tokens are of a sequence
-    Divisor heads;
+    Sequences sequences;
+    const int32_t* plan;
+    Divisor heads, queries;
     uint32_t tokens;
     int32_t splits, head_dim;
     const float* sinks;
@@ -92,12 +99,13 @@ inline constexpr int most_splits = 256, shortest_split = 8;
 inline constexpr int latent_dim = 512, rotary_dim = 64;
 
 // lookup_keys: so many neighbouring keys, from a multiple of it on, are always in one page. cache: what keys and values are stored as.
-// scales_by_key: each key and each value has a scale of its own.
+// scales_by_key: each key and each value has a scale of its own. grouped: keys have groups of 16 bytes of their features a stride apart,
+// and 8 neighbouring keys' values of a feature are beside each other.
 struct PagedConfig {
     ElementType element;
     int head_dim, row_tiles, lookup_keys;
     ElementType cache;
-    bool scales_by_key;
+    bool scales_by_key, grouped;
 
     constexpr int rows() const { return 16 * row_tiles; }
     constexpr int value_dim() const { return head_dim == latent_dim + rotary_dim ? latent_dim : head_dim; }

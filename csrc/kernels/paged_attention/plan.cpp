@@ -49,7 +49,9 @@ Launch combine_launch(const Problem& p, const PagedArguments& forward) {
     arguments.partial_out = forward.partial_out;
     arguments.partial_lse = forward.partial_lse;
     arguments.sinks = forward.sinks;
-    if (forward.sequences.ends) arguments.past_tokens = forward.sequences.ends + p.sequences;
+    arguments.sequences = forward.sequences;
+    arguments.plan = forward.plan;
+    arguments.queries = divisor_of(static_cast<uint32_t>(p.most_queries));
     arguments.out = forward.out;
     arguments.out_token_bytes = forward.out_token_bytes;
     arguments.out_head_bytes = forward.out_head_bytes;
@@ -79,8 +81,9 @@ Choice choose(const Problem& p) {
         const PagedConfig& config = row.config;
         if (includes(row.targets, p.device.target) && config.element == p.element &&
             config.cache == p.cache && config.scales_by_key == p.scales_by_key &&
-            config.head_dim == p.head_dim && config.value_dim() == p.value_dim &&
-            p.page % config.lookup_keys == 0 && (!choice.variant || worse(config) < worse(choice.config))) {
+            config.grouped == p.grouped && config.head_dim == p.head_dim &&
+            config.value_dim() == p.value_dim && p.page % config.lookup_keys == 0 &&
+            (!choice.variant || worse(config) < worse(choice.config))) {
             choice.variant = row.name;
             choice.config = config;
         }
@@ -97,10 +100,10 @@ Choice choose(const Problem& p) {
 
 std::vector<Launch> plan(const Problem& p, const Choice& choice, PagedArguments arguments) {
     constexpr int64_t most = UINT32_MAX;
-    const int64_t workgroups = choice.row_tiles * choice.splits * p.key_heads * p.sequences;
+    const int64_t workgroups = choice.row_tiles * choice.splits * p.key_heads * (p.planned ? 1 : p.sequences);
+    const bool joins = choice.splits > 1 || p.planned;
     // HIP counts the threads of a grid dimension in 32 bits.
-    if (workgroups > most / (waves * 64) ||
-        (choice.splits > 1 && p.tokens * p.heads > most / combine_threads))
+    if (workgroups > most / (waves * 64) || (joins && p.tokens * p.heads > most / combine_threads))
         refuse(std::to_string(p.tokens) + " tokens of " + std::to_string(p.heads) + " heads in " +
                std::to_string(choice.splits) + " splits have 2^32 threads or more");
     arguments.most_keys = static_cast<int32_t>(std::min<int64_t>(p.page * p.most_pages, unlimited - 1));
@@ -122,7 +125,7 @@ std::vector<Launch> plan(const Problem& p, const Choice& choice, PagedArguments 
     std::vector<Launch> launches = {launch_of("paged_attention", choice.variant, p.device.target,
                                               {static_cast<uint32_t>(workgroups), 1, 1}, waves * 64,
                                               arguments)};
-    if (choice.splits > 1) launches.push_back(combine_launch(p, arguments));
+    if (joins) launches.push_back(combine_launch(p, arguments));
     return launches;
 }
 

@@ -10,6 +10,9 @@
 
 namespace hipkittens::paged_attention {
 
+// Splits of all sequences together, where a plan says what each has.
+inline constexpr int64_t most_planned = 1 << 16;
+
 struct Problem {
     DeviceShape device;
     ElementType element, cache;
@@ -18,6 +21,8 @@ struct Problem {
     int64_t page, most_pages;  // keys of a page, and pages of a row of the table
     int64_t left, right;       // negative: unlimited
     int64_t num_splits;        // 0: chosen here
+    bool grouped;
+    bool planned;  // num_splits are those of all sequences together
 };
 
 struct Choice {

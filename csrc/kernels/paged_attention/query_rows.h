@@ -7,6 +7,7 @@
 #include "../workgroup_order.h"
 #include "key_tile.h"
 #include "row_softmax.h"
+#include "sequence_of.h"
 
 namespace hipkittens::paged_attention {
 
@@ -25,8 +26,8 @@ struct QueryRows {
     static constexpr float log2_e = 1.4426950408889634f;
 
     const PagedArguments& arguments;
-    // Of the workgroup.
-    uint32_t split, key_head, sequence;
+    // Of the workgroup. Its part is its split, with a plan among those of all sequences.
+    uint32_t part, split, key_head, sequence;
     int first_row, first_token, queries, length;
     float scale, value_scale;
     KeyBounds bounds;
@@ -51,7 +52,7 @@ struct QueryRows {
     // false: the workgroup has no rows.
     KITTENS_DEVICE bool begin() {
         const uint32_t count = arguments.row_tiles.value * arguments.splits.value *
-                               arguments.key_heads.value * arguments.sequences.count;
+                               arguments.key_heads.value * (arguments.plan ? 1 : arguments.sequences.count);
         uint32_t item = chunked_workgroup(workgroup_id_x(), count, arguments.xcds, arguments.chunk);
         const auto next = [&](const Divisor& divisor) {
             const uint32_t quotient = divisor.quotient(item), rest = item - quotient * divisor.value;
@@ -59,11 +60,17 @@ struct QueryRows {
             return uniform(rest);
         };
         const uint32_t row_tile = next(arguments.row_tiles);
-        split = next(arguments.splits);
+        part = split = next(arguments.splits);
         key_head = next(arguments.key_heads);
         sequence = uniform(item);
 
         const Sequences& sequences = arguments.sequences;
+        if (arguments.plan) {
+            const int32_t* begins = arguments.plan + 1;
+            if (static_cast<int>(part) >= begins[sequences.count]) return false;
+            sequence = sequence_of(part, begins, sequences.count);
+            split = part - begins[sequence];
+        }
         first_token = sequence * sequences.queries;
         queries = sequences.queries;
         if (sequences.ends) {
@@ -102,14 +109,17 @@ struct QueryRows {
                            : 1.0f;
     }
 
+    KITTENS_DEVICE bool is_partial() const { return arguments.splits.value > 1 || arguments.plan; }
+
     // Its share of keys first .. last: whole tiles, as many in each split but the last ones.
     KITTENS_DEVICE void take_split(KeyBounds all) {
         bounds = all;
-        if (arguments.splits.value == 1 || all.last < all.first) return;
+        if (!is_partial() || all.last < all.first) return;
         const int begin = all.first / tile_keys;
         const uint32_t tiles = all.last / tile_keys + 1 - begin;
         uint32_t share = arguments.splits.quotient(tiles + arguments.splits.value - 1);
         if (share < static_cast<uint32_t>(arguments.shortest_split)) share = arguments.shortest_split;
+        if (arguments.plan) share = arguments.plan[0];
         share = uniform(share);
         // A split may lie so far behind the last key that 32 bits do not count to it.
         const int64_t from = (begin + static_cast<int64_t>(split) * share) * tile_keys;
@@ -185,9 +195,11 @@ struct QueryRows {
             if (query[r] >= queries) continue;
             const int64_t token = first_token + query[r];
             const float lse = softmax[r].log_sum_exp(total);
-            const bool is_partial = arguments.splits.value > 1;
-            const int64_t statistic =
-                (static_cast<int64_t>(split) * arguments.tokens + token) * arguments.heads + head[r];
+            const bool is_partial = this->is_partial();
+            const int64_t row = arguments.plan
+                                    ? static_cast<int64_t>(part) * arguments.sequences.queries + query[r]
+                                    : static_cast<int64_t>(part) * arguments.tokens + token;
+            const int64_t statistic = row * arguments.heads + head[r];
             float sum = total;
             if (!is_partial && arguments.sinks)
                 sum += sink_weight(((global<const float>)arguments.sinks)[head[r]],
@@ -204,23 +216,34 @@ struct QueryRows {
             const auto to = (global<char>)arguments.out + token * arguments.out_token_bytes +
                             head[r] * arguments.out_head_bytes;
             const auto partial = (global<float>)arguments.partial_out + statistic * value_dim;
-            constexpr int columns = ColumnBands<value_dim>::columns;
+            if constexpr (config.grouped) {
 #pragma unroll
-            for (int band = 0; band < ColumnBands<value_dim>::bands; ++band)
+                for (int n = 0; n < outputs; ++n)
+                    put(is_partial, partial, to, n * 16 + lane_id() / 16 * 4, output[r][n] * factor);
+            } else {
+                constexpr int columns = ColumnBands<value_dim>::columns;
 #pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    const int column = band * 128 + columns * (lane_id() / 16 * 4 + e);
-                    vec<float, columns> values;
+                for (int band = 0; band < ColumnBands<value_dim>::bands; ++band)
 #pragma unroll
-                    for (int n = 0; n < columns; ++n) values[n] = output[r][band * columns + n][e] * factor;
-                    typedef vec<T, columns> narrow __attribute__((aligned(4)));
-                    if (is_partial)
-                        *(global<vec<float, columns>>)(partial + column) = values;
-                    else
-                        *(global<narrow>)(to + column * static_cast<int>(sizeof(T))) =
-                            __builtin_convertvector(values, vec<T, columns>);
-                }
+                    for (int e = 0; e < 4; ++e) {
+                        vec<float, columns> values;
+#pragma unroll
+                        for (int n = 0; n < columns; ++n)
+                            values[n] = output[r][band * columns + n][e] * factor;
+                        put(is_partial, partial, to, band * 128 + columns * (lane_id() / 16 * 4 + e), values);
+                    }
+            }
         }
+    }
+    template <int columns>
+    KITTENS_DEVICE static void put(bool is_partial, global<float> partial, global<char> to, int column,
+                                   vec<float, columns> values) {
+        typedef vec<T, columns> narrow __attribute__((aligned(4)));
+        if (is_partial)
+            *(global<vec<float, columns>>)(partial + column) = values;
+        else
+            *(global<narrow>)(to + column * static_cast<int>(sizeof(T))) =
+                __builtin_convertvector(values, vec<T, columns>);
     }
 };
 

@@ -1,0 +1,96 @@
+// kernels/paged_attention/grouped_tile.h: 32 keys and their values from caches with groups of 16 bytes of a key's features, and with a
+// feature's values of neighbouring keys beside each other.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "key_tile.h"
+
+namespace hipkittens::paged_attention {
+
+// Of every 16 lanes, 8 have one group of features of 8 keys, which are beside each other, and 8 have the next group.
+template <class Cached, int head_dim>
+struct GroupedKeys {
+    static constexpr int features = 16 / static_cast<int>(sizeof(Cached)), loads = head_dim / features / 2;
+    vec<Cached, features> groups[loads];
+
+    // Of the tile, the lane's key, and the first of its groups; others are 2 apart.
+    KITTENS_DEVICE static int key() { return first_key_of_lane() + lane_id() % lane_keys; }
+    KITTENS_DEVICE static int first_group() { return lane_id() % 16 / lane_keys; }
+
+    template <class Pages>
+    KITTENS_DEVICE void load(const Pages& pages, const PagedArguments& arguments, const PagedTensor& tensor,
+                             global<const char> data, int tile, const KeyBounds& bounds) {
+        static_assert(Pages::lookups == 1);
+        const int nearest = bounds.nearest(tile + key());
+        const uint32_t slot = nearest - arguments.page.quotient(nearest) * arguments.page.value;
+        auto from = data + pages.page[0] * tensor.page_bytes +
+                    static_cast<uint64_t>(slot) * tensor.slot_bytes +
+                    static_cast<uint32_t>(first_group()) * tensor.group_bytes;
+#pragma unroll
+        for (int n = 0; n < loads; ++n) {
+            groups[n] = load_at<vec<Cached, features>>(from);
+            from += 2 * tensor.group_bytes;
+        }
+    }
+    template <class T>
+    KITTENS_DEVICE void put(shared_byte* lds) const {
+        using Tile = KeyTile<T, head_dim>;
+        constexpr int chunks = features / 8;  // of LDS
+#pragma unroll
+        for (int n = 0; n < loads; ++n) {
+            const vec<T, features> wide = widened<T>(groups[n]);
+#pragma unroll
+            for (int c = 0; c < chunks; ++c) {
+                vec<T, 8> chunk;
+#pragma unroll
+                for (int e = 0; e < 8; ++e) chunk[e] = wide[c * 8 + e];
+                lds_write(chunk, lds + key() * Tile::row_bytes +
+                                     Tile::place((2 * n + first_group()) * chunks + c, Tile::row_of(key())));
+            }
+        }
+    }
+};
+
+// What the second product wants of a lane, as memory has it: 8 keys of one feature. Row m of instruction n is feature 16 n + m.
+template <class Cached, int head_dim>
+struct GroupedValues {
+    static constexpr int count = head_dim / 16, keys_of_group = 16 / static_cast<int>(sizeof(Cached));
+    using Keys = vec<Cached, lane_keys>;
+    using Words = vec<uint32_t, sizeof(Keys) / 4>;
+    Keys features[count];
+
+    template <class Pages>
+    KITTENS_DEVICE void load(const Pages& pages, const PagedArguments& arguments, const PagedTensor& tensor,
+                             global<const char> data, int tile, const KeyBounds& bounds) {
+        const int first = Pages::looked_up(tile + first_key_of_lane(), 0, bounds);
+        const uint32_t slot = first - arguments.page.quotient(first) * arguments.page.value;
+        auto from = data + pages.page[0] * tensor.page_bytes +
+                    static_cast<uint64_t>(slot / keys_of_group) * tensor.group_bytes +
+                    slot % keys_of_group * static_cast<uint32_t>(sizeof(Cached)) +
+                    static_cast<uint32_t>(lane_id() % 16) * tensor.feature_bytes;
+#pragma unroll
+        for (int n = 0; n < count; ++n) {
+            features[n] = load_at<Keys>(from);
+            from += 16 * tensor.feature_bytes;
+        }
+    }
+    // Zeros for what is beside the sequence's keys in a group, which may be NaN.
+    KITTENS_DEVICE void mask(int tile, const KeyBounds& bounds) {
+        if (tile >= bounds.first && tile + tile_keys - 1 <= bounds.last) return;
+        constexpr int keys_of_word = 4 / static_cast<int>(sizeof(Cached)), bits = 32 / keys_of_word;
+        Words kept;
+#pragma unroll
+        for (int w = 0; w < static_cast<int>(sizeof(Words) / 4); ++w) {
+            kept[w] = 0;
+#pragma unroll
+            for (int e = 0; e < keys_of_word; ++e) {
+                const int key = tile + first_key_of_lane() + w * keys_of_word + e;
+                if (key >= bounds.first && key <= bounds.last) kept[w] |= ((1u << bits) - 1) << e * bits;
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < count; ++n)
+            features[n] = __builtin_bit_cast(Keys, __builtin_bit_cast(Words, features[n]) & kept);
+    }
+};
+
+}  // namespace hipkittens::paged_attention

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+"""How fast attention to a cache in pages is: shapes of models, and the bytes and operations of each."""
+
+from __future__ import annotations
+
+import torch
+
+from ..paged_attention import HEAD_SIZES, attention_paged
+from ._record import Benchmark
+
+
+def _operands(problem, device, cache: str):
+    e = problem.extents
+    pages = -(-e["L"] // e["P"])
+    size = (e["B"] * pages, e["P"], e["K"], e["D"])
+    # Codes of zeros: no cycle depends on them.
+    caches = [
+        problem.tensor(device, *size)
+        if cache == "16"
+        else torch.zeros(size, dtype=torch.int8 if cache == "i8" else torch.uint8, device=device)
+        for _ in range(2)
+    ]
+    order = torch.randperm(e["B"] * pages, generator=torch.Generator().manual_seed(0)).to(torch.int32)
+    lengths = torch.full((e["B"],), e["L"], dtype=torch.int32, device=device)
+    q = problem.tensor(device, e["B"] * e["N"], e["H"], e["D"])
+    return q, *caches, order.reshape(e["B"], pages).to(device), lengths
+
+
+def _call(problem, device, cache: str):
+    e = problem.extents
+    operands = _operands(problem, device, cache)
+    options = {"window_size": (e["W"] - 1, 0) if e["W"] < e["L"] else (-1, -1)}
+    if cache == "i8":
+        blocks = operands[1].shape[0]
+        options |= {
+            name: torch.ones(blocks, e["K"], e["P"], device=device) for name in ("k_scale", "v_scale")
+        }
+    return lambda: attention_paged(*operands, None, e["N"], **options)
+
+
+def _bytes(problem, cache: str) -> float:
+    """Keys and values that some query sees, those of int8 with a scale of each, queries and results."""
+    e = problem.extents
+    keys = 2 * min(e["L"], e["W"] + e["N"] - 1) * e["K"]
+    rows = e["N"] * e["H"]
+    of_key = {"16": 2 * e["D"], "fp8": e["D"], "i8": e["D"] + 4}[cache]
+    return e["B"] * (keys * of_key + rows * (4.0 * e["D"] + 4.0))
+
+
+def _flops(problem) -> float:
+    e = problem.extents
+    return 4.0 * e["B"] * e["H"] * e["N"] * min(e["L"], e["W"]) * e["D"]
+
+
+def _refuse(extents) -> str | None:
+    if extents["H"] % extents["K"]:
+        return (
+            f"{extents['H']} query heads cannot share {extents['K']} key heads; H has to be a multiple of K"
+        )
+    if extents["D"] not in HEAD_SIZES:
+        return f"D is {extents['D']}; heads of 64, 128 and 256 have kernels"
+    return None
+
+
+def _benchmark(name: str, cache: str, shapes: str, heading: str) -> Benchmark:
+    """cache: what its elements are, where they are not of 16 bits."""
+    return Benchmark(
+        name,
+        example="B64H8K1N1L8192D128P16",
+        letters="BHKNLDP",
+        optional={"W": "L"},
+        shapes=shapes,
+        heading=heading,
+        bytes=lambda problem: _bytes(problem, cache),
+        flops=_flops,
+        call=lambda problem, device: _call(problem, device, cache),
+        refuse=_refuse,
+    )
+
+
+BENCHMARKS = (
+    _benchmark(
+        "attention_paged",
+        "16",
+        # Llama 3 70B on 8 GPUs; gpt-oss 120B, a layer of all keys and one of a window.
+        "B64H8K1N1L8192D128P16,B64H64K8N1L8192D64P16,B64H64K8N1L8192D64P16W128",
+        "Attention to a cache in pages",
+    ),
+    _benchmark(
+        "attention_paged_fp8",
+        "fp8",
+        "B64H8K1N1L8192D128P16",
+        "Attention to a cache of 8-bit floats in pages",
+    ),
+    _benchmark(
+        "attention_paged_int8",
+        "i8",
+        "B64H8K1N1L8192D128P16",
+        "Attention to a cache of int8 in pages, a scale for each key",
+    ),
+)
