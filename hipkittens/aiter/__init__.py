@@ -151,6 +151,15 @@ from ._norm_quant import (
     rmsnorm2d_fwd_with_dynamicquant,
     rmsnorm2d_fwd_with_smoothquant,
 )
+from ._paged_attention import (
+    chunked_prefill_paged_decode,
+    context_attention_fwd,
+    pa_fwd_asm,
+    paged_attention_decode,
+    paged_attention_ragged,
+    paged_attention_rocm,
+    paged_attention_v1,
+)
 from ._quant import (
     dynamic_per_group_scaled_quant_fp4,
     dynamic_per_tensor_quant,
@@ -204,7 +213,9 @@ __all__ = [
     "causal_conv1d_fn_split_qkv",
     "causal_conv1d_update",
     "causal_conv1d_update_split_qkv",
+    "chunked_prefill_paged_decode",
     "concat_and_cache_mla",
+    "context_attention_fwd",
     "cp_gather_indexer_k_quant_cache",
     "deepgemm",
     "deepgemm_fp8_paged_mqa_logits",
@@ -289,6 +300,11 @@ __all__ = [
     "moe_sorting_fwd",
     "moe_sum",
     "nptgmm",
+    "pa_fwd_asm",
+    "paged_attention_decode",
+    "paged_attention_ragged",
+    "paged_attention_rocm",
+    "paged_attention_v1",
     "per_1x32_f4_quant_hip",
     "per_group_quant_hip",
     "per_tensor_quant_hip",

@@ -31,8 +31,8 @@ def unified_attention(
     qq_bias: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
 ) -> None:
-    """hipkittens.attention_paged of q [tokens, heads, D] to caches [blocks, block_size, key heads, D], into out. Caches of 8-bit floats
-    have k_descale and v_descale of one element.
+    """hipkittens.attention_paged of q [tokens, heads, D] to caches [blocks, block_size, key heads, D], into out. Caches of 8 bits have
+    k_descale and v_descale of one element, or as attention_paged takes them.
 
     max_seqlen_k, by which AITER chooses among its kernels, is not looked at. Without a causal mask it works here, too.
     """
