@@ -146,9 +146,8 @@ struct Problem {
         for (size_t i = 0; i < sizes.size(); ++i) {
             if (i > 0) arguments.ends[i - 1] = static_cast<uint32_t>(first);
             if (sizes[i] == 0) continue;
-            conv::Sequenced& y = arguments.y[i] = rows(results[i], "y", true);
-            all_aligned = all_aligned && aligned(y);
-            y.data = static_cast<const char*>(y.data) - first * (channels_last ? 1 : y.row) * bytes_of(dtype);
+            arguments.y[i] = rows(results[i], "y", true);
+            all_aligned = all_aligned && aligned(arguments.y[i]);
             first += sizes[i];
         }
         placement.launch(conv::plan_forward(placement.target(), element_type(dtype), channels_last,

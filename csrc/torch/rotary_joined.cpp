@@ -64,10 +64,9 @@ Dtype check_heads(const std::string& where, const std::vector<Heads>& all) {
     return dtype;
 }
 
-rotary::HeadTensor heads_of(const Tensor& tensor, int64_t first, Dtype dtype) {
+rotary::HeadTensor heads_of(const Tensor& tensor) {
     const auto strides = tensor.strides();
-    return {static_cast<const char*>(tensor.data()) - first * bytes_of(dtype), strides[0], strides[1],
-            strides[2]};
+    return {tensor.data(), strides[0], strides[1], strides[2]};
 }
 
 // Where heads are written besides to a tensor of their own.
@@ -104,15 +103,16 @@ void launch(const Placement& placement, Call& call, const std::vector<Tensor*>& 
                          uint32_t moved, bool turns, uint32_t begin, uint32_t end) {
         if (heads.count() == 0 || begin == end) return;
         rotary::JoinedPart& part = arguments.parts[used++];
-        part = {.in = heads_of(from, moved, dtype),
-                .out = result ? heads_of(*result, 0, dtype) : rotary::HeadTensor{},
+        part = {.in = heads_of(from),
+                .out = result ? heads_of(*result) : rotary::HeadTensor{},
                 .cache = to.cache,
                 .slots = to.slots,
                 .heads = static_cast<uint32_t>(heads.count()),
                 .turns = turns,
                 .cached = to.cached,
                 .begin = begin,
-                .end = end};
+                .end = end,
+                .moved = moved};
     };
     for (size_t i = 0; i < call.heads.size(); ++i) {
         Heads& heads = call.heads[i];

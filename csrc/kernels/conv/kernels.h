@@ -77,11 +77,15 @@ struct Forward {
         });
     }
 
+    // Where the first of all channels would be in the result that has the lane's.
     KITTENS_DEVICE static Sequenced result_of(const ForwardArguments& arguments, const Channels& lane) {
         Sequenced y = arguments.y[0];
+        uint32_t first = 0;
 #pragma unroll
         for (uint32_t i = 1; i < most_results; ++i)
-            if (lane.first_channel() >= arguments.ends[i - 1]) y = arguments.y[i];
+            if (lane.first_channel() >= arguments.ends[i - 1])
+                y = arguments.y[i], first = arguments.ends[i - 1];
+        y.data = static_cast<const T*>(y.data) - (config.channels_last ? int64_t{first} : first * y.row);
         return y;
     }
 

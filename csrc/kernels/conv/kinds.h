@@ -54,7 +54,7 @@ struct States {
 // Results of a convolution whose channels go apart, such as those of queries, keys and values.
 inline constexpr uint32_t most_results = 3;
 
-// Channels [0, ends[0]) go to y[0], the others from ends[i] on to y[i + 1]; each is where the first of all channels would be.
+// Channels [0, ends[0]) go to y[0], the others from ends[i] on to y[i + 1].
 struct ForwardArguments {
     Sequenced x, y[most_results];
     uint32_t ends[most_results - 1];

@@ -86,16 +86,15 @@ struct QkvArguments {
 
 inline constexpr uint32_t joined_parts = 5;
 
-// Features of heads that go to heads that may have more: the pairs that are turned, or features [begin, end), which are copied. `in`
-// is numbered as what comes of it: data is where its feature 0 would be.
+// Features of heads that go to heads that may have more: the pairs that are turned, or features [begin, end), which are copied. They
+// are numbered as in what comes of them; `in` begins with feature `moved`.
 struct JoinedPart {
     HeadTensor in, out;  // out: or null
     CacheOutput cache;
     CacheSlots slots;  // of [batch, tokens] one after the other; null: each token is its own slot
     uint32_t heads;
     uint32_t turns, cached;
-    uint32_t begin, end;
-    uint32_t padding;
+    uint32_t begin, end, moved;
     Divisor units, head_units;  // threads of a token, and of a head
 };
 

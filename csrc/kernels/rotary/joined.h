@@ -26,7 +26,7 @@ KITTENS_DEVICE void join_and_rotate(const JoinedArguments& arguments) {
                    number = of_token - head * part.head_units.value;
     const uint32_t batch = arguments.tokens.quotient(index), token = index - batch * arguments.tokens.value;
     if (batch >= arguments.batch) return;
-    const T* from = row_of<T>(part.in, batch, token, head);
+    const T* from = row_of<T>(part.in, batch, token, head) - part.moved;
     Unit mine;
     Loaded<T> x;
     if (part.turns) {
