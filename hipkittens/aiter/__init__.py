@@ -44,6 +44,12 @@ from ._feed_forward import (
     gemm_a16w16_gated,
 )
 from ._flash_attention import flash_attn_func, flash_attn_varlen_func
+from ._flatten_reduce import (
+    fused_flatten_fp8_group_quant,
+    fused_flatten_mxfp4_quant,
+    fused_reduce_act_mul_fp8_group_quant,
+    fused_reduce_rms_fp8_group_quant,
+)
 from ._fused_moe import (
     ActivationType,
     QuantType,
@@ -189,6 +195,9 @@ from ._sample import (
     mixed_sample_outer_exponential,
     random_sample,
     random_sample_outer_exponential,
+    top_k_renorm_probs,
+    top_k_top_p_sampling_from_probs,
+    top_p_sampling_from_probs,
 )
 from ._softmax import softmax
 
@@ -234,6 +243,8 @@ __all__ = [
     "fp8_mqa_logits",
     "fused_add_rms_norm_cu",
     "fused_add_rmsnorm_pad",
+    "fused_flatten_fp8_group_quant",
+    "fused_flatten_mxfp4_quant",
     "fused_fp4_bmm_rope_cat_and_cache_mla",
     "fused_fp8_bmm_rope_cat_and_cache_mla",
     "fused_gemm_a8w8_blockscale_a16w16",
@@ -253,6 +264,8 @@ __all__ = [
     "fused_qk_rope_concat_and_cache_mla",
     "fused_qk_rope_reshape_and_cache",
     "fused_qkv_split_qk_rope",
+    "fused_reduce_act_mul_fp8_group_quant",
+    "fused_reduce_rms_fp8_group_quant",
     "fused_rms_fp8_group_quant",
     "fused_rms_fp8_per_tensor_static_quant",
     "fused_rms_mxfp4_quant",
@@ -335,6 +348,9 @@ __all__ = [
     "softmax",
     "split_qkv",
     "static_per_tensor_quant",
+    "top_k_renorm_probs",
+    "top_k_top_p_sampling_from_probs",
+    "top_p_sampling_from_probs",
     "topk",
     "topk_sigmoid",
     "topk_softmax",

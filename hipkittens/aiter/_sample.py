@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from ..sampling import LEAST_TEMPERATURE, sample
+from ..selection import MOST, topk
 from ._results import put, refuse
 
 
@@ -77,6 +80,110 @@ def exponential(
     if eps != 1e-10:
         refuse("exponential", "eps", eps, "leave it out")
     out.exponential_(lambd, generator=generator)
+
+
+def top_k_renorm_probs(
+    probs: torch.Tensor, maybe_top_k_arr: torch.Tensor | None, top_k_val: int
+) -> torch.Tensor:
+    """probs [rows, columns] over the sum of each row's k largest, float32, and 0 where they are less than the k-th; what is equal to it
+    stays. k: top_k_val, or a number of each row. One number up to 2048 is found by `hipkittens.topk`, others by torch.sort."""
+    name = "top_k_renorm_probs"
+    probs = _probabilities(name, probs)
+    least = _kth(name, probs, maybe_top_k_arr, top_k_val)
+    kept = probs.masked_fill(probs < least, 0)
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def top_p_sampling_from_probs(
+    probs: torch.Tensor,
+    indices: torch.Tensor | None,
+    maybe_top_p_arr: torch.Tensor | None,
+    top_p_val: float,
+    deterministic: bool = False,
+) -> torch.Tensor:
+    """int32 columns, drawn from the most probable ones of each row, the fewest that reach top_p together: `hipkittens.sample` with top_p.
+    indices: the row of probs of each result. Always deterministic, given torch's random numbers, which are not AITER's."""
+    name = "top_p_sampling_from_probs"
+    probs = _chosen_rows(name, _probabilities(name, probs), indices)
+    return _sampled(name, probs, None, maybe_top_p_arr, top_p_val)
+
+
+def top_k_top_p_sampling_from_probs(
+    probs: torch.Tensor,
+    indices: torch.Tensor | None,
+    maybe_top_k_arr: torch.Tensor | None,
+    top_k_val: int,
+    maybe_top_p_arr: torch.Tensor | None,
+    top_p_val: float,
+    deterministic: bool = False,
+) -> torch.Tensor:
+    """`top_p_sampling_from_probs` of columns that are among the top_k largest of their row as well, of which top_p counts as it does of
+    all: both are of probs as they are."""
+    name = "top_k_top_p_sampling_from_probs"
+    probs = _chosen_rows(name, _probabilities(name, probs), indices)
+    return _sampled(name, probs, _kth(name, probs, maybe_top_k_arr, top_k_val), maybe_top_p_arr, top_p_val)
+
+
+def _probabilities(name, probs):
+    where = f"hipkittens.aiter.{name}"
+    if not isinstance(probs, torch.Tensor) or probs.dim() != 2 or probs.shape[1] == 0:
+        shape = tuple(probs.shape) if isinstance(probs, torch.Tensor) else type(probs).__name__
+        raise ValueError(
+            f"{where}: probs is {shape}; it must be a tensor [rows, columns] with 1 column or more"
+        )
+    return probs.detach().float()
+
+
+def _chosen_rows(name, probs, indices):
+    if indices is None:
+        return probs
+    if indices.dim() != 1 or indices.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"hipkittens.aiter.{name}: indices is {tuple(indices.shape)} {indices.dtype}; it must be int32 or int64, [results]"
+        )
+    return probs[indices.long()]
+
+
+def _of_rows(name, what, given, one, rows):
+    if given is None:
+        return one
+    if given.numel() != rows:
+        raise ValueError(
+            f"hipkittens.aiter.{name}: {what} has shape {tuple(given.shape)}; it has a number for each of {rows} rows"
+        )
+    return given.reshape(rows)
+
+
+def _kth(name, probs, of_rows, one):
+    """The k-th largest of each row, [rows, 1]."""
+    rows, columns = probs.shape
+    k = _of_rows(name, "maybe_top_k_arr", of_rows, one, rows)
+    if not isinstance(k, torch.Tensor):
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise ValueError(
+                f"hipkittens.aiter.{name}: top_k_val is {k!r}; it must be a whole number, 1 or more"
+            )
+        if k <= min(columns, MOST):
+            return topk(probs, k)[0][:, -1:]
+        k = torch.full((rows,), k, device=probs.device)
+    places = k.long().clamp(1, columns)[:, None] - 1
+    return probs.sort(-1, descending=True).values.gather(-1, places)
+
+
+def _sampled(name, probs, least, of_rows, one):
+    rows = probs.shape[0]
+    top_p = _of_rows(name, "maybe_top_p_arr", of_rows, one, rows)
+    if not isinstance(top_p, torch.Tensor):
+        if not 0 < float(top_p) <= 1:
+            raise ValueError(f"hipkittens.aiter.{name}: top_p_val is {top_p}; it must be above 0, up to 1")
+        top_p = torch.full((rows,), float(top_p), device=probs.device)
+    values, columns = probs.sort(dim=-1, descending=True, stable=True)
+    outside = values.cumsum(-1) - values >= top_p.float()[:, None] * values.sum(-1, keepdim=True)
+    if least is not None:
+        outside |= values < least
+    outside[:, 0] = False
+    places = sample(values.log().masked_fill(outside, -math.inf))
+    return columns.gather(-1, places[:, None])[:, 0].int()
 
 
 def _exponentials(name, input, lambd, generator):
