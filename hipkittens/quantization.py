@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Quantisation to 8-bit floats, 8-bit integers and the MX formats, every choice of which has a name."""
+"""Quantisation to 8- and 6-bit floats, 8-bit integers and the MX formats, every choice of which has a name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .activation import GATES, bound_argument, check_gate, constants_of
 
 INPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
-Format = Literal["fp8", "bf8", "int8", "mxfp8", "mxfp4"]
+Format = Literal["fp8", "bf8", "fp6", "bf6", "int8", "mxfp8", "mxfp6", "mxbf6", "mxfp4"]
 ScaleRule = Literal["maximum", "floor", "even", "half_up", "round_up", "ceil"]
 
 # The 8-bit floats that each target's instructions convert to (CDNA3 and CDNA4 ISA manuals, V_CVT_PK_FP8_F32, V_CVT_PK_BF8_F32).
@@ -26,22 +26,23 @@ _DTYPES = {
     ("fp8", "gfx950"): torch.float8_e4m3fn,
     ("bf8", "gfx950"): torch.float8_e5m2,
 }
-_CODES = {"fp8": 0, "bf8": 1, "int8": 2, "mxfp8": 0, "mxfp4": 3}
+_CODES = {"fp8": 0, "bf8": 1, "int8": 2, "mxfp8": 0, "mxfp4": 3, "fp6": 4, "bf6": 5, "mxfp6": 4, "mxbf6": 5}
+# Of 6 bits: those of the fraction, and the exponent of the least normal number.
+_SIX_BITS = {"fp6": (3, 0), "bf6": (2, -2), "mxfp6": (3, 0), "mxbf6": (2, -2)}
 _LAYOUTS = {"rows": 0, "columns": 1, "shuffled": 2}
 _MX_GROUP = 32
 _BLOCK = (128, 128)
-# Of mantissas above 1: the first of 23 bits from which the power of two is one larger. The second is of codes up to 6 = 1.5 x 4, the
-# first of codes up to 448 = 1.75 x 256.
+# Of mantissas above 1: the first of 23 bits from which the power of two is one larger, or that of the format's largest code.
 _MANTISSA = 1 << 23
 _THRESHOLDS = {
-    "floor": (_MANTISSA, _MANTISSA),
-    "even": (3 * _MANTISSA // 4, 3 * _MANTISSA // 4),
-    "half_up": (_MANTISSA // 2, _MANTISSA // 2),
-    "round_up": (3 * _MANTISSA // 4 + 1, _MANTISSA // 2 + 1),
-    "ceil": (1, 1),
+    "floor": _MANTISSA,
+    "even": 3 * _MANTISSA // 4,
+    "half_up": _MANTISSA // 2,
+    "round_up": None,
+    "ceil": 1,
 }
-# The exponent of the largest code.
-_EXPONENTS = {"mxfp8": 8, "mxfp4": 2}
+# The exponent of the largest code and its mantissa.
+_LARGEST_MX = {"mxfp8": (8, 1.75), "mxfp6": (2, 1.875), "mxbf6": (4, 1.75), "mxfp4": (2, 1.5)}
 # Of 8-bit floats, whose scales of tensors and rows may be powers of two: the exponent of the largest code and its mantissa.
 _LARGEST = {
     torch.float8_e4m3fnuz: (7, 1.875),
@@ -56,21 +57,23 @@ class QuantSpec:
     """What `quantize` makes of a tensor; x is about code * scale.
 
     format       "fp8": e4m3fnuz on gfx942, e4m3fn on gfx950; "bf8": e5m2fnuz, e5m2; "int8"; "mxfp8": e4m3fn (gfx950) and
-                 "mxfp4": e2m1, two to a byte, the first in its low half, both in groups of 32 columns whose scale is a power of two
+                 "mxfp4": e2m1, two to a byte, the first in its low half, both in groups of 32 columns whose scale is a power of two.
+                 "fp6", "bf6": e2m3 and e3m2, 32 codes in 24 bytes, the first in the lowest bits; "mxfp6", "mxbf6": in such groups
     granularity  what shares a scale: "tensor", "row", a number of columns, 32, 64 or 128, or (128, 128), blocks of rows and columns
-                 of a matrix (DeepSeek's weights), the last ones smaller. MX formats: 32
+                 of a matrix (DeepSeek's weights), the last ones smaller. MX formats: 32; "fp6" and "bf6": "tensor" or "row"
     scale_rule   "maximum": the largest magnitude over the largest code, in float32. "round_up" of "fp8" and "bf8" with granularity
                  "tensor" or "row": the least power of two with which no code passes the largest one (2^-127 of zeros); it has no
                  floor, scale_bound or zero_scale. Of the MX formats, for a largest magnitude
-                 m 2^E with 1 <= m < 2, the power E - e (e = 8 of mxfp8, 2 of mxfp4), and one more: "floor" never, "even" for
-                 m >= 1.75, "half_up" for m >= 1.5, "round_up" where the largest code would be passed (m > 1.75, m > 1.5),
-                 "ceil" for m > 1
+                 m 2^E with 1 <= m < 2, the power E - e (e = 8 of mxfp8, 4 of mxbf6, 2 of mxfp6 and mxfp4), and one more: "floor"
+                 never, "even" for m >= 1.75, "half_up" for m >= 1.5, "round_up" where the largest code would be passed (m > 1.75
+                 of mxfp8 and mxbf6, 1.875 of mxfp6, 1.5 of mxfp4), "ceil" for m > 1
     rounding     "even"; of int8 also "truncate", of mxfp4 also "away": what half-way cases do
     floor        least largest magnitude, such as AITER's 1e-10 of groups
     scale_bound  largest largest magnitude (AITER's scale_ub); what is above it is clamped
     zero_scale   of zeros, where the floor is 0
     layout       of the scales of groups: "rows", "columns" (transposed in memory), or of MX formats "shuffled", the order of the
-                 scaled matrix instructions (AITER's e8m0_shuffle): rows padded to 256 and groups to 8, by scales of 1
+                 scaled matrix instructions (AITER's e8m0_shuffle): rows padded to 256 and groups to 8, by scales of 1. With
+                 "shuffled" codes of 6 bits, whatever their scales, are in the order of `scaled_matmul`'s kernels (docs/scaled_gemm.md)
 
     Values are multiplied by 1 / scale, not divided; clamped to the largest code; a NaN makes its scale and codes NaN (of int8, 0).
     """
@@ -86,15 +89,17 @@ class QuantSpec:
 
     def __post_init__(self) -> None:
         where = "hipkittens.QuantSpec"
-        mx = self.format in _EXPONENTS
+        mx, six_bits = self.format in _LARGEST_MX, self.format in _SIX_BITS
         if self.format not in _CODES:
             raise ValueError(f"{where}: format is {self.format!r}; allowed: {_listed(_CODES)}")
         if mx and self.granularity != _MX_GROUP and self.granularity == "row":
             object.__setattr__(self, "granularity", _MX_GROUP)
-        if self.granularity not in ((_MX_GROUP,) if mx else ("tensor", "row", 32, 64, 128, _BLOCK)):
-            allowed = "32" if mx else "'tensor', 'row', 32, 64, 128, (128, 128)"
+        granularities = ("tensor", "row", 32, 64, 128, _BLOCK)
+        if mx or six_bits:
+            granularities = (_MX_GROUP,) if mx else granularities[:2]
+        if self.granularity not in granularities:
             raise ValueError(
-                f"{where}: granularity is {self.granularity!r}; allowed with {self.format!r}: {allowed}"
+                f"{where}: granularity is {self.granularity!r}; allowed with {self.format!r}: {_listed(granularities)}"
             )
         if self.scale_rule is None:
             object.__setattr__(self, "scale_rule", "even" if mx else "maximum")
@@ -116,6 +121,8 @@ class QuantSpec:
             if not isinstance(self.granularity, int)
             else ("rows", "columns", "shuffled")[: 3 if mx else 2]
         )
+        if six_bits:
+            layouts = ("rows", "shuffled")
         if self.layout not in layouts:
             raise ValueError(
                 f"{where}: layout is {self.layout!r}; allowed with {self.format!r} and granularity {self.granularity!r}: "
@@ -143,7 +150,7 @@ def quantize(
     """x as codes and their scales, as spec says.
 
     x (..., N) is bfloat16, float16 or float32. codes have the shape of x and the dtype of the format, or of mxfp4 (..., N / 2)
-    and torch.uint8; scales are float32, of MX formats torch.uint8 bytes of e8m0: 2 ** (byte - 127), 255 for NaN. Shape of
+    and of codes of 6 bits (..., 3 N / 4), where 32 divides N, and torch.uint8; scales are float32, of MX formats torch.uint8 bytes of e8m0: 2 ** (byte - 127), 255 for NaN. Shape of
     scales: () of a tensor, (..., 1) of rows, (..., ceil(N / group)) of groups; "shuffled" ones have two dimensions, padded. Of
     blocks x is (..., M, N), each of its matrices has its own, and scales are (..., ceil(M / 128), ceil(N / 128)).
     scale: a float32 tensor of one element that is used instead, with granularity "tensor"; it is returned.
@@ -274,6 +281,10 @@ def check_codes(
         raise ValueError(
             f"{where}: rows of x have {columns} elements; mxfp4 has two in a byte and needs an even number"
         )
+    if spec.format in _SIX_BITS and columns % 32:
+        raise ValueError(
+            f"{where}: rows of x have {columns} elements; {spec.format} has 32 in 24 bytes and needs a multiple of 32: pad with zeros"
+        )
     if scale is not None:
         check_tensor(where, "scale", scale)
         check_dtype_and_device(where, "scale", scale, (torch.float32,), "x", x)
@@ -290,15 +301,16 @@ def options_of(
     """The arguments of operators that say what a spec says of tensors on a device: csrc/torch/quantization.h."""
     group = {"tensor": 0, "row": -1, _BLOCK: -2}.get(spec.granularity, spec.granularity)
     power, threshold = -1, 0
-    if spec.format in _EXPONENTS:
-        power, threshold = _EXPONENTS[spec.format], _THRESHOLDS[spec.scale_rule][spec.format == "mxfp4"]
-    elif spec.scale_rule == "round_up":
-        power, largest = _LARGEST[dtype_of(spec.format, device)]
-        threshold = int((largest - 1) * _MANTISSA) + 1
+    if spec.format in _LARGEST_MX or spec.scale_rule == "round_up":
+        mx = spec.format in _LARGEST_MX
+        power, largest = _LARGEST_MX[spec.format] if mx else _LARGEST[dtype_of(spec.format, device)]
+        threshold = _THRESHOLDS[spec.scale_rule]
+        if threshold is None:
+            threshold = int((largest - 1) * _MANTISSA) + 1
     return (
         _CODES[spec.format],
         group,
-        _LAYOUTS[spec.layout],
+        _LAYOUTS[spec.layout if isinstance(spec.granularity, int) else "rows"],
         spec.floor,
         bound_argument(spec.scale_bound),
         spec.zero_scale,
@@ -320,13 +332,15 @@ def as_described(
     describes."""
     dtype = dtype_of(spec.format, codes.device)
     codes = codes if dtype == torch.uint8 else codes.view(dtype)
+    if spec.format in _SIX_BITS and spec.layout == "shuffled":
+        codes = shuffled_six_bits(codes)
     if scale is not None:
         return codes, scale
-    if spec.format not in _EXPONENTS and spec.scale_rule == "round_up":
+    if spec.format not in _LARGEST_MX and spec.scale_rule == "round_up":
         scales = e8m0_in_float(scales)
     if spec.granularity == "tensor":
         return codes, scales.reshape(()) if scales.numel() else scales.new_zeros(())
-    if spec.layout == "shuffled":
+    if spec.layout == "shuffled" and spec.granularity == _MX_GROUP:
         return codes, scales
     if spec.granularity == _BLOCK:
         return codes, scales.reshape(*leading[:-1], -(-leading[-1] // 128), -(-columns // 128))
@@ -340,7 +354,7 @@ def dtype_of(format: Format, device: torch.device, where: str = "hipkittens.quan
     """Of the codes of a format on a device: gfx942 and gfx950 have 8-bit floats of their own."""
     if format == "int8":
         return torch.int8
-    if format == "mxfp4":
+    if format == "mxfp4" or format in _SIX_BITS:
         return torch.uint8
     target = _backend.arch_of(device)
     if format == "mxfp8":
@@ -375,9 +389,11 @@ def dequantize(
         table = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], device=codes.device)
         halves = torch.stack((codes & 15, codes >> 4), -1).flatten(-2).long()
         values = table[halves & 7] * torch.where(halves >= 8, -1.0, 1.0)
+    elif spec.format in _SIX_BITS:
+        values = six_bits_in_float(codes, spec.format)
     else:
         values = codes.float()
-    if spec.format in _EXPONENTS:
+    if spec.format in _LARGEST_MX:
         scales = e8m0_in_float(scales)
     if isinstance(spec.granularity, int):
         scales = scales.reshape(*codes.shape[:-1], -1) if spec.layout == "columns" else scales
@@ -400,6 +416,27 @@ def dequantize(
 def e8m0_in_float(scales: torch.Tensor) -> torch.Tensor:
     """Bytes of e8m0 as float32. torch.ldexp would do, but on the current GPU, whichever holds the bytes (torch 2.11)."""
     return scales.view(torch.float8_e8m0fnu).to(torch.float32)
+
+
+def six_bits_in_float(codes: torch.Tensor, format: str) -> torch.Tensor:
+    """The values (..., N) of bytes (..., 3 N / 4) of "fp6" or "bf6", in float32."""
+    first, second, third = codes.reshape(*codes.shape[:-1], -1, 3).to(torch.int32).unbind(-1)
+    word = first | second << 8 | third << 16
+    numbers = torch.stack([word >> 6 * i & 63 for i in range(4)], -1).flatten(-2)
+    bits, least = _SIX_BITS[format]
+    exponent, fraction = (numbers & 31) >> bits, numbers & (1 << bits) - 1
+    magnitude = torch.where(exponent > 0, fraction + (1 << bits), fraction) * torch.exp2(
+        (exponent.clamp(min=1) - 1 + least - bits).float()
+    )
+    return torch.where(numbers >= 32, -magnitude, magnitude)
+
+
+def shuffled_six_bits(codes: torch.Tensor) -> torch.Tensor:
+    """Rows of codes of 6 bits, whole 24 bytes, in the order of the kernels of products: of each 128 codes the first 16 bytes of every 24
+    and then the last 8, with zeros behind the last codes of a row: (..., 96 ceil(N / 128)) bytes."""
+    padded = torch.nn.functional.pad(codes, (0, -codes.shape[-1] % 96))
+    groups = padded.reshape(*padded.shape[:-1], padded.shape[-1] // 96, 4, 24)
+    return torch.cat((groups[..., :16].flatten(-2), groups[..., 16:].flatten(-2)), -1).flatten(-2)
 
 
 def _listed(names) -> str:

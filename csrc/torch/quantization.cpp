@@ -30,6 +30,10 @@ float largest_of(Code code, int target) {
             return 127;
         case Code::e2m1:
             return 6;
+        case Code::e2m3:
+            return 7.5f;
+        case Code::e3m2:
+            return 28;
     }
     return 0;
 }
@@ -37,7 +41,7 @@ float largest_of(Code code, int target) {
 }  // namespace
 
 Quantization::Quantization(std::string who, Arguments& given) : where(std::move(who)) {
-    arguments.code = choice(where, given.integer(), Code::e2m1, "code");
+    arguments.code = choice(where, given.integer(), Code::e3m2, "code");
     group = given.integer();
     arguments.layout = choice(where, given.integer(), ScaleLayout::shuffled, "layout");
     arguments.floor = static_cast<float>(given.number());
@@ -74,6 +78,10 @@ Quantization::Results Quantization::results(const Placement& placement, std::vec
     if (arguments.code == Code::e2m1) {
         if (columns % 2) fail(where + "rows of e2m1 need an even number of elements");
         sizes.back() /= 2;
+    }
+    if (arguments.code == Code::e2m3 || arguments.code == Code::e3m2) {
+        if (columns % 32) fail(where + "rows of codes of 6 bits need a multiple of 32 elements");
+        sizes.back() = columns / 32 * 24;
     }
     if (granularity == Granularity::block) {
         if (sizes.size() < 2) fail(where + "blocks need rows and columns: at least 2 dimensions");

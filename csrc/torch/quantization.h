@@ -16,7 +16,7 @@ namespace hipkittens::torch_binding {
 // The arguments that end the schemas of these operators:
 //   int code, int group, int layout, float floor, float bound, float zero_scale, int power_exponent, int power_threshold,
 //   bool other_rounding
-// code: 0 fp8, 1 bf8, 2 int8, 3 e2m1. group: 0 the tensor, -1 rows, -2 blocks of 128x128, else columns. layout: 0 rows, 1 columns, 2 shuffled.
+// code: 0 fp8, 1 bf8, 2 int8, 3 e2m1, 4 e2m3, 5 e3m2. group: 0 the tensor, -1 rows, -2 blocks of 128x128, else columns. layout: 0 rows, 1 columns, 2 shuffled.
 // bound below 0: none. power_exponent: -1 for float32 scales; power_threshold in mantissa bits.
 struct Quantization {
     std::string where;
@@ -26,7 +26,7 @@ struct Quantization {
 
     Quantization(std::string where, Arguments& given);
 
-    // Codes are bytes of the shape of x, half as long of e2m1. Scales are float32, or bytes of powers of two (e8m0); empty if the
+    // Codes are bytes of the shape of x, half as long of e2m1, three quarters of codes of 6 bits. Scales are float32, or bytes of powers of two (e8m0); empty if the
     // scale is given, or there are no rows.
     struct Results {
         Tensor codes, scales;

@@ -38,7 +38,8 @@ def codes_and_scales(
     x, columns, scale, code, group, layout, floor, bound, zero_scale, power_exponent, power_threshold, other
 ):
     """Of the shapes that operators return, for rows of so many columns, as many as x has."""
-    codes = x.new_empty((*x.shape[:-1], columns // 2 if code == 3 else columns), dtype=torch.uint8)
+    width = columns // 2 if code == 3 else columns // 4 * 3 if code > 3 else columns
+    codes = x.new_empty((*x.shape[:-1], width), dtype=torch.uint8)
     if scale is not None:
         return codes, x.new_empty((0,), dtype=torch.float32)
     rows = x.numel() // x.shape[-1]
@@ -68,18 +69,23 @@ _SPECS = {
         QuantSpec("int8"),
         QuantSpec("int8", rounding="truncate", floor=2.0),
         QuantSpec("fp8", scale_rule="round_up"),
+        QuantSpec("fp6"),
+        QuantSpec("bf6"),
     ),
     "group": (
         QuantSpec("fp8", 128),
         QuantSpec("int8", 64, layout="columns"),
         QuantSpec("mxfp4"),
         QuantSpec("mxfp4", scale_rule="round_up", rounding="away", layout="shuffled"),
+        QuantSpec("mxfp6", layout="shuffled"),
+        QuantSpec("mxbf6"),
     ),
     "block": (QuantSpec("fp8", (128, 128)), QuantSpec("int8", (128, 128), rounding="truncate")),
     "tensor": (
         QuantSpec("fp8", "tensor"),
         QuantSpec("int8", "tensor", scale_bound=1.5),
         QuantSpec("fp8", "tensor", scale_rule="round_up"),
+        QuantSpec("fp6", "tensor"),
     ),
 }
 
@@ -97,10 +103,13 @@ def _trial(kernel: Kernel) -> Trial:
     specs = _SPECS["tensor" if kernel.kind == "maximum" else kernel.kind]
 
     def run():
-        x = draw(rows, 2 * columns if gated else columns, dtype=dtype).detach()
+        def values(of: int) -> torch.Tensor:
+            return draw(rows, 2 * of if gated else of, dtype=dtype).detach()
+
+        x, whole = values(columns), values(-(-columns // 32) * 32)
         one = torch.tensor(0.01) if gated and kernel.kind == "tensor" else None
         function = partial(gated_activation_quantize, scale=one) if gated else quantize
-        results = [value for spec in specs for value in function(x, spec)]
+        results = [value for spec in specs for value in function(whole if "6" in spec.format else x, spec)]
         if gated:
             results += [function(x, specs[0], kind)[0] for kind in GATES]
             results.append(function(x, specs[0], bias=draw(2 * columns, dtype=dtype).detach())[0])
@@ -162,6 +171,8 @@ def _checks() -> Checks:
                 },
             ),
             ("MXFP4", "quantize", (tensor(4, 96), QuantSpec("mxfp4", layout="shuffled")), {}),
+            ("MXFP6", "quantize", (tensor(4, 96), QuantSpec("mxfp6", layout="shuffled")), {}),
+            ("6 bits, scales of rows", "quantize", (tensor(4, 96), QuantSpec("bf6")), {}),
         ],
         exercise=lambda draw: [quantize(draw(20, 64).detach(), QuantSpec("int8"))[1]],
         benchmarks=(

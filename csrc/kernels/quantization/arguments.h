@@ -13,8 +13,8 @@ inline constexpr int threads = 256, columns_of_thread = 8;
 inline constexpr uint32_t block_rows = 128, block_columns = 128;
 
 // fp8 and bf8: the target's own, e4m3fnuz and e5m2fnuz of gfx942, e4m3fn and e5m2 of gfx950. e2m1: two to a byte, the first one in
-// the low half.
-enum class Code : int32_t { fp8, bf8, int8, e2m1 };
+// the low half. e2m3 and e3m2: 32 in 24 bytes, the first one in the lowest bits.
+enum class Code : int32_t { fp8, bf8, int8, e2m1, e2m3, e3m2 };
 // Where the scale of a group lies: rows one after the other; columns one after the other; or in the order of the scaled matrix
 // instructions, see shuffled_scale.
 enum class ScaleLayout : int32_t { rows, columns, shuffled };

@@ -80,19 +80,45 @@ KITTENS_DEVICE uint32_t e2m1_word(eight values) {
     return word;
 }
 
+// 6 bits, ties to even: `fraction` of them behind the leading one of numbers from 2^least on, below which steps are even. Of what is not
+// above the largest code; NaN has code 0.
+template <int fraction, int least>
+KITTENS_DEVICE uint32_t float6(float value) {
+    const float magnitude = kittens::absolute_value(value);
+    const uint32_t bits = __builtin_bit_cast(uint32_t, magnitude);
+    constexpr int dropped = 23 - fraction;
+    const uint32_t rounded = (bits + (bits >> dropped & 1) + ((1u << (dropped - 1)) - 1)) >> dropped;
+    constexpr float one = 1 << (fraction + (least < 0 ? -least : 0)),
+                    smallest = 1.0f / (1 << (least < 0 ? -least : 0));
+    const uint32_t code = magnitude < smallest ? static_cast<uint32_t>(__builtin_rintf(magnitude * one))
+                                               : rounded - ((126 + least) << fraction);
+    return (magnitude == magnitude ? code : 0) | (__builtin_bit_cast(uint32_t, value) >> 31) << 5;
+}
+
+KITTENS_DEVICE bool is_6_bits(Code code) { return code == Code::e2m3 || code == Code::e3m2; }
+
 KITTENS_DEVICE uint32_t int8(float value, bool toward_zero) {
     const float whole = toward_zero ? __builtin_truncf(value) : __builtin_rintf(value);
     // A comparison with NaN is false, and the conversion then gives 0.
     return static_cast<uint32_t>(static_cast<int32_t>(clamped(whole, 127.0f))) & 0xff;
 }
 
-// The codes of eight values: 8 bytes, or the first 4 of e2m1.
+// The codes of eight values: 8 bytes, or the first 4 of e2m1 and the first 6 of codes of 6 bits.
 KITTENS_DEVICE kittens::vec<uint32_t, 2> codes_of(const QuantizeArguments& arguments, eight values,
                                                   const Scale& scale) {
     values *= scale.inverse;
     kittens::vec<uint32_t, 2> words = 0u;
     if (arguments.code == Code::e2m1) {
         words[0] = arguments.other_rounding ? e2m1_word<true>(values) : e2m1_word<false>(values);
+    } else if (is_6_bits(arguments.code)) {
+        uint64_t all = 0;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const float value = clamped(values[i], arguments.largest);
+            const uint64_t code = arguments.code == Code::e2m3 ? float6<3, 0>(value) : float6<2, -2>(value);
+            all |= code << 6 * i;
+        }
+        words = {static_cast<uint32_t>(all), static_cast<uint32_t>(all >> 32)};
     } else if (arguments.code == Code::int8) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) words[i / 4] |= int8(values[i], arguments.other_rounding) << 8 * (i % 4);
@@ -112,6 +138,14 @@ KITTENS_DEVICE kittens::vec<uint32_t, 2> codes_of(const QuantizeArguments& argum
 // The codes of the eight columns from `first` on of a row, of which `count` are there; whole: all of them, and on 4 bytes.
 KITTENS_DEVICE void store_codes(const QuantizeArguments& arguments, kittens::vec<uint32_t, 2> words,
                                 uint32_t row, uint32_t first, uint32_t count, bool whole) {
+    if (is_6_bits(arguments.code)) {  // of whole 32
+        auto* halves = (__attribute__((address_space(1)))
+                        uint16_t*)((__attribute__((address_space(1))) char*)arguments.codes +
+                                   (row * static_cast<int64_t>(arguments.columns) + first) / 4 * 3);
+#pragma unroll
+        for (int i = 0; i < 3; ++i) halves[i] = static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2));
+        return;
+    }
     const bool half = arguments.code == Code::e2m1;
     const int64_t row_bytes = half ? arguments.columns / 2 : arguments.columns;
     auto* bytes = (__attribute__((address_space(1))) char*)arguments.codes + row * row_bytes +
