@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Matrix products of quantised operands: codes of 8 bits, and scales of tensors, rows or blocks."""
+"""Matrix products of quantised operands: codes of 8, 6 or 4 bits, and scales of tensors, rows or blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from ._arguments import check_gets_no_gradient, check_tensor
 from ._call import call
 from .activation import in_torch
 from .gemm import ACTIVATIONS_OF_SUMS
-from .quantization import QuantSpec, dequantize, dtype_of, e8m0_in_float
+from .quantization import (
+    QuantSpec,
+    dequantize,
+    dtype_of,
+    e8m0_in_float,
+    shuffled_six_bits,
+    six_bits_in_float,
+)
 
 Scaling = Literal["tensor", "row", "1x32", "1x128", "128x128"]
 
@@ -21,21 +28,32 @@ BIAS_DTYPES = OUTPUT_DTYPES
 # Numbers of the operator's arguments: scalings are torch.nn.functional.ScalingType's, activations csrc/kernels/activation_kind.h's.
 _SCALINGS: dict[str, int] = {"tensor": 0, "row": 1, "1x32": 3, "1x128": 4, "128x128": 5}
 _BLOCKS = {"1x32": (1, 32), "1x128": (1, 128), "128x128": (128, 128)}
-_FORMATS = {"fp8": 0, "bf8": 1, "int8": 2, "mxfp4": 3}
+_FORMATS = {"fp8": 0, "bf8": 1, "int8": 2, "fp4": 3, "fp6": 4, "bf6": 5, "bf16": 6}
+_SIX_BITS = ("fp6", "bf6")
 _FORMAT_OF = {
     torch.float8_e4m3fn: "fp8",
     torch.float8_e4m3fnuz: "fp8",
     torch.float8_e5m2: "bf8",
     torch.float8_e5m2fnuz: "bf8",
     torch.int8: "int8",
-    torch.uint8: "mxfp4",
-    torch.float4_e2m1fn_x2: "mxfp4",
+    torch.uint8: "fp4",
+    torch.float4_e2m1fn_x2: "fp4",
+    torch.bfloat16: "bf16",
 }
 _BYTES_OF_SCALES = (torch.uint8, torch.float8_e8m0fnu)
 # Pairs of scalings that kernels have.
 _OUTER, _BLOCKED = ("tensor", "row"), ("1x128", "128x128")
 _MX = ("1x32",)
 _BUILT = {(a, b) for built in (_OUTER, _BLOCKED, _MX) for a in built for b in built}
+# Formats of pairs of operands, and which of the pairs of scalings each has.
+_FLOAT8 = {("fp8", "fp8"), ("fp8", "bf8"), ("bf8", "fp8")}
+_SAME_SIX = {("fp6", "fp6"), ("bf6", "bf6")}
+_WITH_WEIGHTS_OF_4_BITS = {("fp8", "fp4"), ("bf8", "fp4"), ("bf16", "fp4")}
+_PAIRS = {("int8", "int8"), ("fp4", "fp4"), *_FLOAT8, *_SAME_SIX, *_WITH_WEIGHTS_OF_4_BITS}
+_ALLOWED_PAIRS = (
+    "both e4m3, one e4m3 and one e5m2, both torch.int8, both e2m1 (float4_e2m1fn_x2 or uint8), a of e4m3, e5m2 or bfloat16 and b "
+    "of e2m1, both of one format of 6 bits (formats='fp6' or 'bf6')"
+)
 # Sums of int8 products of this many may pass 31 bits.
 _INT8_LIMIT = 2**31 // 128**2
 
@@ -52,61 +70,67 @@ def scaled_matmul(
     bias: torch.Tensor | None = None,
     activation: str | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
+    formats: str | tuple[str, str] | None = None,
 ) -> torch.Tensor:
     """activation((a * scale_a) @ (b * scale_b) + bias) of codes a (M, K) and b (K, N), usually w.t(), rounded once.
 
     a, b       both 8-bit floats of the target (float8_e4m3fnuz and float8_e5m2fnuz on gfx942, float8_e4m3fn and float8_e5m2
                on gfx950; not both e5m2), summed in float32; or both int8, summed exactly in int32, with K below 131072; or on
                gfx950 both e2m1, two along K in a byte, the first in its low half, (M, K / 2) and (K / 2, N) of
-               float4_e2m1fn_x2 or uint8. The kernels read both along K: an `a` whose rows, or a `b` whose columns, are not
-               contiguous is copied once, as torch copies operands of other strides
+               float4_e2m1fn_x2 or uint8; or on gfx950 `a` of 8 bits and `b` of e2m1, (M, K) and (K / 2, N), or `a` of bfloat16 on
+               either target, whose instructions take what e2m1 and its scale mean as bfloat16, exactly; or on gfx950 both e2m3 or
+               both e3m2, 32 along K in 24 bytes, (M, 3 K / 4) and (3 K / 4, N) of uint8 with `formats`. 32 divides K of 6 and 4
+               bits. The kernels read both along K: an `a` whose rows, or a `b` whose columns, are not contiguous is copied once,
+               as torch copies operands of other strides
     scale_a,   what codes are multiplied with, float32: one element ("tensor"), or (M, 1) and (1, N) ("row"), which are applied
     scale_b    to the sums; or of e4m3 codes one for each 128 of K and each row, (M, ceil(K / 128)) and (ceil(K / 128), N)
                ("1x128"), or 128 rows, (ceil(M / 128), ceil(K / 128)) and (ceil(K / 128), ceil(N / 128)) ("128x128"). These,
                of any strides, are applied to the sums of each 128 of K, and the product of a pair has to be a float32; or on
-               gfx950, of floats of 8 or 4 bits and a K that 32 divides, e8m0 bytes (uint8 or float8_e8m0fnu, 2 ** (byte - 127),
+               gfx950, of floats of 8, 6 or 4 bits and a K that 32 divides, e8m0 bytes (uint8 or float8_e8m0fnu, 2 ** (byte - 127),
                255 for NaN) for each 32 of K and each row, (M, K / 32) and (K / 32, N) ("1x32"), which the matrix instruction
-               applies. None for both where out_dtype is torch.int32
+               applies. ("tensor", "1x32") and ("row", "1x32"): of `b` of e2m1 and an `a` that is wider; of bfloat16 scale_a may be
+               None. None for both where out_dtype is torch.int32
     recipe     one of these names for both, or a pair: a's, b's; scales of blocks go with scales of blocks, 1x32 with 1x32. None: as
                dtypes and shapes say
     swizzle    of 1x32 scales: None, rows, which are brought into the kernels' order with each call; or "shuffled", that order, as
-               quantize(QuantSpec(..., layout="shuffled")) and AITER's e8m0_shuffle write it: any shape with enough elements
+               quantize(QuantSpec(..., layout="shuffled")) and AITER's e8m0_shuffle write it: any shape with enough elements. Codes
+               of 6 bits are then in the kernels' order, too, whatever their scales: (M, 96 ceil(K / 128)), as that quantize has them
     bias       N elements of bfloat16, float16 or float32
     activation "relu", "silu", "gelu", "gelu_tanh", or None
     out_dtype  torch.bfloat16, float16 or float32; of int8 also int32: the sums themselves, without scales, bias and activation
+    formats    what torch.uint8 holds, for both or a pair: "fp4" (e2m1, as None says), "fp6" (e2m3) or "bf6" (e3m2)
 
     It has no derivative, and refuses tensors that require one. Raises TypeError or ValueError, before anything is launched,
     for what has no kernel.
     """
     where = "hipkittens.scaled_matmul"
-    scalings = _check(where, a, b, scale_a, scale_b, bias, recipe, swizzle, activation, out_dtype)
+    named, scalings = _check(
+        where, a, b, scale_a, scale_b, bias, recipe, swizzle, activation, out_dtype, formats
+    )
     for name, value in (("scale_a", scale_a), ("scale_b", scale_b), ("bias", bias)):
         if value is not None:
             check_gets_no_gradient(where, name, value)
     if swizzle and _backend.uses_torch():
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which reads no {swizzle!r} scales; unset it")
     if _backend.uses_torch() or 0 in a.shape or 0 in b.shape:
-        return _in_torch(a, b, scale_a, scale_b, scalings, bias, activation, out_dtype)
-    scales = (scale_a, scale_b)
-    if scalings[0] in _MX:
-        scales = tuple(
-            (each if swizzle else shuffled(each)).view(torch.uint8)
-            for each in (scale_a, scale_b if swizzle else scale_b.t())
-        )
-    elif scalings[0] in _BLOCKED:
-        scales = (scale_a, scale_b.t())
-    elif scale_a is not None:
-        scales = tuple(scale.reshape(-1).contiguous() for scale in scales)
-    codes = a.view(torch.uint8), b.t().view(torch.uint8)
+        return _in_torch(a, b, scale_a, scale_b, named, scalings, bias, activation, out_dtype)
+    scales = [
+        scale if scale is None else _as_kernels_read(scale, scaling, swizzle, axis)
+        for axis, (scale, scaling) in enumerate(zip((scale_a, scale_b), scalings, strict=True))
+    ]
+    if named[0] == "bf16" and a.stride(1) != 1:
+        a = a.contiguous()
+    codes = [a.view(torch.uint8), b.t().view(torch.uint8)]
     if scalings[0] in _BLOCKED and scalings != ("1x128", "128x128"):
         codes = map(in_dwords, codes)
+    if named[0] in _SIX_BITS and not swizzle:
+        codes = map(shuffled_six_bits, codes)
     return call(
         "scaled_gemm",
         *codes,
         *scales,
         bias,
-        _FORMATS[_FORMAT_OF[a.dtype]],
-        _FORMATS[_FORMAT_OF[b.dtype]],
+        *(_FORMATS[each] for each in named),
         *(_SCALINGS[each] for each in scalings),
         0,
         -1 if activation is None else ACTIVATIONS_OF_SUMS.index(activation),
@@ -131,12 +155,20 @@ def shuffled(scale: torch.Tensor) -> torch.Tensor:
     return blocks.permute(0, 3, 5, 2, 4, 1).contiguous().view(padded.shape)
 
 
-def _in_float(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Rows of codes (rows, K) times their factors of 32 of K."""
-    spec = QuantSpec("mxfp4" if _FORMAT_OF[codes.dtype] == "mxfp4" else "mxfp8")
-    if spec.format == "mxfp4":
-        return dequantize(codes.view(torch.uint8), scale.view(torch.uint8), spec, dtype=torch.float32)
-    return codes.float() * e8m0_in_float(scale).repeat_interleave(32, -1)
+def _as_kernels_read(scale: torch.Tensor, scaling: Scaling, swizzle: str | None, axis: int) -> torch.Tensor:
+    if scaling in _MX:
+        return (scale if swizzle else shuffled(scale if axis == 0 else scale.t())).view(torch.uint8)
+    if scaling in _BLOCKED:
+        return scale if axis == 0 else scale.t()
+    return scale.reshape(-1).contiguous()
+
+
+def _in_float(codes: torch.Tensor, scale: torch.Tensor | None, format: str) -> torch.Tensor:
+    """Rows of codes (rows, K), times their factors of 32 of K if there are any."""
+    if format == "fp4":
+        return dequantize(codes.view(torch.uint8), scale.view(torch.uint8), QuantSpec("mxfp4"), torch.float32)
+    values = six_bits_in_float(codes, format) if format in _SIX_BITS else codes.float()
+    return values if scale is None else values * e8m0_in_float(scale).repeat_interleave(32, -1)
 
 
 def _expanded(scale: torch.Tensor, shape: torch.Size) -> torch.Tensor:
@@ -152,6 +184,7 @@ def _in_torch(
     b: torch.Tensor,
     scale_a: torch.Tensor | None,
     scale_b: torch.Tensor | None,
+    formats: tuple[str, str],
     scalings: tuple[Scaling, Scaling],
     bias: torch.Tensor | None,
     activation: str | None,
@@ -159,16 +192,27 @@ def _in_torch(
 ) -> torch.Tensor:
     exact = a.dtype == torch.int8
     wide = torch.float64 if exact else torch.float32
-    if scalings[0] in _MX:
-        product = _in_float(a, scale_a) @ _in_float(b.t(), scale_b.t()).t()
+    if scalings[1] in _MX or formats[0] in _SIX_BITS:
+        left, right = (
+            _in_float(each, scale if scaling in _MX else None, format)
+            for each, scale, scaling, format in zip(
+                (a, b.t()),
+                (scale_a, None if scale_b is None else scale_b.t()),
+                scalings,
+                formats,
+                strict=True,
+            )
+        )
+        product = left @ right.t()
     elif scalings[0] in _BLOCKED:
         product = (a.float() * _expanded(scale_a, a.shape)) @ (b.float() * _expanded(scale_b, b.shape))
     else:
         product = a.to(wide) @ b.to(wide)
     if out_dtype == torch.int32:
         return product.to(torch.int32)
-    if scalings[0] in _OUTER:
-        product = product.float() * scale_a * scale_b
+    for scale, scaling in zip((scale_a, scale_b), scalings, strict=True):
+        if scaling in _OUTER and scale is not None:
+            product = product.float() * scale
     if bias is not None:
         product = product + bias.float()
     if activation is not None:
@@ -188,8 +232,9 @@ def _check(
     swizzle: str | None,
     activation: str | None,
     out_dtype: torch.dtype,
-) -> tuple[Scaling, Scaling]:
-    """Raises for arguments no kernel takes; returns how a and b are scaled."""
+    formats: str | tuple[str, str] | None,
+) -> tuple[tuple[str, str], tuple[Scaling, Scaling]]:
+    """Raises for arguments no kernel takes; returns the formats of a and b and how they are scaled."""
     given = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
     for name, value in given.items():
         if value is None and name not in ("a", "b"):
@@ -204,13 +249,18 @@ def _check(
             raise ValueError(
                 f"{where}: {name} has shape {tuple(value.shape)}; it needs 2 dimensions (flatten(0, -2) makes rows of batches)"
             )
-    if a.shape[1] != b.shape[0]:
+    _backend.check_device(where, "a", a)
+    named = check_formats(where, a, b, formats)
+    lengths = [
+        _length(where, name, format, length, swizzle)
+        for name, format, length in zip("ab", named, (a.shape[1], b.shape[0]), strict=True)
+    ]
+    if lengths[0] != lengths[1]:
+        of = "" if named[0] == named[1] else f", {lengths[0]} and {lengths[1]} of K"
         raise ValueError(
-            f"{where}: a has {a.shape[1]} columns and b has {b.shape[0]} rows (a: {tuple(a.shape)}, b: {tuple(b.shape)}); "
+            f"{where}: a has {a.shape[1]} columns and b has {b.shape[0]} rows{of} (a: {tuple(a.shape)}, b: {tuple(b.shape)}); "
             "they must be equal"
         )
-    _backend.check_device(where, "a", a)
-    check_formats(where, a, b)
     if out_dtype not in OUTPUT_DTYPES and not (out_dtype == torch.int32 and a.dtype == torch.int8):
         allowed = "torch.bfloat16, torch.float16, torch.float32, and torch.int32 of int8 operands"
         raise TypeError(f"{where}: out_dtype is {out_dtype}; allowed: {allowed}")
@@ -232,19 +282,48 @@ def _check(
                     f"{where}: out_dtype is torch.int32, the sums themselves, and {name} is given; leave it None, or choose "
                     "a float out_dtype"
                 )
-        return "tensor", "tensor"
-    return _scalings(where, a, b, scale_a, scale_b, recipe, swizzle)
+        return named, ("tensor", "tensor")
+    return named, _scalings(where, a, b, scale_a, scale_b, recipe, swizzle, named, lengths[0])
 
 
-def check_formats(where: str, a: torch.Tensor, b: torch.Tensor) -> None:
-    for name, value in (("a", a), ("b", b)):
+def _length(where: str, name: str, format: str, length: int, swizzle: str | None) -> int:
+    """Codes along K of an operand that is so long."""
+    if format == "fp4":
+        return 2 * length
+    if format not in _SIX_BITS:
+        return length
+    unit = 96 if swizzle else 24
+    if length % unit:
+        raise ValueError(
+            f"{where}: {name} has {length} bytes along K; {unit} hold {unit // 3 * 4} codes of 6 bits and must divide it: pad with zeros"
+        )
+    return length // 3 * 4
+
+
+def check_formats(
+    where: str, a: torch.Tensor, b: torch.Tensor, formats: str | tuple[str, str] | None = None
+) -> tuple[str, str]:
+    given = tuple(formats) if isinstance(formats, (tuple, list)) else (formats, formats)
+    if len(given) != 2 or any(each not in (None, "fp4", *_SIX_BITS) for each in given):
+        raise ValueError(
+            f"{where}: formats is {formats!r}; allowed: 'fp4', 'fp6', 'bf6', a pair of them (a's, b's), or None"
+        )
+    named = []
+    for name, value, said in (("a", a, given[0]), ("b", b, given[1])):
         if value.dtype not in _FORMAT_OF:
             raise TypeError(
-                f"{where}: {name} is {value.dtype}; allowed: torch.int8, 8-bit floats, and e2m1 as "
-                "torch.float4_e2m1fn_x2 or torch.uint8 (hipkittens.quantize makes them)"
+                f"{where}: {name} is {value.dtype}; allowed: torch.int8, 8-bit floats, e2m1 as torch.float4_e2m1fn_x2 or "
+                "torch.uint8, codes of 6 bits as torch.uint8 (hipkittens.quantize makes them), and bfloat16 for a"
             )
         format = _FORMAT_OF[value.dtype]
-        if format == "mxfp4" or value.device.type == "meta" or _backend.uses_torch():
+        if said is not None and value.dtype == torch.uint8:
+            format = said
+        elif said not in (None, format) and isinstance(formats, (tuple, list)):
+            raise TypeError(
+                f"{where}: formats says {said!r} of {name}, which is {value.dtype}; it says what torch.uint8 holds"
+            )
+        named.append(format)
+        if format not in ("fp8", "bf8") or value.device.type == "meta" or _backend.uses_torch():
             continue
         allowed = dtype_of(format, value.device, where)
         if value.dtype != allowed:
@@ -252,16 +331,16 @@ def check_formats(where: str, a: torch.Tensor, b: torch.Tensor) -> None:
                 f"{where}: {name} is {value.dtype}; {_backend.arch_of(value.device)} multiplies {allowed}, whose codes have "
                 f"other values: quantise for this target, or convert by {name}.float().to({allowed}) and adapt the scale"
             )
-    formats = tuple(_FORMAT_OF[value.dtype] for value in (a, b))
-    if 1 in (formats.count("int8"), formats.count("mxfp4")) or formats == ("bf8", "bf8"):
-        raise TypeError(
-            f"{where}: a is {a.dtype} and b is {b.dtype}; allowed: both e4m3, one e4m3 and one e5m2, both torch.int8, both "
-            "e2m1 (float4_e2m1fn_x2 or uint8)"
-        )
-    if formats[0] == "int8" and a.shape[1] >= _INT8_LIMIT:
+    if tuple(named) not in _PAIRS:
+        said = "" if formats is None else f" with formats {formats!r}"
+        raise TypeError(f"{where}: a is {a.dtype} and b is {b.dtype}{said}; allowed: {_ALLOWED_PAIRS}")
+    if named[0] in _SIX_BITS and not (a.device.type == "meta" or _backend.uses_torch()):
+        _check_has_matrix(where, a, "codes of 6 bits need")
+    if named[0] == "int8" and a.shape[1] >= _INT8_LIMIT:
         raise ValueError(
             f"{where}: a has {a.shape[1]} columns; sums of int8 products fit in int32 below {_INT8_LIMIT}: split K"
         )
+    return tuple(named)
 
 
 def _scalings(
@@ -272,17 +351,17 @@ def _scalings(
     scale_b: torch.Tensor | None,
     recipe: Scaling | tuple[Scaling, Scaling] | None,
     swizzle: str | None,
+    formats: tuple[str, str],
+    k: int,
 ) -> tuple[Scaling, Scaling]:
     for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
-        if scale is None:
+        if scale is None and (name, formats[0]) != ("scale_a", "bf16"):
             raise ValueError(
                 f"{where}: {name} is None; give the factors of the codes, such as torch.ones(()), or choose out_dtype "
                 "torch.int32 of int8 operands"
             )
-    (m, k), n = a.shape, b.shape[1]
-    four_bits = _FORMAT_OF[a.dtype] == "mxfp4"
-    if four_bits:
-        k *= 2
+    m, n = a.shape[0], b.shape[1]
+    four_bits = "fp4" in formats
     if recipe is None:
         chosen = _inferred(where, "scale_a", scale_a, m, k, 0), _inferred(where, "scale_b", scale_b, n, k, 1)
         if any(each in _BLOCKED for each in chosen):
@@ -298,30 +377,38 @@ def _scalings(
             raise ValueError(
                 f"{where}: recipe is {recipe!r}; allowed: {allowed}, a pair of them (a's, b's), or None"
             )
-    if swizzle is not None and (swizzle != "shuffled" or chosen != ("1x32", "1x32")):
+    if swizzle is not None and (
+        swizzle != "shuffled" or (chosen[1] not in _MX and formats[0] not in _SIX_BITS)
+    ):
         raise ValueError(
-            f"{where}: swizzle is {swizzle!r} and the recipe {chosen}; allowed: None, and 'shuffled' with the recipe '1x32'"
+            f"{where}: swizzle is {swizzle!r} and the recipe {chosen}; allowed: None, and 'shuffled' with the recipe '1x32' or codes "
+            "of 6 bits"
         )
-    if chosen[0] in _BLOCKED and {_FORMAT_OF[a.dtype], _FORMAT_OF[b.dtype]} != {"fp8"}:
+    if chosen[0] in _BLOCKED and set(formats) != {"fp8"}:
         raise TypeError(
             f"{where}: a is {a.dtype} and b is {b.dtype}; allowed with the recipe {chosen}: both e4m3"
         )
-    if four_bits and chosen != ("1x32", "1x32"):
+    of_b = formats in _WITH_WEIGHTS_OF_4_BITS and chosen[0] in _OUTER and chosen[1] in _MX
+    if four_bits and not of_b and (chosen != ("1x32", "1x32") or formats[0] == "bf16"):
+        others = {"fp4": "'1x32'", "bf16": "('tensor', '1x32'), ('row', '1x32')"}
+        allowed = others.get(formats[0], "'1x32', ('tensor', '1x32'), ('row', '1x32')")
         raise TypeError(
-            f"{where}: a is {a.dtype} and b is {b.dtype}, two e2m1 in a byte, and the recipe {chosen}; allowed: '1x32'"
+            f"{where}: a is {a.dtype} and b is {b.dtype}, two e2m1 in a byte, and the recipe {chosen}; allowed: {allowed}"
         )
-    if chosen not in _BUILT:
+    if chosen not in _BUILT and not of_b:
         allowed = ", ".join(f"({x!r}, {y!r})" for x, y in sorted(_BUILT))
         raise ValueError(f"{where}: there is no kernel for the recipe {chosen}; allowed: {allowed}")
-    if chosen[0] in _MX:
-        _check_mx(where, a, k)
+    if chosen[1] in _MX:
+        _check_mx(where, a, formats, k)
     for name, scale, scaling, rows, axis in (
         ("scale_a", scale_a, chosen[0], m, 0),
         ("scale_b", scale_b, chosen[1], n, 1),
     ):
         shape = _shape_of(scaling, rows, k, axis)
         padded = -(-rows // 32) * 32 * (-(-k // 256) * 8)
-        if swizzle:
+        if scale is None:
+            continue
+        if swizzle and scaling in _MX:
             fits, wanted = scale.numel() >= padded and scale.is_contiguous(), f"{padded} contiguous elements"
         elif scaling == "tensor":
             fits, wanted = scale.numel() == 1, "one element"
@@ -338,20 +425,24 @@ def _scalings(
     return chosen
 
 
-def _check_mx(where: str, a: torch.Tensor, k: int) -> None:
-    if _FORMAT_OF[a.dtype] == "int8":
+def _check_mx(where: str, a: torch.Tensor, formats: tuple[str, str], k: int) -> None:
+    if formats[0] == "int8":
         raise TypeError(f"{where}: a is {a.dtype}; allowed with the recipe '1x32': 8-bit floats and e2m1")
     if k % 32:
         raise ValueError(
             f"{where}: K is {k}; scales of 32 of K need a multiple of 32: pad codes and scales with zeros and 127"
         )
-    if a.device.type == "meta" or _backend.uses_torch():
+    if formats[0] == "bf16" or a.device.type == "meta" or _backend.uses_torch():
         return
+    _check_has_matrix(where, a, "the recipe '1x32' needs")
+
+
+def _check_has_matrix(where: str, a: torch.Tensor, what: str) -> None:
     arch = _backend.arch_of(a.device)
     if arch != "gfx950":
         raise ValueError(
-            f"{where}: {arch} has no matrix instruction with scales, which the recipe '1x32' needs; dequantise "
-            "(hipkittens.dequantize) and use hipkittens.matmul, or scale rows or blocks of 128"
+            f"{where}: {arch} has no matrix instruction with scales, which {what}; dequantise "
+            "(hipkittens.dequantize) and use hipkittens.matmul, or scale rows or blocks of 128 of 8-bit floats"
         )
 
 
@@ -372,6 +463,8 @@ def _shape_of(scaling: Scaling, rows: int, k: int, axis: int) -> tuple[int, ...]
 
 def _inferred(where: str, name: str, scale: torch.Tensor, rows: int, k: int, axis: int) -> Scaling:
     """As torch._scaled_mm does: from the number of elements, the dtype and the shape."""
+    if scale is None:
+        return "tensor"
     if scale.dtype in (torch.float8_e8m0fnu, torch.uint8):
         return "1x32"
     if scale.numel() == 1:

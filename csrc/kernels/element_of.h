@@ -34,5 +34,13 @@ template <>
 struct element_of<ElementType::fp4> {
     using value = kittens::fp4_pair;
 };
+template <>
+struct element_of<ElementType::fp6> {
+    using value = kittens::fp6_e2m3;
+};
+template <>
+struct element_of<ElementType::bf6> {
+    using value = kittens::bf6_e3m2;
+};
 
 }  // namespace hipkittens

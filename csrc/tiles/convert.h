@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "intrinsics.h"
+#include "unroll.h"
 
 namespace kittens {
 
@@ -28,6 +29,53 @@ KITTENS_DEVICE vec<T, count> narrowed(vec<float, count> values) {
     } else {
         return __builtin_convertvector(values, vec<T, count>);
     }
+}
+
+// e8m0: 2^(byte - 127), and NaN for 255.
+KITTENS_DEVICE float e8m0_in_float(uint32_t byte) {
+    const uint32_t bits = byte == 0 ? 0x00400000 : byte == 255 ? 0x7fc00000 : byte << 23;
+    return __builtin_bit_cast(float, bits);
+}
+
+// 32 e2m1 times 2^(byte - 127) as bf16, exactly as far as bf16 has such numbers; NaN for 255.
+template <class Pair>
+KITTENS_DEVICE vec<bf16, 32> fp4_in_bf16(vec<Pair, 16> codes, uint32_t byte) {
+    const auto words = __builtin_bit_cast(vec<uint32_t, 4>, codes);
+    vec<uint32_t, 16> pairs;
+    if constexpr (target.scaled_conversions) {
+        // Of the scale the exponent field alone counts.
+        const float scale = __builtin_bit_cast(float, byte << 23);
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+            for_each_index<4>([&](auto n) KITTENS_INLINE {
+                pairs[w * 4 + n.value] = unpack_fp4<n.value>(words[w], scale);
+            });
+        }
+    } else {
+        // The two bytes of a bf16 that each magnitude has, of four codes at a time; the factor is applied in f32.
+        const float scale = e8m0_in_float(byte);
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+            float values[8];
+#pragma unroll
+            for (int side = 0; side < 2; ++side) {
+                const uint32_t four = words[w] >> 4 * side, magnitude = four & 0x07070707;
+                const uint32_t high = permute_bytes(0x40404040, 0x3f3f3f00, magnitude) | (four & 0x08080808)
+                                                                                             << 4,
+                               low = permute_bytes(0xc0804000, 0xc0800000, magnitude);
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    values[2 * i + side] =
+                        __builtin_bit_cast(float, permute_bytes(high, low, 0x04000c0c + i * 0x01010000)) *
+                        scale;
+            }
+#pragma unroll
+            for (int n = 0; n < 4; ++n)
+                pairs[w * 4 + n] = permute_bytes(__builtin_bit_cast(uint32_t, values[2 * n + 1]),
+                                                 __builtin_bit_cast(uint32_t, values[2 * n]), 0x07060302);
+        }
+    }
+    return __builtin_bit_cast(vec<bf16, 32>, pairs);
 }
 
 }  // namespace kittens

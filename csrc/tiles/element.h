@@ -17,6 +17,9 @@ using half = _Float16;
 using fp8_e4m3 = unsigned _BitInt(8);
 using bf8_e5m2 = signed _BitInt(8);
 using fp4_pair = unsigned char;
+// Dwords of 6-bit codes, e2m3 and e3m2: 24 of them hold 128 codes (shared_tile_of_6_bits.h).
+using fp6_e2m3 = unsigned _BitInt(32);
+using bf6_e3m2 = signed _BitInt(32);
 using int8 = signed char;
 
 template <class T, int Count>
@@ -49,6 +52,30 @@ struct choice<false, A, B> {
 };
 template <class T>
 inline constexpr bool is_float8 = same_type<T, fp8_e4m3> || same_type<T, bf8_e5m2>;
+
+template <class T>
+inline constexpr bool is_float6 = same_type<T, fp6_e2m3> || same_type<T, bf6_e3m2>;
+template <class T>
+inline constexpr bool is_float4 = same_type<T, fp4_pair>;
+
+// Of a lane: 32 of them, the first 16 bytes and the last 8 as they are read. One vector of them all the compiler would take apart.
+template <class T>
+struct codes_of_6_bits {
+    vec<uint32_t, 4> first;
+    vec<uint32_t, 2> last;
+};
+
+// How many T so many codes of a row take, from its first on.
+template <class T>
+KITTENS_DEVICE constexpr int stored(int codes) {
+    const unsigned count = static_cast<unsigned>(codes);
+    if constexpr (is_float4<T>)
+        return static_cast<int>(count / 2);
+    else if constexpr (is_float6<T>)
+        return static_cast<int>((count + 127) / 128 * 24);
+    else
+        return codes;
+}
 
 template <bool first, class A, class B>
 using choose = typename choice<first, A, B>::type;

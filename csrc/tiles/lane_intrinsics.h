@@ -147,6 +147,11 @@ template <bool upper>
 KITTENS_DEVICE vec<float, 2> unpack_fp8(uint32_t word) {
     return __builtin_amdgcn_cvt_pk_f32_fp8(word, upper);
 }
+// Two e2m1 of a byte of a word times a power of two, of whose float the exponent alone counts, as bf16 in one register (gfx950).
+template <int byte>
+KITTENS_DEVICE uint32_t unpack_fp4(uint32_t word, float scale) {
+    return __builtin_bit_cast(uint32_t, __builtin_amdgcn_cvt_scalef32_pk_bf16_fp4(word, scale, byte));
+}
 // Two floats as f16 in one register, toward zero.
 KITTENS_DEVICE uint32_t pack_f16_toward_zero(float first, float second) {
     return __builtin_bit_cast(uint32_t, __builtin_amdgcn_cvt_pkrtz(first, second));

@@ -67,9 +67,7 @@ struct global_to_shared {
         return (thread / wave_lanes * passes + pass) * wave_bytes + thread % wave_lanes * b128_bytes;
     }
     KITTENS_DEVICE static Coordinate position(int pass, int thread) {
-        const int linear = linear_offset(pass, thread);
-        const int row = linear / Tile::row_bytes;
-        return {row, Tile::col_at(row, linear % Tile::row_bytes)};
+        return Tile::element_at(linear_offset(pass, thread));
     }
 
     // Row r of the tile is `rows`(r) bytes into the buffer: contiguous_rows, listed_rows or any other function.
@@ -82,6 +80,7 @@ struct global_to_shared {
             const Coordinate at = position(pass, thread);
             offsets[pass] = rows(at.row) + (first_col + at.col) * sizeof(T);
             if constexpr (fill == Fill::direct) offsets[pass] += lead - pass % 4 * wave_bytes;
+            if constexpr (Tile::is_padded) offsets[pass] = at.row < Tile::rows ? offsets[pass] : out_of_range;
         }
     }
     // The tile is filled from (first_row, first_col) of the window.

@@ -23,9 +23,13 @@ KITTENS_DEVICE void load_part(rt<T, R, C, row_l, Shape>& destination, Tile sourc
     using Register = rt<T, R, C, row_l, Shape>;
     static_assert(same_type<T, typename Tile::element>, "a load does not convert");
     static_assert(Tile::access == Access::linear || Tile::access == Access::rows ||
-                      Tile::access == Access::rows_written_in_runs,
+                      Tile::access == Access::rows_written_in_runs ||
+                      Tile::access == Access::rows_in_runs_of_4,
                   "row-layout registers are read from tiles swizzled for rows");
-    using Run = vec<T, Shape::run>;
+    // A run may be longer than a read.
+    constexpr int most = b128_bytes / sizeof(T), together = Shape::run < most ? Shape::run : most,
+                  reads = Shape::run / together;
+    using Run = vec<T, together>;
     constexpr int groups = Register::per_lane / Shape::run;
     const int lane = lane_id();
     const Coordinate own = row_layout(Shape::value(), lane, 0);
@@ -35,12 +39,13 @@ KITTENS_DEVICE void load_part(rt<T, R, C, row_l, Shape>& destination, Tile sourc
 #pragma unroll
         for (int j = Part::first_col; j < Part::last_col; ++j)
 #pragma unroll
-            for (int g = 0; g < groups; ++g) {
-                const int group_col = j * Shape::cols + g * Shape::run * (wave_lanes / Shape::rows);
+            for (int n = 0; n < groups * reads; ++n) {
+                const int group_col = j * Shape::cols + n / reads * Shape::run * (wave_lanes / Shape::rows) +
+                                      n % reads * together;
                 const Run run = lds_read<Run>(source.data +
                                               stepped_offset<Tile>(lane_offset, i * Shape::rows, group_col));
 #pragma unroll
-                for (int e = 0; e < Shape::run; ++e) destination.tiles[i][j][g * Shape::run + e] = run[e];
+                for (int e = 0; e < together; ++e) destination.tiles[i][j][n * together + e] = run[e];
             }
 }
 

@@ -29,6 +29,16 @@ KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 8> a, vec<T, 8> b, vec<float, 4
     }
 }
 
+// Lanes of 32 neighbours along K: four of them.
+template <class T>
+    requires is_16bit<T>
+KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<T, 32> a, vec<T, 32> b, vec<float, 4> c) {
+    c = matrix_16x16<T>(vec<T, 8>(a.lo.lo), vec<T, 8>(b.lo.lo), c);
+    c = matrix_16x16<T>(vec<T, 8>(a.lo.hi), vec<T, 8>(b.lo.hi), c);
+    c = matrix_16x16<T>(vec<T, 8>(a.hi.lo), vec<T, 8>(b.hi.lo), c);
+    return matrix_16x16<T>(vec<T, 8>(a.hi.hi), vec<T, 8>(b.hi.hi), c);
+}
+
 KITTENS_DEVICE vec<float, 4> matrix_16x16x32(fp8_e4m3, fp8_e4m3, long a, long b, vec<float, 4> c) {
     return __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(a, b, c, 0, 0, 0);
 }
@@ -64,52 +74,89 @@ KITTENS_DEVICE C matrix_16x16(vec<A, 16> a, vec<B, 16> b, C c) {
 template <class T>
 inline constexpr int matrix_format = same_type<T, fp8_e4m3>   ? 0
                                      : same_type<T, bf8_e5m2> ? 1
+                                     : same_type<T, fp6_e2m3> ? 2
+                                     : same_type<T, bf6_e3m2> ? 3
                                                               : 4;
 
-// 32 elements of 8 bits hold K = 128, in two runs of 16 that are 64 apart. With constants of zero as scales the builtin is the
-// instruction without scales.
-template <class A, class B>
-KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<A, 32> a, vec<B, 32> b, vec<float, 4> c) {
-    static_assert(is_float8<A> && is_float8<B>);
-    using eight = vec<int, 8>;
-    return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(__builtin_bit_cast(eight, a),
-                                                            __builtin_bit_cast(eight, b), c, matrix_format<A>,
-                                                            matrix_format<B>, 0, 0, 0, 0);
-}
-
-// As many registers as the builtin takes: operands of 4 bits have half of them.
 template <class T, int count>
-KITTENS_DEVICE vec<int, 8> matrix_operand(vec<T, count> values) {
-    if constexpr (count == 32) {
-        return __builtin_bit_cast(vec<int, 8>, values);
-    } else {
-        const vec<int, 4> four = __builtin_bit_cast(vec<int, 4>, values);
-        return __builtin_shufflevector(four, four, 0, 1, 2, 3, -1, -1, -1, -1);
-    }
+constexpr int format_of(const vec<T, count>*) {
+    return matrix_format<T>;
+}
+template <class T>
+constexpr int format_of(const codes_of_6_bits<T>*) {
+    return matrix_format<T>;
+}
+template <class Operand>
+inline constexpr int operand_format = format_of(static_cast<const Operand*>(nullptr));
+
+// The registers of an operand: 8, 6 or 4 dwords.
+template <class T, int count>
+KITTENS_DEVICE auto matrix_registers(vec<T, count> values) {
+    return __builtin_bit_cast(vec < int, is_float8<T> ? 8 : 4 >, values);
+}
+template <class T>
+KITTENS_DEVICE vec<int, 6> matrix_registers(codes_of_6_bits<T> values) {
+    return __builtin_shufflevector(
+        __builtin_bit_cast(vec<int, 4>, values.first),
+        __builtin_shufflevector(__builtin_bit_cast(vec<int, 2>, values.last),
+                                __builtin_bit_cast(vec<int, 2>, values.last), 0, 1, -1, -1),
+        0, 1, 2, 3, 4, 5);
+}
+// As many as the builtin takes.
+KITTENS_DEVICE vec<int, 8> matrix_operand(vec<int, 8> all) { return all; }
+KITTENS_DEVICE vec<int, 8> matrix_operand(vec<int, 6> six) {
+    return __builtin_shufflevector(six, six, 0, 1, 2, 3, 4, 5, -1, -1);
+}
+KITTENS_DEVICE vec<int, 8> matrix_operand(vec<int, 4> four) {
+    return __builtin_shufflevector(four, four, 0, 1, 2, 3, -1, -1, -1, -1);
 }
 
-// The same with e8m0 factors: lane 16 j + r holds in byte a_byte of a_scale that of the j-th 32 of K in row r of a. Operands are
-// 32 elements of 8 bits as above, or 16 bytes of 4-bit pairs: 32 neighbours along K.
+// 32 elements of 8 bits hold K = 128, in two runs of 16 that are 64 apart; those of 6 and 4 bits are neighbours along K. With constants
+// of zero as scales the builtin is the instruction without scales.
+template <class A, class B>
+KITTENS_DEVICE vec<float, 4> matrix_16x16x128(A a, B b, vec<float, 4> c) {
+    return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(matrix_operand(matrix_registers(a)),
+                                                            matrix_operand(matrix_registers(b)), c,
+                                                            operand_format<A>, operand_format<B>, 0, 0, 0, 0);
+}
+template <class A, class B>
+KITTENS_DEVICE vec<float, 4> matrix_16x16(vec<A, 32> a, vec<B, 32> b, vec<float, 4> c)
+    requires is_float8<A>
+{
+    return matrix_16x16x128(a, b, c);
+}
+template <class A, class B>
+KITTENS_DEVICE vec<float, 4> matrix_16x16(codes_of_6_bits<A> a, codes_of_6_bits<B> b, vec<float, 4> c) {
+    return matrix_16x16x128(a, b, c);
+}
+
+// The same with e8m0 factors: lane 16 j + r holds in byte a_byte of a_scale that of the j-th 32 of K in row r of a.
 // `in_place`: the sum stays in its registers. The builtin leaves that to the register allocator, which in a loop that fills most of
 // the registers copies sums and spills. The compiler counts no wait states for assembly (CDNA3 ISA manual 4.5), so it is for
 // loops where operands come from LDS and sums are read behind barriers only; synccheck of the simulator finds what is missing.
-template <int a_byte, int b_byte, bool in_place, class A, class B, int a_count, int b_count>
-KITTENS_DEVICE vec<float, 4> scaled_matrix_16x16(vec<A, a_count> a, vec<B, b_count> b, vec<float, 4> c,
-                                                 uint32_t a_scale, uint32_t b_scale) {
-    static_assert(a_count == (is_float8<A> ? 32 : 16) && b_count == (is_float8<B> ? 32 : 16));
+template <int a_byte, int b_byte, bool in_place, class A, class B>
+KITTENS_DEVICE vec<float, 4> scaled_matrix_16x16(A a, B b, vec<float, 4> c, uint32_t a_scale,
+                                                 uint32_t b_scale) {
     if constexpr (in_place) {
-        asm("v_mfma_scale_f32_16x16x128_f8f6f4 %0, %1, %2, %0, %3, %4 op_sel:[%5,%6,0] op_sel_hi:[%7,%8,0] "
-            "cbsz:%9 blgp:%10"
-            : "+v"(c)
-            : "v"(__builtin_bit_cast(vec<int, a_count / 4>, a)),
-              "v"(__builtin_bit_cast(vec<int, b_count / 4>, b)), "v"(a_scale), "v"(b_scale), "n"(a_byte & 1),
-              "n"(b_byte & 1), "n"(a_byte >> 1), "n"(b_byte >> 1), "n"(matrix_format<A>),
-              "n"(matrix_format<B>));
+        // Codes of 6 bits may be moved together just before it, and moves want two wait states.
+#define KITTENS_SCALED_MATRIX                                                                                \
+    "v_mfma_scale_f32_16x16x128_f8f6f4 %0, %1, %2, %0, %3, %4 op_sel:[%5,%6,0] op_sel_hi:[%7,%8,0] cbsz:%9 " \
+    "blgp:%10"
+#define KITTENS_OPERANDS                                                                             \
+    "v"(matrix_registers(a)), "v"(matrix_registers(b)), "v"(a_scale), "v"(b_scale), "n"(a_byte & 1), \
+        "n"(b_byte & 1), "n"(a_byte >> 1), "n"(b_byte >> 1), "n"(operand_format<A>), "n"(operand_format<B>)
+        if constexpr (operand_format<A> == matrix_format<fp6_e2m3> ||
+                      operand_format<A> == matrix_format<bf6_e3m2>)
+            asm("s_nop 1\n\t" KITTENS_SCALED_MATRIX : "+v"(c) : KITTENS_OPERANDS);
+        else
+            asm(KITTENS_SCALED_MATRIX : "+v"(c) : KITTENS_OPERANDS);
+#undef KITTENS_SCALED_MATRIX
+#undef KITTENS_OPERANDS
         return c;
     } else {
-        return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(matrix_operand(a), matrix_operand(b), c,
-                                                                matrix_format<A>, matrix_format<B>, a_byte,
-                                                                a_scale, b_byte, b_scale);
+        return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(
+            matrix_operand(matrix_registers(a)), matrix_operand(matrix_registers(b)), c, operand_format<A>,
+            operand_format<B>, a_byte, a_scale, b_byte, b_scale);
     }
 }
 

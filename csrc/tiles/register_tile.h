@@ -18,7 +18,16 @@ struct rt {
     static_assert(Rows % Shape::rows == 0 && Cols % Shape::cols == 0,
                   "a register tile is a whole number of base tiles");
 
-    using fragment = vec<T, per_lane>;
+    template <class Element>
+    struct of_lane {
+        using type = vec<Element, per_lane>;
+    };
+    template <class Element>
+        requires is_float6<Element>
+    struct of_lane<Element> {
+        using type = codes_of_6_bits<Element>;
+    };
+    using fragment = typename of_lane<T>::type;
     fragment tiles[height][width];
 
     KITTENS_DEVICE fragment& base(int n) { return tiles[n / width][n % width]; }

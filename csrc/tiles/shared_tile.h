@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include "element.h"
+#include "lane_layout.h"
 #include "swizzle.h"
 #include "target.h"
 
@@ -15,6 +16,7 @@ struct st {
     static constexpr Access access = access_;
     static constexpr int row_bytes = Cols * sizeof(T);
     static constexpr int bytes = Rows * row_bytes;
+    static constexpr bool is_padded = false;
     static_assert(access == Access::linear || (row_bytes & (row_bytes - 1)) == 0,
                   "a swizzled tile's row is a power of two of bytes");
 
@@ -30,6 +32,11 @@ struct st {
     // The column whose element lies at this byte of this row: a slot permuted twice is where it was.
     static constexpr int col_at(unsigned row, unsigned byte) {
         return (byte ^ key(row) * slot_bytes(access)) / sizeof(T);
+    }
+    // The element at this byte of the tile.
+    static constexpr Coordinate element_at(int byte) {
+        const int row = byte / row_bytes;
+        return {row, col_at(row, byte % row_bytes)};
     }
 };
 

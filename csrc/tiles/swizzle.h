@@ -12,9 +12,10 @@ enum class Access {
     rows,                  // ds_read_b128 of 8 neighbouring 16-bit elements of 16 or 32 rows
     rows_written_in_runs,  // the same, and filled by ds_write_b64 of four elements of rows 8 apart (gfx942's
                            // transposing fill)
-    columns_16,            // ds_read_b64_tr_b16 feeding 16-wide base tiles
-    columns_32,            // the same, feeding 32-wide base tiles
-    rows_and_columns_32,   // both ds_read_b128 of rows and the transposed read that feeds 32-wide base tiles
+    rows_in_runs_of_4,  // ds_read_b128 of 16 or 32 rows of 256 bytes, of which a lane reads four 16 bytes in a row
+    columns_16,         // ds_read_b64_tr_b16 feeding 16-wide base tiles
+    columns_32,         // the same, feeding 32-wide base tiles
+    rows_and_columns_32,  // both ds_read_b128 of rows and the transposed read that feeds 32-wide base tiles
     columns_32_written_in_runs,  // the transposed read, and filled by ds_write_b64 of four elements of neighbouring rows
 };
 
@@ -23,12 +24,21 @@ constexpr unsigned slot_bytes(Access access) {
     return access == Access::columns_16 ? 32 : access == Access::columns_32 ? 64 : 16;
 }
 
+// A phase of gfx950's ds_read_b128 is 8 of 16 rows at one place and the other 8, the middle ones or the outer ones, at the next place:
+// of each four rows the key that sends both kinds, where places are four or differ by four slots, to different ones.
+constexpr unsigned key_of_four_rows(unsigned row) {
+    const unsigned four = row / 4 & 3;
+    return (four & 1) << 1 ^ (four >> 1) * 3;
+}
+
 constexpr unsigned swizzle_key(Access access, unsigned row_bytes, unsigned window_bytes, unsigned row) {
     if (access == Access::linear) return 0;
     const unsigned rows_per_window = row_bytes < window_bytes ? window_bytes / row_bytes : 1;
     const unsigned slots = (row_bytes < window_bytes ? row_bytes : window_bytes) / slot_bytes(access);
     // A phase of ds_read_b128 reads 16 (gfx942: 8) different rows; one of the transposed read reads rows 0-3
     // and 8-11 of every 16 (for 32-wide tiles only rows 0-3), whichever four the instruction takes.
+    if (access == Access::rows_in_runs_of_4) return (row & 3) | key_of_four_rows(row) << 2;
+    if (access == Access::rows && rows_per_window == 4 && slots == 4) return key_of_four_rows(row);
     unsigned number = row;
     if (access == Access::rows_and_columns_32) {
         // Neighbouring rows lie in different quarters (halves) of a window, which the transposed read wants; 16 rows

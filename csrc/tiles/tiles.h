@@ -14,6 +14,7 @@
 #include "register_tile.h"
 #include "register_vector.h"
 #include "shared_tile.h"
+#include "shared_tile_of_6_bits.h"
 #include "tile_source.h"
 // Loads and stores.
 #include "load_global_to_shared.h"

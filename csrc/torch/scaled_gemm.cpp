@@ -13,7 +13,7 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// a (M, K) and b (N, K) are bytes of codes. Numbers of formats, scalings and activations: hipkittens/scaled_gemm.py.
+// a (M, K) and b (N, K) are bytes of codes, as kernels/element_type.h says. Numbers of formats, scalings and activations: hipkittens/scaled_gemm.py.
 constexpr const char* schema =
     "scaled_gemm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias, int format_a, int "
     "format_b, int scaling_a, int scaling_b, int scale_layout, int activation, ScalarType out_dtype) -> "
@@ -22,11 +22,31 @@ constexpr const char* schema =
 [[noreturn]] void refuse(const std::string& text) { fail("scaled_gemm: " + text); }
 
 ElementType format(const char* name, int64_t number) {
-    constexpr ElementType formats[] = {ElementType::fp8, ElementType::bf8, ElementType::i8, ElementType::fp4};
+    constexpr ElementType formats[] = {ElementType::fp8, ElementType::bf8, ElementType::i8,  ElementType::fp4,
+                                       ElementType::fp6, ElementType::bf6, ElementType::bf16};
     if (number < 0 || number >= static_cast<int64_t>(std::size(formats)))
         refuse(std::string(name) + " is " + std::to_string(number) +
-               "; allowed: 0 (fp8), 1 (bf8), 2 (int8), 3 (fp4)");
+               "; allowed: 0 (fp8), 1 (bf8), 2 (int8), 3 (fp4), 4 (fp6), 5 (bf6), 6 (bf16)");
     return formats[number];
+}
+
+// In rows of so many bytes; 128 codes of 6 bits are never cut.
+int64_t codes_in(const char* name, ElementType type, int64_t bytes) {
+    if (is_6_bits(type)) {
+        if (bytes % 96 != 0)
+            refuse(std::string("rows of ") + name + " have " + std::to_string(bytes) +
+                   " bytes; 128 codes of 6 bits have 96");
+        return bytes / 96 * 128;
+    }
+    return type == ElementType::fp4 ? bytes * 2 : bytes / size_of(type);
+}
+
+bool has_kernel(const gemm::Problem& problem) {
+    for (const gemm::GemmVariant& variant : gemm::gemm_variants())
+        if (includes(variant.targets, problem.device.target) && variant.config.a == problem.a_type &&
+            variant.config.b == problem.b_type && variant.config.scales == problem.scales)
+            return true;
+    return false;
 }
 
 Dtype out_dtype(int32_t number) {
@@ -93,8 +113,8 @@ Tensor product(Arguments& given) {
     const int64_t activation = given.integer();
     const Dtype dtype = out_dtype(given.dtype());
 
-    const int64_t m = a.sizes()[0], k = a.sizes()[1], n = b.sizes()[0];
-    if (b.sizes()[1] != k)
+    const int64_t m = a.sizes()[0], n = b.sizes()[0], k = codes_in("a", problem.a_type, a.sizes()[1]);
+    if (codes_in("b", problem.b_type, b.sizes()[1]) != k)
         refuse("rows of a and b differ in length; a is " + shape_text(a.sizes()) + ", b is " +
                shape_text(b.sizes()));
     if (scale_layout != 0) refuse("scale_layout is " + std::to_string(scale_layout) + "; allowed: 0 (rows)");
@@ -104,7 +124,8 @@ Tensor product(Arguments& given) {
         refuse("one operand is int8 and the other is not");
     const bool integers = dtype == Dtype::int32;
     if (integers && problem.a_type != ElementType::i8) refuse("only int8 operands have int32 sums");
-    if (integers ? scale_a || scale_b : !scale_a || !scale_b)
+    const bool mx = scaling_b == mx_wise, of_b = mx && scaling_a != mx_wise;
+    if (integers ? scale_a || scale_b : (!scale_a && !of_b) || !scale_b)
         refuse(integers ? "int32 sums have no scales" : "both operands need a scale");
     for (const auto* each : {&scale_a, &scale_b, static_cast<const std::optional<Tensor>*>(&bias)})
         if (*each && !((*each)->device() == a.device())) refuse("tensors are on different devices");
@@ -114,39 +135,40 @@ Tensor product(Arguments& given) {
     Tensor out = placement.empty(std::vector<int64_t>{m, n}, dtype);
     if (out.element_count() == 0) return out;
     problem.device = placement.shape();
-    const bool mx = scaling_a == mx_wise || scaling_b == mx_wise;
-    const bool four_bits = problem.a_type == ElementType::fp4 || problem.b_type == ElementType::fp4;
-    const int64_t groups = k / (four_bits ? 16 : 32);
-    if (mx) {
-        if (scaling_a != scaling_b) refuse("one operand has scales of 32 of K and the other has not");
-        if (k % (four_bits ? 16 : 32) != 0)
-            refuse("K is no multiple of 32; rows of a have " + std::to_string(k) + " bytes");
-        if (problem.device.target != 950) refuse("scales of 32 of K are gfx950's");
-        if (problem.a_type == ElementType::i8 || integers || !scale_a)
-            refuse("scales of 32 of K are of floats");
-    }
-    if (four_bits && (!mx || problem.a_type != problem.b_type))
-        refuse("fp4 needs both operands in fp4 and scales of 32 of K");
+    const int64_t groups = k / 32;
+    if (scaling_a == mx_wise && !mx) refuse("a has scales of 32 of K and b has not");
+    if (mx && k % 32 != 0) refuse("K is " + std::to_string(k) + ", no multiple of 32");
     const bool blocks = is_block_wise(scaling_a) || is_block_wise(scaling_b);
     if (blocks) {
         if (!is_block_wise(scaling_a) || !is_block_wise(scaling_b))
             refuse("one operand has scales of blocks and the other has not");
-        if (problem.a_type != ElementType::fp8 || problem.b_type != ElementType::fp8)
-            refuse("scales of blocks need both operands in fp8");
     }
     // Other kernels have a row for any rows.
-    if (mx || (blocks && (scaling_a != row_block_wise || scaling_b != block_wise))) {
+    if (mx || is_6_bits(problem.a_type) ||
+        (blocks && (scaling_a != row_block_wise || scaling_b != block_wise))) {
         a = make_operand_on_dwords(std::move(a), false).tensor;
         b = make_operand_on_dwords(std::move(b), false).tensor;
     }
-    problem.scales = mx                                                       ? gemm::Scales::in_matrix
+    problem.scales = of_b                                                     ? gemm::Scales::of_b
+                     : mx                                                     ? gemm::Scales::in_matrix
                      : !blocks                                                ? gemm::Scales::outer
                      : scaling_a == row_block_wise && scaling_b == block_wise ? gemm::Scales::blocks
                                                                               : gemm::Scales::row_blocks;
     problem.output = integers ? ElementType::i32 : element_type(dtype);
     problem.m = m, problem.n = n, problem.k = k;
-    problem.a = {a.data(), a.strides()[0], 0, false};
-    problem.b = {b.data(), b.strides()[0], 0, true};
+    if (!has_kernel(problem))
+        refuse("gfx" + std::to_string(problem.device.target) +
+               " has no kernel for these formats and scalings");
+    const auto rows_of = [](const Tensor& tensor, ElementType type) -> gemm::Matrix {
+        const int64_t bytes = tensor.strides()[0], size = size_of(type);
+        if (bytes % size != 0 && tensor.sizes()[0] > 1)
+            refuse("rows are " + std::to_string(bytes) + " bytes apart, no multiple of " +
+                   std::to_string(size));
+        return {tensor.data(), bytes / size, 0, false};
+    };
+    problem.a = rows_of(a, problem.a_type);
+    problem.b = rows_of(b, problem.b_type);
+    problem.b.transposed = true;
     problem.c = {out.data(), n, 0, false};
     problem.activation = static_cast<int32_t>(activation);
     std::vector<runtime::Region> regions = {
@@ -154,16 +176,17 @@ Tensor product(Arguments& given) {
         {b.data(), b.extent_bytes(Dtype::uint8), "b", false},
         {out.data(), out.extent_bytes(dtype), "out", true},
     };
-    if (scale_a) {
+    if (scale_b) {
         const auto scale = [&](const char* name, const Tensor& tensor, int64_t scaling, int64_t rows) {
-            const Dtype of_scale = mx ? Dtype::uint8 : Dtype::float32;
-            const gemm::ScaleArgument argument = mx       ? mx_scale(name, tensor, rows, groups)
-                                                 : blocks ? block_scale(name, tensor, scaling, rows, k)
-                                                          : outer_scale(name, tensor, scaling, rows);
+            const bool of_groups = scaling == mx_wise;
+            const Dtype of_scale = of_groups ? Dtype::uint8 : Dtype::float32;
+            const gemm::ScaleArgument argument = of_groups ? mx_scale(name, tensor, rows, groups)
+                                                 : blocks  ? block_scale(name, tensor, scaling, rows, k)
+                                                           : outer_scale(name, tensor, scaling, rows);
             regions.push_back({tensor.data(), tensor.extent_bytes(of_scale), name, false});
             return argument;
         };
-        problem.a_scale = scale("scale_a", *scale_a, scaling_a, m);
+        if (scale_a) problem.a_scale = scale("scale_a", *scale_a, scaling_a, m);
         problem.b_scale = scale("scale_b", *scale_b, scaling_b, n);
     }
     if (bias) {

@@ -23,6 +23,9 @@ _LOOPED_SHAPES = {
     (64, 64, 128): (1024, 1024, 1232),
     (32, 64, 128): (512, 512, 1232),
     (32, 128, 128): (512, 512, 1232),
+    (256, 256, 256): (4864, 4096, 2464),
+    (128, 128, 256): (2048, 2048, 2464),
+    (32, 128, 256): (512, 512, 2464),
 }
 _LOOPED_UNALIGNED = (257, 129, 1030)
 _SPLIT = (64, 128, 4096)
@@ -33,6 +36,10 @@ def codes(rows: int, columns: int, format: str) -> torch.Tensor:
     values = draw(rows, columns, dtype=torch.float32).detach()
     if format == "fp4":
         return (values[:, ::2] * 60).to(torch.int8).view(torch.uint8)
+    if format in ("fp6", "bf6"):
+        return (values[:, : columns // 4 * 3] * 60).to(torch.int8).view(torch.uint8)
+    if format == "bf16":
+        return values.bfloat16()
     if format == "i8":
         return (values * 40).clamp(-128, 127).to(torch.int8)
     return values.to(dtype_of(format, values.device))
@@ -47,6 +54,7 @@ _RECIPES = {
     "blocks": ("1x128", "128x128"),
     "row_blocks": ("1x128", "1x128"),
     "in_matrix": ("1x32", "1x32"),
+    "of_b": ("row", "1x32"),
 }
 
 
@@ -55,20 +63,22 @@ def _scales(scales: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Te
     if scales == "outer":
         return factors(m, 1), factors(1, n)
     blocks = -(-k // 128)
-    if scales == "in_matrix":
+    if scales in ("in_matrix", "of_b"):
         left, right = ((factors(rows, k // 32) * 4 + 125).to(torch.uint8) for rows in (m, n))
-        return left, right.t()
+        return left if scales == "in_matrix" else factors(m, 1), right.t()
     return factors(m, blocks), factors(blocks, -(-n // 128) if scales == "blocks" else n)
 
 
 def _run(
     formats: tuple[str, str], m: int, n: int, k: int, scales: str = "outer", **options: Any
 ) -> list[torch.Tensor]:
-    """Nothing with scales in_matrix where the matrix instructions take none; elsewhere rows then have k bytes, or some more."""
-    if scales == "in_matrix":
-        if _backend.arch_of(torch.device("cpu")) != "gfx950":
+    """Nothing where the matrix instructions take no such operands; K is rounded up to whole groups where there are any."""
+    if scales in ("in_matrix", "of_b") or formats[0] in ("fp6", "bf6"):
+        if formats[0] != "bf16" and _backend.arch_of(torch.device("cpu")) != "gfx950":
             return []
-        k = -(-k // 32) * 32 * (2 if formats[0] == "fp4" else 1)
+        k = -(-k // 32) * 32
+    if formats[0] in ("fp6", "bf6"):
+        options["formats"] = formats[0]
     a, w = codes(m, k, formats[0]), codes(n, k, formats[1])
     if options.get("out_dtype") == torch.int32:
         return [scaled_matmul(a, w.t(), None, None, **options)]
@@ -108,11 +118,13 @@ def _trial_of(kernel: Kernel) -> Trial:
 # rows, columns, K: the smallest tiles, K that is split, and rows that begin anywhere
 _SMALL_SHAPES = ((64, 64, 128), (64, 128, 4096), (257, 129, 515), (33, 200, 320))
 _MIXED = (("bf8", "fp8"), ("fp8", "bf8"))
+_SIX_BITS = (("fp6", "fp6"), ("bf6", "bf6"))
 _FORMATS_OF_SCALES = {
-    "outer": (("fp8", "fp8"), ("i8", "i8"), *_MIXED),
+    "outer": (("fp8", "fp8"), ("i8", "i8"), *_MIXED, *_SIX_BITS),
     "blocks": (("fp8", "fp8"),),
     "row_blocks": (("fp8", "fp8"),),
-    "in_matrix": (("fp8", "fp8"), ("fp4", "fp4"), *_MIXED),
+    "in_matrix": (("fp8", "fp8"), ("fp4", "fp4"), *_MIXED, ("fp8", "fp4"), ("bf8", "fp4"), *_SIX_BITS),
+    "of_b": (("bf16", "fp4"), ("fp8", "fp4"), ("bf8", "fp4")),
 }
 
 
@@ -159,6 +171,28 @@ def _calls(tensor):
         ("int8, the sums", "scaled_matmul", (a, b, None, None), {"out_dtype": torch.int32}),
         ("operands that are not quantised", "scaled_matmul", (tensor(32, 64), tensor(64, 48), one, one), {}),
         ("scales of blocks of int8", "scaled_matmul", (a, b, blocks, blocks), {"recipe": "1x32"}),
+        (
+            "bfloat16 and MXFP4",
+            "scaled_matmul",
+            (
+                tensor(32, 64, dtype=torch.bfloat16),
+                tensor(48, 32, dtype=torch.uint8).t(),
+                None,
+                tensor(48, 2, dtype=torch.uint8).t(),
+            ),
+            {},
+        ),
+        (
+            "MXFP6",
+            "scaled_matmul",
+            (
+                tensor(32, 48, dtype=torch.uint8),
+                tensor(48, 48, dtype=torch.uint8).t(),
+                blocks,
+                tensor(48, 2, dtype=torch.uint8).t(),
+            ),
+            {"formats": "fp6"},
+        ),
     ]
 
 
@@ -174,7 +208,8 @@ def _sizes(rows: Rows) -> str:
         for tile, of in sorted(targets.items(), reverse=True)
     )
     return (
-        "Products of quantised operands: any M, N and K; fp8, bf8 with fp8, int8; the dtype of the table is the result's. "
+        "Products of quantised operands: any M, N and K; fp8, bf8 with fp8, int8, bfloat16 with MXFP4; on gfx950 also MXFP8, MXFP4, fp8 "
+        "with MXFP4, and codes of 6 bits; the dtype of the table is the result's. "
         f"Tiles (M x N x K): {named}."
     )
 
@@ -199,7 +234,32 @@ def _call(problem, device, format="fp8", by_rows=False):
     return call
 
 
-def _benchmark(name: str, heading: str, **options: Any) -> Benchmark:
+def _call_of_few_bits(problem, device, formats: tuple[str, str], scales: str = "in_matrix"):
+    """Of operands and scales in the order of the kernels, scales of 1."""
+    e = problem.extents
+    k = e["K"]
+
+    def codes_of(format: str, rows: int) -> torch.Tensor:
+        width = {"fp4": k // 2, "fp6": -(-k // 128) * 96}.get(format, k)
+        values = problem.tensor(device, rows, width)
+        if format in ("fp4", "fp6"):
+            return values.to(torch.int8).view(torch.uint8)
+        return values if format == "bf16" else values.to(torch.float8_e4m3fn)
+
+    def ones(rows: int) -> torch.Tensor:
+        padded = -(-rows // 32) * 32, -(-k // 256) * 8
+        return torch.full(padded, 127, dtype=torch.uint8, device=device)
+
+    a, w = codes_of(formats[0], e["M"]), codes_of(formats[1], e["N"])
+    one = torch.ones((), device=device)
+    scale_a = ones(e["M"]) if scales == "in_matrix" else None if formats[0] == "bf16" else one
+    scale_b = one if scales == "outer" else ones(e["N"])
+    recipe = {"in_matrix": "1x32", "of_b": ("tensor", "1x32"), "outer": "tensor"}[scales]
+    named = {"formats": "fp6"} if "fp6" in formats else {}
+    return lambda: scaled_matmul(a, w.t(), scale_a, scale_b, recipe=recipe, swizzle="shuffled", **named)
+
+
+def _benchmark(name: str, heading: str, call: Any = _call, **options: Any) -> Benchmark:
     return Benchmark(
         name,
         example="8192x8192x8192",
@@ -207,7 +267,7 @@ def _benchmark(name: str, heading: str, **options: Any) -> Benchmark:
         extents=("M", "N", "K"),
         flops=lambda e: 2.0 * e["M"] * e["N"] * e["K"],
         bytes=lambda e: 1.0 * (e["M"] * e["K"] + e["K"] * e["N"] + 2 * e["M"] * e["N"]),
-        call=partial(_call, **options),
+        call=partial(call, **options),
         heading=heading,
         fit="gemm_plan",
         bits=8,
@@ -224,6 +284,18 @@ CHECKS = Checks(
         _benchmark("scaled_matmul", "fp8 products, a scale for each tensor"),
         _benchmark("scaled_matmul_rows", "fp8 products, a scale for each row and column", by_rows=True),
         _benchmark("scaled_matmul_int8", "int8 products, a scale for each tensor", format="int8"),
+        *(
+            _benchmark(f"scaled_matmul_{name}", heading, _call_of_few_bits, formats=formats, scales=scales)
+            for name, heading, formats, scales in (
+                ("mxfp8", "MXFP8 products", ("fp8", "fp8"), "in_matrix"),
+                ("mxfp4", "MXFP4 products", ("fp4", "fp4"), "in_matrix"),
+                ("mxfp6", "MXFP6 products", ("fp6", "fp6"), "in_matrix"),
+                ("fp6", "fp6 products, a scale for each tensor", ("fp6", "fp6"), "outer"),
+                ("mxfp8_mxfp4", "MXFP8 activations and MXFP4 weights", ("fp8", "fp4"), "in_matrix"),
+                ("fp8_mxfp4", "fp8 activations and MXFP4 weights", ("fp8", "fp4"), "of_b"),
+                ("bf16_mxfp4", "bf16 activations and MXFP4 weights", ("bf16", "fp4"), "of_b"),
+            )
+        ),
     ),
     every_kernel=_every_kernel,
     exercise=lambda draw: [

@@ -16,8 +16,19 @@ from tests.host_build import ROOT, build
 from tests.simulated_device import Module
 
 COMPUTE_UNITS = {"gfx942": 304, "gfx950": 256}  # MI300X, MI355X
-ELEMENT_TYPES = {"bf16": 0, "f16": 1, "f32": 2, "fp8": 3, "bf8": 4, "i8": 5, "fp4": 6, "i32": 7}
-SCALES = {"none": 0, "outer": 1, "blocks": 2, "row_blocks": 3, "in_matrix": 4}
+ELEMENT_TYPES = {
+    "bf16": 0,
+    "f16": 1,
+    "f32": 2,
+    "fp8": 3,
+    "bf8": 4,
+    "i8": 5,
+    "fp4": 6,
+    "i32": 7,
+    "fp6": 8,
+    "bf6": 9,
+}
+SCALES = {"none": 0, "outer": 1, "blocks": 2, "row_blocks": 3, "in_matrix": 4, "of_b": 5}
 NO_ACTIVATION = -1
 VARIANTS = (ROOT / "csrc/kernels/gemm/variants.def").read_text()
 # name -> (targets, orientation, element of A, tile_m, tile_n, tile_k), of rows of operands that are not quantised

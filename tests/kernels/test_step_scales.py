@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from hipkittens.quantization import shuffled_six_bits, six_bits_in_float
 from tests.oracles.aiter.formats import FLOAT4, tiled_scales
 from tests.simulated_device import ALL_CHECKS, Kernel, Module, take_findings
 
@@ -20,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TYPES = {"bf16": 0, "f16": 1, "f32": 2}  # ElementType
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 FLOAT8 = {"fp8": torch.float8_e4m3fn, "bf8": torch.float8_e5m2}
-TILES = {"256x256x128": (256, 256, 512), "128x128x128": (128, 128, 256), "32x128x128": (32, 128, 256)}
+TILES = {"256x256": (256, 256, 512), "128x128": (128, 128, 256), "64x128": (64, 128, 256), "32x128": (32, 128, 256)}
 
 
 @functools.cache
@@ -39,6 +40,12 @@ def operand(random: np.random.Generator, format: str, rows: int, k: int):
     if format == "fp4":
         packed = torch.from_numpy(random.integers(0, 256, (rows, k // 2), np.uint8))
         return packed, FLOAT4[torch.stack([packed & 15, packed >> 4], -1).flatten(-2).long()]
+    if format in ("fp6", "bf6"):
+        packed = torch.from_numpy(random.integers(0, 256, (rows, k // 4 * 3), np.uint8))
+        return shuffled_six_bits(packed), six_bits_in_float(packed, format).double()
+    if format == "bf16":
+        values = torch.from_numpy(random.standard_normal((rows, k))).bfloat16()
+        return values.view(torch.uint8), values.double()
     values = torch.from_numpy(random.standard_normal((rows, k))).to(FLOAT8[format])
     return values.view(torch.uint8), values.double()
 
@@ -49,10 +56,12 @@ def factors(codes: torch.Tensor) -> torch.Tensor:
     return torch.where(codes == 255, torch.nan, value)
 
 
-def product(name, formats, m, n, k, output="f32", *, codes=None, padding=255, bias=False, splits=1):
-    """What kernel `name` makes, and what it means in float64. `codes`: e8m0 of A (M, K/32) and of B (N, K/32)."""
+def product(name, formats, m, n, k, output="f32", *, codes=None, padding=255, bias=False, of_b=False):
+    """What kernel `name` makes, and what it means in float64. `codes`: e8m0 of A (M, K/32) and of B (N, K/32). of_b: A has a float32
+    factor for each row."""
     random = np.random.default_rng(m + n + k)
-    tile_m, tile_n, threads = TILES[name.rsplit("_", 1)[1]]
+    tile, tile_k = name.rsplit("_", 1)[1].rsplit("x", 1)
+    tile_m, tile_n, threads = TILES[tile]
     (a, a_values), (b, b_values) = (
         operand(random, format, rows, k) for format, rows in zip(formats, (m, n), strict=True)
     )
@@ -64,8 +73,15 @@ def product(name, formats, m, n, k, output="f32", *, codes=None, padding=255, bi
         padded = torch.full((-(-rows // 32) * 32, -(-columns // 8) * 8), padding, dtype=torch.uint8)
         padded[:rows, :columns] = code
         scales.append(tiled_scales(padded).contiguous().numpy().reshape(-1)[: padded.numel()].copy())
-    bytes_k = a.shape[1]
-    k_tiles = -(-bytes_k // 128)
+    # Rows of fp6 and bf16 are counted in dwords and in halves.
+    stride_a, stride_b = (
+        each.shape[1] // {"fp6": 4, "bf6": 4, "bf16": 2}.get(format, 1)
+        for each, format in zip((a, b), formats, strict=True)
+    )
+    rows_of_a = torch.from_numpy(random.uniform(0.5, 2, m)).float()
+    if of_b:
+        scales[0] = rows_of_a.numpy()
+    k_tiles = -(-k // int(tile_k))
     out = torch.full((m, n), torch.nan, dtype=DTYPES[output])
     added = torch.from_numpy(random.standard_normal(n)).float() if bias else None
     stored = {"a": a.contiguous().numpy(), "b": b.contiguous().numpy(), "a_scale": scales[0], "b_scale": scales[1],
@@ -76,11 +92,12 @@ def product(name, formats, m, n, k, output="f32", *, codes=None, padding=255, bi
     stride = -(-(k // 32) // 8) * 256
     packed = struct.pack(
         "<9qqQiii ii ii i5I4x10qi4x",
-        *(at["a"], bytes_k, 0, at["b"], bytes_k, 0, at["c"], n, 0),
-        *(0, at.get("bias", 0), m, n, bytes_k, k_tiles, k_tiles, TYPES[output], TYPES["f32"]),
+        *(at["a"], stride_a, 0, at["b"], stride_b, 0, at["c"], n, 0),
+        *(0, at.get("bias", 0), m, n, k, k_tiles, k_tiles, TYPES[output], TYPES["f32"]),
         n % (16 // out.itemsize) == 0,
         *(-(-m // tile_m), -(-n // tile_n), 1, 1, 1),
-        *(at["a_scale"], stride, 0, 0, 32, at["b_scale"], stride, 0, 0, 32),
+        *((at["a_scale"], 1, 0, 0, 1) if of_b else (at["a_scale"], stride, 0, 0, 32)),
+        *(at["b_scale"], stride, 0, 0, 32),
         -1,
     )
     kernel(name).launch(
@@ -96,6 +113,8 @@ def product(name, formats, m, n, k, output="f32", *, codes=None, padding=255, bi
         values * factors(code).repeat_interleave(32, 1)
         for values, code in zip((a_values, b_values), codes, strict=True)
     )
+    if of_b:
+        left = a_values * rows_of_a.double()[:, None]
     return out, left @ right.T + (added.double() if bias else 0)
 
 
@@ -107,16 +126,16 @@ def rms_error(out: torch.Tensor, expected: torch.Tensor) -> float:
 
 FP4, FP8 = ("fp4", "fp4"), ("fp8", "fp8")
 CASES = [
-    ("nt_mxfp4_256x256x128", FP4, 256, 252, 256),
-    ("nt_mxfp4_256x256x128", FP4, 257, 260, 1376),
-    ("nt_mxfp4_256x256x128", FP4, 17, 256, 800),
-    ("nt_mxfp4_128x128x128", FP4, 129, 128, 2880),
-    ("nt_mxfp4_128x128x128", FP4, 2, 20, 32),
+    ("nt_mxfp4_256x256x256", FP4, 256, 252, 256),
+    ("nt_mxfp4_256x256x256", FP4, 257, 260, 1376),
+    ("nt_mxfp4_256x256x256", FP4, 17, 256, 800),
+    ("nt_mxfp4_128x128x256", FP4, 129, 128, 2880),
+    ("nt_mxfp4_128x128x256", FP4, 2, 20, 32),
     ("nt_mxfp8_128x128x128", FP8, 128, 132, 160),
     ("nt_mxfp8_128x128x128", FP8, 70, 4, 1184),
     ("nt_mxfp8_mxbf8_128x128x128", ("fp8", "bf8"), 33, 68, 640),
     ("nt_mxbf8_mxfp8_128x128x128", ("bf8", "fp8"), 33, 68, 640),
-    ("nt_mxfp4_32x128x128", FP4, 1, 128, 2880),
+    ("nt_mxfp4_32x128x256", FP4, 1, 128, 2880),
     ("nt_mxfp8_32x128x128", FP8, 17, 132, 928),
 ]
 
@@ -128,16 +147,41 @@ def test_products_with_scales(name, formats, m, n, k):
     assert not [each for each in take_findings() if each["checker"] != "notes"]
 
 
+@pytest.mark.parametrize(
+    ("name", "formats", "m", "n", "k"),
+    [
+        ("nt_mxfp8_mxfp4_256x256x128", ("fp8", "fp4"), 257, 260, 1376),
+        ("nt_mxfp8_mxfp4_256x256x128", ("fp8", "fp4"), 17, 256, 160),
+        ("nt_mxfp8_mxfp4_128x128x128", ("fp8", "fp4"), 129, 132, 800),
+        ("nt_mxbf8_mxfp4_32x128x128", ("bf8", "fp4"), 33, 4, 2880),
+        ("nt_fp8_mxfp4_256x256x128", ("fp8", "fp4"), 257, 260, 1376),
+        ("nt_bf8_mxfp4_128x128x128", ("bf8", "fp4"), 40, 72, 32),
+        ("nt_bf16_mxfp4_128x128x128", ("bf16", "fp4"), 129, 132, 1376),
+        ("nt_bf16_mxfp4_64x128x128", ("bf16", "fp4"), 65, 252, 160),
+        ("nt_bf16_mxfp4_32x128x128", ("bf16", "fp4"), 1, 128, 2880),
+        ("nt_mxfp6_256x256x128", ("fp6", "fp6"), 257, 260, 1376),
+        ("nt_mxfp6_256x256x128", ("fp6", "fp6"), 17, 256, 160),
+        ("nt_mxfp6_128x128x128", ("fp6", "fp6"), 129, 132, 800),
+        ("nt_mxbf6_32x128x128", ("bf6", "bf6"), 33, 4, 2880),
+    ],
+)
+def test_operands_of_other_widths(name, formats, m, n, k):
+    of_b = not name.startswith("nt_mx")
+    out, expected = product(name, formats, m, n, k, of_b=of_b)
+    assert rms_error(out, expected) <= 1e-6
+    assert not [each for each in take_findings() if each["checker"] != "notes"]
+
+
 @pytest.mark.parametrize("output", ["bf16", "f16"])
 def test_other_outputs_and_bias(output):
     codes = [torch.randint(124, 130, (rows, 9), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)) for rows in (40, 72)]  # fmt: skip
     out, expected = product(
-        "nt_mxfp4_128x128x128", ("fp4", "fp4"), 40, 72, 288, output, codes=codes, bias=True
+        "nt_mxfp4_128x128x256", ("fp4", "fp4"), 40, 72, 288, output, codes=codes, bias=True
     )
     assert rms_error(out, expected) <= 2.5e-3
 
 
-@pytest.mark.parametrize("name", ["nt_mxfp4_256x256x128", "nt_mxfp4_128x128x128", "nt_mxfp8_128x128x128"])
+@pytest.mark.parametrize("name", ["nt_mxfp4_256x256x256", "nt_mxfp4_128x128x256", "nt_mxfp8_128x128x128"])
 def test_ends_of_e8m0(name):
     """0 is 2^-127 and not zero, 255 is NaN in its row (column) alone, and what lies beside K is never read as a factor."""
     k = 288

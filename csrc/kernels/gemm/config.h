@@ -29,13 +29,14 @@ enum class Scales {
     blocks,  // f32 for blocks of 128 of K, 1 row of A or 128 of B: the sum of a K tile is multiplied (block_scales.h)
     row_blocks,  // the same where a block is 1 or 128 rows of either operand
     in_matrix,   // e8m0 for 1 row by 32 of K: an operand of the matrix instruction (gfx950)
+    of_b,  // the same of B alone, or of what B is converted to; and a factor for each row of A after the sum, or one
 };
 
 struct GemmConfig {
     Orientation orientation;
     ElementType a, b;
     Scales scales;
-    int tile_m, tile_n, tile_k;
+    int tile_m, tile_n, tile_k;  // elements, whatever their size
     int waves_m, waves_n;
     int matrix;  // rows of the matrix instruction: 16 or 32
     RowStart row_start;
@@ -51,6 +52,8 @@ struct GemmConfig {
     constexpr bool b_is_transposed() const {
         return orientation == Orientation::nt || orientation == Orientation::tt;
     }
+    // Elements of B become those of A, behind LDS.
+    constexpr bool converts_b() const { return size_of(a) == 2 && b == ElementType::fp4; }
     constexpr int threads() const { return waves_m * waves_n * 64; }
     constexpr int wave_m() const { return tile_m / waves_m; }
     constexpr int wave_n() const { return tile_n / waves_n; }

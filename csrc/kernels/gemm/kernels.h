@@ -16,14 +16,22 @@ namespace hipkittens::gemm {
 
 // What becomes of sums, with further stages `Last` where they have scales.
 template <Scales scales, class... Last>
-using EpilogueOf =
-    choose<scales == Scales::none, Epilogue<SplitDestination, AddBias>,
-           choose<scales == Scales::outer, ScaledEpilogue<SplitDestination, ScaleSums, AddBias, Last...>,
-                  ScaledEpilogue<SplitDestination, AddBias, Last...>>>;
+struct EpilogueOf {
+    using type = ScaledEpilogue<SplitDestination, AddBias, Last...>;
+};
+template <class... Last>
+struct EpilogueOf<Scales::none, Last...> {
+    using type = Epilogue<SplitDestination, AddBias>;
+};
+template <Scales scales, class... Last>
+    requires(scales == Scales::outer || scales == Scales::of_b)
+struct EpilogueOf<scales, Last...> {
+    using type = ScaledEpilogue<SplitDestination, ScaleSums<scales == Scales::outer>, AddBias, Last...>;
+};
 
 template <GemmConfig config, class Plain, class Scaled, class Tiles, class... Last>
 using PolicyOf = GemmPolicy<typename element_of<config.a>::value, typename element_of<config.b>::value,
-                            EpilogueOf<config.scales, Last...>,
+                            typename EpilogueOf<config.scales, Last...>::type,
                             choose<config.scales == Scales::blocks || config.scales == Scales::row_blocks,
                                    BlockScales<config>, AccumulateInPlace>,
                             choose<config.scales == Scales::none, Plain, Scaled>, Tiles>;

@@ -51,12 +51,13 @@ struct MainLoop {
     static constexpr bool direct = A::fill == Fill::direct,
                           alternate = direct && config.load_order == LoadOrder::alternate;
     // e8m0 factors that the matrix instruction takes, or none.
-    using StepFactors = choose<config.scales == Scales::in_matrix, StepScales<config, pieces>, NoStepScales>;
+    static constexpr bool has_steps = config.scales == Scales::in_matrix || config.scales == Scales::of_b;
+    using StepFactors = choose<!has_steps, NoStepScales,
+                               choose<direct, StepScales<config, pieces>, StepScalesInRegisters<config>>>;
     static constexpr int step_k = A::step_k, steps = config.tile_k / step_k,
                          waves = config.waves_m * config.waves_n,
                          loads_per_tile = pieces * (A::Loads::loads_per_wave + B::Loads::loads_per_wave) +
                                           StepFactors::loads_per_wave;
-    static_assert(!StepFactors::present || direct, "factors take the way that the operands take");
 
     using Arguments = typename Policy::Arguments;
     using Accumulator = rt<typename Policy::Sum, config.wave_m() / pieces, config.wave_n() / pieces, row_l,
@@ -113,6 +114,9 @@ struct MainLoop {
     Accumulator partial;  // of one K tile, or of one band of it, where it promotes
     Accumulation accumulation;
     StepFactors scales;
+    struct Nothing {};
+    // A base tile of B as elements of A.
+    choose<config.converts_b(), vec<bf16, 32>, Nothing> converted;
 
     KITTENS_DEVICE MainLoop(const Arguments& arguments, TileCoordinate tile, shared_byte* lds)
         : lds(lds),
@@ -164,11 +168,19 @@ struct MainLoop {
         if constexpr (promotes && first) sum = {};
         // Two waves on a SIMD have half of its registers each.
         constexpr bool in_place = config.schedule == Schedule::ping_pong;
-        if constexpr (StepFactors::present)
+        if constexpr (config.converts_b()) {
+            static_assert(StepFactors::present && same_type<typename Policy::TypeA, bf16>);
+            if constexpr (i == 0)
+                converted =
+                    fp4_in_bf16(B::template fragment<j, k>(b),
+                                scales.word_of_b(b_scales, j) >> 8 * StepFactors::byte(j, step) & 255);
+            sum = multiply_base<row_l, typename Accumulator::shape>(A::template fragment<i, k>(a), converted,
+                                                                    sum);
+        } else if constexpr (StepFactors::present)
             sum =
                 multiply_base_scaled<row_l, StepFactors::byte(i, step), StepFactors::byte(j, step), in_place>(
-                    A::template fragment<i, k>(a), B::template fragment<j, k>(b), sum, a_scales.word(i),
-                    b_scales.word(j));
+                    A::template fragment<i, k>(a), B::template fragment<j, k>(b), sum,
+                    scales.word_of_a(a_scales, i), scales.word_of_b(b_scales, j));
         else
             sum = multiply_base<row_l, typename Accumulator::shape>(A::template fragment<i, k>(a),
                                                                     B::template fragment<j, k>(b), sum);

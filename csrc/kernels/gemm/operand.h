@@ -26,7 +26,7 @@ struct KRange {
     KITTENS_DEVICE int count() const { return last - begin + 1; }
 };
 
-// An operand in memory: its rows run along K or along the product's own dimension.
+// An operand in memory: its rows run along K or along the product's own dimension. tile_k: of T, several of whose elements may be in one.
 template <class T, bool k_is_contiguous, int tile_k>
 struct OperandSource {
     global_matrix<const T> matrix;
@@ -35,7 +35,8 @@ struct OperandSource {
     KITTENS_DEVICE OperandSource(MatrixArgument argument, int64_t batch, int extent, int k, int origin)
         : origin(origin) {
         matrix = {static_cast<const T*>(argument.data) + batch * argument.batch_stride,
-                  argument.leading_stride, k_is_contiguous ? extent : k, k_is_contiguous ? k : extent};
+                  argument.leading_stride, k_is_contiguous ? extent : k,
+                  k_is_contiguous ? stored<T>(k) : extent};
     }
     KITTENS_DEVICE global_window window(int k_tile) const {
         const int64_t k = static_cast<int64_t>(k_tile) * tile_k;
@@ -46,13 +47,13 @@ struct OperandSource {
     }
 };
 
-// `extent` rows (columns) of the product by tile_k elements of type T, whatever its size: a lane owns 16 bytes along K of
-// each base tile, an LDS read, or two where the matrix instruction wants as many; it takes them in as many parts as it needs
-// (multiply_base).
+// `extent` rows (columns) of the product by tile_k elements: a lane owns 16 bytes along K of each base tile, an LDS read, or
+// more where the matrix instruction wants as many; it takes them in as many parts as it needs (multiply_base). Where B is converted, a
+// lane's 32 neighbours along K are several steps' of A.
 template <class T, int extent, bool k_is_contiguous, GemmConfig config>
 struct Operand {
     static constexpr bool along_k = k_is_contiguous;
-    static constexpr int rows = extent, tile_k = config.tile_k, threads = config.threads(),
+    static constexpr int rows = extent, tile_k = stored<T>(config.tile_k), threads = config.threads(),
                          vector_elements = b128_bytes / sizeof(T);
     static constexpr Fill fill = config.row_start == RowStart::element ? Fill::elements : vector_fill;
     // Transposed in the LDS read where the target can, else on the way into LDS.
@@ -61,37 +62,54 @@ struct Operand {
     static_assert(k_is_contiguous || is_16bit<T>, "transposition moves 16-bit elements");
 
     using Source = OperandSource<T, k_is_contiguous, tile_k>;
-    static constexpr int reads = is_float8<T> && target.matrix_k_8bit == 128 ? 2 : 1;  // of a base tile
-    using base =
-        base_shape<config.matrix, reads * wave_lanes * vector_elements / config.matrix, vector_elements>;
-    static constexpr int step_k = base::cols;
+    static constexpr bool meets_converted = config.converts_b() && is_16bit<T>;
+    static constexpr int reads = meets_converted                               ? 4  // of a base tile
+                                 : is_float8<T> && target.matrix_k_8bit == 128 ? 2
+                                                                               : 1;
+    using base = choose<is_float6<T>, base_shape<16, stored<T>(128), stored<T>(128) / 4>,
+                        base_shape<config.matrix, reads * wave_lanes * vector_elements / config.matrix,
+                                   meets_converted ? reads * vector_elements : vector_elements>>;
+    static constexpr int step_k = is_float6<T> ? 128 : is_float4<T> ? base::cols * 2 : base::cols;
     static constexpr Access access = filled_transposed     ? Access::rows_written_in_runs
+                                     : meets_converted     ? Access::rows_in_runs_of_4
                                      : !read_transposed    ? Access::rows
                                      : config.matrix == 16 ? Access::columns_16
                                                            : Access::columns_32;
-    using Tile = choose<read_transposed, st<T, tile_k, extent, access>, st<T, extent, tile_k, access>>;
+    template <class Element>
+    struct tile_of {
+        using type =
+            choose<read_transposed, st<Element, tile_k, extent, access>, st<Element, extent, tile_k, access>>;
+    };
+    template <class Element>
+        requires is_float6<Element>
+    struct tile_of<Element> {
+        using type = st_6_bits<Element, extent, config.tile_k, threads * b128_bytes>;
+    };
+    using Tile = typename tile_of<T>::type;
     template <int rows, int k>
-    using Registers =
-        choose<read_transposed, rt<T, k, rows, col_l, transposed_shape<base>>, rt<T, rows, k, row_l, base>>;
+    using Registers = choose<read_transposed, rt<T, k, rows, col_l, transposed_shape<base>>,
+                             rt<T, rows, stored<T>(k), row_l, base>>;
     using Loads =
         choose<filled_transposed, global_to_shared_transposed<Tile, threads, fill, config.in_registers>,
                global_to_shared<Tile, threads, fill, config.in_registers>>;
 
     // Only K is ever masked: what rows of the product beyond the matrix read never leaves their own row of the accumulator.
     KITTENS_DEVICE static int valid_rows(int valid_k) { return k_is_contiguous ? extent : valid_k; }
-    KITTENS_DEVICE static int valid_cols(int valid_k) { return k_is_contiguous ? valid_k : extent; }
+    KITTENS_DEVICE static int valid_cols(int valid_k) {
+        return k_is_contiguous ? stored<T>(valid_k) : extent;
+    }
 
     // K ends inside 16 bytes, which are loaded whole: only rows that run along K are cut there.
-    KITTENS_DEVICE static bool is_cut(int valid_k) { return valid_k % vector_elements != 0; }
+    KITTENS_DEVICE static bool is_cut(int valid_k) { return stored<T>(valid_k) % vector_elements != 0; }
     KITTENS_DEVICE static void clear_past(Tile tile, int valid_k) {
-        if constexpr (k_is_contiguous) zero_columns<threads>(tile, valid_k);
+        if constexpr (k_is_contiguous && !is_float6<T>) zero_columns<threads>(tile, stored<T>(valid_k));
     }
     template <class Part, class Register>
     KITTENS_DEVICE static void read(Register& registers, Tile tile, int row, int k) {
         if constexpr (read_transposed)
             load_part<transposed_base_tiles<Part>>(registers, tile, k, row);
         else
-            load_part<Part>(registers, tile, row, k);
+            load_part<Part>(registers, tile, row, stored<T>(k));
     }
     template <int row, int k, class Register>
     KITTENS_DEVICE static const typename Register::fragment& fragment(const Register& registers) {

@@ -15,7 +15,6 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
     using Base::lds, Base::in_flight, Base::sums, Base::row, Base::col, Base::a_tile, Base::b_tile;
     using typename Base::A, typename Base::B;
     static_assert(config.threads() == 512, "ping-pong is a schedule of eight waves");
-    static_assert(!direct || A::Loads::loads_per_wave == B::Loads::loads_per_wave);
 
     // Phase 0 reads the first half of A, 1 the second half of B, 2 the second half of A, 3 the first half of B of the
     // next tile, so that no phase has more reads than its products cover. A half is refilled after the phase that read it.
@@ -24,24 +23,18 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
     // second half of A two), so that only three halves occupy registers; the compiler counts these loads.
     static constexpr int phases = 4;
     struct DirectLoads {
-        static constexpr int loads = A::Loads::loads_per_wave;
+        static constexpr int near = A::Loads::loads_per_wave, far = B::Loads::loads_per_wave;
+        static_assert(!alternate || near == far,
+                      "either operand may be the one that is loaded one tile ahead");
         static constexpr load_stage of_accumulation{0, 0, 1, Base::Accumulation::loads_per_tile};
         // Factors of the matrix steps come last, and are read for the first time with the first half of B.
         static constexpr load_stage factors{3, -1, 2, Base::StepFactors::loads_per_wave};
-        static constexpr load_pipeline<6> a_is_near{phases,
-                                                    {of_accumulation,
-                                                     {0, 0, 1, loads},
-                                                     {1, 2, 1, loads},
-                                                     {2, -1, 2, loads},
-                                                     {3, 1, 2, loads},
-                                                     factors}};
-        static constexpr load_pipeline<6> b_is_near{phases,
-                                                    {of_accumulation,
-                                                     {0, -1, 1, loads},
-                                                     {1, 1, 1, loads},
-                                                     {2, 0, 2, loads},
-                                                     {3, 2, 2, loads},
-                                                     factors}};
+        static constexpr load_pipeline<6> a_is_near{
+            phases,
+            {of_accumulation, {0, 0, 1, near}, {1, 2, 1, near}, {2, -1, 2, far}, {3, 1, 2, far}, factors}};
+        static constexpr load_pipeline<6> b_is_near{
+            phases,
+            {of_accumulation, {0, -1, 1, near}, {1, 1, 1, near}, {2, 0, 2, far}, {3, 2, 2, far}, factors}};
         // Every other phase waits for what the next two read.
         static constexpr int in_flight_after(int phase) {
             if (phase % 2 != 0) return any_vector_memory;
@@ -169,7 +162,7 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
         begin_loads();
         this->clear_past_k();
         if constexpr (direct)
-            wait_vector_memory<4 * A::Loads::loads_per_wave +
+            wait_vector_memory<A::Loads::loads_per_wave + 3 * B::Loads::loads_per_wave +
                                Base::StepFactors::loads_per_wave>();  // the first halves
         this->clear_sums();
         barrier();

@@ -23,8 +23,12 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 struct Stored {
     int64_t rows, cols;
 };
-Stored stored_a(const Problem& p) { return p.a.transposed ? Stored{p.k, p.m} : Stored{p.m, p.k}; }
-Stored stored_b(const Problem& p) { return p.b.transposed ? Stored{p.n, p.k} : Stored{p.k, p.n}; }
+Stored stored_a(const Problem& p) {
+    return p.a.transposed ? Stored{p.k, p.m} : Stored{p.m, stored_elements(p.a_type, p.k)};
+}
+Stored stored_b(const Problem& p) {
+    return p.b.transposed ? Stored{p.n, stored_elements(p.b_type, p.k)} : Stored{p.k, p.n};
+}
 
 // A single row's stride says nothing (PyTorch leaves any number there); the kernels want one that covers the
 // row.
@@ -48,9 +52,13 @@ void check(const Problem& p) {
         refuse("operands are bf16 or f16, both the same");
     if (p.output == ElementType::i32 && (p.a_scale.data || p.b_scale.data || p.bias || p.activation >= 0))
         refuse("integer sums have no scales, bias or activation");
-    if (scales_products(p.scales) && !(p.a_scale.data && p.b_scale.data))
+    const bool of_b = p.scales == Scales::of_b;
+    if (scales_products(p.scales) && !((p.a_scale.data || of_b) && p.b_scale.data))
         refuse("scales of blocks are missing");
-    if (!p.a_scale.data != !p.b_scale.data) refuse("one operand has a scale and the other has none");
+    if (!of_b && !p.a_scale.data != !p.b_scale.data) refuse("one operand has a scale and the other has none");
+    const auto whole_groups = [](ElementType type) { return type == ElementType::fp4 || is_6_bits(type); };
+    if ((whole_groups(p.a_type) || whole_groups(p.b_type)) && p.k % 32 != 0)
+        refuse("k = " + std::to_string(p.k) + " is no multiple of 32, as operands of 4 and 6 bits need");
     // -128 * -128 for each of K has to fit in 31 bits.
     if (p.a_type == ElementType::i8 && p.k >= 1 << 17)
         refuse("k = " + std::to_string(p.k) +
@@ -140,9 +148,10 @@ constexpr ReduceCost reduce_costs[] = {
 #undef GEMM_REDUCE_COST
 };
 
-// Elements of one size cost the same: bf16 stands for f16, and fp8 for all of 8 bits.
+// Elements of one size cost the same: bf16 stands for f16, fp8 for all of 8 bits and fp6 for bf6.
 ElementType costed_as(ElementType element) {
     if (element == ElementType::f16) return ElementType::bf16;
+    if (element == ElementType::bf6) return ElementType::fp6;
     return size_of(element) == 1 && element != ElementType::fp4 ? ElementType::fp8 : element;
 }
 
@@ -221,8 +230,8 @@ constexpr auto twins = [] {
 }();
 
 int64_t largest_stride_bytes(const Problem& p, const GemmConfig& config) {
-    const int64_t size = size_of(config.a), row_a = p.a.leading_stride * size,
-                  row_b = p.b.leading_stride * size;
+    const int64_t row_a = p.a.leading_stride * size_of(config.a),
+                  row_b = p.b.leading_stride * size_of(config.b);
     const int64_t a = (config.a_is_transposed() ? config.tile_k : config.tile_m) * row_a;
     const int64_t b = (config.b_is_transposed() ? config.tile_n : config.tile_k) * row_b;
     const int64_t c = config.tile_m * std::max(p.c.leading_stride, p.n) * size_of(ElementType::f32);
@@ -230,7 +239,8 @@ int64_t largest_stride_bytes(const Problem& p, const GemmConfig& config) {
     // One buffer for all of K.
     const int64_t all_a = (config.a_is_transposed() ? p.k : config.tile_m) * row_a;
     const int64_t all_b = (config.b_is_transposed() ? config.tile_n : p.k) * row_b;
-    return std::max({c, all_a + p.k * size, all_b + p.k * size});
+    return std::max({c, all_a + stored_elements(config.a, p.k) * size_of(config.a),
+                     all_b + stored_elements(config.b, p.k) * size_of(config.b)});
 }
 
 // Partial sums that no scale, bias or activation was applied to yet, as their operands have them.
@@ -240,8 +250,9 @@ ElementType sum_type(const Problem& p) {
 
 // Where the scales of a tile's rows and all blocks of K end, behind its first one; blocks of K are one buffer.
 int64_t largest_scale_stride_bytes(const Problem& p, const GemmConfig& config) {
-    const auto span = [&](const ScaleArgument& scale, int64_t rows) {
-        if (p.scales == Scales::in_matrix) return rows / scale.block_rows * scale.stride;
+    const auto span = [&](const ScaleArgument& scale, int64_t rows) -> int64_t {
+        if (scale.block_rows == 32) return rows / 32 * scale.stride;
+        if (!scale.data) return 0;
         return (rows / scale.block_rows * scale.stride + divide_up(p.k, config.tile_k) * scale.k_stride) * 4;
     };
     return std::max(span(p.a_scale, config.tile_m), span(p.b_scale, config.tile_n));

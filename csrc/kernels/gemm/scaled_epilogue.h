@@ -6,7 +6,8 @@
 
 namespace hipkittens::gemm {
 
-// A stage: sums times the factors of their row and of their column.
+// A stage: sums times the factors of their row and of their column, or of their row alone.
+template <bool of_columns>
 struct ScaleSums {
     template <class Accumulator, int down, int across, class Memory>
     KITTENS_DEVICE static void apply(Accumulator (&bands)[down][across], const ScaledGemmArguments& arguments,
@@ -18,20 +19,23 @@ struct ScaleSums {
             return buffer{static_cast<const char*>(scale.data) + place.tile.batch * scale.batch_stride * 4,
                           scale.stride ? static_cast<uint32_t>((extent - 1) * scale.stride + 1) * 4 : 4};
         };
-        const buffer a = factors(arguments.a_scale, arguments.m), b = factors(arguments.b_scale, arguments.n);
-        const uint32_t a_step = static_cast<uint32_t>(arguments.a_scale.stride) * 4,
-                       b_step = static_cast<uint32_t>(arguments.b_scale.stride) * 4;
+        const buffer a = factors(arguments.a_scale, arguments.m);
+        const uint32_t a_step = static_cast<uint32_t>(arguments.a_scale.stride) * 4;
         float columns[across][Accumulator::width][Accumulator::per_lane];
+        if constexpr (of_columns) {
+            const buffer b = factors(arguments.b_scale, arguments.n);
+            const uint32_t b_step = static_cast<uint32_t>(arguments.b_scale.stride) * 4;
 #pragma unroll
-        for (int c = 0; c < across; ++c)
+            for (int c = 0; c < across; ++c)
 #pragma unroll
-            for (int j = 0; j < Accumulator::width; ++j)
+                for (int j = 0; j < Accumulator::width; ++j)
 #pragma unroll
-                for (int e = 0; e < Accumulator::per_lane; ++e)
-                    columns[c][j][e] =
-                        buffer_load<float>(b, (place.tile.n + place.col + c * place.col_step + own.col +
-                                               j * Shape::cols + row_layout(Shape::value(), 0, e).col) *
-                                                  b_step);
+                    for (int e = 0; e < Accumulator::per_lane; ++e)
+                        columns[c][j][e] =
+                            buffer_load<float>(b, (place.tile.n + place.col + c * place.col_step + own.col +
+                                                   j * Shape::cols + row_layout(Shape::value(), 0, e).col) *
+                                                      b_step);
+        }
 #pragma unroll
         for (int r = 0; r < down; ++r)
 #pragma unroll
@@ -43,8 +47,10 @@ struct ScaleSums {
 #pragma unroll
                     for (int j = 0; j < Accumulator::width; ++j)
 #pragma unroll
-                        for (int e = 0; e < Accumulator::per_lane; ++e)
-                            bands[r][c].tiles[i][j][e] = bands[r][c].tiles[i][j][e] * row * columns[c][j][e];
+                        for (int e = 0; e < Accumulator::per_lane; ++e) {
+                            bands[r][c].tiles[i][j][e] *= row;
+                            if constexpr (of_columns) bands[r][c].tiles[i][j][e] *= columns[c][j][e];
+                        }
             }
     }
 };

@@ -1,0 +1,60 @@
+// tiles/shared_tile_of_6_bits.h: a tile of 6-bit codes in LDS, and a wave's reads of it.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "load_shared_to_register.h"
+
+namespace kittens {
+
+// A lane of the matrix instructions takes 32 codes, 24 bytes, which no LDS access reads without losses. In memory they are
+// therefore in two parts: of each 128 codes of a row, 96 bytes, the first 64 are the first 16 bytes of each of the four 32, and
+// the other 32 their last 8 bytes. In LDS the 64 are rows of one tile and the 32 rows of another one behind it: a lane reads 16 and 8
+// bytes, and memory is read 16 bytes at a time.
+//
+// Rows and columns are those of memory, in dwords; `Codes` of a row are whole 128. The tile has a whole number of `Grain` bytes.
+template <class T, int Rows, int Codes, int Grain>
+struct st_6_bits {
+    using element = T;
+    static_assert(is_float6<T> && Codes % 128 == 0);
+    static constexpr int rows = Rows, cols = stored<T>(Codes);
+    static constexpr Access access = Access::rows;
+    static constexpr int block = stored<T>(128), wide_cols = 16, narrow_cols = 8;  // of 128 codes
+    using Wide = st<uint32_t, Rows, Codes / 128 * wide_cols, Access::rows>;
+    using Narrow = st<uint32_t, Rows, Codes / 128 * narrow_cols, Access::rows>;
+    static constexpr int filled = Wide::bytes + Narrow::bytes, bytes = (filled + Grain - 1) / Grain * Grain;
+    static constexpr bool is_padded = bytes != filled;
+
+    shared_byte* data;
+
+    // Behind the last row for what is padding.
+    static constexpr Coordinate element_at(int byte) {
+        const Coordinate wide = Wide::element_at(byte), narrow = Narrow::element_at(byte - Wide::bytes);
+        const int wide_col = wide.col / wide_cols * block + wide.col % wide_cols,
+                  narrow_col = narrow.col / narrow_cols * block + wide_cols + narrow.col % narrow_cols;
+        const bool is_wide = byte < Wide::bytes;
+        return {is_wide ? wide.row : narrow.row, is_wide ? wide_col : narrow_col};
+    }
+};
+
+template <class Part, class T, int R, int C, class Shape, int Rows, int Codes, int Grain>
+KITTENS_DEVICE void load_part(rt<T, R, C, row_l, Shape>& destination, st_6_bits<T, Rows, Codes, Grain> source,
+                              int row, int col) {
+    using Tile = st_6_bits<T, Rows, Codes, Grain>;
+    using Wide = typename Tile::Wide;
+    using Narrow = typename Tile::Narrow;
+    static_assert(Shape::rows == 16 && Shape::cols == Tile::block, "a base tile is 128 codes of 16 rows");
+    const int own = row_layout(Shape::value(), lane_id(), 0).row, group = lane_id() / 16;
+    const int wide = Wide::offset(row + own, col / Tile::block * Tile::wide_cols + group * 4),
+              narrow = Narrow::offset(row + own, col / Tile::block * Tile::narrow_cols + group * 2);
+#pragma unroll
+    for (int i = Part::first_row; i < Part::last_row; ++i)
+#pragma unroll
+        for (int j = Part::first_col; j < Part::last_col; ++j) {
+            auto& fragment = destination.tiles[i][j];
+            fragment.first = lds_read<vec<uint32_t, 4>>(
+                source.data + stepped_offset<Wide>(wide, i * 16, j * Tile::wide_cols));
+            fragment.last = lds_read<vec<uint32_t, 2>>(
+                source.data + Wide::bytes + stepped_offset<Narrow>(narrow, i * 16, j * Tile::narrow_cols));
+        }
+}
+
+}  // namespace kittens
