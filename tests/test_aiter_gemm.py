@@ -292,6 +292,34 @@ def test_weights_of_4_bits(gfx950, m, n, k, dtype):
         check(into, exact, F32)
 
 
+@of("gemm_a8wfp4")
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+def test_rows_of_8_bits_with_weights_of_4(gfx950, m, n, k):
+    random = torch.Generator().manual_seed(m)
+    x = torch.randn(m, k, generator=random).to(torch.float8_e4m3fn)
+    x_scales = torch.ldexp(torch.ones(m, 1), torch.randint(-20, 21, (m, 1), generator=random))
+    w, w_scales, right = float4(n, k, 3)
+    exact = (x.double() * x_scales.double()) @ right.T
+    for dtype in (BF16, F32):
+        y = place(m, n, dtype=dtype)
+        assert aiter.gemm_a8wfp4(x, w, y, x_scales, w_scales) is y
+        check(y, exact, dtype)
+    assert torch.equal(aiter.gemm_a8wfp4(x, w, None, x_scales, w_scales, F32), y)
+    with pytest.raises(ValueError, match=rf"gemm_a8wfp4: x_scales has shape .{m},."):
+        aiter.gemm_a8wfp4(x, w, y, x_scales[:, 0], w_scales)
+    with pytest.raises(ValueError, match=r"they must be x .M, K. and w .N, K / 2."):
+        aiter.gemm_a8wfp4(x[:, :-32], w, y, x_scales, w_scales)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 48, 192), (17, 160, 320), (257, 48, 2880)])
+def test_rows_of_16_bits_with_weights_of_4(target, m, n, k):
+    x, (w, w_scales, right) = draw(m, k), float4(n, k, 3)
+    y = aiter.gemm_a16wfp4_preshuffle(x, panels(w), tiled_scales(w_scales), False)
+    check(y, x.double() @ right.T)
+    with pytest.raises(NotImplementedError, match=r"prequant is False and x is torch\.float16"):
+        aiter.gemm_a16wfp4_preshuffle(x.half(), panels(w), tiled_scales(w_scales), False)
+
+
 @of("batched_gemm_a8w8", "batched_gemm_a8w8_CK")
 @pytest.mark.parametrize("codes", ["fp8", "int8"])
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)

@@ -88,6 +88,7 @@ from ._gemm_blockscale import (
 )
 from ._gemm_fp4 import (
     gemm_a4w4,
+    gemm_a8wfp4,
     gemm_a16wfp4,
     gemm_a16wfp4_preshuffle,
     gemm_afp4wfp4,
@@ -280,6 +281,7 @@ __all__ = [
     "gemm_a8w8_blockscale_bpreshuffle",
     "gemm_a8w8_bpreshuffle",
     "gemm_a8w8_per_token_scale",
+    "gemm_a8wfp4",
     "gemm_a16w8_blockscale",
     "gemm_a16w16",
     "gemm_a16w16_atomic",

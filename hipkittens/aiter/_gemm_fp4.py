@@ -162,13 +162,60 @@ def gemm_a16wfp4_preshuffle(
     config: dict | None = None,
     skip_reduce: bool = False,
 ) -> torch.Tensor:
-    """gemm_a16wfp4 of a shuffled weight (N / 16, 8 K), which each call copies into rows, and of shuffled scales. prequant False, a
-    product of x as it is, has no kernel."""
+    """gemm_a16wfp4 of a shuffled weight (N / 16, 8 K), which each call copies into rows, and of shuffled scales. prequant False: a
+    product of x as it is, in bfloat16, with w as bfloat16, on either target."""
     name = "gemm_a16wfp4_preshuffle"
-    if not prequant:
-        refuse(name, "prequant", prequant, "dequantise w (hipkittens.dequantize) and use hipkittens.matmul")
+    if prequant:
+        check_has_mxfp4(name, x)
+        return _quantised(name, x, rows_of_panels(name, "w", w), w_scales, dtype, y, True)
+    check_tensor(f"hipkittens.aiter.{name}", "x", x)
+    if x.dtype != torch.bfloat16:
+        refuse(name, "prequant", f"{prequant} and x is {x.dtype}", "cast x to torch.bfloat16")
+    return _weight_of_4_bits(name, x, w_of(rows_of_panels(name, "w", w), w_scales, True), None, dtype, y)
+
+
+def gemm_a8wfp4(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    y: torch.Tensor | None,
+    x_scales: torch.Tensor,
+    w_scales: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    config: dict | None = None,
+) -> torch.Tensor:
+    """x @ w.T of e4m3 codes x (M, K) with one float32 scale for each row, x_scales (M, 1), and e2m1 codes w, into y if there is one."""
+    name = "gemm_a8wfp4"
+    check_tensor(f"hipkittens.aiter.{name}", "x", x)
     check_has_mxfp4(name, x)
-    return _quantised(name, x, rows_of_panels(name, "w", w), w_scales, dtype, y, True)
+    check_shape(name, "x_scales", x_scales, (x.shape[0], 1))
+    return _weight_of_4_bits(name, x, w_of(w, w_scales), x_scales, dtype, y)
+
+
+def _weight_of_4_bits(name, x, weight, x_scales, dtype, y):
+    """x (M, K) as it is, times its factors of rows if it has any, and w as it is."""
+    where = f"hipkittens.aiter.{name}"
+    check_tensor(where, "w", weight.codes)
+    if x.dim() != 2 or weight.codes.dim() != 2 or x.shape[1] != 2 * weight.codes.shape[1]:
+        raise ValueError(
+            f"{where}: x has shape {tuple(x.shape)} and w {tuple(weight.codes.shape)}; they must be x (M, K) and w (N, K / 2)"
+        )
+    check_operand(name, weight)
+    (m, _), n = x.shape, weight.codes.shape[0]
+    check_place(name, "y", y, m, n)
+    out_dtype = dtype if y is None else y.dtype
+    check_output(name, out_dtype)
+    if 0 in (m, n):
+        return placed(name, "y", y, torch.empty((m, n), dtype=out_dtype, device=x.device))
+    result = scaled_matmul(
+        x,
+        weight.codes.t(),
+        x_scales,
+        weight.scales if weight.shuffled else weight.scales.t(),
+        recipe=("tensor" if x_scales is None else "row", "1x32"),
+        swizzle="shuffled" if weight.shuffled else None,
+        out_dtype=out_dtype,
+    )
+    return placed(name, "y", y, result)
 
 
 def x_of(x: torch.Tensor, scales: torch.Tensor, shuffled: bool = False) -> Operand:
