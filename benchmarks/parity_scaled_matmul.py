@@ -7,7 +7,7 @@ import torch
 from parity_operation import DTYPES, Operation, Result, simulated
 
 import hipkittens
-from hipkittens.quantization import dtype_of
+from hipkittens.quantization import dtype_of, e8m0_in_float, six_bits_in_float
 
 SHAPES = (
     (1, 1, 16), (1, 17, 2880), (17, 1, 160), (17, 128, 128), (128, 257, 160), (257, 128, 16), (128, 17, 2880),
@@ -73,6 +73,71 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
     return [Result("", ours, theirs, exact, magnitude, name)]
 
 
+# Operands of which some have 6 or 4 bits: 32 divides K. gfx942 has the last pair alone.
+FEW_BITS_SHAPES = (
+    (1, 1, 32),
+    (1, 17, 2880),
+    (17, 1, 160),
+    (128, 257, 160),
+    (257, 128, 32),
+    (64, 64, 4096),
+    (255, 130, 288),
+)
+FEW_BITS = ("fp8_fp4", "bf8_fp4", "fp4_fp4", "fp6_fp6", "bf6_bf6", "bf16_fp4")
+
+
+def _few_bits(
+    generator: torch.Generator, rows: int, k: int, format: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes and their values."""
+    if format in ("fp6", "bf6"):
+        codes = torch.randint(0, 256, (rows, k // 4 * 3), generator=generator).to(torch.uint8)
+        return codes, six_bits_in_float(codes, format)
+    if format == "fp4":
+        codes = torch.randint(0, 256, (rows, k // 2), generator=generator).to(torch.uint8)
+        ones = torch.full((rows, k // 32), 127, dtype=torch.uint8)
+        return codes, hipkittens.dequantize(codes, ones, hipkittens.QuantSpec("mxfp4"), torch.float32)
+    values = torch.randn(rows, k, generator=generator)
+    codes = values.bfloat16() if format == "bf16" else _codes(generator, rows, k, format)
+    return codes, codes.float()
+
+
+def _run_few_bits(target: str, case: dict, seed: int) -> list[Result]:
+    generator = torch.Generator().manual_seed(seed)
+    m, n, k = case["shape"]
+    k = -(-k // 32) * 32
+    formats = case["formats"].split("_") if target == "gfx950" else ("bf16", "fp4")
+    of_b = formats[0] == "bf16" or (formats[1] == "fp4" and formats[0] != "fp4" and case["scales"] == "of b")
+    with simulated(target, "exact" if case["out"] == "f32" else None):
+        (a, left), (w, right) = (
+            _few_bits(generator, rows, k, format) for rows, format in zip((m, n), formats, strict=True)
+        )
+        reach = 20 if case["values"] == "wide" and case["out"] != "f16" else 1
+        bytes_a, bytes_w = (
+            torch.randint(127 - reach, 128 + reach, (rows, k // 32), generator=generator).to(torch.uint8)
+            for rows in (m, n)
+        )
+        scale_a = torch.rand((m, 1), generator=generator) + 0.5 if of_b else bytes_a
+        out_dtype = DTYPES[case["out"]]
+        if out_dtype == torch.float16:
+            bytes_w -= 6  # sums of 4096 products below 65504
+        ours = hipkittens.scaled_matmul(
+            a, w.t(), scale_a, bytes_w.t(), recipe=("row", "1x32") if of_b else "1x32", out_dtype=out_dtype,
+            formats=formats[0] if formats[0] in ("fp6", "bf6") else None,
+        )  # fmt: skip
+    factors_a, factors_w = (
+        e8m0_in_float(each).repeat_interleave(32, 1).double() for each in (bytes_a, bytes_w)
+    )
+    left = left.double() * (scale_a.double() if of_b else factors_a)
+    right = right.double() * factors_w
+    sums = torch.zeros(m, n)
+    for first in range(0, k, 32):
+        part = slice(first, first + 32)
+        sums = sums + left[:, part].float() @ right[:, part].float().t()
+    magnitude = (left.abs() @ right.abs().t()).max().item()
+    return [Result("", ours, sums.to(out_dtype), left @ right.t(), magnitude, WRITTEN_OUT)]
+
+
 def _draw_shape(choose):
     return tuple(int(2 ** choose.uniform(0, 9)) for _ in range(3))
 
@@ -89,5 +154,17 @@ SCALED_MATMUL = Operation(
         "activation": ("", "relu", "silu", "gelu", "gelu_tanh"),
     },
     _run,
+    {"shape": _draw_shape},
+)
+SCALED_MATMUL_FEW_BITS = Operation(
+    "scaled_matmul_few_bits",
+    {
+        "shape": FEW_BITS_SHAPES,
+        "formats": FEW_BITS,
+        "scales": ("of both", "of b"),
+        "values": ("near one", "wide"),
+        "out": ("bf16", "f16", "f32"),
+    },
+    _run_few_bits,
     {"shape": _draw_shape},
 )

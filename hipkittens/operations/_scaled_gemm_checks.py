@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What shows that products of quantised operands work and how fast: a problem for each kernel, examples, benchmarks."""
+"""What shows that products of quantised operands work: a problem for each kernel, examples, calls."""
 
 from __future__ import annotations
 
-import functools
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,8 @@ import torch
 from .. import _backend
 from ..quantization import dtype_of
 from ..scaled_gemm import scaled_matmul
-from ._record import Benchmark, Checks, Example, Kernel, Rows, Trial
+from ._record import Checks, Example, Kernel, Rows, Trial
+from ._scaled_gemm_benchmarks import BENCHMARKS
 from ._tensors import draw
 
 # m, n, k: for each tile one at which the plan picks it, with loops of several turns and a tail of more than half a K tile.
@@ -214,89 +214,13 @@ def _sizes(rows: Rows) -> str:
     )
 
 
-def _call(problem, device, format="fp8", by_rows=False):
-    e = problem.extents
-    values = [problem.tensor(device, rows, e["K"]) for rows in (e["M"], e["N"])]
-    scale_a, scale_b = (
-        torch.ones(shape, device=device) for shape in (((e["M"], 1), (1, e["N"])) if by_rows else ((), ()))
-    )
-
-    @functools.cache
-    def operands(target: str) -> list[torch.Tensor]:
-        # The target is known when the call is made: the model simulates one for each device.
-        dtype = torch.int8 if format == "int8" else dtype_of(format, torch.device(device))
-        return [each.to(dtype) for each in values]
-
-    def call():
-        a, w = operands(_backend.arch_of(torch.device(device)))
-        return scaled_matmul(a, w.t(), scale_a, scale_b)
-
-    return call
-
-
-def _call_of_few_bits(problem, device, formats: tuple[str, str], scales: str = "in_matrix"):
-    """Of operands and scales in the order of the kernels, scales of 1."""
-    e = problem.extents
-    k = e["K"]
-
-    def codes_of(format: str, rows: int) -> torch.Tensor:
-        width = {"fp4": k // 2, "fp6": -(-k // 128) * 96}.get(format, k)
-        values = problem.tensor(device, rows, width)
-        if format in ("fp4", "fp6"):
-            return values.to(torch.int8).view(torch.uint8)
-        return values if format == "bf16" else values.to(torch.float8_e4m3fn)
-
-    def ones(rows: int) -> torch.Tensor:
-        padded = -(-rows // 32) * 32, -(-k // 256) * 8
-        return torch.full(padded, 127, dtype=torch.uint8, device=device)
-
-    a, w = codes_of(formats[0], e["M"]), codes_of(formats[1], e["N"])
-    one = torch.ones((), device=device)
-    scale_a = ones(e["M"]) if scales == "in_matrix" else None if formats[0] == "bf16" else one
-    scale_b = one if scales == "outer" else ones(e["N"])
-    recipe = {"in_matrix": "1x32", "of_b": ("tensor", "1x32"), "outer": "tensor"}[scales]
-    named = {"formats": "fp6"} if "fp6" in formats else {}
-    return lambda: scaled_matmul(a, w.t(), scale_a, scale_b, recipe=recipe, swizzle="shuffled", **named)
-
-
-def _benchmark(name: str, heading: str, call: Any = _call, **options: Any) -> Benchmark:
-    return Benchmark(
-        name,
-        example="8192x8192x8192",
-        shapes="4096x4096x4096,8192x8192x8192",
-        extents=("M", "N", "K"),
-        flops=lambda e: 2.0 * e["M"] * e["N"] * e["K"],
-        bytes=lambda e: 1.0 * (e["M"] * e["K"] + e["K"] * e["N"] + 2 * e["M"] * e["N"]),
-        call=partial(call, **options),
-        heading=heading,
-        fit="gemm_plan",
-        bits=8,
-    )
-
-
 CHECKS = Checks(
     trial=_trial_of,
     examples=_EXAMPLES,
     calls=_calls,
     sizes=_sizes,
-    parity=("parity_scaled_matmul:SCALED_MATMUL",),
-    benchmarks=(
-        _benchmark("scaled_matmul", "fp8 products, a scale for each tensor"),
-        _benchmark("scaled_matmul_rows", "fp8 products, a scale for each row and column", by_rows=True),
-        _benchmark("scaled_matmul_int8", "int8 products, a scale for each tensor", format="int8"),
-        *(
-            _benchmark(f"scaled_matmul_{name}", heading, _call_of_few_bits, formats=formats, scales=scales)
-            for name, heading, formats, scales in (
-                ("mxfp8", "MXFP8 products", ("fp8", "fp8"), "in_matrix"),
-                ("mxfp4", "MXFP4 products", ("fp4", "fp4"), "in_matrix"),
-                ("mxfp6", "MXFP6 products", ("fp6", "fp6"), "in_matrix"),
-                ("fp6", "fp6 products, a scale for each tensor", ("fp6", "fp6"), "outer"),
-                ("mxfp8_mxfp4", "MXFP8 activations and MXFP4 weights", ("fp8", "fp4"), "in_matrix"),
-                ("fp8_mxfp4", "fp8 activations and MXFP4 weights", ("fp8", "fp4"), "of_b"),
-                ("bf16_mxfp4", "bf16 activations and MXFP4 weights", ("bf16", "fp4"), "of_b"),
-            )
-        ),
-    ),
+    parity=("parity_scaled_matmul:SCALED_MATMUL", "parity_scaled_matmul:SCALED_MATMUL_FEW_BITS"),
+    benchmarks=BENCHMARKS,
     every_kernel=_every_kernel,
     exercise=lambda draw: [
         scaled_matmul(codes(20, 64, "i8"), codes(48, 64, "i8").t(), factors(20, 1), factors(1, 48))

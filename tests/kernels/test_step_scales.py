@@ -21,7 +21,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TYPES = {"bf16": 0, "f16": 1, "f32": 2}  # ElementType
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 FLOAT8 = {"fp8": torch.float8_e4m3fn, "bf8": torch.float8_e5m2}
-TILES = {"256x256": (256, 256, 512), "128x128": (128, 128, 256), "64x128": (64, 128, 256), "32x128": (32, 128, 256)}
+TILES = {
+    "256x256": (256, 256, 512),
+    "128x128": (128, 128, 256),
+    "64x128": (64, 128, 256),
+    "32x128": (32, 128, 256),
+}
 
 
 @functools.cache

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""How fast products of quantised operands are: the problems of `hipkittens bench`."""
+
+from __future__ import annotations
+
+import functools
+from functools import partial
+from typing import Any
+
+import torch
+
+from .. import _backend
+from ..quantization import dtype_of
+from ..scaled_gemm import scaled_matmul
+from ._record import Benchmark
+
+
+def _call(problem, device, format="fp8", by_rows=False):
+    e = problem.extents
+    values = [problem.tensor(device, rows, e["K"]) for rows in (e["M"], e["N"])]
+    scale_a, scale_b = (
+        torch.ones(shape, device=device) for shape in (((e["M"], 1), (1, e["N"])) if by_rows else ((), ()))
+    )
+
+    @functools.cache
+    def operands(target: str) -> list[torch.Tensor]:
+        # The target is known when the call is made: the model simulates one for each device.
+        dtype = torch.int8 if format == "int8" else dtype_of(format, torch.device(device))
+        return [each.to(dtype) for each in values]
+
+    def call():
+        a, w = operands(_backend.arch_of(torch.device(device)))
+        return scaled_matmul(a, w.t(), scale_a, scale_b)
+
+    return call
+
+
+def _call_of_few_bits(problem, device, formats: tuple[str, str], scales: str = "in_matrix"):
+    """Of operands and scales in the order of the kernels, scales of 1."""
+    e = problem.extents
+    k = e["K"]
+
+    def codes_of(format: str, rows: int) -> torch.Tensor:
+        width = {"fp4": k // 2, "fp6": -(-k // 128) * 96}.get(format, k)
+        values = problem.tensor(device, rows, width)
+        if format in ("fp4", "fp6"):
+            return values.to(torch.int8).view(torch.uint8)
+        return values if format == "bf16" else values.to(torch.float8_e4m3fn)
+
+    def ones(rows: int) -> torch.Tensor:
+        padded = -(-rows // 32) * 32, -(-k // 256) * 8
+        return torch.full(padded, 127, dtype=torch.uint8, device=device)
+
+    a, w = codes_of(formats[0], e["M"]), codes_of(formats[1], e["N"])
+    one = torch.ones((), device=device)
+    scale_a = ones(e["M"]) if scales == "in_matrix" else None if formats[0] == "bf16" else one
+    scale_b = one if scales == "outer" else ones(e["N"])
+    recipe = {"in_matrix": "1x32", "of_b": ("tensor", "1x32"), "outer": "tensor"}[scales]
+    named = {"formats": "fp6"} if "fp6" in formats else {}
+    return lambda: scaled_matmul(a, w.t(), scale_a, scale_b, recipe=recipe, swizzle="shuffled", **named)
+
+
+# Of an element.
+_BITS = {"fp4": 4, "fp6": 6, "fp8": 8, "int8": 8, "bf16": 16}
+
+
+def _benchmark(name: str, heading: str, call: Any = _call, **options: Any) -> Benchmark:
+    bits = [_BITS[each] for each in options.get("formats", ("fp8", "fp8"))]
+    return Benchmark(
+        name,
+        example="8192x8192x8192",
+        shapes="4096x4096x4096,8192x8192x8192",
+        extents=("M", "N", "K"),
+        flops=lambda e: 2.0 * e["M"] * e["N"] * e["K"],
+        bytes=lambda e: (bits[0] * e["M"] * e["K"] + bits[1] * e["K"] * e["N"]) / 8 + 2.0 * e["M"] * e["N"],
+        call=partial(call, **options),
+        heading=heading,
+        fit="gemm_plan",
+        bits=4 if max(bits) == 6 else max(bits),  # of the rate: 6 bits have that of 4
+    )
+
+
+BENCHMARKS = (
+    _benchmark("scaled_matmul", "fp8 products, a scale for each tensor"),
+    _benchmark("scaled_matmul_rows", "fp8 products, a scale for each row and column", by_rows=True),
+    _benchmark("scaled_matmul_int8", "int8 products, a scale for each tensor", format="int8"),
+    *(
+        _benchmark(f"scaled_matmul_{name}", heading, _call_of_few_bits, formats=formats, scales=scales)
+        for name, heading, formats, scales in (
+            ("mxfp8", "MXFP8 products", ("fp8", "fp8"), "in_matrix"),
+            ("mxfp4", "MXFP4 products", ("fp4", "fp4"), "in_matrix"),
+            ("mxfp6", "MXFP6 products", ("fp6", "fp6"), "in_matrix"),
+            ("fp6", "fp6 products, a scale for each tensor", ("fp6", "fp6"), "outer"),
+            ("mxfp8_mxfp4", "MXFP8 activations and MXFP4 weights", ("fp8", "fp4"), "in_matrix"),
+            ("fp8_mxfp4", "fp8 activations and MXFP4 weights", ("fp8", "fp4"), "of_b"),
+            ("bf16_mxfp4", "bf16 activations and MXFP4 weights", ("bf16", "fp4"), "of_b"),
+        )
+    ),
+)
