@@ -23,11 +23,17 @@ struct st {
     shared_byte* data;
 
     static constexpr unsigned key(unsigned row) {
-        return swizzle_key(access, row_bytes, target.read_b128_window_bytes, row);
+        if constexpr (has_keys_of_four_rows(access, row_bytes, target.read_b128_window_bytes))
+            return key_of_four_rows(access, row);
+        else
+            return swizzle_key(access, row_bytes, target.read_b128_window_bytes, row);
     }
     static constexpr unsigned offset(unsigned row, unsigned col) {
-        return swizzled_offset(access, row_bytes, target.read_b128_window_bytes, row,
-                               col * static_cast<unsigned>(sizeof(T)));
+        if constexpr (has_keys_of_four_rows(access, row_bytes, target.read_b128_window_bytes))
+            return row * row_bytes + (col * static_cast<unsigned>(sizeof(T)) ^ key(row) * slot_bytes(access));
+        else
+            return swizzled_offset(access, row_bytes, target.read_b128_window_bytes, row,
+                                   col * static_cast<unsigned>(sizeof(T)));
     }
     // The column whose element lies at this byte of this row: a slot permuted twice is where it was.
     static constexpr int col_at(unsigned row, unsigned byte) {

@@ -12,23 +12,16 @@ enum class Access {
     rows,                  // ds_read_b128 of 8 neighbouring 16-bit elements of 16 or 32 rows
     rows_written_in_runs,  // the same, and filled by ds_write_b64 of four elements of rows 8 apart (gfx942's
                            // transposing fill)
-    rows_in_runs_of_4,  // ds_read_b128 of 16 or 32 rows of 256 bytes, of which a lane reads four 16 bytes in a row
-    columns_16,         // ds_read_b64_tr_b16 feeding 16-wide base tiles
-    columns_32,         // the same, feeding 32-wide base tiles
-    rows_and_columns_32,  // both ds_read_b128 of rows and the transposed read that feeds 32-wide base tiles
+    columns_16,            // ds_read_b64_tr_b16 feeding 16-wide base tiles
+    columns_32,            // the same, feeding 32-wide base tiles
+    rows_and_columns_32,   // both ds_read_b128 of rows and the transposed read that feeds 32-wide base tiles
     columns_32_written_in_runs,  // the transposed read, and filled by ds_write_b64 of four elements of neighbouring rows
+    rows_in_runs_of_4,  // ds_read_b128 of 16 or 32 rows of 256 bytes, of which a lane reads four 16 bytes in a row
 };
 
 constexpr unsigned slot_bytes(Access access) {
     if (access == Access::columns_32_written_in_runs) return 8;
     return access == Access::columns_16 ? 32 : access == Access::columns_32 ? 64 : 16;
-}
-
-// A phase of gfx950's ds_read_b128 is 8 of 16 rows at one place and the other 8, the middle ones or the outer ones, at the next place:
-// of each four rows the key that sends both kinds, where places are four or differ by four slots, to different ones.
-constexpr unsigned key_of_four_rows(unsigned row) {
-    const unsigned four = row / 4 & 3;
-    return (four & 1) << 1 ^ (four >> 1) * 3;
 }
 
 constexpr unsigned swizzle_key(Access access, unsigned row_bytes, unsigned window_bytes, unsigned row) {
@@ -37,8 +30,6 @@ constexpr unsigned swizzle_key(Access access, unsigned row_bytes, unsigned windo
     const unsigned slots = (row_bytes < window_bytes ? row_bytes : window_bytes) / slot_bytes(access);
     // A phase of ds_read_b128 reads 16 (gfx942: 8) different rows; one of the transposed read reads rows 0-3
     // and 8-11 of every 16 (for 32-wide tiles only rows 0-3), whichever four the instruction takes.
-    if (access == Access::rows_in_runs_of_4) return (row & 3) | key_of_four_rows(row) << 2;
-    if (access == Access::rows && rows_per_window == 4 && slots == 4) return key_of_four_rows(row);
     unsigned number = row;
     if (access == Access::rows_and_columns_32) {
         // Neighbouring rows lie in different quarters (halves) of a window, which the transposed read wants; 16 rows
@@ -53,6 +44,17 @@ constexpr unsigned swizzle_key(Access access, unsigned row_bytes, unsigned windo
     if (access == Access::columns_16) number = (row & 3) | (row >> 3 & 1) << 2;
     if (access == Access::columns_32) number = row & 3;
     return number / rows_per_window & (slots - 1);
+}
+
+// A phase of gfx950's ds_read_b128 is 8 of 16 rows at one place and the other 8, the middle ones or the outer ones, at the next place:
+// of each four rows the key that sends both kinds, where places are four or differ by four slots, to different ones.
+constexpr bool has_keys_of_four_rows(Access access, unsigned row_bytes, unsigned window_bytes) {
+    return access == Access::rows_in_runs_of_4 ||
+           (access == Access::rows && row_bytes == 64 && window_bytes == 256);
+}
+constexpr unsigned key_of_four_rows(Access access, unsigned row) {
+    const unsigned four = row / 4 & 3, key = (four & 1) << 1 ^ (four >> 1) * 3;
+    return access == Access::rows_in_runs_of_4 ? (row & 3) | key << 2 : key;
 }
 
 constexpr unsigned swizzled_offset(Access access, unsigned row_bytes, unsigned window_bytes, unsigned row,
