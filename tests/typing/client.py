@@ -47,6 +47,7 @@ def operations(
     assert_type(
         hipkittens.attention_paged(q, k, v, lengths, lengths, lengths, 8, return_lse=ask), Tensor | Pair
     )
+    assert_type(hipkittens.attention_paged_plan(lengths, 64), Tensor)
     assert_type(hipkittens.mqa_logits(q, k, None, x, lengths, lengths, clean=ask), Tensor)
     assert_type(hipkittens.mqa_logits_paged(q, k, x, lengths, lengths, 64, clean=ask), Tensor)
     assert_type(hipkittens.matmul(q, k, bias=x, out_dtype=torch.float32), Tensor)
