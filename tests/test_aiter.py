@@ -40,13 +40,77 @@ TESTED |= {
     # tests/test_causal_conv1d_split.py
     *("causal_conv1d_fn_split_qkv", "causal_conv1d_update_split_qkv"),
     # tests/test_cache_write_scaled.py
-    *("reshape_and_cache_with_pertoken_quant", "indexer_k_quant_and_cache", "cp_gather_indexer_k_quant_cache"),
+    *(
+        "reshape_and_cache_with_pertoken_quant",
+        "indexer_k_quant_and_cache",
+        "cp_gather_indexer_k_quant_cache",
+    ),
     # tests/test_aiter_probabilities.py
     *("top_k_renorm_probs", "top_p_sampling_from_probs", "top_k_top_p_sampling_from_probs"),
     # tests/test_aiter_flatten_reduce.py
     *("fused_flatten_fp8_group_quant", "fused_flatten_mxfp4_quant"),
     *("fused_reduce_act_mul_fp8_group_quant", "fused_reduce_rms_fp8_group_quant"),
 }
+
+
+def of(*names):
+    """The names that a test is of."""
+    TESTED.update(names)
+    return lambda test: test
+
+
+@pytest.fixture(params=("gfx942", "gfx950"))
+def target(request):
+    with hipkittens.simulate(request.param, checks="all") as simulation:
+        yield request.param
+    assert simulation.findings == []
+
+
+def draw(*shape, dtype=BF16, seed=0, scale=1.0):
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale).to(dtype)
+
+
+def close(mine, right, steps=1.0):
+    """Within a rounding of its dtype, and float32's error."""
+    step = steps * torch.finfo(mine.dtype).eps
+    return bool(((mine.double() - right).abs() <= step * right.abs() + 2.0**-20 * right.abs().max()).all())
+
+
+def signatures():
+    """Arguments and defaults of all functions of the wheel's operators, from its sources: it cannot be imported without ROCm."""
+    found = importlib.util.find_spec("aiter")
+    if found is None:
+        pytest.skip("amd-aiter is not installed")
+    known, home = {}, Path(found.submodule_search_locations[0])
+    for path in [
+        *sorted((home / "ops").rglob("*.py")),
+        home / "fused_moe.py",
+        home / "fused_moe_bf16_asm.py",
+        home / "mla.py",
+    ]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                known.setdefault(node.name, []).append(node.args)
+    return known
+
+
+def defaults_of(arguments):
+    names = [each.arg for each in arguments.args]
+    values = [None] * (len(names) - len(arguments.defaults)) + [
+        ast.unparse(each) for each in arguments.defaults
+    ]
+    return names, [None if value is None else value.rpartition(".")[2] for value in values]
+
+
+def test_arguments_are_those_of_the_wheel():
+    known = signatures()
+    words = {
+        "int8": "i8",
+        "float4_e2m1fn_x2": "fp4x2",
+        "MAX_TINY_ROW": "1024",
+        "bfloat16": "bf16",
+        "float16": "fp16",
+    }
     # AITER's fp8_dtype is its device's; here each call's.
     for name in set(aiter.__all__) - NEWER - {kind.__name__ for kind in NUMBERS}:
         parameters = inspect.signature(getattr(aiter, name)).parameters.values()
