@@ -79,7 +79,10 @@ def _example(layout: str, queries: int, heads: int, key_heads: int, head_dim: in
         q = rows[: count * heads].reshape(count, heads, head_dim)
         pages = [-(-length // page) for length in lengths]
         cells = rows[count * heads :].reshape(2, sum(pages), page, key_heads, head_dim)
-        cells = [in_layout(each, layout, values) for each, values in zip(cells, (False, True), strict=True)]
+        cells = [
+            in_layout(each, layout, values).contiguous()
+            for each, values in zip(cells, (False, True), strict=True)
+        ]
         order = torch.randperm(sum(pages), generator=torch.Generator().manual_seed(0)).to(torch.int32)
         table = torch.full((2, max(pages)), UNUSED, dtype=torch.int32)
         table[0, : pages[0]], table[1, : pages[1]] = order.split(pages)
@@ -92,7 +95,7 @@ def _example(layout: str, queries: int, heads: int, key_heads: int, head_dim: in
         len(lengths) * queries * heads + 2 * sum(-(-length // page) for length in lengths) * page * key_heads
     )
     return Example(
-        f"attention_paged, {heads} heads to {key_heads} of {head_dim}, pages of {page}",
+        f"attention_paged, {heads} heads to {key_heads} of {head_dim}, pages of {page}, {layout}",
         {"rows": (count, head_dim)},
         lambda rows: attention_paged(*problem_of(rows).arguments(), cache_layout=layout, **options),
         lambda rows: in_torch(problem_of(rows), cache_layout=layout, **options)[0],
