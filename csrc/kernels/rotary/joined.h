@@ -30,10 +30,12 @@ KITTENS_DEVICE void join_and_rotate(const JoinedArguments& arguments) {
     Unit mine;
     Loaded<T> x;
     if (part.turns) {
-        mine = Units(arguments.rotation)[number];
+        // Here and not before, where it would occupy scalar registers of those that only copy.
+        const Rotation rotation = kittens::reload_arguments<JoinedArguments>().rotation;
+        mine = Units(rotation)[number];
         x = load_unit(from, mine, wide);
         Pairs values = widened(x);
-        Angles(arguments.rotation, batch, token).load(mine, wide)(values);
+        Angles(rotation, batch, token).load(mine, wide)(values);
         x = rounded<T>(values);
     } else {
         mine = Units(part.begin, part.end)[number];
