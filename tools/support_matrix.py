@@ -51,7 +51,9 @@ def rows(target: str, folder: str) -> list[dict[str, str]]:
 
 
 def _elements(row: dict[str, str]) -> set[str]:
-    """Of a kernel's operands, as its row names them."""
+    """Of a kernel's operands, as its row names them: none of those that multiply two formats, whose dtype is the result's alone."""
+    if "a" in row and row.get("b", row["a"]) != row["a"]:
+        return set()
     return {row[column] for column in ("input", "element", "a") if column in row}
 
 
