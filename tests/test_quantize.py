@@ -470,7 +470,7 @@ def test_bad_input(call, error, message):
 
 NONE = (0.0, math.inf, 1.0, -1, 0, False)
 BAD_OPERANDS = [
-    (lambda op: op(X, None, None, None, 4, -1, 0, *NONE), "code is 4; 0 .. 3 are allowed"),
+    (lambda op: op(X, None, None, None, 6, -1, 0, *NONE), "code is 6; 0 .. 5 are allowed"),
     (lambda op: op(X, None, None, None, 0, 48, 0, *NONE), "groups of 48; 32, 64 and 128 are allowed"),
     (lambda op: op(X, None, None, None, 0, -1, 1, *NONE), "layouts of scales are for groups"),
     (lambda op: op(X, None, None, None, 0, 32, 2, *NONE), "only powers of two are shuffled"),
