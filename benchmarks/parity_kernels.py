@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Runs every kernel of the packs at least once with all of the simulator's checkers on.
 
-    python benchmarks/parity_kernels.py [--target gfx950] [--json]
+    python benchmarks/parity_kernels.py [--target gfx950] [--folder softmax] [--json]
 
 Exit code 1 when a kernel was never launched, a result is not finite (nothing that was not written stays what it was: it
 is NaN), or a checker finds something. What the results should be is benchmarks/parity.py's matter.
@@ -33,15 +33,19 @@ def loads(seen: set[tuple[str, str]]) -> None:
     Pack.image = image
 
 
-def run(target: str) -> dict[str, Any]:
+def run(target: str, folder: str | None = None) -> dict[str, Any]:
     seen: set[tuple[str, str]] = set()
     loads(seen)
     broken = []
     with hipkittens.simulate(target, checks="all") as simulation:
-        for problem in _representative.problems_of_every_kernel():
+        for problem in _representative.problems_of_every_kernel(folder):
             if not all(tensor.isfinite().all() for tensor in problem.run()):
                 broken.append(problem.title)
-    listed = {entry["name"] for entry in _installation.kernels_of_operations(target)}
+    listed = {
+        entry["name"]
+        for entry in _installation.kernels_of_operations(target)
+        if folder in (None, entry["operation"])
+    }
     ran = {name for of, name in seen if of == target}
     return {
         "target": target,
@@ -55,9 +59,13 @@ def run(target: str) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", choices=TARGETS, help="default: both")
+    folders = sorted({entry["operation"] for entry in _installation.kernels_of_operations(TARGETS[0])})
+    parser.add_argument("--folder", choices=folders, help="of csrc/kernels; default: all")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    rows = [run(target) for target in ((arguments.target,) if arguments.target else TARGETS)]
+    rows = [
+        run(target, arguments.folder) for target in ((arguments.target,) if arguments.target else TARGETS)
+    ]
     if arguments.json:
         json.dump({"rows": rows}, sys.stdout, indent=1)
         print()

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """What starting costs: `import hipkittens` over `import torch`, and the first call of each operation.
 
-    python benchmarks/startup.py [--json] [--repeat 7]
+    python benchmarks/startup.py [--json] [--repeat 7] [--only softmax]
 
 Each figure is the least of several processes of their own, in milliseconds of processor time of all threads: what the work
 takes, whatever else the machine does. A first call opens the simulator, unpacks a pack and translates the kernel; the second
@@ -61,11 +61,12 @@ def least(program: str, repeat: int, *arguments: str) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=7)
+    names = [operation.functions[0].name for operation in operations.every()]
+    parser.add_argument("--only", choices=names, help="the first call of this function alone")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     rows = {"import hipkittens": (least(IMPORT, arguments.repeat), IMPORT_MS)}
-    for operation in operations.every():
-        name = operation.functions[0].name
+    for name in [arguments.only] if arguments.only else names:
         rows[f"first {name}"] = (least(FIRST, arguments.repeat, name), FIRST_MS)
     if arguments.json:
         print(

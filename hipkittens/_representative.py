@@ -41,14 +41,18 @@ def problems() -> Iterator[Trial]:
     yield from _of_every_operation(lambda checks: checks.representative)
 
 
-def problems_of_every_kernel() -> Iterator[Trial]:
-    """Small ones."""
-    yield from _of_every_operation(lambda checks: checks.every_kernel)
+def problems_of_every_kernel(folder: str | None = None) -> Iterator[Trial]:
+    """Small ones, of the kernels in that folder of csrc/kernels alone if there is one."""
+    yield from _of_every_operation(lambda checks: checks.every_kernel, folder)
 
 
-def _of_every_operation(chosen: Callable[[Checks], Callable[[], Iterable[Trial]] | None]) -> Iterator[Trial]:
+def _of_every_operation(
+    chosen: Callable[[Checks], Callable[[], Iterable[Trial]] | None], folder: str | None = None
+) -> Iterator[Trial]:
     """Each operation's own problems, or else one for each of its kernels."""
     for operation in operations.every():
+        if folder not in (None, operation.folder):
+            continue
         checks = operations.checks(operation)
         if own := chosen(checks):
             yield from own()

@@ -398,7 +398,9 @@ def _check_cache(where, name, cache, first_name, first) -> None:
     allowed = (first.dtype, dtype_of("fp8", first.device), torch.uint8)
     check_dtype_and_device(where, name, cache, allowed, first_name, first)
     if torch.is_grad_enabled() and cache.requires_grad:
-        raise ValueError(f"{where}: {name} requires a gradient; a cache is written in place and has none")
+        raise ValueError(
+            f"{where}: {name} requires a gradient and gets none, being written in place; pass {name}.detach()"
+        )
     if any(size > 1 and step == 0 for size, step in zip(cache.shape, cache.stride(), strict=True)):
         raise ValueError(f"{where}: {name} is expanded, so that slots share memory; clone it first")
 

@@ -23,11 +23,11 @@ SHORTEST = {
         "all of these",
     ),  # its defaults: one kernel of each kind, on both targets
     "parity": (["--op=gated_activation", "--target=gfx950"], (0,), "worst ratio"),
-    "parity_kernels": (["--target=gfx942"], (0,), "never launched"),
+    "parity_kernels": (["--target=gfx942", "--folder=softmax"], (0,), "never launched"),
     "performance_tables": (["--check"], (0, 1), ""),
     "row_operations": (["--only=layer_norm"], (0,), "share_of_bandwidth"),
     "simulator": (["--quick", "--target=gfx950"], (0,), "GFLOP/s"),
-    "startup": (["--repeat=1"], (0, 1), "import"),  # 1 on a machine that is busy
+    "startup": (["--repeat=1", "--only=softmax"], (0, 1), "import"),  # 1 on a machine that is busy
 }
 # Of what a checkout does not have, with the test that starts them on a file of its own.
 ELSEWHERE = {"calibration": "tests/test_calibration.py"}

@@ -14,7 +14,7 @@ from hipkittens import operations
 
 CALLS, IN_PLACE = {}, {}
 # Two write to an argument beside what they return, and their own tests hold them to the transforms; one draws, and each call differs.
-APART = ("causal_conv1d_update", "gated_delta_step", "sample")
+APART = ("causal_conv1d_update", "gated_delta_step", "rotary_cache_write", "sample")
 
 
 def writes_in_place(name):
@@ -207,11 +207,11 @@ def distinct_integers(seed):
     tensor, generator = drawer(seed), torch.Generator().manual_seed(seed)
 
     def drawn(*shape, dtype=torch.bfloat16):
-        return (
-            tensor(*shape, dtype=dtype)
-            if dtype.is_floating_point
-            else torch.randperm(*shape, generator=generator)
-        )
+        if dtype.is_floating_point:
+            return tensor(*shape, dtype=dtype)
+        if dtype == torch.uint8:  # a cache of codes
+            return torch.randint(256, shape, generator=generator).to(dtype)
+        return torch.randperm(*shape, generator=generator)
 
     return drawn
 
