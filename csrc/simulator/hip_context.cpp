@@ -14,17 +14,12 @@ using namespace hip;
 
 namespace {
 
-constexpr uintptr_t context_tag = uintptr_t{0x1008} << 48;
-
-hipCtx_t context_of(int device) {
-    return reinterpret_cast<hipCtx_t>(context_tag + 16u * static_cast<unsigned>(device + 1));
-}
+using Contexts = DeviceHandles<hipCtx_t, 0x1008>;
 
 int device_of(hipCtx_t context) {
-    const uintptr_t number = reinterpret_cast<uintptr_t>(context) - context_tag;
-    require(number % 16 == 0 && number > 0 && number / 16 <= static_cast<uintptr_t>(visible_device_count()),
-            hipErrorInvalidContext, "the context is none of a device");
-    return static_cast<int>(number / 16) - 1;
+    const int device = Contexts::device_of(context);
+    require(device >= 0, hipErrorInvalidContext, "the context is none of a device");
+    return device;
 }
 
 std::vector<int>& contexts_below() {
@@ -45,7 +40,7 @@ HIPKITTENS_EXPORT hipError_t hipCtxCreate(hipCtx_t* context, unsigned int, int d
         require_pointer(context, "ctx");
         contexts_below().push_back(thread_state().device);
         thread_state().device = checked_device(device);
-        *context = context_of(device);
+        *context = Contexts::handle_of(device);
     });
 }
 HIPKITTENS_EXPORT hipError_t hipCtxDestroy(hipCtx_t context) {
@@ -54,7 +49,7 @@ HIPKITTENS_EXPORT hipError_t hipCtxDestroy(hipCtx_t context) {
 HIPKITTENS_EXPORT hipError_t hipCtxGetCurrent(hipCtx_t* context) {
     return call("hipCtxGetCurrent", [&] {
         require_pointer(context, "ctx");
-        *context = context_of(checked_device(thread_state().device));
+        *context = Contexts::handle_of(checked_device(thread_state().device));
     });
 }
 HIPKITTENS_EXPORT hipError_t hipCtxSetCurrent(hipCtx_t context) {
@@ -72,7 +67,7 @@ HIPKITTENS_EXPORT hipError_t hipCtxPushCurrent(hipCtx_t context) {
 HIPKITTENS_EXPORT hipError_t hipCtxPopCurrent(hipCtx_t* context) {
     return call("hipCtxPopCurrent", [&] {
         require(!contexts_below().empty(), hipErrorInvalidContext, "no context was pushed");
-        if (context) *context = context_of(thread_state().device);
+        if (context) *context = Contexts::handle_of(thread_state().device);
         thread_state().device = contexts_below().back();
         contexts_below().pop_back();
     });
@@ -87,7 +82,7 @@ HIPKITTENS_EXPORT hipError_t hipCtxSynchronize() { return hipSuccess; }
 HIPKITTENS_EXPORT hipError_t hipDevicePrimaryCtxRetain(hipCtx_t* context, int device) {
     return call("hipDevicePrimaryCtxRetain", [&] {
         require_pointer(context, "pctx");
-        *context = context_of(checked_device(device));
+        *context = Contexts::handle_of(checked_device(device));
     });
 }
 HIPKITTENS_EXPORT hipError_t hipDevicePrimaryCtxRelease(int device) {

@@ -5,19 +5,20 @@
 
 #include "simulator/device_memory.h"
 #include "simulator/hip_objects.h"
+#include "simulator/memory_operations.h"
 #include "simulator/visible_devices.h"
 
 namespace hipkittens::simulator {
 
 using namespace hip;
 
-namespace {
-
-void* allocate(size_t bytes, const char* function, hipMemoryType type = hipMemoryTypeDevice) {
+void* allocate(size_t bytes, const char* function, hipMemoryType type) {
     if (bytes == 0) return nullptr;
     const size_t capacity = visible_device(checked_device(thread_state().device)).memory_bytes;
     return device_memory().allocate(bytes, capacity, thread_state().settings.poison != 0, function, type);
 }
+
+namespace {
 
 void free_any(void* pointer) {
     if (pointer) device_memory().free(pointer);

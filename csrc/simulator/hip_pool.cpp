@@ -6,6 +6,7 @@
 
 #include "simulator/device_memory.h"
 #include "simulator/hip_objects.h"
+#include "simulator/memory_operations.h"
 #include "simulator/visible_devices.h"
 
 namespace hipkittens::simulator {
@@ -14,40 +15,31 @@ using namespace hip;
 
 namespace {
 
-constexpr uintptr_t pool_tag = uintptr_t{0x1009} << 48;
+using Pools = DeviceHandles<hipMemPool_t, 0x1009>;
 constexpr int first_attribute = 1, last_attribute = 8, release_threshold = 4, largest_flag = 3;
 
-hipMemPool_t pool_of(int device) {
-    return reinterpret_cast<hipMemPool_t>(pool_tag + 16u * static_cast<unsigned>(device + 1));
-}
-
 void check_pool(hipMemPool_t pool) {
-    const uintptr_t number = reinterpret_cast<uintptr_t>(pool) - pool_tag;
-    require(number % 16 == 0 && number > 0 && number / 16 <= static_cast<uintptr_t>(visible_device_count()),
-            hipErrorInvalidValue, "the pool is unknown");
+    require(Pools::device_of(pool) >= 0, hipErrorInvalidValue, "the pool is unknown");
 }
 
-void allocate(void** pointer, size_t bytes, hipStream_t stream, const char* function) {
+void allocate_on(hipStream_t stream, void** pointer, size_t bytes, const char* function) {
     require_pointer(pointer, "dev_ptr");
     check_stream(stream);
     require(!is_captured(stream), hipErrorStreamCaptureUnsupported,
             "memory cannot be allocated in a graph here; allocate it before the capture");
-    const size_t capacity = visible_device(checked_device(thread_state().device)).memory_bytes;
-    *pointer = bytes
-                   ? device_memory().allocate(bytes, capacity, thread_state().settings.poison != 0, function)
-                   : nullptr;
+    *pointer = allocate(bytes, function);
 }
 
 }  // namespace
 
 HIPKITTENS_EXPORT hipError_t hipMallocAsync(void** pointer, size_t bytes, hipStream_t stream) {
-    return call("hipMallocAsync", [&] { allocate(pointer, bytes, stream, "hipMallocAsync"); });
+    return call("hipMallocAsync", [&] { allocate_on(stream, pointer, bytes, "hipMallocAsync"); });
 }
 HIPKITTENS_EXPORT hipError_t hipMallocFromPoolAsync(void** pointer, size_t bytes, hipMemPool_t pool,
                                                     hipStream_t stream) {
     return call("hipMallocFromPoolAsync", [&] {
         check_pool(pool);
-        allocate(pointer, bytes, stream, "hipMallocFromPoolAsync");
+        allocate_on(stream, pointer, bytes, "hipMallocFromPoolAsync");
     });
 }
 HIPKITTENS_EXPORT hipError_t hipFreeAsync(void* pointer, hipStream_t stream) {
@@ -63,7 +55,7 @@ HIPKITTENS_EXPORT hipError_t hipFreeAsync(void* pointer, hipStream_t stream) {
 HIPKITTENS_EXPORT hipError_t hipDeviceGetDefaultMemPool(hipMemPool_t* pool, int device) {
     return call("hipDeviceGetDefaultMemPool", [&] {
         require_pointer(pool, "mem_pool");
-        *pool = pool_of(checked_device(device));
+        *pool = Pools::handle_of(checked_device(device));
     });
 }
 HIPKITTENS_EXPORT hipError_t hipDeviceGetMemPool(hipMemPool_t* pool, int device) {
@@ -81,7 +73,7 @@ HIPKITTENS_EXPORT hipError_t hipMemPoolCreate(hipMemPool_t* pool, const void* pr
         int location[4];  // hipMemPoolProps: allocation type, handle types, location type, device
         std::memcpy(location, properties, sizeof location);
         require_pointer(pool, "mem_pool");
-        *pool = pool_of(checked_device(location[3]));
+        *pool = Pools::handle_of(checked_device(location[3]));
     });
 }
 HIPKITTENS_EXPORT hipError_t hipMemPoolDestroy(hipMemPool_t pool) {

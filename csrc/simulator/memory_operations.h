@@ -8,6 +8,9 @@
 
 namespace hipkittens::simulator {
 
+// On the thread's device, null for 0 bytes. `function` is who asked, for names in reports.
+void* allocate(size_t bytes, const char* function, hip::hipMemoryType type = hip::hipMemoryTypeDevice);
+
 // Both throw HipError for a range that is not what `kind` says, or that leaves an allocation.
 void copy(void* destination, const void* source, size_t bytes, int kind);
 // `count` elements of 1, 2 or 4 bytes.

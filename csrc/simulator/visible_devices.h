@@ -12,4 +12,19 @@ namespace hipkittens::simulator {
 int visible_device_count();
 const DeviceFacts& visible_device(int ordinal);
 
+// Handles of things of which each device has one: numbers behind the tag.
+template <class Handle, uintptr_t tag>
+struct DeviceHandles {
+    static Handle handle_of(int device) {
+        return reinterpret_cast<Handle>((tag << 48) + 16u * static_cast<unsigned>(device + 1));
+    }
+    // -1 for a handle that is none.
+    static int device_of(Handle handle) {
+        const uintptr_t number = reinterpret_cast<uintptr_t>(handle) - (tag << 48);
+        const bool is_one =
+            number % 16 == 0 && number > 0 && number / 16 <= static_cast<uintptr_t>(visible_device_count());
+        return is_one ? static_cast<int>(number / 16) - 1 : -1;
+    }
+};
+
 }  // namespace hipkittens::simulator
