@@ -168,6 +168,25 @@ static int on_each_device(int device) {
         EXPECT(host[i] == static_cast<float>((1 + i / 12) * 80 + (2 + i / 4 % 3) * 8 + 2 + i % 4));
     EXPECT(host[24] == 24.0f);
 
+    // Contexts and pools are their devices'.
+    hipCtx_t context, current;
+    CHECK(hipDevicePrimaryCtxRetain(&context, device));
+    CHECK(hipCtxPushCurrent(context));
+    CHECK(hipCtxGetCurrent(&current));
+    EXPECT(current == context);
+    CHECK(hipCtxPopCurrent(&current));
+    EXPECT(hipCtxPopCurrent(&current) == hipErrorInvalidContext);
+    EXPECT(hipCtxSetCurrent(reinterpret_cast<hipCtx_t>(16)) == hipErrorInvalidContext);
+    char bus[32];
+    int found = -1;
+    CHECK(hipDeviceGetPCIBusId(bus, sizeof bus, device));
+    CHECK(hipDeviceGetByPCIBusId(&found, bus));
+    EXPECT(found == device);
+    hipMemPool_t pool;
+    CHECK(hipDeviceGetDefaultMemPool(&pool, device));
+    CHECK(hipMemPoolTrimTo(pool, 0));
+    EXPECT(hipMemPoolTrimTo(reinterpret_cast<hipMemPool_t>(context), 0) == hipErrorInvalidValue);
+
     int grid = 0, block = 0;
     CHECK(hipOccupancyMaxPotentialBlockSize(&grid, &block, reinterpret_cast<void*>(&scale), 0, 0));
     EXPECT(block == 1024 && grid > 0);
