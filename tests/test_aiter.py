@@ -18,7 +18,7 @@ from hipkittens import QuantSpec, aiter, quantize
 from hipkittens.operations._attention_paged_problems import draw_latent, draw_paged
 from hipkittens.operations._attention_sparse_problems import draw_sparse
 from hipkittens.operations._mqa_logits_problems import draw_logits, draw_paged_logits
-from tests import test_aiter_attention, test_aiter_gemm, test_aiter_rope_cache
+from tests import test_aiter_attention, test_aiter_gemm, test_aiter_lean_attention, test_aiter_rope_cache
 
 BF16, F32, I32 = torch.bfloat16, torch.float32, torch.int32
 FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
@@ -36,6 +36,7 @@ NEWER = {
 }
 NUMBERS = (aiter.ActivationType, aiter.QuantType)
 TESTED = test_aiter_gemm.TESTED | test_aiter_attention.TESTED | test_aiter_rope_cache.TESTED
+TESTED |= test_aiter_lean_attention.TESTED
 TESTED |= {
     # tests/test_causal_conv1d_split.py
     *("causal_conv1d_fn_split_qkv", "causal_conv1d_update_split_qkv"),

@@ -117,6 +117,7 @@ from ._gmm import (
     ptgmm,
 )
 from ._heads import fused_qk_cat, fused_qkv_split_qk_rope, split_qkv
+from ._lean_attention import persistent_lean_attention, persistent_lean_attention_paged, pod_attention
 from ._logits import deepgemm_fp8_paged_mqa_logits, fp8_mqa_logits
 from ._moe import (
     biased_grouped_topk,
@@ -324,6 +325,9 @@ __all__ = [
     "per_group_quant_hip",
     "per_tensor_quant_hip",
     "per_token_quant_hip",
+    "persistent_lean_attention",
+    "persistent_lean_attention_paged",
+    "pod_attention",
     "ptgmm",
     "random_sample",
     "random_sample_outer_exponential",
