@@ -52,7 +52,7 @@ hipkittens bench gemm --compare all                 # one of the tables, on one 
 ```
 
 [performance.csv](performance.csv) has the rows with kernels, clocks and what each was made from; a test fails where one is not of
-the kernels, the plans and the model of today.
+the kernels, the launches (grids and arguments) and the model of today.
 
 How to read the tables:
 

@@ -9,9 +9,10 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
+import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import gemm_model
 
-from hipkittens import _code_object, _installation, _timing, operations
+from hipkittens import _backend, _code_object, _installation, _simulator, _timing, operations
 from hipkittens.operations._tables import DEVICES
 from hipkittens.profiling import bench
 from hipkittens.profiling.listing import listing
@@ -31,12 +32,6 @@ from tests.oracles.aiter import wheel
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "docs" / "performance.csv"
-# Of the kernels of what `bench` calls by a name.
-FOLDERS = {
-    benchmark.name: operation.folder
-    for operation in operations.every()
-    for benchmark in operations.checks(operation).benchmarks
-}
 # The model's own code, besides its parameters: the traces it takes, what instructions cost, and the chip.
 MODEL_SOURCES = tuple(
     sorted(
@@ -173,19 +168,27 @@ def of_operation(source: str, operation: str) -> str:
     return "\n".join(found[name] for name in sorted(found))
 
 
-def made_from(operation: str, device: str, library: str, kernels: Sequence[str]) -> str:
+def _launches(problem: Problem, device: str, library: str) -> list[dict[str, Any]]:
+    """What ours launches at this shape: kernels, grids and arguments, as the plans of today choose them."""
+    with _backend.simulate(_timing.DEVICES[device]), _simulator.described_launches() as found:
+        for candidate in _candidates(problem, device, library):
+            candidate.call()
+    return found
+
+
+def made_from(problem: Problem, device: str, library: str) -> str:
     """Digest of what a row comes from; "" where that is not here, so that nothing equals it."""
     parts = [_model(), _parameters(device)]
     if library in (bench.OURS, PLAIN_LOADS):
         here = _code_objects(_timing.DEVICES[device])
-        if not set(kernels) <= here.keys():
+        launches = _launches(problem, device, library)
+        if not {launch["kernel"] for launch in launches} <= here.keys():
             return ""
-        parts += [here[name] for name in kernels]
-        folder = ROOT / "csrc" / "kernels" / FOLDERS[operation]
-        plans = (*sorted(folder.glob("plan*.cpp")), *folder.glob("costs.def"))
-        parts += [path.read_text() for path in (plans or sorted(folder.glob("plan.h")))]
+        parts += [here[launch["kernel"]] + json.dumps(launch, sort_keys=True) for launch in launches]
     else:
-        parts += [of_operation((ROOT / name).read_text(), operation) for name in _PEER_SOURCES[library]]
+        parts += [
+            of_operation((ROOT / name).read_text(), problem.operation) for name in _PEER_SOURCES[library]
+        ]
         parts.append(wheel.VERSION if library == "aiter" else importlib.metadata.version("triton"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
@@ -193,7 +196,8 @@ def made_from(operation: str, device: str, library: str, kernels: Sequence[str])
 def out_of_date(entries: Iterable[Entry]) -> list[Entry]:
     def differs(entry: Entry) -> bool:
         row = entry.row
-        return entry.made_from != made_from(row.operation, row.device, row.library, row.kernels)
+        (problem,) = parse_shapes(row.operation, row.shape)
+        return entry.made_from != made_from(problem, row.device, row.library)
 
     return [entry for entry in entries if differs(entry)]
 
@@ -211,16 +215,20 @@ def _plain_loads(problem: Problem, target: str) -> Iterator[Candidate]:
         )
 
 
+def _candidates(problem: Problem, device: str, library: str) -> Iterable[Candidate]:
+    if library == bench.OURS:
+        return [Candidate("", problem.call())]
+    if library == PLAIN_LOADS:
+        return _plain_loads(problem, _timing.DEVICES[device])
+    return peer(library).modelled(problem, _timing.DEVICES[device])
+
+
 def run(problem: Problem, device: str, library: str) -> Entry | None:
     """None where the library has nothing for it."""
     try:
-        if library == bench.OURS:
-            candidates = iter([Candidate("", problem.call())])
-        elif library == PLAIN_LOADS:
-            candidates = _plain_loads(problem, _timing.DEVICES[device])
-        else:
-            candidates = peer(library).modelled(problem, _timing.DEVICES[device])
-        row, launches = bench.modelled_row(problem, device, library, candidates, timeline=1)
+        row, launches = bench.modelled_row(
+            problem, device, library, _candidates(problem, device, library), timeline=1
+        )
     except Unavailable as reason:
         print(f"{library} {problem.shape} {device}: {reason}", file=sys.stderr)
         return None
@@ -231,7 +239,7 @@ def run(problem: Problem, device: str, library: str) -> Entry | None:
         loop = said.main_loop
         busy = loop.mfma_busy if loop and loop.mfma_instructions else None
         sentence = said.bottleneck if len(launches) == 1 else f"{longest.kernel}: {said.bottleneck}"
-    return Entry(row, busy, sentence, made_from(row.operation, device, library, row.kernels))
+    return Entry(row, busy, sentence, made_from(problem, device, library))
 
 
 _FIELDS = {field.name: field.type for field in dataclasses.fields(bench.Row)}

@@ -8,9 +8,9 @@
     python benchmarks/performance_tables.py --page                       # the page and plots again, from the rows there are
     python benchmarks/performance_tables.py --page --traces              # and the two traces
 
-A row stays as it is while what it was made from does: the code objects that it launches, the plan that chose them, the
-model's parameters and code, the peer's kernels. So a second run does again only what changed. --check prints the rows that are
-out of date. With --jobs rows run in so many processes, the largest first.
+A row stays as it is while what it was made from does: what it launches (code objects, grids, arguments), the model's parameters and
+code, the peer's kernels. So a second run does again only what changed. --check prints the rows that are out of date. With --jobs rows
+run in so many processes, the largest first.
 """
 
 from __future__ import annotations

@@ -7,10 +7,12 @@ comes through here.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ._installation import SIMULATOR
@@ -164,6 +166,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "hipkittens_record_launches": (None, [_int]),
     "hipkittens_recorded_launches": (ctypes.c_size_t, []),
     "hipkittens_recorded_launch": (_int, [ctypes.c_size_t, ctypes.POINTER(LaunchRecord)]),
+    "hipkittens_describe_launches": (None, [_int]),
+    "hipkittens_described_launches": (ctypes.c_size_t, [_text, ctypes.c_size_t]),
     "hipkittens_findings": (ctypes.c_size_t, [_text, ctypes.c_size_t]),
     "hipkittens_clear_findings": (None, []),
     "hipkittens_kept_findings": (ctypes.c_size_t, [_text, ctypes.c_size_t]),
@@ -321,6 +325,19 @@ def _recorded_launch(index: int) -> dict[str, Any]:
         "waits": waits,
         "trace": ctypes.string_at(record.trace or 0, record.trace_words * 4),
     }
+
+
+@contextlib.contextmanager
+def described_launches() -> Iterator[list[dict[str, Any]]]:
+    """Inside, launches of this process are checked, and then described in place of run: kernel, grid, block, dynamic_lds_bytes and
+    arguments, in which addresses are numbers of tensors with offsets. The list has them when the context has ended."""
+    found: list[dict[str, Any]] = []
+    _simulator().hipkittens_describe_launches(1)
+    try:
+        yield found
+    finally:
+        _simulator().hipkittens_describe_launches(0)
+        found += json.loads(_text_of(_simulator().hipkittens_described_launches))
 
 
 def findings() -> str:

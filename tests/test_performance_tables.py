@@ -70,22 +70,29 @@ def test_a_peer_s_row_depends_on_the_function_of_its_operation_alone():
 
 
 def test_what_makes_a_row_out_of_date(ours, monkeypatch):
-    objects = {"kernel": "1234"}
+    """Another kernel or model, other parameters, or another launch; not a plan that launches the same."""
+    problems = {shape: performance_rows.parse_shapes("rms_norm", shape)[0] for shape in ("4x128", "5x128")}
+    (launch,) = performance_rows._launches(problems["4x128"], "MI355X", bench.OURS)
+    objects = {launch["kernel"]: "1234"}
     monkeypatch.setattr(performance_rows, "_code_objects", lambda target: objects)
 
-    def digest(device="MI355X", operation="rms_norm"):
-        return performance_rows.made_from(operation, device, bench.OURS, ("kernel",))
+    def digest(shape="4x128", device="MI355X"):
+        return performance_rows.made_from(problems[shape], device, bench.OURS)
 
     fresh = dataclasses.replace(ours, made_from=digest())
     assert performance_rows.out_of_date([fresh]) == []
-    assert len({digest(), digest("MI350X"), digest(operation="gemm")}) == 3  # other parameters, another plan
-    objects["kernel"] = "5678"
+    assert len({digest(), digest(device="MI350X"), digest("5x128")}) == 3
+    objects[launch["kernel"]] = "5678"
     assert performance_rows.out_of_date([fresh]) == [fresh]
-    objects["kernel"] = "1234"
+    objects[launch["kernel"]] = "1234"
     assert performance_rows.out_of_date([fresh]) == []
-    monkeypatch.setattr(performance_rows, "_model", lambda: "another model")
-    assert performance_rows.out_of_date([fresh]) == [fresh]
-    monkeypatch.undo()
+    with monkeypatch.context() as another:
+        another.setattr(performance_rows, "_model", lambda: "another model")
+        assert performance_rows.out_of_date([fresh]) == [fresh]
+    with monkeypatch.context() as another:
+        changed = {**launch, "grid": [2, 1, 1]}
+        another.setattr(performance_rows, "_launches", lambda *problem: [changed])
+        assert performance_rows.out_of_date([fresh]) == [fresh]
     monkeypatch.setattr(performance_rows, "_code_objects", lambda target: {})
     assert performance_rows.out_of_date([fresh]) == [fresh]
 
@@ -147,7 +154,7 @@ def test_a_row_is_run_once(ours, monkeypatch, tmp_path):
     def run(problem, device, library):
         ran.append((problem.shape, library))
         row = dataclasses.replace(ours.row, shape=problem.shape, library=library, kernels=())
-        made_from = performance_rows.made_from("rms_norm", device, library, ())
+        made_from = performance_rows.made_from(problem, device, library)
         return dataclasses.replace(ours, row=row, made_from=made_from)
 
     monkeypatch.setattr(performance_rows, "FAMILIES", (family,))
@@ -173,7 +180,7 @@ def test_a_tiny_row_through_the_model():
     (problem,) = performance_rows.parse_shapes("gemm", "256x256x512")
     entry = performance_rows.run(problem, "MI355X", bench.OURS)
     assert entry.row.kind == "modelled" and entry.bottleneck and entry.row.error_of
-    assert entry.made_from == performance_rows.made_from("gemm", "MI355X", bench.OURS, entry.row.kernels)
+    assert entry.made_from == performance_rows.made_from(problem, "MI355X", bench.OURS)
 
 
 def test_traces_are_of_the_kernels_that_their_section_names():

@@ -9,6 +9,7 @@
 #include "simulator/checks/finding.h"
 #include "simulator/device_memory.h"
 #include "simulator/hip_objects.h"
+#include "simulator/launch_descriptions.h"
 #include "simulator/launch_records.h"
 #include "simulator/timed_launches.h"
 
@@ -29,6 +30,7 @@ void before_fork() {
     all.executables.lock();
     device_memory().lock();
     checks::finding_log().lock();
+    launch_descriptions_mutex().lock();
     launch_records_mutex().lock();
     timed_launches_mutex().lock();
     process_settings_mutex().lock();
@@ -38,6 +40,7 @@ void after_fork() {
     process_settings_mutex().unlock();
     timed_launches_mutex().unlock();
     launch_records_mutex().unlock();
+    launch_descriptions_mutex().unlock();
     checks::finding_log().unlock();
     device_memory().unlock();
     Objects& all = objects();

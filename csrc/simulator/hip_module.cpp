@@ -14,6 +14,7 @@
 #include "simulator/hip_objects.h"
 #include "simulator/interruption.h"
 #include "simulator/kernel_arguments.h"
+#include "simulator/launch_descriptions.h"
 #include "simulator/launch_records.h"
 #include "simulator/timed_launches.h"
 #include "simulator/visible_devices.h"
@@ -138,6 +139,10 @@ void check_device(const Function& function) {
 
 void run(const Function& function, const LaunchShape& shape, const std::vector<uint8_t>& arguments,
          std::vector<Region> regions) {
+    if (is_describing()) {
+        describe_launch(function.kernel->name, shape, arguments, regions);
+        return;
+    }
     ThreadState& state = thread_state();
     const DeviceFacts& device = visible_device(function.module->device);
     LaunchRequest request;

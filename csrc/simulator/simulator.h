@@ -145,6 +145,14 @@ size_t hipkittens_recorded_launches(void);
 /* 0, or hipErrorInvalidValue. The record holds until the next hipkittens_record_launches(1). */
 int hipkittens_recorded_launch(size_t index, HipkittensLaunchRecord* record);
 
+/* 1: later launches of this process are checked as ever, and then described in place of run, which forgets what was described
+   before; 0: they run. */
+void hipkittens_describe_launches(int on);
+/* The launches described, a JSON array of kernel, grid and block (workgroups, work-items), dynamic_lds_bytes and arguments: words of 8
+   bytes in hexadecimal digits, or "tensor N+BYTES" for an address, tensors numbered in the order in which arguments name them. Two
+   launches of the same work have one description. Returns its length, as hipkittens_findings. */
+size_t hipkittens_described_launches(char* text, size_t size);
+
 /* The cycle model: from hipkittens_time_launches on, every launch of this process is replayed in a model of `device` (MI300X,
    MI308X, MI325X for gfx942; MI350X, MI355X for gfx950) and kept as a report. All its figures are modelled, none is measured. */
 typedef struct {

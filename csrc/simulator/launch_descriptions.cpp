@@ -1,0 +1,80 @@
+// simulator/launch_descriptions.cpp: what launches would run, told in place of running them.
+// SPDX-License-Identifier: MIT
+#include "simulator/launch_descriptions.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+
+#include "simulator/hip_call.h"
+#include "simulator/simulator.h"
+
+namespace hipkittens::simulator {
+
+namespace {
+
+std::atomic<bool> describing{false};
+std::mutex mutex;
+std::vector<std::string> descriptions;
+
+std::string triple(const uint32_t (&of)[3]) {
+    return "[" + std::to_string(of[0]) + "," + std::to_string(of[1]) + "," + std::to_string(of[2]) + "]";
+}
+
+}  // namespace
+
+std::mutex& launch_descriptions_mutex() { return mutex; }
+bool is_describing() { return describing; }
+
+void describe_launch(const std::string& kernel, const LaunchShape& shape,
+                     const std::vector<uint8_t>& arguments, const std::vector<Region>& regions) {
+    std::string words;
+    std::vector<uint64_t> tensors;  // by their addresses
+    for (size_t at = 0; at < arguments.size(); at += 8) {
+        uint64_t word = 0;
+        std::memcpy(&word, &arguments[at], std::min<size_t>(8, arguments.size() - at));
+        char text[48];
+        const auto holds = [&](uint64_t past_the_end) {
+            return std::find_if(regions.begin(), regions.end(), [&](const Region& each) {
+                return !each.is_own && each.begin <= word && word < each.end + past_the_end;
+            });
+        };
+        auto region = holds(0);
+        if (region == regions.end()) region = holds(1);  // an empty part at the end of a workspace
+        if (region == regions.end()) {
+            std::snprintf(text, sizeof text, "%016" PRIx64, word);
+        } else {
+            const auto known = std::find(tensors.begin(), tensors.end(), region->begin);
+            const auto number = static_cast<size_t>(known - tensors.begin());
+            if (known == tensors.end()) tensors.push_back(region->begin);
+            std::snprintf(text, sizeof text, "tensor %zu+%" PRIu64, number, word - region->begin);
+        }
+        words += (at ? ",\"" : "\"") + std::string(text) + "\"";
+    }
+    std::lock_guard lock(mutex);
+    descriptions.push_back("{\"kernel\":\"" + kernel + "\",\"grid\":" + triple(shape.grid) +
+                           ",\"block\":" + triple(shape.block) + ",\"dynamic_lds_bytes\":" +
+                           std::to_string(shape.dynamic_lds_bytes) + ",\"arguments\":[" + words + "]}");
+}
+
+}  // namespace hipkittens::simulator
+
+using namespace hipkittens::simulator;
+
+HIPKITTENS_EXPORT void hipkittens_describe_launches(int on) {
+    std::lock_guard lock(mutex);
+    if (on) descriptions.clear();
+    describing = on != 0;
+}
+
+HIPKITTENS_EXPORT size_t hipkittens_described_launches(char* text, size_t size) {
+    std::lock_guard lock(mutex);
+    std::string json = "[";
+    for (const std::string& description : descriptions) {
+        if (json.size() > 1) json += ',';
+        json += description;
+    }
+    return hand_out(json + "]", text, size);
+}
