@@ -18,7 +18,13 @@ from hipkittens import QuantSpec, aiter, quantize
 from hipkittens.operations._attention_paged_problems import draw_latent, draw_paged
 from hipkittens.operations._attention_sparse_problems import draw_sparse
 from hipkittens.operations._mqa_logits_problems import draw_logits, draw_paged_logits
-from tests import test_aiter_attention, test_aiter_gemm, test_aiter_lean_attention, test_aiter_rope_cache
+from tests import (
+    test_aiter_attention,
+    test_aiter_gemm,
+    test_aiter_lean_attention,
+    test_aiter_quant_moe,
+    test_aiter_rope_cache,
+)
 
 BF16, F32, I32 = torch.bfloat16, torch.float32, torch.int32
 FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
@@ -36,7 +42,7 @@ NEWER = {
 }
 NUMBERS = (aiter.ActivationType, aiter.QuantType)
 TESTED = test_aiter_gemm.TESTED | test_aiter_attention.TESTED | test_aiter_rope_cache.TESTED
-TESTED |= test_aiter_lean_attention.TESTED
+TESTED |= test_aiter_lean_attention.TESTED | test_aiter_quant_moe.TESTED
 TESTED |= {
     # tests/test_causal_conv1d_split.py
     *("causal_conv1d_fn_split_qkv", "causal_conv1d_update_split_qkv"),
@@ -113,7 +119,9 @@ def test_arguments_are_those_of_the_wheel():
         "float16": "fp16",
     }
     # AITER's fp8_dtype is its device's; here each call's.
-    for name in set(aiter.__all__) - NEWER - {kind.__name__ for kind in NUMBERS}:
+    for name in (
+        set(aiter.__all__) - NEWER - {kind.__name__ for kind in (*NUMBERS, aiter.DequantScaleRoundingMode)}
+    ):
         parameters = inspect.signature(getattr(aiter, name)).parameters.values()
         mine = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
         theirs = [defaults_of(each) for each in known[name]]

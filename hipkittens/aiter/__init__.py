@@ -181,6 +181,12 @@ from ._quant import (
     smoothquant_fwd,
     static_per_tensor_quant,
 )
+from ._quant_moe import (
+    DequantScaleRoundingMode,
+    downcast_to_mxfp,
+    downcast_to_static_fp8,
+    upcast_from_mxfp,
+)
 from ._rope import ROPE, rope_2d_bwd, rope_2d_fwd, rope_2d_fwd_inplace, rotary_embedding_fwd
 from ._rope_cache import (
     fused_fp4_bmm_rope_cat_and_cache_mla,
@@ -205,6 +211,7 @@ from ._softmax import softmax
 
 __all__ = [
     "ActivationType",
+    "DequantScaleRoundingMode",
     "QuantType",
     "act_mul_and_fp8_group_quant",
     "act_mul_and_mxfp4_quant",
@@ -230,6 +237,8 @@ __all__ = [
     "cp_gather_indexer_k_quant_cache",
     "deepgemm",
     "deepgemm_fp8_paged_mqa_logits",
+    "downcast_to_mxfp",
+    "downcast_to_static_fp8",
     "dynamic_per_group_scaled_quant_fp4",
     "dynamic_per_tensor_quant",
     "dynamic_per_token_scaled_quant",
@@ -363,6 +372,7 @@ __all__ = [
     "topk_softmax_asm",
     "unified_attention",
     "unified_attention_sparse_mla",
+    "upcast_from_mxfp",
 ]
 
 # rope_fwd, rope_cached_2c_fwd_inplace and their kind.

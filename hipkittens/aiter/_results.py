@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import torch
 
 
@@ -49,7 +51,7 @@ def put_codes(function: str, name: str, into: torch.Tensor, codes: torch.Tensor)
     put(function, name, into.view(torch.uint8), codes.view(torch.uint8))
 
 
-def refuse(function: str, argument: str, value: object, instead: str) -> None:
+def refuse(function: str, argument: str, value: object, instead: str) -> NoReturn:
     raise NotImplementedError(
         f"hipkittens.aiter.{function}: {argument} is {value}, which has no kernel; {instead}"
     )
