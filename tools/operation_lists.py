@@ -24,11 +24,19 @@ def functions() -> list[Callable[..., object]]:
     return [each.function for operation in operations.every() for each in operation.functions]
 
 
+def summary(function: Callable[..., object]) -> str:
+    """The first sentence of its docstring, or where that is long what comes before a semicolon or a colon."""
+    paragraph = " ".join(inspect.getdoc(function).partition("\n\n")[0].split())
+    sentence = re.split(r"(?<=[^.\s])\. (?=[A-Z`])", paragraph)[0]
+    while len(sentence) > 160 and (shorter := re.match(r"(.*)[;:] ", sentence)):
+        sentence = shorter[1]
+    return sentence.rstrip(".:;")
+
+
 def readme() -> str:
     body = []
     for function in functions():
-        first = inspect.getdoc(function).splitlines()[0].rstrip(".:")
-        body.append([f"`hipkittens.{function.__name__}`", first.replace("|", "\\|")])
+        body.append([f"`hipkittens.{function.__name__}`", summary(function).replace("|", "\\|")])
     return table(["function", ""], body)
 
 
