@@ -9,6 +9,10 @@ simulator's HIP driver API.
 
 Triton itself is not changed: its AMD driver is pointed to libhipkittens_simulator.so (as TRITON_LIBHIP_PATH would), and what
 it asks of torch.cuda is answered by the simulated device. A launch may touch the storages of its tensor arguments.
+
+Meanwhile `@triton.autotune`, `triton.testing.do_bench` and `do_bench_cudagraph` get *modelled* times: a function runs once, and
+its time is the sum of its launches' in the cycle model (hipkittens.timing; MI300X for gfx942, MI355X for gfx950). No time is
+measured, all statistics of one function are equal, and configurations chosen so are forgotten when the context ends.
 """
 
 from __future__ import annotations
@@ -24,11 +28,32 @@ import torch
 from triton import knobs
 from triton.backends.amd import driver as amd
 from triton.runtime import driver as triton_driver
+from triton.runtime.errors import OutOfResources
 
 from .. import _backend, _installation
+from . import _triton_benchmark
 
 # Triton wants a file of this name.
 _LIBRARY_NAME = "libamdhip64.so"
+_MOST_WORK_ITEMS = 1024  # of a workgroup: maxThreadsPerBlock of both targets
+
+
+class TooManyWarps(OutOfResources):
+    """A kernel of more warps than a workgroup of an AMD GPU holds. As for any OutOfResources, autotuning leaves the configuration."""
+
+    def __init__(self, kernel: str, warps: int, warp_size: int) -> None:
+        super().__init__(warps * warp_size, _MOST_WORK_ITEMS, "threads")
+        self.kernel, self.warps, self.warp_size = kernel, warps, warp_size
+
+    def __str__(self) -> str:
+        return (
+            f"hipkittens: Triton kernel {self.kernel} has num_warps={self.warps}, which is {self.required} work-items at {self.warp_size} a "
+            f"wave; a workgroup of an AMD GPU has at most {self.limit}: num_warps is at most {self.limit // self.warp_size} "
+            "(programs that ask for 32 mean warps of 32 threads: let them see torch.version.hip)"
+        )
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.kernel, self.warps, self.warp_size)
 
 
 class _Simulator:
@@ -128,6 +153,8 @@ class SimulatedDriver(amd.HIPDriver):
         return self._explained(self._load_binary, *arguments)
 
     def _make_launcher(self, source: Any, metadata: Any) -> Any:
+        if metadata.num_warps * metadata.warp_size > _MOST_WORK_ITEMS:
+            raise TooManyWarps(metadata.name, metadata.num_warps, metadata.warp_size)
         launch = amd.HIPLauncher(source, metadata)
 
         def call(
@@ -172,19 +199,23 @@ def activate() -> None:
     if _driver is None:
         _driver = SimulatedDriver()
     triton_driver.set_active(_driver)
+    _triton_benchmark.install()
 
 
 def restore() -> None:
-    """Triton chooses a driver by itself again."""
+    """Triton chooses a driver by itself again, and measures its benchmarks."""
     triton_driver._active = None
+    _triton_benchmark.remove()
 
 
 @contextlib.contextmanager
 def active() -> Iterator[None]:
     """activate() while open; the driver that was active before comes back."""
-    before = triton_driver._active
+    before, was_installed = triton_driver._active, _triton_benchmark.is_installed()
     activate()
     try:
         yield
     finally:
         triton_driver._active = before
+        if not was_installed:
+            _triton_benchmark.remove()
