@@ -18,7 +18,6 @@ measured, all statistics of one function are equal, and configurations chosen so
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +31,7 @@ from triton.runtime.errors import OutOfResources
 
 from .. import _backend, _installation
 from . import _triton_benchmark
+from ._simulated_device import SimulatedLibrary
 
 # Triton wants a file of this name.
 _LIBRARY_NAME = "libamdhip64.so"
@@ -49,64 +49,11 @@ class TooManyWarps(OutOfResources):
         return (
             f"hipkittens: Triton kernel {self.kernel} has num_warps={self.warps}, which is {self.required} work-items at {self.warp_size} a "
             f"wave; a workgroup of an AMD GPU has at most {self.limit}: num_warps is at most {self.limit // self.warp_size} "
-            "(programs that ask for 32 mean warps of 32 threads: let them see torch.version.hip)"
+            "(programs that ask for 32 mean warps of 32 threads: let them see torch.version.hip, as inside hipkittens.integrations.rocm.active())"
         )
 
     def __reduce__(self) -> Any:
         return type(self), (self.kernel, self.warps, self.warp_size)
-
-
-class _Simulator:
-    """The functions of the simulator that Triton's driver does not call itself."""
-
-    def __init__(self) -> None:
-        self.library = ctypes.CDLL(str(_installation.SIMULATOR))
-        self.library.hipkittens_last_error.restype = ctypes.c_char_p
-        self.library.hipHostRegister.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
-        self.library.hipHostUnregister.argtypes = [ctypes.c_void_p]
-
-    def check(self, status: int) -> None:
-        if status:
-            raise RuntimeError(self.library.hipkittens_last_error().decode())
-
-    def ordinal_of(self, arch: str) -> int:
-        """The first device of this kind, which HIPKITTENS_SIMULATED_DEVICES need not hold."""
-        count, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-        self.check(self.library.hipGetDeviceCount(ctypes.byref(count)))
-        for ordinal in range(count.value):
-            self.check(
-                self.library.hipDeviceComputeCapability(ctypes.byref(major), ctypes.byref(minor), ordinal)
-            )
-            if f"gfx{major.value}{minor.value}" in arch:
-                return ordinal
-        raise ValueError(f"hipkittens: no {arch} is among the {count.value} simulated devices")
-
-    def enter_device(self, index: int) -> None:
-        """HIP's current device belongs to a thread, and so do the simulator's settings."""
-        self.check(self.library.hipSetDevice(index))
-        self.library.hipkittens_apply_process_settings()
-
-    @contextlib.contextmanager
-    def registered(self, arguments: tuple[Any, ...]) -> Iterator[None]:
-        """Lets a launch touch the storages of the tensors among its arguments."""
-        storages = {}
-        for argument in arguments:
-            if isinstance(argument, torch.Tensor) and argument.numel():
-                if argument.device.type != "cpu":
-                    raise ValueError(
-                        f"hipkittens: a simulated Triton kernel was given a tensor on {argument.device}; move it with .cpu()"
-                    )
-                storage = argument.untyped_storage()
-                storages[storage.data_ptr()] = storage.nbytes()
-        held = []
-        try:
-            for address, size in storages.items():
-                self.check(self.library.hipHostRegister(address, size, 0))
-                held.append(address)
-            yield
-        finally:
-            for address in held:
-                self.check(self.library.hipHostUnregister(address))
 
 
 class SimulatedDriver(amd.HIPDriver):
@@ -122,7 +69,7 @@ class SimulatedDriver(amd.HIPDriver):
             amd._get_path_to_hip_runtime_dylib.cache_clear()
             amd.HIPUtils.__dict__.get("instance") and delattr(amd.HIPUtils, "instance")
             self.utils = amd.HIPUtils()
-        self._simulator = _Simulator()
+        self._simulator = SimulatedLibrary()
         self._load_binary = self.utils.load_binary
         self.utils.load_binary = self._load_on_current_device
         self.launcher_cls = self._make_launcher
