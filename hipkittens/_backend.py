@@ -99,7 +99,9 @@ def check_device(where: str, name: str, tensor: torch.Tensor) -> None:
             )
         return
     if kind == "cuda" and has_amd_gpus():
-        if _State.forced or _State.backend == "sim":
+        # Under integrations.rocm tensors on "cuda" are in the CPU's memory.
+        simulates = _State.forced or _State.backend == "sim"
+        if simulates and tensor.untyped_storage().device.type != "cpu":
             raise ValueError(
                 f"{where}: {name} is on {tensor.device}, and the simulator takes CPU tensors; move it with .cpu()"
             )
