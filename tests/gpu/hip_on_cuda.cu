@@ -23,9 +23,12 @@
 #include "hip/hip_abi.h"
 #include "simulator/simulator.h"
 
-using namespace hipkittens::hip;
-
 #define EXPORT extern "C" __attribute__((visibility("default")))
+
+// Not in the global namespace, where nvcc's own code behind this file names CUDA's dim3.
+namespace hip_on_cuda {
+
+using namespace hipkittens::hip;
 
 namespace {
 
@@ -303,3 +306,5 @@ EXPORT hipError_t hipEventElapsedTime(float* milliseconds, hipEvent_t start, hip
 EXPORT const char* hipGetErrorName(hipError_t error) { return simulator().hipGetErrorName(error); }
 EXPORT const char* hipGetErrorString(hipError_t error) { return simulator().hipGetErrorString(error); }
 EXPORT hipError_t hipGetLastError() { return as_hip(cudaGetLastError()); }
+
+}  // namespace hip_on_cuda
