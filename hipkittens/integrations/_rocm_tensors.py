@@ -135,12 +135,21 @@ class SimulatedPlacement(TorchDispatchMode):
                 raise TypeError(
                     "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
                 )
-            return base.numpy(self, force=force)
+            return base.numpy(cpu(self.detach()) if resides(self) else self, force=force)
+
+        base_deepcopy = torch.Tensor.__deepcopy__
+
+        def deepcopy(self: torch.Tensor, memo: dict) -> torch.Tensor:
+            copy = base_deepcopy(self, memo)  # of the storage's bytes, which is no operator
+            if resides(self):
+                residents.add(copy)
+            return copy
 
         yield torch.Tensor, "to", to
         yield torch.Tensor, "cuda", cuda
         yield torch.Tensor, "cpu", cpu
         yield torch.Tensor, "numpy", numpy
+        yield torch.Tensor, "__deepcopy__", deepcopy
         yield (
             torch.Tensor,
             "device",

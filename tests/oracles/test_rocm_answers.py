@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """hipkittens.integrations.rocm: Liger-Kernel and AITER's Triton operators, not changed, on tensors of device="cuda"; and what is as before afterwards."""
 
+import copy
+
 import pytest
 import torch
 
@@ -133,6 +135,17 @@ def test_what_torch_says_of_the_device(target):
     assert torch.equal(first, torch.rand(4, device="cuda"))
 
 
+def test_modelled_times():
+    import triton
+
+    from tests.oracles import triton_kernels as kernels
+
+    with rocm.active(), hipkittens.simulate("gfx942"):
+        x, out = torch.ones(2048, device="cuda"), torch.empty(2048, device="cuda")
+        assert triton.testing.do_bench(lambda: kernels.add[(2,)](x, x, out, 2048, BLOCK=1024)) > 0
+        assert torch.equal(out, x + x)
+
+
 def test_where_tensors_are(target):
     x = torch.ones(4, 3, device="cuda", requires_grad=True)
     on_gpu = [
@@ -142,6 +155,8 @@ def test_where_tensors_are(target):
         torch.nn.Linear(2, 2).cuda().weight, torch.nn.Linear(2, 2, device="cuda").bias, torch.nn.Parameter(x.detach()),
         torch.zeros(2, device=x.device), torch.autograd.grad((x * x).sum(), x)[0],
     ]  # fmt: skip
+    layer = torch.nn.Linear(2, 2, device="cuda")
+    on_gpu += [copy.deepcopy(x.detach()), *copy.deepcopy(layer).parameters(), *layer.state_dict().values()]
     on_cpu = [torch.zeros(2), x.cpu(), x.to("cpu"), x.detach().cpu() * 2, torch.zeros(2).copy_(x[0, :2])]
     on_cpu += [
         torch.zeros_like(x, device="cpu"),
@@ -153,6 +168,9 @@ def test_where_tensors_are(target):
         assert tensor.get_device() == 0
     for tensor in on_cpu:
         assert tensor.device.type == "cpu" and not tensor.is_cuda and tensor.is_cpu
+    shared = torch.zeros(2, device="cuda")
+    shared.numpy(force=True)[0] = 5
+    assert shared.tolist() == [0, 0]
     assert x.cuda() is x and x.to("cuda") is x
     assert x.cpu().data_ptr() != x.data_ptr()
     with torch.device("cuda"):
