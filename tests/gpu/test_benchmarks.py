@@ -6,8 +6,10 @@ import re
 import pytest
 import torch
 
+import hipkittens
 from hipkittens.profiling.bench import OURS, row_of
 from hipkittens.profiling.problems import SYNTAX, parse_shapes
+from tests.gpu.conftest import TARGET
 
 LARGEST = 128
 
@@ -18,10 +20,24 @@ def small(name):
     return parse_shapes(name, text)[0]
 
 
+def refusal(problem, device):
+    """Why its target has no kernel for it, or None."""
+    try:
+        with torch.no_grad():
+            problem.call(device)()
+    except (TypeError, ValueError) as reason:
+        return str(reason)
+    return None
+
+
 @pytest.mark.parametrize("name", SYNTAX)
 def test_a_problem_runs(name):
-    with torch.no_grad():
-        small(name).call("cuda")()
+    """Or is refused as by the simulator: formats that a target's matrix instructions do not take."""
+    reason = refusal(small(name), "cuda")
+    if reason is not None:
+        with hipkittens.simulate(TARGET):
+            assert refusal(small(name), "cpu") == reason
+        assert (TARGET in reason and "instruction" in reason) or "multiplies" in reason
 
 
 @pytest.mark.parametrize("name", [name for name, benchmark in SYNTAX.items() if benchmark.torch])
