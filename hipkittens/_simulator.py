@@ -166,6 +166,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "hipkittens_record_launches": (None, [_int]),
     "hipkittens_recorded_launches": (ctypes.c_size_t, []),
     "hipkittens_recorded_launch": (_int, [ctypes.c_size_t, ctypes.POINTER(LaunchRecord)]),
+    "hipkittens_limit_kept_programs": (None, [_u64]),
+    "hipkittens_kept_program_bytes": (_u64, []),
     "hipkittens_describe_launches": (None, [_int]),
     "hipkittens_described_launches": (ctypes.c_size_t, [_text, ctypes.c_size_t]),
     "hipkittens_findings": (ctypes.c_size_t, [_text, ctypes.c_size_t]),
@@ -325,6 +327,16 @@ def _recorded_launch(index: int) -> dict[str, Any]:
         "waits": waits,
         "trace": ctypes.string_at(record.trace or 0, record.trace_words * 4),
     }
+
+
+def limit_kept_programs(size: int) -> None:
+    """How many bytes the translations of kernels may take that this process keeps, those used last; 512 MiB unless this says otherwise."""
+    _simulator().hipkittens_limit_kept_programs(size)
+
+
+def kept_program_bytes() -> int:
+    """What they take."""
+    return _simulator().hipkittens_kept_program_bytes()
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@
 #include "simulator/hip_objects.h"
 #include "simulator/launch_descriptions.h"
 #include "simulator/launch_records.h"
+#include "simulator/machine/program_cache.h"
 #include "simulator/timed_launches.h"
 
 // A child has the one thread that forked. Locks that are held for moments are taken before the fork, so that what they
@@ -30,6 +31,7 @@ void before_fork() {
     all.executables.lock();
     device_memory().lock();
     checks::finding_log().lock();
+    program_cache().lock();
     launch_descriptions_mutex().lock();
     launch_records_mutex().lock();
     timed_launches_mutex().lock();
@@ -41,6 +43,7 @@ void after_fork() {
     timed_launches_mutex().unlock();
     launch_records_mutex().unlock();
     launch_descriptions_mutex().unlock();
+    program_cache().unlock();
     checks::finding_log().unlock();
     device_memory().unlock();
     Objects& all = objects();

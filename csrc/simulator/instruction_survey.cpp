@@ -98,7 +98,7 @@ HIPKITTENS_EXPORT int hipkittens_product_runs(const uint8_t* code_object, size_t
         settings.host_level = HostLevel::avx512_bf16;
         LoadedCode code({code_object, size});
         require(!code.object().kernels.empty(), hip::hipErrorInvalidValue, "the code object has no kernel");
-        const ProductRuns found = product_runs(code.program(code.object().kernels.front(), settings));
+        const ProductRuns found = product_runs(*code.program(code.object().kernels.front(), settings));
         *products = found.products;
         *runs = found.runs;
     });

@@ -7,6 +7,7 @@
 #include "simulator/checks/finding.h"
 #include "simulator/execute/families.h"
 #include "simulator/hip_objects.h"
+#include "simulator/machine/program_cache.h"
 
 using namespace hipkittens;
 using namespace hipkittens::simulator;
@@ -64,6 +65,10 @@ HIPKITTENS_EXPORT void hipkittens_apply_process_settings(void) {
     const std::lock_guard lock(process_settings().mutex);
     thread_state().settings = process_settings().values;  // checked when they were set
 }
+
+HIPKITTENS_EXPORT void hipkittens_limit_kept_programs(uint64_t bytes) { program_cache().set_limit(bytes); }
+
+HIPKITTENS_EXPORT uint64_t hipkittens_kept_program_bytes(void) { return program_cache().bytes(); }
 
 HIPKITTENS_EXPORT int hipkittens_best_host_level(void) { return static_cast<int>(best_host_level()); }
 

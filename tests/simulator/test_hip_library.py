@@ -340,7 +340,13 @@ def test_names_and_handles_that_do_not_exist(hip, module):
 def test_functions_end_with_their_module(hip, target):
     module = hip.load(compile_hip(SOURCE, target))
     function = hip.function(module, "add_one")
+    kept, data = library().hipkittens_kept_program_bytes, hip.malloc(256)
+    kept.restype = ctypes.c_uint64
+    before = kept()
+    hip.hipModuleLaunchKernel(function, *shape(), params(data, ctypes.c_uint(64)), None)
+    assert kept() > before
     hip.hipModuleUnload(module)
+    assert kept() == before
     hip.fails("hipModuleUnload", INVALID_HANDLE, module)
     text = hip.fails("hipModuleLaunchKernel", INVALID_HANDLE, function, *shape(), None, None)
     assert "the function handle is unknown or was destroyed" in text

@@ -150,8 +150,9 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     if (!result.error.empty()) return result;
     const auto start = std::chrono::steady_clock::now();
 
+    const std::shared_ptr<const Program> program = code.program(kernel, request.settings);
     Dispatch dispatch;
-    dispatch.program = &code.program(kernel, request.settings);
+    dispatch.program = program.get();
     dispatch.kernel_name = kernel.name.c_str();
     dispatch.entry = dispatch.program->step_for_address(code.run_address(kernel.start_address));
     dispatch.settings = request.settings;

@@ -7,6 +7,8 @@
 #include <new>
 #include <stdexcept>
 
+#include "simulator/machine/program_cache.h"
+
 namespace hipkittens::simulator {
 namespace {
 
@@ -27,14 +29,20 @@ LoadedCode::LoadedCode(std::span<const uint8_t> file)
     code_object::load_image(object_, file, image(), reinterpret_cast<uint64_t>(image_));
 }
 
-LoadedCode::~LoadedCode() { munmap(image_, mapped_bytes_); }
+LoadedCode::~LoadedCode() {
+    for (const auto& each : programs_) {
+        if (const auto program = each.lock()) program_cache().forget(program.get());
+    }
+    munmap(image_, mapped_bytes_);
+}
 
 void LoadedCode::start_again_after_fork(bool others_were_launching) {
     new (&mutex_) std::mutex;
-    if (others_were_launching) new (&programs_) std::vector<std::unique_ptr<const Program>>;
+    if (others_were_launching) new (&programs_) std::vector<std::weak_ptr<const Program>>;
 }
 
-const Program& LoadedCode::program(const code_object::Kernel& kernel, const Settings& settings) {
+std::shared_ptr<const Program> LoadedCode::program(const code_object::Kernel& kernel,
+                                                   const Settings& settings) {
     const code_object::Segment* text = nullptr;
     for (const auto& segment : object_.segments) {
         if (segment.is_executable && lies_in(kernel, segment)) text = &segment;
@@ -44,14 +52,18 @@ const Program& LoadedCode::program(const code_object::Kernel& kernel, const Sett
 
     const uint64_t text_address = run_address(text->address);
     std::lock_guard lock(mutex_);
-    for (const auto& program : programs_) {
+    std::erase_if(programs_, [](const auto& each) { return each.expired(); });
+    for (const auto& each : programs_) {
+        const std::shared_ptr<const Program> program = each.lock();
+        if (!program) continue;  // it was let go of in this moment
         const Settings& have = program->settings;
         if (program->text_address == text_address && program->vgprs == kernel.allocated_vgprs &&
             program->accum_offset == kernel.accum_offset && have.arithmetic == settings.arithmetic &&
             have.host_level == settings.host_level && have.poison == settings.poison &&
             have.checks == settings.checks && have.trace == settings.trace &&
             have.count_lds_conflicts == settings.count_lds_conflicts) {
-            return *program;
+            program_cache().use(program);
+            return program;
         }
     }
     TranslateRequest request;
@@ -67,8 +79,10 @@ const Program& LoadedCode::program(const code_object::Kernel& kernel, const Sett
     request.vgprs = kernel.allocated_vgprs;
     request.accum_offset = kernel.accum_offset;
     request.settings = settings;
-    programs_.push_back(translate(request));
-    return *programs_.back();
+    std::shared_ptr<const Program> program = translate(request);
+    programs_.push_back(program);
+    program_cache().use(program);
+    return program;
 }
 
 }  // namespace hipkittens::simulator

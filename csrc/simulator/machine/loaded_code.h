@@ -30,9 +30,9 @@ class LoadedCode {
         return reinterpret_cast<uint64_t>(image_) + file_address - object_.image_address;
     }
 
-    // The kernel's section translated for these settings: made once and kept, for all its kernels with the same
-    // registers. Settings that steps do not depend on are ignored.
-    const Program& program(const code_object::Kernel& kernel, const Settings& settings);
+    // The kernel's section translated for these settings, for all its kernels with the same registers: kept while it is among the
+    // programs that were used last (program_cache.h). Settings that steps do not depend on are ignored.
+    std::shared_ptr<const Program> program(const code_object::Kernel& kernel, const Settings& settings);
 
     // In the child of a fork: no thread holds the lock. What other threads were at work with is left to them.
     void start_again_after_fork(bool others_were_launching);
@@ -43,7 +43,7 @@ class LoadedCode {
     uint8_t* image_ = nullptr;
     size_t mapped_bytes_ = 0;
     std::mutex mutex_;
-    std::vector<std::unique_ptr<const Program>> programs_;
+    std::vector<std::weak_ptr<const Program>> programs_;
 };
 
 }  // namespace hipkittens::simulator

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+"""The translations of kernels that a process keeps: those used last, and made again where they were let go of."""
+
+import threading
+
+import pytest
+import torch
+
+import hipkittens
+from hipkittens import _simulator
+from hipkittens._installation import TARGETS
+
+USUAL = 512 << 20
+
+
+@pytest.fixture(autouse=True)
+def the_usual_limit():
+    yield
+    _simulator.limit_kept_programs(USUAL)
+
+
+def launches():
+    x = torch.linspace(-2, 2, 4 * 256).reshape(4, 256)
+    return [hipkittens.softmax(x), hipkittens.rms_norm(x, x[0]), hipkittens.activation(x, "silu")]
+
+
+@pytest.mark.parametrize("checks", [None, "all"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_results_do_not_depend_on_what_is_kept(target, checks):
+    with hipkittens.simulate(target, checks=checks) as run:
+        expected = launches()
+        kept = _simulator.kept_program_bytes()
+        assert 0 < kept <= USUAL
+        _simulator.limit_kept_programs(0)
+        assert _simulator.kept_program_bytes() == 0
+        for limit in (0, 1 << 20, USUAL):
+            _simulator.limit_kept_programs(limit)
+            for _ in range(2):
+                assert all(torch.equal(*pair) for pair in zip(launches(), expected, strict=True))
+                assert _simulator.kept_program_bytes() <= limit
+    assert checks is None or run.findings == []
+
+
+def test_a_launch_holds_its_own():
+    """Threads that launch while others' launches make the cache let go of everything."""
+    x = torch.randn(64, 4096)
+    failed = []
+
+    def work(dtype):
+        y = x.to(dtype)
+        for _ in range(10):
+            if not torch.equal(hipkittens.softmax(y), results[dtype]):
+                failed.append(dtype)
+
+    with hipkittens.simulate("gfx950"):
+        results = {dtype: hipkittens.softmax(x.to(dtype)) for dtype in (torch.float32, torch.bfloat16)}
+        _simulator.limit_kept_programs(0)
+        threads = [threading.Thread(target=work, args=(dtype,)) for dtype in results for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failed == []
