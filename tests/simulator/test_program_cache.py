@@ -15,6 +15,7 @@ USUAL = 512 << 20
 
 @pytest.fixture(autouse=True)
 def the_usual_limit():
+    _simulator.limit_kept_programs(USUAL)
     yield
     _simulator.limit_kept_programs(USUAL)
 
