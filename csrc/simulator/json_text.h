@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace hipkittens::simulator {
 
@@ -81,5 +82,15 @@ class JsonText {
     std::string text_;
     bool first_ = true;
 };
+
+// Of values that are JSON already, each on a line of its own.
+inline std::string json_array(const std::vector<std::string>& values) {
+    std::string text = "[";
+    for (const std::string& value : values) {
+        if (text.size() > 1) text += ",\n";
+        text += value;
+    }
+    return text + "]";
+}
 
 }  // namespace hipkittens::simulator

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "simulator/hip_call.h"
+#include "simulator/json_text.h"
 #include "simulator/simulator.h"
 
 namespace hipkittens::simulator {
@@ -19,8 +20,8 @@ std::atomic<bool> describing{false};
 std::mutex mutex;
 std::vector<std::string> descriptions;
 
-std::string triple(const uint32_t (&of)[3]) {
-    return "[" + std::to_string(of[0]) + "," + std::to_string(of[1]) + "," + std::to_string(of[2]) + "]";
+void write_triple(JsonText& json, const char* name, const uint32_t (&of)[3]) {
+    json.key(name).open('[').value(of[0]).value(of[1]).value(of[2]).close(']');
 }
 
 }  // namespace
@@ -30,7 +31,11 @@ bool is_describing() { return describing; }
 
 void describe_launch(const std::string& kernel, const LaunchShape& shape,
                      const std::vector<uint8_t>& arguments, const std::vector<Region>& regions) {
-    std::string words;
+    JsonText json;
+    json.open('{').member("kernel", kernel);
+    write_triple(json, "grid", shape.grid);
+    write_triple(json, "block", shape.block);
+    json.member("dynamic_lds_bytes", shape.dynamic_lds_bytes).key("arguments").open('[');
     std::vector<uint64_t> tensors;  // by their addresses
     for (size_t at = 0; at < arguments.size(); at += 8) {
         uint64_t word = 0;
@@ -51,12 +56,11 @@ void describe_launch(const std::string& kernel, const LaunchShape& shape,
             if (known == tensors.end()) tensors.push_back(region->begin);
             std::snprintf(text, sizeof text, "tensor %zu+%" PRIu64, number, word - region->begin);
         }
-        words += (at ? ",\"" : "\"") + std::string(text) + "\"";
+        json.value(text);
     }
+    json.close(']').close('}');
     std::lock_guard lock(mutex);
-    descriptions.push_back("{\"kernel\":\"" + kernel + "\",\"grid\":" + triple(shape.grid) +
-                           ",\"block\":" + triple(shape.block) + ",\"dynamic_lds_bytes\":" +
-                           std::to_string(shape.dynamic_lds_bytes) + ",\"arguments\":[" + words + "]}");
+    descriptions.push_back(json.text());
 }
 
 }  // namespace hipkittens::simulator
@@ -71,10 +75,5 @@ HIPKITTENS_EXPORT void hipkittens_describe_launches(int on) {
 
 HIPKITTENS_EXPORT size_t hipkittens_described_launches(char* text, size_t size) {
     std::lock_guard lock(mutex);
-    std::string json = "[";
-    for (const std::string& description : descriptions) {
-        if (json.size() > 1) json += ',';
-        json += description;
-    }
-    return hand_out(json + "]", text, size);
+    return hand_out(json_array(descriptions), text, size);
 }

@@ -154,19 +154,6 @@ std::string to_json(const Finding& finding, const Dispatch& dispatch) {
     return json.close('}').text();
 }
 
-namespace {
-
-std::string array_of(const std::vector<std::string>& entries) {
-    std::string result = "[";
-    for (const std::string& entry : entries) {
-        if (result.size() > 1) result += ",\n";
-        result += entry;
-    }
-    return result + "]";
-}
-
-}  // namespace
-
 void FindingLog::append(std::vector<std::string> launch) {
     constexpr size_t limit = 10000;  // a wrong kernel in a training loop must not eat the host's memory
     static const char* const file = std::getenv("HIPKITTENS_CHECKS_FILE");
@@ -184,19 +171,19 @@ void FindingLog::write_file() {
     std::lock_guard lock(mutex_);
     std::FILE* file = std::fopen(std::getenv("HIPKITTENS_CHECKS_FILE"), "w");
     if (!file) return std::perror("hipkittens: HIPKITTENS_CHECKS_FILE");
-    const std::string json = array_of(kept_);
+    const std::string json = json_array(kept_);
     std::fwrite(json.data(), 1, json.size(), file);
     std::fclose(file);
 }
 
 std::string FindingLog::json() {
     std::lock_guard lock(mutex_);
-    return array_of(entries_);
+    return json_array(entries_);
 }
 
 std::string FindingLog::kept_json() {
     std::lock_guard lock(mutex_);
-    return array_of(kept_);
+    return json_array(kept_);
 }
 
 void FindingLog::clear() {
