@@ -166,7 +166,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "hipkittens_record_launches": (None, [_int]),
     "hipkittens_recorded_launches": (ctypes.c_size_t, []),
     "hipkittens_recorded_launch": (_int, [ctypes.c_size_t, ctypes.POINTER(LaunchRecord)]),
-    "hipkittens_limit_kept_programs": (None, [_u64]),
+    "hipkittens_limit_kept_programs": (_u64, [_u64]),
     "hipkittens_kept_program_bytes": (_u64, []),
     "hipkittens_describe_launches": (None, [_int]),
     "hipkittens_described_launches": (ctypes.c_size_t, [_text, ctypes.c_size_t]),
@@ -329,9 +329,10 @@ def _recorded_launch(index: int) -> dict[str, Any]:
     }
 
 
-def limit_kept_programs(size: int) -> None:
-    """How many bytes the translations of kernels may take that this process keeps, those used last; 512 MiB unless this says otherwise."""
-    _simulator().hipkittens_limit_kept_programs(size)
+def limit_kept_programs(size: int) -> int:
+    """How many bytes the translations of kernels may take that this process keeps, those used last; 512 MiB unless this says otherwise.
+    The limit before."""
+    return _simulator().hipkittens_limit_kept_programs(size)
 
 
 def kept_program_bytes() -> int:

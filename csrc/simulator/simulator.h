@@ -146,8 +146,8 @@ size_t hipkittens_recorded_launches(void);
 int hipkittens_recorded_launch(size_t index, HipkittensLaunchRecord* record);
 
 /* Translations of kernels that the process keeps, those used last, and how many bytes they may take: 512 MiB unless this says
-   otherwise. One that is let go of is made again by the next launch. */
-void hipkittens_limit_kept_programs(uint64_t bytes);
+   otherwise. One that is let go of is made again by the next launch. Returns the limit before. */
+uint64_t hipkittens_limit_kept_programs(uint64_t bytes);
 uint64_t hipkittens_kept_program_bytes(void);
 
 /* 1: later launches of this process are checked as ever, and then described in place of run, which forgets what was described

@@ -66,7 +66,9 @@ HIPKITTENS_EXPORT void hipkittens_apply_process_settings(void) {
     thread_state().settings = process_settings().values;  // checked when they were set
 }
 
-HIPKITTENS_EXPORT void hipkittens_limit_kept_programs(uint64_t bytes) { program_cache().set_limit(bytes); }
+HIPKITTENS_EXPORT uint64_t hipkittens_limit_kept_programs(uint64_t bytes) {
+    return program_cache().set_limit(bytes);
+}
 
 HIPKITTENS_EXPORT uint64_t hipkittens_kept_program_bytes(void) { return program_cache().bytes(); }
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fuzz.seeds import KERNEL
+from hipkittens import _simulator
 from tests.device_compiler import assemble, compile_hip
 from tests.simulated_device import TARGETS, library, library_path
 
@@ -340,15 +341,13 @@ def test_names_and_handles_that_do_not_exist(hip, module):
 def test_functions_end_with_their_module(hip, target):
     module = hip.load(compile_hip(SOURCE, target))
     function = hip.function(module, "add_one")
-    kept, data = library().hipkittens_kept_program_bytes, hip.malloc(256)
-    kept.restype = ctypes.c_uint64
-    for limit in (0, 512 << 20):  # what others have launched would make room for this one
-        library().hipkittens_limit_kept_programs(ctypes.c_uint64(limit))
-    before = kept()
+    # What others have launched would make room for this one.
+    _simulator.limit_kept_programs(_simulator.limit_kept_programs(0))
+    before, data = _simulator.kept_program_bytes(), hip.malloc(256)
     hip.hipModuleLaunchKernel(function, *shape(), params(data, ctypes.c_uint(64)), None)
-    assert kept() > before
+    assert _simulator.kept_program_bytes() > before
     hip.hipModuleUnload(module)
-    assert kept() == before
+    assert _simulator.kept_program_bytes() == before
     hip.fails("hipModuleUnload", INVALID_HANDLE, module)
     text = hip.fails("hipModuleLaunchKernel", INVALID_HANDLE, function, *shape(), None, None)
     assert "the function handle is unknown or was destroyed" in text

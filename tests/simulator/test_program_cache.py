@@ -10,14 +10,14 @@ import hipkittens
 from hipkittens import _simulator
 from hipkittens._installation import TARGETS
 
-USUAL = 512 << 20
-
 
 @pytest.fixture(autouse=True)
-def the_usual_limit():
-    _simulator.limit_kept_programs(USUAL)
-    yield
-    _simulator.limit_kept_programs(USUAL)
+def limit():
+    """The usual one, which comes back."""
+    usual = _simulator.limit_kept_programs(0)
+    _simulator.limit_kept_programs(usual)
+    yield usual
+    _simulator.limit_kept_programs(usual)
 
 
 def launches():
@@ -27,18 +27,18 @@ def launches():
 
 @pytest.mark.parametrize("checks", [None, "all"])
 @pytest.mark.parametrize("target", TARGETS)
-def test_results_do_not_depend_on_what_is_kept(target, checks):
+def test_results_do_not_depend_on_what_is_kept(target, checks, limit):
     with hipkittens.simulate(target, checks=checks) as run:
         expected = launches()
         kept = _simulator.kept_program_bytes()
-        assert 0 < kept <= USUAL
+        assert 0 < kept <= limit
         _simulator.limit_kept_programs(0)
         assert _simulator.kept_program_bytes() == 0
-        for limit in (0, 1 << 20, USUAL):
-            _simulator.limit_kept_programs(limit)
+        for most in (0, 1 << 20, limit):
+            _simulator.limit_kept_programs(most)
             for _ in range(2):
                 assert all(torch.equal(*pair) for pair in zip(launches(), expected, strict=True))
-                assert _simulator.kept_program_bytes() <= limit
+                assert _simulator.kept_program_bytes() <= most
     assert checks is None or run.findings == []
 
 

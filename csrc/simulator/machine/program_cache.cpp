@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: MIT
 #include "simulator/machine/program_cache.h"
 
+#include <utility>
+
 #include "simulator/checks/check_plan.h"
 
 namespace hipkittens::simulator {
@@ -53,11 +55,12 @@ void ProgramCache::forget(const Program* program) {
     places_.erase(known);
 }
 
-void ProgramCache::set_limit(uint64_t bytes) {
+uint64_t ProgramCache::set_limit(uint64_t bytes) {
     std::list<Kept> left;
     std::lock_guard lock(mutex_);
-    limit_ = bytes;
+    const uint64_t before = std::exchange(limit_, bytes);
     left = take_what_is_above_the_limit();
+    return before;
 }
 
 uint64_t ProgramCache::bytes() {

@@ -22,7 +22,7 @@ class ProgramCache {
     // launch holds its own.
     void use(const std::shared_ptr<const Program>& program);
     void forget(const Program* program);
-    void set_limit(uint64_t bytes);
+    uint64_t set_limit(uint64_t bytes);  // returns the one before
     uint64_t bytes();
 
     void lock() { mutex_.lock(); }  // for fork_handlers.cpp
