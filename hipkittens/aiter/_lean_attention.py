@@ -50,11 +50,12 @@ def persistent_lean_attention(
     if not causal:
         ends = batch_num_block_n if RAGGED_BATCH else None
         return _keys_in_shares(
-            name, "k", q, k, v, rows, ends, block_n, batch_size, sm_scale, program_count or _WORKGROUPS
+            name, q, k, v, rows, ends, block_n, batch_size, sm_scale, program_count or _WORKGROUPS
         )
     if RAGGED_BATCH:
         refuse(name, "RAGGED_BATCH", "True with causal", "call hipkittens.attention_varlen")
-    return _prompts(name, "q", "k", q, k, v, rows, batch_size, sm_scale)
+    _check_prompts(name, "q", "k", q, k, v)
+    return _prompts(q, k, v, rows, batch_size, sm_scale)
 
 
 def persistent_lean_attention_paged(
@@ -163,14 +164,13 @@ def pod_attention(
     prompt_rows = _rows_of_each(name, "q_pf", q_pf, 0, batch_size_pf)
     _check_prompts(name, "q_pf", "k_pf", q_pf, k_pf, v_pf)
     decoded = _keys_in_shares(
-        name, "k", q, k, v, rows, batch_num_block_n, BLOCK_N, batch_size, sm_scale, total_programs // 2
+        name, q, k, v, rows, batch_num_block_n, BLOCK_N, batch_size, sm_scale, total_programs // 2
     )
-    return decoded, _prompts(name, "q_pf", "k_pf", q_pf, k_pf, v_pf, prompt_rows, batch_size_pf, sm_scale)
+    return decoded, _prompts(q_pf, k_pf, v_pf, prompt_rows, batch_size_pf, sm_scale)
 
 
 def _keys_in_shares(
     name: str,
-    argument: str,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -182,11 +182,10 @@ def _keys_in_shares(
     workgroups: int,
 ) -> torch.Tensor:
     """Without a mask; ends of None: sequences of one length."""
-    where = f"hipkittens.aiter.{name}"
-    block_n = block_n if ends is not None else _rows_of_each(name, argument, k, 0, batch_size)
+    block_n = block_n if ends is not None else _rows_of_each(name, "k", k, 0, batch_size)
     if k.dim() != 3 or k.shape != v.shape or not block_n or k.shape[0] % block_n:
         raise ValueError(
-            f"{where}: {argument} has shape {tuple(k.shape)} and v {tuple(v.shape)}; both must be (keys, key heads, D) with a multiple of "
+            f"hipkittens.aiter.{name}: k has shape {tuple(k.shape)} and v {tuple(v.shape)}; both must be (keys, key heads, D) with a multiple of "
             f"{block_n} keys, the block size"
         )
     with torch.no_grad():
@@ -214,18 +213,9 @@ def _keys_in_shares(
 
 
 def _prompts(
-    name: str,
-    queries: str,
-    keys: str,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    rows: int,
-    batch_size: int,
-    scale: float,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: int, batch_size: int, scale: float
 ) -> torch.Tensor:
-    """Causal, of sequences of one length."""
-    _check_prompts(name, queries, keys, q, k, v)
+    """Causal, of sequences of one length: what _check_prompts has seen."""
     with torch.no_grad():
         sequences = (each.unflatten(0, (batch_size, rows)) for each in (q, k, v))
         return attention(*sequences, causal=True, scale=scale).flatten(0, 1)
