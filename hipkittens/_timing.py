@@ -26,6 +26,8 @@ DEVICES = {
     "MI350X": "gfx950",
     "MI355X": "gfx950",
 }
+# Where only a target is named: as the simulator's HIP devices call themselves.
+USUAL_DEVICES = {"gfx942": "MI300X", "gfx950": "MI355X"}
 
 
 def _check_device(device: str) -> str:

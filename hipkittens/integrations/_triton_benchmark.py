@@ -22,10 +22,9 @@ from triton.runtime.autotuner import Autotuner
 
 from .. import _backend, _library
 from .._log import once
-from .._timing import timing
+from .._timing import USUAL_DEVICES, timing
 
 _RETURN_MODES = ("min", "max", "mean", "median", "all")
-_DEVICE_OF = {"gfx942": "MI300X", "gfx950": "MI355X"}  # as the simulator's devices call themselves
 
 # Of each benchmark that is running, the launches which are of a benchmark inside it, such as those of autotuning.
 _set_aside: list[set[int]] = []
@@ -37,7 +36,7 @@ def _device() -> str:
     for model in (timing._current, timing._whole_process):
         if model is not None and model.arch == arch:
             return model.device
-    return _DEVICE_OF[arch]
+    return USUAL_DEVICES[arch]
 
 
 @contextlib.contextmanager

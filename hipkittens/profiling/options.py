@@ -8,8 +8,6 @@ import argparse
 from .. import _timing
 from .problems import OPERATIONS, SYNTAX, Problem, parse_shapes
 
-FIRST_DEVICE = {"gfx942": "MI300X", "gfx950": "MI355X"}
-
 
 def add(parser: argparse.ArgumentParser, several_shapes: bool) -> None:
     parser.add_argument("operation", metavar="OP", help=", ".join(OPERATIONS))
@@ -29,9 +27,9 @@ def add_where(parser: argparse.ArgumentParser, several_shapes: bool) -> None:
     )
     parser.add_argument(
         "--arch",
-        choices=tuple(FIRST_DEVICE),
+        choices=tuple(_timing.USUAL_DEVICES),
         help="instead of a device: "
-        + ", ".join(f"{device} for {arch}" for arch, device in FIRST_DEVICE.items()),
+        + ", ".join(f"{device} for {arch}" for arch, device in _timing.USUAL_DEVICES.items()),
     )
 
 
@@ -71,7 +69,7 @@ def operation(name: str) -> str:
 def device(arguments: argparse.Namespace) -> str:
     """The device that --device or --arch names, by default MI355X. ValueError if there is none, or if they contradict."""
     if arguments.device is None:
-        return FIRST_DEVICE[arguments.arch or "gfx950"]
+        return _timing.USUAL_DEVICES[arguments.arch or "gfx950"]
     name = arguments.device.upper()
     if name not in _timing.DEVICES:
         raise ValueError(f"--device is {arguments.device!r}; allowed: {', '.join(_timing.DEVICES)}")
