@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A matrix product for each group: bfloat16, float16 or scaled 8-bit floats in, summed in float32, rounded once."""
+"""A matrix product for each group: bfloat16, float16 or scaled floats of 8 and 4 bits in, summed in float32, rounded once."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def grouped_matmul(
     scale_a: torch.Tensor | None = None,
     scale_b: torch.Tensor | None = None,
     recipe: scaled_grouped.Recipe | None = None,
+    swizzle: str | None = None,
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
@@ -45,23 +46,29 @@ def grouped_matmul(
     contiguous, or that of the second if its columns are; others are copied first. Rows, and matrices of groups, that do not begin
     on 4 bytes or hold an odd number of elements are slower.
 
-    With scales, a and b of the first kind are 8-bit floats, float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950, as in
-    `scaled_matmul`; the kernels read both along K, so that b is usually the .mT of weights (G, N, K), and others are copied first,
-    as are rows that do not begin on 4 bytes or that 4 does not divide. out_dtype is by default bfloat16. There is no derivative, and
-    tensors that require one are refused.
+    With scales, a and b of the first kind are codes, as in `scaled_matmul`: both 8-bit floats, float8_e4m3fnuz on gfx942 and
+    float8_e4m3fn on gfx950; on gfx950 both e2m1, two along K in a byte, (M, K / 2) and (G, K / 2, N) of uint8 or float4_e2m1fn_x2, or
+    8-bit floats a and e2m1 b; on both targets bfloat16 a and e2m1 b. 32 divides K of 4 bits. The kernels read both along K, so that b is
+    usually the .mT of weights (G, N, K), and others are copied first, as are rows that do not begin on 4 bytes or that 4 does not
+    divide. out_dtype is by default bfloat16. There is no derivative, and tensors that require one are refused.
     scale_a, scale_b  float32, what codes are multiplied with: (M, 1) and (G, 1, N), a factor for each row and each column, or (M,)
                       and (G, N) as PyTorch has them ("row"); one element, or of b one for each group, (G, 1, 1) ("tensor"); or
                       (M, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)), of any strides, which multiply the sums of each
-                      128 of K ("1x128" of a with "128x128" of b)
-    recipe            one of "row" and "tensor" for both, or a pair of these names, a's and b's. None: as the shapes say
+                      128 of K ("1x128" of a with "128x128" of b). Or on gfx950 e8m0 bytes (uint8 or float8_e8m0fnu) for each 32 of
+                      K, (M, K / 32) and (G, K / 32, N) ("1x32"), which the matrix instruction applies. ("row", "1x32") and
+                      ("tensor", "1x32"): of e2m1 b and a wider a; of bfloat16 scale_a may be None
+    recipe            one of "row", "tensor" and "1x32" for both, or a pair of these names, a's and b's. None: as the shapes and
+                      dtypes say
+    swizzle           of a scale_b of 32 of K: None, as above, which is brought into the kernels' order with each call, as scale_a
+                      always is; or "shuffled", each group's in that order, (G, ...) as shuffled `quantize` writes those of (G, N, K)
     Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
     """
-    if scale_a is not None or scale_b is not None or recipe is not None:
+    if any(each is not None for each in (scale_a, scale_b, recipe, swizzle)):
         out_dtype = _check(a, b, offs, bias, out_dtype, scaled=True)
-        scales = scaled_grouped.checked(_WHERE, a, b, scale_a, scale_b, recipe, bias)
+        scales = scaled_grouped.checked(_WHERE, a, b, scale_a, scale_b, recipe, swizzle, bias)
         if _backend.uses_torch():
             return _in_torch(*scaled_grouped.dequantized(a, b, scales), offs, bias, out_dtype)
-        return scaled_grouped.product(a, b, offs, scales, bias, out_dtype)
+        return scaled_grouped.product(a, b, offs, scales, swizzle, bias, out_dtype)
     a, b, bias = to_autocast_dtype(a, b, bias)
     out_dtype = _check(a, b, offs, bias, out_dtype)
     if _backend.uses_torch():
@@ -111,16 +118,21 @@ def _check(
             raise ValueError(
                 f"{_WHERE}: {name} has shape {tuple(value.shape)}; it needs 2 dimensions, or 3 with a matrix for each group"
             )
-        if value.dtype in scaled_grouped.DTYPES and not scaled:
+        if value.dtype in (*scaled_grouped.FLOAT8, *scaled_grouped.FLOAT4) and not scaled:
             raise TypeError(
                 f"{_WHERE}: {name} is {value.dtype}, codes without scales; give scale_a and scale_b"
             )
         check_dtype_and_device(_WHERE, name, value, dtypes, "a", a)
-    if a.dtype != b.dtype:
+    if a.dtype != b.dtype and not scaled:
         raise TypeError(f"{_WHERE}: a is {a.dtype} and b is {b.dtype}; convert one to the other")
-    if a.shape[-1] != b.shape[-2]:
+    lengths = a.shape[-1], b.shape[-2]
+    if scaled:
+        formats = scaled_grouped.check_formats(_WHERE, a, b)
+        lengths = tuple(map(scaled_grouped.length, formats, lengths))
+    if lengths[0] != lengths[1]:
+        of = f", {lengths[0]} and {lengths[1]} of K" if lengths != (a.shape[-1], b.shape[-2]) else ""
         raise ValueError(
-            f"{_WHERE}: a has {a.shape[-1]} columns and b has {b.shape[-2]} rows (a: {tuple(a.shape)}, "
+            f"{_WHERE}: a has {a.shape[-1]} columns and b has {b.shape[-2]} rows{of} (a: {tuple(a.shape)}, "
             f"b: {tuple(b.shape)}); they must be equal"
         )
     groups = _check_groups(a, b, offs)

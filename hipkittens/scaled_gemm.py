@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -26,9 +27,9 @@ Scaling = Literal["tensor", "row", "1x32", "1x128", "128x128"]
 OUTPUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 BIAS_DTYPES = OUTPUT_DTYPES
 # Numbers of the operator's arguments: scalings are torch.nn.functional.ScalingType's, activations csrc/kernels/activation_kind.h's.
-_SCALINGS: dict[str, int] = {"tensor": 0, "row": 1, "1x32": 3, "1x128": 4, "128x128": 5}
+SCALINGS: dict[str, int] = {"tensor": 0, "row": 1, "1x32": 3, "1x128": 4, "128x128": 5}
 _BLOCKS = {"1x32": (1, 32), "1x128": (1, 128), "128x128": (128, 128)}
-_FORMATS = {"fp8": 0, "bf8": 1, "int8": 2, "fp4": 3, "fp6": 4, "bf6": 5, "bf16": 6}
+FORMATS = {"fp8": 0, "bf8": 1, "int8": 2, "fp4": 3, "fp6": 4, "bf6": 5, "bf16": 6}
 _SIX_BITS = ("fp6", "bf6")
 _FORMAT_OF = {
     torch.float8_e4m3fn: "fp8",
@@ -130,8 +131,8 @@ def scaled_matmul(
         *codes,
         *scales,
         bias,
-        *(_FORMATS[each] for each in named),
-        *(_SCALINGS[each] for each in scalings),
+        *(FORMATS[each] for each in named),
+        *(SCALINGS[each] for each in scalings),
         0,
         -1 if activation is None else ACTIVATIONS_OF_SUMS.index(activation),
         out_dtype,
@@ -146,13 +147,14 @@ def in_dwords(codes: torch.Tensor) -> torch.Tensor:
 
 
 def shuffled(scale: torch.Tensor) -> torch.Tensor:
-    """e8m0 factors (rows, K / 32) in the order of the scaled matrix instructions: blocks of 32 rows by 8 columns, of which lane
+    """e8m0 factors (..., rows, K / 32) in the order of the scaled matrix instructions: blocks of 32 rows by 8 columns, of which lane
     16 j + r reads those of rows r and r + 16 in columns j and j + 4 (AITER's e8m0_shuffle). Rows are padded to 32."""
-    rows, groups = scale.shape
+    *matrices, rows, groups = scale.shape
     padded = scale.view(torch.uint8)
     padded = torch.nn.functional.pad(padded, (0, -groups % 8, 0, -rows % 32), value=127)
-    blocks = padded.reshape(padded.shape[0] // 32, 2, 16, padded.shape[1] // 8, 2, 4)
-    return blocks.permute(0, 3, 5, 2, 4, 1).contiguous().view(padded.shape)
+    rows, groups = padded.shape[-2:]
+    blocks = padded.reshape(math.prod(matrices), rows // 32, 2, 16, groups // 8, 2, 4)
+    return blocks.permute(0, 1, 4, 6, 3, 5, 2).contiguous().view(padded.shape)
 
 
 def _as_kernels_read(scale: torch.Tensor, scaling: Scaling, swizzle: str | None, axis: int) -> torch.Tensor:
@@ -163,7 +165,7 @@ def _as_kernels_read(scale: torch.Tensor, scaling: Scaling, swizzle: str | None,
     return scale.reshape(-1).contiguous()
 
 
-def _in_float(codes: torch.Tensor, scale: torch.Tensor | None, format: str) -> torch.Tensor:
+def in_float(codes: torch.Tensor, scale: torch.Tensor | None, format: str) -> torch.Tensor:
     """Rows of codes (rows, K), times their factors of 32 of K if there are any."""
     if format == "fp4":
         return dequantize(codes.view(torch.uint8), scale.view(torch.uint8), QuantSpec("mxfp4"), torch.float32)
@@ -194,7 +196,7 @@ def _in_torch(
     wide = torch.float64 if exact else torch.float32
     if scalings[1] in _MX or formats[0] in _SIX_BITS:
         left, right = (
-            _in_float(each, scale if scaling in _MX else None, format)
+            in_float(each, scale if scaling in _MX else None, format)
             for each, scale, scaling, format in zip(
                 (a, b.t()),
                 (scale_a, None if scale_b is None else scale_b.t()),
@@ -335,7 +337,7 @@ def check_formats(
         said = "" if formats is None else f" with formats {formats!r}"
         raise TypeError(f"{where}: a is {a.dtype} and b is {b.dtype}{said}; allowed: {_ALLOWED_PAIRS}")
     if named[0] in _SIX_BITS and not (a.device.type == "meta" or _backend.uses_torch()):
-        _check_has_matrix(where, a, "codes of 6 bits need")
+        check_has_matrix(where, a, "codes of 6 bits need")
     if named[0] == "int8" and a.shape[1] >= _INT8_LIMIT:
         raise ValueError(
             f"{where}: a has {a.shape[1]} columns; sums of int8 products fit in int32 below {_INT8_LIMIT}: split K"
@@ -372,8 +374,8 @@ def _scalings(
             )
     else:
         chosen = tuple(recipe) if isinstance(recipe, (tuple, list)) else (recipe, recipe)
-        if len(chosen) != 2 or any(not isinstance(each, str) or each not in _SCALINGS for each in chosen):
-            allowed = ", ".join(map(repr, _SCALINGS))
+        if len(chosen) != 2 or any(not isinstance(each, str) or each not in SCALINGS for each in chosen):
+            allowed = ", ".join(map(repr, SCALINGS))
             raise ValueError(
                 f"{where}: recipe is {recipe!r}; allowed: {allowed}, a pair of them (a's, b's), or None"
             )
@@ -434,10 +436,10 @@ def _check_mx(where: str, a: torch.Tensor, formats: tuple[str, str], k: int) -> 
         )
     if formats[0] == "bf16" or a.device.type == "meta" or _backend.uses_torch():
         return
-    _check_has_matrix(where, a, "the recipe '1x32' needs")
+    check_has_matrix(where, a, "the recipe '1x32' needs")
 
 
-def _check_has_matrix(where: str, a: torch.Tensor, what: str) -> None:
+def check_has_matrix(where: str, a: torch.Tensor, what: str) -> None:
     arch = _backend.arch_of(a.device)
     if arch != "gfx950":
         raise ValueError(

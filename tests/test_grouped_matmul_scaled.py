@@ -252,7 +252,7 @@ def test_torch_backend(monkeypatch):
 def test_opcheck(target):
     a, b, offs, scale_a, scale_b, *_ = operands(target, [3, 0, 4], 8, 16)
     bytes_ = a.view(torch.uint8), b.mT.view(torch.uint8).mT
-    inputs = (*bytes_, offs, scale_a, scale_b.mT, torch.ones(3, 8), False, BF16)
+    inputs = (*bytes_, offs, scale_a, scale_b.mT, torch.ones(3, 8), 0, 0, 1, 1, BF16)
     results = torch.library.opcheck(torch.ops.hipkittens.scaled_grouped_gemm.default, inputs)
     assert set(results.values()) == {"SUCCESS"}
 
@@ -282,9 +282,14 @@ ONES = torch.ones(8, 1)
         ({"scale_b": torch.ones(3, 8, 1)}, ValueError, "('row', 'row'): (8, 1) and (3, 1, 8)"),
         ({"scale_a": ONES.double()}, TypeError, "scale_a is torch.float64; allowed: torch.float32"),
         ({"scale_a": ONES.clone().requires_grad_()}, ValueError, "scale_a requires a gradient and gets none"),
-        ({"recipe": "1x32"}, ValueError, "there is no kernel for the recipe '1x32'"),
+        ({"recipe": "1x32"}, ValueError, "scale_a has shape (8, 1) and scale_b (3, 1, 8)"),
+        ({"recipe": "128x128"}, ValueError, "there is no kernel for the recipe '128x128'"),
         ({"recipe": "tensor"}, ValueError, "('tensor', 'tensor')"),
-        ({"a": torch.zeros(8, 16, dtype=BF16)}, TypeError, "a is torch.bfloat16; allowed: torch.float8"),
+        (
+            {"a": torch.zeros(8, 16, dtype=BF16)},
+            TypeError,
+            "a is torch.bfloat16 and b is torch.float8_e4m3fn; allowed: both e4m3",
+        ),
         ({"a": torch.zeros(8, 16, dtype=torch.int8)}, TypeError, "a is torch.int8; allowed: torch.float8"),
         ({"offs": None}, ValueError, "offs is None"),
         ({"offs": torch.zeros(4, dtype=torch.int32)}, ValueError, "b has 3 groups and offs 4"),

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/gemm/plan_grouped.h"
+#include "torch/code_format.h"
 #include "torch/element_type.h"
 #include "torch/gemm_operand.h"
 #include "torch/placement.h"
@@ -22,11 +23,14 @@ constexpr const char* grouped_gemm_schema =
 constexpr const char* grouped_gated_schema =
     "grouped_gated(Tensor a, Tensor b, Tensor offs, Tensor? bias, int activation, bool interleaved, float "
     "alpha, float limit, bool keep_sums, ScalarType out_dtype) -> (Tensor result, Tensor sums)";
-// Groups of rows of e4m3 codes, bytes. scale_a (m, 1) and scale_b (groups, n, 1) multiply the sums, or with `blocks` (m, blocks) and
-// (groups, blocks of n, blocks) those of each 128 of k.
+// Groups of rows of codes, bytes: a (m, bytes of k) and b (groups, bytes of k, n), as code_format.h says. Scalings 1 of both: scale_a
+// (m, 1) and scale_b (groups, n, 1) multiply the sums; 4 and 5: (m, blocks) and (groups, blocks of n, blocks) those of each 128 of k.
+// 3: e8m0 bytes in the order of kernels/gemm/step_scales.h, of b (groups, bytes), of a in bands of 32 rows that begin with each group:
+// row r of group g, whose first is row f of a, is row 32 (f / 32 + g) + r - f. 1 and 3: scale_a is that of rows, or none.
 constexpr const char* scaled_grouped_gemm_schema =
-    "scaled_grouped_gemm(Tensor a, Tensor b, Tensor offs, Tensor scale_a, Tensor scale_b, Tensor? bias, bool "
-    "blocks, ScalarType out_dtype) -> Tensor";
+    "scaled_grouped_gemm(Tensor a, Tensor b, Tensor offs, Tensor? scale_a, Tensor scale_b, Tensor? bias, int "
+    "format_a, int format_b, int scaling_a, int scaling_b, ScalarType out_dtype) -> Tensor";
+constexpr const char* operation = "grouped_gemm";
 
 // Columns of groups are rows of the transposed product.
 gemm::Grouping grouping_of(const Tensor& a, const Tensor& b, const std::optional<Tensor>& offs) {
@@ -38,14 +42,34 @@ gemm::Grouping grouping_of(const Tensor& a, const Tensor& b, const std::optional
          "; 2 and 3, 2 and 2, and without offs 3 and 3 are allowed");
 }
 
+struct Scales {
+    const std::optional<Tensor>& a;
+    const Tensor& b;
+    ElementType format_a, format_b;
+    int64_t scaling_a, scaling_b;
+
+    gemm::Scales kind() const {
+        if (scaling_a == row_wise && scaling_b == row_wise) return gemm::Scales::outer;
+        if (scaling_a == row_block_wise && scaling_b == block_wise) return gemm::Scales::blocks;
+        if (scaling_a == mx_wise && scaling_b == mx_wise) return gemm::Scales::in_matrix;
+        if (scaling_a == row_wise && scaling_b == mx_wise) return gemm::Scales::of_b;
+        fail("grouped_gemm: no kernel has the scalings " + std::to_string(scaling_a) + " and " +
+             std::to_string(scaling_b) + "; allowed: 1 and 1, 4 and 5, 3 and 3, 1 and 3");
+    }
+};
+
 struct Sizes {
     int64_t groups, m, n, k;
 };
 
-Sizes sizes_of(gemm::Grouping grouping, const Tensor& a, const Tensor& b, const std::optional<Tensor>& offs) {
+Sizes sizes_of(gemm::Grouping grouping, const Tensor& a, const Tensor& b, const std::optional<Tensor>& offs,
+               const std::optional<Scales>& scales) {
     const auto sa = a.sizes(), sb = b.sizes();
     const std::string shapes = "; a is " + shape_text(sa) + ", b is " + shape_text(sb);
-    if (sa.back() != sb[sb.size() - 2]) fail("grouped_gemm: the columns of a are not the rows of b" + shapes);
+    const int64_t rows_of_b = sb[sb.size() - 2],
+                  k = scales ? codes_in(operation, "a", scales->format_a, sa.back()) : sa.back();
+    if (k != (scales ? codes_in(operation, "b", scales->format_b, rows_of_b) : rows_of_b))
+        fail("grouped_gemm: the columns of a are not the rows of b" + shapes);
     if (grouping != gemm::Grouping::none) {
         if (!offs) fail("grouped_gemm: offs is missing" + shapes);
         if (offs->dimensions() != 1 || offs->dtype_number() != aoti_torch_dtype_int32() ||
@@ -56,13 +80,8 @@ Sizes sizes_of(gemm::Grouping grouping, const Tensor& a, const Tensor& b, const 
     if (sb.size() == 3 && sb[0] != groups)
         fail("grouped_gemm: there are " + std::to_string(groups) + " groups" + shapes);
     if (!(a.device() == b.device())) fail("grouped_gemm: a and b are on different devices");
-    return {groups, sa[sa.size() - 2], sb.back(), sa.back()};
+    return {groups, sa[sa.size() - 2], sb.back(), k};
 }
-
-struct Scales {
-    const Tensor &a, &b;
-    bool blocks;
-};
 
 struct Gates {
     int32_t activation = 0;
@@ -91,6 +110,33 @@ gemm::ScaleArgument scale_argument(const char* name, const Tensor& scale, const 
     return {scale.data(), stride(2), stride(1), given.size() == 3 ? stride(3) : 0, block_rows};
 }
 
+// Bands of each group, and those of rows behind the last one.
+gemm::ScaleArgument mx_scale_of_a(const Tensor& scale, int64_t m, int64_t groups, int64_t k) {
+    const int64_t band = mx_band_bytes(k);
+    check_mx_scale(operation, "scale_a", scale, ((m + 31) / 32 + groups) * band);
+    return {scale.data(), band, 0, band, 32};
+}
+
+gemm::ScaleArgument mx_scale_of_b(const Tensor& scale, int64_t groups, int64_t n, int64_t k) {
+    const int64_t band = mx_band_bytes(k), of_group = (n + 31) / 32 * band;
+    check_mx_scale(operation, "scale_b", scale, groups * of_group);
+    const auto sizes = scale.sizes();
+    if (sizes.size() < 2 || sizes[0] != groups || scale.element_count() / groups < of_group)
+        fail("grouped_gemm: scale_b needs " + std::to_string(of_group) + " elements for each of " +
+             std::to_string(groups) + " groups; its shape is " + shape_text(sizes));
+    return {scale.data(), band, 0, scale.element_count() / groups, 32};
+}
+
+// Elements are strided as the bytes they are made of.
+void count_in_elements(gemm::Matrix& matrix, ElementType type) {
+    const int64_t size = size_of(type);
+    if (matrix.leading_stride % size != 0 || matrix.batch_stride % size != 0)
+        fail("grouped_gemm: rows are " + std::to_string(matrix.leading_stride) +
+             " bytes apart, no multiple of " + std::to_string(size));
+    matrix.leading_stride /= size;
+    matrix.batch_stride /= size;
+}
+
 // Bytes are codes, which have scales.
 Dtype dtype_of_operands(const Tensor& a, const Tensor& b, bool scaled) {
     if (scaled) {
@@ -109,7 +155,7 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
                 const std::optional<Tensor>& bias, Dtype out_dtype, const std::optional<Scales>& scales = {},
                 const std::optional<Gates>& gates = {}) {
     const gemm::Grouping grouping = grouping_of(a_tensor, b_tensor, offs);
-    const auto [groups, m, n, k] = sizes_of(grouping, a_tensor, b_tensor, offs);
+    const auto [groups, m, n, k] = sizes_of(grouping, a_tensor, b_tensor, offs, scales);
     if (gates && (grouping != gemm::Grouping::rows || n % 2 != 0 || k == 0))
         fail(
             "grouped_gated: groups of rows of a, an even number of columns of b and some k are needed; b "
@@ -119,8 +165,12 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
     const Dtype dtype = dtype_of_operands(a_tensor, b_tensor, scales.has_value());
     if (scales && grouping != gemm::Grouping::rows)
         fail("grouped_gemm: operands with scales have groups of rows alone");
-    if (scales && scales->blocks && k == 0) fail("grouped_gemm: no blocks of k have scales");
-    if (scales && !(scales->a.device() == a_tensor.device() && scales->b.device() == a_tensor.device()))
+    const gemm::Scales kind = scales ? scales->kind() : gemm::Scales::none;
+    if (kind != gemm::Scales::none && kind != gemm::Scales::outer && k == 0)
+        fail("grouped_gemm: no blocks of k have scales");
+    if (scales && !scales->a && kind != gemm::Scales::of_b) fail("grouped_gemm: scale_a is missing");
+    if (scales && !((!scales->a || scales->a->device() == a_tensor.device()) &&
+                    scales->b.device() == a_tensor.device()))
         fail("grouped_gemm: scales and a are on different devices");
     if (bias &&
         (bias->dimensions() > 2 || bias->sizes().back() != n || !bias->is_contiguous() ||
@@ -156,7 +206,8 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
 
     gemm::GroupedProblem problem;
     problem.device = placement.shape();
-    problem.a_type = problem.b_type = scales ? ElementType::fp8 : element_type(dtype);
+    problem.a_type = scales ? scales->format_a : element_type(dtype);
+    problem.b_type = scales ? scales->format_b : element_type(dtype);
     problem.output = element_type(out_dtype);
     problem.m = m;
     problem.n = columns;
@@ -168,6 +219,10 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
     problem.c = {out.data(), columns, grouping == gemm::Grouping::rows ? 0 : m * n, false};
     if (a.tensor.dimensions() == 3) problem.a.batch_stride = a.tensor.strides()[0];
     if (b.tensor.dimensions() == 3) problem.b.batch_stride = b.tensor.strides()[0];
+    if (scales) {
+        count_in_elements(problem.a, problem.a_type);
+        count_in_elements(problem.b, problem.b_type);
+    }
 
     std::vector<runtime::Region> regions;
     const auto reads = [&](const Tensor& tensor, Dtype of, const char* name) -> const void* {
@@ -180,13 +235,19 @@ Results product(Tensor a_tensor, Tensor b_tensor, const std::optional<Tensor>& o
     reads(b.tensor, dtype, "b");
     if (offs) problem.ends = static_cast<const int32_t*>(reads(*offs, Dtype::int32, "offs"));
     if (scales) {
-        const int64_t blocks = scales->blocks ? (k + 127) / 128 : 1, shared = scales->blocks ? 128 : 1;
-        problem.scales = scales->blocks ? gemm::Scales::blocks : gemm::Scales::outer;
-        problem.a_scale = scale_argument("scale_a", scales->a, {m, blocks}, 1);
+        problem.scales = kind;
+        const int64_t shared = kind == gemm::Scales::blocks ? 128 : 1,
+                      blocks = kind == gemm::Scales::blocks ? (k + 127) / 128 : 1;
+        const bool mx_a = scales->scaling_a == mx_wise, mx_b = scales->scaling_b == mx_wise;
+        if (scales->a) {
+            problem.a_scale = mx_a ? mx_scale_of_a(*scales->a, m, groups, k)
+                                   : scale_argument("scale_a", *scales->a, {m, blocks}, 1);
+            reads(*scales->a, mx_a ? Dtype::uint8 : Dtype::float32, "scale_a");
+        }
         problem.b_scale =
-            scale_argument("scale_b", scales->b, {groups, (n + shared - 1) / shared, blocks}, shared);
-        reads(scales->a, Dtype::float32, "scale_a");
-        reads(scales->b, Dtype::float32, "scale_b");
+            mx_b ? mx_scale_of_b(scales->b, groups, n, k)
+                 : scale_argument("scale_b", scales->b, {groups, (n + shared - 1) / shared, blocks}, shared);
+        reads(scales->b, mx_b ? Dtype::uint8 : Dtype::float32, "scale_b");
     }
     if (bias) {
         const Dtype bias_dtype = bias->dtype("grouped_gemm: bias");
@@ -242,15 +303,19 @@ void grouped_gated(StableIValue* stack, uint64_t argument_count, uint64_t result
 }
 
 void scaled_grouped_gemm(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 8 || result_count != 1)
+    if (argument_count != 11 || result_count != 1)
         fail("scaled_grouped_gemm is registered with another schema");
     Arguments arguments(stack, argument_count);
     Tensor a = arguments.tensor();
     Tensor b = arguments.tensor();
     const std::optional<Tensor> offs = arguments.tensor();
-    const Tensor scale_a = arguments.tensor(), scale_b = arguments.tensor();
+    const std::optional<Tensor> scale_a = arguments.optional_tensor();
+    const Tensor scale_b = arguments.tensor();
     const std::optional<Tensor> bias = arguments.optional_tensor();
-    const Scales scales{scale_a, scale_b, arguments.boolean()};
+    const ElementType format_a = code_format(operation, "format_a", arguments.integer()),
+                      format_b = code_format(operation, "format_b", arguments.integer());
+    const int64_t scaling_a = arguments.integer(), scaling_b = arguments.integer();
+    const Scales scales{scale_a, scale_b, format_a, format_b, scaling_a, scaling_b};
     const int32_t out_dtype = arguments.dtype();
     stack[0] = to_result(product(std::move(a), std::move(b), offs, bias,
                                  dtype_from_torch(out_dtype, "grouped_gemm: out_dtype"), scales)

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "torch/code_format.h"
 #include "torch/element_type.h"
 #include "torch/gemm_launch.h"
 #include "torch/gemm_operand.h"
@@ -19,27 +20,9 @@ constexpr const char* schema =
     "format_b, int scaling_a, int scaling_b, int scale_layout, int activation, ScalarType out_dtype) -> "
     "Tensor";
 
-[[noreturn]] void refuse(const std::string& text) { fail("scaled_gemm: " + text); }
+constexpr const char* operation = "scaled_gemm";
 
-ElementType format(const char* name, int64_t number) {
-    constexpr ElementType formats[] = {ElementType::fp8, ElementType::bf8, ElementType::i8,  ElementType::fp4,
-                                       ElementType::fp6, ElementType::bf6, ElementType::bf16};
-    if (number < 0 || number >= static_cast<int64_t>(std::size(formats)))
-        refuse(std::string(name) + " is " + std::to_string(number) +
-               "; allowed: 0 (fp8), 1 (bf8), 2 (int8), 3 (fp4), 4 (fp6), 5 (bf6), 6 (bf16)");
-    return formats[number];
-}
-
-// In rows of so many bytes; 128 codes of 6 bits are never cut.
-int64_t codes_in(const char* name, ElementType type, int64_t bytes) {
-    if (is_6_bits(type)) {
-        if (bytes % 96 != 0)
-            refuse(std::string("rows of ") + name + " have " + std::to_string(bytes) +
-                   " bytes; 128 codes of 6 bits have 96");
-        return bytes / 96 * 128;
-    }
-    return type == ElementType::fp4 ? bytes * 2 : bytes / size_of(type);
-}
+[[noreturn]] void refuse(const std::string& text) { fail(std::string(operation) + ": " + text); }
 
 bool has_kernel(const gemm::Problem& problem) {
     for (const gemm::GemmVariant& variant : gemm::gemm_variants())
@@ -62,8 +45,6 @@ Tensor operand(const char* name, Tensor tensor) {
     return make_operand(std::move(tensor), Dtype::uint8, false).tensor;
 }
 
-enum Scaling : int64_t { tensor_wise = 0, row_wise = 1, mx_wise = 3, row_block_wise = 4, block_wise = 5 };
-
 // Factors of the rows of an operand, or its one.
 gemm::ScaleArgument outer_scale(const char* name, const Tensor& scale, int64_t scaling, int64_t rows) {
     if (scaling != tensor_wise && scaling != row_wise)
@@ -75,8 +56,6 @@ gemm::ScaleArgument outer_scale(const char* name, const Tensor& scale, int64_t s
                " contiguous float32 elements; its shape is " + shape_text(scale.sizes()));
     return {scale.data(), scaling == row_wise ? 1 : 0, 0, 0, 1};
 }
-
-bool is_block_wise(int64_t scaling) { return scaling == row_block_wise || scaling == block_wise; }
 
 // Factors of blocks of 128 of K, for one row of an operand or for 128.
 gemm::ScaleArgument block_scale(const char* name, const Tensor& scale, int64_t scaling, int64_t rows,
@@ -93,12 +72,9 @@ gemm::ScaleArgument block_scale(const char* name, const Tensor& scale, int64_t s
 }
 
 // e8m0 factors of 32 of K, in blocks of 32 rows by 8 of them (kernels/gemm/step_scales.h). There may be more rows.
-gemm::ScaleArgument mx_scale(const char* name, const Tensor& scale, int64_t rows, int64_t groups) {
-    const int64_t band = (groups + 7) / 8 * 256, wanted = (rows + 31) / 32 * band;
-    if (scale.dtype_number() != aoti_torch_dtype_uint8() || !scale.is_contiguous() ||
-        scale.element_count() < wanted)
-        refuse(std::string(name) + " needs at least " + std::to_string(wanted) +
-               " contiguous elements of uint8; its shape is " + shape_text(scale.sizes()));
+gemm::ScaleArgument mx_scale(const char* name, const Tensor& scale, int64_t rows, int64_t k) {
+    const int64_t band = mx_band_bytes(k);
+    check_mx_scale(operation, name, scale, (rows + 31) / 32 * band);
     return {scale.data(), band, 0, 0, 32};
 }
 
@@ -107,14 +83,15 @@ Tensor product(Arguments& given) {
     const std::optional<Tensor> scale_a = given.optional_tensor(), scale_b = given.optional_tensor();
     std::optional<Tensor> bias = given.optional_tensor();
     gemm::Problem problem;
-    problem.a_type = format("format_a", given.integer());
-    problem.b_type = format("format_b", given.integer());
+    problem.a_type = code_format(operation, "format_a", given.integer());
+    problem.b_type = code_format(operation, "format_b", given.integer());
     const int64_t scaling_a = given.integer(), scaling_b = given.integer(), scale_layout = given.integer();
     const int64_t activation = given.integer();
     const Dtype dtype = out_dtype(given.dtype());
 
-    const int64_t m = a.sizes()[0], n = b.sizes()[0], k = codes_in("a", problem.a_type, a.sizes()[1]);
-    if (codes_in("b", problem.b_type, b.sizes()[1]) != k)
+    const int64_t m = a.sizes()[0], n = b.sizes()[0],
+                  k = codes_in(operation, "a", problem.a_type, a.sizes()[1]);
+    if (codes_in(operation, "b", problem.b_type, b.sizes()[1]) != k)
         refuse("rows of a and b differ in length; a is " + shape_text(a.sizes()) + ", b is " +
                shape_text(b.sizes()));
     if (scale_layout != 0) refuse("scale_layout is " + std::to_string(scale_layout) + "; allowed: 0 (rows)");
@@ -135,7 +112,6 @@ Tensor product(Arguments& given) {
     Tensor out = placement.empty(std::vector<int64_t>{m, n}, dtype);
     if (out.element_count() == 0) return out;
     problem.device = placement.shape();
-    const int64_t groups = k / 32;
     if (scaling_a == mx_wise && !mx) refuse("a has scales of 32 of K and b has not");
     if (mx && k % 32 != 0) refuse("K is " + std::to_string(k) + ", no multiple of 32");
     const bool blocks = is_block_wise(scaling_a) || is_block_wise(scaling_b);
@@ -180,7 +156,7 @@ Tensor product(Arguments& given) {
         const auto scale = [&](const char* name, const Tensor& tensor, int64_t scaling, int64_t rows) {
             const bool of_groups = scaling == mx_wise;
             const Dtype of_scale = of_groups ? Dtype::uint8 : Dtype::float32;
-            const gemm::ScaleArgument argument = of_groups ? mx_scale(name, tensor, rows, groups)
+            const gemm::ScaleArgument argument = of_groups ? mx_scale(name, tensor, rows, k)
                                                  : blocks  ? block_scale(name, tensor, scaling, rows, k)
                                                            : outer_scale(name, tensor, scaling, rows);
             regions.push_back({tensor.data(), tensor.extent_bytes(of_scale), name, false});

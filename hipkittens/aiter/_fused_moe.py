@@ -8,7 +8,7 @@ import enum
 import torch
 
 from ..experts import expert_combine, moe
-from ..scaled_grouped import DTYPES as FLOAT8
+from ..scaled_grouped import FLOAT8
 from ._moe import local_numbers, moe_sorting_fwd, those_that_count
 from ._results import put, refuse
 

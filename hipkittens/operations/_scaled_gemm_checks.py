@@ -49,6 +49,10 @@ def factors(*shape: int) -> torch.Tensor:
     return draw(*shape, dtype=torch.float32).detach().abs() + 0.5
 
 
+def e8m0(*shape: int) -> torch.Tensor:
+    return (factors(*shape) * 4 + 125).to(torch.uint8)
+
+
 # The recipe of each kind of scales that products have between their sums.
 _RECIPES = {
     "blocks": ("1x128", "128x128"),
@@ -64,7 +68,7 @@ def _scales(scales: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Te
         return factors(m, 1), factors(1, n)
     blocks = -(-k // 128)
     if scales in ("in_matrix", "of_b"):
-        left, right = ((factors(rows, k // 32) * 4 + 125).to(torch.uint8) for rows in (m, n))
+        left, right = (e8m0(rows, k // 32) for rows in (m, n))
         return left if scales == "in_matrix" else factors(m, 1), right.t()
     return factors(m, blocks), factors(blocks, -(-n // 128) if scales == "blocks" else n)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What shows that grouped products of 8-bit floats work and how fast: a problem for each kernel, calls, benchmarks."""
+"""What shows that grouped products of codes work and how fast: a problem for each kernel, calls, benchmarks."""
 
 from __future__ import annotations
 
@@ -14,45 +14,81 @@ from .. import _backend
 from ..grouped import grouped_matmul
 from ..quantization import dtype_of
 from ._record import Benchmark, Kernel, Trial
-from ._scaled_gemm_checks import codes, factors
+from ._scaled_gemm_checks import codes, e8m0, factors
 from ._tensors import ends_of, even_ends
 
 # Sizes of groups, n and k at which the plan takes a tile, as those of _grouped_checks.py: loops have several turns, and K a tail of
 # more than half a tile.
-_SIZES: dict[tuple[int, int], tuple[tuple[int, ...], int, int]] = {
+_SIZES: dict[tuple[int, ...], tuple[tuple[int, ...], int, int]] = {
     (256, 256): ((1500, 0, 1497), 4096, 2512),
     (128, 128): ((1500, 545), 2048, 2512),
     (32, 64): ((5, 0, 20), 136, 4048),
 }
+# Of scales of 32 of K.
+_SIZES_OF_MX: dict[int, tuple[tuple[int, ...], int, int]] = {
+    128: ((1500, 545), 2048, 2528),
+    64: ((64, 0, 40, 64), 4096, 2016),
+    32: ((5, 0, 20), 136, 4064),
+}
+_FORMATS_OF_MX = {
+    "in_matrix": (("fp4", "fp4"), ("fp8", "fp8"), ("fp8", "fp4")),
+    "of_b": (("bf16", "fp4"), ("fp8", "fp4")),
+}
 
 
-def _run(sizes: Sequence[int], n: int, k: int, scales: str, behind: int = 3) -> list[torch.Tensor]:
+def _run(
+    sizes: Sequence[int],
+    n: int,
+    k: int,
+    scales: str,
+    formats: tuple[str, str] = ("fp8", "fp8"),
+    behind: int = 3,
+) -> list[torch.Tensor]:
+    """Nothing where the matrix instructions take no such operands."""
+    mx = scales in _FORMATS_OF_MX
+    if mx and formats[0] != "bf16" and _backend.arch_of(torch.device("cpu")) != "gfx950":
+        return []
     rows, groups = sum(sizes) + behind, len(sizes)
-    a, w = codes(rows, k, "fp8"), codes(groups * n, k, "fp8").view(groups, n, k)
+    a, w = codes(rows, k, formats[0]), codes(groups * n, k, formats[1])
     blocks = -(-k // 128)
-    if scales == "blocks":
+    if mx:
+        scale_a = e8m0(rows, k // 32) if scales == "in_matrix" else factors(rows, 1)
+        scale_b = e8m0(groups, n, k // 32).mT
+    elif scales == "blocks":
         scale_a, scale_b = factors(rows, blocks), factors(groups, blocks, -(-n // 128))
     else:
         scale_a, scale_b = factors(rows, 1), factors(groups, 1, n)
+    w = w.view(groups, n, w.shape[1])
     return [grouped_matmul(a, w.mT, ends_of(sizes), scale_a=scale_a, scale_b=scale_b)]
 
 
-def _title(sizes: Sequence[int], scales: str) -> str:
-    return f"grouped_matmul {tuple(sizes)} fp8 {scales} scales"
+def _trial(
+    sizes: Sequence[int],
+    n: int,
+    k: int,
+    scales: str,
+    formats: tuple[str, str] = ("fp8", "fp8"),
+    **options: Any,
+) -> Trial:
+    title = f"grouped_matmul {tuple(sizes)} {' x '.join(dict.fromkeys(formats))} {scales} scales"
+    return Trial(title, partial(_run, sizes, n, k, scales, formats), **options)
 
 
 def trial(kernel: Kernel) -> Trial:
     row = kernel.row
-    sizes, n, k = _SIZES[int(row["tile_m"]), int(row["tile_n"])]
-    return Trial(
-        _title(sizes, row["scales"]), partial(_run, sizes, n, k, row["scales"]), workgroups=3, skip=True
-    )
+    tile = int(row["tile_m"]), int(row["tile_n"])
+    shape = _SIZES_OF_MX[tile[0]] if row["scales"] in _FORMATS_OF_MX else _SIZES[tile]
+    return _trial(*shape, row["scales"], (row["a"], row["b"]), workgroups=3, skip=True)
 
 
 def representative() -> Iterable[Trial]:
     for scales in ("outer", "blocks"):
-        for sizes, n, k in _SIZES.values():
-            yield Trial(_title(sizes, scales), partial(_run, sizes, n, k, scales))
+        for shape in _SIZES.values():
+            yield _trial(*shape, scales)
+    for scales, pairs in _FORMATS_OF_MX.items():
+        for formats in pairs:
+            for shape in _SIZES_OF_MX.values():
+                yield _trial(*shape, scales, formats)
 
 
 def as_codes(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
@@ -83,6 +119,21 @@ def calls(tensor) -> list[tuple[str, str, tuple, dict]]:
             scales((32, 1), (1, 96)),
         ),
         ("fp8 without scales", "grouped_matmul", (a, b, ends), {}),
+        (
+            "bfloat16 and MXFP4",
+            "grouped_matmul",
+            (tensor(32, 160, dtype=torch.bfloat16), tensor(3, 96, 80, dtype=torch.uint8).mT, ends),
+            {"scale_b": tensor(3, 96, 5, dtype=torch.uint8).mT},
+        ),
+        (
+            "MXFP4",
+            "grouped_matmul",
+            (tensor(32, 80, dtype=torch.uint8), tensor(3, 96, 80, dtype=torch.uint8).mT, ends),
+            {
+                "scale_a": tensor(32, 5, dtype=torch.uint8),
+                "scale_b": tensor(3, 96, 5, dtype=torch.uint8).mT,
+            },
+        ),
     ]
 
 

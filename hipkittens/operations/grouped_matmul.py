@@ -8,6 +8,7 @@ import torch
 from .. import _backend
 from .._call import call
 from ..grouped import grouped_matmul
+from ..scaled_gemm import FORMATS, SCALINGS
 from ._kept_sums import gradient_of_gates
 from ._record import Checks, Function, Operation, Operator, no_derivative
 from ._sharding import given, replicated
@@ -121,23 +122,44 @@ def _fake_gated(a, b, offs, bias, activation, interleaved, alpha, limit, keep_su
     return a.new_empty((a.shape[0], b.shape[2] // 2), dtype=out_dtype), sums
 
 
-def _fake_scaled(a, b, offs, scale_a, scale_b, bias, blocks, out_dtype):
+# Codes in a byte, by numbers of formats (scaled_gemm.FORMATS).
+_FP4, _BF16 = FORMATS["fp4"], FORMATS["bf16"]
+
+
+def _codes_along(length: int, format: int) -> int:
+    """Of so many bytes."""
+    return 2 * length if format == _FP4 else length // 2 if format == _BF16 else length
+
+
+def _fake_scaled(a, b, offs, scale_a, scale_b, bias, format_a, format_b, scaling_a, scaling_b, out_dtype):
     torch._check(
-        a.shape[1] == b.shape[1],
+        _codes_along(a.shape[1], format_a) == _codes_along(b.shape[1], format_b),
         lambda: f"hipkittens::scaled_grouped_gemm: {tuple(a.shape)} @ {tuple(b.shape)}",
     )
     return a.new_empty((a.shape[0], b.shape[2]), dtype=out_dtype)
 
 
-def _scaled_sharding(a, b, offs, scale_a, scale_b, bias, blocks, out_dtype):
+def _scaled_flops(a_shape, b_shape, _offs, _a, _b, _bias, format_a, *_args, out_shape=None, **_kwargs) -> int:
+    """Of all rows, as those of products without scales."""
+    return 2 * a_shape[0] * b_shape[2] * _codes_along(a_shape[1], format_a)
+
+
+def _scaled_sharding(*arguments):
     from torch.distributed.tensor import Replicate, Shard
 
-    arguments = (a, b, offs, scale_a, scale_b, bias, blocks, out_dtype)
+    _, _, _, scale_a, _, bias, *_, scaling_b, _ = arguments
     placements = [replicated(arguments, 1)]
-    if not blocks:  # a shard of the columns need not begin with a block of 128
+    if scaling_b == SCALINGS["row"]:  # a shard of the columns need not begin with a block of rows
         of_bias = Shard(len(bias.shape) - 1) if bias is not None else None
-        inputs = [Replicate(), Shard(2), Replicate(), Replicate(), Shard(1), given(bias, of_bias), None, None]
-        placements.append(([Shard(1)], inputs))
+        tensors = [
+            Replicate(),
+            Shard(2),
+            Replicate(),
+            given(scale_a, Replicate()),
+            Shard(1),
+            given(bias, of_bias),
+        ]
+        placements.append(([Shard(1)], [*tensors, *[None] * (len(arguments) - len(tensors))]))
     return placements
 
 
@@ -172,7 +194,7 @@ OPERATION = Operation(
             "scaled_grouped_gemm",
             _fake_scaled,
             no_derivative("grouped_matmul with scales", "grouped_matmul of what was quantised"),
-            flops=_flops,
+            flops=_scaled_flops,
             sharding=_scaled_sharding,
             first_option=6,
         ),

@@ -152,7 +152,12 @@ struct TilesOfGroupedColumns {
         found = in_scalar_registers(found);
         if (arguments.grouping == Grouping::rows) {
             arguments.m = found.end;
-            if (found.tile.batch == arguments.groups) leave_zeros(arguments);
+            if (found.tile.batch == arguments.groups) {
+                leave_zeros(arguments);
+                // Of factors that matrix steps take, windows are as long as bands.
+                if constexpr (config.scales == Scales::in_matrix || config.scales == Scales::of_b)
+                    arguments.a_scale.stride = arguments.b_scale.stride = 0;
+            }
         }
         if (arguments.grouping == Grouping::inner) {
             const auto advance = [&](MatrixArgument& matrix, bool k_is_contiguous, int size) {

@@ -34,7 +34,9 @@ void check(const GroupedProblem& p) {
         refuse("gates are for groups of rows without scales");
     if (p.scales == Scales::none) return;
     if (p.grouping != Grouping::rows) refuse("quantised operands have groups of rows alone");
-    if (!p.a_scale.data || !p.b_scale.data) refuse("scales are missing");
+    if (!p.b_scale.data || (!p.a_scale.data && p.scales != Scales::of_b)) refuse("scales are missing");
+    if ((p.scales == Scales::in_matrix || p.scales == Scales::of_b) && p.k % 32 != 0)
+        refuse("k = " + std::to_string(p.k) + " is no multiple of 32, as scales of 32 of k need");
 }
 
 // Tiles along m of all groups, at most: an empty group has none, and of the others the last tile of each may hold a single row. The
@@ -83,6 +85,15 @@ constexpr auto all_variants = [] {
     for (const auto& row : gated) *next++ = {{row.name, row.targets, row.config}, true};
     return result;
 }();
+
+// Whatever their sizes and strides.
+bool has_kernel(const GroupedProblem& p) {
+    return std::ranges::any_of(all_variants, [&](const GroupedVariant& variant) {
+        const GemmConfig& config = variant.config;
+        return includes(variant.targets, p.device.target) && config.a == p.a_type && config.b == p.b_type &&
+               config.scales == p.scales;
+    });
+}
 
 }  // namespace
 
@@ -161,6 +172,9 @@ int64_t multiplied_rows(const GroupedProblem& p, const GemmConfig& config) {
 
 hipkittens::Launch plan(const GroupedProblem& problem) {
     check(problem);
+    if (!has_kernel(problem))
+        throw std::invalid_argument("grouped_gemm: gfx" + std::to_string(problem.device.target) +
+                                    " has no kernel for these formats and scalings");
     const Problem equal = of_equal_groups(problem);
     const auto clocks_of = [&](const GroupedVariant& variant) {
         return predicted_clocks(equal, variant.config, 1);
