@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The experts of a layer with 8-bit weights: which scales these have, and how what is multiplied with them is quantised."""
+"""The experts of a layer with weights of 8 and 4 bits: which scales these have, and how what is multiplied with them is quantised."""
 
 from __future__ import annotations
 
@@ -13,25 +13,49 @@ from .activation import activation as activate
 from .activation import gated_activation
 from .grouped import grouped_matmul
 from .quantization import QuantSpec, dtype_of, gated_activation_quantize, quantize
-from .scaled_grouped import Recipe
+from .scaled_gemm import check_has_matrix
+from .scaled_grouped import FLOAT4, FLOAT8, SCALES_OF_32, length
 
-# What rows are quantised to by the first word of a recipe.
-_SPECS = {
+WEIGHTS = (*FLOAT8, *FLOAT4)
+Recipe = str | tuple[str | None, str]
+
+_MX = "1x32"
+# What rows are quantised to by the first word of a recipe, of weights of 8 and of 4 bits; None: not at all.
+_SPECS: dict[str | None, QuantSpec | None] = {
+    None: None,
     "row": QuantSpec("fp8", "row"),
     "tensor": QuantSpec("fp8", "tensor"),
     "1x128": QuantSpec("fp8", 128),
+    "mxfp8": QuantSpec("mxfp8"),
 }
+_SPECS_OF_MX = {"fp8": QuantSpec("mxfp8"), "fp4": QuantSpec("mxfp4")}
 # Those of which a layer is built: how rows of tokens are scaled, and how weights are. The first that fits is what shapes mean.
-_BUILT = (("row", "row"), ("row", "tensor"), ("1x128", "128x128"), ("tensor", "tensor"), ("tensor", "row"))
+_BUILT: dict[str, tuple[tuple[str | None, str], ...]] = {
+    "fp8": (
+        ("row", "row"),
+        ("row", "tensor"),
+        ("1x128", "128x128"),
+        ("tensor", "tensor"),
+        ("tensor", "row"),
+        (_MX, _MX),
+    ),
+    "fp4": ((None, _MX), ("row", _MX), ("tensor", _MX), ("mxfp8", _MX), (_MX, _MX)),
+}
 
 
 class Scales(NamedTuple):
-    """Of both weights as grouped_matmul takes those of b, and what rows of tokens are quantised to."""
+    """Of both weights as grouped_matmul takes those of b, and what rows of tokens are quantised to, if they are."""
 
     w1: torch.Tensor
     w2: torch.Tensor
-    spec: QuantSpec
+    spec: QuantSpec | None
     recipe: tuple[str, str]
+    swizzle: str | None
+
+
+def columns(weight: torch.Tensor) -> int:
+    """Codes in a row of weights."""
+    return length("fp4" if weight.dtype in FLOAT4 else "fp8", weight.shape[-1])
 
 
 def checked(
@@ -40,6 +64,7 @@ def checked(
     scale_w1: torch.Tensor | None,
     scale_w2: torch.Tensor | None,
     recipe: Recipe | None,
+    swizzle: str | None,
 ) -> Scales:
     """Raises for scales that no kernel takes, weights of another target, and what requires a gradient.
 
@@ -49,33 +74,66 @@ def checked(
     x = tensors["x"]
     for name, scale in scales.items():
         if scale is None:
-            raise ValueError(f"{where}: scale_{name} is None; 8-bit weights have scales: give both")
+            raise ValueError(f"{where}: scale_{name} is None; weights of 8 and 4 bits have scales: give both")
         check_tensor(where, f"scale_{name}", scale)
-        check_dtype_and_device(where, f"scale_{name}", scale, (torch.float32,), "x", x)
+        check_dtype_and_device(where, f"scale_{name}", scale, (torch.float32, *SCALES_OF_32), "x", x)
         check_gets_no_gradient(where, f"scale_{name}", scale)
     for name, value in tensors.items():
         if value is not None:
             check_gets_no_gradient(where, name, value)
-    if _backend.uses_torch():
+    weights = {name: tensors[name] for name in scales}
+    pair = _pair(where, weights, scales, recipe, swizzle)
+    format = _format(where, weights)
+    spec = _SPECS_OF_MX[format] if pair[0] == _MX else _SPECS[pair[0]]
+    if spec is not None and _backend.uses_torch():
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which quantises nothing; unset it")
-    if x.device.type != "meta":
+    if pair[1] == _MX:
+        _check_mx(where, x, weights, spec)
+    if format == "fp8" and x.device.type != "meta":
         fp8 = dtype_of("fp8", x.device, where)
-        for name in scales:
-            if tensors[name].dtype != fp8:
+        for name, weight in weights.items():
+            if weight.dtype != fp8:
                 raise TypeError(
-                    f"{where}: {name} is {tensors[name].dtype}; {_backend.arch_of(x.device)} multiplies {fp8}, whose codes have "
+                    f"{where}: {name} is {weight.dtype}; {_backend.arch_of(x.device)} multiplies {fp8}, whose codes have "
                     "other values: quantise for this target"
                 )
-    pair = _pair(where, {name: tensors[name].shape for name in scales}, scales, recipe)
-    ready = (_as_of_b(scales[name], pair[1], tensors[name].shape) for name in scales)
-    return Scales(*ready, _SPECS[pair[0]], pair)
+    ready = (_as_of_b(scales[name], pair[1], weights[name], swizzle) for name in scales)
+    return Scales(*ready, spec, _recipe_of_products(pair), swizzle)
+
+
+def _format(where: str, weights: dict[str, torch.Tensor]) -> str:
+    of_each = {name: "fp4" if weight.dtype in FLOAT4 else "fp8" for name, weight in weights.items()}
+    if len(set(of_each.values())) > 1:
+        dtypes = " and ".join(f"{name} is {weight.dtype}" for name, weight in weights.items())
+        raise TypeError(f"{where}: {dtypes}; both weights need codes of as many bits")
+    return of_each["w1"]
+
+
+def _check_mx(where: str, x: torch.Tensor, weights: dict[str, torch.Tensor], spec: QuantSpec | None) -> None:
+    for name, weight in weights.items():
+        if columns(weight) % 32:
+            raise ValueError(
+                f"{where}: rows of {name} have {columns(weight)} codes; scales of 32 need a multiple of 32: pad with zeros and 127"
+            )
+    if spec is None and x.dtype != torch.bfloat16:
+        raise TypeError(
+            f"{where}: x is {x.dtype}; weights of 4 bits are multiplied with torch.bfloat16: convert x, or have its rows quantised "
+            "(recipe '1x32', or ('mxfp8', '1x32'))"
+        )
+    if spec is not None and x.device.type != "meta":
+        check_has_matrix(where, x, "rows that are quantised for such weights need")
+
+
+def _recipe_of_products(pair: tuple[str | None, str]) -> tuple[str, str]:
+    return {None: "tensor", "mxfp8": _MX}.get(pair[0], pair[0]), pair[1]
 
 
 def hidden_rows(
     rows: torch.Tensor, w1: torch.Tensor, ends: torch.Tensor, scales: Scales, bias
 ) -> torch.Tensor:
     """The first product of rows (rows, K) that are quantised here, rounded to their dtype."""
-    return _product(quantize(rows, scales.spec), w1, ends, scales.w1, scales, bias, rows.dtype)
+    quantized = (rows, None) if scales.spec is None else quantize(rows, scales.spec)
+    return _product(quantized, w1, ends, scales.w1, scales, bias, rows.dtype)
 
 
 def gated_rows(
@@ -91,11 +149,11 @@ def gated_rows(
     gated: bool,
 ) -> torch.Tensor:
     """The second product, of activations of what the first one gave."""
-    if gated and scales.spec.granularity != "tensor":
+    if gated and scales.spec is not None and scales.spec.granularity != "tensor":
         rows = gated_activation_quantize(hidden, scales.spec, kind, other=other, limit=limit)
     else:
         gate = gated_activation(hidden, kind, other=other, limit=limit) if gated else activate(hidden, kind)
-        rows = quantize(gate, scales.spec)
+        rows = (gate, None) if scales.spec is None else quantize(gate, scales.spec)
     return _product(rows, w2, ends, scales.w2, scales, bias, hidden.dtype)
 
 
@@ -108,51 +166,67 @@ def _product(rows, weight, ends, scale, scales, bias, dtype) -> torch.Tensor:
         scale_a=factors,
         scale_b=scale,
         recipe=scales.recipe,
+        swizzle=scales.swizzle,
         bias=bias,
         out_dtype=dtype,
     )
 
 
-def _shapes(scaling: str, experts: int, rows: int, columns: int) -> list[tuple[int, ...]]:
+def _shapes(scaling: str, weight: torch.Tensor) -> list[tuple[int, ...]]:
     """Of the scales of weights (E, rows, columns)."""
+    experts, rows, _ = weight.shape
+    along = columns(weight)
     return {
         "row": [(experts, rows, 1), (experts, rows)],
         "tensor": [(experts, 1, 1), (experts, 1), (experts,)],
-        "128x128": [(experts, -(-rows // 128), -(-columns // 128))],
+        "1x32": [(experts, rows, along // 32)],
+        "128x128": [(experts, -(-rows // 128), -(-along // 128))],
     }[scaling]
 
 
-def _fits(scale: torch.Tensor, scaling: str, shape: torch.Size) -> bool:
-    return (scaling == "tensor" and scale.numel() == 1) or tuple(scale.shape) in _shapes(scaling, *shape)
+def _fits(scale: torch.Tensor, scaling: str, weight: torch.Tensor, swizzle: str | None) -> bool:
+    if (scaling == _MX) != (scale.dtype in SCALES_OF_32):
+        return False
+    if scaling == _MX and swizzle:
+        return True  # grouped_matmul says how many bytes an expert has
+    return (scaling == "tensor" and scale.numel() == 1) or tuple(scale.shape) in _shapes(scaling, weight)
 
 
-def _as_of_b(scale: torch.Tensor, scaling: str, shape: torch.Size) -> torch.Tensor:
-    experts, rows, _ = shape
+def _as_of_b(scale: torch.Tensor, scaling: str, weight: torch.Tensor, swizzle: str | None) -> torch.Tensor:
+    experts, rows, _ = weight.shape
     if scaling == "row":
         return scale.reshape(experts, 1, rows)
-    return scale.mT if scaling == "128x128" else scale.reshape(-1, 1, 1)
+    if scaling == _MX and swizzle:
+        return scale
+    return scale.mT if scaling in ("128x128", _MX) else scale.reshape(-1, 1, 1)
 
 
-def _pair(where, shapes, scales, recipe) -> tuple[str, str]:
-    candidates = _BUILT
+def _pair(where, weights, scales, recipe, swizzle) -> tuple[str | None, str]:
+    format = _format(where, weights)
+    candidates = _BUILT[format]
     if recipe is not None:
         wanted = tuple(recipe) if isinstance(recipe, (tuple, list)) else (recipe, recipe)
-        if wanted not in _BUILT:
-            allowed = ", ".join(map(str, _BUILT))
+        if wanted not in candidates:
+            allowed = ", ".join(map(str, candidates))
             raise ValueError(
-                f"{where}: there is no kernel for the recipe {recipe!r}; allowed: 'row', 'tensor', None, or a pair, that of rows of "
-                f"tokens and that of weights: {allowed}"
+                f"{where}: there is no kernel for the recipe {recipe!r} and weights of {format}; allowed: None, a name of a pair "
+                f"of equal ones, or a pair, that of rows of tokens and that of weights: {allowed}"
             )
         candidates = (wanted,)
+    if swizzle is not None and (swizzle != "shuffled" or all(second != _MX for _, second in candidates)):
+        raise ValueError(
+            f"{where}: swizzle is {swizzle!r}; allowed: None, and 'shuffled' of weights' scales of 32, the recipe '1x32'"
+        )
     for pair in candidates:
-        if all(_fits(scales[name], pair[1], shapes[name]) for name in scales):
+        if all(_fits(scales[name], pair[1], weights[name], swizzle) for name in scales):
             return pair
     scalings = list(dict.fromkeys(second for _, second in candidates))
     for name, scale in scales.items():
-        if not any(_fits(scale, scaling, shapes[name]) for scaling in scalings):
-            allowed = "; ".join(f"{scaling!r}: {_shapes(scaling, *shapes[name])[0]}" for scaling in scalings)
+        if not any(_fits(scale, scaling, weights[name], swizzle) for scaling in scalings):
+            allowed = "; ".join(f"{scaling!r}: {_shapes(scaling, weights[name])[0]}" for scaling in scalings)
             raise ValueError(
-                f"{where}: scale_{name} has shape {tuple(scale.shape)}; allowed with {name} {tuple(shapes[name])}: {allowed}"
+                f"{where}: scale_{name} has shape {tuple(scale.shape)} and dtype {scale.dtype}; allowed with {name} "
+                f"{tuple(weights[name].shape)}: {allowed}; '1x32' of torch.uint8 or float8_e8m0fnu, others of float32"
             )
     raise ValueError(
         f"{where}: scale_w1 has shape {tuple(scales['w1'].shape)} and scale_w2 {tuple(scales['w2'].shape)}; both weights need "

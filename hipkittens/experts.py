@@ -15,8 +15,6 @@ from .activation import activation as activate
 from .gemm import INPUT_DTYPES
 from .grouped import grouped_matmul
 from .routing import expert_sort
-from .scaled_grouped import DTYPES as SCALED_DTYPES
-from .scaled_grouped import Recipe
 from .selection import DTYPES
 
 
@@ -85,7 +83,8 @@ def moe(
     activation: str = "silu",
     scale_w1: torch.Tensor | None = None,
     scale_w2: torch.Tensor | None = None,
-    recipe: Recipe | None = None,
+    recipe: _scaled_experts.Recipe | None = None,
+    swizzle: str | None = None,
     bias1: torch.Tensor | None = None,
     bias2: torch.Tensor | None = None,
     expert_map: torch.Tensor | None = None,
@@ -97,18 +96,25 @@ def moe(
     """The experts of a layer: the sum over a token's choices of weight * (gate(x @ w1[e].T + bias1[e]) @ w2[e].T + bias2[e]).
 
     x             (tokens, H) bfloat16 or float16
-    w1            (E, 2 I, H) of that dtype, or with scales 8-bit floats of the target: I rows for the gate, then I for what it multiplies; interleaved: one of each in turn,
-                  as gpt-oss has them, for which with scales results are copied once
-    w2            (E, H, I)
+    w1            (E, 2 I, H) of that dtype, or with scales 8-bit floats of the target, or (E, 2 I, H / 2) bytes of e2m1 (uint8 or
+                  float4_e2m1fn_x2): I rows for the gate, then I for what it multiplies; interleaved: one of each in turn, as gpt-oss
+                  has them, for which with scales results are copied once
+    w2            (E, H, I), or (E, H, I / 2) of e2m1
     topk_weights  (tokens, k) float32 or x's dtype, what `router` returns
     topk_ids      (tokens, k) int32 or int64; without a map, numbers that are no expert's add nothing
     activation    a kind of `gated_activation`: "silu", "gelu_tanh", "gelu", "relu", "tanh", "swiglu" (gpt-oss')
     scale_w1, scale_w2  float32, what codes of weights are multiplied with: (E, 2 I, 1) and (E, H, 1), as
                   quantize(w, QuantSpec("fp8", "row")) returns them ("row"); (E, 1, 1) or one element ("tensor"); or one for each 128
-                  rows by 128 columns, (E, ceil(2 I / 128), ceil(H / 128)) and (E, ceil(H / 128), ceil(I / 128)) ("128x128")
+                  rows by 128 columns, (E, ceil(2 I / 128), ceil(H / 128)) and (E, ceil(H / 128), ceil(I / 128)) ("128x128"); or e8m0
+                  bytes (uint8 or float8_e8m0fnu) for each 32 of a row, (E, 2 I, H / 32) and (E, H, I / 32) ("1x32")
     recipe        how rows of tokens are quantised and how weights were: ("row", "row"), ("row", "tensor"), ("tensor", "tensor"),
-                  ("tensor", "row"), ("1x128", "128x128"). None: as the shapes of scales say, with a scale for each row of tokens, or for
-                  each 128 of its columns where weights have blocks
+                  ("tensor", "row"), ("1x128", "128x128"), or on gfx950 ("1x32", "1x32") of 8-bit weights. Of e2m1 weights, with "1x32":
+                  None, rows stay bfloat16 (both targets); on gfx950 "row" and "tensor", 8-bit floats with a float32 scale, "mxfp8",
+                  8-bit floats with e8m0 scales of 32, and "1x32", e2m1 with such. None for both: as the shapes and dtypes of scales
+                  say, with a scale for each row of tokens, or for each 128 of its columns where weights have blocks; rows stay
+                  bfloat16 beside e2m1
+    swizzle       of weights' scales of 32: None, rows, which each call brings into the kernels' order, or "shuffled", each
+                  expert's in that order, as `grouped_matmul` takes them
     bias1, bias2  (E, 2 I) and (E, H), of x's dtype or float32
     expert_map    int32: the number among these E of each id, negative for another device's: expert parallelism. The sum over
                   devices of what each returns is the layer
@@ -123,12 +129,12 @@ def moe(
     dtype, and topk_weights stay what they are.
 
     With scales, x and what the gate gives are quantised by their largest magnitudes, as `quantize` does, the latter in the launch of
-    the gate but where it is a tensor's: seven launches. Weights are float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950. There is no
-    derivative, and tensors that require one are refused; under autocast weights stay what they are.
+    the gate but where it is a tensor's: seven launches, besides PyTorch's that put e8m0 scales of rows into the kernels' order. 8-bit
+    weights are float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950. There is no derivative, and tensors that require one are refused; under autocast weights stay what they are.
     Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
     """
     where = "hipkittens.moe"
-    scaled = scale_w1 is not None or scale_w2 is not None or recipe is not None
+    scaled = any(each is not None for each in (scale_w1, scale_w2, recipe, swizzle))
     if scaled:
         x, bias1, bias2 = to_autocast_dtype(x, bias1, bias2)
     else:
@@ -149,7 +155,7 @@ def moe(
             "bias1": bias1,
             "bias2": bias2,
         }
-        scales = _scaled_experts.checked(where, tensors, scale_w1, scale_w2, recipe)
+        scales = _scaled_experts.checked(where, tensors, scale_w1, scale_w2, recipe, swizzle)
     order = expert_sort(topk_ids, None, w1.shape[0], layout="ragged", expert_map=expert_map)
     ends, index = order.offsets[1:], (order.entries, order.places)
     rows = expert_gather(x, *index, topk_weights if weight_input else None)
@@ -244,11 +250,11 @@ def _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bi
     for name, value, dimensions in (("x", x, 2), ("w1", w1, 3), ("w2", w2, 3)):
         check_tensor(where, name, value)
         weight = name != "x"
-        if weight and value.dtype in SCALED_DTYPES and not scaled:
+        if weight and value.dtype in _scaled_experts.WEIGHTS and not scaled:
             raise TypeError(
                 f"{where}: {name} is {value.dtype}, codes without scales; give scale_w1 and scale_w2"
             )
-        dtypes = SCALED_DTYPES if weight and scaled else INPUT_DTYPES
+        dtypes = _scaled_experts.WEIGHTS if weight and scaled else INPUT_DTYPES
         check_dtype_and_device(where, name, value, dtypes, "x", x)
         if value.dim() != dimensions:
             raise ValueError(
@@ -256,7 +262,7 @@ def _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bi
             )
         if weight and not scaled and value.dtype != x.dtype:
             raise TypeError(f"{where}: {name} is {value.dtype} and x is {x.dtype}; convert one to the other")
-    experts, rows, features = w1.shape
+    experts, rows, features = *w1.shape[:2], _scaled_experts.columns(w1)
     if gated and rows % 2:
         raise ValueError(
             f"{where}: w1 has shape {tuple(w1.shape)}; it needs (E, 2 I, H), rows of the gate and as many of what it multiplies"
@@ -264,9 +270,10 @@ def _check_layer(where, x, w1, w2, topk_weights, topk_ids, activation, bias1, bi
     if features != x.shape[1]:
         raise ValueError(f"{where}: w1 has shape {tuple(w1.shape)} and x {tuple(x.shape)}; both end with H")
     inner = rows // 2 if gated else rows
-    if w2.shape != (experts, features, inner):
+    if (*w2.shape[:2], _scaled_experts.columns(w2)) != (experts, features, inner):
+        of = "" if _scaled_experts.columns(w2) == w2.shape[2] else " codes, two in a byte"
         raise ValueError(
-            f"{where}: w2 has shape {tuple(w2.shape)}; with w1 {tuple(w1.shape)} it needs {(experts, features, inner)}"
+            f"{where}: w2 has shape {tuple(w2.shape)}; with w1 {tuple(w1.shape)} it needs {(experts, features, inner)}{of}"
         )
     check_tensor(where, "topk_ids", topk_ids)
     check_tensor(where, "topk_weights", topk_weights)

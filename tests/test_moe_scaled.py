@@ -224,12 +224,12 @@ def test_under_autocast(target):
 
 
 WRONG = [
-    ({"scale_w2": None}, ValueError, "scale_w2 is None; 8-bit weights have scales"),
+    ({"scale_w2": None}, ValueError, "scale_w2 is None; weights of 8 and 4 bits have scales"),
     ({"scale_w1": None, "scale_w2": None}, TypeError, "w1 is torch.float8_e4m3fn, codes without scales"),
-    ({"scale_w1": torch.ones(4, 287, 1)}, ValueError, "scale_w1 has shape (4, 287, 1); allowed with w1 (4, 288, 192): 'row': (4, 288, 1)"),
+    ({"scale_w1": torch.ones(4, 287, 1)}, ValueError, "scale_w1 has shape (4, 287, 1) and dtype torch.float32; allowed with w1 (4, 288, 192): 'row': (4, 288, 1)"),
     ({"scale_w1": torch.ones(4, 1, 1)}, ValueError, "both weights need scales of one kind"),
     ({"scale_w1": torch.ones(4, 288, 1, dtype=F16)}, TypeError, "scale_w1 is torch.float16; allowed: torch.float32"),
-    ({"recipe": "1x32"}, ValueError, "there is no kernel for the recipe '1x32'"),
+    ({"recipe": "1x32"}, ValueError, "allowed with w1 (4, 288, 192): '1x32': (4, 288, 6)"),
     ({"recipe": ("1x128", "row")}, ValueError, "there is no kernel for the recipe ('1x128', 'row')"),
     ({"w1": torch.zeros(4, 288, 192, dtype=BF16)}, TypeError, "w1 is torch.bfloat16; allowed: torch.float8"),
     ({"w1": torch.zeros(4, 288, 192).to(torch.float8_e4m3fnuz)}, TypeError, "w1 is torch.float8_e4m3fnuz; gfx950 multiplies"),
