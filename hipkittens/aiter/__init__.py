@@ -134,6 +134,12 @@ from ._moe import (
     topk_softmax,
     topk_softmax_asm,
 )
+from ._moe_gemm import (
+    fused_moe_mxfp4,
+    fused_moe_mxfp4_silu,
+    moe_gemm_a4w4,
+    moe_gemm_a8w4,
+)
 from ._mul_add import fused_mul_add
 from ._norm import (
     fused_add_rms_norm_cu,
@@ -268,6 +274,8 @@ __all__ = [
     "fused_gemm_afp4wfp4_preshuffle_split_cat",
     "fused_gemm_afp4wfp4_split_cat",
     "fused_moe",
+    "fused_moe_mxfp4",
+    "fused_moe_mxfp4_silu",
     "fused_mul_add",
     "fused_qk_cat",
     "fused_qk_rope_cat",
@@ -320,6 +328,8 @@ __all__ = [
     "moe_align_block_size",
     "moe_align_block_size_triton",
     "moe_fused_gate",
+    "moe_gemm_a4w4",
+    "moe_gemm_a8w4",
     "moe_smoothquant_fwd",
     "moe_sorting",
     "moe_sorting_fwd",
