@@ -9,7 +9,9 @@
 While active, aten::_scaled_mm, aten::_scaled_mm_v2 (torch.nn.functional.scaled_mm) and aten::_int_mm, each with its out variant,
 have kernels of ours for CPU tensors and, on a ROCm build of PyTorch, for GPU tensors. So have aten::_scaled_grouped_mm and
 aten::_scaled_grouped_mm_v2 (F.scaled_grouped_mm), which on a CPU PyTorch has not: groups of rows of e4m3 with scales of rows, (M,)
-and (G, N), and what else `grouped_matmul` takes. They stand below autograd, which has no derivative of these operators.
+and (G, N), and what else `grouped_matmul` takes: MXFP8 and MXFP4 on gfx950, with scales swizzled as PyTorch has them (SWIZZLE_32_4_4, for
+each group), which are brought into rows first, or in rows, a's (M, K / 32) and b's (G, N, K / 32). They stand below autograd, which has
+no derivative of these operators.
 torch.compile keeps the operators in its graph and calls them when the graph runs.
 
 How operands are scaled follows from the shapes and dtypes of their scales, as PyTorch infers it. A call whose meaning no kernel
@@ -29,6 +31,7 @@ import torch
 
 from ..grouped import grouped_matmul
 from ..scaled_gemm import OUTPUT_DTYPES, scaled_matmul
+from ..scaled_grouped import FLOAT4, length
 from ._passing_on import PassOn, Reasons, taking_over
 
 _reasons = Reasons("hipkittens.integrations.scaled_mm")
@@ -124,7 +127,9 @@ def _scaled_grouped_mm(
 ):
     if scale_result is not None:
         raise PassOn("scale_result is given; kernels behind torch._scaled_grouped_mm have none")
-    return _grouped_product(a, b, scale_a, scale_b, None, offs, bias, out_dtype)
+    recipe = "1x32" if {scale_a.dtype, scale_b.dtype} == {torch.float8_e8m0fnu} else None
+    swizzle = None if recipe is None else "32_4_4"
+    return _grouped_product(a, b, scale_a, scale_b, recipe, swizzle, offs, bias, out_dtype)
 
 
 def _scaled_grouped_mm_v2(
@@ -145,9 +150,7 @@ def _scaled_grouped_mm_v2(
     recipe, swizzle = _described(
         (scale_a, recipe_a, swizzle_a), (scale_b, recipe_b, swizzle_b), contraction_dim
     )
-    if swizzle is not None:
-        raise PassOn("scales of groups are swizzled; kernels read rows of them")
-    return _grouped_product(a, b, scale_a[0], scale_b[0], recipe, offs, bias, out_dtype)
+    return _grouped_product(a, b, scale_a[0], scale_b[0], recipe, swizzle, offs, bias, out_dtype)
 
 
 def _described(of_a, of_b, contraction_dim) -> tuple[tuple[str, str], str | None]:
@@ -169,10 +172,47 @@ def _described(of_a, of_b, contraction_dim) -> tuple[tuple[str, str], str | None
     return recipe, swizzles.pop()
 
 
-def _grouped_product(a, b, scale_a, scale_b, recipe, offs, bias, out_dtype):
+def _grouped_product(a, b, scale_a, scale_b, recipe, swizzle, offs, bias, out_dtype):
+    if recipe in ("1x32", ("1x32", "1x32")):
+        if a.dim() != 2 or b.dim() != 3 or offs is None:
+            raise PassOn("scales of 32 of K are those of groups of rows alone")
+        scale_a, scale_b = _rows_of_factors(a, b, scale_a, scale_b, offs, swizzle)
+    elif swizzle is not None:
+        raise PassOn("scales of groups are swizzled; kernels read rows of them")
     return grouped_matmul(
         a, b, offs, scale_a=scale_a, scale_b=scale_b, recipe=recipe, bias=bias, out_dtype=out_dtype
     )
+
+
+def _rows_of_factors(a, b, scale_a, scale_b, offs, swizzle) -> tuple[torch.Tensor, torch.Tensor]:
+    """(M, K / 32) and (G, K / 32, N) of scales as PyTorch has them."""
+    groups, stored, n = b.shape
+    columns = length("fp4" if b.dtype in FLOAT4 else "fp8", stored) // 32
+    if swizzle is None:
+        return scale_a, scale_b.mT
+    of_b = _rows_of_tiles(scale_b.reshape(groups, -1), columns)
+    if of_b.shape[1] < n:
+        raise PassOn(f"scale_b has shape {tuple(scale_b.shape)}, too few whole tiles of 128 rows for {n}")
+    of_a = _rows_of_tiles(scale_a.reshape(1, -1), columns)[0]
+    ends = offs.clamp(0, a.shape[0])
+    begins = torch.cat((ends.new_zeros(1), ends))
+    tiles = (begins.diff() + 127) // 128  # of each group, which begins with a whole one
+    first = torch.cat((tiles.new_zeros(1), tiles.cumsum(0))) * 128
+    row = torch.arange(a.shape[0], dtype=ends.dtype, device=ends.device)
+    group = torch.bucketize(row, ends, right=True)
+    place = (first[group] + row - begins[group]).clamp(0, max(of_a.shape[0] - 1, 0))
+    if a.shape[0] and not of_a.shape[0]:
+        raise PassOn(f"scale_a has shape {tuple(scale_a.shape)}, no whole tile of 128 rows")
+    return of_a.index_select(0, place), of_b[:, :n].mT
+
+
+def _rows_of_tiles(scale: torch.Tensor, columns: int) -> torch.Tensor:
+    """Bytes (matrices, elements) in tiles of 128 rows by 4 columns, SWIZZLE_32_4_4, as (matrices, rows, columns): byte
+    16 (r % 32) + 4 (r // 32) + c of a tile is that of row r and column c. What fills no row of tiles is left out."""
+    across = -(-columns // 4)
+    down = scale.shape[1] // (512 * across) if across else 0
+    tiles = scale.view(torch.uint8)[:, : down * across * 512].reshape(len(scale), down, across, 32, 4, 4)
+    return tiles.permute(0, 1, 4, 3, 2, 5).reshape(len(scale), down * 128, across * 4)[..., :columns]
 
 
 def _int_mm(a, b):

@@ -224,6 +224,80 @@ def test_products_of_groups(target):
     assert (expected.double() - exact).norm() <= 2.5e-3 * exact.norm()
 
 
+def mx_operand(rows, k, bits, seed):
+    """Codes (rows, K), their e8m0 scales (rows, K / 32) and values of both in float64."""
+    random = torch.Generator().manual_seed(seed)
+    scales = torch.randint(121, 134, (rows, k // 32), generator=random).to(torch.uint8)
+    if bits == 4:
+        values = torch.randint(0, 256, (rows, k // 2), generator=random).to(torch.uint8)
+        exact = hipkittens.dequantize(values, scales, hipkittens.QuantSpec("mxfp4"), torch.float32).double()
+        return values.view(torch.float4_e2m1fn_x2), scales.view(torch.float8_e8m0fnu), exact
+    values = torch.randn(rows, k, generator=random).to(torch.float8_e4m3fn)
+    powers = torch.ldexp(torch.ones(scales.shape, dtype=torch.float64), scales.int() - 127)
+    return values, scales.view(torch.float8_e8m0fnu), values.double() * powers.repeat_interleave(32, 1)
+
+
+def in_tiles(scales):
+    """SWIZZLE_32_4_4, by its definition, with zeros in the padding."""
+    rows, columns = scales.shape
+    across = -(-columns // 4)
+    out = torch.zeros(-(-rows // 128) * across * 512, dtype=torch.uint8)
+    r, c = torch.arange(rows)[:, None], torch.arange(columns)
+    place = ((r // 128) * across + c // 4) * 512 + (r % 32) * 16 + (r // 32 % 4) * 4 + c % 4
+    out[place] = scales.view(torch.uint8)
+    return out
+
+
+@pytest.mark.skipif(not hasattr(F, "scaled_grouped_mm"), reason="this torch has no F.scaled_grouped_mm")
+@pytest.mark.parametrize("bits", [8, 4])
+def test_products_of_groups_in_mx_formats(bits):
+    """Scales in rows, and swizzled: each group of rows begins with a tile, and there is more room than they need."""
+    ends, n, k = (40, 40, 190, 201), 136, 160
+    a, scale_a, left = mx_operand(205, k, bits, 1)
+    b, scale_b, right = mx_operand(len(ends) * n, k, bits, 2)
+    b, scale_b, right = (each.view(len(ends), n, each.shape[1]) for each in (b, scale_b, right))
+    offs = torch.tensor(ends, dtype=torch.int32)
+    exact = torch.zeros(205, n, dtype=torch.float64)
+    ranges = list(zip((0, *ends), ends, strict=False))
+    for group, (begin, end) in enumerate(ranges):
+        exact[begin:end] = left[begin:end] @ right[group].T
+    tiles = torch.cat([in_tiles(scale_a[begin:end]) for begin, end in ranges])
+    room = torch.full(((205 + 128 * len(ends)) * 8,), 127, dtype=torch.uint8)
+    room[: len(tiles)] = tiles
+    swizzled_a = room.view(-1, 8).view(torch.float8_e8m0fnu)
+    swizzled_b = torch.stack([in_tiles(each) for each in scale_b]).view(torch.float8_e8m0fnu)
+    by_32, tiled = F.ScalingType.BlockWise1x32, F.SwizzleType.SWIZZLE_32_4_4
+    with hipkittens.simulate("gfx950", checks="all") as simulation, scaled_mm.active():
+        found = [
+            F.scaled_grouped_mm(a, b.mT, scale_a, by_32, scale_b, by_32, offs=offs),
+            F.scaled_grouped_mm(a, b.mT, swizzled_a, by_32, swizzled_b, by_32, tiled, tiled, offs=offs),
+        ]
+        if bits == 8:
+            found.append(torch._scaled_grouped_mm(a, b.mT, swizzled_a, swizzled_b, offs, out_dtype=BF16))
+        assert scaled_mm.passed_on() == []
+    assert simulation.findings == []
+    for each in found:
+        assert each.dtype == BF16 and torch.equal(each, found[0])
+    assert (found[0].double() - exact).norm() <= 2.5e-3 * exact.norm() and not found[0][201:].any()
+
+
+@pytest.mark.skipif(not hasattr(F, "scaled_grouped_mm"), reason="this torch has no F.scaled_grouped_mm")
+def test_swizzled_scales_of_groups_that_are_too_few():
+    a, scale_a, _ = mx_operand(40, 160, 8, 1)
+    b, scale_b, _ = mx_operand(2 * 136, 160, 8, 2)
+    b, scale_b = b.view(2, 136, 160), scale_b.view(2, 136, 5)
+    offs = torch.tensor([17, 40], dtype=torch.int32)
+    with hipkittens.simulate("gfx950"), scaled_mm.active():
+        swizzled = torch.stack([in_tiles(each) for each in scale_b]).view(torch.float8_e8m0fnu)
+        for given, says in (
+            ((scale_a, scale_b), "too few whole tiles of 128 rows for 136"),
+            ((scale_a, swizzled), "no whole tile of 128 rows"),
+        ):
+            with pytest.raises(NotImplementedError) as raised:
+                torch._scaled_grouped_mm(a, b.mT, *given, offs, out_dtype=BF16)
+            assert says in str(raised.value)
+
+
 @pytest.mark.skipif(not hasattr(torch, "_scaled_grouped_mm"), reason="this torch has no _scaled_grouped_mm")
 def test_products_of_groups_that_no_kernel_has(target):
     """PyTorch has none for CPU tensors, which is what the error says."""
