@@ -26,6 +26,7 @@ from tests import (
     test_aiter_quant_moe,
     test_aiter_rope_cache,
 )
+from tests.oracles.aiter.formats import tiled, tiled_scales
 
 BF16, F32, I32 = torch.bfloat16, torch.float32, torch.int32
 FP8 = {"gfx942": torch.float8_e4m3fnuz, "gfx950": torch.float8_e4m3fn}
@@ -1211,12 +1212,41 @@ def test_experts_of_gpt_oss_and_shuffled_weights(target):
         aiter.fused_moe(x, w1[:, :40], narrow, weights, ids)
 
 
+@of("fused_moe")
+def test_experts_in_mxfp4():
+    """hipkittens.moe of the same codes, shuffled or not: beside float64 in tests/test_moe_mx.py."""
+    generator = torch.Generator().manual_seed(4)
+    plain = [torch.randn(shape, generator=generator) / 12 for shape in ((8, 256, 192), (8, 192, 128))]
+    x, ids = draw(20, 192), torch.rand(20, 8, generator=generator).argsort(1)[:, :2].to(I32)
+    weights = torch.rand(20, 2, generator=generator)
+    (w1, scale1), (w2, scale2) = (quantize(each, QuantSpec("mxfp4")) for each in plain)
+    with hipkittens.simulate("gfx950", checks="all") as simulation:
+        expected = hipkittens.moe(x, w1, w2, weights, ids, scale_w1=scale1, scale_w2=scale2, recipe="1x32")
+        scales = [tiled_scales(each.flatten(0, 1)) for each in (scale1, scale2)]
+        options = {"quant_type": aiter.QuantType.per_1x32, "w1_scale": scales[0], "w2_scale": scales[1]}
+        assert torch.equal(aiter.fused_moe(x, w1, w2, weights, ids, **options), expected)
+        packed = [each.view(torch.float4_e2m1fn_x2) for each in (w1, w2)]
+        assert torch.equal(aiter.fused_moe(x, *packed, weights, ids, **options), expected)
+        shuffled = [tiled(each) for each in (w1, w2)]
+        for each in shuffled:
+            each.is_shuffled = True
+        assert torch.equal(aiter.fused_moe(x, *shuffled, weights, ids, **options), expected)
+        options["w1_scale"] = scales[0][:40]
+        with pytest.raises(ValueError, match=r"w1_scale has shape \(40, 8\); it needs 16384 bytes or more"):
+            aiter.fused_moe(x, w1, w2, weights, ids, **options)
+        with pytest.raises(
+            ValueError, match=r"w1 has shape \(8, 248, 96\); QuantType.per_1x32 needs a multiple"
+        ):
+            aiter.fused_moe(x, w1[:, :248], w2, weights, ids, **options)
+    assert simulation.findings == []
+
+
 def test_experts_that_have_no_kernel():
     *arguments, ids = experts()
     x, w1, w2, weights = arguments
     scale = torch.ones(8, 64, 1)
     wrong = [
-        ({"quant_type": aiter.QuantType.per_1x32}, NotImplementedError, "quant_type is QuantType.per_1x32, which has no kernel; allowed: QuantType.No"),
+        ({"quant_type": aiter.QuantType.per_1x32, "w1_scale": scale, "w2_scale": scale}, NotImplementedError, "w1 is torch.bfloat16, which has no kernel; allowed with quant_type QuantType.per_1x32: torch.uint8"),
         ({"quant_type": 4}, ValueError, "w1_scale is None; quant_type QuantType.per_1x128 needs the weights' scales"),
         ({"quant_type": 2, "w1_scale": scale, "w2_scale": scale}, NotImplementedError, "w1 is torch.bfloat16, which has no kernel; allowed with quant_type QuantType.per_Token"),
         ({"quant_type": 2, "w1_scale": scale, "w2_scale": scale, "a1_scale": scale}, NotImplementedError, "a1_scale is a Tensor, which has no kernel"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The experts of a layer by AITER's names: weights of bfloat16, float16 and 8-bit floats."""
+"""The experts of a layer by AITER's names: weights of bfloat16, float16, 8-bit floats and MXFP4."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import enum
 
 import torch
 
+from .._scaled_experts import columns
 from ..experts import expert_combine, moe
-from ..scaled_grouped import FLOAT8
+from ..scaled_grouped import FLOAT4, FLOAT8
 from ._moe import local_numbers, moe_sorting_fwd, those_that_count
 from ._results import put, refuse
 
@@ -37,9 +38,11 @@ class QuantType(enum.Enum):
 _RECIPES = {
     QuantType.per_Tensor: ("tensor", "tensor"),
     QuantType.per_Token: ("row", "row"),
+    QuantType.per_1x32: ("1x32", "1x32"),
     QuantType.per_1x128: ("1x128", "128x128"),
     QuantType.per_128x128: ("1x128", "128x128"),
 }
+_DTYPES = {QuantType.No: (torch.bfloat16, torch.float16), QuantType.per_1x32: FLOAT4}
 _KINDS = {ActivationType.Silu: "silu", ActivationType.Gelu: "gelu", ActivationType.Swiglu: "swiglu"}
 
 
@@ -76,9 +79,10 @@ def fused_moe(
 
     quant_type: weights are the target's 8-bit floats, and w1_scale and w2_scale what they are multiplied with. per_Token: one for each
     row, (E, 2 I, 1) and (E, H, 1); per_Tensor: one for each expert, (E,); per_128x128, and per_1x128, which says it of the rows of
-    tokens: one for each 128 rows by 128 columns, (E, ceil(2 I / 128), ceil(H / 128)), or these of an expert in one dimension. Rows of
-    tokens, and what the gate gives, are quantised here by their largest magnitudes: a1_scale and a2_scale, and per_1x32, have no
-    kernel.
+    tokens: one for each 128 rows by 128 columns, (E, ceil(2 I / 128), ceil(H / 128)), or these of an expert in one dimension. per_1x32, on
+    gfx950: weights are MXFP4, (E, 2 I, H / 2) and (E, H, I / 2) of float4_e2m1fn_x2 or uint8, and scales what e8m0_shuffle makes of
+    those of all experts' rows, of which 32 divides an expert's. Rows of tokens, and what the gate gives, are quantised here by their
+    largest magnitudes, as `quantize` has it: a1_scale and a2_scale have no kernel.
     """
     name = "fused_moe"
     kind, quantized = _member(name, "activation", activation), _member(name, "quant_type", quant_type)
@@ -108,13 +112,13 @@ def fused_moe(
         if padding:
             refuse(name, argument, padding, "allowed: 0; pass weights without padding")
     for argument, weight in (("w1", w1), ("w2", w2)):
-        dtypes = (torch.bfloat16, torch.float16) if recipe is None else FLOAT8
+        dtypes = _DTYPES.get(quantized, FLOAT8)
         if weight.dtype not in dtypes:
             allowed = f"allowed with quant_type {quantized}: {', '.join(map(str, dtypes))}"
             refuse(name, argument, weight.dtype, allowed)
     if dtype not in (None, hidden_states.dtype):
         refuse(name, "dtype", dtype, f"allowed: that of hidden_states, {hidden_states.dtype}, or None")
-    gated = w1.shape[-2] != w2.shape[-1]
+    gated = w1.shape[-2] != columns(w2)
     if not gated and kind is ActivationType.Swiglu:
         raise ValueError(
             f"hipkittens.aiter.{name}: activation is {kind} and w1 has shape {tuple(w1.shape)}; Swiglu needs a gate, (E, 2 I, H)"
@@ -126,9 +130,10 @@ def fused_moe(
         topk_weight,
         topk_ids if num_local_tokens is None else those_that_count(topk_ids, num_local_tokens),
         activation=_KINDS[kind],
-        scale_w1=_scale_of(w1, w1_scale, recipe),
-        scale_w2=_scale_of(w2, w2_scale, recipe),
+        scale_w1=_scale_of(name, "w1", w1, w1_scale, recipe),
+        scale_w2=_scale_of(name, "w2", w2, w2_scale, recipe),
         recipe=recipe,
+        swizzle="shuffled" if quantized is QuantType.per_1x32 else None,
         bias1=bias1,
         bias2=bias2,
         expert_map=None if expert_mask is None else local_numbers(expert_mask),
@@ -271,14 +276,36 @@ def _refuse_unscaled(name: str, smooth1: object, smooth2: object, static: object
 
 
 def _scale_of(
-    weight: torch.Tensor, scale: torch.Tensor | None, recipe: tuple[str, str] | None
+    name: str,
+    argument: str,
+    weight: torch.Tensor,
+    scale: torch.Tensor | None,
+    recipe: tuple[str, str] | None,
 ) -> torch.Tensor | None:
-    """In three dimensions where an expert's blocks are in one."""
+    """In three dimensions where an expert's blocks are in one, or all experts' bytes are."""
+    if recipe is not None and recipe[1] == "1x32":
+        return _bytes_of_experts(name, argument, weight, scale)
     if scale is None or recipe is None or recipe[1] != "128x128" or scale.dim() != 2:
         return scale
     experts, rows, columns = weight.shape
     down, along = -(-rows // 128), -(-columns // 128)
     return scale.view(experts, down, along) if tuple(scale.shape) == (experts, down * along) else scale
+
+
+def _bytes_of_experts(name: str, argument: str, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """(E, bytes) of e8m0_shuffle's result: bands of 32 rows, of which each expert has whole ones."""
+    experts, rows, _ = weight.shape
+    along = -(-columns(weight) // 256) * 8
+    if rows % 32:
+        raise ValueError(
+            f"hipkittens.aiter.{name}: {argument} has shape {tuple(weight.shape)}; QuantType.per_1x32 needs a multiple of 32 rows"
+        )
+    if scale.numel() < experts * rows * along:
+        raise ValueError(
+            f"hipkittens.aiter.{name}: {argument}_scale has shape {tuple(scale.shape)}; it needs {experts * rows * along} bytes or "
+            "more, shuffled"
+        )
+    return scale.reshape(-1)[: experts * rows * along].view(experts, rows, along)
 
 
 def _member(name: str, argument: str, value: object) -> ActivationType | QuantType:
@@ -303,5 +330,6 @@ def _rows(name: str, argument: str, weight: torch.Tensor) -> torch.Tensor:
         )
     experts, n, k = weight.shape
     chunk = 16 // weight.itemsize
-    chunks = weight.contiguous().view(experts, n // 16, k // chunk, 16, chunk)
+    stored = weight.view(torch.uint8) if weight.dtype in FLOAT4 else weight
+    chunks = stored.contiguous().view(experts, n // 16, k // chunk, 16, chunk)
     return chunks.transpose(2, 3).reshape(experts, n, k)

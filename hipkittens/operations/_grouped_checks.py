@@ -186,7 +186,10 @@ def _sizes(rows: Rows) -> str:
         (int(row["tile_m"]), int(row["tile_n"])) for of in rows.values() for row in of if "grouped" in row["kind"]
     }, reverse=True)  # fmt: skip
     named = ", ".join("x".join(map(str, tile)) for tile in tiles)
-    return f"Products of groups: any M, N, K and sizes of groups, up to {MOST_GROUPS} groups of rows; fp8 with scales: groups of rows. Tiles (M x N): {named}."
+    return (
+        f"Products of groups: any M, N, K and sizes of groups, up to {MOST_GROUPS} groups of rows; with scales, groups of rows alone: fp8, "
+        f"bfloat16 with MXFP4, and on gfx950 MXFP4, MXFP8 and fp8 with MXFP4. Tiles (M x N): {named}."
+    )
 
 
 def _rows_of(e) -> int:
