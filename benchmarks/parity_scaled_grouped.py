@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import torch
 from parity_operation import DTYPES, Operation, Result, simulated
+from parity_scaled_matmul import WRITTEN_OUT, few_bits
 
 import hipkittens
 from hipkittens.operations._grouped_checks import in_groups
-from hipkittens.quantization import dtype_of
+from hipkittens.quantization import dtype_of, e8m0_in_float
 
+# Formats of a and b: gfx942 has the last pair alone.
+FEW_BITS = ("fp4_fp4", "fp8_fp8", "fp8_fp4", "bf16_fp4")
 BASELINE = "PyTorch's float32 products of the codes, 32 of K at a time, scaled, rounded once"
 
 
@@ -23,11 +26,16 @@ def _expanded(scale: torch.Tensor, sizes: torch.Size) -> torch.Tensor:
     return scale
 
 
+def _ends(case: dict) -> torch.Tensor:
+    m = case["shape"][0]
+    return (torch.tensor(case["shares"]).cumsum(0) * m).round().clamp(max=m).to(torch.int32)
+
+
 def _run(target: str, case: dict, seed: int) -> list[Result]:
     generator = torch.Generator().manual_seed(seed)
     m, n, k = case["shape"]
-    ends = torch.tensor(case["shares"]).cumsum(0) * m
-    offs, groups = ends.round().clamp(max=m).to(torch.int32), len(ends)
+    offs = _ends(case)
+    groups = len(offs)
     blocks, column_blocks = -(-k // 128), -(-n // 128)
 
     def factors(*shape: int) -> torch.Tensor:
@@ -80,11 +88,66 @@ def _run(target: str, case: dict, seed: int) -> list[Result]:
     return [Result("", ours, theirs, exact, magnitude, BASELINE)]
 
 
+def _run_few_bits(target: str, case: dict, seed: int) -> list[Result]:
+    """e8m0 scales of both operands, or of b alone."""
+    generator = torch.Generator().manual_seed(seed)
+    m, n, k = case["shape"]
+    k, offs = -(-k // 32) * 32, _ends(case)
+    groups = len(offs)
+    formats = case["formats"].split("_") if target == "gfx950" else ("bf16", "fp4")
+    of_b = formats[0] == "bf16" or (formats == ["fp8", "fp4"] and case["scales"] == "of b")
+    reach = 20 if case["values"] == "wide" else 1
+    with simulated(target, "exact" if case["out"] == "f32" else None):
+        (a, left), (w, right) = (
+            few_bits(generator, rows, k, format)
+            for rows, format in zip((m, groups * n), formats, strict=True)
+        )
+        bytes_a, bytes_w = (
+            torch.randint(127 - reach, 128 + reach, (rows, k // 32), generator=generator).to(torch.uint8)
+            for rows in (m, groups * n)
+        )
+        scale_a = torch.rand((m, 1), generator=generator) + 0.5 if of_b else bytes_a
+        ours = hipkittens.grouped_matmul(
+            a,
+            w.view(groups, n, w.shape[1]).mT,
+            offs,
+            scale_a=scale_a,
+            scale_b=bytes_w.view(groups, n, k // 32).mT,
+            recipe=("row", "1x32") if of_b else "1x32",
+            out_dtype=DTYPES[case["out"]],
+        )
+    factors_a, factors_w = (
+        e8m0_in_float(each).repeat_interleave(32, 1).double() for each in (bytes_a, bytes_w)
+    )
+    left = left.double() * (scale_a.double() if of_b else factors_a)
+    right = (right.double() * factors_w).view(groups, n, k).mT
+    sums = torch.zeros(m, n)
+    for first in range(0, k, 4):  # the simulated instruction rounds behind each product of K
+        part = slice(first, first + 4)
+        sums = sums + in_groups(left[:, part].float(), right[:, part].float(), offs)
+    magnitude = in_groups(left.abs(), right.abs(), offs).max().item()
+    theirs = sums.to(DTYPES[case["out"]])
+    return [Result("", ours, theirs, in_groups(left, right, offs), magnitude, WRITTEN_OUT)]
+
+
+_SHARES = ((0.3, 0.0, 0.4), (1.0,), (0.0, 1.0, 0.0), (0.1, 0.2, 0.1, 0.3, 0.3))
+SCALED_GROUPED_MATMUL_FEW_BITS = Operation(
+    "scaled_grouped_matmul_few_bits",
+    {
+        "shape": ((96, 72, 160), (67, 257, 32), (300, 136, 288), (1, 8, 64), (40, 1, 512), (24, 130, 2880)),
+        "shares": _SHARES,
+        "formats": FEW_BITS,
+        "scales": ("of both", "of b"),
+        "values": ("near one", "wide"),
+        "out": ("bf16", "f32"),
+    },
+    _run_few_bits,
+)
 SCALED_GROUPED_MATMUL = Operation(
     "scaled_grouped_matmul",
     {
         "shape": ((96, 72, 160), (67, 257, 17), (300, 136, 264), (1, 8, 40), (40, 1, 515), (24, 130, 2880)),
-        "shares": ((0.3, 0.0, 0.4), (1.0,), (0.0, 1.0, 0.0), (0.1, 0.2, 0.1, 0.3, 0.3)),
+        "shares": _SHARES,
         "scales": ("tensor", "row", "blocks"),
         "values": ("near one", "wide"),
         "out": ("bf16", "f32"),

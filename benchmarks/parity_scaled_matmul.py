@@ -86,9 +86,7 @@ FEW_BITS_SHAPES = (
 FEW_BITS = ("fp8_fp4", "bf8_fp4", "fp4_fp4", "fp6_fp6", "bf6_bf6", "bf16_fp4")
 
 
-def _few_bits(
-    generator: torch.Generator, rows: int, k: int, format: str
-) -> tuple[torch.Tensor, torch.Tensor]:
+def few_bits(generator: torch.Generator, rows: int, k: int, format: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes and their values."""
     if format in ("fp6", "bf6"):
         codes = torch.randint(0, 256, (rows, k // 4 * 3), generator=generator).to(torch.uint8)
@@ -110,7 +108,7 @@ def _run_few_bits(target: str, case: dict, seed: int) -> list[Result]:
     of_b = formats[0] == "bf16" or (formats[1] == "fp4" and formats[0] != "fp4" and case["scales"] == "of b")
     with simulated(target, "exact" if case["out"] == "f32" else None):
         (a, left), (w, right) = (
-            _few_bits(generator, rows, k, format) for rows, format in zip((m, n), formats, strict=True)
+            few_bits(generator, rows, k, format) for rows, format in zip((m, n), formats, strict=True)
         )
         reach = 20 if case["values"] == "wide" and case["out"] != "f16" else 1
         bytes_a, bytes_w = (

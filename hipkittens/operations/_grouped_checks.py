@@ -255,6 +255,7 @@ CHECKS = Checks(
             _parity,
         ),
         "parity_scaled_grouped:SCALED_GROUPED_MATMUL",
+        "parity_scaled_grouped:SCALED_GROUPED_MATMUL_FEW_BITS",
     ),
     calls=_calls,
     sizes=_sizes,
