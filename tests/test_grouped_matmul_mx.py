@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import hipkittens
 from hipkittens import QuantSpec, dequantize, grouped_matmul, quantize
@@ -102,28 +103,34 @@ def test_results_are_rounded_once(target, dtype):
             check(of, [20, 3], 72, 256, dtype=dtype, exponents=3)
 
 
+# Sizes of groups, n and k at which the plan takes a tile of so many rows.
+SHAPES = {
+    32: ((5, 0, 20), 136, 288),
+    64: ((1500, 545), 2048, 416),
+    128: ((1500, 545), 2048, 416),
+    256: ((1500, 0, 1497), 4096, 672),
+}
+KERNELS = {
+    "mxfp4_{}x256": (OPERANDS[0], ("32x128", "128x128", "256x256")),
+    "mxfp8_{}x128": (OPERANDS[1], ("32x128", "128x128")),
+    "mxfp8_mxfp4_{}x128": (OPERANDS[2], ("32x128", "128x128", "256x256")),
+    "fp8_mxfp4_{}x128": (OPERANDS[3], ("32x128", "128x128")),
+    "bf16_mxfp4_{}x128": (OPERANDS[6], ("32x128", "64x128")),
+}
+
+
 @pytest.mark.parametrize(
-    ("of", "kernel"),
+    ("kernel", "tile"),
     [
-        ((FP4, "1x32", FP4), "mxfp4_{}x256"),
-        ((FP8, "1x32", FP8), "mxfp8_{}x128"),
-        ((FP8, "1x32", FP4), "mxfp8_mxfp4_{}x128"),
-        ((FP8, "row", FP4), "fp8_mxfp4_{}x128"),
-        ((BF16, None, FP4), "bf16_mxfp4_{}x128"),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize(
-    ("tile", "sizes", "n", "k"),
-    [
-        ("32x128", (5, 0, 20), 136, 288),
-        pytest.param("128x128", (1500, 545), 2048, 416, marks=pytest.mark.slow),
+        pytest.param(kernel, tile, marks=() if tile == "32x128" else pytest.mark.slow)
+        for kernel, (_, tiles) in KERNELS.items()
+        for tile in tiles
     ],
 )
-def test_tiles(target, of, kernel, tile, sizes, n, k):
+def test_tiles(target, kernel, tile):
+    of = KERNELS[kernel][0]
     if has(target, of):
-        tile = "64x128" if of[0] == BF16 and tile == "128x128" else tile
-        check(of, sizes, n, k, dtype=BF16, exponents=3)
+        check(of, *SHAPES[int(tile.partition("x")[0])], dtype=BF16, exponents=3)
         assert f"grouped_nt_{kernel.format(tile)}" in hipkittens._library.last_kernel()
 
 
@@ -309,6 +316,16 @@ def test_compile(target):
 
         compiled = torch.compile(layer, fullgraph=True)
         assert torch.equal(compiled(*arguments, **scales), layer(*arguments, **scales))
+
+
+def test_flops(target):
+    """Of codes, not of bytes."""
+    for of in OPERANDS:
+        if has(target, of):
+            arguments, scales, *_ = operands(of, [9, 20], 16, 64)
+            with FlopCounterMode(display=False) as counter:
+                grouped_matmul(*arguments, **scales)
+            assert counter.get_total_flops() == 2 * 32 * 16 * 64
 
 
 def test_opcheck(target):

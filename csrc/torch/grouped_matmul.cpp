@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "kernels/gemm/plan_grouped.h"
-#include "torch/code_format.h"
 #include "torch/element_type.h"
+#include "torch/gemm_codes.h"
 #include "torch/gemm_operand.h"
 #include "torch/placement.h"
 #include "torch/registration.h"
@@ -23,7 +23,7 @@ constexpr const char* grouped_gemm_schema =
 constexpr const char* grouped_gated_schema =
     "grouped_gated(Tensor a, Tensor b, Tensor offs, Tensor? bias, int activation, bool interleaved, float "
     "alpha, float limit, bool keep_sums, ScalarType out_dtype) -> (Tensor result, Tensor sums)";
-// Groups of rows of codes, bytes: a (m, bytes of k) and b (groups, bytes of k, n), as code_format.h says. Scalings 1 of both: scale_a
+// Groups of rows of codes, bytes: a (m, bytes of k) and b (groups, bytes of k, n), as gemm_codes.h says. Scalings 1 of both: scale_a
 // (m, 1) and scale_b (groups, n, 1) multiply the sums; 4 and 5: (m, blocks) and (groups, blocks of n, blocks) those of each 128 of k.
 // 3: e8m0 bytes in the order of kernels/gemm/step_scales.h, of b (groups, bytes), of a in bands of 32 rows that begin with each group:
 // row r of group g, whose first is row f of a, is row 32 (f / 32 + g) + r - f. 1 and 3: scale_a is that of rows, or none.

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "torch/code_format.h"
 #include "torch/element_type.h"
+#include "torch/gemm_codes.h"
 #include "torch/gemm_launch.h"
 #include "torch/gemm_operand.h"
 #include "torch/registration.h"

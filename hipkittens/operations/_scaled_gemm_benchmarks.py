@@ -61,11 +61,11 @@ def _call_of_few_bits(problem, device, formats: tuple[str, str], scales: str = "
 
 
 # Of an element.
-_BITS = {"fp4": 4, "fp6": 6, "fp8": 8, "int8": 8, "bf16": 16}
+BITS = {"fp4": 4, "fp6": 6, "fp8": 8, "int8": 8, "bf16": 16}
 
 
 def _benchmark(name: str, heading: str, call: Any = _call, **options: Any) -> Benchmark:
-    bits = [_BITS[each] for each in options.get("formats", ("fp8", "fp8"))]
+    bits = [BITS[each] for each in options.get("formats", ("fp8", "fp8"))]
     return Benchmark(
         name,
         example="8192x8192x8192",

@@ -14,6 +14,7 @@ from .. import _backend
 from ..grouped import grouped_matmul
 from ..quantization import dtype_of
 from ._record import Benchmark, Kernel, Trial
+from ._scaled_gemm_benchmarks import BITS
 from ._scaled_gemm_checks import codes, e8m0, factors
 from ._tensors import ends_of, even_ends
 
@@ -26,6 +27,7 @@ _SIZES: dict[tuple[int, ...], tuple[tuple[int, ...], int, int]] = {
 }
 # Of scales of 32 of K.
 _SIZES_OF_MX: dict[int, tuple[tuple[int, ...], int, int]] = {
+    256: ((1500, 0, 1497), 4096, 2528),
     128: ((1500, 545), 2048, 2528),
     64: ((64, 0, 40, 64), 4096, 2016),
     32: ((5, 0, 20), 136, 4064),
@@ -158,7 +160,30 @@ def _call(problem, device, by_blocks=False):
     return call
 
 
-def _benchmark(name: str, heading: str, **options: Any) -> Benchmark:
+def _call_of_mx(problem, device, formats: tuple[str, str], scales: str = "in_matrix"):
+    """Of weights' scales in the order of the kernels, scales of 1."""
+    e = problem.extents
+    rows, groups, n, k = e["tokens"] * e["k"], e["G"], e["N"], e["K"]
+
+    def codes_of(format: str, count: int) -> torch.Tensor:
+        values = problem.tensor(device, count, k // 2 if format == "fp4" else k)
+        if format == "fp4":
+            return values.to(torch.int8).view(torch.uint8)
+        return values if format == "bf16" else values.to(torch.float8_e4m3fn)
+
+    def ones(*shape: int) -> torch.Tensor:
+        return torch.full(shape, 127, dtype=torch.uint8, device=device)
+
+    a, w = codes_of(formats[0], rows), codes_of(formats[1], groups * n)
+    w = w.view(groups, n, w.shape[1])
+    scale_a = ones(rows, k // 32) if scales == "in_matrix" else None
+    scale_b = ones(groups, -(-n // 32) * 32, -(-k // 256) * 8)
+    ends = even_ends(rows, groups, device)
+    return lambda: grouped_matmul(a, w.mT, ends, scale_a=scale_a, scale_b=scale_b, swizzle="shuffled")
+
+
+def _benchmark(name: str, heading: str, call: Any = _call, **options: Any) -> Benchmark:
+    bits = [BITS[each] for each in options.get("formats", ("fp8", "fp8"))]
     return Benchmark(
         name,
         example="1024x8x2x28672x4096",
@@ -167,11 +192,11 @@ def _benchmark(name: str, heading: str, **options: Any) -> Benchmark:
         heading=heading,
         flops=lambda e: 2.0 * e["tokens"] * e["k"] * e["N"] * e["K"],
         bytes=lambda e: (
-            1.0 * e["tokens"] * e["k"] * (e["K"] + 2 * e["N"])
-            + min(e["G"], e["tokens"] * e["k"]) * e["K"] * e["N"]
+            e["tokens"] * e["k"] * (bits[0] / 8 * e["K"] + 2 * e["N"])
+            + bits[1] / 8 * min(e["G"], e["tokens"] * e["k"]) * e["K"] * e["N"]
         ),
-        call=partial(_call, **options),
-        bits=8,
+        call=partial(call, **options),
+        bits=max(bits),
     )
 
 
@@ -179,5 +204,19 @@ BENCHMARKS = (
     _benchmark("scaled_grouped_matmul", "fp8 products of groups, a scale for each row and column"),
     _benchmark(
         "scaled_grouped_matmul_blocks", "fp8 products of groups, scales of blocks of 128", by_blocks=True
+    ),
+    *(
+        _benchmark(f"scaled_grouped_matmul_{name}", heading, _call_of_mx, formats=formats, scales=scales)
+        for name, heading, formats, scales in (
+            ("mxfp4", "MXFP4 products of groups", ("fp4", "fp4"), "in_matrix"),
+            ("mxfp8", "MXFP8 products of groups", ("fp8", "fp8"), "in_matrix"),
+            (
+                "mxfp8_mxfp4",
+                "products of groups of MXFP8 rows and MXFP4 weights",
+                ("fp8", "fp4"),
+                "in_matrix",
+            ),
+            ("bf16_mxfp4", "products of groups of bf16 rows and MXFP4 weights", ("bf16", "fp4"), "of_b"),
+        )
     ),
 )

@@ -1,4 +1,4 @@
-// torch/code_format.h: what the bytes of quantised operands are and how they are scaled, as operators are told by number.
+// torch/gemm_codes.h: what the bytes of quantised operands are and how they are scaled, as operators are told by number.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,6 +1,6 @@
-// torch/code_format.cpp: formats of codes by number, and how many of them rows of bytes hold.
+// torch/gemm_codes.cpp: formats of codes by number, and how many of them rows of bytes hold.
 // SPDX-License-Identifier: MIT
-#include "torch/code_format.h"
+#include "torch/gemm_codes.h"
 
 #include <iterator>
 #include <string>
