@@ -30,6 +30,7 @@ from .gemm import linear, matmul
 from .grouped import grouped_matmul
 from .heads import concat_heads, split_heads
 from .indexer_logits import mqa_logits, mqa_logits_paged
+from .kimi_delta import kimi_delta_attention, kimi_delta_step
 from .latent_attention import attention_mla
 from .latent_rotary import mla_rotary, rotary_cache_write
 from .loss import cross_entropy, linear_cross_entropy
@@ -92,6 +93,8 @@ __all__ = [
     "indexer_cache_write",
     "info",
     "is_batch_invariant",
+    "kimi_delta_attention",
+    "kimi_delta_step",
     "layer_norm",
     "linear",
     "linear_cross_entropy",

@@ -2,9 +2,10 @@
 """flash-linear-attention's gated delta rules, and what goes with them, by their names and orders of arguments (fla-core 0.5 and 0.6).
 
     from hipkittens.fla import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule, l2norm, prepare_chunk_indices
+    from hipkittens.fla import chunk_kda, fused_recurrent_kda
 
-Both rules are `hipkittens.gated_delta_rule`, which decides by itself how many tokens make chunks; both have derivatives. What has no
-kernel is refused by name.
+The first two are `hipkittens.gated_delta_rule`, which decides by itself how many tokens make chunks, with derivatives. The last two are
+`hipkittens.kimi_delta_attention`, without. What has no kernel is refused by name.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from ._packed_indices import (
     prepare_token_indices,
 )
 from .delta_rule import gated_delta_rule
+from .kimi_delta import kimi_delta_attention
 from .norm import rms_norm
 
 __all__ = [
     "chunk_gated_delta_rule",
     "chunk_gdn",
+    "chunk_kda",
     "fused_recurrent_gated_delta_rule",
+    "fused_recurrent_kda",
     "l2_norm",
     "l2norm",
     "prepare_chunk_indices",
@@ -116,11 +120,105 @@ def fused_recurrent_gated_delta_rule(
     for name, value in (("gk", gk), ("gv", gv)):
         if value is not None:
             raise NotImplementedError(
-                f"{where}: {name} is given; decays of each channel have no kernel; pass g, one decay a head"
+                f"{where}: {name} is given; pass g, one decay a head, or call fused_recurrent_kda with decays of each channel of keys"
             )
     return _called(
         where, q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
         use_beta_sigmoid_in_kernel, allow_neg_eigval, state_v_first, cu_seqlens, use_gate_in_kernel, A_log, dt_bias,
+    )  # fmt: skip
+
+
+def chunk_kda(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    safe_gate: bool = False,
+    lower_bound: float | None = None,
+    disable_recompute: bool = False,
+    return_intermediate_states: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    cu_seqlens_cpu: torch.Tensor | None = None,
+    cp_context: Any = None,
+    use_graph: bool = False,
+    max_num_seqs: int | None = None,
+    *,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    chunk_size: int = 64,
+    transpose_state_layout: bool | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """o (batch, tokens, HV, V) and, with output_final_state, the states after the last tokens in float32, else None.
+
+    Arguments are `hipkittens.kimi_delta_attention`'s; dt_bias (HV * K). As in fla, a lower_bound makes the gate
+    lower_bound sigmoid(exp(A_log) (g + dt_bias)), where A_log may be left out. Tokens are computed one after the other, so that results
+    do not depend on safe_gate, disable_recompute, use_graph and chunk_size; cu_seqlens_cpu, which repeats cu_seqlens, is not read.
+    Raises NotImplementedError for cp_context and return_intermediate_states, and ValueError for tensors that require gradients.
+    """
+    where = "hipkittens.fla.chunk_kda"
+    if cp_context is not None:
+        raise NotImplementedError(
+            f"{where}: cp_context is given; sequences are not split over ranks; pass whole sequences"
+        )
+    if return_intermediate_states:
+        raise NotImplementedError(
+            f"{where}: return_intermediate_states is True; states inside a sequence are not kept; pass sequences that end there"
+        )
+    if chunk_size not in (32, 64):
+        raise ValueError(f"{where}: chunk_size is {chunk_size}; allowed: 32, 64")
+    if safe_gate and use_gate_in_kernel and not (lower_bound is not None and -5.0 <= lower_bound < 0.0):
+        raise ValueError(
+            f"{where}: safe_gate is True and lower_bound {lower_bound}; it must be in [-5, 0) where the gate is in the kernel"
+        )
+    if max_num_seqs is not None and (cu_seqlens is None or cu_seqlens.numel() != max_num_seqs + 1):
+        raise ValueError(
+            f"{where}: max_num_seqs is {max_num_seqs}; cu_seqlens needs {max_num_seqs + 1} elements, of which the last ones may be equal"
+        )
+    if transpose_state_layout is not None:
+        state_v_first = transpose_state_layout
+    return _kda(
+        where, q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel,
+        use_beta_sigmoid_in_kernel, allow_neg_eigval, lower_bound, state_v_first, cu_seqlens, A_log, dt_bias,
+    )  # fmt: skip
+
+
+def fused_recurrent_kda(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    lower_bound: float | None = None,
+    state_v_first: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    *,
+    transpose_state_layout: bool | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """`chunk_kda`, in the order of arguments of fla's recurrent one."""
+    if transpose_state_layout is not None:
+        state_v_first = transpose_state_layout
+    return _kda(
+        "hipkittens.fla.fused_recurrent_kda", q, k, v, g, beta, scale, initial_state, output_final_state,
+        use_qk_l2norm_in_kernel, use_gate_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval, lower_bound,
+        state_v_first, cu_seqlens, A_log, dt_bias,
     )  # fmt: skip
 
 
@@ -170,3 +268,44 @@ def _called(
         A_log=A_log, dt_bias=dt_bias, cu_seqlens=cu_seqlens, state_layout="vk" if state_v_first else "kv",
     )  # fmt: skip
     return out, state if output_final_state else None
+
+
+def _kda(
+    where, q, k, v, g, beta, scale, initial_state, output_final_state, l2norm, use_gate, beta_logits, allow_neg_eigval,
+    lower_bound, state_v_first, cu_seqlens, A_log, dt_bias,
+):  # fmt: skip
+    if use_gate:
+        A_log, dt_bias = _kda_gate(where, g, A_log, dt_bias, lower_bound)
+    else:
+        for name, value in (("A_log", A_log), ("dt_bias", dt_bias), ("lower_bound", lower_bound)):
+            if value is not None:
+                raise ValueError(f"{where}: {name} is given and use_gate_in_kernel is False; pass True")
+    if allow_neg_eigval:
+        if not beta_logits:
+            raise ValueError(
+                f"{where}: allow_neg_eigval is True and use_beta_sigmoid_in_kernel False; pass logits of beta and True, or twice beta"
+            )
+        beta, beta_logits = 2.0 * beta.float().sigmoid(), False
+    out, state = kimi_delta_attention(
+        q, k, v, g, beta, scale=scale, initial_state=initial_state, return_state=True, l2norm=l2norm, A_log=A_log,
+        dt_bias=dt_bias, lower_bound=lower_bound, beta_logits=beta_logits, cu_seqlens=cu_seqlens,
+        state_layout="vk" if state_v_first else "kv",
+    )  # fmt: skip
+    return out, state if output_final_state else None
+
+
+def _kda_gate(where, g, A_log, dt_bias, lower_bound):
+    """A_log (HV) and dt_bias (HV, K); fla takes any shapes of so many elements."""
+    heads, key = g.shape[-2:]
+    if A_log is None:
+        if lower_bound is None:
+            raise ValueError(
+                f"{where}: use_gate_in_kernel is True and A_log and lower_bound are None; pass one of them"
+            )
+        A_log = torch.zeros(heads, dtype=torch.float32, device=g.device)
+    if dt_bias is None:
+        dt_bias = torch.zeros(heads, key, dtype=torch.float32, device=g.device)
+    for name, value, count in (("A_log", A_log, heads), ("dt_bias", dt_bias, heads * key)):
+        if value.numel() != count:
+            raise ValueError(f"{where}: {name} has {value.numel()} elements; it needs {count}")
+    return A_log.reshape(heads), dt_bias.reshape(heads, key)

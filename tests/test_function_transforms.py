@@ -13,8 +13,8 @@ import hipkittens
 from hipkittens import operations
 
 CALLS, IN_PLACE = {}, {}
-# Two write to an argument beside what they return, and their own tests hold them to the transforms; one draws, and each call differs.
-APART = ("causal_conv1d_update", "gated_delta_step", "rotary_cache_write", "sample")
+# Four write to an argument beside what they return, and their own tests hold them to the transforms; one draws, and each call differs.
+APART = ("causal_conv1d_update", "gated_delta_step", "kimi_delta_step", "rotary_cache_write", "sample")
 
 
 def writes_in_place(name):
@@ -51,6 +51,7 @@ GETS_NO_GRADIENT = (
     "attention_merge",
     "attention_mla",
     "attention_mla_sparse",
+    "kimi_delta_attention",
     "mqa_logits",
     "mqa_logits_paged",
 )

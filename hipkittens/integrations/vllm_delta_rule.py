@@ -10,10 +10,13 @@ vLLM itself.** States are (slots, HV, K, V), or with state_v_first, which vLLM h
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from .._arguments import check_tensor
 from ..delta_rule import gated_delta_step
+from ..kimi_delta import kimi_delta_step
 
 __all__ = [
     "fused_qkvzba_split_reshape_cat",
@@ -81,30 +84,34 @@ def fused_sigmoid_gating_delta_rule_update(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same with the gates in the kernel: g = -exp(A_log) softplus(a + dt_bias), and sigmoid(b) for beta.
 
-    a and b hold one number for each token and head of v, in any shape. beta and threshold are softplus', which has kernels for 1 and for
-    thresholds that float32 cannot tell from none (17 and above). Raises NotImplementedError for others and for is_kda.
+    a and b hold one number for each token and head of v, in any shape; with is_kda, which is `hipkittens.kimi_delta_step`, a and dt_bias
+    hold one for each channel of the key. beta and threshold are softplus', which has kernels for 1 and for thresholds that float32
+    cannot tell from none (17 and above). Raises NotImplementedError for others.
     """
     where = "hipkittens.integrations.vllm_delta_rule.fused_sigmoid_gating_delta_rule_update"
     state = _pool(where, initial_state, inplace_final_state)
-    if is_kda:
-        raise NotImplementedError(f"{where}: is_kda is {is_kda!r}; decays of each channel have no kernel")
     if beta != 1.0:
         raise NotImplementedError(f"{where}: beta is {beta}; softplus has kernels for 1")
     if threshold < _SMALLEST_THRESHOLD:
         raise NotImplementedError(
             f"{where}: threshold is {threshold}; allowed: {_SMALLEST_THRESHOLD:.0f} and above, where float32 has no other softplus"
         )
-    for name, value in (("a", a), ("b", b), ("v", v)):
+    tensors = {"A_log": A_log, "a": a, "b": b, "dt_bias": dt_bias, "k": k, "v": v}
+    for name, value in tensors.items():
         check_tensor(where, name, value)
-    for name, value in (("a", a), ("b", b)):
-        if value.numel() != v.shape[:3].numel():
+    heads, channels = tuple(v.shape[:3]), tuple(k.shape[3:]) if is_kda else ()
+    shapes = {"A_log": heads[2:], "a": heads + channels, "b": heads, "dt_bias": heads[2:] + channels}
+    for name, shape in shapes.items():
+        if tensors[name].numel() != math.prod(shape):
             raise ValueError(
-                f"{where}: {name} has shape {tuple(value.shape)}; it needs {tuple(v.shape[:3])}, a number for each token and head of v"
+                f"{where}: {name} has shape {tuple(tensors[name].shape)}; it needs as many elements as {shape}"
             )
-    out = gated_delta_step(
-        q, k, v, a.reshape(v.shape[:3]), b.reshape(v.shape[:3]), state, state_indices=ssm_state_indices,
-        accepted=num_accepted_tokens, scale=scale, l2norm=use_qk_l2norm_in_kernel, A_log=A_log, dt_bias=dt_bias, beta_logits=True,
-        cu_seqlens=cu_seqlens, state_layout="vk" if state_v_first else "kv",
+    A_log, a, b, dt_bias = (tensors[name].reshape(shape) for name, shape in shapes.items())
+    step = kimi_delta_step if is_kda else gated_delta_step
+    out = step(
+        q, k, v, a, b, state, state_indices=ssm_state_indices, accepted=num_accepted_tokens, scale=scale,
+        l2norm=use_qk_l2norm_in_kernel, A_log=A_log, dt_bias=dt_bias, beta_logits=True, cu_seqlens=cu_seqlens,
+        state_layout="vk" if state_v_first else "kv",
     )  # fmt: skip
     return out, state
 

@@ -8,7 +8,8 @@ import functools
 import torch
 import torch.nn.functional as F
 
-from ..delta_rule import LARGEST_KEY, gated_delta_rule, gated_delta_step, in_torch
+from .._delta_rule_arguments import LARGEST_KEY
+from ..delta_rule import gated_delta_rule, gated_delta_step, in_torch
 from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
 from ._tensors import draw
 

@@ -128,4 +128,5 @@ OPERATION = Operation(
     ),
     checks=_checks,
     order=25,
+    kinds=("step", "prepare", "scan", "reverse", "gradient"),
 )

@@ -137,7 +137,7 @@ def test_names_of_fla():
         q, k, v, g, beta, use_beta_sigmoid_in_kernel=True, allow_neg_eigval=True, use_qk_l2norm_in_kernel=True
     )[0]
     assert torch.equal(logits, hipkittens.gated_delta_rule(q, k, v, g, 2 * beta.sigmoid(), l2norm=True))
-    with pytest.raises(NotImplementedError, match=r"gk is given; decays of each channel have no kernel"):
+    with pytest.raises(NotImplementedError, match=r"gk is given; pass g, one decay a head"):
         fla.fused_recurrent_gated_delta_rule(q, k, v, g, q, None, beta)
     with pytest.raises(NotImplementedError, match="chunk_size is 32; allowed: 64"):
         fla.chunk_gated_delta_rule(q, k, v, g, beta, chunk_size=32)

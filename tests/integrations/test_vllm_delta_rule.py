@@ -106,6 +106,28 @@ def test_steps_on_slots(target, v_first):
         assert torch.equal(after[untouched], pool[untouched])
 
 
+@pytest.mark.parametrize("v_first", [False, True])
+def test_decays_of_channels(v_first):
+    """Parameters in the shapes of vLLM's Kimi Linear: they are `kimi_delta_step`'s."""
+    q, k, v, pool = problem(3, 1)
+    a, b = draw(3, 1, VALUE_HEADS, KEY, seed=5), draw(3, 1, VALUE_HEADS, seed=6)
+    A_log, dt_bias = (
+        draw(*shape, dtype=torch.float32, seed=7) for shape in ((VALUE_HEADS,), (VALUE_HEADS, KEY))
+    )
+    state, expected = (pool.mT.contiguous() if v_first else pool.clone() for _ in range(2))
+    slots = torch.tensor([5, -1, 2])
+    out, after = vllm.fused_sigmoid_gating_delta_rule_update(
+        A_log.view(1, 1, -1, 1), a.flatten(2), b, dt_bias.flatten(), q, k, v, initial_state=state,
+        ssm_state_indices=slots, use_qk_l2norm_in_kernel=True, is_kda=True, state_v_first=v_first,
+    )  # fmt: skip
+    same = hipkittens.kimi_delta_step(
+        q, k, v, a, b, expected, state_indices=slots, l2norm=True, A_log=A_log, dt_bias=dt_bias, beta_logits=True,
+        state_layout="vk" if v_first else "kv",
+    )  # fmt: skip
+    assert after is state and torch.equal(out, same) and torch.equal(state, expected)
+    assert not torch.equal(state[5], pool.mT[5] if v_first else pool[5])
+
+
 def test_speculative_tokens_of_packed_sequences():
     """Every token's state has a slot; the first sequence goes on from its second token of the call before."""
     q, k, v, pool = problem(1, 4)
@@ -149,12 +171,12 @@ def test_columns_of_the_projections():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"is_kda": True}, NotImplementedError, "is_kda is True; decays of each channel have no kernel"),
+        ({"is_kda": True}, ValueError, r"a has shape \(2, 6\); it needs as many elements as \(2, 1, 6, 64\)"),
         ({"beta": 2.0}, NotImplementedError, "beta is 2.0; softplus has kernels for 1"),
         ({"threshold": 3.0}, NotImplementedError, "threshold is 3.0; allowed: 17 and above"),
         ({"inplace_final_state": False}, NotImplementedError, "inplace_final_state is False; states are changed in place"),
         ({"initial_state": None}, ValueError, "initial_state is None; pass the pool of states"),
-        ({"a": torch.zeros(3)}, ValueError, r"a has shape \(3,\); it needs \(2, 1, 6\)"),
+        ({"a": torch.zeros(3)}, ValueError, r"a has shape \(3,\); it needs as many elements as \(2, 1, 6\)"),
     ],
 )  # fmt: skip
 def test_what_is_refused(options, error, message):

@@ -80,6 +80,10 @@ def operations(
     assert_type(hipkittens.gated_delta_rule(q, k, x, x, x, initial_state=x, return_state=True), Pair)
     assert_type(hipkittens.gated_delta_rule(q, k, x, x, x, return_state=ask), Tensor | Pair)
     assert_type(hipkittens.gated_delta_step(q, k, x, x, x, x, state_indices=lengths), Tensor)
+    assert_type(hipkittens.kimi_delta_attention(q, k, x, x, x, lower_bound=-5.0), Tensor)
+    assert_type(hipkittens.kimi_delta_attention(q, k, x, x, x, return_state=True), Pair)
+    assert_type(hipkittens.kimi_delta_attention(q, k, x, x, x, return_state=ask), Tensor | Pair)
+    assert_type(hipkittens.kimi_delta_step(q, k, x, x, x, x, state_indices=lengths), Tensor)
     assert_type(hipkittens.QuantizedNorm(x, x).second, Tensor | None)
     assert_type(
         hipkittens.norm_quantize(x, weight, 1e-6, hipkittens.QuantSpec("fp8")), hipkittens.QuantizedNorm

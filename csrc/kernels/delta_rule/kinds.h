@@ -9,7 +9,9 @@ namespace hipkittens::delta_rule {
 
 // Each value head has a state S (key x value), and each of its tokens, in order,
 //     S <- e^g S,  d = beta (v - S^T k),  S <- S + k d^T,  o = scale S^T q
-// (S. Yang, J. Kautz, A. Hatamizadeh, Gated Delta Networks, 2024). Value head i has the query and the key of head i / group.
+// (S. Yang, J. Kautz, A. Hatamizadeh, Gated Delta Networks, 2024). Value head i has the query and the key of head i / group. Where
+// channels have decays, g has an element for each key, and row i of S is multiplied by e^g_i (Kimi Linear, 2025).
+enum class Decay { head, channel };
 
 // Strides in elements: from sequence to sequence (0 where sequences are packed), from token to token, from head to head.
 struct TokenHeads {
@@ -41,9 +43,10 @@ struct StepConfig {
 
 struct StepArguments {
     TokenHeads q, k, v, out, g, beta;
-    // Null: g is ln of the decay. Else g is x of the decay exp(-exp(a_log) softplus(x + dt_bias)).
-    const float* a_log;
-    const float* dt_bias;  // with a_log
+    // Null: g is ln of the decay. Else g is x of the decay exp(-exp(a_log) softplus(x + dt_bias)), or of channels, with a lower_bound
+    // below 0, exp(lower_bound sigmoid(exp(a_log) (x + dt_bias))).
+    const float* a_log;    // of each head
+    const float* dt_bias;  // with a_log; of each head, or of each of its channels
     States initial, final;
     // [sequence][slots_per_sequence]: the slots of each sequence's state; null: its number. With more than one the state after
     // token t goes to slot t, and the sequence continues that of token accepted - 1. What is out of range: no slot.
@@ -56,7 +59,7 @@ struct StepArguments {
     uint32_t key, value;
     float scale, beta_factor;
     uint32_t normalize, beta_is_logit, wide_g, wide_beta;  // wide: float32
-    uint32_t padding;
+    float lower_bound;
 };
 
 // Tokens that become matrix products together.
@@ -146,6 +149,8 @@ struct GradientArguments {
 
 template <StepConfig config>
 struct Step;
+template <StepConfig config>
+struct ChannelStep;
 template <PrepareConfig config>
 struct Prepare;
 template <ScanConfig config>
@@ -158,6 +163,7 @@ struct Gradient;
 namespace kinds {
 
 struct step : Kind<StepConfig, StepArguments, Step> {};
+struct channel_step : Kind<StepConfig, StepArguments, ChannelStep> {};
 struct prepare : Kind<PrepareConfig, PrepareArguments, Prepare> {};
 struct scan : Kind<ScanConfig, ScanArguments, Scan> {};
 struct reverse : Kind<ScanConfig, ReverseArguments, Reverse> {};

@@ -31,11 +31,10 @@ inline bool runs_in_chunks(int target, ElementType element, int64_t tokens, int6
     return tokens >= fewest_chunked_tokens && key <= largest_key_of<kinds::scan>(target, element);
 }
 
-// Throws std::invalid_argument.
-inline void check(int64_t sequences, int64_t tokens, int64_t heads, int64_t key, int64_t value) {
-    const auto refuse = [](const std::string& what) {
-        throw std::invalid_argument("gated_delta_rule: " + what);
-    };
+// Throws std::invalid_argument, whose message begins with `where`.
+inline void check(const std::string& where, int64_t sequences, int64_t tokens, int64_t heads, int64_t key,
+                  int64_t value) {
+    const auto refuse = [&](const std::string& what) { throw std::invalid_argument(where + what); };
     if (key < 1 || key > largest_key)
         refuse("keys have " + std::to_string(key) + " elements; 1 to " + std::to_string(largest_key) +
                " are allowed");
@@ -52,15 +51,16 @@ const Row<Kind>& row_with_key(int target, uint32_t key, const Matches& matches) 
     for (const Row<Kind>& row : variants<Kind>)
         if (includes(row.targets, target) && row.config.key >= static_cast<int>(key) && matches(row.config))
             return row;
-    throw std::invalid_argument("gated_delta_rule: no kernel has these element types");
+    throw std::invalid_argument("delta_rule: no kernel has these element types");
 }
 
-// `slices` and `units` are decided here.
-inline Launch plan_step(int target, ElementType element, ElementType state, bool value_by_value,
-                        StepArguments arguments) {
+// Of step and channel_step; `slices` and `units` are decided here.
+template <class Kind>
+Launch plan_step(int target, ElementType element, ElementType state, bool value_by_value,
+                 StepArguments arguments) {
     arguments.slices = divisor_of((arguments.value + step_values - 1) / step_values);
     arguments.units = arguments.slices.value * arguments.heads.value * arguments.sequences.count;
-    const auto& row = row_with_key<kinds::step>(target, arguments.key, [&](const StepConfig& config) {
+    const auto& row = row_with_key<Kind>(target, arguments.key, [&](const StepConfig& config) {
         return config.element == element && config.state == state && config.value_by_value == value_by_value;
     });
     return launch_of("delta_rule", row.name, target, {(arguments.units + step_waves - 1) / step_waves, 1, 1},

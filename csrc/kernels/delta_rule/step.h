@@ -1,106 +1,20 @@
 // kernels/delta_rule/step.h: a gated delta rule token after token, with the state in registers.
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "chunk.h"
+#include "token_decays.h"
 
 namespace hipkittens::delta_rule {
 
-// ln(1 + e^x), and x where that is it to a float's last bit (PyTorch's softplus).
-KITTENS_DEVICE float softplus(float x) {
-    if (x > 20.0f) return x;
-    const float power = kittens::exponential<true>(x), sum = 1.0f + power;
-    // The logarithm of the rounded sum, corrected by what the rounding changed.
-    return sum == 1.0f ? power : kittens::natural_logarithm(sum) * (power / (sum - 1.0f));
-}
-
-// The 8 x 8 lanes of a wave hold `keys` x 4 elements each of a slice of a state.
-template <StepConfig config>
-struct StateSlice {
-    using S = typename element_of<config.state>::value;
-    static constexpr int keys = config.key / 8;
-
-    int outer, inner;  // of the lane: along the dimension with gaps, and along that of neighbours
-    uint32_t first_value;
-    float at[keys][4];
-
-    KITTENS_DEVICE explicit StateSlice(uint32_t slice)
-        : outer(kittens::lane_id() / 8), inner(kittens::lane_id() % 8), first_value(slice * step_values) {}
-    KITTENS_DEVICE uint32_t key(int i) const {
-        return config.value_by_value ? 32 * (i / 4) + 4 * inner + i % 4 : outer * keys + i;
-    }
-    KITTENS_DEVICE uint32_t value(int j) const {
-        return first_value + (config.value_by_value ? outer + 8 * j : 4 * inner + j);
-    }
-    // One of the lanes that hold the same values.
-    KITTENS_DEVICE bool is_first_of_values() const { return (config.value_by_value ? inner : outer) == 0; }
-    // Sums over all keys.
-    KITTENS_DEVICE float sum_of_keys(float sum) const {
-        if constexpr (config.value_by_value) {
-            return kittens::combine_group(sum, 8, [](float a, float b) { return a + b; });
-        } else {
-            sum += kittens::rotate_in_16<8>(sum);
-            sum += kittens::exchange_16(sum);
-            return sum + kittens::exchange_32(sum);
-        }
-    }
-    KITTENS_DEVICE void clear() {
-#pragma unroll
-        for (int i = 0; i < keys; ++i)
-#pragma unroll
-            for (int j = 0; j < 4; ++j) at[i][j] = 0;
-    }
-    // access(i, j, offset in bytes) of each four neighbours: a key's four values, or a value's run of four keys. What is behind the
-    // last key or value is read as zero, and not stored.
-    template <class Access>
-    KITTENS_DEVICE void each_four(const StepArguments& arguments, const States& states,
-                                  const Access& access) const {
-        // Calculated anew for each state that is stored: otherwise all offsets stay in registers while tokens pass.
-        StateSlice here = *this;
-        kittens::materialize(here.outer);
-        kittens::materialize(here.inner);
-        const uint32_t of_key = static_cast<uint32_t>(states.key) * sizeof(S),
-                       of_value = static_cast<uint32_t>(states.value) * sizeof(S);
-#pragma unroll
-        for (int n = 0; n < keys; ++n) {
-            const int i = config.value_by_value ? n / 4 * 4 : n, j = config.value_by_value ? n % 4 : 0;
-            const uint32_t k = here.key(i), v = here.value(j);
-            access(i, j, k < arguments.key && v < arguments.value ? k * of_key + v * of_value : beyond);
-        }
-    }
-    static constexpr uint32_t beyond = 0xf0000000;
-    KITTENS_DEVICE static kittens::buffer memory(const States& states, uint32_t slot, uint32_t head) {
-        return {(const char*)states.data +
-                    (slot * states.slot + head * states.head) * static_cast<int64_t>(sizeof(S)),
-                beyond};
-    }
-    KITTENS_DEVICE float& element(int i, int j, int e) {
-        return config.value_by_value ? at[i + e][j] : at[i][e];
-    }
-    KITTENS_DEVICE void load(const StepArguments& arguments, uint32_t slot, uint32_t head) {
-        const kittens::buffer from = memory(arguments.initial, slot, head);
-        each_four(arguments, arguments.initial, [&](int i, int j, uint32_t offset) {
-            const auto values = kittens::buffer_load<kittens::vec<S, 4>>(from, offset);
-#pragma unroll
-            for (int e = 0; e < 4; ++e) element(i, j, e) = static_cast<float>(values[e]);
-        });
-    }
-    KITTENS_DEVICE void store(const StepArguments& arguments, uint32_t slot, uint32_t head) {
-        const kittens::buffer to = memory(arguments.final, slot, head);
-        each_four(arguments, arguments.final, [&](int i, int j, uint32_t offset) {
-            const four values = {element(i, j, 0), element(i, j, 1), element(i, j, 2), element(i, j, 3)};
-            kittens::buffer_store(__builtin_convertvector(values, kittens::vec<S, 4>), to, offset);
-        });
-    }
-};
-
-template <StepConfig config>
-struct Step {
+template <StepConfig config, class Decays>
+struct TokenAfterToken {
     using T = typename element_of<config.element>::value;
     using Slice = StateSlice<config>;
     static constexpr int threads = 64 * step_waves, waves_per_simd = config.key == 64    ? 4
                                                                      : config.key == 128 ? 3
                                                                                          : 1;
-    static constexpr int floats_of_wave = 2 * config.key, lds_bytes = step_waves * floats_of_wave * 4;
+    // Keys, queries, and what decays share.
+    static constexpr int floats_of_wave = 2 * config.key + Decays::shared_floats,
+                         lds_bytes = step_waves * floats_of_wave * 4;
     static constexpr int loads = config.key / 64;  // elements of k, and of q, of a lane
 
     // One head's tokens, one after the other.
@@ -116,8 +30,8 @@ struct Step {
         KITTENS_DEVICE global<V> as() const {
             return (global<V>)data;
         }
-        KITTENS_DEVICE float scalar(bool wide) const {
-            return wide ? *as<const float>() : static_cast<float>(*as<const T>());
+        KITTENS_DEVICE float element(uint32_t column, bool wide) const {
+            return wide ? as<const float>()[column] : static_cast<float>(as<const T>()[column]);
         }
         KITTENS_DEVICE void advance() { data += step; }
     };
@@ -161,11 +75,9 @@ struct Step {
             v(arguments.v, span, head, sizeof(T)),
             g(arguments.g, span, head, arguments.wide_g ? 4 : sizeof(T)),
             beta(arguments.beta, span, head, arguments.wide_beta ? 4 : sizeof(T));
-        const float of_a = arguments.a_log
-                               ? -kittens::exponential<true>(((global<const float>)arguments.a_log)[head])
-                               : 0.0f,
-                    of_dt = arguments.a_log ? ((global<const float>)arguments.dt_bias)[head] : 0.0f;
+        Decays decays(arguments, head);
         auto* mine = lds + kittens::wave_id() * floats_of_wave * 4;
+        auto* factors = mine + 2 * config.key * 4;
         for (int64_t token = 0; token < span.tokens; ++token) {
             float values[4], queries[loads], keys[loads], square_q = 0, square_k = 0, product = 0;
 #pragma unroll
@@ -180,8 +92,9 @@ struct Step {
                 values[j] = slice.value(j) < arguments.value
                                 ? static_cast<float>(v.template as<const T>()[slice.value(j)])
                                 : 0.0f;
-            float logarithm = g.scalar(arguments.wide_g), rate = beta.scalar(arguments.wide_beta);
-            if (arguments.a_log) logarithm = of_a * softplus(logarithm + of_dt);
+            decays.load(arguments, g);
+            float rate = beta.element(0, arguments.wide_beta);
+            if (arguments.a_log) decays.pass_gate(arguments);
             if (arguments.beta_is_logit) rate = kittens::sigmoid<true>(rate).value;
             rate *= arguments.beta_factor;
             if (arguments.normalize) {
@@ -203,13 +116,15 @@ struct Step {
                 kittens::lds_write(keys[n], mine + (lane + 64 * n) * 4);
                 kittens::lds_write(queries[n], mine + (config.key + lane + 64 * n) * 4);
             }
+            decays.share(arguments, factors);
             product = kittens::sum_of_lanes(product);
-            const float kept = decay(logarithm);
+            const float kept = decays.of_state();
             float from_k[4] = {}, from_q[4] = {}, change[4];
 #pragma unroll
             for (int i = 0; i < Slice::keys; i += 4) {
                 const four of_k = kittens::lds_read<four>(mine + slice.key(i) * 4),
                            of_q = kittens::lds_read<four>(mine + (config.key + slice.key(i)) * 4);
+                decays.apply(slice, i, factors);
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
 #pragma unroll
@@ -249,5 +164,10 @@ struct Step {
             slice.store(arguments, slot, head);
     }
 };
+
+template <StepConfig config>
+struct Step : TokenAfterToken<config, HeadDecay<config>> {};
+template <StepConfig config>
+struct ChannelStep : TokenAfterToken<config, ChannelDecays<config>> {};
 
 }  // namespace hipkittens::delta_rule

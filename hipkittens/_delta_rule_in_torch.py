@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: MIT
+"""Gated delta rules in PyTorch's operations: for HIPKITTENS_BACKEND=torch, and to hold kernels to."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+
+
+def gates(g, beta, A_log, dt_bias, beta_logits, factor=1.0, lower_bound=None):
+    """ln of the decays, and beta, in float32; float64 stays. g: (batch, tokens, heads), or with channels behind."""
+    wide = torch.promote_types(g.dtype, torch.float32)
+    g, beta = g.to(wide), beta.to(wide)
+    if A_log is not None:
+        rate, x = A_log.to(wide).exp(), g + dt_bias.to(wide)
+        if g.dim() == 4:
+            rate = rate[:, None]
+        g = -rate * F.softplus(x) if lower_bound is None else lower_bound * torch.sigmoid(rate * x)
+    if beta_logits:
+        beta = beta.sigmoid()
+    return g, beta if factor == 1.0 else beta * factor
+
+
+def unit_vectors(x):
+    """x divided by the square root of 1e-6 + the sum of its squares over the last dimension."""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
+
+
+def _recurrence(q, k, v, g, beta, scale, state):
+    """Of a batch of sequences, token after token: outputs and the states after each."""
+    group = v.shape[2] // q.shape[2]
+    q, k = (tensor.repeat_interleave(group, 2) for tensor in (q, k))
+    outputs, states = [], []
+    for t in range(v.shape[1]):
+        kept = g[:, t].exp()
+        state = state * kept.reshape(*kept.shape[:2], -1, 1)
+        change = beta[:, t, :, None] * (v[:, t] - torch.einsum("bhkv,bhk->bhv", state, k[:, t]))
+        state = state + k[:, t, :, :, None] * change[:, :, None]
+        outputs.append(scale * torch.einsum("bhkv,bhk->bhv", state, q[:, t]))
+        states.append(state)
+    return torch.stack(outputs, 1) if outputs else v, states
+
+
+def _in_chunks(q, k, v, g, beta, scale, state, operand, chunk=64):
+    """Of a batch of sequences, as products of chunks, whose operands are rounded to the dtype `operand`: outputs and last states."""
+    tokens, group = v.shape[1], v.shape[2] // q.shape[2]
+    if not tokens:
+        return v, state
+    q, k = (tensor.repeat_interleave(group, 2) for tensor in (q, k))
+    # (batch, heads, chunks, chunk, ..); tokens behind the end change nothing.
+    q, k, v, g, beta = (
+        F.pad(tensor, (*[0, 0] * (tensor.dim() - 2), 0, -tokens % chunk))
+        .unflatten(1, (-1, chunk))
+        .movedim(3, 1)
+        for tensor in (q, k, v, g, beta)
+    )
+
+    def product(a, b):
+        return (a.to(operand) @ b.to(operand)).to(a.dtype)
+
+    gamma = g.cumsum(-1)
+    here = torch.ones(chunk, chunk, dtype=torch.bool, device=g.device).tril()
+    # Masked before the exponential, which would overflow above the diagonal.
+    decay = (gamma[..., :, None] - gamma[..., None, :]).masked_fill(~here, -torch.inf).exp()
+    system = (beta[..., None] * product(k, k.transpose(-1, -2)) * decay).tril(-1)
+    unit = torch.eye(chunk, dtype=v.dtype, device=v.device)
+    inverse = torch.linalg.solve_triangular(system + unit, unit.expand_as(system), upper=False)
+    scores = product(q, k.transpose(-1, -2)) * decay
+    kept, left = gamma.exp()[..., None], (gamma[..., -1:] - gamma).exp()[..., None]
+    outputs = []
+    for n in range(v.shape[2]):
+        change = product(
+            inverse[:, :, n],
+            beta[:, :, n, :, None] * (v[:, :, n] - kept[:, :, n] * product(k[:, :, n], state)),
+        )
+        outputs.append(
+            scale * (kept[:, :, n] * product(q[:, :, n], state) + product(scores[:, :, n], change))
+        )
+        state = kept[:, :, n, -1:] * state + product(k[:, :, n].transpose(-1, -2), left[:, :, n] * change)
+    return torch.stack(outputs, 2).movedim(1, 3).flatten(1, 2)[:, :tokens], state
+
+
+def in_torch(q, k, v, g, beta, scale, initial=None, l2norm=False, starts=None, operand=None, chunks=True):
+    """`gated_delta_rule` of g and beta as they are, in PyTorch's operations: in float32 or wider, outputs rounded once.
+
+    operand  the dtype of the products' operands, by default that of what is calculated with
+    chunks   as products of chunks; else token after token, which is what decays of channels have
+    """
+    wide, dtype = torch.promote_types(v.dtype, torch.float32), v.dtype
+    q, k, v, g, beta = (tensor.to(wide) for tensor in (q, k, v, g, beta))
+    if l2norm:
+        q, k = unit_vectors(q), unit_vectors(k)
+    batch, _, heads, value = v.shape
+    count = batch if starts is None else starts.numel() - 1
+    if initial is None:
+        initial = v.new_zeros(count, heads, k.shape[3], value)
+    initial = initial.to(wide)
+
+    def run(tensors, state):
+        if chunks:
+            return _in_chunks(*tensors, scale, state, operand or wide)
+        out, states = _recurrence(*tensors, scale, state)
+        return out, states[-1] if states else state
+
+    if starts is None:
+        out, state = run((q, k, v, g, beta), initial)
+        return out.to(dtype), state
+    pieces = [
+        run([tensor[:, first:past] for tensor in (q, k, v, g, beta)], initial[n : n + 1])
+        for n, (first, past) in enumerate(pairwise(starts.tolist()))
+    ]
+    if not pieces:
+        return v.to(dtype), initial
+    outputs, states = zip(*pieces, strict=True)
+    return torch.cat(outputs, 1).to(dtype), torch.cat(states)
+
+
+def steps_in_torch(q, k, v, g, beta, state, slots, accepted, scale, l2norm, starts, layout):
+    """`gated_delta_step` of g and beta as they are, in PyTorch's operations in float32 or wider."""
+    pool, dtype = state if layout == "kv" else state.transpose(-1, -2), v.dtype
+    q, k, v = (tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in (q, k, v))
+    if l2norm:
+        q, k = unit_vectors(q), unit_vectors(k)
+    out = torch.zeros_like(v, dtype=q.dtype)
+    tokens = v.shape[1]
+    ranges = (
+        [(n, 0, tokens) for n in range(v.shape[0])]
+        if starts is None
+        else [(0, first, past) for first, past in pairwise(starts.tolist())]
+    )
+    for n, (row, first, past) in enumerate(ranges):
+        own = [n] if slots is None else slots[n].tolist()
+        before = 1 if accepted is None else int(accepted[n])
+        slot = own[before - 1] if 1 <= before <= len(own) else -1
+        if not 0 <= slot < len(pool):
+            continue
+        parts = (tensor[row : row + 1, first:past] for tensor in (q, k, v, g, beta))
+        result, states = _recurrence(*parts, scale, pool[slot : slot + 1].to(v.dtype))
+        out[row, first:past] = result[0]
+        for t, after in enumerate(states):
+            if len(own) > 1 and t < len(own) and 0 <= own[t] < len(pool):
+                pool[own[t]] = after[0].to(pool.dtype)
+        if len(own) == 1 and states:
+            pool[slot] = states[-1][0].to(pool.dtype)
+    return out.to(dtype)

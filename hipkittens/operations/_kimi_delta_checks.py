@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: MIT
+"""What shows that Kimi delta attention works and how fast: a problem for each kernel, examples, benchmarks."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import torch.nn.functional as F
+
+from .._delta_rule_arguments import LARGEST_KEY
+from .._delta_rule_in_torch import in_torch
+from ..kimi_delta import kimi_delta_attention, kimi_delta_step
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
+from ._tensors import draw
+
+
+def _drawn(batch, tokens, key_heads, heads, key, value, dtype):
+    """q, k, v, g and beta; decays between 1 and e^-1, rates between 0 and 1."""
+    q, k = draw(batch, tokens, 2 * key_heads, key, dtype=dtype).detach().chunk(2, 2)
+    gates = draw(batch, tokens, heads, key + 1, dtype=torch.float32).detach()
+    g, beta = F.logsigmoid(gates[..., :key]), gates[..., key].sigmoid()
+    return q, k, draw(batch, tokens, heads, value, dtype=dtype).detach(), g, beta
+
+
+def _trial(kernel: Kernel) -> Trial:
+    """Keys and values that fill no tile, several tokens; slots in any order and none; gates in the kernel."""
+    dtype, key = DTYPES[kernel.row["element"]], int(kernel.row["key"])
+    layout = "vk" if kernel.row["value_by_value"] == "true" else "kv"
+    run = functools.partial(_run, layout, dtype, key - 4)
+    return Trial(f"kimi_delta {kernel.row['name']}", run, workgroups=3)
+
+
+def _run(layout: str, dtype: torch.dtype, key: int):
+    results = []
+    q, k, v, g, beta = _drawn(3, 2, 1, 2, key, 36, dtype)
+    shape = (4, 2, key, 36) if layout == "kv" else (4, 2, 36, key)
+    gate = {"A_log": draw(2, dtype=torch.float32).detach(), "dt_bias": torch.ones(2, key)}
+    for options in (
+        {"state_indices": torch.tensor([3, -1, 0]), "l2norm": True},
+        {"state_indices": torch.tensor([[1, 2], [0, 3], [7, 7]]), "accepted": torch.tensor([2, 1, 1]),
+         "beta_logits": True, "allow_neg_eigval": True, "l2norm": True, **gate},
+        {"lower_bound": -5.0, "l2norm": True, **gate},
+    ):  # fmt: skip
+        state = draw(*shape, dtype=torch.float32).detach()
+        results += [kimi_delta_step(q, k, v, g, beta, state, state_layout=layout, **options), state]
+    if layout == "kv":
+        packed = _drawn(1, 9, 1, 2, key, 34, dtype)
+        starts = torch.tensor([0, 6, 6, 8], dtype=torch.int32)
+        results += kimi_delta_attention(*packed, l2norm=True, cu_seqlens=starts, return_state=True)
+    return results
+
+
+def _in_torch(q, k, v, g, beta, initial=None, l2norm=True):
+    return in_torch(q, k, v, g, beta, k.shape[3] ** -0.5, initial, l2norm, chunks=False)
+
+
+def _parity(case, generator) -> ParityProblem:
+    dtype, heads = DTYPES[case["dtype"]], case["heads"]
+    tokens, key, value, batch = case["tokens"], case["key"], case["value"], case["batch"]
+
+    def drawn(*shape):
+        return torch.randn(shape, generator=generator)
+
+    key_heads = heads // case["group"] if heads % case["group"] == 0 else heads
+    q, k = drawn(batch, tokens, key_heads, key), drawn(batch, tokens, key_heads, key)
+    if case["equal_keys"]:
+        k = k[:, :1].expand(k.shape).contiguous()
+    if not case["l2norm"]:
+        q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    channels = batch, tokens, heads, key
+    gate = torch.rand(channels, generator=generator) if case["gate"] == "mixed" else None
+    g = -50.0 * gate**8 if gate is not None else torch.full(channels, float(case["gate"]))
+    inputs = {
+        "q": q.to(dtype),
+        "k": k.to(dtype),
+        "v": drawn(batch, tokens, heads, value).to(dtype),
+        "g": g,
+        "beta": torch.rand(channels[:3], generator=generator) * case["beta"],
+    }
+    if case["state"]:
+        inputs["initial"] = drawn(batch, heads, key, value)
+
+    def ours(*tensors):
+        q, k, v, g, beta, *initial = (each.detach() for each in tensors)
+        initial_state = initial[0] if initial else None
+        return kimi_delta_attention(
+            q, k, v, g, beta, initial_state=initial_state, l2norm=case["l2norm"], return_state=True
+        )
+
+    def theirs(*tensors):
+        q, k, v, g, beta, *initial = (each.detach() for each in tensors)
+        return _in_torch(q, k, v, g, beta, initial[0] if initial else None, case["l2norm"])
+
+    return ParityProblem(
+        inputs=inputs,
+        ours=ours,
+        theirs=theirs,
+        outputs=("out", "state"),
+        baseline="token after token in PyTorch's operations in float32, rounded once",
+    )
+
+
+def _tensors(problem, device, batch, tokens):
+    heads, size = problem["heads"], problem["size"]
+    q, k = (problem.tensor(device, batch, tokens, problem["key_heads"], size) for _ in range(2))
+    v, g = (problem.tensor(device, batch, tokens, heads, size) for _ in range(2))
+    return q, k, v, torch.zeros_like(g), torch.zeros(batch, tokens, heads, device=device)
+
+
+def _call(problem, device):
+    inputs = _tensors(problem, device, problem["batch"], problem["tokens"])
+    return lambda: kimi_delta_attention(*inputs, l2norm=True)
+
+
+def _call_step(problem, device):
+    inputs = _tensors(problem, device, problem["tokens"], 1)
+    size = problem["size"]
+    state = torch.zeros(problem["tokens"], problem["heads"], size, size, device=device)
+    return lambda: kimi_delta_step(*inputs, state, l2norm=True)
+
+
+def _refuse(extents):
+    if not 1 <= extents["size"] <= LARGEST_KEY:
+        return f"size is {extents['size']}; allowed: 1 to {LARGEST_KEY}"
+    if extents["heads"] % extents["key_heads"]:
+        return f"heads is {extents['heads']}; allowed: a multiple of key_heads, {extents['key_heads']}"
+    return None
+
+
+def _token_bytes(problem) -> float:
+    """Of a token: q, k, v, g and the result, and beta in float32."""
+    return problem["size"] * (4.0 * problem["key_heads"] + 6.0 * problem["heads"]) + 4.0 * problem["heads"]
+
+
+def _calls(tensor):
+    q, v, g = tensor(1, 40, 2, 64), tensor(1, 40, 4, 64), tensor(1, 40, 4, 64, dtype=torch.float32)
+    beta, heads = tensor(1, 40, 4, dtype=torch.float32), tensor(4, dtype=torch.float32)
+    bias, starts = tensor(4, 64, dtype=torch.float32), tensor(4, dtype=torch.int32)
+    one, of_one = tensor(3, 2, 2, 64), tensor(3, 2, 4, 64)
+    rate, pool = tensor(3, 2, 4), tensor(8, 4, 64, 64, dtype=torch.float32)
+    return [
+        ("packed sequences", "kimi_delta_attention", (q, q, v, g, beta), {"cu_seqlens": starts}),
+        ("gates of Kimi Linear", "kimi_delta_attention", (q, q, v, g, beta),
+         {"A_log": heads, "dt_bias": bias, "beta_logits": True, "l2norm": True}),
+        ("a lower bound of the gates", "kimi_delta_attention", (q, q, v, g, beta),
+         {"A_log": heads, "dt_bias": bias, "lower_bound": -5.0}),
+        ("one decay a head", "kimi_delta_attention", (q, q, v, beta, beta), {}),
+        ("speculative decoding", "kimi_delta_step", (one, one, of_one, of_one, rate, pool),
+         {"state_indices": tensor(3, 2, dtype=torch.int32), "accepted": tensor(3, dtype=torch.int32)}),
+        ("bfloat16 states", "kimi_delta_step", (one, one, of_one, of_one, rate, tensor(8, 4, 64, 64)), {}),
+    ]  # fmt: skip
+
+
+def _sizes(rows: Rows) -> str:
+    return f"Kimi delta attention: keys of 1 to {LARGEST_KEY} elements, values of any number, any number of value heads to a key head."
+
+
+def _example(q, k, v, g, beta):
+    return kimi_delta_attention(q, k, v, F.logsigmoid(g), beta.sigmoid(), l2norm=True)
+
+
+def _example_in_torch(q, k, v, g, beta):
+    return _in_torch(q, k, v, F.logsigmoid(g), beta.sigmoid())[0]
+
+
+def _exercise(draw):
+    with torch.no_grad():
+        q, k, v, g = (draw(1, 5, heads, 64, seed=seed) for seed, heads in ((1, 1), (2, 1), (3, 2), (4, 2)))
+        g, beta = F.logsigmoid(g).float(), draw(1, 5, 2, seed=5).sigmoid().float()
+        yield kimi_delta_attention(q, k, v, g, beta, l2norm=True)
+        state = draw(1, 2, 64, 64, seed=6).float()
+        yield kimi_delta_step(*(x[:, :1] for x in (q, k, v, g, beta)), state)
+
+
+CHECKS = Checks(
+    trial=_trial,
+    examples=(
+        Example(
+            "kimi delta attention",
+            {
+                "q": (1, 40, 1, 64),
+                "k": (1, 40, 1, 64),
+                "v": (1, 40, 2, 64),
+                "g": (1, 40, 2, 64),
+                "beta": (1, 40, 2),
+            },
+            _example,
+            _example_in_torch,
+            gradients=False,
+        ),
+    ),
+    parity=(
+        Parity(
+            "kimi_delta_attention",
+            {
+                "dtype": tuple(DTYPES),
+                "tokens": (17, 1, 2, 64, 255),
+                "key": (128, 60, 64, 100, 256),
+                "value": (128, 60, 64, 17),
+                "heads": (4, 1, 2),
+                "group": (2, 1, 4),
+                "batch": (1, 2),
+                "gate": ("mixed", 0, -0.001, -1, -50),
+                "beta": (1.0, 0.0, 2.0),
+                "state": (False, True),
+                "l2norm": (True, False),
+                "equal_keys": (False, True),
+            },
+            _parity,
+        ),
+    ),
+    calls=_calls,
+    sizes=_sizes,
+    benchmarks=(
+        Benchmark(
+            "kimi_delta_attention",
+            example="1x4096x32x32x128",
+            extents=("batch", "tokens", "key_heads", "heads", "size"),
+            shapes="1x1024x32x32x128",
+            heading="Kimi delta attention",
+            bytes=lambda problem: problem["batch"] * problem["tokens"] * _token_bytes(problem),
+            call=_call,
+            refuse=_refuse,
+        ),
+        Benchmark(
+            "kimi_delta_step",
+            example="64x32x32x128",
+            extents=("tokens", "key_heads", "heads", "size"),
+            shapes="1x32x32x128,64x32x32x128,256x32x32x128",
+            heading="Kimi delta attention, decoding",
+            bytes=lambda problem: (
+                problem["tokens"] * (_token_bytes(problem) + 8.0 * problem["heads"] * problem["size"] ** 2)
+            ),
+            call=_call_step,
+            refuse=_refuse,
+        ),
+    ),
+    exercise=_exercise,
+)
