@@ -1,4 +1,4 @@
-// torch/delta_step.cpp: gated delta rules token after token, with decays of heads or of channels.
+// torch/delta_rule_steps.cpp: gated delta rules token after token, with decays of heads or of channels.
 // SPDX-License-Identifier: MIT
 #include <optional>
 #include <string>
