@@ -406,6 +406,45 @@ def test_rope_of_images(target, style, wide):
 
 @of("fused_qkv_split_qk_rope")
 @pytest.mark.parametrize("nope_first", [False, True])
+@of("rope_fwd_3d")
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("features", [2, 8, 40, 128])
+def test_rope_of_videos(target, features, dtype):
+    """Of two videos of other sizes, on two ranks, with more frames than freqs has rows."""
+    pairs, third = features // 2, features // 2 // 3
+    x, angle = draw(2, 10, 3, features, dtype=dtype), unlike(4, pairs)
+    freqs = torch.polar(torch.ones(4, pairs, dtype=torch.float64), angle.double())
+    grids = torch.tensor([[5, 2, 1], [2, 3, 2]])
+    for rank in range(2):
+        mine = aiter.rope_fwd_3d(x, grids, freqs if features == 8 else freqs.to(torch.complex64), 2, rank)
+        right = x.double().clone()
+        for video, (frames, height, width) in enumerate(grids.tolist()):
+            for token in range(10):
+                at = token + 10 * rank
+                if at >= frames * height * width:
+                    continue
+                rows = (at // (height * width), at // width % height, at % width)
+                counts = (pairs - 2 * third, third, third)
+                row = [min(each, 3) for each, count in zip(rows, counts, strict=True) for _ in range(count)]
+                turn = freqs[row, torch.arange(pairs)]
+                numbers = torch.view_as_complex(right[video, token].unflatten(-1, (-1, 2)).contiguous())
+                right[video, token] = torch.view_as_real(numbers * turn).flatten(-2)
+        assert mine.dtype == F32 and mine.shape == x.shape
+        assert (mine.double() - right).abs().max() <= 2.0**-22 * right.abs().max()
+        # The second video has 12 tokens: two of the second rank's, and copies.
+        if rank:
+            assert torch.equal(mine[1, 2:], x[1, 2:].float()) and torch.equal(mine[0], x[0].float())
+    assert aiter.rope_fwd_3d(x[:, :0], grids, freqs, 1, 0).shape == (2, 0, 3, features)
+    for arguments, message in (
+        ((x[0], grids, freqs, 2, 0), "x has shape"),
+        ((x, grids[:1], freqs, 2, 0), r"grid_sizes has shape \(1, 3\); it must be \(2, 3\)"),
+        ((x, grids, freqs.real, 2, 0), r"freqs has shape .* and dtype torch.float64; it must be"),
+        ((x, grids, freqs, 2, 2), r"sp_rank is 2 of sp_size 2; 0 .. 1 are allowed"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            aiter.rope_fwd_3d(*arguments)
+
+
 @pytest.mark.parametrize("neox", [True, False])
 def test_packed_projections(target, neox, nope_first):
     qkv, table = draw(5, (4 + 2 * 2) * 16), angles(30, 4)

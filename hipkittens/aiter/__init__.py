@@ -193,7 +193,14 @@ from ._quant_moe import (
     downcast_to_static_fp8,
     upcast_from_mxfp,
 )
-from ._rope import ROPE, rope_2d_bwd, rope_2d_fwd, rope_2d_fwd_inplace, rotary_embedding_fwd
+from ._rope import (
+    ROPE,
+    rope_2d_bwd,
+    rope_2d_fwd,
+    rope_2d_fwd_inplace,
+    rope_fwd_3d,
+    rotary_embedding_fwd,
+)
 from ._rope_cache import (
     fused_fp4_bmm_rope_cat_and_cache_mla,
     fused_fp8_bmm_rope_cat_and_cache_mla,
@@ -368,6 +375,7 @@ __all__ = [
     "routing_sigmoid_top1",
     "scaled_silu_and_mul",
     "silu_and_mul",
+    "rope_fwd_3d",
     "smooth_per_token_scaled_quant",
     "smoothquant_fwd",
     "softmax",

@@ -202,6 +202,55 @@ def rope_2d_bwd(
                     (rotate_style, reuse_freqs_front_part, nope_first), back=True)  # fmt: skip
 
 
+def rope_fwd_3d(
+    x: torch.Tensor,
+    grid_sizes: torch.Tensor,
+    freqs: torch.Tensor,
+    sp_size: int,
+    sp_rank: int,
+) -> torch.Tensor:
+    """[batch, tokens, heads, C], float32: pairs (2i, 2i + 1) turned by complex freqs [rows, C / 2], the first C / 2 - 2 (C / 6) of them by the
+    row of a token's frame, the next C / 6 by that of its height and the last C / 6 by that of its width. grid_sizes [batch, 3] are
+    frames, height and width of each video, whose tokens sp_size ranks share equally: these are those of sp_rank. Rows behind the
+    last one are the last one, and tokens behind the last one of a video are copied. Rows of tokens are gathered by PyTorch's
+    operations before the launch."""
+    name = "rope_fwd_3d"
+    where = f"hipkittens.aiter.{name}"
+    if x.dim() != 4 or x.shape[-1] % 2 or x.shape[-1] == 0:
+        raise ValueError(
+            f"{where}: x has shape {tuple(x.shape)}; it must be (batch, tokens, heads, features), of an even number of features"
+        )
+    batch, tokens, _, features = x.shape
+    pairs, third = features // 2, features // 6
+    if not freqs.is_complex() or freqs.dim() != 2 or freqs.shape[1] != pairs or freqs.shape[0] == 0:
+        raise ValueError(
+            f"{where}: freqs has shape {tuple(freqs.shape)} and dtype {freqs.dtype}; it must be (rows, {pairs}), complex, of 1 row or more"
+        )
+    if tuple(grid_sizes.shape) != (batch, 3):
+        raise ValueError(f"{where}: grid_sizes has shape {tuple(grid_sizes.shape)}; it must be ({batch}, 3)")
+    if not 0 <= sp_rank < sp_size:
+        raise ValueError(
+            f"{where}: sp_rank is {sp_rank} of sp_size {sp_size}; 0 .. {sp_size - 1} are allowed"
+        )
+    if batch * tokens == 0:
+        return torch.empty_like(x, dtype=torch.float32)
+    frames, height, width = grid_sizes.to(x.device, torch.int64).unbind(1)
+    token = torch.arange(tokens, device=x.device) + sp_rank * tokens
+    there = token < (frames * height * width)[:, None]
+    of_frame, of_width = (size[:, None].clamp_min(1) for size in (height * width, width))
+    row = torch.stack((token // of_frame, token % of_frame // of_width, token % of_width), -1)
+    pair = torch.arange(pairs, device=x.device)
+    axis = (pair >= pairs - 2 * third).long() + (pair >= pairs - third).long()
+    row = row.clamp(max=freqs.shape[0] - 1)[..., axis]
+    angles = freqs[row, pair].to(torch.complex64)
+    cos, sin = (
+        torch.where(there[..., None], part, rest).flatten(0, 1)
+        for part, rest in ((angles.real, 1.0), (angles.imag, 0.0))
+    )
+    positions = torch.arange(batch * tokens, device=x.device).view(batch, tokens)
+    return rotary(x.float(), cos, sin, interleaved=True, positions=positions)
+
+
 def _rope_2d(name, x, tables, sizes, style, back=False, inplace=False):
     options = _options(name, *style)
     if x.dim() != 4 or x.shape[1] != sizes[0] * sizes[1]:
