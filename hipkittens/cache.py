@@ -26,6 +26,8 @@ LAYOUTS = ("paged", "asm", "nhd", "hnd")
 GROUPS = (32, 64, 128)  # of features that have a scale
 MOST_SCALED_FEATURES = 512  # most_scaled_features of csrc/kernels/cache/plan.h
 INDEXER_FLOOR = 1e-4  # indexer_floor of csrc/torch/cache_scaled.cpp
+MOST_SHARED_SLOTS = 1024  # most_shared_slots of csrc/kernels/cache/kinds.h
+SHARED_FLOOR = 1e-6  # shared_floor of csrc/torch/cache_shared_scale.cpp
 
 
 @_backend.interruptible
@@ -46,21 +48,27 @@ def cache_write(
 
     key, value  (tokens, heads, features), bfloat16 or float16, any strides; features of value may differ from key's
     key_cache, value_cache  written in place; slot s is place s % block_size of block s // block_size. By layout, with x elements in 16
-                bytes (8 of bfloat16, 16 of 8-bit floats):
+                bytes (8 of bfloat16, 16 of 8-bit codes):
                 "nhd"    (blocks, block_size, heads, features) both (vLLM's reshape_and_cache_flash)
                 "hnd"    (blocks, heads, block_size, features) both
                 "paged"  (blocks, heads, features / x, block_size, x) and (blocks, heads, features, block_size)
                          (vLLM's reshape_and_cache)
                 "asm"    as paged, and (blocks, heads, block_size / x, features, x) (AITER's asm_layout)
-                Their dtype is key's, or the target's float8 (e4m3fnuz on gfx942, e4m3fn on gfx950), or torch.uint8 for its bytes.
+                Their dtype is key's, or the target's float8 (e4m3fnuz on gfx942, e4m3fn on gfx950), or torch.uint8 for its bytes,
+                or torch.int8.
                 Strides are free, 64-bit addresses reach everything; no two elements may share memory.
     slots       int32 or int64, (tokens,). A negative one is written nowhere. One behind the last slot raises RuntimeError for CPU
                 tensors, and is written nowhere on a GPU. Of two tokens with one slot, either may be the one that is left.
-    k_scale, v_scale  one float32 each, of caches of float8: float32(x) * (1 / scale), clamped to the largest code, rounded to nearest
-                even. None is 1. A NaN becomes the code's.
-    key_scales, value_scales  both or none: float32, (blocks, block_size, heads), any strides, of caches of float8 and heads of up to
-                512 features. They are written, too: the largest magnitude of each head of a token over the largest code, 1 of zeros;
-                codes are of float32(x) * (1 / scale), as `quantize` has them of rows
+    k_scale, v_scale  one float32 each, of caches of float8 or int8: float32(x) * (1 / scale), clamped to the largest code (127 of
+                int8, whose least is -127), rounded to nearest even. None is 1. A NaN becomes the code's, and 0 of int8.
+    key_scales, value_scales  both or none: float32, (blocks, block_size, heads), any strides, of caches of float8 or int8 and heads of up
+                to 512 features. They are written, too: the largest magnitude of each head of a token over the largest code, 1 of zeros;
+                codes are of float32(x) * (1 / scale), as `quantize` has them of rows.
+                Or (groups, heads), of any features: of each head of the group that slot s * groups // slots is in, of up to 1024
+                slots, such as those of a block. A group whose first place is written has the largest magnitude of what is written
+                to it, 1e-6 at least, over the largest code. Any other has that or the scale it had, whichever is larger; where it
+                grows, what is in the places before the first one that is written becomes code * old / new, rounded. Fill a
+                group's places from its first on. NaN does not count. Of two tokens with one slot the later one is left, and counts
 
     No gradient: raises ValueError where one would be recorded. Raises TypeError or ValueError, before anything is launched, for
     what has no kernel.
@@ -81,7 +89,8 @@ def cache_write(
         _check_scales(where, key, value, key_cache, layout, k_scale, v_scale, key_scales, value_scales)
     _backend.check_device(where, "key", key)
     if scaled:
-        _write_scaled(key, value, key_cache, value_cache, key_scales, value_scales, slots, layout)
+        write = _write_scaled if key_scales.dim() == 3 else _write_shared_scale
+        write(key, value, key_cache, value_cache, key_scales, value_scales, slots, layout)
         return
     if _backend.uses_torch():
         write_in_torch(_by_slot(key_cache, layout, False), key, slots, k_scale)
@@ -173,7 +182,7 @@ def indexer_cache_write(
     check_slots(where, slots, k.shape[0], "k", k)
     row = features + 4 * (features // group)
     check_latent_cache(where, "k", k, [(row,)], kv_cache, None)
-    if not is_quantized(kv_cache):
+    if not is_quantized(kv_cache) or kv_cache.dtype == torch.int8:
         raise TypeError(
             f"{where}: kv_cache is {kv_cache.dtype}; allowed: {dtype_of('fp8', k.device)}, {torch.uint8}"
         )
@@ -199,8 +208,8 @@ def is_quantized(cache: torch.Tensor) -> bool:
 
 
 def as_operand(cache: torch.Tensor) -> torch.Tensor:
-    """As the operators take it: 8-bit floats as their bytes."""
-    return cache.view(torch.uint8) if is_quantized(cache) else cache
+    """As the operators take it, for which bytes are 8-bit floats and integers are integers."""
+    return cache.view(torch.uint8) if is_quantized(cache) and cache.dtype != torch.int8 else cache
 
 
 def mark_written(*caches: torch.Tensor) -> None:
@@ -300,20 +309,91 @@ def _check_scales(where, key, value, key_cache, layout, k_scale, v_scale, key_sc
         )
     if not is_quantized(key_cache):
         raise ValueError(
-            f"{where}: key_scales is given and key_cache is {key_cache.dtype}; only caches of 8-bit floats have scales"
+            f"{where}: key_scales is given and key_cache is {key_cache.dtype}; only caches of 8-bit codes have scales"
         )
     wanted = shapes_of(layout, key.shape[1], key.shape[-1], value.shape[-1], key_cache.dtype.itemsize)
-    sizes = (*_slot_counts(key_cache, wanted[0]), key.shape[1])
+    blocks, block_size = _slot_counts(key_cache, wanted[0])
+    heads, shared = key.shape[1], isinstance(key_scales, torch.Tensor) and key_scales.dim() == 2
     for name, scales in given.items():
         check_tensor(where, name, scales)
         check_dtype_and_device(where, name, scales, (torch.float32,), "key", key)
+        sizes = (key_scales.shape[0], heads) if shared else (blocks, block_size, heads)
         if tuple(scales.shape) != sizes:
-            raise ValueError(f"{where}: {name} has shape {tuple(scales.shape)}; it must be {sizes}")
+            text = f"{sizes}, as key_scales" if shared and scales is value_scales else f"{sizes}"
+            also = "" if shared else f", or (groups, {heads})"
+            raise ValueError(f"{where}: {name} has shape {tuple(scales.shape)}; it must be {text}{also}")
+    if shared:
+        _check_groups(where, blocks * block_size, key_scales)
+        return
     for name, rows in (("key", key), ("value", value)):
         if rows.shape[-1] > MOST_SCALED_FEATURES:
             raise ValueError(
                 f"{where}: {name} has {rows.shape[-1]} features; with scales that are written, 1 to {MOST_SCALED_FEATURES} are allowed"
             )
+
+
+def _check_groups(where, slots, key_scales) -> None:
+    groups = key_scales.shape[0]
+    if groups == 0 or slots % groups or slots // groups > MOST_SHARED_SLOTS:
+        raise ValueError(
+            f"{where}: key_scales has {groups} groups for {slots} slots; each has the same number of slots, 1 to {MOST_SHARED_SLOTS}"
+        )
+
+
+def _write_shared_scale(key, value, key_cache, value_cache, key_scales, value_scales, slots, layout) -> None:
+    if _backend.uses_torch():
+        for rows, cache, scales, values in (
+            (key, key_cache, key_scales, False),
+            (value, value_cache, value_scales, True),
+        ):
+            by_slot = _by_slot(as_operand(cache), layout, values)
+            flat = by_slot.reshape(-1, *rows.shape[1:])
+            codes = _codes_in(cache)
+            of_slots = _share_scales(rows, flat.view(codes), scales, slots)
+            by_slot.copy_(of_slots.view(flat.dtype).view(by_slot.shape))
+        return
+    caches = as_operand(key_cache), as_operand(value_cache)
+    call(
+        "cache_write_shared_scale",
+        key,
+        value,
+        *caches,
+        key_scales,
+        value_scales,
+        slots,
+        LAYOUTS.index(layout),
+    )
+    mark_written(key_cache, value_cache, key_scales, value_scales)
+
+
+def _share_scales(rows, codes, scales, slots) -> torch.Tensor:
+    """Codes (slots, heads, features) after the write, and scales in place."""
+    if len(rows) == 0:
+        return codes
+    groups, size, dtype = scales.shape[0], codes.shape[0] // scales.shape[0], codes.dtype
+    tokens = slots.new_full((codes.shape[0],), -1, dtype=torch.int64)
+    kept = slots >= 0
+    order = torch.arange(len(slots), device=slots.device)[kept]
+    tokens.scatter_reduce_(0, slots[kept].long(), order, "amax")
+    written = (tokens >= 0).view(groups, size)
+    first = torch.where(written.any(1), written.int().argmax(1), 0)
+    new = torch.where(tokens[:, None, None] >= 0, rows[tokens.clamp_min(0)].float(), 0.0)
+    grouped = new.abs().nan_to_num(0.0, torch.inf).unflatten(0, (groups, size))
+    needed = grouped.amax((1, 3)).clamp_min(SHARED_FLOOR) / _largest(dtype)
+    grows = written.any(1)[:, None] & ((first == 0)[:, None] | (scales < needed))
+    held = grows[:, None] & (torch.arange(size, device=slots.device) < first[:, None])[..., None]
+    old = codes.float() * _each_slot(scales, size)
+    scales.copy_(torch.where(grows, needed, scales))
+    anew = rounded_to_codes(old / _each_slot(scales, size), dtype, None)
+    as_bytes = torch.where(held.flatten(0, 1)[..., None], anew.view(torch.uint8), codes.view(torch.uint8))
+    of_new = rounded_to_codes(new, dtype, _each_slot(scales, size))
+    as_bytes = torch.where(tokens[:, None, None] >= 0, of_new.view(torch.uint8), as_bytes)
+    return as_bytes.view(dtype)
+
+
+def _each_slot(scales, size):
+    """Of groups: (slots, heads, 1)."""
+    return scales.repeat_interleave(size, 0)[..., None]
 
 
 def _write_scaled(key, value, key_cache, value_cache, key_scales, value_scales, slots, layout) -> None:
@@ -322,7 +402,7 @@ def _write_scaled(key, value, key_cache, value_cache, key_scales, value_scales, 
             (key, key_cache, key_scales, False),
             (value, value_cache, value_scales, True),
         ):
-            found = _scales_of(rows, dtype_of("fp8", rows.device), 0.0)
+            found = _scales_of(rows, _codes_in(cache), 0.0)
             kept = slots >= 0
             places = slots[kept].long()
             scales[places // scales.shape[1], places % scales.shape[1]] = found[kept].squeeze(-1)
@@ -336,7 +416,7 @@ def _write_scaled(key, value, key_cache, value_cache, key_scales, value_scales, 
 def _scales_of(rows, dtype, floor):
     """Of the last dimension, which stays."""
     largest = rows.float().abs().amax(-1, keepdim=True).clamp_min(floor)
-    scales = largest / torch.finfo(dtype).max
+    scales = largest / _largest(dtype)
     return torch.where(scales == 0, 1.0, scales)
 
 
@@ -395,7 +475,7 @@ def check_slots(where: str, slots: torch.Tensor, tokens: int, first_name: str, f
 
 def _check_cache(where, name, cache, first_name, first) -> None:
     check_tensor(where, name, cache)
-    allowed = (first.dtype, dtype_of("fp8", first.device), torch.uint8)
+    allowed = (first.dtype, dtype_of("fp8", first.device), torch.uint8, torch.int8)
     check_dtype_and_device(where, name, cache, allowed, first_name, first)
     if torch.is_grad_enabled() and cache.requires_grad:
         raise ValueError(
@@ -421,7 +501,7 @@ def _check_scale(where, name, scale, cache_name, cache) -> None:
     check_scale(where, name, scale, cache_name, cache)
     if scale is not None and not is_quantized(cache):
         raise ValueError(
-            f"{where}: {name} is given and {cache_name} is {cache.dtype}; only caches of 8-bit floats have a scale"
+            f"{where}: {name} is given and {cache_name} is {cache.dtype}; only caches of 8-bit codes have a scale"
         )
 
 
@@ -435,9 +515,20 @@ def _by_slot(cache: torch.Tensor, layout: Layout, values: bool) -> torch.Tensor:
 
 
 def rounded_to_codes(rows: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None) -> torch.Tensor:
-    largest = torch.finfo(dtype).max
-    scaled = rows.float() if scale is None else rows.float() * (1 / scale)
-    return scaled.clamp(-largest, largest).to(dtype)
+    largest = _largest(dtype)
+    scaled = (rows.float() if scale is None else rows.float() * (1 / scale)).clamp(-largest, largest)
+    return (
+        torch.where(scaled.isnan(), 0, scaled.round()).to(dtype) if dtype == torch.int8 else scaled.to(dtype)
+    )
+
+
+def _codes_in(cache: torch.Tensor) -> torch.dtype:
+    """What the bytes of a quantised cache are."""
+    return torch.int8 if cache.dtype == torch.int8 else dtype_of("fp8", cache.device)
+
+
+def _largest(dtype: torch.dtype) -> float:
+    return 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
 
 
 def write_in_torch(cache, rows, slots, scale, grouped=False) -> None:
@@ -448,7 +539,7 @@ def write_in_torch(cache, rows, slots, scale, grouped=False) -> None:
     if is_quantized(cache):
         if scale is not None and scale.numel() > 1:  # of each row
             scale = scale[kept]
-        codes = rounded_to_codes(rows, dtype_of("fp8", cache.device), scale)
+        codes = rounded_to_codes(rows, _codes_in(cache), scale)
         rows, cache = codes.view(torch.uint8), cache.view(torch.uint8)
     block, place = slots // block_size, slots % block_size
     if grouped:

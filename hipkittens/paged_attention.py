@@ -250,7 +250,7 @@ def attention_paged(
     cu_seqlens_q = None if cu_seqlens_q is None else cu_seqlens_q.contiguous()
     plan = None if plan is None else plan.contiguous()
     arguments = (
-        q, _operand(k_cache), _operand(v_cache), block_table, table_starts, seqused_k, cu_seqlens_q, alibi_slopes, sinks, k_scale,
+        q, as_operand(k_cache), as_operand(v_cache), block_table, table_starts, seqused_k, cu_seqlens_q, alibi_slopes, sinks, k_scale,
         v_scale, plan, max_seqlen_q, LAYOUTS.index(cache_layout), scale, value_factor, causal, left, right, float(softcap), num_splits,
     )  # fmt: skip
     if _backend.uses_torch():
@@ -506,11 +506,6 @@ def _scale_of(
     else:
         scale = (scale[sequence] if scale.dim() == 2 else scale)[:, None]
     return scale.repeat_interleave(group, 0)[..., None]
-
-
-def _operand(cache: torch.Tensor) -> torch.Tensor:
-    """As the operators take it, for which bytes are 8-bit floats and integers are integers."""
-    return cache if cache.dtype == torch.int8 else as_operand(cache)
 
 
 def _in_rows(

@@ -23,7 +23,7 @@ from .cache import (
 
 @_backend.interruptible
 def qkv_rotary(
-    qkv: torch.Tensor,
+    qkv: torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     cos: torch.Tensor,
     sin: torch.Tensor,
     num_heads: int,
@@ -50,6 +50,8 @@ def qkv_rotary(
 
     qkv        (tokens, n) or (batch, tokens, n), bfloat16, float16 or float32: num_heads of queries, then num_kv_heads of keys, then as
                many of values, all of the same number of features; any strides. Results are (..., tokens, heads, features).
+               With a cache also (q, k, v) apart, each (tokens, heads, features) or with a batch in front: of a packed tensor in
+               another order, such as one with gates beside its queries, these are views.
     q_weight, k_weight  (features,), bfloat16, float16 or float32, both of one dtype: x * rsqrt(mean(x ** 2) + eps) * weight over
                the features of each head, before it is turned; without one, none. Everything from qkv to the result is float32 and
                is rounded once; Transformers rounds between norm and rotation.
@@ -66,29 +68,40 @@ def qkv_rotary(
         cos, sin, interleaved, positions, offsets, cu_seqlens, offset, nope_first, full_tables
     )
     cached = any(each is not None for each in (key_cache, value_cache, slots, k_scale, v_scale))
-    check_tensor(where, "qkv", qkv)
-    check_dtype_and_device(where, "qkv", qkv, CACHE_DTYPES if cached else DTYPES, "qkv", qkv)
-    rotation.check_types(where, "qkv", qkv)
-    features = _features(where, qkv, num_heads, num_kv_heads)
-    packed = qkv if qkv.dim() == 3 else qkv.unsqueeze(0)
-    batch, tokens = packed.shape[:2]
-    _check_weights(where, qkv, features, q_weight, k_weight)
+    apart = isinstance(qkv, tuple | list)
+    if apart and not cached:
+        raise ValueError(
+            f"{where}: qkv is {type(qkv).__name__} and there is no cache; give a packed tensor, or use rms_norm and rotary_qk"
+        )
+    _check_counts(where, num_heads, num_kv_heads)
+    if apart:
+        heads = _heads_apart(where, qkv, num_heads, num_kv_heads)
+        has_batch = qkv[0].dim() == 4
+    else:
+        check_tensor(where, "qkv", qkv)
+        check_dtype_and_device(where, "qkv", qkv, CACHE_DTYPES if cached else DTYPES, "qkv", qkv)
+        heads = _heads_of(where, qkv, num_heads, num_kv_heads)
+        has_batch = qkv.dim() == 3
+    first = heads[0]
+    batch, tokens, _, features = first.shape
+    if not 1 <= features <= 1024:
+        raise ValueError(f"{where}: heads of qkv have {features} features; 1 to 1024 are allowed")
+    rotation.check_types(where, "qkv", first)
+    _check_weights(where, first, features, q_weight, k_weight)
     eps = number(where, "eps", eps)
-    rotation.check(where, "a head of qkv", qkv, batch, tokens, features)
+    rotation.check(where, "a head of qkv", first, batch, tokens, features)
     if cached:
         _check_cache(
-            where, packed, num_kv_heads, features, key_cache, value_cache, slots, layout, k_scale, v_scale,
-            q_weight, k_weight,
-        )  # fmt: skip
+            where, heads, key_cache, value_cache, slots, layout, k_scale, v_scale, q_weight, k_weight
+        )
     elif layout != "nhd":
         raise ValueError(
             f"{where}: layout is {layout!r} and there is no cache; give key_cache, value_cache and slots"
         )
-    _backend.check_device(where, "qkv", qkv)
+    _backend.check_device(where, "qkv", first)
     operands = rotation.operands(batch, tokens)
-    counts = (num_heads, num_kv_heads)
     if _backend.uses_torch():
-        results = _in_torch(packed, q_weight, k_weight, operands, *counts, eps)
+        results = _in_torch(heads, q_weight, k_weight, operands, eps)
         if cached:
             keys, values = (each.flatten(0, 1) for each in results[1:])
             cache_write(
@@ -97,21 +110,25 @@ def qkv_rotary(
     elif cached:
         caches = as_operand(key_cache), as_operand(value_cache)
         results = call(
-            "qkv_rotary_cache", packed, q_weight, k_weight, *caches, slots, k_scale, v_scale, *operands, *counts, eps, LAYOUTS.index(layout)
+            "qkv_rotary_cache", *heads, q_weight, k_weight, *caches, slots, k_scale, v_scale, *operands, eps, LAYOUTS.index(layout)
         )  # fmt: skip
         mark_written(key_cache, value_cache)
     else:
-        results = call("qkv_rotary", packed, q_weight, k_weight, *operands, *counts, eps)
-    q, k, v = results if qkv.dim() == 3 else (each.squeeze(0) for each in results)
+        packed = qkv if has_batch else qkv.unsqueeze(0)
+        results = call("qkv_rotary", packed, q_weight, k_weight, *operands, num_heads, num_kv_heads, eps)
+    q, k, v = results if has_batch else (each.squeeze(0) for each in results)
     return q, k, v
 
 
-def _features(where: str, qkv: torch.Tensor, num_heads: int, num_kv_heads: int) -> int:
-    """Of a head."""
+def _check_counts(where: str, num_heads: int, num_kv_heads: int) -> None:
     for name, count in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
         check_whole_number(where, name, count)
         if count < 1:
             raise ValueError(f"{where}: {name} is {count}; it must be 1 or more")
+
+
+def _heads_of(where: str, qkv: torch.Tensor, num_heads: int, num_kv_heads: int) -> tuple[torch.Tensor, ...]:
+    """q, k and v of a packed qkv, each (batch, tokens, heads, features)."""
     if qkv.dim() not in (2, 3):
         raise ValueError(
             f"{where}: qkv has shape {tuple(qkv.shape)}; it must be (tokens, n) or (batch, tokens, n)"
@@ -122,10 +139,31 @@ def _features(where: str, qkv: torch.Tensor, num_heads: int, num_kv_heads: int) 
             f"{where}: qkv has {qkv.shape[-1]} columns for {heads} heads, {num_heads} of queries and {num_kv_heads} each of keys "
             "and values; it must have a multiple of that"
         )
-    features = qkv.shape[-1] // heads
-    if features > 1024:
-        raise ValueError(f"{where}: heads of qkv have {features} features; 1 to 1024 are allowed")
-    return features
+    packed = (qkv if qkv.dim() == 3 else qkv.unsqueeze(0)).unflatten(-1, (heads, -1))
+    return packed.split((num_heads, num_kv_heads, num_kv_heads), -2)
+
+
+def _heads_apart(where, qkv, num_heads: int, num_kv_heads: int) -> tuple[torch.Tensor, ...]:
+    """The same of q, k and v that are given so, but for the batch."""
+    names = ("q", "k", "v")
+    if len(qkv) != 3:
+        raise ValueError(f"{where}: qkv has {len(qkv)} tensors; it must be (q, k, v)")
+    for name, each in zip(names, qkv, strict=True):
+        check_tensor(where, f"{name} of qkv", each)
+        check_dtype_and_device(where, f"{name} of qkv", each, CACHE_DTYPES, "q of qkv", qkv[0])
+        if each.dtype != qkv[0].dtype:
+            raise TypeError(
+                f"{where}: q of qkv is {qkv[0].dtype} and {name} is {each.dtype}; convert one to the other"
+            )
+    q = qkv[0]
+    for name, each, count in zip(names, qkv, (num_heads, num_kv_heads, num_kv_heads), strict=True):
+        wanted = (*q.shape[:-2], count, q.shape[-1])
+        if q.dim() not in (3, 4) or tuple(each.shape) != wanted:
+            text = (
+                str(wanted) if q.dim() in (3, 4) else f"(tokens, {count}, features), or with a batch in front"
+            )
+            raise ValueError(f"{where}: {name} of qkv has shape {tuple(each.shape)}; it must be {text}")
+    return tuple(each if each.dim() == 4 else each.unsqueeze(0) for each in qkv)
 
 
 def _check_weights(where, qkv, features, q_weight, k_weight) -> None:
@@ -143,18 +181,7 @@ def _check_weights(where, qkv, features, q_weight, k_weight) -> None:
 
 
 def _check_cache(
-    where,
-    packed,
-    num_kv_heads,
-    features,
-    key_cache,
-    value_cache,
-    slots,
-    layout,
-    k_scale,
-    v_scale,
-    q_weight,
-    k_weight,
+    where, heads, key_cache, value_cache, slots, layout, k_scale, v_scale, q_weight, k_weight
 ) -> None:
     for name, value in (("key_cache", key_cache), ("value_cache", value_cache), ("slots", slots)):
         if value is None:
@@ -164,26 +191,26 @@ def _check_cache(
     if layout not in LAYOUTS:
         raise ValueError(f"{where}: layout is {layout!r}; allowed: {', '.join(LAYOUTS)}")
     if torch.is_grad_enabled():
-        for name, value in (("qkv", packed), ("q_weight", q_weight), ("k_weight", k_weight)):
+        named = [*(("qkv", each) for each in heads), ("q_weight", q_weight), ("k_weight", k_weight)]
+        for name, value in named:
             if value is not None and value.requires_grad:
                 raise ValueError(
                     f"{where}: {name} requires a gradient and gets none where a cache is written; use torch.no_grad(), or "
                     "write it with cache_write"
                 )
-    tokens = packed.shape[0] * packed.shape[1]
-    check_slots(where, slots, tokens, "qkv", packed)
-    rows = packed.new_empty((0, num_kv_heads, features))  # what is written, but for its tokens
+    q, k, _ = heads
+    check_slots(where, slots, q.shape[0] * q.shape[1], "qkv", q)
+    rows = q.new_empty((0, *k.shape[2:]))  # what is written, but for its tokens
     check_caches(where, rows, rows, key_cache, value_cache, layout, k_scale, v_scale)
 
 
-def _in_torch(packed, q_weight, k_weight, operands, num_heads, num_kv_heads, eps):
-    heads = packed.unflatten(-1, (num_heads + 2 * num_kv_heads, -1))
-    q, k, v = heads.split((num_heads, num_kv_heads, num_kv_heads), -2)
-    wide = torch.promote_types(packed.dtype, torch.float32)
+def _in_torch(heads, q_weight, k_weight, operands, eps):
+    q, k, v = heads
+    wide = torch.promote_types(q.dtype, torch.float32)
     turned = []
     for x, weight in ((q, q_weight), (k, k_weight)):
         y = x.to(wide)
         if weight is not None:
             y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * weight.to(wide)
-        turned.append(turned_in_torch(y, *operands).to(packed.dtype))
+        turned.append(turned_in_torch(y, *operands).to(q.dtype))
     return *turned, v.contiguous()

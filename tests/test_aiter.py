@@ -55,6 +55,8 @@ TESTED |= {
         "indexer_k_quant_and_cache",
         "cp_gather_indexer_k_quant_cache",
     ),
+    # tests/test_cache_write_shared_scale.py
+    *("reshape_and_cache_with_block_quant", "reshape_and_cache_with_block_quant_for_asm_pa"),
     # tests/test_aiter_probabilities.py
     *("top_k_renorm_probs", "top_p_sampling_from_probs", "top_k_top_p_sampling_from_probs"),
     # tests/test_aiter_flatten_reduce.py
@@ -404,8 +406,6 @@ def test_rope_of_images(target, style, wide):
         aiter.rope_2d_fwd(x, *tables, 4, *options[1:])
 
 
-@of("fused_qkv_split_qk_rope")
-@pytest.mark.parametrize("nope_first", [False, True])
 @of("rope_fwd_3d")
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize("features", [2, 8, 40, 128])
@@ -445,6 +445,8 @@ def test_rope_of_videos(target, features, dtype):
             aiter.rope_fwd_3d(*arguments)
 
 
+@of("fused_qkv_split_qk_rope")
+@pytest.mark.parametrize("nope_first", [False, True])
 @pytest.mark.parametrize("neox", [True, False])
 def test_packed_projections(target, neox, nope_first):
     qkv, table = draw(5, (4 + 2 * 2) * 16), angles(30, 4)
@@ -661,18 +663,19 @@ def test_rows_and_copies(target, columns):
 
 
 @of("reshape_and_cache", "reshape_and_cache_flash", "concat_and_cache_mla")
-@pytest.mark.parametrize("kind", ["auto", "fp8"])
+@pytest.mark.parametrize("kind", ["auto", "fp8", "int8"])
 def test_caches(target, kind):
     tokens, heads, size, blocks, block = 6, 2, 32, 3, 16
-    dtype = BF16 if kind == "auto" else FP8[target]
+    dtype = {"auto": BF16, "int8": torch.int8, "fp8": FP8[target]}[kind]
     x = 16 // dtype.itemsize
     key, value = draw(tokens, heads, size), draw(tokens, heads, size, seed=1)
     slots, scales = torch.tensor([0, 17, -1, 40, 5, 47]), (torch.tensor([0.5]), torch.tensor([0.25]))
     raw = torch.int16 if kind == "auto" else torch.uint8
 
     def written(rows, scale):
-        if kind == "fp8":
+        if kind != "auto":
             rows = (rows.float() * (1 / scale)).clamp(-LARGEST[dtype], LARGEST[dtype])
+        rows = rows.round() if kind == "int8" else rows
         flat = torch.zeros(blocks * block, *rows.shape[1:], dtype=dtype).view(raw)
         flat[slots[slots >= 0]] = rows[slots >= 0].to(dtype).view(raw)
         return flat.view(blocks, block, *rows.shape[1:])
@@ -698,7 +701,7 @@ def test_caches(target, kind):
         aiter.concat_and_cache_mla(latent, rotary, cache, slots, "fp8_e5m2", scales[0])
     with pytest.raises(TypeError, match="kv_cache_dtype is"):
         aiter.concat_and_cache_mla(
-            latent, rotary, cache, slots, "auto" if kind == "fp8" else "fp8", scales[0]
+            latent, rotary, cache, slots, "fp8" if kind != "fp8" else "int8", scales[0]
         )
 
 

@@ -58,8 +58,10 @@ def offset_of(layout, values, x, size, heads, features, slot, h, d):
 def codes_of(rows, dtype, scale):
     if dtype.itemsize == 2:
         return rows
-    largest = torch.finfo(dtype).max
+    largest = 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
     scaled = rows.float() * (1 / torch.tensor(scale, dtype=F32))
+    if dtype == torch.int8:
+        return scaled.nan_to_num(0.0, torch.inf, -torch.inf).round().clamp(-largest, largest).to(dtype)
     return scaled.clamp(-largest, largest).to(dtype)
 
 
@@ -89,11 +91,11 @@ def slots_of(tokens, count, dtype=torch.int64):
 
 
 def dtypes_of(kind, dtype):
-    return {"same": dtype, "float8": dtype_of("fp8", torch.device("cpu"))}[kind]
+    return {"same": dtype, "int8": torch.int8, "float8": dtype_of("fp8", torch.device("cpu"))}[kind]
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16])
-@pytest.mark.parametrize("kind", ["same", "float8"])
+@pytest.mark.parametrize("kind", ["same", "float8", "int8"])
 @pytest.mark.parametrize("size", [1, 16, 64])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_byte(target, layout, size, kind, dtype):
@@ -121,7 +123,7 @@ def test_every_byte(target, layout, size, kind, dtype):
             assert torch.equal(bytes_of(cache), bytes_right)
 
 
-@pytest.mark.parametrize("kind", ["same", "float8"])
+@pytest.mark.parametrize("kind", ["same", "float8", "int8"])
 @pytest.mark.parametrize("features", [1, 2, 7, 17, 130, 255])
 @pytest.mark.parametrize("layout", ["nhd", "hnd"])
 def test_odd_features(target, layout, features, kind):
@@ -153,6 +155,17 @@ def test_every_bf16_pattern_as_float8(target):
         number = ~key.isnan()
         assert torch.equal(codes.view(torch.uint8)[number], right.view(torch.uint8)[number])
         assert codes.float()[~number].isnan().all()
+
+
+def test_every_bf16_pattern_as_int8(target):
+    """Rounded to nearest even and clamped to 127 both ways; NaN is 0."""
+    key = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(BF16).view(64, 8, 128)
+    for scale in (1.0, 2.0, 3.1):  # halves are ties of 2
+        caches = [filled((4, 16, 8, 128), torch.int8) for _ in range(2)]
+        cache_write(key, key, *caches, torch.arange(64), v_scale=torch.tensor(scale))
+        assert torch.equal(caches[0].flatten(0, 1), codes_of(key, torch.int8, 1.0))
+        assert torch.equal(caches[1].flatten(0, 1), codes_of(key, torch.int8, scale))
+        assert caches[1].amin() == -127 and not caches[1].flatten(0, 1)[key.isnan()].any()
 
 
 def test_bits_of_nan_are_copied(target):
@@ -193,7 +206,7 @@ def test_slots_with_a_stride(target):
     assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("kind", ["same", "float8"])
+@pytest.mark.parametrize("kind", ["same", "float8", "int8"])
 @pytest.mark.parametrize(("latent", "rotary"), [(512, 64), (40, 4), (17, 3)])
 def test_latents(target, latent, rotary, kind):
     dtype = dtypes_of(kind, BF16)
@@ -259,7 +272,8 @@ def test_the_other_backend(layout, monkeypatch):
 
     key, value = draw(9, 2, 32), draw(9, 2, 48, seed=1)
     slots = slots_of(9, 64)
-    for dtype, scale in ((BF16, None), (dtype_of("fp8", key.device), torch.tensor(0.4))):
+    half = torch.tensor(0.4)
+    for dtype, scale in ((BF16, None), (dtype_of("fp8", key.device), half), (torch.int8, half / 20)):
         mine, theirs = (
             [filled(sizes, dtype) for sizes in sizes_of(layout, 2, 32, 2, 32, 48, dtype.itemsize)]
             for _ in range(2)
@@ -289,9 +303,11 @@ def test_opcheck(target):
     operators, key, slots = torch.ops.hipkittens, draw(3, 2, 16), torch.tensor([2, -1, 0])
     caches = [filled((1, 16, 2, 16), BF16) for _ in range(2)]
     codes = [filled((1, 16, 2, 16), torch.uint8) for _ in range(2)]
+    whole = [filled((1, 16, 2, 16), torch.int8) for _ in range(2)]
     calls = [
         (operators.cache_write, (key, key, *caches, slots, None, None, 2)),
         (operators.cache_write, (key, key, *codes, slots, torch.tensor(0.5), None, 2)),
+        (operators.cache_write, (key, key, *whole, slots, torch.tensor(0.5), None, 2)),
         (operators.mla_cache_write, (key[:, 0], key[:, 1], filled((1, 16, 32), BF16), slots, None)),
     ]
     for operator, inputs in calls:
@@ -299,7 +315,7 @@ def test_opcheck(target):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["same", "float8"])
+@pytest.mark.parametrize("kind", ["same", "float8", "int8"])
 def test_compile(target, kind):
     torch._dynamo.reset()
     dtype = dtypes_of(kind, BF16)
@@ -349,6 +365,8 @@ BAD = [
     (lambda: cache_write(K, K, C, C, S[:2]), ValueError, "slots has shape (2,); it must be (3,)"),
     (lambda: cache_write(K, K, C.half(), C, S), TypeError, "key_cache is torch.float16; allowed: torch.bfloat16"),
     (lambda: cache_write(K, K, C.to(torch.float8_e5m2), C, S), TypeError, "key_cache is torch.float8_e5m2; allowed"),
+    (lambda: cache_write(K, K, B8, B8.to(torch.int8), S), TypeError, "key_cache is torch.uint8 and value_cache torch.int8"),
+    (lambda: cache_write(K, K, C.to(torch.int16), C, S), TypeError, "key_cache is torch.int16; allowed: torch.bfloat16, torch.float8_e4m3fn, torch.uint8, torch.int8"),
     (lambda: cache_write(K, K, C, B8, S), TypeError, "key_cache is torch.bfloat16 and value_cache torch.uint8"),
     (lambda: cache_write(K, K, C, C[:1], S), ValueError, "key_cache has 2 blocks of 16 slots and value_cache 1 of 16"),
     (lambda: cache_write(K, K, C[..., :8], C, S), ValueError, "key_cache has shape (2, 16, 2, 8); with layout 'nhd' it must be (blocks, block_size, 2, 16)"),
@@ -356,7 +374,7 @@ BAD = [
     (lambda: cache_write(K[..., :12], K, C, C, S, layout="asm"), ValueError, "key has 12 features; layout 'asm' has 8"),
     (lambda: cache_write(K, K, C[:0], C[:0], S), ValueError, "key_cache has 0 blocks of 16 slots; 1 .. 2147483647"),
     (lambda: cache_write(K, K, C[:1].expand(2, 16, 2, 16), C, S), ValueError, "key_cache is expanded"),
-    (lambda: cache_write(K, K, C, C, S, k_scale=ONE), ValueError, "only caches of 8-bit floats have a scale"),
+    (lambda: cache_write(K, K, C, C, S, k_scale=ONE), ValueError, "only caches of 8-bit codes have a scale"),
     (lambda: cache_write(K, K, B8, B8, S, k_scale=0.5), TypeError, "k_scale is float; it must be a torch.Tensor"),
     (lambda: cache_write(K, K, B8, B8, S, v_scale=ONE.double()), TypeError, "v_scale is torch.float64; allowed: torch.float32"),
     (lambda: cache_write(K, K, B8, B8, S, v_scale=torch.ones(2)), ValueError, "v_scale has shape (2,); it must have one element"),

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """cache_write with scales that are written, indexer_cache_write, and AITER's names of them: codes and scales those of quantize, every byte."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -43,8 +45,9 @@ def filled(*sizes):
 @pytest.mark.parametrize("dtype", [BF16, F16])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("features", [(64, 32), (128, 128), (16, 512), (48, 240)])
-def test_scales_of_heads(target, features, layout, dtype):
-    tokens, heads, codes = 21, 3, dtype_of("fp8", torch.device("cpu"))
+@pytest.mark.parametrize("kind", ["fp8", "int8"])
+def test_scales_of_heads(target, kind, features, layout, dtype):
+    tokens, heads, codes = 21, 3, dtype_of(kind, torch.device("cpu"))
     key, value = (draw(tokens, heads, each, dtype=dtype, seed=i) for i, each in enumerate(features))
     slots, caches = slots_of(tokens, 48), []
     for i, each in enumerate(features):
@@ -55,7 +58,7 @@ def test_scales_of_heads(target, features, layout, dtype):
         cache_write(key, value, *caches, slots, layout=layout, key_scales=scales[0], value_scales=scales[1])
         is None
     )
-    rows = [quantize(each.flatten(0, 1), QuantSpec("fp8")) for each in (key, value)]
+    rows = [quantize(each.flatten(0, 1), QuantSpec(kind)) for each in (key, value)]
     kept = slots >= 0
     for (_, found), mine in zip(rows, scales, strict=True):
         expected = torch.full((48, heads), float("nan"))
@@ -69,17 +72,30 @@ def test_scales_of_heads(target, features, layout, dtype):
 
 
 @pytest.mark.parametrize("features", [1, 7, 44, 130, 511])
-def test_odd_features_and_strides(target, features):
+@pytest.mark.parametrize("kind", ["fp8", "int8"])
+def test_odd_features_and_strides(target, kind, features):
     key, slots = draw(9, 3, features + 5)[..., 3 : 3 + features], slots_of(9, 12)
-    caches = [filled(3, 4, 3, features) for _ in range(2)]
+    caches = [filled(3, 4, 3, features).view(dtype_of(kind, key.device)) for _ in range(2)]
     scales = [torch.zeros(3, 4, 3) for _ in range(2)]
     cache_write(key, key, *caches, slots, key_scales=scales[0], value_scales=scales[1])
-    codes, found = quantize(key.reshape(27, features), QuantSpec("fp8"))
+    codes, found = quantize(key.reshape(27, features), QuantSpec(kind))
     kept = slots >= 0
     right = filled(12, 3, features)
     right[slots[kept]] = codes.view(U8).view(9, 3, features)[kept]
-    assert all(torch.equal(each.view(12, 3, features), right) for each in caches)
+    assert all(torch.equal(each.view(U8).view(12, 3, features), right) for each in caches)
     assert torch.equal(scales[0].view(12, 3)[slots[kept]], found.view(9, 3)[kept])
+
+
+def test_a_head_of_integers_with_nan_or_infinity(target):
+    """Its codes are 0, and of finite values beside infinity as well: 0 times each."""
+    key = draw(3, 2, 64)
+    key[0, 0, 3], key[0, 1, 5], key[2, 0, 7] = torch.nan, torch.inf, -torch.inf
+    caches = [filled(1, 4, 2, 64).view(torch.int8) for _ in range(2)]
+    scales = [torch.zeros(1, 4, 2) for _ in range(2)]
+    cache_write(key, key, *caches, torch.arange(3), key_scales=scales[0], value_scales=scales[1])
+    assert not caches[0][0, 0].any() and not caches[0][0, 2, 0].any()
+    assert caches[0][0, 2, 1].view(torch.int8).abs().amax() == 127
+    assert scales[0][0, :3].isfinite().tolist() == [[False, False], [True, True], [False, True]]
 
 
 def test_nan_stays_in_its_head(target):
@@ -136,8 +152,9 @@ def test_the_cache_is_what_mqa_logits_paged_reads(target):
     assert (logits[0, :40] - right[:40]).norm() <= 1e-5 * right.norm()
 
 
-def test_the_names_of_aiter(target):
-    codes = dtype_of("fp8", torch.device("cpu"))
+@pytest.mark.parametrize("kind", ["fp8", "int8"])
+def test_scales_of_each_token_by_the_name_of_aiter(target, kind):
+    codes = dtype_of(kind, torch.device("cpu"))
     key, value, slots = draw(9, 2, 64), draw(9, 2, 64, seed=1), slots_of(9, 32)
     for asm in (False, True):
         mine, right = (caches_of("asm" if asm else "paged", 2, 16, 2, 64, codes) for _ in range(2))
@@ -158,6 +175,10 @@ def test_the_names_of_aiter(target):
             if a.dtype == F32:
                 b = b.permute(0, 2, 1) if asm else b.permute(2, 0, 1).reshape(2, 32)
             assert torch.equal(a.view(U8), b.contiguous().view(U8))
+
+
+def test_an_indexers_keys_by_the_names_of_aiter(target):
+    codes, slots = dtype_of("fp8", torch.device("cpu")), slots_of(9, 32)
     for scale_fmt in ("", "ue8m0"):
         k, mine, right = draw(9, 128), filled(2, 16, 132), filled(2, 16, 132)
         aiter.indexer_k_quant_and_cache(k, mine.view(codes), slots, 128, scale_fmt)
@@ -221,8 +242,9 @@ def test_the_other_backend(monkeypatch):
 
     def results():
         key, slots, written = draw(9, 2, 64), slots_of(9, 32), []
-        for layout in LAYOUTS:
-            caches, scales = caches_of(layout, 2, 16, 2, 64, U8), [torch.zeros(2, 16, 2) for _ in range(2)]
+        for layout, dtype in itertools.product(LAYOUTS, (U8, torch.int8)):
+            caches = caches_of(layout, 2, 16, 2, 64, dtype)
+            scales = [torch.zeros(2, 16, 2) for _ in range(2)]
             cache_write(
                 key, -key, *caches, slots, layout=layout, key_scales=scales[0], value_scales=scales[1]
             )
@@ -247,7 +269,7 @@ K, INDEXER = KEY[:, 0].contiguous(), filled(1, 16, 72)
 BAD = [
     (lambda: cache_write(KEY, KEY, *CACHES, S, key_scales=SCALES["key_scales"]), ValueError, "value_scales is None and the other scales are not"),
     (lambda: cache_write(KEY, KEY, *CACHES, S, **SCALES, k_scale=torch.ones(1)), ValueError, "scales are given and are to be written"),
-    (lambda: cache_write(KEY, KEY, *(c.bfloat16() for c in CACHES), S, **SCALES), ValueError, "only caches of 8-bit floats have scales"),
+    (lambda: cache_write(KEY, KEY, *(c.bfloat16() for c in CACHES), S, **SCALES), ValueError, "only caches of 8-bit codes have scales"),
     (lambda: cache_write(KEY, KEY, *CACHES, S, **SCALES | {"value_scales": torch.zeros(1, 16, 2).half()}), TypeError, "value_scales is torch.float16; allowed: torch.float32"),
     (lambda: cache_write(KEY, KEY, *CACHES, S, **SCALES | {"value_scales": torch.zeros(1, 2, 16)}), ValueError, "value_scales has shape (1, 2, 16); it must be (1, 16, 2)"),
     (lambda: cache_write(WIDE, WIDE, *[filled(1, 16, 1, 520)] * 2, S, key_scales=torch.zeros(1, 16, 1), value_scales=torch.zeros(1, 16, 1)), ValueError, "key has 520 features; with scales that are written, 1 to 512 are allowed"),
@@ -256,6 +278,7 @@ BAD = [
     (lambda: indexer_cache_write(K, INDEXER, S), ValueError, "k has 64 features; a multiple of group, 128, up to 512 is allowed"),
     (lambda: indexer_cache_write(K, INDEXER, S, group=64), ValueError, "kv_cache has shape (1, 16, 72); it must be (blocks, block_size, 68)"),
     (lambda: indexer_cache_write(K, INDEXER.bfloat16(), S, group=32), TypeError, "kv_cache is torch.bfloat16; allowed: torch.float8_e4m3fn, torch.uint8"),
+    (lambda: indexer_cache_write(K, INDEXER.view(torch.int8), S, group=32), TypeError, "kv_cache is torch.int8; allowed: torch.float8_e4m3fn, torch.uint8"),
     (lambda: indexer_cache_write(K, filled(1, 16, 144)[..., :72], S, group=32), ValueError, "blocks must be contiguous and begin on 4 bytes"),
     (lambda: indexer_cache_write(K, INDEXER, S, group=32, powers_of_two="no"), TypeError, "powers_of_two is 'no'; allowed: True, False"),
     (lambda: indexer_cache_write(K, INDEXER, S[:2], group=32), ValueError, "slots has shape (2,); it must be (3,)"),

@@ -136,10 +136,10 @@ def test_gradients_are_the_transpose(target, nope_first):
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16])
-@pytest.mark.parametrize("kind", ["same", "float8"])
+@pytest.mark.parametrize("kind", ["same", "float8", "int8"])
 def test_latent_caches(target, kind, dtype):
     """The bytes of mla_cache_write on what is returned, nothing else; results as without a cache."""
-    of_cache = dtype if kind == "same" else dtype_of("fp8", torch.device("cpu"))
+    of_cache = {"same": dtype, "int8": torch.int8}.get(kind) or dtype_of("fp8", torch.device("cpu"))
     scale = None if kind == "same" else torch.tensor(0.3)
     for nope, features, interleaved, nope_first in (
         (512, 64, True, True),
@@ -184,11 +184,11 @@ def test_queries_of_float8(target, dtype):
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16])
-@pytest.mark.parametrize("kind", ["same", "float8"])
+@pytest.mark.parametrize("kind", ["same", "float8", "int8"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_caches_of_keys_and_values(target, layout, kind, dtype):
     """The bytes of cache_write on what is returned and v, nothing else."""
-    of_cache = dtype if kind == "same" else dtype_of("fp8", torch.device("cpu"))
+    of_cache = {"same": dtype, "int8": torch.int8}.get(kind) or dtype_of("fp8", torch.device("cpu"))
     scales = {} if kind == "same" else {"k_scale": torch.tensor(0.3), "v_scale": torch.tensor([2.5])}
     for features, pairs, interleaved, nope_first in (
         (64, 32, False, False),
@@ -348,7 +348,7 @@ BAD = [
     (lambda: mla_rotary(*P, COS, COS, q_dtype=torch.float8_e4m3fn), ValueError, "kv_cache is None and another argument of a cache is not"),
     (lambda: mla_rotary(*P, COS, COS, kv_cache=CACHE[..., :40], slots=S), ValueError, "kv_cache has shape (1, 16, 40); it must be (blocks, block_size, 48) or (blocks, block_size, 1, 48)"),
     (lambda: mla_rotary(*P, COS, COS, kv_cache=CACHE, slots=S[:2]), ValueError, "slots has shape (2,); it must be (3,)"),
-    (lambda: mla_rotary(*P, COS, COS, kv_cache=CACHE, slots=S, scale=W), ValueError, "only caches of 8-bit floats have a scale"),
+    (lambda: mla_rotary(*P, COS, COS, kv_cache=CACHE, slots=S, scale=W), ValueError, "only caches of 8-bit codes have a scale"),
     (lambda: mla_rotary(*P, COS, COS, kv_cache=CODES, slots=S, scale=W.half()), TypeError, "scale is torch.float16; allowed: torch.float32"),
     (lambda: mla_rotary(*P, COS, COS, kv_cache=CODES, slots=S, q_scale=W), ValueError, "q_scale is given and q_dtype is not"),
     (lambda: mla_rotary(*P, COS, COS, kv_cache=CODES, slots=S, q_dtype=BF16), TypeError, "q_dtype is torch.bfloat16; allowed: None, and the target's torch.float8_e4m3fn"),

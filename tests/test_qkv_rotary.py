@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """hipkittens.qkv_rotary: equal to its parts bit for bit; with norms within 2 ulps of float64; gradients; caches."""
 
+import math
+
 import pytest
 import torch
 
@@ -177,11 +179,11 @@ def test_many_tokens(target):
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16])
-@pytest.mark.parametrize("kind", ["same", "float8"])
+@pytest.mark.parametrize("kind", ["same", "float8", "int8"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_caches(target, layout, kind, dtype):
     """The bytes of cache_write on what is returned, nothing else."""
-    of_cache = dtype if kind == "same" else dtype_of("fp8", torch.device("cpu"))
+    of_cache = {"same": dtype, "int8": torch.int8}.get(kind) or dtype_of("fp8", torch.device("cpu"))
     scales = {} if kind == "same" else {"k_scale": torch.tensor(0.3), "v_scale": torch.tensor([2.5])}
     for features, pairs, interleaved, norm in (
         (64, 32, False, True),
@@ -206,6 +208,31 @@ def test_caches(target, layout, kind, dtype):
         assert all(
             torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(mine, right, strict=True)
         )
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_heads_apart(target, batch):
+    """Of a projection with gates beside its queries, of tensors with gaps, and of others: what a packed qkv gives."""
+    q, gate, k, v = (draw(*batch, 7, heads, 24, seed=i) for i, heads in enumerate((4, 4, 2, 2)))
+    beside, (cos, sin), weight = torch.stack((q, gate), -2).flatten(-3, -2), tables(20, 12), draw(24)
+    slots = torch.arange(math.prod(batch) * 7) - 2
+    gaps = torch.cat((v, gate[..., :2, :5]), -1)
+
+    def written(qkv):
+        caches = [torch.zeros(1, 16, 2, 24, dtype=BF16) for _ in range(2)]
+        results = qkv_rotary(
+            qkv, cos, sin, 4, 2, q_weight=weight, k_weight=weight, key_cache=caches[0], value_cache=caches[1],
+            slots=slots,
+        )  # fmt: skip
+        return *results, *caches
+
+    right = written(torch.cat((q, k, v), -2).flatten(-2))
+    for qkv in (
+        (q, k, v),
+        [beside[..., ::2, :], k, gaps[..., :24]],
+        (q.transpose(-1, -2).contiguous().mT, k, v),
+    ):
+        assert all(map(torch.equal, written(qkv), right))
 
 
 def test_one_launch(target):
@@ -291,7 +318,7 @@ def test_opcheck(target):
     grads = [draw(2, 3, heads, 10) for heads in (2, 1, 1)]
     calls = [
         (operators.qkv_rotary, (qkv, weight, None, *rotation, 2, 1, 1e-6)),
-        (operators.qkv_rotary_cache, (qkv.detach(), None, weight.detach(), *caches, slots, None, None, *rotation, 2, 1, 1e-6, 2)),
+        (operators.qkv_rotary_cache, (*grads, None, weight.detach(), *caches, slots, None, None, *rotation, 1e-6, 2)),
         (operators.qkv_rotary_backward, (*grads, qkv.detach(), None, weight.detach(), *rotation, 1e-6)),
     ]  # fmt: skip
     for operator, inputs in calls:
@@ -346,6 +373,7 @@ def test_autocast_changes_nothing(target):
 QKV = torch.zeros(3, 64, dtype=BF16)
 COS = torch.zeros(5, 8)
 W = torch.ones(16)
+Q, K = torch.zeros(3, 2, 16, dtype=BF16), torch.zeros(3, 1, 16, dtype=BF16)
 CACHE = {
     "key_cache": torch.zeros(1, 16, 1, 16, dtype=BF16),
     "value_cache": torch.zeros(1, 16, 1, 16, dtype=BF16),
@@ -371,7 +399,15 @@ BAD = [
     (lambda: qkv_rotary(QKV, COS, COS, 2, 1, **CACHE, slots=S, layout="nope"), ValueError, "layout is 'nope'; allowed: paged, asm, nhd, hnd"),
     (lambda: qkv_rotary(QKV.float(), COS, COS, 2, 1, **CACHE, slots=S), TypeError, "qkv is torch.float32; allowed: torch.bfloat16, torch.float16"),
     (lambda: qkv_rotary(QKV.clone().requires_grad_(), COS, COS, 2, 1, **CACHE, slots=S), ValueError, "qkv requires a gradient and gets none"),
-    (lambda: qkv_rotary(QKV, COS, COS, 2, 1, **CACHE, slots=S, k_scale=W[:1]), ValueError, "only caches of 8-bit floats have a scale"),
+    (lambda: qkv_rotary((Q, K, K), COS, COS, 2, 1), ValueError, "qkv is tuple and there is no cache; give a packed tensor"),
+    (lambda: qkv_rotary((Q, K), COS, COS, 2, 1, **CACHE, slots=S), ValueError, "qkv has 2 tensors; it must be (q, k, v)"),
+    (lambda: qkv_rotary((Q, K, K), COS, COS, 3, 1, **CACHE, slots=S), ValueError, "q of qkv has shape (3, 2, 16); it must be (3, 3, 16)"),
+    (lambda: qkv_rotary((Q, K, Q), COS, COS, 2, 1, **CACHE, slots=S), ValueError, "v of qkv has shape (3, 2, 16); it must be (3, 1, 16)"),
+    (lambda: qkv_rotary((Q[0], K, K), COS, COS, 2, 1, **CACHE, slots=S), ValueError, "it must be (tokens, 2, features), or with a batch in front"),
+    (lambda: qkv_rotary((Q, K.half(), K), COS, COS, 2, 1, **CACHE, slots=S), TypeError, "q of qkv is torch.bfloat16 and k is torch.float16"),
+    (lambda: qkv_rotary((Q, 1, K), COS, COS, 2, 1, **CACHE, slots=S), TypeError, "k of qkv is int; it must be a torch.Tensor"),
+    (lambda: qkv_rotary((Q, K, K.clone().requires_grad_()), COS, COS, 2, 1, **CACHE, slots=S), ValueError, "qkv requires a gradient and gets none"),
+    (lambda: qkv_rotary(QKV, COS, COS, 2, 1, **CACHE, slots=S, k_scale=W[:1]), ValueError, "only caches of 8-bit codes have a scale"),
 ]  # fmt: skip
 
 

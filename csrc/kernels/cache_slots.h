@@ -16,6 +16,9 @@ struct CacheTensor {
 };
 inline constexpr uint32_t one_group = 31;
 
+// What a cache has of x: x, or round(x * (1 / scale)) as 8-bit floats of the target or as integers of -127 .. 127.
+enum class CacheCode : uint32_t { none, fp8, int8 };
+
 // One for each token. What is negative, or no slot of the cache, is not written.
 struct CacheSlots {
     const void* data;
@@ -23,7 +26,7 @@ struct CacheSlots {
     int32_t bytes;  // of a number: 4 or 8
     uint32_t block_size;
     uint32_t count;  // of all blocks
-    uint32_t codes;  // the cache has 8-bit floats of the target, round(x * (1 / scale))
+    CacheCode code;
 };
 
 // scale: null is 1. wide: 8 features from a multiple of 8 on are neighbours, and begin on 4 bytes.

@@ -14,7 +14,7 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// key, value: (tokens, heads, features). layout: CacheLayout. A cache of uint8 has 8-bit floats. slots: int32 or int64, (tokens,).
+// key, value: (tokens, heads, features). layout: CacheLayout. A cache of uint8 has 8-bit floats, of int8 integers. slots: int32 or int64, (tokens,).
 constexpr const char* cache_write_schema =
     "cache_write(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor slots, "
     "Tensor? k_scale, Tensor? v_scale, int layout) -> ()";
@@ -62,7 +62,7 @@ void write(const std::string& where, Part first, Part second, const Tensor& slot
         if (part->rows.dtype(where + ": " + part->name) != dtype || dtype == Dtype::float32)
             fail(where + ": rows need to be bfloat16 or float16, all of them");
         if (part->rows.sizes()[0] != tokens || !(part->rows.device() == first.rows.device()) ||
-            part->view.codes != first.view.codes)
+            part->view.code != first.view.code)
             fail(where + ": tokens, devices, or caches differ");
         const bool heads = part->rows.dimensions() == 3;
         if (part->rows.sizes().back() != part->view.features || part->view.features < 1 ||
@@ -84,17 +84,7 @@ void cache_write(StableIValue* stack, uint64_t argument_count, uint64_t result_c
     Tensor key = given.tensor(), value = given.tensor();
     const Tensor key_cache = given.tensor(), value_cache = given.tensor(), slots = given.tensor();
     const std::optional<Tensor> k_scale = given.optional_tensor(), v_scale = given.optional_tensor();
-    const int64_t number = given.integer();
-    if (number < 0 || number > static_cast<int64_t>(CacheLayout::hnd))
-        fail(where + ": layout is " + std::to_string(number) + "; 0 .. 3 are allowed");
-    if (key.dimensions() != 3 || value.dimensions() != 3)
-        fail(where + ": key and value need three dimensions, tokens, heads and features");
-    const auto layout = static_cast<CacheLayout>(number);
-    const Dtype dtype = key.dtype(where + ": key");
-    const CacheView keys = view_of_cache(where, key_cache, layout, false, dtype);
-    const CacheView values = view_of_cache(where, value_cache, layout, true, dtype);
-    if (keys.blocks != values.blocks || keys.block_size != values.block_size)
-        fail(where + ": the caches differ in their blocks");
+    const auto [keys, values] = views_of_caches(where, key, value, key_cache, value_cache, given.integer());
     std::vector<runtime::Region> regions;
     add_cache_regions(regions, key_cache, "key_cache", keys, given_or_null(k_scale), "k_scale");
     add_cache_regions(regions, value_cache, "value_cache", values, given_or_null(v_scale), "v_scale");

@@ -13,7 +13,7 @@
 namespace hipkittens::torch_binding {
 namespace {
 
-// As cache_write, of caches of uint8, with a scale of each head: key_scales, value_scales (blocks, block size, heads), float32.
+// As cache_write, of caches of uint8 or int8, with a scale of each head: key_scales, value_scales (blocks, block size, heads), float32.
 constexpr const char* cache_write_scaled_schema =
     "cache_write_scaled(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor(c!) "
     "key_scales, Tensor(d!) value_scales, Tensor slots, int layout) -> ()";
@@ -54,7 +54,6 @@ cache::ScaledPart& add_rows(Call& call, size_t number, Tensor& rows, const char*
 void launch(Call& call, const Tensor& rows, Dtype dtype, const Tensor& slots) {
     const Placement placement(rows.device());
     call.arguments.tokens = static_cast<uint32_t>(rows.sizes()[0]);
-    call.arguments.slots.codes = true;
     add_slot_region(call.regions, slots, call.arguments.slots);
     placement.launch(cache::plan(placement.target(), element_type(dtype), call.arguments), call.regions);
 }
@@ -66,20 +65,10 @@ void cache_write_scaled(StableIValue* stack, uint64_t argument_count, uint64_t r
     Tensor key = given.tensor(), value = given.tensor();
     const Tensor key_cache = given.tensor(), value_cache = given.tensor();
     const Tensor key_scales = given.tensor(), value_scales = given.tensor(), slots = given.tensor();
-    const int64_t number = given.integer();
     Call call{"cache_write_scaled"};
     const std::string& where = call.where;
-    if (number < 0 || number > static_cast<int64_t>(CacheLayout::hnd))
-        fail(where + ": layout is " + std::to_string(number) + "; 0 .. 3 are allowed");
-    if (key.dimensions() != 3 || value.dimensions() != 3 || key.sizes()[0] != value.sizes()[0] ||
-        !(key.device() == value.device()))
-        fail(where + ": key and value need three dimensions, the same tokens, and one device");
-    const auto layout = static_cast<CacheLayout>(number);
+    const auto views = views_of_caches(where, key, value, key_cache, value_cache, given.integer());
     const Dtype dtype = key.dtype(where + ": key");
-    const CacheView views[2] = {view_of_cache(where, key_cache, layout, false, dtype),
-                                view_of_cache(where, value_cache, layout, true, dtype)};
-    if (views[0].blocks != views[1].blocks || views[0].block_size != views[1].block_size)
-        fail(where + ": the caches differ in their blocks");
     call.arguments.slots = slots_in(where, slots, key.sizes()[0], views[0]);
     call.arguments.zero_scale = 1;
     if (key.element_count() == 0) return;
@@ -87,8 +76,7 @@ void cache_write_scaled(StableIValue* stack, uint64_t argument_count, uint64_t r
         const CacheView& view = views[i];
         const Tensor& scales = i ? value_scales : key_scales;
         cache::ScaledPart& part = add_rows(call, i, i ? value : key, i ? "value" : "key", dtype);
-        if (!view.codes || view.heads != part.heads || view.features != part.features)
-            fail(where + ": a cache needs to be uint8, and to have the heads and features of its rows");
+        if (view.code == CacheCode::none) fail(where + ": caches need to be uint8 or int8");
         const auto sizes = scales.sizes(), strides = scales.strides();
         if (scales.dtype(where + ": scales") != Dtype::float32 || sizes.size() != 3 ||
             sizes[0] != view.blocks || sizes[1] != view.block_size || sizes[2] != view.heads ||
@@ -124,7 +112,7 @@ void indexer_cache_write(StableIValue* stack, uint64_t argument_count, uint64_t 
     CacheView view = view_of_cache(where, kv_cache, CacheLayout::latent, false, dtype);
     const int64_t groups = features / group, row = features + 4 * groups;
     const auto strides = kv_cache.strides();
-    if (!view.codes || view.features != row || strides[2] != 1 ||
+    if (view.code != CacheCode::fp8 || view.features != row || strides[2] != 1 ||
         (view.block_size > 1 && strides[1] != row) || strides[0] % 4 ||
         reinterpret_cast<uintptr_t>(kv_cache.data()) % 4)
         fail(where + ": kv_cache needs to be uint8, (blocks, block size, " + std::to_string(row) +

@@ -27,9 +27,11 @@ void check_values(const std::string& where, const Tensor& slots, const CacheView
 CacheView view_of_cache(const std::string& where, const Tensor& cache, CacheLayout layout, bool values,
                         Dtype rows) {
     CacheView view{};
-    view.codes = cache.dtype_number() == aoti_torch_dtype_uint8();
-    view.dtype = view.codes ? Dtype::uint8 : rows;
-    if (!view.codes && cache.dtype(where + ": a cache") != rows)
+    view.code = cache.dtype_number() == aoti_torch_dtype_uint8()  ? CacheCode::fp8
+                : cache.dtype_number() == aoti_torch_dtype_int8() ? CacheCode::int8
+                                                                  : CacheCode::none;
+    view.dtype = view.code == CacheCode::none ? rows : Dtype::uint8;
+    if (view.code == CacheCode::none && cache.dtype(where + ": a cache") != rows)
         fail(where + ": a cache has another dtype than the rows");
     CacheTensor& to = view.tensor;
     to.data = cache.data();
@@ -83,6 +85,31 @@ CacheView view_of_cache(const std::string& where, const Tensor& cache, CacheLayo
     return view;
 }
 
+std::array<CacheView, 2> views_of_caches(const std::string& where, const Tensor& key, const Tensor& value,
+                                         const Tensor& key_cache, const Tensor& value_cache, int64_t layout) {
+    if (layout < 0 || layout > static_cast<int64_t>(CacheLayout::hnd))
+        fail(where + ": layout is " + std::to_string(layout) + "; 0 .. 3 are allowed");
+    const Dtype dtype = key.dtype(where + ": key");
+    if (key.dimensions() != 3 || value.dimensions() != 3 || key.sizes()[0] != value.sizes()[0] ||
+        value.dtype(where + ": value") != dtype || dtype == Dtype::float32 ||
+        !(key.device() == value.device()))
+        fail(where +
+             ": key and value need to be (tokens, heads, features) of bfloat16 or float16, of the same "
+             "tokens, dtype and device");
+    const auto number = static_cast<CacheLayout>(layout);
+    const std::array<CacheView, 2> views = {view_of_cache(where, key_cache, number, false, dtype),
+                                            view_of_cache(where, value_cache, number, true, dtype)};
+    if (views[0].blocks != views[1].blocks || views[0].block_size != views[1].block_size ||
+        views[0].code != views[1].code)
+        fail(where + ": the caches differ in their blocks or their codes");
+    for (size_t i = 0; i < views.size(); ++i) {
+        const auto sizes = (i ? value : key).sizes();
+        if (views[i].heads != sizes[1] || views[i].features != sizes[2])
+            fail(where + ": " + (i ? "value" : "key") + " and its cache differ in heads or features");
+    }
+    return views;
+}
+
 CacheView features_from(CacheView view, int64_t first, int64_t count) {
     view.tensor.data =
         static_cast<char*>(view.tensor.data) + first * view.tensor.feature * bytes_of(view.dtype);
@@ -92,7 +119,7 @@ CacheView features_from(CacheView view, int64_t first, int64_t count) {
 
 CacheOutput output_to(const std::string& where, const CacheView& view, const Tensor* scale, Device device) {
     if (scale) {
-        if (!view.codes) fail(where + ": a scale is for caches of 8-bit floats");
+        if (view.code == CacheCode::none) fail(where + ": a scale is for caches of codes");
         if (scale->element_count() != 1 || scale->dtype(where + ": a scale") != Dtype::float32 ||
             !(scale->device() == device))
             fail(where + ": a scale needs to be one float32 on the device of the rows");
@@ -123,7 +150,7 @@ CacheSlots slots_in(const std::string& where, const Tensor& slots, int64_t token
             wide ? 8 : 4,
             static_cast<uint32_t>(view.block_size),
             static_cast<uint32_t>(view.blocks * view.block_size),
-            view.codes};
+            view.code};
 }
 
 void add_cache_regions(std::vector<runtime::Region>& regions, const Tensor& cache, const char* name,

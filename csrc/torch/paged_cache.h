@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,21 +21,26 @@ namespace hipkittens::torch_binding {
 // latent (blocks, block size, features), one head
 enum class CacheLayout : int64_t { paged, paged_asm, nhd, hnd, latent };
 
-// A cache of one of the operators whose name is `where`. uint8 stands for 8-bit floats of the target, anything else has to be
-// of the dtype of the rows.
+// A cache of one of the operators whose name is `where`. uint8 stands for 8-bit floats of the target, int8 for itself, and
+// anything else has to be of the dtype of the rows.
 struct CacheView {
     CacheTensor tensor;
     int64_t blocks, block_size, heads, features;
-    Dtype dtype;
-    bool codes;
+    Dtype dtype;  // uint8 of all codes
+    CacheCode code;
 };
 CacheView view_of_cache(const std::string& where, const Tensor& cache, CacheLayout layout, bool values,
                         Dtype rows);
 
+// The caches of rows (tokens, heads, features) of bfloat16 or float16, keys first, which have the same tokens, blocks and codes.
+// layout: up to hnd.
+std::array<CacheView, 2> views_of_caches(const std::string& where, const Tensor& key, const Tensor& value,
+                                         const Tensor& key_cache, const Tensor& value_cache, int64_t layout);
+
 // Part of a latent: the features from `first` on.
 CacheView features_from(CacheView view, int64_t first, int64_t count);
 
-// Checks the scale, null or of a cache of 8-bit floats, on the device that the rows are on.
+// Checks the scale, null or of a cache of codes, on the device that the rows are on.
 CacheOutput output_to(const std::string& where, const CacheView& view, const Tensor* scale, Device device);
 
 // Checks the slots against the cache, also their values where they are in the memory of the CPU.

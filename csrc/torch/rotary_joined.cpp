@@ -211,11 +211,11 @@ void mla_rotary_cache(StableIValue* stack, uint64_t argument_count, uint64_t res
         rows.heads = sizes[2];
         rows.features = sizes[3];
         rows.dtype = Dtype::uint8;
-        rows.codes = true;
+        rows.code = CacheCode::fp8;
         add_cache(call, 0, q, "q", rows, given_or_null(q_scale), "q_scale");
         CacheSlots& places = call.destinations[0].slots;
         places.block_size = UINT32_MAX;
-        places.codes = true;
+        places.code = CacheCode::fp8;
     } else if (q_scale) {
         fail(call.where + ": q_scale is for q of 8-bit floats");
     }
@@ -245,7 +245,7 @@ void rotary_cache_write(StableIValue* stack, uint64_t argument_count, uint64_t r
            k = placement.empty(call.heads[1].sizes(), dtype);
     const CacheView keys = view_of_cache(call.where, key_cache, layout, false, dtype);
     const CacheView values = view_of_cache(call.where, value_cache, layout, true, dtype);
-    if (keys.blocks != values.blocks || keys.block_size != values.block_size || keys.codes != values.codes)
+    if (keys.blocks != values.blocks || keys.block_size != values.block_size || keys.code != values.code)
         fail(call.where + ": the caches differ");
     add_cache(call, 1, key_cache, "key_cache", keys, given_or_null(k_scale), "k_scale");
     add_cache(call, 2, value_cache, "value_cache", values, given_or_null(v_scale), "v_scale");

@@ -17,14 +17,16 @@ namespace hipkittens::torch_binding {
 namespace {
 
 // qkv: (batch, tokens, (num_heads + 2 num_kv_heads) features of a head). q_weight, k_weight: (features,). Returns q, k, v, each (batch,
-// tokens, heads, features). Slots and caches are those of cache_write, slots (batch x tokens,).
+// tokens, heads, features).
 constexpr const char* qkv_rotary_schema =
     "qkv_rotary(Tensor qkv, Tensor? q_weight, Tensor? k_weight, " ROTATION_SCHEMA
     ", int num_heads, int num_kv_heads, float eps) -> (Tensor, Tensor, Tensor)";
+// The same of q, k and v apart, each (batch, tokens, heads, features). Slots and caches are those of cache_write, slots (batch x tokens,).
 constexpr const char* qkv_rotary_cache_schema =
-    "qkv_rotary_cache(Tensor qkv, Tensor? q_weight, Tensor? k_weight, Tensor(a!) key_cache, Tensor(b!) "
-    "value_cache, Tensor slots, Tensor? k_scale, Tensor? v_scale, " ROTATION_SCHEMA
-    ", int num_heads, int num_kv_heads, float eps, int layout) -> (Tensor, Tensor, Tensor)";
+    "qkv_rotary_cache(Tensor q, Tensor k, Tensor v, Tensor? q_weight, Tensor? k_weight, Tensor(a!) "
+    "key_cache, "
+    "Tensor(b!) value_cache, Tensor slots, Tensor? k_scale, Tensor? v_scale, " ROTATION_SCHEMA
+    ", float eps, int layout) -> (Tensor, Tensor, Tensor)";
 // qkv is looked at where a weight is. Returns the gradient of qkv, and parts (parts, features) of those of the weights, whose sums they
 // are; none of an absent weight.
 constexpr const char* qkv_rotary_backward_schema =
@@ -33,12 +35,6 @@ constexpr const char* qkv_rotary_backward_schema =
 
 constexpr size_t parts = 3;
 constexpr std::array<const char*, parts> part_names = {"q", "k", "v"};
-
-struct Cache {
-    Tensor keys, values, slots;
-    std::optional<Tensor> k_scale, v_scale;
-    CacheLayout layout;
-};
 
 const Tensor* given_or_null(const std::optional<Tensor>& tensor) { return tensor ? &*tensor : nullptr; }
 
@@ -71,85 +67,97 @@ ElementType check_weights(const std::string& where, std::array<std::optional<Ten
     return type ? element_type(*type) : ElementType::f32;
 }
 
-void split(StableIValue* stack, Arguments& given, bool writes_cache) {
-    const std::string where = writes_cache ? "qkv_rotary_cache" : "qkv_rotary";
-    Tensor qkv = given.tensor();
-    std::optional<Tensor> q_weight = given.optional_tensor(), k_weight = given.optional_tensor();
-    std::optional<Cache> cache;
-    if (writes_cache) {
-        Tensor keys = given.tensor(), values = given.tensor(), slots = given.tensor();
-        std::optional<Tensor> k_scale = given.optional_tensor(), v_scale = given.optional_tensor();
-        cache.emplace(std::move(keys), std::move(values), std::move(slots), std::move(k_scale),
-                      std::move(v_scale), CacheLayout::nhd);
-    }
-    RotationTensors rotation = read_rotation(given);
-    const int64_t num_heads = given.integer(), num_kv_heads = given.integer();
-    const float epsilon = static_cast<float>(given.number());
-    if (cache) {
-        const int64_t layout = given.integer();
-        if (layout < 0 || layout > static_cast<int64_t>(CacheLayout::hnd))
-            fail(where + ": layout is " + std::to_string(layout) + "; 0 .. 3 are allowed");
-        cache->layout = static_cast<CacheLayout>(layout);
-    }
+// What is split: heads of q, k and v, wherever they are.
+struct Split {
+    std::string where;
+    std::vector<Tensor> from{};  // a packed qkv, or q, k and v
+    std::array<rotary::HeadTensor, parts> in{};
+    std::array<int64_t, parts> heads{};
+    int64_t batch = 0, tokens = 0, features = 0;
+    std::optional<Tensor> q_weight{}, k_weight{};
+    float epsilon = 0;
+    rotary::QkvArguments arguments{};  // of caches, if there are
+    std::vector<runtime::Region> regions{};
 
-    const Dtype dtype = qkv.dtype(where + ": qkv");
+    Dtype dtype() const { return from[0].dtype(where + ": qkv"); }
+    bool empty() const { return batch * tokens * features * (heads[0] + heads[1] + heads[2]) == 0; }
+};
+
+Split of_packed(const std::string& where, Tensor qkv, int64_t num_heads, int64_t num_kv_heads) {
+    Split call{where};
     if (qkv.dimensions() != 3) fail(where + ": qkv needs three dimensions, batch, tokens and features");
-    const int64_t all_heads = num_heads + 2 * num_kv_heads;
-    if (num_heads < 0 || num_kv_heads < 0 || all_heads < 1 || qkv.sizes()[2] % all_heads)
-        fail(where + ": qkv has " + std::to_string(qkv.sizes()[2]) + " features for " +
-             std::to_string(all_heads) + " heads");
-    const int64_t batch = qkv.sizes()[0], tokens = qkv.sizes()[1], features = qkv.sizes()[2] / all_heads;
-    const std::array<int64_t, parts> heads = {num_heads, num_kv_heads, num_kv_heads};
-    const Placement placement(qkv.device());
+    const int64_t all_heads = num_heads + 2 * num_kv_heads, columns = qkv.sizes()[2];
+    if (num_heads < 0 || num_kv_heads < 0 || all_heads < 1 || columns % all_heads)
+        fail(where + ": qkv has " + std::to_string(columns) + " features for " + std::to_string(all_heads) +
+             " heads");
+    call.batch = qkv.sizes()[0], call.tokens = qkv.sizes()[1], call.features = columns / all_heads;
+    call.heads = {num_heads, num_kv_heads, num_kv_heads};
+    const Dtype dtype = qkv.dtype(where + ": qkv");
+    call.from.push_back(with_unit_stride(std::move(qkv), dtype));
+    int64_t first = 0;
+    for (size_t i = 0; i < parts; first += call.heads[i++])
+        call.in[i] = heads_within(call.from[0], dtype, first, call.features);
+    return call;
+}
+
+Split of_heads(const std::string& where, std::vector<Tensor> from) {
+    Split call{where};
+    const Dtype dtype = from[0].dtype(where + ": q");
+    for (size_t i = 0; i < parts; ++i) {
+        const Tensor& tensor = from[i];
+        if (tensor.dimensions() != 4 || tensor.dtype(where + ": a tensor") != dtype ||
+            !(tensor.device() == from[0].device()))
+            fail(where + ": q, k and v need four dimensions, one dtype and one device");
+        for (const size_t axis : {0, 1, 3})
+            if (tensor.sizes()[axis] != from[0].sizes()[axis])
+                fail(where + ": q, k and v differ in more than heads");
+        call.heads[i] = tensor.sizes()[2];
+    }
+    if (call.heads[1] != call.heads[2]) fail(where + ": k and v differ in heads");
+    call.batch = from[0].sizes()[0], call.tokens = from[0].sizes()[1], call.features = from[0].sizes()[3];
+    for (size_t i = 0; i < parts; ++i) {
+        call.from.push_back(with_unit_stride(std::move(from[i]), dtype));
+        call.in[i] = heads_of(call.from[i]);
+    }
+    return call;
+}
+
+void launch(StableIValue* stack, Split& call, RotationTensors& rotation) {
+    const Dtype dtype = call.dtype();
+    const Device device = call.from[0].device();
+    const std::string prefix = call.where + ": ";
+    const Placement placement(device);
     std::vector<Tensor> out;
-    for (const int64_t count : heads) {
-        const std::array<int64_t, 4> sizes = {batch, tokens, count, features};
+    for (const int64_t count : call.heads) {
+        const std::array<int64_t, 4> sizes = {call.batch, call.tokens, count, call.features};
         out.push_back(placement.empty(sizes, dtype));
     }
-    std::vector<runtime::Region> regions;
-    rotary::QkvArguments arguments{};
-    arguments.weight_type = check_weights(where, {&q_weight, &k_weight}, features, qkv.device(), regions);
-    if (cache) {
-        if (dtype == Dtype::float32) fail(where + ": a cache is written from bfloat16 or float16");
-        const CacheView keys = view_of_cache(where, cache->keys, cache->layout, false, dtype);
-        const CacheView values = view_of_cache(where, cache->values, cache->layout, true, dtype);
-        for (const CacheView* view : {&keys, &values})
-            if (view->heads != num_kv_heads || view->features != features || view->blocks != keys.blocks ||
-                view->block_size != keys.block_size || view->codes != keys.codes)
-                fail(where + ": the caches differ from each other, or from k and v in heads or features");
-        arguments.slots = slots_in(where, cache->slots, batch * tokens, keys);
-        const Tensor *k_scale = given_or_null(cache->k_scale), *v_scale = given_or_null(cache->v_scale);
-        arguments.parts[1].cache = output_to(where, keys, k_scale, qkv.device());
-        arguments.parts[2].cache = output_to(where, values, v_scale, qkv.device());
-        arguments.parts[1].cached = arguments.parts[2].cached = true;
-        add_cache_regions(regions, cache->keys, "key_cache", keys, k_scale, "k_scale");
-        add_cache_regions(regions, cache->values, "value_cache", values, v_scale, "v_scale");
-    }
-    if (qkv.element_count() == 0) {
-        check_rotation(where + ": ", rotation, tokens, features);
+    rotary::QkvArguments& arguments = call.arguments;
+    arguments.weight_type =
+        check_weights(call.where, {&call.q_weight, &call.k_weight}, call.features, device, call.regions);
+    if (call.empty()) {
+        check_rotation(prefix, rotation, call.tokens, call.features);
     } else {
-        qkv = with_unit_stride(std::move(qkv), dtype);
-        if (cache) add_slot_region(regions, cache->slots, arguments.slots);
         arguments.rotation =
-            describe_rotation(where + ": ", rotation, qkv.device(), batch, tokens, features, regions);
-        arguments.epsilon = epsilon;
-        arguments.batch = static_cast<uint32_t>(batch);
-        arguments.tokens = static_cast<uint32_t>(tokens);
-        regions.push_back({qkv.data(), qkv.extent_bytes(dtype), "qkv", false});
-        int64_t first = 0;
+            describe_rotation(prefix, rotation, device, call.batch, call.tokens, call.features, call.regions);
+        arguments.epsilon = call.epsilon;
+        arguments.batch = static_cast<uint32_t>(call.batch);
+        arguments.tokens = static_cast<uint32_t>(call.tokens);
+        for (const Tensor& from : call.from)
+            if (from.element_count())
+                call.regions.push_back({from.data(), from.extent_bytes(dtype), "qkv", false});
         for (size_t i = 0; i < parts; ++i) {
             rotary::HeadPart& part = arguments.parts[i];
-            part.in = heads_within(qkv, dtype, first, features);
+            part.in = call.in[i];
             part.out = heads_of(out[i]);
-            part.heads = static_cast<uint32_t>(heads[i]);
+            part.heads = static_cast<uint32_t>(call.heads[i]);
             part.turned = i < 2;
-            first += heads[i];
             if (out[i].element_count())
-                regions.push_back({out[i].data(), out[i].extent_bytes(dtype), part_names[i], true});
+                call.regions.push_back({out[i].data(), out[i].extent_bytes(dtype), part_names[i], true});
         }
-        if (q_weight) arguments.parts[0].weight = q_weight->data();
-        if (k_weight) arguments.parts[1].weight = k_weight->data();
-        placement.launch(rotary::plan_qkv(placement.target(), element_type(dtype), arguments), regions);
+        if (call.q_weight) arguments.parts[0].weight = call.q_weight->data();
+        if (call.k_weight) arguments.parts[1].weight = call.k_weight->data();
+        placement.launch(rotary::plan_qkv(placement.target(), element_type(dtype), arguments), call.regions);
     }
     for (size_t i = 0; i < parts; ++i) stack[i] = to_result(std::move(out[i]));
 }
@@ -158,14 +166,53 @@ void qkv_rotary(StableIValue* stack, uint64_t argument_count, uint64_t result_co
     if (argument_count != 3 + rotation_arguments + 3 || result_count != parts)
         fail("qkv_rotary is registered with another schema");
     Arguments given(stack, argument_count);
-    split(stack, given, false);
+    Tensor qkv = given.tensor();
+    std::optional<Tensor> q_weight = given.optional_tensor(), k_weight = given.optional_tensor();
+    RotationTensors rotation = read_rotation(given);
+    const int64_t num_heads = given.integer(), num_kv_heads = given.integer();
+    Split call = of_packed("qkv_rotary", std::move(qkv), num_heads, num_kv_heads);
+    call.q_weight = std::move(q_weight);
+    call.k_weight = std::move(k_weight);
+    call.epsilon = static_cast<float>(given.number());
+    launch(stack, call, rotation);
 }
 
 void qkv_rotary_cache(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 8 + rotation_arguments + 4 || result_count != parts)
+    if (argument_count != 10 + rotation_arguments + 2 || result_count != parts)
         fail("qkv_rotary_cache is registered with another schema");
     Arguments given(stack, argument_count);
-    split(stack, given, true);
+    std::vector<Tensor> heads;
+    for (size_t i = 0; i < parts; ++i) heads.push_back(given.tensor());
+    Split call = of_heads("qkv_rotary_cache", std::move(heads));
+    call.q_weight = given.optional_tensor();
+    call.k_weight = given.optional_tensor();
+    const Tensor caches[2] = {given.tensor(), given.tensor()}, slots = given.tensor();
+    const std::optional<Tensor> scales[2] = {given.optional_tensor(), given.optional_tensor()};
+    RotationTensors rotation = read_rotation(given);
+    call.epsilon = static_cast<float>(given.number());
+    const int64_t layout = given.integer();
+    const std::string& where = call.where;
+    if (layout < 0 || layout > static_cast<int64_t>(CacheLayout::hnd))
+        fail(where + ": layout is " + std::to_string(layout) + "; 0 .. 3 are allowed");
+    if (call.dtype() == Dtype::float32) fail(where + ": a cache is written from bfloat16 or float16");
+    const char* const names[2][2] = {{"key_cache", "k_scale"}, {"value_cache", "v_scale"}};
+    std::optional<CacheView> first;
+    for (size_t i = 0; i < 2; ++i) {
+        const CacheView view =
+            view_of_cache(where, caches[i], static_cast<CacheLayout>(layout), i == 1, call.dtype());
+        if (!first) first = view;
+        if (view.heads != call.heads[1] || view.features != call.features || view.blocks != first->blocks ||
+            view.block_size != first->block_size || view.code != first->code)
+            fail(where + ": the caches differ from each other, or from k and v in heads or features");
+        const Tensor* scale = given_or_null(scales[i]);
+        rotary::HeadPart& part = call.arguments.parts[1 + i];
+        part.cache = output_to(where, view, scale, call.from[0].device());
+        part.cached = true;
+        add_cache_regions(call.regions, caches[i], names[i][0], view, scale, names[i][1]);
+    }
+    call.arguments.slots = slots_in(where, slots, call.batch * call.tokens, *first);
+    if (slots.element_count()) add_slot_region(call.regions, slots, call.arguments.slots);
+    launch(stack, call, rotation);
 }
 
 void qkv_rotary_backward(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {

@@ -2,7 +2,7 @@
 """Writes into paged caches by AITER's names. Negative slots are written nowhere.
 
 kv_cache_dtype "auto": the cache has the keys' dtype, and scales do not count. "fp8" or "fp8_e4m3": codes of the target's 8-bit floats
-of x * (1 / scale), clamped; without a scale it is 1.
+of x * (1 / scale), clamped; without a scale it is 1. "int8": likewise of integers, rounded to nearest even.
 """
 
 from __future__ import annotations
@@ -69,21 +69,52 @@ def reshape_and_cache_with_pertoken_quant(
     slot_mapping: torch.Tensor,
     asm_layout: bool,
 ) -> None:
-    """Into caches of 8-bit floats as reshape_and_cache has them, with a scale of each token's head: in scales [heads, slots], or with
-    asm_layout [blocks, heads, block_size]. Heads of zeros have the scale 1. Caches of int8 have no kernel."""
-    name, scales = "reshape_and_cache_with_pertoken_quant", []
-    if key_cache.dtype == torch.int8:
-        refuse(name, "key_cache", key_cache.dtype, "use the 8-bit floats of the target")
-    blocks, heads, _, size, _ = key_cache.shape
-    for scale_name, given in (("k_dequant_scales", k_dequant_scales), ("v_dequant_scales", v_dequant_scales)):
-        check_place(
-            name, scale_name, given, *((blocks, heads, size) if asm_layout else (heads, blocks * size))
-        )
-        scales.append(
-            given.transpose(1, 2) if asm_layout else given.unflatten(1, (blocks, size)).permute(1, 2, 0)
-        )
+    """Into caches of 8-bit floats or int8 as reshape_and_cache has them, with a scale of each token's head: in scales [heads, slots], or
+    with asm_layout [blocks, heads, block_size]. Heads of zeros have the scale 1. Integers are rounded to nearest even."""
+    name = "reshape_and_cache_with_pertoken_quant"
+    names = ("k_dequant_scales", "v_dequant_scales")
+    scales = scales_of_tokens(name, names, (k_dequant_scales, v_dequant_scales), key_cache, asm_layout)
     cache_write(key, value, key_cache, value_cache, slot_mapping, layout="asm" if asm_layout else "paged",
                 key_scales=scales[0], value_scales=scales[1])  # fmt: skip
+
+
+def reshape_and_cache_with_block_quant(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    k_dequant_scales: torch.Tensor,
+    v_dequant_scales: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    asm_layout: bool,
+) -> None:
+    """key, value [batch, tokens, heads, features] into caches of 8-bit floats or int8 as reshape_and_cache has them, with a scale of each
+    block's head: in scales [heads, blocks], or with asm_layout [blocks, heads]. A scale grows where it has to, and what the block
+    held before is scaled anew: `hipkittens.cache_write` with scales of groups has the formulas."""
+    size = key_cache.shape[3]
+    _write_of_blocks(
+        "reshape_and_cache_with_block_quant", key, value, key_cache, value_cache, k_dequant_scales, v_dequant_scales, slot_mapping,
+        asm_layout, size,
+    )  # fmt: skip
+
+
+def reshape_and_cache_with_block_quant_for_asm_pa(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    k_dequant_scales: torch.Tensor,
+    v_dequant_scales: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    asm_layout: bool,
+    ori_block_size: int = 128,
+) -> None:
+    """reshape_and_cache_with_block_quant with a scale for ori_block_size slots, 128 or 256: several blocks, one after the other."""
+    name = "reshape_and_cache_with_block_quant_for_asm_pa"
+    if ori_block_size not in (128, 256):
+        raise ValueError(f"hipkittens.aiter.{name}: ori_block_size is {ori_block_size!r}; allowed: 128, 256")
+    _write_of_blocks(name, key, value, key_cache, value_cache, k_dequant_scales, v_dequant_scales, slot_mapping, asm_layout,
+                     ori_block_size)  # fmt: skip
 
 
 def indexer_k_quant_and_cache(
@@ -131,6 +162,41 @@ def cp_gather_indexer_k_quant_cache(
     bytes_of_scales.copy_(torch.where(there[:, None], scales, bytes_of_scales))
 
 
+def scales_of_tokens(name, names, given, key_cache, asm_layout) -> list[torch.Tensor]:
+    """[heads, slots], or with asm_layout [blocks, heads, block_size], as (blocks, block_size, heads)."""
+    blocks, heads, _, size, _ = key_cache.shape
+    scales = []
+    for scale_name, each in zip(names, given, strict=True):
+        check_place(
+            name, scale_name, each, *((blocks, heads, size) if asm_layout else (heads, blocks * size))
+        )
+        scales.append(
+            each.transpose(1, 2) if asm_layout else each.unflatten(1, (blocks, size)).permute(1, 2, 0)
+        )
+    return scales
+
+
+def _write_of_blocks(
+    name, key, value, key_cache, value_cache, k_scales, v_scales, slots, asm_layout, size
+) -> None:
+    where, (blocks, heads, _, block_size, _) = f"hipkittens.aiter.{name}", key_cache.shape
+    for rows_name, rows in (("key", key), ("value", value)):
+        if rows.dim() != 4:
+            raise ValueError(
+                f"{where}: {rows_name} has shape {tuple(rows.shape)}; it must be (batch, tokens, heads, features)"
+            )
+    if blocks * block_size % size:
+        raise ValueError(
+            f"{where}: {blocks} blocks of {block_size} slots are no whole number of {size} slots, which share a scale"
+        )
+    groups = blocks * block_size // size
+    for scale_name, given in (("k_dequant_scales", k_scales), ("v_dequant_scales", v_scales)):
+        check_place(name, scale_name, given, *((groups, heads) if asm_layout else (heads, groups)))
+    scales = [each if asm_layout else each.t() for each in (k_scales, v_scales)]
+    cache_write(key.flatten(0, 1), value.flatten(0, 1), key_cache, value_cache, slots, layout="asm" if asm_layout else "paged",
+                key_scales=scales[0], value_scales=scales[1])  # fmt: skip
+
+
 def _write(name, key, value, key_cache, value_cache, slots, kind, k_scale, v_scale, layout) -> None:
     k_scale = _counted(name, kind, "key_cache", key_cache, k_scale)
     v_scale = _counted(name, kind, "value_cache", value_cache, v_scale)
@@ -138,11 +204,12 @@ def _write(name, key, value, key_cache, value_cache, slots, kind, k_scale, v_sca
 
 
 def _counted(name, kind, cache_name, cache, scale):
-    if kind not in ("auto", "fp8", "fp8_e4m3"):
-        refuse(name, "kv_cache_dtype", repr(kind), "allowed: 'auto', 'fp8', 'fp8_e4m3'")
-    if (cache.dtype.itemsize == 1) != (kind != "auto"):
+    if kind not in ("auto", "fp8", "fp8_e4m3", "int8"):
+        refuse(name, "kv_cache_dtype", repr(kind), "allowed: 'auto', 'fp8', 'fp8_e4m3', 'int8'")
+    held = "auto" if cache.dtype.itemsize > 1 else "int8" if cache.dtype == torch.int8 else "fp8"
+    if held != kind.removesuffix("_e4m3"):
         raise TypeError(
             f"hipkittens.aiter.{name}: kv_cache_dtype is {kind!r} and {cache_name} {cache.dtype}; 'auto' is of caches of 16 bits, "
-            "'fp8' of those of 8"
+            "'fp8' of 8-bit floats or their bytes, 'int8' of int8"
         )
     return None if kind == "auto" else scale

@@ -58,7 +58,7 @@ def fused_qk_rope_cat_and_cache_mla(
     q_nope and q_pe may have fewer tokens than k: k's others are written as they are, in a launch of their own. q of 8-bit floats
     (q_out, or q_out_dtype) is clamped to the largest code."""
     name = "fused_qk_rope_cat_and_cache_mla"
-    scale = _scale(name, "k_scale", k_scale if apply_scale else None, "kv_cache", kv_cache)
+    scale = scale_of(name, "k_scale", k_scale if apply_scale else None, "kv_cache", kv_cache)
     dtype = q_out_dtype if q_out is None else q_out.dtype
     results = _latents(
         name, q_nope, q_pe, k_nope, k_pe, kv_cache, slot_mapping, pos, cos, sin, scale, is_neox, num_decode_toks_for_zeros, dtype,
@@ -123,7 +123,7 @@ def fused_qk_rope_reshape_and_cache(
     fused_qk_rope_cat_and_cache_mla. Slots behind the last token are not looked at."""
     name = "fused_qk_rope_reshape_and_cache"
     scales = [
-        _scale(name, scale_name, scale if apply_scale else None, cache_name, cache)
+        scale_of(name, scale_name, scale if apply_scale else None, cache_name, cache)
         for scale_name, scale, cache_name, cache in (
             ("k_scale", k_scale, "key_cache", key_cache),
             ("v_scale", v_scale, "value_cache", value_cache),
@@ -174,7 +174,7 @@ def fused_fp8_bmm_rope_cat_and_cache_mla(
     product = batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant
     _check_joins(name, transpose_bm)
     latent = product(q_nope, w_k, w_k_scale, group_size, dtype=q_pe.dtype, transpose_bm=True)
-    scale = _scale(name, "k_scale", k_scale, "kv_cache", kv_cache)
+    scale = scale_of(name, "k_scale", k_scale, "kv_cache", kv_cache)
     return _latents(name, latent, q_pe, k_nope, k_rope, kv_cache, slot_mapping, positions, cos, sin, scale, is_neox,
                     num_decode_toks_for_zeros, q_out_dtype)  # fmt: skip
 
@@ -208,7 +208,7 @@ def fused_fp4_bmm_rope_cat_and_cache_mla(
     latent = batched_gemm_a16wfp4(
         q_nope, w_k, w_k_scale, q_pe.dtype, y, transpose_bm=True, prequant=prequant, y_scale=y_scale
     )
-    scale = _scale(name, "k_scale", k_scale, "kv_cache", kv_cache)
+    scale = scale_of(name, "k_scale", k_scale, "kv_cache", kv_cache)
     return _latents(name, latent.to(q_pe.dtype), q_pe, k_nope, k_rope, kv_cache, slot_mapping, positions, cos, sin, scale,
                     is_neox, num_decode_toks_for_zeros, q_out_dtype)  # fmt: skip
 
@@ -283,7 +283,8 @@ def _rotation(name, positions, cos, sin, is_neox, q_pe):
     return {"cos": cos, "sin": sin, "positions": positions, "interleaved": not is_neox, "full_tables": full}
 
 
-def _scale(name, scale_name, scale, cache_name, cache):
+def scale_of(name, scale_name, scale, cache_name, cache):
+    """A tensor of it, or None; refused of a cache of 16 bits."""
     if scale is None:
         return None
     if cache.dtype.itemsize != 1:

@@ -57,7 +57,8 @@ def _scaled_trial(dtype):
         for layout in LAYOUTS:
             for features in (48, 512) if layout in ("paged", "asm") else (44, 136, 512):
                 key, value = (draw(37, 3, features, dtype=dtype).detach() for _ in range(2))
-                caches = caches_of(layout, 3, 16, 3, features, torch.uint8)
+                codes = torch.int8 if features == 512 else torch.uint8
+                caches = caches_of(layout, 3, 16, 3, features, codes)
                 scales = [torch.zeros(3, 16, 3) for _ in range(2)]
                 cache_write(
                     key, value, *caches, slots, layout=layout, key_scales=scales[0], value_scales=scales[1]
@@ -73,17 +74,49 @@ def _scaled_trial(dtype):
     return run
 
 
+def _shared_trial(dtype):
+    """Groups that are new, that go on and whose scale grows, of blocks and of parts of them."""
+
+    def run():
+        written = []
+        for layout in LAYOUTS:
+            for features, groups in (
+                ((48, 3), (512, 1)) if layout in ("paged", "asm") else ((44, 3), (136, 6))
+            ):
+                codes = torch.int8 if groups == 3 else torch.uint8
+                caches = caches_of(layout, 3, 16, 3, features, codes)
+                scales = [torch.zeros(groups, 3) for _ in range(2)]
+                for first, count, factor in ((0, 19, 1.0), (19, 9, 4.0), (28, 11, 0.5)):
+                    key, value = (draw(count, 3, features, dtype=dtype).detach() * factor for _ in range(2))
+                    slots = torch.arange(first, first + count)
+                    cache_write(
+                        key,
+                        value,
+                        *caches,
+                        slots,
+                        layout=layout,
+                        key_scales=scales[0],
+                        value_scales=scales[1],
+                    )
+                written += [*caches, *scales]
+        return written
+
+    return run
+
+
 def _trial(kernel: Kernel) -> Trial:
     """All layouts, of its own dtype and of float8, with features that fill no vector where a layout has them."""
     dtype = DTYPES[kernel.row["element"]]
     if kernel.kind == "scaled":
         return Trial(f"cache_write scaled 37 tokens {kernel.row['element']}", _scaled_trial(dtype))
+    if kernel.kind == "shared_scale":
+        return Trial(f"cache_write shared scales 39 tokens {kernel.row['element']}", _shared_trial(dtype))
 
     def run():
         written = []
         slots = mixed_slots(37, 48)
         for layout in LAYOUTS:
-            for of_cache in (dtype, dtype_of("fp8", torch.device("cpu"))):
+            for of_cache in (dtype, dtype_of("fp8", torch.device("cpu")), torch.int8):
                 features = 48 if layout in ("paged", "asm") else 44
                 key, value = (draw(37, 3, features, dtype=dtype).detach() for _ in range(2))
                 caches = caches_of(layout, 3, 16, 3, features, of_cache)
@@ -166,6 +199,7 @@ def _calls(tensor):
     key, slots = tensor(7, 4, 64), tensor(7, dtype=torch.int64)
     paged = tensor(3, 4, 8, 16, 8), tensor(3, 4, 64, 16)
     bytes_of = [tensor(3, 16, 4, 64, dtype=torch.uint8) for _ in range(2)]
+    whole = [tensor(3, 16, 4, 64, dtype=torch.int8) for _ in range(2)]
     scale, table, scales = (tensor(*sizes, dtype=torch.float32) for sizes in ((1,), (7, 32), (3, 16, 4)))
     return [
         ("paged, x features beside each other", "cache_write", (key, key, *paged, slots), {"layout": "paged"}),
@@ -175,6 +209,9 @@ def _calls(tensor):
          (tensor(7, 512), tensor(7, 1, 64), tensor(3, 16, 576), slots), {}),
         ("float8 with a scale for each head", "cache_write", (key, key, *bytes_of, slots),
          {"key_scales": scales, "value_scales": scales}),
+        ("int8 with a scale for each head of a block", "cache_write", (key, key, *whole, slots),
+         {"key_scales": scales[:, 0], "value_scales": scales[:, 0]}),
+        ("int8 with scales", "cache_write", (key, key, *whole, slots), {"k_scale": scale, "v_scale": scale}),
         ("an indexer's keys", "indexer_cache_write", (tensor(7, 128), tensor(3, 16, 132, dtype=torch.uint8), slots),
          {"powers_of_two": True}),
         ("with a rotation", "rotary_cache_write", (key, key, key, table, table, *bytes_of, slots), {"k_scale": scale}),
@@ -227,13 +264,22 @@ def _exercised(draw):
     codes = caches_of("nhd", 2, 16, 2, 32, torch.uint8)
     scales = [torch.zeros(2, 16, 2) for _ in range(2)]
     cache_write(key, key, *codes, slots, key_scales=scales[0], value_scales=scales[1])
+    of_blocks = [torch.zeros(2, 2) for _ in range(2)]
+    cache_write(key, key, *codes, slots, key_scales=of_blocks[0], value_scales=of_blocks[1])
     indexer = torch.zeros(2, 16, 36, dtype=torch.uint8)
     indexer_cache_write(key[:, 0], indexer, slots, group=32)
     latent = torch.zeros(2, 16, 64, dtype=key.dtype)
     mla_cache_write(key[:, 0], key[:, 1], latent, slots)
     q, _ = rotary_cache_write(key, key, key, *([torch.ones(20, 16)] * 2), *caches, slots)
     return torch.cat(
-        (caches[0].flatten(), latent.flatten(), q.flatten(), scales[0].flatten(), indexer.flatten())
+        (
+            caches[0].flatten(),
+            latent.flatten(),
+            q.flatten(),
+            scales[0].flatten(),
+            indexer.flatten(),
+            of_blocks[0].flatten(),
+        )
     )
 
 
@@ -271,6 +317,7 @@ OPERATION = Operation(
         Operator("mla_cache_write", _fake, first_option=5),
         Operator("rotary_cache_write", _rotary_fake),
         Operator("cache_write_scaled", _fake, first_option=7),
+        Operator("cache_write_shared_scale", _fake, first_option=7),
         Operator("indexer_cache_write", _fake, first_option=3),
     ),
     checks=_checks,

@@ -14,19 +14,16 @@ from ._sharding import given, replicated
 _TABLES = 6  # tensors of a rotation, and behind them an offset and four flags, of which the last is `inverse`
 
 
-def _results(qkv, num_heads, num_kv_heads):
+def _fake(qkv, *arguments):
+    num_heads, num_kv_heads, _eps = arguments[-3:]
     features = qkv.shape[-1] // (num_heads + 2 * num_kv_heads)
     return tuple(
         qkv.new_empty((*qkv.shape[:2], heads, features)) for heads in (num_heads, num_kv_heads, num_kv_heads)
     )
 
 
-def _fake(qkv, *arguments):
-    return _results(qkv, *arguments[-3:-1])
-
-
-def _cache_fake(qkv, *arguments):
-    return _results(qkv, *arguments[-4:-2])
+def _cache_fake(q, k, v, *_arguments):
+    return tuple(each.new_empty(each.shape) for each in (q, k, v))
 
 
 # A copy of csrc/kernels/rotary/plan.cpp's qkv_backward_workgroups and config.h's waves, which tests compare.

@@ -5,6 +5,7 @@
 #include "../element_of.h"
 #include "../quantization/codes.h"
 #include "kinds.h"
+#include "shared_scale.h"
 
 namespace hipkittens::cache {
 
@@ -82,13 +83,13 @@ struct ScaledKernel {
         const kittens::eight values = kittens::widened(raw);
         const float magnitude = magnitude_of_group(quantize::largest_raw_magnitude<T>(raw), part.group_shift);
         const float bounded = kittens::larger_or_nan(magnitude, arguments.floor);
-        float scale = bounded == 0 ? arguments.zero_scale : bounded / kittens::largest_fp8;
+        float scale = bounded == 0 ? arguments.zero_scale : bounded / largest_of(arguments.slots.code);
         if (arguments.powers_of_two && scale == scale) {
             const uint32_t bits = __builtin_bit_cast(uint32_t, scale), mantissa = bits & 0x7fffff;
             scale = __builtin_bit_cast(float, bits - mantissa + (mantissa ? 0x800000 : 0));
         }
-        store_elements_in_cache<uint8_t>(arguments.slots, part.to, slot, head, first, 1, count,
-                                         codes_of(values * (1 / scale)));
+        CachedFeatures<uint8_t>(arguments.slots, part.to, slot, head, first, 1, count)
+            .store(codes_of(values * (1 / scale), arguments.slots.code));
         if (count == 0 || (number & ((1u << part.group_shift) - 1))) return;
         const uint32_t block = slot / arguments.slots.block_size,
                        place = slot - block * arguments.slots.block_size;

@@ -52,17 +52,42 @@ struct ScaledArguments {
     float floor, zero_scale;
 };
 
+// Rows whose codes have the scale of a group of slots, one for each head.
+struct SharedPart {
+    const void* from;
+    int64_t token, head;
+    CacheOutput to;
+    float* scales;
+    int64_t scale_group, scale_head;
+    uint32_t heads, features;
+    uint32_t aligned;
+    uint32_t by_place;  // threads beside each other have the same features of places beside each other
+    Divisor chunks;     // threads of a head
+};
+
+struct SharedArguments {
+    SharedPart parts[2];  // workgroup_id_z
+    CacheSlots slots;
+    Divisor group;  // slots that share a scale
+    uint32_t tokens;
+    float floor;  // the least largest magnitude
+};
+
 inline constexpr int threads = 256, thread_features = 8;
+inline constexpr uint32_t most_shared_slots = 1024;
 
 template <ElementConfig config>
 struct CopyKernel;
 template <ElementConfig config>
 struct ScaledKernel;
+template <ElementConfig config>
+struct SharedScaleKernel;
 
 namespace kinds {
 
 struct copy : Kind<ElementConfig, CopyArguments, CopyKernel> {};
 struct scaled : Kind<ElementConfig, ScaledArguments, ScaledKernel> {};
+struct shared_scale : Kind<ElementConfig, SharedArguments, SharedScaleKernel> {};
 
 }  // namespace kinds
 

@@ -70,4 +70,26 @@ inline Launch plan(int target, ElementType element, ScaledArguments arguments) {
     throw std::invalid_argument("cache_write: no kernel has this element type, or there is nothing to write");
 }
 
+// chunks and by_place are decided here.
+inline Launch plan(int target, ElementType element, SharedArguments arguments) {
+    uint32_t heads = 0;
+    for (SharedPart& part : arguments.parts) {
+        part.chunks = divisor_of((part.features + thread_features - 1) / thread_features);
+        part.by_place = part.to.to.feature != 1;
+        heads = std::max(heads, part.heads);
+    }
+    if (arguments.group.value > most_shared_slots)
+        throw std::invalid_argument("cache_write: " + std::to_string(arguments.group.value) +
+                                    " slots share a scale; 1 .. " + std::to_string(most_shared_slots) +
+                                    " are allowed");
+    if (arguments.tokens > static_cast<uint32_t>(INT32_MAX) / threads || heads > UINT16_MAX)
+        throw std::invalid_argument("cache_write: " + std::to_string(arguments.tokens) + " tokens of " +
+                                    std::to_string(heads) +
+                                    " heads; with scales of groups 8388607 and 65535 are allowed");
+    for (const Row<kinds::shared_scale>& row : variants<kinds::shared_scale>)
+        if (row.config.element == element && arguments.tokens > 0 && heads > 0)
+            return launch_of("cache", row.name, target, {arguments.tokens, heads, 2}, threads, arguments);
+    throw std::invalid_argument("cache_write: no kernel has this element type, or there is nothing to write");
+}
+
 }  // namespace hipkittens::cache
