@@ -167,6 +167,11 @@ from ._norm_quant import (
     rmsnorm2d_fwd_with_dynamicquant,
     rmsnorm2d_fwd_with_smoothquant,
 )
+from ._norm_rope_cache import (
+    fused_qk_norm_rope_cache_quant_shuffle,
+    fused_qkv_split_qk_norm_rope_cache,
+    indexer_qk_rope_quant_and_cache,
+)
 from ._paged_attention import (
     chunked_prefill_paged_decode,
     context_attention_fwd,
@@ -287,10 +292,12 @@ __all__ = [
     "fused_moe_mxfp4_silu",
     "fused_mul_add",
     "fused_qk_cat",
+    "fused_qk_norm_rope_cache_quant_shuffle",
     "fused_qk_rope_cat",
     "fused_qk_rope_cat_and_cache_mla",
     "fused_qk_rope_concat_and_cache_mla",
     "fused_qk_rope_reshape_and_cache",
+    "fused_qkv_split_qk_norm_rope_cache",
     "fused_qkv_split_qk_rope",
     "fused_reduce_act_mul_fp8_group_quant",
     "fused_reduce_rms_fp8_group_quant",
@@ -324,6 +331,7 @@ __all__ = [
     "greedy_sample",
     "grouped_topk",
     "indexer_k_quant_and_cache",
+    "indexer_qk_rope_quant_and_cache",
     "layer_norm",
     "layernorm2d_fwd",
     "layernorm2d_fwd_with_add",

@@ -167,6 +167,10 @@ def scales_of_tokens(name, names, given, key_cache, asm_layout) -> list[torch.Te
     blocks, heads, _, size, _ = key_cache.shape
     scales = []
     for scale_name, each in zip(names, given, strict=True):
+        if each is None:
+            raise ValueError(
+                f"hipkittens.aiter.{name}: {scale_name} is None; a scale of each token's head is written to it"
+            )
         check_place(
             name, scale_name, each, *((blocks, heads, size) if asm_layout else (heads, blocks * size))
         )
