@@ -25,6 +25,7 @@ from tests import (
     test_aiter_moe_gemm,
     test_aiter_norm_rope_cache,
     test_aiter_quant_moe,
+    test_aiter_quant_sorted,
     test_aiter_rope_cache,
 )
 from tests.oracles.aiter.formats import tiled, tiled_scales
@@ -44,11 +45,12 @@ NEWER = {
     *test_aiter_moe_gemm.NEWER,
     *test_aiter_rope_cache.NEWER,
     *test_aiter_norm_rope_cache.NEWER,
+    *test_aiter_quant_sorted.NEWER,
 }
 NUMBERS = (aiter.ActivationType, aiter.QuantType)
 TESTED = test_aiter_gemm.TESTED | test_aiter_attention.TESTED | test_aiter_rope_cache.TESTED
 TESTED |= test_aiter_lean_attention.TESTED | test_aiter_quant_moe.TESTED | test_aiter_moe_gemm.TESTED
-TESTED |= test_aiter_norm_rope_cache.TESTED
+TESTED |= test_aiter_norm_rope_cache.TESTED | test_aiter_quant_sorted.TESTED
 TESTED |= {
     # tests/test_causal_conv1d_split.py
     *("causal_conv1d_fn_split_qkv", "causal_conv1d_update_split_qkv"),

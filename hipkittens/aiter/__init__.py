@@ -200,6 +200,12 @@ from ._quant_moe import (
     downcast_to_static_fp8,
     upcast_from_mxfp,
 )
+from ._quant_sorted import (
+    fused_dynamic_mx_quant_moe_sort,
+    fused_dynamic_mxfp4_quant_moe_sort,
+    fused_dynamic_mxfp8_quant_moe_sort,
+    mxfp4_moe_sort_fwd,
+)
 from ._rope import (
     ROPE,
     rope_2d_bwd,
@@ -274,6 +280,9 @@ __all__ = [
     "fp8_mqa_logits",
     "fused_add_rms_norm_cu",
     "fused_add_rmsnorm_pad",
+    "fused_dynamic_mx_quant_moe_sort",
+    "fused_dynamic_mxfp4_quant_moe_sort",
+    "fused_dynamic_mxfp8_quant_moe_sort",
     "fused_flatten_fp8_group_quant",
     "fused_flatten_mxfp4_quant",
     "fused_fp4_bmm_rope_cat_and_cache_mla",
@@ -351,6 +360,7 @@ __all__ = [
     "moe_sorting",
     "moe_sorting_fwd",
     "moe_sum",
+    "mxfp4_moe_sort_fwd",
     "nptgmm",
     "pa_fwd_asm",
     "paged_attention_decode",
