@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: MIT
+"""What shows that writes into caches work and how fast: problems for their kernels, examples, parity, benchmarks."""
+
+from __future__ import annotations
+
+import torch
+
+from ..cache import LAYOUTS, cache_write, indexer_cache_write, mla_cache_write
+from ..latent_rotary import rotary_cache_write
+from ..quantization import dtype_of
+from ._qkv_rotary_checks import tables_of
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Trial
+from ._rotary_parity import turn
+from ._tensors import draw, with_gaps
+from .cache_write import caches_of, mixed_slots
+
+
+def _scaled_trial(dtype):
+    """Heads that fill no wave, groups of each size, and both kinds of scales."""
+
+    def run():
+        written, slots = [], mixed_slots(37, 48)
+        for layout in LAYOUTS:
+            for features in (48, 512) if layout in ("paged", "asm") else (44, 136, 512):
+                key, value = (draw(37, 3, features, dtype=dtype).detach() for _ in range(2))
+                codes = torch.int8 if features == 512 else torch.uint8
+                caches = caches_of(layout, 3, 16, 3, features, codes)
+                scales = [torch.zeros(3, 16, 3) for _ in range(2)]
+                cache_write(
+                    key, value, *caches, slots, layout=layout, key_scales=scales[0], value_scales=scales[1]
+                )
+                written += [*caches, *scales]
+        for group, powers in ((32, True), (64, False), (128, True)):
+            cache = torch.zeros(3, 16, 128 + 512 // group, dtype=torch.uint8)
+            keys = draw(37, 128, dtype=dtype).detach()
+            indexer_cache_write(keys, cache, slots, group=group, powers_of_two=powers)
+            written.append(cache)
+        return written
+
+    return run
+
+
+def _shared_trial(dtype):
+    """Groups that are new, that go on and whose scale grows, of blocks and of parts of them."""
+
+    def run():
+        written = []
+        for layout in LAYOUTS:
+            for features, groups in (
+                ((48, 3), (512, 1)) if layout in ("paged", "asm") else ((44, 3), (136, 6))
+            ):
+                codes = torch.int8 if groups == 3 else torch.uint8
+                caches = caches_of(layout, 3, 16, 3, features, codes)
+                scales = [torch.zeros(groups, 3) for _ in range(2)]
+                for first, count, factor in ((0, 19, 1.0), (19, 9, 4.0), (28, 11, 0.5)):
+                    key, value = (draw(count, 3, features, dtype=dtype).detach() * factor for _ in range(2))
+                    slots = torch.arange(first, first + count)
+                    cache_write(
+                        key,
+                        value,
+                        *caches,
+                        slots,
+                        layout=layout,
+                        key_scales=scales[0],
+                        value_scales=scales[1],
+                    )
+                written += [*caches, *scales]
+        return written
+
+    return run
+
+
+def _trial(kernel: Kernel) -> Trial:
+    """All layouts, of its own dtype and of float8, with features that fill no vector where a layout has them."""
+    dtype = DTYPES[kernel.row["element"]]
+    if kernel.kind == "scaled":
+        return Trial(f"cache_write scaled 37 tokens {kernel.row['element']}", _scaled_trial(dtype))
+    if kernel.kind == "shared_scale":
+        return Trial(f"cache_write shared scales 39 tokens {kernel.row['element']}", _shared_trial(dtype))
+
+    def run():
+        written = []
+        slots = mixed_slots(37, 48)
+        for layout in LAYOUTS:
+            for of_cache in (dtype, dtype_of("fp8", torch.device("cpu")), torch.int8):
+                features = 48 if layout in ("paged", "asm") else 44
+                key, value = (draw(37, 3, features, dtype=dtype).detach() for _ in range(2))
+                caches = caches_of(layout, 3, 16, 3, features, of_cache)
+                scale = torch.tensor([0.25]) if of_cache.itemsize == 1 else None
+                cache_write(key, value, *caches, slots, layout=layout, k_scale=scale)
+                written += caches
+        latent = torch.zeros(3, 16, 44, dtype=dtype)
+        mla_cache_write(draw(37, 40, dtype=dtype).detach(), draw(37, 4, dtype=dtype).detach(), latent, slots)
+        written.append(latent)
+        return [each.view(torch.uint8) if each.dtype.itemsize == 1 else each for each in written]
+
+    return Trial(f"cache_write 37 tokens {kernel.row['element']}", run)
+
+
+def _example(write):
+    """Slots of a cache that begins as zeros; the operation, or an assignment."""
+
+    def call(key):
+        slots = mixed_slots(33, 48).to(key.device)
+        keys, values = (key.new_zeros(3, 16, 4, 64) for _ in range(2))
+        write(key, keys, values, slots)
+        return torch.cat((keys, values))
+
+    return call
+
+
+def _by_assignment(key, keys, values, slots):
+    kept = slots >= 0
+    for cache, rows in ((keys, key), (values, -key)):
+        cache.flatten(0, 1)[slots[kept]] = rows[kept]
+
+
+def _written(write):
+    """What a write leaves of caches of zeros, and what it returns."""
+
+    def call(q, k, v):
+        caches = [k.new_zeros(3, 16, *k.shape[1:]) for _ in range(2)]
+        slots, tables = mixed_slots(k.shape[0], 48).to(k.device), tables_of(k.shape[0], k.shape[-1] // 2)
+        results = write(q, k, v, *(table.to(k.device) for table in tables), *caches, slots)
+        return torch.cat([each.flatten() for each in (*results, *caches)])
+
+    return call
+
+
+def _turned_by_assignment(q, k, v, cos, sin, key_cache, value_cache, slots):
+    wide = torch.promote_types(q.dtype, torch.float32)
+    rows = torch.arange(k.shape[0])
+    q, k = (
+        turn(each.to(wide), cos.to(wide), sin.to(wide), False, rows, -2).to(each.dtype) for each in (q, k)
+    )
+    kept = slots >= 0
+    for cache, values in ((key_cache, k), (value_cache, v)):
+        cache.flatten(0, 1)[slots[kept]] = values[kept]
+    return q, k
+
+
+def _call(problem, device, layout):
+    """Slots one after the other, which a prompt has."""
+    e = problem.extents
+    key, value = (problem.tensor(device, e["tokens"], e["heads"], e["features"]) for _ in range(2))
+    blocks = -(-e["tokens"] // 16)
+    caches = caches_of(layout, blocks, 16, e["heads"], e["features"], torch.bfloat16, device)
+    slots = torch.arange(e["tokens"], device=device)
+    return lambda: cache_write(key, value, *caches, slots, layout=layout)
+
+
+def _scaled_call(problem, device, groups_of):
+    """codes with a scale of each token's head, or of each block's."""
+    e = problem.extents
+    key, value = (problem.tensor(device, e["tokens"], e["heads"], e["features"]) for _ in range(2))
+    blocks = -(-e["tokens"] // 16)
+    caches = caches_of("nhd", blocks, 16, e["heads"], e["features"], torch.int8, device)
+    sizes = (blocks, e["heads"]) if groups_of == "block" else (blocks, 16, e["heads"])
+    scales = [torch.ones(sizes, device=device) for _ in range(2)]
+    slots = torch.arange(e["tokens"], device=device)
+    return lambda: cache_write(key, value, *caches, slots, key_scales=scales[0], value_scales=scales[1])
+
+
+def _rotary_call(problem, device):
+    e = problem.extents
+    q, k, v = (problem.tensor(device, e["N"], e[heads], e["D"]) for heads in "HKK")
+    tables = [table.to(device) for table in tables_of(e["N"], e["D"] // 2)]
+    caches = caches_of("nhd", -(-e["N"] // 16), 16, e["K"], e["D"], torch.bfloat16, device)
+    slots = torch.arange(e["N"], device=device)
+    return lambda: rotary_cache_write(q, k, v, *tables, *caches, slots)
+
+
+def _parity(case, generator) -> ParityProblem:
+    """The results, and the slots of caches that begin as zeros."""
+    dtype, (features, pairs), (heads, kv_heads) = DTYPES[case["dtype"]], case["features"], case["heads"]
+    batch, tokens, layout = case["batch"], case["tokens"], case["layout"]
+    inputs = {}
+    for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+        values = torch.randn(batch, tokens, count, features, generator=generator).to(dtype)
+        inputs[name] = with_gaps(values, *case["gaps"])
+    angles = 100 * torch.rand(tokens, pairs, generator=generator, dtype=torch.float64)
+    tables = angles.cos().float(), angles.sin().float()
+    slots = mixed_slots(batch * tokens, 16 * (batch * tokens // 16 + 2))
+
+    def ours(q, k, v):
+        caches = caches_of(layout, batch * tokens // 16 + 2, 16, kv_heads, features, q.dtype)
+        results = rotary_cache_write(
+            *(each.detach() for each in (q, k, v)), *tables, *caches, slots, layout=layout,
+            interleaved=case["interleaved"],
+        )  # fmt: skip
+        return *results, *(cache.transpose(1, 2) if layout == "hnd" else cache for cache in caches)
+
+    def theirs(q, k, v):
+        wide, rows = torch.promote_types(q.dtype, torch.float32), torch.arange(tokens)
+        cos, sin = (table.to(wide) for table in tables)
+        q, k = (
+            turn(each.detach().to(wide), cos, sin, case["interleaved"], rows, -2).to(each.dtype)
+            for each in (q, k)
+        )
+        caches = [q.new_zeros(batch * tokens // 16 + 2, 16, kv_heads, features) for _ in range(2)]
+        kept = slots >= 0
+        for cache, each in zip(caches, (k, v.detach()), strict=True):
+            cache.flatten(0, 1)[slots[kept]] = each.flatten(0, 1)[kept]
+        return q, k, *caches
+
+    baseline, outputs = (
+        "PyTorch's operations in float32, rounded once",
+        ("q", "k", "key_cache", "value_cache"),
+    )
+    return ParityProblem(inputs, ours, theirs, baseline, outputs)
+
+
+def _refuse(extents):
+    return (
+        None
+        if extents["features"] % 8 == 0
+        else f"features is {extents['features']}; it has to be a multiple of 8"
+    )
+
+
+def _calls(tensor):
+    key, slots = tensor(7, 4, 64), tensor(7, dtype=torch.int64)
+    paged = tensor(3, 4, 8, 16, 8), tensor(3, 4, 64, 16)
+    bytes_of = [tensor(3, 16, 4, 64, dtype=torch.uint8) for _ in range(2)]
+    whole = [tensor(3, 16, 4, 64, dtype=torch.int8) for _ in range(2)]
+    scale, table, scales = (tensor(*sizes, dtype=torch.float32) for sizes in ((1,), (7, 32), (3, 16, 4)))
+    return [
+        ("paged, x features beside each other", "cache_write", (key, key, *paged, slots), {"layout": "paged"}),
+        ("float8 with scales", "cache_write", (key, key, *bytes_of, slots), {"k_scale": scale, "v_scale": scale}),
+        ("a scale without float8", "cache_write", (key, key, *paged, slots), {"layout": "paged", "k_scale": scale}),
+        ("one head of rotary keys", "mla_cache_write",
+         (tensor(7, 512), tensor(7, 1, 64), tensor(3, 16, 576), slots), {}),
+        ("float8 with a scale for each head", "cache_write", (key, key, *bytes_of, slots),
+         {"key_scales": scales, "value_scales": scales}),
+        ("int8 with a scale for each head of a block", "cache_write", (key, key, *whole, slots),
+         {"key_scales": scales[:, 0], "value_scales": scales[:, 0]}),
+        ("int8 with scales", "cache_write", (key, key, *whole, slots), {"k_scale": scale, "v_scale": scale}),
+        ("an indexer's keys", "indexer_cache_write", (tensor(7, 128), tensor(3, 16, 132, dtype=torch.uint8), slots),
+         {"powers_of_two": True}),
+        ("with a rotation", "rotary_cache_write", (key, key, key, table, table, *bytes_of, slots), {"k_scale": scale}),
+    ]  # fmt: skip
+
+
+def _exercised(draw):
+    key, slots = draw(20, 2, 32).detach(), torch.arange(20)
+    caches = caches_of("nhd", 2, 16, 2, 32, key.dtype)
+    cache_write(key, key, *caches, slots)
+    codes = caches_of("nhd", 2, 16, 2, 32, torch.uint8)
+    scales = [torch.zeros(2, 16, 2) for _ in range(2)]
+    cache_write(key, key, *codes, slots, key_scales=scales[0], value_scales=scales[1])
+    of_blocks = [torch.zeros(2, 2) for _ in range(2)]
+    cache_write(key, key, *codes, slots, key_scales=of_blocks[0], value_scales=of_blocks[1])
+    indexer = torch.zeros(2, 16, 36, dtype=torch.uint8)
+    indexer_cache_write(key[:, 0], indexer, slots, group=32)
+    latent = torch.zeros(2, 16, 64, dtype=key.dtype)
+    mla_cache_write(key[:, 0], key[:, 1], latent, slots)
+    q, _ = rotary_cache_write(key, key, key, *([torch.ones(20, 16)] * 2), *caches, slots)
+    return torch.cat(
+        (
+            caches[0].flatten(),
+            latent.flatten(),
+            q.flatten(),
+            scales[0].flatten(),
+            indexer.flatten(),
+            of_blocks[0].flatten(),
+        )
+    )
+
+
+SHAPES = "64x8x128,8192x8x128"
+
+CHECKS = Checks(
+    trial=_trial,
+    examples=(
+        Example(
+            "cache_write",
+            {"key": (33, 4, 64)},
+            _example(lambda key, keys, values, slots: cache_write(key, -key, keys, values, slots)),
+            _example(_by_assignment),
+            gradients=False,
+        ),
+        Example(
+            "rotary_cache_write",
+            {"q": (33, 4, 64), "k": (33, 2, 64), "v": (33, 2, 64)},
+            _written(rotary_cache_write),
+            _written(_turned_by_assignment),
+            gradients=False,
+        ),
+    ),
+    parity=(
+        Parity(
+            "rotary_cache_write",
+            {
+                # features, pairs
+                "features": ((64, 32), (2, 1), (128, 64), (80, 40), (96, 16), (17, 3), (72, 36)),
+                "heads": ((4, 2), (1, 1), (8, 1), (5, 5)),
+                "tokens": (17, 1, 2, 33, 130),
+                "batch": (1, 3),
+                "dtype": tuple(name for name, dtype in DTYPES.items() if dtype.itemsize == 2),
+                "layout": ("nhd", "hnd"),
+                "interleaved": (False, True),
+                "gaps": ((0, 0), (2, 2), (1, 0)),
+            },
+            _parity,
+        ),
+    ),
+    calls=_calls,
+    exercise=lambda draw: [_exercised(draw)],
+    benchmarks=(
+        *(
+            Benchmark(
+                f"cache_write_{layout}",
+                example="8192x8x128",
+                extents=("tokens", "heads", "features"),
+                shapes=SHAPES,
+                heading=f"Writing keys and values to a cache, layout {layout}",
+                bytes=lambda problem: 8.0 * problem["tokens"] * problem["heads"] * problem["features"],
+                call=lambda problem, device, layout=layout: _call(problem, device, layout),
+                refuse=_refuse,
+                chained=True,
+            )
+            for layout in ("nhd", "paged")
+        ),
+        *(
+            Benchmark(
+                f"cache_write_{name}",
+                example="8192x8x128",
+                extents=("tokens", "heads", "features"),
+                shapes=SHAPES,
+                heading=f"Writing keys and values to a cache of int8, with a scale of each {of}'s head",
+                bytes=lambda problem, scales=scales: (
+                    problem["tokens"] * problem["heads"] * (6.0 * problem["features"] + scales)
+                ),
+                call=lambda problem, device, of=of: _scaled_call(problem, device, of),
+                chained=True,
+            )
+            for name, of, scales in (("scaled", "token", 8.0), ("shared_scale", "block", 1.0))
+        ),
+        Benchmark(
+            "rotary_cache_write",
+            example="H32K8N8192D128",
+            letters="NHKD",
+            shapes="H32K8N64D128,H32K8N8192D128",
+            heading="Queries and keys turned, and keys and values to a cache",
+            bytes=lambda problem: 2.0 * problem["N"] * (2 * problem["H"] + 5 * problem["K"]) * problem["D"],
+            call=_rotary_call,
+            refuse=lambda extents: (
+                f"D is {extents['D']}; rotary turns pairs, so it has to be even" if extents["D"] % 2 else None
+            ),
+            chained=True,
+        ),
+    ),
+)
