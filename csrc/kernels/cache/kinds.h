@@ -70,7 +70,8 @@ struct SharedArguments {
     CacheSlots slots;
     Divisor group;  // slots that share a scale
     uint32_t tokens;
-    float floor;  // the least largest magnitude
+    uint32_t head_step;  // workgroups that share the heads
+    float floor;         // the least largest magnitude
 };
 
 inline constexpr int threads = 256, thread_features = 8;

@@ -70,7 +70,7 @@ inline Launch plan(int target, ElementType element, ScaledArguments arguments) {
     throw std::invalid_argument("cache_write: no kernel has this element type, or there is nothing to write");
 }
 
-// chunks and by_place are decided here.
+// chunks, by_place and head_step are decided here.
 inline Launch plan(int target, ElementType element, SharedArguments arguments) {
     uint32_t heads = 0;
     for (SharedPart& part : arguments.parts) {
@@ -82,13 +82,17 @@ inline Launch plan(int target, ElementType element, SharedArguments arguments) {
         throw std::invalid_argument("cache_write: " + std::to_string(arguments.group.value) +
                                     " slots share a scale; 1 .. " + std::to_string(most_shared_slots) +
                                     " are allowed");
-    if (arguments.tokens > static_cast<uint32_t>(INT32_MAX) / threads || heads > UINT16_MAX)
-        throw std::invalid_argument("cache_write: " + std::to_string(arguments.tokens) + " tokens of " +
-                                    std::to_string(heads) +
-                                    " heads; with scales of groups 8388607 and 65535 are allowed");
+    if (arguments.tokens > static_cast<uint32_t>(INT32_MAX) / threads)
+        throw std::invalid_argument("cache_write: " + std::to_string(arguments.tokens) +
+                                    " tokens; with scales of groups 8388607 are allowed");
+    // Few tokens have too few groups to fill a GPU; of many, each workgroup looks through all slots for its group's tokens, which
+    // its heads share.
+    constexpr uint32_t workgroups = 4096;
+    arguments.head_step = std::clamp(workgroups / std::max(arguments.tokens, 1u), 1u, std::max(heads, 1u));
     for (const Row<kinds::shared_scale>& row : variants<kinds::shared_scale>)
         if (row.config.element == element && arguments.tokens > 0 && heads > 0)
-            return launch_of("cache", row.name, target, {arguments.tokens, heads, 2}, threads, arguments);
+            return launch_of("cache", row.name, target, {arguments.tokens, arguments.head_step, 2}, threads,
+                             arguments);
     throw std::invalid_argument("cache_write: no kernel has this element type, or there is nothing to write");
 }
 

@@ -29,7 +29,10 @@ class SharedGroup {
         : arguments_(arguments), places_(lds), number(arguments.group.quotient(slot)) {
         begin = number * arguments.group.value;
     }
-    // Looks at the nearest tokens first: where those of a group are neighbours, they are told at once.
+    // What most tokens of a prompt have.
+    KITTENS_DEVICE bool has_neighbour_before(uint32_t token) const {
+        return token > 0 && slot(token - 1) >= 0;
+    }
     template <class Reduction>
     KITTENS_DEVICE bool has_token_before(uint32_t token, Reduction& reduction) const {
         for (uint32_t behind = 1; behind <= token; behind += held * threads) {
@@ -75,7 +78,7 @@ class SharedGroup {
     }
 };
 
-// A workgroup for each token, head and part, of which those of a group's first token have work.
+// Workgroups for each token and part, of which those of a group's first token have work, each some of the heads.
 template <ElementConfig config>
 struct SharedScaleKernel {
     using T = typename element_of<config.element>::value;
@@ -112,17 +115,25 @@ struct SharedScaleKernel {
 
     KITTENS_DEVICE static void run(const SharedArguments& arguments, kittens::shared_byte* lds) {
         const SharedPart& part = arguments.parts[kittens::workgroup_id_z()];
-        const uint32_t token = kittens::workgroup_id_x(), head = kittens::workgroup_id_y(),
-                       size = arguments.group.value;
-        const CacheCode code = arguments.slots.code;
+        const uint32_t token = kittens::workgroup_id_x();
         const int32_t slot = slot_of(arguments.slots, token);
-        if (head >= part.heads || slot < 0) return;
+        if (slot < 0) return;
         Reduction reduction(lds + SharedGroup::lds_bytes);
         const SharedGroup group(arguments, lds, slot);
-        if (group.has_token_before(token, reduction)) return;
+        if (group.has_neighbour_before(token) || group.has_token_before(token, reduction)) return;
         group.gather(token);
         const uint32_t held = group.first_place(reduction);  // places before, which keep what they have
 
+        for (uint32_t head = kittens::workgroup_id_y(); head < part.heads; head += arguments.head_step)
+            write_head(arguments, part, group, head, held, reduction);
+    }
+
+  private:
+    KITTENS_DEVICE static void write_head(const SharedArguments& arguments, const SharedPart& part,
+                                          const SharedGroup& group, uint32_t head, uint32_t held,
+                                          Reduction& reduction) {
+        const uint32_t size = arguments.group.value;
+        const CacheCode code = arguments.slots.code;
         // NaN does not count, so that it does not reach what else has the scale.
         float magnitudes[2] = {arguments.floor, 0};
         each(part, arguments.group, size, [&](uint32_t place, uint32_t first, uint32_t count) {
