@@ -79,6 +79,9 @@ TIMING_TIMELINE = Variable(
     "number of compute units of which every instruction is in TIMING_FILE, too",
     default="0",
 )
+DEBUG_SOCKET = Variable(
+    "DEBUG_SOCKET", "socket of the debugger that every launch waits for (sim debug sets it)"
+)
 GEMM_LOADS = Variable(
     "GEMM_LOADS",
     "order of loads of the GEMM kernels that have a twin with another: docs/gemm_tuning.md",
@@ -99,6 +102,7 @@ VARIABLES = (
     TIMING,
     TIMING_FILE,
     TIMING_TIMELINE,
+    DEBUG_SOCKET,
     GEMM_LOADS,
     LOG,
     Variable("DEVICE_COMPILER", "clang or hipcc that compiles kernels, instead of zig's"),

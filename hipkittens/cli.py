@@ -237,6 +237,25 @@ def _sim_run(arguments: argparse.Namespace) -> int:
         raise SystemExit(f"hipkittens sim run: {error}") from None
 
 
+def _sim_debug(arguments: argparse.Namespace) -> int:
+    try:
+        if arguments.adapter:
+            from .debugging import debug_adapter
+
+            return debug_adapter.main()
+        from .debugging import console
+
+        return console.main(
+            arguments.program,
+            target=arguments.target,
+            checks=arguments.checks,
+            commands=arguments.command,
+            as_json=arguments.json,
+        )
+    except ValueError as error:
+        raise SystemExit(f"hipkittens sim debug: {error}") from None
+
+
 def _patch(arguments: argparse.Namespace) -> int:
     from . import _patch_command
 
@@ -341,6 +360,20 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--notes", action="store_true", help="also remarks about speed")
     check.add_argument("program", nargs="+", metavar="PROGRAM", help="for example: -- python train.py")
     check.usage = "hipkittens sim check [-h] [--json] [--checks CHECKS] [--notes] -- PROGRAM [ARGUMENT ...]"
+    debug = command(sim, "debug", _sim_debug, "stop the launches of a program, and look at waves and memory")
+    debug.add_argument("--target", choices=TARGETS, help="the GPU that it finds (default: as it asks for)")
+    debug.add_argument("--checks", help="stop at findings of all checkers, or of some: " + ", ".join(CHECKERS))
+    debug.add_argument(
+        "-c", "--command", action="append", default=[], metavar="COMMAND", help="run this one first; may be repeated"
+    )
+    debug.add_argument(
+        "--adapter", action="store_true", help="speak the Debug Adapter Protocol, for editors (docs/debugger.md)"
+    )
+    debug.add_argument("program", nargs="*", metavar="PROGRAM", help="for example: -- python train.py")
+    debug.usage = (
+        "hipkittens sim debug [-h] [--json] [--target TARGET] [--checks CHECKS] [-c COMMAND] -- PROGRAM [ARGUMENT ...]\n"
+        "       hipkittens sim debug --adapter"
+    )
     kernels = commands.add_parser("kernels", help="the kernels in this installation").add_subparsers(
         required=True, metavar="COMMAND"
     )

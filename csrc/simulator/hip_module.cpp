@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "code_object/offload_bundle.h"
+#include "simulator/debug/debugged_launch.h"
 #include "simulator/device_memory.h"
 #include "simulator/execute/families.h"
 #include "simulator/hip_objects.h"
@@ -168,6 +169,9 @@ void run(const Function& function, const LaunchShape& shape, const std::vector<u
         request.launch_trace = timed.get();
         request.settings.trace = &timed->steps();
     }
+    const debug::DebuggedLaunch debugged;
+    request.debugger = debugged.debugger();
+    debugged.adjust(request.settings);
     const CountedLaunch counted;
     LaunchResult result = launch(function.module->code, *function.kernel, request);
     state.report = public_report(result.report);

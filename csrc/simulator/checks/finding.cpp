@@ -22,10 +22,11 @@ Finding* FindingList::count_known(const char* kind, uint32_t first, uint32_t sec
 
 void FindingList::add(Finding finding) {
     const auto key = std::make_tuple(finding.first, finding.second, finding.kind);
-    findings_.emplace(key, std::move(finding));
+    latest_ = &findings_.emplace(key, std::move(finding)).first->second;
 }
 
 void FindingList::drop(std::string_view kind_prefix) {
+    latest_ = nullptr;
     std::erase_if(findings_, [&](const auto& entry) {
         return std::string_view(entry.second.kind).starts_with(kind_prefix);
     });

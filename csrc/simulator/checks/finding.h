@@ -52,10 +52,12 @@ class FindingList {
     void drop(std::string_view kind_prefix);
     void merge(const FindingList& other);
     bool empty() const { return findings_.empty(); }
+    const Finding* latest() const { return latest_; }  // added and not dropped since
     std::vector<const Finding*> ordered() const;  // by instruction
 
   private:
     std::map<std::tuple<uint32_t, uint32_t, const char*>, Finding> findings_;
+    const Finding* latest_ = nullptr;
 };
 
 // A finding as one JSON object.

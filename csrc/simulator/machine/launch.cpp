@@ -15,6 +15,7 @@
 
 #include "isa/effects.h"
 #include "simulator/checks/shadow.h"
+#include "simulator/machine/debugger.h"
 #include "simulator/machine/float_mode.h"
 #include "simulator/machine/launch_trace.h"
 #include "simulator/machine/stop_request.h"
@@ -158,6 +159,7 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     dispatch.settings = request.settings;
     dispatch.freed_at = request.freed_at;
     dispatch.trace = request.launch_trace;
+    dispatch.debugger = request.debugger;
     std::copy_n(request.grid_workgroups, 3, dispatch.grid_workgroups);
     std::copy_n(request.workgroup_size, 3, dispatch.workgroup_size);
     dispatch.xccs = request.xccs;
@@ -210,7 +212,7 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
 
     uint32_t threads = request.settings.threads ? request.settings.threads
                                                 : std::max(1u, std::thread::hardware_concurrency());
-    threads = std::max(1u, std::min(threads, grid.workgroup_count));
+    threads = request.debugger ? 1 : std::max(1u, std::min(threads, grid.workgroup_count));
     std::vector<std::exception_ptr> failures(threads);
     const auto work = [&](uint32_t index) {
         HostFloatMode float_mode(kernel.float_mode);
@@ -254,6 +256,7 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     } catch (const std::exception&) {
         // The host gives no more threads: those there are take all workgroups.
     }
+    if (request.debugger) request.debugger->launch_begins(dispatch, kernel);
     work(0);
     wait_for(others_ended, others.size(), [&] { stop.is_stopping(); });
     for (std::thread& thread : others) thread.join();
@@ -275,6 +278,7 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
                        std::to_string(grid.workgroup_count) +
                        " had begun; what the others have written stays written";
     }
+    if (request.debugger) request.debugger->launch_ends(result.error);
     if (dispatch.program->plan) checks::finish_launch(shadow, dispatch, grid.block_counts);
     result.report.workgroups = grid.workgroup_count;
     const uint32_t* size = request.workgroup_size;

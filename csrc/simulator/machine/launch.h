@@ -23,6 +23,7 @@ struct LaunchRequest {
     bool (*should_stop)() = nullptr;  // asked now and then, in the launching thread: true ends the launch
     Settings settings;
     LaunchTrace* launch_trace = nullptr;  // follows the launch; settings.trace are its steps
+    Debugger* debugger = nullptr;         // follows the launch, which then takes one thread
     bool record = false;                  // fill LaunchResult::record
     bool trace = false;                   // its trace too
     uint32_t compute_units = 304;         // bounds how many workgroups can be resident together

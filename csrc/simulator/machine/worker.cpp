@@ -5,9 +5,11 @@
 #include <algorithm>
 
 #include "simulator/checks/shadow.h"
+#include "simulator/machine/debugger.h"
 #include "simulator/machine/fault_report.h"
 #include "simulator/machine/float_mode.h"
 #include "simulator/machine/launch_trace.h"
+#include "simulator/machine/program.h"
 #include "simulator/memory/pending.h"
 
 namespace hipkittens::simulator {
@@ -29,13 +31,34 @@ uint64_t next_random(uint64_t& state) {  // splitmix64
     return z ^ z >> 31;
 }
 
+// Shows the debugger every instruction before it runs. A turn of `steps` ends between instructions.
+void run_wave(Wave* wave, uint64_t steps, Debugger& debugger) {
+    const Program& program = *wave->workgroup->dispatch->program;
+    const Step* step = wave->next;
+    while (step) {
+        const uint32_t address = program.instructions[step->instruction].address;
+        if (step == program.steps.data() + program.step_at[address / 4]) {
+            wave->next = step;
+            if (steps == 0) return;
+            debugger.before_instruction(wave);
+            enter_float_mode(wave->mode);
+        }
+        if (steps) --steps;
+        step = step->handler(wave, step);
+    }
+    if (wave->status == WaveStatus::ended || wave->status == WaveStatus::faulted) debugger.wave_stopped(wave);
+}
+
 void run_wave(Wave* wave) {
+    if (Debugger* debugger = wave->workgroup->dispatch->debugger)
+        return run_wave(wave, UINT64_MAX, *debugger);
     enter_float_mode(wave->mode);
     const Step* step = wave->next;
     while (step) step = step->handler(wave, step);
 }
 
 void run_wave(Wave* wave, uint64_t steps) {
+    if (Debugger* debugger = wave->workgroup->dispatch->debugger) return run_wave(wave, steps, *debugger);
     enter_float_mode(wave->mode);
     const Step* step = wave->next;
     // A turn ends between instructions: the checks of one follow it before anything else happens.

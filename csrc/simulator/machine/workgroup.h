@@ -15,6 +15,7 @@ namespace hipkittens::simulator {
 struct Program;
 class Recording;
 class LaunchTrace;
+class Debugger;
 struct WorkgroupTrace;
 class StopRequest;
 namespace checks {
@@ -54,6 +55,7 @@ struct Dispatch {
     Recording* recording = nullptr;          // null unless this launch is recorded
     checks::LaunchShadow* shadow = nullptr;  // under checks only
     LaunchTrace* trace = nullptr;            // in a traced launch only
+    Debugger* debugger = nullptr;            // in a debugged launch only
 };
 
 struct Workgroup {

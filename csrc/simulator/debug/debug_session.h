@@ -1,0 +1,81 @@
+// simulator/debug/debug_session.h: a launch that another program stops, looks at and lets go on.
+// SPDX-License-Identifier: MIT
+//
+// The other end of the socket (hipkittens/debugging/) knows sources and symbols; this end, registers and memory. It sends events, each a line of JSON, and after "launch" and "stop" answers commands, each a line of words:
+//
+//   code                              the code object as it was given
+//   waves                             the stopped workgroup's waves: status, next instruction, EXEC, operations in flight
+//   vector WAVE FIRST COUNT           vector registers of the unified file, in hexadecimal digits
+//   scalar WAVE CODE COUNT            SGPRs and special registers by operand code
+//   lds OFFSET BYTES · memory ADDRESS BYTES
+//   set_vector WAVE NUMBER DIGITS · set_scalar WAVE CODE VALUE · set_lds OFFSET DIGITS · set_memory ADDRESS DIGITS
+//   breakpoints [ADDRESS ...]         in place of those before; addresses are those of the file
+//   watch [vector WAVE FIRST COUNT | lds OFFSET BYTES | memory ADDRESS BYTES]   stop once they change; without words, no longer
+//   continue · step WORKGROUP WAVE [BEGIN END ...]   until that wave is outside of all these addresses; then no answer but events
+//
+// A line that comes while the launch runs stops it ("pause").
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "simulator/debug/issue_log.h"
+#include "simulator/debug/line_channel.h"
+#include "simulator/machine/debugger.h"
+
+namespace hipkittens::simulator::debug {
+
+class DebugSession : public Debugger {
+  public:
+    explicit DebugSession(const std::string& socket_path) : channel_(socket_path) {}
+
+    void launch_begins(const Dispatch& dispatch, const code_object::Kernel& kernel) override;
+    void before_instruction(Wave* wave) override;
+    void wave_stopped(Wave* wave) override;
+    void launch_ends(const std::string& error) override;
+
+  private:
+    struct AddressRange {
+        uint64_t begin, end;
+    };
+    // Goes on until `wave` of `workgroup` is outside of all ranges.
+    struct SingleStep {
+        uint32_t workgroup, wave;
+        std::vector<AddressRange> inside;
+    };
+    struct Watch {
+        uint32_t workgroup;  // whose LDS or registers these are
+        std::span<uint8_t> bytes;
+        std::vector<uint8_t> before;
+        bool is_global;
+    };
+
+    uint64_t file_address(uint32_t instruction) const;
+    std::string reason_to_stop(const Wave& wave);
+    bool watched_bytes_changed(const Workgroup& workgroup);
+    void stop(Wave* wave, const std::string& reason, const std::string& text);
+    void serve(Wave* wave);
+    // The answer to a command, or nothing if the launch goes on.
+    std::optional<std::string> answer(Wave* wave, const std::string& line);
+    void set_breakpoints(const std::vector<std::string>& words);
+    void set_watch(Wave* wave, const std::vector<std::string>& words);
+    std::span<uint8_t> named_bytes(Wave* wave, const std::vector<std::string>& words, size_t first);
+    std::string describe_waves(const Workgroup& workgroup) const;
+
+    LineChannel channel_;
+    bool is_detached_ = false;
+    uint64_t launches_ = 0;
+    const Dispatch* dispatch_ = nullptr;
+    std::vector<bool> breaks_;  // by instruction
+    std::optional<SingleStep> step_;
+    std::optional<Watch> watch_;
+    std::string change_;  // of the watched bytes, in words
+    const void* last_finding_ = nullptr;
+    std::map<const Wave*, IssueLog> issues_;
+    uint32_t instructions_until_poll_ = 0;
+};
+
+}  // namespace hipkittens::simulator::debug

@@ -1,0 +1,31 @@
+// simulator/debug/issue_log.h: which instructions issued the memory operations of a wave that are still in flight.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "simulator/machine/wave.h"
+
+namespace hipkittens::simulator::debug {
+
+// One wave's. Operations know their number and not their instruction, which nobody else asks for.
+class IssueLog {
+  public:
+    // Before each instruction of the wave: what was issued since belongs to the one before.
+    void follow(const Wave& wave);
+
+    struct Operation {
+        const char*
+            queue;  // "vector memory", "lds", "scalar memory", or "flat" where one of two counters has passed it
+        uint32_t instruction;  // index into the program's instructions
+    };
+    std::vector<Operation> in_flight(const Wave& wave) const;
+
+  private:
+    static constexpr uint32_t kept = 256;  // more than all queues of a wave hold
+    uint32_t issued_by_[kept] = {};        // by number
+    uint32_t next_ = 0, instruction_ = 0;
+};
+
+}  // namespace hipkittens::simulator::debug

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""`hipkittens sim debug` in a terminal, or with commands and answers as lines."""
+
+from __future__ import annotations
+
+import cmd
+import json
+import signal
+import sys
+from collections.abc import Sequence
+
+from .commands import Commands
+from .process import DebuggedProcess
+from .session import Session
+
+
+class Console(cmd.Cmd):
+    """A line is a command; an empty one repeats the last. Ctrl-C stops a launch that is under way."""
+
+    prompt = "(hipkittens) "
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+        self._commands = Commands(session)
+
+    def get_names(self) -> list[str]:
+        return [f"do_{name}" for name in (*self._commands.names(), "help", "quit")]
+
+    def onecmd(self, line: str) -> bool:
+        name = line.strip().split(" ")[0]
+        if name in ("quit", "q", "exit", "EOF"):
+            return True
+        if not name:
+            return self.emptyline()
+        if name in ("help", "?"):
+            print(help_text(line.strip().partition(" ")[2]))
+            return False
+        self.lastcmd = line
+        before = signal.signal(signal.SIGINT, lambda *_: self._session.pause())
+        try:
+            print(self._commands.run(line).text)
+        except ValueError as error:
+            print(error)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        return False
+
+
+def help_text(name: str = "") -> str:
+    """Of a command, or of all."""
+    commands = Commands(None)
+    names = [name] if name else commands.names()
+    return "\n".join(str(commands.find(each).__doc__) for each in names)
+
+
+def main(
+    program: Sequence[str], *, target: str | None, checks: str | None, commands: Sequence[str], as_json: bool
+) -> int:
+    """Runs `commands`, then those of standard input; the program's status, or 1 if it was left before its end.
+
+    With `as_json` every command is answered by one line of JSON: {"command", "result"} or {"command", "error"}, and the program prints to
+    standard error.
+    """
+    output = sys.stderr if as_json else None
+    process = DebuggedProcess(program, target=target, checks=checks, output=output)
+    session = Session(process)
+    console = Console(session)
+    try:
+        for line in commands:
+            if as_json:
+                _answer(session, console._commands, line)
+            else:
+                print(f"{console.prompt}{line}")
+                if console.onecmd(line):
+                    break
+        else:
+            if as_json:
+                for line in sys.stdin:
+                    if line.strip() == "quit":
+                        break
+                    if line.strip():
+                        _answer(session, console._commands, line.strip())
+            elif process.process.poll() is None:
+                console.cmdloop()
+        status = process.process.poll()
+        return 1 if status is None else status
+    finally:
+        process.kill()
+
+
+def _answer(session: Session, commands: Commands, line: str) -> None:
+    try:
+        print(json.dumps({"command": line, "result": commands.run(line).data}), flush=True)
+    except ValueError as error:
+        print(json.dumps({"command": line, "error": str(error)}), flush=True)
