@@ -362,12 +362,21 @@ def _parser() -> argparse.ArgumentParser:
     check.usage = "hipkittens sim check [-h] [--json] [--checks CHECKS] [--notes] -- PROGRAM [ARGUMENT ...]"
     debug = command(sim, "debug", _sim_debug, "stop the launches of a program, and look at waves and memory")
     debug.add_argument("--target", choices=TARGETS, help="the GPU that it finds (default: as it asks for)")
-    debug.add_argument("--checks", help="stop at findings of all checkers, or of some: " + ", ".join(CHECKERS))
     debug.add_argument(
-        "-c", "--command", action="append", default=[], metavar="COMMAND", help="run this one first; may be repeated"
+        "--checks", help="stop at findings of all checkers, or of some: " + ", ".join(CHECKERS)
     )
     debug.add_argument(
-        "--adapter", action="store_true", help="speak the Debug Adapter Protocol, for editors (docs/debugger.md)"
+        "-c",
+        "--command",
+        action="append",
+        default=[],
+        metavar="COMMAND",
+        help="run this one first; may be repeated",
+    )
+    debug.add_argument(
+        "--adapter",
+        action="store_true",
+        help="speak the Debug Adapter Protocol, for editors (docs/debugger.md)",
     )
     debug.add_argument("program", nargs="*", metavar="PROGRAM", help="for example: -- python train.py")
     debug.usage = (

@@ -6,16 +6,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from .register_values import VectorRegisters, as_json
 from .session import Exit, Session, Stop
-from .symbols import Frame, SourceLine
+from .symbols import Frame
 
-_ROOT = Path(__file__).resolve().parents[2]
 _LINES_AROUND = 5
 
 
@@ -35,22 +33,6 @@ def short_function(name: str) -> str:
     return "".join(kept).replace("\0", "<").replace("\1", "->") or name
 
 
-def source_path(file: str) -> Path | None:
-    """Where a file of a line table is, as it is named or in the checkout; None if it is not here."""
-    for path in (Path(file), _ROOT / file):
-        if path.is_file():
-            return path.resolve()
-    return None
-
-
-def source_text(line: SourceLine) -> str | None:
-    path = source_path(line.file)
-    if path is None:
-        return None
-    lines = path.read_text(errors="replace").splitlines()
-    return lines[line.line - 1].rstrip() if 0 < line.line <= len(lines) else None
-
-
 class Commands:
     """Each public method is a command: its name, its words as text, and its docstring as help."""
 
@@ -65,7 +47,7 @@ class Commands:
     def names(cls) -> list[str]:
         return [name.rstrip("_") for name, _ in inspect.getmembers(cls, inspect.isfunction) if name[0] != "_" and name not in ("names", "run", "find")]  # fmt: skip
 
-    _SHORT = {
+    _SHORT: ClassVar = {
         "b": "break", "c": "continue", "s": "step", "n": "next", "si": "stepi", "p": "print", "bt": "backtrace", "l": "list",
         "x": "disassemble", "disas": "disassemble", "d": "delete", "fin": "finish", "r": "continue", "run": "continue",
     }  # fmt: skip
@@ -91,7 +73,11 @@ class Commands:
     def break_(self, words: str) -> Result:
         """break PLACE [wave N] [workgroup X,Y,Z] [if CONDITION]: PLACE is FILE:LINE, entry+OFFSET, `instruction PATTERN`, or a pattern of kernels' names"""
         added = self._session.set_breakpoint(words)
-        places = f"{len(added.locations)} places in this kernel" if self._session.stop else "kernels are not loaded yet"
+        places = (
+            f"{len(added.locations)} places in this kernel"
+            if self._session.stop
+            else "kernels are not loaded yet"
+        )
         return Result(added.to_dict(), f"breakpoint {added.number} at {added.place}: {places}")
 
     def delete(self, words: str) -> Result:
@@ -121,6 +107,11 @@ class Commands:
         """launches on|off: whether every launch stops before it begins"""
         self._session.stops_at_launches = _switch(words)
         return Result({"launches": self._session.stops_at_launches}, f"launches {words}")
+
+    def ends(self, words: str) -> Result:
+        """ends on|off: whether every launch stops when it has run, so that its memory can be looked at"""
+        self._session.stops_at_ends = _switch(words)
+        return Result({"ends": self._session.stops_at_ends}, f"ends {words}")
 
     def findings(self, words: str) -> Result:
         """findings on|off: whether a checker's finding stops the wave (the program has to run with --checks)"""
@@ -158,7 +149,9 @@ class Commands:
         if isinstance(reached, Exit):
             return Result(reached.to_dict(), f"the program ended with status {reached.status}")
         data = reached.to_dict()
-        named = {"breakpoint": f"breakpoint {', '.join(map(str, reached.breakpoints))}"}.get(reached.reason, reached.reason)
+        named = {"breakpoint": f"breakpoint {', '.join(map(str, reached.breakpoints))}"}.get(
+            reached.reason, reached.reason
+        )
         lines = [
             f"{named}: kernel {data['kernel']} ({data['target']}), launch {data['launch']}, workgroup {tuple(data['workgroup'])}, "
             f"wave {data['wave']}"
@@ -174,8 +167,9 @@ class Commands:
         line = self._frames()[0].line
         if line is None:
             return text
-        code = source_text(line)
-        return f"{text}\n{line}" + (f"\n{line.line:5}  {code}" if code is not None else "")
+        lines = self._session.sources.lines(line.file)
+        here = f"\n{line.line:5}  {lines[line.line - 1]}" if 0 < line.line <= len(lines) else ""
+        return f"{text}\n{line}{here}"
 
     # Looking.
 
@@ -214,7 +208,9 @@ class Commands:
             lines.append(
                 f"{mark} {row['wave']:2}  {row['status']:<12} entry+{row['offset']:#x}  {row['instruction']}  exec {row['exec']}"
             )
-            lines += [f"       in flight, {each['queue']}: {each['instruction']}" for each in row["in_flight"]]
+            lines += [
+                f"       in flight, {each['queue']}: {each['instruction']}" for each in row["in_flight"]
+            ]
         return Result(rows, "\n".join(lines))
 
     def _frames(self) -> list[Frame]:
@@ -228,7 +224,9 @@ class Commands:
             {"frame": index, "function": frame.function, "line": str(frame.line) if frame.line else None}
             for index, frame in enumerate(frames)
         ]
-        text = "\n".join(f"#{row['frame']:<3} {short_function(row['function'])}  {row['line'] or ''}" for row in rows)
+        text = "\n".join(
+            f"#{row['frame']:<3} {short_function(row['function'])}  {row['line'] or ''}" for row in rows
+        )
         return Result(rows, text)
 
     def frame(self, words: str) -> Result:
@@ -244,14 +242,24 @@ class Commands:
         """list: the source around the selected frame's line"""
         self._session._need_stop()
         line = self._frames()[self._frame].line
-        path = source_path(line.file) if line else None
-        if path is None:
-            raise ValueError(f"the source of {line} is not here" if line else "the code object has no line table")
-        lines = path.read_text(errors="replace").splitlines()
+        if line is None:
+            raise ValueError("the code object has no line table")
+        lines = self._session.sources.lines(line.file)
+        if not lines:
+            raise ValueError(f"the source of {line} is not here; `directory FOLDER` says where to look")
         first = max(line.line - _LINES_AROUND, 1)
         rows = [{"line": number, "text": lines[number - 1]} for number in range(first, min(line.line + _LINES_AROUND, len(lines)) + 1)]  # fmt: skip
-        text = "\n".join(f"{'>' if row['line'] == line.line else ' '}{row['line']:5}  {row['text']}" for row in rows)
+        text = "\n".join(
+            f"{'>' if row['line'] == line.line else ' '}{row['line']:5}  {row['text']}" for row in rows
+        )
         return Result({"file": line.file, "at": line.line, "lines": rows}, f"{line}\n{text}")
+
+    def directory(self, words: str) -> Result:
+        """directory [FOLDER]: looks for sources there, too"""
+        if words:
+            self._session.sources.add(words)
+        folders = [str(folder) for folder in self._session.sources.folders]
+        return Result(folders, "\n".join(folders))
 
     def disassemble(self, words: str) -> Result:
         """disassemble [COUNT]: the wave's next instructions (default 10)"""
@@ -263,10 +271,16 @@ class Commands:
         for each in symbols.instructions[index : index + count]:
             line = symbols.line_at(each.address)
             rows.append(
-                {"offset": each.address - entry, "instruction": each.text, "line": str(line) if line else None}
+                {
+                    "offset": each.address - entry,
+                    "instruction": each.text,
+                    "line": str(line) if line else None,
+                }
             )
         width = max(len(row["instruction"]) for row in rows)
-        text = "\n".join(f"  entry+{row['offset']:#x}  {row['instruction']:<{width}}  {row['line'] or ''}" for row in rows)
+        text = "\n".join(
+            f"  entry+{row['offset']:#x}  {row['instruction']:<{width}}  {row['line'] or ''}" for row in rows
+        )
         return Result(rows, text)
 
     def print_(self, words: str) -> Result:
@@ -280,8 +294,12 @@ class Commands:
         rows = []
         for variable in self._session.launch.symbols.variables(self._session._address):
             place = variable.place
-            where = " ".join(f"{each.kind}{each.number}" for each in place) if isinstance(place, tuple) else place
-            rows.append({"name": variable.name, "type": variable.type, "function": variable.function, "place": where})
+            where = (
+                " ".join(f"{each.kind}{each.number}" for each in place) if isinstance(place, tuple) else place
+            )
+            rows.append(
+                {"name": variable.name, "type": variable.type, "function": variable.function, "place": where}
+            )
         text = "\n".join(
             f"{row['type']} {row['name']}: {'no register here' if row['place'] is None else row['place']}  ({short_function(row['function'])})"
             for row in rows
@@ -320,7 +338,9 @@ class Commands:
         for region in data["memory"]:
             only = "" if region["writable"] else ", read-only"
             lines.append(f"  {region['name']}: {region['bytes']} bytes at {region['begin']:#x}{only}")
-        lines += [f"  argument {each['name'] or '?'} ({each['kind']}): {each['bytes'][:64]}" for each in arguments]
+        lines += [
+            f"  argument {each['name'] or '?'} ({each['kind']}): {each['bytes'][:64]}" for each in arguments
+        ]
         return Result(data, "\n".join(lines))
 
     def set_(self, words: str) -> Result:

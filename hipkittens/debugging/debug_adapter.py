@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from . import breakpoints
-from .commands import Commands, short_function, source_path
+from .commands import Commands, short_function
 from .process import DebuggedProcess
 from .session import Exit, Session, Stop
 from .symbols import Instruction
@@ -53,7 +53,9 @@ class Adapter:
         self._launch_request: dict[str, Any] | None = None
         self._process: DebuggedProcess | None = None
         self._session: Session | None = None
-        self._pending: list[tuple[str, list[breakpoints.Breakpoint]]] = []  # set before the program has started
+        self._pending: list[
+            tuple[str, list[breakpoints.Breakpoint]]
+        ] = []  # set before the program has started
         self._own: dict[str, list[int]] = {}  # numbers of breakpoints by what set them
         self._references: list[Callable[[], list[dict[str, Any]]]] = []
         self._is_ending = False
@@ -130,7 +132,9 @@ class Adapter:
     def _on_launch(self, arguments: dict, request: dict) -> None:
         program = arguments.get("program")
         if not program or not isinstance(program, (str, list)):
-            raise ValueError("launch wants `program`, a path or a list of words, and takes args, target, checks, cwd, env, stopOnEntry")
+            raise ValueError(
+                "launch wants `program`, a path or a list of words, and takes args, target, checks, cwd, env, stopOnEntry, sourceFolders"
+            )
         self._launch, self._launch_request = arguments, request  # answered by configurationDone
 
     def _on_configurationDone(self, arguments: dict, request: dict) -> None:
@@ -154,6 +158,8 @@ class Adapter:
             return
         session = Session(self._process, stops_at_findings=self._launch.get("stopsAtFindings", True))
         session.stops_at_launches = bool(given.get("stopOnEntry"))
+        for folder in given.get("sourceFolders", []):
+            session.sources.add(folder)
         self._session = session
         for owner, added in self._pending:
             self._own[owner] = [session.add_breakpoint(each).number for each in added]
@@ -194,7 +200,13 @@ class Adapter:
             return
         if reached.reason == "launch" and self._launch.get("stopOnEntry"):
             self._session.stops_at_launches = False
-        reason = {"launch": "entry", "watch": "data breakpoint", "finding": "exception", "fault": "exception", "ended": "step"}
+        reason = {
+            "launch": "entry",
+            "watch": "data breakpoint",
+            "finding": "exception",
+            "fault": "exception",
+            "ended": "step",
+        }
         self._event(
             "stopped",
             reason=reason.get(reached.reason, reached.reason),
@@ -271,7 +283,9 @@ class Adapter:
 
     def _on_setFunctionBreakpoints(self, arguments: dict, request: dict):
         wanted = [
-            breakpoints.parsed(0, each["name"] + (f" if {each['condition']}" if each.get("condition") else ""))
+            breakpoints.parsed(
+                0, each["name"] + (f" if {each['condition']}" if each.get("condition") else "")
+            )
             for each in arguments["breakpoints"]
         ]
         self._replace("functions", wanted)
@@ -306,7 +320,10 @@ class Adapter:
         workgroup = session.stop.workgroup
         return {
             "threads": [
-                {"id": wave["wave"] + 1, "name": f"workgroup {workgroup}, wave {wave['wave']} ({wave['status']})"}
+                {
+                    "id": wave["wave"] + 1,
+                    "name": f"workgroup {workgroup}, wave {wave['wave']} ({wave['status']})",
+                }
                 for wave in session.waves()
             ]
         }
@@ -324,7 +341,7 @@ class Adapter:
                 "column": 0,
                 "instructionPointerReference": hex(address),
             }
-            path = source_path(frame.line.file) if frame.line else None
+            path = session.sources.path(frame.line.file) if frame.line else None
             if path is not None:
                 row["source"] = {"name": path.name, "path": str(path)}
             elif frame.line:
@@ -381,7 +398,9 @@ class Adapter:
                 value = str(session.variable(variable.name))
             except ValueError as error:
                 value = str(error)
-            rows.append({"name": variable.name, "value": value, "type": variable.type, "variablesReference": 0})
+            rows.append(
+                {"name": variable.name, "value": value, "type": variable.type, "variablesReference": 0}
+            )
         return rows
 
     def _scalars(self, wave: int) -> list[dict[str, Any]]:
@@ -411,7 +430,10 @@ class Adapter:
     def _lanes(self, wave: int, register: str) -> list[dict[str, Any]]:
         session = self._stopped_session()
         session.wave = wave
-        bits, floats = session.evaluate(f"{register}.u32").tolist(), session.evaluate(f"{register}.f32").tolist()
+        bits, floats = (
+            session.evaluate(f"{register}.u32").tolist(),
+            session.evaluate(f"{register}.f32").tolist(),
+        )
         return [
             {
                 "name": f"{register}[{lane}]",
@@ -449,7 +471,9 @@ class Adapter:
             return {"result": commands.print_(text).text, "variablesReference": 0}
         name = text.partition(" ")[0]
         if name in Commands.MOVING or Commands._SHORT.get(name) in Commands.MOVING:
-            raise ValueError(f"{name} would move the program behind the editor's back; use its buttons or keys")
+            raise ValueError(
+                f"{name} would move the program behind the editor's back; use its buttons or keys"
+            )
         is_command = name in Commands.names() or name in Commands._SHORT
         result = commands.run(text) if is_command else commands.print_(text)
         return {"result": result.text, "variablesReference": 0}
@@ -461,7 +485,13 @@ class Adapter:
         rows = []
         for index in range(first, first + arguments["instructionCount"]):
             if not 0 <= index < len(symbols.instructions):  # the client counts on as many as it has asked for
-                rows.append({"address": hex(max(address + 4 * (index - first), 0)), "instruction": "", "presentationHint": "invalid"})
+                rows.append(
+                    {
+                        "address": hex(max(address + 4 * (index - first), 0)),
+                        "instruction": "",
+                        "presentationHint": "invalid",
+                    }
+                )
                 continue
             rows.append(self._disassembled(symbols.instructions[index]))
         return {"instructions": rows}
@@ -473,7 +503,7 @@ class Adapter:
             "instructionBytes": instruction.bytes.hex(" "),
             "instruction": instruction.text,
         }
-        path = source_path(line.file) if line else None
+        path = self._session.sources.path(line.file) if line else None
         if path is not None:
             row |= {"location": {"name": path.name, "path": str(path)}, "line": line.line}
         return row

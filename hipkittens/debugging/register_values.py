@@ -60,7 +60,9 @@ class VectorRegisters:
         values = [value & 0xFFFFFFFF for value in values]
         return values[0] if len(values) == 1 else values
 
-    def tile(self, shape: str, dtype: str = "f32", layout: str | None = None, columns: int = 1) -> torch.Tensor:
+    def tile(
+        self, shape: str, dtype: str = "f32", layout: str | None = None, columns: int = 1
+    ) -> torch.Tensor:
         """The matrix that a register tile of base tiles `shape` holds, `columns` of them beside each other.
 
         shape    16x32, 32x16 (16-bit operands), 16x4 (f32 operands), 16x16, 32x32 (accumulators): csrc/tiles/lane_layout.h
@@ -91,11 +93,21 @@ class VectorRegisters:
             row, col, height, width = col, row, width, height
         tiles = torch.empty(count, height, width, dtype=values.dtype)
         tiles[:, row, col] = values.reshape(LANES, count, elements).transpose(0, 1)
-        return tiles.reshape(count // columns, columns, height, width).transpose(1, 2).reshape(-1, columns * width)
+        return (
+            tiles.reshape(count // columns, columns, height, width)
+            .transpose(1, 2)
+            .reshape(-1, columns * width)
+        )
 
 
 # Rows, columns and run of neighbouring elements in a lane.
-_BASE_TILES = {"16x32": (16, 32, 8), "32x16": (32, 16, 8), "16x16": (16, 16, 4), "32x32": (32, 32, 4), "16x4": (16, 4, 1)}
+_BASE_TILES = {
+    "16x32": (16, 32, 8),
+    "32x16": (32, 16, 8),
+    "16x16": (16, 16, 4),
+    "32x32": (32, 32, 4),
+    "16x4": (16, 4, 1),
+}
 
 
 class Scalar(int):
@@ -142,7 +154,11 @@ def as_json(value: object) -> object:
     if isinstance(value, torch.Tensor):
         if value.dtype in (torch.uint16, torch.uint32):
             value = value.to(torch.int64)
-        return value.float().tolist() if value.dtype.itemsize == 1 and value.is_floating_point() else value.tolist()
+        return (
+            value.float().tolist()
+            if value.dtype.itemsize == 1 and value.is_floating_point()
+            else value.tolist()
+        )
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return value
     if isinstance(value, (int, float)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import struct
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from . import breakpoints
 from .breakpoints import Breakpoint
 from .process import DebuggedProcess
 from .register_values import DTYPES, RegisterFile, Scalar, VectorRegisters, dtype_named
+from .sources import Sources
 from .symbols import Frame, Instruction, Register, Symbols
 
 # Operand codes of the special registers (csrc/isa/instruction.h).
@@ -48,7 +50,7 @@ class Launch:
 class Stop:
     """Where a wave stands, before the instruction at `address`.
 
-    reason    "launch", "breakpoint", "step", "watch", "finding" (of a checker), "fault", "ended" (the wave that was stepped), "pause"
+    reason    "launch" and "end" (no wave runs: there is memory alone), "breakpoint", "step", "watch", "finding" (of a checker), "fault", "ended" (the wave that was stepped), "pause"
     text      what the fault or the finding says
     """
 
@@ -107,8 +109,9 @@ class Session:
     def __init__(self, process: DebuggedProcess, *, stops_at_findings: bool = True) -> None:
         self.process = process
         self.breakpoints: dict[int, Breakpoint] = {}
+        self.sources = Sources()
         self.stops_at_findings = stops_at_findings
-        self.stops_at_launches = False
+        self.stops_at_launches = self.stops_at_ends = False
         self.stop: Stop | None = None
         self.launch: Launch | None = None
         self.wave: int | None = None  # that registers are read of
@@ -134,7 +137,9 @@ class Session:
 
     def delete_breakpoint(self, number: int) -> None:
         if number not in self.breakpoints:
-            raise ValueError(f"there is no breakpoint {number}; there are {sorted(self.breakpoints) or 'none'}")
+            raise ValueError(
+                f"there is no breakpoint {number}; there are {sorted(self.breakpoints) or 'none'}"
+            )
         del self.breakpoints[number]
         self._send_breakpoints()
 
@@ -172,8 +177,11 @@ class Session:
 
         def inside(address: int) -> bool:
             other = self._chain(address)
-            return len(other) > depth and other[:depth] == outer and other[depth][:2] == chain[:2] and (
-                len(other) > depth + 1 or other[depth] == chain
+            return (
+                len(other) > depth
+                and other[:depth] == outer
+                and other[depth][:2] == chain[:2]
+                and (len(other) > depth + 1 or other[depth] == chain)
             )
 
         return self._step_while(inside)
@@ -192,13 +200,16 @@ class Session:
     @property
     def _address(self) -> int:
         stop = self._need_stop()
-        if self.wave == stop.wave or stop.reason == "launch":
+        if self.wave == stop.wave or stop.reason in ("launch", "end"):
             return stop.address
         return self.waves()[self.wave]["address"]
 
     def _chain(self, address: int) -> list[tuple]:
         """The functions around an instruction, the kernel first, each with its line."""
-        return [(frame.function, frame.call, frame.line) for frame in reversed(self.launch.symbols.frames(address))]
+        return [
+            (frame.function, frame.call, frame.line)
+            for frame in reversed(self.launch.symbols.frames(address))
+        ]
 
     def _step_while(self, inside) -> Stop | Exit:
         ranges: list[list[int]] = []
@@ -225,13 +236,21 @@ class Session:
             if event["event"] == "exit":
                 self.launch = None
                 return Exit(event["status"])
-            if event["event"] == "launch_end":
-                self.launch = None
-                self._last_step = "continue"
-                continue
-            reached = self._begin(event) if event["event"] == "launch" else self._stopped(event)
+            reached = {"launch": self._begin, "stop": self._stopped, "launch_end": self._ended}[
+                event["event"]
+            ](event)
             if reached is not None:
                 return reached
+
+    def _ended(self, event: dict[str, Any]) -> Stop | None:
+        launch, self._last_step = self.launch, "continue"
+        if self.stops_at_ends:
+            self.wave = 0
+            self.stop = Stop("end", event["error"], launch, (0, 0, 0), 0, 0, launch.entry)
+            return self.stop
+        self.launch = None
+        self.process.send("continue")
+        return None
 
     def _begin(self, event: dict[str, Any]) -> Stop | None:
         digest = event["code"]
@@ -343,18 +362,16 @@ class Session:
         if place.endswith("]") and "[" in place:
             number, _, lane = place[:-1].partition("[")
         value = self.evaluate(expression)
-        bits = (
-            int.from_bytes(torch.tensor([value]).view(torch.uint8).numpy(force=True).tobytes(), "little")
-            if isinstance(value, float)
-            else int(value)
-        )
+        bits = struct.unpack("<I", struct.pack("<f", value))[0] if isinstance(value, float) else int(value)
         kind, digits = number[:1], number[1:]
         if kind in "va" and digits.isdecimal():
             self._assign_vector(kind, int(digits), bits, None if lane is None else int(lane))
         elif number in _SPECIAL or (kind == "s" and digits.isdecimal()):
             code, count = _SPECIAL.get(number, (int(digits) if digits.isdecimal() else 0, 1))
             for index in range(count):
-                self.process.request(f"set_scalar {self.wave} {code + index} {bits >> 32 * index & 0xFFFFFFFF}")
+                self.process.request(
+                    f"set_scalar {self.wave} {code + index} {bits >> 32 * index & 0xFFFFFFFF}"
+                )
         else:
             raise ValueError(f"{place!r} cannot be set; allowed: s4, exec, vcc, m0, v3, v3[5], a3, a3[5]")
 
@@ -364,7 +381,9 @@ class Session:
         active = int(self.scalar_registers(*_SPECIAL["exec"]))
         for each in range(64):
             if each == lane or (lane is None and active >> each & 1):
-                raw[0, each] = torch.tensor(list((bits & 0xFFFFFFFF).to_bytes(4, "little")), dtype=torch.uint8)
+                raw[0, each] = torch.tensor(
+                    list((bits & 0xFFFFFFFF).to_bytes(4, "little")), dtype=torch.uint8
+                )
         self.process.request(f"set_vector {self.wave} {first} {bytes(raw.flatten().tolist()).hex()}")
 
     def watch(self, text: str) -> None:
@@ -400,11 +419,22 @@ class Session:
 
     def value_of(self, place: tuple[Register, ...], type_name: str) -> Any:
         """What registers hold, as a type of C++: an SGPR's number, or that of every lane."""
-        dtype = {"float": "f32", "int": "i32", "double": "f64", "unsigned int": "u32", "long": "i64", "_Float16": "f16"}
+        dtype = {
+            "float": "f32",
+            "int": "i32",
+            "double": "f64",
+            "unsigned int": "u32",
+            "long": "i64",
+            "_Float16": "f16",
+        }
         base = dtype.get(type_name.split("[")[0].removeprefix("const "), "u32")
         if place[0].kind == "s":
             value = self.scalar_registers(place[0].number, len(place))
-            return getattr(value, base) if isinstance(value, Scalar) and len(place) * 4 == DTYPES[base].itemsize else value
+            return (
+                getattr(value, base)
+                if isinstance(value, Scalar) and len(place) * 4 == DTYPES[base].itemsize
+                else value
+            )
         raw = torch.cat([self._register(register).raw for register in place])
         return VectorRegisters(raw, "variable").of(DTYPES[base])
 
@@ -419,9 +449,17 @@ def _vector_range(text: str) -> tuple[str, int, int]:
     if kind in "va" and rest.isdecimal():
         return kind, int(rest), 1
     bounds = rest[1:-1].split(":")
-    if kind in "va" and rest[:1] == "[" and rest[-1:] == "]" and len(bounds) == 2 and all(map(str.isdecimal, bounds)):
+    if (
+        kind in "va"
+        and rest[:1] == "["
+        and rest[-1:] == "]"
+        and len(bounds) == 2
+        and all(map(str.isdecimal, bounds))
+    ):
         return kind, int(bounds[0]), int(bounds[1]) - int(bounds[0])
-    raise ValueError(f"{text!r} cannot be watched; allowed: v3, v[0:4], a3, lds OFFSET BYTES, a tensor's name")
+    raise ValueError(
+        f"{text!r} cannot be watched; allowed: v3, v[0:4], a3, lds OFFSET BYTES, a tensor's name"
+    )
 
 
 class _Names(dict):
@@ -461,7 +499,9 @@ class _Names(dict):
         if name == "memory":
             return lambda address, count, dtype="f32": _typed(session.memory, address, count, dtype)
         if name == "tensor":
-            return lambda name, dtype="f32", offset=0, count=None: _tensor_values(session, name, dtype, offset, count)
+            return lambda name, dtype="f32", offset=0, count=None: _tensor_values(
+                session, name, dtype, offset, count
+            )
         raise ValueError(
             f"{name!r} is no register, no variable in scope and no function; allowed: v3, v[0:4], a3, s4, s[4:6], exec, vcc, m0, scc, "
             "mode, flat_scratch, wave, workgroup, lds(offset, count, dtype), memory(address, count, dtype), tensor(name, dtype)"
@@ -470,7 +510,9 @@ class _Names(dict):
 
 def _typed(read, begin: int, count: int, dtype: str) -> torch.Tensor:
     kind = dtype_named(dtype)
-    return torch.frombuffer(bytearray(read(int(begin), int(count) * kind.itemsize)), dtype=torch.uint8).view(kind)
+    return torch.frombuffer(bytearray(read(int(begin), int(count) * kind.itemsize)), dtype=torch.uint8).view(
+        kind
+    )
 
 
 def _tensor_values(session: Session, name: str, dtype: str, offset: int, count: int | None) -> torch.Tensor:
@@ -479,4 +521,6 @@ def _tensor_values(session: Session, name: str, dtype: str, offset: int, count: 
         names = ", ".join(region["name"] for region in session.launch.tensors)
         raise ValueError(f"the launch has no memory called {name!r}; it has {names}")
     size = dtype_named(dtype).itemsize
-    return _typed(session.memory, found["begin"] + offset * size, count or found["bytes"] // size - offset, dtype)
+    return _typed(
+        session.memory, found["begin"] + offset * size, count or found["bytes"] // size - offset, dtype
+    )

@@ -126,7 +126,9 @@ class Symbols:
                 state = entry.state
                 if state is None:
                     continue
-                line = None if state.end_sequence or not state.line else self._line(unit, state.file, state.line)
+                line = (
+                    None if state.end_sequence or not state.line else self._line(unit, state.file, state.line)
+                )
                 rows.append((state.address, line, bool(state.is_stmt)))
         rows.sort(key=lambda row: row[0])
         return rows
@@ -162,7 +164,7 @@ class Symbols:
     def _units(self) -> Iterator:
         return self._dwarf.iter_CUs() if self._dwarf else iter(())
 
-    @functools.lru_cache(maxsize=None)  # noqa: B019  one object for each code object, kept while it is debugged
+    @functools.cache  # noqa: B019  one object for each code object, kept while it is debugged
     def _file(self, unit, index: int) -> str:
         header = self._dwarf.line_program_for_CU(unit).header
         first = 0 if header["version"] >= 5 else 1
@@ -346,24 +348,34 @@ def _type(die) -> tuple[str, int]:
     return name or "?", size
 
 
+# Clang ends the place of every variable of a kernel so, as if it were in private memory (address space 1), and keeps that when the
+# optimiser has moved it to a register: what the register holds is then the variable.
+_PRIVATE = ["DW_OP_lit1", "DW_OP_swap", "DW_OP_xderef"]
+
+
 def _place_of(operations) -> tuple[Register, ...] | int | None:
     """Of the expressions that name registers, whole or piece by piece, or give a value; no others."""
+    names = [operation.op_name for operation in operations]
+    if names[-1:] == ["DW_OP_stack_value"]:
+        operations, names = operations[:-1], names[:-1]
+    is_private = names[-3:] == _PRIVATE
     registers, value = [], None
-    for operation in operations:
-        if operation.op_name in ("DW_OP_piece", "DW_OP_stack_value", "DW_OP_LLVM_user"):
+    for operation in operations[:-3] if is_private else operations:
+        name = operation.op_name
+        if name == "DW_OP_piece":
             continue
-        if operation.op_name == "DW_OP_regx":
-            register = _register(operation.args[0])
-        elif operation.op_name.startswith("DW_OP_reg"):
-            register = _register(operation.op - 0x50)
-        elif operation.op_name.startswith(("DW_OP_lit", "DW_OP_const")):
-            value = operation.op - 0x30 if operation.op_name.startswith("DW_OP_lit") else operation.args[0]
-            continue
+        if name == "DW_OP_regx" or (is_private and name == "DW_OP_bregx" and operation.args[1] == 0):
+            registers.append(_register(operation.args[0]))
+        elif name.startswith("DW_OP_reg"):
+            registers.append(_register(operation.op - 0x50))
+        elif name.startswith("DW_OP_lit"):
+            value = operation.op - 0x30
+        elif name.startswith("DW_OP_const"):
+            value = operation.args[0]
         else:
             return None
-        if register is None:
-            return None
-        registers.append(register)
+    if None in registers:
+        return None
     return tuple(registers) if registers else value
 
 

@@ -147,7 +147,7 @@ void DebugSession::before_instruction(Wave* wave) {
     issues_[wave].follow(*wave);
     const std::string reason = reason_to_stop(*wave);
     if (reason.empty()) return;
-    std::string text;
+    std::string text = reason == "watch" ? change_ : "";
     if (reason == "finding") text = checks::to_json(*wave->workgroup->shadow->findings.latest(), *dispatch_);
     stop(wave, reason, text);
 }
@@ -168,11 +168,7 @@ std::string DebugSession::reason_to_stop(const Wave& wave) {
             return "finding";
         }
     }
-    if (watch_ && (watch_->is_global || watch_->workgroup == wave.workgroup->linear_id) &&
-        !std::equal(watch_->bytes.begin(), watch_->bytes.end(), watch_->before.begin())) {
-        watch_->before.assign(watch_->bytes.begin(), watch_->bytes.end());
-        return "watch";
-    }
+    if (watched_bytes_changed(*wave.workgroup)) return "watch";
     const uint32_t instruction = wave.next->instruction;
     if (step_ && step_->workgroup == wave.workgroup->linear_id && step_->wave == wave.index_in_workgroup) {
         const uint64_t address = file_address(instruction);
@@ -182,6 +178,20 @@ std::string DebugSession::reason_to_stop(const Wave& wave) {
         if (std::none_of(step_->inside.begin(), step_->inside.end(), holds)) return "step";
     }
     return breaks_[instruction] ? "breakpoint" : "";
+}
+
+bool DebugSession::watched_bytes_changed(const Workgroup& workgroup) {
+    if (!watch_ || (!watch_->is_global && watch_->workgroup != workgroup.linear_id)) return false;
+    const auto [changed, before] =
+        std::mismatch(watch_->bytes.begin(), watch_->bytes.end(), watch_->before.begin());
+    if (changed == watch_->bytes.end()) return false;
+    const size_t offset = static_cast<size_t>(before - watch_->before.begin()) / 4 * 4;
+    const size_t bytes = std::min<size_t>(4, watch_->before.size() - offset);
+    change_ = "bytes from " + std::to_string(offset) + ": " +
+              hexadecimal(std::span(watch_->before).subspan(offset, bytes)) + " became " +
+              hexadecimal(watch_->bytes.subspan(offset, bytes));
+    watch_->before.assign(watch_->bytes.begin(), watch_->bytes.end());
+    return true;
 }
 
 void DebugSession::wave_stopped(Wave* wave) {
@@ -195,7 +205,6 @@ void DebugSession::wave_stopped(Wave* wave) {
 }
 
 void DebugSession::launch_ends(const std::string& error) {
-    dispatch_ = nullptr;
     if (is_detached_) return;
     JsonText json;
     json.open('{')
@@ -204,6 +213,7 @@ void DebugSession::launch_ends(const std::string& error) {
         .member("error", error)
         .close('}');
     channel_.send(json.text());
+    serve(nullptr);
 }
 
 void DebugSession::stop(Wave* wave, const std::string& reason, const std::string& text) {

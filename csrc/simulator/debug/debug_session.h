@@ -1,7 +1,7 @@
 // simulator/debug/debug_session.h: a launch that another program stops, looks at and lets go on.
 // SPDX-License-Identifier: MIT
 //
-// The other end of the socket (hipkittens/debugging/) knows sources and symbols; this end, registers and memory. It sends events, each a line of JSON, and after "launch" and "stop" answers commands, each a line of words:
+// The other end of the socket (hipkittens/debugging/) knows sources and symbols; this end, registers and memory. It sends events, each a line of JSON, and after each of them answers commands, each a line of words:
 //
 //   code                              the code object as it was given
 //   waves                             the stopped workgroup's waves: status, next instruction, EXEC, operations in flight
