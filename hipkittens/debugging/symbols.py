@@ -150,14 +150,17 @@ class Symbols:
 
         `file` is a whole path or its end. That line, or the first one behind it that has code; (line, []) if there is none.
         """
-        by_line: dict[int, list[int]] = {}
+        by_line: dict[int, list[tuple[int, bool]]] = {}
         before = None
         for address, place, begins in self._rows:
-            if place and begins and place != before and _is_file(place.file, file) and place.line >= line:
-                by_line.setdefault(place.line, []).append(address)
+            if place and place != before and place.line >= line and _is_file(place.file, file):
+                by_line.setdefault(place.line, []).append((address, begins))
             before = place
         found = min(by_line, default=line)
-        return found, sorted(set(by_line.get(found, [])))
+        rows = by_line.get(found, [])
+        # What the optimiser has moved away from its line is no beginning of a statement, but may be all that is left of it.
+        beginnings = {address for address, begins in rows if begins}
+        return found, sorted(beginnings or {address for address, _ in rows})
 
     # Inlined calls and variables.
 

@@ -128,6 +128,12 @@ uint64_t DebugSession::file_address(uint32_t instruction) const {
     return program.text_address + program.instructions[instruction].address - program.load_offset;
 }
 
+uint64_t DebugSession::address_of(const Wave& wave) const {
+    if (wave.status == WaveStatus::faulted && wave.fault_step)
+        return file_address(wave.fault_step->instruction);
+    return file_address(wave.next ? wave.next->instruction : issues_.at(&wave).last_instruction());
+}
+
 void DebugSession::launch_begins(const Dispatch& dispatch, const code_object::Kernel& kernel) {
     ++launches_;
     dispatch_ = &dispatch;
@@ -219,13 +225,11 @@ void DebugSession::launch_ends(const std::string& error) {
 void DebugSession::stop(Wave* wave, const std::string& reason, const std::string& text) {
     const Workgroup& workgroup = *wave->workgroup;
     step_.reset();
-    const bool has_faulted = wave->status == WaveStatus::faulted && wave->fault_step;
     JsonText json;
     json.open('{').member("event", "stop").member("reason", reason).member("text", text);
     write_numbers(json, "workgroup", workgroup.id);
     json.member("linear_workgroup", workgroup.linear_id).member("wave", wave->index_in_workgroup);
-    json.member("address", file_address((has_faulted ? wave->fault_step : wave->next)->instruction))
-        .close('}');
+    json.member("address", address_of(*wave)).close('}');
     channel_.send(json.text());
     serve(wave);
 }
@@ -287,7 +291,7 @@ std::string DebugSession::describe_waves(const Workgroup& workgroup) const {
     json.open('{').key("waves").open('[');
     for (const Wave* wave : workgroup.waves) {
         json.open('{').member("wave", wave->index_in_workgroup).member("status", status_name(wave->status));
-        json.member("address", file_address(wave->next->instruction)).member("exec", wave->exec);
+        json.member("address", address_of(*wave)).member("exec", wave->exec);
         json.member("scc", wave->scc).member("mode", wave->mode).member("barriers", wave->barriers);
         json.key("in_flight").open('[');
         if (const auto log = issues_.find(wave); log != issues_.end()) {

@@ -54,6 +54,7 @@ class DebugSession : public Debugger {
     };
 
     uint64_t file_address(uint32_t instruction) const;
+    uint64_t address_of(const Wave& wave) const;  // of its next instruction, or the one that was its last
     std::string reason_to_stop(const Wave& wave);
     bool watched_bytes_changed(const Workgroup& workgroup);
     void stop(Wave* wave, const std::string& reason, const std::string& text);

@@ -20,6 +20,9 @@ class IssueLog {
             queue;  // "vector memory", "lds", "scalar memory", or "flat" where one of two counters has passed it
         uint32_t instruction;  // index into the program's instructions
     };
+    uint32_t last_instruction() const {
+        return instruction_;
+    }  // that the wave has begun or is about to begin
     std::vector<Operation> in_flight(const Wave& wave) const;
 
   private:
