@@ -161,7 +161,7 @@ class Commands:
         return Result(data, "\n".join([*lines, self._here()]))
 
     def _here(self) -> str:
-        address = self._session._address
+        address = self._session.address
         instruction = self._session.launch.symbols.instruction(address)
         text = f"entry+{address - self._session.launch.entry:#x}  {instruction.text}"
         line = self._frames()[0].line
@@ -181,6 +181,7 @@ class Commands:
 
     def waves(self, words: str) -> Result:
         """waves: of the stopped workgroup, with what their memory operations in flight are"""
+        self._session.need_stop()
         symbols, entry = self._session.launch.symbols, self._session.launch.entry
         rows = []
         for wave in self._session.waves():
@@ -214,11 +215,12 @@ class Commands:
         return Result(rows, "\n".join(lines))
 
     def _frames(self) -> list[Frame]:
-        return self._session.launch.symbols.frames(self._session._address)
+        self._session.need_stop()
+        return self._session.launch.symbols.frames(self._session.address)
 
     def backtrace(self, words: str) -> Result:
         """backtrace: the functions around the instruction, those that the compiler inlined too"""
-        self._session._need_stop()
+        self._session.need_stop()
         frames = self._frames()
         rows = [
             {"frame": index, "function": frame.function, "line": str(frame.line) if frame.line else None}
@@ -240,7 +242,7 @@ class Commands:
 
     def list_(self, words: str) -> Result:
         """list: the source around the selected frame's line"""
-        self._session._need_stop()
+        self._session.need_stop()
         line = self._frames()[self._frame].line
         if line is None:
             raise ValueError("the code object has no line table")
@@ -259,13 +261,13 @@ class Commands:
         if words:
             self._session.sources.add(words)
         folders = [str(folder) for folder in self._session.sources.folders]
-        return Result(folders, "\n".join(folders))
+        return Result(folders, f"sources are also looked for in {words}" if words else "\n".join(folders))
 
     def disassemble(self, words: str) -> Result:
         """disassemble [COUNT]: the wave's next instructions (default 10)"""
-        self._session._need_stop()
+        self._session.need_stop()
         symbols, entry = self._session.launch.symbols, self._session.launch.entry
-        index = symbols.index_of(self._session._address)
+        index = symbols.index_of(self._session.address)
         count = _number(words, "how many instructions") if words else 10
         rows = []
         for each in symbols.instructions[index : index + count]:
@@ -290,9 +292,9 @@ class Commands:
 
     def variables(self, words: str) -> Result:
         """variables: of the source, where the code object was compiled with -g, and the registers that hold them"""
-        self._session._need_stop()
+        self._session.need_stop()
         rows = []
-        for variable in self._session.launch.symbols.variables(self._session._address):
+        for variable in self._session.launch.symbols.variables(self._session.address):
             place = variable.place
             where = (
                 " ".join(f"{each.kind}{each.number}" for each in place) if isinstance(place, tuple) else place
@@ -309,6 +311,7 @@ class Commands:
     def registers(self, words: str) -> Result:
         """registers: the scalar registers and special registers"""
         session = self._session
+        session.need_stop()
         scalars = {f"s{index}": int(value) for index, value in enumerate(session.scalar_registers(0, 102))}
         names = ("vcc", "exec", "m0", "scc", "mode", "flat_scratch")
         special = {name: int(session.evaluate(name)) for name in names}
@@ -319,7 +322,7 @@ class Commands:
 
     def launch(self, words: str) -> Result:
         """launch: kernel, grid, memory and arguments of the launch that has stopped"""
-        self._session._need_stop()
+        self._session.need_stop()
         event = self._session.launch.event
         size = max((each["offset"] + each["bytes"] for each in event["arguments"]), default=0)
         held = self._session.memory(event["arguments_address"], size) if size else b""

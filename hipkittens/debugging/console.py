@@ -34,14 +34,14 @@ class Console(cmd.Cmd):
         if not name:
             return self.emptyline()
         if name in ("help", "?"):
-            print(help_text(line.strip().partition(" ")[2]))
+            print(help_text(line.strip().partition(" ")[2]), flush=True)
             return False
         self.lastcmd = line
         before = signal.signal(signal.SIGINT, lambda *_: self._session.pause())
         try:
-            print(self._commands.run(line).text)
+            print(self._commands.run(line).text, flush=True)
         except ValueError as error:
-            print(error)
+            print(error, flush=True)
         finally:
             signal.signal(signal.SIGINT, before)
         return False
@@ -71,7 +71,7 @@ def main(
             if as_json:
                 _answer(session, console._commands, line)
             else:
-                print(f"{console.prompt}{line}")
+                print(f"{console.prompt}{line}", flush=True)
                 if console.onecmd(line):
                     break
         else:

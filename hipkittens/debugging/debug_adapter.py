@@ -331,7 +331,7 @@ class Adapter:
     def _on_stackTrace(self, arguments: dict, request: dict):
         session = self._stopped_session()
         session.wave = wave = arguments["threadId"] - 1
-        address = session._address
+        address = session.address
         rows = []
         for index, frame in enumerate(session.launch.symbols.frames(address)):
             row: dict[str, Any] = {
@@ -393,7 +393,7 @@ class Adapter:
         session = self._stopped_session()
         session.wave = wave
         rows = []
-        for variable in session.launch.symbols.variables(session._address):
+        for variable in session.launch.symbols.variables(session.address):
             try:
                 value = str(session.variable(variable.name))
             except ValueError as error:

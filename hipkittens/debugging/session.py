@@ -166,13 +166,13 @@ class Session:
 
     def step_line(self) -> Stop | Exit:
         """Until the wave is at another line, that of an inlined call too."""
-        chain = self._chain(self._address)
+        chain = self._chain(self.address)
         return self._step_while(lambda address: self._chain(address) == chain)
 
     def next_line(self) -> Stop | Exit:
         """Until the wave is at another line of the selected frame's function, or has left it."""
-        chain = self._chain(self._address)[-1]  # without DWARF: a function alone
-        outer = self._chain(self._address)[:-1]
+        chain = self._chain(self.address)[-1]  # without DWARF: a function alone
+        outer = self._chain(self.address)[:-1]
         depth = len(outer)
 
         def inside(address: int) -> bool:
@@ -188,7 +188,7 @@ class Session:
 
     def finish(self) -> Stop | Exit:
         """Until the wave has left the innermost function: an inlined call, or the kernel, whose end is the wave's."""
-        calls = [part[:2] for part in self._chain(self._address)]
+        calls = [part[:2] for part in self._chain(self.address)]
         return self._step_while(
             lambda address: [part[:2] for part in self._chain(address)][: len(calls)] == calls
         )
@@ -198,8 +198,9 @@ class Session:
         self.process.send("pause")
 
     @property
-    def _address(self) -> int:
-        stop = self._need_stop()
+    def address(self) -> int:
+        """The file's address of the selected wave's next instruction."""
+        stop = self.need_stop()
         if self.wave == stop.wave or stop.reason in ("launch", "end"):
             return stop.address
         return self.waves()[self.wave]["address"]
@@ -223,7 +224,7 @@ class Session:
         return self._step([number for part in ranges for number in part])
 
     def _step(self, ranges: list[int]) -> Stop | Exit:
-        stop = self._need_stop()
+        stop = self.need_stop()
         wave = self.wave if self.wave is not None else 0
         return self._run(" ".join(["step", str(stop.linear_workgroup), str(wave), *map(str, ranges)]))
 
@@ -307,7 +308,8 @@ class Session:
 
     # What stands there.
 
-    def _need_stop(self) -> Stop:
+    def need_stop(self) -> Stop:
+        """ValueError if no launch has stopped."""
         if self.stop is None:
             raise ValueError("no launch has stopped; set a breakpoint and `continue`")
         return self.stop
@@ -315,7 +317,7 @@ class Session:
     def waves(self) -> list[dict[str, Any]]:
         """Of the stopped workgroup: wave, status, address of the next instruction, exec, scc, barriers, and in_flight, the instructions
         whose memory operations have not completed."""
-        self._need_stop()
+        self.need_stop()
         return self.process.request("waves")["waves"]
 
     def select_wave(self, wave: int) -> None:
@@ -337,7 +339,7 @@ class Session:
 
     def memory(self, address: int, size: int) -> bytes:
         """Of the launch's tensors, its arguments or its code. ValueError for other addresses."""
-        self._need_stop()
+        self.need_stop()
         return bytes.fromhex(self.process.request(f"memory {address} {size}")["bytes"])
 
     def lds(self, offset: int, size: int) -> bytes:
@@ -348,7 +350,7 @@ class Session:
 
         ValueError says what is wrong with it.
         """
-        self._need_stop()
+        self.need_stop()
         try:
             return eval(compile(expression.strip(), "expression", "eval"), {"__builtins__": {}}, _Names(self))
         except ValueError:
@@ -388,7 +390,7 @@ class Session:
 
     def watch(self, text: str) -> None:
         """Stops once bytes change: `v3`, `v[0:4]`, `a3`, `lds OFFSET BYTES`, `NAME [OFFSET BYTES]` of a tensor; "" ends it."""
-        self._need_stop()
+        self.need_stop()
         words = text.split()
         if not words:
             self.process.request("watch")
@@ -407,7 +409,7 @@ class Session:
 
     def variable(self, name: str) -> Any:
         """The value of a variable of the source that DWARF places. KeyError if there is none."""
-        for variable in self.launch.symbols.variables(self._address):
+        for variable in self.launch.symbols.variables(self.address):
             if variable.name != name:
                 continue
             if variable.place is None:

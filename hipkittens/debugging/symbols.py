@@ -102,12 +102,12 @@ class Symbols:
         ]
 
     @functools.cached_property
-    def _addresses(self) -> list[int]:
+    def addresses(self) -> list[int]:
         return [instruction.address for instruction in self.instructions]
 
     def index_of(self, address: int) -> int:
         """Of the instruction that holds this address."""
-        return max(bisect.bisect_right(self._addresses, address) - 1, 0)
+        return max(bisect.bisect_right(self.addresses, address) - 1, 0)
 
     def instruction(self, address: int) -> Instruction:
         return self.instructions[self.index_of(address)]
@@ -228,7 +228,7 @@ class Symbols:
         for ranges, die in self._scopes:
             for begin, end in ranges:
                 for index in range(
-                    bisect.bisect_left(self._addresses, begin), bisect.bisect_left(self._addresses, end)
+                    bisect.bisect_left(self.addresses, begin), bisect.bisect_left(self.addresses, end)
                 ):
                     chains[index].append(die)
         return chains

@@ -10,11 +10,10 @@ import time
 
 import pytest
 import torch
+from debugged_kernels import expected, line_of, write
 
 from hipkittens.debugging.process import DebuggedProcess
 from hipkittens.debugging.session import Exit, Session
-
-from debugged_kernels import expected, line_of, write
 
 pytest.importorskip("elftools")
 

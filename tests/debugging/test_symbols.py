@@ -6,12 +6,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from debugged_kernels import KERNEL, line_of
 
 from hipkittens._device_compiler import DeviceCompiler
 from hipkittens.debugging.symbols import Register, Symbols
 from hipkittens.kernel import include_directory
-
-from debugged_kernels import KERNEL, line_of
 
 pytest.importorskip("elftools")
 

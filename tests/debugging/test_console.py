@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+"""`hipkittens sim debug`: the session that docs/debugger.md shows, and the same by JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("elftools")
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "debugger.md"
+PROMPT = "(hipkittens) "
+PROGRAM = ["--", sys.executable, "examples/missing_barrier.py"]
+
+
+def debugged(*arguments, standard_input=""):
+    command = [sys.executable, "-m", "hipkittens", "sim", "debug", *arguments, *PROGRAM]
+    return subprocess.run(
+        command, cwd=ROOT, input=standard_input, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_the_session_of_the_page_is_what_is_printed():
+    session = re.search(r"^```text\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)[1]
+    commands = [line.removeprefix(PROMPT) for line in session.splitlines() if line.startswith(PROMPT)]
+    given = [part for command in commands for part in ("-c", command)]
+    printed = debugged("--checks", "racecheck", *given).stdout
+    assert [line.rstrip() for line in printed.splitlines()] == [
+        line.rstrip() for line in session.splitlines()
+    ]
+
+
+def test_a_script_gets_a_line_of_json_for_each_command():
+    lines = ["break reverse_blocks", "continue", "print exec", "fly", "registers", "breakpoints", "quit"]
+    done = debugged("--json", standard_input="\n".join(lines))
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer["command"] for answer in answers] == lines[:-1]
+    assert (
+        answers[1]["result"]["kernel"] == "reverse_blocks" and answers[1]["result"]["reason"] == "breakpoint"
+    )
+    assert answers[2]["result"] == (1 << 64) - 1
+    assert "'fly' is no command; allowed: " in answers[3]["error"]
+    assert answers[4]["result"]["exec"] == (1 << 64) - 1
+    assert answers[5]["result"][0]["hits"] == 1
+    assert done.returncode == 1  # it was left before its end
+
+
+def test_the_status_is_the_program_s():
+    done = debugged("-c", "continue", "-c", "quit")
+    assert done.returncode == 0
+    assert "the program ended with status 0" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("break", "break wants a place"),
+        ("break a.cpp:3 wave x", "wave 'x' is no number"),
+        ("break [", "no regular expression"),
+        ("delete 7", "there is no breakpoint 7; there are none"),
+        ("waves", "no launch has stopped"),
+        ("print v0", "no launch has stopped"),
+        ("launches maybe", "'maybe'; allowed: on, off"),
+        ("st", "several commands: step, stepi"),
+        ("directory /nowhere", "'/nowhere' is no folder"),
+        ("set v0", "set wants PLACE = EXPRESSION"),
+    ],
+)
+def test_what_is_wrong_is_said(command, words):
+    done = debugged("-c", command, "-c", "quit")
+    assert words in done.stdout
+
+
+def test_help_has_a_line_for_each_command():
+    from hipkittens.debugging.commands import Commands
+    from hipkittens.debugging.console import help_text
+
+    lines = help_text().splitlines()
+    assert [line.split()[0].rstrip(":") for line in lines] == Commands.names()

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+"""The Debug Adapter Protocol: requests of dap-python's client, and every answer held against dap-types, the protocol's schema."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+
+import pytest
+from debugged_kernels import line_of, write
+
+dap = pytest.importorskip("dap")
+dap_types = pytest.importorskip("dap_types")
+pytest.importorskip("elftools")
+
+
+def checked(message):
+    """A message as the type that the protocol has for it. ValidationError if it is not one."""
+    name = message["event"] if message["type"] == "event" else message["command"]
+    suffix = "Event" if message["type"] == "event" else "Response"
+    if message["type"] == "response" and not message["success"]:
+        return dap_types.ErrorResponse.model_validate(message)
+    return getattr(dap_types, name[0].upper() + name[1:] + suffix).model_validate(message)
+
+
+class Editor:
+    """Sends what dap-python's client writes, and keeps what comes back."""
+
+    def __init__(self, folder):
+        program, kernel = write(folder)
+        self.kernel = kernel
+        self.launch_arguments = {"program": [sys.executable, str(program), str(kernel)]}
+        self.adapter = subprocess.Popen(
+            [sys.executable, "-m", "hipkittens", "sim", "debug", "--adapter"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.client = dap.Client("hipkittens")
+        self.messages, self.events = queue.Queue(), []
+        threading.Thread(target=self._read, daemon=True).start()
+        self.initialized = self._answer(1)
+
+    def _read(self):
+        while header := self.adapter.stdout.readline():
+            length = int(header.split(b":")[1])
+            self.adapter.stdout.readline()
+            self.messages.put(json.loads(self.adapter.stdout.read(length)))
+
+    def _answer(self, sequence):
+        self.adapter.stdin.write(self.client.send())
+        self.adapter.stdin.flush()
+        while True:
+            message = self.messages.get(timeout=60)
+            checked(message)
+            if message["type"] == "response" and message["request_seq"] == sequence:
+                return message
+            self.events.append(message)
+
+    def ask(self, command, **arguments):
+        """The body of the answer, which has to be a success."""
+        message = self.send(command, **arguments)
+        assert message["success"], message
+        return message.get("body", {})
+
+    def send(self, command, **arguments):
+        return self._answer(self.client.send_request(command, arguments))
+
+    def wait_for(self, name):
+        while True:
+            for index, message in enumerate(self.events):
+                if message.get("event") == name:
+                    del self.events[: index + 1]
+                    return message["body"]
+            message = self.messages.get(timeout=60)
+            checked(message)
+            self.events.append(message)
+
+    def start(self, **arguments):
+        self.wait_for("initialized")
+        self.client.send_request("launch", self.launch_arguments | arguments)
+        self.ask("configurationDone")
+
+
+@pytest.fixture
+def editor(tmp_path):
+    editor = Editor(tmp_path)
+    yield editor
+    if editor.adapter.poll() is None:
+        assert editor.send("disconnect")["success"]
+        assert editor.adapter.wait(timeout=60) == 0
+
+
+def test_a_breakpoint_stops_and_shows_source_frames_and_registers(editor):
+    line = line_of("the store")
+    source = {"path": str(editor.kernel)}
+    answer = editor.ask(
+        "setBreakpoints", source=source, breakpoints=[{"line": line, "condition": "wave == 1"}]
+    )
+    assert len(answer["breakpoints"]) == 1
+    editor.start(sourceFolders=[str(editor.kernel.parent)])
+    stopped = editor.wait_for("stopped")
+    assert (stopped["reason"], stopped["threadId"]) == ("breakpoint", 2)
+    threads = editor.ask("threads")["threads"]
+    assert [thread["id"] for thread in threads] == [1, 2]
+    frames = editor.ask("stackTrace", threadId=2)["stackFrames"]
+    assert (frames[0]["name"], frames[0]["line"]) == ("scale", line)
+    assert frames[0]["source"]["path"] == str(editor.kernel.resolve())
+    scopes = {
+        scope["name"]: scope["variablesReference"]
+        for scope in editor.ask("scopes", frameId=frames[0]["id"])["scopes"]
+    }
+    scalars = editor.ask("variables", variablesReference=scopes["Scalar registers"])["variables"]
+    assert {"name": "exec", "value": "0xffffffffffffffff"}.items() <= scalars[0].items()
+    vectors = editor.ask("variables", variablesReference=scopes["Vector registers"])["variables"]
+    lanes = editor.ask("variables", variablesReference=vectors[0]["variablesReference"])["variables"]
+    assert len(lanes) == 64
+    memory = editor.ask("variables", variablesReference=scopes["Memory"])["variables"]
+    assert [row["name"] for row in memory] == ["x", "out"] or {row["name"] for row in memory} == {"x", "out"}
+    assert (
+        editor.ask("evaluate", expression="exec & 0xff", frameId=frames[0]["id"], context="watch")["result"]
+        == "255 (0xff)"
+    )
+    x = next(row["memoryReference"] for row in memory if row["name"] == "x")
+    assert editor.ask("readMemory", memoryReference=x, offset=4, count=4)["data"] == "AACAPw=="  # 1.0
+    pointer = frames[0]["instructionPointerReference"]
+    rows = editor.ask("disassemble", memoryReference=pointer, instructionOffset=-2, instructionCount=5)[
+        "instructions"
+    ]
+    assert len(rows) == 5 and rows[2]["address"] == pointer
+
+
+def test_steps_and_the_end_of_the_program(editor):
+    editor.ask("setFunctionBreakpoints", breakpoints=[{"name": "scale"}])
+    editor.start()
+    assert editor.wait_for("stopped")["reason"] == "breakpoint"
+    first = editor.ask("stackTrace", threadId=1)["stackFrames"][0]
+    editor.ask("stepIn", threadId=1, granularity="instruction")
+    assert editor.wait_for("stopped")["reason"] == "step"
+    second = editor.ask("stackTrace", threadId=1)["stackFrames"][0]
+    assert int(second["instructionPointerReference"], 0) > int(first["instructionPointerReference"], 0)
+    editor.ask("next", threadId=1)
+    editor.wait_for("stopped")
+    editor.ask("setFunctionBreakpoints", breakpoints=[])
+    editor.ask("continue", threadId=1)
+    assert editor.wait_for("output")["output"].strip() == "right"
+    assert editor.wait_for("exited")["exitCode"] == 0
+    assert not editor.send("stackTrace", threadId=1)["success"]
+
+
+def test_what_is_wrong_is_said(editor):
+    assert "no request 'restartFrame'" in editor.send("restartFrame", frameId=1)["message"]
+    assert "launch wants `program`" in editor.send("launch")["message"]
+    assert "no wave has stopped" in editor.send("continue", threadId=1)["message"]
+    editor.launch_arguments = {"program": "/nowhere/program"}
+    editor.start()
+    editor.wait_for("terminated")
