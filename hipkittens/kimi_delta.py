@@ -112,7 +112,8 @@ def kimi_delta_attention(
         S = diag(exp(g)) S;  S = S + k (beta (v - S^T k))^T;  o = scale S^T q
 
     g (batch, tokens, HV, K), the natural logarithms of the decays, not positive, in bfloat16, float16 or float32, computed with in
-    float32. q, k, v, beta and all other arguments are those of `gated_delta_rule`, except
+    float32. q, k, v, beta, scale, initial_state, l2norm, beta_logits, cu_seqlens and state_layout are those of `gated_delta_rule`; of its
+    own it has
 
     A_log, dt_bias  (HV) and (HV, K). g is then x of the decays' logarithms -exp(A_log) softplus(x + dt_bias).
     lower_bound     below 0, with A_log and dt_bias: the logarithms are lower_bound sigmoid(exp(A_log) (x + dt_bias)).

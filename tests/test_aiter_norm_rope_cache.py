@@ -8,7 +8,7 @@ import torch
 
 import hipkittens
 from hipkittens import QuantSpec, aiter, cache_write, indexer_cache_write, layer_norm, quantize, rotary_qk
-from hipkittens.operations.cache_write import caches_of
+from hipkittens.operations._caches import caches_of
 from hipkittens.quantization import dtype_of
 
 BF16, F32, I8 = torch.bfloat16, torch.float32, torch.int8

@@ -8,7 +8,7 @@ import torch
 
 import hipkittens
 from hipkittens import QuantSpec, aiter, cache_write, quantize, rotary_qk
-from hipkittens.operations.cache_write import caches_of
+from hipkittens.operations._caches import caches_of
 from hipkittens.quantization import dtype_of
 
 BF16, F16 = torch.bfloat16, torch.float16

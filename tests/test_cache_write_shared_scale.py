@@ -7,7 +7,7 @@ import torch
 import hipkittens
 from hipkittens import aiter, cache_write
 from hipkittens.cache import LAYOUTS
-from hipkittens.operations.cache_write import caches_of
+from hipkittens.operations._caches import caches_of
 from hipkittens.quantization import dtype_of
 
 BF16, F16, F32, U8, I8 = torch.bfloat16, torch.float16, torch.float32, torch.uint8, torch.int8

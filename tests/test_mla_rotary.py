@@ -15,7 +15,7 @@ from hipkittens import (
     rotary_tables,
 )
 from hipkittens.cache import LAYOUTS
-from hipkittens.operations.cache_write import caches_of
+from hipkittens.operations._caches import caches_of
 from hipkittens.quantization import dtype_of
 
 TARGETS = ("gfx942", "gfx950")

@@ -10,7 +10,7 @@ import hipkittens
 from hipkittens import cache_write, qkv_rotary, rms_norm, rotary, rotary_qk, rotary_tables
 from hipkittens.cache import LAYOUTS
 from hipkittens.operations import qkv_rotary as record
-from hipkittens.operations.cache_write import caches_of
+from hipkittens.operations._caches import caches_of
 from hipkittens.quantization import dtype_of
 
 TARGETS = ("gfx942", "gfx950")

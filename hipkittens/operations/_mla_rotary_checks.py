@@ -7,11 +7,11 @@ import torch
 
 from ..latent_rotary import mla_rotary, rotary_cache_write
 from ..quantization import dtype_of
+from ._caches import caches_of, mixed_slots
 from ._qkv_rotary_checks import tables_of
 from ._record import DTYPES, Benchmark, Checks, Example, Parity, ParityProblem, Trial
 from ._rotary_parity import turn
 from ._tensors import draw, with_gaps
-from .cache_write import caches_of, mixed_slots
 
 
 def _latents(tokens, heads, kv_heads, nope, rotary, dtype):

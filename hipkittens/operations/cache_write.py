@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from ..cache import cache_write, indexer_cache_write, mla_cache_write, shapes_of
+from ..cache import cache_write, indexer_cache_write, mla_cache_write
 from ..latent_rotary import rotary_cache_write
 from ._record import Checks, Function, Operation, Operator
 
@@ -16,35 +16,6 @@ def _fake(*_arguments):
 
 def _rotary_fake(q, k, *_arguments):
     return q.new_empty(q.shape), k.new_empty(k.shape)
-
-
-def caches_of(
-    layout: str,
-    blocks: int,
-    block_size: int,
-    heads: int,
-    features: int,
-    dtype: torch.dtype,
-    device: str = "cpu",
-) -> list[torch.Tensor]:
-    """Of zeros."""
-    words = {"blocks": blocks, "block_size": block_size}
-    sizes = [
-        tuple(
-            size if isinstance(size, int) else words.get(size) or block_size // (16 // dtype.itemsize)
-            for size in shape
-        )
-        for shape in shapes_of(layout, heads, features, features, dtype.itemsize)
-    ]
-    return [torch.zeros(size, dtype=torch.uint8, device=device).view(dtype) if dtype.itemsize == 1
-            else torch.zeros(size, dtype=dtype, device=device) for size in sizes]  # fmt: skip
-
-
-def mixed_slots(tokens: int, slots: int) -> torch.Tensor:
-    """In no order, some of them nowhere."""
-    order = torch.randperm(slots, generator=torch.Generator().manual_seed(0))[:tokens]
-    order[::5] = -1
-    return order
 
 
 def _checks() -> Checks:
