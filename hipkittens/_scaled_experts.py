@@ -79,11 +79,10 @@ def checked(
         check_dtype_and_device(where, f"scale_{name}", scale, (torch.float32, *SCALES_OF_32), "x", x)
         check_gets_no_gradient(where, f"scale_{name}", scale)
     for name, value in tensors.items():
-        if value is not None:
-            check_gets_no_gradient(where, name, value)
+        check_gets_no_gradient(where, name, value)
     weights = {name: tensors[name] for name in scales}
-    pair = _pair(where, weights, scales, recipe, swizzle)
     format = _format(where, weights)
+    pair = _pair(where, format, weights, scales, recipe, swizzle)
     spec = _SPECS_OF_MX[format] if pair[0] == _MX else _SPECS[pair[0]]
     if spec is not None and _backend.uses_torch():
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which quantises nothing; unset it")
@@ -201,8 +200,7 @@ def _as_of_b(scale: torch.Tensor, scaling: str, weight: torch.Tensor, swizzle: s
     return scale.mT if scaling in ("128x128", _MX) else scale.reshape(-1, 1, 1)
 
 
-def _pair(where, weights, scales, recipe, swizzle) -> tuple[str | None, str]:
-    format = _format(where, weights)
+def _pair(where, format, weights, scales, recipe, swizzle) -> tuple[str | None, str]:
     candidates = _BUILT[format]
     if recipe is not None:
         wanted = tuple(recipe) if isinstance(recipe, (tuple, list)) else (recipe, recipe)
