@@ -61,9 +61,9 @@ def check_dtype_and_device(
         )
 
 
-def check_gets_no_gradient(where: str, name: str, value: torch.Tensor) -> None:
-    """Raises ValueError for a tensor whose gradient would be asked for in vain."""
-    if torch.is_grad_enabled() and value.requires_grad:
+def check_gets_no_gradient(where: str, name: str, value: torch.Tensor | None) -> None:
+    """Raises ValueError for a tensor whose gradient would be asked for in vain. An argument left out is None."""
+    if value is not None and torch.is_grad_enabled() and value.requires_grad:
         raise ValueError(
             f"{where}: {name} requires a gradient and gets none; pass {name}.detach(), or use torch.no_grad()"
         )

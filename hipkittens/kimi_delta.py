@@ -220,5 +220,4 @@ def kimi_delta_step(
 
 def _check_get_no_gradient(where, **tensors) -> None:
     for name, tensor in tensors.items():
-        if tensor is not None:
-            check_gets_no_gradient(where, name, tensor)
+        check_gets_no_gradient(where, name, tensor)

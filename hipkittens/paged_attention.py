@@ -224,10 +224,9 @@ def attention_paged(
             "expanding the other"
         )
     for name, value in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache), ("sinks", sinks)):
-        if value is not None:
-            check_gets_no_gradient(where, name, value)
-            if name != "sinks":
-                check_rows(where, name, value)
+        check_gets_no_gradient(where, name, value)
+        if name != "sinks":
+            check_rows(where, name, value)
     causal = bool(causal)
     k_scale, v_scale = (each if isinstance(each, torch.Tensor) else None for each in (k_scale, v_scale))
     if values_are_known(block_table, table_starts, seqused_k, cu_seqlens_q):

@@ -109,8 +109,7 @@ def scaled_matmul(
         where, a, b, scale_a, scale_b, bias, recipe, swizzle, activation, out_dtype, formats
     )
     for name, value in (("scale_a", scale_a), ("scale_b", scale_b), ("bias", bias)):
-        if value is not None:
-            check_gets_no_gradient(where, name, value)
+        check_gets_no_gradient(where, name, value)
     if swizzle and _backend.uses_torch():
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which reads no {swizzle!r} scales; unset it")
     if _backend.uses_torch() or 0 in a.shape or 0 in b.shape:

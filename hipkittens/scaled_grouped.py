@@ -110,8 +110,7 @@ def checked(
         check_tensor(where, name, scale)
         check_dtype_and_device(where, name, scale, (torch.float32, *SCALES_OF_32), "a", a)
     for name, value in {"a": a, "b": b, **given, "bias": bias}.items():
-        if value is not None:
-            check_gets_no_gradient(where, name, value)
+        check_gets_no_gradient(where, name, value)
     m, (groups, _, n), k = a.shape[0], b.shape, length(formats[0], a.shape[1])
     if k == 0:  # sums of nothing, of whatever format and whatever they are multiplied with
         one = b.new_ones((), dtype=torch.float32)
