@@ -45,7 +45,12 @@ def run_program(program: Sequence[str], environment: Mapping[str, str], output_t
     try:
         done = subprocess.run(program, env=environment, stdout=sys.stderr if output_to_stderr else None)
     except OSError as error:
-        raise ValueError(
-            f"cannot run {program[0]!r}: {error.strerror}; allowed: a program on the PATH, or a path"
-        ) from None
+        raise cannot_run(program, error) from None
     return done.returncode
+
+
+def cannot_run(program: Sequence[str], error: OSError) -> ValueError:
+    """What to raise where starting the program has raised `error`."""
+    return ValueError(
+        f"cannot run {program[0]!r}: {error.strerror}; allowed: a program on the PATH, or a path"
+    )

@@ -374,7 +374,8 @@ def _shown(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         if value.dtype.itemsize == 1 and value.is_floating_point():
             value = value.float()
-        with _printed_whole(value):
+        # Wide matrices keep their rows on a line, up to some size.
+        with torch._tensor_str.printoptions(threshold=4096, linewidth=250, precision=4):
             return str(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{int(value)} ({int(value):#x})"
@@ -384,17 +385,3 @@ def _shown(value: Any) -> str:
 def _lanes(values: torch.Tensor, form: str) -> str:
     rows = values.tolist() if values.dim() > 1 else [values.tolist()]
     return "\n    ".join(" ".join(form.format(value) for value in row) for row in rows)
-
-
-class _printed_whole:
-    """Wide matrices keep their rows on a line, up to some size."""
-
-    def __init__(self, value: torch.Tensor) -> None:
-        self._is_large = value.numel() > 4096
-
-    def __enter__(self) -> None:
-        self._before = torch._tensor_str.PRINT_OPTS
-        torch.set_printoptions(threshold=100 if self._is_large else 1 << 20, linewidth=250, precision=4)
-
-    def __exit__(self, *_: object) -> None:
-        torch._tensor_str.PRINT_OPTS = self._before

@@ -58,7 +58,7 @@ class Adapter:
         ] = []  # set before the program has started
         self._own: dict[str, list[int]] = {}  # numbers of breakpoints by what set them
         self._references: list[Callable[[], list[dict[str, Any]]]] = []
-        self._is_ending = False
+        self._is_ending, self._stops_at_findings = False, True
 
     def serve(self) -> None:
         """Until the client disconnects or its input ends."""
@@ -152,17 +152,17 @@ class Adapter:
                 folder=given.get("cwd"),
                 environment=given.get("env"),
             )
+            session = Session(self._process, stops_at_findings=self._stops_at_findings)
+            session.stops_at_launches = bool(given.get("stopOnEntry"))
+            for folder in given.get("sourceFolders", []):
+                session.sources.add(folder)
+            for owner, added in self._pending:
+                self._own[owner] = [session.add_breakpoint(each).number for each in added]
         except ValueError as error:
             self._respond(self._launch_request, error=str(error))
             self._event("terminated")
             return
-        session = Session(self._process, stops_at_findings=self._launch.get("stopsAtFindings", True))
-        session.stops_at_launches = bool(given.get("stopOnEntry"))
-        for folder in given.get("sourceFolders", []):
-            session.sources.add(folder)
         self._session = session
-        for owner, added in self._pending:
-            self._own[owner] = [session.add_breakpoint(each).number for each in added]
         self._respond(self._launch_request, {})
         threading.Thread(target=self._pass_on_output, daemon=True).start()
         self._run(session.go_on)
@@ -306,7 +306,7 @@ class Adapter:
 
     def _on_setExceptionBreakpoints(self, arguments: dict, request: dict):
         stops = "finding" in arguments.get("filters", [])
-        self._launch = self._launch | {"stopsAtFindings": stops}
+        self._stops_at_findings = stops
         if self._session is not None:
             self._session.stops_at_findings = stops
         return {}

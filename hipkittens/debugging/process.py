@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .._environment import CHECKS, DEBUG_SOCKET
-from .._program import simulated_hip
+from .._program import cannot_run, simulated_hip
 
 
 class DebuggedProcess:
@@ -60,9 +60,7 @@ class DebuggedProcess:
             )
         except OSError as error:
             self._close()
-            raise ValueError(
-                f"cannot run {program[0]!r}: {error.strerror}; allowed: a program on the PATH, or a path"
-            ) from None
+            raise cannot_run(program, error) from None
 
     def event(self) -> dict[str, Any]:
         """The next one: "launch", "stop", "launch_end" of the simulator, or "exit" with the program's `status`."""

@@ -123,13 +123,13 @@ class Session:
     # Breakpoints.
 
     def set_breakpoint(self, text: str) -> Breakpoint:
-        """See breakpoints.parsed. It holds for the launch under way, too."""
+        """See breakpoints.parsed. It holds for the launch under way, too. ValueError for what is no place or no condition."""
         return self.add_breakpoint(breakpoints.parsed(self._next_number, text))
 
     def add_breakpoint(self, added: Breakpoint) -> Breakpoint:
         added.number = self._next_number
         if added.condition:
-            compile(added.condition, "condition", "eval")
+            _check_syntax(added.condition)
         self._next_number += 1
         self.breakpoints[added.number] = added
         self._send_breakpoints()
@@ -150,6 +150,7 @@ class Session:
             self._has_new_breakpoints = True
             self.pause()
             return
+        self._has_new_breakpoints = False
         for each in self.breakpoints.values():
             each.locations = each.find(self.launch.symbols, self.launch.kernel, self.launch.entry)
         addresses = {address for each in self.breakpoints.values() for address in each.locations}
@@ -280,10 +281,10 @@ class Session:
             event["wave"],
             event["address"],
         )
-        if self.stop.reason == "pause" and self._has_new_breakpoints:
-            self._has_new_breakpoints = False
+        if self._has_new_breakpoints:
             self._send_breakpoints()
-            return self._pass_by()
+            if self.stop.reason == "pause":
+                return self._pass_by()
         hit = [each for each in self.breakpoints.values() if self._is_hit(each)]
         for each in hit:
             each.hits += 1
@@ -443,6 +444,13 @@ class Session:
     def _register(self, register: Register) -> VectorRegisters:
         first = register.number + (self.launch.event["accum_offset"] if register.kind == "a" else 0)
         return self.vector_registers(first, 1, f"{register.kind}{register.number}")
+
+
+def _check_syntax(condition: str) -> None:
+    try:
+        compile(condition, "condition", "eval")
+    except SyntaxError as error:
+        raise ValueError(f"the condition {condition!r} is no expression of Python: {error.msg}") from None
 
 
 def _vector_range(text: str) -> tuple[str, int, int]:

@@ -63,6 +63,7 @@ def test_the_status_is_the_program_s():
         ("break", "break wants a place"),
         ("break a.cpp:3 wave x", "wave 'x' is no number"),
         ("break [", "no regular expression"),
+        ("break gemm if v0 ==", "the condition 'v0 ==' is no expression of Python"),
         ("delete 7", "there is no breakpoint 7; there are none"),
         ("waves", "no launch has stopped"),
         ("print v0", "no launch has stopped"),

@@ -157,3 +157,15 @@ def test_what_is_wrong_is_said(editor):
     editor.launch_arguments = {"program": "/nowhere/program"}
     editor.start()
     editor.wait_for("terminated")
+
+
+def test_a_folder_that_is_not_there_ends_the_launch(editor):
+    editor.start(sourceFolders=["/nowhere"])
+    editor.wait_for("terminated")
+
+
+def test_findings_that_an_editor_does_not_ask_for_do_not_stop(editor):
+    editor.ask("setExceptionBreakpoints", filters=[])
+    editor.launch_arguments = {"program": [sys.executable, "examples/missing_barrier.py"]}
+    editor.start(checks="racecheck")
+    assert editor.wait_for("exited")["exitCode"] == 0

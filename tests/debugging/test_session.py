@@ -163,6 +163,13 @@ def test_a_launch_that_runs_can_be_stopped(session):
     session.pause()
     waiting.join(timeout=30)
     assert [stop.reason for stop in stopped] == ["pause"]
+    # A breakpoint that is set while it runs holds at once.
+    waiting = threading.Thread(target=lambda: stopped.append(session.go_on()))
+    waiting.start()
+    time.sleep(0.3)
+    session.set_breakpoint("instruction s_cmp wave 0")
+    waiting.join(timeout=30)
+    assert [stop.reason for stop in stopped] == ["pause", "breakpoint"]
 
 
 def test_an_end_shows_the_memory_that_was_written(session):
