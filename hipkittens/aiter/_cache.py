@@ -55,7 +55,7 @@ def concat_and_cache_mla(
 ) -> None:
     """Latents and rotary keys beside each other into a cache [blocks, block_size, latent + rotary], of any widths."""
     name = "concat_and_cache_mla"
-    scale = _counted(name, kv_cache_dtype, "kv_cache", kv_cache, scale)
+    scale = counted_scale(name, kv_cache_dtype, "kv_cache", kv_cache, scale)
     mla_cache_write(kv_c, k_pe, kv_cache, slot_mapping, scale=scale)
 
 
@@ -126,11 +126,8 @@ def indexer_k_quant_and_cache(
 ) -> None:
     """`hipkittens.indexer_cache_write`: k [tokens, features] into kv_cache [blocks, block_size, features + 4 * features / quant_block_size].
     scale_fmt "ue8m0" has scales that are powers of two, "" and "fp32" have others."""
-    if scale_fmt not in ("ue8m0", "", "fp32", None):
-        raise ValueError(
-            f"hipkittens.aiter.indexer_k_quant_and_cache: scale_fmt is {scale_fmt!r}; allowed: 'ue8m0', 'fp32', ''"
-        )
-    indexer_cache_write(k, kv_cache, slot_mapping, group=quant_block_size, powers_of_two=scale_fmt == "ue8m0")
+    powers = has_powers_of_two("indexer_k_quant_and_cache", scale_fmt)
+    indexer_cache_write(k, kv_cache, slot_mapping, group=quant_block_size, powers_of_two=powers)
 
 
 def cp_gather_indexer_k_quant_cache(
@@ -202,12 +199,20 @@ def _write_of_blocks(
 
 
 def _write(name, key, value, key_cache, value_cache, slots, kind, k_scale, v_scale, layout) -> None:
-    k_scale = _counted(name, kind, "key_cache", key_cache, k_scale)
-    v_scale = _counted(name, kind, "value_cache", value_cache, v_scale)
+    k_scale = counted_scale(name, kind, "key_cache", key_cache, k_scale)
+    v_scale = counted_scale(name, kind, "value_cache", value_cache, v_scale)
     cache_write(key, value, key_cache, value_cache, slots, layout=layout, k_scale=k_scale, v_scale=v_scale)
 
 
-def _counted(name, kind, cache_name, cache, scale):
+def has_powers_of_two(name: str, scale_fmt: str | None) -> bool:
+    """Whether the scales of a cache of this scale_fmt are powers of two. ValueError for one that is not known."""
+    if scale_fmt not in ("ue8m0", "", "fp32", None):
+        raise ValueError(f"hipkittens.aiter.{name}: scale_fmt is {scale_fmt!r}; allowed: 'ue8m0', 'fp32', ''")
+    return scale_fmt == "ue8m0"
+
+
+def counted_scale(name, kind, cache_name, cache, scale):
+    """`scale` where kv_cache_dtype `kind` has one. Raises for a kind that is not known, or not the cache's."""
     if kind not in ("auto", "fp8", "fp8_e4m3", "int8"):
         refuse(name, "kv_cache_dtype", repr(kind), "allowed: 'auto', 'fp8', 'fp8_e4m3', 'int8'")
     held = "auto" if cache.dtype.itemsize > 1 else "int8" if cache.dtype == torch.int8 else "fp8"

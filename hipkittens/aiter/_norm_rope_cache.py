@@ -19,7 +19,7 @@ from .. import (
     rms_norm,
     rotary_qk,
 )
-from ._cache import scales_of_tokens
+from ._cache import counted_scale, has_powers_of_two, scales_of_tokens
 from ._results import check_place, put, put_codes, refuse
 from ._rope import rows_of
 from ._rope_cache import scale_of
@@ -135,12 +135,7 @@ def fused_qk_norm_rope_cache_quant_shuffle(
         heads.append(
             rows.view(len(rows), count, head_dim) if rows.dim() == 3 else rows.unflatten(1, (count, head_dim))
         )
-    if kv_cache_dtype not in ("auto", "fp8", "fp8_e4m3", "int8"):
-        refuse(name, "kv_cache_dtype", repr(kv_cache_dtype), "allowed: 'auto', 'fp8', 'fp8_e4m3', 'int8'")
-    if (k_cache.dtype.itemsize == 1) != (kv_cache_dtype != "auto") or (k_cache.dtype == torch.int8) != (
-        kv_cache_dtype == "int8"
-    ):
-        raise TypeError(f"{where}: kv_cache_dtype is {kv_cache_dtype!r} and k_cache {k_cache.dtype}")
+    counted_scale(name, kv_cache_dtype, "k_cache", k_cache, k_scale)
     cos, sin = rows_of(name, cos_sin_cache).chunk(2, -1)
     options = {"interleaved": not is_neox_style, "positions": pos_ids}
     layout = "asm" if v_cache.dim() == 5 else "paged"
@@ -202,8 +197,7 @@ def indexer_qk_rope_quant_and_cache(
             preshuffle,
             "pass False; hipkittens.mqa_logits_paged reads slots one after the other",
         )
-    if scale_fmt not in ("ue8m0", "", "fp32", None):
-        raise ValueError(f"{where}: scale_fmt is {scale_fmt!r}; allowed: 'ue8m0', 'fp32', ''")
+    powers = has_powers_of_two(name, scale_fmt)
     tokens = min(len(k), len(slot_mapping))
     if q.dim() != 3 or k.dim() != 2 or len(q) < tokens or q.shape[2] != k.shape[1]:
         raise ValueError(
@@ -215,7 +209,6 @@ def indexer_qk_rope_quant_and_cache(
         ("weights_out", weights_out, (tokens, q.shape[1])),
     ):
         check_place(name, place, into[:tokens], *sizes)
-    powers = scale_fmt == "ue8m0"
     normal = layer_norm(k[:tokens], norm_weight, norm_bias, eps=epsilon)
     cos, sin = (rows_of(name, table) for table in (cos_cache, sin_cache))
     turned, key = rotary_qk(

@@ -11,9 +11,10 @@ from __future__ import annotations
 import torch
 
 from ..quantization import QuantSpec, quantize
+from ..scaled_gemm import shuffled
 from ._results import refuse
 
-_ROWS, _COLUMNS = 32, 8  # of a block of shuffled scales
+_ROWS = 32  # of a block of shuffled scales
 _NO_SCALE = 127  # 2 ** 0
 _FP8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 
@@ -158,11 +159,9 @@ def _rows(name, argument, count, sorted_ids, num_valid_ids, token_num) -> torch.
 
 def _gathered(scales, rows, zero=None) -> torch.Tensor:
     """Bytes (rows, groups) by row, shuffled; `zero`: where they are 0."""
-    groups = scales.shape[1]
-    padded = scales.new_full((-(-len(rows) // _ROWS) * _ROWS, -(-groups // _COLUMNS) * _COLUMNS), _NO_SCALE)
-    there = rows >= 0
+    found = scales.new_full((len(rows), scales.shape[1]), _NO_SCALE)
     if scales.shape[0]:
-        found = torch.where(there[:, None], scales[rows.clamp_min(0)], _NO_SCALE)
-        padded[: len(rows), :groups] = found if zero is None else torch.where(zero[:, None], 0, found)
-    blocks = padded.view(-1, 2, 16, padded.shape[1] // _COLUMNS, 2, 4)
-    return blocks.permute(0, 3, 5, 2, 4, 1).reshape(padded.shape).view(torch.float8_e8m0fnu)
+        found = torch.where((rows >= 0)[:, None], scales[rows.clamp_min(0)], found)
+        if zero is not None:
+            found[zero] = 0
+    return shuffled(found).view(torch.float8_e8m0fnu)
