@@ -36,7 +36,19 @@ def test_what_failed_is_shown_with_what_is_around_it(tmp_path):
     assert str(tmp_path / "logs" / "last.log") in err
 
 
-def test_a_terminal_gets_a_line_that_moves():
+def test_a_terminal_gets_a_line_that_moves(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    drawn = followed()
+    assert "norm.forward_bf16_512 for gfx950" in drawn and "64/64" in drawn
+
+
+def test_a_terminal_that_cannot_move_gets_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    assert "[64/64] norm.forward_bf16_512 for gfx950" in followed().splitlines()
+
+
+def followed():
+    """What a terminal gets of a build."""
     sys.path.insert(0, str(TOOL.parent))
     try:
         import build_progress
@@ -46,4 +58,4 @@ def test_a_terminal_gets_a_line_that_moves():
     console = Console(file=drawn, force_terminal=True, width=120)
     lines = [KERNEL.format(step) for step in range(1, 65)]
     assert build_progress.follow(lines, io.StringIO(), console) == lines
-    assert "norm.forward_bf16_512 for gfx950" in drawn.getvalue() and "64/64" in drawn.getvalue()
+    return drawn.getvalue()

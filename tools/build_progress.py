@@ -55,7 +55,8 @@ def follow(lines: Iterable[str], log: TextIO, console: Console) -> list[str]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    draws = console.is_terminal and not console.is_dumb_terminal
+    with Progress(*columns, console=console, transient=True, disable=not draws) as progress:
         task = progress.add_task("build", total=None, what="preparing")
         told = -1
         for line in lines:
@@ -66,7 +67,7 @@ def follow(lines: Iterable[str], log: TextIO, console: Console) -> list[str]:
             done, total, what = int(step[1]), int(step[2]), what_is_compiled(step[3])
             progress.update(task, completed=done, total=total, what=what)
             part = done * QUIET_STEPS // max(total, 1)
-            if not console.is_terminal and part != told and total > QUIET_STEPS:
+            if not draws and part != told and total > QUIET_STEPS:
                 console.print(f"[{done}/{total}] {what}", markup=False, highlight=False)
                 told = part
     return seen
