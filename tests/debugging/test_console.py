@@ -57,25 +57,36 @@ def test_the_status_is_the_program_s():
     assert "the program ended with status 0" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("break", "break wants a place"),
-        ("break a.cpp:3 wave x", "wave 'x' is no number"),
-        ("break [", "no regular expression"),
-        ("break gemm if v0 ==", "the condition 'v0 ==' is no expression of Python"),
-        ("delete 7", "there is no breakpoint 7; there are none"),
-        ("waves", "no launch has stopped"),
-        ("print v0", "no launch has stopped"),
-        ("launches maybe", "'maybe'; allowed: on, off"),
-        ("st", "several commands: step, stepi"),
-        ("directory /nowhere", "'/nowhere' is no folder"),
-        ("set v0", "set wants PLACE = EXPRESSION"),
-    ],
-)
-def test_what_is_wrong_is_said(command, words):
-    done = debugged("-c", command, "-c", "quit")
-    assert words in done.stdout
+REFUSED = [
+    ("break", "break wants a place"),
+    ("break a.cpp:3 wave x", "wave 'x' is no number"),
+    ("break [", "no regular expression"),
+    ("break gemm if v0 ==", "the condition 'v0 ==' is no expression of Python"),
+    ("delete 7", "there is no breakpoint 7; there are none"),
+    ("waves", "no launch has stopped"),
+    ("print v0", "no launch has stopped"),
+    ("launches maybe", "'maybe'; allowed: on, off"),
+    ("st", "several commands: step, stepi"),
+    ("directory /nowhere", "'/nowhere' is no folder"),
+    ("set v0", "set wants PLACE = EXPRESSION"),
+]
+
+
+@pytest.fixture(scope="module")
+def refusals():
+    """What each of these commands is answered, in one session."""
+    done = debugged("--json", standard_input="\n".join(command for command, _ in REFUSED))
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    return {answer["command"]: answer["error"] for answer in answers}
+
+
+@pytest.mark.parametrize(("command", "words"), REFUSED)
+def test_what_is_wrong_is_said(command, words, refusals):
+    assert words in refusals[command]
+
+
+def test_a_person_is_told_as_well():
+    assert "there is no breakpoint 7" in debugged("-c", "delete 7", "-c", "quit").stdout
 
 
 def test_help_has_a_line_for_each_command():
