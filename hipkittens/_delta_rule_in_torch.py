@@ -87,6 +87,8 @@ def in_torch(q, k, v, g, beta, scale, initial=None, l2norm=False, starts=None, o
 
     operand  the dtype of the products' operands, by default that of what is calculated with
     chunks   as products of chunks; else token after token, which is what decays of channels have
+
+    Tokens that belong to no sequence of `starts` have outputs of zero, as the kernels' have.
     """
     wide, dtype = torch.promote_types(v.dtype, torch.float32), v.dtype
     q, k, v, g, beta = (tensor.to(wide) for tensor in (q, k, v, g, beta))
@@ -107,14 +109,16 @@ def in_torch(q, k, v, g, beta, scale, initial=None, l2norm=False, starts=None, o
     if starts is None:
         out, state = run((q, k, v, g, beta), initial)
         return out.to(dtype), state
+    ranges = list(pairwise(starts.tolist()))
     pieces = [
         run([tensor[:, first:past] for tensor in (q, k, v, g, beta)], initial[n : n + 1])
-        for n, (first, past) in enumerate(pairwise(starts.tolist()))
+        for n, (first, past) in enumerate(ranges)
     ]
-    if not pieces:
-        return v.to(dtype), initial
-    outputs, states = zip(*pieces, strict=True)
-    return torch.cat(outputs, 1).to(dtype), torch.cat(states)
+    # Of v, so that it has a derivative without sequences, too.
+    out = torch.where(torch.zeros((), dtype=torch.bool, device=v.device), v, 0.0)
+    for (first, past), (piece, _) in zip(ranges, pieces, strict=True):
+        out[:, first:past] = piece
+    return out.to(dtype), torch.cat([initial[:0], *(state for _, state in pieces)])
 
 
 def steps_in_torch(q, k, v, g, beta, state, slots, accepted, scale, l2norm, starts, layout):

@@ -325,6 +325,27 @@ def test_torch_backend(monkeypatch):
         assert torch.allclose(mine, reference, atol=1e-5)
 
 
+@pytest.mark.parametrize("rule", ["gated_delta_rule", "kimi_delta_attention"])
+@pytest.mark.parametrize("ends", [[2, 9, 9, 20], [5, 5], [4]], ids=str)
+def test_torch_backend_of_tokens_without_a_sequence(monkeypatch, rule, ends):
+    """Before the first and behind the last one, and where there is none: zeros, as kernels give, and gradients of zero."""
+    inputs = list(problem(1, 24, 1, 2, 64, 16, torch.float32))
+    if rule == "kimi_delta_attention":
+        inputs[3] = inputs[3][..., None].expand(1, 24, 2, 64)
+    inputs[2].requires_grad_(rule == "gated_delta_rule")
+    options = {"cu_seqlens": torch.tensor(ends), "l2norm": True, "return_state": True}
+    ours = getattr(hipkittens, rule)(*inputs, **options)
+    monkeypatch.setattr("hipkittens._backend._State.backend", "torch")
+    theirs = getattr(hipkittens, rule)(*inputs, **options)
+    for mine, reference in zip(ours, theirs, strict=True):
+        assert mine.shape == reference.shape and torch.allclose(mine, reference, atol=1e-5)
+    for out in (ours[0], theirs[0]):
+        assert not out[:, : ends[0]].any() and not out[:, ends[-1] :].any()
+        if inputs[2].requires_grad:
+            (grad,) = torch.autograd.grad(out.sum(), inputs[2])
+            assert not grad[:, : ends[0]].any() and not grad[:, ends[-1] :].any()
+
+
 def test_opcheck_and_compile():
     inputs = [each.requires_grad_() for each in problem(1, 20, 1, 2, 64, 16, torch.bfloat16)]
     state = random(1, 2, 64, 16).requires_grad_()
