@@ -43,6 +43,32 @@ def _recurrence(q, k, v, g, beta, scale, state):
     return torch.stack(outputs, 1) if outputs else v, states
 
 
+def _decayed_products(a, k, gamma, product, block=16):
+    """Of rows i and j <= i of a chunk: the sum over c of a_ic k_jc e^(gamma_ic - gamma_jc), with no exponent above 0; else 0.
+
+    gamma of heads has no c, and is a factor of the product. That of channels is one of its operands: in blocks of rows, against the
+    block's first row, and within a block element by element.
+    """
+    tokens = k.shape[-2]
+    here = torch.ones(tokens, tokens, dtype=torch.bool, device=k.device).tril()
+    if gamma.dim() < k.dim():
+        # Masked before the exponential, which would overflow above the diagonal.
+        decay = (gamma[..., :, None] - gamma[..., None, :]).masked_fill(~here, -torch.inf).exp()
+        return product(a, k.transpose(-1, -2)) * decay
+    rows = []
+    for first in range(0, tokens, block):
+        own, before = slice(first, first + block), slice(0, first)
+        reference, within = gamma[..., first : first + 1, :], here[own, own, None]
+        of_rows = a[..., own, :] * (gamma[..., own, :] - reference).exp()
+        of_columns = k[..., before, :] * (reference - gamma[..., before, :]).exp()
+        between = gamma[..., own, None, :] - gamma[..., None, own, :]
+        decay = between.masked_fill(~within, -torch.inf).exp()
+        diagonal = torch.einsum("...ic,...jc,...ijc->...ij", a[..., own, :], k[..., own, :], decay)
+        parts = product(of_rows, of_columns.transpose(-1, -2)), diagonal
+        rows.append(F.pad(torch.cat(parts, -1), (0, tokens - first - diagonal.shape[-1])))
+    return torch.cat(rows, -2)
+
+
 def _in_chunks(q, k, v, g, beta, scale, state, operand, chunk=64):
     """Of a batch of sequences, as products of chunks, whose operands are rounded to the dtype `operand`: outputs and last states."""
     tokens, group = v.shape[1], v.shape[2] // q.shape[2]
@@ -60,25 +86,31 @@ def _in_chunks(q, k, v, g, beta, scale, state, operand, chunk=64):
     def product(a, b):
         return (a.to(operand) @ b.to(operand)).to(a.dtype)
 
-    gamma = g.cumsum(-1)
-    here = torch.ones(chunk, chunk, dtype=torch.bool, device=g.device).tril()
-    # Masked before the exponential, which would overflow above the diagonal.
-    decay = (gamma[..., :, None] - gamma[..., None, :]).masked_fill(~here, -torch.inf).exp()
-    system = (beta[..., None] * product(k, k.transpose(-1, -2)) * decay).tril(-1)
+    of_channels = g.dim() == k.dim()
+    gamma = g.cumsum(3)
+    system = (beta[..., None] * _decayed_products(k, k, gamma, product)).tril(-1)
     unit = torch.eye(chunk, dtype=v.dtype, device=v.device)
     inverse = torch.linalg.solve_triangular(system + unit, unit.expand_as(system), upper=False)
-    scores = product(q, k.transpose(-1, -2)) * decay
-    kept, left = gamma.exp()[..., None], (gamma[..., -1:] - gamma).exp()[..., None]
+    scores = _decayed_products(q, k, gamma, product)
+    kept, left = gamma.exp(), (gamma[:, :, :, -1:] - gamma).exp()
+    if not of_channels:
+        kept, left = kept[..., None], left[..., None]
+
+    def from_state(x, kept):
+        return product(kept * x, state) if of_channels else kept * product(x, state)
+
+    def to_state(k, left, change):
+        if of_channels:
+            return product((left * k).transpose(-1, -2), change)
+        return product(k.transpose(-1, -2), left * change)
+
     outputs = []
     for n in range(v.shape[2]):
-        change = product(
-            inverse[:, :, n],
-            beta[:, :, n, :, None] * (v[:, :, n] - kept[:, :, n] * product(k[:, :, n], state)),
-        )
-        outputs.append(
-            scale * (kept[:, :, n] * product(q[:, :, n], state) + product(scores[:, :, n], change))
-        )
-        state = kept[:, :, n, -1:] * state + product(k[:, :, n].transpose(-1, -2), left[:, :, n] * change)
+        rest = v[:, :, n] - from_state(k[:, :, n], kept[:, :, n])
+        change = product(inverse[:, :, n], beta[:, :, n, :, None] * rest)
+        outputs.append(scale * (from_state(q[:, :, n], kept[:, :, n]) + product(scores[:, :, n], change)))
+        ends = kept[:, :, n, -1:].transpose(-1, -2)
+        state = ends * state + to_state(k[:, :, n], left[:, :, n], change)
     return torch.stack(outputs, 2).movedim(1, 3).flatten(1, 2)[:, :tokens], state
 
 
@@ -86,7 +118,7 @@ def in_torch(q, k, v, g, beta, scale, initial=None, l2norm=False, starts=None, o
     """`gated_delta_rule` of g and beta as they are, in PyTorch's operations: in float32 or wider, outputs rounded once.
 
     operand  the dtype of the products' operands, by default that of what is calculated with
-    chunks   as products of chunks; else token after token, which is what decays of channels have
+    chunks   as products of chunks; else token after token
 
     Tokens that belong to no sequence of `starts` have outputs of zero, as the kernels' have.
     """

@@ -26,7 +26,7 @@ from ._delta_rule_arguments import (
 )
 from ._delta_rule_in_torch import gates, in_torch, steps_in_torch
 
-_UNIT = 4  # elements of a state that are moved at once
+_UNIT = 8  # elements of a tensor that kernels move at once
 
 
 @overload
@@ -118,9 +118,10 @@ def kimi_delta_attention(
     A_log, dt_bias  (HV) and (HV, K). g is then x of the decays' logarithms -exp(A_log) softplus(x + dt_bias).
     lower_bound     below 0, with A_log and dt_bias: the logarithms are lower_bound sigmoid(exp(A_log) (x + dt_bias)).
 
-    Tokens are computed one after the other in float32, however many there are, with states in registers: a long sequence takes the
-    time of as many steps (docs/gated_delta_rule.md). Results are rounded once, states are float32, two runs give the same bytes, and
-    packed sequences those of separate calls. Under torch.autocast q, k and v are in its dtype.
+    From 17 tokens on, packed sequences together, they are computed in chunks of 64 by products of matrices; fewer, and float32 with K
+    above 128, one after the other in float32. Either way states are float32, results are rounded once, two runs give the same bytes,
+    and packed sequences those of separate calls. In float16, states and inverses of chunks' systems above 65504 overflow; keys that
+    are unit vectors keep them small. Under torch.autocast q, k and v are in its dtype.
 
     There is no derivative. Raises TypeError or ValueError, before anything is launched, for what has no kernel, and ValueError for a
     tensor that requires a gradient.
@@ -145,16 +146,21 @@ def kimi_delta_attention(
     _backend.check_device(where, "q", q)
     if _backend.uses_torch():
         g, beta = gates(g, beta, A_log, dt_bias, beta_logits, lower_bound=bound)
-        out, state = in_torch(q, k, v, g, beta, scale, initial, l2norm, starts, chunks=False)
+        out, state = in_torch(q, k, v, g, beta, scale, initial, l2norm, starts)
     else:
-        if more_values := -value % _UNIT:
+        more_keys, more_values = -key % _UNIT, -value % _UNIT
+        if more_keys:
+            q, k, g = (F.pad(tensor, (0, more_keys)) for tensor in (q, k, g))
+            dt_bias = None if dt_bias is None else F.pad(dt_bias, (0, more_keys))
+        if more_values:
             v = F.pad(v, (0, more_values))
-            initial = None if initial is None else F.pad(initial, (0, more_values))
+        if initial is not None and (more_keys or more_values):
+            initial = F.pad(initial, (0, more_values, 0, more_keys))
         out, state = call(
             "kimi_delta_attention", q, k, v, *as_gates(q, g, beta), *as_parameters(A_log, dt_bias), initial,
             starts, scale, bool(l2norm), bool(beta_logits), bound or 0.0,
         )  # fmt: skip
-        out, state = out[..., :value], state[..., :value]
+        out, state = out[..., :value], state[..., :key, :value]
     if not return_state:
         return out
     return out, state if state_layout == "kv" else state.transpose(-1, -2)

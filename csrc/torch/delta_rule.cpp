@@ -6,8 +6,7 @@
 #include <span>
 #include <string>
 
-#include "torch/delta_rule_problem.h"
-#include "torch/element_type.h"
+#include "torch/delta_rule_chunks.h"
 #include "torch/registration.h"
 
 namespace hipkittens::torch_binding {
@@ -30,77 +29,6 @@ constexpr const char* backward_schema =
 using namespace delta_rule;
 using Problem = DeltaRuleProblem;
 
-// What the launches of one call share: the matrices of all chunks.
-class ChunkedProblem {
-  public:
-    ChunkedProblem(Problem& problem, const Placement& placement, float scale, bool normalize, bool gradients)
-        : problem_(problem),
-          placement_(placement),
-          element_(element_type(problem.dtype)),
-          chunks_(chunks_of(problem.sequences, problem.tokens)),
-          places_(static_cast<int64_t>(chunks_.count) * problem.heads),
-          factors_(of_places(chunk_tokens * int64_t{sizeof(RowFactors) / sizeof(float)}, Dtype::float32)),
-          matrices_(of_places(
-              (gradients ? 4 : 2) * (bytes_of(problem.dtype) == 2 ? 2 : 1) * chunk_tokens * chunk_tokens,
-              problem.dtype)) {
-        if (problem.key % 8 != 0 || problem.value % 8 != 0)
-            fail(problem.where + "K and V need to be multiples of 8");
-        for (Tensor* tensor : {&problem.q, &problem.k, &problem.v})
-            problem.make_readable(*tensor, 4 / bytes_of(problem.dtype));
-        for (const auto& [tensor, name] : {std::pair{&problem.g, "g"}, std::pair{&problem.beta, "beta"}})
-            if (tensor->dtype(problem.where + name) != Dtype::float32)
-                fail(problem.where + name + " needs to be float32");
-        PrepareArguments prepare{};
-        problem.describe(prepare);
-        common_.q = prepare.q = problem.rows(problem.q, problem.dtype, "q");
-        common_.k = prepare.k = problem.rows(problem.k, problem.dtype, "k");
-        common_.v = problem.rows(problem.v, problem.dtype, "v");
-        prepare.g = problem.rows(problem.g, Dtype::float32, "g");
-        prepare.beta = problem.rows(problem.beta, Dtype::float32, "beta");
-        problem.describe(common_);
-        common_.chunks = prepare.chunks = chunks_;
-        common_.factors = prepare.factors = static_cast<RowFactors*>(factors_.data());
-        common_.matrices = prepare.matrices = matrices_.data();
-        common_.matrices_of_chunk = prepare.matrices_of_chunk = gradients ? 4 : 2;
-        common_.value = static_cast<uint32_t>(problem.value);
-        common_.scale = scale;
-        prepare.normalize = normalize;
-        keep(factors_, Dtype::float32, "factors");
-        keep(matrices_, problem.dtype, "matrices");
-        if (chunks_.count > 0)
-            launch(plan_of_chunks<kinds::prepare>(placement.target(), element_, chunks_, common_.heads.value,
-                                                  common_.key, 64, prepare));
-    }
-    const ChunkArguments& common() const { return common_; }
-    Tensor of_places(int64_t elements, Dtype type) const {
-        return placement_.empty(std::array<int64_t, 2>{places_, elements}, type);
-    }
-    float* keep(const Tensor& tensor, Dtype type, const char* name) {
-        if (tensor.element_count() > 0)
-            problem_.regions.push_back({tensor.data(), tensor.extent_bytes(type), name, true});
-        return static_cast<float*>(tensor.data());
-    }
-    void launch(const Launch& launch) const { placement_.launch(launch, problem_.regions); }
-    template <class Kind>
-    void pass(const typename Kind::Arguments& arguments) const {
-        launch(plan_of_states<Kind>(placement_.target(), placement_.shape(), element_, arguments));
-    }
-    void gradient(const GradientArguments& arguments) const {
-        if (chunks_.count > 0)
-            launch(plan_of_chunks<kinds::gradient>(placement_.target(), element_, chunks_,
-                                                   common_.heads.value, common_.key, 256, arguments));
-    }
-
-  private:
-    Problem& problem_;
-    const Placement& placement_;
-    ElementType element_;
-    Chunks chunks_;
-    int64_t places_;
-    Tensor factors_, matrices_;
-    ChunkArguments common_{};
-};
-
 void rule(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     if (argument_count != 9 || result_count != 2) fail("gated_delta_rule is registered with another schema");
     Arguments given(stack, argument_count);
@@ -116,8 +44,9 @@ void rule(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
         const delta_rule::States before = problem.given_states(initial, "initial"),
                                  after = problem.new_states(final, "final");
         const ElementType element = element_type(problem.dtype);
-        if (runs_in_chunks(placement.target(), element, problem.tokens, problem.key)) {
-            ChunkedProblem chunked(problem, placement, scale, normalize, false);
+        if (runs_in_chunks<kinds::scan>(placement.target(), element, problem.tokens, problem.key)) {
+            ChunkedProblem chunked(problem, placement, scale, false);
+            chunked.prepare(normalize);
             ScanArguments arguments{};
             arguments.common = chunked.common();
             arguments.out = problem.rows(out, problem.dtype, "out", true);
@@ -180,8 +109,9 @@ void backward(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
     if (any[0] * any[1] * any[2] * any[3] > 0) {
         const delta_rule::States before = problem.given_states(initial, "initial"),
                                  after = problem.given_states(dfinal, "dfinal");
-        ChunkedProblem chunked(problem, placement, scale, normalize, true);
-        problem.make_readable(dout, 4 / bytes_of(problem.dtype));
+        ChunkedProblem chunked(problem, placement, scale, true);
+        chunked.prepare(normalize);
+        problem.make_readable(dout, problem.dtype);
         const int64_t state = problem.key * problem.value, rows = chunk_tokens * problem.value;
         const Tensor states = chunked.of_places(state, Dtype::float32),
                      dstates = chunked.of_places(state, Dtype::float32),

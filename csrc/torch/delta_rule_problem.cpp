@@ -86,20 +86,18 @@ TokenHeads DeltaRuleProblem::rows(const Tensor& tensor, Dtype type, const char* 
     return {tensor.data(), sequences.starts ? 0 : strides[0], strides[1], strides[2]};
 }
 
-void DeltaRuleProblem::make_readable(Tensor& tensor, int64_t unit) const {
+void DeltaRuleProblem::make_readable(Tensor& tensor, Dtype type) const {
+    const int64_t unit = 4 / bytes_of(type);
     const auto sizes = tensor.sizes(), strides = tensor.strides();
     bool readable = sizes[3] == 1 || strides[3] == 1;
     for (int dimension = 0; dimension < 3; ++dimension)
         readable = readable && (sizes[dimension] <= 1 || strides[dimension] % unit == 0);
     readable = readable && reinterpret_cast<uintptr_t>(tensor.data()) % 4 == 0;
-    if (!readable) tensor = contiguous_copy(std::move(tensor), dtype);
+    if (!readable) tensor = contiguous_copy(std::move(tensor), type);
 }
 
 void DeltaRuleProblem::describe_step(StepArguments& arguments, const Tensor& out) {
-    const Dtype of_g = g.dtype(where + "g"), of_beta = beta.dtype(where + "beta");
-    for (const Dtype type : {of_g, of_beta})
-        if (type != dtype && type != Dtype::float32)
-            fail(where + "g and beta need the dtype of q, or float32");
+    const auto [of_g, of_beta] = describe_gates(arguments);
     for (Tensor* tensor : {&q, &k, &v}) *tensor = with_unit_stride(std::move(*tensor), dtype);
     if (decay == Decay::channel) g = with_unit_stride(std::move(g), of_g);
     describe(arguments);
@@ -109,8 +107,6 @@ void DeltaRuleProblem::describe_step(StepArguments& arguments, const Tensor& out
     arguments.g = rows(g, of_g, "g");
     arguments.beta = rows(beta, of_beta, "beta");
     arguments.out = rows(out, dtype, "out", true);
-    arguments.wide_g = of_g == Dtype::float32;
-    arguments.wide_beta = of_beta == Dtype::float32;
     arguments.sequences = sequences;
     arguments.value = static_cast<uint32_t>(value);
     arguments.beta_factor = 1;

@@ -35,8 +35,8 @@ struct DeltaRuleProblem {
     // Null where there is none.
     const float* parameters(const std::optional<Tensor>& tensor, const char* name, int64_t count);
     delta_rule::TokenHeads rows(const Tensor& tensor, Dtype type, const char* name, bool written = false);
-    // Vectors of `unit` elements begin on 4 bytes.
-    void make_readable(Tensor& tensor, int64_t unit) const;
+    // Vectors of elements of the last dimension, of two or four bytes each, begin on 4 bytes.
+    void make_readable(Tensor& tensor, Dtype type) const;
 
     template <class Given>
     void describe(Given& arguments) const {
@@ -45,6 +45,17 @@ struct DeltaRuleProblem {
         arguments.key = static_cast<uint32_t>(key);
     }
     void describe_step(delta_rule::StepArguments& arguments, const Tensor& out);
+    // The dtypes of g and beta, which kernels with a gate in them take.
+    template <class Given>
+    std::array<Dtype, 2> describe_gates(Given& arguments) const {
+        const std::array<Dtype, 2> types = {g.dtype(where + "g"), beta.dtype(where + "beta")};
+        for (const Dtype type : types)
+            if (type != dtype && type != Dtype::float32)
+                fail(where + "g and beta need the dtype of q, or float32");
+        arguments.wide_g = types[0] == Dtype::float32;
+        arguments.wide_beta = types[1] == Dtype::float32;
+        return types;
+    }
 
     // Of tokens. What is behind the last packed sequence, which only the device knows, is zero.
     Tensor empty_of_tokens(const Placement& placement, std::span<const int64_t> sizes, Dtype type) const;
@@ -57,6 +68,24 @@ struct DeltaRuleProblem {
     // Contiguous float32 states of all sequences, or none.
     delta_rule::States given_states(std::optional<Tensor>& tensor, const char* name);
     delta_rule::States new_states(const Tensor& tensor, const char* name);
+};
+
+// The parameters of a gate that is in the kernel, or none.
+struct DeltaRuleGate {
+    std::optional<Tensor> a_log, dt_bias;
+
+    // Takes two tensors of an operator.
+    explicit DeltaRuleGate(Arguments& given)
+        : a_log(given.optional_tensor()), dt_bias(given.optional_tensor()) {}
+    template <class Given>
+    void describe(DeltaRuleProblem& problem, Given& arguments, float lower_bound) const {
+        if (a_log.has_value() != dt_bias.has_value()) fail(problem.where + "a_log and dt_bias come together");
+        if (lower_bound < 0 && !a_log) fail(problem.where + "lower_bound needs a_log and dt_bias");
+        const int64_t channels = problem.decay == delta_rule::Decay::channel ? problem.key : 1;
+        arguments.a_log = problem.parameters(a_log, "a_log", problem.heads);
+        arguments.dt_bias = problem.parameters(dt_bias, "dt_bias", problem.heads * channels);
+        arguments.lower_bound = lower_bound;
+    }
 };
 
 }  // namespace hipkittens::torch_binding

@@ -22,27 +22,8 @@ constexpr const char* channel_step_schema =
     "kimi_delta_step(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? a_log, Tensor? dt_bias, "
     "Tensor(a!) state, Tensor? slots, Tensor? accepted, Tensor? starts, float scale, float beta_factor, bool "
     "normalize, bool beta_is_logit, bool value_by_value, float lower_bound) -> Tensor";
-// initial (sequences, heads, K, V) float32, as final is.
-constexpr const char* channel_rule_schema =
-    "kimi_delta_attention(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? a_log, Tensor? "
-    "dt_bias, Tensor? initial, Tensor? starts, float scale, bool normalize, bool beta_is_logit, float "
-    "lower_bound) -> (Tensor out, Tensor final)";
 
 using namespace delta_rule;
-
-struct Gate {
-    std::optional<Tensor> a_log, dt_bias;
-
-    explicit Gate(Arguments& given) : a_log(given.optional_tensor()), dt_bias(given.optional_tensor()) {}
-    void describe(DeltaRuleProblem& problem, StepArguments& arguments, float lower_bound) const {
-        if (a_log.has_value() != dt_bias.has_value()) fail(problem.where + "a_log and dt_bias come together");
-        if (lower_bound < 0 && !a_log) fail(problem.where + "lower_bound needs a_log and dt_bias");
-        const int64_t channels = problem.decay == Decay::channel ? problem.key : 1;
-        arguments.a_log = problem.parameters(a_log, "a_log", problem.heads);
-        arguments.dt_bias = problem.parameters(dt_bias, "dt_bias", problem.heads * channels);
-        arguments.lower_bound = lower_bound;
-    }
-};
 
 void check_state(const DeltaRuleProblem& problem, const Tensor& state, Dtype type, bool value_by_value) {
     const auto sizes = state.sizes(), strides = state.strides();
@@ -80,7 +61,7 @@ void step(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
         fail(name + " is registered with another schema");
     Arguments given(stack, argument_count);
     DeltaRuleProblem problem(name + ": ", given, decay);
-    const Gate gate(given);
+    const DeltaRuleGate gate(given);
     const Tensor state = given.tensor();
     const std::optional<Tensor> slots = given.optional_tensor(), accepted = given.optional_tensor(),
                                 starts = given.optional_tensor();
@@ -110,42 +91,9 @@ void step(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     stack[0] = to_result(std::move(out));
 }
 
-void channel_rule(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
-    if (argument_count != 13 || result_count != 2)
-        fail("kimi_delta_attention is registered with another schema");
-    Arguments given(stack, argument_count);
-    DeltaRuleProblem problem("kimi_delta_attention: ", given, Decay::channel);
-    const Gate gate(given);
-    std::optional<Tensor> initial = given.optional_tensor();
-    const std::optional<Tensor> starts = given.optional_tensor();
-    const float scale = static_cast<float>(given.number());
-    const bool normalize = given.boolean(), beta_is_logit = given.boolean();
-    const float lower_bound = static_cast<float>(given.number());
-    problem.set_starts(starts);
-    if (problem.value % 4 != 0) fail(problem.where + "V needs to be a multiple of 4");
-    const Placement placement(problem.q.device());
-    Tensor out = problem.empty_out(placement), final = placement.empty(problem.state_shape(), Dtype::float32);
-    if (final.element_count() > 0) {
-        StepArguments arguments{};
-        problem.describe_step(arguments, out);
-        gate.describe(problem, arguments, lower_bound);
-        arguments.initial = problem.given_states(initial, "initial");
-        arguments.final = problem.new_states(final, "final");
-        arguments.scale = scale;
-        arguments.normalize = normalize;
-        arguments.beta_is_logit = beta_is_logit;
-        placement.launch(plan_step<kinds::channel_step>(placement.target(), element_type(problem.dtype),
-                                                        ElementType::f32, false, arguments),
-                         problem.regions);
-    }
-    stack[0] = to_result(std::move(out));
-    stack[1] = to_result(std::move(final));
-}
-
 const Registration registration{{
     {step_schema, &step<kinds::step, Decay::head>},
     {channel_step_schema, &step<kinds::channel_step, Decay::channel>},
-    {channel_rule_schema, &channel_rule},
 }};
 
 }  // namespace

@@ -24,8 +24,13 @@ def _drawn(batch, tokens, key_heads, heads, key, value, dtype):
 
 
 def _trial(kernel: Kernel) -> Trial:
-    """Keys and values that fill no tile, several tokens; slots in any order and none; gates in the kernel."""
+    """Keys and values that fill no tile, several tokens or chunks; slots in any order and none; gates in the kernel."""
     dtype, key = DTYPES[kernel.row["element"]], int(kernel.row["key"])
+    if kernel.kind != "channel_step":
+        # Wide columns are for states that fill the device.
+        wide = int(kernel.row.get("columns", 16)) > 16
+        run = functools.partial(_run_chunks, dtype, key - 8, wide)
+        return Trial(f"kimi_delta {kernel.row['name']}", run, workgroups=3)
     layout = "vk" if kernel.row["value_by_value"] == "true" else "kv"
     run = functools.partial(_run, layout, dtype, key - 4)
     return Trial(f"kimi_delta {kernel.row['name']}", run, workgroups=3)
@@ -51,8 +56,28 @@ def _run(layout: str, dtype: torch.dtype, key: int):
     return results
 
 
+def _run_chunks(dtype: torch.dtype, key: int, wide: bool):
+    """Three chunks, the last one of which is not full; several sequences, one without tokens; gates in the kernel."""
+    heads, value, tokens = (160, 40, 70) if wide else (2, 24, 150)
+    inputs = _drawn(1, tokens, heads // 2, heads, key, value, dtype)
+    results = [*kimi_delta_attention(*inputs, l2norm=True, return_state=True)]
+    if wide:
+        return results
+    # The first workgroups, which are mutated, have the long one.
+    starts = torch.tensor([0, tokens - 9, tokens - 9, tokens - 4], dtype=torch.int32)
+    state = draw(3, heads, key, value, dtype=torch.float32).detach()
+    gate = {"A_log": draw(heads, dtype=torch.float32).detach(), "dt_bias": torch.ones(heads, key)}
+    for options in ({}, {"beta_logits": True, **gate}, {"lower_bound": -5.0, **gate}):
+        results += kimi_delta_attention(
+            *inputs, initial_state=state, cu_seqlens=starts, return_state=True, **options
+        )
+    return results
+
+
 def _in_torch(q, k, v, g, beta, initial=None, l2norm=True):
-    return in_torch(q, k, v, g, beta, k.shape[3] ** -0.5, initial, l2norm, chunks=False)
+    """As kernels compute them: few tokens, and keys that have no chunks, one after the other; else chunks of the inputs' dtype."""
+    scale, chunks = k.shape[3] ** -0.5, v.shape[1] >= 17 and (q.element_size() == 2 or k.shape[3] <= 128)
+    return in_torch(q, k, v, g, beta, scale, initial, l2norm, operand=q.dtype, chunks=chunks)
 
 
 def _parity(case, generator) -> ParityProblem:
@@ -97,7 +122,7 @@ def _parity(case, generator) -> ParityProblem:
         ours=ours,
         theirs=theirs,
         outputs=("out", "state"),
-        baseline="token after token in PyTorch's operations in float32, rounded once",
+        baseline="chunks of 64 in PyTorch's products of the same dtype, the rest in float32; without chunks token after token in float32",
     )
 
 
@@ -166,8 +191,8 @@ def _example_in_torch(q, k, v, g, beta):
 
 def _exercise(draw):
     with torch.no_grad():
-        q, k, v, g = (draw(1, 5, heads, 64, seed=seed) for seed, heads in ((1, 1), (2, 1), (3, 2), (4, 2)))
-        g, beta = F.logsigmoid(g).float(), draw(1, 5, 2, seed=5).sigmoid().float()
+        q, k, v, g = (draw(1, 70, heads, 64, seed=seed) for seed, heads in ((1, 1), (2, 1), (3, 2), (4, 2)))
+        g, beta = F.logsigmoid(g).float(), draw(1, 70, 2, seed=5).sigmoid().float()
         yield kimi_delta_attention(q, k, v, g, beta, l2norm=True)
         state = draw(1, 2, 64, 64, seed=6).float()
         yield kimi_delta_step(*(x[:, :1] for x in (q, k, v, g, beta)), state)
@@ -195,7 +220,7 @@ CHECKS = Checks(
             "kimi_delta_attention",
             {
                 "dtype": tuple(DTYPES),
-                "tokens": (17, 1, 2, 64, 255),
+                "tokens": (65, 1, 2, 17, 63, 64, 255),
                 "key": (128, 60, 64, 100, 256),
                 "value": (128, 60, 64, 17),
                 "heads": (4, 1, 2),
@@ -222,6 +247,7 @@ CHECKS = Checks(
             bytes=lambda problem: problem["batch"] * problem["tokens"] * _token_bytes(problem),
             call=_call,
             refuse=_refuse,
+            chained=True,
         ),
         Benchmark(
             "kimi_delta_step",

@@ -76,5 +76,5 @@ OPERATION = Operation(
     ),
     checks=_checks,
     order=25,
-    kinds=("channel_step",),
+    kinds=("channel_step", "channel_prepare", "channel_scan"),
 )

@@ -218,33 +218,41 @@ enum class ChunkMatrix { inverse, scores, inverse_transposed, scores_transposed 
 template <class T>
 inline constexpr uint32_t matrix_bytes = chunk_tokens * chunk_tokens * parts<T> * sizeof(T);
 
-// Where an element of such a matrix lies: the 8 that a lane of wave row / 16 has of 32 columns are neighbours, and so are the lanes,
-// so that an operand is one stretch of memory.
+// Where an element of a matrix of `columns` lies: the 8 that a lane of wave row / 16 has of 32 columns are neighbours, and so are the
+// lanes, so that an operand is one stretch of memory.
+template <int columns = chunk_tokens>
 KITTENS_DEVICE constexpr int matrix_element(int row, int column) {
     const int lane = column % 32 / 8 * 16 + row % 16;
-    return ((row / 16 * (chunk_tokens / 32) + column / 32) * kittens::wave_lanes + lane) * 8 + column % 8;
+    return ((row / 16 * (columns / 32) + column / 32) * kittens::wave_lanes + lane) * 8 + column % 8;
 }
 
-// Rows 16 w .. of one of them, of wave w, as a left operand. Nothing behind the last chunk, which is read as zeros.
+// Rows first_row .. of a matrix of `columns` as operands. `first`: of the matrix in memory; its parts have `elements` each.
+template <class T, int columns>
+KITTENS_DEVICE void load_matrix_rows(Sum<T, 8> (&to)[columns / 32], kittens::buffer memory, uint32_t first,
+                                     uint32_t elements, int first_row) {
+    const int lane = kittens::lane_id();
+#pragma unroll
+    for (int n = 0; n < parts<T>; ++n)
+#pragma unroll
+        for (int s = 0; s < columns / 32; ++s)
+            to[s].part[n] = load_fragment<T>(
+                memory, first + (n * elements +
+                                 matrix_element<columns>(first_row + lane % 16, 32 * s + lane / 16 * 8)) *
+                                    sizeof(T));
+}
+
+// Rows 16 w .. of one of prepare's, of wave w, as a left operand. Nothing behind the last chunk, which is read as zeros.
 template <class T>
 struct MatrixRows {
     Sum<T, 8> columns[chunk_tokens / 32];
 
     KITTENS_DEVICE void load(const void* matrices, uint32_t of_chunk, ChunkMatrix which, uint32_t place,
                              bool is_there, int first_row) {
-        const int lane = kittens::lane_id();
         const kittens::buffer memory{
             (const char*)matrices + static_cast<int64_t>(place) * of_chunk * matrix_bytes<T>,
             is_there ? of_chunk * matrix_bytes<T> : 0};
-#pragma unroll
-        for (int n = 0; n < parts<T>; ++n)
-#pragma unroll
-            for (int s = 0; s < chunk_tokens / 32; ++s)
-                columns[s].part[n] = load_fragment<T>(
-                    memory, static_cast<uint32_t>(which) * matrix_bytes<T> +
-                                (n * chunk_tokens * chunk_tokens +
-                                 matrix_element(first_row + lane % 16, 32 * s + lane / 16 * 8)) *
-                                    sizeof(T));
+        load_matrix_rows<T, chunk_tokens>(columns, memory, static_cast<uint32_t>(which) * matrix_bytes<T>,
+                                          chunk_tokens * chunk_tokens, first_row);
     }
 };
 

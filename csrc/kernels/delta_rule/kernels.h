@@ -1,6 +1,7 @@
 // kernels/delta_rule/kernels.h: the device code of each kind of rows.
 // SPDX-License-Identifier: MIT
 #pragma once
+#include "channel_prepare.h"
 #include "gradient.h"
 #include "prepare.h"
 #include "reverse.h"

@@ -99,6 +99,29 @@ struct PrepareArguments {
     uint32_t padding;
 };
 
+// What channel_prepare leaves for scans, with e^gamma of channel c and row i the product of its decays from the chunk's first row on:
+// the rows e^gamma q and e^gamma k, and e^(gamma_C - gamma) k with a row for each key; all as sums.
+enum class ScaledRows { queries, keys, kept_keys };
+struct ChannelOperands {
+    void*
+        scaled;  // [chunk][head][ScaledRows][part][chunk_tokens * the row's key], in the order of matrix_element
+    float* decays;  // [chunk][head][the row's key]: e^gamma_C
+};
+
+// T and P of channels: A_ij = beta_i sum over c of k_ic k_jc e^(gamma_ic - gamma_jc), P likewise.
+struct ChannelPrepareArguments {
+    TokenHeads q, k, g, beta;
+    const float *a_log, *dt_bias;  // as of StepArguments
+    RowFactors* factors;           // beta; what is in ChannelOperands needs no other
+    void* matrices;                // T and P, as of PrepareArguments
+    ChannelOperands operands;
+    Chunks chunks;
+    Divisor heads, group;
+    uint32_t key;
+    uint32_t normalize, beta_is_logit, wide_g, wide_beta;  // wide: float32
+    float lower_bound;
+};
+
 struct ScanConfig {
     ElementType element;
     int key;      // largest
@@ -124,7 +147,8 @@ struct ScanArguments {
     float* states;          // [chunk][head][key][value]: before each chunk; null: nobody asks
     float* changes;         // [chunk][head][chunk_tokens][value]: V'; with states
     Divisor slices;
-    Divisor xcds;  // 1 where the states are no multiple of them
+    Divisor xcds;              // 1 where the states are no multiple of them
+    ChannelOperands operands;  // of channel_scan
 };
 
 // From the last chunk back: the gradients of states, and Y = T^T dV'.
@@ -153,8 +177,12 @@ template <StepConfig config>
 struct ChannelStep;
 template <PrepareConfig config>
 struct Prepare;
+template <PrepareConfig config>
+struct ChannelPrepare;
 template <ScanConfig config>
 struct Scan;
+template <ScanConfig config>
+struct ChannelScan;
 template <ScanConfig config>
 struct Reverse;
 template <PrepareConfig config>
@@ -165,7 +193,9 @@ namespace kinds {
 struct step : Kind<StepConfig, StepArguments, Step> {};
 struct channel_step : Kind<StepConfig, StepArguments, ChannelStep> {};
 struct prepare : Kind<PrepareConfig, PrepareArguments, Prepare> {};
+struct channel_prepare : Kind<PrepareConfig, ChannelPrepareArguments, ChannelPrepare> {};
 struct scan : Kind<ScanConfig, ScanArguments, Scan> {};
+struct channel_scan : Kind<ScanConfig, ScanArguments, ChannelScan> {};
 struct reverse : Kind<ScanConfig, ReverseArguments, Reverse> {};
 struct gradient : Kind<PrepareConfig, GradientArguments, Gradient> {};
 

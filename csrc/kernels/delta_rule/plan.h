@@ -26,9 +26,10 @@ int largest_key_of(int target, ElementType element) {
     return largest;
 }
 
-// Whether a problem runs chunk after chunk.
-inline bool runs_in_chunks(int target, ElementType element, int64_t tokens, int64_t key) {
-    return tokens >= fewest_chunked_tokens && key <= largest_key_of<kinds::scan>(target, element);
+// Whether a problem runs chunk after chunk, in rows of scan or channel_scan.
+template <class Kind>
+bool runs_in_chunks(int target, ElementType element, int64_t tokens, int64_t key) {
+    return tokens >= fewest_chunked_tokens && key <= largest_key_of<Kind>(target, element);
 }
 
 // Throws std::invalid_argument, whose message begins with `where`.
@@ -80,7 +81,14 @@ inline Chunks chunks_of(const Sequences& sequences, int64_t tokens) {
     return chunks;
 }
 
-// Of prepare and gradient: a workgroup for each chunk of each value head.
+// How many keys a chunk's ChannelOperands have.
+inline int64_t operand_keys(int target, ElementType element, uint32_t key) {
+    return row_with_key<kinds::channel_prepare>(
+               target, key, [&](const PrepareConfig& config) { return config.element == element; })
+        .config.key;
+}
+
+// Of prepare, channel_prepare and gradient: a workgroup for each chunk of each value head.
 template <class Kind>
 Launch plan_of_chunks(int target, ElementType element, const Chunks& chunks, uint32_t heads, uint32_t key,
                       int threads, const typename Kind::Arguments& arguments) {
@@ -89,7 +97,7 @@ Launch plan_of_chunks(int target, ElementType element, const Chunks& chunks, uin
     return launch_of("delta_rule", row.name, target, {chunks.count * heads, 1, 1}, threads, arguments);
 }
 
-// Of scan and reverse; `slices` and `xcds` are decided here. Wide slices read a chunk's matrices less often, narrow ones occupy more
+// Of scan, channel_scan and reverse; `slices` and `xcds` are decided here. Wide slices read a chunk's matrices less often, narrow ones occupy more
 // compute units.
 template <class Kind>
 Launch plan_of_states(int target, const DeviceShape& device, ElementType element,

@@ -1,15 +1,9 @@
 // kernels/delta_rule/prepare.h: what a chunk needs and no state: decays, the inverse of its system, its scores.
 // SPDX-License-Identifier: MIT
 #pragma once
-#include "chunk.h"
+#include "chunk_inverse.h"
 
 namespace hipkittens::delta_rule {
-
-// Over the lanes of one column: those 16 and 32 apart.
-KITTENS_DEVICE float sum_of_quarters(float x) {
-    x += kittens::exchange_16(x);
-    return x + kittens::exchange_32(x);
-}
 
 // The sum of the lanes up to this one.
 KITTENS_DEVICE float sum_so_far(float value) {
@@ -28,13 +22,9 @@ template <PrepareConfig config>
 struct Prepare {
     using T = typename element_of<config.element>::value;
     static constexpr int threads = 64, waves_per_simd = 1;
-    static constexpr int tiles = chunk_tokens / 16, lower_tiles = tiles * (tiles + 1) / 2;
-    // Floats of a row of A, so that rows begin in different banks.
-    static constexpr int pitch = chunk_tokens + 4;
+    static constexpr int tiles = system_tiles, lower_tiles = lower(tiles, 0), pitch = system_pitch;
     static constexpr int factor_bytes = chunk_tokens * static_cast<int>(sizeof(RowFactors)),
-                         lds_bytes = factor_bytes + chunk_tokens * pitch * 4;
-
-    KITTENS_DEVICE static constexpr int lower(int i, int j) { return i * (i + 1) / 2 + j; }
+                         lds_bytes = factor_bytes + system_bytes;
 
     KITTENS_DEVICE static void run(const PrepareArguments& arguments, kittens::shared_byte* lds) {
         const uint32_t number = arguments.heads.quotient(kittens::workgroup_id_x()),
@@ -108,23 +98,7 @@ struct Prepare {
         ((global<four>)arguments.factors)[place * chunk_tokens + lane] =
             kittens::lds_read<four>(factor(lane, 0));
 
-        auto* matrices = (global<T>)arguments.matrices +
-                         place * (arguments.matrices_of_chunk * matrix_bytes<T> / sizeof(T));
-        // A lane's part of a base tile.
-        const auto store = [&](ChunkMatrix which, int i, int j, four values) {
-            const Sum<T, 4> sum(values);
-            const int row = 16 * i + column, first = 16 * j + 4 * quarter;
-#pragma unroll
-            for (int n = 0; n < parts<T>; ++n) {
-                auto* to = matrices + (static_cast<int>(which) * parts<T> + n) * chunk_tokens * chunk_tokens;
-                *(global<kittens::vec<T, 4>>)(to + matrix_element(row, first)) = sum.part[n];
-                if (arguments.matrices_of_chunk > 2) {
-                    to += 2 * parts<T> * chunk_tokens * chunk_tokens;
-#pragma unroll
-                    for (int e = 0; e < 4; ++e) to[matrix_element(first + e, row)] = sum.part[n][e];
-                }
-            }
-        };
+        const ChunkMatrices<T> matrices(arguments.matrices, arguments.matrices_of_chunk, place);
         auto* system = lds + factor_bytes;
 #pragma unroll
         for (int i = 0; i < tiles; ++i) {
@@ -146,58 +120,11 @@ struct Prepare {
                     }
                     kittens::lds_write(entries, system + (row * pitch + 16 * j + 4 * quarter) * 4);
                 }
-                store(ChunkMatrix::scores, i, j, scores);
+                matrices.store(ChunkMatrix::scores, i, j, scores);
             }
         }
 
-        // T (I + A) = I. The blocks of the diagonal by substitution: each lane a row of one of them, from the last column back.
-        {
-            auto* block = system + 16 * quarter * (pitch + 1) * 4;
-            float row[16];
-#pragma unroll
-            for (int j = 15; j >= 0; --j) {
-                row[j] = column == j ? 1.0f : 0.0f;
-#pragma unroll
-                for (int m = j + 1; m < 16; ++m)
-                    row[j] = __builtin_fmaf(-kittens::lds_read<float>(block + (m * pitch + j) * 4), row[m],
-                                            row[j]);
-            }
-#pragma unroll
-            for (int j = 0; j < 16; j += 4)
-                kittens::lds_write(four{row[j], row[j + 1], row[j + 2], row[j + 3]},
-                                   block + (column * pitch + j) * 4);
-        }
-        // Below it T_ij = -(sum over j < m <= i of T_im A_mj) T_jj. A block's lane has neighbours of a row, which is what the next
-        // product takes of its left operand; of the right one it takes neighbours of a column.
-        const auto left = [&](int i, int j) {
-            return kittens::lds_read<four>(system + ((16 * i + column) * pitch + 16 * j + 4 * quarter) * 4);
-        };
-        const auto add_product = [&](four a, int i, int j, four sum) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e)
-                sum = kittens::matrix_16x16(
-                    kittens::lds_read<float>(system +
-                                             ((16 * i + 4 * quarter + e) * pitch + 16 * j + column) * 4),
-                    a[e], sum);
-            return sum;
-        };
-        four inverse[lower_tiles];
-#pragma unroll
-        for (int i = 0; i < tiles; ++i) {
-            inverse[lower(i, i)] = left(i, i);
-#pragma unroll
-            for (int j = i - 1; j >= 0; --j) {
-                four sum = 0;
-#pragma unroll
-                for (int m = i; m > j; --m) sum = add_product(inverse[lower(i, m)], m, j, sum);
-                inverse[lower(i, j)] = add_product(-sum, j, j, four(0.0f));
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < tiles; ++i)
-#pragma unroll
-            for (int j = 0; j < tiles; ++j)
-                store(ChunkMatrix::inverse, i, j, j <= i ? inverse[lower(i, j <= i ? j : i)] : four(0.0f));
+        store_inverse<T>(system, matrices);
     }
 };
 

@@ -13,6 +13,11 @@ KITTENS_DEVICE float softplus(float x) {
     return sum == 1.0f ? power : kittens::natural_logarithm(sum) * (power / (sum - 1.0f));
 }
 
+// ln of a channel's decay, of x with its bias; rate: -exp(a_log).
+KITTENS_DEVICE float gated_logarithm(float x, float rate, float lower_bound) {
+    return lower_bound < 0 ? lower_bound * kittens::sigmoid<true>(-rate * x).value : rate * softplus(x);
+}
+
 // One of a state, which finished sums and the state itself are multiplied by.
 template <StepConfig config>
 struct HeadDecay {
@@ -63,10 +68,7 @@ struct ChannelDecays {
     }
     KITTENS_DEVICE void pass_gate(const StepArguments& arguments) {
         each([&](int n, uint32_t) {
-            const float x = logarithms[n] + biases[n];
-            logarithms[n] = arguments.lower_bound < 0
-                                ? arguments.lower_bound * kittens::sigmoid<true>(-rate * x).value
-                                : rate * softplus(x);
+            logarithms[n] = gated_logarithm(logarithms[n] + biases[n], rate, arguments.lower_bound);
         });
     }
     // Behind the last key the state has zeros, and any number does.

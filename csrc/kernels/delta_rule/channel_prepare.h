@@ -1,0 +1,315 @@
+// kernels/delta_rule/channel_prepare.h: what a chunk needs and no state, where channels have decays.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "chunk_inverse.h"
+#include "token_decays.h"
+
+namespace hipkittens::delta_rule {
+
+// Of every channel of a row, over the rows of its block of 16: the products of the decays up to it, and of those behind it.
+struct BlockDecays {
+    kittens::eight here, behind;
+
+    // kept: a lane's row of the block is lane % 16.
+    KITTENS_DEVICE explicit BlockDecays(kittens::eight kept) : here(kept) {
+        const int row = kittens::lane_id() % 16;
+        // All lanes move before any of them chooses: a lane without a turn would have nothing to give.
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            const float next = kittens::rotate_in_16<15>(kept[e]);
+            behind[e] = row < 15 ? next : 1.0f;
+        }
+        extend<1>(row), extend<2>(row), extend<4>(row), extend<8>(row);
+    }
+    // From `distance` rows to twice as many.
+    template <int distance>
+    KITTENS_DEVICE void extend(int row) {
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            const float above = kittens::rotate_in_16<distance>(here[e]),
+                        below = kittens::rotate_in_16<16 - distance>(behind[e]);
+            here[e] *= row >= distance ? above : 1.0f;
+            behind[e] *= row + distance < 16 ? below : 1.0f;
+        }
+    }
+};
+
+// A workgroup for a chunk of one value head, and a wave for each block of 16 of its rows; 32 channels at a time, of which a lane has 8 of
+// row lane % 16. e^(gamma_i - gamma_j) is never a quotient, and has no sum of logarithms: it is a product of decays, all of which are at
+// most 1. Between blocks it is that of decays up to row i, of the blocks between, and of those behind row j (S. Yang and others, Gated
+// Linear Attention Transformers, 2024, has a form in sub-blocks, too); within one k_j passes from row to row and takes each one's decay.
+template <PrepareConfig config>
+struct ChannelPrepare {
+    using T = typename element_of<config.element>::value;
+    using eight = kittens::eight;
+    static constexpr int tiles = system_tiles, threads = 64 * tiles, waves_per_simd = 2, pitch = system_pitch;
+    static constexpr int step_channels = 32, steps = config.key / step_channels;
+
+    // A step has keys times the decays behind them, as operands; a block's decays; keys times the decays to the chunk's end, turned.
+    // Behind the last one is the system, and the scores of blocks of the diagonal.
+    using Turned = SharedRows<T, chunk_tokens>;
+    static constexpr int fragment_bytes = 8 * static_cast<int>(sizeof(T)), lanes = kittens::wave_lanes,
+                         shared_keys = tiles * parts<T> * lanes * fragment_bytes,
+                         shared_totals = tiles * step_channels * 4,
+                         turned_part = step_channels * Turned::bytes_of_row,
+                         step_bytes = shared_keys + shared_totals + parts<T> * turned_part;
+    static constexpr int scores_pitch = 20, scores_of_wave = 16 * scores_pitch * 4,
+                         product_bytes = system_bytes + tiles * scores_of_wave,
+                         lds_bytes = step_bytes > product_bytes ? step_bytes : product_bytes;
+
+    struct Inputs {
+        fragment<T> q, k;
+        kittens::b128 g[2];
+    };
+
+    // A wave's rows of the inputs.
+    struct Rows {
+        HeadView<T> q, k;
+        kittens::buffer g;
+        uint32_t row, key, g_step, g_bytes;  // of one of its elements
+        bool is_row, wide;
+
+        KITTENS_DEVICE Rows(const ChannelPrepareArguments& arguments, const Span& rows, uint32_t head,
+                            uint32_t key_head, uint32_t row)
+            : q(arguments.q, rows, key_head),
+              k(arguments.k, rows, key_head),
+              row(row),
+              key(arguments.key),
+              g_bytes(arguments.wide_g ? 4 : sizeof(T)),
+              is_row(row < rows.tokens),
+              wide(arguments.wide_g) {
+            const auto& of = arguments.g;
+            g = {(const char*)of.data +
+                     (rows.sequence * of.sequence + rows.first * of.token + head * of.head) * g_bytes,
+                 0x80000000u};
+            g_step = static_cast<uint32_t>(of.token) * g_bytes;
+        }
+        KITTENS_DEVICE bool has(uint32_t channel) const { return is_row && channel < key; }
+        KITTENS_DEVICE void load_keys(Inputs& to, uint32_t channel) const {
+            to.q = load_fragment<T>(q.memory, q.offset(row, channel, has(channel)));
+            to.k = load_fragment<T>(k.memory, k.offset(row, channel, has(channel)));
+        }
+        KITTENS_DEVICE void load(Inputs& to, uint32_t channel) const {
+            load_keys(to, channel);
+            const uint32_t first = has(channel) ? row * g_step + channel * g_bytes : ~uint32_t{255};
+            to.g[0] = kittens::buffer_load<kittens::b128>(g, first);
+            if (wide) to.g[1] = kittens::buffer_load<kittens::b128>(g, first + 16);
+        }
+        KITTENS_DEVICE eight logarithms(const Inputs& from) const {
+            if constexpr (kittens::is_16bit<T>)
+                if (!wide) return kittens::widened(__builtin_bit_cast(fragment<T>, from.g[0]));
+            eight result;
+            result.lo = __builtin_bit_cast(four, from.g[0]);
+            result.hi = __builtin_bit_cast(four, from.g[1]);
+            return result;
+        }
+    };
+
+    // The decays of 8 channels of a row.
+    KITTENS_DEVICE static eight decays(const ChannelPrepareArguments& arguments, uint32_t head, float rate,
+                                       const Rows& rows, const Inputs& inputs, uint32_t channel) {
+        eight result = rows.logarithms(inputs);
+        if (arguments.a_log && channel < arguments.key) {
+            auto* biases = (global<const float>)arguments.dt_bias + head * arguments.key + channel;
+#pragma unroll
+            for (int e = 0; e < 8; ++e)
+                result[e] = gated_logarithm(result[e] + biases[e], rate, arguments.lower_bound);
+        }
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            const float kept = decay(result[e]);
+            result[e] = rows.has(channel) ? kept : 1.0f;
+        }
+        return result;
+    }
+
+    KITTENS_DEVICE static float rate_of(const ChannelPrepareArguments& arguments, uint32_t head,
+                                        const Span& rows, uint32_t row) {
+        if (row >= rows.tokens) return 0;
+        const auto& of = arguments.beta;
+        const int64_t at = rows.sequence * of.sequence + (rows.first + row) * of.token + head * of.head;
+        float rate = arguments.wide_beta ? ((global<const float>)of.data)[at]
+                                         : static_cast<float>(((global<const T>)of.data)[at]);
+        if (arguments.beta_is_logit) rate = kittens::sigmoid<true>(rate).value;
+        return rate;
+    }
+
+    KITTENS_DEVICE static void run(const ChannelPrepareArguments& arguments, kittens::shared_byte* lds) {
+        const uint32_t number = arguments.heads.quotient(kittens::workgroup_id_x()),
+                       head = kittens::workgroup_id_x() - number * arguments.heads.value,
+                       key_head = arguments.group.quotient(head);
+        const Span span = rows_of_chunk(arguments.chunks, number);
+        if (span.tokens <= 0) return;
+        const int lane = kittens::lane_id(), column = lane % 16, quarter = lane / 16,
+                  wave = kittens::wave_id(), row = 16 * wave + column;
+        const Rows rows(arguments, span, head, key_head, row);
+        const int64_t place = static_cast<int64_t>(number) * arguments.heads.value + head;
+
+        float of_q = 1, of_k = 1;
+        if (arguments.normalize) {
+            float square_q = 0, square_k = 0;
+#pragma unroll
+            for (int step = 0; step < steps; ++step) {
+                Inputs inputs;
+                rows.load_keys(inputs, step_channels * step + 8 * quarter);
+                const eight q = kittens::widened(inputs.q), k = kittens::widened(inputs.k);
+#pragma unroll
+                for (int e = 0; e < 8; ++e) {
+                    square_q = __builtin_fmaf(q[e], q[e], square_q);
+                    square_k = __builtin_fmaf(k[e], k[e], square_k);
+                }
+            }
+            of_q = kittens::hardware_reciprocal_square_root(sum_of_quarters(square_q) + 1e-6f);
+            of_k = kittens::hardware_reciprocal_square_root(sum_of_quarters(square_k) + 1e-6f);
+        }
+        const float beta = rate_of(arguments, head, span, row);
+        if (quarter == 0)
+            ((global<four>)arguments.factors)[place * chunk_tokens + row] = four{0.0f, beta, 1.0f, 1.0f};
+        const float rate = arguments.a_log
+                               ? -kittens::exponential<true>(((global<const float>)arguments.a_log)[head])
+                               : 0.0f;
+
+        constexpr int elements = chunk_tokens * config.key;
+        auto* scaled = (global<T>)arguments.operands.scaled + place * (3 * parts<T> * elements);
+        auto* ends = (global<float>)arguments.operands.decays + place * config.key;
+        const auto store = [&](ScaledRows which, int element, int part, fragment<T> values) KITTENS_INLINE {
+            *(global<fragment<T>>)(scaled + (static_cast<int>(which) * parts<T> + part) * elements +
+                                   element) = values;
+        };
+        const auto shared_key = [=](int block, int part) {
+            return lds + ((block * parts<T> + part) * lanes + lane) * fragment_bytes;
+        };
+        const auto shared_total = [=](int block) {
+            return lds + shared_keys + (block * step_channels + 8 * quarter) * 4;
+        };
+        const auto total = [=](int block) {
+            eight result;
+            result.lo = kittens::lds_read<four>(shared_total(block));
+            result.hi = kittens::lds_read<four>(shared_total(block) + 16);
+            return result;
+        };
+        const auto turned = [=](int part) {
+            return Turned{lds + shared_keys + shared_totals + part * turned_part};
+        };
+
+        // Products with rows of earlier blocks, and with the row `distance` above.
+        four of_keys[tiles - 1], of_queries[tiles - 1];
+#pragma unroll
+        for (int j = 0; j < tiles - 1; ++j) of_keys[j] = of_queries[j] = 0;
+        float near_keys[16] = {}, near_queries[16] = {};
+        Inputs next;
+        rows.load(next, 8 * quarter);
+        for (int step = 0; step < steps; ++step) {
+            const uint32_t channel = step_channels * step + 8 * quarter;
+            const eight queries = kittens::widened(next.q) * of_q, keys = kittens::widened(next.k) * of_k,
+                        kept = decays(arguments, head, rate, rows, next, channel);
+            if (step + 1 < steps) rows.load(next, channel + step_channels);
+            const BlockDecays block(kept);
+            {
+                const Sum<T, 8> shared(keys * block.behind);
+#pragma unroll
+                for (int n = 0; n < parts<T>; ++n) write(shared.part[n], shared_key(wave, n));
+                if (column == 15) {
+                    kittens::lds_write(four(block.here.lo), shared_total(wave));
+                    kittens::lds_write(four(block.here.hi), shared_total(wave) + 16);
+                }
+            }
+            eight above = keys;
+#pragma unroll
+            for (int distance = 0; distance < 16; ++distance) {
+#pragma unroll
+                for (int e = 0; e < 8; ++e) {
+                    if (distance > 0) above[e] = kept[e] * kittens::rotate_in_16<1>(above[e]);
+                    near_keys[distance] = __builtin_fmaf(keys[e], above[e], near_keys[distance]);
+                    near_queries[distance] = __builtin_fmaf(queries[e], above[e], near_queries[distance]);
+                }
+                // Or the rows of all distances would wait in registers for these sums.
+                kittens::materialize(near_keys[distance]);
+                kittens::materialize(near_queries[distance]);
+            }
+            kittens::barrier();
+
+            // From the block before the wave's back to the chunk's first.
+            eight since = block.here, left = block.behind;
+#pragma unroll
+            for (int n = 0; n < tiles - 1; ++n) {
+                if (n >= wave) break;
+                const int other = wave - 1 - n;
+                Sum<T, 8> theirs;
+#pragma unroll
+                for (int part = 0; part < parts<T>; ++part) theirs.part[part] = read(shared_key(other, part));
+                of_keys[n] = add_product<T>(theirs, Sum<T, 8>(keys * since), of_keys[n]);
+                of_queries[n] = add_product<T>(theirs, Sum<T, 8>(queries * since), of_queries[n]);
+                since *= total(other);
+            }
+            for (int other = wave + 1; other < tiles; ++other) left *= total(other);
+            const Sum<T, 8> all_queries(queries * since), all_keys(keys * since), to_end(keys * left);
+#pragma unroll
+            for (int n = 0; n < parts<T>; ++n) {
+                const int element = matrix_element<config.key>(row, channel);
+                store(ScaledRows::queries, element, n, all_queries.part[n]);
+                store(ScaledRows::keys, element, n, all_keys.part[n]);
+                turned(n).write_transposed(row, 8 * quarter, to_end.part[n]);
+            }
+            if (row == 0) *(global<eight>)(ends + channel) = since * left;
+            kittens::barrier();
+
+            const int key_row = 16 * (wave / 2) + column, token = 32 * (wave % 2) + 8 * quarter;
+#pragma unroll
+            for (int n = 0; n < parts<T>; ++n)
+                store(ScaledRows::kept_keys, matrix_element(step_channels * step + key_row, token), n,
+                      turned(n).read(key_row, token));
+        }
+        // The system takes the place of the last step's keys.
+        kittens::barrier();
+
+        const ChunkMatrices<T> matrices(arguments.matrices, 2, place);
+        auto* scores = lds + system_bytes + wave * scores_of_wave;
+#pragma unroll
+        for (int distance = 0; distance < 16; ++distance) {
+            const float of_key = sum_of_quarters(near_keys[distance]),
+                        of_query = sum_of_quarters(near_queries[distance]);
+            // Rows above the first are the block's last ones, and what they give is above the diagonal.
+            const bool is_above = distance <= column;
+            const int other = (column - distance) & 15;
+            if (quarter == distance % 4) {
+                kittens::lds_write(is_above && distance > 0 ? beta * of_key : 0.0f,
+                                   lds + (row * pitch + 16 * wave + other) * 4);
+                kittens::lds_write(is_above ? of_query : 0.0f, scores + (column * scores_pitch + other) * 4);
+            }
+        }
+        matrices.store(ChunkMatrix::scores, wave, wave,
+                       kittens::lds_read<four>(scores + (column * scores_pitch + 4 * quarter) * 4));
+#pragma unroll
+        for (int n = 0; n < tiles - 1; ++n) {
+            // Of the others a wave has products with those before it, and zeros above the diagonal.
+            const int other = n < wave ? wave - 1 - n : n + 1;
+            const four values = n < wave ? of_keys[n] * beta : four(0.0f);
+            kittens::lds_write(values, lds + (row * pitch + 16 * other + 4 * quarter) * 4);
+            matrices.store(ChunkMatrix::scores, wave, other, n < wave ? of_queries[n] : four(0.0f));
+        }
+        kittens::barrier();
+        if (wave == 0) store_inverse<T>(lds, matrices);
+    }
+
+    KITTENS_DEVICE static void write(fragment<T> values, kittens::shared_byte* to) {
+        if constexpr (kittens::is_16bit<T>) {
+            kittens::lds_write(values, to);
+        } else {
+            kittens::lds_write(four(values.lo), to);
+            kittens::lds_write(four(values.hi), to + 16);
+        }
+    }
+    KITTENS_DEVICE static fragment<T> read(kittens::shared_byte* from) {
+        if constexpr (kittens::is_16bit<T>) {
+            return kittens::lds_read<fragment<T>>(from);
+        } else {
+            fragment<T> result;
+            result.lo = kittens::lds_read<four>(from);
+            result.hi = kittens::lds_read<four>(from + 16);
+            return result;
+        }
+    }
+};
+
+}  // namespace hipkittens::delta_rule

@@ -1,0 +1,102 @@
+// kernels/delta_rule/chunk_inverse.h: the inverse of a chunk's system, and where matrices of chunks are stored.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "chunk.h"
+
+namespace hipkittens::delta_rule {
+
+// Over the lanes of one column: those 16 and 32 apart.
+KITTENS_DEVICE float sum_of_quarters(float x) {
+    x += kittens::exchange_16(x);
+    return x + kittens::exchange_32(x);
+}
+
+// A chunk's system in LDS as base tiles; floats of a row, so that rows begin in different banks.
+inline constexpr int system_tiles = chunk_tokens / 16, system_pitch = chunk_tokens + 4,
+                     system_bytes = chunk_tokens * system_pitch * 4;
+// The number of a base tile not above the diagonal.
+KITTENS_DEVICE constexpr int lower(int i, int j) { return i * (i + 1) / 2 + j; }
+
+// One chunk's of PrepareArguments::matrices.
+template <class T>
+struct ChunkMatrices {
+    global<T> first;
+    uint32_t of_chunk;
+
+    KITTENS_DEVICE ChunkMatrices(void* all, uint32_t matrices_of_chunk, int64_t place)
+        : first((global<T>)all + place * (matrices_of_chunk * matrix_bytes<T> / sizeof(T))),
+          of_chunk(matrices_of_chunk) {}
+    // A lane's part of base tile (i, j): row 16 i + lane % 16 and columns 16 j + 4 (lane / 16) .. + 3.
+    KITTENS_DEVICE void store(ChunkMatrix which, int i, int j, four values) const {
+        const Sum<T, 4> sum(values);
+        const int row = 16 * i + kittens::lane_id() % 16, column = 16 * j + 4 * (kittens::lane_id() / 16);
+#pragma unroll
+        for (int n = 0; n < parts<T>; ++n) {
+            auto* to = first + (static_cast<int>(which) * parts<T> + n) * chunk_tokens * chunk_tokens;
+            *(global<kittens::vec<T, 4>>)(to + matrix_element(row, column)) = sum.part[n];
+            if (of_chunk > 2) {
+                to += 2 * parts<T> * chunk_tokens * chunk_tokens;
+#pragma unroll
+                for (int e = 0; e < 4; ++e) to[matrix_element(column + e, row)] = sum.part[n][e];
+            }
+        }
+    }
+};
+
+// T = (I + A)^-1 of the A that is below the diagonal of `system`, where blocks of T take the place of A's. For one wave.
+template <class T>
+KITTENS_DEVICE void store_inverse(kittens::shared_byte* system, const ChunkMatrices<T>& matrices) {
+    const int column = kittens::lane_id() % 16, quarter = kittens::lane_id() / 16;
+    // T (I + A) = I. The blocks of the diagonal by substitution: each lane a row of one of them, from the last column back.
+    {
+        auto* block = system + 16 * quarter * (system_pitch + 1) * 4;
+        float row[16];
+#pragma unroll
+        for (int j = 15; j >= 0; --j) {
+            row[j] = column == j ? 1.0f : 0.0f;
+#pragma unroll
+            for (int m = j + 1; m < 16; ++m)
+                row[j] = __builtin_fmaf(-kittens::lds_read<float>(block + (m * system_pitch + j) * 4), row[m],
+                                        row[j]);
+        }
+#pragma unroll
+        for (int j = 0; j < 16; j += 4)
+            kittens::lds_write(four{row[j], row[j + 1], row[j + 2], row[j + 3]},
+                               block + (column * system_pitch + j) * 4);
+    }
+    // Below it T_ij = -(sum over j < m <= i of T_im A_mj) T_jj. A block's lane has neighbours of a row, which is what the next
+    // product takes of its left operand; of the right one it takes neighbours of a column.
+    const auto left = [&](int i, int j) {
+        return kittens::lds_read<four>(system +
+                                       ((16 * i + column) * system_pitch + 16 * j + 4 * quarter) * 4);
+    };
+    const auto add_product = [&](four a, int i, int j, four sum) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+            sum = kittens::matrix_16x16(
+                kittens::lds_read<float>(system +
+                                         ((16 * i + 4 * quarter + e) * system_pitch + 16 * j + column) * 4),
+                a[e], sum);
+        return sum;
+    };
+    four inverse[lower(system_tiles, 0)];
+#pragma unroll
+    for (int i = 0; i < system_tiles; ++i) {
+        inverse[lower(i, i)] = left(i, i);
+#pragma unroll
+        for (int j = i - 1; j >= 0; --j) {
+            four sum = 0;
+#pragma unroll
+            for (int m = i; m > j; --m) sum = add_product(inverse[lower(i, m)], m, j, sum);
+            inverse[lower(i, j)] = add_product(-sum, j, j, four(0.0f));
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < system_tiles; ++i)
+#pragma unroll
+        for (int j = 0; j < system_tiles; ++j)
+            matrices.store(ChunkMatrix::inverse, i, j,
+                           j <= i ? inverse[lower(i, j <= i ? j : i)] : four(0.0f));
+}
+
+}  // namespace hipkittens::delta_rule
