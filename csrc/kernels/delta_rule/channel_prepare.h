@@ -6,20 +6,22 @@
 
 namespace hipkittens::delta_rule {
 
-// Of every channel of a row, over the rows of its block of 16: the products of the decays up to it, and of those behind it.
+// Of 8 channels of a row, over the rows of its block of 16: e to the sums of logarithms up to it, and of those behind it.
 struct BlockDecays {
     kittens::eight here, behind;
 
-    // kept: a lane's row of the block is lane % 16.
-    KITTENS_DEVICE explicit BlockDecays(kittens::eight kept) : here(kept) {
+    // A lane's row of the block is lane % 16.
+    KITTENS_DEVICE explicit BlockDecays(kittens::eight logarithms) : here(logarithms) {
         const int row = kittens::lane_id() % 16;
         // All lanes move before any of them chooses: a lane without a turn would have nothing to give.
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
-            const float next = kittens::rotate_in_16<15>(kept[e]);
-            behind[e] = row < 15 ? next : 1.0f;
+            const float next = kittens::rotate_in_16<15>(logarithms[e]);
+            behind[e] = row < 15 ? next : 0.0f;
         }
         extend<1>(row), extend<2>(row), extend<4>(row), extend<8>(row);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) here[e] = decay(here[e]), behind[e] = decay(behind[e]);
     }
     // From `distance` rows to twice as many.
     template <int distance>
@@ -28,16 +30,17 @@ struct BlockDecays {
         for (int e = 0; e < 8; ++e) {
             const float above = kittens::rotate_in_16<distance>(here[e]),
                         below = kittens::rotate_in_16<16 - distance>(behind[e]);
-            here[e] *= row >= distance ? above : 1.0f;
-            behind[e] *= row + distance < 16 ? below : 1.0f;
+            here[e] += row >= distance ? above : 0.0f;
+            behind[e] += row + distance < 16 ? below : 0.0f;
         }
     }
 };
 
 // A workgroup for a chunk of one value head, and a wave for each block of 16 of its rows; 32 channels at a time, of which a lane has 8 of
-// row lane % 16. e^(gamma_i - gamma_j) is never a quotient, and has no sum of logarithms: it is a product of decays, all of which are at
-// most 1. Between blocks it is that of decays up to row i, of the blocks between, and of those behind row j (S. Yang and others, Gated
-// Linear Attention Transformers, 2024, has a form in sub-blocks, too); within one k_j passes from row to row and takes each one's decay.
+// row lane % 16. e^(gamma_i - gamma_j) is never made of that difference, in which large sums would cancel, and none of its exponents is
+// positive. Between blocks it is the product of the decays up to row i, of the blocks between, and of those behind row j (S. Yang and
+// others, Gated Linear Attention Transformers, 2024, has a form in sub-blocks, too); within one k_j passes from row to row and takes
+// each one's decay.
 template <PrepareConfig config>
 struct ChannelPrepare {
     using T = typename element_of<config.element>::value;
@@ -105,9 +108,9 @@ struct ChannelPrepare {
         }
     };
 
-    // The decays of 8 channels of a row.
-    KITTENS_DEVICE static eight decays(const ChannelPrepareArguments& arguments, uint32_t head, float rate,
-                                       const Rows& rows, const Inputs& inputs, uint32_t channel) {
+    // The logarithms of the decays of 8 channels of a row.
+    KITTENS_DEVICE static eight gated(const ChannelPrepareArguments& arguments, uint32_t head, float rate,
+                                      const Rows& rows, const Inputs& inputs, uint32_t channel) {
         eight result = rows.logarithms(inputs);
         if (arguments.a_log && channel < arguments.key) {
             auto* biases = (global<const float>)arguments.dt_bias + head * arguments.key + channel;
@@ -116,10 +119,7 @@ struct ChannelPrepare {
                 result[e] = gated_logarithm(result[e] + biases[e], rate, arguments.lower_bound);
         }
 #pragma unroll
-        for (int e = 0; e < 8; ++e) {
-            const float kept = decay(result[e]);
-            result[e] = rows.has(channel) ? kept : 1.0f;
-        }
+        for (int e = 0; e < 8; ++e) result[e] = rows.has(channel) ? result[e] : 0.0f;
         return result;
     }
 
@@ -202,9 +202,9 @@ struct ChannelPrepare {
         for (int step = 0; step < steps; ++step) {
             const uint32_t channel = step_channels * step + 8 * quarter;
             const eight queries = kittens::widened(next.q) * of_q, keys = kittens::widened(next.k) * of_k,
-                        kept = decays(arguments, head, rate, rows, next, channel);
+                        logarithms = gated(arguments, head, rate, rows, next, channel);
             if (step + 1 < steps) rows.load(next, channel + step_channels);
-            const BlockDecays block(kept);
+            const BlockDecays block(logarithms);
             {
                 const Sum<T, 8> shared(keys * block.behind);
 #pragma unroll
@@ -214,7 +214,9 @@ struct ChannelPrepare {
                     kittens::lds_write(four(block.here.hi), shared_total(wave) + 16);
                 }
             }
-            eight above = keys;
+            eight above = keys, kept;
+#pragma unroll
+            for (int e = 0; e < 8; ++e) kept[e] = decay(logarithms[e]);
 #pragma unroll
             for (int distance = 0; distance < 16; ++distance) {
 #pragma unroll
