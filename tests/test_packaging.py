@@ -61,6 +61,7 @@ KNOWN_SPILLS = {
     "delta_rule.step_*": (0, 69, 0),
     "delta_rule.channel_step_*": (0, 75, 0),
     "delta_rule.scan_*": (0, 86, 0),
+    "delta_rule.channel_scan_*": (0, 55, 0),
     "delta_rule.reverse_*": (0, 80, 0),
 }
 

@@ -12,26 +12,28 @@ struct BlockDecays {
 
     // A lane's row of the block is lane % 16.
     KITTENS_DEVICE explicit BlockDecays(kittens::eight logarithms) : here(logarithms) {
-        const int row = kittens::lane_id() % 16;
-        // All lanes move before any of them chooses: a lane without a turn would have nothing to give.
 #pragma unroll
-        for (int e = 0; e < 8; ++e) {
-            const float next = kittens::rotate_in_16<15>(logarithms[e]);
-            behind[e] = row < 15 ? next : 0.0f;
-        }
-        extend<1>(row), extend<2>(row), extend<4>(row), extend<8>(row);
+        for (int e = 0; e < 8; ++e) behind[e] = from_below<1>(logarithms[e]);
+        extend<1>(), extend<2>(), extend<4>(), extend<8>();
 #pragma unroll
         for (int e = 0; e < 8; ++e) here[e] = decay(here[e]), behind[e] = decay(behind[e]);
     }
+    // Of the row `distance` before, or behind; 0 beside the block (DPP row_shr, row_shl).
+    template <int distance>
+    KITTENS_DEVICE static float from_above(float value) {
+        return kittens::moved_or_zero<0x110 + distance>(value);
+    }
+    template <int distance>
+    KITTENS_DEVICE static float from_below(float value) {
+        return kittens::moved_or_zero<0x100 + distance>(value);
+    }
     // From `distance` rows to twice as many.
     template <int distance>
-    KITTENS_DEVICE void extend(int row) {
+    KITTENS_DEVICE void extend() {
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
-            const float above = kittens::rotate_in_16<distance>(here[e]),
-                        below = kittens::rotate_in_16<16 - distance>(behind[e]);
-            here[e] += row >= distance ? above : 0.0f;
-            behind[e] += row + distance < 16 ? below : 0.0f;
+            here[e] += from_above<distance>(here[e]);
+            behind[e] += from_below<distance>(behind[e]);
         }
     }
 };
