@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/attention/plan.h"
+#include "torch/attention_tensors.h"
 #include "torch/element_type.h"
 #include "torch/placement.h"
 #include "torch/registration.h"
@@ -42,30 +43,6 @@ constexpr const char* attention_varlen_backward_schema =
     "float scale, bool causal, int window_left, int window_right, float dropout_p=0., Tensor? seed=None, "
     "Tensor? sinks=None, float softcap=0., Tensor? alibi_slopes=None) -> (Tensor, Tensor, Tensor, Tensor)";
 
-std::string shape_text(const char* name, const Tensor& tensor) {
-    std::string text;
-    for (const int64_t size : tensor.sizes()) text += (text.empty() ? "" : ", ") + std::to_string(size);
-    return std::string(name) + " is (" + text + ")";
-}
-
-// The kernels read 16 bytes at a time from rows that begin on 4 bytes.
-bool is_readable(const Tensor& tensor) {
-    const auto sizes = tensor.sizes(), strides = tensor.strides();
-    const size_t last = sizes.size() - 1;
-    if (reinterpret_cast<uintptr_t>(tensor.data()) % 4 || (sizes[last] > 1 && strides[last] != 1))
-        return false;
-    for (size_t axis = 0; axis < last; ++axis)
-        if (sizes[axis] > 1 && strides[axis] % 2) return false;
-    return true;
-}
-
-Tensor readable(Tensor tensor, Dtype dtype) {
-    if (tensor.element_count() == 0 || is_readable(tensor)) return tensor;
-    Tensor copy = Tensor::empty(tensor.sizes(), dtype, tensor.device());
-    copy.copy_from(tensor);
-    return copy;
-}
-
 Tensor contiguous(Tensor tensor, Dtype dtype) {
     int64_t stride = 1;
     for (size_t axis = tensor.sizes().size(); axis-- > 0; stride *= tensor.sizes()[axis])
@@ -75,13 +52,6 @@ Tensor contiguous(Tensor tensor, Dtype dtype) {
             return copy;
         }
     return tensor;
-}
-
-// (batch, rows, heads, head size), or without the batch.
-attention::TensorLayout layout_of(const Tensor& tensor) {
-    const auto strides = tensor.strides();
-    if (strides.size() == 3) return {tensor.data(), 0, strides[0], strides[1]};
-    return {tensor.data(), strides[0], strides[1], strides[2]};
 }
 
 void launch(const Placement& placement, const attention::Plan& plan,
