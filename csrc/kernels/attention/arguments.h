@@ -57,11 +57,13 @@ struct PackedSequences {
 };
 
 // One batch of a problem: where it is in the tensors, and its mask.
-struct Sequence {
+template <class SequenceMask>
+struct SequenceOf {
     int64_t batch;             // 0 when packed
     int64_t first_q, first_k;  // rows before it; 0 when not packed
-    Mask mask;
+    SequenceMask mask;
 };
+using Sequence = SequenceOf<Mask>;
 constexpr Sequence sequence_of(int batch, const Mask& mask, const PackedSequences& packed) {
     if (!packed.first_q) return {batch, 0, 0, mask};
     const int32_t first_q = packed.first_q[batch], first_k = packed.first_k[batch];
@@ -146,6 +148,9 @@ struct ForwardArguments {
     Dropout dropout;  // of kernels that drop
     ScoreTermArguments terms;
 };
+constexpr Sequence sequence_of(int batch, const ForwardArguments& arguments) {
+    return sequence_of(batch, arguments.mask, arguments.packed);
+}
 
 // The kernel that joins the splits; one row of one head per 16 lanes.
 struct CombineArguments {

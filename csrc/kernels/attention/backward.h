@@ -6,6 +6,7 @@
 #include "backward_scores.h"
 #include "forward_tiles.h"
 #include "mask.h"
+#include "pointwise_weights.h"
 #include "row_tiles.h"
 #include "store_row.h"
 
@@ -13,14 +14,17 @@ namespace hipkittens::attention {
 
 // With S = scale Q K^T, P = exp(S - LSE) and dP = dO V^T: dS = P (dP + delta), dQ = scale dS K, dK = scale dS^T Q,
 // dV = P^T dO; where elements of P were dropped, M being 0 or the scale of those that stay, dV = (M P)^T dO and
-// dS = P (M dP + delta). A workgroup has rows of one side in registers and goes over the rows of the other side, which stream
-// through LDS; every kernel recomputes P and dS. Nothing is added across workgroups, so every sum has one order. (own,
+// dS = P (M dP + delta). Pointwise weights are P of the gradient of V, and their derivatives P of dS = P dP; what they are
+// divided by is in the scale. A workgroup has rows of one side in registers and goes over the rows of the other side, which
+// stream through LDS; every kernel recomputes P and dS. Nothing is added across workgroups, so every sum has one order. (own,
 // streamed) is (Q, K) and (dO, V) where the gradient is that of the queries, else (K, Q) and (V, dO).
 template <BackwardConfig config>
 struct Backward {
     using T = typename element_of<config.input>::value;
     static constexpr bool of_keys = config.gradient_of != GradientTarget::queries,
-                          of_values = config.gradient_of == GradientTarget::values;
+                          of_values = config.gradient_of == GradientTarget::values,
+                          pointwise = is_pointwise(config.terms);
+    using Arguments = BackwardArgumentsOf<config.terms>;
     using Range = choose<of_keys, QueryRange, KeyRange>;  // of the streamed rows
     static constexpr int threads = config.threads(), head_dim = config.head_dim, rows = config.rows_per_wave,
                          columns = config.stream_rows, per_lane = 16;
@@ -46,13 +50,13 @@ struct Backward {
     static constexpr int steps = head_dim / 16, score_steps = row_major_tiles * steps,
                          gradient_steps = 2 * Gradient::width;
 
-    const BackwardArguments& arguments;
+    const Arguments& arguments;
     shared_byte* lds;
     TileCoordinate coordinate;
-    Sequence sequence;
+    SequenceOf<choose<pointwise, HistoryMask, Mask>> sequence;
     Own own[row_major_tiles][pieces];
     Accumulator p, ds;  // P is made of S, dS of dP, each in its registers
-    Weights<config.terms, per_lane> weights;
+    choose<pointwise, SiluWeights, Weights<config.terms, per_lane>> weights;
     Gradient gradient;
     int first_row;  // of the wave
     // Of this lane's query; where queries stream, of that of register lane % 16 of S, in this tile and in the next.
@@ -64,11 +68,11 @@ struct Backward {
     RowTiles<2, columns> tiles;  // what is streamed next
     DropoutDraws draws;          // of a kernel that drops
 
-    KITTENS_DEVICE Backward(const BackwardArguments& arguments, shared_byte* lds)
+    KITTENS_DEVICE Backward(const Arguments& arguments, shared_byte* lds)
         : arguments(arguments),
           lds(lds),
           coordinate(coordinate_of_workgroup(workgroup_id_x(), arguments.order)),
-          sequence(sequence_of(coordinate.batch, arguments.mask, arguments.packed)) {}
+          sequence(sequence_of(coordinate.batch, arguments)) {}
 
     // Elements of a row of Q and K, and of one of dO and V.
     KITTENS_DEVICE int size(bool second) const { return second ? arguments.value_dim : arguments.head_dim; }
@@ -106,8 +110,8 @@ struct Backward {
         // After the exponential: a masked score may exceed the LSE by any amount.
         if (!Range::all_visible(sequence.mask, first_row, first_row + rows, column, columns)) {
             const int row = first_row + row_layout(KeyColumns::value(), lane_id(), 0).row;
-            const Visible visible = of_keys ? visible_queries<KeyColumns>(sequence.mask, row, column)
-                                            : visible_keys<KeyColumns>(sequence.mask, row, column);
+            const auto visible = of_keys ? visible_queries<KeyColumns>(sequence.mask, row, column)
+                                         : visible_keys<KeyColumns>(sequence.mask, row, column);
             apply_mask<KeyColumns, 8>(p, 0, visible, 0);
         }
         if constexpr (config.dropout)
@@ -115,14 +119,19 @@ struct Backward {
     }
     template <int n>
     KITTENS_DEVICE void make_p() {
-        p[n] = weights.template p<n>(arguments, p[n], statistic<n>(statistics.start),
-                                     row_layout(KeyColumns::value(), 0, n).col);
+        if constexpr (pointwise)
+            p[n] = of_values ? weights.weight(p[n]) : weights.derivative(p[n]);
+        else
+            p[n] = weights.template p<n>(arguments, p[n], statistic<n>(statistics.start),
+                                         row_layout(KeyColumns::value(), 0, n).col);
     }
     // What the gradient is multiplied by: P or dS.
     template <int n>
     KITTENS_DEVICE float factor() const {
         if constexpr (of_values)
             return config.dropout && p[n] < 0 ? 0.0f : p[n];
+        else if constexpr (pointwise)
+            return p[n] * ds[n];
         else if constexpr (config.dropout)
             return ds_of_dropped(p[n], ds[n], statistic<n>(statistics.delta), arguments.dropout.scale);
         else
@@ -139,13 +148,15 @@ struct Backward {
                          row_major_commits = direct ? 0 : row_major_tiles * RowMajorLoads::commit_items,
                          transposed_issues = direct ? 0 : TransposedLoads::issue_items,
                          transposed_commits = direct ? 0 : TransposedLoads::commit_items;
-    // Slots of `items` of all the items between `first` and `past` of them.
+    // Slots of `items` of all the items between `first` and `past` of them, at least one.
     static constexpr spread_late share_of(int slots, int all, int first, int items) {
-        return {items, items ? first * slots / all : 0, items ? (first + items) * slots / all : 0, true};
+        if (!items) return {0, 0, 0, true};
+        const int begin = first * slots / all, past = (first + items) * slots / all;
+        return {items, begin, past > begin ? past : begin + 1, true};
     }
     // head: of the queries; column: the first streamed row.
     KITTENS_DEVICE void compute(int head, int column, int buffer) {
-        if constexpr (config.terms != ScoreTerms::none) {
+        if constexpr (config.terms != ScoreTerms::none && !pointwise) {
             const int ahead = sequence.mask.n_k - sequence.mask.n_q;
             const Coordinate lane_at = row_layout(KeyColumns::value(), lane_id(), 0);
             weights.slope_log2 = slope_log2_of(arguments.terms, coordinate.batch, head);
@@ -228,7 +239,7 @@ struct Backward {
         tiles.begin(first, past, first_head, of_keys ? arguments.group : 1);
         const auto next_tile = [&] {
             tiles.next([&](auto i, int head) { return matrix<of_keys>(i.value, head); });
-            if constexpr (of_keys) load_streamed_statistics();
+            if constexpr (of_keys && !pointwise) load_streamed_statistics();
         };
         const auto issue = [&](int buffer) {
             for_each_index<row_major_tiles>([&](auto i) {
@@ -239,7 +250,7 @@ struct Backward {
         // After it every wave may read the next tile: all of it, or what was committed.
         const auto settle = [&] {
             if constexpr (direct) wait_vector_memory<0>();
-            if constexpr (of_keys) statistics = next_statistics;
+            if constexpr (of_keys && !pointwise) statistics = next_statistics;
             barrier();
         };
         next_tile();
@@ -265,13 +276,15 @@ struct Backward {
     }
 
     KITTENS_DEVICE void run() {
-        const Mask& mask = sequence.mask;
+        const auto& mask = sequence.mask;
         const int begin = coordinate.tile * config.rows();
         first_row = begin + wave_id() * rows;
         for_each_index<row_major_tiles>([&](auto i) {
             load_own_rows(own[i.value], matrix<!of_keys>(i.value, coordinate.head), first_row);
         });
-        if constexpr (!of_keys) {
+        if constexpr (pointwise) {
+            weights = SiluWeights::of(arguments.pointwise);
+        } else if constexpr (!of_keys) {
             const int row = first_row + row_layout(KeyColumns::value(), lane_id(), 0).row;
             const bool inside = row < mask.n_q;
             const int64_t at = first_statistics_row(arguments, sequence, coordinate.batch, coordinate.head) +
@@ -285,8 +298,14 @@ struct Backward {
         const Range range(mask, begin, begin + config.rows());
         if (range.first / columns * columns < range.past) stream(range.first / columns * columns, range.past);
         // Read again: in the loop before, scalar registers are short.
-        const BackwardArguments results = reload_arguments<BackwardArguments>();
-        mul(gradient, gradient, !of_values ? results.scale : config.dropout ? results.dropout.scale : 1.0f);
+        const Arguments results = reload_arguments<Arguments>();
+        if constexpr (of_values && pointwise)
+            mul(gradient, gradient, 1.0f / results.pointwise.length);
+        else
+            mul(gradient, gradient,
+                !of_values       ? results.scale
+                : config.dropout ? results.dropout.scale
+                                 : 1.0f);
         const TensorArgument& to = of_values ? results.grad_v : of_keys ? results.grad_k : results.grad_q;
         const Coordinate lane_at = row_layout(Shape::value(), recompute_lane_id(), 0);
         const int64_t row = first_row + lane_at.row,

@@ -65,6 +65,9 @@ struct BackwardArguments {
     Dropout dropout;          // of kernels that drop
     ScoreTermArguments terms;
 };
+constexpr Sequence sequence_of(int batch, const BackwardArguments& arguments) {
+    return sequence_of(batch, arguments.mask, arguments.packed);
+}
 
 // The row of the statistics at which those of a head of the queries begin, for this sequence.
 constexpr int64_t first_statistics_row(const BackwardArguments& arguments, const Sequence& sequence,

@@ -21,9 +21,17 @@ struct QueryRange {
         first = mask.first_query(begin);
         past = begin < mask.n_k ? mask.last_query(last_key) + 1 : 0;
     }
+    KITTENS_DEVICE QueryRange(const HistoryMask& mask, int begin, int end) {
+        first = mask.earliest_query(begin);
+        past = begin < mask.n_k ? mask.furthest_query(begin, end < mask.n_k ? end : mask.n_k) + 1 : 0;
+    }
     // Do all of keys begin .. end-1 see all of queries query .. query+count-1?
     KITTENS_DEVICE static bool all_visible(const Mask& mask, int begin, int end, int query, int count) {
         return mask.first_query(end - 1) <= query && query + count - 1 <= mask.last_query(begin);
+    }
+    KITTENS_DEVICE static bool all_visible(const HistoryMask& mask, int begin, int end, int query,
+                                           int count) {
+        return KeyRange::all_visible(mask, query, query + count, begin, end - begin);
     }
 };
 

@@ -16,11 +16,12 @@ enum class QueryRows {
     of_group,  // pairs of a query and a head of a group, query by query: they share the keys that are loaded
 };
 
-// What becomes of scaled scores before the softmax (score_terms.h).
+// What becomes of scaled scores before the softmax (score_terms.h), or in place of it.
 enum class ScoreTerms {
     none,
     alibi,    // less a head's slope times the distance of query and key
     softcap,  // softcap x tanh(score / softcap), and then as above with slopes that may be 0
+    silu,     // silu(score) is the weight of a key, without a softmax (pointwise_weights.h)
 };
 
 struct ForwardConfig {

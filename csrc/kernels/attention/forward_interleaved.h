@@ -17,7 +17,7 @@ struct InterleavedForward : ForwardWave<config> {
     using typename Wave::Keys, typename Wave::KeyTile, typename Wave::T, typename Wave::Values,
         typename Wave::ValueTile;
     using Wave::all, Wave::arguments, Wave::direct, Wave::keys, Wave::output, Wave::own, Wave::query,
-        Wave::softmax;
+        Wave::weights;
     static_assert(!config.dropout && config.head_dim == config.value_dim, "the simple schedule has these");
     // Tiles in LDS: those that are read, and those in flight. At the barrier of tile t, loads are issued for the keys of tile
     // t + 2 and the values of tile t + 2. Through registers, values are committed to LDS a barrier later: t + 1.
@@ -159,8 +159,8 @@ struct InterleavedForward : ForwardWave<config> {
         if constexpr (item % 2 == 0) {
             const Pair before = exponentials;
             if constexpr (pair < pairs) {
-                exponentials[0] = exponential_base_2(softmax.template exponent<2 * pair>(scores));
-                second_exponent = softmax.template exponent<2 * pair + 1>(scores);
+                exponentials[0] = exponential_base_2(weights.template exponent<2 * pair>(scores));
+                second_exponent = weights.template exponent<2 * pair + 1>(scores);
             }
             if constexpr (pair > 0) convert_pair<pair - 1>(probabilities, before);
             previous_exponentials = before;
@@ -199,7 +199,7 @@ struct InterleavedForward : ForwardWave<config> {
             work<fences>([](auto) KITTENS_INLINE {}));
         softmax_step<2 * pairs>(s[half], p[half], sum);
         sum += previous_exponentials;
-        softmax.template finish_chunk<T>(sum[0] + sum[1], s[half], output,
+        weights.template finish_chunk<T>(sum[0] + sum[1], s[half], output,
                                          [&](auto pair, Pair values)
                                              KITTENS_INLINE { convert_pair<pair.value>(p[half], values); });
         if constexpr (half == 1) value_reader.move(value_read.advance());

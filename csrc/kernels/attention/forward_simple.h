@@ -11,14 +11,14 @@ struct SimpleForward : ForwardWave<config> {
     using typename Wave::Keys, typename Wave::KeyTile, typename Wave::Scores, typename Wave::T,
         typename Wave::Values, typename Wave::ValueTile;
     using Wave::all, Wave::arguments, Wave::direct, Wave::keys, Wave::output, Wave::own, Wave::query,
-        Wave::softmax;
+        Wave::weights;
     static constexpr int buffers = direct ? 2 : 1;
     static constexpr int lds_bytes = buffers * (KeyTile::bytes + ValueTile::bytes);
     static_assert(lds_bytes <= target.lds_bytes, "the tiles in flight fit in LDS");
 
     shared_byte* lds;
 
-    KITTENS_DEVICE SimpleForward(const ForwardArguments& arguments, shared_byte* lds)
+    KITTENS_DEVICE SimpleForward(const typename Wave::Arguments& arguments, shared_byte* lds)
         : Wave(arguments), lds(lds) {}
 
     KITTENS_DEVICE KeyTile key_tile(int buffer) const { return {lds + buffer * KeyTile::bytes}; }
@@ -53,10 +53,15 @@ struct SimpleForward : ForwardWave<config> {
 
     KITTENS_DEVICE void attend(int key, int buffer) {
         Scores scores = mma_qk(key_tile(buffer));
-        Wave::apply_terms(scores, key);
-        Wave::mask_scores(scores, key);
-        softmax.raise_reference(scores, output);
-        softmax.exponentiate(scores);
+        if constexpr (Wave::pointwise) {
+            weights.weigh(scores);
+            Wave::mask_scores(scores, key);
+        } else {
+            Wave::apply_terms(scores, key);
+            Wave::mask_scores(scores, key);
+            weights.raise_reference(scores, output);
+            weights.exponentiate(scores);
+        }
         if constexpr (config.dropout) Wave::drop(scores, key);
         mma_pv(scores, value_tile(buffer));
     }

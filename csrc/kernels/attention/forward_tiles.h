@@ -17,14 +17,16 @@ KITTENS_DEVICE global_matrix<const T> matrix_of(const TensorArgument& tensor, in
             tensor.row_stride, rows, cols};
 }
 
-template <class T>
-KITTENS_DEVICE global_matrix<const T> query_matrix(const TensorArgument& tensor, const Sequence& sequence,
-                                                   int head, int head_dim) {
+template <class T, class SequenceMask>
+KITTENS_DEVICE global_matrix<const T> query_matrix(const TensorArgument& tensor,
+                                                   const SequenceOf<SequenceMask>& sequence, int head,
+                                                   int head_dim) {
     return matrix_of<T>(tensor, sequence.batch, sequence.first_q, head, sequence.mask.n_q, head_dim);
 }
-template <class T>
-KITTENS_DEVICE global_matrix<const T> key_matrix(const TensorArgument& tensor, const Sequence& sequence,
-                                                 int key_head, int head_dim) {
+template <class T, class SequenceMask>
+KITTENS_DEVICE global_matrix<const T> key_matrix(const TensorArgument& tensor,
+                                                 const SequenceOf<SequenceMask>& sequence, int key_head,
+                                                 int head_dim) {
     return matrix_of<T>(tensor, sequence.batch, sequence.first_k, key_head, sequence.mask.n_k, head_dim);
 }
 

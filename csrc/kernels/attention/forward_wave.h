@@ -9,6 +9,7 @@
 #include "forward_tiles.h"
 #include "mask.h"
 #include "online_softmax.h"
+#include "pointwise_weights.h"
 #include "score_terms.h"
 #include "store_row.h"
 
@@ -27,7 +28,9 @@ struct ForwardWave {
     static constexpr bool direct = forward_fill == Fill::direct;
     static constexpr bool grouped = config.query_rows == QueryRows::of_group;
     static_assert(!grouped || !config.dropout, "draws are of a head's neighbouring queries");
-    static constexpr bool plain = config.terms == ScoreTerms::none;
+    static constexpr bool plain = config.terms == ScoreTerms::none, pointwise = is_pointwise(config.terms);
+    using Arguments = ForwardArgumentsOf<config.terms>;
+    using RowWeights = choose<pointwise, SiluWeights, OnlineSoftmax>;
     static_assert(plain || !(grouped || config.dropout),
                   "a tile has one slope; dropped scores have no terms");
     static constexpr bool queries_through_lds =
@@ -43,22 +46,22 @@ struct ForwardWave {
     using Probabilities = rt<T, queries, count, row_l, rt_32x16>;
     using Output = rt<float, queries, value_dim, row_l, rt_32x32>;
 
-    const ForwardArguments& arguments;
+    const Arguments& arguments;
     TileCoordinate coordinate;  // of rows of a key head where heads are grouped
-    Sequence sequence;
+    SequenceOf<choose<pointwise, HistoryMask, Mask>> sequence;
     int first_row, first_query, past_query;  // of the wave; the queries of its rows
     int own_query, own_head;                 // of the lane's row, where heads are grouped
     KeyRange all, own;  // the keys that the workgroup loads, and those of them that this wave needs
     Query query[pieces];
     Output output;
-    OnlineSoftmax softmax;
+    RowWeights weights;
     DropoutDraws draws;  // of a kernel that drops
     float slope_log2;    // of a kernel with score terms
 
-    KITTENS_DEVICE explicit ForwardWave(const ForwardArguments& arguments)
+    KITTENS_DEVICE explicit ForwardWave(const Arguments& arguments)
         : arguments(arguments),
           coordinate(coordinate_of_workgroup(workgroup_id_x(), arguments.order)),
-          sequence(sequence_of(coordinate.batch, arguments.mask, arguments.packed)),
+          sequence(sequence_of(coordinate.batch, arguments)),
           first_row(coordinate.tile * config.queries() + wave_id() * queries),
           first_query(query_of(first_row)),
           past_query(query_past(first_row + queries)),
@@ -66,14 +69,22 @@ struct ForwardWave {
                        query_past((coordinate.tile + 1) * config.queries()))
                   .split_of(coordinate.split, arguments.order.splits, keys)),
           own(sequence.mask, first_query, past_query),
-          softmax(plain ? arguments.scale_log2 : 1.0f) {
+          weights(weights_of(arguments)) {
         if constexpr (grouped)
             load_grouped_queries();
         else if constexpr (!queries_through_lds)
             load_own_rows(query, queries_of(arguments.q), first_query, query_sign());
         zero(output);
         if constexpr (config.dropout) draws.start(arguments.dropout);
-        if constexpr (!plain) slope_log2 = slope_log2_of(arguments.terms, coordinate.batch, coordinate.head);
+        if constexpr (!plain && !pointwise)
+            slope_log2 = slope_log2_of(arguments.terms, coordinate.batch, coordinate.head);
+    }
+
+    KITTENS_DEVICE static RowWeights weights_of(const Arguments& arguments) {
+        if constexpr (pointwise)
+            return RowWeights::of(arguments.pointwise);
+        else
+            return RowWeights(plain ? arguments.scale_log2 : 1.0f);
     }
 
     // The query of a row, and the one behind that of the row before `past_row`.
@@ -118,7 +129,7 @@ struct ForwardWave {
                       query_sign());
     }
 
-    KITTENS_DEVICE Visible visible_keys(int key) const {
+    KITTENS_DEVICE auto visible_keys(int key) const {
         const int row = row_layout(KeyColumns::value(), lane_id(), 0).row;
         return attention::visible_keys<KeyColumns>(sequence.mask, grouped ? own_query : first_query + row,
                                                    key);
@@ -127,7 +138,7 @@ struct ForwardWave {
     // Of keys from `key` on.
     template <class Products>
     KITTENS_DEVICE void apply_terms(Products& scores, int key) const {
-        if constexpr (!plain) {
+        if constexpr (!plain && !pointwise) {
             const Mask& mask = sequence.mask;
             const int row = row_layout(KeyColumns::value(), lane_id(), 0).row;
             const ScoreShape<config.terms> shape(arguments.scale_log2, arguments.terms);
@@ -135,9 +146,10 @@ struct ForwardWave {
                                                first_query + row + (mask.n_k - mask.n_q) - key);
         }
     }
+    // Scores, or pointwise weights.
     KITTENS_DEVICE void mask_scores(Scores& scores, int key) const {
         if (!KeyRange::all_visible(sequence.mask, first_query, past_query, key, keys))
-            apply_mask<KeyColumns>(scores, visible_keys(key), -__builtin_inff());
+            apply_mask<KeyColumns>(scores, visible_keys(key), pointwise ? 0.0f : -__builtin_inff());
     }
     // P of keys from `key` on, once it is in the softmax's sum.
     KITTENS_DEVICE void drop(Scores& p, int key) const {
@@ -157,33 +169,36 @@ struct ForwardWave {
     template <int lds_bytes>
     KITTENS_DEVICE void store(shared_byte* lds) {
         // Read again: in the loop before, scalar registers are short.
-        const ForwardArguments arguments = reload_arguments<ForwardArguments>();
+        const Arguments arguments = reload_arguments<Arguments>();
         const TileCoordinate coordinate = coordinate_of_head(this->coordinate.head_of_all, arguments.order);
         const int64_t batch = sequence.batch;
-        const float total = softmax.total();
+        const float total = weights.total();
         const float kept = config.dropout ? arguments.dropout.scale : 1.0f;
         const int lane = recompute_lane_id();
         const Coordinate own = row_layout(Output::shape::value(), lane, 0);
         const int query = grouped ? own_query : first_query + own.row,
                   head = grouped ? own_head : coordinate.head;
         float divisor = total;
-        if (arguments.sinks) divisor += sink_weight(arguments.sinks[head], softmax.reference);
+        if constexpr (!pointwise)
+            if (arguments.sinks) divisor += sink_weight(arguments.sinks[head], weights.reference);
         mul(output, output, total == 0.0f ? 0.0f : kept / divisor);
         const bool inside = query < sequence.mask.n_q;
         const bool is_packed = arguments.packed.first_q;
         const int64_t rows = is_packed ? arguments.packed.rows_q : arguments.mask.n_q;
         const int64_t heads = arguments.order.heads * config.heads_together(arguments.group);
         const int64_t statistic = (batch * heads + head) * rows + sequence.first_q + query;
-        if (arguments.order.splits > 1) {
-            const int64_t statistics = (is_packed ? 1 : arguments.order.batch) * heads * rows;
-            const int64_t partial = coordinate.split * statistics + statistic;
-            if (!inside) return;
-            if (lane < queries) arguments.partial_lse[partial] = softmax.log_sum_exp(total);
-            store_row(output, arguments.partial_out + partial * arguments.value_dim, own.col,
-                      arguments.value_dim);
-            return;
+        if constexpr (!pointwise) {
+            if (arguments.order.splits > 1) {
+                const int64_t statistics = (is_packed ? 1 : arguments.order.batch) * heads * rows;
+                const int64_t partial = coordinate.split * statistics + statistic;
+                if (!inside) return;
+                if (lane < queries) arguments.partial_lse[partial] = weights.log_sum_exp(total);
+                store_row(output, arguments.partial_out + partial * arguments.value_dim, own.col,
+                          arguments.value_dim);
+                return;
+            }
+            if (inside && lane < queries) arguments.lse[statistic] = weights.log_sum_exp(total);
         }
-        if (inside && lane < queries) arguments.lse[statistic] = softmax.log_sum_exp(total);
         T* out = row_of<T>(arguments.out, batch, head, 0);
         const int64_t row_stride = arguments.out.row_stride;
         if constexpr (grouped) {

@@ -11,6 +11,7 @@
 #include "forward_interleaved.h"
 #include "forward_simple.h"
 #include "kinds.h"
+#include "pointwise_weights.h"
 
 namespace hipkittens::attention {
 
@@ -20,7 +21,7 @@ struct ForwardKernel {
         choose<config.schedule == Schedule::simple, SimpleForward<config>, InterleavedForward<config>>;
     static constexpr int threads = config.threads(), waves_per_simd = config.waves_per_simd(),
                          lds_bytes = Loop::lds_bytes;
-    KITTENS_DEVICE static void run(const ForwardArguments& arguments, shared_byte* lds) {
+    KITTENS_DEVICE static void run(const ForwardArgumentsOf<config.terms>& arguments, shared_byte* lds) {
         Loop(arguments, lds).run();
     }
 };
@@ -33,7 +34,7 @@ template <BackwardConfig config>
 struct BackwardKernel {
     static constexpr int threads = config.threads(), waves_per_simd = threads / 256,
                          lds_bytes = BackwardLoop<config>::lds_bytes;
-    KITTENS_DEVICE static void run(const BackwardArguments& arguments, shared_byte* lds) {
+    KITTENS_DEVICE static void run(const BackwardArgumentsOf<config.terms>& arguments, shared_byte* lds) {
         BackwardLoop<config>(arguments, lds).run();
     }
 };

@@ -6,6 +6,7 @@
 #include "backward_arguments.h"
 #include "backward_config.h"
 #include "config.h"
+#include "pointwise_arguments.h"
 
 namespace hipkittens::attention {
 
@@ -28,6 +29,9 @@ struct forward : Kind<ForwardConfig, ForwardArguments, ForwardKernel> {};
 // Joins the splits of the keys.
 struct combine : Kind<ElementConfig, CombineArguments, CombineKernel> {};
 struct backward : Kind<BackwardConfig, BackwardArguments, BackwardKernel> {};
+// The same loops with weights that are no softmax.
+struct pointwise_forward : Kind<ForwardConfig, PointwiseForwardArguments, ForwardKernel> {};
+struct pointwise_backward : Kind<BackwardConfig, PointwiseBackwardArguments, BackwardKernel> {};
 // What the gradient kernels need to know of a query beside its rows.
 struct delta : Kind<ElementConfig, BackwardArguments, DeltaKernel> {};
 // dQ from its accumulator, dK and dV from their split partials.

@@ -3,6 +3,7 @@
 #pragma once
 #include "../../tiles/tiles.h"
 #include "arguments.h"
+#include "history_mask.h"
 
 namespace hipkittens::attention {
 
@@ -16,6 +17,10 @@ struct KeyRange {
         const int last_query = (end < mask.n_q ? end : mask.n_q) - 1;
         first = mask.first_key(begin);
         past = begin < mask.n_q ? mask.last_key(last_query) + 1 : 0;
+    }
+    KITTENS_DEVICE KeyRange(const HistoryMask& mask, int begin, int end) {
+        first = mask.first_key(begin);
+        past = begin < mask.n_q ? mask.furthest_key(begin, end < mask.n_q ? end : mask.n_q) + 1 : 0;
     }
     // One of several splits: whole tiles of `count` keys, as many for each split but the last ones.
     KITTENS_DEVICE KeyRange split_of(int split, int splits, int count) const {
@@ -32,6 +37,10 @@ struct KeyRange {
     // Do all of queries begin .. end-1 see all of keys key .. key+count-1?
     KITTENS_DEVICE static bool all_visible(const Mask& mask, int begin, int end, int key, int count) {
         return mask.first_key(end - 1) <= key && key + count - 1 <= mask.last_key(begin);
+    }
+    KITTENS_DEVICE static bool all_visible(const HistoryMask& mask, int begin, int end, int key, int count) {
+        return !mask.alone() && mask.first_key(end - 1) <= key &&
+               key + count - 1 <= mask.last_key_of_all(begin, end);
     }
 };
 
@@ -62,11 +71,21 @@ struct Visible {
     KITTENS_DEVICE bool holds(int column) const { return static_cast<uint32_t>(column - left) <= span; }
 };
 
+// The same with columns before `past_context`, and one more, that are always seen.
+struct VisibleHistory {
+    Visible others;
+    int own, past_context;
+
+    KITTENS_DEVICE bool holds(int column) const {
+        return others.holds(column) || column == own || column < past_context;
+    }
+};
+
 // Replaces invisible elements of a lane's row: -inf for scores, 0 for their exponentials. `Columns`: the base shape in whose
 // order the registers hold columns (tile_key); the vector begins at register `first`. `fence_every`: registers after which a
 // scheduling fence keeps the scheduler from doing all comparisons first, with their results in scalar registers; 0: none.
-template <class Columns, int fence_every = 0, class Vector>
-KITTENS_DEVICE void apply_mask(Vector& scores, int first, const Visible& visible, float fill) {
+template <class Columns, int fence_every = 0, class Vector, class Seen>
+KITTENS_DEVICE void apply_mask(Vector& scores, int first, const Seen& visible, float fill) {
     constexpr int per_lane = Columns::rows * Columns::cols / wave_lanes;
 #pragma unroll
     for (int e = 0; e < static_cast<int>(sizeof(Vector) / sizeof(scores[0])); ++e) {
@@ -79,8 +98,8 @@ KITTENS_DEVICE void apply_mask(Vector& scores, int first, const Visible& visible
     }
 }
 // A tile of one row per lane.
-template <class Columns, int fence_every = 0, class Shape, class T, int rows, int cols>
-KITTENS_DEVICE void apply_mask(rt<T, rows, cols, row_l, Shape>& scores, const Visible& visible, float fill) {
+template <class Columns, int fence_every = 0, class Shape, class T, int rows, int cols, class Seen>
+KITTENS_DEVICE void apply_mask(rt<T, rows, cols, row_l, Shape>& scores, const Seen& visible, float fill) {
     using Tile = rt<T, rows, cols, row_l, Shape>;
     static_assert(Tile::height == 1 && Columns::rows == Shape::rows, "a lane's scores belong to one row");
 #pragma unroll
@@ -95,11 +114,23 @@ KITTENS_DEVICE Visible visible_keys(const Mask& mask, int own_query, int key) {
     return Visible::between(mask.first_key(own_query) - key - own_col,
                             mask.last_key(own_query) - key - own_col);
 }
+template <class Columns>
+KITTENS_DEVICE VisibleHistory visible_keys(const HistoryMask& mask, int own_query, int key) {
+    const int from = key + row_layout(Columns::value(), lane_id(), 0).col;
+    return {Visible::between(mask.first_key(own_query) - from, mask.last_key(own_query) - from),
+            own_query - from, -unlimited};
+}
 // The queries that this lane's key sees.
 template <class Columns>
 KITTENS_DEVICE Visible visible_queries(const Mask& mask, int own_key, int query) {
     const int from = query + row_layout(Columns::value(), lane_id(), 0).col;
     return Visible::between(mask.first_query(own_key) - from, mask.last_query(own_key) - from);
+}
+template <class Columns>
+KITTENS_DEVICE VisibleHistory visible_queries(const HistoryMask& mask, int own_key, int query) {
+    const int from = query + row_layout(Columns::value(), lane_id(), 0).col;
+    return {Visible::between(mask.first_query(own_key) - from, mask.last_query(own_key) - from),
+            own_key - from, mask.in_view_of_context(own_key) ? mask.context - from : -unlimited};
 }
 
 }  // namespace hipkittens::attention

@@ -88,4 +88,17 @@ BackwardChoice choose_backward(const Problem& problem);
 int64_t backward_workspace_floats(const Problem& problem, const BackwardChoice& choice);
 Plan plan_backward(const BackwardProblem& problem, const BackwardChoice& choice);
 
+// Of packed sequences that attend to themselves with weights silu(scale q k) / n_q. Of `shared`, causal and the scale count;
+// there are no windows, score terms, sinks or dropout.
+struct PointwiseProblem {
+    Problem shared;
+    const int32_t* targets = nullptr;  // of each sequence, on the device; null: none
+    int64_t context = 0;               // first rows of every sequence
+    int64_t distance = 0;              // places that a row looks back; 0: all
+    TensorLayout q, k, v, out;         // the backward has no out
+    TensorLayout grad_out, grad_q, grad_k, grad_v;
+};
+Plan plan_pointwise_forward(const PointwiseProblem& problem);
+Plan plan_pointwise_backward(const PointwiseProblem& problem);
+
 }  // namespace hipkittens::attention
