@@ -29,6 +29,7 @@ from .float8 import float8_linear
 from .gemm import linear, matmul
 from .grouped import grouped_matmul
 from .heads import concat_heads, split_heads
+from .hstu import hstu_attention
 from .indexer_logits import mqa_logits, mqa_logits_paged
 from .kimi_delta import kimi_delta_attention, kimi_delta_step
 from .latent_attention import attention_mla
@@ -90,6 +91,7 @@ __all__ = [
     "gated_delta_step",
     "gated_linear",
     "grouped_matmul",
+    "hstu_attention",
     "indexer_cache_write",
     "info",
     "is_batch_invariant",

@@ -123,7 +123,9 @@ def attention(
     if layout not in LAYOUTS:
         raise ValueError(f"{where}: layout is {layout!r}; allowed: {', '.join(LAYOUTS)}")
     q, k, v = to_autocast_dtype(q, k, v)
-    scale, left, right = _check(where, q, k, v, layout, scale, causal, window_size, dropout_p, deterministic)
+    scale, left, right = checked_operands(
+        where, q, k, v, layout, scale, causal, window_size, dropout_p, deterministic
+    )
     _check_score_terms(where, q, layout.index("h"), q.shape[0], sinks, softcap, alibi_slopes, dropout_p)
     if layout == "bhnd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -239,9 +241,11 @@ def attention_varlen(
     """
     where = "hipkittens.attention_varlen"
     q, k, v = to_autocast_dtype(q, k, v)
-    scale, left, right = _check(where, q, k, v, "thd", scale, causal, window_size, dropout_p, deterministic)
-    _check_sequences(where, "q", cu_seqlens_q, max_seqlen_q, q)
-    _check_sequences(where, "k", cu_seqlens_k, max_seqlen_k, k)
+    scale, left, right = checked_operands(
+        where, q, k, v, "thd", scale, causal, window_size, dropout_p, deterministic
+    )
+    check_sequences(where, "_q", cu_seqlens_q, max_seqlen_q, "q", q)
+    check_sequences(where, "_k", cu_seqlens_k, max_seqlen_k, "k", k)
     if cu_seqlens_q.shape != cu_seqlens_k.shape:
         raise ValueError(
             f"{where}: cu_seqlens_q has {cu_seqlens_q.shape[0]} entries and cu_seqlens_k {cu_seqlens_k.shape[0]}; "
@@ -310,10 +314,11 @@ def _check_options(where: str, causal: bool, dropout_p: float, deterministic: bo
         raise TypeError(f"{where}: deterministic is {deterministic!r}; allowed: None, False, True")
 
 
-def _check_sequences(
-    where: str, side: str, cu_seqlens: torch.Tensor, longest: int, rows: torch.Tensor
+def check_sequences(
+    where: str, suffix: str, cu_seqlens: torch.Tensor, longest: int, side: str, rows: torch.Tensor
 ) -> None:
-    name = f"cu_seqlens_{side}"
+    """Raises for cu_seqlens<suffix> and max_seqlen<suffix> that do not describe sequences of `rows`, the argument called `side`."""
+    name = f"cu_seqlens{suffix}"
     if not isinstance(cu_seqlens, torch.Tensor):
         raise TypeError(f"{where}: {name} is {type(cu_seqlens).__name__}; it must be a torch.Tensor")
     if cu_seqlens.dtype != torch.int32 or cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
@@ -326,7 +331,7 @@ def _check_sequences(
     if cu_seqlens.device != rows.device:
         raise ValueError(f"{where}: {name} is on {cu_seqlens.device} and {side} on {rows.device}; move one")
     if isinstance(longest, bool) or not isinstance(longest, (int, torch.SymInt)):
-        raise TypeError(f"{where}: max_seqlen_{side} is {type(longest).__name__}; it must be an int")
+        raise TypeError(f"{where}: max_seqlen{suffix} is {type(longest).__name__}; it must be an int")
     if (
         torch.compiler.is_compiling()
         or type(cu_seqlens) is not torch.Tensor
@@ -341,7 +346,7 @@ def _check_sequences(
         )
     if max(lengths) > longest:
         raise ValueError(
-            f"{where}: max_seqlen_{side} is {longest} and the longest sequence of {name} has {max(lengths)} rows; "
+            f"{where}: max_seqlen{suffix} is {longest} and the longest sequence of {name} has {max(lengths)} rows; "
             f"pass {max(lengths)} or more"
         )
 
@@ -363,7 +368,7 @@ def window_sides(where: str, window_size: tuple[int, int]) -> tuple[int, int]:
 
 
 @_backend.checked_once(1, 2, 3)
-def _check(
+def checked_operands(
     where: str,
     q: torch.Tensor,
     k: torch.Tensor,

@@ -13,6 +13,9 @@ from .._call import call
 from ._record import Operator, no_double_backward
 from ._sharding import given, is_tensor, replicated
 
+# Of kernels with a softmax.
+KINDS = ("forward", "combine", "backward", "delta", "convert", "sinks")
+
 
 class Options(NamedTuple):
     """What every operator takes last, in its order."""
@@ -158,7 +161,7 @@ def varlen_backward_flops(
     )
 
 
-def _heads_divide(tensor, axis: int) -> bool:
+def heads_divide(tensor, axis: int) -> bool:
     """Heads of query and key keep their ratio only where every rank gets as many."""
     return tensor.shape[axis] % math.prod(tensor.mesh.shape) == 0
 
@@ -195,7 +198,7 @@ def forward_sharding(q, k, v, *rest):
     found = [replicated((q, k, v, *options), 2)]
     if _splits(options):
         found.append(([Shard(0), Shard(0)], [Shard(0)] * 3 + _by_batch(options)))
-        if _heads_divide(k, 2):
+        if heads_divide(k, 2):
             found.append(([Shard(2), Shard(1)], [Shard(2)] * 3 + _by_heads(options)))
     return found
 
@@ -211,7 +214,7 @@ def backward_sharding(grad_out, grad_lse, q, k, v, out, lse, *rest):
 
     if _splits(options):
         found.append(strategy(Shard(0), Shard(0), Partial(), _by_batch(options)))
-        if _heads_divide(k, 2):
+        if heads_divide(k, 2):
             found.append(strategy(Shard(2), Shard(1), Shard(0), _by_heads(options)))
     return found
 
@@ -221,7 +224,7 @@ def varlen_forward_sharding(q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, *
 
     options = Options(*rest)
     found = [replicated((q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, *options), 2)]
-    if _splits(options) and _heads_divide(k, 1):
+    if _splits(options) and heads_divide(k, 1):
         inputs = [Shard(1)] * 3 + [Replicate()] * 2 + [None] * 2
         found.append(([Shard(1), Shard(0)], inputs + _by_heads(options)))
     return found
@@ -235,7 +238,7 @@ def varlen_backward_sharding(
     options = Options(*rest)
     arguments = (grad_out, grad_lse, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, max_q, max_k, *options)
     found = [replicated(arguments, 4)]
-    if _splits(options) and _heads_divide(k, 1):
+    if _splits(options) and heads_divide(k, 1):
         heads, sums = Shard(1), Shard(0)
         inputs = [heads, given(grad_lse, sums), heads, heads, heads, heads, sums, Replicate(), Replicate()]
         found.append(([*[heads] * 3, sums], [*inputs, None, None, *_by_heads(options)]))

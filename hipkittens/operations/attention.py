@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..attention import attention
-from ._attention import OPERATORS
+from ._attention import KINDS, OPERATORS
 from ._record import Checks, Function, Operation
 
 
@@ -17,6 +17,7 @@ def _checks() -> Checks:
 OPERATION = Operation(
     name="attention",
     folder="attention",
+    kinds=KINDS,
     functions=(
         Function(attention, lambda tensor, dtype: tuple(tensor(1, 32, 4, 64, dtype=dtype) for _ in range(3))),
     ),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from ..attention import attention_varlen
-from ._attention import VARLEN_OPERATORS
+from ._attention import KINDS, VARLEN_OPERATORS
 from ._record import Checks, Function, Operation
 
 
@@ -24,6 +24,7 @@ def _checks() -> Checks:
 OPERATION = Operation(
     name="attention_varlen",
     folder="attention",
+    kinds=KINDS,
     functions=(Function(attention_varlen, _arguments),),
     operators=VARLEN_OPERATORS,
     checks=_checks,
