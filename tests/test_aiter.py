@@ -21,6 +21,7 @@ from hipkittens.operations._mqa_logits_problems import draw_logits, draw_paged_l
 from tests import (
     test_aiter_attention,
     test_aiter_gemm,
+    test_aiter_hstu_attention,
     test_aiter_lean_attention,
     test_aiter_moe_gemm,
     test_aiter_norm_rope_cache,
@@ -51,6 +52,7 @@ NUMBERS = (aiter.ActivationType, aiter.QuantType)
 TESTED = test_aiter_gemm.TESTED | test_aiter_attention.TESTED | test_aiter_rope_cache.TESTED
 TESTED |= test_aiter_lean_attention.TESTED | test_aiter_quant_moe.TESTED | test_aiter_moe_gemm.TESTED
 TESTED |= test_aiter_norm_rope_cache.TESTED | test_aiter_quant_sorted.TESTED
+TESTED |= test_aiter_hstu_attention.TESTED
 TESTED |= {
     # tests/test_causal_conv1d_split.py
     *("causal_conv1d_fn_split_qkv", "causal_conv1d_update_split_qkv"),

@@ -119,6 +119,7 @@ from ._gmm import (
     ptgmm,
 )
 from ._heads import fused_qk_cat, fused_qkv_split_qk_rope, split_qkv
+from ._hstu_attention import triton_hstu_attention_bwd, triton_hstu_attention_fwd
 from ._lean_attention import persistent_lean_attention, persistent_lean_attention_paged, pod_attention
 from ._logits import deepgemm_fp8_paged_mqa_logits, fp8_mqa_logits
 from ._moe import (
@@ -410,6 +411,8 @@ __all__ = [
     "topk_sigmoid",
     "topk_softmax",
     "topk_softmax_asm",
+    "triton_hstu_attention_bwd",
+    "triton_hstu_attention_fwd",
     "unified_attention",
     "unified_attention_sparse_mla",
     "upcast_from_mxfp",
