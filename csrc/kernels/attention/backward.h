@@ -60,9 +60,7 @@ struct Backward {
     Gradient gradient;
     int first_row;  // of the wave
     // Of this lane's query; where queries stream, of that of register lane % 16 of S, in this tile and in the next.
-    struct Statistics {
-        float start, delta;
-    } statistics, next_statistics;
+    QueryStatistics statistics, next_statistics;
     RowMajor row_major_rows[row_major_tiles];
     Transposed transposed_rows;  // of the second tensor for the gradient of V, else of the first
     RowTiles<2, columns> tiles;  // what is streamed next
@@ -79,10 +77,7 @@ struct Backward {
     // Q or K; with `second`, dO or V.
     template <bool of_queries>
     KITTENS_DEVICE global_matrix<const T> matrix(bool second, int head) const {
-        if constexpr (of_queries)
-            return query_matrix<T>(second ? arguments.grad_out : arguments.q, sequence, head, size(second));
-        else
-            return key_matrix<T>(second ? arguments.v : arguments.k, sequence, head, size(second));
+        return gradient_operand<T, of_queries>(arguments, sequence, second, head, size(second));
     }
     KITTENS_DEVICE RowMajorTile row_major(int buffer, int which) const {
         return {lds + buffer * buffer_bytes + which * RowMajorTile::bytes};
@@ -102,9 +97,7 @@ struct Backward {
         const int lane = lane_id();
         const int64_t row = first_statistics_row(arguments, sequence, coordinate.batch, tiles.head) +
                             tiles.row + row_layout(KeyColumns::value(), lane, lane % per_lane).col;
-        next_statistics.start = arguments.statistics[statistic_index(Statistic::start, row)];
-        if constexpr (!of_values)
-            next_statistics.delta = arguments.statistics[statistic_index(Statistic::delta, row)];
+        load_statistics<!of_values>(next_statistics, arguments.statistics, row);
     }
     KITTENS_DEVICE void mask_p(int head, int column) {
         // After the exponential: a masked score may exceed the LSE by any amount.
@@ -119,11 +112,8 @@ struct Backward {
     }
     template <int n>
     KITTENS_DEVICE void make_p() {
-        if constexpr (pointwise)
-            p[n] = of_values ? weights.weight(p[n]) : weights.derivative(p[n]);
-        else
-            p[n] = weights.template p<n>(arguments, p[n], statistic<n>(statistics.start),
-                                         row_layout(KeyColumns::value(), 0, n).col);
+        p[n] = p_of<n, of_values>(weights, arguments, p[n], statistic<n>(statistics.start),
+                                  row_layout(KeyColumns::value(), 0, n).col);
     }
     // What the gradient is multiplied by: P or dS.
     template <int n>
@@ -148,12 +138,6 @@ struct Backward {
                          row_major_commits = direct ? 0 : row_major_tiles * RowMajorLoads::commit_items,
                          transposed_issues = direct ? 0 : TransposedLoads::issue_items,
                          transposed_commits = direct ? 0 : TransposedLoads::commit_items;
-    // Slots of `items` of all the items between `first` and `past` of them, at least one.
-    static constexpr spread_late share_of(int slots, int all, int first, int items) {
-        if (!items) return {0, 0, 0, true};
-        const int begin = first * slots / all, past = (first + items) * slots / all;
-        return {items, begin, past > begin ? past : begin + 1, true};
-    }
     // head: of the queries; column: the first streamed row.
     KITTENS_DEVICE void compute(int head, int column, int buffer) {
         if constexpr (config.terms != ScoreTerms::none && !pointwise) {
@@ -299,13 +283,7 @@ struct Backward {
         if (range.first / columns * columns < range.past) stream(range.first / columns * columns, range.past);
         // Read again: in the loop before, scalar registers are short.
         const Arguments results = reload_arguments<Arguments>();
-        if constexpr (of_values && pointwise)
-            mul(gradient, gradient, 1.0f / results.pointwise.length);
-        else
-            mul(gradient, gradient,
-                !of_values       ? results.scale
-                : config.dropout ? results.dropout.scale
-                                 : 1.0f);
+        mul(gradient, gradient, of_values ? value_scale<config.dropout>(results) : results.scale);
         const TensorArgument& to = of_values ? results.grad_v : of_keys ? results.grad_k : results.grad_q;
         const Coordinate lane_at = row_layout(Shape::value(), recompute_lane_id(), 0);
         const int64_t row = first_row + lane_at.row,

@@ -6,6 +6,7 @@
 #include "dropout.h"
 #include "forward_tiles.h"
 #include "mask.h"
+#include "pointwise_weights.h"
 #include "score_terms.h"
 
 namespace hipkittens::attention {
@@ -67,6 +68,55 @@ struct Weights {
         return terms == ScoreTerms::softcap ? ds * derivatives[n] : ds;
     }
 };
+
+// P of a product, or of weights without a softmax what stands for it: for the gradient of V the weight, else its derivative.
+template <int n, bool of_values, ScoreTerms terms, int count>
+KITTENS_DEVICE float p_of(Weights<terms, count>& weights, const BackwardArguments& arguments, float product,
+                          float start, int column) {
+    return weights.template p<n>(arguments, product, start, column);
+}
+template <int n, bool of_values>
+KITTENS_DEVICE float p_of(const SiluWeights& weights, const BackwardArguments&, float product, float, int) {
+    return of_values ? weights.weight(product) : weights.derivative(product);
+}
+
+// What sums of P^T dO are multiplied by.
+template <bool dropout>
+KITTENS_DEVICE float value_scale(const BackwardArguments& arguments) {
+    return dropout ? arguments.dropout.scale : 1.0f;
+}
+template <bool dropout>
+KITTENS_DEVICE float value_scale(const PointwiseBackwardArguments& arguments) {
+    return 1.0f / arguments.pointwise.length;
+}
+
+// Q or K of a head; with `second`, dO or V.
+template <class T, bool of_queries, class SequenceMask>
+KITTENS_DEVICE global_matrix<const T> gradient_operand(const BackwardArguments& arguments,
+                                                       const SequenceOf<SequenceMask>& sequence, bool second,
+                                                       int head, int size) {
+    if constexpr (of_queries)
+        return query_matrix<T>(second ? arguments.grad_out : arguments.q, sequence, head, size);
+    else
+        return key_matrix<T>(second ? arguments.v : arguments.k, sequence, head, size);
+}
+
+// Of one query.
+struct QueryStatistics {
+    float start, delta;
+};
+template <bool with_delta>
+KITTENS_DEVICE void load_statistics(QueryStatistics& statistics, const float* all, int64_t row) {
+    statistics.start = all[statistic_index(Statistic::start, row)];
+    if constexpr (with_delta) statistics.delta = all[statistic_index(Statistic::delta, row)];
+}
+
+// Slots of `items` of all the items between `first` and `past` of them, at least one.
+constexpr spread_late share_of(int slots, int all, int first, int items) {
+    if (!items) return {0, 0, 0, true};
+    const int begin = first * slots / all, past = (first + items) * slots / all;
+    return {items, begin, past > begin ? past : begin + 1, true};
+}
 
 // P is never negative, so a sign can say that it was dropped: it adds nothing to dV, and its dP is zero. Eight
 // neighbouring registers from `first` on; a word below the limit drops.
