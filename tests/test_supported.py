@@ -248,6 +248,29 @@ class Draw:
             "return_lse": self.one_of(True, False),
         }  # fmt: skip
 
+    def hstu_attention(self):
+        dtype, size = self.one_of(BF16, F16), self.mostly(self.one_of(8, 64, 40), 4)
+        lengths = [self.choose.randint(0, 3) for _ in range(2)]
+        rows = sum(lengths)
+        tensors = [
+            self.tensor((self.mostly(rows, rows + 1), heads, size), dtype)
+            for heads in (4, 2, self.mostly(2, 3))
+        ]
+        ends = torch.tensor([0, lengths[0], rows], dtype=torch.int32)
+        targets = torch.tensor([0, lengths[1]], dtype=torch.int32)
+        wrong = (targets.long(), targets + 9, targets - 1, targets[:1], targets.to("meta"), [0, 1])
+        return [
+            *tensors,
+            self.mostly(ends, ends.long(), ends + 1, ends[:2], ends[None], [0, 1], odds=0.15),
+            self.mostly(max(lengths), 99, 0, 2.0, None, odds=0.2),
+        ], {
+            "causal": self.mostly(True, False, "no"),
+            "scale": self.mostly(None, 0.5, "large", float("inf"), odds=0.2),
+            "num_targets": self.mostly(self.one_of(None, targets), *wrong, odds=0.2),
+            "max_attn_len": self.mostly(0, 2, -1, 1.5, odds=0.2),
+            "contextual_seq_len": self.mostly(0, 1, -1, None, odds=0.2),
+        }
+
     def matmul(self):
         dtype, (m, n, k) = self.one_of(BF16, F16), (self.choose.randint(0, 9) for _ in range(3))
         batch = self.one_of((), (2,), (3, 2))

@@ -33,8 +33,9 @@ def _run(dtype: torch.dtype, size: int, backward: bool) -> list[torch.Tensor]:
 
 def _trial(kernel: Kernel) -> Trial:
     name, size = kernel.row["input"], int(kernel.row["head_dim"])
-    run = partial(_run, DTYPES[name], size, kernel.kind == "pointwise_backward")
-    return Trial(f"hstu_attention T260 H2 Hkv1 D{size} {name}", run, workgroups=8)
+    backward = kernel.kind == "pointwise_backward"
+    title = f"hstu_attention T260 H2 Hkv1 D{size} {name}{' backward' * backward}"
+    return Trial(title, partial(_run, DTYPES[name], size, backward), workgroups=8)
 
 
 _EXAMPLE_ENDS = 0, 100, 100, 257

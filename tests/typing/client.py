@@ -36,6 +36,7 @@ def operations(
     assert_type(hipkittens.attention_varlen(q, k, v, lengths, lengths, 8, 8, return_lse=True), Pair)
     assert_type(hipkittens.attention_varlen(q, k, v, lengths, lengths, 8, 8, return_lse=ask), Tensor | Pair)
     assert_type(hipkittens.attention_merge(q, k, q, k), Pair)
+    assert_type(hipkittens.hstu_attention(q, k, v, lengths, 8, num_targets=lengths), Tensor)
     assert_type(hipkittens.attention_mla(q, k, lengths, lengths, scale=0.1), Tensor)
     assert_type(hipkittens.attention_mla(q, k, lengths, lengths, scale=0.1, return_lse=True), Pair)
     assert_type(hipkittens.attention_mla(q, k, lengths, lengths, scale=0.1, return_lse=ask), Tensor | Pair)
