@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from . import _backend
@@ -136,7 +138,8 @@ def _check_targets(where: str, num_targets: torch.Tensor, cu_seqlens: torch.Tens
         or num_targets.device.type != "cpu"
     ):
         return
-    targets, lengths = num_targets.tolist(), cu_seqlens.diff().tolist()
+    targets, ends = num_targets.tolist(), cu_seqlens.tolist()
+    lengths = [after - before for before, after in itertools.pairwise(ends)]
     if not all(0 <= some <= length for some, length in zip(targets, lengths, strict=True)):
         raise ValueError(
             f"{where}: num_targets is {shortened(targets)} and the sequences have {shortened(lengths)} rows; each must be from 0 "
