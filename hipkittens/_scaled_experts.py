@@ -26,9 +26,12 @@ _SPECS: dict[str | None, QuantSpec | None] = {
     "row": QuantSpec("fp8", "row"),
     "tensor": QuantSpec("fp8", "tensor"),
     "1x128": QuantSpec("fp8", 128),
-    "mxfp8": QuantSpec("mxfp8"),
+    "mxfp8": QuantSpec("mxfp8", layout="shuffled"),
 }
-_SPECS_OF_MX = {"fp8": QuantSpec("mxfp8"), "fp4": QuantSpec("mxfp4")}
+_SPECS_OF_MX = {
+    "fp8": QuantSpec("mxfp8", layout="shuffled"),
+    "fp4": QuantSpec("mxfp4", layout="shuffled"),
+}
 # Those of which a layer is built: how rows of tokens are scaled, and how weights are. The first that fits is what shapes mean.
 _BUILT: dict[str, tuple[tuple[str | None, str], ...]] = {
     "fp8": (
@@ -51,6 +54,10 @@ class Scales(NamedTuple):
     spec: QuantSpec | None
     recipe: tuple[str, str]
     swizzle: str | None
+
+    def offs_of_bands(self, ends: torch.Tensor) -> torch.Tensor | None:
+        """What rows are quantised with, of groups that end so: scales of 32 go to where the product wants them."""
+        return ends if self.recipe[0] == _MX else None
 
 
 def columns(weight: torch.Tensor) -> int:
@@ -131,8 +138,7 @@ def hidden_rows(
     rows: torch.Tensor, w1: torch.Tensor, ends: torch.Tensor, scales: Scales, bias
 ) -> torch.Tensor:
     """The first product of rows (rows, K) that are quantised here, rounded to their dtype."""
-    quantized = (rows, None) if scales.spec is None else quantize(rows, scales.spec)
-    return _product(quantized, w1, ends, scales.w1, scales, bias, rows.dtype)
+    return _product(_quantized(rows, ends, scales), w1, ends, scales.w1, scales, bias, rows.dtype)
 
 
 def gated_rows(
@@ -149,11 +155,18 @@ def gated_rows(
 ) -> torch.Tensor:
     """The second product, of activations of what the first one gave."""
     if gated and scales.spec is not None and scales.spec.granularity != "tensor":
-        rows = gated_activation_quantize(hidden, scales.spec, kind, other=other, limit=limit)
+        offs = scales.offs_of_bands(ends)
+        rows = gated_activation_quantize(hidden, scales.spec, kind, other=other, limit=limit, offs=offs)
     else:
         gate = gated_activation(hidden, kind, other=other, limit=limit) if gated else activate(hidden, kind)
-        rows = (gate, None) if scales.spec is None else quantize(gate, scales.spec)
+        rows = _quantized(gate, ends, scales)
     return _product(rows, w2, ends, scales.w2, scales, bias, hidden.dtype)
+
+
+def _quantized(rows, ends, scales) -> tuple[torch.Tensor, torch.Tensor | None]:
+    if scales.spec is None:
+        return rows, None
+    return quantize(rows, scales.spec, offs=scales.offs_of_bands(ends))
 
 
 def _product(rows, weight, ends, scale, scales, bias, dtype) -> torch.Tensor:

@@ -57,10 +57,11 @@ def grouped_matmul(
                       128 of K ("1x128" of a with "128x128" of b). Or on gfx950 e8m0 bytes (uint8 or float8_e8m0fnu) for each 32 of
                       K, (M, K / 32) and (G, K / 32, N) ("1x32"), which the matrix instruction applies. ("row", "1x32") and
                       ("tensor", "1x32"): of e2m1 b and a wider a; of bfloat16 scale_a may be None
+                      Scales of 32 of a may also be in bands, (32 (ceil(M / 32) + G), 8 ceil(K / 256)), as `quantize` and
+                      `gated_activation_quantize` write them where they are given offs; others are brought there by a launch
     recipe            one of "row", "tensor" and "1x32" for both, or a pair of these names, a's and b's. None: as the shapes and
                       dtypes say
-    swizzle           of a scale_b of 32 of K: None, as above, which is brought into the kernels' order with each call, as scale_a
-                      always is; or "shuffled", each group's in that order, (G, ...), as `quantize` with layout "shuffled" writes
+    swizzle           of a scale_b of 32 of K: None, as above, which is brought into the kernels' order with each call; or "shuffled", each group's in that order, (G, ...), as `quantize` with layout "shuffled" writes
                       those of one matrix
     Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
     """

@@ -146,6 +146,7 @@ def quantize(
     *,
     smooth: torch.Tensor | None = None,
     smooth_ids: torch.Tensor | None = None,
+    offs: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x as codes and their scales, as spec says.
 
@@ -159,6 +160,10 @@ def quantize(
     smooth_ids  of smooth (E, N), which of its rows each row of x is multiplied by: int32 or int64 (...), such as the tokens'
                 experts. A row whose number is negative or not below E has the codes and scales of a row of zeros. To quantise
                 tokens x (T, N) for each of the experts ids (T, k) that they go to: x.expand(k, T, N) with ids.t()
+    offs        int32 (G,), ends of groups of the rows of x (M, N), as `grouped_matmul` takes them; of MX formats with layout "shuffled".
+                Scales are then its scale_a: (32 (ceil(M / 32) + G), 8 ceil(N / 256)) in bands of 32 rows that begin with each group.
+                Row r of group g, which begins with row f, is row 32 (f // 32 + g) + r - f of them, and what is in no group is not
+                written. offs stays on the device
 
     Raises TypeError or ValueError, before anything is launched, for what has no kernel.
     """
@@ -174,6 +179,7 @@ def quantize(
         raise ValueError(f"{where}: x has shape {tuple(x.shape)}; blocks need a matrix, 2 dimensions or more")
     check_codes(where, spec, x, x.shape[-1], scale)
     _check_smooth(where, spec, x, smooth, smooth_ids)
+    offs = _checked_offs(where, spec, x, offs)
     _backend.check_device(where, "x", x)
     if _backend.uses_torch():
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which has no such operation; unset it")
@@ -182,7 +188,7 @@ def quantize(
         smooth = smooth.reshape(-1, x.shape[-1])
     if smooth_ids is not None and smooth_ids.dtype != torch.int32:
         smooth_ids = smooth_ids.clamp(-1, smooth.shape[0]).to(torch.int32)
-    codes, scales = call("quantize", x, scale, smooth, smooth_ids, *options_of(spec, x.device))
+    codes, scales = call("quantize", x, scale, smooth, smooth_ids, offs, *options_of(spec, x.device))
     return as_described(codes, scales, spec, x.shape[:-1], x.shape[-1], scale)
 
 
@@ -197,8 +203,9 @@ def gated_activation_quantize(
     limit: float | None = None,
     alpha: float | None = None,
     scale: torch.Tensor | None = None,
+    offs: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """quantize(gated_activation(x, kind, other=other, bias=bias, limit=limit, alpha=alpha), spec, scale) in one launch: the same
+    """quantize(gated_activation(x, kind, other=other, bias=bias, limit=limit, alpha=alpha), spec, scale, offs=offs) in one launch: the same
     codes and scales to the bit, since the gated value is rounded to x's dtype here, too.
 
     Arguments as those two have them, but for granularity (128, 128), which has no kernel. The scale of granularity "tensor" must be given: nobody knows the largest magnitude before
@@ -220,13 +227,14 @@ def gated_activation_quantize(
             f"{where}: granularity is 'tensor' and scale is None; give the scale, or call quantize on the result of "
             "gated_activation"
         )
+    offs = _checked_offs(where, spec, x, offs)
     _backend.check_device(where, "x", x)
     if _backend.uses_torch():
         raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which has no such operation; unset it")
     dtype_of(spec.format, x.device, where)
     gate = GATES.index(kind), *constants_of(kind, limit, alpha)
     codes, scales = call(
-        "gated_activation_quantize", x, other, bias, scale, *gate, *options_of(spec, x.device)
+        "gated_activation_quantize", x, other, bias, scale, offs, *gate, *options_of(spec, x.device)
     )
     return as_described(codes, scales, spec, x.shape[:-1], columns, scale)
 
@@ -271,6 +279,27 @@ def _check_smooth(where: str, spec: QuantSpec, x: torch.Tensor, smooth, ids) -> 
             f"{where}: smooth_ids has shape {tuple(ids.shape)}; it must be that of x without its last dimension, "
             f"{tuple(x.shape[:-1])}"
         )
+
+
+def _checked_offs(
+    where: str, spec: QuantSpec, x: torch.Tensor, offs: torch.Tensor | None
+) -> torch.Tensor | None:
+    """Ends of groups as operators take them. Raises TypeError or ValueError where rows of x have no scales in bands."""
+    if offs is None:
+        return None
+    check_tensor(where, "offs", offs)
+    check_dtype_and_device(where, "offs", offs, (torch.int32,), "x", x)
+    if spec.format not in _LARGEST_MX or spec.layout != "shuffled":
+        raise ValueError(
+            f"{where}: offs is given with format {spec.format!r} and layout {spec.layout!r}; groups have bands of scales of the MX "
+            "formats with layout 'shuffled': leave offs out, or choose such a QuantSpec"
+        )
+    if x.dim() != 2 or offs.dim() != 1:
+        raise ValueError(
+            f"{where}: x has shape {tuple(x.shape)} and offs {tuple(offs.shape)}; groups are of the rows of a matrix, and offs has the "
+            "end of each: 2 dimensions and 1"
+        )
+    return offs.contiguous()
 
 
 def check_codes(

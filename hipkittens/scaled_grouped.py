@@ -44,13 +44,14 @@ _BUILT: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
 
 
 class Scales(NamedTuple):
-    """Factors of a (M, blocks of K) and of b (G, columns or their blocks, blocks of K) or, of 32 of K, (G, bytes in the kernels'
-    order); formats and recipe are pairs, a's and b's."""
+    """Factors of a (M, blocks of K), or of 32 of K in bands (csrc/kernels/quantize/row_bands.h), and of b (G, columns or their blocks,
+    blocks of K) or, of 32 of K, (G, bytes in the kernels' order); formats and recipe are pairs, a's and b's."""
 
     a: torch.Tensor | None
     b: torch.Tensor
     formats: tuple[str, str]
     recipe: tuple[str, str]
+    in_bands: bool
 
 
 def check_formats(where: str, a: torch.Tensor, b: torch.Tensor) -> tuple[str, str]:
@@ -114,7 +115,9 @@ def checked(
     m, (groups, _, n), k = a.shape[0], b.shape, length(formats[0], a.shape[1])
     if k == 0:  # sums of nothing, of whatever format and whatever they are multiplied with
         one = b.new_ones((), dtype=torch.float32)
-        return Scales(one.expand(m, 1), one.expand(groups, n, 1), ("fp8", "fp8"), ("row", "row"))
+        return Scales(
+            one.expand(m, 1), one.expand(groups, n, 1), ("fp8", "fp8"), ("row", "row"), in_bands=False
+        )
     sizes = _Sizes(m, k, groups, n)
     pair = _pair(where, formats, scale_a, scale_b, recipe, swizzle, sizes)
     if pair[1] == _MX:
@@ -124,13 +127,16 @@ def checked(
             )
         if formats[0] != "bf16" and not (a.device.type == "meta" or _backend.uses_torch()):
             check_has_matrix(where, a, "the recipe '1x32' needs")
-    if swizzle and _backend.uses_torch():
-        raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which reads no {swizzle!r} scales; unset it")
+    in_bands = pair[0] == _MX and scale_a.shape != (m, k // 32)
+    if (swizzle or in_bands) and _backend.uses_torch():
+        which = repr(swizzle) if swizzle else "banded"
+        raise ValueError(f"{where}: HIPKITTENS_BACKEND is torch, which reads no {which} scales; unset it")
     return Scales(
         _factors_of_a(scale_a, pair[0], sizes),
         _factors_of_b(scale_b, pair[1], swizzle, sizes),
         formats,
         pair,
+        in_bands,
     )
 
 
@@ -172,7 +178,9 @@ def product(
     codes = in_dwords(a.view(torch.uint8)), in_dwords(b.mT.view(torch.uint8)).mT
     first, second = scales.a, scales.b
     if scales.recipe[0] == _MX:
-        first = in_bands(first, offs)
+        first = first.view(torch.uint8)
+        if not scales.in_bands:
+            first = call("scales_in_bands", first, offs)
     if scales.recipe[1] == _MX:
         second = second.view(torch.uint8) if swizzle else shuffled(second)
     # One factor for all rows is as one for each, of stride 0.
@@ -188,21 +196,6 @@ def product(
         *(SCALINGS[each] for each in scalings),
         out_dtype,
     )
-
-
-def in_bands(scale: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-    """e8m0 factors (M, K / 32) of rows of groups in the order of `shuffled`, with bands of 32 rows that begin with each group: row r
-    of group g, which begins with row f, is row 32 (f // 32 + g) + r - f. offs stays on the device."""
-    rows, columns = scale.shape
-    ends = offs.clamp(0, rows)
-    row = torch.arange(rows, dtype=offs.dtype, device=offs.device)
-    group = torch.bucketize(row, ends, right=True)
-    begin = torch.cat((ends.new_zeros(1), ends))[group]
-    places = 32 * (-(-rows // 32) + offs.shape[0])
-    # Ends that do not ascend give places without meaning.
-    place = (32 * (begin // 32 + group) + row - begin).clamp(0, max(places - 1, 0))
-    bands = scale.new_full((places, columns), 127, dtype=torch.uint8)
-    return shuffled(bands.index_copy(0, place, scale.view(torch.uint8)))
 
 
 def dequantized(a: torch.Tensor, b: torch.Tensor, scales: Scales) -> tuple[torch.Tensor, torch.Tensor]:
@@ -223,13 +216,16 @@ def dequantized(a: torch.Tensor, b: torch.Tensor, scales: Scales) -> tuple[torch
 
 
 def _shapes(scaling: str, sizes: _Sizes) -> tuple[list[tuple], list[tuple]]:
-    """Those that a scaling has of a, and of b."""
+    """Those that a scaling has of a, the last of them in bands, and of b."""
     m, k, groups, n = sizes
     blocks = -(-k // 128)
     return {
         "tensor": ([()], [(groups, 1, 1), (groups, 1), (groups,)]),
         "row": ([(m, 1), (m,)], [(groups, 1, n), (groups, n)]),
-        "1x32": ([(m, k // 32)], [(groups, k // 32, n)]),
+        "1x32": (
+            [(m, k // 32), (32 * (-(-m // 32) + groups), 8 * -(-k // 256))],
+            [(groups, k // 32, n)],
+        ),
         "1x128": ([(m, blocks)], []),
         "128x128": ([], [(groups, blocks, -(-n // 128))]),
     }[scaling]

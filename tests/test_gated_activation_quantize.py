@@ -115,8 +115,8 @@ def test_opcheck(target):
     operator = torch.ops.hipkittens.gated_activation_quantize.default
     options = (0, -1, 0, 0.0, math.inf, 1.0, -1, 0, False)
     for inputs in (
-        (draw(3, 64), None, None, None, 0, 1.0, math.inf, *options),
-        (draw(3, 64), draw(3, 64, seed=1), draw(128), None, 5, 1.7, 7.0, *options),
+        (draw(3, 64), None, None, None, None, 0, 1.0, math.inf, *options),
+        (draw(3, 64), draw(3, 64, seed=1), draw(128), None, None, 5, 1.7, 7.0, *options),
     ):
         tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
         found = torch.library.opcheck(operator, inputs, test_utils=tests)
@@ -174,12 +174,12 @@ def test_no_torch_backend(monkeypatch):
 OPERATOR = torch.ops.hipkittens.gated_activation_quantize
 GATE, REST = (0, 1.0, math.inf), (0, 0.0, math.inf, 1.0, -1, 0, False)
 BAD_OPERANDS = [
-    (lambda: OPERATOR(X[:, 1:], None, None, None, *GATE, 0, -1, *REST), "x needs rows of an even number of elements"),
-    (lambda: OPERATOR(X, X[:2], None, None, *GATE, 0, -1, *REST), "other needs the shape, dtype and device of x"),
-    (lambda: OPERATOR(X, None, None, None, 6, 1.0, math.inf, 0, -1, *REST), "activation is 6; 0 .. 5 are allowed"),
-    (lambda: OPERATOR(X, None, None, None, *GATE, 0, 0, *REST), "the scale of a gated tensor must be given"),
-    (lambda: OPERATOR(X, None, None, None, *GATE, 0, -2, *REST), "no kernel has blocks of gated rows"),
-    (lambda: OPERATOR(X, None, X[0, 1:], None, *GATE, 0, -1, *REST), "bias needs one dimension with the elements"),
+    (lambda: OPERATOR(X[:, 1:], None, None, None, None, *GATE, 0, -1, *REST), "x needs rows of an even number of elements"),
+    (lambda: OPERATOR(X, X[:2], None, None, None, *GATE, 0, -1, *REST), "other needs the shape, dtype and device of x"),
+    (lambda: OPERATOR(X, None, None, None, None, 6, 1.0, math.inf, 0, -1, *REST), "activation is 6; 0 .. 5 are allowed"),
+    (lambda: OPERATOR(X, None, None, None, None, *GATE, 0, 0, *REST), "the scale of a gated tensor must be given"),
+    (lambda: OPERATOR(X, None, None, None, None, *GATE, 0, -2, *REST), "no kernel has blocks of gated rows"),
+    (lambda: OPERATOR(X, None, X[0, 1:], None, None, *GATE, 0, -1, *REST), "bias needs one dimension with the elements"),
 ]  # fmt: skip
 
 

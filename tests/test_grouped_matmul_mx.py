@@ -9,7 +9,6 @@ import hipkittens
 from hipkittens import QuantSpec, dequantize, grouped_matmul, quantize
 from hipkittens.operations._grouped_checks import in_groups
 from hipkittens.operations._tensors import ends_of
-from hipkittens.scaled_grouped import in_bands
 from tests.test_scaled_matmul_mixed import BAR, BF16, F16, F32, FP8, activations, rms, weights
 
 FP4 = torch.uint8
@@ -237,20 +236,6 @@ def test_more_groups_than_lanes(target):
     for of in (OPERANDS[0], OPERANDS[-1]):
         if has(target, of):
             check(of, sizes, 16, 32)
-
-
-def test_bands():
-    """Where rows of factors go, by their definition."""
-    sizes, columns = [5, 0, 40, 1, 33], 8
-    offs, m = ends_of(sizes), sum(sizes) + 3
-    scale = torch.arange(m * columns).remainder(251).to(torch.uint8).view(m, columns)
-    plain = torch.full((32 * (-(-m // 32) + len(sizes)), columns), 127, dtype=torch.uint8)
-    begins = [0, *offs.tolist()]
-    for group, begin in enumerate(begins):
-        end = begins[group + 1] if group < len(sizes) else m
-        for row in range(begin, end):
-            plain[32 * (begin // 32 + group) + row - begin] = scale[row]
-    assert torch.equal(in_bands(scale, offs), hipkittens.scaled_gemm.shuffled(plain))
 
 
 def test_empty(target):

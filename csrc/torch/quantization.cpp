@@ -65,7 +65,8 @@ Quantization::Quantization(std::string who, Arguments& given) : where(std::move(
 }
 
 Quantization::Results Quantization::results(const Placement& placement, std::vector<int64_t> sizes,
-                                            const std::optional<Tensor>& scale, Device device) {
+                                            const std::optional<Tensor>& scale, Device device,
+                                            const std::optional<int64_t>& ranges) {
     if (scale) {
         if (granularity != Granularity::tensor || scale->element_count() != 1 ||
             scale->dtype(where + "scale") != Dtype::float32 || !(scale->device() == device))
@@ -89,7 +90,12 @@ Quantization::Results Quantization::results(const Placement& placement, std::vec
     }
     arguments.largest = largest_of(arguments.code, placement.target());
     std::vector<int64_t> scale_sizes = {0};
-    if (!scale && rows > 0) {
+    if (ranges) {
+        if (granularity != Granularity::group || arguments.layout != ScaleLayout::shuffled)
+            fail(where + "ends are of rows with shuffled scales of groups");
+        const auto count = quantize::banded_scales(rows, *ranges, (columns + group - 1) / group);
+        scale_sizes = {count.rows, count.groups};
+    } else if (!scale && rows > 0) {
         const auto count =
             quantize::scale_count(rows, columns, granularity, group, arguments.layout, arguments.matrix_rows);
         scale_sizes = {count.rows, count.groups};

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/quantization/plan.h"
+#include "kernels/quantize/plan.h"
 #include "runtime/launch.h"
 #include "torch/placement.h"
 #include "torch/tensor.h"
@@ -33,8 +33,10 @@ struct Quantization {
         Dtype scale_dtype;
     };
     // Sets what arguments say of codes and scales of a tensor of these sizes, and of a scale that is given.
+    // ranges: how many ranges of rows there are whose scales begin with a band of their own.
     Results results(const Placement& placement, std::vector<int64_t> sizes,
-                    const std::optional<Tensor>& scale, Device device);
+                    const std::optional<Tensor>& scale, Device device,
+                    const std::optional<int64_t>& ranges = {});
     void add_regions(const Results& results, const std::optional<Tensor>& scale,
                      std::vector<runtime::Region>& regions) const;
 };

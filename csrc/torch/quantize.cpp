@@ -8,6 +8,7 @@
 #include "kernels/quantize/plan.h"
 #include "torch/element_type.h"
 #include "torch/quantization.h"
+#include "torch/range_ends.h"
 #include "torch/registration.h"
 #include "torch/row_view.h"
 
@@ -15,9 +16,11 @@ namespace hipkittens::torch_binding {
 namespace {
 
 // The options: torch/quantization.h. scales is empty if the scale is given. smooth (rows, columns) float32 are factors of the values,
-// ids int32 the row of them that each row of x has; without ids, the first.
+// ids int32 the row of them that each row of x has; without ids, the first. ends int32, of ranges of rows: shuffled scales are in bands
+// of 32 rows that begin with each range, and rows of bands that are in none are not written (kernels/quantize/row_bands.h).
 constexpr const char* quantize_schema =
-    "quantize(Tensor x, Tensor? scale, Tensor? smooth, Tensor? ids, int code, int group, int layout, float "
+    "quantize(Tensor x, Tensor? scale, Tensor? smooth, Tensor? ids, Tensor? ends, int code, int group, int "
+    "layout, float "
     "floor, float bound, float "
     "zero_scale, "
     "int power_exponent, int power_threshold, bool other_rounding) -> (Tensor codes, Tensor scales)";
@@ -25,7 +28,8 @@ constexpr const char* quantize_schema =
 // The same of activation(x) * other, rounded to x's dtype; without other, x (..., 2 d) holds both. activation, alpha and limit as in
 // gated_activation.
 constexpr const char* gated_quantize_schema =
-    "gated_activation_quantize(Tensor x, Tensor? other, Tensor? bias, Tensor? scale, int activation, float "
+    "gated_activation_quantize(Tensor x, Tensor? other, Tensor? bias, Tensor? scale, Tensor? ends, int "
+    "activation, float "
     "alpha, float "
     "limit, int code, int group, int layout, float floor, float bound, float zero_scale, int power_exponent, "
     "int power_threshold, bool other_rounding) -> (Tensor codes, Tensor scales)";
@@ -90,7 +94,7 @@ void check_smooth(const std::string& where, std::optional<Tensor>& smooth, std::
 template <bool gated>
 void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     const std::string name = gated ? "gated_activation_quantize" : "quantize", where = name + ": ";
-    if (argument_count != (gated ? 16 : 13) || result_count != 2)
+    if (argument_count != (gated ? 17 : 14) || result_count != 2)
         fail(name + " is registered with another schema");
     Arguments given(stack, argument_count);
     Tensor x = given.tensor();
@@ -104,6 +108,8 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
         smooth = given.optional_tensor();
         ids = given.optional_tensor();
     }
+    const std::optional<Tensor> ends = given.optional_tensor();
+    if (ends) check_ends(where, *ends, x);
     std::optional<Gate> gate;
     if constexpr (gated) gate.emplace(where, given);
     Quantization how(where, given);
@@ -114,7 +120,10 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
         gated ? gated_sizes(where, x, other) : std::vector<int64_t>(x.sizes().begin(), x.sizes().end());
     if (bias) check_bias(where, *bias, x, sizes.back());
     if (smooth || ids) check_smooth(where, smooth, ids, x);
-    Quantization::Results results = how.results(placement, sizes, scale, x.device());
+    std::optional<quantize::RangeEnds> ranges;
+    if (ends) ranges = ranges_of(*ends);
+    Quantization::Results results = how.results(placement, sizes, scale, x.device(),
+                                                ends ? std::optional(ends->element_count()) : std::nullopt);
     const int64_t columns = sizes.back(), rows = columns > 0 ? x.element_count() / x.sizes().back() : 0;
     if (rows > 0) {
         quantize::QuantizeArguments& arguments = how.arguments;
@@ -153,10 +162,11 @@ void quantize(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
         if (smooth)
             regions.push_back({smooth->data(), smooth->extent_bytes(Dtype::float32), "smooth", false});
         if (ids) regions.push_back({ids->data(), ids->extent_bytes(Dtype::int32), "ids", false});
+        if (ends) add_region(*ends, regions);
         how.add_regions(results, scale, regions);
         if (maxima) regions.push_back({partial.data(), partial.extent_bytes(Dtype::float32), "maxima", true});
         for (const Launch& each : quantize::plan(placement.target(), element_type(dtype), how.granularity,
-                                                 how.group, gated, arguments))
+                                                 how.group, gated, arguments, ranges))
             placement.launch(each, regions);
     }
     stack[0] = to_result(std::move(results.codes));

@@ -11,8 +11,8 @@ from ._sharding import replicated
 from .quantize import codes_and_scales
 
 
-def _fake(x, other, bias, scale, activation, alpha, limit, *options):
-    return codes_and_scales(x, x.shape[-1] // (2 if other is None else 1), scale, *options)
+def _fake(x, other, bias, scale, ends, activation, alpha, limit, *options):
+    return codes_and_scales(x, x.shape[-1] // (2 if other is None else 1), scale, ends, *options)
 
 
 _no_backward = no_derivative("gated_activation_quantize", "gated_activation and a straight-through estimator")
@@ -92,7 +92,7 @@ OPERATION = Operation(
         ),
     ),
     operators=(
-        Operator("gated_activation_quantize", _fake, _no_backward, sharding=_sharding, first_option=4),
+        Operator("gated_activation_quantize", _fake, _no_backward, sharding=_sharding, first_option=5),
     ),
     checks=_checks,
 )

@@ -34,7 +34,7 @@ def _fake(
     need_norm,
     *options,
 ):
-    codes, scales = codes_and_scales(x, x.shape[-1], scale, *options)
+    codes, scales = codes_and_scales(x, x.shape[-1], scale, None, *options)
     has_sum = residual is not None or x_bias is not None
     return (
         codes,

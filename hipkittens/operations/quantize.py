@@ -8,8 +8,10 @@ from functools import partial
 
 import torch
 
+from .._call import call
 from ..activation import GATES
 from ..quantization import QuantSpec, dequantize, gated_activation_quantize, quantize
+from ..scaled_gemm import shuffled
 from ._record import (
     DTYPES,
     Benchmark,
@@ -25,23 +27,46 @@ from ._record import (
 )
 from ._sharding import replicated
 from ._tables import MEMORY_BOUND_SIZES
-from ._tensors import draw
+from ._tensors import draw, ends_of
 
 _SHUFFLED = 2
 
 
-def _fake(x, scale, smooth, ids, *options):
-    return codes_and_scales(x, x.shape[-1], scale, *options)
+def _fake(x, scale, smooth, ids, ends, *options):
+    return codes_and_scales(x, x.shape[-1], scale, ends, *options)
+
+
+def _fake_bands(scales, ends):
+    return scales.new_empty(banded(scales.shape[0], scales.shape[1], ends))
+
+
+def banded(rows, groups, ends):
+    """The shape of shuffled scales in bands of rows that begin with each of the ranges that `ends` is of."""
+    return 32 * (-(-rows // 32) + ends.shape[0]), -(-groups // 8) * 8
 
 
 def codes_and_scales(
-    x, columns, scale, code, group, layout, floor, bound, zero_scale, power_exponent, power_threshold, other
+    x,
+    columns,
+    scale,
+    ends,
+    code,
+    group,
+    layout,
+    floor,
+    bound,
+    zero_scale,
+    power_exponent,
+    power_threshold,
+    other,
 ):
     """Of the shapes that operators return, for rows of so many columns, as many as x has."""
     width = columns // 2 if code == 3 else columns // 4 * 3 if code > 3 else columns
     codes = x.new_empty((*x.shape[:-1], width), dtype=torch.uint8)
     if scale is not None:
         return codes, x.new_empty((0,), dtype=torch.float32)
+    if ends is not None:
+        return codes, x.new_empty(banded(x.shape[0], -(-columns // group), ends), dtype=torch.uint8)
     rows = x.numel() // x.shape[-1]
     if group == -2:
         shape = (math.prod(x.shape[:-2]) * -(-x.shape[-2] // 128), -(-columns // 128))
@@ -100,6 +125,8 @@ def _trial(kernel: Kernel) -> Trial:
         )
     if kernel.kind == "block":
         rows = 131
+    if kernel.kind in ("banded_group", "bands"):
+        return _trial_of_bands(kernel)
     specs = _SPECS["tensor" if kernel.kind == "maximum" else kernel.kind]
 
     def run():
@@ -122,6 +149,34 @@ def _trial(kernel: Kernel) -> Trial:
 
     title = "gated_activation_quantize" if gated else "quantize"
     return Trial(f"{title} {rows}x{columns} {kernel.kind} {kernel.row['element']}", run)
+
+
+def _trial_of_bands(kernel: Kernel) -> Trial:
+    """Groups that begin inside bands of x, on one, and empty ones; columns that pad."""
+    sizes, columns = (5, 0, 64, 40), 544
+    rows, spec = sum(sizes) + 3, QuantSpec("mxfp4", layout="shuffled")
+
+    def run():
+        offs = ends_of(sizes)
+        if kernel.kind == "bands":
+            results = [call("scales_in_bands", torch.arange(rows * 17).to(torch.uint8).view(rows, 17), offs)]
+        else:
+            gated = kernel.row["gated"] == "true"
+            x = draw(rows, columns * (1 + gated), dtype=DTYPES[kernel.row["element"]]).detach()
+            results = (gated_activation_quantize if gated else quantize)(x, spec, offs=offs)
+        return [results[0], torch.where(_in_groups(sizes, rows), results[-1], 0)]
+
+    return Trial(f"quantize {rows}x{columns} {kernel.row['name']}", run)
+
+
+def _in_groups(sizes: tuple[int, ...], rows: int) -> torch.Tensor:
+    """Where bands have rows: the others are not written."""
+    there = torch.zeros(32 * (-(-rows // 32) + len(sizes)), 1, dtype=torch.uint8)
+    begins = [0, *ends_of(sizes).tolist()]
+    for group, (begin, end) in enumerate(zip(begins, [*begins[1:], rows], strict=True)):
+        place = 32 * (begin // 32 + group)
+        there[place : place + end - begin] = 1
+    return shuffled(there.expand(-1, 24)) == 1
 
 
 def _there_and_back(x: torch.Tensor, spec: QuantSpec) -> torch.Tensor:
@@ -221,6 +276,15 @@ OPERATION = Operation(
     name="quantize",
     folder="quantize",
     functions=(Function(quantize, lambda tensor, dtype: (tensor(32, 128, dtype=dtype), QuantSpec("fp8"))),),
-    operators=(Operator("quantize", _fake, _no_backward, sharding=_sharding, first_option=4),),
+    operators=(
+        Operator("quantize", _fake, _no_backward, sharding=_sharding, first_option=5),
+        Operator(
+            "scales_in_bands",
+            _fake_bands,
+            no_derivative("scales_in_bands", "scales of what has one"),
+            sharding=lambda *arguments: [replicated(arguments, 1)],
+            first_option=2,
+        ),
+    ),
     checks=_checks,
 )

@@ -7,6 +7,7 @@
 #include "../quantization/codes.h"
 #include "../row_columns.h"
 #include "kinds.h"
+#include "row_bands.h"
 
 namespace hipkittens::quantize {
 
@@ -153,33 +154,65 @@ KITTENS_DEVICE void store(const QuantizeArguments& arguments, const RowColumns<T
                 arguments.columns - columns.first, columns.whole() && arguments.columns % 8 == 0);
 }
 
-// A scale for each group of columns, whose threads are neighbours.
-template <GateConfig config>
-struct GroupKernel {
+// A scale for each group of columns, whose threads are neighbours. `place` gives the row that scales of a row are stored in, to all
+// lanes of a wave together.
+template <GateConfig config, class Place>
+KITTENS_DEVICE void quantize_groups(const QuantizeArguments& arguments, const Place& place) {
     using T = typename element_of<config.element>::value;
-    static constexpr int threads = quantize::threads, waves_per_simd = 4, lds_bytes = 0;
+    const auto columns = columns_of<T>(arguments, kittens::workgroup_id_x());
+    eight values = load<config.gated>(arguments, columns);
+    const uint32_t row = place(columns.row);
+    if constexpr (!config.gated)
+        if (arguments.smooth && !columns.none()) {
+            const float* factors = factors_of(arguments, columns.row);
+            // Floats begin on 4 bytes.
+            const auto of = RowColumns<float>::at(columns.row, columns.first, arguments.rows.all,
+                                                  arguments.columns, true);
+            values = factors ? values * of.load(factors, 0) : eight(0.0f);
+        }
+    const Scale scale = scale_of(
+        arguments,
+        kittens::combine_group(largest_magnitude(values), arguments.group_lanes, kittens::larger_or_nan));
+    store(arguments, columns, values, scale);
+    if (kittens::thread_id() % arguments.group_lanes != 0 || columns.row >= arguments.padded_rows) return;
+    const uint32_t group = columns.first / (arguments.group_lanes * 8);
+    // Padding, which matrix instructions read, is 1.
+    constexpr Scale one = {1, 1, 127};
+    const bool there = columns.row < arguments.rows.all && group < arguments.groups;
+    store_scale(arguments, there ? scale : one, row, group);
+}
 
+struct GroupWorkgroup {
+    static constexpr int threads = quantize::threads, waves_per_simd = 4, lds_bytes = 0;
+};
+template <GateConfig config>
+struct GroupKernel : GroupWorkgroup {
     KITTENS_DEVICE static void run(const QuantizeArguments& arguments) {
-        const auto columns = columns_of<T>(arguments, kittens::workgroup_id_x());
-        eight values = load<config.gated>(arguments, columns);
-        if constexpr (!config.gated)
-            if (arguments.smooth && !columns.none()) {
-                const float* factors = factors_of(arguments, columns.row);
-                // Floats begin on 4 bytes.
-                const auto of = RowColumns<float>::at(columns.row, columns.first, arguments.rows.all,
-                                                      arguments.columns, true);
-                values = factors ? values * of.load(factors, 0) : eight(0.0f);
-            }
-        const Scale scale = scale_of(
-            arguments,
-            kittens::combine_group(largest_magnitude(values), arguments.group_lanes, kittens::larger_or_nan));
-        store(arguments, columns, values, scale);
-        if (kittens::thread_id() % arguments.group_lanes != 0 || columns.row >= arguments.padded_rows) return;
-        const uint32_t group = columns.first / (arguments.group_lanes * 8);
-        // Padding, which matrix instructions read, is 1.
-        constexpr Scale one = {1, 1, 127};
-        const bool there = columns.row < arguments.rows.all && group < arguments.groups;
-        store_scale(arguments, there ? scale : one, columns.row, group);
+        quantize_groups<config>(arguments, [](uint32_t row) { return row; });
+    }
+};
+template <GateConfig config>
+struct BandedGroupKernel : GroupWorkgroup {
+    KITTENS_DEVICE static void run(const BandedQuantizeArguments& arguments) {
+        quantize_groups<config>(arguments,
+                                [&](uint32_t row) { return BandsOfRanges{arguments.ranges}.place(row); });
+    }
+};
+
+// A byte for each thread.
+template <NoConfig config>
+struct BandsKernel : GroupWorkgroup {
+    KITTENS_DEVICE static void run(const BandsArguments& arguments) {
+        using global = __attribute__((address_space(1))) uint8_t*;
+        const Divisor& padded = arguments.padded_columns;
+        const uint32_t thread = kittens::workgroup_id_x() * threads + kittens::thread_id(),
+                       row = padded.quotient(thread), column = thread - row * padded.value;
+        uint8_t scale = 127;  // 1, of columns that only pad
+        if (row < arguments.rows && column < arguments.columns)
+            scale = ((global)arguments.scales)[row * arguments.row_step + column * arguments.column_step];
+        const uint32_t place = BandsOfRanges{arguments.ranges}.place(row);
+        if (row < arguments.rows)
+            ((global)arguments.result)[shuffled_scale(place, column, padded.value)] = scale;
     }
 };
 

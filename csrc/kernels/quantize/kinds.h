@@ -22,10 +22,35 @@ struct RowConfig {
     int waves, chunks;
 };
 
+// Where ranges of rows end, whole numbers on the device that no host reads.
+struct RangeEnds {
+    const int32_t* ends;
+    uint32_t count;
+};
+inline constexpr uint32_t band_rows = 32;
+
+// Shuffled scales in bands of rows that begin with each range: row_bands.h. Rows of a band that are in no range are not written.
+struct BandedQuantizeArguments : QuantizeArguments {
+    RangeEnds ranges;
+};
+// Bytes of scales (rows, columns), in that order.
+struct BandsArguments {
+    const void* scales;
+    void* result;
+    int64_t row_step, column_step;
+    RangeEnds ranges;
+    uint32_t rows, columns;
+    Divisor padded_columns;  // threads of a row
+};
+
 template <RowConfig config>
 struct RowKernel;
 template <GateConfig config>
 struct GroupKernel;
+template <GateConfig config>
+struct BandedGroupKernel;
+template <NoConfig config>
+struct BandsKernel;
 template <ElementConfig config>
 struct BlockKernel;
 template <ElementConfig config>
@@ -38,6 +63,8 @@ namespace kinds {
 // A scale for each row, for each group of 32, 64 or 128 columns, for each block of rows and columns, and for the whole tensor.
 struct row : Kind<RowConfig, QuantizeArguments, RowKernel> {};
 struct group : Kind<GateConfig, QuantizeArguments, GroupKernel> {};
+struct banded_group : Kind<GateConfig, BandedQuantizeArguments, BandedGroupKernel> {};
+struct bands : Kind<NoConfig, BandsArguments, BandsKernel> {};
 struct block : Kind<ElementConfig, QuantizeArguments, BlockKernel> {};
 struct maximum : Kind<ElementConfig, QuantizeArguments, MaximumKernel> {};
 struct tensor : Kind<GateConfig, QuantizeArguments, TensorKernel> {};

@@ -44,7 +44,9 @@ uint32_t maxima_count(int64_t rows, int64_t columns) {
 }
 
 std::vector<Launch> plan(int target, ElementType element, Granularity granularity, int64_t group, bool gated,
-                         QuantizeArguments arguments) {
+                         QuantizeArguments arguments, const std::optional<RangeEnds>& ranges) {
+    if (ranges && (granularity != Granularity::group || arguments.layout != ScaleLayout::shuffled))
+        throw std::invalid_argument("quantize: bands of rows are for shuffled scales of groups");
     if (gated && granularity == Granularity::tensor && !arguments.given)
         throw std::invalid_argument("quantize: the scale of a gated tensor must be given");
     if (gated && granularity == Granularity::block)
@@ -65,6 +67,13 @@ std::vector<Launch> plan(int target, ElementType element, Granularity granularit
     if (granularity == Granularity::group) {
         arguments.threads_per_row =
             divisor_of(static_cast<uint32_t>(group_threads(columns, arguments.padded_groups, group)));
+        if (ranges) {
+            arguments.padded_rows = arguments.rows.all;
+            return {launch_of(
+                "quantize", row_of<kinds::banded_group>(element, gated).name, target,
+                {static_cast<uint32_t>(divide_up(rows * arguments.threads_per_row.value, threads)), 1, 1},
+                threads, BandedQuantizeArguments{arguments, *ranges})};
+        }
         const int64_t all = int64_t(arguments.padded_rows) * arguments.threads_per_row.value;
         return {launch(row_of<kinds::group>(element, gated).name, divide_up(all, threads), threads)};
     }
@@ -79,6 +88,23 @@ std::vector<Launch> plan(int target, ElementType element, Granularity granularit
     }
     launches.push_back(launch(row_of<kinds::tensor>(element, gated).name, workgroups, threads));
     return launches;
+}
+
+ScaleCount banded_scales(int64_t rows, int64_t ranges, int64_t groups) {
+    constexpr int64_t together = 8;  // groups of a block of shuffled scales
+    return {(divide_up(rows, band_rows) + ranges) * band_rows, divide_up(groups, together) * together};
+}
+
+Launch plan_bands(int target, BandsArguments arguments) {
+    const int64_t columns = banded_scales(arguments.rows, arguments.ranges.count, arguments.columns).groups;
+    if (int64_t(arguments.rows) * columns > int64_t(UINT32_MAX) - threads)
+        throw std::invalid_argument("scales_in_bands: " + std::to_string(arguments.rows) + " rows of " +
+                                    std::to_string(columns) +
+                                    " scales; at most 4294967039 scales are allowed");
+    arguments.padded_columns = divisor_of(static_cast<uint32_t>(columns));
+    return launch_of("quantize", variants<kinds::bands>.begin()->name, target,
+                     {static_cast<uint32_t>(divide_up(arguments.rows * columns, threads)), 1, 1}, threads,
+                     arguments);
 }
 
 }  // namespace hipkittens::quantize

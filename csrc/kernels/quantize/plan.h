@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "../launch.h"
@@ -16,7 +17,13 @@ uint32_t maxima_count(int64_t rows, int64_t columns);
 // In order, on one stream. gated: activation(x) times other, whose tensor has no scale of its own but a given one. Of the arguments,
 // x, other, codes, scales, given, maxima, rows, columns, aligned, the activation and what says how a scale and a code
 // are made are the caller's; the rest is decided here.
+// ranges: scales of groups are in bands that begin with each range of rows, of which the host knows the number alone.
 std::vector<Launch> plan(int target, ElementType element, Granularity granularity, int64_t group, bool gated,
-                         QuantizeArguments arguments);
+                         QuantizeArguments arguments, const std::optional<RangeEnds>& ranges = {});
+
+// Shuffled scales of rows in bands that begin with each of so many ranges.
+ScaleCount banded_scales(int64_t rows, int64_t ranges, int64_t groups);
+// `padded_columns` is decided here.
+Launch plan_bands(int target, BandsArguments arguments);
 
 }  // namespace hipkittens::quantize
