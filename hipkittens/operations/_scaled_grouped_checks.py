@@ -161,7 +161,7 @@ def _call(problem, device, by_blocks=False):
 
 
 def _call_of_mx(problem, device, formats: tuple[str, str], scales: str = "in_matrix"):
-    """Of weights' scales in the order of the kernels, scales of 1."""
+    """Of scales in the order of the kernels, rows' in bands: scales of 1."""
     e = problem.extents
     rows, groups, n, k = e["tokens"] * e["k"], e["G"], e["N"], e["K"]
 
@@ -176,7 +176,8 @@ def _call_of_mx(problem, device, formats: tuple[str, str], scales: str = "in_mat
 
     a, w = codes_of(formats[0], rows), codes_of(formats[1], groups * n)
     w = w.view(groups, n, w.shape[1])
-    scale_a = ones(rows, k // 32) if scales == "in_matrix" else None
+    bands = 32 * (-(-rows // 32) + groups), -(-k // 256) * 8
+    scale_a = ones(*bands) if scales == "in_matrix" else None
     scale_b = ones(groups, -(-n // 32) * 32, -(-k // 256) * 8)
     ends = even_ends(rows, groups, device)
     return lambda: grouped_matmul(a, w.mT, ends, scale_a=scale_a, scale_b=scale_b, swizzle="shuffled")
