@@ -116,6 +116,8 @@ _SPECS = {
 
 
 def _trial(kernel: Kernel) -> Trial:
+    if kernel.kind in ("banded_group", "bands"):
+        return _trial_of_bands(kernel)
     dtype = DTYPES[kernel.row["element"]]
     rows, columns = 9, 518
     gated = kernel.row.get("gated") == "true"
@@ -125,8 +127,6 @@ def _trial(kernel: Kernel) -> Trial:
         )
     if kernel.kind == "block":
         rows = 131
-    if kernel.kind in ("banded_group", "bands"):
-        return _trial_of_bands(kernel)
     specs = _SPECS["tensor" if kernel.kind == "maximum" else kernel.kind]
 
     def run():
@@ -159,12 +159,12 @@ def _trial_of_bands(kernel: Kernel) -> Trial:
     def run():
         offs = ends_of(sizes)
         if kernel.kind == "bands":
-            results = [call("scales_in_bands", torch.arange(rows * 17).to(torch.uint8).view(rows, 17), offs)]
+            results = (call("scales_in_bands", torch.arange(rows * 17).to(torch.uint8).view(rows, 17), offs),)
         else:
             gated = kernel.row["gated"] == "true"
             x = draw(rows, columns * (1 + gated), dtype=DTYPES[kernel.row["element"]]).detach()
             results = (gated_activation_quantize if gated else quantize)(x, spec, offs=offs)
-        return [results[0], torch.where(_in_groups(sizes, rows), results[-1], 0)]
+        return [*results[:-1], torch.where(_in_groups(sizes, rows), results[-1], 0)]
 
     return Trial(f"quantize {rows}x{columns} {kernel.row['name']}", run)
 
