@@ -123,12 +123,23 @@ def test_groups_and_slots_in_any_order(target, kind, groups):
 
 
 def test_more_tokens_than_a_workgroup_looks_at_together(target):
-    """A group's tokens lie 1500 apart."""
-    both = Both("nhd", 1, (8, 8), I8, 110, blocks=110)
-    slots = torch.arange(1700)
-    slots[1650:] = torch.arange(1700, 1750)
-    slots[3], slots[1690] = -1, 3
-    both.write(draw(1700, 1, 8), draw(1700, 1, 8, seed=1), slots)
+    """A group's tokens lie 2500 apart, and their numbers are of 4 or 8 bytes and have gaps."""
+    slots = torch.arange(2600)
+    slots[2550:] = torch.arange(2600, 2650)
+    slots[3], slots[2590] = -1, 3
+    for numbers in (slots, slots.int().repeat_interleave(3)[::3]):
+        both = Both("nhd", 1, (8, 8), I8, 170, blocks=170)
+        both.write(draw(2600, 1, 8), draw(2600, 1, 8, seed=1), numbers)
+
+
+@pytest.mark.parametrize("heads", [4, 5, 19])
+def test_heads_of_waves(target, heads):
+    """Of one workgroup, of several, and of several times as many tokens as those are for; a group that goes on."""
+    for tokens in (3, 1300):
+        both = Both("hnd", heads, (8, 24), I8, 82, blocks=82)
+        for first, scale in ((0, 1.0), (tokens, 4.0)):
+            key, value = (draw(tokens, heads, each, seed=first, scale=scale) for each in (8, 24))
+            both.write(key, value, torch.arange(first, first + tokens) % 1312)
 
 
 def test_the_largest_group(target):

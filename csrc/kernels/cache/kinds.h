@@ -69,12 +69,16 @@ struct SharedArguments {
     SharedPart parts[2];  // workgroup_id_z
     CacheSlots slots;
     Divisor group;  // slots that share a scale
-    uint32_t tokens;
-    uint32_t head_step;  // workgroups that share the heads
+    uint32_t tokens, token_run;
+    uint32_t head_step;  // workgroups that share the heads, of which each of their waves has some
     float floor;         // the least largest magnitude
 };
 
 inline constexpr int threads = 256, thread_features = 8;
+inline constexpr uint32_t shared_waves = threads / 64;
+// Runs of token_run tokens, of which workgroups beside each other have one token each. A prompt's groups begin at every 16th token, say,
+// and workgroups with work would all be of one XCD.
+inline constexpr uint32_t shared_runs = 256;
 inline constexpr uint32_t most_shared_slots = 1024;
 
 template <ElementConfig config>

@@ -70,7 +70,7 @@ inline Launch plan(int target, ElementType element, ScaledArguments arguments) {
     throw std::invalid_argument("cache_write: no kernel has this element type, or there is nothing to write");
 }
 
-// chunks, by_place and head_step are decided here.
+// chunks, by_place, token_run and head_step are decided here.
 inline Launch plan(int target, ElementType element, SharedArguments arguments) {
     uint32_t heads = 0;
     for (SharedPart& part : arguments.parts) {
@@ -88,11 +88,14 @@ inline Launch plan(int target, ElementType element, SharedArguments arguments) {
     // Few tokens have too few groups to fill a GPU; of many, each workgroup looks through all slots for its group's tokens, which
     // its heads share.
     constexpr uint32_t workgroups = 4096;
-    arguments.head_step = std::clamp(workgroups / std::max(arguments.tokens, 1u), 1u, std::max(heads, 1u));
+    arguments.head_step = std::clamp(workgroups / std::max(arguments.tokens, 1u), 1u,
+                                     std::max((heads + shared_waves - 1) / shared_waves, 1u));
+    arguments.token_run = (arguments.tokens + shared_runs - 1) / shared_runs;
+    const uint32_t runs = std::min(arguments.tokens, shared_runs);
     for (const Row<kinds::shared_scale>& row : variants<kinds::shared_scale>)
         if (row.config.element == element && arguments.tokens > 0 && heads > 0)
-            return launch_of("cache", row.name, target, {arguments.tokens, arguments.head_step, 2}, threads,
-                             arguments);
+            return launch_of("cache", row.name, target, {runs * arguments.token_run, arguments.head_step, 2},
+                             threads, arguments);
     throw std::invalid_argument("cache_write: no kernel has this element type, or there is nothing to write");
 }
 
