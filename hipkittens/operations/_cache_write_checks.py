@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import torch
 
-from ..cache import cache_write, indexer_cache_write, mla_cache_write
+from ..cache import cache_write, indexer_cache_write, mla_cache_write, rounded_to_codes
 from ..latent_rotary import rotary_cache_write
+from ..quantization import dtype_of
 from ._cache_write_trials import trial
 from ._caches import caches_of, mixed_slots
 from ._qkv_rotary_checks import tables_of
-from ._record import DTYPES, Benchmark, Checks, Example, Parity, ParityProblem
+from ._record import DTYPES, Benchmark, Checks, Example, Parity, ParityProblem, Table
 from ._rotary_parity import turn
+from ._tables import TOKEN_SIZES
 from ._tensors import with_gaps
 
 
@@ -128,6 +130,51 @@ def _parity(case, generator) -> ParityProblem:
     return ParityProblem(inputs, ours, theirs, baseline, outputs)
 
 
+def _scaled_parity(case, generator) -> ParityProblem:
+    """Scales of each token's head or of groups of slots, and what codes stand for with them."""
+    (heads, features), tokens, layout = case["heads"], case["tokens"], case["layout"]
+    group, dtype = case["group"], DTYPES[case["dtype"]]
+    blocks = tokens // 16 + 4
+    codes = torch.int8 if case["codes"] == "int8" else dtype_of("fp8", torch.device("cpu"))
+    inputs = {
+        name: with_gaps(torch.randn(tokens, heads, features, generator=generator).to(dtype), *case["gaps"])
+        for name in ("key", "value")
+    }
+    slots = torch.randperm(16 * blocks, generator=generator)[:tokens]
+
+    def ours(*rows):
+        caches = caches_of(layout, blocks, 16, heads, features, codes)
+        sizes = (blocks, 16, heads) if group == 1 else (blocks * 16 // group, heads)
+        key_scales, value_scales = (torch.zeros(sizes) for _ in range(2))
+        cache_write(
+            *(each.detach() for each in rows), *caches, slots, layout=layout, key_scales=key_scales,
+            value_scales=value_scales,
+        )  # fmt: skip
+        written = []
+        for cache, scales in zip(caches, (key_scales, value_scales), strict=True):
+            of_slots = scales.reshape(-1, heads)[slots // group]
+            by_slot = (cache.transpose(1, 2) if layout == "hnd" else cache).flatten(0, 1)
+            written += [by_slot[slots].float() * of_slots[..., None], of_slots]
+        return tuple(written)
+
+    def theirs(*rows):
+        written = []
+        for each in rows:
+            wide = each.detach().to(torch.promote_types(each.dtype, torch.float32))
+            magnitudes = wide.abs().amax(-1)
+            largest = wide.new_zeros(blocks * 16 // group, heads)
+            largest.scatter_reduce_(0, (slots // group)[:, None].expand_as(magnitudes), magnitudes, "amax")
+            scales = (largest / (127 if codes == torch.int8 else torch.finfo(codes).max))[slots // group]
+            # Of float64: what codes stand for.
+            if wide.dtype == torch.float32:
+                wide = rounded_to_codes(wide, codes, scales[..., None]).float() * scales[..., None]
+            written += [wide, scales]
+        return tuple(written)
+
+    baseline = "PyTorch's operations in float32, rounded to codes"
+    return ParityProblem(inputs, ours, theirs, baseline, ("keys", "key_scales", "values", "value_scales"))
+
+
 def _refuse(extents):
     return (
         None
@@ -221,6 +268,20 @@ CHECKS = Checks(
             },
             _parity,
         ),
+        Parity(
+            "cache_write",
+            {
+                # heads, features
+                "heads": ((4, 64), (1, 1), (8, 128), (5, 17), (3, 255), (2, 512)),
+                "tokens": (17, 1, 2, 130, 257),
+                "group": (1, 16, 8, 4),  # slots that share a scale
+                "codes": ("int8", "fp8"),
+                "dtype": tuple(name for name, dtype in DTYPES.items() if dtype.itemsize == 2),
+                "layout": ("nhd", "hnd"),
+                "gaps": ((0, 0), (2, 2), (1, 0)),
+            },
+            _scaled_parity,
+        ),
     ),
     calls=_calls,
     exercise=lambda draw: [_exercised(draw)],
@@ -236,6 +297,13 @@ CHECKS = Checks(
                 call=lambda problem, device, layout=layout: _call(problem, device, layout),
                 refuse=_refuse,
                 chained=True,
+                tables=(
+                    Table(
+                        f"Keys and values to a cache, layout {layout}, 8 heads of 128",
+                        "{N}x8x128",
+                        TOKEN_SIZES,
+                    ),
+                ),
             )
             for layout in ("nhd", "paged")
         ),
@@ -251,6 +319,13 @@ CHECKS = Checks(
                 ),
                 call=lambda problem, device, of=of: _scaled_call(problem, device, of),
                 chained=True,
+                tables=(
+                    Table(
+                        f"To a cache of int8, a scale of each {of}'s head, 8 heads of 128",
+                        "{N}x8x128",
+                        TOKEN_SIZES,
+                    ),
+                ),
             )
             for name, of, scales in (("scaled", "token", 8.0), ("shared_scale", "block", 1.0))
         ),
@@ -266,6 +341,7 @@ CHECKS = Checks(
                 f"D is {extents['D']}; rotary turns pairs, so it has to be even" if extents["D"] % 2 else None
             ),
             chained=True,
+            tables=(Table("With a rotation, 32 and 8 heads of 128", "H32K8N{N}D128", TOKEN_SIZES),),
         ),
     ),
 )

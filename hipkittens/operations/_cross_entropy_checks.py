@@ -146,6 +146,7 @@ def _call_linear(problem, device):
 
 
 _SIZES = dict.fromkeys(DEVICES, (32000, 128256))
+_BACKWARD_SIZES = {"MI325X": (32000,), "MI355X": (32000,)}
 
 CROSS_ENTROPY = Checks(
     trial=_trial,
@@ -209,6 +210,7 @@ CROSS_ENTROPY = Checks(
             heading="Cross entropy backward",
             bytes=lambda problem: 4.0 * problem["rows"] * problem["columns"],
             call=_call_backward,
+            tables=(Table("Cross entropy backward of 8192 rows", "8192x{N}", _BACKWARD_SIZES),),
         ),
     ),
 )

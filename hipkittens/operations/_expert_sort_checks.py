@@ -6,8 +6,9 @@ from __future__ import annotations
 import torch
 
 from ..routing import MOST_EXPERTS, expert_sort
-from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Table, Trial
 from ._router_checks import refuse_experts
+from ._tables import TOKEN_PEERS, TOKEN_SIZES
 from ._tensors import draw
 
 
@@ -137,6 +138,11 @@ CHECKS = Checks(
             call=_call,
             refuse=refuse_experts,
             chained=True,
+            tables=(
+                Table(
+                    "Sort of tokens by 256 experts, 8 of each token", "{N}x256x8", TOKEN_SIZES, TOKEN_PEERS
+                ),
+            ),
         ),
     ),
 )

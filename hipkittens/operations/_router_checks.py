@@ -8,7 +8,8 @@ from functools import partial
 import torch
 
 from ..routing import MOST_EXPERTS, MOST_GROUPS, SCORES, choice_in_torch, router, weights_in_torch
-from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Table, Trial
+from ._tables import TOKEN_PEERS, TOKEN_SIZES
 from ._tensors import draw, with_gaps
 
 
@@ -157,6 +158,7 @@ CHECKS = Checks(
             call=_call,
             torch=_call_torch,
             refuse=refuse_experts,
+            tables=(Table("Router of 256 experts, the best 8", "{N}x256x8", TOKEN_SIZES, TOKEN_PEERS),),
         ),
     ),
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from ..selection import MOST, topk
-from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Trial
+from ._record import DTYPES, Benchmark, Checks, Example, Kernel, Parity, ParityProblem, Rows, Table, Trial
 from ._tensors import draw, with_gaps
 
 
@@ -120,6 +120,15 @@ CHECKS = Checks(
             torch=_call_torch,
             refuse=_refuse,
             chained=True,
+            tables=tuple(
+                Table(
+                    f"The {k} greatest of rows of {columns}",
+                    f"{{N}}x{columns}x{k}",
+                    {"MI325X": sizes, "MI355X": sizes},
+                    {"triton": {"MI325X": 4096, "MI355X": 4096}},
+                )
+                for columns, k, sizes in ((256, 10, (1024, 4096)), (1024, 32, (4096,)))
+            ),
         ),
     ),
 )

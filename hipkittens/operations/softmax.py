@@ -22,6 +22,7 @@ from ._record import (
     Parity,
     ParityProblem,
     Rows,
+    Table,
     Trial,
     no_double_backward,
 )
@@ -30,6 +31,7 @@ from ._tensors import draw, with_gaps
 
 # Of the kernels whose rows share a wave: kernels/softmax/kinds.h.
 _SHORT = 512
+_TABLE_SIZES = {"MI325X": (4096, 16384, 65536), "MI355X": (4096, 16384, 65536)}
 
 
 def _fake(x):
@@ -172,6 +174,14 @@ def _checks() -> Checks:
                 bytes=_bytes(2),
                 call=_call,
                 torch=_call_torch,
+                tables=(
+                    Table(
+                        "Softmax of rows of 128",
+                        "{N}x128",
+                        _TABLE_SIZES,
+                        {"triton": {device: 65536 for device in _TABLE_SIZES}},
+                    ),
+                ),
             ),
             Benchmark(
                 "softmax_backward",
@@ -182,6 +192,7 @@ def _checks() -> Checks:
                 bytes=_bytes(3),
                 call=_call_backward,
                 torch=_call_torch_backward,
+                tables=(Table("Softmax backward of rows of 128", "{N}x128", _TABLE_SIZES),),
             ),
         ),
     )
