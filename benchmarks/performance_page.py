@@ -73,6 +73,11 @@ How to read the tables:
   busy matrix cores. So that ours comes near AITER's published rate there says nothing about speed.
 * The bandwidth of memory is anchored on RMS norms that FlyDSL measured on MI355X and MI325X and on BabelStream on MI300X. Tensors
   begin in HBM, and the last-level cache is full of what launches before left.
+* Beside softmax, top-k, routers and sorts by experts stand the Triton kernels of AITER's wheel, at the tiles that it chooses. Caches,
+  cross entropy, gated activations, quantisation and softmax's derivative have no peer here: nothing that others ship for them is run in
+  the model by these tables, neither HIP's and CK's kernels, which would have to be compiled, nor Triton's of quantisation.
+  Of the 36 comparisons that m8than/amd-kernels counts on MI325X, 27 were
+  published as figures: [row operations](row_operations.md) has all 27, and the other nine have none to stand beside.
 * *MFMA* is how busy the matrix cores are while waves are in the main loop.
 * *Ours with plain loads*: on gfx950 half of the workgroups of a GEMM load A first and half B, so that a line comes from memory for
   one half and from L2 for the other. The model alone chose that, and nobody has measured it; the column is the same kernel without.

@@ -130,7 +130,7 @@ CacheOutput output_to(const std::string& where, const CacheView& view, const Ten
     bool wide = to.feature == 1 && reinterpret_cast<uintptr_t>(to.data) % 4 == 0;
     for (const int64_t stride : {to.block, to.head, to.slot_group, to.slot, to.feature_group})
         wide = wide && stride * size % 4 == 0;
-    return {to, scale ? static_cast<const float*>(scale->data()) : nullptr, wide};
+    return {to, scale ? static_cast<const float*>(scale->data()) : nullptr, wide, 0};
 }
 
 CacheSlots slots_in(const std::string& where, const Tensor& slots, int64_t tokens, const CacheView& view) {

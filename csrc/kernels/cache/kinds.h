@@ -25,6 +25,7 @@ struct CopyArguments {
     Copy copies[2];
     CacheSlots slots;
     uint32_t tokens;
+    uint32_t padding;
 };
 
 // Rows whose codes have scales of their own, of each head or of groups of its features, which are written beside them.
