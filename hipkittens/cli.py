@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from typing import Any
 
@@ -245,12 +246,16 @@ def _sim_debug(arguments: argparse.Namespace) -> int:
             return debug_adapter.main()
         from .debugging import console
 
+        against = None
+        if arguments.against or arguments.against_target:
+            against = console.Other(shlex.split(arguments.against), arguments.against_target)
         return console.main(
             arguments.program,
             target=arguments.target,
             checks=arguments.checks,
             commands=arguments.command,
             as_json=arguments.json,
+            against=against,
         )
     except ValueError as error:
         raise SystemExit(f"hipkittens sim debug: {error}") from None
@@ -374,13 +379,25 @@ def _parser() -> argparse.ArgumentParser:
         help="run this one first; may be repeated",
     )
     debug.add_argument(
+        "--against",
+        default="",
+        metavar="COMMAND",
+        help="another program, for `compare`: its launches beside this one's",
+    )
+    debug.add_argument(
+        "--against-target",
+        choices=TARGETS,
+        help="the GPU that the other program finds (default program: this one)",
+    )
+    debug.add_argument(
         "--adapter",
         action="store_true",
         help="speak the Debug Adapter Protocol, for editors (docs/debugger.md)",
     )
     debug.add_argument("program", nargs="*", metavar="PROGRAM", help="for example: -- python train.py")
     debug.usage = (
-        "hipkittens sim debug [-h] [--json] [--target TARGET] [--checks CHECKS] [-c COMMAND] -- PROGRAM [ARGUMENT ...]\n"
+        "hipkittens sim debug [-h] [--json] [--target TARGET] [--checks CHECKS] [-c COMMAND]\n"
+        "                            [--against COMMAND] [--against-target TARGET] -- PROGRAM [ARGUMENT ...]\n"
         "       hipkittens sim debug --adapter"
     )
     kernels = commands.add_parser("kernels", help="the kernels in this installation").add_subparsers(

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from .register_values import VectorRegisters, as_json
+from .register_values import DTYPES, VectorRegisters, as_json
+from .run_comparison import RunComparison
 from .session import Exit, Session, Stop
 from .symbols import Frame
 
@@ -36,8 +37,10 @@ def short_function(name: str) -> str:
 class Commands:
     """Each public method is a command: its name, its words as text, and its docstring as help."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, comparison: RunComparison | None = None) -> None:
         self._session = session
+        self._comparison = comparison
+        self._other = None if comparison is None else Commands(comparison.other)
         self._frame = 0
 
     # Those that let the program go on.
@@ -118,6 +121,13 @@ class Commands:
         self._session.stops_at_findings = _switch(words)
         return Result({"findings": self._session.stops_at_findings}, f"findings {words}")
 
+    def order(self, words: str) -> Result:
+        """order SEED|off: runs each launch under another order of waves first (0: as they are numbered), and stops where the launch works on other values"""
+        self._session.compares_with_order = (
+            None if words == "off" else _number(words, "the seed of an order of waves, or off")
+        )
+        return Result({"order": self._session.compares_with_order}, f"order {words}")
+
     # Going on.
 
     def continue_(self, words: str) -> Result:
@@ -152,13 +162,14 @@ class Commands:
         named = {"breakpoint": f"breakpoint {', '.join(map(str, reached.breakpoints))}"}.get(
             reached.reason, reached.reason
         )
-        lines = [
-            f"{named}: kernel {data['kernel']} ({data['target']}), launch {data['launch']}, workgroup {tuple(data['workgroup'])}, "
-            f"wave {data['wave']}"
-        ]
+        lines = [f"{named}: kernel {data['kernel']} ({data['target']}), launch {data['launch']}"]
+        if reached.has_waves:
+            lines[0] += f", workgroup {tuple(data['workgroup'])}, wave {data['wave']}"
         if reached.text:
             lines.append(reached.text)
-        return Result(data, "\n".join([*lines, self._here()]))
+        if reached.has_waves:
+            lines.append(self._here())
+        return Result(data, "\n".join(lines))
 
     def _here(self) -> str:
         address = self._session.address
@@ -170,6 +181,56 @@ class Commands:
         lines = self._session.sources.lines(line.file)
         here = f"\n{line.line:5}  {lines[line.line - 1]}" if 0 < line.line <= len(lines) else ""
         return f"{text}\n{line}{here}"
+
+    # Beside another program.
+
+    def compare(self, words: str) -> Result:
+        """compare [TENSOR] [DTYPE [TOLERANCE]]: to the end of the next launch that leaves other memory than the one of --against; DTYPE as in v3.f32, TOLERANCE relative to the largest magnitude"""
+        outcome = self._against().run(**_compared(words))
+        self._frame = 0
+        here, there = outcome.reached
+        data = {
+            "launch": outcome.launch,
+            "differences": [each.to_dict() for each in outcome.differences],
+            "unmatched": outcome.unmatched,
+            "here": here.to_dict(),
+            "there": there.to_dict(),
+        }
+        if not outcome.differences and not outcome.unmatched:
+            lines = [] if outcome.launch == 0 else [f"no difference in {outcome.launch} launches"]
+            ended = isinstance(here, Exit) and isinstance(there, Exit)
+            if not ended or here.status or there.status:
+                lines += [f"here: {_reached_text(here)}", f"there: {_reached_text(there)}"]
+            return Result(data, "\n".join(lines) or "no program has launched anything")
+        lines = [f"launch {outcome.launch}: kernel {here.launch.kernel}, there {there.launch.kernel} ({there.launch.event['target']})"]  # fmt: skip
+        lines += [each.text for each in outcome.differences]
+        if outcome.unmatched:
+            lines.append(f"not compared, since one has no such memory: {', '.join(outcome.unmatched)}")
+        return Result(data, "\n".join(lines))
+
+    def writer(self, words: str) -> Result:
+        """writer: starts both programs again, up to the wave that gives the first element that `compare` found its last value"""
+        here, there = self._against().writer()
+        self._frame = 0
+        result = self._reached(here)
+        return Result(
+            {"here": result.data, "there": there.to_dict()}, f"{result.text}\nthere: {_reached_text(there)}"
+        )
+
+    def other(self, words: str) -> Result:
+        """other COMMAND: a command that looks at the program of --against, such as other print v3"""
+        self._against()
+        name = self._other.find(words.partition(" ")[0]).__name__.rstrip("_")
+        if name in (*self.MOVING, "compare", "writer", "other"):
+            raise ValueError(f"`{name}` moves both programs' places apart; `other` looks alone")
+        return self._other.run(words)
+
+    def _against(self) -> RunComparison:
+        if self._comparison is None:
+            raise ValueError(
+                "there is no other program; start the debugger with --against or --against-target"
+            )
+        return self._comparison
 
     # Looking.
 
@@ -353,6 +414,33 @@ class Commands:
             raise ValueError("set wants PLACE = EXPRESSION, such as set v3[5] = 1.0")
         self._session.assign(place.strip(), expression)
         return Result({"set": place.strip()}, "")
+
+
+def _reached_text(reached: Stop | Exit) -> str:
+    if isinstance(reached, Exit):
+        return f"the program ended with status {reached.status}"
+    place = f"{reached.reason}: kernel {reached.launch.kernel} ({reached.launch.event['target']}), launch {reached.launch.number}"
+    if reached.has_waves:
+        place += f", workgroup {reached.workgroup}, wave {reached.wave}, entry+{reached.address - reached.launch.entry:#x}"
+    return place
+
+
+def _compared(words: str) -> dict[str, Any]:
+    """The words of `compare`. ValueError for what is none."""
+    parts = words.split()
+    chosen: dict[str, Any] = {}
+    if parts and parts[0] not in DTYPES:
+        chosen["tensor"] = parts.pop(0)
+    if parts:
+        chosen["dtype"] = parts.pop(0)
+    if parts:
+        try:
+            chosen["tolerance"] = float(parts.pop(0))
+        except ValueError:
+            raise ValueError(f"{words!r}: the tolerance is no number") from None
+    if parts:
+        raise ValueError(f"{words!r}; wanted: [TENSOR] [DTYPE [TOLERANCE]]")
+    return chosen
 
 
 def _switch(words: str) -> bool:

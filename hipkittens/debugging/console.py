@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import cmd
+import dataclasses
 import json
 import signal
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 
 from .commands import Commands
 from .process import DebuggedProcess
+from .run_comparison import RunComparison
 from .session import Session
 
 
@@ -19,10 +21,10 @@ class Console(cmd.Cmd):
 
     prompt = "(hipkittens) "
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, comparison: RunComparison | None = None) -> None:
         super().__init__()
         self._session = session
-        self._commands = Commands(session)
+        self._commands = Commands(session, comparison)
 
     def get_names(self) -> list[str]:
         return [f"do_{name}" for name in (*self._commands.names(), "help", "quit")]
@@ -54,19 +56,48 @@ def help_text(name: str = "") -> str:
     return "\n".join(str(commands.find(each).__doc__) for each in names)
 
 
+@dataclasses.dataclass(frozen=True)
+class Other:
+    """What --against names: another program, the same one for another target, or both."""
+
+    program: Sequence[str] | None = None
+    target: str | None = None
+
+
 def main(
-    program: Sequence[str], *, target: str | None, checks: str | None, commands: Sequence[str], as_json: bool
+    program: Sequence[str],
+    *,
+    target: str | None,
+    checks: str | None,
+    commands: Sequence[str],
+    as_json: bool,
+    against: Other | None = None,
 ) -> int:
     """Runs `commands`, then those of standard input; the program's status, or 1 if it was left before its end.
 
     With `as_json` every command is answered by one line of JSON: {"command", "result"} or {"command", "error"}, and the program prints to
-    standard error.
+    standard error. The program of `against` prints there always.
     """
     output = sys.stderr if as_json else None
-    process = DebuggedProcess(program, target=target, checks=checks, output=output)
-    session = Session(process)
-    console = Console(session)
+
+    def start() -> DebuggedProcess:
+        return DebuggedProcess(program, target=target, checks=checks, output=output)
+
+    def start_other() -> DebuggedProcess:
+        return DebuggedProcess(against.program or program, target=against.target or target, output=sys.stderr)
+
+    session = Session(start())
+    comparison = None
+
+    def restart() -> tuple[DebuggedProcess, DebuggedProcess]:
+        session.process.kill()
+        comparison.other.process.kill()
+        return start(), start_other()
+
     try:
+        if against is not None:
+            comparison = RunComparison(session, Session(start_other()), restart)
+        console = Console(session, comparison)
         for line in commands:
             if as_json:
                 _answer(session, console._commands, line)
@@ -81,12 +112,14 @@ def main(
                         break
                     if line.strip():
                         _answer(session, console._commands, line.strip())
-            elif process.process.poll() is None:
+            elif session.process.process.poll() is None:
                 console.cmdloop()
-        status = process.process.poll()
+        status = session.process.process.poll()
         return 1 if status is None else status
     finally:
-        process.kill()
+        session.process.kill()
+        if comparison is not None:
+            comparison.other.process.kill()
 
 
 def _answer(session: Session, commands: Commands, line: str) -> None:

@@ -204,6 +204,7 @@ class Adapter:
             "launch": "entry",
             "watch": "data breakpoint",
             "finding": "exception",
+            "difference": "exception",
             "fault": "exception",
             "ended": "step",
         }
@@ -315,7 +316,7 @@ class Adapter:
 
     def _on_threads(self, arguments: dict, request: dict):
         session = self._session
-        if session is None or session.stop is None or session.stop.reason == "launch":
+        if session is None or session.stop is None or not session.stop.has_waves:
             return {"threads": [{"id": _RUNNING, "name": "launch"}]}
         workgroup = session.stop.workgroup
         return {

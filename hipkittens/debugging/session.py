@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import breakpoints
+from . import breakpoints, differences
 from .breakpoints import Breakpoint
 from .process import DebuggedProcess
 from .register_values import DTYPES, RegisterFile, Scalar, VectorRegisters, dtype_named
@@ -50,8 +50,8 @@ class Launch:
 class Stop:
     """Where a wave stands, before the instruction at `address`.
 
-    reason    "launch" and "end" (no wave runs: there is memory alone), "breakpoint", "step", "watch", "finding" (of a checker), "fault", "ended" (the wave that was stepped), "pause"
-    text      what the fault or the finding says
+    reason    "launch", "end", "breakpoint", "step", "watch", "finding" (of a checker), "fault", "ended" (the wave that was stepped), "pause", "difference" (from the run under Session.compares_with_order)
+    text      what the fault, the finding or the difference is
     """
 
     reason: str
@@ -62,6 +62,7 @@ class Stop:
     wave: int
     address: int
     breakpoints: tuple[int, ...] = ()
+    has_waves: bool = True  # False before a launch and after it: there is memory alone
 
     @property
     def instruction(self) -> Instruction:
@@ -104,6 +105,9 @@ class Session:
     One thread at a time uses it. While it waits for a launch, others may call pause, add_breakpoint and delete_breakpoint.
 
     stops_at_findings    whether a checker's finding stops the wave (the process has to be checked)
+
+    compares_with_order, if it is not None, is the seed of an order of waves that every launch is run under first. Then a wave stops at its
+    first instruction that reads other values than there, and the launch at its end if it leaves other memory.
     """
 
     def __init__(self, process: DebuggedProcess, *, stops_at_findings: bool = True) -> None:
@@ -112,6 +116,7 @@ class Session:
         self.sources = Sources()
         self.stops_at_findings = stops_at_findings
         self.stops_at_launches = self.stops_at_ends = False
+        self.compares_with_order: int | None = None
         self.stop: Stop | None = None
         self.launch: Launch | None = None
         self.wave: int | None = None  # that registers are read of
@@ -119,6 +124,11 @@ class Session:
         self._symbols: dict[int, Symbols] = {}
         self._last_step = ""
         self._has_new_breakpoints = False
+
+    def start_again(self, process: DebuggedProcess) -> None:
+        """Another process of the program in place of the one there was; breakpoints stay."""
+        self.process = process
+        self.stop = self.launch = self.wave = None
 
     # Breakpoints.
 
@@ -202,7 +212,7 @@ class Session:
     def address(self) -> int:
         """The file's address of the selected wave's next instruction."""
         stop = self.need_stop()
-        if self.wave == stop.wave or stop.reason in ("launch", "end"):
+        if self.wave == stop.wave or not stop.has_waves:
             return stop.address
         return self.waves()[self.wave]["address"]
 
@@ -246,9 +256,14 @@ class Session:
 
     def _ended(self, event: dict[str, Any]) -> Stop | None:
         launch, self._last_step = self.launch, "continue"
-        if self.stops_at_ends:
+        different = json.loads(event["differences"])
+        if self.stops_at_ends or different:
             self.wave = 0
-            self.stop = Stop("end", event["error"], launch, (0, 0, 0), 0, 0, launch.entry)
+            reason, text = "end", event["error"]
+            if different:
+                reason = "difference"
+                text = differences.of_memory(different, self.compares_with_order)
+            self.stop = Stop(reason, text, launch, (0, 0, 0), 0, 0, launch.entry, has_waves=False)
             return self.stop
         self.launch = None
         self.process.send("continue")
@@ -261,8 +276,14 @@ class Session:
             self._symbols[digest] = Symbols(code, event["target"])
         self.launch = Launch(event, self._symbols[digest])
         self.wave = 0
-        self.stop = Stop("launch", "", self.launch, (0, 0, 0), 0, 0, self.launch.entry)
+        self.stop = Stop("launch", "", self.launch, (0, 0, 0), 0, 0, self.launch.entry, has_waves=False)
         self._send_breakpoints()
+        if self.compares_with_order is not None:
+            there = self.process.request(f"replay {self.compares_with_order}")["error_there"]
+            if there:
+                text = f"under wave order {self.compares_with_order} this launch fails: {there}"
+                self.stop = dataclasses.replace(self.stop, reason="difference", text=text)
+                return self.stop
         if self.stops_at_launches:
             return self.stop
         self.stop = None
@@ -271,7 +292,12 @@ class Session:
 
     def _stopped(self, event: dict[str, Any]) -> Stop | None:
         self.wave = event["wave"]
-        text = json.loads(event["text"])["message"] if event["reason"] == "finding" else event["text"]
+        text = event["text"]
+        if event["reason"] == "finding":
+            text = json.loads(text)["message"]
+        elif event["reason"] == "difference":
+            symbols, entry = self.launch.symbols, self.launch.entry
+            text = differences.of_registers(json.loads(text), self.compares_with_order, symbols, entry)
         self.stop = Stop(
             event["reason"],
             text,
@@ -397,7 +423,7 @@ class Session:
             self.process.request("watch")
         elif words[0] == "lds" and len(words) == 3:
             self.process.request(f"watch lds {int(words[1], 0)} {int(words[2], 0)}")
-        elif (found := self._tensor(words[0])) is not None:
+        elif (found := self.tensor(words[0])) is not None:
             offset, size = (int(word, 0) for word in words[1:]) if len(words) == 3 else (0, found["bytes"])
             self.process.request(f"watch memory {found['begin'] + offset} {size}")
         else:
@@ -405,7 +431,8 @@ class Session:
             first += self.launch.event["accum_offset"] if kind == "a" else 0
             self.process.request(f"watch vector {self.wave} {first} {count}")
 
-    def _tensor(self, name: str) -> dict[str, Any] | None:
+    def tensor(self, name: str) -> dict[str, Any] | None:
+        """The launch's memory of that name: begin, bytes, writable; None if it has none."""
         return next((region for region in self.launch.tensors if region["name"] == name), None)
 
     def variable(self, name: str) -> Any:
@@ -526,7 +553,7 @@ def _typed(read, begin: int, count: int, dtype: str) -> torch.Tensor:
 
 
 def _tensor_values(session: Session, name: str, dtype: str, offset: int, count: int | None) -> torch.Tensor:
-    found = session._tensor(name)
+    found = session.tensor(name)
     if found is None:
         names = ", ".join(region["name"] for region in session.launch.tensors)
         raise ValueError(f"the launch has no memory called {name!r}; it has {names}")

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "simulator/checks/shadow.h"
+#include "simulator/debug/code_addresses.h"
 #include "simulator/debug/wave_registers.h"
 #include "simulator/json_text.h"
 #include "simulator/machine/fault_report.h"
@@ -123,20 +124,19 @@ std::string launch_event(uint64_t number, const Dispatch& dispatch, const code_o
 
 }  // namespace
 
-uint64_t DebugSession::file_address(uint32_t instruction) const {
-    const Program& program = *dispatch_->program;
-    return program.text_address + program.instructions[instruction].address - program.load_offset;
-}
-
 uint64_t DebugSession::address_of(const Wave& wave) const {
     if (wave.status == WaveStatus::faulted && wave.fault_step)
-        return file_address(wave.fault_step->instruction);
-    return file_address(wave.next ? wave.next->instruction : issues_.at(&wave).last_instruction());
+        return file_address(*dispatch_->program, wave.fault_step->instruction);
+    return file_address(*dispatch_->program,
+                        wave.next ? wave.next->instruction : issues_.at(&wave).last_instruction());
 }
 
-void DebugSession::launch_begins(const Dispatch& dispatch, const code_object::Kernel& kernel) {
+void DebugSession::launch_begins(const Dispatch& dispatch, const code_object::Kernel& kernel,
+                                 const Replay& replay) {
     ++launches_;
     dispatch_ = &dispatch;
+    replay_ = replay;
+    comparison_.reset();
     breaks_.assign(dispatch.program->instructions.size(), false);
     step_.reset();
     last_finding_ = nullptr;
@@ -151,14 +151,16 @@ void DebugSession::launch_begins(const Dispatch& dispatch, const code_object::Ke
 void DebugSession::before_instruction(Wave* wave) {
     if (is_detached_) return;
     issues_[wave].follow(*wave);
+    if (comparison_) difference_ = comparison_->before_instruction(*wave);
     const std::string reason = reason_to_stop(*wave);
     if (reason.empty()) return;
-    std::string text = reason == "watch" ? change_ : "";
+    std::string text = reason == "watch" ? change_ : reason == "difference" ? difference_ : "";
     if (reason == "finding") text = checks::to_json(*wave->workgroup->shadow->findings.latest(), *dispatch_);
     stop(wave, reason, text);
 }
 
 std::string DebugSession::reason_to_stop(const Wave& wave) {
+    if (!difference_.empty()) return "difference";
     if (instructions_until_poll_-- == 0) {
         instructions_until_poll_ = instructions_between_polls;
         if (channel_.has_input()) {
@@ -177,7 +179,7 @@ std::string DebugSession::reason_to_stop(const Wave& wave) {
     if (watched_bytes_changed(*wave.workgroup)) return "watch";
     const uint32_t instruction = wave.next->instruction;
     if (step_ && step_->workgroup == wave.workgroup->linear_id && step_->wave == wave.index_in_workgroup) {
-        const uint64_t address = file_address(instruction);
+        const uint64_t address = file_address(*dispatch_->program, instruction);
         const auto holds = [&](const AddressRange& range) {
             return address >= range.begin && address < range.end;
         };
@@ -204,6 +206,8 @@ void DebugSession::wave_stopped(Wave* wave) {
     if (is_detached_) return;
     if (wave->status == WaveStatus::faulted) {
         stop(wave, "fault", describe_fault(*wave));
+    } else if (watched_bytes_changed(*wave->workgroup)) {
+        stop(wave, "watch", change_);
     } else if (step_ && step_->workgroup == wave->workgroup->linear_id &&
                step_->wave == wave->index_in_workgroup) {
         stop(wave, "ended", "");
@@ -217,7 +221,11 @@ void DebugSession::launch_ends(const std::string& error) {
         .member("event", "launch_end")
         .member("launch", launches_)
         .member("error", error)
+        .member("differences", comparison_ ? comparison_->memory_differences() : "[]")
         .close('}');
+    comparison_.reset();
+    difference_.clear();
+    replay_ = nullptr;
     channel_.send(json.text());
     serve(nullptr);
 }
@@ -286,6 +294,17 @@ void DebugSession::set_watch(Wave* wave, const std::vector<std::string>& words) 
         wave ? wave->workgroup->linear_id : 0, bytes, {bytes.begin(), bytes.end()}, words[1] == "memory"};
 }
 
+std::string DebugSession::compare_orders(Wave* wave, uint64_t wave_order_seed) {
+    if (wave) throw std::invalid_argument("`replay` comes before a launch has begun");
+    comparison_.reset();
+    auto comparison = std::make_unique<OrderComparison>(*dispatch_, replay_, wave_order_seed);
+    JsonText json;
+    json.open('{').member("error_there", comparison->error());
+    json.member("instructions", comparison->instructions()).close('}');
+    comparison_ = std::move(comparison);
+    return json.text();
+}
+
 std::string DebugSession::describe_waves(const Workgroup& workgroup) const {
     JsonText json;
     json.open('{').key("waves").open('[');
@@ -297,7 +316,7 @@ std::string DebugSession::describe_waves(const Workgroup& workgroup) const {
         if (const auto log = issues_.find(wave); log != issues_.end()) {
             for (const IssueLog::Operation& operation : log->second.in_flight(*wave)) {
                 json.open('{').member("queue", operation.queue);
-                json.member("address", file_address(operation.instruction)).close('}');
+                json.member("address", file_address(*dispatch_->program, operation.instruction)).close('}');
             }
         }
         json.close(']').close('}');
@@ -316,6 +335,11 @@ std::optional<std::string> DebugSession::answer(Wave* wave, const std::string& l
         set_breakpoints(words);
         return done;
     }
+    if (name == "watch") {
+        set_watch(wave, words);
+        return done;
+    }
+    if (name == "replay") return compare_orders(wave, number_at(words, 1));
     if (name == "memory") return json_member("bytes", hexadecimal(named_bytes(wave, words, 0)));
     if (name == "set_memory") {
         const std::string& digits = word_at(words, 2);
@@ -348,10 +372,6 @@ std::optional<std::string> DebugSession::answer(Wave* wave, const std::string& l
     if (name == "set_lds") {
         const std::string& digits = word_at(words, 2);
         set_bytes(lds_bytes(*wave->workgroup, number_at(words, 1), digits.size() / 2), digits);
-        return done;
-    }
-    if (name == "watch") {
-        set_watch(wave, words);
         return done;
     }
     if (name == "step") {

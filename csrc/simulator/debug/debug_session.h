@@ -11,12 +11,15 @@
 //   set_vector WAVE NUMBER DIGITS · set_scalar WAVE CODE VALUE · set_lds OFFSET DIGITS · set_memory ADDRESS DIGITS
 //   breakpoints [ADDRESS ...]         in place of those before; addresses are those of the file
 //   watch [vector WAVE FIRST COUNT | lds OFFSET BYTES | memory ADDRESS BYTES]   stop once they change; without words, no longer
+//   replay SEED                       before a launch: runs it under that order of waves first, and then stops each wave of the launch
+//                                     at its first instruction that finds other values in the registers it reads
 //   continue · step WORKGROUP WAVE [BEGIN END ...]   until that wave is outside of all these addresses; then no answer but events
 //
 // A line that comes while the launch runs stops it ("pause").
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,6 +27,7 @@
 
 #include "simulator/debug/issue_log.h"
 #include "simulator/debug/line_channel.h"
+#include "simulator/debug/order_comparison.h"
 #include "simulator/machine/debugger.h"
 
 namespace hipkittens::simulator::debug {
@@ -32,7 +36,8 @@ class DebugSession : public Debugger {
   public:
     explicit DebugSession(const std::string& socket_path) : channel_(socket_path) {}
 
-    void launch_begins(const Dispatch& dispatch, const code_object::Kernel& kernel) override;
+    void launch_begins(const Dispatch& dispatch, const code_object::Kernel& kernel,
+                       const Replay& replay) override;
     void before_instruction(Wave* wave) override;
     void wave_stopped(Wave* wave) override;
     void launch_ends(const std::string& error) override;
@@ -53,7 +58,6 @@ class DebugSession : public Debugger {
         bool is_global;
     };
 
-    uint64_t file_address(uint32_t instruction) const;
     uint64_t address_of(const Wave& wave) const;  // of its next instruction, or the one that was its last
     std::string reason_to_stop(const Wave& wave);
     bool watched_bytes_changed(const Workgroup& workgroup);
@@ -62,6 +66,7 @@ class DebugSession : public Debugger {
     // The answer to a command, or nothing if the launch goes on.
     std::optional<std::string> answer(Wave* wave, const std::string& line);
     void set_breakpoints(const std::vector<std::string>& words);
+    std::string compare_orders(Wave* wave, uint64_t wave_order_seed);
     void set_watch(Wave* wave, const std::vector<std::string>& words);
     std::span<uint8_t> named_bytes(Wave* wave, const std::vector<std::string>& words, size_t first);
     std::string describe_waves(const Workgroup& workgroup) const;
@@ -74,6 +79,9 @@ class DebugSession : public Debugger {
     std::optional<SingleStep> step_;
     std::optional<Watch> watch_;
     std::string change_;  // of the watched bytes, in words
+    Replay replay_;       // of the launch under way
+    std::unique_ptr<OrderComparison> comparison_;
+    std::string difference_;  // that it found before this instruction
     const void* last_finding_ = nullptr;
     std::map<const Wave*, IssueLog> issues_;
     uint32_t instructions_until_poll_ = 0;

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: MIT
 #include "simulator/machine/launch.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -16,7 +14,8 @@
 #include "isa/effects.h"
 #include "simulator/checks/shadow.h"
 #include "simulator/machine/debugger.h"
-#include "simulator/machine/float_mode.h"
+#include "simulator/machine/host_float_mode.h"
+#include "simulator/machine/launch_replay.h"
 #include "simulator/machine/launch_trace.h"
 #include "simulator/machine/stop_request.h"
 #include "simulator/machine/worker.h"
@@ -36,17 +35,6 @@ struct alignas(64) DispatchPacket {
     uint64_t kernel_object = 0, kernel_arguments = 0, reserved1 = 0, completion_signal = 0;
 };
 static_assert(sizeof(DispatchPacket) == 64);
-
-class HostFloatMode {
-  public:
-    explicit HostFloatMode(uint8_t float_mode) : before_(_mm_getcsr()) {
-        _mm_setcsr(host_float_mode(float_mode));
-    }
-    ~HostFloatMode() { _mm_setcsr(before_); }
-
-  private:
-    unsigned before_;
-};
 
 std::string check(const code_object::Kernel& kernel, const LaunchRequest& request) {
     const uint32_t* size = request.workgroup_size;
@@ -256,7 +244,12 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
     } catch (const std::exception&) {
         // The host gives no more threads: those there are take all workgroups.
     }
-    if (request.debugger) request.debugger->launch_begins(dispatch, kernel);
+    LaunchReplay replay(code, grid, request.should_stop);
+    if (request.debugger) {
+        request.debugger->launch_begins(dispatch, kernel, [&replay](Debugger& follower, uint64_t seed) {
+            return replay.run(follower, seed);
+        });
+    }
     work(0);
     wait_for(others_ended, others.size(), [&] { stop.is_stopping(); });
     for (std::thread& thread : others) thread.join();

@@ -1,0 +1,58 @@
+// simulator/debug/order_comparison.h: where a launch parts from the same launch under another order of waves.
+// SPDX-License-Identifier: MIT
+//
+// Orders of waves that a kernel's barriers and waits allow must not change what it computes. The other run is recorded first: of
+// each instruction of each wave its address, and a digest of the registers it reads. Then the launch itself is held against that,
+// so that the first instruction that works on other values is known before it runs.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "simulator/checks/register_effects.h"
+#include "simulator/debug/source_registers.h"
+#include "simulator/machine/debugger.h"
+#include "simulator/machine/launch_replay.h"
+
+namespace hipkittens::simulator::debug {
+
+class OrderComparison {
+  public:
+    // Runs the launch under that order. Throws std::length_error if it is too long to be kept.
+    OrderComparison(const Dispatch& dispatch, const Replay& replay, uint64_t wave_order_seed);
+    ~OrderComparison();
+
+    const std::string& error() const;  // of the other run, or ""
+    uint64_t instructions() const;     // that it had
+
+    // Before each instruction of each wave. JSON of what is different at the first instruction of a wave that is, otherwise "".
+    std::string before_instruction(const Wave& wave);
+
+    // Once the launch has ended: a JSON array of the memory that the two runs have left with different bytes.
+    std::string memory_differences() const;
+
+  private:
+    class Recorder;
+    class Capture;
+    // Of a wave of the launch itself.
+    struct Progress {
+        uint32_t instructions = 0;
+        bool has_parted = false;
+        // The instruction that wrote a register last, plus 1.
+        std::array<uint32_t, checks::register_count> written_by{};
+    };
+
+    std::string describe_registers(const Wave& wave, uint32_t position);
+
+    const Dispatch& dispatch_;
+    Replay replay_;
+    uint64_t wave_order_seed_;
+    SourceRegisters sources_;
+    std::unique_ptr<Recorder> recorded_;
+    std::vector<std::unique_ptr<Progress>> progress_;  // by number in the launch; none before a wave begins
+};
+
+}  // namespace hipkittens::simulator::debug

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: MIT
+"""Two programs side by side, to the first launch that leaves different memory: two kernels, two targets, two versions of a program."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .process import DebuggedProcess
+from .register_values import dtype_named
+from .session import Exit, Session, Stop
+
+_PIECE = 1 << 22  # bytes of memory in one answer
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A tensor whose elements differ: `count` of them, the first at `index`, of the element's bytes there."""
+
+    tensor: str
+    is_written: bool
+    elements: int
+    count: int
+    index: int
+    here: int | float
+    there: int | float
+    largest: float | None  # of |here - there|, for numbers that are subtracted
+    itemsize: int
+
+    @property
+    def text(self) -> str:
+        def shown(value: int | float) -> str:
+            return f"{value:#x}" if isinstance(value, int) and self.largest is None else f"{value:.9g}"
+
+        largest = "" if self.largest is None else f"; by {self.largest:.4g} at most"
+        read = "" if self.is_written else " (only read here: it differed before)"
+        return (
+            f"{self.tensor}{read}: {self.count} of {self.elements} elements differ{largest}; "
+            f"the first is {self.index}: {shown(self.here)}, there {shown(self.there)}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """Where a comparison has come to: both programs stand at the end of their launch `launch`, or have ended.
+
+    differences    of the launch's tensors; empty if the programs have ended, or one of them has stopped before a launch's end
+    unmatched      names of memory that only one of the two launches has, or has in another size
+    reached        of the two programs
+    """
+
+    launch: int
+    differences: list[Difference]
+    unmatched: list[str]
+    reached: tuple[Stop | Exit, Stop | Exit]
+
+
+class RunComparison:
+    """`session` and `other` are held against each other launch by launch, in the order in which each launches.
+
+    restart    starts the two programs again, for writer()
+    """
+
+    def __init__(
+        self, session: Session, other: Session, restart: Callable[[], tuple[DebuggedProcess, DebuggedProcess]]
+    ) -> None:
+        self.session, self.other = session, other
+        other.stops_at_findings = False
+        self._restart = restart
+        self._launches = 0
+        self._found: Difference | None = None
+
+    def run(self, tensor: str | None = None, dtype: str | None = None, tolerance: float = 0.0) -> Outcome:
+        """To the end of the next launch that leaves different memory, or has memory that the other's does not.
+
+        tensor       the one that counts; None: all that the launches have under the same name
+        dtype        what an element is (register_values.DTYPES); None: a dword
+        tolerance    elements differ by more than this times the tensor's largest magnitude; NaN equals NaN
+        ValueError for a dtype that is none, and for a tensor that no launch had.
+        """
+        kind = torch.uint32 if dtype is None else dtype_named(dtype)
+        seen = False
+        while True:
+            with _stopping_at_ends(self.session), _stopping_at_ends(self.other):
+                here = self.session.go_on()
+                if not _is_end(here) and not isinstance(here, Exit):
+                    return Outcome(self._launches, [], [], (here, self.other.stop or here))
+                there = self.other.go_on()
+            if isinstance(here, Exit) or isinstance(there, Exit) or not _is_end(there):
+                if tensor is not None and not seen:
+                    raise ValueError(f"no launch had memory called {tensor!r}")
+                return Outcome(self._launches, [], [], (here, there))
+            self._launches += 1
+            found, unmatched = [], []
+            for name, ours, theirs in self._pairs(tensor):
+                seen = True
+                if ours is None or theirs is None or ours["bytes"] != theirs["bytes"]:
+                    unmatched.append(name)
+                    continue
+                difference = difference_of(
+                    name, ours["writable"], _read(self.session, ours), _read(self.other, theirs), kind, tolerance
+                )  # fmt: skip
+                found += [difference] if difference else []
+            if found or unmatched:
+                self._found = next((each for each in found if each.is_written), None)
+                return Outcome(self._launches, found, unmatched, (here, there))
+
+    def _pairs(self, tensor: str | None) -> Iterator[tuple[str, dict | None, dict | None]]:
+        """The two launches' memory of the same name; several of one name in the order of their addresses."""
+        sides = []
+        for session in (self.session, self.other):
+            named: dict[tuple[str, int], dict] = {}
+            for region in session.launch.tensors:
+                if tensor is None or region["name"] == tensor:
+                    occurrence = sum(name == region["name"] for name, _ in named)
+                    named[region["name"], occurrence] = region
+            sides.append(named)
+        for key in sides[0] | sides[1]:
+            yield key[0], sides[0].get(key), sides[1].get(key)
+
+    def writer(self) -> tuple[Stop | Exit, Stop | Exit]:
+        """Starts both programs again, and stops each at the wave that gives the first differing element its last value.
+
+        ValueError if no written tensor was found to differ, or a program does not do the same twice.
+        """
+        if self._found is None:
+            raise ValueError("`compare` has found no written tensor that differs")
+        element = self._found
+        if sum(region["name"] == element.tensor for region in self.session.launch.tensors) > 1:
+            raise ValueError(f"the launch has several memories called {element.tensor!r}")
+        finals = [self._element(session, element) for session in (self.session, self.other)]
+        launch = self._launches
+        for session, process in zip((self.session, self.other), self._restart(), strict=True):
+            session.start_again(process)
+        self._launches = launch - 1  # `compare` goes on with this launch
+        self._found = None
+        return tuple(
+            self._to_value(session, launch, element, final)
+            for session, final in zip((self.session, self.other), finals, strict=True)
+        )
+
+    def _element(self, session: Session, element: Difference) -> bytes:
+        region = session.tensor(element.tensor)
+        return session.memory(region["begin"] + element.index * element.itemsize, element.itemsize)
+
+    def _to_value(self, session: Session, launch: int, element: Difference, final: bytes) -> Stop | Exit:
+        before = session.stops_at_launches
+        session.stops_at_launches = True
+        try:
+            for _ in range(launch):
+                reached = _next_launch(session)
+                if isinstance(reached, Exit):
+                    raise ValueError(
+                        f"the program ended before its launch {launch}: it does not do the same twice"
+                    )
+        finally:
+            session.stops_at_launches = before
+        session.watch(f"{element.tensor} {element.index * element.itemsize} {element.itemsize}")
+        last = None
+        with _stopping_at_ends(session):
+            while not isinstance(reached := session.go_on(), Exit) and reached.has_waves:
+                last = reached
+                if reached.reason == "watch" and self._element(session, element) == final:
+                    session.watch("")
+                    return reached
+        wanted = "keeps the value that it had" if last is None else "gets another value this time"
+        raise ValueError(
+            f"launch {launch}: element {element.index} of {element.tensor} {wanted}; start the debugger again"
+        )
+
+
+def _next_launch(session: Session) -> Stop | Exit:
+    while True:
+        reached = session.go_on()
+        if isinstance(reached, Exit) or reached.reason == "launch":
+            return reached
+
+
+def _is_end(reached: Stop | Exit) -> bool:
+    return isinstance(reached, Stop) and reached.reason in ("end", "difference") and not reached.has_waves
+
+
+class _stopping_at_ends:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        self._before = self._session.stops_at_ends
+        self._session.stops_at_ends = True
+
+    def __exit__(self, *exception: object) -> None:
+        self._session.stops_at_ends = self._before
+
+
+def _read(session: Session, region: dict[str, Any]) -> bytes:
+    begin, size = region["begin"], region["bytes"]
+    return b"".join(
+        session.memory(begin + first, min(_PIECE, size - first)) for first in range(0, size, _PIECE)
+    )
+
+
+def difference_of(
+    name: str, is_written: bool, here: bytes, there: bytes, kind: torch.dtype, tolerance: float
+) -> Difference | None:
+    """Of a tensor's bytes in two launches, elements of type `kind`; None if no element differs by more than `tolerance` allows.
+
+    Bytes that are no whole number of elements are compared one by one.
+    """
+    if here == there:
+        return None
+    size = kind.itemsize
+    if len(here) % size:
+        kind, size = torch.uint8, 1
+    ours, theirs = (torch.frombuffer(bytearray(each), dtype=torch.uint8).view(kind) for each in (here, there))
+    is_float = kind.is_floating_point
+    largest = None
+    if is_float:
+        a, b = ours.double(), theirs.double()
+        apart = (a - b).abs()
+        # Infinities of the same sign are equal; a NaN is equal to a NaN alone.
+        apart[(a == b) | (a.isnan() & b.isnan())] = 0
+        finite = b[b.isfinite()]
+        allowed = tolerance * float(finite.abs().max()) if finite.numel() else 0.0
+        differs = ~(apart <= allowed)
+        largest = float(apart.nan_to_num(float("inf")).max())
+    else:
+        wide = (ours.view(_SIGNED[size]), theirs.view(_SIGNED[size]))
+        differs = wide[0] != wide[1]
+    count = int(differs.sum())
+    if count == 0:
+        return None
+    index = int(differs.nonzero()[0])
+    values = [
+        each[index : index + 1].double().item() if is_float else int.from_bytes(raw[index * size : (index + 1) * size], "little")
+        for each, raw in ((ours, here), (theirs, there))
+    ]  # fmt: skip
+    return Difference(name, is_written, differs.numel(), count, index, *values, largest, size)
+
+
+# Of the same size: torch compares no unsigned numbers of more than 8 bits.
+_SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
