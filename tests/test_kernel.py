@@ -54,6 +54,22 @@ def test_every_kind_of_argument(line, target):
     assert torch.equal(out, x / 2)
 
 
+@pytest.mark.parametrize("numbers", range(1, 16))
+def test_any_number_of_argument_bytes_can_be_read(target, numbers):
+    """Of seven dwords, Clang loads eight."""
+    names = [f"a{index}" for index in range(numbers)]
+    launched = kernel.compile(
+        f"""
+        extern "C" __attribute__((global)) void sum(int* out, {", ".join("int " + name for name in names)}) {{
+            out[0] = {" + ".join(names)};
+        }}""",
+        targets=target,
+    )
+    out = torch.zeros(1, dtype=torch.int32)
+    launched(out, *range(1, numbers + 1), grid=1, block=1)
+    assert out.item() == numbers * (numbers + 1) // 2
+
+
 def test_a_strided_view_may_be_touched_to_its_end(line, target):
     storage = torch.zeros(1000)
     view = storage[10:110]

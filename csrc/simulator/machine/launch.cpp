@@ -3,6 +3,7 @@
 #include "simulator/machine/launch.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -83,6 +84,13 @@ void merge_overlaps(std::vector<Region>& regions) {
     if (!regions.empty()) regions.resize(kept + 1);
 }
 
+// Of the argument segment. A scalar load has 1, 2, 4, 8 or 16 dwords: LLVM loads a tail of 7 as 8, since the segment's alignment
+// keeps such a load in one page.
+size_t readable_bytes(size_t argument_bytes) {
+    const size_t tail = argument_bytes % 64;
+    return argument_bytes - tail + (tail ? std::max<size_t>(4, std::bit_ceil(tail)) : 0);
+}
+
 // How many workgroups of this kernel the chip holds: registers, LDS and wave slots bound it.
 uint32_t resident_limit(const code_object::Kernel& kernel, const LaunchRequest& request, uint32_t lds_bytes) {
     const uint32_t* size = request.workgroup_size;
@@ -157,9 +165,9 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
         return result;
     }
 
-    // The compiler may load the argument segment in 16-dword pieces, past its last argument.
-    std::vector<uint64_t> arguments(
-        (std::max<size_t>(request.argument_bytes, kernel.kernarg_bytes) + 71) / 8 + 8);
+    const size_t argument_bytes =
+        readable_bytes(std::max<size_t>(request.argument_bytes, kernel.kernarg_bytes));
+    std::vector<uint64_t> arguments((argument_bytes + 71) / 8);
     uint8_t* aligned =
         reinterpret_cast<uint8_t*>((reinterpret_cast<uint64_t>(arguments.data()) + 63) / 64 * 64);
     if (request.argument_bytes) std::memcpy(aligned, request.arguments, request.argument_bytes);
@@ -181,8 +189,7 @@ LaunchResult launch(LoadedCode& code, const code_object::Kernel& kernel, const L
                       writable, true};
     };
     dispatch.regions.push_back(region(image.data(), image.size(), "code object", true));
-    dispatch.regions.push_back(region(aligned, std::max<size_t>(request.argument_bytes, kernel.kernarg_bytes),
-                                      "kernel arguments", false));
+    dispatch.regions.push_back(region(aligned, argument_bytes, "kernel arguments", false));
     dispatch.regions.push_back(region(&packet, sizeof packet, "dispatch packet", false));
     merge_overlaps(dispatch.regions);
     std::optional<Recording> recording;
