@@ -26,11 +26,12 @@ def debugged(*arguments, standard_input=""):
     )
 
 
-def test_the_session_of_the_page_is_what_is_printed():
-    session = re.search(r"^```text\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)[1]
+@pytest.mark.parametrize(("index", "options"), [(0, ["--checks", "racecheck"]), (1, [])])
+def test_the_sessions_of_the_page_are_what_is_printed(index, options):
+    session = re.findall(r"^```text\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)[index]
     commands = [line.removeprefix(PROMPT) for line in session.splitlines() if line.startswith(PROMPT)]
     given = [part for command in commands for part in ("-c", command)]
-    printed = debugged("--checks", "racecheck", *given).stdout
+    printed = debugged(*options, *given).stdout
     assert [line.rstrip() for line in printed.splitlines()] == [
         line.rstrip() for line in session.splitlines()
     ]
