@@ -129,8 +129,8 @@ def moe(
     dtype, and topk_weights stay what they are.
 
     With scales, x and what the gate gives are quantised by their largest magnitudes, as `quantize` does, the latter in the launch of
-    the gate but where it is a tensor's: seven launches. 8-bit
-    weights are float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950. There is no derivative, and tensors that require one are refused; under autocast weights stay what they are.
+    the gate but where it is a tensor's: seven launches. 8-bit weights are float8_e4m3fnuz on gfx942 and float8_e4m3fn on gfx950. There
+    is no derivative, and tensors that require one are refused; under autocast weights stay what they are.
     Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
     """
     where = "hipkittens.moe"

@@ -61,8 +61,8 @@ def grouped_matmul(
                       `gated_activation_quantize` write them where they are given offs; others are brought there by a launch
     recipe            one of "row", "tensor" and "1x32" for both, or a pair of these names, a's and b's. None: as the shapes and
                       dtypes say
-    swizzle           of a scale_b of 32 of K: None, as above, which is brought into the kernels' order with each call; or "shuffled", each group's in that order, (G, ...), as `quantize` with layout "shuffled" writes
-                      those of one matrix
+    swizzle           of a scale_b of 32 of K: None, as above, which is brought into the kernels' order with each call; or "shuffled",
+                      each group's in that order, (G, ...), as `quantize` with layout "shuffled" writes those of one matrix
     Raises TypeError or ValueError, before anything is launched, for dtypes, shapes or devices that do not fit.
     """
     if any(each is not None for each in (scale_a, scale_b, recipe, swizzle)):
