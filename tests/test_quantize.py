@@ -485,18 +485,18 @@ def test_bad_input(call, error, message):
 
 NONE = (0.0, math.inf, 1.0, -1, 0, False)
 BAD_OPERANDS = [
-    (lambda op: op(X, None, None, None, 6, -1, 0, *NONE), "code is 6; 0 .. 5 are allowed"),
-    (lambda op: op(X, None, None, None, 0, 48, 0, *NONE), "groups of 48; 32, 64 and 128 are allowed"),
-    (lambda op: op(X, None, None, None, 0, -1, 1, *NONE), "layouts of scales are for groups"),
-    (lambda op: op(X, None, None, None, 0, 32, 2, *NONE), "only powers of two are shuffled"),
-    (lambda op: op(X[:, :7], None, None, None, 3, 32, 0, *NONE), "rows of e2m1 need an even number of elements"),
-    (lambda op: op(X[0], None, None, None, 0, -2, 0, *NONE), "blocks need rows and columns"),
-    (lambda op: op(X, None, None, X[:, 0].int(), 0, -1, 0, *NONE), "ids are of the rows of smooth, which is not there"),
-    (lambda op: op(X, None, X[:, :4].float(), None, 0, -1, 0, *NONE), "smooth needs to be float32 of rows as long as"),
-    (lambda op: op(X, None, X.float(), X[:, 0].long(), 0, -1, 0, *NONE), "ids need to be int32 of the shape of x"),
-    (lambda op: op(X, None, X.float(), None, 0, 0, 0, *NONE), "factors are for scales of rows and of groups"),
-    (lambda op: op(X, torch.ones(1), None, None, 0, -1, 0, *NONE), "scale needs to be one float32"),
-    (lambda op: op(torch.zeros(1, dtype=BF16).expand(2**25, 8), None, None, None, 0, -1, 0, *NONE), "33554432 rows with a scale each"),
+    (lambda op: op(X, None, None, None, None, 6, -1, 0, *NONE), "code is 6; 0 .. 5 are allowed"),
+    (lambda op: op(X, None, None, None, None, 0, 48, 0, *NONE), "groups of 48; 32, 64 and 128 are allowed"),
+    (lambda op: op(X, None, None, None, None, 0, -1, 1, *NONE), "layouts of scales are for groups"),
+    (lambda op: op(X, None, None, None, None, 0, 32, 2, *NONE), "only powers of two are shuffled"),
+    (lambda op: op(X[:, :7], None, None, None, None, 3, 32, 0, *NONE), "rows of e2m1 need an even number of elements"),
+    (lambda op: op(X[0], None, None, None, None, 0, -2, 0, *NONE), "blocks need rows and columns"),
+    (lambda op: op(X, None, None, X[:, 0].int(), None, 0, -1, 0, *NONE), "ids are of the rows of smooth, which is not there"),
+    (lambda op: op(X, None, X[:, :4].float(), None, None, 0, -1, 0, *NONE), "smooth needs to be float32 of rows as long as"),
+    (lambda op: op(X, None, X.float(), X[:, 0].long(), None, 0, -1, 0, *NONE), "ids need to be int32 of the shape of x"),
+    (lambda op: op(X, None, X.float(), None, None, 0, 0, 0, *NONE), "factors are for scales of rows and of groups"),
+    (lambda op: op(X, torch.ones(1), None, None, None, 0, -1, 0, *NONE), "scale needs to be one float32"),
+    (lambda op: op(torch.zeros(1, dtype=BF16).expand(2**25, 8), None, None, None, None, 0, -1, 0, *NONE), "33554432 rows with a scale each"),
 ]  # fmt: skip
 
 

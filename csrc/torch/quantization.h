@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/quantize/plan.h"
+#include "kernels/quantization/plan.h"
 #include "runtime/launch.h"
 #include "torch/placement.h"
 #include "torch/tensor.h"

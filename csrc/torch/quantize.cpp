@@ -8,7 +8,7 @@
 #include "kernels/quantize/plan.h"
 #include "torch/element_type.h"
 #include "torch/quantization.h"
-#include "torch/range_ends.h"
+#include "torch/quantize_range_ends.h"
 #include "torch/registration.h"
 #include "torch/row_view.h"
 

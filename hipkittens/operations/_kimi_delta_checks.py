@@ -57,7 +57,8 @@ def _run(layout: str, dtype: torch.dtype, key: int):
 
 
 def _run_chunks(dtype: torch.dtype, key: int, wide: bool):
-    """Three chunks, the last one of which is not full; several sequences, one without tokens; gates in the kernel."""
+    """Three chunks, the last one of which is not full; several sequences, one without tokens; gates in the kernel. Keys that
+    are not normalised would make states grow without end."""
     heads, value, tokens = (160, 40, 70) if wide else (2, 24, 150)
     inputs = _drawn(1, tokens, heads // 2, heads, key, value, dtype)
     results = [*kimi_delta_attention(*inputs, l2norm=True, return_state=True)]
@@ -69,7 +70,7 @@ def _run_chunks(dtype: torch.dtype, key: int, wide: bool):
     gate = {"A_log": draw(heads, dtype=torch.float32).detach(), "dt_bias": torch.ones(heads, key)}
     for options in ({}, {"beta_logits": True, **gate}, {"lower_bound": -5.0, **gate}):
         results += kimi_delta_attention(
-            *inputs, initial_state=state, cu_seqlens=starts, return_state=True, **options
+            *inputs, l2norm=True, initial_state=state, cu_seqlens=starts, return_state=True, **options
         )
     return results
 

@@ -218,8 +218,7 @@ enum class ChunkMatrix { inverse, scores, inverse_transposed, scores_transposed 
 template <class T>
 inline constexpr uint32_t matrix_bytes = chunk_tokens * chunk_tokens * parts<T> * sizeof(T);
 
-// Where an element of a matrix of `columns` lies: the 8 that a lane of wave row / 16 has of 32 columns are neighbours, and so are the
-// lanes, so that an operand is one stretch of memory.
+// The 8 elements that a lane of wave row / 16 has of 32 columns are neighbours, and so are the lanes: an operand is one stretch.
 template <int columns = chunk_tokens>
 KITTENS_DEVICE constexpr int matrix_element(int row, int column) {
     const int lane = column % 32 / 8 * 16 + row % 16;
@@ -230,15 +229,14 @@ KITTENS_DEVICE constexpr int matrix_element(int row, int column) {
 template <class T, int columns>
 KITTENS_DEVICE void load_matrix_rows(Sum<T, 8> (&to)[columns / 32], kittens::buffer memory, uint32_t first,
                                      uint32_t elements, int first_row) {
-    const int lane = kittens::lane_id();
+    const int row = first_row + kittens::lane_id() % 16, column = kittens::lane_id() / 16 * 8;
 #pragma unroll
     for (int n = 0; n < parts<T>; ++n)
 #pragma unroll
-        for (int s = 0; s < columns / 32; ++s)
-            to[s].part[n] = load_fragment<T>(
-                memory, first + (n * elements +
-                                 matrix_element<columns>(first_row + lane % 16, 32 * s + lane / 16 * 8)) *
-                                    sizeof(T));
+        for (int s = 0; s < columns / 32; ++s) {
+            const uint32_t at = n * elements + matrix_element<columns>(row, 32 * s + column);
+            to[s].part[n] = load_fragment<T>(memory, first + at * sizeof(T));
+        }
 }
 
 // Rows 16 w .. of one of prepare's, of wave w, as a left operand. Nothing behind the last chunk, which is read as zeros.

@@ -11,6 +11,8 @@ namespace hipkittens::quantize {
 inline constexpr int threads = 256, columns_of_thread = 8;
 // Of a block of a matrix that has one scale.
 inline constexpr uint32_t block_rows = 128, block_columns = 128;
+// Of shuffled scales that begin with each of several ranges of rows.
+inline constexpr uint32_t band_rows = 32;
 
 // fp8 and bf8: the target's own, e4m3fnuz and e5m2fnuz of gfx942, e4m3fn and e5m2 of gfx950. e2m1: two to a byte, the first one in
 // the low half. e2m3 and e3m2: 32 in 24 bytes, the first one in the lowest bits.

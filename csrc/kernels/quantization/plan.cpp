@@ -29,6 +29,10 @@ int64_t group_threads(int64_t columns, int64_t padded_groups, int64_t group) {
     return std::max(divide_up(columns, columns_of_thread), padded_groups * (group / columns_of_thread));
 }
 
+ScaleCount banded_scales(int64_t rows, int64_t ranges, int64_t groups) {
+    return {round_up(rows, band_rows) + ranges * band_rows, round_up(groups, shuffled_groups)};
+}
+
 ScaleCount scale_count(int64_t rows, int64_t columns, Granularity granularity, int64_t group,
                        ScaleLayout layout, int64_t matrix_rows) {
     if (rows < 1 || columns < 1 || rows > INT32_MAX || columns > INT32_MAX)

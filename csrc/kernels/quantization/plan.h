@@ -17,6 +17,8 @@ struct ScaleCount {
 // Throws std::invalid_argument for what no kernel takes. matrix_rows: of blocks, rows of each matrix.
 ScaleCount scale_count(int64_t rows, int64_t columns, Granularity granularity, int64_t group,
                        ScaleLayout layout, int64_t matrix_rows = 0);
+// Shuffled scales of rows in bands that begin with each of so many ranges.
+ScaleCount banded_scales(int64_t rows, int64_t ranges, int64_t groups);
 
 // Threads of eight columns each that hold a row, whole groups of them.
 int64_t group_threads(int64_t columns, int64_t padded_groups, int64_t group);

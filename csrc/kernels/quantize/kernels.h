@@ -176,8 +176,7 @@ KITTENS_DEVICE void quantize_groups(const QuantizeArguments& arguments, const Pl
     store(arguments, columns, values, scale);
     if (kittens::thread_id() % arguments.group_lanes != 0 || columns.row >= arguments.padded_rows) return;
     const uint32_t group = columns.first / (arguments.group_lanes * 8);
-    // Padding, which matrix instructions read, is 1.
-    constexpr Scale one = {1, 1, 127};
+    constexpr Scale one = {1, 1, 127};  // of padding, which matrix instructions read
     const bool there = columns.row < arguments.rows.all && group < arguments.groups;
     store_scale(arguments, there ? scale : one, row, group);
 }

@@ -27,7 +27,6 @@ struct RangeEnds {
     const int32_t* ends;
     uint32_t count;
 };
-inline constexpr uint32_t band_rows = 32;
 
 // Shuffled scales in bands of rows that begin with each range: row_bands.h. Rows of a band that are in no range are not written.
 struct BandedQuantizeArguments : QuantizeArguments {

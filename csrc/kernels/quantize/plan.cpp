@@ -90,11 +90,6 @@ std::vector<Launch> plan(int target, ElementType element, Granularity granularit
     return launches;
 }
 
-ScaleCount banded_scales(int64_t rows, int64_t ranges, int64_t groups) {
-    constexpr int64_t together = 8;  // groups of a block of shuffled scales
-    return {(divide_up(rows, band_rows) + ranges) * band_rows, divide_up(groups, together) * together};
-}
-
 Launch plan_bands(int target, BandsArguments arguments) {
     const int64_t columns = banded_scales(arguments.rows, arguments.ranges.count, arguments.columns).groups;
     if (int64_t(arguments.rows) * columns > int64_t(UINT32_MAX) - threads)

@@ -21,8 +21,6 @@ uint32_t maxima_count(int64_t rows, int64_t columns);
 std::vector<Launch> plan(int target, ElementType element, Granularity granularity, int64_t group, bool gated,
                          QuantizeArguments arguments, const std::optional<RangeEnds>& ranges = {});
 
-// Shuffled scales of rows in bands that begin with each of so many ranges.
-ScaleCount banded_scales(int64_t rows, int64_t ranges, int64_t groups);
 // `padded_columns` is decided here.
 Launch plan_bands(int target, BandsArguments arguments);
 

@@ -1,11 +1,11 @@
-// torch/scales_in_bands.cpp: checks the tensors of scales that are to lie in bands of rows, plans the move and launches it.
+// torch/quantize_scales_in_bands.cpp: checks the tensors of scales that are to lie in bands of rows, plans the move and launches it.
 // SPDX-License-Identifier: MIT
 #include <string>
 #include <vector>
 
 #include "kernels/quantize/plan.h"
 #include "torch/placement.h"
-#include "torch/range_ends.h"
+#include "torch/quantize_range_ends.h"
 #include "torch/registration.h"
 
 namespace hipkittens::torch_binding {

@@ -1,11 +1,11 @@
-// torch/range_ends.h: the ends of ranges of rows, which stay on the device.
+// torch/quantize_range_ends.h: the ends of ranges of rows, which stay on the device.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "kernels/quantize/kinds.h"
+#include "kernels/quantize/plan.h"
 #include "runtime/launch.h"
 #include "torch/tensor.h"
 
