@@ -21,6 +21,11 @@ KNOWN_CONFLICTS = {
     for owner in ("keys", "values", "queries")
     for dtype in ("bf16", "f16")
     for options in ("", "_dropout", "_alibi", "_softcap")
+} | {
+    ("gfx942", f"attention.pointwise_backward_{owner}_{dtype}_d{size}")
+    for owner in ("keys", "values", "queries")
+    for dtype in ("bf16", "f16")
+    for size in (64, 128, 256)
 }
 # Kernels that read their input twice: two such rows of 65,536 elements do not fit into the registers of a workgroup.
 READ_TWICE = {f"norm.backward_{dtype}_65536" for dtype in ("bf16", "f16", "f32")}
@@ -85,6 +90,8 @@ def test_products_have_their_hot_loop_in_matrix_instructions(rows):
         assert loop["is_loop"] and loop["turns_per_wave"] >= 3, row["name"]
         # Random bits, and a tangent of each score, double the vector instructions of the smallest heads.
         least = {"dropout": 0.018, "softcap": 0.035}.get(row["name"].rpartition("_")[2], 0.04)
+        if ".pointwise_" in row["name"]:  # an exponential and a reciprocal of each score
+            least = 0.025
         least /= products_of_16_bits(row)
         assert loop["per_turn"]["mfma"] >= 4 and loop["mfma_share"] > least, (row["name"], loop)
 
