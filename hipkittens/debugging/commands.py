@@ -156,15 +156,10 @@ class Commands:
 
     def _reached(self, reached: Stop | Exit) -> Result:
         self._frame = 0
-        if isinstance(reached, Exit):
-            return Result(reached.to_dict(), f"the program ended with status {reached.status}")
         data = reached.to_dict()
-        named = {"breakpoint": f"breakpoint {', '.join(map(str, reached.breakpoints))}"}.get(
-            reached.reason, reached.reason
-        )
-        lines = [f"{named}: kernel {data['kernel']} ({data['target']}), launch {data['launch']}"]
-        if reached.has_waves:
-            lines[0] += f", workgroup {tuple(data['workgroup'])}, wave {data['wave']}"
+        if isinstance(reached, Exit):
+            return Result(data, _place_text(reached))
+        lines = [_place_text(reached)]
         if reached.text:
             lines.append(reached.text)
         if reached.has_waves:
@@ -194,13 +189,13 @@ class Commands:
             "differences": [each.to_dict() for each in outcome.differences],
             "unmatched": outcome.unmatched,
             "here": here.to_dict(),
-            "there": there.to_dict(),
+            "there": there and there.to_dict(),
         }
         if not outcome.differences and not outcome.unmatched:
             lines = [] if outcome.launch == 0 else [f"no difference in {outcome.launch} launches"]
             ended = isinstance(here, Exit) and isinstance(there, Exit)
             if not ended or here.status or there.status:
-                lines += [f"here: {_reached_text(here)}", f"there: {_reached_text(there)}"]
+                lines += [f"here: {_place_text(here)}", f"there: {_place_text(there)}"]
             return Result(data, "\n".join(lines) or "no program has launched anything")
         lines = [f"launch {outcome.launch}: kernel {here.launch.kernel}, there {there.launch.kernel} ({there.launch.event['target']})"]  # fmt: skip
         lines += [each.text for each in outcome.differences]
@@ -213,8 +208,10 @@ class Commands:
         here, there = self._against().writer()
         self._frame = 0
         result = self._reached(here)
+        at = f"entry+{there.address - there.launch.entry:#x}"
         return Result(
-            {"here": result.data, "there": there.to_dict()}, f"{result.text}\nthere: {_reached_text(there)}"
+            {"here": result.data, "there": there.to_dict()},
+            f"{result.text}\nthere: {_place_text(there)}, {at}",
         )
 
     def other(self, words: str) -> Result:
@@ -416,13 +413,16 @@ class Commands:
         return Result({"set": place.strip()}, "")
 
 
-def _reached_text(reached: Stop | Exit) -> str:
+def _place_text(reached: Stop | Exit | None) -> str:
+    if reached is None:
+        return "where it was"
     if isinstance(reached, Exit):
         return f"the program ended with status {reached.status}"
-    place = f"{reached.reason}: kernel {reached.launch.kernel} ({reached.launch.event['target']}), launch {reached.launch.number}"
-    if reached.has_waves:
-        place += f", workgroup {reached.workgroup}, wave {reached.wave}, entry+{reached.address - reached.launch.entry:#x}"
-    return place
+    reason = reached.reason
+    if reason == "breakpoint":
+        reason += f" {', '.join(map(str, reached.breakpoints))}"
+    text = f"{reason}: kernel {reached.launch.kernel} ({reached.launch.event['target']}), launch {reached.launch.number}"
+    return text + (f", workgroup {reached.workgroup}, wave {reached.wave}" if reached.has_waves else "")
 
 
 def _compared(words: str) -> dict[str, Any]:

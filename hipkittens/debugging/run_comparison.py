@@ -52,13 +52,13 @@ class Outcome:
 
     differences    of the launch's tensors; empty if the programs have ended, or one of them has stopped before a launch's end
     unmatched      names of memory that only one of the two launches has, or has in another size
-    reached        of the two programs
+    reached        of the two programs; None: the second one waits where it was
     """
 
     launch: int
     differences: list[Difference]
     unmatched: list[str]
-    reached: tuple[Stop | Exit, Stop | Exit]
+    reached: tuple[Stop | Exit, Stop | Exit | None]
 
 
 class RunComparison:
@@ -87,10 +87,10 @@ class RunComparison:
         kind = torch.uint32 if dtype is None else dtype_named(dtype)
         seen = False
         while True:
-            with _stopping_at_ends(self.session), _stopping_at_ends(self.other):
+            with self.session.stopping_at(ends=True), self.other.stopping_at(ends=True):
                 here = self.session.go_on()
                 if not _is_end(here) and not isinstance(here, Exit):
-                    return Outcome(self._launches, [], [], (here, self.other.stop or here))
+                    return Outcome(self._launches, [], [], (here, None))
                 there = self.other.go_on()
             if isinstance(here, Exit) or isinstance(there, Exit) or not _is_end(there):
                 if tensor is not None and not seen:
@@ -124,7 +124,7 @@ class RunComparison:
         for key in sides[0] | sides[1]:
             yield key[0], sides[0].get(key), sides[1].get(key)
 
-    def writer(self) -> tuple[Stop | Exit, Stop | Exit]:
+    def writer(self) -> tuple[Stop, Stop]:
         """Starts both programs again, and stops each at the wave that gives the first differing element its last value.
 
         ValueError if no written tensor was found to differ, or a program does not do the same twice.
@@ -149,21 +149,19 @@ class RunComparison:
         region = session.tensor(element.tensor)
         return session.memory(region["begin"] + element.index * element.itemsize, element.itemsize)
 
-    def _to_value(self, session: Session, launch: int, element: Difference, final: bytes) -> Stop | Exit:
-        before = session.stops_at_launches
-        session.stops_at_launches = True
-        try:
-            for _ in range(launch):
-                reached = _next_launch(session)
+    def _to_value(self, session: Session, launch: int, element: Difference, final: bytes) -> Stop:
+        begun = 0
+        with session.stopping_at(launches=True):
+            while begun < launch:
+                reached = session.go_on()
                 if isinstance(reached, Exit):
                     raise ValueError(
-                        f"the program ended before its launch {launch}: it does not do the same twice"
+                        f"the program ended before its launch {launch}: it does not do the same twice; start the debugger again"
                     )
-        finally:
-            session.stops_at_launches = before
+                begun += reached.moment == "begin"
         session.watch(f"{element.tensor} {element.index * element.itemsize} {element.itemsize}")
         last = None
-        with _stopping_at_ends(session):
+        with session.stopping_at(ends=True):
             while not isinstance(reached := session.go_on(), Exit) and reached.has_waves:
                 last = reached
                 if reached.reason == "watch" and self._element(session, element) == final:
@@ -175,27 +173,8 @@ class RunComparison:
         )
 
 
-def _next_launch(session: Session) -> Stop | Exit:
-    while True:
-        reached = session.go_on()
-        if isinstance(reached, Exit) or reached.reason == "launch":
-            return reached
-
-
 def _is_end(reached: Stop | Exit) -> bool:
-    return isinstance(reached, Stop) and reached.reason in ("end", "difference") and not reached.has_waves
-
-
-class _stopping_at_ends:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def __enter__(self) -> None:
-        self._before = self._session.stops_at_ends
-        self._session.stops_at_ends = True
-
-    def __exit__(self, *exception: object) -> None:
-        self._session.stops_at_ends = self._before
+    return isinstance(reached, Stop) and reached.moment == "end"
 
 
 def _read(session: Session, region: dict[str, Any]) -> bytes:
@@ -230,8 +209,7 @@ def difference_of(
         differs = ~(apart <= allowed)
         largest = float(apart.nan_to_num(float("inf")).max())
     else:
-        wide = (ours.view(_SIGNED[size]), theirs.view(_SIGNED[size]))
-        differs = wide[0] != wide[1]
+        differs = (ours.view(torch.uint8) != theirs.view(torch.uint8)).view(-1, size).any(1)
     count = int(differs.sum())
     if count == 0:
         return None
@@ -241,7 +219,3 @@ def difference_of(
         for each, raw in ((ours, here), (theirs, there))
     ]  # fmt: skip
     return Difference(name, is_written, differs.numel(), count, index, *values, largest, size)
-
-
-# Of the same size: torch compares no unsigned numbers of more than 8 bits.
-_SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import struct
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import torch
 
@@ -50,7 +52,7 @@ class Launch:
 class Stop:
     """Where a wave stands, before the instruction at `address`.
 
-    reason    "launch", "end", "breakpoint", "step", "watch", "finding" (of a checker), "fault", "ended" (the wave that was stepped), "pause", "difference" (from the run under Session.compares_with_order)
+    reason    "launch", "end", "breakpoint", "step", "watch", "finding" (of a checker), "fault", "ended" (the wave that was stepped), "pause", "difference"
     text      what the fault, the finding or the difference is
     """
 
@@ -62,7 +64,13 @@ class Stop:
     wave: int
     address: int
     breakpoints: tuple[int, ...] = ()
-    has_waves: bool = True  # False before a launch and after it: there is memory alone
+    moment: Literal["begin", "wave", "end"] = (
+        "wave"  # of the launch; at its begin and end there is memory alone
+    )
+
+    @property
+    def has_waves(self) -> bool:
+        return self.moment == "wave"
 
     @property
     def instruction(self) -> Instruction:
@@ -117,6 +125,7 @@ class Session:
         self.stops_at_findings = stops_at_findings
         self.stops_at_launches = self.stops_at_ends = False
         self.compares_with_order: int | None = None
+        self._order_of_launch: int | None = None  # that the launch under way is held against
         self.stop: Stop | None = None
         self.launch: Launch | None = None
         self.wave: int | None = None  # that registers are read of
@@ -124,6 +133,17 @@ class Session:
         self._symbols: dict[int, Symbols] = {}
         self._last_step = ""
         self._has_new_breakpoints = False
+
+    @contextlib.contextmanager
+    def stopping_at(self, *, launches: bool | None = None, ends: bool | None = None) -> Iterator[None]:
+        """While it lasts, stops before launches or at their ends as these say; None leaves it as it is."""
+        before = self.stops_at_launches, self.stops_at_ends
+        self.stops_at_launches = before[0] if launches is None else launches
+        self.stops_at_ends = before[1] if ends is None else ends
+        try:
+            yield
+        finally:
+            self.stops_at_launches, self.stops_at_ends = before
 
     def start_again(self, process: DebuggedProcess) -> None:
         """Another process of the program in place of the one there was; breakpoints stay."""
@@ -256,14 +276,14 @@ class Session:
 
     def _ended(self, event: dict[str, Any]) -> Stop | None:
         launch, self._last_step = self.launch, "continue"
-        different = json.loads(event["differences"])
+        different = event["differences"]
         if self.stops_at_ends or different:
             self.wave = 0
             reason, text = "end", event["error"]
             if different:
                 reason = "difference"
-                text = differences.of_memory(different, self.compares_with_order)
-            self.stop = Stop(reason, text, launch, (0, 0, 0), 0, 0, launch.entry, has_waves=False)
+                text = differences.of_memory(different, self._order_of_launch)
+            self.stop = Stop(reason, text, launch, (0, 0, 0), 0, 0, launch.entry, moment="end")
             return self.stop
         self.launch = None
         self.process.send("continue")
@@ -276,12 +296,13 @@ class Session:
             self._symbols[digest] = Symbols(code, event["target"])
         self.launch = Launch(event, self._symbols[digest])
         self.wave = 0
-        self.stop = Stop("launch", "", self.launch, (0, 0, 0), 0, 0, self.launch.entry, has_waves=False)
+        self.stop = Stop("launch", "", self.launch, (0, 0, 0), 0, 0, self.launch.entry, moment="begin")
         self._send_breakpoints()
-        if self.compares_with_order is not None:
-            there = self.process.request(f"replay {self.compares_with_order}")["error_there"]
+        order = self._order_of_launch = self.compares_with_order
+        if order is not None:
+            there = self.process.request(f"replay {order}")["error_there"]
             if there:
-                text = f"under wave order {self.compares_with_order} this launch fails: {there}"
+                text = f"under wave order {order} this launch fails: {there}"
                 self.stop = dataclasses.replace(self.stop, reason="difference", text=text)
                 return self.stop
         if self.stops_at_launches:
@@ -297,7 +318,7 @@ class Session:
             text = json.loads(text)["message"]
         elif event["reason"] == "difference":
             symbols, entry = self.launch.symbols, self.launch.entry
-            text = differences.of_registers(json.loads(text), self.compares_with_order, symbols, entry)
+            text = differences.of_registers(json.loads(text), self._order_of_launch, symbols, entry)
         self.stop = Stop(
             event["reason"],
             text,

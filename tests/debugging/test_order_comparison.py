@@ -9,6 +9,7 @@ import textwrap
 import pytest
 
 from hipkittens.debugging.process import DebuggedProcess
+from hipkittens.debugging.run_comparison import RunComparison
 from hipkittens.debugging.session import Exit, Session
 
 pytest.importorskip("elftools")
@@ -148,6 +149,22 @@ def test_a_failure_under_the_other_order_is_told_before_the_launch(start):
         # In this order the wave finds the flag; volatile LDS is read by flat loads.
         assert (parted.reason, parted.wave) == ("difference", 1)
         assert "0x00000001, under wave order" in parted.text and "written by `flat_load_dword" in parted.text
+
+
+def test_stops_of_the_other_order_are_no_ends_that_programs_are_compared_at(start):
+    """A launch that fails under the other order stops before it begins, and the second program waits where it was."""
+    failing = next(seed for seed, of_launch in stops(start("flag")).items() if of_launch)
+    comparison = RunComparison(start("flag"), start("flag"), lambda: None)
+    comparison.session.compares_with_order = failing
+    outcome = comparison.run()
+    assert (outcome.launch, outcome.reached[0].moment, outcome.reached[1]) == (0, "begin", None)
+    comparison.session.compares_with_order = None  # for the launches behind this one
+    outcome = comparison.run()
+    assert (outcome.launch, outcome.reached[0].moment, outcome.reached[1]) == (0, "wave", None)
+    assert f", under wave order {failing} " in outcome.reached[0].text
+    outcome = comparison.run()
+    assert (outcome.launch, outcome.differences) == (len(SEEDS), [])
+    assert outcome.reached == (Exit(0), Exit(0))
 
 
 def test_each_wave_stops_where_its_values_part(start):

@@ -217,12 +217,10 @@ void DebugSession::wave_stopped(Wave* wave) {
 void DebugSession::launch_ends(const std::string& error) {
     if (is_detached_) return;
     JsonText json;
-    json.open('{')
-        .member("event", "launch_end")
-        .member("launch", launches_)
-        .member("error", error)
-        .member("differences", comparison_ ? comparison_->memory_differences() : "[]")
-        .close('}');
+    json.open('{').member("event", "launch_end").member("launch", launches_).member("error", error);
+    json.key("differences").open('[');
+    if (comparison_) comparison_->write_memory_differences(json);
+    json.close(']').close('}');
     comparison_.reset();
     difference_.clear();
     replay_ = nullptr;

@@ -9,7 +9,6 @@
 
 #include "simulator/debug/code_addresses.h"
 #include "simulator/debug/wave_registers.h"
-#include "simulator/json_text.h"
 
 namespace hipkittens::simulator::debug {
 
@@ -165,9 +164,7 @@ std::string OrderComparison::describe_registers(const Wave& wave, uint32_t posit
     return json.close(']').close('}').text();
 }
 
-std::string OrderComparison::memory_differences() const {
-    JsonText json;
-    json.open('[');
+void OrderComparison::write_memory_differences(JsonText& json) const {
     for (const MemoryCopy::Part& part : recorded_->memory->parts()) {
         const auto* here = reinterpret_cast<const uint8_t*>(part.region.begin);
         const auto& there = part.bytes;
@@ -182,7 +179,6 @@ std::string OrderComparison::memory_differences() const {
         json.member("here", hexadecimal({here + dword, bytes}));
         json.member("there", hexadecimal(std::span(there).subspan(dword, bytes))).close('}');
     }
-    return json.close(']').text();
 }
 
 }  // namespace hipkittens::simulator::debug

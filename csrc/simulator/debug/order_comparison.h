@@ -14,6 +14,7 @@
 
 #include "simulator/checks/register_effects.h"
 #include "simulator/debug/source_registers.h"
+#include "simulator/json_text.h"
 #include "simulator/machine/debugger.h"
 #include "simulator/machine/launch_replay.h"
 
@@ -31,8 +32,8 @@ class OrderComparison {
     // Before each instruction of each wave. JSON of what is different at the first instruction of a wave that is, otherwise "".
     std::string before_instruction(const Wave& wave);
 
-    // Once the launch has ended: a JSON array of the memory that the two runs have left with different bytes.
-    std::string memory_differences() const;
+    // Once the launch has ended: an array's members, the memory that the two runs have left with different bytes.
+    void write_memory_differences(JsonText& json) const;
 
   private:
     class Recorder;

@@ -28,23 +28,26 @@ namespace {
 
 class RestoredMemory {
   public:
-    explicit RestoredMemory(const std::vector<Region>& regions) : before_(regions) {}
+    explicit RestoredMemory(const MemoryCopy& before) : before_(before) {}
     ~RestoredMemory() { before_.restore(); }
+    RestoredMemory(const RestoredMemory&) = delete;
 
   private:
-    MemoryCopy before_;
+    const MemoryCopy& before_;
 };
 
 }  // namespace
 
 std::string LaunchReplay::run(Debugger& follower, uint64_t wave_order_seed) {
-    const RestoredMemory restored(grid_.dispatch.regions);
-    const HostFloatMode float_mode(grid_.kernel.float_mode);
+    std::optional<MemoryCopy> present;  // where it is no longer the initial one
     if (initial_) {
+        present.emplace(grid_.dispatch.regions);
         initial_->restore();
     } else {
         initial_.emplace(grid_.dispatch.regions);
     }
+    const RestoredMemory restored(present ? *present : *initial_);
+    const HostFloatMode float_mode(grid_.kernel.float_mode);
 
     Dispatch dispatch = grid_.dispatch;
     dispatch.settings.wave_order_seed = wave_order_seed;
