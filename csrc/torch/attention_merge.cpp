@@ -18,17 +18,6 @@ constexpr const char* attention_merge_schema =
 
 const std::string where = "attention_merge: ";
 
-// Rows that begin on 4 bytes without gaps in them, or a copy.
-Tensor readable(Tensor rows, Dtype dtype) {
-    const int64_t size = bytes_of(dtype);
-    const auto strides = rows.strides();
-    if (rows.element_count() == 0 ||
-        (strides[2] == 1 && strides[0] * size % 4 == 0 && strides[1] * size % 4 == 0 &&
-         reinterpret_cast<uintptr_t>(rows.data()) % 4 == 0))
-        return rows;
-    return contiguous_copy(std::move(rows), dtype);
-}
-
 void attention_merge(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     if (argument_count != 4 || result_count != 2) fail("attention_merge is registered with another schema");
     Arguments given(stack, argument_count);

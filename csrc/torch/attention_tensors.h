@@ -12,9 +12,6 @@ namespace hipkittens::torch_binding {
 // "q is (2, 3)".
 std::string shape_text(const char* name, const Tensor& tensor);
 
-// The tensor, or a copy where its rows do not begin on 4 bytes or have gaps: the kernels read 16 bytes at a time.
-Tensor readable(Tensor tensor, Dtype dtype);
-
 // (batch, rows, heads, head size), or without the batch.
 attention::TensorLayout layout_of(const Tensor& tensor);
 

@@ -40,32 +40,10 @@ void rule(StableIValue* stack, uint64_t argument_count, uint64_t result_count) {
     problem.set_starts(starts);
     const Placement placement(problem.q.device());
     Tensor out = problem.empty_out(placement), final = placement.empty(problem.state_shape(), Dtype::float32);
-    if (final.element_count() > 0) {
-        const delta_rule::States before = problem.given_states(initial, "initial"),
-                                 after = problem.new_states(final, "final");
-        const ElementType element = element_type(problem.dtype);
-        if (runs_in_chunks<kinds::scan>(placement.target(), element, problem.tokens, problem.key)) {
-            ChunkedProblem chunked(problem, placement, scale, false);
-            chunked.prepare(normalize);
-            ScanArguments arguments{};
-            arguments.common = chunked.common();
-            arguments.out = problem.rows(out, problem.dtype, "out", true);
-            arguments.initial = before;
-            arguments.final = after;
-            chunked.pass<kinds::scan>(arguments);
-        } else {
-            if (problem.value % 4 != 0) fail(problem.where + "V needs to be a multiple of 4");
-            StepArguments arguments{};
-            problem.describe_step(arguments, out);
-            arguments.initial = before;
-            arguments.final = after;
-            arguments.scale = scale;
-            arguments.normalize = normalize;
-            placement.launch(
-                plan_step<kinds::step>(placement.target(), element, ElementType::f32, false, arguments),
-                problem.regions);
-        }
-    }
+    run_rule<kinds::scan, kinds::step>(
+        problem, placement, out, final, initial, scale,
+        [&](ChunkedProblem& chunked) { chunked.prepare(normalize); },
+        [&](StepArguments& arguments) { arguments.normalize = normalize; });
     stack[0] = to_result(std::move(out));
     stack[1] = to_result(std::move(final));
 }
@@ -111,7 +89,7 @@ void backward(StableIValue* stack, uint64_t argument_count, uint64_t result_coun
                                  after = problem.given_states(dfinal, "dfinal");
         ChunkedProblem chunked(problem, placement, scale, true);
         chunked.prepare(normalize);
-        problem.make_readable(dout, problem.dtype);
+        dout = readable(std::move(dout), problem.dtype);
         const int64_t state = problem.key * problem.value, rows = chunk_tokens * problem.value;
         const Tensor states = chunked.of_places(state, Dtype::float32),
                      dstates = chunked.of_places(state, Dtype::float32),

@@ -30,7 +30,7 @@ class ChunkedProblem {
         if (problem.key % 8 != 0 || problem.value % 8 != 0)
             fail(problem.where + "K and V need to be multiples of 8");
         for (Tensor* tensor : {&problem.q, &problem.k, &problem.v})
-            problem.make_readable(*tensor, problem.dtype);
+            *tensor = readable(std::move(*tensor), problem.dtype);
         common_.q = problem.rows(problem.q, problem.dtype, "q");
         common_.k = problem.rows(problem.k, problem.dtype, "k");
         common_.v = problem.rows(problem.v, problem.dtype, "v");
@@ -60,7 +60,7 @@ class ChunkedProblem {
     void prepare_channels(const DeltaRuleGate& gate, float lower_bound, bool normalize, bool beta_is_logit) {
         delta_rule::ChannelPrepareArguments arguments{};
         const auto [of_g, of_beta] = problem_.describe_gates(arguments);
-        problem_.make_readable(problem_.g, of_g);
+        problem_.g = readable(std::move(problem_.g), of_g);
         describe(arguments, of_g, of_beta);
         gate.describe(problem_, arguments, lower_bound);
         arguments.normalize = normalize;
@@ -123,5 +123,38 @@ class ChunkedProblem {
     delta_rule::ChunkArguments common_{};
     delta_rule::ChannelOperands operands_{};
 };
+
+// Many tokens from chunk to chunk by `Scan`, few of them one after the other by `Step`, into `out` and the states `final`.
+// prepare(ChunkedProblem&) makes the matrices; describe(StepArguments&) adds what the problem does not say.
+template <class Scan, class Step, class Prepare, class Describe>
+void run_rule(DeltaRuleProblem& problem, const Placement& placement, const Tensor& out, const Tensor& final,
+              std::optional<Tensor>& initial, float scale, const Prepare& prepare, const Describe& describe) {
+    if (final.element_count() == 0) return;
+    const delta_rule::States before = problem.given_states(initial, "initial"),
+                             after = problem.new_states(final, "final");
+    const ElementType element = element_type(problem.dtype);
+    if (delta_rule::runs_in_chunks<Scan>(placement.target(), element, problem.tokens, problem.key)) {
+        ChunkedProblem chunked(problem, placement, scale, false);
+        prepare(chunked);
+        delta_rule::ScanArguments arguments{};
+        arguments.common = chunked.common();
+        arguments.operands = chunked.operands();
+        arguments.out = problem.rows(out, problem.dtype, "out", true);
+        arguments.initial = before;
+        arguments.final = after;
+        chunked.pass<Scan>(arguments);
+        return;
+    }
+    if (problem.value % 4 != 0) fail(problem.where + "V needs to be a multiple of 4");
+    delta_rule::StepArguments arguments{};
+    problem.describe_step(arguments, out);
+    describe(arguments);
+    arguments.initial = before;
+    arguments.final = after;
+    arguments.scale = scale;
+    placement.launch(
+        delta_rule::plan_step<Step>(placement.target(), element, ElementType::f32, false, arguments),
+        problem.regions);
+}
 
 }  // namespace hipkittens::torch_binding

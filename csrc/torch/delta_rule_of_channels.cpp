@@ -32,35 +32,16 @@ void channel_rule(StableIValue* stack, uint64_t argument_count, uint64_t result_
     problem.set_starts(starts);
     const Placement placement(problem.q.device());
     Tensor out = problem.empty_out(placement), final = placement.empty(problem.state_shape(), Dtype::float32);
-    if (final.element_count() > 0) {
-        const delta_rule::States before = problem.given_states(initial, "initial"),
-                                 after = problem.new_states(final, "final");
-        const ElementType element = element_type(problem.dtype);
-        if (runs_in_chunks<kinds::channel_scan>(placement.target(), element, problem.tokens, problem.key)) {
-            ChunkedProblem chunked(problem, placement, scale, false);
+    run_rule<kinds::channel_scan, kinds::channel_step>(
+        problem, placement, out, final, initial, scale,
+        [&](ChunkedProblem& chunked) {
             chunked.prepare_channels(gate, lower_bound, normalize, beta_is_logit);
-            ScanArguments arguments{};
-            arguments.common = chunked.common();
-            arguments.operands = chunked.operands();
-            arguments.out = problem.rows(out, problem.dtype, "out", true);
-            arguments.initial = before;
-            arguments.final = after;
-            chunked.pass<kinds::channel_scan>(arguments);
-        } else {
-            if (problem.value % 4 != 0) fail(problem.where + "V needs to be a multiple of 4");
-            StepArguments arguments{};
-            problem.describe_step(arguments, out);
+        },
+        [&](StepArguments& arguments) {
             gate.describe(problem, arguments, lower_bound);
-            arguments.initial = before;
-            arguments.final = after;
-            arguments.scale = scale;
             arguments.normalize = normalize;
             arguments.beta_is_logit = beta_is_logit;
-            placement.launch(plan_step<kinds::channel_step>(placement.target(), element, ElementType::f32,
-                                                            false, arguments),
-                             problem.regions);
-        }
-    }
+        });
     stack[0] = to_result(std::move(out));
     stack[1] = to_result(std::move(final));
 }

@@ -86,16 +86,6 @@ TokenHeads DeltaRuleProblem::rows(const Tensor& tensor, Dtype type, const char* 
     return {tensor.data(), sequences.starts ? 0 : strides[0], strides[1], strides[2]};
 }
 
-void DeltaRuleProblem::make_readable(Tensor& tensor, Dtype type) const {
-    const int64_t unit = 4 / bytes_of(type);
-    const auto sizes = tensor.sizes(), strides = tensor.strides();
-    bool readable = sizes[3] == 1 || strides[3] == 1;
-    for (int dimension = 0; dimension < 3; ++dimension)
-        readable = readable && (sizes[dimension] <= 1 || strides[dimension] % unit == 0);
-    readable = readable && reinterpret_cast<uintptr_t>(tensor.data()) % 4 == 0;
-    if (!readable) tensor = contiguous_copy(std::move(tensor), type);
-}
-
 void DeltaRuleProblem::describe_step(StepArguments& arguments, const Tensor& out) {
     const auto [of_g, of_beta] = describe_gates(arguments);
     for (Tensor* tensor : {&q, &k, &v}) *tensor = with_unit_stride(std::move(*tensor), dtype);

@@ -35,8 +35,6 @@ struct DeltaRuleProblem {
     // Null where there is none.
     const float* parameters(const std::optional<Tensor>& tensor, const char* name, int64_t count);
     delta_rule::TokenHeads rows(const Tensor& tensor, Dtype type, const char* name, bool written = false);
-    // Vectors of elements of the last dimension, of two or four bytes each, begin on 4 bytes.
-    void make_readable(Tensor& tensor, Dtype type) const;
 
     template <class Given>
     void describe(Given& arguments) const {

@@ -10,6 +10,7 @@
 #include "torch/element_type.h"
 #include "torch/placement.h"
 #include "torch/registration.h"
+#include "torch/row_view.h"
 
 namespace hipkittens::torch_binding {
 namespace {

@@ -17,6 +17,21 @@ Tensor with_unit_stride(Tensor tensor, Dtype dtype) {
     return contiguous_copy(std::move(tensor), dtype);
 }
 
+static bool is_readable(const Tensor& tensor, int64_t bytes) {
+    const auto sizes = tensor.sizes(), strides = tensor.strides();
+    const size_t last = sizes.size() - 1;
+    if (reinterpret_cast<uintptr_t>(tensor.data()) % 4 || (sizes[last] > 1 && strides[last] != 1))
+        return false;
+    for (size_t axis = 0; axis < last; ++axis)
+        if (sizes[axis] > 1 && strides[axis] * bytes % 4) return false;
+    return true;
+}
+
+Tensor readable(Tensor tensor, Dtype dtype) {
+    if (tensor.element_count() == 0 || is_readable(tensor, bytes_of(dtype))) return tensor;
+    return contiguous_copy(std::move(tensor), dtype);
+}
+
 RowView::RowView(std::vector<Tensor*> tensors, Dtype dtype) : dtype_(dtype) {
     for (Tensor* tensor : tensors) *tensor = with_unit_stride(std::move(*tensor), dtype);
     if (!collapse(tensors)) {

@@ -13,6 +13,8 @@ namespace hipkittens::torch_binding {
 Tensor contiguous_copy(Tensor tensor, Dtype dtype);
 // A copy where the last dimension has gaps.
 Tensor with_unit_stride(Tensor tensor, Dtype dtype);
+// The same where rows do not begin on 4 bytes, either: kernels read 16 bytes at a time.
+Tensor readable(Tensor tensor, Dtype dtype);
 
 // Tensors whose leading dimensions are the same. Neighbouring dimensions that every tensor crosses with one stride become
 // one; when more than three remain, or a row has no unit stride, the tensors are copied first.
