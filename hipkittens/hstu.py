@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 
@@ -57,36 +58,24 @@ def hstu_attention(
 
 
 def gradients(
-    where: str,
-    grad_out: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens: torch.Tensor,
-    max_seqlen: int,
-    *,
-    causal: bool,
-    scale: float | None,
-    num_targets: torch.Tensor | None,
-    max_attn_len: int,
-    contextual_seq_len: int,
+    where: str, grad_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of q, k and v, from that of the result of hstu_attention, without computing the result."""
-    options = _checked(
-        where, q, k, v, cu_seqlens, max_seqlen, causal, scale, num_targets, max_attn_len, contextual_seq_len
-    )
+    """Of q, k and v, from that of the result of hstu_attention, without computing the result. options: its other arguments, all of
+    them."""
+    checked = _checked(where, q, k, v, **options)
     check_tensor(where, "grad_out", grad_out)
     check_dtype_and_device(where, "grad_out", grad_out, (q.dtype,), "q", q)
     if grad_out.shape != (*q.shape[:2], v.shape[2]):
         raise ValueError(
             f"{where}: grad_out has shape {tuple(grad_out.shape)}; that of the result is {(*q.shape[:2], v.shape[2])}"
         )
+    sequences = options["cu_seqlens"], options["num_targets"]
     if _backend.uses_torch():
         with torch.enable_grad():
             leaves = [rows.detach().requires_grad_() for rows in (q, k, v)]
-            out = in_torch(*leaves, cu_seqlens, num_targets, *options)
+            out = in_torch(*leaves, *sequences, *checked)
         return torch.autograd.grad(out, leaves, grad_out)
-    return call("hstu_attention_backward", grad_out, q, k, v, cu_seqlens, num_targets, *options)
+    return call("hstu_attention_backward", grad_out, q, k, v, *sequences, *checked)
 
 
 def _checked(

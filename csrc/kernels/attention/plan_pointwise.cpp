@@ -30,6 +30,27 @@ PointwiseArguments pointwise_of(const PointwiseProblem& problem) {
     return arguments;
 }
 
+// What both directions' arguments have.
+template <class Arguments>
+Arguments shared_arguments(const PointwiseProblem& problem) {
+    const Problem& p = problem.shared;
+    check_pointwise(problem);
+    check_tensor(p, "q", problem.q, p.rows_q);
+    check_tensor(p, "k", problem.k, p.rows_k);
+    check_tensor(p, "v", problem.v, p.rows_k);
+    Arguments arguments{};
+    arguments.q = argument_of(problem.q);
+    arguments.k = argument_of(problem.k);
+    arguments.v = argument_of(problem.v);
+    arguments.mask = mask_of(p);
+    arguments.packed = packed_of(p);
+    arguments.group = static_cast<int32_t>(group_of(p));
+    arguments.head_dim = static_cast<int32_t>(p.head_dim);
+    arguments.value_dim = static_cast<int32_t>(p.value_dim);
+    arguments.pointwise = pointwise_of(problem);
+    return arguments;
+}
+
 // `ascending`: the first tiles along a head are the longest under a causal mask. `bytes`: of the other side's rows of one head.
 WorkgroupOrder pointwise_order(const PointwiseProblem& problem, int64_t tiles, int64_t heads, int64_t sharing,
                                int threads, int64_t slots_per_unit, bool ascending, int64_t bytes) {
@@ -58,10 +79,7 @@ const Row<Kind>& smallest(const Problem& p, const Fits& fits) {
 
 Plan plan_pointwise_forward(const PointwiseProblem& problem) {
     const Problem& p = problem.shared;
-    check_pointwise(problem);
-    check_tensor(p, "q", problem.q, p.rows_q);
-    check_tensor(p, "k", problem.k, p.rows_k);
-    check_tensor(p, "v", problem.v, p.rows_k);
+    auto arguments = shared_arguments<PointwiseForwardArguments>(problem);
     check_tensor(p, "out", problem.out, p.rows_q);
     const auto& row = smallest<kinds::pointwise_forward>(p, [&](const ForwardConfig& config) {
         return p.head_dim <= config.head_dim && p.value_dim <= config.value_dim;
@@ -70,19 +88,9 @@ Plan plan_pointwise_forward(const PointwiseProblem& problem) {
     const int64_t largest_row = std::max({problem.q.row_stride, problem.k.row_stride, problem.v.row_stride});
     check_reach(config.keys_per_tile, p.rows_q > 1 ? largest_row : 0, config.head_dim);
 
-    PointwiseForwardArguments arguments{};
-    arguments.q = argument_of(problem.q);
-    arguments.k = argument_of(problem.k);
-    arguments.v = argument_of(problem.v);
     arguments.out = argument_of(problem.out);
-    arguments.mask = mask_of(p);
-    arguments.packed = packed_of(p);
     arguments.order = pointwise_order(problem, divide_up(p.n_q, config.queries()), p.heads, group_of(p),
                                       config.threads(), 2, false, 2 * p.n_k * (p.head_dim + p.value_dim));
-    arguments.group = static_cast<int32_t>(group_of(p));
-    arguments.head_dim = static_cast<int32_t>(p.head_dim);
-    arguments.value_dim = static_cast<int32_t>(p.value_dim);
-    arguments.pointwise = pointwise_of(problem);
 
     Plan plan;
     plan.launches.push_back(launch_of(row.name, p, arguments.order, config.threads(), arguments));
@@ -91,10 +99,7 @@ Plan plan_pointwise_forward(const PointwiseProblem& problem) {
 
 Plan plan_pointwise_backward(const PointwiseProblem& problem) {
     const Problem& p = problem.shared;
-    check_pointwise(problem);
-    check_tensor(p, "q", problem.q, p.rows_q);
-    check_tensor(p, "k", problem.k, p.rows_k);
-    check_tensor(p, "v", problem.v, p.rows_k);
+    auto arguments = shared_arguments<PointwiseBackwardArguments>(problem);
     check_tensor(p, "grad_out", problem.grad_out, p.rows_q);
     check_tensor(p, "grad_q", problem.grad_q, p.rows_q);
     check_tensor(p, "grad_k", problem.grad_k, p.rows_k);
@@ -103,22 +108,12 @@ Plan plan_pointwise_backward(const PointwiseProblem& problem) {
         {problem.q.row_stride, problem.k.row_stride, problem.v.row_stride, problem.grad_out.row_stride});
     check_reach(statistics_block, p.rows_q > 1 ? largest_row : 0, std::max(p.head_dim, p.value_dim));
 
-    PointwiseBackwardArguments arguments{};
-    arguments.q = argument_of(problem.q);
-    arguments.k = argument_of(problem.k);
-    arguments.v = argument_of(problem.v);
     arguments.grad_out = argument_of(problem.grad_out);
     arguments.grad_q = argument_of(problem.grad_q);
     arguments.grad_k = argument_of(problem.grad_k);
     arguments.grad_v = argument_of(problem.grad_v);
-    arguments.mask = mask_of(p);
-    arguments.packed = packed_of(p);
     arguments.heads = static_cast<int32_t>(p.heads);
-    arguments.group = static_cast<int32_t>(group_of(p));
-    arguments.head_dim = static_cast<int32_t>(p.head_dim);
-    arguments.value_dim = static_cast<int32_t>(p.value_dim);
     arguments.scale = static_cast<float>(p.scale / static_cast<double>(p.n_q));
-    arguments.pointwise = pointwise_of(problem);
 
     Plan plan;
     for (const GradientTarget of : {GradientTarget::keys, GradientTarget::values, GradientTarget::queries}) {
