@@ -156,6 +156,12 @@ def shuffled(scale: torch.Tensor) -> torch.Tensor:
     return blocks.permute(0, 1, 4, 6, 3, 5, 2).contiguous().view(padded.shape)
 
 
+def banded_shape(rows: int, ranges: int, blocks: int) -> tuple[int, int]:
+    """Of the factors of rows and their blocks of 32 where each of several ranges of rows begins with a band of 32 of its own
+    (csrc/kernels/quantize/row_bands.h)."""
+    return 32 * (-(-rows // 32) + ranges), 8 * -(-blocks // 8)
+
+
 def _as_kernels_read(scale: torch.Tensor, scaling: Scaling, swizzle: str | None, axis: int) -> torch.Tensor:
     if scaling in _MX:
         return (scale if swizzle else shuffled(scale if axis == 0 else scale.t())).view(torch.uint8)

@@ -11,7 +11,7 @@ from . import _backend
 from ._arguments import check_dtype_and_device, check_gets_no_gradient, check_tensor
 from ._call import call
 from .quantization import dtype_of
-from .scaled_gemm import FORMATS, SCALINGS, check_has_matrix, in_dwords, in_float, shuffled
+from .scaled_gemm import FORMATS, SCALINGS, banded_shape, check_has_matrix, in_dwords, in_float, shuffled
 
 Scaling = Literal["tensor", "row", "1x32", "1x128", "128x128"]
 Recipe = Scaling | tuple[Scaling, Scaling]
@@ -223,7 +223,7 @@ def _shapes(scaling: str, sizes: _Sizes) -> tuple[list[tuple], list[tuple]]:
         "tensor": ([()], [(groups, 1, 1), (groups, 1), (groups,)]),
         "row": ([(m, 1), (m,)], [(groups, 1, n), (groups, n)]),
         "1x32": (
-            [(m, k // 32), (32 * (-(-m // 32) + groups), 8 * -(-k // 256))],
+            [(m, k // 32), banded_shape(m, groups, -(-k // 32))],
             [(groups, k // 32, n)],
         ),
         "1x128": ([(m, blocks)], []),

@@ -13,6 +13,7 @@ import torch
 from .. import _backend
 from ..grouped import grouped_matmul
 from ..quantization import dtype_of
+from ..scaled_gemm import banded_shape
 from ._record import Benchmark, Kernel, Trial
 from ._scaled_gemm_benchmarks import BITS
 from ._scaled_gemm_checks import codes, e8m0, factors
@@ -176,8 +177,7 @@ def _call_of_mx(problem, device, formats: tuple[str, str], scales: str = "in_mat
 
     a, w = codes_of(formats[0], rows), codes_of(formats[1], groups * n)
     w = w.view(groups, n, w.shape[1])
-    bands = 32 * (-(-rows // 32) + groups), -(-k // 256) * 8
-    scale_a = ones(*bands) if scales == "in_matrix" else None
+    scale_a = ones(*banded_shape(rows, groups, k // 32)) if scales == "in_matrix" else None
     scale_b = ones(groups, -(-n // 32) * 32, -(-k // 256) * 8)
     ends = even_ends(rows, groups, device)
     return lambda: grouped_matmul(a, w.mT, ends, scale_a=scale_a, scale_b=scale_b, swizzle="shuffled")

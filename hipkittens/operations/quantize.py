@@ -11,7 +11,7 @@ import torch
 from .._call import call
 from ..activation import GATES
 from ..quantization import QuantSpec, dequantize, gated_activation_quantize, quantize
-from ..scaled_gemm import shuffled
+from ..scaled_gemm import banded_shape, shuffled
 from ._record import (
     DTYPES,
     Benchmark,
@@ -37,12 +37,7 @@ def _fake(x, scale, smooth, ids, ends, *options):
 
 
 def _fake_bands(scales, ends):
-    return scales.new_empty(banded(scales.shape[0], scales.shape[1], ends))
-
-
-def banded(rows, groups, ends):
-    """The shape of shuffled scales in bands of rows that begin with each of the ranges that `ends` is of."""
-    return 32 * (-(-rows // 32) + ends.shape[0]), -(-groups // 8) * 8
+    return scales.new_empty(banded_shape(scales.shape[0], ends.shape[0], scales.shape[1]))
 
 
 def codes_and_scales(
@@ -66,7 +61,8 @@ def codes_and_scales(
     if scale is not None:
         return codes, x.new_empty((0,), dtype=torch.float32)
     if ends is not None:
-        return codes, x.new_empty(banded(x.shape[0], -(-columns // group), ends), dtype=torch.uint8)
+        bands = banded_shape(x.shape[0], ends.shape[0], -(-columns // group))
+        return codes, x.new_empty(bands, dtype=torch.uint8)
     rows = x.numel() // x.shape[-1]
     if group == -2:
         shape = (math.prod(x.shape[:-2]) * -(-x.shape[-2] // 128), -(-columns // 128))
@@ -171,12 +167,12 @@ def _trial_of_bands(kernel: Kernel) -> Trial:
 
 def _in_groups(sizes: tuple[int, ...], rows: int) -> torch.Tensor:
     """Where bands have rows: the others are not written."""
-    there = torch.zeros(32 * (-(-rows // 32) + len(sizes)), 1, dtype=torch.uint8)
+    there = torch.zeros(banded_shape(rows, len(sizes), 17), dtype=torch.uint8)
     begins = [0, *ends_of(sizes).tolist()]
     for group, (begin, end) in enumerate(zip(begins, [*begins[1:], rows], strict=True)):
         place = 32 * (begin // 32 + group)
         there[place : place + end - begin] = 1
-    return shuffled(there.expand(-1, 24)) == 1
+    return shuffled(there) == 1
 
 
 def _there_and_back(x: torch.Tensor, spec: QuantSpec) -> torch.Tensor:
