@@ -19,14 +19,15 @@ def _ends(lengths) -> torch.Tensor:
 def _run(dtype: torch.dtype, size: int, backward: bool) -> list[torch.Tensor]:
     """Two sequences with all masks and an empty one, of several tiles and a broken one; two heads that share a key head."""
     # A tile of the forward's rows is the longer one.
-    lengths = 390 if backward else 900, 0, 70
+    longest = 390 if backward else 900
+    lengths = longest, 0, 70
     q = draw(sum(lengths), 2, size, dtype=dtype)
     k, v = (draw(sum(lengths), 1, size, dtype=dtype) for _ in range(2))
     targets = torch.tensor([70, 0, 9], dtype=torch.int32)
     with torch.set_grad_enabled(backward):
         out = hstu_attention(
-            q, k, v, _ends(lengths), 900, num_targets=targets, max_attn_len=600, contextual_seq_len=5
-        )
+            q, k, v, _ends(lengths), longest + 10, num_targets=targets, max_attn_len=longest - 90, contextual_seq_len=5
+        )  # fmt: skip
     if not backward:
         return [out]
     return [out, *torch.autograd.grad(out, (q, k, v), draw(*out.shape, dtype=dtype).detach())]
