@@ -102,7 +102,7 @@ class Commands:
         return Result(rows, text or "no breakpoints")
 
     def watch(self, words: str) -> Result:
-        """watch v3 | v[0:4] | lds OFFSET BYTES | TENSOR [OFFSET BYTES]: stops once they change; without words, no longer"""
+        """watch PLACE[, PLACE ...]: stops once they change: v3, v3[5], v[0:4], lds OFFSET BYTES, TENSOR [OFFSET BYTES], memory ADDRESS BYTES; without words, no longer"""
         self._session.watch(words)
         return Result({"watch": words or None}, f"watching {words}" if words else "watching nothing")
 

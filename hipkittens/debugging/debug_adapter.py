@@ -9,6 +9,7 @@ the message loop below, held against both in tests/test_debug_adapter.py.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import subprocess
 import sys
@@ -17,11 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from . import breakpoints
+from . import breakpoints, watches
 from .commands import Commands, short_function
 from .process import DebuggedProcess
 from .session import Exit, Session, Stop
-from .symbols import Instruction
+from .symbols import Instruction, Register
 
 _FRAMES_PER_WAVE = 1000
 _RUNNING = 1  # the one thread that there is while no wave has stopped
@@ -30,6 +31,8 @@ _CAPABILITIES = {
     "supportsFunctionBreakpoints": True,
     "supportsConditionalBreakpoints": True,
     "supportsInstructionBreakpoints": True,
+    "supportsDataBreakpoints": True,
+    "supportsDataBreakpointBytes": True,
     "supportsSteppingGranularity": True,
     "supportsDisassembleRequest": True,
     "supportsReadMemoryRequest": True,
@@ -40,6 +43,15 @@ _CAPABILITIES = {
         {"filter": "finding", "label": "Findings of the simulator's checkers", "default": True},
     ],
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Container:
+    """What a variablesReference stands for. `names_variables`: its children's names are those of the source, not places."""
+
+    children: Callable[[], list[dict[str, Any]]]
+    wave: int | None
+    names_variables: bool = False
 
 
 class Adapter:
@@ -57,7 +69,9 @@ class Adapter:
             tuple[str, list[breakpoints.Breakpoint]]
         ] = []  # set before the program has started
         self._own: dict[str, list[int]] = {}  # numbers of breakpoints by what set them
-        self._references: list[Callable[[], list[dict[str, Any]]]] = []
+        self._watchable: dict[str, watches.Watch] = {}  # by the dataId that the client was told
+        self._watched: dict[str, int] = {}  # numbers of watches by dataId
+        self._references: list[_Container] = []
         self._is_ending, self._stops_at_findings = False, True
 
     def serve(self) -> None:
@@ -194,6 +208,7 @@ class Adapter:
                 return
             reached = self._session.stop
         self._references.clear()
+        self._tell_of_ended_watches()
         if isinstance(reached, Exit):
             self._event("exited", exitCode=reached.status)
             self._event("terminated")
@@ -215,7 +230,7 @@ class Adapter:
             text=reached.text,
             threadId=reached.wave + 1,
             allThreadsStopped=True,
-            hitBreakpointIds=list(reached.breakpoints),
+            hitBreakpointIds=[*reached.breakpoints, *reached.watches],
         )
 
     def _stopped_session(self) -> Session:
@@ -312,6 +327,91 @@ class Adapter:
             self._session.stops_at_findings = stops
         return {}
 
+    def _on_dataBreakpointInfo(self, arguments: dict, request: dict):
+        session = self._stopped_session()
+        name, number = arguments["name"], arguments.get("variablesReference")
+        is_variable = None
+        if number:
+            container = self._container(number)
+            is_variable = container.names_variables
+            session.wave = session.wave if container.wave is None else container.wave
+        elif arguments.get("frameId"):
+            session.wave = (arguments["frameId"] - 1) // _FRAMES_PER_WAVE
+        place = name
+        if arguments.get("asAddress"):
+            place = f"memory {name} {arguments.get('bytes', 1)}"
+        try:
+            watch = self._watch_of(place, is_variable)
+        except ValueError as error:
+            return {"dataId": None, "description": str(error)}
+        identity = f"launch {watch.launch} {watch.request}"
+        where = "memory of the launch"
+        if watch.workgroup is not None:
+            identity += f" workgroup {watch.workgroup}"
+            where = f"workgroup {session.stop.workgroup}"
+            where += "" if watch.request.startswith("lds") else f", wave {session.wave}"
+        self._watchable[identity] = watch
+        shown = watch.place if watch.place == name else f"{name} in {watch.place}"
+        return {
+            "dataId": identity,
+            "description": f"{shown} ({watch.bytes} bytes, {where})",
+            "accessTypes": ["write"],
+            "canPersist": False,
+        }
+
+    def _watch_of(self, name: str, is_variable: bool | None) -> watches.Watch:
+        """`is_variable` None: a place, or else a variable of the source."""
+        session = self._stopped_session()
+        if not is_variable:
+            try:
+                return watches.resolved(session, name)
+            except ValueError:
+                if is_variable is False:
+                    raise
+        for variable in session.launch.symbols.variables(session.address):
+            if variable.name == name:
+                return watches.resolved(session, _registers_of(name, variable.place))
+        return watches.resolved(session, name)
+
+    def _on_setDataBreakpoints(self, arguments: dict, request: dict):
+        wanted = arguments["breakpoints"]
+        identities = [each["dataId"] + _condition_suffix(each) for each in wanted]
+        session = self._session
+        for identity in self._watched.keys() - set(identities):
+            number = self._watched.pop(identity)
+            if number in session.watches:
+                session.delete_watch(number)
+        rows = []
+        for each, identity in zip(wanted, identities, strict=True):
+            try:
+                rows.append({"id": self._watch(each, identity), "verified": True})
+            except ValueError as error:
+                rows.append({"verified": False, "message": str(error)})
+        return {"breakpoints": rows}
+
+    def _watch(self, wanted: dict[str, Any], identity: str) -> int:
+        """The number of the watch, the one that there is for it or a new one."""
+        if wanted.get("accessType", "write") != "write":
+            raise ValueError(
+                f"accessType {wanted['accessType']!r}; allowed: 'write', since a launch stops when bytes have changed"
+            )
+        if identity not in self._watched:
+            session = self._stopped_session()
+            if wanted["dataId"] not in self._watchable:
+                raise ValueError(f"dataId {wanted['dataId']!r} is of no dataBreakpointInfo of this session")
+            watch = dataclasses.replace(
+                self._watchable[wanted["dataId"]], condition=wanted.get("condition", "")
+            )
+            self._watched[identity] = session.add_watch(watch).number
+        return self._watched[identity]
+
+    def _tell_of_ended_watches(self) -> None:
+        for identity, number in list(self._watched.items()):
+            if number not in self._session.watches:
+                del self._watched[identity]
+                gone = {"id": number, "verified": False, "message": "its launch has ended"}
+                self._event("breakpoint", reason="changed", breakpoint=gone)
+
     # Looking.
 
     def _on_threads(self, arguments: dict, request: dict):
@@ -358,37 +458,47 @@ class Adapter:
         event = session.launch.event
         accum, registers = event["accum_offset"], event["vector_registers"]
         scopes = [
-            ("Variables", "locals", lambda: self._variables_of_source(wave)),
-            ("Scalar registers", "registers", lambda: self._scalars(wave)),
-            ("Vector registers", "registers", lambda: self._vectors(wave, "v", min(accum, registers))),
+            ("Variables", "locals", _Container(lambda: self._variables_of_source(wave), wave, True)),
+            ("Scalar registers", "registers", _Container(lambda: self._scalars(wave), wave)),
+            (
+                "Vector registers",
+                "registers",
+                _Container(lambda: self._vectors(wave, "v", min(accum, registers)), wave),
+            ),
         ]
         if registers > accum:
             scopes.append(
-                ("Accumulation registers", "registers", lambda: self._vectors(wave, "a", registers - accum))
+                (
+                    "Accumulation registers",
+                    "registers",
+                    _Container(lambda: self._vectors(wave, "a", registers - accum), wave),
+                )
             )
-        scopes.append(("Memory", "arguments", self._memory))
+        scopes.append(("Memory", "arguments", _Container(self._memory, None)))
         return {
             "scopes": [
                 {
                     "name": name,
                     "presentationHint": hint,
-                    "variablesReference": self._reference(children),
+                    "variablesReference": self._reference(container),
                     "expensive": hint == "registers",
                 }
-                for name, hint, children in scopes
+                for name, hint, container in scopes
             ]
         }
 
-    def _reference(self, children: Callable[[], list[dict[str, Any]]]) -> int:
-        self._references.append(children)
+    def _reference(self, container: _Container) -> int:
+        self._references.append(container)
         return len(self._references)
+
+    def _container(self, number: int) -> _Container:
+        if not 0 < number <= len(self._references):
+            raise ValueError(f"variablesReference {number} is of an earlier stop")
+        return self._references[number - 1]
 
     def _on_variables(self, arguments: dict, request: dict):
         self._stopped_session()
-        number = arguments["variablesReference"]
-        if not 0 < number <= len(self._references):
-            raise ValueError(f"variablesReference {number} is of an earlier stop")
-        return {"variables": self._references[number - 1]()}
+        return {"variables": self._container(arguments["variablesReference"]).children()}
 
     def _variables_of_source(self, wave: int) -> list[dict[str, Any]]:
         session = self._stopped_session()
@@ -421,7 +531,7 @@ class Adapter:
             {
                 "name": f"{kind}{number}",
                 "value": " ".join(f"{value:#x}" for value in session.evaluate(f"{kind}{number}.u32").tolist()[:4]) + " ...",
-                "variablesReference": self._reference(lambda number=number: self._lanes(wave, f"{kind}{number}")),
+                "variablesReference": self._reference(_Container(lambda number=number: self._lanes(wave, f"{kind}{number}"), wave)),
                 "evaluateName": f"{kind}{number}",
                 "indexedVariables": 64,
             }
@@ -522,6 +632,21 @@ class Adapter:
                     "unreadableBytes": count - len(held),
                 }
         return {"address": hex(address), "unreadableBytes": count}
+
+
+def _registers_of(name: str, place: tuple[Register, ...] | int | None) -> str:
+    """The vector registers of a variable as a place to watch. ValueError if it is in none."""
+    numbers = [register.number for register in place] if isinstance(place, tuple) else []
+    kinds = {register.kind for register in place} if isinstance(place, tuple) else set()
+    if len(kinds) != 1 or kinds <= {"s"} or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+        raise ValueError(
+            f"{name}: the compiler does not have it in vector registers, one behind the other, here"
+        )
+    return f"{kinds.pop()}[{numbers[0]}:{numbers[-1] + 1}]"
+
+
+def _condition_suffix(wanted: dict[str, Any]) -> str:
+    return f" if {wanted['condition']}" if wanted.get("condition") else ""
 
 
 def main() -> int:

@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 import torch
 
-from . import breakpoints, differences
+from . import breakpoints, differences, watches
 from .breakpoints import Breakpoint
 from .process import DebuggedProcess
 from .register_values import DTYPES, RegisterFile, Scalar, VectorRegisters, dtype_named
 from .sources import Sources
 from .symbols import Frame, Instruction, Register, Symbols
+from .watches import Watch
 
 # Operand codes of the special registers (csrc/isa/instruction.h).
 _SPECIAL = {"flat_scratch": (102, 2), "vcc": (106, 2), "m0": (124, 1), "exec": (126, 2)}
@@ -53,7 +54,8 @@ class Stop:
     """Where a wave stands, before the instruction at `address`.
 
     reason    "launch", "end", "breakpoint", "step", "watch", "finding" (of a checker), "fault", "ended" (the wave that was stepped), "pause", "difference"
-    text      what the fault, the finding or the difference is
+    text      what the fault, the finding, the change or the difference is
+    breakpoints, watches    numbers of those that stopped it
     """
 
     reason: str
@@ -67,6 +69,7 @@ class Stop:
     moment: Literal["begin", "wave", "end"] = (
         "wave"  # of the launch; at its begin and end there is memory alone
     )
+    watches: tuple[int, ...] = ()
 
     @property
     def has_waves(self) -> bool:
@@ -94,6 +97,7 @@ class Stop:
             "instruction": self.instruction.text,
             "line": str(line) if line else None,
             "breakpoints": list(self.breakpoints),
+            "watches": list(self.watches),
         }
 
 
@@ -108,9 +112,9 @@ class Exit:
 
 
 class Session:
-    """Breakpoints live as long as it does; a stop, until the program goes on.
+    """Breakpoints live as long as it does; a watch, until its launch ends; a stop, until the program goes on.
 
-    One thread at a time uses it. While it waits for a launch, others may call pause, add_breakpoint and delete_breakpoint.
+    One thread at a time uses it. While it waits for a launch, others may call pause, add_breakpoint, delete_breakpoint and delete_watch.
 
     stops_at_findings    whether a checker's finding stops the wave (the process has to be checked)
 
@@ -121,6 +125,8 @@ class Session:
     def __init__(self, process: DebuggedProcess, *, stops_at_findings: bool = True) -> None:
         self.process = process
         self.breakpoints: dict[int, Breakpoint] = {}
+        self.watches: dict[int, Watch] = {}
+        self._sent_watches: set[int] = set()
         self.sources = Sources()
         self.stops_at_findings = stops_at_findings
         self.stops_at_launches = self.stops_at_ends = False
@@ -149,6 +155,7 @@ class Session:
         """Another process of the program in place of the one there was; breakpoints stay."""
         self.process = process
         self.stop = self.launch = self.wave = None
+        self._forget_watches()
 
     # Breakpoints.
 
@@ -185,6 +192,52 @@ class Session:
             each.locations = each.find(self.launch.symbols, self.launch.kernel, self.launch.entry)
         addresses = {address for each in self.breakpoints.values() for address in each.locations}
         self.process.request(" ".join(["breakpoints", *map(str, sorted(addresses))]))
+
+    # Watches.
+
+    def watch(self, places: str) -> None:
+        """Watches these alone, with commas between them (watches.resolved has what they can be); "" nothing."""
+        self.need_stop()
+        wanted = [watches.resolved(self, place) for place in places.split(",")] if places.strip() else []
+        for number in list(self.watches):
+            self.delete_watch(number)
+        for each in wanted:
+            self.add_watch(each)
+
+    def add_watch(self, added: Watch) -> Watch:
+        """Stops once those bytes change. ValueError if they are not of the launch, or the workgroup, that has stopped."""
+        stop = self.need_stop()
+        if added.launch != stop.launch.number:
+            raise ValueError(f"{added.place}: launch {added.launch}, whose bytes these are, has ended")
+        if added.workgroup not in (None, stop.linear_workgroup):
+            raise ValueError(f"{added.place}: its workgroup is not the one that has stopped")
+        if added.condition:
+            _check_syntax(added.condition)
+        self.process.request(f"watch {self._next_number} {added.request}")
+        added.number = self._next_number
+        self._next_number += 1
+        self.watches[added.number] = added
+        self._sent_watches.add(added.number)
+        return added
+
+    def delete_watch(self, number: int) -> None:
+        if number not in self.watches:
+            raise ValueError(f"there is no watch {number}; there are {sorted(self.watches) or 'none'}")
+        del self.watches[number]
+        if self.stop is None:  # the launch runs
+            self._has_new_breakpoints = True
+            self.pause()
+        else:
+            self._send_ended_watches()
+
+    def _send_ended_watches(self) -> None:
+        for number in self._sent_watches - self.watches.keys():
+            self.process.request(f"watch {number}")
+            self._sent_watches.discard(number)
+
+    def _forget_watches(self) -> None:
+        self.watches.clear()
+        self._sent_watches.clear()
 
     # Going on. Each returns the next stop, or the program's end.
 
@@ -267,6 +320,7 @@ class Session:
             event = self.process.event()
             if event["event"] == "exit":
                 self.launch = None
+                self._forget_watches()
                 return Exit(event["status"])
             reached = {"launch": self._begin, "stop": self._stopped, "launch_end": self._ended}[
                 event["event"]
@@ -276,6 +330,7 @@ class Session:
 
     def _ended(self, event: dict[str, Any]) -> Stop | None:
         launch, self._last_step = self.launch, "continue"
+        self._forget_watches()
         different = event["differences"]
         if self.stops_at_ends or different:
             self.wave = 0
@@ -296,6 +351,7 @@ class Session:
             self._symbols[digest] = Symbols(code, event["target"])
         self.launch = Launch(event, self._symbols[digest])
         self.wave = 0
+        self._forget_watches()
         self.stop = Stop("launch", "", self.launch, (0, 0, 0), 0, 0, self.launch.entry, moment="begin")
         self._send_breakpoints()
         order = self._order_of_launch = self.compares_with_order
@@ -319,6 +375,11 @@ class Session:
         elif event["reason"] == "difference":
             symbols, entry = self.launch.symbols, self.launch.entry
             text = differences.of_registers(json.loads(text), self._order_of_launch, symbols, entry)
+        changes = []
+        if event["reason"] == "watch":
+            # One that was deleted while the launch ran may have changed before the simulator heard of it.
+            changes = [each for each in watches.changes_of(text) if each["watch"] in self.watches]
+            text = watches.describe(changes, self.watches)
         self.stop = Stop(
             event["reason"],
             text,
@@ -327,20 +388,51 @@ class Session:
             event["linear_workgroup"],
             event["wave"],
             event["address"],
+            watches=tuple(each["watch"] for each in changes),
         )
         if self._has_new_breakpoints:
             self._send_breakpoints()
+            self._send_ended_watches()
             if self.stop.reason == "pause":
                 return self._pass_by()
         hit = [each for each in self.breakpoints.values() if self._is_hit(each)]
         for each in hit:
             each.hits += 1
-        if self.stop.reason == "breakpoint" and not hit:
-            return self._pass_by()
-        if self.stop.reason == "finding" and not self.stops_at_findings:
-            return self._pass_by()
         self.stop = dataclasses.replace(self.stop, breakpoints=tuple(each.number for each in hit))
+        if not self._is_wanted():
+            # The simulator says one reason to stop. A breakpoint, or the end of a step, may be there behind it.
+            if not hit and not self._has_stepped():
+                return self._pass_by()
+            self.stop = dataclasses.replace(self.stop, reason="breakpoint" if hit else "step", text="")
         return self.stop
+
+    def _is_wanted(self) -> bool:
+        if self.stop.reason == "breakpoint":
+            return bool(self.stop.breakpoints)
+        if self.stop.reason == "finding":
+            return self.stops_at_findings
+        return self.stop.reason != "watch" or self._have_changed()
+
+    def _has_stepped(self) -> bool:
+        """Whether the wave that was to step stands behind the addresses that it was to leave."""
+        name, *words = self._last_step.split()
+        if name != "step" or [int(word) for word in words[:2]] != [
+            self.stop.linear_workgroup,
+            self.stop.wave,
+        ]:
+            return False
+        bounds = [int(word) for word in words[2:]]
+        inside = zip(bounds[::2], bounds[1::2], strict=True)
+        return not any(begin <= self.stop.address < end for begin, end in inside)
+
+    def _have_changed(self) -> bool:
+        """Whether one of the watches that changed wants a stop; others do not count as hit."""
+        wanted = [self.watches[number] for number in self.stop.watches]
+        wanted = [each for each in wanted if not each.condition or bool(self.evaluate(each.condition))]
+        for each in wanted:
+            each.hits += 1
+        self.stop = dataclasses.replace(self.stop, watches=tuple(each.number for each in wanted))
+        return bool(wanted)
 
     def _pass_by(self) -> None:
         self.stop = None
@@ -436,22 +528,6 @@ class Session:
                 )
         self.process.request(f"set_vector {self.wave} {first} {bytes(raw.flatten().tolist()).hex()}")
 
-    def watch(self, text: str) -> None:
-        """Stops once bytes change: `v3`, `v[0:4]`, `a3`, `lds OFFSET BYTES`, `NAME [OFFSET BYTES]` of a tensor; "" ends it."""
-        self.need_stop()
-        words = text.split()
-        if not words:
-            self.process.request("watch")
-        elif words[0] == "lds" and len(words) == 3:
-            self.process.request(f"watch lds {int(words[1], 0)} {int(words[2], 0)}")
-        elif (found := self.tensor(words[0])) is not None:
-            offset, size = (int(word, 0) for word in words[1:]) if len(words) == 3 else (0, found["bytes"])
-            self.process.request(f"watch memory {found['begin'] + offset} {size}")
-        else:
-            kind, first, count = _vector_range(text)
-            first += self.launch.event["accum_offset"] if kind == "a" else 0
-            self.process.request(f"watch vector {self.wave} {first} {count}")
-
     def tensor(self, name: str) -> dict[str, Any] | None:
         """The launch's memory of that name: begin, bytes, writable; None if it has none."""
         return next((region for region in self.launch.tensors if region["name"] == name), None)
@@ -499,25 +575,6 @@ def _check_syntax(condition: str) -> None:
         compile(condition, "condition", "eval")
     except SyntaxError as error:
         raise ValueError(f"the condition {condition!r} is no expression of Python: {error.msg}") from None
-
-
-def _vector_range(text: str) -> tuple[str, int, int]:
-    """(kind, first, count) of v3 or v[0:4]."""
-    kind, rest = text[:1], text[1:]
-    if kind in "va" and rest.isdecimal():
-        return kind, int(rest), 1
-    bounds = rest[1:-1].split(":")
-    if (
-        kind in "va"
-        and rest[:1] == "["
-        and rest[-1:] == "]"
-        and len(bounds) == 2
-        and all(map(str.isdecimal, bounds))
-    ):
-        return kind, int(bounds[0]), int(bounds[1]) - int(bounds[0])
-    raise ValueError(
-        f"{text!r} cannot be watched; allowed: v3, v[0:4], a3, lds OFFSET BYTES, a tensor's name"
-    )
 
 
 class _Names(dict):

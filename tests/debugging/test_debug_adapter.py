@@ -150,6 +150,68 @@ def test_steps_and_the_end_of_the_program(editor):
     assert not editor.send("stackTrace", threadId=1)["success"]
 
 
+def test_data_breakpoints_stop_where_registers_and_memory_change(editor):
+    assert editor.ask("setDataBreakpoints", breakpoints=[]) == {"breakpoints": []}
+    line = line_of("in the loop")
+    place = {"line": line, "condition": "wave == 0 and workgroup[0] == 0"}
+    editor.ask("setBreakpoints", source={"path": str(editor.kernel)}, breakpoints=[place])
+    editor.start(sourceFolders=[str(editor.kernel.parent)])
+    editor.wait_for("stopped")
+    editor.ask("setBreakpoints", source={"path": str(editor.kernel)}, breakpoints=[])
+    frame = editor.ask("stackTrace", threadId=1)["stackFrames"][0]["id"]
+    scopes = {
+        scope["name"]: scope["variablesReference"] for scope in editor.ask("scopes", frameId=frame)["scopes"]
+    }
+    children = {
+        name: editor.ask("variables", variablesReference=number)["variables"]
+        for name, number in scopes.items()
+    }
+
+    def info(**arguments):
+        return editor.ask("dataBreakpointInfo", **arguments)
+
+    out = info(variablesReference=scopes["Memory"], name="out")
+    assert out["description"] == "out (1024 bytes, memory of the launch)" and out["accessTypes"] == ["write"]
+    register = info(variablesReference=scopes["Vector registers"], name="v0")
+    assert register["description"] == "v0 (256 bytes, workgroup (0, 0, 0), wave 0)"
+    lane = info(variablesReference=children["Vector registers"][0]["variablesReference"], name="v0[5]")
+    assert lane["description"].startswith("v0[5] (4 bytes,") and lane["dataId"] != register["dataId"]
+    second = info(name="out 256 4", frameId=frame)
+    begin = next(row["memoryReference"] for row in children["Memory"] if row["name"] == "out")
+    assert info(name=hex(int(begin, 0) + 256), asAddress=True, bytes=4)["dataId"] == second["dataId"]
+    scalar = info(variablesReference=scopes["Scalar registers"], name="s4")
+    assert scalar["dataId"] is None and "'s4' cannot be watched" in scalar["description"]
+    sums = info(variablesReference=scopes["Variables"], name="sum")
+    assert sums["description"].startswith("sum in v["), sums
+
+    def watch(*wanted):
+        return editor.ask("setDataBreakpoints", breakpoints=wanted)["breakpoints"]
+
+    first = {"dataId": out["dataId"], "condition": "wave == 1"}
+    rows = watch(first, {"dataId": second["dataId"]}, {"dataId": lane["dataId"], "accessType": "read"})
+    assert [row["verified"] for row in rows] == [True, True, False]
+    assert "allowed: 'write'" in rows[2]["message"]
+    # A breakpoint that stays keeps its number.
+    assert watch({"dataId": sums["dataId"]}, first)[1]["id"] == rows[0]["id"]
+    editor.ask("continue", threadId=1)
+    stopped = editor.wait_for("stopped")
+    assert (stopped["reason"], stopped["threadId"]) == ("data breakpoint", 1)
+    assert stopped["text"].startswith("v[") and "became" in stopped["text"]
+    watch(first)
+    editor.ask("continue", threadId=1)
+    stopped = editor.wait_for("stopped")
+    assert (stopped["threadId"], stopped["hitBreakpointIds"]) == (2, [rows[0]["id"]])
+    # It ends with its launch, which a breakpoint in the next one shows.
+    editor.ask("setFunctionBreakpoints", breakpoints=[{"name": "scale"}])
+    [row] = watch({"dataId": second["dataId"], "condition": "False"})
+    editor.ask("continue", threadId=1)
+    gone = editor.wait_for("breakpoint")["breakpoint"]
+    assert (gone["id"], gone["verified"], gone["message"]) == (row["id"], False, "its launch has ended")
+    editor.wait_for("stopped")
+    assert "launch 1, whose bytes these are, has ended" in watch({"dataId": out["dataId"]})[0]["message"]
+    assert "of no dataBreakpointInfo" in watch({"dataId": "anything"})[0]["message"]
+
+
 def test_what_is_wrong_is_said(editor):
     assert "no request 'restartFrame'" in editor.send("restartFrame", frameId=1)["message"]
     assert "launch wants `program`" in editor.send("launch")["message"]

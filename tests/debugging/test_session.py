@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 import threading
@@ -12,6 +13,7 @@ import pytest
 import torch
 from debugged_kernels import expected, line_of, write
 
+from hipkittens.debugging import watches
 from hipkittens.debugging.process import DebuggedProcess
 from hipkittens.debugging.session import Exit, Session
 
@@ -131,9 +133,57 @@ def test_memory_is_watched(session):
     session.watch("out 0 4")
     stop = session.go_on()
     assert (stop.reason, stop.workgroup) == ("watch", (0, 0, 0))
-    assert stop.text == f"bytes from 0: 0000c07f became {struct.pack('<f', expected(2.0)[0]).hex()}"
+    assert stop.text == f"out 0 4: bytes from 0: 0000c07f became {struct.pack('<f', expected(2.0)[0]).hex()}"
     session.watch("")
     assert session.go_on() == Exit(0)
+
+
+def test_several_places_are_watched_and_conditions_hold(session):
+    session.set_breakpoint("instruction global_store_dword wave 0 workgroup 0")
+    session.go_on()
+    session.delete_breakpoint(1)
+    session.watch("v0[3], out 0 4,out 256 4")
+    register, first, second = session.watches.values()
+    assert (register.bytes, register.workgroup, first.workgroup) == (4, 0, None)
+    session.delete_watch(first.number)
+    session.add_watch(watches.resolved(session, "out 1020 4", "workgroup[0] == 0"))
+    stop = session.go_on()
+    assert (stop.reason, stop.watches, stop.wave) == ("watch", (second.number,), 1)
+    assert stop.text.startswith("out 256 4: bytes from 0: 0000c07f became ")
+    # out[255] is the other workgroup's, so its condition is false there. A watch ends with its launch.
+    session.set_breakpoint("scale")
+    stop = session.go_on()
+    assert (stop.reason, stop.launch.number, session.watches) == ("breakpoint", 2, {})
+    with pytest.raises(ValueError, match="launch 1, whose bytes these are, has ended"):
+        session.add_watch(second)
+    session.watch("v[0:2]")
+    session.select_wave(1)
+    session.watch("v0")
+    for place, said in {
+        "s4": "'s4' cannot be watched; allowed: v3",
+        "out 1020 8": "out has 1024 bytes",
+        "v0[64]": "lane 64; a wave has 0 to 63",
+        "lds 0 4": "4 bytes of LDS at 0; the workgroup has 0",
+        "lds 0 0": "at least one byte",
+        "v[2:2]": "cannot be watched",
+    }.items():
+        with pytest.raises(ValueError, match=re.escape(said)):
+            session.watch(place)
+
+
+def test_a_breakpoint_behind_a_change_that_no_one_wants_still_stops(session):
+    session.set_breakpoint("scale")
+    session.go_on()
+    session.watch("v[0:8]")
+    changed = session.go_on()
+    assert (changed.reason, changed.wave) == ("watch", 0)
+    session.watch("")
+    assert session.go_on().launch.number == 2
+    session.add_watch(watches.resolved(session, "v[0:8]", "wave == 7"))
+    there = session.set_breakpoint(f"entry+{changed.address - changed.launch.entry}")
+    stop = session.go_on()
+    assert (stop.reason, stop.address, stop.breakpoints, stop.watches) == (
+        "breakpoint", changed.address, (there.number,), ())  # fmt: skip
 
 
 def test_an_operation_in_flight_is_named_by_its_instruction(session):

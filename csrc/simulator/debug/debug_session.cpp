@@ -141,8 +141,8 @@ void DebugSession::launch_begins(const Dispatch& dispatch, const code_object::Ke
     step_.reset();
     last_finding_ = nullptr;
     issues_.clear();
-    // The memory that it watches may be another's by now.
-    watch_.reset();
+    // What they watch may be another's memory by now.
+    watches_.clear();
     if (is_detached_) return;
     channel_.send(launch_event(launches_, dispatch, kernel));
     serve(nullptr);
@@ -154,7 +154,7 @@ void DebugSession::before_instruction(Wave* wave) {
     if (comparison_) difference_ = comparison_->before_instruction(*wave);
     const std::string reason = reason_to_stop(*wave);
     if (reason.empty()) return;
-    std::string text = reason == "watch" ? change_ : reason == "difference" ? difference_ : "";
+    std::string text = reason == "watch" ? changes_ : reason == "difference" ? difference_ : "";
     if (reason == "finding") text = checks::to_json(*wave->workgroup->shadow->findings.latest(), *dispatch_);
     stop(wave, reason, text);
 }
@@ -189,17 +189,24 @@ std::string DebugSession::reason_to_stop(const Wave& wave) {
 }
 
 bool DebugSession::watched_bytes_changed(const Workgroup& workgroup) {
-    if (!watch_ || (!watch_->is_global && watch_->workgroup != workgroup.linear_id)) return false;
-    const auto [changed, before] =
-        std::mismatch(watch_->bytes.begin(), watch_->bytes.end(), watch_->before.begin());
-    if (changed == watch_->bytes.end()) return false;
-    const size_t offset = static_cast<size_t>(before - watch_->before.begin()) / 4 * 4;
-    const size_t bytes = std::min<size_t>(4, watch_->before.size() - offset);
-    change_ = "bytes from " + std::to_string(offset) + ": " +
-              hexadecimal(std::span(watch_->before).subspan(offset, bytes)) + " became " +
-              hexadecimal(watch_->bytes.subspan(offset, bytes));
-    watch_->before.assign(watch_->bytes.begin(), watch_->bytes.end());
-    return true;
+    JsonText json;
+    json.open('[');
+    bool any = false;
+    for (Watch& watch : watches_) {
+        if (!watch.is_global && watch.workgroup != workgroup.linear_id) continue;
+        const auto [changed, before] =
+            std::mismatch(watch.bytes.begin(), watch.bytes.end(), watch.before.begin());
+        if (changed == watch.bytes.end()) continue;
+        any = true;
+        const size_t offset = static_cast<size_t>(before - watch.before.begin()) / 4 * 4;
+        const size_t bytes = std::min<size_t>(4, watch.before.size() - offset);
+        json.open('{').member("watch", watch.number).member("offset", offset);
+        json.member("before", hexadecimal(std::span(watch.before).subspan(offset, bytes)));
+        json.member("after", hexadecimal(watch.bytes.subspan(offset, bytes))).close('}');
+        watch.before.assign(watch.bytes.begin(), watch.bytes.end());
+    }
+    if (any) changes_ = json.close(']').text();
+    return any;
 }
 
 void DebugSession::wave_stopped(Wave* wave) {
@@ -207,7 +214,7 @@ void DebugSession::wave_stopped(Wave* wave) {
     if (wave->status == WaveStatus::faulted) {
         stop(wave, "fault", describe_fault(*wave));
     } else if (watched_bytes_changed(*wave->workgroup)) {
-        stop(wave, "watch", change_);
+        stop(wave, "watch", changes_);
     } else if (step_ && step_->workgroup == wave->workgroup->linear_id &&
                step_->wave == wave->index_in_workgroup) {
         stop(wave, "ended", "");
@@ -269,7 +276,14 @@ std::span<uint8_t> DebugSession::named_bytes(Wave* wave, const std::vector<std::
         return vector_registers(wave_at(*wave->workgroup, words, first + 1),
                                 small_number_at(words, first + 2), small_number_at(words, first + 3));
     }
-    throw std::invalid_argument("'" + kind + "' names no bytes; allowed: vector, lds, memory");
+    if (kind == "lane") {
+        const uint32_t lane = small_number_at(words, first + 3);
+        if (lane >= 64) throw std::out_of_range("lane " + std::to_string(lane) + "; a wave has 0 to 63");
+        return vector_registers(wave_at(*wave->workgroup, words, first + 1),
+                                small_number_at(words, first + 2), 1)
+            .subspan(size_t{lane} * 4, 4);
+    }
+    throw std::invalid_argument("'" + kind + "' names no bytes; allowed: vector, lane, lds, memory");
 }
 
 void DebugSession::set_breakpoints(const std::vector<std::string>& words) {
@@ -285,11 +299,15 @@ void DebugSession::set_breakpoints(const std::vector<std::string>& words) {
 }
 
 void DebugSession::set_watch(Wave* wave, const std::vector<std::string>& words) {
-    watch_.reset();
-    if (words.size() == 1) return;
-    const std::span<uint8_t> bytes = named_bytes(wave, words, 1);
-    watch_ = Watch{
-        wave ? wave->workgroup->linear_id : 0, bytes, {bytes.begin(), bytes.end()}, words[1] == "memory"};
+    const uint32_t number = small_number_at(words, 1);
+    std::erase_if(watches_, [&](const Watch& watch) { return watch.number == number; });
+    if (words.size() == 2) return;
+    const std::span<uint8_t> bytes = named_bytes(wave, words, 2);
+    watches_.push_back({number,
+                        wave ? wave->workgroup->linear_id : 0,
+                        bytes,
+                        {bytes.begin(), bytes.end()},
+                        words[2] == "memory"});
 }
 
 std::string DebugSession::compare_orders(Wave* wave, uint64_t wave_order_seed) {

@@ -10,7 +10,8 @@
 //   lds OFFSET BYTES · memory ADDRESS BYTES
 //   set_vector WAVE NUMBER DIGITS · set_scalar WAVE CODE VALUE · set_lds OFFSET DIGITS · set_memory ADDRESS DIGITS
 //   breakpoints [ADDRESS ...]         in place of those before; addresses are those of the file
-//   watch [vector WAVE FIRST COUNT | lds OFFSET BYTES | memory ADDRESS BYTES]   stop once they change; without words, no longer
+//   watch NUMBER [vector WAVE FIRST COUNT | lane WAVE REGISTER LANE | lds OFFSET BYTES | memory ADDRESS BYTES]
+//                                     stop once they change; without a place, or when the launch has ended, no longer
 //   replay SEED                       before a launch: runs it under that order of waves first, and then stops each wave of the launch
 //                                     at its first instruction that finds other values in the registers it reads
 //   continue · step WORKGROUP WAVE [BEGIN END ...]   until that wave is outside of all these addresses; then no answer but events
@@ -52,6 +53,7 @@ class DebugSession : public Debugger {
         std::vector<AddressRange> inside;
     };
     struct Watch {
+        uint32_t number;
         uint32_t workgroup;  // whose LDS or registers these are
         std::span<uint8_t> bytes;
         std::vector<uint8_t> before;
@@ -60,6 +62,7 @@ class DebugSession : public Debugger {
 
     uint64_t address_of(const Wave& wave) const;  // of its next instruction, or the one that was its last
     std::string reason_to_stop(const Wave& wave);
+    // Whether any did; then `changes_` has a line of JSON of all that did.
     bool watched_bytes_changed(const Workgroup& workgroup);
     void stop(Wave* wave, const std::string& reason, const std::string& text);
     void serve(Wave* wave);
@@ -77,9 +80,9 @@ class DebugSession : public Debugger {
     const Dispatch* dispatch_ = nullptr;
     std::vector<bool> breaks_;  // by instruction
     std::optional<SingleStep> step_;
-    std::optional<Watch> watch_;
-    std::string change_;  // of the watched bytes, in words
-    Replay replay_;       // of the launch under way
+    std::vector<Watch> watches_;
+    std::string changes_;  // of watched bytes, before this instruction
+    Replay replay_;        // of the launch under way
     std::unique_ptr<OrderComparison> comparison_;
     std::string difference_;  // that it found before this instruction
     const void* last_finding_ = nullptr;

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: MIT
+"""Bytes whose change stops a launch: registers, LDS or a launch's memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_ALLOWED = "v3, v[0:4], a3, v3[5] (lane 5 of it), lds OFFSET BYTES, memory ADDRESS BYTES, or a tensor's name [OFFSET BYTES]"
+_REGISTER = re.compile(r"(?P<kind>[va])(?P<number>\d+)(\[(?P<lane>\d+)\])?$")
+_RANGE = re.compile(r"(?P<kind>[va])\[(?P<first>\d+):(?P<last>\d+)\]$")
+
+
+@dataclasses.dataclass
+class Watch:
+    """It ends with its launch.
+
+    place       as a user writes it
+    bytes       how many it compares
+    request     those bytes, in words of csrc/simulator/debug/debug_session.h
+    workgroup   (linear) whose registers or LDS these are; None: memory, which all workgroups share
+    condition   an expression that has to be true for a stop, or ""
+    number      shared with breakpoints
+    """
+
+    place: str
+    bytes: int
+    request: str
+    launch: int
+    workgroup: int | None
+    condition: str = ""
+    number: int = 0
+    hits: int = 0
+
+
+def resolved(session: Session, place: str, condition: str = "") -> Watch:
+    """A place of the stopped launch, registers those of the selected wave. ValueError for what is none."""
+    stop = session.need_stop()
+    size, request = _bytes_of(session, place.split())
+    is_memory = request.startswith("memory")
+    if not is_memory and not stop.has_waves:
+        raise ValueError(f"{place}: no wave has stopped; before a launch and after it there is memory alone")
+    return Watch(
+        " ".join(place.split()),
+        size,
+        request,
+        stop.launch.number,
+        None if is_memory else stop.linear_workgroup,
+        condition,
+    )
+
+
+def _bytes_of(session: Session, words: list[str]) -> tuple[int, str]:
+    place = " ".join(words)
+    first = words[0] if words else ""
+    if first in ("lds", "memory") and len(words) == 3:
+        begin, size = _numbers(place, words[1:])
+        return size, f"{first} {begin} {size}"
+    if (tensor := session.tensor(first)) is not None and len(words) in (1, 3):
+        offset, size = _numbers(place, words[1:]) if len(words) == 3 else (0, tensor["bytes"])
+        if offset + size > tensor["bytes"]:
+            raise ValueError(f"{place}: {first} has {tensor['bytes']} bytes")
+        return size, f"memory {tensor['begin'] + offset} {size}"
+    if register := _REGISTER.match(place):
+        number = _unified(session, register["kind"], int(register["number"]))
+        if register["lane"] is not None:
+            return 4, f"lane {session.wave} {number} {int(register['lane'])}"
+        return 256, f"vector {session.wave} {number} 1"
+    if registers := _RANGE.match(place):
+        begin, end = int(registers["first"]), int(registers["last"])
+        if begin < end:
+            number = _unified(session, registers["kind"], begin)
+            return 256 * (end - begin), f"vector {session.wave} {number} {end - begin}"
+    raise ValueError(f"{place!r} cannot be watched; allowed: {_ALLOWED}")
+
+
+def _unified(session: Session, kind: str, number: int) -> int:
+    return number + (session.launch.event["accum_offset"] if kind == "a" else 0)
+
+
+def _numbers(place: str, words: list[str]) -> tuple[int, int]:
+    try:
+        first, size = (int(word, 0) for word in words)
+    except ValueError:
+        raise ValueError(f"{place!r}: {' '.join(words)} are no two numbers") from None
+    if first < 0 or size < 1:
+        raise ValueError(f"{place!r}: a place and at least one byte are wanted")
+    return first, size
+
+
+def describe(changes: list[dict[str, Any]], watches: dict[int, Watch]) -> str:
+    """The event's changes, a line for each."""
+    return "\n".join(
+        f"{watches[change['watch']].place}: bytes from {change['offset']}: {change['before']} became {change['after']}"
+        for change in changes
+    )
+
+
+def changes_of(text: str) -> list[dict[str, Any]]:
+    """What a stop for watched bytes says: each watch that changed, where, and its bytes there before and after."""
+    return json.loads(text)
