@@ -11,7 +11,7 @@
 namespace hipkittens::code_object {
 namespace {
 
-constexpr std::string_view magic = "__CLANG_OFFLOAD_BUNDLE__", compressed = "CCOB";
+constexpr std::string_view magic = "__CLANG_OFFLOAD_BUNDLE__";
 constexpr uint64_t most_entries = 256, longest_name = 4096, largest_offset = uint64_t{1} << 40;
 
 uint64_t word(const uint8_t* at) {
@@ -33,10 +33,6 @@ const uint8_t* code_object_for(Target target, const uint8_t* file, uint64_t byte
     const auto require_bytes = [&](uint64_t needed) {
         if (needed > bytes) throw Error("the offload bundle is cut off", bytes, "the file is damaged");
     };
-    require_bytes(compressed.size());
-    if (std::memcmp(file, compressed.data(), compressed.size()) == 0)
-        throw Error("this is a compressed offload bundle", 0,
-                    "compile without --offload-compress (--no-offload-compress)");
     if (bytes < magic.size() || std::memcmp(file, magic.data(), magic.size()) != 0) return file;
     require_bytes(magic.size() + sizeof(uint64_t));
     const uint64_t entries = word(file + magic.size());

@@ -8,6 +8,7 @@
 #include <shared_mutex>
 #include <thread>
 
+#include "code_object/compressed_bundle.h"
 #include "code_object/offload_bundle.h"
 #include "simulator/debug/debugged_launch.h"
 #include "simulator/device_memory.h"
@@ -267,13 +268,7 @@ void launch_on(hipStream_t stream, hipFunction_t function, const dim3& grid, con
            prepared_launch(function, grid, block, shared_bytes, stream, arguments, extra, cooperative));
 }
 
-// What `image` has for the thread's device.
-const uint8_t* code_object_for_device(const uint8_t* image, uint64_t bytes) {
-    return code_object::code_object_for(visible_device(checked_device(thread_state().device)).target, image,
-                                        bytes);
-}
-
-hipModule_t load_module(std::span<const uint8_t> file) {
+hipModule_t load_code_object(std::span<const uint8_t> file) {
     auto module = std::make_shared<Module>(file);
     module->device = thread_state().device;
     const code_object::Target have = module->code.object().target,
@@ -286,12 +281,24 @@ hipModule_t load_module(std::span<const uint8_t> file) {
     return objects().modules.add(std::move(module));
 }
 
+// What an image has for the thread's device: a code object, or one of a bundle. `bytes` is UINT64_MAX where the image came without its length.
+hipModule_t load_image(const uint8_t* image, uint64_t bytes) {
+    const code_object::UncompressedBundle uncompressed = code_object::uncompressed_bundle(image, bytes);
+    if (uncompressed) {
+        image = uncompressed.data.get();
+        bytes = uncompressed.bytes;
+    }
+    const code_object::Target target = visible_device(checked_device(thread_state().device)).target;
+    const uint8_t* file = code_object::code_object_for(target, image, bytes);
+    const uint64_t length =
+        bytes == UINT64_MAX ? code_object::extent(file) : bytes - static_cast<uint64_t>(file - image);
+    return load_code_object(std::span(file, length));
+}
+
 }  // namespace
 
-// HIP is given an image without its length.
 hipModule_t load_module(const void* image) {
-    const uint8_t* file = code_object_for_device(static_cast<const uint8_t*>(image), UINT64_MAX);
-    return load_module(std::span(file, code_object::extent(file)));
+    return load_image(static_cast<const uint8_t*>(image), UINT64_MAX);
 }
 
 std::atomic<int>& launches_under_way() { return launches; }
@@ -321,8 +328,7 @@ HIPKITTENS_EXPORT hipError_t hipModuleLoad(hipModule_t* module, const char* path
         std::ifstream file(path, std::ios::binary);
         if (!file) throw HipError(hipErrorFileNotFound, std::string(path) + " cannot be read");
         const std::string image(std::istreambuf_iterator<char>(file), {});
-        const auto* begin = reinterpret_cast<const uint8_t*>(image.data());
-        *module = load_module(std::span(code_object_for_device(begin, image.size()), begin + image.size()));
+        *module = load_image(reinterpret_cast<const uint8_t*>(image.data()), image.size());
     });
 }
 HIPKITTENS_EXPORT hipError_t hipModuleUnload(hipModule_t module) {
