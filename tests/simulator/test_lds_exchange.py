@@ -11,10 +11,12 @@ for dwords, suffix in ((1, "b32"), (2, "b64")):
     destination = "v[32:33]" if dwords == 1 else "v[32:35]"
     first, second = ("v18", "v20") if dwords == 1 else ("v[18:19]", "v[20:21]")
     for stride in ("", "st64"):
-        BODIES[f"two{stride}_{suffix}"] = around(
-            f"ds_wrxchg2{stride}_rtn_{suffix} {destination}, v16, {first}, {second} offset0:1 offset1:3",
-            lds=True,
-        )
+        for offsets in ((1, 3), (3, 1)):
+            BODIES[f"two{stride}_{suffix}_{offsets[0]}"] = around(
+                f"ds_wrxchg2{stride}_rtn_{suffix} {destination}, v16, {first}, {second} "
+                f"offset0:{offsets[0]} offset1:{offsets[1]}",
+                lds=True,
+            )
 BODIES["read"] = around("s_mov_b32 m0, 64\nds_read_addtid_b32 v32 offset:256", lds=True)
 BODIES["write"] = around("s_mov_b32 m0, 64\nds_write_addtid_b32 v16 offset:256", lds=True)
 BODIES["beyond"] = around("s_mov_b32 m0, 0xf000\nds_read_addtid_b32 v32", lds=True)
@@ -34,9 +36,10 @@ def image():
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("dwords", [1, 2])
-def test_two_exchanges(module, dwords, mask):
+@pytest.mark.parametrize("offsets", [(1, 3), (3, 1)])
+def test_two_exchanges(module, offsets, dwords, mask):
     suffix, enabled = ("b32", "b64")[dwords - 1], lanes_of(mask)
-    for kernel, scale in ((f"two_{suffix}", 1), (f"twost64_{suffix}", 64)):
+    for kernel, scale in ((f"two_{suffix}_{offsets[0]}", 1), (f"twost64_{suffix}_{offsets[0]}", 64)):
         memory, generator = image(), np.random.default_rng(4)
         # Every lane has places of its own.
         step = 8 * dwords
@@ -48,7 +51,7 @@ def test_two_exchanges(module, dwords, mask):
         rows = [address, 0, *generator.integers(0, 2**32, (4, 64), dtype=np.uint32)]
         wanted, results = memory.copy(), old_rows()
         for lane in np.flatnonzero(enabled):
-            for which, offset in enumerate((1, 3)):
+            for which, offset in enumerate(offsets):
                 at = (int(address[lane]) + offset * scale * 4 * dwords) // 4
                 for i in range(dwords):
                     results[which * dwords + i, lane] = wanted[at + i]

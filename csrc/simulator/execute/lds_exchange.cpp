@@ -36,7 +36,9 @@ void complete_exchange2(Wave* wave, PendingOperation* operation) {
     for (uint64_t left = operation->lanes; left; left &= left - 1) {
         const int lane = __builtin_ctzll(left);
         for (int which = 0; which < 2; ++which) {
-            uint8_t* place = wave->lds + operation->lds_address[lane] + (which ? operation->lds_offset : 0);
+            // A 32-bit sum: the second access may lie below the first.
+            const uint32_t address = operation->lds_address[lane] + (which ? operation->lds_offset : 0);
+            uint8_t* place = wave->lds + address;
             uint32_t old[dwords];
             memcpy(old, place, sizeof old);
             memcpy(place,
