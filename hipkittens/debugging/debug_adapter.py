@@ -364,14 +364,14 @@ class Adapter:
         session = self._stopped_session()
         if not is_variable:
             try:
-                return watches.resolved(session, name)
+                return session.watch_of(name)
             except ValueError:
                 if is_variable is False:
                     raise
         for variable in session.launch.symbols.variables(session.address):
             if variable.name == name:
-                return watches.resolved(session, _registers_of(name, variable.place))
-        return watches.resolved(session, name)
+                return session.watch_of(_registers_of(name, variable.place))
+        return session.watch_of(name)
 
     def _on_setDataBreakpoints(self, arguments: dict, request: dict):
         wanted = arguments["breakpoints"]

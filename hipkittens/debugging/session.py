@@ -196,13 +196,19 @@ class Session:
     # Watches.
 
     def watch(self, places: str) -> None:
-        """Watches these alone, with commas between them (watches.resolved has what they can be); "" nothing."""
+        """Watches these alone, with commas between them (watches.py has what they can be); "" nothing."""
         self.need_stop()
-        wanted = [watches.resolved(self, place) for place in places.split(",")] if places.strip() else []
+        wanted = [self.watch_of(place) for place in places.split(",")] if places.strip() else []
         for number in list(self.watches):
             self.delete_watch(number)
         for each in wanted:
             self.add_watch(each)
+
+    def watch_of(self, place: str, condition: str = "") -> Watch:
+        """For add_watch. Registers are those of the selected wave. ValueError for what is no place."""
+        stop = self.need_stop()
+        workgroup = stop.linear_workgroup if stop.has_waves else None
+        return watches.resolved(place, stop.launch.event, self.wave or 0, workgroup, condition)
 
     def add_watch(self, added: Watch) -> Watch:
         """Stops once those bytes change. ValueError if they are not of the launch, or the workgroup, that has stopped."""

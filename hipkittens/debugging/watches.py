@@ -6,10 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .session import Session
+from typing import Any
 
 _ALLOWED = "v3, v[0:4], a3, v3[5] (lane 5 of it), lds OFFSET BYTES, memory ADDRESS BYTES, or a tensor's name [OFFSET BYTES]"
 _REGISTER = re.compile(r"(?P<kind>[va])(?P<number>\d+)(\[(?P<lane>\d+)\])?$")
@@ -38,49 +35,52 @@ class Watch:
     hits: int = 0
 
 
-def resolved(session: Session, place: str, condition: str = "") -> Watch:
-    """A place of the stopped launch, registers those of the selected wave. ValueError for what is none."""
-    stop = session.need_stop()
-    size, request = _bytes_of(session, place.split())
+def resolved(
+    place: str, launch: dict[str, Any], wave: int, workgroup: int | None, condition: str = ""
+) -> Watch:
+    """A place of the launch that has stopped, as its event tells of it, and of a wave of a (linear) workgroup, None before a wave
+    has begun. ValueError for what is no place.
+    """
+    size, request = _bytes_of(place.split(), launch, wave)
     is_memory = request.startswith("memory")
-    if not is_memory and not stop.has_waves:
+    if not is_memory and workgroup is None:
         raise ValueError(f"{place}: no wave has stopped; before a launch and after it there is memory alone")
     return Watch(
         " ".join(place.split()),
         size,
         request,
-        stop.launch.number,
-        None if is_memory else stop.linear_workgroup,
+        launch["launch"],
+        None if is_memory else workgroup,
         condition,
     )
 
 
-def _bytes_of(session: Session, words: list[str]) -> tuple[int, str]:
+def _bytes_of(words: list[str], launch: dict[str, Any], wave: int) -> tuple[int, str]:
     place = " ".join(words)
     first = words[0] if words else ""
     if first in ("lds", "memory") and len(words) == 3:
         begin, size = _numbers(place, words[1:])
         return size, f"{first} {begin} {size}"
-    if (tensor := session.tensor(first)) is not None and len(words) in (1, 3):
+    tensors = {
+        region["name"]: region for region in reversed(launch["regions"]) if not region["is_own"]
+    }  # of two with one name the first
+    if first in tensors and len(words) in (1, 3):
+        tensor = tensors[first]
         offset, size = _numbers(place, words[1:]) if len(words) == 3 else (0, tensor["bytes"])
         if offset + size > tensor["bytes"]:
             raise ValueError(f"{place}: {first} has {tensor['bytes']} bytes")
         return size, f"memory {tensor['begin'] + offset} {size}"
+    of_kind = {"v": 0, "a": launch["accum_offset"]}  # in the unified file
     if register := _REGISTER.match(place):
-        number = _unified(session, register["kind"], int(register["number"]))
+        number = of_kind[register["kind"]] + int(register["number"])
         if register["lane"] is not None:
-            return 4, f"lane {session.wave} {number} {int(register['lane'])}"
-        return 256, f"vector {session.wave} {number} 1"
+            return 4, f"lane {wave} {number} {int(register['lane'])}"
+        return 256, f"vector {wave} {number} 1"
     if registers := _RANGE.match(place):
         begin, end = int(registers["first"]), int(registers["last"])
         if begin < end:
-            number = _unified(session, registers["kind"], begin)
-            return 256 * (end - begin), f"vector {session.wave} {number} {end - begin}"
+            return 256 * (end - begin), f"vector {wave} {of_kind[registers['kind']] + begin} {end - begin}"
     raise ValueError(f"{place!r} cannot be watched; allowed: {_ALLOWED}")
-
-
-def _unified(session: Session, kind: str, number: int) -> int:
-    return number + (session.launch.event["accum_offset"] if kind == "a" else 0)
 
 
 def _numbers(place: str, words: list[str]) -> tuple[int, int]:

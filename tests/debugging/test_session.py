@@ -13,7 +13,6 @@ import pytest
 import torch
 from debugged_kernels import expected, line_of, write
 
-from hipkittens.debugging import watches
 from hipkittens.debugging.process import DebuggedProcess
 from hipkittens.debugging.session import Exit, Session
 
@@ -146,7 +145,7 @@ def test_several_places_are_watched_and_conditions_hold(session):
     register, first, second = session.watches.values()
     assert (register.bytes, register.workgroup, first.workgroup) == (4, 0, None)
     session.delete_watch(first.number)
-    session.add_watch(watches.resolved(session, "out 1020 4", "workgroup[0] == 0"))
+    session.add_watch(session.watch_of("out 1020 4", "workgroup[0] == 0"))
     stop = session.go_on()
     assert (stop.reason, stop.watches, stop.wave) == ("watch", (second.number,), 1)
     assert stop.text.startswith("out 256 4: bytes from 0: 0000c07f became ")
@@ -179,7 +178,7 @@ def test_a_breakpoint_behind_a_change_that_no_one_wants_still_stops(session):
     assert (changed.reason, changed.wave) == ("watch", 0)
     session.watch("")
     assert session.go_on().launch.number == 2
-    session.add_watch(watches.resolved(session, "v[0:8]", "wave == 7"))
+    session.add_watch(session.watch_of("v[0:8]", "wave == 7"))
     there = session.set_breakpoint(f"entry+{changed.address - changed.launch.entry}")
     stop = session.go_on()
     assert (stop.reason, stop.address, stop.breakpoints, stop.watches) == (
