@@ -13,7 +13,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from gemm_model import described, modelled
+from gemm_model import (
+    bytes_of_rows,
+    bytes_of_scales,
+    described,
+    formats_of,
+    modelled,
+    scale_strides,
+    set_scale,
+)
 
 import hipkittens
 from hipkittens import _backend, _installation, _resources, _timing
@@ -85,24 +93,41 @@ class Measured:
     ) -> tuple[list[Callable[[], None]], tuple[torch.Tensor, ...]]:
         """What makes each launch; and a, b and c, of which c is a @ b.T after all of them."""
         problem, variant = described(self.target, tile, m, n, k)
-        quantised = bool(problem.scales)
-        operand = dtype_of("fp8", self.torch_device) if quantised else torch.bfloat16
+        a, b, scales = formats_of(tile)
         tensors = [
-            torch.randn(rows, columns, device=self.torch_device).to(dtype)
-            for rows, columns, dtype in ((m, k, operand), (n, k, operand), (m, n, torch.bfloat16))
+            self._operand(a, m, k),
+            self._operand(b, n, k),
+            torch.randn(m, n, device=self.torch_device).to(torch.bfloat16),
         ]
         for matrix, tensor in zip((problem.a, problem.b, problem.c), tensors, strict=True):
             matrix.data = tensor.data_ptr()
-        if quantised:
-            for scale, rows in ((problem.a_scale, m), (problem.b_scale, n)):
-                tensors.append(torch.ones(rows, device=self.torch_device))
-                scale.data, scale.stride = tensors[-1].data_ptr(), 1
+        for side, scale, rows in (("a", problem.a_scale, m), ("b", problem.b_scale, n)):
+            strides = scale_strides(scales, side, k)
+            if strides:
+                count = bytes_of_scales(strides, rows)
+                e8m0 = strides[2] == 32
+                ones = torch.full(
+                    (count if e8m0 else count // 4,),
+                    127 if e8m0 else 1,
+                    dtype=torch.uint8 if e8m0 else torch.float32,
+                    device=self.torch_device,
+                )
+                tensors.append(ones)
+            set_scale(scale, strides, tensors[-1].data_ptr() if strides else None)
         plan = make_plan(problem, variant, splits)
         if plan["workspace_bytes"]:
             tensors.append(torch.empty(plan["workspace_bytes"], dtype=torch.uint8, device=self.torch_device))
             plan = make_plan(problem, variant, splits, tensors[-1].data_ptr())
         at = {tensor.data_ptr(): tensor for tensor in tensors}
         return [self._call(step, at) for step in plan["launches"]], tuple(tensors[:3])
+
+    def _operand(self, element: str, rows: int, k: int) -> torch.Tensor:
+        """Random values, or codes, all of which are numbers in formats of 6 and 4 bits."""
+        if element in ("bf16", "fp8"):
+            dtype = torch.bfloat16 if element == "bf16" else dtype_of("fp8", self.torch_device)
+            return torch.randn(rows, k, device=self.torch_device).to(dtype)
+        count = bytes_of_rows(element, rows, k)
+        return torch.randint(0, 256, (count,), dtype=torch.uint8, device=self.torch_device)
 
     def _call(self, step: dict[str, Any], tensors: dict[int, torch.Tensor]) -> Callable[[], None]:
         kernel, data = _kernel(self.target, step["kernel"]), bytes.fromhex(step["arguments"])

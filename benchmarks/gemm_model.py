@@ -16,10 +16,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from hipkittens._timing import DEVICES, ModelledLaunch, timing
-from tests.kernels.gemm_plan import ROWS, SCALED_ROWS, Problem, kernel, make_plan, shape
+from tests.kernels.gemm_plan import ROWS, SCALED_ROWS, Problem, Scale, kernel, make_plan, shape
 
 # The last two words of GemmArguments::order (csrc/kernels/gemm/arguments.h): xcd_chunk, window_rows; padding follows.
 _ORDER, _ORDER_AT = struct.Struct("<2I"), 132
+_BITS = {"bf16": 16, "fp8": 8, "bf8": 8, "i8": 8, "fp6": 6, "bf6": 6, "fp4": 4}
 
 
 @dataclass(frozen=True)
@@ -27,32 +28,40 @@ class Tile:
     """The tile of a variant, and which of its rows have to begin on 4 bytes.
 
     name   of the variant, but for its orientation and, of bf16, its element
+    a, b   the elements of the operands
     """
 
     name: str
     m: int
     n: int
     k: int
-    element: str = "bf16"
+    a: str = "bf16"
+    b: str = "bf16"
     scales: str = "none"
 
+    @property
+    def has_16_bits(self) -> bool:
+        """Of an element of either operand."""
+        return max(_BITS[self.a], _BITS[self.b]) == 16
 
-def tiles(target: str, elements: Sequence[str] = ("bf16", "fp8", "fp4")) -> list[Tile]:
-    """Of the variants of `target`, those that differ in more than orientation, element type and order of loads."""
+
+def tiles(target: str, formats: Sequence[tuple[str, str]] | None = None) -> list[Tile]:
+    """Of the variants of `target`, those that differ in more than orientation, elements of one size and order of loads.
+
+    formats   of a and b, where not all are wanted
+    """
     names = {
         name.removeprefix("nt_bf16_"): Tile(name.removeprefix("nt_bf16_"), *extents)
         for name, (targets, _, _, *extents) in ROWS.items()
         if name.startswith("nt_bf16_") and not name.endswith("_plain") and targets in ("both", target)
     }
     names |= {
-        name.removeprefix("nt_"): Tile(name.removeprefix("nt_"), *extents, a, scales)
+        name.removeprefix("nt_"): Tile(name.removeprefix("nt_"), *extents, a, b, scales)
         for name, (targets, a, b, scales, *extents) in SCALED_ROWS.items()
-        if (a, b) in (("fp8", "fp8"), ("fp4", "fp4"))
-        and targets in ("both", target)
-        # Which cost what those of `blocks` do (plan.cpp).
-        and scales != "row_blocks"
+        # Rows of other formats and scales cost what these do (costed_as of plan.cpp).
+        if targets in ("both", target) and not {"bf8", "i8", "bf6"} & {a, b} and scales != "row_blocks"
     }
-    return [tile for tile in names.values() if tile.element in elements]
+    return [tile for tile in names.values() if formats is None or (tile.a, tile.b) in formats]
 
 
 def _scaled_row(tile: str) -> tuple[Any, ...] | None:
@@ -62,20 +71,51 @@ def _scaled_row(tile: str) -> tuple[Any, ...] | None:
     return SCALED_ROWS.get(f"nt_{tile}")
 
 
-def element_of(tile: str) -> str:
-    """Of the variant with this name of a Tile."""
-    found = _scaled_row(tile)
-    return found[1] if found else "bf16"
+def formats_of(tile: str) -> tuple[str, str, str]:
+    """Of the variant with this name of a Tile: the elements of a and of b, and the scales."""
+    _, a, b, scales, *_ = _scaled_row(tile) or ("", "bf16", "bf16", "none")
+    return a, b, scales
 
 
 def described(target: str, tile: str, m: int, n: int, k: int, orientation: str = "nt") -> tuple[Problem, str]:
     """The product with a result of bf16 that the variant with that tile computes, and its name."""
-    found = _scaled_row(tile)
-    if found is None:
+    a, b, scales = formats_of(tile)
+    if scales == "none":
         return shape(target, m, n, k, orientation=orientation), tile and f"{orientation}_bf16_{tile}"
-    _, a, b, scales, *_ = found
     problem = shape(target, m, n, k, element=a, element_b=b, scales=scales, output="bf16")
     return problem, "" if tile.endswith("_") else f"nt_{tile}"
+
+
+def bytes_of_rows(element: str, rows: int, k: int) -> int:
+    """Of an operand whose rows run along K: those of 6-bit codes are padded to 128 of them."""
+    padded = -(-k // 128) * 128 if _BITS[element] == 6 else k
+    return rows * padded * _BITS[element] // 8
+
+
+def scale_strides(scales: str, side: str, k: int) -> tuple[int, int, int] | None:
+    """Of operand `side`, "a" or "b": what ScaleArgument calls stride, k_stride and block_rows, of scales without gaps; None if that
+    operand has none. Strides are in elements: float32 or, of each 32 of K, bytes.
+    """
+    if scales == "in_matrix" or (scales, side) == ("of_b", "b"):
+        return -(-k // 256) * 256, 0, 32
+    if scales == "of_b":
+        return None
+    if scales in ("blocks", "row_blocks"):
+        return -(-k // 128), 1, 128 if (scales, side) == ("blocks", "b") else 1
+    return None if scales == "none" else (1, 0, 1)
+
+
+def bytes_of_scales(strides: tuple[int, int, int], rows: int) -> int:
+    """Of those of so many rows of A, or columns of B."""
+    stride, _, block_rows = strides
+    return -(-rows // block_rows) * stride * (1 if block_rows == 32 else 4)
+
+
+def set_scale(scale: Scale, strides: tuple[int, int, int] | None, data: int | None) -> None:
+    """To what lies at `data`, or to none."""
+    scale.data = data
+    if strides:
+        scale.stride, scale.k_stride, scale.block_rows = strides
 
 
 @functools.cache
@@ -95,22 +135,25 @@ def launch(
     orientation: str = "nt",
     order: tuple[int, int] | None = None,
 ) -> None:
-    """Launches a product by the variant with that tile in the model that is open; "" is the plan's own choice for bf16 and "fp8_"
-    for fp8, with its splits. The result is bf16.
+    """Launches a product by the variant with that tile in the model that is open; "" is the plan's own choice for bf16, and the
+    beginning of names that ends with _ that for the formats of the first row that begins so, with its splits. The result is bf16.
 
     order  (tiles that an XCD takes in a row, rows of tiles in a window) in place of the plan's
     """
     problem, variant = described(target, tile, m, n, k, orientation)
-    quantised = element_of(tile) != "bf16"
-    size = 1 if quantised else 2
-    regions = {"a": _pages("a", size * m * k), "b": _pages("b", size * n * k), "c": _pages("c", 2 * m * n)}
+    a, b, scales = formats_of(tile)
+    regions = {
+        "a": _pages("a", bytes_of_rows(a, m, k)),
+        "b": _pages("b", bytes_of_rows(b, n, k)),
+        "c": _pages("c", 2 * m * n),
+    }
     for name, region in regions.items():
         getattr(problem, name).data = region.ctypes.data
-    if quantised:
-        for name, rows in (("a_scale", m), ("b_scale", n)):
-            regions[name] = _pages(name, 4 * rows)
-            scale = getattr(problem, name)
-            scale.data, scale.stride = regions[name].ctypes.data, 1
+    for side, rows in (("a", m), ("b", n)):
+        name, strides = f"{side}_scale", scale_strides(scales, side, k)
+        if strides:
+            regions[name] = _pages(name, bytes_of_scales(strides, rows))
+        set_scale(getattr(problem, name), strides, regions[name].ctypes.data if strides else None)
     plan = make_plan(problem, variant, splits)
     if plan["workspace_bytes"]:
         regions["workspace"] = _pages("workspace", plan["workspace_bytes"])

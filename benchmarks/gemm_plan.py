@@ -7,7 +7,7 @@ Where there is a GPU, the costs of its target are measured on it (gemm_clocks.py
 output file; elsewhere, and with --model, they come from the cycle model, in which MI355X stands for gfx950 and MI325X for
 gfx942. The file says of each target which it was. `hipkittens bench gemm --fit` runs this.
 
-For each tile, and each number of its workgroups that a compute unit holds at a time, five products of bf16 or fp8 (nt) that
+For each tile, and each number of its workgroups that a compute unit holds at a time, five products (nt) that
 fill the device evenly: in a square grid with two K, whose difference is what a K tile costs where workgroups share what
 they read; in a single row of tiles with two K, where nearly all comes from memory; and twice as many workgroups, for
 what another round costs beside its K tiles. Two products of a single K tile, with four and eight rounds, say what another
@@ -30,13 +30,13 @@ from hipkittens._output_file import require_writable
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = ("gfx942", "gfx950")
 COLUMN = {"gfx942": 19, "gfx950": 16}  # tiles along m of the square grid
-K_TILES = (8, 24)  # of 128 bytes
+K_TILES = (8, 24)  # of 64 columns of 16 bits, or 128 of fewer
 HEADER = """\
 // kernels/gemm/costs.def: what each variant costs, in clocks; the plan chooses by it.
 // SPDX-License-Identifier: MIT
 // Written by `python benchmarks/gemm_plan.py`, which says how.
 {sources}
-// GEMM_COST(target, element, scales, tile_m, tile_n, tile_k, row_start, concurrent, k_tile, k_tile_streamed, launch, round, least)
+// GEMM_COST(target, a, b, scales, tile_m, tile_n, tile_k, row_start, concurrent, k_tile, k_tile_streamed, launch, round, least)
 //   concurrent       workgroups of it that a compute unit runs side by side
 //   k_tile           of each K tile in a grid of many rows and columns; _streamed: in a single row of tiles
 //   launch, round    beside K tiles: once, and for each round of `concurrent` workgroups on every compute unit
@@ -50,7 +50,7 @@ def tile_rows(source: Modelled | Measured, tile: Tile) -> list[str]:
     target, units, down = source.target, source.units, COLUMN[source.target]
     unaligned = tile.name.endswith("unaligned")
     odd = 1 if unaligned else 0  # rows of an odd number of elements
-    columns_each = 64 if tile.element == "bf16" else 128
+    columns_each = 64 if tile.has_16_bits else 128
     short, long = (count * columns_each + odd for count in K_TILES)
     k_tiles = (K_TILES[1] - K_TILES[0]) * columns_each / tile.k
 
@@ -78,7 +78,7 @@ def tile_rows(source: Modelled | Measured, tile: Tile) -> list[str]:
             least = max(least, more / 4)
         start = "element" if unaligned else "vector"
         rows.append(
-            f"GEMM_COST({target}, {tile.element}, {tile.scales}, {tile.m}, {tile.n}, {tile.k}, {start}, {concurrent}, {k_tile:.0f}, {streamed:.0f}, "
+            f"GEMM_COST({target}, {tile.a}, {tile.b}, {tile.scales}, {tile.m}, {tile.n}, {tile.k}, {start}, {concurrent}, {k_tile:.0f}, {streamed:.0f}, "
             f"{beside - again:.0f}, {again:.0f}, {least:.0f})"
         )
         print(rows[-1], flush=True)

@@ -135,6 +135,13 @@ def make_plan(problem: Problem, variant: str = "", splits: int = 1, workspace: i
     return json.loads(text)
 
 
+def stored(element: str, codes: int) -> int:
+    """How many elements in memory so many codes of a row are: stored_elements of csrc/kernels/element_type.h."""
+    if element == "fp4":
+        return codes // 2
+    return -(-codes // 128) * 24 if element in ("fp6", "bf6") else codes
+
+
 def shape(
     target: str,
     m: int,
@@ -152,8 +159,9 @@ def shape(
     data: int = 1 << 20,
 ) -> Problem:
     """A problem of contiguous matrices at an address that is never read, for MI300X or MI355X where nothing else is said."""
-    a = Matrix(data, m if orientation[0] == "t" else k, m * k, orientation[0] == "t")
-    b = Matrix(data, k if orientation[1] == "t" else n, n * k, orientation[1] == "t")
+    k_a, k_b = stored(element, k), stored(element_b or element, k)
+    a = Matrix(data, m if orientation[0] == "t" else k_a, m * k_a, orientation[0] == "t")
+    b = Matrix(data, k_b if orientation[1] == "t" else n, n * k_b, orientation[1] == "t")
     return Problem(
         int(target[3:]),
         compute_units or COMPUTE_UNITS[target],

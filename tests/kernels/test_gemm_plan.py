@@ -186,8 +186,8 @@ def shortfall(device, m, n, k, orientation="nt", element="bf16"):
     own = "" if element == "bf16" else f"{element}_"
     times = [
         microseconds(modelled(device, tile.name, m, n, k, splits=splits, orientation=orientation))
-        for tile in tiles(target, (element,))
-        if not tile.name.endswith("unaligned")
+        for tile in tiles(target, ((element, element),))
+        if not tile.name.endswith("unaligned") and tile.scales in ("none", "outer")
         for splits in (1, 2, 4, 8, 16)
         if splits == 1 or (k // tile.k // splits >= 4 and -(-m // tile.m) * -(-n // tile.n) * splits <= 512)
     ]

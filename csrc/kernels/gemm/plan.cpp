@@ -120,7 +120,7 @@ const void* advanced(const void* data, int64_t elements, int size) {
 // What the cycle model says of each variant, and how it was asked: costs.def.
 struct Cost {
     int target;
-    ElementType element;
+    ElementType a, b;
     Scales scales;
     int tile_m, tile_n, tile_k;
     RowStart row_start;
@@ -128,8 +128,8 @@ struct Cost {
     double k_tile, k_tile_streamed, launch, round, least;
 };
 constexpr Cost costs[] = {
-#define GEMM_COST(target, element, scales, tile_m, tile_n, tile_k, row_start, ...)         \
-    {kittens::target.number, ElementType::element, Scales::scales, tile_m, tile_n, tile_k, \
+#define GEMM_COST(target, a, b, scales, tile_m, tile_n, tile_k, row_start, ...)                      \
+    {kittens::target.number, ElementType::a, ElementType::b, Scales::scales, tile_m, tile_n, tile_k, \
      RowStart::row_start,    __VA_ARGS__},
 #define GEMM_REDUCE_COST(...)
 #include "costs.def"
@@ -162,7 +162,7 @@ Scales costed_as(Scales scales) { return scales == Scales::row_blocks ? Scales::
 const Cost& cost_of(int target, const GemmConfig& config, int64_t concurrent) {
     const Cost* most = nullptr;
     for (const Cost& cost : costs)
-        if (cost.target == target && cost.element == costed_as(config.a) &&
+        if (cost.target == target && cost.a == costed_as(config.a) && cost.b == costed_as(config.b) &&
             cost.scales == costed_as(config.scales) && cost.tile_m == config.tile_m &&
             cost.tile_n == config.tile_n && cost.tile_k == config.tile_k &&
             cost.row_start == config.row_start && cost.concurrent <= concurrent)
