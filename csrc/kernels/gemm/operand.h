@@ -5,6 +5,7 @@
 #include "../element_of.h"
 #include "arguments.h"
 #include "config.h"
+#include "dword_fragments.h"
 
 namespace hipkittens::gemm {
 
@@ -61,6 +62,10 @@ struct Operand {
                           filled_transposed = !k_is_contiguous && !read_transposed;
     static_assert(k_is_contiguous || is_16bit<T>, "transposition moves 16-bit elements");
 
+    // Where the loop carries fragments, and the registers leave no room for taking them apart.
+    static constexpr bool read_as_dwords =
+        is_float8<T> && config.scales == Scales::in_matrix && config.schedule == Schedule::ping_pong;
+
     using Source = OperandSource<T, k_is_contiguous, tile_k>;
     static constexpr bool meets_converted = config.converts_b() && is_16bit<T>;
     static constexpr int reads = meets_converted                               ? 4  // of a base tile
@@ -108,6 +113,8 @@ struct Operand {
     KITTENS_DEVICE static void read(Register& registers, Tile tile, int row, int k) {
         if constexpr (read_transposed)
             load_part<transposed_base_tiles<Part>>(registers, tile, k, row);
+        else if constexpr (read_as_dwords)
+            load_dwords<Part>(registers, tile, row, k);
         else
             load_part<Part>(registers, tile, row, stored<T>(k));
     }

@@ -62,11 +62,23 @@ struct PingPongLoop : MainLoop<config, Policy, 2> {
         B::template read<base_tiles<0, width, 0, steps>>(b_registers[half], tile, col, 0);
         this->scales.template read_b<0, width>(b_scales[half], buffer, half);
     }
+    // What ends with the tiles: where the loop carries dwords of B, the compiler keeps it in vector registers, which no load takes. A
+    // load in assembly wants five wait states behind the move (CDNA3 ISA manual 4.5), which the compiler does not count.
+    KITTENS_DEVICE static void in_scalars(buffer& source) {
+        source.bytes = uniform(source.bytes);
+        source.scalar_offset = uniform(source.scalar_offset);
+        asm("s_nop 4" : "+s"(source.bytes), "+s"(source.scalar_offset));
+    }
     // What phase `phase` does for later tiles.
     template <int buffer, int phase, bool steady>
     KITTENS_DEVICE void refill() {
         auto& [near, far] = in_flight;  // loaded one tile ahead, and two
         if constexpr (direct) {
+            if constexpr (B::read_as_dwords && !steady) {
+                if constexpr (phase < 2) in_scalars(near.k_tiles.source.current);
+                if constexpr (phase >= 2) in_scalars(far.k_tiles.source.current);
+                if constexpr (phase == 3) in_scalars(this->scales.k_tiles.source.current);
+            }
             if constexpr (phase == 0) this->accumulation.issue(1 - buffer);
             if constexpr (phase < 2) near.template issue<phase>(1 - buffer);
             if constexpr (phase == 1) near.k_tiles.template advance<steady>();
