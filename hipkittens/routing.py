@@ -16,6 +16,7 @@ from .selection import DTYPES
 
 SCORES = ("softmax", "sigmoid", "sqrtsoftplus")  # in the order of csrc/kernels/router/kinds.h
 MOST_EXPERTS, MOST_GROUPS = 1536, 64  # most_experts and most_groups of csrc/kernels/router
+MOST_TOP1_EXPERTS = 128  # most_top1_experts
 _ID_DTYPES = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 _SMALLEST_SUM = 1e-20  # what sums of scores are raised by, as DeepSeek does
 
@@ -102,8 +103,8 @@ def router_top1(x: torch.Tensor, w: torch.Tensor, *, shared: int = 0) -> tuple[t
     of its logit, and that as its weight (Llama 4).
 
     x (..., K) and w (K, E) are bfloat16 or float16, both the same, E up to 1536. Returns weights (..., 1 + shared) float32,
-    differentiable in x and w, and ids (..., 1 + shared) int32, as `router` describes them. Two launches, one of `matmul` and one of
-    `router`. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
+    differentiable in x and w, and ids (..., 1 + shared) int32, as `router` describes them. Up to 128 experts take one launch, in which
+    a workgroup computes all logits of its tokens; more take one of `matmul` and one of `router`. Raises TypeError or ValueError, before anything is launched, for what has no kernel.
     """
     where = "hipkittens.router_top1"
     for name, value in (("x", x), ("w", w)):
@@ -121,8 +122,13 @@ def router_top1(x: torch.Tensor, w: torch.Tensor, *, shared: int = 0) -> tuple[t
     if shared < 0:
         raise ValueError(f"{where}: shared is {shared}; it must be 0 or more")
     rows = x.reshape(-1, x.shape[-1]) if x.dim() != 2 else x
-    logits = matmul(rows, w, out_dtype=torch.float32).reshape(*x.shape[:-1], w.shape[1])
-    return router(logits, 1, score="sigmoid", shared=shared)
+    if w.shape[1] > MOST_TOP1_EXPERTS or _backend.uses_torch():
+        logits = matmul(rows, w, out_dtype=torch.float32).reshape(*x.shape[:-1], w.shape[1])
+        return router(logits, 1, score="sigmoid", shared=shared)
+    _backend.check_device(where, "x", x)
+    weights, ids, _ = call("router_top1", rows, w, shared)
+    shape = (*x.shape[:-1], 1 + shared)
+    return weights.reshape(shape), ids.reshape(shape)
 
 
 def scores_in_torch(logits, score):

@@ -93,7 +93,7 @@ def refuse_experts(extents):
 
 
 def _sizes(rows: Rows) -> str:
-    most = max(_experts(row) for of_target in rows.values() for row in of_target)
+    most = max(_experts(row) for of_target in rows.values() for row in of_target if row["kind"] == "route")
     return f"Routers: 1 to {most} experts in up to {MOST_GROUPS} groups, any k."
 
 

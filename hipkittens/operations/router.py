@@ -56,6 +56,7 @@ def _checks() -> Checks:
 OPERATION = Operation(
     name="router",
     folder="router",
+    kinds=("route",),
     functions=(Function(router, lambda tensor, dtype: (tensor(8, 64, dtype=dtype), 4)),),
     operators=(Operator("router", _fake, _backward, _setup, sharding=rowwise(1, 2), first_option=2),),
     checks=_checks,

@@ -1,17 +1,85 @@
 # SPDX-License-Identifier: MIT
-"""The router of one expert with its product, whose kernels are those of gemm and router: hipkittens/routing.py has the function."""
+"""The router of one expert with its product as an operation: hipkittens/routing.py has the function."""
 
 from __future__ import annotations
 
 import torch
 
+from .. import _backend
+from .._call import call
 from ..routing import router_top1
-from ._record import DTYPES, Benchmark, Checks, Example, Function, Operation, Parity, ParityProblem
-from ._tensors import with_gaps
+from ._record import (
+    DTYPES,
+    Benchmark,
+    Checks,
+    Example,
+    Function,
+    Kernel,
+    Operation,
+    Operator,
+    Parity,
+    ParityProblem,
+    Trial,
+)
+from ._sharding import rowwise
+from ._tensors import draw, with_gaps
+
+
+def _fake(x, w, shared):
+    weights = x.new_empty((x.shape[0], 1 + shared), dtype=torch.float32)
+    return weights, weights.new_empty(weights.shape, dtype=torch.int32), weights.new_empty(x.shape[:1])
+
+
+def _setup(ctx, inputs, output) -> None:
+    x, w, _ = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(x, w, *output)
+
+
+@_backend.interruptible
+def _backward(ctx, grad_weights, _, grad_logits):
+    """The derivative with the choice held, as that of a product whose other logits nobody asks for; it can be differentiated again."""
+    x, w, weights, ids, logits = ctx.saved_tensors
+    slope = weights[:, 0] * (-logits).sigmoid()
+    chosen = grad_weights[:, 0] * slope + grad_logits
+    grad = chosen.new_zeros(x.shape[0], w.shape[1]).scatter(1, ids[:, :1].long(), chosen[:, None]).to(x.dtype)
+    dx = dw = None
+    if ctx.needs_input_grad[0]:
+        dx = call("gemm", grad, w.mT, None, x.dtype, False)
+    if ctx.needs_input_grad[1]:
+        dw = call("gemm", x.mT, grad, None, w.dtype, False)
+    return dx, dw, None
 
 
 def _in_torch(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (x @ w).max(-1, keepdim=True).values.sigmoid()
+
+
+def _trial(kernel: Kernel) -> Trial:
+    """Each wave loads twice, and one has a last unit of K that is cut; experts and tokens do not fill their tiles."""
+    row = kernel.row
+    experts = 16 * int(row["expert_tiles"]) - 4
+    units = 2 * int(row["waves"]) * int(row["depth"])
+    features = units * 64 + 2
+
+    def run():
+        dtype = DTYPES[row["element"]]
+        x = draw(16 * int(row["token_tiles"]) + 5, features, dtype=dtype)
+        if row["experts_together"] == "true":
+            w = draw(features, experts, dtype=dtype)
+            given = w
+        else:
+            w = draw(experts, features, dtype=dtype)
+            given = w.T
+        weights, ids = router_top1(x, given, shared=2)
+        return weights, ids, *torch.autograd.grad(weights.square().sum(), (x, w))
+
+    layout = "experts together" if row["experts_together"] == "true" else "K together"
+    return Trial(
+        f"router_top1 {features}x{experts} {row['element']}, {layout}, token tiles {row['token_tiles']}",
+        run,
+        workgroups=2,
+    )
 
 
 def _parity(case, generator) -> ParityProblem:
@@ -41,6 +109,7 @@ def _bytes(problem) -> float:
 
 def _checks() -> Checks:
     return Checks(
+        trial=_trial,
         examples=(
             Example(
                 "router_top1", {"x": (32, 256), "w": (256, 16)}, lambda x, w: router_top1(x, w)[0], _in_torch
@@ -80,13 +149,24 @@ def _checks() -> Checks:
 
 OPERATION = Operation(
     name="router_top1",
-    folder="gemm",
+    folder="router",
+    kinds=("top1",),
     functions=(
         Function(
             router_top1, lambda tensor, dtype: (tensor(8, 64, dtype=dtype), tensor(64, 16, dtype=dtype))
         ),
     ),
-    operators=(),
+    operators=(
+        Operator(
+            "router_top1",
+            _fake,
+            _backward,
+            _setup,
+            lambda x, w, shared, out_shape=None: 2 * x[0] * x[1] * w[1],
+            sharding=rowwise(1, 3),
+            first_option=2,
+        ),
+    ),
     checks=_checks,
     uses=("gemm", "router"),
 )

@@ -5,6 +5,7 @@
 #include "groups.h"
 #include "score.h"
 #include "token.h"
+#include "top1.h"
 
 namespace hipkittens::router {
 

@@ -37,16 +37,46 @@ struct RouteArguments {
     Score score;
 };
 
+// A router of one expert with its product. A workgroup has `token_tiles` times 16 tokens and all experts, up to `expert_tiles` times
+// 16; its waves share K.
+// experts_together  experts are neighbours in memory, K otherwise: w [K][experts], or the transposed view of [experts][K]
+// depth             units of K that a wave loads before it multiplies the first
+struct Top1Config {
+    ElementType element;
+    bool experts_together;
+    int token_tiles, expert_tiles, waves, depth;
+
+    constexpr int experts() const { return 16 * expert_tiles; }
+    constexpr int tokens() const { return 16 * token_tiles; }
+    constexpr int threads() const { return waves * 64; }
+};
+
+struct Top1Arguments {
+    StridedRows x;
+    RowCounts rows;  // tokens
+    const void* w;
+    uint32_t w_bytes, w_features_step, w_expert_step;  // strides in elements
+    uint32_t features, experts, shared;
+    uint32_t wide;   // 16 bytes of x, and neighbours of w, are loaded at once: they begin on 4 bytes
+    float* weights;  // [token][1 + shared]
+    int32_t* ids;    // the same; shared experts come last, with the numbers from `experts` on
+    float* logits;   // [token], of the chosen
+};
+
 template <RouteConfig config>
 struct Route;
+template <Top1Config config>
+struct Top1;
 
 namespace kinds {
 
 struct route : Kind<RouteConfig, RouteArguments, Route> {};
+struct top1 : Kind<Top1Config, Top1Arguments, Top1> {};
 
 }  // namespace kinds
 
 inline constexpr auto each_row = [](const auto& visit) {
+    using enum ElementType;
 #include "variants.def"
 };
 template <class Kind>
