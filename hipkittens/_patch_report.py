@@ -17,7 +17,7 @@ class PatchRow:
     module       its name in the tree, "" for the root
     kind         its class
     part         "norm", "linear", "attention", "rotary", "mlp", "moe", "linear_attention", or "" for what no kernel is for
-    replaced_by  the function of this package that computes it now, or ""
+    replaced_by  the functions of this package that compute it now, or ""
     reason       why it was left, or ""
     """
 

@@ -69,7 +69,10 @@ _PART_OF = {
     "experts_block": ("moe", "hipkittens.moe"),
     "chosen_experts": ("moe", "hipkittens.moe"),
     "stacked_experts": ("moe", "hipkittens.moe"),
-    "gated_delta_net": ("linear_attention", "hipkittens.gated_delta_rule"),
+    "gated_delta_net": (
+        "linear_attention",
+        "hipkittens.gated_delta_rule, hipkittens.causal_conv1d, hipkittens.causal_conv1d_update",
+    ),
     "torch.nn.TransformerEncoderLayer": ("", "its modules"),
 }
 

@@ -38,8 +38,8 @@ def patch(
     """Lets this model, and no other, compute on the kernels of this package; returns what was replaced, and why not the rest.
 
     attention  torch.nn.MultiheadAttention, and models of Transformers through its AttentionInterface
-    linear_attention  the gated delta rules and causal convolutions of Transformers' layers that keep these functions as attributes:
-               Qwen3-Next in Transformers 4
+    linear_attention  the gated delta rules and causal convolutions of Transformers' layers: Qwen3-Next, and in Transformers 5 Qwen3.5
+               and OLMo Hybrid
     norm       torch.nn.LayerNorm and RMSNorm, and every module that computes x / rms(x) * weight or * (1 + weight), or the first
                times silu(gate)
     rotary     apply_rotary_pos_emb of Transformers' models
