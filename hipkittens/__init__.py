@@ -42,6 +42,7 @@ from .norm_quantization import QuantizedNorm, norm_quantize
 from .paged_attention import attention_paged, attention_paged_plan
 from .qkv import qkv_rotary
 from .quantization import QuantSpec, dequantize, gated_activation_quantize, quantize
+from .quantized_attention import attention_of_codes, attention_quantized
 from .rotary import rotary, rotary_qk, rotary_tables
 from .routing import expert_sort, router, router_top1
 from .sampling import sample
@@ -70,8 +71,10 @@ __all__ = [
     "attention_merge",
     "attention_mla",
     "attention_mla_sparse",
+    "attention_of_codes",
     "attention_paged",
     "attention_paged_plan",
+    "attention_quantized",
     "attention_varlen",
     "batch_invariant",
     "cache_write",

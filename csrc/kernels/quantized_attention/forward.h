@@ -1,0 +1,238 @@
+// kernels/quantized_attention/forward.h: attention of int8 Q and K and 8-bit floats of V.
+// SPDX-License-Identifier: MIT
+#pragma once
+#include "../attention/forward_output.h"
+#include "../attention/forward_tiles.h"
+#include "../attention/mask.h"
+#include "../element_of.h"
+#include "code_products.h"
+#include "code_softmax.h"
+#include "kinds.h"
+
+namespace hipkittens::quantized_attention {
+
+using attention::KeyRange;
+using attention::TileCoordinate;
+
+// Row r of a tile of K in LDS is key tile_key(r) of the tile, so that of the accumulators of Q K^T, which give a lane runs of 4 rows of
+// it 8 apart, lanes 0 .. 31 hold keys 0 .. 31 in the order of their registers, and the others keys 32 .. 63: what a lane has as an
+// operand of the second product (reference: CDNA3 ISA manual 7.1.4).
+constexpr int tile_key(int row) { return (row & 3) | (row >> 1 & 0x1c) | (row & 4) << 3; }
+using KeyColumns = base_shape<32, 64, 32>;
+
+// A wave has 32 queries, one to a pair of lanes. All waves of a workgroup go over the same tiles of 64 keys: the next one loads while
+// this one is attended to.
+template <QuantizedConfig config>
+struct QuantizedForward {
+    using T = typename element_of<config.output>::value;
+    static constexpr int threads = config.threads(), waves_per_simd = config.head_dim > 128 ? 1 : 2;
+    static constexpr int queries = config.queries_per_wave, keys = config.keys_per_tile,
+                         head_dim = config.head_dim, pairs = head_dim / 2;
+    static constexpr Fill fill = attention::forward_fill;
+    static constexpr bool direct = fill == Fill::direct;
+
+    using KeyTile = st<code_pair, keys, pairs, Access::rows>;
+    using ValueTile = st<code_pair, head_dim, keys / 2, Access::rows>;
+    using KeyLoads = global_to_shared<KeyTile, threads, fill>;
+    using ValueLoads = global_to_shared<ValueTile, threads, fill>;
+    static constexpr int step = 32, pieces = pairs / step;
+    using Query = rt<code_pair, queries, step, row_l, rt_32x16>;
+    using KeyRows = rt<code_pair, keys, step, row_l, rt_32x16>;
+    using Channels = rt<code_pair, head_dim, keys / 2, row_l, base_shape<32, 32, 16>>;
+    using Scores = rt<float, queries, keys, row_l, KeyColumns>;
+    using Output = rt<float, queries, head_dim, row_l, rt_32x32>;
+
+    static constexpr int buffers = 2, tile_bytes = KeyTile::bytes + ValueTile::bytes,
+                         lds_bytes = buffers * tile_bytes;
+    static_assert(lds_bytes <= target.lds_bytes, "the tiles in flight fit in LDS");
+
+    const QuantizedArguments& arguments;
+    shared_byte* lds;
+    TileCoordinate coordinate;
+    int key_head, first_query;  // of the wave
+    KeyRange all, own;          // the keys that the workgroup loads, and those of them that this wave needs
+    float q_scale;
+    const float* k_scales;
+    Query query[pieces];
+    Output output;
+    CodeSoftmax softmax;
+
+    KITTENS_DEVICE QuantizedForward(const QuantizedArguments& arguments, shared_byte* lds)
+        : arguments(arguments),
+          lds(lds),
+          coordinate(attention::coordinate_of_workgroup(workgroup_id_x(), arguments.order)),
+          key_head(attention::key_head_of(coordinate.head, arguments.group)),
+          first_query(coordinate.tile * config.queries() + wave_id() * queries),
+          all(arguments.mask, coordinate.tile * config.queries(), (coordinate.tile + 1) * config.queries()),
+          own(arguments.mask, first_query, first_query + queries) {
+        const int heads = arguments.order.heads;
+        // Waves past the last query have no block.
+        const int block = first_query < arguments.mask.n_q ? first_query >> arguments.q_shift : 0;
+        const int64_t head = static_cast<int64_t>(coordinate.batch) * heads + coordinate.head;
+        q_scale = arguments.q_scale[head * arguments.q_blocks + block];
+        k_scales = arguments.k_scale + head_of_keys() * arguments.k_blocks;
+        attention::load_own_rows(
+            query,
+            attention::matrix_of<code_pair>(arguments.q, coordinate.batch, 0, coordinate.head,
+                                            arguments.mask.n_q, arguments.head_dim / 2),
+            first_query);
+        zero(output);
+    }
+    KITTENS_DEVICE static void run(const QuantizedArguments& arguments, shared_byte* lds) {
+        QuantizedForward(arguments, lds).attend_to_all();
+    }
+
+    KITTENS_DEVICE int64_t head_of_keys() const {
+        const int key_heads = attention::key_head_of(arguments.order.heads, arguments.group);
+        return static_cast<int64_t>(coordinate.batch) * key_heads + key_head;
+    }
+    KITTENS_DEVICE KeyTile key_tile(int buffer) const { return {lds + buffer * tile_bytes}; }
+    KITTENS_DEVICE ValueTile value_tile(int buffer) const {
+        return {lds + buffer * tile_bytes + KeyTile::bytes};
+    }
+    // Of keys from `key` on. A factor of 0 would make NaN of what the mask sets to -inf.
+    KITTENS_DEVICE float scale_of(int key) const {
+        const float scale = q_scale * k_scales[key >> arguments.k_shift];
+        return scale == 0.0f ? 1e-30f : scale;
+    }
+
+    KITTENS_DEVICE void mma_qk(Scores& scores, KeyTile tile) const {
+        vec<int, 16> products[2] = {};
+#pragma unroll
+        for (int piece = 0; piece < pieces; ++piece) {
+            KeyRows rows;
+            load(rows, tile, 0, piece * step);
+#pragma unroll
+            for (int k = 0; k < KeyRows::width; ++k)
+#pragma unroll
+                for (int half = 0; half < 2; ++half)
+                    products[half] =
+                        multiply_int8(rows.tiles[half][k], query[piece].tiles[0][k], products[half]);
+        }
+#pragma unroll
+        for (int e = 0; e < Scores::per_lane; ++e)
+            scores.tiles[0][0][e] = static_cast<float>(products[e / 16][e % 16]);
+    }
+
+    // `valid`: keys of the tile that exist. Codes behind them may be anything, of which NaN would spoil the sum.
+    KITTENS_DEVICE void mma_pv(vec<int, 8> weights, ValueTile tile, int valid) {
+        Channels channels;
+        load(channels, tile, 0, 0);
+        if (valid < keys) {
+            const int left = valid - row_layout(KeyColumns::value(), lane_id(), 0).col;
+#pragma unroll
+            for (int word = 0; word < 8; ++word) {
+                const int bytes = left - 4 * word;
+                const uint32_t kept = bytes <= 0 ? 0u : bytes >= 4 ? ~0u : (1u << 8 * bytes) - 1;
+#pragma unroll
+                for (int j = 0; j < Channels::height; ++j) {
+                    auto words = __builtin_bit_cast(vec<uint32_t, 8>, channels.tiles[j][0]);
+                    words[word] &= kept;
+                    channels.tiles[j][0] = __builtin_bit_cast(typename Channels::fragment, words);
+                }
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < Channels::height; ++j) {
+            const auto codes = __builtin_bit_cast(vec<int, 8>, channels.tiles[j][0]);
+            output.tiles[0][j] = multiply_fp8(codes, weights, output.tiles[0][j]);
+        }
+    }
+
+    KITTENS_DEVICE void attend(int key, int buffer, float scale) {
+        const Mask& mask = arguments.mask;
+        Scores scores;
+        mma_qk(scores, key_tile(buffer));
+        if (!KeyRange::all_visible(mask, first_query, first_query + queries, key, keys)) {
+            const int row = row_layout(KeyColumns::value(), lane_id(), 0).row;
+            attention::apply_mask<KeyColumns>(
+                scores, attention::visible_keys<KeyColumns>(mask, first_query + row, key), -__builtin_inff());
+        }
+        softmax.raise_reference(scores.tiles[0][0], scale, output);
+        mma_pv(softmax.weights(scores.tiles[0][0], scale), value_tile(buffer), mask.n_k - key);
+    }
+
+    KITTENS_DEVICE void attend_to_all() {
+        int key = all.first / keys * keys;
+        if (key < all.past) {
+            const auto k = attention::matrix_of<code_pair>(arguments.k, coordinate.batch, 0, key_head,
+                                                           arguments.mask.n_k, arguments.head_dim / 2);
+            const auto v = attention::matrix_of<code_pair>(arguments.v, coordinate.batch, 0, key_head,
+                                                           arguments.value_dim, arguments.value_columns / 2);
+            KeyLoads key_loads;
+            ValueLoads value_loads;
+            const auto row_bytes = static_cast<uint32_t>(k.row_bytes());
+            key_loads.init_offsets_of([=](int row) KITTENS_INLINE { return tile_key(row) * row_bytes; });
+            attention::skip_columns(key_loads, arguments.head_dim / 2);
+            value_loads.init_offsets(v.row_bytes());
+            auto k_tiles = tiles_of_rows::iterator<keys>(k, key, all.past, KeyLoads::lead);
+            global_window v_window = v.window(0, key / 2);
+            auto issue = [&](int buffer) KITTENS_INLINE {
+                key_loads.issue_prepared(k_tiles.next(), key_tile(buffer));
+                value_loads.issue(v_window.view(), value_tile(buffer));
+                v_window.advance(keys);
+            };
+            // After it every wave may read the tiles whose loads were issued.
+            auto wait_and_barrier = [&](int buffer) KITTENS_INLINE {
+                if constexpr (direct) {
+                    wait_vector_memory<0>();
+                } else {
+                    key_loads.commit(key_tile(buffer));
+                    value_loads.commit(value_tile(buffer));
+                }
+                barrier();
+            };
+            issue(0);
+            wait_and_barrier(0);
+            int buffer = 0;
+            for (; key < all.past; key += keys) {
+                const bool more = key + keys < all.past;
+                if (more) issue(buffer ^ 1);
+                if (key + keys > own.first && key < own.past) attend(key, buffer, scale_of(key));
+                if (!more) break;
+                wait_and_barrier(buffer ^= 1);
+            }
+        }
+        barrier();  // everyone has read the last tile
+        store();
+    }
+
+    KITTENS_DEVICE void store() {
+        const float total = softmax.total();
+        const int lane = recompute_lane_id();
+        const Coordinate place = row_layout(Output::shape::value(), lane, 0);
+        const int query = first_query + place.row, n_q = arguments.mask.n_q;
+        const int64_t head = static_cast<int64_t>(coordinate.batch) * arguments.order.heads + coordinate.head;
+        if (query < n_q && lane < queries) arguments.lse[head * n_q + query] = softmax.log_sum_exp(total);
+        scale_channels(total == 0.0f ? 0.0f : 1.0f / total, place.col);
+
+        constexpr int wave_bytes = lds_bytes / config.waves;
+        constexpr int fit = wave_bytes / (queries * static_cast<int>(sizeof(T)));
+        constexpr int columns = fit < head_dim ? fit : head_dim;
+        static_assert(head_dim % columns == 0, "whole bands of columns");
+        T* out = attention::row_of<T>(arguments.out, coordinate.batch, coordinate.head, first_query);
+#pragma unroll
+        for (int first = 0; first < head_dim; first += columns)
+            attention::OutputRows<T, columns>::store(output, first, lds + wave_id() * wave_bytes, out + first,
+                                                     arguments.out.row_stride, n_q - first_query,
+                                                     arguments.value_dim - first);
+    }
+    // A lane's runs of four channels begin at own_channel.
+    KITTENS_DEVICE void scale_channels(float factor, int own_channel) {
+        const float* scales = arguments.v_scale + head_of_keys() * arguments.value_dim;
+        const buffer view{reinterpret_cast<const char*>(scales),
+                          arguments.value_dim * static_cast<uint32_t>(sizeof(float))};
+#pragma unroll
+        for (int j = 0; j < Output::width; ++j)
+#pragma unroll
+            for (int e = 0; e < Output::per_lane; e += 4) {
+                const int channel =
+                    own_channel + j * Output::shape::cols + row_layout(Output::shape::value(), 0, e).col;
+                const auto four = buffer_load<vec<float, 4>>(view, channel * sizeof(float));
+#pragma unroll
+                for (int n = 0; n < 4; ++n) output.tiles[0][j][e + n] *= factor * four[n];
+            }
+    }
+};
+
+}  // namespace hipkittens::quantized_attention

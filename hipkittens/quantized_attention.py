@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: MIT
+"""Attention of operands that are quantised for it: int8 for the scores, 8-bit floats for what they weigh (SageAttention)."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple, overload
+
+import torch
+
+from . import _backend
+from ._arguments import check_flag, check_gets_no_gradient, check_tensor, check_whole_number
+from ._autocast import to_autocast_dtype
+from ._call import call
+from .attention import DTYPES, LARGEST_HEAD, LAYOUTS, checked_operands, window_sides
+from .quantization import dtype_of
+
+QUERY_BLOCK, KEY_BLOCK = 128, 64
+# What a wave has of queries, and a tile of keys: each has one factor.
+SHORTEST_BLOCKS = {"query_block": 32, "key_block": 64}
+# Of int8 and of bytes of V along a channel: a load has so many.
+_VECTOR = 16
+_LOG2_E = math.log2(math.e)
+
+
+class AttentionCodes(NamedTuple):
+    """Quantised operands of attention: scores of base 2 are (q . k) q_scale k_scale, and values are v v_scale.
+
+    q  int8 (B, N, H, D), and q_scale float32 (B, H, blocks of queries), which holds the scale of the softmax, too
+    k  int8 (B, N_k, H_k, D), and k_scale float32 (B, H_k, blocks of keys)
+    v  e4m3 of the target (B, H_k, D_v, M), a row for each channel: M is N_k rounded up to a multiple of 16, and what is behind the
+       last key does not matter; v_scale float32 (B, H_k, D_v)
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    q_scale: torch.Tensor
+    k_scale: torch.Tensor
+    v_scale: torch.Tensor
+
+
+@overload
+def attention_quantized(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    smooth_k: bool = True,
+    layout: str = "bnhd",
+    query_block: int = QUERY_BLOCK,
+    key_block: int = KEY_BLOCK,
+    return_lse: Literal[False] = False,
+) -> torch.Tensor: ...
+
+
+@overload
+def attention_quantized(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    smooth_k: bool = True,
+    layout: str = "bnhd",
+    query_block: int = QUERY_BLOCK,
+    key_block: int = KEY_BLOCK,
+    return_lse: Literal[True],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@overload
+def attention_quantized(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    smooth_k: bool = True,
+    layout: str = "bnhd",
+    query_block: int = QUERY_BLOCK,
+    key_block: int = KEY_BLOCK,
+    return_lse: bool,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@_backend.interruptible
+def attention_quantized(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    smooth_k: bool = True,
+    layout: str = "bnhd",
+    query_block: int = QUERY_BLOCK,
+    key_block: int = KEY_BLOCK,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """softmax(scale q k^T) v with scores of int8 and values of 8-bit floats; q (B, N, H, D), k (B, N_k, H_k, D), v (B, N_k, H_k, D_v).
+
+    All bfloat16 or all float16, D a multiple of 16 and D_v of 8, both up to 256, H a multiple of H_k; the result has q's dtype. Shapes,
+    masks, windows, layout and the LSE are those of `hipkittens.attention`. Operands are quantised here: q to int8 with one scale for
+    query_block queries of a head, k to int8 with one for key_block keys of a head, v to e4m3 of the target (e4m3fnuz on gfx942, e4m3fn
+    on gfx950) with one for each channel of a head. Products of int8 are exact, sums float32, and weights are rounded to e4m3 between
+    the two products. smooth_k takes the mean over all keys from k first: softmax does not change, and what is left fits int8 better;
+    the LSE is still that of k.
+
+    Blocks are powers of two, query_block 32 or more and key_block 64 or more. NaN or an infinity in q makes NaN of its block, in k of
+    all that sees its block (with smooth_k, of everything of the head), in v of its channel.
+
+    Quantising is done by PyTorch's operations, the attention by one kernel. No gradient: raises ValueError where one would be recorded.
+    Raises TypeError or ValueError, before anything is launched, for a dtype, shape, device or option without a kernel.
+    """
+    where = "hipkittens.attention_quantized"
+    if layout not in LAYOUTS:
+        raise ValueError(f"{where}: layout is {layout!r}; allowed: {', '.join(LAYOUTS)}")
+    q, k, v = to_autocast_dtype(q, k, v)
+    scale, left, right = checked_operands(where, q, k, v, layout, scale, causal, window_size, 0.0, None)
+    for name, value in {"q": q, "k": k, "v": v}.items():
+        check_gets_no_gradient(where, name, value)
+    check_flag(where, "smooth_k", smooth_k)
+    _check_sizes(where, q.shape[-1], query_block, key_block)
+    if layout == "bhnd":
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    mean = k.float().mean(1, keepdim=True) if smooth_k and k.shape[1] > 0 else None
+    codes = quantized(q, k, v, scale, mean, query_block, key_block)
+    out, lse = _attend(codes, query_block, key_block, bool(causal), left, right, q.dtype)
+    if layout == "bhnd":
+        out = out.transpose(1, 2)
+    if not return_lse:
+        return out
+    if mean is not None:
+        grouped = q.float().unflatten(2, (k.shape[2], -1))
+        lse = lse + scale * torch.einsum("bnhgd,bmhd->bhgn", grouped, mean).flatten(1, 2)
+    return out, lse
+
+
+@_backend.interruptible
+def attention_of_codes(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_scale: torch.Tensor,
+    k_scale: torch.Tensor,
+    v_scale: torch.Tensor,
+    *,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    layout: str = "bnhd",
+    query_block: int = QUERY_BLOCK,
+    key_block: int = KEY_BLOCK,
+    out_dtype: torch.dtype = torch.bfloat16,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """What `attention_quantized` does of operands that are quantised already.
+
+    q and k  int8 (B, N, H, D) and (B, N_k, H_k, D)
+    v        e4m3 of the target, (B, N_k, H_k, D_v); it is copied, channel by channel
+    q_scale  float32 (B, H, blocks of query_block queries), k_scale (B, H_k, blocks of key_block keys), v_scale (B, H_k, D_v)
+
+    Scores of base 2 are (q . k) q_scale k_scale: the scale of the softmax and log2(e) are in q_scale. Scales of q and k are 0 or more.
+    The result is of out_dtype, bfloat16 or float16, and the LSE that of the scores, in natural logarithm, float32 (B, H, N).
+    """
+    where = "hipkittens.attention_of_codes"
+    if layout not in LAYOUTS:
+        raise ValueError(f"{where}: layout is {layout!r}; allowed: {', '.join(LAYOUTS)}")
+    if out_dtype not in DTYPES:
+        raise TypeError(f"{where}: out_dtype is {out_dtype}; allowed: {', '.join(map(str, DTYPES))}")
+    check_flag(where, "causal", causal)
+    left, right = window_sides(where, window_size)
+    check_tensor(where, "q", q)
+    dtypes = {"q": torch.int8, "k": torch.int8, "v": dtype_of("fp8", q.device, where)}
+    for (name, dtype), value in zip(dtypes.items(), (q, k, v), strict=True):
+        check_tensor(where, name, value)
+        if value.dtype != dtype:
+            raise TypeError(f"{where}: {name} is {value.dtype}; it must be {dtype}")
+        if value.dim() != 4 or value.device != q.device:
+            raise ValueError(
+                f"{where}: {name} has shape {tuple(value.shape)} on {value.device}; it needs 4 dimensions ({layout}) on {q.device}"
+            )
+    _backend.check_device(where, "q", q)
+    if layout == "bhnd":
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    shapes = f"q: {tuple(q.shape)}, k: {tuple(k.shape)}, v: {tuple(v.shape)}; (B, N, H, D)"
+    if k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+        raise ValueError(f"{where}: sizes do not fit together ({shapes})")
+    if k.shape[2] == 0 or q.shape[2] % k.shape[2]:
+        raise ValueError(f"{where}: heads of q are not a multiple of those of k ({shapes})")
+    for value, of in ((q, ""), (v, " of v")):
+        if not 8 <= value.shape[3] <= LARGEST_HEAD or value.shape[3] % 8:
+            raise ValueError(
+                f"{where}: the head size{of} is {value.shape[3]}; allowed: multiples of {8 if of else 16} up to {LARGEST_HEAD}"
+            )
+    _check_sizes(where, q.shape[3], query_block, key_block)
+    scales = {
+        "q_scale": (q_scale, (q.shape[0], q.shape[2], -(-q.shape[1] // query_block))),
+        "k_scale": (k_scale, (k.shape[0], k.shape[2], -(-k.shape[1] // key_block))),
+        "v_scale": (v_scale, (v.shape[0], v.shape[2], v.shape[3])),
+    }
+    for name, (value, shape) in scales.items():
+        check_tensor(where, name, value)
+        check_gets_no_gradient(where, name, value)
+        if value.dtype != torch.float32 or tuple(value.shape) != shape or value.device != q.device:
+            raise ValueError(
+                f"{where}: {name} is {value.dtype} of shape {tuple(value.shape)} on {value.device}; it must be torch.float32 of shape "
+                f"{shape} on {q.device}"
+            )
+    codes = AttentionCodes(
+        q, k, _by_channel(v), q_scale.contiguous(), k_scale.contiguous(), v_scale.contiguous()
+    )
+    out, lse = _attend(codes, query_block, key_block, bool(causal), left, right, out_dtype)
+    if layout == "bhnd":
+        out = out.transpose(1, 2)
+    return (out, lse) if return_lse else out
+
+
+def _check_sizes(where: str, head_dim: int, query_block: int, key_block: int) -> None:
+    if head_dim % _VECTOR:
+        raise ValueError(
+            f"{where}: the head size is {head_dim}; of int8 it must be a multiple of {_VECTOR} up to {LARGEST_HEAD}"
+        )
+    for name, value in {"query_block": query_block, "key_block": key_block}.items():
+        check_whole_number(where, name, value)
+        if value < SHORTEST_BLOCKS[name] or value & value - 1:
+            raise ValueError(
+                f"{where}: {name} is {value}; it must be a power of two, {SHORTEST_BLOCKS[name]} or more"
+            )
+
+
+def _attend(
+    codes: AttentionCodes,
+    query_block: int,
+    key_block: int,
+    causal: bool,
+    left: int,
+    right: int,
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    options = query_block, key_block, causal, left, right
+    if _backend.uses_torch():
+        out, lse = in_torch(codes, *options)
+        return out.to(dtype), lse
+    return call("attention_quantized", *codes[:2], codes.v.view(torch.uint8), *codes[3:], *options, dtype)
+
+
+def quantized(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    mean: torch.Tensor | None,
+    query_block: int,
+    key_block: int,
+) -> AttentionCodes:
+    """q, k less its mean, and v (B, N, H, D) in codes."""
+    q_codes, q_scale = _in_int8(q.float() * (scale * _LOG2_E), query_block)
+    k_codes, k_scale = _in_int8(k.float() if mean is None else k.float() - mean, key_block)
+    dtype = dtype_of("fp8", v.device)
+    v_scale = _scale_of(_padded(v.float(), 1, 1).abs().amax(1), torch.finfo(dtype).max)
+    v_codes = (v.float() / v_scale.unsqueeze(1)).to(dtype)
+    return AttentionCodes(q_codes, k_codes, _by_channel(v_codes), q_scale, k_scale, v_scale)
+
+
+def _scale_of(largest: torch.Tensor, largest_code: float) -> torch.Tensor:
+    """1 where all is zero."""
+    return torch.where(largest == 0, torch.ones_like(largest), largest / largest_code)
+
+
+def _padded(rows: torch.Tensor, multiple: int, least: int = 0) -> torch.Tensor:
+    """(B, N, ...) with zeros behind, so that N is a multiple, and `least` or more."""
+    count = max(-(-rows.shape[1] // multiple) * multiple, least)
+    if count == rows.shape[1]:
+        return rows
+    return torch.cat([rows, rows.new_zeros((rows.shape[0], count - rows.shape[1], *rows.shape[2:]))], dim=1)
+
+
+def _in_int8(rows: torch.Tensor, block: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, N, H, D) as int8, and the scales (B, H, blocks)."""
+    blocks = _padded(rows, block).unflatten(1, (-1, block))
+    scale = _scale_of(blocks.abs().amax((2, 4)), 127.0)
+    codes = (blocks / scale[:, :, None, :, None]).round().to(torch.int8)
+    return codes.flatten(1, 2)[:, : rows.shape[1]].contiguous(), scale.transpose(1, 2).contiguous()
+
+
+def _by_channel(v: torch.Tensor) -> torch.Tensor:
+    """(B, N_k, H_k, D_v) of a byte as (B, H_k, D_v, N_k rounded up to a multiple of 16)."""
+    return _padded(v.view(torch.uint8), _VECTOR).permute(0, 2, 3, 1).contiguous().view(v.dtype)
+
+
+def in_torch(
+    codes: AttentionCodes,
+    query_block: int,
+    key_block: int,
+    causal: bool,
+    left: int,
+    right: int,
+    wide: torch.dtype = torch.float32,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The attention in PyTorch. In float32, weights are rounded to v's 8-bit floats as the kernels round them; in float64, not at all."""
+    group = codes.q.shape[2] // codes.k.shape[2]
+    n_q, n_k = codes.q.shape[1], codes.k.shape[1]
+    k, k_scale, v, v_scale = (
+        tensor.repeat_interleave(group, axis).to(wide)
+        for tensor, axis in (
+            (codes.k, 2),
+            (codes.k_scale, 1),
+            (codes.v[..., :n_k].to(wide), 1),
+            (codes.v_scale, 1),
+        )
+    )
+    products = codes.q.to(wide).transpose(1, 2) @ k.permute(0, 2, 3, 1)
+    by_query = codes.q_scale.to(wide).repeat_interleave(query_block, 2)[..., :n_q, None]
+    by_key = k_scale.repeat_interleave(key_block, 2)[..., None, :n_k]
+    scores = products * (by_query * by_key)
+    place = torch.arange(n_q, device=products.device)[:, None] + n_k - n_q
+    key = torch.arange(n_k, device=products.device)[None, :]
+    right = min(right, 0) if causal and right >= 0 else 0 if causal else right
+    hidden = torch.zeros(n_q, n_k, dtype=torch.bool, device=products.device)
+    if left >= 0:
+        hidden |= key < place - left
+    if right >= 0:
+        hidden |= key > place + right
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if n_k == 0:
+        largest = scores.new_full((*scores.shape[:-1], 1), float("-inf"))
+    else:
+        largest = scores.amax(-1, keepdim=True)
+    # 2^7 and 2^8 are the largest powers of two among the codes.
+    most = 0 if wide == torch.float64 else math.floor(math.log2(torch.finfo(codes.v.dtype).max))
+    weights = torch.exp2(scores - largest.masked_fill(largest == float("-inf"), 0) + most)
+    total = weights.sum(-1, keepdim=True)
+    lse = (largest.masked_fill(total == 0, float("-inf")) - most + total.log2()).squeeze(-1) / _LOG2_E
+    if wide != torch.float64:
+        weights = weights.to(codes.v.dtype).to(wide)
+    out = weights @ v.mT * v_scale.unsqueeze(2) / total.masked_fill(total == 0, 1)
+    return out.transpose(1, 2).contiguous(), lse
