@@ -40,16 +40,17 @@ struct CodeSoftmax {
         // A query that has seen no key yet: 2^(-inf - 0), not 2^(-inf + inf).
         const float base = reference == -__builtin_inff() ? 0.0f : reference;
         vec<int, 8> codes;
+        vec<float, 2> sums = {0.0f, 0.0f};  // one instruction adds to both
 #pragma unroll
         for (int four = 0; four < 8; ++four) {
             vec<float, 4> run;
 #pragma unroll
-            for (int e = 0; e < 4; ++e) {
+            for (int e = 0; e < 4; ++e)
                 run[e] = exponential_base_2(__builtin_fmaf(products[4 * four + e], scale, -base));
-                sum += run[e];
-            }
+            sums += run.lo + run.hi;
             codes[four] = static_cast<int>(to_fp8(run));
         }
+        sum += sums[0] + sums[1];
         return codes;
     }
 

@@ -70,7 +70,9 @@ struct QuantizedForward {
         const int block = first_query < arguments.mask.n_q ? first_query >> arguments.q_shift : 0;
         const int64_t head = static_cast<int64_t>(coordinate.batch) * heads + coordinate.head;
         q_scale = arguments.q_scale[head * arguments.q_blocks + block];
-        k_scales = arguments.k_scale + head_of_keys() * arguments.k_blocks;
+        const int key_heads = attention::key_head_of(heads, arguments.group);
+        k_scales = arguments.k_scale +
+                   (static_cast<int64_t>(coordinate.batch) * key_heads + key_head) * arguments.k_blocks;
         attention::load_own_rows(
             query,
             attention::matrix_of<code_pair>(arguments.q, coordinate.batch, 0, coordinate.head,
@@ -82,17 +84,15 @@ struct QuantizedForward {
         QuantizedForward(arguments, lds).attend_to_all();
     }
 
-    KITTENS_DEVICE int64_t head_of_keys() const {
-        const int key_heads = attention::key_head_of(arguments.order.heads, arguments.group);
-        return static_cast<int64_t>(coordinate.batch) * key_heads + key_head;
-    }
     KITTENS_DEVICE KeyTile key_tile(int buffer) const { return {lds + buffer * tile_bytes}; }
     KITTENS_DEVICE ValueTile value_tile(int buffer) const {
         return {lds + buffer * tile_bytes + KeyTile::bytes};
     }
-    // Of keys from `key` on. A factor of 0 would make NaN of what the mask sets to -inf.
+    // Of keys from `key` on, by a scalar load: a vector load would wait for those of the next tile, which were issued before it.
     KITTENS_DEVICE float scale_of(int key) const {
-        const float scale = q_scale * k_scales[key >> arguments.k_shift];
+        using scalars = const __attribute__((address_space(4))) float*;
+        const float scale = q_scale * ((scalars)k_scales)[key >> arguments.k_shift];
+        // A factor of 0 would make NaN of what the mask sets to -inf.
         return scale == 0.0f ? 1e-30f : scale;
     }
 
@@ -145,7 +145,7 @@ struct QuantizedForward {
         mma_qk(scores, key_tile(buffer));
         if (!KeyRange::all_visible(mask, first_query, first_query + queries, key, keys)) {
             const int row = row_layout(KeyColumns::value(), lane_id(), 0).row;
-            attention::apply_mask<KeyColumns>(
+            attention::apply_mask<KeyColumns, 8>(
                 scores, attention::visible_keys<KeyColumns>(mask, first_query + row, key), -__builtin_inff());
         }
         softmax.raise_reference(scores.tiles[0][0], scale, output);
@@ -198,13 +198,21 @@ struct QuantizedForward {
     }
 
     KITTENS_DEVICE void store() {
+        // Read again: in the loop before, scalar registers are short.
+        const QuantizedArguments arguments = reload_arguments<QuantizedArguments>();
+        const TileCoordinate coordinate =
+            attention::coordinate_of_head(this->coordinate.head_of_all, arguments.order);
         const float total = softmax.total();
         const int lane = recompute_lane_id();
         const Coordinate place = row_layout(Output::shape::value(), lane, 0);
         const int query = first_query + place.row, n_q = arguments.mask.n_q;
         const int64_t head = static_cast<int64_t>(coordinate.batch) * arguments.order.heads + coordinate.head;
         if (query < n_q && lane < queries) arguments.lse[head * n_q + query] = softmax.log_sum_exp(total);
-        scale_channels(total == 0.0f ? 0.0f : 1.0f / total, place.col);
+        const int key_heads = attention::key_head_of(arguments.order.heads, arguments.group),
+                  key_head = attention::key_head_of(coordinate.head, arguments.group);
+        const int64_t head_of_keys = static_cast<int64_t>(coordinate.batch) * key_heads + key_head;
+        scale_channels(arguments.v_scale + head_of_keys * arguments.value_dim, arguments.value_dim,
+                       total == 0.0f ? 0.0f : 1.0f / total, place.col);
 
         constexpr int wave_bytes = lds_bytes / config.waves;
         constexpr int fit = wave_bytes / (queries * static_cast<int>(sizeof(T)));
@@ -217,11 +225,10 @@ struct QuantizedForward {
                                                      arguments.out.row_stride, n_q - first_query,
                                                      arguments.value_dim - first);
     }
-    // A lane's runs of four channels begin at own_channel.
-    KITTENS_DEVICE void scale_channels(float factor, int own_channel) {
-        const float* scales = arguments.v_scale + head_of_keys() * arguments.value_dim;
+    // By the factors of the channels, too; a lane's runs of four channels begin at own_channel.
+    KITTENS_DEVICE void scale_channels(const float* scales, int count, float factor, int own_channel) {
         const buffer view{reinterpret_cast<const char*>(scales),
-                          arguments.value_dim * static_cast<uint32_t>(sizeof(float))};
+                          count * static_cast<uint32_t>(sizeof(float))};
 #pragma unroll
         for (int j = 0; j < Output::width; ++j)
 #pragma unroll
