@@ -223,6 +223,7 @@ from ._rope_cache import (
     fused_qk_rope_concat_and_cache_mla,
     fused_qk_rope_reshape_and_cache,
 )
+from ._sage_attention import fav3_sage_func, fav3_sage_wrapper_func
 from ._sample import (
     exponential,
     greedy_sample,
@@ -271,6 +272,8 @@ __all__ = [
     "dynamic_per_token_scaled_quant",
     "exponential",
     "extend_attention_fwd",
+    "fav3_sage_func",
+    "fav3_sage_wrapper_func",
     "ff_a16w16_fused_gated",
     "ff_a16w16_fused_ungated",
     "ff_a16w16_gated",
